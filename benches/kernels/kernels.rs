@@ -11,13 +11,15 @@ use std::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use tercet_cpu::kernels::attention::{
-    Attention, HeadsView, HeadsViewMut, Mask, attention, attention_scratch_len,
+    AttentionArgs, AttentionKeyMask, HeadsView, HeadsViewMut, attention, attention_scratch_len,
 };
 use tercet_cpu::kernels::gemm::{
-    Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_scratch_len, pack_b, packed_b_len,
+    GemmEpilogue, MatView, PackedB, gemm, gemm_packed, gemm_scratch_len, pack_b, packed_b_len,
 };
-use tercet_cpu::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
-use tercet_cpu::kernels::{SimdLevel, Threads, vmath};
+use tercet_cpu::kernels::quant::{
+    QuantRowLayout, QuantView, quant_matmul, quant_matmul_scratch_len,
+};
+use tercet_cpu::kernels::{KernelThreads, SimdLevel, vmath};
 use tercet_ir::Scheme;
 
 /// `m, k, n`: square, the products of a sentence encoder, then few rows.
@@ -63,7 +65,7 @@ fn group<'a>(c: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
 }
 
 fn gemm_f32(c: &mut Criterion) {
-    let (level, threads) = (SimdLevel::detect(), Threads::Pool);
+    let (level, threads) = (SimdLevel::detect(), KernelThreads::Pool);
     let mut group = group(c, "gemm");
     for [m, k, n] in GEMM_SHAPES {
         let (a, b) = (noise(m * k), noise(k * n));
@@ -73,7 +75,7 @@ fn gemm_f32(c: &mut Criterion) {
         pack_b(level, threads, b_view, &mut packed);
         let packed = PackedB::new(level, &packed, k, n);
         let mut scratch = vec![0.0; gemm_scratch_len(level, threads, m, n, k)];
-        let none = &Epilogue::NONE;
+        let none = &GemmEpilogue::NONE;
         let name = format!("{m}x{k}x{n}");
         group.throughput(Throughput::Elements(2 * (m * k * n) as u64));
         group.bench_function(&name, |bench| {
@@ -172,7 +174,7 @@ fn peer_gemm(
 }
 
 fn quantised(c: &mut Criterion) {
-    let (level, threads) = (SimdLevel::detect(), Threads::Pool);
+    let (level, threads) = (SimdLevel::detect(), KernelThreads::Pool);
     let mut group = group(c, "quant");
     let (n, k) = (4096, 4096);
     for m in [1, 4, 128] {
@@ -185,7 +187,7 @@ fn quantised(c: &mut Criterion) {
                 bytes: &bytes,
                 n,
                 k,
-                arrangement: Arrangement::Rows,
+                arrangement: QuantRowLayout::Rows,
             };
             let mut scratch = vec![0.0; quant_matmul_scratch_len(level, threads, m, k)];
             group.throughput(if m == 128 {
@@ -195,7 +197,7 @@ fn quantised(c: &mut Criterion) {
             });
             group.bench_function(format!("{scheme:?}-{m}x{k}x{n}"), |bench| {
                 bench.iter(|| {
-                    let (x, none) = (MatView::row_major(&x, m, k), &Epilogue::NONE);
+                    let (x, none) = (MatView::row_major(&x, m, k), &GemmEpilogue::NONE);
                     quant_matmul(level, threads, x, weights, &mut y, n, none, &mut scratch);
                 });
             });
@@ -211,13 +213,13 @@ fn quantised(c: &mut Criterion) {
 }
 
 fn attentions(c: &mut Criterion) {
-    let (level, threads) = (SimdLevel::detect(), Threads::Pool);
+    let (level, threads) = (SimdLevel::detect(), KernelThreads::Pool);
     let mut group = group(c, "attention");
     for [batch, q_heads, kv_heads, q_len, kv_len, dim] in ATTENTION_SHAPES {
         let q = noise(batch * q_heads * q_len * dim);
         let kv = noise(batch * kv_heads * kv_len * dim);
         let mut out = vec![0.0; q.len()];
-        let a = Attention {
+        let a = AttentionArgs {
             batch,
             q_heads,
             kv_heads,
@@ -227,7 +229,7 @@ fn attentions(c: &mut Criterion) {
             dv: dim,
             scale: 1.0 / (dim as f32).sqrt(),
             softcap: None,
-            mask: Mask::None,
+            mask: AttentionKeyMask::None,
         };
         let mut scratch = vec![0.0; attention_scratch_len(level, threads, &a)];
         let q_strides = [q_heads * q_len * dim, dim, q_heads * dim];

@@ -1,5 +1,5 @@
-//! Sets `cfg(tercet_avx512)` where the compiler has stable AVX-512 intrinsics
-//! (Rust 1.89), so that the crate still builds on its minimum Rust version.
+//! Sets `cfg(tercet_avx512)` if the compiler has stable AVX-512 intrinsics (Rust 1.89). The crate
+//! still builds on its minimum Rust version.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn main() {
     }
 }
 
-/// The minor version of the compiler in use: `rustc 1.95.0 (...)` gives 95.
+/// Minor version of the compiler in use: `rustc 1.95.0 (...)` gives 95.
 fn rustc_minor() -> Option<u32> {
     let rustc = std::env::var_os("RUSTC")?;
     let output = Command::new(rustc).arg("--version").output().ok()?;

@@ -1,4 +1,4 @@
-//! Tells the library which compiler builds it, and how.
+//! Passes the compiler version and build settings to the library as environment variables.
 
 use std::env::var;
 use std::process::Command;

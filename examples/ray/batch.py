@@ -1,11 +1,11 @@
-"""Batch embedding and generation over a dataset: Ray Data with an actor of Tercet per device.
+"""Batch embedding and generation over a dataset with Ray Data: one Tercet actor per device.
 
     pip install "ray[data]" ./crates/tercet-python
     python examples/ray/batch.py embed texts.parquet embeddings/ --model all-MiniLM-L6-v2/ --actors 4
     python examples/ray/batch.py generate prompts.parquet answers/ --model model.gguf --tokens 64
 
-The dataset has a column `text` (`--column`); the result has all columns and `embedding`, or `generated`, as Parquet files. An actor keeps
-its compiled model for as long as it lives. Rows that were on a node that died are computed again by Ray, elsewhere.
+The dataset has a column `text` (`--column`). The output is Parquet files with all columns and an additional column `embedding` or
+`generated`. An actor compiles its model once. If a node dies, Ray recomputes its rows on another node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Batch = dict[str, Any]
 
 
 def device_of_actor(wish: str) -> str:
-    """The device that `wish` names; for `auto` the GPU that Ray gave this actor, else the CPU."""
+    """Returns the device `wish`; for `auto`, the GPU that Ray assigned to this actor, or else the CPU."""
     if wish != "auto":
         return wish
     given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
@@ -31,7 +31,7 @@ def device_of_actor(wish: str) -> str:
 
 
 class Embed:
-    """Adds the embedding of each text."""
+    """Adds a column with the embedding of each text."""
 
     def __init__(self, model: str, device: str = "auto", column: str = "text") -> None:
         self.encoder = tercet.load(model, device=device_of_actor(device))
@@ -43,7 +43,7 @@ class Embed:
 
 
 class Generate:
-    """Adds what the model writes after each text: greedily, so that a row that is computed again is the same."""
+    """Adds a column with generated text. Decoding is greedy, so that a recomputed row gives the same text."""
 
     def __init__(self, model: str, tokens: int = 64, device: str = "auto", column: str = "text") -> None:
         self.model = tercet.load(model, device=device_of_actor(device))
@@ -58,8 +58,8 @@ class Generate:
 def over(
     rows: ray.data.Dataset, actor: type, options: Batch, *, actors: int, gpus: int = 0, batch: int = 64
 ) -> ray.data.Dataset:
-    """The dataset through so many actors, fewer while a node is missing; `gpus` is 1 for an actor per GPU, else each has a
-    processor core."""
+    """Maps a dataset with at most `actors` actors, fewer while a node is missing. With `gpus=1` each actor has a GPU, otherwise
+    a CPU core."""
     return rows.map_batches(
         actor,
         fn_constructor_kwargs=options,
@@ -73,15 +73,15 @@ def over(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=["embed", "generate"])
-    parser.add_argument("rows", help="a Parquet file or a folder of them, with a column of texts")
-    parser.add_argument("out", help="the folder that the results are written to")
-    parser.add_argument("--model", required=True, help="what tercet.load() takes; every node has to have it there")
-    parser.add_argument("--column", default="text", help="the column of texts")
-    parser.add_argument("--device", default="auto", help="the device of an actor: the GPU that it got, else the CPU")
-    parser.add_argument("--actors", type=int, default=1, help="one per device")
-    parser.add_argument("--gpus", type=int, choices=[0, 1], default=0, help="GPUs of each actor")
-    parser.add_argument("--batch", type=int, default=64, help="rows that an actor is given at once")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens to write after a text")
+    parser.add_argument("rows", help="Parquet file, or a folder of Parquet files, with a text column")
+    parser.add_argument("out", help="output folder")
+    parser.add_argument("--model", required=True, help="model path for tercet.load(); it must exist on every node")
+    parser.add_argument("--column", default="text", help="name of the text column")
+    parser.add_argument("--device", default="auto", help="device of an actor; auto: its assigned GPU, or else the CPU")
+    parser.add_argument("--actors", type=int, default=1, help="number of actors, one per device")
+    parser.add_argument("--gpus", type=int, choices=[0, 1], default=0, help="GPUs per actor")
+    parser.add_argument("--batch", type=int, default=64, help="rows per batch")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens to generate per text")
     args = parser.parse_args()
     options: Batch = {"model": args.model, "device": args.device, "column": args.column}
     actor: type = Embed

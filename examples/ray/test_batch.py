@@ -1,4 +1,4 @@
-"""Two nodes on this machine, of which one is killed half-way: every row comes out once, as if nothing had happened."""
+"""Two nodes on this machine, one of which is killed half-way. The output still has every row once, with correct results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = BLOCKS * ROWS_OF_BLOCK
 
 @ray.remote(num_cpus=0)
 class Progress:
-    """Which rows were computed where; it lives on the node that stays."""
+    """Counts computed rows per node. It runs on the node that is not killed."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -44,7 +44,7 @@ class Progress:
 
 
 class Watched:
-    """An actor of the example that tells of each batch, and takes its time, so that there is a half-way."""
+    """An actor of the example that reports each batch, with a delay so that the other node can be killed half-way."""
 
     def __init__(self, actor: type, options: dict[str, Any], progress: Any) -> None:
         self.actor = actor(**options)
@@ -77,7 +77,7 @@ def sentences() -> list[str]:
 
 
 def killed_half_way(cluster: Any, actor: type, options: dict[str, Any], out: Path) -> list[dict[str, Any]]:
-    """All rows through actors on both nodes, of which the second is killed when it has done some and much is left."""
+    """Processes all rows with actors on both nodes. The second node is killed after it has finished some rows."""
     nodes, other = cluster
     here = NodeAffinitySchedulingStrategy(nodes.head_node.node_id, soft=False)
     progress = Progress.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]

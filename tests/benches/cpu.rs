@@ -68,7 +68,7 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
             b.iter(|| {
                 generator.truncate(0);
                 generator
-                    .feed(black_box(&prompt))
+                    .forward(black_box(&prompt))
                     .expect("the prompt runs")
                     .next
             });
@@ -84,7 +84,7 @@ fn demo_model(c: &mut Criterion) -> Result<()> {
                     generator.truncate(256);
                 }
                 generator
-                    .feed(black_box(&[17]))
+                    .forward(black_box(&[17]))
                     .expect("the token runs")
                     .next
             });

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde::{Deserialize, Serialize};
 
-use crate::test::Run;
-use crate::{Executor, Test, complaints, executors};
+use crate::test::TestFn;
+use crate::{SuiteTest, TestExecutor, complaints, executors};
 
 /// What became of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum TestOutcome {
     /// All was right.
     Passed,
     /// What was wrong.
@@ -28,25 +28,25 @@ pub enum Outcome {
 
 /// A test and what became of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct TestRecord {
     /// The suite.
     pub suite: String,
     /// The test.
     pub name: String,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: TestOutcome,
     /// How long it ran.
     pub took: Duration,
 }
 
 /// Which tests began and which ended, on disk, for whoever asks after the process has died.
 #[derive(Debug)]
-pub struct Journal(Mutex<File>);
+pub struct TestJournal(Mutex<File>);
 
-impl Journal {
+impl TestJournal {
     /// A journal in this file.
-    pub fn new(file: File) -> Journal {
-        Journal(Mutex::new(file))
+    pub fn new(file: File) -> TestJournal {
+        TestJournal(Mutex::new(file))
     }
 
     fn line(&self, what: &str, name: &str) {
@@ -70,17 +70,20 @@ impl Journal {
 }
 
 /// A test with all that running it does: what became of it is kept, and the journal knows of it.
-struct Prepared {
+struct PreparedTest {
     name: String,
     ignored: Option<String>,
-    run: Run,
+    run: TestFn,
 }
 
 /// What became of tests so far.
-type Records = Arc<Mutex<Vec<Record>>>;
+type TestRecords = Arc<Mutex<Vec<TestRecord>>>;
 
-fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<Prepared>, Records) {
-    let records: Records = Arc::new(Mutex::new(Vec::with_capacity(tests.len())));
+fn prepare(
+    tests: Vec<(&'static str, SuiteTest)>,
+    journal: Option<TestJournal>,
+) -> (Vec<PreparedTest>, TestRecords) {
+    let records: TestRecords = Arc::new(Mutex::new(Vec::with_capacity(tests.len())));
     let journal = Arc::new(journal);
     let prepared = tests.into_iter().map(|(suite, test)| {
         let (name, ignored, run) = test.into_parts();
@@ -88,7 +91,7 @@ fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<P
             let (records, name) = (records.clone(), name.clone());
             move |outcome, took: Duration| {
                 let suite = suite.to_string();
-                lock(&records).push(Record {
+                lock(&records).push(TestRecord {
                     suite,
                     name,
                     outcome,
@@ -97,19 +100,19 @@ fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<P
             }
         };
         if let Some(why) = &ignored {
-            record.clone()(Outcome::Ignored(why.clone()), Duration::ZERO);
+            record.clone()(TestOutcome::Ignored(why.clone()), Duration::ZERO);
         }
         let journal = journal.clone();
         let in_journal = name.clone();
-        let run: Run = Box::new(move || {
+        let run: TestFn = Box::new(move || {
             if let Some(journal) = &*journal {
                 journal.line("begin", &in_journal);
             }
             let start = Instant::now();
             let done = caught(run);
             let outcome = match &done {
-                Ok(()) => Outcome::Passed,
-                Err(e) => Outcome::Failed(e.message().unwrap_or("failed").to_string()),
+                Ok(()) => TestOutcome::Passed,
+                Err(e) => TestOutcome::Failed(e.message().unwrap_or("failed").to_string()),
             };
             record(outcome, start.elapsed());
             if let Some(journal) = &*journal {
@@ -117,7 +120,7 @@ fn prepare(tests: Vec<(&'static str, Test)>, journal: Option<Journal>) -> (Vec<P
             }
             done
         });
-        Prepared { name, ignored, run }
+        PreparedTest { name, ignored, run }
     });
     (prepared.collect(), records)
 }
@@ -127,7 +130,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs the tests that the arguments choose, as `cargo test` shows them.
-pub fn run(arguments: &Arguments, tests: Vec<(&'static str, Test)>) -> Vec<Record> {
+pub fn run(arguments: &Arguments, tests: Vec<(&'static str, SuiteTest)>) -> Vec<TestRecord> {
     let (tests, records) = prepare(tests, None);
     let trials = tests.into_iter().map(|test| match test.ignored {
         Some(why) => {
@@ -143,9 +146,9 @@ pub fn run(arguments: &Arguments, tests: Vec<(&'static str, Test)>) -> Vec<Recor
 /// Runs tests on so many threads and says to standard error how far it is, and at once what fails.
 pub fn run_in_short(
     threads: usize,
-    tests: Vec<(&'static str, Test)>,
-    journal: Journal,
-) -> Vec<Record> {
+    tests: Vec<(&'static str, SuiteTest)>,
+    journal: TestJournal,
+) -> Vec<TestRecord> {
     const EVERY: Duration = Duration::from_secs(10);
     let (tests, records) = prepare(tests, Some(journal));
     let all = tests.len();
@@ -173,7 +176,7 @@ pub fn run_in_short(
 }
 
 /// A panic is a failure that says what the panic said.
-fn caught(run: Run) -> Result<(), Failed> {
+fn caught(run: TestFn) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| Err(said(&*payload).into()))
 }
 
@@ -184,10 +187,10 @@ fn said(payload: &(dyn Any + Send)) -> String {
 }
 
 /// One test for each executor: it is there, or nobody asked for it.
-pub fn presence() -> Vec<(&'static str, Test)> {
-    let present = |executor: &'static Executor| {
+pub fn presence() -> Vec<(&'static str, SuiteTest)> {
+    let present = |executor: &'static TestExecutor| {
         let missing = executor.device().err();
-        let test = Test::new(format!("executor/{}", executor.name), || {
+        let test = SuiteTest::new(format!("executor/{}", executor.name), || {
             executor.device().map(|_| ()).map_err(Failed::from)
         });
         match missing.filter(|_| !executor.is_required()) {
@@ -224,7 +227,7 @@ pub fn main() {
     eprintln!("{}", slowest(&records));
     let mut failed = records
         .iter()
-        .any(|r| matches!(r.outcome, Outcome::Failed(_)));
+        .any(|r| matches!(r.outcome, TestOutcome::Failed(_)));
     for complaint in complaints() {
         eprintln!("{complaint}");
         failed = true;
@@ -235,7 +238,7 @@ pub fn main() {
 }
 
 /// Where the time went: the groups of tests (suite and operator) that took most of it, in seconds.
-fn slowest(records: &[Record]) -> String {
+fn slowest(records: &[TestRecord]) -> String {
     const SHOWN: usize = 12;
     let mut groups: HashMap<String, Duration> = HashMap::new();
     for record in records {
@@ -260,9 +263,13 @@ const ONLY_TESTS: &str = "TERCET_TESTS";
 const SKIP: &str = "TERCET_SKIP";
 
 /// The tests that match one pattern of `only`, if there are any, and none of `skip`.
-fn chosen<T>(tests: Vec<(T, Test)>, only: Option<String>, skip: Option<String>) -> Vec<(T, Test)> {
+fn chosen<T>(
+    tests: Vec<(T, SuiteTest)>,
+    only: Option<String>,
+    skip: Option<String>,
+) -> Vec<(T, SuiteTest)> {
     let any = |patterns: &str, name: &str| patterns.split(',').any(|p| matches(p, name));
-    let is_chosen = |(_, test): &(T, Test)| {
+    let is_chosen = |(_, test): &(T, SuiteTest)| {
         only.as_ref().is_none_or(|p| any(p, test.name()))
             && !skip.as_ref().is_some_and(|p| any(p, test.name()))
     };
@@ -283,10 +290,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 const SAMPLE: &str = "TERCET_SAMPLE";
 
 /// The tests with one of so many of each operator's cases. Those of other suites stay.
-fn sampled<T>(tests: Vec<(T, Test)>, part: &str) -> Result<Vec<(T, Test)>, String> {
+fn sampled<T>(tests: Vec<(T, SuiteTest)>, part: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (first, n) = at_of(part)?;
     let mut seen: HashMap<_, usize> = HashMap::new();
-    let mut is_chosen = |(_, test): &(T, Test)| {
+    let mut is_chosen = |(_, test): &(T, SuiteTest)| {
         let count = seen.entry(group(test)).or_default();
         *count += 1;
         !test.name().starts_with("parity/") || (*count - 1) % n == first
@@ -303,7 +310,7 @@ fn at_of(part: &str) -> Result<(usize, usize), String> {
 }
 
 /// What a test belongs to: its suite and its operator.
-fn group(test: &Test) -> (Option<String>, Option<String>) {
+fn group(test: &SuiteTest) -> (Option<String>, Option<String>) {
     let mut parts = test.name().splitn(3, '/').map(str::to_string);
     (parts.next(), parts.next())
 }
@@ -312,10 +319,10 @@ fn group(test: &Test) -> (Option<String>, Option<String>) {
 const SLICE: &str = "TERCET_SLICE";
 
 /// The tests of a part. Tests of one operator, which share kernels, stay together.
-fn sliced<T>(tests: Vec<(T, Test)>, slice: &str) -> Result<Vec<(T, Test)>, String> {
+fn sliced<T>(tests: Vec<(T, SuiteTest)>, slice: &str) -> Result<Vec<(T, SuiteTest)>, String> {
     let (at, n) = at_of(slice)?;
     let mut groups = HashMap::new();
-    let mine = |(_, test): &(T, Test)| {
+    let mine = |(_, test): &(T, SuiteTest)| {
         let next = groups.len();
         *groups.entry(group(test)).or_insert(next) % n == at
     };
@@ -343,7 +350,7 @@ mod tests {
     #[test]
     fn a_journal_says_what_did_not_end() {
         let text = "begin a\nbegin b\nend a\nbegin c/d e\nend b\n";
-        assert_eq!(Journal::unfinished(text), ["c/d e"]);
+        assert_eq!(TestJournal::unfinished(text), ["c/d e"]);
     }
 
     #[test]
@@ -356,7 +363,7 @@ mod tests {
             "parity/a/3",
         ];
         let sample = |part| {
-            let tests = names.map(|n| ((), Test::new(n.to_string(), || Ok(()))));
+            let tests = names.map(|n| ((), SuiteTest::new(n.to_string(), || Ok(()))));
             let left = sampled(tests.into(), part).unwrap();
             let names = left.iter().map(|(_, t)| t.name().to_string());
             names.collect::<Vec<_>>()
@@ -364,14 +371,22 @@ mod tests {
         let first = ["parity/a/1", "parity/b/1", "rows/a/1", "parity/a/3"];
         assert_eq!(sample("0/2"), first);
         assert_eq!(sample("1/2"), ["parity/a/2", "rows/a/1"]);
-        assert!(sampled(vec![((), Test::new("p".to_string(), || Ok(())))], "2/2").is_err());
+        assert!(
+            sampled(
+                vec![((), SuiteTest::new("p".to_string(), || Ok(())))],
+                "2/2"
+            )
+            .is_err()
+        );
     }
 
     #[test]
     fn slices_have_every_test_once() {
-        let named = || -> Vec<((), Test)> {
+        let named = || -> Vec<((), SuiteTest)> {
             let names = ["p/a/1", "p/a/2", "p/b/1", "r/1", "r/2", "p/c/1"];
-            names.map(|name| ((), Test::asserting(name, || {}))).into()
+            names
+                .map(|name| ((), SuiteTest::asserting(name, || {})))
+                .into()
         };
         let names = |slice| -> Vec<String> {
             let tests = sliced(named(), slice).expect("a slice");
@@ -399,27 +414,30 @@ mod tests {
         };
         let given = || {
             vec![
-                ("s", Test::asserting("good", || {})),
+                ("s", SuiteTest::asserting("good", || {})),
                 (
                     "s",
-                    Test::asserting("bad", || assert_eq!(1, 2, "one is two")),
+                    SuiteTest::asserting("bad", || assert_eq!(1, 2, "one is two")),
                 ),
-                ("s", Test::new("worse", || Err("no".into()))),
-                ("s", Test::asserting("left", || {}).ignored("no device")),
+                ("s", SuiteTest::new("worse", || Err("no".into()))),
+                (
+                    "s",
+                    SuiteTest::asserting("left", || {}).ignored("no device"),
+                ),
             ]
         };
-        let journal = Journal::new(File::create(&path).expect("a file"));
+        let journal = TestJournal::new(File::create(&path).expect("a file"));
         for mut records in [run(&arguments, given()), run_in_short(2, given(), journal)] {
             records.sort_by(|a, b| a.name.cmp(&b.name));
             let outcome = |at: usize| records[at].outcome.clone();
-            assert!(matches!(outcome(0), Outcome::Failed(e) if e.contains("one is two")));
-            assert_eq!(outcome(1), Outcome::Passed);
-            assert_eq!(outcome(2), Outcome::Ignored("no device".into()));
-            assert_eq!(outcome(3), Outcome::Failed("no".into()));
+            assert!(matches!(outcome(0), TestOutcome::Failed(e) if e.contains("one is two")));
+            assert_eq!(outcome(1), TestOutcome::Passed);
+            assert_eq!(outcome(2), TestOutcome::Ignored("no device".into()));
+            assert_eq!(outcome(3), TestOutcome::Failed("no".into()));
         }
         let journal = std::fs::read_to_string(&path).expect("written");
         assert_eq!(journal.lines().count(), 6, "{journal}");
-        assert!(Journal::unfinished(&journal).is_empty());
+        assert!(TestJournal::unfinished(&journal).is_empty());
         for file in [printed, path] {
             std::fs::remove_file(file).expect("removed");
         }

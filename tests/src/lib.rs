@@ -15,14 +15,14 @@ use std::sync::OnceLock;
 use tercet::Device;
 
 pub use data::data;
-pub use test::Test;
+pub use test::SuiteTest;
 
 /// The executors to run on, separated by commas; all of the build without it.
 pub const ONLY: &str = "TERCET_EXECUTORS";
 
 /// An executor and how to get it.
 #[derive(Debug)]
-pub struct Executor {
+pub struct TestExecutor {
     /// Its name, as `TERCET_REQUIRE` has it.
     pub name: &'static str,
     open: fn() -> Result<Device, String>,
@@ -31,13 +31,13 @@ pub struct Executor {
     pub complaints: fn() -> Vec<String>,
 }
 
-impl Executor {
+impl TestExecutor {
     fn new(
         name: &'static str,
         open: fn() -> Result<Device, String>,
         complaints: fn() -> Vec<String>,
-    ) -> Executor {
-        Executor {
+    ) -> TestExecutor {
+        TestExecutor {
             name,
             open,
             opened: OnceLock::new(),
@@ -62,15 +62,15 @@ impl Executor {
 }
 
 /// The executors of this build.
-pub fn executors() -> &'static [Executor] {
-    static EXECUTORS: OnceLock<Vec<Executor>> = OnceLock::new();
+pub fn executors() -> &'static [TestExecutor] {
+    static EXECUTORS: OnceLock<Vec<TestExecutor>> = OnceLock::new();
     EXECUTORS.get_or_init(|| {
         let mut all = vec![
-            Executor::new("cpu", || Ok(Device::cpu()), Vec::new),
+            TestExecutor::new("cpu", || Ok(Device::cpu()), Vec::new),
             #[cfg(feature = "vulkan")]
-            Executor::new("vulkan", vulkan::device, vulkan::complaints),
+            TestExecutor::new("vulkan", vulkan::device, vulkan::complaints),
             #[cfg(feature = "wgpu")]
-            Executor::new("wgpu", wgpu_device, Vec::new),
+            TestExecutor::new("wgpu", wgpu_device, Vec::new),
         ];
         if let Ok(only) = std::env::var(ONLY) {
             let known = |name: &&str| all.iter().any(|e| e.name == *name);
@@ -117,7 +117,7 @@ pub fn everywhere(test: impl Fn(&Device) -> Result<(), Box<dyn std::error::Error
 /// What the validation of the executors that were opened found wrong.
 pub fn complaints() -> Vec<String> {
     let opened = executors().iter().filter(|e| e.opened.get().is_some());
-    let of = |e: &Executor| {
+    let of = |e: &TestExecutor| {
         let found = (e.complaints)().into_iter();
         found
             .map(|text| format!("{}: {text}", e.name))

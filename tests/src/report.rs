@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::harness::{Outcome, Record};
+use crate::harness::{TestOutcome, TestRecord};
 
 /// A run on a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Report {
+pub struct ParityReport {
     /// `passed` or `failed`.
     pub verdict: String,
     /// The build: version, compiler, profile, target.
@@ -16,12 +16,12 @@ pub struct Report {
     /// Operating system, architecture and number of processors.
     pub machine: String,
     /// One for each executor.
-    pub executors: Vec<OnExecutor>,
+    pub executors: Vec<ExecutorReport>,
 }
 
 /// What a run came to on one executor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct OnExecutor {
+pub struct ExecutorReport {
     /// `cpu`, `vulkan`, `wgpu`.
     pub name: String,
     /// What the device calls itself, its driver, or why there is none.
@@ -35,9 +35,9 @@ pub struct OnExecutor {
     /// Wall-clock time.
     pub seconds: f64,
     /// Name and text of each failure.
-    pub failures: Vec<Entry>,
+    pub failures: Vec<TestNote>,
     /// Name and reason of each test that was not run.
-    pub ignored_tests: Vec<Entry>,
+    pub ignored_tests: Vec<TestNote>,
     /// What the validation of the device found wrong.
     pub complaints: Vec<String>,
     /// How the process ended if it did not end by itself, and which tests were under way.
@@ -46,22 +46,27 @@ pub struct OnExecutor {
 
 /// A test and a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct TestNote {
     /// The test.
     pub name: String,
     /// What is said of it.
     pub text: String,
 }
 
-impl OnExecutor {
+impl ExecutorReport {
     /// Of the records of a process that ended by itself.
-    pub fn of(name: &str, device: String, seconds: f64, records: Vec<Record>) -> OnExecutor {
-        let mut all = OnExecutor::empty(name, device, seconds);
-        for Record { name, outcome, .. } in records {
+    pub fn new(
+        name: &str,
+        device: String,
+        seconds: f64,
+        records: Vec<TestRecord>,
+    ) -> ExecutorReport {
+        let mut all = ExecutorReport::empty(name, device, seconds);
+        for TestRecord { name, outcome, .. } in records {
             match outcome {
-                Outcome::Passed => all.passed += 1,
-                Outcome::Failed(text) => all.failures.push(Entry { name, text }),
-                Outcome::Ignored(text) => all.ignored_tests.push(Entry { name, text }),
+                TestOutcome::Passed => all.passed += 1,
+                TestOutcome::Failed(text) => all.failures.push(TestNote { name, text }),
+                TestOutcome::Ignored(text) => all.ignored_tests.push(TestNote { name, text }),
             }
         }
         all.failed = all.failures.len();
@@ -70,8 +75,8 @@ impl OnExecutor {
     }
 
     /// Of nothing.
-    pub fn empty(name: &str, device: String, seconds: f64) -> OnExecutor {
-        OnExecutor {
+    pub fn empty(name: &str, device: String, seconds: f64) -> ExecutorReport {
+        ExecutorReport {
             name: name.to_string(),
             device,
             passed: 0,
@@ -91,13 +96,13 @@ impl OnExecutor {
     }
 }
 
-impl Report {
+impl ParityReport {
     /// Of these executors.
-    pub fn new(executors: Vec<OnExecutor>) -> Report {
-        let right = !executors.is_empty() && executors.iter().all(OnExecutor::is_right);
+    pub fn new(executors: Vec<ExecutorReport>) -> ParityReport {
+        let right = !executors.is_empty() && executors.iter().all(ExecutorReport::is_right);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
-        Report {
+        ParityReport {
             verdict: if right { "passed" } else { "failed" }.to_string(),
             build: tercet::BUILD.to_string(),
             machine: format!("{os} {arch}, {processors} processors"),
@@ -112,7 +117,7 @@ impl Report {
 }
 
 /// The verdict in one line.
-impl fmt::Display for Report {
+impl fmt::Display for ParityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.verdict)?;
         for (at, on) in self.executors.iter().enumerate() {
@@ -137,36 +142,42 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn on(outcomes: &[Outcome]) -> OnExecutor {
-        let record = |(at, outcome): (usize, &Outcome)| Record {
+    fn on(outcomes: &[TestOutcome]) -> ExecutorReport {
+        let record = |(at, outcome): (usize, &TestOutcome)| TestRecord {
             suite: "s".into(),
             name: format!("t{at}"),
             outcome: outcome.clone(),
             took: std::time::Duration::ZERO,
         };
         let records = outcomes.iter().enumerate().map(record).collect();
-        OnExecutor::of("cpu", "a processor".into(), 1.0, records)
+        ExecutorReport::new("cpu", "a processor".into(), 1.0, records)
     }
 
     #[test]
     fn what_fails_dies_complains_or_runs_nothing_does_not_pass() {
-        let good = on(&[Outcome::Passed, Outcome::Ignored("no device".into())]);
-        let complains = OnExecutor {
+        let good = on(&[
+            TestOutcome::Passed,
+            TestOutcome::Ignored("no device".into()),
+        ]);
+        let complains = ExecutorReport {
             complaints: vec!["a hazard".into()],
             ..good.clone()
         };
-        let died = OnExecutor {
+        let died = ExecutorReport {
             died: Some("ended by signal 11".into()),
             ..good.clone()
         };
-        let wrong = on(&[Outcome::Passed, Outcome::Failed("1 is not 2".into())]);
-        let idle = on(&[Outcome::Ignored("no device".into())]);
-        assert!(Report::new(vec![good.clone()]).passed());
+        let wrong = on(&[
+            TestOutcome::Passed,
+            TestOutcome::Failed("1 is not 2".into()),
+        ]);
+        let idle = on(&[TestOutcome::Ignored("no device".into())]);
+        assert!(ParityReport::new(vec![good.clone()]).passed());
         for bad in [complains, died, wrong, idle] {
-            let report = Report::new(vec![good.clone(), bad]);
+            let report = ParityReport::new(vec![good.clone(), bad]);
             assert!(!report.passed(), "{report}");
             assert!(report.to_string().starts_with("failed: "), "{report}");
         }
-        assert!(!Report::new(Vec::new()).passed());
+        assert!(!ParityReport::new(Vec::new()).passed());
     }
 }

@@ -2,10 +2,10 @@
 
 use tercet::{Bindings, CompileOptions, DType, Graph, Scheme};
 use tercet_models::{
-    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Encoder, EncoderDims, EncoderOutput,
-    EncoderSpec, MadeUp, Weights,
+    Decoder, DecoderDims, DecoderOptions, DecoderSpec, DummyWeights, Encoder, EncoderDims,
+    EncoderOutput, EncoderSpec, Weights,
 };
-use tercet_plan::{Caps, Launch, compile};
+use tercet_plan::{DeviceCaps, LaunchSizes, compile};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -19,13 +19,13 @@ fn count(
 ) -> Result<Count, Failure> {
     let options = bounds.iter();
     let options = options.fold(CompileOptions::new(), |o, (name, n)| o.bound(name, *n));
-    let program = compile(graph, &options, &Caps::h200())?;
+    let program = compile(graph, &options, &DeviceCaps::h200())?;
     let sizes = sizes
         .iter()
         .fold(Bindings::new(), |s, (name, n)| s.with(name, *n));
-    let mut launch = Launch::default();
-    launch.compute(&program, &sizes, tercet_ir::random::Random::default())?;
-    let played = program.played(&program.steps, &launch.chosen);
+    let mut launch = LaunchSizes::default();
+    launch.compute(&program, &sizes, tercet_ir::random::RngState::default())?;
+    let played = program.active_steps(&program.steps, &launch.selected_branches);
     Ok([played.len(), played.iter().filter(|p| p.barrier).count()])
 }
 
@@ -49,7 +49,7 @@ fn bert(layers: usize, dtype: DType) -> Result<Encoder, Failure> {
         vocab: 100,
         context: 512,
     });
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     Ok(Encoder::build(
         &config,
         &weights,
@@ -91,7 +91,7 @@ fn a_decoder_layer() -> Result<(), Failure> {
                     vocab: 256,
                     context: 2048,
                 });
-                let weights = Weights::MadeUp(MadeUp::packed(scheme));
+                let weights = Weights::Dummy(DummyWeights::packed(scheme));
                 let llama = Decoder::build(&config, &weights, DecoderOptions::new(&config))?;
                 let bounds = [("s", 512), ("r", 1)];
                 count(&llama.model.graph, &bounds, &[("s", tokens), ("r", 1)])

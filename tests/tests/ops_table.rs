@@ -1,5 +1,6 @@
-//! `docs/ops.md` agrees with the code: one row for each operator, from its declaration and from what the
-//! executors say of its cases. `TERCET_UPDATE_DOCS=1` (which `cargo xtask docs` sets) rewrites it.
+//! Checks that `docs/reference/operators.md` agrees with the code: one row for each operator, from its
+//! declaration and from the executors' support of its cases. `TERCET_UPDATE_DOCS=1` (which
+//! `cargo xtask docs` sets) rewrites the page.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,32 +8,41 @@ use std::path::PathBuf;
 use tercet_cpu::CpuTarget;
 use tercet_ir::layout::is_view;
 use tercet_ir::{DType, GradientKind, Graph, Node, OpKind, Target, Tier};
-use tercet_plan::{Caps, PlanTarget};
+use tercet_plan::{DeviceCaps, PlanTarget};
 
 const HEAD: &str = "\
-# The operators
+# Operators
 
-Generated from the declarations in `crates/tercet-ir/src/ops/` and from the kernel tables by
-`cargo xtask docs`; `tercet ops` prints it. `docs/text-form.md` says how attributes are spelled.
+`cargo xtask docs` generates this page from `crates/tercet-ir/src/ops/` and the kernel tables.
+`tercet ops` prints it.
+The [text format](text-format.md) defines the syntax of attributes.
 
-Dtypes are those of the operator's cases; `f64` is for the CPU only, and GPUs hold `i64` as `i32` where
-every value fits. How an executor runs an operator:
+The column `dtypes` lists the dtypes of the operator's test cases.
+GPUs do not support `f64`, and compute `i64` as `i32` if all values fit.
 
-- `native`: a kernel of its own; `fused`: a kernel of its own for what else is `decomposed` by a rule into
-  other operators;
-- `view`: nothing runs, only sizes and strides change; `leaf`: nothing to run;
-- `reference`: its declared meaning is evaluated, slowly and exactly;
-- `refused`: compiling fails with an error that says why.
+The columns `cpu`, `wgpu` and `vulkan` show how an executor runs the operator:
 
-Where it depends on dtypes or attributes, all that occur in the operator's cases are named. `wgpu` is shown
-with the limits of a browser, `vulkan` for a device with cooperative matrices. Accuracy is the class of the
-tolerance table (`accuracy.rs`). A gradient goes by a `rule`, through what the operator is `decomposed` into, is `zero`
-wherever it exists, or there is none, for the reason given (ADR 0018).
+- `native`: a kernel for this operator.
+- `fused`: a kernel for an operator that otherwise decomposes.
+- `decomposed`: a rule rewrites the operator into other operators.
+- `view`: only sizes and strides change; nothing runs.
+- `leaf`: an input, parameter, constant or state; nothing runs.
+- `reference`: the reference interpreter evaluates the operator; exact and slow.
+- `refused`: not supported; compilation fails with an error that gives the reason.
+
+If support depends on dtypes or attributes, the cell lists every variant of the test cases.
+The column `wgpu` assumes the limits of a browser, the column `vulkan` a device with cooperative matrices.
+
+The column `accuracy` is the tolerance class of `crates/tercet-ir/src/accuracy.rs`.
+
+The column `gradient` is `rule` for a differentiation rule.
+It is `decomposed` if gradients use the decomposition of the operator.
+`zero` and `none` come with the reason ([ADR 0018](../design/adr/0018-gradients-are-graphs.md)).
 
 ";
 
 fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/ops.md")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/operators.md")
 }
 
 /// Calls `f` with every node of this kind in the kind's cases, in every dtype.
@@ -113,7 +123,7 @@ fn on_cpu(kind: OpKind) -> String {
     )
 }
 
-fn on_gpu(kind: OpKind, caps: &Caps) -> String {
+fn on_gpu(kind: OpKind, caps: &DeviceCaps) -> String {
     let narrow = |dtype| !matches!(dtype, DType::F64 | DType::I64);
     how(kind, narrow, |graph, node| {
         word(node, PlanTarget(caps).supports(graph, node).is_native())
@@ -147,7 +157,7 @@ fn row(kind: OpKind) -> String {
     let doc = kind.doc();
     let attrs = kind.attr_kinds();
     let attrs = attrs.iter().map(|(name, kind)| match kind.as_str() {
-        // The list of functions is long, and `docs/text-form.md` has it.
+        // `docs/reference/text-format.md` contains the long list of functions.
         words if words.len() > 60 => format!("`{name}`"),
         words => format!("`{name}`: {words}"),
     });
@@ -159,8 +169,8 @@ fn row(kind: OpKind) -> String {
         dtypes(doc.dtypes),
         format!("{:?}", doc.accuracy).to_lowercase(),
         on_cpu(kind),
-        on_gpu(kind, &Caps::browser()),
-        on_gpu(kind, &Caps::h200()),
+        on_gpu(kind, &DeviceCaps::browser()),
+        on_gpu(kind, &DeviceCaps::h200()),
         gradient(kind),
         doc.text.to_string(),
     ];
@@ -184,10 +194,10 @@ fn the_table_of_operators_is_up_to_date() {
         return;
     }
     if std::env::var_os("TERCET_UPDATE_DOCS").is_some() {
-        std::fs::write(path(), want).expect("docs/ops.md is written");
+        std::fs::write(path(), want).expect("docs/reference/operators.md is written");
         return;
     }
     let pairs = doc.lines().zip(want.lines());
     let first = pairs.enumerate().find(|(_, (a, b))| a != b);
-    panic!("docs/ops.md is stale, first at {first:?}; run `cargo xtask docs`");
+    panic!("docs/reference/operators.md is stale, first at {first:?}; run `cargo xtask docs`");
 }

@@ -3,14 +3,14 @@
 #![cfg(feature = "vulkan")]
 
 use tercet::{Backend, CompileOptions, DType, Device, Tensor};
-use tercet_models::{Encoder, EncoderDims, EncoderOutput, EncoderSpec, MadeUp, Weights};
+use tercet_models::{DummyWeights, Encoder, EncoderDims, EncoderOutput, EncoderSpec, Weights};
 use tercet_tests::executors;
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 type Failure = Box<dyn std::error::Error>;
 
 /// One row, a few or many, and few queries or many.
-const MOST_COMBINATIONS: u64 = 6;
+const MAX_COMBINATIONS: u64 = 6;
 
 /// Two orders of summation of the same F32 model.
 const REORDERED: f32 = 1e-4;
@@ -37,7 +37,7 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
         vocab: 100,
         context: 64,
     });
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     let bert = Encoder::build(
         &config,
         &weights,
@@ -59,7 +59,7 @@ fn an_encoder_at_thirty_sizes_records_once_for_each_way() -> Result<(), Failure>
             state = 7;
             recorded = backend.counters().recorded;
             assert!(
-                recorded <= loaded + MOST_COMBINATIONS,
+                recorded <= loaded + MAX_COMBINATIONS,
                 "{loaded} to {recorded}"
             );
         }

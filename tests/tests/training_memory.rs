@@ -3,8 +3,8 @@
 use tercet::CompileOptions;
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
 use tercet_models::ModelFiles;
-use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
-use tercet_plan::{Caps, compile, explain};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
+use tercet_plan::{DeviceCaps, compile, explain};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -17,17 +17,17 @@ struct Taken {
 }
 
 /// A step of the small llama, 8 rows of 256 tokens.
-fn step(tuning: Tuning, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken, Failure> {
+fn step(tuning: FineTuneMode, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken, Failure> {
     let path = tercet_tests::data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
     let files = ModelFiles::open(&path)?;
     let mut options = DecoderTrainingOptions::new(8, 256, tuning);
     change(&mut options);
-    let own = Training::decoder(&files.decoder_spec()?, &files.weights(), &options)?;
+    let own = TrainingGraph::decoder(&files.decoder_spec()?, &files.weights(), &options)?;
     let names = own.trainables.iter().map(|(name, _)| name.as_str());
     let names: Vec<Trainable> = names.map(Trainable::from).collect();
     let (optimizer, whole) = (AdamW::default(), StepOptions::default());
     let step = TrainStep::build(&own.graph, own.loss, &names, &optimizer, &whole)?;
-    let program = compile(step.graph(), &CompileOptions::new(), &Caps::h200())?;
+    let program = compile(step.graph(), &CompileOptions::new(), &DeviceCaps::h200())?;
     let bytes = explain(&program, "it").bytes;
     let of = |name: &str| bytes.iter().find(|(n, _)| *n == name).map_or(0, |b| b.1);
     Ok(Taken {
@@ -39,32 +39,36 @@ fn step(tuning: Tuning, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken
 
 #[test]
 fn what_is_computed_again_waits_for_what_needs_it() -> Result<(), Failure> {
-    let plain = step(Tuning::Full, |_| {})?;
+    let plain = step(FineTuneMode::Full, |_| {})?;
     // What is not computed again waits without barriers of its own: those that are here are of layers, and of products as pairs.
     assert!(plain.arena < 200 << 20 && plain.barriers < 180, "{plain:?}");
-    let again = step(Tuning::Full, |o| o.checkpoints = true)?;
+    let again = step(FineTuneMode::Full, |o| o.checkpoints = true)?;
     assert!(again.arena * 5 < plain.arena * 3, "{again:?} of {plain:?}");
-    let parts = step(Tuning::Full, |o| (o.checkpoints, o.loss_parts) = (true, 8))?;
+    let parts = step(FineTuneMode::Full, |o| {
+        (o.checkpoints, o.loss_parts) = (true, 8)
+    })?;
     assert!(parts.arena * 2 < plain.arena, "{parts:?} of {plain:?}");
     Ok(())
 }
 
 #[test]
 fn what_is_drawn_again_waits_for_what_needs_it() -> Result<(), Failure> {
-    let plain = step(Tuning::Full, |_| {})?;
-    let dropped = step(Tuning::Full, |o| o.dropout = 0.1)?;
+    let plain = step(FineTuneMode::Full, |_| {})?;
+    let dropped = step(FineTuneMode::Full, |o| o.dropout = 0.1)?;
     assert!(
         dropped.arena < plain.arena + (4 << 20),
         "{dropped:?} of {plain:?}"
     );
-    let again = step(Tuning::Full, |o| (o.checkpoints, o.dropout) = (true, 0.1))?;
+    let again = step(FineTuneMode::Full, |o| {
+        (o.checkpoints, o.dropout) = (true, 0.1)
+    })?;
     assert!(again.arena * 2 < plain.arena, "{again:?} of {plain:?}");
     Ok(())
 }
 
 #[test]
 fn weights_of_an_adapted_model_stay_packed() -> Result<(), Failure> {
-    let taken = step(Tuning::Lora(LoraOptions::new(4)), |_| {})?;
+    let taken = step(FineTuneMode::Lora(LoraOptions::new(4)), |_| {})?;
     // 3.5 million weights take 14 MB in F32 and 4 packed, which are joined for products that share what they read.
     assert!(taken.prepared < 5 << 20, "{taken:?}");
     Ok(())

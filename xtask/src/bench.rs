@@ -23,9 +23,9 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::error::{self, Error};
-use crate::{CpuBench, cache, env, fetch, process};
-use criterion::{Measurement, Work};
+use crate::error::{self, XtaskError};
+use crate::{CpuBenchArgs, cache, env, fetch, process};
+use criterion::{CriterionMeasurement, WorkAmount};
 use peers::PeerTime;
 
 /// The bench targets: package and target name.
@@ -38,23 +38,23 @@ const PEER_PREFIX: &str = "peer-";
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Row {
+struct BenchRow {
     work: String,
     time_ns: f64,
-    rate: Option<Rate>,
-    peers: Vec<Comparison>,
+    rate: Option<WorkRate>,
+    peers: Vec<PeerComparison>,
 }
 
 /// Work per second, in `unit`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct Rate {
+struct WorkRate {
     value: f64,
     unit: &'static str,
 }
 
 /// The same work done by another library.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Comparison {
+struct PeerComparison {
     peer: String,
     time_ns: f64,
     /// The peer's time over ours: above 1 we are faster.
@@ -63,17 +63,17 @@ struct Comparison {
 
 /// What `--json` writes.
 #[derive(Serialize)]
-struct Report<'a> {
+struct BenchTableReport<'a> {
     processor: &'a str,
     threads: u16,
-    rows: &'a [Row],
+    rows: &'a [BenchRow],
 }
 
 /// Builds and runs the bench of a GPU executor, then its peers if they are asked for.
 ///
 /// # Errors
-/// [`Error`] when one of them cannot be built or run.
-pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), Error> {
+/// [`XtaskError`] when one of them cannot be built or run.
+pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), XtaskError> {
     let mut cargo = process::cargo();
     cargo.args(["bench", "--package", "tercet-tests", "--bench", "gpu", "--"]);
     process::run(cargo.args(args))?;
@@ -84,7 +84,7 @@ pub(crate) fn gpu(args: &[OsString], with_peers: bool) -> Result<(), Error> {
 }
 
 /// Measures, compares, prints.
-pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
+pub(crate) fn cpu(options: &CpuBenchArgs) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
     let results = target_dir()?.join("criterion");
@@ -97,7 +97,7 @@ pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
     };
     let measured = criterion::read(&results, since)?;
     if measured.is_empty() {
-        return Err(Error::NoResults { dir: results });
+        return Err(XtaskError::NoResults { dir: results });
     }
     let peer_times = if options.peers {
         peers::onnx_runtime(&cache, &minilm, options.threads)?
@@ -110,7 +110,7 @@ pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
     print!("{}", table::render(&rows));
     match &options.json {
         Some(path) => {
-            let report = Report {
+            let report = BenchTableReport {
                 processor: &processor,
                 threads: options.threads,
                 rows: &rows,
@@ -121,7 +121,7 @@ pub(crate) fn cpu(options: &CpuBench) -> Result<(), Error> {
     }
 }
 
-fn run_benches(options: &CpuBench, minilm: &Path, results: &Path) -> Result<(), Error> {
+fn run_benches(options: &CpuBenchArgs, minilm: &Path, results: &Path) -> Result<(), XtaskError> {
     for (package, target) in TARGETS {
         let mut cargo = process::cargo();
         cargo
@@ -137,7 +137,7 @@ fn run_benches(options: &CpuBench, minilm: &Path, results: &Path) -> Result<(), 
 }
 
 /// The folder that cargo builds into, however it is configured.
-fn target_dir() -> Result<PathBuf, Error> {
+fn target_dir() -> Result<PathBuf, XtaskError> {
     let metadata = process::output(process::cargo().args([
         "metadata",
         "--format-version=1",
@@ -145,16 +145,16 @@ fn target_dir() -> Result<PathBuf, Error> {
         "--offline",
     ]))?;
     let value: serde_json::Value =
-        serde_json::from_slice(&metadata).map_err(|source| Error::Json {
+        serde_json::from_slice(&metadata).map_err(|source| XtaskError::Json {
             path: "cargo metadata".into(),
             source,
         })?;
     let dir = value.get("target_directory").and_then(|dir| dir.as_str());
-    dir.map(PathBuf::from).ok_or(Error::NoTargetDir)
+    dir.map(PathBuf::from).ok_or(XtaskError::NoTargetDir)
 }
 
 /// Ours in the order of their names, each with its peers.
-fn rows(measured: &[Measurement], peer_times: &[PeerTime]) -> Vec<Row> {
+fn rows(measured: &[CriterionMeasurement], peer_times: &[PeerTime]) -> Vec<BenchRow> {
     let mut peers_of: BTreeMap<String, Vec<(&str, f64)>> = BTreeMap::new();
     let mut ours = Vec::new();
     for measurement in measured {
@@ -166,18 +166,18 @@ fn rows(measured: &[Measurement], peer_times: &[PeerTime]) -> Vec<Row> {
             None => ours.push(measurement),
         }
     }
-    let row = |measurement: &Measurement| {
+    let row = |measurement: &CriterionMeasurement| {
         let inside = peers_of.get(&measurement.id).into_iter().flatten().copied();
         let outside = peer_times
             .iter()
             .filter(|peer| peer.work == measurement.id)
             .map(|peer| (peer.peer.as_str(), peer.median_ns));
-        let peers = inside.chain(outside).map(|(peer, time_ns)| Comparison {
+        let peers = inside.chain(outside).map(|(peer, time_ns)| PeerComparison {
             peer: peer.to_owned(),
             time_ns,
             ratio: time_ns / measurement.time_ns,
         });
-        Row {
+        BenchRow {
             work: measurement.id.clone(),
             time_ns: measurement.time_ns,
             rate: measurement
@@ -206,18 +206,18 @@ fn split_peer(id: &str) -> Option<(String, &str)> {
     clippy::cast_precision_loss,
     reason = "a rate is printed with four digits"
 )]
-fn rate(id: &str, work: Work, time_ns: f64) -> Rate {
+fn rate(id: &str, work: WorkAmount, time_ns: f64) -> WorkRate {
     let group = id.split('/').next().unwrap_or(id);
     match work {
-        Work::Bytes(bytes) => Rate {
+        WorkAmount::Bytes(bytes) => WorkRate {
             value: bytes as f64 / time_ns,
             unit: "GB/s",
         },
-        Work::Elements(tokens) if TOKEN_GROUPS.contains(&group) => Rate {
+        WorkAmount::Elements(tokens) if TOKEN_GROUPS.contains(&group) => WorkRate {
             value: tokens as f64 / time_ns * 1e9,
             unit: "tok/s",
         },
-        Work::Elements(flops) => Rate {
+        WorkAmount::Elements(flops) => WorkRate {
             value: flops as f64 / time_ns,
             unit: "GFLOP/s",
         },
@@ -236,8 +236,8 @@ fn processor() -> String {
     )
 }
 
-fn write_json(path: &Path, report: &Report<'_>) -> Result<(), Error> {
-    let mut text = serde_json::to_string_pretty(report).map_err(|source| Error::Json {
+fn write_json(path: &Path, report: &BenchTableReport<'_>) -> Result<(), XtaskError> {
+    let mut text = serde_json::to_string_pretty(report).map_err(|source| XtaskError::Json {
         path: path.to_owned(),
         source,
     })?;
@@ -249,8 +249,8 @@ fn write_json(path: &Path, report: &Report<'_>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn measurement(id: &str, time_ns: f64, work: Option<Work>) -> Measurement {
-        Measurement {
+    fn measurement(id: &str, time_ns: f64, work: Option<WorkAmount>) -> CriterionMeasurement {
+        CriterionMeasurement {
             id: id.to_owned(),
             time_ns,
             work,
@@ -260,23 +260,28 @@ mod tests {
     #[test]
     fn rates_follow_the_group_and_the_kind_of_work() {
         let check = |id, work, value, unit| {
-            assert_eq!(rate(id, work, 1e6), Rate { value, unit }, "{id}");
+            assert_eq!(rate(id, work, 1e6), WorkRate { value, unit }, "{id}");
         };
         check(
             "gemm/1024x1024x1024",
-            Work::Elements(2_000_000),
+            WorkAmount::Elements(2_000_000),
             2.0,
             "GFLOP/s",
         );
-        check("map/chain8", Work::Bytes(32_000_000), 32.0, "GB/s");
-        check("minilm/1x128", Work::Elements(128), 128_000.0, "tok/s");
-        check("decode/demo", Work::Elements(1), 1000.0, "tok/s");
+        check("map/chain8", WorkAmount::Bytes(32_000_000), 32.0, "GB/s");
+        check(
+            "minilm/1x128",
+            WorkAmount::Elements(128),
+            128_000.0,
+            "tok/s",
+        );
+        check("decode/demo", WorkAmount::Elements(1), 1000.0, "tok/s");
     }
 
     #[test]
     fn peers_are_found_by_name() {
         let measured = [
-            measurement("gemm/1024", 2e6, Some(Work::Elements(4_000_000))),
+            measurement("gemm/1024", 2e6, Some(WorkAmount::Elements(4_000_000))),
             measurement("gemm/1024/peer-faer", 1e6, None),
             measurement("minilm/8x128", 50e6, None),
             measurement("minilm/1x128", 4e6, None),
@@ -307,7 +312,7 @@ mod tests {
         );
         assert_eq!(
             rows[0].rate,
-            Some(Rate {
+            Some(WorkRate {
                 value: 2.0,
                 unit: "GFLOP/s"
             })

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::env;
-use crate::error::Error;
+use crate::error::XtaskError;
 
 /// The cache folder: `TERCET_CACHE_DIR`, else `$XDG_CACHE_HOME/tercet`, else `~/.cache/tercet`.
 ///
 /// A relative path is taken from the current folder and returned absolute, because the tests that
 /// receive it run in other folders.
-pub(crate) fn dir() -> Result<PathBuf, Error> {
-    let path = resolve(|name| std::env::var_os(name)).ok_or(Error::NoCacheDir)?;
+pub(crate) fn dir() -> Result<PathBuf, XtaskError> {
+    let path = resolve(|name| std::env::var_os(name)).ok_or(XtaskError::NoCacheDir)?;
     std::path::absolute(&path).map_err(crate::error::file("resolve", &path))
 }
 

@@ -1,18 +1,34 @@
 //! `cargo xtask docs`: writes the tables of the documentation that follow from the code.
 
-use crate::error::Error;
+use crate::error::XtaskError;
 use crate::process;
 use crate::test::SELECTION;
 
 /// The tests that compare a document with the code, and write it where they are told to.
 const TESTS: [&str; 2] = ["ops_table", "text_form_doc"];
 
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run() -> Result<(), XtaskError> {
+    crate::benchmarks::write()?;
     let mut command = process::cargo();
     command.arg("test").args(SELECTION);
     for test in TESTS {
         command.args(["--test", test]);
     }
     command.env(crate::env::UPDATE_DOCS, "1");
+    process::run(&mut command)?;
+    // The page of the command line is a unit test of the command, which has no library.
+    let mut command = process::cargo();
+    command
+        .args([
+            "test",
+            "--release",
+            "--package",
+            "tercet-cli",
+            "--all-features",
+            "--bin",
+            "tercet",
+        ])
+        .arg("reference_page_is_up_to_date")
+        .env(crate::env::UPDATE_DOCS, "1");
     process::run(&mut command)
 }

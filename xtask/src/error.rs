@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Each variant names the thing and, where there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum XtaskError {
     #[error("no cache folder: set TERCET_CACHE_DIR, XDG_CACHE_HOME or HOME")]
     NoCacheDir,
     #[error("cannot {action} {}", path.display())]
@@ -35,7 +35,7 @@ pub(crate) enum Error {
     )]
     NoPip {
         purpose: &'static str,
-        source: Box<Error>,
+        source: Box<XtaskError>,
     },
     #[error(
         "{} has SHA-256 {found}, expected {expected}; delete it and run the command again",
@@ -81,6 +81,13 @@ pub(crate) enum Error {
         problems.join("\n")
     )]
     TooLong { problems: Vec<String> },
+    #[error("words, names or commits break the project's rules (CONTRIBUTING.md):\n{}", problems.join("\n"))]
+    Words { problems: Vec<String> },
+    #[error(
+        "programs differ; if that is intended, run `cargo xtask programs --digest --update`:\n{}",
+        problems.join("\n")
+    )]
+    Programs { problems: Vec<String> },
     #[error("{} has no lines `{}` and `{}`, between which the table is written", path.display(), marks[0], marks[1])]
     NoMarks {
         path: PathBuf,
@@ -107,9 +114,9 @@ pub(crate) enum Error {
 }
 
 /// For `map_err` on file operations: `error::file("read", path)`.
-pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> XtaskError {
     let path = path.to_owned();
-    move |source| Error::File {
+    move |source| XtaskError::File {
         action,
         path,
         source,

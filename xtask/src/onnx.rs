@@ -1,4 +1,5 @@
-//! `cargo xtask onnx`: ONNX's own cases on every executor, and the table of them in `docs/onnx.md`.
+//! `cargo xtask onnx`: runs ONNX's own test cases on every executor and writes the table of
+//! `docs/reference/onnx-operators.md`.
 //!
 //! The cases come from the wheel `onnx` 1.22.0, the last that ships them as files; they are run by the example `node_suite`
 //! of `tercet-onnx`, which prints a line for each. The lines of each executor are kept in the cache folder, so that a run on
@@ -9,7 +10,7 @@ mod table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::{cache, fetch, process};
 
 /// The executors of the table, in its order.
@@ -20,7 +21,7 @@ const END: &str = "<!-- up to here -->";
 
 /// What is to be run.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct OnnxRunArgs {
     /// Run on one executor: cpu, vulkan or wgpu; the table keeps what the others gave last
     #[arg(long, value_parser = EXECUTORS)]
     device: Option<String>,
@@ -33,15 +34,15 @@ pub(crate) struct Options {
 
 /// How one case ended on one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
-    outcome: Outcome,
+struct OnnxCaseLine {
+    outcome: OnnxCaseOutcome,
     case: String,
     operator: String,
     reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum OnnxCaseOutcome {
     Passed,
     Given,
     Rounded,
@@ -50,26 +51,26 @@ enum Outcome {
     Panicked,
 }
 
-impl Outcome {
-    fn parse(word: &str) -> Option<Outcome> {
+impl OnnxCaseOutcome {
+    fn parse(word: &str) -> Option<OnnxCaseOutcome> {
         match word {
-            "passed" => Some(Outcome::Passed),
-            "given" => Some(Outcome::Given),
-            "rounded" => Some(Outcome::Rounded),
-            "refused" => Some(Outcome::Refused),
-            "wrong" => Some(Outcome::Wrong),
-            "panicked" => Some(Outcome::Panicked),
+            "passed" => Some(OnnxCaseOutcome::Passed),
+            "given" => Some(OnnxCaseOutcome::Given),
+            "rounded" => Some(OnnxCaseOutcome::Rounded),
+            "refused" => Some(OnnxCaseOutcome::Refused),
+            "wrong" => Some(OnnxCaseOutcome::Wrong),
+            "panicked" => Some(OnnxCaseOutcome::Panicked),
             _ => None,
         }
     }
 }
 
-fn parse(text: &str) -> Vec<Line> {
+fn parse(text: &str) -> Vec<OnnxCaseLine> {
     let line = |line: &str| {
         let mut parts = line.splitn(4, '\t');
         let mut next = || parts.next().map(str::to_string);
-        Some(Line {
-            outcome: Outcome::parse(&next()?)?,
+        Some(OnnxCaseLine {
+            outcome: OnnxCaseOutcome::parse(&next()?)?,
             case: next()?,
             operator: next()?,
             reason: next().unwrap_or_default(),
@@ -79,7 +80,7 @@ fn parse(text: &str) -> Vec<Line> {
 }
 
 /// Runs the cases and writes the table.
-pub(crate) fn run(options: &Options) -> Result<(), Error> {
+pub(crate) fn run(options: &OnnxRunArgs) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let cases = fetch::onnx(&cache)?;
     let kept = cache.join("onnx-results");
@@ -114,7 +115,7 @@ fn results(kept: &Path, device: &str) -> PathBuf {
 }
 
 /// Writes the table of what was kept.
-fn write(kept: &Path) -> Result<(), Error> {
+fn write(kept: &Path) -> Result<(), XtaskError> {
     let mut columns = Vec::new();
     for device in EXECUTORS {
         let path = results(kept, device);
@@ -123,9 +124,9 @@ fn write(kept: &Path) -> Result<(), Error> {
             columns.push((device, parse(&text)));
         }
     }
-    let path = process::root().join("docs").join("onnx.md");
+    let path = process::root().join("docs/reference/onnx-operators.md");
     let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
-    let text = replaced(&text, &table::render(&columns)).ok_or(Error::NoMarks {
+    let text = replaced(&text, &table::render(&columns)).ok_or(XtaskError::NoMarks {
         path: path.clone(),
         marks: [BEGIN, END],
     })?;
@@ -156,7 +157,7 @@ mod tests {
         let lines =
             parse("passed\tnode/test_abs\tAbs\t\nnonsense\nrefused\tnode/test_x\tX\ta, b\n");
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0].outcome, Outcome::Passed);
+        assert_eq!(lines[0].outcome, OnnxCaseOutcome::Passed);
         assert_eq!(lines[1].reason, "a, b");
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::Error;
+use crate::error::XtaskError;
 use crate::test::SELECTION;
 use crate::{cache, env, fetch, process};
 
@@ -27,7 +27,7 @@ const DATA: [&str; 9] = [
 ];
 
 /// What is to be done with the program.
-pub(crate) struct Options {
+pub(crate) struct ParityOptions {
     /// Write a self-contained program instead of running it.
     pub(crate) pack: Option<PathBuf>,
     /// Leave out the weights of MiniLM: its tests are then ignored.
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// Builds the program, then packs or runs it.
-pub(crate) fn run(options: &Options) -> Result<(), Error> {
+pub(crate) fn run(options: &ParityOptions) -> Result<(), XtaskError> {
     let mut build = process::cargo();
     build.arg("build").args(SELECTION).args(["--bin", PROGRAM]);
     process::run(&mut build)?;

@@ -10,17 +10,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 
 /// Runs `command` with our own standard streams and waits for it.
-pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
+pub(crate) fn run(command: &mut Command) -> Result<(), XtaskError> {
     let status = command
         .status()
         .map_err(|source| start_error(command, source))?;
     if status.success() {
         Ok(())
     } else {
-        Err(Error::Failed {
+        Err(XtaskError::Failed {
             command: shown(command),
             status,
         })
@@ -28,7 +28,7 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
 }
 
 /// A command among others that are run side by side, and what it is called in what is printed.
-pub(crate) struct Task {
+pub(crate) struct ParallelCommand {
     pub(crate) name: String,
     pub(crate) command: Command,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Task {
 ///
 /// # Errors
 /// That of the first of them, in their order, that failed; all run to their end.
-pub(crate) fn run_together(tasks: Vec<Task>, limit: Duration) -> Result<(), Error> {
+pub(crate) fn run_together(tasks: Vec<ParallelCommand>, limit: Duration) -> Result<(), XtaskError> {
     let count = tasks.len();
     let waiting = Mutex::new(tasks.into_iter().enumerate());
     let next = || {
@@ -48,7 +48,7 @@ pub(crate) fn run_together(tasks: Vec<Task>, limit: Duration) -> Result<(), Erro
             .next()
     };
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let worker = || -> Vec<(usize, Error)> {
+    let worker = || -> Vec<(usize, XtaskError)> {
         let ended = std::iter::from_fn(next).map(|(at, task)| (at, run_aside(task, limit)));
         ended
             .filter_map(|(at, result)| Some((at, result.err()?)))
@@ -74,9 +74,9 @@ pub(crate) fn run_together(tasks: Vec<Task>, limit: Duration) -> Result<(), Erro
 }
 
 /// Runs a command and prints what it printed once it has ended.
-fn run_aside(task: Task, limit: Duration) -> Result<(), Error> {
+fn run_aside(task: ParallelCommand, limit: Duration) -> Result<(), XtaskError> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let Task { name, mut command } = task;
+    let ParallelCommand { name, mut command } = task;
     let at = COUNT.fetch_add(1, Ordering::Relaxed);
     // A file, as whatever a program leaves running would keep a pipe open.
     let path = std::env::temp_dir().join(format!("xtask-{}-{at}", std::process::id()));
@@ -98,11 +98,11 @@ fn run_aside(task: Task, limit: Duration) -> Result<(), Error> {
     let _ = out.flush();
     match status {
         Ok(Some(status)) if status.success() => Ok(()),
-        Ok(Some(status)) => Err(Error::Failed {
+        Ok(Some(status)) => Err(XtaskError::Failed {
             command: shown(&command),
             status,
         }),
-        Ok(None) => Err(Error::TimeOut {
+        Ok(None) => Err(XtaskError::TimeOut {
             command: shown(&command),
             limit,
         }),
@@ -129,7 +129,7 @@ fn ended(mut child: Child, start: Instant, limit: Duration) -> io::Result<Option
 }
 
 /// Runs `command` and returns its standard output; its standard error stays visible.
-pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Error> {
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, XtaskError> {
     let output = command
         .stderr(Stdio::inherit())
         .output()
@@ -137,7 +137,7 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Error> {
     if output.status.success() {
         Ok(output.stdout)
     } else {
-        Err(Error::Failed {
+        Err(XtaskError::Failed {
             command: shown(command),
             status: output.status,
         })
@@ -164,7 +164,7 @@ pub(crate) fn can_install() -> bool {
 }
 
 /// Installs Debian packages.
-pub(crate) fn apt_install(packages: &[&str]) -> Result<(), Error> {
+pub(crate) fn apt_install(packages: &[&str]) -> Result<(), XtaskError> {
     let apt = || {
         let mut command = Command::new("apt-get");
         command.arg("-qq").env("DEBIAN_FRONTEND", "noninteractive");
@@ -190,8 +190,8 @@ pub(crate) fn root() -> PathBuf {
         .to_owned()
 }
 
-fn start_error(command: &Command, source: std::io::Error) -> Error {
-    Error::Start {
+fn start_error(command: &Command, source: std::io::Error) -> XtaskError {
+    XtaskError::Start {
         program: command.get_program().to_string_lossy().into_owned(),
         source,
     }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_bad_exit_names_the_command() {
         let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
-        assert!(matches!(error, Error::Failed { .. }));
+        assert!(matches!(error, XtaskError::Failed { .. }));
         assert_eq!(error.to_string(), "`sh -c exit 3` failed (exit status: 3)");
     }
 
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn commands_side_by_side_meet_and_all_end() {
         let run = |commands: Vec<Command>| {
-            let tasks = commands.into_iter().map(|command| Task {
+            let tasks = commands.into_iter().map(|command| ParallelCommand {
                 name: "together".to_string(),
                 command,
             });
@@ -256,13 +256,13 @@ mod tests {
     #[test]
     fn a_command_that_does_not_end_is_killed_and_named() {
         let limit = Duration::from_millis(100);
-        let tasks = [sh("exec sleep 60"), sh("printf done")].map(|command| Task {
+        let tasks = [sh("exec sleep 60"), sh("printf done")].map(|command| ParallelCommand {
             name: "limited".to_string(),
             command,
         });
         let start = Instant::now();
         let error = run_together(tasks.into(), limit).unwrap_err();
-        assert!(matches!(error, Error::TimeOut { .. }), "{error}");
+        assert!(matches!(error, XtaskError::TimeOut { .. }), "{error}");
         assert!(error.to_string().contains("exec sleep 60"), "{error}");
         assert!(start.elapsed() < Duration::from_secs(30));
     }

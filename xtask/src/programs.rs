@@ -7,12 +7,12 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use crate::error::Error;
+use crate::error::XtaskError;
 use crate::process;
 
 /// A program of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct TestBinary {
     /// The package whose tests these are.
     pub(crate) package: String,
     /// The target of it: a file of its folder `tests`, a library or a binary whose unit tests these are.
@@ -24,28 +24,28 @@ pub(crate) struct Program {
 
 /// A line of cargo's, of those that it writes in JSON.
 #[derive(Deserialize)]
-struct Message {
+struct CargoMessage {
     reason: String,
     #[serde(default)]
     manifest_path: PathBuf,
     #[serde(default)]
-    target: Target,
+    target: CargoTarget,
     #[serde(default)]
-    profile: Profile,
+    profile: CargoProfile,
     executable: Option<PathBuf>,
 }
 
 #[derive(Default, Deserialize)]
-struct Target {
+struct CargoTarget {
     name: String,
 }
 
 #[derive(Default, Deserialize)]
-struct Profile {
+struct CargoProfile {
     test: bool,
 }
 
-impl Program {
+impl TestBinary {
     /// The program, with what cargo sets for a test.
     pub(crate) fn command(&self) -> Command {
         self.set(Command::new(&self.executable))
@@ -75,7 +75,7 @@ impl Program {
 ///
 /// # Errors
 /// A build that fails; a line of cargo's that cannot be read.
-pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>, Error> {
+pub(crate) fn build(selection: &[&str]) -> Result<Vec<TestBinary>, XtaskError> {
     let mut cargo = process::cargo();
     cargo.args(["test", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics");
@@ -84,10 +84,10 @@ pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>, Error> {
 }
 
 /// The programs that cargo's lines name.
-fn read(lines: &str) -> Result<Vec<Program>, Error> {
+fn read(lines: &str) -> Result<Vec<TestBinary>, XtaskError> {
     let mut programs = Vec::new();
     for line in lines.lines() {
-        let message: Message = serde_json::from_str(line).map_err(Error::CargoMessage)?;
+        let message: CargoMessage = serde_json::from_str(line).map_err(XtaskError::CargoMessage)?;
         let Some(executable) = message.executable else {
             continue;
         };
@@ -96,7 +96,7 @@ fn read(lines: &str) -> Result<Vec<Program>, Error> {
         }
         let folder = message.manifest_path.parent().unwrap_or(Path::new("."));
         let package = folder.file_name().unwrap_or_default().to_string_lossy();
-        programs.push(Program {
+        programs.push(TestBinary {
             package: package.into_owned(),
             target: message.target.name,
             executable,
@@ -107,8 +107,8 @@ fn read(lines: &str) -> Result<Vec<Program>, Error> {
 }
 
 #[cfg(test)]
-pub(crate) fn example(package: &str, target: &str) -> Program {
-    Program {
+pub(crate) fn example(package: &str, target: &str) -> TestBinary {
+    TestBinary {
         package: package.to_string(),
         target: target.to_string(),
         executable: PathBuf::from("/target").join(target),
@@ -130,14 +130,14 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
         ];
         let programs = read(&lines.join("\n")).unwrap();
-        let rows = Program {
+        let rows = TestBinary {
             package: "a".to_string(),
             target: "rows".to_string(),
             executable: PathBuf::from("/t/rows-1"),
             folder: PathBuf::from("/w/a"),
         };
         assert_eq!(programs, [rows]);
-        assert!(matches!(read("no JSON"), Err(Error::CargoMessage(_))));
+        assert!(matches!(read("no JSON"), Err(XtaskError::CargoMessage(_))));
     }
 
     #[test]

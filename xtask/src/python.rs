@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{self, Error};
-use crate::fetch::{self, Python};
+use crate::error::{self, XtaskError};
+use crate::fetch::{self, PythonInterpreter};
 use crate::test::SELECTION;
 use crate::{cache, env, process};
 
@@ -19,10 +19,10 @@ const PURPOSE: &str = "build and test the Python module";
 const CRATE: &str = "crates/tercet-python";
 const REQUIREMENTS: &str = "requirements-tests.txt";
 /// A wheel that is larger has something in it that it should not have.
-const MOST_WHEEL_BYTES: u64 = 25_000_000;
+const MAX_WHEEL_BYTES: u64 = 25_000_000;
 
 /// Builds the wheel and tests it; MiniLM is in `minilm`.
-pub(crate) fn run(with_ray: bool) -> Result<(), Error> {
+pub(crate) fn run(with_ray: bool) -> Result<(), XtaskError> {
     let cache = cache::dir()?;
     let minilm = fetch::minilm(&cache)?;
     let folder = process::root().join(CRATE);
@@ -55,7 +55,7 @@ pub(crate) fn run(with_ray: bool) -> Result<(), Error> {
 }
 
 /// The tests of the example for Ray.
-fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), Error> {
+fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), XtaskError> {
     let folder = process::root().join("examples").join("ray");
     let python = environment(cache, "python-ray", &folder.join("requirements.txt"))?;
     install(&python, wheel)?;
@@ -66,14 +66,14 @@ fn ray(cache: &Path, wheel: &Path, minilm: &Path) -> Result<(), Error> {
 }
 
 /// Puts this wheel into a virtual environment that has what it needs.
-fn install(python: &Python, wheel: &Path) -> Result<(), Error> {
+fn install(python: &PythonInterpreter, wheel: &Path) -> Result<(), XtaskError> {
     let mut pip = pip(python);
     pip.args(["--no-deps", "--force-reinstall"]).arg(wheel);
     process::run(&mut pip)
 }
 
 /// `pip install`.
-fn pip(python: &Python) -> Command {
+fn pip(python: &PythonInterpreter) -> Command {
     let mut pip = python.command();
     pip.args(["-m", "pip", "--disable-pip-version-check", "install"]);
     pip.arg("--quiet");
@@ -82,15 +82,16 @@ fn pip(python: &Python) -> Command {
 
 /// Whether this machine can: `python3` with the module `venv`.
 pub(crate) fn is_possible() -> bool {
-    let venv =
-        |python: Python| process::works(python.command().args(["-c", "import ensurepip, venv"]));
-    Python::find(PURPOSE).is_ok_and(venv)
+    let venv = |python: PythonInterpreter| {
+        process::works(python.command().args(["-c", "import ensurepip, venv"]))
+    };
+    PythonInterpreter::find(PURPOSE).is_ok_and(venv)
 }
 
 /// The virtual environment of this name with all requirements; installed again when their list changes.
-fn environment(cache: &Path, name: &str, list: &Path) -> Result<Python, Error> {
+fn environment(cache: &Path, name: &str, list: &Path) -> Result<PythonInterpreter, XtaskError> {
     let dir = cache.join(name);
-    let python = Python::find(PURPOSE)?.venv(&dir, PURPOSE)?;
+    let python = PythonInterpreter::find(PURPOSE)?.venv(&dir, PURPOSE)?;
     let wanted = fs::read(list).map_err(error::file("read", list))?;
     let done = dir.join(REQUIREMENTS);
     if fs::read(&done).is_ok_and(|found| found == wanted) {
@@ -102,7 +103,7 @@ fn environment(cache: &Path, name: &str, list: &Path) -> Result<Python, Error> {
 }
 
 /// Builds the wheel into a folder of its own and checks its size.
-fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error> {
+fn wheel(cache: &Path, folder: &Path, python: &PythonInterpreter) -> Result<PathBuf, XtaskError> {
     let out = cache.join("wheels");
     if out.is_dir() {
         fs::remove_dir_all(&out).map_err(error::file("remove", &out))?;
@@ -118,16 +119,16 @@ fn wheel(cache: &Path, folder: &Path, python: &Python) -> Result<PathBuf, Error>
     let entries = fs::read_dir(&out).map_err(error::file("read", &out))?;
     let mut wheels = entries.filter_map(Result::ok).map(|e| e.path());
     let found = wheels.find(|p| p.extension().is_some_and(|e| e == "whl"));
-    let found = found.ok_or_else(|| Error::NoWheel { dir: out.clone() })?;
+    let found = found.ok_or_else(|| XtaskError::NoWheel { dir: out.clone() })?;
     let bytes = fs::metadata(&found)
         .map_err(error::file("read", &found))?
         .len();
     println!("{}: {:.1} MB", found.display(), bytes as f64 / 1e6);
-    match bytes > MOST_WHEEL_BYTES {
-        true => Err(Error::WheelSize {
+    match bytes > MAX_WHEEL_BYTES {
+        true => Err(XtaskError::WheelSize {
             path: found,
             bytes,
-            most: MOST_WHEEL_BYTES,
+            most: MAX_WHEEL_BYTES,
         }),
         false => Ok(found),
     }

@@ -15,14 +15,14 @@ mod compile;
 mod digests;
 mod folder;
 
-use crate::error::Error;
+use crate::error::XtaskError;
 use crate::{lavapipe, process};
 
-use folder::Folder;
+use folder::ShaderFolder;
 
 /// What to do with the modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum ShaderMode {
     /// Compile, write those that differ, remove those without a source.
     Write,
     /// Fail if any is missing, has no source, or was made from another one by its digest.
@@ -32,19 +32,19 @@ pub(crate) enum Mode {
 }
 
 /// Compiles every kernel unless digests are enough, writes or checks the modules, then validates them.
-pub(crate) fn run(mode: Mode) -> Result<(), Error> {
-    let folder = Folder::new(process::root().join("shaders").join("vulkan"));
+pub(crate) fn run(mode: ShaderMode) -> Result<(), XtaskError> {
+    let folder = ShaderFolder::new(process::root().join("shaders").join("vulkan"));
     match mode {
-        Mode::Check => digests::check(&folder)?,
-        Mode::Write | Mode::CheckCompiled => return compiled(&folder, mode),
+        ShaderMode::Check => digests::check(&folder)?,
+        ShaderMode::Write | ShaderMode::CheckCompiled => return compiled(&folder, mode),
     }
     validate(&folder)
 }
 
 #[cfg(feature = "glsl")]
-fn compiled(folder: &Folder, mode: Mode) -> Result<(), Error> {
+fn compiled(folder: &ShaderFolder, mode: ShaderMode) -> Result<(), XtaskError> {
     let modules = compile::all(folder)?;
-    if mode == Mode::Write {
+    if mode == ShaderMode::Write {
         folder.write(&modules)?;
         digests::write(folder)?;
     } else {
@@ -56,21 +56,21 @@ fn compiled(folder: &Folder, mode: Mode) -> Result<(), Error> {
 
 /// Runs this command again in a build that has the compiler.
 #[cfg(not(feature = "glsl"))]
-fn compiled(_folder: &Folder, mode: Mode) -> Result<(), Error> {
+fn compiled(_folder: &ShaderFolder, mode: ShaderMode) -> Result<(), XtaskError> {
     if !process::works(std::process::Command::new("cmake").arg("--version")) {
-        return Err(Error::NoCmake);
+        return Err(XtaskError::NoCmake);
     }
     let mut cargo = process::cargo();
     cargo.args(["run", "--quiet", "--package", "xtask"]);
     cargo.args(["--features", "glsl-from-source", "--", "shaders"]);
-    if mode == Mode::CheckCompiled {
+    if mode == ShaderMode::CheckCompiled {
         cargo.args(["--check", "--compile"]);
     }
     process::run(&mut cargo)
 }
 
 /// Runs `spirv-val` on every module, where there is one.
-fn validate(folder: &Folder) -> Result<(), Error> {
+fn validate(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let Some(newer) = lavapipe::present()? else {
         eprintln!(
             "modules not validated: `cargo xtask fetch lavapipe` brings a spirv-val for them"

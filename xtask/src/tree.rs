@@ -9,7 +9,7 @@ mod functions;
 use std::path::Path;
 use std::process::Command;
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::process;
 
 /// The most lines of a file.
@@ -23,7 +23,7 @@ const HEAD: usize = 12;
 const KINDS: [&str; 3] = ["*.rs", "*.wgsl", "*.glsl"];
 
 /// Fails with the name of each file and function that is too long.
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run() -> Result<(), XtaskError> {
     let mut command = Command::new("git");
     command
         .current_dir(process::root())
@@ -41,7 +41,7 @@ pub(crate) fn run() -> Result<(), Error> {
     }
     match problems.is_empty() {
         true => Ok(()),
-        false => Err(Error::TooLong { problems }),
+        false => Err(XtaskError::TooLong { problems }),
     }
 }
 
@@ -53,7 +53,7 @@ fn too_long(name: &str, text: &str) -> Vec<String> {
         problems.push(format!("{name}: {} lines", lines.len()));
     }
     if Path::new(name).extension().is_some_and(|e| e == "rs") {
-        let long = functions::of(text).into_iter();
+        let long = functions::find_functions(text).into_iter();
         let long = long.filter(|f| f.lines() > FUNCTION_LINES && !has_reason(f, &lines));
         problems.extend(long.map(|f| {
             let (line, lines) = (f.first + 1, f.lines());
@@ -63,7 +63,7 @@ fn too_long(name: &str, text: &str) -> Vec<String> {
     problems
 }
 
-fn has_reason(function: &functions::Function, lines: &[&str]) -> bool {
+fn has_reason(function: &functions::FunctionLines, lines: &[&str]) -> bool {
     let is_about = |line: &&&str| {
         let line = line.trim_start();
         line.starts_with("//") || line.starts_with("#[")

@@ -15,9 +15,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::{cache, env, fetch, process, python};
-pub(crate) use judge::Share;
+pub(crate) use judge::PageCoverage;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 const CRATE: &str = "examples/web";
@@ -29,16 +29,16 @@ const MINILM_FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safeten
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// A device, and how much is asked of it.
-pub(crate) type Trial = (&'static str, Share);
+pub(crate) type PageTrial = (&'static str, PageCoverage);
 
 /// What follows building.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterBuild {
     /// The tests in Chromium, on these devices.
-    Test(&'static [Trial]),
-    /// As [`Then::Test`], of what CI has the time for; what is missing is installed, and where it cannot be, a line says so
+    Test(&'static [PageTrial]),
+    /// As [`AfterBuild::Test`], of what CI has the time for; what is missing is installed, and where it cannot be, a line says so
     /// and what needs it is left out.
-    Check(&'static [Trial]),
+    Check(&'static [PageTrial]),
     /// Serving on this port of the machine itself, until interrupted.
     Serve(u16),
     /// Nothing.
@@ -46,25 +46,25 @@ pub(crate) enum Then {
 }
 
 /// Builds the folder, then tests or serves it.
-pub(crate) fn run(then: Then) -> Result<(), Error> {
+pub(crate) fn run(then: AfterBuild) -> Result<(), XtaskError> {
     match then {
-        Then::Test(trials) => {
+        AfterBuild::Test(trials) => {
             // What is missing is said before anything is built.
             let browser = chromium::find()?;
             test(&built(&tools()?)?, &browser, trials)
         }
-        Then::Check(trials) => check(trials),
-        Then::Serve(port) => {
-            let server = server::Server::start(&built(&tools()?)?, port)?;
+        AfterBuild::Check(trials) => check(trials),
+        AfterBuild::Serve(port) => {
+            let server = server::PageServer::start(&built(&tools()?)?, port)?;
             println!("http://127.0.0.1:{}/", server.port());
             server.wait()
         }
-        Then::Nothing => built(&tools()?).map(drop),
+        AfterBuild::Nothing => built(&tools()?).map(drop),
     }
 }
 
 /// As much as there are tools for.
-fn check(trials: &[Trial]) -> Result<(), Error> {
+fn check(trials: &[PageTrial]) -> Result<(), XtaskError> {
     let bindgen = match tools() {
         Ok(bindgen) => bindgen,
         Err(e) => {
@@ -83,7 +83,7 @@ fn check(trials: &[Trial]) -> Result<(), Error> {
 }
 
 /// Installs the compiler's target where rustup can, and the `wasm-bindgen` command, which is returned.
-fn tools() -> Result<PathBuf, Error> {
+fn tools() -> Result<PathBuf, XtaskError> {
     let mut rustup = std::process::Command::new("rustup");
     rustup.args(["target", "list", "--installed"]);
     let installed = process::output(&mut rustup);
@@ -92,21 +92,21 @@ fn tools() -> Result<PathBuf, Error> {
     if installed.is_ok_and(|list| !has_target(list)) {
         let mut add = std::process::Command::new("rustup");
         if process::run(add.args(["target", "add", TARGET])).is_err() {
-            return Err(Error::NoRustTarget { target: TARGET });
+            return Err(XtaskError::NoRustTarget { target: TARGET });
         }
     }
     bindgen(&cache::dir()?)
 }
 
 /// The folder, whose files are printed.
-fn built(bindgen: &Path) -> Result<PathBuf, Error> {
+fn built(bindgen: &Path) -> Result<PathBuf, XtaskError> {
     let folder = build(bindgen)?;
     println!("{}", folder.display());
     sizes(&folder, &folder)?;
     Ok(folder)
 }
 
-fn build(bindgen: &Path) -> Result<PathBuf, Error> {
+fn build(bindgen: &Path) -> Result<PathBuf, XtaskError> {
     let minilm = fetch::minilm(&cache::dir()?)?;
     let mut cargo = process::cargo();
     cargo.args(["build", "--release", "--package", "web", "--target", TARGET]);
@@ -134,7 +134,7 @@ fn build(bindgen: &Path) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+fn copy(from: &Path, to: &Path) -> Result<(), XtaskError> {
     if let Some(dir) = to.parent() {
         fs::create_dir_all(dir).map_err(error::file("create", dir))?;
     }
@@ -143,10 +143,10 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 }
 
 /// The `wasm-bindgen` command of the version that the crate is built with.
-fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
+fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     let lock = process::root().join("Cargo.lock");
     let text = fs::read_to_string(&lock).map_err(error::file("read", &lock))?;
-    let version = locked(&text, "wasm-bindgen").ok_or(Error::NotLocked {
+    let version = locked(&text, "wasm-bindgen").ok_or(XtaskError::NotLocked {
         package: "wasm-bindgen",
         path: lock,
     })?;
@@ -168,7 +168,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, Error> {
 }
 
 /// The `tercet` command: the one that the environment names, or that was built before; else it is built.
-fn command() -> Result<PathBuf, Error> {
+fn command() -> Result<PathBuf, XtaskError> {
     if let Some(named) = std::env::var_os(env::COMMAND).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
     }
@@ -191,7 +191,7 @@ fn locked(lock: &str, package: &str) -> Option<String> {
 }
 
 /// Prints the files of a folder with their sizes.
-fn sizes(root: &Path, dir: &Path) -> Result<(), Error> {
+fn sizes(root: &Path, dir: &Path) -> Result<(), XtaskError> {
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)
         .map_err(error::file("read", dir))?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -212,16 +212,16 @@ fn sizes(root: &Path, dir: &Path) -> Result<(), Error> {
 }
 
 /// The page on each device, and what came of it beside the references.
-fn test(folder: &Path, browser: &Path, trials: &[Trial]) -> Result<(), Error> {
-    let mut references = judge::References::read()?;
-    references.ask(&command()?, &folder.join(MODEL))?;
+fn test(folder: &Path, browser: &Path, trials: &[PageTrial]) -> Result<(), XtaskError> {
+    let mut references = judge::PageReferences::read()?;
+    references.run_reference(&command()?, &folder.join(MODEL))?;
     let mut problems = Vec::new();
     for (device, share) in trials {
         let began = Instant::now();
-        let server = server::Server::start(folder, 0)?.with_cases(references.cases(*share));
+        let server = server::PageServer::start(folder, 0)?.with_cases(references.cases(*share));
         let query = format!("?test&device={device}");
         let page = format!("http://127.0.0.1:{}/{query}", server.port());
-        let browser = chromium::Browser::open(browser, &page)?;
+        let browser = chromium::HeadlessBrowser::open(browser, &page)?;
         let result = server.result(PATIENCE);
         drop(browser);
         let found = match result {
@@ -241,7 +241,7 @@ fn test(folder: &Path, browser: &Path, trials: &[Trial]) -> Result<(), Error> {
     }
     match problems.is_empty() {
         true => Ok(()),
-        false => Err(Error::Web { problems }),
+        false => Err(XtaskError::Web { problems }),
     }
 }
 

@@ -1,8 +1,7 @@
-//! The commands, one module each: `Args` and `run`.
+//! The commands. Each is a module with `Args` and `run`.
 
 pub(crate) mod bench;
 pub(crate) mod chat;
-mod choosing;
 pub(crate) mod classify;
 pub(crate) mod devices;
 pub(crate) mod dump;
@@ -11,6 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod finetune;
 pub(crate) mod generate;
+mod generation;
 pub(crate) mod inspect;
 mod inspect_onnx;
 pub(crate) mod merge;
@@ -21,6 +21,7 @@ mod pictures;
 pub(crate) mod quantize;
 pub(crate) mod rerank;
 pub(crate) mod run;
+mod sampling_args;
 pub(crate) mod search;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -35,96 +36,98 @@ pub(crate) mod trace;
 pub(crate) mod transcribe;
 pub(crate) mod tune;
 pub(crate) mod verify;
-mod writing;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use tercet::{DType, Device, DeviceOptions};
-use tercet_models::{Decoder, Products};
+use tercet_models::{Decoder, MatmulPrecision};
 
 use crate::drivers;
 use crate::error::CliError;
 
-/// Float types that a model can be computed in.
+/// Float types for computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Precision {
+pub(crate) enum FloatPrecision {
     F32,
     F16,
     Bf16,
 }
 
-impl Precision {
+impl FloatPrecision {
     pub(crate) fn dtype(self) -> DType {
         match self {
-            Precision::F32 => DType::F32,
-            Precision::F16 => DType::F16,
-            Precision::Bf16 => DType::BF16,
+            FloatPrecision::F32 => DType::F32,
+            FloatPrecision::F16 => DType::F16,
+            FloatPrecision::Bf16 => DType::BF16,
         }
     }
 }
 
-/// How caches store keys and values.
+/// Storage formats of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Cache {
+pub(crate) enum KvCacheDType {
     F32,
     F16,
     Bf16,
-    /// Codes of 8 bits with a scale for each 32: little more than a quarter of f32, decoded for each token
+    /// 8-bit values with one scale per 32: about a quarter of the size of f32, dequantized for each
+    /// token
     #[value(name = "q8_0")]
     Q8,
 }
 
-impl Cache {
+impl KvCacheDType {
     pub(crate) fn format(self) -> tercet_models::CacheFormat {
         match self {
-            Cache::F32 => DType::F32.into(),
-            Cache::F16 => DType::F16.into(),
-            Cache::Bf16 => DType::BF16.into(),
-            Cache::Q8 => tercet_models::CacheFormat::Q8_0,
+            KvCacheDType::F32 => DType::F32.into(),
+            KvCacheDType::F16 => DType::F16.into(),
+            KvCacheDType::Bf16 => DType::BF16.into(),
+            KvCacheDType::Q8 => tercet_models::CacheFormat::Q8_0,
         }
     }
 }
 
-/// What a language model is computed in.
+/// Compute types of a language model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Arithmetic {
-    /// F32, but rows of prompts and texts are multiplied in f16 or bf16 where weights and device gain by it
+pub(crate) enum ComputePrecision {
+    /// F32; matmuls use f16 or bf16 inputs if the weights and the device make that faster
     Auto,
     /// F32 throughout
     F32,
-    /// F16 with sums in f32
+    /// F16 with f32 accumulation
     F16,
-    /// BF16 with sums in f32
+    /// BF16 with f32 accumulation
     Bf16,
 }
 
-impl Arithmetic {
+impl ComputePrecision {
     pub(crate) fn dtype(self) -> DType {
         self.throughout().dtype()
     }
 
-    /// Of what has no products to choose for.
-    pub(crate) fn throughout(self) -> Precision {
+    /// The compute type of models without a separate matmul precision.
+    pub(crate) fn throughout(self) -> FloatPrecision {
         match self {
-            Arithmetic::Auto | Arithmetic::F32 => Precision::F32,
-            Arithmetic::F16 => Precision::F16,
-            Arithmetic::Bf16 => Precision::Bf16,
+            ComputePrecision::Auto | ComputePrecision::F32 => FloatPrecision::F32,
+            ComputePrecision::F16 => FloatPrecision::F16,
+            ComputePrecision::Bf16 => FloatPrecision::Bf16,
         }
     }
 
-    pub(crate) fn products(self) -> Products {
+    pub(crate) fn matmul_precision(self) -> MatmulPrecision {
         match self {
-            Arithmetic::Auto => Products::Auto,
-            Arithmetic::F32 | Arithmetic::F16 | Arithmetic::Bf16 => Products::Exact,
+            ComputePrecision::Auto => MatmulPrecision::Auto,
+            ComputePrecision::F32 | ComputePrecision::F16 | ComputePrecision::Bf16 => {
+                MatmulPrecision::Full
+            }
         }
     }
 
-    /// As tables have it, of a model on a device.
-    pub(crate) fn shown(self, decoder: &Decoder, device: &Device) -> String {
-        match decoder.products(device) {
-            Some(products) => format!("{} ({products} products)", self.dtype()),
+    /// The compute type of a model on a device, for result tables.
+    pub(crate) fn label(self, decoder: &Decoder, device: &Device) -> String {
+        match decoder.matmul_dtype(device) {
+            Some(products) => format!("{} ({products} matmuls)", self.dtype()),
             None => self.dtype().to_string(),
         }
     }
@@ -134,7 +137,7 @@ pub(crate) fn device(name: &str) -> Result<Device, CliError> {
     open(name, false)
 }
 
-/// As [`device`], measuring each step where `timings` is set.
+/// Opens a device; `timings` measures each step.
 pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
     let options = DeviceOptions {
         which: None,
@@ -144,7 +147,7 @@ pub(crate) fn open(name: &str, timings: bool) -> Result<Device, CliError> {
     drivers::labelled(|| Device::open(name, &options)).map_err(|e| CliError::Usage(e.to_string()))
 }
 
-/// Where compiled pipelines are kept: `TERCET_CACHE_DIR`, else the user's cache folder.
+/// Folder of the compiled-pipeline cache: `TERCET_CACHE_DIR`, or else the user's cache folder.
 fn cache_dir() -> Option<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     if let Some(dir) = var("TERCET_CACHE_DIR") {
@@ -157,7 +160,7 @@ fn cache_dir() -> Option<PathBuf> {
     Some(cache.join("tercet").join("pipelines"))
 }
 
-/// Parses a float argument of a range; both ends included.
+/// Parses a float argument in a range that includes both ends.
 pub(crate) fn within(
     range: std::ops::RangeInclusive<f64>,
 ) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync {
@@ -174,11 +177,11 @@ pub(crate) fn within(
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
     n.filter(|&n| n > 0)
-        .ok_or_else(|| "expected a whole number from 1 on".to_string())
+        .ok_or_else(|| "expected a whole number of at least 1".to_string())
 }
 
-/// Parses a number of tokens to write; -1 and -2 are no number, as in llama.cpp: the text ends where the model
-/// ends it or the context is full.
+/// Parses a maximum number of tokens. As in llama.cpp, -1 and -2 mean no maximum: generation stops
+/// at end of text or when the context is full.
 pub(crate) fn tokens(text: &str) -> Result<usize, String> {
     match text {
         "-1" | "-2" => Ok(usize::MAX),
@@ -191,8 +194,8 @@ pub(crate) fn tokens(text: &str) -> Result<usize, String> {
 /// Parses a seed; -1 draws one.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
     match text {
-        // The keys of a hash map come from the system's randomness.
-        // 32 bits of them: a number that can be typed again.
+        // The standard library seeds hash maps from the system's random source. 32 bits are enough,
+        // and short enough for a user to type again.
         "-1" => Ok(RandomState::new().build_hasher().finish() >> 32),
         text => text
             .parse()

@@ -1,32 +1,35 @@
-//! What graphics drivers print to standard error while devices are listed and opened.
+//! Filters messages that graphics drivers print to standard error while devices are listed and
+//! opened.
 //!
-//! It looks like our own errors. While [`labelled`] runs, standard error is a pipe whose lines are passed on
-//! at once, each distinct one once and saying whose it is. Lines about a missing window system are left out:
-//! nothing here opens windows. On systems other than Unix drivers print as they like.
+//! Without a label such messages look like errors of this program. While [`labelled`] runs,
+//! standard error is a pipe. Each distinct line is forwarded immediately, once, with the label of a
+//! driver message. Lines about a missing window system are dropped, because this program opens no
+//! windows. On systems other than Unix, driver messages are not filtered.
 
-/// Runs what calls drivers.
+/// Runs `work`, which calls graphics drivers, and labels the messages that they print.
 pub(crate) fn labelled<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(unix)]
-    let _pipe = unix::Redirection::new().ok();
+    let _pipe = unix::StderrRedirect::new().ok();
     work()
 }
 
-/// What is passed on of a line, if anything: the `seen` ones were.
+/// The labelled form of a driver message, or `None` if the line is dropped. `seen` contains the
+/// lines forwarded so far.
 #[cfg(any(unix, test))]
-fn passed_on(line: &str, seen: &mut Vec<String>) -> Option<String> {
-    /// What drivers miss without Wayland.
+fn filter_line(line: &str, seen: &mut Vec<String>) -> Option<String> {
+    /// Variable that drivers report as missing if there is no Wayland session.
     const WINDOWS: &str = "XDG_RUNTIME_DIR";
-    /// A driver that prints different lines forever is not listened to any longer.
-    const MOST: usize = 20;
+    /// Maximum number of forwarded lines, in case a driver prints different lines forever.
+    const MAX_DISTINCT_LINES: usize = 20;
     let line = line.trim();
     let known = line.is_empty() || seen.iter().any(|s| s == line);
-    if known || seen.len() >= MOST || line.contains(WINDOWS) {
+    if known || seen.len() >= MAX_DISTINCT_LINES || line.contains(WINDOWS) {
         return None;
     }
     seen.push(line.to_string());
     Some(format!(
-        "note: a graphics driver says: {}",
-        crate::output::shown(line)
+        "note: message from a graphics driver: {}",
+        crate::output::escape_line(line)
     ))
 }
 
@@ -40,53 +43,54 @@ mod unix {
 
     use nix::unistd::dup2_stderr;
 
-    /// Longer lines are passed on in parts.
+    /// Maximum line length in bytes; longer lines are forwarded in parts.
     const LONGEST: u64 = 1 << 16;
 
-    /// Standard error of the process is a pipe as long as this lives.
-    pub(super) struct Redirection {
+    /// Redirects the standard error of the process to a pipe until it is dropped.
+    pub(super) struct StderrRedirect {
         own: OwnedFd,
-        /// Closed when the pipe was read to its end.
+        /// Closed when the reader thread has reached the end of the pipe.
         read: Receiver<()>,
     }
 
-    impl Redirection {
+    impl StderrRedirect {
         /// # Errors
-        /// Where standard error is closed, or no pipe or thread can be had: then drivers print as they like.
-        pub(super) fn new() -> io::Result<Redirection> {
+        /// If standard error is closed, or no pipe or thread can be created. Driver messages are
+        /// then not filtered.
+        pub(super) fn new() -> io::Result<StderrRedirect> {
             let own = io::stderr().as_fd().try_clone_to_owned()?;
             let to = File::from(own.try_clone()?);
             let (reader, writer) = io::pipe()?;
             let (done, read) = channel::<()>();
             let pass_on = move || {
-                pass_on(reader, to);
+                forward_stderr(reader, to);
                 drop(done);
             };
             std::thread::Builder::new()
                 .name("drivers".to_string())
                 .spawn(pass_on)?;
             dup2_stderr(writer)?;
-            Ok(Redirection { own, read })
+            Ok(StderrRedirect { own, read })
         }
     }
 
-    impl Drop for Redirection {
+    impl Drop for StderrRedirect {
         fn drop(&mut self) {
-            // Fails only if standard error could not have been replaced either.
+            // This call fails only if `dup2` had failed in `new` too.
             let _ = dup2_stderr(&self.own);
-            // At once, unless a driver started a process that holds the pipe.
+            // Returns immediately, unless a driver started a process that still has the pipe open.
             let _ = self.read.recv_timeout(Duration::from_millis(200));
         }
     }
 
-    fn pass_on(reader: PipeReader, mut to: File) {
+    fn forward_stderr(reader: PipeReader, mut to: File) {
         let mut seen = Vec::new();
         let (mut reader, mut line) = (BufReader::new(reader), Vec::new());
         let mut next = |line: &mut Vec<u8>| (&mut reader).take(LONGEST).read_until(b'\n', line);
         while next(&mut line).is_ok_and(|n| n > 0) {
             let text = String::from_utf8_lossy(&line);
-            if let Some(text) = super::passed_on(&text, &mut seen) {
-                // Nobody reads standard error: nobody is told.
+            if let Some(text) = super::filter_line(&text, &mut seen) {
+                // If standard error is closed, the message is lost.
                 let _ = writeln!(to, "{text}");
             }
             line.clear();
@@ -96,16 +100,16 @@ mod unix {
 
 #[cfg(test)]
 mod tests {
-    use super::passed_on;
+    use super::filter_line;
 
     #[test]
     fn lines_of_drivers_say_whose_they_are() {
         let mut seen = Vec::new();
-        let mut of = |line: &str| passed_on(line, &mut seen);
+        let mut of = |line: &str| filter_line(line, &mut seen);
         let no_windows = "error: XDG_RUNTIME_DIR is invalid or not set in the environment.\n";
         assert_eq!(of(no_windows), None);
         let lost = "MESA: error: no device\u{1b}[0m\n";
-        let said = "note: a graphics driver says: MESA: error: no device\\u{1b}[0m";
+        let said = "note: message from a graphics driver: MESA: error: no device\\u{1b}[0m";
         assert_eq!(of(lost).as_deref(), Some(said));
         assert_eq!((of(lost), of("\n")), (None, None));
     }

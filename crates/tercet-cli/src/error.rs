@@ -1,4 +1,5 @@
-//! Errors of the command line, and how they are shown: the error and its causes, a line each.
+//! Errors of the command line and their output: the error and each of its causes on a separate
+//! line.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -7,9 +8,9 @@ use crate::output;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommandOutcome {
     Done,
-    /// By Ctrl-C; what was done until then was shown.
+    /// Ended by Ctrl-C, after printing the results so far.
     Interrupted,
 }
 
@@ -25,9 +26,9 @@ pub(crate) enum CliError {
         source: std::io::Error,
     },
     #[cfg(feature = "splat")]
-    #[error("cannot use the picture {path}: {reason}", path = path.display())]
+    #[error("cannot use the image {path}: {reason}", path = path.display())]
     Picture { path: PathBuf, reason: String },
-    /// What a scene is fitted to, or begins as, is not enough.
+    /// The training images or the initial scene are unsuitable for fitting.
     #[cfg(feature = "splat")]
     #[error("{0}")]
     Fit(String),
@@ -45,7 +46,7 @@ pub(crate) enum CliError {
     },
     #[error(transparent)]
     Device(#[from] tercet::DeviceError),
-    #[error("{path} is no graph in text form", path = path.display())]
+    #[error("{path} is not a valid graph in text form", path = path.display())]
     Graph {
         path: PathBuf,
         source: tercet::TextError,
@@ -55,19 +56,19 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: tercet_onnx::OnnxError,
     },
-    #[error("no ONNX model {path} was written", path = path.display())]
+    #[error("cannot export the ONNX model {path}", path = path.display())]
     Export {
         path: PathBuf,
         source: tercet_onnx::ExportError,
     },
     #[error("the graph cannot be compiled for this device")]
     Compile(#[from] tercet::CompileError),
-    #[error("{device} leaves the reference at {value}")]
+    #[error("{device} differs from the reference at {value} by more than the tolerance")]
     Diverges { device: &'static str, value: String },
     #[error("{what}; {remedy}")]
     Memory { what: String, remedy: String },
     #[error("the graph cannot be verified")]
-    Verify(#[from] tercet::VerifyError),
+    Verify(#[from] tercet::EvaluateError),
     #[error(transparent)]
     Tune(#[from] tercet::TuneError),
     #[error("the run failed")]
@@ -90,13 +91,13 @@ pub(crate) enum CliError {
     },
 }
 
-/// How inputs that decide shapes are given to a command.
+/// Names the flag for inputs that determine shapes, if the error is about one.
 fn hint(e: &tercet_onnx::OnnxError) -> &'static str {
-    use tercet_onnx::{OnnxError, Reason};
-    let needs = |e: &tercet_onnx::NodeError| matches!(e.source, Reason::NeedsValue { .. });
+    use tercet_onnx::{NodeErrorKind, OnnxError};
+    let needs = |e: &tercet_onnx::NodeError| matches!(e.source, NodeErrorKind::NeedsValue { .. });
     match e {
         OnnxError::Nodes(nodes) if nodes.iter().any(needs) => {
-            "; values that must be known are given with --input NAME=FILE.npy"
+            "; provide the values that determine shapes with --input NAME=FILE.npy"
         }
         OnnxError::Nodes(_)
         | OnnxError::Read { .. }
@@ -106,7 +107,7 @@ fn hint(e: &tercet_onnx::OnnxError) -> &'static str {
 }
 
 impl CliError {
-    /// An error while dealing with a model, which `what` names.
+    /// Wraps a model error in the message `what`.
     pub(crate) fn model<E: Into<tercet_models::Error>>(
         what: impl Into<String>,
     ) -> impl FnOnce(E) -> CliError {
@@ -122,12 +123,12 @@ impl CliError {
     }
 }
 
-/// Prints an error and its causes to standard error. Further lines of one are indented: text from a file does
-/// not look like an error of its own.
+/// Prints an error and its causes to standard error. Continuation lines are indented, so that text
+/// from a file cannot imitate an error message.
 pub(crate) fn report(e: &CliError) {
-    output::note(format_args!("error: {}", indented(&e.to_string())));
+    output::print_note(format_args!("error: {}", indented(&e.to_string())));
     for cause in causes(e) {
-        output::note(format_args!("  because: {}", indented(&cause)));
+        output::print_note(format_args!("  because: {}", indented(&cause)));
     }
 }
 
@@ -141,8 +142,8 @@ fn indented(text: &str) -> String {
     indented
 }
 
-/// What stands behind an error, outermost first. Left out: names of readers, which say nothing that
-/// their own errors do not, causes that the line above says already, and a path that it ends with.
+/// The causes of an error, outermost first. Skips errors that only name a file reader, causes that
+/// the previous line already contains, and a path that repeats the end of the previous line.
 pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
     let mut lines = Vec::new();
     let mut last = e.to_string();
@@ -167,7 +168,7 @@ pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
     lines
 }
 
-/// Errors of the models crate that only say which reader refused.
+/// Whether an error of the models crate only names the file reader that failed.
 pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
     use tercet_models::Error as Models;
     #[cfg(feature = "splat")]
@@ -194,18 +195,18 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
-    struct Layer(&'static str, #[source] Option<Box<Layer>>);
+    struct TestErrorLayer(&'static str, #[source] Option<Box<TestErrorLayer>>);
 
     #[test]
     fn a_cause_is_said_once() {
         let chain = |texts: [&'static str; 3]| {
             let [outer, middle, inner] = texts;
-            let inner = Layer(inner, None);
-            let middle = Layer(middle, Some(Box::new(inner)));
-            causes(&Layer(outer, Some(Box::new(middle))))
+            let inner = TestErrorLayer(inner, None);
+            let middle = TestErrorLayer(middle, Some(Box::new(inner)));
+            causes(&TestErrorLayer(outer, Some(Box::new(middle))))
         };
         assert_eq!(chain(["a", "b", "c"]), ["b", "c"]);
-        assert_eq!(chain(["cannot do: it is late", "it is late", "c"]), ["c"]);
+        assert_eq!(chain(["cannot do: timed out", "timed out", "c"]), ["c"]);
         assert_eq!(
             chain(["cannot read x.npy", "x.npy: no file", "no file"]),
             ["no file"]

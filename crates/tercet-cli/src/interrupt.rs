@@ -1,5 +1,5 @@
-//! Ctrl-C: until [`listen`] it ends the process at once, as the system does (130 to a shell); then the first
-//! sets a flag that loops look at, and a second ends the process.
+//! Ctrl-C. Before [`listen`] it ends the process immediately, with exit code 130 in a shell. After
+//! it, the first Ctrl-C sets a flag that loops poll, and the second ends the process.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::output;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Whether nothing looks at the flag, as while a command waits for its user.
+/// Whether no loop polls the flag, for example while a command waits for input.
 static IDLE: AtomicBool = AtomicBool::new(false);
 
-/// Starts listening, once. Called where a loop that looks at the flag begins and not before: what loads or
-/// compiles does not look. Where no handler can be set, Ctrl-C ends the process as before.
+/// Installs the handler, once. Call this at the start of a loop that polls the flag: loading and
+/// compiling do not poll it. If the handler cannot be installed, Ctrl-C keeps ending the process
+/// immediately.
 pub(crate) fn listen() {
     static LISTEN: Once = Once::new();
     LISTEN.call_once(|| {
@@ -21,17 +22,20 @@ pub(crate) fn listen() {
             }
         });
         if let Err(e) = set {
-            output::note(format_args!("note: Ctrl-C will not stop cleanly ({e})"));
+            output::print_note(format_args!(
+                "note: Ctrl-C will end the process without cleanup ({e})"
+            ));
         }
     });
 }
 
-/// True after Ctrl-C.
+/// Whether the user pressed Ctrl-C.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// A command waits for its user, or goes on: waiting, Ctrl-C ends the process; an interruption before is over.
+/// Marks the command as waiting for input, or as active again. While it waits, Ctrl-C ends the
+/// process. A pending interruption is cleared.
 pub(crate) fn set_idle(idle: bool) {
     IDLE.store(idle, Ordering::SeqCst);
     INTERRUPTED.store(false, Ordering::SeqCst);

@@ -1,140 +1,143 @@
-//! The `tercet` command: generate text, embed sentences, inspect model files, run graphs.
+//! The `tercet` command: generates text, embeds sentences, inspects model files, runs graphs.
 //!
-//! Each command is a module of [`commands`] with its arguments and one `run`. What a person reads
-//! goes to the terminal, progress to standard error; with `--json` one JSON document goes to
-//! standard output. Exit codes: see [`EXIT_CODES`].
+//! Each command is a module of [`commands`] with its arguments and one `run`. Progress and notes go
+//! to standard error, results to standard output. With `--json`, standard output is one JSON
+//! document. Exit codes: see [`EXIT_CODES`].
 #![forbid(unsafe_code)]
 
 mod commands;
-mod destination;
 mod drivers;
 mod error;
 mod interrupt;
 mod npy;
 mod output;
+mod output_path;
 mod progress;
+#[cfg(test)]
+mod reference;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    failed: what, why and what to do is on standard error
-  2    wrong usage
+1    failed: standard error has the error, its causes and a remedy
+2    invalid arguments
   130  interrupted by Ctrl-C
-  141  the reader of standard output closed it, as `head` does";
+141  standard output was closed, for example by `head`";
 
 /// Machine-learning models on any machine: no Python, no CUDA.
 #[derive(Parser)]
 #[command(name = "tercet", version = tercet::BUILD.text, propagate_version = true, after_help = EXIT_CODES)]
-struct Cli {
+struct TercetCli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Write text with a language model
-    Generate(Box<commands::generate::Args>),
-    /// Talk with a language model
-    Chat(Box<commands::chat::Args>),
-    /// Measure tokens per second of a language model, or milliseconds of another
-    Bench(commands::bench::Args),
-    /// Measure how well a language model foretells a text
-    Perplexity(commands::perplexity::Args),
-    /// Train a language model, or an adapter for it, on texts or conversations
-    Finetune(Box<commands::finetune::Args>),
-    /// Write a model with adapters in its weights
-    Merge(commands::merge::Args),
-    /// Write a model as a GGUF file with its weights in fewer bits
-    Quantize(commands::quantize::Args),
-    /// Turn sentences into vectors, or compare them
-    Embed(commands::embed::Args),
-    /// Tell the classes of texts, or of their tokens
-    Classify(commands::classify::Args),
-    /// Order documents by how well they answer a query
-    Rerank(commands::rerank::Args),
-    /// Index a folder of texts or pictures, and find what is nearest to a query
-    Search(Box<commands::search::Args>),
-    /// Write what is said in a recording
+enum CliCommand {
+    /// Generate text with a language model
+    Generate(Box<commands::generate::GenerateArgs>),
+    /// Chat interactively with a language model
+    Chat(Box<commands::chat::ChatArgs>),
+    /// Measure tokens per second of a language model, or latency of another model
+    Bench(commands::bench::BenchArgs),
+    /// Compute the perplexity of a text
+    Perplexity(commands::perplexity::PerplexityArgs),
+    /// Train a language model or encoder, or a LoRA adapter for it
+    Finetune(Box<commands::finetune::FinetuneArgs>),
+    /// Merge LoRA adapters into a model's weights
+    Merge(commands::merge::MergeArgs),
+    /// Quantize a model to GGUF
+    Quantize(commands::quantize::QuantizeArgs),
+    /// Embed sentences or images as vectors, or compare them
+    Embed(commands::embed::EmbedArgs),
+    /// Classify texts, tokens or images
+    Classify(commands::classify::ClassifyArgs),
+    /// Rank documents by relevance to a query
+    Rerank(commands::rerank::RerankArgs),
+    /// Index a folder of texts or images, and search it by meaning
+    Search(Box<commands::search::SearchArgs>),
+    /// Transcribe speech to text
     #[cfg(feature = "audio")]
-    Transcribe(Box<commands::transcribe::Args>),
-    /// Show what is in a model file: metadata, tensors, parameters, memory
-    Inspect(commands::inspect::Args),
+    Transcribe(Box<commands::transcribe::TranscribeArgs>),
+    /// Show the contents of a model file: metadata, tensors, parameters, memory
+    Inspect(commands::inspect::InspectArgs),
     /// Run a graph in text form or an ONNX model on .npy or .npz inputs
-    Run(commands::run::Args),
-    /// Show what would run where: kernels, dispatches, barriers, memory
-    Explain(commands::explain::Args),
-    /// Write a graph, or a model's, as an ONNX model
-    Export(commands::export::Args),
+    Run(commands::run::RunArgs),
+    /// Show the compiled program without running it: kernels, dispatches, barriers, memory
+    Explain(commands::explain::ExplainArgs),
+    /// Export a graph or a model to ONNX
+    Export(commands::export::ExportArgs),
     /// Compare every value of a graph on a device with the reference
-    Verify(commands::verify::Args),
-    /// Record when what ran, for Perfetto or chrome://tracing
-    Trace(commands::trace::Args),
-    /// Measure which variants of kernels are best for which problems on a device
-    Tune(commands::tune::Args),
-    /// Answer requests over HTTP with models and graphs
+    Verify(commands::verify::VerifyArgs),
+    /// Record an execution trace for Perfetto or chrome://tracing
+    Trace(commands::trace::TraceArgs),
+    /// Autotune kernels for a device
+    Tune(commands::tune::TuneArgs),
+    /// Serve models and graphs over HTTP
     #[cfg(feature = "serve")]
-    Serve(commands::serve::Args),
-    /// Draw a scene of 3-D Gaussians
+    Serve(commands::serve::ServeArgs),
+    /// Render a 3D Gaussian splatting scene
     #[cfg(feature = "splat")]
-    Splat(Box<commands::splat::Args>),
-    /// List the operators: what they mean and which executor runs them how
-    Ops(commands::ops::Args),
+    Splat(Box<commands::splat::SplatArgs>),
+    /// List the operators: their semantics, and their support on each executor
+    Ops(commands::ops::OpsArgs),
     /// List the devices of this machine
-    Devices(commands::devices::Args),
+    Devices(commands::devices::DevicesArgs),
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::try_parse() {
+    let result = match TercetCli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(said) => return usage(&said),
     };
     match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Ok(CommandOutcome::Done) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Interrupted) => ExitCode::from(130),
         Err(e) => failure(&e),
     }
 }
 
-fn run(command: Command) -> Result<Outcome, CliError> {
+fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {
     match command {
-        Command::Generate(args) => commands::generate::run(&args),
-        Command::Chat(args) => commands::chat::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
-        Command::Perplexity(args) => commands::perplexity::run(&args),
-        Command::Finetune(args) => commands::finetune::run(&args),
-        Command::Merge(args) => commands::merge::run(&args),
-        Command::Quantize(args) => commands::quantize::run(&args),
-        Command::Embed(args) => commands::embed::run(&args),
-        Command::Classify(args) => commands::classify::run(&args),
-        Command::Rerank(args) => commands::rerank::run(&args),
-        Command::Search(args) => commands::search::run(&args),
+        CliCommand::Generate(args) => commands::generate::run(&args),
+        CliCommand::Chat(args) => commands::chat::run(&args),
+        CliCommand::Bench(args) => commands::bench::run(&args),
+        CliCommand::Perplexity(args) => commands::perplexity::run(&args),
+        CliCommand::Finetune(args) => commands::finetune::run(&args),
+        CliCommand::Merge(args) => commands::merge::run(&args),
+        CliCommand::Quantize(args) => commands::quantize::run(&args),
+        CliCommand::Embed(args) => commands::embed::run(&args),
+        CliCommand::Classify(args) => commands::classify::run(&args),
+        CliCommand::Rerank(args) => commands::rerank::run(&args),
+        CliCommand::Search(args) => commands::search::run(&args),
         #[cfg(feature = "audio")]
-        Command::Transcribe(args) => commands::transcribe::run(&args),
-        Command::Inspect(args) => commands::inspect::run(&args),
-        Command::Run(args) => commands::run::run(&args),
-        Command::Explain(args) => commands::explain::run(&args),
-        Command::Export(args) => commands::export::run(&args),
-        Command::Verify(args) => commands::verify::run(&args),
-        Command::Trace(args) => commands::trace::run(&args),
-        Command::Tune(args) => commands::tune::run(&args),
+        CliCommand::Transcribe(args) => commands::transcribe::run(&args),
+        CliCommand::Inspect(args) => commands::inspect::run(&args),
+        CliCommand::Run(args) => commands::run::run(&args),
+        CliCommand::Explain(args) => commands::explain::run(&args),
+        CliCommand::Export(args) => commands::export::run(&args),
+        CliCommand::Verify(args) => commands::verify::run(&args),
+        CliCommand::Trace(args) => commands::trace::run(&args),
+        CliCommand::Tune(args) => commands::tune::run(&args),
         #[cfg(feature = "serve")]
-        Command::Serve(args) => commands::serve::run(&args),
+        CliCommand::Serve(args) => commands::serve::run(&args),
         #[cfg(feature = "splat")]
-        Command::Splat(args) => commands::splat::run(&args),
-        Command::Ops(args) => commands::ops::run(&args),
-        Command::Devices(args) => commands::devices::run(&args),
+        CliCommand::Splat(args) => commands::splat::run(&args),
+        CliCommand::Ops(args) => commands::ops::run(&args),
+        CliCommand::Devices(args) => commands::devices::run(&args),
     }
 }
 
 fn failure(e: &CliError) -> ExitCode {
-    // The reader of our output has gone: nobody is left to tell. 128 and the number of SIGPIPE.
+    // The reader of standard output is gone, so the error is not printed. 141 is 128 plus the
+    // number of SIGPIPE.
     if e.is_broken_pipe() {
         return ExitCode::from(141);
     }
@@ -146,14 +149,14 @@ fn failure(e: &CliError) -> ExitCode {
     })
 }
 
-/// What the parser has to say: help and the version as well as errors.
+/// Prints messages of the argument parser: help, the version and errors.
 fn usage(said: &clap::Error) -> ExitCode {
     if said.use_stderr() {
-        // It repeats arguments, which may be the names of files.
+        // The message repeats arguments, which may be file names with control characters.
         let plain = said.to_string();
         match output::acts_on_terminals(&plain) {
-            true => output::note(format_args!("{}", plain.trim_end())),
-            // Nobody reads standard error: nobody is told.
+            true => output::print_note(format_args!("{}", plain.trim_end())),
+            // If standard error is closed, the message is lost.
             false => drop(said.print()),
         }
         return ExitCode::from(2);

@@ -1,11 +1,12 @@
 //! NumPy's `.npy` (format versions 1 to 3) and `.npz` files.
 //!
-//! Reading survives any input: a header is at most 64 KiB, shapes are multiplied with overflow
-//! checks, and memory grows with the bytes that are there, not with those that a header promises.
-//! Whatever a file's byte order and layout, an [`NpyArray`] is little-endian and in C order.
+//! Reading is safe for any input. A header is at most 64 KiB, and shapes are multiplied with
+//! overflow checks. Memory grows with the bytes that are present, not with the size that a header
+//! claims. For every byte order and layout of a file, the resulting [`NpyArray`] is little-endian
+//! and in C order.
 //!
-//! [`header`] parses and prints the header, [`npz`] handles archives. The format is described in
-//! NumPy enhancement proposal 1 and in `numpy.lib.format`.
+//! [`header`] parses and prints the header, [`npz`] handles archives. NumPy enhancement proposal 1
+//! and `numpy.lib.format` describe the format.
 
 mod header;
 mod npz;
@@ -15,16 +16,16 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use header::{ByteOrder, Header, Layout};
+use header::{NpyByteOrder, NpyHeader, NpyOrder};
 pub(crate) use npz::{read_npz, write_npz};
 
-/// One array of a file may have this many bytes; a small archive can claim any size.
+/// Maximum size of one array in bytes. A small archive can claim any size.
 pub(crate) const MAX_ARRAY_BYTES: u64 = 8 << 30;
 
-/// The largest rank that NumPy has.
+/// Maximum rank, as in NumPy.
 pub(crate) const MAX_RANK: usize = 64;
 
-/// The element types that are read and written.
+/// Supported element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NpyDtype {
     Bool,
@@ -51,7 +52,7 @@ impl NpyDtype {
         Self::I64,
     ];
 
-    /// NumPy's code: kind and size in bytes.
+    /// NumPy's type code: kind and size in bytes.
     fn code(self) -> &'static str {
         match self {
             Self::Bool => "b1",
@@ -66,7 +67,7 @@ impl NpyDtype {
         }
     }
 
-    /// The size of one element.
+    /// Size of one element in bytes.
     pub(crate) fn size_bytes(self) -> usize {
         match self {
             Self::Bool | Self::I8 | Self::U8 => 1,
@@ -77,7 +78,7 @@ impl NpyDtype {
     }
 }
 
-/// A dense array. Invariant: `bytes` is as long as `shape` and `dtype` say.
+/// A dense array. Invariant: the length of `bytes` matches `shape` and `dtype`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NpyArray<'a> {
     dtype: NpyDtype,
@@ -86,18 +87,18 @@ pub(crate) struct NpyArray<'a> {
 }
 
 impl<'a> NpyArray<'a> {
-    /// An array of little-endian elements in C order; `bytes` must have the length that `shape` and
-    /// `dtype` give.
+    /// An array of little-endian elements in C order. The length of `bytes` must match `shape` and
+    /// `dtype`.
     pub(crate) fn new(
         dtype: NpyDtype,
         shape: Vec<usize>,
         bytes: impl Into<Cow<'a, [u8]>>,
-    ) -> Result<Self, FormatError> {
+    ) -> Result<Self, NpyFormatError> {
         let bytes = bytes.into();
         let expected = len_bytes(dtype, &shape)?;
         let found = bytes.len() as u64;
         if found != expected {
-            return Err(FormatError::Length { expected, found });
+            return Err(NpyFormatError::Length { expected, found });
         }
         Ok(Self {
             dtype,
@@ -112,7 +113,7 @@ impl<'a> NpyArray<'a> {
     }
 }
 
-/// What a file can be refused for.
+/// Errors of reading and writing array files.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NpyError {
     #[error("cannot {action} {}", path.display())]
@@ -121,15 +122,18 @@ pub(crate) enum NpyError {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("{} is no array that can be read", path.display())]
-    Array { path: PathBuf, source: FormatError },
-    #[error("`{entry}` in {} is no array that can be read", path.display())]
+    #[error("cannot read array {}", path.display())]
+    Array {
+        path: PathBuf,
+        source: NpyFormatError,
+    },
+    #[error("cannot read array `{entry}` in {}", path.display())]
     Entry {
         path: PathBuf,
         entry: String,
-        source: FormatError,
+        source: NpyFormatError,
     },
-    #[error("{} holds `{entry}` twice", path.display())]
+    #[error("{} contains `{entry}` twice", path.display())]
     DuplicateEntry { path: PathBuf, entry: String },
     #[error("cannot {action} the archive {}", path.display())]
     Archive {
@@ -139,15 +143,15 @@ pub(crate) enum NpyError {
     },
 }
 
-/// What is wrong with the bytes of an array.
+/// Errors in the bytes of an array.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FormatError {
-    #[error("it does not begin with NumPy's magic bytes")]
+pub(crate) enum NpyFormatError {
+    #[error("the file does not start with NumPy's magic bytes")]
     Magic,
-    #[error("format version {major}.{minor} is not known; 1.0, 2.0 and 3.0 are")]
+    #[error("format version {major}.{minor} is not supported; expected 1.0, 2.0 or 3.0")]
     Version { major: u8, minor: u8 },
     #[error(
-        "the header claims {len_bytes} bytes; at most {} are read",
+        "header of {len_bytes} bytes is too long; at most {} bytes are supported",
         header::MAX_LEN_BYTES
     )]
     HeaderLength { len_bytes: u32 },
@@ -161,13 +165,13 @@ pub(crate) enum FormatError {
          bool, i1, u1, f2, f4, i4, u4, f8, i8 with numpy's astype"
     )]
     Dtype { descr: String },
-    #[error("{rank} dimensions; at most {MAX_RANK} are read")]
+    #[error("{rank} dimensions are too many; at most {MAX_RANK} are supported")]
     Rank { rank: usize },
-    #[error("an array of shape {shape:?} is too large; at most {MAX_ARRAY_BYTES} bytes are read")]
+    #[error("array of shape {shape:?} is too large; at most {MAX_ARRAY_BYTES} bytes are supported")]
     TooLarge { shape: Vec<usize> },
-    #[error("shape and element type need {expected} bytes of data, found {found}")]
+    #[error("expected {expected} bytes of data for this shape and element type, found {found}")]
     Length { expected: u64, found: u64 },
-    #[error("data goes on after the {expected} bytes of the array")]
+    #[error("trailing data after the array's {expected} bytes")]
     Trailing { expected: u64 },
     #[error("the data cannot be read")]
     Read(#[from] io::Error),
@@ -192,14 +196,14 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Np
     }
 }
 
-/// Reads one array, which must end where `reader` ends. `present_bytes` is what is certainly
-/// there: only so much memory is reserved ahead.
+/// Reads one array, which must end at the end of `reader`. `present_bytes` is a lower bound of the
+/// available bytes; no more memory than that is reserved ahead.
 fn read(
     reader: &mut impl Read,
     present_bytes: u64,
     limit_bytes: u64,
-) -> Result<NpyArray<'static>, FormatError> {
-    let Header {
+) -> Result<NpyArray<'static>, NpyFormatError> {
+    let NpyHeader {
         dtype,
         order,
         layout,
@@ -207,9 +211,9 @@ fn read(
     } = header::read(reader)?;
     let expected = len_bytes(dtype, &shape)?;
     if expected > limit_bytes {
-        return Err(FormatError::TooLarge { shape });
+        return Err(NpyFormatError::TooLarge { shape });
     }
-    let too_large = |shape: &[usize]| FormatError::TooLarge {
+    let too_large = |shape: &[usize]| NpyFormatError::TooLarge {
         shape: shape.to_vec(),
     };
     let mut bytes = Vec::new();
@@ -220,12 +224,12 @@ fn read(
     reader.by_ref().take(expected).read_to_end(&mut bytes)?;
     let found = bytes.len() as u64;
     if found < expected {
-        return Err(FormatError::Length { expected, found });
+        return Err(NpyFormatError::Length { expected, found });
     }
     if reader.read(&mut [0])? != 0 {
-        return Err(FormatError::Trailing { expected });
+        return Err(NpyFormatError::Trailing { expected });
     }
-    if order == ByteOrder::Big {
+    if order == NpyByteOrder::Big {
         bytes
             .chunks_exact_mut(dtype.size_bytes())
             .for_each(<[u8]>::reverse);
@@ -235,7 +239,7 @@ fn read(
             .iter_mut()
             .for_each(|byte| *byte = u8::from(*byte != 0));
     }
-    if layout == Layout::Fortran {
+    if layout == NpyOrder::Fortran {
         bytes = c_order(&bytes, &shape, dtype.size_bytes());
     }
     NpyArray::new(dtype, shape, bytes)
@@ -247,24 +251,24 @@ pub(crate) fn write_npy(writer: &mut impl Write, array: &NpyArray<'_>) -> io::Re
     writer.write_all(&array.bytes)
 }
 
-/// The bytes of an array. The product of the dimensions must fit even where another dimension is 0,
-/// so that strides can be computed from any accepted shape.
-fn len_bytes(dtype: NpyDtype, shape: &[usize]) -> Result<u64, FormatError> {
+/// Size of an array in bytes. The product of the dimensions must not overflow even if another
+/// dimension is 0, so that strides can be computed from any accepted shape.
+fn len_bytes(dtype: NpyDtype, shape: &[usize]) -> Result<u64, NpyFormatError> {
     if shape.len() > MAX_RANK {
-        return Err(FormatError::Rank { rank: shape.len() });
+        return Err(NpyFormatError::Rank { rank: shape.len() });
     }
     let extent = shape
         .iter()
         .filter(|&&dim| dim != 0)
         .try_fold(dtype.size_bytes(), |bytes, &dim| bytes.checked_mul(dim))
         .filter(|&bytes| isize::try_from(bytes).is_ok())
-        .ok_or_else(|| FormatError::TooLarge {
+        .ok_or_else(|| NpyFormatError::TooLarge {
             shape: shape.to_vec(),
         })?;
     Ok(if shape.contains(&0) { 0 } else { extent as u64 })
 }
 
-/// Rearranges elements whose first index runs fastest so that the last one does.
+/// Converts Fortran order to C order.
 fn c_order(bytes: &[u8], shape: &[usize], size_bytes: usize) -> Vec<u8> {
     let mut strides = Vec::with_capacity(shape.len());
     let mut stride = size_bytes;

@@ -1,8 +1,8 @@
-//! Standard output and standard error: texts for people, JSON documents, numbers as people read them.
+//! Standard output and standard error: text output, JSON documents, readable numbers.
 //!
-//! Names come out of files of strangers. What would move a terminal's cursor, colour what follows or turn
-//! the direction of a line is printed as an escape: as `\u{1b}` to people, as `\u001b` in JSON.
-//! Every printer here is flushed before it is left, so that output which nobody could read is an error.
+//! Names come from untrusted files. Characters that move the cursor, change colours or reverse the
+//! text direction are printed as escapes: `\u{1b}` in text output, `\u001b` in JSON. Every printer
+//! here is flushed before it returns, so that a failed write is reported.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -11,25 +11,25 @@ use serde::Serialize;
 
 use crate::error::CliError;
 
-/// Whether a character acts on what is shown around it: controls, line separators, and the marks, embeddings
-/// and isolates of bidirectional text.
+/// Whether a character changes the text around it on a terminal: controls, line separators, and the
+/// marks, embeddings and isolates of bidirectional text.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether lines hold what [`note`] would escape.
+/// Whether the lines contain characters that [`print_note`] would escape.
 pub(crate) fn acts_on_terminals(lines: &str) -> bool {
     lines.contains(|c| acts(c) && c != '\n')
 }
 
-/// A text of one line in which nothing acts on the terminal.
-pub(crate) fn shown(text: &str) -> String {
+/// Escapes a one-line text for the terminal.
+pub(crate) fn escape_line(text: &str) -> String {
     escaped(text, acts)
 }
 
-/// Lines in which nothing acts on the terminal.
-fn shown_lines(text: &str) -> String {
+/// Escapes lines for the terminal; line ends stay.
+fn escape_lines(text: &str) -> String {
     escaped(text, |c| acts(c) && c != '\n')
 }
 
@@ -44,21 +44,22 @@ fn escaped(text: &str, bad: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Buffered standard output that escapes what acts on a terminal, line ends aside.
-pub(crate) struct Printer {
+/// Buffered standard output that escapes characters with an effect on the terminal, except line
+/// ends.
+pub(crate) struct EscapingStdout {
     out: BufWriter<StdoutLock<'static>>,
     escape: fn(char) -> String,
 }
 
-impl Printer {
-    fn new(escape: fn(char) -> String) -> Printer {
+impl EscapingStdout {
+    fn new(escape: fn(char) -> String) -> EscapingStdout {
         let out = BufWriter::new(io::stdout().lock());
-        Printer { out, escape }
+        EscapingStdout { out, escape }
     }
 }
 
-/// Each call must hold whole characters, as formatting gives them.
-impl Write for Printer {
+/// Each call must contain whole characters, as formatting produces them.
+impl Write for EscapingStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let mut rest: &str = &text;
@@ -80,11 +81,11 @@ impl Write for Printer {
     }
 }
 
-/// Prints for people.
-pub(crate) fn people(
-    print: impl FnOnce(&mut Printer) -> Result<(), io::Error>,
+/// Prints text output.
+pub(crate) fn print_for_humans(
+    print: impl FnOnce(&mut EscapingStdout) -> Result<(), io::Error>,
 ) -> Result<(), CliError> {
-    let mut out = Printer::new(|c| c.escape_default().to_string());
+    let mut out = EscapingStdout::new(|c| c.escape_default().to_string());
     print(&mut out)?;
     out.flush()?;
     Ok(())
@@ -92,16 +93,17 @@ pub(crate) fn people(
 
 /// Prints one JSON document.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
-    // Only strings hold such characters, and all of them have four digits at most.
-    let mut out = Printer::new(|c| format!("\\u{:04x}", u32::from(c)));
+    // In JSON such characters occur only inside strings. Their code points have at most four
+    // hexadecimal digits.
+    let mut out = EscapingStdout::new(|c| format!("\\u{:04x}", u32::from(c)));
     serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     out.flush()?;
     Ok(())
 }
 
-/// Prints a model's text at once: as it is to files and pipes; on a terminal without controls other than
-/// line ends and tabs.
+/// Prints and flushes generated text: unchanged to files and pipes; on a terminal without control
+/// characters other than line ends and tabs.
 pub(crate) fn text(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     if out.is_terminal() {
@@ -114,13 +116,13 @@ pub(crate) fn text(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints a line to standard error; that it is closed concerns nobody.
-pub(crate) fn note(line: fmt::Arguments<'_>) {
-    let line = shown_lines(&line.to_string());
+/// Prints a line to standard error; a closed standard error is ignored.
+pub(crate) fn print_note(line: fmt::Arguments<'_>) {
+    let line = escape_lines(&line.to_string());
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// `1.5 MiB`
+/// Bytes with a binary unit: `1.5 MiB`
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n as f64;
@@ -135,7 +137,7 @@ pub(crate) fn bytes(n: u64) -> String {
     }
 }
 
-/// `3,541,248`
+/// An integer with thousands separators: `3,541,248`
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::new();
@@ -148,12 +150,13 @@ pub(crate) fn count(n: u64) -> String {
     grouped
 }
 
-/// At most `max` characters of a text on one line. White space of any kind is a space.
+/// Shortens a text to one line of at most `max` characters. Every white-space character becomes a
+/// space.
 pub(crate) fn clip(text: &str, max: usize) -> String {
     let spaced = |c: char| if c.is_whitespace() { ' ' } else { c };
-    // An escape has up to eight characters: what is cut off is never escaped.
+    // Shorten before escaping, so that no escape sequence of up to eight characters is cut.
     let line: String = text.chars().take(max + 1).map(spaced).collect();
-    let line = shown(&line);
+    let line = escape_line(&line);
     if line.chars().count() <= max {
         return line;
     }
@@ -178,16 +181,16 @@ mod tests {
     #[test]
     fn what_acts_on_a_terminal_is_escaped() {
         assert_eq!(
-            shown("weights.0 \u{e9} \u{5d0}"),
+            escape_line("weights.0 \u{e9} \u{5d0}"),
             "weights.0 \u{e9} \u{5d0}"
         );
-        assert_eq!(shown("\u{1b}[2J\r\u{7}"), "\\u{1b}[2J\\r\\u{7}");
-        assert_eq!(shown("a\nb\u{9b}1m"), "a\\nb\\u{9b}1m");
+        assert_eq!(escape_line("\u{1b}[2J\r\u{7}"), "\\u{1b}[2J\\r\\u{7}");
+        assert_eq!(escape_line("a\nb\u{9b}1m"), "a\\nb\\u{9b}1m");
         assert_eq!(
-            shown("\u{202e}fdp.exe\u{2066}"),
+            escape_line("\u{202e}fdp.exe\u{2066}"),
             "\\u{202e}fdp.exe\\u{2066}"
         );
-        assert_eq!(shown_lines("a\n  b\u{1b}"), "a\n  b\\u{1b}");
+        assert_eq!(escape_lines("a\n  b\u{1b}"), "a\n  b\\u{1b}");
         assert_eq!(clip("\u{1b}\u{1b}\u{1b}", 9), "\\u{1b}...");
     }
 }

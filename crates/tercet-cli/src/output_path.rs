@@ -1,4 +1,4 @@
-//! Files that commands write: whether they can be written is asked before the work, not after it.
+//! Output files of commands. Whether a path is writable is checked before the work starts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::error::CliError;
 
-/// Refuses a path that cannot be written. A file that is there stays as it is; what is no file, such as a
-/// pipe, is not touched.
+/// Returns an error if the path cannot be written. An existing file is not changed. Special files,
+/// such as pipes, are not opened.
 pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     let failed = |source| CliError::Write {
         path: path.to_path_buf(),
@@ -27,10 +27,10 @@ pub(crate) fn check(path: &Path) -> Result<(), CliError> {
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let folder = path.parent().filter(|f| !f.as_os_str().is_empty());
             if let Some(folder) = folder.filter(|f| !f.exists()) {
-                let reason = format!("there is no folder {}", folder.display());
+                let reason = format!("the folder {} does not exist", folder.display());
                 return Err(failed(io::Error::new(ErrorKind::NotFound, reason)));
             }
-            // A link to nothing: what it names is made when it is written.
+            // A dangling link: writing creates its target.
             if fs::symlink_metadata(path).is_ok() {
                 return Ok(());
             }
@@ -41,7 +41,7 @@ pub(crate) fn check(path: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Writes a file of its own; a file that could not be written whole does not stay.
+/// Writes a file, and deletes it if writing fails.
 pub(crate) fn write(
     path: &Path,
     print: impl FnOnce(File) -> io::Result<()>,

@@ -1,17 +1,17 @@
-//! Progress on standard error; invisible when it is not a terminal.
+//! Progress bars on standard error; hidden if it is not a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar over `len` of a unit: `prefill ####---- 512/2048 tokens`.
+/// A progress bar over `len` units: `prefill ####---- 512/2048 tokens`.
 pub(crate) fn bar(what: &'static str, len: usize, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(len as u64), target());
     let template = format!("{{msg}} {{wide_bar}} {{pos}}/{{len}} {unit} {{eta}}");
     styled(bar, &template, ProgressStyle::default_bar()).with_message(what)
 }
 
-/// What is done, and for how long, where nobody knows how much is left: `/ loading 3s`.
+/// A spinner with the elapsed time, for work of unknown length: `/ loading 3s`.
 pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, target());
     let style = ProgressStyle::default_spinner().tick_chars("|/-\\ ");
@@ -20,13 +20,14 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     spinner
 }
 
-/// Standard error as it is now: while drivers are heard (`drivers.rs`) what is drawn must not be taken for theirs.
+/// A duplicate of the current standard error. While driver messages are redirected (`drivers.rs`),
+/// progress output must not go through that pipe.
 #[cfg(unix)]
 fn target() -> ProgressDrawTarget {
     use std::io::{stderr, stdin};
     use std::os::fd::AsFd;
 
-    /// Drawings a second, as many as `indicatif` makes by itself.
+    /// Redraws per second; `indicatif` has the same default.
     const RATE: u8 = 20;
     match stderr().as_fd().try_clone_to_owned() {
         Ok(own) => {
@@ -42,7 +43,7 @@ fn target() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr()
 }
 
-/// A template that does not parse would only cost the looks.
+/// If the template does not parse, only the style is lost.
 fn styled(bar: ProgressBar, template: &str, style: ProgressStyle) -> ProgressBar {
     match style.template(template) {
         Ok(style) => bar.with_style(style),

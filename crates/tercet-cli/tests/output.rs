@@ -1,8 +1,8 @@
-//! Standard output that nobody reads or that is full, and the memory that printing takes.
+//! Closed and full standard output, and the memory use of printing.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+    reason = "test helpers panic on errors, but clippy does not see them as test functions"
 )]
 
 mod common;
@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 
 use common::{GRAPH, Scratch, demo, f32s, npy, tercet, text};
 
-/// Every command that has a result for standard output.
+/// Every command that prints a result to standard output.
 fn printing(scratch: &Scratch) -> Vec<Vec<String>> {
     let graph = scratch.file("g.tercet", GRAPH);
     let x = format!(
@@ -75,7 +75,7 @@ fn output_that_cannot_be_written_is_an_error() {
     }
 }
 
-/// The most memory that a process had, in MiB, as long as it runs.
+/// Peak memory of a running process in MiB.
 fn peak(child: &Child) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
@@ -83,7 +83,8 @@ fn peak(child: &Child) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// Runs a graph whose result has `n` elements, counts what it prints, and gives the most memory that it had, in MiB.
+/// Runs a graph whose result has `n` elements. Returns the number of printed bytes and the peak
+/// memory in MiB.
 fn run_of(n: usize, more: &[&str]) -> (usize, u64) {
     let scratch = Scratch::new(&format!("large-{n}"));
     let graph = format!(
@@ -122,7 +123,7 @@ fn printing_takes_no_memory_for_values_that_are_not_shown() {
     let (_, small) = run_of(8, &[]);
     let (n, mib) = (1 << 25, 128);
     let (_, large) = run_of(n, &[]);
-    // The result itself, and what the executor holds it in.
+    // The result itself, and the executor's copy of it.
     assert!(
         large < small + 3 * mib,
         "{large} MiB, and {small} for eight values"

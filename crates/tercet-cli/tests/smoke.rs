@@ -1,13 +1,14 @@
-//! The binary itself, in the profile of this test run, through every subcommand on every executor that this build
-//! and machine have.
+//! Runs the binary, in the profile of this test run, through every subcommand on every executor
+//! that this build and machine have.
 //!
-//! The subcommands are those that `--help` lists: one without a case here fails. What `TERCET_REQUIRE` names must be
-//! there. Sizes are small: a build does what it does, not every value of every operator is tested.
+//! `--help` lists the subcommands; one without a case here fails the test. The executors that
+//! `TERCET_REQUIRE` names must be available. Sizes are small: these tests check that a build works,
+//! not every value of every operator.
 //!
 //! Long: a case for each subcommand.
 #![allow(
     clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+    reason = "test helpers panic on errors, but clippy does not see them as test functions"
 )]
 
 mod common;
@@ -18,9 +19,10 @@ use serde_json::{Value, json};
 use common::serving;
 use common::{Scratch, bad, data, demo, encoder, f32s, good, npy, tercet, text, usable_devices};
 
-/// The test of each subcommand, and the list of those that there are.
+/// Defines the test of each subcommand, and the list of tested subcommands.
 ///
-/// `smoke! { ops }` expands to `const TESTED: &[&str] = &["ops"];` and a test `ops` that calls `case::ops()`.
+/// `smoke! { ops }` expands to `const TESTED: &[&str] = &["ops"];` and a test `ops` that calls
+/// `case::ops()`.
 macro_rules! smoke {
     ($($(#[$when:meta])* $name:ident)*) => {
         const TESTED: &[&str] = &[$($(#[$when])* stringify!($name)),*];
@@ -51,7 +53,8 @@ fn every_subcommand_is_tested() {
     }
 }
 
-/// The first device of each executor, the reference aside; those of `TERCET_REQUIRE` are among them.
+/// The first device of each executor except the reference. The executors in `TERCET_REQUIRE` must
+/// be among them.
 fn executors() -> Vec<String> {
     let devices = usable_devices();
     let required = std::env::var("TERCET_REQUIRE").unwrap_or_default();
@@ -63,7 +66,7 @@ fn executors() -> Vec<String> {
     devices.into_iter().filter(|d| !d.contains(':')).collect()
 }
 
-/// A result of every pair of rows and columns: both operands are broadcast.
+/// An outer sum: both operands are broadcast.
 const OUTER_SUM: &str = "graph {
   %a = input{name=\"a\", ty=f32[13, 1]}()
   %b = input{name=\"b\", ty=f32[1, 7]}()
@@ -72,11 +75,11 @@ const OUTER_SUM: &str = "graph {
 }
 ";
 
-/// What a model is trained on.
+/// Training texts.
 const TEXTS: &str = "A tercet has three lines, and they rhyme.\n\nEvery executor gives the same answer.\n\n\
     Weights move where gradients point, a little at a time.\n";
 
-/// Two splats before the camera that comes without any.
+/// Two splats in view of the default camera.
 #[cfg(feature = "splat")]
 fn scene() -> Vec<u8> {
     let names =
@@ -109,7 +112,7 @@ mod case {
         }
     }
 
-    /// A conversation is written alike; what is typed comes from a pipe.
+    /// All executors give the same conversation. The input is a pipe.
     pub(super) fn chat() {
         let scratch = Scratch::new("smoke-chat");
         let lines = scratch.file("lines.txt", "What is ownership?\n");
@@ -153,7 +156,8 @@ mod case {
         }
     }
 
-    /// Executors train alike: language models, and encoders with dropout.
+    /// Training gives the same results on all executors, for language models and for encoders with
+    /// dropout.
     pub(super) fn finetune() {
         let scratch = Scratch::new("smoke-finetune");
         let texts = scratch.file("texts.txt", TEXTS);
@@ -208,7 +212,7 @@ mod case {
         }
     }
 
-    /// A model with an adapter in its weights writes what the model beside the adapter writes.
+    /// A merged model generates the same text as the model with the adapter.
     pub(super) fn merge() {
         let scratch = Scratch::new("smoke-merge");
         let data = scratch.file("texts.txt", TEXTS);
@@ -281,7 +285,7 @@ mod case {
         assert!(table.out.contains(" 1.000"), "{}", table.out);
     }
 
-    /// The scores of texts on the CPU, which those of every executor are near.
+    /// Scores of texts on the CPU, which the scores of every executor must be close to.
     fn scores(args: &[&str]) -> Vec<f64> {
         let model = data("encoders/reranker-a");
         let of = |device: &str| -> Vec<f64> {
@@ -390,7 +394,8 @@ mod case {
         }
     }
 
-    /// What is exported gives the same answers again, the embedded model with its packed weights unpacked, too.
+    /// An exported graph gives the same results as the original. That includes the embedded model,
+    /// whose quantized weights are exported dequantized.
     pub(super) fn export() {
         let scratch = Scratch::new("smoke-export");
         let graph = scratch.file("g.tercet", OUTER_SUM);
@@ -433,7 +438,7 @@ mod case {
         }
     }
 
-    /// Only some devices have anything to choose: the others say so.
+    /// Only some devices have kernel variants to tune; the others must print a note.
     pub(super) fn tune() {
         let scratch = Scratch::new("smoke-tune");
         for device in executors() {
@@ -444,13 +449,17 @@ mod case {
                 Some(0) => assert!(ended.out.contains("64x64x64"), "{}", ended.out),
                 code => {
                     assert_eq!(code, Some(1), "{device}: {}", ended.err);
-                    assert!(ended.err.contains("no choice to measure"), "{}", ended.err);
+                    assert!(
+                        ended.err.contains("no kernel variants to measure"),
+                        "{}",
+                        ended.err
+                    );
                 }
             }
         }
     }
 
-    /// A graph on every executor, and the embedded model beside none.
+    /// Serves a graph on every executor, and the embedded model without an adapter.
     #[cfg(feature = "serve")]
     pub(super) fn serve() {
         let scratch = Scratch::new("smoke-serve");

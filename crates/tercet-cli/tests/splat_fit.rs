@@ -1,22 +1,22 @@
-//! `tercet splat fit`: scenes fitted on every device of this machine, and what is refused.
+//! `tercet splat fit`: scenes fitted on every device of this machine, and rejected inputs.
 #![cfg(feature = "splat")]
 #![allow(
     clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+    reason = "test helpers panic on errors, but clippy does not see them as test functions"
 )]
 
 mod common;
 
 use common::{Scratch, bad, good, json, usable_devices};
 use serde_json::json;
-use tercet_models::splat::Scene;
+use tercet_models::splat::SplatScene;
 
-/// Colourful balls on a ring.
+/// Coloured balls on a ring.
 fn scene() -> Vec<u8> {
     const COUNT: usize = 12;
-    let mut scene = Scene {
+    let mut scene = SplatScene {
         harmonics: 1,
-        ..Scene::default()
+        ..SplatScene::default()
     };
     for i in 0..COUNT {
         let turn = i as f32 / COUNT as f32 * std::f32::consts::TAU;
@@ -43,7 +43,8 @@ fn png(path: &str, [width, height]: [u32; 2], color: png::ColorType, bytes: &[u8
     writer.finish().unwrap();
 }
 
-/// On each executor, at twice the learning rates, a scene from nothing comes nearer to held-out pictures by 6 dB, and all that is trained moves.
+/// On each executor, a random initial scene at twice the default learning rates gains 6 dB on
+/// held-out images, and every trained tensor changes.
 #[test]
 fn every_device_fits_a_scene() {
     let scratch = Scratch::new("splat-fit");
@@ -82,7 +83,7 @@ fn every_device_fits_a_scene() {
             "{device}"
         );
         assert_eq!(v["device"], device.as_str());
-        let fitted = Scene::open(&out).unwrap();
+        let fitted = SplatScene::open(&out).unwrap();
         assert_eq!(json!(fitted.len()), v["written"]);
         assert_eq!(fitted.harmonics, 4);
         let image = scratch.path("fitted.png");
@@ -92,7 +93,7 @@ fn every_device_fits_a_scene() {
     }
 }
 
-/// Two runs give the same bytes, and another seed gives others.
+/// Two runs give the same bytes; another seed gives different bytes.
 #[test]
 fn fits_repeat() {
     let scratch = Scratch::new("splat-fit-repeat");
@@ -128,7 +129,7 @@ fn fits_repeat() {
     }
 }
 
-/// A document of views with pictures, one of them with an alpha channel; points to begin with.
+/// A view document with images, one with an alpha channel, and initial points.
 #[test]
 fn pictures_and_points_come_from_files() {
     let scratch = Scratch::new("splat-fit-files");
@@ -173,7 +174,7 @@ fn pictures_and_points_come_from_files() {
         [&json!(3), &json!(8), &json!(6), &json!(2)]
     );
     assert!(v["psnr_after"].as_f64() > v["psnr_before"].as_f64(), "{v}");
-    // These cameras look the same way.
+    // These cameras have parallel view directions.
     bad(&base, 1, &["--center and --box"]);
     json(
         &[
@@ -193,9 +194,9 @@ fn bad_pictures_cameras_and_arguments() {
     let (from, out) = (scratch.file("from.ply", scene()), scratch.path("out.ply"));
     let empty = scratch.path("empty.ply");
     let mut bytes = Vec::new();
-    let none = Scene {
+    let none = SplatScene {
         harmonics: 1,
-        ..Scene::default()
+        ..SplatScene::default()
     };
     none.write_ply(&mut bytes).unwrap();
     std::fs::write(&empty, bytes).unwrap();
@@ -218,12 +219,12 @@ fn bad_pictures_cameras_and_arguments() {
     of(
         &["--from", &from, "--init", &empty],
         1,
-        &["has no Gaussians or points"],
+        &["has no visible Gaussians or points"],
     );
     of(
         &["--from", &from, "--held-out", "1"],
         2,
-        &["leaves no view"],
+        &["holds out all views"],
     );
     of(&["--from", &from, "--degree", "4"], 2, &["--degree"]);
     of(
@@ -265,7 +266,7 @@ fn bad_pictures_cameras_and_arguments() {
     of(
         &["--data", &views],
         1,
-        &["b.png", "4x5 pixels, those before it 4x4"],
+        &["b.png", "4x5 pixels, previous images have 4x4"],
     );
     png(
         &scratch.path("b.png"),
@@ -276,7 +277,7 @@ fn bad_pictures_cameras_and_arguments() {
     of(
         &["--data", &views, "--shrink", "5"],
         2,
-        &["leaves nothing of 4x4"],
+        &["too large for images of 4x4"],
     );
     let lines = |name: &str, more: &str, part: &str| {
         let path = text(name, more);
@@ -292,7 +293,7 @@ fn bad_pictures_cameras_and_arguments() {
     lines(
         "sizes.json",
         "\"camera_angle_x\": 0.7, \"w\": 8,",
-        "not what `w` and `h` say",
+        "which differs from `w` and `h`",
     );
     let not_finite = "{\"camera_angle_x\": 0.7, \"frames\": [{\"file_path\": \"a\", \"transform_matrix\": \
         [[1,0,0,null],[0,1,0,0],[0,0,1,3]]}]}";
@@ -308,5 +309,5 @@ fn bad_pictures_cameras_and_arguments() {
     let args = [
         "splat", "fit", "--from", &from, "-o", &png, "--device", "cpu",
     ];
-    bad(&args, 2, &["scenes are .ply files"]);
+    bad(&args, 2, &["expected a .ply file"]);
 }

@@ -1,8 +1,8 @@
-//! What a person sees on a terminal.
+//! Output on a terminal.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+    reason = "test helpers panic on errors, but clippy does not see them as test functions"
 )]
 
 mod common;
@@ -15,7 +15,7 @@ use std::process::{Child, Command};
 use common::{GRAPH, Scratch, bad, demo, good, json, tercet};
 use nix::pty::{Winsize, openpty};
 
-/// A command on a terminal of its own, 100 columns wide.
+/// Runs a command on a separate pseudo-terminal, 100 columns wide.
 fn on_terminal(args: &[&str]) -> (Child, File) {
     let size = Winsize {
         ws_row: 24,
@@ -31,10 +31,10 @@ fn on_terminal(args: &[&str]) -> (Child, File) {
     (child, File::from(pty.master))
 }
 
-/// Everything that is shown until the other side is closed.
+/// Everything that the terminal shows until the other side is closed.
 fn shown(mut terminal: File) -> String {
     let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
-    // The end is an error where the last one who could write has gone.
+    // Reading a pseudo-terminal fails after the last writer has closed it.
     while let Ok(n @ 1..) = terminal.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..n]);
     }
@@ -48,7 +48,7 @@ fn loading_is_a_spinner_and_not_a_bar() {
     assert!(child.wait().unwrap().success(), "{shown:?}");
     assert!(shown.contains("loading"), "{shown:?}");
     assert!(!shown.contains("0/0"), "{shown:?}");
-    // The line is cleared before the text.
+    // The progress line is cleared before the text.
     let (before, after) = shown.split_once("Ownership is").unwrap();
     assert!(before.ends_with(['K', '\r', 'A']), "{before:?}");
     assert!(!after.contains("loading"), "{after:?}");
@@ -56,21 +56,21 @@ fn loading_is_a_spinner_and_not_a_bar() {
 
 #[test]
 fn ctrl_c_while_loading_ends_at_once() {
-    // On a busy machine the signal may come when loading is over.
+    // On a busy machine the signal may arrive after loading, so the run is repeated.
     let (code, seen) = std::iter::repeat_with(interrupted_loading)
         .take(5)
         .find(|(_, seen)| !seen.contains("prefill"))
         .expect("a signal that comes while a model is loaded");
     assert_eq!(code, Some(130), "{seen:?}");
-    // Nothing came after loading.
+    // Nothing follows the loading message.
     for later in ["Ownership", "stopped", "note:"] {
         assert!(!seen.contains(later), "{seen:?}");
     }
 }
 
-/// The exit code of a command that is interrupted as soon as it loads a model, and what it showed.
+/// Exit code and output of a command that is interrupted as soon as it loads a model.
 fn interrupted_loading() -> (Option<i32>, String) {
-    // The tables of a million positions take a while.
+    // The position tables of a million tokens take long enough to interrupt.
     let args = ["generate", "-n", "0", "-c", "1048576", "--device", "cpu"];
     let (mut child, mut terminal) = on_terminal(&args);
     let (mut seen, mut bytes) = (String::new(), [0; 4096]);
@@ -79,11 +79,11 @@ fn interrupted_loading() -> (Option<i32>, String) {
         seen += &String::from_utf8_lossy(&bytes[..n]);
     }
     let mut kill = Command::new("kill");
-    // It may have ended.
+    // The process may already have ended.
     let kill = kill.args(["-INT", &child.id().to_string()]).output();
     kill.unwrap();
     seen += &shown(terminal);
-    // A shell counts a process that this signal ends as 128 + 2.
+    // A shell reports a process that this signal ends as 128 + 2.
     let status = child.wait().unwrap();
     let code = status.code().or(status.signal().map(|s| 128 + s));
     (code, seen)
@@ -91,7 +91,7 @@ fn interrupted_loading() -> (Option<i32>, String) {
 
 #[test]
 fn lines_of_drivers_are_not_ours() {
-    // `tercet` unsets what Mesa misses.
+    // `tercet` unsets the variable, so Mesa complains.
     for args in [&["devices"][..], &["devices", "--json"]] {
         let run = good(args);
         assert!(!run.err.contains("XDG_RUNTIME_DIR"), "{}", run.err);
@@ -102,7 +102,7 @@ fn lines_of_drivers_are_not_ours() {
     assert!(!run.err.contains("error:"), "{}", run.err);
 }
 
-/// Clears the screen, turns the direction of text, begins a line.
+/// Clears the screen, reverses the text direction, starts a new line.
 const HOSTILE: &str = "a\u{1b}[2J\u{202e}b\nerror: c";
 
 #[test]
@@ -156,7 +156,7 @@ fn errors_show_names_escaped() {
         assert_eq!(run.code, Some(code), "{args:?}: {}", run.err);
         assert!(!run.err.contains(acts), "{:?}", run.err);
         assert!(run.err.contains("\\u{1b}[2J\\u{202e}"), "{:?}", run.err);
-        // Only the first line is one of ours.
+        // Only the first line is an error message of `tercet`.
         let ours = run.err.lines().filter(|l| l.starts_with("error:"));
         assert_eq!(ours.count(), 1, "{}", run.err);
     };
@@ -166,7 +166,7 @@ fn errors_show_names_escaped() {
     says(&["generate", "-m", HOSTILE], 1);
     let hostile = GRAPH.replace("\"x\"", &format!("\"{}\"", HOSTILE.replace('\n', "\\n")));
     says(&["run", &scratch.file("g.tercet", hostile)], 2);
-    // The parser of arguments repeats them, too.
+    // The argument parser repeats arguments too.
     let run = common::run(&["generate", "--temp", HOSTILE]);
     assert_eq!(run.code, Some(2));
     assert!(!run.err.contains(acts), "{:?}", run.err);

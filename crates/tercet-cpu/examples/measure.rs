@@ -1,14 +1,14 @@
-//! Quick figures of the executor: `cargo run --release -p tercet-cpu --example measure`.
+//! Quick benchmarks of the CPU executor: `cargo run --release -p tercet-cpu --example measure`.
 //!
-//! A chain of eight elementwise operators over 4M floats against a plain copy of the same memory, a
-//! BERT-base layer at 128 tokens, and the cost of one small node.
+//! Measures eight chained elementwise operators over 4M floats, compared with a plain copy of the
+//! same memory. Also measures a BERT-base layer at 128 tokens and the overhead of one small node.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::Fill;
-use tercet_ir::ops::{AttentionOptions, Layout};
+use tercet_ir::case::InputFill;
+use tercet_ir::ops::{AttentionLayout, AttentionOptions};
 use tercet_ir::scalar::{BinaryFn, UnaryFn};
 use tercet_ir::{Backend, CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type};
 
@@ -32,7 +32,10 @@ fn time(graph: &Graph, inputs: &[(&str, &Tensor)], times: usize) -> Result<Durat
     for port in exe.signature().params.clone() {
         let shape = port.ty.shape.as_known().unwrap_or_default();
         let ty = TensorType::new(port.ty.dtype, &shape);
-        exe.set_param(&port.name, Fill::Uniform(-0.1, 0.1).tensor(&port.name, ty))?;
+        exe.set_param(
+            &port.name,
+            InputFill::Uniform(-0.1, 0.1).tensor(&port.name, ty),
+        )?;
     }
     let mut outputs = Vec::new();
     exe.run_into(inputs, &mut outputs)?;
@@ -79,7 +82,7 @@ fn chain() -> Result<()> {
     );
     let rate = |t: Duration| 8.0 * n as f64 / t.as_secs_f64() / 1e9;
     println!(
-        "chain of 8, 4M f32: {:.1} GB/s; a copy: {:.1} GB/s; {:.2} times its time",
+        "chain of 8, 4M f32: {:.1} GB/s; copy: {:.1} GB/s; chain takes {:.2} times the copy's time",
         rate(time),
         rate(copy),
         time.as_secs_f64() / copy.as_secs_f64()
@@ -101,7 +104,7 @@ fn layer() -> Result<()> {
         let p = project(&mut g, name, x, d, d, None)?;
         parts.push(g.reshape(p, [1, s, heads, d / heads])?);
     }
-    let options = AttentionOptions::new(heads, heads, Layout::Bshd);
+    let options = AttentionOptions::new(heads, heads, AttentionLayout::Bshd);
     let a = g.attention(parts[0], parts[1], parts[2], options)?;
     let a = g.reshape(a, [1, s, d])?;
     let a = project(&mut g, "o", a, d, d, None)?;
@@ -113,7 +116,7 @@ fn layer() -> Result<()> {
     let sum = g.plus(f, h)?;
     let y = g.layer_norm(sum, gamma, Some(beta), 2, 1e-12)?;
     g.output("y", y)?;
-    let x = Fill::Normal.tensor("x", TensorType::new(DType::F32, &[1, s, d]));
+    let x = InputFill::Normal.tensor("x", TensorType::new(DType::F32, &[1, s, d]));
     let time = time(&g, &[("x", &x)], 20)?;
     let flops = 2.0 * (s * d * d * 12 + 2 * s * s * d) as f64;
     println!(
@@ -133,10 +136,10 @@ fn overhead() -> Result<()> {
         y = g.rms_norm(y, gamma, None, 1e-5)?;
     }
     g.output("y", y)?;
-    let x = Fill::Normal.tensor("x", TensorType::new(DType::F32, &[1, 8]));
+    let x = InputFill::Normal.tensor("x", TensorType::new(DType::F32, &[1, 8]));
     let time = time(&g, &[("x", &x)], 200)?;
     println!(
-        "a node of 8 elements: {:.0} ns",
+        "one node of 8 elements: {:.0} ns",
         time.as_secs_f64() * 1e9 / f64::from(nodes)
     );
     Ok(())

@@ -1,7 +1,8 @@
-//! Zeroed memory, in large pages where there is much of it.
+//! Zeroed, aligned memory; large allocations use huge pages.
 //!
-//! Kernels walk through more memory at once than the processor keeps addresses of pages of 4 KiB of. And a page is handed out when it is
-//! first written, which costs more than packing what lies in it: of Linux, who says that it may gets 512 of them at once.
+//! Kernels access more memory at once than the TLB covers with pages of 4 KiB. A page fault on the
+//! first write to a page also costs more than packing its content. With `madvise(MADV_HUGEPAGE)`,
+//! Linux maps 512 of these pages per fault.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -12,82 +13,85 @@ use tercet_ir::RunError;
 
 use crate::plan::ALIGN_BYTES;
 
-pub(crate) type Word = u128;
+pub(crate) type AlignedWord = u128;
 
-/// Zeroed bytes at a 64-byte boundary. The system hands out zero pages on first touch, so that
-/// what a run does not reach costs nothing.
+/// Zeroed bytes, aligned to 64 bytes. The system maps zero pages on first touch, so memory that a
+/// run does not reach costs nothing.
 #[derive(Default)]
-pub(crate) struct Buffer {
-    memory: Memory,
+pub(crate) struct AlignedBuffer {
+    memory: AlignedMemory,
     start: usize,
     len: usize,
 }
 
-enum Memory {
-    Usual(Box<[Word]>),
+enum AlignedMemory {
+    Usual(Box<[AlignedWord]>),
     #[cfg(target_os = "linux")]
     Large(memmap2::MmapMut),
 }
 
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory::Usual(Box::default())
+impl Default for AlignedMemory {
+    fn default() -> AlignedMemory {
+        AlignedMemory::Usual(Box::default())
     }
 }
 
-impl Memory {
-    /// Zeroed memory of at least so many bytes.
-    fn zeroed(len: usize) -> Option<Memory> {
+impl AlignedMemory {
+    /// Zeroed memory of at least `len` bytes.
+    fn zeroed(len: usize) -> Option<AlignedMemory> {
         #[cfg(target_os = "linux")]
         {
-            /// Bytes from which memory has several large pages, of 2 MiB, or of 32 with the pages of some processors.
+            /// Allocation size from which huge pages are used. A huge page has 2 MiB, or 32 MiB on
+            /// some processors.
             const LARGE: usize = 4 << 20;
             if len >= LARGE {
                 let pages = memmap2::MmapOptions::new().len(len).map_anon().ok()?;
-                // Without large pages it is memory as any.
+                // If huge pages are unavailable, ordinary pages are used.
                 pages.advise(memmap2::Advice::HugePage).ok();
-                return Some(Memory::Large(pages));
+                return Some(AlignedMemory::Large(pages));
             }
         }
-        let words = len.checked_add(ALIGN_BYTES)?.div_ceil(size_of::<Word>());
-        try_zeroed_slice_box(words).ok().map(Memory::Usual)
+        let words = len
+            .checked_add(ALIGN_BYTES)?
+            .div_ceil(size_of::<AlignedWord>());
+        try_zeroed_slice_box(words).ok().map(AlignedMemory::Usual)
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Memory::Usual(words) => bytemuck::cast_slice(words),
+            AlignedMemory::Usual(words) => bytemuck::cast_slice(words),
             #[cfg(target_os = "linux")]
-            Memory::Large(pages) => pages,
+            AlignedMemory::Large(pages) => pages,
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Memory::Usual(words) => bytemuck::cast_slice_mut(words),
+            AlignedMemory::Usual(words) => bytemuck::cast_slice_mut(words),
             #[cfg(target_os = "linux")]
-            Memory::Large(pages) => pages,
+            AlignedMemory::Large(pages) => pages,
         }
     }
 }
 
-impl Buffer {
+impl AlignedBuffer {
     /// A buffer of `len` bytes.
     ///
     /// # Errors
-    /// [`RunError::OutOfMemory`] when the system has no room.
-    pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<Buffer, RunError> {
+    /// [`RunError::OutOfMemory`] if the allocation fails.
+    pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<AlignedBuffer, RunError> {
         let bytes = len as u64;
-        Buffer::try_zeroed(len).ok_or(RunError::OutOfMemory { what, bytes })
+        AlignedBuffer::try_zeroed(len).ok_or(RunError::OutOfMemory { what, bytes })
     }
 
-    /// A buffer of `len` bytes; nothing when the system has no room.
-    fn try_zeroed(len: usize) -> Option<Buffer> {
+    /// A buffer of `len` bytes; `None` if the allocation fails.
+    fn try_zeroed(len: usize) -> Option<AlignedBuffer> {
         if len == 0 {
-            return Some(Buffer::default());
+            return Some(AlignedBuffer::default());
         }
-        let memory = Memory::zeroed(len)?;
+        let memory = AlignedMemory::zeroed(len)?;
         let start = memory.bytes().as_ptr().align_offset(ALIGN_BYTES);
-        Some(Buffer { memory, start, len })
+        Some(AlignedBuffer { memory, start, len })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -99,30 +103,30 @@ impl Buffer {
     }
 }
 
-/// A [`Buffer`] of elements: what is packed once and kept.
-pub(crate) struct Pages<T> {
-    buffer: Buffer,
+/// A [`AlignedBuffer`] of typed elements, for operands that are packed once.
+pub(crate) struct AlignedPages<T> {
+    buffer: AlignedBuffer,
     elements: PhantomData<T>,
 }
 
-impl<T: Pod> Pages<T> {
-    /// Memory of `len` elements; nothing where the system has no room.
-    pub(crate) fn zeroed(len: usize) -> Option<Pages<T>> {
-        Some(Pages {
-            buffer: Buffer::try_zeroed(len.checked_mul(size_of::<T>())?)?,
+impl<T: Pod> AlignedPages<T> {
+    /// Memory of `len` zeroed elements; `None` if the allocation fails.
+    pub(crate) fn zeroed(len: usize) -> Option<AlignedPages<T>> {
+        Some(AlignedPages {
+            buffer: AlignedBuffer::try_zeroed(len.checked_mul(size_of::<T>())?)?,
             elements: PhantomData,
         })
     }
 }
 
-impl<T: Pod> Deref for Pages<T> {
+impl<T: Pod> Deref for AlignedPages<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         bytemuck::cast_slice(self.buffer.bytes())
     }
 }
 
-impl<T: Pod> DerefMut for Pages<T> {
+impl<T: Pod> DerefMut for AlignedPages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.buffer.bytes_mut())
     }
@@ -135,7 +139,7 @@ mod tests {
     #[test]
     fn memory_of_any_size_is_zeroed_and_written() {
         for len in [0, 1, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 3] {
-            let mut pages = Pages::<f32>::zeroed(len).unwrap();
+            let mut pages = AlignedPages::<f32>::zeroed(len).unwrap();
             assert_eq!(pages.len(), len);
             assert!(pages.iter().all(|x| x.to_bits() == 0));
             pages
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_nothing() {
-        assert!(Pages::<f32>::zeroed(usize::MAX / 4).is_none());
-        assert!(Pages::<i32>::zeroed(usize::MAX).is_none());
+        assert!(AlignedPages::<f32>::zeroed(usize::MAX / 4).is_none());
+        assert!(AlignedPages::<i32>::zeroed(usize::MAX).is_none());
     }
 }

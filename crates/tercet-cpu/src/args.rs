@@ -1,4 +1,4 @@
-//! What a kernel gets when it runs: views of its operands, its results, and scratch memory.
+//! Arguments of a kernel call: operand views, result views and scratch memory.
 
 use std::any::Any;
 
@@ -7,34 +7,35 @@ use smallvec::SmallVec;
 use tercet_ir::layout::Layout;
 use tercet_ir::{DType, Element, EvalCtx};
 
-/// What a kernel makes of a constant operand once: packed weights.
-pub(crate) type Packed = Box<dyn Any + Send + Sync>;
+/// Packed form of a constant operand, for example prepacked weights. Computed once.
+pub(crate) type PackedConst = Box<dyn Any + Send + Sync>;
 
-/// An operand: bytes of its root and where the elements lie in them.
+/// View of an operand: the bytes of its memory root and the layout of its elements there.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
-    /// The whole root, aligned for the dtype; nothing where it was packed, or lies in a result.
+pub(crate) struct KernelView<'a> {
+    /// All bytes of the root, aligned for the dtype. Empty if the operand was packed or shares the
+    /// memory of a result.
     pub(crate) root: &'a [u8],
-    /// The result that an operand without a root lies in.
+    /// Index of the result whose memory an operand with an empty `root` shares.
     pub(crate) within: u8,
-    /// The element type.
+    /// Element type.
     pub(crate) dtype: DType,
-    /// Sizes and strides in elements.
+    /// Sizes, and strides in elements.
     pub(crate) layout: &'a Layout,
 }
 
-impl<'a> View<'a> {
-    /// The sizes.
+impl<'a> KernelView<'a> {
+    /// Sizes of the axes.
     pub(crate) fn shape(&self) -> &'a [usize] {
         self.layout.shape()
     }
 
-    /// The elements of a view that is dense.
+    /// Elements of a dense view.
     pub(crate) fn dense<T: Element>(&self) -> &'a [T] {
         cast_slice(self.dense_bytes())
     }
 
-    /// The bytes of a view that is dense.
+    /// Bytes of a dense view.
     pub(crate) fn dense_bytes(&self) -> &'a [u8] {
         debug_assert!(self.layout.is_dense());
         let size = self.dtype.size_bytes();
@@ -42,13 +43,13 @@ impl<'a> View<'a> {
         &self.root[start..start + self.layout.numel() * size]
     }
 
-    /// The elements of the root as `T`, which has the dtype's size.
+    /// Elements of the root as `T`; `T` must have the size of the dtype.
     pub(crate) fn root_as<T: bytemuck::Pod>(&self) -> &'a [T] {
         let whole = self.root.len() / size_of::<T>() * size_of::<T>();
         cast_slice(&self.root[..whole])
     }
 
-    /// The elements from index zero to the end of the root.
+    /// Elements from the view's offset to the end of the root.
     pub(crate) fn tail<T: Element>(&self) -> &'a [T] {
         if self.layout.numel() == 0 {
             return &[];
@@ -57,40 +58,42 @@ impl<'a> View<'a> {
     }
 }
 
-/// A result, always dense.
-pub(crate) struct ViewMut<'a> {
+/// View of a result; results are always dense.
+pub(crate) struct KernelViewMut<'a> {
     /// Exactly the bytes of the result.
     pub(crate) bytes: &'a mut [u8],
-    /// The element type.
+    /// Element type.
     pub(crate) dtype: DType,
-    /// The sizes.
+    /// Sizes of the result.
     pub(crate) layout: &'a Layout,
 }
 
-impl ViewMut<'_> {
-    /// The sizes.
+impl KernelViewMut<'_> {
+    /// Sizes of the axes.
     pub(crate) fn shape(&self) -> &[usize] {
         self.layout.shape()
     }
 
-    /// The elements.
+    /// Mutable elements of the result.
     pub(crate) fn as_mut<T: Element>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(self.bytes)
     }
 }
 
-/// The arguments of one kernel call.
-pub(crate) struct Args<'a> {
-    /// What evaluation depends on besides operands.
+/// Arguments of one kernel call.
+pub(crate) struct KernelArgs<'a> {
+    /// Evaluation context: inputs of the evaluation besides the operands.
     pub(crate) ctx: EvalCtx,
-    /// Whether the kernel may spread over the current pool.
+    /// True if the kernel may use the other threads of the current pool.
     pub(crate) parallel: bool,
-    /// The operands in order; one that was packed, or lies in the result, has an empty root.
-    pub(crate) ins: SmallVec<[View<'a>; 8]>,
-    /// The results in order.
-    pub(crate) outs: SmallVec<[ViewMut<'a>; 3]>,
-    /// Scratch memory of the size that the kernel asked for, 64-byte aligned, contents unspecified.
+    /// Operands in order. An operand that was packed, or that shares the memory of a result, has an
+    /// empty root.
+    pub(crate) ins: SmallVec<[KernelView<'a>; 8]>,
+    /// Results in order.
+    pub(crate) outs: SmallVec<[KernelViewMut<'a>; 3]>,
+    /// Scratch memory of the size that the kernel requested, aligned to 64 bytes; its contents are
+    /// unspecified.
     pub(crate) scratch: &'a mut [u8],
-    /// The packed operand, where the kernel packs one and it is constant.
-    pub(crate) packed: Option<&'a Packed>,
+    /// Packed operand, if the kernel packs one and it is constant.
+    pub(crate) packed: Option<&'a PackedConst>,
 }

@@ -1,6 +1,6 @@
-//! The fast executor as a backend: passes, legalization, plan.
+//! The fast CPU executor as a [`Backend`]: passes, legalization, planning.
 
-use tercet_ir::backend::{Explanation, Keep, check_borders};
+use tercet_ir::backend::{Explanation, RetainValues, check_interface};
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
     Signature, Support, Target, TensorType,
@@ -10,17 +10,17 @@ use tercet_ir::{
 
 use crate::exec::CpuExecutable;
 use crate::kernels::SimdLevel;
-use crate::kernels::quant::rounding_pays;
+use crate::kernels::quant::i16_is_profitable;
 use crate::lower;
-use crate::plan::{How, Last, Program, build};
-use crate::pool::Pool;
+use crate::plan::{BuildOptions, ChannelsLastPlan, CpuProgram, build};
+use crate::pool::HelperPool;
 
-/// What the fast executor runs, read off its kernel table.
+/// Operators that the fast executor supports, according to its kernel table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTarget;
 
 impl CpuTarget {
-    /// The name of the kernel that runs a node, if one does.
+    /// Name of the kernel for a node, or `None` if no kernel supports it.
     pub fn kernel(&self, graph: &Graph, node: &Node) -> Option<&'static str> {
         lower::find(graph, node).ok().map(|kernel| kernel.name)
     }
@@ -57,55 +57,63 @@ impl Target for CpuTarget {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct CpuBackend {
-    pool: Pool,
+    pool: HelperPool,
 }
 
 impl CpuBackend {
-    /// A backend whose runs are spread over the rayon pool of their caller: the one that its thread belongs to, as inside of
-    /// `ThreadPool::install`, for other threads the global one, which has as many threads as there are cores or as its
-    /// builder or the environment variable `RAYON_NUM_THREADS` says. A graph compiled in a pool runs on as many threads as
-    /// that has at most, in any pool. The caller works, too, and never waits for a thread of the pool that is busy.
+    /// A backend that runs in the rayon pool of the calling thread.
+    ///
+    /// Inside `ThreadPool::install` that is the installed pool, otherwise the global one. The
+    /// global pool has one thread per core unless its builder or the environment variable
+    /// `RAYON_NUM_THREADS` sets another number. A compiled graph never uses more threads than the
+    /// pool had at compile time. The calling thread takes part in the work and never blocks on a
+    /// busy thread of the pool.
     pub fn new() -> CpuBackend {
         CpuBackend::default()
     }
 
-    /// A backend with a rayon pool of its own, for `threads` threads, of which the caller of a run is one (0:
-    /// as many as there are cores). With 1 everything runs on the calling thread. Results do not depend on the number.
+    /// A backend with a private rayon pool of `threads` threads, including the caller of a run.
+    ///
+    /// 0 means one thread per core. With 1, everything runs on the calling thread. Results do not
+    /// depend on the number of threads.
     ///
     /// # Errors
-    /// [`RunError::DeviceLost`] when the system gives no threads.
+    /// [`RunError::DeviceLost`] if the system cannot create the threads.
     pub fn with_threads(threads: usize) -> Result<CpuBackend, RunError> {
-        let pool = Pool::of(threads).map_err(|e| RunError::DeviceLost {
-            reason: format!("no pool of {threads} threads: {e}"),
+        let pool = HelperPool::with_threads(threads).map_err(|e| RunError::DeviceLost {
+            reason: format!("cannot create a pool of {threads} threads: {e}"),
         })?;
         Ok(CpuBackend { pool })
     }
 }
 
 impl CpuBackend {
-    fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<Program, CompileError> {
+    fn program(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuProgram, CompileError> {
         let graph = &*options.opened(graph)?;
-        check_borders(graph, &options.bounds)?;
+        check_interface(graph, &options.bounds)?;
         let optimized = passes::optimize_for(graph, options, &CpuTarget)?;
         let legal = legalize(&optimized, &CpuTarget)?;
-        let how = How {
+        let how = BuildOptions {
             threads: self.pool.threads(),
-            // Rows of 16 digits are at least as exact for their greatest elements as either type.
-            rounded: options.products.is_some(),
+            // 16-bit fixed-point activations are at least as exact as F16 or BF16 for the largest
+            // elements of a row.
+            i16_activations: options.matmul_precision.is_some(),
         };
-        let last = match options.keep {
-            Keep::Outputs => {
-                let able = passes::Able {
-                    last: &lower::last::able(&legal),
-                    sums: &lower::last::adds,
+        let last = match options.retain {
+            RetainValues::Outputs => {
+                let able = passes::ChannelsLastSupport {
+                    last: &lower::channels_last::able(&legal),
+                    sums: &lower::channels_last::adds,
                 };
                 passes::channels_last(&legal, &able)?
             }
-            Keep::All | Keep::Values(_) => None,
+            RetainValues::All | RetainValues::Values(_) => None,
         };
         let (legal, last) = match last {
-            Some(passes::ChannelsLast { graph, nodes, sums }) => (graph, Last { nodes, sums }),
-            None => (legal, Last::default()),
+            Some(passes::ChannelsLast { graph, nodes, sums }) => {
+                (graph, ChannelsLastPlan { nodes, sums })
+            }
+            None => (legal, ChannelsLastPlan::default()),
         };
         let origins = origins(&legal);
         let signature = Signature::of(graph);
@@ -118,18 +126,18 @@ impl Backend for CpuBackend {
         "cpu"
     }
 
-    fn products(&self) -> Vec<DType> {
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
         Vec::new()
     }
 
-    fn packed_products(&self) -> Vec<DType> {
-        match rounding_pays(SimdLevel::detect()) {
+    fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
+        match i16_is_profitable(SimdLevel::detect()) {
             true => vec![DType::F16],
             false => Vec::new(),
         }
     }
 
-    fn packed_rows(&self, _: Scheme) -> Option<usize> {
+    fn max_small_m_rows(&self, _: Scheme) -> Option<usize> {
         None
     }
 
@@ -156,7 +164,7 @@ impl Backend for CpuBackend {
                 | RunError::NonFinite(_)
                 | RunError::OtherDevice { .. }
                 | RunError::DeviceLost { .. } => {
-                    unreachable!("invariant: making states needs sizes and memory only")
+                    unreachable!("invariant: creating states can only fail for sizes or memory")
                 }
             })
     }

@@ -1,4 +1,4 @@
-//! Inputs that are bound to tensors: on the host, a device's memory is that of tensors, which are shared.
+//! Executable inputs that are bound to host tensors. On the CPU, device memory is a shared tensor.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tercet_ir::backend::{DeviceMemory, DeviceTensor, find_port};
 use tercet_ir::{RunError, Signature, Tensor, TensorType};
 
-/// A tensor in the memory of the host, which the fast executor and the reference share.
+/// A tensor in host memory, usable by the fast executor and the reference executor.
 struct HostMemory(Tensor);
 
 impl DeviceMemory for HostMemory {
@@ -19,23 +19,24 @@ impl DeviceMemory for HostMemory {
     }
 }
 
-/// A tensor as one of the host's devices.
+/// Wraps a host tensor as a [`DeviceTensor`].
 pub(crate) fn on_host(tensor: Tensor) -> DeviceTensor {
     DeviceTensor::new(tensor.ty().clone(), Arc::new(HostMemory(tensor)))
 }
 
-/// Inputs of a run.
-pub(crate) type Given<'a> = SmallVec<[(&'a str, &'a Tensor); 16]>;
+/// Inputs of a run: (name, tensor) pairs.
+pub(crate) type RunInputs<'a> = SmallVec<[(&'a str, &'a Tensor); 16]>;
 
-/// The inputs of an executable that are bound, by name.
+/// Bound inputs of an executable, as (name, tensor) pairs.
 #[derive(Clone, Default)]
-pub(crate) struct Bound(Vec<(String, Tensor)>);
+pub(crate) struct BoundInputs(Vec<(String, Tensor)>);
 
-impl Bound {
-    /// Binds an input.
+impl BoundInputs {
+    /// Binds an input to a tensor.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such input, its type differs, or the tensor is not the host's.
+    /// [`RunError`] if the input does not exist, its type differs, or the tensor is not in host
+    /// memory.
     pub(crate) fn bind(
         &mut self,
         signature: &Signature,
@@ -53,18 +54,18 @@ impl Bound {
         Ok(())
     }
 
-    /// Ends a binding.
+    /// Removes the binding of an input.
     ///
     /// # Errors
-    /// [`RunError::UnknownName`].
+    /// [`RunError::UnknownName`] if the input does not exist.
     pub(crate) fn unbind(&mut self, signature: &Signature, input: &str) -> Result<(), RunError> {
         find_port(&signature.inputs, "input", input)?;
         self.0.retain(|(name, _)| name != input);
         Ok(())
     }
 
-    /// What a run is given, and what else is bound.
-    pub(crate) fn with<'a>(&'a self, inputs: &'a [(&'a str, &'a Tensor)]) -> Given<'a> {
+    /// Inputs of a run: the provided ones, then bound inputs that were not provided.
+    pub(crate) fn with<'a>(&'a self, inputs: &'a [(&'a str, &'a Tensor)]) -> RunInputs<'a> {
         let is_given = |name: &str| inputs.iter().any(|(n, _)| *n == name);
         let bound = self.0.iter().filter(|(name, _)| !is_given(name));
         let bound = bound.map(|(name, tensor)| (name.as_str(), tensor));

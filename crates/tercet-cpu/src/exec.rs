@@ -1,11 +1,11 @@
-//! Running a program: sizes, constants, steps, states.
+//! Execution of a compiled program: sizes, constants, steps and states.
 
 mod constants;
+mod execute;
 mod frame;
 mod memory;
-mod play;
 mod run;
-mod sub;
+mod subgraph;
 
 pub(crate) use run::CpuExecutable;
-pub(crate) use sub::{Spare, Sub, bytes_of};
+pub(crate) use subgraph::{SubgraphBuffers, SubgraphProgram, bytes_of};

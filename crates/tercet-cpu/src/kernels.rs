@@ -1,14 +1,17 @@
-//! Pure kernels of the fast executor: free functions over slices and small
-//! plain structs, with no graph types.
+//! Kernels of the fast executor: pure functions over slices and small plain structs, without graph
+//! types.
 //!
-//! Every kernel takes a [`SimdLevel`] first. A level can only be obtained from
-//! detection, so holding one proves that the machine has its instructions;
-//! tests ask [`SimdLevel::available`] and run each kernel at each level.
+//! Every kernel takes a [`SimdLevel`] first. A level can only be obtained by detection, so its
+//! existence proves that the machine has the instructions. Tests iterate over
+//! [`SimdLevel::available`] and run each kernel at each level.
 //!
-//! Invariants: no kernel allocates (scratch comes from the caller, sized by a
-//! `*_scratch_len` function); results depend on the level but never on the
-//! number of threads; sizes of zero are legal everywhere. Slices that are too
-//! short for the shapes passed with them are a bug of the caller and panic.
+//! Invariants:
+//!
+//! - No kernel allocates. Scratch memory comes from the caller, sized by a `*_scratch_len`
+//!   function.
+//! - Results depend on the SIMD level, but never on the number of threads.
+//! - Sizes of zero are valid everywhere.
+//! - A slice that is too short for its shape is a bug of the caller and panics.
 
 #![allow(
     unsafe_code,
@@ -16,25 +19,25 @@
 )]
 #![allow(
     unsafe_op_in_unsafe_fn,
-    reason = "kernel bodies are wholly unsafe; each states its contract under `# Safety`"
+    reason = "kernel bodies are entirely unsafe; each states its contract under `# Safety`"
 )]
 #![allow(
     clippy::incompatible_msrv,
-    reason = "AVX-512 is compiled only where build.rs found a compiler that has it"
+    reason = "AVX-512 is compiled only if build.rs detects a compiler that supports it"
 )]
 
 mod simd;
 mod sort;
-pub(crate) mod team;
+pub(crate) mod worker_pool;
 
 pub mod attention;
-pub mod byte_conv;
-pub mod byte_sum;
 pub mod chain;
 pub mod columns;
 pub mod conv;
 pub mod convert;
 pub mod gemm;
+pub mod int8_add;
+pub mod int8_conv;
 pub mod int_gemm;
 pub mod layout;
 pub mod parallel;
@@ -46,6 +49,6 @@ pub mod splat;
 pub mod splat_grad;
 pub mod vmath;
 
-pub use parallel::Threads;
+pub use parallel::KernelThreads;
 pub use simd::SimdLevel;
 pub(crate) use sort::sort_unstable;

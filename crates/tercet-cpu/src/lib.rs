@@ -1,24 +1,30 @@
 //! CPU executors of Tercet.
 //!
-//! [`CpuBackend`] is the fast one: it optimizes and legalizes the graph, plans memory and a flat
-//! list of steps, and runs them with SIMD kernels on a team of threads. [`ReferenceBackend`] evaluates the
-//! graph as given, operator by operator, and is what every other executor is compared with.
+//! [`CpuBackend`] is the fast executor. It optimizes and legalizes the graph, plans memory and a
+//! flat list of steps, and runs them with SIMD kernels on a thread pool. [`ReferenceBackend`]
+//! evaluates the unmodified graph operator by operator. Every other executor is tested against it.
 //!
-//! How a graph runs here: `lower` has the table of kernels and what each needs; `plan` turns the
-//! legal graph into steps over planned memory; `exec` plays them. `kernels` are pure functions over
-//! slices and know nothing of graphs.
+//! Modules:
 //!
-//! Invariants: results do not depend on the number of threads; a run after a first run of the same
-//! sizes allocates nothing, except in operators that the table gives to `reference_eval`; a failed
-//! run leaves states as they were.
+//! - `lower` contains the kernel table and the requirements of each kernel.
+//! - `plan` compiles the legal graph to steps over planned memory.
+//! - `exec` executes the steps.
+//! - `kernels` are pure functions over slices, independent of graphs.
+//!
+//! Invariants:
+//!
+//! - Results do not depend on the number of threads.
+//! - A run with the same sizes as the previous run allocates nothing. Operators that the table maps
+//!   to `reference_eval` are the exception.
+//! - A failed run leaves states unchanged.
 
+mod aligned_alloc;
 mod args;
 mod backend;
-mod bound;
+mod bound_inputs;
 mod exec;
 pub mod kernels;
 mod lower;
-mod pages;
 mod plan;
 mod pool;
 pub mod reference;

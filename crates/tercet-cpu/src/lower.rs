@@ -1,10 +1,11 @@
-//! Kernels of the fast executor, one file per family of operators, and the one table of them.
+//! Kernel table of the fast executor, and one lowering file per group of operators.
 //!
-//! [`KERNELS`] lists which kernel runs which operator. What [`crate::CpuTarget`] supports is read
-//! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
+//! [`KERNELS`] maps operators to kernels. The first row of an operator whose `supports` accepts the
+//! node runs that node. [`crate::CpuTarget`] derives the supported operators from this table.
 
 mod arg_extreme;
 pub(crate) mod attention;
+pub(crate) mod channels_last;
 mod concat;
 pub(crate) mod control;
 mod conv;
@@ -18,10 +19,8 @@ mod fft;
 mod gated_delta_net;
 mod gather;
 mod grouped;
-mod halves;
 mod indexed;
 mod int_matmul;
-pub(crate) mod last;
 mod log_softmax;
 mod map;
 mod matmul;
@@ -45,80 +44,83 @@ mod splat;
 mod splat_grad;
 mod state_scan;
 mod top_k;
+mod upcast;
 mod zeroed;
 
 use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
 
-use crate::args::{Args, Packed, View};
+use crate::args::{KernelArgs, KernelView, PackedConst};
 use attention::grad;
 use tercet_ir::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
 pub(crate) use zeroed::{words, zeroed_floats};
 
-/// A kernel call.
-pub(crate) type Run = Box<dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync>;
+/// Kernel function of a step.
+pub(crate) type KernelRunFn =
+    Box<dyn Fn(&mut KernelArgs<'_>) -> Result<(), EvalError> + Send + Sync>;
 
-/// Makes [`Packed`] of an operand.
-pub(crate) type Pack = Box<dyn Fn(&View<'_>) -> Result<Packed, EvalError> + Send + Sync>;
+/// Packs an operand into [`PackedConst`].
+pub(crate) type KernelPackFn =
+    Box<dyn Fn(&KernelView<'_>) -> Result<PackedConst, EvalError> + Send + Sync>;
 
-/// Bytes of scratch memory for operands of these layouts, on this many threads.
-pub(crate) type Scratch = Box<dyn Fn(&[Layout], usize) -> usize + Send + Sync>;
+/// Bytes of scratch memory for these layouts (operands, then results) and number of threads.
+pub(crate) type KernelScratchFn = Box<dyn Fn(&[Layout], usize) -> usize + Send + Sync>;
 
-/// Which layouts of an operand a kernel reads as they are; others are copied first.
+/// Operand layouts that a kernel reads in place; other layouts are copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accept {
-    /// One element after the other.
+pub(crate) enum AcceptedLayout {
+    /// Contiguous in row-major order.
     Dense,
-    /// Neighbours along the last axis side by side, rows anywhere.
+    /// Last axis contiguous; the other axes have any strides.
     Rows,
-    /// One of the last two axes dense, no axis reversed.
+    /// One of the last two axes contiguous, no negative strides.
     Matrix,
     /// Any strides.
     Any,
 }
 
-impl Accept {
+impl AcceptedLayout {
     /// True if a value of this layout needs no copy.
-    pub(crate) fn takes(self, layout: &SymLayout) -> bool {
+    pub(crate) fn accepts(self, layout: &SymLayout) -> bool {
         match self {
-            Accept::Dense => layout.is_contiguous(),
-            Accept::Rows => layout.has_dense_rows(),
-            Accept::Matrix => layout.is_matrix(),
-            Accept::Any => true,
+            AcceptedLayout::Dense => layout.is_contiguous(),
+            AcceptedLayout::Rows => layout.has_dense_rows(),
+            AcceptedLayout::Matrix => layout.is_matrix(),
+            AcceptedLayout::Any => true,
         }
     }
 }
 
-/// A node made ready to run.
-pub(crate) struct Lowered {
-    /// The kernel.
-    pub(crate) run: Run,
-    /// What each operand may look like.
-    pub(crate) accepts: Vec<Accept>,
-    /// Whether it can fail on its data.
+/// A node lowered to a kernel call.
+pub(crate) struct LoweredNode {
+    /// Kernel function.
+    pub(crate) run: KernelRunFn,
+    /// Accepted layout of each operand.
+    pub(crate) accepts: Vec<AcceptedLayout>,
+    /// True if the kernel can fail on its data.
     pub(crate) fallible: bool,
-    /// Operands that may share the memory of the first result when this is their last use.
+    /// Operands that may share the memory of the first result if this is their last use.
     pub(crate) in_place: Vec<usize>,
-    /// Scratch memory, from the layouts of operands and then results.
-    pub(crate) scratch: Option<Scratch>,
-    /// The operand that is packed once when it is constant.
-    pub(crate) pack: Option<(usize, Pack)>,
-    /// Rough work in element operations, from the layouts of operands and then results.
+    /// Size of the scratch memory, from the layouts of operands, then results.
+    pub(crate) scratch: Option<KernelScratchFn>,
+    /// Operand that is packed once if it is constant, and its packing function.
+    pub(crate) pack: Option<(usize, KernelPackFn)>,
+    /// Rough work in element operations, from the layouts of operands, then results.
     pub(crate) work: fn(&[Layout]) -> usize,
-    /// Takes back the writing of a state, from what the kernel saved in its scratch memory.
-    pub(crate) undo: Option<Run>,
+    /// Reverts a write to a state, from the contents that the kernel saved in its scratch memory.
+    pub(crate) undo: Option<KernelRunFn>,
 }
 
-impl Lowered {
-    /// A kernel that takes dense operands, cannot fail, and works once per element.
+impl LoweredNode {
+    /// A kernel with dense operands that cannot fail and costs one operation per element.
     pub(crate) fn new(
         operands: usize,
-        run: impl Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync + 'static,
-    ) -> Lowered {
-        Lowered {
+        run: impl Fn(&mut KernelArgs<'_>) -> Result<(), EvalError> + Send + Sync + 'static,
+    ) -> LoweredNode {
+        LoweredNode {
             run: Box::new(run),
-            accepts: vec![Accept::Dense; operands],
+            accepts: vec![AcceptedLayout::Dense; operands],
             fallible: false,
             in_place: Vec::new(),
             scratch: None,
@@ -129,45 +131,46 @@ impl Lowered {
     }
 }
 
-/// How a row of the table treats a node.
+/// How a row of the kernel table lowers a node.
 #[derive(Clone, Copy)]
-pub(crate) enum Lower {
-    /// A leaf: nothing runs.
+pub(crate) enum LowerFn {
+    /// A leaf of the graph; no kernel runs.
     Leaf,
-    /// A view of its operand: nothing runs, at most a copy.
+    /// A view of its operand; no kernel runs except for a copy, if one is needed.
     View,
     /// A kernel.
-    Kernel(fn(&Graph, &Node) -> Lowered),
-    /// A product whose rows may be rounded where that is said ([`tercet_ir::CompileOptions::products`]).
-    Product(fn(&Graph, &Node, bool) -> Lowered),
-    /// Graphs inside, which become programs of their own.
+    Kernel(fn(&Graph, &Node) -> LoweredNode),
+    /// A matmul that may round its activations if [`tercet_ir::CompileOptions::matmul_precision`] allows
+    /// it.
+    MatMul(fn(&Graph, &Node, bool) -> LoweredNode),
+    /// A control-flow node; its nested graphs become separate programs.
     Control,
 }
 
 /// A row of the kernel table.
-pub(crate) struct Kernel {
-    /// The name, for plans and errors.
+pub(crate) struct CpuKernel {
+    /// Kernel name, for plans and errors.
     pub(crate) name: &'static str,
-    /// The operator.
+    /// Kind of operator.
     pub(crate) op: OpKind,
-    /// Whether it runs this node.
+    /// Whether the kernel supports this node.
     pub(crate) supports: fn(&Graph, &Node) -> Support,
-    /// How.
-    pub(crate) lower: Lower,
-    /// Computes in f32: F16 and BF16 are converted before and after.
+    /// Lowering of the node.
+    pub(crate) lower: LowerFn,
+    /// True if the kernel computes in f32; F16 and BF16 are then converted before and after it.
     through_f32: bool,
 }
 
-impl Kernel {
-    /// What the table's function makes of a node.
-    pub(crate) fn make(
+impl CpuKernel {
+    /// Lowers a node with this row's function.
+    pub(crate) fn lower_node(
         &self,
-        lower: impl Fn(&Graph, &Node) -> Lowered,
+        lower: impl Fn(&Graph, &Node) -> LoweredNode,
         graph: &Graph,
         node: &Node,
-    ) -> Lowered {
+    ) -> LoweredNode {
         match self.through_f32 {
-            true => halves::lower(lower, graph, node),
+            true => upcast::lower(lower, graph, node),
             false => lower(graph, node),
         }
     }
@@ -177,8 +180,8 @@ fn always(_: &Graph, _: &Node) -> Support {
     Support::Native
 }
 
-const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
-    Kernel {
+const fn row(name: &'static str, op: OpKind, lower: LowerFn) -> CpuKernel {
+    CpuKernel {
         name,
         op,
         supports: always,
@@ -187,19 +190,19 @@ const fn row(name: &'static str, op: OpKind, lower: Lower) -> Kernel {
     }
 }
 
-/// Every kernel; the first row that supports a node runs it.
-pub(crate) const KERNELS: &[Kernel] = &[
-    row("input", OpKind::Input, Lower::Leaf),
-    row("param", OpKind::Param, Lower::Leaf),
-    row("const", OpKind::Const, Lower::Leaf),
-    row("state", OpKind::State, Lower::Leaf),
-    row("view", OpKind::Reshape, Lower::View),
-    row("view", OpKind::Transpose, Lower::View),
-    row("view", OpKind::Slice, Lower::View),
-    row("view", OpKind::Expand, Lower::View),
-    row("if", OpKind::If, Lower::Control),
-    row("while", OpKind::While, Lower::Control),
-    row("scan", OpKind::Scan, Lower::Control),
+/// All kernels; the first row that supports a node runs it.
+pub(crate) const KERNELS: &[CpuKernel] = &[
+    row("input", OpKind::Input, LowerFn::Leaf),
+    row("param", OpKind::Param, LowerFn::Leaf),
+    row("const", OpKind::Const, LowerFn::Leaf),
+    row("state", OpKind::State, LowerFn::Leaf),
+    row("view", OpKind::Reshape, LowerFn::View),
+    row("view", OpKind::Transpose, LowerFn::View),
+    row("view", OpKind::Slice, LowerFn::View),
+    row("view", OpKind::Expand, LowerFn::View),
+    row("if", OpKind::If, LowerFn::Control),
+    row("while", OpKind::While, LowerFn::Control),
+    row("scan", OpKind::Scan, LowerFn::Control),
     row("map", OpKind::Unary, MAP),
     row("map", OpKind::Binary, MAP),
     row("map", OpKind::Compare, MAP),
@@ -207,7 +210,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     row("map", OpKind::Fma, MAP),
     row("map", OpKind::Clamp, MAP),
     row("map", OpKind::Cast, MAP),
-    Kernel {
+    CpuKernel {
         supports: map::supports,
         ..row("map", OpKind::Map, MAP)
     },
@@ -256,13 +259,13 @@ pub(crate) const KERNELS: &[Kernel] = &[
         int_matmul::lower,
     ),
     through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),
-    Kernel {
+    CpuKernel {
         supports: matmul::supports,
         through_f32: true,
         ..row(
             "quant_matmul",
             OpKind::DequantMatMul,
-            Lower::Product(quant_matmul::lower),
+            LowerFn::MatMul(quant_matmul::lower),
         )
     },
     through_f32(
@@ -395,13 +398,13 @@ const fn kernel(
     name: &'static str,
     op: OpKind,
     supports: fn(&Graph, &Node) -> Support,
-    lower: fn(&Graph, &Node) -> Lowered,
-) -> Kernel {
-    Kernel {
+    lower: fn(&Graph, &Node) -> LoweredNode,
+) -> CpuKernel {
+    CpuKernel {
         name,
         op,
         supports,
-        lower: Lower::Kernel(lower),
+        lower: LowerFn::Kernel(lower),
         through_f32: false,
     }
 }
@@ -410,15 +413,15 @@ const fn through_f32(
     name: &'static str,
     op: OpKind,
     supports: fn(&Graph, &Node) -> Support,
-    lower: fn(&Graph, &Node) -> Lowered,
-) -> Kernel {
-    Kernel {
+    lower: fn(&Graph, &Node) -> LoweredNode,
+) -> CpuKernel {
+    CpuKernel {
         through_f32: true,
         ..kernel(name, op, supports, lower)
     }
 }
 
-/// The refusal of a kernel.
+/// Reports that a kernel does not support a node.
 pub(crate) fn missing(reason: &str) -> Support {
     Support::Missing {
         reason: reason.to_string(),
@@ -430,8 +433,8 @@ pub(crate) fn floats_mut(scratch: &mut [u8]) -> &mut [f32] {
     bytemuck::cast_slice_mut(scratch)
 }
 
-/// The elements of a dense I32 or I64 operand.
-pub(crate) fn indices<'a>(view: &View<'a>) -> impl Iterator<Item = i64> + 'a {
+/// Elements of a dense I32 or I64 operand.
+pub(crate) fn indices<'a>(view: &KernelView<'a>) -> impl Iterator<Item = i64> + 'a {
     let (narrow, wide): (&[i32], &[i64]) = match view.dtype {
         DType::I64 => (&[], view.dense()),
         _ => (view.dense(), &[]),
@@ -442,23 +445,23 @@ pub(crate) fn indices<'a>(view: &View<'a>) -> impl Iterator<Item = i64> + 'a {
         .chain(wide.iter().copied())
 }
 
-const MAP: Lower = Lower::Kernel(map::lower);
+const MAP: LowerFn = LowerFn::Kernel(map::lower);
 
-/// What runs operators of the core and of the host that no row supports: their own reference evaluation. Composite ones
-/// are decomposed by the legalizer instead.
-pub(crate) const REFERENCE_EVAL: Kernel = Kernel {
+/// Fallback for core and host operators that no row supports: the operator's reference evaluation.
+/// Composite operators are decomposed by the legalizer instead.
+pub(crate) const REFERENCE_EVAL: CpuKernel = CpuKernel {
     name: "reference_eval",
     op: OpKind::Const,
     supports: always,
-    lower: Lower::Kernel(reference_eval::lower),
+    lower: LowerFn::Kernel(reference_eval::lower),
     through_f32: false,
 };
 
 /// The row that runs a node.
 ///
 /// # Errors
-/// Why no row does.
-pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static Kernel, String> {
+/// The reason why no row supports the node.
+pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, String> {
     let kind = node.op.kind();
     let mut why = "no kernel".to_string();
     for kernel in KERNELS.iter().filter(|k| k.op == kind) {
@@ -473,8 +476,8 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static Kernel, String
     }
 }
 
-/// True for leaves that get their value from outside or from an earlier run, or that give another
-/// value at each run: what depends on them is computed in every run.
+/// True for leaves whose value comes from outside or from an earlier run, and for operators whose
+/// value differs per run. All their dependents are computed in every run.
 pub(crate) fn varies(op: &Op) -> bool {
     matches!(
         op,

@@ -1,11 +1,15 @@
-//! From a legal graph to a program: a flat list of steps over planned memory.
+//! Compiles a legal graph to a program: a flat list of steps over planned memory.
 //!
-//! Order of work: [`build`] walks the graph once and gives every value a [`Place`], every kernel
-//! node a [`Step`]; [`finish`] decides which slots share memory and where they lie. Kernels, slots
-//! and offsets follow from the symbols' bounds only; the sizes of a run change numbers, not steps.
+//! [`build`] walks the graph once. It gives every value a [`ValuePlacement`] and every kernel node a
+//! [`CpuStep`]. [`finish`] then decides which slots share memory and assigns their offsets. Kernels,
+//! slots and offsets depend only on the symbols' bounds. The sizes of a run change layouts, not
+//! steps.
 //!
-//! Invariants: a step writes roots that no other operand of it reads, unless the kernel works in
-//! place; what depends on parameters and constants only is in `prepare`, not in `steps`.
+//! Invariants:
+//!
+//! - A step never writes a root that another of its operands reads, unless the kernel works in
+//!   place.
+//! - Everything that depends only on parameters and constants is in `prepare`, not in `steps`.
 
 mod build;
 mod finish;
@@ -13,196 +17,196 @@ mod finish;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tercet_ir::legalize::Origins;
+use tercet_ir::legalize::NodeOrigins;
 use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Tensor, Type};
 
-use crate::exec::Sub;
-use crate::lower::{Pack, Run, Scratch};
+use crate::exec::SubgraphProgram;
+use crate::lower::{KernelPackFn, KernelRunFn, KernelScratchFn};
 use tercet_ir::layout::SymLayout;
 
-pub(crate) use build::{How, Last, build};
+pub(crate) use build::{BuildOptions, ChannelsLastPlan, build};
 pub(crate) use finish::SENTINEL_BYTES;
 
-/// Every slot starts at a multiple of this: a cache line, and the widest vector.
+/// Alignment of every slot: a cache line, and the widest vector.
 pub(crate) const ALIGN_BYTES: usize = 64;
 
-/// The memory that a value lies in.
+/// Memory that holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Root {
-    /// An input of the run, by its place in the signature.
+pub(crate) enum MemoryRoot {
+    /// Input of the run, by index in the signature.
     Input(usize),
-    /// A parameter, a constant, or what was computed from them.
+    /// A parameter, a constant, or a value computed from them.
     Const(usize),
-    /// A state, by its place in the signature.
+    /// State, by index in the signature.
     State(usize),
-    /// A result tensor of the run.
+    /// Output tensor of the run.
     Output(usize),
-    /// A range of the arena.
+    /// Range of the arena.
     Slot(usize),
 }
 
-/// An operand of a step.
+/// Operand or result of a step.
 #[derive(Clone, Debug)]
-pub(crate) struct Operand {
-    /// Where it lies.
-    pub(crate) root: Root,
-    /// How it lies there.
+pub(crate) struct StepOperand {
+    /// Memory that holds the elements.
+    pub(crate) root: MemoryRoot,
+    /// Layout of the elements in that memory.
     pub(crate) layout: SymLayout,
-    /// The element type.
+    /// Element type.
     pub(crate) dtype: DType,
-    /// Not read: it was packed, or lies in a result.
+    /// True if the kernel does not read it: it was packed, or shares the memory of a result.
     pub(crate) absent: bool,
-    /// The result that it lies in if it is absent and was not packed.
+    /// Index of the result whose memory it shares, if it is absent and was not packed.
     pub(crate) within: u8,
 }
 
 /// One kernel call.
-pub(crate) struct Step {
-    /// The operator that it runs, for errors.
+pub(crate) struct CpuStep {
+    /// Operator name, for errors.
     pub(crate) op: &'static str,
-    /// The kernel, for plans.
+    /// Kernel name, for printed plans.
     pub(crate) kernel: &'static str,
-    /// The node of the legal graph.
+    /// Node of the legal graph.
     pub(crate) node: NodeId,
-    /// The kernel.
-    pub(crate) run: Run,
-    /// Its operands, then its results, in [`Program::operands`].
+    /// Kernel function.
+    pub(crate) run: KernelRunFn,
+    /// Operands, then results, as a range of [`CpuProgram::operands`].
     pub(crate) operands: Range<usize>,
-    /// How many of them are operands.
+    /// Number of operands in that range, before the results.
     pub(crate) ins: usize,
-    /// The slot of its scratch memory and the function of its size.
-    pub(crate) scratch: Option<(usize, Scratch)>,
-    /// What was packed for it, in [`Program::packs`].
+    /// Slot of the scratch memory, and the function that computes its size.
+    pub(crate) scratch: Option<(usize, KernelScratchFn)>,
+    /// Index in [`CpuProgram::packs`] of the packed operand.
     pub(crate) pack: Option<usize>,
-    /// Whether it can fail on its data.
+    /// True if the kernel can fail on its data.
     pub(crate) fallible: bool,
-    /// Operands that may lie in the first result.
+    /// Operands that may share the memory of the first result.
     pub(crate) in_place: Vec<usize>,
-    /// Rough work, from the layouts.
+    /// Rough amount of work, from the layouts.
     pub(crate) work: fn(&[tercet_ir::layout::Layout]) -> usize,
-    /// What takes back the writing of a state, where a later step can fail.
-    pub(crate) undo: Option<Run>,
+    /// Reverts a write to a state, if a later step can fail.
+    pub(crate) undo: Option<KernelRunFn>,
 }
 
-/// Where a constant comes from.
+/// Source of a constant.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// A parameter: the one of [`Const::params`].
+pub(crate) enum ConstSource {
+    /// A parameter: the only one in [`ProgramConst::params`].
     Param,
     /// A tensor of the graph.
     Tensor(Tensor),
-    /// A result of this step of [`Program::prepare`].
+    /// A result of this step of [`CpuProgram::prepare`].
     Step(usize),
 }
 
 /// A constant of the program.
 #[derive(Clone, Debug)]
-pub(crate) struct Const {
-    /// Where it comes from.
-    pub(crate) source: Source,
-    /// The parameters that it depends on, ascending.
+pub(crate) struct ProgramConst {
+    /// Source of the value.
+    pub(crate) source: ConstSource,
+    /// Parameters that it depends on, in ascending order.
     pub(crate) params: Vec<usize>,
-    /// Whether a step of a run, an output or an assignment reads it.
-    pub(crate) wanted: bool,
+    /// True if a step of a run, an output or a state assignment reads it.
+    pub(crate) is_read_in_run: bool,
 }
 
 /// A constant operand that is packed once.
 pub(crate) struct PackDef {
-    /// The operand.
-    pub(crate) operand: Operand,
-    /// How.
-    pub(crate) pack: Pack,
-    /// The constant it is made of.
+    /// The operand before packing.
+    pub(crate) operand: StepOperand,
+    /// Packing function.
+    pub(crate) pack: KernelPackFn,
+    /// Index of the constant that is packed.
     pub(crate) of: usize,
-    /// The node that reads it, for errors.
+    /// Node that reads it, for errors.
     pub(crate) node: NodeId,
-    /// Its operator.
+    /// Operator of that node.
     pub(crate) op: &'static str,
 }
 
-/// What must hold of the sizes of a run.
-pub(crate) struct SizeCheck {
-    /// The node, of the legal graph.
+/// A check of the sizes of a run: a slice must be within the bounds of its operand.
+pub(crate) struct CpuSizeCheck {
+    /// Node of the legal graph.
     pub(crate) node: NodeId,
-    /// Its operator.
+    /// Operator of the node.
     pub(crate) op: &'static str,
-    /// The slice that must exist.
+    /// The slice to check.
     pub(crate) slice: tercet_ir::ops::Slice,
-    /// The shape of its operand.
+    /// Shape of its operand.
     pub(crate) from: Shape,
-    /// The shape of its result.
+    /// Shape of its result.
     pub(crate) to: Shape,
 }
 
-/// What a state takes after the last step.
+/// Assignment to a state after the last step.
 #[derive(Clone, Debug)]
-pub(crate) struct Commit {
-    /// The state, by its place in the signature.
+pub(crate) struct StateCommit {
+    /// State, by index in the signature.
     pub(crate) state: usize,
-    /// The operand it copies, in [`Program::operands`].
+    /// Index in [`CpuProgram::operands`] of the copied value.
     pub(crate) from: usize,
 }
 
-/// A range of the arena, at the symbols' bounds.
+/// Range of the arena, sized for the symbols' bounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slot {
-    /// Its start.
+pub(crate) struct ArenaSlot {
+    /// Byte offset.
     pub(crate) offset: usize,
-    /// Its size.
+    /// Size in bytes.
     pub(crate) bytes: usize,
 }
 
-/// A compiled graph without any data but its constants.
-pub(crate) struct Program {
-    /// Names and types at the border.
+/// A compiled graph; its only data are its constants.
+pub(crate) struct CpuProgram {
+    /// Names and types of inputs, outputs, parameters and states.
     pub(crate) signature: Signature,
-    /// Steps that run once for a set of parameters.
-    pub(crate) prepare: Vec<Step>,
+    /// Steps that run once per set of parameters.
+    pub(crate) prepare: Vec<CpuStep>,
     /// Steps of every run.
-    pub(crate) steps: Vec<Step>,
-    /// The operands of all steps and commits.
-    pub(crate) operands: Vec<Operand>,
-    /// The constants.
-    pub(crate) consts: Vec<Const>,
-    /// What must hold of the sizes of a run.
-    pub(crate) checks: Vec<SizeCheck>,
-    /// The packed constants.
+    pub(crate) steps: Vec<CpuStep>,
+    /// Operands of all steps and commits.
+    pub(crate) operands: Vec<StepOperand>,
+    /// Constants and parameters.
+    pub(crate) consts: Vec<ProgramConst>,
+    /// Checks of the sizes of a run.
+    pub(crate) checks: Vec<CpuSizeCheck>,
+    /// Packed constants.
     pub(crate) packs: Vec<PackDef>,
-    /// What states take.
-    pub(crate) commits: Vec<Commit>,
-    /// The arena's ranges.
-    pub(crate) slots: Vec<Slot>,
-    /// The arena's size.
+    /// Assignments to states after the last step.
+    pub(crate) commits: Vec<StateCommit>,
+    /// Ranges of the arena.
+    pub(crate) slots: Vec<ArenaSlot>,
+    /// Size of the arena in bytes.
     pub(crate) arena_bytes: usize,
-    /// The most threads of a run: scratch memory is for no more.
+    /// Maximum number of threads of a run; scratch memory is sized for it.
     pub(crate) threads: usize,
-    /// The types of the outputs.
+    /// Types of the outputs.
     pub(crate) outputs: Vec<Type>,
-    /// For the nodes of the legal graph, those of the graph as it was given.
-    pub(crate) origins: Origins,
-    /// The programs of the graphs inside its nodes.
-    pub(crate) subs: Vec<Arc<Sub>>,
+    /// For each node of the legal graph, the node of the original graph.
+    pub(crate) origins: NodeOrigins,
+    /// Programs of nested graphs.
+    pub(crate) subs: Vec<Arc<SubgraphProgram>>,
 }
 
-impl Program {
-    /// This program and those inside it.
-    pub(crate) fn visit<'p>(&'p self, f: &mut dyn FnMut(&'p Program)) {
+impl CpuProgram {
+    /// Visits this program and its nested programs.
+    pub(crate) fn visit<'p>(&'p self, f: &mut dyn FnMut(&'p CpuProgram)) {
         f(self);
         self.subs.iter().for_each(|sub| sub.program.visit(f));
     }
 }
 
-/// Where a value lies, while the program is built.
+/// Memory and layout of a value while the program is built.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    root: Root,
+pub(crate) struct ValuePlacement {
+    root: MemoryRoot,
     layout: SymLayout,
     dtype: DType,
 }
 
-impl Place {
-    fn operand(&self) -> Operand {
-        Operand {
+impl ValuePlacement {
+    fn operand(&self) -> StepOperand {
+        StepOperand {
             root: self.root,
             layout: self.layout.clone(),
             dtype: self.dtype,
@@ -214,13 +218,13 @@ impl Place {
 
 /// A slot while the program is built.
 #[derive(Clone, Debug)]
-struct SlotDraft {
-    /// Elements; `None` for scratch memory.
+struct PendingArenaSlot {
+    /// Number of elements; `None` for scratch memory.
     numel: Option<Dim>,
     /// Bytes of one element.
     elem_bytes: usize,
-    /// Bytes at the bounds.
+    /// Bytes at the symbols' bounds.
     bytes: usize,
-    /// Lives until the end of the run.
+    /// True if it stays live until the end of the run.
     pinned: bool,
 }

@@ -1,38 +1,39 @@
-//! Where parallel work runs: the rayon pool of the caller, or one of the backend's own.
+//! Thread pool of a backend: the caller's rayon pool or a private one.
 
 use std::sync::Arc;
 
-use crate::kernels::team::{self, Shared, Team};
+use crate::kernels::worker_pool::{self, WorkerPool, WorkerPoolShared};
 
-/// Where helpers come from; clones are the same.
+/// A private worker pool, or `None` for the caller's rayon pool. Clones share the pool.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pool(Option<Arc<Team>>);
+pub(crate) struct HelperPool(Option<Arc<WorkerPool>>);
 
-impl Pool {
-    /// A pool of its own.
+impl HelperPool {
+    /// A private pool.
     ///
     /// # Errors
-    /// When the system gives no threads.
-    pub(crate) fn of(threads: usize) -> std::io::Result<Pool> {
-        Ok(Pool(Some(Arc::new(Team::new(threads)?))))
+    /// If the system cannot create the threads.
+    pub(crate) fn with_threads(threads: usize) -> std::io::Result<HelperPool> {
+        Ok(HelperPool(Some(Arc::new(WorkerPool::new(threads)?))))
     }
 
-    fn shared(&self) -> Arc<Shared> {
+    fn shared(&self) -> Arc<WorkerPoolShared> {
         match &self.0 {
             Some(team) => team.shared(),
-            None => team::of_caller(),
+            None => worker_pool::caller_pool(),
         }
     }
 
-    /// How many threads work at once for a caller on this thread.
+    /// Number of threads, including the caller, that work in parallel for a caller on this thread.
     pub(crate) fn threads(&self) -> usize {
         self.shared().threads()
     }
 
-    /// Runs `f` on this thread, with the number of threads, at most `most`, that its parallel loops are spread over.
+    /// Runs `f` on this thread. Its argument is the number of threads, at most `most`, that
+    /// parallel loops inside it use.
     pub(crate) fn install<R>(&self, most: usize, f: impl FnOnce(usize) -> R) -> R {
         let shared = self.shared();
         let threads = shared.threads().min(most);
-        team::install(shared, threads, || f(threads))
+        worker_pool::install(shared, threads, || f(threads))
     }
 }

@@ -1,7 +1,7 @@
-//! The reference executor: every operator through its own `eval`, on the graph as it was given.
+//! The reference executor: evaluates every operator of the unmodified graph through its own `eval`.
 //!
-//! It is the meaning that other executors are compared with. No pass runs, nothing is legalized,
-//! nothing is shared between runs but parameters, states and the step counter.
+//! It defines the results that other executors are compared with. It runs no passes and no
+//! legalization. Runs share only parameters, states and the step counter.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -10,22 +10,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tercet_ir::backend::{
-    DeviceTensor, Explanation, Fetch, LastRun, StepTime, Wanted, check_borders, places,
+    DeviceTensor, Explanation, LastRun, OutputSelection, StepTime, TensorFuture, check_interface,
+    places,
 };
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, EvalCtx, Executable, Graph, Op,
     RunError, Scheme, Signature, Tensor, TensorType, backend::find_port, evaluate,
 };
 
-use crate::bound::{Bound, on_host};
+use crate::bound_inputs::{BoundInputs, on_host};
 
-/// Compiles to executables that evaluate node by node, slowly and exactly.
+/// Reference backend: its executables evaluate node by node, slowly and exactly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceBackend;
 
 impl ReferenceBackend {
-    /// The backend; it has no settings.
+    /// A reference backend; it has no settings.
     pub fn new() -> ReferenceBackend {
         ReferenceBackend
     }
@@ -36,11 +37,11 @@ impl Backend for ReferenceBackend {
         "reference"
     }
 
-    fn products(&self) -> Vec<DType> {
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
         Vec::new()
     }
 
-    fn packed_rows(&self, _: Scheme) -> Option<usize> {
+    fn max_small_m_rows(&self, _: Scheme) -> Option<usize> {
         None
     }
 
@@ -50,15 +51,15 @@ impl Backend for ReferenceBackend {
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError> {
         let graph = &*options.opened(graph)?;
-        check_borders(graph, &options.bounds)?;
-        Ok(Box::new(Reference {
+        check_interface(graph, &options.bounds)?;
+        Ok(Box::new(ReferenceExecutable {
             signature: Signature::of(graph),
             graph: Arc::new(graph.clone()),
             bounds: options.bounds.clone(),
             leaves: BTreeMap::new(),
-            random: Random::default(),
+            random: RngState::default(),
             last: LastRun::default(),
-            bound: Bound::default(),
+            bound: BoundInputs::default(),
         }))
     }
 
@@ -68,7 +69,7 @@ impl Backend for ReferenceBackend {
         options: &CompileOptions,
     ) -> Result<Explanation, CompileError> {
         let graph = &*options.opened(graph)?;
-        check_borders(graph, &options.bounds)?;
+        check_interface(graph, &options.bounds)?;
         let calls = graph.nodes().map(|(_, n)| {
             let op = n.op.kind().doc().name;
             (op, "eval".to_string())
@@ -84,18 +85,18 @@ impl Backend for ReferenceBackend {
 }
 
 #[derive(Clone)]
-struct Reference {
+struct ReferenceExecutable {
     graph: Arc<Graph>,
     signature: Signature,
     bounds: Bindings,
-    /// Parameters and states by name; inputs only during a run. A state that is absent is zeros.
+    /// Parameters and states by name; inputs only during a run. An absent state is all zeros.
     leaves: BTreeMap<String, Tensor>,
-    random: Random,
+    random: RngState,
     last: LastRun,
-    bound: Bound,
+    bound: BoundInputs,
 }
 
-impl Executable for Reference {
+impl Executable for ReferenceExecutable {
     fn signature(&self) -> &Signature {
         &self.signature
     }
@@ -113,7 +114,7 @@ impl Executable for Reference {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.last.forget();
+        self.last.clear();
         let inputs = &*self.bound.with(inputs);
         self.signature
             .bind(inputs, &self.bounds, &mut Bindings::new())?;
@@ -142,30 +143,34 @@ impl Executable for Reference {
             }
         }
         self.random.count();
-        self.last.keep(outputs);
+        self.last.retain(outputs);
         Ok(())
     }
 
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError> {
         let places = places(&self.signature, wanted)?;
         let mut outputs = self.last.reuse();
         self.run_into(inputs, &mut outputs)?;
-        self.last.want(places);
+        self.last.request(places);
         Ok(())
     }
 
-    /// Runs are over when they are submitted.
-    fn submit_behind(
+    /// Runs are synchronous, so a submitted run has already finished.
+    fn submit_pipelined(
         &mut self,
         _: &[(&str, &Tensor)],
         _: &[(&str, &str)],
-        _: Wanted<'_>,
+        _: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
         Ok(false)
     }
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
-        self.last.take(outputs);
+        self.last.take_requested(outputs);
         Ok(())
     }
 
@@ -173,12 +178,16 @@ impl Executable for Reference {
         Poll::Ready(Ok(()))
     }
 
-    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: Range<usize>,
+    ) -> Result<TensorFuture, RunError> {
         let tensor = self.read_output_rows(output, rows)?;
         Ok(Box::pin(ready(Ok(tensor))))
     }
 
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError> {
         let tensor = self.read_state(name)?;
         Ok(Box::pin(ready(Ok(tensor))))
     }
@@ -196,7 +205,7 @@ impl Executable for Reference {
     }
 
     fn release_outputs(&mut self) {
-        self.last.forget();
+        self.last.clear();
     }
 
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
@@ -230,11 +239,11 @@ impl Executable for Reference {
         }
     }
 
-    fn random(&self) -> Random {
+    fn random(&self) -> RngState {
         self.random
     }
 
-    fn set_random(&mut self, random: Random) {
+    fn set_random(&mut self, random: RngState) {
         self.random = random;
     }
 
@@ -250,7 +259,7 @@ impl Executable for Reference {
     }
 }
 
-/// A tensor of zeros, or the error that there is no room for it.
+/// A tensor of zeros, or an out-of-memory error.
 pub(crate) fn zeros(ty: TensorType, what: &'static str) -> Result<Tensor, RunError> {
     let bytes = ty.saturating_bytes();
     Tensor::zeros(ty).map_err(|_| RunError::OutOfMemory { what, bytes })

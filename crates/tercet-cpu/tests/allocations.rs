@@ -1,16 +1,16 @@
-//! A steady-state run allocates nothing.
+//! A run allocates nothing if an earlier run had the same sizes.
 //!
-//! The allocator of this test program counts what the testing thread asks for. Other threads, which
-//! run the same kernels, are not counted: spreading work is the caller's part.
-#![allow(unsafe_code, reason = "a global allocator that counts")]
+//! The allocator of this test counts only the allocations of the testing thread. Other threads run
+//! the same kernels; distributing the work is done by the calling thread.
+#![allow(unsafe_code, reason = "a counting global allocator")]
 
 use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
 use std::cell::Cell;
 
 use tercet_cpu::CpuBackend;
 use tercet_cpu::kernels::parallel::helpers_called;
-use tercet_ir::case::Fill;
-use tercet_ir::ops::{AttentionOptions, Layout, ReduceFn};
+use tercet_ir::case::InputFill;
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, ReduceFn};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, OpError, Tensor, TensorType, Type};
 
@@ -20,16 +20,16 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: AllocLayout) -> *mut u8 {
         let _ = COUNT.try_with(|c| c.set(c.get() + 1));
-        // SAFETY: as this function's own contract.
+        // SAFETY: the caller fulfills the contract of this method.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: AllocLayout) {
-        // SAFETY: as this function's own contract.
+        // SAFETY: the caller fulfills the contract of this method.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -37,14 +37,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations of the third run, after two of the same sizes, on one thread and on three.
+/// Number of allocations of the third run, after two runs of the same sizes, on one thread and on
+/// three.
 fn allocations(graph: &Graph, inputs: &[(&str, &Tensor)]) -> usize {
     let on = |threads| allocations_on(threads, graph, inputs);
     on(1) + on(3)
 }
 
 fn allocations_on(threads: usize, graph: &Graph, inputs: &[(&str, &Tensor)]) -> usize {
-    let backend = CpuBackend::with_threads(threads).expect("a team");
+    let backend = CpuBackend::with_threads(threads).expect("the pool starts");
     let options = CompileOptions::new().bound("s", 16);
     let mut exe = backend
         .compile(graph, &options)
@@ -52,14 +53,15 @@ fn allocations_on(threads: usize, graph: &Graph, inputs: &[(&str, &Tensor)]) -> 
     for port in exe.signature().params.clone() {
         let shape = port.ty.shape.as_known().expect("params have known sizes");
         let ty = TensorType::new(port.ty.dtype, &shape);
-        exe.set_param(&port.name, Fill::Normal.tensor(&port.name, ty))
+        exe.set_param(&port.name, InputFill::Normal.tensor(&port.name, ty))
             .expect("the type is right");
     }
     let mut outputs = Vec::new();
     for _ in 0..2 {
         exe.run_into(inputs, &mut outputs).expect("the graph runs");
     }
-    // A helper that has left is called again by a job for rayon: its box, and at times another piece of rayon's queue.
+    // A helper that has left the pool is requested again through a rayon job. That allocates a box,
+    // and sometimes a block of rayon's queue.
     let (before, called) = (COUNT.get(), helpers_called());
     exe.run_into(inputs, &mut outputs).expect("the graph runs");
     (COUNT.get() - before).saturating_sub(2 * (helpers_called() - called))
@@ -70,7 +72,7 @@ fn f32s(shape: &[usize]) -> Type {
 }
 
 fn filled(name: &str, shape: &[usize]) -> Tensor {
-    Fill::Normal.tensor(name, TensorType::new(DType::F32, shape))
+    InputFill::Normal.tensor(name, TensorType::new(DType::F32, shape))
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn narrow_floats_allocate_nothing() -> Result<(), OpError> {
         let y = g.softmax(y, 1)?;
         let y = g.matmul(y, w)?;
         g.output("y", y)?;
-        let x = Fill::Normal.tensor("x", TensorType::new(dtype, &[7, 32]));
+        let x = InputFill::Normal.tensor("x", TensorType::new(dtype, &[7, 32]));
         assert_eq!(allocations(&g, &[("x", &x)]), 0, "{dtype}");
     }
     Ok(())
@@ -142,7 +144,7 @@ fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
     g.assign(k, new_k)?;
     let options = AttentionOptions {
         kv_len: Some(n),
-        ..AttentionOptions::new(2, 2, Layout::Bshd)
+        ..AttentionOptions::new(2, 2, AttentionLayout::Bshd)
     };
     let y = g.attention(x, new_k, new_k, options)?;
     g.output("y", y)?;
@@ -156,9 +158,9 @@ fn attention_with_a_cache_allocates_nothing() -> Result<(), OpError> {
 #[cfg(feature = "splat")]
 #[test]
 fn splats_allocate_nothing() -> Result<(), OpError> {
-    use tercet_ir::ops::splat::{CAMERA_LEN, Scene};
+    use tercet_ir::ops::splat::{CAMERA_LEN, SplatSceneOperands};
     let mut g = Graph::new();
-    let scene = Scene {
+    let scene = SplatSceneOperands {
         positions: g.param("positions", f32s(&[100, 3]))?,
         log_scales: g.param("log_scales", f32s(&[100, 3]))?,
         rotations: g.param("rotations", f32s(&[100, 4]))?,

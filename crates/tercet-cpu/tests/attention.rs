@@ -1,10 +1,11 @@
-//! Attention against plain loops in f64, at every level of the machine.
+//! Attention compared with plain loops in f64, at every SIMD level of the machine.
 
 use tercet_cpu::kernels::attention::{
-    Attention, Backward, Cotangents, HeadsView, HeadsViewMut, Mask, attention, attention_grad,
-    attention_grad_scratch_len, attention_scratch_len, attention_with_lse,
+    AttentionArgs, AttentionCotangents, AttentionGradArgs, AttentionKeyMask, HeadsView,
+    HeadsViewMut, attention, attention_grad, attention_grad_scratch_len, attention_scratch_len,
+    attention_with_lse,
 };
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 
 fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
@@ -43,7 +44,7 @@ fn strides(bshd: bool, heads: usize, len: usize, dim: usize) -> [usize; 3] {
     }
 }
 
-/// What results are made of.
+/// Operands of an attention call.
 struct Operands {
     q: Vec<f32>,
     k: Vec<f32>,
@@ -59,7 +60,7 @@ impl Operands {
     fn new(c: &Case) -> Operands {
         let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
         let cells = c.q_len * c.kv_len;
-        // The first query of each entry sees nothing.
+        // The first query of each batch entry has no visible keys.
         let keep = |(i, x): (usize, &f32)| u8::from(*x > 0.0 && i % cells.max(1) >= c.kv_len);
         let dice = noise(BATCH * cells, 4);
         Operands {
@@ -68,23 +69,23 @@ impl Operands {
             v: noise(BATCH * hk * c.kv_len * dv, 3),
             keep: dice.iter().enumerate().map(keep).collect(),
             bias: noise(hq * cells, 5),
-            // The second batch entry has fewer keys in use.
+            // The second batch entry has fewer valid keys.
             lens: [c.kv_len, c.kv_len.saturating_sub(3).max(c.kv_len.min(1))],
         }
     }
 
-    fn mask(&self, c: &Case) -> Mask<'_> {
+    fn mask(&self, c: &Case) -> AttentionKeyMask<'_> {
         let cells = c.q_len * c.kv_len;
         match c.kind {
-            Kind::None => Mask::None,
-            Kind::Causal => Mask::Causal,
-            Kind::Window(w) => Mask::SlidingWindow(w),
-            Kind::Keep => Mask::Keep(&self.keep, [cells, 0, c.kv_len, 1]),
-            Kind::Bias => Mask::Bias(&self.bias, [0, cells, c.kv_len, 1]),
+            Kind::None => AttentionKeyMask::None,
+            Kind::Causal => AttentionKeyMask::Causal,
+            Kind::Window(w) => AttentionKeyMask::SlidingWindow(w),
+            Kind::Keep => AttentionKeyMask::Keep(&self.keep, [cells, 0, c.kv_len, 1]),
+            Kind::Bias => AttentionKeyMask::Bias(&self.bias, [0, cells, c.kv_len, 1]),
         }
     }
 
-    /// The scores of the keys in use for query `i` of a head and batch entry, in f64.
+    /// Scores of the valid keys for query `i` of a head and batch entry, in f64.
     fn scores(&self, c: &Case, [b, h, i]: [usize; 3]) -> Vec<f64> {
         let ((hq, hk), (dk, _)) = (c.heads, c.dims);
         let (cells, kh, len) = (c.q_len * c.kv_len, h / (hq / hk), self.lens[b]);
@@ -115,7 +116,7 @@ impl Operands {
         (0..len).map(score).collect()
     }
 
-    /// What attention gives for query `i` of a head and batch entry, in f64.
+    /// Attention result for query `i` of a head and batch entry, in f64.
     fn weighted(&self, c: &Case, at: [usize; 3]) -> Vec<f64> {
         let ([b, h, _], (hq, hk), (_, dv)) = (at, c.heads, c.dims);
         let (kh, sv) = (h / (hq / hk), strides(c.bshd, hk, c.kv_len, dv));
@@ -139,7 +140,7 @@ impl Operands {
 fn check(c: &Case, level: SimdLevel) {
     let (batch, (hq, hk), (dk, dv)) = (BATCH, c.heads, c.dims);
     let of = Operands::new(c);
-    let a = Attention {
+    let a = AttentionArgs {
         batch,
         q_heads: hq,
         kv_heads: hk,
@@ -160,7 +161,7 @@ fn check(c: &Case, level: SimdLevel) {
         strides(c.bshd, hq, c.q_len, dv),
     );
     let mut results = Vec::new();
-    for threads in [Threads::Serial, Threads::Pool] {
+    for threads in [KernelThreads::Serial, KernelThreads::Pool] {
         let mut out = vec![9.0; batch * hq * c.q_len * dv];
         let mut scratch = vec![0.0; attention_scratch_len(level, threads, &a)];
         attention(
@@ -187,7 +188,10 @@ fn check(c: &Case, level: SimdLevel) {
         );
         results.push(out);
     }
-    assert_eq!(results[0], results[1], "the result depends on the threads");
+    assert_eq!(
+        results[0], results[1],
+        "the result depends on the number of threads"
+    );
     for b in 0..batch {
         for h in 0..hq {
             for i in 0..c.q_len {
@@ -214,7 +218,7 @@ fn attention_agrees_with_f64() {
         ((3, 3), 5, 5, (16, 7)),
         ((2, 2), 130, 130, (32, 40)),
         ((4, 2), 70, 200, (24, 64)),
-        // More keys than are seen at once.
+        // More keys than a single block holds.
         ((2, 1), 20, 600, (24, 40)),
         ((2, 1), 9, 4, (8, 8)),
         ((1, 1), 3, 0, (8, 8)),
@@ -248,7 +252,7 @@ fn attention_agrees_with_f64() {
     }
 }
 
-/// What the cotangents of one attention are, in f64: of queries, keys and values.
+/// Reference cotangents of queries, keys and values, in f64.
 fn cotangents(c: &Case, of: &Operands, dy: &[f32]) -> [Vec<f64>; 3] {
     let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
     let view = |heads, len, dim| strides(c.bshd, heads, len, dim);
@@ -292,7 +296,7 @@ fn cotangents(c: &Case, of: &Operands, dy: &[f32]) -> [Vec<f64>; 3] {
 fn check_gradients(c: &Case, level: SimdLevel) {
     let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
     let of = Operands::new(c);
-    let a = Attention {
+    let a = AttentionArgs {
         batch: BATCH,
         q_heads: hq,
         kv_heads: hk,
@@ -312,14 +316,14 @@ fn check_gradients(c: &Case, level: SimdLevel) {
     let queries = BATCH * hq * c.q_len;
     let dy = noise(queries * dv, 6);
     let (mut y, mut lse) = (vec![9.0; queries * dv], vec![9.0; queries]);
-    let mut scratch = vec![0.0; attention_scratch_len(level, Threads::Pool, &a)];
+    let mut scratch = vec![0.0; attention_scratch_len(level, KernelThreads::Pool, &a)];
     let out = HeadsViewMut {
         data: &mut y,
         strides: so,
     };
     attention_with_lse(
         level,
-        Threads::Pool,
+        KernelThreads::Pool,
         &a,
         q,
         k,
@@ -336,7 +340,7 @@ fn check_gradients(c: &Case, level: SimdLevel) {
         pairs.map(|(y, dy)| y * dy).sum()
     };
     let delta: Vec<f32> = (0..queries).map(delta).collect();
-    let back = Backward {
+    let back = AttentionGradArgs {
         q,
         k,
         v,
@@ -344,11 +348,11 @@ fn check_gradients(c: &Case, level: SimdLevel) {
         lse: &lse,
         delta: &delta,
     };
-    let run = |threads: Threads, wanted: [bool; 2]| {
+    let run = |threads: KernelThreads, wanted: [bool; 2]| {
         let mut grads = [of.q.len(), of.k.len(), of.v.len()].map(|n| vec![9.0; n]);
         let [dq, dk, dv] = &mut grads;
         let write = |data, strides| HeadsViewMut { data, strides };
-        let to = Cotangents {
+        let to = AttentionCotangents {
             queries: wanted[0].then(|| write(dq, sq)),
             keys: wanted[1].then(|| [write(dk, sk), write(dv, sv)]),
         };
@@ -356,18 +360,18 @@ fn check_gradients(c: &Case, level: SimdLevel) {
         attention_grad(level, threads, &a, &back, to, &mut scratch);
         grads
     };
-    let both = run(Threads::Pool, [true, true]);
+    let both = run(KernelThreads::Pool, [true, true]);
     assert_eq!(
         both,
-        run(Threads::Serial, [true, true]),
-        "the result depends on the threads"
+        run(KernelThreads::Serial, [true, true]),
+        "the result depends on the number of threads"
     );
-    assert_eq!(both[0], run(Threads::Pool, [true, false])[0]);
-    assert_eq!(both[1..], run(Threads::Pool, [false, true])[1..]);
+    assert_eq!(both[0], run(KernelThreads::Pool, [true, false])[0]);
+    assert_eq!(both[1..], run(KernelThreads::Pool, [false, true])[1..]);
     near(level, &both, &cotangents(c, &of, &dy));
 }
 
-/// Asserts that gradients are those of a reference.
+/// Asserts that gradients equal those of a reference within tolerance.
 fn near(level: SimdLevel, found: &[Vec<f32>; 3], wanted: &[Vec<f64>; 3]) {
     let pairs = found.iter().zip(wanted);
     for (name, (found, wanted)) in ["dq", "dk", "dv"].iter().zip(pairs) {

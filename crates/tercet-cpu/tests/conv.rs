@@ -1,13 +1,13 @@
-//! Convolutions against plain loops in f64, at every level of the machine.
+//! Convolutions compared with plain loops in f64, at every SIMD level of the machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::kernels::conv::{
-    ConvShape, Weights, Windows, conv, conv_scratch_len, pack_conv, packed_conv_len,
+    ConvShape, ConvWeights, ConvWindowAxes, conv, conv_scratch_len, pack_conv, packed_conv_len,
 };
-use tercet_cpu::kernels::gemm::Activation;
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::gemm::GemmActivation;
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 
-/// Values in [-1, 1) from a small generator.
+/// Random values in [-1, 1) from a small generator.
 fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     (0..len)
@@ -26,7 +26,7 @@ const ONE: [usize; 6] = [1, 1, 1, 1, 0, 0];
 fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
     let of = |f: fn([usize; 6]) -> usize| axes.map(f);
     ConvShape {
-        windows: Windows {
+        windows: ConvWindowAxes {
             sizes: of(|a| a[0]),
             kernel: of(|a| a[1]),
             out: of(|[size, kernel, stride, dilation, before, after]| {
@@ -44,7 +44,7 @@ fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
     }
 }
 
-/// The element of channel `channel` in window `at`.
+/// Expected element of channel `channel` in window `at`.
 fn expected(s: &ConvShape, x: &[f32], w: &[f32], channel: usize, at: [usize; 3]) -> f64 {
     let windows = &s.windows;
     let (entry, own) = (channel / s.m, channel % (s.groups * s.m));
@@ -76,17 +76,17 @@ fn check(case: &Case, level: SimdLevel) {
     let x = noise(s.batch * s.groups * s.channels * s.windows.plane(), 1);
     let w = noise(s.groups * s.m * k, 2);
     let bias = noise(s.groups * s.m, 3);
-    let run = |threads: Threads, packed: bool, activation: Activation| {
+    let run = |threads: KernelThreads, packed: bool, activation: GemmActivation| {
         let mut pack = packed_conv_len(level, &s).map(|len| vec![f32::NAN; len]);
         let weights = match (&mut pack, packed) {
             (Some(pack), true) => {
                 pack_conv(level, threads, &s, &w, pack);
-                Weights::Packed(pack)
+                ConvWeights::Packed(pack)
             }
-            _ => Weights::Plain(&w),
+            _ => ConvWeights::Plain(&w),
         };
         let mut y = vec![f32::NAN; channels * s.windows.count()];
-        // What was in the scratch memory before makes no difference.
+        // The initial contents of the scratch memory must not matter.
         let mut scratch = vec![f32::NAN; conv_scratch_len(level, threads.count(), &s)];
         conv(
             level,
@@ -101,7 +101,7 @@ fn check(case: &Case, level: SimdLevel) {
         );
         y
     };
-    let y = run(Threads::Pool, true, Activation::None);
+    let y = run(KernelThreads::Pool, true, GemmActivation::None);
     let tolerance = 1e-6 * (k as f64 + 4.0);
     let [_, height, width] = s.windows.out;
     for (i, &got) in y.iter().enumerate() {
@@ -114,16 +114,20 @@ fn check(case: &Case, level: SimdLevel) {
             level.name()
         );
     }
-    assert_eq!(y, run(Threads::Serial, false, Activation::None), "{case:?}");
+    assert_eq!(
+        y,
+        run(KernelThreads::Serial, false, GemmActivation::None),
+        "{case:?}"
+    );
     let positive: Vec<f32> = y.iter().map(|y| y.max(0.0)).collect();
     assert_eq!(
         positive,
-        run(Threads::Pool, true, Activation::Relu),
+        run(KernelThreads::Pool, true, GemmActivation::Relu),
         "{case:?}"
     );
 }
 
-/// `[size, kernel, stride, dilation, pad before, pad after]` with as many zeros on both sides.
+/// `[size, kernel, stride, dilation, pad before, pad after]` with equal padding on both sides.
 const fn axis(size: usize, kernel: usize, stride: usize, pad: usize) -> [usize; 6] {
     [size, kernel, stride, 1, pad, pad]
 }
@@ -135,10 +139,10 @@ fn channels_side_by_side() {
         ([2, 1, 20, 50], [ONE, axis(7, 3, 1, 1), axis(7, 3, 1, 1)]),
         ([1, 2, 5, 13], [ONE, axis(9, 3, 2, 1), axis(11, 3, 2, 1)]),
         ([1, 1, 3, 97], [ONE, axis(13, 3, 1, 0), axis(5, 2, 1, 1)]),
-        // Rows that are cut, and one that is longer than a block.
+        // Rows that are split, and one that is longer than a block.
         ([1, 1, 2, 12], [ONE, axis(3, 3, 1, 1), axis(700, 3, 1, 1)]),
         ([1, 1, 40, 16], [ONE, ONE, axis(1100, 5, 2, 2)]),
-        // More taps than a tile takes at a time.
+        // More taps than a tile processes at once.
         ([1, 1, 2, 17], [ONE, axis(15, 13, 1, 2), axis(16, 13, 1, 6)]),
         ([1, 1, 1, 17], [ONE, axis(23, 21, 1, 2), axis(22, 21, 1, 2)]),
         (
@@ -149,15 +153,15 @@ fn channels_side_by_side() {
             [1, 1, 2, 12],
             [axis(6, 2, 2, 1), axis(5, 3, 2, 0), axis(9, 1, 2, 0)],
         ),
-        // Gaps between taps, other padding after.
+        // Dilation, and different padding after.
         (
             [1, 1, 3, 18],
             [ONE, [11, 3, 1, 3, 2, 5], [12, 2, 2, 4, 0, 3]],
         ),
-        // Windows that lie in padding wholly.
+        // Windows that are entirely in padding.
         ([1, 1, 2, 16], [ONE, axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
         ([1, 1, 2, 16], [ONE, axis(0, 3, 1, 2), axis(4, 3, 1, 1)]),
-        // Single elements: few channels of y, many, and long sums of them.
+        // 1x1 windows: few and many channels of y, and long sums.
         ([2, 2, 30, 18], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([1, 2, 30, 40], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([2, 1, 400, 12], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
@@ -179,9 +183,9 @@ fn one_channel_each() {
         ([2, 21, 1, 1], [ONE, axis(7, 3, 2, 1), axis(7, 3, 2, 1)]),
         ([1, 5, 1, 1], [ONE, axis(6, 5, 1, 2), axis(30, 5, 3, 2)]),
         ([1, 33, 1, 1], [ONE, axis(1, 1, 1, 0), axis(3, 3, 1, 0)]),
-        // Several channels of y from one of x.
+        // Several channels of y per channel of x.
         ([2, 18, 1, 3], [ONE, axis(5, 3, 1, 1), axis(9, 3, 1, 1)]),
-        // Rows that are cut.
+        // Rows that are split.
         ([1, 16, 1, 1], [ONE, axis(40, 3, 1, 1), axis(60, 3, 1, 1)]),
         ([1, 17, 1, 1], [ONE, ONE, axis(2500, 9, 1, 4)]),
         (
@@ -195,7 +199,7 @@ fn one_channel_each() {
         ([1, 8, 1, 1], [ONE, axis(20, 13, 1, 6), axis(20, 13, 1, 6)]),
         ([1, 20, 1, 1], [ONE, axis(0, 3, 1, 2), axis(4, 3, 1, 1)]),
         ([3, 8, 1, 1], [ONE, axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
-        // Long rows: whole ones, few, and some that are cut.
+        // Long rows: whole rows, few rows, and rows that are split.
         ([2, 3, 1, 1], [ONE, axis(33, 3, 1, 1), axis(45, 3, 1, 1)]),
         (
             [1, 18, 1, 2],
@@ -224,7 +228,7 @@ fn one_channel_each() {
 #[test]
 fn by_columns() {
     let cases: &[Case] = &[
-        // Elements as they lie, and some of them.
+        // 1x1 windows: all elements in order, and a subset of them.
         (
             [2, 1, 30, 70],
             [axis(3, 1, 1, 0), axis(9, 1, 1, 0), axis(11, 1, 1, 0)],
@@ -234,7 +238,7 @@ fn by_columns() {
         // Few channels.
         ([1, 4, 3, 5], [ONE, axis(9, 3, 1, 1), axis(8, 3, 2, 1)]),
         ([1, 2, 1, 3], [ONE, axis(9, 3, 1, 1), axis(8, 3, 2, 1)]),
-        // Wide gaps between taps or windows.
+        // Large dilations or strides.
         ([1, 1, 3, 16], [ONE, ONE, [400, 3, 1, 100, 100, 100]]),
         ([1, 16, 1, 1], [ONE, ONE, [400, 3, 1, 100, 100, 100]]),
         ([1, 1, 3, 16], [ONE, axis(30, 2, 9, 0), axis(30, 2, 9, 0)]),
@@ -247,7 +251,7 @@ fn by_columns() {
     }
 }
 
-/// Memory is taken for the largest sizes, and must do for all below.
+/// Scratch memory is sized for the maximum sizes, and must suffice for all smaller ones.
 #[test]
 fn scratch_grows_with_sizes() {
     let level = SimdLevel::detect();

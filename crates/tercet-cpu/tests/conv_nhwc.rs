@@ -1,15 +1,15 @@
-//! Convolutions with channels last: against those with channels first at every level of the machine, and graphs of them
-//! against the reference.
+//! Channels-last convolutions: compared with channels-first convolutions at every SIMD level, and
+//! graphs of them compared with the reference executor.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::kernels::conv::{
-    ConvShape, LastEnd, LastSource, Weights, Windows, conv, conv_last, conv_last_scratch_len,
-    conv_scratch_len, pack_conv_last, packed_conv_last_len,
+    ConvShape, ConvWeights, ConvWindowAxes, NhwcEpilogue, NhwcInputLayout, conv, conv_scratch_len,
+    nhwc_conv, nhwc_conv_scratch_len, pack_nhwc_conv, packed_nhwc_conv_len,
 };
-use tercet_cpu::kernels::gemm::Activation;
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::gemm::GemmActivation;
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 use tercet_cpu::{CpuBackend, ReferenceBackend};
-use tercet_ir::case::Fill;
+use tercet_ir::case::InputFill;
 use tercet_ir::ops::{Conv, PoolFn, ReduceFn, Window};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{
@@ -17,7 +17,7 @@ use tercet_ir::{
 };
 
 fn noise(name: &str, len: usize) -> Vec<f32> {
-    let tensor = Fill::Normal.tensor(name, TensorType::new(DType::F32, &[len]));
+    let tensor = InputFill::Normal.tensor(name, TensorType::new(DType::F32, &[len]));
     tensor.as_slice::<f32>().unwrap().to_vec()
 }
 
@@ -27,7 +27,7 @@ type Case = ([usize; 4], [[usize; 5]; 2]);
 fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
     let of = |f: fn([usize; 5]) -> usize| [1, f(axes[0]), f(axes[1])];
     ConvShape {
-        windows: Windows {
+        windows: ConvWindowAxes {
             sizes: of(|a| a[0]),
             kernel: of(|a| a[1]),
             out: of(|[size, kernel, stride, dilation, pad]| {
@@ -44,7 +44,8 @@ fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
     }
 }
 
-/// `[batch, channels, plane]` as `[batch, plane, step]`, of which the first `channels` count.
+/// Converts `[batch, channels, plane]` to `[batch, plane, step]`; only the first `channels` of
+/// `step` elements are used.
 fn to_last(x: &[f32], channels: usize, plane: usize, step: usize) -> Vec<f32> {
     let mut to = vec![f32::NAN; x.len() / channels.max(1) * step];
     for (i, x) in x.iter().enumerate() {
@@ -54,7 +55,7 @@ fn to_last(x: &[f32], channels: usize, plane: usize, step: usize) -> Vec<f32> {
     to
 }
 
-fn check(case: &Case, level: SimdLevel, activation: Activation) {
+fn check(case: &Case, level: SimdLevel, activation: GemmActivation) {
     let s = shape(case);
     let (of_x, of_y) = (s.groups * s.channels, s.groups * s.m);
     let (plane, windows) = (s.windows.sizes.iter().product(), s.windows.count());
@@ -64,10 +65,10 @@ fn check(case: &Case, level: SimdLevel, activation: Activation) {
     let bias = noise("bias", of_y);
     let mut want = vec![0.0; s.batch * of_y * windows];
     let mut scratch = vec![0.0; conv_scratch_len(level, 1, &s)];
-    let weights = Weights::Plain(&w);
+    let weights = ConvWeights::Plain(&w);
     conv(
         level,
-        Threads::Serial,
+        KernelThreads::Serial,
         &s,
         &x,
         weights,
@@ -77,20 +78,20 @@ fn check(case: &Case, level: SimdLevel, activation: Activation) {
         &mut scratch,
     );
     let want = to_last(&want, of_y, windows, of_y);
-    let run = |source: LastSource, x: &[f32], threads: Threads| {
-        let is_first = source == LastSource::First;
-        let mut packed = vec![f32::NAN; packed_conv_last_len(level, &s)];
-        pack_conv_last(level, threads, &s, is_first, &w, &mut packed);
-        // What was in the scratch memory before makes no difference.
-        let len = conv_last_scratch_len(level, threads.count(), &s, is_first);
+    let run = |source: NhwcInputLayout, x: &[f32], threads: KernelThreads| {
+        let is_first = source == NhwcInputLayout::ChannelsFirst;
+        let mut packed = vec![f32::NAN; packed_nhwc_conv_len(level, &s)];
+        pack_nhwc_conv(level, threads, &s, is_first, &w, &mut packed);
+        // The initial contents of the scratch memory must not matter.
+        let len = nhwc_conv_scratch_len(level, threads.count(), &s, is_first);
         let mut scratch = vec![f32::NAN; len];
         let mut y = vec![f32::NAN; s.batch * of_y * windows];
-        let end = LastEnd {
+        let end = NhwcEpilogue {
             activation,
             residual: None,
-            after: Activation::None,
+            after: GemmActivation::None,
         };
-        conv_last(
+        nhwc_conv(
             level,
             threads,
             &s,
@@ -115,12 +116,12 @@ fn check(case: &Case, level: SimdLevel, activation: Activation) {
     for step in [of_x, of_x + 3] {
         let x = to_last(&x, of_x, plane, step);
         let row = s.windows.sizes[2] * step;
-        let source = LastSource::Last([s.windows.sizes[1] * row, row, step]);
-        let y = run(source, &x, Threads::Pool);
-        assert_eq!(y, run(source, &x, Threads::Serial), "{case:?}");
+        let source = NhwcInputLayout::ChannelsLast([s.windows.sizes[1] * row, row, step]);
+        let y = run(source, &x, KernelThreads::Pool);
+        assert_eq!(y, run(source, &x, KernelThreads::Serial), "{case:?}");
     }
     if s.groups == 1 && s.channels <= 8 {
-        run(LastSource::First, &x, Threads::Pool);
+        run(NhwcInputLayout::ChannelsFirst, &x, KernelThreads::Pool);
     }
 }
 
@@ -137,11 +138,11 @@ fn kernels_agree_with_those_of_channels_first() {
         ([1, 1, 64, 40], [axis(19, 3, 1, 1), axis(23, 3, 1, 1)]),
         ([2, 1, 33, 3], [axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([1, 1, 40, 17], [axis(5, 1, 2, 0), axis(9, 1, 2, 0)]),
-        // Sums of several chains: of taps, and of channels.
+        // Sums with several chains: of taps, and of channels.
         ([1, 1, 200, 20], [axis(6, 3, 1, 1), axis(5, 3, 1, 1)]),
         ([1, 1, 1100, 20], [axis(3, 2, 1, 1), axis(4, 1, 2, 0)]),
         ([1, 1, 5, 9], [[11, 3, 1, 3, 4], [12, 2, 2, 4, 3]]),
-        // Windows that lie in padding wholly.
+        // Windows that are entirely in padding.
         ([1, 1, 2, 16], [axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
         ([1, 48, 1, 1], [axis(9, 3, 1, 1), axis(9, 3, 1, 1)]),
         ([2, 16, 1, 1], [axis(11, 3, 2, 1), axis(16, 3, 2, 1)]),
@@ -154,13 +155,13 @@ fn kernels_agree_with_those_of_channels_first() {
     ];
     for level in SimdLevel::available() {
         for case in cases {
-            check(case, *level, Activation::None);
-            check(case, *level, Activation::Silu);
+            check(case, *level, GemmActivation::None);
+            check(case, *level, GemmActivation::Silu);
         }
     }
 }
 
-/// A convolution with bias of `w`'s shape.
+/// Adds a convolution with bias, with weights of shape `w`.
 fn layer(
     g: &mut Graph,
     name: &str,
@@ -178,7 +179,7 @@ fn layer(
     };
     let weights = g.param(name, Type::new(DType::F32, w))?;
     let bias = g.param(&format!("{name}_b"), Type::new(DType::F32, [w[0]]))?;
-    g.add(Conv::of(window, groups, f), &[x, weights, bias])
+    g.add(Conv::new(window, groups, f), &[x, weights, bias])
 }
 
 fn pool(g: &mut Graph, f: PoolFn, x: Value) -> Result<Value, OpError> {
@@ -191,8 +192,9 @@ fn pool(g: &mut Graph, f: PoolFn, x: Value) -> Result<Value, OpError> {
     g.pool(x, f, &[3, 3], window)
 }
 
-/// Everything that stands between convolutions: sums, gates by channel, slices and concatenations of channels, pools, values that
-/// leave the region in between.
+/// A graph with all operators that occur between convolutions: sums, squeeze-and-excitation gates,
+/// slices and concatenations of channels, and pools. Some values leave the channels-last region in
+/// between.
 fn network() -> Result<Graph, OpError> {
     let silu = Some(UnaryFn::Silu);
     let mut g = Graph::new();
@@ -253,13 +255,13 @@ fn graphs_agree_with_the_reference() -> Result<(), Box<dyn std::error::Error>> {
             let scale = 1.0 / (shape[1..].iter().product::<usize>() as f64).sqrt();
             exe.set_param(
                 &port.name,
-                Fill::Uniform(-scale, scale).tensor(&port.name, ty),
+                InputFill::Uniform(-scale, scale).tensor(&port.name, ty),
             )?;
         }
     }
     for n in [2, 1, 3] {
         let ty = TensorType::new(DType::F32, &[n, 3, 19, 22]);
-        let x = Fill::Normal.tensor("x", ty);
+        let x = InputFill::Normal.tensor("x", ty);
         let (got, want) = (ours.run(&[("x", &x)])?, reference.run(&[("x", &x)])?);
         for (got, want) in got.iter().zip(&want) {
             let pair = |t: &Tensor| t.as_slice::<f32>().map(<[f32]>::to_vec);

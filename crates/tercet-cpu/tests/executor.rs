@@ -1,9 +1,9 @@
-//! What the executor promises beyond right answers: states, sharing, threads.
+//! Guarantees of the executor other than correct values: states, sharing, threads.
 
 use std::thread;
 
 use tercet_cpu::CpuBackend;
-use tercet_ir::case::Fill;
+use tercet_ir::case::InputFill;
 use tercet_ir::{
     Backend, CompileOptions, DType, Dim, EvalError, Graph, OpError, RunError, Tensor, TensorType,
     Type,
@@ -17,7 +17,7 @@ fn cache() -> Result<Graph, OpError> {
     let s = g.state("s", Type::new(DType::F32, [4, 2]))?;
     let new = g.dynamic_update_slice(s, x, at)?;
     g.assign(s, new)?;
-    // A later node that can fail reads what was written.
+    // A later fallible node reads the written state.
     let row = g.gather(new, pick, 0)?;
     g.output("row", row)?;
     Ok(g)
@@ -66,7 +66,7 @@ fn mlp() -> Result<Graph, OpError> {
 }
 
 fn filled(name: &str, shape: &[usize]) -> Tensor {
-    Fill::Normal.tensor(name, TensorType::new(DType::F32, shape))
+    InputFill::Normal.tensor(name, TensorType::new(DType::F32, shape))
 }
 
 #[test]
@@ -110,7 +110,8 @@ fn runs_inside_a_pool_of_the_caller_end_with_the_same_bits()
             let (send, x) = (send.clone(), &x);
             scope.spawn(move |_| {
                 for _ in 0..3 {
-                    send.send(exe.run(&[("x", x)])).expect("the test listens");
+                    send.send(exe.run(&[("x", x)]))
+                        .expect("the receiver exists");
                 }
             });
         }

@@ -1,10 +1,10 @@
-//! Matrix products against plain loops in f64, at every level of the machine.
+//! GEMM compared with plain loops in f64, at every SIMD level of the machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use tercet_cpu::kernels::gemm::{self, Activation, Epilogue, MatView, PackedB};
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::gemm::{self, GemmActivation, GemmEpilogue, MatView, PackedB};
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 
-/// Values in [-1, 1) from a small generator.
+/// Random values in [-1, 1) from a small generator.
 fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     (0..len)
@@ -15,22 +15,22 @@ fn noise(len: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-fn activate(activation: Activation, x: f64) -> f64 {
+fn activate(activation: GemmActivation, x: f64) -> f64 {
     match activation {
-        Activation::None => x,
-        Activation::Relu => x.max(0.0),
-        Activation::Relu6 => x.clamp(0.0, 6.0),
-        Activation::Gelu => x * normal_cdf(x),
-        Activation::GeluTanh => {
+        GemmActivation::None => x,
+        GemmActivation::Relu => x.max(0.0),
+        GemmActivation::Relu6 => x.clamp(0.0, 6.0),
+        GemmActivation::Gelu => x * normal_cdf(x),
+        GemmActivation::GeluTanh => {
             0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh())
         }
-        Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        Activation::Tanh => x.tanh(),
+        GemmActivation::Silu => x / (1.0 + (-x).exp()),
+        GemmActivation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        GemmActivation::Tanh => x.tanh(),
     }
 }
 
-/// By its series; the products tested stay small.
+/// Normal CDF by its series; the arguments in these tests are small.
 fn normal_cdf(x: f64) -> f64 {
     if x.abs() > 9.0 {
         return f64::from(x > 0.0);
@@ -49,22 +49,22 @@ struct Case {
     n: usize,
     k: usize,
     a_transposed: bool,
-    /// From one row of a transposed A to the next.
+    /// Stride between the rows of a transposed A.
     a_apart: usize,
     b_transposed: bool,
-    activation: Activation,
+    activation: GemmActivation,
     bias: bool,
     residual: bool,
 }
 
-/// Whether rows of a transposed A are copied, for which scratch memory is needed, or read in place.
+/// Whether a transposed A is packed (which needs scratch memory) or read in place.
 #[derive(Clone, Copy)]
 enum Across {
     Copied,
     InPlace,
 }
 
-fn check(case: &Case, level: SimdLevel, threads: Threads, across: Across) -> Vec<f32> {
+fn check(case: &Case, level: SimdLevel, threads: KernelThreads, across: Across) -> Vec<f32> {
     let &Case { m, n, k, .. } = case;
     let (a_data, b_data) = (noise(m * k * case.a_apart, 1), noise(k * n, 2));
     let a = if case.a_transposed {
@@ -84,11 +84,11 @@ fn check(case: &Case, level: SimdLevel, threads: Threads, across: Across) -> Vec
         MatView::row_major(&b_data, k, n)
     };
     let (bias, residual) = (noise(n, 3), noise(m * n, 4));
-    let epilogue = Epilogue {
+    let epilogue = GemmEpilogue {
         bias: case.bias.then_some(&bias[..]),
         activation: case.activation,
         residual: case.residual.then(|| MatView::row_major(&residual, m, n)),
-        after: Activation::None,
+        after: GemmActivation::None,
     };
     let stride = n + 3;
     let mut c = vec![7.0; m * stride];
@@ -135,7 +135,7 @@ fn check(case: &Case, level: SimdLevel, threads: Threads, across: Across) -> Vec
             c[i * stride + n..(i + 1) * stride]
                 .iter()
                 .all(|x| *x == 7.0),
-            "wrote past a row"
+            "the kernel wrote past a row"
         );
     }
     c
@@ -161,13 +161,13 @@ fn products_agree_with_f64() {
         (70, 100, 1100),
     ];
     let activations = [
-        Activation::None,
-        Activation::Relu,
-        Activation::Gelu,
-        Activation::GeluTanh,
-        Activation::Silu,
-        Activation::Sigmoid,
-        Activation::Tanh,
+        GemmActivation::None,
+        GemmActivation::Relu,
+        GemmActivation::Gelu,
+        GemmActivation::GeluTanh,
+        GemmActivation::Silu,
+        GemmActivation::Sigmoid,
+        GemmActivation::Tanh,
     ];
     for &level in SimdLevel::available() {
         for (i, &(m, n, k)) in shapes.iter().enumerate() {
@@ -183,11 +183,11 @@ fn products_agree_with_f64() {
                     bias: (i + flags) % 2 == 0,
                     residual: (i + flags) % 3 == 0,
                 };
-                let serial = check(&case, level, Threads::Serial, Across::Copied);
-                let pool = check(&case, level, Threads::Pool, Across::Copied);
-                assert_eq!(serial, pool, "the result depends on the threads");
-                let in_place = check(&case, level, Threads::Pool, Across::InPlace);
-                assert_eq!(serial, in_place, "the result depends on copies");
+                let serial = check(&case, level, KernelThreads::Serial, Across::Copied);
+                let pool = check(&case, level, KernelThreads::Pool, Across::Copied);
+                assert_eq!(serial, pool, "the result depends on the number of threads");
+                let in_place = check(&case, level, KernelThreads::Pool, Across::InPlace);
+                assert_eq!(serial, in_place, "the result depends on packing A");
             }
         }
     }
@@ -195,7 +195,8 @@ fn products_agree_with_f64() {
 
 #[test]
 fn packed_weights_are_reusable() {
-    // The second has panels that one row reads side by side, some that are left, and two chains.
+    // The second size has panels that a single row reads in parallel, remaining panels, and two
+    // chains.
     for (&level, (k, n)) in SimdLevel::available()
         .iter()
         .flat_map(|level| [(40, 50), (700, 245)].map(|size| (level, size)))
@@ -204,7 +205,7 @@ fn packed_weights_are_reusable() {
         let mut packed = vec![0.0; gemm::packed_b_len(level, k, n)];
         gemm::pack_b(
             level,
-            Threads::Pool,
+            KernelThreads::Pool,
             MatView::row_major(&weights, n, k).transposed(),
             &mut packed,
         );
@@ -215,12 +216,12 @@ fn packed_weights_are_reusable() {
             let a_view = MatView::row_major(&a, m, k);
             gemm::gemm_packed(
                 level,
-                Threads::Pool,
+                KernelThreads::Pool,
                 a_view,
                 b,
                 &mut c,
                 n,
-                &Epilogue::NONE,
+                &GemmEpilogue::NONE,
                 &mut [],
             );
             for i in 0..m {

@@ -1,13 +1,13 @@
-//! Convolutions of bytes against sums of integers written out, at every level of the machine.
+//! Int8 convolutions compared with plain integer loops, at every SIMD level of the machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use tercet_cpu::kernels::byte_conv::{
-    ByteCall, Codes, Finish, byte_conv, pack, packed_len, scratch_len,
+use tercet_cpu::kernels::conv::{ConvShape, ConvWindowAxes};
+use tercet_cpu::kernels::int8_conv::{
+    Int8ConvArgs, Int8Encoding, Requantize, int8_conv, pack, packed_len, scratch_len,
 };
-use tercet_cpu::kernels::conv::{ConvShape, Windows};
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 
-/// Bytes, a third of them extremes.
+/// Random bytes; a third of them are extreme values.
 fn bytes(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -23,13 +23,14 @@ fn bytes(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Weights: evenly spread with many extremes, or small but for some extremes, as quantised networks have them.
-fn weights(len: usize, codes: Codes, large: Option<usize>) -> Vec<u8> {
+/// Random weights. Without `large` they are uniform with many extreme values; with it they are
+/// small with a few extreme values, as in quantized models.
+fn weights(len: usize, codes: Int8Encoding, large: Option<usize>) -> Vec<u8> {
     let mut all = bytes(len, 2);
     if let Some(apart) = large {
         let own = bytes(len, 3);
         for (i, w) in all.iter_mut().enumerate() {
-            // One of so many stays, sometimes its neighbour as well.
+            // Keep every `apart`th weight, and sometimes its neighbour.
             if i % apart > usize::from(i % 3 == 0) {
                 *w = (codes.zero as u8)
                     .wrapping_add(own[i] % 61)
@@ -40,7 +41,8 @@ fn weights(len: usize, codes: Codes, large: Option<usize>) -> Vec<u8> {
     all
 }
 
-/// `[batch, groups, channels, m]`, and for height and width `[size, kernel, stride, dilation, pad before, pad after]`.
+/// `[batch, groups, channels, m]`, and for height and width `[size, kernel, stride, dilation, pad
+/// before, pad after]`.
 type Case = ([usize; 4], [[usize; 6]; 2]);
 
 fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
@@ -50,7 +52,7 @@ fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
         (size + before + after).checked_sub(reach).unwrap() / stride + 1
     };
     ConvShape {
-        windows: Windows {
+        windows: ConvWindowAxes {
             sizes: of(|a| a[0], 1),
             kernel: of(|a| a[1], 1),
             out: of(out, 1),
@@ -65,7 +67,7 @@ fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
     }
 }
 
-fn value(byte: u8, codes: Codes) -> i64 {
+fn value(byte: u8, codes: Int8Encoding) -> i64 {
     let code = match codes.signed {
         true => i64::from(byte as i8),
         false => i64::from(byte),
@@ -73,8 +75,15 @@ fn value(byte: u8, codes: Codes) -> i64 {
     code - i64::from(codes.zero)
 }
 
-/// The sum of window `at` of channel `channel` of all.
-fn sum(s: &ConvShape, x: &[u8], w: &[u8], codes: [Codes; 2], channel: usize, at: usize) -> i64 {
+/// Sum of window `at` of channel `channel`, counted over all groups.
+fn sum(
+    s: &ConvShape,
+    x: &[u8],
+    w: &[u8],
+    codes: [Int8Encoding; 2],
+    channel: usize,
+    at: usize,
+) -> i64 {
     let windows = &s.windows;
     let (entry, own) = (channel / s.m, channel % (s.groups * s.m));
     let place = [0, at / windows.out[2], at % windows.out[2]];
@@ -98,13 +107,19 @@ fn sum(s: &ConvShape, x: &[u8], w: &[u8], codes: [Codes; 2], channel: usize, at:
     sum
 }
 
-fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes, large: Option<usize>) {
+fn check(
+    case: &Case,
+    level: SimdLevel,
+    codes: [Int8Encoding; 2],
+    out: Int8Encoding,
+    large: Option<usize>,
+) {
     let s = shape(case);
     let channels = s.groups * s.m;
     let k = s.channels * s.windows.taps();
     let x = bytes(s.batch * s.groups * s.channels * s.windows.plane(), 1);
     let w = weights(channels * k, codes[1], large);
-    // Of every size: some channels are bounded nearly everywhere, others nowhere.
+    // Scales of different magnitudes: some channels are clamped almost everywhere, others nowhere.
     let root = (k.max(1) as f32).sqrt();
     let scale: Vec<f32> = (0..channels)
         .map(|o| [0.02, 0.002, 0.0005][o % 3] / root)
@@ -112,7 +127,7 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes, large: Op
     let bias: Vec<f32> = (0..channels).map(|o| (o % 7) as f32 * 3.3 - 9.0).collect();
     let (lo, hi) = if out.signed { (-128, 127) } else { (0, 255) };
     let (lo, hi) = (lo + 5, hi - 9);
-    let finish = Finish {
+    let finish = Requantize {
         scale: &scale,
         bias: &bias,
         zero: out.zero,
@@ -121,21 +136,21 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes, large: Op
     };
     let mut packed = vec![0; packed_len(level, &s, codes[1])];
     pack(level, &s, codes[1], &w, &mut packed);
-    let call = ByteCall {
+    let call = Int8ConvArgs {
         shape: &s,
         x: &x,
         codes: codes[0],
         weights: codes[1],
         finish,
     };
-    let run = |threads: Threads| {
+    let run = |threads: KernelThreads| {
         let mut y = vec![77; s.batch * channels * s.windows.count()];
         let mut scratch = vec![-1; scratch_len(level, threads.count(), &s, codes[1])];
-        byte_conv(level, threads, &call, &packed, &mut y, &mut scratch);
+        int8_conv(level, threads, &call, &packed, &mut y, &mut scratch);
         y
     };
-    let y = run(Threads::Serial);
-    assert_eq!(y, run(Threads::Pool), "{case:?}: threads");
+    let y = run(KernelThreads::Serial);
+    assert_eq!(y, run(KernelThreads::Pool), "{case:?}: threads");
     for (i, y) in y.iter().enumerate() {
         let (channel, at) = (i / s.windows.count(), i % s.windows.count());
         let sum = sum(&s, &x, &w, codes, channel, at);
@@ -158,12 +173,13 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes, large: Op
 }
 
 const CASES: &[Case] = &[
-    // Rows as they are: whole panels, halves and rests of windows, channels of every rest, odd depths.
+    // 1x1 windows and contiguous rows: whole panels, partial panels, all remainders of channels,
+    // odd depths.
     ([1, 1, 5, 7], [[3, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
     ([2, 1, 64, 13], [[7, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
     ([1, 1, 131, 40], [[14, 1, 1, 1, 0, 0], [14, 1, 1, 1, 0, 0]]),
     ([1, 1, 16, 96], [[40, 1, 1, 1, 0, 0], [41, 1, 1, 1, 0, 0]]),
-    // One window, and one or two behind whole panels, with channels behind whole blocks.
+    // One window; one or two windows after whole panels; channels after whole blocks.
     ([1, 1, 210, 9], [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]]),
     ([1, 2, 66, 11], [[3, 1, 1, 1, 0, 0], [11, 1, 1, 1, 0, 0]]),
     ([1, 1, 98, 14], [[3, 1, 1, 1, 0, 0], [6, 1, 1, 1, 0, 0]]),
@@ -176,12 +192,13 @@ const CASES: &[Case] = &[
     ([1, 1, 6, 5], [[19, 3, 3, 2, 2, 1], [40, 2, 3, 5, 4, 0]]),
     ([1, 1, 2, 4], [[1, 1, 1, 1, 0, 0], [61, 5, 4, 3, 7, 6]]),
     ([1, 1, 4, 3], [[11, 3, 1, 1, 2, 2], [1, 3, 1, 1, 1, 1]]),
-    // One tap of rows and of a plane, strides of one axis, taps apart, parts of wide rows.
+    // One tap over rows and planes, strides along one axis, dilation, parts of wide rows.
     ([2, 1, 37, 13], [[15, 1, 2, 1, 0, 0], [31, 1, 2, 1, 1, 0]]),
     ([1, 2, 5, 8], [[11, 1, 3, 1, 0, 1], [50, 4, 2, 2, 3, 2]]),
     ([1, 1, 2, 70], [[70, 3, 2, 1, 1, 1], [80, 1, 1, 1, 0, 0]]),
     ([1, 1, 250, 9], [[3, 2, 1, 2, 0, 2], [400, 3, 2, 1, 1, 1]]),
-    // Four windows at a time: odd sizes, padding of every width, wide rows in several tasks, many channels, groups.
+    // Winograd: odd sizes, padding of every width, wide rows in several tasks, many channels,
+    // groups.
     ([1, 1, 16, 13], [[7, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
     ([2, 1, 33, 12], [[14, 3, 1, 1, 1, 1], [29, 3, 1, 1, 0, 0]]),
     ([1, 1, 12, 17], [[3, 3, 1, 1, 0, 0], [290, 3, 1, 1, 2, 3]]),
@@ -189,23 +206,23 @@ const CASES: &[Case] = &[
     ([1, 1, 300, 20], [[9, 3, 1, 1, 1, 1], [20, 3, 1, 1, 1, 1]]),
     ([2, 2, 13, 14], [[30, 3, 1, 1, 1, 1], [17, 3, 1, 1, 1, 1]]),
     ([1, 1, 900, 13], [[4, 3, 1, 1, 1, 1], [5, 3, 1, 1, 1, 1]]),
-    // More columns than a task holds, and weights that are not read again.
+    // More columns than a task holds, and weights that are read only once.
     ([1, 1, 400, 64], [[9, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
-    // Groups, one channel of each among them.
+    // Groups, including groups of one channel.
     ([2, 3, 4, 7], [[8, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
     ([2, 5, 1, 1], [[9, 3, 1, 1, 1, 1], [18, 3, 1, 1, 1, 1]]),
     ([1, 4, 1, 3], [[15, 3, 2, 1, 1, 1], [37, 3, 2, 1, 1, 1]]),
     ([1, 33, 1, 1], [[7, 5, 1, 1, 2, 2], [7, 5, 1, 1, 2, 2]]),
     ([1, 3, 1, 1], [[200, 3, 1, 2, 2, 2], [130, 2, 3, 4, 3, 0]]),
     ([1, 2, 1, 1], [[12, 9, 1, 1, 4, 4], [12, 9, 1, 1, 4, 4]]),
-    // Padding alone; no channels.
+    // Windows only in padding; no channels.
     ([1, 1, 2, 3], [[1, 2, 3, 1, 4, 4], [1, 2, 3, 1, 3, 3]]),
     ([1, 1, 0, 3], [[3, 1, 1, 1, 0, 0], [4, 1, 1, 1, 0, 0]]),
 ];
 
 #[test]
 fn convolutions_of_bytes_are_sums_of_integers() {
-    let codes = |signed: bool, zero: i32| Codes { signed, zero };
+    let codes = |signed: bool, zero: i32| Int8Encoding { signed, zero };
     let kinds = [
         ([codes(false, 0), codes(true, 0)], codes(false, 0)),
         ([codes(false, 255), codes(false, 128)], codes(false, 128)),

@@ -1,9 +1,10 @@
-//! Products of I32 against sums written out, within 16 bits and beyond, and with weights that are bytes.
+//! I32 GEMM compared with plain loops: elements within 16 bits and beyond, and weights in the i8
+//! range.
 
+use tercet_cpu::kernels::int_gemm::{IntGemmShape, int_gemm, int_gemm_wide, pack_panels};
 #[cfg(target_arch = "x86_64")]
-use tercet_cpu::kernels::byte_conv::gemm;
-use tercet_cpu::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::int8_conv::gemm;
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 
 fn numbers(len: usize, seed: u32, bits: u32) -> Vec<i32> {
     let mut state = seed;
@@ -14,8 +15,8 @@ fn numbers(len: usize, seed: u32, bits: u32) -> Vec<i32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The sums written out.
-fn sums(&IntShape { m, k, n }: &IntShape, a: &[i32], b: &[i32]) -> Vec<i32> {
+/// Reference sums by plain loops.
+fn sums(&IntGemmShape { m, k, n }: &IntGemmShape, a: &[i32], b: &[i32]) -> Vec<i32> {
     let mut all = vec![0i32; m * n];
     for (i, sum) in all.iter_mut().enumerate() {
         let (row, col) = (i / n, i % n);
@@ -37,13 +38,13 @@ fn products_are_those_of_the_sums_written_out() {
         (100, 20, 33),
         (2, 0, 3),
     ] {
-        let shape = IntShape { m, k, n };
+        let shape = IntGemmShape { m, k, n };
         for (bits_a, bits_b) in [(8, 8), (16, 16), (32, 16), (9, 32)] {
             let (a, b) = (numbers(m * k, 1, bits_a), numbers(k * n, 2, bits_b));
             let want = sums(&shape, &a, &b);
             let mut c = vec![-1; m * n];
-            int_gemm_wide(Threads::Pool, &shape, &a, &b, &mut c);
-            assert_eq!(c, want, "{shape:?} as it is");
+            int_gemm_wide(KernelThreads::Pool, &shape, &a, &b, &mut c);
+            assert_eq!(c, want, "{shape:?} unpacked");
             let mut panels = vec![0; shape.panels_len()];
             let fits = b.iter().all(|x| i16::try_from(*x).is_ok());
             assert_eq!(pack_panels(&shape, &b, &mut panels), fits);
@@ -53,14 +54,22 @@ fn products_are_those_of_the_sums_written_out() {
             for &level in SimdLevel::available() {
                 let mut rows = vec![0; shape.rows_len()];
                 c.fill(-1);
-                int_gemm(level, Threads::Pool, &shape, &a, &panels, &mut c, &mut rows);
+                int_gemm(
+                    level,
+                    KernelThreads::Pool,
+                    &shape,
+                    &a,
+                    &panels,
+                    &mut c,
+                    &mut rows,
+                );
                 assert_eq!(c, want, "{shape:?} {bits_a} {bits_b} {}", level.name());
             }
         }
     }
 }
 
-/// Elements of so many bits, half of them the extremes.
+/// Random elements of `bits` bits; half of them are extreme values.
 #[cfg(target_arch = "x86_64")]
 fn extremes(len: usize, seed: u32, bits: u32) -> Vec<i32> {
     let (least, most) = (i32::MIN >> (32 - bits), i32::MAX >> (32 - bits));
@@ -74,7 +83,8 @@ fn extremes(len: usize, seed: u32, bits: u32) -> Vec<i32> {
     .collect()
 }
 
-/// Weights of bytes in each form: a few large ones, many, one extreme alone.
+/// i8 weights for every packing format: few large ones, many large ones, and a single extreme
+/// value.
 #[cfg(target_arch = "x86_64")]
 fn weights(len: usize, seed: u32) -> [Vec<i32>; 5] {
     let spread = extremes(len, seed, 8);
@@ -106,20 +116,21 @@ fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
         (2, 0, 3),
         (3, 4, 0),
     ] {
-        let shape = IntShape { m, k, n };
+        let shape = IntGemmShape { m, k, n };
         for b in weights(k * n, 3) {
-            // Bytes, a byte and a bit, and numbers of two, three and four digits, the last of which wrap.
+            // Elements of one byte, of a byte and a bit, and of two, three and four limbs; the last
+            // ones wrap.
             for (bits, moved) in [(8, 0), (8, 128), (8, -77), (9, 0), (17, 3), (32, 0)] {
                 let mut a = extremes(m * k, 5, bits);
                 a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));
                 let want = sums(&shape, &a, &b);
                 for &level in SimdLevel::available() {
-                    if !gemm::takes(level, &b) {
+                    if !gemm::supports(level, &b) {
                         continue;
                     }
                     let mut packed = vec![-1; gemm::packed_len(&shape)];
                     gemm::pack(&shape, &b, &mut packed);
-                    for threads in [Threads::Serial, Threads::Pool] {
+                    for threads in [KernelThreads::Serial, KernelThreads::Pool] {
                         let mut c = vec![-1; m * n];
                         let mut scratch = vec![-1; gemm::scratch_len(&shape)];
                         gemm::byte_gemm(level, threads, &shape, &a, &packed, &mut c, &mut scratch);
@@ -129,6 +140,6 @@ fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
             }
         }
     }
-    let taken = |b: &[i32]| SimdLevel::available().iter().any(|l| gemm::takes(*l, b));
+    let taken = |b: &[i32]| SimdLevel::available().iter().any(|l| gemm::supports(*l, b));
     assert!(!taken(&[0, 128]) && !taken(&[-129]));
 }

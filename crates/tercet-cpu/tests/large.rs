@@ -1,7 +1,7 @@
-//! Operands large enough to be spread over threads: the same bits on one thread and on several, and
-//! the reference's values. The cases of the operators themselves are small.
+//! Operands large enough for several threads. They give the same bits on one thread and on several,
+//! and the values of the reference. The regular test cases of the operators are small.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::accuracy::tolerance;
@@ -10,7 +10,7 @@ use tercet_ir::{
     Backend, CompileOptions, DType, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
 };
 
-/// Numbers without a pattern that rows or columns share.
+/// Numbers without a pattern that rows or columns could share.
 fn numbers(dtype: DType, shape: &[usize]) -> Tensor {
     let ty = TensorType::new(dtype, shape);
     let mut state = 12345u32;
@@ -36,7 +36,7 @@ fn indices(count: usize, of: usize) -> Tensor {
     Tensor::from_slice(&[count], &values).unwrap()
 }
 
-/// Runs a graph over `inputs` on the reference, one thread and four, twice each.
+/// Runs a graph over `inputs` on the reference, on one thread and on four, twice each.
 fn check(inputs: &[Tensor], build: impl Fn(&mut Graph, &[Value]) -> Result<Value, OpError>) {
     let mut g = Graph::new();
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
@@ -61,7 +61,7 @@ fn check(inputs: &[Tensor], build: impl Fn(&mut Graph, &[Value]) -> Result<Value
     let one = run(&CpuBackend::with_threads(1).unwrap());
     let four = run(&CpuBackend::with_threads(4).unwrap());
     for ((want, one), four) in want.iter().zip(&one).zip(&four) {
-        assert_eq!(one, four, "{} depends on the threads", doc.name);
+        assert_eq!(one, four, "{} depends on the number of threads", doc.name);
         assert_eq!(one.ty(), want.ty(), "{}", doc.name);
         let (got, want) = (one.to_f64s(), want.to_f64s());
         let scale = want.iter().fold(f64::from(f32::MIN_POSITIVE), |m, x| {
@@ -69,8 +69,12 @@ fn check(inputs: &[Tensor], build: impl Fn(&mut Graph, &[Value]) -> Result<Value
         });
         let allowed = tolerance(doc.accuracy, one.dtype());
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let units = allowed.units(*got, *want, scale);
-            assert!(units <= 1.0, "{} element {i}: {got} for {want}", doc.name);
+            let units = allowed.error_in_tolerances(*got, *want, scale);
+            assert!(
+                units <= 1.0,
+                "{} element {i}: {got}, expected {want}",
+                doc.name
+            );
         }
     }
 }
@@ -220,7 +224,7 @@ fn scans_and_log_softmax() {
 fn packed_weights() {
     for &scheme in Scheme::ALL.iter().filter(|s| s.storage() == DType::U8) {
         let row = scheme.row_bytes(512).unwrap();
-        // Scales below the infinities of f16.
+        // Bytes that keep scales below the infinities of f16.
         let bytes: Vec<u8> = (0..401 * row).map(|i| (i * 7 % 120) as u8).collect();
         let w = [Tensor::from_slice(&[401, row], &bytes).unwrap()];
         check(&w, |g, x| g.dequantize(x[0], scheme));

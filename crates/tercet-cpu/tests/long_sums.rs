@@ -1,25 +1,28 @@
-//! Sums of thousands of products, at every level of the machine: their errors stay a part of the tolerance,
-//! whichever kernel makes them.
+//! Sums of thousands of products, at every SIMD level of the machine. For every kernel, the error
+//! stays within a fraction of the tolerance.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::kernels::attention::{
-    Attention, HeadsView, HeadsViewMut, Mask, attention, attention_scratch_len,
+    AttentionArgs, AttentionKeyMask, HeadsView, HeadsViewMut, attention, attention_scratch_len,
 };
-use tercet_cpu::kernels::conv::{ConvShape, Weights, Windows, conv, conv_scratch_len};
-use tercet_cpu::kernels::gemm::{self, Activation, Epilogue, MatView};
-use tercet_cpu::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
-use tercet_cpu::kernels::{SimdLevel, Threads};
+use tercet_cpu::kernels::conv::{ConvShape, ConvWeights, ConvWindowAxes, conv, conv_scratch_len};
+use tercet_cpu::kernels::gemm::{self, GemmActivation, GemmEpilogue, MatView};
+use tercet_cpu::kernels::quant::{
+    QuantRowLayout, QuantView, quant_matmul, quant_matmul_scratch_len,
+};
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::{DType, Scheme};
 
-/// Products of a sum, or keys: no whole blocks of any kernel.
+/// Products per sum, or keys; not a multiple of any kernel's block.
 const K: usize = 12_136;
-/// Columns.
+/// Number of columns.
 const N: usize = 53;
-/// What errors may be, in tolerances: chains of all products are 0.7 to 2.7 off.
-const MOST: f64 = 0.4;
+/// Maximum error as a fraction of the tolerance. A single chain over all products would have an
+/// error of 0.7 to 2.7.
+const MAX_ERROR_IN_TOLERANCES: f64 = 0.4;
 
-/// Values in [-1, 1) from a small generator.
+/// Random values in [-1, 1) from a small generator.
 fn noise(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     (0..len)
@@ -30,18 +33,18 @@ fn noise(len: usize, seed: u32) -> Vec<f32> {
         .collect()
 }
 
-/// The greatest error of `[m, N]`, in tolerances.
+/// Maximum error of `[m, N]`, in units of the tolerance.
 fn furthest(got: &[f32], want: &[f64]) -> f64 {
     let allowed = tolerance(Accuracy::Contraction, DType::F32);
     let scale = want.iter().fold(0f64, |most, x| most.max(x.abs()));
     let units = got
         .iter()
         .zip(want)
-        .map(|(got, want)| allowed.units(f64::from(*got), *want, scale));
+        .map(|(got, want)| allowed.error_in_tolerances(f64::from(*got), *want, scale));
     units.fold(0.0, f64::max)
 }
 
-/// `x [m, K]` times `w [N, K]`.
+/// Computes `x [m, K]` times `w [N, K]` in f64.
 fn product(x: &[f32], w: &[f32]) -> Vec<f64> {
     let dot = |x: &[f32], w: &[f32]| {
         x.iter()
@@ -54,7 +57,7 @@ fn product(x: &[f32], w: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// `[rows, cols]` as `[cols, rows]`.
+/// Transposes `[rows, cols]` to `[cols, rows]`.
 fn transposed(x: &[f32], cols: usize) -> Vec<f32> {
     let rows = x.len() / cols;
     (0..x.len())
@@ -62,20 +65,20 @@ fn transposed(x: &[f32], cols: usize) -> Vec<f32> {
         .collect()
 }
 
-/// What makes a product.
+/// Kernel that computes a product.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Both as they lie, `[m, K]` and `[N, K]`.
+    /// Both operands as they are, `[m, K]` and `[N, K]`.
     Dots,
-    /// The left side `[K, m]`.
+    /// Left-hand side `[K, m]`.
     StridedDots,
-    /// The right side `[K, N]`.
+    /// Right-hand side `[K, N]`.
     Rows,
-    /// Panels of the right side.
+    /// Packed panels of the right-hand side.
     Packed,
-    /// The right side `[N, K]` of BF16.
+    /// Right-hand side `[N, K]` in BF16.
     Halves,
-    /// A convolution of one tap, whose weights are the left side.
+    /// A 1x1 convolution whose weights are the left-hand side.
     Pointwise,
 }
 
@@ -89,7 +92,7 @@ const WAYS: [Way; 6] = [
 ];
 
 fn run(way: Way, level: SimdLevel, m: usize, x: &[f32], w: &[f32]) -> Vec<f32> {
-    let threads = Threads::Serial;
+    let threads = KernelThreads::Serial;
     let mut y = vec![0.0; m * N];
     let (xt, wt) = (transposed(x, K), transposed(w, K));
     let rows = MatView::row_major(x, m, K);
@@ -103,7 +106,7 @@ fn run(way: Way, level: SimdLevel, m: usize, x: &[f32], w: &[f32]) -> Vec<f32> {
             b,
             &mut y,
             N,
-            &Epilogue::NONE,
+            &GemmEpilogue::NONE,
             &mut scratch,
         )
     };
@@ -122,7 +125,7 @@ fn run(way: Way, level: SimdLevel, m: usize, x: &[f32], w: &[f32]) -> Vec<f32> {
                 packed,
                 &mut y,
                 N,
-                &Epilogue::NONE,
+                &GemmEpilogue::NONE,
                 &mut [],
             );
         }
@@ -132,7 +135,7 @@ fn run(way: Way, level: SimdLevel, m: usize, x: &[f32], w: &[f32]) -> Vec<f32> {
     y
 }
 
-/// `x [m, K]` times `w [N, K]`, which BF16 holds.
+/// Computes `x [m, K]` times `w [N, K]`, with weights exact in BF16.
 fn halves(level: SimdLevel, x: MatView<'_>, w: &[f32], y: &mut [f32]) {
     let bytes: Vec<u8> = w
         .iter()
@@ -143,24 +146,24 @@ fn halves(level: SimdLevel, x: MatView<'_>, w: &[f32], y: &mut [f32]) {
         bytes: &bytes,
         n: N,
         k: K,
-        arrangement: Arrangement::Rows,
+        arrangement: QuantRowLayout::Rows,
     };
-    let mut scratch = vec![0.0; quant_matmul_scratch_len(level, Threads::Serial, x.rows, K)];
+    let mut scratch = vec![0.0; quant_matmul_scratch_len(level, KernelThreads::Serial, x.rows, K)];
     quant_matmul(
         level,
-        Threads::Serial,
+        KernelThreads::Serial,
         x,
         view,
         y,
         N,
-        &Epilogue::NONE,
+        &GemmEpilogue::NONE,
         &mut scratch,
     );
 }
 
-/// `w [m, K]` times `x [K, N]`.
+/// Computes `w [m, K]` times `x [K, N]`.
 fn pointwise(level: SimdLevel, m: usize, w: &[f32], x: &[f32], y: &mut [f32]) {
-    let windows = Windows {
+    let windows = ConvWindowAxes {
         sizes: [1, 1, N],
         kernel: [1; 3],
         out: [1, 1, N],
@@ -178,12 +181,12 @@ fn pointwise(level: SimdLevel, m: usize, w: &[f32], x: &[f32], y: &mut [f32]) {
     let mut scratch = vec![0.0; conv_scratch_len(level, 1, &shape)];
     conv(
         level,
-        Threads::Serial,
+        KernelThreads::Serial,
         &shape,
         x,
-        Weights::Plain(w),
+        ConvWeights::Plain(w),
         None,
-        Activation::None,
+        GemmActivation::None,
         y,
         &mut scratch,
     );
@@ -191,7 +194,7 @@ fn pointwise(level: SimdLevel, m: usize, w: &[f32], x: &[f32], y: &mut [f32]) {
 
 #[test]
 fn products_keep_within_the_tolerance() {
-    // Of which BF16 holds every one.
+    // Rounded to values that are exact in BF16.
     let w: Vec<f32> = noise(N * K, 2)
         .iter()
         .map(|w| f32::from_bits(w.to_bits() & 0xFFFF_0000))
@@ -203,7 +206,7 @@ fn products_keep_within_the_tolerance() {
             for way in WAYS {
                 let units = furthest(&run(way, level, m, &x, &w), &want);
                 assert!(
-                    units < MOST,
+                    units < MAX_ERROR_IN_TOLERANCES,
                     "{way:?} of {m} rows at {}: {units}",
                     level.name()
                 );
@@ -217,7 +220,7 @@ fn attention_over_many_keys_does_too() {
     let (dk, dv) = (16, N);
     for rows in [1, 3, 9] {
         let (q, k, v) = (noise(rows * dk, 1), noise(K * dk, 2), noise(K * dv, 3));
-        let a = Attention {
+        let a = AttentionArgs {
             batch: 1,
             q_heads: rows,
             kv_heads: 1,
@@ -227,7 +230,7 @@ fn attention_over_many_keys_does_too() {
             dv,
             scale: 1.0,
             softcap: None,
-            mask: Mask::None,
+            mask: AttentionKeyMask::None,
         };
         let mut want = Vec::new();
         for q in q.chunks_exact(dk) {
@@ -252,11 +255,11 @@ fn attention_over_many_keys_does_too() {
             }));
         }
         for &level in SimdLevel::available() {
-            let mut scratch = vec![0.0; attention_scratch_len(level, Threads::Serial, &a)];
+            let mut scratch = vec![0.0; attention_scratch_len(level, KernelThreads::Serial, &a)];
             let mut out = vec![0.0; rows * dv];
             attention(
                 level,
-                Threads::Serial,
+                KernelThreads::Serial,
                 &a,
                 HeadsView {
                     data: &q,
@@ -277,7 +280,11 @@ fn attention_over_many_keys_does_too() {
                 &mut scratch,
             );
             let units = furthest(&out, &want);
-            assert!(units < MOST, "{rows} rows at {}: {units}", level.name());
+            assert!(
+                units < MAX_ERROR_IN_TOLERANCES,
+                "{rows} rows at {}: {units}",
+                level.name()
+            );
         }
     }
 }

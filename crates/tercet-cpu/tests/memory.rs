@@ -1,5 +1,5 @@
-//! What memory cannot hold is a typed error of both executors, before anything is computed. Sizes are
-//! beyond what a process can address, so that no system promises them.
+//! Sizes that do not fit in memory are typed errors of both executors, before anything is computed.
+//! The sizes exceed the address space of a process, so no system can overcommit them.
 
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::ops::PadMode;
@@ -8,10 +8,10 @@ use tercet_ir::{
     TensorError, TensorType, Type, Value, one_line,
 };
 
-/// With F32 elements 2^50 bytes.
+/// 2^50 bytes with F32 elements.
 const HUGE: usize = 1 << 48;
 
-/// How an executable came to the refusal.
+/// Stage at which an executable reports the error.
 #[derive(Debug)]
 enum Refused {
     Compiling(CompileError),
@@ -36,10 +36,10 @@ impl Refused {
 }
 
 fn ones(len: usize) -> Tensor {
-    Tensor::from_slice(&[len], &vec![1f32; len]).expect("as many as elements")
+    Tensor::from_slice(&[len], &vec![1f32; len]).expect("the length matches the shape")
 }
 
-/// Compiles and runs `graph` on each executor with inputs of ones of these sizes.
+/// Compiles and runs `graph` on each executor, with inputs of ones of these sizes.
 fn refusals(graph: &Graph, options: &CompileOptions, inputs: &[(&str, usize)]) -> Vec<Refused> {
     let backends: [&dyn Backend; 2] = [&CpuBackend::new(), &ReferenceBackend::new()];
     let tensors: Vec<Tensor> = inputs.iter().map(|(_, len)| ones(*len)).collect();
@@ -52,10 +52,10 @@ fn refusals(graph: &Graph, options: &CompileOptions, inputs: &[(&str, usize)]) -
             Ok(exe) => exe,
             Err(e) => return Refused::Compiling(e),
         };
-        let first = exe.run(&named).expect_err("no machine has that much");
-        // It is usable as before, and a submission says the same.
-        let again = exe.submit(&named, tercet_ir::backend::Wanted::All);
-        assert_eq!(again.expect_err("as before"), first);
+        let first = exe.run(&named).expect_err("the size exceeds any memory");
+        // The executable remains usable, and a submission returns the same error.
+        let again = exe.submit(&named, tercet_ir::backend::OutputSelection::All);
+        assert_eq!(again.expect_err("the error is the same"), first);
         Refused::Running(first)
     });
     refused.into()
@@ -166,7 +166,7 @@ fn sizes_of_a_run_that_memory_cannot_hold_are_errors() -> Result<(), Box<dyn std
     for refused in refusals(&g, &options, &[("x", 8)]) {
         assert!(refused.is_of_memory(), "{refused:?}");
     }
-    // Without rows it is an empty tensor.
+    // With zero rows it is an empty tensor.
     let backends: [&dyn Backend; 2] = [&CpuBackend::new(), &ReferenceBackend::new()];
     for backend in backends {
         let done = backend.compile(&g, &options)?.run(&[("x", &ones(0))])?;

@@ -1,5 +1,5 @@
-//! Faults name the node of the graph as it was given, whatever passes and rules made of it: both executors
-//! give the same error.
+//! Errors name the node of the original graph, independent of passes and rewrite rules. Both
+//! executors return the same error.
 
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::{
@@ -10,7 +10,7 @@ use tercet_ir::{
 type Failure = Box<dyn std::error::Error>;
 
 fn indices(values: &[i32]) -> Tensor {
-    Tensor::from_slice(&[values.len()], values).expect("as many as elements")
+    Tensor::from_slice(&[values.len()], values).expect("the length matches the shape")
 }
 
 fn table(g: &mut Graph) -> Result<Value, OpError> {
@@ -22,7 +22,7 @@ fn index(g: &mut Graph, name: &str) -> Result<Value, OpError> {
     g.input(name, Type::new(DType::I32, [2]))
 }
 
-/// The errors of a run on both executors, the fast one with and without passes; they are one.
+/// Error of a run on both executors, the fast one with and without passes; all must be equal.
 fn fault(graph: &Graph, inputs: &[(&str, &Tensor)]) -> Result<RunError, Failure> {
     let options = CompileOptions::new();
     let mut exe = ReferenceBackend::new().compile(graph, &options)?;
@@ -34,7 +34,13 @@ fn fault(graph: &Graph, inputs: &[(&str, &Tensor)]) -> Result<RunError, Failure>
     for options in [&options, &plain] {
         let mut exe = CpuBackend::new().compile(graph, options)?;
         let got = exe.run(inputs).expect_err("an index is out of range");
-        assert_eq!(got, want, "{} for {}", one_line(&got), one_line(&want));
+        assert_eq!(
+            got,
+            want,
+            "{}, expected {}",
+            one_line(&got),
+            one_line(&want)
+        );
     }
     Ok(want)
 }
@@ -51,7 +57,7 @@ fn a_dead_node_of_the_same_kind_before_it() -> Result<(), Failure> {
     let mut g = Graph::new();
     let table = table(&mut g)?;
     let (a, b) = (index(&mut g, "a")?, index(&mut g, "b")?);
-    // Nothing reads the first: it goes, and the second is then the first of its kind.
+    // The first node has no reader and is removed, so the second becomes the first of its kind.
     g.gather(table, a, 0)?;
     let first = g.gather(table, b, 0)?;
     let second = g.gather(table, a, 0)?;
@@ -71,7 +77,7 @@ fn the_second_of_equal_kinds_where_the_first_is_folded() -> Result<(), Failure> 
     let b = index(&mut g, "b")?;
     let folded = g.gather(table, at, 0)?;
     let kept = g.gather(table, b, 0)?;
-    // One more that only a rule makes.
+    // A further node of this kind, which only a rule generates.
     let hot = g.one_hot(b, 4, DType::F32)?;
     let sum = g.plus(folded, kept)?;
     g.output("y", sum)?;
@@ -98,7 +104,7 @@ fn equal_nodes_that_are_merged_name_the_first() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A graph that gathers at twice the indices, after a node of the same kind that nothing reads.
+/// A graph that gathers at twice the indices, after a node of the same kind without readers.
 fn block() -> Result<(Graph, NodeId), OpError> {
     let mut inner = Graph::new();
     let at = inner.input("at", Type::new(DType::I32, [2]))?;
@@ -145,7 +151,7 @@ fn a_node_of_a_graph_inside_a_node() -> Result<(), Failure> {
     let steps = g.input("steps", Type::new(DType::I32, [3, 2]))?;
     let calm = g.input("calm", Type::new(DType::I32, [3, 2]))?;
     let (body, inner) = block()?;
-    // A loop that nothing reads, with the same operators.
+    // A loop without readers, with the same operators.
     g.scan_over(&[], &[calm], &[rows], block()?.0)?;
     let y = g.scan_over(&[], &[steps], &[rows], body)?;
     g.output("y", y)?;
@@ -165,12 +171,12 @@ fn what_was_rewritten_before_is_compiled_under_its_own_numbers() -> Result<(), F
     g.gather(table, b, 1)?;
     let y = g.gather(table, b, 0)?;
     g.output("y", y)?;
-    // The dead node is gone: the numbers are others.
+    // The dead node was removed, so the node numbers differ.
     let optimized = passes::optimize(&g, &CompileOptions::new())?;
     let origin = optimized
         .nodes()
         .find(|(_, n)| n.op.kind().doc().name == "gather");
-    let (id, _) = origin.expect("a pass keeps it");
+    let (id, _) = origin.expect("passes preserve the node");
     assert_eq!(optimized.origin(id).node, y.node);
     assert_ne!(id, y.node);
     let e = fault(&optimized, &[("b", &indices(&[1, 4]))])?;

@@ -1,38 +1,41 @@
-//! Quantised products against the dequantised weights in f64.
+//! Quantized matmuls compared with dequantized weights in f64.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
+use tercet_cpu::kernels::gemm::{GemmActivation, GemmEpilogue, MatView};
 use tercet_cpu::kernels::quant::{
-    Arrangement, QuantView, pack_strips, quant_matmul, quant_matmul_scratch_len, strips_pay,
-    strips_scratch_len,
+    QuantRowLayout, QuantView, pack_strips, quant_matmul, quant_matmul_scratch_len,
+    repack_is_profitable, strips_scratch_len,
 };
-use tercet_cpu::kernels::{SimdLevel, Threads};
-use tercet_ir::case::Fill;
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
+use tercet_ir::case::InputFill;
 use tercet_ir::{Scheme, TensorType};
 
-/// Random codes with scales that keep weights below about 1.
+/// Random quantized values, with scales that keep weights below about 1.
 fn blocks(scheme: Scheme, count: usize) -> Vec<u8> {
     let stored = count * scheme.block_bytes() / scheme.storage().size_bytes();
     let ty = TensorType::new(scheme.storage(), &[stored]);
-    Fill::Blocks(scheme).tensor("blocks", ty).bytes().to_vec()
+    InputFill::Blocks(scheme)
+        .tensor("blocks", ty)
+        .bytes()
+        .to_vec()
 }
 
-/// `x W^T` on one thread, with weights as strips; none where no row gains by that.
+/// Computes `x W^T` on one thread with repacked weights. `None` if repacking is not profitable.
 fn from_strips(
     level: SimdLevel,
     w: QuantView<'_>,
     x: MatView<'_>,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) -> Option<Vec<f32>> {
-    if !strips_pay(level, w.scheme) {
+    if !repack_is_profitable(level, w.scheme) {
         return None;
     }
-    let mut runs = [Threads::Serial, Threads::Pool].map(|threads| {
+    let mut runs = [KernelThreads::Serial, KernelThreads::Pool].map(|threads| {
         let mut bytes = vec![0; w.bytes.len()];
         pack_strips(level, threads, &w, &mut bytes);
         let w = QuantView {
             bytes: &bytes,
-            arrangement: Arrangement::Strips,
+            arrangement: QuantRowLayout::Strips,
             ..w
         };
         let len = quant_matmul_scratch_len(level, threads, x.rows, w.k);
@@ -47,7 +50,7 @@ fn from_strips(
             .iter()
             .zip(&*pool)
             .all(|(a, b)| a.to_bits() == b.to_bits()),
-        "the result depends on the threads"
+        "the result depends on the number of threads"
     );
     Some(std::mem::take(serial))
 }
@@ -79,15 +82,15 @@ fn products_from_blocks_agree_with_f64() {
                     .map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0)
                     .collect();
                 let bias: Vec<f32> = (0..n).map(|i| i as f32).collect();
-                let epilogue = Epilogue {
+                let epilogue = GemmEpilogue {
                     bias: Some(&bias),
-                    activation: Activation::Relu,
+                    activation: GemmActivation::Relu,
                     residual: None,
-                    after: Activation::None,
+                    after: GemmActivation::None,
                 };
                 for &level in SimdLevel::available() {
                     let mut runs = Vec::new();
-                    for threads in [Threads::Serial, Threads::Pool] {
+                    for threads in [KernelThreads::Serial, KernelThreads::Pool] {
                         let mut y = vec![0.0; m * n];
                         let mut scratch = vec![0.0; quant_matmul_scratch_len(level, threads, m, k)];
                         let w = QuantView {
@@ -95,17 +98,23 @@ fn products_from_blocks_agree_with_f64() {
                             bytes: &bytes,
                             n,
                             k,
-                            arrangement: Arrangement::Rows,
+                            arrangement: QuantRowLayout::Rows,
                         };
                         let view = MatView::row_major(&x, m, k);
                         quant_matmul(level, threads, view, w, &mut y, n, &epilogue, &mut scratch);
                         let strips = from_strips(level, w, view, &epilogue);
                         runs.push((y, strips));
                     }
-                    assert_eq!(runs[0], runs[1], "the result depends on the threads");
+                    assert_eq!(
+                        runs[0], runs[1],
+                        "the result depends on the number of threads"
+                    );
                     let (rows, strips) = runs.swap_remove(0);
                     if let (true, Some(strips)) = (m > 1, &strips) {
-                        assert_eq!(&rows, strips, "several rows depend on how weights lie");
+                        assert_eq!(
+                            &rows, strips,
+                            "results for several rows depend on the weight layout"
+                        );
                     }
                     let all = rows.iter().enumerate();
                     let all = all.chain(strips.iter().flatten().enumerate());
@@ -130,31 +139,34 @@ fn products_from_blocks_agree_with_f64() {
 
 type Element = fn(usize) -> f32;
 
-/// Elements of a row by their index.
+/// Generators of a row's elements, by index.
 const ROWS: [(&str, Element); 10] = [
-    ("magnitudes far apart inside of 32", |i| {
+    ("different magnitudes within 32 elements", |i| {
         [1.0, -1e4, 3e-4, 0.5][i * 7 % 4] * (1.0 + (i % 13) as f32)
     }),
-    ("magnitudes far apart between 32", |i| {
+    ("different magnitudes between groups of 32", |i| {
         10f32.powi((i / 32) as i32 - 8) * ((i * 37 % 101) as f32 - 50.0)
     }),
-    ("magnitudes far apart between 256", |i| {
+    ("different magnitudes between ranges of 256", |i| {
         10f32.powi(20 * (i / 256) as i32 - 10) * ((i * 37 % 101) as f32 - 50.0)
     }),
-    ("the greatest that digits hold", |i| {
+    ("the maximum that the limbs represent", |i| {
         [8_388_607.0, -8_355_840.0, 8_355_839.0, 127.0][i % 4]
     }),
-    ("just above what three digits of 127 are", |i| {
+    ("just above the value of three limbs of 127", |i| {
         [8_355_712.0, -8_355_839.0, 8_355_711.0, 127.0][i % 4]
     }),
     ("zeros", |_| 0.0),
-    ("one that is not zero", |i| if i == 77 { 3.25 } else { 0.0 }),
+    (
+        "a single nonzero element",
+        |i| if i == 77 { 3.25 } else { 0.0 },
+    ),
     ("subnormal", |i| 1e-40 * (i % 3) as f32),
     ("tiny", |i| 1e-30 * ((i * 37 % 101) as f32 - 50.0)),
     ("huge", |i| 1e30 * ((i * 37 % 101) as f32 - 50.0)),
 ];
 
-/// Rows that fixed point holds, and rows that it does not.
+/// Rows that fixed point can represent, and rows that it cannot.
 #[test]
 fn one_row_of_any_magnitude() {
     const K: usize = 512;
@@ -169,14 +181,15 @@ fn one_row_of_any_magnitude() {
                 bytes: &bytes,
                 n: N,
                 k: K,
-                arrangement: Arrangement::Rows,
+                arrangement: QuantRowLayout::Rows,
             };
             let mut y = vec![0.0; N];
-            let mut scratch = vec![0.0; quant_matmul_scratch_len(level, Threads::Serial, 1, K)];
-            let (view, none) = (MatView::row_major(x, 1, K), Epilogue::NONE);
+            let mut scratch =
+                vec![0.0; quant_matmul_scratch_len(level, KernelThreads::Serial, 1, K)];
+            let (view, none) = (MatView::row_major(x, 1, K), GemmEpilogue::NONE);
             quant_matmul(
                 level,
-                Threads::Serial,
+                KernelThreads::Serial,
                 view,
                 w,
                 &mut y,
@@ -194,7 +207,8 @@ fn one_row_of_any_magnitude() {
                     .flatten()
                     .flat_map(|y| y.into_iter().enumerate())
                 {
-                    // An element is off by half a unit of the greatest of its 256, and sums as floats are.
+                    // The error of an element is half a unit in the last place of the maximum of
+                    // its 256 elements. The sums have the usual float errors.
                     let (mut sum, mut size) = (0.0, 0.0);
                     for (x, w) in x.chunks(256).zip(weights[j * K..][..K].chunks(256)) {
                         let greatest = x.iter().fold(0f32, |max, x| max.max(x.abs()));

@@ -1,17 +1,18 @@
-//! Products of many rows that are rounded to 16 digits, and the extremes of codes and scales.
+//! Quantized GEMM with activations in 16-bit fixed point, including extreme quantized values and
+//! scales.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::CpuBackend;
-use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
+use tercet_cpu::kernels::gemm::{GemmActivation, GemmEpilogue, MatView};
 use tercet_cpu::kernels::quant::{
-    Arrangement, QuantView, pack_strips, quant_matmul, quant_matmul_rounded,
-    quant_matmul_scratch_len, rounded_scratch_len, rounding_pays, strips_pay, strips_scratch_len,
+    QuantRowLayout, QuantView, i16_is_profitable, i16_scratch_len, pack_strips, quant_matmul,
+    quant_matmul_i16, quant_matmul_scratch_len, repack_is_profitable, strips_scratch_len,
 };
-use tercet_cpu::kernels::{SimdLevel, Threads};
-use tercet_ir::case::Fill;
+use tercet_cpu::kernels::{KernelThreads, SimdLevel};
+use tercet_ir::case::InputFill;
 use tercet_ir::{Backend, CompileOptions, DType, Dim, Graph, Scheme, Tensor, TensorType, Type};
 
-/// Packed weights and what they are.
+/// Quantized weights and their dequantized values.
 struct Weights {
     scheme: Scheme,
     bytes: Vec<u8>,
@@ -33,12 +34,15 @@ impl Weights {
         }
     }
 
-    /// Random codes with scales that keep weights below about 1.
+    /// Random quantized values, with scales that keep weights below about 1.
     fn random(scheme: Scheme, n: usize, k: usize) -> Weights {
         let stored =
             n * k / scheme.block_len() * scheme.block_bytes() / scheme.storage().size_bytes();
         let ty = TensorType::new(scheme.storage(), &[stored]);
-        let bytes = Fill::Blocks(scheme).tensor("blocks", ty).bytes().to_vec();
+        let bytes = InputFill::Blocks(scheme)
+            .tensor("blocks", ty)
+            .bytes()
+            .to_vec();
         Weights::new(scheme, bytes, n, k)
     }
 
@@ -48,32 +52,42 @@ impl Weights {
             bytes: &self.bytes,
             n: self.n,
             k: self.k,
-            arrangement: Arrangement::Rows,
+            arrangement: QuantRowLayout::Rows,
         }
     }
 
-    /// `x W^T` of rows that may be rounded.
-    fn rounded(&self, level: SimdLevel, threads: Threads, x: &[f32], e: &Epilogue<'_>) -> Vec<f32> {
+    /// Computes `x W^T`; rows may be rounded.
+    fn rounded(
+        &self,
+        level: SimdLevel,
+        threads: KernelThreads,
+        x: &[f32],
+        e: &GemmEpilogue<'_>,
+    ) -> Vec<f32> {
         let (m, n, k) = (x.len() / self.k, self.n, self.k);
         let exact = quant_matmul_scratch_len(level, threads, m, k);
-        let len = exact.max(rounded_scratch_len(level, threads.count(), m, k));
+        let len = exact.max(i16_scratch_len(level, threads.count(), m, k));
         let (mut y, mut scratch) = (vec![f32::NAN; m * n], vec![0.0; len]);
         let x = MatView::row_major(x, m, k);
-        quant_matmul_rounded(level, threads, x, self.view(), &mut y, n, e, &mut scratch);
-        if strips_pay(level, self.scheme) {
+        quant_matmul_i16(level, threads, x, self.view(), &mut y, n, e, &mut scratch);
+        if repack_is_profitable(level, self.scheme) {
             let mut bytes = vec![0; self.bytes.len()];
             pack_strips(level, threads, &self.view(), &mut bytes);
             let w = QuantView {
                 bytes: &bytes,
-                arrangement: Arrangement::Strips,
+                arrangement: QuantRowLayout::Strips,
                 ..self.view()
             };
             let len = len.max(strips_scratch_len(self.scheme, threads.count(), k));
             let (mut strips, mut scratch) = (vec![f32::NAN; m * n], vec![0.0; len]);
-            quant_matmul_rounded(level, threads, x, w, &mut strips, n, e, &mut scratch);
+            quant_matmul_i16(level, threads, x, w, &mut strips, n, e, &mut scratch);
             if m > 1 {
                 let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&strips), bits(&y), "results depend on how weights lie");
+                assert_eq!(
+                    bits(&strips),
+                    bits(&y),
+                    "results depend on the weight layout"
+                );
             }
         }
         y
@@ -81,10 +95,10 @@ impl Weights {
 
     fn exact(&self, level: SimdLevel, x: &[f32]) -> Vec<f32> {
         let (m, n, k) = (x.len() / self.k, self.n, self.k);
-        let threads = Threads::Serial;
+        let threads = KernelThreads::Serial;
         let mut scratch = vec![0.0; quant_matmul_scratch_len(level, threads, m, k)];
         let mut y = vec![f32::NAN; m * n];
-        let (x, none) = (MatView::row_major(x, m, k), Epilogue::NONE);
+        let (x, none) = (MatView::row_major(x, m, k), GemmEpilogue::NONE);
         quant_matmul(
             level,
             threads,
@@ -98,10 +112,12 @@ impl Weights {
         y
     }
 
-    /// Fails unless `y` is `x W^T` but for a part of the sums of magnitudes, and for a part of those with the greatest
-    /// of each 256 elements in their place; scales are normal numbers.
+    /// Fails unless `y` equals `x W^T` within two error bounds. The first is relative to the sum of
+    /// magnitudes. The second is relative to that sum with each element replaced by the maximum of
+    /// its 256 elements. Scales are normal numbers.
     fn check(&self, what: &str, x: &[f32], y: &[f32], (own, greatest): (f64, f64)) {
-        // Sums of codes and of zero points are taken from each other: codes are 15 at most, scales here 1.
+        // Sums of quantized values and of zero points are subtracted from each other; the values
+        // are at most 15, and scales here are 1.
         let offset = match self.scheme {
             Scheme::Int4Asym => 15.0,
             _ => 0.0,
@@ -130,7 +146,7 @@ impl Weights {
     }
 }
 
-/// Numbers of at most 12 digits, as 16 hold them.
+/// Numbers with at most 12 bits, which 16-bit fixed point represents exactly.
 fn small(len: usize) -> Vec<f32> {
     let number = |i: usize| ((i * 37 + i / 256 * 11) % 4001) as f32 - 2000.0;
     (0..len).map(|i| number(i) / 512.0).collect()
@@ -146,18 +162,22 @@ fn waves(len: usize) -> Vec<f32> {
 fn each_number_of_rows_and_columns() {
     for &scheme in Scheme::ALL {
         let k = scheme.block_len().max(32);
-        // One block, and more than one chunk of k with a short last one where blocks allow it.
+        // One block, and more than one chunk of k with a short last one if the block length allows
+        // it.
         for (k, n) in [(k, 1), (256 + k, 15), (k, 17), (512, 97)] {
             let w = Weights::random(scheme, n, k);
             for m in (1..=20).chain([37]) {
                 let x = small(m * k);
                 for &level in SimdLevel::available() {
                     let what = format!("{m} rows at {}", level.name());
-                    let y = w.rounded(level, Threads::Pool, &x, &Epilogue::NONE);
-                    // Nothing is lost of such elements.
+                    let y = w.rounded(level, KernelThreads::Pool, &x, &GemmEpilogue::NONE);
+                    // Such elements are represented exactly.
                     w.check(&what, &x, &y, (1e-6, 1e-7));
-                    let alone = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
-                    assert_eq!(y, alone, "{scheme:?} {what}: depends on the threads");
+                    let alone = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
+                    assert_eq!(
+                        y, alone,
+                        "{scheme:?} {what}: depends on the number of threads"
+                    );
                 }
             }
         }
@@ -177,7 +197,7 @@ fn elements_are_off_by_a_part_of_the_greatest() {
         let tiny: Vec<f32> = waves(23 * k).iter().map(|x| x * 1e-41).collect();
         for x in [waves(23 * k), spread, tiny, vec![0.0; 23 * k]] {
             for &level in SimdLevel::available() {
-                let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+                let y = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
                 w.check(level.name(), &x, &y, (1e-6, 1.01 / 32768.0));
             }
         }
@@ -191,13 +211,23 @@ fn a_row_does_not_depend_on_the_others() {
         let w = Weights::random(scheme, n, k);
         let x = waves(64 * k);
         for &level in SimdLevel::available() {
-            let all = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+            let all = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
             for m in 16..64 {
-                let some = w.rounded(level, Threads::Serial, &x[..m * k], &Epilogue::NONE);
+                let some = w.rounded(
+                    level,
+                    KernelThreads::Serial,
+                    &x[..m * k],
+                    &GemmEpilogue::NONE,
+                );
                 assert_eq!(some, all[..m * n], "{scheme:?}, {m} rows");
             }
             // Few rows are not rounded.
-            let few = w.rounded(level, Threads::Serial, &x[..15 * k], &Epilogue::NONE);
+            let few = w.rounded(
+                level,
+                KernelThreads::Serial,
+                &x[..15 * k],
+                &GemmEpilogue::NONE,
+            );
             assert_eq!(few, w.exact(level, &x[..15 * k]), "{scheme:?}");
         }
     }
@@ -210,28 +240,28 @@ fn epilogues_and_rows_that_are_not_finite() {
     let mut x = waves(m * k);
     for &level in SimdLevel::available() {
         let bias: Vec<f32> = (0..n).map(|j| j as f32 - 10.0).collect();
-        let epilogue = Epilogue {
+        let epilogue = GemmEpilogue {
             bias: Some(&bias),
-            activation: Activation::Relu,
+            activation: GemmActivation::Relu,
             residual: None,
-            after: Activation::None,
+            after: GemmActivation::None,
         };
-        let plain = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+        let plain = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
         let want = plain.iter().enumerate();
         let want: Vec<f32> = want.map(|(at, y)| (y + bias[at % n]).max(0.0)).collect();
-        assert_eq!(w.rounded(level, Threads::Pool, &x, &epilogue), want);
+        assert_eq!(w.rounded(level, KernelThreads::Pool, &x, &epilogue), want);
     }
     for odd in [f32::NAN, f32::INFINITY] {
         x[5 * k + 3] = odd;
         for &level in SimdLevel::available() {
             let bits = |y: Vec<f32>| y.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let got = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
+            let got = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
             assert_eq!(bits(got), bits(w.exact(level, &x)), "{odd}");
         }
     }
 }
 
-/// Blocks of one byte whose scales in 16 bits are 1.
+/// Blocks that repeat one byte, with 16-bit scales of 1.
 fn uniform(scheme: Scheme, byte: u8, count: usize) -> Option<Vec<u8>> {
     let halves = match scheme {
         Scheme::Q8_0 | Scheme::Q4_0 | Scheme::Q5_0 => 0..2,
@@ -262,8 +292,8 @@ fn the_greatest_codes_scales_and_elements() {
             let w = Weights::new(scheme, bytes, n, k);
             for m in [1, 2, 9, 16, 19] {
                 for (name, x) in [
-                    ("all the greatest", [32_767.0, 32_767.0]),
-                    ("all the least", [-32_767.0, -32_767.0]),
+                    ("all maximum", [32_767.0, 32_767.0]),
+                    ("all minimum", [-32_767.0, -32_767.0]),
                     ("both", [32_767.0, -32_767.0]),
                     ("of 24 digits", [8_355_711.0, 8_355_711.0]),
                     ("beyond 24 digits", [8_355_712.0, -8_355_839.0]),
@@ -272,17 +302,18 @@ fn the_greatest_codes_scales_and_elements() {
                     let x: Vec<f32> = (0..m * k).map(|i| x[i % 2]).collect();
                     for &level in SimdLevel::available() {
                         let what = format!("bytes {byte:#x}, {m} rows, {name}, {}", level.name());
-                        // Chains of 512 like terms lean by half a unit each time; sums of integers do not.
+                        // A chain of 512 equal terms can be biased by half a unit per addition;
+                        // integer sums are exact.
                         let (chain, whole) = (512.0 * f64::from(f32::EPSILON) / 2.0, 1e-6);
-                        let own = |integers: bool| match integers && rounding_pays(level) {
+                        let own = |integers: bool| match integers && i16_is_profitable(level) {
                             true => whole,
                             false => chain,
                         };
                         let bytes = [Scheme::Q8_0, Scheme::Int8, Scheme::Int8Asym];
                         let alone = m == 1 && !bytes.contains(&scheme);
                         w.check(&what, &x, &w.exact(level, &x), (own(alone), 0.0));
-                        let y = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
-                        // Rounded: such a number is off by 2^-15 of itself at most.
+                        let y = w.rounded(level, KernelThreads::Serial, &x, &GemmEpilogue::NONE);
+                        // Rounded activations have a relative error of at most 2^-15.
                         w.check(&what, &x, &y, (own(alone || m >= 16), 1.01 / 32768.0));
                     }
                 }
@@ -307,15 +338,17 @@ fn products_are_rounded_where_the_options_allow_it() {
     let shape = ty.shape.as_known().unwrap();
     let stored = Tensor::from_slice(&shape, &w.bytes).unwrap();
     let run = |products, m: usize| {
-        let options = CompileOptions::new().bound("m", 64).products_in(products);
+        let options = CompileOptions::new()
+            .bound("m", 64)
+            .with_matmul_precision(products);
         let mut exe = CpuBackend::new().compile(&g, &options).unwrap();
         exe.set_param("w", stored.clone()).unwrap();
         let x = Tensor::from_slice(&[m, k], &waves(m * k)).unwrap();
         let y = exe.run(&[("x", &x)]).unwrap();
         y[0].as_slice::<f32>().unwrap().to_vec()
     };
-    let pays = rounding_pays(SimdLevel::detect());
-    let faster = CpuBackend::new().packed_products();
+    let pays = i16_is_profitable(SimdLevel::detect());
+    let faster = CpuBackend::new().fast_quant_matmul_dtypes();
     assert_eq!(faster, if pays { vec![DType::F16] } else { Vec::new() });
     for narrow in [DType::F16, DType::BF16] {
         assert_eq!(run(Some(narrow), 15), run(None, 15));

@@ -1,8 +1,8 @@
-//! Row kernels and layout moves against plain loops in f64.
+//! Row kernels and data movement compared with plain loops in f64.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use proptest::prelude::*;
-use tercet_cpu::kernels::rows::{self, Norm, RopePairs, Scan};
+use tercet_cpu::kernels::rows::{self, RopePairs, RowNormKind, RowScanKind};
 use tercet_cpu::kernels::{SimdLevel, layout};
 
 fn noise(len: usize) -> Vec<f32> {
@@ -83,11 +83,11 @@ fn reductions_and_softmax() {
 fn norms_and_their_residual_forms() {
     for &level in SimdLevel::available() {
         for (n, kind) in [
-            (1, Norm::Rms),
-            (7, Norm::Layer),
-            (33, Norm::Rms),
-            (384, Norm::Layer),
-            (100, Norm::Rms),
+            (1, RowNormKind::Rms),
+            (7, RowNormKind::Layer),
+            (33, RowNormKind::Rms),
+            (384, RowNormKind::Layer),
+            (100, RowNormKind::Rms),
         ] {
             let (x, gamma) = (noise(3 * n), noise(n));
             let (beta, bias): (Vec<f32>, Vec<f32>) =
@@ -99,7 +99,7 @@ fn norms_and_their_residual_forms() {
                 x.chunks(n)
                     .flat_map(|row| {
                         let d: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
-                        let mean = if kind == Norm::Layer {
+                        let mean = if kind == RowNormKind::Layer {
                             d.iter().sum::<f64>() / n as f64
                         } else {
                             0.0
@@ -151,7 +151,7 @@ fn scans_and_rope() {
         (true, true, [5.0, 3.0, 0.0, 11.0, 6.0, 0.0]),
     ];
     for (exclusive, reverse, want) in table {
-        rows::cumsum(Scan { exclusive, reverse }, &x, 3, &mut out);
+        rows::cumsum(RowScanKind { exclusive, reverse }, &x, 3, &mut out);
         assert_eq!(out, want);
     }
     for &level in SimdLevel::available() {

@@ -1,4 +1,4 @@
-//! Elementwise functions against f64, in ulps, at every level of the machine.
+//! Elementwise functions compared with f64, in ulps, at every SIMD level of the machine.
 
 use tercet_cpu::kernels::{SimdLevel, convert, vmath};
 
@@ -43,7 +43,7 @@ fn samples() -> Vec<f32> {
     x
 }
 
-/// `ln Gamma`-free erfc: a continued fraction for large x, the series below.
+/// erfc without `ln Gamma`: a continued fraction for large x, the series for small x.
 fn erfc(x: f64) -> f64 {
     if x < 0.0 {
         return 2.0 - erfc(-x);
@@ -79,7 +79,7 @@ fn erf(x: f64) -> f64 {
 
 type Block = fn(SimdLevel, &[f32], &mut [f32]);
 
-/// A name, the function, what it approximates, and the greatest error in ulp.
+/// Name, function, exact function, and maximum error in ulps.
 type Row = (&'static str, Block, fn(f64) -> f64, f64);
 
 const UNARY: &[Row] = &[
@@ -193,7 +193,7 @@ fn gelu_tanh_is_accurate_and_zero_signs_survive() {
             let off = (f64::from(*y) - exact).abs();
             assert!(
                 off < 2f64.powi(-22),
-                "gelu_tanh_grad({x}) is {y}, not {exact}"
+                "gelu_tanh_grad({x}) is {y}, expected {exact}"
             );
         }
         let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -30.0, 1e30];
@@ -267,9 +267,9 @@ fn binary_functions_follow_ieee() {
         vmath::div(level, &a, &b, &mut out);
         assert!((0..64).all(|i| same(out[i], a[i] / b[i])));
         let mut flags = vec![9; 64];
-        vmath::compare(level, vmath::Comparison::Ne, &a, &b, &mut flags);
+        vmath::compare(level, vmath::VmathComparison::Ne, &a, &b, &mut flags);
         assert!((0..64).all(|i| flags[i] == u8::from(a[i] != b[i])));
-        vmath::compare(level, vmath::Comparison::Le, &a, &b, &mut flags);
+        vmath::compare(level, vmath::VmathComparison::Le, &a, &b, &mut flags);
         assert!((0..64).all(|i| flags[i] == u8::from(a[i] <= b[i])));
         vmath::select(level, &flags, &a, &b, &mut out);
         assert!((0..64).all(|i| same(out[i], if flags[i] != 0 { a[i] } else { b[i] })));

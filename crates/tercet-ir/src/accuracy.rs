@@ -1,24 +1,24 @@
-//! The one tolerance table: how far an executor may be from the reference, by accuracy class and
-//! dtype. Parity tests and `verify` read it; no other place states a tolerance.
+//! The tolerance table: the maximum error of an executor against the reference interpreter, by
+//! accuracy class and dtype. Parity tests and `verify` read it; no other place defines a tolerance.
 
 use std::fmt;
 
 use crate::dtype::DType;
 use crate::tensor::Tensor;
 
-/// How much rounding an operator's definition leaves open.
+/// The accuracy class of an operator: how much rounding error its definition permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Accuracy {
-    /// The same bits: data movement, integers, comparisons, single IEEE operations.
+    /// Bitwise equal results: data movement, integers, comparisons, single IEEE 754 operations.
     Exact,
     /// A function of single elements that is not correctly rounded, such as `exp`.
     Elementwise,
-    /// A sum along an axis, or a norm or softmax made of such sums.
+    /// A sum along an axis, or a norm or softmax built on such sums.
     Reduction,
-    /// A sum of products: matrix products and attention.
+    /// A sum of products: matmul, convolution and attention.
     Contraction,
-    /// Colours through positions in pixels, which carry the roundings of their size (a colour changes by up
-    /// to about the error of a position), and through light that is a product of hundreds of factors.
+    /// Rendered colours. A colour depends on pixel positions, whose rounding errors grow with the
+    /// image size. It also contains a product of hundreds of transmittance factors.
     Rendering,
 }
 
@@ -33,52 +33,55 @@ impl Accuracy {
     ];
 }
 
-/// `|got - want| <= abs * scale + rel * |want| + least`, where `scale` is the greatest finite magnitude
-/// among the wanted values of the tensor (at least the least normal number).
+/// A tolerance: an element passes if `|got - want| <= abs * scale + rel * |want| + min_abs`. `scale`
+/// is the largest finite magnitude among the expected values of the tensor (at least the smallest
+/// normal number).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Part of the tensor's greatest magnitude.
+    /// Permitted error relative to the tensor's largest magnitude.
     pub abs: f64,
-    /// Part of the element's own magnitude.
+    /// Permitted error relative to the element's magnitude.
     pub rel: f64,
-    /// The spacing of the dtype's subnormal numbers, where relative accuracy ends: an intermediate
-    /// rounding next to a tie may go either way there. 0 for exact classes.
-    pub least: f64,
+    /// Absolute error floor: the spacing of the dtype's subnormal numbers. Relative accuracy ends
+    /// there, because an intermediate rounding near a tie may go either direction. 0 for exact
+    /// classes.
+    pub min_abs: f64,
 }
 
 impl Tolerance {
-    /// The difference in units of this tolerance: at most 1 passes. Equal values (NaN with NaN,
-    /// equal infinities) are 0 apart; a NaN or infinity against anything else is infinitely far.
-    pub fn units(self, got: f64, want: f64, scale: f64) -> f64 {
+    /// The error of an element as a multiple of this tolerance: at most 1 passes. Equal values (NaN
+    /// with NaN, equal infinities) have error 0. A NaN or infinity against any other value has an
+    /// infinite error.
+    pub fn error_in_tolerances(self, got: f64, want: f64, scale: f64) -> f64 {
         if got == want || (got.is_nan() && want.is_nan()) {
             return 0.0;
         }
         if !got.is_finite() || !want.is_finite() {
             return f64::INFINITY;
         }
-        (got - want).abs() / (self.abs * scale + self.rel * want.abs() + self.least)
+        (got - want).abs() / (self.abs * scale + self.rel * want.abs() + self.min_abs)
     }
 }
 
-/// The element of a tensor that is furthest from what is wanted.
+/// The element of a tensor with the largest error against the expected value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Furthest {
-    /// Its place in row-major order.
+pub struct WorstElement {
+    /// Row-major index of the element.
     pub element: usize,
-    /// The value there.
+    /// The computed value of the element.
     pub got: f64,
-    /// The value wanted there.
-    pub want: f64,
-    /// The difference in tolerances: at most 1 passes.
+    /// The expected value of the element.
+    pub expected: f64,
+    /// The error as a multiple of the tolerance: at most 1 passes.
     pub units: f64,
 }
 
-impl fmt::Display for Furthest {
+impl fmt::Display for WorstElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Furthest {
+        let WorstElement {
             element,
             got,
-            want,
+            expected: want,
             units,
         } = self;
         write!(
@@ -88,19 +91,20 @@ impl fmt::Display for Furthest {
     }
 }
 
-/// Compares tensors of one type by the table: the element that is furthest off, `None` without
-/// elements. Integers and truth values must be equal; else they are infinitely far.
-pub fn furthest(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<Furthest> {
+/// Compares two tensors of one type by the tolerance table. Returns the element with the largest
+/// error; `None` if the tensors are empty. Integers and booleans must be equal; any difference is
+/// an infinite error.
+pub fn furthest(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<WorstElement> {
     let (g, w) = (got.to_f64s(), want.to_f64s());
     let mut units: Box<dyn Iterator<Item = f64>> = if want.dtype().is_float() {
         let finite = w.iter().filter(|x| x.is_finite());
         let scale = finite.fold(f64::from(f32::MIN_POSITIVE), |m, x| m.max(x.abs()));
         let allowed = tolerance(class, want.dtype());
-        // The units of a NaN are infinite, never NaN.
+        // The error of a NaN is infinite, never NaN.
         Box::new(
             g.iter()
                 .zip(&w)
-                .map(move |(&g, &w)| allowed.units(g, w, scale)),
+                .map(move |(&g, &w)| allowed.error_in_tolerances(g, w, scale)),
         )
     } else {
         let pairs = got.to_i64s().into_iter().zip(want.to_i64s());
@@ -112,15 +116,15 @@ pub fn furthest(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<Furthest
             (0, first),
             |best, (i, u)| if u > best.1 { (i + 1, u) } else { best },
         );
-    Some(Furthest {
+    Some(WorstElement {
         element,
         got: g[element],
-        want: w[element],
+        expected: w[element],
         units,
     })
 }
 
-/// Half the spacing of numbers at 1: the relative error of one rounding.
+/// Half the spacing of floats at 1.0: the maximum relative error of one rounding.
 const fn unit_roundoff(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1.1102230246251565e-16,
@@ -133,10 +137,10 @@ const fn unit_roundoff(dtype: DType) -> f64 {
 
 /// The tolerance of an accuracy class for results of a dtype.
 ///
-/// In units of roundoff: elementwise functions may be 4 off; reductions also 8 of the tensor's
-/// scale; contractions 32 of the scale (their terms cancel); rendered images 512 of the scale: 3e-5 of the
-/// brightest value in F32, where a step of an 8-bit image is 4e-3. F16 and BF16 accumulate in F32, so
-/// that their error is a few roundings of the result.
+/// In units of roundoff: elementwise functions may have an error of 4. Reductions may add 8
+/// relative to the tensor's scale, and contractions 32 (their terms cancel). Rendered images may
+/// add 512: in F32, 3e-5 of the brightest value, while a step of an 8-bit image is 4e-3. F16 and
+/// BF16 accumulate in F32, so their error is a few roundings of the result.
 pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
     let u = unit_roundoff(dtype);
     let narrow = matches!(dtype, DType::F16 | DType::BF16);
@@ -153,18 +157,18 @@ pub fn tolerance(class: Accuracy, dtype: DType) -> Tolerance {
     Tolerance {
         abs: abs * u,
         rel: rel * u,
-        least: match class {
+        min_abs: match class {
             Accuracy::Exact => 0.0,
             Accuracy::Elementwise
             | Accuracy::Reduction
             | Accuracy::Contraction
-            | Accuracy::Rendering => least_subnormal(dtype),
+            | Accuracy::Rendering => min_subnormal(dtype),
         },
     }
 }
 
-/// The spacing of subnormal numbers.
-const fn least_subnormal(dtype: DType) -> f64 {
+/// The spacing of subnormal numbers of a dtype.
+const fn min_subnormal(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 5e-324,
         DType::F32 => 1.401298464324817e-45,
@@ -193,10 +197,10 @@ mod tests {
         let want = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0]).unwrap();
         let got = Tensor::from_slice(&[3], &[1f32, 2.5, f32::NAN]).unwrap();
         let f = furthest(Accuracy::Elementwise, &got, &want).unwrap();
-        assert_eq!((f.element, f.want, f.units), (2, 4.0, f64::INFINITY));
+        assert_eq!((f.element, f.expected, f.units), (2, 4.0, f64::INFINITY));
         let same = furthest(Accuracy::Exact, &want, &want).unwrap();
         assert_eq!((same.element, same.units), (0, 0.0));
-        // Beyond 2^53, where floats would call them equal.
+        // These integers exceed 2^53, so they would be equal after conversion to floats.
         let (a, b) = (i64::MAX, i64::MAX - 1);
         let (a, b) = (Tensor::scalar(a), Tensor::scalar(b));
         assert_eq!(
@@ -210,9 +214,12 @@ mod tests {
     #[test]
     fn nan_is_only_equal_to_nan() {
         let t = tolerance(Accuracy::Contraction, DType::F32);
-        assert_eq!(t.units(f64::NAN, f64::NAN, 1.0), 0.0);
-        assert_eq!(t.units(f64::NAN, 1.0, 1.0), f64::INFINITY);
-        assert_eq!(t.units(f64::INFINITY, f64::MAX, 1.0), f64::INFINITY);
-        assert!(t.units(1.0 + 1e-3, 1.0, 1.0) > 1.0);
+        assert_eq!(t.error_in_tolerances(f64::NAN, f64::NAN, 1.0), 0.0);
+        assert_eq!(t.error_in_tolerances(f64::NAN, 1.0, 1.0), f64::INFINITY);
+        assert_eq!(
+            t.error_in_tolerances(f64::INFINITY, f64::MAX, 1.0),
+            f64::INFINITY
+        );
+        assert!(t.error_in_tolerances(1.0 + 1e-3, 1.0, 1.0) > 1.0);
     }
 }

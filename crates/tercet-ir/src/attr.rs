@@ -1,8 +1,8 @@
-//! Attributes of operators: how an operator's fields are spelled in the text form.
+//! Attributes of operators, and their syntax in the text form.
 //!
-//! [`attrs!`](crate::attrs) declares an operator's struct once and derives both directions from its
-//! field list. Every field type implements [`AttrValue`], which converts to and from [`Literal`],
-//! the small value language of the text form.
+//! [`attrs!`](crate::attrs) declares an operator's struct once and derives printing and parsing
+//! from its field list. Every field type implements [`AttrValue`], which converts to and from
+//! [`AttrLiteral`], the small value language of the text form.
 
 mod tensor;
 
@@ -13,60 +13,60 @@ use crate::dtype::DType;
 use crate::subgraph::SubGraph;
 use crate::types::{Shape, Type};
 
-/// A value as the text form spells it.
+/// An attribute value in text form syntax.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Literal {
-    /// `-3`
+pub enum AttrLiteral {
+    /// An integer: `-3`
     Int(i128),
-    /// `1.5`, `1e-5`, `inf`, `nan`
+    /// A float: `1.5`, `1e-5`, `inf`, `nan`
     Float(f64),
-    /// `relu`, `true`, `none`; a bare symbol too
+    /// An identifier: `relu`, `true`, `none`; also a bare symbol
     Ident(String),
-    /// `"text"`
+    /// A quoted string: `"text"`
     Str(String),
-    /// `[a, b]`
-    List(Vec<Literal>),
-    /// `window(128)`
-    Call(String, Vec<Literal>),
-    /// `2*s+1`: an expression that is neither a number nor one symbol
+    /// A list: `[a, b]`
+    List(Vec<AttrLiteral>),
+    /// A name with arguments: `window(128)`
+    Call(String, Vec<AttrLiteral>),
+    /// A dimension expression that is neither a number nor a single symbol: `2*s+1`
     Dim(Dim),
-    /// `f32[b, 3]`
+    /// A tensor type: `f32[b, 3]`
     Type(Type),
-    /// `graph { ... }`
+    /// A nested graph: `graph { ... }`
     Graph(SubGraph),
 }
 
-impl fmt::Display for Literal {
+impl fmt::Display for AttrLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |f: &mut fmt::Formatter<'_>, items: &[Literal]| {
+        let list = |f: &mut fmt::Formatter<'_>, items: &[AttrLiteral]| {
             items
                 .iter()
                 .enumerate()
                 .try_for_each(|(i, item)| write!(f, "{}{item}", if i > 0 { ", " } else { "" }))
         };
         match self {
-            Literal::Int(i) => write!(f, "{i}"),
-            Literal::Float(x) if x.is_nan() => f.write_str("nan"),
-            Literal::Float(x) if x.is_infinite() => {
+            AttrLiteral::Int(i) => write!(f, "{i}"),
+            AttrLiteral::Float(x) if x.is_nan() => f.write_str("nan"),
+            AttrLiteral::Float(x) if x.is_infinite() => {
                 f.write_str(if *x > 0.0 { "inf" } else { "-inf" })
             }
-            Literal::Float(x) => write!(f, "{x:?}"),
-            Literal::Ident(s) => f.write_str(s),
-            Literal::Str(s) => write_quoted(f, s),
-            Literal::List(items) => {
+            AttrLiteral::Float(x) => write!(f, "{x:?}"),
+            AttrLiteral::Ident(s) => f.write_str(s),
+            AttrLiteral::Str(s) => write_quoted(f, s),
+            AttrLiteral::List(items) => {
                 f.write_str("[")?;
                 list(f, items)?;
                 f.write_str("]")
             }
-            Literal::Call(name, args) => {
+            AttrLiteral::Call(name, args) => {
                 write!(f, "{name}(")?;
                 list(f, args)?;
                 f.write_str(")")
             }
-            Literal::Dim(d) => write!(f, "{d}"),
-            Literal::Type(t) => write!(f, "{t}"),
-            // Its lines stand under the node that it belongs to.
-            Literal::Graph(g) => f.write_str(&g.graph().to_string().replace('\n', "\n  ")),
+            AttrLiteral::Dim(d) => write!(f, "{d}"),
+            AttrLiteral::Type(t) => write!(f, "{t}"),
+            // Indents the lines of a nested graph below the node that holds it.
+            AttrLiteral::Graph(g) => f.write_str(&g.graph().to_string().replace('\n', "\n  ")),
         }
     }
 }
@@ -88,44 +88,44 @@ pub(crate) fn write_quoted(f: &mut impl fmt::Write, s: &str) -> fmt::Result {
     f.write_char('"')
 }
 
-/// Why an attribute could not be read.
+/// Why an attribute could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttrError {
-    /// The literal is of another kind.
+    /// The literal has the wrong type.
     #[error("expected {expected}, found `{found}`")]
     Kind {
-        /// What the attribute takes.
+        /// The expected type of the attribute.
         expected: String,
-        /// The literal given.
+        /// The literal that was found.
         found: String,
     },
-    /// An attribute is missing.
+    /// A required attribute is missing.
     #[error("attribute `{name}` is missing")]
     Missing {
-        /// Its name.
+        /// Name of the missing attribute.
         name: &'static str,
     },
-    /// An attribute is not one of the operator's.
+    /// The operator has no attribute with this name.
     #[error("unknown attribute `{name}`; the operator takes: {known}")]
     Unknown {
-        /// The name given.
+        /// The unknown attribute name.
         name: String,
-        /// The operator's attributes.
+        /// The names of the operator's attributes.
         known: String,
     },
-    /// An attribute has a bad value.
+    /// An attribute has an invalid value.
     #[error("attribute `{name}`")]
     In {
-        /// Its name.
+        /// Name of the attribute.
         name: &'static str,
-        /// What is wrong.
+        /// Why the value is invalid.
         source: Box<AttrError>,
     },
 }
 
 impl AttrError {
-    /// A literal of the wrong kind.
-    pub fn kind(expected: impl Into<String>, found: &Literal) -> AttrError {
+    /// An error for a literal of the wrong type.
+    pub fn kind(expected: impl Into<String>, found: &AttrLiteral) -> AttrError {
         AttrError::Kind {
             expected: expected.into(),
             found: found.to_string(),
@@ -133,42 +133,43 @@ impl AttrError {
     }
 }
 
-/// A type that an attribute may have.
+/// A type that can be an attribute of an operator.
 pub trait AttrValue: Sized {
-    /// What the text form takes here, in words for the documentation: `integer`, `list of dimension`.
+    /// The expected syntax in words, for error messages and documentation: `integer`, `list of
+    /// dimension`.
     fn kind() -> String;
 
-    /// How the text form spells the value.
-    fn to_literal(&self) -> Literal;
+    /// Converts the value to a literal of the text form.
+    fn to_literal(&self) -> AttrLiteral;
 
-    /// The value of a literal.
+    /// Parses the value from a literal of the text form.
     ///
     /// # Errors
-    /// [`AttrError`] when the literal is of another kind or out of range.
-    fn from_literal(literal: &Literal) -> Result<Self, AttrError>;
+    /// [`AttrError`] when the literal has another type or is out of range.
+    fn from_literal(literal: &AttrLiteral) -> Result<Self, AttrError>;
 }
 
-/// The attributes of an operator, as a list that printing and parsing share.
+/// The attributes of an operator as a list, for printing and parsing.
 pub trait Attrs: Sized {
-    /// The names in declaration order.
+    /// The attribute names in declaration order.
     const NAMES: &'static [&'static str];
 
-    /// Names and [`AttrValue::kind`] in declaration order.
+    /// Attribute names and [`AttrValue::kind`] in declaration order.
     fn kinds() -> Vec<(&'static str, String)>;
 
-    /// Names and values in declaration order.
-    fn to_literals(&self) -> Vec<(&'static str, Literal)>;
+    /// Attribute names and values in declaration order.
+    fn to_literals(&self) -> Vec<(&'static str, AttrLiteral)>;
 
-    /// The operator of these attributes.
+    /// Builds the operator from these attributes.
     ///
     /// # Errors
     /// [`AttrError`] for a missing, unknown or unreadable attribute.
-    fn from_literals(given: &[(String, Literal)]) -> Result<Self, AttrError>;
+    fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Self, AttrError>;
 }
 
-/// Finds and converts one attribute; used by the expansion of [`attrs!`](crate::attrs).
+/// Finds and converts one attribute. The expansion of [`attrs!`](crate::attrs) calls it.
 pub fn take_attr<T: AttrValue>(
-    given: &[(String, Literal)],
+    given: &[(String, AttrLiteral)],
     name: &'static str,
 ) -> Result<T, AttrError> {
     let (_, literal) = given
@@ -183,8 +184,8 @@ pub fn take_attr<T: AttrValue>(
 
 /// Declares an operator's struct and derives [`Attrs`] from its field list.
 ///
-/// `attrs! { /// Doc. pub struct Softmax { /// Axis. pub axis: usize } }` expands to the struct
-/// with the usual derives, `Attrs::NAMES == ["axis"]`, and conversions of each field by
+/// `attrs! { /// OpDoc. pub struct Softmax { /// Axis. pub axis: usize } }` expands to the struct
+/// with the usual derives, `Attrs::NAMES == ["axis"]`, and conversions of each field through
 /// [`AttrValue`].
 #[macro_export]
 macro_rules! attrs {
@@ -198,11 +199,11 @@ macro_rules! attrs {
             fn kinds() -> Vec<(&'static str, String)> {
                 vec![$((stringify!($f), <$t as $crate::attr::AttrValue>::kind())),*]
             }
-            fn to_literals(&self) -> Vec<(&'static str, $crate::attr::Literal)> {
+            fn to_literals(&self) -> Vec<(&'static str, $crate::attr::AttrLiteral)> {
                 vec![$((stringify!($f), $crate::attr::AttrValue::to_literal(&self.$f))),*]
             }
             fn from_literals(
-                given: &[(String, $crate::attr::Literal)],
+                given: &[(String, $crate::attr::AttrLiteral)],
             ) -> Result<Self, $crate::attr::AttrError> {
                 if let Some((name, _)) = given.iter().find(|(n, _)| !Self::NAMES.contains(&n.as_str())) {
                     let known = Self::NAMES.join(", ");
@@ -214,9 +215,9 @@ macro_rules! attrs {
     };
 }
 
-/// Declares a fieldless enum with a spelling per variant, `ALL`, `name()` and [`AttrValue`].
+/// Declares a fieldless enum with a text form name per variant, `ALL`, `name()` and [`AttrValue`].
 ///
-/// `spelled! { /// Doc. pub enum Style { /// Doc. NeoX "neox" } }` expands to the enum,
+/// `spelled! { /// OpDoc. pub enum Style { /// OpDoc. NeoX "neox" } }` expands to the enum,
 /// `Style::ALL`, `Style::name` and the conversions of the text form.
 #[macro_export]
 macro_rules! spelled {
@@ -229,7 +230,7 @@ macro_rules! spelled {
             /// Every variant, in declaration order.
             pub const ALL: &'static [$E] = &[$($E::$V),*];
 
-            /// The spelling in the text form.
+            /// The variant's name in the text form.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$V => $name),* }
             }
@@ -240,12 +241,12 @@ macro_rules! spelled {
                 let names: Vec<_> = Self::ALL.iter().map(|v| format!("`{}`", v.name())).collect();
                 format!("one of {}", names.join(" "))
             }
-            fn to_literal(&self) -> $crate::attr::Literal {
-                $crate::attr::Literal::Ident(self.name().to_string())
+            fn to_literal(&self) -> $crate::attr::AttrLiteral {
+                $crate::attr::AttrLiteral::Ident(self.name().to_string())
             }
-            fn from_literal(l: &$crate::attr::Literal) -> Result<Self, $crate::attr::AttrError> {
+            fn from_literal(l: &$crate::attr::AttrLiteral) -> Result<Self, $crate::attr::AttrError> {
                 let found = match l {
-                    $crate::attr::Literal::Ident(s) => Self::ALL.iter().find(|v| v.name() == s),
+                    $crate::attr::AttrLiteral::Ident(s) => Self::ALL.iter().find(|v| v.name() == s),
                     _ => None,
                 };
                 let names: Vec<_> = Self::ALL.iter().map(|v| v.name()).collect();
@@ -257,43 +258,43 @@ macro_rules! spelled {
     };
 }
 
-/// A float attribute, compared and hashed by its bits.
+/// A float attribute; equality and hash use its bits.
 #[derive(Clone, Copy)]
-pub struct Real(pub f64);
+pub struct FloatAttr(pub f64);
 
-impl PartialEq for Real {
-    fn eq(&self, other: &Real) -> bool {
+impl PartialEq for FloatAttr {
+    fn eq(&self, other: &FloatAttr) -> bool {
         self.0.to_bits() == other.0.to_bits()
     }
 }
-impl Eq for Real {}
-impl std::hash::Hash for Real {
+impl Eq for FloatAttr {}
+impl std::hash::Hash for FloatAttr {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.to_bits().hash(state);
     }
 }
-impl fmt::Debug for Real {
+impl fmt::Debug for FloatAttr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
-impl From<f64> for Real {
-    fn from(x: f64) -> Real {
-        Real(x)
+impl From<f64> for FloatAttr {
+    fn from(x: f64) -> FloatAttr {
+        FloatAttr(x)
     }
 }
 
-impl AttrValue for Real {
+impl AttrValue for FloatAttr {
     fn kind() -> String {
         "number".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Float(self.0)
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Float(self.0)
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Float(x) => Ok(Real(*x)),
-            Literal::Int(i) => Ok(Real(*i as f64)),
+            AttrLiteral::Float(x) => Ok(FloatAttr(*x)),
+            AttrLiteral::Int(i) => Ok(FloatAttr(*i as f64)),
             _ => Err(AttrError::kind("a number", l)),
         }
     }
@@ -304,9 +305,9 @@ macro_rules! int_attrs {
         fn kind() -> String {
             "integer".to_string()
         }
-        fn to_literal(&self) -> Literal { Literal::Int(*self as i128) }
-        fn from_literal(l: &Literal) -> Result<Self, AttrError> {
-            let value = match l { Literal::Int(i) => <$t>::try_from(*i).ok(), _ => None };
+        fn to_literal(&self) -> AttrLiteral { AttrLiteral::Int(*self as i128) }
+        fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
+            let value = match l { AttrLiteral::Int(i) => <$t>::try_from(*i).ok(), _ => None };
             value.ok_or_else(|| AttrError::kind(concat!("an integer that fits ", stringify!($t)), l))
         }
     })* };
@@ -317,13 +318,13 @@ impl AttrValue for bool {
     fn kind() -> String {
         "`true` or `false`".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Ident(self.to_string())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Ident(self.to_string())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Ident(s) if s == "true" => Ok(true),
-            Literal::Ident(s) if s == "false" => Ok(false),
+            AttrLiteral::Ident(s) if s == "true" => Ok(true),
+            AttrLiteral::Ident(s) if s == "false" => Ok(false),
             _ => Err(AttrError::kind("true or false", l)),
         }
     }
@@ -333,12 +334,12 @@ impl AttrValue for String {
     fn kind() -> String {
         "string".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Str(self.clone())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Str(self.clone())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Str(s) => Ok(s.clone()),
+            AttrLiteral::Str(s) => Ok(s.clone()),
             _ => Err(AttrError::kind("a string", l)),
         }
     }
@@ -348,12 +349,12 @@ impl AttrValue for DType {
     fn kind() -> String {
         "dtype".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Ident(self.name().to_string())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Ident(self.name().to_string())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let found = match l {
-            Literal::Ident(s) => DType::from_name(s),
+            AttrLiteral::Ident(s) => DType::from_name(s),
             _ => None,
         };
         found.ok_or_else(|| AttrError::kind("a dtype", l))
@@ -364,18 +365,18 @@ impl AttrValue for Dim {
     fn kind() -> String {
         "dimension".to_string()
     }
-    fn to_literal(&self) -> Literal {
+    fn to_literal(&self) -> AttrLiteral {
         match (self, self.as_symbol()) {
-            (Dim::Known(n), _) => Literal::Int(*n as i128),
-            (Dim::Sym(_), Some(s)) => Literal::Ident(s.name().to_string()),
-            (Dim::Sym(_), None) => Literal::Dim(self.clone()),
+            (Dim::Known(n), _) => AttrLiteral::Int(*n as i128),
+            (Dim::Sym(_), Some(s)) => AttrLiteral::Ident(s.name().to_string()),
+            (Dim::Sym(_), None) => AttrLiteral::Dim(self.clone()),
         }
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let found = match l {
-            Literal::Int(i) => usize::try_from(*i).ok().map(Dim::Known),
-            Literal::Ident(s) => Some(Dim::sym(s)),
-            Literal::Dim(d) => Some(d.clone()),
+            AttrLiteral::Int(i) => usize::try_from(*i).ok().map(Dim::Known),
+            AttrLiteral::Ident(s) => Some(Dim::sym(s)),
+            AttrLiteral::Dim(d) => Some(d.clone()),
             _ => None,
         };
         found.ok_or_else(|| AttrError::kind("a dimension", l))
@@ -386,10 +387,10 @@ impl AttrValue for Shape {
     fn kind() -> String {
         "list of dimension".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::List(self.iter().map(AttrValue::to_literal).collect())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::List(self.iter().map(AttrValue::to_literal).collect())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         Vec::<Dim>::from_literal(l).map(Shape::new)
     }
 }
@@ -398,12 +399,12 @@ impl AttrValue for Type {
     fn kind() -> String {
         "type".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Type(self.clone())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Type(self.clone())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Type(t) => Ok(t.clone()),
+            AttrLiteral::Type(t) => Ok(t.clone()),
             _ => Err(AttrError::kind("a type such as f32[2, s]", l)),
         }
     }
@@ -413,12 +414,12 @@ impl<T: AttrValue> AttrValue for Vec<T> {
     fn kind() -> String {
         format!("list of {}", T::kind())
     }
-    fn to_literal(&self) -> Literal {
-        Literal::List(self.iter().map(AttrValue::to_literal).collect())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::List(self.iter().map(AttrValue::to_literal).collect())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::List(items) => items.iter().map(T::from_literal).collect(),
+            AttrLiteral::List(items) => items.iter().map(T::from_literal).collect(),
             _ => Err(AttrError::kind("a list", l)),
         }
     }
@@ -428,15 +429,15 @@ impl<T: AttrValue> AttrValue for Option<T> {
     fn kind() -> String {
         format!("{} or `none`", T::kind())
     }
-    fn to_literal(&self) -> Literal {
+    fn to_literal(&self) -> AttrLiteral {
         match self {
             Some(v) => v.to_literal(),
-            None => Literal::Ident("none".to_string()),
+            None => AttrLiteral::Ident("none".to_string()),
         }
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Ident(s) if s == "none" => Ok(None),
+            AttrLiteral::Ident(s) if s == "none" => Ok(None),
             _ => T::from_literal(l).map(Some),
         }
     }

@@ -1,4 +1,4 @@
-//! What every executor offers: [`Backend`] compiles a graph, [`Executable`] runs it.
+//! The interface of every executor: [`Backend`] compiles a graph, [`Executable`] runs it.
 
 mod device_tensor;
 mod explain;
@@ -9,7 +9,7 @@ mod signature;
 pub use device_tensor::{DeviceMemory, DeviceTensor};
 pub use explain::{Explanation, KernelUse};
 pub use last_run::{LastRun, no_run, places, rows_of};
-pub use options::{CompileOptions, Keep, Kept};
+pub use options::{CompileOptions, RetainValues, RetainedValue};
 pub use signature::{Port, Signature, find_port};
 
 use std::future::Future;
@@ -22,17 +22,17 @@ use crate::dtype::DType;
 use crate::error::{CompileError, RunError};
 use crate::graph::{Graph, Node};
 use crate::quant::Scheme;
-use crate::random::Random;
+use crate::random::RngState;
 use crate::tensor::Tensor;
 
-/// Whether a target runs a node as it is.
+/// Whether a target can run a node without rewriting it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It has a kernel.
+    /// The target has a kernel for the node.
     Native,
-    /// It has none, with the reason.
+    /// The target has no kernel for the node.
     Missing {
-        /// Why, for example `no kernel for f64`.
+        /// Why the node is unsupported, for example `no kernel for f64`.
         reason: String,
     },
 }
@@ -44,20 +44,21 @@ impl Support {
     }
 }
 
-/// What a device can run; derived from its kernel table, never from a list kept by hand.
+/// The nodes that a device can run. Implementations derive the answer from their kernel table, not
+/// from a separate list.
 pub trait Target {
-    /// The executor's name, for errors.
+    /// The executor's name, for error messages.
     fn name(&self) -> &'static str;
 
-    /// Whether the node, whose inputs are values of `graph`, runs as it is.
+    /// Whether the target runs the node without rewriting. The node's inputs are values of `graph`.
     fn supports(&self, graph: &Graph, node: &Node) -> Support;
 }
 
-/// Refuses graphs without results and symbols without bounds.
+/// Checks that the graph has outputs and that every symbol has an upper bound.
 ///
 /// # Errors
 /// [`CompileError::NoOutputs`] or [`CompileError::Unbounded`].
-pub fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileError> {
+pub fn check_interface(graph: &Graph, bounds: &Bindings) -> Result<(), CompileError> {
     if graph.results().next().is_none() {
         return Err(CompileError::NoOutputs);
     }
@@ -71,48 +72,50 @@ pub fn check_borders(graph: &Graph, bounds: &Bindings) -> Result<(), CompileErro
     }
 }
 
-/// How long a step took on the device.
+/// Measured device time of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTime {
-    /// The operator.
+    /// The operator of the step.
     pub op: &'static str,
-    /// The kernel.
+    /// The kernel of the step.
     pub kernel: String,
-    /// When it started, in nanoseconds from the start of the first step.
+    /// Start time in nanoseconds, from the start of the first step.
     pub start_ns: u64,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub ns: u64,
 }
 
-/// Which outputs of a run are read back.
+/// Which outputs of a run are copied back to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted<'a> {
-    /// All, in the order of the signature.
+pub enum OutputSelection<'a> {
+    /// All outputs, in the order of the signature.
     All,
-    /// These, in this order.
+    /// Only the outputs with these names, in this order.
     Only(&'a [&'a str]),
 }
 
-/// A tensor on its way from a device; it does not hold the executable.
-pub type Fetch = Pin<Box<dyn Future<Output = Result<Tensor, RunError>> + Send>>;
+/// A future for a tensor that is being read back from the device. It does not borrow the
+/// executable.
+pub type TensorFuture = Pin<Box<dyn Future<Output = Result<Tensor, RunError>> + Send>>;
 
 /// A device that compiles graphs.
 pub trait Backend: Send + Sync {
     /// The executor's name: `cpu`, `reference`, `wgpu`, `vulkan`.
     fn name(&self) -> &'static str;
 
-    /// The types that [`CompileOptions::products`] may name to gain something: those of 16 bits that the device
-    /// multiplies faster than F32.
-    fn products(&self) -> Vec<DType>;
+    /// The 16-bit dtypes that the device multiplies faster than F32. Naming them in
+    /// [`CompileOptions::matmul_precision`] speeds up matmuls.
+    fn fast_matmul_dtypes(&self) -> Vec<DType>;
 
-    /// The same for products with packed weights only: at least those of [`Backend::products`].
-    fn packed_products(&self) -> Vec<DType> {
-        self.products()
+    /// As [`Backend::fast_matmul_dtypes`], for matmuls with quantized weights only. It includes at
+    /// least those dtypes.
+    fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
+        self.fast_matmul_dtypes()
     }
 
-    /// Rows up to which a product with weights that are packed in this scheme gains by more of them in one run; beyond, it takes kernels of long
-    /// prompts. None where each row takes its time, as on processors.
-    fn packed_rows(&self, scheme: Scheme) -> Option<usize>;
+    /// Maximum rows for which batching into one quantized matmul of this scheme is profitable.
+    /// Larger batches use the prefill kernels. `None` if the time grows with every row, as on CPUs.
+    fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize>;
 
     /// Compiles a graph.
     ///
@@ -125,7 +128,8 @@ pub trait Backend: Send + Sync {
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, CompileError>;
 
-    /// What [`Backend::compile`] would run; nothing is allocated on the device.
+    /// Describes the program that [`Backend::compile`] would produce, without allocating on the
+    /// device.
     ///
     /// # Errors
     /// As [`Backend::compile`].
@@ -138,16 +142,16 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).name()
     }
 
-    fn products(&self) -> Vec<DType> {
-        (**self).products()
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
+        (**self).fast_matmul_dtypes()
     }
 
-    fn packed_products(&self) -> Vec<DType> {
-        (**self).packed_products()
+    fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
+        (**self).fast_quant_matmul_dtypes()
     }
 
-    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
-        (**self).packed_rows(scheme)
+    fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
+        (**self).max_small_m_rows(scheme)
     }
 
     fn compile(
@@ -167,22 +171,23 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
     }
 }
 
-/// A compiled graph with its parameters and state.
+/// A compiled graph with its parameters and states.
 ///
-/// Parameters are set before the first run. States start as zeros. A failed run leaves the
-/// executable usable and its states as they were before the run.
+/// Parameters are set before the first run. States start as zeros. After a failed run the
+/// executable remains usable, and its states have their values from before the run.
 pub trait Executable: Send {
     /// The names and types of inputs, parameters, states and outputs.
     fn signature(&self) -> &Signature;
 
-    /// Sets a parameter. The memory is shared, not copied, where the executor can use it as it is.
+    /// Sets a parameter. The memory is shared without a copy if the executor supports its layout.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such parameter or its type differs.
+    /// [`RunError`] when the parameter does not exist or its type differs.
     fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), RunError>;
 
-    /// Runs the graph on these inputs and writes the results, in the order of the outputs, into
-    /// `outputs`, whose memory is reused: after a first run of the same sizes nothing is allocated.
+    /// Runs the graph on these inputs and writes the results into `outputs`, in the order of the
+    /// outputs. The memory of `outputs` is reused: a second run with the same sizes allocates
+    /// nothing.
     ///
     /// # Errors
     /// [`RunError`] that names the input, symbol or node.
@@ -192,52 +197,58 @@ pub trait Executable: Send {
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError>;
 
-    /// Starts a run on these inputs, which are copied, but for those that a GPU holds already because they are the same as
-    /// in the run before; [`Executable::wait`] gives its results. A run
-    /// that was started before and not waited for is finished first, its results dropped.
+    /// Starts a run on these inputs; [`Executable::wait`] returns its results. The inputs are
+    /// copied, except those that are unchanged since the previous run and are already on the GPU.
+    /// If a started run was not waited for, it is finished first and its results are dropped.
     ///
     /// # Errors
     /// [`RunError`] that names the input, output or symbol.
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError>;
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError>;
 
-    /// Starts a run behind the one under way, before its results are there: the device goes from one to the other without
-    /// waiting for the host. `carried` are inputs, each with the output of the run under way that it takes its value from, of
-    /// the same type; `inputs` are the others. [`Executable::wait`] gives the results of the older run first. Two runs are under way at
-    /// most.
+    /// Enqueues a run whose inputs are outputs of the run in flight. The device starts it without
+    /// waiting for the host. `carried` pairs each such input with an output of the run in flight of
+    /// the same type; `inputs` are all other inputs. [`Executable::wait`] returns the results of
+    /// the older run first. At most two runs are in flight.
     ///
-    /// False, and nothing is started, where the executor cannot: without a run under way or with another behind it, for other sizes
-    /// than those of that run, where data decides what is played, and on those that compute while they submit. Whoever
-    /// called then waits, and submits as ever.
+    /// Returns false, without starting anything, if the executor cannot enqueue the run. Reasons:
+    /// no run is in flight, or two already are; the sizes differ from those of the run in flight;
+    /// the executed steps depend on data; or the executor computes during `submit`. The caller then
+    /// waits and calls [`Executable::submit`].
     ///
-    /// Where data makes the older run fail, so does the run behind it work on what it was not meant for: states are not
-    /// those before, as they are after a run that fails alone.
+    /// If the data makes the older run fail, the enqueued run computes on invalid inputs. Its
+    /// states are then not restored, unlike after a single failed run.
     ///
     /// # Errors
-    /// [`RunError`] that names the input, output or symbol; nothing is started, and the run under way goes on.
-    fn submit_behind(
+    /// [`RunError`] that names the input, output or symbol. The new run is not started, and the run
+    /// in flight continues.
+    fn submit_pipelined(
         &mut self,
         inputs: &[(&str, &Tensor)],
         carried: &[(&str, &str)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<bool, RunError>;
 
-    /// Waits for the run under way, the older one of two, and writes the wanted outputs into `outputs`, whose memory is
-    /// reused; without such a run `outputs` is emptied.
+    /// Blocks until the run in flight ends (the older one of two) and writes the requested outputs
+    /// into `outputs`, whose memory is reused. Without a run in flight, `outputs` is cleared.
     ///
     /// # Errors
     /// [`RunError`] that names the node.
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError>;
 
-    /// Carries the run started last on, as far as it goes without blocking the thread, and is ready when
-    /// [`Executable::wait`] does not block. Else the waker of `cx` is called when it is worth asking again. Ready, too,
-    /// without such a run. Only `wgpu` is told by the device when work is done: on `vulkan` this waits for it, and on the CPU
-    /// [`Executable::submit`] did all.
+    /// Advances the latest run without blocking the thread. It is ready when [`Executable::wait`]
+    /// would not block, and also without a run in flight. Otherwise it wakes `cx` when polling
+    /// again is useful. Only `wgpu` is notified by the device when work completes. On `vulkan` this
+    /// call blocks, and on the CPU [`Executable::submit`] has already done the work.
     ///
     /// # Errors
-    /// [`RunError`] that names the node; the run is over then.
+    /// [`RunError`] that names the node; the run has then ended.
     fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
 
-    /// Starts to read what [`Executable::read_output_rows`] reads, without waiting for it where the executor can.
+    /// Asynchronous form of [`Executable::read_output_rows`], if the executor supports it.
     ///
     /// # Errors
     /// As [`Executable::read_output_rows`].
@@ -245,19 +256,19 @@ pub trait Executable: Send {
         &mut self,
         output: &str,
         rows: std::ops::Range<usize>,
-    ) -> Result<Fetch, RunError>;
+    ) -> Result<TensorFuture, RunError>;
 
-    /// Starts to read what [`Executable::read_state`] reads, without waiting for it where the executor can.
+    /// Asynchronous form of [`Executable::read_state`], if the executor supports it.
     ///
     /// # Errors
     /// As [`Executable::read_state`].
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError>;
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError>;
 
-    /// Rows of an output of the last completed run: `rows` of its first axis. Outputs stay where
-    /// they were computed, so that a large one need not be read back to see a part.
+    /// Reads `rows` of the first axis of an output of the last completed run. Outputs remain on the
+    /// device, so a part of a large output can be read without copying all of it.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such output, no run yet, or no such rows.
+    /// [`RunError`] when the output or the rows do not exist, or no run has completed.
     fn read_output_rows(
         &mut self,
         output: &str,
@@ -267,79 +278,82 @@ pub trait Executable: Send {
     /// Copies a tensor to this executable's device.
     ///
     /// # Errors
-    /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`]; [`RunError::Narrow`] for an integer that the device cannot
-    /// hold.
+    /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`]; [`RunError::Narrow`] for an integer
+    /// that does not fit the device's integer type.
     fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError>;
 
-    /// An output of the last completed run as a tensor of its own on the device, where it can be an input of this or
-    /// another executable of the same device. It is a copy there (on the host, shared memory): later runs do not change
-    /// it.
+    /// An output of the last completed run as a separate tensor on the device. It can be an input
+    /// of this or another executable of the same device. It is a copy (on the host, shared memory),
+    /// so later runs do not change it.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such output, no completed run, or no room.
+    /// [`RunError`] when the output does not exist, no run has completed, or memory is exhausted.
     fn output_on_device(&mut self, output: &str) -> Result<DeviceTensor, RunError>;
 
-    /// Lets go of the memory of outputs that were given: it is that of whoever has the tensors, who can write there without
-    /// a copy. Outputs of that run may not be readable afterwards ([`Executable::read_output_rows`],
-    /// [`Executable::output_on_device`]).
+    /// Releases the executable's reference to output memory that it has returned. The owner of
+    /// those tensors can then write to them without a copy. Outputs of that run may not be readable
+    /// afterwards ([`Executable::read_output_rows`], [`Executable::output_on_device`]).
     fn release_outputs(&mut self);
 
-    /// Binds an input to a tensor on the device, from the next run on: runs need not be given it any more. A run that
-    /// is given the input all the same takes what it is given, that once. A binding stays after
-    /// [`Executable::reset`], and clones have it, too. Sizes may differ from binding to binding within the bounds.
+    /// Binds an input to a tensor on the device, from the next run on. Runs may then omit the
+    /// input. If a run provides it anyway, the provided tensor is used for that run only. A binding
+    /// persists after [`Executable::reset`], and clones have it too. Sizes may differ between
+    /// bindings, within the bounds.
     ///
     /// # Errors
-    /// [`RunError::UnknownName`], [`RunError::Type`]; [`RunError::OtherDevice`] for a tensor of another executor or
-    /// another of its devices.
+    /// [`RunError::UnknownName`], [`RunError::Type`]; [`RunError::OtherDevice`] for a tensor of
+    /// another executor or another of its devices.
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError>;
 
-    /// Ends a binding: runs must be given the input again.
+    /// Removes a binding: runs must provide the input again.
     ///
     /// # Errors
     /// [`RunError::UnknownName`].
     fn unbind(&mut self, input: &str) -> Result<(), RunError>;
 
-    /// The times on the device of the steps of the last run in the order played, where the device was opened to
-    /// measure them; else empty. Steps of a loop are there once for each iteration.
+    /// Device times of the steps of the last run, in execution order. Empty unless the device was
+    /// opened with timing enabled. The steps of a loop appear once per iteration.
     fn timings(&mut self) -> Vec<StepTime>;
 
     /// Replaces the contents of a state.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such state or its type differs.
+    /// [`RunError`] when the state does not exist or its type differs.
     fn write_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), RunError>;
 
     /// A copy of the contents of a state.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such state.
+    /// [`RunError`] when the state does not exist.
     fn read_state(&self, name: &str) -> Result<Tensor, RunError>;
 
-    /// The seed of random numbers, if one was set, and the counter of the next run.
-    fn random(&self) -> Random;
+    /// The random seed, if one was set, and the random counter of the next run.
+    fn random(&self) -> RngState;
 
-    /// Sets the seed and the counter of random numbers from the next run on; nothing is compiled. With a seed, every
-    /// random operator draws what it would had the graph been built with this one; operators stay apart by their
-    /// streams, which differ in every graph that was built by [`Graph`]'s methods. The counter goes up by one with
-    /// each completed run, and by none for a run under way now. The same seed, counter, inputs and states give the
-    /// same results, on every executor.
-    fn set_random(&mut self, random: Random);
+    /// Sets the seed and the counter of random numbers from the next run on; nothing is recompiled.
+    ///
+    /// A seed replaces the seed of every random operator of the graph. Operators still draw
+    /// different numbers, because their streams differ in every graph that was built by [`Graph`]'s
+    /// methods. The counter increases by one with each completed run; a run in flight does not
+    /// change it. The same seed, counter, inputs and states give the same results on every
+    /// executor.
+    fn set_random(&mut self, random: RngState);
 
-    /// Sets every state to zeros and the counter of random numbers to 0. Parameters stay, and so does a seed that was
-    /// set.
+    /// Sets every state to zeros and the random counter to 0. Parameters and a seed that was set
+    /// are unchanged.
     fn reset(&mut self);
 
-    /// Another executable of the same program that shares the parameters and has a copy of the
-    /// states.
+    /// Another executable of the same program. It shares the parameters and copies the states.
     ///
     /// # Errors
-    /// [`RunError::OutOfMemory`] when there is no room for it.
+    /// [`RunError::OutOfMemory`] when the copy does not fit in memory.
     fn try_clone(&self) -> Result<Box<dyn Executable>, RunError>;
 }
 
 impl dyn Executable + '_ {
-    /// Waits, without blocking the thread where the executor can ([`Executable::poll_run`]), until
-    /// [`Executable::wait`] does not block: the only way to results in a browser.
+    /// Completes when [`Executable::wait`] would not block. It does not block the thread if the
+    /// executor supports that ([`Executable::poll_run`]). In a browser, results are only available
+    /// through it.
     ///
     /// # Errors
     /// As [`Executable::poll_run`].
@@ -347,18 +361,19 @@ impl dyn Executable + '_ {
         std::future::poll_fn(|cx| self.poll_run(cx)).await
     }
 
-    /// As [`Executable::submit`] and [`Executable::wait`], awaiting the results. Dropped before it is ready, it leaves a run
-    /// under way, whose results the next run discards.
+    /// Asynchronous form of [`Executable::submit`] and [`Executable::wait`]. If the future is
+    /// dropped early, the run stays in flight and the next run discards its results.
     ///
     /// # Errors
     /// [`RunError`] that names the input, output, symbol or node.
     pub async fn run_async(
         &mut self,
         inputs: &[(&str, &Tensor)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        // One that was dropped before; what became of it concerns nobody, and a lost device is told below.
+        // Finishes an earlier run whose future was dropped. Its error is irrelevant; `submit` below
+        // reports a lost device.
         let _ = self.finished().await;
         self.submit(inputs, wanted)?;
         self.finished().await?;
@@ -385,7 +400,7 @@ impl dyn Executable + '_ {
         outputs: &[&str],
     ) -> Result<Vec<Tensor>, RunError> {
         let mut results = Vec::new();
-        self.submit(inputs, Wanted::Only(outputs))?;
+        self.submit(inputs, OutputSelection::Only(outputs))?;
         self.wait(&mut results)?;
         Ok(results)
     }

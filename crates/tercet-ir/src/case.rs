@@ -1,7 +1,8 @@
-//! Test cases that operators carry: small graphs with data, and graphs that must be refused.
+//! Test cases of operators: small graphs with data, and graphs that the builder must reject.
 //!
-//! A [`Case`] builds its graph for one dtype. Running it on an executor and on the reference must
-//! agree within the tolerance table; a case may also pin the reference itself to written values.
+//! A [`OpCase`] builds its graph for one dtype. Results of an executor and of the reference
+//! interpreter must agree within the tolerance table. A case may also give expected values for the
+//! reference itself.
 
 use std::collections::BTreeMap;
 
@@ -13,32 +14,32 @@ use crate::quant::{ScaleFormat, Scheme};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
-type Build = Box<dyn Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync>;
+type CaseBuildFn = Box<dyn Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync>;
 
-/// One case of an operator.
-pub struct Case {
-    /// Its name, unique within the operator: `odd_rows_7x33`.
+/// One test case of an operator.
+pub struct OpCase {
+    /// The case's name, unique within the operator: `odd_rows_7x33`.
     pub name: String,
-    /// The dtypes it runs with; `None` for all of the operator's.
+    /// The dtypes that the case runs with; `None` for all dtypes of the operator.
     pub only: Option<&'static [DType]>,
-    build: Build,
+    build: CaseBuildFn,
 }
 
-impl Case {
+impl OpCase {
     /// A case for every dtype of the operator.
     pub fn new(
         name: impl Into<String>,
         build: impl Fn(&mut CaseGraph) -> Result<(), OpError> + Send + Sync + 'static,
-    ) -> Case {
-        Case {
+    ) -> OpCase {
+        OpCase {
             name: name.into(),
             only: None,
             build: Box::new(build),
         }
     }
 
-    /// The same case for these dtypes only.
-    pub fn only(mut self, dtypes: &'static [DType]) -> Case {
+    /// Restricts the case to these dtypes.
+    pub fn only(mut self, dtypes: &'static [DType]) -> OpCase {
         self.only = Some(dtypes);
         self
     }
@@ -68,9 +69,9 @@ impl Case {
     }
 }
 
-/// A graph that must be refused when it is built, with a part of the message.
-pub struct Reject {
-    /// Its name, unique within the operator.
+/// A graph that the builder must reject, with a part of the error message.
+pub struct RejectCase {
+    /// The case's name, unique within the operator.
     pub name: &'static str,
     /// A part of the error's text, sources included.
     pub message: &'static str,
@@ -78,50 +79,51 @@ pub struct Reject {
     pub build: fn(&mut Graph) -> Result<Value, OpError>,
 }
 
-/// How the data of a case's input is made; always the same for the same input name and shape.
+/// How the data of a case's input is generated. The same input name and shape always give the same
+/// data.
 #[derive(Clone, Debug)]
-pub enum Fill {
-    /// Numbers near a standard normal distribution; integers in -8..=8 (0..=8 for unsigned); fair
-    /// truth values.
+pub enum InputFill {
+    /// Approximately standard normal numbers; integers in -8..=8 (0..=8 for unsigned); booleans
+    /// with equal probability.
     Normal,
-    /// Numbers of a range.
+    /// Uniform random numbers of a range.
     Uniform(f64, f64),
-    /// The written values, row-major.
+    /// Explicit values, row-major.
     Values(Vec<f64>),
     /// Valid indices of an axis of this size, negative ones included.
     Index(usize),
-    /// NaN, infinities, signed zeros, subnormals, extremes and ordinary numbers, cyclically; for
-    /// integers the extremes, -1, 0 and 1.
+    /// NaN, infinities, signed zeros, subnormals, extremes and ordinary numbers, cyclically. For
+    /// integers: the extremes, -1, 0 and 1.
     Special,
-    /// Bytes of any value; finite where `dtype` is a float.
+    /// Random bytes; finite numbers if `dtype` is a float.
     Bytes,
-    /// Whole blocks of packed weights: any codes that are numbers, with scales that keep the weights between about
-    /// -1 and 1. Ordinary numbers where the scheme is stored as floats.
+    /// Whole blocks of quantized weights: any valid quantized values, with scales that keep the
+    /// weights between about -1 and 1. Ordinary numbers if the scheme is stored as floats.
     Blocks(Scheme),
 }
 
 /// A case under construction, and the result: a graph with its data and expectations.
 pub struct CaseGraph {
-    /// The dtype of this trial.
+    /// The dtype that the case is built for.
     pub dtype: DType,
-    /// The graph.
+    /// The graph under test.
     pub graph: Graph,
     /// Data of inputs, parameters and (initial) states by name.
     pub tensors: BTreeMap<String, Tensor>,
-    /// Sizes of the symbols in this trial.
+    /// Sizes of the symbols in this case.
     pub sizes: Bindings,
-    /// Bounds of the symbols.
+    /// Upper bounds of the symbols.
     pub bounds: Bindings,
-    /// Written values of outputs by index, that the reference itself must give.
+    /// Expected values of outputs, by output index. The reference interpreter must produce them.
     pub expected: Vec<(usize, Vec<f64>)>,
-    /// A part of the message of the run error that the case must give on every executor.
+    /// A part of the message of the run error that every executor must return.
     pub expected_fault: Option<&'static str>,
-    /// How many times the graph is run; outputs are compared after each.
+    /// The number of runs of the graph; outputs are compared after each.
     pub runs: usize,
 }
 
 impl CaseGraph {
-    /// A symbol with its size in this trial and its bound.
+    /// Adds a symbol with its size in this case and its upper bound.
     pub fn sym(&mut self, name: &str, size: usize, bound: usize) -> Dim {
         let dim = Dim::sym(name);
         dim.for_each_symbol(|s| {
@@ -131,59 +133,59 @@ impl CaseGraph {
         dim
     }
 
-    /// An input of the trial's dtype.
+    /// Adds an input of the case's dtype.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken.
+    /// [`OpError`] when the name is already in use.
     pub fn input(
         &mut self,
         name: &str,
         shape: impl Into<Shape>,
-        fill: Fill,
+        fill: InputFill,
     ) -> Result<Value, OpError> {
         self.input_of(name, Type::new(self.dtype, shape), fill)
     }
 
-    /// An input of any type.
+    /// Adds an input of any type.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken.
-    pub fn input_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+    /// [`OpError`] when the name is already in use.
+    pub fn input_of(&mut self, name: &str, ty: Type, fill: InputFill) -> Result<Value, OpError> {
         self.tensors
             .insert(name.to_string(), self.data(name, &ty, &fill));
         self.graph.input(name, ty)
     }
 
-    /// A parameter of any type, for what models keep as weights.
+    /// Adds a parameter of any type, for operands that models store as weights.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken.
-    pub fn param_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+    /// [`OpError`] when the name is already in use.
+    pub fn param_of(&mut self, name: &str, ty: Type, fill: InputFill) -> Result<Value, OpError> {
         self.tensors
             .insert(name.to_string(), self.data(name, &ty, &fill));
         self.graph.param(name, ty)
     }
 
-    /// A state of any type with its initial data.
+    /// Adds a state of any type with its initial data.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken.
-    pub fn state_of(&mut self, name: &str, ty: Type, fill: Fill) -> Result<Value, OpError> {
+    /// [`OpError`] when the name is already in use.
+    pub fn state_of(&mut self, name: &str, ty: Type, fill: InputFill) -> Result<Value, OpError> {
         self.tensors
             .insert(name.to_string(), self.data(name, &ty, &fill));
         self.graph.state(name, ty)
     }
 
-    /// Names a result `out0`, `out1`, ...
+    /// Adds a value as output `out0`, `out1`, ...
     ///
     /// # Errors
-    /// [`OpError`] never in practice: the names are fresh.
+    /// [`OpError`] never in practice: the generated names are unique.
     pub fn output(&mut self, value: Value) -> Result<(), OpError> {
         let name = format!("out{}", self.graph.outputs().len());
         self.graph.output(&name, value)
     }
 
-    /// Names a result and pins what the reference must give for it.
+    /// Adds a value as an output, with the values that the reference interpreter must produce.
     ///
     /// # Errors
     /// As [`CaseGraph::output`].
@@ -193,12 +195,12 @@ impl CaseGraph {
         self.output(value)
     }
 
-    /// Says that running must fail with an error whose text, sources included, contains `message`.
+    /// Requires runs to fail with an error whose text, sources included, contains `message`.
     pub fn expect_fault(&mut self, message: &'static str) {
         self.expected_fault = Some(message);
     }
 
-    fn data(&self, name: &str, ty: &Type, fill: &Fill) -> Tensor {
+    fn data(&self, name: &str, ty: &Type, fill: &InputFill) -> Tensor {
         let ty = ty
             .eval(&self.sizes)
             .expect("invariant: a case sizes its symbols first");
@@ -206,45 +208,45 @@ impl CaseGraph {
     }
 }
 
-impl Fill {
+impl InputFill {
     /// The data of an input.
     ///
     /// # Panics
-    /// When written values do not fit the shape: the case is wrong.
+    /// When explicit values do not match the shape: the case is wrong.
     pub fn tensor(&self, name: &str, ty: TensorType) -> Tensor {
-        let mut bits = Bits::new(name);
+        let mut bits = SplitMix64::new(name);
         let n = ty.numel();
         let unsigned = matches!(ty.dtype, DType::U32 | DType::U8);
         let values: Vec<f64> = match self {
-            Fill::Values(v) => v.clone(),
-            Fill::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * bits.unit()).collect(),
-            Fill::Normal if ty.dtype == DType::Bool => {
+            InputFill::Values(v) => v.clone(),
+            InputFill::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * bits.unit()).collect(),
+            InputFill::Normal if ty.dtype == DType::Bool => {
                 (0..n).map(|_| f64::from(bits.unit() < 0.5)).collect()
             }
-            Fill::Normal if unsigned => (0..n).map(|_| (bits.unit() * 9.0).floor()).collect(),
-            Fill::Normal if ty.dtype.is_int() => {
+            InputFill::Normal if unsigned => (0..n).map(|_| (bits.unit() * 9.0).floor()).collect(),
+            InputFill::Normal if ty.dtype.is_int() => {
                 (0..n).map(|_| (bits.unit() * 17.0).floor() - 8.0).collect()
             }
-            // The sum of 12 uniforms less 6 has mean 0 and variance 1.
-            Fill::Normal => (0..n)
+            // The sum of 12 uniform numbers minus 6 has mean 0 and variance 1.
+            InputFill::Normal => (0..n)
                 .map(|_| (0..12).map(|_| bits.unit()).sum::<f64>() - 6.0)
                 .collect(),
-            Fill::Index(len) => {
+            InputFill::Index(len) => {
                 let len = *len as f64;
                 let low = if unsigned { 0.0 } else { -len };
                 (0..n)
                     .map(|_| (low + (len - low) * bits.unit()).floor())
                     .collect()
             }
-            Fill::Special => {
+            InputFill::Special => {
                 let list = special_values(ty.dtype);
                 (0..n).map(|i| list[i % list.len()]).collect()
             }
-            Fill::Bytes => (0..n).map(|_| (bits.unit() * 256.0).floor()).collect(),
-            Fill::Blocks(scheme) if scheme.storage().is_float() => {
+            InputFill::Bytes => (0..n).map(|_| (bits.unit() * 256.0).floor()).collect(),
+            InputFill::Blocks(scheme) if scheme.storage().is_float() => {
                 (0..n).map(|_| 2.0 * bits.unit() - 1.0).collect()
             }
-            Fill::Blocks(scheme) => {
+            InputFill::Blocks(scheme) => {
                 let bytes = block_bytes(*scheme, n, 1.0, &mut bits);
                 bytes.into_iter().map(f64::from).collect()
             }
@@ -253,12 +255,13 @@ impl Fill {
     }
 }
 
-/// `n` bytes of random blocks of a packed scheme, whose values are at most about `width` large and of mean 0: the
-/// same for the same name.
+/// `n` bytes of random blocks of a quantization scheme. The weights have mean 0 and magnitudes up
+/// to about `width`. The same name gives the same bytes.
 pub fn random_blocks(name: &str, scheme: Scheme, n: usize, width: f64) -> Vec<u8> {
-    let mut bits = Bits::new(name);
+    let mut bits = SplitMix64::new(name);
     let mut bytes = block_bytes(scheme, n, width, &mut bits);
-    // Codes of many formats are positive: then the sign of their scales decides. It is the top bit of an f16.
+    // Quantized values of many formats are positive, so the sign of their scale decides. It is the
+    // top bit of an f16.
     let (format, places) = scheme.scales();
     if format == ScaleFormat::F16 {
         for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
@@ -269,13 +272,13 @@ pub fn random_blocks(name: &str, scheme: Scheme, n: usize, width: f64) -> Vec<u8
     bytes
 }
 
-/// Random blocks whose scales are replaced by ones that suit the width and the scheme's greatest code, and whose
-/// codes are numbers.
-fn block_bytes(scheme: Scheme, n: usize, width: f64, bits: &mut Bits) -> Vec<u8> {
+/// Random blocks with finite quantized values. Their scales are chosen from `width` and the
+/// scheme's largest quantized value.
+fn block_bytes(scheme: Scheme, n: usize, width: f64, bits: &mut SplitMix64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..n).map(|_| (bits.unit() * 256.0) as u8).collect();
     let (format, places) = scheme.scales();
     for block in bytes.chunks_exact_mut(scheme.block_bytes()) {
-        // All ones in the exponent of e5m2, all ones in e4m3.
+        // NaN and infinity encodings: all exponent bits set in e5m2, all bits set in e4m3.
         let is_special = |b: u8| {
             scheme == Scheme::Fp8E5m2 && b & 0x7c == 0x7c
                 || scheme == Scheme::Fp8E4m3 && b & 0x7f == 0x7f
@@ -285,7 +288,7 @@ fn block_bytes(scheme: Scheme, n: usize, width: f64, bits: &mut Bits) -> Vec<u8>
         }
         for &at in places {
             let scale = (0.5 + 0.5 * bits.unit()) * width / scheme.greatest_code();
-            format.write(block, at, scale);
+            format.encode(block, at, scale);
         }
     }
     bytes
@@ -320,17 +323,17 @@ fn special_values(dtype: DType) -> Vec<f64> {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014), seeded by a name: the same data on every machine.
-struct Bits(u64);
+struct SplitMix64(u64);
 
-impl Bits {
-    fn new(name: &str) -> Bits {
-        // FNV-1a.
-        Bits(name.bytes().fold(0xcbf29ce484222325, |h, b| {
+impl SplitMix64 {
+    fn new(name: &str) -> SplitMix64 {
+        // FNV-1a hash of the name.
+        SplitMix64(name.bytes().fold(0xcbf29ce484222325, |h, b| {
             (h ^ u64::from(b)).wrapping_mul(0x100000001b3)
         }))
     }
 
-    /// A number in [0, 1).
+    /// A uniform number in [0, 1).
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e3779b97f4a7c15);
         let mut z = self.0;
@@ -350,7 +353,7 @@ mod tests {
             let k = scheme.block_len() * (4096 / scheme.block_len());
             let stored = scheme.stored_len(k).expect("whole blocks");
             let ty = TensorType::new(scheme.storage(), &[stored]);
-            let blocks = Fill::Blocks(scheme).tensor("w", ty);
+            let blocks = InputFill::Blocks(scheme).tensor("w", ty);
             let mut values = vec![0.0; k];
             scheme
                 .dequantize(blocks.bytes(), &mut values)

@@ -1,20 +1,20 @@
-//! A trial of the compiler that built this program.
+//! A self-test for a miscompilation by rustc.
 //!
-//! rustc 1.95.0 (LLVM 22.1.2), with thin LTO, `opt-level = 3` and 4 codegen units, took out the zeroing of a part
-//! of a buffer that was allocated zeroed (`vec![0; n]`), in a loop that writes the buffer and zeroes another part
-//! of it in each turn: what was written in an earlier turn stayed. Index walks had that form, and broadcasts gave
-//! wrong answers without an error. The code does not have the form any more, and the profile that ships does not
-//! have these settings; a profile of a user may. So the form is kept here, where it can do no harm, and asked for
-//! what it must give.
+//! rustc 1.95.0 (LLVM 22.1.2) miscompiles a loop with thin LTO, `opt-level = 3` and 4 codegen
+//! units. The loop writes a buffer that was allocated zeroed (`vec![0; n]`) and zeroes a part of it
+//! in each iteration. The compiler removes the zeroing, so values of earlier iterations remain.
+//! Index iteration in that form gives wrong broadcasts without an error. The rest of the code
+//! avoids the form, and the release profile avoids these settings, but a user's profile may have
+//! them. This module therefore contains the form only to check its result.
 
 use std::fmt;
 
 use crate::types::row_major_strides;
 
-/// The compiler that built this program changed what a function does.
+/// The compiler that built this program changed the result of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miscompiled {
-    /// The form of the function.
+    /// A description of the miscompiled code.
     pub form: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Miscompiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the compiler that built this program breaks {}: build it without LTO, or with another version of rustc",
+            "the compiler that built this program miscompiles {}; build it without LTO, or with another version of rustc",
             self.form
         )
     }
@@ -30,18 +30,18 @@ impl fmt::Display for Miscompiled {
 
 impl std::error::Error for Miscompiled {}
 
-/// A function of that form: the flat index of each element of a broadcast.
-type Form = fn(from: &[usize], to: &[usize]) -> Vec<usize>;
+/// A function with the tested code form: the flat index of each element of a broadcast.
+type SelfTestFn = fn(from: &[usize], to: &[usize]) -> Vec<usize>;
 
-const FORMS: [(&str, Form); 2] = [
+const FORMS: [(&str, SelfTestFn); 2] = [
     ("zeroing a part of a zeroed buffer by `fill`", by_fill),
     ("zeroing a part of a zeroed buffer in a loop", by_loop),
 ];
 
-/// Tries the forms that compilers were seen to break; takes some microseconds.
+/// Tests the code forms that compilers are known to miscompile; takes a few microseconds.
 ///
 /// # Errors
-/// The first form that does not do what it says.
+/// The first form with a wrong result.
 pub fn compiler_trial() -> Result<(), Miscompiled> {
     let (from, to) = ([7, 1], [3, 7, 2]);
     for (form, flat) in FORMS {
@@ -54,7 +54,8 @@ pub fn compiler_trial() -> Result<(), Miscompiled> {
     Ok(())
 }
 
-/// With [`walk_by_loop`] one of two nearly equal functions on purpose: their exact form is what is tried.
+/// Intentionally almost equal to [`walk_by_loop`]: the test depends on the exact form of both
+/// functions.
 fn walk_by_fill(shape: &[usize], mut f: impl FnMut(&[usize])) {
     let mut index = vec![0; shape.len()];
     loop {

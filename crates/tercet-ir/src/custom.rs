@@ -1,13 +1,14 @@
-//! Operators from outside: a user's type inference, evaluation and, if there is, WGSL.
+//! Custom operators: a user's type inference, evaluation and, optionally, WGSL kernels.
 //!
-//! A [`CustomOp`] goes into a graph by [`Graph::custom`](crate::Graph::custom) and is carried by its node; there
-//! is no table to enter it in. Only the text form, which has name and attributes, needs one: [`CustomOps`]. The CPU
-//! executors call [`CustomOp::eval`]; GPUs run [`CustomOp::kernels`], which are checked when the graph is
-//! compiled and run with checks of every access, or refuse the node.
+//! [`Graph::custom`](crate::Graph::custom) adds a [`CustomOp`] to a graph, and its node holds the
+//! operator; no registration is needed. Only the text form, which contains name and attributes,
+//! needs a registry: [`CustomOps`]. The CPU executors call [`CustomOp::eval`]. GPUs run
+//! [`CustomOp::kernels`] with bounds checks on every access. The kernels are validated when the
+//! graph is compiled; without kernels, a GPU reports the node as unsupported.
 //!
-//! Two operators are the same to passes and comparisons if name and attributes are: everything that changes a
-//! result must be an attribute. `moe.group_limited_gate` and `knn.pairwise` ([`GroupLimitedGate`], [`PairwiseKnn`])
-//! come through this door, too.
+//! Passes and comparisons treat two operators as equal if name and attributes are equal. Everything
+//! that changes a result must therefore be an attribute. `moe.group_limited_gate` and
+//! `knn.pairwise` ([`GroupLimitedGate`], [`PairwiseKnn`]) are built with the same interface.
 
 mod gate;
 mod knn;
@@ -15,10 +16,10 @@ mod registry;
 
 use std::fmt;
 
-use crate::attr::Literal;
+use crate::attr::AttrLiteral;
 use crate::dim::Dim;
 use crate::error::{EvalError, TypeError};
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
@@ -27,86 +28,93 @@ pub use knn::PairwiseKnn;
 pub use registry::CustomOps;
 pub(crate) use registry::{attrs_kind, spelled_attrs};
 
-/// A user's operator with its attributes. All functions depend on the attributes and their arguments only:
-/// passes call them again, drop nodes and compute equal ones once.
+/// A user's operator with its attributes. All functions must depend only on the attributes and
+/// their arguments: passes may call them repeatedly, drop nodes and merge equal ones.
 pub trait CustomOp: fmt::Debug + Send + Sync {
-    /// The name, `library.operator`.
+    /// Name of the operator: `library.operator`.
     fn name(&self) -> &str;
 
-    /// Names and values of the attributes; what [`attrs!`](crate::attrs) derives as
+    /// Names and values of the attributes. [`attrs!`](crate::attrs) derives them as
     /// [`Attrs::to_literals`](crate::attr::Attrs::to_literals).
-    fn attrs(&self) -> Vec<(&'static str, Literal)>;
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)>;
 
-    /// The types of the results, at least one, of any dtypes. Sizes may be symbols or sums of products of them: those
-    /// of results are computed from those of operands.
+    /// Infers the types of the results: at least one result, of any dtypes. Sizes may be symbols or
+    /// sums of products of symbols; sizes of results are computed from those of operands.
     ///
     /// # Errors
-    /// [`TypeError`] when the operands or attributes are not accepted.
+    /// [`TypeError`] when the operands or attributes are invalid.
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError>;
 
-    /// The results for these operands, of the types in `results`. It is the meaning that kernels are compared
-    /// with.
+    /// Computes the results for these operands, with the types in `results`. Kernels are compared
+    /// with this reference.
     ///
     /// # Errors
-    /// [`EvalError`] when the data is not accepted; the run ends with it on the CPU. A kernel on a GPU cannot
-    /// end a run: it has to give something.
+    /// [`EvalError`] when the data is invalid. On the CPU the run then fails with it. A GPU kernel
+    /// cannot make a run fail and must write some result.
     fn eval(&self, operands: &[&Tensor], results: &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
 
-    /// Kernels that give the results on a GPU, each result written by one of them; `None` where there is no
-    /// WGSL for these types, so that GPUs refuse the node.
+    /// GPU kernels that compute the results; each result is written by one of them. `None` if there
+    /// is no WGSL for these types; GPUs then report the node as unsupported.
     fn kernels(&self, operands: &[&Type], results: &[Type]) -> Option<Vec<WgslKernel>>;
 
-    /// Gives the cotangents of the operands from those of the results, by nodes that it adds: other operators, this
-    /// one, or one that is its gradient. [`Vjp::through`] does it through the same in other words.
+    /// Computes the cotangents of the operands from those of the results, by adding nodes: other
+    /// operators, this one, or an operator that is its gradient. [`Vjp::through`] differentiates an
+    /// equivalent decomposition instead.
     ///
     /// # Errors
-    /// [`NoGradient`](crate::grad::NoGradient) with the reason where there is none.
-    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled;
+    /// [`NoGradient`](crate::grad::NoGradient) with the reason when the operator is not
+    /// differentiable.
+    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult;
 }
 
-/// A kernel of a [`CustomOp`].
+/// A WGSL kernel of a [`CustomOp`].
 ///
-/// Its bindings are in group 0. Binding 0 is `var<uniform>`, a struct of `params` in their order, and is absent
-/// without any. Then come all operands as `var<storage, read>` and the results in `writes` as
-/// `var<storage, read_write>`, from binding 1. Each is an `array` of `u32`, `i32` or `f32` (of results also of
-/// atomics): a tensor as words, dense and row-major, two elements of 16 bits or four of 8 in a word, the lower
-/// one in the low bits. An array may be longer than its tensor. What lies in a result before is anything.
+/// All bindings are in group 0. Binding 0 is `var<uniform>`, a struct of the `params` in order;
+/// without params it is absent. From binding 1 on follow all operands as `var<storage, read>`, then
+/// the results in `writes` as `var<storage, read_write>`.
 ///
-/// An access outside of an array goes to some place inside; a kernel that does not end loses the device.
+/// Each is an `array` of `u32`, `i32` or `f32` (for results also of atomics). It holds a dense
+/// row-major tensor as words. A word packs two 16-bit or four 8-bit elements, the lower index in
+/// the low bits. An array may be longer than its tensor. The initial contents of a result are
+/// undefined.
+///
+/// An out-of-bounds access is redirected to some element inside the array. A kernel that does not
+/// terminate loses the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WgslKernel {
-    /// A whole WGSL module, without extensions and overrides.
+    /// A complete WGSL module, without extensions and overrides.
     pub source: String,
-    /// The name of its entry point.
+    /// Name of the entry point.
     pub entry: String,
-    /// The size of a workgroup, as the entry point has it.
+    /// Workgroup size declared by the entry point.
     pub workgroup: [u32; 3],
-    /// The results that it writes, in the order of their bindings.
+    /// Indices of the results that it writes, in the order of their bindings.
     pub writes: Vec<usize>,
-    /// The fields of the block at binding 0.
+    /// The fields of the uniform block at binding 0.
     pub params: Vec<WgslParam>,
-    /// How many invocations there are.
+    /// The number of threads.
     pub grid: WgslGrid,
 }
 
-/// A word of the block of a [`WgslKernel`].
+/// A 32-bit word of the uniform block of a [`WgslKernel`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum WgslParam {
-    /// `u32`: a number, or a size that is computed for each run.
+    /// A `u32`: a constant, or a size that is computed for each run.
     U32(Dim),
-    /// `i32`
+    /// An `i32` constant.
     I32(i32),
-    /// `f32`
+    /// An `f32` constant.
     F32(f32),
 }
 
-/// The invocations of a [`WgslKernel`], at least: workgroups are whole.
+/// The minimum number of threads (invocations) of a [`WgslKernel`], rounded up to whole workgroups.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WgslGrid {
-    /// So many along each axis. A device that has fewer workgroups along an axis refuses the node.
+    /// Threads along each axis. A device that supports fewer workgroups along an axis rejects the
+    /// node.
     Axes([Dim; 3]),
-    /// So many in a line, of any length: what is too long for one axis goes on along the second, so that
-    /// the number of a workgroup is `workgroup_id.y * num_workgroups.x + workgroup_id.x`. Workgroups beyond
-    /// the line must do nothing.
+    /// Threads in a line of any length. A line that is too long for one axis continues along the
+    /// second: the workgroup index is `workgroup_id.y * num_workgroups.x + workgroup_id.x`.
+    /// Workgroups beyond the end of the line must do nothing.
     Line(Dim),
 }

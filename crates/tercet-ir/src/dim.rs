@@ -1,9 +1,9 @@
 //! Dimensions: known sizes and polynomials over named symbols.
 //!
-//! A symbol stands for a size that is chosen at each run (a batch, a sequence length). Its upper
-//! bound is given when compiling. Sums, differences, products and exact quotients of dimensions are
-//! kept in one canonical form, so that equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`.
-//! Two different symbols are never assumed to be equal.
+//! A symbol is a size that may differ in each run (batch size, sequence length). Its upper bound is
+//! a compile option. Sums, differences, products and exact quotients of dimensions have one
+//! canonical form, so equal expressions compare equal: `(s + 1) * 2 == 2*s + 2`. Two different
+//! symbols are never assumed to be equal.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::types::Shape;
 pub struct Symbol(Arc<str>);
 
 impl Symbol {
-    /// A symbol of this name.
+    /// The symbol with this name.
     pub fn new(name: &str) -> Symbol {
         Symbol(name.into())
     }
 
-    /// The name.
+    /// The symbol's name.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -35,13 +35,13 @@ impl fmt::Display for Symbol {
 
 /// Values or upper bounds of symbols.
 ///
-/// Sorted by name. A vector keeps its memory when cleared, so that binding the sizes of a run again
-/// allocates nothing.
+/// Sorted by name. The storage is a vector, which keeps its memory when cleared. Binding the sizes
+/// of the next run therefore allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings(Vec<(Symbol, usize)>);
 
 impl Bindings {
-    /// No symbol bound.
+    /// Empty bindings.
     pub fn new() -> Bindings {
         Bindings::default()
     }
@@ -52,7 +52,7 @@ impl Bindings {
         self
     }
 
-    /// Adds or replaces a value.
+    /// Adds or replaces the value of a symbol.
     pub fn set(&mut self, symbol: &Symbol, value: usize) {
         match self.0.binary_search_by(|(s, _)| s.cmp(symbol)) {
             Ok(at) => self.0[at].1 = value,
@@ -66,60 +66,60 @@ impl Bindings {
         Some(self.0[at].1)
     }
 
-    /// All values in the order of the names.
+    /// All symbols and values, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&Symbol, usize)> {
         self.0.iter().map(|(s, v)| (s, *v))
     }
 
-    /// Forgets every value.
+    /// Removes every value.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// Why a dimension has no value.
+/// Why a dimension has no valid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DimError {
     /// A symbol of the expression has no value.
     #[error("symbol `{symbol}` has no value; bind it through an input or a compile option")]
     Unbound {
-        /// The symbol.
+        /// The symbol without a value.
         symbol: Symbol,
     },
-    /// A size that an expression cannot have, whatever its symbol is.
+    /// No value of the symbols gives the expression this size.
     #[error("axis {axis} of `{name}` has size {size}, which `{dim}` cannot be: {reason}")]
     NoSolution {
-        /// The input.
+        /// Name of the input.
         name: String,
-        /// The axis.
+        /// The axis of the input.
         axis: usize,
-        /// Its size.
+        /// Size of the axis.
         size: usize,
-        /// The expression.
+        /// The expression that the graph declares for the axis.
         dim: Dim,
-        /// What is in the way.
+        /// Why the expression cannot have this size.
         reason: String,
     },
     /// The expression is negative for the given values.
-    #[error("dimension `{dim}` is {value}, below zero, for the given sizes")]
+    #[error("dimension `{dim}` is negative ({value}) for these sizes")]
     Negative {
-        /// The expression.
+        /// The negative expression.
         dim: Dim,
-        /// Its value.
+        /// Value of the expression.
         value: i128,
     },
-    /// A shape has more elements than sizes can count.
-    #[error("shape {shape} has more than 2^{log2} elements for the given sizes")]
+    /// A shape has more elements than `usize` arithmetic supports.
+    #[error("shape {shape} has more than 2^{log2} elements for these sizes")]
     TooMany {
-        /// The shape.
+        /// The shape that is too large.
         shape: Shape,
-        /// The logarithm of the most that there may be.
+        /// Base-2 logarithm of the maximum element count.
         log2: u32,
     },
     /// The expression exceeds the address space.
-    #[error("dimension `{dim}` overflows for the given sizes")]
+    #[error("dimension `{dim}` overflows for these sizes")]
     Overflow {
-        /// The expression.
+        /// The expression that overflows.
         dim: Dim,
     },
 }
@@ -127,17 +127,18 @@ pub enum DimError {
 /// A product of symbols, sorted; empty for the constant term.
 type Monomial = Vec<Symbol>;
 
-/// A polynomial with integer coefficients over symbols, never constant, terms sorted, no zero
-/// coefficient.
+/// A polynomial with integer coefficients over symbols. It is never constant, its terms are sorted,
+/// and it has no zero coefficients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Poly(Vec<(Monomial, i64)>);
+pub struct Polynomial(Vec<(Monomial, i64)>);
 
-/// A sum of products of symbols under construction. A term costs what it is long, however many there are.
+/// A sum of products of symbols under construction. Adding a term costs time proportional to the
+/// term, not to the sum.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sum(BTreeMap<Monomial, i64>);
+pub(crate) struct PolynomialBuilder(BTreeMap<Monomial, i64>);
 
-impl Sum {
-    /// Adds `factor` times these symbols; `None` on overflow.
+impl PolynomialBuilder {
+    /// Adds `factor` times the product of these symbols; `None` on overflow.
     pub(crate) fn add(&mut self, mut symbols: Vec<Symbol>, factor: i64) -> Option<()> {
         symbols.sort();
         let slot = self.0.entry(symbols).or_insert(0);
@@ -145,13 +146,13 @@ impl Sum {
         Some(())
     }
 
-    /// The dimension; `None` when it is a negative constant.
+    /// The finished dimension; `None` if it is a negative constant.
     pub(crate) fn finish(self) -> Option<Dim> {
         Dim::from_terms(self.0)
     }
 }
 
-/// The most terms that a product of two sums is worked out for.
+/// Maximum number of terms that multiplying two sums may produce.
 const MAX_PRODUCT_TERMS: usize = 1 << 17;
 
 /// One dimension of a shape.
@@ -168,13 +169,13 @@ pub enum Dim {
     /// A size fixed when the graph is built.
     Known(usize),
     /// A symbol or an expression over symbols.
-    Sym(Arc<Poly>),
+    Sym(Arc<Polynomial>),
 }
 
 impl Dim {
-    /// The dimension that is one symbol.
+    /// The dimension that is one symbol with this name.
     pub fn sym(name: &str) -> Dim {
-        Dim::Sym(Arc::new(Poly(vec![(vec![Symbol::new(name)], 1)])))
+        Dim::Sym(Arc::new(Polynomial(vec![(vec![Symbol::new(name)], 1)])))
     }
 
     /// The size, if it is known.
@@ -204,15 +205,15 @@ impl Dim {
         *self == Dim::Known(1)
     }
 
-    /// The exponent of a power of two that divides the dimension whatever its symbols are, at most
-    /// 16. Of `4*s + 6` it is 1.
+    /// The largest `k <= 16` for which 2^k divides the dimension for all values of its symbols. For
+    /// `4*s + 6` it is 1.
     pub fn twos(&self) -> u32 {
-        const MOST: u32 = 16;
+        const MAX_TWOS: u32 = 16;
         match self {
-            Dim::Known(n) => n.trailing_zeros().min(MOST),
+            Dim::Known(n) => n.trailing_zeros().min(MAX_TWOS),
             Dim::Sym(p) => {
                 let terms = p.0.iter().map(|(_, factor)| factor.trailing_zeros());
-                terms.fold(MOST, u32::min)
+                terms.fold(MAX_TWOS, u32::min)
             }
         }
     }
@@ -224,13 +225,13 @@ impl Dim {
         }
     }
 
-    /// The sum that the dimension is: products of symbols, none for the constant, each with its factor. Of a size that is
-    /// no `i64` nothing.
+    /// The dimension as a sum: each term is a product of symbols (empty for the constant) and its
+    /// factor. Empty if the size does not fit `i64`.
     pub fn sum(&self) -> Vec<(Vec<Symbol>, i64)> {
         self.terms().into_iter().flatten().collect()
     }
 
-    /// The terms of the sum; `None` for a constant that is no `i64`.
+    /// The terms of the sum; `None` for a constant that does not fit `i64`.
     fn terms(&self) -> Option<BTreeMap<Monomial, i64>> {
         Some(match self {
             Dim::Known(0) => BTreeMap::new(),
@@ -239,7 +240,7 @@ impl Dim {
         })
     }
 
-    /// The canonical dimension of a sum of terms; `None` when it is a negative constant.
+    /// The canonical dimension of a sum of terms; `None` if it is a negative constant.
     fn from_terms(mut terms: BTreeMap<Monomial, i64>) -> Option<Dim> {
         terms.retain(|_, c| *c != 0);
         match terms.len() {
@@ -247,7 +248,7 @@ impl Dim {
             1 if terms.contains_key([].as_slice()) => {
                 usize::try_from(terms[[].as_slice()]).ok().map(Dim::Known)
             }
-            _ => Some(Dim::Sym(Arc::new(Poly(terms.into_iter().collect())))),
+            _ => Some(Dim::Sym(Arc::new(Polynomial(terms.into_iter().collect())))),
         }
     }
 
@@ -256,8 +257,8 @@ impl Dim {
         self.add_scaled(other, 1)
     }
 
-    /// `self - other`; `None` on overflow or when the result is a negative constant. A symbolic
-    /// result that is negative for some sizes is found when it is evaluated.
+    /// `self - other`; `None` on overflow or if the result is a negative constant. If a symbolic
+    /// result is negative for some sizes, `eval` reports it.
     pub fn checked_sub(&self, other: &Dim) -> Option<Dim> {
         self.add_scaled(other, -1)
     }
@@ -276,8 +277,8 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// `self * other`; `None` on overflow, and for two sums of so many terms that their product would
-    /// have above 2^17.
+    /// `self * other`; `None` on overflow, or if the product of two sums would have more than 2^17
+    /// terms.
     pub fn checked_mul(&self, other: &Dim) -> Option<Dim> {
         if let (Dim::Known(a), Dim::Known(b)) = (self, other) {
             let (a, b) = (i64::try_from(*a).ok()?, i64::try_from(*b).ok()?);
@@ -301,8 +302,8 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// `self / other` where the quotient is exact for every size and `other` is a known size, a
-    /// product of symbols, or `self` itself; `None` otherwise.
+    /// `self / other`, if the quotient is exact for every size. `other` must be a known size, a
+    /// product of symbols, or `self` itself; otherwise `None`.
     pub fn div_exact(&self, other: &Dim) -> Option<Dim> {
         if let (Dim::Known(a), Dim::Known(b)) = (self, other) {
             return (*b != 0 && a % b == 0).then(|| Dim::Known(a / b));
@@ -326,8 +327,8 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// `self / by` rounded down, where that is a polynomial: every term but the constant is a multiple
-    /// of `by`. Of `6*s - 1` by 2 it is `3*s - 1`. `None` otherwise, and for a negative constant.
+    /// `self / by` rounded down, if every term except the constant is a multiple of `by`. For
+    /// example, `6*s - 1` divided by 2 is `3*s - 1`. `None` otherwise, and for a negative constant.
     pub fn div_floor(&self, by: usize) -> Option<Dim> {
         let divisor = i64::try_from(by).ok().filter(|n| *n > 0)?;
         let mut terms = BTreeMap::new();
@@ -340,7 +341,7 @@ impl Dim {
         Dim::from_terms(terms)
     }
 
-    /// True if `self >= other` for every size of the symbols; false where that cannot be shown.
+    /// True if `self >= other` provably holds for all values of the symbols.
     pub fn is_at_least(&self, other: &Dim) -> bool {
         match self.checked_sub(other) {
             Some(Dim::Known(_)) => true,
@@ -382,8 +383,9 @@ impl Dim {
         Ok(sum as usize)
     }
 
-    /// The one symbol that `values` lacks, if its value follows from the size: the expression is a multiple of
-    /// it plus what is known. With its value, or why there is none.
+    /// Solves the dimension for its one symbol that `values` lacks. The expression must be a
+    /// multiple of that symbol plus known terms. Returns the symbol with its value, or the reason
+    /// why there is no solution.
     pub(crate) fn solve(
         &self,
         size: usize,
@@ -418,14 +420,16 @@ impl Dim {
             _ => Err(match rest == size as i128 {
                 true => format!("{size} is not a multiple of {factor}"),
                 false => {
-                    format!("{size} less what is known, {rest}, is not a multiple of {factor}")
+                    format!(
+                        "{size} minus the known terms is {rest}, which is not a multiple of {factor}"
+                    )
                 }
             }),
         };
         Some((symbol, solved))
     }
 
-    /// The greatest size for symbols between zero and their bounds.
+    /// The maximum size when each symbol is between zero and its bound.
     ///
     /// # Errors
     /// [`DimError`] when a symbol has no bound or the value is too large.
@@ -461,7 +465,7 @@ impl fmt::Display for Dim {
             Dim::Known(n) => return write!(f, "{n}"),
             Dim::Sym(p) => p,
         };
-        // Symbols first and the constant last reads as people write it: `2*s+1`.
+        // Symbols come first and the constant last, as people write expressions: `2*s+1`.
         let constant = p.0.iter().filter(|(m, _)| m.is_empty());
         for (i, (m, c)) in
             p.0.iter()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-/// The coarse class of a [`DType`], which decides how values are computed and accumulated.
+/// The coarse class of a [`DType`]. It decides how values are computed and accumulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DTypeClass {
     /// IEEE 754 binary floats and bfloat16.
@@ -13,7 +13,7 @@ pub enum DTypeClass {
     Signed,
     /// Unsigned integers.
     Unsigned,
-    /// Truth values, one byte each, 0 or 1.
+    /// Booleans, one byte each, 0 or 1.
     Bool,
 }
 
@@ -27,17 +27,17 @@ macro_rules! dtypes {
             /// Every dtype, in declaration order.
             pub const ALL: &'static [DType] = &[$(DType::$Variant),*];
 
-            /// The spelling in the text form, for example `f32`.
+            /// The dtype's name in the text form, for example `f32`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$Variant => $name),* }
             }
 
-            /// Bytes of one element.
+            /// The size of one element in bytes.
             pub const fn size_bytes(self) -> usize {
                 match self { $(Self::$Variant => $bytes),* }
             }
 
-            /// The class: float, signed, unsigned or bool.
+            /// The dtype's class: float, signed, unsigned or bool.
             pub const fn class(self) -> DTypeClass {
                 match self { $(Self::$Variant => DTypeClass::$class),* }
             }
@@ -62,9 +62,9 @@ dtypes! {
     I64 "i64" 8 Signed,
     /// 8-bit signed integer.
     I8 "i8" 1 Signed,
-    /// 8-bit unsigned integer; also the storage of packed quantised blocks.
+    /// 8-bit unsigned integer; also the storage of quantized weight blocks.
     U8 "u8" 1 Unsigned,
-    /// Truth value, stored as one byte, 0 or 1.
+    /// Boolean, stored as one byte, 0 or 1.
     Bool "bool" 1 Bool,
 }
 
@@ -86,7 +86,7 @@ impl DType {
         DType::U8,
     ];
 
-    /// The dtype with this spelling, if any.
+    /// The dtype with this text form name, if any.
     pub fn from_name(name: &str) -> Option<DType> {
         Self::ALL.iter().copied().find(|d| d.name() == name)
     }
@@ -101,7 +101,7 @@ impl DType {
         matches!(self.class(), DTypeClass::Signed | DTypeClass::Unsigned)
     }
 
-    /// The least and greatest value of an integer or `Bool` dtype; `None` for floats.
+    /// The minimum and maximum of an integer or `Bool` dtype; `None` for floats.
     pub const fn int_range(self) -> Option<(i64, i64)> {
         match self {
             DType::I8 => Some((i8::MIN as i64, i8::MAX as i64)),
@@ -130,8 +130,8 @@ impl DType {
         }
     }
 
-    /// Reduces an integer modulo two to the width of this dtype, as two's complement arithmetic
-    /// does; `Bool` keeps the truth value and floats keep the number.
+    /// Reduces an integer modulo a power of two to the width of this dtype, as two's complement
+    /// arithmetic does. `Bool` normalizes to 0 or 1, and floats return the number unchanged.
     pub const fn wrap_i64(self, x: i64) -> i64 {
         match self {
             DType::I8 => x as i8 as i64,
@@ -144,18 +144,19 @@ impl DType {
     }
 }
 
-/// Rounds once, to nearest even. (`half` drops the low bits of the `f64` first.)
+/// Rounds `f64` to F16 once, to nearest even. (The conversion of `half` drops the low bits of the
+/// `f64` first.)
 pub(crate) fn f16_from_f64(x: f64) -> f16 {
     f16::from_f32(f32_to_odd(x))
 }
 
-/// Rounds once, to nearest even.
+/// Rounds `f64` to BF16 once, to nearest even.
 pub(crate) fn bf16_from_f64(x: f64) -> bf16 {
     bf16::from_f32(f32_to_odd(x))
 }
 
-/// Rounds to odd: an inexact result has its last bit set. A second rounding to a type with at least
-/// two bits less then rounds as if from the exact value (Boldo and Melquiond, 2008).
+/// Rounds to odd: an inexact result has its last bit set. If a second rounding targets a type with
+/// at least two bits less, it rounds as if from the exact value (Boldo and Melquiond, 2008).
 fn f32_to_odd(x: f64) -> f32 {
     let y = x as f32;
     let back = f64::from(y);
@@ -176,8 +177,8 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that stores one element of a [`DType`]. `Bool` has no element type of its own: its
-/// bytes are read and written as `u8` through [`crate::Tensor::bytes`].
+/// A Rust type that stores one element of a [`DType`]. `Bool` has no Rust type here: its bytes are
+/// read and written as `u8` through [`crate::Tensor::bytes`].
 pub trait Element: bytemuck::Pod + Send + Sync + 'static {
     /// The dtype whose elements this type stores.
     const DTYPE: DType;

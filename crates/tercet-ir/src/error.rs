@@ -1,17 +1,18 @@
-//! Errors of building, compiling and running graphs. Where outside, why in `source`.
+//! Errors of building, compiling and running graphs. Each error names the location; its cause is in
+//! `source`.
 
 use std::error::Error;
 use std::fmt;
 
+use crate::compiler_self_test::Miscompiled;
 use crate::dim::{Dim, DimError, Symbol};
 use crate::dtype::DType;
 use crate::graph::NodeId;
 use crate::non_finite::NonFinite;
 use crate::tensor::TensorError;
-use crate::trial::Miscompiled;
 use crate::types::{TensorType, Type};
 
-/// An error with its causes in one line, each after a colon.
+/// An error and its chain of causes in one line, joined by colons.
 pub fn one_line(e: &dyn Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -22,96 +23,96 @@ pub fn one_line(e: &dyn Error) -> String {
     text
 }
 
-/// A number of things: `1 token`, `2 tokens`.
+/// A count with its noun: `1 token`, `2 tokens`.
 pub fn counted(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// Why an operator does not accept its operands or attributes.
+/// Why an operator rejects its operands or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TypeError {
     /// The number of operands is wrong.
     #[error("expected {expected} operands, got {given}")]
     Arity {
-        /// The numbers accepted, for example `1` or `2 or 3`.
+        /// The valid operand counts, for example `1` or `2 or 3`.
         expected: String,
-        /// The number given.
+        /// The number of operands that were passed.
         given: usize,
     },
-    /// An operand's dtype is not accepted.
+    /// The operator does not support an operand's dtype.
     #[error("operand {operand} is {found}; accepted: {accepted}")]
     DType {
-        /// The operand's name.
+        /// Name of the operand.
         operand: &'static str,
-        /// Its dtype.
+        /// The operand's dtype.
         found: DType,
-        /// What is accepted.
+        /// The supported dtypes.
         accepted: String,
     },
-    /// An operand's rank is not accepted.
+    /// The operator does not support an operand's rank.
     #[error("operand {operand} has type {found}; expected {expected}")]
     Rank {
-        /// The operand's name.
+        /// Name of the operand.
         operand: &'static str,
-        /// Its type.
+        /// The operand's type.
         found: Type,
-        /// What is accepted, for example `rank 2 or more`.
+        /// The expected rank, for example `rank 2 or more`.
         expected: String,
     },
-    /// An axis is outside the rank.
+    /// An axis is out of range for the rank.
     #[error("axis {axis} is out of range for rank {rank}")]
     Axis {
-        /// The axis given.
+        /// The axis that is out of range.
         axis: usize,
-        /// The rank.
+        /// The rank of the operand.
         rank: usize,
     },
-    /// Two dimensions must be equal and are not, or cannot be shown to be.
-    #[error("{what}: {left} and {right} differ{}", Dim2(.left, .right))]
+    /// Two dimensions must be equal, but differ or are not provably equal.
+    #[error("{what}: {left} and {right} differ{}", DimEqualityHint(.left, .right))]
     Mismatch {
-        /// Which dimensions.
+        /// A description of the two dimensions.
         what: String,
-        /// One of them.
+        /// The first dimension.
         left: Dim,
-        /// The other.
+        /// The second dimension.
         right: Dim,
     },
     /// Two shapes do not broadcast.
     #[error("shapes {left} and {right} do not broadcast")]
     Broadcast {
-        /// One type.
+        /// Type of the first operand.
         left: Type,
-        /// The other.
+        /// Type of the second operand.
         right: Type,
     },
-    /// An attribute has a value that the operator does not accept.
+    /// An attribute has an invalid value.
     #[error("attribute `{name}`: {reason}")]
     Attr {
-        /// The attribute.
+        /// Name of the attribute.
         name: &'static str,
-        /// What is wrong and what would do.
+        /// Why the value is invalid, and which values are valid.
         reason: String,
     },
     /// The result would have more than [`crate::MAX_RANK`] axes.
-    #[error("result {ty} has {} axes; at most {} are possible", .ty.rank(), crate::MAX_RANK)]
+    #[error("result {ty} has {} axes; expected at most {}", .ty.rank(), crate::MAX_RANK)]
     TooManyAxes {
-        /// The type.
+        /// Type of the result.
         ty: Type,
     },
-    /// The result would have more bytes than can be addressed, or a size that cannot be counted.
-    #[error("{ty} is too large: at most {} bytes are possible", isize::MAX)]
+    /// The result's byte size or element count exceeds the address space.
+    #[error("{ty} is too large: expected at most {} bytes", isize::MAX)]
     TooLarge {
-        /// The type.
+        /// Type of the result.
         ty: Type,
     },
-    /// Something about the operands that no other variant says.
+    /// Any other reason to reject the operands.
     #[error("{0}")]
     Other(String),
 }
 
-/// The hint for dimensions that may be equal but cannot be shown to be.
-struct Dim2<'a>(&'a Dim, &'a Dim);
-impl fmt::Display for Dim2<'_> {
+/// The hint for dimensions that may be equal but are not provably equal.
+struct DimEqualityHint<'a>(&'a Dim, &'a Dim);
+impl fmt::Display for DimEqualityHint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
             (Dim::Known(_), Dim::Known(_)) => Ok(()),
@@ -122,64 +123,64 @@ impl fmt::Display for Dim2<'_> {
     }
 }
 
-/// An operator that could not be added to a graph.
+/// Adding an operator to a graph failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{op}{}", Operands(.operands))]
+#[error("{op}{}", DisplayOperandTypes(.operands))]
 pub struct OpError {
-    /// The operator.
+    /// Name of the operator.
     pub op: &'static str,
     /// The types of the operands.
     pub operands: Vec<Type>,
-    /// What is wrong.
+    /// Why the operator was rejected.
     #[source]
     pub source: TypeError,
 }
 
-struct Operands<'a>(&'a [Type]);
-impl fmt::Display for Operands<'_> {
+struct DisplayOperandTypes<'a>(&'a [Type]);
+impl fmt::Display for DisplayOperandTypes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list: Vec<String> = self.0.iter().map(Type::to_string).collect();
         write!(f, "({})", list.join(", "))
     }
 }
 
-/// Why the evaluation of one operator failed on its actual data.
+/// Why the evaluation of one operator failed on its data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvalError {
-    /// An index is outside its axis.
+    /// An index is out of range for its axis.
     #[error("index {index} is out of range for axis of {len}; accepted: -{len} to {len} exclusive")]
     Index {
-        /// The offending index.
+        /// The index that is out of range.
         index: i64,
-        /// The size of the axis.
+        /// Size of the axis.
         len: usize,
     },
-    /// A size is not possible, for example a slice that ends before it starts for these symbols.
+    /// An invalid size, for example a slice whose end precedes its start for these symbols.
     #[error(transparent)]
     Dim(#[from] DimError),
-    /// A tensor could not be made.
+    /// Creating a tensor failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A node of a graph inside the operator failed.
+    /// A node of a nested graph failed.
     #[error("in `{graph}`, {node} ({op})")]
     Within {
-        /// The attribute that holds the graph.
+        /// The attribute that holds the nested graph.
         graph: &'static str,
-        /// The node, in the numbering of that graph.
+        /// The failed node, in the numbering of the nested graph.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the failed node.
         op: &'static str,
-        /// What went wrong.
+        /// Why the node failed.
         #[source]
         source: Box<EvalError>,
     },
-    /// A loop did not end.
-    #[error("its condition still holds after {max_iter} iterations, the `max_iter` it was given")]
+    /// A loop exceeded its iteration limit.
+    #[error("the loop condition is still true after max_iter = {max_iter} iterations")]
     MaxIter {
-        /// The most iterations that it may have.
+        /// Maximum number of iterations.
         max_iter: u64,
     },
-    /// Operand data that the operator does not accept.
+    /// The operator does not support the data of an operand.
     #[error("{0}")]
     Data(String),
 }
@@ -187,15 +188,15 @@ pub enum EvalError {
 /// One node that a target cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsupportedNode {
-    /// The node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Its operator.
+    /// Operator of the node.
     pub op: &'static str,
-    /// The types of its results.
+    /// The types of the node's results.
     pub results: Vec<Type>,
-    /// Why the target refuses it.
+    /// Why the target does not support the node.
     pub reason: String,
-    /// The nearest way out.
+    /// The suggested remedy.
     pub remedy: String,
 }
 
@@ -217,31 +218,31 @@ impl fmt::Display for UnsupportedNode {
     }
 }
 
-struct Lines<'a>(&'a [UnsupportedNode]);
-impl fmt::Display for Lines<'_> {
+struct DisplayUnsupportedNodes<'a>(&'a [UnsupportedNode]);
+impl fmt::Display for DisplayUnsupportedNodes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|n| write!(f, "\n  {n}"))
     }
 }
 
-/// A graph that could not be compiled.
+/// Why compiling a graph failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// The target cannot run some nodes; all of them are listed.
-    #[error("{target} cannot run {} of the graph's nodes:{}", .nodes.len(), Lines(.nodes))]
+    #[error("{target} cannot run {} of the graph's nodes:{}", .nodes.len(), DisplayUnsupportedNodes(.nodes))]
     Unsupported {
-        /// The executor.
+        /// Name of the executor.
         target: &'static str,
-        /// Every node it cannot run.
+        /// Every unsupported node.
         nodes: Vec<UnsupportedNode>,
     },
     /// A symbol has no upper bound.
     #[error("symbol `{symbol}` has no upper bound; give a bound for `{symbol}` when compiling")]
     Unbounded {
-        /// The symbol.
+        /// The symbol without an upper bound.
         symbol: Symbol,
     },
-    /// The graph computes nothing.
+    /// The graph has neither outputs nor state assignments.
     #[error("the graph has neither outputs nor state assignments")]
     NoOutputs,
     /// A pass or rule built an invalid node.
@@ -253,197 +254,199 @@ pub enum CompileError {
         #[source]
         source: OpError,
     },
-    /// A pass to leave out is not one of the pipeline's.
+    /// The pipeline has no pass with the name of a pass to skip.
     #[error("no pass named `{name}`; the pipeline has: {known}")]
     UnknownPass {
-        /// The name given.
+        /// The unknown pass name.
         name: String,
         /// The names of the passes.
         known: String,
     },
-    /// A graph cannot be computed in this dtype.
+    /// The graph cannot be computed in this dtype.
     #[error("cannot compute in {dtype}; accepted: f32, f16, bf16")]
     Precision {
-        /// The dtype asked for.
+        /// The requested dtype.
         dtype: DType,
     },
-    /// A constant does not fit the target's integers.
+    /// A constant does not fit the target's integer type.
     #[error("{node} holds {value}, which does not fit i32; this target computes i64 as i32")]
     Narrow {
-        /// The constant.
+        /// Id of the constant.
         node: NodeId,
-        /// The value.
+        /// Value of the constant.
         value: i64,
     },
-    /// A tensor exceeds what the target can address at once.
+    /// A tensor exceeds the target's size limit for one tensor.
     #[error(
         "{node} ({op}) takes {bytes} bytes, above the target's {limit} for one tensor; \
          lower the symbols' bounds or split it"
     )]
     TooLarge {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the node.
         op: &'static str,
-        /// The size at the symbols' bounds.
+        /// Size in bytes at the symbols' upper bounds.
         bytes: u64,
-        /// The limit.
+        /// The target's limit in bytes.
         limit: u64,
     },
-    /// The device failed while the program was made ready.
+    /// The device failed while the program was prepared.
     #[error("device: {reason}")]
     Device {
-        /// What the driver said.
+        /// The driver's error message.
         reason: String,
     },
-    /// The compiler that built this library did so wrongly.
-    #[error("no answer of this build can be trusted")]
+    /// This library was miscompiled by its compiler.
+    #[error("this build is miscompiled, so its results are unreliable")]
     Miscompiled(#[from] Miscompiled),
-    /// A size at the symbols' bounds is not possible.
+    /// A size at the symbols' upper bounds is invalid.
     #[error("at the symbols' bounds")]
     Bounds(#[from] DimError),
-    /// The program needs more memory than there is.
+    /// The program does not fit in memory.
     #[error("{what} of {bytes} bytes cannot be allocated; lower the symbols' bounds or the batch")]
     OutOfMemory {
-        /// What was to be allocated.
+        /// A description of the allocation.
         what: &'static str,
-        /// Its size.
+        /// Size of the allocation in bytes.
         bytes: u64,
     },
 }
 
-/// A run that failed. The executable remains usable; state is as before the run unless said.
+/// Why a run failed. The executable remains usable. Its states have their values from before the
+/// run, unless a variant documents otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A name is not one of the graph's.
+    /// The graph has no input, parameter, state or output with this name.
     #[error("no {what} named `{name}`; the graph has: {known}")]
     UnknownName {
         /// `input`, `param`, `state` or `output`.
         what: &'static str,
-        /// The name given.
+        /// The unknown name.
         name: String,
-        /// The graph's names.
+        /// The names that the graph has.
         known: String,
     },
-    /// An input was not given or a parameter never set.
-    #[error("{what} `{name}` of type {ty} was not given")]
+    /// An input was not provided or a parameter was never set.
+    #[error("missing {what} `{name}` of type {ty}")]
     Missing {
         /// `input` or `param`.
         what: &'static str,
-        /// Its name.
+        /// Name of the missing input or parameter.
         name: String,
-        /// Its type.
+        /// Its declared type.
         ty: Type,
     },
-    /// A tensor has another type than the graph declares.
-    #[error("{what} `{name}` is {found}; the graph takes {expected}")]
+    /// A tensor's type differs from the type that the graph declares.
+    #[error("{what} `{name}` is {found}; expected {expected}")]
     Type {
         /// `input`, `param` or `state`.
         what: &'static str,
-        /// Its name.
+        /// Name of the input, parameter or state.
         name: String,
-        /// The declared type.
+        /// The type that the graph declares.
         expected: Type,
-        /// The given type.
+        /// The type of the provided tensor.
         found: TensorType,
     },
-    /// A symbol would take a size above its bound.
+    /// The value of a symbol exceeds its upper bound.
     #[error(
         "symbol `{symbol}` is {value} in `{input}`, above its bound {bound}; compile with a larger bound"
     )]
     AboveBound {
-        /// The symbol.
+        /// The symbol whose bound is exceeded.
         symbol: Symbol,
-        /// The input that set it.
+        /// The input whose shape sets the symbol.
         input: String,
-        /// The size.
+        /// Value of the symbol.
         value: usize,
-        /// The bound.
+        /// Upper bound of the symbol.
         bound: usize,
     },
-    /// Two inputs give one symbol two sizes.
+    /// Two inputs give one symbol different sizes.
     #[error("symbol `{symbol}` is {first} in `{first_input}` and {second} in `{second_input}`")]
     Conflict {
-        /// The symbol.
+        /// The symbol with two sizes.
         symbol: Symbol,
-        /// The size seen first.
+        /// The size in the first input.
         first: usize,
-        /// Where.
+        /// Name of the first input.
         first_input: String,
-        /// The other size.
+        /// The size in the second input.
         second: usize,
-        /// Where.
+        /// Name of the second input.
         second_input: String,
     },
-    /// A value does not fit the executor's integers.
+    /// A value does not fit the executor's integer type.
     #[error(
         "{what} `{name}` holds {value}, which does not fit i32; this executor computes i64 as i32"
     )]
     Narrow {
         /// `input`, `param` or `state`.
         what: &'static str,
-        /// Its name.
+        /// Name of the input, parameter or state.
         name: String,
-        /// The value.
+        /// The value that does not fit.
         value: i64,
     },
-    /// Rows that an output does not have.
-    #[error("rows {start} to {end} of output `{name}`, which is {ty}")]
+    /// A row range exceeds an output.
+    #[error("rows {start}..{end} are out of range for output `{name}` of type {ty}")]
     Rows {
-        /// The output.
+        /// Name of the output.
         name: String,
-        /// Its type in the last run.
+        /// The output's type in the last run.
         ty: TensorType,
-        /// First row.
+        /// Index of the first requested row.
         start: usize,
-        /// One past the last row.
+        /// Index after the last requested row.
         end: usize,
     },
-    /// A tensor could not be made.
+    /// Creating a tensor failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A dimension has no value for the given sizes.
-    #[error("the sizes of this run are not possible")]
+    /// A dimension has no valid value for the sizes of the run.
+    #[error("the sizes of this run are invalid")]
     Dim(#[from] DimError),
-    /// A node failed on its data, for example by an index out of range.
+    /// A node failed on its data, for example because of an index out of range.
     #[error("{node} ({op})")]
     Node {
-        /// The node, in the numbering of the graph as it was compiled.
+        /// The failed node, in the numbering of the graph that was compiled.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the failed node.
         op: &'static str,
-        /// What went wrong.
+        /// Why the node failed.
         #[source]
         source: EvalError,
     },
-    /// A node computed a number that is not finite of finite operands, where that is looked for.
+    /// A node computed a NaN or infinity from finite operands. Only reported if the check is
+    /// enabled.
     #[error("{0}")]
     NonFinite(Box<NonFinite>),
-    /// An input was to be bound to a tensor that this executable's device cannot reach.
+    /// An input cannot be bound to a tensor that this executable's device cannot access.
     #[error(
-        "input `{input}` of an executable of {own} cannot be bound to a tensor on another device, of {found}; read \
-         it there and upload it"
+        "input `{input}` of an executable on {own} cannot be bound to a tensor on another device ({found}); \
+         read the tensor back and upload it"
     )]
     OtherDevice {
-        /// The input.
+        /// Name of the input.
         input: String,
-        /// The executor of the executable.
+        /// Executor of the executable.
         own: &'static str,
-        /// The executor that the tensor is of.
+        /// Executor of the tensor.
         found: &'static str,
     },
     /// The device is out of memory.
     #[error("{what} of {bytes} bytes cannot be allocated")]
     OutOfMemory {
-        /// What was to be allocated.
+        /// A description of the allocation.
         what: &'static str,
-        /// Its size.
+        /// Size of the allocation in bytes.
         bytes: u64,
     },
-    /// The device is gone; make a new one.
+    /// The device was lost; open a new one.
     #[error("device lost: {reason}")]
     DeviceLost {
-        /// What the driver said.
+        /// The driver's error message.
         reason: String,
     },
 }

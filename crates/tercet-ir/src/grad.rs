@@ -1,62 +1,65 @@
-//! Reverse-mode differentiation: a function from graph to graph.
+//! Reverse-mode differentiation as a graph transformation.
 //!
-//! [`Graph::gradients`] appends the nodes that compute gradients to the graph that it differentiates, before any
-//! pass runs. They are ordinary nodes, so that executors, the text form and a second differentiation take them as they
-//! are. What an operator's gradient is, or why it has none, [`OpSpec::GRADIENT`](crate::OpSpec::GRADIENT) says, which
-//! has no default; a rule builds vector-Jacobian products through [`Vjp`] (Griewank and Walther, "Evaluating
-//! Derivatives", 2008).
+//! [`Graph::gradients`] appends the nodes that compute gradients to the differentiated graph,
+//! before any pass runs. They are ordinary nodes, so executors, the text form and a second
+//! differentiation need no special support. [`OpSpec::GRADIENT`](crate::OpSpec::GRADIENT) declares
+//! each operator's gradient, or why it has none; it has no default. A rule builds vector-Jacobian
+//! products through [`Vjp`] (Griewank and Walther, "Evaluating Derivatives", 2008).
 //!
-//! Invariants: the cotangent of a value has its type; a graph that could not be differentiated is left as it was; a
-//! gradient is an error where the way to it is blocked, never zeros in silence.
+//! Invariants: the cotangent of a value has the value's type. A failed differentiation leaves the
+//! graph unchanged. A non-differentiable node on the path is an error and never a silent zero
+//! gradient.
 //!
-//! `reverse.rs` walks the graph, `recompute.rs` says what of the way forward is computed again, `cheap.rs` what of it on request, `vjp.rs` is what rules build with, `rules/` are those that are not a line beside their
-//! operator.
+//! `reverse.rs` traverses the graph. `recompute.rs` selects forward values to recompute, and
+//! `cheap.rs` selects more on request. `vjp.rs` is the interface of rules. `rules/` contains all
+//! rules that are longer than a line; short ones are next to their operator.
 
 mod build;
-mod cheap;
 mod decompose;
 mod error;
 mod recompute;
+mod remat;
 mod reverse;
 pub(crate) mod rules;
 #[cfg(test)]
 mod tests;
 mod vjp;
 
-pub use error::{GradError, NoGradient, Severed, Unused};
-pub use vjp::{Ruled, Vjp};
+pub use error::{GradError, GradientBreak, NoGradient, UnreachableTarget};
+pub use vjp::{Vjp, VjpResult};
 
 use crate::graph::{Graph, Value};
 use crate::ops::Op;
-use reverse::{Pulled, pull};
+use reverse::{ReversePassResult, reverse_pass};
 
 /// How an operator is differentiated, or why it is not.
 pub enum Gradient<O: 'static> {
-    /// The rule gives the cotangents of the operands from those of the results.
-    Rule(fn(&O, &mut Vjp<'_>) -> Ruled),
-    /// Through the operators that legalization would make of it.
+    /// A function that computes the cotangents of the operands from those of the results.
+    Rule(fn(&O, &mut Vjp<'_>) -> VjpResult),
+    /// Differentiates the operators of the legalized decomposition.
     Decompose,
-    /// Zero wherever it exists, for this reason: gradients end here, and that is no error.
+    /// The derivative is zero wherever it exists, for this reason. Gradients stop here without an
+    /// error.
     Zero(&'static str),
-    /// There is none, for this reason: a gradient that would need it is an error.
+    /// The operator has no gradient, for this reason. A gradient that needs it is an error.
     None(&'static str),
 }
 
 /// A [`Gradient`] without its rule, for documentation and tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientKind {
-    /// See [`Gradient::Rule`].
+    /// A gradient by rule: see [`Gradient::Rule`].
     Rule,
-    /// See [`Gradient::Decompose`].
+    /// A gradient by decomposition: see [`Gradient::Decompose`].
     Decompose,
-    /// See [`Gradient::Zero`].
+    /// A zero gradient: see [`Gradient::Zero`].
     Zero(&'static str),
-    /// See [`Gradient::None`].
+    /// No gradient: see [`Gradient::None`].
     None(&'static str),
 }
 
 impl<O> Gradient<O> {
-    /// Which of them it is.
+    /// The kind of this gradient.
     pub const fn kind(&self) -> GradientKind {
         match self {
             Gradient::Rule(_) => GradientKind::Rule,
@@ -66,8 +69,8 @@ impl<O> Gradient<O> {
         }
     }
 
-    /// Gives the cotangents of the operands.
-    pub(crate) fn apply(&self, op: &O, v: &mut Vjp<'_>) -> Ruled {
+    /// Computes the cotangents of the operands.
+    pub(crate) fn apply(&self, op: &O, v: &mut Vjp<'_>) -> VjpResult {
         match self {
             Gradient::Rule(rule) => rule(op, v),
             Gradient::Decompose => v.through_decomposition(),
@@ -78,8 +81,8 @@ impl<O> Gradient<O> {
 }
 
 impl Graph {
-    /// The gradients of a scalar with respect to values of the graph, each of its value's type. Appends the nodes that
-    /// compute them.
+    /// The gradients of a scalar loss with respect to values of the graph. Each gradient has the
+    /// type of its value. Appends the nodes that compute them.
     ///
     /// ```
     /// use tercet_ir::{DType, Graph, Type};
@@ -97,15 +100,16 @@ impl Graph {
     /// ```
     ///
     /// # Errors
-    /// [`GradError`]: the loss is no float scalar, a value is no float or the loss does not depend on it, or the way
-    /// between them leads through an operator that has no gradient. The graph stays as it was.
+    /// [`GradError`] if the loss is not a float scalar, a value is not a float, the loss does not
+    /// depend on a value, or an operator between them has no gradient. The graph is then unchanged.
     pub fn gradients(&mut self, loss: Value, wanted: &[Value]) -> Result<Vec<Value>, GradError> {
         self.gradients_of(loss, wanted, false)
     }
 
-    /// As [`Graph::gradients`], with less of the way forward kept for them: elementwise values that follow from values which are kept
-    /// anyway, such as activations from what goes into them, are computed again where gradients read them. The results are the
-    /// same; memory is saved where a large value is kept for gradients alone, and elementwise work is done twice.
+    /// As [`Graph::gradients`], with fewer forward values saved. Gradients recompute elementwise
+    /// values from values that are saved anyway, for example activations from their inputs. The
+    /// results are the same. Memory is saved if a large value would be stored only for gradients;
+    /// elementwise work is done twice.
     ///
     /// # Errors
     /// As [`Graph::gradients`].
@@ -134,7 +138,7 @@ impl Graph {
         let mut pulled = self.pulled(before, &[(loss, one)], wanted, Vec::new())?;
         if recompute {
             let cotangents: Vec<Value> = pulled.cotangents.iter().flatten().copied().collect();
-            let cheap = cheap::cheap(self, before, &cotangents);
+            let cheap = remat::cheap(self, before, &cotangents);
             self.truncate(before);
             let one = self
                 .filled(&ty, 1.0)
@@ -146,19 +150,20 @@ impl Graph {
             let unused = wanted.iter().zip(&pulled.cotangents);
             let unused = unused.filter(|(_, c)| c.is_none());
             let values = unused
-                .map(|(v, _)| Unused::of(self, *v, loss, &pulled.flat))
+                .map(|(v, _)| UnreachableTarget::new(self, *v, loss, &pulled.flat))
                 .collect();
             self.truncate(before);
             GradError::Unused { loss, values }
         })
     }
 
-    /// The vector-Jacobian product: for each of the values the sum over `outputs` of their cotangent times their
-    /// derivative, of the value's type; nothing where no output depends on it, or only by steps of slope zero.
-    /// Appends the nodes that compute it.
+    /// The vector-Jacobian product: for each of the values, the sum over `outputs` of their
+    /// cotangent times their derivative, with the value's type. `None` if no output depends on the
+    /// value, or only through operators with zero derivative. Appends the nodes that compute it.
     ///
     /// # Errors
-    /// As [`Graph::gradients`]; [`GradError::Cotangent`] when a cotangent is not of its output's type.
+    /// As [`Graph::gradients`]; [`GradError::Cotangent`] when a cotangent's type differs from its
+    /// output's type.
     pub fn vjp(
         &mut self,
         outputs: &[(Value, Value)],
@@ -168,20 +173,21 @@ impl Graph {
         Ok(self.pulled(before, outputs, wanted, Vec::new())?.cotangents)
     }
 
-    /// Checks what is asked for, and pulls cotangents back; on errors the nodes from `before` on go.
+    /// Validates the arguments and runs the reverse pass. On errors, removes the nodes from
+    /// `before` on.
     fn pulled(
         &mut self,
         before: usize,
         outputs: &[(Value, Value)],
         wanted: &[Value],
         cheap: Vec<bool>,
-    ) -> Result<Pulled, GradError> {
+    ) -> Result<ReversePassResult, GradError> {
         let done = self.checked(outputs, wanted).and_then(|()| {
-            let pulled = pull(self, 0, outputs, wanted, cheap)?;
-            match pulled.severed.is_empty() {
+            let pulled = reverse_pass(self, 0, outputs, wanted, cheap)?;
+            match pulled.breaks.is_empty() {
                 true => Ok(pulled),
                 false => Err(GradError::Severed {
-                    nodes: pulled.severed,
+                    nodes: pulled.breaks,
                 }),
             }
         });

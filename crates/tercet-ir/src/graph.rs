@@ -1,8 +1,11 @@
 //! The graph: an append-only list of typed nodes.
 //!
-//! Invariants: a node's inputs have smaller ids, so id order is execution order; every node's types
-//! were inferred by its operator when it was added; names of inputs, parameters and states are
-//! unique; an output or assignment refers to a value of the graph.
+//! Invariants:
+//!
+//! - A node's inputs have smaller ids, so id order is a valid execution order.
+//! - The operator inferred every node's types when the node was added.
+//! - Names of inputs, parameters and states are unique.
+//! - An output or assignment refers to a value of the graph.
 
 mod origin;
 
@@ -15,7 +18,7 @@ use crate::error::{OpError, TypeError};
 use crate::ops::{Op, OpKind};
 use crate::types::{MAX_RANK, Type};
 
-pub use origin::{InnerOrigin, Origin};
+pub use origin::{InnerOrigin, NodeOrigin};
 
 /// The index of a node in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,9 +40,9 @@ impl fmt::Display for NodeId {
 /// One result of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
-    /// The node.
+    /// Id of the node that computes the value.
     pub node: NodeId,
-    /// Which of its results.
+    /// Index among the node's results.
     pub port: u8,
 }
 
@@ -50,7 +53,7 @@ impl Value {
     }
 }
 
-/// `%3` for the first result, `%3.1` for the second.
+/// `%3` for the first result of node 3, `%3.1` for the second.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
@@ -63,29 +66,29 @@ impl fmt::Display for Value {
 /// An operator applied to values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// The operator.
+    /// The operator with its attributes.
     pub op: Op,
-    /// Its operands.
+    /// The operands.
     pub inputs: Vec<Value>,
-    /// The types of its results.
+    /// The types of the results.
     pub outputs: Vec<Type>,
 }
 
 /// A named result of the graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Output {
-    /// Its name, unique among the outputs.
+pub struct GraphOutput {
+    /// Name of the output, unique among the outputs.
     pub name: String,
-    /// The value.
+    /// The value that the output returns.
     pub value: Value,
 }
 
-/// What a state holds after a run.
+/// An assignment of a value to a state at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Assign {
-    /// A `State` leaf.
+pub struct StateAssign {
+    /// The assigned `State` leaf.
     pub state: Value,
-    /// The value it takes, of the state's type.
+    /// The new value of the state, of the state's type.
     pub value: Value,
 }
 
@@ -103,18 +106,19 @@ pub struct Assign {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
-    outputs: Vec<Output>,
-    assigns: Vec<Assign>,
+    outputs: Vec<GraphOutput>,
+    assigns: Vec<StateAssign>,
     leaves: HashMap<String, NodeId>,
     output_names: HashSet<String>,
     assigned: HashSet<Value>,
-    /// What nodes stand for; none where every node stands for itself.
-    origins: Vec<Origin>,
-    /// What the nodes that are added now stand for.
-    adding_for: Option<Origin>,
+    /// The original node of each node in a rewritten graph. Empty if every node is its own origin.
+    origins: Vec<NodeOrigin>,
+    /// The original node that is recorded for nodes added next.
+    adding_for: Option<NodeOrigin>,
 }
 
-/// Indices of names follow from the rest, and what nodes stand for is no part of what they mean.
+/// Ignores the name index, which follows from the nodes, and the origins, which do not affect the
+/// meaning.
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
         self.nodes == other.nodes && self.outputs == other.outputs && self.assigns == other.assigns
@@ -136,12 +140,12 @@ impl Graph {
         Graph::default()
     }
 
-    /// Adds a node and returns its first result (`.port(1)` is the second). The only way to make a
-    /// node: types are inferred and checked here.
+    /// Adds a node and returns its first result (`.port(1)` is the second). Every node is added
+    /// through this method, which infers and checks its types.
     ///
     /// # Errors
-    /// [`OpError`] with the operand types when the operator does not accept them, or when a leaf's
-    /// name is taken.
+    /// [`OpError`] with the operand types when the operator rejects them, or when a leaf's name is
+    /// already in use.
     pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, OpError> {
         let op = op.into();
         let name = op.kind().doc().name;
@@ -161,7 +165,7 @@ impl Graph {
         let Some(types) = types else {
             return Err(fail(
                 self,
-                TypeError::Other("an operand is not of this graph".into()),
+                TypeError::Other("an operand is not in this graph".into()),
             ));
         };
         let outputs = infer(&op, &types).map_err(|e| fail(self, e))?;
@@ -169,10 +173,11 @@ impl Graph {
             .map_err(|source| fail(self, source))
     }
 
-    /// As [`Graph::add`], where the types of the results are known: those that the operator infers of these operands.
+    /// As [`Graph::add`], with result types that the caller has already inferred from these
+    /// operands.
     ///
     /// # Errors
-    /// [`OpError`] when a leaf's name is taken.
+    /// [`OpError`] when a leaf's name is already in use.
     pub(crate) fn add_typed(
         &mut self,
         op: Op,
@@ -182,7 +187,7 @@ impl Graph {
         debug_assert_eq!(
             infer(&op, &inputs.iter().map(|v| self.ty(*v)).collect::<Vec<_>>()).as_ref(),
             Ok(&outputs),
-            "invariant: what is copied keeps its types"
+            "invariant: copied nodes keep their types"
         );
         let name = op.kind().doc().name;
         self.push(op, inputs, outputs).map_err(|source| OpError {
@@ -192,7 +197,7 @@ impl Graph {
         })
     }
 
-    /// Makes room for so many nodes more.
+    /// Reserves memory for `nodes` additional nodes.
     pub(crate) fn reserve(&mut self, nodes: usize) {
         self.nodes.reserve(nodes);
         self.origins.reserve(nodes);
@@ -204,7 +209,9 @@ impl Graph {
         let node = NodeId(id);
         if let Some(leaf) = leaf_name(&op) {
             if self.leaves.contains_key(leaf) {
-                let reason = format!("`{leaf}` is taken; names of leaves are unique in a graph");
+                let reason = format!(
+                    "`{leaf}` is already in use; names of leaves must be unique in a graph"
+                );
                 return Err(TypeError::Attr {
                     name: "name",
                     reason,
@@ -226,34 +233,36 @@ impl Graph {
         Ok(Value { node, port: 0 })
     }
 
-    /// Takes back the nodes from `len` on, none of which is a leaf with a name or is read from outside.
+    /// Removes the nodes from index `len` on. None of them may be a named leaf or have users
+    /// outside the removed range.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.nodes.truncate(len);
         self.origins.truncate(len);
     }
 
-    /// The node that a node stands for: of the graph that this one was rewritten from, or itself.
-    pub fn origin(&self, id: NodeId) -> Origin {
+    /// The original of a node: a node of the graph that this one was rewritten from, or the node
+    /// itself.
+    pub fn origin(&self, id: NodeId) -> NodeOrigin {
         let carried = self.origins.get(id.index()).cloned();
         carried.unwrap_or_else(|| self.own_origin(id))
     }
 
-    fn own_origin(&self, id: NodeId) -> Origin {
-        Origin {
+    fn own_origin(&self, id: NodeId) -> NodeOrigin {
+        NodeOrigin {
             node: id,
             op: self.node(id).op.kind().doc().name,
             inside: None,
         }
     }
 
-    /// Says what nodes that are added from now on stand for; without an origin, for themselves. What
-    /// rewrites a graph says it before it adds.
-    pub fn add_for(&mut self, origin: Option<Origin>) {
+    /// Sets the original node of the nodes that are added next; `None` makes each node its own
+    /// origin. Code that rewrites a graph calls this before it adds nodes.
+    pub fn add_for(&mut self, origin: Option<NodeOrigin>) {
         self.adding_for = origin;
     }
 
-    /// The graph with every node standing for itself, in the graphs inside nodes as well: what is
-    /// compiled names its own nodes, whoever rewrote it before.
+    /// A copy in which every node is its own origin, also in nested graphs. Errors of a compiled
+    /// graph then name that graph's nodes, even if earlier code rewrote it.
     pub(crate) fn without_origins(&self) -> Graph {
         let mut graph = self.clone();
         (graph.origins, graph.adding_for) = (Vec::new(), None);
@@ -273,10 +282,10 @@ impl Graph {
         !self.origins.is_empty() || blocks().any(|(_, b)| b.graph().has_origins())
     }
 
-    /// Names a value as a result of the graph.
+    /// Adds a value as a named output of the graph.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken or the value is not of this graph.
+    /// [`OpError`] when the name is already in use or the value belongs to another graph.
     pub fn output(&mut self, name: &str, value: Value) -> Result<(), OpError> {
         let fail = |reason: String, operands| OpError {
             op: "output",
@@ -284,26 +293,27 @@ impl Graph {
             source: TypeError::Other(reason),
         };
         let Some(ty) = self.get_type(value) else {
-            return Err(fail(format!("{value} is not of this graph"), vec![]));
+            return Err(fail(format!("{value} is not in this graph"), vec![]));
         };
         if self.output_names.contains(name) {
             return Err(fail(
-                format!("the name `{name}` is taken"),
+                format!("the name `{name}` is already in use"),
                 vec![ty.clone()],
             ));
         }
         self.output_names.insert(name.to_string());
-        self.outputs.push(Output {
+        self.outputs.push(GraphOutput {
             name: name.to_string(),
             value,
         });
         Ok(())
     }
 
-    /// Says what a state holds after a run. Reading the state in the same run gives the old value.
+    /// Assigns `value` to a state at the end of a run. Reading the state in the same run gives the
+    /// old value.
     ///
     /// # Errors
-    /// [`OpError`] when `state` is not a `State` leaf, is assigned already, or has another type.
+    /// [`OpError`] when `state` is not a `State` leaf, is already assigned, or has another type.
     pub fn assign(&mut self, state: Value, value: Value) -> Result<(), OpError> {
         let operands = [state, value]
             .iter()
@@ -318,13 +328,13 @@ impl Graph {
             })
         };
         let (Some(to), Some(from)) = (self.get_type(state), self.get_type(value)) else {
-            return fail(TypeError::Other("an operand is not of this graph".into()));
+            return fail(TypeError::Other("an operand is not in this graph".into()));
         };
         if self.node(state.node).op.kind() != OpKind::State {
             return fail(TypeError::Other(format!("{state} is not a state")));
         }
         if self.assigned.contains(&state) {
-            return fail(TypeError::Other(format!("{state} is assigned already")));
+            return fail(TypeError::Other(format!("{state} is already assigned")));
         }
         if to != from {
             return fail(TypeError::Other(
@@ -332,27 +342,27 @@ impl Graph {
             ));
         }
         self.assigned.insert(state);
-        self.assigns.push(Assign { state, value });
+        self.assigns.push(StateAssign { state, value });
         Ok(())
     }
 
     /// The type of a value of this graph.
     ///
     /// # Panics
-    /// When the value is of another graph.
+    /// When the value belongs to another graph.
     pub fn ty(&self, v: Value) -> &Type {
         &self.nodes[v.node.index()].outputs[v.port as usize]
     }
 
-    /// The type of a value, or `None` when it is not of this graph.
+    /// The type of a value, or `None` when it belongs to another graph.
     pub fn get_type(&self, v: Value) -> Option<&Type> {
         self.nodes.get(v.node.index())?.outputs.get(v.port as usize)
     }
 
-    /// A node of this graph.
+    /// The node with this id.
     ///
     /// # Panics
-    /// When the id is of another graph.
+    /// When the id belongs to another graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
@@ -370,22 +380,22 @@ impl Graph {
         self.nodes.len()
     }
 
-    /// True without nodes.
+    /// True if the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The named results.
-    pub fn outputs(&self) -> &[Output] {
+    /// The named outputs.
+    pub fn outputs(&self) -> &[GraphOutput] {
         &self.outputs
     }
 
-    /// What states hold after a run.
-    pub fn assigns(&self) -> &[Assign] {
+    /// The state assignments that end a run.
+    pub fn assigns(&self) -> &[StateAssign] {
         &self.assigns
     }
 
-    /// The node of the input, parameter or state of this name.
+    /// The input, parameter or state with this name.
     pub fn leaf(&self, name: &str) -> Option<NodeId> {
         self.leaves.get(name).copied()
     }
@@ -412,7 +422,7 @@ impl Graph {
             .chain(self.assigns.iter().map(|a| a.value))
     }
 
-    /// How many nodes, outputs and assignments read each result of each node.
+    /// The number of nodes, outputs and assignments that read each result of each node.
     pub fn use_counts(&self) -> Vec<Vec<u32>> {
         let mut uses: Vec<Vec<u32>> = self
             .nodes
@@ -440,7 +450,7 @@ fn leaf_name(op: &Op) -> Option<&str> {
     }
 }
 
-/// The types of an operator's results, which fit the address space.
+/// Infers the types of an operator's results and checks that they fit the address space.
 pub(crate) fn infer(op: &Op, types: &[&Type]) -> Result<Vec<Type>, TypeError> {
     let outputs = op.infer(types)?;
     outputs.into_iter().map(check_size).collect()

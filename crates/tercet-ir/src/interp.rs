@@ -12,7 +12,7 @@ use crate::ops::Op;
 use crate::tensor::{Tensor, TensorError, checked_bytes};
 use crate::types::TensorType;
 
-/// What one evaluation gave.
+/// The values of one evaluation.
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     /// The results of every node, by node and port.
@@ -26,8 +26,8 @@ impl Evaluation {
     }
 }
 
-/// Evaluates every node. `leaves` holds inputs, parameters and states by name; a state that is
-/// absent is zeros.
+/// Evaluates every node. `leaves` holds inputs, parameters and states by name; missing states are
+/// zeros.
 ///
 /// # Errors
 /// [`RunError`] that names the missing leaf, the symbol or the node.
@@ -87,13 +87,14 @@ pub fn evaluate(
     Ok(done)
 }
 
-/// What the reference takes for an element, at least: most operators compute with numbers of 16 bytes.
+/// Minimum memory of the reference interpreter per element: most operators compute with 16-byte
+/// numbers.
 const EVAL_BYTES: usize = 16;
-/// Below this no system refuses.
+/// Allocations up to this size are assumed to succeed.
 const ALWAYS_THERE_BYTES: usize = 64 << 20;
 
-/// Refuses an evaluation that memory cannot hold, before it begins: asks for about as much, and gives it
-/// back.
+/// Checks that memory suffices before an evaluation begins: allocates about as much memory as it
+/// needs, and frees it.
 ///
 /// # Errors
 /// [`TensorError`] for the largest of operands and results.

@@ -1,4 +1,5 @@
-//! What training builds of several operators: normalisation by the statistics of a batch, and dropout.
+//! Training layers that expand to several operators: batch normalization with batch statistics, and
+//! dropout.
 
 mod batch_norm;
 mod dropout;

@@ -1,29 +1,29 @@
-//! Where the elements of a value lie: sizes, strides and offset over a dense root.
+//! The memory layout of a value: sizes, strides and offset within a dense root buffer.
 //!
-//! A [`SymLayout`] is known when compiling, in terms of the symbols; [`SymLayout::eval`] gives
-//! the [`Layout`] of a run. Views (reshape, transpose, slice, expand) only change layouts.
+//! A [`SymLayout`] is a compile-time layout in terms of the symbols; [`SymLayout::eval`] gives the
+//! [`Layout`] of a run. Views (reshape, transpose, slice, expand) only change layouts.
 //!
-//! Invariant: every element that a layout reaches lies inside its root, because operators checked
-//! their attributes when the graph was built.
+//! Invariant: every element of a layout is inside its root, because operators checked their
+//! attributes when the graph was built.
 
 mod arena;
 mod state;
 mod view;
 
-pub use arena::{Life, place};
+pub use arena::{LiveRange, place};
 pub use state::{in_place_carried, in_place_updates};
-pub use view::{View, check_slice, is_view, view_of};
+pub use view::{ViewLowering, check_slice, is_view, view_of};
 
 use crate::dim::{Bindings, Dim, DimError};
 use crate::types::{MAX_RANK, check_count};
 
-/// Sizes, strides and offset of a run, in elements.
+/// Concrete sizes, strides and offset of a run, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     rank: usize,
     shape: [usize; MAX_RANK],
     strides: [isize; MAX_RANK],
-    /// The element of index zero.
+    /// Offset of the first element in the root.
     pub offset: usize,
 }
 
@@ -36,7 +36,7 @@ impl Layout {
         offset: 0,
     };
 
-    /// A layout of these sizes and strides.
+    /// A layout with these sizes and strides.
     pub fn new(shape: &[usize], strides: &[isize], offset: usize) -> Layout {
         let mut layout = Layout {
             rank: shape.len(),
@@ -48,7 +48,7 @@ impl Layout {
         layout
     }
 
-    /// The row-major layout of these sizes.
+    /// The row-major layout with these sizes.
     pub fn dense(shape: &[usize]) -> Layout {
         let mut layout = Layout {
             rank: shape.len(),
@@ -68,7 +68,7 @@ impl Layout {
         &self.shape[..self.rank]
     }
 
-    /// The strides in elements; 0 where an axis is broadcast, negative where it is reversed.
+    /// The strides in elements: 0 for a broadcast axis, negative for a reversed axis.
     pub fn strides(&self) -> &[isize] {
         &self.strides[..self.rank]
     }
@@ -83,7 +83,7 @@ impl Layout {
         self.shape().iter().product()
     }
 
-    /// True if the elements lie one after the other in row-major order.
+    /// True if the elements are contiguous in row-major order.
     pub fn is_dense(&self) -> bool {
         let mut expected = 1;
         for (&n, &s) in self.shape().iter().zip(self.strides()).rev() {
@@ -96,15 +96,15 @@ impl Layout {
     }
 }
 
-/// A product of a dimension and a signed factor: a stride, or a part of an offset.
+/// A dimension times a signed factor: a stride, or one term of an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct LayoutTerm {
     dim: Dim,
     factor: i64,
 }
 
-impl Term {
-    const ZERO: Term = Term {
+impl LayoutTerm {
+    const ZERO: LayoutTerm = LayoutTerm {
         dim: Dim::Known(1),
         factor: 0,
     };
@@ -119,33 +119,34 @@ impl Term {
         self.factor
     }
 
-    /// The greatest power of two, at most 2^16, that divides the product whatever the symbols are.
+    /// The largest power of two, at most 2^16, that divides the product for all values of the
+    /// symbols.
     pub fn power_of_two(&self) -> u64 {
         1 << (self.factor.trailing_zeros() + self.dim.twos()).min(16)
     }
 
-    fn of(dim: Dim) -> Term {
+    fn from_dim(dim: Dim) -> LayoutTerm {
         match dim {
-            Dim::Known(n) => Term {
+            Dim::Known(n) => LayoutTerm {
                 dim: Dim::Known(1),
                 factor: n as i64,
             },
-            dim @ Dim::Sym(_) => Term { dim, factor: 1 },
+            dim @ Dim::Sym(_) => LayoutTerm { dim, factor: 1 },
         }
     }
 
-    fn times(&self, dim: &Dim) -> Option<Term> {
+    fn times(&self, dim: &Dim) -> Option<LayoutTerm> {
         match dim {
             Dim::Known(n) => self.scaled(i64::try_from(*n).ok()?),
-            Dim::Sym(_) => Some(Term {
+            Dim::Sym(_) => Some(LayoutTerm {
                 dim: self.dim.checked_mul(dim)?,
                 factor: self.factor,
             }),
         }
     }
 
-    fn scaled(&self, by: i64) -> Option<Term> {
-        Some(Term {
+    fn scaled(&self, by: i64) -> Option<LayoutTerm> {
+        Some(LayoutTerm {
             dim: self.dim.clone(),
             factor: self.factor.checked_mul(by)?,
         })
@@ -167,17 +168,17 @@ impl Term {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymLayout {
     shape: Vec<Dim>,
-    strides: Vec<Term>,
-    /// The sum of these terms.
-    offset: Vec<Term>,
+    strides: Vec<LayoutTerm>,
+    /// The offset is the sum of these terms.
+    offset: Vec<LayoutTerm>,
 }
 
-/// The part of an axis that a slice keeps: element `i` is `start + i * step` of the source.
+/// A slice of an axis: element `i` is element `start + i * step` of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The first element.
+pub struct AxisSlice {
+    /// Index of the first element.
     pub start: Dim,
-    /// The distance; negative reverses.
+    /// Distance between elements; a negative step reverses the axis.
     pub step: i64,
 }
 
@@ -187,8 +188,9 @@ impl SymLayout {
         let mut stride = Dim::Known(1);
         let mut strides = Vec::with_capacity(shape.len());
         for dim in shape.iter().rev() {
-            strides.push(Term::of(stride.clone()));
-            // A zero axis must not make the outer strides zero: they would look broadcast.
+            strides.push(LayoutTerm::from_dim(stride.clone()));
+            // An axis of size zero must not make the outer strides zero: such axes would look
+            // broadcast.
             if *dim != Dim::Known(0) {
                 stride = stride.checked_mul(dim)?;
             }
@@ -207,21 +209,22 @@ impl SymLayout {
     }
 
     /// The strides in elements, one for each axis.
-    pub fn strides(&self) -> &[Term] {
+    pub fn strides(&self) -> &[LayoutTerm] {
         &self.strides
     }
 
-    /// The terms whose sum is the element of index zero.
-    pub fn offset(&self) -> &[Term] {
+    /// The terms whose sum is the offset of the first element.
+    pub fn offset(&self) -> &[LayoutTerm] {
         &self.offset
     }
 
-    /// True if the elements lie one after the other from wherever the view starts.
+    /// True if the elements are contiguous in row-major order, at any offset.
     pub fn is_contiguous(&self) -> bool {
         self.is_dense_from(0)
     }
 
-    /// True if the elements of the axes from this one on lie one after the other, wherever those of an index before it begin.
+    /// True if the axes from `axis` on are contiguous in row-major order; outer axes may have any
+    /// stride.
     pub fn is_dense_from(&self, axis: usize) -> bool {
         SymLayout::dense(&self.shape[axis..]).is_some_and(|d| {
             let axes = self.shape.iter().zip(&self.strides).skip(axis);
@@ -230,14 +233,14 @@ impl SymLayout {
     }
 
     /// True if the value is its whole root, in order.
-    pub fn is_whole(&self, numel_of_root: Option<&Dim>) -> bool {
+    pub fn covers_root(&self, numel_of_root: Option<&Dim>) -> bool {
         self.offset.is_empty()
             && self.is_contiguous()
             && numel_of_root.is_some_and(|root| numel(&self.shape).as_ref() == Some(root))
     }
 
-    /// True if neighbours along the last axis lie side by side and no axis is reversed; rows may
-    /// lie anywhere, also on one another.
+    /// True if the last axis has stride 1 and no axis is reversed. Rows may have any distance and
+    /// may overlap.
     pub fn has_dense_rows(&self) -> bool {
         let last = self.shape.last().zip(self.strides.last());
         last.is_none_or(|(n, s)| n.is_one() || s.is(1))
@@ -261,7 +264,7 @@ impl SymLayout {
         }
     }
 
-    /// The view stretched to `to` by NumPy's rule.
+    /// The view broadcast to the sizes `to` by NumPy's rule.
     pub fn expand(&self, to: &[Dim]) -> Option<SymLayout> {
         let missing = to.len().checked_sub(self.shape.len())?;
         let strides = to
@@ -269,7 +272,7 @@ impl SymLayout {
             .enumerate()
             .map(|(axis, dim)| match axis.checked_sub(missing) {
                 Some(own) if self.shape[own] == *dim => self.strides[own].clone(),
-                Some(_) | None => Term::ZERO,
+                Some(_) | None => LayoutTerm::ZERO,
             });
         Some(SymLayout {
             strides: strides.collect(),
@@ -278,8 +281,8 @@ impl SymLayout {
         })
     }
 
-    /// The view of one cut per axis, with the sizes `to`.
-    pub fn slice(&self, cuts: &[Cut], to: &[Dim]) -> Option<SymLayout> {
+    /// The view with one slice per axis and the sizes `to`.
+    pub fn slice(&self, cuts: &[AxisSlice], to: &[Dim]) -> Option<SymLayout> {
         let mut view = SymLayout {
             shape: to.to_vec(),
             ..self.clone()
@@ -294,8 +297,7 @@ impl SymLayout {
         Some(view)
     }
 
-    /// The view with other sizes in the same row-major order; `None` where the elements would need
-    /// to move.
+    /// The view with other sizes in the same row-major order; `None` if that needs a copy.
     pub fn reshape(&self, to: &[Dim]) -> Option<SymLayout> {
         if self.is_contiguous() {
             return Some(SymLayout {
@@ -303,31 +305,34 @@ impl SymLayout {
                 ..SymLayout::dense(to)?
             });
         }
-        let mut strides: Vec<Term> = Vec::with_capacity(to.len());
+        let mut strides: Vec<LayoutTerm> = Vec::with_capacity(to.len());
         let mut from = (0..self.shape.len()).filter(|&a| !self.shape[a].is_one());
         let mut rest: Option<(Dim, Vec<usize>)> = None;
         // Axes are matched from the outside: each group of source axes with the group of target
-        // axes of the same product. Only a group of one source axis may split; several may merge
-        // only where they lie densely on each other.
+        // axes of the same element count. Only a group of one source axis may be split. Several
+        // source axes merge only if they are contiguous with each other.
         let mut pending: Vec<usize> = Vec::new();
         let mut product = Dim::Known(1);
-        let close = |group: &[usize], targets: &[usize], strides: &mut Vec<Term>| -> Option<()> {
-            for pair in group.windows(2) {
-                let inner = self.strides[pair[1]].times(&self.shape[pair[1]])?;
-                if self.strides[pair[0]] != inner {
-                    return None;
+        let close =
+            |group: &[usize], targets: &[usize], strides: &mut Vec<LayoutTerm>| -> Option<()> {
+                for pair in group.windows(2) {
+                    let inner = self.strides[pair[1]].times(&self.shape[pair[1]])?;
+                    if self.strides[pair[0]] != inner {
+                        return None;
+                    }
                 }
-            }
-            let mut stride = group
-                .last()
-                .map_or(Term::of(Dim::Known(1)), |&a| self.strides[a].clone());
-            let at = strides.len();
-            for &t in targets.iter().rev() {
-                strides.insert(at, stride.clone());
-                stride = stride.times(&to[t])?;
-            }
-            Some(())
-        };
+                let mut stride = group
+                    .last()
+                    .map_or(LayoutTerm::from_dim(Dim::Known(1)), |&a| {
+                        self.strides[a].clone()
+                    });
+                let at = strides.len();
+                for &t in targets.iter().rev() {
+                    strides.insert(at, stride.clone());
+                    stride = stride.times(&to[t])?;
+                }
+                Some(())
+            };
         for (t, dim) in to.iter().enumerate() {
             pending.push(t);
             product = product.checked_mul(dim)?;
@@ -365,7 +370,7 @@ impl SymLayout {
     /// The layout for the sizes of a run.
     ///
     /// # Errors
-    /// [`DimError`] when a size is not possible.
+    /// [`DimError`] when a size is invalid.
     pub fn eval(&self, sizes: &Bindings) -> Result<Layout, DimError> {
         let mut layout = Layout {
             rank: self.shape.len(),
@@ -376,7 +381,7 @@ impl SymLayout {
             layout.strides[axis] = self.strides[axis].eval(sizes)?;
         }
         check_count(layout.shape(), || self.shape.clone().into())?;
-        // A view without elements may start outside its root; it is never read.
+        // The offset of an empty view may be outside its root, but it is never read.
         if layout.numel() > 0 {
             let mut offset = 0;
             for term in &self.offset {
@@ -388,7 +393,7 @@ impl SymLayout {
     }
 }
 
-/// The product of dimensions.
+/// The product of the dimensions; `None` on overflow.
 pub fn numel(shape: &[Dim]) -> Option<Dim> {
     shape
         .iter()
@@ -406,7 +411,7 @@ mod tests {
     #[test]
     fn views_compose() {
         let root = SymLayout::dense(&k(&[4, 6])).unwrap();
-        let cut = |start, step| Cut {
+        let cut = |start, step| AxisSlice {
             start: Dim::Known(start),
             step,
         };
@@ -427,7 +432,7 @@ mod tests {
     fn reshapes_split_and_merge_symbolic_axes() {
         let s = Dim::sym("s");
         let qkv = SymLayout::dense(&[s.clone(), Dim::Known(12)]).unwrap();
-        let cut = |start| Cut {
+        let cut = |start| AxisSlice {
             start: Dim::Known(start),
             step: 1,
         };

@@ -1,47 +1,49 @@
-//! Legalization: turns what a target cannot run into what it can.
+//! Legalization: rewrites a graph until the target can run every node.
 //!
-//! A target says per node whether it runs it ([`Target::supports`]). A node that it refuses is
-//! rewritten by the first rule of [`RULES`] that applies; every node that a rule adds is legalized
-//! in turn. Composite operators have a rule down to core operators, so that legalization is total
-//! on a target that has the core. What remains is reported all at once, with the target's reason
-//! and the nearest way out; nothing falls back in silence.
+//! The target reports support for each node ([`Target::supports`]). The first rule of [`RULES`]
+//! that applies rewrites an unsupported node; every node that a rule adds is legalized in turn.
+//! Composite operators have a rule that decomposes them into core operators. Legalization therefore
+//! always succeeds on a target that supports the core. All remaining nodes are reported in one
+//! error, with the target's reason and a remedy. There is no silent fallback.
 //!
-//! Graphs inside nodes are legalized in turn, before the target is asked for the node; what is refused
-//! in them is reported with the rest.
+//! Nested graphs are legalized before the node that holds them. Their unsupported nodes appear in
+//! the same error.
 //!
-//! Invariants: the signature stays; every value keeps its type; rules hold within the tolerance
-//! table, since a fused operator rounds once where its parts round several times.
+//! Invariants: the signature is unchanged, and every value retains its type. Rules are accurate
+//! within the tolerance table, not bitwise: a fused operator rounds once, while its decomposition
+//! rounds several times.
 
 use std::collections::HashMap;
 
 use crate::backend::Target;
 use crate::error::{CompileError, OpError, UnsupportedNode};
-use crate::graph::{Graph, Node, NodeId, Origin, Value, infer};
+use crate::graph::{Graph, Node, NodeId, NodeOrigin, Value, infer};
 use crate::ops::Op;
 use crate::passes::is_named_leaf;
-pub use crate::rules::{RULES, Rule};
+pub use crate::rules::{LegalizeRule, RULES};
 use crate::types::Type;
 use crate::{DType, Support};
 
-/// Rules on rules: far more than any decomposition needs, few enough to end a cycle of rules.
+/// Maximum nesting of rules: far more than any decomposition needs, and low enough to stop a cycle
+/// of rules early.
 const MAX_DEPTH: usize = 32;
 
-/// The new graph, as rules see it.
-pub struct Builder<'a> {
+/// The new graph, as rules access it.
+pub struct LegalizeBuilder<'a> {
     graph: Graph,
     target: &'a dyn Target,
-    /// The node of the given graph that is legalized.
+    /// The node of the original graph that is being legalized.
     at: NodeId,
     depth: usize,
     fired: Vec<&'static str>,
     unsupported: Vec<UnsupportedNode>,
-    /// The first rewrite in a graph inside a node that was refused.
+    /// The first failed rewrite inside a nested graph.
     failed: Option<CompileError>,
 }
 
-impl<'a> Builder<'a> {
-    fn new(target: &'a dyn Target) -> Builder<'a> {
-        Builder {
+impl<'a> LegalizeBuilder<'a> {
+    fn new(target: &'a dyn Target) -> LegalizeBuilder<'a> {
+        LegalizeBuilder {
             graph: Graph::new(),
             target,
             at: NodeId(0),
@@ -52,10 +54,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a node, or what it decomposes into, and returns its first result.
+    /// Adds a node, or its decomposition, and returns its first result.
     ///
     /// # Errors
-    /// [`OpError`] when the operator does not accept the operands.
+    /// [`OpError`] when the operator rejects the operands.
     pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, OpError> {
         let results = self.add_all(op, inputs)?;
         Ok(*results
@@ -63,19 +65,19 @@ impl<'a> Builder<'a> {
             .expect("invariant: every operator has a result"))
     }
 
-    /// Adds a node, or what it decomposes into, and returns all its results.
+    /// Adds a node, or its decomposition, and returns all its results.
     ///
     /// # Errors
-    /// As [`Builder::add`].
+    /// As [`LegalizeBuilder::add`].
     pub fn add_all(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
         let op = self.with_legal_subgraphs(op.into());
         let node = match self.as_node(op, inputs) {
             Ok(node) => node,
-            // The graph's own `add` words the error.
+            // `Graph::add` fails here with the proper error.
             Err(op) => return self.graph.add(op, inputs).map(|v| vec![v]),
         };
         let reason = match self.target.supports(&self.graph, &node) {
-            Support::Native => return self.keep(node),
+            Support::Native => return self.copy_node(node),
             Support::Missing { reason } => reason,
         };
         if self.depth < MAX_DEPTH {
@@ -93,7 +95,7 @@ impl<'a> Builder<'a> {
             results: node.outputs.clone(),
             reason,
         });
-        self.keep(node)
+        self.copy_node(node)
     }
 
     /// The type of a value.
@@ -106,11 +108,11 @@ impl<'a> Builder<'a> {
         &self.graph
     }
 
-    /// The operator with the graphs inside it legalized.
+    /// The operator with its nested graphs legalized.
     fn with_legal_subgraphs(&mut self, op: Op) -> Op {
         let mut blocks = Vec::new();
         for (name, block) in op.subgraphs() {
-            let mut inner = Builder::new(self.target);
+            let mut inner = LegalizeBuilder::new(self.target);
             match rebuild(&mut inner, block.graph()) {
                 Ok(()) => blocks.push(inner.graph.into()),
                 Err(e) => {
@@ -126,7 +128,7 @@ impl<'a> Builder<'a> {
                 reason: format!("{} in `{name}` of {outer}: {}", n.node, n.reason),
                 ..n
             });
-            // A rule may give a node another time.
+            // A rule may add a node twice, so skip duplicates.
             for node in refused {
                 if !self.unsupported.contains(&node) {
                     self.unsupported.push(node);
@@ -139,7 +141,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The node that `add` would make; the operator where it would not.
+    /// The node that `add` would create, or the operator if `add` would fail.
     fn as_node(&self, op: Op, inputs: &[Value]) -> Result<Node, Op> {
         let types: Option<Vec<&Type>> = inputs.iter().map(|v| self.graph.get_type(*v)).collect();
         match types.and_then(|types| infer(&op, &types).ok()) {
@@ -152,7 +154,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn keep(&mut self, node: Node) -> Result<Vec<Value>, OpError> {
+    fn copy_node(&mut self, node: Node) -> Result<Vec<Value>, OpError> {
         let ports = node.outputs.len() as u8;
         let first = self.graph.add_typed(node.op, &node.inputs, node.outputs)?;
         Ok((0..ports).map(|p| first.port(p)).collect())
@@ -174,7 +176,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The nearest way out for a node that the target refuses and no rule decomposes.
+/// The suggested remedy for a node that the target does not support and no rule decomposes.
 fn remedy(graph: &Graph, target: &dyn Target, node: &Node) -> String {
     let as_f32 = |ty: &Type| match ty.dtype.is_float() {
         true => ty.with_dtype(DType::F32),
@@ -186,7 +188,7 @@ fn remedy(graph: &Graph, target: &dyn Target, node: &Node) -> String {
         .iter()
         .zip(&operands)
         .any(|(v, ty)| graph.ty(*v) != ty);
-    // The same operator on f32 operands, in a graph of its own.
+    // Whether the same operator on f32 operands is supported, tested in a separate graph.
     let f32_runs = || {
         let mut probe = Graph::new();
         let inputs: Option<Vec<Value>> = operands
@@ -208,7 +210,7 @@ fn remedy(graph: &Graph, target: &dyn Target, node: &Node) -> String {
         "cast its operands to f32".to_string()
     } else {
         format!(
-            "compile for an executor that has it, such as `cpu`; `{}` does not",
+            "compile for an executor that supports it, such as `cpu`; `{}` does not",
             target.name()
         )
     }
@@ -217,13 +219,13 @@ fn remedy(graph: &Graph, target: &dyn Target, node: &Node) -> String {
 /// Rewrites a graph so that the target runs every node.
 ///
 /// # Errors
-/// [`CompileError::Unsupported`] with every node that the target refuses and no rule decomposes;
-/// [`CompileError::Rewrite`] when a rule builds a node that its operator refuses.
+/// [`CompileError::Unsupported`] with every node that the target does not support and no rule
+/// decomposes; [`CompileError::Rewrite`] when a rule builds an invalid node.
 pub fn legalize(graph: &Graph, target: &dyn Target) -> Result<Graph, CompileError> {
     legalize_traced(graph, target).map(|(graph, _)| graph)
 }
 
-/// As [`legalize`], with the names of the rules that were used, in order.
+/// As [`legalize`], with the names of the applied rules in order.
 ///
 /// # Errors
 /// As [`legalize`].
@@ -231,7 +233,7 @@ pub fn legalize_traced(
     graph: &Graph,
     target: &dyn Target,
 ) -> Result<(Graph, Vec<&'static str>), CompileError> {
-    let mut b = Builder::new(target);
+    let mut b = LegalizeBuilder::new(target);
     rebuild(&mut b, graph)?;
     if !b.unsupported.is_empty() {
         return Err(CompileError::Unsupported {
@@ -242,8 +244,8 @@ pub fn legalize_traced(
     Ok((b.graph, b.fired))
 }
 
-/// Adds the nodes of a graph, or what they decompose into, its outputs and assignments.
-fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
+/// Adds the nodes of a graph, or their decompositions, and its outputs and assignments.
+fn rebuild(b: &mut LegalizeBuilder<'_>, graph: &Graph) -> Result<(), CompileError> {
     let mut map: Vec<Vec<Value>> = Vec::with_capacity(graph.len());
     for (id, node) in graph.nodes() {
         let origin = graph.origin(id);
@@ -251,9 +253,9 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
         b.graph.add_for(Some(origin));
         let new = |v: &Value| map[v.node.index()][v.port as usize];
         let inputs: Vec<Value> = node.inputs.iter().map(new).collect();
-        // Leaves with names are the signature: every target takes them.
+        // Named leaves are the signature, so every target supports them.
         let added = match is_named_leaf(node.op.kind()) {
-            true => b.keep(node.clone()),
+            true => b.copy_node(node.clone()),
             false => b.add_all(node.op.clone(), &inputs),
         };
         if let Some(e) = b.failed.take() {
@@ -263,7 +265,7 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
         let values = added.map_err(|source| CompileError::Rewrite { node: at, source })?;
         debug_assert!(
             values.iter().map(|v| b.ty(*v)).eq(&node.outputs),
-            "invariant: a rule keeps types, at {id} {node}"
+            "invariant: a rule preserves types, at {id} {node}"
         );
         map.push(values);
     }
@@ -285,33 +287,33 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// What the nodes of a rewritten graph stand for, for errors; the same for the graphs inside them.
+/// The original nodes of a rewritten graph and of its nested graphs, for error messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origins {
-    nodes: Vec<Option<Origin>>,
-    inside: HashMap<NodeId, Vec<Origins>>,
+pub struct NodeOrigins {
+    nodes: Vec<Option<NodeOrigin>>,
+    inside: HashMap<NodeId, Vec<NodeOrigins>>,
 }
 
-impl Origins {
-    /// The node of the given graph, or this one's own number where nothing stands behind it.
-    pub fn of(&self, id: NodeId) -> NodeId {
+impl NodeOrigins {
+    /// The original node, or the node itself if it has no origin.
+    pub fn origin(&self, id: NodeId) -> NodeId {
         self.get(id).map_or(id, |origin| origin.node)
     }
 
-    /// What a node stands for; nothing for one that only executing needs.
-    pub fn get(&self, id: NodeId) -> Option<&Origin> {
+    /// The origin of a node; `None` for nodes that only the executor needs.
+    pub fn get(&self, id: NodeId) -> Option<&NodeOrigin> {
         self.nodes.get(id.index())?.as_ref()
     }
 
-    /// Those of a graph inside a node, by its place in [`Op::subgraphs`].
-    pub fn inside(&self, id: NodeId, block: usize) -> Origins {
+    /// The origins of a nested graph, by its index in [`Op::subgraphs`].
+    pub fn inside(&self, id: NodeId, block: usize) -> NodeOrigins {
         let blocks = self.inside.get(&id);
         let own = blocks.and_then(|b| b.get(block));
         own.cloned().unwrap_or_default()
     }
 
-    /// Those of a graph in which each node has another number, by the old ones.
-    pub fn renumbered(&self, new: &[NodeId]) -> Origins {
+    /// The origins after renumbering: `new` holds the new id of each node.
+    pub fn renumbered(&self, new: &[NodeId]) -> NodeOrigins {
         let most = new.iter().map(|id| id.index() + 1).max().unwrap_or(0);
         let mut nodes = vec![None; most];
         let mut inside = HashMap::new();
@@ -322,23 +324,22 @@ impl Origins {
                 inside.insert(*new, blocks.clone());
             }
         }
-        Origins { nodes, inside }
+        NodeOrigins { nodes, inside }
     }
 }
 
-/// What the nodes of a graph stand for. Whatever rewrote it (passes, rules, narrowing) carried that along:
-/// see [`Graph::origin`].
-pub fn origins(graph: &Graph) -> Origins {
+/// The origins of a graph's nodes. Passes, rules and narrowing update them: see [`Graph::origin`].
+pub fn origins(graph: &Graph) -> NodeOrigins {
     let nodes = graph.nodes().map(|(id, _)| Some(graph.origin(id)));
     let mut inside = HashMap::new();
     for (id, node) in graph.nodes() {
         let blocks = node.op.subgraphs().into_iter();
-        let own: Vec<Origins> = blocks.map(|(_, block)| origins(block.graph())).collect();
+        let own: Vec<NodeOrigins> = blocks.map(|(_, block)| origins(block.graph())).collect();
         if !own.is_empty() {
             inside.insert(id, own);
         }
     }
-    Origins {
+    NodeOrigins {
         nodes: nodes.collect(),
         inside,
     }

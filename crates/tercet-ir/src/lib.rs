@@ -1,11 +1,11 @@
 //! The typed tensor IR of Tercet.
 //!
-//! A [`Graph`] is an append-only list of nodes. [`Graph::add`] infers and checks types, so that a
-//! graph that exists is well typed. Operators are declared once each, in [`ops`]; their `eval` is
-//! the meaning that every executor is held to. [`passes`] rewrite graphs, [`legalize`] turns what a
-//! target cannot run into what it can, and [`Backend`] and [`Executable`] are what executors offer.
+//! A [`Graph`] is an append-only list of nodes. [`Graph::add`] infers and checks types, so every
+//! existing graph is well typed. Each operator is declared once, in [`ops`]; its `eval` defines the
+//! result that every executor must reproduce. [`passes`] rewrite graphs, [`legalize`] replaces
+//! unsupported nodes of a target, and executors implement [`Backend`] and [`Executable`].
 //!
-//! Invariants: nothing here does I/O or reads the environment; no input makes it panic.
+//! Invariants: this crate does no I/O and does not read the environment; no input makes it panic.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ pub mod accuracy;
 pub mod attr;
 pub mod backend;
 pub mod case;
+mod compiler_self_test;
 pub mod custom;
 mod dim;
 mod dtype;
@@ -47,31 +48,30 @@ pub mod scalar;
 pub mod subgraph;
 mod tensor;
 mod text;
-mod trial;
 mod types;
 pub mod verify;
 
 pub use backend::{
-    Backend, CompileOptions, DeviceMemory, DeviceTensor, Executable, Keep, Port, Signature,
+    Backend, CompileOptions, DeviceMemory, DeviceTensor, Executable, Port, RetainValues, Signature,
     Support, Target,
 };
+pub use compiler_self_test::{Miscompiled, compiler_trial};
 pub use dim::{Bindings, Dim, DimError, Symbol};
 pub use dtype::{DType, DTypeClass, Element};
 pub use error::{
     CompileError, EvalError, OpError, RunError, TypeError, UnsupportedNode, counted, one_line,
 };
 pub use grad::{GradError, Gradient, GradientKind};
-pub use graph::{Assign, Graph, InnerOrigin, Node, NodeId, Origin, Output, Value};
+pub use graph::{Graph, GraphOutput, InnerOrigin, Node, NodeId, NodeOrigin, StateAssign, Value};
 pub use interp::{Evaluation, evaluate};
 pub use layers::{BatchNorm, BatchStatistics};
-pub use non_finite::{Found, NonFinite, Span};
-pub use op::{Doc, EvalCtx, OpSpec, Tier};
+pub use non_finite::{NonFinite, NonFiniteKind, TensorSummary};
+pub use op::{EvalCtx, OpDoc, OpSpec, Tier};
 pub use ops::{Op, OpKind};
 pub use quant::Scheme;
 pub use subgraph::SubGraph;
-pub use tensor::{ByteOwner, Identity, Tensor, TensorError};
+pub use tensor::{ByteOwner, Tensor, TensorError, TensorIdentity};
 pub use text::{TextError, decode as decode_text, parse, parse_literal, parse_with};
-pub use trial::{Miscompiled, compiler_trial};
 pub use types::{
     MAX_ELEMENTS_LOG2, MAX_RANK, Shape, TensorType, Type, broadcast_shapes, next_index,
     row_major_strides,

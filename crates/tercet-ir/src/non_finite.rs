@@ -1,54 +1,59 @@
-//! Where infinities and NaNs come from: the first node that makes one of finite operands.
+//! Finds the source of infinities and NaNs: the first node that computes one from finite operands.
 
 use std::fmt;
 
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::dtype::DType;
 use crate::graph::Value;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// A tensor of floats in a few words.
+/// Summary statistics of a float tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Which value it is.
+pub struct TensorSummary {
+    /// The graph value that the tensor belongs to.
     pub value: Value,
-    /// Its operator.
+    /// Operator of the node that computes the value.
     pub op: &'static str,
-    /// Its name, if it is an input, a parameter or a state.
+    /// Name of the input, parameter or state, if the value is one.
     pub name: Option<String>,
-    /// Its type.
+    /// The tensor's type.
     pub ty: TensorType,
-    /// The least and the greatest of its finite numbers; none if it has none.
-    pub finite: Option<(Real, Real)>,
+    /// The minimum and maximum of the finite elements; `None` if no element is finite.
+    pub finite: Option<(FloatAttr, FloatAttr)>,
 }
 
-/// What is wrong with a value.
+/// The non-finite elements of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The first element that is not finite, by its place in row-major order.
+pub struct NonFiniteKind {
+    /// Row-major index of the first non-finite element.
     pub element: usize,
-    /// What it is.
-    pub number: Real,
-    /// How many elements are not finite.
+    /// The value of that element.
+    pub number: FloatAttr,
+    /// The number of non-finite elements.
     pub count: usize,
-    /// The operands that are floats.
-    pub operands: Vec<Span>,
+    /// The float operands of the node.
+    pub operands: Vec<TensorSummary>,
 }
 
-/// The first node, in the order of the graph, whose result is not finite although its operands are; or an input,
-/// parameter or state that holds NaN.
+/// The first node in graph order whose result is not finite although its operands are. It may also
+/// be an input, parameter or state that holds NaN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NonFinite {
-    /// The result.
-    pub result: Span,
-    /// Where it is not finite. Not there if the run could not be done again to look at it.
-    pub found: Option<Found>,
+    /// The node's result.
+    pub result: TensorSummary,
+    /// The non-finite elements. `None` if the run could not be repeated to inspect the result.
+    pub kind: Option<NonFiniteKind>,
 }
 
-impl Span {
-    /// What there is to say of a tensor. One pass, no copy.
-    pub fn of(value: Value, op: &'static str, name: Option<String>, tensor: &Tensor) -> Span {
+impl TensorSummary {
+    /// The summary of a tensor, in one pass and without a copy.
+    pub fn new(
+        value: Value,
+        op: &'static str,
+        name: Option<String>,
+        tensor: &Tensor,
+    ) -> TensorSummary {
         let mut finite: Option<(f64, f64)> = None;
         for_each(tensor, |_, x| {
             if x.is_finite() {
@@ -56,19 +61,19 @@ impl Span {
                 finite = Some((least.min(x), greatest.max(x)));
             }
         });
-        Span {
+        TensorSummary {
             value,
             op,
             name,
             ty: tensor.ty().clone(),
-            finite: finite.map(|(least, greatest)| (Real(least), Real(greatest))),
+            finite: finite.map(|(least, greatest)| (FloatAttr(least), FloatAttr(greatest))),
         }
     }
 }
 
-impl Found {
-    /// The elements of a tensor that are not finite; `None` if all are.
-    pub fn of(tensor: &Tensor, operands: Vec<Span>) -> Option<Found> {
+impl NonFiniteKind {
+    /// The non-finite elements of a tensor; `None` if all are finite.
+    pub fn detect(tensor: &Tensor, operands: Vec<TensorSummary>) -> Option<NonFiniteKind> {
         let (mut first, mut count) = (None, 0);
         for_each(tensor, |at, x| {
             if !x.is_finite() {
@@ -77,16 +82,17 @@ impl Found {
             }
         });
         let (element, number) = first?;
-        Some(Found {
+        Some(NonFiniteKind {
             element,
-            number: Real(number),
+            number: FloatAttr(number),
             count,
             operands,
         })
     }
 }
 
-/// Calls `f` with each number of a tensor of floats and its place; not at all for other dtypes.
+/// Calls `f` with the index and value of each element of a float tensor; does nothing for other
+/// dtypes.
 fn for_each(tensor: &Tensor, mut f: impl FnMut(usize, f64)) {
     fn all<T: crate::Element>(tensor: &Tensor, wide: fn(T) -> f64, f: &mut impl FnMut(usize, f64)) {
         let numbers = tensor.as_slice::<T>().unwrap_or_default();
@@ -101,7 +107,7 @@ fn for_each(tensor: &Tensor, mut f: impl FnMut(usize, f64)) {
     }
 }
 
-/// The place along each axis of an element.
+/// The index of an element along each axis.
 fn place(shape: &[usize], element: usize) -> Vec<usize> {
     let mut rest = element;
     let mut place: Vec<usize> = (shape.iter().rev())
@@ -115,7 +121,7 @@ fn place(shape: &[usize], element: usize) -> Vec<usize> {
     place
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TensorSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(name) => write!(f, "{} ({} `{name}`)", self.value, self.op)?,
@@ -123,7 +129,9 @@ impl fmt::Display for Span {
         }
         write!(f, " {}", self.ty)?;
         match &self.finite {
-            Some((Real(least), Real(greatest))) => write!(f, " from {least:e} to {greatest:e}"),
+            Some((FloatAttr(least), FloatAttr(greatest))) => {
+                write!(f, " in [{least:e}, {greatest:e}]")
+            }
             None if self.ty.numel() == 0 => write!(f, " without elements"),
             None => write!(f, " without a finite element"),
         }
@@ -132,14 +140,14 @@ impl fmt::Display for Span {
 
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Span {
+        let TensorSummary {
             value,
             op,
             name,
             ty,
             ..
         } = &self.result;
-        let Some(found) = &self.found else {
+        let Some(found) = &self.kind else {
             return write!(f, "{value} ({op}) is not finite although its operands are");
         };
         let (number, at) = (found.number.0, found.element);
@@ -152,9 +160,9 @@ impl fmt::Display for NonFinite {
             write!(f, " {:?}", place(&ty.shape, at))?;
         }
         let (count, all) = (found.count, ty.numel());
-        write!(f, " of {ty}; {count} of its {all} elements are not finite")?;
+        write!(f, " of {ty}; {count} of {all} elements are not finite")?;
         for (i, operand) in found.operands.iter().enumerate() {
-            let lead = if i == 0 { ", its operands are: " } else { "; " };
+            let lead = if i == 0 { "; operands: " } else { "; " };
             write!(f, "{lead}{operand}")?;
         }
         Ok(())
@@ -175,19 +183,19 @@ mod tests {
         let x = Tensor::from_slice(&[2, 3], &[1f32, -2.0, 88.0, 0.0, 89.0, 90.0]).unwrap();
         let inf = f32::INFINITY;
         let y = Tensor::from_slice(&[2, 3], &[3f32, 0.0, 1e38, 1.0, inf, inf]).unwrap();
-        let operand = Span::of(at(0), "input", Some("x".to_string()), &x);
+        let operand = TensorSummary::new(at(0), "input", Some("x".to_string()), &x);
         let report = NonFinite {
-            result: Span::of(at(1), "unary", None, &y),
-            found: Found::of(&y, vec![operand]),
+            result: TensorSummary::new(at(1), "unary", None, &y),
+            kind: NonFiniteKind::detect(&y, vec![operand]),
         };
         assert_eq!(
             report.to_string(),
-            "%1 (unary) is inf at element 4 [1, 1] of f32[2, 3]; 2 of its 6 elements are not finite, its operands \
-             are: %0 (input `x`) f32[2, 3] from -2e0 to 9e1"
+            "%1 (unary) is inf at element 4 [1, 1] of f32[2, 3]; 2 of 6 elements are not finite; operands: \
+             %0 (input `x`) f32[2, 3] in [-2e0, 9e1]"
         );
-        assert_eq!(Found::of(&x, Vec::new()), None);
+        assert_eq!(NonFiniteKind::detect(&x, Vec::new()), None);
         let none = Tensor::from_slice(&[0], &[0f32; 0]).unwrap();
-        let none = Span::of(at(0), "input", None, &none).to_string();
+        let none = TensorSummary::new(at(0), "input", None, &none).to_string();
         assert_eq!(none, "%0 (input) f32[0] without elements");
     }
 }

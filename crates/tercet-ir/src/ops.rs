@@ -1,21 +1,20 @@
-//! The operators, one file each or one file per family of one shape; the list below makes the
-//! closed [`Op`] enum.
+//! The operators, one file per operator or per group with one signature; the list below generates
+//! the closed [`Op`] enum.
 //!
-//! To add an operator: its file, with the struct (by [`attrs!`](crate::attrs)), its [`OpSpec`] and
-//! its builder method on [`Graph`](crate::Graph), and a line in the list.
+//! To add an operator, write a file with the struct (declared by [`attrs!`](crate::attrs)), its
+//! [`OpSpec`] and its builder method on [`Graph`](crate::Graph), and add a line to the list.
 
-use crate::attr::{AttrError, Attrs, Literal};
-use crate::case::{Case, Reject};
+use crate::attr::{AttrError, AttrLiteral, Attrs};
+use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, TypeError};
-use crate::grad::{GradientKind, Ruled, Vjp};
+use crate::grad::{GradientKind, Vjp, VjpResult};
 use crate::interp::check_room;
-use crate::op::{Doc, EvalCtx, OpSpec};
+use crate::op::{EvalCtx, OpDoc, OpSpec};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 mod arg_extreme;
 mod attention;
-mod barrier;
 mod binary;
 pub(crate) mod blocks;
 mod cast;
@@ -42,6 +41,7 @@ mod gated_delta_net;
 mod gather;
 mod gather_elements;
 mod gather_nd;
+mod grad_markers;
 mod grouped_matmul;
 mod im2col;
 mod layers;
@@ -90,17 +90,17 @@ pub(crate) mod util;
 pub(crate) mod welch_peaks;
 pub(crate) mod window;
 
-pub use attention::{AttentionGradOf, AttentionMask, AttentionOptions, Layout, MaskKind};
-pub use blocks::{AttentionBlockOptions, BlockRope, Dense, TransformerWeights};
+pub use attention::{AttentionGradOf, AttentionLayout, AttentionMask, AttentionOptions, MaskKind};
+pub use blocks::{AttentionBlockOptions, BlockRope, LinearWeights, TransformerWeights};
 pub use cumsum::ScanFn;
 pub use fft::{FftNorm, root as unit_root};
 pub use map::{AxisMap, IndexMap, MapArg, MapStep};
 pub use pad::PadMode;
 pub use pool::PoolFn;
-pub use recurrence::Cell;
+pub use recurrence::RecurrentCell;
 pub use reduce::ReduceFn;
-pub use reshape::NewShape;
-pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, Taps};
+pub use reshape::ReshapeTarget;
+pub use resize::{Coordinates, MAX_RESIZED, NearestRounding, ResizeMode, ResizeTaps};
 pub use rnn::RnnFn;
 pub use rope::RopeStyle;
 pub use sample::SampleOptions;
@@ -200,8 +200,8 @@ crate::define_ops! {
     control::If,
     control::While,
     control::Scan,
-    barrier::StopGradient,
-    barrier::Checkpoint,
+    grad_markers::StopGradient,
+    grad_markers::Checkpoint,
     #[cfg(feature = "splat")]
     splat::GaussianSplatPrepare,
     #[cfg(feature = "splat")]

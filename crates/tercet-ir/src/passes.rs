@@ -1,124 +1,130 @@
-//! Rewrites of graphs that keep their meaning.
+//! Graph passes: rewrites that preserve a graph's meaning.
 //!
-//! A pass is a function from a graph to a new graph in a file of its own; [`PIPELINE`] lists them
-//! in the order in which [`optimize`] runs them. Each can be left out by name through
-//! [`CompileOptions::without_passes`].
+//! A pass is a function from a graph to a new graph, in a separate file. [`optimize`] runs the
+//! passes in the order of [`PIPELINE`]. [`CompileOptions::without_passes`] skips passes by name.
 //!
-//! Invariants: inputs, parameters and states stay in their order, used or not; outputs and
-//! assignments stay; every value keeps its type; random numbers stay the same. All passes but
-//! `recognize`, `recognize_codes`, `factors` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
-//! save roundings, within the tolerance table.
+//! Invariants:
 //!
-//! Broadcasting is made explicit where it matters: `fuse_elementwise` turns it into index maps, and
-//! a target that takes only equal shapes gets `Expand` nodes from the rules of
-//! [`crate::legalize`].
+//! - Inputs, parameters and states keep their order, whether they are used or not.
+//! - Outputs and assignments remain, and every value keeps its type.
+//! - Random numbers do not change.
+//! - `recognize`, `recognize_codes`, `factors` and `fuse_epilogue` remove roundings, within the
+//!   tolerance table. All other passes leave the reference's results bitwise unchanged (except NaN
+//!   payloads).
+//!
+//! Broadcasting is made explicit if needed. `fuse_elementwise` converts it to index maps. For a
+//! target that supports only equal shapes, the rules of [`crate::legalize`] insert `Expand` nodes.
 
 mod channels_last;
 mod checkpoints;
+mod conv_to_patch_matmul;
 mod cse;
 mod dce;
-mod few_rows;
 mod fold;
 mod fuse_elementwise;
 mod fuse_epilogue;
 mod pack_qkv;
-mod patches;
 mod precision;
 mod recognize;
 mod rewrite;
 mod simplify;
+mod slice_hoisting;
 mod subgraphs;
 mod view;
 
-pub use channels_last::{Able, ChannelsLast, FROM_LAST, Sum, TO_LAST, channels_last};
+pub use channels_last::{
+    ChannelsLast, ChannelsLastSupport, ConvResidualSum, FROM_LAST, TO_LAST, channels_last,
+};
 pub use precision::convert_precision;
 pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};
 pub(crate) use view::known_range;
 
 use self::subgraphs::map_subgraphs;
-use crate::backend::{CompileOptions, Keep, Support, Target};
+use crate::backend::{CompileOptions, RetainValues, Support, Target};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId};
 use crate::legalize::legalize;
 use crate::ops::Op;
 use crate::verify::verify;
 
-/// A rewrite of graphs.
+/// A graph rewrite with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// The name, for [`CompileOptions::without_passes`].
+    /// Name of the pass, for [`CompileOptions::without_passes`].
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// A description of the pass in one sentence.
     pub doc: &'static str,
-    /// The new graph.
+    /// The function that returns the rewritten graph.
     pub apply: fn(&Graph) -> Result<Graph, CompileError>,
 }
 
-/// The passes in the order in which they run.
+/// The passes in execution order.
 ///
-/// Codes are found first, while it can be seen what was made of them. Folding and simplification come before merging, since they make nodes equal. Products take their
-/// bias before they are packed, so that biases are packed too, and both happen before elementwise
-/// fusion would take the sums away. What the others leave unread goes last, and before where it is much.
+/// `recognize_codes` runs first, because other passes change the quantization patterns that it
+/// matches. Folding and simplification run before `cse`, because they make nodes equal. Matmuls
+/// absorb their bias before they are packed, so that biases are packed too. Both precede
+/// elementwise fusion, which would otherwise absorb the sums. Dead code is removed last, and also
+/// earlier when much of the graph is dead.
 pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "recognize_codes",
-        doc: "Convolutions between codes of 8 bits become operators of codes, what moves numbers moves codes, and weights of codes stay packed.",
+        doc: "Fuses quantize-dequantize (QDQ) sequences into int8 operators; int8 weights stay quantized.",
         apply: recognize::recognize_codes,
     },
     Pass {
         name: "fold_constants",
-        doc: "Computes nodes whose operands are all constants, unless the result would be large.",
+        doc: "Evaluates nodes whose operands are all constants, unless the result would be large.",
         apply: fold::fold_constants,
     },
     Pass {
         name: "simplify",
-        doc: "Replaces nodes by simpler ones of the same value; see SIMPLIFICATIONS.",
+        doc: "Replaces nodes by simpler ones with the same value; see SIMPLIFICATIONS.",
         apply: simplify::simplify,
     },
     Pass {
         name: "cse",
-        doc: "Computes equal nodes once.",
+        doc: "Merges equal nodes.",
         apply: cse::merge_equal,
     },
     Pass {
         name: "drop_checkpoints",
-        doc: "Replaces checkpoints, which kept what is computed again from being merged.",
+        doc: "Removes checkpoints, which prevent merging recomputed nodes with the original ones.",
         apply: checkpoints::drop_checkpoints,
     },
     Pass {
         name: "recognize",
-        doc: "Attention, RMS norms and activations that are written out become operators.",
+        doc: "Fuses decomposed attention, RMS norms and activations into single operators.",
         apply: recognize::recognize,
     },
     Pass {
         name: "patches",
-        doc: "Convolutions whose windows lie side by side and whose result is turned to rows become products of patches.",
-        apply: patches::patches,
+        doc: "Rewrites convolutions with adjacent windows whose result is read as rows to patch matmuls.",
+        apply: conv_to_patch_matmul::patches,
     },
     Pass {
         name: "few_rows",
-        doc: "Where few rows of a result are read, products, norms and queries before it compute those alone.",
-        apply: few_rows::few_rows,
+        doc: "Hoists row slices above matmuls, norms and attention, so that only the rows that are read are computed.",
+        apply: slice_hoisting::hoist_slices,
     },
     Pass {
         name: "factors",
-        doc: "Numbers that rows are multiplied by around a product become factors of its weights, where those are converted.",
+        doc: "Folds scalar factors around a matmul into its weights, if the weights are converted anyway.",
         apply: recognize::factors,
     },
     Pass {
         name: "fuse_epilogue",
-        doc: "Bias and activation into the product before them; residual sums into their norms.",
+        doc: "Fuses bias and activation into the preceding matmul, and residual sums into their norms.",
         apply: fuse_epilogue::fuse_epilogue,
     },
     Pass {
         name: "pack_qkv",
-        doc: "Products of one operand with several parameters become one product and its slices.",
+        doc: "Joins matmuls of one operand with several parameters into one matmul and slices.",
         apply: pack_qkv::pack_qkv,
     },
     Pass {
         name: "fuse_elementwise",
-        doc: "Elementwise regions, with the broadcasts and views they read, become Map.",
+        doc: "Fuses elementwise regions, with the broadcasts and views that they read, into Map.",
         apply: fuse_elementwise::fuse_elementwise,
     },
     DROP_DEAD,
@@ -126,20 +132,20 @@ pub const PIPELINE: &[Pass] = &[
 
 const DROP_DEAD: Pass = Pass {
     name: "dce",
-    doc: "Drops nodes that no output or assignment depends on; leaves with names stay.",
+    doc: "Removes nodes that no output or assignment depends on; named leaves remain.",
     apply: dce::drop_dead,
 };
 
-/// Whether so many nodes are dead that the passes to come take longer for them than dropping them takes.
+/// Whether enough nodes are dead that removing them saves time in the following passes.
 fn is_mostly_dead(graph: &Graph) -> bool {
-    /// Of so many nodes, more than one is dead.
-    const FEW: usize = 4;
+    /// More than one node in `MIN_NODES_PER_DEAD` must be dead.
+    const MIN_NODES_PER_DEAD: usize = 4;
     let live = rewrite::live_nodes(graph);
     let goes = |(id, n): &(NodeId, &Node)| !live[id.index()] && !is_named_leaf(n.op.kind());
-    FEW * graph.nodes().filter(goes).count() > live.len()
+    MIN_NODES_PER_DEAD * graph.nodes().filter(goes).count() > live.len()
 }
 
-/// Applies a pass to the graphs inside the nodes, then to the graph itself.
+/// Applies a pass to the nested graphs, then to the graph itself.
 fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
     match map_subgraphs(graph, &mut |block| apply(pass, block))? {
         Some(graph) => (pass.apply)(&graph),
@@ -147,20 +153,22 @@ fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
     }
 }
 
-/// Runs the pipeline without the passes that the options leave out; none where values are kept.
+/// Runs the pipeline except for the passes that the options skip. If values are retained, no pass
+/// runs.
 ///
 /// # Errors
-/// [`CompileError::UnknownPass`] for a name that is no pass; [`CompileError::Rewrite`] when a
-/// rewrite is refused.
+/// [`CompileError::UnknownPass`] for an unknown pass name; [`CompileError::Rewrite`] when a
+/// rewritten node is invalid.
 pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
     run(graph, options, None)
 }
 
-/// As [`optimize`], for a target: gradients of attention and of weights that it does not run are decomposed before, so that what their
-/// parts have in common is computed once and what stands around those is fused with them.
+/// As [`optimize`], for a target. Unsupported gradients of attention and of convolution weights are
+/// decomposed first. Their common parts are then computed once, and surrounding nodes can be fused
+/// with them.
 ///
 /// # Errors
-/// As [`optimize`], and as [`legalize`].
+/// As [`optimize`] and [`legalize`].
 pub fn optimize_for(
     graph: &Graph,
     options: &CompileOptions,
@@ -169,10 +177,11 @@ pub fn optimize_for(
     run(graph, options, Some(target))
 }
 
-/// A target that runs everything but the gradients of attention and of weights that another does not run.
-struct AllButGradients<'a>(&'a dyn Target);
+/// A target that supports every node except the gradients of attention and convolution weights that
+/// the wrapped target does not support.
+struct NoGradientKernels<'a>(&'a dyn Target);
 
-impl Target for AllButGradients<'_> {
+impl Target for NoGradientKernels<'_> {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -202,11 +211,11 @@ fn run(
         }
     }
     let mut current = graph.without_origins();
-    if options.keep != Keep::Outputs {
+    if options.retain != RetainValues::Outputs {
         return Ok(current);
     }
     if let Some(target) = target {
-        current = legalize(&current, &AllButGradients(target))?;
+        current = legalize(&current, &NoGradientKernels(target))?;
     }
     let leaves_out = |name: &str| options.without_passes.iter().any(|n| n == name);
     let drops = !leaves_out(DROP_DEAD.name);
@@ -221,7 +230,10 @@ fn run(
         if cfg!(debug_assertions)
             && let Err(e) = verify(&current)
         {
-            panic!("invariant: a pass leaves a valid graph, {}: {e}", pass.name);
+            panic!(
+                "invariant: a pass returns a valid graph, {}: {e}",
+                pass.name
+            );
         }
     }
     Ok(current)

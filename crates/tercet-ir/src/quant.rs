@@ -1,11 +1,18 @@
-//! Block-quantised weights: the formats of GGUF, and integers and small floats in blocks of our own.
+//! Block-quantized weights: the formats of GGUF, and Tercet's blocks of integers and small floats.
 //!
-//! A row of `k` weights is `k / block_len` blocks of `block_bytes` bytes each; what a block means in
-//! F32 is fixed bit for bit: every product and sum rounds once, in the order of its formula. One
-//! file holds the formulas of one family: `float`, `blocks32` (one level of scales), `blocks256`
-//! (the K family: scales of scales), `codebook` (the IQ family: codes of rows of a grid), `ternary`,
-//! `float8`, `float4` and `integers`; `scales` says where the scales of a block are. Executors may
-//! compute otherwise but are held to these values.
+//! A row of `k` weights consists of `k / block_len` blocks of `block_bytes` bytes each. The F32
+//! values of a block are defined bitwise: every product and sum rounds once, in the order of its
+//! formula. Executors may compute differently, but their results must match these values.
+//!
+//! One file contains the formulas of one group of formats:
+//!
+//! - `float`: 16-bit floats
+//! - `blocks32`: one level of scales
+//! - `blocks256`: the K-quants, with scales of scales
+//! - `codebook`: the IQ formats, with indices of codebook rows
+//! - `ternary`, `float8`, `float4`, `integers`
+//!
+//! `scales` describes the positions of the scales in a block.
 
 use crate::dtype::DType;
 
@@ -26,38 +33,38 @@ pub use blocks256::scale_and_min;
 pub use encode::QuantizeError;
 pub use float4::{quantize_mxfp4, quantize_nvfp4};
 pub use float8::{quantize_fp8_e4m3, quantize_fp8_e5m2};
-pub use grids::{Grid, iq4_levels};
+pub use grids::{QuantCodebook, iq4_levels};
 pub use integers::{quantize_int4, quantize_int4_asym, quantize_int8, quantize_int8_asym};
 pub use scales::ScaleFormat;
 
 /// Bytes or values that are not whole blocks of a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{bytes} bytes are not {elements} elements of {}: blocks of {} bytes hold {} elements each",
+    "{bytes} bytes do not match {elements} elements of {}: each block has {} bytes and {} elements",
     .scheme.name(), .scheme.block_bytes(), .scheme.block_len()
 )]
 pub struct QuantError {
-    /// The scheme.
+    /// The quantization scheme.
     pub scheme: Scheme,
-    /// The bytes given.
+    /// The number of bytes passed in.
     pub bytes: usize,
-    /// The elements given or asked for.
+    /// The number of elements passed in or requested.
     pub elements: usize,
 }
 
-/// Declares the schemes: variant, spelling, elements and bytes of a block, its formula.
+/// Declares the schemes: variant, name, elements and bytes of a block, decoder.
 macro_rules! schemes {
     ($($(#[$doc:meta])* $V:ident $name:literal $len:literal $bytes:literal $decode:path),* $(,)?) => {
         crate::spelled! {
-            /// A block format of packed weights.
+            /// A block format of quantized weights.
             pub enum Scheme { $($(#[$doc])* $V $name),* }
         }
         impl Scheme {
-            /// Elements of a block.
+            /// Number of elements in a block.
             pub const fn block_len(self) -> usize { match self { $(Self::$V => $len),* } }
-            /// Bytes of a block.
+            /// Number of bytes in a block.
             pub const fn block_bytes(self) -> usize { match self { $(Self::$V => $bytes),* } }
-            /// Decodes whole blocks; the lengths agree.
+            /// Decodes whole blocks; the lengths must match.
             fn decode(self, bytes: &[u8], out: &mut [f32]) {
                 match self { $(Self::$V => each_block::<$bytes, $len>(bytes, out, $decode)),* }
             }
@@ -80,71 +87,78 @@ schemes! {
     F16 "f16" 1 2 float::f16,
     /// bfloat16, not packed.
     BF16 "bf16" 1 2 float::bf16,
-    /// 4 bits, one f16 scale for 32.
+    /// 4 bits, one f16 scale for 32 weights.
     Q4_0 "q4_0" 32 18 blocks32::q4_0,
-    /// 4 bits, f16 scale and minimum for 32.
+    /// 4 bits, f16 scale and minimum for 32 weights.
     Q4_1 "q4_1" 32 20 blocks32::q4_1,
-    /// 5 bits, one f16 scale for 32.
+    /// 5 bits, one f16 scale for 32 weights.
     Q5_0 "q5_0" 32 22 blocks32::q5_0,
-    /// 5 bits, f16 scale and minimum for 32.
+    /// 5 bits, f16 scale and minimum for 32 weights.
     Q5_1 "q5_1" 32 24 blocks32::q5_1,
-    /// 8 bits, one f16 scale for 32.
+    /// 8 bits, one f16 scale for 32 weights.
     Q8_0 "q8_0" 32 34 blocks32::q8_0,
-    /// 2 bits, 4-bit scales and minima for 16, f16 super-scales for 256.
+    /// 2 bits, 4-bit scales and minima for 16 weights, f16 super-scales for 256.
     Q2K "q2_k" 256 84 blocks256::q2_k,
-    /// 3 bits, 6-bit scales for 16, an f16 super-scale for 256.
+    /// 3 bits, 6-bit scales for 16 weights, an f16 super-scale for 256.
     Q3K "q3_k" 256 110 blocks256::q3_k,
-    /// 4 bits, 6-bit scales and minima for 32, f16 super-scales for 256.
+    /// 4 bits, 6-bit scales and minima for 32 weights, f16 super-scales for 256.
     Q4K "q4_k" 256 144 blocks256::q4_k,
-    /// 5 bits, 6-bit scales and minima for 32, f16 super-scales for 256.
+    /// 5 bits, 6-bit scales and minima for 32 weights, f16 super-scales for 256.
     Q5K "q5_k" 256 176 blocks256::q5_k,
-    /// 6 bits, 8-bit scales for 16, an f16 super-scale for 256.
+    /// 6 bits, 8-bit scales for 16 weights, an f16 super-scale for 256.
     Q6K "q6_k" 256 210 blocks256::q6_k,
-    /// 2 bits: a grid of 256 rows of 8, signs by 7 bits, 4-bit scales for 32, an f16 super-scale for 256.
+    /// 2 bits: a codebook of 256 rows of 8, signs in 7 bits, 4-bit scales for 32 weights, an f16
+    /// super-scale for 256.
     Iq2Xxs "iq2_xxs" 256 66 codebook::iq2_xxs,
-    /// 2 bits: a grid of 512 rows of 8, signs by 7 bits, 4-bit scales for 16, an f16 super-scale for 256.
+    /// 2 bits: a codebook of 512 rows of 8, signs in 7 bits, 4-bit scales for 16 weights, an f16
+    /// super-scale for 256.
     Iq2Xs "iq2_xs" 256 74 codebook::iq2_xs,
-    /// 2 bits: a grid of 1024 rows of 8, any signs, 4-bit scales for 16, an f16 super-scale for 256.
+    /// 2 bits: a codebook of 1024 rows of 8, any signs, 4-bit scales for 16 weights, an f16
+    /// super-scale for 256.
     Iq2S "iq2_s" 256 82 codebook::iq2_s,
-    /// 3 bits: a grid of 256 rows of 4, signs by 7 bits, 4-bit scales for 32, an f16 super-scale for 256.
+    /// 3 bits: a codebook of 256 rows of 4, signs in 7 bits, 4-bit scales for 32 weights, an f16
+    /// super-scale for 256.
     Iq3Xxs "iq3_xxs" 256 98 codebook::iq3_xxs,
-    /// 3 bits: a grid of 512 rows of 4, any signs, 4-bit scales for 32, an f16 super-scale for 256.
+    /// 3 bits: a codebook of 512 rows of 4, any signs, 4-bit scales for 32 weights, an f16
+    /// super-scale for 256.
     Iq3S "iq3_s" 256 110 codebook::iq3_s,
-    /// 1.6 bits: a grid of 2048 rows of 8, 3-bit scales and a shift for 32, an f16 super-scale for 256.
+    /// 1.6 bits: a codebook of 2048 rows of 8, 3-bit scales and a shift for 32 weights, an f16
+    /// super-scale for 256.
     Iq1S "iq1_s" 256 50 codebook::iq1_s,
-    /// 1.8 bits: the same grid, 3-bit scales for 16 and shifts for 8, an f16 super-scale for 256.
+    /// 1.8 bits: the codebook of `Iq1S`, 3-bit scales for 16 weights and shifts for 8, an f16
+    /// super-scale for 256.
     Iq1M "iq1_m" 256 56 codebook::iq1_m,
-    /// 4 bits for 16 unevenly spaced levels, one f16 scale for 32.
+    /// 4 bits for 16 nonuniform levels, one f16 scale for 32 weights.
     Iq4Nl "iq4_nl" 32 18 codebook::iq4_nl,
-    /// The same levels, 6-bit scales for 32, an f16 super-scale for 256.
+    /// 4 bits for the levels of `Iq4Nl`, 6-bit scales for 32 weights, an f16 super-scale for 256.
     Iq4Xs "iq4_xs" 256 136 codebook::iq4_xs,
-    /// -1, 0 and 1, five to a byte, one f16 scale for 256.
+    /// Ternary values -1, 0 and 1, five per byte, one f16 scale for 256 weights.
     Tq1_0 "tq1_0" 256 54 ternary::tq1_0,
-    /// -1, 0 and 1 (and 2) in 2 bits, one f16 scale for 256.
+    /// Ternary values -1, 0 and 1 (and 2) in 2 bits, one f16 scale for 256 weights.
     Tq2_0 "tq2_0" 256 66 ternary::tq2_0,
-    /// OCP microscaling: e2m1 floats, a power of two as the scale for 32.
+    /// OCP microscaling: e2m1 floats, a power-of-two scale for 32 weights.
     Mxfp4 "mxfp4" 32 17 float4::mxfp4,
-    /// e2m1 floats, an e4m3 scale for 16. The weights of a tensor may have a factor besides, which is
-    /// not part of the blocks.
+    /// e2m1 floats, an e4m3 scale for 16 weights. A tensor may have an additional factor, which is
+    /// not stored in the blocks.
     Nvfp4 "nvfp4" 64 36 float4::nvfp4,
-    /// OCP e4m3 floats, an f32 scale for 128: the scale, then a byte for each weight.
+    /// OCP e4m3 floats, an f32 scale for 128 weights: the scale, then a byte for each weight.
     Fp8E4m3 "fp8_e4m3" 128 132 float8::e4m3,
-    /// OCP e5m2 floats, an f32 scale for 128: the scale, then a byte for each weight.
+    /// OCP e5m2 floats, an f32 scale for 128 weights: the scale, then a byte for each weight.
     Fp8E5m2 "fp8_e5m2" 128 132 float8::e5m2,
-    /// Signed bytes, an f16 scale for 32: four scales, then 128 bytes.
+    /// Signed bytes, an f16 scale for 32 weights: four scales, then 128 bytes.
     Int8 "int8" 128 136 integers::int8,
-    /// Bytes less a zero point, an f16 scale and a zero point of 8 bits for 32: four scales, four zero
-    /// points, then 128 bytes.
+    /// Bytes minus a zero point, an f16 scale and an 8-bit zero point for 32 weights: four scales,
+    /// four zero points, then 128 bytes.
     Int8Asym "int8_asym" 128 140 integers::int8_asym,
-    /// 4 bits less 8, an f16 scale for 32: four scales, then 64 bytes of nibbles.
+    /// 4-bit values minus 8, an f16 scale for 32 weights: four scales, then 64 bytes of nibbles.
     Int4 "int4" 128 72 integers::int4,
-    /// 4 bits less a zero point of 4 bits, an f16 scale and a zero point for 32: four scales, four bytes
-    /// of zero points, then 64 bytes of nibbles.
+    /// 4-bit values minus a 4-bit zero point, an f16 scale and a zero point for 32 weights: four
+    /// scales, four bytes of zero points, then 64 bytes of nibbles.
     Int4Asym "int4_asym" 128 76 integers::int4_asym,
 }
 
 impl Scheme {
-    /// The dtype of the tensor that holds weights of this scheme: the float itself for `F16` and
+    /// The dtype of the tensor that stores weights of this scheme: the float itself for `F16` and
     /// `BF16`, bytes `[.., row_bytes]` for packed blocks.
     pub const fn storage(self) -> DType {
         match self {
@@ -182,7 +196,8 @@ impl Scheme {
         }
     }
 
-    /// Bytes of a row of `k` weights; `None` when `k` is not whole blocks or the bytes overflow.
+    /// Bytes of a row of `k` weights; `None` if `k` is not a multiple of the block length or the
+    /// byte count overflows.
     pub const fn row_bytes(self, k: usize) -> Option<usize> {
         if !k.is_multiple_of(self.block_len()) {
             return None;
@@ -190,8 +205,8 @@ impl Scheme {
         (k / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// The last axis of the tensor that stores rows of `k` weights: `k` for floats, else
-    /// [`Scheme::row_bytes`].
+    /// The size of the last axis of the tensor that stores rows of `k` weights: `k` for floats,
+    /// else [`Scheme::row_bytes`].
     pub const fn stored_len(self, k: usize) -> Option<usize> {
         match self.row_bytes(k) {
             Some(bytes) => Some(bytes / self.storage().size_bytes()),
@@ -199,8 +214,8 @@ impl Scheme {
         }
     }
 
-    /// The weights of a row whose stored axis has size `stored`: the inverse of
-    /// [`Scheme::stored_len`]; `None` when it is not whole blocks.
+    /// The number of weights in a row whose stored axis has size `stored`: the inverse of
+    /// [`Scheme::stored_len`]. `None` if it is not whole blocks.
     pub const fn row_len(self, stored: usize) -> Option<usize> {
         let (unit, len) = (
             self.block_bytes() / self.storage().size_bytes(),
@@ -212,7 +227,7 @@ impl Scheme {
         (stored / unit).checked_mul(len)
     }
 
-    /// The values of one block.
+    /// Decodes one block.
     ///
     /// # Panics
     /// When `block` is not [`Scheme::block_bytes`] long or `out` not [`Scheme::block_len`].
@@ -226,7 +241,7 @@ impl Scheme {
         self.decode(block, out);
     }
 
-    /// The values of any number of whole blocks, row after row.
+    /// Decodes any number of whole blocks, row after row.
     ///
     /// # Errors
     /// [`QuantError`] when `bytes` are not the blocks of `out.len()` values.
@@ -258,10 +273,10 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The blocks of weights, each of which `encode` appends.
+/// Quantizes weights to blocks; `encode` appends each block.
 ///
 /// # Errors
-/// [`QuantError`] when `x` is not whole blocks of `LEN`, those of the scheme.
+/// [`QuantError`] when `x` is not whole blocks of `LEN` elements.
 fn quantize<const LEN: usize>(
     scheme: Scheme,
     x: &[f32],
@@ -279,12 +294,12 @@ fn quantize<const LEN: usize>(
     Ok(bytes)
 }
 
-/// The greatest magnitude.
+/// The maximum magnitude.
 fn greatest(x: &[f32]) -> f32 {
     x.iter().fold(0f32, |m, x| m.max(x.abs()))
 }
 
-/// `x / d` to the nearest integer, 0 where the scale is 0.
+/// `x / d` rounded to the nearest integer; 0 if the scale is 0.
 fn scaled(x: f32, d: half::f16) -> f32 {
     let d = d.to_f32();
     if d == 0.0 {
@@ -319,7 +334,7 @@ mod tests {
         assert_eq!(
             e.map_err(|e| e.to_string()),
             Err(
-                "18 bytes are not 31 elements of q4_0: blocks of 18 bytes hold 32 elements each"
+                "18 bytes do not match 31 elements of q4_0: each block has 18 bytes and 32 elements"
                     .into()
             )
         );

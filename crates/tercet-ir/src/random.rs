@@ -1,13 +1,13 @@
-//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
-//! as 1, 2, 3", SC 2011). The same bits on every executor.
+//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+//! 1, 2, 3", SC 2011). The bits are the same on every executor.
 //!
-//! A [`Stream`] gives the words of one operator in one run; the recipes that turn words into numbers
-//! are here, so that executors share or repeat them:
+//! A [`PhiloxStream`] gives the random words of one operator in one run. The formulas that convert
+//! words to numbers are also here, so that all executors share or replicate them:
 //!
 //! - *unit*, 24 bits (`F32 F16 BF16` and sampling): element `4 i + j` takes word `j` of block `i`;
 //!   `u = (word >> 8) * 2^-24`, exact in F32, in `[0, 1)`.
-//! - *unit*, 53 bits (`F64`): element `2 i + j` takes words `2 j` (high) and `2 j + 1` (low) of block
-//!   `i`; `u = ((high << 32 | low) >> 11) * 2^-53`.
+//! - *unit*, 53 bits (`F64`): element `2 i + j` takes words `2 j` (high) and `2 j + 1` (low) of
+//!   block `i`; `u = ((high << 32 | low) >> 11) * 2^-53`.
 //! - *uniform* in `[lo, hi)`: [`UniformRange`].
 //! - *normal*: Box and Muller (1958) on pairs of elements, `u1` from the first word of the pair and
 //!   `u2` from the second (for F64 from the first and second two): `r = sqrt(-2 ln(u1 + 2^-24))`
@@ -43,24 +43,26 @@ pub const fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Where an executable stands in its random numbers: [`Executable::set_random`](crate::Executable::set_random).
+/// The random seed and counter of an executable:
+/// [`Executable::set_random`](crate::Executable::set_random).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Random {
-    /// In place of the seed of every random operator of the graph; `None` leaves each its own.
+pub struct RngState {
+    /// Replaces the seed of every random operator of the graph; `None` leaves their seeds
+    /// unchanged.
     pub seed: Option<u64>,
-    /// The step in the counter of the next run: the number of completed runs, unless it was set.
+    /// The step number of the next run: the number of completed runs, unless the caller set it.
     pub counter: u64,
 }
 
-impl Random {
-    /// A run was completed.
+impl RngState {
+    /// Increments the counter after a completed run.
     pub fn count(&mut self) {
         self.counter = self.counter.wrapping_add(1);
     }
 
-    /// The words of an operator with this seed and stream in the next run.
-    pub fn stream(self, seed: u64, stream: u32) -> Stream {
-        Stream {
+    /// The random words of an operator with this seed and stream in the next run.
+    pub fn stream(self, seed: u64, stream: u32) -> PhiloxStream {
+        PhiloxStream {
             seed: self.seed.unwrap_or(seed),
             stream,
             step: self.counter,
@@ -70,17 +72,18 @@ impl Random {
 
 /// The random words of one operator in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
-    /// The key.
+pub struct PhiloxStream {
+    /// The seed, used as the Philox key.
     pub seed: u64,
-    /// Tells operators of one graph apart.
+    /// The stream number, which differs between the operators of a graph.
     pub stream: u32,
-    /// The number of completed runs, or what the counter was set to and those after it.
+    /// The step number of the run: the number of completed runs, or a counter value that the caller
+    /// set.
     pub step: u64,
 }
 
-impl Stream {
-    /// The four words of a block. Blocks repeat after 2^32 of them.
+impl PhiloxStream {
+    /// The four random words of a block. Blocks repeat with a period of 2^32.
     pub const fn block(self, index: u64) -> [u32; 4] {
         let counter = [
             index as u32,
@@ -91,7 +94,8 @@ impl Stream {
         philox4x32(counter, [self.seed as u32, (self.seed >> 32) as u32])
     }
 
-    /// The number in `[0, 1)` of an element: 53 bits for `F64`, 24 bits for every other dtype.
+    /// The uniform number in `[0, 1)` of an element: 53 bits for `F64`, 24 bits for every other
+    /// dtype.
     pub fn unit(self, dtype: DType, element: u64) -> f64 {
         if dtype == DType::F64 {
             let w = self.block(element / 2);
@@ -101,7 +105,8 @@ impl Stream {
         unit24(self.block(element / 4)[(element % 4) as usize])
     }
 
-    /// The numbers in `[0, 1)` of elements `4 group` to `4 group + 3`: [`Stream::unit`] of each.
+    /// The uniform numbers in `[0, 1)` of elements `4 group` to `4 group + 3`:
+    /// [`PhiloxStream::unit`] of each.
     pub fn units(self, dtype: DType, group: u64) -> [f64; 4] {
         if dtype != DType::F64 {
             return self.block(group).map(unit24);
@@ -110,8 +115,8 @@ impl Stream {
         [(a[0], a[1]), (a[2], a[3]), (b[0], b[1]), (b[2], b[3])].map(|(h, l)| unit53(h, l))
     }
 
-    /// The standard normal numbers of elements `4 group` to `4 group + 3`: [`Stream::normal`] of
-    /// each.
+    /// The standard normal numbers of elements `4 group` to `4 group + 3`: [`PhiloxStream::normal`]
+    /// of each.
     pub fn normals(self, dtype: DType, group: u64) -> [f64; 4] {
         let u = self.units(dtype, group);
         let least = if dtype == DType::F64 { UNIT53 } else { UNIT24 };
@@ -122,8 +127,8 @@ impl Stream {
         [a.0, a.1, b.0, b.1]
     }
 
-    /// The standard normal number of an element, before it is rounded to `dtype`; 53 bits for
-    /// `F64`, 24 bits for every other dtype.
+    /// The standard normal number of an element, before rounding to `dtype`: 53 bits for `F64`, 24
+    /// bits for every other dtype.
     pub fn normal(self, dtype: DType, element: u64) -> f64 {
         let (u1, u2) = if dtype == DType::F64 {
             let w = self.block(element / 2);
@@ -140,7 +145,7 @@ impl Stream {
 
 /// Two independent standard normal numbers from `u1` in `(0, 1]` and `u2` in `[0, 1)`.
 fn normal_pair(u1: f64, u2: f64) -> (f64, f64) {
-    // `libm` gives the same bits on every platform; the standard library need not.
+    // `libm` gives the same bits on every platform; the standard library does not guarantee that.
     let radius = (-2.0 * libm::log(u1)).sqrt();
     let (sin, cos) = libm::sincos(std::f64::consts::TAU * u2);
     (radius * cos, radius * sin)
@@ -159,19 +164,19 @@ fn unit53(high: u32, low: u32) -> f64 {
 
 /// The uniform distribution over `[lo, hi)` in a float dtype.
 ///
-/// `lo` and `hi` are rounded to the dtype and `span = hi - lo` to F32 (exact in F64 for `F64`).
-/// `y = lo + span * u`, the product and the sum each rounded to F32 (F64 for `F64`; no fused
-/// multiply-add), then rounded to the dtype and, where that gives `hi`, lowered to the greatest
-/// number below `hi`.
+/// `lo` and `hi` are rounded to the dtype, and `span = hi - lo` to F32 (exact in F64 for `F64`). `y
+/// = lo + span * u`: the product and the sum are each rounded to F32 (F64 for `F64`), without a
+/// fused multiply-add. The result is rounded to the dtype. If that gives `hi`, it is replaced by
+/// the largest number below `hi`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UniformRange {
-    /// The dtype.
+    /// The dtype of the numbers.
     pub dtype: DType,
-    /// The least number, of the dtype.
+    /// The lower bound (inclusive), rounded to the dtype.
     pub lo: f64,
     /// `hi - lo`, rounded to F32 for every dtype but `F64`.
     pub span: f64,
-    /// The greatest number of the dtype below `hi`.
+    /// The largest number of the dtype below `hi`.
     pub last: f64,
 }
 
@@ -192,7 +197,7 @@ impl UniformRange {
         })
     }
 
-    /// The number for `unit` in `[0, 1)`.
+    /// Maps `unit` in `[0, 1)` to a number of the distribution.
     pub fn value(&self, unit: f64) -> f64 {
         let y = match self.dtype {
             DType::F64 => self.lo + self.span * unit,
@@ -205,9 +210,9 @@ impl UniformRange {
     }
 }
 
-/// The greatest number of a float dtype below `x`, a finite number of that dtype.
+/// The largest number of a float dtype below `x`, a finite number of that dtype.
 fn below(dtype: DType, x: f64) -> Option<f64> {
-    // The bits of a float count up with its magnitude.
+    // The bit patterns of floats increase with their magnitude.
     let half_bits = |bits: u16| match (x > 0.0, x == 0.0) {
         (true, _) => bits - 1,
         (false, true) => 0x8001,
@@ -247,7 +252,7 @@ mod tests {
 
     #[test]
     fn groups_are_their_elements() {
-        let stream = Stream {
+        let stream = PhiloxStream {
             seed: 0x1234_5678_9abc,
             stream: 7,
             step: 3,
@@ -267,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Known answers of the Random123 distribution.
+    /// The known-answer tests of the Random123 library.
     #[test]
     fn known_answers() {
         assert_eq!(

@@ -1,17 +1,18 @@
-//! The rules of legalization, one file per family of operators.
+//! The rules of legalization, one file per group of operators.
 //!
-//! A rule turns one operator into others that are nearer to the core. It is directional: no rule
-//! builds what another takes apart. Floats narrower than F32 are widened for sums, norms and
-//! contractions with an epilogue, so that a decomposition rounds where the fused operator does.
+//! A rule decomposes one operator into operators that are closer to the core. Rules are
+//! directional: no rule builds an operator that another rule decomposes. Floats narrower than F32
+//! are widened for sums, norms and contractions with an epilogue, so that a decomposition rounds at
+//! the same places as the fused operator.
 
 mod attention;
-mod barrier;
 mod blocks;
 mod causal_conv;
 mod channel_norm;
 mod contract;
 mod conv;
 mod elementwise;
+mod grad_markers;
 mod lora;
 mod norm;
 mod recurrent;
@@ -25,27 +26,28 @@ mod util;
 
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{Op, OpKind};
 
 /// A decomposition of one operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
-    /// The name: what becomes what.
+pub struct LegalizeRule {
+    /// Name of the rule: the operator and its replacement.
     pub name: &'static str,
-    /// The operator.
+    /// The operator that the rule decomposes.
     pub on: OpKind,
-    /// The values that stand for the operator's results, or nothing when the rule does not apply.
-    pub apply: fn(&mut Builder<'_>, &Op, &[Value]) -> Applied,
+    /// The function that returns replacements of the operator's results, or nothing if the rule
+    /// does not apply.
+    pub apply: fn(&mut LegalizeBuilder<'_>, &Op, &[Value]) -> RuleResult,
 }
 
-/// What a rule gives.
-pub type Applied = Result<Option<Vec<Value>>, OpError>;
+/// The result of a rule.
+pub type RuleResult = Result<Option<Vec<Value>>, OpError>;
 
-/// Every rule, by family; the first that applies is taken.
-pub const RULES: &[&[Rule]] = &[
+/// Every rule, by group, in matching order; the first that applies is used.
+pub const RULES: &[&[LegalizeRule]] = &[
     attention::RULES,
-    barrier::RULES,
+    grad_markers::RULES,
     blocks::RULES,
     causal_conv::RULES,
     channel_norm::RULES,

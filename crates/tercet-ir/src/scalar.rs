@@ -1,14 +1,14 @@
-//! Scalar functions: the meaning of every elementwise operator, in one place.
+//! Scalar functions: the single definition of every elementwise operator.
 //!
-//! [`ScalarOp`] is what one element goes through, in a single operator (`Unary`, `Binary`, ...) or
-//! as a step of a fused `Map`. Floats are computed in `f64` and rounded once to the dtype; integers
-//! in two's complement. NaN propagates through `max`, `min`, `relu` and `clamp` (IEEE 754-2019
+//! [`ScalarOp`] is an operation on one element, in a single operator (`Unary`, `Binary`, ...) or as
+//! a step of a fused `Map`. Floats are computed in `f64` and rounded once to the dtype; integers in
+//! two's complement. NaN propagates through `max`, `min`, `relu` and `clamp` (IEEE 754-2019
 //! `maximum` and `minimum`).
 
 mod binary;
 mod unary;
 
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::dtype::{DType, DTypeClass};
 use crate::error::TypeError;
 use crate::spelled;
@@ -34,13 +34,13 @@ spelled! {
         Rsqrt "rsqrt",
         /// `1 / x`
         Recip "recip",
-        /// `-x`; the least integer is its own negative.
+        /// `-x`; the minimum integer is its own negative.
         Neg "neg",
-        /// `|x|`; the least integer is its own absolute value.
+        /// `|x|`; the minimum integer is its own absolute value.
         Abs "abs",
         /// `-1`, `0` or `1`; NaN stays NaN, `-0` stays `-0`.
         Sign "sign",
-        /// `x Phi(x)` with the Gaussian distribution function, by `erf`.
+        /// `x Phi(x)` with the Gaussian distribution function, computed with `erf`.
         Gelu "gelu",
         /// The tanh approximation of gelu.
         GeluTanh "gelu_tanh",
@@ -66,9 +66,9 @@ spelled! {
         Sinh "sinh",
         /// Hyperbolic cosine.
         Cosh "cosh",
-        /// Largest integer not above.
+        /// Largest integer `<= x`.
         Floor "floor",
-        /// Smallest integer not below.
+        /// Smallest integer `>= x`.
         Ceil "ceil",
         /// Nearest integer, ties to even.
         Round "round",
@@ -82,11 +82,11 @@ spelled! {
         Log1p "log1p",
         /// `e^x - 1`, accurate near 0.
         Expm1 "expm1",
-        /// Logical not of a truth value, bitwise not of an integer.
+        /// Logical not of a boolean, bitwise not of an integer.
         Not "not",
         /// True for NaN.
         IsNan "is_nan",
-        /// True for either infinity.
+        /// True for positive and negative infinity.
         IsInf "is_inf",
     }
 }
@@ -106,11 +106,11 @@ spelled! {
         Rem "rem",
         /// `a^b`; integers wrap, a negative exponent gives the truncated reciprocal power.
         Pow "pow",
-        /// The greater; NaN if either is NaN.
+        /// The maximum; NaN if either is NaN.
         Max "max",
-        /// The lesser; NaN if either is NaN.
+        /// The minimum; NaN if either is NaN.
         Min "min",
-        /// The angle of the point (b, a).
+        /// The angle of the point (b, a), in radians.
         Atan2 "atan2",
         /// Logical or bitwise and.
         And "and",
@@ -126,11 +126,11 @@ spelled! {
 }
 
 spelled! {
-    /// A comparison of two numbers of one dtype, with a truth value as result.
+    /// A comparison of two numbers of one dtype, with a boolean result.
     pub enum CompareFn {
-        /// `a == b`; NaN equals nothing.
+        /// `a == b`; false if either is NaN.
         Eq "eq",
-        /// `a != b`; NaN differs from everything.
+        /// `a != b`; true if either is NaN.
         Ne "ne",
         /// `a < b`
         Lt "lt",
@@ -143,13 +143,13 @@ spelled! {
     }
 }
 
-/// A number on its way through scalar functions: floats (already rounded to their dtype) as `F`,
-/// integers and truth values as `I`.
+/// An intermediate value of scalar functions. Floats (already rounded to their dtype) are `F`;
+/// integers and booleans are `I`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// A float.
     F(f64),
-    /// An integer, or a truth value as 0 or 1.
+    /// An integer, or a boolean as 0 or 1.
     I(i64),
 }
 
@@ -170,7 +170,7 @@ impl Scalar {
         }
     }
 
-    /// True if not zero.
+    /// True if the value is not zero.
     pub fn truth(self) -> bool {
         match self {
             Scalar::F(x) => x != 0.0,
@@ -179,11 +179,11 @@ impl Scalar {
     }
 }
 
-/// One elementwise step.
+/// One elementwise operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarOp {
     /// A constant of a dtype.
-    Const(DType, Real),
+    Const(DType, FloatAttr),
     /// A function of one number.
     Unary(UnaryFn),
     /// A function of two numbers of one dtype.
@@ -197,9 +197,9 @@ pub enum ScalarOp {
     /// `min(max(x, lo), hi)`, NaN stays NaN.
     Clamp {
         /// Lower bound.
-        lo: Real,
+        lo: FloatAttr,
         /// Upper bound.
-        hi: Real,
+        hi: FloatAttr,
     },
     /// Conversion to a dtype.
     Cast(DType),
@@ -238,7 +238,7 @@ impl ScalarOp {
     /// The dtype of the result.
     ///
     /// # Errors
-    /// [`TypeError`] when the number or the dtypes of the operands are not accepted.
+    /// [`TypeError`] when the number or the dtypes of the operands are invalid.
     pub fn infer(&self, operands: &[DType]) -> Result<DType, TypeError> {
         if operands.len() != self.arity() {
             let expected = self.arity().to_string();
@@ -269,8 +269,8 @@ impl ScalarOp {
         }
     }
 
-    /// The result for operands of dtype `from` (that of the last operand), rounded or wrapped to
-    /// `to`, the dtype that [`ScalarOp::infer`] gave.
+    /// The result for operands of dtype `from` (the dtype of the last operand). It is rounded or
+    /// wrapped to `to`, the dtype that [`ScalarOp::infer`] returned.
     pub fn eval(&self, from: DType, to: DType, x: &[Scalar]) -> Scalar {
         match (self, x) {
             (ScalarOp::Const(_, v), _) => convert(Scalar::F(v.0), to),
@@ -303,7 +303,7 @@ impl ScalarOp {
     }
 }
 
-fn clamp_infer(lo: Real, hi: Real, x: DType) -> Result<DType, TypeError> {
+fn clamp_infer(lo: FloatAttr, hi: FloatAttr, x: DType) -> Result<DType, TypeError> {
     if x == DType::Bool {
         return Err(refuse("x", x, "floats and integers"));
     }
@@ -332,12 +332,12 @@ pub fn minimum(a: f64, b: f64) -> f64 {
     -maximum(-a, -b)
 }
 
-/// Converts to `to`: floats round to nearest even; float to integer truncates, saturates, NaN is 0;
-/// integer to integer wraps; anything to `Bool` is "not zero" (NaN is true).
+/// Converts to `to`. Floats round to nearest even. Float to integer truncates and saturates, and
+/// NaN becomes 0. Integer to integer wraps. Conversion to `Bool` is "not zero" (NaN is true).
 pub fn convert(x: Scalar, to: DType) -> Scalar {
     match (to.class(), x) {
         (DTypeClass::Float, Scalar::F(v)) => Scalar::F(to.round_f64(v)),
-        // Wide integers round once: i64 -> f32 must not go through f64.
+        // Wide integers round once: i64 -> f32 must not pass through f64.
         (DTypeClass::Float, Scalar::I(i)) if to == DType::F32 => Scalar::F(f64::from(i as f32)),
         (DTypeClass::Float, Scalar::I(i)) if to == DType::F64 => Scalar::F(i as f64),
         (DTypeClass::Float, Scalar::I(i)) => Scalar::F(to.round_f64(i64_to_odd(i))),
@@ -350,8 +350,8 @@ pub fn convert(x: Scalar, to: DType) -> Scalar {
     }
 }
 
-/// The integer as a float, rounded to odd where it has more than 53 bits, so that rounding again
-/// to a narrow float is as if from the integer itself.
+/// The integer as a float, rounded to odd if it has more than 53 bits. A second rounding to a
+/// narrow float then has the same result as rounding the integer directly.
 fn i64_to_odd(i: i64) -> f64 {
     const DROPPED: u32 = 10;
     if i.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS {
@@ -366,8 +366,8 @@ fn fma(to: DType, a: Scalar, b: Scalar, c: Scalar) -> Scalar {
         (Scalar::I(a), Scalar::I(b), Scalar::I(c)) => {
             Scalar::I(to.wrap_i64(a.wrapping_mul(b).wrapping_add(c)))
         }
-        // The product of two f32 is exact in f64, but its sum is not: rounding it again to f32
-        // would be a second rounding. f32's own fma rounds once.
+        // The product of two f32 is exact in f64, but its sum is not. Rounding the sum to f32 would
+        // be a second rounding; the f32 fma rounds once.
         (a, b, c) if to == DType::F32 => {
             let f = |s: Scalar| s.as_f64() as f32;
             Scalar::F(f64::from(f(a).mul_add(f(b), f(c))))

@@ -1,13 +1,14 @@
-//! Graphs inside operators: the branches of `If`, the parts of `While`, the body of `Scan`.
+//! Nested graphs: the branches of `If`, the condition and body of `While`, the body of `Scan`.
 //!
-//! A [`SubGraph`] is an attribute. Its `Input`s, in order, are its arguments, its outputs, in order, its
-//! results; their names are its own. Symbols mean what they mean outside. It holds no parameter and no
-//! state: what it needs of the graph around it comes in as an argument, a capture.
+//! A [`SubGraph`] is an attribute. Its `Input`s, in order, are its arguments, and its outputs, in
+//! order, are its results; their names are local. Symbols have the same meaning as outside. It
+//! contains no parameter and no state. Values of the outer graph enter as additional arguments
+//! (captures).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::attr::{AttrError, AttrValue, Literal};
+use crate::attr::{AttrError, AttrLiteral, AttrValue};
 use crate::error::{EvalError, RunError, TypeError, one_line};
 use crate::graph::Graph;
 use crate::interp::evaluate;
@@ -16,14 +17,14 @@ use crate::ops::Op;
 use crate::tensor::Tensor;
 use crate::types::Type;
 
-/// Graphs nest at most this deep, so that what walks them cannot exhaust the stack.
+/// Maximum nesting depth of graphs. It prevents stack overflow in recursive code.
 pub const MAX_NESTING: usize = 16;
 
-/// A graph inside an operator. Cloning shares it.
+/// A graph inside an operator. Clones share the graph.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubGraph {
     graph: Arc<Graph>,
-    /// How deep graphs nest in it, itself included.
+    /// The nesting depth, including this graph.
     depth: usize,
 }
 
@@ -34,7 +35,7 @@ impl From<Graph> for SubGraph {
 }
 
 impl SubGraph {
-    /// The graph as a part of an operator. Whether it can be one is checked when the operator is added.
+    /// Wraps a graph for use as an attribute. It is validated when the operator is added.
     pub fn new(graph: Graph) -> SubGraph {
         let inner = graph.nodes().flat_map(|(_, n)| n.op.subgraphs());
         let deepest = inner.map(|(_, block)| block.depth).max().unwrap_or(0);
@@ -44,7 +45,7 @@ impl SubGraph {
         }
     }
 
-    /// The graph.
+    /// The nested graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -63,15 +64,19 @@ impl SubGraph {
         outputs.map(|o| self.graph.ty(o.value).clone()).collect()
     }
 
-    /// The types of the results for arguments of these types; `name` is that of the attribute.
+    /// The types of the results for arguments of these types; `name` is the attribute that holds
+    /// the graph.
     ///
     /// # Errors
-    /// [`TypeError::Attr`] for other arguments than the graph's inputs, a parameter or state inside, a
-    /// symbol that is no dimension of an argument by itself, and graphs that nest too deep.
+    /// [`TypeError::Attr`] when the arguments do not match the graph's inputs, or the graph
+    /// contains a parameter or state. It is also returned when a symbol is not by itself a
+    /// dimension of an argument, or graphs nest too deeply.
     pub fn infer(&self, name: &'static str, given: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let fail = |reason: String| Err(TypeError::Attr { name, reason });
         if self.depth > MAX_NESTING {
-            return fail(format!("graphs nest at most {MAX_NESTING} deep"));
+            return fail(format!(
+                "graphs are nested too deeply; expected at most {MAX_NESTING} levels"
+            ));
         }
         for (id, node) in self.graph.nodes() {
             let (what, leaf) = match &node.op {
@@ -80,20 +85,20 @@ impl SubGraph {
                 _ => continue,
             };
             return fail(format!(
-                "{id} is the {what} `{leaf}`; give it to the operator as a capture instead"
+                "{id} is the {what} `{leaf}`; pass it to the operator as a capture instead"
             ));
         }
         let taken: Vec<&Type> = self.arguments().collect();
         if taken.len() != given.len() {
             let (taken, given) = (taken.len(), given.len());
             return fail(format!(
-                "the graph has {taken} inputs, its operator gives it {given}"
+                "the graph has {taken} inputs, but its operator passes {given}"
             ));
         }
         for (i, (taken, given)) in taken.iter().zip(given).enumerate() {
             if taken != given {
                 return fail(format!(
-                    "input {i} is {taken}, its operator gives it {given}"
+                    "input {i} is {taken}, but its operator passes {given}"
                 ));
             }
         }
@@ -101,14 +106,15 @@ impl SubGraph {
         for symbol in self.graph.symbols() {
             if !dims().any(|dim| dim.as_symbol() == Some(&symbol)) {
                 return fail(format!(
-                    "symbol `{symbol}` is no dimension of an input by itself; capture a value that has it"
+                    "symbol `{symbol}` is not by itself a dimension of an input; capture a value with that dimension"
                 ));
             }
         }
         Ok(self.results())
     }
 
-    /// The results for these arguments, by the reference; `name` is that of the attribute.
+    /// Evaluates the graph on these arguments with the reference interpreter; `name` is the
+    /// attribute that holds the graph.
     ///
     /// # Errors
     /// [`EvalError::Within`] that names the node that fails.
@@ -130,7 +136,7 @@ impl SubGraph {
     }
 }
 
-/// A failure inside the graph of this attribute, as one of its operator.
+/// Converts a failure inside the graph of this attribute to an error of the outer operator.
 pub fn inside(name: &'static str, e: RunError) -> EvalError {
     match e {
         RunError::Node { node, op, source } => EvalError::Within {
@@ -159,12 +165,12 @@ impl AttrValue for SubGraph {
     fn kind() -> String {
         "graph".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Graph(self.clone())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Graph(self.clone())
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         match l {
-            Literal::Graph(graph) => Ok(graph.clone()),
+            AttrLiteral::Graph(graph) => Ok(graph.clone()),
             _ => Err(AttrError::kind("a graph such as graph { ... }", l)),
         }
     }

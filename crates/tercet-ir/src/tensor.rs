@@ -1,4 +1,4 @@
-//! Dense host tensors: typed bytes in row-major order, cheap to clone, shareable with a memory map.
+//! Dense host tensors: typed bytes in row-major order, cheap to clone. They can share a memory map.
 
 mod bytes;
 mod error;
@@ -15,29 +15,29 @@ use crate::dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 use crate::types::TensorType;
 
 pub use self::error::TensorError;
-pub use self::identity::Identity;
+pub use self::identity::TensorIdentity;
 
 /// Memory that a tensor can borrow without copying, for example a mapped model file.
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync + 'static {}
 impl<T: AsRef<[u8]> + Send + Sync + 'static> ByteOwner for T {}
 
-/// A word of owned storage: 16 bytes keep every dtype aligned.
-type Word = u128;
+/// A word of owned storage; 16 bytes keep every dtype aligned.
+type TensorWord = u128;
 
 #[derive(Clone)]
-enum Storage {
-    Owned(Arc<Vec<Word>>),
+enum TensorStorage {
+    Owned(Arc<Vec<TensorWord>>),
     Shared {
         owner: Arc<dyn ByteOwner>,
         range: Range<usize>,
-        /// Where the range is not aligned for the dtype: the copy that is, once somebody asked for it.
-        aligned: Option<Arc<OnceLock<Vec<Word>>>>,
+        /// An aligned copy, made on first access if the range is not aligned for the dtype.
+        aligned: Option<Arc<OnceLock<Vec<TensorWord>>>>,
     },
 }
 
 /// A dense, row-major, typed tensor in host memory.
 ///
-/// Cloning shares the memory; writing through [`Tensor::bytes_mut`] copies it first when shared.
+/// Clones share the memory. If it is shared, [`Tensor::bytes_mut`] copies it before writing.
 ///
 /// ```
 /// use tercet_ir::{DType, Tensor};
@@ -49,7 +49,7 @@ enum Storage {
 #[derive(Clone)]
 pub struct Tensor {
     ty: TensorType,
-    storage: Storage,
+    storage: TensorStorage,
 }
 
 pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
@@ -57,7 +57,7 @@ pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
         .iter()
         .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
         .filter(|&n| n <= isize::MAX as usize)
-        // A zero axis hides an overflow among the others; strides still need their product.
+        // A zero axis hides an overflow of the other axes; strides still need their product.
         .filter(|_| {
             ty.shape
                 .iter()
@@ -68,19 +68,19 @@ pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
         .ok_or_else(|| TensorError::Overflow { ty: ty.clone() })
 }
 
-/// Zeroed words of a type, in pages that the system hands out on first touch.
-fn zeroed_words(ty: &TensorType) -> Result<Vec<Word>, TensorError> {
+/// Zeroed words for a tensor type. The system allocates the pages on first access.
+fn zeroed_words(ty: &TensorType) -> Result<Vec<TensorWord>, TensorError> {
     let bytes = checked_bytes(ty)?;
-    let words = try_zeroed_slice_box(bytes.div_ceil(size_of::<Word>()));
-    let words: Box<[Word]> = words.map_err(|()| TensorError::OutOfMemory {
+    let words = try_zeroed_slice_box(bytes.div_ceil(size_of::<TensorWord>()));
+    let words: Box<[TensorWord]> = words.map_err(|()| TensorError::OutOfMemory {
         ty: ty.clone(),
         bytes: bytes as u64,
     })?;
     Ok(words.into_vec())
 }
 
-fn zeroed(ty: &TensorType) -> Result<Storage, TensorError> {
-    Ok(Storage::Owned(Arc::new(zeroed_words(ty)?)))
+fn zeroed(ty: &TensorType) -> Result<TensorStorage, TensorError> {
+    Ok(TensorStorage::Owned(Arc::new(zeroed_words(ty)?)))
 }
 
 impl Tensor {
@@ -88,7 +88,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Overflow`] when the type is larger than the address space,
-    /// [`TensorError::OutOfMemory`] when the system has no room.
+    /// [`TensorError::OutOfMemory`] when the allocation fails.
     pub fn zeros(ty: TensorType) -> Result<Tensor, TensorError> {
         let storage = zeroed(&ty)?;
         Ok(Tensor { ty, storage })
@@ -97,7 +97,7 @@ impl Tensor {
     /// A tensor with a copy of `data`.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when `shape` has another number of elements.
+    /// [`TensorError::Length`] when the length of `data` differs from the element count of `shape`.
     pub fn from_slice<T: Element>(shape: &[usize], data: &[T]) -> Result<Tensor, TensorError> {
         let ty = TensorType::new(T::DTYPE, shape);
         checked_bytes(&ty)?;
@@ -114,20 +114,21 @@ impl Tensor {
         Tensor::from_bytes(ty, bytemuck::cast_slice(data))
     }
 
-    /// Takes the type and the memory of another tensor, which are then shared as by cloning; allocates
-    /// nothing where the rank is the same.
+    /// Takes the type of another tensor and shares its memory, as cloning does. It allocates
+    /// nothing if the rank is unchanged.
     pub fn share(&mut self, other: &Tensor) {
         self.ty.dtype = other.ty.dtype;
         self.ty.shape.clone_from(&other.ty.shape);
         self.storage = other.storage.clone();
     }
 
-    /// Gives up the memory, not that of the shape: a tensor without elements is left.
+    /// Frees the element memory; the tensor becomes empty. The memory of the shape is retained for
+    /// reuse.
     pub fn release(&mut self) {
-        static NOTHING: std::sync::OnceLock<Arc<Vec<Word>>> = std::sync::OnceLock::new();
+        static NOTHING: std::sync::OnceLock<Arc<Vec<TensorWord>>> = std::sync::OnceLock::new();
         self.ty.shape.clear();
         self.ty.shape.push(0);
-        self.storage = Storage::Owned(Arc::clone(NOTHING.get_or_init(Arc::default)));
+        self.storage = TensorStorage::Owned(Arc::clone(NOTHING.get_or_init(Arc::default)));
     }
 
     /// A rank 0 tensor.
@@ -138,7 +139,7 @@ impl Tensor {
     /// A `Bool` tensor.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when `shape` has another number of elements.
+    /// [`TensorError::Length`] when the length of `data` differs from the element count of `shape`.
     pub fn from_bools(shape: &[usize], data: &[bool]) -> Result<Tensor, TensorError> {
         let bytes: Vec<u8> = data.iter().map(|&b| u8::from(b)).collect();
         Tensor::from_bytes(TensorType::new(DType::Bool, shape), &bytes)
@@ -147,7 +148,7 @@ impl Tensor {
     /// A tensor with a copy of raw little-endian bytes. `Bool` bytes other than 0 become 1.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when the number of bytes does not fit `ty`.
+    /// [`TensorError::Length`] when the number of bytes does not match `ty`.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Tensor, TensorError> {
         let expected = checked_bytes(&ty)?;
         if expected != bytes.len() {
@@ -169,11 +170,12 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A tensor over `range` of memory owned by `owner`, without a copy where the bytes are valid as they are (every dtype but
-    /// `Bool`). Where the range is not aligned for the dtype, the first call of [`Tensor::bytes`] copies it, once for all clones.
+    /// A tensor over `range` of memory owned by `owner`. It makes no copy if all byte values are
+    /// valid (every dtype but `Bool`). If the range is not aligned for the dtype, the first call of
+    /// [`Tensor::bytes`] copies it, once for all clones.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when the range is outside the memory or does not fit `ty`.
+    /// [`TensorError::Length`] when the range is outside the memory or does not match `ty`.
     pub fn from_owner(
         ty: TensorType,
         owner: Arc<dyn ByteOwner>,
@@ -201,7 +203,7 @@ impl Tensor {
         let is_aligned = bytes.as_ptr().align_offset(ty.dtype.size_bytes()) == 0;
         Ok(Tensor {
             ty,
-            storage: Storage::Shared {
+            storage: TensorStorage::Shared {
                 owner,
                 range,
                 aligned: (!is_aligned).then(Arc::default),
@@ -209,7 +211,7 @@ impl Tensor {
         })
     }
 
-    /// The dtype and sizes.
+    /// The tensor's dtype and sizes.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
@@ -232,16 +234,16 @@ impl Tensor {
     /// The elements as a slice of their Rust type.
     ///
     /// # Errors
-    /// [`TensorError::DType`] when the tensor holds another dtype.
+    /// [`TensorError::DType`] when the tensor has another dtype.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.expect_dtype(T::DTYPE)?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The elements for writing.
+    /// The elements as a mutable slice of their Rust type.
     ///
     /// # Errors
-    /// [`TensorError::DType`] when the tensor holds another dtype.
+    /// [`TensorError::DType`] when the tensor has another dtype.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.expect_dtype(T::DTYPE)?;
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -257,7 +259,7 @@ impl Tensor {
         })
     }
 
-    /// The same elements with other sizes, sharing the memory.
+    /// A tensor with other sizes that shares the memory.
     ///
     /// # Errors
     /// [`TensorError::Length`] when the number of elements differs.
@@ -279,11 +281,11 @@ impl Tensor {
         })
     }
 
-    /// Changes the type in place, reusing the allocation where it is owned, unshared and large
-    /// enough. The contents are unspecified afterwards: the caller overwrites them.
+    /// Changes the type in place. The allocation is reused if it is owned, unshared and large
+    /// enough. The contents are unspecified afterwards, so the caller must overwrite them.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`]; the tensor is then without elements.
+    /// As [`Tensor::zeros`]; the tensor is then empty.
     pub fn reset_to(&mut self, dtype: DType, shape: &[usize]) -> Result<(), TensorError> {
         if self.ty.dtype != dtype || self.ty.shape != shape {
             self.ty.dtype = dtype;
@@ -291,12 +293,12 @@ impl Tensor {
             self.ty.shape.extend_from_slice(shape);
         }
         let reused = checked_bytes(&self.ty).map(|bytes| {
-            let words = bytes.div_ceil(size_of::<Word>());
-            let Storage::Owned(data) = &mut self.storage else {
+            let words = bytes.div_ceil(size_of::<TensorWord>());
+            let TensorStorage::Owned(data) = &mut self.storage else {
                 return false;
             };
-            // What is there is let go before more is asked for.
-            // Whoever only knows which tensor it was ([`Tensor::identity`]) does not keep its memory from being used.
+            // The old memory is freed before new memory is allocated. An identity of the tensor
+            // ([`Tensor::identity`]) does not prevent the reuse of its memory.
             let reused = Arc::strong_count(data) == 1 && words <= data.capacity();
             if reused {
                 Arc::make_mut(data).resize(words, 0);
@@ -306,7 +308,7 @@ impl Tensor {
         let made = match reused {
             Ok(true) => return Ok(()),
             Ok(false) => {
-                self.storage = Storage::Owned(Arc::default());
+                self.storage = TensorStorage::Owned(Arc::default());
                 zeroed(&self.ty)
             }
             Err(e) => Err(e),
@@ -323,7 +325,7 @@ impl Tensor {
         }
     }
 
-    /// Every element as `f64`; integers and truth values as their number.
+    /// Every element as `f64`; integers and booleans are converted.
     pub fn to_f64s(&self) -> Vec<f64> {
         let b = self.bytes();
         match self.ty.dtype {
@@ -355,11 +357,11 @@ impl Tensor {
         }
     }
 
-    /// A tensor of `ty` from numbers: floats round to nearest even; integers truncate and saturate
-    /// with NaN as 0; `Bool` is true where the number is not zero.
+    /// A tensor of `ty` from `f64` numbers. Floats round to nearest even. Integers truncate and
+    /// saturate, with NaN as 0. `Bool` is true if the number is not zero.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when the number of values does not fit `ty`.
+    /// [`TensorError::Length`] when the number of values does not match `ty`.
     pub fn from_f64s(ty: TensorType, values: &[f64]) -> Result<Tensor, TensorError> {
         let mut t = Tensor::for_values(ty, values.len())?;
         let d = t.ty.dtype;
@@ -379,11 +381,11 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A tensor of `ty` from integers: narrower integers wrap (two's complement), floats round to
-    /// nearest even, `Bool` is true where the number is not zero.
+    /// A tensor of `ty` from `i64` integers. Narrower integers wrap (two's complement). Floats
+    /// round to nearest even. `Bool` is true if the number is not zero.
     ///
     /// # Errors
-    /// [`TensorError::Length`] when the number of values does not fit `ty`.
+    /// [`TensorError::Length`] when the number of values does not match `ty`.
     pub fn from_i64s(ty: TensorType, values: &[i64]) -> Result<Tensor, TensorError> {
         let mut t = Tensor::for_values(ty, values.len())?;
         let d = t.ty.dtype;
@@ -432,7 +434,7 @@ fn fill<S: Copy, T: Element>(out: &mut [u8], values: &[S], f: impl Fn(S) -> T) {
         .for_each(|(o, &v)| *o = f(v));
 }
 
-/// Same type, shape and bits. NaNs with the same bits are equal; `0.0` and `-0.0` are not.
+/// Compares type, shape and bits. NaNs with the same bits are equal; `0.0` and `-0.0` are not.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         self.ty == other.ty && self.loose_bytes() == other.loose_bytes()
@@ -440,7 +442,7 @@ impl PartialEq for Tensor {
 }
 impl Eq for Tensor {}
 
-/// Hashes the type and at most 64 bytes of the data: enough to tell constants apart without
+/// Hashes the type and at most 64 bytes of the data. That distinguishes most constants without
 /// reading large weights.
 impl std::hash::Hash for Tensor {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {

@@ -1,4 +1,4 @@
-//! The text form of graphs: readable, complete, and the same after a round trip.
+//! The text form of graphs: readable, complete, and unchanged after a round trip.
 //!
 //! ```text
 //! graph {
@@ -8,9 +8,9 @@
 //! }
 //! ```
 //!
-//! `docs/text-form.md` has the grammar and the spelling of every operator. Printing is `Display` of
-//! [`Graph`](crate::Graph); parsing is [`parse`], or `str::parse`, or [`parse_with`] where there are operators from
-//! outside.
+//! `docs/reference/text-format.md` contains the grammar and the syntax of every operator. `Display` of
+//! [`Graph`](crate::Graph) prints a graph. [`parse`] and `str::parse` read it; [`parse_with`] also
+//! supports custom operators.
 
 mod lex;
 mod parse;
@@ -22,10 +22,10 @@ pub use parse::{TextError, parse, parse_literal, parse_with};
 
 const UTF_16: &str = "the text is UTF-16 or binary; save it as UTF-8";
 
-/// The text in the bytes of a file.
+/// Decodes the bytes of a text file.
 ///
 /// # Errors
-/// [`TextError`] at the first byte that is not UTF-8; UTF-16 is said to be that.
+/// [`TextError`] at the first byte that is not UTF-8. For UTF-16 the message names that encoding.
 pub fn decode(bytes: &[u8]) -> Result<&str, TextError> {
     let error = |line: usize, column: usize, message: &str| TextError {
         line: u32::try_from(line).unwrap_or(u32::MAX),

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use crate::dim::{Bindings, Dim, DimError, Symbol};
 use crate::dtype::DType;
 
-/// The greatest number of axes of a tensor.
+/// Maximum number of axes of a tensor.
 pub const MAX_RANK: usize = 8;
 
 /// The dimensions of a tensor, outermost first (row-major).
@@ -14,12 +14,12 @@ pub const MAX_RANK: usize = 8;
 pub struct Shape(Vec<Dim>);
 
 impl Shape {
-    /// A shape of these dimensions.
+    /// A shape with these dimensions.
     pub fn new(dims: impl Into<Vec<Dim>>) -> Shape {
         Shape(dims.into())
     }
 
-    /// A shape of known sizes.
+    /// A shape with known sizes.
     pub fn known(sizes: &[usize]) -> Shape {
         sizes.iter().map(|&n| Dim::Known(n)).collect()
     }
@@ -53,7 +53,7 @@ impl Shape {
         })
     }
 
-    /// The greatest sizes for symbols within their bounds.
+    /// The maximum sizes when the symbols are within their bounds.
     ///
     /// # Errors
     /// [`DimError`] of the first dimension without a bound.
@@ -61,7 +61,7 @@ impl Shape {
         self.0.iter().map(|d| d.upper_bound(bounds)).collect()
     }
 
-    /// The dimensions, for building another shape.
+    /// The dimensions as a vector, for building another shape.
     pub fn into_dims(self) -> Vec<Dim> {
         self.0
     }
@@ -133,7 +133,7 @@ pub struct Type {
 }
 
 impl Type {
-    /// A type of this dtype and shape.
+    /// A type with this dtype and shape.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Type {
         Type {
             dtype,
@@ -185,7 +185,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// The type of a tensor at run time: every size is a number.
+/// The type of a tensor at run time, with concrete sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// The element type.
@@ -195,7 +195,7 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A type of this dtype and these sizes.
+    /// A type with this dtype and these sizes.
     pub fn new(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType {
             dtype,
@@ -213,8 +213,8 @@ impl TensorType {
         self.numel() * self.dtype.size_bytes()
     }
 
-    /// The number of bytes of a dense tensor of this type, at most the greatest number that there is:
-    /// for types whose sizes nobody checked.
+    /// The number of bytes of a dense tensor of this type, saturated at `u64::MAX`. For types whose
+    /// sizes were not validated.
     pub fn saturating_bytes(&self) -> u64 {
         let sizes = self.shape.iter().map(|&n| n as u64);
         match self.shape.contains(&0) {
@@ -242,8 +242,8 @@ impl fmt::Display for TensorType {
 
 /// The NumPy broadcast of two shapes.
 ///
-/// A known size 1 stretches to any dimension; otherwise the dimensions must be equal, symbol for
-/// symbol. `None` when they are not.
+/// A known size 1 broadcasts to any dimension. Other dimensions must be equal as symbolic
+/// expressions; otherwise the result is `None`.
 pub fn broadcast_shapes(a: &[Dim], b: &[Dim]) -> Option<Shape> {
     let rank = a.len().max(b.len());
     let one = Dim::Known(1);
@@ -265,10 +265,11 @@ pub fn broadcast_shapes(a: &[Dim], b: &[Dim]) -> Option<Shape> {
         .collect()
 }
 
-/// Steps to the next index of `sizes` in row-major order; false after the last one, which leaves zeros.
+/// Advances to the next index of `sizes` in row-major order. Returns false after the last index,
+/// and leaves zeros.
 ///
-/// An odometer, axis by axis: finding the axis first and zeroing those behind it in one go is what a compiler
-/// got wrong ([`compiler_trial`](crate::compiler_trial)).
+/// The loop advances axis by axis. The alternative, finding the axis first and zeroing the inner
+/// axes at once, is miscompiled by a compiler version ([`compiler_trial`](crate::compiler_trial)).
 pub fn next_index(index: &mut [usize], sizes: &[usize]) -> bool {
     for (i, &size) in index.iter_mut().zip(sizes).rev() {
         *i += 1;
@@ -280,12 +281,12 @@ pub fn next_index(index: &mut [usize], sizes: &[usize]) -> bool {
     false
 }
 
-/// The logarithm of the most elements of a shape of a run: more than any machine computes in years. What is
-/// worked out from them (bytes, bytes for each thread) fits a `usize`.
+/// Base-2 logarithm of the maximum element count of a shape at run time. It exceeds any practical
+/// size. Derived numbers (bytes, bytes for each thread) still fit a `usize`.
 pub const MAX_ELEMENTS_LOG2: u32 = 48;
 
-/// Refuses sizes whose product, zeros left aside, is too large to count with. Zeros are left aside since
-/// strides need the product of the others.
+/// Returns an error if the product of the nonzero sizes exceeds the supported element count. Zeros
+/// are skipped because strides need the product of the other sizes.
 pub(crate) fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Result<(), DimError> {
     let mut sizes = sizes.iter().filter(|n| **n > 0);
     let count = sizes.try_fold(1usize, |count, n| count.checked_mul(*n));
@@ -298,7 +299,7 @@ pub(crate) fn check_count(sizes: &[usize], shape: impl FnOnce() -> Shape) -> Res
     }
 }
 
-/// Row-major strides, in elements, of a dense tensor of these sizes.
+/// Row-major strides, in elements, of a dense tensor with these sizes.
 pub fn row_major_strides(sizes: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; sizes.len()];
     for i in (1..sizes.len()).rev() {

@@ -1,5 +1,5 @@
-//! The verifier of whole graphs: what [`Graph::add`](crate::Graph::add) guarantees node by node,
-//! checked again from the outside. Passes are followed by it in debug builds.
+//! The verifier of whole graphs. It repeats the checks of [`Graph::add`](crate::Graph::add) on a
+//! finished graph. In debug builds it runs after each pass.
 
 use std::collections::HashSet;
 
@@ -8,81 +8,84 @@ use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind};
 use crate::types::Type;
 
-/// What is wrong with a graph.
+/// The invariant that a graph violates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
-    /// A node reads a value that is not computed before it.
-    #[error("{node} reads {value}, which no earlier node gives")]
+    /// A node reads a value that no earlier node computes.
+    #[error("{node} reads {value}, which no earlier node computes")]
     Order {
-        /// The node.
+        /// The node that reads the value.
         node: NodeId,
-        /// The value.
+        /// The value that is read too early.
         value: Value,
     },
-    /// An operator does not accept the operands it has.
-    #[error("{node} ({op}) has operands that its operator refuses")]
-    Refused {
-        /// The node.
+    /// An operator rejects its operands.
+    #[error("{node} ({op}) has invalid operands")]
+    InvalidOperands {
+        /// Id of the node.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the node.
         op: &'static str,
-        /// Why.
+        /// Why the operands are invalid.
         #[source]
         source: TypeError,
     },
-    /// A node's types are not those that its operator infers.
+    /// A node's types differ from the types that its operator infers.
     #[error("{node} ({op}) has types {found:?}; its operator infers {inferred:?}")]
     Types {
-        /// The node.
+        /// Id of the node.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the node.
         op: &'static str,
-        /// The types that the node carries.
+        /// The types stored in the node.
         found: Vec<Type>,
-        /// The types that its operator gives.
+        /// The types that the operator infers.
         inferred: Vec<Type>,
     },
-    /// A graph inside a node is not valid.
+    /// A nested graph is invalid.
     #[error("in `{graph}` of {node}")]
     Inside {
-        /// The node.
+        /// The node that holds the nested graph.
         node: NodeId,
-        /// The attribute that holds the graph.
+        /// The attribute that holds the nested graph.
         graph: &'static str,
-        /// What is wrong in it.
+        /// The violation inside the nested graph.
         #[source]
         source: Box<VerifyError>,
     },
-    /// A leaf's name is missing from the index of names, or two leaves share it.
-    #[error("{node} has the name `{name}`, which belongs to another leaf or to none")]
+    /// A leaf's name is missing from the name index, or two leaves share it.
+    #[error(
+        "the name `{name}` of {node} is missing from the name index or belongs to another leaf"
+    )]
     LeafName {
-        /// The leaf.
+        /// Id of the leaf.
         node: NodeId,
-        /// Its name.
+        /// Name of the leaf.
         name: String,
     },
-    /// Two outputs have one name.
+    /// Two outputs have the same name.
     #[error("two outputs are named `{name}`")]
     OutputName {
-        /// The name.
+        /// The duplicate output name.
         name: String,
     },
-    /// An output or assignment refers to nothing.
-    #[error("{what} refers to {value}, which is not of the graph")]
+    /// An output or assignment refers to a value that does not exist.
+    #[error("{what} refers to {value}, which is not in the graph")]
     Dangling {
         /// `output` or `assignment`.
         what: &'static str,
-        /// The value.
+        /// The value that does not exist.
         value: Value,
     },
-    /// An assignment is not to a state, to a state that has one already, or of another type.
-    #[error("the assignment of {value} to {state}: {reason}")]
+    /// An assignment is invalid: its target is not a state, is already assigned, or has another
+    /// type.
+    #[error("invalid assignment of {value} to {state}: {reason}")]
     Assign {
-        /// What is assigned to.
+        /// The target of the assignment.
         state: Value,
-        /// What is assigned.
+        /// The assigned value.
         value: Value,
-        /// What is wrong.
+        /// Why the assignment is invalid.
         reason: &'static str,
     },
 }
@@ -124,7 +127,7 @@ fn verify_node(graph: &Graph, id: NodeId, node: &Node) -> Result<(), VerifyError
             source: Box::new(source),
         })?;
     }
-    let refused = |source| VerifyError::Refused {
+    let refused = |source| VerifyError::InvalidOperands {
         node: id,
         op,
         source,
@@ -161,7 +164,7 @@ fn verify_results(graph: &Graph) -> Result<(), VerifyError> {
         let reason = if graph.node(a.state.node).op.kind() != OpKind::State {
             "its target is not a state"
         } else if !states.insert(a.state) {
-            "the state has one already"
+            "the state is already assigned"
         } else if to != from {
             "the types differ"
         } else {

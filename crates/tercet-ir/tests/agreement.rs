@@ -1,9 +1,9 @@
-//! Operators that can say the same thing say it with the same bits.
+//! Tests that operators with equivalent forms give bitwise equal results.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tercet_ir::case::Fill;
+use tercet_ir::case::InputFill;
 use tercet_ir::ops::{CumSum, DotGeneral, ReduceFn, ScanFn};
 use tercet_ir::{
     DType, EvalCtx, Graph, OpError, Scheme, Tensor, TensorType, Type, Value, evaluate,
@@ -17,7 +17,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn input(&mut self, name: &str, dtype: DType, shape: &[usize], fill: Fill) -> Value {
+    fn input(&mut self, name: &str, dtype: DType, shape: &[usize], fill: InputFill) -> Value {
         let data = fill.tensor(name, TensorType::new(dtype, shape));
         self.leaves.insert(name.to_string(), data);
         self.graph
@@ -25,7 +25,7 @@ impl Bench {
             .expect("names are fresh")
     }
 
-    /// The tensors of the values, which the closure builds.
+    /// The tensors of the values that the closure builds.
     fn run<const N: usize>(
         mut self,
         build: impl FnOnce(&mut Graph) -> Result<[Value; N], OpError>,
@@ -56,8 +56,8 @@ proptest! {
     fn products_of_matrices(m in 0..6usize, k in 0..9usize, n in 0..6usize, d in 0..DType::NUMBERS.len()) {
         let dtype = DType::NUMBERS[d];
         let mut bench = Bench::default();
-        let x = bench.input("x", dtype, &[m, k], Fill::Normal);
-        let w = bench.input("w", dtype, &[k, n], Fill::Normal);
+        let x = bench.input("x", dtype, &[m, k], InputFill::Normal);
+        let w = bench.input("w", dtype, &[k, n], InputFill::Normal);
         let [product, linear, dot] = bench.run(|g| {
             Ok([g.matmul(x, w)?, g.linear(x, w, None, None)?, g.dot_general(x, w, contract(1, 0))?])
         });
@@ -71,8 +71,8 @@ proptest! {
         let k = blocks * scheme.block_len();
         let stored = scheme.stored_len(k).expect("whole blocks");
         let mut bench = Bench::default();
-        let x = bench.input("x", DType::F32, &[m, k], Fill::Normal);
-        let w = bench.input("w", scheme.storage(), &[n, stored], Fill::Blocks(scheme));
+        let x = bench.input("x", DType::F32, &[m, k], InputFill::Normal);
+        let w = bench.input("w", scheme.storage(), &[n, stored], InputFill::Blocks(scheme));
         let [packed, unpacked] = bench.run(|g| {
             let values = g.dequantize(w, scheme)?;
             Ok([g.dequant_matmul(x, w, scheme)?, g.dot_general(x, values, contract(1, 1))?])
@@ -85,7 +85,7 @@ proptest! {
         let f = ReduceFn::ALL[f];
         prop_assume!(f != ReduceFn::Mean);
         let mut bench = Bench::default();
-        let x = bench.input("x", DType::I32, &[a, b, c], Fill::Special);
+        let x = bench.input("x", DType::I32, &[a, b, c], InputFill::Special);
         let [once, stepwise] = bench.run(|g| {
             let last = g.reduce(f, x, &[2], false)?;
             Ok([g.reduce(f, x, &[2, 0], false)?, g.reduce(f, last, &[0], false)?])
@@ -97,7 +97,7 @@ proptest! {
     fn a_scan_ends_with_the_reduction(rows in 0..4usize, len in 1..20usize, f in 0..ScanFn::ALL.len()) {
         let f = ScanFn::ALL[f];
         let mut bench = Bench::default();
-        let x = bench.input("x", DType::F32, &[rows, len], Fill::Normal);
+        let x = bench.input("x", DType::F32, &[rows, len], InputFill::Normal);
         let [scan, reduced] = bench.run(|g| {
             let scan = CumSum { axis: 1, f, exclusive: false, reverse: false };
             Ok([g.scan(x, scan)?, g.reduce(f.reduction(), x, &[1], false)?])

@@ -1,4 +1,4 @@
-//! The reference against results of another program: `tests/data/sequence/make.py`.
+//! Compares the reference with results of an independent program: `tests/data/sequence/make.py`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use tercet_ir::{EvalCtx, Graph, Op, Tensor, evaluate, parse};
 
 const FIXTURES: &str = include_str!("../../../tests/data/sequence/fixtures.txt");
 
-/// The lines after each line that begins with `mark`, by the rest of that line.
+/// Splits the text at lines that begin with `mark`: the rest of each such line, and the lines after
+/// it.
 fn sections<'a>(text: &'a str, mark: &str) -> Vec<(&'a str, &'a str)> {
     let parts = text.split('\n').scan(0, |at, line| {
         let start = *at;
@@ -42,7 +43,7 @@ fn check(name: &str, fixture: &str) {
                 .eval(&Default::default())
                 .expect("known sizes");
             let values = numbers(inputs[input.name.as_str()]);
-            let tensor = Tensor::from_f64s(ty, &values).expect("as many numbers as elements");
+            let tensor = Tensor::from_f64s(ty, &values).expect("one number per element");
             Some((input.name.clone(), tensor))
         }
         _ => None,
@@ -55,7 +56,7 @@ fn check(name: &str, fixture: &str) {
         let (got, want) = (done.get(port.value).to_f64s(), numbers(want));
         assert_eq!(got.len(), want.len(), "{name} {output}");
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            // Both are sums in f64 of a few dozen terms near 1.
+            // Both are f64 sums of a few dozen terms near 1.
             let near = (got - want).abs() <= 1e-12 * want.abs().max(1.0);
             assert!(near, "{name} {output} {i}: {got} instead of {want}");
         }

@@ -1,4 +1,4 @@
-//! Dequantisation against independent values, bit for bit.
+//! Dequantization, compared bitwise with independent values.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ fn check(scheme: Scheme, bytes: &[u8], want: &[u8]) {
 
 #[test]
 fn blocks_mean_what_the_reference_says() {
-    // F16 has no reference file: every pattern is checked below.
+    // F16 has no reference file: the test below checks every bit pattern.
     for &scheme in Scheme::ALL.iter().filter(|s| **s != Scheme::F16) {
         let name = file_name(scheme);
         for (blocks, values) in [("blocks", "f32"), ("edge", "edge_f32")] {

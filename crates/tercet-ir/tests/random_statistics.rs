@@ -1,5 +1,5 @@
-//! Random operators follow their distributions. Seeds are fixed, so the tests cannot flicker; the
-//! bounds are about five standard errors.
+//! Tests that random operators follow their distributions. Seeds are fixed, so the tests are
+//! deterministic; the bounds are about five standard errors.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -52,7 +52,7 @@ fn uniform_has_its_moments() -> Result<(), Box<dyn Error>> {
         let x = run(&g, a, 0)?;
         assert!(x.iter().all(|v| (-1.0..3.0).contains(v)));
         let root = (N as f64).sqrt();
-        // The coarse dtypes round; half a step of BF16 near 3 is 2^-7.
+        // Rounding error of coarse dtypes; half a step of BF16 near 3 is 2^-7.
         let rounding = if dtype == DType::BF16 {
             1.0 / 128.0
         } else {
@@ -140,7 +140,7 @@ fn sample_follows_the_distribution() -> Result<(), Box<dyn Error>> {
         SampleOptions { top_k: 2, ..all },
         &[0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0, 0.0],
     )?;
-    // 0.5 + 0.25 + 0.125 is the first to reach 0.8.
+    // 0.5 + 0.25 + 0.125 is the first sum that reaches 0.8.
     let nucleus = SampleOptions { top_p: 0.8, ..all };
     check_sample(nucleus, &[1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0, 0.0])?;
     // A temperature of 1/2 squares the probabilities.

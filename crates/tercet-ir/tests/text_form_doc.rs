@@ -1,5 +1,6 @@
-//! `docs/text-form.md` agrees with the code: the table of operators comes from `OpKind::ALL`, and
-//! its example parses and prints as shown. `TERCET_UPDATE_DOCS=1` rewrites both in place.
+//! Checks that `docs/reference/text-format.md` agrees with the code: the table of operators comes
+//! from `OpKind::ALL`, and its example parses and prints as shown. `TERCET_UPDATE_DOCS=1` rewrites
+//! both in place.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,13 +8,13 @@ use std::path::PathBuf;
 use tercet_ir::{OpKind, parse};
 
 fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/text-form.md")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/text-format.md")
 }
 
 fn read() -> String {
-    // A checkout may have other line ends.
+    // Normalizes line ends, which depend on the checkout.
     std::fs::read_to_string(path())
-        .expect("docs/text-form.md is read")
+        .expect("docs/reference/text-format.md is read")
         .replace("\r\n", "\n")
 }
 
@@ -27,7 +28,7 @@ fn section<'a>(doc: &'a str, name: &str) -> &'a str {
         .0
 }
 
-/// The document with `text` in this section.
+/// The document with this section replaced by `text`.
 fn with_section(doc: &str, name: &str, text: &str) -> String {
     let start = section(doc, name).as_ptr() as usize - doc.as_ptr() as usize;
     let end = start + section(doc, name).len();
@@ -41,7 +42,7 @@ fn fenced(section: &str) -> &str {
     inner.expect("the section is one fenced block")
 }
 
-/// How many results nodes of this kind have in its cases.
+/// The numbers of results of this kind's nodes in its cases.
 fn results(kind: OpKind) -> String {
     let mut counts = BTreeSet::new();
     for case in kind.cases() {
@@ -97,12 +98,12 @@ fn document_is_up_to_date() {
         return;
     }
     if std::env::var_os("TERCET_UPDATE_DOCS").is_some() {
-        std::fs::write(path(), want).expect("docs/text-form.md is written");
+        std::fs::write(path(), want).expect("docs/reference/text-format.md is written");
         return;
     }
     let pairs = doc.lines().zip(want.lines());
     let first = pairs.enumerate().find(|(_, (a, b))| a != b);
     panic!(
-        "docs/text-form.md is stale, first at {first:?}; run this test with TERCET_UPDATE_DOCS=1"
+        "docs/reference/text-format.md is stale, first at {first:?}; run this test with TERCET_UPDATE_DOCS=1"
     );
 }

@@ -1,5 +1,5 @@
-//! Convolutions, pooling and resizing agree with ONNX's reference evaluator, whose results
-//! `tests/data/windows/generate.py` has written.
+//! Compares convolutions, pooling and resizing with ONNX's reference evaluator.
+//! `tests/data/windows/generate.py` writes its results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{DType, EvalCtx, Graph, Op, Tensor, TensorType, evaluate, parse};
 
-/// A case of the file.
+/// A case of the fixture file.
 #[derive(Default)]
 struct Fixture {
     name: String,

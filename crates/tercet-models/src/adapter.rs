@@ -1,17 +1,17 @@
-//! Low-rank adapters (Hu and others, "LoRA: Low-rank adaptation of large language models", 2021): a projection
-//! `y = W x` becomes `y = W x + (alpha / rank) B (A x)`.
+//! Low-rank adapters (Hu et al., "LoRA: Low-rank adaptation of large language models", 2021): a
+//! projection `y = W x` becomes `y = W x + (alpha / rank) B (A x)`.
 //!
-//! An [`Adapter`] is the same whatever it was read from: its modules have the names of a Hugging Face folder
-//! (`model.layers.0.self_attn.q_proj`), without a task's prefix `bert.`, and the rows of `B` are in that folder's order
-//! ([`RopeLayout::Halves`](crate::RopeLayout::Halves)); what reads and writes GGUF files, and what applies an adapter to
-//! one, permutes them.
+//! An [`Adapter`] is independent of its file format. Its modules have Hugging Face names
+//! (`model.layers.0.self_attn.q_proj`) without the task prefix `bert.`. The rows of `B` are in
+//! Hugging Face order ([`RopeLayout::Halves`](crate::RopeLayout::Halves)). GGUF readers, GGUF
+//! writers and the application to GGUF models permute them.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `peft.rs`, `peft_config.rs` | folders of PEFT: `adapter_config.json` and `adapter_model.safetensors` |
-//! | `gguf.rs` | adapters of llama.cpp |
-//! | `rows.rs` | the two orders of the rows that rotary embedding turns |
-//! | `merge.rs` | a model and its adapters as a model |
+//! | `peft.rs`, `peft_config.rs` | PEFT folders: `adapter_config.json` and `adapter_model.safetensors` |
+//! | `gguf.rs` | llama.cpp adapters |
+//! | `rows.rs` | the two row orders of projections with rotary embedding |
+//! | `merge.rs` | merging of adapters into a model |
 
 mod error;
 mod gguf;
@@ -29,10 +29,10 @@ use crate::gguf::clip;
 pub use error::AdapterError;
 pub use merge::merge;
 
-/// What PEFT calls the two matrices.
+/// Name components of the two matrices in PEFT files.
 const SIDES: [&str; 2] = ["lora_A", "lora_B"];
 
-/// The two matrices of one projection, and `alpha`.
+/// Low-rank matrices and `alpha` of one projection.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     a: Tensor,
@@ -41,16 +41,18 @@ pub struct LowRank {
 }
 
 impl LowRank {
-    /// `a [rank, inputs]` and `b [outputs, rank]`, floats of at most 32 bits. `module` is for errors.
+    /// Creates the matrices of a projection: `a [rank, inputs]` and `b [outputs, rank]`, floats of
+    /// at most 32 bits. `module` is the name for error messages.
     ///
     /// # Errors
-    /// [`AdapterError::Shape`], [`AdapterError::Rank`], [`AdapterError::DType`], [`AdapterError::Number`].
+    /// [`AdapterError::Shape`], [`AdapterError::Rank`], [`AdapterError::DType`],
+    /// [`AdapterError::Number`].
     pub fn new(module: &str, a: Tensor, b: Tensor, alpha: f64) -> Result<LowRank, AdapterError> {
-        LowRank::of(module, SIDES, a, b, alpha)
+        LowRank::from_named_sides(module, SIDES, a, b, alpha)
     }
 
-    /// As [`LowRank::new`], of a file that calls the matrices so.
-    fn of(
+    /// As [`LowRank::new`], with the file's matrix names for error messages.
+    fn from_named_sides(
         module: &str,
         sides: [&str; 2],
         a: Tensor,
@@ -67,7 +69,7 @@ impl LowRank {
                 return Err(AdapterError::Shape {
                     tensor: name(),
                     found: tensor.shape().to_vec(),
-                    expected: "a matrix that is not empty".to_string(),
+                    expected: "a non-empty matrix".to_string(),
                 });
             }
         }
@@ -85,37 +87,37 @@ impl LowRank {
         Ok(LowRank { a, b, alpha })
     }
 
-    /// `A`, `[rank, inputs]`.
+    /// Matrix `A`, `[rank, inputs]`.
     pub fn a(&self) -> &Tensor {
         &self.a
     }
 
-    /// `B`, `[outputs, rank]`.
+    /// Matrix `B`, `[outputs, rank]`.
     pub fn b(&self) -> &Tensor {
         &self.b
     }
 
-    /// The rank.
+    /// Rank of the matrices.
     pub fn rank(&self) -> usize {
         self.a.shape()[0]
     }
 
-    /// The numerator of the factor.
+    /// Numerator of the scale.
     pub fn alpha(&self) -> f64 {
         self.alpha
     }
 
-    /// What `B A` is multiplied by: `alpha / rank`.
+    /// Scale of `B A`: `alpha / rank`.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank() as f64
     }
 
-    /// The shape of the projection, `[outputs, inputs]`.
+    /// Shape of the projection, `[outputs, inputs]`.
     pub fn shape(&self) -> [usize; 2] {
         [self.b.shape()[0], self.a.shape()[1]]
     }
 
-    /// Refuses another shape than the model's.
+    /// Returns an error if the shape differs from the model's projection.
     pub(crate) fn expect_shape(&self, module: &str, shape: [usize; 2]) -> Result<(), AdapterError> {
         self.expect_shape_of(module, SIDES, shape)
     }
@@ -152,7 +154,7 @@ impl LowRank {
     }
 }
 
-/// An adapter: low-rank matrices by module, and what was trained whole beside them.
+/// An adapter: low-rank matrices per module, and tensors that were fully trained with it.
 #[derive(Clone, Debug, Default)]
 pub struct Adapter {
     modules: BTreeMap<String, LowRank>,
@@ -161,7 +163,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter of these modules.
+    /// Creates an adapter from its modules.
     pub fn new(modules: BTreeMap<String, LowRank>) -> Adapter {
         Adapter {
             modules,
@@ -169,36 +171,36 @@ impl Adapter {
         }
     }
 
-    /// Puts tensors beside it that were trained whole, such as a classifier's, by their names.
+    /// Adds fully trained tensors by name, such as those of a classifier.
     #[must_use]
     pub fn with_saved(self, saved: BTreeMap<String, Tensor>) -> Adapter {
         Adapter { saved, ..self }
     }
 
-    /// Names the model that it was trained for.
+    /// Sets the name of the base model.
     #[must_use]
     pub fn with_base(self, base: impl Into<String>) -> Adapter {
         let base = Some(base.into());
         Adapter { base, ..self }
     }
 
-    /// The matrices by module.
+    /// Low-rank matrices by module name.
     pub fn modules(&self) -> &BTreeMap<String, LowRank> {
         &self.modules
     }
 
-    /// What was trained whole, by name.
+    /// Fully trained tensors by name.
     pub fn saved(&self) -> &BTreeMap<String, Tensor> {
         &self.saved
     }
 
-    /// The name of the model that it was trained for, if it says.
+    /// Name of the base model, if the file contains it.
     pub fn base(&self) -> Option<&str> {
         self.base.as_deref()
     }
 
-    /// Reads a folder of PEFT, or a GGUF adapter: of one that was made with `general.architecture` `llama`,
-    /// `config` says how rows of `q` and `k` are permuted.
+    /// Reads a PEFT folder or a GGUF adapter. For a GGUF adapter `config` defines the row order of
+    /// `q` and `k`.
     ///
     /// # Errors
     /// [`AdapterError`] of [`Adapter::from_peft`] or [`Adapter::from_gguf`].

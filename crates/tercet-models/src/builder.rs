@@ -1,24 +1,25 @@
-//! Model builders: graphs on the public API of `tercet`, with the weights of a file.
+//! Model builders: they assemble graphs with the public API of `tercet` from the weights of a file.
 //!
-//! A builder turns a configuration and [`Weights`] into a [`Model`]: a graph whose parameters are
-//! named after the file's tensors, and those tensors, mapped rather than read. Quantised and
-//! half-precision weights stay as stored; the graph computes in F32 unless it is converted.
+//! A builder turns a configuration and [`Weights`] into a [`ModelGraph`]: a graph and its parameter
+//! tensors. Parameters have the names of the file's tensors and are memory-mapped, not copied.
+//! Quantized and half-precision weights stay in their stored format. The graph computes in F32
+//! unless it is converted to another dtype.
 
 mod batch;
-mod chosen;
-pub(crate) mod cross;
+pub(crate) mod cross_attention;
 mod decoder;
+mod dummy_weights;
 mod encoder;
 mod generator;
-mod made_up;
+mod multi_lora;
 mod sampling;
+mod seq2seq;
 pub(crate) mod speech;
-mod stacked;
-mod text_to_text;
+mod trainable;
 pub mod training;
-mod tuned;
 mod vision;
 mod vision_language;
+mod weight_transforms;
 mod weights;
 
 use tercet::ops::Op;
@@ -31,151 +32,156 @@ use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
-pub use batch::{BatchEvent, BatchGenerator, DraftedGenerator, Happened, Sequence, SequenceId};
+pub use batch::{
+    BatchEvent, BatchEventKind, BatchGenerator, Sequence, SequenceId, SpeculativeGenerator,
+};
 pub use decoder::{
-    BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, Products, Sampling,
+    BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, MatmulPrecision, Sampling,
 };
+pub use dummy_weights::DummyWeights;
 pub use encoder::{
-    Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Entity, Label, PoolingMode, Scoring,
-    SentenceModule, SentenceModules, TokenLabel,
+    ClassScore, Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Entity, PoolingMode,
+    Scoring, SentenceModule, SentenceModules, TokenLabel,
 };
-pub use generator::{Draft, DraftCounts, DraftError, Generator, MOST_DRAFTED, Step};
-pub use made_up::MadeUp;
+pub use generator::{Draft, DraftCounts, DraftError, Generator, GeneratorStep, MAX_DRAFT_TOKENS};
 pub use sampling::SamplingOptions;
+pub use seq2seq::{Seq2Seq, Seq2SeqOptions, SourceEncoder};
 pub(crate) use speech::moonshine::PIECE_SECONDS;
-pub use speech::{Moonshine, Speech};
-pub use text_to_text::{SourceReader, TextToText, TextToTextOptions};
-pub use tuned::ScaledAdapter;
-use tuned::{Mode, Tuned};
-pub(crate) use tuned::{is_called, unknown_target};
+pub use speech::{MoonshineModel, SpeechModel};
+pub use trainable::ScaledAdapter;
+use trainable::{TrainableSet, WeightUse};
+pub(crate) use trainable::{matches_module, unknown_target};
 pub(crate) use vision::no_texts;
-pub use vision::{PictureClassifier, PictureEncoder, PictureLabels, VisionModel, VisionOutput};
-pub use vision_language::{PictureReader, VisionLanguage};
-use weights::Matrix;
+pub use vision::{ImageClassifier, ImageEmbedder, ImageLabels, VisionModel, VisionOutput};
+pub use vision_language::{ImageEncoder, VisionLanguageGraphs};
+use weights::WeightMatrix;
 pub use weights::Weights;
 
-/// Why a model could not be built or run.
+/// Error of building or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A weight is stored in a way that is not read.
+    /// The storage format of a weight is not supported.
     #[error(transparent)]
     Weight(#[from] WeightError),
-    /// A weight is missing.
+    /// A weight is missing from the model file.
     #[error("the model has no tensor `{tensor}`")]
     MissingWeight {
-        /// Its name.
+        /// Name of the missing tensor.
         tensor: String,
     },
-    /// A weight has another shape than the configuration says.
-    #[error("tensor `{tensor}` is {found:?}; the configuration makes it {expected:?}")]
+    /// The shape of a weight differs from the shape in the configuration.
+    #[error("tensor `{tensor}` has the shape {found:?}; the configuration expects {expected:?}")]
     WeightShape {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// The shape that the configuration gives.
+        /// Shape according to the configuration.
         expected: Vec<usize>,
-        /// The shape in the file.
+        /// Shape in the file.
         found: Vec<usize>,
     },
-    /// The bytes of a weight do not make a tensor of its type.
+    /// The byte count of a weight does not match its dtype and shape.
     #[error("tensor `{tensor}`")]
     WeightBytes {
-        /// Its name.
+        /// Name of the tensor.
         tensor: String,
-        /// What is wrong.
+        /// Cause reported by the tensor constructor.
         #[source]
         source: TensorError,
     },
-    /// The graph of the model is not well typed: configuration and weights contradict each other.
+    /// The graph of the model fails type checking: the configuration and the weights contradict
+    /// each other.
     #[error("the model's configuration and weights contradict each other")]
     Graph(#[from] OpError),
-    /// The device cannot run the model.
+    /// The model cannot be compiled for the device.
     #[error("the model cannot be compiled for this device")]
     Compile(#[from] CompileError),
-    /// A run failed.
+    /// A run failed on the device.
     #[error("the model could not be run")]
     Run(#[from] RunError),
-    /// The text does not fit the context.
-    #[error("{tokens} tokens do not fit the context of {context}; raise it or shorten the text")]
+    /// The sequence is longer than the context.
+    #[error(
+        "{tokens} tokens do not fit the context of {context}; raise the context or shorten the text"
+    )]
     Context {
-        /// Tokens in all, those before included.
+        /// Tokens of the whole sequence, including tokens that are already in the cache.
         tokens: usize,
-        /// The context the model was compiled with.
+        /// Context length that the model was compiled with, in tokens.
         context: usize,
     },
-    /// Pictures have no places in a prompt, or places no pictures.
+    /// The number of `<image>` placeholders in a prompt differs from the number of images.
     #[error(
-        "the prompt has {places} times `<image>` for {pictures} pictures; each picture takes the place of one"
+        "the prompt has {places} times `<image>` for {pictures} pictures; expected one `<image>` per picture"
     )]
     Places {
-        /// Places in the prompt.
+        /// `<image>` placeholders in the prompt.
         places: usize,
-        /// Pictures that were given.
+        /// Images passed with the prompt.
         pictures: usize,
     },
-    /// Every slot has a sequence.
-    #[error("all {slots} slots are taken; cancel a sequence, or wait until one ends")]
+    /// All slots are occupied by running sequences.
+    #[error("all {slots} slots are occupied; cancel a sequence, or wait until one ends")]
     NoSlot {
-        /// How many there are.
+        /// Number of slots.
         slots: usize,
     },
-    /// A text is longer than an encoder reads.
+    /// A text is longer than the maximum input of an encoder.
     #[error(
-        "text {text} has {tokens} tokens, the model reads at most {most}: shorten it, or have texts cut \
+        "text {text} has {tokens} tokens; the model accepts at most {most}: shorten it, or enable truncation \
          (`--truncate`, `truncate=True`)"
     )]
     TextTooLong {
-        /// Its place among the texts, from 1 on.
+        /// Index of the text in the batch, counted from 1.
         text: usize,
-        /// Its tokens, special ones included.
+        /// Tokens of the text, including special tokens.
         tokens: usize,
-        /// Tokens of the longest text that is read.
+        /// Maximum input length of the encoder, in tokens.
         most: usize,
     },
-    /// The tables of rotations do not fit memory.
-    #[error("the rotations of all positions of the context; lower the context")]
+    /// The RoPE tables do not fit into memory.
+    #[error("the RoPE tables of the context do not fit into memory; lower the context")]
     RopeTables(#[source] TensorError),
-    /// Nothing to run on.
-    #[error("no tokens were given; a model needs at least one")]
+    /// The token list is empty.
+    #[error("no tokens; a model needs at least one")]
     NoTokens,
-    /// A token is outside the vocabulary.
+    /// A token id is outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab}")]
     Token {
-        /// The token.
+        /// The invalid token id.
         token: u32,
-        /// The size of the vocabulary.
+        /// Number of tokens in the vocabulary.
         vocab: usize,
     },
-    /// An adapter that does not fit the model.
+    /// An adapter does not match the model.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
-    /// A text cannot be constrained, or not any further.
+    /// The constraint cannot be applied to the output, or the output can no longer satisfy it.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
-    /// A draft that cannot be used.
+    /// A draft model or draft cannot be used.
     #[error(transparent)]
     Draft(#[from] DraftError),
-    /// A configuration that the builder does not implement.
+    /// The configuration asks for a feature that the builder does not implement.
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// A graph and its parameters.
+/// A graph and its parameter tensors.
 #[derive(Clone, Debug)]
-pub struct Model {
-    /// The graph.
+pub struct ModelGraph {
+    /// The computation graph.
     pub graph: Graph,
-    /// The tensor of each parameter, by name.
+    /// Name and tensor of each parameter.
     pub params: Vec<(String, Tensor)>,
 }
 
-impl Model {
-    /// Bytes of all parameters.
+impl ModelGraph {
+    /// Total size of all parameters in bytes.
     pub fn param_bytes(&self) -> usize {
         self.params.iter().map(|(_, t)| t.bytes().len()).sum()
     }
 
-    /// Compiles the graph and sets its parameters.
+    /// Compiles the graph for a device and sets its parameters.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
@@ -191,112 +197,119 @@ impl Model {
         Ok(exe)
     }
 
-    /// The model computed in another float dtype; inputs, outputs and parameters keep their types.
+    /// The same model computed in another float dtype. Inputs, outputs and parameters keep their
+    /// dtypes.
     ///
     /// # Errors
-    /// [`ModelError::Compile`] when `dtype` is not a float.
-    pub fn with_precision(self, dtype: DType) -> Result<Model, ModelError> {
+    /// [`ModelError::Compile`] if `dtype` is not a float.
+    pub fn with_precision(self, dtype: DType) -> Result<ModelGraph, ModelError> {
         if dtype == DType::F32 {
             return Ok(self);
         }
         let graph = tercet::passes::convert_precision(&self.graph, dtype)?;
-        Ok(Model {
+        Ok(ModelGraph {
             graph,
             params: self.params,
         })
     }
 }
 
-/// Refuses what is no probability of dropping.
+/// Returns `p` if it is a dropout probability in `[0, 1)`, otherwise an error.
 fn check_dropout(p: f64) -> Result<f64, ModelError> {
     match (0.0..1.0).contains(&p) {
         true => Ok(p),
         false => Err(ModelError::Unsupported(format!(
-            "a dropout of {p}; expected 0 or more and less than 1"
+            "dropout {p} is out of range; expected 0 or more and less than 1"
         ))),
     }
 }
 
-/// A graph under construction, with the weights it draws on.
-struct Builder<'a> {
+/// A graph under construction and the weights it reads.
+struct ModelBuilder<'a> {
     graph: Graph,
     params: Vec<(String, Tensor)>,
     weights: &'a Weights,
-    /// What the graph will be computed in.
+    /// Dtype of the arithmetic; the finished graph is converted to it.
     dtype: DType,
-    mode: Mode<'a>,
-    tuned: Tuned,
-    /// What is dropped in training.
+    mode: WeightUse<'a>,
+    tuned: TrainableSet,
+    /// Dropout used in training graphs.
     dropout: Dropout,
-    /// Last components of the names of projections that are stored as `[inputs, outputs]`.
-    turned: &'static [&'static str],
+    /// Last name components of the projections that are stored transposed, as `[inputs, outputs]`.
+    transposed: &'static [&'static str],
 }
 
-/// Dropout of a training graph.
+/// Dropout parameters of a training graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Dropout {
-    /// The probability, 0 or more and less than 1.
+    /// Dropout probability, in `[0, 1)`.
     p: f64,
     seed: u64,
 }
 
-impl<'a> Builder<'a> {
-    fn new(weights: &'a Weights, dtype: DType) -> Builder<'a> {
-        Builder {
+impl<'a> ModelBuilder<'a> {
+    fn new(weights: &'a Weights, dtype: DType) -> ModelBuilder<'a> {
+        ModelBuilder {
             graph: Graph::new(),
             params: Vec::new(),
             weights,
             dtype,
-            mode: Mode::Frozen,
-            tuned: Tuned::default(),
+            mode: WeightUse::Frozen,
+            tuned: TrainableSet::default(),
             dropout: Dropout::default(),
-            turned: &[],
+            transposed: &[],
         }
     }
 
-    /// With matrices as files of this decoder have them.
-    fn of_decoder(self, spec: &DecoderSpec) -> Builder<'a> {
+    /// Sets the transposed projections of this decoder family. Only Hugging Face files store
+    /// matrices transposed.
+    fn with_decoder_spec(self, spec: &DecoderSpec) -> ModelBuilder<'a> {
         let turned = match self.weights {
-            Weights::Hf(_) => spec.family.get().turned,
-            Weights::Gguf(_) | Weights::MadeUp(_) => &[],
+            Weights::Hf(_) => spec.family.get().transposed,
+            Weights::Gguf(_) | Weights::Dummy(_) => &[],
         };
-        Builder { turned, ..self }
+        ModelBuilder {
+            transposed: turned,
+            ..self
+        }
     }
 
-    /// Whether the projection with this weight is stored as `[inputs, outputs]`.
+    /// True if the projection with this weight is stored transposed, as `[inputs, outputs]`.
     fn is_turned(&self, name: &str) -> bool {
         let module = name.strip_suffix(".weight").unwrap_or(name);
-        self.turned.iter().any(|last| is_called(module, last))
+        self.transposed
+            .iter()
+            .any(|last| matches_module(module, last))
     }
 
-    /// Weights are trained, or changed by adapters.
-    fn in_mode(self, mode: Mode<'a>) -> Builder<'a> {
-        Builder { mode, ..self }
+    /// Sets the use of the weights: frozen, trained, or combined with adapters.
+    fn in_mode(self, mode: WeightUse<'a>) -> ModelBuilder<'a> {
+        ModelBuilder { mode, ..self }
     }
 
-    /// Elements of activations are dropped, where the family says so.
-    fn with_dropout(self, p: f64, seed: u64) -> Result<Builder<'a>, ModelError> {
+    /// Enables dropout of activations at the positions that the model family defines.
+    fn with_dropout(self, p: f64, seed: u64) -> Result<ModelBuilder<'a>, ModelError> {
         let dropout = Dropout {
             p: check_dropout(p)?,
             seed,
         };
-        Ok(Builder { dropout, ..self })
+        Ok(ModelBuilder { dropout, ..self })
     }
 
-    /// `x` with elements dropped.
+    /// Applies dropout to `x`.
     fn drop(&mut self, x: Value) -> Result<Value, ModelError> {
         let Dropout { p, seed } = self.dropout;
         Ok(self.graph.dropout(x, p, seed)?)
     }
 
-    fn finish(self) -> Model {
-        Model {
+    fn finish(self) -> ModelGraph {
+        ModelGraph {
             graph: self.graph,
             params: self.params,
         }
     }
 
-    /// The parameter of this name, made once.
+    /// Graph parameter of this name; repeated calls return the same parameter.
     fn param(&mut self, name: &str, tensor: Tensor) -> Result<Value, ModelError> {
         if let Some(node) = self.graph.leaf(name) {
             debug_assert!(matches!(self.graph.node(node).op, Op::Param(_)));
@@ -307,23 +320,25 @@ impl<'a> Builder<'a> {
         Ok(value)
     }
 
-    /// A vector of `len` F32 numbers: a norm's gain or a bias.
+    /// F32 vector of `len` elements, such as a norm gain or a bias.
     fn vector(&mut self, name: &str, len: usize) -> Result<Value, ModelError> {
         self.dense(name, &[len])
     }
 
-    /// The F32 values of a weight of any storage, trained where all are.
+    /// Weight decoded to F32 from any storage format. It is trainable if the builder trains all
+    /// weights.
     fn dense(&mut self, name: &str, shape: &[usize]) -> Result<Value, ModelError> {
         let tensor = self.weights.dense_f32(name, shape)?;
         match self.mode {
-            Mode::Full => self.trained_param(name, tensor),
-            Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Lora(_) => {
-                self.param(name, tensor)
-            }
+            WeightUse::Full => self.trained_param(name, tensor),
+            WeightUse::Frozen
+            | WeightUse::Adapted(_)
+            | WeightUse::MultiLora(_)
+            | WeightUse::Lora(_) => self.param(name, tensor),
         }
     }
 
-    /// `x W^T (+ b)` for a weight `[outputs, inputs]` of any storage.
+    /// `x W^T (+ b)` for a weight `[outputs, inputs]` in any storage format.
     fn linear(
         &mut self,
         x: Value,
@@ -332,19 +347,20 @@ impl<'a> Builder<'a> {
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
         let y = match self.mode {
-            Mode::Full if self.is_turned(name) => {
+            WeightUse::Full if self.is_turned(name) => {
                 let [outputs, inputs] = shape;
                 let w = self.dense(name, &[inputs, outputs])?;
                 self.graph.matmul(x, w)?
             }
-            Mode::Full => {
+            WeightUse::Full => {
                 let w = self.dense(name, &shape)?;
                 let w = self.graph.transpose(w, &[1, 0])?;
                 self.graph.matmul(x, w)?
             }
-            Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Lora(_) => {
-                self.product(x, name, shape)?
-            }
+            WeightUse::Frozen
+            | WeightUse::Adapted(_)
+            | WeightUse::MultiLora(_)
+            | WeightUse::Lora(_) => self.product(x, name, shape)?,
         };
         match bias {
             Some(bias) => {
@@ -355,7 +371,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// `x W^T` for a weight `[heads, outputs, inputs]`: those of all heads behind each other.
+    /// `x W^T` for a weight `[heads, outputs, inputs]`; the results of all heads are concatenated
+    /// along the last axis.
     fn by_head(
         &mut self,
         x: Value,
@@ -363,7 +380,7 @@ impl<'a> Builder<'a> {
         [heads, outputs, inputs]: [usize; 3],
     ) -> Result<Value, ModelError> {
         let all = heads * outputs;
-        if let Mode::Full = self.mode {
+        if let WeightUse::Full = self.mode {
             let w = self.dense(name, &[heads, outputs, inputs])?;
             let w = self.graph.reshape(w, [all, inputs])?;
             let w = self.graph.transpose(w, &[1, 0])?;
@@ -377,7 +394,7 @@ impl<'a> Builder<'a> {
         self.times(y, factor)
     }
 
-    /// `x W^T` for a weight as it is stored.
+    /// `x W^T` with the weight in its stored format.
     fn product(&mut self, x: Value, name: &str, shape: [usize; 2]) -> Result<Value, ModelError> {
         let factor = self.weights.factor(name)?.unwrap_or(1.0);
         let (before, after) = match self.dtype {
@@ -386,44 +403,49 @@ impl<'a> Builder<'a> {
         };
         let x = self.times(x, before)?;
         let matrix = match self.is_turned(name) {
-            true => self.weights.turned_matrix(name, shape)?,
+            true => self.weights.transposed_matrix(name, shape)?,
             false => self.weights.matrix(name, shape)?,
         };
         let y = self.multiplied(x, name, matrix)?;
         self.times(y, after)
     }
 
-    /// `x W^T` of a matrix of this name.
-    fn multiplied(&mut self, x: Value, name: &str, matrix: Matrix) -> Result<Value, ModelError> {
+    /// `x W^T` for a matrix that is already loaded; `name` is the parameter's name.
+    fn multiplied(
+        &mut self,
+        x: Value,
+        name: &str,
+        matrix: WeightMatrix,
+    ) -> Result<Value, ModelError> {
         match matrix {
-            Matrix::Dense(tensor) => {
+            WeightMatrix::Dense(tensor) => {
                 let w = self.param(name, tensor)?;
                 let w = self.graph.transpose(w, &[1, 0])?;
                 Ok(self.graph.matmul(x, w)?)
             }
-            Matrix::Packed(scheme, tensor) => {
+            WeightMatrix::Packed(scheme, tensor) => {
                 let w = self.param(name, tensor)?;
                 Ok(self.graph.dequant_matmul(x, w, scheme)?)
             }
         }
     }
 
-    /// The F32 rows of an embedding `[rows, width]` at `ids`.
+    /// F32 rows of an embedding table `[rows, width]` at `ids`.
     fn embedding(
         &mut self,
         ids: Value,
         name: &str,
         shape: [usize; 2],
     ) -> Result<Value, ModelError> {
-        if let Mode::Full = self.mode {
+        if let WeightUse::Full = self.mode {
             return self.trained_embedding(ids, name, shape);
         }
         let rows = match self.weights.matrix(name, shape)? {
-            Matrix::Dense(tensor) => {
+            WeightMatrix::Dense(tensor) => {
                 let table = self.param(name, tensor)?;
                 self.graph.gather(table, ids, 0)?
             }
-            Matrix::Packed(scheme, tensor) => {
+            WeightMatrix::Packed(scheme, tensor) => {
                 let table = self.param(name, tensor)?;
                 let packed = self.graph.gather(table, ids, 0)?;
                 self.graph.dequantize(packed, scheme)?
@@ -433,7 +455,7 @@ impl<'a> Builder<'a> {
         self.times(rows, factor)
     }
 
-    /// `x` times a number.
+    /// `x` multiplied by a constant.
     fn times(&mut self, x: Value, factor: f32) -> Result<Value, ModelError> {
         if factor == 1.0 {
             return Ok(x);
@@ -443,9 +465,9 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A factor as a power of two near its root and what is left: one for the left side of a product and one
-/// for the result, so that sums before the factor stay inside F16, whose range they would leave, and a small
-/// left side does, too.
+/// Splits a factor into a power of two near its square root and the remaining factor. The power of
+/// two scales the matmul input, the other factor scales the result. Both the unscaled sums and a
+/// small input then stay within the range of F16.
 fn parts(factor: f32) -> (f32, f32) {
     let before = (factor.abs().log2() / 2.0).round().exp2();
     match before.is_normal() {

@@ -1,40 +1,40 @@
-//! Model configurations: what a builder must know beyond the weights.
+//! Model configurations: the data that a builder needs in addition to the weights.
 //!
-//! Both sources, a Hugging Face `config.json` and GGUF metadata, give the same types. The rule
-//! of this module: a field that changes the result is honoured or refused, never ignored. A
-//! reader therefore marks every field it looks at, and at the end every field that is neither
-//! marked nor on its list of fields without influence on inference is an error.
+//! A Hugging Face `config.json` and GGUF metadata are read into the same types. This module never
+//! ignores a field that changes the result: it either applies the field or returns an error. A
+//! reader therefore marks every field that it reads. At the end, a field is an error if it is
+//! neither marked nor on the reader's list of fields without influence on inference.
 
 pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod fields;
+pub(crate) mod seq2seq;
 pub(crate) mod speech;
-pub(crate) mod text_to_text;
 pub(crate) mod vision;
 pub(crate) mod vision_language;
 
 pub use decoder::{
-    Activation, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertTensors, Experts,
-    Factors, FeedForward, Groups, Inside, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement,
-    QkNorm, QueryGrowth, Residual, Rope, RopeLayout, RopeScaling, Scores, Shared, StateKind,
-    StateNorm, StateSpace,
+    AttentionTemperature, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertGroups,
+    ExpertTensors, Experts, FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer,
+    Multipliers, NestedPrefix, NormKind, NormPlacement, NormSpec, QkNorm, ResidualOrder,
+    RopeLayout, RopeScaling, RopeSpec, RouterScoring, SharedExpert, SsmSpec, StateKind, StateNorm,
 };
 pub use encoder::{
-    EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, PatchSpec,
-    Positions, RelativeTerms, TokenTypes, Visible,
+    AttentionPattern, EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec,
+    HeadSpec, PatchSpec, PositionEncoding, RelativePositionBias, TokenTypes,
 };
-pub(crate) use fields::Fields;
+pub(crate) use fields::ConfigFields;
+pub use seq2seq::Seq2SeqSpec;
 pub use speech::{MoonshineSpec, SpeechSpec, SpeechTokens};
-pub use text_to_text::TextToTextSpec;
 pub use vision::{
-    PicturePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
+    ImagePooling, ResidualLayer, StagesKind, StagesSpec, TextPooling, TextTower, VisionBody,
     VisionFamily, VisionSpec,
 };
 pub use vision_language::VisionLanguageSpec;
 
 use crate::gguf::GgufError;
 
-/// Why a model's configuration was refused.
+/// The reason why a model's configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -42,21 +42,21 @@ use crate::gguf::GgufError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum ConfigError {
-    /// The metadata of a GGUF file lacks a value or has a bad one.
+    /// A GGUF metadata value is missing or invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A field that is needed and not there.
+    /// A required field is missing.
     #[error("the field `{field}` is missing")]
     Missing { field: String },
-    /// A value of another type, or out of range.
-    #[error("the field `{field}` must be {expected}, it is {found}")]
+    /// A value has the wrong type or is out of range.
+    #[error("the field `{field}` is {found}; expected {expected}")]
     WrongType {
         field: String,
         expected: &'static str,
         found: String,
     },
-    /// A value that asks for something which is not implemented.
-    #[error("`{field}` = {found} is not supported, {supported} is")]
+    /// A value requests a feature that is not implemented.
+    #[error("`{field}` = {found} is not supported; supported: {supported}")]
     Unsupported {
         field: String,
         found: String,
@@ -64,15 +64,15 @@ pub enum ConfigError {
     },
     /// Fields that may change the result and that this reader does not know.
     #[error(
-        "these fields are not known and may change the result: {fields}; \
+        "unknown fields that may change the result: {fields}; \
          remove them from the file if they do not"
     )]
     UnknownFields { fields: String },
-    /// Tensors that the builder would not read, so that the result would be another model's.
+    /// Tensors that the builder would not read: the model would differ from the one in the file.
     #[error("the model has tensors that this family does not have: {tensors}{}", and_more(*more))]
     UnknownTensors { tensors: String, more: usize },
     /// Values that contradict each other.
-    #[error("the configuration contradicts itself: {reason}")]
+    #[error("inconsistent configuration: {reason}")]
     Inconsistent { reason: String },
 }
 
@@ -83,7 +83,7 @@ fn and_more(more: usize) -> String {
     }
 }
 
-/// The architectures that have a builder.
+/// The supported architectures, for error messages.
 pub(crate) fn supported() -> String {
     let texts = [decoder::model_types(), encoder::model_types()];
     let rest = [

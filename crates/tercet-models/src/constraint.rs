@@ -1,49 +1,52 @@
-//! What a text may be, token by token: a [`Constraint`] on a [`Generator`](crate::Generator).
+//! Constrained decoding: a [`Constraint`] on a [`Generator`](crate::Generator) restricts the next
+//! token.
 //!
-//! [`Grammars`] makes constraints of JSON schemas, regular expressions and context-free grammars (feature `grammar`).
+//! [`GrammarCompiler`] compiles JSON schemas, regular expressions and context-free grammars to constraints
+//! (feature `grammar`).
 
 #[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(feature = "grammar")]
-pub use grammar::{Grammar, Grammars};
+pub use grammar::{Grammar, GrammarCompiler};
 
-/// Why a text cannot be constrained.
+/// Error of creating or applying a constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
-    /// A schema, expression or grammar that is not one, or has what is not supported.
-    #[error("the {kind} is refused: {reason}")]
+    /// The schema, expression or grammar is invalid or uses an unsupported feature.
+    #[error("unsupported or invalid {kind}: {reason}")]
     Grammar {
-        /// `JSON schema`, `regular expression`, `grammar`.
+        /// `JSON schema`, `regular expression` or `grammar`.
         kind: &'static str,
-        /// What is wrong with it.
+        /// Cause reported by the grammar compiler.
         reason: String,
     },
-    /// The tokens of the model have no bytes of their own.
-    #[error("texts of this tokenizer cannot be constrained: its tokens do not stand for bytes")]
+    /// The tokenizer cannot map its tokens to bytes.
+    #[error("constraints are not supported for this tokenizer: it cannot map tokens to bytes")]
     Tokenizer,
-    /// No token ends a text.
-    #[error("texts of this model cannot be constrained: it has no token that ends a text")]
+    /// The model has no end token.
+    #[error("constraints are not supported for this model: it has no end token")]
     NoEnd,
-    /// The constraint does not go on.
-    #[error("the constraint does not allow any token here: {reason}")]
+    /// No token satisfies the constraint.
+    #[error("the constraint allows no further token: {reason}")]
     Stuck {
-        /// Why.
+        /// Cause reported by the grammar matcher.
         reason: String,
     },
 }
 
-/// Which tokens may come next. It is asked before each token that is chosen, and told which one was.
+/// Restriction of the next token. The sampler calls `mask` before each token, and `take` with the
+/// sampled token.
 pub trait Constraint: Send {
-    /// Sets the logits of tokens that may not come next to minus infinity.
+    /// Sets the logits of disallowed tokens to minus infinity.
     ///
     /// # Errors
-    /// [`ConstraintError::Stuck`] where no token may.
+    /// [`ConstraintError::Stuck`] if no token is allowed.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError>;
 
-    /// Takes the token that was chosen.
+    /// Advances the constraint by the sampled token.
     ///
     /// # Errors
-    /// [`ConstraintError::Stuck`] for a token that was not allowed.
+    /// [`ConstraintError::Stuck`] for a token that is not allowed.
     fn take(&mut self, token: u32) -> Result<(), ConstraintError>;
 }

@@ -1,4 +1,4 @@
-//! One error for callers that open models of any kind.
+//! The common error type for callers that open models of any type.
 
 use crate::adapter::AdapterError;
 use crate::builder::ModelError;
@@ -6,8 +6,8 @@ use crate::config::ConfigError;
 use crate::dataset::DataError;
 use crate::gguf::GgufError;
 use crate::hf::HfError;
+use crate::image::ImageError;
 use crate::mmap::FileError;
-use crate::picture::PictureError;
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 use crate::search::SearchError;
@@ -17,67 +17,67 @@ use crate::splat::SplatError;
 use crate::tokenizer::TokenizerError;
 use crate::weight::WeightError;
 
-/// Any error of this crate; `source` is the reader's own error.
+/// Any error of this crate; `source` is the error of the specific reader.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file could not be opened.
+    /// A file cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A GGUF file was refused.
+    /// A GGUF file is invalid or unsupported.
     #[error("GGUF file")]
     Gguf(#[from] GgufError),
-    /// A safetensors file was refused.
+    /// A safetensors file is invalid.
     #[error("safetensors file")]
     SafeTensors(#[from] SafeTensorsError),
-    /// A Hugging Face folder was refused.
+    /// A Hugging Face folder is invalid or unsupported.
     #[error("model folder")]
     Hf(#[from] HfError),
-    /// A configuration was refused.
+    /// A configuration is invalid or unsupported.
     #[error("model configuration")]
     Config(#[from] ConfigError),
-    /// A tokenizer could not be built or used.
+    /// A tokenizer cannot be created or used.
     #[error("tokenizer")]
     Tokenizer(#[from] TokenizerError),
-    /// A tensor of a file could not be used.
+    /// A tensor of a file cannot be used.
     #[error("weight")]
     Weight(#[from] WeightError),
-    /// Training data or the chat template of a model was refused.
+    /// Training data, or the chat template of a model, is invalid.
     #[error("training data")]
     Data(#[from] DataError),
-    /// A model could not be built or run.
+    /// A model cannot be built or run.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// An adapter was refused.
+    /// An adapter is invalid or unsupported.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
-    /// A model could not be written.
+    /// A model cannot be written.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// A picture was refused.
+    /// An image is invalid or unsupported.
     #[error(transparent)]
-    Picture(#[from] PictureError),
-    /// A folder was not indexed, or an index not used.
+    Image(#[from] ImageError),
+    /// A folder cannot be indexed, or an index cannot be used.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// A scene of Gaussians was refused or could not be drawn.
+    /// A Gaussian splatting scene is invalid or cannot be rendered.
     #[cfg(feature = "splat")]
-    #[error("scene of Gaussians")]
+    #[error("Gaussian splatting scene")]
     Splat(#[from] SplatError),
-    /// Speech was not recognized.
+    /// Speech recognition failed.
     #[error(transparent)]
     Speech(#[from] SpeechError),
-    /// An audio file was refused.
+    /// An audio file is invalid or unsupported.
     #[cfg(feature = "audio")]
     #[error(transparent)]
     Audio(#[from] crate::speech::audio::AudioError),
-    /// There is no builder for the architecture.
+    /// The architecture has no builder.
     #[error(
         "architecture `{name}` is not supported; supported: {}",
         crate::config::supported()
     )]
     Architecture {
-        /// The architecture.
+        /// The name of the architecture.
         name: String,
     },
 }

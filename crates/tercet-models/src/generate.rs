@@ -1,49 +1,52 @@
-//! Text from a language model, piece by piece: what every door to it does between a prompt and a finish.
+//! Streamed text generation with a language model: the loop from prompt to finish that all front
+//! ends share.
 //!
-//! [`write`] feeds the prompt, then token after token, and gives complete characters as they come. Text that may turn
-//! out to begin a stop string is held back until it is known not to.
+//! [`generate`] feeds the prompt, generates token by token, and returns complete characters as they
+//! arrive. Text that may be the beginning of a stop string is held back until that is decided.
 
 use crate::builder::Generator;
 use crate::error::Error;
+use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
-use crate::waits::{Waits, now};
 
-/// Where a text ends besides the model's own end.
+/// Stop conditions in addition to the model's EOS tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteOptions<'a> {
-    /// The most tokens to write.
+pub struct GenerateOptions<'a> {
+    /// Maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Texts that end it; the first to be complete does, and is not part of the text. Empty ones are passed over.
+    /// Stop strings. Generation ends at the first complete one, which is not part of the text.
+    /// Empty strings are ignored.
     pub stop: &'a [String],
-    /// Tokens that end it.
+    /// End-of-sequence tokens.
     pub eos: &'a [u32],
 }
 
-/// Why a text ended.
+/// The reason why generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Finish {
-    /// The model ended it.
+pub enum FinishReason {
+    /// The model generated an end-of-sequence token.
     End,
-    /// A stop string.
+    /// A stop string was generated.
     Stop,
-    /// As many tokens as asked for.
+    /// The maximum number of tokens was reached.
     Length,
     /// The context is full.
     Context,
-    /// Whom it was for wanted no more.
+    /// Cancelled by the caller.
     Cancelled,
 }
 
-/// What happens while a text is written.
+/// A progress event during generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// So many tokens of the prompt are done.
+pub enum GenerateEvent<'a> {
+    /// The number of prompt tokens that are processed.
     Prompt(usize),
-    /// Text that stays, and the tokens written so far; the text is empty where a token completes no character.
+    /// New final text, and the number of generated tokens. The text is empty if the token completes
+    /// no character.
     Text(&'a str, usize),
 }
 
-/// Tokens that end a turn in one of the usual templates, beside the one that ends a text.
+/// Tokens that end a turn in common chat templates, in addition to the end-of-sequence tokens.
 const TURN_ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -55,56 +58,57 @@ const TURN_ENDS: [&str; 8] = [
     "<end_of_utterance>",
 ];
 
-/// The tokens that end a text, and those of the vocabulary that end a turn of a conversation.
+/// The end-of-sequence tokens, and the tokens of the vocabulary that end a turn of a conversation.
 #[must_use]
-pub fn turn_ends(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
+pub fn end_of_turn_ids(eos: &[u32], tokenizer: &Tokenizer) -> Vec<u32> {
     let of_turns = TURN_ENDS.iter().filter_map(|t| tokenizer.token_to_id(t));
     eos.iter().copied().chain(of_turns).collect()
 }
 
-/// What was written.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The tokens, without the one that ended the text.
+pub struct Generation {
+    /// The generated tokens, without the one that ended the text.
     pub tokens: Vec<u32>,
-    /// Why it ended.
-    pub finish: Finish,
+    /// The reason why generation ended.
+    pub finish: FinishReason,
 }
 
-/// Writes after `prompt`, behind what the generator holds already. Its graph samples ([`crate::DecoderOptions::sampling`]).
-/// `event` says with `false` that nothing more is wanted.
+/// Generates text after `prompt`, which is appended to the generator's context. The graph must
+/// sample ([`crate::DecoderOptions::sampling`]). If `event` returns `false`, generation is
+/// cancelled.
 ///
 /// # Errors
 /// [`Error`] of the model or the tokenizer.
-pub fn write(
+pub fn generate(
     generator: &mut Generator,
     tokenizer: &Tokenizer,
     prompt: &[u32],
-    options: &WriteOptions<'_>,
-    event: &mut dyn FnMut(Event<'_>) -> bool,
-) -> Result<Written, Error> {
-    now(write_in(
+    options: &GenerateOptions<'_>,
+    event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+) -> Result<Generation, Error> {
+    block_on_ready(write_in(
         generator,
         tokenizer,
         prompt,
         options,
         event,
-        Waits::Blocking,
+        WaitMode::Blocking,
     ))
 }
 
-/// As [`write()`], awaiting the device ([`Generator::feed_async`]).
+/// Like [`generate()`], but awaits the device ([`Generator::forward_async`]).
 ///
 /// # Errors
-/// As [`write()`].
-pub async fn write_async(
+/// The errors of [`generate()`].
+pub async fn generate_async(
     generator: &mut Generator,
     tokenizer: &Tokenizer,
     prompt: &[u32],
-    options: &WriteOptions<'_>,
-    event: &mut dyn FnMut(Event<'_>) -> bool,
-) -> Result<Written, Error> {
-    let waits = Waits::Awaiting;
+    options: &GenerateOptions<'_>,
+    event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+) -> Result<Generation, Error> {
+    let waits = WaitMode::Awaiting;
     write_in(generator, tokenizer, prompt, options, event, waits).await
 }
 
@@ -112,52 +116,52 @@ async fn write_in(
     generator: &mut Generator,
     tokenizer: &Tokenizer,
     prompt: &[u32],
-    options: &WriteOptions<'_>,
-    event: &mut dyn FnMut(Event<'_>) -> bool,
-    waits: Waits,
-) -> Result<Written, Error> {
+    options: &GenerateOptions<'_>,
+    event: &mut dyn FnMut(GenerateEvent<'_>) -> bool,
+    waits: WaitMode,
+) -> Result<Generation, Error> {
     let mut wanted = true;
-    generator.penalties_from(generator.position() + prompt.len());
+    generator.set_penalty_start(generator.position() + prompt.len());
     let progress = &mut |done| {
-        wanted = event(Event::Prompt(done));
+        wanted = event(GenerateEvent::Prompt(done));
         wanted
     };
-    let step = generator.feed_in(prompt, progress, waits).await?;
+    let step = generator.forward_in(prompt, progress, waits).await?;
     let mut next = step.next;
     let mut tokens = Vec::new();
-    let mut pieces = TextPieces::new(tokenizer, options.stop);
-    // Tokens that are known already, as they were proposed and chosen in one run.
+    let mut pieces = IncrementalDetokenizer::new(tokenizer, options.stop);
+    // Further accepted tokens of the last speculative run.
     let mut known = Vec::<u32>::new().into_iter();
     let finish = loop {
         if !wanted {
-            break Finish::Cancelled;
+            break FinishReason::Cancelled;
         }
         if tokens.len() >= options.max_tokens {
-            break Finish::Length;
+            break FinishReason::Length;
         }
         let Some(token) = next else {
             let reason = "the graph of the model does not sample; build it with sampling options";
             return Err(crate::ModelError::Unsupported(reason.into()).into());
         };
         if options.eos.contains(&token) {
-            break Finish::End;
+            break FinishReason::End;
         }
         tokens.push(token);
         let (text, stopped) = pieces.push(token)?;
-        wanted = event(Event::Text(&text, tokens.len()));
+        wanted = event(GenerateEvent::Text(&text, tokens.len()));
         if stopped {
-            generator.take_back(known.len());
-            return Ok(Written {
+            generator.rollback(known.len());
+            return Ok(Generation {
                 tokens,
-                finish: Finish::Stop,
+                finish: FinishReason::Stop,
             });
         }
         if tokens.len() >= options.max_tokens {
-            break Finish::Length;
+            break FinishReason::Length;
         }
         next = known.next();
         if next.is_none() && generator.position() >= generator.context() {
-            break Finish::Context;
+            break FinishReason::Context;
         }
         if next.is_none() && wanted {
             let most = options.max_tokens - tokens.len();
@@ -166,67 +170,70 @@ async fn write_in(
             next = known.next();
         }
     };
-    generator.take_back(known.len());
+    generator.rollback(known.len());
     let (rest, stopped) = pieces.finish()?;
-    let heard = rest.is_empty() || !wanted || event(Event::Text(&rest, tokens.len()));
+    let heard = rest.is_empty() || !wanted || event(GenerateEvent::Text(&rest, tokens.len()));
     let finish = match (stopped, heard) {
-        (true, _) => Finish::Stop,
+        (true, _) => FinishReason::Stop,
         (false, true) => finish,
-        (false, false) => Finish::Cancelled,
+        (false, false) => FinishReason::Cancelled,
     };
-    Ok(Written { tokens, finish })
+    Ok(Generation { tokens, finish })
 }
 
-/// Tokens as text: complete characters that no stop string begins with, as they come.
-pub struct TextPieces<'t> {
+/// Incremental conversion of tokens to text: complete characters that cannot be part of a stop
+/// string.
+pub struct IncrementalDetokenizer<'t> {
     stream: StreamDecoder<'t>,
-    held: Held,
+    holdback: StopHoldback,
 }
 
-impl<'t> TextPieces<'t> {
-    /// Of the tokens of this tokenizer, up to the first of these texts; empty ones are passed over.
+impl<'t> IncrementalDetokenizer<'t> {
+    /// A converter for tokens of this tokenizer that ends at the first stop string; empty strings
+    /// are ignored.
     #[must_use]
-    pub fn new(tokenizer: &'t Tokenizer, stop: &[String]) -> TextPieces<'t> {
-        TextPieces {
+    pub fn new(tokenizer: &'t Tokenizer, stop: &[String]) -> IncrementalDetokenizer<'t> {
+        IncrementalDetokenizer {
             stream: tokenizer.stream(),
-            held: Held::new(stop),
+            holdback: StopHoldback::new(stop),
         }
     }
 
-    /// The text that stays now that this token follows, and whether a stop string is complete: nothing comes after it.
+    /// The text that becomes final with this token, and whether a stop string is complete, which
+    /// ends the text.
     ///
     /// # Errors
     /// [`Error`] of the tokenizer.
     pub fn push(&mut self, token: u32) -> Result<(String, bool), Error> {
-        Ok(self.held.push(&self.stream.push(token)?))
+        Ok(self.holdback.push(&self.stream.push(token)?))
     }
 
-    /// The rest where no token follows, and whether it ended at a stop string.
+    /// The remaining text after the last token, and whether a stop string ended it.
     ///
     /// # Errors
     /// [`Error`] of the tokenizer.
     pub fn finish(mut self) -> Result<(String, bool), Error> {
-        let (text, stopped) = self.held.push(&self.stream.finish()?);
+        let (text, stopped) = self.holdback.push(&self.stream.finish()?);
         let rest = if stopped {
             text
         } else {
-            text + &self.held.rest
+            text + &self.holdback.pending
         };
         Ok((rest, stopped))
     }
 }
 
-/// Text that may begin a stop string.
-struct Held {
+/// A buffer of text that may be the beginning of a stop string.
+struct StopHoldback {
     stop: Vec<String>,
-    rest: String,
+    pending: String,
 }
 
-impl Held {
-    fn new(stop: &[String]) -> Held {
-        Held {
+impl StopHoldback {
+    fn new(stop: &[String]) -> StopHoldback {
+        StopHoldback {
             stop: stop.iter().filter(|s| !s.is_empty()).cloned().collect(),
-            rest: String::new(),
+            pending: String::new(),
         }
     }
 
@@ -234,20 +241,24 @@ impl Held {
         self.stop.iter().map(String::as_str)
     }
 
-    /// The text that is no part of a stop string, whatever follows; and whether one is complete.
+    /// Adds a piece and returns the text that cannot be part of a stop string, and whether a stop
+    /// string is complete.
     fn push(&mut self, piece: &str) -> (String, bool) {
-        self.rest.push_str(piece);
-        if let Some(at) = self.stops().filter_map(|s| self.rest.find(s)).min() {
-            self.rest.truncate(at);
-            return (std::mem::take(&mut self.rest), true);
+        self.pending.push_str(piece);
+        if let Some(at) = self.stops().filter_map(|s| self.pending.find(s)).min() {
+            self.pending.truncate(at);
+            return (std::mem::take(&mut self.pending), true);
         }
-        let begins = |at: &usize| self.stops().any(|s| s.starts_with(&self.rest[*at..]));
+        let begins = |at: &usize| self.stops().any(|s| s.starts_with(&self.pending[*at..]));
         let longest = self.stops().map(str::len).max().unwrap_or(0);
-        let first = self.rest.len().saturating_sub(longest);
-        let places = (first..self.rest.len()).filter(|at| self.rest.is_char_boundary(*at));
-        let at = places.into_iter().find(begins).unwrap_or(self.rest.len());
-        let kept = self.rest.split_off(at);
-        (std::mem::replace(&mut self.rest, kept), false)
+        let first = self.pending.len().saturating_sub(longest);
+        let places = (first..self.pending.len()).filter(|at| self.pending.is_char_boundary(*at));
+        let at = places
+            .into_iter()
+            .find(begins)
+            .unwrap_or(self.pending.len());
+        let kept = self.pending.split_off(at);
+        (std::mem::replace(&mut self.pending, kept), false)
     }
 }
 
@@ -257,7 +268,7 @@ mod tests {
 
     fn check(stop: &[&str], pieces: &[&str], given: &[&str], stopped: bool, held: &str) {
         let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
-        let mut buffer = Held::new(&stop);
+        let mut buffer = StopHoldback::new(&stop);
         let mut last = false;
         for (piece, want) in pieces.iter().zip(given) {
             assert!(!last);
@@ -265,7 +276,11 @@ mod tests {
             assert_eq!(text, *want, "{pieces:?}");
             last = done;
         }
-        assert_eq!((last, buffer.rest.as_str()), (stopped, held), "{pieces:?}");
+        assert_eq!(
+            (last, buffer.pending.as_str()),
+            (stopped, held),
+            "{pieces:?}"
+        );
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! GGUF model files, versions 2 and 3, little-endian.
 //!
-//! [`Gguf::open`] maps the file, walks and checks all of its metadata and tensor table once, and
-//! from then on hands out borrowed values and slices. The reader trusts nothing: counts are
-//! compared with the bytes that are left before memory is reserved, all arithmetic on sizes is
-//! checked, names must be unique, tensors must lie inside the file, aligned and apart from each
-//! other. Opening takes time and memory in proportion to the *header*, never to what the header
-//! claims, and a refused file is a [`GgufError`] that names the byte offset.
+//! [`Gguf::open`] maps the file and validates its metadata and tensor table once. Later accesses
+//! return borrowed values and slices. The file is untrusted: counts are compared with the remaining
+//! bytes before memory is reserved, and all size arithmetic is checked. Names must be unique;
+//! tensors must be inside the file, aligned and disjoint. The time and memory to open a file are
+//! proportional to its actual header size, whatever counts the header has. An invalid file gives a
+//! [`GgufError`] with the byte offset.
 //!
-//! A model in several files (`-00001-of-0000N`) is opened by any of them and is one [`Gguf`].
+//! A split model (`-00001-of-0000N`) is opened by any of its parts and becomes one [`Gguf`].
 //!
-//! Invariants of a [`Gguf`]: every metadata value decodes, every [`TensorInfo`] range is inside
-//! its file and is exactly the bytes of its type and dimensions.
+//! Invariants of a [`Gguf`]: every metadata value decodes. Every [`GgufTensorInfo`] range is inside its
+//! file and has exactly the bytes of its type and dimensions.
 //!
 //! Specification: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
@@ -24,27 +24,27 @@ mod value;
 pub(crate) mod write;
 
 pub use error::GgufError;
-pub use metadata::Metadata;
-pub use tensors::TensorInfo;
+pub use metadata::GgufMetadata;
+pub use tensors::GgufTensorInfo;
 pub use types::GgmlType;
-pub use value::{Array, ArrayIter, Value, ValueType};
+pub use value::{GgufArray, GgufArrayIter, GgufValue, GgufValueType};
 
 use std::path::Path;
 
 use crate::mmap::MappedFile;
-use cursor::Cursor;
+use cursor::GgufCursor;
 pub(crate) use error::clip;
-use tensors::Tensors;
+use tensors::GgufTensors;
 
-/// More metadata keys or tensors than this is refused: real files have hundreds, and each costs
-/// the reader some tens of bytes.
+/// Maximum number of metadata keys and of tensors. Real files have hundreds, and each uses some
+/// tens of bytes of memory.
 const MAX_ENTRIES: u64 = 1 << 20;
-/// Where tensor data begins is rounded up to this unless `general.alignment` says otherwise.
+/// Default alignment of tensor data; `general.alignment` overrides it.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// The largest alignment that is believed.
+/// Maximum accepted alignment.
 const MAX_ALIGNMENT: u64 = 1 << 30;
 
-/// An open GGUF model: its metadata, and its tensors as slices of the mapped bytes of its file, or files.
+/// An open GGUF model: its metadata, and its tensors as slices of the mapped files.
 ///
 /// ```
 /// use tercet_models::{Gguf, MappedFile};
@@ -69,42 +69,44 @@ const MAX_ALIGNMENT: u64 = 1 << 30;
 pub struct Gguf {
     version: u32,
     alignment: u64,
-    metadata: Metadata,
-    tensors: Tensors,
-    /// The file, or all parts of a model in several, in order; at least one.
+    metadata: GgufMetadata,
+    tensors: GgufTensors,
+    /// The mapped files: one, or all parts of a split model in order.
     parts: Vec<MappedFile>,
 }
 
 impl Gguf {
-    /// Maps and checks the file at `path`, and where it is a part of a model in several files, the others beside it.
+    /// Maps and validates the file at `path`. If it is a part of a split model, the other parts in
+    /// the same folder are opened as well.
     ///
     /// # Errors
-    /// [`GgufError`]: the file cannot be opened, or is not a sound GGUF file; a part is missing, or parts contradict each
-    /// other.
+    /// [`GgufError`]: the file cannot be opened, or is not a valid GGUF file. Also if a part is
+    /// missing, or parts contradict each other.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let path = path.as_ref();
         let gguf = Self::parse_part(MappedFile::open(path)?)?;
-        match split::Place::read(&gguf.metadata)? {
+        match split::GgufSplitIndex::read(&gguf.metadata)? {
             Some(place) => split::join(gguf, place, path),
             None => Ok(gguf),
         }
     }
 
-    /// Checks a file that is mapped or in memory already.
+    /// Validates a file that is already mapped or in memory.
     ///
     /// # Errors
-    /// [`GgufError`]: the bytes are not a sound GGUF file; [`GgufError::PartAlone`] when they are a part of several.
+    /// [`GgufError`]: the bytes are not a valid GGUF file. [`GgufError::PartAlone`]: the file is a
+    /// part of a split model.
     pub fn parse(file: MappedFile) -> Result<Self, GgufError> {
         let gguf = Self::parse_part(file)?;
-        match split::Place::read(&gguf.metadata)? {
-            Some(place) => Err(place.alone()),
+        match split::GgufSplitIndex::read(&gguf.metadata)? {
+            Some(place) => Err(place.missing_parts_error()),
             None => Ok(gguf),
         }
     }
 
-    /// A file, be it whole or a part.
+    /// Validates one file, which may be a part of a split model.
     fn parse_part(file: MappedFile) -> Result<Self, GgufError> {
-        let mut cursor = Cursor::new(&file, 0);
+        let mut cursor = GgufCursor::new(&file, 0);
         let version = read_version(&mut cursor)?;
         let tensor_count = cursor.count(tensors::MIN_INFO_BYTES, MAX_ENTRIES, || {
             "the tensor count".to_owned()
@@ -112,9 +114,9 @@ impl Gguf {
         let key_count = cursor.count(metadata::MIN_ENTRY_BYTES, MAX_ENTRIES, || {
             "the metadata key count".to_owned()
         })?;
-        let metadata = Metadata::read(&mut cursor, key_count, file.clone())?;
+        let metadata = GgufMetadata::read(&mut cursor, key_count, file.clone())?;
         let alignment = read_alignment(&metadata)?;
-        let tensors = Tensors::read(&mut cursor, tensor_count, alignment, &file)?;
+        let tensors = GgufTensors::read(&mut cursor, tensor_count, alignment, &file)?;
         Ok(Self {
             version,
             alignment,
@@ -124,27 +126,27 @@ impl Gguf {
         })
     }
 
-    /// The version of the format, 2 or 3.
+    /// The format version, 2 or 3.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The alignment of tensor data in bytes.
+    /// The alignment of tensor data, in bytes.
     #[must_use]
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// The metadata, in the order of the file.
+    /// The metadata, in file order.
     #[must_use]
-    pub fn metadata(&self) -> &Metadata {
+    pub fn metadata(&self) -> &GgufMetadata {
         &self.metadata
     }
 
-    /// The tensors, in the order of the file.
+    /// The tensors, in file order.
     #[must_use]
-    pub fn tensors(&self) -> &[TensorInfo] {
+    pub fn tensors(&self) -> &[GgufTensorInfo] {
         self.tensors.infos()
     }
 
@@ -152,7 +154,7 @@ impl Gguf {
     ///
     /// # Errors
     /// [`GgufError::NoSuchTensor`].
-    pub fn tensor(&self, name: &str) -> Result<&TensorInfo, GgufError> {
+    pub fn tensor(&self, name: &str) -> Result<&GgufTensorInfo, GgufError> {
         self.tensors
             .find(name)
             .ok_or_else(|| GgufError::NoSuchTensor { tensor: clip(name) })
@@ -164,33 +166,33 @@ impl Gguf {
         self.tensors.find(name).is_some()
     }
 
-    /// The bytes of a tensor of this model: rows of whole blocks, as [`TensorInfo::ggml_type`]
-    /// stores them.
+    /// The bytes of a tensor of this model: rows of whole blocks in the format of
+    /// [`GgufTensorInfo::ggml_type`].
     ///
     /// # Panics
     /// If `info` comes from another, longer model.
     #[must_use]
-    pub fn data(&self, info: &TensorInfo) -> &[u8] {
+    pub fn data(&self, info: &GgufTensorInfo) -> &[u8] {
         &self.file_of(info)[info.range()]
     }
 
-    /// The file that a tensor of this model lies in.
+    /// The file that contains a tensor of this model.
     ///
     /// # Panics
-    /// If `info` comes from another model, of more files.
+    /// If `info` comes from another model with more files.
     #[must_use]
-    pub fn file_of(&self, info: &TensorInfo) -> &MappedFile {
+    pub fn file_of(&self, info: &GgufTensorInfo) -> &MappedFile {
         &self.parts[info.part()]
     }
 
-    /// The files under this reader: one, or all parts of a model in several, in order.
+    /// The files of the model: one, or all parts of a split model in order.
     #[must_use]
     pub fn files(&self) -> &[MappedFile] {
         &self.parts
     }
 }
 
-fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
+fn read_version(cursor: &mut GgufCursor<'_>) -> Result<u32, GgufError> {
     let magic = cursor.take(4, || "the magic bytes \"GGUF\"".to_owned())?;
     if magic != b"GGUF" {
         return Err(GgufError::BadMagic {
@@ -201,13 +203,13 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     let version = cursor.u32(|| "the version".to_owned())?;
     match version {
         2 | 3 => Ok(version),
-        // A small version number with its bytes reversed has an empty lower half.
+        // A small version number with reversed bytes has a zero lower half.
         found if found != 0 && found & 0xffff == 0 => Err(GgufError::BigEndian { found }),
         found => Err(GgufError::UnsupportedVersion { found }),
     }
 }
 
-/// What a file with another beginning probably is.
+/// A hint about the actual format of a file with another magic number.
 fn magic_hint(magic: &[u8]) -> &'static str {
     const HINTS: &[(&[u8], &str)] = &[
         (b"FUGG", " (a byte-swapped GGUF file)"),
@@ -240,7 +242,7 @@ fn magic_hint(magic: &[u8]) -> &'static str {
         .map_or("", |(_, hint)| hint)
 }
 
-fn read_alignment(metadata: &Metadata) -> Result<u64, GgufError> {
+fn read_alignment(metadata: &GgufMetadata) -> Result<u64, GgufError> {
     let found = metadata
         .opt_u64("general.alignment")?
         .unwrap_or(DEFAULT_ALIGNMENT);

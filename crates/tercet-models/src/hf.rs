@@ -1,17 +1,17 @@
 //! Hugging Face model folders: `config.json`, weights in one file or in shards, `tokenizer.json`.
 //!
-//! [`HfFolder::open`] reads the configuration and maps the weights; what it hands out is checked:
-//! shards named by `model.safetensors.index.json` are plain file names inside the folder, each
-//! tensor is in exactly the shard that the index says, and nowhere else. Python pickles
-//! (`pytorch_model.bin`) are not read, since they can run code.
+//! [`HfFolder::open`] reads the configuration and maps the weights. All content is validated:
+//! shards in `model.safetensors.index.json` must be plain file names inside the folder. Each tensor
+//! must be in exactly the shard that the index names. Python pickles (`pytorch_model.bin`) are not
+//! supported, because they can run code.
 
 mod classes;
 mod json;
 pub(crate) mod packing;
 mod sentence;
+mod seq2seq;
 mod shards;
 mod speech;
-mod text_to_text;
 mod vision;
 mod vision_language;
 
@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::config::decoder::{is_wrapper, refuse_unknown_modules};
-use crate::config::{ConfigError, DecoderSpec, Fields};
+use crate::config::decoder::{is_wrapper, reject_unknown_modules};
+use crate::config::{ConfigError, ConfigFields, DecoderSpec};
 use crate::gguf::clip;
 use crate::mmap::{FileError, MappedFile};
 use crate::safetensors::{SafeTensorInfo, SafeTensors, SafeTensorsError};
@@ -34,14 +34,14 @@ use shards::{open_shard, open_sharded};
 pub(crate) use vision_language::{AROUND, IMAGE, WHOLE};
 
 pub use classes::ClassHead;
-pub use sentence::{Prompts, SentenceFolder};
+pub use sentence::{SentenceFolder, SentencePrompts};
 
-/// JSON files longer than this are refused (the largest real index has some 10 MB).
+/// Maximum size of a JSON file, in bytes (the largest known index has about 10 MB).
 const MAX_JSON_BYTES: u64 = 128 << 20;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Why a model folder was refused.
+/// The reason why a model folder is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -49,88 +49,89 @@ const INDEX: &str = "model.safetensors.index.json";
     reason = "the fields are named by the messages above them"
 )]
 pub enum HfError {
-    /// A file of the folder could not be opened.
+    /// A file of the folder cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The path is not a folder.
-    #[error("{path}: is not a folder; name the folder that has config.json", path = path.display())]
+    #[error("{path}: not a folder; expected the folder that has config.json", path = path.display())]
     NotAFolder { path: PathBuf },
-    /// A file is not the JSON it should be.
+    /// A file is not valid JSON of the expected form.
     #[error("{path}: not valid JSON", path = path.display())]
     Json {
         path: PathBuf,
         source: serde_json::Error,
     },
-    /// The configuration was refused.
+    /// The configuration is invalid or unsupported.
     #[error("{path}: not a supported configuration", path = path.display())]
     Config { path: PathBuf, source: ConfigError },
-    /// A weight file was refused.
-    #[error("{path}: not a sound safetensors file", path = path.display())]
+    /// A weight file is invalid.
+    #[error("{path}: invalid safetensors file", path = path.display())]
     Weights {
         path: PathBuf,
         source: SafeTensorsError,
     },
-    /// The tokenizer was refused.
+    /// The tokenizer is invalid or unsupported.
     #[error("{path}: the tokenizer cannot be built", path = path.display())]
     Tokenizer {
         path: PathBuf,
         source: TokenizerError,
     },
-    /// There are no weights, or only in a format that is not read.
+    /// The folder has no weights, or only in an unsupported format.
     #[error("{path}: has neither model.safetensors nor model.safetensors.index.json{hint}", path = path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
-    /// The index maps no tensors.
+    /// The index has no tensors.
     #[error("{path}: `weight_map` has no tensors", path = path.display())]
     EmptyIndex { path: PathBuf },
-    /// The index names a tensor twice.
+    /// The index has a tensor twice.
     #[error("{path}: `weight_map` has the tensor `{tensor}` twice", path = path.display())]
     DuplicateInIndex { path: PathBuf, tensor: String },
-    /// The index names a shard that is not a plain file name.
+    /// The index has a shard that is not a plain file name.
     #[error(
-        "{path}: the shard name `{shard}` of tensor `{tensor}` is refused, it must be a file name \
-         without folders", path = path.display()
+        "{path}: invalid shard name `{shard}` of tensor `{tensor}`; expected a file name without \
+         folders", path = path.display()
     )]
     UnsafeShardName {
         path: PathBuf,
         shard: String,
         tensor: String,
     },
-    /// The index names a shard that is not there.
+    /// A shard in the index does not exist.
     #[error("{path}: the shard is missing (the index has it for tensor `{tensor}`); download it", path = path.display())]
     MissingShard { path: PathBuf, tensor: String },
-    /// A tensor is not in the shard where the index has it.
-    #[error("{path}: has no tensor `{tensor}`, though the index has it there", path = path.display())]
+    /// A tensor is missing from the shard that the index names.
+    #[error("{path}: tensor `{tensor}` is missing, but the index assigns it to this file", path = path.display())]
     NotInShard { path: PathBuf, tensor: String },
-    /// A shard holds a tensor that the index does not have there.
+    /// A shard has a tensor that the index does not assign to it.
     #[error(
-        "{path}: holds the tensor `{tensor}`, which the index has {elsewhere}; \
-         shards and index are not of the same download", path = path.display()
+        "{path}: has the tensor `{tensor}`, which the index has {elsewhere}; shards and index \
+         are not of the same download", path = path.display()
     )]
     StrayTensor {
         path: PathBuf,
         tensor: String,
         elsewhere: String,
     },
-    /// A tensor that is needed and not there.
+    /// A required tensor is missing.
     #[error("the model has no tensor `{tensor}`")]
     NoSuchTensor { tensor: String },
-    /// `modules.json` is not what it should be.
+    /// `modules.json` has unexpected content.
     #[error("{path}: {reason}", path = path.display())]
     BadModules { path: PathBuf, reason: String },
-    /// `modules.json` names a module of a kind that is not built.
+    /// `modules.json` has a module of an unsupported type.
     #[error(
-        "{path}: the module `{kind}` is not supported; Transformer, Pooling, Dense and Normalize are",
+        "{path}: the module `{kind}` is not supported; supported: Transformer, Pooling, Dense \
+         and Normalize",
         path = path.display()
     )]
     UnknownModule { path: PathBuf, kind: String },
-    /// `modules.json` names a module whose folder or file is not there.
-    #[error("{path}: is missing, though modules.json names the module `{module}`; download it", path = path.display())]
+    /// The folder or file of a module in `modules.json` is missing.
+    #[error("{path}: the file of module `{module}` in modules.json is missing; download it", path = path.display())]
     MissingModule { path: PathBuf, module: String },
-    /// The names of classes are not those of the classifier.
+    /// The class names do not match the classifier.
     #[error("{path}: {reason}", path = path.display())]
     Labels { path: PathBuf, reason: String },
-    /// A prompt that the folder does not have.
-    #[error("there is no prompt `{name}`; the folder has {known}")]
+    /// The folder has no prompt of this name.
+    #[error("unknown prompt `{name}`; the folder has {known}")]
     NoPrompt { name: String, known: String },
 }
 
@@ -155,9 +156,10 @@ pub enum HfError {
 /// ```
 #[derive(Clone, Debug)]
 pub struct HfFolder {
-    /// Where `config.json` is.
+    /// The folder of `config.json`.
     dir: PathBuf,
-    /// Where `modules.json` is, if there is one: above, where the model is one of the modules' folders.
+    /// The folder of `modules.json`, if there is one: the parent of `dir` if the transformer has a
+    /// separate folder.
     root: PathBuf,
     config: Map<String, Value>,
     weights: HfWeights,
@@ -167,7 +169,7 @@ impl HfFolder {
     /// Opens the folder at `dir`: reads `config.json` and maps the weights.
     ///
     /// # Errors
-    /// [`HfError`]: a file is missing or was refused.
+    /// [`HfError`]: a file is missing or invalid.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, HfError> {
         let dir = dir.as_ref().to_path_buf();
         if dir.exists() && !dir.is_dir() {
@@ -180,7 +182,7 @@ impl HfFolder {
         };
         let config = read_json(&dir.join("config.json"))?;
         let mut weights = HfWeights::open(&dir)?;
-        // What is not supported is refused where the configuration is read.
+        // The reader of the configuration reports an unsupported quantization.
         let quantized = config.get("quantization_config").and_then(Value::as_object);
         weights.packing = quantized.and_then(|config| Packing::read(config).ok());
         Ok(Self {
@@ -191,19 +193,19 @@ impl HfFolder {
         })
     }
 
-    /// The folder.
+    /// The path of the folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// `config.json` as it stands.
+    /// The content of `config.json`.
     #[must_use]
     pub fn config(&self) -> &Map<String, Value> {
         &self.config
     }
 
-    /// The architecture family that `config.json` names.
+    /// The `model_type` in `config.json`.
     #[must_use]
     pub fn model_type(&self) -> Option<&str> {
         self.config.get("model_type").and_then(Value::as_str)
@@ -215,8 +217,8 @@ impl HfFolder {
         &self.weights
     }
 
-    /// The specification of a decoder; of a model of pictures and texts that of its texts' side. Where `generation_config.json` names the
-    /// tokens that end a text, they are added to those of `config.json`.
+    /// The specification of a decoder; for a vision-language model, of its text decoder.
+    /// End-of-sequence tokens of `generation_config.json` are added to those of `config.json`.
     ///
     /// # Errors
     /// [`HfError::Config`], or [`HfError::Json`] for `generation_config.json`.
@@ -231,16 +233,16 @@ impl HfFolder {
         let mut config = DecoderSpec::from_json(&self.config).map_err(refused)?;
         config.settle_names(&|name| self.weights.find(name).is_some());
         let names = self.weights.read_names();
-        refuse_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;
+        reject_unknown_modules(&config, names.iter().map(String::as_str)).map_err(refused)?;
         self.add_ends(&mut config)?;
         Ok(config)
     }
 
-    /// Adds the tokens that end a text by `generation_config.json`.
+    /// Adds the end-of-sequence tokens of `generation_config.json`.
     fn add_ends(&self, config: &mut DecoderSpec) -> Result<(), HfError> {
         let path = self.dir.join("generation_config.json");
         if let Some(generation) = read_optional_json(&path)? {
-            let eos = Fields::new(&generation, "")
+            let eos = ConfigFields::new(&generation, "")
                 .tokens("eos_token_id")
                 .map_err(|source| HfError::Config { path, source })?;
             for id in eos {
@@ -252,11 +254,11 @@ impl HfFolder {
         Ok(())
     }
 
-    /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` where there is none.
+    /// The tokenizer of `tokenizer.json`, or of `tokenizer.model` if the former does not exist.
     ///
-    /// Whether a text begins with the BOS token is what the post-processor of `tokenizer.json` and `add_bos_token` of
-    /// `tokenizer_config.json` say. Where neither says anything (there is no `tokenizer_config.json`), the `bos_token_id` of
-    /// `config.json` is put first if the tokenizer itself adds nothing.
+    /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
+    /// whether a text starts with the BOS token. If there is no `tokenizer_config.json` and the
+    /// tokenizer adds no tokens, the `bos_token_id` of `config.json` is prepended.
     ///
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
@@ -275,7 +277,7 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
 
-        let fields = Fields::new(&self.config, "");
+        let fields = ConfigFields::new(&self.config, "");
         let mut bos = fields
             .opt_token("bos_token_id")
             .map_err(config_error("config.json"))?;
@@ -285,7 +287,7 @@ impl HfFolder {
         }
         let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let wanted = match &tokenizer_config {
-            Some(json) => Fields::new(json, "")
+            Some(json) => ConfigFields::new(json, "")
                 .opt_bool("add_bos_token")
                 .map_err(config_error("tokenizer_config.json"))?
                 .unwrap_or(false),
@@ -301,18 +303,18 @@ impl HfFolder {
     }
 }
 
-/// The weights of a folder: one safetensors file, or shards and an index.
+/// The weights of a folder: one safetensors file, or shards with an index.
 #[derive(Clone, Debug)]
 pub struct HfWeights {
     shards: Vec<SafeTensors>,
-    /// The shard of each tensor; empty where there is one file.
+    /// The shard index of each tensor; empty for a single file.
     shard_of: BTreeMap<String, usize>,
-    /// How matrices are stored that are not one tensor each.
+    /// The format of quantized matrices, if each is stored as several tensors.
     packing: Option<Packing>,
 }
 
 impl HfWeights {
-    /// Maps the weights in the folder `dir`; `model.safetensors` goes before an index.
+    /// Maps the weights in the folder `dir`. `model.safetensors` takes precedence over an index.
     ///
     /// # Errors
     /// [`HfError`].
@@ -331,7 +333,7 @@ impl HfWeights {
             return open_sharded(dir, &index);
         }
         let hint = if dir.join("pytorch_model.bin").exists() {
-            "; pytorch_model.bin is not read, convert it to safetensors"
+            "; pytorch_model.bin is not supported, convert it to safetensors"
         } else {
             ""
         };
@@ -341,8 +343,8 @@ impl HfWeights {
         })
     }
 
-    /// The weights of one safetensors file that is in memory already, as in a browser. Packed weights, which the
-    /// configuration of a folder describes, are not read.
+    /// The weights of one safetensors file in memory, as in a browser. Quantized weights are not
+    /// supported, because their format is in the configuration of the folder.
     ///
     /// # Errors
     /// [`SafeTensorsError`] of the file.
@@ -360,14 +362,14 @@ impl HfWeights {
         &self.shards
     }
 
-    /// All tensors, each with the file that holds it.
+    /// All tensors, each with its file.
     pub fn tensors(&self) -> impl Iterator<Item = (&SafeTensors, &SafeTensorInfo)> {
         self.shards
             .iter()
             .flat_map(|shard| shard.tensors().iter().map(move |info| (shard, info)))
     }
 
-    /// The tensor called `name`, if there is one, and the file that holds it.
+    /// The tensor called `name` and its file, if there is one.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<(&SafeTensors, &SafeTensorInfo)> {
         let shard = if self.shard_of.is_empty() {
@@ -378,7 +380,7 @@ impl HfWeights {
         Some((shard, shard.find(name)?))
     }
 
-    /// The tensor called `name`, and the file that holds it.
+    /// The tensor called `name` and its file.
     ///
     /// # Errors
     /// [`HfError::NoSuchTensor`].

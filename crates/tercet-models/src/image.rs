@@ -1,7 +1,8 @@
-//! Pictures: PNG and JPEG files as pixels, and pixels as models of pictures read them.
+//! Images: decoding of PNG and JPEG files, and preprocessing for vision models.
 //!
-//! [`Picture`] decodes with bounds on sizes and memory; [`PictureProcessor`] resizes, crops, scales and normalizes as
-//! `preprocessor_config.json` says, to the same 8-bit pixels as the reference's own library gives.
+//! [`Image`] decodes with limits on sizes and memory. [`ImageProcessor`] resizes, crops, scales
+//! and normalizes as `preprocessor_config.json` specifies. Its 8-bit pixels equal those of the
+//! reference's library (Pillow).
 
 mod decode;
 mod orientation;
@@ -11,49 +12,50 @@ mod tiles;
 
 use std::path::PathBuf;
 
-pub use processor::PictureProcessor;
+pub use processor::ImageProcessor;
 pub(crate) use processor::{ProcessorKind, read as read_processor};
-pub use resample::Filter;
+pub use resample::ResampleFilter;
 pub(crate) use tiles::read as read_tiles;
-pub use tiles::{TileProcessor, TiledPicture, Tiles};
+pub use tiles::{ImageTileProcessor, ImageTiles, TiledImage};
 
 use crate::mmap::FileError;
 
-/// More pixels than this are refused before there is memory for them: 128 Mi.
-pub const MOST_PIXELS: usize = 1 << 27;
-/// Longer sides than this are refused.
-pub const MOST_SIDE: usize = 1 << 16;
+/// Maximum number of pixels, 128 Mi, checked before memory is allocated.
+pub const MAX_PIXELS: usize = 1 << 27;
+/// Maximum side of an image, in pixels.
+pub const MAX_SIDE: usize = 1 << 16;
 
-/// Why a picture was refused.
+/// The reason why an image is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
     missing_docs,
     reason = "the fields are named by the messages above them"
 )]
-pub enum PictureError {
-    /// The file could not be read.
+pub enum ImageError {
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is neither a PNG nor a JPEG file, or a damaged one.
-    #[error("{path}: it is not a PNG or JPEG file that can be read: {reason}", path = path.display())]
+    /// The file is neither PNG nor JPEG, or it is damaged.
+    #[error("{path}: cannot decode as PNG or JPEG: {reason}", path = path.display())]
     Undecodable { path: PathBuf, reason: String },
-    /// A size that is not read.
+    /// The image size is not supported.
     #[error(
-        "a picture of {width} by {height} pixels; sides from 1 to 65536 are read, and 128 Mi pixels at most"
+        "an image of {width} by {height} pixels is out of range; expected sides from 1 to 65536 \
+         and at most 128 Mi pixels"
     )]
     Size { width: usize, height: usize },
-    /// Not as many bytes as pixels need.
-    #[error("{bytes} bytes for {width} by {height} pixels, which are 3 bytes each")]
+    /// The number of bytes does not match the image size.
+    #[error("{bytes} bytes do not match {width} by {height} pixels of 3 bytes")]
     Bytes {
         bytes: usize,
         width: usize,
         height: usize,
     },
-    /// More tiles than a model is given.
+    /// The image needs too many tiles.
     #[error(
-        "a picture of {width} by {height} pixels becomes {tiles} tiles, of at most {most}; resize it, or have `size` of \
-         preprocessor_config.json do it"
+        "an image of {width} by {height} pixels needs {tiles} tiles, above the limit of {most}; \
+         resize it, or set `size` in preprocessor_config.json"
     )]
     Tiles {
         width: usize,
@@ -61,10 +63,10 @@ pub enum PictureError {
         tiles: usize,
         most: usize,
     },
-    /// A picture that the model does not read.
+    /// The preprocessed image does not have the size that the model reads.
     #[error(
-        "the picture is {found_height} pixels high and {found_width} wide after preprocessing, the model reads {height} \
-         by {width}; resize it, or have preprocessor_config.json do it"
+        "the preprocessed image is {found_height} pixels high and {found_width} wide, but the \
+         model reads {height} by {width}; resize it, or set the size in preprocessor_config.json"
     )]
     Unfit {
         found_height: usize,
@@ -74,24 +76,24 @@ pub enum PictureError {
     },
 }
 
-/// A picture of 8-bit red, green and blue, row by row from the top.
+/// An image of 8-bit RGB pixels, in rows from top to bottom.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct Image {
     width: usize,
     height: usize,
     rgb: Vec<u8>,
 }
 
-impl Picture {
-    /// A picture of these pixels, 3 bytes each.
+impl Image {
+    /// Creates an image from RGB pixels, 3 bytes each.
     ///
     /// # Errors
-    /// [`PictureError::Size`], [`PictureError::Bytes`].
-    pub fn from_rgb(width: usize, height: usize, rgb: Vec<u8>) -> Result<Picture, PictureError> {
+    /// [`ImageError::Size`], [`ImageError::Bytes`].
+    pub fn from_rgb(width: usize, height: usize, rgb: Vec<u8>) -> Result<Image, ImageError> {
         check_size(width, height)?;
         match rgb.len() == 3 * width * height {
-            true => Ok(Picture { width, height, rgb }),
-            false => Err(PictureError::Bytes {
+            true => Ok(Image { width, height, rgb }),
+            false => Err(ImageError::Bytes {
                 bytes: rgb.len(),
                 width,
                 height,
@@ -99,27 +101,27 @@ impl Picture {
         }
     }
 
-    /// Pixels of a row.
+    /// Width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows.
+    /// Height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// The pixels, 3 bytes each.
+    /// The RGB pixels, 3 bytes each.
     pub fn rgb(&self) -> &[u8] {
         &self.rgb
     }
 }
 
-fn check_size(width: usize, height: usize) -> Result<(), PictureError> {
-    let sides = 1..=MOST_SIDE;
-    let good = sides.contains(&width) && sides.contains(&height) && width * height <= MOST_PIXELS;
+fn check_size(width: usize, height: usize) -> Result<(), ImageError> {
+    let sides = 1..=MAX_SIDE;
+    let good = sides.contains(&width) && sides.contains(&height) && width * height <= MAX_PIXELS;
     match good {
         true => Ok(()),
-        false => Err(PictureError::Size { width, height }),
+        false => Err(ImageError::Size { width, height }),
     }
 }

@@ -1,32 +1,33 @@
-//! One way through a model for those who block and those who await: asynchronous functions that are told which.
+//! Runs the same async code in blocking or async mode ([`WaitMode`]).
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tercet::{Executable, RunError, Tensor, Wanted};
+use tercet::{Executable, OutputSelection, RunError, Tensor};
 
-/// How the results of a run are waited for.
+/// Blocking or async wait for the results of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// The thread is blocked, and nothing is awaited: the future is ready at once.
+pub(crate) enum WaitMode {
+    /// Blocks the thread; the future is always ready on its first poll.
     Blocking,
-    /// The device is awaited.
+    /// Awaits the device.
     Awaiting,
 }
 
-impl Waits {
-    /// Starts a run; where it is awaited, [`Executable::wait`] does not block afterwards.
+impl WaitMode {
+    /// Starts a run. In async mode it also awaits the result, so that [`Executable::wait`] does not
+    /// block afterwards.
     pub(crate) async fn submit(
         self,
         exe: &mut dyn Executable,
         inputs: &[(&str, &Tensor)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<(), RunError> {
         match self {
-            Waits::Blocking => exe.submit(inputs, wanted),
-            Waits::Awaiting => {
-                // A run that nobody waited for.
+            WaitMode::Blocking => exe.submit(inputs, wanted),
+            WaitMode::Awaiting => {
+                // Finish an earlier run whose result was not read.
                 let _ = exe.finished().await;
                 exe.submit(inputs, wanted)?;
                 exe.finished().await
@@ -35,10 +36,10 @@ impl Waits {
     }
 }
 
-/// The value of a future that awaits nothing: one of [`Waits::Blocking`].
-pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+/// The value of a future that never awaits, which is the case in mode [`WaitMode::Blocking`].
+pub(crate) fn block_on_ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("invariant: who blocks awaits nothing"),
+        Poll::Pending => unreachable!("invariant: blocking mode never awaits"),
     }
 }

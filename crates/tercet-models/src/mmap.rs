@@ -1,12 +1,13 @@
 //! Read-only memory-mapped files.
 //!
-//! Model files are gigabytes long and mostly weights that are read once, in place; so every
-//! reader of this crate works on a [`MappedFile`] and hands out slices of it. A clone is a
-//! reference count, and the mapping lives as long as the last tensor that points into it.
+//! Model files have gigabytes of weights, most of which are read once, in place. Every reader of
+//! this crate therefore works on a [`MappedFile`] and returns slices of it. A clone only increments
+//! a reference count, and the mapping stays alive until the last tensor that points into it is
+//! dropped.
 //!
-//! Invariant: the bytes never change their length or address while a `MappedFile` lives. The
-//! file must not be truncated or rewritten by anybody meanwhile (replace model files by renaming
-//! a new one over them, as every downloader does).
+//! Invariant: the bytes keep their length and address during the lifetime of a `MappedFile`. No
+//! process may truncate or rewrite the file in that time. To replace a model file, rename a new one
+//! over it, as download tools do.
 
 use std::fs::File;
 use std::io;
@@ -16,44 +17,44 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// Why a file could not be opened for reading.
+/// The reason why a file cannot be opened for reading.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// There is no file of that name.
+    /// The file does not exist.
     #[error("{path}: no such file", path = path.display())]
     NotFound {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The path is a directory or a device, not a regular file.
-    #[error("{path}: is not a regular file; name a model file in it", path = path.display())]
+    #[error("{path}: not a regular file; expected a model file", path = path.display())]
     NotAFile {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The file has no bytes: most often a download that did not finish.
+    /// The file is empty; usually an unfinished download.
     #[error("{path}: the file is empty; download it again", path = path.display())]
     Empty {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// A file that is read as a whole (JSON) is longer than any sane one.
-    #[error("{path}: {len} bytes, more than the {max} that such a file may have", path = path.display())]
+    /// A file that is read as a whole (JSON) exceeds the size limit.
+    #[error("{path}: {len} bytes exceed the limit of {max}", path = path.display())]
     TooLong {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// Length of the file in bytes.
+        /// Length of the file, in bytes.
         len: u64,
-        /// The limit in bytes.
+        /// The limit, in bytes.
         max: u64,
     },
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{path}: cannot be read", path = path.display())]
     Io {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -70,12 +71,12 @@ impl FileError {
 }
 
 #[derive(Debug)]
-enum Storage {
+enum FileStorage {
     Mapped(Mmap),
     Owned(Vec<u8>),
 }
 
-impl Deref for Storage {
+impl Deref for FileStorage {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -97,7 +98,7 @@ impl Deref for Storage {
 /// ```
 #[derive(Clone, Debug)]
 pub struct MappedFile {
-    storage: Arc<Storage>,
+    storage: Arc<FileStorage>,
     path: Option<Arc<Path>>,
 }
 
@@ -105,7 +106,8 @@ impl MappedFile {
     /// Maps the regular file at `path` read-only.
     ///
     /// # Errors
-    /// [`FileError`]: missing, a directory, empty, or refused by the operating system.
+    /// [`FileError`]: the file is missing, a directory or empty, or the operating system reports an
+    /// error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
         let file = open_regular(path)?.0;
@@ -113,26 +115,27 @@ impl MappedFile {
             unsafe_code,
             reason = "memory mapping has no safe interface; this is the crate's only mapping"
         )]
-        // SAFETY: the mapping is private to this value, read-only, and of a regular file that is
-        // not empty. That nobody truncates or rewrites the file meanwhile cannot be checked; the
-        // module documentation makes it a condition of use, as for every memory-mapped reader.
+        // SAFETY: the mapping is private to this value, read-only, and of a non-empty regular file.
+        // It cannot be checked that no process truncates or rewrites the file during its lifetime.
+        // The module documentation makes that a condition of use, as every memory-mapped reader
+        // must.
         let map = unsafe { Mmap::map(&file) }.map_err(|source| FileError::from_io(path, source))?;
         Ok(Self {
-            storage: Arc::new(Storage::Mapped(map)),
+            storage: Arc::new(FileStorage::Mapped(map)),
             path: Some(Arc::from(path)),
         })
     }
 
-    /// Takes bytes that are in memory already (an embedded model, a test).
+    /// Wraps bytes that are already in memory (an embedded model, a test).
     #[must_use]
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         Self {
-            storage: Arc::new(Storage::Owned(bytes)),
+            storage: Arc::new(FileStorage::Owned(bytes)),
             path: None,
         }
     }
 
-    /// The path this file was opened from, if it was.
+    /// The path from which this file was opened, if any.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -154,7 +157,7 @@ impl Deref for MappedFile {
 }
 
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
-    // The kind is asked before opening: opening a FIFO would wait for a writer.
+    // Check the file type before opening: opening a FIFO would block until a writer appears.
     let meta = std::fs::metadata(path).map_err(|source| FileError::from_io(path, source))?;
     if !meta.is_file() {
         return Err(FileError::NotAFile {

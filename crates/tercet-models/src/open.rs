@@ -1,9 +1,9 @@
-//! Opening a model of any kind: a GGUF file or a Hugging Face folder.
+//! Opening a model of any supported type: a GGUF file or a Hugging Face folder.
 
 mod encoder;
 mod gguf;
+mod seq2seq;
 mod speech;
-mod text_to_text;
 mod vision;
 mod vision_language;
 
@@ -12,8 +12,8 @@ use std::path::Path;
 use tercet::{DType, Device};
 
 use crate::builder::{
-    BatchDecoder, BatchOptions, Decoder, DecoderOptions, Draft, ModelError, Products, Sampling,
-    Weights,
+    BatchDecoder, BatchOptions, Decoder, DecoderOptions, Draft, MatmulPrecision, ModelError,
+    Sampling, Weights,
 };
 use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
@@ -22,21 +22,24 @@ use crate::hf::HfFolder;
 use crate::mmap::MappedFile;
 use crate::tokenizer::Tokenizer;
 
-pub use encoder::{EncoderOptions, Prompt};
-pub use vision::Likeness;
+pub use encoder::{EmbeddingPrompt, EncoderOptions};
+pub use vision::SimilarityHead;
 
-/// The model families that have a builder.
+/// The kinds of models that have a builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum ModelFamily {
     /// Decoders of any family of [`DecoderSpec`]: text generation.
     Decoder,
-    /// Text encoders of any family of [`EncoderSpec`](crate::EncoderSpec): embeddings, classes.
+    /// Text encoders of any family of [`EncoderSpec`](crate::EncoderSpec): embeddings and
+    /// classification.
     Encoder,
-    /// Models of pictures, of any family of [`VisionSpec`](crate::VisionSpec): features, classes; some with texts.
+    /// Vision models of any family of [`VisionSpec`](crate::VisionSpec): image features and
+    /// classification, some with a text tower.
     Vision,
-    /// Models of pictures and texts that write, of [`VisionLanguageSpec`](crate::VisionLanguageSpec).
+    /// Vision-language models of [`VisionLanguageSpec`](crate::VisionLanguageSpec): text generation
+    /// from images and text.
     VisionLanguage,
-    /// Encoder-decoders of texts of [`TextToTextSpec`](crate::TextToTextSpec): a text for a text.
+    /// Text-to-text encoder-decoders of [`Seq2SeqSpec`](crate::Seq2SeqSpec).
     TextToText,
     /// Speech recognizers of [`SpeechSpec`](crate::SpeechSpec): transcripts.
     Speech,
@@ -52,11 +55,11 @@ pub enum ModelFiles {
 }
 
 impl ModelFiles {
-    /// Opens a GGUF file, or a folder with `config.json` and safetensors weights. Of a folder's
-    /// files `model.safetensors` or `config.json` may be named as well.
+    /// Opens a GGUF file, or a folder with `config.json` and safetensors weights. The path of a
+    /// folder's `model.safetensors` or `config.json` also works.
     ///
     /// # Errors
-    /// [`Error`] of the reader that was tried.
+    /// [`Error`] of the matching reader.
     pub fn open(path: impl AsRef<Path>) -> Result<ModelFiles, Error> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -71,40 +74,40 @@ impl ModelFiles {
         }
     }
 
-    /// A GGUF file that is in memory already.
+    /// Opens a GGUF file in memory.
     ///
     /// # Errors
-    /// [`Error::Gguf`] when the bytes are not one.
+    /// [`Error::Gguf`] if the bytes are not a valid GGUF file.
     pub fn from_gguf_bytes(bytes: &[u8]) -> Result<ModelFiles, Error> {
         Ok(ModelFiles::Gguf(Gguf::parse(MappedFile::from_vec(
             bytes.to_vec(),
         ))?))
     }
 
-    /// The family that the configuration names.
+    /// The kind of the model, from its configuration.
     ///
     /// # Errors
-    /// [`Error::Architecture`] when there is no builder for it.
-    pub fn family(&self) -> Result<Family, Error> {
+    /// [`Error::Architecture`] if there is no builder for it.
+    pub fn family(&self) -> Result<ModelFamily, Error> {
         let name = match self {
             ModelFiles::Gguf(gguf) => gguf.metadata().get_str("general.architecture")?,
             ModelFiles::Hf(folder) => folder.model_type().unwrap_or("(none)"),
         };
         let is_decoder = match self {
-            ModelFiles::Gguf(_) => decoder::of_gguf(name).is_some(),
+            ModelFiles::Gguf(_) => decoder::for_gguf_architecture(name).is_some(),
             ModelFiles::Hf(_) => decoder::is_decoder(name),
         };
         let is_encoder = match self {
             ModelFiles::Gguf(_) => config::encoder::is_encoder(name),
-            ModelFiles::Hf(_) => config::encoder::of_model_type(name).is_some(),
+            ModelFiles::Hf(_) => config::encoder::for_model_type(name).is_some(),
         };
         let is_vision = match self {
             ModelFiles::Gguf(_) => false,
-            ModelFiles::Hf(_) => config::vision::of_model_type(name).is_some(),
+            ModelFiles::Hf(_) => config::vision::for_model_type(name).is_some(),
         };
         let is_vision_language = match self {
             ModelFiles::Gguf(_) => false,
-            ModelFiles::Hf(_) => config::vision_language::of_model_type(name).is_some(),
+            ModelFiles::Hf(_) => config::vision_language::for_model_type(name).is_some(),
         };
         let is_speech = match self {
             ModelFiles::Gguf(_) => false,
@@ -113,25 +116,25 @@ impl ModelFiles {
             }
         };
         match name {
-            _ if is_vision => Ok(Family::Vision),
-            _ if is_vision_language => Ok(Family::VisionLanguage),
-            _ if self.has_decoder(name) => Ok(Family::TextToText),
-            _ if is_decoder => Ok(Family::Decoder),
-            _ if is_encoder => Ok(Family::Encoder),
-            _ if is_speech => Ok(Family::Speech),
+            _ if is_vision => Ok(ModelFamily::Vision),
+            _ if is_vision_language => Ok(ModelFamily::VisionLanguage),
+            _ if self.has_decoder(name) => Ok(ModelFamily::TextToText),
+            _ if is_decoder => Ok(ModelFamily::Decoder),
+            _ if is_encoder => Ok(ModelFamily::Encoder),
+            _ if is_speech => Ok(ModelFamily::Speech),
             _ => Err(Error::Architecture {
                 name: name.chars().take(64).collect(),
             }),
         }
     }
 
-    /// Whether a folder of this `model_type` has a decoder beside its encoder.
+    /// Whether a folder with this `model_type` has a decoder besides its encoder.
     fn has_decoder(&self, name: &str) -> bool {
         let ModelFiles::Hf(folder) = self else {
             return false;
         };
         let norm = "decoder.final_layer_norm.weight";
-        config::text_to_text::is_model_type(name) && folder.weights().find(norm).is_some()
+        config::seq2seq::is_model_type(name) && folder.weights().find(norm).is_some()
     }
 
     /// The weights.
@@ -145,7 +148,7 @@ impl ModelFiles {
     /// The tokenizer.
     ///
     /// # Errors
-    /// [`Error`] when it is missing or of a kind that is not supported.
+    /// [`Error`] if it is missing or its type is not supported.
     pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
         match self {
             ModelFiles::Gguf(gguf) => gguf::tokenizer(gguf),
@@ -153,10 +156,10 @@ impl ModelFiles {
         }
     }
 
-    /// The specification of a decoder; of a model of pictures and texts that of its texts' side.
+    /// The specification of a decoder; for a vision-language model, of its text decoder.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field is not supported.
+    /// [`Error`] if the model is not a decoder, or a field is not supported.
     pub fn decoder_spec(&self) -> Result<DecoderSpec, Error> {
         match self {
             ModelFiles::Gguf(gguf) => Ok(DecoderSpec::from_gguf(gguf)?),
@@ -164,7 +167,8 @@ impl ModelFiles {
         }
     }
 
-    /// The graph of a decoder; `options` chooses from its specification.
+    /// Builds the graph of a decoder. `options` receives the specification and returns the build
+    /// options.
     ///
     /// # Errors
     /// [`Error`] of the configuration or of [`Decoder::build`].
@@ -177,7 +181,8 @@ impl ModelFiles {
         Ok(Decoder::build(&config, &self.weights(), options)?)
     }
 
-    /// The graph of a decoder that writes several sequences side by side; `options` chooses from its specification.
+    /// Builds the graph of a decoder that generates several sequences in one batch. `options`
+    /// receives the specification and returns the build options.
     ///
     /// # Errors
     /// [`Error`] of the configuration or of [`BatchDecoder::build`].
@@ -190,27 +195,28 @@ impl ModelFiles {
         Ok(BatchDecoder::build(&config, &self.weights(), options)?)
     }
 
-    /// A draft for a model with the tokenizer `of`, compiled.
+    /// Compiles this model as a draft model for a model with the tokenizer `of`.
     ///
     /// # Errors
-    /// [`Error`] of the files and the device; [`DraftError`](crate::DraftError) of another vocabulary, or layers that remember in states.
+    /// [`Error`] of the files and the device. [`DraftError`](crate::DraftError) if the vocabularies
+    /// differ, or if layers have a recurrent state.
     pub fn draft(&self, options: &DraftOptions<'_>, of: &Tokenizer) -> Result<Draft, Error> {
         let DraftOptions {
             device,
             context,
             dtype,
-            products,
+            matmul_precision: products,
             sampling,
         } = *options;
         let decoder = self.decoder(|config| {
             let options = DecoderOptions::new(config);
-            // What is beyond the context that it was trained for is of little use as a proposal.
+            // Proposals beyond the draft model's trained context are rarely accepted.
             let context = context.min(options.context);
             DecoderOptions {
                 context,
                 chunk: options.chunk.min(context),
                 dtype,
-                products,
+                matmul_precision: products,
                 sampling: Some(sampling),
                 ..options
             }
@@ -221,17 +227,17 @@ impl ModelFiles {
     }
 }
 
-/// How a draft model is compiled: as the model that it writes for.
+/// Options for a draft model. They must match those of the model that it drafts for.
 #[derive(Clone, Copy)]
 pub struct DraftOptions<'a> {
-    /// Where it runs.
+    /// The device to run on.
     pub device: &'a Device,
-    /// Tokens of a text at most.
+    /// Maximum context length, in tokens.
     pub context: usize,
-    /// The float dtype of the arithmetic.
+    /// The float dtype for computation.
     pub dtype: DType,
-    /// What rows of F32 become on their way into products.
-    pub products: Products,
-    /// How tokens are chosen by the graph.
+    /// The rounding of F32 activations in matmuls.
+    pub matmul_precision: MatmulPrecision,
+    /// The sampling of tokens in the graph.
     pub sampling: Sampling,
 }

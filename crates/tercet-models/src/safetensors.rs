@@ -1,13 +1,13 @@
 //! safetensors files: a JSON header, then tensor data.
 //!
-//! [`SafeTensors::open`] maps the file and checks the whole header once: its length against the
-//! file, unique names, known dtypes, and tensors that cover the data section exactly (no holes,
-//! no overlap, no rest), as the format demands so that a file cannot hide anything. A refused
-//! file is a [`SafeTensorsError`] that names the tensor or the byte offset. Memory is
-//! proportional to the header, which may have at most 100 MB.
+//! [`SafeTensors::open`] maps the file and validates the whole header once: its length, unique
+//! names and known dtypes. Tensors must cover the data section exactly, without holes or overlap,
+//! as the format requires, so that a file cannot hide data. An invalid file gives a
+//! [`SafeTensorsError`] with the tensor or the byte offset. Memory use is proportional to the
+//! header, which has at most 100 MB.
 //!
-//! Data may begin at any byte: the format does not align it, so whoever wants typed slices has
-//! to check (and copy where needed).
+//! Tensor data may be unaligned, because the format does not require alignment. Callers that need
+//! typed slices must check the alignment and copy if necessary.
 //!
 //! Specification: <https://github.com/huggingface/safetensors#format>.
 
@@ -29,9 +29,9 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use crate::gguf::clip;
 use crate::mmap::MappedFile;
 
-/// The longest header that is read, the limit of the format.
+/// Maximum header length, the limit of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Bytes of the header's length, which comes first.
+/// Size of the header's length field at the start of the file.
 const LENGTH_BYTES: u64 = 8;
 
 /// One tensor of a safetensors file.
@@ -62,13 +62,13 @@ impl SafeTensorInfo {
         &self.shape
     }
 
-    /// The number of elements.
+    /// Number of elements.
     #[must_use]
     pub fn element_count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Where the data lies in the file.
+    /// Byte range of the data in the file.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
@@ -101,18 +101,18 @@ pub struct SafeTensors {
 }
 
 impl SafeTensors {
-    /// Maps and checks the file at `path`.
+    /// Maps and validates the file at `path`.
     ///
     /// # Errors
-    /// [`SafeTensorsError`]: the file cannot be opened, or is not a sound safetensors file.
+    /// [`SafeTensorsError`]: the file cannot be opened, or is not a valid safetensors file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SafeTensorsError> {
         Self::parse(MappedFile::open(path)?)
     }
 
-    /// Checks a file that is mapped or in memory already.
+    /// Validates a file that is already mapped or in memory.
     ///
     /// # Errors
-    /// [`SafeTensorsError`]: the bytes are not a sound safetensors file.
+    /// [`SafeTensorsError`]: the bytes are not a valid safetensors file.
     pub fn parse(file: MappedFile) -> Result<Self, SafeTensorsError> {
         let header_bytes = header_bytes(&file)?;
         let header = parse_header(header_bytes)?;
@@ -176,7 +176,7 @@ impl SafeTensors {
         self.tensors.get(at)
     }
 
-    /// The bytes of a tensor of this file, little-endian, at no particular alignment.
+    /// The bytes of a tensor of this file, little-endian and possibly unaligned.
     ///
     /// # Panics
     /// If `info` comes from another, longer file.
@@ -185,7 +185,7 @@ impl SafeTensors {
         &self.file[info.range()]
     }
 
-    /// The file under this reader.
+    /// The mapped file.
     #[must_use]
     pub fn file(&self) -> &MappedFile {
         &self.file
@@ -244,7 +244,7 @@ fn parse_header(bytes: &[u8]) -> Result<RawHeader, SafeTensorsError> {
             .map(str::len)
             .sum();
         let message = error.to_string();
-        // The offset says where better than the line and column of a header without lines.
+        // Drop serde's line and column: the header is one line, and the error has the byte offset.
         let reason = message
             .rfind(" at line ")
             .map_or(message.as_str(), |end| &message[..end]);
@@ -282,36 +282,36 @@ impl<'de> Visitor<'de> for HeaderSeed {
             if std::mem::replace(&mut header.has_metadata, true) {
                 return Err(serde::de::Error::custom("`__metadata__` occurs twice"));
             }
-            header.metadata = map.next_value::<Pairs>()?.0;
+            header.metadata = map.next_value::<HeaderPairs>()?.0;
         }
         Ok(header)
     }
 }
 
-/// A map as a list: keys that occur twice stay visible.
-struct Pairs(Vec<(String, String)>);
+/// A map as a list of pairs, so that duplicate keys are detected.
+struct HeaderPairs(Vec<(String, String)>);
 
-impl<'de> Deserialize<'de> for Pairs {
+impl<'de> Deserialize<'de> for HeaderPairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PairsVisitor;
+        struct HeaderPairsVisitor;
 
-        impl<'de> Visitor<'de> for PairsVisitor {
-            type Value = Pairs;
+        impl<'de> Visitor<'de> for HeaderPairsVisitor {
+            type Value = HeaderPairs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HeaderPairs, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
                 }
-                Ok(Pairs(pairs))
+                Ok(HeaderPairs(pairs))
             }
         }
 
-        deserializer.deserialize_map(PairsVisitor)
+        deserializer.deserialize_map(HeaderPairsVisitor)
     }
 }
 
@@ -340,7 +340,8 @@ fn check_tensor(
             data_len,
         });
     }
-    // Zero dimensions are legal, but the others must be sane: strides are computed from them.
+    // A dimension may be 0, but the other dimensions are still checked, because strides are
+    // computed from them.
     let span = shape
         .iter()
         .try_fold(1_u64, |product, dim| product.checked_mul((*dim).max(1)))
@@ -372,19 +373,19 @@ fn check_tensor(
     Ok(SafeTensorInfo {
         name,
         dtype,
-        // The product of the dimensions fits 63 bits, so each does.
+        // The product of the dimensions fits 63 bits, so each dimension does.
         shape: shape.iter().map(|dim| *dim as usize).collect(),
         range: data_begin + begin as usize..data_begin + end as usize,
     })
 }
 
-/// The beginning of a shape, which a hostile header can make of any length.
+/// The first dimensions of a shape for an error message; a malicious header can have any number.
 fn shown(mut shape: Vec<u64>) -> Vec<u64> {
     shape.truncate(16);
     shape
 }
 
-/// The tensors must follow each other without holes from the first to the last byte.
+/// Checks that the tensors cover the data section from the first to the last byte without holes.
 fn check_cover(
     tensors: &[SafeTensorInfo],
     data_begin: usize,

@@ -1,11 +1,11 @@
-//! Writing models and adapters: a file is there whole or not at all.
+//! Atomic writing of models and adapters: a file appears complete or not at all.
 //!
-//! | file | does |
+//! | file | content |
 //! |---|---|
-//! | `model.rs` | a model's files again, with some of its weights replaced |
-//! | `quantize.rs` | a model as a GGUF file with its matrices in another format |
-//! | `folder/` | a folder of safetensors as a GGUF file |
-//! | `entry.rs` | a tensor to be written, made when its turn comes |
+//! | `model.rs` | copies of a model's files with some weights replaced |
+//! | `quantize.rs` | conversion to a GGUF file with quantized matrices |
+//! | `folder/` | conversion of a safetensors folder to a GGUF file |
+//! | `entry.rs` | tensors to be written, produced on demand |
 
 mod entry;
 mod folder;
@@ -17,12 +17,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::builder::ModelError;
-pub(crate) use entry::{Entry, Storage};
-pub use model::{PackedAs, SaveOptions, Saved, name_classes, save_model};
-pub(crate) use model::{Replacement, rewrite};
-pub use quantize::{Quantized, Recipe, Rounded, quantize_model};
+pub(crate) use entry::{SavedTensorEntry, SavedTensorStorage};
+pub use model::{RepackFormat, SaveOptions, SaveReport, name_classes, save_model};
+pub(crate) use model::{WeightReplacement, rewrite};
+pub use quantize::{QuantMix, QuantizationReport, QuantizedTensor, quantize_model};
 
-/// Why something could not be written.
+/// The reason why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -30,32 +30,32 @@ pub use quantize::{Quantized, Recipe, Rounded, quantize_model};
     reason = "the fields are named by the messages above them"
 )]
 pub enum SaveError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{path}: cannot be written", path = path.display())]
     Io {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A header that is no sound one.
-    #[error("{path}: the header cannot be made: {reason}", path = path.display())]
+    /// The header of a file is invalid.
+    #[error("{path}: cannot create the header: {reason}", path = path.display())]
     Header { path: PathBuf, reason: String },
-    /// A tensor could not be made.
+    /// A tensor cannot be created.
     #[error("tensor `{tensor}`")]
     Tensor {
         tensor: String,
         source: Box<ModelError>,
     },
-    /// The model itself would be overwritten.
-    #[error("{path}: is the model that is read; name another place", path = path.display())]
+    /// The target is the model itself, which would be overwritten.
+    #[error("{path}: the target is the model itself; choose another path", path = path.display())]
     OverModel { path: PathBuf },
-    /// A tensor that the model does not have, or of another shape.
-    #[error("tensor `{tensor}` is {found:?}, which the model has {expected}")]
+    /// The model has no tensor of this name, or the shape differs.
+    #[error("tensor `{tensor}` of shape {found:?} does not match the model, which has {expected}")]
     NotOfModel {
         tensor: String,
         found: Vec<usize>,
         expected: String,
     },
-    /// Something that is not done.
+    /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -69,7 +69,8 @@ impl SaveError {
     }
 }
 
-/// Writes a file beside its place and moves it there when it is whole; what was there before stays until then.
+/// Writes to a temporary file in the same folder and renames it when it is complete. Until then the
+/// previous file stays.
 pub(crate) fn replace_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), SaveError>,
@@ -85,13 +86,13 @@ pub(crate) fn replace_file(
     });
     let moved = written.and_then(|()| std::fs::rename(&partial, path).map_err(&io));
     if moved.is_err() {
-        // The error that led here says more than one of this.
+        // The original error is more informative than an error of this clean-up.
         let _ = std::fs::remove_file(&partial);
     }
     moved
 }
 
-/// Writes these bytes as a file, whole or not at all.
+/// Writes these bytes to a file atomically.
 pub(crate) fn replace_bytes(path: &Path, bytes: &[u8]) -> Result<(), SaveError> {
     replace_file(path, |out| {
         out.write_all(bytes).map_err(SaveError::io(path))

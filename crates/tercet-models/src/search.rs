@@ -1,33 +1,33 @@
-//! Searching a folder by meaning: an index of vectors on disk, and what in the folder is nearest to a query.
+//! Semantic search in a folder: an index of embeddings on disk, and nearest-neighbour queries.
 //!
-//! An index is one safetensors file: `vectors` F32 `[n, width]` of unit length, for texts `lines` I32 `[n, 2]` (the first and the
-//! last line of each passage, from 1 on), and in the header JSON with the model, the folder and its files. It holds no
-//! text; passages that are found are read from the folder again. A file is written beside its place and moved there,
-//! so an index is whole at any time.
+//! An index is one safetensors file. It has `vectors` F32 `[n, width]` of unit length and, for
+//! texts, `lines` I32 `[n, 2]`: the first and last line of each passage, from 1. The header has
+//! JSON with the model, the folder and its files. An index has no text; the content of search
+//! results is read from the folder. Files are written atomically, so the index is always complete.
 //!
-//! | file | does |
+//! | file | content |
 //! |---|---|
-//! | `files.rs` | which files a folder has, and their passages |
-//! | `index.rs` | the index: read, written, searched |
-//! | `indexer.rs` | brings an index up to date |
-//! | `side.rs` | the model, and by what an index knows it again |
+//! | `files.rs` | the files of a folder, and their passages |
+//! | `index.rs` | the index: reading, writing, searching |
+//! | `indexer.rs` | incremental update of an index |
+//! | `side.rs` | the embedding model, and the digest that identifies it |
 
+mod embedder;
 mod files;
 mod index;
 mod indexer;
-mod side;
 
 use std::path::PathBuf;
 
-pub use files::Unit;
-pub use index::{Found, Passage, SearchIndex, SearchSettings};
-pub use indexer::{Indexed, Indexer, Progress};
-pub use side::{Query, Searcher};
+pub use embedder::{SearchQuery, Searcher};
+pub use files::IndexUnit;
+pub use index::{Hit, PassageState, SearchIndex, SearchSettings};
+pub use indexer::{IndexProgress, IndexStats, Indexer};
 
 use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 
-/// Why a folder was not indexed, or an index not used.
+/// The reason why a folder cannot be indexed, or an index cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -35,30 +35,32 @@ use crate::save::SaveError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum SearchError {
-    /// The file is no safetensors file.
-    #[error("{path}: is no index that can be read", path = path.display())]
+    /// The file is not a safetensors file.
+    #[error("{path}: not a readable index", path = path.display())]
     Unreadable {
         path: PathBuf,
         source: SafeTensorsError,
     },
-    /// It is one, but no sound index.
-    #[error("{path}: is no sound index: {reason}; make it anew", path = path.display())]
+    /// The file is a safetensors file, but not a valid index.
+    #[error("{path}: invalid index: {reason}; create it again", path = path.display())]
     Damaged { path: PathBuf, reason: String },
-    /// A later version wrote it.
-    #[error("{path}: is an index of version {version}, version {known} is read; make it anew", path = path.display())]
+    /// The index has a later format version.
+    #[error("{path}: index version {version} is not supported, expected {known}; create it again", path = path.display())]
     Version {
         path: PathBuf,
         version: u64,
         known: u64,
     },
-    /// The index is of another model.
-    #[error("{path}: was made by another model; use that one, or make the index anew", path = path.display())]
+    /// The index belongs to another model.
+    #[error("{path}: the index was created with another model; use that model, or create the \
+     index again", path = path.display())]
     OtherModel { path: PathBuf },
-    /// The index is of another folder.
-    #[error("{path}: is an index of {folder}; name another file for this folder", path = path.display(), folder = folder.display())]
+    /// The index belongs to another folder.
+    #[error("{path}: the index belongs to {folder}; use another file for this folder", path = path.display(), folder = folder.display())]
     OtherFolder { path: PathBuf, folder: PathBuf },
-    /// The index was made with other choices.
-    #[error("{path}: was made with {made}, not with {asked}; use the same choices, or make the index anew", path = path.display())]
+    /// The index has other settings.
+    #[error("{path}: the index was created with {made}, not with {asked}; use the same settings, \
+     or create the index again", path = path.display())]
     OtherSettings {
         path: PathBuf,
         made: String,
@@ -70,9 +72,10 @@ pub enum SearchError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A passage is longer than the model reads.
+    /// A passage is longer than the model's maximum.
     #[error(
-        "{path}, line {line}: the passage has {tokens} tokens, the model reads at most {most}; cut it with `--truncate`, or index by lines",
+        "{path}, line {line}: the passage has {tokens} tokens, but the model reads at most \
+         {most}; truncate it with `--truncate`, or index by lines",
         path = path.display()
     )]
     TooLong {
@@ -81,7 +84,7 @@ pub enum SearchError {
         tokens: usize,
         most: usize,
     },
-    /// The model gave a vector that has no direction.
+    /// The model produced a zero or non-finite vector, which has no direction.
     #[error("the vector of {what} is not finite, or zero")]
     NoDirection { what: String },
     /// The index cannot be written.

@@ -1,4 +1,5 @@
-//! Speech to text with Whisper and Moonshine: from samples to segments of text with times.
+//! Speech recognition with Whisper and Moonshine: from audio samples to text segments with
+//! timestamps.
 //!
 //! ```no_run
 //! use tercet::Device;
@@ -14,18 +15,22 @@
 //! # }
 //! ```
 //!
-//! What is written is what `generate` of transformers writes with the same options. A recording that is not longer than a window
-//! is padded with silence; a longer one goes through windows, each from where the timestamps of the one before end
-//! (`whisper`). Which tokens may be written next is in `rules`, a window and its temperatures in `window`, what tokens and
-//! timestamps mean in `segments`. Moonshine reads samples, in pieces that end where it is quiet (`raw`). Files become samples in `audio` (feature `audio`).
+//! The output equals that of `generate` in transformers with the same options. Audio shorter than a
+//! window is padded with silence. Longer audio is processed in windows, and each window starts at
+//! the last timestamp of the previous one (`whisper`).
+//!
+//! The module `rules` restricts the next token, `window` decodes a window with temperature
+//! fallback, and `segments` converts tokens and timestamps to segments. Moonshine reads raw samples
+//! in chunks that end at quiet positions (`raw`). The module `audio` decodes audio files (feature
+//! `audio`).
 
 #[cfg(feature = "audio")]
 pub mod audio;
 mod engine;
 mod error;
 mod features;
+mod moonshine;
 mod options;
-mod raw;
 mod recognizer;
 mod rules;
 mod segments;
@@ -35,7 +40,7 @@ mod whisper;
 mod window;
 
 pub use error::SpeechError;
-pub use options::{SpeechOptions, Task};
-pub use recognizer::{Progress, Recognizer, SAMPLE_RATE};
-pub use segments::{Segment, Transcript};
+pub use options::{SpeechOptions, SpeechTask};
+pub use recognizer::{Recognizer, SAMPLE_RATE, TranscriptionProgress};
+pub use segments::{Transcript, TranscriptSegment};
 pub use timing::WindowTime;

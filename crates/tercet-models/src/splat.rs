@@ -1,5 +1,5 @@
-//! Scenes of 3-D Gaussians (Kerbl et al. 2023): their `.ply` files, cameras, the graph that draws them, and the one that
-//! fits them to pictures ([`fit`]).
+//! 3D Gaussian splatting (Kerbl et al. 2023): `.ply` scene files, cameras, the rendering graph, and
+//! the fitting graph ([`fit`]).
 
 mod camera;
 mod error;
@@ -10,79 +10,80 @@ mod views;
 
 pub use camera::{LookAt, SplatCamera};
 pub use error::SplatError;
-pub use views::{View, looked_at, views};
+pub use views::{SplatView, looked_at, views};
 
 use std::path::Path;
 
 use tercet::{CompileOptions, DType, Device, Executable, Graph, Shape, Tensor, Type};
-use tercet_ir::ops::splat::Scene as Operands;
+use tercet_ir::ops::splat::SplatSceneOperands as Operands;
 
 use crate::mmap::MappedFile;
 
-/// A scene, as the operators of splatting take it.
+/// A Gaussian scene, in the layout of the splatting operators.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scene {
-    /// Spherical harmonics of each channel: 1, 4, 9 or 16.
+pub struct SplatScene {
+    /// Spherical harmonics per channel: 1, 4, 9 or 16.
     pub harmonics: usize,
-    /// `[N,3]`
+    /// Centers, `[N,3]`.
     pub positions: Vec<f32>,
-    /// `[N,3]`: logarithms of standard deviations.
+    /// Natural logarithms of the standard deviations, `[N,3]`.
     pub log_scales: Vec<f32>,
-    /// `[N,4]`: quaternions `w x y z`.
+    /// Quaternions `w x y z`, `[N,4]`.
     pub rotations: Vec<f32>,
-    /// `[N]`: opacities before the sigmoid.
+    /// Opacities before the sigmoid, `[N]`.
     pub opacities: Vec<f32>,
-    /// `[N, harmonics, 3]`
+    /// Spherical harmonics coefficients, `[N, harmonics, 3]`.
     pub colors: Vec<f32>,
 }
 
-impl Scene {
-    /// The scene of a `.ply` file.
+impl SplatScene {
+    /// Reads a scene from a `.ply` file.
     ///
     /// # Errors
-    /// [`SplatError`]: it cannot be read, or is no scene of Gaussians.
-    pub fn open(path: impl AsRef<Path>) -> Result<Scene, SplatError> {
-        Scene::parse(&MappedFile::open(path)?)
+    /// [`SplatError`] if the file cannot be read or is not a Gaussian scene.
+    pub fn open(path: impl AsRef<Path>) -> Result<SplatScene, SplatError> {
+        SplatScene::parse(&MappedFile::open(path)?)
     }
 
-    /// The scene of the bytes of a `.ply` file, binary little-endian or ascii, with the properties `x y z
-    /// f_dc_0..2 f_rest_* opacity scale_0..2 rot_0..3`; others are passed over.
+    /// Parses a scene from the bytes of a `.ply` file, binary little-endian or ASCII. Required
+    /// properties: `x y z f_dc_0..2 f_rest_* opacity scale_0..2 rot_0..3`; others are ignored.
     ///
     /// # Errors
-    /// [`SplatError`] that says what is missing, unknown or too short.
-    pub fn parse(bytes: &[u8]) -> Result<Scene, SplatError> {
+    /// [`SplatError`] with the missing, unknown or truncated part.
+    pub fn parse(bytes: &[u8]) -> Result<SplatScene, SplatError> {
         ply::parse(bytes)
     }
 
-    /// A scene to begin a fit with: that of a `.ply` file of Gaussians, or of one of points `x y z`, with `red green blue` if it
-    /// has them, of which each becomes a Gaussian as wide as `size`, a tenth opaque.
+    /// Reads an initial scene for a fit from a `.ply` file. The file contains Gaussians, or points
+    /// `x y z` with optional `red green blue`. Each point becomes a Gaussian with the standard
+    /// deviation `size` and opacity 0.1.
     ///
     /// # Errors
-    /// As [`Scene::open`].
-    pub fn open_points(path: impl AsRef<Path>, size: f64) -> Result<Scene, SplatError> {
+    /// Same errors as [`SplatScene::open`].
+    pub fn open_points(path: impl AsRef<Path>, size: f64) -> Result<SplatScene, SplatError> {
         let bytes = MappedFile::open(path)?;
         if ply::has_splats(&bytes)? {
-            return Scene::parse(&bytes);
+            return SplatScene::parse(&bytes);
         }
         let (positions, colors) = ply::points(&bytes)?;
-        Ok(fit::of_points(positions, &colors, size))
+        Ok(fit::scene_from_points(positions, &colors, size))
     }
 
-    /// How many Gaussians it has.
+    /// Number of Gaussians.
     pub fn len(&self) -> usize {
         self.opacities.len()
     }
 
-    /// True without Gaussians.
+    /// True if the scene has no Gaussians.
     pub fn is_empty(&self) -> bool {
         self.opacities.is_empty()
     }
 
-    /// The graph that draws it: parameters for the scene, an input `camera`, and the outputs `image`
+    /// Rendering graph: parameters of the scene, an input `camera`, and the outputs `image`
     /// `[height, width, 3]` and `transmittance` `[height, width]`.
     ///
     /// # Errors
-    /// [`SplatError::Graph`] when the sizes do not agree or the image is too large.
+    /// [`SplatError::Graph`] if the sizes contradict each other or the image is too large.
     pub fn graph(&self, image: [usize; 2]) -> Result<Graph, SplatError> {
         let mut g = Graph::new();
         let scene = self.shapes().map(|(name, shape, _)| (name, shape));
@@ -114,10 +115,10 @@ impl Scene {
         ]
     }
 
-    /// The parameters of its graph.
+    /// Parameters of the rendering graph by name.
     ///
     /// # Errors
-    /// [`SplatError::Tensor`] when the lists are not as long as the number of Gaussians says.
+    /// [`SplatError::Tensor`] if a list does not match the number of Gaussians.
     pub fn params(&self) -> Result<Vec<(&'static str, Tensor)>, SplatError> {
         let all = self.shapes().into_iter();
         all.map(|(name, shape, data)| Ok((name, Tensor::from_slice(&shape, data)?)))
@@ -125,25 +126,25 @@ impl Scene {
     }
 }
 
-/// A scene on a device, ready to be drawn in one size.
+/// A compiled scene on a device, for one image size.
 pub struct SplatRenderer {
     exe: Box<dyn Executable>,
     image: [usize; 2],
 }
 
-/// An image, row by row.
+/// A rendered image, in row-major order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Frame {
+pub struct SplatFrame {
     /// Width and height in pixels.
     pub image: [usize; 2],
     /// Red, green and blue of each pixel, 0 to 1.
     pub colors: Vec<f32>,
-    /// How much of the background each pixel lets through.
+    /// Transmittance of each pixel: the visible fraction of the background.
     pub transmittance: Vec<f32>,
 }
 
-impl Frame {
-    /// Three bytes for each pixel, rounded; what is not a number is 0.
+impl SplatFrame {
+    /// RGB8 bytes, rounded; NaN becomes 0.
     pub fn to_rgb8(&self) -> Vec<u8> {
         let byte = |x: &f32| (x.clamp(0.0, 1.0) * 255.0).round() as u8;
         self.colors.iter().map(byte).collect()
@@ -151,13 +152,13 @@ impl Frame {
 }
 
 impl SplatRenderer {
-    /// Compiles a scene for images of `[width, height]` pixels and puts it on the device.
+    /// Compiles a scene for images of `[width, height]` pixels and uploads it to the device.
     ///
     /// # Errors
-    /// [`SplatError`] when the device cannot run it.
+    /// [`SplatError`] if the scene cannot be compiled for the device.
     pub fn new(
         device: &Device,
-        scene: &Scene,
+        scene: &SplatScene,
         image: [usize; 2],
     ) -> Result<SplatRenderer, SplatError> {
         let graph = scene.graph(image)?;
@@ -168,24 +169,26 @@ impl SplatRenderer {
         Ok(SplatRenderer { exe, image })
     }
 
-    /// Draws a frame. The camera's image must have the size that this was made for.
+    /// Renders a frame. The camera's image size must equal the size of the renderer.
     ///
     /// # Errors
-    /// [`SplatError`] when it has another size, or the run fails.
+    /// [`SplatError`] if the sizes differ or the run fails.
     pub fn draw(
         &mut self,
         camera: &SplatCamera,
         background: [f32; 3],
-    ) -> Result<Frame, SplatError> {
+    ) -> Result<SplatFrame, SplatError> {
         if camera.image != self.image {
             let ([width, height], [x, y]) = (self.image, camera.image);
-            let reason = format!("an image of {x}x{y} pixels where {width}x{height} are drawn");
+            let reason = format!(
+                "the camera's image has {x}x{y} pixels; the renderer expects {width}x{height}"
+            );
             return Err(SplatError::Camera { reason });
         }
         let camera = camera.block(background)?;
         let results = self.exe.run(&[("camera", &camera)])?;
         let list = |at: usize| results[at].as_slice::<f32>().map(<[f32]>::to_vec);
-        Ok(Frame {
+        Ok(SplatFrame {
             image: self.image,
             colors: list(0)?,
             transmittance: list(1)?,

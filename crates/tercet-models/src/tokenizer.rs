@@ -1,15 +1,15 @@
 //! Tokenizers: text to token ids and back.
 //!
-//! One [`Tokenizer`] type, made from a `tokenizer.json` (any model that the `tokenizers` crate
-//! knows), a SentencePiece `tokenizer.model`, or the vocabulary inside a GGUF file (SentencePiece
-//! BPE, byte-level BPE, WordPiece, Unigram). Padding and truncation that a `tokenizer.json` asks
-//! for are switched off: how long rows are is the caller's choice ([`Tokenizer::encode_batch`]),
-//! not the file's.
+//! The only type is [`Tokenizer`]. It is read from a `tokenizer.json` (any model that the
+//! `tokenizers` crate supports), a SentencePiece `tokenizer.model`, or the vocabulary of a GGUF
+//! file (SentencePiece BPE, byte-level BPE, WordPiece, Unigram). Padding and truncation in a
+//! `tokenizer.json` are disabled: the caller determines the length of rows
+//! ([`Tokenizer::encode_batch`]).
 //!
-//! Byte-level tokenizers and pieces are decoded here, from the bytes of each token, so that text
-//! may be streamed exactly ([`StreamDecoder`]). Special tokens written out in a text are
-//! recognised as such, as by the tokenizer that the model was trained with, unless the caller
-//! wants the text as it stands ([`Tokenizer::encode_literally`]).
+//! Byte-level and SentencePiece tokens are decoded by this module from the bytes of each token, so
+//! that text can be streamed exactly ([`StreamDecoder`]). Special tokens spelled in a text are
+//! recognized, as by the model's original tokenizer. [`Tokenizer::encode_literally`] treats them as
+//! ordinary text.
 
 mod batch;
 mod byte_level;
@@ -24,7 +24,7 @@ mod stream;
 mod to_gguf;
 mod trie;
 
-pub use batch::{Batch, Row};
+pub use batch::{TokenizedBatch, TokenizedRow};
 pub use error::TokenizerError;
 pub(crate) use from_gguf::TokenType;
 pub use stream::StreamDecoder;
@@ -37,9 +37,9 @@ use crate::gguf::Gguf;
 use crate::mmap::read_small;
 use batch::enclose;
 use byte_level::ByteVocab;
-use sentencepiece::{Model, PieceDecoder};
+use sentencepiece::{PieceDecoder, SentencePieceModel};
 
-/// A tokenizer's file longer than this is refused (the largest real ones have some 30 MB).
+/// Maximum size of a tokenizer file, in bytes (the largest known ones have about 30 MB).
 pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer: text to token ids and back.
@@ -66,32 +66,33 @@ pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 /// ```
 #[derive(Debug)]
 pub struct Tokenizer {
-    engine: Engine,
+    engine: TokenizerEngine,
     vocab_len: usize,
     pad: Option<u32>,
-    /// Put before a text beyond what the post-processor adds.
+    /// BOS token to prepend, in addition to the tokens of the post-processor.
     bos: Option<u32>,
-    /// Put after a text beyond what the post-processor adds.
+    /// EOS token to append, in addition to the tokens of the post-processor.
     eos: Option<u32>,
 }
 
-/// What cuts texts.
+/// The tokenization engine.
 #[derive(Debug)]
-enum Engine {
+enum TokenizerEngine {
     /// The `tokenizers` crate.
     Crate {
         inner: Box<tokenizers::Tokenizer>,
-        /// The same, taking special tokens in a text for text; made when it is first needed.
+        /// A copy that treats special tokens in a text as ordinary text; created on first use.
         literal: OnceLock<Box<tokenizers::Tokenizer>>,
-        /// Bytes of each token where decoding is byte-level.
+        /// The bytes of each token, for byte-level decoders.
         byte_vocab: Option<ByteVocab>,
     },
-    /// SentencePiece, ours.
-    Pieces(Box<Model>),
+    /// The SentencePiece implementation of this crate.
+    Pieces(Box<SentencePieceModel>),
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.json` at `path`, or the `tokenizer.model` if that is its extension.
+    /// Reads the `tokenizer.json` at `path`, or the SentencePiece model if the extension is
+    /// `model`.
     ///
     /// # Errors
     /// [`TokenizerError::File`], and those of [`Self::from_json`] or [`Self::from_sentencepiece`].
@@ -104,15 +105,15 @@ impl Tokenizer {
         Self::from_json(&bytes)
     }
 
-    /// Reads the bytes of a SentencePiece `tokenizer.model`. As with the library itself, nothing
-    /// is put around a text ([`Self::with_bos`]).
+    /// Reads the bytes of a SentencePiece `tokenizer.model`. Like the `sentencepiece` library, it
+    /// adds no special tokens to a text ([`Self::with_bos`] adds one).
     ///
     /// # Errors
     /// [`TokenizerError::BadModel`], [`TokenizerError::BadCharsMap`],
     /// [`TokenizerError::BadVocabulary`], [`TokenizerError::UnsupportedPieces`].
     pub fn from_sentencepiece(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        let model = Model::new(sentencepiece::read(bytes)?)?;
-        Ok(Self::of_pieces(model))
+        let model = SentencePieceModel::new(sentencepiece::read(bytes)?)?;
+        Ok(Self::from_pieces(model))
     }
 
     /// Reads the text of a `tokenizer.json`.
@@ -126,11 +127,10 @@ impl Tokenizer {
         Self::new(inner)
     }
 
-    /// Builds the tokenizer of a GGUF file from its own vocabulary (`tokenizer.ggml.*`).
+    /// Creates the tokenizer of a GGUF file from its vocabulary (`tokenizer.ggml.*`).
     ///
     /// # Errors
-    /// [`TokenizerError`]: the vocabulary is missing, not sound, or of a kind that is not
-    /// supported.
+    /// [`TokenizerError`]: the vocabulary is missing, invalid, or of an unsupported type.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, TokenizerError> {
         from_gguf::build(gguf.metadata())
     }
@@ -153,25 +153,25 @@ impl Tokenizer {
             pad,
             bos: None,
             eos: None,
-            engine: Engine::Crate {
-                byte_vocab: ByteVocab::of(&inner),
+            engine: TokenizerEngine::Crate {
+                byte_vocab: ByteVocab::from_tokenizer(&inner),
                 literal: OnceLock::new(),
                 inner: Box::new(inner),
             },
         })
     }
 
-    fn of_pieces(model: Model) -> Self {
+    fn from_pieces(model: SentencePieceModel) -> Self {
         Self {
             vocab_len: model.len(),
             pad: model.any_id("<pad>"),
             bos: None,
             eos: None,
-            engine: Engine::Pieces(Box::new(model)),
+            engine: TokenizerEngine::Pieces(Box::new(model)),
         }
     }
 
-    /// The same tokenizer, putting `bos` first wherever special tokens are added.
+    /// The same tokenizer with `bos` as first token whenever special tokens are added.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownToken`].
@@ -180,7 +180,7 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// The same tokenizer, putting `eos` last wherever special tokens are added.
+    /// The same tokenizer with `eos` as last token whenever special tokens are added.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownToken`].
@@ -189,24 +189,24 @@ impl Tokenizer {
         Ok(self)
     }
 
-    /// The number of tokens, added ones included.
+    /// Number of tokens, including added tokens.
     #[must_use]
     pub fn vocab_len(&self) -> usize {
         self.vocab_len
     }
 
-    /// The token that fills short rows of a batch, if the tokenizer has one.
+    /// The padding token for the shorter rows of a batch, if the tokenizer has one.
     #[must_use]
     pub fn pad(&self) -> Option<u32> {
         self.pad
     }
 
-    /// The id of a token, spelled as in the vocabulary.
+    /// The id of a token, by its spelling in the vocabulary.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         match &self.engine {
-            Engine::Crate { inner, .. } => inner.token_to_id(token),
-            Engine::Pieces(model) => model.any_id(token),
+            TokenizerEngine::Crate { inner, .. } => inner.token_to_id(token),
+            TokenizerEngine::Pieces(model) => model.any_id(token),
         }
     }
 
@@ -214,36 +214,37 @@ impl Tokenizer {
     #[must_use]
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         match &self.engine {
-            Engine::Crate { inner, .. } => inner.id_to_token(id),
-            Engine::Pieces(model) => model.piece(id).map(|piece| piece.text.clone()),
+            TokenizerEngine::Crate { inner, .. } => inner.id_to_token(id),
+            TokenizerEngine::Pieces(model) => model.piece(id).map(|piece| piece.text.clone()),
         }
     }
 
-    /// The bytes that a token stands for in the middle of a text, and whether it is special: of no text. `None` where
-    /// there is no such token, and where tokens do not stand for bytes, as those of WordPiece.
+    /// The bytes of a token in the middle of a text, and whether it is special (without text).
+    /// `None` if the id is unknown, or if tokens do not correspond to bytes, as in WordPiece.
     #[must_use]
     pub fn bytes(&self, id: u32) -> Option<(Vec<u8>, bool)> {
         match &self.engine {
-            Engine::Crate {
+            TokenizerEngine::Crate {
                 inner, byte_vocab, ..
             } => match byte_vocab {
                 Some(vocab) => vocab.get(id).map(|t| (t.bytes.to_vec(), t.special)),
                 None => byte_level::piece_bytes(inner, id),
             },
-            Engine::Pieces(model) => model.piece(id).map(|piece| piece.bytes()),
+            TokenizerEngine::Pieces(model) => model.piece(id).map(|piece| piece.bytes()),
         }
     }
 
-    /// The token ids of `text`; with `add_special` also the special tokens that the model wants
-    /// around it (BOS, `[CLS]` and so on). Special tokens spelled out in `text` are themselves.
+    /// The token ids of `text`. With `add_special` they include the model's special tokens around a
+    /// text (BOS, `[CLS]` and so on). Special tokens spelled in `text` are recognized.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, add_special, Spelled::Special)
+        self.encode_with(text, add_special, SpecialTokenEncoding::Special)
     }
 
-    /// Whether a text spells a special token: within a conversation it could end its own turn and begin another.
+    /// Whether a text spells a special token, which could end its turn in a conversation and start
+    /// another.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
@@ -251,8 +252,8 @@ impl Tokenizer {
         Ok(self.encode(text, false)? != self.encode_literally(text, false)?)
     }
 
-    /// As [`Self::encode`], with special tokens spelled out in `text` taken for mere text: what a
-    /// user wrote cannot end a turn or begin one.
+    /// Like [`Self::encode`], but special tokens spelled in `text` are treated as ordinary text, so
+    /// user input cannot end or start a turn.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
@@ -261,20 +262,20 @@ impl Tokenizer {
         text: &str,
         add_special: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(text, add_special, Spelled::Text)
+        self.encode_with(text, add_special, SpecialTokenEncoding::Text)
     }
 
     fn encode_with(
         &self,
         text: &str,
         add_special: bool,
-        spelled: Spelled,
+        spelled: SpecialTokenEncoding,
     ) -> Result<Vec<u32>, TokenizerError> {
         let ids = match &self.engine {
-            Engine::Crate { inner, literal, .. } => {
+            TokenizerEngine::Crate { inner, literal, .. } => {
                 let inner = match spelled {
-                    Spelled::Special => inner,
-                    Spelled::Text => literal.get_or_init(|| {
+                    SpecialTokenEncoding::Special => inner,
+                    SpecialTokenEncoding::Text => literal.get_or_init(|| {
                         let mut inner = inner.clone();
                         inner.set_encode_special_tokens(true);
                         inner
@@ -285,8 +286,8 @@ impl Tokenizer {
                     .map_err(TokenizerError::failed("encoding"))?;
                 encoding.get_ids().to_vec()
             }
-            Engine::Pieces(model) => {
-                let tokens = model.encode(text, spelled == Spelled::Special);
+            TokenizerEngine::Pieces(model) => {
+                let tokens = model.encode(text, spelled == SpecialTokenEncoding::Special);
                 tokens.into_iter().map(|(id, _)| id).collect()
             }
         };
@@ -296,32 +297,36 @@ impl Tokenizer {
         Ok(enclose(&ids, self.bos, self.eos))
     }
 
-    /// The text of `ids` without special tokens. Bytes that are not UTF-8 become U+FFFD.
+    /// The text of `ids` without special tokens. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownToken`], [`TokenizerError::Failed`].
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.decode_ids(ids, Specials::Skip)
+        self.decode_ids(ids, SpecialTokenDecoding::Skip)
     }
 
-    /// The text of `ids` with special tokens spelled out.
+    /// The text of `ids` including the spelling of special tokens.
     ///
     /// # Errors
-    /// As [`Self::decode`].
+    /// The errors of [`Self::decode`].
     pub fn decode_with_special(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.decode_ids(ids, Specials::Spell)
+        self.decode_ids(ids, SpecialTokenDecoding::Spell)
     }
 
-    /// A decoder that takes tokens one by one and gives complete characters.
+    /// A decoder that accepts tokens one by one and returns complete characters.
     #[must_use]
     pub fn stream(&self) -> StreamDecoder<'_> {
         StreamDecoder::new(self)
     }
 
-    fn decode_ids(&self, ids: &[u32], specials: Specials) -> Result<String, TokenizerError> {
+    fn decode_ids(
+        &self,
+        ids: &[u32],
+        specials: SpecialTokenDecoding,
+    ) -> Result<String, TokenizerError> {
         let mut bytes = Vec::new();
         match &self.engine {
-            Engine::Pieces(model) => {
+            TokenizerEngine::Pieces(model) => {
                 let mut decoder = PieceDecoder::new(model, specials);
                 let mut text = String::new();
                 for id in ids {
@@ -329,7 +334,7 @@ impl Tokenizer {
                 }
                 return Ok(text + &decoder.finish());
             }
-            Engine::Crate {
+            TokenizerEngine::Crate {
                 byte_vocab: None,
                 inner,
                 ..
@@ -338,16 +343,16 @@ impl Tokenizer {
                     self.known(*id)?;
                 }
                 return inner
-                    .decode(ids, specials == Specials::Skip)
+                    .decode(ids, specials == SpecialTokenDecoding::Skip)
                     .map_err(TokenizerError::failed("decoding"));
             }
-            Engine::Crate {
+            TokenizerEngine::Crate {
                 byte_vocab: Some(vocab),
                 ..
             } => {
                 for id in ids {
                     let token = vocab.get(*id).ok_or_else(|| self.unknown(*id))?;
-                    if specials == Specials::Spell || !token.special {
+                    if specials == SpecialTokenDecoding::Spell || !token.special {
                         bytes.extend_from_slice(&token.bytes);
                     }
                 }
@@ -358,8 +363,8 @@ impl Tokenizer {
 
     fn known(&self, id: u32) -> Result<u32, TokenizerError> {
         let exists = match &self.engine {
-            Engine::Crate { inner, .. } => inner.id_to_token(id).is_some(),
-            Engine::Pieces(model) => model.piece(id).is_some(),
+            TokenizerEngine::Crate { inner, .. } => inner.id_to_token(id).is_some(),
+            TokenizerEngine::Pieces(model) => model.piece(id).is_some(),
         };
         if exists {
             Ok(id)
@@ -376,16 +381,16 @@ impl Tokenizer {
     }
 }
 
-/// What becomes of special tokens in a decoded text.
+/// Treatment of special tokens in decoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Specials {
+enum SpecialTokenDecoding {
     Skip,
     Spell,
 }
 
-/// What becomes of special tokens that are spelled out in a text.
+/// Treatment of special tokens that are spelled in a text to be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spelled {
+enum SpecialTokenEncoding {
     Special,
     Text,
 }

@@ -1,17 +1,17 @@
-//! From tensors in files to tensors of the IR, sharing the mapped bytes.
+//! Conversion of file tensors to IR tensors that share the mapped bytes.
 //!
-//! Nothing is copied where the data is aligned for its dtype, which GGUF files guarantee and
-//! safetensors files usually give; the tensor then keeps the mapping alive. What is not aligned
-//! is copied once. Files are little-endian, as are all machines that Tercet runs on.
+//! Data that is aligned for its dtype is not copied, and the tensor keeps the mapping alive. GGUF
+//! guarantees the alignment, and safetensors files usually have it. Unaligned data is copied once.
+//! Files are little-endian, as are all machines that Tercet supports.
 
 use std::sync::Arc;
 
 use tercet_ir::{DType, MAX_RANK, Scheme, Tensor, TensorError, TensorType};
 
-use crate::gguf::{GgmlType, Gguf, TensorInfo, clip};
+use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, clip};
 use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
 
-/// Why a tensor of a file cannot be had as a tensor of the IR.
+/// The reason why a tensor of a file cannot be converted to a tensor of the IR.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -19,7 +19,7 @@ use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
     reason = "the fields are named by the messages above them"
 )]
 pub enum WeightError {
-    /// The storage type has no counterpart.
+    /// The IR has no equivalent of the storage type.
     #[error(
         "tensor `{tensor}` at file offset {offset} is stored as {found}, which is not supported; use a model file with another type"
     )]
@@ -28,31 +28,31 @@ pub enum WeightError {
         offset: usize,
         found: &'static str,
     },
-    /// More dimensions than the IR has.
-    #[error("tensor `{tensor}` has {rank} dimensions, at most {MAX_RANK} are supported")]
+    /// The tensor has more dimensions than the IR supports.
+    #[error("tensor `{tensor}` has {rank} dimensions; at most {MAX_RANK} are supported")]
     TooManyDims { tensor: String, rank: usize },
-    /// The bytes do not make the tensor.
+    /// The bytes do not form a valid tensor.
     #[error("tensor `{tensor}`")]
     Tensor { tensor: String, source: TensorError },
 }
 
-/// A weight as a model builder takes it.
+/// A weight in the form that model builders use.
 #[derive(Clone)]
-pub enum Weight {
-    /// Plain elements, in row-major order.
+pub enum ModelWeight {
+    /// Unquantized elements, in row-major order.
     Dense(Tensor),
-    /// Quantised rows.
+    /// Quantized rows.
     Packed {
         /// The format of the blocks.
         scheme: Scheme,
-        /// `U8`, shape `[.., row bytes]`.
+        /// The blocks, `U8` of shape `[.., row bytes]`.
         blocks: Tensor,
         /// The shape in elements, `[.., row elements]`.
         shape: Vec<usize>,
     },
 }
 
-impl Weight {
+impl ModelWeight {
     /// The shape in elements.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
@@ -63,61 +63,63 @@ impl Weight {
     }
 }
 
-enum Storage {
+enum WeightStorage {
     Plain(DType),
     Blocks(Scheme),
     Unsupported,
 }
 
-fn storage(ty: GgmlType) -> Storage {
+fn storage(ty: GgmlType) -> WeightStorage {
     match ty {
-        GgmlType::F32 => Storage::Plain(DType::F32),
-        GgmlType::F16 => Storage::Plain(DType::F16),
-        GgmlType::BF16 => Storage::Plain(DType::BF16),
-        GgmlType::F64 => Storage::Plain(DType::F64),
-        GgmlType::I8 => Storage::Plain(DType::I8),
-        GgmlType::I32 => Storage::Plain(DType::I32),
-        GgmlType::I64 => Storage::Plain(DType::I64),
-        GgmlType::Q4_0 => Storage::Blocks(Scheme::Q4_0),
-        GgmlType::Q4_1 => Storage::Blocks(Scheme::Q4_1),
-        GgmlType::Q5_0 => Storage::Blocks(Scheme::Q5_0),
-        GgmlType::Q5_1 => Storage::Blocks(Scheme::Q5_1),
-        GgmlType::Q8_0 => Storage::Blocks(Scheme::Q8_0),
-        GgmlType::Q2_K => Storage::Blocks(Scheme::Q2K),
-        GgmlType::Q3_K => Storage::Blocks(Scheme::Q3K),
-        GgmlType::Q4_K => Storage::Blocks(Scheme::Q4K),
-        GgmlType::Q5_K => Storage::Blocks(Scheme::Q5K),
-        GgmlType::Q6_K => Storage::Blocks(Scheme::Q6K),
-        GgmlType::IQ2_XXS => Storage::Blocks(Scheme::Iq2Xxs),
-        GgmlType::IQ2_XS => Storage::Blocks(Scheme::Iq2Xs),
-        GgmlType::IQ2_S => Storage::Blocks(Scheme::Iq2S),
-        GgmlType::IQ3_XXS => Storage::Blocks(Scheme::Iq3Xxs),
-        GgmlType::IQ3_S => Storage::Blocks(Scheme::Iq3S),
-        GgmlType::IQ1_S => Storage::Blocks(Scheme::Iq1S),
-        GgmlType::IQ1_M => Storage::Blocks(Scheme::Iq1M),
-        GgmlType::IQ4_NL => Storage::Blocks(Scheme::Iq4Nl),
-        GgmlType::IQ4_XS => Storage::Blocks(Scheme::Iq4Xs),
-        GgmlType::TQ1_0 => Storage::Blocks(Scheme::Tq1_0),
-        GgmlType::TQ2_0 => Storage::Blocks(Scheme::Tq2_0),
-        GgmlType::MXFP4 => Storage::Blocks(Scheme::Mxfp4),
-        GgmlType::NVFP4 => Storage::Blocks(Scheme::Nvfp4),
-        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 | GgmlType::Q1_0 => Storage::Unsupported,
+        GgmlType::F32 => WeightStorage::Plain(DType::F32),
+        GgmlType::F16 => WeightStorage::Plain(DType::F16),
+        GgmlType::BF16 => WeightStorage::Plain(DType::BF16),
+        GgmlType::F64 => WeightStorage::Plain(DType::F64),
+        GgmlType::I8 => WeightStorage::Plain(DType::I8),
+        GgmlType::I32 => WeightStorage::Plain(DType::I32),
+        GgmlType::I64 => WeightStorage::Plain(DType::I64),
+        GgmlType::Q4_0 => WeightStorage::Blocks(Scheme::Q4_0),
+        GgmlType::Q4_1 => WeightStorage::Blocks(Scheme::Q4_1),
+        GgmlType::Q5_0 => WeightStorage::Blocks(Scheme::Q5_0),
+        GgmlType::Q5_1 => WeightStorage::Blocks(Scheme::Q5_1),
+        GgmlType::Q8_0 => WeightStorage::Blocks(Scheme::Q8_0),
+        GgmlType::Q2_K => WeightStorage::Blocks(Scheme::Q2K),
+        GgmlType::Q3_K => WeightStorage::Blocks(Scheme::Q3K),
+        GgmlType::Q4_K => WeightStorage::Blocks(Scheme::Q4K),
+        GgmlType::Q5_K => WeightStorage::Blocks(Scheme::Q5K),
+        GgmlType::Q6_K => WeightStorage::Blocks(Scheme::Q6K),
+        GgmlType::IQ2_XXS => WeightStorage::Blocks(Scheme::Iq2Xxs),
+        GgmlType::IQ2_XS => WeightStorage::Blocks(Scheme::Iq2Xs),
+        GgmlType::IQ2_S => WeightStorage::Blocks(Scheme::Iq2S),
+        GgmlType::IQ3_XXS => WeightStorage::Blocks(Scheme::Iq3Xxs),
+        GgmlType::IQ3_S => WeightStorage::Blocks(Scheme::Iq3S),
+        GgmlType::IQ1_S => WeightStorage::Blocks(Scheme::Iq1S),
+        GgmlType::IQ1_M => WeightStorage::Blocks(Scheme::Iq1M),
+        GgmlType::IQ4_NL => WeightStorage::Blocks(Scheme::Iq4Nl),
+        GgmlType::IQ4_XS => WeightStorage::Blocks(Scheme::Iq4Xs),
+        GgmlType::TQ1_0 => WeightStorage::Blocks(Scheme::Tq1_0),
+        GgmlType::TQ2_0 => WeightStorage::Blocks(Scheme::Tq2_0),
+        GgmlType::MXFP4 => WeightStorage::Blocks(Scheme::Mxfp4),
+        GgmlType::NVFP4 => WeightStorage::Blocks(Scheme::Nvfp4),
+        GgmlType::Q8_1 | GgmlType::Q8_K | GgmlType::I16 | GgmlType::Q1_0 => {
+            WeightStorage::Unsupported
+        }
     }
 }
 
-/// The scheme of blocks of this type.
+/// The block format of this tensor type.
 pub(crate) fn scheme_of(ty: GgmlType) -> Option<Scheme> {
     match storage(ty) {
-        Storage::Blocks(scheme) => Some(scheme),
-        Storage::Plain(_) | Storage::Unsupported => None,
+        WeightStorage::Blocks(scheme) => Some(scheme),
+        WeightStorage::Plain(_) | WeightStorage::Unsupported => None,
     }
 }
 
-/// The tensor `info` of `gguf`: plain elements, or packed blocks for the quantised types.
+/// The tensor `info` of `gguf`: unquantized elements, or packed blocks for quantized types.
 ///
 /// # Errors
-/// [`WeightError::UnsupportedType`] for block formats that the IR does not have.
-pub fn gguf_weight(gguf: &Gguf, info: &TensorInfo) -> Result<Weight, WeightError> {
+/// [`WeightError::UnsupportedType`] for block formats that the IR does not support.
+pub fn gguf_weight(gguf: &Gguf, info: &GgufTensorInfo) -> Result<ModelWeight, WeightError> {
     let share = |dtype: DType, shape: &[usize]| {
         let owner = Arc::new(gguf.file_of(info).clone());
         Tensor::from_owner(TensorType::new(dtype, shape), owner, info.range()).map_err(|source| {
@@ -129,21 +131,21 @@ pub fn gguf_weight(gguf: &Gguf, info: &TensorInfo) -> Result<Weight, WeightError
     };
     let shape = info.shape();
     match storage(info.ggml_type()) {
-        Storage::Plain(dtype) => share(dtype, &shape).map(Weight::Dense),
-        Storage::Blocks(scheme) => {
+        WeightStorage::Plain(dtype) => share(dtype, &shape).map(ModelWeight::Dense),
+        WeightStorage::Blocks(scheme) => {
             let mut packed = shape.clone();
             match packed.last_mut() {
-                // A row of a tensor inside the file is shorter than the file.
+                // A row of a tensor inside the file is shorter than the file, so this fits usize.
                 Some(row) => *row = info.row_bytes() as usize,
                 None => packed.push(info.row_bytes() as usize),
             }
-            Ok(Weight::Packed {
+            Ok(ModelWeight::Packed {
                 scheme,
                 blocks: share(DType::U8, &packed)?,
                 shape,
             })
         }
-        Storage::Unsupported => Err(WeightError::UnsupportedType {
+        WeightStorage::Unsupported => Err(WeightError::UnsupportedType {
             tensor: clip(info.name()),
             offset: info.range().start,
             found: info.ggml_type().name(),
@@ -192,7 +194,7 @@ fn dtype(dtype: SafeDtype) -> Option<DType> {
 /// ```
 ///
 /// # Errors
-/// [`WeightError::UnsupportedType`] for element types that the IR does not have,
+/// [`WeightError::UnsupportedType`] for element types that the IR does not support,
 /// [`WeightError::TooManyDims`].
 pub fn safetensors_tensor(
     file: &SafeTensors,

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 use crate::proto::{AttributeProto, GraphProto, TensorProto};
 
 /// `AttributeProto.AttributeType`, as far as it says which field is meant.
@@ -19,15 +19,15 @@ mod kind {
 
 /// The attributes of a node, those that a function's node takes from its call already in place.
 #[derive(Debug)]
-pub(crate) struct Attrs<'m> {
+pub(crate) struct OnnxAttrs<'m> {
     list: Vec<(&'m str, &'m AttributeProto)>,
     read: RefCell<Vec<bool>>,
 }
 
-impl<'m> Attrs<'m> {
-    pub(crate) fn new(list: Vec<(&'m str, &'m AttributeProto)>) -> Attrs<'m> {
+impl<'m> OnnxAttrs<'m> {
+    pub(crate) fn new(list: Vec<(&'m str, &'m AttributeProto)>) -> OnnxAttrs<'m> {
         let read = RefCell::new(vec![false; list.len()]);
-        Attrs { list, read }
+        OnnxAttrs { list, read }
     }
 
     /// All of them, which counts as reading.
@@ -36,7 +36,7 @@ impl<'m> Attrs<'m> {
         self.list.clone()
     }
 
-    fn get(&self, name: &str, kinds: &[i32]) -> Result<Option<&'m AttributeProto>, Reason> {
+    fn get(&self, name: &str, kinds: &[i32]) -> Result<Option<&'m AttributeProto>, NodeErrorKind> {
         let Some(at) = self.list.iter().position(|(n, _)| *n == name) else {
             return Ok(None);
         };
@@ -46,7 +46,7 @@ impl<'m> Attrs<'m> {
             // Early files did not say which field is meant.
             None | Some(0) => Ok(Some(attr)),
             Some(kind) if kinds.contains(&kind) => Ok(Some(attr)),
-            Some(kind) => Err(Reason::attribute(
+            Some(kind) => Err(NodeErrorKind::attribute(
                 name,
                 format!("has type {kind}, expected {kinds:?}"),
             )),
@@ -67,69 +67,69 @@ impl<'m> Attrs<'m> {
         }
     }
 
-    pub(crate) fn int_opt(&self, name: &str) -> Result<Option<i64>, Reason> {
+    pub(crate) fn int_opt(&self, name: &str) -> Result<Option<i64>, NodeErrorKind> {
         Ok(self.get(name, &[kind::INT])?.map(|a| a.i.unwrap_or(0)))
     }
 
-    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Reason> {
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, NodeErrorKind> {
         Ok(self.int_opt(name)?.unwrap_or(default))
     }
 
-    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, Reason> {
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, NodeErrorKind> {
         Ok(self.int(name, default.into())? != 0)
     }
 
-    pub(crate) fn float_opt(&self, name: &str) -> Result<Option<f64>, Reason> {
+    pub(crate) fn float_opt(&self, name: &str) -> Result<Option<f64>, NodeErrorKind> {
         let attr = self.get(name, &[kind::FLOAT])?;
         Ok(attr.map(|a| f64::from(a.f.unwrap_or(0.0))))
     }
 
-    pub(crate) fn float(&self, name: &str, default: f64) -> Result<f64, Reason> {
+    pub(crate) fn float(&self, name: &str, default: f64) -> Result<f64, NodeErrorKind> {
         // As a file would say it.
         Ok(self.float_opt(name)?.unwrap_or(f64::from(default as f32)))
     }
 
-    pub(crate) fn string_opt(&self, name: &str) -> Result<Option<String>, Reason> {
+    pub(crate) fn string_opt(&self, name: &str) -> Result<Option<String>, NodeErrorKind> {
         let attr = self.get(name, &[kind::STRING])?;
         let text =
             attr.map(|a| String::from_utf8_lossy(a.s.as_deref().unwrap_or(&[])).into_owned());
         Ok(text)
     }
 
-    pub(crate) fn string(&self, name: &str, default: &str) -> Result<String, Reason> {
+    pub(crate) fn string(&self, name: &str, default: &str) -> Result<String, NodeErrorKind> {
         Ok(self
             .string_opt(name)?
             .unwrap_or_else(|| default.to_string()))
     }
 
-    pub(crate) fn ints_opt(&self, name: &str) -> Result<Option<&'m [i64]>, Reason> {
+    pub(crate) fn ints_opt(&self, name: &str) -> Result<Option<&'m [i64]>, NodeErrorKind> {
         Ok(self.get(name, &[kind::INTS])?.map(|a| a.ints.as_slice()))
     }
 
-    pub(crate) fn floats_opt(&self, name: &str) -> Result<Option<&'m [f32]>, Reason> {
+    pub(crate) fn floats_opt(&self, name: &str) -> Result<Option<&'m [f32]>, NodeErrorKind> {
         Ok(self
             .get(name, &[kind::FLOATS])?
             .map(|a| a.floats.as_slice()))
     }
 
-    pub(crate) fn strings_opt(&self, name: &str) -> Result<Option<Vec<String>>, Reason> {
+    pub(crate) fn strings_opt(&self, name: &str) -> Result<Option<Vec<String>>, NodeErrorKind> {
         let attr = self.get(name, &[kind::STRINGS])?;
         let text = |s: &bytes::Bytes| String::from_utf8_lossy(s).into_owned();
         Ok(attr.map(|a| a.strings.iter().map(text).collect()))
     }
 
-    pub(crate) fn tensor_opt(&self, name: &str) -> Result<Option<&'m TensorProto>, Reason> {
+    pub(crate) fn tensor_opt(&self, name: &str) -> Result<Option<&'m TensorProto>, NodeErrorKind> {
         Ok(self.get(name, &[kind::TENSOR])?.and_then(|a| a.t.as_ref()))
     }
 
-    pub(crate) fn graph(&self, name: &str) -> Result<&'m GraphProto, Reason> {
+    pub(crate) fn graph(&self, name: &str) -> Result<&'m GraphProto, NodeErrorKind> {
         let attr = self.get(name, &[kind::GRAPH])?;
         let graph = attr.and_then(|a| a.g.as_ref());
-        graph.ok_or_else(|| Reason::attribute(name, "a graph is required"))
+        graph.ok_or_else(|| NodeErrorKind::attribute(name, "a graph is required"))
     }
 
     /// Refuses attributes that nobody read.
-    pub(crate) fn finish(&self) -> Result<(), Reason> {
+    pub(crate) fn finish(&self) -> Result<(), NodeErrorKind> {
         let read = self.read.borrow();
         let left = self
             .list
@@ -139,7 +139,7 @@ impl<'m> Attrs<'m> {
         let left: Vec<String> = left.map(|((name, _), _)| format!("`{name}`")).collect();
         match left.is_empty() {
             true => Ok(()),
-            false => Err(Reason::Unread(left.join(", "))),
+            false => Err(NodeErrorKind::Unread(left.join(", "))),
         }
     }
 }

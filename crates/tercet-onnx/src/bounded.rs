@@ -7,31 +7,31 @@ use std::rc::Rc;
 
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
-use crate::attrs::Attrs;
+use crate::attrs::OnnxAttrs;
 use crate::call::axis;
-use crate::ctx::Ctx;
-use crate::error::Reason;
-use crate::val::Val;
+use crate::ctx::ImportCtx;
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
 /// A value with more room on an axis than is used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounded {
+pub(crate) struct PaddedValue {
     pub(crate) value: Value,
     pub(crate) axis: usize,
     /// How many elements of the axis count, I32.
     pub(crate) count: Value,
 }
 
-impl Bounded {
+impl PaddedValue {
     /// As what a name stands for.
-    pub(crate) fn val(value: Value, axis: usize, count: Value) -> Val {
-        Val::Bounded(Rc::new(Bounded { value, axis, count }))
+    pub(crate) fn val(value: Value, axis: usize, count: Value) -> ImportedValue {
+        ImportedValue::Bounded(Rc::new(PaddedValue { value, axis, count }))
     }
 }
 
 /// An output whose size on an axis is the value of another output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct DynamicSizeOutput {
     /// The output's place in the order of the file.
     pub output: usize,
     /// The axis.
@@ -44,7 +44,7 @@ pub struct Counted {
 ///
 /// # Errors
 /// A count that is missing, or beyond its axis.
-pub fn cut(counted: &[Counted], mut outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
+pub fn cut(counted: &[DynamicSizeOutput], mut outputs: Vec<Tensor>) -> Result<Vec<Tensor>, String> {
     let first = outputs.len().checked_sub(counted.len());
     let counts = outputs.split_off(first.ok_or("counts of outputs are missing")?);
     for (own, count) in counted.iter().zip(counts) {
@@ -80,7 +80,7 @@ fn first_of(x: &Tensor, axis: usize, n: i64) -> Result<Tensor, String> {
 
 /// Where the used axis is in the result of an operator.
 #[derive(Clone, Copy)]
-enum Rule {
+enum PaddedAxisRule {
     /// Elements of one place together: the axis is counted from the last.
     Elementwise,
     Transpose,
@@ -94,7 +94,7 @@ enum Rule {
     Leading,
 }
 
-fn rule(domain: &str, name: &str) -> Option<Rule> {
+fn rule(domain: &str, name: &str) -> Option<PaddedAxisRule> {
     if !domain.is_empty() {
         return None;
     }
@@ -102,26 +102,26 @@ fn rule(domain: &str, name: &str) -> Option<Rule> {
         "Cast" | "Neg" | "Abs" | "Sqrt" | "Exp" | "Log" | "Relu" | "Sigmoid" | "Tanh" | "Not"
         | "Identity" | "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less"
         | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "Where" | "And" | "Or" | "Floor"
-        | "Ceil" | "Round" | "Clip" | "Min" | "Max" => Some(Rule::Elementwise),
-        "Transpose" => Some(Rule::Transpose),
-        "Squeeze" => Some(Rule::Squeeze),
-        "Unsqueeze" => Some(Rule::Unsqueeze),
-        "Gather" => Some(Rule::Gather),
-        "GatherND" => Some(Rule::GatherNd),
-        "Slice" => Some(Rule::Slice),
-        "Concat" => Some(Rule::Concat),
-        "Reshape" | "Flatten" => Some(Rule::Leading),
+        | "Ceil" | "Round" | "Clip" | "Min" | "Max" => Some(PaddedAxisRule::Elementwise),
+        "Transpose" => Some(PaddedAxisRule::Transpose),
+        "Squeeze" => Some(PaddedAxisRule::Squeeze),
+        "Unsqueeze" => Some(PaddedAxisRule::Unsqueeze),
+        "Gather" => Some(PaddedAxisRule::Gather),
+        "GatherND" => Some(PaddedAxisRule::GatherNd),
+        "Slice" => Some(PaddedAxisRule::Slice),
+        "Concat" => Some(PaddedAxisRule::Concat),
+        "Reshape" | "Flatten" => Some(PaddedAxisRule::Leading),
         _ => None,
     }
 }
 
 /// An operator of which some operands are bounded: those as plain values, and what says which axis of the result counts.
-pub(crate) struct Plan {
-    pub(crate) ins: Vec<Val>,
-    rule: Rule,
+pub(crate) struct PaddedNodePlan {
+    pub(crate) ins: Vec<ImportedValue>,
+    rule: PaddedAxisRule,
     /// The first operand that is bounded.
     at: usize,
-    own: Bounded,
+    padded: PaddedValue,
     /// The shape of that operand, and the ranks of all that are values of the graph.
     dims: Vec<Dim>,
     ranks: Vec<usize>,
@@ -129,12 +129,12 @@ pub(crate) struct Plan {
 
 /// The plan for a node; none where no operand is bounded.
 pub(crate) fn plan(
-    ctx: &Ctx<'_>,
+    ctx: &ImportCtx<'_>,
     (domain, name): (&str, &str),
-    ins: &[Val],
-) -> Result<Option<Plan>, Reason> {
-    let bounded = |v: &Val| match v {
-        Val::Bounded(b) => Some(**b),
+    ins: &[ImportedValue],
+) -> Result<Option<PaddedNodePlan>, NodeErrorKind> {
+    let bounded = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => Some(**b),
         _ => None,
     };
     let Some((at, own)) = ins
@@ -146,23 +146,25 @@ pub(crate) fn plan(
     };
     let refused = || {
         let text = "has a size that depends on data, which is not supported there";
-        Reason::operand(at, text)
+        NodeErrorKind::operand(at, text)
     };
     let rule = rule(domain, name).ok_or_else(refused)?;
-    let rank = |v: &Val| match v {
-        Val::Bounded(b) => ctx.dims(b.value).len(),
-        Val::Graph(v) => ctx.dims(*v).len(),
-        Val::Known(k) => k.tensor.shape().len(),
+    let rank = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => ctx.dims(b.value).len(),
+        ImportedValue::Graph(v) => ctx.dims(*v).len(),
+        ImportedValue::ConstTensor(k) => k.tensor.shape().len(),
         _ => 0,
     };
     let ranks: Vec<usize> = ins.iter().map(rank).collect();
     for (i, val) in ins.iter().enumerate() {
         let dims = match val {
-            Val::Bounded(other) if i != at => {
+            ImportedValue::Bounded(other) if i != at => {
                 let same = other.count == own.count
                     && match rule {
-                        Rule::Elementwise => ranks[i] - other.axis == ranks[at] - own.axis,
-                        Rule::Concat => other.axis == own.axis,
+                        PaddedAxisRule::Elementwise => {
+                            ranks[i] - other.axis == ranks[at] - own.axis
+                        }
+                        PaddedAxisRule::Concat => other.axis == own.axis,
                         _ => false,
                     };
                 if !same {
@@ -170,40 +172,44 @@ pub(crate) fn plan(
                 }
                 continue;
             }
-            Val::Graph(v) => ctx.dims(*v),
-            Val::Known(k) => k.tensor.shape().iter().map(|n| Dim::Known(*n)).collect(),
+            ImportedValue::Graph(v) => ctx.dims(*v),
+            ImportedValue::ConstTensor(k) => {
+                k.tensor.shape().iter().map(|n| Dim::Known(*n)).collect()
+            }
             _ => continue,
         };
         // A plain operand repeats along the axis; else it would have as many elements as the data says.
         let there = dims.len().checked_sub(ranks[at] - own.axis);
         let repeats = there.is_none_or(|a| dims[a].is_one());
-        if (matches!(rule, Rule::Elementwise) && !repeats) || matches!(rule, Rule::Concat) {
+        if (matches!(rule, PaddedAxisRule::Elementwise) && !repeats)
+            || matches!(rule, PaddedAxisRule::Concat)
+        {
             return Err(refused());
         }
     }
-    let plain = |v: &Val| match v {
-        Val::Bounded(b) => Val::Graph(b.value),
+    let plain = |v: &ImportedValue| match v {
+        ImportedValue::Bounded(b) => ImportedValue::Graph(b.value),
         other => other.clone(),
     };
-    Ok(Some(Plan {
+    Ok(Some(PaddedNodePlan {
         ins: ins.iter().map(plain).collect(),
         rule,
         at,
         dims: ctx.dims(own.value),
-        own,
+        padded: own,
         ranks,
     }))
 }
 
-impl Plan {
+impl PaddedNodePlan {
     /// The results, with the axis that counts.
     pub(crate) fn results(
         &self,
-        ctx: &mut Ctx<'_>,
+        ctx: &mut ImportCtx<'_>,
         opset: i64,
-        attrs: &Attrs<'_>,
-        results: Vec<Val>,
-    ) -> Result<Vec<Val>, Reason> {
+        attrs: &OnnxAttrs<'_>,
+        results: Vec<ImportedValue>,
+    ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
         let mut wrapped = Vec::with_capacity(results.len());
         for val in results {
             let value = ctx.place(&val, 0)?;
@@ -211,9 +217,9 @@ impl Plan {
             let found = self.axis(opset, attrs, &dims)?;
             let found = found.ok_or_else(|| {
                 let text = "has a size that depends on data, of which the result's is not clear";
-                Reason::operand(self.at, text)
+                NodeErrorKind::operand(self.at, text)
             })?;
-            wrapped.push(Bounded::val(value, found, self.own.count));
+            wrapped.push(PaddedValue::val(value, found, self.padded.count));
         }
         Ok(wrapped)
     }
@@ -221,26 +227,31 @@ impl Plan {
     /// Known integers of an operand, or of an attribute before a version.
     fn ints(&self, index: usize) -> Option<Vec<i64>> {
         match self.ins.get(index) {
-            Some(Val::Known(k)) => Some(k.tensor.to_i64s()),
+            Some(ImportedValue::ConstTensor(k)) => Some(k.tensor.to_i64s()),
             _ => None,
         }
     }
 
-    fn axis(&self, opset: i64, attrs: &Attrs<'_>, to: &[Dim]) -> Result<Option<usize>, Reason> {
-        let (own, rank) = (self.own.axis, self.dims.len());
-        let listed = |index: usize, since: i64| -> Result<Option<Vec<i64>>, Reason> {
+    fn axis(
+        &self,
+        opset: i64,
+        attrs: &OnnxAttrs<'_>,
+        to: &[Dim],
+    ) -> Result<Option<usize>, NodeErrorKind> {
+        let (own, rank) = (self.padded.axis, self.dims.len());
+        let listed = |index: usize, since: i64| -> Result<Option<Vec<i64>>, NodeErrorKind> {
             match opset >= since {
                 true => Ok(self.ints(index)),
                 false => Ok(attrs.ints_opt("axes")?.map(<[i64]>::to_vec)),
             }
         };
         Ok(match self.rule {
-            Rule::Elementwise => to.len().checked_sub(rank - own),
-            Rule::Transpose => match attrs.ints_opt("perm")? {
+            PaddedAxisRule::Elementwise => to.len().checked_sub(rank - own),
+            PaddedAxisRule::Transpose => match attrs.ints_opt("perm")? {
                 Some(perm) => perm.iter().position(|a| *a == own as i64),
                 None => Some(rank - 1 - own),
             },
-            Rule::Squeeze => {
+            PaddedAxisRule::Squeeze => {
                 let gone = match listed(1, 13)? {
                     Some(list) => crate::call::axes(&list, rank)?,
                     None => (0..rank).filter(|a| self.dims[*a].is_one()).collect(),
@@ -248,12 +259,12 @@ impl Plan {
                 let before = gone.iter().filter(|a| **a < own).count();
                 (!gone.contains(&own)).then(|| own - before)
             }
-            Rule::Unsqueeze => {
+            PaddedAxisRule::Unsqueeze => {
                 let list = listed(1, 13)?.unwrap_or_default();
                 let new = crate::call::axes(&list, to.len())?;
                 (0..to.len()).filter(|a| !new.contains(a)).nth(own)
             }
-            Rule::Gather => {
+            PaddedAxisRule::Gather => {
                 let at = axis(attrs.int("axis", 0)?, self.ranks[0])?;
                 match self.at {
                     0 if own == at => None,
@@ -262,11 +273,11 @@ impl Plan {
                     _ => Some(at + own),
                 }
             }
-            Rule::GatherNd => {
+            PaddedAxisRule::GatherNd => {
                 let plain = attrs.int("batch_dims", 0)? == 0;
                 (self.at == 1 && plain && own + 1 < rank).then_some(own)
             }
-            Rule::Slice => {
+            PaddedAxisRule::Slice => {
                 let along = match opset >= 10 {
                     true if self.ins.len() > 3 => self.ints(3),
                     true => self
@@ -281,21 +292,28 @@ impl Plan {
                     .is_some_and(|list| !list.contains(&own))
                     .then_some(own)
             }
-            Rule::Concat => {
+            PaddedAxisRule::Concat => {
                 let at = attrs.int_opt("axis")?.unwrap_or(0);
                 (axis(at, rank)? != own).then_some(own)
             }
-            Rule::Leading => (own == 0 && to.first() == self.dims.first()).then_some(0),
+            PaddedAxisRule::Leading => (own == 0 && to.first() == self.dims.first()).then_some(0),
         })
     }
 }
 
 /// The places of the elements that are true, of a list of truth values `[N]`: I64 `[N]`, of which so many count, and that number.
-pub(crate) fn places(ctx: &mut Ctx<'_>, keep: Value) -> Result<(Value, Value), Reason> {
+pub(crate) fn places(
+    ctx: &mut ImportCtx<'_>,
+    keep: Value,
+) -> Result<(Value, Value), NodeErrorKind> {
     let n = ctx.dims(keep)[0].clone();
     let room = n.checked_add(&Dim::Known(1));
-    let room = room.ok_or_else(|| Reason::unsupported("the number of elements overflows"))?;
-    let all = ctx.place(&Val::sizes(vec![crate::val::Num::of(&n)], true), 0)?;
+    let room =
+        room.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))?;
+    let all = ctx.place(
+        &ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(&n)], true),
+        0,
+    )?;
     let g = ctx.g();
     let ones = g.cast(keep, DType::I64)?;
     let sums = g.cum_sum(ones, 0)?;

@@ -2,35 +2,35 @@
 
 use tercet_ir::{DType, Dim, Graph, Tensor, Type, Value};
 
-use crate::attrs::Attrs;
-use crate::ctx::Ctx;
+use crate::attrs::OnnxAttrs;
+use crate::ctx::ImportCtx;
 use crate::elem::Narrow;
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 use crate::proto::NodeProto;
-use crate::val::{Num, Val};
+use crate::val::{ImportedValue, ShapeElem};
 
 /// The longest axis that attributes are worked out for.
 const MAX_SIZE: usize = 1 << 32;
 
 /// What a node became: its results in order.
-pub(crate) type Done = Result<Vec<Val>, Reason>;
+pub(crate) type NodeOutputs = Result<Vec<ImportedValue>, NodeErrorKind>;
 
 /// A node that is being imported.
-pub(crate) struct Call<'a, 'm> {
-    pub(crate) c: &'a mut Ctx<'m>,
+pub(crate) struct ImportNode<'a, 'm> {
+    pub(crate) c: &'a mut ImportCtx<'m>,
     pub(crate) node: &'m NodeProto,
-    pub(crate) ins: &'a [Val],
-    pub(crate) attrs: &'a Attrs<'m>,
+    pub(crate) ins: &'a [ImportedValue],
+    pub(crate) attrs: &'a OnnxAttrs<'m>,
     /// The version of the operator's domain.
     pub(crate) opset: i64,
 }
 
 /// One result.
-pub(crate) fn one(value: Value) -> Done {
-    Ok(vec![Val::Graph(value)])
+pub(crate) fn one(value: Value) -> NodeOutputs {
+    Ok(vec![ImportedValue::Graph(value)])
 }
 
-impl Call<'_, '_> {
+impl ImportNode<'_, '_> {
     /// The graph.
     pub(crate) fn g(&mut self) -> &mut Graph {
         self.c.g()
@@ -38,30 +38,35 @@ impl Call<'_, '_> {
 
     /// Whether an operand is there.
     pub(crate) fn has(&self, index: usize) -> bool {
-        !matches!(self.val(index), Val::Absent)
+        !matches!(self.val(index), ImportedValue::Absent)
     }
 
     /// An operand as it is.
-    pub(crate) fn val(&self, index: usize) -> &Val {
-        self.ins.get(index).unwrap_or(&Val::Absent)
+    pub(crate) fn val(&self, index: usize) -> &ImportedValue {
+        self.ins.get(index).unwrap_or(&ImportedValue::Absent)
     }
 
     /// An operand as a value of the graph.
-    pub(crate) fn x(&mut self, index: usize) -> Result<Value, Reason> {
+    pub(crate) fn x(&mut self, index: usize) -> Result<Value, NodeErrorKind> {
         let val = self.val(index).clone();
         self.c.place(&val, index)
     }
 
     /// An operand as a value of the graph, and its dtype if that is held in another.
-    pub(crate) fn carried(&mut self, index: usize) -> Result<(Value, Option<Narrow>), Reason> {
+    pub(crate) fn carried(
+        &mut self,
+        index: usize,
+    ) -> Result<(Value, Option<Narrow>), NodeErrorKind> {
         match self.val(index).clone() {
-            Val::Narrow(narrow, inner) => Ok((self.c.place(&inner, index)?, Some(narrow))),
+            ImportedValue::Narrow(narrow, inner) => {
+                Ok((self.c.place(&inner, index)?, Some(narrow)))
+            }
             other => Ok((self.c.place(&other, index)?, None)),
         }
     }
 
     /// An optional operand as a value of the graph.
-    pub(crate) fn opt(&mut self, index: usize) -> Result<Option<Value>, Reason> {
+    pub(crate) fn opt(&mut self, index: usize) -> Result<Option<Value>, NodeErrorKind> {
         match self.has(index) {
             true => self.x(index).map(Some),
             false => Ok(None),
@@ -69,12 +74,12 @@ impl Call<'_, '_> {
     }
 
     /// All operands as values of the graph.
-    pub(crate) fn xs(&mut self) -> Result<Vec<Value>, Reason> {
+    pub(crate) fn xs(&mut self) -> Result<Vec<Value>, NodeErrorKind> {
         (0..self.ins.len()).map(|i| self.x(i)).collect()
     }
 
     /// Whether a result is wanted.
-    pub(crate) fn wants(&self, index: usize) -> bool {
+    pub(crate) fn is_requested(&self, index: usize) -> bool {
         self.node.output.get(index).is_some_and(|n| !n.is_empty())
     }
 
@@ -96,72 +101,77 @@ impl Call<'_, '_> {
     }
 
     /// A known size of an axis.
-    pub(crate) fn size(&self, value: Value, axis: usize) -> Result<usize, Reason> {
+    pub(crate) fn size(&self, value: Value, axis: usize) -> Result<usize, NodeErrorKind> {
         let ty = self.c.graph().ty(value);
         let size = ty.shape.get(axis).map(Dim::known);
         match size {
             Some(Some(n)) if n <= MAX_SIZE => Ok(n),
-            Some(Some(n)) => Err(Reason::unsupported(format!(
+            Some(Some(n)) => Err(NodeErrorKind::unsupported(format!(
                 "axis {axis} of {n} elements is too long"
             ))),
-            Some(None) => Err(Reason::unsupported(format!(
+            Some(None) => Err(NodeErrorKind::unsupported(format!(
                 "axis {axis} of {ty} must have a known size; fix its symbol with `ImportOptions::dim`"
             ))),
-            None => Err(Reason::unsupported(format!("{ty} has no axis {axis}"))),
+            None => Err(NodeErrorKind::unsupported(format!(
+                "{ty} has no axis {axis}"
+            ))),
         }
     }
 
     /// The known sizes of all axes.
-    pub(crate) fn known_dims(&self, value: Value) -> Result<Vec<usize>, Reason> {
+    pub(crate) fn known_dims(&self, value: Value) -> Result<Vec<usize>, NodeErrorKind> {
         (0..self.rank(value))
             .map(|axis| self.size(value, axis))
             .collect()
     }
 
     /// A scalar of the dtype of a value.
-    pub(crate) fn like(&mut self, value: Value, number: f64) -> Result<Value, Reason> {
+    pub(crate) fn like(&mut self, value: Value, number: f64) -> Result<Value, NodeErrorKind> {
         let dtype = self.dtype(value);
         self.c.scalar(dtype, number)
     }
 
     /// An operand whose value must be known now.
-    pub(crate) fn known(&self, index: usize) -> Result<Tensor, Reason> {
+    pub(crate) fn const_operand(&self, index: usize) -> Result<Tensor, NodeErrorKind> {
         match self.val(index) {
-            Val::Known(k) => Ok(k.tensor.clone()),
-            Val::Graph(v) => {
+            ImportedValue::ConstTensor(k) => Ok(k.tensor.clone()),
+            ImportedValue::Graph(v) => {
                 let inputs = self.c.origins(*v);
-                Err(Reason::NeedsValue { index, inputs })
+                Err(NodeErrorKind::NeedsValue { index, inputs })
             }
-            Val::Sizes(_) => Err(Reason::operand(
+            ImportedValue::ShapeValue(_) => Err(NodeErrorKind::operand(
                 index,
                 "has symbols where numbers are needed; fix them with `ImportOptions::dim`",
             )),
-            Val::Absent => Err(Reason::operand(index, "is missing")),
-            Val::Narrow(narrow, _) => Err(Reason::operand(
+            ImportedValue::Absent => Err(NodeErrorKind::operand(index, "is missing")),
+            ImportedValue::Narrow(narrow, _) => Err(NodeErrorKind::operand(
                 index,
                 format!("has dtype {}, which is not supported there", narrow.name()),
             )),
-            Val::Bounded(_) => Err(Reason::operand(
+            ImportedValue::Bounded(_) => Err(NodeErrorKind::operand(
                 index,
                 "has a size that depends on data, which is not supported there",
             )),
-            Val::Maps(_) => Err(Reason::operand(index, "are maps, a tensor is expected")),
-            Val::Seq(_) => Err(Reason::operand(
+            ImportedValue::Maps(_) => Err(NodeErrorKind::operand(
+                index,
+                "are maps, a tensor is expected",
+            )),
+            ImportedValue::Seq(_) => Err(NodeErrorKind::operand(
                 index,
                 "is a sequence, a tensor is expected",
             )),
-            Val::Refused(why) => Err(Reason::operand(index, why.to_string())),
-            Val::Failed => Err(Reason::operand(index, "failed")),
+            ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
+            ImportedValue::Failed => Err(NodeErrorKind::operand(index, "failed")),
         }
     }
 
     /// Known integers.
-    pub(crate) fn ints(&self, index: usize) -> Result<Vec<i64>, Reason> {
-        Ok(self.known(index)?.to_i64s())
+    pub(crate) fn ints(&self, index: usize) -> Result<Vec<i64>, NodeErrorKind> {
+        Ok(self.const_operand(index)?.to_i64s())
     }
 
     /// Known integers of an optional operand.
-    pub(crate) fn ints_opt(&self, index: usize) -> Result<Option<Vec<i64>>, Reason> {
+    pub(crate) fn ints_opt(&self, index: usize) -> Result<Option<Vec<i64>>, NodeErrorKind> {
         match self.has(index) {
             true => self.ints(index).map(Some),
             false => Ok(None),
@@ -169,10 +179,10 @@ impl Call<'_, '_> {
     }
 
     /// One known integer.
-    pub(crate) fn int(&self, index: usize) -> Result<i64, Reason> {
+    pub(crate) fn int(&self, index: usize) -> Result<i64, NodeErrorKind> {
         match self.ints(index)?.as_slice() {
             [n] => Ok(*n),
-            other => Err(Reason::operand(
+            other => Err(NodeErrorKind::operand(
                 index,
                 format!("has {} elements, one is expected", other.len()),
             )),
@@ -180,10 +190,10 @@ impl Call<'_, '_> {
     }
 
     /// One known number.
-    pub(crate) fn float(&self, index: usize) -> Result<f64, Reason> {
-        match self.known(index)?.to_f64s().as_slice() {
+    pub(crate) fn float(&self, index: usize) -> Result<f64, NodeErrorKind> {
+        match self.const_operand(index)?.to_f64s().as_slice() {
             [n] => Ok(*n),
-            other => Err(Reason::operand(
+            other => Err(NodeErrorKind::operand(
                 index,
                 format!("has {} elements, one is expected", other.len()),
             )),
@@ -191,27 +201,31 @@ impl Call<'_, '_> {
     }
 
     /// Numbers of a shape.
-    pub(crate) fn nums(&self, index: usize) -> Result<Vec<Num>, Reason> {
+    pub(crate) fn nums(&self, index: usize) -> Result<Vec<ShapeElem>, NodeErrorKind> {
         match self.val(index).as_sizes() {
             Some(sizes) => Ok(sizes.nums),
-            None => Ok(self.ints(index)?.into_iter().map(Num::Int).collect()),
+            None => Ok(self.ints(index)?.into_iter().map(ShapeElem::Int).collect()),
         }
     }
 
     /// Sizes of an operand that is a shape.
-    pub(crate) fn shape_operand(&self, index: usize) -> Result<Vec<Dim>, Reason> {
+    pub(crate) fn shape_operand(&self, index: usize) -> Result<Vec<Dim>, NodeErrorKind> {
         let nums = self.nums(index)?;
-        let dims: Option<Vec<Dim>> = nums.iter().map(Num::dim).collect();
-        dims.ok_or_else(|| Reason::operand(index, format!("{nums:?} is no shape")))
+        let dims: Option<Vec<Dim>> = nums.iter().map(ShapeElem::dim).collect();
+        dims.ok_or_else(|| NodeErrorKind::operand(index, format!("{nums:?} is no shape")))
     }
 
     /// The axis of an attribute `axis`.
-    pub(crate) fn axis(&self, default: i64, rank: usize) -> Result<usize, Reason> {
+    pub(crate) fn axis(&self, default: i64, rank: usize) -> Result<usize, NodeErrorKind> {
         axis(self.attrs.int("axis", default)?, rank)
     }
 
     /// Axes of an attribute, or of an operand from the version on that has one.
-    pub(crate) fn axes(&self, operand: usize, since: i64) -> Result<Option<Vec<i64>>, Reason> {
+    pub(crate) fn axes(
+        &self,
+        operand: usize,
+        since: i64,
+    ) -> Result<Option<Vec<i64>>, NodeErrorKind> {
         match self.opset >= since {
             true => self.ints_opt(operand),
             false => Ok(self.attrs.ints_opt("axes")?.map(<[i64]>::to_vec)),
@@ -220,22 +234,24 @@ impl Call<'_, '_> {
 }
 
 /// An axis, counted from the end where negative.
-pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Reason> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, NodeErrorKind> {
     let from_start = match axis < 0 {
         true => axis.saturating_add(rank as i64),
         false => axis,
     };
     let found = usize::try_from(from_start).ok().filter(|a| *a < rank);
-    found.ok_or_else(|| Reason::unsupported(format!("axis {axis} is out of range for rank {rank}")))
+    found.ok_or_else(|| {
+        NodeErrorKind::unsupported(format!("axis {axis} is out of range for rank {rank}"))
+    })
 }
 
 /// Several axes.
-pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Reason> {
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, NodeErrorKind> {
     list.iter().map(|a| axis(*a, rank)).collect()
 }
 
 /// Numbers that are no sizes are an error.
-pub(crate) fn unsigned(name: &str, list: &[i64]) -> Result<Vec<usize>, Reason> {
+pub(crate) fn unsigned(name: &str, list: &[i64]) -> Result<Vec<usize>, NodeErrorKind> {
     let sizes: Option<Vec<usize>> = list.iter().map(|n| usize::try_from(*n).ok()).collect();
-    sizes.ok_or_else(|| Reason::attribute(name, format!("{list:?} must not be negative")))
+    sizes.ok_or_else(|| NodeErrorKind::attribute(name, format!("{list:?} must not be negative")))
 }

@@ -9,12 +9,12 @@ use std::rc::Rc;
 
 use tercet_ir::{DType, Dim, Graph, Op, Tensor, Value};
 
-use crate::error::{NodeError, OnnxError, Place, Reason};
-use crate::external::Folder;
+use crate::error::{ModelLocation, NodeError, NodeErrorKind, OnnxError};
+use crate::external::ExternalDataFolder;
 use crate::import::ImportOptions;
 use crate::proto::{AttributeProto, FunctionProto};
-use crate::strings::Strings;
-use crate::val::{Num, Sizes, Val};
+use crate::strings::StringTable;
+use crate::val::{ImportedValue, ShapeElem, Sizes};
 
 /// Weights with more elements are parameters; smaller ones are constants of the graph.
 const MAX_CONSTANT: usize = 64;
@@ -24,7 +24,7 @@ pub(crate) const MAX_ADDED_NODES: usize = 1 << 18;
 const MAX_MADE: usize = 1 << 23;
 
 /// A graph under construction.
-pub(crate) struct Level {
+pub(crate) struct GraphLevel {
     pub(crate) graph: Graph,
     /// Tells levels apart, those that are gone included.
     pub(crate) serial: usize,
@@ -37,8 +37,8 @@ pub(crate) type Opsets = Rc<HashMap<String, i64>>;
 
 /// Names and what they stand for.
 #[derive(Default)]
-pub(crate) struct Scope<'m> {
-    pub(crate) names: HashMap<&'m str, Val>,
+pub(crate) struct ImportScope<'m> {
+    pub(crate) names: HashMap<&'m str, ImportedValue>,
     /// Whether names of scopes around it are not seen.
     pub(crate) isolated: bool,
     /// What attributes of the function that this is the body of are.
@@ -49,27 +49,31 @@ pub(crate) struct Scope<'m> {
 /// Domain, name and overload of a function.
 pub(crate) type FunctionKey<'m> = (&'m str, &'m str, &'m str);
 
-pub(crate) struct Ctx<'m> {
+pub(crate) struct ImportCtx<'m> {
     pub(crate) options: &'m ImportOptions,
-    pub(crate) folder: Folder,
+    pub(crate) folder: ExternalDataFolder,
     /// The strings of the model.
-    pub(crate) strings: Strings,
+    pub(crate) strings: StringTable,
     pub(crate) functions: HashMap<FunctionKey<'m>, &'m FunctionProto>,
-    pub(crate) levels: Vec<Level>,
-    pub(crate) scopes: Vec<Scope<'m>>,
+    pub(crate) levels: Vec<GraphLevel>,
+    pub(crate) scopes: Vec<ImportScope<'m>>,
     pub(crate) params: Vec<(String, Tensor)>,
     pub(crate) errors: Vec<NodeError>,
     /// Functions and nodes that the current node is in.
     pub(crate) inside: Vec<String>,
     pub(crate) nodes: usize,
     pub(crate) max_nodes: usize,
-    made: usize,
+    name_counter: usize,
     serial: usize,
 }
 
-impl<'m> Ctx<'m> {
-    pub(crate) fn new(options: &'m ImportOptions, folder: Folder, strings: Strings) -> Ctx<'m> {
-        let mut ctx = Ctx {
+impl<'m> ImportCtx<'m> {
+    pub(crate) fn new(
+        options: &'m ImportOptions,
+        folder: ExternalDataFolder,
+        strings: StringTable,
+    ) -> ImportCtx<'m> {
+        let mut ctx = ImportCtx {
             options,
             folder,
             strings,
@@ -81,7 +85,7 @@ impl<'m> Ctx<'m> {
             inside: Vec::new(),
             nodes: 0,
             max_nodes: MAX_ADDED_NODES,
-            made: 0,
+            name_counter: 0,
             serial: 0,
         };
         ctx.push_level(true);
@@ -90,7 +94,7 @@ impl<'m> Ctx<'m> {
 
     pub(crate) fn push_level(&mut self, outermost: bool) {
         self.serial += 1;
-        self.levels.push(Level {
+        self.levels.push(GraphLevel {
             graph: Graph::new(),
             serial: self.serial,
             outermost,
@@ -101,7 +105,7 @@ impl<'m> Ctx<'m> {
         self.levels.pop().map(|l| l.graph).unwrap_or_default()
     }
 
-    pub(crate) fn level(&mut self) -> &mut Level {
+    pub(crate) fn level(&mut self) -> &mut GraphLevel {
         self.levels
             .last_mut()
             .expect("invariant: the model's level stays")
@@ -119,14 +123,14 @@ impl<'m> Ctx<'m> {
             .graph
     }
 
-    pub(crate) fn scope(&mut self) -> &mut Scope<'m> {
+    pub(crate) fn scope(&mut self) -> &mut ImportScope<'m> {
         self.scopes
             .last_mut()
             .expect("invariant: nodes are in a scope")
     }
 
     /// What a name stands for.
-    pub(crate) fn lookup(&self, name: &str) -> Option<Val> {
+    pub(crate) fn lookup(&self, name: &str) -> Option<ImportedValue> {
         for scope in self.scopes.iter().rev() {
             if let Some(val) = scope.names.get(name) {
                 return Some(val.clone());
@@ -151,8 +155,8 @@ impl<'m> Ctx<'m> {
         None
     }
 
-    pub(crate) fn fail(&mut self, name: String, op: &str, source: Reason) {
-        let at = Place {
+    pub(crate) fn fail(&mut self, name: String, op: &str, source: NodeErrorKind) {
+        let at = ModelLocation {
             inside: self.inside.clone(),
             name,
             op: op.to_string(),
@@ -169,10 +173,14 @@ impl<'m> Ctx<'m> {
     }
 
     /// The value in the current graph: what is known becomes a constant or a parameter, once.
-    pub(crate) fn place(&mut self, val: &Val, index: usize) -> Result<Value, Reason> {
+    pub(crate) fn place(
+        &mut self,
+        val: &ImportedValue,
+        index: usize,
+    ) -> Result<Value, NodeErrorKind> {
         match val {
-            Val::Graph(v) => Ok(*v),
-            Val::Known(known) => {
+            ImportedValue::Graph(v) => Ok(*v),
+            ImportedValue::ConstTensor(known) => {
                 let serial = self.level().serial;
                 let placed = known
                     .placed
@@ -187,27 +195,34 @@ impl<'m> Ctx<'m> {
                 known.placed.borrow_mut().push((serial, value));
                 Ok(value)
             }
-            Val::Sizes(sizes) => self.place_sizes(sizes),
-            Val::Absent => Err(Reason::operand(index, "is missing")),
-            Val::Narrow(narrow, _) => Err(Reason::operand(
+            ImportedValue::ShapeValue(sizes) => self.place_sizes(sizes),
+            ImportedValue::Absent => Err(NodeErrorKind::operand(index, "is missing")),
+            ImportedValue::Narrow(narrow, _) => Err(NodeErrorKind::operand(
                 index,
                 format!("has dtype {}, which is not supported there", narrow.name()),
             )),
-            Val::Bounded(_) => Err(Reason::operand(
+            ImportedValue::Bounded(_) => Err(NodeErrorKind::operand(
                 index,
                 "has a size that depends on data, which is not supported there",
             )),
-            Val::Maps(_) => Err(Reason::operand(index, "are maps, a tensor is expected")),
-            Val::Seq(_) => Err(Reason::operand(
+            ImportedValue::Maps(_) => Err(NodeErrorKind::operand(
+                index,
+                "are maps, a tensor is expected",
+            )),
+            ImportedValue::Seq(_) => Err(NodeErrorKind::operand(
                 index,
                 "is a sequence, a tensor is expected",
             )),
-            Val::Refused(why) => Err(Reason::operand(index, why.to_string())),
-            Val::Failed => Err(Reason::operand(index, "failed")),
+            ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
+            ImportedValue::Failed => Err(NodeErrorKind::operand(index, "failed")),
         }
     }
 
-    fn place_tensor(&mut self, tensor: &Tensor, name: Option<&str>) -> Result<Value, Reason> {
+    fn place_tensor(
+        &mut self,
+        tensor: &Tensor,
+        name: Option<&str>,
+    ) -> Result<Value, NodeErrorKind> {
         if !self.level().outermost || tensor.numel() <= MAX_CONSTANT {
             return Ok(self.g().constant(tensor.clone())?);
         }
@@ -227,13 +242,13 @@ impl<'m> Ctx<'m> {
     }
 
     /// Sizes as numbers of the graph: a size is the sum of so many ones.
-    fn place_sizes(&mut self, sizes: &Sizes) -> Result<Value, Reason> {
+    fn place_sizes(&mut self, sizes: &Sizes) -> Result<Value, NodeErrorKind> {
         let g = self.g();
         let mut parts = Vec::with_capacity(sizes.nums.len());
         for num in &sizes.nums {
             let part = match num {
-                Num::Int(n) => g.constant(Tensor::from_slice(&[1], &[*n])?)?,
-                Num::Dim(dim) => {
+                ShapeElem::Int(n) => g.constant(Tensor::from_slice(&[1], &[*n])?)?,
+                ShapeElem::Dim(dim) => {
                     let one = g.constant(Tensor::from_slice(&[1], &[1i64])?)?;
                     let ones = g.expand(one, [dim.clone()])?;
                     g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], true)?
@@ -284,9 +299,9 @@ impl<'m> Ctx<'m> {
     /// Whether so many more elements can be made that are not in the file; they count from then on. A few always can.
     pub(crate) fn spend(&mut self, elements: usize) -> bool {
         const FEW: usize = 64;
-        let total = self.made.saturating_add(elements);
+        let total = self.name_counter.saturating_add(elements);
         if total <= MAX_MADE {
-            self.made = total;
+            self.name_counter = total;
         }
         total <= MAX_MADE || elements <= FEW
     }
@@ -304,7 +319,7 @@ impl<'m> Ctx<'m> {
     }
 
     /// A scalar of a dtype.
-    pub(crate) fn scalar(&mut self, dtype: DType, value: f64) -> Result<Value, Reason> {
+    pub(crate) fn scalar(&mut self, dtype: DType, value: f64) -> Result<Value, NodeErrorKind> {
         Ok(self.g().scalar(dtype, value)?)
     }
 

@@ -7,26 +7,26 @@ use tercet_ir::DType;
 
 /// A dtype of ONNX: one of the graph, or one that is carried by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Elem {
+pub(crate) enum OnnxDType {
     Plain(DType),
-    Narrow(Narrow),
+    EmulatedDType(Narrow),
 }
 
-impl Elem {
+impl OnnxDType {
     /// The dtype, if it is one that the graph does not have.
-    pub(crate) fn narrow(self) -> Option<Narrow> {
+    pub(crate) fn emulated(self) -> Option<Narrow> {
         match self {
-            Elem::Plain(_) => None,
-            Elem::Narrow(narrow) => Some(narrow),
+            OnnxDType::Plain(_) => None,
+            OnnxDType::EmulatedDType(narrow) => Some(narrow),
         }
     }
 }
 
-impl std::fmt::Display for Elem {
+impl std::fmt::Display for OnnxDType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Elem::Plain(dtype) => write!(f, "{dtype}"),
-            Elem::Narrow(narrow) => f.write_str(narrow.name()),
+            OnnxDType::Plain(dtype) => write!(f, "{dtype}"),
+            OnnxDType::EmulatedDType(narrow) => f.write_str(narrow.name()),
         }
     }
 }
@@ -57,15 +57,15 @@ pub(crate) struct Minifloat {
     pub(crate) exponent_bits: u32,
     pub(crate) mantissa_bits: u32,
     /// The exponent of the least normal number.
-    pub(crate) least_exponent: i32,
+    pub(crate) min_exponent: i32,
     pub(crate) greatest: f64,
     /// Which codes are no numbers.
-    pub(crate) special: Special,
+    pub(crate) special: MinifloatSpecials,
 }
 
 /// What the codes of a minifloat mean that are no finite numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Special {
+pub(crate) enum MinifloatSpecials {
     /// All ones beside the sign are NaN; no infinities.
     OnesAreNan,
     /// The greatest exponent is infinity, and with a mantissa NaN.
@@ -122,19 +122,25 @@ impl Narrow {
 
     /// The format of a float.
     pub(crate) fn float(self) -> Option<Minifloat> {
-        let format = |exponent_bits, mantissa_bits, least_exponent, greatest, special| Minifloat {
+        let format = |exponent_bits, mantissa_bits, min_exponent, greatest, special| Minifloat {
             exponent_bits,
             mantissa_bits,
-            least_exponent,
+            min_exponent,
             greatest,
             special,
         };
         match self {
-            Narrow::E4M3FN => Some(format(4, 3, -6, 448.0, Special::OnesAreNan)),
-            Narrow::E4M3FNUZ => Some(format(4, 3, -7, 240.0, Special::MinusZeroIsNan)),
-            Narrow::E5M2 => Some(format(5, 2, -14, 57344.0, Special::Ieee)),
-            Narrow::E5M2FNUZ => Some(format(5, 2, -15, 57344.0, Special::MinusZeroIsNan)),
-            Narrow::E2M1 => Some(format(2, 1, 0, 6.0, Special::None)),
+            Narrow::E4M3FN => Some(format(4, 3, -6, 448.0, MinifloatSpecials::OnesAreNan)),
+            Narrow::E4M3FNUZ => Some(format(4, 3, -7, 240.0, MinifloatSpecials::MinusZeroIsNan)),
+            Narrow::E5M2 => Some(format(5, 2, -14, 57344.0, MinifloatSpecials::Ieee)),
+            Narrow::E5M2FNUZ => Some(format(
+                5,
+                2,
+                -15,
+                57344.0,
+                MinifloatSpecials::MinusZeroIsNan,
+            )),
+            Narrow::E2M1 => Some(format(2, 1, 0, 6.0, MinifloatSpecials::None)),
             Narrow::U16
             | Narrow::I16
             | Narrow::U64
@@ -148,7 +154,9 @@ impl Narrow {
 
     /// What it is called in ONNX.
     pub(crate) fn name(self) -> &'static str {
-        let own = ELEM_TYPES.iter().find(|e| e.2 == Some(Elem::Narrow(self)));
+        let own = ELEM_TYPES
+            .iter()
+            .find(|e| e.2 == Some(OnnxDType::EmulatedDType(self)));
         own.map_or("", |e| e.1)
     }
 
@@ -175,54 +183,74 @@ impl Minifloat {
         let negative = (code >> (e + m)) & 1 == 1;
         let ones = exponent == (1 << e) - 1;
         let nan = match self.special {
-            Special::OnesAreNan => ones && mantissa == (1 << m) - 1,
-            Special::Ieee => ones && mantissa != 0,
-            Special::MinusZeroIsNan => negative && exponent == 0 && mantissa == 0,
-            Special::None => false,
+            MinifloatSpecials::OnesAreNan => ones && mantissa == (1 << m) - 1,
+            MinifloatSpecials::Ieee => ones && mantissa != 0,
+            MinifloatSpecials::MinusZeroIsNan => negative && exponent == 0 && mantissa == 0,
+            MinifloatSpecials::None => false,
         };
         let part = mantissa as f64 / f64::from(1u32 << m);
         let size = match exponent {
             _ if nan => f64::NAN,
-            _ if ones && self.special == Special::Ieee => f64::INFINITY,
-            0 => part * 2f64.powi(self.least_exponent),
-            n => (1.0 + part) * 2f64.powi(self.least_exponent + n as i32 - 1),
+            _ if ones && self.special == MinifloatSpecials::Ieee => f64::INFINITY,
+            0 => part * 2f64.powi(self.min_exponent),
+            n => (1.0 + part) * 2f64.powi(self.min_exponent + n as i32 - 1),
         };
         if negative { -size } else { size }
     }
 }
 
 /// The dtypes of `TensorProto.DataType`: number, name, and the dtype here where there is one.
-pub(crate) const ELEM_TYPES: &[(i32, &str, Option<Elem>)] = &[
-    (1, "float", Some(Elem::Plain(DType::F32))),
-    (2, "uint8", Some(Elem::Plain(DType::U8))),
-    (3, "int8", Some(Elem::Plain(DType::I8))),
-    (4, "uint16", Some(Elem::Narrow(Narrow::U16))),
-    (5, "int16", Some(Elem::Narrow(Narrow::I16))),
-    (6, "int32", Some(Elem::Plain(DType::I32))),
-    (7, "int64", Some(Elem::Plain(DType::I64))),
-    (8, "string", Some(Elem::Narrow(Narrow::Text))),
-    (9, "bool", Some(Elem::Plain(DType::Bool))),
-    (10, "float16", Some(Elem::Plain(DType::F16))),
-    (11, "double", Some(Elem::Plain(DType::F64))),
-    (12, "uint32", Some(Elem::Plain(DType::U32))),
-    (13, "uint64", Some(Elem::Narrow(Narrow::U64))),
+pub(crate) const ELEM_TYPES: &[(i32, &str, Option<OnnxDType>)] = &[
+    (1, "float", Some(OnnxDType::Plain(DType::F32))),
+    (2, "uint8", Some(OnnxDType::Plain(DType::U8))),
+    (3, "int8", Some(OnnxDType::Plain(DType::I8))),
+    (4, "uint16", Some(OnnxDType::EmulatedDType(Narrow::U16))),
+    (5, "int16", Some(OnnxDType::EmulatedDType(Narrow::I16))),
+    (6, "int32", Some(OnnxDType::Plain(DType::I32))),
+    (7, "int64", Some(OnnxDType::Plain(DType::I64))),
+    (8, "string", Some(OnnxDType::EmulatedDType(Narrow::Text))),
+    (9, "bool", Some(OnnxDType::Plain(DType::Bool))),
+    (10, "float16", Some(OnnxDType::Plain(DType::F16))),
+    (11, "double", Some(OnnxDType::Plain(DType::F64))),
+    (12, "uint32", Some(OnnxDType::Plain(DType::U32))),
+    (13, "uint64", Some(OnnxDType::EmulatedDType(Narrow::U64))),
     (14, "complex64", None),
     (15, "complex128", None),
-    (16, "bfloat16", Some(Elem::Plain(DType::BF16))),
-    (17, "float8e4m3fn", Some(Elem::Narrow(Narrow::E4M3FN))),
-    (18, "float8e4m3fnuz", Some(Elem::Narrow(Narrow::E4M3FNUZ))),
-    (19, "float8e5m2", Some(Elem::Narrow(Narrow::E5M2))),
-    (20, "float8e5m2fnuz", Some(Elem::Narrow(Narrow::E5M2FNUZ))),
-    (21, "uint4", Some(Elem::Narrow(Narrow::U4))),
-    (22, "int4", Some(Elem::Narrow(Narrow::I4))),
-    (23, "float4e2m1", Some(Elem::Narrow(Narrow::E2M1))),
+    (16, "bfloat16", Some(OnnxDType::Plain(DType::BF16))),
+    (
+        17,
+        "float8e4m3fn",
+        Some(OnnxDType::EmulatedDType(Narrow::E4M3FN)),
+    ),
+    (
+        18,
+        "float8e4m3fnuz",
+        Some(OnnxDType::EmulatedDType(Narrow::E4M3FNUZ)),
+    ),
+    (
+        19,
+        "float8e5m2",
+        Some(OnnxDType::EmulatedDType(Narrow::E5M2)),
+    ),
+    (
+        20,
+        "float8e5m2fnuz",
+        Some(OnnxDType::EmulatedDType(Narrow::E5M2FNUZ)),
+    ),
+    (21, "uint4", Some(OnnxDType::EmulatedDType(Narrow::U4))),
+    (22, "int4", Some(OnnxDType::EmulatedDType(Narrow::I4))),
+    (
+        23,
+        "float4e2m1",
+        Some(OnnxDType::EmulatedDType(Narrow::E2M1)),
+    ),
     (24, "float8e8m0", None),
-    (25, "uint2", Some(Elem::Narrow(Narrow::U2))),
-    (26, "int2", Some(Elem::Narrow(Narrow::I2))),
+    (25, "uint2", Some(OnnxDType::EmulatedDType(Narrow::U2))),
+    (26, "int2", Some(OnnxDType::EmulatedDType(Narrow::I2))),
 ];
 
 /// What a number of `TensorProto.DataType` is, or why it is nothing.
-pub(crate) fn elem(number: i64) -> Result<Elem, String> {
+pub(crate) fn elem(number: i64) -> Result<OnnxDType, String> {
     let known = ELEM_TYPES.iter().find(|(n, _, _)| i64::from(*n) == number);
     match known {
         Some((_, _, Some(elem))) => Ok(*elem),
@@ -236,8 +264,8 @@ pub(crate) fn elem(number: i64) -> Result<Elem, String> {
 /// The dtype of the graph that a number of `TensorProto.DataType` is, or why there is none.
 pub(crate) fn dtype(number: i64) -> Result<DType, String> {
     match elem(number)? {
-        Elem::Plain(dtype) => Ok(dtype),
-        Elem::Narrow(narrow) => Err(format!(
+        OnnxDType::Plain(dtype) => Ok(dtype),
+        OnnxDType::EmulatedDType(narrow) => Err(format!(
             "dtype {} is not supported there; cast it when exporting",
             narrow.name()
         )),

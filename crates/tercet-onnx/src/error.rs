@@ -28,12 +28,12 @@ pub enum OnnxError {
     #[error("invalid model: {0}")]
     Invalid(String),
     /// Nodes that were not imported: all of them.
-    #[error("{}", Problems(.0))]
+    #[error("{}", DisplayNodeErrors(.0))]
     Nodes(Vec<NodeError>),
 }
 
-struct Problems<'a>(&'a [NodeError]);
-impl fmt::Display for Problems<'_> {
+struct DisplayNodeErrors<'a>(&'a [NodeError]);
+impl fmt::Display for DisplayNodeErrors<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 50;
         let count = tercet_ir::counted(self.0.len(), "problem", "problems");
@@ -53,15 +53,15 @@ impl fmt::Display for Problems<'_> {
 #[error("{at}")]
 pub struct NodeError {
     /// The node.
-    pub at: Place,
+    pub at: ModelLocation,
     /// What is wrong.
     #[source]
-    pub source: Reason,
+    pub source: NodeErrorKind,
 }
 
 impl OnnxError {
     /// Whether it may be that the model runs once sizes are known: nothing is refused that no sizes and no values of inputs
-    /// could help. Such a model is imported for each size ([`Model::import_at`](crate::Model::import_at)).
+    /// could help. Such a model is imported for each size ([`OnnxModel::import_at`](crate::OnnxModel::import_at)).
     pub fn may_need_sizes(&self) -> bool {
         match self {
             OnnxError::Nodes(nodes) => {
@@ -75,7 +75,7 @@ impl OnnxError {
 
 /// Where in a model: a node, as viewers show it, or something else that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ModelLocation {
     /// Functions and graphs inside nodes that the node is in, outermost first.
     pub inside: Vec<String>,
     /// The node's name, or `#3` for the fourth node without one.
@@ -84,7 +84,7 @@ pub struct Place {
     pub op: String,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ModelLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for outer in &self.inside {
             write!(f, "{outer} / ")?;
@@ -95,7 +95,7 @@ impl fmt::Display for Place {
 
 /// Why a node was not imported.
 #[derive(Debug, thiserror::Error)]
-pub enum Reason {
+pub enum NodeErrorKind {
     /// No such operator is in the table.
     #[error("the operator is not supported in {0}")]
     Operator(String),
@@ -148,39 +148,41 @@ fn names(list: &[String]) -> String {
     }
 }
 
-impl Reason {
+impl NodeErrorKind {
     /// Whether values of inputs are all that is missing.
     pub(crate) fn needs_inputs(&self) -> bool {
-        matches!(self, Reason::NeedsValue { inputs, .. } if !inputs.is_empty())
+        matches!(self, NodeErrorKind::NeedsValue { inputs, .. } if !inputs.is_empty())
     }
 
     /// Whether it may be that known sizes in place of symbols are all that is missing.
     pub(crate) fn may_need_sizes(&self) -> bool {
         match self {
-            Reason::Operator(_) | Reason::Attribute { .. } | Reason::Unread(_) => false,
-            Reason::NeedsValue { inputs, .. } => inputs.is_empty(),
-            Reason::Operand { .. }
-            | Reason::Unsupported(_)
-            | Reason::Graph(_)
-            | Reason::Tensor(_)
-            | Reason::Fold(_) => true,
+            NodeErrorKind::Operator(_)
+            | NodeErrorKind::Attribute { .. }
+            | NodeErrorKind::Unread(_) => false,
+            NodeErrorKind::NeedsValue { inputs, .. } => inputs.is_empty(),
+            NodeErrorKind::Operand { .. }
+            | NodeErrorKind::Unsupported(_)
+            | NodeErrorKind::Graph(_)
+            | NodeErrorKind::Tensor(_)
+            | NodeErrorKind::Fold(_) => true,
         }
     }
 
     /// Something that is not supported.
-    pub(crate) fn unsupported(what: impl Into<String>) -> Reason {
-        Reason::Unsupported(what.into())
+    pub(crate) fn unsupported(what: impl Into<String>) -> NodeErrorKind {
+        NodeErrorKind::Unsupported(what.into())
     }
 
-    pub(crate) fn attribute(name: &str, reason: impl Into<String>) -> Reason {
-        Reason::Attribute {
+    pub(crate) fn attribute(name: &str, reason: impl Into<String>) -> NodeErrorKind {
+        NodeErrorKind::Attribute {
             name: name.to_string(),
             reason: reason.into(),
         }
     }
 
-    pub(crate) fn operand(index: usize, reason: impl Into<String>) -> Reason {
-        Reason::Operand {
+    pub(crate) fn operand(index: usize, reason: impl Into<String>) -> NodeErrorKind {
+        NodeErrorKind::Operand {
             index,
             reason: reason.into(),
         }

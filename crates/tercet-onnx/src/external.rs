@@ -15,15 +15,15 @@ use crate::proto::StringStringEntryProto;
 
 /// The folder that a model's files are in, if it has one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Folder {
+pub(crate) struct ExternalDataFolder {
     path: Option<PathBuf>,
     /// Files that were opened, by their path in it.
     opened: RefCell<HashMap<String, Bytes>>,
 }
 
-impl Folder {
-    pub(crate) fn new(path: Option<&Path>) -> Folder {
-        Folder {
+impl ExternalDataFolder {
+    pub(crate) fn new(path: Option<&Path>) -> ExternalDataFolder {
+        ExternalDataFolder {
             path: path.map(Path::to_path_buf),
             opened: RefCell::default(),
         }

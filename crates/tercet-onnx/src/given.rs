@@ -4,37 +4,37 @@ use tercet_ir::{DeviceTensor, RunError, Tensor, TensorType};
 
 /// What is given for an input, and where it is.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum ProvidedInputSource<'a> {
     Host(&'a Tensor),
     Device(&'a DeviceTensor),
 }
 
 /// An input with what is given for it.
-pub(crate) type Given<'a> = (&'a str, Source<'a>);
+pub(crate) type ProvidedInput<'a> = (&'a str, ProvidedInputSource<'a>);
 
-impl Source<'_> {
+impl ProvidedInputSource<'_> {
     pub(crate) fn ty(&self) -> &TensorType {
         match self {
-            Source::Host(tensor) => tensor.ty(),
-            Source::Device(tensor) => tensor.ty(),
+            ProvidedInputSource::Host(tensor) => tensor.ty(),
+            ProvidedInputSource::Device(tensor) => tensor.ty(),
         }
     }
 
     /// On the host, in memory of its own: that of an input may be written into after the run, by whoever lent it.
     pub(crate) fn read(&self) -> Result<Tensor, RunError> {
         match self {
-            Source::Host(tensor) => {
+            ProvidedInputSource::Host(tensor) => {
                 let mut own = (*tensor).clone();
                 own.bytes_mut();
                 Ok(own)
             }
-            Source::Device(tensor) => tensor.read(),
+            ProvidedInputSource::Device(tensor) => tensor.read(),
         }
     }
 }
 
 /// The types of what is given.
-pub(crate) fn types<'a>(inputs: &'a [Given<'_>]) -> Vec<(&'a str, &'a TensorType)> {
+pub(crate) fn types<'a>(inputs: &'a [ProvidedInput<'_>]) -> Vec<(&'a str, &'a TensorType)> {
     inputs
         .iter()
         .map(|(name, source)| (*name, source.ty()))
@@ -42,13 +42,15 @@ pub(crate) fn types<'a>(inputs: &'a [Given<'_>]) -> Vec<(&'a str, &'a TensorType
 }
 
 /// Whether what is given is this tensor to the bit.
-pub(crate) fn same(source: &Source<'_>, value: &Tensor) -> bool {
+pub(crate) fn same(source: &ProvidedInputSource<'_>, value: &Tensor) -> bool {
     let ty = source.ty();
     if ty.dtype != value.dtype() || ty.shape != value.shape() {
         return false;
     }
     match source {
-        Source::Host(tensor) => tensor.bytes() == value.bytes(),
-        Source::Device(tensor) => tensor.read().is_ok_and(|own| own.bytes() == value.bytes()),
+        ProvidedInputSource::Host(tensor) => tensor.bytes() == value.bytes(),
+        ProvidedInputSource::Device(tensor) => {
+            tensor.read().is_ok_and(|own| own.bytes() == value.bytes())
+        }
     }
 }

@@ -9,19 +9,19 @@ use tercet::Device;
 use tercet_ir::backend::Executable;
 use tercet_ir::{Bindings, CompileError, CompileOptions, Dim, Graph, Port, Symbol, Tensor, Type};
 
-use crate::bounded::{self, Counted};
-use crate::ctx::{Ctx, MAX_ADDED_NODES, Opsets, Scope};
+use crate::bounded::{self, DynamicSizeOutput};
+use crate::ctx::{ImportCtx, ImportScope, MAX_ADDED_NODES, Opsets};
 use crate::elem;
-use crate::error::{OnnxError, Reason};
-use crate::external::Folder;
-use crate::model::Model;
-use crate::outputs::{self, Columns, Named};
+use crate::error::{NodeErrorKind, OnnxError};
+use crate::external::ExternalDataFolder;
+use crate::model::OnnxModel;
+use crate::outputs::{self, MapOutput, OutputAnnotations};
 use crate::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
 };
-use crate::strings::Strings;
+use crate::strings::StringTable;
 use crate::tensor;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// What is said about a model besides its file.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl ImportOptions {
 
 /// A model as a graph.
 #[derive(Debug)]
-pub struct Imported {
+pub struct ImportedModel {
     /// The graph.
     pub graph: Graph,
     /// Weights, by the names of the graph's parameters.
@@ -89,12 +89,12 @@ pub struct Imported {
     /// What a run gives, in the order of the file.
     pub outputs: Vec<Port>,
     /// The outputs whose size on an axis depends on data: they have room for the most there can be, and behind all outputs the graph
-    /// has one for each that says how much of it is used ([`Imported::cut`]).
-    pub counted: Vec<Counted>,
+    /// has one for each that says how much of it is used ([`ImportedModel::cut`]).
+    pub counted: Vec<DynamicSizeOutput>,
     /// The outputs that the file makes maps of: they are matrices, with a column for each key.
-    pub columns: Vec<Columns>,
+    pub columns: Vec<MapOutput>,
     /// The strings of the file: inputs and outputs of dtype `string` are places in this list.
-    pub strings: Strings,
+    pub strings: StringTable,
     /// The outputs of dtype `string`.
     pub string_outputs: Vec<String>,
     /// Bounds of the symbols, as far as given.
@@ -103,7 +103,7 @@ pub struct Imported {
     pub metadata: Vec<(String, String)>,
 }
 
-impl Imported {
+impl ImportedModel {
     /// The outputs of the file at their real sizes, of all that a run of the graph gave.
     ///
     /// # Errors
@@ -138,22 +138,22 @@ impl Imported {
 
 /// A model, where it lies.
 #[derive(Clone, Debug)]
-pub enum Source<'a> {
+pub enum OnnxModelSource<'a> {
     /// A file; weights may be in others beside it.
     Path(&'a Path),
     /// Its bytes; weights in other files cannot be had.
     Bytes(Bytes),
 }
 
-impl<'a> From<&'a Path> for Source<'a> {
-    fn from(path: &'a Path) -> Source<'a> {
-        Source::Path(path)
+impl<'a> From<&'a Path> for OnnxModelSource<'a> {
+    fn from(path: &'a Path) -> OnnxModelSource<'a> {
+        OnnxModelSource::Path(path)
     }
 }
 
-impl From<Vec<u8>> for Source<'_> {
+impl From<Vec<u8>> for OnnxModelSource<'_> {
     fn from(bytes: Vec<u8>) -> Self {
-        Source::Bytes(bytes.into())
+        OnnxModelSource::Bytes(bytes.into())
     }
 }
 
@@ -162,10 +162,10 @@ impl From<Vec<u8>> for Source<'_> {
 /// # Errors
 /// [`OnnxError`]: no file, no model, or all nodes that are not supported, each with the reason.
 pub fn import<'a>(
-    source: impl Into<Source<'a>>,
+    source: impl Into<OnnxModelSource<'a>>,
     options: &ImportOptions,
-) -> Result<Imported, OnnxError> {
-    Model::read(source)?.import(options)
+) -> Result<ImportedModel, OnnxError> {
+    OnnxModel::read(source)?.import(options)
 }
 
 /// Imports a model that was read already; `folder` is where other files of it are.
@@ -176,11 +176,15 @@ pub fn import_model(
     model: &ModelProto,
     folder: Option<&Path>,
     options: &ImportOptions,
-) -> Result<Imported, OnnxError> {
+) -> Result<ImportedModel, OnnxError> {
     let Some(graph) = &model.graph else {
         return Err(OnnxError::Invalid("it has no graph".to_string()));
     };
-    let mut ctx = Ctx::new(options, Folder::new(folder), Strings::of(model));
+    let mut ctx = ImportCtx::new(
+        options,
+        ExternalDataFolder::new(folder),
+        StringTable::from_model(model),
+    );
     for f in &model.functions {
         let text = |s: &'_ Option<String>| -> String { s.clone().unwrap_or_default() };
         let key = (
@@ -195,16 +199,16 @@ pub fn import_model(
             )));
         }
     }
-    ctx.scopes.push(Scope {
+    ctx.scopes.push(ImportScope {
         isolated: true,
         opsets: opsets(&model.opset_import)?,
-        ..Scope::default()
+        ..ImportScope::default()
     });
     ctx.max_nodes = graph.node.len().saturating_add(MAX_ADDED_NODES);
     let fixed = declare_inputs(&mut ctx, graph);
     ctx.declare_initializers(graph);
     ctx.run_nodes(&graph.node).map_err(OnnxError::Invalid)?;
-    let Named {
+    let OutputAnnotations {
         counted,
         columns,
         strings,
@@ -216,7 +220,7 @@ pub fn import_model(
     let outputs = signature.outputs.len() - counted.len();
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let notes = model.metadata_props.iter();
-    Ok(Imported {
+    Ok(ImportedModel {
         inputs: signature.inputs,
         outputs: signature.outputs.into_iter().take(outputs).collect(),
         counted,
@@ -250,7 +254,7 @@ pub(crate) fn opsets(list: &[OperatorSetIdProto]) -> Result<Opsets, OnnxError> {
 }
 
 /// Makes inputs of the graph, and returns those that are none because their value is known.
-fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
+fn declare_inputs<'m>(ctx: &mut ImportCtx<'m>, graph: &'m GraphProto) -> Vec<String> {
     let weights: BTreeSet<&str> = graph
         .initializer
         .iter()
@@ -264,20 +268,22 @@ fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
                 fixed.push(name.to_string());
                 let narrow = declared_elem(info.r#type.as_ref())
                     .ok()
-                    .and_then(elem::Elem::narrow);
-                Val::decoded((tensor.clone(), narrow), Some(name.to_string()))
+                    .and_then(elem::OnnxDType::emulated);
+                ImportedValue::decoded((tensor.clone(), narrow), Some(name.to_string()))
             }
             None if weights.contains(name) => {
                 fixed.push(name.to_string());
                 continue;
             }
             None => match input_type(ctx.options, name, info.r#type.as_ref()) {
-                Err(why) => Val::Refused(format!("is the input `{name}`: {why}").into()),
+                Err(why) => {
+                    ImportedValue::Unsupported(format!("is the input `{name}`: {why}").into())
+                }
                 Ok((ty, narrow)) => match declare(ctx, name, ty, narrow) {
                     Ok(val) => val,
                     Err(reason) => {
                         ctx.fail(name.to_string(), "input", reason);
-                        Val::Failed
+                        ImportedValue::Failed
                     }
                 },
             },
@@ -289,23 +295,23 @@ fn declare_inputs<'m>(ctx: &mut Ctx<'m>, graph: &'m GraphProto) -> Vec<String> {
 
 /// An input of the graph. One of a narrow dtype is given in its carrier; what is no value of the dtype becomes one.
 fn declare(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut ImportCtx<'_>,
     name: &str,
     ty: Type,
     narrow: Option<elem::Narrow>,
-) -> Result<Val, Reason> {
+) -> Result<ImportedValue, NodeErrorKind> {
     let value = ctx.g().input(name, ty)?;
     match narrow {
         None => Ok(value.into()),
         Some(narrow) => {
-            let value = crate::narrow::fit(ctx.g(), narrow, value)?;
-            Ok(Val::Narrow(narrow, Rc::new(value.into())))
+            let value = crate::narrow::wrap_or_saturate(ctx.g(), narrow, value)?;
+            Ok(ImportedValue::Narrow(narrow, Rc::new(value.into())))
         }
     }
 }
 
 /// The dtype that a type of tensors says.
-fn declared_elem(ty: Option<&TypeProto>) -> Result<elem::Elem, String> {
+fn declared_elem(ty: Option<&TypeProto>) -> Result<elem::OnnxDType, String> {
     match ty.and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => elem::elem(t.elem_type.unwrap_or(0).into()),
         _ => Err("it is no tensor".into()),
@@ -330,8 +336,8 @@ pub(crate) fn input_type(
         None => return Err("it has no type".into()),
     };
     let (dtype, narrow) = match elem? {
-        elem::Elem::Plain(dtype) => (dtype, None),
-        elem::Elem::Narrow(narrow) => (narrow.carrier(), Some(narrow)),
+        elem::OnnxDType::Plain(dtype) => (dtype, None),
+        elem::OnnxDType::EmulatedDType(narrow) => (narrow.carrier(), Some(narrow)),
     };
     let mut dims = match options.shapes.get(name) {
         Some(dims) => dims.clone(),
@@ -381,7 +387,7 @@ pub(crate) fn declared_dims(
     shape.dim.iter().enumerate().map(dim).collect()
 }
 
-impl<'m> Ctx<'m> {
+impl<'m> ImportCtx<'m> {
     /// Gives the names of initializers their tensors; one that is refused is so only where it is used.
     pub(crate) fn declare_initializers(&mut self, graph: &'m GraphProto) {
         for proto in &graph.initializer {
@@ -390,8 +396,10 @@ impl<'m> Ctx<'m> {
                 continue;
             }
             let val = match tensor::decode(proto, &self.folder, &self.strings) {
-                Ok(made) => Val::decoded(made, Some(name.to_string())),
-                Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
+                Ok(made) => ImportedValue::decoded(made, Some(name.to_string())),
+                Err(why) => {
+                    ImportedValue::Unsupported(format!("is the initializer `{name}`: {why}").into())
+                }
             };
             self.scope().names.insert(name, val);
         }
@@ -402,8 +410,10 @@ impl<'m> Ctx<'m> {
                 .and_then(|v| v.name.as_deref())
                 .unwrap_or("");
             let val = match crate::ops::constant::sparse(sparse, &self.folder) {
-                Ok(t) => Val::named(t, Some(name.to_string())),
-                Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
+                Ok(t) => ImportedValue::named(t, Some(name.to_string())),
+                Err(why) => {
+                    ImportedValue::Unsupported(format!("is the initializer `{name}`: {why}").into())
+                }
             };
             self.scope().names.insert(name, val);
         }

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use bytes::Bytes;
 
 /// Files below are read: a mapping takes a page of its own and more time.
-const FEW: u64 = 1 << 16;
+const MIN_BYTES_FOR_MMAP: u64 = 1 << 16;
 
 /// The bytes of a file from where it stands.
 ///
@@ -17,7 +17,7 @@ const FEW: u64 = 1 << 16;
 /// What the operating system says.
 pub(crate) fn bytes_of(mut file: File) -> io::Result<Bytes> {
     let meta = file.metadata()?;
-    if !meta.is_file() || meta.len() < FEW {
+    if !meta.is_file() || meta.len() < MIN_BYTES_FOR_MMAP {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         return Ok(bytes.into());

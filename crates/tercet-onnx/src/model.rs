@@ -8,22 +8,22 @@ use prost::Message;
 use tercet_ir::{Port, Tensor};
 
 use crate::elem;
-use crate::error::{OnnxError, Reason};
-use crate::import::{ImportOptions, Imported, Source, import_model, input_type};
+use crate::error::{NodeErrorKind, OnnxError};
+use crate::import::{ImportOptions, ImportedModel, OnnxModelSource, import_model, input_type};
 use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
-use crate::strings::Strings;
+use crate::strings::StringTable;
 
 /// A model as its file has it.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct OnnxModel {
     proto: ModelProto,
     folder: Option<PathBuf>,
 }
 
 /// An input or output as the file declares it, whether it is supported or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declared {
+pub struct OnnxPort {
     /// The name.
     pub name: String,
     /// ONNX's name of the dtype, or what the value is where it is no tensor; empty where the file does not say.
@@ -36,7 +36,7 @@ pub struct Declared {
 
 /// What a model's file says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
+pub struct OnnxModelInfo {
     /// The version of the file format.
     pub ir_version: i64,
     /// Who wrote the file, and which version of it.
@@ -46,9 +46,9 @@ pub struct Description {
     /// Whatever the writer noted.
     pub metadata: Vec<(String, String)>,
     /// Inputs in the order of the file.
-    pub inputs: Vec<Declared>,
+    pub inputs: Vec<OnnxPort>,
     /// Outputs in the order of the file.
-    pub outputs: Vec<Declared>,
+    pub outputs: Vec<OnnxPort>,
     /// How many nodes there are of each operator, graphs inside nodes and functions included; those of other domains
     /// than ONNX's own as `domain::Operator`.
     pub operators: BTreeMap<String, usize>,
@@ -58,16 +58,16 @@ pub struct Description {
     pub initializers: Vec<(String, String, Vec<u64>)>,
 }
 
-impl Model {
+impl OnnxModel {
     /// Reads a model; weights in other files are opened when it is imported. Files are mapped: they must not be written to while the
     /// model, or an executable with its weights, lives.
     ///
     /// # Errors
     /// [`OnnxError`]: no file, or no model.
-    pub fn read<'a>(source: impl Into<Source<'a>>) -> Result<Model, OnnxError> {
+    pub fn read<'a>(source: impl Into<OnnxModelSource<'a>>) -> Result<OnnxModel, OnnxError> {
         let (bytes, folder): (Bytes, _) = match source.into() {
-            Source::Bytes(bytes) => (bytes, None),
-            Source::Path(path) => {
+            OnnxModelSource::Bytes(bytes) => (bytes, None),
+            OnnxModelSource::Path(path) => {
                 let bytes = std::fs::File::open(path).and_then(mapped::bytes_of);
                 let bytes = bytes.map_err(|source| OnnxError::Read {
                     path: path.to_path_buf(),
@@ -81,14 +81,14 @@ impl Model {
             }
         };
         let proto = ModelProto::decode(bytes).map_err(|source| OnnxError::Decode { source })?;
-        Ok(Model { proto, folder })
+        Ok(OnnxModel { proto, folder })
     }
 
     /// The model as a graph.
     ///
     /// # Errors
     /// As [`import`](crate::import).
-    pub fn import(&self, options: &ImportOptions) -> Result<Imported, OnnxError> {
+    pub fn import(&self, options: &ImportOptions) -> Result<ImportedModel, OnnxError> {
         import_model(&self.proto, self.folder.as_deref(), options)
     }
 
@@ -101,7 +101,7 @@ impl Model {
         &self,
         options: &ImportOptions,
         mut value: impl FnMut(&str) -> Option<Tensor>,
-    ) -> Result<Imported, OnnxError> {
+    ) -> Result<ImportedModel, OnnxError> {
         let mut options = options.clone();
         loop {
             let e = match self.import(&options) {
@@ -156,12 +156,12 @@ impl Model {
     }
 
     /// The strings of the file, which values of dtype `string` are places of.
-    pub fn strings(&self) -> Strings {
-        Strings::of(&self.proto)
+    pub fn strings(&self) -> StringTable {
+        StringTable::from_model(&self.proto)
     }
 
     /// What the file says about itself.
-    pub fn describe(&self) -> Description {
+    pub fn describe(&self) -> OnnxModelInfo {
         let model = &self.proto;
         let text = |s: &Option<String>| s.clone().unwrap_or_default();
         let producer = [&model.producer_name, &model.producer_version];
@@ -172,13 +172,13 @@ impl Model {
             (domain, o.version.unwrap_or(0))
         });
         let notes = model.metadata_props.iter();
-        let mut about = Description {
+        let mut about = OnnxModelInfo {
             ir_version: model.ir_version.unwrap_or(0),
             producer: producer.join(" ").trim().to_string(),
             opsets: opsets.collect(),
             metadata: notes.map(|e| (text(&e.key), text(&e.value))).collect(),
             functions: model.functions.iter().map(|f| text(&f.name)).collect(),
-            ..Description::default()
+            ..OnnxModelInfo::default()
         };
         let mut bodies: Vec<_> = model.functions.iter().map(|f| &f.node).collect();
         if let Some(graph) = &model.graph {
@@ -215,7 +215,7 @@ fn needed(e: &OnnxError) -> Vec<&str> {
     };
     let mut names: Vec<&str> = Vec::new();
     for node in nodes {
-        if let Reason::NeedsValue { inputs, .. } = &node.source {
+        if let NodeErrorKind::NeedsValue { inputs, .. } = &node.source {
             names.extend(inputs.iter().map(String::as_str));
         }
     }
@@ -232,7 +232,7 @@ fn only_needs_values(e: &OnnxError) -> bool {
     }
 }
 
-fn declared(list: &[ValueInfoProto], graph: &GraphProto) -> Vec<Declared> {
+fn declared(list: &[ValueInfoProto], graph: &GraphProto) -> Vec<OnnxPort> {
     let weights: std::collections::HashSet<&str> = graph
         .initializer
         .iter()
@@ -241,7 +241,7 @@ fn declared(list: &[ValueInfoProto], graph: &GraphProto) -> Vec<Declared> {
     let one = |info: &ValueInfoProto| {
         let name = info.name.clone().unwrap_or_default();
         let (dtype, shape) = declared_type(info.r#type.as_ref());
-        Declared {
+        OnnxPort {
             has_default: weights.contains(name.as_str()),
             name,
             dtype,

@@ -13,17 +13,17 @@ use std::rc::Rc;
 use tercet_ir::scalar::{BinaryFn, UnaryFn};
 use tercet_ir::{DType, Graph, Tensor, Value};
 
-use crate::attrs::Attrs;
-use crate::call::Done;
-use crate::elem::{Elem, Narrow};
-use crate::error::Reason;
-use crate::ops::Entry;
+use crate::attrs::OnnxAttrs;
+use crate::call::NodeOutputs;
+use crate::elem::{Narrow, OnnxDType};
+use crate::error::NodeErrorKind;
+use crate::ops::OpsetEntry;
 use crate::strings::LEARNED;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// What an operator does to narrow values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum EmulationRule {
     /// Integers are computed in the carrier, and wrap.
     Wraps,
     /// Results are of another dtype.
@@ -33,34 +33,38 @@ enum Rule {
 }
 
 /// The rule of an operator.
-fn rule(name: &str) -> Option<Rule> {
+fn rule(name: &str) -> Option<EmulationRule> {
     match name {
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Max" | "Min" | "Sum" | "BitwiseAnd"
-        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" | "BitShift" => Some(Rule::Wraps),
+        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" | "BitShift" => Some(EmulationRule::Wraps),
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Shape" | "Size" => {
-            Some(Rule::Plain)
+            Some(EmulationRule::Plain)
         }
         "Identity" | "Reshape" | "Transpose" | "Squeeze" | "Unsqueeze" | "Flatten" | "Concat"
         | "Slice" | "Split" | "Gather" | "GatherElements" | "GatherND" | "Expand" | "Tile"
         | "Where" | "DepthToSpace" | "SpaceToDepth" | "Compress" | "ReverseSequence" => {
-            Some(Rule::Moves)
+            Some(EmulationRule::Moves)
         }
         _ => None,
     }
 }
 
 /// How a node with narrow operands is imported.
-pub(crate) struct Plan {
+pub(crate) struct EmulationPlan {
     /// The operands in their carriers.
-    pub(crate) ins: Vec<Val>,
+    pub(crate) ins: Vec<ImportedValue>,
     /// Another entry than that of the operator.
-    pub(crate) entry: Option<&'static Entry>,
-    rule: Rule,
-    narrow: Narrow,
+    pub(crate) entry: Option<&'static OpsetEntry>,
+    rule: EmulationRule,
+    emulated: Narrow,
 }
 
 /// The plan for a node; none where no operand is narrow, or where the operator looks at dtypes itself.
-pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Option<Plan>, Reason> {
+pub(crate) fn plan(
+    entry: &OpsetEntry,
+    ins: &[ImportedValue],
+    attrs: &OnnxAttrs<'_>,
+) -> Result<Option<EmulationPlan>, NodeErrorKind> {
     const OWN: [&str; 6] = [
         "Cast",
         "CastLike",
@@ -69,8 +73,8 @@ pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Opti
         "BitCast",
         "Pow",
     ];
-    let narrow = |v: &Val| match v {
-        Val::Narrow(narrow, _) => Some(*narrow),
+    let narrow = |v: &ImportedValue| match v {
+        ImportedValue::Narrow(narrow, _) => Some(*narrow),
         _ => None,
     };
     let mut found = ins
@@ -85,31 +89,31 @@ pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Opti
     }
     let refused = |index: usize, narrow: Narrow| {
         let reason = format!("has dtype {}, which is not supported there", narrow.name());
-        Reason::operand(index, reason)
+        NodeErrorKind::operand(index, reason)
     };
     if let Some((index, other)) = found.find(|(_, n)| *n != narrow) {
         return Err(refused(index, other));
     }
     let rule = match entry.domain {
         "" => rule(entry.name),
-        LEARNED if entry.name == "ArrayFeatureExtractor" => Some(Rule::Moves),
+        LEARNED if entry.name == "ArrayFeatureExtractor" => Some(EmulationRule::Moves),
         // Encoders look at dtypes themselves; others take no strings.
         LEARNED if narrow == Narrow::Text => return Ok(None),
         _ => None,
     };
     // Whole arithmetic is that of 16 and 64 bits; ONNX has none for less.
     let computed = matches!(narrow, Narrow::U16 | Narrow::I16 | Narrow::U64);
-    let rule = rule.filter(|r| computed || *r == Rule::Moves);
+    let rule = rule.filter(|r| computed || *r == EmulationRule::Moves);
     let rule = rule.ok_or_else(|| refused(first, narrow))?;
-    let carried = |v: &Val| match v {
-        Val::Narrow(_, inner) => (**inner).clone(),
+    let carried = |v: &ImportedValue| match v {
+        ImportedValue::Narrow(_, inner) => (**inner).clone(),
         other => other.clone(),
     };
-    let mut plan = Plan {
+    let mut plan = EmulationPlan {
         ins: ins.iter().map(carried).collect(),
         entry: None,
         rule,
-        narrow,
+        emulated: narrow,
     };
     if narrow == Narrow::U64 {
         plan.entry = unsigned::entry(entry.name, attrs)?;
@@ -117,27 +121,33 @@ pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Opti
     Ok(Some(plan))
 }
 
-impl Plan {
+impl EmulationPlan {
     /// The results of the node, of those in the carrier.
-    pub(crate) fn results(&self, g: &mut Graph, results: Vec<Val>) -> Done {
+    pub(crate) fn results(&self, g: &mut Graph, results: Vec<ImportedValue>) -> NodeOutputs {
         match self.rule {
-            Rule::Plain => Ok(results),
-            Rule::Wraps | Rule::Moves => results.into_iter().map(|v| self.result(g, v)).collect(),
+            EmulationRule::Plain => Ok(results),
+            EmulationRule::Wraps | EmulationRule::Moves => {
+                results.into_iter().map(|v| self.result(g, v)).collect()
+            }
         }
     }
 
-    fn result(&self, g: &mut Graph, val: Val) -> Result<Val, Reason> {
+    fn result(&self, g: &mut Graph, val: ImportedValue) -> Result<ImportedValue, NodeErrorKind> {
         let val = match (self.rule, val) {
-            (Rule::Wraps, Val::Graph(v)) => Val::Graph(wrap(g, self.narrow, v)?),
-            (Rule::Wraps, Val::Known(known)) => Val::known(wrapped(self.narrow, &known.tensor)?),
+            (EmulationRule::Wraps, ImportedValue::Graph(v)) => {
+                ImportedValue::Graph(wrap(g, self.emulated, v)?)
+            }
+            (EmulationRule::Wraps, ImportedValue::ConstTensor(known)) => {
+                ImportedValue::known(wrapped(self.emulated, &known.tensor)?)
+            }
             (_, other) => other,
         };
-        Ok(Val::Narrow(self.narrow, Rc::new(val)))
+        Ok(ImportedValue::Narrow(self.emulated, Rc::new(val)))
     }
 }
 
 /// Integers of the carrier modulo two to the width.
-fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, NodeErrorKind> {
     let carrier = narrow.carrier();
     let (Some((least, greatest)), bits) = (narrow.int_range(), narrow.bits()) else {
         return Ok(x);
@@ -152,7 +162,7 @@ fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
 }
 
 /// As [`wrap`], of a tensor.
-fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, Reason> {
+fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, NodeErrorKind> {
     let Some((least, greatest)) = narrow.int_range() else {
         return Ok(x.clone());
     };
@@ -163,7 +173,11 @@ fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, Reason> {
 }
 
 /// Any values of the carrier as values of the dtype: integers wrap, floats round and saturate.
-pub(crate) fn fit(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+pub(crate) fn wrap_or_saturate(
+    g: &mut Graph,
+    narrow: Narrow,
+    x: Value,
+) -> Result<Value, NodeErrorKind> {
     match narrow.float() {
         Some(format) => float::round(g, format, x, true),
         None => wrap(g, narrow, x),
@@ -175,18 +189,18 @@ pub(crate) fn cast(
     g: &mut Graph,
     x: Value,
     from: Option<Narrow>,
-    to: Elem,
+    to: OnnxDType,
     saturate: bool,
-) -> Result<Val, Reason> {
-    if from == Some(Narrow::Text) || to == Elem::Narrow(Narrow::Text) {
-        return Err(Reason::attribute("to", "strings cannot be cast"));
+) -> Result<ImportedValue, NodeErrorKind> {
+    if from == Some(Narrow::Text) || to == OnnxDType::EmulatedDType(Narrow::Text) {
+        return Err(NodeErrorKind::attribute("to", "strings cannot be cast"));
     }
     let narrow = match to {
-        Elem::Narrow(narrow) => narrow,
-        Elem::Plain(to) if from == Some(Narrow::U64) && to.is_float() => {
+        OnnxDType::EmulatedDType(narrow) => narrow,
+        OnnxDType::Plain(to) if from == Some(Narrow::U64) && to.is_float() => {
             return Ok(unsigned::to_float(g, x, to)?.into());
         }
-        Elem::Plain(to) => return Ok(cast_to(g, x, to)?.into()),
+        OnnxDType::Plain(to) => return Ok(cast_to(g, x, to)?.into()),
     };
     let is_float = g.ty(x).dtype.is_float();
     let y = match narrow.float() {
@@ -199,7 +213,7 @@ pub(crate) fn cast(
             };
             float::round(g, format, x, saturate || narrow == Narrow::E2M1)?
         }
-        None if narrow == Narrow::U64 && is_float => unsigned::of_float(g, x)?,
+        None if narrow == Narrow::U64 && is_float => unsigned::from_float(g, x)?,
         None => {
             // What is out of range of integers is undefined; as where values are cut.
             let x = match is_float {
@@ -210,10 +224,10 @@ pub(crate) fn cast(
             wrap(g, narrow, x)?
         }
     };
-    Ok(Val::Narrow(narrow, Rc::new(y.into())))
+    Ok(ImportedValue::Narrow(narrow, Rc::new(y.into())))
 }
 
-pub(crate) fn cast_to(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reason> {
+pub(crate) fn cast_to(g: &mut Graph, x: Value, to: DType) -> Result<Value, NodeErrorKind> {
     match g.ty(x).dtype == to {
         true => Ok(x),
         false => Ok(g.cast(x, to)?),
@@ -221,10 +235,10 @@ pub(crate) fn cast_to(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reaso
 }
 
 /// Rounded floats to integers of a narrow dtype, which bounds them.
-pub(crate) fn saturated(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, Reason> {
+pub(crate) fn saturated(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, NodeErrorKind> {
     let (least, greatest) = narrow.int_range().ok_or_else(|| {
         let name = narrow.name();
-        Reason::unsupported(format!(
+        NodeErrorKind::unsupported(format!(
             "quantised numbers of dtype {name} are not supported"
         ))
     })?;
@@ -238,7 +252,7 @@ pub(crate) fn rounded(
     narrow: Narrow,
     x: Value,
     saturate: bool,
-) -> Result<Option<Value>, Reason> {
+) -> Result<Option<Value>, NodeErrorKind> {
     match narrow.float() {
         Some(format) => Ok(Some(float::round(g, format, x, saturate)?)),
         None => Ok(None),
@@ -246,6 +260,6 @@ pub(crate) fn rounded(
 }
 
 /// `-1`, `0` or `1`, with the sign of zeros.
-fn sign(g: &mut Graph, x: Value) -> Result<Value, Reason> {
+fn sign(g: &mut Graph, x: Value) -> Result<Value, NodeErrorKind> {
     Ok(g.unary(UnaryFn::Sign, x)?)
 }

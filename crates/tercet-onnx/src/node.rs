@@ -5,15 +5,15 @@ use std::rc::Rc;
 
 use tercet_ir::{DType, EvalCtx, Tensor, Value, evaluate};
 
-use crate::attrs::Attrs;
-use crate::call::{Call, Done};
-use crate::ctx::{Ctx, Scope};
-use crate::error::Reason;
+use crate::attrs::OnnxAttrs;
+use crate::call::{ImportNode, NodeOutputs};
+use crate::ctx::{ImportCtx, ImportScope};
+use crate::error::NodeErrorKind;
 use crate::nums;
-use crate::ops::{self, Entry, Known};
+use crate::ops::{self, ConstOperandPolicy, OpsetEntry};
 use crate::proto::{FunctionProto, NodeProto};
 use crate::sort;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// Constants with more elements are not evaluated when importing.
 const MAX_FOLDED: usize = 1 << 16;
@@ -22,11 +22,11 @@ const MAX_DEPTH: usize = 32;
 
 /// What a node calls.
 enum Callee<'m> {
-    Table(&'static Entry, i64),
+    Table(&'static OpsetEntry, i64),
     Function(&'m FunctionProto),
 }
 
-impl<'m> Ctx<'m> {
+impl<'m> ImportCtx<'m> {
     /// Imports nodes, in an order in which each follows those it reads from. Errors of single nodes are kept; what is
     /// returned is one of the list as a whole.
     pub(crate) fn run_nodes(&mut self, nodes: &'m [NodeProto]) -> Result<(), String> {
@@ -35,14 +35,14 @@ impl<'m> Ctx<'m> {
             self.count_node()?;
             let results = match self.run_node(node) {
                 Ok(Some(results)) => results,
-                Ok(None) => vec![Val::Failed; node.output.len()],
+                Ok(None) => vec![ImportedValue::Failed; node.output.len()],
                 Err(reason) => {
                     let name = match node.name.as_deref() {
                         Some(name) if !name.is_empty() => name.to_string(),
                         _ => format!("#{i}"),
                     };
                     self.fail(name, node.op_type.as_deref().unwrap_or(""), reason);
-                    vec![Val::Failed; node.output.len()]
+                    vec![ImportedValue::Failed; node.output.len()]
                 }
             };
             for (name, val) in node.output.iter().zip(results) {
@@ -55,22 +55,25 @@ impl<'m> Ctx<'m> {
     }
 
     /// The results of a node; `None` if an operand failed, which was reported there.
-    fn run_node(&mut self, node: &'m NodeProto) -> Result<Option<Vec<Val>>, Reason> {
+    fn run_node(
+        &mut self,
+        node: &'m NodeProto,
+    ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
         let callee = self.callee(node)?;
         let mut ins = Vec::with_capacity(node.input.len());
         for (index, name) in node.input.iter().enumerate() {
             let val = match name.is_empty() {
-                true => Val::Absent,
+                true => ImportedValue::Absent,
                 false => self.lookup(name).ok_or_else(|| {
-                    Reason::operand(index, format!("no node or input gives `{name}`"))
+                    NodeErrorKind::operand(index, format!("no node or input gives `{name}`"))
                 })?,
             };
             ins.push(val);
         }
-        if ins.iter().any(|v| matches!(v, Val::Failed)) {
+        if ins.iter().any(|v| matches!(v, ImportedValue::Failed)) {
             return Ok(None);
         }
-        let attrs = Attrs::new(self.attributes(node)?);
+        let attrs = OnnxAttrs::new(self.attributes(node)?);
         let results = match callee {
             Callee::Function(f) => return self.call_function(f, &ins, &attrs),
             Callee::Table(entry, opset) => self.call_any(entry, opset, node, &ins, &attrs)?,
@@ -82,14 +85,14 @@ impl<'m> Ctx<'m> {
             .map_or(0, |i| i + 1);
         if wanted > results.len() {
             let (op, given) = (entry_name(node), results.len());
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "{wanted} results of {op} are used, only {given} are supported"
             )));
         }
         Ok(Some(results))
     }
 
-    fn callee(&self, node: &'m NodeProto) -> Result<Callee<'m>, Reason> {
+    fn callee(&self, node: &'m NodeProto) -> Result<Callee<'m>, NodeErrorKind> {
         let domain = ops::domain(node.domain.as_deref().unwrap_or(""));
         let name = node.op_type.as_deref().unwrap_or("");
         let overload = node.overload.as_deref().unwrap_or("");
@@ -99,19 +102,19 @@ impl<'m> Ctx<'m> {
         let opset = self.opset(domain)?;
         match ops::find(domain, name, opset) {
             Some(entry) => Ok(Callee::Table(entry, opset)),
-            None if domain.is_empty() => Err(Reason::Operator(format!("opset {opset}"))),
-            None => Err(Reason::Operator(format!("`{domain}` {opset}"))),
+            None if domain.is_empty() => Err(NodeErrorKind::Operator(format!("opset {opset}"))),
+            None => Err(NodeErrorKind::Operator(format!("`{domain}` {opset}"))),
         }
     }
 
-    fn opset(&self, domain: &str) -> Result<i64, Reason> {
+    fn opset(&self, domain: &str) -> Result<i64, NodeErrorKind> {
         let scope = self.scopes.last();
         let version = scope.and_then(|s| s.opsets.get(domain).copied());
         match version {
             Some(v) => Ok(v),
             // Exporters leave out the domains of their own.
             None if !domain.is_empty() => Ok(1),
-            None => Err(Reason::unsupported(
+            None => Err(NodeErrorKind::unsupported(
                 "the model does not say which opset it is of",
             )),
         }
@@ -121,7 +124,7 @@ impl<'m> Ctx<'m> {
     fn attributes(
         &self,
         node: &'m NodeProto,
-    ) -> Result<Vec<(&'m str, &'m crate::proto::AttributeProto)>, Reason> {
+    ) -> Result<Vec<(&'m str, &'m crate::proto::AttributeProto)>, NodeErrorKind> {
         let mut list = Vec::with_capacity(node.attribute.len());
         for attr in &node.attribute {
             let name = attr.name.as_deref().unwrap_or("");
@@ -133,7 +136,7 @@ impl<'m> Ctx<'m> {
         }
         for (i, (name, _)) in list.iter().enumerate() {
             if list[..i].iter().any(|(n, _)| n == name) {
-                return Err(Reason::attribute(name, "is there twice"));
+                return Err(NodeErrorKind::attribute(name, "is there twice"));
             }
         }
         Ok(list)
@@ -142,12 +145,12 @@ impl<'m> Ctx<'m> {
     /// The results of an operator of the table, whatever the dtypes of its operands.
     fn call_any(
         &mut self,
-        entry: &'static Entry,
+        entry: &'static OpsetEntry,
         opset: i64,
         node: &'m NodeProto,
-        ins: &[Val],
-        attrs: &Attrs<'m>,
-    ) -> Done {
+        ins: &[ImportedValue],
+        attrs: &OnnxAttrs<'m>,
+    ) -> NodeOutputs {
         if let Some(plan) = crate::bounded::plan(self, (entry.domain, entry.name), ins)? {
             let results = self.call(entry, opset, node, &plan.ins, attrs)?;
             return plan.results(self, opset, attrs, results);
@@ -162,13 +165,13 @@ impl<'m> Ctx<'m> {
     /// The results of an operator of the table.
     fn call(
         &mut self,
-        entry: &'static Entry,
+        entry: &'static OpsetEntry,
         opset: i64,
         node: &'m NodeProto,
-        ins: &[Val],
-        attrs: &Attrs<'m>,
-    ) -> Done {
-        if let Known::Folded = entry.known {
+        ins: &[ImportedValue],
+        attrs: &OnnxAttrs<'m>,
+    ) -> NodeOutputs {
+        if let ConstOperandPolicy::Folded = entry.const_policy {
             if let Some(results) = nums::fold(entry.name, opset, ins, attrs)? {
                 attrs.finish()?;
                 return Ok(results);
@@ -177,7 +180,7 @@ impl<'m> Ctx<'m> {
                 return Ok(results);
             }
         }
-        let mut call = Call {
+        let mut call = ImportNode {
             c: self,
             node,
             ins,
@@ -192,16 +195,18 @@ impl<'m> Ctx<'m> {
     /// The results of an operator whose operands are all known and small.
     fn fold(
         &mut self,
-        entry: &'static Entry,
+        entry: &'static OpsetEntry,
         opset: i64,
         node: &'m NodeProto,
-        ins: &[Val],
-        attrs: &Attrs<'m>,
-    ) -> Result<Option<Vec<Val>>, Reason> {
-        let small = |v: &Val| match v {
-            Val::Known(k) => k.tensor.numel() <= MAX_FOLDED,
-            Val::Narrow(_, v) => matches!(&**v, Val::Known(k) if k.tensor.numel() <= MAX_FOLDED),
-            Val::Absent => true,
+        ins: &[ImportedValue],
+        attrs: &OnnxAttrs<'m>,
+    ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
+        let small = |v: &ImportedValue| match v {
+            ImportedValue::ConstTensor(k) => k.tensor.numel() <= MAX_FOLDED,
+            ImportedValue::Narrow(_, v) => {
+                matches!(&**v, ImportedValue::ConstTensor(k) if k.tensor.numel() <= MAX_FOLDED)
+            }
+            ImportedValue::Absent => true,
             _ => false,
         };
         if ins.is_empty() || !ins.iter().all(small) {
@@ -209,12 +214,13 @@ impl<'m> Ctx<'m> {
         }
         // Weights of convolutions stay codes, so that it can be seen what they are.
         let codes = |k: &Tensor| matches!(k.dtype(), DType::U8 | DType::I8) && k.shape().len() > 2;
-        if entry.name == "DequantizeLinear" && matches!(&ins[0], Val::Known(k) if codes(&k.tensor))
+        if entry.name == "DequantizeLinear"
+            && matches!(&ins[0], ImportedValue::ConstTensor(k) if codes(&k.tensor))
         {
             return Ok(None);
         }
         self.push_level(false);
-        let mut call = Call {
+        let mut call = ImportNode {
             c: self,
             node,
             ins,
@@ -225,9 +231,9 @@ impl<'m> Ctx<'m> {
         let graph = self.pop_level();
         let results = results?;
         let values = results.iter().filter_map(|v| match v {
-            Val::Graph(v) => Some(*v),
-            Val::Narrow(_, inner) => match &**inner {
-                Val::Graph(v) => Some(*v),
+            ImportedValue::Graph(v) => Some(*v),
+            ImportedValue::Narrow(_, inner) => match &**inner {
+                ImportedValue::Graph(v) => Some(*v),
                 _ => None,
             },
             _ => None,
@@ -254,12 +260,14 @@ impl<'m> Ctx<'m> {
         }
         attrs.finish()?;
         let done = evaluate(&graph, &EvalCtx::after(0), &BTreeMap::new())?;
-        let plain = |v: Val| match v {
-            Val::Graph(v) => Val::known(done.get(v).clone()),
+        let plain = |v: ImportedValue| match v {
+            ImportedValue::Graph(v) => ImportedValue::known(done.get(v).clone()),
             other => other,
         };
-        let fold = |v: Val| match v {
-            Val::Narrow(narrow, v) => Val::Narrow(narrow, Rc::new(plain((*v).clone()))),
+        let fold = |v: ImportedValue| match v {
+            ImportedValue::Narrow(narrow, v) => {
+                ImportedValue::Narrow(narrow, Rc::new(plain((*v).clone())))
+            }
             other => plain(other),
         };
         Ok(Some(results.into_iter().map(fold).collect()))
@@ -269,15 +277,15 @@ impl<'m> Ctx<'m> {
     fn call_function(
         &mut self,
         f: &'m FunctionProto,
-        ins: &[Val],
-        attrs: &Attrs<'m>,
-    ) -> Result<Option<Vec<Val>>, Reason> {
+        ins: &[ImportedValue],
+        attrs: &OnnxAttrs<'m>,
+    ) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
         if self.inside.len() >= MAX_DEPTH {
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "functions and graphs nest more than {MAX_DEPTH} deep"
             )));
         }
-        let mut scope = Scope {
+        let mut scope = ImportScope {
             isolated: true,
             opsets: match f.opset_import.is_empty() {
                 true => self
@@ -286,9 +294,9 @@ impl<'m> Ctx<'m> {
                     .map(|s| Rc::clone(&s.opsets))
                     .unwrap_or_default(),
                 false => crate::import::opsets(&f.opset_import)
-                    .map_err(|e| Reason::unsupported(e.to_string()))?,
+                    .map_err(|e| NodeErrorKind::unsupported(e.to_string()))?,
             },
-            ..Scope::default()
+            ..ImportScope::default()
         };
         let given = attrs.all();
         let defaults = f.attribute_proto.iter();
@@ -297,7 +305,7 @@ impl<'m> Ctx<'m> {
             .collect();
         for (name, attr) in given {
             if !f.attribute.iter().any(|n| n == name) && !attributes.contains_key(name) {
-                return Err(Reason::Unread(format!("`{name}`")));
+                return Err(NodeErrorKind::Unread(format!("`{name}`")));
             }
             attributes.insert(name, attr);
         }
@@ -305,18 +313,18 @@ impl<'m> Ctx<'m> {
         for (i, name) in f.input.iter().enumerate() {
             scope
                 .names
-                .insert(name, ins.get(i).cloned().unwrap_or(Val::Absent));
+                .insert(name, ins.get(i).cloned().unwrap_or(ImportedValue::Absent));
         }
         self.inside.push(f.name.clone().unwrap_or_default());
         self.scopes.push(scope);
         let ran = self.run_nodes(&f.node);
-        let results: Vec<Option<Val>> = f.output.iter().map(|n| self.lookup(n)).collect();
+        let results: Vec<Option<ImportedValue>> = f.output.iter().map(|n| self.lookup(n)).collect();
         self.scopes.pop();
         self.inside.pop();
-        ran.map_err(Reason::Unsupported)?;
+        ran.map_err(NodeErrorKind::Unsupported)?;
         let missing =
-            || Reason::unsupported("a result of the function is given by none of its nodes");
-        let results: Result<Vec<Val>, Reason> =
+            || NodeErrorKind::unsupported("a result of the function is given by none of its nodes");
+        let results: Result<Vec<ImportedValue>, NodeErrorKind> =
             results.into_iter().map(|v| v.ok_or_else(missing)).collect();
         Ok(Some(results?))
     }

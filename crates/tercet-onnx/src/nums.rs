@@ -5,19 +5,22 @@
 
 use tercet_ir::{DType, Dim};
 
-use crate::attrs::Attrs;
+use crate::attrs::OnnxAttrs;
 use crate::call::axis;
-use crate::error::Reason;
-use crate::val::{Num, Sizes, Val};
+use crate::error::NodeErrorKind;
+use crate::val::{ImportedValue, ShapeElem, Sizes};
 
 /// The results of an operator on numbers of which some have symbols; `None` if the graph is to find them.
 pub(crate) fn fold(
     op: &str,
     opset: i64,
-    ins: &[Val],
-    attrs: &Attrs<'_>,
-) -> Result<Option<Vec<Val>>, Reason> {
-    if !ins.iter().any(|v| matches!(v, Val::Sizes(_))) {
+    ins: &[ImportedValue],
+    attrs: &OnnxAttrs<'_>,
+) -> Result<Option<Vec<ImportedValue>>, NodeErrorKind> {
+    if !ins
+        .iter()
+        .any(|v| matches!(v, ImportedValue::ShapeValue(_)))
+    {
         return Ok(None);
     }
     let folded = match op {
@@ -56,29 +59,33 @@ pub(crate) fn fold(
 }
 
 /// The dtype of the operands that are numbers: that of the first.
-fn dtype_of(ins: &[Val]) -> DType {
-    let own = |v: &Val| match v {
-        Val::Sizes(s) => Some(s.dtype),
-        Val::Known(k) => Some(k.tensor.dtype()).filter(|d| matches!(d, DType::I32 | DType::I64)),
+fn dtype_of(ins: &[ImportedValue]) -> DType {
+    let own = |v: &ImportedValue| match v {
+        ImportedValue::ShapeValue(s) => Some(s.dtype),
+        ImportedValue::ConstTensor(k) => {
+            Some(k.tensor.dtype()).filter(|d| matches!(d, DType::I32 | DType::I64))
+        }
         _ => None,
     };
     ins.iter().find_map(own).unwrap_or(DType::I64)
 }
 
 /// Numbers, of a dtype; truth values as they are.
-fn in_dtype(val: Val, dtype: DType) -> Val {
+fn in_dtype(val: ImportedValue, dtype: DType) -> ImportedValue {
     match (val.as_sizes(), &val) {
-        (Some(sizes), Val::Sizes(_)) => Val::sizes_of(sizes.nums, sizes.scalar, dtype),
-        (Some(sizes), Val::Known(k)) if k.tensor.dtype() != DType::Bool => {
-            Val::sizes_of(sizes.nums, sizes.scalar, dtype)
+        (Some(sizes), ImportedValue::ShapeValue(_)) => {
+            ImportedValue::sizes_of(sizes.nums, sizes.scalar, dtype)
+        }
+        (Some(sizes), ImportedValue::ConstTensor(k)) if k.tensor.dtype() != DType::Bool => {
+            ImportedValue::sizes_of(sizes.nums, sizes.scalar, dtype)
         }
         _ => val,
     }
 }
 
 /// Operands of one length, single numbers repeated; and whether the result is a single number.
-fn broadcast(ins: &[Val]) -> Option<(Vec<Vec<Num>>, bool)> {
-    let sizes: Option<Vec<Sizes>> = ins.iter().map(Val::as_sizes).collect();
+fn broadcast(ins: &[ImportedValue]) -> Option<(Vec<Vec<ShapeElem>>, bool)> {
+    let sizes: Option<Vec<Sizes>> = ins.iter().map(ImportedValue::as_sizes).collect();
     let sizes = sizes?;
     let len = sizes.iter().map(|s| s.nums.len()).max()?;
     let scalar = sizes.iter().all(|s| s.scalar);
@@ -87,26 +94,26 @@ fn broadcast(ins: &[Val]) -> Option<(Vec<Vec<Num>>, bool)> {
         1 => Some(vec![s.nums[0].clone(); len]),
         _ => None,
     };
-    let lists: Option<Vec<Vec<Num>>> = sizes.into_iter().map(stretch).collect();
+    let lists: Option<Vec<Vec<ShapeElem>>> = sizes.into_iter().map(stretch).collect();
     Some((lists?, scalar))
 }
 
-fn elementwise(op: &str, ins: &[Val]) -> Option<Val> {
+fn elementwise(op: &str, ins: &[ImportedValue]) -> Option<ImportedValue> {
     let (lists, scalar) = broadcast(ins)?;
     let (first, rest) = lists.split_first()?;
-    let nums: Option<Vec<Num>> = (0..first.len())
+    let nums: Option<Vec<ShapeElem>> = (0..first.len())
         .map(|i| {
             rest.iter()
                 .try_fold(first[i].clone(), |a, b| binary(op, &a, &b[i]))
         })
         .collect();
-    Some(Val::sizes(nums?, scalar))
+    Some(ImportedValue::sizes(nums?, scalar))
 }
 
 /// One operation; `None` where the answer has no form.
-fn binary(op: &str, a: &Num, b: &Num) -> Option<Num> {
-    if let (Num::Int(a), Num::Int(b)) = (a, b) {
-        return Some(Num::Int(match op {
+fn binary(op: &str, a: &ShapeElem, b: &ShapeElem) -> Option<ShapeElem> {
+    if let (ShapeElem::Int(a), ShapeElem::Int(b)) = (a, b) {
+        return Some(ShapeElem::Int(match op {
             "Add" => a.checked_add(*b)?,
             "Sub" => a.checked_sub(*b)?,
             "Mul" => a.checked_mul(*b)?,
@@ -117,12 +124,18 @@ fn binary(op: &str, a: &Num, b: &Num) -> Option<Num> {
             _ => return None,
         }));
     }
-    let known = |n: &Num| n.int();
+    let known = |n: &ShapeElem| n.int();
     let dim = match (op, known(a), known(b)) {
-        ("Add", _, Some(n)) if n < 0 => a.dim()?.checked_sub(&Num::Int(n.checked_neg()?).dim()?),
-        ("Add", Some(n), _) if n < 0 => b.dim()?.checked_sub(&Num::Int(n.checked_neg()?).dim()?),
+        ("Add", _, Some(n)) if n < 0 => a
+            .dim()?
+            .checked_sub(&ShapeElem::Int(n.checked_neg()?).dim()?),
+        ("Add", Some(n), _) if n < 0 => b
+            .dim()?
+            .checked_sub(&ShapeElem::Int(n.checked_neg()?).dim()?),
         ("Add", _, _) => a.dim()?.checked_add(&b.dim()?),
-        ("Sub", _, Some(n)) if n < 0 => a.dim()?.checked_add(&Num::Int(n.checked_neg()?).dim()?),
+        ("Sub", _, Some(n)) if n < 0 => a
+            .dim()?
+            .checked_add(&ShapeElem::Int(n.checked_neg()?).dim()?),
         ("Sub", _, _) => a.dim()?.checked_sub(&b.dim()?),
         ("Mul", _, _) => a.dim()?.checked_mul(&b.dim()?),
         ("Div", _, Some(n)) => a.dim()?.div_floor(usize::try_from(n).ok()?),
@@ -139,19 +152,23 @@ fn binary(op: &str, a: &Num, b: &Num) -> Option<Num> {
         }
         _ => None,
     }?;
-    Some(Num::of(&dim))
+    Some(ShapeElem::from_dim(&dim))
 }
 
 /// Comparisons that hold, or do not, whatever the symbols are.
-fn equal(ins: &[Val]) -> Option<Val> {
+fn equal(ins: &[ImportedValue]) -> Option<ImportedValue> {
     let (lists, scalar) = broadcast(ins)?;
     let [a, b] = lists.as_slice() else {
         return None;
     };
-    let same = |(a, b): (&Num, &Num)| match (a, b) {
-        (Num::Int(a), Num::Int(b)) => Some(a == b),
-        (Num::Dim(_), Num::Int(n)) | (Num::Int(n), Num::Dim(_)) if *n < 0 => Some(false),
-        (Num::Dim(a), Num::Dim(b)) if a == b => Some(true),
+    let same = |(a, b): (&ShapeElem, &ShapeElem)| match (a, b) {
+        (ShapeElem::Int(a), ShapeElem::Int(b)) => Some(a == b),
+        (ShapeElem::Dim(_), ShapeElem::Int(n)) | (ShapeElem::Int(n), ShapeElem::Dim(_))
+            if *n < 0 =>
+        {
+            Some(false)
+        }
+        (ShapeElem::Dim(a), ShapeElem::Dim(b)) if a == b => Some(true),
         _ => None,
     };
     let bools: Option<Vec<bool>> = a.iter().zip(b).map(same).collect();
@@ -159,11 +176,11 @@ fn equal(ins: &[Val]) -> Option<Val> {
     let shape: &[usize] = if scalar { &[] } else { &[bools.len()] };
     tercet_ir::Tensor::from_bools(shape, &bools)
         .ok()
-        .map(Val::known)
+        .map(ImportedValue::known)
 }
 
-fn choose(ins: &[Val]) -> Option<Val> {
-    let [Val::Known(cond), a, b] = ins else {
+fn choose(ins: &[ImportedValue]) -> Option<ImportedValue> {
+    let [ImportedValue::ConstTensor(cond), a, b] = ins else {
         return None;
     };
     let conds = cond.tensor.to_i64s();
@@ -176,43 +193,53 @@ fn choose(ins: &[Val]) -> Option<Val> {
     }
     let nums = conds.iter().zip(a.iter().zip(b));
     let nums = nums.map(|(c, (a, b))| if *c != 0 { a } else { b }.clone());
-    Some(Val::sizes(
+    Some(ImportedValue::sizes(
         nums.collect(),
         scalar && cond.tensor.shape().is_empty(),
     ))
 }
 
-fn concat(ins: &[Val]) -> Option<Val> {
-    let lists: Option<Vec<Sizes>> = ins.iter().map(Val::as_sizes).collect();
+fn concat(ins: &[ImportedValue]) -> Option<ImportedValue> {
+    let lists: Option<Vec<Sizes>> = ins.iter().map(ImportedValue::as_sizes).collect();
     let lists = lists?;
     let vectors = lists.iter().all(|s| !s.scalar);
-    vectors.then(|| Val::sizes(lists.into_iter().flat_map(|s| s.nums).collect(), false))
+    vectors.then(|| ImportedValue::sizes(lists.into_iter().flat_map(|s| s.nums).collect(), false))
 }
 
-fn gather(ins: &[Val], attrs: &Attrs<'_>) -> Result<Option<Val>, Reason> {
-    let [Val::Sizes(data), Val::Known(idx)] = ins else {
+fn gather(
+    ins: &[ImportedValue],
+    attrs: &OnnxAttrs<'_>,
+) -> Result<Option<ImportedValue>, NodeErrorKind> {
+    let [
+        ImportedValue::ShapeValue(data),
+        ImportedValue::ConstTensor(idx),
+    ] = ins
+    else {
         return Ok(None);
     };
     axis(attrs.int("axis", 0)?, 1)?;
     if data.scalar || idx.tensor.shape().len() > 1 {
         return Ok(None);
     }
-    let picked: Result<Vec<Num>, Reason> = idx
+    let picked: Result<Vec<ShapeElem>, NodeErrorKind> = idx
         .tensor
         .to_i64s()
         .into_iter()
         .map(|i| axis(i, data.nums.len()).map(|i| data.nums[i].clone()))
         .collect();
-    Ok(Some(Val::sizes(picked?, idx.tensor.shape().is_empty())))
+    Ok(Some(ImportedValue::sizes(
+        picked?,
+        idx.tensor.shape().is_empty(),
+    )))
 }
 
-fn slice(ins: &[Val]) -> Result<Option<Val>, Reason> {
-    let Some(Val::Sizes(data)) = ins.first() else {
+fn slice(ins: &[ImportedValue]) -> Result<Option<ImportedValue>, NodeErrorKind> {
+    let Some(ImportedValue::ShapeValue(data)) = ins.first() else {
         return Ok(None);
     };
     let single = |i: usize, default: i64| match ins.get(i) {
-        None | Some(Val::Absent) => Some(default),
-        Some(Val::Known(k)) => match k.tensor.to_i64s().as_slice() {
+        None | Some(ImportedValue::Absent) => Some(default),
+        Some(ImportedValue::ConstTensor(k)) => match k.tensor.to_i64s().as_slice() {
             [n] => Some(*n),
             _ => None,
         },
@@ -225,7 +252,7 @@ fn slice(ins: &[Val]) -> Result<Option<Val>, Reason> {
     };
     let n = data.nums.len() as i64;
     let at = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
-    let picked: Vec<Num> = match step {
+    let picked: Vec<ShapeElem> = match step {
         1 => {
             let (start, end) = (at(start).clamp(0, n) as usize, at(end).clamp(0, n) as usize);
             data.nums.get(start..end).unwrap_or(&[]).to_vec()
@@ -239,43 +266,46 @@ fn slice(ins: &[Val]) -> Result<Option<Val>, Reason> {
         }
         _ => return Ok(None),
     };
-    Ok(Some(Val::sizes(picked, false)))
+    Ok(Some(ImportedValue::sizes(picked, false)))
 }
 
 /// One number as a list, or a list of one number as that.
-fn resized(ins: &[Val], to_scalar: bool) -> Option<Val> {
+fn resized(ins: &[ImportedValue], to_scalar: bool) -> Option<ImportedValue> {
     let sizes = ins.first()?.as_sizes()?;
-    (sizes.nums.len() == 1 && sizes.scalar != to_scalar).then(|| Val::sizes(sizes.nums, to_scalar))
+    (sizes.nums.len() == 1 && sizes.scalar != to_scalar)
+        .then(|| ImportedValue::sizes(sizes.nums, to_scalar))
 }
 
-fn reshape(ins: &[Val]) -> Option<Val> {
+fn reshape(ins: &[ImportedValue]) -> Option<ImportedValue> {
     let sizes = ins.first()?.as_sizes()?;
-    let Val::Known(shape) = ins.get(1)? else {
+    let ImportedValue::ConstTensor(shape) = ins.get(1)? else {
         return None;
     };
     match shape.tensor.to_i64s().as_slice() {
-        [] if sizes.nums.len() == 1 => Some(Val::sizes(sizes.nums, true)),
-        [n] if *n == -1 || *n == sizes.nums.len() as i64 => Some(Val::sizes(sizes.nums, false)),
+        [] if sizes.nums.len() == 1 => Some(ImportedValue::sizes(sizes.nums, true)),
+        [n] if *n == -1 || *n == sizes.nums.len() as i64 => {
+            Some(ImportedValue::sizes(sizes.nums, false))
+        }
         _ => None,
     }
 }
 
 fn reduce(
-    ins: &[Val],
-    attrs: &Attrs<'_>,
+    ins: &[ImportedValue],
+    attrs: &OnnxAttrs<'_>,
     f: fn(&Dim, &Dim) -> Option<Dim>,
-) -> Result<Option<Val>, Reason> {
+) -> Result<Option<ImportedValue>, NodeErrorKind> {
     let keep = attrs.flag("keepdims", true)?;
-    let Some(Val::Sizes(data)) = ins.first() else {
+    let Some(ImportedValue::ShapeValue(data)) = ins.first() else {
         return Ok(None);
     };
     if data.scalar || attrs.flag("noop_with_empty_axes", false)? {
         return Ok(None);
     }
-    let mut dims = data.nums.iter().map(Num::dim);
+    let mut dims = data.nums.iter().map(ShapeElem::dim);
     let Some(Some(first)) = dims.next() else {
         return Ok(None);
     };
     let total = dims.try_fold(first, |a, b| f(&a, &b?));
-    Ok(total.map(|d| Val::sizes(vec![Num::of(&d)], !keep)))
+    Ok(total.map(|d| ImportedValue::sizes(vec![ShapeElem::from_dim(&d)], !keep)))
 }

@@ -1,15 +1,15 @@
 //! Results of a model: their names, and what is to be said of them besides their types.
 
-use crate::bounded::Counted;
-use crate::ctx::Ctx;
+use crate::bounded::DynamicSizeOutput;
+use crate::ctx::ImportCtx;
 use crate::elem;
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 use crate::proto::{GraphProto, TypeValue, ValueInfoProto};
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// An output that stands for maps from keys to numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns {
+pub struct MapOutput {
     /// Its name.
     pub output: String,
     /// The keys of its columns.
@@ -18,26 +18,26 @@ pub struct Columns {
 
 /// What is to be said of outputs besides their types.
 #[derive(Default)]
-pub(crate) struct Named {
-    pub(crate) counted: Vec<Counted>,
-    pub(crate) columns: Vec<Columns>,
+pub(crate) struct OutputAnnotations {
+    pub(crate) counted: Vec<DynamicSizeOutput>,
+    pub(crate) columns: Vec<MapOutput>,
     /// Those that are strings.
     pub(crate) strings: Vec<String>,
 }
 
 /// Names the outputs, and behind them how much is used of those whose size depends on data.
-pub(crate) fn name(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Named {
+pub(crate) fn name(ctx: &mut ImportCtx<'_>, graph: &GraphProto) -> OutputAnnotations {
     let mut counts = Vec::new();
-    let mut named = Named::default();
+    let mut named = OutputAnnotations::default();
     for (output, info) in graph.output.iter().enumerate() {
         let name = info.name.as_deref().unwrap_or("");
         let made = match ctx.lookup(name) {
-            None => Err(Reason::unsupported("no node gives it")),
-            Some(Val::Failed) => continue,
-            Some(Val::Bounded(own)) => {
+            None => Err(NodeErrorKind::unsupported("no node gives it")),
+            Some(ImportedValue::Failed) => continue,
+            Some(ImportedValue::Bounded(own)) => {
                 let count = format!("{name}#count");
                 let axis = own.axis;
-                let counted = Counted {
+                let counted = DynamicSizeOutput {
                     output,
                     axis,
                     count,
@@ -45,15 +45,17 @@ pub(crate) fn name(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Named {
                 counts.push((counted, own.count));
                 name_output(ctx, name, info, &own.value.into())
             }
-            Some(Val::Maps(maps)) => {
-                named.columns.push(Columns {
+            Some(ImportedValue::Maps(maps)) => {
+                named.columns.push(MapOutput {
                     output: name.to_string(),
                     keys: maps.keys.clone(),
                 });
-                ctx.g().output(name, maps.value).map_err(Reason::from)
+                ctx.g()
+                    .output(name, maps.value)
+                    .map_err(NodeErrorKind::from)
             }
             Some(val) => {
-                if matches!(val, Val::Narrow(elem::Narrow::Text, _)) {
+                if matches!(val, ImportedValue::Narrow(elem::Narrow::Text, _)) {
                     named.strings.push(name.to_string());
                 }
                 name_output(ctx, name, info, &val)
@@ -74,33 +76,33 @@ pub(crate) fn name(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Named {
 
 /// Names a result of the graph, after checking that its dtype is as declared.
 fn name_output(
-    ctx: &mut Ctx<'_>,
+    ctx: &mut ImportCtx<'_>,
     name: &str,
     info: &ValueInfoProto,
-    val: &Val,
-) -> Result<(), Reason> {
+    val: &ImportedValue,
+) -> Result<(), NodeErrorKind> {
     let (val, narrow) = match val {
-        Val::Narrow(narrow, inner) => (&**inner, Some(*narrow)),
+        ImportedValue::Narrow(narrow, inner) => (&**inner, Some(*narrow)),
         other => (other, None),
     };
     let value = ctx.place(val, 0)?;
     let declared = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => t.elem_type.unwrap_or(0),
         Some(_) => {
-            return Err(Reason::unsupported(
+            return Err(NodeErrorKind::unsupported(
                 "results that are no tensors are not supported",
             ));
         }
         None => 0,
     };
     if declared != 0 {
-        let declared = elem::elem(declared.into()).map_err(Reason::unsupported)?;
+        let declared = elem::elem(declared.into()).map_err(NodeErrorKind::unsupported)?;
         let found = match narrow {
-            Some(narrow) => elem::Elem::Narrow(narrow),
-            None => elem::Elem::Plain(ctx.graph().ty(value).dtype),
+            Some(narrow) => elem::OnnxDType::EmulatedDType(narrow),
+            None => elem::OnnxDType::Plain(ctx.graph().ty(value).dtype),
         };
         if declared != found {
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "it is declared {declared}, its node gives {found}"
             )));
         }

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use tercet::Device;
-use tercet_ir::backend::{Executable, Wanted};
+use tercet_ir::backend::{Executable, OutputSelection};
 use tercet_ir::{Bindings, CompileError, DeviceTensor, Port, RunError, Signature, Symbol, Tensor};
 
-use crate::bounded::{self, Counted};
+use crate::bounded::{self, DynamicSizeOutput};
 use crate::error::OnnxError;
-use crate::given::{Given, Source, same, types};
-use crate::import::{ImportOptions, Imported};
-use crate::model::{Description, Model};
-use crate::sizes::of_types;
-use crate::strings::Strings;
+use crate::given::{ProvidedInput, ProvidedInputSource, same, types};
+use crate::import::{ImportOptions, ImportedModel};
+use crate::model::{OnnxModel, OnnxModelInfo};
+use crate::sizes::bindings_from_types;
+use crate::strings::StringTable;
 
 /// How many compiled forms a session keeps unless told otherwise.
 const KEPT: usize = 8;
@@ -56,12 +56,12 @@ pub enum SessionError {
 }
 
 /// The model as compiled for some values of inputs that decide shapes.
-struct Form {
+struct Specialization {
     /// Those inputs with their values, and inputs with a default that were given.
     fixed: Vec<(String, Tensor)>,
     /// Symbols that are no symbols in it, and their sizes.
     sizes: Bindings,
-    imported: Imported,
+    imported: ImportedModel,
     /// The bounds it was compiled for.
     bounds: Bindings,
     executable: Box<dyn Executable>,
@@ -83,18 +83,18 @@ struct Form {
 ///
 /// Eight forms are kept ([`Session::with_forms`]); the one that was not used for longest goes.
 pub struct Session {
-    model: Model,
+    model: OnnxModel,
     options: ImportOptions,
     device: Device,
     inputs: Vec<Port>,
-    about: Description,
-    strings: Strings,
+    about: OnnxModelInfo,
+    strings: StringTable,
     /// Inputs that were found to decide shapes.
     deciding: BTreeSet<String>,
     /// Symbols that were found to have to be known.
     sized: Vec<Symbol>,
     /// Used last at the end.
-    forms: Vec<Form>,
+    forms: Vec<Specialization>,
     max_forms: usize,
     compilations: usize,
 }
@@ -106,11 +106,11 @@ impl Session {
     /// # Errors
     /// [`SessionError::Import`].
     pub fn open<'a>(
-        source: impl Into<crate::Source<'a>>,
+        source: impl Into<crate::OnnxModelSource<'a>>,
         device: &Device,
         options: &ImportOptions,
     ) -> Result<Session, SessionError> {
-        let model = Model::read(source)?;
+        let model = OnnxModel::read(source)?;
         let inputs = model.inputs(options)?;
         let has_symbols = inputs
             .iter()
@@ -146,12 +146,12 @@ impl Session {
     }
 
     /// What the file says: outputs, opsets, metadata, operators.
-    pub fn about(&self) -> &Description {
+    pub fn about(&self) -> &OnnxModelInfo {
         &self.about
     }
 
     /// The strings of the file: inputs and outputs of dtype `string` are I64 places in this list.
-    pub fn strings(&self) -> &Strings {
+    pub fn strings(&self) -> &StringTable {
         &self.strings
     }
 
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// Whether an output is of strings, as the last run found it.
-    pub fn gives_strings(&self, output: &str) -> bool {
+    pub fn is_string_output(&self, output: &str) -> bool {
         let mut last = self.forms.last().into_iter();
         last.any(|form| {
             form.imported
@@ -199,7 +199,10 @@ impl Session {
         inputs: &[(&str, &Tensor)],
         wanted: Option<&[&str]>,
     ) -> Result<Vec<(String, Tensor)>, SessionError> {
-        let given: Vec<Given<'_>> = inputs.iter().map(|(n, t)| (*n, Source::Host(t))).collect();
+        let given: Vec<ProvidedInput<'_>> = inputs
+            .iter()
+            .map(|(n, t)| (*n, ProvidedInputSource::Host(t)))
+            .collect();
         let form = self.form(&given, wanted)?;
         form.unbind()?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
@@ -209,18 +212,18 @@ impl Session {
             let counted = form.imported.counted.iter();
             let place = ports.clone().position(|p| p == *name)?;
             let found = counted.clone().find(|c| c.output == place)?;
-            Some(Counted {
+            Some(DynamicSizeOutput {
                 output: at,
                 ..found.clone()
             })
         };
-        let counted: Vec<Counted> = names.iter().enumerate().filter_map(own).collect();
+        let counted: Vec<DynamicSizeOutput> = names.iter().enumerate().filter_map(own).collect();
         let all = names.iter().copied();
         let all: Vec<&str> = all
             .chain(counted.iter().map(|c| c.count.as_str()))
             .collect();
         let left = form.left_on_host(&given);
-        form.executable.submit(&left, Wanted::Only(&all))?;
+        form.executable.submit(&left, OutputSelection::Only(&all))?;
         let mut outputs = Vec::new();
         form.executable.wait(&mut outputs)?;
         form.executable.release_outputs();
@@ -244,19 +247,23 @@ impl Session {
         on_device: &[(&str, &DeviceTensor)],
         wanted: Option<&[&str]>,
     ) -> Result<Vec<(String, DeviceTensor)>, SessionError> {
-        let host = inputs.iter().map(|(n, t)| (*n, Source::Host(t)));
-        let bound = on_device.iter().map(|(n, t)| (*n, Source::Device(t)));
-        let given: Vec<Given<'_>> = host.chain(bound).collect();
+        let host = inputs
+            .iter()
+            .map(|(n, t)| (*n, ProvidedInputSource::Host(t)));
+        let bound = on_device
+            .iter()
+            .map(|(n, t)| (*n, ProvidedInputSource::Device(t)));
+        let given: Vec<ProvidedInput<'_>> = host.chain(bound).collect();
         let form = self.form(&given, wanted)?;
         form.unbind()?;
         for (name, tensor) in on_device {
-            if form.takes(name) {
+            if form.has_input(name) {
                 form.executable.bind(name, tensor)?;
                 form.bound.push((*name).to_string());
             }
         }
         let left = form.left_on_host(&given);
-        form.executable.submit(&left, Wanted::Only(&[]))?;
+        form.executable.submit(&left, OutputSelection::Only(&[]))?;
         form.executable.wait(&mut Vec::new())?;
         let ports = form.imported.outputs.iter().map(|p| p.name.as_str());
         let names: Vec<&str> = wanted.map_or_else(|| ports.collect(), <[&str]>::to_vec);
@@ -267,20 +274,24 @@ impl Session {
     /// The form that is right for these inputs, used last of all.
     fn form(
         &mut self,
-        inputs: &[Given<'_>],
+        inputs: &[ProvidedInput<'_>],
         wanted: Option<&[&str]>,
-    ) -> Result<&mut Form, SessionError> {
+    ) -> Result<&mut Specialization, SessionError> {
         self.check(inputs, wanted)?;
         let at = match self.find(inputs)? {
             Some(at) => at,
-            None => self.make(inputs)?,
+            None => self.compile(inputs)?,
         };
         let form = self.forms.remove(at);
         self.forms.push(form);
         Ok(self.forms.last_mut().expect("invariant: just pushed"))
     }
 
-    fn check(&self, inputs: &[Given<'_>], wanted: Option<&[&str]>) -> Result<(), SessionError> {
+    fn check(
+        &self,
+        inputs: &[ProvidedInput<'_>],
+        wanted: Option<&[&str]>,
+    ) -> Result<(), SessionError> {
         let problem = |name: &str, problem: String| SessionError::Input {
             name: name.to_string(),
             problem,
@@ -322,8 +333,8 @@ impl Session {
     }
 
     /// A form that is right for these inputs. Sizes that do not go together at all are an error.
-    fn find(&self, inputs: &[Given<'_>]) -> Result<Option<usize>, SessionError> {
-        let given = of_types(&self.inputs, &types(inputs));
+    fn find(&self, inputs: &[ProvidedInput<'_>]) -> Result<Option<usize>, SessionError> {
+        let given = bindings_from_types(&self.inputs, &types(inputs));
         for (at, form) in self.forms.iter().enumerate().rev() {
             let is_given = |(name, value): &(String, Tensor)| {
                 let given = inputs.iter().find(|(n, _)| n == name);
@@ -336,7 +347,7 @@ impl Session {
             let all_given = form.fixed.iter().all(is_given);
             let mut defaults = self.defaults_given(inputs);
             let all_fixed = defaults.all(|(name, _)| form.fixes(name));
-            if all_given && all_fixed && self.fits(form, inputs)? {
+            if all_given && all_fixed && self.matches(form, inputs)? {
                 return Ok(Some(at));
             }
         }
@@ -344,7 +355,11 @@ impl Session {
     }
 
     /// Whether sizes are within the bounds of a form. Bounds that the user gave are kept by every form.
-    fn fits(&self, form: &Form, inputs: &[Given<'_>]) -> Result<bool, SessionError> {
+    fn matches(
+        &self,
+        form: &Specialization,
+        inputs: &[ProvidedInput<'_>],
+    ) -> Result<bool, SessionError> {
         let sizes = sizes(&form.imported, inputs, &self.options.bounds)?;
         let within = |(symbol, n): (&Symbol, usize)| {
             let bound = form.bounds.get(symbol);
@@ -354,7 +369,10 @@ impl Session {
     }
 
     /// Inputs with a default that are given.
-    fn defaults_given<'a>(&self, inputs: &[Given<'a>]) -> impl Iterator<Item = Given<'a>> {
+    fn defaults_given<'a>(
+        &self,
+        inputs: &[ProvidedInput<'a>],
+    ) -> impl Iterator<Item = ProvidedInput<'a>> {
         let has_default = |name: &str| {
             let mut ports = self.about.inputs.iter();
             ports.any(|p| p.has_default && p.name == name)
@@ -378,8 +396,8 @@ impl Session {
     }
 
     /// Imports and compiles for these inputs.
-    fn make(&mut self, inputs: &[Given<'_>]) -> Result<usize, SessionError> {
-        let given = of_types(&self.inputs, &types(inputs));
+    fn compile(&mut self, inputs: &[ProvidedInput<'_>]) -> Result<usize, SessionError> {
+        let given = bindings_from_types(&self.inputs, &types(inputs));
         self.check_bounds(&given)?;
         let mut fixed: Vec<(String, Tensor)> = Vec::new();
         for (name, source) in self.defaults_given(inputs) {
@@ -431,7 +449,7 @@ impl Session {
         if self.forms.len() >= self.max_forms {
             self.forms.remove(0);
         }
-        self.forms.push(Form {
+        self.forms.push(Specialization {
             fixed,
             sizes: known,
             imported,
@@ -443,23 +461,23 @@ impl Session {
     }
 }
 
-impl Form {
+impl Specialization {
     fn fixes(&self, name: &str) -> bool {
         self.fixed.iter().any(|(n, _)| n == name)
     }
 
     /// Whether the graph has an input of this name.
-    fn takes(&self, name: &str) -> bool {
+    fn has_input(&self, name: &str) -> bool {
         self.imported.inputs.iter().any(|p| p.name == name)
     }
 
     /// What the graph takes of the inputs that are on the host.
-    fn left_on_host<'a>(&self, inputs: &[Given<'a>]) -> Vec<(&'a str, &'a Tensor)> {
+    fn left_on_host<'a>(&self, inputs: &[ProvidedInput<'a>]) -> Vec<(&'a str, &'a Tensor)> {
         let on_host = inputs.iter().filter_map(|(name, source)| match source {
-            Source::Host(tensor) => Some((*name, *tensor)),
-            Source::Device(_) => None,
+            ProvidedInputSource::Host(tensor) => Some((*name, *tensor)),
+            ProvidedInputSource::Device(_) => None,
         });
-        on_host.filter(|(name, _)| self.takes(name)).collect()
+        on_host.filter(|(name, _)| self.has_input(name)).collect()
     }
 
     /// Lets go of tensors that an earlier run was given.
@@ -473,8 +491,8 @@ impl Form {
 
 /// The sizes of all symbols of inputs.
 fn sizes(
-    imported: &Imported,
-    inputs: &[Given<'_>],
+    imported: &ImportedModel,
+    inputs: &[ProvidedInput<'_>],
     bounds: &Bindings,
 ) -> Result<Bindings, RunError> {
     let signature = Signature::of(&imported.graph);

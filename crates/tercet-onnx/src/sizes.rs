@@ -6,25 +6,25 @@
 use tercet_ir::{Bindings, Port, Symbol, Tensor, TensorType};
 
 use crate::error::OnnxError;
-use crate::import::{ImportOptions, Imported};
-use crate::model::Model;
+use crate::import::{ImportOptions, ImportedModel};
+use crate::model::OnnxModel;
 
 /// Of more symbols than these all are fixed at once, instead of finding out which of them must be.
 const MAX_TRIED: usize = 8;
 
-impl Model {
-    /// As [`Model::import_with`], and where shapes have no form, with symbols fixed at `sizes`: those of `fixed` at once,
+impl OnnxModel {
+    /// As [`OnnxModel::import_with`], and where shapes have no form, with symbols fixed at `sizes`: those of `fixed` at once,
     /// and if that is not enough as many as need be, which are added to it. A model is imported once for each symbol then.
     ///
     /// # Errors
-    /// As [`Model::import_with`]; where sizes do not help, what is refused with all of them known.
+    /// As [`OnnxModel::import_with`]; where sizes do not help, what is refused with all of them known.
     pub fn import_at(
         &self,
         options: &ImportOptions,
         sizes: &Bindings,
         fixed: &mut Vec<Symbol>,
         mut value: impl FnMut(&str) -> Option<Tensor>,
-    ) -> Result<Imported, OnnxError> {
+    ) -> Result<ImportedModel, OnnxError> {
         let with = |symbols: &[Symbol]| {
             let known = symbols.iter().filter_map(|s| Some((s, sizes.get(s)?)));
             known.fold(options.clone(), |o, (symbol, n)| o.fixed(symbol, n))
@@ -57,11 +57,11 @@ impl Model {
 /// first counts; the run finds that they do.
 pub fn sizes_of(ports: &[Port], inputs: &[(&str, &Tensor)]) -> Bindings {
     let types: Vec<(&str, &TensorType)> = inputs.iter().map(|(n, t)| (*n, t.ty())).collect();
-    of_types(ports, &types)
+    bindings_from_types(ports, &types)
 }
 
 /// As [`sizes_of`], of tensors of these types.
-pub(crate) fn of_types(ports: &[Port], inputs: &[(&str, &TensorType)]) -> Bindings {
+pub(crate) fn bindings_from_types(ports: &[Port], inputs: &[(&str, &TensorType)]) -> Bindings {
     let mut sizes = Bindings::new();
     for (name, ty) in inputs {
         let port = ports.iter().find(|p| p.name == *name);

@@ -18,15 +18,15 @@ pub(crate) const UNUSED: &str = "_Unused";
 
 /// The strings of a model's file, each once. Values of dtype `string` are places in this list: inputs are given so, outputs come so.
 #[derive(Clone, Debug, Default)]
-pub struct Strings {
+pub struct StringTable {
     list: Vec<String>,
     places: HashMap<String, i64>,
 }
 
-impl Strings {
+impl StringTable {
     /// The strings of all tensors, and of the attributes of all nodes that compute with strings.
-    pub(crate) fn of(model: &ModelProto) -> Strings {
-        let mut strings = Strings::default();
+    pub(crate) fn from_model(model: &ModelProto) -> StringTable {
+        let mut strings = StringTable::default();
         let mut bodies: Vec<&[NodeProto]> = model.functions.iter().map(|f| &*f.node).collect();
         let mut graphs: Vec<&GraphProto> = model.graph.iter().collect();
         // Lists instead of recursion: how deep graphs nest is the file's choice.
@@ -119,7 +119,8 @@ impl Strings {
     }
 
     fn decode(&self, proto: &TensorProto) -> Result<Tensor, String> {
-        let decoded = crate::tensor::decode(proto, &crate::external::Folder::default(), self);
+        let decoded =
+            crate::tensor::decode(proto, &crate::external::ExternalDataFolder::default(), self);
         decoded.map(|(tensor, _)| tensor)
     }
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tercet_ir::{DType, Tensor, TensorType};
 
-use crate::elem::{self, Elem, Narrow};
-use crate::external::Folder;
+use crate::elem::{self, Narrow, OnnxDType};
+use crate::external::ExternalDataFolder;
 use crate::proto::TensorProto;
-use crate::strings::Strings;
+use crate::strings::StringTable;
 
 /// `TensorProto.DataLocation.EXTERNAL`.
 const EXTERNAL: i32 = 1;
@@ -39,39 +39,43 @@ pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
 /// The tensor of a message, and its dtype where it is held in another.
 pub(crate) fn decode(
     proto: &TensorProto,
-    folder: &Folder,
-    strings: &Strings,
+    folder: &ExternalDataFolder,
+    strings: &StringTable,
 ) -> Result<(Tensor, Option<Narrow>), String> {
     match elem::elem(proto.data_type.unwrap_or(0).into())? {
-        Elem::Plain(_) => Ok((plain(proto, folder)?, None)),
-        Elem::Narrow(Narrow::Text) => Ok((strings.tensor(proto)?, Some(Narrow::Text))),
-        Elem::Narrow(narrow) => Ok((carried(proto, folder, narrow)?, Some(narrow))),
+        OnnxDType::Plain(_) => Ok((plain(proto, folder)?, None)),
+        OnnxDType::EmulatedDType(Narrow::Text) => Ok((strings.tensor(proto)?, Some(Narrow::Text))),
+        OnnxDType::EmulatedDType(narrow) => Ok((carried(proto, folder, narrow)?, Some(narrow))),
     }
 }
 
 /// The tensor of a message of a dtype that the graph has.
-pub(crate) fn plain(proto: &TensorProto, folder: &Folder) -> Result<Tensor, String> {
+pub(crate) fn plain(proto: &TensorProto, folder: &ExternalDataFolder) -> Result<Tensor, String> {
     let dtype = elem::dtype(proto.data_type.unwrap_or(0).into())?;
     let ty = TensorType::new(dtype, &sizes(&proto.dims)?);
     if proto.data_location == Some(EXTERNAL) {
         let bytes = folder.read(&proto.external_data, ty.saturating_bytes())?;
-        return of_bytes(ty, bytes);
+        return from_bytes(ty, bytes);
     }
     match &proto.raw_data {
-        Some(raw) => of_bytes(ty, raw.clone()),
-        None => of_fields(ty, proto),
+        Some(raw) => from_bytes(ty, raw.clone()),
+        None => from_fields(ty, proto),
     }
 }
 
 /// A tensor of narrow elements, in their carrier.
-fn carried(proto: &TensorProto, folder: &Folder, narrow: Narrow) -> Result<Tensor, String> {
+fn carried(
+    proto: &TensorProto,
+    folder: &ExternalDataFolder,
+    narrow: Narrow,
+) -> Result<Tensor, String> {
     let ty = TensorType::new(narrow.carrier(), &sizes(&proto.dims)?);
     let (n, bits) = (ty.numel(), narrow.bits());
     let size_bytes = n.checked_mul(bits).ok_or("sizes overflow")?.div_ceil(8);
     let bytes = match (proto.data_location == Some(EXTERNAL), &proto.raw_data) {
         (true, _) => folder.read(&proto.external_data, size_bytes as u64)?,
         (false, Some(raw)) => raw.clone(),
-        (false, None) => of_lists(proto, bits),
+        (false, None) => from_lists(proto, bits),
     };
     if bytes.len() != size_bytes {
         let (name, found) = (narrow.name(), bytes.len());
@@ -104,7 +108,7 @@ fn carried(proto: &TensorProto, folder: &Folder, narrow: Narrow) -> Result<Tenso
 }
 
 /// The bytes of elements that are in lists of numbers; those of less than a byte lie packed there.
-fn of_lists(proto: &TensorProto, bits: usize) -> Bytes {
+fn from_lists(proto: &TensorProto, bits: usize) -> Bytes {
     let bytes: Vec<u8> = match bits {
         64 => proto
             .uint64_data
@@ -120,13 +124,13 @@ fn of_lists(proto: &TensorProto, bits: usize) -> Bytes {
     bytes.into()
 }
 
-fn of_bytes(ty: TensorType, bytes: Bytes) -> Result<Tensor, String> {
+fn from_bytes(ty: TensorType, bytes: Bytes) -> Result<Tensor, String> {
     let len = bytes.len();
     Tensor::from_owner(ty, Arc::new(bytes), 0..len).map_err(|e| tercet_ir::one_line(&e))
 }
 
 /// Elements in the list of numbers that the dtype says.
-fn of_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
+fn from_fields(ty: TensorType, proto: &TensorProto) -> Result<Tensor, String> {
     let n = ty.numel();
     let count = |found: usize| match found == n {
         true => Ok(()),

@@ -3,38 +3,38 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::bounded::Bounded;
+use crate::bounded::PaddedValue;
 use crate::elem::Narrow;
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 /// A value: of the graph, known, or a shape that is known but for symbols.
 #[derive(Clone, Debug)]
-pub(crate) enum Val {
+pub(crate) enum ImportedValue {
     /// An optional operand or result that is not there.
     Absent,
     /// A value of the graph being built.
     Graph(Value),
     /// A tensor that is known now.
-    Known(Rc<Known>),
+    ConstTensor(Rc<Known>),
     /// I64 or I32 numbers of which some are sizes with symbols; the rank is 0 or 1.
-    Sizes(Rc<Sizes>),
+    ShapeValue(Rc<Sizes>),
     /// Of a dtype that the graph does not have: `Graph` or `Known`, held in its carrier.
-    Narrow(Narrow, Rc<Val>),
+    Narrow(Narrow, Rc<ImportedValue>),
     /// A value of the graph with more room on an axis than data uses.
-    Bounded(Rc<Bounded>),
+    Bounded(Rc<PaddedValue>),
     /// A matrix whose rows stand for maps from keys to its columns: results only.
-    Maps(Rc<Maps>),
+    Maps(Rc<SampleMaps>),
     /// A list of values, which never runs.
-    Seq(Rc<Vec<Val>>),
+    Seq(Rc<Vec<ImportedValue>>),
     /// Something that whoever uses it is refused for, with the reason.
-    Refused(Rc<str>),
+    Unsupported(Rc<str>),
     /// The result of a node that failed; its users are passed over in silence.
     Failed,
 }
 
 /// Maps of samples.
 #[derive(Clone, Debug)]
-pub(crate) struct Maps {
+pub(crate) struct SampleMaps {
     /// The keys, one for each column.
     pub(crate) keys: Vec<String>,
     /// A row for each map.
@@ -53,35 +53,35 @@ pub(crate) struct Known {
 
 /// A number of a shape: an integer, which can be negative, or a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Num {
+pub(crate) enum ShapeElem {
     /// A known number.
     Int(i64),
     /// An expression with symbols.
     Dim(Dim),
 }
 
-impl Num {
+impl ShapeElem {
     /// The number of a size.
-    pub(crate) fn of(dim: &Dim) -> Num {
+    pub(crate) fn from_dim(dim: &Dim) -> ShapeElem {
         match dim.known().map(i64::try_from) {
-            Some(Ok(n)) => Num::Int(n),
-            _ => Num::Dim(dim.clone()),
+            Some(Ok(n)) => ShapeElem::Int(n),
+            _ => ShapeElem::Dim(dim.clone()),
         }
     }
 
     /// The size, unless it is a negative number.
     pub(crate) fn dim(&self) -> Option<Dim> {
         match self {
-            Num::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
-            Num::Dim(d) => Some(d.clone()),
+            ShapeElem::Int(n) => usize::try_from(*n).ok().map(Dim::Known),
+            ShapeElem::Dim(d) => Some(d.clone()),
         }
     }
 
     /// The number, if it is known.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
-            Num::Int(n) => Some(*n),
-            Num::Dim(_) => None,
+            ShapeElem::Int(n) => Some(*n),
+            ShapeElem::Dim(_) => None,
         }
     }
 }
@@ -91,21 +91,21 @@ impl Num {
 pub(crate) struct Sizes {
     /// Whether it is one number, of rank 0.
     pub(crate) scalar: bool,
-    pub(crate) nums: Vec<Num>,
+    pub(crate) nums: Vec<ShapeElem>,
     /// I64, or I32 where a file has cast it.
     pub(crate) dtype: DType,
 }
 
-impl Val {
+impl ImportedValue {
     /// A known tensor without a name.
-    pub(crate) fn known(tensor: Tensor) -> Val {
-        Val::named(tensor, None)
+    pub(crate) fn known(tensor: Tensor) -> ImportedValue {
+        ImportedValue::named(tensor, None)
     }
 
     /// A known tensor.
-    pub(crate) fn named(tensor: Tensor, name: Option<String>) -> Val {
+    pub(crate) fn named(tensor: Tensor, name: Option<String>) -> ImportedValue {
         let placed = RefCell::default();
-        Val::Known(Rc::new(Known {
+        ImportedValue::ConstTensor(Rc::new(Known {
             tensor,
             name,
             placed,
@@ -113,24 +113,27 @@ impl Val {
     }
 
     /// A tensor of a file, with its name.
-    pub(crate) fn decoded((tensor, narrow): (Tensor, Option<Narrow>), name: Option<String>) -> Val {
-        let val = Val::named(tensor, name);
+    pub(crate) fn decoded(
+        (tensor, narrow): (Tensor, Option<Narrow>),
+        name: Option<String>,
+    ) -> ImportedValue {
+        let val = ImportedValue::named(tensor, name);
         match narrow {
-            Some(narrow) => Val::Narrow(narrow, Rc::new(val)),
+            Some(narrow) => ImportedValue::Narrow(narrow, Rc::new(val)),
             None => val,
         }
     }
 
     /// Numbers of a shape: a tensor where all are known.
-    pub(crate) fn sizes(nums: Vec<Num>, scalar: bool) -> Val {
-        Val::sizes_of(nums, scalar, DType::I64)
+    pub(crate) fn sizes(nums: Vec<ShapeElem>, scalar: bool) -> ImportedValue {
+        ImportedValue::sizes_of(nums, scalar, DType::I64)
     }
 
     /// Numbers of a shape, of a dtype.
-    pub(crate) fn sizes_of(nums: Vec<Num>, scalar: bool, dtype: DType) -> Val {
-        let known: Option<Vec<i64>> = nums.iter().map(Num::int).collect();
+    pub(crate) fn sizes_of(nums: Vec<ShapeElem>, scalar: bool, dtype: DType) -> ImportedValue {
+        let known: Option<Vec<i64>> = nums.iter().map(ShapeElem::int).collect();
         match known {
-            None => Val::Sizes(Rc::new(Sizes {
+            None => ImportedValue::ShapeValue(Rc::new(Sizes {
                 scalar,
                 nums,
                 dtype,
@@ -138,8 +141,8 @@ impl Val {
             Some(values) => {
                 let shape: &[usize] = if scalar { &[] } else { &[values.len()] };
                 match Tensor::from_i64s(TensorType::new(dtype, shape), &values) {
-                    Ok(t) => Val::known(t),
-                    Err(e) => Val::Refused(e.to_string().into()),
+                    Ok(t) => ImportedValue::known(t),
+                    Err(e) => ImportedValue::Unsupported(e.to_string().into()),
                 }
             }
         }
@@ -148,9 +151,11 @@ impl Val {
     /// The numbers, of integers of rank 0 or 1.
     pub(crate) fn as_sizes(&self) -> Option<Sizes> {
         match self {
-            Val::Sizes(s) => Some((**s).clone()),
-            Val::Known(k) if k.tensor.dtype().is_int() && k.tensor.shape().len() <= 1 => {
-                let nums = k.tensor.to_i64s().into_iter().map(Num::Int).collect();
+            ImportedValue::ShapeValue(s) => Some((**s).clone()),
+            ImportedValue::ConstTensor(k)
+                if k.tensor.dtype().is_int() && k.tensor.shape().len() <= 1 =>
+            {
+                let nums = k.tensor.to_i64s().into_iter().map(ShapeElem::Int).collect();
                 let scalar = k.tensor.shape().is_empty();
                 let dtype = k.tensor.dtype();
                 Some(Sizes {
@@ -164,8 +169,8 @@ impl Val {
     }
 }
 
-impl From<Value> for Val {
-    fn from(value: Value) -> Val {
-        Val::Graph(value)
+impl From<Value> for ImportedValue {
+    fn from(value: Value) -> ImportedValue {
+        ImportedValue::Graph(value)
     }
 }

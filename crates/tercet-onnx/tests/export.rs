@@ -79,7 +79,7 @@ fn round_trip(case: &CaseGraph, name: &str) -> Result<bool, String> {
     };
     keep(case, name, &model, &want)?;
     let given = |name: &str| case.tensors.get(name).cloned();
-    let read = tercet_onnx::Model::read(model.encode_to_vec()).map_err(|e| one_line(&e))?;
+    let read = tercet_onnx::OnnxModel::read(model.encode_to_vec()).map_err(|e| one_line(&e))?;
     let options = ImportOptions::default();
     let ports = read.inputs(&options).map_err(|e| one_line(&e))?;
     let arrays: Vec<(&str, &Tensor)> = case.tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();

@@ -1,47 +1,51 @@
-//! What a run plays: the steps of the arms that its sizes choose, with the barriers that those need.
+//! Selection of the steps that a run executes: those of the selected branches, with the barriers
+//! that they require.
 
 use crate::flow::StageId;
-use crate::kernel::Access;
-use crate::program::{Program, Slot, Step, Work};
+use crate::kernel::ArgAccess;
+use crate::program::{BufferSlot, GpuProgram, ProgramStep, StepOp};
 
-/// The most groups of a run that are links of chains.
-pub(crate) const MOST_LINKS: u32 = 1024;
+/// Maximum number of step groups per run that take part in dependent launches.
+pub(crate) const MAX_LAUNCH_DEPENDENCIES: u32 = 1024;
 
-/// Bytes from the counter of a link to that of the next: `CHAIN_STEP` of the shader.
+/// Stride of the per-link counters in bytes: `CHAIN_STEP` of the shader.
 pub(crate) const LINK_BYTES: u64 = 128;
 
-/// A step of a run.
+/// A step that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Played {
-    /// Its place among the steps.
+pub struct ActiveStep {
+    /// Index of the step.
     pub step: usize,
-    /// Whether all steps played before it must be finished, and their writes seen, before it reads what they write.
+    /// Requires a full barrier before this step: earlier active steps must finish, and their writes
+    /// must be visible.
     pub barrier: bool,
-    /// Its place in a chain, where it has one.
-    pub link: Option<Link>,
+    /// Position of the step in a dependent-launch chain, if it is part of one.
+    pub link: Option<LaunchDependency>,
 }
 
-impl Played {
-    /// Whether the device has to wait before it: it does not wait by itself.
+impl ActiveStep {
+    /// Whether the runtime must insert a barrier before this step. No barrier is needed if the
+    /// kernel itself waits on a counter.
     pub fn needs_barrier(&self) -> bool {
-        self.barrier && self.link.is_none_or(|link| link.waits.is_none())
+        self.barrier && self.link.is_none_or(|link| link.waits_on.is_none())
     }
 }
 
-/// A place in a chain: what a step waits for by itself, and where it counts its workgroups that are done.
+/// Position in a dependent-launch chain: the counter that a step waits on, and the counter that its
+/// workgroups increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The link whose steps it waits for.
-    pub waits: Option<u32>,
-    /// The link that its own workgroups count for.
-    pub own: u32,
+pub struct LaunchDependency {
+    /// Index of the link whose steps this one waits for.
+    pub waits_on: Option<u32>,
+    /// Index of the link whose counter the workgroups of this step increment.
+    pub signals: u32,
 }
 
-impl Program {
-    /// As [`Program::played`], for the steps of one stage of a run.
-    pub fn played_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<Played> {
+impl GpuProgram {
+    /// As [`GpuProgram::active_steps`], for the steps of one stage.
+    pub fn active_steps_of_stage(&self, stage: StageId, chosen: &[u32]) -> Vec<ActiveStep> {
         let range = self.stage(stage);
-        let mut played = self.played(&self.steps[range.clone()], chosen);
+        let mut played = self.active_steps(&self.steps[range.clone()], chosen);
         played.iter_mut().for_each(|p| p.step += range.start);
         if self.flow.is_empty() {
             self.link(&mut played);
@@ -49,26 +53,27 @@ impl Program {
         played
     }
 
-    /// Makes links of steps that can wait for the group before them by themselves.
-    fn link(&self, played: &mut [Played]) {
+    /// Assigns dependent-launch links to groups of steps that can wait for the previous group
+    /// without a barrier.
+    fn link(&self, played: &mut [ActiveStep]) {
         let Some(chain) = &self.chain else {
             return;
         };
-        let is_link = |p: &Played| match &self.steps[p.step].work {
-            Work::Dispatch(d) => chain.numbers.contains_key(&d.block),
-            Work::Copy { .. } | Work::Fill { .. } => false,
+        let is_link = |p: &ActiveStep| match &self.steps[p.step].work {
+            StepOp::Dispatch(d) => chain.numbers.contains_key(&d.block),
+            StepOp::Copy { .. } | StepOp::Fill { .. } => false,
         };
         let mut next = 0;
         let mut before: Option<u32> = None;
         for group in played.chunk_by_mut(|_, next| !next.barrier) {
-            if !group.iter().all(is_link) || next == MOST_LINKS {
+            if !group.iter().all(is_link) || next == MAX_LAUNCH_DEPENDENCIES {
                 before = None;
                 continue;
             }
             for p in group.iter_mut() {
-                p.link = Some(Link {
-                    waits: before,
-                    own: next,
+                p.link = Some(LaunchDependency {
+                    waits_on: before,
+                    signals: next,
                 });
             }
             before = Some(next);
@@ -76,13 +81,12 @@ impl Program {
         }
     }
 
-    /// The steps of [`Program::steps`] or [`Program::prepare`] that run where these arms, one for each
-    /// choice, are chosen ([`crate::Launch::chosen`]). A barrier of the program stands before the
-    /// first step after it that must wait for one that is played; where there is none, it is left
-    /// out.
-    pub fn played(&self, steps: &[Step], chosen: &[u32]) -> Vec<Played> {
+    /// The active steps of [`GpuProgram::steps`] or [`GpuProgram::prepare`] for the given branch of each
+    /// shape switch ([`crate::LaunchSizes::selected_branches`]). Each barrier moves to the first later active step
+    /// that depends on an earlier active step. It is dropped if there is none.
+    pub fn active_steps(&self, steps: &[ProgramStep], chosen: &[u32]) -> Vec<ActiveStep> {
         let mut played = Vec::with_capacity(steps.len());
-        let mut touched: Vec<(Slot, Access)> = Vec::new();
+        let mut touched: Vec<(BufferSlot, ArgAccess)> = Vec::new();
         let mut barrier_due = false;
         for (at, step) in steps.iter().enumerate() {
             barrier_due |= step.barrier;
@@ -91,10 +95,10 @@ impl Program {
             }
             let accesses = step.accesses(&self.kernels);
             let own = accesses.iter().map(|(slot, how)| (*self.slot(*slot), *how));
-            let waits = |(slot, how): (Slot, Access)| {
+            let waits = |(slot, how): (BufferSlot, ArgAccess)| {
                 let mut before = touched.iter();
                 before.any(|(other, other_how)| {
-                    let writes = how == Access::Write || *other_how == Access::Write;
+                    let writes = how == ArgAccess::Write || *other_how == ArgAccess::Write;
                     writes && slot.overlaps(other)
                 })
             };
@@ -104,7 +108,7 @@ impl Program {
                 barrier_due = false;
             }
             touched.extend(own);
-            played.push(Played {
+            played.push(ActiveStep {
                 step: at,
                 barrier,
                 link: None,

@@ -1,13 +1,16 @@
-//! Values above the binding limit, in parts that kernels bind one at a time (ADR 0019).
+//! Partitioning of values above the binding limit, so that kernels bind one partition at a time
+//! (ADR 0019).
 //!
-//! Browsers bind 128 MiB at once. [`split`] rewrites a legal graph so that no kernel needs more: a leaf above the limit
-//! is read through slices of it, a node is computed once for each part of what it reads or gives (`split/demand.rs`), and
-//! results and states above the limit are concatenations of their parts. The planner gives the parts of leaves and
-//! results slots of their own within one buffer ([`Parts`]), so that neither slices nor concatenations copy anything.
-//! Sums over the cut axis, products over it and rows gathered from parts are in `split/partial.rs`.
+//! Browsers limit a binding to 128 MiB. [`split`] rewrites a legal graph so that no kernel exceeds
+//! this limit. A leaf above the limit is read through slices. A node is computed once per partition
+//! of its operands or results (`split/demand.rs`). Outputs and states above the limit are
+//! concatenations of their partitions. The planner places these partitions in one buffer
+//! ([`PartitionedValues`]), so slices and concatenations copy nothing. `split/partial.rs` covers reductions and
+//! matmuls over the partitioned axis, and gathers from partitions.
 //!
-//! A part is a range of elements in row-major order: single indices of the first axes, a range of the next, all of the
-//! others. What does not follow from parts needs the whole, and is refused as values above the limit are.
+//! A partition is a range of elements in row-major order: single indices of the first axes, a range
+//! of the next axis, and all of the remaining axes. A node that cannot work on partitions needs the
+//! whole value. Compilation fails if that value exceeds the limit.
 
 mod demand;
 mod partial;
@@ -21,20 +24,23 @@ use std::collections::HashMap;
 
 use tercet_ir::layout::is_view;
 use tercet_ir::ops::Op;
-use tercet_ir::{CompileError, DType, Graph, Node, NodeId, OpError, Origin, Shape, Type, Value};
+use tercet_ir::{
+    CompileError, DType, Graph, Node, NodeId, NodeOrigin, OpError, Shape, Type, Value,
+};
 
-use self::partial::Pieces;
-pub(crate) use self::parts::Parts;
+use self::partial::PartialOperand;
+pub(crate) use self::parts::PartitionedValues;
 use self::parts::{border_parts, leaf_parts};
-use self::place::Place;
-use self::range::{Cut, Region, cut, first_of, full, numel, of_elements};
-use crate::caps::Caps;
+use self::place::PartitionedValue;
+use self::range::{IndexRegion, PartitionSpec, cut, first_of, from_elements, full, numel};
+use crate::caps::DeviceCaps;
 
-/// The graph with values above the limit in parts, where operators allow it; `None` if there are none.
+/// The graph with values above the binding limit partitioned, as far as the operators support it.
+/// `None` if no value exceeds the limit.
 ///
 /// # Errors
-/// [`CompileError::Rewrite`] when an operator refuses a part, which none does.
-pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, CompileError> {
+/// [`CompileError::Rewrite`] if an operator rejects a partition; this does not occur.
+pub(crate) fn split(graph: &Graph, caps: &DeviceCaps) -> Result<Option<Graph>, CompileError> {
     let is_over = |node: &Node| {
         let in_memory = !is_view(node.op.kind());
         leaf_parts(node, caps).is_some()
@@ -43,8 +49,8 @@ pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, Compile
     if !graph.nodes().any(|(_, node)| is_over(node)) {
         return Ok(None);
     }
-    let mut new = Rewrite {
-        old: graph,
+    let mut new = PartitionRewriter {
+        source: graph,
         caps,
         graph: Graph::new(),
         places: Vec::with_capacity(graph.len()),
@@ -73,7 +79,7 @@ pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, Compile
     }
     for a in graph.assigns() {
         let value = new.result(a.value).map_err(failed(a.value))?;
-        let state = new.whole(a.state).map_err(failed(a.state))?;
+        let state = new.whole_value(a.state).map_err(failed(a.state))?;
         new.graph.add_for(None);
         (new.graph.assign(state, value)).map_err(failed(a.value))?;
     }
@@ -81,34 +87,34 @@ pub(crate) fn split(graph: &Graph, caps: &Caps) -> Result<Option<Graph>, Compile
     Ok(Some(new.graph))
 }
 
-/// The bytes of a region in a dtype.
-fn bytes_of(dtype: DType, region: &Region) -> u64 {
+/// Size of a region in bytes.
+fn bytes_of(dtype: DType, region: &IndexRegion) -> u64 {
     let bytes = numel(region).and_then(|n| n.checked_mul(dtype.size_bytes()));
     bytes.map_or(u64::MAX, |n| n as u64)
 }
 
-/// True for a known size above the limit.
-fn over(ty: &Type, caps: &Caps) -> bool {
+/// True if the size is known and exceeds the binding limit.
+fn over(ty: &Type, caps: &DeviceCaps) -> bool {
     let sizes = ty.shape.as_known();
     sizes.is_some_and(|sizes| bytes_of(ty.dtype, &full(&sizes)) > caps.max_binding_bytes)
 }
 
-struct Rewrite<'g> {
-    old: &'g Graph,
-    caps: &'g Caps,
+struct PartitionRewriter<'g> {
+    source: &'g Graph,
+    caps: &'g DeviceCaps,
     graph: Graph,
-    /// The results of the old nodes.
-    places: Vec<Vec<Place>>,
-    /// Regions of old values that were asked for.
-    regions: HashMap<(Value, Region), Value>,
-    adding_for: Option<Origin>,
+    /// Results of the nodes of the old graph.
+    places: Vec<Vec<PartitionedValue>>,
+    /// Cache of regions of old values that were already extracted.
+    regions: HashMap<(Value, IndexRegion), Value>,
+    adding_for: Option<NodeOrigin>,
 }
 
-impl Rewrite<'_> {
-    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<Place>, OpError> {
+impl PartitionRewriter<'_> {
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<PartitionedValue>, OpError> {
         if node.inputs.is_empty() {
             let first = self.graph.add(node.op.clone(), &[])?;
-            let mut place = Place::whole(first);
+            let mut place = PartitionedValue::whole(first);
             if let Some(regions) = leaf_parts(node, self.caps) {
                 place.is_large = true;
                 place.parts = self.slices(first, regions)?;
@@ -125,28 +131,35 @@ impl Rewrite<'_> {
         }
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for v in &node.inputs {
-            inputs.push(self.whole(*v)?);
+            inputs.push(self.whole_value(*v)?);
         }
         let first = self.graph.add(node.op.clone(), &inputs)?;
-        let ports = (0..node.outputs.len() as u8).map(|p| Place::whole(first.port(p)));
+        let ports = (0..node.outputs.len() as u8).map(|p| PartitionedValue::whole(first.port(p)));
         Ok(ports.collect())
     }
 
-    /// The results of a node that reads or gives a value above the limit; `None` where it needs a whole.
-    fn in_parts(&mut self, id: NodeId, node: &Node) -> Result<Option<Vec<Place>>, OpError> {
+    /// Results of a node that reads or computes a value above the limit. `None` if the node needs
+    /// the whole value.
+    fn in_parts(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+    ) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         match &node.op {
             Op::Reshape(_) => return self.reshaped(node),
-            Op::Transpose(_) if self.is_for_products(id, node) => {
+            Op::Transpose(_) if self.feeds_only_matmuls(id, node) => {
                 let transposed = Some(node.inputs[0]);
                 let is_large = true;
-                return Ok(Some(vec![Place {
+                return Ok(Some(vec![PartitionedValue {
                     transposed,
                     is_large,
-                    ..Place::default()
+                    ..PartitionedValue::default()
                 }]));
             }
-            Op::Concat(o) if demand::lies_in_order(node) => return self.behind(node, o.axis),
-            Op::Reduce(o) if self.is_cut_along(node.inputs[0], &o.axes) => {
+            Op::Concat(o) if demand::is_contiguous_concat(node) => {
+                return self.concatenate(node, o.axis);
+            }
+            Op::Reduce(o) if self.is_partitioned_along(node.inputs[0], &o.axes) => {
                 return self.reduced(node, o);
             }
             _ => {}
@@ -157,19 +170,21 @@ impl Rewrite<'_> {
         if is_one {
             let reads = vec![None; node.inputs.len()];
             let values = self.apply(node, node.op.clone(), &reads, &pieces)?;
-            return Ok(Some(values.into_iter().map(Place::whole).collect()));
+            return Ok(Some(
+                values.into_iter().map(PartitionedValue::whole).collect(),
+            ));
         }
         let Some(regions) = self.regions_of(node, &pieces) else {
             return Ok(None);
         };
-        let mut places: Vec<Place> = (node.outputs.iter())
-            .map(|ty| Place {
+        let mut places: Vec<PartitionedValue> = (node.outputs.iter())
+            .map(|ty| PartitionedValue {
                 is_large: over(ty, self.caps),
-                ..Place::default()
+                ..PartitionedValue::default()
             })
             .collect();
         for region in regions {
-            let Some(demand) = demand::demand(self.old, node, &region) else {
+            let Some(demand) = demand::demand(self.source, node, &region) else {
                 return Ok(None);
             };
             let values = self.apply(node, demand.op, &demand.reads, &pieces)?;
@@ -180,32 +195,37 @@ impl Rewrite<'_> {
         Ok(Some(places))
     }
 
-    /// The operands that are not read piece by piece.
-    fn others<'n>(&self, node: &'n Node, pieces: &Pieces) -> impl Iterator<Item = Value> + 'n {
+    /// Operands that are not consumed partition by partition.
+    fn others<'n>(
+        &self,
+        node: &'n Node,
+        pieces: &PartialOperand,
+    ) -> impl Iterator<Item = Value> + 'n {
         let left_out = pieces.operand();
         let kept = node.inputs.iter().enumerate();
         kept.filter(move |(at, _)| Some(*at) != left_out)
             .map(|(_, v)| *v)
     }
 
-    /// The parts of a node's results: like those of an operand, where they are small enough.
-    fn regions_of(&self, node: &Node, pieces: &Pieces) -> Option<Vec<Region>> {
+    /// Partitioning of a node's results. It follows that of an operand if its partitions are small
+    /// enough.
+    fn regions_of(&self, node: &Node, pieces: &PartialOperand) -> Option<Vec<IndexRegion>> {
         let ty = &node.outputs[0];
         let sizes = ty.shape.as_known()?;
         if node.outputs.iter().any(|t| t.shape != ty.shape) {
             return None;
         }
         let limit = self.caps.max_binding_bytes;
-        let reaches = |at: usize, read: &Option<Region>| {
+        let reaches = |at: usize, read: &Option<IndexRegion>| {
             let v = node.inputs[at];
             match read {
-                Some(region) => bytes_of(self.old.ty(v).dtype, region) <= limit,
+                Some(region) => bytes_of(self.source.ty(v).dtype, region) <= limit,
                 None => !self.place(v).is_large,
             }
         };
-        let fits = |out: &Region| {
+        let fits = |out: &IndexRegion| {
             let results = node.outputs.iter();
-            let Some(demand) = demand::demand(self.old, node, out) else {
+            let Some(demand) = demand::demand(self.source, node, out) else {
                 return false;
             };
             let mut reads = demand.reads.iter().enumerate();
@@ -214,37 +234,41 @@ impl Rewrite<'_> {
         };
         let like = self.others(node, pieces).find_map(|v| {
             let place = self.place(v);
-            let ((first, _), own) = (place.parts.first()?, self.old.ty(v).shape.as_known()?);
+            let ((first, _), own) = (place.parts.first()?, self.source.ty(v).shape.as_known()?);
             let axis = first.iter().zip(&own).rposition(|(r, n)| r.len() != *n)?;
             let is_same = own.get(..=axis) == sizes.get(..=axis);
             (place.is_large && is_same).then(|| (axis, first[axis].len()))
         });
-        let bytes = |out: &Region| vec![bytes_of(ty.dtype, out)];
+        let bytes = |out: &IndexRegion| vec![bytes_of(ty.dtype, out)];
         cut(
             &sizes,
-            &Cut {
-                axes: demand::axes(self.old, node),
-                fits: &fits,
+            &PartitionSpec {
+                axes: demand::axes(self.source, node),
+                is_small_enough: &fits,
                 bytes: &bytes,
                 align_bytes: u64::from(self.caps.storage_align_bytes),
-                anywhere: true,
-                like,
+                any_offset: true,
+                preferred_extent: like,
             },
         )
     }
 
-    /// Operands one behind the other are parts of what they are together.
-    fn behind(&mut self, node: &Node, axis: usize) -> Result<Option<Vec<Place>>, OpError> {
+    /// Results of a concatenation: the partitions of the operands become partitions of the result.
+    fn concatenate(
+        &mut self,
+        node: &Node,
+        axis: usize,
+    ) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         let ty = &node.outputs[0];
         let mut parts = Vec::new();
         let mut start = 0;
         for v in &node.inputs {
-            let Some(sizes) = self.old.ty(*v).shape.as_known() else {
+            let Some(sizes) = self.source.ty(*v).shape.as_known() else {
                 return Ok(None);
             };
             let place = self.place(*v).clone();
-            let own = match (place.parts.is_empty(), over(self.old.ty(*v), self.caps)) {
-                (true, false) => vec![(full(&sizes), self.whole(*v)?)],
+            let own = match (place.parts.is_empty(), over(self.source.ty(*v), self.caps)) {
+                (true, false) => vec![(full(&sizes), self.whole_value(*v)?)],
                 (false, _) => place.parts,
                 (true, true) => return Ok(None),
             };
@@ -254,32 +278,33 @@ impl Rewrite<'_> {
             }
             start += sizes[axis];
         }
-        Ok(Some(vec![Place {
+        Ok(Some(vec![PartitionedValue {
             parts,
             is_large: over(ty, self.caps),
-            ..Place::default()
+            ..PartitionedValue::default()
         }]))
     }
 
-    /// The parts of another shape: those of the operand where they are parts of it, too.
-    fn reshaped(&mut self, node: &Node) -> Result<Option<Vec<Place>>, OpError> {
+    /// Results of a reshape. The partitions of the operand are reused if they are also ranges of
+    /// the new shape.
+    fn reshaped(&mut self, node: &Node) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         let (of, ty) = (node.inputs[0], &node.outputs[0]);
-        let known = (self.old.ty(of).shape.as_known(), ty.shape.as_known());
+        let known = (self.source.ty(of).shape.as_known(), ty.shape.as_known());
         let (Some(from), Some(to)) = known else {
             return Ok(None);
         };
         let place = self.place(of).clone();
-        let elements = |sizes: &[usize], region: &Region| {
+        let elements = |sizes: &[usize], region: &IndexRegion| {
             let first = first_of(sizes, region);
             Some(first..first + numel(region)?)
         };
-        let shape = |region: &Region| {
+        let shape = |region: &IndexRegion| {
             let sizes: Vec<usize> = region.iter().map(ExactSizeIterator::len).collect();
             Shape::known(&sizes)
         };
         let mut parts = Vec::new();
         let same =
-            (place.parts.iter()).map(|(r, v)| Some((of_elements(&to, elements(&from, r)?)?, *v)));
+            (place.parts.iter()).map(|(r, v)| Some((from_elements(&to, elements(&from, r)?)?, *v)));
         if let Some(same) = same.collect::<Option<Vec<_>>>() {
             for (region, value) in same {
                 let value = self.graph.reshape(value, shape(&region))?;
@@ -306,24 +331,24 @@ impl Rewrite<'_> {
                 parts.push((region, value));
             }
         }
-        Ok(Some(vec![Place {
+        Ok(Some(vec![PartitionedValue {
             parts,
             is_large: true,
-            ..Place::default()
+            ..PartitionedValue::default()
         }]))
     }
 
-    /// What the graph gives or a state is assigned: above the limit a concatenation of parts that begin where bindings
-    /// may.
+    /// An output or a new state value. Above the limit it is a concatenation of partitions at
+    /// aligned binding offsets.
     fn result(&mut self, old: Value) -> Result<Value, OpError> {
-        let ty = self.old.ty(old);
+        let ty = self.source.ty(old);
         if !over(ty, self.caps) {
-            return self.whole(old);
+            return self.whole_value(old);
         }
         let Some(regions) = border_parts(ty, self.caps) else {
-            return self.whole(old);
+            return self.whole_value(old);
         };
-        self.graph.add_for(Some(self.old.origin(old.node)));
+        self.graph.add_for(Some(self.source.origin(old.node)));
         let mut pieces = Vec::with_capacity(regions.len());
         for region in regions {
             let piece = self.region(old, &region)?;

@@ -1,12 +1,12 @@
-//! What a device offers, as far as plans depend on it.
+//! Device capabilities that planning depends on: limits, optional features and a performance model.
 
 use tercet_ir::DType;
 
-use crate::device::Device;
-use crate::natives::Natives;
-use crate::tuning::Tuning;
+use crate::device::DeviceModel;
+use crate::native_ops::NativeOps;
+use crate::tuning::TuningTable;
 
-/// The kinds of numbers a cooperative matrix multiplies, with `f32` accumulators.
+/// Operand element types of cooperative matrices that accumulate in `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoopType {
     /// IEEE half precision.
@@ -16,7 +16,7 @@ pub enum CoopType {
 }
 
 impl CoopType {
-    /// The bytes of a number.
+    /// Size of one element in bytes.
     pub fn size_bytes(self) -> u64 {
         match self {
             CoopType::F16 | CoopType::BF16 => 2,
@@ -27,109 +27,115 @@ impl CoopType {
 /// A cooperative-matrix shape `m x n x k` of subgroup scope with `f32` accumulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopShape {
-    /// The type of both factors.
+    /// Element type of both operands (A and B).
     pub ty: CoopType,
-    /// Rows of the result.
+    /// Rows of the result (M).
     pub m: u32,
-    /// Columns of the result.
+    /// Columns of the result (N).
     pub n: u32,
-    /// The summed size.
+    /// Length of the reduction (K).
     pub k: u32,
-    /// There are matrices of results of the factors' type, too.
-    pub narrow_sums: bool,
+    /// The device also supports accumulators in the operand type (16 bits).
+    pub narrow_accumulators: bool,
 }
 
-/// Cooperative matrices of a whole workgroup, with `f32` accumulation: sizes are multiples of these.
+/// Workgroup-scope cooperative matrices with `f32` accumulation: every size must be a multiple of
+/// these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoopBlock {
-    /// The type of both factors.
+    /// Element type of both operands (A and B).
     pub ty: CoopType,
-    /// What rows of the result are a multiple of.
+    /// Granularity of the rows of the result (M).
     pub m: u32,
-    /// What columns of the result are a multiple of.
+    /// Granularity of the columns of the result (N).
     pub n: u32,
-    /// What the summed size is a multiple of.
+    /// Granularity of the reduction (K).
     pub k: u32,
-    /// The invocations of the workgroup.
+    /// Threads per workgroup that this shape requires.
     pub threads: u32,
 }
 
-/// Limits and features of a device, found by asking its driver and by trials, and its description.
+/// Limits and features of a device, read from its driver and measured by probes, plus its
+/// performance model.
 ///
-/// The `Caps` of a device profile make a plan without a device: see [`Caps::h200`] and its siblings,
-/// whose plans are snapshots of the tests.
+/// The profiles ([`DeviceCaps::h200`] and its siblings) make planning possible without a device. The
+/// tests snapshot the programs that result from them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Caps {
-    /// The executor's name, for errors.
+pub struct DeviceCaps {
+    /// Name of the executor, for error messages.
     pub target: &'static str,
-    /// The most bytes that one binding reaches.
+    /// Maximum size of one buffer binding in bytes.
     pub max_binding_bytes: u64,
-    /// The most storage buffers of one kernel.
+    /// Maximum number of storage buffers bound by one kernel.
     pub max_storage_buffers: u32,
-    /// Slots start at multiples of this.
+    /// Alignment of slots in bytes (storage buffer offset alignment).
     pub storage_align_bytes: u32,
-    /// Parameter blocks start at multiples of this.
+    /// Alignment of parameter blocks in bytes (uniform buffer offset alignment).
     pub uniform_align_bytes: u32,
-    /// Shared memory of a workgroup.
+    /// Shared memory available to one workgroup, in bytes.
     pub workgroup_bytes: u32,
-    /// The most invocations of a workgroup.
+    /// Maximum number of threads per workgroup.
     pub max_workgroup: u32,
-    /// The most workgroups along one axis of a grid.
+    /// Maximum number of workgroups along one axis of a dispatch grid.
     pub max_grid: u32,
-    /// The size of subgroups, where kernels may use them and all have this size.
+    /// Subgroup size, if kernels may use subgroups and every subgroup has this size.
     pub subgroup: Option<u32>,
-    /// SPIR-V kernels can run.
+    /// The device can run SPIR-V kernels.
     pub spirv: bool,
-    /// Cooperative matrices.
+    /// Supported subgroup-scope cooperative-matrix shapes.
     pub coop: Vec<CoopShape>,
-    /// Cooperative matrices of a workgroup, loaded from tensors, with functions of their elements.
+    /// Supported workgroup-scope cooperative matrices, with loads from tensors and per-element
+    /// functions.
     pub coop_blocks: Vec<CoopBlock>,
-    /// Accumulators of cooperative matrices can be converted to factors.
+    /// Accumulators of cooperative matrices can be converted to operand matrices.
     pub coop_converts: bool,
-    /// Elements of F16 matrices of 16 x 8 x 16 lie over a subgroup of 32 as kernels expect that fill such matrices
-    /// themselves, which [`lanes`](crate::lanes) finds out.
-    pub coop_lanes: bool,
-    /// Kernels may ask for shuffles within subgroups.
+    /// F16 fragments of 16 x 8 x 16 have the register layout over a subgroup of 32 that mma-style
+    /// kernels assume. The probe in [`lanes`](crate::lanes) measures it.
+    pub coop_fragment_layout: bool,
+    /// Kernels may use subgroup shuffles.
     pub shuffles: bool,
-    /// A barrier of storage orders what a workgroup wrote before it, and what it reads behind it, for all workgroups: one that
-    /// counts others by atomics may read what these left. WebGPU alone does not say so.
+    /// A storage barrier in one workgroup orders its earlier writes and later reads for all
+    /// workgroups. A workgroup that counts finished workgroups with atomics can then read their
+    /// results. WebGPU alone does not guarantee this.
     pub ordered_storage: bool,
-    /// All workgroups of a dispatch have started before the first one of a later dispatch does, barriers or not: it may wait
-    /// for them.
+    /// All workgroups of a dispatch start before the first workgroup of a later dispatch, even
+    /// without a barrier. A dispatch may therefore spin until an earlier one finishes.
     pub ordered_dispatches: bool,
-    /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
-    pub natives: Natives,
-    /// Products of two words of four signed bytes, added up, are one instruction.
+    /// Native device arithmetic that conforms to IEEE 754, as measured by
+    /// [`native_ops_probe`](crate::native_ops_probe).
+    pub natives: NativeOps,
+    /// The device has a single instruction for the dot product of two words of four signed bytes.
     pub packed_dots: bool,
-    /// What the device is like, where ways that it can all run are to be told apart.
-    pub device: Device,
+    /// Performance model of the device, used to choose between variants that are all applicable.
+    pub device: DeviceModel,
 }
 
-/// The largest clusters that kernels were tried with: those of WebGPU.
-const MOST_CLUSTER: u32 = 128;
+/// Maximum cluster size (threads that exchange values by shuffles) that the kernels are tested
+/// with: the WebGPU maximum.
+const MAX_CLUSTER_SIZE: u32 = 128;
 
-/// Rows that have kernels of few rows on every device.
-pub(crate) const FEW_ROWS: usize = 8;
+/// Maximum number of rows (M) that the skinny matmul kernels support on every device.
+pub(crate) const MAX_SKINNY_ROWS: usize = 8;
 
-impl Caps {
-    /// The 16-bit types of floats whose products run on cooperative matrices.
-    pub fn products(&self) -> Vec<DType> {
+impl DeviceCaps {
+    /// 16-bit float types whose matmuls run on cooperative matrices.
+    pub fn coop_matmul_dtypes(&self) -> Vec<DType> {
         let types = [(CoopType::F16, DType::F16), (CoopType::BF16, DType::BF16)];
         let has = |ty: CoopType| self.spirv && self.coop.iter().any(|shape| shape.ty == ty);
         let found = types.into_iter().filter(|(ty, _)| has(*ty));
         found.map(|(_, dtype)| dtype).collect()
     }
 
-    /// What a backend says of rows of packed weights that gain by being in one run: laid out, in blocks of eight, or as
-    /// tiles.
-    pub fn packed_rows(&self) -> usize {
-        self.device.rates.rows.laid_rows as usize
+    /// Maximum number of rows (M) for which the small-M kernels for quantized weights beat the
+    /// large-M kernels. A backend reports this number.
+    pub fn max_small_m_rows(&self) -> usize {
+        self.device.rates.rows.max_prepacked_rows as usize
     }
 
-    /// The same device, where another table of measurements decides.
-    pub fn tuned(self, tuning: Tuning) -> Caps {
-        Caps {
-            device: Device {
+    /// The same capabilities with another autotuning table.
+    pub fn tuned(self, tuning: TuningTable) -> DeviceCaps {
+        DeviceCaps {
+            device: DeviceModel {
                 tuning,
                 ..self.device
             },
@@ -137,21 +143,23 @@ impl Caps {
         }
     }
 
-    /// The invocations of a cluster, which shuffles reach: the size of subgroups, or the least where they have several.
+    /// Threads of a cluster, which exchange values by shuffles. This is the subgroup size, or the
+    /// smallest size if a device has several. It is 1 if shuffles are not usable.
     pub(crate) fn cluster(&self) -> u32 {
         let size = self.subgroup.unwrap_or(self.device.subgroups[0]);
         match self.shuffles && self.natives.shuffles && size.is_power_of_two() {
-            true => size.min(MOST_CLUSTER),
+            true => size.min(MAX_CLUSTER_SIZE),
             false => 1,
         }
     }
 
-    /// The text of a kernel as this device runs it: with its own operations instead of portable ones, if that is another.
+    /// The WGSL source specialized for this device, with native operations in place of portable
+    /// ones. `None` if nothing changes.
     pub(crate) fn own_text(&self, text: &str) -> Option<String> {
         self.natives.in_text(text, self.cluster())
     }
 
-    /// The units, or as many as such devices have where the driver does not say.
+    /// Number of compute units; a typical number if the driver does not report it.
     pub(crate) fn units(&self) -> usize {
         self.device.units_or_typical()
     }

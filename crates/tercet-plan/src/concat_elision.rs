@@ -1,40 +1,42 @@
-//! Parameters that lie behind each other in one buffer, so that their concatenation along the first axis
-//! is there without a copy: products of one operand that became one hold their weights once.
+//! Concat elision: parameters placed contiguously in one buffer, so that their concatenation along
+//! axis 0 needs no copy. Matmuls with a shared operand, fused into one, thus hold their weights
+//! only once.
 
 use std::collections::HashMap;
 
 use tercet_ir::{Graph, Node, NodeId, Op, Signature, Value};
 
-use crate::caps::Caps;
+use crate::caps::DeviceCaps;
 use crate::driver::device_dtype;
 use crate::emit::all_known;
-use crate::planes::Planes;
+use crate::soa_weights::SoaLayout;
 
-/// Which parameters lie where, and what they are together.
+/// Parameters placed contiguously, and the concatenations they replace.
 #[derive(Debug, Default)]
-pub(crate) struct Joined {
-    /// For a parameter, by its place in the signature: the first one of its buffer, and its offset in
-    /// bytes.
-    pub(crate) homes: HashMap<u32, (u32, u64)>,
-    /// Concatenations that need no copy, with the first parameter of the buffer that they are.
+pub(crate) struct ElidedConcats {
+    /// For a parameter (its index in the signature): the first parameter of its buffer, and its
+    /// byte offset in that buffer.
+    pub(crate) buffer_offsets: HashMap<u32, (u32, u64)>,
+    /// Elided concatenations, each with the first parameter of its buffer.
     pub(crate) nodes: HashMap<NodeId, u32>,
 }
 
-impl Joined {
-    /// The concatenations of parameters, up to what a binding takes each. What else reads one of these parameters, as
-    /// gradients do, binds it where it begins. Some hold packed rows in planes.
-    pub(crate) fn of(
+impl ElidedConcats {
+    /// Finds concatenations of parameters that fit into one binding each. Other readers of such a
+    /// parameter, as gradients, bind its range of the buffer. Some of the parameters are quantized
+    /// rows stored as structure of arrays.
+    pub(crate) fn new(
         graph: &Graph,
         signature: &Signature,
-        planes: &HashMap<Value, Planes>,
-        caps: &Caps,
-    ) -> Joined {
+        planes: &HashMap<Value, SoaLayout>,
+        caps: &DeviceCaps,
+    ) -> ElidedConcats {
         let mut uses: HashMap<Value, usize> = HashMap::new();
         let inputs = graph.nodes().flat_map(|(_, node)| node.inputs.iter());
         for value in inputs.copied().chain(graph.results()) {
             *uses.entry(value).or_default() += 1;
         }
-        let mut joined = Joined::default();
+        let mut joined = ElidedConcats::default();
         for (id, node) in graph.nodes() {
             let Some(parts) = parts(graph, signature, planes, node) else {
                 continue;
@@ -45,7 +47,9 @@ impl Joined {
             let mut places: Vec<u32> = parts.iter().map(|(param, _)| *param).collect();
             places.sort_unstable();
             let is_twice = places.windows(2).any(|pair| pair[0] == pair[1]);
-            let has_place = places.iter().any(|param| joined.homes.contains_key(param));
+            let has_place = places
+                .iter()
+                .any(|param| joined.buffer_offsets.contains_key(param));
             if is_twice || has_place || !(is_only_reader || can_be_bound) {
                 continue;
             }
@@ -58,7 +62,7 @@ impl Joined {
             }
             let mut offset = 0;
             for (param, bytes) in parts {
-                joined.homes.insert(param, (first, offset));
+                joined.buffer_offsets.insert(param, (first, offset));
                 offset += bytes;
             }
             joined.nodes.insert(id, first);
@@ -67,12 +71,12 @@ impl Joined {
     }
 }
 
-/// The operands of a concatenation along the first axis as parameters with their sizes in bytes; none
-/// where the bytes of one do not begin with a word.
+/// Parameters of a concatenation along axis 0, with their sizes in bytes. `None` if an operand does
+/// not start at a whole word.
 fn parts(
     graph: &Graph,
     signature: &Signature,
-    planes: &HashMap<Value, Planes>,
+    planes: &HashMap<Value, SoaLayout>,
     node: &Node,
 ) -> Option<Vec<(u32, u64)>> {
     let Op::Concat(concat) = &node.op else {

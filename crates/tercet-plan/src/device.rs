@@ -1,132 +1,144 @@
-//! What a device is like, as far as that decides which of several right ways is fastest.
+//! Performance model of a device: the quantities that decide which of several applicable variants
+//! is fastest.
 //!
-//! [`Caps`](crate::Caps) say what a device can do; a [`Device`] says how much of it there is. It is made in one place,
-//! [`Device::of`], from what a driver [`Said`]; what it does not say is derived, as the fields tell. What was measured
-//! stands in one table (`device/rates.rs`), by the device that it was measured on, and a [`Tuning`] table of the device
-//! itself goes before it. No other file has a number of a device.
+//! [`DeviceCaps`](crate::DeviceCaps) holds the features and limits of a device; a [`DeviceModel`] holds its sizes
+//! and speeds. [`DeviceModel::new`] alone builds it, from the properties that a driver reports
+//! ([`ReportedProperties`]). The field docs say how missing properties are derived. Measured rates are in
+//! `device/rates.rs`, listed per measured device. A [`TuningTable`] table of the device itself takes
+//! precedence over them. No other file contains device-specific numbers.
 //!
-//! Next: `device/rates.rs`, `device/profiles.rs` for the devices that tests plan for without having them.
+//! Next: `device/rates.rs`; `device/profiles.rs` for the device profiles that tests plan for.
 
+pub(crate) mod cost_model;
 mod profiles;
-pub(crate) mod rates;
 
-use self::rates::{Division, MEASURED, Rates};
-use crate::tuning::Tuning;
+use self::cost_model::{CostModel, MEASURED, TileConfig};
+use crate::tuning::TuningTable;
 
-/// What a device is built into, as drivers tell.
+/// Class of a device, as its driver reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A card with memory of its own.
+pub enum GpuKind {
+    /// A discrete GPU with dedicated memory.
     Discrete,
-    /// Beside a processor, with its memory.
+    /// An integrated GPU that shares the memory of the CPU.
     Integrated,
-    /// The processor itself.
+    /// A software implementation that runs on the CPU.
     Software,
-    /// Nobody says, as in browsers.
+    /// The class is not reported, as in browsers.
     #[default]
     Unknown,
 }
 
-/// What a driver says of a device; `None` where it does not.
+/// Device properties as the driver reports them; `None` if a driver does not report a property.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
-    /// What it is built into.
-    pub kind: Kind,
-    /// Units that run workgroups side by side.
+pub struct ReportedProperties {
+    /// Class of the device.
+    pub kind: GpuKind,
+    /// Compute units (SMs) that run workgroups in parallel.
     pub units: Option<u32>,
-    /// Lanes of a unit that each add and multiply an F32 number in a cycle.
+    /// Lanes per compute unit; each lane performs one F32 multiply-add per cycle.
     pub unit_lanes: Option<u32>,
-    /// 32-bit registers of a unit.
+    /// 32-bit registers per compute unit.
     pub unit_registers: Option<u32>,
-    /// The most 32-bit registers of an invocation, in subgroups of the greatest size.
+    /// Maximum number of 32-bit registers per thread, at the largest subgroup size.
     pub registers: Option<u32>,
-    /// The least and the greatest size of a subgroup.
+    /// Smallest and largest subgroup size.
     pub subgroups: Option<[u32; 2]>,
-    /// Shared memory that a workgroup may have.
+    /// Shared memory available to one workgroup, in bytes.
     pub workgroup_bytes: u32,
 }
 
-impl Said {
-    /// What extensions of Vulkan say of the units, with 0 where a driver has none of them: how many there are, by any of
-    /// several; of AMD's `shader_core_properties` the vector registers of a SIMD unit in waves, the size of these waves, the
-    /// SIMD units of a compute unit, and the most registers of an invocation.
-    pub fn of_units(units: [u32; 3], amd: [u32; 4]) -> Said {
+impl ReportedProperties {
+    /// Compute-unit properties from Vulkan extensions; 0 marks a missing extension. `units` holds
+    /// the number of units from several extensions, and the first nonzero one counts. `amd` comes
+    /// from `shader_core_properties`: vector registers per SIMD in waves, wave size, SIMDs per
+    /// compute unit, and maximum registers per thread.
+    pub fn from_units(units: [u32; 3], amd: [u32; 4]) -> ReportedProperties {
         let said = |n: u32| Some(n).filter(|n| *n > 0);
         let [registers, wave, simds, most] = amd;
-        Said {
+        ReportedProperties {
             units: units.into_iter().find_map(said),
-            // A compute unit has 64 lanes, in waves of any size.
+            // An AMD compute unit has 64 lanes for every wave size.
             unit_lanes: said(simds).map(|_| 64),
             unit_registers: said(registers.saturating_mul(wave).saturating_mul(simds)),
             registers: said(most),
-            ..Said::default()
+            ..ReportedProperties::default()
         }
     }
 }
 
-/// The description of a device.
+/// Performance model of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
-    /// What it is built into.
-    pub kind: Kind,
-    /// Units that run workgroups side by side, where the driver says; see [`Device::units_or_typical`].
+pub struct DeviceModel {
+    /// Class of the device.
+    pub kind: GpuKind,
+    /// Compute units (SMs) that run workgroups in parallel, if the driver reports them; see
+    /// [`DeviceModel::units_or_typical`].
     pub units: Option<u32>,
-    /// Lanes of a unit that each add and multiply an F32 number in a cycle. Where the driver does not say: 128, as most
-    /// have today.
+    /// Lanes per compute unit; each lane performs one F32 multiply-add per cycle. The default is
+    /// 128, the most common value.
     pub unit_lanes: u32,
-    /// The most 32-bit registers of an invocation in a subgroup of [`Device::register_lanes`]. Where the driver does not
-    /// say: 255 where a GPU is a card or nobody knows, half of that beside a processor.
+    /// Maximum number of 32-bit registers per thread at subgroup size [`DeviceModel::register_lanes`].
+    /// The default is 255 for discrete and unknown GPUs and 127 for integrated ones.
     pub registers: u32,
-    /// The size of subgroups at which an invocation has these registers. Where subgroups have several sizes from 8 on,
-    /// the hardware's threads have a fixed number of registers each, so that a subgroup of twice the size leaves half of
-    /// them to an invocation; there it is the least size, otherwise the greatest.
+    /// Subgroup size for which `registers` holds. On some GPUs, whose subgroup sizes start at 8, a
+    /// hardware thread has a fixed number of registers. Doubling the subgroup size then halves the
+    /// registers per thread; on these GPUs this is the smallest size. On all other GPUs it is the
+    /// largest size.
     pub register_lanes: u32,
-    /// 32-bit registers of a unit: 65536, as most have, where the driver does not say.
+    /// 32-bit registers per compute unit. The default is 65536, the most common value.
     pub unit_registers: u32,
-    /// Shared memory of a unit. No driver says; derived: twice what a workgroup may have.
+    /// Shared memory per compute unit in bytes. No driver reports it; derived as twice the limit of
+    /// one workgroup.
     pub unit_shared_bytes: u32,
-    /// Shared memory of a workgroup that leaves room for others on its unit. Derived: a third of the unit's, at least
-    /// 16 KiB, which every device has, at most 32 KiB, beyond which nothing was gained where it was measured; on a
-    /// processor, which has none, the latter.
-    pub several_bytes: u32,
-    /// The least and the greatest size of a subgroup. Where the driver does not say: what WebGPU allows.
+    /// Shared memory per workgroup that leaves room for further workgroups on the same unit.
+    /// Derived as one third of the unit's shared memory, clamped to 16..32 KiB: every device has 16
+    /// KiB, and measurements show no gain above 32 KiB. A CPU has no shared memory and takes 32
+    /// KiB.
+    pub multi_occupancy_shared_bytes: u32,
+    /// Smallest and largest subgroup size. The default is the range that WebGPU allows.
     pub subgroups: [u32; 2],
-    /// The cache that all units share. No driver says; derived: what is beside a processor has 4 MiB, else there are 384 KiB
-    /// for each unit up to 48 MiB, as where it was measured, or 16 MiB where nobody says how many units there are.
+    /// Size of the cache that all units share, in bytes. No driver reports it. Derived: 4 MiB for
+    /// integrated GPUs, otherwise 384 KiB per unit (the measured device's ratio) up to 48 MiB. If
+    /// the number of units is unknown, it is 16 MiB.
     pub cache_bytes: u64,
-    /// How fast kernels were found to be, on this device or on the one of the table that is nearest.
-    pub(crate) rates: &'static Rates,
-    /// What was measured on this device itself, by `tercet tune`.
-    pub tuning: Tuning,
+    /// Cost model: kernel rates measured on this device, or on the most similar device of the
+    /// table.
+    pub(crate) rates: &'static CostModel,
+    /// Autotuning results for this device, as measured by `tercet tune`.
+    pub tuning: TuningTable,
 }
 
-/// Units of a device that does not say how many it has: what is beside a processor has 4 to 32, cards have more.
+/// Assumed number of compute units if the driver does not report it. Integrated GPUs have 4 to 32;
+/// discrete cards have more.
 const TYPICAL_UNITS: usize = 16;
 const TYPICAL_UNITS_OF_CARDS: usize = 32;
-/// The units of the largest devices, rounded up: for what costs little where there are fewer.
-const MOST_UNITS: usize = 256;
-/// Subgroups that WebGPU allows.
+/// Number of compute units of the largest devices, rounded up. Used if an overestimate costs
+/// little.
+const MAX_UNITS: usize = 256;
+/// Smallest and largest subgroup size that WebGPU allows.
 const ANY_SUBGROUPS: [u32; 2] = [4, 128];
 const UNIT_LANES: u32 = 128;
 const UNIT_REGISTERS: u32 = 64 << 10;
-const LEAST_SHARED_BYTES: u32 = 16 << 10;
-const MOST_SEVERAL_BYTES: u32 = 32 << 10;
+const MIN_SHARED_BYTES: u32 = 16 << 10;
+const MAX_MULTI_OCCUPANCY_BYTES: u32 = 32 << 10;
 
-impl Device {
-    /// The description of a device by what its driver says, before anything was measured on it.
-    pub fn of(said: &Said) -> Device {
+impl DeviceModel {
+    /// The performance model derived from the properties that a driver reports, without autotuning
+    /// results.
+    pub fn new(said: &ReportedProperties) -> DeviceModel {
         let subgroups = said.subgroups.unwrap_or(ANY_SUBGROUPS);
-        let is_software = said.kind == Kind::Software;
+        let is_software = said.kind == GpuKind::Software;
         let shares_registers = subgroups[0] == 8 && subgroups[1] > 8 && !is_software;
-        let is_beside = said.kind == Kind::Integrated;
+        let is_beside = said.kind == GpuKind::Integrated;
         let unit_shared_bytes = said.workgroup_bytes.saturating_mul(2);
         let several_bytes = match said.kind {
-            Kind::Software => MOST_SEVERAL_BYTES,
-            Kind::Discrete | Kind::Integrated | Kind::Unknown => {
-                (unit_shared_bytes / 3).clamp(LEAST_SHARED_BYTES, MOST_SEVERAL_BYTES)
+            GpuKind::Software => MAX_MULTI_OCCUPANCY_BYTES,
+            GpuKind::Discrete | GpuKind::Integrated | GpuKind::Unknown => {
+                (unit_shared_bytes / 3).clamp(MIN_SHARED_BYTES, MAX_MULTI_OCCUPANCY_BYTES)
             }
         };
-        Device {
+        DeviceModel {
             kind: said.kind,
             units: said.units.filter(|units| *units > 0),
             unit_lanes: said.unit_lanes.unwrap_or(UNIT_LANES),
@@ -141,7 +153,7 @@ impl Device {
             },
             unit_registers: said.unit_registers.unwrap_or(UNIT_REGISTERS),
             unit_shared_bytes,
-            several_bytes: several_bytes.min(said.workgroup_bytes),
+            multi_occupancy_shared_bytes: several_bytes.min(said.workgroup_bytes),
             subgroups,
             cache_bytes: match (is_beside, said.units) {
                 (true, _) => 4 << 20,
@@ -149,26 +161,27 @@ impl Device {
                 (false, None) => 16 << 20,
             },
             rates: &MEASURED,
-            tuning: Tuning::default(),
+            tuning: TuningTable::default(),
         }
     }
 
-    /// The units, or as many as such devices have where the driver does not say.
+    /// Number of compute units; a typical number for this class of device if the driver does not
+    /// report it.
     pub fn units_or_typical(&self) -> usize {
         match (self.units, self.kind) {
             (Some(units), _) => units as usize,
-            (None, Kind::Discrete) => TYPICAL_UNITS_OF_CARDS,
-            (None, Kind::Integrated | Kind::Software | Kind::Unknown) => TYPICAL_UNITS,
+            (None, GpuKind::Discrete) => TYPICAL_UNITS_OF_CARDS,
+            (None, GpuKind::Integrated | GpuKind::Software | GpuKind::Unknown) => TYPICAL_UNITS,
         }
     }
 
-    /// The units, or as many as the largest devices have where the driver does not say: where too few workgroups
-    /// cost more than too many.
-    pub fn units_at_most(&self) -> usize {
-        self.units.map_or(MOST_UNITS, |units| units as usize)
+    /// Number of compute units; that of the largest devices if the driver does not report it. Used
+    /// if too few workgroups cost more than too many.
+    pub fn max_units(&self) -> usize {
+        self.units.map_or(MAX_UNITS, |units| units as usize)
     }
 
-    /// The most 32-bit registers of an invocation in subgroups of this size.
+    /// Maximum number of 32-bit registers per thread at this subgroup size.
     pub fn registers_of(&self, subgroup: u32) -> u32 {
         let lanes = self.register_lanes.max(1);
         match subgroup > lanes {
@@ -177,53 +190,57 @@ impl Device {
         }
     }
 
-    /// The 32-bit numbers of fragments that an invocation should hold: addresses and what is on its way take about a
-    /// fifth of its registers, 55 of 255 where it was measured.
-    pub(crate) fn held(&self, subgroup: u32) -> u32 {
+    /// Number of 32-bit registers that a thread should use for fragments. Addresses and prefetched
+    /// loads take about one fifth of its registers (measured: 55 of 255).
+    pub(crate) fn max_fragment_registers(&self, subgroup: u32) -> u32 {
         self.registers_of(subgroup) * 200 / 255
     }
 
-    /// Invocations of a unit that have so many registers each.
+    /// Threads that fit on one compute unit if each takes `registers` registers.
     pub(crate) fn unit_invocations(&self, registers: u32) -> u32 {
         self.unit_registers / registers.max(1)
     }
 
-    /// Workgroups of so much shared memory that a unit runs side by side.
-    pub(crate) fn together(&self, shared_bytes: u32) -> u32 {
+    /// Workgroups that run concurrently on one compute unit if each takes `shared_bytes` of shared
+    /// memory.
+    pub(crate) fn resident_workgroups(&self, shared_bytes: u32) -> u32 {
         (self.unit_shared_bytes / shared_bytes.max(1)).max(1)
     }
 
-    /// The divisions of a table that subgroups of this size can run with such fragments, with their rates.
+    /// The tile configurations of a table that this device can run with the given fragment and
+    /// subgroup size, with their rates.
     ///
-    /// A part of a tile takes at most half of the registers for its sums. The table's sizes are elements, which other
-    /// fragments divide as well. Parts that are too large come at half the size along both axes, until they fit; they
-    /// multiply each number that they load half as often, so that their rates are half of those of the whole. What the
-    /// table has itself goes before what is derived.
+    /// The accumulators of a subgroup tile take at most half of the registers. Table sizes are in
+    /// elements, so other fragment sizes can divide them too. A subgroup tile that is too large is
+    /// halved along both axes until it fits. Half-size tiles reuse each loaded element half as
+    /// often, so their rate is halved. Configurations of the table precede derived ones.
     pub(crate) fn divisions(
         &self,
         fragment: [u32; 3],
         subgroup: u32,
-        table: &[Division],
-    ) -> Vec<Division> {
+        table: &[TileConfig],
+    ) -> Vec<TileConfig> {
         let most = self.registers_of(subgroup).div_ceil(2) * subgroup;
-        let divides = |d: &Division| {
+        let divides = |d: &TileConfig| {
             let [m, n, k] = fragment;
-            d.part[0].is_multiple_of(m) && d.part[1].is_multiple_of(n) && d.depth.is_multiple_of(k)
+            d.subgroup_tile[0].is_multiple_of(m)
+                && d.subgroup_tile[1].is_multiple_of(n)
+                && d.depth.is_multiple_of(k)
         };
-        let fits = |d: &Division| d.part[0] * d.part[1] <= most;
+        let fits = |d: &TileConfig| d.subgroup_tile[0] * d.subgroup_tile[1] <= most;
         let halves = table.iter().map(|d| {
             let mut d = *d;
-            while !fits(&d) && d.part[0] > 1 {
+            while !fits(&d) && d.subgroup_tile[0] > 1 {
                 d = d.half();
             }
             d
         });
-        let (own, derived): (Vec<Division>, Vec<Division>) = halves
+        let (own, derived): (Vec<TileConfig>, Vec<TileConfig>) = halves
             .filter(divides)
             .partition(|d| table.iter().any(|row| row == d));
         let mut all = own;
         for d in derived {
-            if !all.iter().any(|known| known.is_like(&d)) {
+            if !all.iter().any(|known| known.is_same_division(&d)) {
                 all.push(d);
             }
         }

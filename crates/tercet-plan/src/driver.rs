@@ -1,128 +1,130 @@
-//! An executable of a program, whatever plays it.
+//! [`GpuExecutable`]: a compiled program on any GPU runtime.
 //!
-//! A player implements [`Driver`]: buffers, submission, waiting. [`GpuExecutable`] does the rest once
-//! for all players: names, types and sizes are checked, I64 is narrowed and widened, numbers are
-//! computed, faults become errors that name node and index.
+//! A GPU runtime implements [`LoadedProgram`]: buffers, submission and waiting. [`GpuExecutable`] adds the
+//! parts that all runtimes share. It checks names, types and sizes, and converts I64 to I32 and
+//! back. It also evaluates symbolic sizes and turns fault records into errors with node and index.
 
-mod behind;
+mod control_flow;
 mod executable;
 mod inputs;
-mod play;
-mod player;
-mod reading;
+mod loaded_program;
+mod pipelined;
+mod readback;
 
-use self::inputs::Inputs;
+use self::inputs::InputSlots;
 pub use self::inputs::SharedBuffer;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::play::{Code, Cursor};
-pub use self::player::{Driver, Put, Read};
-pub use self::reading::Fetched;
+use self::control_flow::{FlowCode, ProgramCounter};
+pub use self::loaded_program::{InputUpdate, LoadedProgram, ReadbackRange};
+pub use self::readback::PendingReadback;
 
-use tercet_ir::backend::{Wanted, places};
-use tercet_ir::random::Random;
+use tercet_ir::backend::{OutputSelection, places};
+use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, DType, EvalError, Port, RunError, Tensor};
 
 use crate::emit::RECORD_BYTES;
 use crate::flow::StageId;
-use crate::launch::Launch;
+use crate::launch::LaunchSizes;
 use crate::narrow;
-use crate::program::{Buffer, CheckKind, Io, Program};
+use crate::program::{CheckKind, GpuProgram, IoBinding, ProgramBuffer};
 
-/// What a run in flight was started with.
+/// A submitted run that has not completed.
 #[derive(Clone, Debug)]
-struct Flight {
-    /// Places of the wanted outputs.
-    wanted: Vec<usize>,
+struct InFlightRun {
+    /// Indices of the requested outputs.
+    output_indices: Vec<usize>,
     sizes: Bindings,
-    /// Its end counts in the random numbers, which were not set since it was started.
+    /// Completing this run advances the random state, because the state has not been reset since
+    /// the run started.
     counts: bool,
 }
 
-/// An executable of a program through a driver.
-pub struct GpuExecutable<D: Driver> {
-    program: Arc<Program>,
+/// A compiled program loaded through a [`LoadedProgram`].
+pub struct GpuExecutable<D: LoadedProgram> {
+    program: Arc<GpuProgram>,
     driver: std::cell::RefCell<D>,
     bounds: Bindings,
-    launch: Launch,
-    /// The sizes and the random numbers that `launch` was computed for.
-    launched: Option<(Bindings, Random)>,
+    launch: LaunchSizes,
+    /// Sizes and random state that `launch` was computed for.
+    launched: Option<(Bindings, RngState)>,
     sizes: Bindings,
-    random: Random,
+    random: RngState,
     params_set: Vec<bool>,
     prepared: bool,
-    flight: Option<Flight>,
-    /// The run that was started behind it.
-    behind: Option<Flight>,
+    flight: Option<InFlightRun>,
+    /// A second run, submitted before the first one completed.
+    pipelined: Option<InFlightRun>,
     last: Option<Bindings>,
-    reads: Vec<Read>,
-    /// The records of data checks, read after every run.
-    faults: Option<Read>,
+    reads: Vec<ReadbackRange>,
+    /// Buffer range of the fault records of data checks, read back after every run.
+    faults: Option<ReadbackRange>,
     scratch: Vec<u8>,
-    /// What inputs are bound to, and what the device holds of them.
-    inputs: Inputs,
-    /// Stages that are to be played and were not yet submitted.
+    /// Input bindings, and the input contents already on the device.
+    inputs: InputSlots,
+    /// Stages ready to run but not yet submitted.
     due: Vec<StageId>,
-    /// The numbers differ from those of the last submission.
-    changed: bool,
-    code: Arc<Code>,
-    /// Where the run in flight stands in it.
-    cursor: Cursor,
-    /// The run in flight stands at a predicate, which was submitted.
-    undecided: bool,
+    /// Launch-time values differ from those of the last submission.
+    sizes_changed: bool,
+    code: Arc<FlowCode>,
+    /// Program counter of the run in flight within `code`.
+    cursor: ProgramCounter,
+    /// The run in flight waits for a predicate whose stage is already submitted.
+    awaits_predicate: bool,
 }
 
-impl<D: Driver> GpuExecutable<D> {
-    /// An executable of a program, planned for these bounds.
-    pub fn new(program: Arc<Program>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
+impl<D: LoadedProgram> GpuExecutable<D> {
+    /// An executable of `program`, which was planned for these symbol bounds.
+    pub fn new(program: Arc<GpuProgram>, driver: D, bounds: Bindings) -> GpuExecutable<D> {
         GpuExecutable {
             params_set: vec![false; program.signature.params.len()],
-            inputs: Inputs::new(program.signature.inputs.len()),
+            inputs: InputSlots::new(program.signature.inputs.len()),
             faults: faults(&program),
-            code: Code::of(&program),
-            cursor: Cursor::default(),
-            undecided: false,
+            code: FlowCode::new(&program),
+            cursor: ProgramCounter::default(),
+            awaits_predicate: false,
             driver: std::cell::RefCell::new(driver),
             program,
             bounds,
-            launch: Launch::default(),
+            launch: LaunchSizes::default(),
             launched: None,
             sizes: Bindings::new(),
-            random: Random::default(),
+            random: RngState::default(),
             prepared: false,
             flight: None,
-            behind: None,
+            pipelined: None,
             last: None,
             reads: Vec::new(),
             scratch: Vec::new(),
             due: Vec::new(),
-            changed: false,
+            sizes_changed: false,
         }
     }
 
-    /// The program.
-    pub fn program(&self) -> &Arc<Program> {
+    /// The compiled program.
+    pub fn program(&self) -> &Arc<GpuProgram> {
         &self.program
     }
 
-    /// The driver.
+    /// The loaded program in the GPU runtime.
     pub fn driver(&mut self) -> &mut D {
         self.driver.get_mut()
     }
 
-    /// Binds the inputs, computes the numbers, uploads and submits: everything, or what comes before data decides what
-    /// is played. Nothing waits but for a run that was started before.
+    /// Starts a run: binds inputs, evaluates symbolic sizes, uploads inputs and submits work.
+    /// Without control flow it submits the whole program, otherwise the stages up to the first
+    /// data-dependent predicate. It blocks only for earlier runs that are still in flight.
     ///
     /// # Errors
     /// [`RunError`] that names the input, symbol or parameter.
     pub fn start(
         &mut self,
         inputs: &[(&str, &Tensor)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<(), RunError> {
-        self.land()?;
+        self.finish_unwaited_runs()?;
         let program = Arc::clone(&self.program);
         let places = places(&program.signature, wanted)?;
         self.bind_sizes(inputs)?;
@@ -138,7 +140,7 @@ impl<D: Driver> GpuExecutable<D> {
         }
         {
             let _span = tracing::debug_span!("numbers").entered();
-            self.changed |= self.compute(&program, self.random)?;
+            self.sizes_changed |= self.compute(&program, self.random)?;
         }
         if !self.prepared && !program.prepare.is_empty() {
             let _span = tracing::debug_span!("prepare").entered();
@@ -149,8 +151,8 @@ impl<D: Driver> GpuExecutable<D> {
         self.due.clear();
         self.driver.get_mut().begin();
         self.cursor.begin(&self.code);
-        self.flight = Some(Flight {
-            wanted: places,
+        self.flight = Some(InFlightRun {
+            output_indices: places,
             sizes: self.sizes.clone(),
             counts: true,
         });
@@ -158,57 +160,59 @@ impl<D: Driver> GpuExecutable<D> {
         self.unless_failed(advanced)
     }
 
-    /// A run that failed is no longer in flight.
+    /// Passes the result on; after an error the run is no longer in flight.
     fn unless_failed<T>(&mut self, result: Result<T, RunError>) -> Result<T, RunError> {
         if result.is_err() {
             self.flight = None;
-            self.undecided = false;
+            self.awaits_predicate = false;
         }
         result
     }
 
-    /// Plays the run in flight on as far as it goes without waiting: ready when [`GpuExecutable::finish`] does not block.
+    /// Advances the run in flight without blocking. Ready once [`GpuExecutable::finish`] does not
+    /// block.
     ///
     /// # Errors
-    /// [`RunError`] of what data decided, after which the run is over.
+    /// [`RunError`] of a data-dependent branch or loop; the run then ends.
     pub fn poll_run(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
         loop {
             match self.driver.get_mut().poll_done(cx) {
                 Poll::Ready(done) => self.unless_failed(done)?,
                 Poll::Pending => return Poll::Pending,
             }
-            if !self.undecided {
+            if !self.awaits_predicate {
                 return Poll::Ready(Ok(()));
             }
-            let decided = self.decide();
+            let decided = self.branch_on_predicate();
             self.unless_failed(decided)?;
         }
     }
 
-    /// Plays the run in flight to where its results are submitted.
-    fn play_on(&mut self) -> Result<(), RunError> {
-        while self.undecided {
-            let decided = self.decide();
+    /// Advances the run in flight until all its stages are submitted, blocking at each predicate.
+    fn run_to_results(&mut self) -> Result<(), RunError> {
+        while self.awaits_predicate {
+            let decided = self.branch_on_predicate();
             self.unless_failed(decided)?;
         }
         Ok(())
     }
 
-    /// Finishes the runs that nobody waited for: their results are dropped, but they count.
-    fn land(&mut self) -> Result<(), RunError> {
-        self.land_one()?;
-        // There is another where one was started behind it.
-        self.land_one()
+    /// Completes runs whose outputs were never fetched. Outputs are dropped; states and the run
+    /// counter still advance.
+    fn finish_unwaited_runs(&mut self) -> Result<(), RunError> {
+        self.finish_oldest_run()?;
+        // A pipelined second run may follow.
+        self.finish_oldest_run()
     }
 
-    fn land_one(&mut self) -> Result<(), RunError> {
-        match self.play_on() {
+    fn finish_oldest_run(&mut self) -> Result<(), RunError> {
+        match self.run_to_results() {
             Ok(()) => {}
             Err(e @ (RunError::DeviceLost { .. } | RunError::OutOfMemory { .. })) => return Err(e),
-            // It failed by its data, which concerns nobody.
+            // A data error of an unfetched run has no recipient, so it is dropped.
             Err(_) => {}
         }
-        let Some(flight) = self.first_flight() else {
+        let Some(flight) = self.take_current_run() else {
             return Ok(());
         };
         let (program, launch, mut failed) = (&self.program, &self.launch, false);
@@ -222,33 +226,33 @@ impl<D: Driver> GpuExecutable<D> {
         Ok(())
     }
 
-    /// Takes the run under way; what was started behind it is under way from now on.
-    fn first_flight(&mut self) -> Option<Flight> {
-        std::mem::replace(&mut self.flight, self.behind.take())
+    /// Takes the run in flight; a pipelined second run becomes the run in flight.
+    fn take_current_run(&mut self) -> Option<InFlightRun> {
+        std::mem::replace(&mut self.flight, self.pipelined.take())
     }
 
-    /// A run was completed.
-    fn ended(&mut self, flight: Flight) {
+    /// Records a completed run: advances the random state and stores its sizes.
+    fn ended(&mut self, flight: InFlightRun) {
         if flight.counts {
             self.random.count();
         }
         self.last = Some(flight.sizes);
     }
 
-    /// Waits for the run started last and takes its outputs.
+    /// Waits for the run started last and fetches its outputs.
     ///
     /// # Errors
-    /// [`RunError::Node`] when a check of data failed; states are then as before the run.
+    /// [`RunError::Node`] if a data check failed. The states are then as before the run.
     pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
-        self.play_on()?;
-        let Some(flight) = self.first_flight() else {
+        self.run_to_results()?;
+        let Some(flight) = self.take_current_run() else {
             outputs.clear();
             return Ok(());
         };
         let program = Arc::clone(&self.program);
-        outputs.truncate(flight.wanted.len());
-        let mut types = Vec::with_capacity(flight.wanted.len());
-        for (at, &place) in flight.wanted.iter().enumerate() {
+        outputs.truncate(flight.output_indices.len());
+        let mut types = Vec::with_capacity(flight.output_indices.len());
+        for (at, &place) in flight.output_indices.iter().enumerate() {
             let ty = program.outputs[place].ty.eval(&flight.sizes)?;
             match outputs.get(at) {
                 Some(old) if *old.ty() == ty => {}
@@ -277,8 +281,9 @@ impl<D: Driver> GpuExecutable<D> {
         }
     }
 
-    /// Computes the numbers if the sizes, or what depends on the count of runs, changed.
-    fn compute(&mut self, program: &Program, random: Random) -> Result<bool, RunError> {
+    /// Evaluates the launch-time values if the sizes changed, or if the random state changed and
+    /// the program depends on it. Returns whether it did.
+    fn compute(&mut self, program: &GpuProgram, random: RngState) -> Result<bool, RunError> {
         let same = self.launched.as_ref().is_some_and(|(sizes, launched)| {
             *sizes == self.sizes && (*launched == random || !program.tape.draws())
         });
@@ -295,12 +300,12 @@ impl<D: Driver> GpuExecutable<D> {
         &mut self,
         what: &'static str,
         port: &Port,
-        io: &Io,
+        io: &IoBinding,
         tensor: &Tensor,
     ) -> Result<(), RunError> {
         let _span = tracing::debug_span!("upload").entered();
         let slot = *self.program.slot(io.slot);
-        if let Some(planes) = &io.planes {
+        if let Some(planes) = &io.soa_layout {
             tensor.align()?;
             let driver = self.driver.get_mut();
             return planes.write(tensor.bytes(), &mut self.scratch, |at, bytes| {
@@ -315,24 +320,28 @@ impl<D: Driver> GpuExecutable<D> {
     }
 }
 
-/// The range of the records of data checks.
-fn faults(program: &Program) -> Option<Read> {
-    (!program.data_checks.is_empty()).then_some(Read {
-        buffer: Buffer::Faults,
+/// Buffer range of the fault records; `None` without data checks.
+fn faults(program: &GpuProgram) -> Option<ReadbackRange> {
+    (!program.data_checks.is_empty()).then_some(ReadbackRange {
+        buffer: ProgramBuffer::Faults,
         offset_bytes: 0,
         bytes: program.data_checks.len() as u64 * RECORD_BYTES,
     })
 }
 
-/// Outputs up to this size are read back whole, whatever their size in a run, so that players need
-/// not prepare another copy for new sizes.
+/// Outputs up to this many bytes are read back at full size, whatever the sizes of the run. The GPU
+/// runtime then needs no new copy command for new sizes.
 const SMALL_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// The range to read for the sizes of a launch.
-fn whole(program: &Program, launch: &Launch, io: &Io) -> Option<Read> {
+/// Buffer range to read back for an output, at the sizes of this launch.
+fn readback_range(
+    program: &GpuProgram,
+    launch: &LaunchSizes,
+    io: &IoBinding,
+) -> Option<ReadbackRange> {
     let slot = program.slot(io.slot);
     let bytes = u64::try_from(launch.value(io.bytes)).ok()?;
-    Some(Read {
+    Some(ReadbackRange {
         buffer: slot.buffer,
         offset_bytes: slot.offset_bytes,
         bytes: match bytes {
@@ -343,8 +352,8 @@ fn whole(program: &Program, launch: &Launch, io: &Io) -> Option<Read> {
     })
 }
 
-/// The error of the first check that failed, by the order of the nodes.
-fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunError> {
+/// The error of the first failed data check, in node order.
+fn fault_of(program: &GpuProgram, launch: &LaunchSizes, records: &[u8]) -> Option<RunError> {
     let word = |at: usize| -> u32 {
         let bytes = records.get(at..at + 4);
         bytes.map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -369,14 +378,14 @@ fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunErr
                     .to_string(),
             ),
             CheckKind::KvLen => EvalError::Data(format!(
-                "kv_len is {value}; accepted: 0 to {len}, the keys given"
+                "kv_len is {value}; accepted: 0 to {len}, the number of keys"
             )),
         };
         check.site.fail(source)
     })
 }
 
-/// The dtype that the device holds values of a dtype in.
+/// Device-side dtype of values of `dtype` (I32 for I64).
 pub(crate) fn device_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I64 => DType::I32,

@@ -1,157 +1,169 @@
-//! What a family may do while it lowers a node: look at operands, take slots, dispatch kernels.
+//! The lowering context: how a lowering reads operands, allocates slots and dispatches kernels.
 //!
-//! Order of work for a family: [`Emit::view`] the operands; [`Emit::dense`] those whose strides its
-//! kernel does not take; [`Emit::result`] for each result; [`Emit::dispatch`]. Sizes are [`Num`]s
-//! ([`Emit::num`] and the arithmetic beside it): known, or computed at each run. What decides which
-//! kernel runs may only look at [`Emit::bound`].
+//! A lowering takes these steps in order: [`LoweringCtx::view`] for its operands; [`LoweringCtx::dense`] for
+//! operands whose strides its kernel does not support; [`LoweringCtx::result`] for each result;
+//! [`LoweringCtx::dispatch`]. Sizes are symbolic integers ([`SymInt`], from [`LoweringCtx::num`] and the arithmetic
+//! beside it): known, or evaluated for each run. Kernel selection may only depend on
+//! [`LoweringCtx::bound`].
 //!
-//! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
+//! Invariant: the emitted program depends only on the graph, the capabilities and the symbol
+//! bounds.
 //!
-//! Next: `emit/values.rs` for operands and results, `emit/dispatch.rs` for kernels as steps, `emit/choices.rs` for ways of
-//! which a run takes one, `emit/checks.rs` for what ends a run, `emit/chain.rs` for dispatches that wait for each other, `emit/blocks.rs` for graphs inside nodes,
-//! `emit/cursor.rs` for the node that is emitted, `emit/decoding.rs` for when weights are decoded, `emit/draft.rs` for the
-//! program so far.
+//! Next: `emit/values.rs` for operands and results; `emit/dispatch.rs` for kernel steps;
+//! `emit/choices.rs` for branches on a size. `emit/checks.rs` covers checks that end a run,
+//! `emit/chain.rs` dependent launches, and `emit/blocks.rs` nested graphs. `emit/cursor.rs` holds
+//! the insertion point, and `emit/decoding.rs` schedules the dequantization of weights.
+//! `emit/draft.rs` holds the program under construction.
 
 mod blocks;
-mod chain;
 mod checks;
-mod choices;
 mod cursor;
-mod decoding;
+mod dependent_launch;
+mod dequant_schedule;
 mod dispatch;
 mod draft;
 mod panels;
+mod shape_switch;
 mod values;
 
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
-use tercet_ir::layout::{SymLayout, Term, numel};
-use tercet_ir::legalize::Origins;
+use tercet_ir::layout::{LayoutTerm, SymLayout, numel};
+use tercet_ir::legalize::NodeOrigins;
 use tercet_ir::{
     Bindings, CompileError, DType, Dim, Graph, NodeId, Shape, Signature, Tensor, TensorType, Value,
 };
 
-use self::blocks::Around;
-pub(crate) use self::blocks::Block;
-use self::cursor::Cursor;
+use self::blocks::EnclosingNode;
+pub(crate) use self::blocks::NestedGraph;
+use self::cursor::InsertionPoint;
 pub(crate) use self::cursor::UpdatedSlots;
-pub(crate) use self::draft::{Draft, Home, SlotDraft};
-use self::values::Values;
-pub(crate) use self::values::{Halves, Order};
-use crate::caps::Caps;
-use crate::num::{Num, Tape};
-use crate::planes::Planes;
-use crate::program::{Buffer, SizeRule, SlotId};
-use crate::split::Parts;
+pub(crate) use self::draft::{PendingSlot, ProgramBuilder, SlotPlacement};
+use self::values::ValueViews;
+pub(crate) use self::values::{CopyOrder, SplitF16Request};
+use crate::binding_limit::PartitionedValues;
+use crate::caps::DeviceCaps;
+use crate::program::{ProgramBuffer, SizeRule, SlotId};
+use crate::soa_weights::SoaLayout;
+use crate::sym_int::{ExprArena, SymInt};
 
-/// The distance of the records of data checks: the largest alignment a device may ask for.
+/// Stride of the fault records of data checks, in bytes: the largest alignment that a device may
+/// require.
 pub(crate) const RECORD_BYTES: u64 = 256;
 
-/// A value: a slot and how its elements lie in it.
+/// A value in memory: a slot and the layout of its elements.
 #[derive(Clone, Debug, PartialEq)]
-pub struct View {
-    /// The slot.
+pub struct SlotView {
+    /// The slot that holds the elements.
     pub slot: SlotId,
-    /// Sizes, strides and offset in elements.
+    /// Sizes, strides and offset, in elements.
     pub layout: SymLayout,
-    /// The element type.
+    /// Dtype of the elements.
     pub dtype: DType,
 }
 
-/// What is known of a graph before anything is emitted.
+/// Results of graph analysis, computed before lowering starts.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct GraphAnalysis<'a> {
     pub(crate) bounds: &'a Bindings,
     pub(crate) signature: &'a Signature,
-    /// For the legal nodes those of the graph as it was given.
-    pub(crate) origins: Origins,
-    /// Values whose packed rows lie in planes.
-    pub(crate) planes: HashMap<Value, Planes>,
-    /// Leaves and results above the binding limit, which kernels reach in parts.
-    pub(crate) parts: Parts,
-    /// The nodes that this graph lies in, outermost first, each with the attribute that holds the next
-    /// graph.
-    pub(crate) around: Vec<Around>,
-    /// Packed operands that several nodes read.
+    /// Node ids of the source graph for the nodes of the legal graph.
+    pub(crate) origins: NodeOrigins,
+    /// Quantized values stored as structure of arrays.
+    pub(crate) soa_layouts: HashMap<Value, SoaLayout>,
+    /// Leaves and results above the binding limit; kernels bind them in partitions.
+    pub(crate) partitioned: PartitionedValues,
+    /// Enclosing nodes of this nested graph, outermost first. Each comes with the attribute that
+    /// holds the next graph.
+    pub(crate) enclosing_nodes: Vec<EnclosingNode>,
+    /// Quantized operands read by several nodes.
     pub(crate) shared_packed: HashSet<Value>,
-    /// Attention that writes its results with positions before heads.
-    pub(crate) turned_attention: HashSet<NodeId>,
-    /// What rows of F32 may be rounded to on their way into products ([`tercet_ir::CompileOptions::products`]).
-    pub(crate) products: Option<DType>,
-    /// Dispatches may wait for each other without barriers, and there are enough that gain by it.
+    /// Attention nodes that write their results with positions before heads.
+    pub(crate) transposed_attention: HashSet<NodeId>,
+    /// 16-bit type that F32 activation rows may be cast to before a matmul
+    /// ([`tercet_ir::CompileOptions::matmul_precision`]).
+    pub(crate) reduced_matmul_dtype: Option<DType>,
+    /// Dependent launches replace barriers: the device supports them, and enough dispatches
+    /// benefit.
     pub(crate) has_chains: bool,
-    /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
+    /// Some node has nested graphs. Fault records are then cleared first, and each keeps the first
+    /// fault found.
     pub(crate) has_flow: bool,
 }
 
-/// Sizes that a graph inside a node checks when a run comes to it.
+/// Size checks of a nested graph, performed when a run reaches it.
 #[derive(Debug, Default)]
-pub(crate) struct OwnSizes {
-    /// The checks, by their place.
+pub(crate) struct SubgraphSizeChecks {
+    /// Indices of the checks.
     checks: Vec<usize>,
-    /// Sizes that are checked for this graph or for one around it.
+    /// Sizes already checked for this graph or for an enclosing one.
     dims: HashSet<Dim>,
 }
 
-/// The state of planning, as families see it.
-pub struct Emit<'a> {
-    /// The legal graph.
+/// The lowering context that the planner passes to each lowering.
+pub struct LoweringCtx<'a> {
+    /// The legal graph under lowering.
     pub graph: &'a Graph,
-    /// What the device offers.
-    pub caps: &'a Caps,
-    pub(crate) facts: Facts<'a>,
-    /// The program so far.
-    pub(crate) draft: Draft,
-    /// Where the graph's values lie so far.
-    values: Values,
-    pub(crate) cursor: Cursor,
-    own_sizes: OwnSizes,
+    /// Capabilities of the target device.
+    pub caps: &'a DeviceCaps,
+    pub(crate) facts: GraphAnalysis<'a>,
+    /// The program under construction.
+    pub(crate) draft: ProgramBuilder,
+    /// Slots and layouts of the values lowered so far.
+    values: ValueViews,
+    pub(crate) cursor: InsertionPoint,
+    subgraph_size_checks: SubgraphSizeChecks,
 }
 
-impl<'a> Emit<'a> {
-    pub(crate) fn new(graph: &'a Graph, caps: &'a Caps, facts: Facts<'a>) -> Emit<'a> {
-        Emit {
+impl<'a> LoweringCtx<'a> {
+    pub(crate) fn new(
+        graph: &'a Graph,
+        caps: &'a DeviceCaps,
+        facts: GraphAnalysis<'a>,
+    ) -> LoweringCtx<'a> {
+        LoweringCtx {
             graph,
             caps,
             facts,
-            draft: Draft::default(),
-            values: Values::of(graph),
-            cursor: Cursor::start(),
-            own_sizes: OwnSizes::default(),
+            draft: ProgramBuilder::default(),
+            values: ValueViews::new(graph),
+            cursor: InsertionPoint::start(),
+            subgraph_size_checks: SubgraphSizeChecks::default(),
         }
     }
 
-    /// A new slot of this type that lives as long as steps use it.
+    /// A new arena slot of this type. It lives until the last step that uses it.
     ///
     /// # Errors
-    /// [`CompileError::TooLarge`] when it exceeds what one binding reaches.
-    pub fn temp(&mut self, dtype: DType, shape: &[Dim]) -> Result<View, CompileError> {
+    /// [`CompileError::TooLarge`] if the slot exceeds the binding limit.
+    pub fn temp(&mut self, dtype: DType, shape: &[Dim]) -> Result<SlotView, CompileError> {
         let home = if self.cursor.constant {
-            Home::Prepared
+            SlotPlacement::Prepared
         } else {
-            Home::Arena
+            SlotPlacement::Arena
         };
-        self.place(dtype, shape, home)
+        self.allocate(dtype, shape, home)
     }
 
-    /// A slot that holds a constant: the graph's, or a table that a kernel reads. The same contents
-    /// are placed again under the same buffer.
+    /// A slot that holds a constant: one of the graph, or a lookup table of a kernel. Equal
+    /// contents share one buffer.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub fn constant(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+    /// As [`LoweringCtx::temp`].
+    pub fn constant(&mut self, tensor: Tensor) -> Result<SlotView, CompileError> {
         let (ty, home) = self.constant_home(tensor);
-        self.place(ty.dtype, &Shape::known(&ty.shape), home)
+        self.allocate(ty.dtype, &Shape::known(&ty.shape), home)
     }
 
-    /// As [`Emit::constant`], for one that kernels bind in parts.
-    pub(crate) fn constant_unbound(&mut self, tensor: Tensor) -> Result<View, CompileError> {
+    /// As [`LoweringCtx::constant`], for a constant that kernels bind in partitions; it may exceed the
+    /// binding limit.
+    pub(crate) fn constant_unbound(&mut self, tensor: Tensor) -> Result<SlotView, CompileError> {
         let (ty, home) = self.constant_home(tensor);
-        self.place_unbound(ty.dtype, &Shape::known(&ty.shape), home)
+        self.allocate_unbound(ty.dtype, &Shape::known(&ty.shape), home)
     }
 
-    fn constant_home(&mut self, tensor: Tensor) -> (TensorType, Home) {
+    fn constant_home(&mut self, tensor: Tensor) -> (TensorType, SlotPlacement) {
         let ty = tensor.ty().clone();
         let consts = &mut self.draft.consts;
         let at = consts.iter().position(|known| *known == tensor);
@@ -159,7 +171,7 @@ impl<'a> Emit<'a> {
             consts.push(tensor);
             consts.len() - 1
         });
-        (ty, Home::At(Buffer::Const(at as u32), 0))
+        (ty, SlotPlacement::At(ProgramBuffer::Const(at as u32), 0))
     }
 
     pub(crate) fn dense_layout(&self, shape: &[Dim]) -> Result<SymLayout, CompileError> {
@@ -176,17 +188,17 @@ impl<'a> Emit<'a> {
         }
     }
 
-    pub(crate) fn place(
+    pub(crate) fn allocate(
         &mut self,
         dtype: DType,
         shape: &[Dim],
-        home: Home,
-    ) -> Result<View, CompileError> {
+        home: SlotPlacement,
+    ) -> Result<SlotView, CompileError> {
         let bytes = self.bytes_at_bounds(dtype, shape)?;
         if bytes > self.caps.max_binding_bytes {
             return Err(self.too_large(bytes));
         }
-        self.place_unbound(dtype, shape, home)
+        self.allocate_unbound(dtype, shape, home)
     }
 
     fn bytes_at_bounds(&self, dtype: DType, shape: &[Dim]) -> Result<u64, CompileError> {
@@ -198,84 +210,87 @@ impl<'a> Emit<'a> {
         Ok(bytes.map_or(u64::MAX, |n| n as u64))
     }
 
-    /// As [`Emit::place`], of any size: kernels bind parts of it ([`Emit::part`]) or nothing.
-    pub(crate) fn place_unbound(
+    /// As [`LoweringCtx::allocate`], without the size limit. Kernels may bind only parts of it
+    /// ([`LoweringCtx::part`]).
+    pub(crate) fn allocate_unbound(
         &mut self,
         dtype: DType,
         shape: &[Dim],
-        home: Home,
-    ) -> Result<View, CompileError> {
+        home: SlotPlacement,
+    ) -> Result<SlotView, CompileError> {
         let bytes = self.bytes_at_bounds(dtype, shape)?;
         let layout = self.dense_layout(shape)?;
         let words = bytes.checked_next_multiple_of(4);
-        let slot = SlotDraft {
+        let slot = PendingSlot {
             // A binding cannot be empty.
             bytes: words.ok_or_else(|| self.too_large(bytes))?.max(4),
             dtype,
             numel: numel(shape),
             home,
         };
-        Ok(View {
+        Ok(SlotView {
             slot: self.slot(slot),
             layout,
             dtype,
         })
     }
 
-    /// Where a part of a slot lies that begins so many bytes after it.
-    pub(crate) fn part(&self, of: SlotId, offset_bytes: u64) -> Home {
+    /// Placement of a part of slot `of` that starts `offset_bytes` after its beginning.
+    pub(crate) fn part(&self, of: SlotId, offset_bytes: u64) -> SlotPlacement {
         match self.home(of) {
-            Home::At(buffer, first) => Home::At(buffer, first + offset_bytes),
-            Home::Arena
-            | Home::Prepared
-            | Home::Output
-            | Home::Input
-            | Home::Counters
-            | Home::Within(..) => Home::Within(of, offset_bytes),
+            SlotPlacement::At(buffer, first) => SlotPlacement::At(buffer, first + offset_bytes),
+            SlotPlacement::Arena
+            | SlotPlacement::Prepared
+            | SlotPlacement::Output
+            | SlotPlacement::Input
+            | SlotPlacement::Counters
+            | SlotPlacement::Within(..) => SlotPlacement::Within(of, offset_bytes),
         }
     }
 
-    /// As [`Emit::place`], for rows that lie in planes: each begins where they are aligned.
-    pub(crate) fn place_planes(
+    /// As [`LoweringCtx::allocate`], for quantized rows stored as structure of arrays: each row starts at its
+    /// alignment.
+    pub(crate) fn allocate_soa(
         &mut self,
-        planes: &Planes,
+        planes: &SoaLayout,
         shape: &[Dim],
-        home: Home,
-    ) -> Result<View, CompileError> {
-        let all = self.place(DType::U8, &planes.stored(shape), home)?;
+        home: SlotPlacement,
+    ) -> Result<SlotView, CompileError> {
+        let all = self.allocate(DType::U8, &planes.stored(shape), home)?;
         let layout = planes.layout(shape);
         let layout = layout.ok_or_else(|| self.too_large(u64::MAX))?;
-        Ok(View { layout, ..all })
+        Ok(SlotView { layout, ..all })
     }
 
-    pub(crate) fn slot(&mut self, draft: SlotDraft) -> SlotId {
+    pub(crate) fn slot(&mut self, draft: PendingSlot) -> SlotId {
         self.draft.slots.push(draft);
         SlotId(self.draft.slots.len() as u32 - 1)
     }
 
-    /// The size at the symbols' bounds: what choices may depend on.
+    /// Value of the dimension at the symbols' bounds. Kernel selection may depend on it.
     ///
     /// # Errors
-    /// [`CompileError::Bounds`] when it is not possible.
+    /// [`CompileError::Bounds`] if the dimension is invalid at the bounds.
     pub fn bound(&self, dim: &Dim) -> Result<usize, CompileError> {
         Ok(dim.upper_bound(self.facts.bounds)?)
     }
 
-    /// The size at each run; of a graph inside a node, at each run that comes to it.
-    pub fn num(&mut self, dim: &Dim) -> Num {
-        if self.facts.around.is_empty() {
+    /// The dimension as a symbolic integer. In a nested graph it is only valid in runs that reach
+    /// that graph.
+    pub fn num(&mut self, dim: &Dim) -> SymInt {
+        if self.facts.enclosing_nodes.is_empty() {
             return self.draft.tape.dim(dim);
         }
         let is_given = dim.known().is_some() || dim.as_symbol().is_some();
-        if !is_given && self.own_sizes.dims.insert(dim.clone()) {
+        if !is_given && self.subgraph_size_checks.dims.insert(dim.clone()) {
             self.check_sizes(SizeRule::Size { dim: dim.clone() });
         }
         self.draft.tape.dim_inside(dim)
     }
 
-    /// The number of elements at each run.
-    pub fn numel(&mut self, shape: &[Dim]) -> Num {
-        let mut n = Num::ONE;
+    /// Number of elements, as a symbolic integer.
+    pub fn numel(&mut self, shape: &[Dim]) -> SymInt {
+        let mut n = SymInt::ONE;
         for dim in shape {
             let d = self.num(dim);
             n = self.draft.tape.mul(n, d);
@@ -283,21 +298,21 @@ impl<'a> Emit<'a> {
         n
     }
 
-    /// The tape, for further arithmetic.
-    pub fn tape(&mut self) -> &mut Tape {
+    /// The expression arena, for further arithmetic on symbolic integers.
+    pub fn tape(&mut self) -> &mut ExprArena {
         &mut self.draft.tape
     }
 
-    /// The words that a dense tensor of this dtype takes at each run.
-    pub fn words(&mut self, dtype: DType, shape: &[Dim]) -> Num {
+    /// Number of 32-bit words of a dense tensor of this dtype and shape, as a symbolic integer.
+    pub fn words(&mut self, dtype: DType, shape: &[Dim]) -> SymInt {
         let n = self.numel(shape);
         let lanes = (4 / dtype.size_bytes().min(4)) as u32;
         self.draft.tape.ceil_div(n, lanes)
     }
 
-    /// The offset of a view in elements.
-    pub fn offset(&mut self, view: &View) -> Num {
-        let mut sum = Num::ZERO;
+    /// Offset of a view, in elements.
+    pub fn offset(&mut self, view: &SlotView) -> SymInt {
+        let mut sum = SymInt::ZERO;
         for term in view.layout.offset() {
             let t = self.term(term);
             sum = self.draft.tape.add(sum, t);
@@ -305,46 +320,51 @@ impl<'a> Emit<'a> {
         sum
     }
 
-    /// The strides of a view in elements, one for each axis.
-    pub fn strides(&mut self, view: &View) -> SmallVec<[Num; 8]> {
+    /// Strides of a view in elements, one per axis.
+    pub fn strides(&mut self, view: &SlotView) -> SmallVec<[SymInt; 8]> {
         view.layout.strides().iter().map(|t| self.term(t)).collect()
     }
 
-    /// The sizes of a view.
-    pub fn sizes(&mut self, shape: &[Dim]) -> SmallVec<[Num; 8]> {
+    /// Sizes of a shape as symbolic integers, one per axis.
+    pub fn sizes(&mut self, shape: &[Dim]) -> SmallVec<[SymInt; 8]> {
         shape.iter().map(|d| self.num(d)).collect()
     }
 
-    fn term(&mut self, term: &Term) -> Num {
+    fn term(&mut self, term: &LayoutTerm) -> SymInt {
         let dim = self.num(term.dim());
-        self.draft.tape.mul(dim, Num::Const(term.factor()))
+        self.draft.tape.mul(dim, SymInt::Const(term.factor()))
     }
 
-    /// A grid of `groups` workgroups, split over two axes where one is too short. The kernel's flat
-    /// group is `group.y * count.x + group.x`; groups beyond `groups` must do nothing.
-    pub fn flat_grid(&mut self, groups: Num) -> [Num; 3] {
-        let max = Num::Const(i64::from(self.caps.max_grid));
+    /// A grid of `groups` workgroups. If one axis is too short, the grid spans two axes and the
+    /// kernel's flat workgroup index is `group.y * count.x + group.x`. Workgroups with an index of
+    /// `groups` or more must do nothing.
+    pub fn flat_grid(&mut self, groups: SymInt) -> [SymInt; 3] {
+        let max = SymInt::Const(i64::from(self.caps.max_grid));
         let tape = &mut self.draft.tape;
-        [tape.min(groups, max), tape.ceil_div(groups, max), Num::ONE]
+        [
+            tape.min(groups, max),
+            tape.ceil_div(groups, max),
+            SymInt::ONE,
+        ]
     }
 
-    /// The grid for `items` invocations in workgroups of `size`.
-    pub fn grid_of(&mut self, items: Num, size: u32) -> [Num; 3] {
+    /// The grid for `items` threads in workgroups of `size` threads.
+    pub fn grid_of(&mut self, items: SymInt, size: u32) -> [SymInt; 3] {
         let groups = self.draft.tape.ceil_div(items, size);
         self.flat_grid(groups)
     }
 
-    /// A slot to bind where a kernel's optional argument is absent. Its kernel never reads it. It is no other's, for
-    /// kernels may bind that as another type.
+    /// A dummy slot to bind for an absent optional argument. The kernel never reads it. Each call
+    /// allocates a new slot, because kernels bind it under different types.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub fn absent(&mut self) -> Result<SlotId, CompileError> {
+    /// As [`LoweringCtx::temp`].
+    pub fn placeholder_slot(&mut self) -> Result<SlotId, CompileError> {
         Ok(self.temp(DType::U32, &[Dim::Known(4)])?.slot)
     }
 }
 
-/// True if every dimension is known.
+/// True if every dimension is a known number.
 pub(crate) fn all_known(shape: &[Dim]) -> bool {
     shape.iter().all(|d| d.known().is_some())
 }

@@ -1,84 +1,87 @@
-//! In which order a run plays the stages of a program, where data decides it.
+//! Control flow between the stages of a program, for branches and loops that depend on data.
 //!
-//! A program without control flow is one stage. Else its steps are in stages, each a list of its own, with
-//! a barrier against everything at its borders; [`Flow`] says which follow on which. What decides is one
-//! word, which the host reads back; a known number of repetitions needs none.
+//! A program without control flow has one stage. Otherwise each stage is a separate list of steps,
+//! with a full barrier at its borders. [`ControlFlowGraph`] gives their order. A branch or loop reads one
+//! predicate word back to the host. A loop with a known iteration count reads nothing back.
 
 use std::ops::Range;
 
 use tercet_ir::{EvalError, NodeId, RunError};
 
-use crate::num::Num;
-use crate::program::{Program, SlotId};
+use crate::program::{GpuProgram, SlotId};
+use crate::sym_int::SymInt;
 
 /// The index of a stage of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StageId(pub u32);
 
-/// What a run plays next; stages are `S`.
+/// An item of the control flow of a run. `S` is the type of a stage.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Flow<S = StageId> {
-    /// The steps of a stage.
+pub enum ControlFlowGraph<S = StageId> {
+    /// Executes the steps of a stage.
     Stage(S),
-    /// Nothing, but that the run ends here if these of [`Program::size_checks`] fail.
+    /// Executes no steps; ends the run with an error if one of these [`GpuProgram::size_checks`]
+    /// fails.
     Sizes(Vec<usize>),
-    /// One list or the other.
+    /// Executes one of two lists, selected by a predicate.
     If {
-        /// Where one byte says which: not 0 for `then`.
+        /// Slot of the predicate byte; a nonzero byte selects `then`.
         pred: SlotId,
-        /// Where it holds.
-        then: Vec<Flow<S>>,
-        /// Where it does not.
-        otherwise: Vec<Flow<S>>,
+        /// Executed if the predicate holds.
+        then: Vec<ControlFlowGraph<S>>,
+        /// Executed if the predicate does not hold.
+        else_flow: Vec<ControlFlowGraph<S>>,
     },
-    /// `cond`, and as long as the byte at `pred` is not 0 then, `body` and `cond` again.
+    /// A while loop: executes `cond`, then `body` and `cond` again as long as the byte at `pred` is
+    /// nonzero.
     While {
-        /// Writes `pred`.
-        cond: Vec<Flow<S>>,
-        /// Where one byte says whether there is another iteration.
+        /// Computes the predicate into `pred`.
+        cond: Vec<ControlFlowGraph<S>>,
+        /// Slot of the predicate byte; a nonzero byte starts another iteration.
         pred: SlotId,
-        /// An iteration.
-        body: Vec<Flow<S>>,
-        /// The most iterations.
+        /// The loop body.
+        body: Vec<ControlFlowGraph<S>>,
+        /// Maximum number of iterations.
         max_iter: u64,
-        /// The node, for the error of one more.
-        site: Site,
+        /// The node to name in the error if the loop exceeds `max_iter`.
+        site: NodeLocation,
     },
-    /// `body`, so many times.
+    /// Executes `body` a known number of times.
     Repeat {
-        /// How often.
-        count: Num,
-        /// An iteration.
-        body: Vec<Flow<S>>,
+        /// Number of iterations.
+        count: SymInt,
+        /// The loop body.
+        body: Vec<ControlFlowGraph<S>>,
     },
 }
 
-/// A node inside another, by the graph that holds it.
+/// A node of a nested graph, with the attribute that holds this graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inner {
-    /// The attribute that holds the graph.
+pub struct NestedNode {
+    /// Name of the attribute that holds the nested graph.
     pub graph: &'static str,
-    /// The node, in the numbering of that graph as it was given.
+    /// Node id within the nested graph, in the numbering of the source graph.
     pub node: NodeId,
-    /// Its operator.
+    /// Name of the node's operator.
     pub op: &'static str,
 }
 
-/// A node for errors.
+/// Location of a node, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// The node of the graph as it was given, where it is known.
+pub struct NodeLocation {
+    /// Node id in the source graph, if known.
     pub node: NodeId,
-    /// Its operator.
+    /// Name of the node's operator.
     pub op: &'static str,
-    /// The nodes inside it down to the one that is meant, outermost first; none if it is meant itself.
-    pub inside: Vec<Inner>,
+    /// Path through nested graphs to the node in question, outermost first. Empty if `node` itself
+    /// is meant.
+    pub path: Vec<NestedNode>,
 }
 
-impl Site {
-    /// The failure of the node.
+impl NodeLocation {
+    /// A run error that reports a failure of this node.
     pub fn fail(&self, source: EvalError) -> RunError {
-        let inside = self.inside.iter().rev();
+        let inside = self.path.iter().rev();
         let source = inside.fold(source, |source, inner| EvalError::Within {
             graph: inner.graph,
             node: inner.node,
@@ -93,8 +96,9 @@ impl Site {
     }
 }
 
-impl Program {
-    /// The ranges of [`Program::steps`] that are played as one; all steps where data decides nothing.
+impl GpuProgram {
+    /// Ranges of [`GpuProgram::steps`], one per stage. A program without control flow has a single
+    /// range with all steps.
     pub fn stages(&self) -> Vec<Range<usize>> {
         match self.flow.is_empty() {
             true => std::iter::once(0..self.steps.len()).collect(),
@@ -102,7 +106,7 @@ impl Program {
         }
     }
 
-    /// The steps of a stage.
+    /// Range of the steps of one stage.
     pub fn stage(&self, id: StageId) -> Range<usize> {
         match self.flow.is_empty() {
             true => 0..self.steps.len(),

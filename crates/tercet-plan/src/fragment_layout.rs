@@ -1,43 +1,46 @@
-//! Whether the elements of a device's cooperative matrices lie over a subgroup as kernels expect that fill
-//! matrices themselves.
+//! Probe for the register layout of cooperative-matrix fragments, which mma-style kernels fill by
+//! themselves.
 //!
-//! Neither Vulkan nor SPIR-V says which invocation holds which element, though on a device it is always the same. It is
-//! found by trying: a product whose sums of integers are exact, and wrong wherever an element lies elsewhere.
+//! Neither Vulkan nor SPIR-V specifies which thread holds which element of a cooperative matrix,
+//! although each device always uses the same layout. The probe runs a matmul of small integers. Its
+//! sums are exact, so any other layout gives a wrong result.
 
 use half::f16;
 use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
 
-use crate::caps::{Caps, CoopShape, CoopType};
+use crate::caps::{CoopShape, CoopType, DeviceCaps};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 16;
 const LEN: usize = 256;
 
-/// A product that such a kernel computes, and its inputs.
+/// Probe graph: a matmul that an mma-style kernel computes, with its inputs.
 ///
-/// Run it where [`Caps::coop_lanes`] is set, and ask [`Lanes::are_right`].
+/// Compile and run it with [`DeviceCaps::coop_fragment_layout`] set, then check the result with
+/// [`FragmentLayoutProbe::are_right`].
 #[derive(Debug)]
-pub struct Lanes {
-    /// Eight rows times sixteen columns.
+pub struct FragmentLayoutProbe {
+    /// A matmul of 8 rows by 16 columns.
     pub graph: Graph,
     rows: Vec<f32>,
     columns: Vec<f16>,
 }
 
-/// The product that tries a device; `None` for one that has no such matrices.
+/// The fragment layout probe for a device. `None` if the device has no 16 x 8 x 16 F16 cooperative
+/// matrices.
 ///
 /// # Errors
-/// Never for the graph that this is: those of its builder.
-pub fn lanes(caps: &Caps) -> Result<Option<Lanes>, OpError> {
+/// [`OpError`] of the graph builder; it does not occur for this fixed graph.
+pub fn lanes(caps: &DeviceCaps) -> Result<Option<FragmentLayoutProbe>, OpError> {
     let fits = |s: &CoopShape| (s.ty, s.m, s.n, s.k) == (CoopType::F16, 16, 8, 16);
-    let may = caps.spirv && caps.natives.halves && caps.subgroup == Some(32);
+    let may = caps.spirv && caps.natives.f16_conversions && caps.subgroup == Some(32);
     match may && caps.coop.iter().any(fits) {
-        true => Lanes::new().map(Some),
+        true => FragmentLayoutProbe::new().map(Some),
         false => Ok(None),
     }
 }
 
-/// Integers from -100 to 100 without a pattern.
+/// Pseudorandom integers from -100 to 100.
 fn integers(len: usize, seed: u32) -> impl Iterator<Item = i16> {
     (0..len as u32).map(move |i| {
         let mixed = (i + seed).wrapping_mul(0x9e37_79b1);
@@ -47,17 +50,17 @@ fn integers(len: usize, seed: u32) -> impl Iterator<Item = i16> {
 }
 
 fn tensor<T: Element>(shape: [usize; 2], values: &[T]) -> Tensor {
-    Tensor::from_slice(&shape, values).expect("invariant: as many values as the shape has")
+    Tensor::from_slice(&shape, values).expect("invariant: the number of values matches the shape")
 }
 
-impl Lanes {
-    fn new() -> Result<Lanes, OpError> {
+impl FragmentLayoutProbe {
+    fn new() -> Result<FragmentLayoutProbe, OpError> {
         let mut graph = Graph::new();
         let x = graph.input("rows", Type::new(DType::F32, [ROWS, LEN]))?;
         let w = graph.input("columns", Type::new(DType::F16, [COLUMNS, LEN]))?;
         let y = graph.dequant_matmul(x, w, tercet_ir::Scheme::F16)?;
         graph.output("y", y)?;
-        Ok(Lanes {
+        Ok(FragmentLayoutProbe {
             graph,
             rows: integers(ROWS * LEN, 0).map(f32::from).collect(),
             columns: integers(COLUMNS * LEN, 1 << 20)
@@ -66,7 +69,7 @@ impl Lanes {
         })
     }
 
-    /// The inputs of the graph.
+    /// Names and values of the graph inputs.
     pub fn inputs(&self) -> [(&'static str, Tensor); 2] {
         [
             ("rows", tensor([ROWS, LEN], &self.rows)),
@@ -74,7 +77,8 @@ impl Lanes {
         ]
     }
 
-    /// True if this result is the product, bit for bit: its sums are integers below 2^24.
+    /// True if the outputs equal the exact matmul bit for bit. All sums are integers below 2^24, so
+    /// they are exact in F32.
     pub fn are_right(&self, outputs: &[Tensor]) -> bool {
         let [y] = outputs else {
             return false;
@@ -97,8 +101,9 @@ mod tests {
 
     #[test]
     fn the_product_that_is_tried_runs_on_the_matrices_in_question() {
-        let lanes = Lanes::new().unwrap();
-        let program = crate::compile(&lanes.graph, &CompileOptions::new(), &Caps::h200()).unwrap();
+        let lanes = FragmentLayoutProbe::new().unwrap();
+        let program =
+            crate::compile(&lanes.graph, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
         let [kernel] = &program.kernels[..] else {
             panic!("{program}");
         };
@@ -110,7 +115,7 @@ mod tests {
 
     #[test]
     fn elements_in_other_places_are_found() {
-        let lanes = Lanes::new().unwrap();
+        let lanes = FragmentLayoutProbe::new().unwrap();
         let product = |swap: bool| {
             let mut rows = lanes.rows.clone();
             if swap {
@@ -129,6 +134,6 @@ mod tests {
         assert!(lanes.are_right(&product(false)));
         assert!(!lanes.are_right(&product(true)));
         assert!(!lanes.are_right(&[]));
-        assert!(super::lanes(&Caps::browser()).unwrap().is_none());
+        assert!(super::lanes(&DeviceCaps::browser()).unwrap().is_none());
     }
 }

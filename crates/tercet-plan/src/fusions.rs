@@ -1,82 +1,84 @@
-//! Which nodes are emitted together: found on the legal graph before anything is emitted.
+//! Kernel fusion: groups of nodes that are emitted together, found on the legal graph before
+//! lowering.
 //!
-//! A pattern hands a group of nodes as one value to the family that emits it, where the last node of the group
-//! stands; the others are deferred until then and get no step of their own. The family emits one kernel where it has
-//! one that does all, else the same steps as without, arm by arm.
+//! The lowering emits a fusion group at its last node; the other nodes are deferred until then and
+//! emit no steps. A group becomes one kernel if one supports it, otherwise the unfused steps. This
+//! applies to each shape branch separately.
 //!
-//! Invariant: a group depends on who reads what, never on which nodes stand next to each other. What reads a
-//! deferred node stands after its group, and no deferred node reads memory that is overwritten before it is emitted
-//! (`dataflow.rs`), so order within the program stays that of the graph's dependencies.
+//! Invariant: a group depends only on data flow, not on the order of nodes in the graph. Readers of
+//! a deferred node come after its group. Memory that a deferred node reads is not overwritten
+//! before it is emitted (`dataflow.rs`). The program therefore respects the graph's dependencies.
 //!
-//! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention, `choice.rs` for routers,
-//! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns,
-//! `widened.rs` for products of operands that were widened, `normed.rs` for layer norms before products of one row.
+//! Next: `product.rs` for norms, gates and sums around matmuls, `kv_append.rs` for RoPE and KV
+//! appends before attention. `choice.rs` covers mixture-of-experts routers, `row_wise.rs` row
+//! reductions with elementwise work, and `columns.rs` column sums. `widened.rs` elides casts before
+//! matmuls, and `normed.rs` fuses layer norms into GEMV.
 
-mod choice;
+mod cast_elision;
 mod columns;
 mod dataflow;
 mod kv_append;
-mod normed;
+mod moe_router;
+mod norm_prologue;
 mod product;
 mod row_wise;
-mod widened;
 
 use std::collections::{HashMap, HashSet};
 
 use tercet_ir::{Graph, NodeId};
 
-use crate::caps::Caps;
-use crate::walk::Updates;
-pub(crate) use choice::Choice;
-pub(crate) use columns::Columns;
-use dataflow::Dataflow;
-pub(crate) use kv_append::KvAppend;
-pub(crate) use product::{Epilogue, FusedProduct, Gate, RowNorm};
-pub(crate) use row_wise::{Part, RowWise, is_worth, part_of};
-pub(crate) use widened::{Narrow, Widened};
+use crate::caps::DeviceCaps;
+use crate::walk::InPlaceUpdates;
+pub(crate) use cast_elision::{UncastMatMul, UncastOperand};
+pub(crate) use columns::ColumnSumGroup;
+use dataflow::UseDefGraph;
+pub(crate) use kv_append::KvAppendGroup;
+pub(crate) use moe_router::RouterTopK;
+pub(crate) use product::{FusedEpilogue, FusedMatMul, GluEpilogue, NormPrologue};
+pub(crate) use row_wise::{RowWiseGroup, RowWiseNodeKind, is_profitable, part_of};
 
-/// Nodes that are emitted together.
+/// A fusion group: nodes that are emitted together.
 #[derive(Clone, Debug)]
-pub(crate) enum Group {
-    /// A matrix product with its prologue and epilogue.
-    Product(FusedProduct),
-    /// RoPE that an update of a state writes straight into its window.
+pub(crate) enum FusionGroup {
+    /// A matmul with its prologue and epilogue.
+    MatMul(FusedMatMul),
+    /// A RoPE whose result a state update writes directly into its slice.
     RopeUpdate { rope: NodeId },
-    /// What stands before attention over a KV cache, and that attention.
-    KvAppend(KvAppend),
-    /// The greatest elements of a softmax, or their shares.
-    Choice(Choice),
-    /// Reductions along rows with the elementwise work before, between and after them.
-    RowWise(RowWise),
-    /// Sums over leading axes with the elementwise work before them.
-    Columns(Columns),
-    /// A product whose operands are read before they are widened.
-    Widened(Widened),
-    /// A product of one row with the norm that the row comes from.
+    /// RoPE and KV appends before attention, optionally with the attention.
+    KvAppend(KvAppendGroup),
+    /// A mixture-of-experts router: softmax, top-k and normalization.
+    Choice(RouterTopK),
+    /// Row reductions with the elementwise work before, between and after them.
+    RowWise(RowWiseGroup),
+    /// Sums over leading axes with their elementwise producers.
+    Columns(ColumnSumGroup),
+    /// A matmul that reads 16-bit operands behind elided casts to F32.
+    UncastMatMul(UncastMatMul),
+    /// A GEMV with a fused norm prologue.
     Normed { norm: NodeId },
 }
 
-/// The groups of a graph.
+/// The fusion groups of a graph.
 #[derive(Debug, Default)]
 pub(crate) struct Fusions {
-    /// By the last node of each.
-    groups: HashMap<NodeId, Group>,
-    /// All others of their nodes.
+    /// Groups by their last node.
+    groups: HashMap<NodeId, FusionGroup>,
+    /// All other nodes of the groups.
     deferred: HashSet<NodeId>,
-    /// The last node of the group over rows that a node belongs to.
+    /// For each node of a row-wise group, the last node of the group.
     rows: HashMap<NodeId, NodeId>,
 }
 
 impl Fusions {
-    /// The groups for a device; values of `in_place` are written where leaves lie.
-    pub(crate) fn of(graph: &Graph, caps: &Caps, in_place: &Updates) -> Fusions {
-        let mut flow = Dataflow::of(graph, in_place);
+    /// Finds the groups for a device; values in `in_place` are written into slots of leaves.
+    pub(crate) fn new(graph: &Graph, caps: &DeviceCaps, in_place: &InPlaceUpdates) -> Fusions {
+        let mut flow = UseDefGraph::new(graph, in_place);
         let mut found = Fusions::default();
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
-        widened::find(&mut flow, caps, &mut found);
-        normed::find(&flow, &mut found);
-        choice::find(&flow, &mut found);
+        cast_elision::find(&mut flow, caps, &mut found);
+        norm_prologue::find(&flow, &mut found);
+        moe_router::find(&flow, &mut found);
         row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found
@@ -92,16 +94,16 @@ impl Fusions {
         self.deferred.contains(&node) || self.groups.contains_key(&node)
     }
 
-    /// The group over rows that a node belongs to.
-    fn rows_of(&self, node: NodeId) -> Option<&RowWise> {
+    /// The row-wise group that a node belongs to.
+    fn rows_of(&self, node: NodeId) -> Option<&RowWiseGroup> {
         match self.groups.get(self.rows.get(&node)?)? {
-            Group::RowWise(rows) => Some(rows),
+            FusionGroup::RowWise(rows) => Some(rows),
             _ => None,
         }
     }
 
     /// The group whose last node this is.
-    pub(crate) fn ending_at(&self, node: NodeId) -> Option<&Group> {
+    pub(crate) fn ending_at(&self, node: NodeId) -> Option<&FusionGroup> {
         self.groups.get(&node)
     }
 }

@@ -1,14 +1,16 @@
-//! Kernels: code, its parameter block and its arguments, declared together.
+//! Kernel definitions: the code, the parameter block and the arguments of a kernel, declared
+//! together.
 //!
-//! [`params!`](crate::params) declares a block once: it yields the Rust struct whose values a family
-//! fills in, and (name, type, offset) of each field, which a test compares with what the shader
-//! declares. A [`Kernel`] carries the type of its block: dispatching it with another does not compile.
+//! [`params!`](crate::params) declares a parameter block once. It generates the Rust struct that a
+//! lowering fills in, and the (name, type, offset) of each field. A test compares these fields with
+//! the declaration in the shader. A [`TypedKernel`] carries the type of its block, so a dispatch with
+//! another block does not compile.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::num::Num;
+use crate::sym_int::SymInt;
 
 /// The type of a field of a parameter block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub enum FieldType {
 }
 
 impl FieldType {
-    /// Its size.
+    /// Size of the field in bytes.
     pub const fn size_bytes(self) -> u32 {
         match self {
             FieldType::U32 | FieldType::I32 | FieldType::F32 => 4,
@@ -33,24 +35,24 @@ impl FieldType {
     }
 }
 
-/// A field of a parameter block.
+/// A field of a parameter block: name, type and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Its name in Rust and in the shader.
+pub struct ParamField {
+    /// Name of the field in Rust and in the shader.
     pub name: &'static str,
-    /// Its type.
+    /// Type of the field.
     pub ty: FieldType,
-    /// Where it lies.
+    /// Offset of the field from the start of the block, in bytes.
     pub offset_bytes: u32,
 }
 
-/// Places fields one after the other, after those of `base`; `N` is the number of both. Eight-word fields
-/// come first, so that none needs padding.
+/// Computes field offsets: first the fields of `base`, then the block's own fields. `N` is the
+/// total number of fields. Eight-word fields come first, so that no field needs padding.
 pub const fn layout<const N: usize>(
-    base: &[Field],
+    base: &[ParamField],
     fields: &[(&'static str, FieldType)],
-) -> [Field; N] {
-    let mut out = [Field {
+) -> [ParamField; N] {
+    let mut out = [ParamField {
         name: "",
         ty: FieldType::U32,
         offset_bytes: 0,
@@ -68,7 +70,7 @@ pub const fn layout<const N: usize>(
             !matches!(ty, FieldType::U32x8) || at % 16 == 0,
             "eight-word fields come first"
         );
-        out[i] = Field {
+        out[i] = ParamField {
             name,
             ty,
             offset_bytes: at,
@@ -79,50 +81,50 @@ pub const fn layout<const N: usize>(
     out
 }
 
-/// A word of a parameter block.
+/// One 32-bit word of a parameter block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Word {
-    /// A whole number, as `u32` or two's complement `i32`.
-    Num(Num),
-    /// A float.
+pub enum ParamWord {
+    /// An integer, stored as `u32` or as two's complement `i32`.
+    SymInt(SymInt),
+    /// A float, stored as its `f32` bits.
     F32(f32),
 }
 
-/// What a field of each type is filled with.
+/// A Rust value that fills a field of a parameter block.
 pub trait FieldValue {
-    /// Appends its words.
-    fn push(&self, words: &mut Vec<Word>);
+    /// Appends the words of the value.
+    fn push(&self, words: &mut Vec<ParamWord>);
 }
 
-impl FieldValue for Num {
-    fn push(&self, words: &mut Vec<Word>) {
-        words.push(Word::Num(*self));
+impl FieldValue for SymInt {
+    fn push(&self, words: &mut Vec<ParamWord>) {
+        words.push(ParamWord::SymInt(*self));
     }
 }
 
 impl FieldValue for f32 {
-    fn push(&self, words: &mut Vec<Word>) {
-        words.push(Word::F32(*self));
+    fn push(&self, words: &mut Vec<ParamWord>) {
+        words.push(ParamWord::F32(*self));
     }
 }
 
-impl FieldValue for [Num; 8] {
-    fn push(&self, words: &mut Vec<Word>) {
-        words.extend(self.iter().map(|n| Word::Num(*n)));
+impl FieldValue for [SymInt; 8] {
+    fn push(&self, words: &mut Vec<ParamWord>) {
+        words.extend(self.iter().map(|n| ParamWord::SymInt(*n)));
     }
 }
 
-/// A parameter block; made by [`params!`](crate::params).
-pub trait Params {
-    /// The fields in order.
-    const FIELDS: &'static [Field];
+/// A parameter block, declared by [`params!`](crate::params).
+pub trait ParamBlock {
+    /// The fields in declaration order.
+    const FIELDS: &'static [ParamField];
 
-    /// The words in order.
-    fn words(&self) -> Vec<Word>;
+    /// The words of the block in memory order.
+    fn words(&self) -> Vec<ParamWord>;
 }
 
-/// Declares parameter blocks. The types are `U32`, `I32`, `F32` and `U32x8`. A block that begins as another
-/// one does names it first: `..base: OtherParams,`.
+/// Declares parameter blocks with fields of type `U32`, `I32`, `F32` and `U32x8`. A block that
+/// extends another one names it first: `..base: OtherParams,`.
 ///
 /// ```
 /// tercet_plan::params! {
@@ -132,7 +134,7 @@ pub trait Params {
 ///         scale: F32,
 ///     }
 /// }
-/// // Expands to `pub struct SoftmaxParams { pub rows: Num, pub scale: f32 }` and `impl Params`.
+/// // Expands to `pub struct SoftmaxParams { pub rows: SymInt, pub scale: f32 }` and `impl ParamBlock`.
 /// let p = SoftmaxParams { rows: tercet_plan::Num::ONE, scale: 1.0 };
 /// assert_eq!(tercet_plan::Params::words(&p).len(), 2);
 /// ```
@@ -143,13 +145,13 @@ macro_rules! params {
     })*) => {$(
         $(#[$m])*
         #[derive(Clone, Debug)]
-        #[allow(missing_docs, reason = "the shader says what its parameters mean")]
-        #[allow(unreachable_pub, reason = "families are private, blocks of tests are not")]
+        #[allow(missing_docs, reason = "the shader documents its parameters")]
+        #[allow(unreachable_pub, reason = "lowerings are private, blocks of tests are not")]
         pub struct $P { $(pub $base: $B,)? $(pub $f: $crate::field_value!($t)),* }
-        impl $crate::Params for $P {
-            const FIELDS: &'static [$crate::Field] = {
-                const BASE: &[$crate::Field] = {
-                    let lists: &[&[$crate::Field]] = &[$(<$B as $crate::Params>::FIELDS)?];
+        impl $crate::ParamBlock for $P {
+            const FIELDS: &'static [$crate::ParamField] = {
+                const BASE: &[$crate::ParamField] = {
+                    let lists: &[&[$crate::ParamField]] = &[$(<$B as $crate::ParamBlock>::FIELDS)?];
                     match lists {
                         [base, ..] => *base,
                         [] => &[],
@@ -158,13 +160,13 @@ macro_rules! params {
                 const OWN: &[(&str, $crate::FieldType)] = &[
                     $((stringify!($f), $crate::FieldType::$t)),*
                 ];
-                const ALL: [$crate::Field; BASE.len() + OWN.len()] =
+                const ALL: [$crate::ParamField; BASE.len() + OWN.len()] =
                     $crate::kernel::layout(BASE, OWN);
                 &ALL
             };
-            fn words(&self) -> Vec<$crate::Word> {
+            fn words(&self) -> Vec<$crate::ParamWord> {
                 let mut words = Vec::new();
-                $(words.extend($crate::Params::words(&self.$base));)?
+                $(words.extend($crate::ParamBlock::words(&self.$base));)?
                 $($crate::kernel::FieldValue::push(&self.$f, &mut words);)*
                 words
             }
@@ -172,77 +174,77 @@ macro_rules! params {
     )*};
 }
 
-/// The Rust type of a field of [`params!`](crate::params).
+/// Maps a field type of [`params!`](crate::params) to its Rust type.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! field_value {
     (U32) => {
-        $crate::Num
+        $crate::SymInt
     };
     (I32) => {
-        $crate::Num
+        $crate::SymInt
     };
     (F32) => {
         f32
     };
     (U32x8) => {
-        [$crate::Num; 8]
+        [$crate::SymInt; 8]
     };
 }
 
-/// How a kernel uses an argument.
+/// Access mode of a kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// Only reads it.
+pub enum ArgAccess {
+    /// The kernel only reads the argument.
     Read,
-    /// Writes it, and reads it at most where it writes.
+    /// The kernel writes the argument. It may also read the elements that it writes.
     Write,
 }
 
-/// The code of a kernel.
+/// Code of a kernel: WGSL or SPIR-V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// Pieces of WGSL, joined; lines `override NAME: u32 = n;` are set for each instance.
+pub enum KernelCode {
+    /// WGSL fragments, concatenated. Each instance sets the lines `override NAME: u32 = n;`.
     Wgsl(&'static [&'static str]),
     /// A SPIR-V module; `consts` are its specialization constants 0, 1, ... in order.
     SpirV(&'static [u8]),
 }
 
-/// What is known of a kernel apart from the values of its constants.
+/// Definition of a kernel without the values of its specialization constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelDef {
-    /// Its name, unique among kernels.
+    /// Name of the kernel, unique among all kernels.
     pub name: &'static str,
-    /// Its code; the entry point is `main`.
-    pub code: Code,
-    /// Its arguments, from binding 1.
-    pub args: &'static [Access],
-    /// The names of its constants.
+    /// Code of the kernel; the entry point is `main`.
+    pub code: KernelCode,
+    /// Access modes of the arguments, from binding 1.
+    pub args: &'static [ArgAccess],
+    /// Names of the specialization constants.
     pub consts: &'static [&'static str],
-    /// The fields of its parameter block at binding 0.
-    pub fields: &'static [Field],
+    /// Fields of the parameter block at binding 0.
+    pub fields: &'static [ParamField],
 }
 
-/// A kernel with the type of its parameter block.
+/// A kernel definition with the type of its parameter block.
 #[derive(Debug)]
-pub struct Kernel<P: Params> {
-    /// What is known of it.
+pub struct TypedKernel<P: ParamBlock> {
+    /// The untyped definition.
     pub def: KernelDef,
     block: PhantomData<fn(P)>,
 }
 
-/// Lists of names one after the other: `names![SUMS, BLOCKS, &["ROWS"]]`.
+/// Concatenates lists of names at compile time: `names![SUMS, BLOCKS, &["ROWS"]]`.
 macro_rules! names {
     ($($list:expr),+ $(,)?) => {{
         const LISTS: &[&[&str]] = &[$($list),+];
-        const NAMES: [&str; $crate::kernel::count(LISTS)] = $crate::kernel::joined(LISTS);
+        const NAMES: [&str; $crate::kernel::count(LISTS)] = $crate::kernel::concat_names(LISTS);
         &NAMES
     }};
 }
 
 pub(crate) use names;
 
-/// How many names lists have together.
+/// Total number of names in the lists.
 pub(crate) const fn count(lists: &[&[&str]]) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < lists.len() {
@@ -252,8 +254,8 @@ pub(crate) const fn count(lists: &[&[&str]]) -> usize {
     count
 }
 
-/// All names of lists, `N` together.
-pub(crate) const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
+/// All names of the lists, concatenated; `N` is their total number.
+pub(crate) const fn concat_names<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let (mut names, mut end, mut at) = ([""; N], 0, 0);
     while at < lists.len() {
         let mut i = 0;
@@ -266,34 +268,34 @@ pub(crate) const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'stat
     names
 }
 
-impl<P: Params> Kernel<P> {
-    /// A kernel of these WGSL pieces.
+impl<P: ParamBlock> TypedKernel<P> {
+    /// A kernel of concatenated WGSL fragments.
     pub const fn wgsl(
         name: &'static str,
         pieces: &'static [&'static str],
-        args: &'static [Access],
+        args: &'static [ArgAccess],
         consts: &'static [&'static str],
-    ) -> Kernel<P> {
-        Kernel::new(name, Code::Wgsl(pieces), args, consts)
+    ) -> TypedKernel<P> {
+        TypedKernel::new(name, KernelCode::Wgsl(pieces), args, consts)
     }
 
-    /// A kernel of this SPIR-V module.
+    /// A kernel of a SPIR-V module.
     pub const fn spirv(
         name: &'static str,
         module: &'static [u8],
-        args: &'static [Access],
+        args: &'static [ArgAccess],
         consts: &'static [&'static str],
-    ) -> Kernel<P> {
-        Kernel::new(name, Code::SpirV(module), args, consts)
+    ) -> TypedKernel<P> {
+        TypedKernel::new(name, KernelCode::SpirV(module), args, consts)
     }
 
     const fn new(
         name: &'static str,
-        code: Code,
-        args: &'static [Access],
+        code: KernelCode,
+        args: &'static [ArgAccess],
         consts: &'static [&'static str],
-    ) -> Kernel<P> {
-        Kernel {
+    ) -> TypedKernel<P> {
+        TypedKernel {
             def: KernelDef {
                 name,
                 code,
@@ -306,51 +308,54 @@ impl<P: Params> Kernel<P> {
     }
 }
 
-/// The code of an instance, ready for a player.
+/// Code of a kernel instance, ready for a GPU runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// A whole WGSL module with the entry point `main`, which guards its accesses itself.
+pub enum KernelSource {
+    /// A complete WGSL module with the entry point `main`. The kernel itself bounds-checks its
+    /// accesses.
     Wgsl(Arc<str>),
-    /// A whole WGSL module from outside. Players check its accesses and bound its loops.
-    Checked {
-        /// The module.
+    /// A complete WGSL module supplied by the user. The GPU runtime bounds-checks its accesses and
+    /// bounds its loops.
+    UserWgsl {
+        /// WGSL source of the module.
         text: Arc<str>,
-        /// The name of its entry point.
+        /// Name of the entry point.
         entry: Arc<str>,
     },
     /// A SPIR-V module and the values of its specialization constants 0, 1, ...
     SpirV {
-        /// The module.
+        /// The SPIR-V module.
         module: &'static [u8],
-        /// The values.
+        /// Values of its specialization constants, in order.
         constants: Vec<u32>,
     },
 }
 
-/// A kernel with the values of its constants, or one made for a fused region.
+/// A kernel with values for its specialization constants, or a kernel generated for a fused region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Instance {
-    /// Its name with the values that tell it from its siblings, such as `softmax x=f32 y=f16`.
+pub struct KernelInstance {
+    /// Kernel name plus the constants that distinguish it from its siblings, such as `softmax x=f32
+    /// y=f16`.
     pub name: String,
-    /// Its code.
-    pub source: Source,
-    /// Its arguments, from binding 1.
-    pub args: Vec<Access>,
-    /// The size of its parameter block at binding 0; 0 for none.
+    /// Code of the instance.
+    pub source: KernelSource,
+    /// Access modes of the arguments, from binding 1.
+    pub args: Vec<ArgAccess>,
+    /// Size of the parameter block at binding 0 in bytes; 0 if there is none.
     pub block_bytes: u32,
 }
 
-impl Instance {
-    /// The instance of a kernel with these values of its constants.
+impl KernelInstance {
+    /// The instance of a kernel with these values of its specialization constants.
     ///
     /// # Panics
-    /// When the number of values is not that of the kernel's constants, or a WGSL kernel does not
-    /// declare one: bugs of a family.
-    pub fn of(def: &KernelDef, values: &[u32]) -> Instance {
+    /// If the number of values does not match the kernel's constants, or if a WGSL kernel does not
+    /// declare one of them. Both are bugs of a lowering.
+    pub fn new(def: &KernelDef, values: &[u32]) -> KernelInstance {
         assert_eq!(
             def.consts.len(),
             values.len(),
-            "invariant: {} takes the constants {:?}",
+            "invariant: {} has the constants {:?}",
             def.name,
             def.consts
         );
@@ -359,13 +364,13 @@ impl Instance {
             name += &format!(" {constant}={value}");
         }
         let source = match def.code {
-            Code::Wgsl(pieces) => Source::Wgsl(render(def, pieces, values).into()),
-            Code::SpirV(module) => Source::SpirV {
+            KernelCode::Wgsl(pieces) => KernelSource::Wgsl(render(def, pieces, values).into()),
+            KernelCode::SpirV(module) => KernelSource::SpirV {
                 module,
                 constants: values.to_vec(),
             },
         };
-        Instance {
+        KernelInstance {
             name,
             source,
             args: def.args.to_vec(),
@@ -374,14 +379,15 @@ impl Instance {
     }
 }
 
-/// The size of a block of these fields: whole 16-byte rows, as uniform blocks have.
-pub fn block_bytes(fields: &[Field]) -> u32 {
+/// Size of a block with these fields: a multiple of 16 bytes, as uniform blocks require.
+pub fn block_bytes(fields: &[ParamField]) -> u32 {
     fields.last().map_or(0, |f| {
         (f.offset_bytes + f.ty.size_bytes()).next_multiple_of(16)
     })
 }
 
-/// The pieces joined, with `override NAME: u32 = n;` replaced by `const NAME: u32 = value;`.
+/// The concatenated WGSL source, with `override NAME: u32 = n;` replaced by `const NAME: u32 =
+/// value;`.
 fn render(def: &KernelDef, pieces: &[&str], values: &[u32]) -> String {
     let mut text = pieces.join("\n");
     for (name, value) in def.consts.iter().zip(values) {
@@ -395,7 +401,7 @@ fn render(def: &KernelDef, pieces: &[&str], values: &[u32]) -> String {
     text
 }
 
-impl fmt::Display for Instance {
+impl fmt::Display for KernelInstance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
     }

@@ -1,60 +1,60 @@
-//! The numbers of a run: parameter blocks and grids for actual sizes.
+//! Launch-time values of a run: parameter blocks and grids for the actual sizes.
 
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, EvalError, RunError};
 
+use crate::active_steps::ActiveStep;
 use crate::flow::StageId;
-use crate::kernel::Word;
-use crate::num::get;
-use crate::played::Played;
-use crate::program::{Program, SizeCheck, SizeRule, Work};
+use crate::kernel::ParamWord;
+use crate::program::{GpuProgram, LaunchSizeCheck, SizeRule, StepOp};
+use crate::sym_int::get;
 
-/// The numbers of a run. Reused from run to run: the same sizes allocate nothing.
+/// Launch-time values of a run. Reused between runs: a run with unchanged sizes allocates nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Launch {
-    /// The parameter blocks as the device reads them: the words of [`Program::params`].
+pub struct LaunchSizes {
+    /// Parameter blocks as the device reads them: the evaluated words of [`GpuProgram::params`].
     pub params: Vec<u32>,
-    /// The grid of each step of [`Program::steps`]; for copies, the bytes in the first number. Zeros
-    /// where the step's arm is not chosen.
+    /// Grid of each step of [`GpuProgram::steps`]. For a copy, the first number holds its size in
+    /// bytes. All zeros if the step's branch is inactive.
     pub grids: Vec<[u32; 3]>,
-    /// The grid of each step of [`Program::prepare`].
+    /// Grid of each step of [`GpuProgram::prepare`].
     pub prepare_grids: Vec<[u32; 3]>,
-    /// The arm of each choice of the program.
-    pub chosen: Vec<u32>,
-    /// Parameters, by their places in the signature, whose weights do not keep their values in F16. Not
-    /// computed: whoever sets parameters says it.
-    pub unfit: Vec<u32>,
-    /// The checks of sizes that fail, of nodes that a run may not come to, with their errors.
-    pub refused: Vec<(usize, RunError)>,
+    /// Selected branch of each shape switch of the program.
+    pub selected_branches: Vec<u32>,
+    /// Parameters, as indices into the signature, whose weights F16 cannot represent accurately.
+    /// The caller that sets the parameters provides this list.
+    pub non_f16_params: Vec<u32>,
+    /// Failed size checks of nested nodes, which the run may not reach: check index and error.
+    pub failed_checks: Vec<(usize, RunError)>,
     values: Vec<i64>,
-    linked: Linked,
+    linked: LinkedSteps,
 }
 
-/// What is played, for the links of chains.
+/// Cached active steps and scratch space for dependent launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Linked {
-    /// Where these arms are chosen.
-    chosen: Option<Vec<u32>>,
-    played: Vec<Played>,
-    /// Of each link, and whether another one waits for it.
+struct LinkedSteps {
+    /// The branches that `played` was computed for.
+    selected_branches: Option<Vec<u32>>,
+    active_steps: Vec<ActiveStep>,
+    /// Number of workgroups per link. `awaited` below tells whether another link waits for it.
     workgroups: Vec<u32>,
-    awaited: Vec<bool>,
+    is_awaited: Vec<bool>,
 }
 
-impl Launch {
-    /// Computes the numbers for these sizes, checked against the bounds, and where the
-    /// executable stands in its random numbers.
+impl LaunchSizes {
+    /// Evaluates all launch-time values for these sizes and this random state, and checks the sizes
+    /// against the bounds.
     ///
     /// # Errors
-    /// [`RunError::Dim`] when a size is not possible, [`RunError::Node`] when a slice does not
-    /// exist for these sizes.
+    /// [`RunError::Dim`] if a dimension is invalid; [`RunError::Node`] if a size check of a node
+    /// fails, such as a slice that does not exist for these sizes.
     pub fn compute(
         &mut self,
-        program: &Program,
+        program: &GpuProgram,
         sizes: &Bindings,
-        random: Random,
+        random: RngState,
     ) -> Result<(), RunError> {
-        self.refused.clear();
+        self.failed_checks.clear();
         for (at, check) in program.size_checks.iter().enumerate() {
             let failed = match &check.rule {
                 SizeRule::Size { dim } => dim.eval(sizes).err().map(EvalError::Dim),
@@ -64,41 +64,41 @@ impl Launch {
                         .and_then(|from| Ok((from, to.eval(sizes)?)));
                     match both {
                         Ok((from, to)) => slice.axes(&from, &to).err(),
-                        Err(e) if check.site.inside.is_empty() => return Err(e.into()),
+                        Err(e) if check.site.path.is_empty() => return Err(e.into()),
                         Err(e) => Some(EvalError::Dim(e)),
                     }
                 }
-                // Compares numbers, which are not there yet.
+                // Compares symbolic values, which are evaluated below.
                 SizeRule::AtMost { .. } => None,
             };
             if let Some(source) = failed {
-                self.refuse(at, check, source)?;
+                self.record_failed_check(at, check, source)?;
             }
         }
         program
             .tape
-            .eval(sizes, random, &self.unfit, &mut self.values)?;
+            .eval(sizes, random, &self.non_f16_params, &mut self.values)?;
         for (at, check) in program.size_checks.iter().enumerate() {
             if let SizeRule::AtMost { less, more, reason } = &check.rule {
                 let (less, more) = (self.value(*less), self.value(*more));
                 if less > more {
                     let reason = reason.replace("{less}", &less.to_string());
                     let reason = reason.replace("{more}", &more.to_string());
-                    self.refuse(at, check, EvalError::Data(reason))?;
+                    self.record_failed_check(at, check, EvalError::Data(reason))?;
                 }
             }
         }
         let values = &self.values;
         self.params.clear();
         self.params.extend(program.params.iter().map(|w| match *w {
-            Word::Num(n) => get(n, values) as u32,
-            Word::F32(x) => x.to_bits(),
+            ParamWord::SymInt(n) => get(n, values) as u32,
+            ParamWord::F32(x) => x.to_bits(),
         }));
-        let choices = program.choices.iter();
-        self.chosen.clear();
-        self.chosen
-            .extend(choices.map(|c| c.arm(get(c.value, values))));
-        let chosen = &self.chosen;
+        let choices = program.shape_switches.iter();
+        self.selected_branches.clear();
+        self.selected_branches
+            .extend(choices.map(|c| c.branch_for(get(c.value, values))));
+        let chosen = &self.selected_branches;
         let grids = [
             (&program.steps, &mut self.grids),
             (&program.prepare, &mut self.prepare_grids),
@@ -107,74 +107,83 @@ impl Launch {
             out.clear();
             out.extend(steps.iter().map(|step| match &step.work {
                 _ if !step.runs(chosen) => [0; 3],
-                Work::Dispatch(d) => d.grid.map(|n| get(n, values) as u32),
-                Work::Copy { bytes, .. } => [get(*bytes, values) as u32, 1, 1],
-                Work::Fill { .. } => [1, 1, 1],
+                StepOp::Dispatch(d) => d.grid.map(|n| get(n, values) as u32),
+                StepOp::Copy { bytes, .. } => [get(*bytes, values) as u32, 1, 1],
+                StepOp::Fill { .. } => [1, 1, 1],
             }));
         }
         self.link(program);
         Ok(())
     }
 
-    /// Writes into their parameter blocks what the links of chains wait for.
-    fn link(&mut self, program: &Program) {
+    /// Writes the wait and signal counters of dependent launches into the parameter blocks.
+    fn link(&mut self, program: &GpuProgram) {
         let Some(chain) = &program.chain else {
             return;
         };
-        if program.flow.is_empty() && self.linked.chosen.as_ref() != Some(&self.chosen) {
-            self.linked.played = program.played_stage(StageId(0), &self.chosen);
-            self.linked.chosen = Some(self.chosen.clone());
+        if program.flow.is_empty()
+            && self.linked.selected_branches.as_ref() != Some(&self.selected_branches)
+        {
+            self.linked.active_steps =
+                program.active_steps_of_stage(StageId(0), &self.selected_branches);
+            self.linked.selected_branches = Some(self.selected_branches.clone());
         }
-        let Linked {
-            played,
+        let LinkedSteps {
+            active_steps: played,
             workgroups,
-            awaited,
+            is_awaited: awaited,
             ..
         } = &mut self.linked;
         let links = || played.iter().filter_map(|p| Some((p.step, p.link?)));
         workgroups.clear();
         awaited.clear();
         for (step, link) in links() {
-            let own = link.own as usize;
+            let own = link.signals as usize;
             workgroups.resize(workgroups.len().max(own + 1), 0);
             awaited.resize(workgroups.len(), false);
             workgroups[own] += self.grids[step].iter().product::<u32>();
-            if let Some(other) = link.waits {
+            if let Some(other) = link.waits_on {
                 awaited[other as usize] = true;
             }
         }
         for (step, link) in links() {
             let numbers = match &program.steps[step].work {
-                Work::Dispatch(d) => chain.numbers.get(&d.block),
-                Work::Copy { .. } | Work::Fill { .. } => None,
+                StepOp::Dispatch(d) => chain.numbers.get(&d.block),
+                StepOp::Copy { .. } | StepOp::Fill { .. } => None,
             };
             if let Some(&at) = numbers {
-                let wanted = link.waits.map_or(0, |other| workgroups[other as usize]);
-                // Nobody counts for nobody.
-                let own = match awaited[link.own as usize] {
-                    true => link.own + 1,
+                let wanted = link.waits_on.map_or(0, |other| workgroups[other as usize]);
+                // A link that no other link waits for does not count.
+                let own = match awaited[link.signals as usize] {
+                    true => link.signals + 1,
                     false => 0,
                 };
-                let numbers = [link.waits.unwrap_or(0), wanted, own];
+                let numbers = [link.waits_on.unwrap_or(0), wanted, own];
                 self.params[at as usize..][..3].copy_from_slice(&numbers);
             }
         }
     }
 
-    /// Ends the run, or notes that it may not come to this node.
-    fn refuse(&mut self, at: usize, check: &SizeCheck, source: EvalError) -> Result<(), RunError> {
+    /// Fails the run for a node of the outer graph. For a nested node, records the error until the
+    /// run reaches that node.
+    fn record_failed_check(
+        &mut self,
+        at: usize,
+        check: &LaunchSizeCheck,
+        source: EvalError,
+    ) -> Result<(), RunError> {
         let error = check.site.fail(source);
-        match check.site.inside.is_empty() {
+        match check.site.path.is_empty() {
             true => Err(error),
             false => {
-                self.refused.push((at, error));
+                self.failed_checks.push((at, error));
                 Ok(())
             }
         }
     }
 
-    /// The value of a number for the sizes last computed.
-    pub fn value(&self, n: crate::Num) -> i64 {
+    /// Value of a symbolic integer for the sizes last computed.
+    pub fn value(&self, n: crate::SymInt) -> i64 {
         get(n, &self.values)
     }
 }

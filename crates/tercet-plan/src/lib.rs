@@ -1,64 +1,69 @@
-//! From a legal graph to a GPU program.
+//! Compiler from a legal graph to a GPU program.
 //!
-//! [`plan`] turns a legal graph into a [`Program`]: kernel instances, steps, memory and barriers as
-//! plain data. [`FAMILIES`] lists what lowers which operator. A [`Launch`] holds the numbers of a run:
-//! new sizes give new numbers only. [`GpuExecutable`] runs a program through a [`Driver`], which a
-//! player implements.
+//! [`plan`] turns a legal graph into a [`GpuProgram`]: kernel instances, steps, memory and barriers as
+//! plain data. [`FAMILIES`] lists the lowerings of all operators. A [`LaunchSizes`] holds the values of
+//! one run; new sizes only change these values. [`GpuExecutable`] runs a program through a
+//! [`LoadedProgram`], which each GPU runtime implements.
 //!
-//! Next: `emit.rs` for what a family may do, `families/` for the kernels, `plan.rs` for the order of work.
+//! Next: `emit.rs` for the lowering context, `families/` for the lowerings and their kernels,
+//! `plan.rs` for the order of compilation.
 #![forbid(unsafe_code)]
 
+mod active_steps;
+mod binding_limit;
 mod caps;
+mod concat_elision;
 mod device;
 mod driver;
 mod emit;
-mod families;
 mod flow;
+mod fragment_layout;
 mod fusions;
-mod joined;
 pub mod kernel;
-mod lanes;
 mod launch;
+mod lowerings;
 mod narrow;
-mod natives;
-mod num;
+mod native_ops;
 mod plan;
-mod planes;
-mod played;
 mod print;
 mod program;
 mod races;
 mod scalar;
 mod schedule;
-mod split;
+mod soa_weights;
+mod sym_int;
 pub mod tune;
 mod tuning;
 mod variant;
 mod walk;
 
-pub use caps::{Caps, CoopBlock, CoopShape, CoopType};
-pub use device::{Device, Kind, Said};
-pub use driver::{Driver, Fetched, GpuExecutable, Put, Read, SharedBuffer};
-pub use emit::{Emit, View};
-pub use families::gemm_coop;
-pub use families::{FAMILIES, Family, PlanTarget, kernels};
-pub use flow::{Flow, Inner, Site, StageId};
-pub use kernel::{
-    Access, Code, Field, FieldType, Instance, Kernel, KernelDef, Params, Source, Word,
+pub use active_steps::ActiveStep;
+pub use caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
+pub use device::{DeviceModel, GpuKind, ReportedProperties};
+pub use driver::{
+    GpuExecutable, InputUpdate, LoadedProgram, PendingReadback, ReadbackRange, SharedBuffer,
 };
-pub use lanes::{Lanes, lanes};
-pub use launch::Launch;
+pub use emit::{LoweringCtx, SlotView};
+pub use flow::{ControlFlowGraph, NestedNode, NodeLocation, StageId};
+pub use fragment_layout::{FragmentLayoutProbe, lanes};
+pub use kernel::{
+    ArgAccess, FieldType, KernelCode, KernelDef, KernelInstance, KernelSource, ParamBlock,
+    ParamField, ParamWord, TypedKernel,
+};
+pub use launch::LaunchSizes;
+pub use lowerings::gemm_coop;
+pub use lowerings::{FAMILIES, Lowering, PlanTarget, kernels};
 pub use narrow::narrow_i64;
-pub use natives::{NativeTrial, Natives, native_trial};
-pub use num::{Expr, ExprId, Num, Shown, Tape};
+pub use native_ops::{NativeOps, NativeOpsProbe, native_ops_probe};
 pub use plan::{PlanOptions, compile, compile_with, plan};
-pub use planes::Planes;
-pub use played::Played;
 pub use print::explain;
 pub use program::{
-    Arm, Arms, Buffer, CheckKind, Choice, ChoiceId, DataCheck, Dispatch, Io, KernelId, Program,
-    SizeCheck, SizeRule, Slot, SlotId, Step, Work,
+    BufferSlot, CheckKind, DataCheck, GpuProgram, IoBinding, KernelDispatch, KernelId,
+    LaunchSizeCheck, ProgramBuffer, ProgramStep, ShapeBranch, ShapeBranches, ShapeSwitch,
+    ShapeSwitchId, SizeRule, SlotId, StepOp,
 };
-pub use races::{Race, check_races};
-pub use tuning::{Entry, GemmProblem, Key, Tuning, TuningError, Weights};
-pub use variant::Taken;
+pub use races::{DataRace, check_races};
+pub use soa_weights::SoaLayout;
+pub use sym_int::{DisplayExpr, ExprArena, ExprNode, ExprNodeId, SymInt};
+pub use tuning::{GemmProblem, TuningEntry, TuningError, TuningKey, TuningTable, WeightLayout};
+pub use variant::VariantSelection;

@@ -1,7 +1,8 @@
-//! Families: what lowers which operators, one file each, and the one list of them.
+//! Lowerings of operators to kernels, one file per lowering, and the list of all of them.
 //!
-//! [`FAMILIES`] is explicit: the first family of an operator's kind that supports a node lowers it.
-//! What [`PlanTarget`] supports is read off this list, so that legalization and lowering agree.
+//! A [`Lowering`] lowers a set of operators. [`FAMILIES`] is an explicit list: the first lowering of
+//! an operator that supports a node is used. [`PlanTarget`] derives the supported operators from
+//! this list, so legalization and lowering agree.
 
 mod arg_extreme;
 pub(crate) mod attention;
@@ -28,7 +29,6 @@ pub(crate) mod map;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 mod pad;
-mod periodic;
 mod pool;
 mod recurrence;
 mod reduce;
@@ -43,6 +43,7 @@ mod softmax;
 mod splat;
 mod state_scan;
 mod sums;
+mod tile_roll;
 mod tiles;
 pub(crate) mod top_k;
 mod trilu;
@@ -51,26 +52,26 @@ mod words;
 use tercet_ir::layout::is_view;
 use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Support, Target, Tier};
 
-use crate::caps::Caps;
-use crate::emit::Emit;
+use crate::caps::DeviceCaps;
+use crate::emit::LoweringCtx;
 use crate::kernel::KernelDef;
 
-/// How some operators are lowered.
-pub struct Family {
-    /// Its name, for errors and plans.
+/// A lowering of a set of operators to kernels.
+pub struct Lowering {
+    /// Name of the lowering, for errors and printed programs.
     pub name: &'static str,
-    /// The operators.
+    /// Operators that it lowers.
     pub ops: &'static [OpKind],
-    /// Its kernels; generated ones are not listed.
+    /// Kernels of the lowering, without generated ones.
     pub kernels: &'static [&'static KernelDef],
-    /// Whether it lowers this node.
-    pub supports: fn(&Graph, &Node, &Caps) -> Support,
-    /// Lowers it.
-    pub lower: fn(&mut Emit<'_>, &Node) -> Result<(), CompileError>,
+    /// Whether it supports this node on this device.
+    pub supports: fn(&Graph, &Node, &DeviceCaps) -> Support,
+    /// Lowers a node: emits its kernels.
+    pub lower: fn(&mut LoweringCtx<'_>, &Node) -> Result<(), CompileError>,
 }
 
-/// Every family; the first that supports a node lowers it.
-pub static FAMILIES: &[&Family] = &[
+/// All lowerings; the first that supports a node is used.
+pub static FAMILIES: &[&Lowering] = &[
     &map::MAP,
     &control::CONTROLS,
     &softmax::SOFTMAXES,
@@ -80,15 +81,15 @@ pub static FAMILIES: &[&Family] = &[
     &cumsum::SCANS,
     &arg_extreme::ARG_EXTREMES,
     &attention::FAMILY,
-    &attention::training::FAMILY,
-    &attention::training_pairs::FAMILY,
+    &attention::backward::FAMILY,
+    &attention::backward_split_f16::FAMILY,
     &rope::FAMILY,
     &gather::GATHERS,
     &indexed::INDEXED,
     &scatter::SCATTERS,
     &concat::CONCATS,
     &pad::PADS,
-    &periodic::PERIODICS,
+    &tile_roll::PERIODICS,
     &trilu::TRILUS,
     &dynamic_slice::WINDOWS,
     &top_k::TOP_KS,
@@ -114,7 +115,7 @@ pub static FAMILIES: &[&Family] = &[
     &splat::SPLATS,
 ];
 
-/// Kernels that planning itself uses.
+/// Kernels used by the planner itself.
 static SERVICE: &[&KernelDef] = &[
     &copy::COPY.def,
     &copy::VECTORS.def,
@@ -125,15 +126,15 @@ static SERVICE: &[&KernelDef] = &[
     &check::FIRST.def,
 ];
 
-/// Every registered kernel; generated ones are not.
+/// All registered kernels, without generated ones.
 pub fn kernels() -> impl Iterator<Item = &'static KernelDef> {
     let of_families = FAMILIES.iter().flat_map(|f| f.kernels);
     SERVICE.iter().chain(of_families).copied()
 }
 
-/// What a device with these capabilities runs.
+/// Legalization target: the operators that a device with these capabilities supports.
 #[derive(Clone, Copy, Debug)]
-pub struct PlanTarget<'a>(pub &'a Caps);
+pub struct PlanTarget<'a>(pub &'a DeviceCaps);
 
 impl Target for PlanTarget<'_> {
     fn name(&self) -> &'static str {
@@ -147,7 +148,7 @@ impl Target for PlanTarget<'_> {
             .map(|v| graph.ty(*v))
             .chain(&node.outputs);
         for ty in types {
-            if let Some(reason) = refused(ty.dtype) {
+            if let Some(reason) = unsupported_reason(ty.dtype) {
                 return missing(reason);
             }
         }
@@ -170,11 +171,11 @@ impl Target for PlanTarget<'_> {
     }
 }
 
-/// Why no GPU runs an operator of the host.
-const HOST: &str = "how much of its result is used depends on data, which only the CPU looks at";
+/// Reason why no GPU supports an operator whose output size depends on data.
+const HOST: &str = "the valid size of its result depends on data, so only the CPU supports it";
 
-/// Why no kernel takes a dtype.
-pub(crate) fn refused(dtype: DType) -> Option<&'static str> {
+/// Reason why no kernel supports a dtype; `None` for supported dtypes.
+pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::F64 => Some("GPUs compute in f32 and below"),
         DType::I64 => Some("GPUs compute i64 as i32; the graph was not narrowed"),
@@ -189,11 +190,15 @@ pub(crate) fn refused(dtype: DType) -> Option<&'static str> {
     }
 }
 
-/// The family that lowers a node.
+/// The lowering for a node.
 ///
 /// # Errors
-/// Why none does.
-pub(crate) fn find(graph: &Graph, node: &Node, caps: &Caps) -> Result<&'static Family, String> {
+/// The reason why no lowering supports it.
+pub(crate) fn find(
+    graph: &Graph,
+    node: &Node,
+    caps: &DeviceCaps,
+) -> Result<&'static Lowering, String> {
     let kind = node.op.kind();
     let mut why = "no kernel".to_string();
     for family in FAMILIES.iter().filter(|f| f.ops.contains(&kind)) {
@@ -206,18 +211,18 @@ pub(crate) fn find(graph: &Graph, node: &Node, caps: &Caps) -> Result<&'static F
 }
 
 /// Supports every node.
-pub(crate) fn always(_: &Graph, _: &Node, _: &Caps) -> Support {
+pub(crate) fn always(_: &Graph, _: &Node, _: &DeviceCaps) -> Support {
     Support::Native
 }
 
-/// A refusal.
+/// An unsupported result with its reason.
 pub(crate) fn missing(reason: &str) -> Support {
     Support::Missing {
         reason: reason.to_string(),
     }
 }
 
-/// The code of a dtype in the shaders' prelude.
+/// Code of a dtype in the shaders' prelude.
 pub(crate) fn code(dtype: DType) -> u32 {
     match dtype {
         DType::F32 => 0,
@@ -228,11 +233,11 @@ pub(crate) fn code(dtype: DType) -> u32 {
         DType::I8 => 5,
         DType::U8 => 6,
         DType::Bool => 7,
-        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets refuse {dtype}"),
+        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
     }
 }
 
-/// Text of a shader under `shaders/portable/`.
+/// WGSL source of a shader under `shaders/portable/`.
 macro_rules! portable {
     ($file:literal) => {
         include_str!(concat!(

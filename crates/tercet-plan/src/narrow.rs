@@ -1,7 +1,8 @@
-//! I64 on devices that have none: graphs are narrowed to I32, data is checked where it enters.
+//! I64 support on devices without 64-bit integers: graphs are narrowed to I32, and data is checked
+//! on upload.
 //!
-//! Indices and counts are I64 in many model files and small in practice. A value that does not fit
-//! is a typed error that names it; arithmetic on narrowed values is that of I32.
+//! Indices and counts are I64 in many model files, but small in practice. A value that does not fit
+//! into I32 is a typed error that names the value. Arithmetic on narrowed values is I32 arithmetic.
 
 use tercet_ir::ops::{Cast, Const, Input, Map, OneHot, Op, Param, State};
 use tercet_ir::scalar::ScalarOp;
@@ -9,11 +10,11 @@ use tercet_ir::{CompileError, DType, Graph, NodeId, RunError, Tensor, TensorType
 
 use crate::driver::device_dtype;
 
-/// The graph with I32 in place of I64, node for node.
+/// The graph with I64 replaced by I32, node for node.
 ///
 /// # Errors
-/// [`CompileError::Narrow`] for a constant that does not fit; [`CompileError::Rewrite`] when an
-/// operator refuses I32.
+/// [`CompileError::Narrow`] if a constant does not fit into I32; [`CompileError::Rewrite`] if an
+/// operator does not support I32.
 pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
     if !is_wide(graph) {
         return Ok(graph.clone());
@@ -23,7 +24,7 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
         let origin = graph.origin(id);
         let at = origin.node;
         let op = narrow_op(at, &node.op)?;
-        // Node for node: ids and ports stay.
+        // The rewrite is node for node, so node ids and ports stay valid.
         new.add_for(Some(origin));
         new.add(op, &node.inputs)
             .map_err(|source| CompileError::Rewrite { node: at, source })?;
@@ -44,7 +45,7 @@ pub fn narrow_i64(graph: &Graph) -> Result<Graph, CompileError> {
     Ok(new)
 }
 
-/// True if a value of the graph, or of one inside it, is I64.
+/// True if the graph or a nested graph has an I64 value.
 fn is_wide(graph: &Graph) -> bool {
     graph.nodes().any(|(_, n)| {
         let blocks = n.op.subgraphs();
@@ -109,12 +110,13 @@ fn narrow_op(id: NodeId, op: &Op) -> Result<Op, CompileError> {
     })
 }
 
-/// The bytes of a tensor as the device holds it, without padding.
+/// Size of a tensor in bytes as the device stores it, without padding.
 pub(crate) fn device_bytes(ty: &TensorType) -> usize {
     ty.numel() * device_dtype(ty.dtype).size_bytes()
 }
 
-/// The bytes of a tensor as the device holds them; `scratch` is used where they differ.
+/// The bytes of a tensor as the device stores them. If they differ from the host bytes, they are
+/// written to `scratch`.
 pub(crate) fn encode<'a>(
     what: &'static str,
     name: &str,
@@ -137,7 +139,7 @@ pub(crate) fn encode<'a>(
     Ok(scratch)
 }
 
-/// Fills a tensor from bytes as the device holds them, padding after the end ignored.
+/// Fills a tensor from device bytes; trailing padding is ignored.
 pub(crate) fn decode(bytes: &[u8], tensor: &mut Tensor) {
     if tensor.dtype() != DType::I64 {
         let out = tensor.bytes_mut();

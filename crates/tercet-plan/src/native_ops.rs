@@ -1,23 +1,26 @@
-//! What a device's own arithmetic does as IEEE 754 says: conversions between F32 and F16, and sums, differences and
-//! products of F32 with subnormal numbers; and whether its subgroups are neighbours.
+//! Conformance probes for native device operations: F32/F16 conversions, F32 arithmetic with
+//! subnormal numbers, and the assignment of threads to subgroups.
 //!
-//! WGSL and Vulkan leave open how conversions round and whether subnormal numbers are kept, so kernels convert by
-//! integer operations, a dozen an element, and look at the sizes of what they add and multiply. Most GPUs do
-//! both right in one. Which do is found by trying: every F16 to F32, to F16 every F32 half way between two of them, with its
-//! neighbours, and sums and products around the least normal number.
+//! WGSL and Vulkan do not specify how conversions round, or whether subnormal numbers are flushed.
+//! Portable kernels therefore convert with integer operations, about a dozen per element, and test
+//! operands for subnormals. Most GPUs do both correctly in one instruction. The probe converts
+//! every F16 number to F32. In the other direction it converts every F32 midpoint between two F16
+//! numbers, with its neighbours. It also adds and multiplies numbers around the smallest normal
+//! number.
 //!
-//! Nor do they say which invocations of a workgroup are a subgroup, though on every device known they are numbered one
-//! after the other. Kernels that bring neighbours together by shuffles are tried with sums of integers, which are exact, over
-//! rows of one, several and all invocations of a workgroup.
+//! Neither specification says which threads of a workgroup form a subgroup. All known devices
+//! number them consecutively. The probe runs shuffle-based row sums of integers, which are exact,
+//! with one, several and all threads of a workgroup per row.
 
 use half::f16;
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Element, Graph, OpError, Tensor, Type};
 
-use crate::caps::Caps;
-use crate::families::portable;
+use crate::caps::DeviceCaps;
+use crate::lowerings::portable;
 
-/// The lines of the prelude and of `scalar/floats.wgsl` that say what kernels leave to the device, and what they become.
+/// The flags in the prelude and in `scalar/floats.wgsl` that select native operations: portable
+/// text and its replacement.
 const HALVES: [&str; 2] = [
     "const NATIVE_HALVES: bool = false;",
     "const NATIVE_HALVES: bool = true;",
@@ -26,33 +29,34 @@ const FLOATS: [&str; 2] = [
     "const NATIVE_FLOATS: bool = false;",
     "const NATIVE_FLOATS: bool = true;",
 ];
-/// What stands before the device's conversions of F16 there.
+/// Marker in front of WGSL lines that use native F16 conversions.
 const ONLY_NATIVE: &str = "// native: ";
 
-/// What brings neighbouring invocations together, and what it becomes where shuffles do.
+/// WGSL fragments that combine values of neighbouring threads: through shared memory, and through
+/// subgroup shuffles.
 const CLUSTER: [&str; 2] = [
     portable!("cluster.wgsl"),
     portable!("cluster_subgroup.wgsl"),
 ];
 const CLUSTER_SIZE: [&str; 2] = ["override CLUSTER: u32 = 4u", "const CLUSTER: u32 = "];
 
-/// What a device does right by itself.
+/// Native operations of a device that were measured to be correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Natives {
+pub struct NativeOps {
     /// Conversions between F32 and F16.
-    pub halves: bool,
-    /// Sums, differences and products of F32, subnormal operands and results among them.
+    pub f16_conversions: bool,
+    /// F32 addition, subtraction and multiplication, with subnormal operands and results.
     pub floats: bool,
-    /// Shuffles between invocations whose numbers within the workgroup are neighbours.
+    /// Subgroup shuffles between threads with neighbouring indices in the workgroup.
     pub shuffles: bool,
 }
 
-impl Natives {
-    /// The text of a kernel with the device's operations instead of portable ones, and clusters of so many invocations, if
-    /// it is another.
+impl NativeOps {
+    /// The WGSL source with native operations in place of portable ones, and clusters of `cluster`
+    /// threads. `None` if nothing changes.
     pub(crate) fn in_text(self, text: &str, cluster: u32) -> Option<String> {
         let mut own = std::borrow::Cow::Borrowed(text);
-        if self.halves && text.contains(HALVES[0]) {
+        if self.f16_conversions && text.contains(HALVES[0]) {
             let text = own.replacen(HALVES[0], HALVES[1], 1);
             own = text.replace(ONLY_NATIVE, "").into();
         }
@@ -71,11 +75,12 @@ impl Natives {
     }
 }
 
-/// A graph whose results show what a device's operations do, and its inputs.
+/// Probe graph for native operations, with its inputs.
 #[derive(Debug)]
-pub struct NativeTrial {
-    /// Casts `halves` to F32 and `floats` to F16; adds, subtracts and multiplies `a` and `b`; sums rows of `short` and
-    /// `long`, which a few and all invocations of a workgroup take.
+pub struct NativeOpsProbe {
+    /// The graph. It casts `halves` to F32 and `floats` to F16, and adds, subtracts and multiplies
+    /// `a` and `b`. It sums the rows of `short` with a few threads each, and those of `long` with
+    /// all threads of a workgroup.
     pub graph: Graph,
     inputs: [(&'static str, Tensor); INPUTS],
 }
@@ -84,11 +89,11 @@ const INPUTS: usize = 6;
 const SHORT: [usize; 2] = [70, 64];
 const LONG: [usize; 2] = [3, 2048];
 
-/// The graph that tries a device, and the capabilities to compile it with there.
+/// The probe graph for native operations, and the capabilities to compile it with.
 ///
 /// # Errors
-/// Never for the graph that this is: those of its builder.
-pub fn native_trial(caps: &Caps) -> Result<(NativeTrial, Caps), OpError> {
+/// [`OpError`] of the graph builder; it does not occur for this fixed graph.
+pub fn native_ops_probe(caps: &DeviceCaps) -> Result<(NativeOpsProbe, DeviceCaps), OpError> {
     let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
     let floats = floats();
     let (a, b) = pairs();
@@ -126,22 +131,23 @@ pub fn native_trial(caps: &Caps) -> Result<(NativeTrial, Caps), OpError> {
         ("short", integers(SHORT)),
         ("long", integers(LONG)),
     ];
-    let caps = Caps {
-        natives: Natives {
-            halves: true,
+    let caps = DeviceCaps {
+        natives: NativeOps {
+            f16_conversions: true,
             floats: true,
             shuffles: caps.shuffles,
         },
         ..caps.clone()
     };
-    Ok((NativeTrial { graph, inputs }, caps))
+    Ok((NativeOpsProbe { graph, inputs }, caps))
 }
 
 fn tensor<T: Element>(values: &[T]) -> Tensor {
-    Tensor::from_slice(&[values.len()], values).expect("invariant: as many values as the shape has")
+    Tensor::from_slice(&[values.len()], values)
+        .expect("invariant: the number of values matches the shape")
 }
 
-/// Integers from 0 to 4095 without a pattern: sums of a few thousand are exact in any order.
+/// Pseudorandom integers from 0 to 4095. Sums of a few thousand of them are exact in any order.
 fn integers(shape: [usize; 2]) -> Tensor {
     let [rows, len] = shape;
     let values = (0..(rows * len) as u32).map(|i| {
@@ -149,13 +155,13 @@ fn integers(shape: [usize; 2]) -> Tensor {
         ((mixed ^ (mixed >> 13)).wrapping_mul(0x85eb_ca77) >> 20) as f32
     });
     let values: Vec<f32> = values.collect();
-    Tensor::from_slice(&shape, &values).expect("invariant: as many values as the shape has")
+    Tensor::from_slice(&shape, &values).expect("invariant: the number of values matches the shape")
 }
 
-/// Numbers of F32 that F16 may round wrong.
+/// F32 numbers that a nonconforming conversion to F16 rounds wrong.
 fn floats() -> Vec<f32> {
     const INFINITY: u16 = 0x7c00;
-    // Beyond the greatest F16, the next would be 65536: half way to it is infinity.
+    // Above the largest F16, the next number would be 65536. The midpoint rounds to infinity.
     let half_way = (0..INFINITY).map(|bits| {
         let low = f16::from_bits(bits).to_f32();
         let high = match bits + 1 {
@@ -178,19 +184,19 @@ fn floats() -> Vec<f32> {
     near.chain(far).flat_map(|x| [x, -x]).collect()
 }
 
-/// Operands whose sums, differences and products are subnormal, or have subnormal operands, beside others.
+/// Operand pairs with subnormal operands or results, mixed with normal ones.
 fn pairs() -> (Vec<f32>, Vec<f32>) {
-    const LEAST: f32 = f32::MIN_POSITIVE;
+    const MIN_NORMAL: f32 = f32::MIN_POSITIVE;
     let small = [
         0.0,
         f32::from_bits(1),
         f32::from_bits(2),
         f32::from_bits(0x0000_ffff),
         f32::from_bits(0x0040_0001),
-        LEAST.next_down(),
-        LEAST,
-        LEAST.next_up(),
-        LEAST * 1.75,
+        MIN_NORMAL.next_down(),
+        MIN_NORMAL,
+        MIN_NORMAL.next_up(),
+        MIN_NORMAL * 1.75,
         1e-30,
         1.1e-19,
         f32::from_bits(0x1fc0_0001),
@@ -212,27 +218,27 @@ fn pairs() -> (Vec<f32>, Vec<f32>) {
     (each(|(a, _)| a), each(|(_, b)| b))
 }
 
-/// True for the same bits, or NaN on both sides.
+/// True if both values have the same bits, or if both are NaN.
 fn are_same(want: f32, got: f32) -> bool {
     want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan()
 }
 
-impl NativeTrial {
-    /// The inputs of the graph.
+impl NativeOpsProbe {
+    /// Names and values of the graph inputs.
     pub fn inputs(&self) -> [(&str, &Tensor); INPUTS] {
         self.inputs.each_ref().map(|(name, tensor)| (*name, tensor))
     }
 
-    /// What is right of these results, bit for bit but for NaN.
-    pub fn judge(&self, outputs: &[Tensor]) -> Natives {
+    /// The operations whose results are correct bit for bit; any NaN matches any NaN.
+    pub fn judge(&self, outputs: &[Tensor]) -> NativeOps {
         let [wide, narrow, sum, difference, product, short, long] = outputs else {
-            return Natives::default();
+            return NativeOps::default();
         };
         let inputs = self.inputs.each_ref().map(|(_, tensor)| tensor);
         let [halves, floats, a, b, rows @ ..] = inputs;
-        let is_result = |got: &Tensor, f: fn(f32, f32) -> f32| is_each(a, b, got, f);
-        Natives {
-            halves: widens(halves, wide) && narrows(floats, narrow),
+        let is_result = |got: &Tensor, f: fn(f32, f32) -> f32| matches_elementwise(a, b, got, f);
+        NativeOps {
+            f16_conversions: widens(halves, wide) && matches_f16(floats, narrow),
             floats: is_result(sum, |a, b| a + b)
                 && is_result(difference, |a, b| a - b)
                 && is_result(product, |a, b| a * b),
@@ -241,7 +247,7 @@ impl NativeTrial {
     }
 }
 
-/// Whether `got` are the sums of the rows of `x`.
+/// Whether `got` holds the row sums of `x`.
 fn are_sums(x: &Tensor, got: &Tensor) -> bool {
     let (&[_, len], Ok(x), Ok(got)) = (x.shape(), x.as_slice::<f32>(), got.as_slice::<f32>())
     else {
@@ -252,7 +258,7 @@ fn are_sums(x: &Tensor, got: &Tensor) -> bool {
         .eq(got.iter().copied())
 }
 
-/// Whether `wide` is what F16 `halves` are in F32.
+/// Whether `wide` holds the F16 values `halves` converted to F32.
 fn widens(halves: &Tensor, wide: &Tensor) -> bool {
     let (Ok(halves), Ok(wide)) = (halves.as_slice::<f16>(), wide.as_slice::<f32>()) else {
         return false;
@@ -261,8 +267,8 @@ fn widens(halves: &Tensor, wide: &Tensor) -> bool {
     halves.len() == wide.len() && both.all(|(h, got)| are_same(h.to_f32(), *got))
 }
 
-/// Whether `narrow` is what F32 `floats` are in F16.
-fn narrows(floats: &Tensor, narrow: &Tensor) -> bool {
+/// Whether `narrow` holds the F32 values `floats` correctly rounded to F16.
+fn matches_f16(floats: &Tensor, narrow: &Tensor) -> bool {
     let (Ok(floats), Ok(narrow)) = (floats.as_slice::<f32>(), narrow.as_slice::<f16>()) else {
         return false;
     };
@@ -274,8 +280,8 @@ fn narrows(floats: &Tensor, narrow: &Tensor) -> bool {
         })
 }
 
-/// Whether `got` is `f` of each pair.
-fn is_each(a: &Tensor, b: &Tensor, got: &Tensor, f: fn(f32, f32) -> f32) -> bool {
+/// Whether `got` holds `f(a, b)` for each pair of elements.
+fn matches_elementwise(a: &Tensor, b: &Tensor, got: &Tensor, f: fn(f32, f32) -> f32) -> bool {
     let slice = |t: &Tensor| t.as_slice::<f32>().map(<[f32]>::to_vec);
     let (Ok(a), Ok(b), Ok(got)) = (slice(a), slice(b), slice(got)) else {
         return false;
@@ -287,22 +293,22 @@ fn is_each(a: &Tensor, b: &Tensor, got: &Tensor, f: fn(f32, f32) -> f32) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scalar::{Piece, text};
+    use crate::scalar::{WgslHelper, text};
 
-    const ALL: Natives = Natives {
-        halves: true,
+    const ALL: NativeOps = NativeOps {
+        f16_conversions: true,
         floats: true,
         shuffles: true,
     };
-    const NO_SHUFFLES: Natives = Natives {
+    const NO_SHUFFLES: NativeOps = NativeOps {
         shuffles: false,
         ..ALL
     };
 
     #[test]
     fn the_prelude_has_the_switches() {
-        let portable = text(&[Piece::Floats]);
-        assert_eq!(Natives::default().in_text(&portable, 32), None);
+        let portable = text(&[WgslHelper::Floats]);
+        assert_eq!(NativeOps::default().in_text(&portable, 32), None);
         let text = ALL.in_text(&portable, 32).unwrap();
         for [line, native] in [HALVES, FLOATS] {
             assert!(portable.contains(line) && text.contains(native) && !text.contains(line));
@@ -319,7 +325,7 @@ mod tests {
 
     #[test]
     fn right_results_are_told_from_wrong_ones() {
-        let (trial, caps) = native_trial(&Caps::browser()).unwrap();
+        let (trial, caps) = native_ops_probe(&DeviceCaps::browser()).unwrap();
         assert_eq!(caps.natives, NO_SHUFFLES);
         let [halves, floats, a, b, short, long] = trial.inputs().map(|(_, tensor)| tensor);
         let sums_of = |x: &Tensor| -> Vec<f32> {
@@ -355,11 +361,11 @@ mod tests {
                 .map(|x| if x.abs() < least { 0.0 } else { *x })
                 .collect()
         };
-        let no_halves = Natives {
-            halves: false,
+        let no_halves = NativeOps {
+            f16_conversions: false,
             ..ALL
         };
-        let no_floats = Natives {
+        let no_floats = NativeOps {
             floats: false,
             ..ALL
         };
@@ -368,7 +374,7 @@ mod tests {
         let least = f32::MIN_POSITIVE;
         assert_eq!(of_floats(&flushed(&sum, least), &product), no_floats);
         assert_eq!(of_floats(&sum, &flushed(&product, least)), no_floats);
-        // Rounded towards zero.
+        // Truncated (rounded towards zero), as a nonconforming device may do.
         let cut: Vec<f16> = floats
             .iter()
             .map(|x| match f16::from_f32(*x) {
@@ -379,6 +385,6 @@ mod tests {
         assert_eq!(judge(&wide, &cut, &sum, &product, &long), no_halves);
         let swapped = [long[1], long[0], long[2]];
         assert_eq!(judge(&wide, &narrow, &sum, &product, &swapped), NO_SHUFFLES);
-        assert_eq!(trial.judge(&[]), Natives::default());
+        assert_eq!(trial.judge(&[]), NativeOps::default());
     }
 }

@@ -1,64 +1,64 @@
-//! The order of planning: leaves, nodes through their families (`walk.rs`), outputs, states; then
-//! schedule and memory.
+//! Top level of compilation: leaves, then nodes through their lowerings (`walk.rs`), outputs and
+//! states, then scheduling and memory planning.
 
 use std::collections::HashMap;
 
-use tercet_ir::backend::check_borders;
+use tercet_ir::backend::check_interface;
 use tercet_ir::layout::in_place_updates;
-use tercet_ir::legalize::{Origins, legalize, origins};
+use tercet_ir::legalize::{NodeOrigins, legalize, origins};
 use tercet_ir::{
-    Assign, CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, OpKind, Port, Signature,
-    UnsupportedNode, Value, passes,
+    CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, OpKind, Port, Signature,
+    StateAssign, UnsupportedNode, Value, passes,
 };
 
-use crate::caps::Caps;
+use crate::binding_limit::{PartitionedValues, split};
+use crate::caps::DeviceCaps;
+use crate::concat_elision::ElidedConcats;
 use crate::driver::device_dtype;
-use crate::emit::{Emit, Facts, Home, View};
-use crate::families::{PlanTarget, check, copy, refused};
-use crate::flow::Flow;
-use crate::joined::Joined;
-use crate::kernel::{Access, Word};
+use crate::emit::{GraphAnalysis, LoweringCtx, SlotPlacement, SlotView};
+use crate::flow::ControlFlowGraph;
+use crate::kernel::{ArgAccess, ParamWord};
+use crate::lowerings::{PlanTarget, check, copy, unsupported_reason};
 use crate::narrow::narrow_i64;
-use crate::num::Num;
-use crate::planes::{self, Planes};
-use crate::program::{Arms, Buffer, Io, Program, Step, Work};
+use crate::program::{GpuProgram, IoBinding, ProgramBuffer, ProgramStep, ShapeBranches, StepOp};
 use crate::schedule;
-use crate::split::{Parts, split};
-use crate::walk::{Leaves, Update, nodes, shared_packed, turned_attention};
+use crate::soa_weights::{self, SoaLayout};
+use crate::sym_int::SymInt;
+use crate::walk::{InPlaceUpdate, LeafPlacement, nodes, shared_packed, turned_attention};
 
-/// Choices of planning that do not change results.
+/// Compilation options that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Leaves room after every slot and never shares memory over time, so that writes outside a
-    /// slot can be seen: [`Program::gaps`].
+    /// Adds guard space after every slot and disables memory reuse, so that out-of-slot writes can
+    /// be detected ([`GpuProgram::redzones`]).
     pub sentinels: bool,
 }
 
-/// The program of a graph: passes, narrowing of I64, legalization, planning.
+/// Compiles a graph to a program: graph passes, I64 narrowing, legalization, planning.
 ///
 /// # Errors
-/// [`CompileError`] that lists every node the device cannot run, or names the symbol without a
-/// bound, or the tensor that is too large.
+/// [`CompileError`] that lists every unsupported node, or names the unbounded symbol or the tensor
+/// that is too large.
 pub fn compile(
     graph: &Graph,
     options: &CompileOptions,
-    caps: &Caps,
-) -> Result<Program, CompileError> {
+    caps: &DeviceCaps,
+) -> Result<GpuProgram, CompileError> {
     compile_with(graph, options, caps, PlanOptions::default())
 }
 
-/// As [`compile`], with choices of planning.
+/// As [`compile`], with compilation options.
 ///
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(
     graph: &Graph,
     options: &CompileOptions,
-    caps: &Caps,
+    caps: &DeviceCaps,
     choices: PlanOptions,
-) -> Result<Program, CompileError> {
+) -> Result<GpuProgram, CompileError> {
     let graph = &*options.opened(graph)?;
-    check_borders(graph, &options.bounds)?;
+    check_interface(graph, &options.bounds)?;
     let optimized = {
         let _span = tracing::debug_span!("passes").entered();
         passes::optimize_for(graph, options, &PlanTarget(caps))?
@@ -83,48 +83,48 @@ pub fn compile_with(
     )
 }
 
-/// The program of a legal graph. `signature` is that of the graph as it was given, `origins` its nodes
-/// for the legal ones.
+/// Plans a legal graph. `signature` is that of the source graph; `origins` maps legal nodes to
+/// source nodes.
 ///
 /// # Errors
 /// As [`compile`].
 pub fn plan(
     legal: &Graph,
     signature: Signature,
-    origins: Origins,
+    origins: NodeOrigins,
     options: &CompileOptions,
-    caps: &Caps,
+    caps: &DeviceCaps,
     choices: PlanOptions,
-) -> Result<Program, CompileError> {
+) -> Result<GpuProgram, CompileError> {
     let has_flow = legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty());
-    let draft = |in_place: bool| -> Result<(Emit<'_>, Borders), CompileError> {
-        let facts = Facts {
+    let draft = |in_place: bool| -> Result<(LoweringCtx<'_>, ProgramInterface), CompileError> {
+        let facts = GraphAnalysis {
             bounds: &options.bounds,
             signature: &signature,
             origins: origins.clone(),
-            planes: planes::of(legal),
-            parts: Parts::of(legal, caps),
-            around: Vec::new(),
+            soa_layouts: soa_weights::find_soa_layouts(legal),
+            partitioned: PartitionedValues::new(legal, caps),
+            enclosing_nodes: Vec::new(),
             shared_packed: shared_packed(legal),
-            turned_attention: turned_attention(legal),
-            products: options.products,
+            transposed_attention: turned_attention(legal),
+            reduced_matmul_dtype: options.matmul_precision,
             has_chains: caps.ordered_dispatches && !has_flow && has_chains(legal),
             has_flow,
         };
-        let mut e = Emit::new(legal, caps, facts);
+        let mut e = LoweringCtx::new(legal, caps, facts);
         let borders = walk(&mut e, in_place)?;
         Ok((e, borders))
     };
     let (mut e, mut borders) = draft(true)?;
     if writes_state_before_check(&e) {
-        // A check that needs a state's new contents cannot come before the state is written, nor can
-        // what data decides: states are then written at the end, from copies.
+        // A check or a branch that depends on new state contents cannot precede the write of that
+        // state. States are therefore written at the end of the run, from copies.
         (e, borders) = draft(false)?;
     }
     e.close_chain();
     let checks = e.draft.data_checks.len() as i64;
-    for at in std::mem::take(&mut e.draft.guards) {
-        e.draft.params[at] = Word::Num(Num::Const(checks));
+    for at in std::mem::take(&mut e.draft.check_count_words) {
+        e.draft.params[at] = ParamWord::SymInt(SymInt::Const(checks));
     }
     e.draft.data_checks.sort_by_key(|c| c.site.node);
     check::join(&mut e);
@@ -142,46 +142,47 @@ pub fn plan(
     schedule::finish(draft, borders, signature.clone(), symbols, caps, choices)
 }
 
-/// Products with packed weights from which on chains are worth their counters, which every run clears: those of a layer.
+/// Minimum number of quantized matmuls (those of one layer) for which dependent launches repay
+/// clearing their counters in every run.
 const CHAINED_PRODUCTS: usize = 4;
 
-/// Whether a graph has products enough for chains of dispatches.
+/// Whether the graph has enough quantized matmuls for dependent launches.
 fn has_chains(graph: &Graph) -> bool {
     let products = graph.nodes();
     let products = products.filter(|(_, n)| n.op.kind() == OpKind::DequantMatMul);
     products.count() >= CHAINED_PRODUCTS
 }
 
-/// Clears the records of checks before anything else: a run may leave some of them out.
-fn clear_records(e: &mut Emit<'_>) {
+/// Clears the fault records at the start of a run, because a run may skip some checks.
+fn clear_records(e: &mut LoweringCtx<'_>) {
     let Some(dst) = e.draft.faults else {
         return;
     };
-    let clear = Step {
-        work: Work::Fill { dst, word: 0 },
+    let clear = ProgramStep {
+        work: StepOp::Fill { dst, word: 0 },
         barrier: false,
-        arms: Arms::new(),
+        branches: ShapeBranches::new(),
         node: NodeId(0),
         op: "check",
     };
     match e.draft.flow.first_mut() {
-        Some(Flow::Stage(steps)) => steps.insert(0, clear),
-        Some(_) | None => e.draft.flow.insert(0, Flow::Stage(vec![clear])),
+        Some(ControlFlowGraph::Stage(steps)) => steps.insert(0, clear),
+        Some(_) | None => e.draft.flow.insert(0, ControlFlowGraph::Stage(vec![clear])),
     }
 }
 
-/// What the program's border is made of.
+/// Inputs, outputs and states of the program under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Borders {
-    pub(crate) inputs: Vec<Io>,
-    pub(crate) params: Vec<Io>,
-    pub(crate) states: Vec<Io>,
-    pub(crate) outputs: Vec<Io>,
+pub(crate) struct ProgramInterface {
+    pub(crate) inputs: Vec<IoBinding>,
+    pub(crate) params: Vec<IoBinding>,
+    pub(crate) states: Vec<IoBinding>,
+    pub(crate) outputs: Vec<IoBinding>,
 }
 
-fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
+fn walk(e: &mut LoweringCtx<'_>, in_place: bool) -> Result<ProgramInterface, CompileError> {
     let facts = &e.facts;
-    let joined = Joined::of(e.graph, facts.signature, &facts.planes, e.caps);
+    let joined = ElidedConcats::new(e.graph, facts.signature, &facts.soa_layouts, e.caps);
     let mut borders = leaves(e, &joined)?;
     let updates = match in_place {
         true => in_place_updates(e.graph),
@@ -195,22 +196,25 @@ fn walk(e: &mut Emit<'_>, in_place: bool) -> Result<Borders, CompileError> {
         let mut states = states.zip(&borders.states);
         let (_, io) = states.find(|(port, _)| port.name == state.name)?;
         let slot = io.slot;
-        Some((value, Update { leaf, slot }))
+        Some((value, InPlaceUpdate { leaf, slot }))
     });
     let in_place = slots.collect();
-    nodes(e, &Leaves::Borders(&borders, &joined), &in_place)?;
+    nodes(e, &LeafPlacement::Interface(&borders, &joined), &in_place)?;
     outputs(e, &mut borders)?;
     assigns(e)?;
     Ok(borders)
 }
 
-/// Slots of everything in the signature, also of what the legal graph does not read.
-fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
-    let mut borders = Borders::default();
+/// Allocates slots for the whole signature, including entries that the legal graph does not read.
+fn leaves(
+    e: &mut LoweringCtx<'_>,
+    joined: &ElidedConcats,
+) -> Result<ProgramInterface, CompileError> {
+    let mut borders = ProgramInterface::default();
     let signature = e.facts.signature;
-    let planes: HashMap<String, Planes> = e
+    let planes: HashMap<String, SoaLayout> = e
         .facts
-        .planes
+        .soa_layouts
         .iter()
         .filter_map(|(v, planes)| {
             let Op::Param(param) = &e.graph.node(v.node).op else {
@@ -224,20 +228,26 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
         for (i, port) in ports.iter().enumerate() {
             let i = i as u32;
             let (home, list) = match kind {
-                0 => (Home::Input, &mut borders.inputs),
+                0 => (SlotPlacement::Input, &mut borders.inputs),
                 1 => {
-                    let (buffer, offset) = joined.homes.get(&i).copied().unwrap_or((i, 0));
-                    (Home::At(Buffer::Param(buffer), offset), &mut borders.params)
+                    let (buffer, offset) = joined.buffer_offsets.get(&i).copied().unwrap_or((i, 0));
+                    (
+                        SlotPlacement::At(ProgramBuffer::Param(buffer), offset),
+                        &mut borders.params,
+                    )
                 }
-                _ => (Home::At(Buffer::State(i), 0), &mut borders.states),
+                _ => (
+                    SlotPlacement::At(ProgramBuffer::State(i), 0),
+                    &mut borders.states,
+                ),
             };
             let planes = planes.get(&port.name).filter(|_| kind == 1).copied();
-            // Errors name it.
+            // Errors that occur here name this leaf.
             let leaf = e.graph.leaf(&port.name);
             if let Some(leaf) = leaf {
-                e.move_to(leaf);
+                e.set_node(leaf);
             }
-            let in_parts = leaf.is_some_and(|leaf| e.facts.parts.has_leaf(leaf));
+            let in_parts = leaf.is_some_and(|leaf| e.facts.partitioned.has_leaf(leaf));
             list.push(io(e, port, planes, home, in_parts)?);
         }
     }
@@ -245,65 +255,66 @@ fn leaves(e: &mut Emit<'_>, joined: &Joined) -> Result<Borders, CompileError> {
 }
 
 pub(crate) fn place(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     dtype: DType,
     shape: &[Dim],
-    planes: Option<Planes>,
-    home: Home,
-) -> Result<View, CompileError> {
+    planes: Option<SoaLayout>,
+    home: SlotPlacement,
+) -> Result<SlotView, CompileError> {
     match planes {
-        Some(planes) => e.place_planes(&planes, shape, home),
-        None => e.place(dtype, shape, home),
+        Some(planes) => e.allocate_soa(&planes, shape, home),
+        None => e.allocate(dtype, shape, home),
     }
 }
 
 fn io(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     port: &Port,
-    planes: Option<Planes>,
-    home: Home,
+    planes: Option<SoaLayout>,
+    home: SlotPlacement,
     in_parts: bool,
-) -> Result<Io, CompileError> {
+) -> Result<IoBinding, CompileError> {
     let dtype = device_dtype(port.ty.dtype);
     let view = match (in_parts, &planes) {
         (false, _) => place(e, dtype, &port.ty.shape, planes, home)?,
-        (true, None) => e.place_unbound(dtype, &port.ty.shape, home)?,
-        (true, Some(planes)) => e.place_unbound(dtype, &planes.stored(&port.ty.shape), home)?,
+        (true, None) => e.allocate_unbound(dtype, &port.ty.shape, home)?,
+        (true, Some(planes)) => e.allocate_unbound(dtype, &planes.stored(&port.ty.shape), home)?,
     };
     let words = e.words(dtype, &port.ty.shape);
-    Ok(Io {
+    Ok(IoBinding {
         ty: port.ty.clone(),
         slot: view.slot,
-        bytes: e.tape().mul(words, Num::Const(4)),
-        planes,
+        bytes: e.tape().mul(words, SymInt::Const(4)),
+        soa_layout: planes,
     })
 }
 
-/// Outputs are computed where they are read back from if they are the whole of a slot, else copied.
-fn outputs(e: &mut Emit<'_>, borders: &mut Borders) -> Result<(), CompileError> {
+/// Lowers the outputs. If an output is a whole slot, that slot becomes the readback slot; otherwise
+/// the output is copied.
+fn outputs(e: &mut LoweringCtx<'_>, borders: &mut ProgramInterface) -> Result<(), CompileError> {
     let graph = e.graph;
     for (port, output) in e.facts.signature.outputs.iter().zip(graph.outputs()) {
         e.move_to_border(output.value.node, "output");
         let view = e.view(output.value);
-        if e.facts.parts.is_joined(output.value.node) {
+        if e.facts.partitioned.is_elided_concat(output.value.node) {
             check_dtype(e, &view)?;
-            let whole = joined_output(e, output.value, &view)?;
+            let whole = partitioned_output(e, output.value, &view)?;
             let io = io_of(e, port, &whole);
             borders.outputs.push(io);
             continue;
         }
         check_dtype(e, &view)?;
         let slot = &e.draft.slots[view.slot.0 as usize];
-        let whole = slot.home == Home::Arena
+        let whole = slot.home == SlotPlacement::Arena
             && slot.dtype == view.dtype
-            && view.layout.is_whole(slot.numel.as_ref());
+            && view.layout.covers_root(slot.numel.as_ref());
         if whole {
-            e.draft.slots[view.slot.0 as usize].home = Home::Output;
+            e.draft.slots[view.slot.0 as usize].home = SlotPlacement::Output;
             let io = io_of(e, port, &view);
             borders.outputs.push(io);
             continue;
         }
-        let to = e.place(view.dtype, view.layout.shape(), Home::Output)?;
+        let to = e.allocate(view.dtype, view.layout.shape(), SlotPlacement::Output)?;
         copy::emit(e, &view, &to)?;
         let io = io_of(e, port, &to);
         borders.outputs.push(io);
@@ -311,35 +322,41 @@ fn outputs(e: &mut Emit<'_>, borders: &mut Borders) -> Result<(), CompileError> 
     Ok(())
 }
 
-/// An output that kernels reach in parts: each is computed, or copied, to where it lies in the whole.
-fn joined_output(e: &mut Emit<'_>, value: Value, like: &View) -> Result<View, CompileError> {
-    let whole = e.place_unbound(like.dtype, like.layout.shape(), Home::Output)?;
-    for (first, part) in e.facts.parts.joined(e.graph, value) {
+/// Lowers an output above the binding limit: each partition is computed in place, or copied to its
+/// position.
+fn partitioned_output(
+    e: &mut LoweringCtx<'_>,
+    value: Value,
+    like: &SlotView,
+) -> Result<SlotView, CompileError> {
+    let whole = e.allocate_unbound(like.dtype, like.layout.shape(), SlotPlacement::Output)?;
+    for (first, part) in e.facts.partitioned.concat_operands(e.graph, value) {
         let view = e.view(part);
         let home = e.part(whole.slot, (first * view.dtype.size_bytes()) as u64);
         let slot = &mut e.draft.slots[view.slot.0 as usize];
-        if slot.home == Home::Arena
+        if slot.home == SlotPlacement::Arena
             && slot.dtype == view.dtype
-            && view.layout.is_whole(slot.numel.as_ref())
+            && view.layout.covers_root(slot.numel.as_ref())
         {
             slot.home = home;
             continue;
         }
-        let to = e.place(view.dtype, view.layout.shape(), home)?;
+        let to = e.allocate(view.dtype, view.layout.shape(), home)?;
         copy::emit(e, &view, &to)?;
     }
     Ok(whole)
 }
 
-/// Refuses to pass on what comes in with a dtype that no kernel takes: nothing else asks about leaves.
-fn check_dtype(e: &Emit<'_>, view: &View) -> Result<(), CompileError> {
-    let Some(reason) = refused(view.dtype) else {
+/// Rejects a leaf whose dtype no kernel supports. Lowerings check only the operands of nodes, so
+/// pass-through values are checked here.
+fn check_dtype(e: &LoweringCtx<'_>, view: &SlotView) -> Result<(), CompileError> {
+    let Some(reason) = unsupported_reason(view.dtype) else {
         return Ok(());
     };
     Err(CompileError::Unsupported {
         target: e.caps.target,
         nodes: vec![UnsupportedNode {
-            node: e.facts.origins.of(e.cursor.at),
+            node: e.facts.origins.origin(e.cursor.at),
             op: e.cursor.op,
             results: e.graph.node(e.cursor.at).outputs.clone(),
             reason: reason.to_string(),
@@ -348,18 +365,19 @@ fn check_dtype(e: &Emit<'_>, view: &View) -> Result<(), CompileError> {
     })
 }
 
-fn io_of(e: &mut Emit<'_>, port: &Port, view: &View) -> Io {
+fn io_of(e: &mut LoweringCtx<'_>, port: &Port, view: &SlotView) -> IoBinding {
     let words = e.words(view.dtype, view.layout.shape());
-    Io {
+    IoBinding {
         ty: port.ty.clone(),
         slot: view.slot,
-        bytes: e.tape().mul(words, Num::Const(4)),
-        planes: None,
+        bytes: e.tape().mul(words, SymInt::Const(4)),
+        soa_layout: None,
     }
 }
 
-/// States that are not updated in place take their values at the end, all reads before any write.
-fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
+/// Commits states that are not updated in place. This happens at the end: all new values are read
+/// before any state is written.
+fn assigns(e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
     let graph = e.graph;
     let mut commits = Vec::new();
     for assign in graph.assigns() {
@@ -371,18 +389,18 @@ fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
             check_dtype(e, &value)?;
             let home = e.draft.slots[value.slot.0 as usize].home;
             let from = match home {
-                Home::At(Buffer::State(_), _) => {
+                SlotPlacement::At(ProgramBuffer::State(_), _) => {
                     let copy = e.temp(value.dtype, value.layout.shape())?;
                     copy::emit(e, &value, &copy)?;
                     copy
                 }
-                Home::Arena
-                | Home::Prepared
-                | Home::Output
-                | Home::Input
-                | Home::Counters
-                | Home::Within(..)
-                | Home::At(..) => e.dense(&value)?,
+                SlotPlacement::Arena
+                | SlotPlacement::Prepared
+                | SlotPlacement::Output
+                | SlotPlacement::Input
+                | SlotPlacement::Counters
+                | SlotPlacement::Within(..)
+                | SlotPlacement::At(..) => e.dense(&value)?,
             };
             commits.push((from, state));
         }
@@ -393,13 +411,13 @@ fn assigns(e: &mut Emit<'_>) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The places of a state and of what it takes, each in as many parts as the other.
-fn assigned(e: &Emit<'_>, assign: &Assign) -> Vec<(View, View)> {
-    let parts = &e.facts.parts;
+/// Views of a state and of its new value, split into the same partitions.
+fn assigned(e: &LoweringCtx<'_>, assign: &StateAssign) -> Vec<(SlotView, SlotView)> {
+    let parts = &e.facts.partitioned;
     if !parts.has_leaf(assign.state.node) {
         return vec![(e.view(assign.state), e.view(assign.value))];
     }
-    let pairs = parts.joined(e.graph, assign.value).into_iter();
+    let pairs = parts.concat_operands(e.graph, assign.value).into_iter();
     let pairs = pairs.filter_map(|(first, value)| {
         let node = parts.part(assign.state.node, first)?;
         Some((e.view(Value { node, port: 0 }), e.view(value)))
@@ -407,21 +425,24 @@ fn assigned(e: &Emit<'_>, assign: &Assign) -> Vec<(View, View)> {
     pairs.collect()
 }
 
-/// True if some step that writes a state stands before one that records a check, or before data decides
-/// what a run plays: both may end the run.
-fn writes_state_before_check(e: &Emit<'_>) -> bool {
-    let touches = |s: &Step, buffer: fn(Buffer) -> bool| {
+/// True if a state is written before a data check or before data-dependent control flow. Both may
+/// end the run early.
+fn writes_state_before_check(e: &LoweringCtx<'_>) -> bool {
+    let touches = |s: &ProgramStep, buffer: fn(ProgramBuffer) -> bool| {
         let accesses = s.accesses(&e.draft.kernels);
         accesses.into_iter().any(|(slot, access)| {
             let home = e.draft.slots[slot.0 as usize].home;
-            access == Access::Write && matches!(home, Home::At(b, _) if buffer(b))
+            access == ArgAccess::Write && matches!(home, SlotPlacement::At(b, _) if buffer(b))
         })
     };
-    let is_state: fn(Buffer) -> bool = |b| matches!(b, Buffer::State(_));
+    let is_state: fn(ProgramBuffer) -> bool = |b| matches!(b, ProgramBuffer::State(_));
     let (last, closed) = (&e.draft.steps, &e.draft.flow);
     let mut before = closed.iter().filter_map(|flow| match flow {
-        Flow::Stage(steps) => Some(steps),
-        Flow::Sizes(_) | Flow::If { .. } | Flow::While { .. } | Flow::Repeat { .. } => None,
+        ControlFlowGraph::Stage(steps) => Some(steps),
+        ControlFlowGraph::Sizes(_)
+        | ControlFlowGraph::If { .. }
+        | ControlFlowGraph::While { .. }
+        | ControlFlowGraph::Repeat { .. } => None,
     });
     if before.any(|steps| steps.iter().any(|s| touches(s, is_state))) {
         return true;
@@ -429,6 +450,6 @@ fn writes_state_before_check(e: &Emit<'_>) -> bool {
     let state = last.iter().position(|s| touches(s, is_state));
     let check = last
         .iter()
-        .rposition(|s| touches(s, |b| b == Buffer::Faults));
+        .rposition(|s| touches(s, |b| b == ProgramBuffer::Faults));
     matches!((state, check), (Some(state), Some(check)) if state < check)
 }

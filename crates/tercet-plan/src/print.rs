@@ -1,21 +1,21 @@
-//! A program as text: what runs, on what, with which numbers.
+//! Text form of a program: its buffers and steps with kernels, arguments and sizes.
 
 use std::fmt;
 
 use tercet_ir::Bindings;
 use tercet_ir::backend::Explanation;
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 
-use crate::flow::{Flow, StageId};
-use crate::kernel::{Access, Word};
-use crate::launch::Launch;
-use crate::num::{Num, Shown};
-use crate::played::Played;
-use crate::program::{Arm, Buffer, Program, SlotId, Step, Work};
+use crate::active_steps::ActiveStep;
+use crate::flow::{ControlFlowGraph, StageId};
+use crate::kernel::{ArgAccess, ParamWord};
+use crate::launch::LaunchSizes;
+use crate::program::{GpuProgram, ProgramBuffer, ProgramStep, ShapeBranch, SlotId, StepOp};
+use crate::sym_int::{DisplayExpr, SymInt};
 
-/// The text has one line per symbol, buffer and step. Numbers that depend on sizes are shown as
-/// expressions over the symbols.
-impl fmt::Display for Program {
+/// Prints one line per symbol, buffer and step. Symbolic sizes are printed as expressions over the
+/// symbols.
+impl fmt::Display for GpuProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (symbol, bound) in &self.symbols {
             writeln!(f, "symbol {symbol} <= {bound}")?;
@@ -51,22 +51,22 @@ impl fmt::Display for Program {
     }
 }
 
-impl Program {
-    /// The stages as they follow on each other.
-    fn show_flow(&self, f: &mut fmt::Formatter<'_>, flow: &[Flow]) -> fmt::Result {
+impl GpuProgram {
+    /// Prints the control flow with its stages, indented by nesting.
+    fn show_flow(&self, f: &mut fmt::Formatter<'_>, flow: &[ControlFlowGraph]) -> fmt::Result {
         for part in flow {
             match part {
-                Flow::Stage(id) => {
+                ControlFlowGraph::Stage(id) => {
                     writeln!(f, "  stage {}:", id.0)?;
                     for step in &self.steps[self.stage(*id)] {
                         self.show_step(f, step)?;
                     }
                 }
-                Flow::Sizes(checks) => writeln!(f, "  check sizes {checks:?}")?,
-                Flow::If {
+                ControlFlowGraph::Sizes(checks) => writeln!(f, "  check sizes {checks:?}")?,
+                ControlFlowGraph::If {
                     pred,
                     then,
-                    otherwise,
+                    else_flow: otherwise,
                 } => {
                     write!(f, "  if ")?;
                     self.show_slot(f, *pred)?;
@@ -76,7 +76,7 @@ impl Program {
                     self.show_flow(f, otherwise)?;
                     writeln!(f, "  }}")?;
                 }
-                Flow::While {
+                ControlFlowGraph::While {
                     cond,
                     pred,
                     body,
@@ -91,8 +91,8 @@ impl Program {
                     self.show_flow(f, body)?;
                     writeln!(f, "  }}")?;
                 }
-                Flow::Repeat { count, body } => {
-                    writeln!(f, "  repeat {} times {{", Shown(*count, &self.tape))?;
+                ControlFlowGraph::Repeat { count, body } => {
+                    writeln!(f, "  repeat {} times {{", DisplayExpr(*count, &self.tape))?;
                     self.show_flow(f, body)?;
                     writeln!(f, "  }}")?;
                 }
@@ -107,38 +107,42 @@ impl Program {
         write!(f, "{:?}[{start}..{end}] {}", s.buffer, s.dtype)
     }
 
-    /// The sizes that an arm is for.
-    fn show_arm(&self, f: &mut fmt::Formatter<'_>, arm: Arm) -> fmt::Result {
-        let choice = &self.choices[arm.choice.0 as usize];
+    /// Prints the size range of a branch.
+    fn show_arm(&self, f: &mut fmt::Formatter<'_>, arm: ShapeBranch) -> fmt::Result {
+        let choice = &self.shape_switches[arm.choice.0 as usize];
         let (above, upto) = choice.range(arm.index);
         write!(f, "if ")?;
         if above != i64::MIN {
             write!(f, "{above} < ")?;
         }
-        write!(f, "{}", Shown(choice.value, &self.tape))?;
+        write!(f, "{}", DisplayExpr(choice.value, &self.tape))?;
         if upto != i64::MAX {
             write!(f, " <= {upto}")?;
         }
         write!(f, ": ")
     }
 
-    fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+    fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &ProgramStep) -> fmt::Result {
         if step.barrier {
             writeln!(f, "  --")?;
         }
-        let shown = |n: Num| Shown(n, &self.tape);
+        let shown = |n: SymInt| DisplayExpr(n, &self.tape);
         write!(f, "  ")?;
-        for arm in &step.arms {
+        for arm in &step.branches {
             self.show_arm(f, *arm)?;
         }
         match &step.work {
-            Work::Dispatch(d) => {
+            StepOp::Dispatch(d) => {
                 let kernel = &self.kernels[d.kernel.0 as usize];
                 let [x, y, z] = d.grid.map(shown);
                 write!(f, "{} {kernel} grid {x} {y} {z} (", step.op)?;
                 for (i, (slot, access)) in d.args.iter().zip(&kernel.args).enumerate() {
                     let comma = if i > 0 { ", " } else { "" };
-                    let arrow = if *access == Access::Write { "-> " } else { "" };
+                    let arrow = if *access == ArgAccess::Write {
+                        "-> "
+                    } else {
+                        ""
+                    };
                     write!(f, "{comma}{arrow}")?;
                     self.show_slot(f, *slot)?;
                 }
@@ -151,20 +155,20 @@ impl Program {
                 {
                     let comma = if i > 0 { " " } else { "" };
                     match word {
-                        Word::Num(n) => write!(f, "{comma}{}", shown(*n))?,
-                        Word::F32(x) => write!(f, "{comma}{x:?}")?,
+                        ParamWord::SymInt(n) => write!(f, "{comma}{}", shown(*n))?,
+                        ParamWord::F32(x) => write!(f, "{comma}{x:?}")?,
                     }
                 }
                 writeln!(f, "]")
             }
-            Work::Copy { src, dst, bytes } => {
+            StepOp::Copy { src, dst, bytes } => {
                 write!(f, "copy {} bytes ", shown(*bytes))?;
                 self.show_slot(f, *src)?;
                 write!(f, " -> ")?;
                 self.show_slot(f, *dst)?;
                 writeln!(f)
             }
-            Work::Fill { dst, word } => {
+            StepOp::Fill { dst, word } => {
                 write!(f, "fill {word:#x} ")?;
                 self.show_slot(f, *dst)?;
                 writeln!(f)
@@ -173,18 +177,21 @@ impl Program {
     }
 }
 
-/// What a run at the symbols' bounds plays, each stage once; every step where no run has these sizes.
-fn at_bounds(program: &Program) -> Vec<Played> {
+/// Active steps of a run at the symbols' bounds, with each stage once. If no run can have these
+/// sizes, all steps.
+fn at_bounds(program: &GpuProgram) -> Vec<ActiveStep> {
     let symbols = program.symbols.iter();
     let sizes = symbols.fold(Bindings::new(), |b, (s, n)| b.with(s.name(), *n));
-    let mut launch = Launch::default();
+    let mut launch = LaunchSizes::default();
     let steps = program.steps.iter().enumerate();
-    match launch.compute(program, &sizes, Random::default()) {
+    match launch.compute(program, &sizes, RngState::default()) {
         Ok(()) => (0..program.stages().len())
-            .flat_map(|at| program.played_stage(StageId(at as u32), &launch.chosen))
+            .flat_map(|at| {
+                program.active_steps_of_stage(StageId(at as u32), &launch.selected_branches)
+            })
             .collect(),
         Err(_) => steps
-            .map(|(step, s)| Played {
+            .map(|(step, s)| ActiveStep {
                 step,
                 barrier: s.barrier,
                 link: None,
@@ -193,8 +200,9 @@ fn at_bounds(program: &Program) -> Vec<Played> {
     }
 }
 
-/// Which variants of kernels a program has and why, each line once with how often it occurs; empty where there are none.
-fn variants(program: &Program) -> String {
+/// Selected kernel variants with their reasons: each distinct line once, with its number of
+/// occurrences. Empty if there are none.
+fn variants(program: &GpuProgram) -> String {
     let mut lines: Vec<(String, usize)> = Vec::new();
     for taken in &program.variants {
         let line = format!("{:<22} {taken}", taken.op);
@@ -213,23 +221,27 @@ fn variants(program: &Program) -> String {
     }
 }
 
-/// What a program runs, for `explain`. Dispatches and barriers are those of a run at the symbols'
-/// bounds, kernels those of runs of all sizes; what data decides is counted once.
-pub fn explain(program: &Program, target: &'static str) -> Explanation {
-    let kernel = |step: &Step| match &step.work {
-        Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
-        Work::Copy { .. } => "copy".to_string(),
-        Work::Fill { .. } => "fill".to_string(),
+/// Data for `explain`. Dispatches and barriers are those of a run at the symbols' bounds; kernels
+/// are those of all sizes. Each stage of data-dependent control flow counts once.
+pub fn explain(program: &GpuProgram, target: &'static str) -> Explanation {
+    let kernel = |step: &ProgramStep| match &step.work {
+        StepOp::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
+        StepOp::Copy { .. } => "copy".to_string(),
+        StepOp::Fill { .. } => "fill".to_string(),
     };
-    type Kind = (&'static str, fn(Buffer) -> bool);
+    type Kind = (&'static str, fn(ProgramBuffer) -> bool);
     let kinds: [Kind; 7] = [
-        ("inputs", |b| b == Buffer::Input),
-        ("outputs", |b| matches!(b, Buffer::Output | Buffer::Faults)),
-        ("params", |b| matches!(b, Buffer::Param(_))),
-        ("constants", |b| matches!(b, Buffer::Const(_))),
-        ("prepared", |b| b == Buffer::Prepared),
-        ("states", |b| matches!(b, Buffer::State(_))),
-        ("arena", |b| matches!(b, Buffer::Arena | Buffer::Counters)),
+        ("inputs", |b| b == ProgramBuffer::Input),
+        ("outputs", |b| {
+            matches!(b, ProgramBuffer::Output | ProgramBuffer::Faults)
+        }),
+        ("params", |b| matches!(b, ProgramBuffer::Param(_))),
+        ("constants", |b| matches!(b, ProgramBuffer::Const(_))),
+        ("prepared", |b| b == ProgramBuffer::Prepared),
+        ("states", |b| matches!(b, ProgramBuffer::State(_))),
+        ("arena", |b| {
+            matches!(b, ProgramBuffer::Arena | ProgramBuffer::Counters)
+        }),
     ];
     let played = at_bounds(program);
     let bytes = kinds.map(|(name, kind)| (name, program.bytes_of(kind)));
@@ -239,7 +251,7 @@ pub fn explain(program: &Program, target: &'static str) -> Explanation {
         dispatches: played.len(),
         barriers: played.iter().filter(|p| p.needs_barrier()).count(),
         prepare: program.prepare.len(),
-        // A program has no step that runs on the host.
+        // All steps of a compiled program run on the device.
         host_fallbacks: 0,
         bytes: bytes.to_vec(),
         listing: format!("{program}{}", variants(program)),

@@ -1,15 +1,15 @@
-//! A program: what a player runs, as plain data without any GPU type.
+//! A compiled program: plain data that a GPU runtime executes, without any GPU API type.
 //!
-//! Everything that follows from the symbols' bounds is fixed: kernels, slots, memory, order, barriers.
-//! What follows from the sizes of a run are numbers ([`crate::Launch`]): parameter blocks and grids.
+//! The symbols' bounds fix the kernels, slots, memory, step order and barriers. The sizes of a run
+//! only change launch-time values ([`crate::LaunchSizes`]): parameter blocks and grids.
 //!
-//! Where a size decides which of several ways is taken, the steps of every way are there, each an arm of
-//! a [`Choice`]; a run plays those of one arm ([`Program::played`]). Where data decides, they are in stages of
-//! a [`Flow`] (`flow.rs`).
+//! If the best kernel depends on a size, the program contains the steps of every branch of a shape
+//! switch ([`ShapeSwitch`]). Each run executes one branch ([`GpuProgram::active_steps`]). Control flow that
+//! depends on data is a list of stages in a [`ControlFlowGraph`] (`flow.rs`).
 //!
-//! Invariants: a slot lies inside its buffer; steps that touch the same bytes, one of them writing,
-//! have a barrier between them or cannot both run ([`crate::check_races`] proves it independently);
-//! kernels read and write inside their slots only.
+//! Invariants: Every slot fits into its buffer. If two steps touch the same bytes and one writes
+//! them, a barrier separates them, or no run executes both; [`crate::check_races`] proves this
+//! independently. Kernels access only bytes of their slots.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,122 +18,123 @@ use smallvec::SmallVec;
 use tercet_ir::ops::Slice;
 use tercet_ir::{DType, Dim, NodeId, Shape, Signature, Symbol, Tensor, Type};
 
-use crate::flow::{Flow, Site};
-use crate::kernel::{Access, Instance, Word};
-use crate::num::{Num, Tape};
-use crate::planes::Planes;
-use crate::variant::Taken;
+use crate::flow::{ControlFlowGraph, NodeLocation};
+use crate::kernel::{ArgAccess, KernelInstance, ParamWord};
+use crate::soa_weights::SoaLayout;
+use crate::sym_int::{ExprArena, SymInt};
+use crate::variant::VariantSelection;
 
-/// The index of a slot of a program.
+/// Index of a slot of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub u32);
 
-/// The index of a kernel instance of a program.
+/// Index of a kernel instance of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KernelId(pub u32);
 
-/// A piece of device memory of its own.
+/// A separate allocation of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Buffer {
-    /// The inputs of a run, written by the host before it.
+pub enum ProgramBuffer {
+    /// The inputs of a run, uploaded by the host before it.
     Input,
-    /// Results, read by the host after a run.
+    /// The outputs of a run, read back by the host after it.
     Output,
-    /// One record per data check: see [`DataCheck`]. Read by the host after a run.
+    /// The fault records, one per data check ([`DataCheck`]). The host reads them back after a run.
     Faults,
-    /// Values between steps; ranges are shared by slots that do not live at the same time.
+    /// Intermediate values. Slots with disjoint lifetimes share memory.
     Arena,
-    /// What is computed from parameters and constants once.
+    /// Values computed once from parameters and constants.
     Prepared,
-    /// What kernels count in: zeroed when it is made, and left zero by every kernel. Each executable has its own.
+    /// Counters of kernels: zeroed at allocation, and reset to zero by every kernel that uses them.
+    /// Each executable has its own buffer.
     Counters,
-    /// A constant of the graph.
+    /// A constant of the graph, by its index.
     Const(u32),
-    /// A parameter, by its place in the signature. Executables of one program share it.
+    /// A parameter, by its index in the signature. Executables of one program share its buffer.
     Param(u32),
-    /// A state, by its place in the signature.
+    /// A state, by its index in the signature.
     State(u32),
 }
 
-/// A range of a buffer.
+/// A byte range of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// Where it starts.
+pub struct BufferSlot {
+    /// The buffer that contains the slot.
+    pub buffer: ProgramBuffer,
+    /// Offset of the slot in its buffer, in bytes.
     pub offset_bytes: u64,
-    /// Its size at the symbols' bounds, whole words.
+    /// Size of the slot in bytes at the symbols' bounds, a multiple of 4.
     pub bytes: u64,
-    /// The dtype of its elements, for printing.
+    /// Dtype of the elements, for printing.
     pub dtype: DType,
 }
 
-impl Slot {
-    /// True if the two share bytes.
-    pub fn overlaps(&self, other: &Slot) -> bool {
+impl BufferSlot {
+    /// True if the two slots share bytes.
+    pub fn overlaps(&self, other: &BufferSlot) -> bool {
         self.buffer == other.buffer
             && self.offset_bytes < other.offset_bytes + other.bytes
             && other.offset_bytes < self.offset_bytes + self.bytes
     }
 }
 
-/// One kernel call.
+/// A dispatch of one kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Dispatch {
-    /// What runs.
+pub struct KernelDispatch {
+    /// The kernel to dispatch.
     pub kernel: KernelId,
-    /// Its arguments, from binding 1, with the accesses of [`Instance::args`].
+    /// Slots of the arguments, from binding 1. Their access modes are in [`KernelInstance::args`].
     pub args: SmallVec<[SlotId; 8]>,
-    /// Where its parameter block starts in [`Program::params`], in words.
+    /// Start of the parameter block in [`GpuProgram::params`], in words.
     pub block: u32,
-    /// Workgroups along each axis; a zero runs nothing.
-    pub grid: [Num; 3],
+    /// Number of workgroups along each axis. If one is zero, nothing runs.
+    pub grid: [SymInt; 3],
 }
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
-    /// Runs a kernel.
-    Dispatch(Dispatch),
-    /// Copies the first bytes of a slot to the start of another.
+pub enum StepOp {
+    /// Dispatches a kernel.
+    Dispatch(KernelDispatch),
+    /// Copies bytes from the start of one slot to the start of another.
     Copy {
-        /// From.
+        /// The slot to copy from.
         src: SlotId,
-        /// To.
+        /// The slot to copy to.
         dst: SlotId,
-        /// How many, a multiple of 4.
-        bytes: Num,
+        /// Number of bytes to copy, a multiple of 4.
+        bytes: SymInt,
     },
-    /// Writes one word all over a slot.
+    /// Fills a slot with a repeated word.
     Fill {
-        /// The slot.
+        /// The slot to fill.
         dst: SlotId,
-        /// The word.
+        /// The word to fill it with.
         word: u32,
     },
 }
 
-/// The index of a choice of a program.
+/// Index of a shape switch of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChoiceId(pub u32);
+pub struct ShapeSwitchId(pub u32);
 
-/// Ways of which the size of a run takes one.
+/// A shape switch: a runtime branch on a symbolic size, with one branch per size range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// What decides.
-    pub value: Num,
-    /// The greatest value of each arm but the last, ascending.
+pub struct ShapeSwitch {
+    /// The symbolic value that selects the branch.
+    pub value: SymInt,
+    /// Upper limit (inclusive) of each branch except the last, in ascending order.
     pub bounds: SmallVec<[u32; 4]>,
 }
 
-impl Choice {
-    /// The arm for a value.
-    pub fn arm(&self, value: i64) -> u32 {
+impl ShapeSwitch {
+    /// Index of the branch for a value.
+    pub fn branch_for(&self, value: i64) -> u32 {
         let below = self.bounds.iter().filter(|b| value > i64::from(**b));
         below.count() as u32
     }
 
-    /// The values of an arm: above the first number, up to the second.
+    /// Value range of a branch: greater than the first number, at most the second.
     pub fn range(&self, index: u32) -> (i64, i64) {
         let bound = |at: usize| self.bounds.get(at).map_or(i64::MAX, |b| i64::from(*b));
         let below = (index as usize).checked_sub(1);
@@ -141,21 +142,23 @@ impl Choice {
     }
 }
 
-/// One way of a choice.
+/// One branch of a shape switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Arm {
-    /// The choice.
-    pub choice: ChoiceId,
-    /// Which of its ways, by ascending values.
+pub struct ShapeBranch {
+    /// The shape switch that contains the branch.
+    pub choice: ShapeSwitchId,
+    /// Index of the branch, in ascending order of values.
     pub index: u32,
 }
 
-/// The arms that a step belongs to, one of each choice that it hangs on; none for a step of every run.
-pub type Arms = SmallVec<[Arm; 2]>;
+/// Branches that a step belongs to, one for each shape switch it depends on. Empty for a step that
+/// every run executes.
+pub type ShapeBranches = SmallVec<[ShapeBranch; 2]>;
 
-/// True if no run plays both: some value would have to be in two ranges without a common number.
-pub(crate) fn exclude(choices: &[Choice], a: &[Arm], b: &[Arm]) -> bool {
-    let apart = |a: &Arm, b: &Arm| {
+/// True if no run executes both branch sets, because some value would need to be in two disjoint
+/// ranges.
+pub(crate) fn exclude(choices: &[ShapeSwitch], a: &[ShapeBranch], b: &[ShapeBranch]) -> bool {
+    let apart = |a: &ShapeBranch, b: &ShapeBranch| {
         let [of_a, of_b] = [a, b].map(|arm| &choices[arm.choice.0 as usize]);
         let (a_above, a_upto) = of_a.range(a.index);
         let (b_above, b_upto) = of_b.range(b.index);
@@ -164,200 +167,207 @@ pub(crate) fn exclude(choices: &[Choice], a: &[Arm], b: &[Arm]) -> bool {
     a.iter().any(|a| b.iter().any(|b| apart(a, b)))
 }
 
-/// A step and what it is for.
+/// One step of a program, with the graph node it belongs to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// What it does.
-    pub work: Work,
-    /// Whether all steps before it must be finished, and their writes seen, before it starts.
+pub struct ProgramStep {
+    /// The operation of the step.
+    pub work: StepOp,
+    /// Requires a full barrier before this step: all earlier steps must finish, and their writes
+    /// must be visible.
     pub barrier: bool,
-    /// The arms that it runs in.
-    pub arms: Arms,
-    /// The node of the legal graph that it belongs to.
+    /// Branches that the step belongs to.
+    pub branches: ShapeBranches,
+    /// Node of the legal graph that the step belongs to.
     pub node: NodeId,
-    /// The operator, for traces and errors.
+    /// Operator name, for traces and errors.
     pub op: &'static str,
 }
 
-impl Step {
-    /// Whether it runs where these arms, one for each choice of the program, are chosen.
+impl ProgramStep {
+    /// Whether the step is active for these selected branches, one per shape switch of the program.
     pub fn runs(&self, chosen: &[u32]) -> bool {
-        let mut arms = self.arms.iter();
+        let mut arms = self.branches.iter();
         arms.all(|arm| chosen.get(arm.choice.0 as usize) == Some(&arm.index))
     }
 
-    /// The slots that it touches and how.
-    pub fn accesses<'a>(&'a self, kernels: &'a [Instance]) -> SmallVec<[(SlotId, Access); 8]> {
+    /// Slots that the step accesses, with the access modes.
+    pub fn accesses<'a>(
+        &'a self,
+        kernels: &'a [KernelInstance],
+    ) -> SmallVec<[(SlotId, ArgAccess); 8]> {
         match &self.work {
-            Work::Dispatch(d) => {
+            StepOp::Dispatch(d) => {
                 let how = &kernels[d.kernel.0 as usize].args;
                 d.args.iter().copied().zip(how.iter().copied()).collect()
             }
-            Work::Copy { src, dst, .. } => [(*src, Access::Read), (*dst, Access::Write)]
+            StepOp::Copy { src, dst, .. } => [(*src, ArgAccess::Read), (*dst, ArgAccess::Write)]
                 .into_iter()
                 .collect(),
-            Work::Fill { dst, .. } => [(*dst, Access::Write)].into_iter().collect(),
+            StepOp::Fill { dst, .. } => [(*dst, ArgAccess::Write)].into_iter().collect(),
         }
     }
 }
 
-/// Chains of dispatches, which wait for each other by counters: the weights of one are on their way while the one before it
-/// still runs. [`Program::played_stage`] says which barriers they take the place of, and a launch what they wait for.
+/// Dependent launches: dispatches synchronize through counters instead of barriers. A dispatch can
+/// prefetch its weights while the previous one still runs. [`GpuProgram::active_steps_of_stage`] selects the
+/// barriers that counters replace. Each launch fills in the counter values to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
-    /// The record of [`CheckKind::Order`], and the counters, which every run clears before.
+pub struct DependentLaunches {
+    /// Slot with the fault record of [`CheckKind::Order`], followed by the counters. Every run
+    /// clears it first.
     pub counters: SlotId,
-    /// By the parameter blocks of the dispatches that can be links, where in [`Program::params`] three words begin that a
-    /// launch fills in: the counter to wait for, what it counts up to (0: nothing is waited for), and one past the own counter (0:
-    /// nobody waits for it).
+    /// For each parameter block of an eligible dispatch: the index in [`GpuProgram::params`] of three
+    /// words that a launch fills in. They are the counter to wait on, its target value (0: no
+    /// wait), and one plus the counter to increment (0: none).
     pub numbers: BTreeMap<u32, u32>,
 }
 
-/// What a data check refuses.
+/// Condition that a data check verifies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckKind {
-    /// Indices outside `[-len, len)`.
+    /// An index is in `[-len, len)`.
     Index,
-    /// Elements of rows outside `[-len, len)`, with a length for each column.
-    Coordinates(Vec<Num>),
-    /// Key counts outside `[0, len]`.
+    /// Each coordinate of a row is in `[-len, len)`, with a separate length per column.
+    Coordinates(Vec<SymInt>),
+    /// A KV length is in `[0, len]`.
     KvLen,
-    /// Not of data: that a dispatch waited in vain for one before it. Steps before may have written states.
+    /// No wait on an earlier dispatch timed out (dependent launches only). After a timeout, states
+    /// may already be modified.
     Order,
 }
 
-/// A check of data on the device. Its kernel writes a record of two words into
-/// [`Buffer::Faults`] in every run: 0, or the position of the first bad element plus one; and that
-/// element.
+/// A check of data on the device. In every run, its kernel writes a fault record of two words to
+/// [`ProgramBuffer::Faults`]. The first word is 0, or one plus the index of the first invalid element. The
+/// second word is that element.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataCheck {
-    /// What it refuses.
+    /// The condition to verify.
     pub kind: CheckKind,
-    /// The record.
+    /// Slot of the fault record.
     pub record: SlotId,
     /// The size that the elements are checked against.
-    pub len: Num,
-    /// The node.
-    pub site: Site,
+    pub len: SymInt,
+    /// The node to name in the error.
+    pub site: NodeLocation,
 }
 
-/// Sizes that a node needs at each run.
+/// A condition on the sizes of a run, required by a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SizeCheck {
-    /// The node. What one inside another needs is asked only where the run comes to it
-    /// ([`crate::Flow::Sizes`]).
-    pub site: Site,
-    /// What it needs.
+pub struct LaunchSizeCheck {
+    /// The node to name in the error. Checks of nested nodes apply only when the run reaches them
+    /// ([`crate::ControlFlowGraph::Sizes`]).
+    pub site: NodeLocation,
+    /// The required condition.
     pub rule: SizeRule,
 }
 
-/// What a [`SizeCheck`] asks of the sizes of a run.
+/// Condition that a [`LaunchSizeCheck`] verifies for the sizes of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SizeRule {
-    /// The size is possible.
+    /// The dimension evaluates to a valid size.
     Size {
-        /// The size.
+        /// The dimension to evaluate.
         dim: Dim,
     },
-    /// The slice exists.
+    /// The slice is within its operand.
     Slice {
-        /// The slice.
+        /// The slice to verify.
         slice: Slice,
-        /// The shape of its operand.
+        /// Shape of the operand.
         from: Shape,
-        /// The shape of its result.
+        /// Shape of the result.
         to: Shape,
     },
     /// `less <= more`.
     AtMost {
-        /// The size that must not be greater.
-        less: Num,
-        /// The size that it is compared with.
-        more: Num,
-        /// The error otherwise; `{less}` and `{more}` stand for the sizes.
+        /// The size that must be the smaller one or equal.
+        less: SymInt,
+        /// The size to compare with.
+        more: SymInt,
+        /// Error message for a violation; `{less}` and `{more}` are replaced by the sizes.
         reason: String,
     },
 }
 
-/// A tensor at the border and where it lies.
+/// A tensor of the program's interface (input, parameter, state or output) with its slot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Io {
-    /// The type in the signature.
+pub struct IoBinding {
+    /// Type of the tensor in the signature.
     pub ty: Type,
-    /// Where it lies. An I64 port is held as I32.
+    /// Slot of the tensor. An I64 tensor is stored as I32.
     pub slot: SlotId,
-    /// The number of its bytes on the device, whole words.
-    pub bytes: Num,
-    /// How packed rows lie there, if not as they are given.
-    pub planes: Option<Planes>,
+    /// Size on the device in bytes, a multiple of 4.
+    pub bytes: SymInt,
+    /// Structure-of-arrays layout of quantized rows; `None` for file order.
+    pub soa_layout: Option<SoaLayout>,
 }
 
-/// A compiled graph.
+/// A compiled graph, ready for a GPU runtime.
 #[derive(Clone, Debug)]
-pub struct Program {
-    /// Names and types at the border.
+pub struct GpuProgram {
+    /// Names and types of inputs, parameters, states and outputs.
     pub signature: Signature,
-    /// The symbols in the order of the graph, for printing.
+    /// Symbols with their bounds in graph order, for printing.
     pub symbols: Vec<(Symbol, usize)>,
-    /// Kernel instances, each once.
-    pub kernels: Vec<Instance>,
-    /// What the sizes of a run decide.
-    pub choices: Vec<Choice>,
-    /// Ranges of buffers.
-    pub slots: Vec<Slot>,
-    /// Ranges that nothing may write, where the plan was asked for them.
-    pub gaps: Vec<Slot>,
-    /// Steps that run once for a set of parameters.
-    pub prepare: Vec<Step>,
-    /// Steps of every run; of all its stages, one after the other.
-    pub steps: Vec<Step>,
-    /// The ranges of the stages in `steps`, where there is a `flow`.
+    /// Kernel instances without duplicates.
+    pub kernels: Vec<KernelInstance>,
+    /// Shape switches, evaluated at each launch.
+    pub shape_switches: Vec<ShapeSwitch>,
+    /// Buffer ranges used by steps and by the interface.
+    pub slots: Vec<BufferSlot>,
+    /// Guard ranges that no kernel may write; empty unless sentinels are requested.
+    pub redzones: Vec<BufferSlot>,
+    /// Steps that run once after parameters are set.
+    pub prepare: Vec<ProgramStep>,
+    /// Steps of every run: those of all stages, one stage after the other.
+    pub steps: Vec<ProgramStep>,
+    /// Range of each stage within `steps`; empty without control flow.
     pub stages: Vec<Range<usize>>,
-    /// The order of the stages, where data decides it; empty for a program without control flow, whose
-    /// steps are one stage.
-    pub flow: Vec<Flow>,
+    /// Control flow between the stages. Empty for a program without control flow, whose steps form
+    /// one stage.
+    pub flow: Vec<ControlFlowGraph>,
     /// Words of all parameter blocks; each block starts at a multiple of the device's alignment.
-    pub params: Vec<Word>,
-    /// What dispatches wait for each other by, where they can do without barriers.
-    pub chain: Option<Chain>,
-    /// The expressions that numbers refer to.
-    pub tape: Tape,
-    /// The constants, for [`Buffer::Const`].
+    pub params: Vec<ParamWord>,
+    /// Dependent launches that replace barriers, if the device supports them.
+    pub chain: Option<DependentLaunches>,
+    /// Expression arena of all symbolic sizes.
+    pub tape: ExprArena,
+    /// Contents of [`ProgramBuffer::Const`], by index.
     pub consts: Vec<Tensor>,
-    /// Inputs, in the order of the signature.
-    pub inputs: Vec<Io>,
-    /// Parameters, in the order of the signature.
-    pub param_io: Vec<Io>,
-    /// States, in the order of the signature.
-    pub states: Vec<Io>,
-    /// Outputs, in the order of the signature.
-    pub outputs: Vec<Io>,
-    /// Checks of data, by the order of their nodes.
+    /// Inputs in signature order.
+    pub inputs: Vec<IoBinding>,
+    /// Parameters in signature order.
+    pub param_io: Vec<IoBinding>,
+    /// States in signature order.
+    pub states: Vec<IoBinding>,
+    /// Outputs in signature order.
+    pub outputs: Vec<IoBinding>,
+    /// Data checks in node order.
     pub data_checks: Vec<DataCheck>,
-    /// Checks of sizes.
-    pub size_checks: Vec<SizeCheck>,
-    /// The variants of kernels that were taken, and why.
-    pub variants: Vec<Taken>,
+    /// Size checks, evaluated at each launch.
+    pub size_checks: Vec<LaunchSizeCheck>,
+    /// Selected kernel variants, with reasons and alternatives.
+    pub variants: Vec<VariantSelection>,
 }
 
-impl Program {
-    /// A slot by its id.
-    pub fn slot(&self, id: SlotId) -> &Slot {
+impl GpuProgram {
+    /// The slot with this id.
+    pub fn slot(&self, id: SlotId) -> &BufferSlot {
         &self.slots[id.0 as usize]
     }
 
-    /// Every buffer with its size, each once, ascending.
-    pub fn buffers(&self) -> Vec<(Buffer, u64)> {
+    /// All buffers with their sizes in bytes, without duplicates, in ascending order.
+    pub fn buffers(&self) -> Vec<(ProgramBuffer, u64)> {
         let mut sizes = std::collections::BTreeMap::new();
-        for slot in self.slots.iter().chain(&self.gaps) {
+        for slot in self.slots.iter().chain(&self.redzones) {
             let size = sizes.entry(slot.buffer).or_insert(0u64);
             *size = (*size).max(slot.offset_bytes + slot.bytes);
         }
         sizes.into_iter().collect()
     }
 
-    /// The bytes of all buffers of a kind.
-    pub fn bytes_of(&self, kind: fn(Buffer) -> bool) -> u64 {
+    /// Total size in bytes of all buffers that match `kind`.
+    pub fn bytes_of(&self, kind: fn(ProgramBuffer) -> bool) -> u64 {
         let buffers = self.buffers();
         buffers
             .iter()
@@ -366,20 +376,20 @@ impl Program {
             .sum()
     }
 
-    /// True if no run plays both steps.
-    pub fn exclude(&self, a: &Step, b: &Step) -> bool {
-        exclude(&self.choices, &a.arms, &b.arms)
+    /// True if no run executes both steps.
+    pub fn exclude(&self, a: &ProgramStep, b: &ProgramStep) -> bool {
+        exclude(&self.shape_switches, &a.branches, &b.branches)
     }
 
-    /// The steps that run a kernel.
-    pub fn dispatches(&self) -> impl Iterator<Item = &Dispatch> {
+    /// All dispatches of [`GpuProgram::steps`].
+    pub fn dispatches(&self) -> impl Iterator<Item = &KernelDispatch> {
         self.steps.iter().filter_map(|s| match &s.work {
-            Work::Dispatch(d) => Some(d),
-            Work::Copy { .. } | Work::Fill { .. } => None,
+            StepOp::Dispatch(d) => Some(d),
+            StepOp::Copy { .. } | StepOp::Fill { .. } => None,
         })
     }
 
-    /// The number of barriers of a run.
+    /// Number of barriers in [`GpuProgram::steps`].
     pub fn barriers(&self) -> usize {
         self.steps.iter().filter(|s| s.barrier).count()
     }

@@ -1,26 +1,28 @@
-//! A proof, independent of the scheduler, that a program has no races.
+//! Proof that a program has no data races, independent of the scheduler.
 //!
-//! It looks at nothing but the finished program: the byte ranges that each step reads and writes, and
-//! where the barriers are. Two steps between the same barriers must not touch the same byte if one of
-//! them writes it (at the borders of stages there is one), unless they are arms of choices for ranges of one number that do not meet.
+//! The proof uses only the finished program: the byte ranges that each step reads and writes, and
+//! the barriers. Two steps between the same barriers must not touch the same byte if one of them
+//! writes it. Stage borders count as barriers. Steps of branches that no run executes together are
+//! exempt.
 
 use std::fmt;
 
-use crate::kernel::Access;
-use crate::program::{Program, SlotId, Step};
+use crate::kernel::ArgAccess;
+use crate::program::{GpuProgram, ProgramStep, SlotId};
 
-/// Two steps without a barrier between them, one of which writes what the other touches.
+/// A race: two steps without a barrier between them, one of which writes bytes that the other
+/// accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Race {
-    /// The steps, by their place.
+pub struct DataRace {
+    /// Indices of the two steps.
     pub steps: (usize, usize),
-    /// The slots that share bytes.
+    /// The two slots that share bytes.
     pub slots: (SlotId, SlotId),
-    /// Whether the steps are those of `prepare`.
+    /// Whether the steps belong to [`GpuProgram::prepare`].
     pub preparing: bool,
 }
 
-impl fmt::Display for Race {
+impl fmt::Display for DataRace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (a, b) = self.steps;
         let list = if self.preparing { "prepare " } else { "" };
@@ -32,11 +34,11 @@ impl fmt::Display for Race {
     }
 }
 
-/// Proves that no two steps race.
+/// Proves that no two steps of a program race.
 ///
 /// # Errors
-/// The first [`Race`].
-pub fn check_races(program: &Program) -> Result<(), Race> {
+/// The first [`DataRace`] found.
+pub fn check_races(program: &GpuProgram) -> Result<(), DataRace> {
     check_list(program, &program.prepare, None)?;
     program
         .stages()
@@ -44,10 +46,14 @@ pub fn check_races(program: &Program) -> Result<(), Race> {
         .try_for_each(|stage| check_list(program, &program.steps[stage.clone()], Some(stage.start)))
 }
 
-/// Steps of [`Program::prepare`], or of a stage that begins at a step of a run.
-fn check_list(program: &Program, steps: &[Step], stage: Option<usize>) -> Result<(), Race> {
+/// Checks the steps of [`GpuProgram::prepare`], or those of a stage that starts at step `stage`.
+fn check_list(
+    program: &GpuProgram,
+    steps: &[ProgramStep],
+    stage: Option<usize>,
+) -> Result<(), DataRace> {
     let (first, preparing) = (stage.unwrap_or(0), stage.is_none());
-    let mut since_barrier: Vec<(usize, SlotId, Access)> = Vec::new();
+    let mut since_barrier: Vec<(usize, SlotId, ArgAccess)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
         if step.barrier {
             since_barrier.clear();
@@ -58,9 +64,9 @@ fn check_list(program: &Program, steps: &[Step], stage: Option<usize>) -> Result
                 if program.exclude(step, &steps[*before]) {
                     continue;
                 }
-                let writes = *access == Access::Write || *other_access == Access::Write;
+                let writes = *access == ArgAccess::Write || *other_access == ArgAccess::Write;
                 if writes && program.slot(*slot).overlaps(program.slot(*other)) {
-                    return Err(Race {
+                    return Err(DataRace {
                         steps: (first + *before, first + at),
                         slots: (*other, *slot),
                         preparing,
@@ -68,12 +74,12 @@ fn check_list(program: &Program, steps: &[Step], stage: Option<usize>) -> Result
                 }
             }
         }
-        // Inside one step a written argument must not overlap another.
+        // Within one step, a written argument must not overlap another argument.
         for (i, (slot, access)) in own.iter().enumerate() {
             for (other, other_access) in &own[..i] {
-                let writes = *access == Access::Write || *other_access == Access::Write;
+                let writes = *access == ArgAccess::Write || *other_access == ArgAccess::Write;
                 if writes && program.slot(*slot).overlaps(program.slot(*other)) {
-                    return Err(Race {
+                    return Err(DataRace {
                         steps: (first + at, first + at),
                         slots: (*other, *slot),
                         preparing,

@@ -1,76 +1,77 @@
-//! Scalar functions in WGSL: the pieces of text, and the expression of one step.
+//! Scalar functions in WGSL: library fragments, and the expression for one step of a map.
 //!
-//! A kernel includes [`PRELUDE`] and the pieces it calls; [`text`] puts what those need before them.
-//! Functions are named by class and name: `f_exp(x: f32)`, `i_div(a: i32, b: i32)`, `u_pow`. They meet
-//! the tolerance table however roughly a device divides or takes roots, and whether or not it flushes
-//! subnormal numbers or contracts products and sums.
+//! A kernel includes [`PRELUDE`] and the fragments it calls; [`text`] adds their dependencies in
+//! order. Functions are named by type and operation: `f_exp(x: f32)`, `i_div(a: i32, b: i32)`,
+//! `u_pow`. They meet the tolerance table on every device, whatever its precision of division and
+//! roots, subnormal flushing or multiply-add contraction.
 //!
-//! Next: `scalar/step.rs` for what a step of a `Map` is written as.
+//! Next: `scalar/step.rs` for the code generated for a step of a `Map`.
 
 mod step;
 
-use crate::families::portable;
+use crate::lowerings::portable;
 
-pub(crate) use step::{Class, class, expression, native, quick};
+pub(crate) use step::{ScalarClass, class, expression, native, quick};
 
-/// What every kernel may use.
+/// WGSL source that every kernel includes first.
 pub(crate) const PRELUDE: &str = portable!("prelude.wgsl");
 
-/// Declares [`Piece`]: `Name "file" [needs];` gives a variant, its text and what it calls.
+/// Declares [`WgslHelper`]: `Name "file" [dependencies];` declares a variant, its source file and the
+/// fragments it calls.
 macro_rules! pieces {
     ($($(#[$doc:meta])* $Name:ident $file:literal [$($need:ident),*];)*) => {
-        /// A group of functions. What it needs stands before it in this list.
+        /// A WGSL fragment with a group of functions. Its dependencies precede it in this list.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) enum Piece { $($(#[$doc])* $Name),* }
+        pub(crate) enum WgslHelper { $($(#[$doc])* $Name),* }
 
-        impl Piece {
-            /// Every piece, in an order that WGSL text may have.
+        impl WgslHelper {
+            /// All fragments in a valid order of declaration.
             #[cfg(test)]
-            pub(crate) const ALL: &'static [Piece] = &[$(Piece::$Name),*];
+            pub(crate) const ALL: &'static [WgslHelper] = &[$(WgslHelper::$Name),*];
 
-            /// Its text.
+            /// WGSL source of the fragment.
             pub(crate) const fn text(self) -> &'static str {
-                match self { $(Piece::$Name => portable!($file)),* }
+                match self { $(WgslHelper::$Name => portable!($file)),* }
             }
 
-            /// What it calls, apart from the prelude.
-            const fn needs(self) -> &'static [Piece] {
-                match self { $(Piece::$Name => &[$(Piece::$need),*]),* }
+            /// Fragments that this one calls, except the prelude.
+            const fn needs(self) -> &'static [WgslHelper] {
+                match self { $(WgslHelper::$Name => &[$(WgslHelper::$need),*]),* }
             }
         }
     };
 }
 
 pieces! {
-    /// Parts of floats, sums of two numbers, rough divisions made good.
+    /// Decomposition of floats, two-term sums, and refined division.
     Base "scalar/base.wgsl" [];
     /// `half_rounded`
     Round "scalar/round.wgsl" [Base];
-    /// Whether devices keep subnormal numbers.
+    /// Constants that tell whether the device keeps subnormal numbers.
     Floats "scalar/floats.wgsl" [];
-    /// 64-bit products.
+    /// 64-bit integer products.
     Wide "scalar/wide.wgsl" [];
-    /// `f_add f_sub f_mul f_div f_recip f_fma`, exact also for subnormal numbers; `soft_fma`.
+    /// `f_add f_sub f_mul f_div f_recip f_fma`, exact for subnormal numbers too; `soft_fma`.
     Arithmetic "scalar/arithmetic.wgsl" [Base, Floats, Wide];
-    /// `q_add q_sub q_mul q_div`, right or else in doubt.
+    /// `q_add q_sub q_mul q_div`: fast versions that flag uncertain results.
     Quick "scalar/quick.wgsl" [Base, Floats];
-    /// Signs, roundings to integers, predicates, `f_clamp`.
+    /// Signs, rounding to integers, predicates, `f_clamp`.
     Sign "scalar/sign.wgsl" [Base];
     /// Comparisons of floats.
     Compare "scalar/compare.wgsl" [];
-    /// Between floats and integers.
+    /// Conversions between floats and integers.
     Convert "scalar/convert.wgsl" [];
-    /// Integers in 32 bits.
+    /// 32-bit integer functions.
     Int "scalar/int.wgsl" [];
     /// `f_sqrt f_rsqrt`
     Root "scalar/root.wgsl" [Base];
-    /// `q_sqrt`, right or else in doubt.
+    /// `q_sqrt`: fast version that flags uncertain results.
     QuickRoot "scalar/quick_root.wgsl" [Quick];
     /// `f_exp f_exp2 f_expm1`
     Exp "scalar/exp.wgsl" [Base];
     /// `f_ln f_log2 f_log1p`
     Log "scalar/log.wgsl" [Base];
-    /// Products with gates by tails.
+    /// Products of a value with a gate that is computed from tail functions.
     Tail "scalar/tail.wgsl" [Base];
     /// `f_softplus`
     Softplus "scalar/softplus.wgsl" [Exp, Log];
@@ -80,11 +81,12 @@ pieces! {
     Gate "scalar/gate.wgsl" [Exp, Tail];
     /// `f_erf f_gelu`
     Erf "scalar/erf.wgsl" [Exp, Tail];
-    /// `q_gelu`, right or else in doubt.
+    /// `q_gelu`: fast version that flags uncertain results.
     QuickGelu "scalar/quick_gelu.wgsl" [Quick, Erf];
-    /// `q_exp q_tanh q_sigmoid q_silu q_gelu_tanh`, right or else in doubt.
+    /// `q_exp q_tanh q_sigmoid q_silu q_gelu_tanh`: fast versions that flag uncertain results.
     QuickGate "scalar/quick_gate.wgsl" [Quick, Gate];
-    /// `n_exp n_tanh n_sqrt n_sigmoid n_silu n_gelu_tanh n_gelu`, for results in F16
+    /// `n_exp n_tanh n_sqrt n_sigmoid n_silu n_gelu_tanh n_gelu`: versions precise enough for F16
+    /// results.
     Narrow "scalar/narrow.wgsl" [];
     /// `f_sin f_cos f_tan`
     Trig "scalar/trig.wgsl" [Base, Wide];
@@ -96,8 +98,8 @@ pieces! {
     Rem "scalar/rem.wgsl" [Base];
 }
 
-/// The pieces and what they need, each once, in order.
-pub(crate) fn closure(pieces: &[Piece]) -> Vec<Piece> {
+/// The fragments with all dependencies, without duplicates, in order.
+pub(crate) fn closure(pieces: &[WgslHelper]) -> Vec<WgslHelper> {
     let mut all = pieces.to_vec();
     let mut at = 0;
     while let Some(piece) = all.get(at).copied() {
@@ -109,8 +111,8 @@ pub(crate) fn closure(pieces: &[Piece]) -> Vec<Piece> {
     all
 }
 
-/// The prelude, and the pieces with what they need.
-pub(crate) fn text(pieces: &[Piece]) -> String {
+/// WGSL source of the prelude and of the fragments with all dependencies.
+pub(crate) fn text(pieces: &[WgslHelper]) -> String {
     let mut text = PRELUDE.to_string();
     for piece in closure(pieces) {
         text += "\n";
@@ -125,14 +127,14 @@ mod tests {
 
     #[test]
     fn every_piece_is_valid_with_what_it_needs_alone() {
-        for &piece in Piece::ALL {
+        for &piece in WgslHelper::ALL {
             assert!(piece.needs().iter().all(|n| *n < piece), "{piece:?}");
             let text = text(&[piece]);
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|e| panic!("{piece:?}: {}", e.emit_to_string(&text)));
             naga::valid::Validator::new(
                 naga::valid::ValidationFlags::all(),
-                // Core WGSL; naga names it because OpenGL may lack it.
+                // This is core WGSL; naga has a flag for it because OpenGL may lack it.
                 naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
             )
             .validate(&module)

@@ -1,43 +1,48 @@
-//! Order, memory and barriers of a draft.
+//! Scheduling and memory planning: step order, barriers and slot placement of a program under
+//! construction.
 //!
-//! Steps are grouped (`groups.rs`), with one barrier per group. Slots live over groups, and share memory only across a barrier,
-//! or where they belong to different arms; sharing adds no barrier.
+//! Steps are grouped (`groups.rs`), with one barrier per group. The lifetime of a slot is a range
+//! of groups. Slots share memory only if a barrier separates their lifetimes, or if they belong to
+//! different branches of one shape switch. Sharing adds no barrier.
 //!
-//! Stages are ordered each by itself. A slot that several stages touch lives for all of every control
-//! flow that its life reaches into: a branch not taken leaves it alone, another iteration may read it.
+//! Each stage is ordered separately. If several stages use a slot, its lifetime extends over the
+//! whole outermost branch or loop. A branch that is not taken must not clobber it, and the next
+//! iteration may read it.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use tercet_ir::layout::{Life, place};
+use tercet_ir::layout::{LiveRange, place};
 use tercet_ir::{CompileError, NodeId, Signature, Symbol};
 
 mod groups;
 
-use self::groups::{Grouped, group};
-use crate::caps::Caps;
-use crate::emit::{Draft, Home, RECORD_BYTES};
-use crate::flow::{Flow, StageId};
-use crate::plan::{Borders, PlanOptions};
-use crate::program::{Arm, Buffer, ChoiceId, Program, Slot, Step};
+use self::groups::{GroupedSteps, group};
+use crate::caps::DeviceCaps;
+use crate::emit::{ProgramBuilder, RECORD_BYTES, SlotPlacement};
+use crate::flow::{ControlFlowGraph, StageId};
+use crate::plan::{PlanOptions, ProgramInterface};
+use crate::program::{
+    BufferSlot, GpuProgram, ProgramBuffer, ProgramStep, ShapeBranch, ShapeSwitchId,
+};
 
-/// Bytes left after each slot where sentinels are wanted.
+/// Guard bytes after each slot when sentinels are requested.
 const GAP_BYTES: u64 = 256;
 
-/// The program of a draft.
+/// Schedules the steps and places the slots, which yields the finished program.
 ///
 /// # Errors
-/// [`CompileError::OutOfMemory`] when the arena exceeds the address space.
+/// [`CompileError::OutOfMemory`] if the arena exceeds the address space.
 pub(crate) fn finish(
-    mut draft: Draft,
-    borders: Borders,
+    mut draft: ProgramBuilder,
+    borders: ProgramInterface,
     signature: Signature,
     symbols: Vec<(Symbol, usize)>,
-    caps: &Caps,
+    caps: &DeviceCaps,
     choices: PlanOptions,
-) -> Result<Program, CompileError> {
+) -> Result<GpuProgram, CompileError> {
     let prepare = group(std::mem::take(&mut draft.prepare), &draft);
-    let mut run = Run::default();
+    let mut run = ScheduledRun::default();
     let flow = match std::mem::take(&mut draft.flow) {
         plain if plain.is_empty() => {
             run.stage(std::mem::take(&mut draft.steps), &draft);
@@ -46,19 +51,19 @@ pub(crate) fn finish(
         flow => run.flow(flow, &draft, true),
     };
     let (slots, gaps) = memory(&draft, &run, caps, choices)?;
-    Ok(Program {
+    Ok(GpuProgram {
         signature,
         symbols,
         kernels: draft.kernels,
         slots,
-        gaps,
+        redzones: gaps,
         prepare: prepare.list,
         steps: run.steps.list,
         stages: run.stages,
         flow,
         params: draft.params,
         chain: draft.chain,
-        choices: draft.choices,
+        shape_switches: draft.shape_switches,
         tape: draft.tape,
         consts: draft.consts,
         inputs: borders.inputs,
@@ -71,24 +76,24 @@ pub(crate) fn finish(
     })
 }
 
-/// The stages of a run, one after the other.
+/// All scheduled stages of a run, concatenated.
 #[derive(Default)]
-struct Run {
-    steps: Grouped,
-    /// The stage of each step.
-    of_step: Vec<usize>,
+struct ScheduledRun {
+    steps: GroupedSteps,
+    /// Stage index of each step.
+    stage_of_step: Vec<usize>,
     stages: Vec<Range<usize>>,
-    /// The groups of each control flow that lies in no other: the first and the last.
+    /// First and last group of each outermost branch or loop.
     spans: Vec<(usize, usize)>,
 }
 
-impl Run {
-    /// Adds the steps of a stage. Their groups come after all before.
-    fn stage(&mut self, steps: Vec<Step>, draft: &Draft) -> StageId {
+impl ScheduledRun {
+    /// Appends the steps of a stage; their groups are numbered after all earlier ones.
+    fn stage(&mut self, steps: Vec<ProgramStep>, draft: &ProgramBuilder) -> StageId {
         let (first, next) = (self.steps.list.len(), self.next_group());
-        let Grouped { list, groups } = group(steps, draft);
+        let GroupedSteps { list, groups } = group(steps, draft);
         let stage = self.stages.len();
-        self.of_step.extend(list.iter().map(|_| stage));
+        self.stage_of_step.extend(list.iter().map(|_| stage));
         self.steps.list.extend(list);
         self.steps.groups.extend(groups.iter().map(|g| next + g));
         self.stages.push(first..self.steps.list.len());
@@ -99,40 +104,45 @@ impl Run {
         self.steps.groups.last().map_or(0, |last| last + 1)
     }
 
-    fn flow(&mut self, flow: Vec<Flow<Vec<Step>>>, draft: &Draft, outermost: bool) -> Vec<Flow> {
+    fn flow(
+        &mut self,
+        flow: Vec<ControlFlowGraph<Vec<ProgramStep>>>,
+        draft: &ProgramBuilder,
+        outermost: bool,
+    ) -> Vec<ControlFlowGraph> {
         let mut done = Vec::with_capacity(flow.len());
         for part in flow {
             let first = self.next_group();
             let mut list = |flow| self.flow(flow, draft, false);
             let part = match part {
-                Flow::Stage(steps) => {
-                    done.push(Flow::Stage(self.stage(steps, draft)));
+                ControlFlowGraph::Stage(steps) => {
+                    done.push(ControlFlowGraph::Stage(self.stage(steps, draft)));
                     continue;
                 }
-                Flow::Sizes(checks) => Flow::Sizes(checks),
-                Flow::If {
+                ControlFlowGraph::Sizes(checks) => ControlFlowGraph::Sizes(checks),
+                ControlFlowGraph::If {
                     pred,
                     then,
-                    otherwise,
-                } => Flow::If {
+                    else_flow: otherwise,
+                } => ControlFlowGraph::If {
                     pred,
                     then: list(then),
-                    otherwise: list(otherwise),
+                    else_flow: list(otherwise),
                 },
-                Flow::While {
+                ControlFlowGraph::While {
                     cond,
                     pred,
                     body,
                     max_iter,
                     site,
-                } => Flow::While {
+                } => ControlFlowGraph::While {
                     cond: list(cond),
                     pred,
                     body: list(body),
                     max_iter,
                     site,
                 },
-                Flow::Repeat { count, body } => Flow::Repeat {
+                ControlFlowGraph::Repeat { count, body } => ControlFlowGraph::Repeat {
                     count,
                     body: list(body),
                 },
@@ -147,13 +157,13 @@ impl Run {
     }
 }
 
-/// Where every slot lies, and the gaps after them where they are wanted.
+/// Places every slot, and the guard ranges after them if sentinels are requested.
 fn memory(
-    draft: &Draft,
-    run: &Run,
-    caps: &Caps,
+    draft: &ProgramBuilder,
+    run: &ScheduledRun,
+    caps: &DeviceCaps,
     choices: PlanOptions,
-) -> Result<(Vec<Slot>, Vec<Slot>), CompileError> {
+) -> Result<(Vec<BufferSlot>, Vec<BufferSlot>), CompileError> {
     let align = caps.storage_align_bytes.max(16) as usize;
     let gap = if choices.sentinels { GAP_BYTES } else { 0 };
     let uses = uses(draft, run, choices);
@@ -162,39 +172,39 @@ fn memory(
         bytes: u64::MAX,
     };
     let offsets = arena(draft, &uses, align, gap).ok_or_else(too_large)?;
-    let mut ends: HashMap<Buffer, u64> = HashMap::new();
+    let mut ends: HashMap<ProgramBuffer, u64> = HashMap::new();
     let (mut slots, mut gaps) = (Vec::with_capacity(draft.slots.len()), Vec::new());
     for ((slot, offset), used) in draft.slots.iter().zip(&offsets).zip(&uses) {
-        let mut next = |buffer: Buffer| {
+        let mut next = |buffer: ProgramBuffer| {
             let end = ends.entry(buffer).or_insert(0);
             let at = *end;
             *end = (at + slot.bytes + gap).next_multiple_of(align as u64);
             (buffer, at)
         };
         let (buffer, offset_bytes) = match slot.home {
-            Home::Arena => (Buffer::Arena, *offset as u64),
-            Home::Prepared => next(Buffer::Prepared),
-            Home::Output => next(Buffer::Output),
-            Home::Input => next(Buffer::Input),
-            Home::Counters => next(Buffer::Counters),
-            Home::At(buffer, offset) => (buffer, offset),
-            // Once the whole has its place, which may come later.
-            Home::Within(..) => (Buffer::Output, 0),
+            SlotPlacement::Arena => (ProgramBuffer::Arena, *offset as u64),
+            SlotPlacement::Prepared => next(ProgramBuffer::Prepared),
+            SlotPlacement::Output => next(ProgramBuffer::Output),
+            SlotPlacement::Input => next(ProgramBuffer::Input),
+            SlotPlacement::Counters => next(ProgramBuffer::Counters),
+            SlotPlacement::At(buffer, offset) => (buffer, offset),
+            // Placeholder: resolved below, once the containing slot is placed.
+            SlotPlacement::Within(..) => (ProgramBuffer::Output, 0),
         };
-        let placed = Slot {
+        let placed = BufferSlot {
             buffer,
             offset_bytes,
             bytes: slot.bytes,
             dtype: slot.dtype,
         };
-        // A slot of the arena that no step touches has no place of its own.
+        // An arena slot that no step accesses occupies no memory.
         let placed_here = match slot.home {
-            Home::Arena => used.is_some(),
-            Home::Output | Home::Prepared | Home::Counters => true,
-            Home::Input | Home::At(..) | Home::Within(..) => false,
+            SlotPlacement::Arena => used.is_some(),
+            SlotPlacement::Output | SlotPlacement::Prepared | SlotPlacement::Counters => true,
+            SlotPlacement::Input | SlotPlacement::At(..) | SlotPlacement::Within(..) => false,
         };
         if gap > 0 && placed_here {
-            gaps.push(Slot {
+            gaps.push(BufferSlot {
                 offset_bytes: offset_bytes + slot.bytes,
                 bytes: gap,
                 ..placed
@@ -203,7 +213,7 @@ fn memory(
         slots.push(placed);
     }
     for (at, slot) in draft.slots.iter().enumerate() {
-        if let Home::Within(whole, offset) = slot.home {
+        if let SlotPlacement::Within(whole, offset) = slot.home {
             let whole = slots[whole.0 as usize];
             slots[at].buffer = whole.buffer;
             slots[at].offset_bytes = whole.offset_bytes + offset;
@@ -213,27 +223,31 @@ fn memory(
     Ok((slots, gaps))
 }
 
-/// When a slot of the arena is used, and in which arm if in one only.
+/// Lifetime of an arena slot, and its branch if it belongs to a single one.
 #[derive(Clone)]
-struct Used {
+struct SlotUsage {
     first: usize,
     last: usize,
-    owner: Option<(NodeId, Arm)>,
-    /// The stage, if one only.
+    owner: Option<(NodeId, ShapeBranch)>,
+    /// The stage, if all uses are in one stage.
     stage: Option<usize>,
 }
 
-/// The use of each slot of the arena that some step touches.
-fn uses(draft: &Draft, run: &Run, choices: PlanOptions) -> Vec<Option<Used>> {
-    let mut uses: Vec<Option<Used>> = vec![None; draft.slots.len()];
+/// Lifetime of each arena slot that a step accesses; `None` for unused slots.
+fn uses(
+    draft: &ProgramBuilder,
+    run: &ScheduledRun,
+    choices: PlanOptions,
+) -> Vec<Option<SlotUsage>> {
+    let mut uses: Vec<Option<SlotUsage>> = vec![None; draft.slots.len()];
     let steps = run.steps.list.iter().zip(&run.steps.groups);
-    for ((step, &group), &stage) in steps.zip(&run.of_step) {
-        let owner = step.arms.first().map(|arm| (step.node, *arm));
+    for ((step, &group), &stage) in steps.zip(&run.stage_of_step) {
+        let owner = step.branches.first().map(|arm| (step.node, *arm));
         for (slot, _) in step.accesses(&draft.kernels) {
-            if draft.slots[slot.0 as usize].home != Home::Arena {
+            if draft.slots[slot.0 as usize].home != SlotPlacement::Arena {
                 continue;
             }
-            let used = uses[slot.0 as usize].get_or_insert(Used {
+            let used = uses[slot.0 as usize].get_or_insert(SlotUsage {
                 first: group,
                 last: group,
                 owner,
@@ -261,18 +275,23 @@ fn uses(draft: &Draft, run: &Run, choices: PlanOptions) -> Vec<Option<Used>> {
     uses
 }
 
-/// Slots that lie behind each other in one piece of the arena.
-struct Piece {
-    life: Life,
-    /// What is used up in each arm of the choice that the piece is for.
+/// A piece of the arena with slots placed one after the other.
+struct PackedSlots {
+    life: LiveRange,
+    /// Bytes used so far in each branch of the shape switch that shares this piece.
     ends: HashMap<u32, usize>,
 }
 
-/// The offset of each slot of the arena. What belongs to one arm of a node shares a piece with what
-/// belongs to the other arms.
-fn arena(draft: &Draft, uses: &[Option<Used>], align: usize, gap: u64) -> Option<Vec<usize>> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut of_choice: HashMap<(NodeId, ChoiceId), usize> = HashMap::new();
+/// Arena offset of each slot. The slots of all branches of one shape switch share a piece, because
+/// a run executes only one branch.
+fn arena(
+    draft: &ProgramBuilder,
+    uses: &[Option<SlotUsage>],
+    align: usize,
+    gap: u64,
+) -> Option<Vec<usize>> {
+    let mut pieces: Vec<PackedSlots> = Vec::new();
+    let mut of_choice: HashMap<(NodeId, ShapeSwitchId), usize> = HashMap::new();
     let mut placed: Vec<Option<(usize, usize)>> = Vec::with_capacity(uses.len());
     for (slot, used) in draft.slots.iter().zip(uses) {
         let Some(used) = used else {
@@ -281,8 +300,8 @@ fn arena(draft: &Draft, uses: &[Option<Used>], align: usize, gap: u64) -> Option
         };
         let bytes = usize::try_from(slot.bytes + gap).ok()?;
         let mut new = || {
-            pieces.push(Piece {
-                life: Life {
+            pieces.push(PackedSlots {
+                life: LiveRange {
                     bytes: 0,
                     first: used.first,
                     last: used.last,
@@ -307,7 +326,7 @@ fn arena(draft: &Draft, uses: &[Option<Used>], align: usize, gap: u64) -> Option
         to.life.first = to.life.first.min(used.first);
         to.life.last = to.life.last.max(used.last);
     }
-    let lives: Vec<Life> = pieces.iter().map(|p| p.life).collect();
+    let lives: Vec<LiveRange> = pieces.iter().map(|p| p.life).collect();
     let (offsets, _) = place(&lives, align)?;
     let offset = |at: Option<(usize, usize)>| at.map_or(0, |(piece, at)| offsets[piece] + at);
     Some(placed.into_iter().map(offset).collect())

@@ -1,52 +1,53 @@
-//! Parameters of packed blocks as the device holds them: in planes.
+//! Quantized weights repacked to structure of arrays (SoA).
 //!
-//! Blocks have odd sizes (17, 34, 210 bytes), so that what one invocation reads hardly ever lies
-//! at a multiple of 16 bytes. A parameter that nothing but decoding kernels reads is therefore written
-//! field by field: of each row first the low bits of all its blocks, then their high bits, their packed
-//! scales, their f16 scales. The bytes are the same, and they stay in their row, so that rows may still be
-//! sliced, gathered and put behind each other; rows begin at multiples of 16 bytes.
+//! Quantized blocks have odd sizes (17, 34, 210 bytes), so the data of one thread is rarely 16-byte
+//! aligned. A parameter that only dequantizing kernels read is therefore stored field by field.
+//! Each row holds first the low bits of all its blocks, then their high bits, their packed scales
+//! and their F16 scales. The bytes do not change and stay within their row, so rows can still be
+//! sliced, gathered and concatenated. Rows start at multiples of 16 bytes.
 //!
-//! Inputs and states, and parameters that something else reads, stay in file order. Where a field lies in
-//! either order is said here alone: [`fields`].
+//! Inputs, states, and parameters with other readers stay in file order (array of structures).
+//! [`fields`] alone defines the position of each field in both orders.
 
 use std::collections::{HashMap, HashSet};
 use std::thread;
 
-use tercet_ir::layout::{Cut, SymLayout};
+use tercet_ir::layout::{AxisSlice, SymLayout};
 use tercet_ir::{DType, Dim, Graph, Node, NodeId, Op, Scheme, Value};
 
 use crate::emit::all_known;
 
-/// Rows in planes begin at multiples of so many bytes.
+/// Alignment of rows in the structure-of-arrays layout, in bytes.
 const ALIGN: usize = 16;
 
-/// The greatest weight may be half of the largest F16, as a minimum may add to it, and should be well above
-/// the subnormal ones.
-const MOST_HALF: f64 = 32752.0;
-const LEAST_HALF: f64 = 1.0 / 4096.0;
+/// Maximum weight magnitude for F16: half of the largest F16, because a block minimum may be added
+/// to it. The lower limit keeps the largest weight well above the subnormal numbers.
+const MAX_F16_WEIGHT: f64 = 32752.0;
+const MIN_F16_WEIGHT: f64 = 1.0 / 4096.0;
 
-/// Bytes that are written at once.
+/// Bytes repacked and uploaded per write.
 const CHUNK_BYTES: usize = 8 << 20;
-/// The most threads that put rows in planes: memory is the limit from here on.
+/// Maximum number of repacking threads; beyond this, memory bandwidth is the limit.
 const MAX_THREADS: usize = 8;
-/// What a thread does at least: starting one takes as long as 100 KiB.
+/// Minimum bytes per repacking thread. Starting a thread takes as long as repacking 100 KiB.
 const THREAD_BYTES: usize = 512 << 10;
 
-/// A part of a block: where the file has it, and its length; 0 where the scheme has none.
+/// A field of a block: its offset in file order and its length in bytes. The length is 0 if the
+/// scheme lacks the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct BlockField {
     at: usize,
     len: usize,
 }
 
-/// The low bits of a block, its high bits, its packed scales and its f16 scales, in this order of planes.
-/// The f16 scales of Q4_K and Q5_K lie in front of the packed ones and count as part of them, as do zero
-/// points and scales that are no f16; signs count as bits.
-pub(crate) const fn fields(scheme: Scheme) -> [Field; 4] {
-    const fn field(at: usize, len: usize) -> Field {
-        Field { at, len }
+/// Fields of a block in SoA order: low bits, high bits, packed scales, F16 scales. The F16 scales
+/// of Q4_K and Q5_K precede their packed scales and count as part of them, as do zero points and
+/// scales that are not F16. Sign bits count as high or low bits.
+pub(crate) const fn fields(scheme: Scheme) -> [BlockField; 4] {
+    const fn field(at: usize, len: usize) -> BlockField {
+        BlockField { at, len }
     }
-    const NONE: Field = field(0, 0);
+    const NONE: BlockField = field(0, 0);
     match scheme {
         Scheme::F16 | Scheme::BF16 => [NONE; 4],
         Scheme::Q4_0 => [field(2, 16), NONE, NONE, field(0, 2)],
@@ -80,8 +81,9 @@ pub(crate) const fn fields(scheme: Scheme) -> [Field; 4] {
     }
 }
 
-/// For each field its first byte and the distance to that of the next block, as kernels take them: the
-/// distance above 16 bits of the first byte. In planes the first byte counts for each block of the row.
+/// First byte and block stride of each field, in the format that kernels take: the stride is
+/// shifted left by 16 bits. In the SoA layout, kernels multiply the first byte by the number of
+/// blocks in the row.
 pub(crate) fn places(scheme: Scheme, in_planes: bool) -> [u32; 4] {
     let mut before = 0;
     fields(scheme).map(|field| {
@@ -94,22 +96,22 @@ pub(crate) fn places(scheme: Scheme, in_planes: bool) -> [u32; 4] {
     })
 }
 
-/// Rows of packed blocks that lie in planes.
+/// Structure-of-arrays layout of quantized rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planes {
-    /// The format of the blocks.
+pub struct SoaLayout {
+    /// Quantization format of the blocks.
     pub scheme: Scheme,
-    /// The bytes of a row, without what follows it.
+    /// Bytes of a row, without padding.
     pub row_bytes: usize,
 }
 
-impl Planes {
-    /// The distance of rows.
+impl SoaLayout {
+    /// Distance between the starts of consecutive rows, in bytes.
     pub fn stride_bytes(&self) -> usize {
         self.row_bytes.next_multiple_of(ALIGN)
     }
 
-    /// The shape of all that a tensor takes.
+    /// Shape of the whole stored tensor, including row padding.
     pub(crate) fn stored(&self, shape: &[Dim]) -> Vec<Dim> {
         let mut stored = shape.to_vec();
         if let Some(last) = stored.last_mut() {
@@ -118,17 +120,18 @@ impl Planes {
         stored
     }
 
-    /// Where the rows lie in it; `None` when a stride overflows.
+    /// Layout of the rows within the stored tensor; `None` if a stride overflows.
     pub(crate) fn layout(&self, shape: &[Dim]) -> Option<SymLayout> {
         let all = SymLayout::dense(&self.stored(shape))?;
-        let whole = Cut {
+        let whole = AxisSlice {
             start: Dim::Known(0),
             step: 1,
         };
         all.slice(&vec![whole; shape.len()], shape)
     }
 
-    /// Gives a tensor in this order, some rows at a time, with their first byte. `scratch` is reused.
+    /// Repacks a tensor from file order to SoA. Calls `write` for several rows at once, with the
+    /// offset of their first byte. Reuses `scratch`.
     ///
     /// # Errors
     /// Those of `write`.
@@ -149,15 +152,16 @@ impl Planes {
         Ok(())
     }
 
-    /// True if F16 has the weights of these blocks with about as many digits as it has of others: none is
-    /// too large, and the largest are not tiny.
-    pub(crate) fn fit_half(&self, file: &[u8]) -> bool {
+    /// True if F16 represents these weights with nearly full precision: none is too large, and the
+    /// largest are not tiny.
+    pub(crate) fn fits_f16(&self, file: &[u8]) -> bool {
         let greatest = self.scheme.greatest_scale(file);
         let most = greatest * self.scheme.greatest_code();
-        (LEAST_HALF..=MOST_HALF).contains(&most) || greatest == 0.0
+        (MIN_F16_WEIGHT..=MAX_F16_WEIGHT).contains(&most) || greatest == 0.0
     }
 
-    /// Whole rows, on several threads where there are many: a file that is mapped is read by this.
+    /// Repacks whole rows, on several threads if there are many. For a memory-mapped file, this is
+    /// the pass that reads the file.
     fn split_all(&self, file: &[u8], out: &mut [u8]) {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads = cores.min(MAX_THREADS).min(file.len() / THREAD_BYTES).max(1);
@@ -179,12 +183,12 @@ impl Planes {
         });
     }
 
-    /// One row.
+    /// Repacks one row.
     fn split(&self, row: &[u8], out: &mut [u8]) {
         let size = self.scheme.block_bytes();
         let blocks = self.row_bytes / size;
         let mut first = 0;
-        for Field { at, len } in fields(self.scheme) {
+        for BlockField { at, len } in fields(self.scheme) {
             if len == 0 {
                 continue;
             }
@@ -197,8 +201,9 @@ impl Planes {
     }
 }
 
-/// The values that lie in planes: parameters of which only rows are taken, and these rows.
-pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
+/// Values stored as structure of arrays: parameters whose readers dequantize them or take whole
+/// rows, and those rows.
+pub(crate) fn find_soa_layouts(graph: &Graph) -> HashMap<Value, SoaLayout> {
     let mut uses: HashMap<Value, Vec<(Value, usize)>> = HashMap::new();
     for (id, node) in graph.nodes() {
         for (at, v) in node.inputs.iter().enumerate() {
@@ -207,7 +212,7 @@ pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
                 .push((Value { node: id, port: 0 }, at));
         }
     }
-    // What leaves the program is read in file order.
+    // Outputs of the program are read back in file order.
     for v in graph.results() {
         uses.remove(&v);
     }
@@ -216,20 +221,21 @@ pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
         matches!(node.op, Op::Param(_)) && ty.dtype == DType::U8 && all_known(&ty.shape)
     });
     let mut params: HashSet<Value> = packed.map(|(node, _)| Value { node, port: 0 }).collect();
-    let mut reads = Reads {
+    let mut reads = OperandReaders {
         graph,
         uses,
-        joins: HashMap::new(),
+        concats: HashMap::new(),
     };
-    reads.joins = reads.joins_of(&params);
-    // A parameter in file order keeps those that it is joined with in theirs.
+    reads.concats = reads.concats_of(&params);
+    // All parameters of an elided concatenation share one order: if one stays in file order, so do
+    // the others.
     let mut asked: Vec<Value> = params.iter().copied().collect();
     while let Some(v) = asked.pop() {
         if reads.scheme(v).is_some() || !params.remove(&v) {
             continue;
         }
         for (to, _) in reads.uses.get(&v).into_iter().flatten() {
-            if reads.joins.remove(&to.node).is_some() {
+            if reads.concats.remove(&to.node).is_some() {
                 asked.extend(&graph.node(to.node).inputs);
             }
         }
@@ -245,23 +251,25 @@ pub(crate) fn of(graph: &Graph) -> HashMap<Value, Planes> {
         if row_bytes > 0
             && let Some(scheme) = reads.scheme(v)
         {
-            reads.mark(v, Planes { scheme, row_bytes }, &mut found);
+            reads.mark(v, SoaLayout { scheme, row_bytes }, &mut found);
         }
     }
     found
 }
 
-/// Who reads what: the first result of each reader, and which operand it is.
-struct Reads<'a> {
+/// Readers of each value: the first result of the reader, and the operand index.
+struct OperandReaders<'a> {
     graph: &'a Graph,
     uses: HashMap<Value, Vec<(Value, usize)>>,
-    /// Concatenations of rows of parameters that may all lie in planes, and as what they are decoded.
-    joins: HashMap<NodeId, Scheme>,
+    /// Concatenations of parameter rows that can be SoA, with the scheme that their readers
+    /// dequantize.
+    concats: HashMap<NodeId, Scheme>,
 }
 
-impl Reads<'_> {
-    /// The concatenations of rows of these parameters that are decoded.
-    fn joins_of(&self, params: &HashSet<Value>) -> HashMap<NodeId, Scheme> {
+impl OperandReaders<'_> {
+    /// Concatenations along a row axis whose operands are all parameters and whose result is
+    /// dequantized.
+    fn concats_of(&self, params: &HashSet<Value>) -> HashMap<NodeId, Scheme> {
         let joins = self.graph.nodes().filter_map(|(id, node)| {
             let Op::Concat(o) = &node.op else { return None };
             let of_rows = o.axis + 1 < node.outputs[0].shape.len();
@@ -272,7 +280,8 @@ impl Reads<'_> {
         joins.collect()
     }
 
-    /// The scheme as which all readers of the value, and of rows taken from it, decode it.
+    /// Quantization scheme, if all readers of the value and of rows taken from it dequantize the
+    /// same scheme.
     fn scheme(&self, v: Value) -> Option<Scheme> {
         let uses = self.uses.get(&v)?;
         let mut schemes = uses.iter().map(|&(to, at)| {
@@ -281,8 +290,8 @@ impl Reads<'_> {
                 Op::DequantMatMul(o) if at == 1 => Some(o.scheme),
                 Op::DequantGroupedMatMul(o) if at == 1 => Some(o.scheme),
                 Op::Dequantize(o) => Some(o.scheme),
-                Op::Concat(_) => self.joins.get(&to.node).copied(),
-                _ if self.takes_rows(node, at) => self.scheme(to),
+                Op::Concat(_) => self.concats.get(&to.node).copied(),
+                _ if self.preserves_rows(node, at) => self.scheme(to),
                 _ => None,
             }
         });
@@ -290,20 +299,21 @@ impl Reads<'_> {
         schemes.all(|s| s == Some(first)).then_some(first)
     }
 
-    fn mark(&self, v: Value, planes: Planes, found: &mut HashMap<Value, Planes>) {
+    fn mark(&self, v: Value, planes: SoaLayout, found: &mut HashMap<Value, SoaLayout>) {
         if found.insert(v, planes).is_some() {
             return;
         }
         for &(to, at) in self.uses.get(&v).into_iter().flatten() {
-            let is_join = self.joins.contains_key(&to.node);
-            if is_join || self.takes_rows(self.graph.node(to.node), at) {
+            let is_join = self.concats.contains_key(&to.node);
+            if is_join || self.preserves_rows(self.graph.node(to.node), at) {
                 self.mark(to, planes, found);
             }
         }
     }
 
-    /// True if the result of a node is whole rows of this operand, in the order of its bytes.
-    fn takes_rows(&self, node: &Node, operand: usize) -> bool {
+    /// True if the result of the node consists of whole rows of this operand, with their bytes in
+    /// order.
+    fn preserves_rows(&self, node: &Node, operand: usize) -> bool {
         let last = |v: Value| self.graph.ty(v).shape.len().saturating_sub(1);
         let [v, ..] = node.inputs[..] else {
             return false;
@@ -330,11 +340,11 @@ mod tests {
         for &scheme in packed {
             let size = scheme.block_bytes();
             let mut seen = vec![0; size];
-            for Field { at, len } in fields(scheme) {
+            for BlockField { at, len } in fields(scheme) {
                 seen[at..at + len].iter_mut().for_each(|n| *n += 1);
             }
             assert_eq!(seen, vec![1; size], "{}", scheme.name());
-            let planes = Planes {
+            let planes = SoaLayout {
                 scheme,
                 row_bytes: 3 * size,
             };
@@ -349,7 +359,7 @@ mod tests {
             assert_eq!(all.len(), 2 * planes.stride_bytes());
             let places = places(scheme, true);
             for (block, byte) in (0..6).flat_map(|b| (0..size).map(move |i| (b, i))) {
-                let within = |f: &Field| (f.at..f.at + f.len).contains(&byte);
+                let within = |f: &BlockField| (f.at..f.at + f.len).contains(&byte);
                 let which = fields(scheme).iter().position(within).expect("a field");
                 let (first, step) = (places[which] & 0xffff, places[which] >> 16);
                 let row = block / 3 * planes.stride_bytes();
@@ -364,8 +374,8 @@ mod tests {
     fn threads_put_rows_where_one_puts_them() {
         let scheme = Scheme::Q4K;
         let row_bytes = 9 * scheme.block_bytes();
-        let planes = Planes { scheme, row_bytes };
-        // Above what a thread does at least, in rows that no number of threads divides.
+        let planes = SoaLayout { scheme, row_bytes };
+        // More than the minimum work per thread, and a row count that no number of threads divides.
         let rows = 7 * THREAD_BYTES / row_bytes + 5;
         let file: Vec<u8> = (0..rows * row_bytes)
             .map(|i| (i * 7 + i / 256) as u8)

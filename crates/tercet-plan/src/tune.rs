@@ -1,9 +1,11 @@
-//! Measures which variant of a kernel is best for which problem, on a device that anything plays programs on.
+//! Autotuner: measures which kernel variant is fastest for a problem, on any device that implements
+//! [`TunableBackend`].
 //!
-//! A [`Task`] is a problem with its operands and some of its results, summed in f64. Its candidates are the rows of the
-//! table that its family chooses from, and the tilings of a row that has several. Each candidate computes the same results
-//! from the same operands; one that fails or is wrong is never the best. The times are of the device, so it has to measure
-//! steps.
+//! A [`TuneTask`] is a problem with its operands and some expected results, accumulated in f64. Its
+//! candidates are the rows of the lowering's variant table, or the tilings of a row that has
+//! several. Every candidate computes the same results from the same operands. A candidate that
+//! fails or returns wrong results never wins. Times are device times, so the device must support
+//! step timings.
 //!
 //! Next: `tune/task.rs` and `tune/scan.rs` for the problems.
 
@@ -14,65 +16,65 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tercet_ir::backend::Wanted;
+use tercet_ir::backend::OutputSelection;
 use tercet_ir::{
     CompileError, CompileOptions, DType, Executable, Graph, OpError, RunError, TensorError,
     one_line,
 };
 
 pub use self::scan::StateScan;
-pub use self::task::Task;
-use crate::caps::Caps;
-use crate::families::gemm_coop::{Tiling, type_of};
-use crate::program::Program;
-use crate::tuning::Tuning;
-use crate::variant::Taken;
+pub use self::task::TuneTask;
+use crate::caps::DeviceCaps;
+use crate::lowerings::gemm_coop::{CoopGemmTiling, type_of};
+use crate::program::GpuProgram;
+use crate::tuning::TuningTable;
+use crate::variant::VariantSelection;
 
-/// A device on which variants can be measured.
-pub trait Tunable: Sync {
-    /// What plans for it depend on.
-    fn caps(&self) -> &Caps;
+/// A device on which kernel variants can be measured.
+pub trait TunableBackend: Sync {
+    /// Capabilities that planning for the device depends on.
+    fn caps(&self) -> &DeviceCaps;
 
-    /// Compiles a graph for it, where this table of measurements decides.
+    /// Compiles a graph for the device with this autotuning table.
     ///
     /// # Errors
     /// As [`Backend::compile`](tercet_ir::Backend::compile).
     fn compile_with(
         &self,
         graph: &Graph,
-        tuning: Tuning,
+        tuning: TuningTable,
     ) -> Result<Box<dyn Executable>, CompileError>;
 }
 
-/// How one candidate did.
+/// Result of measuring one candidate.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// The median time on the device.
+pub enum CandidateOutcome {
+    /// Median device time in seconds.
     Seconds(f64),
-    /// Why it cannot be used.
+    /// Reason why the candidate cannot be used.
     Failed(String),
 }
 
-/// How all candidates did on one problem.
+/// Results of all candidates for one problem.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    /// Name and outcome of each candidate, the fastest first, failed ones last.
-    pub candidates: Vec<(String, Outcome)>,
+pub struct ProblemMeasurement {
+    /// Name and result of each candidate, fastest first, failed ones last.
+    pub candidates: Vec<(String, CandidateOutcome)>,
 }
 
-impl Measured {
-    /// The name of the fastest candidate that was right.
+impl ProblemMeasurement {
+    /// Name of the fastest correct candidate.
     pub fn best(&self) -> Option<&str> {
         match self.candidates.first() {
-            Some((name, Outcome::Seconds(_))) => Some(name),
-            Some((_, Outcome::Failed(_))) | None => None,
+            Some((name, CandidateOutcome::Seconds(_))) => Some(name),
+            Some((_, CandidateOutcome::Failed(_))) | None => None,
         }
     }
 }
 
-/// Why a candidate was not measured.
+/// Error that prevents a candidate from being measured.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum TuneFailure {
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(transparent)]
@@ -85,24 +87,30 @@ pub(crate) enum Failure {
     Other(String),
 }
 
-/// The program of a task where this table decides.
-fn plan(caps: &Caps, graph: &Graph, tuning: Tuning) -> Result<Program, CompileError> {
+/// Plans a task with this autotuning table.
+fn plan(caps: &DeviceCaps, graph: &Graph, tuning: TuningTable) -> Result<GpuProgram, CompileError> {
     crate::compile(graph, &CompileOptions::new(), &caps.clone().tuned(tuning))
 }
 
-/// The variant of a task; those after it are of kernels that it is made of.
-fn own(program: &Program) -> Option<&Taken> {
+/// The variant selected for the task itself. Later entries belong to kernels that this variant
+/// consists of.
+fn own(program: &GpuProgram) -> Option<&VariantSelection> {
     program.variants.first()
 }
 
-/// The names of the candidates for a task on such a device: every variant that supports it, and every tiling that is worth
-/// measuring of one that has several. None where there is nothing to choose.
-pub fn candidates(caps: &Caps, task: &Task) -> Vec<String> {
+/// Names of the candidates for a task on this device: all supported variants, or the profitable
+/// tilings of a variant that has several. Empty if there is no choice.
+pub fn candidates(caps: &DeviceCaps, task: &TuneTask) -> Vec<String> {
     let mut names = Vec::new();
     if let Some(problem) = &task.tilings {
-        let all = type_of(problem.dtype).map(|ty| Tiling::candidates_for(caps, ty, problem));
-        names.extend(all.unwrap_or_default().iter().map(Tiling::to_string));
-    } else if let Ok(program) = plan(caps, &task.graph, Tuning::default())
+        let all =
+            type_of(problem.dtype).map(|ty| CoopGemmTiling::candidates_for(caps, ty, problem));
+        names.extend(
+            all.unwrap_or_default()
+                .iter()
+                .map(CoopGemmTiling::to_string),
+        );
+    } else if let Ok(program) = plan(caps, &task.graph, TuningTable::default())
         && let Some(taken) = own(&program)
     {
         names.push(taken.variant.0.to_string());
@@ -115,13 +123,14 @@ pub fn candidates(caps: &Caps, task: &Task) -> Vec<String> {
     names
 }
 
-/// Makes the pipelines of candidates on several threads, so that measuring does not wait for each.
-pub fn prepare(device: &dyn Tunable, task: &Task, names: &[String]) {
+/// Compiles the pipelines of all candidates on several threads, so that measurements do not wait
+/// for compilation.
+pub fn prepare(device: &dyn TunableBackend, task: &TuneTask, names: &[String]) {
     const THREADS: usize = 8;
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // A candidate that cannot be made is reported when it is measured.
+            // Errors are ignored here; measuring the candidate reports them.
             let _ = compile(device, task, name);
         }
     };
@@ -134,23 +143,28 @@ pub fn prepare(device: &dyn Tunable, task: &Task, names: &[String]) {
     });
 }
 
-/// Keeps the device busy for a while: an idle one clocks down, and making operands takes a while.
-fn warm_up(device: &dyn Tunable, task: &Task, name: &str) -> Result<(), Failure> {
+/// Keeps the device busy for a while. An idle device lowers its clock rate while the host generates
+/// operands.
+fn warm_up(device: &dyn TunableBackend, task: &TuneTask, name: &str) -> Result<(), TuneFailure> {
     const WHILE: Duration = Duration::from_millis(500);
-    let mut exe = ready(device, task, name)?;
+    let mut exe = compile_with_operands(device, task, name)?;
     let mut outputs = Vec::new();
     let began = Instant::now();
     while began.elapsed() < WHILE {
-        exe.submit(&[], Wanted::Only(&[]))?;
+        exe.submit(&[], OutputSelection::Only(&[]))?;
         exe.wait(&mut outputs)?;
     }
     Ok(())
 }
 
-/// Measures candidates by name on one task.
-pub fn measure(device: &dyn Tunable, task: &Task, names: &[String]) -> Measured {
+/// Measures these candidates on one task.
+pub fn measure(
+    device: &dyn TunableBackend,
+    task: &TuneTask,
+    names: &[String],
+) -> ProblemMeasurement {
     if let Some(name) = names.first() {
-        // What fails here fails again where it is reported.
+        // Errors are ignored here; the measurement reports them.
         let _ = warm_up(device, task, name);
     }
     let mut best = f64::INFINITY;
@@ -159,35 +173,46 @@ pub fn measure(device: &dyn Tunable, task: &Task, names: &[String]) -> Measured 
         let outcome = match time(device, task, name, best) {
             Ok(seconds) => {
                 best = best.min(seconds);
-                Outcome::Seconds(seconds)
+                CandidateOutcome::Seconds(seconds)
             }
-            Err(e) => Outcome::Failed(one_line(&e)),
+            Err(e) => CandidateOutcome::Failed(one_line(&e)),
         };
         candidates.push((name.clone(), outcome));
     }
-    let key = |outcome: &Outcome| match outcome {
-        Outcome::Seconds(s) => *s,
-        Outcome::Failed(_) => f64::INFINITY,
+    let key = |outcome: &CandidateOutcome| match outcome {
+        CandidateOutcome::Seconds(s) => *s,
+        CandidateOutcome::Failed(_) => f64::INFINITY,
     };
     candidates.sort_by(|a, b| key(&a.1).total_cmp(&key(&b.1)));
-    Measured { candidates }
+    ProblemMeasurement { candidates }
 }
 
-/// A task by one candidate.
-fn compile(device: &dyn Tunable, task: &Task, name: &str) -> Result<Box<dyn Executable>, Failure> {
-    let tuning = Tuning::always(name);
-    // Where it does not apply, another variant would be measured under its name.
+/// Compiles a task with one candidate.
+fn compile(
+    device: &dyn TunableBackend,
+    task: &TuneTask,
+    name: &str,
+) -> Result<Box<dyn Executable>, TuneFailure> {
+    let tuning = TuningTable::always(name);
+    // If the candidate does not apply, planning selects another variant, which must not be measured
+    // under this name.
     let program = plan(device.caps(), &task.graph, tuning.clone())?;
     let applies =
         own(&program).is_some_and(|t| t.variant.0 == name || t.detail.as_deref() == Some(name));
     match applies {
         true => Ok(device.compile_with(&task.graph, tuning)?),
-        false => Err(Failure::Other("does not compute this problem".to_string())),
+        false => Err(TuneFailure::Other(
+            "variant does not support this problem".to_string(),
+        )),
     }
 }
 
-/// The same with its operands.
-fn ready(device: &dyn Tunable, task: &Task, name: &str) -> Result<Box<dyn Executable>, Failure> {
+/// As [`compile`], with the operands set.
+fn compile_with_operands(
+    device: &dyn TunableBackend,
+    task: &TuneTask,
+    name: &str,
+) -> Result<Box<dyn Executable>, TuneFailure> {
     let mut exe = compile(device, task, name)?;
     for (name, tensor) in &task.states {
         exe.write_state(name, tensor)?;
@@ -198,24 +223,32 @@ fn ready(device: &dyn Tunable, task: &Task, name: &str) -> Result<Box<dyn Execut
     Ok(exe)
 }
 
-/// The median time of a candidate that is right. One that is far behind `best` is run once.
-fn time(device: &dyn Tunable, task: &Task, name: &str, best: f64) -> Result<f64, Failure> {
-    const ENOUGH: Duration = Duration::from_millis(15);
-    let mut exe = ready(device, task, name)?;
+/// Median time of a candidate, after a check of its results. A candidate much slower than `best` is
+/// timed only once.
+fn time(
+    device: &dyn TunableBackend,
+    task: &TuneTask,
+    name: &str,
+    best: f64,
+) -> Result<f64, TuneFailure> {
+    const MIN_MEASURED_TIME: Duration = Duration::from_millis(15);
+    let mut exe = compile_with_operands(device, task, name)?;
     let mut outputs = Vec::new();
     let mut times = Vec::new();
     let mut began = Instant::now();
     for run in 0.. {
-        exe.submit(&[], Wanted::Only(&[]))?;
+        exe.submit(&[], OutputSelection::Only(&[]))?;
         exe.wait(&mut outputs)?;
         let steps = exe.timings();
         let start = steps.iter().map(|s| s.start_ns).min();
         let end = steps.iter().map(|s| s.start_ns + s.ns).max();
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(Failure::Other("the device measures no times".to_string()));
+            return Err(TuneFailure::Other(
+                "the device measures no times".to_string(),
+            ));
         };
         let seconds = (end - start) as f64 * 1e-9;
-        // The first run finds caches cold and may find the device clocked down.
+        // The first run may have cold caches and a reduced clock rate.
         if run == 0 {
             began = Instant::now();
             if seconds < 3.0 * best {
@@ -224,7 +257,7 @@ fn time(device: &dyn Tunable, task: &Task, name: &str, best: f64) -> Result<f64,
         }
         times.push(seconds);
         let runs = times.len();
-        if seconds > 3.0 * best || runs >= 25 || runs >= 3 && began.elapsed() > ENOUGH {
+        if seconds > 3.0 * best || runs >= 25 || runs >= 3 && began.elapsed() > MIN_MEASURED_TIME {
             break;
         }
     }
@@ -233,20 +266,20 @@ fn time(device: &dyn Tunable, task: &Task, name: &str, best: f64) -> Result<f64,
     Ok(times[times.len() / 2])
 }
 
-/// Compares results with sums in f64.
-fn check(exe: &mut dyn Executable, task: &Task) -> Result<(), Failure> {
+/// Compares results with the expected values, which were accumulated in f64.
+fn check(exe: &mut dyn Executable, task: &TuneTask) -> Result<(), TuneFailure> {
     let allowed = match task.dtype {
         DType::F32 => 1e-3,
         DType::F16 => 2e-3,
         _ => 1e-2,
     };
-    let mut rows: Vec<usize> = task.wanted.iter().map(|w| w.row).collect();
+    let mut rows: Vec<usize> = task.expected.iter().map(|w| w.row).collect();
     rows.dedup();
     for row in rows {
         let got = exe.read_output_rows("y", row..row + 1)?.to_f64s();
-        for wanted in task.wanted.iter().filter(|w| w.row == row) {
+        for wanted in task.expected.iter().filter(|w| w.row == row) {
             let found = got[wanted.at];
-            // Written so that NaN is wrong, too.
+            // Written so that NaN counts as wrong.
             let right =
                 (found - wanted.value).abs() <= allowed * (wanted.value.abs() + wanted.scale);
             if !right {
@@ -254,7 +287,7 @@ fn check(exe: &mut dyn Executable, task: &Task) -> Result<(), Failure> {
                     "[{row}, {}] is {found} instead of {}",
                     wanted.at, wanted.value
                 );
-                return Err(Failure::Other(what));
+                return Err(TuneFailure::Other(what));
             }
         }
     }

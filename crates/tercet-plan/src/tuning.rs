@@ -1,6 +1,7 @@
-//! What was measured on a device: which variant of a kernel is best for which problem.
+//! Autotuning tables: the fastest kernel variant per problem, as measured on a device.
 //!
-//! A table is plain data, made by measuring ([`Entry`] by entry) and kept as text, one line an entry:
+//! A table is plain data, measured entry by entry ([`TuningEntry`]) and stored as text with one line per
+//! entry:
 //!
 //! ```text
 //! tercet tuning 2
@@ -8,9 +9,10 @@
 //! rows/f32/q4_k 8x14336x4096 few_rows_streamed
 //! ```
 //!
-//! what is computed, its sizes, and the name of the variant; the families say what their sizes are ([`Key`]). A name that a
-//! device does not have is passed over, so that a table of another version or device does no harm. Tables of the first
-//! version, which had products on cooperative matrices only, are read as well.
+//! A line holds the computation, its sizes and the name of the variant. [`TuningKey`] defines the sizes
+//! of each computation. Names unknown to a device are skipped, so a table of another version or
+//! device does no harm. Version 1 tables, which contain only cooperative-matrix matmuls, can be
+//! read too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,65 +20,69 @@ use std::sync::Arc;
 
 use tercet_ir::{DType, Scheme};
 
-/// The first line of the text form, and that of the version before.
+/// First line of the text form, for version 2 and version 1.
 const HEADER: &str = "tercet tuning 2";
 const FIRST_HEADER: &str = "tercet tuning 1";
 
-/// A problem as tables have it.
+/// Key of a problem in an autotuning table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// What is computed, with types and layouts: one word.
-    pub what: String,
-    /// Its sizes, of the same meaning for the same `what`.
+pub struct TuningKey {
+    /// The computation with its dtypes and layouts, as one word.
+    pub operation: String,
+    /// Sizes of the problem; their meaning depends on `what`.
     pub sizes: Vec<usize>,
 }
 
-impl Key {
-    /// One to eight rows `[m, k]` of a type times `[n, k]` weights, packed or of another type.
-    pub fn rows(dtype: DType, weights: Weights, [m, n, k]: [usize; 3]) -> Key {
-        Key {
-            what: format!("rows/{dtype}/{weights}"),
+impl TuningKey {
+    /// A GEMV or skinny GEMM: one to eight activation rows `[m, k]` times `[n, k]` weights, which
+    /// may be quantized.
+    pub fn rows(dtype: DType, weights: WeightLayout, [m, n, k]: [usize; 3]) -> TuningKey {
+        TuningKey {
+            operation: format!("rows/{dtype}/{weights}"),
             sizes: vec![m, n, k],
         }
     }
 
-    /// Many rows of a type, on whatever kernel.
-    pub fn many(dtype: DType, weights: Weights, [m, n, k]: [usize; 3]) -> Key {
-        Key {
-            what: format!("many/{dtype}/{weights}"),
+    /// A large-M GEMM, for any kernel.
+    pub fn large_m(dtype: DType, weights: WeightLayout, [m, n, k]: [usize; 3]) -> TuningKey {
+        TuningKey {
+            operation: format!("many/{dtype}/{weights}"),
             sizes: vec![m, n, k],
         }
     }
 
-    /// Attention of a type: key heads of all batch entries, query heads of each, queries, keys, elements of a head.
-    pub fn attention(dtype: DType, sizes: [usize; 5]) -> Key {
-        Key {
-            what: format!("attention/{dtype}"),
+    /// Attention of a dtype. Sizes: KV heads of all batch entries, query heads per KV head,
+    /// queries, keys, head size.
+    pub fn attention(dtype: DType, sizes: [usize; 5]) -> TuningKey {
+        TuningKey {
+            operation: format!("attention/{dtype}"),
             sizes: sizes.to_vec(),
         }
     }
 
-    /// A convolution of a type: groups, channels of the result and sums in each, windows of all batch entries, taps.
-    pub fn conv(dtype: DType, sizes: [usize; 5]) -> Key {
-        Key {
-            what: format!("conv/{dtype}"),
+    /// A convolution of a dtype. Sizes: groups, output channels per group, reduction length per
+    /// group, windows of all batch entries, kernel taps.
+    pub fn conv(dtype: DType, sizes: [usize; 5]) -> TuningKey {
+        TuningKey {
+            operation: format!("conv/{dtype}"),
             sizes: sizes.to_vec(),
         }
     }
 
-    /// A scan over states of a type, `selective_scan`, `mamba2` or `gated_delta_net`: entries of the batch, steps, heads,
-    /// channels of each (one in a selective scan, whose channels are its heads), states of a channel.
-    pub fn scan(op: &str, dtype: DType, sizes: [usize; 5]) -> Key {
-        Key {
-            what: format!("{op}/{dtype}"),
+    /// A scan over states: `selective_scan`, `mamba2` or `gated_delta_net`. Sizes: batch entries,
+    /// steps, heads, channels per head, states per channel. A selective scan has one channel per
+    /// head.
+    pub fn scan(op: &str, dtype: DType, sizes: [usize; 5]) -> TuningKey {
+        TuningKey {
+            operation: format!("{op}/{dtype}"),
             sizes: sizes.to_vec(),
         }
     }
 
-    /// How far apart the sizes of two problems are, in octaves over all axes; none where one axis is more than one octave
-    /// apart or they compute other things.
-    fn distance(&self, other: &Key) -> Option<f64> {
-        if self.what != other.what || self.sizes.len() != other.sizes.len() {
+    /// Distance between the sizes of two problems: the sum over all axes, in octaves. `None` if an
+    /// axis differs by more than one octave, or if the computations differ.
+    fn distance(&self, other: &TuningKey) -> Option<f64> {
+        if self.operation != other.operation || self.sizes.len() != other.sizes.len() {
             return None;
         }
         let mut sum = 0.0;
@@ -91,10 +97,10 @@ impl Key {
     }
 }
 
-/// `what` and sizes, as in `matmul/f16/nn 4096x768x768`.
-impl fmt::Display for Key {
+/// Prints `what` and the sizes, as in `matmul/f16/nn 4096x768x768`.
+impl fmt::Display for TuningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.what)?;
+        write!(f, "{} ", self.operation)?;
         for (at, size) in self.sizes.iter().enumerate() {
             let between = if at == 0 { "" } else { "x" };
             write!(f, "{between}{size}")?;
@@ -103,94 +109,94 @@ impl fmt::Display for Key {
     }
 }
 
-/// The right side of a product.
+/// Right operand (weights) of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Weights {
-    /// Numbers, whose rows along `k` lie together.
-    Along(DType),
-    /// Numbers, whose columns lie together.
-    Across(DType),
-    /// Packed blocks along `k`.
+pub enum WeightLayout {
+    /// Float weights with contiguous rows along `k`.
+    KMajor(DType),
+    /// Float weights with contiguous columns, i.e. contiguous along `n`.
+    NMajor(DType),
+    /// Quantized blocks along `k`.
     Packed(Scheme),
 }
 
-impl fmt::Display for Weights {
+impl fmt::Display for WeightLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Weights::Along(dtype) => write!(f, "{dtype}nt"),
-            Weights::Across(dtype) => write!(f, "{dtype}nn"),
-            Weights::Packed(scheme) => f.write_str(scheme.name()),
+            WeightLayout::KMajor(dtype) => write!(f, "{dtype}nt"),
+            WeightLayout::NMajor(dtype) => write!(f, "{dtype}nn"),
+            WeightLayout::Packed(scheme) => f.write_str(scheme.name()),
         }
     }
 }
 
-/// A product on cooperative matrices, as far as the choice of a tiling depends on it.
+/// A matmul on cooperative matrices, with the properties that tiling selection depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GemmProblem {
-    /// The type of both factors.
+    /// Dtype of both operands.
     pub dtype: DType,
-    /// The right factor is `[n, k]`.
+    /// The right operand is stored as `[n, k]`.
     pub b_transposed: bool,
-    /// Rows of the result, all batches together.
+    /// Rows of the result, summed over all batches.
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// The summed size.
+    /// Reduction length.
     pub k: usize,
 }
 
 impl GemmProblem {
-    /// The same as tables have it.
-    pub fn key(&self) -> Key {
+    /// Key of this problem in autotuning tables.
+    pub fn key(&self) -> TuningKey {
         let layout = if self.b_transposed { "nt" } else { "nn" };
-        Key {
-            what: format!("matmul/{}/{layout}", self.dtype),
+        TuningKey {
+            operation: format!("matmul/{}/{layout}", self.dtype),
             sizes: vec![self.m, self.n, self.k],
         }
     }
 }
 
-/// A problem and the variant that was best for it.
+/// A measured problem with its fastest variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// What was measured.
-    pub key: Key,
-    /// The name of the best variant.
+pub struct TuningEntry {
+    /// The measured problem.
+    pub key: TuningKey,
+    /// Name of the fastest variant.
     pub variant: String,
 }
 
-/// A table of measurements. Cheap to clone.
+/// An autotuning table; cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {
-    entries: Arc<[Entry]>,
-    forced: Option<Arc<str>>,
+pub struct TuningTable {
+    entries: Arc<[TuningEntry]>,
+    forced_variant: Option<Arc<str>>,
 }
 
-impl Tuning {
-    /// A table of these entries.
-    pub fn new(entries: Vec<Entry>) -> Tuning {
-        Tuning {
+impl TuningTable {
+    /// A table with these entries.
+    pub fn new(entries: Vec<TuningEntry>) -> TuningTable {
+        TuningTable {
             entries: entries.into(),
-            forced: None,
+            forced_variant: None,
         }
     }
 
-    /// A table that names one variant for everything: to measure it.
-    pub fn always(variant: &str) -> Tuning {
-        Tuning {
+    /// A table that selects one variant for every problem, so that this variant can be measured.
+    pub fn always(variant: &str) -> TuningTable {
+        TuningTable {
             entries: Arc::default(),
-            forced: Some(variant.into()),
+            forced_variant: Some(variant.into()),
         }
     }
 
-    /// The entries in the order given.
-    pub fn entries(&self) -> &[Entry] {
+    /// The entries in insertion order.
+    pub fn entries(&self) -> &[TuningEntry] {
         &self.entries
     }
 
-    /// The variant of the nearest problem that was measured, at most an octave off along each axis.
-    pub fn find(&self, key: impl FnOnce() -> Key) -> Option<&str> {
-        if let Some(variant) = &self.forced {
+    /// The variant of the nearest measured problem, at most one octave away along each axis.
+    pub fn find(&self, key: impl FnOnce() -> TuningKey) -> Option<&str> {
+        if let Some(variant) = &self.forced_variant {
             return Some(variant);
         }
         if self.entries.is_empty() {
@@ -204,37 +210,34 @@ impl Tuning {
     }
 }
 
-impl fmt::Display for Tuning {
+impl fmt::Display for TuningTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADER}")?;
-        for Entry { key, variant } in self.entries.iter() {
+        for TuningEntry { key, variant } in self.entries.iter() {
             writeln!(f, "{key} {variant}")?;
         }
         Ok(())
     }
 }
 
-/// Why a text is not a tuning table.
+/// Error of a text that is not a valid autotuning table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} of the tuning table {problem}; measure again to replace the table")]
+#[error("line {line} of the tuning table {problem}; rerun the autotuner to replace the table")]
 pub struct TuningError {
-    /// The line, from 1.
+    /// Line number of the error, starting at 1.
     pub line: usize,
     problem: &'static str,
 }
 
-impl FromStr for Tuning {
+impl FromStr for TuningTable {
     type Err = TuningError;
 
-    fn from_str(text: &str) -> Result<Tuning, TuningError> {
-        type Read = (fn(&str) -> Option<Entry>, &'static str);
+    fn from_str(text: &str) -> Result<TuningTable, TuningError> {
+        type Read = (fn(&str) -> Option<TuningEntry>, &'static str);
         let mut lines = text.lines().zip(1..);
         let (read, problem): Read = match lines.next().map(|(first, _)| first) {
-            Some(HEADER) => (entry_of, "is not a problem, its sizes and a name"),
-            Some(FIRST_HEADER) => (
-                first_entry_of,
-                "is not a type, `nn` or `nt`, three sizes and a name",
-            ),
+            Some(HEADER) => (entry_of, "is not `problem sizes variant`"),
+            Some(FIRST_HEADER) => (first_entry_of, "is not `type nn-or-nt m n k variant`"),
             Some(_) | None => {
                 return Err(TuningError {
                     line: 1,
@@ -246,27 +249,27 @@ impl FromStr for Tuning {
         for (text, line) in lines.filter(|(text, _)| !text.trim().is_empty()) {
             entries.push(read(text).ok_or(TuningError { line, problem })?);
         }
-        Ok(Tuning::new(entries))
+        Ok(TuningTable::new(entries))
     }
 }
 
-fn entry_of(line: &str) -> Option<Entry> {
+fn entry_of(line: &str) -> Option<TuningEntry> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [what, sizes, variant] = fields[..] else {
         return None;
     };
     let sizes: Result<Vec<usize>, _> = sizes.split('x').map(str::parse).collect();
-    Some(Entry {
-        key: Key {
-            what: what.to_string(),
+    Some(TuningEntry {
+        key: TuningKey {
+            operation: what.to_string(),
             sizes: sizes.ok()?,
         },
         variant: variant.to_string(),
     })
 }
 
-/// A line of the first version, which had products on cooperative matrices only.
-fn first_entry_of(line: &str) -> Option<Entry> {
+/// Parses a line of a version 1 table (cooperative-matrix matmuls only).
+fn first_entry_of(line: &str) -> Option<TuningEntry> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [dtype, layout, m, n, k, variant] = fields[..] else {
         return None;
@@ -283,7 +286,7 @@ fn first_entry_of(line: &str) -> Option<Entry> {
         n: n.parse().ok()?,
         k: k.parse().ok()?,
     };
-    Some(Entry {
+    Some(TuningEntry {
         key: problem.key(),
         variant: variant.to_string(),
     })
@@ -303,8 +306,8 @@ mod tests {
         }
     }
 
-    fn entry(dtype: DType, size: usize, variant: &str) -> Entry {
-        Entry {
+    fn entry(dtype: DType, size: usize, variant: &str) -> TuningEntry {
+        TuningEntry {
             key: problem(dtype, size).key(),
             variant: variant.to_string(),
         }
@@ -312,12 +315,16 @@ mod tests {
 
     #[test]
     fn a_table_is_found_by_the_nearest_size_and_survives_its_text() {
-        let table = Tuning::new(vec![
+        let table = TuningTable::new(vec![
             entry(DType::F16, 1024, "small"),
             entry(DType::F16, 4096, "large"),
             entry(DType::BF16, 1024, "other"),
-            Entry {
-                key: Key::rows(DType::F32, Weights::Packed(Scheme::Q4K), [8, 14336, 4096]),
+            TuningEntry {
+                key: TuningKey::rows(
+                    DType::F32,
+                    WeightLayout::Packed(Scheme::Q4K),
+                    [8, 14336, 4096],
+                ),
                 variant: "few".to_string(),
             },
         ]);
@@ -327,8 +334,10 @@ mod tests {
         assert_eq!(find(DType::BF16, 512), Some("other"));
         assert_eq!(find(DType::F16, 500), None);
         assert_eq!(find(DType::F32, 1024), None);
-        let rows =
-            |scheme| table.find(|| Key::rows(DType::F32, Weights::Packed(scheme), [5, 8192, 4096]));
+        let rows = |scheme| {
+            table
+                .find(|| TuningKey::rows(DType::F32, WeightLayout::Packed(scheme), [5, 8192, 4096]))
+        };
         assert_eq!(rows(Scheme::Q4K), Some("few"));
         assert_eq!(rows(Scheme::Q6K), None);
         assert_eq!(table.to_string().parse(), Ok(table));
@@ -337,7 +346,7 @@ mod tests {
     #[test]
     fn tables_of_the_first_version_are_read() {
         let text = "tercet tuning 1\nf16 nt 512 4096 4096 128x128x32/64x64\n";
-        let table: Tuning = text.parse().unwrap();
+        let table: TuningTable = text.parse().unwrap();
         let problem = GemmProblem {
             b_transposed: true,
             m: 512,
@@ -349,8 +358,11 @@ mod tests {
 
     #[test]
     fn a_damaged_table_is_refused_with_its_line() {
-        assert_eq!("".parse::<Tuning>().unwrap_err().line, 1);
-        assert_eq!("tercet tuning 3\n".parse::<Tuning>().unwrap_err().line, 1);
+        assert_eq!("".parse::<TuningTable>().unwrap_err().line, 1);
+        assert_eq!(
+            "tercet tuning 3\n".parse::<TuningTable>().unwrap_err().line,
+            1
+        );
         let damaged = [
             (HEADER, "matmul/f16/nn 1x2x3"),
             (HEADER, "matmul/f16/nn 1x-2x3 w"),
@@ -362,7 +374,11 @@ mod tests {
         ];
         for (header, damaged) in damaged {
             let text = format!("{header}\n\n{damaged}\n");
-            assert_eq!(text.parse::<Tuning>().unwrap_err().line, 3, "{damaged}");
+            assert_eq!(
+                text.parse::<TuningTable>().unwrap_err().line,
+                3,
+                "{damaged}"
+            );
         }
     }
 }

@@ -1,75 +1,81 @@
-//! Variants of a kernel: rows of a table that say what each takes, what it costs on a device, and how it is emitted.
+//! Kernel variants: tables whose rows state which problems a variant supports, its cost on a
+//! device, and its emission.
 //!
-//! [`run`] asks every row of a table, takes the one that the device's [`Tuning`](crate::Tuning) names for the problem, else
-//! the one that costs least, and keeps what was [`Taken`] and why for `explain`.
+//! [`run`] evaluates every row of a table. It selects the variant that the device's
+//! [`TuningTable`](crate::TuningTable) names for the problem, otherwise the cheapest one. It records the
+//! selection with its reasons ([`VariantSelection`]) for `explain`.
 //!
-//! Next: `families/matmul/gemv.rs` for a table.
+//! Next: `families/matmul/gemv.rs` for such a table.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use tercet_ir::{CompileError, NodeId};
 
-use crate::emit::Emit;
+use crate::emit::LoweringCtx;
 
-/// Why a variant does not take a problem.
-pub(crate) enum Refusal {
-    /// What it needs, in a few words.
+/// Reason why a variant does not apply to a problem.
+pub(crate) enum VariantRejection {
+    /// The unmet requirement, in a few words.
     Needs(Cow<'static, str>),
-    /// Planning fails whatever is taken.
+    /// A planning error that no other variant can avoid.
     Error(CompileError),
 }
 
-impl From<CompileError> for Refusal {
-    fn from(e: CompileError) -> Refusal {
-        Refusal::Error(e)
+impl From<CompileError> for VariantRejection {
+    fn from(e: CompileError) -> VariantRejection {
+        VariantRejection::Error(e)
     }
 }
 
-/// Refuses a problem for this reason where it does not have what is needed.
-pub(crate) fn needs(holds: bool, what: &'static str) -> Result<(), Refusal> {
+/// `Ok` if the requirement holds, otherwise a rejection with this reason.
+pub(crate) fn needs(holds: bool, what: &'static str) -> Result<(), VariantRejection> {
     match holds {
         true => Ok(()),
-        false => Err(Refusal::Needs(what.into())),
+        false => Err(VariantRejection::Needs(what.into())),
     }
 }
 
-/// A way to compute a problem of a family.
-pub(crate) struct Variant<P> {
-    /// Its name, which tells it from the others of the table.
+/// A kernel variant: one algorithm for a problem of a lowering.
+pub(crate) struct KernelVariant<P> {
+    /// Name of the variant, unique within its table.
     pub(crate) name: &'static str,
-    /// Whether it computes this problem on this device.
-    pub(crate) supports: fn(&mut Emit<'_>, &P) -> Result<(), Refusal>,
-    /// About how many seconds it takes, for problems that it supports.
-    pub(crate) cost: fn(&mut Emit<'_>, &P) -> Result<f64, CompileError>,
-    /// Emits it, for problems that it supports.
-    pub(crate) emit: fn(&mut Emit<'_>, &P) -> Result<(), CompileError>,
+    /// Whether the variant supports this problem on this device.
+    pub(crate) supports: fn(&mut LoweringCtx<'_>, &P) -> Result<(), VariantRejection>,
+    /// Estimated time in seconds for a supported problem.
+    pub(crate) cost: fn(&mut LoweringCtx<'_>, &P) -> Result<f64, CompileError>,
+    /// Emits the kernels for a supported problem.
+    pub(crate) emit: fn(&mut LoweringCtx<'_>, &P) -> Result<(), CompileError>,
 }
 
-/// The variant that was taken for a node, and the others.
+/// The variant selected for a node, and the rejected ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// The node of the graph as it was given.
+pub struct VariantSelection {
+    /// The node in the source graph.
     pub node: NodeId,
-    /// Its operator.
+    /// Name of the node's operator.
     pub op: &'static str,
-    /// The variant, and the seconds that it is expected to take.
+    /// The selected variant and its estimated time in seconds.
     pub variant: (&'static str, f64),
-    /// Which of several of this variant, such as the name of a tiling.
+    /// Configuration of the selected variant, such as the name of a tiling.
     pub detail: Option<String>,
-    /// It was named by a table of measurements.
-    pub measured: bool,
-    /// The others: the seconds expected, or what they need.
+    /// The autotuning table named this variant.
+    pub from_tuning_table: bool,
+    /// The other variants: estimated time in seconds, or the unmet requirement.
     pub others: Vec<(&'static str, Result<f64, Cow<'static, str>>)>,
 }
 
-/// Without the node, so that what layers have in common is one line: `few_rows_streamed (cost 21 us; few_rows_held 26 us;
-/// row needs one row)`.
-impl fmt::Display for Taken {
+/// Prints the selection without the node, so that equal selections of several layers give equal
+/// lines: `few_rows_streamed (cost 21 us; few_rows_held 26 us; row needs one row)`.
+impl fmt::Display for VariantSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |seconds: f64| format!("{:.3} us", Digits(seconds * 1e6));
+        let us = |seconds: f64| format!("{:.3} us", SignificantDigits(seconds * 1e6));
         let (name, seconds) = self.variant;
-        let why = if self.measured { "measured, " } else { "" };
+        let why = if self.from_tuning_table {
+            "measured, "
+        } else {
+            ""
+        };
         write!(f, "{name}")?;
         if let Some(detail) = &self.detail {
             write!(f, " {detail}")?;
@@ -85,10 +91,10 @@ impl fmt::Display for Taken {
     }
 }
 
-/// A number with so many digits that count.
-struct Digits(f64);
+/// Prints a number with a fixed count of significant digits.
+struct SignificantDigits(f64);
 
-impl fmt::Display for Digits {
+impl fmt::Display for SignificantDigits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wanted = f.precision().unwrap_or(3) as i32;
         let whole = self.0.abs().max(1e-9).log10().floor() as i32 + 1;
@@ -97,31 +103,31 @@ impl fmt::Display for Digits {
     }
 }
 
-impl Emit<'_> {
-    /// Keeps which variant of a kernel was taken.
-    pub(crate) fn took(&mut self, taken: Taken) {
+impl LoweringCtx<'_> {
+    /// Records the selected variant of a kernel.
+    pub(crate) fn record_variant(&mut self, taken: VariantSelection) {
         self.draft.variants.push(taken);
     }
 
-    /// Says which of several of the variant taken last it is.
-    pub(crate) fn took_as(&mut self, detail: String) {
+    /// Records the configuration of the variant selected last.
+    pub(crate) fn record_variant_detail(&mut self, detail: String) {
         if let Some(taken) = self.draft.variants.last_mut() {
             taken.detail = Some(detail);
         }
     }
 }
 
-/// Emits the variant of a table that `measured` names, where it supports the problem, else the one that costs least; of
-/// equal cost the first.
+/// Emits the variant that `measured` names, if it supports the problem. Otherwise emits the
+/// cheapest supported variant; the first one wins ties.
 ///
 /// # Errors
-/// Those of the variants.
+/// The errors of the variants.
 ///
 /// # Panics
-/// When no variant supports the problem: a bug of the family.
+/// If no variant supports the problem, which is a bug of the lowering.
 pub(crate) fn run<P>(
-    e: &mut Emit<'_>,
-    table: &[Variant<P>],
+    e: &mut LoweringCtx<'_>,
+    table: &[KernelVariant<P>],
     measured: Option<&str>,
     p: &P,
 ) -> Result<(), CompileError> {
@@ -129,8 +135,8 @@ pub(crate) fn run<P>(
     for v in table {
         costs.push(match (v.supports)(e, p) {
             Ok(()) => Ok((v.cost)(e, p)?),
-            Err(Refusal::Needs(what)) => Err(what),
-            Err(Refusal::Error(error)) => return Err(error),
+            Err(VariantRejection::Needs(what)) => Err(what),
+            Err(VariantRejection::Error(error)) => return Err(error),
         });
     }
     let able = || {
@@ -142,21 +148,21 @@ pub(crate) fn run<P>(
     let named = measured.and_then(|name| able().find(|(at, _)| table[*at].name == name));
     let least = able().min_by(|a, b| a.1.total_cmp(&b.1));
     let Some((at, seconds)) = named.or(least) else {
-        unreachable!("invariant: some variant supports every problem of its family")
+        unreachable!("invariant: some variant supports every problem of its lowering")
     };
     let others = table.iter().zip(&costs).enumerate();
     let others = others.filter(|(other, _)| *other != at);
-    let taken = Taken {
+    let taken = VariantSelection {
         node: e.site().node,
         op: e.cursor.op,
         variant: (table[at].name, seconds),
         detail: None,
-        measured: named.is_some(),
+        from_tuning_table: named.is_some(),
         others: others
             .map(|(_, (v, cost))| (v.name, cost.clone()))
             .collect(),
     };
-    e.took(taken);
+    e.record_variant(taken);
     (table[at].emit)(e, p)
 }
 
@@ -166,12 +172,12 @@ mod tests {
 
     #[test]
     fn what_was_taken_says_why() {
-        let taken = Taken {
+        let taken = VariantSelection {
             node: NodeId(3),
             op: "mat_mul",
             variant: ("few_rows_streamed", 20.96e-6),
             detail: None,
-            measured: false,
+            from_tuning_table: false,
             others: vec![
                 ("few_rows_held", Ok(126.2e-6)),
                 ("row", Err("one row".into())),
@@ -180,9 +186,9 @@ mod tests {
         };
         let text = "few_rows_streamed (cost 21.0 us; few_rows_held 126 us; row needs one row; wide 0.002 us)";
         assert_eq!(taken.to_string(), text);
-        let measured = Taken {
+        let measured = VariantSelection {
             detail: Some("of 4".to_string()),
-            measured: true,
+            from_tuning_table: true,
             others: Vec::new(),
             ..taken
         };

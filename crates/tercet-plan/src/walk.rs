@@ -1,74 +1,76 @@
-//! The nodes of a graph in their order, each through its family: of the graph itself and of graphs inside
-//! nodes. Nodes that are emitted together (`fusions`) come where the last of them stands.
+//! Lowers the nodes of a graph in order, including those of nested graphs. A fusion group
+//! (`fusions`) is lowered at its last node.
 
 use std::collections::{HashMap, HashSet};
 
-use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
-use tercet_ir::ops::Layout;
+use tercet_ir::layout::{SymLayout, ViewLowering as Looked, check_slice, is_view, view_of};
+use tercet_ir::ops::AttentionLayout;
 use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value};
 
-use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
-use crate::families::map::{columns, row_wise};
-use crate::families::rope::append::Append;
-use crate::families::{Family, attention, find, matmul, rope, top_k};
-use crate::fusions::{Choice, Fusions, Group, KvAppend, Narrow, RowWise};
-use crate::joined::Joined;
-use crate::plan::{Borders, place};
-use crate::program::{Buffer, Io, SizeRule, SlotId};
+use crate::concat_elision::ElidedConcats;
+use crate::emit::{LoweringCtx, SlotPlacement, SlotView, UpdatedSlots, all_known};
+use crate::fusions::{
+    FusionGroup, Fusions, KvAppendGroup, RouterTopK, RowWiseGroup, UncastOperand,
+};
+use crate::lowerings::map::{columns, row_wise};
+use crate::lowerings::rope::append::RopeAppend;
+use crate::lowerings::{Lowering, attention, find, matmul, rope, top_k};
+use crate::plan::{ProgramInterface, place};
+use crate::program::{IoBinding, ProgramBuffer, SizeRule, SlotId};
 
-/// Emits the nodes of a graph inside a node; the places of its results.
+/// Lowers a nested graph and returns the views of its results.
 ///
 /// # Errors
-/// Those of the families.
+/// The errors of the lowerings.
 pub(crate) fn walk_block(
-    e: &mut Emit<'_>,
-    arguments: &[View],
-    in_place: &Updates,
-) -> Result<Vec<View>, CompileError> {
+    e: &mut LoweringCtx<'_>,
+    arguments: &[SlotView],
+    in_place: &InPlaceUpdates,
+) -> Result<Vec<SlotView>, CompileError> {
     let inputs = e
         .graph
         .nodes()
         .filter(|(_, n)| n.op.kind() == OpKind::Input);
     let given = inputs.map(|(id, _)| id).zip(arguments.iter().cloned());
-    let leaves = Leaves::Arguments(given.collect());
+    let leaves = LeafPlacement::Arguments(given.collect());
     nodes(e, &leaves, in_place)?;
     let outputs = e.graph.outputs().iter();
     Ok(outputs.map(|o| e.view(o.value)).collect())
 }
 
-/// A value that is written where a leaf lies.
+/// A value that is written directly into the slot of a leaf.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Update {
-    /// A state, or what a loop carries.
+pub(crate) struct InPlaceUpdate {
+    /// The leaf: a state, or a value carried by a loop.
     pub(crate) leaf: NodeId,
-    /// Where that lies.
+    /// Slot of the leaf.
     pub(crate) slot: SlotId,
 }
 
-/// The values of a graph that are written where leaves lie.
-pub(crate) type Updates = HashMap<Value, Update>;
+/// Values of a graph that are written directly into slots of leaves.
+pub(crate) type InPlaceUpdates = HashMap<Value, InPlaceUpdate>;
 
-/// Where the leaves of a graph lie.
-pub(crate) enum Leaves<'b> {
-    /// At the border of the program.
-    Borders(&'b Borders, &'b Joined),
-    /// Where the arguments of a graph inside a node do.
-    Arguments(HashMap<NodeId, View>),
+/// Slots of the leaves of a graph.
+pub(crate) enum LeafPlacement<'b> {
+    /// Inputs, parameters and states of the program.
+    Interface(&'b ProgramInterface, &'b ElidedConcats),
+    /// Arguments of a nested graph.
+    Arguments(HashMap<NodeId, SlotView>),
 }
 
-/// Emits the nodes of a graph; values of `in_place` where leaves lie.
+/// Lowers the nodes of a graph; values in `in_place` are written into the slots of leaves.
 pub(crate) fn nodes(
-    e: &mut Emit<'_>,
-    leaves: &Leaves<'_>,
-    in_place: &Updates,
+    e: &mut LoweringCtx<'_>,
+    leaves: &LeafPlacement<'_>,
+    in_place: &InPlaceUpdates,
 ) -> Result<(), CompileError> {
     let graph = e.graph;
-    let fusions = Fusions::of(graph, e.caps, in_place);
+    let fusions = Fusions::new(graph, e.caps, in_place);
     for (id, node) in graph.nodes() {
         if fusions.is_deferred(id) {
             continue;
         }
-        e.move_to(id);
+        e.set_node(id);
         let ports = 0..node.outputs.len() as u8;
         let slots = ports.filter_map(|port| {
             let update = in_place.get(&Value { node: id, port })?;
@@ -84,14 +86,14 @@ pub(crate) fn nodes(
     Ok(())
 }
 
-/// The place of a part of a leaf above the binding limit, a slot of its own within that of the leaf; and of a result
-/// above it, which no kernel looks at.
-fn in_parts(e: &mut Emit<'_>, node: &Node) -> Result<Option<View>, CompileError> {
+/// View of a partition of a leaf above the binding limit: a separate slot within the slot of the
+/// leaf. For a result above the limit, a placeholder view that no kernel reads.
+fn in_parts(e: &mut LoweringCtx<'_>, node: &Node) -> Result<Option<SlotView>, CompileError> {
     let ty = &node.outputs[0];
-    if e.facts.parts.is_joined(e.cursor.at) {
-        // Its operands lie where it does.
-        let nothing = e.absent()?;
-        let view = SymLayout::dense(&ty.shape).map(|layout| View {
+    if e.facts.partitioned.is_elided_concat(e.cursor.at) {
+        // The operands are already at their positions in the result.
+        let nothing = e.placeholder_slot()?;
+        let view = SymLayout::dense(&ty.shape).map(|layout| SlotView {
             slot: nothing,
             layout,
             dtype: ty.dtype,
@@ -101,10 +103,10 @@ fn in_parts(e: &mut Emit<'_>, node: &Node) -> Result<Option<View>, CompileError>
     let [of] = node.inputs[..] else {
         return Ok(None);
     };
-    let Some(first) = e.facts.parts.first(of.node, e.cursor.at) else {
+    let Some(first) = e.facts.partitioned.first(of.node, e.cursor.at) else {
         return Ok(None);
     };
-    let planes = e.facts.planes.get(&of).copied();
+    let planes = e.facts.soa_layouts.get(&of).copied();
     let offset = match planes {
         Some(planes) => first / planes.row_bytes.max(1) * planes.stride_bytes(),
         None => first * ty.dtype.size_bytes(),
@@ -113,36 +115,36 @@ fn in_parts(e: &mut Emit<'_>, node: &Node) -> Result<Option<View>, CompileError>
     place(e, ty.dtype, &ty.shape, planes, home).map(Some)
 }
 
-/// The place of a node that stands for parameters which lie behind each other.
+/// View of a node that is an elided concatenation of parameters.
 fn joined_parameters(
-    e: &mut Emit<'_>,
-    leaves: &Leaves<'_>,
+    e: &mut LoweringCtx<'_>,
+    leaves: &LeafPlacement<'_>,
     node: &Node,
-) -> Result<Option<View>, CompileError> {
-    let Leaves::Borders(_, joined) = leaves else {
+) -> Result<Option<SlotView>, CompileError> {
+    let LeafPlacement::Interface(_, joined) = leaves else {
         return Ok(None);
     };
     let Some(&first) = joined.nodes.get(&e.cursor.at) else {
         return Ok(None);
     };
     let ty = &node.outputs[0];
-    let home = Home::At(Buffer::Param(first), 0);
+    let home = SlotPlacement::At(ProgramBuffer::Param(first), 0);
     let value = Value {
         node: e.cursor.at,
         port: 0,
     };
-    let planes = e.facts.planes.get(&value).copied();
+    let planes = e.facts.soa_layouts.get(&value).copied();
     place(e, ty.dtype, &ty.shape, planes, home).map(Some)
 }
 
 /// True if the node has the same results in every run with the same parameters.
-fn is_constant(e: &Emit<'_>, node: &Node) -> bool {
+fn is_constant(e: &LoweringCtx<'_>, node: &Node) -> bool {
     has_one_size(e.graph, node)
-        && !varies(&node.op)
+        && !varies_between_runs(&node.op)
         && node.inputs.iter().all(|v| e.is_constant(&e.view(*v)))
 }
 
-/// What nodes of a graph decode and others read, too.
+/// Quantized values that one node dequantizes and other nodes read as well.
 pub(crate) fn shared_packed(graph: &Graph) -> HashSet<Value> {
     let decoded = graph.nodes().filter_map(|(_, node)| match node.op {
         Op::Dequantize(_) => Some((node.inputs[0], 0)),
@@ -160,13 +162,13 @@ pub(crate) fn shared_packed(graph: &Graph) -> HashSet<Value> {
     shared.map(|(value, _)| value).collect()
 }
 
-/// Attention with heads before positions whose results are read the other way round alone, as exported models do: it writes
-/// them so, and nobody copies.
+/// Attention nodes with heads before positions whose only readers transpose the result, as in
+/// exported models. They write the transposed order directly, which saves the copy.
 pub(crate) fn turned_attention(graph: &Graph) -> HashSet<NodeId> {
     let mut turned: HashSet<NodeId> = HashSet::new();
     for (id, node) in graph.nodes() {
         if let Op::Attention(op) = &node.op
-            && op.layout == Layout::Bhsd
+            && op.layout == AttentionLayout::Bhsd
             && node.outputs.len() == 1
         {
             turned.insert(id);
@@ -191,32 +193,33 @@ pub(crate) fn turned_attention(graph: &Graph) -> HashSet<NodeId> {
     turned
 }
 
-/// True for what decodes weights that others read packed, as gradients do: kept decoded, they would take several times the memory
-/// that packing saves.
-fn is_decoded_beside(e: &Emit<'_>, node: &Node) -> bool {
+/// True for a `Dequantize` whose operand has other readers, as in backward graphs. Storing its
+/// result permanently would take several times the memory that quantization saves.
+fn is_dequantized_separately(e: &LoweringCtx<'_>, node: &Node) -> bool {
     matches!(node.op, Op::Dequantize(_)) && e.facts.shared_packed.contains(&node.inputs[0])
 }
 
-/// True if no size of operands and results is of a run: a constant may be spread over such a size, and summed again.
+/// True if no operand or result has a symbolic size. A constant expanded to a symbolic size and
+/// reduced again does not qualify.
 pub(crate) fn has_one_size(graph: &Graph, node: &Node) -> bool {
     let operands = node.inputs.iter().map(|v| graph.ty(*v));
     let mut types = operands.chain(&node.outputs);
     types.all(|ty| all_known(&ty.shape))
 }
 
-fn family_of(e: &Emit<'_>, node: &Node) -> &'static Family {
+fn family_of(e: &LoweringCtx<'_>, node: &Node) -> &'static Lowering {
     find(e.graph, node, e.caps).unwrap_or_else(|why| {
         let kind = node.op.kind();
-        unreachable!("invariant: the legalizer leaves nodes that a family lowers: {kind:?}, {why}")
+        unreachable!("invariant: every legalized node has a lowering: {kind:?}, {why}")
     })
 }
 
 fn lower(
-    e: &mut Emit<'_>,
-    leaves: &Leaves<'_>,
+    e: &mut LoweringCtx<'_>,
+    leaves: &LeafPlacement<'_>,
     node: &Node,
     into: UpdatedSlots,
-) -> Result<Vec<View>, CompileError> {
+) -> Result<Vec<SlotView>, CompileError> {
     let kind = node.op.kind();
     if let Some(place) = in_parts(e, node)? {
         return Ok(vec![place]);
@@ -229,34 +232,34 @@ fn lower(
     }
     if is_view(kind) {
         let from = e.view(node.inputs[0]);
-        return Ok(vec![look(e, node, &from)?]);
+        return Ok(vec![view_or_copy(e, node, &from)?]);
     }
-    let constant = is_constant(e, node) && into.is_empty() && !is_decoded_beside(e, node);
+    let constant = is_constant(e, node) && into.is_empty() && !is_dequantized_separately(e, node);
     let family = family_of(e, node);
     e.as_constant(constant, |e| {
         e.results_of(into, |e| (family.lower)(e, node))
     })
 }
 
-/// Lowers a group of which the node at hand is the last one.
+/// Lowers a fusion group at its last node, which is the current one.
 fn lower_group(
-    e: &mut Emit<'_>,
-    group: &Group,
+    e: &mut LoweringCtx<'_>,
+    group: &FusionGroup,
     into: UpdatedSlots,
-) -> Result<Vec<View>, CompileError> {
+) -> Result<Vec<SlotView>, CompileError> {
     let graph = e.graph;
     let node = graph.node(e.cursor.at);
     match group {
-        Group::Product(group) => {
+        FusionGroup::MatMul(group) => {
             e.results_of(UpdatedSlots::new(), |e| matmul::lower_fused(e, node, group))
         }
-        Group::RopeUpdate { rope } => {
+        FusionGroup::RopeUpdate { rope } => {
             e.results_of(into, |e| rope::lower_update(e, graph.node(*rope), node))
         }
-        Group::KvAppend(group) => lower_append(e, node, group),
-        Group::Choice(choice) => lower_choice(e, choice),
-        Group::RowWise(group) => lower_rows(e, group),
-        Group::Widened(group) => {
+        FusionGroup::KvAppend(group) => lower_append(e, node, group),
+        FusionGroup::Choice(choice) => lower_choice(e, choice),
+        FusionGroup::RowWise(group) => lower_rows(e, group),
+        FusionGroup::UncastMatMul(group) => {
             let [a, b] = &group.operands;
             let a = lower_narrow(e, a)?;
             let b = lower_narrow(e, b)?;
@@ -265,8 +268,8 @@ fn lower_group(
                 matmul::product_into(e, &a, &b, &y)
             })
         }
-        Group::Normed { norm } => lower_normed(e, *norm),
-        Group::Columns(group) => {
+        FusionGroup::Normed { norm } => lower_norm_matmul(e, *norm),
+        FusionGroup::Columns(group) => {
             let views = columns::lower(e, group)?;
             for (sum, view) in group.sums.iter().zip(views) {
                 e.set_places(*sum, vec![view]);
@@ -276,12 +279,13 @@ fn lower_group(
     }
 }
 
-/// Lowers a norm and the product that alone reads it as one kernel, or else one after the other.
-fn lower_normed(e: &mut Emit<'_>, norm: NodeId) -> Result<Vec<View>, CompileError> {
+/// Lowers a norm and the matmul that alone reads it as one kernel, or as two nodes if no kernel
+/// supports both.
+fn lower_norm_matmul(e: &mut LoweringCtx<'_>, norm: NodeId) -> Result<Vec<SlotView>, CompileError> {
     let last = e.cursor.at;
     let (node, product) = (e.graph.node(norm), e.graph.node(last));
-    let normed = matmul::Normed::of(e, node, product)?;
-    e.move_to(norm);
+    let normed = matmul::NormGemv::new(e, node, product)?;
+    e.set_node(norm);
     let places = match &normed {
         Some(_) => {
             let mut places = vec![nowhere(e, &node.outputs[0])?];
@@ -297,7 +301,7 @@ fn lower_normed(e: &mut Emit<'_>, norm: NodeId) -> Result<Vec<View>, CompileErro
     };
     let sum = places.get(1).cloned();
     e.set_places(norm, places);
-    e.move_to(last);
+    e.set_node(last);
     e.results_of(UpdatedSlots::new(), |e| match &normed {
         Some(normed) => {
             let y = e.result(0)?;
@@ -307,18 +311,25 @@ fn lower_normed(e: &mut Emit<'_>, norm: NodeId) -> Result<Vec<View>, CompileErro
     })
 }
 
-/// Where an operand lies that was not widened, as views see it.
-fn lower_narrow(e: &mut Emit<'_>, operand: &Narrow) -> Result<View, CompileError> {
+/// View of the 16-bit operand in front of an elided cast, with its view operators applied.
+fn lower_narrow(
+    e: &mut LoweringCtx<'_>,
+    operand: &UncastOperand,
+) -> Result<SlotView, CompileError> {
     let mut view = e.view(operand.of);
     for &id in &operand.views {
         let node = e.graph.node(id);
-        view = look(e, node, &view)?;
+        view = view_or_copy(e, node, &view)?;
     }
     Ok(view)
 }
 
-/// Lowers a group over rows as one kernel, or else each of its nodes.
-fn lower_rows(e: &mut Emit<'_>, group: &RowWise) -> Result<Vec<View>, CompileError> {
+/// Lowers a group of row-wise operators as one kernel, or node by node if no kernel supports the
+/// group.
+fn lower_rows(
+    e: &mut LoweringCtx<'_>,
+    group: &RowWiseGroup,
+) -> Result<Vec<SlotView>, CompileError> {
     let last = e.cursor.at;
     let made = row_wise::lower(e, group)?;
     for &id in &group.nodes {
@@ -329,61 +340,65 @@ fn lower_rows(e: &mut Emit<'_>, group: &RowWise) -> Result<Vec<View>, CompileErr
                 for port in 0..node.outputs.len() as u8 {
                     places.push(match made.get(&Value { node: id, port }) {
                         Some(view) => view.clone(),
-                        // Nothing outside of the group reads it.
+                        // No node outside of the group reads this result.
                         None => nowhere(e, &node.outputs[usize::from(port)])?,
                     });
                 }
                 places
             }
             None => {
-                e.move_to(id);
+                e.set_node(id);
                 let family = family_of(e, node);
                 e.results_of(UpdatedSlots::new(), |e| (family.lower)(e, node))?
             }
         };
         e.set_places(id, places);
     }
-    e.move_to(last);
+    e.set_node(last);
     Ok(e.places(last))
 }
 
-/// Lowers a choice as one kernel.
-fn lower_choice(e: &mut Emit<'_>, choice: &Choice) -> Result<Vec<View>, CompileError> {
+/// Lowers a mixture-of-experts router (softmax, top-k, normalization) as one kernel.
+fn lower_choice(
+    e: &mut LoweringCtx<'_>,
+    choice: &RouterTopK,
+) -> Result<Vec<SlotView>, CompileError> {
     let last = e.cursor.at;
-    e.move_to(choice.top_k);
-    let of = [choice.softmax.is_some(), choice.shares.is_some()];
+    e.set_node(choice.top_k);
+    let of = [choice.softmax.is_some(), choice.normalization.is_some()];
     let node = e.graph.node(choice.top_k);
     let from = choice.softmax.map_or(node, |id| e.graph.node(id));
     let x = e.view(from.inputs[0]);
     let places = e.results_of(UpdatedSlots::new(), |e| {
         top_k::lower_choice(e, node, &x, of)
     })?;
-    if let Some([sum, div]) = choice.shares {
+    if let Some([sum, div]) = choice.normalization {
         let unread = nowhere(e, &e.graph.node(sum).outputs[0])?;
         e.set_places(sum, vec![unread]);
         e.set_places(div, vec![places[0].clone()]);
     }
     e.set_places(choice.top_k, places);
-    e.move_to(last);
+    e.set_node(last);
     Ok(e.places(last))
 }
 
-/// The place of a result that no step reads.
-fn nowhere(e: &mut Emit<'_>, ty: &Type) -> Result<View, CompileError> {
+/// Placeholder view of a result that no step reads.
+fn nowhere(e: &mut LoweringCtx<'_>, ty: &Type) -> Result<SlotView, CompileError> {
     let layout = SymLayout::dense(&ty.shape);
-    Ok(View {
-        slot: e.absent()?,
-        layout: layout.unwrap_or_else(|| unreachable!("invariant: others of its shape have one")),
+    Ok(SlotView {
+        slot: e.placeholder_slot()?,
+        layout: layout
+            .unwrap_or_else(|| unreachable!("invariant: values of this shape have a layout")),
         dtype: ty.dtype,
     })
 }
 
 fn lower_append(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    group: &KvAppend,
-) -> Result<Vec<View>, CompileError> {
-    let append = Append::of(e, group)?;
+    group: &KvAppendGroup,
+) -> Result<Vec<SlotView>, CompileError> {
+    let append = RopeAppend::new(e, group)?;
     if group.attention.is_some() {
         return e.results_of(UpdatedSlots::new(), |e| {
             attention::lower_after(e, node, Some(append))
@@ -393,27 +408,31 @@ fn lower_append(
     Ok(e.places(e.cursor.at))
 }
 
-fn leaf(e: &mut Emit<'_>, leaves: &Leaves<'_>, node: &Node) -> Result<Option<View>, CompileError> {
+fn leaf(
+    e: &mut LoweringCtx<'_>,
+    leaves: &LeafPlacement<'_>,
+    node: &Node,
+) -> Result<Option<SlotView>, CompileError> {
     if let Op::Const(o) = &node.op {
-        let place = match e.facts.parts.has_leaf(e.cursor.at) {
+        let place = match e.facts.partitioned.has_leaf(e.cursor.at) {
             true => e.constant_unbound(o.tensor.clone())?,
             false => e.constant(o.tensor.clone())?,
         };
         return Ok(Some(place));
     }
     match leaves {
-        Leaves::Borders(borders, _) => Ok(named_leaf(e, borders, node)),
-        Leaves::Arguments(given) => Ok(given.get(&e.cursor.at).cloned()),
+        LeafPlacement::Interface(borders, _) => Ok(named_leaf(e, borders, node)),
+        LeafPlacement::Arguments(given) => Ok(given.get(&e.cursor.at).cloned()),
     }
 }
 
-/// An input, parameter or state.
-fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
+/// View of an input, parameter or state; `None` for other nodes.
+fn named_leaf(e: &LoweringCtx<'_>, borders: &ProgramInterface, node: &Node) -> Option<SlotView> {
     let ty = &node.outputs[0];
     let signature = e.facts.signature;
-    let slot = |ports: &[Port], list: &[Io], name: &str| {
+    let slot = |ports: &[Port], list: &[IoBinding], name: &str| {
         let at = ports.iter().position(|p| p.name == name);
-        list[at.unwrap_or_else(|| unreachable!("invariant: passes keep leaves: {name}"))].slot
+        list[at.unwrap_or_else(|| unreachable!("invariant: passes retain leaves: {name}"))].slot
     };
     let slot = match &node.op {
         Op::Input(o) => slot(&signature.inputs, &borders.inputs, &o.name),
@@ -421,7 +440,7 @@ fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
         Op::State(o) => slot(&signature.states, &borders.states, &o.name),
         _ => return None,
     };
-    let planes = e.facts.planes.get(&Value {
+    let planes = e.facts.soa_layouts.get(&Value {
         node: e.cursor.at,
         port: 0,
     });
@@ -430,15 +449,19 @@ fn named_leaf(e: &Emit<'_>, borders: &Borders, node: &Node) -> Option<View> {
         None => SymLayout::dense(&ty.shape),
     };
     let layout = layout.unwrap_or_else(|| unreachable!("invariant: the slot was placed"));
-    Some(View {
+    Some(SlotView {
         slot,
         layout,
         dtype: ty.dtype,
     })
 }
 
-/// The operand under another layout; a copy of it where that has none.
-fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError> {
+/// The operand with the layout of a view operator; a copy if strides cannot express it.
+fn view_or_copy(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    from: &SlotView,
+) -> Result<SlotView, CompileError> {
     let operand = e.graph.ty(node.inputs[0]);
     if let Some(slice) = check_slice(node, operand) {
         let rule = SizeRule::Slice {
@@ -449,14 +472,14 @@ fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError
         e.check_sizes(rule);
     }
     if let Looked::Free(layout) = view_of(node, operand, &from.layout) {
-        return Ok(View {
+        return Ok(SlotView {
             layout,
             ..from.clone()
         });
     }
     let dense = e.dense(from)?;
     match view_of(node, operand, &dense.layout) {
-        Looked::Free(layout) => Ok(View { layout, ..dense }),
+        Looked::Free(layout) => Ok(SlotView { layout, ..dense }),
         Looked::NeedsDense => Err(CompileError::OutOfMemory {
             what: "a view at the symbols' bounds",
             bytes: u64::MAX,
@@ -464,9 +487,8 @@ fn look(e: &mut Emit<'_>, node: &Node, from: &View) -> Result<View, CompileError
     }
 }
 
-/// True for leaves that change between runs, for what gives another value at each run, and for what has
-/// stages of its own.
-pub(crate) fn varies(op: &Op) -> bool {
+/// True for leaves that change between runs, random operators, and operators with nested stages.
+pub(crate) fn varies_between_runs(op: &Op) -> bool {
     matches!(
         op.kind(),
         OpKind::Input | OpKind::State | OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample

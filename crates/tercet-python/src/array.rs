@@ -1,11 +1,12 @@
-//! NumPy arrays as tensors and back.
+//! Conversion between NumPy arrays and tensors.
 //!
-//! Whatever NumPy reads is taken: arrays, what has `__dlpack__` in host memory (`torch` tensors), buffers
-//! (`memoryview`, `array.array`), numbers and lists. Arrays keep their dtype, which has to be that of the graph;
-//! numbers and lists of Python, which have none, take the graph's. Inputs of a run are read where they are, and results are
-//! arrays over the memory that the run wrote ([`lent`](crate::lent)); what is kept beyond a run is copied.
+//! Every input that NumPy can read is accepted: arrays, objects with `__dlpack__` in host memory
+//! (`torch` tensors), buffers (`memoryview`, `array.array`), numbers and lists. Arrays keep their
+//! dtype, which must match the graph. Python numbers and lists have no dtype and get that of the
+//! graph. Inputs of a run are read in place. Results are arrays over the memory that the run wrote
+//! ([`as_refs`](crate::as_refs)). Data that is stored longer than a run is copied.
 //!
-//! `bf16` is the dtype `bfloat16` of the package `ml_dtypes`.
+//! `bf16` corresponds to the dtype `bfloat16` of the package `ml_dtypes`.
 
 use half::f16;
 use numpy::{PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
@@ -14,24 +15,30 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
 use tercet::{DType, Element, Tensor};
 
 use crate::errors::TensorError;
-use crate::lent;
+use crate::numpy_buffer;
 
-/// The tensor of what Python gave for `name`; `wanted` is the dtype of what has none by itself.
+/// Converts a Python value to a tensor that owns its memory. `wanted` is the dtype of values
+/// without one.
 ///
 /// # Errors
-/// `TensorError` for a dtype that Tercet does not have; NumPy's own errors.
+/// `TensorError` for an unsupported dtype, or an exception of NumPy.
 pub(crate) fn to_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> PyResult<Tensor> {
-    let mut tensor = lent_tensor(name, value, wanted)?;
-    // Python may write into its array later.
+    let mut tensor = borrow_tensor(name, value, wanted)?;
+    // Copy, because Python may write into its array later.
     tensor.bytes_mut();
     Ok(tensor)
 }
 
-/// As [`to_tensor`], over the memory of an array where that is as it has to be: for a run, not for what is kept beyond it.
+/// Like [`to_tensor`], but reads the memory of an array in place if its layout allows. Use it for a
+/// run, and not for data that is stored longer.
 ///
 /// # Errors
-/// As [`to_tensor`].
-pub(crate) fn lent_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -> PyResult<Tensor> {
+/// Those of [`to_tensor`].
+pub(crate) fn borrow_tensor(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    wanted: DType,
+) -> PyResult<Tensor> {
     let array = to_array(value, wanted)?;
     let array = match array.is_c_contiguous() {
         true => array,
@@ -46,18 +53,18 @@ pub(crate) fn lent_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -
     macro_rules! of {
         ($($T:ty),*) => {$(
             if let Ok(typed) = any.cast::<PyArrayDyn<$T>>() {
-                return lent::tensor(typed, <$T as Element>::DTYPE);
+                return numpy_buffer::tensor(typed, <$T as Element>::DTYPE);
             }
         )*};
     }
     of!(f32, i32, i64, f64, f16, u8, i8, u32);
     if let Ok(typed) = any.cast::<PyArrayDyn<bool>>() {
-        return lent::tensor(typed, DType::Bool);
+        return numpy_buffer::tensor(typed, DType::Bool);
     }
     let dtype = array.dtype().to_string();
     if dtype == "bfloat16" {
         let bits = any.call_method1("view", ("uint16",))?;
-        return lent::tensor(bits.cast::<PyArrayDyn<u16>>()?, DType::BF16);
+        return numpy_buffer::tensor(bits.cast::<PyArrayDyn<u16>>()?, DType::BF16);
     }
     let known: Vec<&str> = DType::ALL.iter().map(|d| numpy_name(*d)).collect();
     let known = known.join(", ");
@@ -67,7 +74,7 @@ pub(crate) fn lent_tensor(name: &str, value: &Bound<'_, PyAny>, wanted: DType) -
     )))
 }
 
-/// What NumPy makes of a value.
+/// Converts a value to a NumPy array.
 fn to_array<'py>(value: &Bound<'py, PyAny>, wanted: DType) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = value.cast::<PyUntypedArray>() {
         return Ok(array.clone());
@@ -79,7 +86,7 @@ fn to_array<'py>(value: &Bound<'py, PyAny>, wanted: DType) -> PyResult<Bound<'py
         || value.is_instance_of::<PyInt>()
         || value.is_instance_of::<PyFloat>();
     let array = if without_dtype {
-        of_numbers(&numpy, value, wanted)?
+        numbers_to_array(&numpy, value, wanted)?
     } else if value.hasattr("__dlpack__")? {
         numpy.call_method1("from_dlpack", (value,))?
     } else {
@@ -88,8 +95,8 @@ fn to_array<'py>(value: &Bound<'py, PyAny>, wanted: DType) -> PyResult<Bound<'py
     Ok(array.cast_into::<PyUntypedArray>()?)
 }
 
-/// Numbers of Python take the dtype of the graph, but floats do not become integers.
-fn of_numbers<'py>(
+/// Converts Python numbers to the dtype of the graph. Floats do not become integers.
+fn numbers_to_array<'py>(
     numpy: &Bound<'py, PyModule>,
     value: &Bound<'py, PyAny>,
     wanted: DType,
@@ -99,34 +106,41 @@ fn of_numbers<'py>(
     let kind: String = found.getattr("dtype")?.getattr("kind")?.extract()?;
     let fits = numpy.call_method1("can_cast", (found.getattr("dtype")?, &dtype, "same_kind"))?;
     let empty = found.getattr("size")?.extract::<usize>()? == 0;
-    // A signed number to an unsigned dtype is no `same_kind`; NumPy checks its range below.
+    // `same_kind` does not allow a signed number for an unsigned dtype; NumPy checks its range
+    // below.
     if !(empty || fits.is_truthy()? || (kind == "i" && wanted.is_int())) {
         return Ok(found);
     }
     numpy.call_method1("asarray", (value, dtype))
 }
 
-/// An array over the memory of a tensor; it is copied where another tensor shares it.
+/// Returns an array over the memory of a tensor. The memory is copied if another tensor shares it.
 ///
 /// # Errors
 /// `ImportError` for `bf16` without `ml_dtypes`.
 pub(crate) fn to_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     let array = match tensor.dtype() {
-        DType::F32 => lent::array::<f32>(py, tensor)?.into_any(),
-        DType::F64 => lent::array::<f64>(py, tensor)?.into_any(),
-        DType::F16 => lent::array::<f16>(py, tensor)?.into_any(),
-        DType::I32 => lent::array::<i32>(py, tensor)?.into_any(),
-        DType::I64 => lent::array::<i64>(py, tensor)?.into_any(),
-        DType::U32 => lent::array::<u32>(py, tensor)?.into_any(),
-        DType::I8 => lent::array::<i8>(py, tensor)?.into_any(),
-        DType::U8 => lent::array::<u8>(py, tensor)?.into_any(),
-        DType::Bool => viewed(lent::array::<u8>(py, tensor)?.into_any(), DType::Bool)?,
-        DType::BF16 => viewed(lent::array::<u16>(py, tensor)?.into_any(), DType::BF16)?,
+        DType::F32 => numpy_buffer::array::<f32>(py, tensor)?.into_any(),
+        DType::F64 => numpy_buffer::array::<f64>(py, tensor)?.into_any(),
+        DType::F16 => numpy_buffer::array::<f16>(py, tensor)?.into_any(),
+        DType::I32 => numpy_buffer::array::<i32>(py, tensor)?.into_any(),
+        DType::I64 => numpy_buffer::array::<i64>(py, tensor)?.into_any(),
+        DType::U32 => numpy_buffer::array::<u32>(py, tensor)?.into_any(),
+        DType::I8 => numpy_buffer::array::<i8>(py, tensor)?.into_any(),
+        DType::U8 => numpy_buffer::array::<u8>(py, tensor)?.into_any(),
+        DType::Bool => viewed(
+            numpy_buffer::array::<u8>(py, tensor)?.into_any(),
+            DType::Bool,
+        )?,
+        DType::BF16 => viewed(
+            numpy_buffer::array::<u16>(py, tensor)?.into_any(),
+            DType::BF16,
+        )?,
     };
     Ok(array)
 }
 
-/// The same memory as another dtype of the same size.
+/// Reinterprets the memory as another dtype of the same size.
 fn viewed<'py>(array: Bound<'py, PyAny>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
     let dtype = numpy_dtype(array.py(), dtype)?;
     array.call_method1("view", (dtype,))
@@ -157,14 +171,17 @@ fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// The dtype of a name as Tercet (`f32`) or NumPy (`float32`) has it.
+/// Parses a dtype name of Tercet (`f32`) or NumPy (`float32`).
 ///
 /// # Errors
-/// `TensorError` that lists the names.
+/// `TensorError`, which lists the known names.
 pub(crate) fn dtype(name: &str) -> PyResult<DType> {
     let of_numpy = || DType::ALL.iter().copied().find(|d| numpy_name(*d) == name);
     DType::from_name(name).or_else(of_numpy).ok_or_else(|| {
         let known: Vec<&str> = DType::ALL.iter().map(|d| d.name()).collect();
-        TensorError::new_err(format!("`{name}` is no dtype; known: {}", known.join(", ")))
+        TensorError::new_err(format!(
+            "unknown dtype `{name}`; expected one of {}",
+            known.join(", ")
+        ))
     })
 }

@@ -1,4 +1,4 @@
-//! Classes of texts and of their tokens, and pairs of texts by their scores.
+//! Classification of texts and tokens, and relevance scores of text pairs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,10 +7,10 @@ use pyo3::types::PyDict;
 use tercet::{DType, Device};
 use tercet_models::{ClassHead, Classifier, EncoderOptions, ModelError, ModelFiles, Scoring};
 
-use crate::encoder::go_on;
+use crate::encoder::should_continue;
 use crate::errors;
 
-/// An encoder that tells classes, with its tokenizer.
+/// A text or token classifier with its tokenizer.
 #[pyclass(name = "Classifier", module = "tercet", frozen)]
 pub(crate) struct PyClassifier {
     classifier: Mutex<Classifier>,
@@ -18,17 +18,18 @@ pub(crate) struct PyClassifier {
     max_len: usize,
 }
 
-/// A token, its class and the score of that.
-type TokenClass = (String, String, f32);
+/// A token, its class and its score.
+type ScoredTokenClass = (String, String, f32);
 
 impl PyClassifier {
-    /// Whether an encoder is one: it has such a head, and its folder does not say that it embeds.
+    /// Whether an encoder is a classifier: it has a classification head, and its folder is not
+    /// configured for embeddings.
     pub(crate) fn is(files: &ModelFiles) -> bool {
         let embeds = files.sentence().is_ok_and(|said| said.stated);
         !embeds && files.class_head().is_ok()
     }
 
-    /// Compiles the encoder for texts of up to `context` tokens, or as many as the model says.
+    /// Compiles the encoder for texts of at most `context` tokens [default: the model's maximum].
     pub(crate) fn open(
         files: &ModelFiles,
         device: &Device,
@@ -37,18 +38,18 @@ impl PyClassifier {
     ) -> Result<PyClassifier, tercet_models::Error> {
         let options = EncoderOptions {
             dtype,
-            most: context,
+            max_tokens: context,
             ..EncoderOptions::default()
         };
         let classifier = files.classifier(device, &options)?;
         Ok(PyClassifier {
-            max_len: classifier.most_tokens(),
+            max_len: classifier.max_tokens(),
             classifier: Mutex::new(classifier),
             head: files.class_head()?,
         })
     }
 
-    /// Calls `f` with the classifier, without Python's lock, until Ctrl-C.
+    /// Calls `f` with the classifier, without the GIL; Ctrl-C cancels the call.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -64,8 +65,8 @@ impl PyClassifier {
             let own = self.classifier.lock();
             let mut classifier = own.unwrap_or_else(PoisonError::into_inner);
             classifier.set_scoring(scoring);
-            classifier.set_cutting(cut);
-            f(&mut classifier, &mut |_| go_on(&mut interrupt))
+            classifier.set_truncating(cut);
+            f(&mut classifier, &mut |_| should_continue(&mut interrupt))
         });
         match interrupt {
             Some(e) => Err(e),
@@ -73,15 +74,15 @@ impl PyClassifier {
         }
     }
 
-    fn refused<T>(reason: &str) -> PyResult<T> {
+    fn unsupported<T>(reason: &str) -> PyResult<T> {
         Err(errors::model(ModelError::Unsupported(reason.to_string())))
     }
 }
 
 #[pymethods]
 impl PyClassifier {
-    /// The scores of the classes of each text by their labels, in the order of `labels`. A text of more than `max_len`
-    /// tokens is an error unless `truncate` says that it is cut.
+    /// Returns the class scores of each text as a dictionary of labels, in the order of `labels`. A
+    /// text of more than `max_len` tokens is an error, or is truncated if `truncate` is true.
     #[pyo3(signature = (texts, *, truncate=false))]
     fn classify<'py>(
         &self,
@@ -89,8 +90,8 @@ impl PyClassifier {
         texts: Vec<String>,
         truncate: bool,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        if self.head.of_tokens {
-            return Self::refused("the model tells classes of tokens; ask classify_tokens()");
+        if self.head.per_token {
+            return Self::unsupported("the model is a token classifier; use classify_tokens()");
         }
         let how = (self.head.scoring, truncate);
         let scores = self.with(py, how, |of, progress| of.classify(&texts, progress))?;
@@ -103,16 +104,17 @@ impl PyClassifier {
         scores.into_iter().map(row).collect()
     }
 
-    /// Each token of each text with its likeliest class and the score of that, special tokens left out.
+    /// Returns the tokens of each text with their most likely class and its score, without special
+    /// tokens.
     #[pyo3(signature = (texts, *, truncate=false))]
     fn classify_tokens(
         &self,
         py: Python<'_>,
         texts: Vec<String>,
         truncate: bool,
-    ) -> PyResult<Vec<Vec<TokenClass>>> {
-        if !self.head.of_tokens {
-            return Self::refused("the model tells classes of texts; ask classify()");
+    ) -> PyResult<Vec<Vec<ScoredTokenClass>>> {
+        if !self.head.per_token {
+            return Self::unsupported("the model is a text classifier; use classify()");
         }
         let how = (self.head.scoring, truncate);
         let found = self.with(py, how, |of, progress| of.classify_tokens(&texts, progress))?;
@@ -125,8 +127,8 @@ impl PyClassifier {
         Ok(found.into_iter().map(row).collect())
     }
 
-    /// Places of documents with their scores, those that answer the query best first; only the `top_n` best where it is
-    /// given. The model has one class (a cross-encoder).
+    /// Returns the positions and scores of documents, ranked by relevance to the query, best first.
+    /// `top_n` limits the number of results. The model must have one class (a cross-encoder).
     #[pyo3(signature = (query, documents, *, top_n=None, truncate=false))]
     fn rerank(
         &self,
@@ -136,9 +138,9 @@ impl PyClassifier {
         top_n: Option<usize>,
         truncate: bool,
     ) -> PyResult<Vec<(usize, f32)>> {
-        if self.head.of_tokens {
-            return Self::refused(
-                "the model tells classes of tokens; one that ranks has one score",
+        if self.head.per_token {
+            return Self::unsupported(
+                "the model is a token classifier; reranking requires a cross-encoder with one class",
             );
         }
         let how = (self.head.ranking, truncate);
@@ -146,26 +148,26 @@ impl PyClassifier {
             of.rerank(query, &documents, progress)
         })?;
         let mut order: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
-        // Equal scores stay in their order.
+        // The sort is stable: documents with equal scores stay in input order.
         order.sort_by(|a, b| b.1.total_cmp(&a.1));
         order.truncate(top_n.unwrap_or(usize::MAX));
         Ok(order)
     }
 
-    /// The names of the classes.
+    /// Names of the classes.
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.head.labels.clone()
     }
 
-    /// Tokens of the longest text, or pair of texts.
+    /// Maximum tokens of a text, or of a text pair.
     #[getter]
     fn max_len(&self) -> usize {
         self.max_len
     }
 
     fn __repr__(&self) -> String {
-        let of = if self.head.of_tokens {
+        let of = if self.head.per_token {
             "tokens"
         } else {
             "texts"

@@ -1,24 +1,25 @@
-//! Losses as a curve, for notebooks.
+//! Loss curves for notebooks.
 
 use std::fmt::Write as _;
 
-/// Points that are kept; when there are more, every other one is left out from there on.
-const MOST: usize = 1024;
+/// Maximum number of stored points. When it is reached, every other point is dropped and the
+/// interval doubles.
+const MAX_POINTS: usize = 1024;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
-/// Room for numbers at the left and at the bottom.
+/// Margin for the labels of the axes.
 const MARGIN: f64 = 48.0;
 
-/// Steps with their losses, evenly thinned out.
-pub(crate) struct Curve {
+/// Losses by step, thinned out evenly.
+pub(crate) struct LossCurve {
     points: Vec<(u64, f32)>,
     every: u64,
     last: Option<(u64, f32)>,
 }
 
-impl Curve {
-    pub(crate) fn new() -> Curve {
-        Curve {
+impl LossCurve {
+    pub(crate) fn new() -> LossCurve {
+        LossCurve {
             points: Vec::new(),
             every: 1,
             last: None,
@@ -31,19 +32,19 @@ impl Curve {
             return;
         }
         self.points.push((step, loss));
-        if self.points.len() > MOST {
+        if self.points.len() > MAX_POINTS {
             self.every *= 2;
             let every = self.every;
             self.points.retain(|(step, _)| step.is_multiple_of(every));
         }
     }
 
-    /// A drawing with both axes named; losses that are no numbers are left out.
+    /// Draws the curve as an SVG figure with labelled axes. Non-finite losses are omitted.
     pub(crate) fn html(&self, total: u64) -> String {
         let all = self.points.iter().chain(&self.last);
         let points: Vec<(u64, f32)> = all.filter(|(_, loss)| loss.is_finite()).copied().collect();
         let Some((step, loss)) = points.last() else {
-            return format!("<p>no step of {total} is done</p>");
+            return format!("<p>0 of {total} steps finished</p>");
         };
         let losses = points.iter().map(|(_, loss)| f64::from(*loss));
         let (low, high) = losses.fold((f64::MAX, f64::MIN), |(low, high), loss| {

@@ -1,4 +1,4 @@
-//! Devices by name, each opened once in a process.
+//! Devices by name. A process opens each device once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -8,10 +8,10 @@ use tercet::Device;
 
 use crate::errors;
 
-/// The device of this name; one that was opened before is shared.
+/// Opens a device by name, or returns the one that is already open.
 ///
 /// # Errors
-/// `DeviceError` that lists the names, or says what this machine lacks.
+/// `DeviceError`, with the known names or the missing hardware.
 pub(crate) fn open(name: &str) -> PyResult<Device> {
     static OPEN: OnceLock<Mutex<HashMap<String, Device>>> = OnceLock::new();
     let open = OPEN.get_or_init(Mutex::default);
@@ -24,7 +24,7 @@ pub(crate) fn open(name: &str) -> PyResult<Device> {
     Ok(device)
 }
 
-/// Names and descriptions of this machine's devices, and whether they can be used, best first.
+/// Lists the devices of this machine, best first, as tuples (name, description, usable).
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> Vec<(String, String, bool)> {
     let found = py.detach(tercet::devices);

@@ -1,4 +1,4 @@
-//! Sentence encoders: texts to unit vectors.
+//! Sentence encoders: embeddings of texts.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ pub(crate) struct PyEncoder {
 }
 
 impl PyEncoder {
-    /// Compiles the encoder for texts of up to `context` tokens, or as many as the model says.
+    /// Compiles the encoder for texts of at most `context` tokens [default: the model's maximum].
     pub(crate) fn open(
         files: &ModelFiles,
         device: &Device,
@@ -27,11 +27,11 @@ impl PyEncoder {
     ) -> Result<PyEncoder, tercet_models::Error> {
         let options = EncoderOptions {
             dtype,
-            most: context,
+            max_tokens: context,
             ..EncoderOptions::default()
         };
         let embedder = files.embedder(device, &options)?;
-        let max_len = embedder.most_tokens();
+        let max_len = embedder.max_tokens();
         Ok(PyEncoder {
             width: embedder.width(),
             embedder: Mutex::new(embedder),
@@ -40,8 +40,8 @@ impl PyEncoder {
     }
 }
 
-/// Whether to go on: not after Ctrl-C, whose exception is kept.
-pub(crate) fn go_on(interrupt: &mut Option<PyErr>) -> bool {
+/// Returns false after Ctrl-C, and stores its exception in `interrupt`.
+pub(crate) fn should_continue(interrupt: &mut Option<PyErr>) -> bool {
     match Python::attach(|py| py.check_signals()) {
         Ok(()) => true,
         Err(e) => {
@@ -53,8 +53,9 @@ pub(crate) fn go_on(interrupt: &mut Option<PyErr>) -> bool {
 
 #[pymethods]
 impl PyEncoder {
-    /// The embeddings of texts, float32 of shape (texts, width), each of length 1 where the model normalizes. A text of more
-    /// than `max_len` tokens is an error unless `truncate` says that it is cut.
+    /// Returns the embeddings of texts: float32 of shape (texts, width), with unit length if the
+    /// model normalizes. A text of more than `max_len` tokens is an error, or is truncated if
+    /// `truncate` is true.
     #[pyo3(signature = (texts, *, truncate=false))]
     fn embed<'py>(
         &self,
@@ -65,8 +66,8 @@ impl PyEncoder {
         let mut interrupt = None;
         let embeddings = py.detach(|| {
             let mut embedder = self.embedder.lock().unwrap_or_else(PoisonError::into_inner);
-            embedder.set_cutting(truncate);
-            embedder.embed(&texts, &mut |_| go_on(&mut interrupt))
+            embedder.set_truncating(truncate);
+            embedder.embed(&texts, &mut |_| should_continue(&mut interrupt))
         });
         if let Some(e) = interrupt {
             return Err(e);
@@ -76,13 +77,13 @@ impl PyEncoder {
         array::to_numpy(py, tensor.map_err(errors::tensor)?)
     }
 
-    /// The number of elements of an embedding.
+    /// Number of elements of an embedding.
     #[getter]
     fn width(&self) -> usize {
         self.width
     }
 
-    /// Tokens of the longest text.
+    /// Maximum tokens of a text.
     #[getter]
     fn max_len(&self) -> usize {
         self.max_len
@@ -90,7 +91,7 @@ impl PyEncoder {
 
     fn __repr__(&self) -> String {
         format!(
-            "<tercet.Encoder: {} numbers a text, at most {} tokens>",
+            "<tercet.Encoder: {} dimensions, at most {} tokens>",
             self.width, self.max_len
         )
     }

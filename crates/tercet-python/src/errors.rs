@@ -1,6 +1,6 @@
-//! The exceptions of the module: a class for each kind of failure, under one.
+//! Exceptions of the module: one class per type of error, with a common base class.
 //!
-//! Messages are the engine's, with their causes in one line.
+//! A message contains the Rust error and its causes on one line.
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyFileNotFoundError};
@@ -11,65 +11,65 @@ create_exception!(
     tercet,
     TercetError,
     PyException,
-    "Anything that Tercet refuses or that fails in it."
+    "Base class of all exceptions of Tercet."
 );
 create_exception!(
     tercet,
     GraphError,
     TercetError,
-    "An operator does not accept its operands or attributes, or a name is taken."
+    "An operator rejects its operands or attributes, or a name is already in use."
 );
 create_exception!(
     tercet,
     TextError,
     TercetError,
-    "A text is not a graph, a type or a value; the message names line and column."
+    "A text is not a valid graph, type or value; the message has line and column."
 );
 create_exception!(
     tercet,
     TensorError,
     TercetError,
-    "An array cannot be a tensor: its dtype, or the number of its elements."
+    "An array cannot be converted to a tensor, because of its dtype or size."
 );
 create_exception!(
     tercet,
     DeviceError,
     TercetError,
-    "There is no such device in this build or on this machine."
+    "A device is not available in this build or on this machine."
 );
 create_exception!(
     tercet,
     CompileError,
     TercetError,
-    "A device cannot run the graph: every node is listed with the reason and a remedy."
+    "A device cannot run the graph; the message lists every unsupported node with the reason and a remedy."
 );
 create_exception!(
     tercet,
     RunError,
     TercetError,
-    "A run failed: the message names the input, symbol or node."
+    "A run failed; the message names the input, symbol or node."
 );
 create_exception!(
     tercet,
     GradientError,
     TercetError,
-    "A gradient does not exist; the message names the node in the way."
+    "A gradient does not exist; the message names the non-differentiable node."
 );
 create_exception!(
     tercet,
     ModelError,
     TercetError,
-    "A model file, configuration, tokenizer or weight was refused, or a model could not be run."
+    "A model file, configuration, tokenizer or weight is invalid, or a model failed to run."
 );
 
 create_exception!(
     tercet,
     TrainError,
     TercetError,
-    "A training was refused: its step, its data, or its checkpoint."
+    "A training step failed, or training data or a checkpoint is invalid."
 );
 
-/// An exception of class `E` with the whole message of `e`.
+/// An exception of class `E` with the full message of `e`.
 pub(crate) fn raise<E: pyo3::PyTypeInfo>(e: &dyn std::error::Error) -> PyErr {
     PyErr::new::<E, _>(one_line(e))
 }
@@ -98,12 +98,12 @@ pub(crate) fn run(e: tercet::RunError) -> PyErr {
     raise::<RunError>(&e)
 }
 
-pub(crate) fn verify(e: tercet::VerifyError) -> PyErr {
+pub(crate) fn verify(e: tercet::EvaluateError) -> PyErr {
     match e {
-        tercet::VerifyError::Graph(_) | tercet::VerifyError::Compile { .. } => {
+        tercet::EvaluateError::Graph(_) | tercet::EvaluateError::Compile { .. } => {
             raise::<CompileError>(&e)
         }
-        tercet::VerifyError::Missing { .. } | tercet::VerifyError::Run { .. } => {
+        tercet::EvaluateError::Missing { .. } | tercet::EvaluateError::Run { .. } => {
             raise::<RunError>(&e)
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn model(e: impl Into<tercet_models::Error>) -> PyErr {
     }
 }
 
-/// Adds the classes to the module.
+/// Adds the exception classes to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let classes = [

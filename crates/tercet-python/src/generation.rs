@@ -1,21 +1,23 @@
-//! Texts of language models as iterators of pieces.
+//! Generated texts of language models, as iterators of text pieces.
 //!
-//! Each text is written by a thread of its own, over a compiled model that is lent from the model's pool.
+//! A separate thread generates each text, with a compiled model from the model's pool.
 
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use tercet_models::constraint::Grammar;
-use tercet_models::{Event, Finish, ModelError, SamplingOptions, WriteOptions, Written, write};
+use tercet_models::{
+    FinishReason, GenerateEvent, GenerateOptions, Generation, ModelError, SamplingOptions, generate,
+};
 
-use crate::language::Shared;
-use crate::stream::Stream;
+use crate::language::SharedLanguageModel;
+use crate::stream::ResultStream;
 
-/// A text that is asked for.
-pub(crate) struct Request {
+/// Arguments of a generation.
+pub(crate) struct GenerationArgs {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
-    /// Tokens that end it.
+    /// End-of-text tokens.
     pub(crate) eos: Vec<u32>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
@@ -23,16 +25,16 @@ pub(crate) struct Request {
     pub(crate) seed: u64,
 }
 
-/// A text that is being written: an iterator of its pieces.
+/// A text that is being generated: an iterator of text pieces.
 #[pyclass(name = "Generation", module = "tercet", frozen)]
-pub(crate) struct PyGeneration(Stream<String, Written>);
+pub(crate) struct PyGeneration(ResultStream<String, Generation>);
 
 fn written(
-    shared: &Shared,
-    request: &Request,
+    shared: &SharedLanguageModel,
+    request: &GenerationArgs,
     send: &mut dyn FnMut(Option<String>) -> bool,
-) -> Result<Written, tercet_models::Error> {
-    let mut generator = shared.take()?;
+) -> Result<Generation, tercet_models::Error> {
+    let mut generator = shared.acquire_generator()?;
     generator.set_sampling(&request.sampling)?;
     if let Some(grammar) = &request.grammar {
         let grammars = shared.grammars().map_err(ModelError::from)?;
@@ -42,30 +44,33 @@ fn written(
     generator.set_seed(request.seed);
     generator.skip_logits();
     generator.run_ahead();
-    let options = WriteOptions {
+    let options = GenerateOptions {
         max_tokens: request.max_tokens,
         stop: &request.stop,
         eos: &request.eos,
     };
-    let written = write(
+    let written = generate(
         &mut generator,
         &shared.tokenizer,
         &request.prompt,
         &options,
         &mut |event| match event {
-            Event::Prompt(_) | Event::Text("", _) => send(None),
-            Event::Text(text, _) => send(Some(text.to_string())),
+            GenerateEvent::Prompt(_) | GenerateEvent::Text("", _) => send(None),
+            GenerateEvent::Text(text, _) => send(Some(text.to_string())),
         },
     );
-    shared.give_back(generator);
+    shared.release_generator(generator);
     written
 }
 
 impl PyGeneration {
-    pub(crate) fn start(shared: Arc<Shared>, request: Request) -> PyResult<PyGeneration> {
+    pub(crate) fn start(
+        shared: Arc<SharedLanguageModel>,
+        request: GenerationArgs,
+    ) -> PyResult<PyGeneration> {
         let work =
             move |send: &mut dyn FnMut(Option<String>) -> bool| written(&shared, &request, send);
-        Ok(PyGeneration(Stream::start("tercet-generate", work)?))
+        Ok(PyGeneration(ResultStream::start("tercet-generate", work)?))
     }
 }
 
@@ -79,7 +84,7 @@ impl PyGeneration {
         self.0.next(py)
     }
 
-    /// The rest of the text in one piece.
+    /// Returns the remaining text as one string.
     fn text(&self, py: Python<'_>) -> PyResult<String> {
         let mut text = String::new();
         while let Some(piece) = self.0.next(py)? {
@@ -88,27 +93,28 @@ impl PyGeneration {
         Ok(text)
     }
 
-    /// Ends the text here.
+    /// Stops the generation.
     fn close(&self, py: Python<'_>) {
         self.0.close(py);
     }
 
-    /// The tokens that were written, once the text has ended.
+    /// The generated tokens, after the generation has finished.
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Option<Vec<u32>> {
         self.0.at_end(py, |written| written.tokens.clone())
     }
 
-    /// Why the text ended: "end", "stop", "length" or "context"; `None` before, or where it was closed.
+    /// Why the generation finished: "end", "stop", "length" or "context"; `None` before that, or
+    /// after `close()`.
     #[getter]
     fn finish_reason(&self, py: Python<'_>) -> Option<&'static str> {
         let finish = self.0.at_end(py, |written| written.finish)?;
         match finish {
-            Finish::End => Some("end"),
-            Finish::Stop => Some("stop"),
-            Finish::Length => Some("length"),
-            Finish::Context => Some("context"),
-            Finish::Cancelled => None,
+            FinishReason::End => Some("end"),
+            FinishReason::Stop => Some("stop"),
+            FinishReason::Length => Some("length"),
+            FinishReason::Context => Some("context"),
+            FinishReason::Cancelled => None,
         }
     }
 }

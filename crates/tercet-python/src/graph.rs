@@ -17,21 +17,21 @@ use crate::report::{PyExplanation, PyTrace, PyVerification};
 use crate::session::{PySession, bounds_of, named_tensors};
 use crate::value::{PyValue, own};
 
-/// A graph under construction; the values made of it share it.
-pub(crate) type Shared = Arc<Mutex<Graph>>;
+/// A graph under construction, shared with its values.
+pub(crate) type SharedGraph = Arc<Mutex<Graph>>;
 
 /// A typed graph of operators, built value by value.
 #[pyclass(name = "Graph", module = "tercet", frozen)]
 pub(crate) struct PyGraph {
-    graph: Shared,
+    graph: SharedGraph,
 }
-pub(crate) fn lock(graph: &Shared) -> MutexGuard<'_, Graph> {
-    // A graph is whole between two calls of `add`, whatever else failed.
+pub(crate) fn lock(graph: &SharedGraph) -> MutexGuard<'_, Graph> {
+    // Each call of `add` leaves the graph valid, so a poisoned lock can be used.
     graph.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PyGraph {
-    pub(crate) fn of(graph: Graph) -> PyGraph {
+    pub(crate) fn from_graph(graph: Graph) -> PyGraph {
         PyGraph {
             graph: Arc::new(Mutex::new(graph)),
         }
@@ -42,7 +42,7 @@ impl PyGraph {
     }
 
     fn value(&self, value: Value) -> PyValue {
-        PyValue::of(&self.graph, value)
+        PyValue::new(&self.graph, value)
     }
 
     fn own(&self, value: &PyValue) -> PyResult<Value> {
@@ -52,35 +52,37 @@ impl PyGraph {
 
 #[pymethods]
 impl PyGraph {
-    /// An empty graph, or that of a text in the text form.
+    /// Creates an empty graph, or parses a graph in text form.
     #[new]
     #[pyo3(signature = (text=None))]
     fn new(text: Option<&str>) -> PyResult<PyGraph> {
         match text {
-            Some(text) => Ok(PyGraph::of(tercet::parse(text).map_err(errors::text)?)),
-            None => Ok(PyGraph::of(Graph::new())),
+            Some(text) => Ok(PyGraph::from_graph(
+                tercet::parse(text).map_err(errors::text)?,
+            )),
+            None => Ok(PyGraph::from_graph(Graph::new())),
         }
     }
 
-    /// A tensor given at each run, of a type such as "f32[rows, 3]".
+    /// Adds an input: a tensor for each run, with a type such as "f32[rows, 3]".
     fn input(&self, name: &str, ty: &str) -> PyResult<PyValue> {
         let value = self.lock().input(name, to_type(ty)?);
         Ok(self.value(value.map_err(errors::graph)?))
     }
 
-    /// A tensor that is set once and kept: a weight.
+    /// Adds a parameter (weight), which is set once.
     fn param(&self, name: &str, ty: &str) -> PyResult<PyValue> {
         let value = self.lock().param(name, to_type(ty)?);
         Ok(self.value(value.map_err(errors::graph)?))
     }
 
-    /// A tensor that lives in the session between runs, zeros at first.
+    /// Adds a state: a tensor that the session stores between runs, initially zero.
     fn state(&self, name: &str, ty: &str) -> PyResult<PyValue> {
         let value = self.lock().state(name, to_type(ty)?);
         Ok(self.value(value.map_err(errors::graph)?))
     }
 
-    /// An array written in the graph; numbers and lists become f32 unless `dtype` says otherwise.
+    /// Adds a constant. Numbers and lists get the dtype `dtype`, which is f32 by default.
     #[pyo3(signature = (array, dtype="f32"))]
     fn constant(&self, array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<PyValue> {
         let tensor = array::to_tensor("constant", array, array::dtype(dtype)?)?;
@@ -88,7 +90,7 @@ impl PyGraph {
         Ok(self.value(value.map_err(errors::graph)?))
     }
 
-    /// Adds an operator by its name, with its attributes as keywords.
+    /// Adds an operator by name, with its attributes as keywords.
     #[pyo3(signature = (name, *operands, **attributes))]
     fn op<'py>(
         &self,
@@ -104,19 +106,19 @@ impl PyGraph {
         )
     }
 
-    /// Names a result of the graph.
+    /// Makes a value an output of the graph, with this name.
     fn output(&self, name: &str, value: &PyValue) -> PyResult<()> {
         let value = self.own(value)?;
         self.lock().output(name, value).map_err(errors::graph)
     }
 
-    /// Says what a state holds after a run.
+    /// Sets the value that a state has after a run.
     fn assign(&self, state: &PyValue, value: &PyValue) -> PyResult<()> {
         let (state, value) = (self.own(state)?, self.own(value)?);
         self.lock().assign(state, value).map_err(errors::graph)
     }
 
-    /// Appends the gradients of a loss, which is one number, with respect to values.
+    /// Adds the gradients of a scalar loss with respect to the given values, and returns them.
     fn gradients(&self, loss: &PyValue, wanted: Vec<PyRef<'_, PyValue>>) -> PyResult<Vec<PyValue>> {
         let loss = self.own(loss)?;
         let wanted: PyResult<Vec<Value>> = wanted.iter().map(|v| self.own(v)).collect();
@@ -125,7 +127,7 @@ impl PyGraph {
         Ok(made.into_iter().map(|v| self.value(v)).collect())
     }
 
-    /// The graph compiled for a device, for sizes up to `bounds`.
+    /// Compiles the graph for a device and for sizes up to `bounds`.
     #[pyo3(signature = (device="auto", bounds=None))]
     fn compile(
         &self,
@@ -143,7 +145,8 @@ impl PyGraph {
         Ok(PySession::new(exe))
     }
 
-    /// What would run where: kernels, dispatches, barriers, memory. Nothing is allocated on the device.
+    /// Describes the compiled program: kernels, dispatches, barriers, memory. Nothing is allocated
+    /// on the device.
     #[pyo3(signature = (device="auto", bounds=None))]
     fn explain(
         &self,
@@ -161,7 +164,8 @@ impl PyGraph {
         Ok(PyExplanation::new(explanation))
     }
 
-    /// Compares every value on a device with the reference, for these inputs, parameters and states.
+    /// Compares every value on a device with the reference, for these inputs, parameters and
+    /// states.
     #[pyo3(signature = (tensors, device="auto"))]
     fn verify(
         &self,
@@ -187,8 +191,8 @@ impl PyGraph {
         Ok(PyVerification::new(made))
     }
 
-    /// Runs the graph on these inputs, parameters and states, so many times, and measures each of its steps where the device is a
-    /// GPU. It is compiled for the sizes at hand.
+    /// Runs the graph `runs` times on these inputs, parameters and states, and measures each step
+    /// if the device is a GPU. The graph is compiled for the sizes of the inputs.
     #[pyo3(signature = (tensors, device="auto", runs=1))]
     fn trace(
         &self,
@@ -223,7 +227,7 @@ impl PyGraph {
         ports(&Signature::of(&self.lock()).outputs)
     }
 
-    /// The symbols of dimensions, which need a bound to compile.
+    /// Names of the symbolic dimensions, which need a bound to compile.
     #[getter]
     fn symbols(&self) -> Vec<String> {
         self.lock()
@@ -271,7 +275,7 @@ pub(crate) fn ports(ports: &[tercet::Port]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// When each run began and how long it took, in microseconds, and its steps.
+/// Start and duration of each run in microseconds, and its steps.
 fn traced(
     graph: &Graph,
     signature: &Signature,
@@ -295,7 +299,7 @@ fn traced(
     let mut exe = device.compile(graph, &options).map_err(errors::compile)?;
     let compiled = exe.signature().clone();
     for (name, tensor) in tensors {
-        // What no result depends on may be gone.
+        // Compilation removes parameters that no result depends on.
         if is(&compiled.params, name) {
             exe.set_param(name, tensor.clone()).map_err(errors::run)?;
         } else if is(&compiled.states, name) {

@@ -1,9 +1,9 @@
-//! What notebooks show: tables, with all text escaped.
+//! HTML tables for notebooks; all text is escaped.
 
 use tercet::{Explanation, Graph, Value, Verification};
 
-/// Nodes beyond this are only counted.
-const MOST_ROWS: usize = 200;
+/// Maximum number of listed nodes. The others are only counted.
+const MAX_ROWS: usize = 200;
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -12,7 +12,7 @@ fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A table with a line of headings.
+/// A table with a header row.
 fn table(caption: &str, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let cells = |row: &[String], tag: &str| {
         row.iter()
@@ -31,13 +31,13 @@ fn table(caption: &str, head: &[&str], rows: impl Iterator<Item = Vec<String>>) 
 }
 
 pub(crate) fn graph(graph: &Graph) -> String {
-    let rows = graph.nodes().take(MOST_ROWS).map(|(id, node)| {
+    let rows = graph.nodes().take(MAX_ROWS).map(|(id, node)| {
         let attrs = node
             .op
             .attrs()
             .into_iter()
             .map(|(name, value)| match value {
-                tercet::attr::Literal::Graph(_) => format!("{name}=graph"),
+                tercet::attr::AttrLiteral::Graph(_) => format!("{name}=graph"),
                 value => format!("{name}={}", clipped(&value.to_string())),
             });
         let list = |items: Vec<String>| items.join(", ");
@@ -49,7 +49,7 @@ pub(crate) fn graph(graph: &Graph) -> String {
             list(node.outputs.iter().map(ToString::to_string).collect()),
         ]
     });
-    let more = match graph.len().saturating_sub(MOST_ROWS) {
+    let more = match graph.len().saturating_sub(MAX_ROWS) {
         0 => String::new(),
         more => format!("<p>and {more} more</p>"),
     };
@@ -70,7 +70,7 @@ pub(crate) fn graph(graph: &Graph) -> String {
     ) + &more
 }
 
-/// The beginning of a long text, such as the numbers of a constant.
+/// The start of a long text, such as the numbers of a constant.
 fn clipped(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((at, _)) => format!("{}...", &text[..at]),
@@ -94,11 +94,11 @@ pub(crate) fn explanation(e: &Explanation) -> String {
 }
 
 pub(crate) fn verification(v: &Verification) -> String {
-    let rows = v.nodes.iter().take(MOST_ROWS).map(|n| {
+    let rows = v.nodes.iter().take(MAX_ROWS).map(|n| {
         vec![
             n.value.to_string(),
             n.op.to_string(),
-            format!("{:.3}", n.units),
+            format!("{:.3}", n.error_in_tolerances),
         ]
     });
     let caption = v.to_string();

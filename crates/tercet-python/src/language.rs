@@ -1,4 +1,5 @@
-//! Language models: what they are asked for. `generation` is what they answer.
+//! Language models: loading, arguments of `generate` and `chat`, tokenization. Module `generation`
+//! has the results.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -6,55 +7,55 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tercet::{DType, Device};
-use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
-use tercet_models::dataset::template::Value;
-use tercet_models::dataset::{ChatTemplate, DataError, Message, Role};
+use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
+use tercet_models::dataset::template::TemplateValue;
+use tercet_models::dataset::{ChatMessage, ChatTemplate, DataError, Role};
 use tercet_models::{
-    Decoder, DecoderOptions, Generator, ModelFiles, Products, Sampling, SamplingOptions, Tokenizer,
-    turn_ends,
+    Decoder, DecoderOptions, Generator, MatmulPrecision, ModelFiles, Sampling, SamplingOptions,
+    Tokenizer, end_of_turn_ids,
 };
 
 use crate::array;
 use crate::errors;
-use crate::generation::{PyGeneration, Request};
+use crate::generation::{GenerationArgs, PyGeneration};
 use crate::graph::PyGraph;
 
-/// A model and what texts of it share.
-pub(crate) struct Shared {
+/// A model and the data that its generations share.
+pub(crate) struct SharedLanguageModel {
     files: ModelFiles,
     pub(crate) tokenizer: Tokenizer,
     device: Device,
     dtype: DType,
-    products: Products,
+    matmul_precision: MatmulPrecision,
     context: usize,
     eos: Vec<u32>,
     pub(crate) vocab: usize,
-    /// Made when a text is first constrained.
-    grammars: OnceLock<Result<Grammars, ConstraintError>>,
-    /// Compiled models that write no text now.
+    /// Created when a generation first uses a constraint.
+    grammars: OnceLock<Result<GrammarCompiler, ConstraintError>>,
+    /// Compiled models that are not generating.
     idle: Mutex<Vec<Generator>>,
 }
 
 /// A language model with its tokenizer.
 #[pyclass(name = "LanguageModel", module = "tercet", frozen)]
 pub(crate) struct PyLanguageModel {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLanguageModel>,
 }
 
-impl Shared {
+impl SharedLanguageModel {
     fn decoder(&self) -> Result<Decoder, tercet_models::Error> {
         self.files.decoder(|spec| DecoderOptions {
             context: self.context,
             chunk: 512.min(self.context),
             dtype: self.dtype,
-            products: self.products,
+            matmul_precision: self.matmul_precision,
             sampling: Some(Sampling::GREEDY),
             ..DecoderOptions::new(spec)
         })
     }
 
-    /// A compiled model with an empty cache, from the pool or new.
-    pub(crate) fn take(&self) -> Result<Generator, tercet_models::Error> {
+    /// Takes a compiled model with an empty KV cache from the pool, or compiles a new one.
+    pub(crate) fn acquire_generator(&self) -> Result<Generator, tercet_models::Error> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(generator) = idle.pop() {
             return Ok(generator);
@@ -63,7 +64,7 @@ impl Shared {
         Ok(self.decoder()?.generator(&self.device)?)
     }
 
-    pub(crate) fn give_back(&self, mut generator: Generator) {
+    pub(crate) fn release_generator(&self, mut generator: Generator) {
         generator.reset();
         self.idle
             .lock()
@@ -72,39 +73,40 @@ impl Shared {
     }
 }
 
-impl Shared {
-    /// What makes constraints of grammars.
-    pub(crate) fn grammars(&self) -> Result<&Grammars, ConstraintError> {
-        let new = || Grammars::new(&self.tokenizer, &self.eos, self.vocab);
+impl SharedLanguageModel {
+    /// The compiler of grammars to constraints.
+    pub(crate) fn grammars(&self) -> Result<&GrammarCompiler, ConstraintError> {
+        let new = || GrammarCompiler::new(&self.tokenizer, &self.eos, self.vocab);
         self.grammars
             .get_or_init(new)
             .as_ref()
             .map_err(Clone::clone)
     }
 
-    /// The tokens of a conversation up to where the answer begins.
+    /// Returns the tokens of a conversation up to the start of the answer.
     fn conversation(&self, messages: &[BTreeMap<String, String>]) -> PyResult<Vec<u32>> {
         let messages = messages.iter().map(|fields| self.message(fields));
-        let messages = messages.collect::<PyResult<Vec<Message>>>()?;
+        let messages = messages.collect::<PyResult<Vec<ChatMessage>>>()?;
         if messages.is_empty() {
-            return Err(PyValueError::new_err("there is no message"));
+            return Err(PyValueError::new_err("the list of messages is empty"));
         }
-        let template = ChatTemplate::of(&self.files, &self.tokenizer).map_err(errors::model)?;
-        let rendered = template.render(&messages, &Value::None, true);
+        let template =
+            ChatTemplate::from_model(&self.files, &self.tokenizer).map_err(errors::model)?;
+        let rendered = template.render(&messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| errors::model(DataError::from(e)))?;
         let tokens = self.tokenizer.encode(&rendered.text, false);
         tokens.map_err(errors::model)
     }
 
-    fn message(&self, fields: &BTreeMap<String, String>) -> PyResult<Message> {
+    fn message(&self, fields: &BTreeMap<String, String>) -> PyResult<ChatMessage> {
         if let Some(other) = fields.keys().find(|k| *k != "role" && *k != "content") {
             return Err(PyValueError::new_err(format!(
-                "a message has `{other}`; it takes `role` and `content`"
+                "a message has the unknown key `{other}`; expected `role` and `content`"
             )));
         }
         let (Some(role), Some(content)) = (fields.get("role"), fields.get("content")) else {
             return Err(PyValueError::new_err(
-                "a message lacks `role` or `content`; it takes both",
+                "a message has no `role` or no `content`; both are required",
             ));
         };
         let Some(known) = Role::ALL.iter().find(|known| known.name() == role) else {
@@ -115,9 +117,9 @@ impl Shared {
             )));
         };
         match self.tokenizer.spells_special(content) {
-            Ok(false) => Ok(Message::new(*known, content)),
+            Ok(false) => Ok(ChatMessage::new(*known, content)),
             Ok(true) => Err(PyValueError::new_err(
-                "a message spells a special token of the model, which could end its turn; leave it out",
+                "a message contains a special token of the model, which could end its turn; remove it",
             )),
             Err(e) => Err(errors::model(e)),
         }
@@ -128,11 +130,11 @@ impl PyLanguageModel {
     pub(crate) fn open(
         files: ModelFiles,
         device: Device,
-        (dtype, products): (DType, Products),
+        (dtype, products): (DType, MatmulPrecision),
         context: Option<usize>,
     ) -> Result<PyLanguageModel, tercet_models::Error> {
         let spec = files.decoder_spec()?;
-        let shared = Shared {
+        let shared = SharedLanguageModel {
             tokenizer: files.tokenizer()?,
             context: context.unwrap_or(spec.context),
             eos: spec.eos.to_vec(),
@@ -141,7 +143,7 @@ impl PyLanguageModel {
             device,
             dtype,
             grammars: OnceLock::new(),
-            products,
+            matmul_precision: products,
             idle: Mutex::default(),
         };
         Ok(PyLanguageModel {
@@ -152,17 +154,19 @@ impl PyLanguageModel {
 
 #[pymethods]
 impl PyLanguageModel {
-    /// Writes after a prompt: an iterator of pieces of text. Without a temperature the likeliest token is taken.
+    /// Generates text after a prompt. Returns an iterator of text pieces. With temperature 0,
+    /// decoding is greedy.
     ///
-    /// Penalties of presence and frequency look at what was written, that of repetition at the prompt, too; a bias of
-    /// minus infinity forbids a token. Nothing is compiled for any of them.
+    /// The presence and frequency penalties apply to generated tokens; the repetition penalty
+    /// applies to the prompt too. A logit bias of minus infinity bans a token. None of these
+    /// options requires compilation.
     ///
-    /// The text is JSON of `json_schema` (a dictionary, or its JSON), what `regex` matches as a whole, or of `grammar`, in
-    /// Lark's notation.
+    /// At most one constraint is allowed: `json_schema` (a dictionary or JSON text), `regex` (must
+    /// match the whole text), or `grammar` (Lark notation).
     #[pyo3(signature = (prompt, max_tokens=128, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
         presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None, regex=None,
         grammar=None, seed=0, stop=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn generate(
         &self,
         prompt: &str,
@@ -193,7 +197,7 @@ impl PyLanguageModel {
             ..SamplingOptions::default()
         };
         let prompt = self.shared.tokenizer.encode(prompt, true);
-        self.start(Request {
+        self.start(GenerationArgs {
             prompt: prompt.map_err(errors::model)?,
             max_tokens,
             eos: self.shared.eos.clone(),
@@ -204,13 +208,14 @@ impl PyLanguageModel {
         })
     }
 
-    /// Answers a conversation: messages with `role` (`system`, `user`, `assistant`, ...) and `content`, written by the
-    /// model's chat template (ChatML where it has none). The answer ends where the model ends its turn, or after
-    /// `max_tokens`; all else is as with `generate`.
+    /// Answers a conversation. Messages have `role` (`system`, `user`, `assistant`, ...) and
+    /// `content`; the model's chat template formats them (ChatML if the model has none). The answer
+    /// ends at an end-of-turn token, or after `max_tokens`. All other arguments are those of
+    /// `generate`.
     #[pyo3(signature = (messages, max_tokens=None, *, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0,
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, json_schema=None,
         regex=None, grammar=None, seed=0, stop=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn chat(
         &self,
         messages: Vec<BTreeMap<String, String>>,
@@ -242,10 +247,10 @@ impl PyLanguageModel {
         };
         let prompt = self.shared.conversation(&messages)?;
         let room = self.shared.context.saturating_sub(prompt.len());
-        self.start(Request {
+        self.start(GenerationArgs {
             prompt,
             max_tokens: max_tokens.unwrap_or(room),
-            eos: turn_ends(&self.shared.eos, &self.shared.tokenizer),
+            eos: end_of_turn_ids(&self.shared.eos, &self.shared.tokenizer),
             grammar: grammar_of(json_schema, regex, grammar)?,
             stop: stop.unwrap_or_default(),
             sampling,
@@ -253,13 +258,13 @@ impl PyLanguageModel {
         })
     }
 
-    /// The logits of the token after these, an array of the size of the vocabulary.
+    /// Returns the logits of the next token after `tokens`, as an array of vocabulary size.
     fn logits<'py>(&self, py: Python<'py>, tokens: Vec<u32>) -> PyResult<Bound<'py, PyAny>> {
         let logits = py.detach(|| -> Result<Vec<f32>, tercet_models::Error> {
-            let mut generator = self.shared.take()?;
-            let fed = generator.feed(&tokens).map(|_| ());
+            let mut generator = self.shared.acquire_generator()?;
+            let fed = generator.forward(&tokens).map(|_| ());
             let logits = fed.and_then(|()| generator.logits());
-            self.shared.give_back(generator);
+            self.shared.release_generator(generator);
             Ok(logits?)
         });
         let logits = logits.map_err(errors::model)?;
@@ -268,7 +273,8 @@ impl PyLanguageModel {
         array::to_numpy(py, tensor)
     }
 
-    /// The tokens of a text, with those that begin one for the model unless `special` is false.
+    /// Tokenizes a text. If `special` is true, special tokens such as BOS are added as the model
+    /// requires.
     #[pyo3(signature = (text, special=true))]
     fn encode(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
         self.shared
@@ -277,24 +283,24 @@ impl PyLanguageModel {
             .map_err(errors::model)
     }
 
-    /// The text of tokens.
+    /// Converts tokens to text.
     fn decode(&self, tokens: Vec<u32>) -> PyResult<String> {
         self.shared.tokenizer.decode(&tokens).map_err(errors::model)
     }
 
-    /// The graph that one run of the model computes.
+    /// Returns the graph of one run of the model.
     fn graph(&self, py: Python<'_>) -> PyResult<PyGraph> {
         let decoder = py.detach(|| self.shared.decoder()).map_err(errors::model)?;
-        Ok(PyGraph::of(decoder.model.graph))
+        Ok(PyGraph::from_graph(decoder.model.graph))
     }
 
-    /// The most tokens of a text, prompt included.
+    /// Maximum tokens of a sequence, prompt included.
     #[getter]
     fn context(&self) -> usize {
         self.shared.context
     }
 
-    /// The number of tokens that there are.
+    /// Size of the vocabulary.
     #[getter]
     fn vocab(&self) -> usize {
         self.shared.vocab
@@ -311,14 +317,14 @@ impl PyLanguageModel {
 }
 
 impl PyLanguageModel {
-    fn start(&self, request: Request) -> PyResult<PyGeneration> {
+    fn start(&self, request: GenerationArgs) -> PyResult<PyGeneration> {
         let checked = request.sampling.check(self.shared.vocab);
         checked.map_err(|e| PyValueError::new_err(tercet::one_line(&e)))?;
         PyGeneration::start(Arc::clone(&self.shared), request)
     }
 }
 
-/// What a text has to be, of the three ways to say it.
+/// The grammar of the output, from at most one of the three constraints.
 fn grammar_of(
     json_schema: Option<&Bound<'_, PyAny>>,
     regex: Option<String>,
@@ -342,7 +348,7 @@ fn grammar_of(
                 .map_err(|e| PyValueError::new_err(tercet::one_line(&e)))
         }
         _ => Err(PyValueError::new_err(
-            "json_schema, regex and grammar exclude each other; give one",
+            "json_schema, regex and grammar exclude each other; pass only one",
         )),
     }
 }

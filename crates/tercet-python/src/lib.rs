@@ -1,13 +1,15 @@
-//! The module `tercet._tercet`, which the package `tercet` (`python/tercet`) shows: the engine for Python.
+//! The extension module `tercet._tercet`, which the Python package `tercet` (`python/tercet`)
+//! re-exports.
 //!
-//! It is a thin door: graphs, devices, errors and results are those of the crates `tercet` and `tercet-models`. What
-//! it adds is the way from and to NumPy ([`array`]), from keywords to attributes ([`literal`]), and Python's lock,
-//! which is released while anything compiles or runs.
+//! It exposes the graphs, devices, errors and results of the crates `tercet` and `tercet-models`.
+//! It adds conversions from and to NumPy ([`array`]) and from keywords to attributes ([`literal`]).
+//! It releases the GIL while it compiles or runs.
 //!
-//! An extension module takes Python's symbols from the process that loads it, so that one wheel (`abi3`) serves all
-//! versions from 3.9 on and none is linked. A test program has no such process: with pyo3's feature `extension-module` it
-//! does not link, without it it needs a `libpython` of the machine. So no test is written in Rust here, and nothing of
-//! this crate is built by `cargo test --workspace`: `cargo xtask python` builds and tests it.
+//! An extension module takes Python's symbols from the process that loads it. One wheel (`abi3`)
+//! therefore works with all Python versions from 3.9, and the module links no libpython. A Rust
+//! test program does not run inside Python. With pyo3's feature `extension-module` it does not
+//! link; without the feature it needs a local `libpython`. Therefore this crate has no Rust tests
+//! and is not part of `cargo test --workspace`; `cargo xtask python` builds and tests it.
 
 mod array;
 mod classifier;
@@ -20,8 +22,8 @@ mod generation;
 mod graph;
 mod html;
 mod language;
-mod lent;
 mod literal;
+mod numpy_buffer;
 mod onnx;
 mod operator;
 mod report;
@@ -40,16 +42,21 @@ use std::path::PathBuf;
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use tercet::DType;
-use tercet_models::{Family, ModelFiles, Products};
+use tercet_models::{MatmulPrecision, ModelFamily, ModelFiles};
 
-/// Opens a model, a graph or a scene: a graph in text form (`.tercet`), a scene of 3-D Gaussians (`.ply`), a GGUF file, a Hugging Face folder of a language model, of
-/// a sentence encoder, of a classifier or of a speech recognizer, an ONNX model.
+/// Opens a model, graph or scene and returns an object of the matching class:
 ///
-/// `dtype` is `auto` by default: language models compute in f32, but rows of prompts are multiplied in f16 or bf16 where
-/// weights and device gain by it; encoders compute in f32.
+/// - `.tercet`: a graph in text form.
+/// - `.ply`: a 3D Gaussian splatting scene.
+/// - `.onnx`: an ONNX model.
+/// - `.gguf`, or a Hugging Face folder: a language model, sentence encoder, classifier or speech
+///   recognition model.
 ///
-/// A graph has no device yet: it takes one in `compile`. `bounds` are the greatest sizes of an ONNX model's symbols, for
-/// which it is compiled once; without one it is compiled for the next power of two.
+/// The default `dtype` is `auto`. Language models then compute in f32, with matmul inputs in f16 or
+/// bf16 if the weights and the device make that faster. Encoders compute in f32.
+///
+/// A graph has no device until `compile`. `bounds` are maximum sizes of an ONNX model's symbols,
+/// for which it is compiled once. Without a bound, the model is compiled for the next power of two.
 #[pyfunction]
 #[pyo3(signature = (path, *, device=None, dtype=None, context=None, bounds=None))]
 fn load<'py>(
@@ -69,25 +76,25 @@ fn load<'py>(
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
     if bounds.is_some() && extension != "onnx" {
         return Err(PyValueError::new_err(
-            "bounds are for the symbols of an ONNX model; a graph takes them in compile()",
+            "bounds are for ONNX models; pass the bounds of a graph to compile()",
         ));
     }
     if extension == "tercet" {
         if device.is_some() || dtype.is_some() || context.is_some() {
             return Err(PyValueError::new_err(
-                "a graph takes no device, dtype or context when it is loaded; give the device to compile()",
+                "a graph takes no device, dtype or context in load(); pass the device to compile()",
             ));
         }
         let bytes = std::fs::read(&path)?;
         let text = tercet::decode_text(&bytes).map_err(errors::text)?;
         let graph = tercet::parse(text).map_err(errors::text)?;
-        return Ok(Bound::new(py, graph::PyGraph::of(graph))?.into_any());
+        return Ok(Bound::new(py, graph::PyGraph::from_graph(graph))?.into_any());
     }
     #[cfg(feature = "splat")]
     if extension == "ply" {
         if dtype.is_some() || context.is_some() {
             return Err(PyValueError::new_err(
-                "a scene takes no dtype or context: it is drawn in f32",
+                "a scene takes no dtype or context: it is rendered in f32",
             ));
         }
         let scene = py.detach(|| {
@@ -111,59 +118,59 @@ fn load<'py>(
         return Ok(Bound::new(py, model)?.into_any());
     }
     let (dtype, products) = match dtype {
-        None | Some("auto") => (DType::F32, Products::Auto),
-        Some(dtype) => (array::dtype(dtype)?, Products::Exact),
+        None | Some("auto") => (DType::F32, MatmulPrecision::Auto),
+        Some(dtype) => (array::dtype(dtype)?, MatmulPrecision::Full),
     };
     let (files, family, device) = py.detach(|| {
         let files = ModelFiles::open(&path).map_err(errors::model)?;
         let family = files.family().map_err(errors::model)?;
         PyResult::Ok((files, family, device::open(device.unwrap_or("auto"))?))
     })?;
-    of_family(py, (&files, family), &device, (dtype, products), context)
+    load_family(py, (&files, family), &device, (dtype, products), context)
 }
 
-/// What a model of this family is in Python.
-fn of_family<'py>(
+/// Creates the Python object for a model of this family.
+fn load_family<'py>(
     py: Python<'py>,
-    (files, family): (&ModelFiles, Family),
+    (files, family): (&ModelFiles, ModelFamily),
     device: &tercet::Device,
-    (dtype, products): (DType, Products),
+    (dtype, products): (DType, MatmulPrecision),
     context: Option<usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match family {
-        Family::Decoder => {
+        ModelFamily::Decoder => {
             let (files, device) = (files.clone(), device.clone());
             let model = py.detach(|| {
                 language::PyLanguageModel::open(files, device, (dtype, products), context)
             });
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::Vision => Err(errors::model(tercet_models::ModelError::Unsupported(
-            "models of pictures have no class in Python; `tercet embed` and `tercet classify` run them"
+        ModelFamily::Vision => Err(errors::model(tercet_models::ModelError::Unsupported(
+            "image models are not supported in Python; use `tercet embed` or `tercet classify`"
                 .to_string(),
         ))),
-        Family::Encoder if classifier::PyClassifier::is(files) => {
+        ModelFamily::Encoder if classifier::PyClassifier::is(files) => {
             let model =
                 py.detach(|| classifier::PyClassifier::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::Encoder => {
+        ModelFamily::Encoder => {
             let model = py.detach(|| encoder::PyEncoder::open(files, device, dtype, context));
             Ok(Bound::new(py, model.map_err(errors::model)?)?.into_any())
         }
-        Family::VisionLanguage => Err(errors::model(tercet_models::ModelError::Unsupported(
-            "models of pictures and texts have no class in Python; `tercet chat` and `tercet generate` run them"
+        ModelFamily::VisionLanguage => Err(errors::model(tercet_models::ModelError::Unsupported(
+            "vision-language models are not supported in Python; use `tercet chat` or `tercet generate`"
                 .to_string(),
         ))),
-        Family::TextToText => {
-            let reason = "encoder-decoders are not there in Python; `tercet generate` runs them";
+        ModelFamily::TextToText => {
+            let reason = "encoder-decoders are not supported in Python; use `tercet generate`";
             let unsupported = tercet_models::ModelError::Unsupported(reason.to_string());
             Err(errors::model(unsupported))
         }
-        Family::Speech => {
-            if context.is_some() || products == Products::Exact {
+        ModelFamily::Speech => {
+            if context.is_some() || products == MatmulPrecision::Full {
                 return Err(PyValueError::new_err(
-                    "a speech recognizer takes no dtype or context: it computes in f32",
+                    "a speech recognition model takes no dtype or context: it runs in f32",
                 ));
             }
             let model = py.detach(|| speech::PyRecognizer::open(files, device));
@@ -172,10 +179,11 @@ fn of_family<'py>(
     }
 }
 
-/// Name, operands, attributes with what they take, meaning.
+/// Name, operands, attributes with their accepted values, description.
 type OperatorRow = (String, Vec<String>, Vec<(String, String)>, String);
 
-/// The operators: each name with its operands, its attributes with what they take, and its meaning.
+/// Lists the operators as tuples (name, operands, attributes with their accepted values,
+/// description).
 #[pyfunction]
 fn operators() -> Vec<OperatorRow> {
     let row = |kind: &tercet::OpKind| {
@@ -219,7 +227,7 @@ fn _tercet(module: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(feature = "splat")]
     {
         module.add_class::<scene::PyScene>()?;
-        module.add_class::<scene::PyPicture>()?;
+        module.add_class::<scene::PyImage>()?;
     }
     module.add_class::<onnx::PyOnnxModel>()?;
     errors::register(module)

@@ -1,78 +1,82 @@
-//! Values of Python as attributes of operators.
+//! Conversion of Python values to operator attributes.
 //!
-//! An attribute is what the text form has for it (docs/text-form.md): numbers, `True`, `None` and lists are what they
-//! are; a string is a string where the operator takes one, and else what the text form spells so: a word (`"causal"`),
-//! a dtype, a dimension (`"2*rows+1"`), a type (`"f32[rows, 3]"`).
+//! Attributes follow the text form (docs/reference/text-format.md). Numbers, `True`, `None` and
+//! lists map directly. A string is a string if the operator takes one. Otherwise it is parsed as
+//! text form: a word (`"causal"`), a dtype, a dimension (`"2*rows+1"`) or a type (`"f32[rows,
+//! 3]"`).
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
-use tercet::attr::Literal;
+use tercet::attr::AttrLiteral;
 use tercet::{SubGraph, Type, parse_literal};
 
 use crate::errors;
 use crate::graph::PyGraph;
 
-/// The literal of a value; `kind` is what the attribute takes, in the words of the documentation.
+/// Converts a value to a literal. `kind` is the documented type of the attribute.
 ///
 /// # Errors
-/// `TextError` for a string that the text form does not have, `TypeError` for a value of another class.
-pub(crate) fn to_literal(value: &Bound<'_, PyAny>, kind: &str) -> PyResult<Literal> {
+/// `TextError` for a string that is not valid text form, `TypeError` for a value of an unsupported
+/// class.
+pub(crate) fn to_literal(value: &Bound<'_, PyAny>, kind: &str) -> PyResult<AttrLiteral> {
     if value.is_none() {
-        return Ok(Literal::Ident("none".into()));
+        return Ok(AttrLiteral::Ident("none".into()));
     }
     if let Ok(truth) = value.cast::<PyBool>() {
-        return Ok(Literal::Ident(truth.is_true().to_string()));
+        return Ok(AttrLiteral::Ident(truth.is_true().to_string()));
     }
     if let Ok(number) = value.extract::<i128>() {
-        return Ok(Literal::Int(number));
+        return Ok(AttrLiteral::Int(number));
     }
     if let Ok(text) = value.extract::<String>() {
         return match kind.contains("string") {
-            true => Ok(Literal::Str(text)),
+            true => Ok(AttrLiteral::Str(text)),
             false => parse_literal(&text).map_err(errors::text),
         };
     }
     if let Ok(number) = value.extract::<f64>() {
-        return Ok(Literal::Float(number));
+        return Ok(AttrLiteral::Float(number));
     }
     if let Ok(graph) = value.cast::<PyGraph>() {
-        return Ok(Literal::Graph(SubGraph::new(graph.get().lock().clone())));
+        return Ok(AttrLiteral::Graph(SubGraph::new(
+            graph.get().lock().clone(),
+        )));
     }
     if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-        let items: PyResult<Vec<Literal>> = value
+        let items: PyResult<Vec<AttrLiteral>> = value
             .try_iter()?
             .map(|item| to_literal(&item?, kind))
             .collect();
-        return Ok(Literal::List(items?));
+        return Ok(AttrLiteral::List(items?));
     }
     if let Ok(named) = value.cast::<PyDict>() {
-        let items: PyResult<Vec<Literal>> = named
+        let items: PyResult<Vec<AttrLiteral>> = named
             .iter()
             .map(|(name, value)| {
-                Ok(Literal::Call(
+                Ok(AttrLiteral::Call(
                     name.extract()?,
                     vec![to_literal(&value, kind)?],
                 ))
             })
             .collect();
-        return Ok(Literal::List(items?));
+        return Ok(AttrLiteral::List(items?));
     }
     let class = value.get_type().name()?;
     Err(PyTypeError::new_err(format!(
-        "a value of class {class} is no attribute; expected {kind}"
+        "a value of class {class} cannot be an attribute; expected {kind}"
     )))
 }
 
-/// The type of a text such as `f32[rows, 3]`.
+/// Parses a type such as `f32[rows, 3]`.
 ///
 /// # Errors
-/// `TextError` with the place.
+/// `TextError`, with the position.
 pub(crate) fn to_type(text: &str) -> PyResult<Type> {
     match parse_literal(text).map_err(errors::text)? {
-        Literal::Type(ty) => Ok(ty),
+        AttrLiteral::Type(ty) => Ok(ty),
         other => Err(errors::TextError::new_err(format!(
-            "`{other}` is no type; write a dtype and dimensions, such as f32[rows, 3], or f32[] for a number"
+            "`{other}` is not a type; expected a dtype and dimensions, such as f32[rows, 3], or f32[] for a scalar"
         ))),
     }
 }

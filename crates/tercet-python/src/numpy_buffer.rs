@@ -1,9 +1,9 @@
-//! Memory that Python and the engine lend each other, so that nothing is copied on its way in or out on the CPU
-//! ([ADR 0036](../../../docs/adr/0036-memory-that-python-lends.md)); the one file here with `unsafe`.
+//! Zero-copy sharing of memory between NumPy and tensors on the CPU ("Arrays" in
+//! `docs/guide/python.md`). Of this crate, only this file uses `unsafe`.
 
 #![allow(
     unsafe_code,
-    reason = "memory of another language: what keeps it alive and still is said at each place"
+    reason = "shares memory with Python; each block documents its lifetime"
 )]
 
 use std::sync::Arc;
@@ -15,37 +15,39 @@ use tercet::{DType, Tensor, TensorType};
 
 use crate::errors;
 
-/// The elements of an array of NumPy, which is kept.
-struct Lent {
+/// Borrowed elements of a NumPy array, which is kept alive.
+struct NumpyBuffer {
     start: *const u8,
     bytes: usize,
-    /// Keeps the memory where it is: NumPy moves no array that is referred to.
+    /// Keeps the memory valid: NumPy does not move the data of an array that is referenced.
     _array: Py<PyUntypedArray>,
 }
 
-// SAFETY: what is read through the pointer are plain numbers, which threads share; the reference to the array is only
-// dropped, which `Py` may do on any thread.
-unsafe impl Send for Lent {}
+// SAFETY: the pointer is used only to read plain numbers, which threads may share. The reference to
+// the array is only dropped, which `Py` supports on any thread.
+unsafe impl Send for NumpyBuffer {}
 // SAFETY: as above; nothing is written.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for NumpyBuffer {}
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for NumpyBuffer {
     fn as_ref(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: `start` and `bytes` are those of the elements of a contiguous array, which `_array` keeps alive. Whoever
-        // writes into it during a run breaks a rule that the documentation states, as with every library that NumPy's
-        // arrays are lent to: the numbers read are some mixture then. No kernel uses an index without a check of its own.
+        // SAFETY: `start` and `bytes` describe the elements of a contiguous array, which `_array`
+        // keeps alive. Python code that writes into the array during a run violates a documented
+        // rule, as with every library that borrows NumPy memory; the run then reads a mixture of
+        // old and new numbers. Every kernel checks the indices that it uses, so such a race cannot
+        // cause an out-of-bounds access.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 }
 
-/// A tensor over the elements of an array in the order of rows, without a copy where they are aligned; `bool` is copied, since
-/// bytes of arrays may be other than 0 and 1.
+/// A tensor over the elements of a row-major array. Aligned elements are not copied. `bool` is
+/// always copied, since bytes of NumPy arrays may differ from 0 and 1.
 ///
 /// # Errors
-/// `TensorError` for more elements than memory has.
+/// `TensorError` if the size of the array overflows.
 pub(crate) fn tensor<T: Element>(
     array: &Bound<'_, PyArrayDyn<T>>,
     dtype: DType,
@@ -53,7 +55,7 @@ pub(crate) fn tensor<T: Element>(
     debug_assert!(array.is_c_contiguous() && size_of::<T>() == dtype.size_bytes());
     let ty = TensorType::new(dtype, array.shape());
     let bytes = array.len() * size_of::<T>();
-    let lent = Lent {
+    let lent = NumpyBuffer {
         start: array.data().cast_const().cast(),
         bytes,
         _array: array.as_untyped().clone().unbind(),
@@ -61,15 +63,15 @@ pub(crate) fn tensor<T: Element>(
     Tensor::from_owner(ty, Arc::new(lent), 0..bytes).map_err(errors::tensor)
 }
 
-/// What owns the memory of an array that was given out.
+/// Owner of the memory of a returned array.
 #[pyclass(name = "Memory", module = "tercet", frozen)]
-struct Memory {
-    /// Written and read through the array alone.
+struct PyTensorMemory {
+    /// Accessed only through the array.
     _tensor: Tensor,
 }
 
-/// An array over the memory of a tensor, which lives as long as the array and its views. It is copied only where another
-/// tensor shares it. `T` is as large as an element.
+/// An array over the memory of a tensor. The memory lives as long as the array and its views. It is
+/// copied only if another tensor shares it. The size of `T` must equal the element size.
 pub(crate) fn array<T: Element + Copy>(
     py: Python<'_>,
     mut tensor: Tensor,
@@ -77,14 +79,16 @@ pub(crate) fn array<T: Element + Copy>(
     assert_eq!(
         size_of::<T>(),
         tensor.dtype().size_bytes(),
-        "invariant: elements are as large there as here"
+        "invariant: the element type has the size of the dtype"
     );
     let shape = IxDyn(tensor.shape());
-    // Unique from here on: it may be written through. Every tensor of its own is aligned for all dtypes.
+    // `bytes_mut` makes the memory unique, so Python may write to it. Owned tensors are aligned for
+    // all dtypes.
     let start = tensor.bytes_mut().as_mut_ptr().cast_const().cast::<T>();
-    let memory = Bound::new(py, Memory { _tensor: tensor })?;
-    // SAFETY: at `start` are as many elements as the shape has, numbers of any bits. They lie in an allocation of their own,
-    // which neither moves with the tensor nor changes while `memory` is alive, as nothing reaches the tensor in it.
+    let memory = Bound::new(py, PyTensorMemory { _tensor: tensor })?;
+    // SAFETY: `start` points to as many elements as the shape has, and every bit pattern is a valid
+    // number. Their heap allocation does not move with the tensor. Nothing accesses the tensor
+    // while `memory` is alive.
     let array = unsafe {
         let view = ArrayView::<T, IxDyn>::from_shape_ptr(shape, start);
         PyArrayDyn::borrow_from_array(&view, memory.into_any())

@@ -1,6 +1,6 @@
 //! ONNX models on arrays.
 //!
-//! As in [`session`](crate::session) Python's lock is released before the model's own is taken.
+//! As in [`session`](crate::session), the GIL is released before the lock of the model is taken.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,19 +9,19 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict};
 use tercet::{Device, Port, Tensor};
-use tercet_models::onnx::{Description, ImportOptions, Session, SessionError, Strings};
+use tercet_models::onnx::{ImportOptions, OnnxModelInfo, Session, SessionError, StringTable};
 
 use crate::errors::{self, ModelError, RunError};
 use crate::{array, graph, session};
 
-/// An ONNX model on a device. It compiles at the first run, and again only for sizes or shape operands that no compiled
-/// form serves.
+/// An ONNX model on a device. It compiles at the first run, and later only for sizes or shape
+/// operands that no compiled variant covers.
 #[pyclass(name = "OnnxModel", module = "tercet", frozen)]
 pub(crate) struct PyOnnxModel {
     session: Mutex<Session>,
     inputs: Vec<Port>,
-    about: Description,
-    strings: Strings,
+    about: OnnxModelInfo,
+    strings: StringTable,
 }
 
 impl PyOnnxModel {
@@ -42,7 +42,7 @@ impl PyOnnxModel {
         })
     }
 
-    /// The inputs, with the places of strings for arrays of them.
+    /// Replaces string arrays among the inputs by positions in the model's string list.
     fn with_places<'py>(
         &self,
         py: Python<'py>,
@@ -67,7 +67,7 @@ impl PyOnnxModel {
         Ok(given)
     }
 
-    /// The strings at places; an empty one for those that the file does not have.
+    /// Converts positions to strings. Positions outside the model's string list give empty strings.
     fn texts<'py>(
         &self,
         py: Python<'py>,
@@ -84,7 +84,8 @@ impl PyOnnxModel {
     }
 }
 
-/// A failure of a run is a `RunError`, one of import a `ModelError`, one of compilation a `CompileError`.
+/// Converts an error: run errors to `RunError`, import errors to `ModelError`, compile errors to
+/// `CompileError`.
 pub(crate) fn error(e: SessionError) -> PyErr {
     match e {
         SessionError::Import(e) => errors::raise::<ModelError>(&e),
@@ -96,8 +97,8 @@ pub(crate) fn error(e: SessionError) -> PyErr {
 
 #[pymethods]
 impl PyOnnxModel {
-    /// Runs the model on arrays by name and gives the outputs by name, or only those that are named. Inputs with a
-    /// default need not be given.
+    /// Runs the model on arrays by name. Returns the outputs by name, or only the requested ones.
+    /// Inputs with a default are optional.
     #[pyo3(signature = (inputs, outputs=None))]
     fn run<'py>(
         &self,
@@ -112,11 +113,12 @@ impl PyOnnxModel {
             let wanted: Option<Vec<&str>> = outputs
                 .as_ref()
                 .map(|names| names.iter().map(String::as_str).collect());
-            // A run that panicked is a bug of the engine; what it left is as after a failed run.
+            // A panic during a run is a bug. The session is then in the same state as after a
+            // failed run.
             let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
             let results = session.run(&inputs, wanted.as_deref())?;
             let strings =
-                |(name, tensor): (String, Tensor)| (session.gives_strings(&name), name, tensor);
+                |(name, tensor): (String, Tensor)| (session.is_string_output(&name), name, tensor);
             Ok(results.into_iter().map(strings).collect::<Vec<_>>())
         });
         let arrays = PyDict::new(py);
@@ -134,7 +136,7 @@ impl PyOnnxModel {
         Ok(arrays)
     }
 
-    /// As `run`, with the inputs as keywords.
+    /// Like `run`, with the inputs as keywords.
     #[pyo3(signature = (**inputs))]
     fn __call__<'py>(
         &self,
@@ -153,8 +155,8 @@ impl PyOnnxModel {
         graph::ports(&self.inputs)
     }
 
-    /// Name, dtype in ONNX's words and shape of each output, as far as the file says: `None` for a rank that it leaves
-    /// open, `"?"` for such a size.
+    /// Name, ONNX dtype and shape of each output, as far as the file specifies them: `None` for an
+    /// unknown rank, `"?"` for an unknown size.
     #[getter]
     fn outputs(&self) -> Vec<(String, String, Option<Vec<String>>)> {
         let outputs = self.about.outputs.iter();
@@ -163,13 +165,14 @@ impl PyOnnxModel {
             .collect()
     }
 
-    /// The strings of the file. Arrays of strings are given and come as such; this list is what inputs can say.
+    /// The model's string list. Inputs and outputs with strings are arrays of strings; inputs can
+    /// only contain strings of this list.
     #[getter]
     fn strings(&self) -> Vec<String> {
         self.strings.list().to_vec()
     }
 
-    /// The keys of the columns of an output that stands for maps, known after a run.
+    /// Keys of the columns of an output that represents ONNX maps, known after a run.
     fn columns(&self, py: Python<'_>, output: &str) -> Option<Vec<String>> {
         py.detach(|| {
             let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,25 +180,25 @@ impl PyOnnxModel {
         })
     }
 
-    /// Operator sets by domain, `ai.onnx` for ONNX's own.
+    /// Operator set versions by domain; `ai.onnx` is ONNX's default domain.
     #[getter]
     fn opsets(&self) -> HashMap<String, i64> {
         self.about.opsets.iter().cloned().collect()
     }
 
-    /// What the writer of the file noted.
+    /// Metadata of the file.
     #[getter]
     fn metadata(&self) -> HashMap<String, String> {
         self.about.metadata.iter().cloned().collect()
     }
 
-    /// Who wrote the file.
+    /// Name of the tool that wrote the file.
     #[getter]
     fn producer(&self) -> &str {
         &self.about.producer
     }
 
-    /// How often the model was compiled.
+    /// Number of compilations so far.
     #[getter]
     fn compilations(&self, py: Python<'_>) -> usize {
         py.detach(|| {

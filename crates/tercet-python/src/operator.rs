@@ -1,30 +1,31 @@
 //! Operators by name, with attributes as keywords.
 //!
-//! No operator is written down here. [`add`] looks one up in the engine's own list, by its name or, for families such
-//! as `unary{f=relu}`, by the function's; so a new operator of the engine is a method in Python without a line of code.
+//! This module contains no list of operators. [`add`] looks an operator up in the list of
+//! `tercet-ir`, by its name or, for families such as `unary{f=relu}`, by the name of the function.
+//! A new operator therefore becomes a Python method without changes here.
 
 use std::sync::Arc;
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tercet::attr::Literal;
+use tercet::attr::AttrLiteral;
 use tercet::{DType, OpKind, Value};
 
 use crate::array;
 use crate::errors::{self, GraphError};
-use crate::graph::{Shared, lock};
+use crate::graph::{SharedGraph, lock};
 use crate::literal::to_literal;
 use crate::value::{PyValue, own};
 
-/// An operator as a method: a callable that takes operands and attributes.
+/// An operator as a callable method that takes operands and attributes.
 #[pyclass(name = "Operator", module = "tercet", frozen)]
 pub(crate) struct PyOperator {
-    graph: Shared,
+    graph: SharedGraph,
     name: String,
     first: Option<Value>,
 }
-/// The operators that a name may stand for: by their own name, or as one of the functions of a family.
+/// Operators with this name, and families that have a function with this name.
 fn candidates(name: &str) -> Vec<(OpKind, Option<&str>)> {
     let own = OpKind::ALL
         .iter()
@@ -43,9 +44,10 @@ fn candidates(name: &str) -> Vec<(OpKind, Option<&str>)> {
     own.chain(families).collect()
 }
 
-/// Adds a node: `operands` are values, or numbers that become constants of the first value's dtype.
+/// Adds a node. Operands are values, or numbers that become constants with the dtype of the first
+/// value.
 pub(crate) fn add(
-    graph: &Shared,
+    graph: &SharedGraph,
     name: &str,
     operands: &[Bound<'_, PyAny>],
     given: Option<&Bound<'_, PyDict>>,
@@ -69,14 +71,14 @@ pub(crate) fn add(
         .or_else(|| found.first());
     let Some(&(kind, function)) = chosen else {
         return Err(GraphError::new_err(format!(
-            "`{name}` is not an operator; tercet.operators() lists them"
+            "unknown operator `{name}`; tercet.operators() lists all operators"
         )));
     };
     let mut attrs = Vec::new();
     for (attr, value) in &given {
         let kinds = kind.attr_kinds();
         let takes = kinds.iter().find(|(name, _)| name == attr);
-        // An unknown name is refused by the operator, which lists those that it has.
+        // The operator rejects unknown attribute names and lists the known ones.
         let literal = to_literal(value, takes.map_or("", |(_, kind)| kind))?;
         attrs.push((attr.clone(), literal));
     }
@@ -91,28 +93,29 @@ pub(crate) fn add(
     Ok((0..results).map(|port| value.port(port as u8)).collect())
 }
 
-/// What was left out and follows: the function of a family, the stream of random numbers, `none` where it is possible.
+/// Adds omitted attributes that have an obvious value: the function of a family, the stream of
+/// random numbers, and `none` if it is allowed.
 fn complete(
-    graph: &Shared,
+    graph: &SharedGraph,
     kind: OpKind,
     function: Option<&str>,
-    attrs: &mut Vec<(String, Literal)>,
+    attrs: &mut Vec<(String, AttrLiteral)>,
 ) {
     for (attr, takes) in kind.attr_kinds() {
         if attrs.iter().any(|(name, _)| name == attr) {
             continue;
         }
         let literal = match (attr, function) {
-            ("f", Some(function)) => Literal::Ident(function.to_string()),
-            ("stream", _) => Literal::Int(lock(graph).len() as i128),
-            _ if takes.ends_with("or `none`") => Literal::Ident("none".into()),
+            ("f", Some(function)) => AttrLiteral::Ident(function.to_string()),
+            ("stream", _) => AttrLiteral::Int(lock(graph).len() as i128),
+            _ if takes.ends_with("or `none`") => AttrLiteral::Ident("none".into()),
             _ => continue,
         };
         attrs.push((attr.to_string(), literal));
     }
 }
 
-fn operand_values(graph: &Shared, operands: &[Bound<'_, PyAny>]) -> PyResult<Vec<Value>> {
+fn operand_values(graph: &SharedGraph, operands: &[Bound<'_, PyAny>]) -> PyResult<Vec<Value>> {
     let first = operands.iter().find_map(|o| o.cast::<PyValue>().ok());
     let dtype = match first {
         Some(value) => lock(graph).ty(own(graph, value.get())?).dtype,
@@ -128,13 +131,13 @@ fn operand_values(graph: &Shared, operands: &[Bound<'_, PyAny>]) -> PyResult<Vec
     operands.iter().map(value).collect()
 }
 
-/// One value, or a tuple of several.
+/// Returns one value, or a tuple of several.
 pub(crate) fn results<'py>(
     py: Python<'py>,
-    graph: &Shared,
+    graph: &SharedGraph,
     values: Vec<Value>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let made = |value: Value| Bound::new(py, PyValue::of(graph, value));
+    let made = |value: Value| Bound::new(py, PyValue::new(graph, value));
     match values.as_slice() {
         [one] => Ok(made(*one)?.into_any()),
         _ => {
@@ -143,11 +146,11 @@ pub(crate) fn results<'py>(
         }
     }
 }
-/// The operator of this name, as a method of a graph or, with `first`, of a value.
-pub(crate) fn named(graph: &Shared, name: &str, first: Option<Value>) -> PyResult<PyOperator> {
+/// The operator with this name, as a method of a graph or, if `first` is set, of a value.
+pub(crate) fn named(graph: &SharedGraph, name: &str, first: Option<Value>) -> PyResult<PyOperator> {
     if candidates(name).is_empty() {
         return Err(PyAttributeError::new_err(format!(
-            "`{name}` is neither a method nor an operator; tercet.operators() lists them"
+            "`{name}` is neither a method nor an operator; tercet.operators() lists all operators"
         )));
     }
     let graph = Arc::clone(graph);
@@ -173,7 +176,7 @@ impl PyOperator {
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut all = Vec::with_capacity(operands.len() + 1);
         if let Some(value) = self.first {
-            let first = PyValue::of(&self.graph, value);
+            let first = PyValue::new(&self.graph, value);
             all.push(Bound::new(py, first)?.into_any());
         }
         all.extend(operands);
@@ -184,7 +187,7 @@ impl PyOperator {
         )
     }
 
-    /// What the operator computes, and what it takes.
+    /// Description of the operator, its operands and its attributes.
     #[getter]
     fn doc(&self) -> String {
         let docs = candidates(&self.name).into_iter().map(|(kind, _)| {

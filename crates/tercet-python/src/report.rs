@@ -1,4 +1,4 @@
-//! What `explain`, `verify` and `trace` say.
+//! Results of `explain`, `verify` and `trace`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tercet::{Explanation, StepTime, Verification};
 
 use crate::html;
 
-/// What a compilation would run: kernels, dispatches, barriers, memory.
+/// Description of a compiled program: kernels, dispatches, barriers, memory.
 #[pyclass(name = "Explanation", module = "tercet", frozen)]
 pub(crate) struct PyExplanation(Explanation);
 
@@ -20,31 +20,31 @@ impl PyExplanation {
 
 #[pymethods]
 impl PyExplanation {
-    /// The executor.
+    /// Name of the executor.
     #[getter]
     fn target(&self) -> &str {
         self.0.target
     }
 
-    /// Kernel calls of a run.
+    /// Kernel launches per run.
     #[getter]
     fn dispatches(&self) -> usize {
         self.0.dispatches
     }
 
-    /// Points where a run waits for all work before.
+    /// Number of barriers, at which a run waits for all previous work.
     #[getter]
     fn barriers(&self) -> usize {
         self.0.barriers
     }
 
-    /// The most bytes that a session holds at once.
+    /// Peak memory of a session in bytes.
     #[getter]
     fn peak_bytes(&self) -> u64 {
         self.0.peak_bytes()
     }
 
-    /// Operator, kernel and calls in one run.
+    /// Tuples (operator, kernel, launches per run).
     #[getter]
     fn kernels(&self) -> Vec<(String, String, usize)> {
         self.0
@@ -54,7 +54,7 @@ impl PyExplanation {
             .collect()
     }
 
-    /// Every step of the program; empty on the CPU.
+    /// Listing of all steps of the program; empty on the CPU.
     #[getter]
     fn listing(&self) -> &str {
         &self.0.listing
@@ -69,7 +69,7 @@ impl PyExplanation {
     }
 }
 
-/// How far every value of a graph on a device is from the reference.
+/// Differences of all values of a graph on a device from the reference.
 #[pyclass(name = "Verification", module = "tercet", frozen)]
 pub(crate) struct PyVerification(Verification);
 
@@ -87,13 +87,13 @@ impl PyVerification {
         self.0.first_divergence().is_none()
     }
 
-    /// Each value, its operator, and how many tolerances it is off: at most 1 is right.
+    /// Tuples (value, operator, error in tolerances). Errors up to 1 are correct.
     #[getter]
     fn nodes(&self) -> Vec<(String, String, f64)> {
         self.0
             .nodes
             .iter()
-            .map(|n| (n.value.to_string(), n.op.to_string(), n.units))
+            .map(|n| (n.value.to_string(), n.op.to_string(), n.error_in_tolerances))
             .collect()
     }
 
@@ -106,14 +106,15 @@ impl PyVerification {
     }
 }
 
-/// Runs of a graph and when each of their steps ran.
+/// Runs of a graph with the times of their steps.
 #[pyclass(name = "Trace", module = "tercet", frozen)]
 pub(crate) struct PyTrace {
-    /// When a run began and how long it took, in microseconds from the first one's beginning, and its steps.
+    /// Start of each run relative to the first one and its duration, in microseconds, and its
+    /// steps.
     runs: Vec<(f64, f64, Vec<StepTime>)>,
 }
 
-/// Of which run, operator, kernel, and in microseconds when and how long.
+/// Run index, operator, kernel, start and duration; times in microseconds.
 type TracedStep = (usize, String, String, f64, f64);
 
 impl PyTrace {
@@ -142,20 +143,20 @@ impl PyTrace {
 
 #[pymethods]
 impl PyTrace {
-    /// The run of each step (from 0), its operator, its kernel, when it began and how long it took, both in microseconds;
-    /// nothing on the CPU, which does not measure them.
+    /// Tuples (run, operator, kernel, start, duration), with times in microseconds and runs counted
+    /// from 0. Empty on the CPU, which does not measure steps.
     #[getter]
     fn steps(&self) -> Vec<TracedStep> {
         self.all().collect()
     }
 
-    /// How long each run took, in microseconds.
+    /// Durations of the runs in microseconds.
     #[getter]
     fn runs(&self) -> Vec<f64> {
         self.runs.iter().map(|(_, took, _)| *took).collect()
     }
 
-    /// Writes a trace for ui.perfetto.dev or chrome://tracing.
+    /// Writes a trace file for ui.perfetto.dev or chrome://tracing.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
         let mut events = String::new();

@@ -1,4 +1,4 @@
-//! Scenes of 3-D Gaussians, and the pictures that are drawn of them.
+//! 3D Gaussian splatting scenes and their rendered images.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tercet::{DType, Device, Tensor, TensorType};
-use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
+use tercet_models::splat::{
+    LookAt, SplatCamera, SplatError, SplatFrame, SplatRenderer, SplatScene,
+};
 
 use crate::array;
 use crate::errors;
@@ -15,27 +17,28 @@ use crate::errors;
 /// A scene on a device.
 #[pyclass(name = "Scene", module = "tercet", frozen)]
 pub(crate) struct PyScene {
-    scene: Scene,
+    scene: SplatScene,
     device: Device,
-    /// Compiled for pictures of the size drawn last.
+    /// The renderer, compiled for the image size of the last call.
     renderer: Mutex<Option<([usize; 2], SplatRenderer)>>,
 }
 
 impl PyScene {
     pub(crate) fn open(path: &Path, device: Device) -> Result<PyScene, SplatError> {
         Ok(PyScene {
-            scene: Scene::open(path)?,
+            scene: SplatScene::open(path)?,
             device,
             renderer: Mutex::new(None),
         })
     }
 
-    fn draw(&self, camera: &SplatCamera, background: [f32; 3]) -> Result<Frame, SplatError> {
-        // A picture that panicked is a bug of the engine; the renderer is as after a failed run.
+    fn draw(&self, camera: &SplatCamera, background: [f32; 3]) -> Result<SplatFrame, SplatError> {
+        // A panic while rendering is a bug. The renderer is then in the same state as after a
+        // failed run.
         let mut last = self.renderer.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, renderer) = match last.take() {
             Some((size, renderer)) if size == camera.image => last.insert((size, renderer)),
-            // The memory of the other size goes first.
+            // Free the memory of the previous size first.
             Some(_) | None => {
                 let renderer = SplatRenderer::new(&self.device, &self.scene, camera.image)?;
                 last.insert((camera.image, renderer))
@@ -47,10 +50,11 @@ impl PyScene {
 
 #[pymethods]
 impl PyScene {
-    /// Draws the scene: from `eye` towards `target`, or without them from where most of it is seen. `size` is width and
-    /// height in pixels, `fov` the angle from top to bottom in degrees, `background` red, green and blue from 0 to 1.
+    /// Renders the scene from `eye` towards `target`; without them, from a camera that shows most
+    /// of the scene. `size` is width and height in pixels, `fov` the vertical field of view in
+    /// degrees, `background` red, green and blue from 0 to 1.
     #[pyo3(signature = (size=(800, 600), *, eye=None, target=None, up=[0.0, -1.0, 0.0], fov=50.0, background=[0.0; 3]))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn render(
         &self,
         py: Python<'_>,
@@ -60,7 +64,7 @@ impl PyScene {
         up: [f64; 3],
         fov: f64,
         background: [f32; 3],
-    ) -> PyResult<PyPicture> {
+    ) -> PyResult<PyImage> {
         let image = [size.0, size.1];
         if !background.iter().all(|x| (0.0..=1.0).contains(x)) {
             let message = format!("background is {background:?}; expected numbers from 0 to 1");
@@ -76,15 +80,15 @@ impl PyScene {
                 };
                 SplatCamera::look_at(&look, image)
             }
-            (None, None) => SplatCamera::before(&self.scene, image, fov),
+            (None, None) => SplatCamera::in_front_of(&self.scene, image, fov),
             _ => {
-                let message = "eye and target are given together, or neither";
+                let message = "eye and target must be passed together";
                 return Err(PyValueError::new_err(message));
             }
         };
         let camera = camera.map_err(errors::model)?;
         let frame = py.detach(|| self.draw(&camera, background));
-        Ok(PyPicture {
+        Ok(PyImage {
             frame: frame.map_err(errors::model)?,
         })
     }
@@ -99,15 +103,15 @@ impl PyScene {
     }
 }
 
-/// A picture; notebooks show it.
+/// An image; notebooks display it.
 #[pyclass(name = "Picture", module = "tercet", frozen)]
-pub(crate) struct PyPicture {
-    frame: Frame,
+pub(crate) struct PyImage {
+    frame: SplatFrame,
 }
 
 #[pymethods]
-impl PyPicture {
-    /// Red, green and blue, uint8 of shape (height, width, 3).
+impl PyImage {
+    /// Red, green and blue: uint8 of shape (height, width, 3).
     #[getter]
     fn array<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let [width, height] = self.frame.image;
@@ -116,7 +120,7 @@ impl PyPicture {
         array::to_numpy(py, tensor.map_err(errors::tensor)?)
     }
 
-    /// The picture as a PNG file.
+    /// The image as PNG bytes.
     fn png<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = py.detach(|| encoded(&self.frame));
         let bytes = bytes.map_err(|e| errors::raise::<errors::TensorError>(&e))?;
@@ -133,7 +137,7 @@ impl PyPicture {
     }
 }
 
-fn encoded(frame: &Frame) -> Result<Vec<u8>, png::EncodingError> {
+fn encoded(frame: &SplatFrame) -> Result<Vec<u8>, png::EncodingError> {
     let [width, height] = frame.image.map(|n| n as u32);
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);

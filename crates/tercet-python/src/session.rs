@@ -1,7 +1,7 @@
 //! Compiled graphs on arrays.
 //!
-//! Python's lock is released before the session's own is taken and taken again only after: two threads never wait for
-//! each other's.
+//! Deadlock avoidance: the GIL is released before the lock of the session is taken, and is taken
+//! again only after that lock is released.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -29,14 +29,15 @@ impl PySession {
         }
     }
 
-    /// Calls `f` with the executable, without Python's lock.
+    /// Calls `f` with the executable, without the GIL.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         f: impl FnOnce(&mut dyn Executable) -> Result<T, tercet::RunError> + Send,
     ) -> PyResult<T> {
         let done = py.detach(|| {
-            // A run that panicked is a bug of the engine; what it left is as after a failed run.
+            // A panic during a run is a bug. The executable is then in the same state as after a
+            // failed run.
             let mut exe = self.exe.lock().unwrap_or_else(PoisonError::into_inner);
             f(&mut **exe)
         });
@@ -53,7 +54,8 @@ pub(crate) fn bounds_of(bounds: Option<&Bound<'_, PyDict>>) -> PyResult<CompileO
     Ok(options)
 }
 
-/// The tensors of a dictionary, each of the dtype of its port where Python has none for it, over the memory of arrays.
+/// Converts a dictionary to tensors, which read array memory in place. Values without a dtype get
+/// that of the port.
 pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
     given: &Bound<'_, PyDict>,
     ports: impl Fn() -> I,
@@ -63,11 +65,11 @@ pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
         let Some(port) = ports().find(|p| p.name == name) else {
             let known: Vec<&str> = ports().map(|p| p.name.as_str()).collect();
             return Err(RunError::new_err(format!(
-                "the graph has no `{name}` here; it takes: {}",
+                "unexpected name `{name}`; expected one of: {}",
                 known.join(", ")
             )));
         };
-        let tensor = array::lent_tensor(&name, &value, port.ty.dtype)?;
+        let tensor = array::borrow_tensor(&name, &value, port.ty.dtype)?;
         Ok((name, tensor))
     };
     given.iter().map(tensor).collect()
@@ -75,7 +77,7 @@ pub(crate) fn named_tensors<'a, I: Iterator<Item = &'a Port>>(
 
 #[pymethods]
 impl PySession {
-    /// Runs the graph on arrays by name and gives the outputs by name, or only those that are named.
+    /// Runs the graph on arrays by name. Returns the outputs by name, or only the requested ones.
     #[pyo3(signature = (inputs, outputs=None))]
     fn run<'py>(
         &self,
@@ -106,7 +108,7 @@ impl PySession {
         Ok(arrays)
     }
 
-    /// As `run`, with the inputs as keywords.
+    /// Like `run`, with the inputs as keywords.
     #[pyo3(signature = (**inputs))]
     fn __call__<'py>(
         &self,
@@ -119,7 +121,7 @@ impl PySession {
         }
     }
 
-    /// Sets a parameter, which is kept.
+    /// Sets a parameter for all later runs.
     fn set_param(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensor = self.tensor(&self.signature.params, name, value)?;
         self.with(py, |exe| exe.set_param(name, tensor))
@@ -131,17 +133,17 @@ impl PySession {
         self.with(py, |exe| exe.write_state(name, &tensor))
     }
 
-    /// The contents of a state.
+    /// Returns the contents of a state.
     fn read_state<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let tensor = self.with(py, |exe| exe.read_state(name))?;
         array::to_numpy(py, tensor)
     }
 
-    /// Draws random numbers by this seed from the next run on.
+    /// Sets the seed of random numbers, from the next run on.
     fn set_seed(&self, py: Python<'_>, seed: u64) -> PyResult<()> {
         self.with(py, |exe| {
             let random = exe.random();
-            exe.set_random(tercet::random::Random {
+            exe.set_random(tercet::random::RngState {
                 seed: Some(seed),
                 ..random
             });
@@ -149,7 +151,7 @@ impl PySession {
         })
     }
 
-    /// Sets every state to zeros and the counter of random numbers to 0.
+    /// Sets every state to zeros, and the random number counter to 0.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |exe| {
             exe.reset();
@@ -202,7 +204,7 @@ impl PySession {
         let Some(port) = ports.iter().find(|p| p.name == name) else {
             let known: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
             return Err(RunError::new_err(format!(
-                "the graph has no `{name}` here; it has: {}",
+                "unknown name `{name}`; expected one of: {}",
                 known.join(", ")
             )));
         };

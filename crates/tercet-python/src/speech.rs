@@ -1,4 +1,4 @@
-//! Speech to text: segments as they are written.
+//! Speech to text, as a stream of segments.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,23 +7,25 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tercet::{DType, Device};
-use tercet_models::speech::{Recognizer, Segment, SpeechOptions, Task, Transcript, audio};
+use tercet_models::speech::{
+    Recognizer, SpeechOptions, SpeechTask, Transcript, TranscriptSegment, audio,
+};
 use tercet_models::{Error, ModelFiles};
 
 use crate::array;
 use crate::errors::{self, TensorError};
-use crate::stream::Stream;
+use crate::stream::ResultStream;
 
-/// A speech recognizer.
+/// A speech recognition model.
 #[pyclass(name = "Recognizer", module = "tercet", frozen)]
 pub(crate) struct PyRecognizer {
     recognizer: Arc<Mutex<Recognizer>>,
     languages: Vec<String>,
-    task: Option<Task>,
+    task: Option<SpeechTask>,
 }
 
-/// A recording.
-enum Audio {
+/// Audio input.
+enum AudioInput {
     File(PathBuf),
     Bytes(Vec<u8>),
     Samples(Vec<f32>),
@@ -36,40 +38,41 @@ impl PyRecognizer {
             languages: (recognizer.tokens().into_iter())
                 .flat_map(|tokens| tokens.languages.keys().cloned())
                 .collect(),
-            task: recognizer.task_to_tell(),
+            task: recognizer.default_task(),
             recognizer: Arc::new(Mutex::new(recognizer)),
         })
     }
 }
 
-fn recording(value: &Bound<'_, PyAny>) -> PyResult<Audio> {
+fn recording(value: &Bound<'_, PyAny>) -> PyResult<AudioInput> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
-        return Ok(Audio::Bytes(bytes.as_bytes().to_vec()));
+        return Ok(AudioInput::Bytes(bytes.as_bytes().to_vec()));
     }
     if let Ok(path) = value.extract::<PathBuf>() {
-        return Ok(Audio::File(path));
+        return Ok(AudioInput::File(path));
     }
     let samples = array::to_tensor("audio", value, DType::F32)?;
     if samples.shape().len() != 1 {
         return Err(TensorError::new_err(format!(
-            "`audio` has the shape {:?}; expected one axis: samples of one channel, 16000 a second",
+            "`audio` has the shape {:?}; expected one axis: mono samples at 16000 Hz",
             samples.shape()
         )));
     }
     let samples = samples.as_slice::<f32>().map_err(errors::tensor)?;
-    Ok(Audio::Samples(samples.to_vec()))
+    Ok(AudioInput::Samples(samples.to_vec()))
 }
 
 #[pymethods]
 impl PyRecognizer {
-    /// What is said in a recording: an iterator of segments, as windows of 30 seconds are done.
+    /// Transcribes audio. Returns an iterator of segments, which come in windows of 30 seconds.
     ///
-    /// `audio` is a file (WAV, FLAC, MP3), its bytes, or float32 samples of one channel, 16000 a second. `language` is a
-    /// code such as `en`, found out where there is none; `task` is `transcribe` or `translate` (into English). Without
-    /// `fallback` the likeliest tokens are taken whatever comes out.
+    /// `audio` is a file (WAV, FLAC, MP3), its bytes, or float32 mono samples at 16,000 Hz.
+    /// `language` is a code such as `en`; by default it is detected. `task` is `transcribe` or
+    /// `translate` (to English). By default, low-quality windows are decoded again at higher
+    /// temperatures; `fallback=False` decodes greedily once.
     #[pyo3(signature = (audio, *, language=None, task=None, timestamps=false, condition_on_previous=false,
         fallback=true, seed=0))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
     fn transcribe(
         &self,
         audio: &Bound<'_, PyAny>,
@@ -82,8 +85,8 @@ impl PyRecognizer {
     ) -> PyResult<PyTranscription> {
         let task = match task {
             None => self.task,
-            Some("transcribe") => Some(Task::Transcribe),
-            Some("translate") => Some(Task::Translate),
+            Some("transcribe") => Some(SpeechTask::Transcribe),
+            Some("translate") => Some(SpeechTask::Translate),
             Some(other) => {
                 return Err(PyValueError::new_err(format!(
                     "task is `{other}`; expected transcribe or translate"
@@ -104,17 +107,20 @@ impl PyRecognizer {
         };
         let audio = recording(audio)?;
         let recognizer = Arc::clone(&self.recognizer);
-        let work = move |send: &mut dyn FnMut(Option<Segment>) -> bool| {
+        let work = move |send: &mut dyn FnMut(Option<TranscriptSegment>) -> bool| {
             let own = recognizer.lock();
             let mut recognizer = own.unwrap_or_else(PoisonError::into_inner);
-            // Of one that was left midway.
+            // Remove the state of a transcription that was closed midway.
             recognizer.discard();
             heard(&mut recognizer, audio, &options, send)
         };
-        Ok(PyTranscription(Stream::start("tercet-transcribe", work)?))
+        Ok(PyTranscription(ResultStream::start(
+            "tercet-transcribe",
+            work,
+        )?))
     }
 
-    /// Codes of the languages that the model knows.
+    /// Language codes that the model supports.
     #[getter]
     fn languages(&self) -> Vec<String> {
         self.languages.clone()
@@ -128,23 +134,23 @@ impl PyRecognizer {
 
 fn heard(
     recognizer: &mut Recognizer,
-    audio: Audio,
+    audio: AudioInput,
     options: &SpeechOptions,
-    send: &mut dyn FnMut(Option<Segment>) -> bool,
+    send: &mut dyn FnMut(Option<TranscriptSegment>) -> bool,
 ) -> Result<Transcript, Error> {
     let mut wanted = true;
     let mut push = |samples: &[f32]| {
         wanted = wanted && send(None);
-        // Nothing is kept of what nobody waits for.
+        // Samples are dropped once the iterator is closed.
         match wanted {
             true => recognizer.push(samples),
             false => Ok(()),
         }
     };
     match audio {
-        Audio::File(path) => drop(audio::read(path, &mut push)?),
-        Audio::Bytes(bytes) => drop(audio::read_bytes("audio", bytes, &mut push)?),
-        Audio::Samples(samples) => push(&samples)?,
+        AudioInput::File(path) => drop(audio::read(path, &mut push)?),
+        AudioInput::Bytes(bytes) => drop(audio::read_bytes("audio", bytes, &mut push)?),
+        AudioInput::Samples(samples) => push(&samples)?,
     }
     recognizer.finish(options, &mut |progress| {
         let mut segments = progress.segments.iter();
@@ -152,9 +158,9 @@ fn heard(
     })
 }
 
-/// A recording that is being transcribed: an iterator of its segments.
+/// A transcription in progress: an iterator of its segments.
 #[pyclass(name = "Transcription", module = "tercet", frozen)]
-pub(crate) struct PyTranscription(Stream<Segment, Transcript>);
+pub(crate) struct PyTranscription(ResultStream<TranscriptSegment, Transcript>);
 
 #[pymethods]
 impl PyTranscription {
@@ -166,7 +172,7 @@ impl PyTranscription {
         Ok(self.0.next(py)?.map(PySegment))
     }
 
-    /// The text of the segments that are left, in one piece.
+    /// Returns the text of the remaining segments as one string.
     fn text(&self, py: Python<'_>) -> PyResult<String> {
         let mut text = String::new();
         while let Some(segment) = self.0.next(py)? {
@@ -175,92 +181,93 @@ impl PyTranscription {
         Ok(text)
     }
 
-    /// Ends the transcription here.
+    /// Stops the transcription.
     fn close(&self, py: Python<'_>) {
         self.0.close(py);
     }
 
-    /// The code of the language, once the transcription has ended, where the model knows several.
+    /// Language code, after the transcription has finished; `None` for models with a single
+    /// language.
     #[getter]
     fn language(&self, py: Python<'_>) -> Option<String> {
         self.0.at_end(py, |all| all.language.clone()).flatten()
     }
 
-    /// The length of the recording in seconds, once the transcription has ended.
+    /// Length of the audio in seconds, after the transcription has finished.
     #[getter]
     fn duration(&self, py: Python<'_>) -> Option<f64> {
         self.0.at_end(py, |all| all.seconds)
     }
 
-    /// All segments as subtitles of SubRip, once the transcription has ended.
+    /// All segments as SubRip subtitles, after the transcription has finished.
     #[getter]
     fn srt(&self, py: Python<'_>) -> Option<String> {
         self.0.at_end(py, Transcript::srt)
     }
 
-    /// All segments as subtitles of WebVTT, once the transcription has ended.
+    /// All segments as WebVTT subtitles, after the transcription has finished.
     #[getter]
     fn vtt(&self, py: Python<'_>) -> Option<String> {
         self.0.at_end(py, Transcript::vtt)
     }
 }
 
-/// A piece of what is said, and when.
+/// A segment of a transcript, with its times.
 #[pyclass(name = "Segment", module = "tercet", frozen)]
-pub(crate) struct PySegment(Segment);
+pub(crate) struct PySegment(TranscriptSegment);
 
 #[pymethods]
 impl PySegment {
-    /// Where it begins, in seconds.
+    /// Start in seconds.
     #[getter]
     fn start(&self) -> f64 {
         self.0.start
     }
 
-    /// Where it ends, in seconds.
+    /// End in seconds.
     #[getter]
     fn end(&self) -> f64 {
         self.0.end
     }
 
-    /// Its text.
+    /// Text of the segment.
     #[getter]
     fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// Its tokens, timestamps included.
+    /// Tokens of the segment, timestamps included.
     #[getter]
     fn tokens(&self) -> Vec<u32> {
         self.0.tokens.clone()
     }
 
-    /// The temperature that it was written at.
+    /// Sampling temperature of the segment.
     #[getter]
     fn temperature(&self) -> f64 {
         self.0.temperature
     }
 
-    /// The mean natural logarithm of the probabilities of its window's tokens.
+    /// Mean logprob of the tokens in the segment's window.
     #[getter]
     fn avg_logprob(&self) -> f64 {
         self.0.log_probability
     }
 
-    /// By how much zlib compresses its window's tokens.
+    /// Compression ratio (zlib) of the tokens in the segment's window.
     #[getter]
     fn compression_ratio(&self) -> f64 {
         self.0.compression
     }
 
-    /// The probability that its window has no speech.
+    /// Probability that the segment's window contains no speech.
     #[getter]
     fn no_speech_prob(&self) -> f64 {
         self.0.no_speech
     }
 
     fn __repr__(&self) -> String {
-        let Segment {
+        let TranscriptSegment {
             start, end, text, ..
         } = &self.0;
         format!("<tercet.Segment {start:.2} to {end:.2} s: {text:?}>")

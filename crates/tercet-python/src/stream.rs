@@ -1,7 +1,7 @@
-//! What a thread of its own makes, piece by piece, for a reader in Python.
+//! Streams results from a worker thread to a Python iterator.
 //!
-//! Python's thread waits without its lock and looks for Ctrl-C meanwhile; a reader that leaves ends the work at its next
-//! piece.
+//! The Python thread waits without the GIL and checks for Ctrl-C. If the iterator is closed, the
+//! worker stops at its next piece.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,58 +11,58 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// How often Ctrl-C is looked for while a piece is awaited.
+/// Interval of checks for Ctrl-C while waiting for a piece.
 const LOOK: Duration = Duration::from_millis(50);
 
-enum Message<T, D> {
-    /// Nothing only asks whether somebody still listens.
+enum StreamMessage<T, D> {
+    /// `None` only checks whether the receiver still exists.
     Piece(Option<T>),
     Done(Result<D, tercet_models::Error>),
 }
 
-/// Pieces that come, and what there is at the end.
-pub(crate) struct Stream<T, D> {
-    state: Mutex<State<T, D>>,
+/// A stream of pieces, followed by a final result.
+pub(crate) struct ResultStream<T, D> {
+    state: Mutex<StreamState<T, D>>,
 }
 
-struct State<T, D> {
-    /// `None` once it has ended, or nobody wants more of it.
-    pieces: Option<Receiver<Message<T, D>>>,
+struct StreamState<T, D> {
+    /// `None` after the end, or after the stream was closed.
+    pieces: Option<Receiver<StreamMessage<T, D>>>,
     done: Option<D>,
 }
 
-impl<T: Send + 'static, D: Send + 'static> Stream<T, D> {
-    /// Starts a thread. What it sends is answered by whether somebody listens.
+impl<T: Send + 'static, D: Send + 'static> ResultStream<T, D> {
+    /// Starts a thread. The send function returns whether the receiver still exists.
     pub(crate) fn start(
         name: &str,
         work: impl FnOnce(&mut dyn FnMut(Option<T>) -> bool) -> Result<D, tercet_models::Error>
         + Send
         + 'static,
-    ) -> PyResult<Stream<T, D>> {
+    ) -> PyResult<ResultStream<T, D>> {
         let (send, receive) = sync_channel(1);
         let thread = std::thread::Builder::new().name(name.into());
         thread.spawn(move || {
-            let done = work(&mut |piece| send.send(Message::Piece(piece)).is_ok());
-            // Who has left needs no result.
-            let _ = send.send(Message::Done(done));
+            let done = work(&mut |piece| send.send(StreamMessage::Piece(piece)).is_ok());
+            // Sending fails if the receiver is gone.
+            let _ = send.send(StreamMessage::Done(done));
         })?;
-        let state = State {
+        let state = StreamState {
             pieces: Some(receive),
             done: None,
         };
-        Ok(Stream {
+        Ok(ResultStream {
             state: Mutex::new(state),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T, D>> {
+    fn lock(&self) -> MutexGuard<'_, StreamState<T, D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next piece; nothing after the last one.
+    /// Returns the next piece, or `None` after the last one.
     ///
     /// # Errors
-    /// Ctrl-C, what the work failed with.
+    /// `KeyboardInterrupt` after Ctrl-C, or the error of the worker.
     pub(crate) fn next(&self, py: Python<'_>) -> PyResult<Option<T>> {
         loop {
             if let Err(interrupt) = py.check_signals() {
@@ -78,15 +78,15 @@ impl<T: Send + 'static, D: Send + 'static> Stream<T, D> {
         }
     }
 
-    /// A piece, or nothing where Ctrl-C should be looked for, or the end.
+    /// Waits for a piece. Returns `None` at the end, and when Ctrl-C must be checked.
     fn wait(&self) -> PyResult<Option<T>> {
         let mut state = self.lock();
         let Some(pieces) = &state.pieces else {
             return Ok(None);
         };
         match pieces.recv_timeout(LOOK) {
-            Ok(Message::Piece(piece)) => Ok(piece),
-            Ok(Message::Done(done)) => {
+            Ok(StreamMessage::Piece(piece)) => Ok(piece),
+            Ok(StreamMessage::Done(done)) => {
                 state.pieces = None;
                 state.done = Some(done.map_err(errors::model)?);
                 Ok(None)
@@ -95,18 +95,18 @@ impl<T: Send + 'static, D: Send + 'static> Stream<T, D> {
             Err(RecvTimeoutError::Disconnected) => {
                 state.pieces = None;
                 Err(errors::ModelError::new_err(
-                    "the thread that does the work has ended without a result",
+                    "the worker thread ended without a result",
                 ))
             }
         }
     }
 
-    /// Wants no more.
+    /// Closes the stream.
     pub(crate) fn close(&self, py: Python<'_>) {
         py.detach(|| self.lock().pieces = None);
     }
 
-    /// Something of what there is at the end, once it has come.
+    /// Reads the final result, if the stream has ended.
     pub(crate) fn at_end<R: Send>(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Training of language models: what `tercet finetune` does, step by step.
+//! Fine-tuning of language models, like `tercet finetune`, step by step.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,47 +7,47 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use tercet::train::{
-    AdamW, Evaluator, LossScale, Schedule, StepError, StepOptions, TrainError, TrainStep,
-    Trainable, Trainer, Weights,
+    AdamW, EvalWeights, Evaluator, LearningRateSchedule, LossScale, StepError, StepOptions,
+    TrainError, TrainStep, Trainable, Trainer,
 };
 use tercet::{CompileOptions, DType, Device, Tensor};
 use tercet_models::dataset::{
-    Batches, ChatTemplate, Corpus, CorpusOptions, DEFAULT_SHARE, Packed, TokenBatch,
+    ChatTemplate, Corpus, CorpusOptions, DEFAULT_SHARE, PackedBatches, PackedCorpus, TokenBatch,
 };
 use tercet_models::save::{SaveOptions, save_model};
-use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
-use tercet_models::{DecoderSpec, Error, Family, ModelError, ModelFiles};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
+use tercet_models::{DecoderSpec, Error, ModelError, ModelFamily, ModelFiles};
 
-use crate::curve::Curve;
+use crate::curve::LossCurve;
 use crate::{array, device, errors};
 
-/// A language model that is being trained: an iterator of the losses of its steps.
+/// Fine-tuning of a language model: an iterator of the losses of its steps.
 #[pyclass(name = "Trainer", module = "tercet", frozen)]
 pub(crate) struct PyTrainer {
-    inner: Mutex<Inner>,
+    inner: Mutex<TrainerState>,
     total: u64,
     notes: Vec<String>,
 }
 
-struct Inner {
-    training: Training,
+struct TrainerState {
+    training: TrainingGraph,
     trainer: Trainer,
-    batches: Batches,
+    batches: PackedBatches,
     batch: usize,
-    held: Option<(Packed, Evaluator)>,
-    /// What a checkpoint has to agree with, under the names of the command's arguments.
+    held: Option<(PackedCorpus, Evaluator)>,
+    /// Settings that a resumed checkpoint must match, named like the command's arguments.
     settings: BTreeMap<String, String>,
     files: ModelFiles,
     config: DecoderSpec,
     base: PathBuf,
     full: bool,
-    /// Thinned out when there are many.
-    losses: Curve,
+    /// Thinned out after many steps.
+    losses: LossCurve,
 }
 
-/// What is asked for.
-struct Wish {
-    tuning: Tuning,
+/// Arguments of `train`.
+struct TrainArgs {
+    tuning: FineTuneMode,
     full: bool,
     steps: u64,
     batch: usize,
@@ -62,25 +62,25 @@ struct Wish {
     seed: u64,
 }
 
-/// Why a training cannot begin.
-enum Failure {
+/// Errors of setting up a training run.
+enum TrainSetupError {
     Model(Error),
     Train(TrainError),
     Step(StepError),
 }
 
-impl<E: Into<Error>> From<E> for Failure {
-    fn from(e: E) -> Failure {
-        Failure::Model(e.into())
+impl<E: Into<Error>> From<E> for TrainSetupError {
+    fn from(e: E) -> TrainSetupError {
+        TrainSetupError::Model(e.into())
     }
 }
 
-impl Failure {
-    fn raised(self) -> PyErr {
+impl TrainSetupError {
+    fn into_pyerr(self) -> PyErr {
         match self {
-            Failure::Model(e) => errors::model(e),
-            Failure::Train(e) => errors::train(e),
-            Failure::Step(e) => errors::raise::<errors::TrainError>(&e),
+            TrainSetupError::Model(e) => errors::model(e),
+            TrainSetupError::Train(e) => errors::train(e),
+            TrainSetupError::Step(e) => errors::raise::<errors::TrainError>(&e),
         }
     }
 }
@@ -89,18 +89,18 @@ fn prepare(
     path: &Path,
     data: &Path,
     device: &Device,
-    wish: &Wish,
-) -> Result<(Inner, Vec<String>), Failure> {
+    wish: &TrainArgs,
+) -> Result<(TrainerState, Vec<String>), TrainSetupError> {
     let files = ModelFiles::open(path)?;
     let family = files.family()?;
-    if family != Family::Decoder {
-        let reason = "only language models are trained from Python; `tercet finetune` trains text encoders as well";
+    if family != ModelFamily::Decoder {
+        let reason = "only language models can be trained from Python; `tercet finetune` supports text encoders too";
         return Err(ModelError::Unsupported(reason.into()).into());
     }
     let config = files.decoder_spec()?;
     let seq = wish.seq.unwrap_or(config.context.min(256));
     let tokenizer = files.tokenizer()?;
-    let template = ChatTemplate::of(&files, &tokenizer)?;
+    let template = ChatTemplate::from_model(&files, &tokenizer)?;
     let options = CorpusOptions {
         eos: config.eos.first().copied(),
         ..CorpusOptions::default()
@@ -110,21 +110,26 @@ fn prepare(
     let tokens = corpus.documents().iter().flat_map(|d| d.tokens());
     let hash = hash(tokens.flat_map(|t| t.to_le_bytes()));
     let (train, held) = corpus.split(wish.held_out, wish.seed)?;
-    let packed = Packed::new(train, seq, None)?;
-    let held = held.map(|held| Packed::new(held, seq, None)).transpose()?;
+    let packed = PackedCorpus::new(train, seq, None)?;
+    let held = held
+        .map(|held| PackedCorpus::new(held, seq, None))
+        .transpose()?;
     let options = DecoderTrainingOptions {
         dtype: wish.dtype,
         checkpoints: wish.recompute,
         ..DecoderTrainingOptions::new(wish.batch, seq, wish.tuning.clone())
     };
-    let training = Training::decoder(&config, &files.weights(), &options)?;
+    let training = TrainingGraph::decoder(&config, &files.weights(), &options)?;
     let trainer = trainer(device, &training, wish)?;
     let held = match held {
         None => None,
         Some(held) => {
-            let evaluator =
-                trainer.evaluator(&training.graph, Weights::Current, &CompileOptions::new());
-            Some((held, evaluator.map_err(Failure::Train)?))
+            let evaluator = trainer.evaluator(
+                &training.graph,
+                EvalWeights::Current,
+                &CompileOptions::new(),
+            );
+            Some((held, evaluator.map_err(TrainSetupError::Train)?))
         }
     };
     let settings = [
@@ -135,7 +140,7 @@ fn prepare(
         ("held-out", wish.held_out.to_string()),
         ("data", format!("{hash:016x}")),
     ];
-    let inner = Inner {
+    let inner = TrainerState {
         batches: packed.batches(wish.batch, wish.seed)?,
         training,
         trainer,
@@ -146,12 +151,16 @@ fn prepare(
         config,
         base: path.to_path_buf(),
         full: wish.full,
-        losses: Curve::new(),
+        losses: LossCurve::new(),
     };
     Ok((inner, notes))
 }
 
-fn trainer(device: &Device, training: &Training, wish: &Wish) -> Result<Trainer, Failure> {
+fn trainer(
+    device: &Device,
+    training: &TrainingGraph,
+    wish: &TrainArgs,
+) -> Result<Trainer, TrainSetupError> {
     let step = StepOptions {
         clip_norm: Some(wish.clip),
         loss_scale: (wish.dtype == DType::F16).then(LossScale::default),
@@ -166,8 +175,8 @@ fn trainer(device: &Device, training: &Training, wish: &Wish) -> Result<Trainer,
         ..AdamW::default()
     };
     let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step);
-    let step = step.map_err(Failure::Step)?;
-    let schedule = Schedule::cosine(wish.rate, wish.warmup, wish.steps);
+    let step = step.map_err(TrainSetupError::Step)?;
+    let schedule = LearningRateSchedule::cosine(wish.rate, wish.warmup, wish.steps);
     let made = || -> Result<Trainer, TrainError> {
         let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
         for (name, tensor) in &training.params {
@@ -179,10 +188,10 @@ fn trainer(device: &Device, training: &Training, wish: &Wish) -> Result<Trainer,
         trainer.set_seed(wish.seed);
         Ok(trainer)
     };
-    made().map_err(Failure::Train)
+    made().map_err(TrainSetupError::Train)
 }
 
-/// FNV-1a.
+/// FNV-1a hash.
 fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -198,36 +207,44 @@ fn inputs(batch: TokenBatch) -> [(&'static str, Tensor); 4] {
     ]
 }
 
-fn lent<'a>(inputs: &'a [(&'static str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+fn as_refs<'a>(inputs: &'a [(&'static str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
     inputs
         .iter()
         .map(|(name, tensor)| (*name, tensor))
         .collect()
 }
 
-impl Inner {
-    fn step(&mut self) -> Result<f32, Failure> {
+impl TrainerState {
+    fn step(&mut self) -> Result<f32, TrainSetupError> {
         self.batches.seek(self.trainer.steps());
         let Some(batch) = self.batches.next() else {
-            return Err(ModelError::Unsupported("the data has no batch".into()).into());
+            return Err(ModelError::Unsupported("the data contains no batch".into()).into());
         };
         let inputs = inputs(batch?);
-        let report = self.trainer.step(&lent(&inputs)).map_err(Failure::Train)?;
+        let report = self
+            .trainer
+            .step(&as_refs(&inputs))
+            .map_err(TrainSetupError::Train)?;
         self.losses.push(self.trainer.steps(), report.loss);
         Ok(report.loss)
     }
 
-    /// The mean loss of the held-out tokens; `go_on` is asked between batches.
-    fn evaluate(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<f64>, Failure> {
+    /// Returns the mean loss of the held-out tokens. `go_on` is called between batches; false
+    /// cancels.
+    fn evaluate(
+        &mut self,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<f64>, TrainSetupError> {
         let Some((held, evaluator)) = &mut self.held else {
             return Ok(None);
         };
         let (mut sum, mut count) = (0.0, 0.0);
         for batch in held.once(self.batch)? {
             let inputs = inputs(batch?);
-            let results = self.trainer.evaluate(evaluator, &lent(&inputs));
-            // The outputs of a training graph: the loss, its sum and its count.
-            let results = results.map_err(Failure::Train)?;
+            let results = self.trainer.evaluate(evaluator, &as_refs(&inputs));
+            // The outputs of a training graph: the mean loss, the sum of losses and the number of
+            // targets.
+            let results = results.map_err(TrainSetupError::Train)?;
             let number = |at: usize| results.get(at).and_then(|t| t.to_f64s().first().copied());
             sum += number(1).unwrap_or(f64::NAN);
             count += number(2).unwrap_or(f64::NAN);
@@ -238,8 +255,8 @@ impl Inner {
         Ok(Some(sum / count))
     }
 
-    fn write(&self, out: &Path) -> Result<(), Failure> {
-        let read = |name: &str| self.trainer.state(name).map_err(Failure::Train);
+    fn write(&self, out: &Path) -> Result<(), TrainSetupError> {
+        let read = |name: &str| self.trainer.state(name).map_err(TrainSetupError::Train);
         if self.full {
             let weights = self.training.weights(read)?;
             save_model(&self.files, &weights, out, &SaveOptions::default())?;
@@ -260,15 +277,15 @@ fn is_gguf(path: &Path) -> bool {
 }
 
 impl PyTrainer {
-    /// Without Python's lock.
+    /// Calls `f` without the GIL.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        f: impl FnOnce(&mut Inner) -> Result<T, Failure> + Send,
+        f: impl FnOnce(&mut TrainerState) -> Result<T, TrainSetupError> + Send,
     ) -> PyResult<T> {
         py.detach(|| {
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            f(&mut inner).map_err(Failure::raised)
+            f(&mut inner).map_err(TrainSetupError::into_pyerr)
         })
     }
 }
@@ -288,17 +305,19 @@ impl PyTrainer {
         })
     }
 
-    /// Does one step and gives its loss: the mean over tokens, in natural logarithms, before the step.
+    /// Runs one step. Returns its loss before the update: the mean over tokens, as natural
+    /// logarithm.
     fn step(&self, py: Python<'_>) -> PyResult<f32> {
         py.check_signals()?;
-        self.with(py, Inner::step)
+        self.with(py, TrainerState::step)
     }
 
-    /// The loss of the held-out part with the weights as they are; `None` where nothing is held out.
+    /// Returns the loss on the held-out data with the current weights; `None` if nothing is held
+    /// out.
     fn evaluate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         let mut interrupt = None;
         let loss = self.with(py, |inner| {
-            inner.evaluate(&mut || crate::encoder::go_on(&mut interrupt))
+            inner.evaluate(&mut || crate::encoder::should_continue(&mut interrupt))
         });
         match interrupt {
             Some(e) => Err(e),
@@ -306,19 +325,19 @@ impl PyTrainer {
         }
     }
 
-    /// Writes a checkpoint: weights, optimizer and the number of steps.
+    /// Saves a checkpoint: weights, optimizer state and step count.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.with(py, |inner| {
             let saved = inner.trainer.save(&path, &inner.settings);
-            saved.map(drop).map_err(Failure::Train)
+            saved.map(drop).map_err(TrainSetupError::Train)
         })
     }
 
-    /// Goes on from a checkpoint, of this trainer's settings and data. Returns the steps that are done.
+    /// Restores a checkpoint with the same settings and data. Returns the number of finished steps.
     fn resume(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
         exists(&path)?;
         let differs = self.with(py, |inner| {
-            let info = tercet::train::checkpoint_info(&path).map_err(Failure::Train)?;
+            let info = tercet::train::checkpoint_info(&path).map_err(TrainSetupError::Train)?;
             let differs = inner
                 .settings
                 .iter()
@@ -326,27 +345,31 @@ impl PyTrainer {
             if let Some((name, value)) = differs {
                 return Ok(Some((name.clone(), value.clone())));
             }
-            inner.trainer.restore(&path).map_err(Failure::Train)?;
+            inner
+                .trainer
+                .restore(&path)
+                .map_err(TrainSetupError::Train)?;
             Ok(None)
         })?;
         match differs {
             Some((name, value)) => Err(PyValueError::new_err(format!(
-                "{} was made with another `{name}` than {value}; a training that goes on has to have the same",
+                "{} is a checkpoint for another `{name}` than {value}; a resumed run must use the same",
                 path.display()
             ))),
             None => self.steps(py),
         }
     }
 
-    /// Writes the adapter, as a folder of PEFT or a file ending in `.gguf`; or, where all weights are trained, the model.
+    /// Writes the adapter, as a PEFT folder or a file ending in `.gguf`. If all weights are
+    /// trained, writes the model.
     fn write(&self, py: Python<'_>, out: PathBuf) -> PyResult<()> {
         self.with(py, |inner| inner.write(&out))
     }
 
-    /// The trained state of this name, float32.
+    /// Returns a trained weight by name, as float32.
     fn weight<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let tensor = self.with(py, |inner| {
-            inner.trainer.state(name).map_err(Failure::Train)
+            inner.trainer.state(name).map_err(TrainSetupError::Train)
         })?;
         array::to_numpy(py, tensor)
     }
@@ -360,25 +383,25 @@ impl PyTrainer {
         })
     }
 
-    /// Steps that are done.
+    /// Number of finished steps.
     #[getter]
     fn steps(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |inner| Ok(inner.trainer.steps()))
     }
 
-    /// Steps in all, over which the learning rate falls.
+    /// Total number of steps of the learning rate schedule.
     #[getter]
     fn total(&self) -> u64 {
         self.total
     }
 
-    /// What is worth knowing about the data.
+    /// Notes about the data.
     #[getter]
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
 
-    /// The losses so far as a curve.
+    /// The loss curve so far.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
         let total = self.total;
         self.with(py, |inner| Ok(inner.losses.html(total)))
@@ -389,7 +412,7 @@ impl PyTrainer {
     }
 }
 
-/// Refuses numbers outside of their ranges, by name.
+/// Checks that named numbers are within their ranges.
 fn check(ranges: &[(&str, f64, f64, f64)]) -> PyResult<()> {
     for (name, value, from, to) in ranges {
         if !(from..=to).contains(&value) {
@@ -411,12 +434,13 @@ fn exists(path: &Path) -> PyResult<()> {
     }
 }
 
-/// Makes a language model ready to be trained on a text file, or `.jsonl` with a `text` or with chat `messages` in each
-/// line: an adapter of rank `lora`, or with `full` all weights. Arguments are those of `tercet finetune`.
+/// Prepares the fine-tuning of a language model on a text file, or on `.jsonl` with `text` or chat
+/// `messages` in each line. It trains a LoRA adapter of rank `lora`, or all weights if `full` is
+/// true. The other arguments are those of `tercet finetune`.
 #[pyfunction]
 #[pyo3(signature = (model, data, *, lora=16, alpha=None, full=false, steps=100, batch=4, seq=None, lr=None, warmup=None,
     weight_decay=0.01, clip=1.0, held_out=DEFAULT_SHARE, dtype="f32", recompute=false, seed=0, device="auto"))]
-#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+#[expect(clippy::too_many_arguments, reason = "Python keyword arguments")]
 pub(crate) fn train(
     py: Python<'_>,
     model: PathBuf,
@@ -452,20 +476,20 @@ pub(crate) fn train(
     ])?;
     let dtype = array::dtype(dtype)?;
     if ![DType::F32, DType::F16, DType::BF16].contains(&dtype) {
-        let message = format!("dtype is {dtype}; training computes in f32, f16 or bf16");
+        let message = format!("dtype is {dtype}; expected f32, f16 or bf16 for training");
         return Err(PyValueError::new_err(message));
     }
     exists(&model)?;
     exists(&data)?;
     let tuning = match full {
-        true => Tuning::Full,
-        false => Tuning::Lora(LoraOptions {
+        true => FineTuneMode::Full,
+        false => FineTuneMode::Lora(LoraOptions {
             alpha,
             seed,
             ..LoraOptions::new(lora)
         }),
     };
-    let wish = Wish {
+    let wish = TrainArgs {
         tuning,
         full,
         steps,
@@ -482,7 +506,7 @@ pub(crate) fn train(
     };
     let (inner, notes) = py.detach(|| {
         let device = device::open(device)?;
-        prepare(&model, &data, &device, &wish).map_err(Failure::raised)
+        prepare(&model, &data, &device, &wish).map_err(TrainSetupError::into_pyerr)
     })?;
     Ok(PyTrainer {
         inner: Mutex::new(inner),

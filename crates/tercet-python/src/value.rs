@@ -1,4 +1,4 @@
-//! Values of a graph, with the signs that Python has for operators.
+//! Values of a graph, with Python's operators.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use tercet::Value;
 
 use crate::array;
 use crate::errors::{self, GraphError};
-use crate::graph::{Shared, lock};
+use crate::graph::{SharedGraph, lock};
 use crate::operator::{self, PyOperator, add, results};
 
-/// One result of a node of a graph.
+/// One result of a graph node.
 #[pyclass(name = "Value", module = "tercet", frozen)]
 pub(crate) struct PyValue {
-    graph: Shared,
+    graph: SharedGraph,
     value: Value,
 }
 
-/// The value, where it is one of this graph.
-pub(crate) fn own(graph: &Shared, value: &PyValue) -> PyResult<Value> {
+/// Checks that a value belongs to this graph, and returns it.
+pub(crate) fn own(graph: &SharedGraph, value: &PyValue) -> PyResult<Value> {
     match Arc::ptr_eq(graph, &value.graph) {
         true => Ok(value.value),
         false => Err(GraphError::new_err(format!(
-            "{} is a value of another graph",
+            "{} belongs to another graph",
             value.value
         ))),
     }
 }
 impl PyValue {
-    pub(crate) fn of(graph: &Shared, value: Value) -> PyValue {
+    pub(crate) fn new(graph: &SharedGraph, value: Value) -> PyValue {
         PyValue {
             graph: Arc::clone(graph),
             value,
@@ -48,7 +48,7 @@ impl PyValue {
     }
 }
 
-/// The operators that Python has signs for; each one is a node.
+/// Python's operators; each adds a node.
 #[pymethods]
 impl PyValue {
     /// The type, such as "f32[rows, 3]".
@@ -57,13 +57,13 @@ impl PyValue {
         lock(&self.graph).ty(self.value).to_string()
     }
 
-    /// The dtype, as NumPy names it.
+    /// NumPy's name of the dtype.
     #[getter]
     fn dtype(&self) -> &'static str {
         array::numpy_name(lock(&self.graph).ty(self.value).dtype)
     }
 
-    /// The sizes of the axes: numbers where they are known, else expressions of symbols.
+    /// The shape: integers for known sizes, strings for symbolic ones.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let graph = lock(&self.graph);
@@ -152,7 +152,7 @@ impl PyValue {
         let (graph, py) = (&slf.get().graph, slf.py());
         let other = other
             .cast_into::<PyValue>()
-            .map_err(|_| PyTypeError::new_err("@ takes a value of the graph on both sides"))?;
+            .map_err(|_| PyTypeError::new_err("@ requires a value of the graph on both sides"))?;
         let (a, b) = (slf.get().value, own(graph, other.get())?);
         let made = lock(graph).matmul(a, b).map_err(errors::graph)?;
         results(py, graph, vec![made])
@@ -167,7 +167,9 @@ impl PyValue {
             None => slf
                 .get()
                 .binary(slf.py(), "pow", slf.clone().into_any(), other),
-            Some(_) => Err(PyTypeError::new_err("a power of values takes no modulus")),
+            Some(_) => Err(PyTypeError::new_err(
+                "pow() of values does not support a modulus",
+            )),
         }
     }
 

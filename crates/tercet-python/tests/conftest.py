@@ -1,4 +1,4 @@
-"""Where the models of the tests are: in the repository, and MiniLM where `TERCET_MINILM_DIR` says."""
+"""Paths of the test models: in the repository, and MiniLM in the folder `TERCET_MINILM_DIR`."""
 
 import os
 from pathlib import Path

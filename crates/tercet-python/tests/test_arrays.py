@@ -1,4 +1,4 @@
-"""What goes into a session and what comes out."""
+"""Inputs and outputs of sessions."""
 
 import array
 import gc
@@ -50,7 +50,7 @@ def test_layouts_other_than_rows_are_read_by_rows() -> None:
 
 
 class Lent:
-    """What gives its memory by DLPack only."""
+    """An object that exposes its memory only through DLPack."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_refused(ty: str, x: Any, error: type[Exception], m
 
 def test_names_that_are_not_there_and_inputs_that_are_missing() -> None:
     session = identity("f32[2]")
-    with pytest.raises(tercet.RunError, match="it takes: x"):
+    with pytest.raises(tercet.RunError, match="one of: x"):
         session(z=[1, 2])
     with pytest.raises(tercet.RunError, match="`x`"):
         session()
@@ -146,7 +146,7 @@ def test_results_are_arrays_over_the_memory_of_the_run(name: str) -> None:
         base = base.base
     assert type(base.base).__name__ == "Memory" and address(base) == address(y)
     assert y.flags.writeable and y.flags.c_contiguous and y.flags.aligned
-    # Views, buffers and other libraries see the same memory, and keep it.
+    # Views, buffers and other libraries share the memory and keep it alive.
     assert address(np.asarray(y)) == address(y)
     raw: Any = y.view(np.uint8)
     assert address(np.frombuffer(memoryview(raw), np.uint8)) == address(y)
@@ -158,7 +158,7 @@ def test_results_are_arrays_over_the_memory_of_the_run(name: str) -> None:
 
 
 def held(session: tercet.Session, x: Any) -> int:
-    """Bytes that a run takes beside its result, as Linux counts them at their most."""
+    """Peak memory of a run without its result, in bytes, as Linux reports it."""
     Path("/proc/self/clear_refs").write_text("5")
     before = kilobytes("VmRSS")
     y = session(x=x)["y"]
@@ -185,10 +185,10 @@ def test_inputs_are_read_where_they_are() -> None:
     for lender in (memoryview(array_of_floats), Lent(array_of_floats)):
         assert held(session, lender) < array_of_floats.nbytes // 4
         assert session(x=lender)["y"] == n
-    # The next run sees what was written since.
+    # The next run reads the current contents of the array.
     array_of_floats[:] = 2
     assert session(x=array_of_floats)["y"] == 2 * n
-    # A layout other than rows is copied.
+    # An array that is not row-major is copied.
     assert held(session, np.ones(2 * n, np.float32)[::2]) >= array_of_floats.nbytes // 2
 
 

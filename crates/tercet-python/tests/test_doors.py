@@ -1,4 +1,4 @@
-"""Conversations, classes, ranks, speech, traces and training."""
+"""Chat, classification, reranking, speech, traces and training."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def test_a_conversation_is_written_by_the_template(model: tercet.LanguageModel) 
     answer = model.chat(messages, 12)
     pieces = list(answer)
     assert answer.tokens is not None and len(answer.tokens) <= 12
-    # The model has no template: ChatML.
+    # The model has no chat template, so ChatML is used.
     turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|endoftext|>\n" for m in messages)
     prompt = model.decode(model.encode("")) + turns + "<|im_start|>assistant\n"
     assert model.generate(prompt, 12).text() == "".join(pieces)
@@ -35,7 +35,7 @@ def test_a_conversation_is_written_by_the_template(model: tercet.LanguageModel) 
 
 def test_conversations_that_are_refused(model: tercet.LanguageModel) -> None:
     cases: list[tuple[list[dict[str, str]], str]] = [
-        ([], "no message"),
+        ([], "list of messages is empty"),
         ([{"role": "user"}], "content"),
         ([{"role": "wizard", "content": "x"}], "wizard"),
         ([{"role": "user", "content": "x", "name": "n"}], "name"),
@@ -161,12 +161,12 @@ def test_a_model_is_trained_step_by_step(tiny_gguf: Path, texts: Path, tmp_path:
     assert before is not None and after is not None and after < before
     assert all(math.isfinite(loss) for loss in losses)
 
-    # In a notebook.
+    # Notebook representation.
     html = whole._repr_html_()
     assert html.count(",") == 7 and f"loss {losses[-1]:.4f} after step 6 of 6" in html
-    assert "no step" in trainer()._repr_html_()
+    assert "0 of" in trainer()._repr_html_()
 
-    # Interrupted and gone on with: the same bits.
+    # A resumed run gives the same bits as an uninterrupted one.
     first = trainer()
     assert [first.step() for _ in range(3)] == losses[:3]
     first.save(tmp_path / "checkpoint.safetensors")
@@ -233,7 +233,7 @@ def test_scenes_are_drawn(tmp_path: Path) -> None:
         scene.render(eye=(0, 0, -9))
     with pytest.raises(ValueError, match="background"):
         scene.render(background=(2, 0, 0))
-    with pytest.raises(tercet.ModelError, match="the eye is where the target is"):
+    with pytest.raises(tercet.ModelError, match="eye and target are the same point"):
         scene.render(eye=(0, 0, 0), target=(0, 0, 0))
     nothing = scene.render((0, 10))
     assert nothing.array.shape == (10, 0, 3)

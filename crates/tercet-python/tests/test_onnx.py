@@ -1,4 +1,4 @@
-"""ONNX models: those that the engine's tests have, and one with a symbol, written here byte by byte."""
+"""ONNX models: those of the Rust tests, and one with a symbolic dimension, encoded here byte by byte."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def nested(field: int, content: bytes | str) -> bytes:
 
 
 def value_info(name: str) -> bytes:
-    """A tensor of F32, `[rows, 3]`."""
+    """Type of an F32 tensor `[rows, 3]`."""
     shape = nested(1, nested(2, "rows")) + nested(1, number(1, 3))
     return nested(1, name) + nested(2, nested(1, number(1, 1) + nested(2, shape)))
 

@@ -1,4 +1,4 @@
-"""`tercet serve` by the clients that people have: `openai`, and the protocol of graphs with NumPy."""
+"""`tercet serve` with common clients: `openai` and `tritonclient` (Open Inference Protocol)."""
 
 import base64
 import json
@@ -100,13 +100,13 @@ def decoded(text: Any) -> np.ndarray[Any, Any]:
 
 
 def test_errors_have_their_classes(client: openai.OpenAI, tiny_gguf: Path) -> None:
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
+    with pytest.raises(openai.NotFoundError, match="unknown model"):
         client.completions.create(model="gpt-none", prompt="x")
     with pytest.raises(openai.BadRequestError, match="echo"):
         client.completions.create(model=tiny_gguf.stem, prompt="x", echo=True)
     tools: Any = [{"type": "function", "function": {"name": "now"}}]
     messages: Any = [{"role": "user", "content": "x"}]
-    with pytest.raises(openai.BadRequestError, match="no form of calls"):
+    with pytest.raises(openai.BadRequestError, match="no supported tool call format"):
         client.chat.completions.create(model=tiny_gguf.stem, messages=messages, tools=tools)
 
 
@@ -139,7 +139,7 @@ def test_a_request_takes_the_adapter_that_it_names(client: openai.OpenAI, tiny_g
 
     plain = text(base)
     assert text(tuned) != plain == text(base)
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
+    with pytest.raises(openai.NotFoundError, match="unknown model"):
         text(f"{tiny_gguf.stem}:other")
 
 
@@ -156,7 +156,7 @@ def test_triton_client(address: str) -> None:
             result = client.infer("rows", [given], outputs=[asked], request_id="7")
             assert result.get_response()["id"] == "7"
             np.testing.assert_allclose(result.as_numpy("y"), want, rtol=0 if binary else 1e-6)
-        with pytest.raises(tritonclient.utils.InferenceServerException, match="there is no model"):
+        with pytest.raises(tritonclient.utils.InferenceServerException, match="unknown model"):
             client.infer("nothing", [given])
 
 

@@ -1,7 +1,8 @@
-//! What is left of the body of a request that was refused.
+//! Drains the body of a rejected request.
 //!
-//! A connection whose body nobody reads is closed after the answer, and a client that still writes learns of the close before it has
-//! read why (RFC 9112, 9.6). What is left is therefore read and dropped first, within the limits that bodies have.
+//! If a server closes a connection with an unread body, a client that is still sending can see the
+//! reset before the error response (RFC 9112, 9.6). The remaining body is therefore read and
+//! discarded first, within the size and time limits of bodies.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,17 +13,22 @@ use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
 
-use crate::http::App;
+use crate::http::AppState;
 
-/// Bytes that are dropped at most, in bodies as large as a body may be.
-const MOST_BODIES: usize = 4;
+/// Maximum discarded bytes, as a multiple of the body size limit.
+const MAX_DRAINED_BODIES: usize = 4;
 
-/// Answers, and reads what a refused request has left, within the time that a body may take.
-pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Runs the handler. If it rejects the request, reads and discards the remaining body within the
+/// time limit of bodies.
+pub(crate) async fn read(
+    State(app): State<Arc<AppState>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (parts, body) = request.into_parts();
-    // Such a client sends nothing before it is asked to.
+    // With `Expect: 100-continue` the client sends no body before the server asks for it.
     let waits = parts.headers.contains_key(header::EXPECT);
-    // It can be read on after whoever answers has dropped it.
+    // Shared, because reading continues after the handler has dropped the body.
     let frames = Arc::new(Mutex::new(body.into_data_stream().fuse()));
     let reader = || {
         let frames = Arc::clone(&frames);
@@ -38,7 +44,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
         return response;
     }
     let mut left = reader();
-    let mut most = app.options.body_bytes.saturating_mul(MOST_BODIES);
+    let mut most = app.options.body_bytes.saturating_mul(MAX_DRAINED_BODIES);
     let read = async {
         while let Some(Ok(bytes)) = left.next().await {
             match most.checked_sub(bytes.len()) {
@@ -47,7 +53,7 @@ pub(crate) async fn read(State(app): State<Arc<App>>, request: Request, next: Ne
             }
         }
     };
-    // The answer is sent either way.
+    // The response is sent even if draining fails or times out.
     let _ = tokio::time::timeout(app.options.body_time, read).await;
     response
 }

@@ -1,33 +1,33 @@
-//! Sentence encoders that are served: one at a time runs a batch.
+//! Serves sentence encoders. One worker runs one batch at a time.
 
 use tercet_models::{Embedder, EncoderOptions, ModelError, ModelFiles, Tokenizer};
 
-use crate::error::{Refusal, ServeError};
-use crate::language::Placement;
+use crate::error::{ApiError, ServeError};
+use crate::language::ModelConfig;
 use crate::options::ServeOptions;
-use crate::pool::{Load, Pool};
+use crate::pool::{PoolStatus, WorkerThreads};
 
-/// A sentence encoder.
-pub(crate) struct Encoder {
+/// A served sentence encoder.
+pub(crate) struct EncoderModel {
     tokenizer: Tokenizer,
     max_len: usize,
     deadline: std::time::Duration,
-    pool: Pool<Embedder>,
+    pool: WorkerThreads<Embedder>,
 }
 
-/// Embeddings, and the tokens they were made of.
-pub(crate) struct Embedded {
+/// Embeddings, and the number of input tokens.
+pub(crate) struct EmbeddingResult {
     pub(crate) rows: Vec<Vec<f32>>,
     pub(crate) tokens: usize,
 }
 
-impl Encoder {
+impl EncoderModel {
     pub(crate) fn load(
         name: &str,
         files: &ModelFiles,
-        placement: &Placement,
+        placement: &ModelConfig,
         options: &ServeOptions,
-    ) -> Result<Encoder, ServeError> {
+    ) -> Result<EncoderModel, ServeError> {
         let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
@@ -36,21 +36,21 @@ impl Encoder {
             let positions = files.text_positions()?;
             let options = EncoderOptions {
                 dtype: placement.dtype,
-                most: placement.context.map(|most| most.min(positions)),
+                max_tokens: placement.context.map(|most| most.min(positions)),
                 ..EncoderOptions::default()
             };
             let embedder = files.embedder(&placement.device, &options)?;
-            let max_len = embedder.most_tokens();
+            let max_len = embedder.max_tokens();
             let tokenizer = files.tokenizer()?;
             Ok((embedder, tokenizer, max_len))
         };
         let (embedder, tokenizer, max_len) = made().map_err(failed)?;
-        let pool = Pool::start(name, vec![embedder], options.queue);
+        let pool = WorkerThreads::start(name, vec![embedder], options.queue);
         let pool = pool.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(Encoder {
+        Ok(EncoderModel {
             tokenizer,
             max_len,
             deadline: options.deadline,
@@ -58,39 +58,44 @@ impl Encoder {
         })
     }
 
-    pub(crate) fn load_now(&self) -> Load {
+    pub(crate) fn load_now(&self) -> PoolStatus {
         self.pool.load()
     }
 
-    /// The embeddings of texts. Texts that are too long are cut where `cut` says so, else refused.
+    /// Embeds texts. Texts that exceed the model's maximum length are truncated if `cut` is true.
     ///
     /// # Errors
-    /// A text that is too long, a full queue, the deadline, the engine.
-    pub(crate) async fn embed(&self, texts: Vec<String>, cut: bool) -> Result<Embedded, Refusal> {
+    /// If a text is too long and `cut` is false, the queue is full, the deadline is exceeded or the
+    /// engine fails.
+    pub(crate) async fn embed(
+        &self,
+        texts: Vec<String>,
+        cut: bool,
+    ) -> Result<EmbeddingResult, ApiError> {
         let mut tokens = 0;
         for text in &texts {
             let ids = self
                 .tokenizer
                 .encode(text, true)
-                .map_err(|e| Refusal::failed(&e))?;
+                .map_err(|e| ApiError::failed(&e))?;
             tokens += ids.len().min(self.max_len);
         }
         let embed = move |embedder: &mut Embedder, go_on: &dyn Fn() -> bool| {
-            embedder.set_cutting(cut);
+            embedder.set_truncating(cut);
             let rows = embedder.embed(&texts, &mut |_| go_on());
-            rows.map_err(|e| refused("input", &e))
+            rows.map_err(|e| input_error("input", &e))
         };
-        let rows = self.pool.ask(self.deadline, embed).await?;
-        Ok(Embedded { rows, tokens })
+        let rows = self.pool.run_job(self.deadline, embed).await?;
+        Ok(EmbeddingResult { rows, tokens })
     }
 }
 
-/// What an encoder says of texts of a field.
-pub(crate) fn refused(field: &str, e: &tercet_models::Error) -> Refusal {
+/// Wraps an encoder error about the texts of a request field.
+pub(crate) fn input_error(field: &str, e: &tercet_models::Error) -> ApiError {
     match e {
         tercet_models::Error::Model(e @ ModelError::TextTooLong { .. }) => {
-            Refusal::bad(format!("field `{field}`: {e}"))
+            ApiError::bad_request(format!("field `{field}`: {e}"))
         }
-        e => Refusal::failed(e),
+        e => ApiError::failed(e),
     }
 }

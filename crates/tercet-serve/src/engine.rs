@@ -1,5 +1,5 @@
-//! The thread that writes all texts of a language model: it owns the slots, takes requests from a queue as slots get free,
-//! and gives each text's pieces to whom they are for.
+//! The engine thread of a language model. It owns the batch slots, takes requests from a queue when
+//! slots are free, and sends generated text to the requests' receivers.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,96 +10,100 @@ use std::time::Instant;
 use tercet_models::{Sequence, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::error::Refusal;
-use crate::language::Reply;
-use crate::metrics::{Metrics, count};
-use crate::pool::{Full, Load};
-use crate::texts::Texts;
-use crate::writer::Writer;
+use crate::error::ApiError;
+use crate::generator::SequenceGenerator;
+use crate::language::ResponseEvent;
+use crate::metrics::{ServerMetrics, count};
+use crate::pool::{PoolStatus, QueueFull};
+use crate::running::RunningRequests;
 
-/// Where the pieces of a text go: to a request that may have several, of which this is one.
+/// Sends the events of one completion. A request can have several completions; `index` identifies
+/// this one.
 #[derive(Clone)]
-pub(crate) struct Replies {
+pub(crate) struct ResponseSender {
     pub(crate) index: usize,
-    pub(crate) to: UnboundedSender<(usize, Reply)>,
+    pub(crate) sender: UnboundedSender<(usize, ResponseEvent)>,
 }
 
-impl Replies {
-    /// False where nobody listens.
-    pub(crate) fn send(&self, reply: Reply) -> bool {
-        self.to.send((self.index, reply)).is_ok()
+impl ResponseSender {
+    /// Sends an event. Returns false if the receiver is gone.
+    pub(crate) fn send(&self, reply: ResponseEvent) -> bool {
+        self.sender.send((self.index, reply)).is_ok()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.to.is_closed()
+        self.sender.is_closed()
     }
 }
 
-/// A text on its way.
-pub(crate) struct Job {
+/// A queued generation request.
+pub(crate) struct QueuedRequest {
     pub(crate) sequence: Sequence,
     pub(crate) stop: Vec<String>,
-    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
-    pub(crate) likeliest: Option<usize>,
-    pub(crate) until: Instant,
-    pub(crate) replies: Replies,
-    pub(crate) metrics: Arc<Metrics>,
+    /// Number of top logprobs to return per token; `None` disables logprobs.
+    pub(crate) top_logprobs: Option<usize>,
+    pub(crate) deadline: Instant,
+    pub(crate) responses: ResponseSender,
+    pub(crate) metrics: Arc<ServerMetrics>,
 }
 
-impl Job {
-    /// Whether it is still to be written. Whose deadline has passed is told so.
-    fn is_wanted(&self) -> bool {
-        if self.replies.is_closed() {
+impl QueuedRequest {
+    /// Whether the request still has a receiver and time left. Sends an error if the deadline is
+    /// exceeded.
+    fn is_live(&self) -> bool {
+        if self.responses.is_closed() {
             count(&self.metrics.cancelled, 1);
             return false;
         }
-        if Instant::now() >= self.until {
-            count(&self.metrics.late, 1);
-            // Who has left needs no answer.
-            self.replies.send(Reply::Failed(Refusal::late()));
+        if Instant::now() >= self.deadline {
+            count(&self.metrics.deadline_exceeded, 1);
+            // The result is ignored: the client may have disconnected.
+            self.responses
+                .send(ResponseEvent::Failed(ApiError::deadline_exceeded()));
             return false;
         }
         true
     }
 }
 
-/// The thread and its queue.
-pub(crate) struct Engine {
-    shared: Arc<Shared>,
+/// Handle of the engine thread, with its queue.
+pub(crate) struct BatchEngine {
+    shared: Arc<EngineShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct EngineShared {
+    state: Mutex<EngineState>,
     changed: Condvar,
     slots: usize,
-    most_waiting: usize,
+    queue_capacity: usize,
 }
 
-struct State {
-    waiting: VecDeque<Job>,
-    busy: usize,
+struct EngineState {
+    queue: VecDeque<QueuedRequest>,
+    running: usize,
     closed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs under this lock.
+impl EngineShared {
+    fn lock(&self) -> MutexGuard<'_, EngineState> {
+        // No code that can panic runs while this lock is locked, so a poisoned state is valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The jobs that free slots are for, when so many texts are written; waits where there is nothing to do. None when
-    /// there never will be.
-    fn next(&self, written: usize) -> Option<Vec<Job>> {
+    /// Returns requests for the free slots, given the number of `written` sequences in progress.
+    /// Blocks while there are neither running nor queued requests. Returns `None` when the queue is
+    /// closed and nothing runs.
+    fn next(&self, written: usize) -> Option<Vec<QueuedRequest>> {
         let mut state = self.lock();
         loop {
-            state.waiting.retain(Job::is_wanted);
-            let free = (self.slots - written).min(state.waiting.len());
+            state.queue.retain(QueuedRequest::is_live);
+            let free = (self.slots - written).min(state.queue.len());
             if written + free > 0 {
-                state.busy = written + free;
-                return Some(state.waiting.drain(..free).collect());
+                state.running = written + free;
+                return Some(state.queue.drain(..free).collect());
             }
-            state.busy = 0;
+            state.running = 0;
             if state.closed {
                 return None;
             }
@@ -109,100 +113,102 @@ impl Shared {
     }
 }
 
-impl Engine {
-    /// Starts the thread; at most `most_waiting` jobs wait for a slot.
+impl BatchEngine {
+    /// Starts the thread. At most `max_waiting` requests wait for a slot.
     ///
     /// # Errors
-    /// What the system says where a thread cannot be started.
+    /// If the system cannot start a thread.
     pub(crate) fn start(
         name: &str,
-        writer: Box<dyn Writer>,
+        writer: Box<dyn SequenceGenerator>,
         tokenizer: Arc<Tokenizer>,
-        most_waiting: usize,
-    ) -> std::io::Result<Engine> {
-        let state = State {
-            waiting: VecDeque::new(),
-            busy: 0,
+        max_waiting: usize,
+    ) -> std::io::Result<BatchEngine> {
+        let state = EngineState {
+            queue: VecDeque::new(),
+            running: 0,
             closed: false,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineShared {
             state: Mutex::new(state),
             changed: Condvar::new(),
             slots: writer.slots(),
-            most_waiting,
+            queue_capacity: max_waiting,
         });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
-        let thread = thread.spawn(move || work(&of_thread, writer, &tokenizer))?;
-        Ok(Engine {
+        let thread = thread.spawn(move || run_engine(&of_thread, writer, &tokenizer))?;
+        Ok(BatchEngine {
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Queues jobs, all of them or none.
-    pub(crate) fn submit(&self, jobs: Vec<Job>) -> Result<(), Full> {
+    /// Queues all jobs, or none if they do not fit.
+    pub(crate) fn submit(&self, jobs: Vec<QueuedRequest>) -> Result<(), QueueFull> {
         let mut state = self.shared.lock();
-        self.room(&state, jobs.len())?;
-        state.waiting.extend(jobs);
+        self.check_capacity_of(&state, jobs.len())?;
+        state.queue.extend(jobs);
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Whether so many jobs would be refused now.
-    pub(crate) fn check_room(&self, jobs: usize) -> Result<(), Full> {
-        self.room(&self.shared.lock(), jobs)
+    /// Returns an error if this many jobs do not fit into the queue now.
+    pub(crate) fn check_capacity(&self, jobs: usize) -> Result<(), QueueFull> {
+        self.check_capacity_of(&self.shared.lock(), jobs)
     }
 
-    /// How many jobs fit where there is no other.
+    /// Maximum number of jobs of one request: the slots and the queue.
     pub(crate) fn capacity(&self) -> usize {
-        self.shared.slots.saturating_add(self.shared.most_waiting)
+        self.shared.slots.saturating_add(self.shared.queue_capacity)
     }
 
-    fn room(&self, state: &State, jobs: usize) -> Result<(), Full> {
-        let free = self.shared.slots - state.busy;
-        let room = self.shared.most_waiting.saturating_add(free);
-        match state.waiting.len().saturating_add(jobs) <= room {
+    fn check_capacity_of(&self, state: &EngineState, jobs: usize) -> Result<(), QueueFull> {
+        let free = self.shared.slots - state.running;
+        let room = self.shared.queue_capacity.saturating_add(free);
+        match state.queue.len().saturating_add(jobs) <= room {
             true => Ok(()),
-            false => Err(Full),
+            false => Err(QueueFull),
         }
     }
 
-    pub(crate) fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> PoolStatus {
         let state = self.shared.lock();
         let workers = self.shared.slots;
-        let free = workers - state.busy;
-        Load {
+        let free = workers - state.running;
+        PoolStatus {
             workers,
-            busy: state.busy,
-            waiting: state.waiting.len().saturating_sub(free),
+            busy: state.running,
+            waiting: state.queue.len().saturating_sub(free),
         }
     }
 }
 
-impl Drop for Engine {
-    /// Waits for the texts that are written; those that wait are dropped, which their clients see.
+impl Drop for BatchEngine {
+    /// Finishes the running requests. Queued requests are dropped, so their clients receive an
+    /// error.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        state.waiting.clear();
+        state.queue.clear();
         self.shared.changed.notify_all();
         drop(state);
         if let Some(thread) = self.thread.take() {
-            // Its panics were caught.
+            // The thread catches panics, so joining does not return one.
             let _ = thread.join();
         }
     }
 }
 
-fn work(shared: &Shared, writer: Box<dyn Writer>, tokenizer: &Tokenizer) {
-    let mut texts = Texts::new(writer, tokenizer);
+fn run_engine(shared: &EngineShared, writer: Box<dyn SequenceGenerator>, tokenizer: &Tokenizer) {
+    let mut texts = RunningRequests::new(writer, tokenizer);
     while let Some(new) = shared.next(texts.count()) {
-        // A panic is a bug of ours that one of the texts met: all of them end, which their clients see by the end of the
-        // answers they wait for, and the next ones find empty slots.
+        // A panic is a bug in this program, triggered by one of the requests. All running requests
+        // end: their channels close, and the clients receive an error. New requests start with
+        // empty slots.
         let turn = catch_unwind(AssertUnwindSafe(|| texts.turn(new)));
         if turn.is_err() {
-            let _ = catch_unwind(AssertUnwindSafe(|| texts.give_up()));
+            let _ = catch_unwind(AssertUnwindSafe(|| texts.abort_all()));
         }
     }
 }

@@ -1,69 +1,71 @@
-//! What clients are told, and why a server does not start.
+//! Error responses to clients, and errors of starting a server.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// A request that is refused or failed, in the form of the OpenAI routes; [`Refusal::plain`] is that of the others.
+/// An error response in the form of the OpenAI routes. [`ApiError::into_oip_response`] is the form of the other
+/// routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// A word for programs.
+    /// Machine-readable error code.
     pub(crate) code: &'static str,
 }
 
-impl Refusal {
+impl ApiError {
     pub(crate) fn new(
         status: StatusCode,
         code: &'static str,
         message: impl Into<String>,
-    ) -> Refusal {
-        Refusal {
+    ) -> ApiError {
+        ApiError {
             status,
             message: message.into(),
             code,
         }
     }
 
-    /// Something in the request.
-    pub(crate) fn bad(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    /// An invalid request (status 400).
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
-    pub(crate) fn no_model(name: &str, known: &[String]) -> Refusal {
+    pub(crate) fn no_model(name: &str, known: &[String]) -> ApiError {
         let shown: String = name.chars().take(64).collect();
         let known = match known {
             [] => "none".to_string(),
             known => known.join(", "),
         };
-        let message = format!("there is no model `{shown}` for this route; there is: {known}");
-        Refusal::new(StatusCode::NOT_FOUND, "model_not_found", message)
+        let message = format!("unknown model `{shown}` for this route; available: {known}");
+        ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
     }
 
-    pub(crate) fn busy() -> Refusal {
-        let message = "all slots are taken and the queue is full; try again later";
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    pub(crate) fn overloaded() -> ApiError {
+        let message = "all slots are busy and the queue is full; try again later";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
 
-    pub(crate) fn late() -> Refusal {
-        let message = "the deadline of the server for a request has passed; ask for fewer tokens, or start it with a longer --deadline";
-        Refusal::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", message)
+    pub(crate) fn deadline_exceeded() -> ApiError {
+        let message = "the request exceeded the server's deadline; request fewer tokens, or start the server with a longer --deadline";
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", message)
     }
 
-    /// The engine failed.
-    pub(crate) fn failed(e: &dyn std::error::Error) -> Refusal {
-        Refusal::new(
+    /// The engine failed (status 500).
+    pub(crate) fn failed(e: &dyn std::error::Error) -> ApiError {
+        ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "engine_error",
             tercet::one_line(e),
         )
     }
 
-    /// The worker is gone: a bug of ours, or the server stops.
-    pub(crate) fn lost() -> Refusal {
-        let message = "the request was given up: the server stops, or has a bug that its log shows";
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", message)
+    /// The worker ended without an answer: the server is shutting down, or the worker panicked.
+    pub(crate) fn worker_lost() -> ApiError {
+        let message =
+            "request aborted: the server is shutting down or hit an internal error (see its log)";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", message)
     }
 
     pub(crate) fn body(&self) -> serde_json::Value {
@@ -74,8 +76,8 @@ impl Refusal {
         json!({"error": {"message": self.message, "type": kind, "param": null, "code": self.code}})
     }
 
-    /// The response of the Open Inference Protocol.
-    pub(crate) fn plain(self) -> Response {
+    /// The error as a response of the Open Inference Protocol.
+    pub(crate) fn into_oip_response(self) -> Response {
         self.with(&json!({"error": self.message}))
     }
 
@@ -96,13 +98,13 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.with(&self.body())
     }
 }
 
-/// A JSON document as a response.
+/// A response with a JSON document.
 pub(crate) fn json_response(body: &serde_json::Value) -> Response {
     let kind = [(
         header::CONTENT_TYPE,
@@ -111,77 +113,77 @@ pub(crate) fn json_response(body: &serde_json::Value) -> Response {
     (kind, body.to_string()).into_response()
 }
 
-/// Why a server did not start, or stopped.
+/// Errors of starting or running a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A model was refused.
+    /// A model cannot be served.
     #[error("cannot serve `{name}`")]
     Model {
-        /// Its name.
+        /// Name of the model.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: tercet_models::Error,
     },
-    /// A graph was refused by the device.
+    /// A graph cannot be compiled for the device.
     #[error("cannot serve the graph `{name}`")]
     Graph {
-        /// Its name.
+        /// Name of the graph.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: tercet::CompileError,
     },
-    /// A graph was refused.
+    /// A graph does not meet the requirements of serving.
     #[error("cannot serve the graph `{name}`: {reason}")]
-    Unfit {
-        /// Its name.
+    InvalidGraph {
+        /// Name of the graph.
         name: String,
-        /// Why, and what to do.
+        /// The reason and a remedy.
         reason: String,
     },
-    /// A language model with a draft was to write several texts at a time.
+    /// A language model with a draft is configured with several slots.
     #[error(
-        "`{name}` has a draft, and with one a model writes one text at a time, not {slots}: start it with one slot (--parallel 1), or leave out the draft"
+        "`{name}` has a draft, which requires one slot, not {slots}: set --parallel 1, or leave out the draft"
     )]
     DraftSlots {
-        /// Its name.
+        /// Name of the model.
         name: String,
-        /// The slots that were asked for.
+        /// Number of configured slots.
         slots: usize,
     },
-    /// Another copy of a graph has no room.
-    #[error("no room for another slot of `{name}`; start with fewer slots")]
+    /// There is not enough memory for another slot of a graph.
+    #[error("not enough memory for another slot of `{name}`; start with fewer slots")]
     Slot {
-        /// Its name.
+        /// Name of the graph.
         name: String,
-        /// What the device said.
+        /// The error of the device.
         #[source]
         source: tercet::RunError,
     },
-    /// Two models have one name.
-    #[error("two models are called `{name}`; rename a file, or serve one of them")]
-    Twice {
+    /// Two models have the same name.
+    #[error("two models have the name `{name}`; rename a file, or serve only one of them")]
+    DuplicateName {
         /// The name.
         name: String,
     },
-    /// An adapter has a name that requests cannot use.
-    #[error("an adapter of `{model}` cannot be called `{name}`: {reason}")]
+    /// Requests cannot select an adapter by its name.
+    #[error("an adapter of `{model}` cannot have the name `{name}`: {reason}")]
     AdapterName {
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// The name.
+        /// Name of the adapter.
         name: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{what}")]
     Io {
-        /// What could not be done.
+        /// The failed operation.
         what: String,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },

@@ -1,42 +1,42 @@
-//! The fields of a request: taken one by one, and none that is left is passed over in silence.
+//! The fields of a JSON request. Handlers take them one by one; a remaining field is an error.
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::error::Refusal;
+use crate::error::ApiError;
 
-/// A JSON object of which fields are taken.
-pub(crate) struct Fields(Map<String, Value>);
+/// A JSON object whose fields are taken out.
+pub(crate) struct JsonFields(Map<String, Value>);
 
-impl Fields {
-    /// The object of a body.
-    pub(crate) fn parse(body: &[u8]) -> Result<Fields, Refusal> {
+impl JsonFields {
+    /// Parses the JSON object of a body.
+    pub(crate) fn parse(body: &[u8]) -> Result<JsonFields, ApiError> {
         let value = serde_json::from_slice(body)
-            .map_err(|e| Refusal::bad(format!("the body is not JSON: {e}")))?;
-        Fields::of(value, "the body")
+            .map_err(|e| ApiError::bad_request(format!("the body is not JSON: {e}")))?;
+        JsonFields::from_value(value, "the body")
     }
 
-    pub(crate) fn of(value: Value, what: &str) -> Result<Fields, Refusal> {
+    pub(crate) fn from_value(value: Value, what: &str) -> Result<JsonFields, ApiError> {
         match value {
-            Value::Object(map) => Ok(Fields(map)),
-            other => Err(Refusal::bad(format!(
+            Value::Object(map) => Ok(JsonFields(map)),
+            other => Err(ApiError::bad_request(format!(
                 "{what} is {}; expected an object",
                 kind(&other)
             ))),
         }
     }
 
-    /// A field that is there and not null.
+    /// Takes a field, if it is present and not null.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
-    pub(crate) fn need(&mut self, name: &str) -> Result<Value, Refusal> {
+    pub(crate) fn need(&mut self, name: &str) -> Result<Value, ApiError> {
         self.take(name)
-            .ok_or_else(|| Refusal::bad(format!("field `{name}` is missing")))
+            .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))
     }
 
-    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, Refusal> {
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -44,7 +44,7 @@ impl Fields {
         }
     }
 
-    pub(crate) fn truth(&mut self, name: &str) -> Result<Option<bool>, Refusal> {
+    pub(crate) fn truth(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(truth)) => Ok(Some(truth)),
@@ -52,7 +52,7 @@ impl Fields {
         }
     }
 
-    pub(crate) fn count(&mut self, name: &str) -> Result<Option<u64>, Refusal> {
+    pub(crate) fn count(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(value) => match value.as_u64() {
@@ -62,13 +62,13 @@ impl Fields {
         }
     }
 
-    /// A number from `from` to `to`.
+    /// Takes a number from `from` to `to`.
     pub(crate) fn number(
         &mut self,
         name: &str,
         from: f64,
         to: f64,
-    ) -> Result<Option<f64>, Refusal> {
+    ) -> Result<Option<f64>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(value) => match value.as_f64().filter(|x| (from..=to).contains(x)) {
@@ -82,8 +82,8 @@ impl Fields {
         }
     }
 
-    /// A string or a list of strings.
-    pub(crate) fn texts(&mut self, name: &str) -> Result<Vec<String>, Refusal> {
+    /// Takes a string or a list of strings.
+    pub(crate) fn texts(&mut self, name: &str) -> Result<Vec<String>, ApiError> {
         let value = self.take(name);
         match value {
             None => Ok(Vec::new()),
@@ -99,18 +99,18 @@ impl Fields {
         }
     }
 
-    /// Takes fields that may only be there with a value that changes nothing.
-    pub(crate) fn neutral(&mut self, table: &[(&str, &[Value])]) -> Result<(), Refusal> {
+    /// Takes unsupported fields. Each may only have one of the listed values, which have no effect.
+    pub(crate) fn neutral(&mut self, table: &[(&str, &[Value])]) -> Result<(), ApiError> {
         for (name, values) in table {
             let Some(found) = self.take(name) else {
                 continue;
             };
             if !values.is_empty() && !values.contains(&found) {
                 let message = format!(
-                    "field `{name}` is not supported; leave it out, or give {}",
+                    "field `{name}` is not supported; leave it out, or set it to {}",
                     values[0]
                 );
-                return Err(Refusal::new(
+                return Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
                     "unsupported_field",
                     message,
@@ -120,15 +120,15 @@ impl Fields {
         Ok(())
     }
 
-    /// Refuses what is left.
-    pub(crate) fn finish(mut self) -> Result<(), Refusal> {
+    /// Returns an error if any field remains.
+    pub(crate) fn finish(mut self) -> Result<(), ApiError> {
         self.0.retain(|_, v| !v.is_null());
         match self.0.keys().next() {
             None => Ok(()),
             Some(name) => {
                 let shown: String = name.chars().take(64).collect();
                 let message = format!("field `{shown}` is not supported; leave it out");
-                Err(Refusal::new(
+                Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
                     "unsupported_field",
                     message,
@@ -138,9 +138,9 @@ impl Fields {
     }
 }
 
-pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> Refusal {
+pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
     let shown: String = found.to_string().chars().take(64).collect();
-    Refusal::bad(format!("field `{name}` is {shown}; expected {expected}"))
+    ApiError::bad_request(format!("field `{name}` is {shown}; expected {expected}"))
 }
 
 pub(crate) fn kind(value: &Value) -> &'static str {
@@ -154,8 +154,8 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Fields of both completion routes that are only taken with values that change nothing. An empty list: any value,
-/// as the field says nothing about the answer.
+/// Unsupported fields of both completion routes, with the values that have no effect. An empty list
+/// allows any value, because the field does not influence the response.
 pub(crate) fn neutral_fields() -> Vec<(&'static str, Vec<Value>)> {
     vec![
         ("best_of", vec![json!(1)]),

@@ -1,50 +1,52 @@
-//! What writes the texts of a language model: slots side by side, or one text at a time with a draft.
+//! Generators of language models: batched slots, or one sequence at a time with speculative
+//! decoding.
 
 use std::sync::Arc;
 
 use tercet_models::{
-    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions,
-    DraftedGenerator, Error, ModelError, ModelFiles, Products, Sampling, Sequence, SequenceId,
+    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftOptions, Error,
+    MatmulPrecision, ModelError, ModelFiles, Sampling, Sequence, SequenceId, SpeculativeGenerator,
     Tokenizer,
 };
 
 use crate::error::ServeError;
-use crate::language::Placement;
+use crate::language::ModelConfig;
 
-/// Has tokens of language models proposed, several of which one run checks; they write one text at a time then.
+/// Speculative decoding: a draft proposes tokens of language models, and one run verifies several.
+/// Such a model generates one sequence at a time.
 #[derive(Clone)]
-pub struct Drafting {
-    /// What proposes them.
+pub struct SpeculativeOptions {
+    /// Source of the draft tokens.
     pub by: DraftSource,
-    /// The most tokens proposed at a time, 1 to [`MOST_DRAFTED`](tercet_models::MOST_DRAFTED).
+    /// Maximum draft tokens per run, 1 to [`MAX_DRAFT_TOKENS`](tercet_models::MAX_DRAFT_TOKENS).
     pub tokens: usize,
 }
 
-/// What proposes tokens.
+/// Source of draft tokens.
 #[derive(Clone)]
 pub enum DraftSource {
-    /// The text itself, by what followed its last tokens earlier.
+    /// N-gram lookup: proposes the tokens that followed the last n-gram earlier in the text.
     Ngrams,
     /// A smaller model with the same vocabulary.
     Model(Arc<ModelFiles>),
 }
 
-/// What the engine needs of a generator of sequences; what each does is said by [`BatchGenerator`].
-pub(crate) trait Writer: Send {
+/// Generator interface of the engine. [`BatchGenerator`] documents the methods.
+pub(crate) trait SequenceGenerator: Send {
     fn slots(&self) -> usize;
     fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError>;
     fn cancel(&mut self, id: SequenceId) -> bool;
     fn reset(&mut self);
     fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError>;
     fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError>;
-    fn moved_to(&self) -> Option<Products>;
-    fn note(&self) -> Option<String>;
+    fn fallback_precision(&self) -> Option<MatmulPrecision>;
+    fn fallback_message(&self) -> Option<String>;
 }
 
-/// Both generators have methods of these names.
+/// Implements the trait for a generator with methods of the same names.
 macro_rules! writer {
     ($of:ty) => {
-        impl Writer for $of {
+        impl SequenceGenerator for $of {
             fn slots(&self) -> usize {
                 self.slots()
             }
@@ -63,30 +65,30 @@ macro_rules! writer {
             fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
                 self.logits(id)
             }
-            fn moved_to(&self) -> Option<Products> {
-                self.moved_to()
+            fn fallback_precision(&self) -> Option<MatmulPrecision> {
+                self.fallback_precision()
             }
-            fn note(&self) -> Option<String> {
-                self.note()
+            fn fallback_message(&self) -> Option<String> {
+                self.fallback_message()
             }
         }
     };
 }
 
 writer!(BatchGenerator);
-writer!(DraftedGenerator);
+writer!(SpeculativeGenerator);
 
-/// The most tokens of a prompt in one run: texts that are written wait for it.
+/// Maximum prompt tokens per run. Running sequences wait while a prompt chunk is processed.
 const CHUNK: usize = 256;
 
-/// A language model, compiled for texts of so many tokens in so many slots.
+/// Compiles a language model for `slots` sequences of at most `context` tokens.
 pub(crate) fn compiled(
     name: &str,
     files: &ModelFiles,
     tokenizer: &Tokenizer,
-    placement: &Placement,
+    placement: &ModelConfig,
     [context, slots]: [usize; 2],
-) -> Result<Box<dyn Writer>, ServeError> {
+) -> Result<Box<dyn SequenceGenerator>, ServeError> {
     let failed = |source| ServeError::Model {
         name: name.to_string(),
         source,
@@ -100,11 +102,11 @@ pub(crate) fn compiled(
             slots,
         }),
         Some(_) if !placement.adapters.is_empty() => {
-            let reason = "with a draft there are no adapters to choose from; `tercet merge` puts one into the model";
+            let reason = "a draft cannot be combined with selectable adapters; merge one into the model with `tercet merge`";
             Err(failed(ModelError::Unsupported(reason.to_string()).into()))
         }
         Some(draft) => {
-            let drafted = drafted(files, tokenizer, placement, context, draft);
+            let drafted = open_speculative(files, tokenizer, placement, context, draft);
             Ok(Box::new(drafted.map_err(failed)?))
         }
     }
@@ -112,7 +114,7 @@ pub(crate) fn compiled(
 
 fn batch(
     files: &ModelFiles,
-    placement: &Placement,
+    placement: &ModelConfig,
     context: usize,
     slots: usize,
 ) -> Result<BatchGenerator, Error> {
@@ -121,21 +123,21 @@ fn batch(
         chunk: CHUNK.min(context),
         dtype: placement.dtype,
         cache: placement.cache,
-        products: placement.products,
-        choices: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
+        matmul_precision: placement.matmul_precision,
+        selectable_adapters: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
         ..BatchOptions::new(spec, slots)
     })?;
     Ok(decoder.generator(&placement.device)?)
 }
 
-fn drafted(
+fn open_speculative(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
-    placement: &Placement,
+    placement: &ModelConfig,
     context: usize,
-    draft: &Drafting,
-) -> Result<DraftedGenerator, Error> {
-    // Requests choose otherwise on the host.
+    draft: &SpeculativeOptions,
+) -> Result<SpeculativeGenerator, Error> {
+    // Each request sets its sampling options on the host.
     let sampling = Sampling::GREEDY;
     let decoder = files.decoder(|spec| DecoderOptions {
         context,
@@ -143,7 +145,7 @@ fn drafted(
         logit_rows: draft.tokens.saturating_add(1),
         dtype: placement.dtype,
         cache: placement.cache,
-        products: placement.products,
+        matmul_precision: placement.matmul_precision,
         sampling: Some(sampling),
         ..DecoderOptions::new(spec)
     })?;
@@ -155,12 +157,12 @@ fn drafted(
                 device: &placement.device,
                 context,
                 dtype: placement.dtype,
-                products: placement.products,
+                matmul_precision: placement.matmul_precision,
                 sampling,
             };
             files.draft(&options, tokenizer)?
         }
     };
     generator.set_draft(Some(proposes), draft.tokens)?;
-    Ok(DraftedGenerator::new(generator))
+    Ok(SpeculativeGenerator::new(generator))
 }

@@ -1,4 +1,4 @@
-//! Graphs that are served: each slot is a compiled copy with the same parameters.
+//! Serves graphs. Each slot is a compiled copy with the same parameters.
 
 use std::time::Instant;
 
@@ -6,38 +6,38 @@ use axum::http::StatusCode;
 use tercet::{CompileOptions, Device, Executable, Graph, Port, RunError, Signature, Tensor};
 use tokio::sync::oneshot;
 
-use crate::error::{Refusal, ServeError};
+use crate::error::{ApiError, ServeError};
 use crate::options::ServeOptions;
-use crate::pool::{Load, Pool};
+use crate::pool::{PoolStatus, WorkerThreads};
 
-/// A graph with its slots.
-pub(crate) struct Served {
+/// A served graph with its slots.
+pub(crate) struct GraphModel {
     pub(crate) signature: Signature,
     deadline: std::time::Duration,
-    pool: Pool<Box<dyn Executable>>,
+    pool: WorkerThreads<Box<dyn Executable>>,
 }
 
-impl Served {
+impl GraphModel {
     pub(crate) fn load(
         name: &str,
         graph: &Graph,
         compile: &CompileOptions,
         device: &Device,
         options: &ServeOptions,
-    ) -> Result<Served, ServeError> {
+    ) -> Result<GraphModel, ServeError> {
         let signature = Signature::of(graph);
-        let unfit = |reason: &str| ServeError::Unfit {
+        let unfit = |reason: &str| ServeError::InvalidGraph {
             name: name.to_string(),
             reason: reason.to_string(),
         };
         if !signature.params.is_empty() {
             return Err(unfit(
-                "it has parameters, which no file gives; write them as constants",
+                "it has parameters, but no file with their values; use constants instead",
             ));
         }
         if !signature.states.is_empty() {
             return Err(unfit(
-                "it has states, which requests would share; give them as inputs and outputs",
+                "it has states, which requests would share; use inputs and outputs instead",
             ));
         }
         if signature.outputs.iter().any(|o| o.name.is_empty()) {
@@ -56,39 +56,39 @@ impl Served {
                 source,
             })?);
         }
-        let pool = Pool::start(name, slots, options.queue);
+        let pool = WorkerThreads::start(name, slots, options.queue);
         let pool = pool.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(Served {
+        Ok(GraphModel {
             signature,
             deadline: options.deadline,
             pool,
         })
     }
 
-    pub(crate) fn load_now(&self) -> Load {
+    pub(crate) fn load_now(&self) -> PoolStatus {
         self.pool.load()
     }
 
-    pub(crate) fn input(&self, name: &str) -> Result<&Port, Refusal> {
+    pub(crate) fn input(&self, name: &str) -> Result<&Port, ApiError> {
         find(&self.signature.inputs, name, "input")
     }
 
-    pub(crate) fn output(&self, name: &str) -> Result<&Port, Refusal> {
+    pub(crate) fn output(&self, name: &str) -> Result<&Port, ApiError> {
         find(&self.signature.outputs, name, "output")
     }
 
-    /// The named outputs of a run, in their order.
+    /// Runs the graph and returns the named outputs, in the order of `outputs`.
     ///
     /// # Errors
-    /// A full queue, the deadline, inputs that do not fit.
+    /// If the queue is full, the deadline is exceeded or the inputs do not match the graph.
     pub(crate) async fn run(
         &self,
         inputs: Vec<(String, Tensor)>,
         outputs: Vec<String>,
-    ) -> Result<Vec<Tensor>, Refusal> {
+    ) -> Result<Vec<Tensor>, ApiError> {
         let (send, receive) = oneshot::channel();
         let until = Instant::now() + self.deadline;
         let queued = self.pool.submit(move |exe| {
@@ -98,24 +98,25 @@ impl Served {
             let inputs: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
             let names: Vec<&str> = outputs.iter().map(String::as_str).collect();
             let done = match Instant::now() < until {
-                true => exe.run_outputs(&inputs, &names).map_err(refused),
-                false => Err(Refusal::late()),
+                true => exe.run_outputs(&inputs, &names).map_err(run_error),
+                false => Err(ApiError::deadline_exceeded()),
             };
-            // Random numbers are those of a first run, whoever ran before.
+            // Reset the random number stream, so that results do not depend on previous requests.
             exe.reset();
-            // Who has left needs no answer.
+            // Sending fails if the client has disconnected.
             let _ = send.send(done);
         });
-        queued.map_err(|_| Refusal::busy())?;
-        receive.await.map_err(|_| Refusal::lost())?
+        queued.map_err(|_| ApiError::overloaded())?;
+        receive.await.map_err(|_| ApiError::worker_lost())?
     }
 }
 
-/// A device that fails is not the client's fault; all else that a run refuses is in what it was given.
-fn refused(e: RunError) -> Refusal {
+/// Out-of-memory and lost-device errors are server errors. All other run errors come from the
+/// request.
+fn run_error(e: RunError) -> ApiError {
     match &e {
-        RunError::OutOfMemory { .. } | RunError::DeviceLost { .. } => Refusal::failed(&e),
-        _ => Refusal::new(
+        RunError::OutOfMemory { .. } | RunError::DeviceLost { .. } => ApiError::failed(&e),
+        _ => ApiError::new(
             StatusCode::BAD_REQUEST,
             "invalid_request",
             tercet::one_line(&e),
@@ -123,12 +124,12 @@ fn refused(e: RunError) -> Refusal {
     }
 }
 
-fn find<'a>(ports: &'a [Port], name: &str, what: &str) -> Result<&'a Port, Refusal> {
+fn find<'a>(ports: &'a [Port], name: &str, what: &str) -> Result<&'a Port, ApiError> {
     ports.iter().find(|p| p.name == name).ok_or_else(|| {
         let shown: String = name.chars().take(64).collect();
         let known: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
-        Refusal::bad(format!(
-            "the graph has no {what} `{shown}`; it has: {}",
+        ApiError::bad_request(format!(
+            "the graph has no {what} `{shown}`; expected one of: {}",
             known.join(", ")
         ))
     })

@@ -1,4 +1,4 @@
-//! Routes, and what holds for all of them: the key, sizes and times of bodies, metrics.
+//! Routes and shared request handling: API key, limits of body size and time, metrics.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,24 +12,24 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Refusal, json_response};
-use crate::metrics::Metrics;
-use crate::models::Models;
+use crate::error::{ApiError, json_response};
+use crate::metrics::ServerMetrics;
+use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
-use crate::{leftover, oip, openai};
+use crate::{drain_body, oip, openai};
 
-/// What every handler sees.
-pub(crate) struct App {
-    pub(crate) models: Models,
-    pub(crate) metrics: Arc<Metrics>,
-    /// Seconds since 1970 when the server started.
+/// State shared by all handlers.
+pub(crate) struct AppState {
+    pub(crate) models: ModelRegistry,
+    pub(crate) metrics: Arc<ServerMetrics>,
+    /// Start time of the server, in seconds since 1970.
     pub(crate) started: u64,
     pub(crate) options: ServeOptions,
 }
 
-impl App {
-    pub(crate) fn new(models: Models, options: ServeOptions) -> App {
-        App {
+impl AppState {
+    pub(crate) fn new(models: ModelRegistry, options: ServeOptions) -> AppState {
+        AppState {
             models,
             metrics: Arc::default(),
             started: now(),
@@ -37,28 +37,30 @@ impl App {
         }
     }
 
-    /// A body of one of these media types.
+    /// Reads a body of one of the media types `types`.
     ///
     /// # Errors
-    /// 415, 413, 408.
+    /// - 415 for another media type or a compressed body.
+    /// - 413 if the body is too large.
+    /// - 408 if it does not arrive in time.
     pub(crate) async fn body(
         &self,
         headers: &HeaderMap,
         body: Body,
         types: &[&str],
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<Bytes, ApiError> {
         let found = headers
             .get(header::CONTENT_TYPE)
             .and_then(|v| v.to_str().ok())
             .unwrap_or("");
         let found = found.split(';').next().unwrap_or("").trim();
-        // What a page of another site may send without asking first is not among them.
+        // Media types that browsers send cross-origin without a preflight request are not allowed.
         if !types.iter().any(|t| found.eq_ignore_ascii_case(t)) {
             let message = format!(
-                "the body has to be {}: send the header Content-Type",
+                "the media type must be {}; set the header Content-Type",
                 types.join(" or ")
             );
-            return Err(Refusal::new(
+            return Err(ApiError::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported_media_type",
                 message,
@@ -67,25 +69,27 @@ impl App {
         self.read(headers, body).await
     }
 
-    /// A body of any media type.
+    /// Reads a body of any media type.
     ///
     /// # Errors
-    /// 415 where it is compressed, 413, 408.
-    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    /// - 415 if the body is compressed.
+    /// - 413 if it is too large.
+    /// - 408 if it does not arrive in time.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
         let coding = headers.get(header::CONTENT_ENCODING);
         if coding.is_some_and(|coding| coding != "identity") {
-            return Err(Refusal::new(
+            return Err(ApiError::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported_media_type",
-                "compressed bodies are not taken: leave out the header Content-Encoding",
+                "compressed bodies are not supported; leave out the header Content-Encoding",
             ));
         }
         let most = self.options.body_bytes;
         let large = || {
-            Refusal::new(
+            ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "body_too_large",
-                format!("the body has more than {most} bytes"),
+                format!("the body exceeds {most} bytes"),
             )
         };
         let length = headers
@@ -97,14 +101,14 @@ impl App {
         let read = tokio::time::timeout(self.options.body_time, to_bytes(body, most)).await;
         match read {
             Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(e)) if is_limit(&e) => Err(large()),
-            Ok(Err(e)) => Err(Refusal::bad(format!("the body could not be read: {e}"))),
+            Ok(Err(e)) if is_body_limit(&e) => Err(large()),
+            Ok(Err(e)) => Err(ApiError::bad_request(format!("cannot read the body: {e}"))),
             Err(_) => {
                 let message = format!(
                     "the body did not arrive within {} s",
                     self.options.body_time.as_secs_f64()
                 );
-                Err(Refusal::new(
+                Err(ApiError::new(
                     StatusCode::REQUEST_TIMEOUT,
                     "body_too_slow",
                     message,
@@ -113,7 +117,8 @@ impl App {
         }
     }
 
-    /// Whether a request carries the key, if there is one. Digests are compared, so that the time it takes says nothing.
+    /// Whether a request has the API key, if one is set. The comparison uses digests, so its
+    /// duration reveals nothing about the key.
     fn admits(&self, headers: &HeaderMap) -> bool {
         let Some(key) = &self.options.api_key else {
             return true;
@@ -126,11 +131,12 @@ impl App {
     }
 }
 
-/// Refuses what a page of another site sends: browsers say where a request comes from that they send unasked.
+/// Rejects cross-origin requests: browsers send an `Origin` header with requests that need no
+/// preflight.
 ///
 /// # Errors
-/// 403.
-pub(crate) fn of_own_site(headers: &HeaderMap) -> Result<(), Refusal> {
+/// 403 if the origin differs from the host.
+pub(crate) fn check_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let of = |name| headers.get(name).map(|v| v.to_str().unwrap_or(""));
     let Some(origin) = of(header::ORIGIN) else {
         return Ok(());
@@ -140,14 +146,18 @@ pub(crate) fn of_own_site(headers: &HeaderMap) -> Result<(), Refusal> {
     match site.is_some_and(|site| host.is_some_and(|host| host.eq_ignore_ascii_case(site))) {
         true => Ok(()),
         false => {
-            let message = "pages of other sites may not send this";
-            Err(Refusal::new(StatusCode::FORBIDDEN, "cross_origin", message))
+            let message = "cross-origin requests are not allowed on this route";
+            Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "cross_origin",
+                message,
+            ))
         }
     }
 }
 
-/// Whether reading stopped at the limit of sizes.
-fn is_limit(e: &axum::Error) -> bool {
+/// Whether reading stopped because the body exceeds the size limit.
+fn is_body_limit(e: &axum::Error) -> bool {
     let mut source: Option<&dyn std::error::Error> = Some(e);
     while let Some(cause) = source {
         if cause.to_string().contains("length limit exceeded") {
@@ -164,7 +174,7 @@ pub(crate) fn now() -> u64 {
     now.map_or(0, |d| d.as_secs())
 }
 
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<AppState>) -> Router {
     let open = Router::new().route("/health", get(health));
     let closed = Router::new()
         .route("/metrics", get(metrics))
@@ -197,10 +207,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         )
         .route_layer(from_fn_with_state(Arc::clone(&app), guard));
     open.merge(closed)
-        .fallback(nothing)
-        .method_not_allowed_fallback(not_so)
-        .layer(from_fn_with_state(Arc::clone(&app), leftover::read))
-        .layer(from_fn_with_state(Arc::clone(&app), counted))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(&app), drain_body::read))
+        .layer(from_fn_with_state(Arc::clone(&app), count_request))
         .with_state(app)
 }
 
@@ -208,44 +218,44 @@ async fn health() -> Response {
     json_response(&serde_json::json!({"status": "ok"}))
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Response {
+async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, app.metrics.page(&app.models.loads())).into_response()
 }
 
-/// A refusal in the form of the protocol that a path belongs to.
-fn refused(path: &str, refusal: Refusal) -> Response {
+/// An error response in the form of the protocol of `path`.
+fn error_response(path: &str, refusal: ApiError) -> Response {
     match path == "/v2" || path.starts_with("/v2/") {
-        true => refusal.plain(),
+        true => refusal.into_oip_response(),
         false => refusal.into_response(),
     }
 }
 
-async fn nothing(uri: Uri) -> Response {
-    let message = "there is no such route; docs/serve.md lists them";
-    let refusal = Refusal::new(StatusCode::NOT_FOUND, "not_found", message);
-    refused(uri.path(), refusal)
+async fn not_found(uri: Uri) -> Response {
+    let message = "unknown route; docs/reference/http.md lists all routes";
+    let refusal = ApiError::new(StatusCode::NOT_FOUND, "not_found", message);
+    error_response(uri.path(), refusal)
 }
 
-async fn not_so(uri: Uri) -> Response {
-    let message = "the route takes another method; docs/serve.md lists them";
+async fn method_not_allowed(uri: Uri) -> Response {
+    let message = "method not allowed for this route; docs/reference/http.md lists all routes";
     let status = StatusCode::METHOD_NOT_ALLOWED;
-    let refusal = Refusal::new(status, "method_not_allowed", message);
-    refused(uri.path(), refusal)
+    let refusal = ApiError::new(status, "method_not_allowed", message);
+    error_response(uri.path(), refusal)
 }
 
-async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn guard(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     match app.admits(request.headers()) {
         true => next.run(request).await,
         false => {
-            let message = "send the key of the server as `Authorization: Bearer KEY`";
-            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
-            refused(request.uri().path(), refusal)
+            let message = "missing or wrong API key; send it as `Authorization: Bearer KEY`";
+            let refusal = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message);
+            error_response(request.uri().path(), refusal)
         }
     }
 }
 
-async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn count_request(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let route = route_of(request.uri().path());
     let response = next.run(request).await;
@@ -254,7 +264,8 @@ async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     response
 }
 
-/// The route of a path, so that clients cannot make rows of metrics.
+/// Route of a path, for metrics. Unknown paths share one label, so clients cannot create new metric
+/// rows.
 fn route_of(path: &str) -> &'static str {
     const PLAIN: [&str; 11] = [
         "/health",

@@ -1,7 +1,7 @@
-//! Language models that are served: slots of one compiled model, which write texts side by side.
+//! Serves language models: the slots of one compiled model generate several sequences in one batch.
 //!
-//! A text has a slot and a seed of its own, and each of its tokens is computed as it would be alone: it is what the same
-//! request gets on an idle server, whoever else is served (ADR 0028).
+//! Each sequence has a separate slot and seed. Its tokens are bitwise independent of other
+//! sequences in the batch (ADR 0028).
 
 use std::sync::Arc;
 #[cfg(feature = "grammar")]
@@ -12,114 +12,114 @@ use axum::http::StatusCode;
 use tercet::{DType, Device};
 use tercet_models::constraint::Constraint;
 #[cfg(feature = "grammar")]
-use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
+use tercet_models::constraint::{ConstraintError, Grammar, GrammarCompiler};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    CacheFormat, Finish, ModelFiles, Products, SamplingOptions, ScaledAdapter, Sequence, Tokenizer,
-    turn_ends,
+    CacheFormat, FinishReason, MatmulPrecision, ModelFiles, SamplingOptions, ScaledAdapter,
+    Sequence, Tokenizer, end_of_turn_ids,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::engine::{Engine, Job, Replies};
-use crate::error::{Refusal, ServeError};
-use crate::likely::Scored;
-use crate::metrics::Metrics;
+use crate::engine::{BatchEngine, QueuedRequest, ResponseSender};
+use crate::error::{ApiError, ServeError};
+use crate::generator::{SpeculativeOptions, compiled};
+use crate::logprobs::TokenLogprob;
+use crate::metrics::ServerMetrics;
 use crate::options::ServeOptions;
-use crate::pool::Load;
-use crate::writer::{Drafting, compiled};
+use crate::pool::PoolStatus;
 
-/// How a model is compiled.
+/// Device and compile options of a served model.
 #[derive(Clone)]
-pub struct Placement {
-    /// Where it runs.
+pub struct ModelConfig {
+    /// Device to run on.
     pub device: Device,
-    /// The float dtype of the arithmetic.
+    /// Float dtype of the computation.
     pub dtype: DType,
-    /// The type of the caches of language models; that of the arithmetic where it is none.
+    /// KV cache format of language models; `None` means `dtype`.
     pub cache: Option<CacheFormat>,
-    /// What language models round rows to in products.
-    pub products: Products,
-    /// Tokens of a text at most, prompt included; as the model was trained by default.
+    /// Precision of the matmuls of language models.
+    pub matmul_precision: MatmulPrecision,
+    /// Maximum tokens of a sequence, prompt included; `None` means the trained context length.
     pub context: Option<usize>,
-    /// Adapters of a language model with their names: a request takes the one that it names behind the model's name and a
-    /// colon, or none. All of them lie beside the model's weights.
+    /// Named adapters of a language model. A request selects one as `model:NAME`, or none. Adapters
+    /// stay separate from the model's weights.
     pub adapters: Vec<(String, ScaledAdapter)>,
-    /// What proposes tokens of language models, which have one slot and no adapters then.
-    pub draft: Option<Drafting>,
+    /// Draft for speculative decoding of language models. It requires one slot and no adapters.
+    pub draft: Option<SpeculativeOptions>,
 }
 
-/// A text to be written.
+/// A completion to generate.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct GenerationRequest {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
-    /// What the text has to be, and the field that says so.
+    /// Grammar that constrains the completion, and the request field that set it.
     #[cfg(feature = "grammar")]
     pub(crate) grammar: Option<(&'static str, Grammar)>,
     pub(crate) seed: u64,
-    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
-    pub(crate) likeliest: Option<usize>,
+    /// Number of top logprobs to return per token; `None` disables logprobs.
+    pub(crate) top_logprobs: Option<usize>,
 }
 
-/// What becomes of a text.
+/// Event of a completion in progress.
 #[derive(Debug)]
-pub(crate) enum Reply {
-    /// More of it, and the probabilities of the tokens since, where they are asked for.
-    Text(String, Vec<Scored>),
-    /// It has ended, after so many tokens.
-    Done(Finish, usize),
-    /// It failed.
-    Failed(Refusal),
+pub(crate) enum ResponseEvent {
+    /// Generated text, with the logprobs of its tokens if requested.
+    Text(String, Vec<TokenLogprob>),
+    /// The completion is finished, with this number of tokens.
+    Done(FinishReason, usize),
+    /// The completion failed.
+    Failed(ApiError),
 }
 
-/// A language model with its slots.
-pub(crate) struct Language {
+/// A served language model with its slots.
+pub(crate) struct LanguageModel {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: ChatTemplate,
     pub(crate) context: usize,
     vocab: usize,
     #[cfg(feature = "grammar")]
-    constraints: Arc<Constraints>,
+    constraints: Arc<ConstraintFactory>,
     eos: Vec<u32>,
     deadline: std::time::Duration,
-    /// Names of adapters, in the order in which sequences know them.
+    /// Adapter names; the position of a name is the adapter index of a sequence.
     adapters: Vec<String>,
-    engine: Engine,
+    engine: BatchEngine,
 }
 
-impl Language {
+impl LanguageModel {
     pub(crate) fn load(
         name: &str,
         files: ModelFiles,
-        placement: Placement,
+        placement: ModelConfig,
         options: &ServeOptions,
-    ) -> Result<Language, ServeError> {
+    ) -> Result<LanguageModel, ServeError> {
         let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
         };
         let spec = files.decoder_spec().map_err(failed)?;
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
-        let template = ChatTemplate::of(&files, &tokenizer).map_err(failed)?;
+        let template = ChatTemplate::from_model(&files, &tokenizer).map_err(failed)?;
         let context = placement.context.unwrap_or(spec.context);
         let sizes = [context, options.slots.max(1)];
         let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
-        let engine = Engine::start(name, writer, Arc::clone(&tokenizer), options.queue);
+        let engine = BatchEngine::start(name, writer, Arc::clone(&tokenizer), options.queue);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        let eos = turn_ends(&spec.eos, &tokenizer);
-        Ok(Language {
+        let eos = end_of_turn_ids(&spec.eos, &tokenizer);
+        Ok(LanguageModel {
             #[cfg(feature = "grammar")]
-            constraints: Arc::new(Constraints {
+            constraints: Arc::new(ConstraintFactory {
                 tokenizer: Arc::clone(&tokenizer),
                 eos: eos.clone(),
                 vocab: spec.vocab,
                 grammars: OnceLock::new(),
-                turn: tokio::sync::Mutex::new(()),
+                compile_lock: tokio::sync::Mutex::new(()),
             }),
             tokenizer,
             template,
@@ -136,38 +136,42 @@ impl Language {
         })
     }
 
-    pub(crate) fn load_now(&self) -> Load {
+    pub(crate) fn load_now(&self) -> PoolStatus {
         self.engine.load()
     }
 
-    /// The names of the adapters that requests may take.
+    /// Names of the adapters that requests can select.
     pub(crate) fn adapters(&self) -> &[String] {
         &self.adapters
     }
 
-    /// Queues texts, written with this adapter, whose pieces come with their places among them. Who drops the receiver ends them.
+    /// Queues completions that use this adapter. The receiver gets events with the index of their
+    /// completion; dropping it cancels them.
     ///
     /// # Errors
-    /// More texts than the server takes, a prompt that does not fit the context, a bias of a token that the model does not
-    /// have, a grammar that is none, or a full queue.
+    /// - The request has more completions than the server accepts.
+    /// - A prompt exceeds the context.
+    /// - A logit bias names an unknown token.
+    /// - A grammar is invalid.
+    /// - The queue is full.
     pub(crate) async fn start(
         &self,
-        requests: Vec<Request>,
+        requests: Vec<GenerationRequest>,
         adapter: Option<usize>,
-        metrics: &Arc<Metrics>,
-    ) -> Result<UnboundedReceiver<(usize, Reply)>, Refusal> {
+        metrics: &Arc<ServerMetrics>,
+    ) -> Result<UnboundedReceiver<(usize, ResponseEvent)>, ApiError> {
         let (count, most) = (requests.len(), self.engine.capacity());
         if count > most {
-            return Err(Refusal::bad(format!(
-                "the request asks for {count} texts; the server takes {most} at once"
+            return Err(ApiError::bad_request(format!(
+                "the request has {count} completions; the server accepts at most {most}"
             )));
         }
         requests
             .iter()
             .try_for_each(|request| self.check(request))?;
         let until = Instant::now() + self.deadline;
-        let room = self.engine.check_room(count);
-        room.map_err(|_| Refusal::busy())?;
+        let room = self.engine.check_capacity(count);
+        room.map_err(|_| ApiError::overloaded())?;
         let (send, receive) = unbounded_channel();
         let mut jobs = Vec::with_capacity(count);
         for (index, request) in requests.into_iter().enumerate() {
@@ -175,7 +179,7 @@ impl Language {
             let constraint = self.constraint(request.grammar).await?;
             #[cfg(not(feature = "grammar"))]
             let constraint: Option<Box<dyn Constraint>> = None;
-            jobs.push(Job {
+            jobs.push(QueuedRequest {
                 sequence: Sequence {
                     prompt: request.prompt,
                     max_tokens: request.max_tokens,
@@ -184,33 +188,36 @@ impl Language {
                     seed: request.seed,
                     constraint,
                     adapter,
-                    wants_logits: request.likeliest.is_some(),
+                    needs_logits: request.top_logprobs.is_some(),
                 },
                 stop: request.stop,
-                likeliest: request.likeliest,
-                until,
-                replies: Replies {
+                top_logprobs: request.top_logprobs,
+                deadline: until,
+                responses: ResponseSender {
                     index,
-                    to: send.clone(),
+                    sender: send.clone(),
                 },
                 metrics: Arc::clone(metrics),
             });
         }
-        self.engine.submit(jobs).map_err(|_| Refusal::busy())?;
+        self.engine
+            .submit(jobs)
+            .map_err(|_| ApiError::overloaded())?;
         Ok(receive)
     }
 
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+    fn check(&self, request: &GenerationRequest) -> Result<(), ApiError> {
         let (n, context) = (request.prompt.len(), self.context);
         if n == 0 {
-            return Err(Refusal::bad(
-                "the prompt has no tokens; a model needs at least one",
+            return Err(ApiError::bad_request(
+                "the prompt has no tokens; at least one is required",
             ));
         }
         if n > context {
-            let message =
-                format!("the prompt has {n} tokens; the context of the model is {context}");
-            return Err(Refusal::new(
+            let message = format!(
+                "the prompt has {n} tokens, which exceeds the model's context of {context}"
+            );
+            return Err(ApiError::new(
                 StatusCode::BAD_REQUEST,
                 "context_length_exceeded",
                 message,
@@ -218,7 +225,7 @@ impl Language {
         }
         let mut biased = request.sampling.logit_bias.iter().map(|(token, _)| *token);
         match biased.find(|&t| t as usize >= self.vocab) {
-            Some(token) => Err(Refusal::bad(format!(
+            Some(token) => Err(ApiError::bad_request(format!(
                 "token {token} of `logit_bias` is outside the vocabulary of {}",
                 self.vocab
             ))),
@@ -226,45 +233,46 @@ impl Language {
         }
     }
 
-    /// What a text is constrained by. It is made beside the engine, which would keep all texts waiting, and one at a time.
+    /// Compiles the constraint of a completion. It runs outside the engine thread, because
+    /// compiling would block all sequences. Only one constraint compiles at a time.
     #[cfg(feature = "grammar")]
     async fn constraint(
         &self,
         grammar: Option<(&'static str, Grammar)>,
-    ) -> Result<Option<Box<dyn Constraint>>, Refusal> {
+    ) -> Result<Option<Box<dyn Constraint>>, ApiError> {
         let Some((field, grammar)) = grammar else {
             return Ok(None);
         };
         let of = Arc::clone(&self.constraints);
-        let turn = self.constraints.turn.lock().await;
-        let made = tokio::task::spawn_blocking(move || of.make(&grammar)).await;
+        let turn = self.constraints.compile_lock.lock().await;
+        let made = tokio::task::spawn_blocking(move || of.compile(&grammar)).await;
         drop(turn);
         match made {
             Ok(Ok(constraint)) => Ok(Some(constraint)),
             Ok(Err(e @ ConstraintError::Grammar { .. })) => {
-                Err(Refusal::bad(format!("field `{field}`: {e}")))
+                Err(ApiError::bad_request(format!("field `{field}`: {e}")))
             }
-            Ok(Err(e)) => Err(Refusal::failed(&e)),
-            Err(_) => Err(Refusal::lost()),
+            Ok(Err(e)) => Err(ApiError::failed(&e)),
+            Err(_) => Err(ApiError::worker_lost()),
         }
     }
 }
 
-/// Makes constraints of grammars.
+/// Compiles grammars to constraints.
 #[cfg(feature = "grammar")]
-struct Constraints {
+struct ConstraintFactory {
     tokenizer: Arc<Tokenizer>,
     eos: Vec<u32>,
     vocab: usize,
-    /// Made when a request first constrains its text.
-    grammars: OnceLock<Result<Grammars, ConstraintError>>,
-    turn: tokio::sync::Mutex<()>,
+    /// Created when a request first uses a constraint.
+    grammars: OnceLock<Result<GrammarCompiler, ConstraintError>>,
+    compile_lock: tokio::sync::Mutex<()>,
 }
 
 #[cfg(feature = "grammar")]
-impl Constraints {
-    fn make(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, ConstraintError> {
-        let new = || Grammars::new(&self.tokenizer, &self.eos, self.vocab);
+impl ConstraintFactory {
+    fn compile(&self, grammar: &Grammar) -> Result<Box<dyn Constraint>, ConstraintError> {
+        let new = || GrammarCompiler::new(&self.tokenizer, &self.eos, self.vocab);
         let grammars = self.grammars.get_or_init(new).as_ref();
         let constraint = grammars
             .map_err(ConstraintError::clone)?

@@ -1,45 +1,53 @@
-//! Tercet behind HTTP: language models, encoders and speech recognizers by the OpenAI routes, graphs by the Open Inference
-//! Protocol.
+//! HTTP server for Tercet. Language models, encoders and speech recognition use the OpenAI routes;
+//! graphs use the Open Inference Protocol.
 //!
-//! [`Models`] loads what is served, [`Server`] listens, and [`Server::run`] answers until it is told to stop. The
-//! engine, its errors and its answers are those of `tercet` and `tercet-models`; here are routes, queues and limits.
+//! [`ModelRegistry`] loads the models, [`HttpServer`] listens, and [`HttpServer::run`] serves requests until its
+//! `stop` future completes. Engine, errors and results come from `tercet` and `tercet-models`; this
+//! crate adds routes, queues and limits.
 //!
-//! A walk: `http` has the routes, what holds for all of them (key, sizes, times) and the page of metrics; `openai` and
-//! `oip` read and write the two protocols; `language`, `encoder`, `reranker`, `transcriber` and `graph` are what is served.
-//! Texts are written side by side by the `engine` of a language model; the others have a `pool` of slots that work on one
-//! request at a time.
+//! Modules:
 //!
-//! Invariants: a request gets what it would get alone; a field that is not honoured is refused by name; what waits, how
-//! long it takes and how large it is are bounded; a client that leaves frees its slot at the next token.
+//! - `http`: routes, request limits (key, size, time) and the metrics page.
+//! - `openai` and `oip`: parse requests and format responses of the two protocols.
+//! - `language`, `encoder`, `reranker`, `transcriber`, `graph`: the served models.
+//! - `engine`: batches the sequences of a language model.
+//! - `pool`: worker threads of the other models; each processes one request at a time.
+//!
+//! Invariants:
+//!
+//! - A response does not depend on other requests.
+//! - A request with an unsupported field is rejected, and the error names the field.
+//! - Queue length, request duration and request size are limited.
+//! - If a client disconnects, its slot is free after the next token.
 #![forbid(unsafe_code)]
 
+mod drain_body;
 mod encoder;
 mod engine;
 mod error;
 mod fields;
-#[cfg(feature = "audio")]
-mod form;
+mod generator;
 mod graph;
 mod http;
 mod language;
-mod leftover;
-mod likely;
+mod logprobs;
 mod metrics;
 mod models;
+#[cfg(feature = "audio")]
+mod multipart;
 mod oip;
 mod openai;
 mod options;
 mod pool;
 mod reranker;
+mod running;
 mod server;
-mod texts;
 #[cfg(feature = "audio")]
 mod transcriber;
-mod writer;
 
 pub use error::ServeError;
-pub use language::Placement;
-pub use models::Models;
+pub use generator::{DraftSource, SpeculativeOptions};
+pub use language::ModelConfig;
+pub use models::ModelRegistry;
 pub use options::ServeOptions;
-pub use server::{Server, stop_signal};
-pub use writer::{DraftSource, Drafting};
+pub use server::{HttpServer, stop_signal};

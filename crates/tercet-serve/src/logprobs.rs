@@ -1,87 +1,87 @@
-//! How likely tokens are: natural logarithms of the softmax of a row of logits as the model gives them, before
-//! temperature, penalties, biases and grammars.
+//! Logprobs of tokens: the log-softmax of the model's logits, before temperature, penalties, biases
+//! and grammars.
 
 use std::cmp::Ordering;
 
 use tercet_models::{StreamDecoder, Tokenizer};
 
-use crate::error::Refusal;
+use crate::error::ApiError;
 
-/// What stands for minus infinity, which JSON has no number for.
-const LEAST: f64 = -9999.0;
+/// Replaces minus infinity, because JSON cannot represent it.
+const MIN_LOGPROB: f64 = -9999.0;
 
-/// A token as a text of its own.
+/// The text of a single token.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spelled {
+pub(crate) struct TokenText {
     pub(crate) text: String,
-    /// None where the tokens of the model do not stand for bytes.
+    /// `None` if the model's tokens do not represent bytes.
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
-/// A token and how likely it and others were.
+/// A token with its logprob and the top logprobs at its position.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Scored {
-    pub(crate) token: Spelled,
+pub(crate) struct TokenLogprob {
+    pub(crate) token: TokenText,
     pub(crate) logprob: f64,
-    /// The likeliest tokens, in order.
-    pub(crate) likeliest: Vec<(Spelled, f64)>,
-    /// Where it begins in the text, in characters.
+    /// Tokens with the highest logprobs, in descending order.
+    pub(crate) top_logprobs: Vec<(TokenText, f64)>,
+    /// Start of the token in the text, in characters.
     pub(crate) offset: usize,
 }
 
-/// The tokens of a text that are not told yet.
-pub(crate) struct Scores<'t> {
+/// Logprobs of one completion, collected until they are sent.
+pub(crate) struct LogprobStream<'t> {
     tokenizer: &'t Tokenizer,
-    likeliest: usize,
+    top_logprobs: usize,
     stream: StreamDecoder<'t>,
     offset: usize,
-    untold: Vec<Scored>,
+    pending: Vec<TokenLogprob>,
 }
 
-impl<'t> Scores<'t> {
-    pub(crate) fn new(tokenizer: &'t Tokenizer, likeliest: usize) -> Scores<'t> {
-        Scores {
+impl<'t> LogprobStream<'t> {
+    pub(crate) fn new(tokenizer: &'t Tokenizer, likeliest: usize) -> LogprobStream<'t> {
+        LogprobStream {
             tokenizer,
-            likeliest,
+            top_logprobs: likeliest,
             stream: tokenizer.stream(),
             offset: 0,
-            untold: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
-    /// Adds a token that was chosen from a row of logits.
-    pub(crate) fn push(&mut self, token: u32, logits: &[f32]) -> Result<(), Refusal> {
-        let all = Logs::of(logits);
-        let likeliest = all.likeliest(self.likeliest).into_iter();
-        let likeliest = likeliest.map(|id| (self.spelled(id), all.log(id)));
-        self.untold.push(Scored {
-            token: self.spelled(token),
+    /// Adds a token that was sampled from a row of logits.
+    pub(crate) fn push(&mut self, token: u32, logits: &[f32]) -> Result<(), ApiError> {
+        let all = LogProbRow::new(logits);
+        let likeliest = all.top_tokens(self.top_logprobs).into_iter();
+        let likeliest = likeliest.map(|id| (self.token_text(id), all.log(id)));
+        self.pending.push(TokenLogprob {
+            token: self.token_text(token),
             logprob: all.log(token),
-            likeliest: likeliest.collect(),
+            top_logprobs: likeliest.collect(),
             offset: self.offset,
         });
         let text = self.stream.push(token);
-        let text = text.map_err(|e| Refusal::failed(&e))?;
+        let text = text.map_err(|e| ApiError::failed(&e))?;
         self.offset += text.chars().count();
         Ok(())
     }
 
-    pub(crate) fn take(&mut self) -> Vec<Scored> {
-        std::mem::take(&mut self.untold)
+    pub(crate) fn take_pending(&mut self) -> Vec<TokenLogprob> {
+        std::mem::take(&mut self.pending)
     }
 
-    fn spelled(&self, id: u32) -> Spelled {
+    fn token_text(&self, id: u32) -> TokenText {
         let named = || self.tokenizer.id_to_token(id).unwrap_or_default();
         match self.tokenizer.bytes(id) {
-            Some((bytes, false)) => Spelled {
+            Some((bytes, false)) => TokenText {
                 text: String::from_utf8_lossy(&bytes).into_owned(),
                 bytes: Some(bytes),
             },
-            Some((_, true)) => Spelled {
+            Some((_, true)) => TokenText {
                 text: named(),
                 bytes: Some(named().into_bytes()),
             },
-            None => Spelled {
+            None => TokenText {
                 text: named(),
                 bytes: None,
             },
@@ -89,21 +89,21 @@ impl<'t> Scores<'t> {
     }
 }
 
-/// A row of logits, and what makes logarithms of probabilities of them.
-struct Logs<'l> {
+/// A row of logits, with the normalization terms of its log-softmax.
+struct LogProbRow<'l> {
     logits: &'l [f32],
-    most: f64,
+    max: f64,
     log_sum: f64,
 }
 
-impl Logs<'_> {
-    fn of(logits: &[f32]) -> Logs<'_> {
+impl LogProbRow<'_> {
+    fn new(logits: &[f32]) -> LogProbRow<'_> {
         let known = || logits.iter().map(|x| f64::from(*x)).filter(|x| !x.is_nan());
         let most = known().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = known().map(|x| (x - most).exp()).sum::<f64>().ln();
-        Logs {
+        LogProbRow {
             logits,
-            most,
+            max: most,
             log_sum,
         }
     }
@@ -114,13 +114,17 @@ impl Logs<'_> {
     }
 
     fn log(&self, id: u32) -> f64 {
-        let log = f64::from(self.logit(id)) - self.most - self.log_sum;
-        // Of infinities, too, whose difference is no number.
-        if log > LEAST { log.min(0.0) } else { LEAST }
+        let log = f64::from(self.logit(id)) - self.max - self.log_sum;
+        // Infinite logits give NaN here, which fails the comparison.
+        if log > MIN_LOGPROB {
+            log.min(0.0)
+        } else {
+            MIN_LOGPROB
+        }
     }
 
-    /// The likeliest tokens, the first among equals first.
-    fn likeliest(&self, count: usize) -> Vec<u32> {
+    /// Tokens with the highest logits, in descending order; ties by token id.
+    fn top_tokens(&self, count: usize) -> Vec<u32> {
         let by_logit = |a: &u32, b: &u32| {
             let greater = self.logit(*b).partial_cmp(&self.logit(*a));
             greater.unwrap_or(Ordering::Equal).then(a.cmp(b))
@@ -142,16 +146,16 @@ mod tests {
     #[test]
     fn logarithms_of_probabilities() {
         let logits = [1.0, f32::NAN, 3.0, 3.0, f32::NEG_INFINITY, 2.0];
-        let logs = Logs::of(&logits);
+        let logs = LogProbRow::new(&logits);
         let known = [0u32, 2, 3, 5];
         let sum: f64 = known.iter().map(|id| logs.log(*id).exp()).sum();
         assert!((sum - 1.0).abs() < 1e-12, "{sum}");
         assert!((logs.log(2) - logs.log(5) - 1.0).abs() < 1e-12);
-        assert_eq!([logs.log(1), logs.log(4), logs.log(99)], [LEAST; 3]);
-        assert!(logs.likeliest(0).is_empty());
-        assert_eq!(logs.likeliest(3), [2, 3, 5]);
-        assert_eq!(logs.likeliest(99), [2, 3, 5, 0, 1, 4]);
-        assert!(Logs::of(&[]).likeliest(2).is_empty());
-        assert_eq!(Logs::of(&[f32::NEG_INFINITY]).log(0), LEAST);
+        assert_eq!([logs.log(1), logs.log(4), logs.log(99)], [MIN_LOGPROB; 3]);
+        assert!(logs.top_tokens(0).is_empty());
+        assert_eq!(logs.top_tokens(3), [2, 3, 5]);
+        assert_eq!(logs.top_tokens(99), [2, 3, 5, 0, 1, 4]);
+        assert!(LogProbRow::new(&[]).top_tokens(2).is_empty());
+        assert_eq!(LogProbRow::new(&[f32::NEG_INFINITY]).log(0), MIN_LOGPROB);
     }
 }

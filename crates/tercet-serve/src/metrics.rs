@@ -1,4 +1,5 @@
-//! Counters in Prometheus' text form: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+//! Metrics in Prometheus' text format:
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,28 +7,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::pool::Load;
+use crate::pool::PoolStatus;
 
-/// A gauge's name, what it shows, and how it is read.
-type Gauge = (&'static str, &'static str, fn(&Load) -> usize);
+/// A gauge: its name, help text and getter.
+type GaugeSpec = (&'static str, &'static str, fn(&PoolStatus) -> usize);
 
-/// What was counted since the server started.
+/// Counters since the start of the server.
 #[derive(Default)]
-pub(crate) struct Metrics {
-    /// By route and status.
+pub(crate) struct ServerMetrics {
+    /// Count and total time, keyed by route and status.
     requests: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
     pub(crate) prompt_tokens: AtomicU64,
-    pub(crate) written_tokens: AtomicU64,
+    pub(crate) generated_tokens: AtomicU64,
     pub(crate) cancelled: AtomicU64,
-    pub(crate) late: AtomicU64,
+    pub(crate) deadline_exceeded: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }
 
-impl Metrics {
-    /// A request whose response began after this time.
+impl ServerMetrics {
+    /// Counts a request with the time until its response started.
     pub(crate) fn request(&self, route: &str, status: u16, took: Duration) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let (n, sum) = requests.entry((route.to_string(), status)).or_default();
@@ -35,8 +36,8 @@ impl Metrics {
         *sum += took;
     }
 
-    /// The page; `loads` are models by name with what their slots do.
-    pub(crate) fn page(&self, loads: &[(&str, Load)]) -> String {
+    /// Formats the metrics page. `loads` has the name and the slot usage of each model.
+    pub(crate) fn page(&self, loads: &[(&str, PoolStatus)]) -> String {
         let mut page = String::new();
         let requests = self
             .requests
@@ -60,31 +61,31 @@ impl Metrics {
             .map(|(key, (_, sum))| (of(key), sum.as_secs_f64().to_string()));
         metric(
             &mut page,
-            "tercet_response_start_seconds_total",
+            "tercet_time_to_first_byte_seconds_total",
             "counter",
-            "Seconds until responses began.",
+            "Total seconds from the start of a request to the first byte of its response.",
             rows,
         );
         let counters = [
             (
                 "tercet_prompt_tokens_total",
-                "Tokens of prompts.",
+                "Prompt tokens of finished requests.",
                 &self.prompt_tokens,
             ),
             (
-                "tercet_written_tokens_total",
-                "Tokens written.",
-                &self.written_tokens,
+                "tercet_generated_tokens_total",
+                "Generated tokens of finished requests.",
+                &self.generated_tokens,
             ),
             (
                 "tercet_cancelled_total",
-                "Texts whose client left.",
+                "Requests cancelled by the client.",
                 &self.cancelled,
             ),
             (
                 "tercet_deadline_exceeded_total",
-                "Requests beyond their deadline.",
-                &self.late,
+                "Requests that exceeded their deadline.",
+                &self.deadline_exceeded,
             ),
         ];
         for (name, help, counter) in counters {
@@ -97,12 +98,14 @@ impl Metrics {
                 [(String::new(), value)].into_iter(),
             );
         }
-        let gauges: [Gauge; 3] = [
+        let gauges: [GaugeSpec; 3] = [
             ("tercet_slots", "Slots of a model.", |l| l.workers),
-            ("tercet_slots_busy", "Slots that work now.", |l| l.busy),
-            ("tercet_queue", "Requests that wait for a slot.", |l| {
-                l.waiting
-            }),
+            ("tercet_slots_busy", "Busy slots of a model.", |l| l.busy),
+            (
+                "tercet_requests_queued",
+                "Requests waiting for a slot.",
+                |l| l.waiting,
+            ),
         ];
         for (name, help, of) in gauges {
             let rows = loads.iter().map(|(model, load)| {

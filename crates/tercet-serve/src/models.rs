@@ -1,53 +1,56 @@
-//! What is served, by name.
+//! Registry of served models.
 
 use tercet::{CompileOptions, Graph};
-use tercet_models::{Family, ModelFiles};
+use tercet_models::{ModelFamily, ModelFiles};
 
-use crate::encoder::Encoder;
-use crate::error::{Refusal, ServeError};
-use crate::graph::Served;
-use crate::language::{Language, Placement};
+use crate::encoder::EncoderModel;
+use crate::error::{ApiError, ServeError};
+use crate::graph::GraphModel;
+use crate::language::{LanguageModel, ModelConfig};
 use crate::options::ServeOptions;
-use crate::pool::Load;
-use crate::reranker::Reranker;
+use crate::pool::PoolStatus;
+use crate::reranker::RerankerModel;
 #[cfg(feature = "audio")]
-use crate::transcriber::Transcriber;
+use crate::transcriber::TranscriberModel;
 
-/// Models and graphs, each under its own name, in the order in which they were added.
+/// Models and graphs by unique name, in the order of registration.
 #[derive(Default)]
-pub struct Models {
-    all: Vec<(String, Model)>,
+pub struct ModelRegistry {
+    all: Vec<(String, ServedModel)>,
 }
 
 #[allow(
     clippy::large_enum_variant,
-    reason = "there are as many as there are models"
+    reason = "the registry has only a few entries"
 )]
-enum Model {
-    Language(Language),
-    Encoder(Encoder),
-    Reranker(Reranker),
+enum ServedModel {
+    Language(LanguageModel),
+    Encoder(EncoderModel),
+    Reranker(RerankerModel),
     #[cfg(feature = "audio")]
-    Speech(Transcriber),
-    Graph(Served),
+    Speech(TranscriberModel),
+    Graph(GraphModel),
 }
 
-impl Models {
-    /// None yet.
-    pub fn new() -> Models {
-        Models::default()
+impl ModelRegistry {
+    /// An empty registry.
+    pub fn new() -> ModelRegistry {
+        ModelRegistry::default()
     }
 
-    /// Adds a language model, a sentence encoder, a reranker or (feature `audio`) a speech recognizer, compiled.
+    /// Compiles and adds a language model, a sentence encoder, a reranker or (feature `audio`) a
+    /// speech recognition model.
     ///
     /// # Errors
-    /// [`ServeError::Model`] of its files, an adapter or the device, [`ServeError::Twice`], [`ServeError::AdapterName`],
-    /// [`ServeError::DraftSlots`].
+    /// - [`ServeError::Model`] if the files, an adapter or the device cause an error.
+    /// - [`ServeError::DuplicateName`] if the name is taken.
+    /// - [`ServeError::AdapterName`] if a request could not select an adapter by name.
+    /// - [`ServeError::DraftSlots`] if there is a draft and more than one slot.
     pub fn add_model(
         &mut self,
         name: &str,
         files: ModelFiles,
-        placement: Placement,
+        placement: ModelConfig,
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
         self.check(name)?;
@@ -58,13 +61,13 @@ impl Models {
         };
         let family = files.family().map_err(failed)?;
         let embeds = files.embeds_texts().map_err(failed)?;
-        let is_language = matches!(family, Family::Decoder) && !embeds;
+        let is_language = matches!(family, ModelFamily::Decoder) && !embeds;
         let refused = match is_language {
             true => None,
             false if !placement.adapters.is_empty() => Some(
-                "only language models have adapters here; `tercet merge` puts one into a model of another kind",
+                "adapters can only be served with language models; merge them into other models with `tercet merge`",
             ),
-            false if placement.draft.is_some() => Some("only language models have drafts"),
+            false if placement.draft.is_some() => Some("only language models support drafts"),
             false => None,
         };
         if let Some(reason) = refused {
@@ -73,39 +76,44 @@ impl Models {
             ));
         }
         let model = match family {
-            Family::Decoder if embeds => {
-                Model::Encoder(Encoder::load(name, &files, &placement, options)?)
+            ModelFamily::Decoder if embeds => {
+                ServedModel::Encoder(EncoderModel::load(name, &files, &placement, options)?)
             }
-            Family::Decoder => Model::Language(Language::load(name, files, placement, options)?),
-            Family::Vision => {
-                let reason = "models of pictures are not served; `tercet embed` and `tercet classify` run them";
+            ModelFamily::Decoder => {
+                ServedModel::Language(LanguageModel::load(name, files, placement, options)?)
+            }
+            ModelFamily::Vision => {
+                let reason = "image models cannot be served; run them with `tercet embed` or `tercet classify`";
                 return Err(ServeError::Model {
                     name: name.to_string(),
                     source: tercet_models::ModelError::Unsupported(reason.to_string()).into(),
                 });
             }
-            Family::Encoder if Reranker::is(&files) => {
-                Model::Reranker(Reranker::load(name, &files, &placement, options)?)
+            ModelFamily::Encoder if RerankerModel::is(&files) => {
+                ServedModel::Reranker(RerankerModel::load(name, &files, &placement, options)?)
             }
-            Family::Encoder => Model::Encoder(Encoder::load(name, &files, &placement, options)?),
-            Family::VisionLanguage => {
-                let reason = "models of pictures and texts are not served; `tercet chat` and `tercet generate` run them";
+            ModelFamily::Encoder => {
+                ServedModel::Encoder(EncoderModel::load(name, &files, &placement, options)?)
+            }
+            ModelFamily::VisionLanguage => {
+                let reason = "image-text models cannot be served; run them with `tercet chat` or `tercet generate`";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });
             }
-            Family::TextToText => {
-                let reason = "encoder-decoders are not served; `tercet generate` runs them";
+            ModelFamily::TextToText => {
+                let reason = "encoder-decoders cannot be served; run them with `tercet generate`";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });
             }
             #[cfg(feature = "audio")]
-            Family::Speech => Model::Speech(Transcriber::load(name, &files, &placement, options)?),
+            ModelFamily::Speech => {
+                ServedModel::Speech(TranscriberModel::load(name, &files, &placement, options)?)
+            }
             #[cfg(not(feature = "audio"))]
-            Family::Speech => {
-                let reason =
-                    "speech recognizers are served by what was built with the feature `audio`";
+            ModelFamily::Speech => {
+                let reason = "speech recognition requires a build with the feature `audio`";
                 let source = tercet_models::ModelError::Unsupported(reason.to_string()).into();
                 let name = name.to_string();
                 return Err(ServeError::Model { name, source });
@@ -115,43 +123,48 @@ impl Models {
         Ok(())
     }
 
-    /// Adds a graph, compiled for the bounds of `compile`. All that it computes with has to be its inputs or constants.
+    /// Compiles a graph for the bounds of `compile` and adds it. The graph must have only inputs
+    /// and constants: no parameters and no states.
     ///
     /// # Errors
-    /// [`ServeError::Graph`] of the device, [`ServeError::Unfit`], [`ServeError::Twice`].
+    /// - [`ServeError::Graph`] if the device cannot compile the graph.
+    /// - [`ServeError::InvalidGraph`] if the graph has parameters, states or unnamed outputs.
+    /// - [`ServeError::DuplicateName`] if the name is taken.
     pub fn add_graph(
         &mut self,
         name: &str,
         graph: &Graph,
         compile: &CompileOptions,
-        placement: &Placement,
+        placement: &ModelConfig,
         options: &ServeOptions,
     ) -> Result<(), ServeError> {
         self.check(name)?;
-        let served = Served::load(name, graph, compile, &placement.device, options)?;
-        self.all.push((name.to_string(), Model::Graph(served)));
+        let served = GraphModel::load(name, graph, compile, &placement.device, options)?;
+        self.all
+            .push((name.to_string(), ServedModel::Graph(served)));
         Ok(())
     }
 
     fn check(&self, name: &str) -> Result<(), ServeError> {
         match self.all.iter().any(|(n, _)| n == name) {
-            true => Err(ServeError::Twice {
+            true => Err(ServeError::DuplicateName {
                 name: name.to_string(),
             }),
             false => Ok(()),
         }
     }
 
-    /// The names.
+    /// Names of the models and graphs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|(name, _)| name.as_str())
     }
 
-    /// A language model by its name, and the place of the adapter that follows behind a colon, if one does.
-    pub(crate) fn language(&self, name: &str) -> Result<(&Language, Option<usize>), Refusal> {
+    /// Finds a language model by `MODEL` or `MODEL:ADAPTER`. The second value is the index of the
+    /// adapter.
+    pub(crate) fn language(&self, name: &str) -> Result<(&LanguageModel, Option<usize>), ApiError> {
         let languages = || {
             self.all.iter().filter_map(|(own, model)| {
-                let Model::Language(language) = model else {
+                let ServedModel::Language(language) = model else {
                     return None;
                 };
                 Some((own.as_str(), language))
@@ -178,14 +191,15 @@ impl Models {
             std::iter::once(own.to_string())
                 .chain(adapted.map(move |adapter| format!("{own}:{adapter}")))
         });
-        Err(Refusal::no_model(name, &known.collect::<Vec<_>>()))
+        Err(ApiError::no_model(name, &known.collect::<Vec<_>>()))
     }
 
-    /// What requests may name, each with the model that it is an adapter of, if it is one.
-    pub(crate) fn shown(&self) -> Vec<(String, Option<&str>)> {
+    /// All names that requests can use. The second value is the base model, if the name selects an
+    /// adapter.
+    pub(crate) fn listed_models(&self) -> Vec<(String, Option<&str>)> {
         let all = self.all.iter().flat_map(|(own, model)| {
             let mut adapted = [].iter();
-            if let Model::Language(language) = model {
+            if let ServedModel::Language(language) = model {
                 adapted = language.adapters().iter();
             }
             std::iter::once((own.clone(), None))
@@ -194,9 +208,9 @@ impl Models {
         all.collect()
     }
 
-    pub(crate) fn encoder(&self, name: &str) -> Result<&Encoder, Refusal> {
+    pub(crate) fn encoder(&self, name: &str) -> Result<&EncoderModel, ApiError> {
         self.find(name, |model| {
-            let Model::Encoder(encoder) = model else {
+            let ServedModel::Encoder(encoder) = model else {
                 return None;
             };
             Some(encoder)
@@ -204,15 +218,15 @@ impl Models {
     }
 
     /// # Errors
-    /// As the others; a sentence encoder is told apart.
-    pub(crate) fn reranker(&self, name: &str) -> Result<&Reranker, Refusal> {
+    /// If no reranker has this name. A sentence encoder with this name gives a more specific error.
+    pub(crate) fn reranker(&self, name: &str) -> Result<&RerankerModel, ApiError> {
         if self.encoder(name).is_ok() {
-            return Err(Refusal::bad(format!(
-                "`{name}` is a sentence encoder: it gives embeddings (/v1/embeddings), not scores of pairs; serve a reranker"
+            return Err(ApiError::bad_request(format!(
+                "`{name}` is a sentence encoder for /v1/embeddings and cannot score pairs; serve a reranker"
             )));
         }
         self.find(name, |model| {
-            let Model::Reranker(reranker) = model else {
+            let ServedModel::Reranker(reranker) = model else {
                 return None;
             };
             Some(reranker)
@@ -220,18 +234,18 @@ impl Models {
     }
 
     #[cfg(feature = "audio")]
-    pub(crate) fn transcriber(&self, name: &str) -> Result<&Transcriber, Refusal> {
+    pub(crate) fn transcriber(&self, name: &str) -> Result<&TranscriberModel, ApiError> {
         self.find(name, |model| {
-            let Model::Speech(transcriber) = model else {
+            let ServedModel::Speech(transcriber) = model else {
                 return None;
             };
             Some(transcriber)
         })
     }
 
-    pub(crate) fn graph(&self, name: &str) -> Result<&Served, Refusal> {
+    pub(crate) fn graph(&self, name: &str) -> Result<&GraphModel, ApiError> {
         self.find(name, |model| {
-            let Model::Graph(graph) = model else {
+            let ServedModel::Graph(graph) = model else {
                 return None;
             };
             Some(graph)
@@ -241,9 +255,9 @@ impl Models {
     fn find<'a, T>(
         &'a self,
         name: &str,
-        of: impl Fn(&'a Model) -> Option<&'a T>,
-    ) -> Result<&'a T, Refusal> {
-        let named = |(n, model): &'a (String, Model)| Some((n, of(model)?));
+        of: impl Fn(&'a ServedModel) -> Option<&'a T>,
+    ) -> Result<&'a T, ApiError> {
+        let named = |(n, model): &'a (String, ServedModel)| Some((n, of(model)?));
         let mut all = self.all.iter().filter_map(named);
         match all.find(|(n, _)| *n == name) {
             Some((_, found)) => Ok(found),
@@ -254,19 +268,19 @@ impl Models {
                     .filter_map(named)
                     .map(|(n, _)| n.clone())
                     .collect();
-                Err(Refusal::no_model(name, &known))
+                Err(ApiError::no_model(name, &known))
             }
         }
     }
 
-    pub(crate) fn loads(&self) -> Vec<(&str, Load)> {
-        let load = |model: &Model| match model {
-            Model::Language(language) => language.load_now(),
-            Model::Encoder(encoder) => encoder.load_now(),
-            Model::Reranker(reranker) => reranker.load_now(),
+    pub(crate) fn loads(&self) -> Vec<(&str, PoolStatus)> {
+        let load = |model: &ServedModel| match model {
+            ServedModel::Language(language) => language.load_now(),
+            ServedModel::Encoder(encoder) => encoder.load_now(),
+            ServedModel::Reranker(reranker) => reranker.load_now(),
             #[cfg(feature = "audio")]
-            Model::Speech(transcriber) => transcriber.load_now(),
-            Model::Graph(graph) => graph.load_now(),
+            ServedModel::Speech(transcriber) => transcriber.load_now(),
+            ServedModel::Graph(graph) => graph.load_now(),
         };
         self.all
             .iter()
@@ -275,13 +289,15 @@ impl Models {
     }
 }
 
-/// Refuses adapters that no request could name.
-fn check_adapters(model: &str, placement: &Placement) -> Result<(), ServeError> {
+/// Returns an error if a request could not select an adapter by its name.
+fn check_adapters(model: &str, placement: &ModelConfig) -> Result<(), ServeError> {
     let names = || placement.adapters.iter().map(|(name, _)| name);
     for (at, name) in names().enumerate() {
         let reason = match name {
-            _ if name.is_empty() || name.contains(':') => "it has to have letters, and no colon",
-            _ if names().take(at).any(|other| other == name) => "another one is called so",
+            _ if name.is_empty() || name.contains(':') => {
+                "a name must not be empty or contain a colon"
+            }
+            _ if names().take(at).any(|other| other == name) => "another adapter has this name",
             _ => continue,
         };
         return Err(ServeError::AdapterName {

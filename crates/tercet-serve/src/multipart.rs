@@ -1,41 +1,49 @@
-//! Forms (`multipart/form-data`): files beside fields.
+//! Multipart forms (`multipart/form-data`): a file and text fields.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::{HeaderMap, header};
 use serde_json::{Map, Value};
 
-use crate::error::Refusal;
-use crate::fields::Fields;
-use crate::http::{App, of_own_site};
+use crate::error::ApiError;
+use crate::fields::JsonFields;
+use crate::http::{AppState, check_same_origin};
 
-/// Parts of a form at most.
-const MOST_PARTS: usize = 32;
+/// Maximum number of parts in a form.
+const MAX_PARTS: usize = 32;
 
 /// A form with one file.
-pub(crate) struct Form {
-    /// The name that the client gave it, and what it holds.
+pub(crate) struct MultipartForm {
+    /// File name from the client, and contents.
     pub(crate) file: (String, Bytes),
-    /// All other fields: texts, and lists of texts where a name that ends in `[]` has several.
-    pub(crate) fields: Fields,
+    /// All other fields: strings, and lists of strings for repeated names that end in `[]`.
+    pub(crate) fields: JsonFields,
 }
 
-impl Form {
-    /// Reads the form of a request; the file is its part `file`.
+impl MultipartForm {
+    /// Reads the form of a request. Its file is the part `file`.
     ///
     /// # Errors
-    /// 403 for pages of other sites, which may send forms unasked; 415, 413, 408; a form that is none, a field twice, no file.
-    pub(crate) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Form, Refusal> {
-        of_own_site(headers)?;
+    /// - 403 for requests from web pages of another origin: browsers allow them to send forms.
+    /// - 415, 413 and 408 as in `AppState::body`.
+    /// - 400 if the form is malformed, a field occurs twice or the file is missing.
+    pub(crate) async fn read(
+        app: &AppState,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<MultipartForm, ApiError> {
+        check_same_origin(headers)?;
         let bytes = app.body(headers, body, &["multipart/form-data"]).await?;
-        let bad = |e: &dyn std::fmt::Display| Refusal::bad(format!("the body is no form: {e}"));
+        let bad = |e: &dyn std::fmt::Display| {
+            ApiError::bad_request(format!("the body is not a valid form: {e}"))
+        };
         let mut request = Request::new(Body::from(bytes));
         if let Some(kind) = headers.get(header::CONTENT_TYPE) {
             request
                 .headers_mut()
                 .insert(header::CONTENT_TYPE, kind.clone());
         }
-        // It has been looked at.
+        // `AppState::body` has already checked the size.
         DefaultBodyLimit::disable().apply(&mut request);
         let parts = Multipart::from_request(request, &()).await;
         let mut parts = parts.map_err(|e| bad(&e.body_text()))?;
@@ -44,12 +52,12 @@ impl Form {
         let mut seen = 0;
         while let Some(part) = parts.next_field().await.map_err(|e| bad(&e.body_text()))? {
             seen += 1;
-            if seen > MOST_PARTS {
-                let message = format!("the form has more than {MOST_PARTS} parts");
-                return Err(Refusal::bad(message));
+            if seen > MAX_PARTS {
+                let message = format!("the form has more than {MAX_PARTS} parts");
+                return Err(ApiError::bad_request(message));
             }
             let Some(name) = part.name().map(str::to_string) else {
-                return Err(Refusal::bad("a part of the form has no name"));
+                return Err(ApiError::bad_request("a part of the form has no name"));
             };
             if name == "file" {
                 let called: String = part
@@ -67,13 +75,13 @@ impl Form {
                 add(&mut fields, name, text)?;
             }
         }
-        let file = file.ok_or_else(|| Refusal::bad("field `file` is missing"))?;
-        let fields = Fields::of(Value::Object(fields), "the form")?;
-        Ok(Form { file, fields })
+        let file = file.ok_or_else(|| ApiError::bad_request("field `file` is missing"))?;
+        let fields = JsonFields::from_value(Value::Object(fields), "the form")?;
+        Ok(MultipartForm { file, fields })
     }
 }
 
-fn add(fields: &mut Map<String, Value>, name: String, text: String) -> Result<(), Refusal> {
+fn add(fields: &mut Map<String, Value>, name: String, text: String) -> Result<(), ApiError> {
     match fields.get_mut(&name) {
         None if name.ends_with("[]") => {
             fields.insert(name, Value::Array(vec![Value::String(text)]));
@@ -87,7 +95,7 @@ fn add(fields: &mut Map<String, Value>, name: String, text: String) -> Result<()
     Ok(())
 }
 
-fn twice(name: &str) -> Refusal {
+fn twice(name: &str) -> ApiError {
     let shown: String = name.chars().take(64).collect();
-    Refusal::bad(format!("field `{shown}` is there twice"))
+    ApiError::bad_request(format!("field `{shown}` occurs twice"))
 }

@@ -1,7 +1,6 @@
-//! The Open Inference Protocol, version 2, for graphs, with tensors in binary.
+//! The Open Inference Protocol, version 2, for graphs, with Triton's binary tensor extension.
 //!
-//! <https://github.com/kserve/open-inference-protocol>; the binary extension is Triton's: behind a JSON header, of which
-//! the HTTP header `Inference-Header-Content-Length` says how long it is, the bytes of tensors follow in order.
+//! <https://github.com/kserve/open-inference-protocol>. In the binary extension, the tensor bytes follow the JSON header. The HTTP header `Inference-Header-Content-Length` is the length of the JSON.
 
 mod request;
 mod tensor;
@@ -15,12 +14,12 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tercet::Port;
 
-use crate::error::{Refusal, json_response};
-use crate::graph::Served;
-use crate::http::{App, of_own_site};
-use request::{Request, Wanted};
+use crate::error::{ApiError, json_response};
+use crate::graph::GraphModel;
+use crate::http::{AppState, check_same_origin};
+use request::{InferenceRequest, OutputRequest};
 
-/// The length of the JSON before binary tensors.
+/// Length of the JSON that precedes binary tensors.
 const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 /// `GET /v2`
@@ -31,40 +30,43 @@ pub(crate) async fn server() -> Response {
     )
 }
 
-/// `GET /v2/health/live` and `/v2/health/ready`: what is loaded was loaded before the server listened.
+/// `GET /v2/health/live` and `/v2/health/ready`. All models are loaded before the server listens.
 pub(crate) async fn healthy() -> Response {
     json_response(&json!({"live": true, "ready": true}))
 }
 
-/// The version of every graph.
+/// Version number of every graph.
 const VERSION: &str = "1";
 
-/// A graph, and its version where a path says one.
+/// Path parameters: a graph, and its version if the path has one.
 #[derive(serde::Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct OipModelPath {
     model: String,
     version: Option<String>,
 }
 
-impl Named {
-    fn graph<'a>(&self, app: &'a App) -> Result<&'a Served, Refusal> {
+impl OipModelPath {
+    fn graph<'a>(&self, app: &'a AppState) -> Result<&'a GraphModel, ApiError> {
         let graph = app.models.graph(&self.model)?;
         match self.version.as_deref() {
             None | Some(VERSION) => Ok(graph),
             Some(_) => {
-                let message = format!("`{}` has the version {VERSION} alone", self.model);
+                let message = format!("`{}` has only version {VERSION}", self.model);
                 let status = axum::http::StatusCode::NOT_FOUND;
-                Err(Refusal::new(status, "model_not_found", message))
+                Err(ApiError::new(status, "model_not_found", message))
             }
         }
     }
 }
 
 /// `GET /v2/models/{model}`
-pub(crate) async fn metadata(State(app): State<Arc<App>>, Path(named): Path<Named>) -> Response {
+pub(crate) async fn metadata(
+    State(app): State<Arc<AppState>>,
+    Path(named): Path<OipModelPath>,
+) -> Response {
     let graph = match named.graph(&app) {
         Ok(graph) => graph,
-        Err(refusal) => return refusal.plain(),
+        Err(refusal) => return refusal.into_oip_response(),
     };
     let model = named.model;
     let ports = |ports: &[Port]| -> Vec<Value> { ports.iter().map(tensor::metadata).collect() };
@@ -78,38 +80,41 @@ pub(crate) async fn metadata(State(app): State<Arc<App>>, Path(named): Path<Name
 }
 
 /// `GET /v2/models/{model}/ready`
-pub(crate) async fn ready(State(app): State<Arc<App>>, Path(named): Path<Named>) -> Response {
+pub(crate) async fn ready(
+    State(app): State<Arc<AppState>>,
+    Path(named): Path<OipModelPath>,
+) -> Response {
     match named.graph(&app) {
         Ok(_) => json_response(&json!({"name": named.model, "ready": true})),
-        Err(refusal) => refusal.plain(),
+        Err(refusal) => refusal.into_oip_response(),
     }
 }
 
 /// `POST /v2/models/{model}/infer`
 pub(crate) async fn infer(
-    State(app): State<Arc<App>>,
-    Path(named): Path<Named>,
+    State(app): State<Arc<AppState>>,
+    Path(named): Path<OipModelPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     answered(&app, &named, &headers, body)
         .await
-        .unwrap_or_else(Refusal::plain)
+        .unwrap_or_else(ApiError::into_oip_response)
 }
 
 async fn answered(
-    app: &App,
-    named: &Named,
+    app: &AppState,
+    named: &OipModelPath,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let graph = named.graph(app)?;
     let types = ["application/json", "application/octet-stream"];
     let body = match headers.contains_key(header::CONTENT_TYPE) {
         true => app.body(headers, body, &types).await?,
-        // Triton's clients do not say.
+        // Triton's clients do not set a media type.
         false => {
-            of_own_site(headers)?;
+            check_same_origin(headers)?;
             app.read(headers, body).await?
         }
     };
@@ -118,25 +123,25 @@ async fn answered(
         Some(length) => {
             let length = length.to_str().ok().and_then(|v| v.parse::<usize>().ok());
             length.filter(|n| *n <= body.len()).ok_or_else(|| {
-                Refusal::bad(format!(
-                    "the header {HEADER_LENGTH} is no length within the body of {} bytes",
+                ApiError::bad_request(format!(
+                    "the header {HEADER_LENGTH} is not a valid length within the body of {} bytes",
                     body.len()
                 ))
             })?
         }
     };
     let (head, binary) = body.split_at(length);
-    let Request {
+    let InferenceRequest {
         id,
         inputs,
         outputs,
-    } = Request::parse(graph, head, binary)?;
+    } = InferenceRequest::parse(graph, head, binary)?;
     let names = outputs.iter().map(|o| o.name.clone()).collect();
     let results = graph.run(inputs, names).await?;
 
     let mut described = Vec::new();
     let mut data = Vec::new();
-    for (Wanted { name, binary }, result) in outputs.iter().zip(&results) {
+    for (OutputRequest { name, binary }, result) in outputs.iter().zip(&results) {
         let datatype = tensor::datatype(result.dtype());
         let mut one = json!({"name": name, "datatype": datatype, "shape": result.shape()});
         if *binary {

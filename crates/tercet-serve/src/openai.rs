@@ -1,17 +1,17 @@
 //! The OpenAI routes.
 //!
-//! Fields that are not honoured are refused by name, but for those that only have a value that changes nothing.
-//! <https://platform.openai.com/docs/api-reference>
+//! A request with an unsupported field is rejected, and the error names the field, unless its value
+//! has no effect. <https://platform.openai.com/docs/api-reference>
 
-mod answer;
-mod calls;
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod deliver;
 pub(crate) mod embeddings;
 pub(crate) mod models;
 pub(crate) mod rerank;
+mod response;
 mod sampling;
+mod streaming;
+mod tool_parser;
 mod tools;
 #[cfg(feature = "audio")]
 pub(crate) mod transcriptions;

@@ -1,26 +1,28 @@
-//! How a server runs.
+//! Server options.
 
 use std::time::Duration;
 
-/// Limits and choices of a server.
+/// Limits and settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Texts that are written side by side in one run of each language model, at least one; and runs of each graph.
+    /// Sequences that each language model generates in one batch, at least 1; also parallel runs of
+    /// each graph.
     pub slots: usize,
-    /// Requests that wait for a slot of a model; more are refused with 503.
+    /// Maximum requests waiting for a slot of a model. More are rejected with status 503.
     pub queue: usize,
-    /// The most time for a request, waiting included; then it ends with 504.
+    /// Maximum time of a request, queueing included. Then it fails with status 504.
     pub deadline: Duration,
-    /// The most bytes of a body; more are refused with 413.
+    /// Maximum size of a request body in bytes. Larger bodies are rejected with status 413.
     pub body_bytes: usize,
-    /// The most time in which a body has to arrive; then it is refused with 408.
+    /// Maximum time for receiving a request body. Slower requests are rejected with status 408.
     pub body_time: Duration,
-    /// The key that requests have to carry as `Authorization: Bearer KEY`; anybody is served without one.
+    /// API key that requests must send as `Authorization: Bearer KEY`. `None` accepts all requests.
     pub api_key: Option<String>,
 }
 
 impl Default for ServeOptions {
-    /// Four slots, 64 waiting, ten minutes, 16 MiB in 30 seconds, no key.
+    /// Four slots, 64 queued requests, ten minutes per request, bodies of 16 MiB in 30 seconds, no
+    /// API key.
     fn default() -> ServeOptions {
         ServeOptions {
             slots: 4,

@@ -1,4 +1,5 @@
-//! Workers with a bounded queue: each job has one worker's state for itself, and one that finds no room is refused.
+//! Worker threads with a bounded queue. Each job has exclusive access to the state of one worker; a
+//! job that finds the queue full is rejected.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,119 +9,127 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::error::Refusal;
+use crate::error::ApiError;
 
-type Job<W> = Box<dyn FnOnce(&mut W) + Send>;
+type PoolJob<W> = Box<dyn FnOnce(&mut W) + Send>;
 
 /// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct QueueFull;
 
-/// Threads that each own a `W`.
-pub(crate) struct Pool<W> {
-    shared: Arc<Shared<W>>,
+/// Worker threads that each own a `W`.
+pub(crate) struct WorkerThreads<W> {
+    shared: Arc<PoolShared<W>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared<W> {
-    state: Mutex<State<W>>,
+struct PoolShared<W> {
+    state: Mutex<PoolState<W>>,
     changed: Condvar,
-    most_waiting: usize,
+    max_waiting: usize,
 }
 
-struct State<W> {
-    jobs: VecDeque<Job<W>>,
+struct PoolState<W> {
+    jobs: VecDeque<PoolJob<W>>,
     idle: usize,
     closed: bool,
 }
 
-/// What a pool does now.
+/// Current usage of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct PoolStatus {
     pub(crate) workers: usize,
     pub(crate) busy: usize,
     pub(crate) waiting: usize,
 }
 
-impl<W> Shared<W> {
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
-        // Nothing that can panic runs under this lock.
+impl<W> PoolShared<W> {
+    fn lock(&self) -> MutexGuard<'_, PoolState<W>> {
+        // No code that can panic runs while this lock is locked, so a poisoned state is valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: Send + 'static> Pool<W> {
-    /// A thread for each of `workers`; at most `most_waiting` jobs wait for one.
+impl<W: Send + 'static> WorkerThreads<W> {
+    /// Starts a thread for each of `workers`. At most `max_waiting` jobs wait for a worker.
     ///
     /// # Errors
-    /// What the system says where a thread cannot be started.
+    /// If the system cannot start a thread.
     pub(crate) fn start(
         name: &str,
         workers: Vec<W>,
-        most_waiting: usize,
-    ) -> std::io::Result<Pool<W>> {
-        let state = State {
+        max_waiting: usize,
+    ) -> std::io::Result<WorkerThreads<W>> {
+        let state = PoolState {
             jobs: VecDeque::new(),
             idle: workers.len(),
             closed: false,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            most_waiting,
+            max_waiting,
         });
         let mut threads = Vec::new();
         for worker in workers {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
-            threads.push(thread.spawn(move || work(&shared, worker))?);
+            threads.push(thread.spawn(move || run_worker(&shared, worker))?);
         }
-        Ok(Pool { shared, threads })
+        Ok(WorkerThreads { shared, threads })
     }
 
-    /// Queues a job, or refuses it.
-    pub(crate) fn submit(&self, job: impl FnOnce(&mut W) + Send + 'static) -> Result<(), Full> {
+    /// Queues a job, or returns an error if the queue is full.
+    pub(crate) fn submit(
+        &self,
+        job: impl FnOnce(&mut W) + Send + 'static,
+    ) -> Result<(), QueueFull> {
         let mut state = self.shared.lock();
-        if state.jobs.len() >= self.shared.most_waiting + state.idle {
-            return Err(Full);
+        if state.jobs.len() >= self.shared.max_waiting + state.idle {
+            return Err(QueueFull);
         }
         state.jobs.push_back(Box::new(job));
         self.shared.changed.notify_one();
         Ok(())
     }
 
-    /// Runs a job on a worker and waits for what it gives. The job is told whether it is still wanted: until the deadline, and
-    /// as long as somebody waits.
+    /// Runs a job on a worker and waits for its result. The job can call its second argument to
+    /// learn whether to continue: it returns false after the deadline or after the client has
+    /// disconnected.
     ///
     /// # Errors
-    /// A full queue, the deadline, what the job fails with.
-    pub(crate) async fn ask<T: Send + 'static>(
+    /// If the queue is full, the deadline is exceeded or the job fails.
+    pub(crate) async fn run_job<T: Send + 'static>(
         &self,
         deadline: Duration,
-        job: impl FnOnce(&mut W, &dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        job: impl FnOnce(&mut W, &dyn Fn() -> bool) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let (send, receive) = oneshot::channel();
         let until = Instant::now() + deadline;
         let queued = self.submit(move |worker| {
             let go_on = || !send.is_closed() && Instant::now() < until;
             let done = match go_on() {
                 true => job(worker, &go_on),
-                false => Err(Refusal::late()),
+                false => Err(ApiError::deadline_exceeded()),
             };
-            // What was left early is not whole.
-            let done = if go_on() { done } else { Err(Refusal::late()) };
-            // Who has left needs no answer.
+            // A job that stopped early returns an incomplete result.
+            let done = if go_on() {
+                done
+            } else {
+                Err(ApiError::deadline_exceeded())
+            };
+            // Sending fails if the client has disconnected.
             let _ = send.send(done);
         });
-        queued.map_err(|_| Refusal::busy())?;
-        receive.await.map_err(|_| Refusal::lost())?
+        queued.map_err(|_| ApiError::overloaded())?;
+        receive.await.map_err(|_| ApiError::worker_lost())?
     }
 
-    pub(crate) fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> PoolStatus {
         let state = self.shared.lock();
         let workers = self.threads.len();
         let waiting = state.jobs.len().saturating_sub(state.idle);
-        Load {
+        PoolStatus {
             workers,
             busy: workers - state.idle,
             waiting,
@@ -128,7 +137,7 @@ impl<W: Send + 'static> Pool<W> {
     }
 }
 
-fn work<W>(shared: &Shared<W>, mut worker: W) {
+fn run_worker<W>(shared: &PoolShared<W>, mut worker: W) {
     let mut state = shared.lock();
     loop {
         if state.closed {
@@ -143,16 +152,17 @@ fn work<W>(shared: &Shared<W>, mut worker: W) {
         };
         state.idle -= 1;
         drop(state);
-        // A panic is a bug of ours that one request met: its client is told so by the end of the answers it waits
-        // for, and the others keep this worker. Jobs begin by resetting what they use.
+        // A panic is a bug in this program, triggered by one request. Its channel closes, and its
+        // client receives an error. The worker continues with the next job: jobs reset the state
+        // that they use.
         let _ = catch_unwind(AssertUnwindSafe(|| job(&mut worker)));
         state = shared.lock();
         state.idle += 1;
     }
 }
 
-impl<W> Drop for Pool<W> {
-    /// Waits for the jobs that run; those that wait are dropped, which their clients see.
+impl<W> Drop for WorkerThreads<W> {
+    /// Finishes the running jobs. Queued jobs are dropped, so their clients receive an error.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -160,7 +170,7 @@ impl<W> Drop for Pool<W> {
         self.shared.changed.notify_all();
         drop(state);
         for thread in self.threads.drain(..) {
-            // Its panics were caught.
+            // The threads catch panics, so joining does not return one.
             let _ = thread.join();
         }
     }
@@ -173,15 +183,15 @@ mod tests {
 
     #[test]
     fn jobs_beyond_the_queue_are_refused_and_panics_keep_the_worker() {
-        let pool = Pool::start("test", vec![0u32], 1).unwrap();
+        let pool = WorkerThreads::start("test", vec![0u32], 1).unwrap();
         let (go, wait) = channel::<()>();
         let (send, seen) = channel();
         pool.submit(move |_| wait.recv().unwrap()).unwrap();
-        // One runs or is about to, one waits.
-        pool.submit(|_| panic!("a job that panics, on purpose"))
+        // The first job is running or about to run; the second one is queued.
+        pool.submit(|_| panic!("intentional panic of a test job"))
             .unwrap();
         let again = |_: &mut u32| ();
-        assert_eq!(pool.submit(again), Err(Full));
+        assert_eq!(pool.submit(again), Err(QueueFull));
         assert_eq!(pool.load().waiting, 1);
         go.send(()).unwrap();
         let job = |send: std::sync::mpsc::Sender<u32>| {
@@ -190,7 +200,7 @@ mod tests {
                 send.send(*n).unwrap();
             }
         };
-        while pool.submit(job(send.clone())) == Err(Full) {
+        while pool.submit(job(send.clone())) == Err(QueueFull) {
             std::thread::yield_now();
         }
         assert_eq!(seen.recv().unwrap(), 1);
@@ -199,7 +209,7 @@ mod tests {
         }
         assert_eq!(
             pool.load(),
-            Load {
+            PoolStatus {
                 workers: 1,
                 busy: 0,
                 waiting: 0

@@ -1,39 +1,40 @@
-//! Rerankers that are served: encoders that score pairs of a query and a document, one request at a time.
+//! Serves rerankers: encoders that score pairs of a query and a document, one request at a time.
 
 use tercet_models::{Classifier, EncoderOptions, ModelFiles, Tokenizer};
 
-use crate::encoder::refused;
-use crate::error::{Refusal, ServeError};
-use crate::language::Placement;
+use crate::encoder::input_error;
+use crate::error::{ApiError, ServeError};
+use crate::language::ModelConfig;
 use crate::options::ServeOptions;
-use crate::pool::{Load, Pool};
+use crate::pool::{PoolStatus, WorkerThreads};
 
-/// A reranker.
-pub(crate) struct Reranker {
+/// A served reranker.
+pub(crate) struct RerankerModel {
     deadline: std::time::Duration,
-    pool: Pool<(Classifier, Tokenizer)>,
+    pool: WorkerThreads<(Classifier, Tokenizer)>,
 }
 
-/// The score of each document, and the tokens that were read.
-pub(crate) struct Ranked {
+/// Scores of the documents, and the number of input tokens.
+pub(crate) struct RerankResult {
     pub(crate) scores: Vec<f32>,
     pub(crate) tokens: usize,
 }
 
-impl Reranker {
-    /// Whether an encoder is one: its head has one class, of texts, and its folder does not say that it embeds.
+impl RerankerModel {
+    /// Whether an encoder is a reranker: its head classifies texts into one class, and its folder
+    /// is not configured for embeddings.
     pub(crate) fn is(files: &ModelFiles) -> bool {
         let embeds = files.sentence().is_ok_and(|said| said.stated);
         let head = files.class_head();
-        !embeds && head.is_ok_and(|head| !head.of_tokens && head.labels.len() == 1)
+        !embeds && head.is_ok_and(|head| !head.per_token && head.labels.len() == 1)
     }
 
     pub(crate) fn load(
         name: &str,
         files: &ModelFiles,
-        placement: &Placement,
+        placement: &ModelConfig,
         options: &ServeOptions,
-    ) -> Result<Reranker, ServeError> {
+    ) -> Result<RerankerModel, ServeError> {
         let failed = |source| ServeError::Model {
             name: name.to_string(),
             source,
@@ -42,53 +43,54 @@ impl Reranker {
             let positions = files.encoder_spec()?.context;
             let options = EncoderOptions {
                 dtype: placement.dtype,
-                most: placement.context.map(|most| most.min(positions)),
+                max_tokens: placement.context.map(|most| most.min(positions)),
                 ..EncoderOptions::default()
             };
             let classifier = files.reranker(&placement.device, &options)?;
             Ok((classifier, files.tokenizer()?))
         };
         let worker = made().map_err(failed)?;
-        let pool = Pool::start(name, vec![worker], options.queue);
+        let pool = WorkerThreads::start(name, vec![worker], options.queue);
         let pool = pool.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(Reranker {
+        Ok(RerankerModel {
             deadline: options.deadline,
             pool,
         })
     }
 
-    pub(crate) fn load_now(&self) -> Load {
+    pub(crate) fn load_now(&self) -> PoolStatus {
         self.pool.load()
     }
 
-    /// The scores of documents. Pairs that are too long are cut where `cut` says so, the longer text of the two first; else
-    /// refused.
+    /// Scores documents. Pairs that exceed the maximum length are truncated if `cut` is true,
+    /// starting with the longer text.
     ///
     /// # Errors
-    /// A pair that is too long, a full queue, the deadline, the engine.
+    /// If a pair is too long and `cut` is false, the queue is full, the deadline is exceeded or the
+    /// engine fails.
     pub(crate) async fn rank(
         &self,
         query: String,
         documents: Vec<String>,
         cut: bool,
-    ) -> Result<Ranked, Refusal> {
+    ) -> Result<RerankResult, ApiError> {
         let rank = move |(classifier, tokenizer): &mut (Classifier, Tokenizer),
                          go_on: &dyn Fn() -> bool| {
-            classifier.set_cutting(cut);
-            let most = classifier.most_tokens();
+            classifier.set_truncating(cut);
+            let most = classifier.max_tokens();
             let mut tokens = 0;
             for document in &documents {
                 let row = tokenizer.encode_row(&query, Some(document), None);
-                let row = row.map_err(|e| Refusal::failed(&e))?;
+                let row = row.map_err(|e| ApiError::failed(&e))?;
                 tokens += row.ids.len().min(most);
             }
             let scores = classifier.rerank(&query, &documents, &mut |_| go_on());
-            let scores = scores.map_err(|e| refused("documents", &e))?;
-            Ok(Ranked { scores, tokens })
+            let scores = scores.map_err(|e| input_error("documents", &e))?;
+            Ok(RerankResult { scores, tokens })
         };
-        self.pool.ask(self.deadline, rank).await
+        self.pool.run_job(self.deadline, rank).await
     }
 }

@@ -1,208 +1,228 @@
-//! The texts that are written now, each in a slot of what writes them.
+//! Running requests, each in a slot of the generator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use tercet_models::{Finish, Happened, SequenceId, TextPieces, Tokenizer};
+use tercet_models::{BatchEventKind, FinishReason, IncrementalDetokenizer, SequenceId, Tokenizer};
 
-use crate::engine::{Job, Replies};
-use crate::error::Refusal;
-use crate::language::Reply;
-use crate::likely::Scores;
-use crate::metrics::{Metrics, count};
-use crate::writer::Writer;
+use crate::engine::{QueuedRequest, ResponseSender};
+use crate::error::ApiError;
+use crate::generator::SequenceGenerator;
+use crate::language::ResponseEvent;
+use crate::logprobs::LogprobStream;
+use crate::metrics::{ServerMetrics, count};
 
-/// Slots and whom they write for.
-pub(crate) struct Texts<'t> {
-    writer: Box<dyn Writer>,
+/// The generator, and the request of each of its sequences.
+pub(crate) struct RunningRequests<'t> {
+    writer: Box<dyn SequenceGenerator>,
     tokenizer: &'t Tokenizer,
-    all: HashMap<SequenceId, Text<'t>>,
+    by_sequence: HashMap<SequenceId, RunningRequest<'t>>,
 }
 
-struct Text<'t> {
-    pieces: TextPieces<'t>,
+struct RunningRequest<'t> {
+    detokenizer: IncrementalDetokenizer<'t>,
     prompt_tokens: usize,
-    /// Tokens so far.
-    written: usize,
-    until: Instant,
-    scores: Option<Scores<'t>>,
-    replies: Replies,
-    metrics: Arc<Metrics>,
+    /// Tokens generated so far.
+    generated_tokens: usize,
+    deadline: Instant,
+    scores: Option<LogprobStream<'t>>,
+    responses: ResponseSender,
+    metrics: Arc<ServerMetrics>,
 }
 
-/// How a text ends.
-enum End {
-    Finish(Finish),
-    Failed(Refusal),
-    /// Whom it was for has left.
-    Left,
-    /// Its deadline has passed.
-    Late,
+/// How a request ends.
+enum RequestOutcome {
+    Finish(FinishReason),
+    Failed(ApiError),
+    /// The client has disconnected.
+    ClientDisconnected,
+    /// The deadline is exceeded.
+    DeadlineExceeded,
 }
 
-impl<'t> Texts<'t> {
-    pub(crate) fn new(writer: Box<dyn Writer>, tokenizer: &'t Tokenizer) -> Texts<'t> {
-        Texts {
+impl<'t> RunningRequests<'t> {
+    pub(crate) fn new(
+        writer: Box<dyn SequenceGenerator>,
+        tokenizer: &'t Tokenizer,
+    ) -> RunningRequests<'t> {
+        RunningRequests {
             writer,
             tokenizer,
-            all: HashMap::new(),
+            by_sequence: HashMap::new(),
         }
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.all.len()
+        self.by_sequence.len()
     }
 
-    /// Drops all texts.
-    pub(crate) fn give_up(&mut self) {
-        self.all.clear();
+    /// Drops all requests.
+    pub(crate) fn abort_all(&mut self) {
+        self.by_sequence.clear();
         self.writer.reset();
     }
 
-    /// Begins these texts, ends those that nobody waits for, and takes a step of the others.
-    pub(crate) fn turn(&mut self, new: Vec<Job>) {
+    /// Starts the new requests, ends requests that are disconnected or past their deadline, and
+    /// runs one step for the others.
+    pub(crate) fn turn(&mut self, new: Vec<QueuedRequest>) {
         new.into_iter().for_each(|job| self.begin(job));
         let now = Instant::now();
-        let given_up = self.all.iter().filter_map(|(id, text)| {
-            let left = text.replies.is_closed().then_some(End::Left);
-            let late = (now >= text.until).then_some(End::Late);
+        let given_up = self.by_sequence.iter().filter_map(|(id, text)| {
+            let left = text
+                .responses
+                .is_closed()
+                .then_some(RequestOutcome::ClientDisconnected);
+            let late = (now >= text.deadline).then_some(RequestOutcome::DeadlineExceeded);
             Some((*id, left.or(late)?))
         });
-        let ended: Vec<(SequenceId, End)> = given_up.collect();
+        let ended: Vec<(SequenceId, RequestOutcome)> = given_up.collect();
         ended.into_iter().for_each(|(id, how)| self.end(id, how));
-        let before = self.writer.moved_to();
+        let before = self.writer.fallback_precision();
         match self.writer.step() {
             Ok(events) => {
                 for event in events {
-                    if let Some(how) = self.hear(event.sequence, event.happened) {
+                    if let Some(how) = self.handle_event(event.sequence, event.kind) {
                         self.end(event.sequence, how);
                     }
                 }
             }
             Err(e) => {
-                let ids: Vec<SequenceId> = self.all.keys().copied().collect();
+                let ids: Vec<SequenceId> = self.by_sequence.keys().copied().collect();
                 for id in ids {
-                    self.end(id, End::Failed(Refusal::failed(&e)));
+                    self.end(id, RequestOutcome::Failed(ApiError::failed(&e)));
                 }
                 self.writer.reset();
             }
         }
-        // The model stays what it was compiled for then.
-        if self.writer.moved_to() != before {
-            eprintln!("note: {}", self.writer.note().unwrap_or_default());
+        // The generator fell back to another precision, which stays in use. Print that once.
+        if self.writer.fallback_precision() != before {
+            eprintln!(
+                "note: {}",
+                self.writer.fallback_message().unwrap_or_default()
+            );
         }
     }
 
-    fn begin(&mut self, job: Job) {
-        let Job {
+    fn begin(&mut self, job: QueuedRequest) {
+        let QueuedRequest {
             sequence,
             stop,
-            likeliest,
-            until,
-            replies,
+            top_logprobs: likeliest,
+            deadline: until,
+            responses: replies,
             metrics,
         } = job;
         let prompt_tokens = sequence.prompt.len();
         match self.writer.start(sequence) {
             Ok(id) => {
-                let text = Text {
-                    pieces: TextPieces::new(self.tokenizer, &stop),
+                let text = RunningRequest {
+                    detokenizer: IncrementalDetokenizer::new(self.tokenizer, &stop),
                     prompt_tokens,
-                    written: 0,
-                    scores: likeliest.map(|count| Scores::new(self.tokenizer, count)),
-                    until,
-                    replies,
+                    generated_tokens: 0,
+                    scores: likeliest.map(|count| LogprobStream::new(self.tokenizer, count)),
+                    deadline: until,
+                    responses: replies,
                     metrics,
                 };
-                self.all.insert(id, text);
+                self.by_sequence.insert(id, text);
             }
-            // Who has left needs no answer.
+            // Sending fails if the client has disconnected.
             Err(e) => {
-                replies.send(Reply::Failed(Refusal::failed(&e)));
+                replies.send(ResponseEvent::Failed(ApiError::failed(&e)));
             }
         }
     }
 
-    /// Passes on what happened to a text; whether it ends.
-    fn hear(&mut self, id: SequenceId, happened: Happened) -> Option<End> {
-        let text = self.all.get_mut(&id)?;
+    /// Forwards a generator event to the client. Returns how the request ends, if it does.
+    fn handle_event(&mut self, id: SequenceId, happened: BatchEventKind) -> Option<RequestOutcome> {
+        let text = self.by_sequence.get_mut(&id)?;
         match happened {
-            Happened::Prompt(_) => None,
-            Happened::Token(token) => {
-                text.written += 1;
+            BatchEventKind::Prompt(_) => None,
+            BatchEventKind::Token(token) => {
+                text.generated_tokens += 1;
                 if let Some(scores) = &mut text.scores {
                     let scored = match self.writer.logits(id) {
                         Ok(logits) => scores.push(token, &logits.unwrap_or_default()),
-                        Err(e) => Err(Refusal::failed(&e)),
+                        Err(e) => Err(ApiError::failed(&e)),
                     };
                     if let Err(refusal) = scored {
-                        return Some(End::Failed(refusal));
+                        return Some(RequestOutcome::Failed(refusal));
                     }
                 }
-                match text.pieces.push(token) {
+                match text.detokenizer.push(token) {
                     Ok((piece, stopped)) => match (text.send(piece), stopped) {
-                        (false, _) => Some(End::Left),
-                        (true, true) => Some(End::Finish(Finish::Stop)),
+                        (false, _) => Some(RequestOutcome::ClientDisconnected),
+                        (true, true) => Some(RequestOutcome::Finish(FinishReason::Stop)),
                         (true, false) => None,
                     },
-                    Err(e) => Some(End::Failed(Refusal::failed(&e))),
+                    Err(e) => Some(RequestOutcome::Failed(ApiError::failed(&e))),
                 }
             }
-            Happened::Ended(finish) => Some(End::Finish(finish)),
-            Happened::Failed(e) => Some(End::Failed(Refusal::failed(&e))),
+            BatchEventKind::Ended(finish) => Some(RequestOutcome::Finish(finish)),
+            BatchEventKind::Failed(e) => Some(RequestOutcome::Failed(ApiError::failed(&e))),
         }
     }
 
-    /// Frees the slot of a text and says how it ended.
-    fn end(&mut self, id: SequenceId, how: End) {
+    /// Frees the slot of a request and sends its outcome.
+    fn end(&mut self, id: SequenceId, how: RequestOutcome) {
         self.writer.cancel(id);
-        let Some(text) = self.all.remove(&id) else {
+        let Some(text) = self.by_sequence.remove(&id) else {
             return;
         };
         count(&text.metrics.prompt_tokens, text.prompt_tokens);
-        count(&text.metrics.written_tokens, text.written);
+        count(&text.metrics.generated_tokens, text.generated_tokens);
         text.end(how);
     }
 }
 
-impl Text<'_> {
-    /// False where nobody listens.
+impl RunningRequest<'_> {
+    /// Sends text. Returns false if the receiver is gone.
     fn send(&mut self, piece: String) -> bool {
         if piece.is_empty() {
             return true;
         }
-        let scores = self.scores.as_mut().map(Scores::take);
-        self.replies
-            .send(Reply::Text(piece, scores.unwrap_or_default()))
+        let scores = self.scores.as_mut().map(LogprobStream::take_pending);
+        self.responses
+            .send(ResponseEvent::Text(piece, scores.unwrap_or_default()))
     }
 
-    fn end(mut self, how: End) {
+    fn end(mut self, how: RequestOutcome) {
         let metrics = Arc::clone(&self.metrics);
         let counted = |counter: &AtomicU64| count(counter, 1);
-        let written = self.written;
+        let written = self.generated_tokens;
         let (rest, last) = match how {
-            // What follows a stop string was never held back.
-            End::Finish(Finish::Stop) => (String::new(), Reply::Done(Finish::Stop, written)),
-            End::Finish(finish) => match self.pieces.finish() {
-                Ok((rest, true)) => (rest, Reply::Done(Finish::Stop, written)),
-                Ok((rest, false)) => (rest, Reply::Done(finish, written)),
-                Err(e) => (String::new(), Reply::Failed(Refusal::failed(&e))),
+            // If a stop string matched, the pending text follows it and is not sent.
+            RequestOutcome::Finish(FinishReason::Stop) => (
+                String::new(),
+                ResponseEvent::Done(FinishReason::Stop, written),
+            ),
+            RequestOutcome::Finish(finish) => match self.detokenizer.finish() {
+                Ok((rest, true)) => (rest, ResponseEvent::Done(FinishReason::Stop, written)),
+                Ok((rest, false)) => (rest, ResponseEvent::Done(finish, written)),
+                Err(e) => (String::new(), ResponseEvent::Failed(ApiError::failed(&e))),
             },
-            End::Failed(refusal) => (String::new(), Reply::Failed(refusal)),
-            End::Left => return counted(&metrics.cancelled),
-            End::Late => {
-                counted(&metrics.late);
-                (String::new(), Reply::Failed(Refusal::late()))
+            RequestOutcome::Failed(refusal) => (String::new(), ResponseEvent::Failed(refusal)),
+            RequestOutcome::ClientDisconnected => return counted(&metrics.cancelled),
+            RequestOutcome::DeadlineExceeded => {
+                counted(&metrics.deadline_exceeded);
+                (
+                    String::new(),
+                    ResponseEvent::Failed(ApiError::deadline_exceeded()),
+                )
             }
         };
-        let untold = self.scores.as_mut().map(Scores::take).unwrap_or_default();
+        let untold = self
+            .scores
+            .as_mut()
+            .map(LogprobStream::take_pending)
+            .unwrap_or_default();
         let is_last = rest.is_empty() && untold.is_empty();
-        if !is_last && !self.replies.send(Reply::Text(rest, untold)) {
+        if !is_last && !self.responses.send(ResponseEvent::Text(rest, untold)) {
             return counted(&metrics.cancelled);
         }
-        // Who has left needs no answer.
-        self.replies.send(last);
+        // Sending fails if the client has disconnected.
+        self.responses.send(last);
     }
 }

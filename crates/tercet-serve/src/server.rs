@@ -1,4 +1,4 @@
-//! Listening, and stopping.
+//! Listening and graceful shutdown.
 
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,29 +9,29 @@ use axum::Router;
 use axum::serve::ListenerExt;
 
 use crate::error::ServeError;
-use crate::http::{App, router};
-use crate::models::Models;
+use crate::http::{AppState, router};
+use crate::models::ModelRegistry;
 use crate::options::ServeOptions;
 
-/// A server that listens.
-pub struct Server {
+/// A server with an open listening socket.
+pub struct HttpServer {
     listener: std::net::TcpListener,
     address: SocketAddr,
     router: Router,
     deadline: Duration,
 }
 
-impl Server {
-    /// Listens on `host` and `port`; port 0 takes a free one.
+impl HttpServer {
+    /// Opens a listening socket on `host` and `port`. Port 0 selects a free port.
     ///
     /// # Errors
-    /// [`ServeError::Io`] when the address is not this machine's, or taken.
+    /// [`ServeError::Io`] if the address does not belong to this machine or is in use.
     pub fn bind(
         host: &str,
         port: u16,
-        models: Models,
+        models: ModelRegistry,
         options: ServeOptions,
-    ) -> Result<Server, ServeError> {
+    ) -> Result<HttpServer, ServeError> {
         let failed = |source| ServeError::Io {
             what: format!("cannot listen on {host}, port {port}"),
             source,
@@ -41,8 +41,8 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let deadline = options.deadline;
-        let router = router(Arc::new(App::new(models, options)));
-        Ok(Server {
+        let router = router(Arc::new(AppState::new(models, options)));
+        Ok(HttpServer {
             listener,
             address,
             router,
@@ -50,16 +50,17 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Address of the listening socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `stop` is done. Then nothing new is accepted, and what is under way is finished, for at most the
-    /// deadline of a request; a second signal (Ctrl-C, SIGTERM) gives it up.
+    /// Serves requests until `stop` completes. Then the server accepts no new connections and
+    /// finishes running requests, for at most the request deadline. A second signal (Ctrl-C,
+    /// SIGTERM) ends it immediately.
     ///
     /// # Errors
-    /// [`ServeError::Io`] when the system refuses threads or the socket.
+    /// [`ServeError::Io`] if the system cannot create threads or the socket fails.
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
         let failed = |source| ServeError::Io {
             what: "cannot serve".into(),
@@ -72,20 +73,21 @@ impl Server {
         let runtime = runtime.map_err(failed)?;
         let deadline = self.deadline;
         let done = runtime.block_on(async move {
-            // A piece of a text is sent when it is there, not when the client has acknowledged the one before. A connection that
-            // has closed already is told later.
+            // Disable Nagle's algorithm, so that streamed text is not delayed until the previous
+            // packet is acknowledged. The call fails only if the connection is already closed; a
+            // later read reports that.
             let listener = tokio::net::TcpListener::from_std(self.listener)?.tap_io(|connection| {
                 let _ = connection.set_nodelay(true);
             });
             let (told, mut heard) = tokio::sync::watch::channel(());
             let stop = async move {
                 stop.await;
-                // The other end waits below as long as this one serves.
+                // The receiver lives as long as the server runs.
                 let _ = told.send(());
             };
             let serve = axum::serve(listener, self.router).with_graceful_shutdown(stop);
             let give_up = async {
-                // An error: serving ended by itself.
+                // An error means that the server ended without a stop request.
                 if heard.changed().await.is_ok() {
                     tokio::select! {
                         () = tokio::time::sleep(deadline) => {}
@@ -105,8 +107,8 @@ impl Server {
     }
 }
 
-/// Done at the next Ctrl-C or SIGTERM. Without the system's help with signals it never is, and the signals end the
-/// process as before.
+/// Completes at the next Ctrl-C or SIGTERM. If signal handlers cannot be installed, it never
+/// completes, and the signals end the process by default.
 pub async fn stop_signal() {
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {

@@ -1,89 +1,90 @@
-//! Speech recognizers that are served: one recording at a time.
+//! Serves speech recognition models, one audio file at a time.
 
 use axum::body::Bytes;
 use tercet_models::speech::{Recognizer, SpeechOptions, Transcript, audio};
 use tercet_models::{Error, ModelFiles};
 
-use crate::error::{Refusal, ServeError};
-use crate::language::Placement;
+use crate::error::{ApiError, ServeError};
+use crate::language::ModelConfig;
 use crate::options::ServeOptions;
-use crate::pool::{Load, Pool};
+use crate::pool::{PoolStatus, WorkerThreads};
 
-/// A speech recognizer.
-pub(crate) struct Transcriber {
+/// A served speech recognition model.
+pub(crate) struct TranscriberModel {
     deadline: std::time::Duration,
-    pool: Pool<Recognizer>,
+    pool: WorkerThreads<Recognizer>,
 }
 
-/// A recording as it was sent.
-pub(crate) struct Recording {
-    /// What errors call it; its ending is a hint at what it is.
+/// An uploaded audio file.
+pub(crate) struct AudioUpload {
+    /// File name for error messages; its extension is a hint for the format.
     pub(crate) name: String,
     pub(crate) bytes: Bytes,
-    /// The code of its language, where that is known.
+    /// Language code, if known.
     pub(crate) language: Option<String>,
-    /// 0 goes up by itself where a text is not good enough.
+    /// Sampling temperature. With 0, low-quality text is decoded again at higher temperatures.
     pub(crate) temperature: f64,
-    /// Whether segments are to have times.
+    /// Whether to compute timestamps of segments.
     pub(crate) timestamps: bool,
 }
 
-impl Transcriber {
+impl TranscriberModel {
     pub(crate) fn load(
         name: &str,
         files: &ModelFiles,
-        placement: &Placement,
+        placement: &ModelConfig,
         options: &ServeOptions,
-    ) -> Result<Transcriber, ServeError> {
+    ) -> Result<TranscriberModel, ServeError> {
         let recognizer = files.recognizer(&placement.device);
         let recognizer = recognizer.map_err(|source| ServeError::Model {
             name: name.to_string(),
             source,
         })?;
-        let pool = Pool::start(name, vec![recognizer], options.queue);
+        let pool = WorkerThreads::start(name, vec![recognizer], options.queue);
         let pool = pool.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
         })?;
-        Ok(Transcriber {
+        Ok(TranscriberModel {
             deadline: options.deadline,
             pool,
         })
     }
 
-    pub(crate) fn load_now(&self) -> Load {
+    pub(crate) fn load_now(&self) -> PoolStatus {
         self.pool.load()
     }
 
-    /// What is said in a recording.
+    /// Transcribes an audio file.
     ///
     /// # Errors
-    /// A recording that cannot be read, options that the model does not have, a full queue, the deadline, the engine.
-    pub(crate) async fn transcribe(&self, recording: Recording) -> Result<Transcript, Refusal> {
+    /// If the file cannot be read, the model does not support an option, the queue is full, the
+    /// deadline is exceeded or the engine fails.
+    pub(crate) async fn transcribe(&self, recording: AudioUpload) -> Result<Transcript, ApiError> {
         let transcribe = move |recognizer: &mut Recognizer, go_on: &dyn Fn() -> bool| {
-            // Of one that was refused midway.
+            // Remove the state of a request that failed midway.
             recognizer.discard();
             let done = heard(recognizer, recording, go_on);
             done.map_err(|e| match e {
                 Error::Audio(_) => {
                     let message = format!("field `file`: {}", tercet::one_line(&e));
                     let status = axum::http::StatusCode::BAD_REQUEST;
-                    Refusal::new(status, "invalid_audio", message)
+                    ApiError::new(status, "invalid_audio", message)
                 }
-                Error::Speech(_) => Refusal::bad(tercet::one_line(&e)),
-                e => Refusal::failed(&e),
+                Error::Speech(_) => ApiError::bad_request(tercet::one_line(&e)),
+                e => ApiError::failed(&e),
             })
         };
-        self.pool.ask(self.deadline, transcribe).await
+        self.pool.run_job(self.deadline, transcribe).await
     }
 }
 
 fn heard(
     recognizer: &mut Recognizer,
-    recording: Recording,
+    recording: AudioUpload,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Transcript, Error> {
-    let Recording {
+    let AudioUpload {
         name,
         bytes,
         language,
@@ -92,12 +93,12 @@ fn heard(
     } = recording;
     audio::read_bytes(&name, bytes, &mut |samples| match go_on() {
         true => recognizer.push(samples),
-        // Nothing is kept of the rest, and the answer is not waited for.
+        // The client has disconnected or the deadline is exceeded: discard the result.
         false => Ok(()),
     })?;
     let mut options = SpeechOptions {
         language,
-        task: recognizer.task_to_tell(),
+        task: recognizer.default_task(),
         timestamps,
         ..SpeechOptions::with_fallback()
     };

@@ -1,7 +1,8 @@
-//! Files of a cache.
+//! Reading, replacing and evicting cache files.
 //!
-//! They are read whole, if they are this user's own, and replaced whole. Nothing is forced to the disk: after a
-//! loss of power a file may be empty or cut, which its digest tells.
+//! A file is read as a whole, and only if it belongs to this user. It is replaced atomically by a
+//! rename, without `fsync`. After a power loss a file may be empty or truncated; its digest detects
+//! that.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -11,39 +12,40 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// A file that was not used for so long is said to be used now; more often would cost a write each time.
+/// A file's modification time is refreshed on use only if it is older than this, to avoid a write
+/// on every read.
 const TOUCHED_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// A temporary file of this age was left by a process that was killed.
+/// Age from which a temporary file is considered abandoned by a killed writer.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
-/// How temporary files end.
+/// Extension of temporary files.
 const TEMPORARY: &str = "tmp";
 
-/// The bytes of a file; `None` where there is none, where it is longer than `max_bytes`, and where anybody else
-/// could have written it. Says that it is in use, for [`keep_below`].
+/// Reads a file. `None` if it does not exist, is longer than `max_bytes`, or is writable by other
+/// users. Marks the file as used, for [`evict_to`].
 pub fn read(file: &Path, max_bytes: u64) -> Option<Vec<u8>> {
-    // Asked before opening: opening a FIFO would wait for a writer.
+    // Checked before opening: opening a FIFO would block until a writer arrives.
     if !fs::symlink_metadata(file).ok()?.is_file() {
         return None;
     }
     let open = File::open(file).ok()?;
     let meta = open.metadata().ok()?;
-    if !meta.is_file() || meta.len() > max_bytes || !is_own(&meta) {
+    if !meta.is_file() || meta.len() > max_bytes || !is_trusted(&meta) {
         return None;
     }
     let mut bytes = Vec::with_capacity(meta.len() as usize);
     (&open).take(max_bytes + 1).read_to_end(&mut bytes).ok()?;
     let used = meta.modified().ok()?;
     if age(used) > TOUCHED_AFTER {
-        // Where it cannot be said, the file goes earlier.
+        // If the time cannot be set, the file is only evicted earlier.
         let _ = open.set_modified(SystemTime::now());
     }
     (bytes.len() as u64 <= max_bytes).then_some(bytes)
 }
 
-/// Replaces a file by one that only this user can write, and makes its folder.
+/// Replaces a file by one that only this user can write. Creates the folder if necessary.
 ///
 /// # Errors
-/// What the file system says; the old file is then still there.
+/// Errors of the file system; the old file then remains.
 pub fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir)?;
@@ -56,9 +58,9 @@ pub fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     done
 }
 
-/// Removes files of this extension, those not used for longest first, until those left have at most `max_bytes`
-/// together, and what killed writers left. Does what it can.
-pub fn keep_below(dir: &Path, extension: &str, max_bytes: u64) {
+/// Evicts files with this extension, least recently used first, until their total size is at most
+/// `max_bytes`. Also removes abandoned temporary files. Errors are ignored.
+pub fn evict_to(dir: &Path, extension: &str, max_bytes: u64) {
     let Ok(entries) = fs::read_dir(dir) else {
         return;
     };
@@ -82,7 +84,7 @@ pub fn keep_below(dir: &Path, extension: &str, max_bytes: u64) {
         return;
     }
     found.sort();
-    // Some more than must go, so that not every new file looks for an old one.
+    // Evict down to three quarters of the limit, so that not every new file triggers an eviction.
     let enough = max_bytes / 4 * 3;
     for (_, len, path) in found {
         if total <= enough {
@@ -95,7 +97,7 @@ pub fn keep_below(dir: &Path, extension: &str, max_bytes: u64) {
 }
 
 fn age(since: SystemTime) -> Duration {
-    // A time in the future is a clock that was set back.
+    // A modification time in the future means that the clock was set back.
     SystemTime::now().duration_since(since).unwrap_or_default()
 }
 
@@ -107,28 +109,28 @@ fn write_new(file: &Path, bytes: &[u8]) -> io::Result<()> {
     options.open(file)?.write_all(bytes)
 }
 
-/// A name in the same folder that no other writer uses.
+/// A unique temporary name in the same folder.
 fn temporary(file: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    // Processes of two machines or containers may have one number and one folder.
+    // Processes in two machines or containers may share both the process id and the folder.
     let nanos = now.unwrap_or_default().as_nanos();
     file.with_extension(format!("{}-{count}-{nanos:x}.{TEMPORARY}", process::id()))
 }
 
-/// Whether only this user and root can have written the file.
+/// True if only this user and root can have written the file.
 #[cfg(unix)]
-fn is_own(meta: &fs::Metadata) -> bool {
+fn is_trusted(meta: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     let user = rustix::process::geteuid().as_raw();
     let owned = meta.uid() == user || meta.uid() == 0;
     owned && meta.mode() & 0o022 == 0
 }
 
-/// Folders of users are their own by default.
+/// Without Unix permissions, a user's folders are assumed to be private.
 #[cfg(not(unix))]
-fn is_own(_: &fs::Metadata) -> bool {
+fn is_trusted(_: &fs::Metadata) -> bool {
     true
 }
 
@@ -138,18 +140,18 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A folder of a test, removed at its end.
-    pub(crate) struct Folder(pub(crate) PathBuf);
+    /// Temporary folder of a test, removed on drop.
+    pub(crate) struct TestFolder(pub(crate) PathBuf);
 
-    impl Folder {
-        pub(crate) fn new(name: &str) -> Folder {
+    impl TestFolder {
+        pub(crate) fn new(name: &str) -> TestFolder {
             let dir = std::env::temp_dir().join(format!("tercet-{name}-{}", process::id()));
             fs::create_dir_all(&dir).unwrap();
-            Folder(dir)
+            TestFolder(dir)
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -162,7 +164,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_written_is_read_up_to_the_limit() {
-        let folder = Folder::new("files");
+        let folder = TestFolder::new("files");
         let file = folder.0.join("below/a.bin");
         assert_eq!(read(&file, 9), None);
         replace(&file, b"123456789").unwrap();
@@ -170,7 +172,7 @@ pub(crate) mod tests {
         assert_eq!(read(&file, 9).as_deref(), Some(&b"abcdefghi"[..]));
         assert_eq!(read(&file, 8), None);
         assert_eq!(read(&folder.0, 9), None, "a folder");
-        // Nothing else is left behind.
+        // No other file remains.
         assert_eq!(fs::read_dir(folder.0.join("below")).unwrap().count(), 1);
     }
 
@@ -178,7 +180,7 @@ pub(crate) mod tests {
     #[test]
     fn files_that_others_can_write_are_not_read() {
         use std::os::unix::fs::{PermissionsExt, symlink};
-        let folder = Folder::new("rights");
+        let folder = TestFolder::new("rights");
         let file = folder.0.join("a.bin");
         replace(&file, b"x").unwrap();
         for (mode, is_read) in [(0o600, true), (0o644, true), (0o664, false), (0o606, false)] {
@@ -189,7 +191,7 @@ pub(crate) mod tests {
         let link = folder.0.join("b.bin");
         symlink(&file, &link).unwrap();
         assert_eq!(read(&link, 9), None);
-        // Only root can give files away.
+        // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&file, Some(12345), None).is_ok() {
             assert_eq!(read(&file, 9), None);
         }
@@ -197,7 +199,7 @@ pub(crate) mod tests {
 
     #[test]
     fn old_files_go_when_there_are_too_many() {
-        let folder = Folder::new("sweep");
+        let folder = TestFolder::new("sweep");
         for (i, name) in [
             "old.spv",
             "mid.spv",
@@ -221,18 +223,18 @@ pub(crate) mod tests {
             names.sort();
             names
         };
-        // "3-4.tmp" is half an hour old: somebody may write it.
-        keep_below(&folder.0, "spv", 120);
+        // "3-4.tmp" is half an hour old: a live process may still be writing it.
+        evict_to(&folder.0, "spv", 120);
         let all = ["3-4.tmp", "mid.spv", "new.spv", "old.spv", "other.bin"];
         assert_eq!(names(), all);
-        keep_below(&folder.0, "spv", 110);
+        evict_to(&folder.0, "spv", 110);
         assert_eq!(names(), ["3-4.tmp", "mid.spv", "new.spv", "other.bin"]);
-        keep_below(&folder.0.join("missing"), "spv", 1);
+        evict_to(&folder.0.join("missing"), "spv", 1);
     }
 
     #[test]
     fn what_is_read_counts_as_used() {
-        let folder = Folder::new("touch");
+        let folder = TestFolder::new("touch");
         let file = folder.0.join("a.spv");
         replace(&file, b"x").unwrap();
         used_before(&file, Duration::from_secs(48 * 3600));

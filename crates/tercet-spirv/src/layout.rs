@@ -1,8 +1,9 @@
-//! Explicit layouts only where memory has one.
+//! Removes explicit memory layouts from types that only workgroup variables use.
 //!
-//! naga gives every array a stride and every struct offsets, those of workgroup variables too, where
-//! the specification allows neither (VUID-StandaloneSpirv-None-10684; section 2.16.2 of the SPIR-V
-//! specification). Drivers do not mind; newer validators do.
+//! naga decorates every array with a stride and every struct with offsets, including those of
+//! workgroup variables. The specification forbids them there (VUID-StandaloneSpirv-None-10684;
+//! section 2.16.2 of the SPIR-V specification). Drivers accept them, but newer validators report an
+//! error.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,24 +14,24 @@ const OP_TYPE_POINTER: u32 = 32;
 const OP_DECORATE: u32 = 71;
 const OP_MEMBER_DECORATE: u32 = 72;
 
-/// `RowMajor`, `ColMajor`, `ArrayStride`, `MatrixStride`, `Offset`.
+/// Layout decorations: `RowMajor`, `ColMajor`, `ArrayStride`, `MatrixStride`, `Offset`.
 const LAYOUT: [u32; 5] = [4, 5, 6, 7, 35];
 
 const WORKGROUP: u32 = 4;
-/// Memory whose layout is explicit: `Uniform`, `PushConstant`, `StorageBuffer`.
+/// Storage classes with an explicit layout: `Uniform`, `PushConstant`, `StorageBuffer`.
 const LAID_OUT: [u32; 3] = [2, 9, 12];
 
-/// Words before the first instruction.
+/// Number of header words before the first instruction.
 const HEADER: usize = 5;
 
-/// Takes the layouts off the types that only workgroup variables have.
+/// Removes layout decorations from types that only workgroup variables use.
 pub(crate) fn without_workgroup_layout(module: &[u32]) -> Vec<u32> {
-    let types = Types::of(module);
-    let shared = types.reached(|storage| storage == WORKGROUP);
-    let laid_out = types.reached(|storage| LAID_OUT.contains(&storage));
+    let types = SpirvTypes::new(module);
+    let shared = types.reachable_types(|storage| storage == WORKGROUP);
+    let laid_out = types.reachable_types(|storage| LAID_OUT.contains(&storage));
     let bare: HashSet<u32> = shared.difference(&laid_out).copied().collect();
     let mut kept = module[..HEADER.min(module.len())].to_vec();
-    for instruction in Instructions(module.get(HEADER..).unwrap_or_default()) {
+    for instruction in SpirvInstructions(module.get(HEADER..).unwrap_or_default()) {
         let decoration = match (instruction[0] & 0xffff, instruction) {
             (OP_DECORATE, [_, of, decoration, ..]) => Some((of, decoration)),
             (OP_MEMBER_DECORATE, [_, of, _, decoration, ..]) => Some((of, decoration)),
@@ -44,10 +45,11 @@ pub(crate) fn without_workgroup_layout(module: &[u32]) -> Vec<u32> {
     kept
 }
 
-/// The instructions after the header, each with its first word. Ends at one that is cut off.
-struct Instructions<'a>(&'a [u32]);
+/// Iterator over the instructions after the header, as (first word, words). Stops at a truncated
+/// instruction.
+struct SpirvInstructions<'a>(&'a [u32]);
 
-impl<'a> Iterator for Instructions<'a> {
+impl<'a> Iterator for SpirvInstructions<'a> {
     type Item = &'a [u32];
 
     fn next(&mut self) -> Option<&'a [u32]> {
@@ -61,19 +63,19 @@ impl<'a> Iterator for Instructions<'a> {
     }
 }
 
-/// The types of a module, as far as they have others inside.
+/// Composite and pointer types of a module.
 #[derive(Default)]
-struct Types {
-    /// What arrays and structs hold.
+struct SpirvTypes {
+    /// Element or member types of each array and struct.
     parts: HashMap<u32, Vec<u32>>,
     /// Storage class and type of each pointer type.
     pointers: Vec<(u32, u32)>,
 }
 
-impl Types {
-    fn of(module: &[u32]) -> Types {
-        let mut types = Types::default();
-        for instruction in Instructions(module.get(HEADER..).unwrap_or_default()) {
+impl SpirvTypes {
+    fn new(module: &[u32]) -> SpirvTypes {
+        let mut types = SpirvTypes::default();
+        for instruction in SpirvInstructions(module.get(HEADER..).unwrap_or_default()) {
             match (instruction[0] & 0xffff, instruction) {
                 (OP_TYPE_ARRAY | OP_TYPE_RUNTIME_ARRAY, [_, id, element, ..]) => {
                     types.parts.insert(*id, vec![*element]);
@@ -88,8 +90,8 @@ impl Types {
         types
     }
 
-    /// Every type that pointers of some storage classes lead to.
-    fn reached(&self, storage: impl Fn(u32) -> bool) -> HashSet<u32> {
+    /// All types reachable from pointers of the storage classes that `storage` accepts.
+    fn reachable_types(&self, storage: impl Fn(u32) -> bool) -> HashSet<u32> {
         let from = self.pointers.iter().filter(|(s, _)| storage(*s));
         let mut open: Vec<u32> = from.map(|(_, ty)| *ty).collect();
         let mut reached = HashSet::new();
@@ -105,12 +107,12 @@ impl Types {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower::{Checks, ENTRY, from_wgsl};
+    use crate::lower::{ENTRY, RuntimeChecks, from_wgsl};
 
-    /// The strides of arrays in a module, and the number of offsets of members.
+    /// Array strides in a module, and the number of member offsets.
     fn layouts(module: &[u32]) -> (Vec<u32>, usize) {
         let (mut strides, mut offsets) = (Vec::new(), 0);
-        for instruction in Instructions(&module[HEADER..]) {
+        for instruction in SpirvInstructions(&module[HEADER..]) {
             match (instruction[0] & 0xffff, instruction) {
                 (OP_DECORATE, [_, _, 6, stride]) => strides.push(*stride),
                 (OP_MEMBER_DECORATE, [_, _, _, 35, _]) => offsets += 1,
@@ -137,12 +139,13 @@ mod tests {
                 workgroupBarrier();
                 y[i] = t[63u - i].b + u[i & 31u];
             }";
-        let module = from_wgsl(text, ENTRY, Checks::None).unwrap();
+        let module = from_wgsl(text, ENTRY, RuntimeChecks::None).unwrap();
         assert_eq!(layouts(&module), (vec![4, 8, 16], 6));
         let bare = without_workgroup_layout(&module);
-        // The stride of y; the members of Block and of the structs around p and y.
+        // Remaining: the stride of `y`, and the members of `Block` and of the structs around `p`
+        // and `y`.
         assert_eq!(layouts(&bare), (vec![8], 4));
-        // Nothing else went.
+        // No other words were removed.
         assert_eq!(module.len() - bare.len(), 2 * 4 + 2 * 5);
         assert_eq!(without_workgroup_layout(&bare), bare);
     }

@@ -1,27 +1,31 @@
-//! Kernels in WGSL as SPIR-V, and the files that keep what is slow to make from one process to the next.
+//! Compiles WGSL kernels to SPIR-V, and caches SPIR-V and driver pipelines on disk.
 //!
-//! [`lower`] is how WGSL becomes SPIR-V for both players. [`Modules`] does it once for each text: what it
-//! gives lies in a folder, and the next process reads it from there. [`PipelineFile`] keeps what a driver
-//! makes of SPIR-V, which is of use to the same driver only.
+//! [`lower`] compiles WGSL to SPIR-V for both GPU executors. [`ModuleCache`] caches the result in a
+//! folder, keyed by source text, so that later processes skip the compilation. [`PipelineFile`]
+//! stores the pipelines that a driver compiles from SPIR-V; only the same driver can use them.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `lower.rs`, `layout.rs` | WGSL to SPIR-V; what drivers must not see of it |
-//! | `modules.rs` | the folder of modules |
-//! | `blob.rs` | the file of a driver's pipelines |
-//! | `files.rs` | reading and replacing files, the size of a folder |
+//! | `lower.rs`, `layout.rs` | WGSL to SPIR-V; removal of decorations that validators reject |
+//! | `modules.rs` | folder of SPIR-V modules |
+//! | `blob.rs` | driver pipeline-cache file |
+//! | `files.rs` | reading and replacing files; eviction by folder size |
 //!
-//! Invariants: a file is used only if it is whole (its digest is that of its bytes), was made for exactly this
-//! (text, options and version of the lowering, or device and driver), and is this user's own: devices run it
-//! without checks. Anything else is as good as no file. Files appear whole, by renaming, so that writers may be
-//! killed or write at once; nothing is lost by it but time. A folder that cannot be written is no error.
+//! Invariants:
+//!
+//! - A file is used only if its digest matches, because devices run its content without checks.
+//! - It must also match its key: source, options and lowering version, or device and driver.
+//! - It must belong to this user. Any other file is ignored.
+//! - Files are replaced atomically by a rename, so writers may be killed or run concurrently. At
+//!   worst the work is repeated.
+//! - A cache folder that cannot be written is not an error.
 
-mod blob;
 pub mod files;
 mod layout;
 mod lower;
 mod modules;
+mod pipeline_cache_file;
 
-pub use blob::{Identity, PipelineFile};
-pub use lower::{Checks, ENTRY, LowerError, Uses, lower, uses};
-pub use modules::{Counts, Modules};
+pub use lower::{ENTRY, LowerError, RuntimeChecks, SubgroupUsage, lower, uses};
+pub use modules::{ModuleCache, ModuleCounts};
+pub use pipeline_cache_file::{DriverIdentity, PipelineFile};

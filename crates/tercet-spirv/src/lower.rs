@@ -1,7 +1,8 @@
-//! WGSL to SPIR-V.
+//! Compiles WGSL to SPIR-V.
 //!
-//! WGSL goes through naga without bounds checks: kernels guard every access. What comes from outside gets
-//! them, and bounds of its loops. A change of what this makes of a text goes with a new `LOWERING` in `modules.rs`.
+//! Tercet's own kernels are compiled without bounds checks, because they guard every access. Other
+//! kernels get bounds checks and bounded loops. Every change to the generated code requires a new
+//! `LOWERING` in `modules.rs`.
 
 use naga::back::spv;
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
@@ -9,37 +10,41 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 use crate::layout;
 
-/// The text is no module that naga takes.
+/// Error of naga's parser, validator or SPIR-V writer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct LowerError {
-    /// Its report, with the place in the text.
+    /// naga's report, with the position in the source.
     pub reason: String,
 }
 
-/// The entry point of every module as the device gets it.
+/// Name of the entry point in every compiled module.
 pub const ENTRY: &str = "main";
 
-/// What a module does about mistakes of its own.
+/// Run-time checks in the generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Checks {
-    /// It stays inside its arrays and ends.
+pub enum RuntimeChecks {
+    /// Bounds checks, loop bounds and zeroed workgroup memory, for kernels from outside.
     All,
-    /// Nothing: it makes none.
+    /// No checks, for kernels that guard every access themselves.
     None,
 }
 
-/// The SPIR-V of a WGSL module; its entry point becomes [`ENTRY`].
+/// Compiles a WGSL module to SPIR-V words. Entry point `entry` is renamed to [`ENTRY`].
 ///
 /// # Errors
 /// [`LowerError`] with naga's report.
-pub fn lower(text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, LowerError> {
+pub fn lower(text: &str, entry: &str, checks: RuntimeChecks) -> Result<Vec<u32>, LowerError> {
     let words = from_wgsl(text, entry, checks).map_err(|reason| LowerError { reason })?;
     Ok(layout::without_workgroup_layout(&words))
 }
 
-/// The module as naga writes it.
-pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, String> {
+/// The module as naga generates it, before layout decorations are removed.
+pub(crate) fn from_wgsl(
+    text: &str,
+    entry: &str,
+    checks: RuntimeChecks,
+) -> Result<Vec<u32>, String> {
     let mut module =
         naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
     module.entry_points.retain(|e| e.name == entry);
@@ -54,10 +59,10 @@ pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
         .map_err(|e| e.emit_to_string_with_path(text, "wgsl"))?;
-    let are_checked = checks == Checks::All;
+    let are_checked = checks == RuntimeChecks::All;
     let policy = match checks {
-        Checks::All => BoundsCheckPolicy::Restrict,
-        Checks::None => BoundsCheckPolicy::Unchecked,
+        RuntimeChecks::All => BoundsCheckPolicy::Restrict,
+        RuntimeChecks::None => BoundsCheckPolicy::Unchecked,
     };
     let options = spv::Options {
         lang_version: (1, 3),
@@ -70,8 +75,8 @@ pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u
             binding_array: policy,
         },
         zero_initialize_workgroup_memory: match checks {
-            Checks::All => spv::ZeroInitializeWorkgroupMemoryMode::Polyfill,
-            Checks::None => spv::ZeroInitializeWorkgroupMemoryMode::None,
+            RuntimeChecks::All => spv::ZeroInitializeWorkgroupMemoryMode::Polyfill,
+            RuntimeChecks::None => spv::ZeroInitializeWorkgroupMemoryMode::None,
         },
         force_loop_bounding: are_checked,
         binding_map: bindings(&module),
@@ -84,13 +89,14 @@ pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u
     spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|e| e.to_string())
 }
 
-/// The counters by which dispatches wait for each other while they run.
+/// Name of the counter buffer through which dispatches synchronize while they run (ADR 0072).
 const CHAIN: &str = "chain";
 
-/// Weights, which nothing writes meanwhile.
+/// Name of the weight buffer, which no dispatch writes during a run.
 const WEIGHTS: &str = "b_data";
 
-/// Makes what a link of a chain reads and writes visible to those that run meanwhile. WGSL in browsers cannot say so.
+/// Marks the buffers of a kernel in a dependent-launch chain as coherent, so that concurrent
+/// dispatches see its writes. WGSL for browsers has no attribute for that.
 fn mark_coherent(module: &mut naga::Module) {
     let is_chain = |v: &naga::GlobalVariable| v.name.as_deref() == Some(CHAIN);
     let is_link = module.global_variables.iter().any(|(_, v)| is_chain(v));
@@ -105,7 +111,7 @@ fn mark_coherent(module: &mut naga::Module) {
     }
 }
 
-/// Every binding as it is written in the module.
+/// Binding map that keeps the module's own binding numbers.
 fn bindings(module: &naga::Module) -> spv::BindingMap {
     let bound = module
         .global_variables
@@ -123,22 +129,22 @@ fn bindings(module: &naga::Module) -> spv::BindingMap {
         .collect()
 }
 
-/// What a module asks of subgroups.
+/// Subgroup features that a module uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uses {
-    /// Operations between the invocations of a subgroup.
+pub struct SubgroupUsage {
+    /// Subgroup operations.
     pub subgroups: bool,
     /// Cooperative matrices.
     pub coop: bool,
 }
 
-/// Reads the capabilities that a module declares.
-pub fn uses(words: &[u32]) -> Uses {
+/// Reads the capabilities that a SPIR-V module declares.
+pub fn uses(words: &[u32]) -> SubgroupUsage {
     const OP_CAPABILITY: u32 = 17;
     const GROUP_NON_UNIFORM: std::ops::RangeInclusive<u32> = 61..=68;
     const COOPERATIVE_MATRIX: u32 = 6022;
-    let mut uses = Uses::default();
-    // Capabilities come first, after a header of five words; each takes two.
+    let mut uses = SubgroupUsage::default();
+    // `OpCapability` instructions come first, after the five header words; each has two words.
     for pair in words.get(5..).unwrap_or_default().chunks_exact(2) {
         if pair[0] != (2 << 16 | OP_CAPABILITY) {
             break;
@@ -161,18 +167,18 @@ mod tests {
             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 if (id.x < arrayLength(&y)) { y[id.x] = subgroupAdd(id.x); }
             }";
-        let words = lower(text, ENTRY, Checks::None).unwrap();
+        let words = lower(text, ENTRY, RuntimeChecks::None).unwrap();
         assert_eq!(words[0], 0x0723_0203);
         assert_eq!(
             uses(&words),
-            Uses {
+            SubgroupUsage {
                 subgroups: true,
                 coop: false
             }
         );
         let plain = text.replace("subgroupAdd(id.x)", "id.x");
-        let plain = from_wgsl(&plain, "main", Checks::None).unwrap();
-        assert_eq!(uses(&plain), Uses::default());
+        let plain = from_wgsl(&plain, "main", RuntimeChecks::None).unwrap();
+        assert_eq!(uses(&plain), SubgroupUsage::default());
     }
 
     #[test]
@@ -184,10 +190,10 @@ mod tests {
             @compute @workgroup_size(1)
             fn other() { y[0] = 1u; }";
         let array_lengths = |words: &[u32]| words.iter().filter(|w| **w & 0xffff == 68).count();
-        let checked = lower(text, "fill", Checks::All).unwrap();
+        let checked = lower(text, "fill", RuntimeChecks::All).unwrap();
         assert!(array_lengths(&checked) > 0);
         let plain = text.replace("fn fill", "fn main");
-        let plain = lower(&plain, ENTRY, Checks::None).unwrap();
+        let plain = lower(&plain, ENTRY, RuntimeChecks::None).unwrap();
         assert!(plain.len() < checked.len());
     }
 
@@ -200,9 +206,9 @@ mod tests {
             @group(0) @binding(4) var<storage, read_write> y: array<u32>;
             @compute @workgroup_size(1)
             fn main() { y[0] = a_data[0] + b_data[0] + atomicAdd(&chain[0], 1u); }";
-        // OpDecorate of two operands: Coherent.
+        // `OpDecorate` with decoration `Coherent`.
         let coherent = |text: &str| {
-            let words = lower(text, ENTRY, Checks::None).unwrap();
+            let words = lower(text, ENTRY, RuntimeChecks::None).unwrap();
             words
                 .windows(3)
                 .filter(|w| w[0] == (3 << 16 | 71) && w[2] == 23)
@@ -214,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_error_in_wgsl_names_the_place() {
-        let e = lower("fn main( {", ENTRY, Checks::None).unwrap_err();
+        let e = lower("fn main( {", ENTRY, RuntimeChecks::None).unwrap_err();
         assert!(e.to_string().contains("wgsl:1:10"), "{e}");
     }
 }

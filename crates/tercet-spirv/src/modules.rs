@@ -1,7 +1,7 @@
-//! The folder of modules: WGSL goes through naga once, not once in each process.
+//! Folder of compiled SPIR-V modules: each WGSL source is compiled once, not once per process.
 //!
-//! A module lies in a file named by the digest of all that it follows from. The file says that digest again,
-//! and the digest of itself.
+//! A module's file is named after the digest of all its inputs. The file contains that digest
+//! again, and a digest of its content.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,60 +9,65 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sha2::{Digest, Sha256};
 
 use crate::files;
-use crate::lower::{Checks, LowerError, lower};
+use crate::lower::{LowerError, RuntimeChecks, lower};
 
-/// Changes with every change of what `lower.rs` makes of a text.
+/// Version of the lowering. Increase it with every change to the output of `lower.rs`.
 const LOWERING: u32 = 2;
-/// The naga that lowers: another one may do it differently.
+/// Version of naga; other versions may generate different code.
 const NAGA: &str = "30.0.1";
 
 const MAGIC: [u8; 8] = *b"tercetSV";
 const EXTENSION: &str = "spv";
-/// Magic, key, digest of magic, key and words.
+/// Bytes of the header: magic, key, and the digest of magic, key and words.
 const HEADER_BYTES: usize = 8 + 32 + 32;
-/// More than this is neither written nor read: modules of ours have tens of KiB.
+/// Maximum file size, for reading and writing. Typical modules have tens of KiB.
 const MAX_FILE_BYTES: usize = 8 << 20;
-/// What all modules may take, some thousands of them.
+/// Maximum size of the folder: some thousands of modules.
 const MAX_FOLDER_BYTES: u64 = 128 << 20;
-/// After so many new modules the folder is looked at.
+/// Number of new modules between two checks of the folder size.
 const LOOKED_AT_EVERY: u64 = 64;
 
-/// What was done so far.
+/// Counters of compiled and cached modules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Modules that went through naga.
+pub struct ModuleCounts {
+    /// Modules compiled by naga.
     pub lowered: u64,
-    /// Modules that came from the folder.
+    /// Modules read from the folder.
     pub loaded: u64,
 }
 
-/// Modules, kept in a folder if there is one.
+/// SPIR-V modules by WGSL source, cached in a folder if there is one.
 #[derive(Debug, Default)]
-pub struct Modules {
+pub struct ModuleCache {
     folder: Option<PathBuf>,
     lowered: AtomicU64,
     loaded: AtomicU64,
 }
 
-impl Modules {
-    /// The modules in a folder of caches; without one, each is lowered anew.
-    pub fn new(cache_dir: Option<&Path>) -> Modules {
-        Modules {
+impl ModuleCache {
+    /// A cache below `cache_dir`. Without a folder, every call compiles.
+    pub fn new(cache_dir: Option<&Path>) -> ModuleCache {
+        ModuleCache {
             folder: cache_dir.map(|dir| dir.join("spirv")),
-            ..Modules::default()
+            ..ModuleCache::default()
         }
     }
 
-    /// As [`lower`], by the folder if it has the module.
+    /// Same as [`lower`], but reads the module from the folder if it is there.
     ///
     /// # Errors
-    /// As [`lower`].
-    pub fn lower(&self, text: &str, entry: &str, checks: Checks) -> Result<Vec<u32>, LowerError> {
+    /// Same as [`lower`].
+    pub fn lower(
+        &self,
+        text: &str,
+        entry: &str,
+        checks: RuntimeChecks,
+    ) -> Result<Vec<u32>, LowerError> {
         let Some(folder) = &self.folder else {
             self.lowered.fetch_add(1, Ordering::Relaxed);
             return lower(text, entry, checks);
         };
-        let reading = tracing::debug_span!("kernels from disk").entered();
+        let reading = tracing::debug_span!("load cached SPIR-V").entered();
         let key = key(text, entry, checks);
         let file = folder.join(name(&key));
         let kept = files::read(&file, MAX_FILE_BYTES as u64);
@@ -71,38 +76,38 @@ impl Modules {
             return Ok(words);
         }
         drop(reading);
-        let _span = tracing::debug_span!("kernels to SPIR-V").entered();
+        let _span = tracing::debug_span!("compile WGSL to SPIR-V").entered();
         let words = lower(text, entry, checks)?;
         let lowered = self.lowered.fetch_add(1, Ordering::Relaxed);
         let bytes = encode(&words, &key);
-        // The next process does without, if it cannot be written.
+        // If the file cannot be written, the next process compiles again.
         let is_kept = bytes.len() <= MAX_FILE_BYTES && files::replace(&file, &bytes).is_ok();
         if is_kept && lowered.is_multiple_of(LOOKED_AT_EVERY) {
-            files::keep_below(folder, EXTENSION, MAX_FOLDER_BYTES);
+            files::evict_to(folder, EXTENSION, MAX_FOLDER_BYTES);
         }
         Ok(words)
     }
 
-    /// What was done so far.
-    pub fn counts(&self) -> Counts {
-        Counts {
+    /// Counters of compiled and cached modules so far.
+    pub fn counts(&self) -> ModuleCounts {
+        ModuleCounts {
             lowered: self.lowered.load(Ordering::Relaxed),
             loaded: self.loaded.load(Ordering::Relaxed),
         }
     }
 }
 
-/// The digest of all that a module follows from.
-fn key(text: &str, entry: &str, checks: Checks) -> [u8; 32] {
+/// Digest of all inputs of a module.
+fn key(text: &str, entry: &str, checks: RuntimeChecks) -> [u8; 32] {
     let checks: u32 = match checks {
-        Checks::All => 1,
-        Checks::None => 0,
+        RuntimeChecks::All => 1,
+        RuntimeChecks::None => 0,
     };
     let mut digest = Sha256::new();
     for word in [LOWERING, checks] {
         digest.update(word.to_le_bytes());
     }
-    // Each with its length, so that no two lists of parts are the same bytes.
+    // Length-prefixed, so that different lists of parts never give the same bytes.
     for part in [NAGA, entry, text] {
         digest.update((part.len() as u64).to_le_bytes());
         digest.update(part);
@@ -128,7 +133,7 @@ fn encode(words: &[u32], key: &[u8; 32]) -> Vec<u8> {
     [&MAGIC[..], key, &digest(key, &words), &words].concat()
 }
 
-/// The words of a file that is whole and of this key.
+/// The SPIR-V words of a file. `None` if it is damaged or has another key.
 fn decode(bytes: &[u8], key: &[u8; 32]) -> Option<Vec<u32>> {
     let (header, words) = bytes.split_at_checked(HEADER_BYTES)?;
     let is_whole =
@@ -147,7 +152,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::files::tests::Folder;
+    use crate::files::tests::TestFolder;
 
     fn text(n: u32) -> String {
         format!(
@@ -159,26 +164,28 @@ mod tests {
         )
     }
 
-    fn the_file(folder: &Folder) -> PathBuf {
+    fn the_file(folder: &TestFolder) -> PathBuf {
         let entries = fs::read_dir(folder.0.join("spirv")).unwrap();
         let all: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
         assert_eq!(all.len(), 1, "{all:?}");
         all[0].clone()
     }
 
-    /// What a new process gets, and whether it came from the folder.
-    fn get(folder: &Folder, n: u32) -> (Vec<u32>, bool) {
-        let modules = Modules::new(Some(&folder.0));
-        let words = modules.lower(&text(n), "main", Checks::None).unwrap();
-        let Counts { lowered, loaded } = modules.counts();
+    /// The module as a new process gets it, and whether it came from the folder.
+    fn get(folder: &TestFolder, n: u32) -> (Vec<u32>, bool) {
+        let modules = ModuleCache::new(Some(&folder.0));
+        let words = modules
+            .lower(&text(n), "main", RuntimeChecks::None)
+            .unwrap();
+        let ModuleCounts { lowered, loaded } = modules.counts();
         assert_eq!(lowered + loaded, 1);
         (words, loaded == 1)
     }
 
     #[test]
     fn the_second_process_reads_what_the_first_one_made() {
-        let folder = Folder::new("modules");
-        let made = lower(&text(1), "main", Checks::None).unwrap();
+        let folder = TestFolder::new("modules");
+        let made = lower(&text(1), "main", RuntimeChecks::None).unwrap();
         assert_eq!(get(&folder, 1), (made.clone(), false));
         assert_eq!(get(&folder, 1), (made.clone(), true));
         assert_ne!(get(&folder, 2).0, made);
@@ -186,30 +193,33 @@ mod tests {
 
     #[test]
     fn a_module_is_of_its_text_entry_and_checks() {
-        let folder = Folder::new("keys");
-        let modules = Modules::new(Some(&folder.0));
+        let folder = TestFolder::new("keys");
+        let modules = ModuleCache::new(Some(&folder.0));
         for _ in 0..2 {
             for (n, entry, checks) in [
-                (1, "main", Checks::None),
-                (1, "main", Checks::All),
-                (1, "other", Checks::None),
-                (2, "main", Checks::None),
+                (1, "main", RuntimeChecks::None),
+                (1, "main", RuntimeChecks::All),
+                (1, "other", RuntimeChecks::None),
+                (2, "main", RuntimeChecks::None),
             ] {
                 let made = modules.lower(&text(n), entry, checks).unwrap();
                 assert_eq!(made, lower(&text(n), entry, checks).unwrap());
             }
         }
-        let counts = Counts {
+        let counts = ModuleCounts {
             lowered: 4,
             loaded: 4,
         };
         assert_eq!(modules.counts(), counts);
-        assert_ne!(key("ab", "c", Checks::None), key("a", "bc", Checks::None));
+        assert_ne!(
+            key("ab", "c", RuntimeChecks::None),
+            key("a", "bc", RuntimeChecks::None)
+        );
     }
 
     #[test]
     fn damage_costs_nothing_but_time() {
-        let folder = Folder::new("damaged-modules");
+        let folder = TestFolder::new("damaged-modules");
         let (made, _) = get(&folder, 1);
         let file = the_file(&folder);
         let good = fs::read(&file).unwrap();
@@ -222,7 +232,10 @@ mod tests {
         for at in 0..good.len() {
             let mut flipped = good.clone();
             flipped[at] ^= 1 << (at % 8);
-            assert_eq!(decode(&flipped, &key(&text(1), "main", Checks::None)), None);
+            assert_eq!(
+                decode(&flipped, &key(&text(1), "main", RuntimeChecks::None)),
+                None
+            );
             if at % 97 == 0 {
                 bad.push(flipped);
             }
@@ -230,7 +243,7 @@ mod tests {
         for bytes in bad {
             files::replace(&file, &bytes).unwrap();
             assert_eq!(get(&folder, 1), (made.clone(), false));
-            // It is whole again.
+            // The damaged file was replaced.
             assert_eq!(fs::read(&file).unwrap(), good);
         }
         fs::remove_file(&file).unwrap();
@@ -240,11 +253,11 @@ mod tests {
 
     #[test]
     fn a_module_that_is_right_for_another_text_is_not_taken() {
-        let folder = Folder::new("foreign-modules");
+        let folder = TestFolder::new("foreign-modules");
         let (one, _) = get(&folder, 1);
         let file = the_file(&folder);
         let bytes = fs::read(&file).unwrap();
-        let moved = file.with_file_name(name(&key(&text(2), "main", Checks::None)));
+        let moved = file.with_file_name(name(&key(&text(2), "main", RuntimeChecks::None)));
         files::replace(&moved, &bytes).unwrap();
         let (two, loaded) = get(&folder, 2);
         assert!(!loaded);
@@ -254,21 +267,21 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_written_is_no_error() {
         for dir in ["/proc/none", "/dev/null"] {
-            let modules = Modules::new(Some(Path::new(dir)));
-            assert!(modules.lower(&text(1), "main", Checks::None).is_ok());
+            let modules = ModuleCache::new(Some(Path::new(dir)));
+            assert!(modules.lower(&text(1), "main", RuntimeChecks::None).is_ok());
         }
     }
 
     #[test]
     fn writers_at_once_leave_whole_files() {
-        let folder = Folder::new("module-writers");
+        let folder = TestFolder::new("module-writers");
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..8).for_each(|n| drop(get(&folder, n))));
             }
         });
         for n in 0..8 {
-            let made = lower(&text(n), "main", Checks::None).unwrap();
+            let made = lower(&text(n), "main", RuntimeChecks::None).unwrap();
             assert_eq!(get(&folder, n), (made, true));
         }
     }
@@ -279,6 +292,6 @@ mod tests {
         let lock = fs::read_to_string(lock).unwrap();
         let (_, after) = lock.split_once("name = \"naga\"\nversion = \"").unwrap();
         let (version, _) = after.split_once('"').unwrap();
-        assert_eq!(version, NAGA, "naga changed: say so in `NAGA`");
+        assert_eq!(version, NAGA, "the naga version changed: update `NAGA`");
     }
 }

@@ -1,8 +1,8 @@
-//! The file that keeps a driver's pipelines from one process to the next.
+//! Driver pipeline-cache file: persists a driver's compiled pipelines across processes.
 //!
-//! A header of ours stands before the driver's bytes: who wrote them, how many, and their digest, because
-//! drivers trust what they are given. A file that is missing, damaged, cut, of another driver or not readable is
-//! as good as none.
+//! A header with the driver identity, the length and a digest precedes the driver's bytes, because
+//! drivers trust their input. A file that is missing, damaged, truncated, unreadable or from
+//! another driver is ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -14,46 +14,49 @@ const MAGIC: [u8; 8] = *b"tercetPC";
 const VERSION: u32 = 2;
 /// Magic, version, vendor, device, driver version, two ids, length, digest.
 const HEADER_BYTES: usize = 8 + 4 * 4 + 2 * 16 + 8 + 32;
-/// More than this is neither written nor read: what drivers keep grows with every kernel ever used, and begins
-/// again from here.
+/// Maximum blob size, for reading and writing. Driver caches grow with every kernel ever used;
+/// above this size the cache starts again from empty.
 const MAX_BYTES: u64 = 256 << 20;
-/// What the files of all devices and drivers may take: those of drivers that were replaced go first.
+/// Maximum total size of the cache files of all devices and drivers. The least recently used files,
+/// such as those of replaced drivers, are removed first.
 const MAX_FOLDER_BYTES: u64 = 1 << 30;
 const EXTENSION: &str = "bin";
 
-/// What a driver's pipelines must have been written by to be of use.
+/// Identity of the device and driver. A driver can only use pipelines written under the same
+/// identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The vendor's number.
+pub struct DriverIdentity {
+    /// PCI vendor id of the device.
     pub vendor: u32,
-    /// The device's number.
+    /// Device id, assigned by the vendor.
     pub device: u32,
-    /// The driver's version, as it counts.
+    /// Driver version, in the driver's own encoding.
     pub driver_version: u32,
-    /// The driver.
+    /// UUID of the driver.
     pub driver_uuid: [u8; 16],
-    /// Its caches.
+    /// UUID of the driver's pipeline-cache format.
     pub cache_uuid: [u8; 16],
 }
 
-impl Identity {
-    /// A name for files of this device and driver.
+impl DriverIdentity {
+    /// File stem for this device and driver.
     pub fn file_stem(&self) -> String {
         let id: String = self.cache_uuid.iter().map(|b| format!("{b:02x}")).collect();
         format!("{:04x}-{:04x}-{id}", self.vendor, self.device)
     }
 }
 
-/// The file of a device, a driver and who asks it.
+/// Pipeline-cache file of one device, one driver and one kind of user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineFile {
     path: PathBuf,
-    identity: Identity,
+    identity: DriverIdentity,
 }
 
 impl PipelineFile {
-    /// The file in a folder of caches; `kind` begins its name and tells apart what is not one format.
-    pub fn new(cache_dir: &Path, kind: &str, identity: Identity) -> PipelineFile {
+    /// The file in the folder `cache_dir`. `kind` is the prefix of the file name and separates
+    /// different formats.
+    pub fn new(cache_dir: &Path, kind: &str, identity: DriverIdentity) -> PipelineFile {
         let name = format!("{kind}-{}.{EXTENSION}", identity.file_stem());
         PipelineFile {
             path: cache_dir.join(name),
@@ -61,12 +64,14 @@ impl PipelineFile {
         }
     }
 
-    /// The driver's bytes, if the file is whole and of this device and driver.
+    /// Reads the driver's bytes. `None` if the file is damaged or belongs to another device or
+    /// driver.
     pub fn load(&self) -> Option<Vec<u8>> {
         decode(files::read(&self.path, MAX_BYTES)?, &self.identity)
     }
 
-    /// Replaces the file. Failure leaves the old one: the next process does without.
+    /// Replaces the file. On failure the old file remains; the next process then starts without the
+    /// new pipelines.
     pub fn store(&self, blob: &[u8]) {
         let mut bytes = header(&self.identity, blob);
         bytes.extend_from_slice(blob);
@@ -75,14 +80,14 @@ impl PipelineFile {
             && files::replace(&self.path, &bytes).is_ok()
             && let Some(dir) = self.path.parent()
         {
-            files::keep_below(dir, EXTENSION, MAX_FOLDER_BYTES);
+            files::evict_to(dir, EXTENSION, MAX_FOLDER_BYTES);
         }
     }
 }
 
-fn header(identity: &Identity, blob: &[u8]) -> Vec<u8> {
+fn header(identity: &DriverIdentity, blob: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    let Identity {
+    let DriverIdentity {
         vendor,
         device,
         driver_version,
@@ -99,7 +104,7 @@ fn header(identity: &Identity, blob: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn decode(mut bytes: Vec<u8>, identity: &Identity) -> Option<Vec<u8>> {
+fn decode(mut bytes: Vec<u8>, identity: &DriverIdentity) -> Option<Vec<u8>> {
     let blob = bytes.get(HEADER_BYTES..)?;
     if bytes[..HEADER_BYTES] != header(identity, blob) {
         return None;
@@ -112,7 +117,7 @@ fn decode(mut bytes: Vec<u8>, identity: &Identity) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity = Identity {
+    const IDENTITY: DriverIdentity = DriverIdentity {
         vendor: 1,
         device: 2,
         driver_version: 3,
@@ -141,7 +146,7 @@ mod tests {
         }
         let longer = [bytes.clone(), vec![0]].concat();
         assert_eq!(decode(longer, &IDENTITY), None);
-        let other = Identity {
+        let other = DriverIdentity {
             driver_version: 4,
             ..IDENTITY
         };
@@ -157,7 +162,7 @@ mod tests {
 
     #[test]
     fn players_have_files_of_their_own() {
-        let dir = crate::files::tests::Folder::new("kinds");
+        let dir = crate::files::tests::TestFolder::new("kinds");
         let file = |kind| PipelineFile::new(&dir.0, kind, IDENTITY);
         file("pipelines").store(b"a");
         file("wgpu").store(b"b");

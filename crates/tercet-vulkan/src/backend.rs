@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tercet_ir::backend::Explanation;
 use tercet_ir::{Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor};
-use tercet_plan::tune::Tunable;
+use tercet_plan::tune::TunableBackend;
 use tercet_plan::{
-    Caps, GpuExecutable, Natives, PlanOptions, Program, Tuning, lanes, native_trial,
+    DeviceCaps, GpuExecutable, GpuProgram, NativeOps, PlanOptions, TuningTable, lanes,
+    native_ops_probe,
 };
 
 use crate::cache;
-use crate::device::Device;
-use crate::driver::{Counters, VulkanDriver};
-use crate::error::{GpuError, OpenError};
-use crate::instance::{DeviceInfo, Instance};
-use crate::pipeline::Pipelines;
-use crate::staging::Staging;
+use crate::device::VulkanDevice;
+use crate::driver::{DriverCounters, VulkanDriver};
+use crate::error::{VulkanError, VulkanOpenError};
+use crate::instance::{VulkanDeviceInfo, VulkanInstance};
+use crate::pipeline::VulkanPipelineCache;
+use crate::staging::VulkanStaging;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -36,9 +37,9 @@ pub struct VulkanOptions {
 }
 
 /// What executables of one device share.
-pub(crate) struct Shared {
-    pub(crate) pipelines: Pipelines,
-    pub(crate) staging: Staging,
+pub(crate) struct VulkanContext {
+    pub(crate) pipelines: VulkanPipelineCache,
+    pub(crate) staging: VulkanStaging,
     pub(crate) uniform_align_bytes: u32,
     tuning_file: Option<PathBuf>,
     pub(crate) timestamps: bool,
@@ -46,10 +47,10 @@ pub(crate) struct Shared {
     pub(crate) recorded: AtomicU64,
     pub(crate) reads_recorded: AtomicU64,
     /// Dropped last.
-    pub(crate) device: Arc<Device>,
+    pub(crate) device: Arc<VulkanDevice>,
 }
 
-impl Drop for Shared {
+impl Drop for VulkanContext {
     fn drop(&mut self) {
         self.pipelines.save();
     }
@@ -57,17 +58,17 @@ impl Drop for Shared {
 
 /// An open Vulkan device.
 pub struct VulkanBackend {
-    shared: Arc<Shared>,
+    shared: Arc<VulkanContext>,
     /// Those of the device, with what was measured on it.
-    caps: Caps,
+    caps: DeviceCaps,
 }
 
 impl VulkanBackend {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`OpenError`] that says what is missing and what to do.
-    pub fn new(options: VulkanOptions) -> Result<VulkanBackend, OpenError> {
+    /// [`VulkanOpenError`] that says what is missing and what to do.
+    pub fn new(options: VulkanOptions) -> Result<VulkanBackend, VulkanOpenError> {
         let VulkanOptions {
             device,
             validation,
@@ -75,8 +76,8 @@ impl VulkanBackend {
             sentinels,
             timestamps,
         } = options;
-        let device = Arc::new(Device::open(device.as_deref(), validation)?);
-        let failed = |e: GpuError| OpenError::Setup {
+        let device = Arc::new(VulkanDevice::open(device.as_deref(), validation)?);
+        let failed = |e: VulkanError| VulkanOpenError::Setup {
             device: device.info.name.clone(),
             reason: CompileError::from(e).to_string(),
         };
@@ -86,10 +87,10 @@ impl VulkanBackend {
         let tuning = tuning_file.as_deref().and_then(cache::load_tuning);
         let caps = device.features.caps().tuned(tuning.unwrap_or_default());
         let mut backend = VulkanBackend {
-            shared: Arc::new(Shared {
-                pipelines: Pipelines::new(&device, cache_dir.as_deref(), validation)
+            shared: Arc::new(VulkanContext {
+                pipelines: VulkanPipelineCache::new(&device, cache_dir.as_deref(), validation)
                     .map_err(failed)?,
-                staging: Staging::new(&device).map_err(failed)?,
+                staging: VulkanStaging::new(&device).map_err(failed)?,
                 uniform_align_bytes: caps.uniform_align_bytes,
                 tuning_file,
                 timestamps,
@@ -100,25 +101,25 @@ impl VulkanBackend {
             }),
             caps,
         };
-        backend.caps.natives = backend.natives().unwrap_or_default();
-        backend.caps.coop_lanes = backend.knows_lanes();
+        backend.caps.natives = backend.probe_native_ops().unwrap_or_default();
+        backend.caps.coop_fragment_layout = backend.check_fragment_layout();
         Ok(backend)
     }
 
     /// What the device's own arithmetic does right; nothing if it cannot be tried.
-    fn natives(&self) -> Option<Natives> {
-        let (trial, caps) = native_trial(&self.caps).ok()?;
+    fn probe_native_ops(&self) -> Option<NativeOps> {
+        let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let outputs = self.outputs_with(caps, &trial.graph, &trial.inputs())?;
         Some(trial.judge(&outputs))
     }
 
     /// Whether elements of matrices lie where kernels expect them; no if that cannot be tried.
-    fn knows_lanes(&self) -> bool {
+    fn check_fragment_layout(&self) -> bool {
         let Ok(Some(tried)) = lanes(&self.caps) else {
             return false;
         };
-        let caps = Caps {
-            coop_lanes: true,
+        let caps = DeviceCaps {
+            coop_fragment_layout: true,
             ..self.caps.clone()
         };
         let inputs = tried.inputs();
@@ -130,7 +131,7 @@ impl VulkanBackend {
     /// The results of a graph on this device as if it could do all that `caps` says.
     fn outputs_with(
         &self,
-        caps: Caps,
+        caps: DeviceCaps,
         graph: &Graph,
         inputs: &[(&str, &Tensor)],
     ) -> Option<Vec<Tensor>> {
@@ -154,7 +155,7 @@ impl VulkanBackend {
     }
 
     /// The same device, where another table of measurements decides.
-    pub fn tuned(&self, tuning: Tuning) -> VulkanBackend {
+    pub fn tuned(&self, tuning: TuningTable) -> VulkanBackend {
         VulkanBackend {
             shared: Arc::clone(&self.shared),
             caps: self.caps.clone().tuned(tuning),
@@ -166,7 +167,7 @@ impl VulkanBackend {
     pub fn with_binding_limit(&self, max_binding_bytes: u64) -> VulkanBackend {
         VulkanBackend {
             shared: Arc::clone(&self.shared),
-            caps: Caps {
+            caps: DeviceCaps {
                 max_binding_bytes,
                 ..self.caps.clone()
             },
@@ -178,7 +179,7 @@ impl VulkanBackend {
     ///
     /// # Errors
     /// What the file system says; that there is no folder where the device was opened without one.
-    pub fn store_tuning(&self, tuning: &Tuning) -> std::io::Result<PathBuf> {
+    pub fn store_tuning(&self, tuning: &TuningTable) -> std::io::Result<PathBuf> {
         let Some(file) = &self.shared.tuning_file else {
             return Err(std::io::Error::other(
                 "the device was opened without a cache",
@@ -191,19 +192,19 @@ impl VulkanBackend {
     /// The devices of this machine, in the loader's order.
     ///
     /// # Errors
-    /// [`OpenError`] when there is no loader or no driver.
-    pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
-        let devices = Instance::new(false)?.devices()?;
+    /// [`VulkanOpenError`] when there is no loader or no driver.
+    pub fn devices() -> Result<Vec<VulkanDeviceInfo>, VulkanOpenError> {
+        let devices = VulkanInstance::new(false)?.devices()?;
         Ok(devices.into_iter().map(|(_, info)| info).collect())
     }
 
     /// The device.
-    pub fn device(&self) -> &DeviceInfo {
+    pub fn device(&self) -> &VulkanDeviceInfo {
         &self.shared.device.info
     }
 
     /// What plans for this device depend on.
-    pub fn caps(&self) -> &Caps {
+    pub fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
@@ -214,9 +215,9 @@ impl VulkanBackend {
     }
 
     /// What was done on this device so far, by all executables.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DriverCounters {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        Counters {
+        DriverCounters {
             recorded: of(&self.shared.recorded),
             reads_recorded: of(&self.shared.reads_recorded),
             submissions: of(&self.shared.device.submissions),
@@ -235,7 +236,7 @@ impl VulkanBackend {
     ///
     /// # Errors
     /// [`CompileError::OutOfMemory`], [`CompileError::Device`].
-    pub fn load(&self, program: &Arc<Program>) -> Result<VulkanDriver, CompileError> {
+    pub fn load(&self, program: &Arc<GpuProgram>) -> Result<VulkanDriver, CompileError> {
         Ok(VulkanDriver::load(&self.shared, program)?)
     }
 
@@ -258,7 +259,7 @@ impl VulkanBackend {
         &self,
         graph: &Graph,
         options: &CompileOptions,
-    ) -> Result<Program, CompileError> {
+    ) -> Result<GpuProgram, CompileError> {
         let choices = PlanOptions {
             sentinels: self.shared.sentinels,
         };
@@ -267,20 +268,20 @@ impl VulkanBackend {
 
     /// Behaves from now on as if the device were lost, for tests.
     #[doc(hidden)]
-    pub fn lose_device(&self) {
-        self.shared.device.lose("told to be lost");
+    pub fn simulate_device_loss(&self) {
+        self.shared.device.mark_lost("told to be lost");
     }
 }
 
-impl Tunable for VulkanBackend {
-    fn caps(&self) -> &Caps {
+impl TunableBackend for VulkanBackend {
+    fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     fn compile_with(
         &self,
         graph: &Graph,
-        tuning: Tuning,
+        tuning: TuningTable,
     ) -> Result<Box<dyn Executable>, CompileError> {
         let tuned = self.tuned(tuning);
         Ok(Box::new(tuned.compile_gpu(graph, &CompileOptions::new())?))
@@ -292,12 +293,12 @@ impl Backend for VulkanBackend {
         "vulkan"
     }
 
-    fn products(&self) -> Vec<DType> {
-        self.caps.products()
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
+        self.caps.coop_matmul_dtypes()
     }
 
-    fn packed_rows(&self, _: Scheme) -> Option<usize> {
-        Some(self.caps.packed_rows())
+    fn max_small_m_rows(&self, _: Scheme) -> Option<usize> {
+        Some(self.caps.max_small_m_rows())
     }
 
     fn compile(

@@ -9,12 +9,15 @@ use std::sync::Arc;
 
 use ash::vk;
 use smallvec::{SmallVec, smallvec};
-use tercet_plan::{Access, Dispatch, Instance, Launch, Num, Program, SlotId, Source, Step, Work};
+use tercet_plan::{
+    ArgAccess, GpuProgram, KernelDispatch, KernelInstance, KernelSource, LaunchSizes, ProgramStep,
+    SlotId, StepOp, SymInt,
+};
 
-use crate::device::Device;
-use crate::error::GpuError;
-use crate::memory::Memory;
-use crate::pipeline::Pipeline;
+use crate::device::VulkanDevice;
+use crate::error::VulkanError;
+use crate::memory::VulkanBuffer;
+use crate::pipeline::VulkanPipeline;
 
 /// Bytes of a grid in the grids buffer: three words, and one to keep reads aligned.
 pub(crate) const GRID_BYTES: u64 = 16;
@@ -39,7 +42,7 @@ fn main(
 
 /// Workgroups of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grid {
+pub(crate) enum DispatchGrid {
     /// Known.
     Direct([u32; 3]),
     /// At this offset of the grids buffer.
@@ -48,9 +51,9 @@ pub(crate) enum Grid {
 
 /// What a step becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum VulkanCommand {
     /// Binds a set with its pipeline and dispatches.
-    Run { set: usize, grid: Grid },
+    Run { set: usize, grid: DispatchGrid },
     /// Copies a known number of bytes.
     Copy {
         src: SlotId,
@@ -60,22 +63,22 @@ pub(crate) enum Call {
     /// Fills a slot.
     Fill { dst: SlotId, word: u32 },
     /// Nothing, at any size.
-    Nothing,
+    Noop,
 }
 
-impl Call {
+impl VulkanCommand {
     /// True if it is not the work of a shader.
     pub(crate) fn is_transfer(self) -> bool {
         match self {
-            Call::Copy { .. } | Call::Fill { .. } => true,
-            Call::Run { .. } | Call::Nothing => false,
+            VulkanCommand::Copy { .. } | VulkanCommand::Fill { .. } => true,
+            VulkanCommand::Run { .. } | VulkanCommand::Noop => false,
         }
     }
 }
 
 /// What a descriptor set binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Set {
+pub(crate) struct DescriptorBindings {
     /// The pipeline, by the number of its kernel; the copying kernel comes after the program's.
     pub(crate) pipeline: usize,
     /// Where its parameter block starts in the buffer of blocks, and its size.
@@ -85,15 +88,15 @@ pub(crate) struct Set {
 
 /// Where a grid, or the length of a copy, comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dynamic {
-    /// In [`Program::prepare`] rather than in [`Program::steps`].
+struct IndirectSource {
+    /// In [`GpuProgram::prepare`] rather than in [`GpuProgram::steps`].
     prepare: bool,
     step: usize,
     /// For copies: where their block starts, in words.
     copy_block: Option<usize>,
 }
 
-impl Dynamic {
+impl IndirectSource {
     /// The grid, where these are the grids of the steps of its list.
     fn grid(&self, grids: &[[u32; 3]]) -> [u32; 3] {
         let own = grids[self.step];
@@ -107,13 +110,13 @@ impl Dynamic {
 }
 
 /// A program as calls.
-pub(crate) struct Calls {
-    /// Of [`Program::steps`].
-    pub(crate) steps: Vec<Call>,
-    /// Of [`Program::prepare`].
-    pub(crate) prepare: Vec<Call>,
-    pub(crate) sets: Vec<Set>,
-    dynamic: Vec<Dynamic>,
+pub(crate) struct VulkanCommandList {
+    /// Of [`GpuProgram::steps`].
+    pub(crate) steps: Vec<VulkanCommand>,
+    /// Of [`GpuProgram::prepare`].
+    pub(crate) prepare: Vec<VulkanCommand>,
+    pub(crate) sets: Vec<DescriptorBindings>,
+    dynamic: Vec<IndirectSource>,
     words: usize,
     align_words: usize,
     /// A copy's length depends on sizes.
@@ -122,8 +125,8 @@ pub(crate) struct Calls {
 }
 
 /// Turns a program into calls. Parameter blocks of copies start at multiples of `align_bytes`.
-pub(crate) fn flatten(program: &Program, align_bytes: u32) -> Calls {
-    let mut calls = Calls {
+pub(crate) fn flatten(program: &GpuProgram, align_bytes: u32) -> VulkanCommandList {
+    let mut calls = VulkanCommandList {
         steps: Vec::new(),
         prepare: Vec::new(),
         sets: Vec::new(),
@@ -146,70 +149,82 @@ pub(crate) fn flatten(program: &Program, align_bytes: u32) -> Calls {
     calls
 }
 
-impl Calls {
-    fn call(&mut self, program: &Program, step: &Step, prepare: bool, at: usize) -> Call {
+impl VulkanCommandList {
+    fn call(
+        &mut self,
+        program: &GpuProgram,
+        step: &ProgramStep,
+        prepare: bool,
+        at: usize,
+    ) -> VulkanCommand {
         match &step.work {
-            Work::Dispatch(d) => self.dispatch(program, d, prepare, at),
-            Work::Copy { src, dst, bytes } => match bytes.known() {
-                Some(0) => Call::Nothing,
-                Some(bytes) => Call::Copy {
+            StepOp::Dispatch(d) => self.dispatch(program, d, prepare, at),
+            StepOp::Copy { src, dst, bytes } => match bytes.known() {
+                Some(0) => VulkanCommand::Noop,
+                Some(bytes) => VulkanCommand::Copy {
                     src: *src,
                     dst: *dst,
                     bytes: bytes as u64,
                 },
                 None => self.copy(*src, *dst, prepare, at),
             },
-            Work::Fill { dst, .. } if program.slot(*dst).bytes == 0 => Call::Nothing,
-            Work::Fill { dst, word } => Call::Fill {
+            StepOp::Fill { dst, .. } if program.slot(*dst).bytes == 0 => VulkanCommand::Noop,
+            StepOp::Fill { dst, word } => VulkanCommand::Fill {
                 dst: *dst,
                 word: *word,
             },
         }
     }
 
-    fn dispatch(&mut self, program: &Program, d: &Dispatch, prepare: bool, at: usize) -> Call {
-        if d.grid.contains(&Num::ZERO) {
-            return Call::Nothing;
+    fn dispatch(
+        &mut self,
+        program: &GpuProgram,
+        d: &KernelDispatch,
+        prepare: bool,
+        at: usize,
+    ) -> VulkanCommand {
+        if d.grid.contains(&SymInt::ZERO) {
+            return VulkanCommand::Noop;
         }
-        let known = d.grid.map(Num::known);
+        let known = d.grid.map(SymInt::known);
         let grid = match known {
-            [Some(x), Some(y), Some(z)] => Grid::Direct([x, y, z].map(|n| n as u32)),
+            [Some(x), Some(y), Some(z)] => DispatchGrid::Direct([x, y, z].map(|n| n as u32)),
             _ => self.indirect(prepare, at, None),
         };
         let bytes = u64::from(program.kernels[d.kernel.0 as usize].block_bytes);
-        self.sets.push(Set {
+        self.sets.push(DescriptorBindings {
             pipeline: d.kernel.0 as usize,
             block: (bytes > 0).then_some((u64::from(d.block) * 4, bytes)),
             args: d.args.clone(),
         });
-        Call::Run {
+        VulkanCommand::Run {
             set: self.sets.len() - 1,
             grid,
         }
     }
 
-    fn copy(&mut self, src: SlotId, dst: SlotId, prepare: bool, at: usize) -> Call {
+    fn copy(&mut self, src: SlotId, dst: SlotId, prepare: bool, at: usize) -> VulkanCommand {
         self.copies = true;
         let block = self.words.next_multiple_of(self.align_words);
         self.words = block + COPY_BLOCK_BYTES as usize / 4;
-        self.sets.push(Set {
+        self.sets.push(DescriptorBindings {
             pipeline: self.copy_pipeline,
             block: Some((block as u64 * 4, u64::from(COPY_BLOCK_BYTES))),
             args: smallvec![src, dst],
         });
-        Call::Run {
+        VulkanCommand::Run {
             set: self.sets.len() - 1,
             grid: self.indirect(prepare, at, Some(block)),
         }
     }
 
-    fn indirect(&mut self, prepare: bool, step: usize, copy_block: Option<usize>) -> Grid {
-        self.dynamic.push(Dynamic {
+    fn indirect(&mut self, prepare: bool, step: usize, copy_block: Option<usize>) -> DispatchGrid {
+        self.dynamic.push(IndirectSource {
             prepare,
             step,
             copy_block,
         });
-        Grid::Indirect((self.dynamic.len() as u64 - 1) * GRID_BYTES)
+        DispatchGrid::Indirect((self.dynamic.len() as u64 - 1) * GRID_BYTES)
     }
 
     /// The size of the buffer of parameter blocks.
@@ -223,7 +238,7 @@ impl Calls {
     }
 
     /// Writes the numbers of a launch into both buffers.
-    pub(crate) fn write(&self, launch: &Launch, words: &mut [u8], grids: &mut [u8]) {
+    pub(crate) fn write(&self, launch: &LaunchSizes, words: &mut [u8], grids: &mut [u8]) {
         // In one piece: this memory is often that of the device, where narrow stores are slow.
         let numbers: &[u8] = bytemuck::cast_slice(&launch.params);
         words[..numbers.len()].copy_from_slice(numbers);
@@ -233,34 +248,34 @@ impl Calls {
                 false => &launch.grids,
             };
             if let Some(block) = d.copy_block {
-                put(words, block, &[list[d.step][0] / 4]);
+                write_words(words, block, &[list[d.step][0] / 4]);
             }
-            put(grids, i * (GRID_BYTES as usize / 4), &d.grid(list));
+            write_words(grids, i * (GRID_BYTES as usize / 4), &d.grid(list));
         }
     }
 
-    /// A call of [`Program::steps`] where these are the grids of the steps.
-    pub(crate) fn fixed(&self, call: Call, grids: &[[u32; 3]]) -> Call {
-        let Call::Run {
+    /// A call of [`GpuProgram::steps`] where these are the grids of the steps.
+    pub(crate) fn fixed(&self, call: VulkanCommand, grids: &[[u32; 3]]) -> VulkanCommand {
+        let VulkanCommand::Run {
             set,
-            grid: Grid::Indirect(at),
+            grid: DispatchGrid::Indirect(at),
         } = call
         else {
             return call;
         };
         let grid = self.dynamic[(at / GRID_BYTES) as usize].grid(grids);
         match grid.contains(&0) {
-            true => Call::Nothing,
-            false => Call::Run {
+            true => VulkanCommand::Noop,
+            false => VulkanCommand::Run {
                 set,
-                grid: Grid::Direct(grid),
+                grid: DispatchGrid::Direct(grid),
             },
         }
     }
 }
 
 /// Writes words at an offset counted in words.
-fn put(bytes: &mut [u8], at: usize, words: &[u32]) {
+fn write_words(bytes: &mut [u8], at: usize, words: &[u32]) {
     let bytes = bytes[at * 4..].chunks_exact_mut(4);
     for (to, word) in bytes.zip(words) {
         to.copy_from_slice(&word.to_ne_bytes());
@@ -268,39 +283,39 @@ fn put(bytes: &mut [u8], at: usize, words: &[u32]) {
 }
 
 /// The kernel that copies as many words as its block says.
-pub(crate) fn copy_kernel() -> Instance {
-    Instance {
+pub(crate) fn copy_kernel() -> KernelInstance {
+    KernelInstance {
         name: "copy_words".to_string(),
-        source: Source::Wgsl(COPY.into()),
-        args: vec![Access::Read, Access::Write],
+        source: KernelSource::Wgsl(COPY.into()),
+        args: vec![ArgAccess::Read, ArgAccess::Write],
         block_bytes: COPY_BLOCK_BYTES,
     }
 }
 
 /// Descriptor sets of a program, written once.
-pub(crate) struct Sets {
+pub(crate) struct DescriptorSets {
     pub(crate) sets: Vec<vk::DescriptorSet>,
     pool: vk::DescriptorPool,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
-impl Drop for Sets {
+impl Drop for DescriptorSets {
     fn drop(&mut self) {
         // SAFETY: the owner waited for the last submission that binds them.
         unsafe { self.device.raw.destroy_descriptor_pool(self.pool, None) };
     }
 }
 
-impl Sets {
+impl DescriptorSets {
     /// The sets of `calls`; `memory` gives the buffer of a slot, `words` holds the blocks.
     pub(crate) fn new<'a>(
-        device: &Arc<Device>,
-        program: &Program,
-        calls: &Calls,
-        pipelines: &[Arc<Pipeline>],
-        words: &Memory,
-        memory: impl Fn(SlotId) -> &'a Memory,
-    ) -> Result<Sets, GpuError> {
+        device: &Arc<VulkanDevice>,
+        program: &GpuProgram,
+        calls: &VulkanCommandList,
+        pipelines: &[Arc<VulkanPipeline>],
+        words: &VulkanBuffer,
+        memory: impl Fn(SlotId) -> &'a VulkanBuffer,
+    ) -> Result<DescriptorSets, VulkanError> {
         let buffers: usize = calls.sets.iter().map(|s| s.args.len()).sum();
         let blocks = calls.sets.iter().filter(|s| s.block.is_some()).count();
         let size = |ty, n: usize| {
@@ -318,7 +333,7 @@ impl Sets {
         // SAFETY: a valid description.
         let pool = unsafe { device.raw.create_descriptor_pool(&info, None) }
             .map_err(device.failed("vkCreateDescriptorPool"))?;
-        let mut sets = Sets {
+        let mut sets = DescriptorSets {
             sets: Vec::new(),
             pool,
             device: Arc::clone(device),
@@ -344,14 +359,14 @@ impl Sets {
     }
 }
 
-impl Set {
+impl DescriptorBindings {
     fn write<'a>(
         &self,
-        device: &Device,
-        program: &Program,
+        device: &VulkanDevice,
+        program: &GpuProgram,
         set: vk::DescriptorSet,
-        words: &Memory,
-        memory: &impl Fn(SlotId) -> &'a Memory,
+        words: &VulkanBuffer,
+        memory: &impl Fn(SlotId) -> &'a VulkanBuffer,
     ) {
         let range = |buffer, offset, range: u64| {
             [vk::DescriptorBufferInfo::default()

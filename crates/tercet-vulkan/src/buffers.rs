@@ -3,70 +3,71 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tercet_plan::{Access, Buffer, Program, Slot};
+use tercet_plan::{ArgAccess, BufferSlot, GpuProgram, ProgramBuffer};
 
-use crate::backend::Shared;
-use crate::device::{Device, Ticket};
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
+use crate::backend::VulkanContext;
+use crate::device::{TimelineValue, VulkanDevice};
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
 
 /// What fills the gaps between slots: neither zero nor a number that kernels write.
 pub(crate) const SENTINEL: u32 = 0xa5a5_5a5a;
 
 /// Buffers of a program.
-pub(crate) type Memories = BTreeMap<Buffer, Memory>;
+pub(crate) type BufferAllocations = BTreeMap<ProgramBuffer, VulkanBuffer>;
 
-pub(crate) fn is_const(b: Buffer) -> bool {
-    matches!(b, Buffer::Const(_))
+pub(crate) fn is_const(b: ProgramBuffer) -> bool {
+    matches!(b, ProgramBuffer::Const(_))
 }
 
-pub(crate) fn is_param(b: Buffer) -> bool {
-    matches!(b, Buffer::Param(_) | Buffer::Prepared)
+pub(crate) fn is_param(b: ProgramBuffer) -> bool {
+    matches!(b, ProgramBuffer::Param(_) | ProgramBuffer::Prepared)
 }
 
-pub(crate) fn is_own(b: Buffer) -> bool {
+pub(crate) fn is_per_executable(b: ProgramBuffer) -> bool {
     !is_const(b) && !is_param(b)
 }
 
 /// Where a buffer lives, and its name in errors.
-pub(crate) fn place(buffer: Buffer) -> (Place, &'static str) {
+pub(crate) fn memory_of(buffer: ProgramBuffer) -> (BufferMemory, &'static str) {
     match buffer {
-        Buffer::Input => (Place::Shared, "input buffer"),
-        Buffer::Output => (Place::Device, "output buffer"),
-        Buffer::Faults => (Place::Device, "fault buffer"),
-        Buffer::Arena => (Place::Device, "arena"),
-        Buffer::Counters => (Place::Device, "counters"),
-        Buffer::Prepared => (Place::Device, "prepared values"),
-        Buffer::Const(_) => (Place::Device, "constant"),
-        Buffer::Param(_) => (Place::Device, "parameter"),
-        Buffer::State(_) => (Place::Device, "state"),
+        ProgramBuffer::Input => (BufferMemory::Shared, "input buffer"),
+        ProgramBuffer::Output => (BufferMemory::Device, "output buffer"),
+        ProgramBuffer::Faults => (BufferMemory::Device, "fault buffer"),
+        ProgramBuffer::Arena => (BufferMemory::Device, "arena"),
+        ProgramBuffer::Counters => (BufferMemory::Device, "counters"),
+        ProgramBuffer::Prepared => (BufferMemory::Device, "prepared values"),
+        ProgramBuffer::Const(_) => (BufferMemory::Device, "constant"),
+        ProgramBuffer::Param(_) => (BufferMemory::Device, "parameter"),
+        ProgramBuffer::State(_) => (BufferMemory::Device, "state"),
     }
 }
 
 /// Allocates the buffers of a program of one kind.
 pub(crate) fn allocate(
-    device: &Arc<Device>,
-    program: &Program,
-    which: fn(Buffer) -> bool,
-) -> Result<Memories, GpuError> {
+    device: &Arc<VulkanDevice>,
+    program: &GpuProgram,
+    which: fn(ProgramBuffer) -> bool,
+) -> Result<BufferAllocations, VulkanError> {
     let wanted = program.buffers().into_iter().filter(|(b, _)| which(*b));
     wanted
         .map(|(buffer, bytes)| {
-            let (place, what) = place(buffer);
-            Ok((buffer, Memory::new(device, place, bytes, what)?))
+            let (place, what) = memory_of(buffer);
+            Ok((buffer, VulkanBuffer::new(device, place, bytes, what)?))
         })
         .collect()
 }
 
 /// What is wrong when a gap was written: which slot it follows and who writes that.
-pub(crate) fn complaint(program: &Program, gap: &Slot) -> String {
-    let before = |s: &Slot| s.buffer == gap.buffer && s.offset_bytes + s.bytes == gap.offset_bytes;
+pub(crate) fn redzone_message(program: &GpuProgram, gap: &BufferSlot) -> String {
+    let before =
+        |s: &BufferSlot| s.buffer == gap.buffer && s.offset_bytes + s.bytes == gap.offset_bytes;
     let at = program.slots.iter().position(before);
     let steps = program.prepare.iter().chain(&program.steps);
     let writers = steps.filter(|step| {
         let all = step.accesses(&program.kernels);
         all.iter()
-            .any(|(s, how)| *how == Access::Write && Some(s.0 as usize) == at)
+            .any(|(s, how)| *how == ArgAccess::Write && Some(s.0 as usize) == at)
     });
     let writers: Vec<&str> = writers.map(|s| s.op).collect();
     format!(
@@ -79,37 +80,37 @@ pub(crate) fn complaint(program: &Program, gap: &Slot) -> String {
 
 /// Uploads constants and zeroes what will be prepared.
 pub(crate) fn fill(
-    shared: &Shared,
-    program: &Program,
-    consts: &Memories,
-    params: &Memories,
-) -> Result<(), GpuError> {
+    shared: &VulkanContext,
+    program: &GpuProgram,
+    consts: &BufferAllocations,
+    params: &BufferAllocations,
+) -> Result<(), VulkanError> {
     for (buffer, memory) in consts {
-        if let Buffer::Const(at) = buffer {
+        if let ProgramBuffer::Const(at) = buffer {
             shared
                 .staging
                 .upload(memory, 0, program.consts[*at as usize].loose_bytes())?;
         }
     }
-    if let Some(prepared) = params.get(&Buffer::Prepared) {
+    if let Some(prepared) = params.get(&ProgramBuffer::Prepared) {
         shared.staging.clear([prepared])?;
-        fill_gaps(shared, program, params)?;
+        fill_redzones(shared, program, params)?;
     }
     Ok(())
 }
 
 /// Writes the sentinel into the gaps of these buffers.
-pub(crate) fn fill_gaps(
-    shared: &Shared,
-    program: &Program,
-    memories: &Memories,
-) -> Result<Ticket, GpuError> {
-    let gaps = program.gaps.iter().filter_map(|gap| {
+pub(crate) fn fill_redzones(
+    shared: &VulkanContext,
+    program: &GpuProgram,
+    memories: &BufferAllocations,
+) -> Result<TimelineValue, VulkanError> {
+    let gaps = program.redzones.iter().filter_map(|gap| {
         let memory = memories.get(&gap.buffer)?;
         Some((memory, gap.offset_bytes, gap.bytes))
     });
-    match program.gaps.is_empty() {
-        true => Ok(Ticket::default()),
+    match program.redzones.is_empty() {
+        true => Ok(TimelineValue::default()),
         false => shared.staging.fill(gaps, SENTINEL),
     }
 }

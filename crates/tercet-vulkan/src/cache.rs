@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use tercet_plan::Tuning;
-use tercet_spirv::{Identity, files};
+use tercet_plan::TuningTable;
+use tercet_spirv::{DriverIdentity, files};
 
 /// The name of the file of measurements for a device and driver.
-pub(crate) fn tuning_name(identity: &Identity) -> String {
+pub(crate) fn tuning_name(identity: &DriverIdentity) -> String {
     format!("tuning-{}.txt", identity.file_stem())
 }
 
 /// The measurements in a file; one that is missing or damaged is as good as none.
-pub(crate) fn load_tuning(file: &Path) -> Option<Tuning> {
+pub(crate) fn load_tuning(file: &Path) -> Option<TuningTable> {
     let text = fs::read_to_string(file).ok()?;
     match text.parse() {
         Ok(tuning) => Some(tuning),
@@ -24,6 +24,6 @@ pub(crate) fn load_tuning(file: &Path) -> Option<Tuning> {
 }
 
 /// Replaces the measurements in a file.
-pub(crate) fn store_tuning(file: &Path, tuning: &Tuning) -> std::io::Result<()> {
+pub(crate) fn store_tuning(file: &Path, tuning: &TuningTable) -> std::io::Result<()> {
     files::replace(file, tuning.to_string().as_bytes())
 }

@@ -6,11 +6,11 @@ use ash::vk;
 use tercet_plan::{CoopBlock, CoopType};
 
 use crate::bfloat16::Bfloat16Features;
-use crate::instance::Instance;
+use crate::instance::VulkanInstance;
 
 /// `VkPhysicalDeviceCooperativeMatrix2FeaturesNV`.
 #[repr(C)]
-pub(crate) struct BlockFeatures {
+pub(crate) struct CoopMatrix2Features {
     s_type: vk::StructureType,
     p_next: *mut c_void,
     workgroup_scope: vk::Bool32,
@@ -23,13 +23,13 @@ pub(crate) struct BlockFeatures {
 }
 
 // SAFETY: the specification of VK_NV_cooperative_matrix2 says that it extends both structures.
-unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for BlockFeatures {}
+unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for CoopMatrix2Features {}
 // SAFETY: as above.
-unsafe impl vk::ExtendsDeviceCreateInfo for BlockFeatures {}
+unsafe impl vk::ExtendsDeviceCreateInfo for CoopMatrix2Features {}
 
-impl Default for BlockFeatures {
-    fn default() -> BlockFeatures {
-        BlockFeatures {
+impl Default for CoopMatrix2Features {
+    fn default() -> CoopMatrix2Features {
+        CoopMatrix2Features {
             s_type: vk::StructureType::from_raw(1_000_593_000),
             p_next: std::ptr::null_mut(),
             workgroup_scope: 0,
@@ -43,19 +43,19 @@ impl Default for BlockFeatures {
     }
 }
 
-impl BlockFeatures {
+impl CoopMatrix2Features {
     pub(crate) const EXTENSION: &'static CStr = c"VK_NV_cooperative_matrix2";
 
     /// Those that kernels use: of whole workgroups, and conversions of accumulators to factors.
-    pub(crate) fn used(blocks: bool, converts: bool) -> BlockFeatures {
+    pub(crate) fn used(blocks: bool, converts: bool) -> CoopMatrix2Features {
         let [blocks, converts] = [blocks, converts].map(u32::from);
-        BlockFeatures {
+        CoopMatrix2Features {
             workgroup_scope: blocks,
             flexible_dimensions: blocks,
             conversions: converts,
             per_element_operations: blocks,
             tensor_addressing: blocks,
-            ..BlockFeatures::default()
+            ..CoopMatrix2Features::default()
         }
     }
 
@@ -79,7 +79,7 @@ impl BlockFeatures {
 /// `VkCooperativeMatrixFlexibleDimensionsPropertiesNV`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Flexible {
+struct FlexibleDimensions {
     s_type: vk::StructureType,
     p_next: *mut c_void,
     m: u32,
@@ -98,12 +98,13 @@ struct Flexible {
 ///
 /// # Safety
 /// The device is of the instance that the function was loaded from; the array is as long as the number says.
-type Query = unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut Flexible) -> vk::Result;
+type FlexibleDimensionsFn =
+    unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut FlexibleDimensions) -> vk::Result;
 
 /// What a device with the extension multiplies, with `f32` accumulation; nothing where it does not
 /// say.
 pub(crate) fn query(
-    instance: &Instance,
+    instance: &VulkanInstance,
     device: vk::PhysicalDevice,
     bfloat16: bool,
 ) -> Vec<CoopBlock> {
@@ -118,13 +119,13 @@ pub(crate) fn query(
         return Vec::new();
     };
     // SAFETY: a function of this name has this type.
-    let query: Query = unsafe { std::mem::transmute(found) };
+    let query: FlexibleDimensionsFn = unsafe { std::mem::transmute(found) };
     let mut count = 0;
     // SAFETY: the device has the extension; without a list the call gives the number only.
     if unsafe { query(device, &mut count, std::ptr::null_mut()) } != vk::Result::SUCCESS {
         return Vec::new();
     }
-    let none = Flexible {
+    let none = FlexibleDimensions {
         s_type: vk::StructureType::from_raw(1_000_593_001),
         p_next: std::ptr::null_mut(),
         m: 0,
@@ -154,7 +155,7 @@ pub(crate) fn query(
     blocks
 }
 
-fn block_of(p: &Flexible, bfloat16: bool) -> Option<CoopBlock> {
+fn block_of(p: &FlexibleDimensions, bfloat16: bool) -> Option<CoopBlock> {
     let f32_ = vk::ComponentTypeKHR::FLOAT32;
     let ty = match p.a_type {
         vk::ComponentTypeKHR::FLOAT16 => CoopType::F16,

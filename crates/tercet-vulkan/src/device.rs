@@ -12,27 +12,27 @@ use ash::vk;
 use gpu_allocator::AllocationSizes;
 use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
 
-use crate::error::{GpuError, OpenError};
-use crate::features::Features;
-use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
+use crate::error::{VulkanError, VulkanOpenError};
+use crate::features::EnabledFeatures;
+use crate::instance::{VulkanDeviceInfo, VulkanDeviceKind, VulkanInstance, failed};
 
 /// A point of the timeline: the submission of this number. 0 is always done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(pub(crate) u64);
+pub(crate) struct TimelineValue(pub(crate) u64);
 
 /// How long a submission is asked for before the thread sleeps until it is done: waking takes 0.1 ms, a tenth of what a
 /// small model takes for a token.
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
-struct Queue {
+struct SubmitQueue {
     raw: vk::Queue,
-    last: Ticket,
+    last: TimelineValue,
 }
 
 /// An open device.
-pub(crate) struct Device {
+pub(crate) struct VulkanDevice {
     pub(crate) raw: ash::Device,
-    queue: Mutex<Queue>,
+    queue: Mutex<SubmitQueue>,
     timeline: vk::Semaphore,
     /// The last submission that was seen done.
     done: AtomicU64,
@@ -42,15 +42,15 @@ pub(crate) struct Device {
     pub(crate) used_bytes: AtomicU64,
     /// Submissions so far.
     pub(crate) submissions: AtomicU64,
-    pub(crate) features: Features,
-    pub(crate) info: DeviceInfo,
+    pub(crate) features: EnabledFeatures,
+    pub(crate) info: VulkanDeviceInfo,
     /// The validation layer looks at what is recorded.
     pub(crate) validated: bool,
     /// Outlives the device.
-    pub(crate) instance: Instance,
+    pub(crate) instance: VulkanInstance,
 }
 
-impl Drop for Device {
+impl Drop for VulkanDevice {
     fn drop(&mut self) {
         // SAFETY: pipelines, buffers and drivers hold an `Arc` of this and are gone; their last
         // submissions were waited for. The allocator is dropped once, before its device.
@@ -64,12 +64,15 @@ impl Drop for Device {
     }
 }
 
-impl Device {
+impl VulkanDevice {
     /// Opens the device asked for by index or part of its name, else the best.
-    pub(crate) fn open(wanted: Option<&str>, validation: bool) -> Result<Device, OpenError> {
-        let instance = Instance::new(validation)?;
+    pub(crate) fn open(
+        wanted: Option<&str>,
+        validation: bool,
+    ) -> Result<VulkanDevice, VulkanOpenError> {
+        let instance = VulkanInstance::new(validation)?;
         let (physical, info) = instance.choose(wanted)?;
-        let features = Features::query(&instance, physical, &info)?;
+        let features = EnabledFeatures::query(&instance, physical, &info)?;
         let raw = features.create_device(&instance, physical)?;
         // SAFETY: the family and index were given when creating the device.
         let queue = unsafe { raw.get_device_queue(features.queue_family, 0) };
@@ -107,11 +110,11 @@ impl Device {
                 return Err(failed("vkCreateSemaphore")(result));
             }
         };
-        Ok(Device {
+        Ok(VulkanDevice {
             raw,
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(SubmitQueue {
                 raw: queue,
-                last: Ticket(0),
+                last: TimelineValue(0),
             }),
             timeline,
             done: AtomicU64::new(0),
@@ -138,10 +141,13 @@ impl Device {
     /// # Safety
     /// The command buffers are recorded, not pending, and what they use lives until the ticket is
     /// done.
-    pub(crate) unsafe fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<Ticket, GpuError> {
+    pub(crate) unsafe fn submit(
+        &self,
+        commands: &[vk::CommandBuffer],
+    ) -> Result<TimelineValue, VulkanError> {
         self.check_lost()?;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = Ticket(queue.last.0 + 1);
+        let next = TimelineValue(queue.last.0 + 1);
         let (values, semaphores) = ([next.0], [self.timeline]);
         let mut timeline =
             vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
@@ -161,11 +167,11 @@ impl Device {
     }
 
     /// Waits until a submission is done.
-    pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), GpuError> {
+    pub(crate) fn wait(&self, ticket: TimelineValue) -> Result<(), VulkanError> {
         if ticket.0 <= self.done.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.is_done_soon(ticket)? {
+        if self.spin_until_done(ticket)? {
             return Ok(());
         }
         let (values, semaphores) = ([ticket.0], [self.timeline]);
@@ -180,9 +186,9 @@ impl Device {
     }
 
     /// Asks again and again, for a while, whether a submission is done.
-    fn is_done_soon(&self, ticket: Ticket) -> Result<bool, GpuError> {
+    fn spin_until_done(&self, ticket: TimelineValue) -> Result<bool, VulkanError> {
         // On these the work itself needs the processor.
-        if self.info.kind == DeviceKind::Cpu {
+        if self.info.kind == VulkanDeviceKind::Cpu {
             return Ok(false);
         }
         let began = Instant::now();
@@ -202,7 +208,7 @@ impl Device {
     }
 
     /// Waits for everything that was submitted.
-    pub(crate) fn wait_all(&self) -> Result<(), GpuError> {
+    pub(crate) fn wait_all(&self) -> Result<(), VulkanError> {
         let last = self
             .queue
             .lock()
@@ -212,9 +218,9 @@ impl Device {
     }
 
     /// Refuses when the device is lost.
-    pub(crate) fn check_lost(&self) -> Result<(), GpuError> {
+    pub(crate) fn check_lost(&self) -> Result<(), VulkanError> {
         match self.lost.get() {
-            Some(reason) => Err(GpuError::Lost {
+            Some(reason) => Err(VulkanError::Lost {
                 reason: reason.clone(),
             }),
             None => Ok(()),
@@ -222,28 +228,28 @@ impl Device {
     }
 
     /// Marks the device as lost: every later call says so.
-    pub(crate) fn lose(&self, reason: &str) {
+    pub(crate) fn mark_lost(&self, reason: &str) {
         self.lost.get_or_init(|| reason.to_string());
     }
 
     /// The error of a failed call; a loss is remembered.
-    pub(crate) fn failed(&self, call: &'static str) -> impl Fn(vk::Result) -> GpuError + '_ {
+    pub(crate) fn failed(&self, call: &'static str) -> impl Fn(vk::Result) -> VulkanError + '_ {
         move |result| match result {
             vk::Result::ERROR_DEVICE_LOST => {
                 let reason = self
                     .lost
                     .get_or_init(|| format!("{call} on {}", self.info.name));
-                GpuError::Lost {
+                VulkanError::Lost {
                     reason: reason.clone(),
                 }
             }
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
-                GpuError::OutOfMemory {
+                VulkanError::OutOfMemory {
                     what: call,
                     bytes: 0,
                 }
             }
-            result => GpuError::Failed {
+            result => VulkanError::Failed {
                 reason: format!("{call}: {result}"),
             },
         }

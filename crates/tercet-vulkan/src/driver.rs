@@ -12,24 +12,29 @@ use std::task::{Context, Poll};
 use ash::vk;
 use smallvec::SmallVec;
 use tercet_ir::RunError;
-use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Put, Read, StageId};
+use tercet_plan::{
+    GpuProgram, InputUpdate, LaunchSizes, LoadedProgram, PendingReadback, ProgramBuffer,
+    ReadbackRange, StageId,
+};
 
-use self::behind::{Behind, Older};
+use self::behind::{PipelinedSubmit, PreviousSubmission};
 
-use crate::backend::Shared;
-use crate::bind::{Calls, copy_kernel, flatten};
-use crate::buffers::{Memories, allocate, fill, fill_gaps, is_const, is_own, is_param};
-use crate::device::Ticket;
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
-use crate::pipeline::Pipeline;
-use crate::readback::Readback;
-use crate::recorded::Recorded;
+use crate::backend::VulkanContext;
+use crate::bind::{VulkanCommandList, copy_kernel, flatten};
+use crate::buffers::{
+    BufferAllocations, allocate, fill, fill_redzones, is_const, is_param, is_per_executable,
+};
+use crate::device::TimelineValue;
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
+use crate::pipeline::VulkanPipeline;
+use crate::readback::VulkanReadback;
+use crate::recorded::CommandBufferCache;
 pub use shared::VulkanShared;
 
 /// What was done so far, for tests and traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DriverCounters {
     /// Command buffers of programs that were recorded.
     pub recorded: u64,
     /// Command buffers that only copy results for the host, recorded when what is read changes.
@@ -45,25 +50,25 @@ pub struct Counters {
 }
 
 /// What executables of one program share for good.
-struct Loaded {
-    program: Arc<Program>,
-    calls: Calls,
-    pipelines: Vec<Arc<Pipeline>>,
+struct SharedResources {
+    program: Arc<GpuProgram>,
+    calls: VulkanCommandList,
+    pipelines: Vec<Arc<VulkanPipeline>>,
     /// Constants, which nothing writes.
-    consts: Memories,
+    consts: BufferAllocations,
 }
 
 /// The buffers of one executable.
-struct Buffers {
+struct VulkanBuffers {
     /// Inputs, outputs, states and what lies between.
-    own: Memories,
+    own: BufferAllocations,
     /// Parameters and what is prepared from them; shared by clones until one is written.
-    params: Arc<Memories>,
-    loaded: Arc<Loaded>,
+    params: Arc<BufferAllocations>,
+    loaded: Arc<SharedResources>,
 }
 
-impl Buffers {
-    fn memory(&self, buffer: Buffer) -> &Memory {
+impl VulkanBuffers {
+    fn memory(&self, buffer: ProgramBuffer) -> &VulkanBuffer {
         let all = [&self.own, &*self.params, &self.loaded.consts];
         let found = all.iter().find_map(|m| m.get(&buffer));
         found.expect("invariant: every buffer of a program's slots is allocated")
@@ -72,33 +77,33 @@ impl Buffers {
 
 /// The device side of one executable.
 pub struct VulkanDriver {
-    buffers: Buffers,
-    words: Memory,
-    grids: Memory,
+    buffers: VulkanBuffers,
+    words: VulkanBuffer,
+    grids: VulkanBuffer,
     /// The numbers in `words` and `grids` are those of the last launch.
     numbers: bool,
-    recorded: Option<Recorded>,
+    recorded: Option<CommandBufferCache>,
     /// For what runs read: one where data decides nothing, else one for each list of reads.
-    run_reads: Vec<Readback>,
+    run_reads: Vec<VulkanReadback>,
     /// Which of them the last submission copies into.
-    reading: usize,
+    active_readback: usize,
     /// For reads between runs.
-    single_read: Readback,
+    single_read: VulkanReadback,
     /// For the gaps between slots, where a program has them.
-    gap_reads: Readback,
+    gap_reads: VulkanReadback,
     /// The last submission was a run with reads.
     running: bool,
     /// The run before it, where it was started behind one that is not waited for yet.
-    older: Option<Older>,
+    previous: Option<PreviousSubmission>,
     /// What such runs need, from the first on.
-    behind: Option<Behind>,
+    pipelined: Option<PipelinedSubmit>,
     /// The times of stages played in this run, where data decides which are, and the first timestamp.
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
     /// The last submission that uses anything of this driver.
-    last: Ticket,
-    counters: Counters,
-    shared: Arc<Shared>,
+    last: TimelineValue,
+    counters: DriverCounters,
+    shared: Arc<VulkanContext>,
 }
 
 impl Drop for VulkanDriver {
@@ -111,9 +116,9 @@ impl Drop for VulkanDriver {
 impl VulkanDriver {
     /// Makes pipelines, buffers and commands for a program.
     pub(crate) fn load(
-        shared: &Arc<Shared>,
-        program: &Arc<Program>,
-    ) -> Result<VulkanDriver, GpuError> {
+        shared: &Arc<VulkanContext>,
+        program: &Arc<GpuProgram>,
+    ) -> Result<VulkanDriver, VulkanError> {
         let calls = flatten(program, shared.uniform_align_bytes);
         let making = tracing::debug_span!("pipelines").entered();
         let mut pipelines = shared.pipelines.get_all(&program.kernels)?;
@@ -128,33 +133,33 @@ impl VulkanDriver {
         // Nothing is pending when what was allocated here may be freed.
         shared.device.wait_all()?;
         filled?;
-        let loaded = Loaded {
+        let loaded = SharedResources {
             program: Arc::clone(program),
             calls,
             pipelines,
             consts,
         };
-        VulkanDriver::make(shared, Arc::new(loaded), Arc::new(params))
+        VulkanDriver::with_buffers(shared, Arc::new(loaded), Arc::new(params))
     }
 
     /// A driver with buffers of its own, zeroed, for what is loaded.
-    fn make(
-        shared: &Arc<Shared>,
-        loaded: Arc<Loaded>,
-        params: Arc<Memories>,
-    ) -> Result<VulkanDriver, GpuError> {
+    fn with_buffers(
+        shared: &Arc<VulkanContext>,
+        loaded: Arc<SharedResources>,
+        params: Arc<BufferAllocations>,
+    ) -> Result<VulkanDriver, VulkanError> {
         let device = &shared.device;
         let calls = &loaded.calls;
-        let own = allocate(device, &loaded.program, is_own)?;
-        let words = Memory::new(
+        let own = allocate(device, &loaded.program, is_per_executable)?;
+        let words = VulkanBuffer::new(
             device,
-            Place::Shared,
+            BufferMemory::Shared,
             calls.words_bytes(),
             "parameter blocks",
         )?;
-        let grids = Memory::new(device, Place::Shared, calls.grids_bytes(), "grids")?;
+        let grids = VulkanBuffer::new(device, BufferMemory::Shared, calls.grids_bytes(), "grids")?;
         let mut driver = VulkanDriver {
-            buffers: Buffers {
+            buffers: VulkanBuffers {
                 own,
                 params,
                 loaded,
@@ -164,52 +169,54 @@ impl VulkanDriver {
             numbers: false,
             recorded: None,
             run_reads: Vec::new(),
-            reading: 0,
-            single_read: Readback::new(),
-            gap_reads: Readback::new(),
+            active_readback: 0,
+            single_read: VulkanReadback::new(),
+            gap_reads: VulkanReadback::new(),
             running: false,
-            older: None,
-            behind: None,
+            previous: None,
+            pipelined: None,
             times: Vec::new(),
             origin: None,
-            last: Ticket::default(),
-            counters: Counters::default(),
+            last: TimelineValue::default(),
+            counters: DriverCounters::default(),
             shared: Arc::clone(shared),
         };
         driver.last = shared.staging.clear(driver.buffers.own.values())?;
-        let Buffers { loaded, own, .. } = &driver.buffers;
-        driver.last = driver.last.max(fill_gaps(shared, &loaded.program, own)?);
+        let VulkanBuffers { loaded, own, .. } = &driver.buffers;
+        driver.last = driver
+            .last
+            .max(fill_redzones(shared, &loaded.program, own)?);
         driver.record()?;
         Ok(driver)
     }
 
     /// What was done for this executable so far.
-    pub fn counters(&self) -> Counters {
-        Counters {
+    pub fn counters(&self) -> DriverCounters {
+        DriverCounters {
             pipelines_compiled: self.shared.pipelines.compiled.load(Ordering::Relaxed),
             kernels_lowered: self.shared.pipelines.modules.counts().lowered,
             ..self.counters
         }
     }
 
-    fn put_numbers(&mut self, launch: &Launch) {
+    fn write_launch_words(&mut self, launch: &LaunchSizes) {
         let (words, grids) = (self.words.bytes_mut(), self.grids.bytes_mut());
         self.buffers.loaded.calls.write(launch, words, grids);
         self.numbers = true;
-        if let Some(behind) = &mut self.behind {
+        if let Some(behind) = &mut self.pipelined {
             let [words, grids] = &mut behind.numbers;
             self.buffers.loaded.calls.write(launch, words, grids);
         }
     }
 
     /// Waits for everything that this driver started.
-    fn finish(&self) -> Result<(), GpuError> {
+    fn finish(&self) -> Result<(), VulkanError> {
         self.shared.device.check_lost()?;
         self.shared.device.wait(self.last)
     }
 
     /// Submits command buffers of this driver.
-    fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), GpuError> {
+    fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), VulkanError> {
         // SAFETY: they are recorded; the driver waits for one submission before it makes the next, but for
         // stages of a loop and runs behind others, which may be pending more than once; it keeps what they use until the last one
         // is done.
@@ -220,11 +227,11 @@ impl VulkanDriver {
 
     fn submit_run(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         stages: &[StageId],
         changed: bool,
-        reads: &[Read],
-    ) -> Result<(), GpuError> {
+        reads: &[ReadbackRange],
+    ) -> Result<(), VulkanError> {
         // Transfers of this driver use other command buffers, runs use these.
         self.record()?;
         let is_plain = self.buffers.loaded.program.flow.is_empty();
@@ -235,22 +242,25 @@ impl VulkanDriver {
         if changed || !self.numbers {
             // A run that ended early may have left something on its way.
             self.shared.device.wait(self.last)?;
-            self.put_numbers(launch);
+            self.write_launch_words(launch);
         }
         let is_timed = self.recorded.as_ref().is_some_and(|r| r.queries.is_some());
         if is_timed && !is_plain {
-            self.play_apart(&commands)?;
+            self.submit_stages_separately(&commands)?;
             commands.clear();
         }
         self.running = !reads.is_empty();
-        let reading = self.run_reads.get(self.reading).filter(|_| self.running);
-        commands.extend(reading.and_then(Readback::commands));
+        let reading = self
+            .run_reads
+            .get(self.active_readback)
+            .filter(|_| self.running);
+        commands.extend(reading.and_then(VulkanReadback::commands));
         if commands.is_empty() {
             return Ok(());
         }
         self.start(&commands)?;
         if let Some(recorded) = &mut self.recorded {
-            recorded.stamped = true;
+            recorded.has_timestamps = true;
         }
         Ok(())
     }
@@ -258,22 +268,25 @@ impl VulkanDriver {
     /// The commands of stages.
     fn run_commands(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         stages: &[StageId],
-    ) -> Result<SmallVec<[vk::CommandBuffer; 8]>, GpuError> {
+    ) -> Result<SmallVec<[vk::CommandBuffer; 8]>, VulkanError> {
         let is_plain = self.buffers.loaded.program.flow.is_empty();
         let has_grids = self.buffers.loaded.calls.grids_bytes() > 0 && is_plain;
         let recorded = self.recorded.as_mut().filter(|_| has_grids);
         let grids = recorded.and_then(|r| r.count(launch));
         let mut commands = SmallVec::new();
         for stage in stages {
-            commands.extend(self.record_run(*stage, &launch.chosen, grids)?);
+            commands.extend(self.record_run(*stage, &launch.selected_branches, grids)?);
         }
         Ok(commands)
     }
 
     /// Submits stages one by one and notes their times: they write the same timestamps.
-    fn play_apart(&mut self, stages: &[vk::CommandBuffer]) -> Result<(), GpuError> {
+    fn submit_stages_separately(
+        &mut self,
+        stages: &[vk::CommandBuffer],
+    ) -> Result<(), VulkanError> {
         for stage in stages {
             self.start(&[*stage])?;
             self.shared.device.wait(self.last)?;
@@ -284,9 +297,9 @@ impl VulkanDriver {
         Ok(())
     }
 
-    fn run_prepare(&mut self, launch: &Launch) -> Result<(), GpuError> {
+    fn run_prepare(&mut self, launch: &LaunchSizes) -> Result<(), VulkanError> {
         self.record()?;
-        self.put_numbers(launch);
+        self.write_launch_words(launch);
         let Some(recorded) = &self.recorded else {
             return Ok(());
         };
@@ -296,12 +309,12 @@ impl VulkanDriver {
     }
 }
 
-impl Driver for VulkanDriver {
+impl LoadedProgram for VulkanDriver {
     const NAME: &'static str = "vulkan";
 
     type Shared = VulkanShared;
 
-    fn share(&mut self, range: Read) -> Result<VulkanShared, RunError> {
+    fn share(&mut self, range: ReadbackRange) -> Result<VulkanShared, RunError> {
         Ok(self.copy_out(range)?)
     }
 
@@ -309,64 +322,77 @@ impl Driver for VulkanDriver {
         Ok(self.copy_up(bytes)?)
     }
 
-    fn reaches(&self, shared: &VulkanShared) -> bool {
-        self.is_of(shared)
+    fn is_on_device(&self, shared: &VulkanShared) -> bool {
+        self.owns(shared)
     }
 
-    fn take(&mut self, shared: &VulkanShared, range: Read) -> Result<(), RunError> {
+    fn copy_from_shared(
+        &mut self,
+        shared: &VulkanShared,
+        range: ReadbackRange,
+    ) -> Result<(), RunError> {
         Ok(self.copy_in(shared, range)?)
     }
 
-    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
+    fn write(
+        &mut self,
+        buffer: ProgramBuffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), RunError> {
         Ok(self.write_bytes(buffer, offset_bytes, bytes)?)
     }
 
-    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError> {
+    fn clear(&mut self, buffer: ProgramBuffer) -> Result<(), RunError> {
         let ticket = self.shared.staging.clear([self.buffers.memory(buffer)])?;
         self.last = self.last.max(ticket);
         Ok(())
     }
 
-    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError> {
+    fn prepare(&mut self, launch: &LaunchSizes) -> Result<(), RunError> {
         Ok(self.run_prepare(launch)?)
     }
 
     fn submit(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         stages: &[StageId],
         changed: bool,
-        reads: &[Read],
+        reads: &[ReadbackRange],
     ) -> Result<(), RunError> {
         Ok(self.submit_run(launch, stages, changed, reads)?)
     }
 
-    fn submit_behind(
+    fn submit_pipelined(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         changed: bool,
-        puts: &[Put<'_>],
-        reads: &[Read],
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
     ) -> Result<bool, RunError> {
-        Ok(self.start_behind(launch, changed, puts, reads)?)
+        Ok(self.start_pipelined(launch, changed, puts, reads)?)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
-        if let Some(older) = self.older.take() {
+        if let Some(older) = self.previous.take() {
             self.shared.device.check_lost()?;
-            self.shared.device.wait(older.ticket)?;
-            self.run_reads[older.reading].take(take);
+            self.shared.device.wait(older.timeline_value)?;
+            self.run_reads[older.readback_index].take(take);
             // Gaps are looked at when nothing is under way: what was written there stays.
             return Ok(());
         }
         self.finish()?;
-        if let Some(reads) = self.run_reads.get(self.reading).filter(|_| self.running) {
+        if let Some(reads) = self
+            .run_reads
+            .get(self.active_readback)
+            .filter(|_| self.running)
+        {
             reads.take(take);
         }
-        Ok(self.check_gaps()?)
+        Ok(self.check_redzones()?)
     }
 
-    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+    fn read(&mut self, read: ReadbackRange, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
         self.finish()?;
         let of = |b| self.buffers.memory(b);
         if self.single_read.record(&self.shared.device, &[read], of)? {
@@ -379,14 +405,14 @@ impl Driver for VulkanDriver {
     }
 
     fn poll_done(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
-        let done = match self.older {
-            Some(older) => self.shared.device.wait(older.ticket),
+        let done = match self.previous {
+            Some(older) => self.shared.device.wait(older.timeline_value),
             None => self.finish(),
         };
         Poll::Ready(done.map_err(RunError::from))
     }
 
-    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError> {
+    fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError> {
         let mut fetched = Vec::new();
         self.read(read, &mut |bytes| fetched.extend_from_slice(bytes))?;
         Ok(Box::pin(std::future::ready(Ok(fetched))))
@@ -404,7 +430,7 @@ impl Driver for VulkanDriver {
         if self.finish().is_err() {
             return Vec::new();
         }
-        let recorded = self.recorded.as_ref().filter(|r| r.stamped);
+        let recorded = self.recorded.as_ref().filter(|r| r.has_timestamps);
         let last = recorded.and_then(|r| Some((r, r.runs.last()?.commands)));
         last.map_or_else(Vec::new, |(recorded, commands)| {
             recorded.times(commands, &mut None)

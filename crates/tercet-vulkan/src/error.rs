@@ -6,7 +6,7 @@ use tercet_ir::{CompileError, RunError};
 /// Why no Vulkan device could be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum VulkanOpenError {
     /// The Vulkan loader is not installed.
     #[error(
         "no Vulkan loader: {reason}; install it (Debian: libvulkan1) with the driver of the GPU"
@@ -77,7 +77,7 @@ pub enum OpenError {
 
 /// Why a call to an open device failed.
 #[derive(Clone, Debug)]
-pub(crate) enum GpuError {
+pub(crate) enum VulkanError {
     /// No memory for `what`.
     OutOfMemory { what: &'static str, bytes: u64 },
     /// The device is gone.
@@ -86,23 +86,23 @@ pub(crate) enum GpuError {
     Failed { reason: String },
 }
 
-impl From<GpuError> for CompileError {
-    fn from(e: GpuError) -> CompileError {
+impl From<VulkanError> for CompileError {
+    fn from(e: VulkanError) -> CompileError {
         match e {
-            GpuError::OutOfMemory { what, bytes } => CompileError::OutOfMemory { what, bytes },
-            GpuError::Lost { reason } => CompileError::Device {
+            VulkanError::OutOfMemory { what, bytes } => CompileError::OutOfMemory { what, bytes },
+            VulkanError::Lost { reason } => CompileError::Device {
                 reason: format!("device lost: {reason}"),
             },
-            GpuError::Failed { reason } => CompileError::Device { reason },
+            VulkanError::Failed { reason } => CompileError::Device { reason },
         }
     }
 }
 
-impl From<GpuError> for RunError {
-    fn from(e: GpuError) -> RunError {
+impl From<VulkanError> for RunError {
+    fn from(e: VulkanError) -> RunError {
         match e {
-            GpuError::OutOfMemory { what, bytes } => RunError::OutOfMemory { what, bytes },
-            GpuError::Lost { reason } | GpuError::Failed { reason } => {
+            VulkanError::OutOfMemory { what, bytes } => RunError::OutOfMemory { what, bytes },
+            VulkanError::Lost { reason } | VulkanError::Failed { reason } => {
                 RunError::DeviceLost { reason }
             }
         }

@@ -1,25 +1,27 @@
 //! What a device offers and what of it is used: features, extensions, limits.
 //!
-//! [`Features::query`] finds; [`Features::create_device`] enables exactly what was found of what
-//! kernels can use; [`Features::caps`] tells the planner. `offered.rs` asks a driver for its features.
+//! [`EnabledFeatures::query`] finds; [`EnabledFeatures::create_device`] enables exactly what was found of what
+//! kernels can use; [`EnabledFeatures::caps`] tells the planner. `offered.rs` asks a driver for its features.
 
 mod offered;
 
 use std::ffi::CStr;
 
 use ash::{khr, vk};
-use tercet_plan::{Caps, CoopBlock, CoopShape, CoopType, Device, Kind, Natives, Said};
-use tercet_spirv::Identity;
+use tercet_plan::{
+    CoopBlock, CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
+};
+use tercet_spirv::DriverIdentity;
 
 use crate::bfloat16::Bfloat16Features;
-use crate::coop_blocks::{self, BlockFeatures};
-use crate::error::OpenError;
-use crate::instance::{DeviceInfo, DeviceKind, Instance, failed};
-use offered::Offered;
+use crate::coop_blocks::{self, CoopMatrix2Features};
+use crate::error::VulkanOpenError;
+use crate::instance::{VulkanDeviceInfo, VulkanDeviceKind, VulkanInstance, failed};
+use offered::SupportedFeatures;
 
 /// How subgroups behave in compute shaders.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subgroups {
+pub(crate) struct SubgroupSupport {
     /// The size that kernels see.
     pub(crate) size: u32,
     /// The size must be required of each pipeline that uses subgroups.
@@ -29,7 +31,7 @@ pub(crate) struct Subgroups {
 }
 
 /// What was found of a device, all of it enabled.
-pub(crate) struct Features {
+pub(crate) struct EnabledFeatures {
     limits: vk::PhysicalDeviceLimits,
     extensions: Vec<&'static CStr>,
     /// 16-bit values in storage buffers.
@@ -52,9 +54,9 @@ pub(crate) struct Features {
     bfloat16: bool,
     bfloat16_coop: bool,
     size_control: bool,
-    pub(crate) subgroups: Option<Subgroups>,
+    pub(crate) subgroups: Option<SubgroupSupport>,
     /// What the device is like.
-    said: Said,
+    reported: ReportedProperties,
     pub(crate) queue_family: u32,
     /// Bits of a timestamp; 0 where there are none.
     pub(crate) timestamp_bits: u32,
@@ -66,39 +68,39 @@ pub(crate) struct Features {
     /// Nanoseconds per tick of a timestamp.
     pub(crate) timestamp_ns: f32,
     /// Who wrote the driver's caches.
-    pub(crate) identity: Identity,
+    pub(crate) identity: DriverIdentity,
 }
 
 fn extensions_of(
-    instance: &Instance,
+    instance: &VulkanInstance,
     device: vk::PhysicalDevice,
-) -> Result<Vec<vk::ExtensionProperties>, OpenError> {
+) -> Result<Vec<vk::ExtensionProperties>, VulkanOpenError> {
     // SAFETY: a device of this instance.
     unsafe { instance.raw.enumerate_device_extension_properties(device) }
         .map_err(failed("vkEnumerateDeviceExtensionProperties"))
 }
 
-impl Features {
+impl EnabledFeatures {
     /// Looks at a device.
     pub(crate) fn query(
-        instance: &Instance,
+        instance: &VulkanInstance,
         device: vk::PhysicalDevice,
-        info: &DeviceInfo,
-    ) -> Result<Features, OpenError> {
+        info: &VulkanDeviceInfo,
+    ) -> Result<EnabledFeatures, VulkanOpenError> {
         let offered = extensions_of(instance, device)?;
         let has = |name: &CStr| {
             let same = |e: &vk::ExtensionProperties| e.extension_name_as_c_str() == Ok(name);
             offered.iter().any(same)
         };
         let new = info.api >= [1, 3, 0];
-        let offered = Offered::query(instance, device, new, &has);
+        let offered = SupportedFeatures::query(instance, device, new, &has);
         if !offered.timelines {
-            return Err(OpenError::MissingFeature {
+            return Err(VulkanOpenError::MissingFeature {
                 device: info.name.clone(),
                 feature: "timeline semaphores",
             });
         }
-        let properties = Properties::query(instance, device, new, &has);
+        let properties = DeviceProperties::query(instance, device, new, &has);
         let bfloat16_coop = offered.bfloat16 && offered.bfloat16_coop;
         let coop = match offered.coop && offered.memory_model {
             true => coop_shapes(instance, device, bfloat16_coop)?,
@@ -119,14 +121,14 @@ impl Features {
             (khr::cooperative_matrix::NAME, !coop.is_empty()),
             (Bfloat16Features::EXTENSION, offered.bfloat16),
             (
-                BlockFeatures::EXTENSION,
+                CoopMatrix2Features::EXTENSION,
                 !coop_blocks.is_empty() || coop_converts,
             ),
             (ash::ext::pipeline_robustness::NAME, offered.unchecked),
         ];
         let extensions = extensions.into_iter().filter(|(_, is_used)| *is_used);
         let (queue_family, timestamp_bits) = queue_family(instance, device, info)?;
-        Ok(Features {
+        Ok(EnabledFeatures {
             extensions: extensions.map(|(name, _)| name).collect(),
             storage16: offered.storage16,
             storage8: offered.storage8,
@@ -140,7 +142,8 @@ impl Features {
             coop_converts,
             maintenance4: offered.maintenance4,
             // Software gains nothing; there they are for tests.
-            packed_dots: offered.dots && (properties.packed_dots || info.kind == DeviceKind::Cpu),
+            packed_dots: offered.dots
+                && (properties.packed_dots || info.kind == VulkanDeviceKind::Cpu),
             unchecked: offered.unchecked,
             bfloat16: offered.bfloat16,
             bfloat16_coop,
@@ -149,7 +152,7 @@ impl Features {
                 offered.size_control,
                 offered.size_control && offered.full_subgroups,
             ),
-            said: properties.said(info.kind),
+            reported: properties.reported(info.kind),
             starts_in_order: properties.starts_in_order(info.kind),
             queue_family,
             timestamp_bits,
@@ -163,9 +166,9 @@ impl Features {
     /// Makes the device with one queue.
     pub(crate) fn create_device(
         &self,
-        instance: &Instance,
+        instance: &VulkanInstance,
         device: vk::PhysicalDevice,
-    ) -> Result<ash::Device, OpenError> {
+    ) -> Result<ash::Device, VulkanOpenError> {
         let on = u32::from;
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default()
             .storage_buffer16_bit_access(self.storage16);
@@ -208,7 +211,7 @@ impl Features {
             info = info.push_next(&mut bfloat16);
         }
         let has_blocks = !self.coop_blocks.is_empty();
-        let mut blocks = BlockFeatures::used(has_blocks, self.coop_converts);
+        let mut blocks = CoopMatrix2Features::used(has_blocks, self.coop_converts);
         let mut v13 = vk::PhysicalDeviceMaintenance4Features::default().maintenance4(true);
         if has_blocks || self.coop_converts {
             info = info.push_next(&mut blocks);
@@ -231,11 +234,11 @@ impl Features {
     }
 
     /// What plans depend on.
-    pub(crate) fn caps(&self) -> Caps {
+    pub(crate) fn caps(&self) -> DeviceCaps {
         let l = &self.limits;
         let storage_align = l.min_storage_buffer_offset_alignment.max(64);
         let uniform_align = l.min_uniform_buffer_offset_alignment.max(64);
-        Caps {
+        DeviceCaps {
             target: "vulkan",
             max_binding_bytes: u64::from(l.max_storage_buffer_range),
             max_storage_buffers: l
@@ -260,19 +263,19 @@ impl Features {
             coop_blocks: self.coop_blocks.clone(),
             coop_converts: self.coop_converts,
             // Tried when the device is open.
-            coop_lanes: false,
+            coop_fragment_layout: false,
             shuffles: self.subgroups.is_some(),
             ordered_storage: true,
             ordered_dispatches: self.starts_in_order,
-            natives: Natives::default(),
+            natives: NativeOps::default(),
             packed_dots: self.packed_dots,
-            device: Device::of(&self.said),
+            device: DeviceModel::new(&self.reported),
         }
     }
 }
 
 /// Limits and other properties.
-struct Properties {
+struct DeviceProperties {
     limits: vk::PhysicalDeviceLimits,
     subgroup_size: u32,
     subgroup_compute: bool,
@@ -280,11 +283,11 @@ struct Properties {
     size_control_compute: bool,
     max_buffer: u64,
     /// What extensions say of the units.
-    units: Said,
+    units: ReportedProperties,
     /// Products of packed bytes are faster than what they are made of.
     packed_dots: bool,
     driver: vk::DriverId,
-    identity: Identity,
+    identity: DriverIdentity,
 }
 
 /// What kernels use of subgroups.
@@ -296,13 +299,13 @@ const SUBGROUP_OPERATIONS: vk::SubgroupFeatureFlags = vk::SubgroupFeatureFlags::
         | vk::SubgroupFeatureFlags::SHUFFLE.as_raw(),
 );
 
-impl Properties {
+impl DeviceProperties {
     fn query(
-        instance: &Instance,
+        instance: &VulkanInstance,
         device: vk::PhysicalDevice,
         new: bool,
         has: &dyn Fn(&CStr) -> bool,
-    ) -> Properties {
+    ) -> DeviceProperties {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
@@ -343,7 +346,7 @@ impl Properties {
         };
         let plain = all.properties;
         let compute = vk::ShaderStageFlags::COMPUTE;
-        Properties {
+        DeviceProperties {
             limits: plain.limits,
             subgroup_size: v11.subgroup_size,
             subgroup_compute: v11.subgroup_supported_stages.contains(compute)
@@ -354,7 +357,7 @@ impl Properties {
             size_control_compute: control.required_subgroup_size_stages.contains(compute),
             max_buffer: v11.max_memory_allocation_size.max(buffers.max_buffer_size),
             packed_dots: dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE,
-            units: Said::of_units(
+            units: ReportedProperties::from_units(
                 [
                     nv.shader_sm_count,
                     amd2.active_compute_unit_count,
@@ -368,7 +371,7 @@ impl Properties {
                 ],
             ),
             driver: v12.driver_id,
-            identity: Identity {
+            identity: DriverIdentity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,
                 driver_version: plain.driver_version,
@@ -380,18 +383,18 @@ impl Properties {
 
     /// Whether all workgroups of a dispatch start before those of a later one. No specification says so: it is what NVIDIA's
     /// driver was found to do, and what software does that runs one dispatch after the other.
-    fn starts_in_order(&self, kind: DeviceKind) -> bool {
-        kind == DeviceKind::Cpu || self.driver == vk::DriverId::NVIDIA_PROPRIETARY
+    fn starts_in_order(&self, kind: VulkanDeviceKind) -> bool {
+        kind == VulkanDeviceKind::Cpu || self.driver == vk::DriverId::NVIDIA_PROPRIETARY
     }
 
     /// What the driver says of the device.
-    fn said(&self, kind: DeviceKind) -> Said {
-        Said {
+    fn reported(&self, kind: VulkanDeviceKind) -> ReportedProperties {
+        ReportedProperties {
             kind: match kind {
-                DeviceKind::Discrete => Kind::Discrete,
-                DeviceKind::Integrated => Kind::Integrated,
-                DeviceKind::Cpu => Kind::Software,
-                DeviceKind::Virtual | DeviceKind::Other => Kind::Unknown,
+                VulkanDeviceKind::Discrete => GpuKind::Discrete,
+                VulkanDeviceKind::Integrated => GpuKind::Integrated,
+                VulkanDeviceKind::Cpu => GpuKind::Software,
+                VulkanDeviceKind::Virtual | VulkanDeviceKind::Other => GpuKind::Unknown,
             },
             subgroups: self.subgroup_sizes.map(|(least, most)| [least, most]),
             workgroup_bytes: self.limits.max_compute_shared_memory_size,
@@ -400,12 +403,12 @@ impl Properties {
     }
 
     /// Subgroups, where all have one size or can be made to.
-    fn subgroups(&self, size_control: bool, full: bool) -> Option<Subgroups> {
+    fn subgroups(&self, size_control: bool, full: bool) -> Option<SubgroupSupport> {
         let size = self.subgroup_size;
         let fixed = self.subgroup_sizes == Some((size, size));
         let require = !fixed && size_control && self.size_control_compute;
         let usable = self.subgroup_compute && (fixed || require);
-        usable.then_some(Subgroups {
+        usable.then_some(SubgroupSupport {
             size,
             require,
             full,
@@ -415,10 +418,10 @@ impl Properties {
 
 /// Shapes of subgroup scope with `f32` accumulators.
 fn coop_shapes(
-    instance: &Instance,
+    instance: &VulkanInstance,
     device: vk::PhysicalDevice,
     bfloat16: bool,
-) -> Result<Vec<CoopShape>, OpenError> {
+) -> Result<Vec<CoopShape>, VulkanOpenError> {
     let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
     // SAFETY: the device has the extension.
     let all = unsafe { functions.get_physical_device_cooperative_matrix_properties(device) }
@@ -442,7 +445,7 @@ fn coop_shapes(
             m: p.m_size,
             n: p.n_size,
             k: p.k_size,
-            narrow_sums: all.iter().any(is_narrow),
+            narrow_accumulators: all.iter().any(is_narrow),
         };
         let accumulates = p.c_type == f32_ && p.result_type == f32_;
         let one_subgroup = p.scope == vk::ScopeKHR::SUBGROUP;
@@ -456,10 +459,10 @@ fn coop_shapes(
 
 /// The first family of queues that computes, and the bits of its timestamps.
 fn queue_family(
-    instance: &Instance,
+    instance: &VulkanInstance,
     device: vk::PhysicalDevice,
-    info: &DeviceInfo,
-) -> Result<(u32, u32), OpenError> {
+    info: &VulkanDeviceInfo,
+) -> Result<(u32, u32), VulkanOpenError> {
     // SAFETY: a device of this instance.
     let all = unsafe {
         instance
@@ -469,7 +472,7 @@ fn queue_family(
     let computes = |q: &vk::QueueFamilyProperties| q.queue_flags.contains(vk::QueueFlags::COMPUTE);
     match all.iter().position(computes) {
         Some(at) => Ok((at as u32, all[at].timestamp_valid_bits)),
-        None => Err(OpenError::MissingFeature {
+        None => Err(VulkanOpenError::MissingFeature {
             device: info.name.clone(),
             feature: "a compute queue",
         }),

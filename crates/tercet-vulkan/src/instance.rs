@@ -5,12 +5,12 @@ use std::fmt;
 
 use ash::{ext, vk};
 
-use crate::error::OpenError;
-use crate::validation::{LAYER, Messages, Messenger, messenger_info, settings};
+use crate::error::VulkanOpenError;
+use crate::validation::{DebugMessenger, LAYER, ValidationMessages, messenger_info, settings};
 
 /// The kind of a device, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeviceKind {
+pub enum VulkanDeviceKind {
     /// A GPU with memory of its own.
     Discrete,
     /// A GPU that shares the processor's memory.
@@ -23,27 +23,27 @@ pub enum DeviceKind {
     Other,
 }
 
-impl fmt::Display for DeviceKind {
+impl fmt::Display for VulkanDeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            DeviceKind::Discrete => "discrete GPU",
-            DeviceKind::Integrated => "integrated GPU",
-            DeviceKind::Virtual => "virtual GPU",
-            DeviceKind::Cpu => "CPU",
-            DeviceKind::Other => "other",
+            VulkanDeviceKind::Discrete => "discrete GPU",
+            VulkanDeviceKind::Integrated => "integrated GPU",
+            VulkanDeviceKind::Virtual => "virtual GPU",
+            VulkanDeviceKind::Cpu => "CPU",
+            VulkanDeviceKind::Other => "other",
         })
     }
 }
 
 /// A device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
+pub struct VulkanDeviceInfo {
     /// Its place in the list; `device: Some("1")` of the options means the second.
     pub index: usize,
     /// Its name.
     pub name: String,
     /// Its kind.
-    pub kind: DeviceKind,
+    pub kind: VulkanDeviceKind,
     /// The driver with its version, as the driver writes it.
     pub driver: String,
     /// The Vulkan version: major, minor, patch.
@@ -52,7 +52,7 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
 }
 
-impl fmt::Display for DeviceInfo {
+impl fmt::Display for VulkanDeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch] = self.api;
         write!(
@@ -64,16 +64,16 @@ impl fmt::Display for DeviceInfo {
 }
 
 /// The loaded library with an instance.
-pub(crate) struct Instance {
+pub(crate) struct VulkanInstance {
     pub(crate) raw: ash::Instance,
-    messenger: Option<Messenger>,
+    messenger: Option<DebugMessenger>,
     /// Boxed, because the messenger holds its address.
-    pub(crate) messages: Box<Messages>,
+    pub(crate) messages: Box<ValidationMessages>,
     /// The library, unloaded last.
     pub(crate) entry: ash::Entry,
 }
 
-impl Drop for Instance {
+impl Drop for VulkanInstance {
     fn drop(&mut self) {
         if let Some(messenger) = &self.messenger {
             messenger.destroy();
@@ -83,11 +83,11 @@ impl Drop for Instance {
     }
 }
 
-impl Instance {
+impl VulkanInstance {
     /// Loads the library and makes an instance, with the validation layer if asked.
-    pub(crate) fn new(validation: bool) -> Result<Instance, OpenError> {
+    pub(crate) fn new(validation: bool) -> Result<VulkanInstance, VulkanOpenError> {
         // SAFETY: the system's Vulkan loader is a library meant to be loaded this way.
-        let entry = unsafe { ash::Entry::load() }.map_err(|e| OpenError::NoLoader {
+        let entry = unsafe { ash::Entry::load() }.map_err(|e| VulkanOpenError::NoLoader {
             reason: e.to_string(),
         })?;
         // SAFETY: a loaded entry.
@@ -96,7 +96,7 @@ impl Instance {
             .unwrap_or(vk::API_VERSION_1_0);
         if version < vk::API_VERSION_1_2 {
             let [major, minor, _] = api(version);
-            return Err(OpenError::TooOld {
+            return Err(VulkanOpenError::TooOld {
                 what: "the Vulkan loader".to_string(),
                 found: format!("{major}.{minor}"),
             });
@@ -110,7 +110,7 @@ impl Instance {
         let mut has_settings = false;
         if validation {
             if !has_layer(&entry)? {
-                return Err(OpenError::NoValidation);
+                return Err(VulkanOpenError::NoValidation);
             }
             layers.push(LAYER.as_ptr());
             extensions.push(ext::debug_utils::NAME.as_ptr());
@@ -121,7 +121,7 @@ impl Instance {
             };
             extensions.push(control.as_ptr());
         }
-        let messages = Box::new(Messages::default());
+        let messages = Box::new(ValidationMessages::default());
         let enabled = [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
         let mut features =
             vk::ValidationFeaturesEXT::default().enabled_validation_features(&enabled);
@@ -141,34 +141,36 @@ impl Instance {
         }
         // SAFETY: all pointers of `info` live until the call returns.
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(|result| match result {
-            vk::Result::ERROR_INCOMPATIBLE_DRIVER => OpenError::NoDriver {
+            vk::Result::ERROR_INCOMPATIBLE_DRIVER => VulkanOpenError::NoDriver {
                 reason: "the loader found none".to_string(),
             },
-            result => OpenError::Driver {
+            result => VulkanOpenError::Driver {
                 call: "vkCreateInstance",
                 result,
             },
         })?;
-        let mut instance = Instance {
+        let mut instance = VulkanInstance {
             raw,
             messenger: None,
             messages,
             entry,
         };
         if validation {
-            let made = Messenger::new(&instance.entry, &instance.raw, &instance.messages);
+            let made = DebugMessenger::new(&instance.entry, &instance.raw, &instance.messages);
             instance.messenger = Some(made.map_err(failed("vkCreateDebugUtilsMessengerEXT"))?);
         }
         Ok(instance)
     }
 
     /// The devices in the loader's order.
-    pub(crate) fn devices(&self) -> Result<Vec<(vk::PhysicalDevice, DeviceInfo)>, OpenError> {
+    pub(crate) fn devices(
+        &self,
+    ) -> Result<Vec<(vk::PhysicalDevice, VulkanDeviceInfo)>, VulkanOpenError> {
         // SAFETY: a valid instance.
         let all = match unsafe { self.raw.enumerate_physical_devices() } {
             Ok(all) => all,
             Err(vk::Result::ERROR_INITIALIZATION_FAILED) => {
-                return Err(OpenError::NoDriver {
+                return Err(VulkanOpenError::NoDriver {
                     reason: "a driver is installed but does not start".to_string(),
                 });
             }
@@ -178,7 +180,7 @@ impl Instance {
         Ok(infos.map(|(i, d)| (d, self.info(i, d))).collect())
     }
 
-    fn info(&self, index: usize, device: vk::PhysicalDevice) -> DeviceInfo {
+    fn info(&self, index: usize, device: vk::PhysicalDevice) -> VulkanDeviceInfo {
         // SAFETY: a device of this instance.
         let plain = unsafe { self.raw.get_physical_device_properties(device) };
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
@@ -202,15 +204,15 @@ impl Instance {
             text(driver.driver_name_as_c_str()),
             text(driver.driver_info_as_c_str())
         );
-        DeviceInfo {
+        VulkanDeviceInfo {
             index,
             name: text(plain.device_name_as_c_str()),
             kind: match plain.device_type {
-                vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,
-                vk::PhysicalDeviceType::INTEGRATED_GPU => DeviceKind::Integrated,
-                vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
-                vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
-                _ => DeviceKind::Other,
+                vk::PhysicalDeviceType::DISCRETE_GPU => VulkanDeviceKind::Discrete,
+                vk::PhysicalDeviceType::INTEGRATED_GPU => VulkanDeviceKind::Integrated,
+                vk::PhysicalDeviceType::VIRTUAL_GPU => VulkanDeviceKind::Virtual,
+                vk::PhysicalDeviceType::CPU => VulkanDeviceKind::Cpu,
+                _ => VulkanDeviceKind::Other,
             },
             driver: driver_text.trim().to_string(),
             api: api(plain.api_version),
@@ -222,21 +224,24 @@ impl Instance {
     pub(crate) fn choose(
         &self,
         wanted: Option<&str>,
-    ) -> Result<(vk::PhysicalDevice, DeviceInfo), OpenError> {
+    ) -> Result<(vk::PhysicalDevice, VulkanDeviceInfo), VulkanOpenError> {
         let devices = self.devices()?;
         if devices.is_empty() {
-            return Err(OpenError::NoDevice);
+            return Err(VulkanOpenError::NoDevice);
         }
-        let list: Vec<DeviceInfo> = devices.iter().map(|(_, d)| d.clone()).collect();
-        let at = pick(&list, wanted)?;
+        let list: Vec<VulkanDeviceInfo> = devices.iter().map(|(_, d)| d.clone()).collect();
+        let at = select_device(&list, wanted)?;
         Ok(devices[at].clone())
     }
 }
 
 /// The place of the device asked for by index or part of its name, else of the best.
-fn pick(list: &[DeviceInfo], wanted: Option<&str>) -> Result<usize, OpenError> {
-    let new_enough = |d: &&DeviceInfo| d.api >= [1, 2, 0];
-    let best = |of: &mut dyn Iterator<Item = &DeviceInfo>| {
+fn select_device(
+    list: &[VulkanDeviceInfo],
+    wanted: Option<&str>,
+) -> Result<usize, VulkanOpenError> {
+    let new_enough = |d: &&VulkanDeviceInfo| d.api >= [1, 2, 0];
+    let best = |of: &mut dyn Iterator<Item = &VulkanDeviceInfo>| {
         of.min_by_key(|d| (d.kind, d.index)).map(|d| d.index)
     };
     let found = match wanted {
@@ -253,17 +258,17 @@ fn pick(list: &[DeviceInfo], wanted: Option<&str>) -> Result<usize, OpenError> {
             }
         },
     };
-    let at = found.ok_or_else(|| OpenError::NotFound {
+    let at = found.ok_or_else(|| VulkanOpenError::NotFound {
         wanted: wanted.unwrap_or_default().to_string(),
         found: list
             .iter()
-            .map(DeviceInfo::to_string)
+            .map(VulkanDeviceInfo::to_string)
             .collect::<Vec<_>>()
             .join("; "),
     })?;
     let device = &list[at];
     if device.api < [1, 2, 0] {
-        return Err(OpenError::TooOld {
+        return Err(VulkanOpenError::TooOld {
             what: device.name.clone(),
             found: format!("{}.{}", device.api[0], device.api[1]),
         });
@@ -271,7 +276,7 @@ fn pick(list: &[DeviceInfo], wanted: Option<&str>) -> Result<usize, OpenError> {
     Ok(at)
 }
 
-fn has_layer(entry: &ash::Entry) -> Result<bool, OpenError> {
+fn has_layer(entry: &ash::Entry) -> Result<bool, VulkanOpenError> {
     // SAFETY: a loaded entry.
     let layers = unsafe { entry.enumerate_instance_layer_properties() }
         .map_err(failed("vkEnumerateInstanceLayerProperties"))?;
@@ -279,7 +284,7 @@ fn has_layer(entry: &ash::Entry) -> Result<bool, OpenError> {
 }
 
 /// Whether the validation layer offers an extension.
-fn layer_has(entry: &ash::Entry, name: &CStr) -> Result<bool, OpenError> {
+fn layer_has(entry: &ash::Entry, name: &CStr) -> Result<bool, VulkanOpenError> {
     // SAFETY: a loaded entry that has the layer.
     let all = unsafe { entry.enumerate_instance_extension_properties(Some(LAYER)) }
         .map_err(failed("vkEnumerateInstanceExtensionProperties"))?;
@@ -296,16 +301,16 @@ fn api(version: u32) -> [u32; 3] {
 }
 
 /// The error of a call that failed.
-pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> OpenError {
-    move |result| OpenError::Driver { call, result }
+pub(crate) fn failed(call: &'static str) -> impl Fn(vk::Result) -> VulkanOpenError {
+    move |result| VulkanOpenError::Driver { call, result }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn device(index: usize, name: &str, kind: DeviceKind, api: [u32; 3]) -> DeviceInfo {
-        DeviceInfo {
+    fn device(index: usize, name: &str, kind: VulkanDeviceKind, api: [u32; 3]) -> VulkanDeviceInfo {
+        VulkanDeviceInfo {
             index,
             name: name.to_string(),
             kind,
@@ -318,22 +323,24 @@ mod tests {
     #[test]
     fn the_best_device_is_chosen_and_a_named_one_is_found() {
         let list = [
-            device(0, "llvmpipe", DeviceKind::Cpu, [1, 3, 0]),
-            device(1, "Old GPU", DeviceKind::Discrete, [1, 1, 0]),
-            device(2, "Arc", DeviceKind::Integrated, [1, 3, 0]),
-            device(3, "GPU 9000", DeviceKind::Discrete, [1, 4, 0]),
+            device(0, "llvmpipe", VulkanDeviceKind::Cpu, [1, 3, 0]),
+            device(1, "Old GPU", VulkanDeviceKind::Discrete, [1, 1, 0]),
+            device(2, "Arc", VulkanDeviceKind::Integrated, [1, 3, 0]),
+            device(3, "GPU 9000", VulkanDeviceKind::Discrete, [1, 4, 0]),
         ];
-        assert_eq!(pick(&list, None).unwrap(), 3);
-        assert_eq!(pick(&list[..2], None).unwrap(), 0);
-        assert_eq!(pick(&list, Some("2")).unwrap(), 2);
-        assert_eq!(pick(&list, Some("LLVM")).unwrap(), 0);
-        let old = pick(&list, Some("old")).unwrap_err().to_string();
+        assert_eq!(select_device(&list, None).unwrap(), 3);
+        assert_eq!(select_device(&list[..2], None).unwrap(), 0);
+        assert_eq!(select_device(&list, Some("2")).unwrap(), 2);
+        assert_eq!(select_device(&list, Some("LLVM")).unwrap(), 0);
+        let old = select_device(&list, Some("old")).unwrap_err().to_string();
         assert_eq!(
             old,
             "Old GPU has Vulkan 1.1; 1.2 is needed: update the driver"
         );
-        let none = pick(&list, Some("radeon")).unwrap_err().to_string();
+        let none = select_device(&list, Some("radeon"))
+            .unwrap_err()
+            .to_string();
         assert!(none.contains("no Vulkan device matches `radeon`; there are: 0: llvmpipe"));
-        assert!(pick(&list, Some("4")).is_err());
+        assert!(select_device(&list, Some("4")).is_err());
     }
 }

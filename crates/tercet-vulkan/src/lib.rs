@@ -1,13 +1,13 @@
 //! Plays a Tercet program through Vulkan 1.2 or newer.
 //!
 //! [`VulkanBackend`] opens a device and compiles graphs for it: `tercet-plan` makes the
-//! [`tercet_plan::Program`], this crate makes pipelines of its kernels, memory of its buffers and
+//! [`tercet_plan::GpuProgram`], this crate makes pipelines of its kernels, memory of its buffers and
 //! command buffers of its steps. Those are recorded once for each combination of ways that sizes
 //! choose; a run writes a few numbers and submits.
 //!
 //! | file | what |
 //! |---|---|
-//! | `instance.rs`, `features.rs` | loader, devices, what of a device is used; [`Caps`](tercet_plan::Caps) |
+//! | `instance.rs`, `features.rs` | loader, devices, what of a device is used; [`DeviceCaps`](tercet_plan::DeviceCaps) |
 //! | `device.rs` | the open device: queue, timeline, allocator, loss |
 //! | `memory.rs`, `staging.rs` | buffers; uploads and other one-off transfers |
 //! | `spirv.rs`, `pipeline.rs` | kernels to SPIR-V (`tercet-spirv`) to pipelines |
@@ -44,7 +44,7 @@ mod staging;
 mod validation;
 
 pub use backend::{VulkanBackend, VulkanOptions};
-pub use driver::{Counters, VulkanDriver, VulkanShared};
-pub use error::OpenError;
-pub use instance::{DeviceInfo, DeviceKind};
-pub use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights, tune};
+pub use driver::{DriverCounters, VulkanDriver, VulkanShared};
+pub use error::VulkanOpenError;
+pub use instance::{VulkanDeviceInfo, VulkanDeviceKind};
+pub use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout, tune};

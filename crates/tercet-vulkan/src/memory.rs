@@ -7,12 +7,12 @@ use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme};
 use gpu_allocator::{AllocationError, MemoryLocation};
 
-use crate::device::Device;
-use crate::error::GpuError;
+use crate::device::VulkanDevice;
+use crate::error::VulkanError;
 
 /// Where the memory of a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BufferMemory {
     /// The device's own memory.
     Device,
     /// Memory that the host writes and the device reads, the device's own where that is possible.
@@ -21,25 +21,25 @@ pub(crate) enum Place {
     Host,
 }
 
-impl Place {
+impl BufferMemory {
     fn location(self) -> MemoryLocation {
         match self {
-            Place::Device => MemoryLocation::GpuOnly,
-            Place::Shared => MemoryLocation::CpuToGpu,
-            Place::Host => MemoryLocation::GpuToCpu,
+            BufferMemory::Device => MemoryLocation::GpuOnly,
+            BufferMemory::Shared => MemoryLocation::CpuToGpu,
+            BufferMemory::Host => MemoryLocation::GpuToCpu,
         }
     }
 }
 
 /// A buffer. Whoever drops it has waited for the last submission that uses it.
-pub(crate) struct Memory {
+pub(crate) struct VulkanBuffer {
     pub(crate) buffer: vk::Buffer,
     allocation: Option<Allocation>,
     pub(crate) bytes: u64,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
-impl Drop for Memory {
+impl Drop for VulkanBuffer {
     fn drop(&mut self) {
         // SAFETY: no submission uses the buffer any more, as the type demands.
         unsafe { self.device.raw.destroy_buffer(self.buffer, None) };
@@ -53,20 +53,20 @@ impl Drop for Memory {
     }
 }
 
-impl Memory {
+impl VulkanBuffer {
     /// A buffer of at least `bytes`, used in any way a program needs; `what` is for errors.
     pub(crate) fn new(
-        device: &Arc<Device>,
-        place: Place,
+        device: &Arc<VulkanDevice>,
+        place: BufferMemory,
         bytes: u64,
         what: &'static str,
-    ) -> Result<Memory, GpuError> {
+    ) -> Result<VulkanBuffer, VulkanError> {
         device.check_lost()?;
         // A little more, so that an empty slot at the end can be bound.
         let size = bytes.next_multiple_of(16) + 16;
-        let no_room = || GpuError::OutOfMemory { what, bytes };
+        let no_room = || VulkanError::OutOfMemory { what, bytes };
         let limit = device.features.max_buffer;
-        let full = place == Place::Device
+        let full = place == BufferMemory::Device
             && device
                 .used_bytes
                 .load(Ordering::Relaxed)
@@ -87,7 +87,7 @@ impl Memory {
         // SAFETY: a valid description.
         let buffer = unsafe { device.raw.create_buffer(&info, None) }
             .map_err(device.failed("vkCreateBuffer"))?;
-        let mut memory = Memory {
+        let mut memory = VulkanBuffer {
             buffer,
             allocation: None,
             bytes: size,
@@ -106,7 +106,7 @@ impl Memory {
             AllocationError::OutOfMemory | AllocationError::NoCompatibleMemoryTypeFound => {
                 no_room()
             }
-            e => GpuError::Failed {
+            e => VulkanError::Failed {
                 reason: format!("{what} of {bytes} bytes: {e}"),
             },
         })?;
@@ -121,13 +121,13 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The bytes of memory that the host sees; empty for [`Place::Device`].
+    /// The bytes of memory that the host sees; empty for [`BufferMemory::Device`].
     pub(crate) fn bytes(&self) -> &[u8] {
         let slice = self.allocation.as_ref().and_then(Allocation::mapped_slice);
         slice.unwrap_or_default()
     }
 
-    /// As [`Memory::bytes`], to write. The device does not use the buffer meanwhile.
+    /// As [`VulkanBuffer::bytes`], to write. The device does not use the buffer meanwhile.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let slice = self
             .allocation

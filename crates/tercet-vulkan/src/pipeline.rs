@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use ash::vk;
-use tercet_plan::{Instance, Source};
-use tercet_spirv::{Modules, PipelineFile, Uses, uses};
+use tercet_plan::{KernelInstance, KernelSource};
+use tercet_spirv::{ModuleCache, PipelineFile, SubgroupUsage, uses};
 
-use crate::device::Device;
-use crate::error::GpuError;
+use crate::device::VulkanDevice;
+use crate::error::VulkanError;
 use crate::spirv;
 
 /// The most threads that make pipelines.
@@ -24,29 +24,29 @@ const MAX_KEPT: usize = 4096;
 
 /// How a pipeline's arguments are bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Bindings {
+struct PipelineBindings {
     /// A parameter block at binding 0.
     block: bool,
     /// Storage buffers from binding 1.
     buffers: u32,
 }
 
-/// The layouts that belong to [`Bindings`].
+/// The layouts that belong to [`PipelineBindings`].
 #[derive(Clone, Copy)]
-struct Layout {
+struct PipelineLayouts {
     set: vk::DescriptorSetLayout,
     pipeline: vk::PipelineLayout,
 }
 
 /// A compute pipeline.
-pub(crate) struct Pipeline {
+pub(crate) struct VulkanPipeline {
     pub(crate) raw: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
     pub(crate) set: vk::DescriptorSetLayout,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
-impl Drop for Pipeline {
+impl Drop for VulkanPipeline {
     fn drop(&mut self) {
         // SAFETY: drivers hold an `Arc` of what they use until their last submission is done.
         unsafe { self.device.raw.destroy_pipeline(self.raw, None) };
@@ -54,24 +54,24 @@ impl Drop for Pipeline {
 }
 
 /// What a pipeline is found by.
-type Key = (Source, Bindings);
-type Made = Arc<OnceLock<Result<Arc<Pipeline>, GpuError>>>;
+type VulkanPipelineKey = (KernelSource, PipelineBindings);
+type PipelineCell = Arc<OnceLock<Result<Arc<VulkanPipeline>, VulkanError>>>;
 
 /// The pipelines of a device.
-pub(crate) struct Pipelines {
-    made: Mutex<HashMap<Key, Made>>,
-    layouts: Mutex<HashMap<Bindings, Layout>>,
-    pub(crate) modules: Modules,
+pub(crate) struct VulkanPipelineCache {
+    cells: Mutex<HashMap<VulkanPipelineKey, PipelineCell>>,
+    layouts: Mutex<HashMap<PipelineBindings, PipelineLayouts>>,
+    pub(crate) modules: ModuleCache,
     driver_cache: vk::PipelineCache,
     file: Option<PipelineFile>,
     saved: Mutex<u64>,
     validation: bool,
     /// Pipelines made so far.
     pub(crate) compiled: AtomicU64,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
-impl Drop for Pipelines {
+impl Drop for VulkanPipelineCache {
     fn drop(&mut self) {
         let layouts = self
             .layouts
@@ -94,13 +94,13 @@ impl Drop for Pipelines {
     }
 }
 
-impl Pipelines {
+impl VulkanPipelineCache {
     /// No pipelines yet; what the files in `cache_dir` hold need not be made again.
     pub(crate) fn new(
-        device: &Arc<Device>,
+        device: &Arc<VulkanDevice>,
         cache_dir: Option<&Path>,
         validation: bool,
-    ) -> Result<Pipelines, GpuError> {
+    ) -> Result<VulkanPipelineCache, VulkanError> {
         let identity = device.features.identity;
         let file = cache_dir.map(|dir| PipelineFile::new(dir, "pipelines", identity));
         let blob = file.as_ref().and_then(PipelineFile::load);
@@ -113,10 +113,10 @@ impl Pipelines {
         let driver_cache = create(&blob)
             .or_else(|_| create(&[]))
             .map_err(device.failed("vkCreatePipelineCache"))?;
-        Ok(Pipelines {
-            made: Mutex::default(),
+        Ok(VulkanPipelineCache {
+            cells: Mutex::default(),
             layouts: Mutex::default(),
-            modules: Modules::new(cache_dir),
+            modules: ModuleCache::new(cache_dir),
             driver_cache,
             file,
             saved: Mutex::default(),
@@ -127,9 +127,12 @@ impl Pipelines {
     }
 
     /// The pipelines of kernels, in order.
-    pub(crate) fn get_all(&self, kernels: &[Instance]) -> Result<Vec<Arc<Pipeline>>, GpuError> {
-        let cells: Vec<Made> = {
-            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn get_all(
+        &self,
+        kernels: &[KernelInstance],
+    ) -> Result<Vec<Arc<VulkanPipeline>>, VulkanError> {
+        let cells: Vec<PipelineCell> = {
+            let mut made = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
             if made.len() > MAX_KEPT {
                 made.retain(|_, cell| match cell.get() {
                     Some(Ok(pipeline)) => Arc::strong_count(pipeline) > 1,
@@ -146,7 +149,7 @@ impl Pipelines {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(&i) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                cells[i].get_or_init(|| self.make(&kernels[i]).map(Arc::new));
+                cells[i].get_or_init(|| self.compile(&kernels[i]).map(Arc::new));
             }
         };
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -157,10 +160,12 @@ impl Pipelines {
             work();
         });
         let result = cells.iter().zip(kernels).map(|(cell, kernel)| {
-            let made = cell.get_or_init(|| self.make(kernel).map(Arc::new)).clone();
+            let made = cell
+                .get_or_init(|| self.compile(kernel).map(Arc::new))
+                .clone();
             if made.is_err() {
                 // The next program tries again: memory may be free then.
-                let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
                 all.remove(&key(kernel));
             }
             made
@@ -188,7 +193,7 @@ impl Pipelines {
         *saved = compiled;
     }
 
-    fn layout(&self, bindings: Bindings) -> Result<Layout, GpuError> {
+    fn layout(&self, bindings: PipelineBindings) -> Result<PipelineLayouts, VulkanError> {
         let mut layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&layout) = layouts.get(&bindings) {
             return Ok(layout);
@@ -219,12 +224,12 @@ impl Pipelines {
             unsafe { raw.destroy_descriptor_set_layout(set, None) };
             self.device.failed("vkCreatePipelineLayout")(e)
         })?;
-        let layout = Layout { set, pipeline };
+        let layout = PipelineLayouts { set, pipeline };
         layouts.insert(bindings, layout);
         Ok(layout)
     }
 
-    fn make(&self, kernel: &Instance) -> Result<Pipeline, GpuError> {
+    fn compile(&self, kernel: &KernelInstance) -> Result<VulkanPipeline, VulkanError> {
         self.device.check_lost()?;
         let layout = self.layout(bindings(kernel))?;
         let words = spirv::words(&self.modules, &kernel.name, &kernel.source, self.validation)?;
@@ -235,17 +240,17 @@ impl Pipelines {
         // access; SPIR-V ones are checked in CI.
         let module = unsafe { raw.create_shader_module(&info, None) }
             .map_err(self.device.failed("vkCreateShaderModule"))?;
-        let made = self.make_of(module, kernel, layout, uses(&words));
+        let made = self.compile_module(module, kernel, layout, uses(&words));
         // SAFETY: a module is not needed after its pipeline was made.
         unsafe { raw.destroy_shader_module(module, None) };
         self.compiled.fetch_add(1, Ordering::Relaxed);
-        Ok(Pipeline {
+        Ok(VulkanPipeline {
             raw: made.map_err(|result| {
                 match self.device.failed("vkCreateComputePipelines")(result) {
-                    GpuError::Failed { reason } => GpuError::Failed {
+                    VulkanError::Failed { reason } => VulkanError::Failed {
                         reason: format!("kernel {}: {reason}", kernel.name),
                     },
-                    e @ (GpuError::OutOfMemory { .. } | GpuError::Lost { .. }) => e,
+                    e @ (VulkanError::OutOfMemory { .. } | VulkanError::Lost { .. }) => e,
                 }
             })?,
             layout: layout.pipeline,
@@ -254,16 +259,16 @@ impl Pipelines {
         })
     }
 
-    fn make_of(
+    fn compile_module(
         &self,
         module: vk::ShaderModule,
-        kernel: &Instance,
-        layout: Layout,
-        uses: Uses,
+        kernel: &KernelInstance,
+        layout: PipelineLayouts,
+        uses: SubgroupUsage,
     ) -> Result<vk::Pipeline, vk::Result> {
         let constants: &[u32] = match &kernel.source {
-            Source::Wgsl(_) | Source::Checked { .. } => &[],
-            Source::SpirV { constants, .. } => constants,
+            KernelSource::Wgsl(_) | KernelSource::UserWgsl { .. } => &[],
+            KernelSource::SpirV { constants, .. } => constants,
         };
         let entries: Vec<_> = (0..constants.len() as u32)
             .map(|id| {
@@ -295,7 +300,7 @@ impl Pipelines {
             }
         }
         // Our kernels guard their accesses themselves; some drivers would check each of them once more.
-        let is_ours = !matches!(kernel.source, Source::Checked { .. });
+        let is_ours = !matches!(kernel.source, KernelSource::UserWgsl { .. });
         let unchecked = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
         let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
             .storage_buffers(unchecked)
@@ -320,13 +325,13 @@ impl Pipelines {
     }
 }
 
-fn bindings(kernel: &Instance) -> Bindings {
-    Bindings {
+fn bindings(kernel: &KernelInstance) -> PipelineBindings {
+    PipelineBindings {
         block: kernel.block_bytes > 0,
         buffers: kernel.args.len() as u32,
     }
 }
 
-fn key(kernel: &Instance) -> Key {
+fn key(kernel: &KernelInstance) -> VulkanPipelineKey {
     (kernel.source.clone(), bindings(kernel))
 }

@@ -4,26 +4,26 @@
 use std::sync::Arc;
 
 use ash::vk;
-use tercet_plan::{Buffer, Read};
+use tercet_plan::{ProgramBuffer, ReadbackRange};
 
-use crate::device::Device;
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
+use crate::device::VulkanDevice;
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
 use crate::record::{CommandPool, record_reads};
 
 /// Copies from device buffers for the host.
 #[derive(Default)]
-pub(crate) struct Readback {
+pub(crate) struct VulkanReadback {
     commands: Option<(CommandPool, vk::CommandBuffer)>,
     /// What the commands copy.
-    reads: Vec<Read>,
-    memory: Option<Memory>,
+    reads: Vec<ReadbackRange>,
+    memory: Option<VulkanBuffer>,
 }
 
-impl Readback {
+impl VulkanReadback {
     /// Nothing is made before something is read.
-    pub(crate) fn new() -> Readback {
-        Readback::default()
+    pub(crate) fn new() -> VulkanReadback {
+        VulkanReadback::default()
     }
 
     /// The commands that were recorded last.
@@ -32,22 +32,22 @@ impl Readback {
     }
 
     /// True if the commands copy just this.
-    pub(crate) fn copies(&self, reads: &[Read]) -> bool {
+    pub(crate) fn copies(&self, reads: &[ReadbackRange]) -> bool {
         self.reads == reads
     }
 
     /// Forgets what the commands copy: the buffers are others now.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn invalidate(&mut self) {
         self.reads.clear();
     }
 
     /// Makes the commands copy `reads`, unless they do; true if they were recorded.
     pub(crate) fn record<'m>(
         &mut self,
-        device: &Arc<Device>,
-        reads: &[Read],
-        of: impl Fn(Buffer) -> &'m Memory,
-    ) -> Result<bool, GpuError> {
+        device: &Arc<VulkanDevice>,
+        reads: &[ReadbackRange],
+        of: impl Fn(ProgramBuffer) -> &'m VulkanBuffer,
+    ) -> Result<bool, VulkanError> {
         if self.reads == reads {
             return Ok(false);
         }
@@ -56,7 +56,12 @@ impl Readback {
         if self.memory.as_ref().is_none_or(|m| m.bytes < bytes) {
             // A little more, for lists that grow from run to run.
             let bytes = bytes.next_multiple_of(4096);
-            self.memory = Some(Memory::new(device, Place::Host, bytes, "readback buffer")?);
+            self.memory = Some(VulkanBuffer::new(
+                device,
+                BufferMemory::Host,
+                bytes,
+                "readback buffer",
+            )?);
         }
         if self.commands.is_none() {
             let pool = CommandPool::new(device)?;
@@ -72,7 +77,11 @@ impl Readback {
 
     /// Gives the bytes of each read.
     pub(crate) fn take(&self, take: &mut dyn FnMut(usize, &[u8])) {
-        let mut bytes = self.memory.as_ref().map(Memory::bytes).unwrap_or_default();
+        let mut bytes = self
+            .memory
+            .as_ref()
+            .map(VulkanBuffer::bytes)
+            .unwrap_or_default();
         for (i, read) in self.reads.iter().enumerate() {
             let (one, rest) = bytes.split_at(read.bytes as usize);
             take(i, one);

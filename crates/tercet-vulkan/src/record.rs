@@ -2,23 +2,23 @@
 //! run.
 //!
 //! Each begins with a barrier against all work before it on the queue, so that submissions need no
-//! semaphores between them. Barriers inside are those of [`Program::played`].
+//! semaphores between them. Barriers inside are those of [`GpuProgram::active_steps`].
 
 use std::sync::Arc;
 
 use ash::vk;
-use tercet_plan::{Played, Program, Read, SlotId};
+use tercet_plan::{ActiveStep, GpuProgram, ReadbackRange, SlotId};
 
-use crate::bind::{Call, Calls, Grid, Sets};
-use crate::device::Device;
-use crate::error::GpuError;
-use crate::memory::Memory;
-use crate::pipeline::Pipeline;
+use crate::bind::{DescriptorSets, DispatchGrid, VulkanCommand, VulkanCommandList};
+use crate::device::VulkanDevice;
+use crate::error::VulkanError;
+use crate::memory::VulkanBuffer;
+use crate::pipeline::VulkanPipeline;
 
 /// A command pool.
 pub(crate) struct CommandPool {
     raw: vk::CommandPool,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
 impl Drop for CommandPool {
@@ -29,7 +29,7 @@ impl Drop for CommandPool {
 }
 
 impl CommandPool {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<CommandPool, GpuError> {
+    pub(crate) fn new(device: &Arc<VulkanDevice>) -> Result<CommandPool, VulkanError> {
         let info = vk::CommandPoolCreateInfo::default()
             .queue_family_index(device.features.queue_family)
             .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
@@ -43,7 +43,7 @@ impl CommandPool {
     }
 
     /// A new command buffer, freed with the pool.
-    pub(crate) fn buffer(&self) -> Result<vk::CommandBuffer, GpuError> {
+    pub(crate) fn buffer(&self) -> Result<vk::CommandBuffer, VulkanError> {
         let info = vk::CommandBufferAllocateInfo::default()
             .command_pool(self.raw)
             .command_buffer_count(1);
@@ -55,7 +55,7 @@ impl CommandPool {
 }
 
 /// A barrier between all work before it and after it, of any submission, and the host.
-pub(crate) fn barrier_all(device: &Device, commands: vk::CommandBuffer) {
+pub(crate) fn barrier_all(device: &VulkanDevice, commands: vk::CommandBuffer) {
     let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
     let after = stages | vk::PipelineStageFlags::DRAW_INDIRECT | vk::PipelineStageFlags::HOST;
     let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
@@ -74,7 +74,7 @@ pub(crate) fn barrier_all(device: &Device, commands: vk::CommandBuffer) {
 
 /// A barrier of a program; whether there are copies or fills among the steps before it, back to the
 /// last barrier, and after it, up to the next.
-fn barrier_step(device: &Device, commands: vk::CommandBuffer, transfers: [bool; 2]) {
+fn barrier_step(device: &VulkanDevice, commands: vk::CommandBuffer, transfers: [bool; 2]) {
     let sides = transfers.map(|transfers| {
         let mut stages = vk::PipelineStageFlags::COMPUTE_SHADER;
         let mut writes = vk::AccessFlags::SHADER_WRITE;
@@ -92,7 +92,7 @@ fn barrier_step(device: &Device, commands: vk::CommandBuffer, transfers: [bool; 
 }
 
 fn barrier(
-    device: &Device,
+    device: &VulkanDevice,
     commands: vk::CommandBuffer,
     before: (vk::PipelineStageFlags, vk::AccessFlags),
     after: (vk::PipelineStageFlags, vk::AccessFlags),
@@ -112,11 +112,11 @@ fn barrier(
 
 /// Records into a command buffer that is not pending.
 pub(crate) fn record(
-    device: &Device,
+    device: &VulkanDevice,
     commands: vk::CommandBuffer,
     usage: vk::CommandBufferUsageFlags,
     body: impl FnOnce(),
-) -> Result<(), GpuError> {
+) -> Result<(), VulkanError> {
     let info = vk::CommandBufferBeginInfo::default().flags(usage);
     // SAFETY: not pending, by the caller; beginning resets it.
     unsafe { device.raw.begin_command_buffer(commands, &info) }
@@ -128,21 +128,24 @@ pub(crate) fn record(
 }
 
 /// Timestamps before the first step that is played and after each.
-pub(crate) struct Queries {
+pub(crate) struct TimestampQueries {
     raw: vk::QueryPool,
     count: u32,
-    device: Arc<Device>,
+    device: Arc<VulkanDevice>,
 }
 
-impl Drop for Queries {
+impl Drop for TimestampQueries {
     fn drop(&mut self) {
         // SAFETY: the owner waited for the last submission that writes them.
         unsafe { self.device.raw.destroy_query_pool(self.raw, None) };
     }
 }
 
-impl Queries {
-    pub(crate) fn new(device: &Arc<Device>, steps: usize) -> Result<Queries, GpuError> {
+impl TimestampQueries {
+    pub(crate) fn new(
+        device: &Arc<VulkanDevice>,
+        steps: usize,
+    ) -> Result<TimestampQueries, VulkanError> {
         let count = steps as u32 + 1;
         let info = vk::QueryPoolCreateInfo::default()
             .query_type(vk::QueryType::TIMESTAMP)
@@ -150,7 +153,7 @@ impl Queries {
         // SAFETY: a valid description.
         let raw = unsafe { device.raw.create_query_pool(&info, None) }
             .map_err(device.failed("vkCreateQueryPool"))?;
-        Ok(Queries {
+        Ok(TimestampQueries {
             raw,
             count,
             device: Arc::clone(device),
@@ -199,29 +202,29 @@ impl Queries {
 }
 
 /// What recording a program's calls needs.
-pub(crate) struct Player<'a, F> {
-    pub(crate) device: &'a Device,
-    pub(crate) program: &'a Program,
-    pub(crate) calls: &'a Calls,
-    pub(crate) pipelines: &'a [Arc<Pipeline>],
-    pub(crate) sets: &'a Sets,
-    pub(crate) grids: &'a Memory,
-    /// The grids of [`Program::steps`] where the commands are for these alone.
-    pub(crate) known: Option<&'a [[u32; 3]]>,
+pub(crate) struct CommandRecorder<'a, F> {
+    pub(crate) device: &'a VulkanDevice,
+    pub(crate) program: &'a GpuProgram,
+    pub(crate) calls: &'a VulkanCommandList,
+    pub(crate) pipelines: &'a [Arc<VulkanPipeline>],
+    pub(crate) sets: &'a DescriptorSets,
+    pub(crate) grids: &'a VulkanBuffer,
+    /// The grids of [`GpuProgram::steps`] where the commands are for these alone.
+    pub(crate) fixed_grids: Option<&'a [[u32; 3]]>,
     /// The commands may be submitted again while they are pending.
     pub(crate) again: bool,
     pub(crate) memory: F,
 }
 
-impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
+impl<'m, F: Fn(SlotId) -> &'m VulkanBuffer> CommandRecorder<'_, F> {
     /// Records calls, with timestamps between them if asked.
     pub(crate) fn record(
         &self,
         commands: vk::CommandBuffer,
-        calls: &[Call],
-        played: &[Played],
-        queries: Option<&Queries>,
-    ) -> Result<(), GpuError> {
+        calls: &[VulkanCommand],
+        played: &[ActiveStep],
+        queries: Option<&TimestampQueries>,
+    ) -> Result<(), VulkanError> {
         // A loop submits its stages again while they are pending.
         let usage = match self.program.flow.is_empty() && !self.again {
             true => vk::CommandBufferUsageFlags::empty(),
@@ -236,7 +239,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
             let mut before = false;
             for group in played.chunk_by(|_, next| !next.barrier) {
                 let of_group = || group.iter().map(|p| calls[p.step]);
-                let transfers = of_group().any(Call::is_transfer);
+                let transfers = of_group().any(VulkanCommand::is_transfer);
                 // Layers that look for missing barriers know nothing of links.
                 let is_looked_at = group[0].barrier && self.device.validated;
                 if group[0].needs_barrier() || is_looked_at {
@@ -245,7 +248,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
                 }
                 before |= transfers;
                 for call in of_group() {
-                    let call = match self.known {
+                    let call = match self.fixed_grids {
                         Some(grids) => self.calls.fixed(call, grids),
                         None => call,
                     };
@@ -259,10 +262,15 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
         })
     }
 
-    fn call(&self, commands: vk::CommandBuffer, call: Call, bound: &mut Option<vk::Pipeline>) {
+    fn call(
+        &self,
+        commands: vk::CommandBuffer,
+        call: VulkanCommand,
+        bound: &mut Option<vk::Pipeline>,
+    ) {
         match call {
-            Call::Run { set, grid } => self.run(commands, set, grid, bound),
-            Call::Copy { src, dst, bytes } => {
+            VulkanCommand::Run { set, grid } => self.run(commands, set, grid, bound),
+            VulkanCommand::Copy { src, dst, bytes } => {
                 let (from, to) = (self.program.slot(src), self.program.slot(dst));
                 let region = vk::BufferCopy::default()
                     .src_offset(from.offset_bytes)
@@ -276,7 +284,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
                         .cmd_copy_buffer(commands, from, to, &[region])
                 };
             }
-            Call::Fill { dst, word } => {
+            VulkanCommand::Fill { dst, word } => {
                 let slot = self.program.slot(dst);
                 let (buffer, at) = ((self.memory)(dst).buffer, slot.offset_bytes);
                 // SAFETY: recording; the range is a slot, whole words.
@@ -286,7 +294,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
                         .cmd_fill_buffer(commands, buffer, at, slot.bytes, word);
                 }
             }
-            Call::Nothing => {}
+            VulkanCommand::Noop => {}
         }
     }
 
@@ -294,7 +302,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
         &self,
         commands: vk::CommandBuffer,
         set: usize,
-        grid: Grid,
+        grid: DispatchGrid,
         bound: &mut Option<vk::Pipeline>,
     ) {
         let pipeline = &self.pipelines[self.calls.sets[set].pipeline];
@@ -309,8 +317,10 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
             let sets = &self.sets.sets[set..=set];
             raw.cmd_bind_descriptor_sets(commands, point, pipeline.layout, 0, sets, &[]);
             match grid {
-                Grid::Direct([x, y, z]) => raw.cmd_dispatch(commands, x, y, z),
-                Grid::Indirect(at) => raw.cmd_dispatch_indirect(commands, self.grids.buffer, at),
+                DispatchGrid::Direct([x, y, z]) => raw.cmd_dispatch(commands, x, y, z),
+                DispatchGrid::Indirect(at) => {
+                    raw.cmd_dispatch_indirect(commands, self.grids.buffer, at)
+                }
             }
         }
     }
@@ -318,12 +328,12 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
 
 /// Records the copies of ranges to the start of `to`, one after the other.
 pub(crate) fn record_reads<'m>(
-    device: &Device,
+    device: &VulkanDevice,
     commands: vk::CommandBuffer,
-    reads: &[Read],
-    to: &Memory,
-    memory: impl Fn(tercet_plan::Buffer) -> &'m Memory,
-) -> Result<(), GpuError> {
+    reads: &[ReadbackRange],
+    to: &VulkanBuffer,
+    memory: impl Fn(tercet_plan::ProgramBuffer) -> &'m VulkanBuffer,
+) -> Result<(), VulkanError> {
     let usage = vk::CommandBufferUsageFlags::empty();
     record(device, commands, usage, || {
         let mut at = 0;

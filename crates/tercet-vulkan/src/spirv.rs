@@ -7,21 +7,21 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use tercet_plan::Source;
-use tercet_spirv::{Checks, ENTRY, Modules};
+use tercet_plan::KernelSource;
+use tercet_spirv::{ENTRY, ModuleCache, RuntimeChecks};
 
-use crate::error::GpuError;
+use crate::error::VulkanError;
 
 /// The SPIR-V of a kernel.
 pub(crate) fn words(
-    modules: &Modules,
+    modules: &ModuleCache,
     name: &str,
-    source: &Source,
+    source: &KernelSource,
     validation: bool,
-) -> Result<Vec<u32>, GpuError> {
-    let lowered = |text: &str, entry: &str, checks: Checks| {
+) -> Result<Vec<u32>, VulkanError> {
+    let lowered = |text: &str, entry: &str, checks: RuntimeChecks| {
         let words = modules.lower(text, entry, checks);
-        let words = words.map_err(|e| GpuError::Failed {
+        let words = words.map_err(|e| VulkanError::Failed {
             reason: format!("kernel {name}: {e}"),
         })?;
         Ok(match validation {
@@ -30,12 +30,15 @@ pub(crate) fn words(
         })
     };
     match source {
-        Source::Wgsl(text) => lowered(text, ENTRY, Checks::None),
-        Source::Checked { text, entry } => lowered(text, entry, Checks::All),
-        Source::SpirV { module, .. } => ash::util::read_spv(&mut std::io::Cursor::new(module))
-            .map_err(|e| GpuError::Failed {
-                reason: format!("kernel {name}: {e}"),
-            }),
+        KernelSource::Wgsl(text) => lowered(text, ENTRY, RuntimeChecks::None),
+        KernelSource::UserWgsl { text, entry } => lowered(text, entry, RuntimeChecks::All),
+        KernelSource::SpirV { module, .. } => {
+            ash::util::read_spv(&mut std::io::Cursor::new(module)).map_err(|e| {
+                VulkanError::Failed {
+                    reason: format!("kernel {name}: {e}"),
+                }
+            })
+        }
     }
 }
 
@@ -71,9 +74,9 @@ mod tests {
 
     #[test]
     fn an_error_in_wgsl_names_kernel_and_place() {
-        let source = Source::Wgsl("fn main( {".into());
-        let error = words(&Modules::default(), "sum n=4", &source, false).unwrap_err();
-        let GpuError::Failed { reason } = error else {
+        let source = KernelSource::Wgsl("fn main( {".into());
+        let error = words(&ModuleCache::default(), "sum n=4", &source, false).unwrap_err();
+        let VulkanError::Failed { reason } = error else {
             panic!("{error:?}");
         };
         assert!(reason.starts_with("kernel sum n=4: "), "{reason}");

@@ -8,58 +8,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
 
-use crate::device::{Device, Ticket};
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
+use crate::device::{TimelineValue, VulkanDevice};
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
 use crate::record::{CommandPool, barrier_all};
 
 /// The bytes of a half of the ring.
 const HALF_BYTES: usize = 8 << 20;
 
-struct Half {
-    memory: Option<Memory>,
+struct StagingSlot {
+    memory: Option<VulkanBuffer>,
     commands: vk::CommandBuffer,
     /// The last submission of `commands`.
-    last: Ticket,
+    last: TimelineValue,
 }
 
-struct Ring {
-    halves: [Half; 2],
+struct StagingRing {
+    slots: [StagingSlot; 2],
     next: usize,
     _pool: CommandPool,
 }
 
 /// The ring of a device.
-pub(crate) struct Staging {
-    ring: Mutex<Ring>,
-    device: Arc<Device>,
+pub(crate) struct VulkanStaging {
+    ring: Mutex<StagingRing>,
+    device: Arc<VulkanDevice>,
     /// Bytes that went from host to device.
     pub(crate) upload_bytes: AtomicU64,
 }
 
-impl Drop for Staging {
+impl Drop for VulkanStaging {
     fn drop(&mut self) {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for half in &ring.halves {
+        for half in &ring.slots {
             // Of a lost device nothing is left to wait for.
             let _ = self.device.wait(half.last);
         }
     }
 }
 
-impl Staging {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<Staging, GpuError> {
+impl VulkanStaging {
+    pub(crate) fn new(device: &Arc<VulkanDevice>) -> Result<VulkanStaging, VulkanError> {
         let pool = CommandPool::new(device)?;
         let half = || {
-            Ok::<Half, GpuError>(Half {
+            Ok::<StagingSlot, VulkanError>(StagingSlot {
                 memory: None,
                 commands: pool.buffer()?,
-                last: Ticket::default(),
+                last: TimelineValue::default(),
             })
         };
-        Ok(Staging {
-            ring: Mutex::new(Ring {
-                halves: [half()?, half()?],
+        Ok(VulkanStaging {
+            ring: Mutex::new(StagingRing {
+                slots: [half()?, half()?],
                 next: 0,
                 _pool: pool,
             }),
@@ -71,14 +71,14 @@ impl Staging {
     /// Writes bytes into a buffer; the rest of the last word is zeroed.
     pub(crate) fn upload(
         &self,
-        to: &Memory,
+        to: &VulkanBuffer,
         offset_bytes: u64,
         bytes: &[u8],
-    ) -> Result<Ticket, GpuError> {
-        let mut ticket = Ticket::default();
+    ) -> Result<TimelineValue, VulkanError> {
+        let mut ticket = TimelineValue::default();
         let mut at = offset_bytes;
         for chunk in bytes.chunks(HALF_BYTES) {
-            ticket = self.with_half(true, |device, half| {
+            ticket = self.with_slot(true, |device, half| {
                 let Some(memory) = &mut half.memory else {
                     return;
                 };
@@ -104,18 +104,18 @@ impl Staging {
     /// Writes zeros all over buffers.
     pub(crate) fn clear<'a>(
         &self,
-        to: impl IntoIterator<Item = &'a Memory>,
-    ) -> Result<Ticket, GpuError> {
+        to: impl IntoIterator<Item = &'a VulkanBuffer>,
+    ) -> Result<TimelineValue, VulkanError> {
         self.fill(to.into_iter().map(|m| (m, 0, m.bytes)), 0)
     }
 
     /// Writes a word all over ranges, given as offset and size in bytes.
     pub(crate) fn fill<'a>(
         &self,
-        ranges: impl Iterator<Item = (&'a Memory, u64, u64)>,
+        ranges: impl Iterator<Item = (&'a VulkanBuffer, u64, u64)>,
         word: u32,
-    ) -> Result<Ticket, GpuError> {
-        self.with_half(false, |device, half| {
+    ) -> Result<TimelineValue, VulkanError> {
+        self.with_slot(false, |device, half| {
             for (memory, at, bytes) in ranges {
                 // SAFETY: recording; the owner of the buffer keeps the ticket.
                 unsafe {
@@ -131,9 +131,9 @@ impl Staging {
     /// Copies ranges between buffers.
     pub(crate) fn copy(
         &self,
-        copies: &[(&Memory, &Memory, vk::BufferCopy)],
-    ) -> Result<Ticket, GpuError> {
-        self.with_half(false, |device, half| {
+        copies: &[(&VulkanBuffer, &VulkanBuffer, vk::BufferCopy)],
+    ) -> Result<TimelineValue, VulkanError> {
+        self.with_slot(false, |device, half| {
             for (from, to, region) in copies {
                 // SAFETY: recording; the owners of the buffers keep the ticket.
                 unsafe {
@@ -147,19 +147,24 @@ impl Staging {
     }
 
     /// Records into the next half, once it is free and has memory if `memory`, and submits it.
-    fn with_half(
+    fn with_slot(
         &self,
         memory: bool,
-        record: impl FnOnce(&Device, &mut Half),
-    ) -> Result<Ticket, GpuError> {
+        record: impl FnOnce(&VulkanDevice, &mut StagingSlot),
+    ) -> Result<TimelineValue, VulkanError> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let at = ring.next;
         let device = &self.device;
-        let half = &mut ring.halves[at];
+        let half = &mut ring.slots[at];
         device.wait(half.last)?;
         if memory && half.memory.is_none() {
             let size = HALF_BYTES as u64;
-            half.memory = Some(Memory::new(device, Place::Host, size, "staging buffer")?);
+            half.memory = Some(VulkanBuffer::new(
+                device,
+                BufferMemory::Host,
+                size,
+                "staging buffer",
+            )?);
         }
         let once = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);

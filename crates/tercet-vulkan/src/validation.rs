@@ -32,9 +32,9 @@ pub(crate) fn settings() -> [vk::LayerSettingEXT<'static>; 2] {
 
 /// Messages of the layer, and of broken gaps, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Messages(Mutex<Vec<String>>);
+pub(crate) struct ValidationMessages(Mutex<Vec<String>>);
 
-impl Messages {
+impl ValidationMessages {
     pub(crate) fn all(&self) -> Vec<String> {
         self.0
             .lock()
@@ -49,7 +49,9 @@ impl Messages {
 }
 
 /// How messages reach `messages`, which must outlive the instance made with it.
-pub(crate) fn messenger_info(messages: &Messages) -> vk::DebugUtilsMessengerCreateInfoEXT<'_> {
+pub(crate) fn messenger_info(
+    messages: &ValidationMessages,
+) -> vk::DebugUtilsMessengerCreateInfoEXT<'_> {
     vk::DebugUtilsMessengerCreateInfoEXT::default()
         .message_severity(
             vk::DebugUtilsMessageSeverityFlagsEXT::WARNING
@@ -70,8 +72,8 @@ unsafe extern "system" fn on_message(
     data: *const vk::DebugUtilsMessengerCallbackDataEXT<'_>,
     user: *mut c_void,
 ) -> vk::Bool32 {
-    // SAFETY: `user` is the `Messages` of `messenger_info`, which outlives the messenger.
-    let messages = unsafe { &*user.cast::<Messages>() };
+    // SAFETY: `user` is the `ValidationMessages` of `messenger_info`, which outlives the messenger.
+    let messages = unsafe { &*user.cast::<ValidationMessages>() };
     // SAFETY: the layer passes a valid structure whose strings end with zero, or null.
     let text = unsafe {
         data.as_ref()
@@ -83,22 +85,22 @@ unsafe extern "system" fn on_message(
 }
 
 /// The registered messenger.
-pub(crate) struct Messenger {
+pub(crate) struct DebugMessenger {
     functions: ext::debug_utils::Instance,
     handle: vk::DebugUtilsMessengerEXT,
 }
 
-impl Messenger {
+impl DebugMessenger {
     pub(crate) fn new(
         entry: &ash::Entry,
         instance: &ash::Instance,
-        messages: &Messages,
-    ) -> Result<Messenger, vk::Result> {
+        messages: &ValidationMessages,
+    ) -> Result<DebugMessenger, vk::Result> {
         let functions = ext::debug_utils::Instance::new(entry, instance);
         // SAFETY: the extension is enabled, and the owner keeps `messages` longer than this.
         let handle =
             unsafe { functions.create_debug_utils_messenger(&messenger_info(messages), None) }?;
-        Ok(Messenger { functions, handle })
+        Ok(DebugMessenger { functions, handle })
     }
 
     /// Ends it, before its instance.

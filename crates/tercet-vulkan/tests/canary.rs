@@ -4,7 +4,7 @@ mod common;
 
 use common::{affine, ints, run};
 use tercet_ir::Dim;
-use tercet_vulkan::{OpenError, VulkanBackend, VulkanOptions};
+use tercet_vulkan::{VulkanBackend, VulkanOpenError, VulkanOptions};
 
 #[test]
 fn a_missing_barrier_is_reported() {
@@ -14,7 +14,7 @@ fn a_missing_barrier_is_reported() {
     };
     let backend = match VulkanBackend::new(options) {
         Ok(backend) => backend,
-        Err(e @ OpenError::NoValidation) => {
+        Err(e @ VulkanOpenError::NoValidation) => {
             let required = std::env::var("TERCET_VALIDATION").is_ok_and(|v| v == "1");
             assert!(!required, "TERCET_VALIDATION is 1: {e}");
             return eprintln!("ignored: {e}");

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use tercet_ir::{Bindings, CompileOptions, DType, Executable, Graph, Scheme, Tensor, Type};
-use tercet_plan::{Caps, GpuExecutable, Program, Work};
+use tercet_plan::{DeviceCaps, GpuExecutable, GpuProgram, StepOp};
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 /// Elements of rows, as many as make several workgroups of a product.
@@ -58,11 +58,11 @@ fn backend() -> Option<VulkanBackend> {
     Some(backend)
 }
 
-fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> Program {
+fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> GpuProgram {
     // On a processor other kernels are taken for such products.
-    let caps = Caps {
+    let caps = DeviceCaps {
         ordered_dispatches,
-        device: Caps::h200().device,
+        device: DeviceCaps::h200().device,
         ..backend.caps().clone()
     };
     tercet_plan::compile(graph, &CompileOptions::new(), &caps).unwrap()
@@ -71,7 +71,7 @@ fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> 
 /// What a program with `count` weights gives for a row, so many times.
 fn run(
     backend: &VulkanBackend,
-    program: Program,
+    program: GpuProgram,
     count: usize,
     times: usize,
 ) -> Result<Vec<Vec<f32>>, String> {
@@ -119,8 +119,8 @@ fn who_waits_in_vain_ends_the_run_with_an_error() {
     let mut broken = planned(&backend, &products(6), true);
     // The first link counts nowhere: its numbers go to words that nobody reads.
     let first = broken.steps.iter().find_map(|step| match &step.work {
-        Work::Dispatch(d) => Some(d.block),
-        Work::Copy { .. } | Work::Fill { .. } => None,
+        StepOp::Dispatch(d) => Some(d.block),
+        StepOp::Copy { .. } | StepOp::Fill { .. } => None,
     });
     let unread = broken.params.len() as u32;
     let zero = broken.params[0];

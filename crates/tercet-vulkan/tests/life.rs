@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{Builder, affine, assert_silent, backend, ints, kernel, run};
 use tercet_ir::{CompileError, Dim, Executable, RunError};
-use tercet_plan::Buffer;
+use tercet_plan::ProgramBuffer;
 use tercet_vulkan::{VulkanBackend, VulkanOptions};
 
 /// Numbers without a pattern.
@@ -43,7 +43,7 @@ fn many_executables_live_and_die_in_any_order() {
         if random.below(4) == 0 {
             // Dropped with a run in flight.
             let x = ints(0..i as i32 + 1);
-            exe.submit(&[("x", &x)], tercet_ir::backend::Wanted::All)
+            exe.submit(&[("x", &x)], tercet_ir::backend::OutputSelection::All)
                 .unwrap();
         }
         drop(exe);
@@ -124,7 +124,7 @@ fn too_much_memory_is_an_error_and_others_go_on() {
     let mut b = Builder::new(backend, Dim::sym("n"), 8);
     let (x, y) = (b.input("x"), b.output("y"));
     b.map(kernel("same", "x"), x, y, false);
-    let arena = b.slot(Buffer::Arena);
+    let arena = b.slot(ProgramBuffer::Arena);
     b.program.slots[arena.0 as usize].bytes = 1 << 44;
     let Err(error) = b.try_load(backend) else {
         panic!("a program of 16 TiB loaded");
@@ -150,7 +150,7 @@ fn memory_can_be_filled_and_is_given_back() {
     let Some(backend) = common::open_validated(VulkanOptions::default()) else {
         return;
     };
-    if backend.device().kind != tercet_vulkan::DeviceKind::Cpu {
+    if backend.device().kind != tercet_vulkan::VulkanDeviceKind::Cpu {
         eprintln!("ignored: fills the memory of software devices only");
         return;
     }
@@ -196,7 +196,7 @@ fn a_lost_device_is_an_error_of_every_call() {
     };
     let mut exe = affine(&backend, Dim::Known(8), 8).load(&backend);
     run(&mut exe, &ints(0..8));
-    backend.lose_device();
+    backend.simulate_device_loss();
     let lost = |e: RunError| matches!(e, RunError::DeviceLost { .. });
     let x = ints(0..8);
     assert!(lost(

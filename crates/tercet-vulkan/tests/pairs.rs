@@ -11,7 +11,7 @@ use common::{assert_silent, backend};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type, Value};
-use tercet_vulkan::{Tuning, VulkanBackend};
+use tercet_vulkan::{TuningTable, VulkanBackend};
 
 /// Numbers from -1 to 1 with all bits of F32, without a pattern.
 fn numbers(len: usize, seed: u32) -> Vec<f64> {
@@ -96,7 +96,7 @@ fn check(backend: &VulkanBackend, c: &Case, a: &[f64], b: &[f64]) {
         }
     };
     g.output("y", y).unwrap();
-    let backend = backend.tuned(Tuning::always("pairs"));
+    let backend = backend.tuned(TuningTable::always("pairs"));
     let mut exe = backend.compile_gpu(&g, &CompileOptions::new()).unwrap();
     let kernels = &exe.program().kernels;
     let has = |name: &str| kernels.iter().any(|k| k.name.starts_with(name));
@@ -132,7 +132,7 @@ fn check(backend: &VulkanBackend, c: &Case, a: &[f64], b: &[f64]) {
         let finite = wanted.iter().filter(|w| w.is_finite());
         let scale = finite.fold(1e-30, |s: f64, w| s.max(w.abs()));
         for (j, (got, wanted)) in got.iter().zip(wanted).enumerate() {
-            let units = allowed.units(*got, *wanted, scale);
+            let units = allowed.error_in_tolerances(*got, *wanted, scale);
             assert!(units <= 1.0, "[{row}, {j}] is {got}, not {wanted}");
         }
     }
@@ -140,7 +140,7 @@ fn check(backend: &VulkanBackend, c: &Case, a: &[f64], b: &[f64]) {
 
 fn able() -> Option<&'static VulkanBackend> {
     let backend = backend()?;
-    let has = backend.caps().products().contains(&DType::F16);
+    let has = backend.caps().coop_matmul_dtypes().contains(&DType::F16);
     if !has {
         eprintln!("ignored: {} has no such matrices", backend.device().name);
     }

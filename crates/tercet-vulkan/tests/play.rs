@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Builder, affine, assert_silent, backend, ints, kernel, run};
-use tercet_ir::backend::Wanted;
+use tercet_ir::backend::OutputSelection;
 use tercet_ir::{Dim, Executable, Tensor};
-use tercet_plan::{Arm, Buffer, Choice, ChoiceId};
+use tercet_plan::{ProgramBuffer, ShapeBranch, ShapeSwitch, ShapeSwitchId};
 use tercet_vulkan::VulkanOptions;
 
 #[test]
@@ -100,7 +100,7 @@ fn states_stay_are_written_read_and_reset() {
     let Some(backend) = backend() else { return };
     let mut b = Builder::new(backend, Dim::Known(5), 5);
     let (x, y, s) = (b.input("x"), b.output("y"), b.state("s"));
-    let t = b.slot(Buffer::Arena);
+    let t = b.slot(ProgramBuffer::Arena);
     b.map(kernel("plus_one", "x + 1u"), s, t, false);
     b.map(kernel("same", "x"), x, y, false);
     b.copy(t, s, true);
@@ -129,7 +129,7 @@ fn with_param(backend: &tercet_vulkan::VulkanBackend) -> Builder {
     let (_, y, w) = (b.input("x"), b.output("y"), b.param("w"));
     let (c, p) = (
         b.constant(ints((0..300).map(|i| i * 100))),
-        b.slot(Buffer::Prepared),
+        b.slot(ProgramBuffer::Prepared),
     );
     let z = b.output("z");
     b.prepare(kernel("double", "x * 2u"), w, p);
@@ -144,10 +144,7 @@ fn parameters_are_shared_by_clones_until_one_is_written() {
     let mut exe = with_param(backend).load(backend);
     let x = ints(0..300);
     let error = exe.run_into(&[("x", &x)], &mut Vec::new()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "param `w` of type i32[300] was not given"
-    );
+    assert_eq!(error.to_string(), "missing param `w` of type i32[300]");
     exe.set_param("w", ints(0..300)).unwrap();
     let doubled = |k: i32| {
         [
@@ -206,7 +203,8 @@ fn wanted_outputs_and_rows() {
     assert_eq!(exe.run_outputs(&[("x", &x)], &[]).unwrap(), []);
     assert_eq!(exe.read_output_rows("y", 0..1).unwrap(), ints([0]));
     let mut out = Vec::new();
-    exe.submit(&[("x", &x)], Wanted::Only(&["z", "y"])).unwrap();
+    exe.submit(&[("x", &x)], OutputSelection::Only(&["z", "y"]))
+        .unwrap();
     exe.wait(&mut out).unwrap();
     assert_eq!(out, [ints(1..91), ints((0..90).map(|i| i * 2))]);
     assert_silent(backend);
@@ -238,16 +236,16 @@ fn a_write_behind_a_slot_is_seen() {
     };
     let mut b = Builder::new(&backend, Dim::Known(16), 16);
     let (x, y) = (b.input("x"), b.output("y"));
-    let t = b.slot(Buffer::Arena);
+    let t = b.slot(ProgramBuffer::Arena);
     let mut wild = kernel("wild", "x");
-    let tercet_plan::Source::Wgsl(text) = &wild.source else {
+    let tercet_plan::KernelSource::Wgsl(text) = &wild.source else {
         panic!()
     };
     let beyond = text.replace("let x = a[i];", "let x = a[i]; y[i + 4u] = x;");
-    wild.source = tercet_plan::Source::Wgsl(beyond.into());
+    wild.source = tercet_plan::KernelSource::Wgsl(beyond.into());
     // Some devices drop writes behind a binding: the slot of the wild kernel reaches into the gap.
-    let wide = b.slot(Buffer::Arena);
-    b.program.slots[wide.0 as usize] = tercet_plan::Slot {
+    let wide = b.slot(ProgramBuffer::Arena);
+    b.program.slots[wide.0 as usize] = tercet_plan::BufferSlot {
         bytes: 128,
         ..*b.program.slot(t)
     };
@@ -255,7 +253,7 @@ fn a_write_behind_a_slot_is_seen() {
     b.map(kernel("same", "x"), t, y, true);
     for slot in [t, y] {
         let slot = *b.program.slot(slot);
-        b.program.gaps.push(tercet_plan::Slot {
+        b.program.redzones.push(tercet_plan::BufferSlot {
             offset_bytes: slot.offset_bytes + slot.bytes,
             bytes: 256,
             ..slot
@@ -276,7 +274,7 @@ fn a_write_behind_a_slot_is_seen() {
 #[test]
 fn a_device_offers_what_every_browser_does() {
     let Some(backend) = backend() else { return };
-    let (caps, least) = (backend.caps(), tercet_plan::Caps::browser());
+    let (caps, least) = (backend.caps(), tercet_plan::DeviceCaps::browser());
     eprintln!("{}\n{caps:#?}", backend.device());
     assert!(caps.max_binding_bytes >= least.max_binding_bytes);
     assert!(caps.max_storage_buffers >= least.max_storage_buffers);
@@ -313,13 +311,13 @@ fn by_size(backend: &tercet_vulkan::VulkanBackend, bounds: &[u32]) -> Builder {
 /// Makes the steps the arms of a choice by `n`, one each.
 fn choose(b: &mut Builder, bounds: &[u32]) {
     let value = b.program.tape.dim(&Dim::sym("n"));
-    b.program.choices.push(Choice {
+    b.program.shape_switches.push(ShapeSwitch {
         value,
         bounds: bounds.into(),
     });
     for (step, index) in b.program.steps.iter_mut().zip(0..) {
-        step.arms.push(Arm {
-            choice: ChoiceId(0),
+        step.branches.push(ShapeBranch {
+            choice: ShapeSwitchId(0),
             index,
         });
     }

@@ -11,9 +11,9 @@ use common::{assert_silent, backend};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Dim, Executable, Graph, Scheme, Tensor, TensorType, Type};
-use tercet_plan::gemm_coop::{Scope, Tiling};
-use tercet_plan::{CoopType, Kind};
-use tercet_vulkan::{GemmProblem, Tuning, VulkanBackend};
+use tercet_plan::gemm_coop::{CoopGemmTiling, CoopScope};
+use tercet_plan::{CoopType, GpuKind};
+use tercet_vulkan::{GemmProblem, TuningTable, VulkanBackend};
 
 /// Numbers of F16 from -1 to 1 without a pattern.
 fn numbers(shape: &[usize], seed: u32) -> (Tensor, Vec<f64>) {
@@ -55,7 +55,7 @@ fn check(
     let y = g.linear(rows, weights, added, f).unwrap();
     g.output("y", y).unwrap();
 
-    let backend = backend.tuned(Tuning::always(tiling));
+    let backend = backend.tuned(TuningTable::always(tiling));
     let program = tercet_plan::compile(&g, &CompileOptions::new(), backend.caps()).unwrap();
     let names = program.kernels.iter().map(|k| k.name.split(' ').next());
     let names =
@@ -83,7 +83,7 @@ fn check(
     let wanted: Vec<f64> = (0..m * n).map(|at| of(at / n, at % n)).collect();
     let scale = wanted.iter().map(|w| w.abs()).fold(1e-30, f64::max);
     for (at, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
-        let units = allowed.units(*got, *wanted, scale);
+        let units = allowed.error_in_tolerances(*got, *wanted, scale);
         assert!(
             units <= 1.0,
             "{tiling} of {m}x{n}x{k}: [{at}] is {got}, not {wanted}"
@@ -103,7 +103,7 @@ fn laid_out_weights_give_the_product() {
         n: 192,
         k: 128,
     };
-    let all = Tiling::laid_candidates(backend.caps(), CoopType::F16, &problem);
+    let all = CoopGemmTiling::prepacked_candidates(backend.caps(), CoopType::F16, &problem);
     if all.is_empty() {
         eprintln!("ignored: {} does not fill matrices", backend.device().name);
         return;
@@ -126,13 +126,13 @@ fn last_columns_in_parts_give_the_product() {
     let Some(backend) = backend() else {
         return;
     };
-    let all = Tiling::candidates(backend.caps(), CoopType::F16).into_iter();
-    let mut all: Vec<Tiling> = all
-        .filter(|t| t.scope == Scope::Subgroup && t.stages == 1)
+    let all = CoopGemmTiling::candidates(backend.caps(), CoopType::F16).into_iter();
+    let mut all: Vec<CoopGemmTiling> = all
+        .filter(|t| t.scope == CoopScope::Subgroup && t.stages == 1)
         .collect();
     let mut cases = vec![(2, 3, None), (1, 2, Some(UnaryFn::Gelu))];
     // Software takes ten seconds to compile each.
-    if backend.caps().device.kind == Kind::Software {
+    if backend.caps().device.kind == GpuKind::Software {
         all.sort_by_key(|t| t.tile[0] * t.tile[1]);
         all.truncate(1);
         cases.truncate(1);
@@ -196,7 +196,7 @@ fn rows_that_are_made_rounded_give_the_bits_of_rows_rounded_after() {
     let (both, _) = numbers(&[2 * k, k], 2 << 20);
     let (down, _) = numbers(&[k, k], 3 << 20);
     let options = CompileOptions::new().bound("m", 40);
-    let options = options.products_in(Some(DType::F16));
+    let options = options.with_matmul_precision(Some(DType::F16));
     let [together, apart] = [false, true].map(|are_read| {
         let g = feed_forward(k, are_read);
         let mut exe = backend.compile_gpu(&g, &options).unwrap();

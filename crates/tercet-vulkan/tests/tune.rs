@@ -6,24 +6,32 @@ mod common;
 
 use common::open_validated;
 use tercet_ir::{DType, Scheme};
-use tercet_vulkan::tune::{Measured, Outcome, StateScan, Task, candidates, measure, prepare};
-use tercet_vulkan::{Entry, GemmProblem, Tuning, VulkanBackend, VulkanOptions, Weights};
+use tercet_vulkan::tune::{
+    CandidateOutcome, ProblemMeasurement, StateScan, TuneTask, candidates, measure, prepare,
+};
+use tercet_vulkan::{
+    GemmProblem, TuningEntry, TuningTable, VulkanBackend, VulkanOptions, WeightLayout,
+};
 
 /// The times of a few candidates of a task, the fastest of which is right, and one that there is not.
-fn measured(backend: &VulkanBackend, task: &Task, names: Vec<String>) -> Measured {
+fn measured(backend: &VulkanBackend, task: &TuneTask, names: Vec<String>) -> ProblemMeasurement {
     let names = [names, vec!["no such variant".to_string()]].concat();
     prepare(backend, task, &names);
     let measured = measure(backend, task, &names);
     let (last, rest) = measured.candidates.split_last().unwrap();
     for (name, outcome) in rest {
         assert!(
-            matches!(outcome, Outcome::Seconds(s) if *s > 0.0),
+            matches!(outcome, CandidateOutcome::Seconds(s) if *s > 0.0),
             "{} {name}: {outcome:?}",
             task.key
         );
     }
     assert_eq!(last.0, "no such variant");
-    assert!(matches!(last.1, Outcome::Failed(_)), "{:?}", last.1);
+    assert!(
+        matches!(last.1, CandidateOutcome::Failed(_)),
+        "{:?}",
+        last.1
+    );
     measured
 }
 
@@ -39,12 +47,12 @@ fn candidates_are_measured_and_the_table_is_kept() {
         return;
     };
     let tasks = [
-        Task::product(DType::F32, Weights::Packed(Scheme::Q4_0), [1, 24, 256]),
-        Task::product(DType::F32, Weights::Along(DType::F32), [3, 20, 64]),
-        Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32]),
-        Task::attention(DType::F32, [2, 2, 1, 70, 64]),
-        Task::conv(DType::F32, [1, 5, 9, 6, 1]),
-        Task::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16]),
+        TuneTask::product(DType::F32, WeightLayout::Packed(Scheme::Q4_0), [1, 24, 256]),
+        TuneTask::product(DType::F32, WeightLayout::KMajor(DType::F32), [3, 20, 64]),
+        TuneTask::product(DType::F32, WeightLayout::NMajor(DType::F32), [20, 24, 32]),
+        TuneTask::attention(DType::F32, [2, 2, 1, 70, 64]),
+        TuneTask::conv(DType::F32, [1, 5, 9, 6, 1]),
+        TuneTask::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16]),
     ];
     let mut entries = Vec::new();
     for task in tasks {
@@ -52,13 +60,13 @@ fn candidates_are_measured_and_the_table_is_kept() {
         let names = candidates(backend.caps(), &task);
         assert!(names.len() > 1, "{}: {names:?}", task.key);
         let best = measured(&backend, &task, names).best().unwrap().to_string();
-        entries.push(Entry {
+        entries.push(TuningEntry {
             key: task.key,
             variant: best,
         });
     }
     // Tilings of matrices, where there are any: small ones, which a device on the processor compiles soonest.
-    let task = Task::tilings(&GemmProblem {
+    let task = TuneTask::tilings(&GemmProblem {
         dtype: DType::F16,
         b_transposed: true,
         m: 72,
@@ -76,7 +84,7 @@ fn candidates_are_measured_and_the_table_is_kept() {
         )),
     }
 
-    let table = Tuning::new(entries);
+    let table = TuningTable::new(entries);
     let file = backend.store_tuning(&table).unwrap();
     assert!(file.starts_with(&folder));
     drop(backend);
@@ -101,7 +109,7 @@ fn scans_compute_what_their_tasks_expect() {
             (StateScan::Mamba2, [2, 300, 4, 32, 64]),
             (StateScan::GatedDelta, [2, 300, 3, 32, 64]),
         ] {
-            let mut task = Task::scan(op, dtype, sizes).unwrap();
+            let mut task = TuneTask::scan(op, dtype, sizes).unwrap();
             let mut names = candidates(backend.caps(), &task);
             if names.is_empty() {
                 let only = match op {
@@ -111,14 +119,15 @@ fn scans_compute_what_their_tasks_expect() {
                 names.push(only.to_string());
             }
             let measured = measure(&backend, &task, &names);
-            let is_right =
-                |(_, outcome): &(String, Outcome)| matches!(outcome, Outcome::Seconds(_));
+            let is_right = |(_, outcome): &(String, CandidateOutcome)| {
+                matches!(outcome, CandidateOutcome::Seconds(_))
+            };
             assert!(
                 measured.candidates.iter().all(is_right),
                 "{}: {measured:?}",
                 task.key
             );
-            task.spoil();
+            task.corrupt_expected();
             assert_eq!(measure(&backend, &task, &names).best(), None);
         }
     }
@@ -133,16 +142,16 @@ fn wrong_results_are_never_the_best() {
     let Some(backend) = open_validated(options) else {
         return;
     };
-    let task = Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32]);
+    let task = TuneTask::product(DType::F32, WeightLayout::NMajor(DType::F32), [20, 24, 32]);
     let mut task = task.unwrap();
-    task.spoil();
+    task.corrupt_expected();
     let names = candidates(backend.caps(), &task);
     let measured = measure(&backend, &task, &names);
     assert_eq!(measured.best(), None);
     for (name, outcome) in measured.candidates {
         let is_wrong = |why: &str| why.contains("instead of");
         assert!(
-            matches!(&outcome, Outcome::Failed(why) if is_wrong(why)),
+            matches!(&outcome, CandidateOutcome::Failed(why) if is_wrong(why)),
             "{name}: {outcome:?}"
         );
     }

@@ -2,37 +2,40 @@
 
 use std::sync::Arc;
 
-use tercet_ir::backend::{Explanation, Wanted};
+use tercet_ir::backend::{Explanation, OutputSelection};
 use tercet_ir::{
     Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor,
 };
-use tercet_plan::tune::Tunable;
-use tercet_plan::{Caps, GpuExecutable, Natives, Program, Said, Tuning, lanes, native_trial};
+use tercet_plan::tune::TunableBackend;
+use tercet_plan::{
+    DeviceCaps, GpuExecutable, GpuProgram, NativeOps, ReportedProperties, TuningTable, lanes,
+    native_ops_probe,
+};
 
-use crate::device::{Gpu, Trouble};
+use crate::device::{DeviceFault, WgpuDevice};
 use crate::driver::WgpuDriver;
 use crate::executable::WgpuExecutable;
 use crate::open::{
-    self, MATRICES, Opened, adapters, caps, choose, coop_shapes, instance, requirement,
+    self, MATRICES, OpenedAdapter, adapters, caps, choose, coop_shapes, instance, requirement,
 };
-use crate::options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
-use crate::pipeline::Checks;
+use crate::options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
+use crate::pipeline::ShaderChecks;
 
 /// An open device that compiles graphs. Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct WgpuBackend {
-    gpu: Arc<Gpu>,
+    gpu: Arc<WgpuDevice>,
     adapter: AdapterSummary,
-    caps: Caps,
+    caps: DeviceCaps,
 }
 
 impl WgpuBackend {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`OpenError`] that lists the adapters there are.
+    /// [`WgpuOpenError`] that lists the adapters there are.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn new(options: &WgpuOptions) -> Result<WgpuBackend, OpenError> {
+    pub fn new(options: &WgpuOptions) -> Result<WgpuBackend, WgpuOpenError> {
         crate::device::block_on(WgpuBackend::request(options))
     }
 
@@ -43,51 +46,51 @@ impl WgpuBackend {
         let adapters = crate::device::block_on(adapters(&instance));
         adapters
             .iter()
-            .map(|a| AdapterSummary::of(&a.get_info()))
+            .map(|a| AdapterSummary::new(&a.get_info()))
             .collect()
     }
 
     /// Opens a device, in browsers too.
     ///
     /// # Errors
-    /// [`OpenError`] that lists the adapters there are.
-    pub async fn request(options: &WgpuOptions) -> Result<WgpuBackend, OpenError> {
+    /// [`WgpuOpenError`] that lists the adapters there are.
+    pub async fn request(options: &WgpuOptions) -> Result<WgpuBackend, WgpuOpenError> {
         let adapters = adapters(&instance(options)).await;
         let found = || {
             adapters
                 .iter()
-                .map(|a| AdapterSummary::of(&a.get_info()))
+                .map(|a| AdapterSummary::new(&a.get_info()))
                 .collect()
         };
         let Some(adapter) = choose(&adapters, options.adapter.as_deref()) else {
-            return Err(OpenError::NoAdapter {
+            return Err(WgpuOpenError::NoAdapter {
                 wanted: options.adapter.clone(),
                 found: found(),
             });
         };
         let info = adapter.get_info();
         let opened = open::open(adapter, &info, options).await;
-        let Opened {
+        let OpenedAdapter {
             device,
             queue,
             limits,
             features,
-            below,
+            hal: below,
             subgroup,
             groups,
-        } = opened.map_err(|source| OpenError::Refused {
-            adapter: AdapterSummary::of(&info),
+        } = opened.map_err(|source| WgpuOpenError::Refused {
+            adapter: AdapterSummary::new(&info),
             source,
         })?;
         let is_software = info.device_type == wgpu::DeviceType::Cpu;
         let limited = limits.clone();
-        let mut gpu = Gpu::new(device, queue, limited, features, options, is_software);
+        let mut gpu = WgpuDevice::new(device, queue, limited, features, options, is_software);
         gpu.groups = groups;
         gpu.required = subgroup.and_then(|s| requirement(s, &below));
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
         {
             let dir = options.cache_dir.as_deref();
-            gpu.kept = crate::kept::Kept::new(&gpu.device, below.identity, dir);
+            gpu.shader_cache = crate::kept::ShaderCache::new(&gpu.device, below.identity, dir);
         }
         let has_matrices = features.contains(MATRICES);
         // With the limits of others nothing is known but these.
@@ -99,11 +102,11 @@ impl WgpuBackend {
                     device_type,
                     ..info.clone()
                 };
-                (known, Said::default())
+                (known, ReportedProperties::default())
             }
         };
         let mut backend = WgpuBackend {
-            caps: Caps {
+            caps: DeviceCaps {
                 spirv: has_matrices,
                 coop: match has_matrices {
                     true => coop_shapes(adapter),
@@ -116,32 +119,32 @@ impl WgpuBackend {
                 ..caps(&limits, features, &known, units, subgroup)
             },
             gpu: Arc::new(gpu),
-            adapter: AdapterSummary::of(&info),
+            adapter: AdapterSummary::new(&info),
         };
         // Software gains nothing, and shows in tests what devices do that are not right.
         let may_gain = options.limits == LimitSet::Found && !is_software;
         if may_gain {
-            backend.caps.natives = backend.natives().await.unwrap_or_default();
-            backend.caps.coop_lanes = backend.knows_lanes().await;
+            backend.caps.natives = backend.probe_native_ops().await.unwrap_or_default();
+            backend.caps.coop_fragment_layout = backend.check_fragment_layout().await;
         }
         Ok(backend)
     }
 
     /// What the device's own arithmetic does right; nothing if it cannot be tried.
-    pub(crate) async fn natives(&self) -> Option<Natives> {
-        let (trial, caps) = native_trial(&self.caps).ok()?;
+    pub(crate) async fn probe_native_ops(&self) -> Option<NativeOps> {
+        let (trial, caps) = native_ops_probe(&self.caps).ok()?;
         let inputs = trial.inputs();
         let outputs = self.outputs_with(caps, &trial.graph, &inputs).await?;
         Some(trial.judge(&outputs))
     }
 
     /// Whether elements of matrices lie where kernels expect them (ADR 0011); no if that cannot be tried.
-    async fn knows_lanes(&self) -> bool {
+    async fn check_fragment_layout(&self) -> bool {
         let Ok(Some(tried)) = lanes(&self.caps) else {
             return false;
         };
-        let caps = Caps {
-            coop_lanes: true,
+        let caps = DeviceCaps {
+            coop_fragment_layout: true,
             ..self.caps.clone()
         };
         let inputs = tried.inputs();
@@ -153,7 +156,7 @@ impl WgpuBackend {
     /// The results of a graph on this device as if it could do all that `caps` says.
     async fn outputs_with(
         &self,
-        caps: Caps,
+        caps: DeviceCaps,
         graph: &Graph,
         inputs: &[(&str, &Tensor)],
     ) -> Option<Vec<Tensor>> {
@@ -165,7 +168,9 @@ impl WgpuBackend {
         let options = CompileOptions::default();
         let mut exe = backend.compile_async(graph, &options).await.ok()?;
         let mut outputs = Vec::new();
-        let run = exe.run_async(inputs, Wanted::All, &mut outputs).await;
+        let run = exe
+            .run_async(inputs, OutputSelection::All, &mut outputs)
+            .await;
         run.is_ok().then_some(outputs)
     }
 
@@ -175,12 +180,12 @@ impl WgpuBackend {
     }
 
     /// What plans for it depend on.
-    pub fn caps(&self) -> &Caps {
+    pub fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     /// The same device, where another table of measurements decides.
-    pub fn tuned(&self, tuning: Tuning) -> WgpuBackend {
+    pub fn tuned(&self, tuning: TuningTable) -> WgpuBackend {
         WgpuBackend {
             caps: self.caps.clone().tuned(tuning),
             ..self.clone()
@@ -201,7 +206,7 @@ impl WgpuBackend {
         let made = self.make(graph, options);
         match (scope.close().await, made) {
             (_, Err(e)) => Err(e),
-            (Some(e), Ok(_)) => Err(Trouble::from(e).compiling("the program's memory", 0)),
+            (Some(e), Ok(_)) => Err(DeviceFault::from(e).compiling("the program's memory", 0)),
             (None, Ok(made)) => Ok(made),
         }
     }
@@ -213,8 +218,8 @@ impl WgpuBackend {
     ) -> Result<WgpuExecutable, CompileError> {
         let program = tercet_plan::compile(graph, options, &self.caps)?;
         let checks = match self.gpu.checked {
-            true => Checks::All,
-            false => Checks::None,
+            true => ShaderChecks::All,
+            false => ShaderChecks::None,
         };
         self.load_with(Arc::new(program), options.bounds.clone(), checks)
     }
@@ -226,17 +231,17 @@ impl WgpuBackend {
     /// [`CompileError`] that names the kernel, or the buffer for which there is no room.
     pub fn load(
         &self,
-        program: Arc<Program>,
+        program: Arc<GpuProgram>,
         bounds: Bindings,
     ) -> Result<WgpuExecutable, CompileError> {
-        self.load_with(program, bounds, Checks::All)
+        self.load_with(program, bounds, ShaderChecks::All)
     }
 
     fn load_with(
         &self,
-        program: Arc<Program>,
+        program: Arc<GpuProgram>,
         bounds: Bindings,
-        checks: Checks,
+        checks: ShaderChecks,
     ) -> Result<WgpuExecutable, CompileError> {
         let _span = tracing::debug_span!("pipelines and memory").entered();
         let driver = WgpuDriver::new(&self.gpu, Arc::clone(&program), checks)?;
@@ -251,7 +256,7 @@ impl WgpuBackend {
         WgpuBackend {
             gpu: Arc::clone(&self.gpu),
             adapter: self.adapter.clone(),
-            caps: Caps {
+            caps: DeviceCaps {
                 max_binding_bytes,
                 ..self.caps.clone()
             },
@@ -265,15 +270,15 @@ impl WgpuBackend {
     }
 }
 
-impl Tunable for WgpuBackend {
-    fn caps(&self) -> &Caps {
+impl TunableBackend for WgpuBackend {
+    fn caps(&self) -> &DeviceCaps {
         &self.caps
     }
 
     fn compile_with(
         &self,
         graph: &Graph,
-        tuning: Tuning,
+        tuning: TuningTable,
     ) -> Result<Box<dyn Executable>, CompileError> {
         let tuned = self.tuned(tuning);
         Ok(Box::new(tuned.make(graph, &CompileOptions::new())?))
@@ -285,12 +290,12 @@ impl Backend for WgpuBackend {
         "wgpu"
     }
 
-    fn products(&self) -> Vec<DType> {
-        self.caps.products()
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
+        self.caps.coop_matmul_dtypes()
     }
 
-    fn packed_rows(&self, _: Scheme) -> Option<usize> {
-        Some(self.caps.packed_rows())
+    fn max_small_m_rows(&self, _: Scheme) -> Option<usize> {
+        Some(self.caps.max_small_m_rows())
     }
 
     fn compile(

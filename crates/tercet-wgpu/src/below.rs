@@ -8,13 +8,13 @@
 //! - wgpu puts a barrier between any two dispatches that write one buffer, whatever parts of it. A program knows which
 //!   of its steps wait for others ([`grouped`]).
 
-use tercet_plan::Said;
+use tercet_plan::ReportedProperties;
 
 /// What the driver says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Below {
+pub(crate) struct HalProperties {
     /// What it says of the units.
-    pub(crate) units: Said,
+    pub(crate) units: ReportedProperties,
     /// Products of packed bytes, added up, are one instruction.
     pub(crate) packed_dots: bool,
     /// Pipelines can do without robust accesses.
@@ -23,7 +23,7 @@ pub(crate) struct Below {
     pub(crate) subgroups: Option<SubgroupSizes>,
     /// Who makes pipelines.
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-    pub(crate) identity: Option<tercet_spirv::Identity>,
+    pub(crate) identity: Option<tercet_spirv::DriverIdentity>,
 }
 
 /// The sizes that subgroups of compute shaders have.
@@ -43,7 +43,7 @@ pub(crate) struct SubgroupSizes {
 
 /// The size that all kernels see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Subgroup {
+pub(crate) struct SubgroupSize {
     pub(crate) size: u32,
     pub(crate) by: SizeBy,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Subgroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeBy {
     /// They have no other.
-    Nature,
+    Fixed,
     /// Each pipeline that uses them requires it.
     Requirement,
 }
@@ -60,10 +60,10 @@ pub(crate) enum SizeBy {
 impl SubgroupSizes {
     /// The size for workgroups of up to so many invocations: the only one, else what the driver names, for which it
     /// is built, else the next larger one of which a workgroup may have enough. `None` if kernels cannot know it.
-    pub(crate) fn choose(&self, max_workgroup: u32) -> Option<Subgroup> {
+    pub(crate) fn choose(&self, max_workgroup: u32) -> Option<SubgroupSize> {
         if self.min == self.max {
-            let by = SizeBy::Nature;
-            return Some(Subgroup { size: self.min, by });
+            let by = SizeBy::Fixed;
+            return Some(SubgroupSize { size: self.min, by });
         }
         let sizes = std::iter::successors(Some(self.min), |size| size.checked_mul(2));
         let size = sizes
@@ -71,13 +71,13 @@ impl SubgroupSizes {
             .filter(|&size| size >= self.usual)
             .find(|&size| size.saturating_mul(self.max_required) >= max_workgroup)?;
         let by = SizeBy::Requirement;
-        self.can_require.then_some(Subgroup { size, by })
+        self.can_require.then_some(SubgroupSize { size, by })
     }
 }
 
 /// What pipelines made by a thread require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Requirement {
+pub(crate) struct SubgroupRequirement {
     pub(crate) size: u32,
     /// All subgroups are full.
     pub(crate) full: bool,
@@ -85,15 +85,15 @@ pub(crate) struct Requirement {
 
 /// What pipelines made by a thread get besides what wgpu asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) subgroup: Option<Requirement>,
+pub(crate) struct PipelineOptions {
+    pub(crate) subgroup: Option<SubgroupRequirement>,
     /// Their accesses are not checked, where the device can leave that out.
     pub(crate) unchecked: bool,
 }
 
 /// A device that was opened below wgpu.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct HalDevice {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     /// Barriers between dispatches may be said by [`grouped`].
@@ -104,18 +104,18 @@ pub(crate) struct Opened {
 mod none {
     use super::{Below, Opened, Wanted};
 
-    impl Below {
+    impl HalProperties {
         /// Nothing: there is no such driver.
-        pub(crate) fn of(_: &wgpu::Adapter) -> Below {
-            Below::default()
+        pub(crate) fn from_adapter(_: &wgpu::Adapter) -> HalProperties {
+            HalProperties::default()
         }
     }
 
-    pub(crate) fn open(_: &wgpu::Adapter, _: &wgpu::DeviceDescriptor<'_>) -> Option<Opened> {
+    pub(crate) fn open(_: &wgpu::Adapter, _: &wgpu::DeviceDescriptor<'_>) -> Option<HalDevice> {
         None
     }
 
-    pub(crate) fn wanting<T>(_: Wanted, calls: impl FnOnce() -> T) -> T {
+    pub(crate) fn with_pipeline_options<T>(_: PipelineOptions, calls: impl FnOnce() -> T) -> T {
         calls()
     }
 
@@ -128,7 +128,7 @@ mod none {
 pub(crate) use none::{grouped, open, wanting};
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
 pub(crate) use {
-    hooks::{grouped, wanting},
+    hooks::{grouped, with_pipeline_options},
     vulkan::open,
 };
 

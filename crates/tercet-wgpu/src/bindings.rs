@@ -8,54 +8,54 @@
 
 use std::ops::Range;
 
-use tercet_plan::{Access, Buffer, Slot};
+use tercet_plan::{ArgAccess, BufferSlot, ProgramBuffer};
 
-use crate::rewrite::Bind;
+use crate::rewrite::BindingRewrite;
 
 /// The most arguments of a kernel for which there are words to bind when they are empty.
 pub(crate) const MAX_ARGS: usize = 64;
 
 /// Where a binding lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum BindingTarget {
     /// In a buffer of the program.
-    Of(Buffer),
+    InBuffer(ProgramBuffer),
     /// In the buffer of words for empty slots.
     Empty,
 }
 
 /// A binding of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct StorageBinding {
     pub(crate) binding: u32,
-    pub(crate) place: Place,
+    pub(crate) place: BindingTarget,
     pub(crate) bytes: Range<u64>,
     pub(crate) writable: bool,
 }
 
 /// What becomes of writable arguments that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overlap {
+pub(crate) enum OverlapPolicy {
     /// They are one binding, as browsers want it.
-    Joined,
+    Merged,
     /// They stay: the kernel's code cannot be changed. Native devices take them.
-    Kept,
+    Unchanged,
 }
 
 /// What becomes of the arguments, and the bindings of a dispatch.
 pub(crate) fn bindings(
-    slots: &[Slot],
-    access: &[Access],
+    slots: &[BufferSlot],
+    access: &[ArgAccess],
     storage_align_bytes: u64,
-    overlaps: Overlap,
-) -> Result<(Vec<Bind>, Vec<Bound>), String> {
+    overlaps: OverlapPolicy,
+) -> Result<(Vec<BindingRewrite>, Vec<StorageBinding>), String> {
     if slots.len() != access.len() || slots.len() > MAX_ARGS {
         let (given, takes) = (slots.len(), access.len());
         return Err(format!("it takes {takes} arguments and gets {given}"));
     }
     let place = |i: usize| match slots[i].bytes {
-        0 => Place::Empty,
-        _ => Place::Of(slots[i].buffer),
+        0 => BindingTarget::Empty,
+        _ => BindingTarget::InBuffer(slots[i].buffer),
     };
     let range = |i: usize| match (slots[i].bytes, slots[i].offset_bytes) {
         (0, _) => {
@@ -65,12 +65,12 @@ pub(crate) fn bindings(
         (bytes, offset) => offset..offset + bytes,
     };
     let writable =
-        |i: usize| (0..slots.len()).any(|j| access[j] == Access::Write && place(j) == place(i));
-    let joined = overlaps == Overlap::Joined;
+        |i: usize| (0..slots.len()).any(|j| access[j] == ArgAccess::Write && place(j) == place(i));
+    let joined = overlaps == OverlapPolicy::Merged;
     let mut binds = Vec::with_capacity(slots.len());
-    let mut bound: Vec<Bound> = Vec::with_capacity(slots.len());
+    let mut bound: Vec<StorageBinding> = Vec::with_capacity(slots.len());
     for i in 0..slots.len() {
-        let new = Bound {
+        let new = StorageBinding {
             binding: i as u32 + 1,
             place: place(i),
             bytes: range(i),
@@ -84,12 +84,12 @@ pub(crate) fn bindings(
                     return Err(elsewhere(same, &new));
                 }
                 same.bytes.end = same.bytes.end.max(new.bytes.end);
-                Bind::SameAs(same.binding as usize - 1)
+                BindingRewrite::SameAs(same.binding as usize - 1)
             }
-            (None, true) => Bind::ReadWrite,
-            (None, false) => Bind::Read,
+            (None, true) => BindingRewrite::ReadWrite,
+            (None, false) => BindingRewrite::Read,
         });
-        if !matches!(binds[i], Bind::SameAs(_)) {
+        if !matches!(binds[i], BindingRewrite::SameAs(_)) {
             bound.push(new);
         }
     }
@@ -106,11 +106,11 @@ pub(crate) fn bindings(
     Ok((binds, bound))
 }
 
-fn overlap(a: &Bound, b: &Bound) -> bool {
+fn overlap(a: &StorageBinding, b: &StorageBinding) -> bool {
     a.place == b.place && a.bytes.start < b.bytes.end && b.bytes.start < a.bytes.end
 }
 
-fn elsewhere(a: &Bound, b: &Bound) -> String {
+fn elsewhere(a: &StorageBinding, b: &StorageBinding) -> String {
     format!(
         "arguments {} and {} overlap but start at bytes {} and {}",
         a.binding - 1,
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use tercet_ir::DType;
 
-    fn slot(buffer: Buffer, offset_bytes: u64, bytes: u64) -> Slot {
-        Slot {
+    fn slot(buffer: ProgramBuffer, offset_bytes: u64, bytes: u64) -> BufferSlot {
+        BufferSlot {
             buffer,
             offset_bytes,
             bytes,
@@ -135,10 +135,14 @@ mod tests {
     }
 
     /// The binds of arguments, and the bindings as (binding, bytes, writable).
-    fn check(args: &[(Slot, Access)], binds: &[Bind], want: &[(u32, Range<u64>, bool)]) {
-        let slots: Vec<Slot> = args.iter().map(|a| a.0).collect();
-        let access: Vec<Access> = args.iter().map(|a| a.1).collect();
-        let (got, bound) = bindings(&slots, &access, 256, Overlap::Joined).unwrap();
+    fn check(
+        args: &[(BufferSlot, ArgAccess)],
+        binds: &[BindingRewrite],
+        want: &[(u32, Range<u64>, bool)],
+    ) {
+        let slots: Vec<BufferSlot> = args.iter().map(|a| a.0).collect();
+        let access: Vec<ArgAccess> = args.iter().map(|a| a.1).collect();
+        let (got, bound) = bindings(&slots, &access, 256, OverlapPolicy::Merged).unwrap();
         assert_eq!(got, binds);
         let bound: Vec<_> = (bound.into_iter())
             .map(|b| (b.binding, b.bytes, b.writable))
@@ -146,9 +150,9 @@ mod tests {
         assert_eq!(bound, want);
     }
 
-    use Access::{Read, Write};
-    use Bind::{ReadWrite, SameAs};
-    use Buffer::{Arena, Input};
+    use ArgAccess::{Read, Write};
+    use BindingRewrite::{ReadWrite, SameAs};
+    use ProgramBuffer::{Arena, Input};
 
     #[test]
     fn a_buffer_is_read_or_writable_within_a_dispatch() {
@@ -158,7 +162,7 @@ mod tests {
                 (slot(Arena, 0, 8), Read),
                 (slot(Arena, 256, 8), Write),
             ],
-            &[Bind::Read, ReadWrite, ReadWrite],
+            &[BindingRewrite::Read, ReadWrite, ReadWrite],
             &[(1, 0..8, false), (2, 0..8, true), (3, 256..264, true)],
         );
     }
@@ -171,7 +175,7 @@ mod tests {
                 (slot(Input, 0, 8), Read),
                 (slot(Arena, 0, 8), Write),
             ],
-            &[Bind::Read, Bind::Read, ReadWrite],
+            &[BindingRewrite::Read, BindingRewrite::Read, ReadWrite],
             &[(1, 0..8, false), (2, 0..8, false), (3, 0..8, true)],
         );
     }
@@ -197,7 +201,7 @@ mod tests {
                 (slot(Input, 0, 8), Read),
                 (slot(Arena, 0, 128), Write),
             ],
-            &[ReadWrite, Bind::Read, SameAs(0)],
+            &[ReadWrite, BindingRewrite::Read, SameAs(0)],
             &[(1, 0..128, true), (2, 0..8, false)],
         );
     }
@@ -215,7 +219,7 @@ mod tests {
     fn what_cannot_be_joined_stays_and_is_writable() {
         let slots = [slot(Arena, 0, 64), slot(Arena, 0, 64), slot(Arena, 256, 8)];
         let access = [Read, Read, Write];
-        let (binds, bound) = bindings(&slots, &access, 256, Overlap::Kept).unwrap();
+        let (binds, bound) = bindings(&slots, &access, 256, OverlapPolicy::Unchanged).unwrap();
         assert_eq!(binds, [ReadWrite; 3]);
         let bytes: Vec<_> = bound.iter().map(|b| (b.binding, b.bytes.clone())).collect();
         assert_eq!(bytes, [(1, 0..64), (2, 0..64), (3, 256..264)]);
@@ -224,7 +228,7 @@ mod tests {
     #[test]
     fn an_overlap_that_starts_elsewhere_is_refused() {
         let slots = [slot(Arena, 0, 512), slot(Arena, 256, 8)];
-        let e = bindings(&slots, &[Read, Write], 256, Overlap::Joined).unwrap_err();
+        let e = bindings(&slots, &[Read, Write], 256, OverlapPolicy::Merged).unwrap_err();
         assert_eq!(e, "arguments 0 and 1 overlap but start at bytes 0 and 256");
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tercet_ir::CompileError;
-use tercet_plan::{Buffer, Program};
+use tercet_plan::{GpuProgram, ProgramBuffer};
 
-use crate::bindings::{MAX_ARGS, Place};
-use crate::device::{Gpu, Trouble};
+use crate::bindings::{BindingTarget, MAX_ARGS};
+use crate::device::{DeviceFault, WgpuDevice};
 
 pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
@@ -15,20 +15,20 @@ pub(crate) const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
 
 /// What could not be made.
 #[derive(Debug)]
-pub(crate) struct Unmade {
-    pub(crate) trouble: Trouble,
+pub(crate) struct BufferError {
+    pub(crate) fault: DeviceFault,
     pub(crate) what: &'static str,
     pub(crate) bytes: u64,
 }
 
 /// The buffers of an executable by the program's names.
 #[derive(Clone, Debug)]
-pub(crate) struct Buffers {
+pub(crate) struct WgpuBuffers {
     /// Constants, shared by all clones.
-    consts: Arc<BTreeMap<Buffer, wgpu::Buffer>>,
+    consts: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
     /// Parameters and what is prepared from them, shared by clones until one sets its own.
-    params: Arc<BTreeMap<Buffer, wgpu::Buffer>>,
-    own: BTreeMap<Buffer, wgpu::Buffer>,
+    params: Arc<BTreeMap<ProgramBuffer, wgpu::Buffer>>,
+    own: BTreeMap<ProgramBuffer, wgpu::Buffer>,
     empty: wgpu::Buffer,
     /// The numbers of a run.
     pub(crate) numbers: wgpu::Buffer,
@@ -36,37 +36,37 @@ pub(crate) struct Buffers {
 
 /// Who shares a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sharing {
+enum BufferSharing {
     Always,
     UntilSet,
     Never,
 }
 
-fn sharing(buffer: Buffer) -> Sharing {
+fn sharing(buffer: ProgramBuffer) -> BufferSharing {
     match buffer {
-        Buffer::Const(_) => Sharing::Always,
-        Buffer::Param(_) | Buffer::Prepared => Sharing::UntilSet,
-        Buffer::Input
-        | Buffer::Output
-        | Buffer::Faults
-        | Buffer::Arena
-        | Buffer::Counters
-        | Buffer::State(_) => Sharing::Never,
+        ProgramBuffer::Const(_) => BufferSharing::Always,
+        ProgramBuffer::Param(_) | ProgramBuffer::Prepared => BufferSharing::UntilSet,
+        ProgramBuffer::Input
+        | ProgramBuffer::Output
+        | ProgramBuffer::Faults
+        | ProgramBuffer::Arena
+        | ProgramBuffer::Counters
+        | ProgramBuffer::State(_) => BufferSharing::Never,
     }
 }
 
 /// What a buffer is, for errors.
-pub(crate) fn describe(buffer: Buffer) -> &'static str {
+pub(crate) fn describe(buffer: ProgramBuffer) -> &'static str {
     match buffer {
-        Buffer::Input => "the buffer of inputs",
-        Buffer::Output => "the buffer of outputs",
-        Buffer::Faults => "the buffer of data checks",
-        Buffer::Arena => "the buffer of intermediate values",
-        Buffer::Counters => "the buffer of counters",
-        Buffer::Prepared => "the buffer of prepared parameters",
-        Buffer::Const(_) => "a constant",
-        Buffer::Param(_) => "a parameter",
-        Buffer::State(_) => "a state",
+        ProgramBuffer::Input => "the buffer of inputs",
+        ProgramBuffer::Output => "the buffer of outputs",
+        ProgramBuffer::Faults => "the buffer of data checks",
+        ProgramBuffer::Arena => "the buffer of intermediate values",
+        ProgramBuffer::Counters => "the buffer of counters",
+        ProgramBuffer::Prepared => "the buffer of prepared parameters",
+        ProgramBuffer::Const(_) => "a constant",
+        ProgramBuffer::Param(_) => "a parameter",
+        ProgramBuffer::State(_) => "a state",
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn describe(buffer: Buffer) -> &'static str {
 ///
 /// # Errors
 /// [`CompileError::Device`] that names the buffer and the limit.
-pub(crate) fn check_sizes(program: &Program, limit: u64) -> Result<(), CompileError> {
+pub(crate) fn check_sizes(program: &GpuProgram, limit: u64) -> Result<(), CompileError> {
     let sizes = program.buffers();
     match sizes.into_iter().find(|(_, bytes)| *bytes > limit) {
         None => Ok(()),
@@ -88,17 +88,21 @@ pub(crate) fn check_sizes(program: &Program, limit: u64) -> Result<(), CompileEr
     }
 }
 
-impl Buffers {
+impl WgpuBuffers {
     /// All buffers, zeroed.
     ///
     /// # Errors
-    /// [`Unmade`] that names the first for which there is no memory.
-    pub(crate) fn new(gpu: &Gpu, program: &Program, numbers: u64) -> Result<Buffers, Unmade> {
-        let some = |which: Sharing| make_all(gpu, program, which);
-        Ok(Buffers {
-            consts: Arc::new(some(Sharing::Always)?),
-            params: Arc::new(some(Sharing::UntilSet)?),
-            own: some(Sharing::Never)?,
+    /// [`BufferError`] that names the first for which there is no memory.
+    pub(crate) fn new(
+        gpu: &WgpuDevice,
+        program: &GpuProgram,
+        numbers: u64,
+    ) -> Result<WgpuBuffers, BufferError> {
+        let some = |which: BufferSharing| create_buffers(gpu, program, which);
+        Ok(WgpuBuffers {
+            consts: Arc::new(some(BufferSharing::Always)?),
+            params: Arc::new(some(BufferSharing::UntilSet)?),
+            own: some(BufferSharing::Never)?,
             empty: empty(gpu)?,
             numbers: make_numbers(gpu, numbers)?,
         })
@@ -107,12 +111,18 @@ impl Buffers {
     /// Buffers for a clone: constants and parameters are shared, states copied.
     ///
     /// # Errors
-    /// As [`Buffers::new`].
-    pub(crate) fn try_clone(&self, gpu: &Gpu, program: &Program) -> Result<Buffers, Unmade> {
-        let own = make_all(gpu, program, Sharing::Never)?;
-        let states = own.iter().filter(|(b, _)| matches!(b, Buffer::State(_)));
+    /// As [`WgpuBuffers::new`].
+    pub(crate) fn try_clone(
+        &self,
+        gpu: &WgpuDevice,
+        program: &GpuProgram,
+    ) -> Result<WgpuBuffers, BufferError> {
+        let own = create_buffers(gpu, program, BufferSharing::Never)?;
+        let states = own
+            .iter()
+            .filter(|(b, _)| matches!(b, ProgramBuffer::State(_)));
         copy_all(gpu, states.map(|(b, new)| (&self.own[b], new)))?;
-        Ok(Buffers {
+        Ok(WgpuBuffers {
             consts: Arc::clone(&self.consts),
             params: Arc::clone(&self.params),
             own,
@@ -124,50 +134,54 @@ impl Buffers {
     /// Makes the parameters this executable's own; false if they were.
     ///
     /// # Errors
-    /// As [`Buffers::new`].
-    pub(crate) fn unshare_params(&mut self, gpu: &Gpu, program: &Program) -> Result<bool, Unmade> {
+    /// As [`WgpuBuffers::new`].
+    pub(crate) fn unshare_params(
+        &mut self,
+        gpu: &WgpuDevice,
+        program: &GpuProgram,
+    ) -> Result<bool, BufferError> {
         if Arc::get_mut(&mut self.params).is_some() {
             return Ok(false);
         }
-        let new = make_all(gpu, program, Sharing::UntilSet)?;
+        let new = create_buffers(gpu, program, BufferSharing::UntilSet)?;
         copy_all(gpu, new.iter().map(|(b, new)| (&self.params[b], new)))?;
         self.params = Arc::new(new);
         Ok(true)
     }
 
     /// A buffer of the program; `None` if no slot lies in it.
-    pub(crate) fn get(&self, buffer: Buffer) -> Option<&wgpu::Buffer> {
+    pub(crate) fn get(&self, buffer: ProgramBuffer) -> Option<&wgpu::Buffer> {
         match sharing(buffer) {
-            Sharing::Always => self.consts.get(&buffer),
-            Sharing::UntilSet => self.params.get(&buffer),
-            Sharing::Never => self.own.get(&buffer),
+            BufferSharing::Always => self.consts.get(&buffer),
+            BufferSharing::UntilSet => self.params.get(&buffer),
+            BufferSharing::Never => self.own.get(&buffer),
         }
     }
 
     /// The buffer of a binding.
-    pub(crate) fn place(&self, place: Place) -> Option<&wgpu::Buffer> {
+    pub(crate) fn buffer(&self, place: BindingTarget) -> Option<&wgpu::Buffer> {
         match place {
-            Place::Of(buffer) => self.get(buffer),
-            Place::Empty => Some(&self.empty),
+            BindingTarget::InBuffer(buffer) => self.get(buffer),
+            BindingTarget::Empty => Some(&self.empty),
         }
     }
 }
 
-fn make_all(
-    gpu: &Gpu,
-    program: &Program,
-    which: Sharing,
-) -> Result<BTreeMap<Buffer, wgpu::Buffer>, Unmade> {
+fn create_buffers(
+    gpu: &WgpuDevice,
+    program: &GpuProgram,
+    which: BufferSharing,
+) -> Result<BTreeMap<ProgramBuffer, wgpu::Buffer>, BufferError> {
     let buffers = program.buffers().into_iter();
     let wanted = buffers.filter(|(b, _)| sharing(*b) == which);
     wanted
-        .map(|(b, bytes)| Ok((b, make(gpu, describe(b), bytes, STORAGE)?)))
+        .map(|(b, bytes)| Ok((b, create_buffer(gpu, describe(b), bytes, STORAGE)?)))
         .collect()
 }
 
-fn empty(gpu: &Gpu) -> Result<wgpu::Buffer, Unmade> {
+fn empty(gpu: &WgpuDevice) -> Result<wgpu::Buffer, BufferError> {
     let align = u64::from(gpu.limits.min_storage_buffer_offset_alignment);
-    make(
+    create_buffer(
         gpu,
         "the buffer of empty tensors",
         MAX_ARGS as u64 * align,
@@ -175,21 +189,21 @@ fn empty(gpu: &Gpu) -> Result<wgpu::Buffer, Unmade> {
     )
 }
 
-fn make_numbers(gpu: &Gpu, bytes: u64) -> Result<wgpu::Buffer, Unmade> {
+fn make_numbers(gpu: &WgpuDevice, bytes: u64) -> Result<wgpu::Buffer, BufferError> {
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-    make(gpu, "the buffer of kernel parameters", bytes, usage)
+    create_buffer(gpu, "the buffer of kernel parameters", bytes, usage)
 }
 
 /// A buffer of at least one word, zeroed.
 ///
 /// # Errors
-/// [`Unmade`] when there is no memory for it.
-pub(crate) fn make(
-    gpu: &Gpu,
+/// [`BufferError`] when there is no memory for it.
+pub(crate) fn create_buffer(
+    gpu: &WgpuDevice,
     what: &'static str,
     bytes: u64,
     usage: wgpu::BufferUsages,
-) -> Result<wgpu::Buffer, Unmade> {
+) -> Result<wgpu::Buffer, BufferError> {
     let descriptor = wgpu::BufferDescriptor {
         label: Some(what),
         size: bytes.max(4).next_multiple_of(4),
@@ -197,8 +211,8 @@ pub(crate) fn make(
         mapped_at_creation: false,
     };
     gpu.scoped(|| gpu.device.create_buffer(&descriptor))
-        .map_err(|trouble| Unmade {
-            trouble,
+        .map_err(|trouble| BufferError {
+            fault: trouble,
             what,
             bytes,
         })
@@ -206,9 +220,9 @@ pub(crate) fn make(
 
 /// Copies buffers of the same size, in one submission.
 fn copy_all<'a>(
-    gpu: &Gpu,
+    gpu: &WgpuDevice,
     pairs: impl Iterator<Item = (&'a wgpu::Buffer, &'a wgpu::Buffer)>,
-) -> Result<(), Unmade> {
+) -> Result<(), BufferError> {
     gpu.scoped(|| {
         let mut encoder = (gpu.device).create_command_encoder(&Default::default());
         for (from, to) in pairs {
@@ -216,8 +230,8 @@ fn copy_all<'a>(
         }
         gpu.queue.submit([encoder.finish()]);
     })
-    .map_err(|trouble| Unmade {
-        trouble,
+    .map_err(|trouble| BufferError {
+        fault: trouble,
         what: "a copy of states or parameters",
         bytes: 0,
     })

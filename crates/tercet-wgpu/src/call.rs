@@ -7,10 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tercet_ir::CompileError;
-use tercet_plan::{Access, Instance, KernelId, Launch, Program, Slot, SlotId, Source, Step, Work};
+use tercet_plan::{
+    ArgAccess, BufferSlot, GpuProgram, KernelId, KernelInstance, KernelSource, LaunchSizes,
+    ProgramStep, SlotId, StepOp,
+};
 
-use crate::bindings::{Bound, Overlap, bindings};
-use crate::rewrite::{Bind, rewrite};
+use crate::bindings::{OverlapPolicy, StorageBinding, bindings};
+use crate::rewrite::{BindingRewrite, rewrite};
 use crate::spirv::{specialized, words};
 
 /// The invocations of a workgroup of the kernels that copy and fill.
@@ -20,13 +23,13 @@ const BLOCK_BYTES: u32 = 16;
 
 /// What a device is given of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Code {
+pub(crate) enum WgpuKernelCode {
     /// WGSL with the entry point `main`, rewritten, for wgpu to translate.
     Wgsl(Arc<str>),
     /// WGSL with the entry point `main` as it is, which goes to the device as SPIR-V of our own.
     Lowered(Arc<str>),
     /// WGSL from outside, rewritten, which is checked in any case.
-    Checked {
+    UserWgsl {
         /// The module.
         text: Arc<str>,
         /// Its entry point.
@@ -38,32 +41,32 @@ pub(crate) enum Code {
 
 /// A kernel as one kind of dispatch uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Variant {
+pub(crate) struct PipelineVariant {
     /// The name of its instance.
     pub(crate) name: String,
     /// Its code, made to fit.
-    pub(crate) code: Code,
+    pub(crate) code: WgpuKernelCode,
     /// The size of its block at binding 0; 0 for none.
     pub(crate) block_bytes: u32,
     /// The storage bindings and whether each is writable.
     pub(crate) storage: Vec<(u32, bool)>,
 }
 
-impl Variant {
+impl PipelineVariant {
     /// The size of its code.
     pub(crate) fn code_bytes(&self) -> u64 {
         match &self.code {
-            Code::Wgsl(text) | Code::Lowered(text) | Code::Checked { text, .. } => {
-                text.len() as u64
-            }
-            Code::SpirV(words) => 4 * words.len() as u64,
+            WgpuKernelCode::Wgsl(text)
+            | WgpuKernelCode::Lowered(text)
+            | WgpuKernelCode::UserWgsl { text, .. } => text.len() as u64,
+            WgpuKernelCode::SpirV(words) => 4 * words.len() as u64,
         }
     }
 }
 
 /// Workgroups of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grid {
+pub(crate) enum CallGrid {
     /// Those of its step in the launch.
     Launch,
     /// One invocation for each word that the step of the launch copies.
@@ -74,25 +77,25 @@ pub(crate) enum Grid {
 
 /// A dispatch with all that does not depend on the sizes of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct DispatchCall {
     /// The index of its variant.
     pub(crate) variant: usize,
-    pub(crate) bound: Vec<Bound>,
+    pub(crate) bound: Vec<StorageBinding>,
     /// Where its block starts among the numbers.
     pub(crate) block_offset_bytes: u64,
-    pub(crate) grid: Grid,
+    pub(crate) grid: CallGrid,
     /// The index of its step.
     pub(crate) step: usize,
 }
 
-impl Call {
+impl DispatchCall {
     /// The grid for the grids of the launch; a zero runs nothing.
     pub(crate) fn grid(&self, grids: &[[u32; 3]], max_grid: u32) -> [u32; 3] {
         match self.grid {
-            Grid::Launch => grids.get(self.step).copied().unwrap_or_default(),
-            Grid::Copy => flat(copied_words(grids, self.step), max_grid),
-            Grid::Words(_) if grids.get(self.step) == Some(&[0; 3]) => [0; 3],
-            Grid::Words(words) => flat(words, max_grid),
+            CallGrid::Launch => grids.get(self.step).copied().unwrap_or_default(),
+            CallGrid::Copy => flat(copied_words(grids, self.step), max_grid),
+            CallGrid::Words(_) if grids.get(self.step) == Some(&[0; 3]) => [0; 3],
+            CallGrid::Words(words) => flat(words, max_grid),
         }
     }
 }
@@ -111,60 +114,63 @@ fn flat(words: u32, max_grid: u32) -> [u32; 3] {
 
 /// The limits that calls depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct CallLimits {
     pub(crate) max_binding_bytes: u64,
     pub(crate) storage_align_bytes: u64,
     pub(crate) uniform_align_bytes: u64,
     pub(crate) max_grid: u32,
     /// Whether the device takes SPIR-V, which knows nothing of WebGPU's rules for bindings.
-    pub(crate) lowers: bool,
+    pub(crate) takes_spirv: bool,
 }
 
 /// A block of a copy or a fill, behind the blocks of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct OwnBlock {
+struct HelperBlock {
     at_word: usize,
-    grid: Grid,
+    grid: CallGrid,
     step: usize,
-    /// Of [`Program::prepare`], not of [`Program::steps`].
+    /// Of [`GpuProgram::prepare`], not of [`GpuProgram::steps`].
     prepare: bool,
     word: u32,
 }
 
 /// The calls of a program.
 #[derive(Clone, Debug)]
-pub(crate) struct Script {
-    pub(crate) variants: Vec<Variant>,
-    pub(crate) prepare: Vec<Call>,
-    pub(crate) steps: Vec<Call>,
+pub(crate) struct WgpuCommandList {
+    pub(crate) variants: Vec<PipelineVariant>,
+    pub(crate) prepare: Vec<DispatchCall>,
+    pub(crate) steps: Vec<DispatchCall>,
     /// The size of the numbers.
     pub(crate) numbers_bytes: u64,
     pub(crate) max_grid: u32,
-    own_blocks: Vec<OwnBlock>,
+    helper_blocks: Vec<HelperBlock>,
 }
 
-impl Script {
+impl WgpuCommandList {
     /// The calls of a program.
     ///
     /// # Errors
     /// [`CompileError::TooLarge`] for a slot above the limit of a binding, [`CompileError::Device`] for
     /// a kernel that WebGPU cannot be made to accept.
-    pub(crate) fn new(program: &Program, rules: Rules) -> Result<Script, CompileError> {
+    pub(crate) fn new(
+        program: &GpuProgram,
+        rules: CallLimits,
+    ) -> Result<WgpuCommandList, CompileError> {
         let last_block = program.kernels.iter().map(|k| u64::from(k.block_bytes));
         let words = 4 * program.params.len() as u64 + last_block.max().unwrap_or(0);
-        let mut writer = Writer {
+        let mut writer = CommandListBuilder {
             program,
             rules,
-            script: Script {
+            commands: WgpuCommandList {
                 variants: Vec::new(),
                 prepare: Vec::new(),
                 steps: Vec::new(),
                 numbers_bytes: words.next_multiple_of(rules.uniform_align_bytes),
                 max_grid: rules.max_grid,
-                own_blocks: Vec::new(),
+                helper_blocks: Vec::new(),
             },
-            known: HashMap::new(),
-            own: [
+            variant_ids: HashMap::new(),
+            helper_kernels: [
                 own_kernel(
                     "copy",
                     include_str!("../../../shaders/wgpu/copy.wgsl"),
@@ -181,16 +187,16 @@ impl Script {
             for (at, step) in steps.iter().enumerate() {
                 let call = writer.call(step, at, prepare)?;
                 match prepare {
-                    true => writer.script.prepare.extend(call),
-                    false => writer.script.steps.extend(call),
+                    true => writer.commands.prepare.extend(call),
+                    false => writer.commands.steps.extend(call),
                 }
             }
         }
-        Ok(writer.script)
+        Ok(writer.commands)
     }
 
     /// The index of a variant, each once.
-    fn add(&mut self, variant: Variant) -> usize {
+    fn add(&mut self, variant: PipelineVariant) -> usize {
         let same = self.variants.iter().position(|v| *v == variant);
         same.unwrap_or_else(|| {
             self.variants.push(variant);
@@ -199,17 +205,17 @@ impl Script {
     }
 
     /// The numbers of a launch: the program's blocks, then those of copies and fills.
-    pub(crate) fn numbers(&self, launch: &Launch, out: &mut Vec<u8>) {
+    pub(crate) fn numbers(&self, launch: &LaunchSizes, out: &mut Vec<u8>) {
         out.clear();
         out.extend(launch.params.iter().flat_map(|w| w.to_le_bytes()));
-        for block in &self.own_blocks {
+        for block in &self.helper_blocks {
             let grids = match block.prepare {
                 true => &launch.prepare_grids,
                 false => &launch.grids,
             };
             let words = match block.grid {
-                Grid::Words(words) => words,
-                Grid::Copy | Grid::Launch => copied_words(grids, block.step),
+                CallGrid::Words(words) => words,
+                CallGrid::Copy | CallGrid::Launch => copied_words(grids, block.step),
             };
             out.resize(4 * block.at_word, 0);
             out.extend_from_slice(&words.to_le_bytes());
@@ -218,14 +224,14 @@ impl Script {
     }
 }
 
-fn own_kernel(name: &str, text: &str, reads: bool) -> Instance {
+fn own_kernel(name: &str, text: &str, reads: bool) -> KernelInstance {
     let args = match reads {
-        true => vec![Access::Read, Access::Write],
-        false => vec![Access::Write],
+        true => vec![ArgAccess::Read, ArgAccess::Write],
+        false => vec![ArgAccess::Write],
     };
-    Instance {
+    KernelInstance {
         name: name.to_string(),
-        source: Source::Wgsl(text.into()),
+        source: KernelSource::Wgsl(text.into()),
         args,
         block_bytes: BLOCK_BYTES,
     }
@@ -236,43 +242,43 @@ const COPY: KernelId = KernelId(u32::MAX);
 /// The filling kernel.
 const FILL: KernelId = KernelId(u32::MAX - 1);
 
-struct Writer<'a> {
-    program: &'a Program,
-    rules: Rules,
-    script: Script,
+struct CommandListBuilder<'a> {
+    program: &'a GpuProgram,
+    rules: CallLimits,
+    commands: WgpuCommandList,
     /// Variants by kernel and what its arguments become.
-    known: HashMap<(KernelId, Vec<Bind>), usize>,
-    own: [Instance; 2],
+    variant_ids: HashMap<(KernelId, Vec<BindingRewrite>), usize>,
+    helper_kernels: [KernelInstance; 2],
 }
 
-impl Writer<'_> {
+impl CommandListBuilder<'_> {
     fn call(
         &mut self,
-        step: &Step,
+        step: &ProgramStep,
         at: usize,
         prepare: bool,
-    ) -> Result<Option<Call>, CompileError> {
+    ) -> Result<Option<DispatchCall>, CompileError> {
         let program = self.program;
         match &step.work {
-            Work::Dispatch(d) => {
+            StepOp::Dispatch(d) => {
                 let block = 4 * u64::from(d.block);
-                self.dispatch(d.kernel, &d.args, block, Grid::Launch, step, at)
+                self.dispatch(d.kernel, &d.args, block, CallGrid::Launch, step, at)
                     .map(Some)
             }
-            Work::Copy { src, dst, .. } => {
+            StepOp::Copy { src, dst, .. } => {
                 if src == dst || program.slot(*dst).bytes == 0 {
                     return Ok(None);
                 }
-                let block = self.own_block(Grid::Copy, at, prepare, 0);
-                self.dispatch(COPY, &[*src, *dst], block, Grid::Copy, step, at)
+                let block = self.own_block(CallGrid::Copy, at, prepare, 0);
+                self.dispatch(COPY, &[*src, *dst], block, CallGrid::Copy, step, at)
                     .map(Some)
             }
-            Work::Fill { dst, word } => {
+            StepOp::Fill { dst, word } => {
                 let words = (program.slot(*dst).bytes / 4) as u32;
                 if words == 0 {
                     return Ok(None);
                 }
-                let grid = Grid::Words(words);
+                let grid = CallGrid::Words(words);
                 let block = self.own_block(grid, at, prepare, *word);
                 self.dispatch(FILL, &[*dst], block, grid, step, at)
                     .map(Some)
@@ -281,11 +287,11 @@ impl Writer<'_> {
     }
 
     /// Makes room for a block and gives its offset.
-    fn own_block(&mut self, grid: Grid, step: usize, prepare: bool, word: u32) -> u64 {
-        let offset = self.script.numbers_bytes;
+    fn own_block(&mut self, grid: CallGrid, step: usize, prepare: bool, word: u32) -> u64 {
+        let offset = self.commands.numbers_bytes;
         let align = self.rules.uniform_align_bytes;
-        self.script.numbers_bytes = (offset + u64::from(BLOCK_BYTES)).next_multiple_of(align);
-        self.script.own_blocks.push(OwnBlock {
+        self.commands.numbers_bytes = (offset + u64::from(BLOCK_BYTES)).next_multiple_of(align);
+        self.commands.helper_blocks.push(HelperBlock {
             at_word: (offset / 4) as usize,
             grid,
             step,
@@ -300,11 +306,11 @@ impl Writer<'_> {
         id: KernelId,
         args: &[SlotId],
         block_offset_bytes: u64,
-        grid: Grid,
-        step: &Step,
+        grid: CallGrid,
+        step: &ProgramStep,
         at: usize,
-    ) -> Result<Call, CompileError> {
-        let slots: Vec<Slot> = args.iter().map(|&s| *self.program.slot(s)).collect();
+    ) -> Result<DispatchCall, CompileError> {
+        let slots: Vec<BufferSlot> = args.iter().map(|&s| *self.program.slot(s)).collect();
         let limit = self.rules.max_binding_bytes;
         if let Some(slot) = slots.iter().find(|s| s.bytes > limit) {
             return Err(CompileError::TooLarge {
@@ -318,24 +324,28 @@ impl Writer<'_> {
         let refused = |why: String| CompileError::Device {
             reason: format!("kernel {} does not fit WebGPU's rules: {why}", kernel.name),
         };
-        let overlap = match (&kernel.source, self.rules.lowers) {
-            (Source::Wgsl(_), false) | (Source::Checked { .. }, _) => Overlap::Joined,
-            (Source::Wgsl(_), true) | (Source::SpirV { .. }, _) => Overlap::Kept,
+        let overlap = match (&kernel.source, self.rules.takes_spirv) {
+            (KernelSource::Wgsl(_), false) | (KernelSource::UserWgsl { .. }, _) => {
+                OverlapPolicy::Merged
+            }
+            (KernelSource::Wgsl(_), true) | (KernelSource::SpirV { .. }, _) => {
+                OverlapPolicy::Unchanged
+            }
         };
         let align = self.rules.storage_align_bytes;
         let (binds, bound) = bindings(&slots, &kernel.args, align, overlap).map_err(refused)?;
-        let known = self.known.get(&(id, binds.clone())).copied();
+        let known = self.variant_ids.get(&(id, binds.clone())).copied();
         let variant = match known {
             Some(known) => known,
             None => {
-                let lowers = self.rules.lowers;
+                let lowers = self.rules.takes_spirv;
                 let variant = variant(kernel, &binds, &bound, lowers).map_err(refused)?;
-                let at = self.script.add(variant);
-                self.known.insert((id, binds), at);
+                let at = self.commands.add(variant);
+                self.variant_ids.insert((id, binds), at);
                 at
             }
         };
-        Ok(Call {
+        Ok(DispatchCall {
             variant,
             bound,
             block_offset_bytes,
@@ -344,33 +354,33 @@ impl Writer<'_> {
         })
     }
 
-    fn kernel(&self, id: KernelId) -> &Instance {
+    fn kernel(&self, id: KernelId) -> &KernelInstance {
         match id {
-            COPY => &self.own[0],
-            FILL => &self.own[1],
+            COPY => &self.helper_kernels[0],
+            FILL => &self.helper_kernels[1],
             KernelId(at) => &self.program.kernels[at as usize],
         }
     }
 }
 
 fn variant(
-    kernel: &Instance,
-    binds: &[Bind],
-    bound: &[Bound],
+    kernel: &KernelInstance,
+    binds: &[BindingRewrite],
+    bound: &[StorageBinding],
     lowers: bool,
-) -> Result<Variant, String> {
+) -> Result<PipelineVariant, String> {
     let code = match &kernel.source {
-        Source::Wgsl(text) if lowers => Code::Lowered(Arc::clone(text)),
-        Source::Wgsl(text) => Code::Wgsl(rewrite(text, binds)?.into()),
-        Source::Checked { text, entry } => Code::Checked {
+        KernelSource::Wgsl(text) if lowers => WgpuKernelCode::Lowered(Arc::clone(text)),
+        KernelSource::Wgsl(text) => WgpuKernelCode::Wgsl(rewrite(text, binds)?.into()),
+        KernelSource::UserWgsl { text, entry } => WgpuKernelCode::UserWgsl {
             text: rewrite(text, binds)?.into(),
             entry: Arc::clone(entry),
         },
-        Source::SpirV { module, constants } => {
-            Code::SpirV(specialized(words(module)?, constants)?.into())
+        KernelSource::SpirV { module, constants } => {
+            WgpuKernelCode::SpirV(specialized(words(module)?, constants)?.into())
         }
     };
-    Ok(Variant {
+    Ok(PipelineVariant {
         name: kernel.name.clone(),
         code,
         block_bytes: kernel.block_bytes,

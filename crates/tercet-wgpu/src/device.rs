@@ -8,15 +8,15 @@ use std::task::{Context, Poll, Waker};
 
 use tercet_ir::{CompileError, RunError};
 
-use crate::below::Requirement;
-use crate::kept::Kept;
+use crate::below::SubgroupRequirement;
+use crate::kept::ShaderCache;
 use crate::options::WgpuOptions;
-use crate::pipeline::Pipelines;
-use crate::staging::Staging;
+use crate::pipeline::WgpuPipelineCache;
+use crate::staging::UploadStaging;
 
 /// What went wrong on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum DeviceFault {
     /// No memory; everything that exists goes on.
     OutOfMemory,
     /// The device is gone.
@@ -25,24 +25,24 @@ pub(crate) enum Trouble {
     Refused(String),
 }
 
-impl Trouble {
+impl DeviceFault {
     /// As an error of compiling; `what` of `bytes` was to be made.
     pub(crate) fn compiling(self, what: &'static str, bytes: u64) -> CompileError {
         match self {
-            Trouble::OutOfMemory => CompileError::OutOfMemory { what, bytes },
-            Trouble::Lost(reason) => CompileError::Device {
+            DeviceFault::OutOfMemory => CompileError::OutOfMemory { what, bytes },
+            DeviceFault::Lost(reason) => CompileError::Device {
                 reason: format!("lost: {reason}"),
             },
-            Trouble::Refused(reason) => CompileError::Device { reason },
+            DeviceFault::Refused(reason) => CompileError::Device { reason },
         }
     }
 
     /// As an error of running; `what` of `bytes` was to be made.
     pub(crate) fn running(self, what: &'static str, bytes: u64) -> RunError {
         match self {
-            Trouble::OutOfMemory => RunError::OutOfMemory { what, bytes },
-            Trouble::Lost(reason) => RunError::DeviceLost { reason },
-            Trouble::Refused(reason) => RunError::DeviceLost {
+            DeviceFault::OutOfMemory => RunError::OutOfMemory { what, bytes },
+            DeviceFault::Lost(reason) => RunError::DeviceLost { reason },
+            DeviceFault::Refused(reason) => RunError::DeviceLost {
                 reason: format!("wgpu refused {what}: {reason}"),
             },
         }
@@ -51,16 +51,16 @@ impl Trouble {
 
 /// What wgpu tells outside of calls.
 #[derive(Debug, Default)]
-struct Health {
+struct DeviceStatus {
     lost: Mutex<Option<String>>,
     /// An error outside of all scopes: in browsers, where results of scopes come too late for
     /// calls that do not wait.
-    stray: Mutex<Option<Trouble>>,
+    uncaptured: Mutex<Option<DeviceFault>>,
 }
 
 /// An open device.
 #[derive(Debug)]
-pub(crate) struct Gpu {
+pub(crate) struct WgpuDevice {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
@@ -71,26 +71,26 @@ pub(crate) struct Gpu {
     pub(crate) checked: bool,
     /// Whether the work needs the processor.
     pub(crate) is_software: bool,
-    pub(crate) pipelines: Pipelines,
+    pub(crate) pipelines: WgpuPipelineCache,
     /// What other processes made, too.
-    pub(crate) kept: Kept,
+    pub(crate) shader_cache: ShaderCache,
     /// Programs say where barriers are ([`crate::below::grouped`]).
     pub(crate) groups: bool,
     /// What pipelines that use subgroups require.
-    pub(crate) required: Option<Requirement>,
-    pub(crate) staging: Mutex<Staging>,
-    health: Arc<Health>,
+    pub(crate) required: Option<SubgroupRequirement>,
+    pub(crate) staging: Mutex<UploadStaging>,
+    health: Arc<DeviceStatus>,
 }
 
 /// Errors of the calls made while it is open are its own.
-pub(crate) struct Scope {
+pub(crate) struct ErrorScopes {
     // Dropped in the order in which scopes may be closed.
     internal: wgpu::ErrorScopeGuard,
     validation: wgpu::ErrorScopeGuard,
     memory: wgpu::ErrorScopeGuard,
 }
 
-impl Scope {
+impl ErrorScopes {
     /// Closes it and gives its first error, the lack of memory before what follows from it.
     pub(crate) fn close(self) -> impl Future<Output = Option<wgpu::Error>> {
         let internal = self.internal.pop();
@@ -103,18 +103,20 @@ impl Scope {
     }
 }
 
-impl Drop for Gpu {
+impl Drop for WgpuDevice {
     fn drop(&mut self) {
-        self.pipelines.save(&self.kept);
+        self.pipelines.save(&self.shader_cache);
     }
 }
 
-impl From<wgpu::Error> for Trouble {
-    fn from(e: wgpu::Error) -> Trouble {
+impl From<wgpu::Error> for DeviceFault {
+    fn from(e: wgpu::Error) -> DeviceFault {
         match e {
-            wgpu::Error::OutOfMemory { .. } => Trouble::OutOfMemory,
+            wgpu::Error::OutOfMemory { .. } => DeviceFault::OutOfMemory,
             wgpu::Error::Validation { description, .. }
-            | wgpu::Error::Internal { description, .. } => Trouble::Refused(one_line(&description)),
+            | wgpu::Error::Internal { description, .. } => {
+                DeviceFault::Refused(one_line(&description))
+            }
         }
     }
 }
@@ -125,7 +127,7 @@ fn one_line(text: &str) -> String {
     lines.collect::<Vec<_>>().join(" / ")
 }
 
-impl Gpu {
+impl WgpuDevice {
     pub(crate) fn new(
         device: wgpu::Device,
         queue: wgpu::Queue,
@@ -133,8 +135,8 @@ impl Gpu {
         features: wgpu::Features,
         options: &WgpuOptions,
         is_software: bool,
-    ) -> Gpu {
-        let health = Arc::new(Health::default());
+    ) -> WgpuDevice {
+        let health = Arc::new(DeviceStatus::default());
         let told = Arc::clone(&health);
         device.set_device_lost_callback(move |reason, message| {
             let text = match message.is_empty() {
@@ -145,9 +147,9 @@ impl Gpu {
         });
         let told = Arc::clone(&health);
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-            lock(&told.stray).get_or_insert(e.into());
+            lock(&told.uncaptured).get_or_insert(e.into());
         }));
-        Gpu {
+        WgpuDevice {
             device,
             queue,
             limits,
@@ -155,8 +157,8 @@ impl Gpu {
             timings: options.timings,
             checked: options.checked,
             is_software,
-            pipelines: Pipelines::default(),
-            kept: Kept::default(),
+            pipelines: WgpuPipelineCache::default(),
+            shader_cache: ShaderCache::default(),
             groups: false,
             required: None,
             staging: Mutex::default(),
@@ -165,23 +167,23 @@ impl Gpu {
     }
 
     /// An error if the device is lost, or if something failed outside of all scopes.
-    pub(crate) fn alive(&self) -> Result<(), Trouble> {
+    pub(crate) fn check_alive(&self) -> Result<(), DeviceFault> {
         if let Some(reason) = &*lock(&self.health.lost) {
-            return Err(Trouble::Lost(reason.clone()));
+            return Err(DeviceFault::Lost(reason.clone()));
         }
-        match lock(&self.health.stray).take() {
+        match lock(&self.health.uncaptured).take() {
             Some(trouble) => Err(trouble),
             None => Ok(()),
         }
     }
 
     /// Opens a scope on this thread.
-    pub(crate) fn scope(&self) -> Scope {
+    pub(crate) fn scope(&self) -> ErrorScopes {
         use wgpu::ErrorFilter::{Internal, OutOfMemory, Validation};
         let memory = self.device.push_error_scope(OutOfMemory);
         let validation = self.device.push_error_scope(Validation);
         let internal = self.device.push_error_scope(Internal);
-        Scope {
+        ErrorScopes {
             internal,
             validation,
             memory,
@@ -190,19 +192,19 @@ impl Gpu {
 
     /// Makes calls and gives their errors. In a browser, which tells errors later, they are those
     /// of an enclosing scope, or of a later call.
-    pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, Trouble> {
-        self.alive()?;
+    pub(crate) fn scoped<T>(&self, calls: impl FnOnce() -> T) -> Result<T, DeviceFault> {
+        self.check_alive()?;
         let made = self.in_scope(calls)?;
         // A lost device fails no scope.
-        self.alive().map(|()| made)
+        self.check_alive().map(|()| made)
     }
 
     /// Makes calls on which nothing depends: `None` if they failed. Errors of other calls stay where they are.
-    pub(crate) fn tried<T>(&self, calls: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn try_calls<T>(&self, calls: impl FnOnce() -> T) -> Option<T> {
         self.in_scope(calls).ok()
     }
 
-    fn in_scope<T>(&self, calls: impl FnOnce() -> T) -> Result<T, Trouble> {
+    fn in_scope<T>(&self, calls: impl FnOnce() -> T) -> Result<T, DeviceFault> {
         if cfg!(target_arch = "wasm32") {
             return Ok(calls());
         }
@@ -216,8 +218,8 @@ impl Gpu {
 
     /// Sees to it that callbacks of finished work are called, and with `wait` that this submission
     /// is finished. Does nothing in a browser.
-    pub(crate) fn poll(&self, wait: Option<&wgpu::SubmissionIndex>) -> Result<(), Trouble> {
-        self.alive()?;
+    pub(crate) fn poll(&self, wait: Option<&wgpu::SubmissionIndex>) -> Result<(), DeviceFault> {
+        self.check_alive()?;
         let how = match wait {
             Some(index) => wgpu::PollType::Wait {
                 submission_index: Some(index.clone()),
@@ -227,11 +229,11 @@ impl Gpu {
         };
         // wgpu panics when the device is lost while it polls. That is no bug of the caller's.
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
-        self.alive()?;
+        self.check_alive()?;
         match polled {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(e)) => Err(Trouble::Refused(e.to_string())),
-            Err(_) => Err(Trouble::Lost("while waiting for it".to_string())),
+            Ok(Err(e)) => Err(DeviceFault::Refused(e.to_string())),
+            Err(_) => Err(DeviceFault::Lost("while waiting for it".to_string())),
         }
     }
 
@@ -258,13 +260,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Runs a future to its end on this thread.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
+    struct UnparkOnWake(std::thread::Thread);
+    impl std::task::Wake for UnparkOnWake {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let waker = Arc::new(UnparkOnWake(std::thread::current())).into();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {

@@ -7,18 +7,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tercet_ir::{CompileError, RunError};
-use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Put, Read, StageId};
+use tercet_plan::{
+    GpuProgram, InputUpdate, LaunchSizes, LoadedProgram, PendingReadback, ProgramBuffer,
+    ReadbackRange, StageId,
+};
 
 use crate::below;
-use crate::buffers::{Buffers, Unmade, check_sizes, describe};
-use crate::call::{Rules, Script};
-use crate::device::{Gpu, Trouble};
-use crate::encode::{Ahead, Groups, Made, Played};
-use crate::inputs::Inputs;
-use crate::pipeline::Checks;
-use crate::readback::{Flight, Readback};
+use crate::buffers::{BufferError, WgpuBuffers, check_sizes, describe};
+use crate::call::{CallLimits, WgpuCommandList};
+use crate::device::{DeviceFault, WgpuDevice};
+use crate::encode::{BindGroups, EncodedRunKey, PreEncodedRun, SharedExecutableState};
+use crate::inputs::InputBuffer;
+use crate::pipeline::ShaderChecks;
+use crate::readback::{InFlightReadback, WgpuReadback};
 use crate::shared::WgpuShared;
-use crate::timing::Timer;
+use crate::timing::TimestampTimer;
 
 /// The most bytes that one write hands to wgpu, which copies them.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -28,25 +31,25 @@ const UNSENT_BYTES: u64 = 64 << 20;
 /// The device side of an executable.
 #[derive(Debug)]
 pub struct WgpuDriver {
-    gpu: Arc<Gpu>,
-    made: Arc<Made>,
-    buffers: Buffers,
+    gpu: Arc<WgpuDevice>,
+    common: Arc<SharedExecutableState>,
+    buffers: WgpuBuffers,
     /// `None` until the first run, and when a buffer was replaced.
-    groups: Option<Groups>,
-    ahead: Ahead,
-    inputs: Inputs,
+    groups: Option<BindGroups>,
+    pre_encoded: PreEncodedRun,
+    inputs: InputBuffer,
     /// Where results go: those of a run, and of one behind it.
-    readbacks: [Readback; 2],
+    readbacks: [WgpuReadback; 2],
     /// Which of them the run started last has.
-    reading: usize,
-    flight: Option<Flight>,
+    active_readback: usize,
+    flight: Option<InFlightReadback>,
     /// The run before it, where it was started behind one that is not waited for yet; its results go into the other.
-    older: Option<Flight>,
+    previous: Option<InFlightReadback>,
     /// The numbers as bytes, kept for its memory.
     numbers: Vec<u8>,
     /// Bytes written since the last submission.
     unsent: u64,
-    timer: Option<Timer>,
+    timer: Option<TimestampTimer>,
     /// The steps whose times the submission in flight takes.
     timed: Vec<usize>,
     /// The times of the last run, and the first timestamp.
@@ -54,20 +57,20 @@ pub struct WgpuDriver {
     origin: Option<u64>,
 }
 
-impl From<Unmade> for RunError {
-    fn from(e: Unmade) -> RunError {
-        e.trouble.running(e.what, e.bytes)
+impl From<BufferError> for RunError {
+    fn from(e: BufferError) -> RunError {
+        e.fault.running(e.what, e.bytes)
     }
 }
 
-impl From<Unmade> for CompileError {
-    fn from(e: Unmade) -> CompileError {
-        e.trouble.compiling(e.what, e.bytes)
+impl From<BufferError> for CompileError {
+    fn from(e: BufferError) -> CompileError {
+        e.fault.compiling(e.what, e.bytes)
     }
 }
 
 /// A trouble during a run that was no allocation of ours.
-fn during(what: &'static str) -> impl Fn(Trouble) -> RunError {
+fn during(what: &'static str) -> impl Fn(DeviceFault) -> RunError {
     move |trouble| trouble.running(what, 0)
 }
 
@@ -77,38 +80,38 @@ impl WgpuDriver {
     /// # Errors
     /// [`CompileError`] that names the kernel or buffer.
     pub(crate) fn new(
-        gpu: &Arc<Gpu>,
-        program: Arc<Program>,
-        checks: Checks,
+        gpu: &Arc<WgpuDevice>,
+        program: Arc<GpuProgram>,
+        checks: ShaderChecks,
     ) -> Result<WgpuDriver, CompileError> {
         let limits = &gpu.limits;
         check_sizes(&program, limits.max_buffer_size)?;
-        let rules = Rules {
+        let rules = CallLimits {
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             storage_align_bytes: limits.min_storage_buffer_offset_alignment.into(),
             uniform_align_bytes: limits.min_uniform_buffer_offset_alignment.into(),
             max_grid: limits.max_compute_workgroups_per_dimension,
-            lowers: gpu.kept.lowers() && checks == Checks::None,
+            takes_spirv: gpu.shader_cache.lowers() && checks == ShaderChecks::None,
         };
-        let script = Script::new(&program, rules)?;
+        let script = WgpuCommandList::new(&program, rules)?;
         let made = gpu.pipelines.get_all(gpu, &script.variants, checks);
         let pipelines = made.map_err(|(at, trouble)| {
             let variant = &script.variants[at];
             match trouble {
-                Trouble::Refused(reason) => CompileError::Device {
+                DeviceFault::Refused(reason) => CompileError::Device {
                     reason: format!("kernel {}: {reason}", variant.name),
                 },
                 other => other.compiling("a pipeline", variant.code_bytes()),
             }
         })?;
-        let buffers = Buffers::new(gpu, &program, script.numbers_bytes)?;
-        let mut driver = WgpuDriver::of(
+        let buffers = WgpuBuffers::new(gpu, &program, script.numbers_bytes)?;
+        let mut driver = WgpuDriver::with_buffers(
             gpu,
-            Arc::new(Made {
+            Arc::new(SharedExecutableState {
                 program,
-                script,
+                commands: script,
                 pipelines,
-                says_barriers: gpu.groups && checks == Checks::None,
+                has_explicit_barriers: gpu.groups && checks == ShaderChecks::None,
             }),
             buffers,
         );
@@ -117,18 +120,22 @@ impl WgpuDriver {
         Ok(driver)
     }
 
-    fn of(gpu: &Arc<Gpu>, made: Arc<Made>, buffers: Buffers) -> WgpuDriver {
+    fn with_buffers(
+        gpu: &Arc<WgpuDevice>,
+        made: Arc<SharedExecutableState>,
+        buffers: WgpuBuffers,
+    ) -> WgpuDriver {
         WgpuDriver {
             gpu: Arc::clone(gpu),
-            made,
+            common: made,
             buffers,
             groups: None,
-            ahead: Ahead::default(),
-            inputs: Inputs::default(),
+            pre_encoded: PreEncodedRun::default(),
+            inputs: InputBuffer::default(),
             readbacks: Default::default(),
-            reading: 0,
+            active_readback: 0,
             flight: None,
-            older: None,
+            previous: None,
             numbers: Vec::new(),
             unsent: 0,
             timer: None,
@@ -138,25 +145,25 @@ impl WgpuDriver {
         }
     }
 
-    fn make_timer(&mut self) -> Result<(), Unmade> {
+    fn make_timer(&mut self) -> Result<(), BufferError> {
         if self.gpu.timings {
-            self.timer = Timer::new(&self.gpu, self.made.script.steps.len())?;
+            self.timer = TimestampTimer::new(&self.gpu, self.common.commands.steps.len())?;
         }
         Ok(())
     }
 
     fn upload_consts(&mut self) -> Result<(), CompileError> {
-        let made = Arc::clone(&self.made);
+        let made = Arc::clone(&self.common);
         for (i, tensor) in made.program.consts.iter().enumerate() {
             let bytes = tensor.loose_bytes();
-            self.upload(Buffer::Const(i as u32), 0, bytes)
+            self.upload(ProgramBuffer::Const(i as u32), 0, bytes)
                 .map_err(|t| t.compiling("a constant", bytes.len() as u64))?;
         }
         Ok(())
     }
 
-    fn send_numbers(&mut self, launch: &Launch) -> Result<(), Trouble> {
-        self.made.script.numbers(launch, &mut self.numbers);
+    fn send_numbers(&mut self, launch: &LaunchSizes) -> Result<(), DeviceFault> {
+        self.common.commands.numbers(launch, &mut self.numbers);
         let (gpu, numbers) = (&self.gpu, &self.numbers);
         match numbers.is_empty() {
             true => Ok(()),
@@ -165,12 +172,12 @@ impl WgpuDriver {
     }
 
     /// Makes the bind groups if there are none.
-    fn bind(&mut self) -> Result<(), Trouble> {
+    fn bind(&mut self) -> Result<(), DeviceFault> {
         if self.groups.is_none() {
-            let (made, buffers) = (&self.made, &self.buffers);
+            let (made, buffers) = (&self.common, &self.buffers);
             self.groups = Some(
                 self.gpu
-                    .scoped(|| Groups::new(&self.gpu.device, made, buffers))?,
+                    .scoped(|| BindGroups::new(&self.gpu.device, made, buffers))?,
             );
         }
         Ok(())
@@ -178,31 +185,31 @@ impl WgpuDriver {
 
     /// Writes what inputs were gathered.
     fn send_inputs(&mut self) -> Result<(), RunError> {
-        let (gpu, to) = (&self.gpu, self.buffers.get(Buffer::Input));
-        if let (Some((at, bytes)), Some(to)) = (self.inputs.unwritten(), to) {
+        let (gpu, to) = (&self.gpu, self.buffers.get(ProgramBuffer::Input));
+        if let (Some((at, bytes)), Some(to)) = (self.inputs.dirty_bytes(), to) {
             let sent = gpu.scoped(|| gpu.queue.write_buffer(to, at, bytes));
-            sent.map_err(|t| t.running(describe(Buffer::Input), bytes.len() as u64))?;
+            sent.map_err(|t| t.running(describe(ProgramBuffer::Input), bytes.len() as u64))?;
         }
-        self.inputs.written();
+        self.inputs.mark_clean();
         Ok(())
     }
 
-    /// The commands of a run: its calls and the copies of what is read into these buffers. `waits` is what [`Made::waits`] says, if wgpu does
+    /// The commands of a run: its calls and the copies of what is read into these buffers. `waits` is what [`SharedExecutableState::waits`] says, if wgpu does
     /// not find out itself.
     fn commands(
         &self,
-        played: &Played,
+        played: &EncodedRunKey,
         into: usize,
-        timer: Option<&Timer>,
+        timer: Option<&TimestampTimer>,
         waits: Option<Vec<bool>>,
     ) -> wgpu::CommandBuffer {
         let readback = &self.readbacks[into];
         let mut encoder = (self.gpu.device).create_command_encoder(&Default::default());
         if let Some(groups) = &self.groups {
-            let steps = &self.made.script.steps;
+            let steps = &self.common.commands.steps;
             for range in &played.ranges {
                 let (calls, groups) = (&steps[range.clone()], &groups.steps[range.clone()]);
-                (self.made).encode(&mut encoder, calls, groups, &played.grids, timer);
+                (self.common).encode(&mut encoder, calls, groups, &played.grids, timer);
             }
         }
         readback.copy(&mut encoder, &self.buffers, &played.reads);
@@ -218,33 +225,33 @@ impl WgpuDriver {
     }
 
     /// Runs the steps of stages and the copies of `reads`, after what is `first`.
-    fn play(
+    fn execute(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         stages: &[StageId],
         first: Option<wgpu::CommandBuffer>,
-        reads: &[Read],
+        reads: &[ReadbackRange],
     ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
         self.send_inputs()?;
         self.bind().map_err(during("bind groups"))?;
-        let played = self.made.played(launch, stages, reads);
+        let played = self.common.played(launch, stages, reads);
         self.timed.clear();
         if self.timer.is_some() {
-            let steps = &self.made.script.steps;
+            let steps = &self.common.commands.steps;
             let calls = played.ranges.iter().flat_map(|r| &steps[r.clone()]);
             self.timed.extend(calls.map(|c| c.step));
         }
-        let times = (!self.timed.is_empty()).then(|| Timer::bytes(self.timed.len()));
+        let times = (!self.timed.is_empty()).then(|| TimestampTimer::bytes(self.timed.len()));
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
-        let into = self.reading;
+        let into = self.active_readback;
         self.readbacks[into].prepare(&gpu, sizes)?;
-        let ahead = self.ahead.take(&played, into);
-        let again = self.ahead.is_again(&played);
+        let ahead = self.pre_encoded.take_commands(&played, into);
+        let again = self.pre_encoded.is_again(&played);
         let is_timed = self.timer.is_some() && !self.timed.is_empty();
-        let made = Arc::clone(&self.made);
-        let waits = (made.says_barriers && !is_timed)
-            .then(|| (self.ahead).waits(|| made.waits(launch, stages, &played)));
+        let made = Arc::clone(&self.common);
+        let waits = (made.has_explicit_barriers && !is_timed)
+            .then(|| (self.pre_encoded).waits(|| made.waits(launch, stages, &played)));
         let timer = self.timer.as_ref().filter(|_| is_timed);
         let sent = gpu.scoped(|| {
             let commands =
@@ -257,18 +264,25 @@ impl WgpuDriver {
         self.flight = Some(flight.map_err(during("a run"))?);
         if !is_timed && again {
             // Behind another run they go by turns.
-            let next = if self.older.is_some() { 1 - into } else { into };
-            let commands = gpu.tried(|| self.commands(&played, next, None, waits));
-            self.ahead.keep(commands, next);
+            let next = if self.previous.is_some() {
+                1 - into
+            } else {
+                into
+            };
+            let commands = gpu.try_calls(|| self.commands(&played, next, None, waits));
+            self.pre_encoded.store(commands, next);
         }
         Ok(())
     }
 
     /// Copies a range into a buffer that the host is going to see.
-    fn copy_out(&mut self, read: Read) -> Result<(Readback, Flight), RunError> {
+    fn copy_out(
+        &mut self,
+        read: ReadbackRange,
+    ) -> Result<(WgpuReadback, InFlightReadback), RunError> {
         self.send_inputs()?;
         let gpu = Arc::clone(&self.gpu);
-        let mut readback = Readback::default();
+        let mut readback = WgpuReadback::default();
         readback.prepare(&gpu, std::iter::once(read.bytes))?;
         let flight = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
@@ -280,12 +294,12 @@ impl WgpuDriver {
     }
 }
 
-impl Driver for WgpuDriver {
+impl LoadedProgram for WgpuDriver {
     const NAME: &'static str = "wgpu";
 
     type Shared = WgpuShared;
 
-    fn share(&mut self, range: Read) -> Result<WgpuShared, RunError> {
+    fn share(&mut self, range: ReadbackRange) -> Result<WgpuShared, RunError> {
         match self.buffers.get(range.buffer) {
             Some(from) => WgpuShared::copy_of(&self.gpu, from, range),
             None => WgpuShared::new(&self.gpu, range.bytes),
@@ -300,11 +314,15 @@ impl Driver for WgpuDriver {
         Ok(made)
     }
 
-    fn reaches(&self, shared: &WgpuShared) -> bool {
-        shared.is_of(&self.gpu)
+    fn is_on_device(&self, shared: &WgpuShared) -> bool {
+        shared.is_on(&self.gpu)
     }
 
-    fn take(&mut self, shared: &WgpuShared, range: Read) -> Result<(), RunError> {
+    fn copy_from_shared(
+        &mut self,
+        shared: &WgpuShared,
+        range: ReadbackRange,
+    ) -> Result<(), RunError> {
         self.send_inputs()?;
         self.inputs.is_foreign();
         match self.buffers.get(range.buffer) {
@@ -313,17 +331,22 @@ impl Driver for WgpuDriver {
         }
     }
 
-    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError> {
+    fn write(
+        &mut self,
+        buffer: ProgramBuffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), RunError> {
         let size = bytes.len() as u64;
         let holds = self.buffers.get(buffer).map_or(0, wgpu::Buffer::size);
-        if buffer == Buffer::Input && self.inputs.take(holds, offset_bytes, bytes) {
+        if buffer == ProgramBuffer::Input && self.inputs.take(holds, offset_bytes, bytes) {
             return Ok(());
         }
         self.upload(buffer, offset_bytes, bytes)
             .map_err(|t| t.running(describe(buffer), size))
     }
 
-    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError> {
+    fn clear(&mut self, buffer: ProgramBuffer) -> Result<(), RunError> {
         self.send_inputs()?;
         let Some(to) = self.buffers.get(buffer) else {
             return Ok(());
@@ -338,7 +361,7 @@ impl Driver for WgpuDriver {
     }
 
     /// Submissions follow each other, so that what is prepared is there for the next; nothing waits.
-    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError> {
+    fn prepare(&mut self, launch: &LaunchSizes) -> Result<(), RunError> {
         self.send_numbers(launch).map_err(during("numbers"))?;
         self.send_inputs()?;
         self.bind().map_err(during("bind groups"))?;
@@ -346,8 +369,8 @@ impl Driver for WgpuDriver {
         let prepared = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
             if let Some(groups) = &self.groups {
-                let (calls, grids) = (&self.made.script.prepare, &launch.prepare_grids);
-                (self.made).encode(&mut encoder, calls, &groups.prepare, grids, None);
+                let (calls, grids) = (&self.common.commands.prepare, &launch.prepare_grids);
+                (self.common).encode(&mut encoder, calls, &groups.prepare, grids, None);
             }
             gpu.queue.submit([encoder.finish()]);
         });
@@ -356,16 +379,16 @@ impl Driver for WgpuDriver {
 
     fn submit(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         stages: &[StageId],
         changed: bool,
-        reads: &[Read],
+        reads: &[ReadbackRange],
     ) -> Result<(), RunError> {
         if changed {
             self.send_numbers(launch).map_err(during("numbers"))?;
         }
         if self.timer.is_none() {
-            return self.play(launch, stages, None, reads);
+            return self.execute(launch, stages, None, reads);
         }
         // Stages write the same timestamps: each is a submission of its own.
         self.wait(&mut |_, _| {})?;
@@ -374,27 +397,27 @@ impl Driver for WgpuDriver {
             None => (stages, stages),
         };
         for stage in before {
-            self.play(launch, std::slice::from_ref(stage), None, &[])?;
+            self.execute(launch, std::slice::from_ref(stage), None, &[])?;
             self.wait(&mut |_, _| {})?;
         }
-        self.play(launch, last, None, reads)
+        self.execute(launch, last, None, reads)
     }
 
-    fn submit_behind(
+    fn submit_pipelined(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         changed: bool,
-        puts: &[Put<'_>],
-        reads: &[Read],
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
     ) -> Result<bool, RunError> {
-        self.start_behind(launch, changed, puts, reads)
+        self.start_pipelined(launch, changed, puts, reads)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
-        let (flight, from) = match (self.older.take(), &mut self.flight) {
-            (Some(older), _) => (older, 1 - self.reading),
+        let (flight, from) = match (self.previous.take(), &mut self.flight) {
+            (Some(older), _) => (older, 1 - self.active_readback),
             (None, flight) => match flight.take() {
-                Some(flight) => (flight, self.reading),
+                Some(flight) => (flight, self.active_readback),
                 None => return Ok(()),
             },
         };
@@ -410,13 +433,13 @@ impl Driver for WgpuDriver {
         taken.map_err(during("results"))
     }
 
-    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
+    fn read(&mut self, read: ReadbackRange, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
         let (mut readback, flight) = self.copy_out(read)?;
         flight.wait(&self.gpu).map_err(during("a read"))?;
         (readback.take(&mut |_, bytes| take(bytes))).map_err(during("a read"))
     }
 
-    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError> {
+    fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError> {
         let (mut readback, mut flight) = self.copy_out(read)?;
         let gpu = Arc::clone(&self.gpu);
         Ok(Box::pin(async move {
@@ -430,7 +453,7 @@ impl Driver for WgpuDriver {
     }
 
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
-        match self.older.as_mut().or(self.flight.as_mut()) {
+        match self.previous.as_mut().or(self.flight.as_mut()) {
             Some(flight) => flight.poll(&self.gpu, cx).map_err(during("a run")),
             None => Poll::Ready(Ok(())),
         }
@@ -446,17 +469,17 @@ impl Driver for WgpuDriver {
     }
 
     fn try_clone(&mut self) -> Result<WgpuDriver, RunError> {
-        let made = Arc::clone(&self.made);
+        let made = Arc::clone(&self.common);
         let buffers = self.buffers.try_clone(&self.gpu, &made.program)?;
-        let mut clone = WgpuDriver::of(&self.gpu, made, buffers);
+        let mut clone = WgpuDriver::with_buffers(&self.gpu, made, buffers);
         clone.make_timer()?;
         Ok(clone)
     }
 
     fn unshare_params(&mut self) -> Result<(), RunError> {
-        if (self.buffers).unshare_params(&self.gpu, &self.made.program)? {
+        if (self.buffers).unshare_params(&self.gpu, &self.common.program)? {
             self.groups = None;
-            self.ahead.forget();
+            self.pre_encoded.clear();
         }
         Ok(())
     }

@@ -2,99 +2,108 @@
 //!
 //! wgpu takes a command buffer once, and encoding takes longer than many a kernel. Runs of one executable that follow
 //! each other mostly play the same calls in the same grids: what differs is in buffers. So once two were alike, the
-//! commands of the next one are encoded while the device works ([`Ahead`]), and thrown away if it is another.
+//! commands of the next one are encoded while the device works ([`PreEncodedRun`]), and thrown away if it is another.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use tercet_plan::{Launch, Program, Read, StageId};
+use tercet_plan::{GpuProgram, LaunchSizes, ReadbackRange, StageId};
 
-use crate::buffers::Buffers;
-use crate::call::{Call, Script};
-use crate::pipeline::Pipeline;
-use crate::timing::{Marks, Timer};
+use crate::buffers::WgpuBuffers;
+use crate::call::{DispatchCall, WgpuCommandList};
+use crate::pipeline::WgpuPipeline;
+use crate::timing::{TimestampSupport, TimestampTimer};
 
 /// What clones of an executable have in common.
 #[derive(Debug)]
-pub(crate) struct Made {
-    pub(crate) program: Arc<Program>,
-    pub(crate) script: Script,
-    pub(crate) pipelines: Vec<Arc<Pipeline>>,
+pub(crate) struct SharedExecutableState {
+    pub(crate) program: Arc<GpuProgram>,
+    pub(crate) commands: WgpuCommandList,
+    pub(crate) pipelines: Vec<Arc<WgpuPipeline>>,
     /// The program says where barriers are; wgpu finds out itself where shaders are checked.
-    pub(crate) says_barriers: bool,
+    pub(crate) has_explicit_barriers: bool,
 }
 
 /// The bind groups of the calls.
 #[derive(Debug)]
-pub(crate) struct Groups {
+pub(crate) struct BindGroups {
     pub(crate) prepare: Vec<wgpu::BindGroup>,
     pub(crate) steps: Vec<wgpu::BindGroup>,
 }
 
 /// What the commands of a run depend on, besides bind groups and the buffers of results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Played {
+pub(crate) struct EncodedRunKey {
     /// The calls of each stage, in the order of the stages.
     pub(crate) ranges: Vec<Range<usize>>,
     /// The grids of all steps.
     pub(crate) grids: Vec<[u32; 3]>,
     /// The copies that follow.
-    pub(crate) reads: Vec<Read>,
+    pub(crate) reads: Vec<ReadbackRange>,
 }
 
 /// The last run, and commands for one like it.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
-    last: Option<Played>,
-    /// What [`Made::waits`] gave for it.
-    waits: Option<Vec<bool>>,
+pub(crate) struct PreEncodedRun {
+    last: Option<EncodedRunKey>,
+    /// What [`SharedExecutableState::waits`] gave for it.
+    barriers: Option<Vec<bool>>,
     /// Which buffers of results they copy into.
     next: Option<(usize, wgpu::CommandBuffer)>,
 }
 
-impl Ahead {
+impl PreEncodedRun {
     /// The commands that were encoded for a run that plays this, with results in these buffers.
-    pub(crate) fn take(&mut self, played: &Played, into: usize) -> Option<wgpu::CommandBuffer> {
+    pub(crate) fn take_commands(
+        &mut self,
+        played: &EncodedRunKey,
+        into: usize,
+    ) -> Option<wgpu::CommandBuffer> {
         let (of, next) = self.next.take()?;
         (of == into && self.last.as_ref() == Some(played)).then_some(next)
     }
 
     /// Notes what a run plays, and whether the run before it did the same: then commands for the next are worth it.
-    pub(crate) fn is_again(&mut self, played: &Played) -> bool {
+    pub(crate) fn is_again(&mut self, played: &EncodedRunKey) -> bool {
         let again = self.last.as_ref() == Some(played);
         if !again {
             self.last = Some(played.clone());
-            self.waits = None;
+            self.barriers = None;
         }
         again
     }
 
     /// What the run that was noted last waits for, worked out once.
     pub(crate) fn waits(&mut self, of: impl FnOnce() -> Vec<bool>) -> Vec<bool> {
-        self.waits.get_or_insert_with(of).clone()
+        self.barriers.get_or_insert_with(of).clone()
     }
 
     /// Keeps commands for a run like the last one, with results in these buffers.
-    pub(crate) fn keep(&mut self, commands: Option<wgpu::CommandBuffer>, into: usize) {
+    pub(crate) fn store(&mut self, commands: Option<wgpu::CommandBuffer>, into: usize) {
         self.next = commands.map(|commands| (into, commands));
     }
 
     /// Forgets all: a buffer was replaced.
-    pub(crate) fn forget(&mut self) {
-        *self = Ahead::default();
+    pub(crate) fn clear(&mut self) {
+        *self = PreEncodedRun::default();
     }
 }
 
-impl Made {
+impl SharedExecutableState {
     /// What a run of stages plays.
-    pub(crate) fn played(&self, launch: &Launch, stages: &[StageId], reads: &[Read]) -> Played {
-        let steps = &self.script.steps;
+    pub(crate) fn played(
+        &self,
+        launch: &LaunchSizes,
+        stages: &[StageId],
+        reads: &[ReadbackRange],
+    ) -> EncodedRunKey {
+        let steps = &self.commands.steps;
         let of = |stage: &StageId| {
             let range = self.program.stage(*stage);
             let at = |step: usize| steps.partition_point(|c| c.step < step);
             at(range.start)..at(range.end)
         };
-        Played {
+        EncodedRunKey {
             ranges: stages.iter().map(of).collect(),
             grids: launch.grids.clone(),
             reads: reads.to_vec(),
@@ -102,21 +111,31 @@ impl Made {
     }
 
     /// For each dispatch of a run of stages, whether those before it must be done, and their writes seen.
-    pub(crate) fn waits(&self, launch: &Launch, stages: &[StageId], played: &Played) -> Vec<bool> {
+    pub(crate) fn waits(
+        &self,
+        launch: &LaunchSizes,
+        stages: &[StageId],
+        played: &EncodedRunKey,
+    ) -> Vec<bool> {
         let mut waits = Vec::new();
         for (stage, range) in stages.iter().zip(&played.ranges) {
             // Whatever another stage did comes first.
             let mut due = true;
-            let mut steps = (self.program.played_stage(*stage, &launch.chosen))
-                .into_iter()
-                .peekable();
-            for call in &self.script.steps[range.clone()] {
+            let mut steps = (self
+                .program
+                .active_steps_of_stage(*stage, &launch.selected_branches))
+            .into_iter()
+            .peekable();
+            for call in &self.commands.steps[range.clone()] {
                 let mut is_known = false;
                 while let Some(step) = steps.next_if(|p| p.step <= call.step) {
                     due |= step.barrier;
                     is_known = step.step == call.step;
                 }
-                if call.grid(&played.grids, self.script.max_grid).contains(&0) {
+                if call
+                    .grid(&played.grids, self.commands.max_grid)
+                    .contains(&0)
+                {
                     continue;
                 }
                 // What the program does not play should have no grid: if it has one, nothing is known of it.
@@ -131,18 +150,18 @@ impl Made {
     pub(crate) fn encode(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        calls: &[Call],
+        calls: &[DispatchCall],
         groups: &[wgpu::BindGroup],
         grids: &[[u32; 3]],
-        timer: Option<&Timer>,
+        timer: Option<&TimestampTimer>,
     ) {
         let each = match timer.map(|t| t.marks) {
-            Some(Marks::OfPass) => 1,
-            Some(Marks::InPass) | None => calls.len().max(1),
+            Some(TimestampSupport::PassBoundary) => 1,
+            Some(TimestampSupport::InsidePass) | None => calls.len().max(1),
         };
         for (first, chunk) in (0..).step_by(each).zip(calls.chunks(each)) {
-            let of_pass = timer.filter(|t| t.marks == Marks::OfPass);
-            let in_pass = timer.filter(|t| t.marks == Marks::InPass);
+            let of_pass = timer.filter(|t| t.marks == TimestampSupport::PassBoundary);
+            let in_pass = timer.filter(|t| t.marks == TimestampSupport::InsidePass);
             let timestamp_writes = of_pass.map(|t| {
                 let (query_set, query) = t.queries(first);
                 wgpu::ComputePassTimestampWrites {
@@ -161,7 +180,7 @@ impl Made {
                 if let Some((set, query)) = queries {
                     pass.write_timestamp(set, query);
                 }
-                let [x, y, z] = call.grid(grids, self.script.max_grid);
+                let [x, y, z] = call.grid(grids, self.commands.max_grid);
                 if x > 0 && y > 0 && z > 0 {
                     if bound != Some(call.variant) {
                         pass.set_pipeline(&self.pipelines[call.variant].pipeline);
@@ -178,19 +197,28 @@ impl Made {
     }
 }
 
-impl Groups {
+impl BindGroups {
     /// The bind groups of all calls.
-    pub(crate) fn new(device: &wgpu::Device, made: &Made, buffers: &Buffers) -> Groups {
-        let of = |call: &Call| group(device, made, buffers, call);
-        Groups {
-            prepare: made.script.prepare.iter().map(of).collect(),
-            steps: made.script.steps.iter().map(of).collect(),
+    pub(crate) fn new(
+        device: &wgpu::Device,
+        made: &SharedExecutableState,
+        buffers: &WgpuBuffers,
+    ) -> BindGroups {
+        let of = |call: &DispatchCall| group(device, made, buffers, call);
+        BindGroups {
+            prepare: made.commands.prepare.iter().map(of).collect(),
+            steps: made.commands.steps.iter().map(of).collect(),
         }
     }
 }
 
-fn group(device: &wgpu::Device, made: &Made, buffers: &Buffers, call: &Call) -> wgpu::BindGroup {
-    let variant = &made.script.variants[call.variant];
+fn group(
+    device: &wgpu::Device,
+    made: &SharedExecutableState,
+    buffers: &WgpuBuffers,
+    call: &DispatchCall,
+) -> wgpu::BindGroup {
+    let variant = &made.commands.variants[call.variant];
     let entry = |binding, buffer, range: Range<u64>| wgpu::BindGroupEntry {
         binding,
         resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -205,7 +233,7 @@ fn group(device: &wgpu::Device, made: &Made, buffers: &Buffers, call: &Call) -> 
         entry(0, &buffers.numbers, start..end)
     });
     let storage = call.bound.iter().filter_map(|b| {
-        let buffer = buffers.place(b.place)?;
+        let buffer = buffers.buffer(b.place)?;
         Some(entry(b.binding, buffer, b.bytes.clone()))
     });
     let entries: Vec<_> = block.into_iter().chain(storage).collect();
@@ -218,41 +246,41 @@ fn group(device: &wgpu::Device, made: &Made, buffers: &Buffers, call: &Call) -> 
 
 #[cfg(test)]
 mod tests {
-    use tercet_ir::random::Random;
+    use tercet_ir::random::RngState;
     use tercet_ir::scalar::BinaryFn;
     use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type};
-    use tercet_plan::Caps;
+    use tercet_plan::DeviceCaps;
 
     use super::*;
-    use crate::call::Rules;
+    use crate::call::CallLimits;
 
-    fn made(graph: &Graph, bounds: Bindings) -> Made {
-        let caps = Caps::browser();
+    fn made(graph: &Graph, bounds: Bindings) -> SharedExecutableState {
+        let caps = DeviceCaps::browser();
         let options = CompileOptions {
             bounds,
             ..CompileOptions::new()
         };
         let program = tercet_plan::compile(graph, &options, &caps).unwrap();
-        let rules = Rules {
+        let rules = CallLimits {
             max_binding_bytes: caps.max_binding_bytes,
             storage_align_bytes: caps.storage_align_bytes.into(),
             uniform_align_bytes: caps.uniform_align_bytes.into(),
             max_grid: caps.max_grid,
-            lowers: true,
+            takes_spirv: true,
         };
-        Made {
-            script: Script::new(&program, rules).unwrap(),
+        SharedExecutableState {
+            commands: WgpuCommandList::new(&program, rules).unwrap(),
             program: Arc::new(program),
             pipelines: Vec::new(),
-            says_barriers: true,
+            has_explicit_barriers: true,
         }
     }
 
     /// What a run of this size waits for.
-    fn waits(made: &Made, rows: usize) -> Vec<bool> {
-        let mut launch = Launch::default();
+    fn waits(made: &SharedExecutableState, rows: usize) -> Vec<bool> {
+        let mut launch = LaunchSizes::default();
         let sizes = Bindings::new().with("s", rows);
-        let computed = launch.compute(&made.program, &sizes, Random::default());
+        let computed = launch.compute(&made.program, &sizes, RngState::default());
         computed.unwrap();
         let stages = [StageId(0)];
         let played = made.played(&launch, &stages, &[]);

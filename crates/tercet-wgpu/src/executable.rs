@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, Fetch, StepTime, Wanted};
-use tercet_ir::random::Random;
+use tercet_ir::backend::{DeviceTensor, OutputSelection, StepTime, TensorFuture};
+use tercet_ir::random::RngState;
 use tercet_ir::{Executable, RunError, Signature, Tensor};
-use tercet_plan::{GpuExecutable, Program};
+use tercet_plan::{GpuExecutable, GpuProgram};
 
 use crate::driver::WgpuDriver;
 
@@ -26,7 +26,7 @@ impl WgpuExecutable {
     }
 
     /// What it runs.
-    pub fn program(&self) -> &Arc<Program> {
+    pub fn program(&self) -> &Arc<GpuProgram> {
         self.inner.program()
     }
 
@@ -39,7 +39,7 @@ impl WgpuExecutable {
     pub async fn run_async(
         &mut self,
         inputs: &[(&str, &Tensor)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
         let exe: &mut dyn Executable = &mut self.inner;
@@ -69,17 +69,21 @@ impl Executable for WgpuExecutable {
         self.inner.run_into(inputs, outputs)
     }
 
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError> {
         self.inner.submit(inputs, wanted)
     }
 
-    fn submit_behind(
+    fn submit_pipelined(
         &mut self,
         inputs: &[(&str, &Tensor)],
         carried: &[(&str, &str)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
-        self.inner.submit_behind(inputs, carried, wanted)
+        self.inner.submit_pipelined(inputs, carried, wanted)
     }
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
@@ -90,11 +94,15 @@ impl Executable for WgpuExecutable {
         Executable::poll_run(&mut self.inner, cx)
     }
 
-    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: Range<usize>,
+    ) -> Result<TensorFuture, RunError> {
         self.inner.fetch_output_rows(output, rows)
     }
 
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError> {
         self.inner.fetch_state(name)
     }
 
@@ -134,11 +142,11 @@ impl Executable for WgpuExecutable {
         self.inner.read_state(name)
     }
 
-    fn random(&self) -> Random {
+    fn random(&self) -> RngState {
         self.inner.random()
     }
 
-    fn set_random(&mut self, random: Random) {
+    fn set_random(&mut self, random: RngState) {
         self.inner.set_random(random);
     }
 

@@ -7,20 +7,20 @@ const GATHERED_BYTES: u64 = 64 << 10;
 
 /// What the buffer of inputs holds, or will when it is written next.
 #[derive(Debug, Default)]
-pub(crate) struct Inputs {
+pub(crate) struct InputBuffer {
     /// All of its bytes; none if they are many, or before the first.
     bytes: Vec<u8>,
     /// Those that the device does not have yet.
-    unwritten: Range<usize>,
+    dirty: Range<usize>,
     /// Copies on the device wrote into the buffer, too: it holds what is not known here, and nothing is gathered.
-    foreign: bool,
+    device_written: bool,
 }
 
-impl Inputs {
+impl InputBuffer {
     /// Takes bytes for a buffer of `size`, a last word that is not whole filled with zeros; false if the buffer is
     /// too large to be gathered.
     pub(crate) fn take(&mut self, size: u64, offset_bytes: u64, bytes: &[u8]) -> bool {
-        if size > GATHERED_BYTES || self.foreign {
+        if size > GATHERED_BYTES || self.device_written {
             return false;
         }
         self.bytes.resize(size as usize, 0);
@@ -32,29 +32,29 @@ impl Inputs {
         };
         to.fill(0);
         to[..bytes.len()].copy_from_slice(bytes);
-        self.unwritten = match self.unwritten.is_empty() {
+        self.dirty = match self.dirty.is_empty() {
             true => start..whole,
-            false => self.unwritten.start.min(start)..self.unwritten.end.max(whole),
+            false => self.dirty.start.min(start)..self.dirty.end.max(whole),
         };
         true
     }
 
     /// What is to be written, and where it starts.
-    pub(crate) fn unwritten(&self) -> Option<(u64, &[u8])> {
-        let range = self.unwritten.clone();
+    pub(crate) fn dirty_bytes(&self) -> Option<(u64, &[u8])> {
+        let range = self.dirty.clone();
         let bytes = self.bytes.get(range.clone())?;
         (!bytes.is_empty()).then_some((range.start as u64, bytes))
     }
 
     /// The device writes into the buffer by itself from now on.
     pub(crate) fn is_foreign(&mut self) {
-        self.foreign = true;
+        self.device_written = true;
         self.bytes = Vec::new();
     }
 
     /// The device has all.
-    pub(crate) fn written(&mut self) {
-        self.unwritten = 0..0;
+    pub(crate) fn mark_clean(&mut self) {
+        self.dirty = 0..0;
     }
 }
 
@@ -64,37 +64,37 @@ mod tests {
 
     #[test]
     fn writes_become_one() {
-        let mut inputs = Inputs::default();
-        assert_eq!(inputs.unwritten(), None);
+        let mut inputs = InputBuffer::default();
+        assert_eq!(inputs.dirty_bytes(), None);
         assert!(inputs.take(16, 8, &[1, 2, 3, 4]));
-        assert_eq!(inputs.unwritten(), Some((8, &[1, 2, 3, 4][..])));
+        assert_eq!(inputs.dirty_bytes(), Some((8, &[1, 2, 3, 4][..])));
         assert!(inputs.take(16, 0, &[5, 6]));
         let all = [5, 6, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
-        assert_eq!(inputs.unwritten(), Some((0, &all[..])));
-        inputs.written();
-        assert_eq!(inputs.unwritten(), None);
+        assert_eq!(inputs.dirty_bytes(), Some((0, &all[..])));
+        inputs.mark_clean();
+        assert_eq!(inputs.dirty_bytes(), None);
         // What lies between two later writes is what was written before.
         assert!(inputs.take(16, 4, &[7]));
         assert!(inputs.take(16, 12, &[8, 8, 8, 8]));
         let all = [7, 0, 0, 0, 1, 2, 3, 4, 8, 8, 8, 8];
-        assert_eq!(inputs.unwritten(), Some((4, &all[..])));
+        assert_eq!(inputs.dirty_bytes(), Some((4, &all[..])));
     }
 
     #[test]
     fn what_the_device_wrote_is_not_written_over() {
-        let mut inputs = Inputs::default();
+        let mut inputs = InputBuffer::default();
         assert!(inputs.take(16, 0, &[1, 2, 3, 4]));
-        inputs.written();
+        inputs.mark_clean();
         inputs.is_foreign();
         assert!(!inputs.take(16, 12, &[1]));
-        assert_eq!(inputs.unwritten(), None);
+        assert_eq!(inputs.dirty_bytes(), None);
     }
 
     #[test]
     fn large_buffers_and_what_lies_outside_are_not_gathered() {
-        let mut inputs = Inputs::default();
+        let mut inputs = InputBuffer::default();
         assert!(!inputs.take(GATHERED_BYTES + 4, 0, &[1]));
         assert!(!inputs.take(16, 16, &[1]));
-        assert_eq!(inputs.unwritten(), None);
+        assert_eq!(inputs.dirty_bytes(), None);
     }
 }

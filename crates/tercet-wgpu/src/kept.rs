@@ -7,9 +7,9 @@
 mod none {
     /// Nothing: wgpu translates.
     #[derive(Debug, Default)]
-    pub(crate) struct Kept;
+    pub(crate) struct ShaderCache;
 
-    impl Kept {
+    impl ShaderCache {
         pub(crate) fn lowers(&self) -> bool {
             false
         }
@@ -27,13 +27,13 @@ mod none {
 
     /// What a module asks of subgroups.
     #[derive(Clone, Copy, Debug, Default)]
-    pub(crate) struct Uses {
+    pub(crate) struct SubgroupUsage {
         pub(crate) subgroups: bool,
         pub(crate) coop: bool,
     }
 
-    pub(crate) fn uses(_: &[u32]) -> Uses {
-        Uses::default()
+    pub(crate) fn uses(_: &[u32]) -> SubgroupUsage {
+        SubgroupUsage::default()
     }
 }
 
@@ -42,28 +42,28 @@ mod vulkan {
     use std::path::Path;
     use std::sync::Mutex;
 
-    use tercet_spirv::{Checks, ENTRY, Identity, Modules, PipelineFile};
+    use tercet_spirv::{DriverIdentity, ENTRY, ModuleCache, PipelineFile, RuntimeChecks};
 
     use crate::device::lock;
     use crate::trusted;
 
     /// The modules of a device, and its driver's cache.
     #[derive(Debug, Default)]
-    pub(crate) struct Kept {
+    pub(crate) struct ShaderCache {
         /// `None` where wgpu translates.
-        modules: Option<Modules>,
+        modules: Option<ModuleCache>,
         driver: Option<(PipelineFile, wgpu::PipelineCache)>,
         /// The pipelines that there were when the file was last written.
         saved: Mutex<u64>,
     }
 
-    impl Kept {
+    impl ShaderCache {
         /// What the folder holds for a device that takes SPIR-V.
         pub(crate) fn new(
             device: &wgpu::Device,
-            identity: Option<Identity>,
+            identity: Option<DriverIdentity>,
             cache_dir: Option<&Path>,
-        ) -> Kept {
+        ) -> ShaderCache {
             let features = device.features();
             let takes = features.contains(wgpu::Features::PASSTHROUGH_SHADERS);
             let caches = features.contains(wgpu::Features::PIPELINE_CACHE);
@@ -77,8 +77,8 @@ mod vulkan {
                 let cache = trusted::driver_cache(device, file.load().as_deref());
                 (file, cache)
             });
-            Kept {
-                modules: takes.then(|| Modules::new(cache_dir)),
+            ShaderCache {
+                modules: takes.then(|| ModuleCache::new(cache_dir)),
                 driver,
                 saved: Mutex::default(),
             }
@@ -92,7 +92,7 @@ mod vulkan {
         /// The SPIR-V of a kernel, whose entry point is `main`.
         pub(crate) fn lower(&self, text: &str) -> Result<Vec<u32>, String> {
             let modules = self.modules.as_ref().ok_or("this device takes no SPIR-V")?;
-            (modules.lower(text, ENTRY, Checks::None)).map_err(|e| e.to_string())
+            (modules.lower(text, ENTRY, RuntimeChecks::None)).map_err(|e| e.to_string())
         }
 
         /// The driver's cache.
@@ -117,8 +117,8 @@ mod vulkan {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
-pub(crate) use none::{Kept, Uses, uses};
+pub(crate) use none::{ShaderCache, SubgroupUsage, uses};
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-pub(crate) use tercet_spirv::{Uses, uses};
+pub(crate) use tercet_spirv::{SubgroupUsage, uses};
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-pub(crate) use vulkan::Kept;
+pub(crate) use vulkan::ShaderCache;

@@ -47,6 +47,6 @@ mod trusted;
 pub use backend::WgpuBackend;
 pub use driver::WgpuDriver;
 pub use executable::WgpuExecutable;
-pub use options::{AdapterSummary, LimitSet, OpenError, WgpuOptions};
+pub use options::{AdapterSummary, LimitSet, WgpuOpenError, WgpuOptions};
 pub use shared::WgpuShared;
-pub use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights, tune};
+pub use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout, tune};

@@ -1,8 +1,10 @@
 //! Which adapter is opened, with which limits and features, and what that says of the device.
 
-use tercet_plan::{Caps, CoopShape, CoopType, Device, Kind, Natives, Said};
+use tercet_plan::{
+    CoopShape, CoopType, DeviceCaps, DeviceModel, GpuKind, NativeOps, ReportedProperties,
+};
 
-use crate::below::{self, Below, Requirement, SizeBy, Subgroup};
+use crate::below::{self, HalProperties, SizeBy, SubgroupRequirement, SubgroupSize};
 use crate::options::{LimitSet, WgpuOptions};
 use crate::trusted;
 
@@ -90,13 +92,13 @@ pub(crate) const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERA
     .union(wgpu::Features::SUBGROUP);
 
 /// An open device and what it was opened with.
-pub(crate) struct Opened {
+pub(crate) struct OpenedAdapter {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) features: wgpu::Features,
-    pub(crate) below: Below,
-    pub(crate) subgroup: Option<Subgroup>,
+    pub(crate) hal: HalProperties,
+    pub(crate) subgroup: Option<SubgroupSize>,
     /// Programs say where barriers are.
     pub(crate) groups: bool,
 }
@@ -106,11 +108,11 @@ pub(crate) async fn open(
     adapter: &wgpu::Adapter,
     info: &wgpu::AdapterInfo,
     options: &WgpuOptions,
-) -> Result<Opened, wgpu::RequestDeviceError> {
+) -> Result<OpenedAdapter, wgpu::RequestDeviceError> {
     let limits = limits(options.limits, adapter);
     let below = match options.limits {
-        LimitSet::Found => Below::of(adapter),
-        LimitSet::WebGpu | LimitSet::Downlevel => Below::default(),
+        LimitSet::Found => HalProperties::from_adapter(adapter),
+        LimitSet::WebGpu | LimitSet::Downlevel => HalProperties::default(),
     };
     let described = |features: wgpu::Features| wgpu::DeviceDescriptor {
         label: Some("tercet"),
@@ -131,48 +133,55 @@ pub(crate) async fn open(
     if below.subgroups.is_some() {
         let features = features(options, adapter, subgroup);
         if let Some(opened) = below::open(adapter, &described(features)) {
-            return Ok(Opened {
+            return Ok(OpenedAdapter {
                 device: opened.device,
                 queue: opened.queue,
                 limits,
                 features,
-                below,
+                hal: below,
                 subgroup,
                 groups: opened.groups,
             });
         }
         // As wgpu opens it, kernels know no size that has to be required.
-        subgroup = subgroup.filter(|s| s.by == SizeBy::Nature);
+        subgroup = subgroup.filter(|s| s.by == SizeBy::Fixed);
     }
     let features = features(options, adapter, subgroup);
     let (device, queue) = adapter.request_device(&described(features)).await?;
-    Ok(Opened {
+    Ok(OpenedAdapter {
         device,
         queue,
         limits,
         features,
-        below,
+        hal: below,
         subgroup,
         groups: false,
     })
 }
 
 /// The size that subgroups of all kernels have.
-fn subgroup(below: &Below, info: &wgpu::AdapterInfo, max_workgroup: u32) -> Option<Subgroup> {
+fn subgroup(
+    below: &HalProperties,
+    info: &wgpu::AdapterInfo,
+    max_workgroup: u32,
+) -> Option<SubgroupSize> {
     match below.subgroups {
         Some(sizes) => sizes.choose(max_workgroup),
-        None => (info.subgroup_min_size == info.subgroup_max_size).then_some(Subgroup {
+        None => (info.subgroup_min_size == info.subgroup_max_size).then_some(SubgroupSize {
             size: info.subgroup_min_size,
-            by: SizeBy::Nature,
+            by: SizeBy::Fixed,
         }),
     }
 }
 
 /// What pipelines must ask for.
-pub(crate) fn requirement(subgroup: Subgroup, below: &Below) -> Option<Requirement> {
+pub(crate) fn requirement(
+    subgroup: SubgroupSize,
+    below: &HalProperties,
+) -> Option<SubgroupRequirement> {
     match subgroup.by {
-        SizeBy::Nature => None,
-        SizeBy::Requirement => Some(Requirement {
+        SizeBy::Fixed => None,
+        SizeBy::Requirement => Some(SubgroupRequirement {
             size: subgroup.size,
             full: below.subgroups.is_some_and(|s| s.full),
         }),
@@ -194,7 +203,7 @@ pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
             m: p.m_size,
             n: p.n_size,
             k: p.k_size,
-            narrow_sums: all.iter().any(is_narrow),
+            narrow_accumulators: all.iter().any(is_narrow),
         };
         let fits = (p.ab_type, p.cr_type) == (F16, F32) && !p.saturating_accumulation;
         if fits && !shapes.contains(&shape) {
@@ -208,7 +217,7 @@ pub(crate) fn coop_shapes(adapter: &wgpu::Adapter) -> Vec<CoopShape> {
 fn features(
     options: &WgpuOptions,
     adapter: &wgpu::Adapter,
-    subgroup: Option<Subgroup>,
+    subgroup: Option<SubgroupSize>,
 ) -> wgpu::Features {
     let mut used = wgpu::Features::TIMESTAMP_QUERY
         | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
@@ -238,16 +247,16 @@ pub(crate) fn caps(
     limits: &wgpu::Limits,
     features: wgpu::Features,
     info: &wgpu::AdapterInfo,
-    units: Said,
-    subgroup: Option<Subgroup>,
-) -> Caps {
+    units: ReportedProperties,
+    subgroup: Option<SubgroupSize>,
+) -> DeviceCaps {
     // One size for all kernels, and hardware that runs a subgroup in step; a processor with matrices does,
     // for tests of the kernels that use them.
     let is_in_step = features.contains(wgpu::Features::SUBGROUP)
         && (info.device_type != wgpu::DeviceType::Cpu || features.contains(MATRICES));
     let binding = limits.max_storage_buffer_binding_size;
     let invocations = limits.max_compute_invocations_per_workgroup;
-    Caps {
+    DeviceCaps {
         target: "wgpu",
         // The last word must be whole.
         max_binding_bytes: binding.min(limits.max_buffer_size) / 4 * 4,
@@ -262,20 +271,20 @@ pub(crate) fn caps(
         coop: Vec::new(),
         coop_blocks: Vec::new(),
         coop_converts: false,
-        coop_lanes: false,
+        coop_fragment_layout: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),
         ordered_storage: false,
         // wgpu puts barriers of its own.
         ordered_dispatches: false,
-        natives: Natives::default(),
+        natives: NativeOps::default(),
         // wgpu does not say: the driver below it does, if any.
         packed_dots: false,
-        device: Device::of(&Said {
+        device: DeviceModel::new(&ReportedProperties {
             kind: match info.device_type {
-                wgpu::DeviceType::DiscreteGpu => Kind::Discrete,
-                wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
-                wgpu::DeviceType::Cpu => Kind::Software,
-                wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => Kind::Unknown,
+                wgpu::DeviceType::DiscreteGpu => GpuKind::Discrete,
+                wgpu::DeviceType::IntegratedGpu => GpuKind::Integrated,
+                wgpu::DeviceType::Cpu => GpuKind::Software,
+                wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => GpuKind::Unknown,
             },
             subgroups: Some([info.subgroup_min_size, info.subgroup_max_size])
                 .filter(|_| features.contains(wgpu::Features::SUBGROUP)),

@@ -57,7 +57,7 @@ pub struct AdapterSummary {
 }
 
 impl AdapterSummary {
-    pub(crate) fn of(info: &wgpu::AdapterInfo) -> AdapterSummary {
+    pub(crate) fn new(info: &wgpu::AdapterInfo) -> AdapterSummary {
         let kind = match info.device_type {
             wgpu::DeviceType::DiscreteGpu => "discrete gpu",
             wgpu::DeviceType::IntegratedGpu => "integrated gpu",
@@ -82,7 +82,7 @@ impl fmt::Display for AdapterSummary {
 
 /// No device could be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum WgpuOpenError {
     /// There is no adapter, or none of this name.
     #[error("{}", no_adapter(.wanted.as_deref(), .found))]
     NoAdapter {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_missing_adapter_is_named_with_those_there_are() {
-        let e = OpenError::NoAdapter {
+        let e = WgpuOpenError::NoAdapter {
             wanted: Some("titan".to_string()),
             found: vec![AdapterSummary {
                 name: "llvmpipe".to_string(),

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-use crate::below::{self, Requirement, Wanted};
-use crate::call::{Code, Variant};
-use crate::device::{Gpu, Trouble, lock};
-use crate::kept::{self, Kept, Uses};
-use crate::spirv::renumbered;
+use crate::below::{self, PipelineOptions, SubgroupRequirement};
+use crate::call::{PipelineVariant, WgpuKernelCode};
+use crate::device::{DeviceFault, WgpuDevice, lock};
+use crate::kept::{self, ShaderCache, SubgroupUsage};
+use crate::spirv::renumber_bindings;
 use crate::trusted;
 
 /// The most threads that make pipelines.
@@ -22,14 +22,14 @@ const KEPT: usize = 1024;
 
 /// A kernel made ready and the layout of its bind groups.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct WgpuPipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
 /// What a shader does about mistakes of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Checks {
+pub(crate) enum ShaderChecks {
     /// It stays inside its bindings and ends.
     All,
     /// Nothing: it makes none.
@@ -38,17 +38,17 @@ pub(crate) enum Checks {
 
 /// What a pipeline and its layout depend on. The size of the block is the code's own declaration's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    code: Code,
+struct WgpuPipelineKey {
+    code: WgpuKernelCode,
     /// The storage bindings and whether each is writable: WGSL says so itself, SPIR-V is the same for all
     /// buffers that its operands may share.
     storage: Vec<(u32, bool)>,
-    checks: Checks,
+    checks: ShaderChecks,
 }
 
-impl Key {
-    fn of(variant: &Variant, checks: Checks) -> Key {
-        Key {
+impl WgpuPipelineKey {
+    fn new(variant: &PipelineVariant, checks: ShaderChecks) -> WgpuPipelineKey {
+        WgpuPipelineKey {
             code: variant.code.clone(),
             storage: variant.storage.clone(),
             checks,
@@ -58,37 +58,40 @@ impl Key {
 
 /// Pipelines by what they depend on.
 #[derive(Debug, Default)]
-pub(crate) struct Pipelines {
-    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+pub(crate) struct WgpuPipelineCache {
+    cache: Mutex<HashMap<WgpuPipelineKey, Arc<WgpuPipeline>>>,
     /// Pipelines made so far.
     count: AtomicU64,
 }
 
-impl Pipelines {
+impl WgpuPipelineCache {
     /// The pipelines of kernels, in order; several are made at once.
     ///
     /// # Errors
     /// What wgpu says of a kernel, and its place.
     pub(crate) fn get_all(
         &self,
-        gpu: &Gpu,
-        variants: &[Variant],
-        checks: Checks,
-    ) -> Result<Vec<Arc<Pipeline>>, (usize, Trouble)> {
-        let keys: Vec<Key> = variants.iter().map(|v| Key::of(v, checks)).collect();
-        let found: Vec<Option<Arc<Pipeline>>> = {
-            let map = lock(&self.made);
+        gpu: &WgpuDevice,
+        variants: &[PipelineVariant],
+        checks: ShaderChecks,
+    ) -> Result<Vec<Arc<WgpuPipeline>>, (usize, DeviceFault)> {
+        let keys: Vec<WgpuPipelineKey> = variants
+            .iter()
+            .map(|v| WgpuPipelineKey::new(v, checks))
+            .collect();
+        let found: Vec<Option<Arc<WgpuPipeline>>> = {
+            let map = lock(&self.cache);
             keys.iter().map(|key| map.get(key).cloned()).collect()
         };
         let missing: Vec<usize> = (0..keys.len()).filter(|&i| found[i].is_none()).collect();
-        let made: Vec<OnceLock<Result<Arc<Pipeline>, Trouble>>> =
+        let made: Vec<OnceLock<Result<Arc<WgpuPipeline>, DeviceFault>>> =
             missing.iter().map(|_| OnceLock::new()).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(&i) = missing.get(at) else { break };
-                made[at].get_or_init(|| make(gpu, &variants[i], checks).map(Arc::new));
+                made[at].get_or_init(|| compile(gpu, &variants[i], checks).map(Arc::new));
             }
         };
         // One in a browser.
@@ -109,19 +112,19 @@ impl Pipelines {
                     .map_err(|e| (at, e))
             }
         });
-        let all: Vec<Arc<Pipeline>> = all.collect::<Result<_, _>>()?;
+        let all: Vec<Arc<WgpuPipeline>> = all.collect::<Result<_, _>>()?;
         if !missing.is_empty() {
-            self.keep(keys, &all);
+            self.insert(keys, &all);
             self.count
                 .fetch_add(missing.len() as u64, Ordering::Relaxed);
-            self.save(&gpu.kept);
+            self.save(&gpu.shader_cache);
         }
         Ok(all)
     }
 
     /// Two threads may make the same pipeline; one goes with its executable.
-    fn keep(&self, keys: Vec<Key>, all: &[Arc<Pipeline>]) {
-        let mut map = lock(&self.made);
+    fn insert(&self, keys: Vec<WgpuPipelineKey>, all: &[Arc<WgpuPipeline>]) {
+        let mut map = lock(&self.cache);
         if map.len() >= KEPT {
             map.retain(|_, p| Arc::strong_count(p) > 1);
         }
@@ -131,64 +134,80 @@ impl Pipelines {
     }
 
     /// Has the driver's cache written if pipelines were made since.
-    pub(crate) fn save(&self, kept: &Kept) {
+    pub(crate) fn save(&self, kept: &ShaderCache) {
         kept.save(self.count.load(Ordering::Relaxed));
     }
 }
 
 /// A kernel as the device gets it.
-enum Module<'a> {
+enum ShaderModuleSource<'a> {
     /// SPIR-V with the entry point `main`.
     Words(Arc<[u32]>),
     /// WGSL and its entry point.
     Text(&'a str, &'a str),
 }
 
-impl Module<'_> {
-    fn of<'a>(gpu: &Gpu, variant: &'a Variant) -> Result<Module<'a>, Trouble> {
+impl ShaderModuleSource<'_> {
+    fn new<'a>(
+        gpu: &WgpuDevice,
+        variant: &'a PipelineVariant,
+    ) -> Result<ShaderModuleSource<'a>, DeviceFault> {
         let words = match &variant.code {
-            Code::Wgsl(text) => return Ok(Module::Text(text, "main")),
-            Code::Checked { text, entry } => return Ok(Module::Text(text, entry)),
-            Code::Lowered(text) => gpu.kept.lower(text).map_err(Trouble::Refused)?.into(),
-            Code::SpirV(words) => Arc::clone(words),
+            WgpuKernelCode::Wgsl(text) => return Ok(ShaderModuleSource::Text(text, "main")),
+            WgpuKernelCode::UserWgsl { text, entry } => {
+                return Ok(ShaderModuleSource::Text(text, entry));
+            }
+            WgpuKernelCode::Lowered(text) => gpu
+                .shader_cache
+                .lower(text)
+                .map_err(DeviceFault::Refused)?
+                .into(),
+            WgpuKernelCode::SpirV(words) => Arc::clone(words),
         };
         let block = (variant.block_bytes > 0).then_some(0);
         let storage = variant.storage.iter().map(|(binding, _)| *binding);
         let bindings: Vec<u32> = block.into_iter().chain(storage).collect();
         let is_numbered = (0..).zip(&bindings).all(|(place, b)| place == *b);
-        Ok(Module::Words(match is_numbered {
+        Ok(ShaderModuleSource::Words(match is_numbered {
             true => words,
-            false => renumbered(words.to_vec(), &bindings)
-                .map_err(Trouble::Refused)?
+            false => renumber_bindings(words.to_vec(), &bindings)
+                .map_err(DeviceFault::Refused)?
                 .into(),
         }))
     }
 
     /// What it asks of subgroups, where their size is not given by nature.
-    fn requirement(&self, gpu: &Gpu) -> Option<Requirement> {
+    fn requirement(&self, gpu: &WgpuDevice) -> Option<SubgroupRequirement> {
         let most = gpu.required?;
         let uses = match self {
-            Module::Words(words) => kept::uses(words),
-            Module::Text(text, _) => Uses {
+            ShaderModuleSource::Words(words) => kept::uses(words),
+            ShaderModuleSource::Text(text, _) => SubgroupUsage {
                 subgroups: text.contains("subgroup"),
                 coop: false,
             },
         };
-        (uses.subgroups || uses.coop).then_some(Requirement {
+        (uses.subgroups || uses.coop).then_some(SubgroupRequirement {
             full: most.full && uses.coop,
             ..most
         })
     }
 }
 
-fn make(gpu: &Gpu, variant: &Variant, checks: Checks) -> Result<Pipeline, Trouble> {
-    let module = Module::of(gpu, variant)?;
-    let wanted = Wanted {
+fn compile(
+    gpu: &WgpuDevice,
+    variant: &PipelineVariant,
+    checks: ShaderChecks,
+) -> Result<WgpuPipeline, DeviceFault> {
+    let module = ShaderModuleSource::new(gpu, variant)?;
+    let wanted = PipelineOptions {
         subgroup: module.requirement(gpu),
-        unchecked: checks == Checks::None && !matches!(variant.code, Code::Checked { .. }),
+        unchecked: checks == ShaderChecks::None
+            && !matches!(variant.code, WgpuKernelCode::UserWgsl { .. }),
     };
     let _span = tracing::debug_span!("pipelines of the driver").entered();
-    gpu.scoped(|| below::wanting(wanted, || make_of(gpu, variant, module, checks)))
+    gpu.scoped(|| {
+        below::with_pipeline_options(wanted, || compile_module(gpu, variant, module, checks))
+    })
 }
 
 /// What kernels say where a value is the same for a workgroup.
@@ -203,7 +222,7 @@ fn uniform_word(x: u32) -> u32 {
 }";
 
 /// WGSL as the implementation below takes it: browsers want extensions named, of which naga refuses the name, and proofs.
-fn as_taken(text: &str) -> Cow<'_, str> {
+fn to_backend_wgsl(text: &str) -> Cow<'_, str> {
     if !cfg!(target_arch = "wasm32") {
         return text.into();
     }
@@ -214,26 +233,31 @@ fn as_taken(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> Pipeline {
+fn compile_module(
+    gpu: &WgpuDevice,
+    variant: &PipelineVariant,
+    module: ShaderModuleSource<'_>,
+    checks: ShaderChecks,
+) -> WgpuPipeline {
     let device = &gpu.device;
     let label = Some(variant.name.as_str());
     let checks = match variant.code {
-        Code::Checked { .. } => Checks::All,
-        Code::Wgsl(_) | Code::Lowered(_) | Code::SpirV(_) => checks,
+        WgpuKernelCode::UserWgsl { .. } => ShaderChecks::All,
+        WgpuKernelCode::Wgsl(_) | WgpuKernelCode::Lowered(_) | WgpuKernelCode::SpirV(_) => checks,
     };
     let of_text = |text: &str| {
         let source = wgpu::ShaderModuleDescriptor {
             label,
-            source: wgpu::ShaderSource::Wgsl(as_taken(text)),
+            source: wgpu::ShaderSource::Wgsl(to_backend_wgsl(text)),
         };
         match checks {
-            Checks::All => device.create_shader_module(source),
-            Checks::None => trusted::shader_module(device, source),
+            ShaderChecks::All => device.create_shader_module(source),
+            ShaderChecks::None => trusted::shader_module(device, source),
         }
     };
     let (module, entry_point) = match module {
-        Module::Words(words) => (trusted::spirv_module(device, label, &words), "main"),
-        Module::Text(text, entry) => (of_text(text), entry),
+        ShaderModuleSource::Words(words) => (trusted::spirv_module(device, label, &words), "main"),
+        ShaderModuleSource::Text(text, entry) => (of_text(text), entry),
     };
     let block = NonZeroU64::new(variant.block_bytes.into());
     let block = block.map(|bytes| entry(0, wgpu::BufferBindingType::Uniform, Some(bytes)));
@@ -262,12 +286,12 @@ fn make_of(gpu: &Gpu, variant: &Variant, module: Module<'_>, checks: Checks) -> 
         module: &module,
         entry_point: Some(entry_point),
         compilation_options: wgpu::PipelineCompilationOptions {
-            zero_initialize_workgroup_memory: checks == Checks::All,
+            zero_initialize_workgroup_memory: checks == ShaderChecks::All,
             ..wgpu::PipelineCompilationOptions::default()
         },
-        cache: gpu.kept.driver_cache(),
+        cache: gpu.shader_cache.driver_cache(),
     });
-    Pipeline { pipeline, layout }
+    WgpuPipeline { pipeline, layout }
 }
 
 pub(crate) fn entry(
@@ -293,13 +317,13 @@ mod tests {
 
     #[test]
     fn one_module_has_a_pipeline_for_each_way_its_buffers_are_bound() {
-        let variant = |writable| Variant {
+        let variant = |writable| PipelineVariant {
             name: "product".to_string(),
-            code: Code::SpirV([1, 2, 3].into()),
+            code: WgpuKernelCode::SpirV([1, 2, 3].into()),
             block_bytes: 16,
             storage: vec![(1, writable), (2, true)],
         };
-        let key = |writable| Key::of(&variant(writable), Checks::None);
+        let key = |writable| WgpuPipelineKey::new(&variant(writable), ShaderChecks::None);
         assert_ne!(key(false), key(true));
         assert_eq!(key(true), key(true));
     }

@@ -4,36 +4,36 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tercet_plan::Read;
+use tercet_plan::ReadbackRange;
 
-use crate::buffers::{Buffers, Unmade, make};
-use crate::device::{Gpu, Trouble, lock};
+use crate::buffers::{BufferError, WgpuBuffers, create_buffer};
+use crate::device::{DeviceFault, WgpuDevice, lock};
 
 /// Told by callbacks when a submission and its mappings are done.
 #[derive(Debug, Default)]
-struct Signal {
-    state: Mutex<State>,
+struct CompletionSignal {
+    state: Mutex<CompletionState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CompletionState {
     /// Callbacks that have not been called.
-    left: usize,
+    pending_callbacks: usize,
     failed: bool,
     waker: Option<Waker>,
     /// A thread waits for the submission and has not let go of the device.
-    is_watched: bool,
+    has_waiter_thread: bool,
 }
 
-impl Signal {
-    fn tell(&self, ok: bool) {
+impl CompletionSignal {
+    fn notify(&self, ok: bool) {
         let mut state = lock(&self.state);
-        state.left -= 1;
+        state.pending_callbacks -= 1;
         state.failed |= !ok;
         // Whoever watches wakes the task when it has let go of the device.
-        let is_watched = state.is_watched;
-        if state.left > 0 {
+        let is_watched = state.has_waiter_thread;
+        if state.pending_callbacks > 0 {
             return;
         }
         drop(state);
@@ -45,8 +45,8 @@ impl Signal {
 
     /// The thread that waited has let go of the device, or there is none.
     #[cfg(not(target_arch = "wasm32"))]
-    fn leave(&self) {
-        lock(&self.state).is_watched = false;
+    fn release_waiter(&self) {
+        lock(&self.state).has_waiter_thread = false;
         self.changed.notify_all();
         self.wake();
     }
@@ -60,12 +60,14 @@ impl Signal {
     }
 
     /// True when done, an error if a mapping failed.
-    fn done(&self, gpu: &Gpu) -> Result<bool, Trouble> {
+    fn done(&self, gpu: &WgpuDevice) -> Result<bool, DeviceFault> {
         let state = lock(&self.state);
-        match (state.left, state.failed) {
+        match (state.pending_callbacks, state.failed) {
             (_, true) => {
-                gpu.alive()?;
-                Err(Trouble::Refused("results could not be mapped".to_string()))
+                gpu.check_alive()?;
+                Err(DeviceFault::Refused(
+                    "results could not be mapped".to_string(),
+                ))
             }
             (left, false) => Ok(left == 0),
         }
@@ -74,16 +76,16 @@ impl Signal {
 
 /// A submission under way.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    signal: Arc<Signal>,
+pub(crate) struct InFlightReadback {
+    signal: Arc<CompletionSignal>,
     submission: wgpu::SubmissionIndex,
     /// Somebody sees to it that its callbacks are called.
-    watched: bool,
+    has_waiter_thread: bool,
 }
 
 /// A mappable buffer and what the submission copies into it.
 #[derive(Debug)]
-struct Staging {
+struct ReadbackStaging {
     buffer: wgpu::Buffer,
     used: u64,
     mapped: bool,
@@ -91,7 +93,7 @@ struct Staging {
 
 /// Where a read lies: which staging buffer, and where in it.
 #[derive(Clone, Copy, Debug)]
-struct Spot {
+struct StagingRange {
     staging: usize,
     start: usize,
     bytes: usize,
@@ -99,26 +101,26 @@ struct Spot {
 
 /// Staging buffers, kept from run to run.
 #[derive(Debug, Default)]
-pub(crate) struct Readback {
-    stagings: Vec<Staging>,
-    spots: Vec<Spot>,
+pub(crate) struct WgpuReadback {
+    stagings: Vec<ReadbackStaging>,
+    ranges: Vec<StagingRange>,
 }
 
 const STAGING: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_READ.union(wgpu::BufferUsages::COPY_DST);
 
-impl Readback {
+impl WgpuReadback {
     /// Makes room for reads of these sizes.
     ///
     /// # Errors
-    /// [`Unmade`] when there is no memory.
+    /// [`BufferError`] when there is no memory.
     pub(crate) fn prepare(
         &mut self,
-        gpu: &Gpu,
+        gpu: &WgpuDevice,
         sizes: impl Iterator<Item = u64>,
-    ) -> Result<(), Unmade> {
+    ) -> Result<(), BufferError> {
         self.release();
-        self.spots.clear();
+        self.ranges.clear();
         let limit = gpu.limits.max_buffer_size;
         let mut wanted: Vec<u64> = Vec::new();
         for bytes in sizes {
@@ -129,7 +131,7 @@ impl Readback {
                 _ => wanted.push(0),
             }
             let staging = wanted.len() - 1;
-            self.spots.push(Spot {
+            self.ranges.push(StagingRange {
                 staging,
                 start: wanted[staging] as usize,
                 bytes: bytes as usize,
@@ -142,8 +144,8 @@ impl Readback {
                 Some(old) if old.buffer.size() >= used => old.used = used,
                 _ => {
                     self.stagings.truncate(at);
-                    self.stagings.push(Staging {
-                        buffer: make(gpu, "the buffer of results", used, STAGING)?,
+                    self.stagings.push(ReadbackStaging {
+                        buffer: create_buffer(gpu, "the buffer of results", used, STAGING)?,
                         used,
                         mapped: false,
                     });
@@ -157,10 +159,10 @@ impl Readback {
     pub(crate) fn copy(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        buffers: &Buffers,
-        reads: &[Read],
+        buffers: &WgpuBuffers,
+        reads: &[ReadbackRange],
     ) {
-        for (read, spot) in reads.iter().zip(&self.spots) {
+        for (read, spot) in reads.iter().zip(&self.ranges) {
             let Some(from) = buffers.get(read.buffer) else {
                 continue; // A range of no bytes.
             };
@@ -172,47 +174,52 @@ impl Readback {
 
     /// The number of reads.
     pub(crate) fn len(&self) -> usize {
-        self.spots.len()
+        self.ranges.len()
     }
 
     /// The staging buffer and the offset of a read.
     pub(crate) fn spot(&self, read: usize) -> (&wgpu::Buffer, u64) {
-        let spot = self.spots[read];
+        let spot = self.ranges[read];
         (&self.stagings[spot.staging].buffer, spot.start as u64)
     }
 
     /// Asks for the news that a submission is done.
-    pub(crate) fn map(&mut self, gpu: &Gpu, submission: wgpu::SubmissionIndex) -> Flight {
-        let signal = Arc::new(Signal::default());
-        lock(&signal.state).left = self.stagings.len().max(1);
+    pub(crate) fn map(
+        &mut self,
+        gpu: &WgpuDevice,
+        submission: wgpu::SubmissionIndex,
+    ) -> InFlightReadback {
+        let signal = Arc::new(CompletionSignal::default());
+        lock(&signal.state).pending_callbacks = self.stagings.len().max(1);
         for staging in &mut self.stagings {
             let signal = Arc::clone(&signal);
-            let told = move |r: Result<(), wgpu::BufferAsyncError>| signal.tell(r.is_ok());
+            let told = move |r: Result<(), wgpu::BufferAsyncError>| signal.notify(r.is_ok());
             staging.mapped = true;
             let (mode, range) = (wgpu::MapMode::Read, 0..staging.used);
             staging.buffer.map_async(mode, range, told);
         }
         if self.stagings.is_empty() {
             let signal = Arc::clone(&signal);
-            gpu.queue.on_submitted_work_done(move || signal.tell(true));
+            gpu.queue
+                .on_submitted_work_done(move || signal.notify(true));
         }
-        Flight {
+        InFlightReadback {
             signal,
             submission,
-            watched: false,
+            has_waiter_thread: false,
         }
     }
 
     /// Gives the bytes of each read of a finished flight.
     ///
     /// # Errors
-    /// [`Trouble`] when a buffer is not mapped.
-    pub(crate) fn take(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), Trouble> {
+    /// [`DeviceFault`] when a buffer is not mapped.
+    pub(crate) fn take(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), DeviceFault> {
         for (at, staging) in self.stagings.iter().enumerate() {
             let view = (staging.buffer.get_mapped_range(0..staging.used))
-                .map_err(|e| Trouble::Refused(e.to_string()))?;
-            let here = |s: &(usize, &Spot)| s.1.staging == at;
-            for (read, spot) in self.spots.iter().enumerate().filter(here) {
+                .map_err(|e| DeviceFault::Refused(e.to_string()))?;
+            let here = |s: &(usize, &StagingRange)| s.1.staging == at;
+            for (read, spot) in self.ranges.iter().enumerate().filter(here) {
                 take(read, &view[spot.start..spot.start + spot.bytes]);
             }
         }
@@ -234,24 +241,24 @@ impl Readback {
 /// kernels do.
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
-impl Flight {
+impl InFlightReadback {
     /// Blocks until it is done.
     ///
     /// # Errors
-    /// [`Trouble`]; always in a browser, unless it is done.
-    pub(crate) fn wait(&self, gpu: &Gpu) -> Result<(), Trouble> {
+    /// [`DeviceFault`]; always in a browser, unless it is done.
+    pub(crate) fn wait(&self, gpu: &WgpuDevice) -> Result<(), DeviceFault> {
         if !gpu.is_software && cfg!(not(target_arch = "wasm32")) {
-            self.ask(gpu)?;
+            self.spin_until_done(gpu)?;
         }
         while !self.signal.done(gpu)? {
             if cfg!(target_arch = "wasm32") {
                 let text = "a browser cannot wait for results: await them (`run_async`, `finished`, `fetch_state`, `fetch_output_rows`)";
-                return Err(Trouble::Refused(text.to_string()));
+                return Err(DeviceFault::Refused(text.to_string()));
             }
             gpu.poll(Some(&self.submission))?;
             // Another thread that polls may be about to call our callbacks.
             let state = lock(&self.signal.state);
-            if state.left > 0 {
+            if state.pending_callbacks > 0 {
                 let wait = self
                     .signal
                     .changed
@@ -260,7 +267,7 @@ impl Flight {
             }
         }
         let mut state = lock(&self.signal.state);
-        while state.is_watched {
+        while state.has_waiter_thread {
             let changed = self.signal.changed.wait(state);
             state = changed.unwrap_or_else(PoisonError::into_inner);
         }
@@ -268,7 +275,7 @@ impl Flight {
     }
 
     /// Asks again and again, for a while, whether it is done.
-    fn ask(&self, gpu: &Gpu) -> Result<(), Trouble> {
+    fn spin_until_done(&self, gpu: &WgpuDevice) -> Result<(), DeviceFault> {
         let began = Instant::now();
         while !self.signal.done(gpu)? && began.elapsed() < ASKED_FOR {
             gpu.poll(None)?;
@@ -280,24 +287,24 @@ impl Flight {
     /// Ready when it is done, without blocking the thread.
     ///
     /// # Errors
-    /// [`Trouble`] of the device.
+    /// [`DeviceFault`] of the device.
     pub(crate) fn poll(
         &mut self,
-        gpu: &Arc<Gpu>,
+        gpu: &Arc<WgpuDevice>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Trouble>> {
+    ) -> Poll<Result<(), DeviceFault>> {
         // Natively callbacks are called by those who poll the device.
         gpu.poll(None)?;
         lock(&self.signal.state).waker = Some(cx.waker().clone());
         // Asked now, as it may have been done before the waker was there.
         if self.signal.done(gpu)? {
-            return match lock(&self.signal.state).is_watched {
+            return match lock(&self.signal.state).has_waiter_thread {
                 true => Poll::Pending,
                 false => Poll::Ready(Ok(())),
             };
         }
-        if !self.watched {
-            self.watched = watch(gpu, self);
+        if !self.has_waiter_thread {
+            self.has_waiter_thread = spawn_waiter(gpu, self);
         }
         Poll::Pending
     }
@@ -309,25 +316,25 @@ impl Flight {
 /// The task goes on only when the thread has let go of the device. If the thread were the last to hold it, it would close
 /// the driver while the process may be ending, and drivers do not stand being unloaded while their exit handlers run.
 #[cfg(not(target_arch = "wasm32"))]
-fn watch(gpu: &Arc<Gpu>, flight: &Flight) -> bool {
+fn spawn_waiter(gpu: &Arc<WgpuDevice>, flight: &InFlightReadback) -> bool {
     let (gpu, submission) = (Arc::clone(gpu), flight.submission.clone());
     let signal = Arc::clone(&flight.signal);
-    lock(&signal.state).is_watched = true;
+    lock(&signal.state).has_waiter_thread = true;
     let thread = std::thread::Builder::new().name("tercet-wgpu".to_string());
     let spawned = thread.spawn(move || {
         // A lost device is found by the woken task.
         let _ = gpu.poll(Some(&submission));
         drop(gpu);
-        signal.leave();
+        signal.release_waiter();
     });
     if spawned.is_err() {
-        flight.signal.leave();
+        flight.signal.release_waiter();
     }
     spawned.is_ok()
 }
 
 /// In a browser the event loop calls callbacks.
 #[cfg(target_arch = "wasm32")]
-fn watch(_: &Arc<Gpu>, _: &Flight) -> bool {
+fn spawn_waiter(_: &Arc<WgpuDevice>, _: &InFlightReadback) -> bool {
     true
 }

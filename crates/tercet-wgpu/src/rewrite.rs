@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// What becomes of an argument's declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Bind {
+pub(crate) enum BindingRewrite {
     /// `var<storage, read>`
     Read,
     /// `var<storage, read_write>`
@@ -20,7 +20,7 @@ pub(crate) enum Bind {
 
 /// A storage variable of a kernel.
 #[derive(Debug)]
-struct Decl<'a> {
+struct StorageDecl<'a> {
     binding: usize,
     name: &'a str,
     ty: String,
@@ -34,7 +34,7 @@ struct Decl<'a> {
 ///
 /// # Errors
 /// What about the text makes it impossible.
-pub(crate) fn rewrite(text: &str, binds: &[Bind]) -> Result<String, String> {
+pub(crate) fn rewrite(text: &str, binds: &[BindingRewrite]) -> Result<String, String> {
     let tokens = tokens(text);
     let decls = declarations(&tokens);
     let find = |arg: usize| {
@@ -46,9 +46,11 @@ pub(crate) fn rewrite(text: &str, binds: &[Bind]) -> Result<String, String> {
     for (arg, bind) in binds.iter().enumerate() {
         let decl = find(arg)?;
         match *bind {
-            Bind::Read => edits.push((decl.mode.clone(), "storage, read".to_string())),
-            Bind::ReadWrite => edits.push((decl.mode.clone(), "storage, read_write".to_string())),
-            Bind::SameAs(other) => {
+            BindingRewrite::Read => edits.push((decl.mode.clone(), "storage, read".to_string())),
+            BindingRewrite::ReadWrite => {
+                edits.push((decl.mode.clone(), "storage, read_write".to_string()))
+            }
+            BindingRewrite::SameAs(other) => {
                 let other = find(other)?;
                 if other.ty != decl.ty {
                     let (a, b) = (decl.name, other.name);
@@ -67,7 +69,7 @@ pub(crate) fn rewrite(text: &str, binds: &[Bind]) -> Result<String, String> {
                 .iter()
                 .any(|(r, new)| new.is_empty() && r.contains(&at))
         };
-        let uses: Vec<Token<'_>> = (globals(&tokens).into_iter())
+        let uses: Vec<WgslToken<'_>> = (globals(&tokens).into_iter())
             .filter(|t| !gone(t.at))
             .collect();
         edits.extend(uses.iter().filter_map(|t| {
@@ -79,7 +81,7 @@ pub(crate) fn rewrite(text: &str, binds: &[Bind]) -> Result<String, String> {
 }
 
 /// A name that no token has: no local can hide it.
-fn unused(tokens: &[Token<'_>], name: &str) -> String {
+fn unused(tokens: &[WgslToken<'_>], name: &str) -> String {
     let mut new = format!("{name}_shared");
     while tokens.iter().any(|t| t.text == new) {
         new.push('_');
@@ -89,9 +91,9 @@ fn unused(tokens: &[Token<'_>], name: &str) -> String {
 
 /// The words that mean something of module scope: not members, not fields, not locals. A local is one
 /// from the end of its declaration to the end of its block; a parameter, in the whole function.
-fn globals<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+fn globals<'a>(tokens: &[WgslToken<'a>]) -> Vec<WgslToken<'a>> {
     let mut out = Vec::new();
-    let mut scopes: Vec<Scope<'a>> = Vec::new();
+    let mut scopes: Vec<LexicalScope<'a>> = Vec::new();
     // Parameters of the function, and locals of the statement, that is being read.
     let (mut params, mut locals): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     let (mut in_struct, mut in_signature) = (false, false);
@@ -101,14 +103,14 @@ fn globals<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
         match token.text {
             "struct" => in_struct = true,
             "fn" => in_signature = true,
-            "for" => scopes.push(Scope {
+            "for" => scopes.push(LexicalScope {
                 is_loop: true,
-                ..Scope::default()
+                ..LexicalScope::default()
             }),
             "{" => {
                 in_signature = false;
                 let hidden = std::mem::take(&mut params);
-                scopes.push(Scope {
+                scopes.push(LexicalScope {
                     hidden,
                     is_loop: false,
                 });
@@ -144,7 +146,7 @@ fn globals<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
 
 /// A block, or a loop with its counter.
 #[derive(Default)]
-struct Scope<'a> {
+struct LexicalScope<'a> {
     /// Names of locals declared so far.
     hidden: Vec<&'a str>,
     is_loop: bool,
@@ -165,13 +167,13 @@ fn apply(text: &str, mut edits: Vec<(Range<usize>, String)>) -> String {
 
 /// A piece of WGSL and where it starts.
 #[derive(Clone, Copy, Debug)]
-struct Token<'a> {
+struct WgslToken<'a> {
     text: &'a str,
     at: usize,
 }
 
 /// The tokens of a text, comments left out. Words and numbers are whole, all else single characters.
-fn tokens(text: &str) -> Vec<Token<'_>> {
+fn tokens(text: &str) -> Vec<WgslToken<'_>> {
     let word = |c: char| c == '_' || c.is_alphanumeric();
     let mut out = Vec::new();
     let mut at = 0;
@@ -187,7 +189,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
             c.len_utf8()
         };
         if !rest.starts_with("//") && !rest.starts_with("/*") && !c.is_whitespace() {
-            out.push(Token {
+            out.push(WgslToken {
                 text: &rest[..len],
                 at,
             });
@@ -220,7 +222,7 @@ fn block_comment(text: &str) -> usize {
 }
 
 /// The storage variables. Their form is `@group(0) @binding(1) var<storage, read> x: array<u32>;`.
-fn declarations<'a>(tokens: &[Token<'a>]) -> Vec<Decl<'a>> {
+fn declarations<'a>(tokens: &[WgslToken<'a>]) -> Vec<StorageDecl<'a>> {
     let mut decls = Vec::new();
     let mut start = 0;
     for (i, token) in tokens.iter().enumerate() {
@@ -234,7 +236,7 @@ fn declarations<'a>(tokens: &[Token<'a>]) -> Vec<Decl<'a>> {
 }
 
 /// The storage variable whose first attribute is token `start` and whose `var` is token `var`.
-fn declaration<'a>(tokens: &[Token<'a>], start: usize, var: usize) -> Option<Decl<'a>> {
+fn declaration<'a>(tokens: &[WgslToken<'a>], start: usize, var: usize) -> Option<StorageDecl<'a>> {
     let is = |i: usize, text: &str| tokens.get(i).is_some_and(|t| t.text == text);
     if !is(var + 1, "<") || !is(var + 2, "storage") {
         return None;
@@ -244,7 +246,7 @@ fn declaration<'a>(tokens: &[Token<'a>], start: usize, var: usize) -> Option<Dec
     let close = (var..tokens.len()).find(|&i| is(i, ">"))?;
     let end = (close..tokens.len()).find(|&i| is(i, ";"))?;
     let ty = tokens.get(close + 3..end)?;
-    Some(Decl {
+    Some(StorageDecl {
         binding,
         name: tokens.get(close + 1)?.text,
         ty: ty.iter().map(|t| t.text).collect(),
@@ -269,7 +271,14 @@ fn main() { let v = vec2<u32>(x[0], y[p.x]); z[1] = v.x + v.y; }
 
     #[test]
     fn modes_follow_the_binds() {
-        let got = rewrite(KERNEL, &[Bind::ReadWrite, Bind::Read, Bind::ReadWrite]);
+        let got = rewrite(
+            KERNEL,
+            &[
+                BindingRewrite::ReadWrite,
+                BindingRewrite::Read,
+                BindingRewrite::ReadWrite,
+            ],
+        );
         let want = KERNEL
             .replacen("var<storage, read> x", "var<storage, read_write> x", 1)
             .replace("var<storage,read> y", "var<storage, read> y");
@@ -278,7 +287,14 @@ fn main() { let v = vec2<u32>(x[0], y[p.x]); z[1] = v.x + v.y; }
 
     #[test]
     fn arguments_of_one_memory_become_one_variable() {
-        let got = rewrite(KERNEL, &[Bind::ReadWrite, Bind::SameAs(0), Bind::SameAs(0)]);
+        let got = rewrite(
+            KERNEL,
+            &[
+                BindingRewrite::ReadWrite,
+                BindingRewrite::SameAs(0),
+                BindingRewrite::SameAs(0),
+            ],
+        );
         let want = "\
 // reads x, x and y
 struct Params { x: u32, n: u32 }
@@ -308,7 +324,7 @@ fn g() -> u32 {
 ";
         let got = rewrite(
             &format!("{head}{body}"),
-            &[Bind::ReadWrite, Bind::SameAs(0)],
+            &[BindingRewrite::ReadWrite, BindingRewrite::SameAs(0)],
         );
         let want = "@group(0) @binding(1) var<storage, read_write> x_shared_: array<u32>;
 
@@ -327,11 +343,15 @@ fn g() -> u32 {
 
     #[test]
     fn what_cannot_be_rewritten_is_refused() {
-        let binds = [Bind::ReadWrite, Bind::SameAs(0), Bind::ReadWrite];
+        let binds = [
+            BindingRewrite::ReadWrite,
+            BindingRewrite::SameAs(0),
+            BindingRewrite::ReadWrite,
+        ];
         let typed = KERNEL.replace("y: array<u32>", "y: array<vec4<u32>>");
         let e = rewrite(&typed, &binds).unwrap_err();
         assert_eq!(e, "`y` and `x` overlap and have two types");
-        let e = rewrite("fn main() {}", &[Bind::Read]).unwrap_err();
+        let e = rewrite("fn main() {}", &[BindingRewrite::Read]).unwrap_err();
         assert_eq!(e, "it declares no storage at binding 1");
     }
 }

@@ -4,38 +4,38 @@
 use std::sync::Arc;
 
 use tercet_ir::RunError;
-use tercet_plan::{Read, SharedBuffer};
+use tercet_plan::{ReadbackRange, SharedBuffer};
 
-use crate::buffers::{STORAGE, make};
-use crate::device::{Gpu, Trouble};
-use crate::readback::Readback;
+use crate::buffers::{STORAGE, create_buffer};
+use crate::device::{DeviceFault, WgpuDevice};
+use crate::readback::WgpuReadback;
 
 const WHAT: &str = "a tensor on the device";
 
 /// A buffer that holds one tensor.
 #[derive(Debug)]
 pub struct WgpuShared {
-    gpu: Arc<Gpu>,
+    gpu: Arc<WgpuDevice>,
     pub(crate) buffer: wgpu::Buffer,
 }
 
-fn during(trouble: Trouble) -> RunError {
+fn during(trouble: DeviceFault) -> RunError {
     trouble.running(WHAT, 0)
 }
 
 impl WgpuShared {
-    pub(crate) fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<WgpuShared, RunError> {
+    pub(crate) fn new(gpu: &Arc<WgpuDevice>, bytes: u64) -> Result<WgpuShared, RunError> {
         Ok(WgpuShared {
             gpu: Arc::clone(gpu),
-            buffer: make(gpu, WHAT, bytes, STORAGE)?,
+            buffer: create_buffer(gpu, WHAT, bytes, STORAGE)?,
         })
     }
 
     /// A copy of a range of a buffer.
     pub(crate) fn copy_of(
-        gpu: &Arc<Gpu>,
+        gpu: &Arc<WgpuDevice>,
         from: &wgpu::Buffer,
-        range: Read,
+        range: ReadbackRange,
     ) -> Result<WgpuShared, RunError> {
         let made = WgpuShared::new(gpu, range.bytes)?;
         if range.bytes > 0 {
@@ -47,23 +47,23 @@ impl WgpuShared {
     }
 
     /// Copies its beginning into a range of a buffer.
-    pub(crate) fn copy_to(&self, to: &wgpu::Buffer, range: Read) -> Result<(), RunError> {
+    pub(crate) fn copy_to(&self, to: &wgpu::Buffer, range: ReadbackRange) -> Result<(), RunError> {
         let (from, to) = ((&self.buffer, 0), (to, range.offset_bytes));
         copy(&self.gpu, from, to, range.bytes).map_err(during)
     }
 
-    pub(crate) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+    pub(crate) fn is_on(&self, gpu: &Arc<WgpuDevice>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
     }
 }
 
 /// Copies bytes between buffers, each given with an offset, in a submission of its own.
 fn copy(
-    gpu: &Gpu,
+    gpu: &WgpuDevice,
     from: (&wgpu::Buffer, u64),
     to: (&wgpu::Buffer, u64),
     bytes: u64,
-) -> Result<(), Trouble> {
+) -> Result<(), DeviceFault> {
     gpu.scoped(|| {
         let mut encoder = gpu.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(from.0, from.1, to.0, to.1, bytes);
@@ -78,7 +78,7 @@ impl SharedBuffer for WgpuShared {
 
     fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError> {
         let gpu = &self.gpu;
-        let mut readback = Readback::default();
+        let mut readback = WgpuReadback::default();
         readback.prepare(gpu, std::iter::once(bytes))?;
         let flight = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());

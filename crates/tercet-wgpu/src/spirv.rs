@@ -57,7 +57,10 @@ pub(crate) fn specialized(mut module: Vec<u32>, values: &[u32]) -> Result<Vec<u3
 ///
 /// # Errors
 /// What about the module is not as it should be.
-pub(crate) fn renumbered(mut module: Vec<u32>, bindings: &[u32]) -> Result<Vec<u32>, String> {
+pub(crate) fn renumber_bindings(
+    mut module: Vec<u32>,
+    bindings: &[u32],
+) -> Result<Vec<u32>, String> {
     for at in instructions(&module)? {
         let [head, _, BINDING, binding, ..] = module[at..] else {
             continue;
@@ -112,11 +115,11 @@ mod tests {
         let mut m = module();
         m.extend([4 << 16 | DECORATE, 5, BINDING, 1]);
         m.extend([4 << 16 | DECORATE, 6, BINDING, 2]);
-        let made = renumbered(m.clone(), &[1, 2]).unwrap();
+        let made = renumber_bindings(m.clone(), &[1, 2]).unwrap();
         let mut wanted = m.clone();
         (wanted[24], wanted[28]) = (0, 1);
         assert_eq!(made, wanted);
-        let e = renumbered(m, &[0, 1]).unwrap_err();
+        let e = renumber_bindings(m, &[0, 1]).unwrap_err();
         assert_eq!(e, "it has a binding 2 too many");
     }
 

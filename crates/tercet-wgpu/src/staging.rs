@@ -3,8 +3,8 @@
 //! For each write wgpu takes a new buffer, whose pages the system has to find and clear; the weights of a model are
 //! hundreds of writes. Here two buffers take turns: the host fills one while the device copies from the other.
 
-use crate::buffers::make;
-use crate::device::{Gpu, Trouble};
+use crate::buffers::create_buffer;
+use crate::device::{DeviceFault, WgpuDevice};
 
 /// The bytes of each.
 const BYTES: usize = 8 << 20;
@@ -14,35 +14,35 @@ pub(crate) const WORTH_BYTES: usize = 256 << 10;
 
 /// The two buffers of a device, there from the first upload on.
 #[derive(Debug, Default)]
-pub(crate) struct Staging {
-    turns: [Option<Turn>; 2],
+pub(crate) struct UploadStaging {
+    turns: [Option<UploadBuffer>; 2],
     next: usize,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct UploadBuffer {
     buffer: wgpu::Buffer,
     /// The copy after which it is mapped again; it is, without one.
     sent: Option<wgpu::SubmissionIndex>,
 }
 
-impl Staging {
+impl UploadStaging {
     /// Writes whole words into a buffer, ahead of what is submitted next. Blocks while both buffers are in use.
     ///
     /// # Errors
     /// What wgpu says; the buffers are then made anew.
     pub(crate) fn upload(
         &mut self,
-        gpu: &Gpu,
+        gpu: &WgpuDevice,
         to: &wgpu::Buffer,
         offset_bytes: u64,
         bytes: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DeviceFault> {
         let mut at = offset_bytes;
         for chunk in bytes.chunks(BYTES) {
             // Gone if anything fails.
             let turn = self.turns[self.next].take();
-            let turn = turn.map_or_else(|| Turn::new(gpu), Ok)?;
+            let turn = turn.map_or_else(|| UploadBuffer::new(gpu), Ok)?;
             self.turns[self.next] = Some(turn.copy(gpu, to, at, chunk)?);
             self.next = 1 - self.next;
             at += chunk.len() as u64;
@@ -51,29 +51,29 @@ impl Staging {
     }
 }
 
-impl Turn {
-    fn new(gpu: &Gpu) -> Result<Turn, Trouble> {
+impl UploadBuffer {
+    fn new(gpu: &WgpuDevice) -> Result<UploadBuffer, DeviceFault> {
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-        let made = make(gpu, "a staging buffer", BYTES as u64, usage);
-        let buffer = made.map_err(|e| e.trouble)?;
+        let made = create_buffer(gpu, "a staging buffer", BYTES as u64, usage);
+        let buffer = made.map_err(|e| e.fault)?;
         // Nothing uses it yet: it is mapped when the device is next asked.
         gpu.scoped(|| buffer.map_async(wgpu::MapMode::Write, .., |_| {}))?;
         gpu.poll(None)?;
-        Ok(Turn { buffer, sent: None })
+        Ok(UploadBuffer { buffer, sent: None })
     }
 
     fn copy(
         mut self,
-        gpu: &Gpu,
+        gpu: &WgpuDevice,
         to: &wgpu::Buffer,
         at: u64,
         chunk: &[u8],
-    ) -> Result<Turn, Trouble> {
+    ) -> Result<UploadBuffer, DeviceFault> {
         if let Some(sent) = self.sent.take() {
             gpu.poll(Some(&sent))?;
         }
         let bytes = chunk.len() as u64;
-        let unmapped = |e: wgpu::MapRangeError| Trouble::Refused(e.to_string());
+        let unmapped = |e: wgpu::MapRangeError| DeviceFault::Refused(e.to_string());
         (self.buffer.get_mapped_range_mut(..bytes))
             .map_err(unmapped)?
             .copy_from_slice(chunk);

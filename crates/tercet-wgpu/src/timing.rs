@@ -1,40 +1,43 @@
 //! GPU times of the steps of a run.
 
-use crate::buffers::{Unmade, make};
-use crate::device::Gpu;
+use crate::buffers::{BufferError, create_buffer};
+use crate::device::WgpuDevice;
 
 /// Where times can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Marks {
+pub(crate) enum TimestampSupport {
     /// Between the dispatches of a pass.
-    InPass,
+    InsidePass,
     /// At both ends of a pass, so that each dispatch has its own.
-    OfPass,
+    PassBoundary,
 }
 
 /// Two times for each call of a submission: queries and where they are resolved.
 #[derive(Debug)]
-pub(crate) struct Timer {
-    pub(crate) marks: Marks,
+pub(crate) struct TimestampTimer {
+    pub(crate) marks: TimestampSupport,
     sets: Vec<wgpu::QuerySet>,
     resolved: wgpu::Buffer,
     period_ns: f64,
 }
 
-impl Timer {
+impl TimestampTimer {
     /// A timer for so many calls; `None` if the device takes no times.
     ///
     /// # Errors
-    /// [`Unmade`] when there is no memory.
-    pub(crate) fn new(gpu: &Gpu, calls: usize) -> Result<Option<Timer>, Unmade> {
+    /// [`BufferError`] when there is no memory.
+    pub(crate) fn new(
+        gpu: &WgpuDevice,
+        calls: usize,
+    ) -> Result<Option<TimestampTimer>, BufferError> {
         let has = |f| gpu.features.contains(f);
         let marks = match (
             has(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
             has(wgpu::Features::TIMESTAMP_QUERY),
         ) {
             (_, false) => return Ok(None),
-            (true, true) => Marks::InPass,
-            (false, true) => Marks::OfPass,
+            (true, true) => TimestampSupport::InsidePass,
+            (false, true) => TimestampSupport::PassBoundary,
         };
         let mut sets = Vec::new();
         let mut left = 2 * calls as u32;
@@ -46,8 +49,8 @@ impl Timer {
                 count,
             };
             let set = gpu.scoped(|| gpu.device.create_query_set(&descriptor));
-            sets.push(set.map_err(|trouble| Unmade {
-                trouble,
+            sets.push(set.map_err(|trouble| BufferError {
+                fault: trouble,
                 what: "a set of timestamps",
                 bytes: 8 * u64::from(count),
             })?);
@@ -55,10 +58,10 @@ impl Timer {
         }
         let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
         let bytes = 16 * calls as u64;
-        Ok(Some(Timer {
+        Ok(Some(TimestampTimer {
             marks,
             sets,
-            resolved: make(gpu, "the buffer of timestamps", bytes, usage)?,
+            resolved: create_buffer(gpu, "the buffer of timestamps", bytes, usage)?,
             period_ns: f64::from(gpu.queue.get_timestamp_period()),
         }))
     }
@@ -91,7 +94,7 @@ impl Timer {
             }
             left -= count;
         }
-        encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, Timer::bytes(calls));
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, to, at, TimestampTimer::bytes(calls));
     }
 
     /// The times of the steps from the bytes copied, as (step, start, duration) in nanoseconds from `origin`, which

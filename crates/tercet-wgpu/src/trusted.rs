@@ -40,7 +40,7 @@ pub(crate) fn spirv_module(
         ..Default::default()
     };
     // SAFETY: as above: the words are one of `tercet_plan`'s own modules, which are checked when they are made, where
-    // `Caps` say that the device has what they use, or what `tercet_spirv` makes of a kernel as above, which keeps
+    // `DeviceCaps` say that the device has what they use, or what `tercet_spirv` makes of a kernel as above, which keeps
     // modules in files that only this user writes and takes them by their digest.
     unsafe { device.create_shader_module_passthrough(source) }
 }

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 
 use libtest_mimic::{Arguments, Trial};
-use tercet_ir::backend::Wanted;
+use tercet_ir::backend::OutputSelection;
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Dim, Executable, Graph, RunError, Tensor, Type,
 };
-use tercet_plan::{Buffer, Num, Work};
-use tercet_wgpu::{LimitSet, OpenError, WgpuBackend, WgpuExecutable, WgpuOptions};
+use tercet_plan::{ProgramBuffer, StepOp, SymInt};
+use tercet_wgpu::{LimitSet, WgpuBackend, WgpuExecutable, WgpuOpenError, WgpuOptions};
 
 use common::{Done, Maker, Test, bounds, floats, run, two_steps, want};
 
@@ -90,28 +90,28 @@ fn a_program_runs_at_every_size(backend: &WgpuBackend) -> Done {
 
 fn copies_and_fills(backend: &WgpuBackend) -> Done {
     let mut m = Maker::new();
-    let x = m.slot(Buffer::Input, 0, 400);
-    let t = m.slot(Buffer::Arena, 0, 400);
-    let ones = m.slot(Buffer::Arena, 512, 400);
-    let nothing = m.slot(Buffer::Arena, 1024, 0);
-    let u = m.slot(Buffer::Arena, 1024, 400);
+    let x = m.slot(ProgramBuffer::Input, 0, 400);
+    let t = m.slot(ProgramBuffer::Arena, 0, 400);
+    let ones = m.slot(ProgramBuffer::Arena, 512, 400);
+    let nothing = m.slot(ProgramBuffer::Arena, 1024, 0);
+    let u = m.slot(ProgramBuffer::Arena, 1024, 400);
     let (y, z) = (
-        m.slot(Buffer::Output, 0, 400),
-        m.slot(Buffer::Output, 512, 400),
+        m.slot(ProgramBuffer::Output, 0, 400),
+        m.slot(ProgramBuffer::Output, 512, 400),
     );
     m.input(x);
-    let bytes = m.program.tape.mul(m.count, Num::Const(4));
+    let bytes = m.program.tape.mul(m.count, SymInt::Const(4));
     let word = 1f32.to_bits();
-    m.step(Work::Fill { dst: ones, word });
-    m.step(Work::Fill { dst: nothing, word });
-    m.step(Work::Fill { dst: z, word: 0 });
-    m.step(Work::Copy {
+    m.step(StepOp::Fill { dst: ones, word });
+    m.step(StepOp::Fill { dst: nothing, word });
+    m.step(StepOp::Fill { dst: z, word: 0 });
+    m.step(StepOp::Copy {
         src: x,
         dst: t,
         bytes,
     });
     // Within one buffer.
-    m.step(Work::Copy {
+    m.step(StepOp::Copy {
         src: t,
         dst: u,
         bytes,
@@ -130,9 +130,9 @@ fn copies_and_fills(backend: &WgpuBackend) -> Done {
 
 fn results_in_place(backend: &WgpuBackend) -> Done {
     let mut m = Maker::new();
-    let x = m.slot(Buffer::Input, 0, 256);
-    let t = m.slot(Buffer::Arena, 0, 256);
-    let y = m.slot(Buffer::Output, 0, 256);
+    let x = m.slot(ProgramBuffer::Input, 0, 256);
+    let t = m.slot(ProgramBuffer::Arena, 0, 256);
+    let y = m.slot(ProgramBuffer::Output, 0, 256);
     m.input(x);
     m.axpy(1.0, x, x, t);
     m.axpy(3.0, t, t, t);
@@ -164,7 +164,7 @@ fn graphs_on_every_set_of_limits(_: &WgpuBackend) -> Done {
         };
         let backend = WgpuBackend::new(&options)?;
         if limits == LimitSet::WebGpu {
-            assert_eq!(*backend.caps(), tercet_plan::Caps::browser());
+            assert_eq!(*backend.caps(), tercet_plan::DeviceCaps::browser());
         }
         let options = CompileOptions::new().bound("s", 9);
         let mut exe = backend.compile(&transposed(3), &options)?;
@@ -249,7 +249,7 @@ fn executables_die_in_any_order(backend: &WgpuBackend) -> Done {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let mut gone = alive.swap_remove(seed as usize / 7 % alive.len());
         // Half of them with a run under way.
-        gone.submit(&[("x", &x)], Wanted::All)?;
+        gone.submit(&[("x", &x)], OutputSelection::All)?;
         if seed.is_multiple_of(2) {
             gone.wait(&mut Vec::new())?;
         }
@@ -301,11 +301,11 @@ fn memory_runs_out_for_one_only(backend: &WgpuBackend) -> Done {
 fn memory_runs_out(backend: &WgpuBackend) -> Done {
     let mut alive = backend.load(two_steps(10), bounds(10))?;
     let mut m = Maker::new();
-    let x = m.slot(Buffer::Input, 0, 4);
+    let x = m.slot(ProgramBuffer::Input, 0, 4);
     m.input(x);
     let each = 1 << 30;
     for i in 0..4096 {
-        m.slot(Buffer::State(i), 0, each);
+        m.slot(ProgramBuffer::State(i), 0, each);
     }
     let e = (backend.load(m.finish(), bounds(1)).map(drop)).unwrap_err();
     let right = matches!(e, CompileError::OutOfMemory { what: "a state", bytes } if bytes == each);
@@ -349,11 +349,11 @@ fn runs_without_blocking(_: &WgpuBackend) -> Done {
     let mut outputs = Vec::new();
     for k in 0..20 {
         let x = Tensor::from_slice(&[1, 3], &[k as f32, 1.0, 2.0])?;
-        block_on(exe.run_async(&[("x", &x)], Wanted::All, &mut outputs))?;
+        block_on(exe.run_async(&[("x", &x)], OutputSelection::All, &mut outputs))?;
         assert_eq!(outputs[0].as_slice::<f32>()?, [k as f32, 1.0, 2.0]);
     }
     let x = Tensor::from_slice(&[1, 3], &[0f32, 1.0, 2.0])?;
-    block_on(exe.run_async(&[("x", &x)], Wanted::Only(&[]), &mut outputs))?;
+    block_on(exe.run_async(&[("x", &x)], OutputSelection::Only(&[]), &mut outputs))?;
     assert!(outputs.is_empty());
     Ok(())
 }
@@ -365,11 +365,12 @@ fn a_dropped_run_is_discarded(backend: &WgpuBackend) -> Done {
     for _ in 0..10 {
         {
             let inputs = [("x", &x)];
-            let mut run = std::pin::pin!(exe.run_async(&inputs, Wanted::All, &mut outputs));
+            let mut run =
+                std::pin::pin!(exe.run_async(&inputs, OutputSelection::All, &mut outputs));
             let mut context = Context::from_waker(std::task::Waker::noop());
             let _ = run.as_mut().poll(&mut context);
         }
-        block_on(exe.run_async(&[("x", &y)], Wanted::All, &mut outputs))?;
+        block_on(exe.run_async(&[("x", &y)], OutputSelection::All, &mut outputs))?;
         assert_eq!(outputs[0].as_slice::<f32>()?, want(&y));
     }
     Ok(())
@@ -398,7 +399,7 @@ fn a_lost_device_is_an_error(_: &WgpuBackend) -> Done {
     let mut exe = backend.compile(&remembering(), &CompileOptions::new())?;
     let mut alive = other.load(two_steps(10), bounds(10))?;
     let x = Tensor::from_slice(&[2, 3], &[0f32; 6])?;
-    exe.submit(&[("x", &x)], Wanted::All)?;
+    exe.submit(&[("x", &x)], OutputSelection::All)?;
     backend.destroy();
     let lost = |e: &RunError| matches!(e, RunError::DeviceLost { .. });
     assert!(lost(&exe.wait(&mut Vec::new()).unwrap_err()));
@@ -416,8 +417,8 @@ fn a_lost_device_is_an_error(_: &WgpuBackend) -> Done {
 
 fn a_broken_kernel_is_named(backend: &WgpuBackend) -> Done {
     let mut m = Maker::new();
-    let x = m.slot(Buffer::Input, 0, 4);
-    let y = m.slot(Buffer::Output, 0, 4);
+    let x = m.slot(ProgramBuffer::Input, 0, 4);
+    let y = m.slot(ProgramBuffer::Output, 0, 4);
     m.input(x);
     let text = common::AXPY.replace("bitcast<u32>(sum)", "sum");
     m.kernel("broken", &text, 1.0, &[x, x, y]);
@@ -437,8 +438,8 @@ fn limits_are_errors(_: &WgpuBackend) -> Done {
         ..WgpuOptions::new()
     })?;
     let mut m = Maker::new();
-    let x = m.slot(Buffer::Input, 0, 129 << 20);
-    let y = m.slot(Buffer::Output, 0, 4);
+    let x = m.slot(ProgramBuffer::Input, 0, 129 << 20);
+    let y = m.slot(ProgramBuffer::Output, 0, 4);
     m.input(x);
     m.axpy(1.0, x, x, y);
     let e = backend.load(m.finish(), bounds(1)).map(drop).unwrap_err();
@@ -448,7 +449,7 @@ fn limits_are_errors(_: &WgpuBackend) -> Done {
     );
 
     let mut m = Maker::new();
-    m.slot(Buffer::Arena, 256 << 20, 4);
+    m.slot(ProgramBuffer::Arena, 256 << 20, 4);
     let e = backend.load(m.finish(), bounds(1)).map(drop).unwrap_err();
     let text = "device: the buffer of intermediate values takes 268435460 bytes, above this \
                 device's 268435456 for one buffer; lower the symbols' bounds or the batch";
@@ -465,7 +466,7 @@ fn unknown_adapters_are_errors(backend: &WgpuBackend) -> Done {
     };
     for name in ["no such adapter", "4711"] {
         let e = open(name).unwrap_err();
-        assert!(matches!(&e, OpenError::NoAdapter { .. }), "{e}");
+        assert!(matches!(&e, WgpuOpenError::NoAdapter { .. }), "{e}");
         assert!(e.to_string().contains(&backend.adapter().name), "{e}");
     }
     let first = WgpuBackend::adapters().remove(0);

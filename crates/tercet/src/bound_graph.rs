@@ -1,64 +1,65 @@
-//! One run of a graph on tensors at hand, with a look at values inside it.
+//! A single run of a graph on given tensors, with access to intermediate values.
 
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, Graph, Keep, RunError, Signature, Tensor,
-    Value,
+    Backend, Bindings, CompileError, CompileOptions, Graph, RetainValues, RunError, Signature,
+    Tensor, Value,
 };
 
 use crate::Device;
 
-/// Why the values of a graph could not be had.
+/// Errors of computing the values of a graph.
 #[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// A tensor of a leaf is missing.
-    #[error("`{name}` was not given; every input and parameter is needed")]
+pub enum EvaluateError {
+    /// The tensor of an input or parameter is missing.
+    #[error("`{name}` is missing; tensors for all inputs and parameters are required")]
     Missing {
-        /// The leaf.
+        /// Name of the input or parameter.
         name: String,
     },
-    /// The graph with every value as a result could not be built.
-    #[error("cannot look into the graph")]
+    /// The graph with all values as outputs could not be built.
+    #[error("cannot add outputs for the values of the graph")]
     Graph(#[source] CompileError),
-    /// The graph cannot be compiled for an executor.
+    /// An executor cannot compile the graph.
     #[error("{device} cannot compile the graph")]
     Compile {
-        /// The executor.
+        /// Name of the executor.
         device: &'static str,
-        /// Why.
+        /// The compile error.
         #[source]
         source: CompileError,
     },
-    /// An executor failed on the tensors.
+    /// The run failed.
     #[error("{device} fails on these inputs")]
     Run {
-        /// The executor.
+        /// Name of the executor.
         device: &'static str,
-        /// Why.
+        /// The run error.
         #[source]
         source: RunError,
     },
 }
 
-/// A graph and the tensors of its leaves by name: inputs, parameters and, where they are not zeros, states.
+/// A graph with tensors for its leaves, by name: inputs, parameters and, if they are not zero,
+/// states.
 #[derive(Clone, Debug)]
-pub(crate) struct Once<'a> {
+pub(crate) struct BoundGraph<'a> {
     graph: &'a Graph,
     signature: Signature,
     inputs: Vec<(&'a str, &'a Tensor)>,
     tensors: Vec<(&'a str, &'a Tensor)>,
-    /// The sizes of the inputs.
+    /// Sizes of the symbols, from the inputs.
     sizes: Bindings,
 }
 
-impl<'a> Once<'a> {
+impl<'a> BoundGraph<'a> {
     pub(crate) fn new(
         graph: &'a Graph,
         tensors: &[(&'a str, &'a Tensor)],
-    ) -> Result<Once<'a>, VerifyError> {
+    ) -> Result<BoundGraph<'a>, EvaluateError> {
         let signature = Signature::of(graph);
         let find = |name: &str| {
             let found = tensors.iter().find(|(n, _)| *n == name).copied();
-            found.ok_or_else(|| VerifyError::Missing {
+            found.ok_or_else(|| EvaluateError::Missing {
                 name: name.to_string(),
             })
         };
@@ -69,11 +70,11 @@ impl<'a> Once<'a> {
         }
         let mut sizes = Bindings::new();
         let bound = signature.bind(&inputs, &Bindings::new(), &mut sizes);
-        bound.map_err(|source| VerifyError::Run {
+        bound.map_err(|source| EvaluateError::Run {
             device: "every device",
             source,
         })?;
-        Ok(Once {
+        Ok(BoundGraph {
             graph,
             signature,
             inputs,
@@ -82,23 +83,23 @@ impl<'a> Once<'a> {
         })
     }
 
-    /// What these values are, each node computed as it is written.
+    /// Computes these values; each node runs without passes.
     pub(crate) fn values(
         &self,
         backend: &dyn Backend,
         values: &[Value],
-    ) -> Result<Vec<Tensor>, VerifyError> {
+    ) -> Result<Vec<Tensor>, EvaluateError> {
         let device = backend.name();
-        let keep = Keep::Values(values.to_vec());
-        let (_, kept) = keep.of(self.graph).map_err(VerifyError::Graph)?;
+        let keep = RetainValues::Values(values.to_vec());
+        let (_, kept) = keep.add_outputs(self.graph).map_err(EvaluateError::Graph)?;
         let options = CompileOptions {
             bounds: self.sizes.clone(),
-            keep,
+            retain: keep,
             ..CompileOptions::new()
         };
         let mut exe = (backend.compile(self.graph, &options))
-            .map_err(|source| VerifyError::Compile { device, source })?;
-        let failed = |source| VerifyError::Run { device, source };
+            .map_err(|source| EvaluateError::Compile { device, source })?;
+        let failed = |source| EvaluateError::Run { device, source };
         for (name, tensor) in &self.tensors {
             let is = |ports: &[tercet_ir::Port]| ports.iter().any(|p| p.name == *name);
             if is(&self.signature.params) {
@@ -112,28 +113,28 @@ impl<'a> Once<'a> {
     }
 }
 
-/// The bytes of values that one run of [`NodeValues`] keeps; a single value may have more.
+/// Maximum bytes of values that one run of [`NodeValues`] returns. A single value may be larger.
 const KEPT_BYTES: u64 = 128 << 20;
 
-/// What every node of a graph computes, in the order of the nodes: [`node_values`].
+/// Iterator over the values of all nodes of a graph, in node order: [`node_values`].
 pub struct NodeValues<'a> {
-    once: Once<'a>,
+    graph: BoundGraph<'a>,
     device: &'a Device,
-    /// Values that were not computed yet, from the last to the first.
-    left: Vec<Value>,
-    /// Computed and not yet given, from the last to the first.
-    ready: Vec<(Value, Tensor)>,
-    most_bytes: u64,
+    /// Values that are not computed yet, in reverse order.
+    remaining: Vec<Value>,
+    /// Computed values that were not returned yet, in reverse order.
+    computed: Vec<(Value, Tensor)>,
+    max_bytes: u64,
 }
 
-/// What every node of a graph computes on a device for these tensors: inputs, parameters and, where they are not
-/// zeros, states by name. The graph is compiled without passes and with its values as results ([`Keep`]), so that they
-/// are those of the nodes as they were written, and nothing is fused. Where they are many, it runs more than once,
-/// each time from the same states and random numbers, so that memory stays bounded. Graphs inside nodes are not looked
-/// into.
+/// Computes the value of every node of a graph on a device. `tensors` contains inputs, parameters
+/// and nonzero states by name. The graph is compiled without passes and with its values as outputs
+/// ([`RetainValues`]), so nodes are not fused. Large graphs run several times from the same states and
+/// random numbers, which limits memory. Nodes inside subgraphs are not included.
 ///
 /// # Errors
-/// [`VerifyError::Missing`] for a tensor that is not there; [`VerifyError::Run`] for one of another type.
+/// [`EvaluateError::Missing`] if a tensor is missing; [`EvaluateError::Run`] if a tensor has the wrong
+/// type.
 ///
 /// ```
 /// # #[cfg(feature = "cpu")] {
@@ -155,60 +156,63 @@ pub fn node_values<'a>(
     graph: &'a Graph,
     tensors: &[(&'a str, &'a Tensor)],
     device: &'a Device,
-) -> Result<NodeValues<'a>, VerifyError> {
-    let (_, kept) = Keep::All.of(graph).map_err(VerifyError::Graph)?;
+) -> Result<NodeValues<'a>, EvaluateError> {
+    let (_, kept) = RetainValues::All
+        .add_outputs(graph)
+        .map_err(EvaluateError::Graph)?;
     Ok(NodeValues {
-        once: Once::new(graph, tensors)?,
+        graph: BoundGraph::new(graph, tensors)?,
         device,
-        left: kept.into_iter().rev().map(|k| k.value).collect(),
-        ready: Vec::new(),
-        most_bytes: KEPT_BYTES,
+        remaining: kept.into_iter().rev().map(|k| k.value).collect(),
+        computed: Vec::new(),
+        max_bytes: KEPT_BYTES,
     })
 }
 
 impl NodeValues<'_> {
-    /// Keeps no more than this many bytes of values at once, but at least one value.
-    pub fn with_memory(self, most_bytes: u64) -> Self {
-        NodeValues { most_bytes, ..self }
+    /// Limits the memory of computed values to this many bytes. At least one value is always
+    /// computed.
+    pub fn with_memory(self, max_bytes: u64) -> Self {
+        NodeValues { max_bytes, ..self }
     }
 
-    /// Takes the next values that fit together.
-    fn next_group(&mut self) -> Result<Vec<Value>, VerifyError> {
+    /// Takes the next values that fit into the memory limit together.
+    fn next_group(&mut self) -> Result<Vec<Value>, EvaluateError> {
         let (mut group, mut bytes) = (Vec::new(), 0u64);
-        while let Some(&value) = self.left.last() {
-            let ty = self.once.graph.ty(value).eval(&self.once.sizes);
-            let ty = ty.map_err(|e| VerifyError::Run {
+        while let Some(&value) = self.remaining.last() {
+            let ty = self.graph.graph.ty(value).eval(&self.graph.sizes);
+            let ty = ty.map_err(|e| EvaluateError::Run {
                 device: self.device.name(),
                 source: e.into(),
             })?;
             bytes = bytes.saturating_add(ty.size_bytes() as u64);
-            if bytes > self.most_bytes && !group.is_empty() {
+            if bytes > self.max_bytes && !group.is_empty() {
                 break;
             }
             group.push(value);
-            self.left.pop();
+            self.remaining.pop();
         }
         Ok(group)
     }
 }
 
 impl Iterator for NodeValues<'_> {
-    type Item = Result<(Value, Tensor), VerifyError>;
+    type Item = Result<(Value, Tensor), EvaluateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.ready.is_empty() && !self.left.is_empty() {
+        if self.computed.is_empty() && !self.remaining.is_empty() {
             let done = self.next_group().and_then(|group| {
-                let tensors = self.once.values(self.device.backend(), &group)?;
+                let tensors = self.graph.values(self.device.backend(), &group)?;
                 Ok(group.into_iter().zip(tensors).rev().collect())
             });
             match done {
-                Ok(ready) => self.ready = ready,
+                Ok(ready) => self.computed = ready,
                 Err(e) => {
-                    self.left.clear();
+                    self.remaining.clear();
                     return Some(Err(e));
                 }
             }
         }
-        self.ready.pop().map(Ok)
+        self.computed.pop().map(Ok)
     }
 }

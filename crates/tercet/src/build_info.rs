@@ -1,25 +1,25 @@
-//! How this build was made.
+//! Build information: compiler, target, profile.
 
 use std::fmt;
 
-/// The compiler of a build and what it was told.
+/// Version, compiler and settings of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
-    /// The version of this crate.
+    /// Version of this crate.
     pub version: &'static str,
-    /// What `rustc --version` says.
+    /// Output of `rustc --version`.
     pub compiler: &'static str,
-    /// The target triple.
+    /// Target triple.
     pub target: &'static str,
-    /// `release` or `debug`: the profile, or what it inherits from.
+    /// `release` or `debug`: the profile, or the built-in profile that it inherits from.
     pub profile: &'static str,
-    /// The optimization level: `0` to `3`, `s` or `z`.
+    /// Optimization level: `0` to `3`, `s` or `z`.
     pub opt_level: &'static str,
-    /// All of it in one line.
+    /// All fields on one line.
     pub text: &'static str,
 }
 
-/// This build.
+/// Information about this build.
 pub const BUILD: BuildInfo = BuildInfo {
     version: env!("CARGO_PKG_VERSION"),
     compiler: env!("TERCET_COMPILER"),

@@ -1,4 +1,4 @@
-//! Devices: what compiles a graph, by constructor or by name.
+//! Devices, which compile and run graphs. A device is opened by constructor or by name.
 
 mod gpu;
 
@@ -11,41 +11,44 @@ use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Executable, Graph, Scheme, compiler_trial,
 };
 
-/// Why there is no such device.
+/// Errors of opening a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The name is not a device's.
+    /// The name is unknown.
     #[error("no device named `{name}`; this build has: {known}")]
     Unknown {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// The names of this build.
+        /// Device names that this build supports.
         known: String,
     },
-    /// The device is of a feature that this build does not have.
-    #[error("device `{name}` needs feature `{feature}`, which this build of tercet does not have")]
+    /// The device requires a cargo feature that is disabled in this build.
+    #[error(
+        "device `{name}` requires the cargo feature `{feature}`, which is disabled in this build of tercet"
+    )]
     Feature {
-        /// The device.
+        /// Name of the device.
         name: &'static str,
-        /// The cargo feature to enable.
+        /// Name of the cargo feature.
         feature: &'static str,
     },
-    /// One of several was asked for where there is only one.
-    #[error("`{given}`: nothing can be chosen after `{name}:`; {remedy}")]
+    /// The name has a selector (`NAME:SELECTOR`) that the device does not support, or the selector
+    /// is empty.
+    #[error("`{given}`: invalid selector for device `{name}`; {remedy}")]
     Choice {
-        /// The name given.
+        /// The requested name.
         given: String,
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// What to give instead.
+        /// Name to use instead.
         remedy: String,
     },
-    /// This machine has no such device.
+    /// This machine does not have the device.
     #[error("this machine has no `{name}` device: {reason}")]
-    Absent {
-        /// The device.
+    NoSuchDevice {
+        /// Name of the device.
         name: &'static str,
-        /// What is missing and what to do.
+        /// The missing component, and a remedy.
         reason: String,
     },
 }
@@ -53,42 +56,44 @@ pub enum DeviceError {
 /// A device in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The name that [`Device::by_name`] takes.
+    /// Name for [`Device::by_name`].
     pub name: String,
-    /// What it is, or why it cannot be used.
+    /// Description, or the reason why the device cannot be used.
     pub description: String,
-    /// Whether it can be used.
+    /// Whether the device can be used.
     pub usable: bool,
-    /// Whether it is a GPU that the processor plays: right, and slow.
+    /// Whether this is a GPU emulated on the CPU: correct, but slow.
     pub emulated: bool,
 }
 
-/// How GPU devices are opened.
+/// Options for opening GPU devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Which of several: its number in the listing or a part of its name. The fastest by default.
+    /// Selects one of several GPUs: its number in the listing, or a part of its name. `None`
+    /// selects the fastest.
     pub which: Option<String>,
-    /// The folder of what is kept of kernels and pipelines from one process to the next; nothing is kept by default.
+    /// Folder of the cache for compiled kernels, pipelines and tuning tables. `None` disables the
+    /// cache.
     pub cache_dir: Option<PathBuf>,
     /// Measure each dispatch; see [`Executable::timings`](tercet_ir::Executable::timings).
     pub timings: bool,
 }
 
-/// A device that compiles graphs. Cheap to clone.
+/// A device that compiles graphs. Cloning is cheap.
 #[derive(Clone)]
 pub struct Device {
     backend: Arc<dyn Backend>,
 }
 
-/// One row of the table of devices.
-struct Entry {
+/// One row of the device table.
+struct DeviceEntry {
     name: &'static str,
     feature: &'static str,
-    /// How it is opened; `None` without its feature.
-    open: Option<Open>,
-    /// Whether a machine may have several, of which `NAME:WHICH` opens one.
-    several: bool,
-    /// The devices of its kind on this machine.
+    /// Opens the device; `None` if its cargo feature is disabled.
+    open: Option<OpenDeviceFn>,
+    /// Whether a machine may have several such devices, so that `NAME:SELECTOR` selects one.
+    takes_selector: bool,
+    /// Lists the devices of this type on this machine.
     list: fn() -> Vec<DeviceInfo>,
 }
 
@@ -97,51 +102,51 @@ pub(crate) use gpu::open_vulkan;
 #[cfg(feature = "wgpu")]
 pub(crate) use gpu::open_wgpu;
 
-type Open = fn(&DeviceOptions) -> Result<Device, DeviceError>;
+type OpenDeviceFn = fn(&DeviceOptions) -> Result<Device, DeviceError>;
 
-/// The devices in the order in which `auto` tries them.
-const DEVICES: &[Entry] = &[
-    Entry {
+/// The devices, in the order that `auto` tries them.
+const DEVICES: &[DeviceEntry] = &[
+    DeviceEntry {
         name: "vulkan",
         feature: "vulkan",
         open: gpu::VULKAN,
-        several: true,
+        takes_selector: true,
         list: gpu::list_vulkan,
     },
-    Entry {
+    DeviceEntry {
         name: "wgpu",
         feature: "wgpu",
         open: gpu::WGPU,
-        several: true,
+        takes_selector: true,
         list: gpu::list_wgpu,
     },
-    Entry {
+    DeviceEntry {
         name: "cpu",
         feature: "cpu",
         open: host::CPU,
-        several: false,
+        takes_selector: false,
         list: host::list_cpu,
     },
-    Entry {
+    DeviceEntry {
         name: "reference",
         feature: "cpu",
         open: host::REFERENCE,
-        several: false,
+        takes_selector: false,
         list: host::list_reference,
     },
 ];
 
 mod host {
-    use super::{DeviceInfo, Open};
+    use super::{DeviceInfo, OpenDeviceFn};
 
     #[cfg(feature = "cpu")]
-    pub(super) const CPU: Option<Open> = Some(|_| Ok(super::Device::cpu()));
+    pub(super) const CPU: Option<OpenDeviceFn> = Some(|_| Ok(super::Device::cpu()));
     #[cfg(feature = "cpu")]
-    pub(super) const REFERENCE: Option<Open> = Some(|_| Ok(super::Device::reference()));
+    pub(super) const REFERENCE: Option<OpenDeviceFn> = Some(|_| Ok(super::Device::reference()));
     #[cfg(not(feature = "cpu"))]
-    pub(super) const CPU: Option<Open> = None;
+    pub(super) const CPU: Option<OpenDeviceFn> = None;
     #[cfg(not(feature = "cpu"))]
-    pub(super) const REFERENCE: Option<Open> = None;
+    pub(super) const REFERENCE: Option<OpenDeviceFn> = None;
 
     pub(super) fn list_cpu() -> Vec<DeviceInfo> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -160,15 +165,15 @@ mod host {
     pub(super) fn list_reference() -> Vec<DeviceInfo> {
         vec![DeviceInfo {
             name: "reference".to_string(),
-            description: "the meaning of every operator, evaluated plainly in f64: slow".into(),
+            description: "reference interpreter in f64, slow".into(),
             usable: true,
             emulated: false,
         }]
     }
 }
 
-/// The devices of this machine that this build knows, best first; those that cannot be used say
-/// why.
+/// Lists the devices of this machine that this build supports, best first. Descriptions of unusable
+/// devices contain the reason.
 ///
 /// ```
 /// assert!(tercet::devices().iter().any(|d| d.name == "cpu"));
@@ -179,40 +184,42 @@ pub fn devices() -> Vec<DeviceInfo> {
 }
 
 impl Device {
-    /// The fast CPU executor on all cores.
+    /// The optimized CPU executor, on all cores.
     #[cfg(feature = "cpu")]
     pub fn cpu() -> Device {
         Device::from_backend(tercet_cpu::CpuBackend::new())
     }
 
-    /// The GPU that `wgpu` finds, opened without blocking: the way to a browser's WebGPU. What it compiles is run by
-    /// [`run_async`](tercet_ir::Executable#impl-dyn+Executable) there.
+    /// Opens the GPU that `wgpu` finds, without blocking. In a browser this is the only way to open
+    /// WebGPU. There, run executables with
+    /// [`run_async`](tercet_ir::Executable#impl-dyn+Executable).
     ///
     /// # Errors
-    /// [`DeviceError::Absent`] that says what is missing.
+    /// [`DeviceError::NoSuchDevice`], with the missing component.
     #[cfg(feature = "wgpu")]
     pub async fn request_wgpu(options: &DeviceOptions) -> Result<Device, DeviceError> {
         let backend = gpu::request_wgpu(options).await?;
         Ok(Device::from_backend(backend))
     }
 
-    /// The reference interpreter: each operator's own `eval`, in f64, without any pass.
+    /// The reference interpreter. It evaluates each operator with its `eval` function in f64,
+    /// without passes.
     #[cfg(feature = "cpu")]
     pub fn reference() -> Device {
         Device::from_backend(tercet_cpu::ReferenceBackend::new())
     }
 
-    /// The best device of this machine: a real GPU through Vulkan, else through wgpu, else the CPU.
-    /// A GPU that is emulated on the processor is not chosen.
+    /// Opens the best device of this machine: a GPU through Vulkan, or else through wgpu, or else
+    /// the CPU. GPUs emulated on the CPU are skipped.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`] in a build without executors.
+    /// [`DeviceError::Unknown`] if this build contains no executor.
     pub fn auto() -> Result<Device, DeviceError> {
         Device::auto_with(&DeviceOptions::default())
     }
 
     fn auto_with(options: &DeviceOptions) -> Result<Device, DeviceError> {
-        let real = |e: &&Entry| {
+        let real = |e: &&DeviceEntry| {
             let host = e.feature == "cpu";
             host || (e.list)().iter().any(|d| d.usable && !d.emulated)
         };
@@ -221,10 +228,10 @@ impl Device {
         opened.next().ok_or_else(|| unknown("auto"))
     }
 
-    /// The device of this name: `auto`, or one of [`devices`].
+    /// Opens a device by name: `auto`, or one of [`devices`].
     ///
     /// # Errors
-    /// [`DeviceError`] that lists the names, or names the feature or what this machine lacks.
+    /// [`DeviceError`], with the known names, the missing cargo feature or the missing hardware.
     ///
     /// ```
     /// let e = tercet::Device::by_name("abacus").unwrap_err();
@@ -234,12 +241,12 @@ impl Device {
         Device::open(name, &DeviceOptions::default())
     }
 
-    /// The device of this name with these options.
+    /// Opens a device by name, with options.
     ///
     /// # Errors
-    /// As [`Device::by_name`].
+    /// Those of [`Device::by_name`].
     pub fn open(name: &str, options: &DeviceOptions) -> Result<Device, DeviceError> {
-        let (name, which) = chosen(name)?;
+        let (name, which) = split_selector(name)?;
         let options = DeviceOptions {
             which: which.or_else(|| options.which.clone()),
             ..options.clone()
@@ -248,7 +255,7 @@ impl Device {
             return Device::auto_with(&options);
         }
         let entry = DEVICES.iter().find(|e| e.name == name);
-        let Entry {
+        let DeviceEntry {
             name,
             feature,
             open,
@@ -258,40 +265,42 @@ impl Device {
             .and_then(|open| open(&options))
     }
 
-    /// A device of a backend made by other means.
+    /// A device for a custom backend.
     pub fn from_backend(backend: impl Backend + 'static) -> Device {
         Device {
             backend: Arc::new(backend),
         }
     }
 
-    /// The backend, which the caller may keep.
+    /// The backend as a shared reference.
     pub(crate) fn shared(&self) -> Arc<dyn Backend> {
         Arc::clone(&self.backend)
     }
 
-    /// The executor's name.
+    /// Name of the executor.
     pub fn name(&self) -> &'static str {
         self.backend.name()
     }
 
-    /// The types of 16 bits that the device multiplies faster than F32: what [`CompileOptions::products`] may name to
-    /// gain something. None on processors.
-    pub fn products(&self) -> Vec<DType> {
-        self.backend.products()
+    /// 16-bit dtypes whose matmuls are faster than F32 on this device, so naming them in
+    /// [`CompileOptions::matmul_precision`] helps. CPUs have none.
+    pub fn fast_matmul_dtypes(&self) -> Vec<DType> {
+        self.backend.fast_matmul_dtypes()
     }
 
-    /// The same for products with packed weights only. F16 on processors that gain by integers of 16 bits.
-    pub fn packed_products(&self) -> Vec<DType> {
-        self.backend.packed_products()
+    /// 16-bit dtypes whose matmuls with quantized weights are faster than F32. F16 on CPUs with
+    /// fast 16-bit integer instructions.
+    pub fn fast_quant_matmul_dtypes(&self) -> Vec<DType> {
+        self.backend.fast_quant_matmul_dtypes()
     }
 
-    /// Rows up to which a product with weights that are packed in this scheme gains by more of them in one run. None where each row takes its time, as on processors.
-    pub fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
-        self.backend.packed_rows(scheme)
+    /// Maximum rows for which batching into one quantized matmul of this scheme is profitable.
+    /// `None` if each row costs the same time, as on CPUs.
+    pub fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
+        self.backend.max_small_m_rows(scheme)
     }
 
-    /// The backend.
+    /// The backend of this device.
     pub fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
@@ -299,8 +308,8 @@ impl Device {
     /// Compiles a graph for this device.
     ///
     /// # Errors
-    /// [`CompileError`] that lists every node the device cannot run, or names the symbol without a
-    /// bound; one where the compiler that built this program fails [`compiler_trial`].
+    /// [`CompileError`] that lists every unsupported node, or names the symbol without a bound.
+    /// Also an error if the compiler that built this program fails [`compiler_trial`].
     pub fn compile(
         &self,
         graph: &Graph,
@@ -310,11 +319,11 @@ impl Device {
         self.backend.compile(graph, options)
     }
 
-    /// What [`Device::compile`] would run where: kernels, dispatches, barriers, memory. Nothing is
-    /// allocated on the device.
+    /// Describes the program that [`Device::compile`] would create: kernels, dispatches, barriers,
+    /// memory. Nothing is allocated on the device.
     ///
     /// # Errors
-    /// As [`Device::compile`]: what the device cannot run is listed all at once, with remedies.
+    /// Those of [`Device::compile`]. The error lists all unsupported nodes with remedies.
     ///
     /// ```
     /// use tercet::{CompileOptions, DType, Device, Graph, Type};
@@ -336,24 +345,25 @@ impl Device {
     }
 }
 
-/// A device's name, and which of several it asks for: `vulkan:1` the second, `vulkan:radeon` the one of that name.
+/// Splits a device name and its selector: `vulkan:1` is the second Vulkan device, `vulkan:radeon`
+/// the one whose name contains `radeon`.
 ///
 /// # Errors
-/// [`DeviceError::Choice`] where there is only one, or nothing follows the colon.
-pub(crate) fn chosen(given: &str) -> Result<(&str, Option<String>), DeviceError> {
+/// [`DeviceError::Choice`] if the device takes no selector, or nothing follows the colon.
+pub(crate) fn split_selector(given: &str) -> Result<(&str, Option<String>), DeviceError> {
     let Some((name, which)) = given.split_once(':') else {
         return Ok((given, None));
     };
     let entry = DEVICES.iter().find(|e| e.name == name);
     let remedy = match entry {
         None if name != "auto" => return Err(unknown(given)),
-        Some(entry) if entry.several && !which.is_empty() => {
+        Some(entry) if entry.takes_selector && !which.is_empty() => {
             return Ok((name, Some(which.to_string())));
         }
-        Some(entry) if entry.several => {
-            format!("give a number or a part of a name after the colon, or `{name}` for the best")
+        Some(entry) if entry.takes_selector => {
+            format!("use a number or a part of a name after the colon, or `{name}` for the best")
         }
-        Some(_) | None => format!("give `{name}`"),
+        Some(_) | None => format!("use `{name}` without a selector"),
     };
     Err(DeviceError::Choice {
         given: given.to_string(),

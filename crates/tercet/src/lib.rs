@@ -1,4 +1,4 @@
-//! Tercet: one typed graph, sibling executors that agree.
+//! Tercet compiles a typed graph for several executors, which agree within documented tolerances.
 //!
 //! Build a [`Graph`] (or load a model with `tercet-models`), pick a [`Device`], compile, run:
 //!
@@ -18,42 +18,43 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | feature | executor |
+//! | feature | contents |
 //! |---|---|
-//! | `cpu` (default) | [`Device::cpu`], the fast CPU executor, and [`Device::reference`] |
+//! | `cpu` (default) | [`Device::cpu`], the optimized CPU executor, and [`Device::reference`] |
 //! | `vulkan` | `Device::by_name("vulkan")`: recorded command buffers, cooperative matrices |
 //! | `wgpu` | `Device::by_name("wgpu")`: Metal, DX12, Vulkan, WebGPU |
-//! | `train` | no executor: training steps, optimizers and checkpoints (module `train`), on each of them |
-//! | `splat` | no executor: 3-D Gaussian splatting, on each of them |
+//! | `train` | training steps, optimizers and checkpoints (module `train`), on every executor |
+//! | `splat` | 3D Gaussian splatting, on every executor |
 //!
-//! The executors are chosen by feature; nothing falls back from one to another. What a device cannot
-//! run is an error of [`Device::compile`] that lists every node with the reason and a remedy.
+//! Cargo features select the executors, and no executor falls back to another. If a device does not
+//! support a graph, [`Device::compile`] returns an error that lists every unsupported node with the
+//! reason and a remedy.
 #![forbid(unsafe_code)]
 
+mod bound_graph;
 mod build_info;
 mod device;
 mod non_finite;
-mod once;
 #[cfg(feature = "train")]
 pub mod train;
 mod tune;
 #[cfg(feature = "cpu")]
 mod verify;
 
+pub use bound_graph::{EvaluateError, NodeValues, node_values};
 pub use build_info::{BUILD, BuildInfo};
 pub use device::{Device, DeviceError, DeviceInfo, DeviceOptions, devices};
-pub use once::{NodeValues, VerifyError, node_values};
-pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, Kept};
-pub use tercet_ir::backend::{Explanation, Fetch, KernelUse, StepTime, Wanted};
+pub use tercet_ir::backend::{DeviceMemory, DeviceTensor, RetainedValue};
+pub use tercet_ir::backend::{Explanation, KernelUse, OutputSelection, StepTime, TensorFuture};
 pub use tercet_ir::{
     Backend, BatchNorm, BatchStatistics, Bindings, ByteOwner, CompileError, CompileOptions, DType,
-    Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, Found, GradError, Graph,
-    Keep, MAX_RANK, Miscompiled, Node, NodeId, NonFinite, Op, OpError, OpKind, Port, RunError,
-    Scheme, Shape, Signature, Span, SubGraph, Support, Symbol, Target, Tensor, TensorError,
-    TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy, attr, attrs,
-    case, compiler_trial, counted, custom, decode_text, evaluate, grad, one_line, ops, parse,
-    parse_literal, parse_with, passes, quant, random, scalar, spelled,
+    Dim, DimError, Element, EvalCtx, EvalError, Evaluation, Executable, GradError, Graph, MAX_RANK,
+    Miscompiled, Node, NodeId, NonFinite, NonFiniteKind, Op, OpError, OpKind, Port, RetainValues,
+    RunError, Scheme, Shape, Signature, SubGraph, Support, Symbol, Target, Tensor, TensorError,
+    TensorSummary, TensorType, TextError, Tier, Type, TypeError, UnsupportedNode, Value, accuracy,
+    attr, attrs, case, compiler_trial, counted, custom, decode_text, evaluate, grad, one_line, ops,
+    parse, parse_literal, parse_with, passes, quant, random, scalar, spelled,
 };
-pub use tune::{TuneError, TuneOptions, TunedProduct, tune};
+pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]
-pub use verify::{NodeError, Verification, verify};
+pub use verify::{NodeDivergence, Verification, verify};

@@ -1,7 +1,8 @@
-//! Devices that name the first node whose result is not finite although its operands are.
+//! Devices that find the first node with a non-finite result from finite operands.
 //!
-//! `probe` makes a graph that fails there, on any executor. When it has failed, states are as before the
-//! run: it is done again, in a program that gives the result and its operands, and the error says what they hold.
+//! `probe` builds a graph that fails at such a node, on any executor. A failed run leaves the
+//! states unchanged. The run is therefore repeated with a program that returns the result and its
+//! operands, and the error summarizes their contents.
 
 mod probe;
 
@@ -10,25 +11,29 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, Explanation, Fetch, StepTime, Wanted, places};
-use tercet_ir::random::Random;
+use tercet_ir::backend::{
+    DeviceTensor, Explanation, OutputSelection, StepTime, TensorFuture, places,
+};
+use tercet_ir::random::RngState;
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, DType, EvalError, Executable, Found, Graph,
-    Keep, NodeId, NonFinite, Op, OpError, RunError, Scheme, Signature, Span, Tensor, Value,
+    Backend, Bindings, CompileError, CompileOptions, DType, EvalError, Executable, Graph, NodeId,
+    NonFinite, NonFiniteKind, Op, OpError, RetainValues, RunError, Scheme, Signature, Tensor,
+    TensorSummary, Value,
 };
 
-use self::probe::{End, probe};
+use self::probe::{ProbeEnd, probe};
 use crate::Device;
 
 impl Device {
-    /// The same device, on which a run fails with [`RunError::NonFinite`] at the first node, in the order of the
-    /// graph, whose result is not finite although all of its operands are: infinities and NaNs are found where they
-    /// come from. The check runs on the device, beside every node, which all run as they are written, without passes:
-    /// it costs time and memory.
+    /// A copy of this device whose runs stop at the first node that produces NaN or infinity from
+    /// finite operands. The error is [`RunError::NonFinite`]; "first" refers to the order of the
+    /// graph. All nodes run without passes, with a check on the device for each, which costs time
+    /// and memory.
     ///
-    /// Infinities that are meant do no harm: those in constants and in what is given (masks), and those that
-    /// attributes ask for; what is computed from them is not looked at. NaN in an input, parameter or state is named as such. Graphs inside
-    /// nodes are not looked into; results of such nodes are.
+    /// Intended infinities are not reported: those in constants and inputs (masks), and those that
+    /// an attribute sets. Nodes that compute with them are not checked. A NaN in an input,
+    /// parameter or state is reported. Nodes inside subgraphs are not checked, but the results of
+    /// the enclosing node are.
     ///
     /// ```
     /// # #[cfg(feature = "cpu")] {
@@ -46,52 +51,53 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_finite_check(&self) -> Device {
-        Device::from_backend(Checking(self.shared()))
+        Device::from_backend(FiniteCheckBackend(self.shared()))
     }
 }
 
-/// A backend whose executables look for results that are not finite.
-struct Checking(Arc<dyn Backend>);
+/// A backend whose executables check for non-finite results.
+struct FiniteCheckBackend(Arc<dyn Backend>);
 
-/// What the executables of one graph share.
-struct Checked {
+/// Data shared by the executables of one graph.
+struct CheckedGraph {
     backend: Arc<dyn Backend>,
     graph: Graph,
     options: CompileOptions,
     signature: Signature,
-    /// The results that may be the first, by the number of the failure, and the node that fails.
+    /// Results that may be the first non-finite one. The failing gather reports their position plus
+    /// 1.
     candidates: Vec<Value>,
     end: NodeId,
 }
 
-/// An executable of a probe.
-struct Seeking {
+/// An executable that runs the probe graph.
+struct ProbeExecutable {
     inner: Box<dyn Executable>,
-    checked: Arc<Checked>,
+    checked: Arc<CheckedGraph>,
     params: BTreeMap<String, Tensor>,
-    /// The inputs of the last run.
-    given: Vec<(String, Tensor)>,
+    /// Inputs of the last run.
+    last_inputs: Vec<(String, Tensor)>,
     bound: BTreeMap<String, DeviceTensor>,
 }
 
-/// An error of building a probe, which adds nodes to a graph that was well typed.
-fn refused(source: OpError) -> CompileError {
+/// An error while building the probe, whose nodes are added to a well-typed graph.
+fn probe_error(source: OpError) -> CompileError {
     let node = NodeId(0);
     CompileError::Rewrite { node, source }
 }
 
-impl Backend for Checking {
+impl Backend for FiniteCheckBackend {
     fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Nodes are computed as they are written.
-    fn products(&self) -> Vec<DType> {
+    /// None, because all nodes run without passes.
+    fn fast_matmul_dtypes(&self) -> Vec<DType> {
         Vec::new()
     }
 
-    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
-        self.0.packed_rows(scheme)
+    fn max_small_m_rows(&self, scheme: Scheme) -> Option<usize> {
+        self.0.max_small_m_rows(scheme)
     }
 
     fn compile(
@@ -104,11 +110,11 @@ impl Backend for Checking {
             bounds: options.bounds.clone(),
             ..CompileOptions::new().without_any_pass()
         };
-        let Some(probe) = probe(&graph, End::Fails).map_err(refused)? else {
+        let Some(probe) = probe(&graph, ProbeEnd::Fails).map_err(probe_error)? else {
             return self.0.compile(&graph, &options);
         };
         let inner = self.0.compile(&probe.graph, &options)?;
-        let checked = Checked {
+        let checked = CheckedGraph {
             backend: Arc::clone(&self.0),
             signature: Signature::of(&graph),
             graph,
@@ -116,11 +122,11 @@ impl Backend for Checking {
             candidates: probe.candidates,
             end: probe.end.node,
         };
-        Ok(Box::new(Seeking {
+        Ok(Box::new(ProbeExecutable {
             inner,
             checked: Arc::new(checked),
             params: BTreeMap::new(),
-            given: Vec::new(),
+            last_inputs: Vec::new(),
             bound: BTreeMap::new(),
         }))
     }
@@ -135,15 +141,15 @@ impl Backend for Checking {
             bounds: options.bounds.clone(),
             ..CompileOptions::new().without_any_pass()
         };
-        match probe(&graph, End::Fails).map_err(refused)? {
+        match probe(&graph, ProbeEnd::Fails).map_err(probe_error)? {
             Some(probe) => self.0.explain(&probe.graph, &options),
             None => self.0.explain(&graph, &options),
         }
     }
 }
 
-impl Seeking {
-    /// The error of a failed run, in the words of the graph as it was given.
+impl ProbeExecutable {
+    /// Converts the error of the probe node to one about the original graph.
     fn named(&self, e: RunError) -> RunError {
         let RunError::Node {
             node,
@@ -159,16 +165,17 @@ impl Seeking {
         };
         match self.again(value, *index) {
             Ok(Some(found)) => RunError::NonFinite(Box::new(found)),
-            // Another index into an axis of one element.
+            // The error comes from another gather on an axis of one element.
             Ok(None) => e,
-            Err(_) if *node == self.checked.end => self.unseen(value).unwrap_or(e),
+            Err(_) if *node == self.checked.end => self.rerun_error(value).unwrap_or(e),
             Err(_) => e,
         }
     }
 
-    /// The error where the run could not be done again, if only for lack of memory.
-    fn unseen(&self, value: Value) -> Option<RunError> {
-        let Checked {
+    /// Error without a summary of values, if the run cannot be repeated, for example for lack of
+    /// memory.
+    fn rerun_error(&self, value: Value) -> Option<RunError> {
+        let CheckedGraph {
             graph,
             signature,
             options,
@@ -176,31 +183,31 @@ impl Seeking {
         } = &*self.checked;
         let mut sizes = Bindings::new();
         signature
-            .bind(&self.given(), &options.bounds, &mut sizes)
+            .bind(&self.input_refs(), &options.bounds, &mut sizes)
             .ok()?;
         let op = &graph.node(value.node).op;
         Some(RunError::NonFinite(Box::new(NonFinite {
-            result: Span {
+            result: TensorSummary {
                 value,
                 op: op.kind().doc().name,
                 name: leaf_name(op),
                 ty: graph.ty(value).eval(&sizes).ok()?,
                 finite: None,
             },
-            found: None,
+            kind: None,
         })))
     }
 
-    fn given(&self) -> Vec<(&str, &Tensor)> {
-        let given = self.given.iter();
+    fn input_refs(&self) -> Vec<(&str, &Tensor)> {
+        let given = self.last_inputs.iter();
         given.map(|(name, tensor)| (&**name, tensor)).collect()
     }
 
-    /// Does the run again with a look at a result and its operands; `None` if the number of the first result is
-    /// another this time.
-    fn again(&self, value: Value, number: i64) -> Result<Option<NonFinite>, Refused> {
-        let Checked { graph, backend, .. } = &*self.checked;
-        let Some(probe) = probe(graph, End::Output)? else {
+    /// Repeats the run and reads the result and its operands. Returns `None` if the probe finds
+    /// another first result this time.
+    fn again(&self, value: Value, number: i64) -> Result<Option<NonFinite>, RerunRefused> {
+        let CheckedGraph { graph, backend, .. } = &*self.checked;
+        let Some(probe) = probe(graph, ProbeEnd::Output)? else {
             return Ok(None);
         };
         let node = graph.node(value.node);
@@ -213,9 +220,9 @@ impl Seeking {
         }
         let is_at_hand = |v: &Value| matches!(graph.node(v.node).op, Op::Param(_) | Op::Const(_));
         let values = looked_at.iter().copied().filter(|v| !is_at_hand(v));
-        let keep = Keep::Values(values.collect());
-        let (_, kept) = keep.of(&probe.graph)?;
-        let options = self.checked.options.clone().keeping(keep);
+        let keep = RetainValues::Values(values.collect());
+        let (_, kept) = keep.add_outputs(&probe.graph)?;
+        let options = self.checked.options.clone().retain(keep);
         let mut exe = backend.compile(&probe.graph, &options)?;
         for (name, tensor) in &self.params {
             exe.set_param(name, tensor.clone())?;
@@ -229,7 +236,7 @@ impl Seeking {
         exe.set_random(self.inner.random());
         let mut wanted = vec![probe.output.as_str()];
         wanted.extend(kept.iter().map(|k| k.output.as_str()));
-        let results = exe.run_outputs(&self.given(), &wanted)?;
+        let results = exe.run_outputs(&self.input_refs(), &wanted)?;
         let (code, results) = match results.split_first() {
             Some((code, results)) => (code.to_i64s(), results),
             None => return Ok(None),
@@ -247,32 +254,40 @@ impl Seeking {
         };
         let span = |v: Value| {
             let op = &graph.node(v.node).op;
-            Some(Span::of(v, op.kind().doc().name, leaf_name(op), tensor(v)?))
+            Some(TensorSummary::new(
+                v,
+                op.kind().doc().name,
+                leaf_name(op),
+                tensor(v)?,
+            ))
         };
         let operands = looked_at[1..].iter().filter_map(|v| span(*v)).collect();
-        let found = tensor(value).and_then(|t| Found::of(t, operands));
-        Ok(span(value).map(|result| NonFinite { result, found }))
+        let found = tensor(value).and_then(|t| NonFiniteKind::detect(t, operands));
+        Ok(span(value).map(|result| NonFinite {
+            result,
+            kind: found,
+        }))
     }
 }
 
-/// Why a run could not be done again.
-struct Refused;
+/// The run could not be repeated.
+struct RerunRefused;
 
-impl From<OpError> for Refused {
-    fn from(_: OpError) -> Refused {
-        Refused
+impl From<OpError> for RerunRefused {
+    fn from(_: OpError) -> RerunRefused {
+        RerunRefused
     }
 }
 
-impl From<CompileError> for Refused {
-    fn from(_: CompileError) -> Refused {
-        Refused
+impl From<CompileError> for RerunRefused {
+    fn from(_: CompileError) -> RerunRefused {
+        RerunRefused
     }
 }
 
-impl From<RunError> for Refused {
-    fn from(_: RunError) -> Refused {
-        Refused
+impl From<RunError> for RerunRefused {
+    fn from(_: RunError) -> RerunRefused {
+        RerunRefused
     }
 }
 
@@ -285,7 +300,7 @@ fn leaf_name(op: &Op) -> Option<String> {
     }
 }
 
-impl Executable for Seeking {
+impl Executable for ProbeExecutable {
     fn signature(&self) -> &Signature {
         &self.checked.signature
     }
@@ -301,26 +316,30 @@ impl Executable for Seeking {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.submit(inputs, Wanted::All)?;
+        self.submit(inputs, OutputSelection::All)?;
         self.wait(outputs)
     }
 
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError> {
         let outputs = &self.checked.signature.outputs;
         let wanted = places(&self.checked.signature, wanted)?;
         let wanted: Vec<&str> = wanted.iter().map(|at| &*outputs[*at].name).collect();
         let given = inputs.iter().map(|(n, t)| ((*n).to_string(), (*t).clone()));
-        self.given = given.collect();
-        let submitted = self.inner.submit(inputs, Wanted::Only(&wanted));
+        self.last_inputs = given.collect();
+        let submitted = self.inner.submit(inputs, OutputSelection::Only(&wanted));
         submitted.map_err(|e| self.named(e))
     }
 
-    /// What a run was given is kept until it is over: one at a time.
-    fn submit_behind(
+    /// The inputs are stored until the run ends, so only one run can be in flight.
+    fn submit_pipelined(
         &mut self,
         _: &[(&str, &Tensor)],
         _: &[(&str, &str)],
-        _: Wanted<'_>,
+        _: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
         Ok(false)
     }
@@ -333,11 +352,15 @@ impl Executable for Seeking {
         self.inner.poll_run(cx).map_err(|e| self.named(e))
     }
 
-    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: Range<usize>,
+    ) -> Result<TensorFuture, RunError> {
         self.inner.fetch_output_rows(output, rows)
     }
 
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError> {
         self.inner.fetch_state(name)
     }
 
@@ -381,11 +404,11 @@ impl Executable for Seeking {
         self.inner.read_state(name)
     }
 
-    fn random(&self) -> Random {
+    fn random(&self) -> RngState {
         self.inner.random()
     }
 
-    fn set_random(&mut self, random: Random) {
+    fn set_random(&mut self, random: RngState) {
         self.inner.set_random(random);
     }
 
@@ -394,11 +417,11 @@ impl Executable for Seeking {
     }
 
     fn try_clone(&self) -> Result<Box<dyn Executable>, RunError> {
-        Ok(Box::new(Seeking {
+        Ok(Box::new(ProbeExecutable {
             inner: self.inner.try_clone()?,
             checked: Arc::clone(&self.checked),
             params: self.params.clone(),
-            given: Vec::new(),
+            last_inputs: Vec::new(),
             bound: self.bound.clone(),
         }))
     }

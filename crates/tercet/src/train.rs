@@ -1,9 +1,11 @@
-//! Training, on every executor: a step is one ordinary graph.
+//! Training, on every executor. A training step is one ordinary graph.
 //!
-//! [`TrainStep::build`] takes a graph with a loss and the names of the states to train, and makes the graph of one step:
-//! gradients ([`Graph::gradients`](tercet_ir::Graph::gradients)), their norm and clipping, an [`Optimizer`], the assignment
-//! of states. A [`Trainer`] compiles it for a [`Device`](crate::Device) and runs it: one run is one step, which takes inputs
-//! and a learning rate and gives a loss and a norm. Weights and moments stay on the device.
+//! [`TrainStep::build`] takes a graph with a loss and the names of the states to train, and builds
+//! the graph of one step. It contains the gradients
+//! ([`Graph::gradients`](tercet_ir::Graph::gradients)), their norm and clipping, an [`Optimizer`],
+//! and the assignment of states. A [`Trainer`] compiles it for a [`Device`](crate::Device) and runs
+//! it. One run is one step: it takes inputs and a learning rate, and returns a loss and a gradient
+//! norm. Weights and moments stay on the device.
 //!
 //! ```
 //! use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainer};
@@ -36,15 +38,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - Weights are `F32` states. To compute in F16 or BF16, cast them where they are used; F16 wants
+//! - Weights are `F32` states. To compute in F16 or BF16, cast the weights at their uses; F16 needs
 //!   [`StepOptions::loss_scale`].
-//! - [`StepOptions::microbatches`] adds gradients up within the run; [`StepOptions::ema_decay`] keeps averages;
-//!   [`ParamGroup`] says who decays and how fast who learns.
-//! - A step that is not finite changes nothing, and [`NotFinite`] names the value where it began.
-//! - [`Trainer::save`] and [`Trainer::restore`]: a run that was interrupted goes on with the same bits.
-//! - [`Trainer::unmoved`] names what nothing trains; [`Trainer::evaluator`] runs another graph with the weights.
+//! - [`StepOptions::microbatches`] accumulates gradients within one run; [`StepOptions::ema_decay`]
+//!   maintains moving averages; [`ParamGroup`] sets weight decay and learning rate per trainable.
+//! - A step with a non-finite loss or gradient changes no state, and [`NonFiniteStep`] names the value
+//!   that caused it.
+//! - [`Trainer::save`] and [`Trainer::restore`]: a resumed run gives the same bits as an
+//!   uninterrupted one.
+//! - [`Trainer::unchanged_trainables`] lists trainables that training does not change; [`Trainer::evaluator`]
+//!   runs another graph with the weights.
 //!
-//! `single.rs` differentiates one microbatch, `accumulate.rs` makes all of it, `whole.rs` adds what follows the gradients.
+//! `single.rs` differentiates one microbatch, `accumulate.rs` sums over all microbatches,
+//! `whole.rs` adds the nodes after the gradients.
 
 mod accumulate;
 mod checkpoint;
@@ -62,16 +68,16 @@ mod trainer;
 mod whole;
 
 pub use checkpoint::{CheckpointError, CheckpointInfo, checkpoint_info};
-pub use diagnose::NotFinite;
+pub use diagnose::NonFiniteStep;
 pub use error::{StepError, TrainError};
-pub use evaluate::{Evaluator, Weights};
-pub use optim::{AdamW, Lion, Muon, MuonScale, Optimizer, Param, Sgd, Update};
+pub use evaluate::{EvalWeights, Evaluator};
+pub use optim::{AdamW, Lion, Muon, MuonScale, Optimizer, OptimizerUpdate, Sgd, TrainedParam};
 pub use params::{ParamGroup, Trainable};
 pub use scale::LossScale;
-pub use schedule::Schedule;
-pub use state::{Initial, StateInfo, StateRole};
+pub use schedule::LearningRateSchedule;
+pub use state::{InitialState, StateInfo, StateRole};
 pub use step::{
-    GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, MOST_MICROBATCHES, SKIPPED, StepOptions,
+    GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, MAX_MICROBATCHES, SKIPPED, StepOptions,
     TrainStep, TrainableInfo,
 };
-pub use trainer::{Batch, Callback, StepReport, Trainer};
+pub use trainer::{StepInputs, StepReport, TrainCallback, Trainer};

@@ -1,72 +1,74 @@
-//! Measuring which variant of a kernel is best for which problem on a device.
+//! Autotuning: measures which kernel variant is fastest for each problem on a device.
 //!
-//! The table that comes out is kept in the folder of the pipeline cache, one for each device and
-//! driver. Devices that are opened with that folder choose by it.
+//! The results are stored in the folder of the pipeline cache, as one tuning table per device and
+//! driver. Devices that are opened with this folder select variants from the table.
 
 use std::path::PathBuf;
 
-use crate::device::{DeviceError, DeviceOptions, chosen};
+use crate::device::{DeviceError, DeviceOptions, split_selector};
 
-/// What to measure.
+/// Selection of measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TuneOptions {
-    /// A few sizes instead of all.
+    /// Measure only a few sizes.
     pub quick: bool,
-    /// Products of these sizes `[m, n, k]` instead, and whether the right factor is `[n, k]`.
+    /// Measure only these matmul sizes `[m, n, k]`; the flag means that the right operand is `[n,
+    /// k]`.
     pub shapes: Vec<([usize; 3], bool)>,
-    /// Only candidates whose name contains one of these; all where there is none.
+    /// Only candidates whose name contains one of these; empty means all.
     pub only: Vec<String>,
-    /// Not candidates whose name contains one of these.
+    /// Skip candidates whose name contains one of these.
     pub without: Vec<String>,
 }
 
-/// How the candidates did on one problem.
+/// Measurements of all candidates for one problem.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TunedProduct {
-    /// What was measured and its sizes, such as `matmul/f16/nn 4096x4096x768`: `m x n x k`, where `nt` says that the
-    /// right factor is `[n, k]`.
+pub struct TunedProblem {
+    /// Problem and sizes, such as `matmul/f16/nn 4096x4096x768`: `m x n x k`. `nt` means that the
+    /// right operand is `[n, k]`.
     pub name: String,
-    /// Multiplications and additions.
+    /// Number of multiplications and additions.
     pub flops: f64,
-    /// Name and seconds of each candidate, or why it cannot be used; the fastest first.
+    /// Candidate names with their seconds, or the reason why they are unsupported; fastest first.
     pub candidates: Vec<(String, Result<f64, String>)>,
 }
 
-/// Why nothing was measured, or not kept.
+/// Errors of autotuning.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The device has one variant of everything.
-    #[error("device `{0}` has no choice to measure; `vulkan` and `wgpu` have")]
+    /// The device has only one variant of every kernel.
+    #[error("device `{0}` has no kernel variants to measure; use `vulkan` or `wgpu`")]
     NoChoice(String),
-    /// A product cannot be made on the device.
+    /// The device cannot compile a problem.
     #[error("cannot measure {name}")]
     Measure {
-        /// The product.
+        /// Name of the problem.
         name: String,
-        /// Why.
+        /// The compile error.
         source: tercet_ir::CompileError,
     },
     /// The table cannot be written.
-    #[error("cannot keep the measurements")]
+    #[error("cannot save the measurements")]
     Store(#[from] std::io::Error),
 }
 
-/// Measures all candidates on a device, tells of each problem as soon as it is done, and keeps the
-/// table where the options have a cache folder. Stops, and keeps what was measured, when `done` gives
-/// false. Gives the file.
+/// Measures all candidates on a device and calls `done` after each problem. If the options have a
+/// cache folder, the table is saved there. If `done` returns false, measuring stops and the results
+/// so far are saved. Returns the path of the table.
 ///
 /// # Errors
-/// [`TuneError`].
+/// [`TuneError`] if the device cannot be opened, a problem cannot be compiled or the table cannot
+/// be written.
 pub fn tune(
     device: &str,
     options: &DeviceOptions,
     what: &TuneOptions,
-    done: &mut dyn FnMut(TunedProduct) -> bool,
+    done: &mut dyn FnMut(TunedProblem) -> bool,
 ) -> Result<Option<PathBuf>, TuneError> {
-    let (name, which) = chosen(device)?;
+    let (name, which) = split_selector(device)?;
     let options = DeviceOptions {
         which: which.or_else(|| options.which.clone()),
         timings: true,
@@ -82,11 +84,11 @@ pub fn tune(
 #[cfg(feature = "wgpu")]
 pub(crate) use files::load;
 
-/// The devices of this build.
+/// Tuning on the devices of this build.
 mod on {
-    use super::{DeviceOptions, PathBuf, TuneError, TuneOptions, TunedProduct};
+    use super::{DeviceOptions, PathBuf, TuneError, TuneOptions, TunedProblem};
 
-    type Done<'a> = &'a mut dyn FnMut(TunedProduct) -> bool;
+    type Done<'a> = &'a mut dyn FnMut(TunedProblem) -> bool;
 
     #[cfg(feature = "vulkan")]
     pub(super) fn vulkan(
@@ -145,17 +147,17 @@ mod on {
     }
 }
 
-/// The table of an adapter of wgpu, in the folder of caches.
+/// Tuning tables of wgpu adapters, in the cache folder.
 #[cfg(feature = "wgpu")]
 mod files {
     use std::fs;
     use std::io;
     use std::path::{Path, PathBuf};
 
-    use tercet_plan::Tuning;
+    use tercet_plan::TuningTable;
     use tercet_wgpu::{AdapterSummary, WgpuBackend};
 
-    /// One for each adapter, interface and driver.
+    /// Table path, which is unique per adapter, graphics API and driver.
     fn file(dir: &Path, adapter: &AdapterSummary) -> PathBuf {
         let AdapterSummary {
             name,
@@ -169,14 +171,18 @@ mod files {
         dir.join(format!("tuning-wgpu-{word}.txt"))
     }
 
-    /// What was measured; a file that is missing or damaged is as good as none.
-    pub(crate) fn load(dir: &Path, backend: &WgpuBackend) -> Option<Tuning> {
+    /// Loads a table. A missing or damaged file gives `None`.
+    pub(crate) fn load(dir: &Path, backend: &WgpuBackend) -> Option<TuningTable> {
         let text = fs::read_to_string(file(dir, backend.adapter())).ok()?;
         text.parse().ok()
     }
 
-    /// Replaces the file, whole.
-    pub(super) fn store(dir: &Path, backend: &WgpuBackend, table: &Tuning) -> io::Result<PathBuf> {
+    /// Replaces the file atomically.
+    pub(super) fn store(
+        dir: &Path,
+        backend: &WgpuBackend,
+        table: &TuningTable,
+    ) -> io::Result<PathBuf> {
         let file = file(dir, backend.adapter());
         fs::create_dir_all(dir)?;
         let temporary = file.with_extension(format!("{}.tmp", std::process::id()));
@@ -189,17 +195,19 @@ mod files {
     }
 }
 
-/// What is measured.
+/// Problems to measure.
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 mod tasks {
     use tercet_ir::{CompileError, DType, Scheme};
-    use tercet_plan::tune::{self, Measured, Outcome, StateScan, Task, Tunable};
-    use tercet_plan::{Entry, GemmProblem, Key, Tuning, Weights};
+    use tercet_plan::tune::{
+        self, CandidateOutcome, ProblemMeasurement, StateScan, TunableBackend, TuneTask,
+    };
+    use tercet_plan::{GemmProblem, TuningEntry, TuningKey, TuningTable, WeightLayout};
 
-    use super::{TuneError, TuneOptions, TunedProduct};
+    use super::{TuneError, TuneOptions, TunedProblem};
 
-    /// `m n k`, and whether the right factor is `[n, k]`: squares, the layers of a BERT-base at 4096
-    /// and at 128 rows, those of language models of 1 and 8 billion parameters at 512 rows.
+    /// `m n k`, and whether the right operand is `[n, k]`. Squares; the layers of BERT-base at 4096
+    /// and at 128 rows; those of language models with 1 and 8 billion parameters at 512 rows.
     const SHAPES: &[([usize; 3], bool)] = &[
         ([8192, 8192, 8192], false),
         ([4096, 4096, 4096], false),
@@ -226,20 +234,21 @@ mod tasks {
         ([4096, 768, 768], false),
     ];
 
-    /// Layers of language models, as columns and summed sizes.
+    /// Weight shapes of language models, as `[n, k]`.
     const LAYERS: &[[usize; 2]] = &[[2048, 2048], [5632, 2048], [14336, 4096], [4096, 14336]];
 
-    /// Formats of weights that have variants of their own.
+    /// Quantization formats with specialized kernel variants.
     const PACKED: &[Scheme] = &[Scheme::Q4_0, Scheme::Q8_0, Scheme::Q4K, Scheme::Q6K];
 
-    /// Key heads, query heads of each, queries, keys, elements of a head: an encoder, a prompt, a token.
+    /// KV heads, query heads per KV head, queries, keys, head size: an encoder, a prefill chunk, a
+    /// decode step.
     const ATTENTION: &[[usize; 5]] = &[
         [16, 1, 1024, 1024, 64],
         [8, 4, 512, 512, 128],
         [8, 4, 1, 4096, 128],
     ];
 
-    /// Batch, channels, sides of the image, channels of the result, sides of a window.
+    /// Batch, input channels, image height and width, output channels, kernel height and width.
     const CONVS: &[[usize; 5]] = &[
         [32, 64, 56, 64, 3],
         [1, 64, 56, 64, 3],
@@ -247,7 +256,8 @@ mod tasks {
         [32, 64, 56, 256, 1],
     ];
 
-    /// Batch, steps, heads, channels of a head, states of a channel: models of one to three billion parameters.
+    /// Batch, steps, heads, channels per head, states per channel: models of one to three billion
+    /// parameters.
     const SCANS: &[(StateScan, [usize; 5])] = &[
         (StateScan::Selective, [1, 4096, 4096, 1, 16]),
         (StateScan::Selective, [8, 2048, 4096, 1, 16]),
@@ -255,30 +265,32 @@ mod tasks {
         (StateScan::GatedDelta, [1, 4096, 16, 128, 128]),
     ];
 
-    /// A problem, whose operands are made when it is its turn.
+    /// A problem whose operands are created only when it is measured.
     #[derive(Debug)]
-    enum Planned {
+    enum PlannedProblem {
         Tilings(GemmProblem),
-        Product(DType, Weights, [usize; 3]),
+        Product(DType, WeightLayout, [usize; 3]),
         Attention(DType, [usize; 5]),
         Conv(DType, [usize; 5]),
         Scan(StateScan, DType, [usize; 5]),
     }
 
-    impl Planned {
-        fn task(&self) -> Result<Task, CompileError> {
+    impl PlannedProblem {
+        fn task(&self) -> Result<TuneTask, CompileError> {
             match self {
-                Planned::Tilings(problem) => Task::tilings(problem),
-                Planned::Product(dtype, weights, sizes) => Task::product(*dtype, *weights, *sizes),
-                Planned::Attention(dtype, sizes) => Task::attention(*dtype, *sizes),
-                Planned::Conv(dtype, sizes) => Task::conv(*dtype, *sizes),
-                Planned::Scan(op, dtype, sizes) => Task::scan(*op, *dtype, *sizes),
+                PlannedProblem::Tilings(problem) => TuneTask::tilings(problem),
+                PlannedProblem::Product(dtype, weights, sizes) => {
+                    TuneTask::product(*dtype, *weights, *sizes)
+                }
+                PlannedProblem::Attention(dtype, sizes) => TuneTask::attention(*dtype, *sizes),
+                PlannedProblem::Conv(dtype, sizes) => TuneTask::conv(*dtype, *sizes),
+                PlannedProblem::Scan(op, dtype, sizes) => TuneTask::scan(*op, *dtype, *sizes),
             }
         }
     }
 
-    /// Large ones first: an idle device clocks up while they run.
-    fn planned(what: &TuneOptions) -> Vec<Planned> {
+    /// Large problems come first, because an idle device raises its clock while they run.
+    fn planned(what: &TuneOptions) -> Vec<PlannedProblem> {
         let shapes: &[([usize; 3], bool)] = match (&what.shapes[..], what.quick) {
             ([], false) => SHAPES,
             ([], true) => QUICK,
@@ -287,7 +299,7 @@ mod tasks {
         let mut all = Vec::new();
         for &([m, n, k], b_transposed) in shapes {
             for dtype in [DType::F16, DType::BF16] {
-                all.push(Planned::Tilings(GemmProblem {
+                all.push(PlannedProblem::Tilings(GemmProblem {
                     dtype,
                     b_transposed,
                     m,
@@ -297,10 +309,10 @@ mod tasks {
             }
             for dtype in [DType::F32, DType::F16] {
                 let weights = match b_transposed {
-                    true => Weights::Along(dtype),
-                    false => Weights::Across(dtype),
+                    true => WeightLayout::KMajor(dtype),
+                    false => WeightLayout::NMajor(dtype),
                 };
-                all.push(Planned::Product(dtype, weights, [m, n, k]));
+                all.push(PlannedProblem::Product(dtype, weights, [m, n, k]));
             }
         }
         if !what.shapes.is_empty() {
@@ -309,13 +321,13 @@ mod tasks {
         let layers = if what.quick { &LAYERS[2..3] } else { LAYERS };
         for &[n, k] in layers {
             for m in [8, 1] {
-                all.push(Planned::Product(
+                all.push(PlannedProblem::Product(
                     DType::F16,
-                    Weights::Along(DType::F16),
+                    WeightLayout::KMajor(DType::F16),
                     [m, n, k],
                 ));
-                let packed = PACKED.iter().map(|scheme| Weights::Packed(*scheme));
-                all.extend(packed.map(|w| Planned::Product(DType::F32, w, [m, n, k])));
+                let packed = PACKED.iter().map(|scheme| WeightLayout::Packed(*scheme));
+                all.extend(packed.map(|w| PlannedProblem::Product(DType::F32, w, [m, n, k])));
             }
         }
         let few = |len: usize| if what.quick { 1 } else { len };
@@ -324,18 +336,22 @@ mod tasks {
             all.extend(
                 attention
                     .iter()
-                    .map(|sizes| Planned::Attention(dtype, *sizes)),
+                    .map(|sizes| PlannedProblem::Attention(dtype, *sizes)),
             );
             let convs = &CONVS[..few(CONVS.len())];
-            all.extend(convs.iter().map(|sizes| Planned::Conv(dtype, *sizes)));
+            all.extend(
+                convs
+                    .iter()
+                    .map(|sizes| PlannedProblem::Conv(dtype, *sizes)),
+            );
             let scans = &SCANS[..few(SCANS.len())];
             let scans = scans.iter();
-            all.extend(scans.map(|(op, sizes)| Planned::Scan(*op, dtype, *sizes)));
+            all.extend(scans.map(|(op, sizes)| PlannedProblem::Scan(*op, dtype, *sizes)));
         }
         all
     }
 
-    fn names(device: &dyn Tunable, task: &Task, what: &TuneOptions) -> Vec<String> {
+    fn names(device: &dyn TunableBackend, task: &TuneTask, what: &TuneOptions) -> Vec<String> {
         let in_any = |name: &str, list: &[String]| list.iter().any(|part| name.contains(part));
         let mut all = tune::candidates(device.caps(), task);
         all.retain(|name| what.only.is_empty() || in_any(name, &what.only));
@@ -343,30 +359,30 @@ mod tasks {
         all
     }
 
-    fn product_of(key: &Key, flops: f64, measured: Measured) -> TunedProduct {
+    fn product_of(key: &TuningKey, flops: f64, measured: ProblemMeasurement) -> TunedProblem {
         let outcomes = measured.candidates.into_iter().map(|(name, outcome)| {
             let outcome = match outcome {
-                Outcome::Seconds(s) => Ok(s),
-                Outcome::Failed(why) => Err(why),
+                CandidateOutcome::Seconds(s) => Ok(s),
+                CandidateOutcome::Failed(why) => Err(why),
             };
             (name, outcome)
         });
-        TunedProduct {
+        TunedProblem {
             name: key.to_string(),
             flops,
             candidates: outcomes.collect(),
         }
     }
 
-    /// The table of measurements: what was measured before, but for what is measured now.
+    /// A table with the previous measurements, updated with the new ones.
     pub(super) fn table(
-        device: &dyn Tunable,
+        device: &dyn TunableBackend,
         name: &str,
-        before: &Tuning,
+        before: &TuningTable,
         what: &TuneOptions,
-        done: &mut dyn FnMut(TunedProduct) -> bool,
-    ) -> Result<Tuning, TuneError> {
-        let mut entries: Vec<Entry> = before.entries().to_vec();
+        done: &mut dyn FnMut(TunedProblem) -> bool,
+    ) -> Result<TuningTable, TuneError> {
+        let mut entries: Vec<TuningEntry> = before.entries().to_vec();
         let mut some = false;
         for planned in planned(what) {
             let task = planned.task().map_err(|source| TuneError::Measure {
@@ -382,7 +398,7 @@ mod tasks {
             let measured = tune::measure(device, &task, &names);
             entries.retain(|e| e.key != task.key);
             if let Some(best) = measured.best() {
-                entries.push(Entry {
+                entries.push(TuningEntry {
                     key: task.key.clone(),
                     variant: best.to_string(),
                 });
@@ -392,7 +408,7 @@ mod tasks {
             }
         }
         match some {
-            true => Ok(Tuning::new(entries)),
+            true => Ok(TuningTable::new(entries)),
             false => Err(TuneError::NoChoice(name.to_string())),
         }
     }

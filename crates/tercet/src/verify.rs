@@ -1,90 +1,100 @@
-//! Where a device leaves the reference: every node compared, in the units of the tolerance table.
+//! Comparison of a device with the reference: every node, in units of the tolerance table.
 
 use std::fmt;
 
-use tercet_ir::accuracy::{Accuracy, Furthest, furthest};
-use tercet_ir::{Graph, Keep, Tensor, Value};
+use tercet_ir::accuracy::{Accuracy, WorstElement, furthest};
+use tercet_ir::{Graph, RetainValues, Tensor, Value};
 
 use crate::Device;
-use crate::once::{Once, VerifyError};
+use crate::bound_graph::{BoundGraph, EvaluateError};
 
-/// How far one value is from the reference.
+/// Difference of one value from the reference.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeError {
-    /// The value.
+pub struct NodeDivergence {
+    /// The compared value.
     pub value: Value,
-    /// Its operator.
+    /// Operator name of the value's node.
     pub op: &'static str,
-    /// The largest difference in tolerances of its accuracy class and dtype: at most 1 is right.
-    pub units: f64,
-    /// The element, by its place in row-major order.
+    /// Maximum difference, in tolerances of the accuracy class and dtype. Values up to 1 are
+    /// correct.
+    pub error_in_tolerances: f64,
+    /// Position of the element with the maximum difference, in row-major order.
     pub element: usize,
-    /// What the device computed there.
-    pub got: f64,
-    /// What the reference computed there.
-    pub want: f64,
+    /// Result of the device at this element.
+    pub actual: f64,
+    /// Result of the reference at this element.
+    pub expected: f64,
 }
 
-/// The outcome of a verification.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verification {
-    /// The executor.
+    /// Name of the executor.
     pub device: &'static str,
-    /// Every value that was compared, in order of execution.
-    pub nodes: Vec<NodeError>,
+    /// All compared values, in order of execution.
+    pub nodes: Vec<NodeDivergence>,
 }
 
 impl Verification {
-    /// The first value that is off by more than its tolerance; later ones may only follow from it.
-    pub fn first_divergence(&self) -> Option<&NodeError> {
-        self.nodes.iter().find(|n| n.units > 1.0)
+    /// The first value that differs by more than its tolerance. Later differences may only follow
+    /// from it.
+    pub fn first_divergence(&self) -> Option<&NodeDivergence> {
+        self.nodes.iter().find(|n| n.error_in_tolerances > 1.0)
     }
 
-    /// The value that is furthest off.
-    pub fn worst(&self) -> Option<&NodeError> {
-        self.nodes.iter().max_by(|a, b| a.units.total_cmp(&b.units))
+    /// The value with the largest error.
+    pub fn worst(&self) -> Option<&NodeDivergence> {
+        self.nodes
+            .iter()
+            .max_by(|a, b| a.error_in_tolerances.total_cmp(&b.error_in_tolerances))
     }
 }
 
 impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for n in &self.nodes {
-            let mark = if n.units > 1.0 { "  <-- off" } else { "" };
+            let mark = if n.error_in_tolerances > 1.0 {
+                "  <-- error"
+            } else {
+                ""
+            };
             writeln!(
                 f,
                 "{:>8} {:<24} {:>10.3}{mark}",
                 n.value.to_string(),
                 n.op,
-                n.units
+                n.error_in_tolerances
             )?;
         }
         match self.first_divergence() {
             None => write!(f, "{} agrees with the reference", self.device),
             Some(n) => write!(
                 f,
-                "{} leaves the reference at {} ({}): element {} is {:e} instead of {:e}, {:.1} \
-                 tolerances off",
-                self.device, n.value, n.op, n.element, n.got, n.want, n.units
+                "{} differs from the reference at {} ({}): element {} is {:e}, expected {:e}, {:.1} \
+                 times the tolerance",
+                self.device, n.value, n.op, n.element, n.actual, n.expected, n.error_in_tolerances
             ),
         }
     }
 }
 
-/// Runs a graph on a device and on the reference and compares every value.
+/// Runs a graph on a device and on the reference, and compares every value.
 ///
-/// `tensors` holds inputs, parameters and, where they should not be zeros, states by name. The graph
-/// is compiled without passes and with every value as a result, so that nodes keep their numbers.
-/// The accuracy class of a value is the loosest on its way: rounding adds up.
+/// `tensors` contains inputs, parameters and nonzero states by name. The graph is compiled without
+/// passes and with every value as an output, so nodes keep their numbers. The accuracy class of a
+/// value is the loosest one among the nodes it depends on, because rounding errors accumulate.
 ///
 /// # Errors
-/// [`VerifyError`].
+/// [`EvaluateError`] if a tensor is missing, or if a device cannot compile or run the graph.
 pub fn verify(
     graph: &Graph,
     tensors: &[(&str, &Tensor)],
     device: &Device,
-) -> Result<Verification, VerifyError> {
-    let run = Once::new(graph, tensors)?;
-    let (_, kept) = Keep::All.of(graph).map_err(VerifyError::Graph)?;
+) -> Result<Verification, EvaluateError> {
+    let run = BoundGraph::new(graph, tensors)?;
+    let (_, kept) = RetainValues::All
+        .add_outputs(graph)
+        .map_err(EvaluateError::Graph)?;
     let values: Vec<Value> = kept.into_iter().map(|k| k.value).collect();
     let reference = tercet_cpu::ReferenceBackend::new();
     let got = run.values(device.backend(), &values)?;
@@ -103,7 +113,7 @@ pub fn verify(
     })
 }
 
-/// For each node the loosest accuracy class among it and all it depends on.
+/// For each node, the loosest accuracy class of itself and all its dependencies.
 fn classes(graph: &Graph) -> Vec<Accuracy> {
     let mut classes: Vec<Accuracy> = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
@@ -114,25 +124,31 @@ fn classes(graph: &Graph) -> Vec<Accuracy> {
     classes
 }
 
-fn compare(graph: &Graph, value: Value, class: Accuracy, got: &Tensor, want: &Tensor) -> NodeError {
-    let Furthest {
+fn compare(
+    graph: &Graph,
+    value: Value,
+    class: Accuracy,
+    got: &Tensor,
+    want: &Tensor,
+) -> NodeDivergence {
+    let WorstElement {
         element,
         got,
-        want,
+        expected: want,
         units,
-    } = furthest(class, got, want).unwrap_or(Furthest {
+    } = furthest(class, got, want).unwrap_or(WorstElement {
         element: 0,
         got: 0.0,
-        want: 0.0,
+        expected: 0.0,
         units: 0.0,
     });
-    NodeError {
+    NodeDivergence {
         value,
         op: graph.node(value.node).op.kind().doc().name,
-        units,
+        error_in_tolerances: units,
         element,
-        got,
-        want,
+        actual: got,
+        expected: want,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Spikes taken out of signals by a running median, on every device of this machine.
+//! Removes spikes from signals with a running median, on every device of this machine.
 
 mod median;
 
@@ -11,7 +11,7 @@ use tercet::{
     CompileOptions, DType, Device, Dim, Graph, OpError, Tensor, Type, devices, parse_with, verify,
 };
 
-/// What remains of signals, and how much was taken from each.
+/// The filtered signals, and the maximum change of each.
 fn graph(width: usize) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let shape = [Dim::sym("signals"), Dim::sym("samples")];
@@ -25,7 +25,7 @@ fn graph(width: usize) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// Sines with a spike in each.
+/// Sine waves with one spike each.
 fn signals(count: usize, samples: usize) -> Result<Tensor, Box<dyn Error>> {
     let mut x = Vec::with_capacity(count * samples);
     for signal in 0..count {
@@ -37,7 +37,8 @@ fn signals(count: usize, samples: usize) -> Result<Tensor, Box<dyn Error>> {
     Ok(Tensor::from_slice(&[count, samples], &x)?)
 }
 
-/// The graph as text and back: text has name and attributes of an operator, the registry has the operator.
+/// Converts the graph to text form and back. The text contains the name and the attributes of an
+/// operator; the registry provides its implementation.
 fn through_text(g: &Graph) -> Result<Graph, Box<dyn Error>> {
     let mut ops = CustomOps::new();
     ops.register(RunningMedian::NAME, RunningMedian::from_literals);
@@ -56,10 +57,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let x = signals(3, 200)?;
         let mut exe = device.compile(&g, &options)?;
         let most = exe.run(&[("x", &x)])?.swap_remove(1);
-        println!("{}: {:.2?} taken out", info.name, most.as_slice::<f32>()?);
+        println!(
+            "{}: removed spikes of {:.2?}",
+            info.name,
+            most.as_slice::<f32>()?
+        );
         let verification = verify(&g, &[("x", &x)], &device)?;
         if let Some(off) = verification.first_divergence() {
-            return Err(format!("{} is off: {off:?}", info.name).into());
+            return Err(format!("{} differs from the reference: {off:?}", info.name).into());
         }
     }
     Ok(())

@@ -1,22 +1,23 @@
-//! The operator.
+//! The operator `example.running_median`.
 
-use tercet::attr::{Attrs, Literal};
+use tercet::attr::{AttrLiteral, Attrs};
 use tercet::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
-use tercet::grad::{Ruled, Vjp};
+use tercet::grad::{Vjp, VjpResult};
 use tercet::ops::PadMode;
 use tercet::{DType, Dim, EvalError, Tensor, TensorType, Type, TypeError};
 
 tercet::attrs! {
-    /// The median of `width` neighbours along the rows of F32 `[rows, columns]`; the type stays. Beyond the
-    /// ends of a row its first and last element are repeated. Numbers only: where a NaN is, anything is.
+    /// Median of `width` neighbours along the rows of F32 `[rows, columns]`. The result has the
+    /// type of the operand. At the ends of a row, its first and last element are repeated. If a
+    /// window contains NaN, its result is unspecified.
     pub struct RunningMedian {
-        /// How many neighbours; odd.
+        /// Window size in elements; must be odd.
         pub width: usize,
     }
 }
 
 impl RunningMedian {
-    /// The operator's name.
+    /// Name of the operator.
     pub(crate) const NAME: &'static str = "example.running_median";
 }
 
@@ -25,7 +26,7 @@ impl CustomOp for RunningMedian {
         Self::NAME
     }
 
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         self.to_literals()
     }
 
@@ -80,13 +81,13 @@ impl CustomOp for RunningMedian {
                 WgslParam::U32(columns.clone()),
                 WgslParam::U32(Dim::Known(self.width)),
             ],
-            // Sizes may be symbols: the product is computed for each run.
+            // The dimensions may be symbolic; the grid size is then computed for each run.
             grid: WgslGrid::Line(rows.checked_mul(columns)?),
         }])
     }
 
-    /// Through the same in other words, which have gradients: the middle one of the neighbours in order.
-    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+    /// Expresses the operator by differentiable ones: the middle element of the sorted neighbours.
+    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult {
         v.through(|g, operands| {
             let half = self.width / 2;
             let x = g.pad(operands[0], &[0, half], &[0, half], PadMode::Edge, 0.0)?;

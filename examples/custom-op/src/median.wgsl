@@ -1,6 +1,6 @@
-// The median of the `width` elements around each element of a row; beyond the ends the first and last
-// element are repeated. One invocation makes one element: the one of its window before which exactly half
-// of the others stand, equal ones in their order.
+// Median of the `width` elements around each element of a row. At the ends of a row, its first and last
+// element are repeated. Each invocation computes one result. It is the element of the window with exactly
+// half of the others before it in sorted order; equal elements are ordered by position.
 
 struct Params {
     rows: u32,
@@ -12,7 +12,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
-// Element `i` of the window around a column of the row that begins at `start`.
+// Element `i` of the window around `column`, in the row that starts at `start`.
 fn element(start: u32, column: u32, i: u32) -> f32 {
     let at = max(column + i, p.width / 2u) - p.width / 2u;
     return x[start + min(at, p.columns - 1u)];

@@ -1,28 +1,28 @@
-//! What the examples share: a model under construction, and a loop that prints its curve.
+//! Code shared by the examples: a model under construction, and a loss curve that is printed.
 
 use std::error::Error;
 
-use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainable, Trainer};
+use tercet::train::{AdamW, LearningRateSchedule, StepOptions, TrainStep, Trainable, Trainer};
 use tercet::{CompileOptions, DType, Device, Graph, OpError, Tensor, TensorType, Type, Value};
 
-/// What ends an example early.
+/// Error type of the examples.
 pub type Failed = Box<dyn Error>;
 
-/// A graph, and what its states start as.
+/// A graph with the initial values of its states.
 #[derive(Default)]
 pub struct Model {
     /// The graph.
     pub graph: Graph,
-    /// What is trained, and its first values.
+    /// Trained states with their initial values.
     pub trained: Vec<(String, Tensor)>,
-    /// Other states that do not start as zeros.
+    /// Other states with nonzero initial values.
     pub states: Vec<(String, Tensor)>,
 }
 
 impl Model {
-    /// A trained weight, normal around 0 at first.
+    /// Adds a trained weight, initialized from a normal distribution with mean 0.
     pub fn weight(&mut self, name: &str, shape: &[usize], std: f64) -> Result<Value, Failed> {
-        let stream = tercet::random::Stream {
+        let stream = tercet::random::PhiloxStream {
             seed: 0,
             stream: self.trained.len() as u32,
             step: 0,
@@ -32,7 +32,7 @@ impl Model {
         self.state_of(name, shape, (0..count).map(normal).collect())
     }
 
-    /// A trained weight that starts as one number.
+    /// Adds a trained weight, initialized with one number.
     pub fn filled(&mut self, name: &str, shape: &[usize], value: f64) -> Result<Value, Failed> {
         let count: usize = shape.iter().product();
         self.state_of(name, shape, vec![value; count])
@@ -45,7 +45,8 @@ impl Model {
     }
 }
 
-/// The mean cross-entropy of `logits [n, classes]` and `labels [n]`, and how many are right; both `[]`.
+/// Mean cross-entropy of `logits [n, classes]` and `labels [n]`, and the number of correct
+/// predictions; both `[]`.
 pub fn cross_entropy(g: &mut Graph, logits: Value, labels: Value) -> Result<[Value; 2], OpError> {
     let log = g.log_softmax(logits, 1)?;
     let own = g.unsqueeze(labels, 1)?;
@@ -58,7 +59,8 @@ pub fn cross_entropy(g: &mut Graph, logits: Value, labels: Value) -> Result<[Val
     Ok([loss, g.reduce_sum(right, &[0], false)?])
 }
 
-/// A trainer of a model by AdamW, with gradients clipped and a learning rate that falls to nothing by `steps`.
+/// An AdamW trainer for a model, with gradient clipping and a learning rate that decays to 0 at
+/// step `steps`.
 pub fn trainer(
     device: &Device,
     model: &Model,
@@ -73,7 +75,7 @@ pub fn trainer(
         ..StepOptions::default()
     };
     let step = TrainStep::build(&model.graph, loss, &names, &AdamW::default(), &options)?;
-    let schedule = Schedule::cosine(rate, steps / 10, steps);
+    let schedule = LearningRateSchedule::cosine(rate, steps / 10, steps);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
     for (name, tensor) in model.trained.iter().chain(&model.states) {
         trainer.set_state(name, tensor)?;
@@ -81,14 +83,14 @@ pub fn trainer(
     Ok(trainer)
 }
 
-/// The losses of a training as they come; ten lines of them are printed.
+/// Losses of a training run; ten mean values are printed.
 #[derive(Debug, Default)]
 pub struct Curve {
     losses: Vec<f32>,
 }
 
 impl Curve {
-    /// Takes the loss of a step, and prints the mean of a tenth of all.
+    /// Adds the loss of a step. After every tenth of all steps, prints the mean of that tenth.
     pub fn push(&mut self, loss: f32, steps: u64) {
         self.losses.push(loss);
         let part = (steps as usize / 10).max(1);
@@ -97,7 +99,7 @@ impl Curve {
         }
     }
 
-    /// The mean of the last so many.
+    /// Mean of the last `count` losses.
     pub fn last(&self, count: usize) -> f32 {
         let from = self.losses.len().saturating_sub(count);
         let last = &self.losses[from..];
@@ -110,7 +112,7 @@ impl Curve {
     }
 }
 
-/// The device that is named as the first argument, else the best one.
+/// The device named by the first argument, or the best one.
 pub fn device() -> Result<Device, Failed> {
     let name = std::env::args().nth(1).unwrap_or("auto".to_string());
     Ok(Device::by_name(&name)?)

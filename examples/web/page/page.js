@@ -1,4 +1,4 @@
-// The page: forms, and what comes of them. With `?test` it does what `cases.json` asks and posts what came of it.
+// Forms of the page and their results. With `?test`, runs the cases of `cases.json` and posts the results.
 const worker = new Worker("worker.js", { type: "module" });
 const waiting = new Map();
 let calls = 0;
@@ -22,7 +22,7 @@ function call(name, args = [], heard) {
   });
 }
 
-// Opened at the first use.
+// Models are opened at their first use.
 const opened = new Map();
 function open(name) {
   if (!opened.has(name)) opened.set(name, call(name));
@@ -36,7 +36,7 @@ function failed(at, error) {
   at.classList.add("error");
 }
 
-// Runs what a form asks for, once at a time.
+// Runs `run` when a form is submitted. The button is disabled meanwhile.
 function on(id, shown, run) {
   const form = element(id);
   const button = form.querySelector("button");
@@ -64,7 +64,7 @@ async function write(form, at) {
   const { tokens, finish } = await call("write", [form.get("prompt"), +form.get("most")], heard);
   const seconds = (performance.now() - began) / 1000;
   const rate = (tokens.length / seconds).toFixed(1);
-  element("speed").textContent = `${tokens.length} tokens, ${rate} a second (${finish})`;
+  element("speed").textContent = `${tokens.length} tokens, ${rate} tokens/s (${finish})`;
 }
 
 async function compare(form, at) {
@@ -86,7 +86,7 @@ async function root(form, at) {
   at.textContent = `${y}, in ${iterations} iterations; ${total} so far`;
 }
 
-// What is asked of a device, with what it took.
+// Runs all test cases on a device and measures their times.
 async function test() {
   const result = { seconds: {} };
   const timed = async (name, run) => {

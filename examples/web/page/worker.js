@@ -1,4 +1,4 @@
-// The models, on a thread of their own: the page stays awake while the CPU computes.
+// Runs the models on a separate thread, so that the page stays responsive.
 import init, { Tercet } from "./pkg/web.js";
 
 const MODELS = "models/";
@@ -10,16 +10,17 @@ async function bytes(path) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
-// The device and what it is; `wanted` is `auto`, `webgpu` or `cpu`. A GPU that the processor plays is slower than the CPU.
+// Opens a device and returns it with its name. `wanted` is `auto`, `webgpu` or `cpu`. `auto` skips a GPU that is emulated on the CPU,
+// because it is slower than the CPU executor.
 async function find(wanted) {
-  let why = "it was asked for";
+  let why = "requested";
   if (wanted !== "cpu") {
     try {
       const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
       const { vendor, architecture, description, isFallbackAdapter } = adapter?.info ?? {};
       if (!navigator.gpu) why = "this browser has no WebGPU";
-      else if (!adapter) why = "WebGPU finds no graphics adapter";
-      else if (isFallbackAdapter && wanted !== "webgpu") why = "WebGPU is emulated here";
+      else if (!adapter) why = "WebGPU found no graphics adapter";
+      else if (isFallbackAdapter && wanted !== "webgpu") why = "WebGPU is emulated on the CPU";
       else {
         const name = [description, vendor, architecture].filter(Boolean).join(" ");
         return [await Tercet.webgpu(), `WebGPU (${name || "no name"})`];
@@ -57,7 +58,7 @@ const calls = {
   root: (x) => tercet.root(x),
 };
 
-// One call after the other: a model does one thing at a time.
+// Calls run one after the other, because a model can process only one call at a time.
 let last = Promise.resolve();
 addEventListener("message", ({ data: { id, call, args } }) => {
   const piece = (text) => postMessage({ id, piece: text });

@@ -1,5 +1,5 @@
-//! A language model and a sentence encoder from files in memory, on any device, awaiting it. Nothing here is of the browser
-//! but `page.rs`, so that tests run the same natively.
+//! A language model and a sentence encoder, loaded from files in memory and run asynchronously on
+//! any device. Only `page.rs` depends on the browser, so tests run the other code natively.
 
 mod loops;
 #[cfg(target_arch = "wasm32")]
@@ -10,14 +10,15 @@ pub use loops::{Root, Roots};
 use serde_json::{Map, Value};
 use tercet::{DType, Device};
 use tercet_models::{
-    DecoderOptions, Embedder, Encoder, EncoderOutput, Event, Finish, Generator, HfWeights,
-    MappedFile, ModelFiles, Tokenizer, Weights, WriteOptions, turn_ends, write_async,
+    DecoderOptions, Embedder, Encoder, EncoderOutput, FinishReason, GenerateEvent, GenerateOptions,
+    Generator, HfWeights, MappedFile, ModelFiles, Tokenizer, Weights, end_of_turn_ids,
+    generate_async,
 };
 
-/// What goes wrong, for people.
+/// Error type with a readable message.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// A language model that writes greedily.
+/// A language model with greedy decoding.
 pub struct Language {
     generator: Generator,
     tokenizer: Tokenizer,
@@ -25,10 +26,10 @@ pub struct Language {
 }
 
 impl Language {
-    /// The model of a GGUF file, compiled for a device.
+    /// Compiles the model of a GGUF file for a device.
     ///
     /// # Errors
-    /// Of the file or the device.
+    /// If the file is invalid or the device cannot run the model.
     pub fn open(gguf: &[u8], device: &Device) -> Result<Language, Failure> {
         let files = ModelFiles::from_gguf_bytes(gguf)?;
         let tokenizer = files.tokenizer()?;
@@ -37,34 +38,34 @@ impl Language {
         generator.skip_logits();
         Ok(Language {
             generator,
-            eos: turn_ends(&decoder.config.eos, &tokenizer),
+            eos: end_of_turn_ids(&decoder.config.eos, &tokenizer),
             tokenizer,
         })
     }
 
-    /// Writes up to `most` tokens after a prompt, which begins a text, and gives them. `text` is called with each piece as it
-    /// comes, and says with `false` that nothing more is wanted.
+    /// Generates up to `most` tokens after a prompt and returns them. `text` is called with each
+    /// piece of text; returning `false` stops the generation.
     ///
     /// # Errors
-    /// Of the model or the device.
+    /// If the model or the device fails.
     pub async fn write(
         &mut self,
         prompt: &str,
         most: usize,
         text: &mut dyn FnMut(&str) -> bool,
-    ) -> Result<(Vec<u32>, Finish), Failure> {
+    ) -> Result<(Vec<u32>, FinishReason), Failure> {
         self.generator.reset();
         let prompt = self.tokenizer.encode(prompt, true)?;
-        let options = WriteOptions {
+        let options = GenerateOptions {
             max_tokens: most,
             stop: &[],
             eos: &self.eos,
         };
-        let event = &mut |event: Event<'_>| match event {
-            Event::Prompt(_) => true,
-            Event::Text(piece, _) => text(piece),
+        let event = &mut |event: GenerateEvent<'_>| match event {
+            GenerateEvent::Prompt(_) => true,
+            GenerateEvent::Text(piece, _) => text(piece),
         };
-        let written = write_async(
+        let written = generate_async(
             &mut self.generator,
             &self.tokenizer,
             &prompt,
@@ -76,21 +77,22 @@ impl Language {
     }
 }
 
-/// A sentence encoder that takes the mean of tokens.
+/// A sentence encoder with mean pooling.
 pub struct Sentences {
     embedder: Embedder,
 }
 
-/// Texts of a run: little memory matters more in a page than speed.
+/// Texts per run. A small batch saves memory, which matters more in a web page than speed.
 const BATCH: usize = 8;
-/// Tokens of the longest text; of longer ones the rest is left out.
+/// Maximum tokens of a text; longer texts are truncated.
 const MOST_TOKENS: usize = 256;
 
 impl Sentences {
-    /// The encoder of a folder's `config.json`, `tokenizer.json` and `model.safetensors`, compiled for a device.
+    /// Compiles an encoder for a device, from the contents of `config.json`, `tokenizer.json` and
+    /// `model.safetensors`.
     ///
     /// # Errors
-    /// Of the files or the device.
+    /// If a file is invalid or the device cannot run the model.
     pub fn open(
         config: &[u8],
         tokenizer: &[u8],
@@ -106,14 +108,14 @@ impl Sentences {
         let most = MOST_TOKENS.min(encoder.context);
         let embedder = Embedder::new(&encoder, tokenizer, device, Some(BATCH), most)?;
         Ok(Sentences {
-            embedder: embedder.cutting(true),
+            embedder: embedder.truncating(true),
         })
     }
 
-    /// The embeddings of texts, of length 1.
+    /// Embeddings of texts, with unit length.
     ///
     /// # Errors
-    /// Of the tokenizer or the device.
+    /// If the tokenizer or the device fails.
     pub async fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>, Failure> {
         Ok(self.embedder.embed_async(texts, &mut |_| true).await?)
     }

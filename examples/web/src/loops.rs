@@ -1,36 +1,37 @@
-//! A graph with a branch, a loop and a state, as no model here has them: what decides is read back in the middle of a run.
+//! A graph with a branch, a loop and a state. Its control flow depends on values that are read back
+//! during a run.
 
 use tercet::{
-    CompileOptions, DType, Device, Executable, Graph, OpError, Tensor, Type, Value, Wanted,
+    CompileOptions, DType, Device, Executable, Graph, OpError, OutputSelection, Tensor, Type, Value,
 };
 
 use crate::Failure;
 
-/// Square roots by Newton's method, in as many iterations as it takes.
+/// Square roots by Newton's method, iterated until convergence.
 pub struct Roots {
     exe: Box<dyn Executable>,
     outputs: Vec<Tensor>,
 }
 
-/// A root, and the iterations of this one and of all so far.
+/// A root, with the iterations of this run and of all runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Root {
-    /// The root; 0 of what is not above 0.
+    /// The root; 0 for inputs that are not above 0.
     pub root: f32,
-    /// The iterations that it took.
+    /// Iterations of this run.
     pub iterations: i32,
-    /// The iterations of all runs, which a state has.
+    /// Iterations of all runs, counted in a state.
     pub total: i32,
 }
 
-/// Enough for numbers up to 2^60 or so: they are halved until they are near their root.
+/// Enough for numbers up to about 2^60: the estimate is halved until it is near the root.
 const MOST_ITERATIONS: u64 = 40;
 
 fn scalar(dtype: DType) -> Type {
     Type::new(dtype, [0usize; 0])
 }
 
-/// A graph of arguments of these types.
+/// A graph whose arguments have these types.
 fn block(
     arguments: &[Type],
     f: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
@@ -52,7 +53,7 @@ fn graph() -> Result<Graph, OpError> {
     let total = g.state("total", scalar(DType::I32))?;
     let zero = g.scalar(DType::F32, 0.0)?;
     let none = g.scalar(DType::I32, 0.0)?;
-    // Of y and x: whether the square of y is far from x; a better y.
+    // Two blocks over y and x: whether the square of y is far from x, and an improved y.
     let of = [scalar(DType::I32), scalar(DType::F32), scalar(DType::F32)];
     let cond = block(&of, |g, a| {
         let square = g.mul(a[1], a[1])?;
@@ -84,10 +85,10 @@ fn graph() -> Result<Graph, OpError> {
 }
 
 impl Roots {
-    /// Compiles it for a device.
+    /// Compiles the graph for a device.
     ///
     /// # Errors
-    /// Of the device.
+    /// If the device cannot run the graph.
     pub fn open(device: &Device) -> Result<Roots, Failure> {
         let exe = device
             .backend()
@@ -98,14 +99,14 @@ impl Roots {
         })
     }
 
-    /// The root of a number.
+    /// Computes the square root of a number.
     ///
     /// # Errors
-    /// Of the device; that it takes too many iterations, as of 1e30.
+    /// If the device fails, or the loop exceeds its maximum number of iterations, as for 1e30.
     pub async fn of(&mut self, x: f32) -> Result<Root, Failure> {
         let x = Tensor::scalar(x);
         let (inputs, outputs) = ([("x", &x)], &mut self.outputs);
-        (self.exe.run_async(&inputs, Wanted::All, outputs)).await?;
+        (self.exe.run_async(&inputs, OutputSelection::All, outputs)).await?;
         let total = self.exe.fetch_state("total")?.await?;
         let int = |t: &Tensor| Ok::<i32, Failure>(t.as_slice::<i32>()?[0]);
         Ok(Root {

@@ -1,4 +1,4 @@
-//! What JavaScript calls.
+//! The JavaScript interface.
 
 use js_sys::{Array, Float32Array, Function, Object, Reflect, Uint32Array};
 use tercet::{Device, DeviceOptions, one_line};
@@ -12,7 +12,7 @@ extern "C" {
     fn error(text: &str);
 }
 
-/// A bug of ours says where it is.
+/// Prints panics to the browser console.
 #[wasm_bindgen(start)]
 fn start() {
     std::panic::set_hook(Box::new(|panic| error(&panic.to_string())));
@@ -46,13 +46,13 @@ impl Tercet {
         }
     }
 
-    /// The browser's GPU; an error says why there is none.
+    /// Opens the browser's GPU. The error contains the reason if there is none.
     pub async fn webgpu() -> Result<Tercet, JsValue> {
         let device = Device::request_wgpu(&DeviceOptions::default()).await;
         Ok(Tercet::on(device.map_err(|e| failed(one_line(&e)))?))
     }
 
-    /// The CPU, on one thread.
+    /// The CPU, with one thread.
     pub fn cpu() -> Tercet {
         Tercet::on(Device::cpu())
     }
@@ -64,7 +64,8 @@ impl Tercet {
         Ok(())
     }
 
-    /// Writes after a prompt; `text` gets each piece. Gives `tokens` (Uint32Array) and `finish`.
+    /// Generates text after a prompt; `text` is called with each piece. Returns `tokens`
+    /// (Uint32Array) and `finish`.
     pub async fn write(
         &mut self,
         prompt: String,
@@ -72,7 +73,7 @@ impl Tercet {
         text: Function,
     ) -> Result<Object, JsValue> {
         let language =
-            (self.language.as_mut()).ok_or_else(|| failed("no language model is open"))?;
+            (self.language.as_mut()).ok_or_else(|| failed("no language model is loaded"))?;
         let heard = &mut |piece: &str| {
             let answer = text.call1(&JsValue::NULL, &piece.into());
             answer.is_ok_and(|answer| !answer.is_falsy() || answer.is_undefined())
@@ -85,7 +86,7 @@ impl Tercet {
         Ok(result)
     }
 
-    /// Opens the sentence encoder of the files of a folder.
+    /// Opens a sentence encoder from the contents of its files.
     #[wasm_bindgen(js_name = openSentences)]
     pub fn open_sentences(
         &mut self,
@@ -98,10 +99,10 @@ impl Tercet {
         Ok(())
     }
 
-    /// The embeddings of texts, a `Float32Array` each.
+    /// Embeddings of texts, one `Float32Array` each.
     pub async fn embed(&mut self, texts: Vec<String>) -> Result<Array, JsValue> {
         let sentences = self.sentences.as_mut();
-        let sentences = sentences.ok_or_else(|| failed("no sentence encoder is open"))?;
+        let sentences = sentences.ok_or_else(|| failed("no sentence encoder is loaded"))?;
         let embeddings = sentences.embed(&texts).await.map_err(failure)?;
         let arrays = embeddings
             .iter()
@@ -109,7 +110,7 @@ impl Tercet {
         Ok(arrays.collect())
     }
 
-    /// The square root of a number: `[root, iterations, iterations of all so far]`.
+    /// Square root of a number: `[root, iterations, iterations of all runs]`.
     pub async fn root(&mut self, x: f32) -> Result<Array, JsValue> {
         let roots = match &mut self.roots {
             Some(roots) => roots,

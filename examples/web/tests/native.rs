@@ -1,4 +1,5 @@
-//! What the page does, natively: awaited, on every executor of this machine that `wgpu` and the CPU have.
+//! The functions of the page, run natively: asynchronously, on the CPU and on every device that
+//! `wgpu` finds on this machine.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The CPU, and what `wgpu` finds.
+/// The CPU, and the devices that `wgpu` finds.
 fn devices() -> Vec<Device> {
     let gpu = block_on(Device::request_wgpu(&DeviceOptions::default()));
     std::iter::once(Device::cpu()).chain(gpu.ok()).collect()
@@ -93,12 +94,13 @@ fn a_text() -> Result<(), Failure> {
             assert!(!text.is_empty());
         }
         let (tokens, _) = block_on(language.write(prompt, 24, &mut |_| false))?;
-        assert_eq!(tokens.len(), 1, "nobody listens");
+        assert_eq!(tokens.len(), 1, "the callback returned false");
     }
     Ok(())
 }
 
-/// From bytes in memory as from a folder; awaited as not.
+/// Loading from memory gives the same results as loading from a folder, and asynchronous runs the
+/// same as blocking ones.
 #[test]
 fn sentences() -> Result<(), Failure> {
     let texts = ["one", "two words", "and a few more of them"];
@@ -108,7 +110,7 @@ fn sentences() -> Result<(), Failure> {
     let read = |name: &str| std::fs::read(dir.join(name));
     for device in devices() {
         let mut own = Embedder::new(&encoder, files.tokenizer()?, &device, Some(8), 12)?;
-        own.set_cutting(true);
+        own.set_truncating(true);
         let want = own.embed(&texts, &mut |_| true)?;
         let (config, tokenizer) = (read("config.json")?, read("tokenizer.json")?);
         let weights = read("model.safetensors")?;

@@ -1,7 +1,7 @@
 //! Attention, by its times on the device.
 
-use tercet::ops::{AttentionOptions, Layout};
-use tercet::{DType, Tensor, TensorType, Type, case::Fill};
+use tercet::ops::{AttentionLayout, AttentionOptions};
+use tercet::{DType, Tensor, TensorType, Type, case::InputFill};
 
 use crate::kernels::{Measured, measure, stateful};
 use crate::{Bench, Result};
@@ -79,12 +79,12 @@ fn one_attention(b: &mut Bench, case: &Heads) -> Result<()> {
     } = *case;
     let ty = |heads, seq| Type::new(dtype, [batch, heads, seq, dim]);
     let operands = [
-        ("q", ty(q_heads, queries), Fill::Normal),
-        ("k", ty(kv_heads, keys), Fill::Normal),
-        ("v", ty(kv_heads, keys), Fill::Normal),
+        ("q", ty(q_heads, queries), InputFill::Normal),
+        ("k", ty(kv_heads, keys), InputFill::Normal),
+        ("v", ty(kv_heads, keys), InputFill::Normal),
     ];
     let (g, tensors) = stateful(&operands, |g, v| {
-        let options = AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd);
+        let options = AttentionOptions::new(q_heads, kv_heads, AttentionLayout::Bhsd);
         let options = if causal { options.causal() } else { options };
         g.attention(v[0], v[1], v[2], options)
     })?;

@@ -1,7 +1,7 @@
 //! Convolutions, as vision networks have them.
 
 use tercet::ops::{PoolFn, Window};
-use tercet::{DType, Tensor, Type, case::Fill};
+use tercet::{DType, Tensor, Type, case::InputFill};
 
 use crate::kernels::{Measured, measure, stateful, with_params};
 use crate::{Bench, Result};
@@ -96,7 +96,7 @@ pub(crate) fn conv(b: &mut Bench) -> Result<()> {
 
 fn one(b: &mut Bench, dtype: DType, case: &Case) -> Result<()> {
     let name = format!("conv {dtype} {}", case.name);
-    let uniform = || Fill::Uniform(-1.0, 1.0);
+    let uniform = || InputFill::Uniform(-1.0, 1.0);
     // Weights are parameters, as in models.
     let x = ("x", Type::new(dtype, case.x), uniform());
     let w = ("w", Type::new(dtype, case.w), uniform());
@@ -175,7 +175,13 @@ fn check(
 fn others(b: &mut Bench) -> Result<()> {
     let entries = if b.quick { 1 } else { 32 };
     for dtype in [DType::F16, DType::F32] {
-        let x = || ("x", Type::new(dtype, [entries, 64, 112, 112]), Fill::Normal);
+        let x = || {
+            (
+                "x",
+                Type::new(dtype, [entries, 64, 112, 112]),
+                InputFill::Normal,
+            )
+        };
         let (g, tensors) = stateful(&[x()], |g, v| {
             let window = Window::new(2)
                 .with_stride(&[2, 2])
@@ -199,8 +205,12 @@ fn others(b: &mut Bench) -> Result<()> {
             None,
         );
         let operands = [
-            ("x", Type::new(dtype, [entries, 128, 28, 28]), Fill::Normal),
-            ("w", Type::new(dtype, [128, 64, 4, 4]), Fill::Normal),
+            (
+                "x",
+                Type::new(dtype, [entries, 128, 28, 28]),
+                InputFill::Normal,
+            ),
+            ("w", Type::new(dtype, [128, 64, 4, 4]), InputFill::Normal),
         ];
         let (g, tensors) = stateful(&operands, |g, v| {
             let window = Window::new(2)

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tercet::ops::ReduceFn;
 use tercet::scalar::UnaryFn;
 use tercet::{
-    CompileOptions, DType, Executable, Graph, OpError, Scheme, Tensor, TensorType, Type, Value,
-    Wanted, case::Fill,
+    CompileOptions, DType, Executable, Graph, OpError, OutputSelection, Scheme, Tensor, TensorType,
+    Type, Value, case::InputFill,
 };
 
 use crate::report::median;
@@ -20,7 +20,7 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(400);
 /// A graph whose operands are states, so that nothing is uploaded or prepared, but for packed weights,
 /// which are parameters as in models.
 pub(crate) fn stateful(
-    operands: &[(&str, Type, Fill)],
+    operands: &[(&str, Type, InputFill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
 ) -> Result<(Graph, Vec<(String, Tensor)>)> {
     with_params(operands, &[], build)
@@ -28,8 +28,8 @@ pub(crate) fn stateful(
 
 /// As [`stateful`], with parameters after the states.
 pub(crate) fn with_params(
-    operands: &[(&str, Type, Fill)],
-    params: &[(&str, Type, Fill)],
+    operands: &[(&str, Type, InputFill)],
+    params: &[(&str, Type, InputFill)],
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
 ) -> Result<(Graph, Vec<(String, Tensor)>)> {
     let mut g = Graph::new();
@@ -38,7 +38,7 @@ pub(crate) fn with_params(
     let states = operands.iter().map(|operand| (operand, false));
     let params = params.iter().map(|operand| (operand, true));
     for ((name, ty, fill), is_param) in states.chain(params) {
-        let is_param = is_param || matches!(fill, Fill::Blocks(_));
+        let is_param = is_param || matches!(fill, InputFill::Blocks(_));
         values.push(match is_param {
             true => g.param(name, ty.clone())?,
             false => g.state(name, ty.clone())?,
@@ -55,7 +55,7 @@ pub(crate) fn with_params(
 }
 
 /// Random data; beyond a million elements a prime number of them repeats.
-pub(crate) fn pattern(ty: &TensorType, fill: &Fill) -> Result<Tensor> {
+pub(crate) fn pattern(ty: &TensorType, fill: &InputFill) -> Result<Tensor> {
     tercet_tests::steps::pattern("bench", ty, fill)
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn measure(b: &Bench, graph: &Graph, tensors: &[(String, Tensor)]) ->
     // An idle device clocks down: it is kept busy until it has had time to clock up again.
     let began = Instant::now();
     while times.len() < RUNS {
-        exe.submit(&[], Wanted::Only(&[]))?;
+        exe.submit(&[], OutputSelection::Only(&[]))?;
         exe.wait(&mut outputs)?;
         let steps = exe.timings();
         let start = steps.iter().map(|s| s.start_ns).min().unwrap_or(0);
@@ -124,7 +124,7 @@ fn check_product(
 pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
     let all: &[usize] = &[1024, 2048, 4096, 8192];
     let sizes = if b.quick { &[256][..] } else { all };
-    let uniform = || Fill::Uniform(-1.0, 1.0);
+    let uniform = || InputFill::Uniform(-1.0, 1.0);
     let mut shapes: Vec<[usize; 3]> = sizes.iter().map(|&n| [n, n, n]).collect();
     if !b.quick {
         shapes.extend([[4096, 3072, 768], [4096, 768, 768], [4096, 2304, 768]]);
@@ -167,7 +167,7 @@ fn layers(b: &mut Bench) -> Result<()> {
     ];
     for (n, k, f) in layers {
         let (n, k) = if b.quick { (n / 48, k / 48) } else { (n, k) };
-        let uniform = || Fill::Uniform(-1.0, 1.0);
+        let uniform = || InputFill::Uniform(-1.0, 1.0);
         let x = ("x", Type::new(DType::F16, [rows, k]), uniform());
         let w = ("w", Type::new(DType::F16, [k, n]), uniform());
         let bias = ("bias", Type::new(DType::F16, [n]), uniform());
@@ -235,8 +235,8 @@ fn gemv_of(b: &mut Bench, scheme: Scheme, dtype: DType, [m, n, k]: [usize; 3]) -
     let stored = scheme.stored_len(k).ok_or("whole blocks")?;
     let weights = Type::new(scheme.storage(), [n, stored]);
     let operands = [
-        ("x", Type::new(dtype, [m, k]), Fill::Uniform(-1.0, 1.0)),
-        ("w", weights, Fill::Blocks(scheme)),
+        ("x", Type::new(dtype, [m, k]), InputFill::Uniform(-1.0, 1.0)),
+        ("w", weights, InputFill::Blocks(scheme)),
     ];
     let (g, tensors) = stateful(&operands, |g, v| g.dequant_matmul(v[0], v[1], scheme))?;
     let name = match m {
@@ -294,12 +294,12 @@ fn check_weights(
 
 pub(crate) fn rows(b: &mut Bench) -> Result<()> {
     let [rows, cols] = if b.quick { [64, 256] } else { [8192, 4096] };
-    let x = || ("x", Type::new(DType::F32, [rows, cols]), Fill::Normal);
-    let gain = |name| (name, Type::new(DType::F32, [cols]), Fill::Normal);
+    let x = || ("x", Type::new(DType::F32, [rows, cols]), InputFill::Normal);
+    let gain = |name| (name, Type::new(DType::F32, [cols]), InputFill::Normal);
     let bytes = (rows * cols * 4) as f64;
     type Case<'a> = (
         &'static str,
-        Vec<(&'a str, Type, Fill)>,
+        Vec<(&'a str, Type, InputFill)>,
         fn(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
         f64,
     );
@@ -349,7 +349,7 @@ pub(crate) fn rows(b: &mut Bench) -> Result<()> {
 /// Eight elementwise operators in one pass, beside the copy of as many bytes.
 pub(crate) fn chain(b: &mut Bench) -> Result<()> {
     let n = if b.quick { 1 << 16 } else { 64 << 20 };
-    let x = || [("x", Type::new(DType::F32, [n]), Fill::Normal)];
+    let x = || [("x", Type::new(DType::F32, [n]), InputFill::Normal)];
     let bytes = 8.0 * n as f64;
     let (g, tensors) = stateful(&x(), |g, v| {
         let mut y = v[0];
@@ -405,7 +405,7 @@ const MAPS: [MapCase; 11] = [
 pub(crate) fn maps(b: &mut Bench) -> Result<()> {
     let n = if b.quick { 1 << 16 } else { 64 << 20 };
     for dtype in [DType::F32, DType::F16] {
-        let x = |name| (name, Type::new(dtype, [n]), Fill::Normal);
+        let x = |name| (name, Type::new(dtype, [n]), InputFill::Normal);
         for (name, inputs, build) in MAPS {
             let (g, tensors) = stateful(&[x("x"), x("y")][..inputs], build)?;
             let m = measure(b, &g, &tensors)?;
@@ -430,14 +430,14 @@ pub(crate) fn overhead(b: &mut Bench) -> Result<()> {
         x = g.softmax(x, 1)?;
     }
     g.output("y", x)?;
-    let input = Fill::Normal.tensor("x", TensorType::new(DType::F32, &[1, 64]));
+    let input = InputFill::Normal.tensor("x", TensorType::new(DType::F32, &[1, 64]));
     let mut exe = b.device.compile(&g, &CompileOptions::new())?;
     let (mut wall, mut host) = (Vec::new(), Vec::new());
     let mut outputs = Vec::new();
     let began = Instant::now();
     while began.elapsed() < WARM_UP || wall.len() < 50 {
         let start = Instant::now();
-        exe.submit(&[("x", &input)], Wanted::All)?;
+        exe.submit(&[("x", &input)], OutputSelection::All)?;
         host.push(start.elapsed().as_secs_f64());
         exe.wait(&mut outputs)?;
         wall.push(start.elapsed().as_secs_f64());

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use tercet::{DType, Device, DeviceOptions, Executable, Scheme, Tensor, Wanted};
+use tercet::{DType, Device, DeviceOptions, Executable, OutputSelection, Scheme, Tensor};
 use tercet_models::{
-    Decoder, DecoderDims, DecoderOptions, DecoderSpec, Encoder, EncoderDims, EncoderOutput,
-    EncoderSpec, MadeUp, Products, Weights,
+    Decoder, DecoderDims, DecoderOptions, DecoderSpec, DummyWeights, Encoder, EncoderDims,
+    EncoderOutput, EncoderSpec, MatmulPrecision, Weights,
 };
 
 use crate::kernels::WARM_UP;
@@ -31,7 +31,7 @@ pub(crate) fn bert_base(b: &Bench) -> EncoderSpec {
 }
 
 pub(crate) fn build(config: &EncoderSpec, dtype: DType) -> Result<Encoder> {
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     Ok(Encoder::build(
         config,
         &weights,
@@ -116,7 +116,7 @@ pub(crate) fn resize(b: &mut Bench) -> Result<()> {
     let mut outputs = Vec::new();
     let mut host = |exe: &mut dyn Executable, batch: &Batch| -> Result<f64> {
         let start = Instant::now();
-        exe.submit(&batch.inputs(), Wanted::All)?;
+        exe.submit(&batch.inputs(), OutputSelection::All)?;
         let host = start.elapsed().as_secs_f64();
         exe.wait(&mut outputs)?;
         Ok(host)
@@ -201,13 +201,13 @@ pub(crate) fn llama_8b(b: &Bench) -> DecoderSpec {
 pub(crate) fn decode(b: &mut Bench) -> Result<()> {
     let config = llama_1b(b);
     for (scheme, dtype, products) in [
-        (Scheme::F16, DType::F32, Products::Exact),
-        (Scheme::F16, DType::F32, Products::Auto),
-        (Scheme::Q8_0, DType::F32, Products::Exact),
-        (Scheme::Q8_0, DType::F32, Products::Auto),
-        (Scheme::Q4K, DType::F32, Products::Exact),
-        (Scheme::Q4K, DType::F32, Products::Auto),
-        (Scheme::Q4K, DType::F16, Products::Exact),
+        (Scheme::F16, DType::F32, MatmulPrecision::Full),
+        (Scheme::F16, DType::F32, MatmulPrecision::Auto),
+        (Scheme::Q8_0, DType::F32, MatmulPrecision::Full),
+        (Scheme::Q8_0, DType::F32, MatmulPrecision::Auto),
+        (Scheme::Q4K, DType::F32, MatmulPrecision::Full),
+        (Scheme::Q4K, DType::F32, MatmulPrecision::Auto),
+        (Scheme::Q4K, DType::F16, MatmulPrecision::Full),
     ] {
         generate(b, "llama 1.1B", &config, (scheme, dtype, products))?;
     }
@@ -218,9 +218,9 @@ pub(crate) fn decode(b: &mut Bench) -> Result<()> {
 pub(crate) fn large(b: &mut Bench) -> Result<()> {
     let config = llama_8b(b);
     for (dtype, products) in [
-        (DType::F32, Products::Exact),
-        (DType::F32, Products::Auto),
-        (DType::F16, Products::Exact),
+        (DType::F32, MatmulPrecision::Full),
+        (DType::F32, MatmulPrecision::Auto),
+        (DType::F16, MatmulPrecision::Full),
     ] {
         generate(b, "llama 8B", &config, (Scheme::Q4K, dtype, products))?;
     }
@@ -231,17 +231,17 @@ fn generate(
     b: &mut Bench,
     model: &str,
     config: &DecoderSpec,
-    (scheme, dtype, products): (Scheme, DType, Products),
+    (scheme, dtype, products): (Scheme, DType, MatmulPrecision),
 ) -> Result<()> {
     let name = match (dtype, products) {
-        (DType::F32, Products::Exact) => format!("{model} {}", scheme.name()),
+        (DType::F32, MatmulPrecision::Full) => format!("{model} {}", scheme.name()),
         (DType::F32, _) => format!("{model} {} auto", scheme.name()),
         _ => format!("{model} {} in {dtype}", scheme.name()),
     };
-    let weights = Weights::MadeUp(MadeUp::packed(scheme));
+    let weights = Weights::Dummy(DummyWeights::packed(scheme));
     let options = DecoderOptions {
         dtype,
-        products,
+        matmul_precision: products,
         ..DecoderOptions::new(config)
     };
     let model = Decoder::build(config, &weights, options)?;
@@ -249,7 +249,7 @@ fn generate(
     let mut generator = model.generator(&b.device)?;
     generator.skip_logits();
     let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
-    generator.feed(&prompt[..1])?;
+    generator.forward(&prompt[..1])?;
     let row = format!("{name} load and first run");
     b.report.row(&row, start.elapsed().as_secs_f64(), None);
     let mut times = Vec::new();
@@ -257,13 +257,13 @@ fn generate(
     while times.len() < 8 {
         generator.truncate(0);
         let start = Instant::now();
-        generator.feed(&prompt)?;
+        generator.forward(&prompt)?;
         // A device that waited while weights were loaded has clocked down.
         if began.elapsed() > WARM_UP {
             times.push(start.elapsed().as_secs_f64());
         }
     }
-    if let Some(note) = generator.note() {
+    if let Some(note) = generator.fallback_message() {
         eprintln!("{name}: {note}");
     }
     let seconds = median(times);
@@ -273,7 +273,7 @@ fn generate(
     let mut times = Vec::new();
     for i in 0..100u32 {
         let start = Instant::now();
-        generator.feed(&[i + 5])?;
+        generator.forward(&[i + 5])?;
         times.push(start.elapsed().as_secs_f64());
     }
     let seconds = median(times);

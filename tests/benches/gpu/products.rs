@@ -1,6 +1,6 @@
 //! Products of the gradients of layers.
 
-use tercet::{DType, Graph, Type, case::Fill};
+use tercet::{DType, Graph, Type, case::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
@@ -20,7 +20,7 @@ pub(crate) fn gradients(b: &mut Bench) -> Result<()> {
             true => [columns, rows],
             false => [rows, columns],
         };
-        let uniform = || Fill::Uniform(-1.0, 1.0);
+        let uniform = || InputFill::Uniform(-1.0, 1.0);
         let operands = [
             ("a", Type::new(DType::F32, lies(0, m, k)), uniform()),
             ("b", Type::new(DType::F32, lies(1, k, n)), uniform()),

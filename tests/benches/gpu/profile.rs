@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use tercet::{DType, Scheme, StepTime};
-use tercet_models::{Decoder, DecoderOptions, MadeUp, Weights};
+use tercet_models::{Decoder, DecoderOptions, DummyWeights, Weights};
 
 use crate::kernels::WARM_UP;
 use crate::models::{Batch, bert_base, build, llama_1b, llama_8b};
@@ -31,7 +31,7 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
         ("llama 1.1B Q4_K", llama_1b(b), Scheme::Q4K, DType::F32),
         ("llama 8B Q4_K in f16", llama_8b(b), Scheme::Q4K, DType::F16),
     ] {
-        let weights = Weights::MadeUp(MadeUp::packed(scheme));
+        let weights = Weights::Dummy(DummyWeights::packed(scheme));
         let options = DecoderOptions {
             dtype,
             ..DecoderOptions::new(&config)
@@ -40,15 +40,15 @@ pub(crate) fn profile(b: &mut Bench) -> Result<()> {
         let mut generator = model.generator(&b.timed)?;
         generator.skip_logits();
         let prompt: Vec<u32> = (0..512).map(|i| i * 31 % 500).collect();
-        generator.feed(&prompt[..1])?;
+        generator.forward(&prompt[..1])?;
         let began = Instant::now();
         while began.elapsed() < WARM_UP {
             generator.truncate(0);
-            generator.feed(&prompt)?;
+            generator.forward(&prompt)?;
         }
         show(b, &format!("{name} prefill 512"), &generator.timings());
         for token in 0..20 {
-            generator.feed(&[token])?;
+            generator.forward(&[token])?;
         }
         show(b, &format!("{name} decode"), &generator.timings());
     }

@@ -1,7 +1,7 @@
 //! Scans over sequences and Fourier transforms, beside the time to read and write their tensors once.
 
 use tercet::ops::FftNorm;
-use tercet::{DType, Graph, OpError, Type, Value, case::Fill};
+use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
@@ -9,7 +9,7 @@ use crate::{Bench, Result};
 /// What is measured: a name, operands, the operator, and the elements of its result.
 struct Case {
     name: String,
-    operands: Vec<(&'static str, Type, Fill)>,
+    operands: Vec<(&'static str, Type, InputFill)>,
     build: fn(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
     result: usize,
 }
@@ -58,15 +58,15 @@ fn selective_scan(dtype: DType, batch: usize, steps: usize) -> Case {
     Case {
         name: format!("selective_scan {dtype} b{batch} s{steps} h{channels} n{states}"),
         operands: vec![
-            ("x", ty(&[batch, steps, channels]), Fill::Normal),
+            ("x", ty(&[batch, steps, channels]), InputFill::Normal),
             (
                 "delta",
                 ty(&[batch, steps, channels]),
-                Fill::Uniform(0.0, 0.1),
+                InputFill::Uniform(0.0, 0.1),
             ),
-            ("a", ty(&[channels, states]), Fill::Uniform(-3.0, -0.1)),
-            ("b", ty(&[batch, steps, states]), Fill::Normal),
-            ("c", ty(&[batch, steps, states]), Fill::Normal),
+            ("a", ty(&[channels, states]), InputFill::Uniform(-3.0, -0.1)),
+            ("b", ty(&[batch, steps, states]), InputFill::Normal),
+            ("c", ty(&[batch, steps, states]), InputFill::Normal),
         ],
         build: |g, v| g.selective_scan(v[0], v[1], v[2], v[3], v[4]),
         result: batch * steps * channels,
@@ -79,11 +79,11 @@ fn mamba2(dtype: DType, steps: usize) -> Case {
     Case {
         name: format!("mamba2 {dtype} b1 s{steps} h{heads} p{per_head} n{states}"),
         operands: vec![
-            ("x", ty(&[1, steps, heads, per_head]), Fill::Normal),
-            ("dt", ty(&[1, steps, heads]), Fill::Uniform(0.0, 0.1)),
-            ("a", ty(&[heads]), Fill::Uniform(-3.0, -0.1)),
-            ("b", ty(&[1, steps, 1, states]), Fill::Normal),
-            ("c", ty(&[1, steps, 1, states]), Fill::Normal),
+            ("x", ty(&[1, steps, heads, per_head]), InputFill::Normal),
+            ("dt", ty(&[1, steps, heads]), InputFill::Uniform(0.0, 0.1)),
+            ("a", ty(&[heads]), InputFill::Uniform(-3.0, -0.1)),
+            ("b", ty(&[1, steps, 1, states]), InputFill::Normal),
+            ("c", ty(&[1, steps, 1, states]), InputFill::Normal),
         ],
         build: |g, v| g.mamba2(v[0], v[1], v[2], v[3], v[4]),
         result: steps * heads * per_head,
@@ -97,11 +97,11 @@ fn delta_net(dtype: DType, steps: usize) -> Case {
     Case {
         name: format!("gated_delta_net {dtype} b1 s{steps} h{heads} d{size}"),
         operands: vec![
-            ("q", key(), Fill::Normal),
-            ("k", key(), Fill::Uniform(-0.15, 0.15)),
-            ("v", key(), Fill::Normal),
-            ("g", ty(&[1, steps, heads]), Fill::Uniform(-0.5, 0.0)),
-            ("beta", ty(&[1, steps, heads]), Fill::Uniform(0.0, 1.0)),
+            ("q", key(), InputFill::Normal),
+            ("k", key(), InputFill::Uniform(-0.15, 0.15)),
+            ("v", key(), InputFill::Normal),
+            ("g", ty(&[1, steps, heads]), InputFill::Uniform(-0.5, 0.0)),
+            ("beta", ty(&[1, steps, heads]), InputFill::Uniform(0.0, 1.0)),
         ],
         build: |g, v| g.gated_delta_net([v[0], v[1], v[2], v[3], v[4]], None, false),
         result: steps * heads * size,
@@ -113,7 +113,7 @@ fn fft(dtype: DType, n: usize) -> Case {
     let rows = ((1 << 24) / n).min(4096);
     Case {
         name: format!("fft {dtype} {rows}x{n}"),
-        operands: vec![("x", Type::new(dtype, [rows, n, 2]), Fill::Normal)],
+        operands: vec![("x", Type::new(dtype, [rows, n, 2]), InputFill::Normal)],
         build: |g, v| g.fft(v[0], false, FftNorm::Backward),
         result: rows * n * 2,
     }
@@ -123,7 +123,7 @@ fn rfft(n: usize) -> Case {
     let rows = n.min(4096);
     Case {
         name: format!("rfft f32 {rows}x{n}"),
-        operands: vec![("x", Type::new(DType::F32, [rows, n]), Fill::Normal)],
+        operands: vec![("x", Type::new(DType::F32, [rows, n]), InputFill::Normal)],
         build: |g, v| g.rfft(v[0], FftNorm::Backward),
         result: rows * (n / 2 + 1) * 2,
     }
@@ -135,12 +135,20 @@ fn lstm(size: usize, steps: usize) -> Case {
     Case {
         name: format!("lstm f32 b16 s{steps} h{size}"),
         operands: vec![
-            ("x", ty(&[16, steps, size]), Fill::Normal),
-            ("h0", states(), Fill::Normal),
-            ("c0", states(), Fill::Normal),
-            ("w_x", ty(&[size, 4 * size]), Fill::Uniform(-0.05, 0.05)),
-            ("w_h", ty(&[size, 4 * size]), Fill::Uniform(-0.05, 0.05)),
-            ("bias", ty(&[2, 4 * size]), Fill::Uniform(-0.05, 0.05)),
+            ("x", ty(&[16, steps, size]), InputFill::Normal),
+            ("h0", states(), InputFill::Normal),
+            ("c0", states(), InputFill::Normal),
+            (
+                "w_x",
+                ty(&[size, 4 * size]),
+                InputFill::Uniform(-0.05, 0.05),
+            ),
+            (
+                "w_h",
+                ty(&[size, 4 * size]),
+                InputFill::Uniform(-0.05, 0.05),
+            ),
+            ("bias", ty(&[2, 4 * size]), InputFill::Uniform(-0.05, 0.05)),
         ],
         build: |g, v| {
             let op = tercet::ops::Lstm {

@@ -1,7 +1,7 @@
 //! Fourier transforms of real numbers, beside the time to read and write them once.
 
 use tercet::ops::FftNorm;
-use tercet::{DType, Graph, OpError, Type, Value, case::Fill};
+use tercet::{DType, Graph, OpError, Type, Value, case::InputFill};
 
 use crate::kernels::{measure, stateful};
 use crate::{Bench, Result};
@@ -53,7 +53,7 @@ pub(crate) fn spectra(b: &mut Bench) -> Result<()> {
             .iter()
             .filter(|c| dtype == DType::F32 || !c.name.contains("stft"))
         {
-            let x = [("x", Type::new(dtype, case.x.as_slice()), Fill::Normal)];
+            let x = [("x", Type::new(dtype, case.x.as_slice()), InputFill::Normal)];
             let (g, tensors) = stateful(&x, case.build)?;
             let m = measure(b, &g, &tensors)?;
             let read: usize = case.x.iter().product();

@@ -1,7 +1,7 @@
 //! Gaussian splatting: made-up scenes that fill an image.
 
-use tercet::case::Fill;
-use tercet::ops::splat::{CAMERA_LEN, Scene};
+use tercet::case::InputFill;
+use tercet::ops::splat::{CAMERA_LEN, SplatSceneOperands};
 use tercet::{DType, Tensor, Type};
 
 use crate::kernels::{measure, stateful};
@@ -27,17 +27,21 @@ pub(crate) fn splats(b: &mut Bench) -> Result<()> {
     for &count in counts {
         let ty = |shape: &[usize]| Type::new(DType::F32, shape);
         let operands = [
-            ("across", ty(&[count, 2]), Fill::Uniform(-2.0, 2.0)),
-            ("ahead", ty(&[count, 1]), Fill::Uniform(3.0, 6.0)),
-            ("log_scales", ty(&[count, 3]), Fill::Uniform(-5.0, -3.5)),
-            ("rotations", ty(&[count, 4]), Fill::Uniform(-1.0, 1.0)),
-            ("opacities", ty(&[count]), Fill::Uniform(-1.0, 3.0)),
-            ("colors", ty(&[count, 16, 3]), Fill::Uniform(-0.5, 0.5)),
+            ("across", ty(&[count, 2]), InputFill::Uniform(-2.0, 2.0)),
+            ("ahead", ty(&[count, 1]), InputFill::Uniform(3.0, 6.0)),
+            (
+                "log_scales",
+                ty(&[count, 3]),
+                InputFill::Uniform(-5.0, -3.5),
+            ),
+            ("rotations", ty(&[count, 4]), InputFill::Uniform(-1.0, 1.0)),
+            ("opacities", ty(&[count]), InputFill::Uniform(-1.0, 3.0)),
+            ("colors", ty(&[count, 16, 3]), InputFill::Uniform(-0.5, 0.5)),
         ];
         let camera = Tensor::from_slice(&[CAMERA_LEN], &camera())?;
         let (g, tensors) = stateful(&operands, |g, v| {
             let camera = g.constant(camera)?;
-            let scene = Scene {
+            let scene = SplatSceneOperands {
                 positions: g.concat(&[v[0], v[1]], 1)?,
                 log_scales: v[2],
                 rotations: v[3],

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tercet::train::Trainer;
 use tercet::{CompileOptions, Device, one_line};
-use tercet_tests::steps::{Made, STEPS, Size, WholeStep};
+use tercet_tests::steps::{BuiltStep, MeasuredStep, STEPS, StepScale};
 
 use crate::kernels::WARM_UP;
 use crate::profile::show_all;
@@ -27,11 +27,11 @@ pub(crate) fn steps(b: &mut Bench, filters: &[String]) {
     }
 }
 
-fn measure(b: &mut Bench, step: &WholeStep) -> Result<()> {
+fn measure(b: &mut Bench, step: &MeasuredStep) -> Result<()> {
     let name = format!("training {}", step.name);
     let size = match b.quick {
-        true => Size::Small,
-        false => Size::Whole,
+        true => StepScale::Small,
+        false => StepScale::Whole,
     };
     let start = Instant::now();
     let made = step.make(size)?;
@@ -55,7 +55,7 @@ fn measure(b: &mut Bench, step: &WholeStep) -> Result<()> {
 }
 
 /// The median time of a step; it reads a loss back, as trainings do.
-fn timed(trainer: &mut Trainer, made: &Made) -> Result<f64> {
+fn timed(trainer: &mut Trainer, made: &BuiltStep) -> Result<f64> {
     let mut times = Vec::new();
     let began = Instant::now();
     while times.len() < COUNT {
@@ -69,7 +69,7 @@ fn timed(trainer: &mut Trainer, made: &Made) -> Result<f64> {
 }
 
 /// All buffers of the executable, and those between its steps.
-fn memory(b: &mut Bench, name: &str, made: &Made) -> Result<()> {
+fn memory(b: &mut Bench, name: &str, made: &BuiltStep) -> Result<()> {
     let explained = explain(&b.device, made)?;
     let all: u64 = explained.iter().map(|(_, bytes)| bytes).sum();
     b.report.bytes(&format!("  {name}, memory"), all);
@@ -79,13 +79,13 @@ fn memory(b: &mut Bench, name: &str, made: &Made) -> Result<()> {
     Ok(())
 }
 
-fn explain(device: &Device, made: &Made) -> Result<Vec<(&'static str, u64)>> {
+fn explain(device: &Device, made: &BuiltStep) -> Result<Vec<(&'static str, u64)>> {
     let explained = device.explain(made.step.graph(), &CompileOptions::new())?;
     Ok(explained.bytes)
 }
 
 /// What each kernel takes, by a device that measures them.
-fn kernels(b: &mut Bench, name: &str, made: &Made) -> Result<()> {
+fn kernels(b: &mut Bench, name: &str, made: &BuiltStep) -> Result<()> {
     let mut trainer = made.trainer(&b.timed, 1e-5)?;
     timed(&mut trainer, made)?;
     let steps = trainer.executable_mut().timings();

@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
-use tercet::{DType, Device, DeviceTensor, Executable, Tensor, TensorType, Wanted};
-use tercet_ir::case::Fill;
-use tercet_models::{Encoder, MadeUp, VisionModel, VisionOutput, VisionSpec, Weights};
+use tercet::{DType, Device, DeviceTensor, Executable, OutputSelection, Tensor, TensorType};
+use tercet_ir::case::InputFill;
+use tercet_models::{DummyWeights, Encoder, VisionModel, VisionOutput, VisionSpec, Weights};
 
 use crate::kernels::WARM_UP;
 use crate::profile::show_all;
@@ -77,7 +77,7 @@ fn of_pictures(quick: bool, dtype: DType, weights: &Weights) -> Result<Tower> {
     let model = VisionModel::build(&vit(quick)?, weights, VisionOutput::Features, SIDES, dtype)?;
     let ty = TensorType::new(DType::F32, &[pictures, 3, SIDES[0], SIDES[1]]);
     // Weights of convolutions are ones: sums of larger pixels would leave little of positions in F16.
-    let pixels = Fill::Uniform(-WIDTH, WIDTH).tensor("pixels", ty);
+    let pixels = InputFill::Uniform(-WIDTH, WIDTH).tensor("pixels", ty);
     Ok(Tower {
         name: "vit-b/16",
         dtype,
@@ -88,7 +88,7 @@ fn of_pictures(quick: bool, dtype: DType, weights: &Weights) -> Result<Tower> {
 
 fn of_texts(quick: bool, dtype: DType, weights: &Weights) -> Result<Tower> {
     let texts = if quick { 4 } else { 64 };
-    let encoder = Encoder::of_texts(&clip(quick)?, weights, dtype)?;
+    let encoder = Encoder::from_text_tower(&clip(quick)?, weights, dtype)?;
     let ids: Vec<i32> = (0..texts * TOKENS)
         .map(|i| (i * 7919 % 49000) as i32)
         .collect();
@@ -138,7 +138,7 @@ fn run(exe: &mut dyn Executable, runs: usize) -> Result<(f64, Vec<f64>)> {
     let began = Instant::now();
     while times.len() < runs {
         let start = Instant::now();
-        exe.submit(&[], Wanted::All)?;
+        exe.submit(&[], OutputSelection::All)?;
         exe.wait(&mut outputs)?;
         if began.elapsed() > WARM_UP {
             times.push(start.elapsed().as_secs_f64());
@@ -148,7 +148,7 @@ fn run(exe: &mut dyn Executable, runs: usize) -> Result<(f64, Vec<f64>)> {
 }
 
 pub(crate) fn towers(b: &mut Bench) -> Result<()> {
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     let mut failed = Vec::new();
     for of in [of_pictures, of_texts] {
         let narrow = of(b.quick, DType::F16, &weights)?.measure(b)?;

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use tercet::ops::{AttentionOptions, Layout, Window};
+use tercet::ops::{AttentionLayout, AttentionOptions, Window};
 use tercet::train::{AdamW, LEARNING_RATE, StepOptions, TrainStep, Trainable};
 use tercet::{
-    CompileOptions, DType, Graph, OpError, Tensor, TensorType, Type, Value, Wanted, case::Fill,
+    CompileOptions, DType, Graph, OpError, OutputSelection, Tensor, TensorType, Type, Value,
+    case::InputFill,
 };
 
 use crate::kernels::{Measured, RUNS, WARM_UP, measure};
@@ -35,7 +36,7 @@ pub(crate) fn training(b: &mut Bench) -> Result<()> {
 /// too. The way forward is a part of it where gradients need it.
 fn backward(
     b: &Bench,
-    operands: &[(&str, Type, Fill)],
+    operands: &[(&str, Type, InputFill)],
     trained: usize,
     build: impl FnOnce(&mut Graph, &[Value]) -> std::result::Result<Value, OpError>,
 ) -> Result<Measured> {
@@ -48,7 +49,7 @@ fn backward(
     let y = build(&mut g, &values)?;
     let ty = g.ty(y).clone();
     let dy = g.state("dy", ty.clone())?;
-    tensors.push(("dy".to_string(), data(&ty, &Fill::Normal)?));
+    tensors.push(("dy".to_string(), data(&ty, &InputFill::Normal)?));
     let gradients = g.vjp(&[(y, dy)], &values[..trained])?;
     for (i, gradient) in gradients.into_iter().flatten().enumerate() {
         g.output(&format!("gradient {i}"), gradient)?;
@@ -56,7 +57,7 @@ fn backward(
     measure(b, &g, &tensors)
 }
 
-fn data(ty: &Type, fill: &Fill) -> Result<Tensor> {
+fn data(ty: &Type, fill: &InputFill) -> Result<Tensor> {
     let shape = ty.shape.as_known().ok_or("operands have known sizes")?;
     crate::kernels::pattern(&TensorType::new(ty.dtype, &shape), fill)
 }
@@ -79,9 +80,9 @@ fn attention(b: &mut Bench, dtype: DType, causal: bool) -> Result<()> {
     };
     let heads = shape[1];
     let ty = || Type::new(dtype, shape);
-    let operands = ["q", "k", "v"].map(|name| (name, ty(), Fill::Normal));
+    let operands = ["q", "k", "v"].map(|name| (name, ty(), InputFill::Normal));
     let measured = backward(b, &operands, 3, |g, v| {
-        let options = AttentionOptions::new(heads, heads, Layout::Bhsd);
+        let options = AttentionOptions::new(heads, heads, AttentionLayout::Bhsd);
         let options = if causal { options.causal() } else { options };
         g.attention(v[0], v[1], v[2], options)
     });
@@ -102,9 +103,13 @@ fn attention(b: &mut Bench, dtype: DType, causal: bool) -> Result<()> {
 /// Norms and softmax along rows.
 fn rows(b: &mut Bench, dtype: DType) -> Result<()> {
     let [rows, len] = if b.quick { [64, 256] } else { [8192, 4096] };
-    let x = ("x", Type::new(dtype, [rows, len]), Fill::Normal);
-    let gamma = ("gamma", Type::new(dtype, [len]), Fill::Uniform(0.5, 1.5));
-    let beta = ("beta", Type::new(dtype, [len]), Fill::Normal);
+    let x = ("x", Type::new(dtype, [rows, len]), InputFill::Normal);
+    let gamma = (
+        "gamma",
+        Type::new(dtype, [len]),
+        InputFill::Uniform(0.5, 1.5),
+    );
+    let beta = ("beta", Type::new(dtype, [len]), InputFill::Normal);
     // x and dy once, dx once.
     let bytes = Some(3 * rows * len * dtype.size_bytes());
     let operands = [x.clone(), gamma.clone(), beta];
@@ -146,10 +151,13 @@ fn cross_entropy(b: &mut Bench, dtype: DType) -> Result<()> {
     g.output("loss", loss)?;
     g.output("gradient", gradients[0])?;
     let tensors = [
-        ("logits".to_string(), data(g.ty(logits), &Fill::Normal)?),
+        (
+            "logits".to_string(),
+            data(g.ty(logits), &InputFill::Normal)?,
+        ),
         (
             "labels".to_string(),
-            data(g.ty(labels), &Fill::Index(vocab))?,
+            data(g.ty(labels), &InputFill::Index(vocab))?,
         ),
     ];
     let measured = measure(b, &g, &tensors);
@@ -170,8 +178,12 @@ fn embedding(b: &mut Bench, dtype: DType) -> Result<()> {
         [8192, 32000, 2048]
     };
     let operands = [
-        ("table", Type::new(dtype, [vocab, width]), Fill::Normal),
-        ("ids", Type::new(DType::I32, [rows]), Fill::Index(vocab)),
+        ("table", Type::new(dtype, [vocab, width]), InputFill::Normal),
+        (
+            "ids",
+            Type::new(DType::I32, [rows]),
+            InputFill::Index(vocab),
+        ),
     ];
     let measured = backward(b, &operands, 1, |g, v| g.gather(v[0], v[1], 0));
     let bytes = Some((rows + vocab) * width * dtype.size_bytes());
@@ -190,12 +202,12 @@ fn convolution(b: &mut Bench, dtype: DType) -> Result<()> {
         (
             "x",
             Type::new(dtype, [batch, channels, side, side]),
-            Fill::Normal,
+            InputFill::Normal,
         ),
         (
             "w",
             Type::new(dtype, [channels, channels, 3, 3]),
-            Fill::Normal,
+            InputFill::Normal,
         ),
     ];
     let measured = backward(b, &operands, 2, |g, v| {
@@ -238,7 +250,7 @@ fn adamw(b: &mut Bench) -> Result<()> {
             None => part,
         });
         names.push(Trainable::new(format!("w{i}")));
-        tensors.push((format!("d{i}"), data(&ty, &Fill::Normal)?));
+        tensors.push((format!("d{i}"), data(&ty, &InputFill::Normal)?));
     }
     let loss = sum.ok_or("there are weights")?;
     let step = TrainStep::build(&g, loss, &names, &AdamW::default(), &StepOptions::default())?;
@@ -269,7 +281,7 @@ fn longest_steps(
     let mut all = Vec::new();
     let began = Instant::now();
     while all.len() < RUNS {
-        exe.submit(&[(LEARNING_RATE, &rate)], Wanted::Only(&[]))?;
+        exe.submit(&[(LEARNING_RATE, &rate)], OutputSelection::Only(&[]))?;
         exe.wait(&mut outputs)?;
         let mut times: Vec<u64> = exe.timings().iter().map(|s| s.ns).collect();
         times.sort_unstable_by(|a, b| b.cmp(a));

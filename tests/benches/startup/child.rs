@@ -90,7 +90,7 @@ pub(crate) fn run(
     let mut generator = llama.generator(&device)?;
     phases.end("compile and load");
     generator.skip_logits();
-    let next = generator.feed(&tokens)?.next;
+    let next = generator.forward(&tokens)?.next;
     phases.end("first token");
     let spans = spans.0.lock().unwrap_or_else(PoisonError::into_inner);
     let said = json!({

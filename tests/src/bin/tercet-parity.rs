@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use tercet_tests::data::DATA_DIR;
-use tercet_tests::harness::{self, Journal};
-use tercet_tests::report::{OnExecutor, Report};
+use tercet_tests::harness::{self, TestJournal};
+use tercet_tests::report::{ExecutorReport, ParityReport};
 use tercet_tests::{ONLY, complaints, executors, package, suites};
 
 /// Set to the folder of a process that tries one executor.
@@ -20,12 +20,12 @@ const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 /// Without it Mesa complains of a missing Wayland.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// Run every suite on the executors of this machine: one verdict line, exit code 0 if all was right
 #[derive(Parser)]
 #[command(name = "tercet-parity", version)]
-struct Cli {
+struct ParityCli {
     /// An executor that must be here: cpu, vulkan or wgpu; may be repeated. All that are here without it
     #[arg(long)]
     device: Vec<String>,
@@ -49,7 +49,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    match run(&ParityCli::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli) -> Result<bool, Failure> {
+fn run(cli: &ParityCli) -> Result<bool, BoxError> {
     if let Some(to) = &cli.pack {
         let folder = |text: &String| match text.split_once('=') {
             Some((name, folder)) => Ok((name.to_string(), PathBuf::from(folder))),
@@ -88,18 +88,18 @@ fn run(cli: &Cli) -> Result<bool, Failure> {
 }
 
 /// The folder of the files that the program brings, and of what its processes leave.
-fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_files<T>(run: impl FnOnce(&Path) -> Result<T, BoxError>) -> Result<T, BoxError> {
     let dir = std::env::temp_dir().join(format!("tercet-parity-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
     let done = package::unpack(&std::env::current_exe()?, &dir)
-        .map_err(Failure::from)
+        .map_err(BoxError::from)
         .and_then(|_| run(&dir));
     fs::remove_dir_all(&dir)?;
     done
 }
 
 /// The executors one after the other.
-fn all(cli: &Cli, files: &Path) -> Result<Report, Failure> {
+fn all(cli: &ParityCli, files: &Path) -> Result<ParityReport, BoxError> {
     let wanted = |name: &str| cli.device.is_empty() || cli.device.iter().any(|d| d == name);
     let known: Vec<&str> = executors().iter().map(|e| e.name).collect();
     if let Some(name) = cli.device.iter().find(|d| !known.contains(&d.as_str())) {
@@ -116,11 +116,11 @@ fn all(cli: &Cli, files: &Path) -> Result<Report, Failure> {
             eprintln!("not here: {}", on.device);
         }
     }
-    Ok(Report::new(reports))
+    Ok(ParityReport::new(reports))
 }
 
 /// One executor, in a process of its own.
-fn executor(cli: &Cli, name: &str, files: &Path) -> Result<OnExecutor, Failure> {
+fn executor(cli: &ParityCli, name: &str, files: &Path) -> Result<ExecutorReport, BoxError> {
     let dir = files.join(format!("on-{name}"));
     fs::create_dir_all(&dir)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -147,7 +147,8 @@ fn executor(cli: &Cli, name: &str, files: &Path) -> Result<OnExecutor, Failure> 
     match report.map(|bytes| serde_json::from_slice(&bytes)) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(_)) | Err(_) => {
-            let mut on = OnExecutor::empty(name, String::new(), started.elapsed().as_secs_f64());
+            let mut on =
+                ExecutorReport::empty(name, String::new(), started.elapsed().as_secs_f64());
             let journal = fs::read_to_string(dir.join("journal")).unwrap_or_default();
             on.died = Some(died(status, &journal));
             Ok(on)
@@ -156,14 +157,14 @@ fn executor(cli: &Cli, name: &str, files: &Path) -> Result<OnExecutor, Failure> 
 }
 
 fn died(status: ExitStatus, journal: &str) -> String {
-    match Journal::unfinished(journal).as_slice() {
+    match TestJournal::unfinished(journal).as_slice() {
         [] => format!("its process ended before a test ran: {status}"),
         open => format!("its process ended ({status}) during {}", open.join(", ")),
     }
 }
 
 /// What the process of one executor does.
-fn work(cli: &Cli, dir: &Path) -> Result<(), Failure> {
+fn work(cli: &ParityCli, dir: &Path) -> Result<(), BoxError> {
     let [executor] = executors() else {
         return Err(format!("{ONLY} does not name one executor").into());
     };
@@ -174,7 +175,7 @@ fn work(cli: &Cli, dir: &Path) -> Result<(), Failure> {
     let threads = cli
         .threads
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let journal = Journal::new(File::create(dir.join("journal"))?);
+    let journal = TestJournal::new(File::create(dir.join("journal"))?);
     let started = Instant::now();
     let records = match executor.device() {
         Ok(_) => {
@@ -187,7 +188,7 @@ fn work(cli: &Cli, dir: &Path) -> Result<(), Failure> {
         Err(_) => Vec::new(),
     };
     let seconds = started.elapsed().as_secs_f64();
-    let mut on = OnExecutor::of(executor.name, device, seconds, records);
+    let mut on = ExecutorReport::new(executor.name, device, seconds, records);
     on.complaints = complaints();
     fs::write(dir.join("report.json"), serde_json::to_vec(&on)?)?;
     Ok(())

@@ -1,11 +1,11 @@
 //! A graph under construction whose weights are F32 states that are cast where they are used.
 
-use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, case::Fill};
+use tercet::{DType, Graph, OpError, Tensor, TensorType, Type, Value, case::InputFill};
 
-use super::{Net, Refused, pattern};
+use super::{BoxError, StepNet, pattern};
 
 /// A graph under construction, and what its states start as.
-pub(super) struct Draft {
+pub(super) struct StepGraphBuilder {
     pub(super) graph: Graph,
     /// What it is computed in.
     pub(super) dtype: DType,
@@ -13,9 +13,9 @@ pub(super) struct Draft {
     states: Vec<(String, Tensor)>,
 }
 
-impl Draft {
-    pub(super) fn new(dtype: DType) -> Draft {
-        Draft {
+impl StepGraphBuilder {
+    pub(super) fn new(dtype: DType) -> StepGraphBuilder {
+        StepGraphBuilder {
             graph: Graph::new(),
             dtype,
             trained: Vec::new(),
@@ -29,28 +29,33 @@ impl Draft {
         name: &str,
         shape: &[usize],
         width: f64,
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, BoxError> {
         let ty = TensorType::new(DType::F32, shape);
-        let first = pattern(name, &ty, &Fill::Uniform(-width, width))?;
+        let first = pattern(name, &ty, &InputFill::Uniform(-width, width))?;
         self.trained.push((name.to_string(), first));
         Ok(self.graph.state(name, Type::new(DType::F32, shape))?)
     }
 
     /// A trained vector, F32, that starts as one number.
-    pub(super) fn vector(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+    pub(super) fn vector(&mut self, name: &str, len: usize, value: f32) -> Result<Value, BoxError> {
         let first = Tensor::from_slice(&[len], &vec![value; len])?;
         self.trained.push((name.to_string(), first));
         Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
     }
 
-    /// [`Draft::vector`] in the dtype of the arithmetic.
-    pub(super) fn filled(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+    /// [`StepGraphBuilder::vector`] in the dtype of the arithmetic.
+    pub(super) fn filled(&mut self, name: &str, len: usize, value: f32) -> Result<Value, BoxError> {
         let master = self.vector(name, len, value)?;
         Ok(self.own(master)?)
     }
 
     /// A vector that is not trained, F32, and starts as one number.
-    pub(super) fn running(&mut self, name: &str, len: usize, value: f32) -> Result<Value, Refused> {
+    pub(super) fn running(
+        &mut self,
+        name: &str,
+        len: usize,
+        value: f32,
+    ) -> Result<Value, BoxError> {
         let first = Tensor::from_slice(&[len], &vec![value; len])?;
         self.states.push((name.to_string(), first));
         Ok(self.graph.state(name, Type::new(DType::F32, [len]))?)
@@ -70,7 +75,7 @@ impl Draft {
         x: Value,
         name: &str,
         [inner, out]: [usize; 2],
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, BoxError> {
         let w = self.master(&format!("{name}.weight"), &[inner, out], 0.035)?;
         let w = self.own(w)?;
         let b = self.filled(&format!("{name}.bias"), out, 0.0)?;
@@ -82,7 +87,7 @@ impl Draft {
         x: Value,
         name: &str,
         width: usize,
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, BoxError> {
         let gamma = self.filled(&format!("{name}.weight"), width, 1.0)?;
         let beta = self.filled(&format!("{name}.bias"), width, 0.0)?;
         let axis = self.graph.ty(x).rank() - 1;
@@ -97,9 +102,9 @@ impl Draft {
         classes: usize,
         batch: Vec<(&'static str, Tensor)>,
         (count, unit): (usize, &'static str),
-    ) -> Result<Net, Refused> {
+    ) -> Result<StepNet, BoxError> {
         let loss = cross_entropy(&mut self.graph, logits, labels, classes)?;
-        Ok(Net {
+        Ok(StepNet {
             graph: self.graph,
             loss,
             params: Vec::new(),

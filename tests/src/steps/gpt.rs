@@ -1,14 +1,14 @@
 //! A decoder as GPT-2 is (Radford and others, 2019), without dropout; its table is its head as well.
 
-use tercet::ops::{AttentionOptions, Layout, PadMode};
+use tercet::ops::{AttentionLayout, AttentionOptions, PadMode};
 use tercet::{DType, Type, Value};
 
-use super::draft::Draft;
+use super::draft::StepGraphBuilder;
 use super::models::indices;
-use super::{Net, Refused, Size};
+use super::{BoxError, StepNet, StepScale};
 
 /// The sizes of a decoder.
-struct Gpt {
+struct GptSizes {
     layers: usize,
     heads: usize,
     width: usize,
@@ -18,7 +18,7 @@ struct Gpt {
 }
 
 /// A few numbers.
-const TINY: Gpt = Gpt {
+const TINY: GptSizes = GptSizes {
     layers: 2,
     heads: 2,
     width: 32,
@@ -28,8 +28,8 @@ const TINY: Gpt = Gpt {
 };
 
 /// 124 million parameters.
-pub(super) fn gpt2(size: Size, dtype: DType) -> Result<Net, Refused> {
-    let whole = Gpt {
+pub(super) fn gpt2(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
+    let whole = GptSizes {
         layers: 12,
         heads: 12,
         width: 768,
@@ -38,14 +38,14 @@ pub(super) fn gpt2(size: Size, dtype: DType) -> Result<Net, Refused> {
         len: 1024,
     };
     match size {
-        Size::Whole => whole.net(dtype),
-        Size::Small => TINY.net(dtype),
+        StepScale::Whole => whole.net(dtype),
+        StepScale::Small => TINY.net(dtype),
     }
 }
 
 /// 3.4 million parameters.
-pub(super) fn small(size: Size, dtype: DType) -> Result<Net, Refused> {
-    let whole = Gpt {
+pub(super) fn small(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
+    let whole = GptSizes {
         layers: 4,
         heads: 4,
         width: 256,
@@ -54,14 +54,14 @@ pub(super) fn small(size: Size, dtype: DType) -> Result<Net, Refused> {
         len: 128,
     };
     match size {
-        Size::Whole => whole.net(dtype),
-        Size::Small => TINY.net(dtype),
+        StepScale::Whole => whole.net(dtype),
+        StepScale::Small => TINY.net(dtype),
     }
 }
 
-impl Gpt {
-    fn net(&self, dtype: DType) -> Result<Net, Refused> {
-        let Gpt {
+impl GptSizes {
+    fn net(&self, dtype: DType) -> Result<StepNet, BoxError> {
+        let GptSizes {
             layers,
             heads: _,
             width,
@@ -70,7 +70,7 @@ impl Gpt {
             len,
         } = *self;
         let shape = [rows, len];
-        let mut d = Draft::new(dtype);
+        let mut d = StepGraphBuilder::new(dtype);
         let tokens = d.graph.input("tokens", Type::new(DType::I32, shape))?;
         let labels = d
             .graph
@@ -107,8 +107,13 @@ impl Gpt {
         d.finish(logits, labels, vocab, batch, (rows * len, "tokens"))
     }
 
-    fn attention(&self, d: &mut Draft, layer: usize, x: Value) -> Result<Value, Refused> {
-        let Gpt {
+    fn attention(
+        &self,
+        d: &mut StepGraphBuilder,
+        layer: usize,
+        x: Value,
+    ) -> Result<Value, BoxError> {
+        let GptSizes {
             heads,
             width,
             rows,
@@ -124,7 +129,7 @@ impl Gpt {
             *part = d.graph.reshape(own, [rows, len, heads, width / heads])?;
         }
         let [q, k, v] = parts;
-        let options = AttentionOptions::new(heads, heads, Layout::Bshd).causal();
+        let options = AttentionOptions::new(heads, heads, AttentionLayout::Bshd).causal();
         let y = d.graph.attention(q, k, v, options)?;
         let y = d.graph.reshape(y, [rows, len, width])?;
         let y = d.linear(y, &at("proj"), [width, width])?;

@@ -8,16 +8,18 @@ mod resnet;
 
 pub use draft::cross_entropy;
 use tercet::train::{
-    AdamW, LossScale, Schedule, StepOptions, TrainError, TrainStep, Trainable, Trainer,
+    AdamW, LearningRateSchedule, LossScale, StepOptions, TrainError, TrainStep, Trainable, Trainer,
 };
-use tercet::{CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Value, case::Fill};
+use tercet::{
+    CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Value, case::InputFill,
+};
 
 /// Why a step could not be made.
-pub type Refused = Box<dyn std::error::Error>;
+pub type BoxError = Box<dyn std::error::Error>;
 
 /// How large a step is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum StepScale {
     /// As it is measured.
     Whole,
     /// A few layers of a few numbers, to be trained by any executor within seconds.
@@ -26,7 +28,7 @@ pub enum Size {
 
 /// A model that is trained.
 #[derive(Clone, Copy, Debug)]
-pub enum Model {
+pub enum StepModel {
     /// An encoder that tells two classes: 32 texts of 128 tokens.
     Bert,
     /// A decoder of 124 million parameters, all trained: 8 rows of 1024 tokens.
@@ -41,35 +43,39 @@ pub enum Model {
 
 /// A training step to be measured.
 #[derive(Clone, Copy, Debug)]
-pub struct WholeStep {
+pub struct MeasuredStep {
     /// Its name, by which the bench chooses it.
     pub name: &'static str,
     /// What is trained.
-    pub model: Model,
+    pub model: StepModel,
     /// What it is computed in; weights that are trained, and their moments, are F32.
     pub dtype: DType,
 }
 
 /// All of them.
-pub const STEPS: &[WholeStep] = &[
-    step("bert_f32", Model::Bert, DType::F32),
-    step("bert_f16", Model::Bert, DType::F16),
-    step("bert_bf16", Model::Bert, DType::BF16),
-    step("gpt2_f16", Model::Gpt2, DType::F16),
-    step("gpt2_bf16", Model::Gpt2, DType::BF16),
-    step("llama_f16", Model::LlamaLora(Scheme::F16), DType::F16),
-    step("llama_bf16", Model::LlamaLora(Scheme::BF16), DType::BF16),
-    step("llama_q4k", Model::LlamaLora(Scheme::Q4K), DType::F16),
-    step("resnet50_f16", Model::ResNet50, DType::F16),
-    step("small_gpt_f32", Model::SmallGpt, DType::F32),
+pub const STEPS: &[MeasuredStep] = &[
+    step("bert_f32", StepModel::Bert, DType::F32),
+    step("bert_f16", StepModel::Bert, DType::F16),
+    step("bert_bf16", StepModel::Bert, DType::BF16),
+    step("gpt2_f16", StepModel::Gpt2, DType::F16),
+    step("gpt2_bf16", StepModel::Gpt2, DType::BF16),
+    step("llama_f16", StepModel::LlamaLora(Scheme::F16), DType::F16),
+    step(
+        "llama_bf16",
+        StepModel::LlamaLora(Scheme::BF16),
+        DType::BF16,
+    ),
+    step("llama_q4k", StepModel::LlamaLora(Scheme::Q4K), DType::F16),
+    step("resnet50_f16", StepModel::ResNet50, DType::F16),
+    step("small_gpt_f32", StepModel::SmallGpt, DType::F32),
 ];
 
-const fn step(name: &'static str, model: Model, dtype: DType) -> WholeStep {
-    WholeStep { name, model, dtype }
+const fn step(name: &'static str, model: StepModel, dtype: DType) -> MeasuredStep {
+    MeasuredStep { name, model, dtype }
 }
 
 /// A graph with a loss, and what it starts with.
-struct Net {
+struct StepNet {
     graph: Graph,
     loss: Value,
     params: Vec<(String, Tensor)>,
@@ -83,12 +89,12 @@ struct Net {
 }
 
 /// A step that is ready to be compiled.
-pub struct Made {
+pub struct BuiltStep {
     /// The step.
     pub step: TrainStep,
     /// The inputs of a batch.
     pub batch: Vec<(&'static str, Tensor)>,
-    /// What a batch has of [`Made::unit`].
+    /// What a batch has of [`unit`].
     pub count: usize,
     /// Tokens or images.
     pub unit: &'static str,
@@ -96,7 +102,7 @@ pub struct Made {
     states: Vec<(String, Tensor)>,
 }
 
-impl std::fmt::Debug for Made {
+impl std::fmt::Debug for BuiltStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut s = f.debug_struct("Made");
         let s = s.field("step", &self.step).field("count", &self.count);
@@ -104,23 +110,23 @@ impl std::fmt::Debug for Made {
     }
 }
 
-impl WholeStep {
+impl MeasuredStep {
     /// Whether activations are computed again: where the step would take more memory than its peer otherwise.
     fn recomputes(&self) -> bool {
-        matches!(self.model, Model::ResNet50 | Model::LlamaLora(_))
+        matches!(self.model, StepModel::ResNet50 | StepModel::LlamaLora(_))
     }
 
     /// The step by AdamW, with a loss scale in F16.
     ///
     /// # Errors
     /// What the builders of models and steps refuse.
-    pub fn make(&self, size: Size) -> Result<Made, Refused> {
+    pub fn make(&self, size: StepScale) -> Result<BuiltStep, BoxError> {
         let net = match self.model {
-            Model::Bert => models::bert(size, self.dtype)?,
-            Model::Gpt2 => gpt::gpt2(size, self.dtype)?,
-            Model::LlamaLora(scheme) => models::llama_lora(size, self.dtype, scheme)?,
-            Model::ResNet50 => resnet::resnet50(size, self.dtype)?,
-            Model::SmallGpt => gpt::small(size, self.dtype)?,
+            StepModel::Bert => models::bert(size, self.dtype)?,
+            StepModel::Gpt2 => gpt::gpt2(size, self.dtype)?,
+            StepModel::LlamaLora(scheme) => models::llama_lora(size, self.dtype, scheme)?,
+            StepModel::ResNet50 => resnet::resnet50(size, self.dtype)?,
+            StepModel::SmallGpt => gpt::small(size, self.dtype)?,
         };
         let names = net.trained.iter().map(|(name, _)| Trainable::new(name));
         let names: Vec<Trainable> = names.collect();
@@ -130,7 +136,7 @@ impl WholeStep {
             ..StepOptions::default()
         };
         let step = TrainStep::build(&net.graph, net.loss, &names, &AdamW::default(), &options)?;
-        Ok(Made {
+        Ok(BuiltStep {
             step,
             batch: net.batch,
             count: net.count,
@@ -141,13 +147,13 @@ impl WholeStep {
     }
 }
 
-impl Made {
+impl BuiltStep {
     /// A trainer on a device, with every weight set.
     ///
     /// # Errors
     /// Those of the trainer.
     pub fn trainer(&self, device: &Device, rate: f64) -> Result<Trainer, TrainError> {
-        let schedule = Schedule::constant(rate);
+        let schedule = LearningRateSchedule::constant(rate);
         let options = CompileOptions::new();
         let mut trainer = Trainer::new(device, self.step.clone(), schedule, &options)?;
         for (name, tensor) in &self.params {
@@ -170,14 +176,14 @@ impl Made {
 ///
 /// # Errors
 /// Blocks that do not make the tensor.
-pub fn pattern(name: &str, ty: &TensorType, fill: &Fill) -> Result<Tensor, Refused> {
-    const MOST: usize = 999_983;
-    if ty.numel() <= MOST || matches!(fill, Fill::Blocks(_)) && ty.numel() < 1 << 20 {
+pub fn pattern(name: &str, ty: &TensorType, fill: &InputFill) -> Result<Tensor, BoxError> {
+    const VALUE_PERIOD: usize = 999_983;
+    if ty.numel() <= VALUE_PERIOD || matches!(fill, InputFill::Blocks(_)) && ty.numel() < 1 << 20 {
         return Ok(fill.tensor(name, ty.clone()));
     }
     let part = match fill {
-        Fill::Blocks(scheme) => scheme.block_bytes() * 4099,
-        _ => MOST,
+        InputFill::Blocks(scheme) => scheme.block_bytes() * 4099,
+        _ => VALUE_PERIOD,
     };
     let part = fill.tensor(name, TensorType::new(ty.dtype, &[part]));
     let bytes = part.bytes().iter().copied().cycle();

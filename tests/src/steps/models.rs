@@ -1,28 +1,28 @@
 //! Steps of models that have training graphs.
 
 use serde_json::json;
-use tercet::{DType, Scheme, Tensor, TensorType, case::Fill};
+use tercet::{DType, Scheme, Tensor, TensorType, case::InputFill};
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
-    Tuning,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, FineTuneMode, LoraOptions,
+    TrainingGraph,
 };
-use tercet_models::{DecoderSpec, EncoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, DummyWeights, EncoderSpec, Weights};
 
-use super::{Net, Refused, Size, pattern};
+use super::{BoxError, StepNet, StepScale, pattern};
 
 const CLASSES: usize = 2;
 
 /// Token ids, or other numbers below `most`.
-pub(super) fn indices(name: &str, shape: &[usize], most: usize) -> Result<Tensor, Refused> {
+pub(super) fn indices(name: &str, shape: &[usize], most: usize) -> Result<Tensor, BoxError> {
     let ty = TensorType::new(DType::F32, shape);
-    let drawn = pattern(name, &ty, &Fill::Uniform(0.0, most as f64))?;
+    let drawn = pattern(name, &ty, &InputFill::Uniform(0.0, most as f64))?;
     let whole = drawn.to_f64s().into_iter();
     let whole: Vec<i32> = whole.map(|x| (x as i32).min(most as i32 - 1)).collect();
     Ok(Tensor::from_slice(shape, &whole)?)
 }
 
-fn net(training: Training, batch: Vec<(&'static str, Tensor)>, count: usize) -> Net {
-    Net {
+fn net(training: TrainingGraph, batch: Vec<(&'static str, Tensor)>, count: usize) -> StepNet {
+    StepNet {
         graph: training.graph,
         loss: training.loss,
         params: training.params,
@@ -35,10 +35,10 @@ fn net(training: Training, batch: Vec<(&'static str, Tensor)>, count: usize) -> 
 }
 
 /// BERT-base with a pooler and a classifier, all weights trained.
-pub(super) fn bert(size: Size, dtype: DType) -> Result<Net, Refused> {
+pub(super) fn bert(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let (hidden, layers, heads, vocab, shape) = match size {
-        Size::Whole => (768, 12, 12, 30522, [32, 128]),
-        Size::Small => (32, 2, 2, 60, [4, 16]),
+        StepScale::Whole => (768, 12, 12, 30522, [32, 128]),
+        StepScale::Small => (32, 2, 2, 60, [4, 16]),
     };
     let config = json!({
         "model_type": "bert", "hidden_act": "gelu", "hidden_size": hidden, "num_hidden_layers": layers,
@@ -51,10 +51,10 @@ pub(super) fn bert(size: Size, dtype: DType) -> Result<Net, Refused> {
         classes: CLASSES,
         pooling: ClassPooling::Pooler,
     };
-    let mut options = BertTrainingOptions::new(rows, len, Tuning::Full, task);
+    let mut options = BertTrainingOptions::new(rows, len, FineTuneMode::Full, task);
     options.dtype = dtype;
-    let weights = Weights::MadeUp(MadeUp::dense());
-    let training = Training::bert(&config, &weights, &options)?;
+    let weights = Weights::Dummy(DummyWeights::dense());
+    let training = TrainingGraph::bert(&config, &weights, &options)?;
     let batch = vec![
         ("ids", indices("ids", &shape, vocab)?),
         ("type_ids", indices("types", &shape, 2)?),
@@ -65,10 +65,14 @@ pub(super) fn bert(size: Size, dtype: DType) -> Result<Net, Refused> {
 }
 
 /// A llama of 1.1 billion parameters that stay as they are stored; rows hold one text each.
-pub(super) fn llama_lora(size: Size, dtype: DType, scheme: Scheme) -> Result<Net, Refused> {
+pub(super) fn llama_lora(
+    size: StepScale,
+    dtype: DType,
+    scheme: Scheme,
+) -> Result<StepNet, BoxError> {
     let (hidden, ffn, layers, heads, groups, vocab, shape, rank) = match size {
-        Size::Whole => (2048, 5632, 22, 32, 4, 32000, [4, 512], 16),
-        Size::Small => (256, 256, 1, 4, 2, 60, [2, 8], 4),
+        StepScale::Whole => (2048, 5632, 22, 32, 4, 32000, [4, 512], 16),
+        StepScale::Small => (256, 256, 1, 4, 2, 60, [2, 8], 4),
     };
     let config = json!({
         "model_type": "llama", "hidden_act": "silu", "hidden_size": hidden, "num_hidden_layers": layers,
@@ -77,14 +81,14 @@ pub(super) fn llama_lora(size: Size, dtype: DType, scheme: Scheme) -> Result<Net
     });
     let config = DecoderSpec::from_json(config.as_object().ok_or("an object")?)?;
     let [rows, len] = shape;
-    let tuning = Tuning::Lora(LoraOptions::new(rank));
+    let tuning = FineTuneMode::Lora(LoraOptions::new(rank));
     let options = DecoderTrainingOptions {
         dtype,
         packed: false,
         ..DecoderTrainingOptions::new(rows, len, tuning)
     };
-    let weights = Weights::MadeUp(MadeUp::packed(scheme));
-    let training = Training::decoder(&config, &weights, &options)?;
+    let weights = Weights::Dummy(DummyWeights::packed(scheme));
+    let training = TrainingGraph::decoder(&config, &weights, &options)?;
     let positions: Vec<i32> = (0..rows * len).map(|i| (i % len) as i32).collect();
     let batch = vec![
         ("tokens", indices("tokens", &shape, vocab)?),

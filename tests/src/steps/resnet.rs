@@ -2,14 +2,14 @@
 //! statistics, which stay F32.
 
 use tercet::ops::{PoolFn, Window};
-use tercet::{BatchNorm, DType, TensorType, Type, Value, case::Fill};
+use tercet::{BatchNorm, DType, TensorType, Type, Value, case::InputFill};
 
-use super::draft::Draft;
+use super::draft::StepGraphBuilder;
 use super::models::indices;
-use super::{Net, Refused, Size, pattern};
+use super::{BoxError, StepNet, StepScale, pattern};
 
 /// The sizes of a net.
-struct ResNet {
+struct ResNetSizes {
     rows: usize,
     side: usize,
     /// Channels after the first convolution.
@@ -20,16 +20,16 @@ struct ResNet {
 }
 
 /// 25.6 million parameters.
-pub(super) fn resnet50(size: Size, dtype: DType) -> Result<Net, Refused> {
+pub(super) fn resnet50(size: StepScale, dtype: DType) -> Result<StepNet, BoxError> {
     let net = match size {
-        Size::Whole => ResNet {
+        StepScale::Whole => ResNetSizes {
             rows: 64,
             side: 224,
             width: 64,
             blocks: &[3, 4, 6, 3],
             classes: 1000,
         },
-        Size::Small => ResNet {
+        StepScale::Small => ResNetSizes {
             rows: 2,
             side: 32,
             width: 8,
@@ -40,9 +40,9 @@ pub(super) fn resnet50(size: Size, dtype: DType) -> Result<Net, Refused> {
     net.net(dtype)
 }
 
-impl ResNet {
-    fn net(&self, dtype: DType) -> Result<Net, Refused> {
-        let ResNet {
+impl ResNetSizes {
+    fn net(&self, dtype: DType) -> Result<StepNet, BoxError> {
+        let ResNetSizes {
             rows,
             side,
             width,
@@ -50,7 +50,7 @@ impl ResNet {
             classes,
         } = *self;
         let shape = [rows, 3, side, side];
-        let mut d = Draft::new(dtype);
+        let mut d = StepGraphBuilder::new(dtype);
         let images = d.graph.input("images", Type::new(DType::F32, shape))?;
         let labels = d.graph.input("labels", Type::new(DType::I32, [rows]))?;
         let x = d.own(images)?;
@@ -74,7 +74,7 @@ impl ResNet {
         let logits = d.linear(mean, "fc", [channels, classes])?;
         let ty = TensorType::new(DType::F32, &shape);
         let batch = vec![
-            ("images", pattern("images", &ty, &Fill::Normal)?),
+            ("images", pattern("images", &ty, &InputFill::Normal)?),
             ("labels", indices("labels", &[rows], classes)?),
         ];
         d.finish(logits, labels, classes, batch, (rows, "images"))
@@ -83,11 +83,11 @@ impl ResNet {
 
 /// 1x1, 3x3 and 1x1, with a way around them.
 fn bottleneck(
-    d: &mut Draft,
+    d: &mut StepGraphBuilder,
     x: Value,
     at: &str,
     [inner, width, stride]: [usize; 3],
-) -> Result<Value, Refused> {
+) -> Result<Value, BoxError> {
     let out = 4 * width;
     let name = |part: &str| format!("{at}.{part}");
     let h = conv_norm(d, x, &name("conv1"), [inner, width], [1, 1])?;
@@ -105,12 +105,12 @@ fn bottleneck(
 
 /// A convolution without bias and the norm of its batch.
 fn conv_norm(
-    d: &mut Draft,
+    d: &mut StepGraphBuilder,
     x: Value,
     name: &str,
     [inner, out]: [usize; 2],
     [kernel, stride]: [usize; 2],
-) -> Result<Value, Refused> {
+) -> Result<Value, BoxError> {
     let bound = (3.0 / (inner * kernel * kernel) as f64).sqrt();
     let w = d.master(
         &format!("{name}.weight"),

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::control::{on_each, sum_of_elements, tail};
-use crate::Test;
-use tercet::{CompileOptions, Executable, RunError, Tensor, Wanted};
+use crate::SuiteTest;
+use tercet::{CompileOptions, Executable, OutputSelection, RunError, Tensor};
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// A waker that tells the thread.
-struct Told(std::thread::Thread, AtomicBool);
+struct UnparkWaker(std::thread::Thread, AtomicBool);
 
-impl Wake for Told {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.1.store(true, Ordering::Release);
         self.0.unpark();
@@ -25,7 +25,7 @@ impl Wake for Told {
 
 /// Runs a future to its end, polling it only when it was woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let told = Arc::new(Told(std::thread::current(), AtomicBool::new(false)));
+    let told = Arc::new(UnparkWaker(std::thread::current(), AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&told));
     let mut future = pin!(future);
     loop {
@@ -38,7 +38,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn table() -> Result<Tensor, Failure> {
+fn table() -> Result<Tensor, BoxError> {
     Ok(Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?)
 }
 
@@ -48,12 +48,12 @@ fn numbers(run: Result<Vec<Tensor>, RunError>) -> Result<Vec<Vec<f64>>, RunError
 
 fn awaited(exe: &mut dyn Executable, inputs: &[(&str, &Tensor)]) -> Result<Vec<Tensor>, RunError> {
     let mut outputs = Vec::new();
-    block_on(exe.run_async(inputs, Wanted::All, &mut outputs))?;
+    block_on(exe.run_async(inputs, OutputSelection::All, &mut outputs))?;
     Ok(outputs)
 }
 
 /// Loops of several lengths, one that fails in the middle and one that asks too often.
-fn loops_with_a_state() -> Result<(), Failure> {
+fn loops_with_a_state() -> Result<(), BoxError> {
     on_each(&sum_of_elements()?, &CompileOptions::new(), |exe| {
         let (table, mut other) = (table()?, exe.try_clone()?);
         for n in [2, 5, 0, 3, 9, 1] {
@@ -72,7 +72,7 @@ fn loops_with_a_state() -> Result<(), Failure> {
 }
 
 /// A run that was polled once and dropped is finished by what comes next, whether that is awaited or not.
-fn dropped_on_their_way() -> Result<(), Failure> {
+fn dropped_on_their_way() -> Result<(), BoxError> {
     on_each(&sum_of_elements()?, &CompileOptions::new(), |exe| {
         let table = table()?;
         let two = Tensor::scalar(2i64);
@@ -80,7 +80,7 @@ fn dropped_on_their_way() -> Result<(), Failure> {
         for (round, is_awaited) in [true, false, true].into_iter().enumerate() {
             {
                 let mut outputs = Vec::new();
-                let run = pin!(exe.run_async(&inputs, Wanted::All, &mut outputs));
+                let run = pin!(exe.run_async(&inputs, OutputSelection::All, &mut outputs));
                 let _ = run.poll(&mut Context::from_waker(Waker::noop()));
             }
             let done = match is_awaited {
@@ -94,7 +94,7 @@ fn dropped_on_their_way() -> Result<(), Failure> {
 }
 
 /// Steps apart: submitted, awaited, taken; rows of what stayed on the device; sizes that a branch refuses.
-fn in_steps() -> Result<(), Failure> {
+fn in_steps() -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 9);
     on_each(&tail()?, &options, |exe| {
         let mut outputs = Vec::new();
@@ -102,7 +102,7 @@ fn in_steps() -> Result<(), Failure> {
             let x = Tensor::from_slice(&[len], &vec![1f32; len])?;
             let is_long = Tensor::from_bools(&[], &[is_long])?;
             let inputs = [("x", &x), ("is_long", &is_long)];
-            let submitted = exe.submit(&inputs, Wanted::Only(&["y"]));
+            let submitted = exe.submit(&inputs, OutputSelection::Only(&["y"]));
             let done = submitted.and_then(|()| block_on(exe.finished()));
             let done = done.and_then(|()| exe.wait(&mut outputs));
             match want {
@@ -136,7 +136,7 @@ fn in_steps() -> Result<(), Failure> {
 }
 
 /// What the graph of [`behind_others`] gives in one run.
-type Given = (Vec<f64>, Vec<f64>, f64);
+type ChainOutputs = (Vec<f64>, Vec<f64>, f64);
 
 /// An input that the run before gave, one of the host, random numbers, and a state that counts.
 fn walk() -> Result<tercet::Graph, tercet::OpError> {
@@ -160,26 +160,26 @@ fn walk() -> Result<tercet::Graph, tercet::OpError> {
 }
 
 /// What the last run gave, and the sum of its state.
-fn given(exe: &dyn Executable, outputs: &[Tensor]) -> Result<Given, RunError> {
+fn given(exe: &dyn Executable, outputs: &[Tensor]) -> Result<ChainOutputs, RunError> {
     let sum = exe.read_state("sum")?.to_f64s().iter().sum();
     Ok((outputs[0].to_f64s(), outputs[1].to_f64s(), sum))
 }
 
-fn row(numbers: &[i64]) -> Result<Tensor, Failure> {
+fn row(numbers: &[i64]) -> Result<Tensor, BoxError> {
     Ok(Tensor::from_slice(&[numbers.len()], numbers)?)
 }
 
 /// Where the walk begins, and the inputs of its steps.
-fn way() -> Result<(Tensor, Vec<Tensor>), Failure> {
+fn way() -> Result<(Tensor, Vec<Tensor>), BoxError> {
     let steps = [[1, 2], [1, 0], [1, 1], [0, 2], [-2, 0]];
-    let steps: Result<_, Failure> = steps.iter().map(|by| row(by)).collect();
+    let steps: Result<_, BoxError> = steps.iter().map(|by| row(by)).collect();
     Ok((row(&[0, 1])?, steps?))
 }
 
 /// On each executor, with the parameter set, and what runs one after the other give.
 fn on_each_walk(
-    f: impl Fn(&mut dyn Executable, &[Given]) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    f: impl Fn(&mut dyn Executable, &[ChainOutputs]) -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
     let (first, steps) = way()?;
     let options = CompileOptions::new().bound("n", 4);
     on_each(&walk()?, &options, |exe| {
@@ -201,26 +201,27 @@ const CARRIED: [(&str, &str); 1] = [("at", "next")];
 
 /// Runs that are started behind others, and take from these what they gave, give what one after the other gives: with
 /// random numbers, a state, and other inputs in each.
-fn behind_others() -> Result<(), Failure> {
+fn behind_others() -> Result<(), BoxError> {
     let (first, steps) = way()?;
     on_each_walk(|exe, want| {
         let mut outputs = Vec::new();
-        let began = exe.submit_behind(&[("by", &steps[0])], &CARRIED, Wanted::All)?;
+        let began = exe.submit_pipelined(&[("by", &steps[0])], &CARRIED, OutputSelection::All)?;
         assert!(!began, "no run is under way");
         let device = exe.upload(&first)?.device();
         let runs_behind = ["vulkan", "wgpu"].contains(&device);
         for round in 0..2 {
             exe.reset();
-            exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
+            exe.submit(&[("at", &first), ("by", &steps[0])], OutputSelection::All)?;
             for (done, want) in want.iter().enumerate() {
                 let next = steps.get(done + 1);
                 let mut began = false;
                 if let Some(by) = next {
-                    began = exe.submit_behind(&[("by", by)], &CARRIED, Wanted::All)?;
+                    began = exe.submit_pipelined(&[("by", by)], &CARRIED, OutputSelection::All)?;
                     assert_eq!(began, runs_behind, "{device}");
                 }
                 if began {
-                    let again = exe.submit_behind(&[("by", &first)], &CARRIED, Wanted::All)?;
+                    let again =
+                        exe.submit_pipelined(&[("by", &first)], &CARRIED, OutputSelection::All)?;
                     assert!(!again, "two are under way");
                 }
                 exe.wait(&mut outputs)?;
@@ -228,7 +229,7 @@ fn behind_others() -> Result<(), Failure> {
                 assert_eq!(outputs[1].to_f64s(), want.1, "round {round}, run {done}");
                 if let (Some(by), false) = (next, began) {
                     let at = outputs[0].clone();
-                    exe.submit(&[("at", &at), ("by", by)], Wanted::All)?;
+                    exe.submit(&[("at", &at), ("by", by)], OutputSelection::All)?;
                 }
             }
             assert_eq!(given(exe, &outputs)?.2, want[want.len() - 1].2);
@@ -239,22 +240,22 @@ fn behind_others() -> Result<(), Failure> {
 
 /// Two runs that nobody waits for count, and what follows is right. What cannot be started behind a run, for its sizes or
 /// names, leaves that run as it is.
-fn left_behind_others() -> Result<(), Failure> {
+fn left_behind_others() -> Result<(), BoxError> {
     let (first, steps) = way()?;
     on_each_walk(|exe, want| {
         let mut outputs = Vec::new();
         let begin = [("at", &first), ("by", &steps[0])];
-        exe.submit(&begin, Wanted::All)?;
-        let wanted = Wanted::Only(&["next"]);
-        let runs_behind = exe.submit_behind(&[("by", &steps[1])], &CARRIED, wanted)?;
+        exe.submit(&begin, OutputSelection::All)?;
+        let wanted = OutputSelection::Only(&["next"]);
+        let runs_behind = exe.submit_pipelined(&[("by", &steps[1])], &CARRIED, wanted)?;
         if runs_behind {
             let at = row(&[2, 3])?;
-            exe.submit(&[("at", &at), ("by", &steps[2])], Wanted::All)?;
+            exe.submit(&[("at", &at), ("by", &steps[2])], OutputSelection::All)?;
             exe.wait(&mut outputs)?;
             assert_eq!(given(exe, &outputs)?, want[2]);
         }
         exe.reset();
-        exe.submit(&begin, Wanted::All)?;
+        exe.submit(&begin, OutputSelection::All)?;
         let longer = row(&[1, 1, 1])?;
         for (by, carried) in [
             (&longer, CARRIED),
@@ -262,11 +263,14 @@ fn left_behind_others() -> Result<(), Failure> {
             (&steps[1], [("at", "last")]),
             (&steps[1], [("at", "drawn")]),
         ] {
-            let began = exe.submit_behind(&[("by", by)], &carried, Wanted::All);
+            let began = exe.submit_pipelined(&[("by", by)], &carried, OutputSelection::All);
             assert!(began.is_err() || !runs_behind, "{carried:?}");
         }
         let all = [("at", &longer), ("by", &longer)];
-        assert!(!exe.submit_behind(&all, &[], Wanted::All)?, "other sizes");
+        assert!(
+            !exe.submit_pipelined(&all, &[], OutputSelection::All)?,
+            "other sizes"
+        );
         exe.wait(&mut outputs)?;
         assert_eq!(given(exe, &outputs)?, want[0]);
         Ok(())
@@ -274,12 +278,12 @@ fn left_behind_others() -> Result<(), Failure> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::fallible("awaited/loops_with_a_state", loops_with_a_state),
-        Test::fallible("awaited/dropped_on_their_way", dropped_on_their_way),
-        Test::fallible("awaited/in_steps", in_steps),
-        Test::fallible("awaited/behind_others", behind_others),
-        Test::fallible("awaited/left_behind_others", left_behind_others),
+        SuiteTest::fallible("awaited/loops_with_a_state", loops_with_a_state),
+        SuiteTest::fallible("awaited/dropped_on_their_way", dropped_on_their_way),
+        SuiteTest::fallible("awaited/in_steps", in_steps),
+        SuiteTest::fallible("awaited/behind_others", behind_others),
+        SuiteTest::fallible("awaited/left_behind_others", left_behind_others),
     ]
 }

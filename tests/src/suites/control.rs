@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 use tercet::{
     CompileOptions, DType, Device, EvalError, Executable, Graph, OpError, RunError, Scheme,
     Signature, Tensor, TensorType, Type, Value, one_line,
 };
 use tercet_ir::accuracy::{Accuracy, furthest};
-use tercet_ir::case::Fill;
+use tercet_ir::case::InputFill;
 use tercet_ir::ops::{ReduceFn, Scan};
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 fn scalar(dtype: DType) -> Type {
     Type::new(dtype, [0usize; 0])
@@ -120,8 +120,8 @@ fn network() -> Result<Graph, OpError> {
 pub(super) fn on_each(
     graph: &Graph,
     options: &CompileOptions,
-    f: impl Fn(&mut dyn Executable) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    f: impl Fn(&mut dyn Executable) -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
     for executor in executors() {
         match executor.device() {
             Ok(device) => {
@@ -135,7 +135,7 @@ pub(super) fn on_each(
     Ok(())
 }
 
-fn a_long_scan_of_any_length() -> Result<(), Failure> {
+fn a_long_scan_of_any_length() -> Result<(), BoxError> {
     for reverse in [false, true] {
         let graph = sums("s", reverse)?;
         let options = CompileOptions::new().bound("s", 700);
@@ -165,7 +165,7 @@ fn a_long_scan_of_any_length() -> Result<(), Failure> {
     Ok(())
 }
 
-fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
+fn a_network_in_a_loop_in_a_branch() -> Result<(), BoxError> {
     let graph = network()?;
     let options = CompileOptions::new().bound("s", 40);
     let params: Vec<(String, Tensor)> = (Signature::of(&graph).params.iter())
@@ -173,8 +173,8 @@ fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
             let shape = port.ty.shape.as_known().unwrap_or_default();
             let ty = TensorType::new(port.ty.dtype, &shape);
             let fill = match port.ty.dtype {
-                DType::U8 => Fill::Blocks(Scheme::Q8_0),
-                _ => Fill::Uniform(-0.3, 0.3),
+                DType::U8 => InputFill::Blocks(Scheme::Q8_0),
+                _ => InputFill::Uniform(-0.3, 0.3),
             };
             (port.name.clone(), fill.tensor(&port.name, ty))
         })
@@ -190,7 +190,7 @@ fn a_network_in_a_loop_in_a_branch() -> Result<(), Failure> {
         }
         for (rows, deep) in [(1, true), (40, true), (7, false), (3, true)] {
             let ty = TensorType::new(DType::F32, &[rows, 64]);
-            let x = Fill::Normal.tensor("x", ty);
+            let x = InputFill::Normal.tensor("x", ty);
             let deep = Tensor::from_bools(&[], &[deep])?;
             let inputs = [("x", &x), ("deep", &deep)];
             let (got, want) = (exe.run(&inputs)?, want.borrow_mut().run(&inputs)?);
@@ -220,14 +220,14 @@ pub(super) fn tail() -> Result<Graph, OpError> {
     Ok(g)
 }
 
-fn impossible_sizes_matter_where_a_run_comes_to_them() -> Result<(), Failure> {
+fn impossible_sizes_matter_where_a_run_comes_to_them() -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 9);
     on_each(&tail()?, &options, |exe| {
         let mut run = |len: usize, is_long: bool| {
             let x = Tensor::from_slice(&[len], &vec![1f32; len])?;
             let is_long = Tensor::from_bools(&[], &[is_long])?;
             let done = exe.run(&[("x", &x), ("is_long", &is_long)])?;
-            Ok::<f64, Failure>(done[0].to_f64s()[0])
+            Ok::<f64, BoxError>(done[0].to_f64s()[0])
         };
         assert_eq!(run(9, true)?, 5.0);
         assert_eq!(run(2, false)?, 0.0);
@@ -244,7 +244,7 @@ fn impossible_sizes_matter_where_a_run_comes_to_them() -> Result<(), Failure> {
     })
 }
 
-fn a_run_after_one_that_failed() -> Result<(), Failure> {
+fn a_run_after_one_that_failed() -> Result<(), BoxError> {
     let graph = sum_of_elements()?;
     on_each(&graph, &CompileOptions::new(), |exe| {
         let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
@@ -278,7 +278,7 @@ fn a_run_after_one_that_failed() -> Result<(), Failure> {
     })
 }
 
-fn clones_run_side_by_side() -> Result<(), Failure> {
+fn clones_run_side_by_side() -> Result<(), BoxError> {
     let graph = sum_of_elements()?;
     on_each(&graph, &CompileOptions::new(), |exe| {
         let table = Tensor::from_slice(&[3], &[1f32, 2.0, 4.0])?;
@@ -304,7 +304,7 @@ fn clones_run_side_by_side() -> Result<(), Failure> {
     })
 }
 
-fn what_is_explained_counts_the_graphs_inside() -> Result<(), Failure> {
+fn what_is_explained_counts_the_graphs_inside() -> Result<(), BoxError> {
     let graph = sum_of_elements()?;
     for executor in executors() {
         let Ok(device) = executor.device() else {
@@ -323,7 +323,7 @@ fn what_is_explained_counts_the_graphs_inside() -> Result<(), Failure> {
 /// A scan is one submission whatever its length; a loop reads one word back for each time that it asks.
 /// The times of runs over more and more elements, on a device that was opened to measure.
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-fn check_times(device: &Device) -> Result<(), Failure> {
+fn check_times(device: &Device) -> Result<(), BoxError> {
     let options = CompileOptions::new().bound("s", 20);
     let mut exe = device.backend().compile(&sums("s", false)?, &options)?;
     let mut counts = Vec::new();
@@ -353,7 +353,7 @@ fn check_times(device: &Device) -> Result<(), Failure> {
 }
 
 #[cfg(feature = "vulkan")]
-fn steps_of_loops_are_timed_on_vulkan() -> Result<(), Failure> {
+fn steps_of_loops_are_timed_on_vulkan() -> Result<(), BoxError> {
     use tercet_vulkan::{VulkanBackend, VulkanOptions};
     let options = VulkanOptions {
         device: std::env::var("TERCET_VULKAN_DEVICE").ok(),
@@ -371,7 +371,7 @@ fn steps_of_loops_are_timed_on_vulkan() -> Result<(), Failure> {
 }
 
 #[cfg(feature = "wgpu")]
-fn steps_of_loops_are_timed_on_wgpu() -> Result<(), Failure> {
+fn steps_of_loops_are_timed_on_wgpu() -> Result<(), BoxError> {
     let options = tercet::DeviceOptions {
         timings: true,
         ..Default::default()
@@ -383,8 +383,8 @@ fn steps_of_loops_are_timed_on_wgpu() -> Result<(), Failure> {
 }
 
 #[cfg(feature = "vulkan")]
-fn a_scan_reads_nothing_back() -> Result<(), Failure> {
-    use tercet_ir::backend::Wanted;
+fn a_scan_reads_nothing_back() -> Result<(), BoxError> {
+    use tercet_ir::backend::OutputSelection;
     let Ok(backend) = crate::vulkan::backend() else {
         return Ok(()); // `on_each` says what is missing.
     };
@@ -392,7 +392,7 @@ fn a_scan_reads_nothing_back() -> Result<(), Failure> {
     let x = Tensor::from_slice(&[40], &[1i32; 40])?;
     exe.run_into(&[("x", &x)], &mut Vec::new())?;
     let before = exe.driver().counters().submissions;
-    exe.start(&[("x", &x)], Wanted::All)?;
+    exe.start(&[("x", &x)], OutputSelection::All)?;
     assert_eq!(exe.driver().counters().submissions, before + 1);
     let mut outputs = Vec::new();
     exe.finish(&mut outputs)?;
@@ -402,7 +402,7 @@ fn a_scan_reads_nothing_back() -> Result<(), Failure> {
     let inputs = [("n", &Tensor::scalar(3i64)), ("table", &table)];
     exe.run_into(&inputs, &mut Vec::new())?;
     let before = exe.driver().counters();
-    exe.start(&inputs, Wanted::All)?;
+    exe.start(&inputs, OutputSelection::All)?;
     exe.finish(&mut outputs)?;
     let after = exe.driver().counters();
     // Four times the condition, then the end; validation looks at gaps after each.
@@ -413,41 +413,41 @@ fn a_scan_reads_nothing_back() -> Result<(), Failure> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::fallible(
+        SuiteTest::fallible(
             "control/a_long_scan_of_any_length",
             a_long_scan_of_any_length,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "control/a_network_in_a_loop_in_a_branch",
             a_network_in_a_loop_in_a_branch,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "control/impossible_sizes_matter_where_a_run_comes_to_them",
             impossible_sizes_matter_where_a_run_comes_to_them,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "control/a_run_after_one_that_failed",
             a_run_after_one_that_failed,
         ),
-        Test::fallible("control/clones_run_side_by_side", clones_run_side_by_side),
-        Test::fallible(
+        SuiteTest::fallible("control/clones_run_side_by_side", clones_run_side_by_side),
+        SuiteTest::fallible(
             "control/what_is_explained_counts_the_graphs_inside",
             what_is_explained_counts_the_graphs_inside,
         ),
         #[cfg(feature = "vulkan")]
-        Test::fallible(
+        SuiteTest::fallible(
             "control/steps_of_loops_are_timed_on_vulkan",
             steps_of_loops_are_timed_on_vulkan,
         ),
         #[cfg(feature = "wgpu")]
-        Test::fallible(
+        SuiteTest::fallible(
             "control/steps_of_loops_are_timed_on_wgpu",
             steps_of_loops_are_timed_on_wgpu,
         ),
         #[cfg(feature = "vulkan")]
-        Test::fallible(
+        SuiteTest::fallible(
             "control/a_scan_reads_nothing_back",
             a_scan_reads_nothing_back,
         ),

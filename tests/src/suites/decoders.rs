@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use tercet::{Device, one_line};
 use tercet_models::{DecoderOptions, Generator, ModelFiles};
 
-use crate::{Test, data, executors};
+use crate::{SuiteTest, data, executors};
 
 /// How near logits must be, of their standard deviation.
 const LOGITS: f64 = 2e-3;
@@ -21,24 +21,24 @@ const REORDERED: f64 = 1e-3;
 /// Positions: prompts and what follows fit, and what LongRoPE models were first trained for is not exceeded.
 const CONTEXT: usize = 96;
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// What transformers computed.
-struct Reference {
+struct DecoderReference {
     prompt: Vec<u32>,
     logits: Vec<f64>,
     greedy: Vec<u32>,
     last_logits: Vec<f64>,
 }
 
-fn reference(dir: &Path) -> Result<Reference, Failure> {
+fn reference(dir: &Path) -> Result<DecoderReference, BoxError> {
     let json: Json = serde_json::from_slice(&std::fs::read(dir.join("reference.json"))?)?;
     let numbers = |name: &str| -> Vec<f64> {
         let all = json[name].as_array().into_iter().flatten();
         all.filter_map(Json::as_f64).collect()
     };
     let ids = |name: &str| numbers(name).into_iter().map(|x| x as u32).collect();
-    Ok(Reference {
+    Ok(DecoderReference {
         prompt: ids("prompt"),
         logits: numbers("logits"),
         greedy: ids("greedy"),
@@ -46,7 +46,7 @@ fn reference(dir: &Path) -> Result<Reference, Failure> {
     })
 }
 
-fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, Failure> {
+fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, BoxError> {
     let files = ModelFiles::open(path)?;
     let decoder = files.decoder(|spec| DecoderOptions {
         context: CONTEXT,
@@ -57,7 +57,7 @@ fn generator(path: &Path, device: &Device, chunk: usize) -> Result<Generator, Fa
 }
 
 /// The largest difference over the standard deviation of what is wanted.
-fn distance(got: &[f32], want: &[f64]) -> Result<f64, Failure> {
+fn distance(got: &[f32], want: &[f64]) -> Result<f64, BoxError> {
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{} logits, want {}", got.len(), want.len()).into());
     }
@@ -70,7 +70,7 @@ fn distance(got: &[f32], want: &[f64]) -> Result<f64, Failure> {
     Ok(worst / spread)
 }
 
-fn near(what: &str, got: &[f32], want: &[f64], most: f64) -> Result<(), Failure> {
+fn near(what: &str, got: &[f32], want: &[f64], most: f64) -> Result<(), BoxError> {
     let off = distance(got, want)?;
     match off <= most {
         true => Ok(()),
@@ -78,10 +78,10 @@ fn near(what: &str, got: &[f32], want: &[f64], most: f64) -> Result<(), Failure>
     }
 }
 
-fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), BoxError> {
     let want = reference(dir)?;
     let mut whole = generator(path, device, CONTEXT)?;
-    let step = whole.feed(&want.prompt)?;
+    let step = whole.forward(&want.prompt)?;
     near("the prompt", step.logits, &want.logits, LOGITS)?;
     let mut next = step.next;
     let mut written = Vec::new();
@@ -89,7 +89,7 @@ fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), Failure> {
     for _ in 0..want.greedy.len() {
         let token = next.ok_or("the graph does not sample")?;
         written.push(token);
-        let step = whole.feed(&[token])?;
+        let step = whole.forward(&[token])?;
         next = step.next;
         last = step.logits.to_vec();
     }
@@ -104,21 +104,21 @@ fn check(path: &Path, dir: &Path, device: &Device) -> Result<(), Failure> {
     whole.reset();
     near(
         "at once",
-        whole.feed(&tokens)?.logits,
+        whole.forward(&tokens)?.logits,
         &by_tokens,
         REORDERED,
     )?;
     let mut parts = generator(path, device, 7)?;
     near(
         "in parts",
-        parts.feed(&tokens)?.logits,
+        parts.forward(&tokens)?.logits,
         &by_tokens,
         REORDERED,
     )
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("decoders")).into_iter().flatten();
     let mut dirs: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -146,7 +146,7 @@ pub(super) fn tests() -> Vec<Test> {
                     _ => "",
                 };
                 let name = format!("decoders/{name}/{kind}");
-                tests.push(Test::variant_on(executor, name, variant, test));
+                tests.push(SuiteTest::variant_on(executor, name, variant, test));
             }
         }
     }

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{DType, Device, Tensor, one_line};
-use tercet_models::{Encoder, EncoderOptions, EncoderOutput, Entity, ModelFiles, Prompt};
+use tercet_models::{EmbeddingPrompt, Encoder, EncoderOptions, EncoderOutput, Entity, ModelFiles};
 
-use crate::{Test, data, executors};
+use crate::{SuiteTest, data, executors};
 
 /// How near numbers must be, of their standard deviation.
 const NEAR: f64 = 1e-4;
 
-pub(super) type Failure = Box<dyn std::error::Error>;
+pub(super) type BoxError = Box<dyn std::error::Error>;
 
 /// A text as tokens, and what transformers computed of it.
-struct Text {
+struct EncoderReference {
     ids: Vec<i32>,
     type_ids: Vec<i32>,
     hidden: Vec<f64>,
     logits: Option<Vec<f64>>,
 }
 
-pub(super) fn json(path: &Path) -> Result<Json, Failure> {
+pub(super) fn json(path: &Path) -> Result<Json, BoxError> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn numbers(json: &Json) -> Vec<f64> {
     all.filter_map(Json::as_f64).collect()
 }
 
-fn reference(dir: &Path) -> Result<Vec<Text>, Failure> {
+fn reference(dir: &Path) -> Result<Vec<EncoderReference>, BoxError> {
     let json = json(&dir.join("reference.json"))?;
     let of = |name: &str, at: usize| json[name].get(at).map(numbers);
     let ids = |found: Option<Vec<f64>>| -> Vec<i32> {
@@ -43,7 +43,7 @@ fn reference(dir: &Path) -> Result<Vec<Text>, Failure> {
             .collect()
     };
     let count = json["ids"].as_array().map_or(0, Vec::len);
-    let texts = (0..count).map(|at| Text {
+    let texts = (0..count).map(|at| EncoderReference {
         ids: ids(of("ids", at)),
         type_ids: ids(of("type_ids", at)),
         hidden: of("hidden", at).unwrap_or_default(),
@@ -53,7 +53,7 @@ fn reference(dir: &Path) -> Result<Vec<Text>, Failure> {
 }
 
 /// The largest difference over the standard deviation of what is wanted.
-pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), Failure> {
+pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), BoxError> {
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{what}: {} numbers, want {}", got.len(), want.len()).into());
     }
@@ -76,14 +76,18 @@ pub(super) fn near(what: &str, got: &[f64], want: &[f64]) -> Result<(), Failure>
 }
 
 /// What comes out for texts that share a batch, of each as many numbers as its tokens have.
-fn run(encoder: &Encoder, device: &Device, texts: &[&Text]) -> Result<Vec<Vec<f64>>, Failure> {
+fn run(
+    encoder: &Encoder,
+    device: &Device,
+    texts: &[&EncoderReference],
+) -> Result<Vec<Vec<f64>>, BoxError> {
     let (rows, len) = (
         texts.len(),
         texts.iter().map(|t| t.ids.len()).max().unwrap_or(0),
     );
     let mut exe = encoder.compile(device, 4, len.max(20))?;
-    let padded = |of: &dyn Fn(&Text) -> Vec<i32>| {
-        let row = |text: &&Text| {
+    let padded = |of: &dyn Fn(&EncoderReference) -> Vec<i32>| {
+        let row = |text: &&EncoderReference| {
             let mut own = of(text);
             own.resize(len, 0);
             own
@@ -95,7 +99,8 @@ fn run(encoder: &Encoder, device: &Device, texts: &[&Text]) -> Result<Vec<Vec<f6
     };
     let ids = padded(&|text| text.ids.clone())?;
     let type_ids = padded(&|text| text.type_ids.clone())?;
-    let mask = |text: &&Text| (0..len).map(|i| i < text.ids.len()).collect::<Vec<bool>>();
+    let mask =
+        |text: &&EncoderReference| (0..len).map(|i| i < text.ids.len()).collect::<Vec<bool>>();
     let mask: Vec<bool> = texts.iter().flat_map(mask).collect();
     let mask = Tensor::from_bools(&[rows, len], &mask)?;
     let all = [("ids", &ids), ("type_ids", &type_ids), ("mask", &mask)];
@@ -118,9 +123,9 @@ fn run(encoder: &Encoder, device: &Device, texts: &[&Text]) -> Result<Vec<Vec<f6
     Ok(own.collect())
 }
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let texts = reference(dir)?;
-    let all: Vec<&Text> = texts.iter().collect();
+    let all: Vec<&EncoderReference> = texts.iter().collect();
     let files = ModelFiles::open(dir)?;
     let encoder = files.encoder(&EncoderOutput::Hidden, DType::F32)?;
     let together = run(&encoder, device, &all)?;
@@ -135,14 +140,14 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
         return Ok(());
     }
     let head = files.class_head()?;
-    let kind = if head.of_tokens { "tokens" } else { "texts" };
+    let kind = if head.per_token { "tokens" } else { "texts" };
     let want: Vec<String> = (0..head.labels.len())
         .map(|i| format!("{kind}-{i}"))
         .collect();
     if head.labels != want {
         return Err(format!("labels {:?}", head.labels).into());
     }
-    let output = match head.of_tokens {
+    let output = match head.per_token {
         true => EncoderOutput::TokenClasses(head.labels.len()),
         false => EncoderOutput::Classes(head.labels.len()),
     };
@@ -155,7 +160,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
 }
 
 /// A folder or GGUF file of a sentence encoder: the cases of a `sentences.json`.
-fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Failure> {
+fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), BoxError> {
     let json = json(cases)?;
     let texts: Vec<&str> = json["texts"]
         .as_array()
@@ -167,11 +172,11 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Fa
     let cases = json["cases"].as_array().ok_or("no cases")?;
     for case in cases {
         let options = EncoderOptions {
-            cut: true,
+            truncate: true,
             batch: Some(3),
             prompt: match case["prompt"].as_str() {
-                Some(name) => Prompt::Named(name.to_string()),
-                None => Prompt::Default,
+                Some(name) => EmbeddingPrompt::Named(name.to_string()),
+                None => EmbeddingPrompt::Default,
             },
             dims: case["dims"].as_u64().map(|n| n as usize),
             ..EncoderOptions::default()
@@ -201,7 +206,7 @@ fn check_sentences(model: &Path, cases: &Path, device: &Device) -> Result<(), Fa
     Ok(())
 }
 
-fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), Failure> {
+fn check_entities(text: &str, found: &[Entity], want: &Json) -> Result<(), BoxError> {
     let shown = |entity: &Entity| format!("{} {:?}", entity.name, entity.span);
     // All texts are ASCII: characters are bytes.
     let told = |json: &Json| {
@@ -245,7 +250,7 @@ fn patched(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 }
 
 /// Damaged GGUF files of encoders are errors that name what is wrong.
-fn check_damaged(device: &Device) -> Result<(), Failure> {
+fn check_damaged(device: &Device) -> Result<(), BoxError> {
     let bytes = std::fs::read(data("encoders/gguf/bert.gguf"))?;
     let embeds = |bytes: &[u8]| -> Result<(), tercet_models::Error> {
         let files = ModelFiles::from_gguf_bytes(bytes)?;
@@ -322,7 +327,7 @@ fn gguf_files() -> Vec<PathBuf> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("encoders")).into_iter().flatten();
     let mut dirs: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -348,7 +353,7 @@ pub(super) fn tests() -> Vec<Test> {
                 };
                 checked.map_err(|e| Failed::from(one_line(&*e)))
             };
-            tests.push(Test::variant_on(executor, name, variant, test));
+            tests.push(SuiteTest::variant_on(executor, name, variant, test));
         }
         for file in gguf_files() {
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
@@ -361,12 +366,12 @@ pub(super) fn tests() -> Vec<Test> {
                 let checked = check_sentences(&file, &file.with_extension("json"), device);
                 checked.map_err(|e| Failed::from(one_line(&*e)))
             };
-            tests.push(Test::variant_on(executor, name, variant, test));
+            tests.push(SuiteTest::variant_on(executor, name, variant, test));
         }
         if executor.name == "cpu" {
             let test =
                 |device: &Device| check_damaged(device).map_err(|e| Failed::from(one_line(&*e)));
-            tests.push(Test::variant_on(
+            tests.push(SuiteTest::variant_on(
                 executor,
                 "encoders/gguf-damaged".into(),
                 "",

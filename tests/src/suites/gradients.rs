@@ -6,16 +6,16 @@
 
 use libtest_mimic::Failed;
 use tercet_ir::accuracy::Accuracy;
-use tercet_ir::case::{CaseGraph, Fill};
+use tercet_ir::case::{CaseGraph, InputFill};
 use tercet_ir::{
     CompileOptions, DType, GradError, Graph, Node, NodeId, Op, OpKind, Tensor, Value, one_line,
 };
 
 use super::parity::check;
-use crate::{Executor, Test, executors};
+use crate::{SuiteTest, TestExecutor, executors};
 
 /// Larger cases are left to smaller ones of the same operator: their kernels' shapes are what parity tries.
-const MOST_ELEMENTS: usize = 1 << 16;
+const MAX_ELEMENTS: usize = 1 << 16;
 
 /// The dtypes of cases that are differentiated.
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -72,7 +72,7 @@ const SEEN: &str = "gaussian_splat";
 const FIRST: usize = 2;
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = Vec::new();
     for executor in executors() {
         for &kind in OpKind::ALL {
@@ -86,7 +86,12 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 /// The test of one case, if it has that dtype and is not excluded.
-fn test(executor: &'static Executor, kind: OpKind, at: usize, dtype: DType) -> Option<Test> {
+fn test(
+    executor: &'static TestExecutor,
+    kind: OpKind,
+    at: usize,
+    dtype: DType,
+) -> Option<SuiteTest> {
     let (doc, case) = (kind.doc(), &kind.cases()[at]);
     let short = format!("{}/{}", doc.name, case.name);
     let is_in = |list: &[(&str, &str)]| {
@@ -107,7 +112,7 @@ fn test(executor: &'static Executor, kind: OpKind, at: usize, dtype: DType) -> O
         true => "",
         false => "/more",
     };
-    Some(Test::variant_on(executor, name, more, move |device| {
+    Some(SuiteTest::variant_on(executor, name, more, move |device| {
         let case = kind.cases()[at].build(dtype).map_err(|e| one_line(&e))?;
         let Some(case) = differentiated(case)? else {
             return Ok(());
@@ -130,7 +135,7 @@ fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
     let counts = case.graph.nodes().flat_map(|(_, node)| &node.outputs);
     let counts = counts.map(|ty| Some(ty.eval(&case.bounds).ok()?.numel()));
     let elements: Option<usize> = counts.sum();
-    if case.expected_fault.is_some() || elements.is_none_or(|n| n > MOST_ELEMENTS) {
+    if case.expected_fault.is_some() || elements.is_none_or(|n| n > MAX_ELEMENTS) {
         return Ok(None);
     }
     let mut case = CaseGraph {
@@ -142,7 +147,7 @@ fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
     for (at, value) in results(&case.graph).into_iter().enumerate() {
         let ty = case.graph.ty(value).clone();
         let name = format!("cotangent of result {at}");
-        let cotangent = case.input_of(&name, ty, Fill::Normal);
+        let cotangent = case.input_of(&name, ty, InputFill::Normal);
         pairs.push((value, cotangent.map_err(|e| one_line(&e))?));
     }
     let gradients = match case.graph.vjp(&pairs, &wanted) {
@@ -161,7 +166,7 @@ fn differentiated(case: CaseGraph) -> Result<Option<CaseGraph>, Failed> {
     }
     for (name, tensor) in &mut case.tensors {
         if tensor.dtype().is_float() && overflows(tensor) {
-            *tensor = Fill::Normal.tensor(name, tensor.ty().clone());
+            *tensor = InputFill::Normal.tensor(name, tensor.ty().clone());
         }
     }
     Ok(Some(case))

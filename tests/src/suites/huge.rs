@@ -4,7 +4,7 @@
 //!
 //! Numbers are small and whole, so that every sum is exact.
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 use tercet_ir::{CompileError, CompileOptions, DType, Graph, OpError, Tensor, Type, Value};
 
 const COLUMNS: usize = 4096;
@@ -29,7 +29,7 @@ fn matrix(rows: usize) -> Tensor {
 }
 
 /// An operator on `x [rows, COLUMNS]`, rows of its result that are looked at, and what is there.
-struct Check {
+struct LargeTensorCheck {
     name: &'static str,
     build: fn(&mut Graph, Value, usize) -> Result<Value, OpError>,
     looked_at: fn(usize) -> Vec<usize>,
@@ -40,8 +40,8 @@ fn ends(rows: usize) -> Vec<usize> {
     vec![0, rows / 2, rows - 1]
 }
 
-const CHECKS: &[Check] = &[
-    Check {
+const CHECKS: &[LargeTensorCheck] = &[
+    LargeTensorCheck {
         name: "elementwise",
         build: |g, x, _| {
             let half = g.scalar(DType::F32, 0.5)?;
@@ -55,13 +55,13 @@ const CHECKS: &[Check] = &[
                 .collect()
         },
     },
-    Check {
+    LargeTensorCheck {
         name: "sums of rows",
         build: |g, x, _| g.reduce_sum(x, &[1], false),
         looked_at: ends,
         want: |_, row| vec![(0..COLUMNS).map(|c| element(row, c)).sum()],
     },
-    Check {
+    LargeTensorCheck {
         name: "sums of columns",
         build: |g, x, _| g.reduce_sum(x, &[0], true),
         looked_at: |_| vec![0],
@@ -70,7 +70,7 @@ const CHECKS: &[Check] = &[
             (0..COLUMNS).map(sum).collect()
         },
     },
-    Check {
+    LargeTensorCheck {
         name: "gather",
         build: |g, x, rows| {
             let at: Vec<i32> = ends(rows).iter().map(|r| *r as i32).collect();
@@ -81,7 +81,7 @@ const CHECKS: &[Check] = &[
         looked_at: |_| vec![0, 1, 2],
         want: |rows, row| (0..COLUMNS).map(|c| element(ends(rows)[row], c)).collect(),
     },
-    Check {
+    LargeTensorCheck {
         name: "copy of the transpose",
         build: |g, x, _| g.transpose(x, &[1, 0]),
         looked_at: |_| ends(COLUMNS),
@@ -106,7 +106,7 @@ fn binds_less(device: &tercet::Device, rows: usize) -> Result<Option<String>, St
 /// What a device does of a check: why it did not, where that is no fault of ours.
 fn run(
     device: &tercet::Device,
-    check: &Check,
+    check: &LargeTensorCheck,
     rows: usize,
     x: &mut Option<Tensor>,
 ) -> Result<Option<String>, String> {
@@ -124,7 +124,7 @@ fn run(
     let x = x.get_or_insert_with(|| matrix(rows));
     let ran = exe
         .write_state("x", x)
-        .and_then(|()| exe.submit(&[], tercet::Wanted::Only(&[])))
+        .and_then(|()| exe.submit(&[], tercet::OutputSelection::Only(&[])))
         .and_then(|()| exe.wait(&mut Vec::new()));
     if let Err(e) = ran {
         // Memory is the device's to give.
@@ -186,8 +186,8 @@ fn tensors_beyond_two_and_four_gigabytes_are_right_or_refused() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
-    vec![Test::asserting(
+pub(super) fn tests() -> Vec<SuiteTest> {
+    vec![SuiteTest::asserting(
         "huge/tensors_beyond_two_and_four_gigabytes_are_right_or_refused",
         tensors_beyond_two_and_four_gigabytes_are_right_or_refused,
     )]

@@ -1,15 +1,15 @@
 //! Looking into a graph: every node's value, and the first that is not finite.
 
-use crate::{Test, everywhere, for_each_executor};
+use crate::{SuiteTest, everywhere, for_each_executor};
 use tercet::ops::PadMode;
-use tercet::random::Random;
+use tercet::random::RngState;
 use tercet::scalar::UnaryFn;
 use tercet::{
-    CompileOptions, DType, Device, Dim, Executable, Graph, Keep, NonFinite, RunError, SubGraph,
-    Tensor, TensorType, Type, Value, node_values,
+    CompileOptions, DType, Device, Dim, Executable, Graph, NonFinite, RetainValues, RunError,
+    SubGraph, Tensor, TensorType, Type, Value, node_values,
 };
 
-type Error = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 fn f32s(shape: &[usize], values: &[f32]) -> Tensor {
     Tensor::from_slice(shape, values).expect("as many as elements")
@@ -21,7 +21,7 @@ fn ty(shape: impl Into<tercet::Shape>) -> Type {
 
 /// What passes and executors would fuse, fold or merge: a product with bias and activation, equal nodes, constants, a
 /// norm; a node with two results, random numbers, a state, a branch.
-fn rich() -> Result<Graph, Error> {
+fn rich() -> Result<Graph, BoxError> {
     let mut g = Graph::new();
     let s = Dim::sym("s");
     let x = g.input("x", ty([s.clone(), 8.into()]))?;
@@ -47,7 +47,7 @@ fn rich() -> Result<Graph, Error> {
     let first = g.reduce_max(next, &[0], false)?;
     let zero = g.scalar(DType::F32, 0.0)?;
     let positive = g.gt(first, zero)?;
-    let branch = |f: UnaryFn| -> Result<SubGraph, Error> {
+    let branch = |f: UnaryFn| -> Result<SubGraph, BoxError> {
         let mut g = Graph::new();
         let x = g.input("x", ty([8]))?;
         let y = g.unary(f, x)?;
@@ -118,8 +118,10 @@ fn every_value_is_that_of_the_node() {
 fn what_is_kept_is_an_output_from_run_to_run() {
     let g = rich().expect("the graph is well typed");
     everywhere(|device| {
-        let options = CompileOptions::new().bound("s", 6).keeping(Keep::All);
-        let (_, kept) = options.keep.of(&g)?;
+        let options = CompileOptions::new()
+            .bound("s", 6)
+            .retain(RetainValues::All);
+        let (_, kept) = options.retain.add_outputs(&g)?;
         let mut exe = device.compile(&g, &options)?;
         let mut plain = device.compile(&g, &CompileOptions::new().bound("s", 6))?;
         let own = tensors();
@@ -158,7 +160,7 @@ fn not_finite(e: RunError) -> NonFinite {
 
 fn the_first_node_is_named_with_its_operands() {
     let mut g = Graph::new();
-    let build = |g: &mut Graph| -> Result<[Value; 3], Error> {
+    let build = |g: &mut Graph| -> Result<[Value; 3], BoxError> {
         let s = Dim::sym("s");
         let x = g.input("x", ty([s, 3.into()]))?;
         let w = g.param("w", ty([3]))?;
@@ -184,7 +186,7 @@ fn the_first_node_is_named_with_its_operands() {
         let large = f32s(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 50.0, 70.0]);
         let found = not_finite(exe.run(&[("x", &large)]).expect_err("it overflows"));
         assert_eq!(found.result.value, e);
-        let seen = found.found.expect("it was run again");
+        let seen = found.kind.expect("it was run again");
         assert_eq!((seen.element, seen.count), (4, 2));
         assert_eq!(seen.number.0, f64::INFINITY);
         let operand = &seen.operands[0];
@@ -203,7 +205,7 @@ fn the_first_node_is_named_with_its_operands() {
 
 fn infinities_that_are_meant_do_no_harm() {
     let mut g = Graph::new();
-    let build = |g: &mut Graph| -> Result<Value, Error> {
+    let build = |g: &mut Graph| -> Result<Value, BoxError> {
         let x = g.input("x", ty([2, 4]))?;
         let mask = g.input("mask", ty([4]))?;
         let inf = f32::INFINITY;
@@ -233,7 +235,7 @@ fn infinities_that_are_meant_do_no_harm() {
         let found = exe.run(&[("x", &x), ("mask", &mask)]);
         let found = not_finite(found.expect_err("it overflows"));
         assert_eq!(found.result.value, square);
-        assert_eq!(found.found.map(|f| (f.element, f.count)), Some((2, 1)));
+        assert_eq!(found.kind.map(|f| (f.element, f.count)), Some((2, 1)));
         // NaN is nobody's mask.
         let mask = f32s(&[4], &[0.0, 0.0, 0.0, f32::NAN]);
         let found = exe.run(&[("x", &x), ("mask", &mask)]);
@@ -250,7 +252,7 @@ fn infinities_that_are_meant_do_no_harm() {
 
 fn a_run_that_is_not_finite_leaves_states_and_counter() {
     let mut g = Graph::new();
-    let build = |g: &mut Graph| -> Result<(), Error> {
+    let build = |g: &mut Graph| -> Result<(), BoxError> {
         let x = g.input("x", ty([2]))?;
         let sum = g.state("sum", ty([2]))?;
         let next = g.plus(sum, x)?;
@@ -269,7 +271,7 @@ fn a_run_that_is_not_finite_leaves_states_and_counter() {
             .with_finite_check()
             .compile(&g, &CompileOptions::new())?;
         let x = f32s(&[2], &[40.0, 1.0]);
-        exe.set_random(Random {
+        exe.set_random(RngState {
             seed: Some(5),
             counter: 9,
         });
@@ -281,7 +283,7 @@ fn a_run_that_is_not_finite_leaves_states_and_counter() {
             (vec![80.0, 2.0], 11)
         );
         let found = not_finite(exe.run(&[("x", &x)]).expect_err("exp(120) overflows"));
-        let found = found.found.expect("it was run again");
+        let found = found.kind.expect("it was run again");
         assert_eq!((found.element, found.count), (0, 3));
         assert_eq!((exe.read_state("sum")?, exe.random()), before);
         exe.run(&[("x", &f32s(&[2], &[1.0, 1.0]))])?;
@@ -299,7 +301,7 @@ fn a_run_that_is_not_finite_leaves_states_and_counter() {
 
 fn an_index_out_of_one_element_stays_one() {
     let mut g = Graph::new();
-    let build = |g: &mut Graph| -> Result<(), Error> {
+    let build = |g: &mut Graph| -> Result<(), BoxError> {
         let table = g.input("table", ty([1, 2]))?;
         let at = g.input("at", Type::new(DType::I32, [1]))?;
         let y = g.gather(table, at, 0)?;
@@ -326,29 +328,29 @@ fn an_index_out_of_one_element_stays_one() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/every_value_is_that_of_the_node",
             every_value_is_that_of_the_node,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/what_is_kept_is_an_output_from_run_to_run",
             what_is_kept_is_an_output_from_run_to_run,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/the_first_node_is_named_with_its_operands",
             the_first_node_is_named_with_its_operands,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/infinities_that_are_meant_do_no_harm",
             infinities_that_are_meant_do_no_harm,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/a_run_that_is_not_finite_leaves_states_and_counter",
             a_run_that_is_not_finite_leaves_states_and_counter,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "inside/an_index_out_of_one_element_stays_one",
             an_index_out_of_one_element_stays_one,
         ),

@@ -31,19 +31,19 @@ mod unaligned;
 mod vision;
 mod vision_language;
 
-use crate::Test;
+use crate::SuiteTest;
 
 /// Tests about one thing.
 #[derive(Clone, Copy, Debug)]
-pub struct Suite {
+pub struct TestSuite {
     /// Its name, for choosing it.
     pub name: &'static str,
     /// Its tests on the executors of [`executors`](crate::executors).
-    pub tests: fn() -> Vec<Test>,
+    pub tests: fn() -> Vec<SuiteTest>,
 }
 
 /// All of them, the quick ones first.
-pub const SUITES: &[Suite] = &[
+pub const SUITES: &[TestSuite] = &[
     suite("numpy", numpy::tests),
     suite("torch", torch::tests),
     suite("onnx", onnx::tests),
@@ -73,15 +73,15 @@ pub const SUITES: &[Suite] = &[
     suite("parity", parity::tests),
 ];
 
-const fn suite(name: &'static str, tests: fn() -> Vec<Test>) -> Suite {
-    Suite { name, tests }
+const fn suite(name: &'static str, tests: fn() -> Vec<SuiteTest>) -> TestSuite {
+    TestSuite { name, tests }
 }
 
 /// The tests of the suites of these names; of all without a name.
 ///
 /// # Errors
 /// A name that no suite has.
-pub fn tests(names: &[String]) -> Result<Vec<(&'static str, Test)>, String> {
+pub fn tests(names: &[String]) -> Result<Vec<(&'static str, SuiteTest)>, String> {
     if let Some(name) = names.iter().find(|n| SUITES.iter().all(|s| s.name != **n)) {
         let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
         return Err(format!(
@@ -89,7 +89,7 @@ pub fn tests(names: &[String]) -> Result<Vec<(&'static str, Test)>, String> {
             known.join(", ")
         ));
     }
-    let chosen = |s: &&Suite| names.is_empty() || names.iter().any(|n| n == s.name);
+    let chosen = |s: &&TestSuite| names.is_empty() || names.iter().any(|n| n == s.name);
     let chosen = SUITES.iter().filter(chosen);
     Ok(chosen
         .flat_map(|s| (s.tests)().into_iter().map(|test| (s.name, test)))

@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use tercet::{DType, Device, one_line};
 use tercet_models::{DecoderOptions, Embedder, EncoderOutput, Generator, ModelFiles, Tokenizer};
 
-use crate::{Test, data, executors};
+use crate::{SuiteTest, data, executors};
 
 /// How near the outputs of another implementation must be: in F32 arithmetic, and in Q8_0.
 const LOGITS_F32: f64 = 2e-3;
@@ -29,14 +29,14 @@ const LOGITS_HALF: f64 = 0.5;
 const EMBEDDING_ABS: f64 = 2e-5;
 const EMBEDDING_COSINE: f64 = 0.99999;
 
-type Failure = Box<dyn std::error::Error>;
-type Checked = Result<(), Failure>;
+type BoxError = Box<dyn std::error::Error>;
+type CheckResult = Result<(), BoxError>;
 
-fn json(path: &str) -> Result<Json, Failure> {
+fn json(path: &str) -> Result<Json, BoxError> {
     Ok(serde_json::from_slice(&std::fs::read(data(path))?)?)
 }
 
-fn fail<T>(message: String) -> Result<T, Failure> {
+fn fail<T>(message: String) -> Result<T, BoxError> {
     Err(message.into())
 }
 
@@ -58,7 +58,7 @@ fn max_difference(a: &[f32], b: &[f64]) -> f64 {
 }
 
 /// One prompt of the reference.
-struct Prompt {
+struct ReferencePrompt {
     name: &'static str,
     text: String,
     ids: Vec<u32>,
@@ -69,12 +69,12 @@ struct Prompt {
 
 const PROMPTS: [&str; 4] = ["ownership", "trait", "fn", "borrow"];
 
-fn prompts() -> Result<Vec<Prompt>, Failure> {
+fn prompts() -> Result<Vec<ReferencePrompt>, BoxError> {
     let all = json("tiny-rust-llama/reference.json")?;
     let text = |j: &Json| j.as_str().unwrap_or_default().to_string();
     let of = |name: &'static str| {
         let p = &all[name];
-        Prompt {
+        ReferencePrompt {
             name,
             text: text(&p["prompt"]),
             ids: ids(&p["ids"]),
@@ -86,7 +86,7 @@ fn prompts() -> Result<Vec<Prompt>, Failure> {
     Ok(PROMPTS.into_iter().map(of).collect())
 }
 
-struct Demo {
+struct LoadedTestModel {
     generator: Generator,
     tokenizer: Tokenizer,
 }
@@ -95,24 +95,24 @@ fn demo(
     file: &str,
     device: &Device,
     change: impl FnOnce(&mut DecoderOptions),
-) -> Result<Demo, Failure> {
+) -> Result<LoadedTestModel, BoxError> {
     let files = ModelFiles::open(data("tiny-rust-llama").join(file))?;
     let llama = files.decoder(|config| {
         let mut options = DecoderOptions::new(config);
         change(&mut options);
         options
     })?;
-    Ok(Demo {
+    Ok(LoadedTestModel {
         generator: llama.generator(device)?,
         tokenizer: files.tokenizer()?,
     })
 }
 
-impl Demo {
+impl LoadedTestModel {
     /// The logits after the prompt and the greedy continuation of `n` tokens.
-    fn greedy(&mut self, prompt: &[u32], n: usize) -> Result<(Vec<f32>, Vec<u32>), Failure> {
+    fn greedy(&mut self, prompt: &[u32], n: usize) -> Result<(Vec<f32>, Vec<u32>), BoxError> {
         self.generator.reset();
-        let step = self.generator.feed(prompt)?;
+        let step = self.generator.forward(prompt)?;
         let logits = step.logits.to_vec();
         let mut next = step.next;
         let mut tokens = prompt.to_vec();
@@ -120,7 +120,7 @@ impl Demo {
             let token = next.ok_or("the graph does not sample")?;
             tokens.push(token);
             if i + 1 < n {
-                next = self.generator.feed(&[token])?.next;
+                next = self.generator.forward(&[token])?.next;
             }
         }
         Ok((logits, tokens))
@@ -129,26 +129,26 @@ impl Demo {
 
 /// How many of the references are run. A software driver takes minutes for all.
 #[derive(Clone, Copy, Debug)]
-enum Share {
+enum Coverage {
     /// Enough to see every kernel.
     Some,
     /// All.
     All,
 }
 
-impl Share {
-    fn of<T>(self, all: Vec<T>, some: usize) -> Vec<T> {
+impl Coverage {
+    fn select<T>(self, all: Vec<T>, some: usize) -> Vec<T> {
         match self {
-            Share::Some => all.into_iter().take(some).collect(),
-            Share::All => all,
+            Coverage::Some => all.into_iter().take(some).collect(),
+            Coverage::All => all,
         }
     }
 }
 
 /// F32 arithmetic: every greedy token, logits and text as in the reference.
-fn exact_model(file: &'static str, share: Share, device: &Device) -> Checked {
+fn exact_model(file: &'static str, share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo(file, device, |_| ())?;
-    for p in share.of(prompts()?, 2) {
+    for p in share.select(prompts()?, 2) {
         let encoded = demo.tokenizer.encode(&p.text, true)?;
         if encoded != p.ids {
             return fail(format!("{}: ids {encoded:?}, want {:?}", p.name, p.ids));
@@ -171,9 +171,9 @@ fn exact_model(file: &'static str, share: Share, device: &Device) -> Checked {
 }
 
 /// Q8_0: a greedy prefix as in the F32 reference, or logits near it.
-fn quantised_model(share: Share, device: &Device) -> Checked {
+fn quantised_model(share: Coverage, device: &Device) -> CheckResult {
     let mut demo = demo("tiny-rust-llama-q8_0.gguf", device, |_| ())?;
-    for p in share.of(prompts()?, 1) {
+    for p in share.select(prompts()?, 1) {
         let (logits, tokens) = demo.greedy(&p.ids, GREEDY_TOKENS)?;
         let worst = max_difference(&logits, &p.logits);
         let same = tokens
@@ -194,7 +194,7 @@ fn quantised_model(share: Share, device: &Device) -> Checked {
 
 /// The reference interpreter on the first prompt (it is too slow for all): the logits of the other
 /// implementation for F16 weights, those of `device` for quantised ones.
-fn reference_model(file: &'static str, device: &Device) -> Checked {
+fn reference_model(file: &'static str, device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut by_reference = demo(file, &Device::reference(), |_| ())?;
     let (logits, tokens) = by_reference.greedy(&p.ids, 4)?;
@@ -213,16 +213,16 @@ fn reference_model(file: &'static str, device: &Device) -> Checked {
 }
 
 /// However a prompt is cut into parts, token by token included, the logits are the same.
-fn parts_agree(device: &Device) -> Checked {
+fn parts_agree(device: &Device) -> CheckResult {
     let p = prompts()?.pop().ok_or("no prompts")?;
     let mut whole = demo("model.safetensors", device, |_| ())?;
     for (chunk, n) in [(1, 16), (2, 33), (7, 65), (64, p.greedy.len())] {
         let tokens = &p.greedy[..n];
         whole.generator.reset();
-        let whole = whole.generator.feed(tokens)?.logits.iter();
+        let whole = whole.generator.forward(tokens)?.logits.iter();
         let whole: Vec<f64> = whole.map(|&x| x.into()).collect();
         let mut demo = demo("model.safetensors", device, |o| o.chunk = chunk)?;
-        let worst = max_difference(demo.generator.feed(tokens)?.logits, &whole);
+        let worst = max_difference(demo.generator.forward(tokens)?.logits, &whole);
         if worst > LOGITS_REORDERED {
             return fail(format!("parts of {chunk}: logits differ by {worst}"));
         }
@@ -231,22 +231,22 @@ fn parts_agree(device: &Device) -> Checked {
 }
 
 /// Tokens that were taken back leave no trace.
-fn truncation_forgets(device: &Device) -> Checked {
+fn truncation_forgets(device: &Device) -> CheckResult {
     let [p, q] = &prompts()?[..2] else {
         return fail("two prompts".into());
     };
     let mut demo = demo("model.safetensors", device, |_| ())?;
     let want: Vec<f64> = demo
         .generator
-        .feed(&p.greedy)?
+        .forward(&p.greedy)?
         .logits
         .iter()
         .map(|&x| x.into())
         .collect();
     demo.generator.truncate(3);
-    demo.generator.feed(&q.greedy)?;
+    demo.generator.forward(&q.greedy)?;
     demo.generator.truncate(3);
-    let worst = max_difference(demo.generator.feed(&p.greedy[3..])?.logits, &want);
+    let worst = max_difference(demo.generator.forward(&p.greedy[3..])?.logits, &want);
     if worst > LOGITS_REORDERED {
         return fail(format!("logits differ by {worst}"));
     }
@@ -254,27 +254,27 @@ fn truncation_forgets(device: &Device) -> Checked {
 }
 
 /// A full context is a typed error, before and after which everything works.
-fn context_is_guarded(device: &Device) -> Checked {
+fn context_is_guarded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut demo = demo("model.safetensors", device, |o| o.context = 8)?;
-    demo.generator.feed(&p.greedy[..6])?;
+    demo.generator.forward(&p.greedy[..6])?;
     for (tokens, part) in [
         (&p.greedy[6..9], "fit the context"),
         (&[], "no tokens"),
         (&[9999], "vocab"),
     ] {
-        match demo.generator.feed(tokens) {
+        match demo.generator.forward(tokens) {
             Ok(_) => return fail(format!("{tokens:?} were accepted")),
             Err(e) if e.to_string().contains(part) => {}
             Err(e) => return fail(format!("{tokens:?}: {e}")),
         }
     }
-    demo.generator.feed(&p.greedy[6..8])?;
+    demo.generator.forward(&p.greedy[6..8])?;
     Ok(())
 }
 
 /// Half precision changes the logits a little, not the model.
-fn half_precision(device: &Device, dtype: DType) -> Checked {
+fn half_precision(device: &Device, dtype: DType) -> CheckResult {
     let mut demo = demo("model.safetensors", device, |o| o.dtype = dtype)?;
     for p in prompts()? {
         let (logits, _) = demo.greedy(&p.ids, 1)?;
@@ -287,9 +287,9 @@ fn half_precision(device: &Device, dtype: DType) -> Checked {
 }
 
 /// Sampling is repeatable by its seed, and another seed writes another text.
-fn sampling_is_seeded(device: &Device) -> Checked {
+fn sampling_is_seeded(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
-    let write = |seed: u64| -> Result<Vec<u32>, Failure> {
+    let write = |seed: u64| -> Result<Vec<u32>, BoxError> {
         let mut demo = demo("model.safetensors", device, |o| {
             let sampling = o.sampling.get_or_insert(tercet_models::Sampling::GREEDY);
             (sampling.temperature, sampling.top_k, sampling.seed) = (1.0, 50, seed);
@@ -305,20 +305,20 @@ fn sampling_is_seeded(device: &Device) -> Checked {
 
 /// Two hundred steps over one cache, only the chosen tokens read back, give what one pass over all
 /// tokens gives.
-fn long_cache(device: &Device) -> Checked {
+fn long_cache(device: &Device) -> CheckResult {
     let p = &prompts()?[0];
     let mut stepwise = demo("model.safetensors", device, |_| ())?;
     stepwise.generator.skip_logits();
     let mut tokens = p.ids.clone();
-    let mut next = stepwise.generator.feed(&p.ids)?.next;
+    let mut next = stepwise.generator.forward(&p.ids)?.next;
     for _ in 0..200 {
         let token = next.ok_or("the graph does not sample")?;
         tokens.push(token);
-        next = stepwise.generator.feed(&[token])?.next;
+        next = stepwise.generator.forward(&[token])?.next;
     }
     let by_steps = stepwise.generator.logits()?;
     let mut whole = demo("model.safetensors", device, |_| ())?;
-    let at_once: Vec<f64> = (whole.generator.feed(&tokens)?.logits.iter())
+    let at_once: Vec<f64> = (whole.generator.forward(&tokens)?.logits.iter())
         .map(|&x| x.into())
         .collect();
     let worst = max_difference(&by_steps, &at_once);
@@ -329,7 +329,7 @@ fn long_cache(device: &Device) -> Checked {
 }
 
 /// The 8-byte floats behind the header of a small `.npy` file.
-fn npy_f64(path: &str) -> Result<Vec<f64>, Failure> {
+fn npy_f64(path: &str) -> Result<Vec<f64>, BoxError> {
     let bytes = std::fs::read(data(path))?;
     let header = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let values = bytes[10 + header..].chunks_exact(8);
@@ -338,7 +338,7 @@ fn npy_f64(path: &str) -> Result<Vec<f64>, Failure> {
         .collect())
 }
 
-fn minilm(dir: &Path, share: Share, device: &Device) -> Checked {
+fn minilm(dir: &Path, share: Coverage, device: &Device) -> CheckResult {
     let files = ModelFiles::open(dir)?;
     let bert = files.encoder(&EncoderOutput::mean_normalized(), DType::F32)?;
     let reference = json("minilm/reference.json")?;
@@ -353,13 +353,13 @@ fn minilm(dir: &Path, share: Share, device: &Device) -> Checked {
     // others: only three share a batch with it.
     let n = texts.len();
     let parts = match share {
-        Share::Some => [(1, 0..4), (7, 4..n.min(18)), (3, n - 3..n)],
-        Share::All => [(1, 0..n), (7, 0..n - 1), (3, n - 3..n)],
+        Coverage::Some => [(1, 0..4), (7, 4..n.min(18)), (3, n - 3..n)],
+        Coverage::All => [(1, 0..n), (7, 0..n - 1), (3, n - 3..n)],
     };
     for (batch, part) in parts {
         let mut embedder = Embedder::new(&bert, files.tokenizer()?, device, Some(batch), max_len)?;
         // As the reference does.
-        embedder.set_cutting(true);
+        embedder.set_truncating(true);
         let got = embedder.embed(&texts[part.clone()], &mut |_| true)?;
         let want = want[part.start * width..part.end * width].chunks(width);
         if got.len() != want.len() {
@@ -384,7 +384,7 @@ fn minilm(dir: &Path, share: Share, device: &Device) -> Checked {
     Ok(())
 }
 
-fn minilm_tokens(dir: &Path) -> Checked {
+fn minilm_tokens(dir: &Path) -> CheckResult {
     let tokenizer = ModelFiles::open(dir)?.tokenizer()?;
     let reference = json("minilm/reference.json")?;
     let pairs = reference["sentences"].as_array().into_iter().flatten();
@@ -398,24 +398,30 @@ fn minilm_tokens(dir: &Path) -> Checked {
 }
 
 /// A device test and the executors that it runs on; `None` for all.
-type DeviceTest = (&'static str, Option<&'static str>, fn(&Device) -> Checked);
+type DeviceTest = (
+    &'static str,
+    Option<&'static str>,
+    fn(&Device) -> CheckResult,
+);
 
 const LLAMA: &[DeviceTest] = &[
     ("llama/safetensors_f16", None, |d| {
-        exact_model("model.safetensors", Share::Some, d)
+        exact_model("model.safetensors", Coverage::Some, d)
     }),
     ("llama/safetensors_f16/more", None, |d| {
-        exact_model("model.safetensors", Share::All, d)
+        exact_model("model.safetensors", Coverage::All, d)
     }),
     ("llama/gguf_f16", None, |d| {
-        exact_model("tiny-rust-llama-f16.gguf", Share::Some, d)
+        exact_model("tiny-rust-llama-f16.gguf", Coverage::Some, d)
     }),
     ("llama/gguf_f16/more", None, |d| {
-        exact_model("tiny-rust-llama-f16.gguf", Share::All, d)
+        exact_model("tiny-rust-llama-f16.gguf", Coverage::All, d)
     }),
-    ("llama/gguf_q8_0", None, |d| quantised_model(Share::Some, d)),
+    ("llama/gguf_q8_0", None, |d| {
+        quantised_model(Coverage::Some, d)
+    }),
     ("llama/gguf_q8_0/more", None, |d| {
-        quantised_model(Share::All, d)
+        quantised_model(Coverage::All, d)
     }),
     ("llama/parts_agree", None, parts_agree),
     ("llama/truncation_forgets", None, truncation_forgets),
@@ -424,8 +430,8 @@ const LLAMA: &[DeviceTest] = &[
     ("llama/bf16", None, |d| half_precision(d, DType::BF16)),
     ("llama/sampling_is_seeded", None, sampling_is_seeded),
     ("llama/long_cache", None, long_cache),
-    ("llama/ahead", None, |d| ahead::ahead(Share::Some, d)),
-    ("llama/ahead/more", None, |d| ahead::ahead(Share::All, d)),
+    ("llama/ahead", None, |d| ahead::ahead(Coverage::Some, d)),
+    ("llama/ahead/more", None, |d| ahead::ahead(Coverage::All, d)),
     // The reference interpreter is slow: one executor is compared with it.
     ("llama/reference_f16", Some("cpu"), |d| {
         reference_model("model.safetensors", d)
@@ -439,32 +445,32 @@ const LLAMA: &[DeviceTest] = &[
 const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let dir = std::env::var_os(MINILM_DIR).map(PathBuf::from);
     let mut tests = Vec::new();
     for executor in executors() {
         for &(name, only, test) in LLAMA {
             if only.is_none_or(|only| only == executor.name) {
-                tests.push(Test::on(executor, name.to_string(), on_one_line(test)));
+                tests.push(SuiteTest::on(executor, name.to_string(), on_one_line(test)));
             }
         }
         for (name, share) in [
-            ("minilm/embeddings", Share::Some),
-            ("minilm/embeddings/more", Share::All),
+            ("minilm/embeddings", Coverage::Some),
+            ("minilm/embeddings/more", Coverage::All),
         ] {
             let dir = dir.clone();
             let embeddings = on_one_line(move |device| match &dir {
                 Some(dir) => minilm(dir, share, device),
                 None => fail(NO_WEIGHTS.into()),
             });
-            tests.push(Test::on(executor, name.into(), embeddings));
+            tests.push(SuiteTest::on(executor, name.into(), embeddings));
         }
     }
     let with_weights = dir.clone();
-    tests.push(Test::fallible("minilm/tokens", move || {
+    tests.push(SuiteTest::fallible("minilm/tokens", move || {
         minilm_tokens(&with_weights.ok_or(NO_WEIGHTS)?)
     }));
-    let needs_weights = |test: &Test| test.name().starts_with("minilm/");
+    let needs_weights = |test: &SuiteTest| test.name().starts_with("minilm/");
     // Where anything is required, nothing may be missing.
     if dir.is_none() && std::env::var_os("TERCET_REQUIRE").is_none() {
         let tests = tests.into_iter().map(|test| match needs_weights(&test) {
@@ -480,7 +486,7 @@ const NO_WEIGHTS: &str = "no weights: run `cargo xtask fetch minilm` and set TER
 
 /// A test that shows an error with all its causes.
 fn on_one_line(
-    test: impl FnOnce(&Device) -> Result<(), Failure> + Send + 'static,
+    test: impl FnOnce(&Device) -> Result<(), BoxError> + Send + 'static,
 ) -> impl FnOnce(&Device) -> Result<(), Failed> + Send + 'static {
     move |device| test(device).map_err(|e| one_line(&*e).into())
 }

@@ -12,7 +12,7 @@ use tercet_ir::{
 };
 
 use super::parity::is_beyond_gpus;
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 
 const CASES: &str = include_str!("../../data/operators/numpy.json");
 
@@ -36,17 +36,17 @@ fn tensor(ty: &tercet_ir::Type, list: &Json) -> Tensor {
 }
 
 /// Named tensors.
-type Leaves = BTreeMap<String, Tensor>;
+type NumpyTensors = BTreeMap<String, Tensor>;
 
 /// The outputs by the reference.
-fn evaluated(graph: &Graph, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
+fn evaluated(graph: &Graph, leaves: &NumpyTensors) -> Result<Vec<Tensor>, String> {
     let done = evaluate(graph, &EvalCtx::default(), leaves).map_err(|e| e.to_string())?;
     let outputs = graph.outputs().iter();
     Ok(outputs.map(|o| done.get(o.value).clone()).collect())
 }
 
 /// The outputs by an executor; none where it refuses what GPUs may.
-fn ran(device: &Device, graph: &Graph, leaves: &Leaves) -> Result<Vec<Tensor>, String> {
+fn ran(device: &Device, graph: &Graph, leaves: &NumpyTensors) -> Result<Vec<Tensor>, String> {
     let exe = device.compile(graph, &CompileOptions::new());
     let mut exe = match exe {
         Ok(exe) => exe,
@@ -59,7 +59,7 @@ fn ran(device: &Device, graph: &Graph, leaves: &Leaves) -> Result<Vec<Tensor>, S
 
 fn check(
     case: &Json,
-    run: impl Fn(&Graph, &Leaves) -> Result<Vec<Tensor>, String>,
+    run: impl Fn(&Graph, &NumpyTensors) -> Result<Vec<Tensor>, String>,
 ) -> Result<(), String> {
     let text = case["graph"].as_str().expect("a graph");
     let graph: Graph = parse(text).map_err(|e| e.to_string())?;
@@ -84,20 +84,20 @@ fn check(
 }
 
 /// The tests of this suite: one for each case and evaluator.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let cases: Json = serde_json::from_str(CASES).expect("the file is JSON");
     let cases = cases.as_array().expect("a list of cases").clone();
     assert!(cases.len() > 40, "{}", cases.len());
     let cases = cases.into_iter().flat_map(|case| {
         let name = case["name"].as_str().unwrap_or_default().to_string();
         let case = Arc::new(case);
-        let reference = Test::new(format!("numpy/{name}/reference"), {
+        let reference = SuiteTest::new(format!("numpy/{name}/reference"), {
             let case = case.clone();
             move || Ok(check(&case, evaluated)?)
         });
         let on_executors = executors().iter().map(move |executor| {
             let case = case.clone();
-            Test::on(executor, format!("numpy/{name}"), move |device| {
+            SuiteTest::on(executor, format!("numpy/{name}"), move |device| {
                 Ok(check(&case, |graph, leaves| ran(device, graph, leaves))?)
             })
         });

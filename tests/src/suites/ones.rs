@@ -1,7 +1,7 @@
 //! More ones than F32 counts: a sum that is carried in one F32 stops at 2^24. Apart from the other sums,
 //! since the reference would take its time for so many; what they give is known.
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{CompileOptions, DType, Graph, OpError, Tensor, Type};
 
@@ -41,8 +41,8 @@ fn sums_of_more_ones_than_f32_counts() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
-    vec![Test::asserting(
+pub(super) fn tests() -> Vec<SuiteTest> {
+    vec![SuiteTest::asserting(
         "ones/sums_of_more_ones_than_f32_counts",
         sums_of_more_ones_than_f32_counts,
     )]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use tercet::{Device, Tensor, one_line};
-use tercet_onnx::{ImportOptions, Session, Strings};
+use tercet_onnx::{ImportOptions, Session, StringTable};
 
-use crate::{Test, data, executors};
+use crate::{SuiteTest, data, executors};
 
 /// Few, since software drivers take seconds to compile kernels for each; of both exporters.
 const MODELS: &[&str] = &[
@@ -66,15 +66,15 @@ const NO_MODELS: &str =
 const TOLERANCE: f64 = 5e-5;
 
 #[derive(Default)]
-struct Run {
+struct OnnxCaseRun {
     inputs: Vec<(String, Tensor)>,
     outputs: Vec<Tensor>,
 }
 
 /// The inputs and results of each run, by its number; strings as their places.
-fn runs(path: &Path, strings: &Strings) -> Result<BTreeMap<String, Run>, Failed> {
+fn runs(path: &Path, strings: &StringTable) -> Result<BTreeMap<String, OnnxCaseRun>, Failed> {
     let bytes = std::fs::read(path)?;
-    let mut runs: BTreeMap<String, Run> = BTreeMap::new();
+    let mut runs: BTreeMap<String, OnnxCaseRun> = BTreeMap::new();
     for (name, tensor) in strings.read_tensors(bytes)? {
         let mut parts = name.splitn(3, '/');
         let run = runs.entry(parts.next().unwrap_or_default().into());
@@ -128,25 +128,29 @@ fn exported(model: &str, device: &Device) -> Result<(), Failed> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let dir = std::env::var_os(MODELS_DIR).map(PathBuf::from);
     let mut tests = Vec::new();
     for executor in executors() {
         for &model in MODELS {
             let name = format!("onnx/{model}");
             let test = move |device: &Device| exported(model, device);
-            tests.push(Test::on(executor, name, test));
+            tests.push(SuiteTest::on(executor, name, test));
         }
         for &model in LEARNED {
             let file = move |ending| data(&format!("onnx-learned/{model}.{ending}"));
             let test = move |device: &Device| check(&file("onnx"), &file("pb"), device);
-            tests.push(Test::on(executor, format!("onnx/learned_{model}"), test));
+            tests.push(SuiteTest::on(
+                executor,
+                format!("onnx/learned_{model}"),
+                test,
+            ));
         }
         for &(name, file) in PACKAGES {
             let model = dir.as_ref().map(|dir| dir.join(file));
             let references = data(&format!("onnx-packages/{name}.pb"));
             let given = model.is_some();
-            let test = Test::on(executor, format!("onnx/{name}"), move |device| {
+            let test = SuiteTest::on(executor, format!("onnx/{name}"), move |device| {
                 check(&model.ok_or(NO_MODELS)?, &references, device)
             });
             tests.push(if given { test } else { test.ignored(NO_MODELS) });

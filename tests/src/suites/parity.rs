@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use libtest_mimic::Failed;
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::{Accuracy, furthest};
-use tercet_ir::case::{Case, CaseGraph};
+use tercet_ir::case::{CaseGraph, OpCase};
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, optimize};
 use tercet_ir::{
@@ -23,7 +23,7 @@ use tercet_ir::{
     OpKind, RunError, Signature, Support, Target, Tensor, TensorType, Tier, one_line,
 };
 
-use crate::{Executor, Test, executors};
+use crate::{SuiteTest, TestExecutor, executors};
 
 /// The dtypes of which GPUs run what passes left out make of a case; the CPU, which is quick, runs all.
 const PASSES_OF: [DType; 3] = [DType::F32, DType::F16, DType::I32];
@@ -33,41 +33,45 @@ const EXACT: Accuracy = Accuracy::Exact;
 
 /// How a trial runs its case.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Variant {
+enum ParityVariant {
     Plain,
     WithoutPasses,
     Decomposed,
 }
 
-impl Variant {
-    const ALL: [Variant; 3] = [Variant::Plain, Variant::WithoutPasses, Variant::Decomposed];
+impl ParityVariant {
+    const ALL: [ParityVariant; 3] = [
+        ParityVariant::Plain,
+        ParityVariant::WithoutPasses,
+        ParityVariant::Decomposed,
+    ];
 
     fn suffix(self) -> &'static str {
         match self {
-            Variant::Plain => "",
-            Variant::WithoutPasses => "/without_passes",
-            Variant::Decomposed => "/decomposed",
+            ParityVariant::Plain => "",
+            ParityVariant::WithoutPasses => "/without_passes",
+            ParityVariant::Decomposed => "/decomposed",
         }
     }
 
-    fn applies(self, kind: OpKind, dtype: DType, executor: &Executor) -> bool {
+    fn applies(self, kind: OpKind, dtype: DType, executor: &TestExecutor) -> bool {
         match self {
-            Variant::Plain => true,
-            Variant::WithoutPasses => executor.name == "cpu" || PASSES_OF.contains(&dtype),
-            Variant::Decomposed => kind.doc().tier == Tier::Composite,
+            ParityVariant::Plain => true,
+            ParityVariant::WithoutPasses => executor.name == "cpu" || PASSES_OF.contains(&dtype),
+            ParityVariant::Decomposed => kind.doc().tier == Tier::Composite,
         }
     }
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = Vec::new();
     for executor in executors() {
         for &kind in OpKind::ALL {
             for (at, case) in kind.cases().iter().enumerate() {
                 let dtypes = kind.doc().dtypes.iter().filter(|d| case.runs_with(**d));
                 for &dtype in dtypes {
-                    let variants = Variant::ALL.into_iter();
+                    let variants = ParityVariant::ALL.into_iter();
                     let variants = variants.filter(|v| v.applies(kind, dtype, executor));
                     tests.extend(variants.map(|v| test(executor, kind, at, case, dtype, v)));
                 }
@@ -78,15 +82,15 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 fn test(
-    executor: &'static Executor,
+    executor: &'static TestExecutor,
     kind: OpKind,
     at: usize,
-    case: &Case,
+    case: &OpCase,
     dtype: DType,
-    variant: Variant,
-) -> Test {
+    variant: ParityVariant,
+) -> SuiteTest {
     let name = format!("parity/{}/{}/{dtype}", kind.doc().name, case.name);
-    Test::variant_on(executor, name, variant.suffix(), move |device| {
+    SuiteTest::variant_on(executor, name, variant.suffix(), move |device| {
         let backend = device.backend();
         let case = &kind.cases()[at].build(dtype).map_err(text)?;
         let plain = CompileOptions {
@@ -99,8 +103,8 @@ fn test(
             ..plain.clone()
         };
         match variant {
-            Variant::Plain => check(backend, case, &case.graph, &plain, EXACT),
-            Variant::WithoutPasses => {
+            ParityVariant::Plain => check(backend, case, &case.graph, &plain, EXACT),
+            ParityVariant::WithoutPasses => {
                 let mut known = vec![optimize(&case.graph, &plain).map_err(text)?];
                 let one = PIPELINE.iter().map(|pass| {
                     let options = plain.clone().without_pass(pass.name);
@@ -116,7 +120,7 @@ fn test(
                 }
                 Ok(())
             }
-            Variant::Decomposed => {
+            ParityVariant::Decomposed => {
                 let graph = legalize(&case.graph, &CoreOnly).map_err(text)?;
                 check(backend, case, &graph, &none_left, EXACT)
             }
@@ -204,7 +208,7 @@ pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileEr
     match e {
         _ if backend.name() == "cpu" => false,
         CompileError::Unsupported { nodes, .. } => {
-            let host = |op: &str| of_host().any(|name| name == op);
+            let host = |op: &str| host_cases().any(|name| name == op);
             let narrow = graph.nodes().all(|(id, _)| !wide(id));
             let is_float = |reason: &str| !narrow && reason.contains("GPUs compute in f32");
             let mut nodes = nodes.iter();
@@ -216,7 +220,7 @@ pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileEr
 }
 
 /// The operators that only the CPU has.
-fn of_host() -> impl Iterator<Item = &'static str> {
+fn host_cases() -> impl Iterator<Item = &'static str> {
     let docs = OpKind::ALL.iter().map(|kind| kind.doc());
     docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
 }

@@ -5,7 +5,7 @@ use libtest_mimic::Failed;
 use tercet::accuracy::{Accuracy, furthest};
 use tercet::{CompileOptions, Device, Executable, Signature, Tensor};
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 
 #[allow(
     clippy::unwrap_used,
@@ -32,10 +32,10 @@ fn decisions(seed: u32) -> Vec<u16> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let on = |executor| {
         (0..TRIALS).map(move |at| {
-            Test::on(executor, format!("random/{at}"), move |device| {
+            SuiteTest::on(executor, format!("random/{at}"), move |device| {
                 (at * GRAPHS..(at + 1) * GRAPHS).try_for_each(|seed| check(device, seed))
             })
         })

@@ -1,19 +1,19 @@
 //! Inputs that live on the device: bound tensors, outputs as inputs, and what is not uploaded again.
 
-use crate::{Test, everywhere, for_each_executor};
+use crate::{SuiteTest, everywhere, for_each_executor};
 use tercet::{
     CompileOptions, DType, Device, DeviceTensor, Dim, Executable, Graph, RunError, Tensor,
     TensorType, Type,
 };
 
-type Error = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 fn f32s(shape: &[usize], values: &[f32]) -> Tensor {
     Tensor::from_slice(shape, values).expect("as many as elements")
 }
 
 /// `y = 2 x + b`, rows of three.
-fn affine(device: &Device) -> Result<Box<dyn Executable>, Error> {
+fn affine(device: &Device) -> Result<Box<dyn Executable>, BoxError> {
     let mut g = Graph::new();
     let ty = Type::new(DType::F32, [Dim::sym("s"), 3.into()]);
     let x = g.input("x", ty)?;
@@ -92,7 +92,7 @@ fn an_output_is_the_input_of_its_own_executable() {
         exe.bind("b", &exe.upload(&f32s(&[3], &[0.0, 0.0, 1.0]))?)?;
         let mut outputs = Vec::new();
         for _ in 0..4 {
-            exe.submit(&[], tercet::Wanted::Only(&[]))?;
+            exe.submit(&[], tercet::OutputSelection::Only(&[]))?;
             exe.wait(&mut outputs)?;
             let y = exe.output_on_device("y")?;
             exe.bind("x", &y)?;
@@ -184,7 +184,7 @@ fn tensors_of_another_device_are_refused() {
 }
 
 /// What goes through a graph that gives its input back.
-fn through(device: &Device, tensor: &Tensor) -> Result<(Tensor, DeviceTensor), Error> {
+fn through(device: &Device, tensor: &Tensor) -> Result<(Tensor, DeviceTensor), BoxError> {
     let mut g = Graph::new();
     let x = g.input("x", tensor.ty().into())?;
     g.output("y", x)?;
@@ -223,7 +223,7 @@ fn what_changed_is_seen() {
         let y = g.neg(x)?;
         g.output("y", y)?;
         let mut exe = device.compile(&g, &CompileOptions::new().bound("n", 5000))?;
-        let mut check = |x: &Tensor| -> Result<(), Error> {
+        let mut check = |x: &Tensor| -> Result<(), BoxError> {
             for _ in 0..2 {
                 let y = exe.run(&[("x", x)])?.remove(0);
                 let want: Vec<f64> = x.to_f64s().iter().map(|x| -x).collect();
@@ -286,39 +286,39 @@ fn what_did_not_change_is_not_uploaded_again() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/an_output_is_the_input_of_another",
             an_output_is_the_input_of_another,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/an_output_is_the_input_of_its_own_executable",
             an_output_is_the_input_of_its_own_executable,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/outputs_that_are_released_are_written_without_a_copy",
             outputs_that_are_released_are_written_without_a_copy,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/bindings_stay_until_they_end",
             bindings_stay_until_they_end,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/nothing_ran_nothing_to_share",
             nothing_ran_nothing_to_share,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/tensors_of_another_device_are_refused",
             tensors_of_another_device_are_refused,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/every_dtype_and_words_that_are_not_whole",
             every_dtype_and_words_that_are_not_whole,
         ),
-        Test::asserting("resident/what_changed_is_seen", what_changed_is_seen),
+        SuiteTest::asserting("resident/what_changed_is_seen", what_changed_is_seen),
         #[cfg(feature = "vulkan")]
-        Test::asserting(
+        SuiteTest::asserting(
             "resident/what_did_not_change_is_not_uploaded_again",
             what_did_not_change_is_not_uploaded_again,
         ),

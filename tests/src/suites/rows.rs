@@ -5,12 +5,12 @@
 mod inputs;
 mod products;
 
-use crate::{Test, executors};
-use inputs::{INPUTS, Input, Look, looked, plain};
+use crate::{SuiteTest, executors};
+use inputs::{INPUTS, InputView, RowInput, looked, plain};
 use tercet_cpu::ReferenceBackend;
 use tercet_ir::accuracy::furthest;
-use tercet_ir::case::{Case, CaseGraph, Fill};
-use tercet_ir::ops::{AttentionOptions, CumSum, Layout, ReduceFn, ScanFn};
+use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, CumSum, ReduceFn, ScanFn};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, OpError, Tensor, Type, Value};
 
@@ -26,12 +26,17 @@ const NUMBERS: &[DType] = &[
 ];
 
 /// Fails unless every executor agrees with the reference on the case in each dtype.
-fn check(case: &Case, dtypes: &[DType], wrong: &mut Vec<String>) {
+fn check(case: &OpCase, dtypes: &[DType], wrong: &mut Vec<String>) {
     check_on(case, dtypes, |_| true, wrong);
 }
 
 /// As [`check`], on executors of some names only.
-fn check_on(case: &Case, dtypes: &[DType], takes_part: fn(&str) -> bool, wrong: &mut Vec<String>) {
+fn check_on(
+    case: &OpCase,
+    dtypes: &[DType],
+    takes_part: fn(&str) -> bool,
+    wrong: &mut Vec<String>,
+) {
     for &dtype in dtypes {
         let built = case
             .build(dtype)
@@ -94,13 +99,13 @@ fn compare(got: &[Tensor], want: &[Tensor], case: &CaseGraph) -> Result<(), Stri
 fn along_every_axis(
     dtypes: &[DType],
     build: impl Fn(&mut CaseGraph, Value, usize) -> Result<(), OpError> + Copy + Send + Sync + 'static,
-    fill: &Fill,
+    fill: &InputFill,
 ) {
     let mut wrong = Vec::new();
     for &(name, input, axes) in INPUTS {
         for &axis in axes {
             let fill = fill.clone();
-            let case = Case::new(format!("{name}/{axis}"), move |c| {
+            let case = OpCase::new(format!("{name}/{axis}"), move |c| {
                 let x = input.value(c, "x", fill.clone())?;
                 build(c, x, axis)
             });
@@ -117,7 +122,7 @@ fn softmax() {
             let y = c.graph.softmax(x, axis)?;
             c.output(y)
         },
-        &Fill::Normal,
+        &InputFill::Normal,
     );
 }
 
@@ -128,7 +133,7 @@ fn log_softmax() {
             let y = c.graph.log_softmax(x, axis)?;
             c.output(y)
         },
-        &Fill::Uniform(-30.0, 30.0),
+        &InputFill::Uniform(-30.0, 30.0),
     );
 }
 
@@ -140,7 +145,7 @@ fn reductions() {
                 let y = c.graph.reduce(f, x, &[axis], false)?;
                 c.output(y)
             },
-            &Fill::Uniform(-20.0, 100.0),
+            &InputFill::Uniform(-20.0, 100.0),
         );
     }
     along_every_axis(
@@ -149,24 +154,27 @@ fn reductions() {
             let y = c.graph.reduce_mean(x, &[axis], true)?;
             c.output(y)
         },
-        &Fill::Normal,
+        &InputFill::Normal,
     );
 }
 
 fn reductions_over_several_axes() {
     let mut wrong = Vec::new();
-    let inputs: [(Input, &'static [usize]); 6] = [
+    let inputs: [(RowInput, &'static [usize]); 6] = [
         (plain(&[4, 33, 5, 70]), &[0, 2, 3]),
         (plain(&[4, 33, 5, 70]), &[1, 3]),
         (plain(&[4, 33, 5, 70]), &[0, 2]),
         (plain(&[2, 3, 2, 3, 2, 3, 2, 5]), &[0, 2, 4, 6]),
         (plain(&[64, 3, 5000]), &[0, 2]),
-        (looked(&[9, 40, 30], Look::Transposed(&[2, 0, 1])), &[0, 2]),
+        (
+            looked(&[9, 40, 30], InputView::Transposed(&[2, 0, 1])),
+            &[0, 2],
+        ),
     ];
     for (at, (input, axes)) in inputs.into_iter().enumerate() {
         for f in [ReduceFn::Sum, ReduceFn::Max] {
-            let case = Case::new(format!("{at}/{}", f.name()), move |c| {
-                let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+            let case = OpCase::new(format!("{at}/{}", f.name()), move |c| {
+                let x = input.value(c, "x", InputFill::Uniform(-20.0, 100.0))?;
                 let y = c.graph.reduce(f, x, axes, false)?;
                 c.output(y)
             });
@@ -187,9 +195,9 @@ fn statistics_of_channels() {
         &[2, 2, 3, 4, 5],
     ];
     for shape in shapes {
-        let case = Case::new(format!("{shape:?}"), move |c| {
-            let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
-            let dy = c.input("dy", shape, Fill::Uniform(0.5, 1.5))?;
+        let case = OpCase::new(format!("{shape:?}"), move |c| {
+            let x = c.input("x", shape, InputFill::Uniform(0.0, 1.0))?;
+            let dy = c.input("dy", shape, InputFill::Uniform(0.5, 1.5))?;
             let over: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
             let (dtype, g) = (c.dtype, &mut c.graph);
             let x = g.cast(x, DType::F32)?;
@@ -218,8 +226,8 @@ fn sums_of_millions_are_accurate() {
     let mut wrong = Vec::new();
     for shape in [&[1 << 22][..], &[1 << 21, 2], &[3, 1 << 20]] {
         for axis in 0..shape.len() {
-            let case = Case::new(format!("{shape:?}/{axis}"), move |c| {
-                let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
+            let case = OpCase::new(format!("{shape:?}/{axis}"), move |c| {
+                let x = c.input("x", shape, InputFill::Uniform(0.0, 1.0))?;
                 let y = c.graph.reduce_sum(x, &[axis], false)?;
                 c.output(y)
             });
@@ -248,7 +256,7 @@ fn scans() {
                 let y = c.graph.scan(x, scan)?;
                 c.output(y)
             },
-            &Fill::Normal,
+            &InputFill::Normal,
         );
     }
 }
@@ -263,14 +271,14 @@ fn extremes() {
             let least = c.graph.arg_min(x, axis, true)?;
             c.output(least)
         },
-        &Fill::Normal,
+        &InputFill::Normal,
     );
 }
 
 /// The greatest elements of softmaxes, as routers choose experts.
 fn choices() {
     // Where probabilities are all but equal their order is anybody's.
-    for (fill, is_apart) in [(Fill::Normal, true), (Fill::Special, false)] {
+    for (fill, is_apart) in [(InputFill::Normal, true), (InputFill::Special, false)] {
         along_every_axis(
             &[DType::F32],
             move |c, x, axis| {
@@ -293,20 +301,20 @@ fn choices() {
 fn copies_of_views() {
     let mut wrong = Vec::new();
     let all: Vec<DType> = NUMBERS.iter().copied().chain([DType::Bool]).collect();
-    let inputs: [Input; 9] = [
-        looked(&[130, 100], Look::Transposed(&[1, 0])),
-        looked(&[33, 65], Look::Transposed(&[1, 0])),
-        looked(&[3, 40, 2, 36], Look::Transposed(&[0, 3, 2, 1])),
-        looked(&[3, 40, 2, 36], Look::Transposed(&[2, 0, 1, 3])),
-        looked(&[9, 20, 32], Look::Transposed(&[1, 0, 2])),
-        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
-        looked(&[7, 60, 66], Look::Cut),
-        looked(&[7, 130], Look::Backward),
-        looked(&[6, 64], Look::Repeated(3)),
+    let inputs: [RowInput; 9] = [
+        looked(&[130, 100], InputView::Transposed(&[1, 0])),
+        looked(&[33, 65], InputView::Transposed(&[1, 0])),
+        looked(&[3, 40, 2, 36], InputView::Transposed(&[0, 3, 2, 1])),
+        looked(&[3, 40, 2, 36], InputView::Transposed(&[2, 0, 1, 3])),
+        looked(&[9, 20, 32], InputView::Transposed(&[1, 0, 2])),
+        looked(&[5, 66, 40], InputView::Transposed(&[2, 0, 1])),
+        looked(&[7, 60, 66], InputView::Cut),
+        looked(&[7, 130], InputView::Backward),
+        looked(&[6, 64], InputView::Repeated(3)),
     ];
     for (at, input) in inputs.into_iter().enumerate() {
-        let case = Case::new(format!("{at}"), move |c| {
-            let x = input.value(c, "x", Fill::Uniform(-20.0, 100.0))?;
+        let case = OpCase::new(format!("{at}"), move |c| {
+            let x = input.value(c, "x", InputFill::Uniform(-20.0, 100.0))?;
             c.output(x)
         });
         check(&case, &all, &mut wrong);
@@ -321,11 +329,11 @@ fn sums_and_products_of_any_magnitude() {
     let ranges = [(-1e-38, 1e-38), (-1e-19, 1e-19), (-1e38, 1e38), (-2.0, 2.0)];
     for (lo, hi) in ranges {
         for (rows, columns) in [(8, 64), (5, 7)] {
-            let case = Case::new(format!("{lo:e}..{hi:e}/{columns}"), move |c| {
-                let x = c.input("x", [rows, columns], Fill::Uniform(lo, hi))?;
-                let y = c.input("y", [rows, columns], Fill::Special)?;
-                let row = c.input("row", [columns], Fill::Uniform(lo, hi))?;
-                let column = c.input("column", [rows, 1], Fill::Uniform(lo, hi))?;
+            let case = OpCase::new(format!("{lo:e}..{hi:e}/{columns}"), move |c| {
+                let x = c.input("x", [rows, columns], InputFill::Uniform(lo, hi))?;
+                let y = c.input("y", [rows, columns], InputFill::Special)?;
+                let row = c.input("row", [columns], InputFill::Uniform(lo, hi))?;
+                let column = c.input("column", [rows, 1], InputFill::Uniform(lo, hi))?;
                 for other in [x, y, row, column] {
                     let sum = c.graph.plus(x, other)?;
                     c.output(sum)?;
@@ -355,8 +363,8 @@ fn gates_everywhere() {
     ];
     for f in [Gelu, GeluTanh, Silu, Sigmoid] {
         for (lo, hi) in ranges {
-            let case = Case::new(format!("{} of {lo}..{hi}", f.name()), move |c| {
-                let x = c.input("x", [64, 1024], Fill::Uniform(lo, hi))?;
+            let case = OpCase::new(format!("{} of {lo}..{hi}", f.name()), move |c| {
+                let x = c.input("x", [64, 1024], InputFill::Uniform(lo, hi))?;
                 let y = c.graph.unary(f, x)?;
                 c.output(y)
             });
@@ -370,17 +378,17 @@ fn gates_everywhere() {
 /// gamma or beta of a norm.
 fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);
-    c.param_of(name, ty, Fill::Uniform(0.5, 1.5))
+    c.param_of(name, ty, InputFill::Uniform(0.5, 1.5))
 }
 
 fn norms() {
     let mut wrong = Vec::new();
     // Norms of three elements may be as ill-conditioned as they like.
-    let wide = |(_, input, _): &&(_, Input, _)| input.shape[input.shape.len() - 1] > 3;
+    let wide = |(_, input, _): &&(_, RowInput, _)| input.shape[input.shape.len() - 1] > 3;
     for &(name, input, _) in INPUTS.iter().filter(wide) {
-        let case = Case::new(name, move |c| {
-            let x = input.value(c, "x", Fill::Normal)?;
-            let r = input.value(c, "r", Fill::Normal)?;
+        let case = OpCase::new(name, move |c| {
+            let x = input.value(c, "x", InputFill::Normal)?;
+            let r = input.value(c, "r", InputFill::Normal)?;
             let shape = c.graph.ty(x).shape.clone();
             let n = shape[shape.len() - 1].known().expect("a size");
             let (gamma, beta) = (weight(c, "gamma", &[n])?, weight(c, "beta", &[n])?);
@@ -415,9 +423,9 @@ fn norms_of_any_magnitude() {
         (-3e-20, 3e-20, 1e-12),
     ];
     for (lo, hi, eps) in ranges {
-        let case = Case::new(format!("{lo:e}..{hi:e}"), move |c| {
+        let case = OpCase::new(format!("{lo:e}..{hi:e}"), move |c| {
             for (name, n) in [("kept", 770), ("long", 9000)] {
-                let x = c.input(name, [3, n], Fill::Uniform(lo, hi))?;
+                let x = c.input(name, [3, n], InputFill::Uniform(lo, hi))?;
                 let gamma = weight(c, &format!("gamma_{name}"), &[n])?;
                 let y = c.graph.layer_norm(x, gamma, None, 1, eps)?;
                 c.output(y)?;
@@ -437,17 +445,17 @@ fn norms_of_any_magnitude() {
 
 fn attention_passes_infinities_on() {
     let mut wrong = Vec::new();
-    let case = Case::new("attention/infinite_values_causal", |c| {
+    let case = OpCase::new("attention/infinite_values_causal", |c| {
         let shape = [1, 40, 1, 8];
-        let q = c.input("q", shape, Fill::Normal)?;
-        let k = c.input("k", shape, Fill::Normal)?;
+        let q = c.input("q", shape, InputFill::Normal)?;
+        let k = c.input("k", shape, InputFill::Normal)?;
         let v = (0..40 * 8).map(|at| match (at / 8, at % 8) {
             (30, 2) => f64::INFINITY,
             (35, 2) => f64::NEG_INFINITY,
             (key, column) => (key * 8 + column) as f64 / 64.0 - 2.0,
         });
-        let v = c.input("v", shape, Fill::Values(v.collect()))?;
-        let options = AttentionOptions::new(1, 1, Layout::Bshd).causal();
+        let v = c.input("v", shape, InputFill::Values(v.collect()))?;
+        let options = AttentionOptions::new(1, 1, AttentionLayout::Bshd).causal();
         let y = c.graph.attention(q, k, v, options)?;
         c.output(y)
     });
@@ -456,32 +464,32 @@ fn attention_passes_infinities_on() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let mut all = vec![
-        Test::asserting("rows/softmax", softmax),
-        Test::asserting("rows/log_softmax", log_softmax),
-        Test::asserting("rows/reductions", reductions),
-        Test::asserting(
+        SuiteTest::asserting("rows/softmax", softmax),
+        SuiteTest::asserting("rows/log_softmax", log_softmax),
+        SuiteTest::asserting("rows/reductions", reductions),
+        SuiteTest::asserting(
             "rows/reductions_over_several_axes",
             reductions_over_several_axes,
         ),
-        Test::asserting("rows/statistics_of_channels", statistics_of_channels),
-        Test::asserting(
+        SuiteTest::asserting("rows/statistics_of_channels", statistics_of_channels),
+        SuiteTest::asserting(
             "rows/sums_of_millions_are_accurate",
             sums_of_millions_are_accurate,
         ),
-        Test::asserting("rows/scans", scans),
-        Test::asserting("rows/extremes", extremes),
-        Test::asserting("rows/choices", choices),
-        Test::asserting("rows/copies_of_views", copies_of_views),
-        Test::asserting(
+        SuiteTest::asserting("rows/scans", scans),
+        SuiteTest::asserting("rows/extremes", extremes),
+        SuiteTest::asserting("rows/choices", choices),
+        SuiteTest::asserting("rows/copies_of_views", copies_of_views),
+        SuiteTest::asserting(
             "rows/sums_and_products_of_any_magnitude",
             sums_and_products_of_any_magnitude,
         ),
-        Test::asserting("rows/gates_everywhere", gates_everywhere),
-        Test::asserting("rows/norms", norms),
-        Test::asserting("rows/norms_of_any_magnitude", norms_of_any_magnitude),
-        Test::asserting(
+        SuiteTest::asserting("rows/gates_everywhere", gates_everywhere),
+        SuiteTest::asserting("rows/norms", norms),
+        SuiteTest::asserting("rows/norms_of_any_magnitude", norms_of_any_magnitude),
+        SuiteTest::asserting(
             "rows/attention_passes_infinities_on",
             attention_passes_infinities_on,
         ),

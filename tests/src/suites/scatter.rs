@@ -1,7 +1,7 @@
 //! Updates of one element are combined in their order, and so are parts of long sums: every run gives the same bits, on every
 //! executor.
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 use tercet_ir::ops::{ScatterReduce, Window};
 use tercet_ir::{CompileOptions, DType, Graph, Tensor, TensorType, Type, Value};
 
@@ -113,13 +113,13 @@ fn gradients_of_convolutions_have_the_same_bits() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "scatter/every_run_gives_the_same_bits",
             every_run_gives_the_same_bits,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "scatter/gradients_of_convolutions_have_the_same_bits",
             gradients_of_convolutions_have_the_same_bits,
         ),

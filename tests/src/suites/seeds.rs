@@ -1,9 +1,11 @@
 //! The seed and the counter of random numbers, set on an executable between its runs.
 
-use crate::{Test, for_each_executor};
+use crate::{SuiteTest, for_each_executor};
 use tercet::ops::SampleOptions;
-use tercet::random::Random;
-use tercet::{CompileOptions, DType, Device, Executable, Graph, OpError, Tensor, Type, Wanted};
+use tercet::random::RngState;
+use tercet::{
+    CompileOptions, DType, Device, Executable, Graph, OpError, OutputSelection, Tensor, Type,
+};
 
 /// Every random operator, two of one kind among them.
 fn graph(seed: u64) -> Result<Graph, OpError> {
@@ -49,7 +51,7 @@ fn a_seed_that_is_set_is_that_of_the_graph() {
         let mut set = compiled(device, 1);
         let own = run(&mut *set);
         assert_eq!(set.random().counter, 1);
-        set.set_random(Random {
+        set.set_random(RngState {
             seed: Some(SEED),
             counter: 0,
         });
@@ -58,7 +60,7 @@ fn a_seed_that_is_set_is_that_of_the_graph() {
         assert_eq!(first, want, "{}", device.name());
         assert_ne!(first[0], own, "{}", device.name());
         assert_ne!(first[0][0], first[0][1], "streams keep operators apart");
-        let now = Random {
+        let now = RngState {
             seed: Some(SEED),
             counter: 3,
         };
@@ -67,7 +69,7 @@ fn a_seed_that_is_set_is_that_of_the_graph() {
         let mut clone = set.try_clone().expect("there is room");
         assert_eq!(clone.random(), now);
         assert_eq!(run(&mut *clone), run(&mut *built), "{}", device.name());
-        set.set_random(Random::default());
+        set.set_random(RngState::default());
         assert_eq!(run(&mut *set), own, "{}: its own seed again", device.name());
     });
 }
@@ -76,7 +78,7 @@ fn a_counter_that_is_set_is_that_of_the_next_run() {
     for_each_executor(|device| {
         let mut exe = compiled(device, 5);
         let runs: Vec<_> = (0..4).map(|_| run(&mut *exe)).collect();
-        let at = |counter| Random {
+        let at = |counter| RngState {
             seed: None,
             counter,
         };
@@ -95,13 +97,13 @@ fn a_counter_that_is_set_is_that_of_the_next_run() {
 fn a_reset_keeps_the_seed() {
     for_each_executor(|device| {
         let mut exe = compiled(device, 5);
-        exe.set_random(Random {
+        exe.set_random(RngState {
             seed: Some(9),
             counter: 7,
         });
         run(&mut *exe);
         exe.reset();
-        let kept = Random {
+        let kept = RngState {
             seed: Some(9),
             counter: 0,
         };
@@ -117,13 +119,15 @@ fn runs_that_nobody_waits_for_count() {
         exe.reset();
         let (x, mut outputs) = (logits(), Vec::new());
         for _ in 0..2 {
-            exe.submit(&[("logits", &x)], Wanted::All).expect("it runs");
+            exe.submit(&[("logits", &x)], OutputSelection::All)
+                .expect("it runs");
         }
         exe.wait(&mut outputs).expect("it runs");
         assert_eq!(outputs, runs[1], "{}", device.name());
         // One under way does not count when random numbers are set meanwhile.
-        exe.submit(&[("logits", &x)], Wanted::All).expect("it runs");
-        exe.set_random(Random::default());
+        exe.submit(&[("logits", &x)], OutputSelection::All)
+            .expect("it runs");
+        exe.set_random(RngState::default());
         exe.wait(&mut outputs).expect("it runs");
         assert_eq!(outputs, runs[2], "{}", device.name());
         assert_eq!(run(&mut *exe), runs[0], "{}", device.name());
@@ -131,18 +135,18 @@ fn runs_that_nobody_waits_for_count() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "seeds/a_seed_that_is_set_is_that_of_the_graph",
             a_seed_that_is_set_is_that_of_the_graph,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "seeds/a_counter_that_is_set_is_that_of_the_next_run",
             a_counter_that_is_set_is_that_of_the_next_run,
         ),
-        Test::asserting("seeds/a_reset_keeps_the_seed", a_reset_keeps_the_seed),
-        Test::asserting(
+        SuiteTest::asserting("seeds/a_reset_keeps_the_seed", a_reset_keeps_the_seed),
+        SuiteTest::asserting(
             "seeds/runs_that_nobody_waits_for_count",
             runs_that_nobody_waits_for_count,
         ),

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{Device, Executable, Tensor, one_line};
-use tercet_models::speech::{Recognizer, SpeechOptions, Task, Transcript, audio};
-use tercet_models::{ModelFiles, Speech};
+use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
+use tercet_models::{ModelFiles, SpeechModel};
 
-use super::encoders::{Failure, json, near, numbers};
-use crate::{Test, data, executors};
+use super::encoders::{BoxError, json, near, numbers};
+use crate::{SuiteTest, data, executors};
 
 /// The samples of the recording.
-fn samples() -> Result<Vec<f32>, Failure> {
+fn samples() -> Result<Vec<f32>, BoxError> {
     let mut samples = Vec::new();
     audio::read(data("speech").join("speech.flac"), &mut |part| {
         samples.extend_from_slice(part);
@@ -34,7 +34,7 @@ fn logits_in_parts(
     prompt: &Json,
     (names, heard): (&[String], &[Tensor]),
     first: i32,
-) -> Result<Vec<Vec<f64>>, Failure> {
+) -> Result<Vec<Vec<f64>>, BoxError> {
     let prompt: Vec<i32> = tokens(prompt).iter().map(|t| *t as i32).collect();
     let n = prompt.len() - 1;
     let mut logits = Vec::new();
@@ -59,10 +59,10 @@ fn logits_in_parts(
 
 /// Features, hidden states and logits of the recording's first window.
 fn check_graphs(
-    speech: &Speech,
+    speech: &SpeechModel,
     device: &Device,
     (samples, reference): (&[f32], &Json),
-) -> Result<(), Failure> {
+) -> Result<(), BoxError> {
     let [mut features, mut encoder, mut decoder] = speech.compile(device)?;
     let spec = &speech.spec;
     let (frames, mels) = (spec.frames(), spec.mels);
@@ -104,8 +104,8 @@ fn check_graphs(
 fn windowed(
     samples: &[f32],
     frames: usize,
-    run: &mut dyn FnMut(&Tensor) -> Result<Tensor, Failure>,
-) -> Result<Vec<f32>, Failure> {
+    run: &mut dyn FnMut(&Tensor) -> Result<Tensor, BoxError>,
+) -> Result<Vec<f32>, BoxError> {
     let mut padded = samples.to_vec();
     padded.resize(160 * frames, 0.0);
     let n = padded.len();
@@ -134,7 +134,7 @@ fn windowed(
 }
 
 /// The options of a run of `generate`.
-fn options(json: &Json) -> Result<SpeechOptions, Failure> {
+fn options(json: &Json) -> Result<SpeechOptions, BoxError> {
     let known = [
         "language",
         "task",
@@ -152,21 +152,21 @@ fn options(json: &Json) -> Result<SpeechOptions, Failure> {
     Ok(SpeechOptions {
         language: json["language"].as_str().map(str::to_string),
         task: match json["task"].as_str() {
-            Some("translate") => Some(Task::Translate),
-            Some("transcribe") => Some(Task::Transcribe),
+            Some("translate") => Some(SpeechTask::Translate),
+            Some("transcribe") => Some(SpeechTask::Transcribe),
             Some(task) => return Err(format!("task {task}").into()),
             None => None,
         },
         timestamps: flag("return_timestamps"),
         condition_on_previous: flag("condition_on_prev_tokens"),
         temperatures: vec![json["temperature"].as_f64().unwrap_or(0.0)],
-        least_log_probability: json["logprob_threshold"].as_f64(),
-        most_no_speech: json["no_speech_threshold"].as_f64(),
+        min_log_probability: json["logprob_threshold"].as_f64(),
+        max_no_speech_probability: json["no_speech_threshold"].as_f64(),
         ..SpeechOptions::default()
     })
 }
 
-fn same(got: &Transcript, want: &Json) -> Result<(), Failure> {
+fn same(got: &Transcript, want: &Json) -> Result<(), BoxError> {
     let wanted = want["segments"].as_array().ok_or("segments")?;
     for (at, (got, want)) in got.segments.iter().zip(wanted).enumerate() {
         let written = tokens(&want["tokens"]);
@@ -193,7 +193,7 @@ fn same(got: &Transcript, want: &Json) -> Result<(), Failure> {
 }
 
 /// One run of `generate`, the recording in uneven pieces.
-fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), Failure> {
+fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     let all = samples.repeat(repeat);
     for (at, piece) in all.chunks(7777).enumerate() {
@@ -215,12 +215,12 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
 }
 
 /// Which runs of a reference a test makes, by their place and number.
-type Chosen = fn(usize, usize) -> bool;
+type RunFilter = fn(usize, usize) -> bool;
 
 /// The first, and the one that tells windows the text before them.
-const FEW: Chosen = |at, count| at == 0 || at + 2 == count;
+const FIRST_AND_CONDITIONED: RunFilter = |at, count| at == 0 || at + 2 == count;
 
-fn check(dir: &Path, device: &Device, chosen: Chosen) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device, chosen: RunFilter) -> Result<(), BoxError> {
     let reference = json(&dir.join("reference.json"))?;
     let files = ModelFiles::open(dir)?;
     let samples = samples()?;
@@ -236,7 +236,7 @@ fn check(dir: &Path, device: &Device, chosen: Chosen) -> Result<(), Failure> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("speech")).into_iter().flatten();
     let mut dirs: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -258,13 +258,16 @@ pub(super) fn tests() -> Vec<Test> {
                     raw::check(&dir, device, most).map_err(|e| Failed::from(one_line(&*e)))
                 };
                 let variant = if is_cpu || first { "" } else { "/more" };
-                tests.push(Test::variant_on(executor, name, variant, test));
+                tests.push(SuiteTest::variant_on(executor, name, variant, test));
                 continue;
             }
             // A software driver takes seconds for a window.
-            let parts: &[(&str, Chosen)] = match executor.name {
+            let parts: &[(&str, RunFilter)] = match executor.name {
                 "cpu" => &[("", |_, _| true)],
-                _ if first => &[("", FEW), ("/more", |at, count| !FEW(at, count))],
+                _ if first => &[
+                    ("", FIRST_AND_CONDITIONED),
+                    ("/more", |at, count| !FIRST_AND_CONDITIONED(at, count)),
+                ],
                 _ => &[("/more", |_, _| true)],
             };
             for &(variant, chosen) in parts {
@@ -272,7 +275,7 @@ pub(super) fn tests() -> Vec<Test> {
                 let test = move |device: &Device| {
                     check(&dir, device, chosen).map_err(|e| Failed::from(one_line(&*e)))
                 };
-                tests.push(Test::variant_on(executor, name.clone(), variant, test));
+                tests.push(SuiteTest::variant_on(executor, name.clone(), variant, test));
             }
         }
     }

@@ -9,9 +9,9 @@ use tercet::{
     RunError, Scheme, Tensor, TensorType, Type,
 };
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 
-type Error = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// What one binding reaches.
 const LIMIT: u64 = 64 << 10;
@@ -19,14 +19,14 @@ const VOCAB: usize = 3001;
 const WIDTH: usize = 32;
 
 /// A test of a GPU as it is and with the lower limit.
-type OnBoth<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), Error> + 'a;
+type WithAndWithoutLimit<'a> = dyn Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError> + 'a;
 
 /// Runs it on this GPU as it is and with the lower limit; none of what is no GPU.
 #[cfg_attr(
     not(any(feature = "vulkan", feature = "wgpu")),
     allow(unused_variables, reason = "there is no GPU to run it on")
 )]
-fn on_gpu(name: &str, test: &OnBoth<'_>) -> Option<Result<(), Error>> {
+fn on_gpu(name: &str, test: &WithAndWithoutLimit<'_>) -> Option<Result<(), BoxError>> {
     match name {
         #[cfg(feature = "vulkan")]
         "vulkan" => Some(match crate::vulkan::backend() {
@@ -46,7 +46,7 @@ fn on_gpu(name: &str, test: &OnBoth<'_>) -> Option<Result<(), Error>> {
 }
 
 /// Each GPU as it is and with the lower limit.
-fn on_gpus(test: impl Fn(&dyn Backend, &dyn Backend) -> Result<(), Error>) {
+fn on_gpus(test: impl Fn(&dyn Backend, &dyn Backend) -> Result<(), BoxError>) {
     for executor in executors() {
         let Some(done) = on_gpu(executor.name, &test) else {
             continue;
@@ -85,7 +85,7 @@ fn compiled(
     backend: &dyn Backend,
     g: &Graph,
     params: &[(&str, Tensor)],
-) -> Result<Box<dyn Executable>, Error> {
+) -> Result<Box<dyn Executable>, BoxError> {
     let options = CompileOptions {
         bounds: Bindings::new().with("s", 5),
         ..CompileOptions::new()
@@ -103,7 +103,7 @@ fn agree(
     g: &Graph,
     params: &[(&str, Tensor)],
     inputs: &[(&str, &Tensor)],
-) -> Result<(), Error> {
+) -> Result<(), BoxError> {
     let want = compiled(plain, g, params)?.run(inputs)?;
     let got = compiled(low, g, params)?.run(inputs)?;
     for (got, want) in got.iter().zip(&want) {
@@ -210,11 +210,11 @@ fn a_tied_packed_table_is_embedding_and_head() {
 }
 
 /// A graph that needs the whole of a value.
-type Whole = fn(&mut Graph) -> Result<(), Error>;
+type WholeValueGraph = fn(&mut Graph) -> Result<(), BoxError>;
 
 fn what_needs_the_whole_is_refused() {
     on_gpus(|_, low| {
-        let whole: [Whole; 4] = [
+        let whole: [WholeValueGraph; 4] = [
             |g| {
                 let w = g.param("w", Type::new(DType::F32, [VOCAB, WIDTH]))?;
                 let y = g.cum_sum(w, 0)?;
@@ -257,22 +257,22 @@ fn what_needs_the_whole_is_refused() {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = values::tests();
     tests.extend([
-        Test::asserting(
+        SuiteTest::asserting(
             "split/rows_are_gathered_from_parts",
             rows_are_gathered_from_parts,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "split/products_have_columns_from_parts",
             products_have_columns_from_parts,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "split/a_tied_packed_table_is_embedding_and_head",
             a_tied_packed_table_is_embedding_and_head,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "split/what_needs_the_whole_is_refused",
             what_needs_the_whole_is_refused,
         ),

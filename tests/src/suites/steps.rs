@@ -3,8 +3,8 @@
 use libtest_mimic::Failed;
 use tercet::{Device, one_line};
 
-use crate::steps::{Refused, STEPS, Size, WholeStep};
-use crate::{Test, executors};
+use crate::steps::{BoxError, MeasuredStep, STEPS, StepScale};
+use crate::{SuiteTest, executors};
 
 /// What software drivers run.
 const SOFTWARE: [&str; 3] = ["bert_f32", "gpt2_f16", "llama_q4k"];
@@ -12,8 +12,8 @@ const SOFTWARE: [&str; 3] = ["bert_f32", "gpt2_f16", "llama_q4k"];
 /// Steps on one batch.
 const COUNT: usize = 6;
 
-fn check(step: &WholeStep, device: &Device) -> Result<(), Refused> {
-    let made = step.make(Size::Small)?;
+fn check(step: &MeasuredStep, device: &Device) -> Result<(), BoxError> {
+    let made = step.make(StepScale::Small)?;
     let mut trainer = made.trainer(device, 2e-3)?;
     let mut losses = Vec::new();
     for _ in 0..COUNT {
@@ -29,7 +29,7 @@ fn check(step: &WholeStep, device: &Device) -> Result<(), Refused> {
     if losses[COUNT - 1] > 0.98 * losses[0] {
         return Err(format!("losses do not fall: {losses:?}").into());
     }
-    let unmoved = trainer.unmoved()?;
+    let unmoved = trainer.unchanged_trainables()?;
     if !unmoved.is_empty() {
         return Err(format!("never moved: {}", unmoved.join(", ")).into());
     }
@@ -37,7 +37,7 @@ fn check(step: &WholeStep, device: &Device) -> Result<(), Refused> {
 }
 
 /// The tests of this suite: one for each step and executor.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let tests = STEPS.iter().flat_map(|step| {
         executors().iter().map(move |executor| {
             let name = format!("steps/{}", step.name);
@@ -47,7 +47,7 @@ pub(super) fn tests() -> Vec<Test> {
             } else {
                 "/more"
             };
-            Test::variant_on(executor, name, variant, move |device| {
+            SuiteTest::variant_on(executor, name, variant, move |device| {
                 check(step, device).map_err(|e| Failed::from(one_line(&*e)))
             })
         })

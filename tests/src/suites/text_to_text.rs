@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{Device, one_line};
-use tercet_models::{ModelFiles, TextToTextOptions};
+use tercet_models::{ModelFiles, Seq2SeqOptions};
 
-use super::encoders::{Failure, json, near, numbers};
-use crate::{Test, data, executors};
+use super::encoders::{BoxError, json, near, numbers};
+use crate::{SuiteTest, data, executors};
 
 fn tokens(json: &Json) -> Vec<u32> {
     numbers(json).iter().map(|x| *x as u32).collect()
 }
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let reference = json(&dir.join("reference.json"))?;
     let texts = reference["texts"].as_array().ok_or("no texts")?;
     let files = ModelFiles::open(dir)?;
-    let model = files.text_to_text(|spec| TextToTextOptions {
+    let model = files.seq2seq(|spec| Seq2SeqOptions {
         context: 40,
-        ..TextToTextOptions::new(spec)
+        ..Seq2SeqOptions::new(spec)
     })?;
     let (mut reader, mut generator) = model.compile(device)?;
     // Twice: what a text leaves behind is not seen by the next one.
@@ -32,7 +32,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
         near(&format!("text {at}"), &hidden, &numbers(&text["hidden"]))?;
         let mut last = reader.start();
         for (number, token) in want.iter().enumerate() {
-            let step = generator.feed(&[last])?;
+            let step = generator.forward(&[last])?;
             let logits: Vec<f64> = step.logits.iter().map(|x| f64::from(*x)).collect();
             let name = match number {
                 0 => "first",
@@ -55,7 +55,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
         // All at once: a token does not see those after it.
         reader.read(&tokens(&text["ids"]), &mut generator)?;
         let begin = [&[reader.start()], &want[..want.len() - 1]].concat();
-        let step = generator.feed(&begin)?;
+        let step = generator.forward(&begin)?;
         let logits: Vec<f64> = step.logits.iter().map(|x| f64::from(*x)).collect();
         near(
             &format!("text {at}, at once"),
@@ -67,7 +67,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("text-to-text"))
         .into_iter()
         .flatten();
@@ -90,7 +90,7 @@ pub(super) fn tests() -> Vec<Test> {
             let name = format!("text-to-text/{name}");
             let test =
                 move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
-            tests.push(Test::variant_on(executor, name, variant, test));
+            tests.push(SuiteTest::variant_on(executor, name, variant, test));
         }
     }
     tests

@@ -14,12 +14,12 @@ use tercet_ir::{
     one_line, parse,
 };
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 
 const CASES: &str = include_str!("../../data/training/gradients.json");
 
 /// The cases that software drivers run as well, which take seconds to compile kernels for each.
-const FEW: &[&str] = &[
+const SOFTWARE_DRIVER_CASES: &[&str] = &[
     "gelu",
     "pow",
     "cross_entropy",
@@ -33,12 +33,12 @@ const FEW: &[&str] = &[
 ];
 
 /// Named tensors.
-type Leaves = BTreeMap<String, Tensor>;
+type TorchTensors = BTreeMap<String, Tensor>;
 
 /// A graph that gives the results of a case and its gradients, in F32, and what torch found.
-struct Case {
+struct TorchCase {
     graph: Graph,
-    leaves: Leaves,
+    leaves: TorchTensors,
     wanted: Vec<(String, Tensor)>,
 }
 
@@ -60,11 +60,11 @@ fn float_input((node, n): (NodeId, &Node)) -> Option<(String, Value)> {
         .then(|| (input.name.clone(), value))
 }
 
-impl Case {
-    fn read(json: &Json) -> Result<Case, Failed> {
+impl TorchCase {
+    fn read(json: &Json) -> Result<TorchCase, Failed> {
         let text = json["graph"].as_str().expect("a graph");
         let mut graph: Graph = parse(text).map_err(|e| one_line(&e))?;
-        let mut leaves = Leaves::new();
+        let mut leaves = TorchTensors::new();
         for (_, node) in graph.nodes() {
             if let Op::Input(input) = &node.op {
                 let data = tensor(&input.ty, &json["inputs"][&input.name]);
@@ -91,7 +91,7 @@ impl Case {
             let torch = tensor(graph.ty(input), &json["gradients"][&name]);
             wanted.push((what, torch));
         }
-        Ok(Case {
+        Ok(TorchCase {
             graph,
             leaves,
             wanted,
@@ -111,18 +111,22 @@ impl Case {
 }
 
 /// The tests of this suite: one for each case and evaluator.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let file: Json = serde_json::from_str(CASES).expect("the file is JSON");
     let cases = file["cases"].as_array().expect("a list of cases").clone();
     assert!(cases.len() >= 160, "{}", cases.len());
     let cases = cases.into_iter().flat_map(|case| {
         let name = case["name"].as_str().unwrap_or_default().to_string();
-        let variant = if FEW.contains(&&*name) { "" } else { "/more" };
+        let variant = if SOFTWARE_DRIVER_CASES.contains(&&*name) {
+            ""
+        } else {
+            "/more"
+        };
         let case = Arc::new(case);
-        let reference = Test::new(format!("torch/{name}/reference"), {
+        let reference = SuiteTest::new(format!("torch/{name}/reference"), {
             let case = case.clone();
             move || {
-                let case = Case::read(&case)?;
+                let case = TorchCase::read(&case)?;
                 let done = evaluate(&case.graph, &EvalCtx::default(), &case.leaves);
                 let done = done.map_err(|e| one_line(&e))?;
                 let outputs = case.graph.outputs().iter();
@@ -133,8 +137,8 @@ pub(super) fn tests() -> Vec<Test> {
         let on_executors = executors().iter().map(move |executor| {
             let case = case.clone();
             let name = format!("torch/{name}");
-            Test::variant_on(executor, name, variant, move |device| {
-                let case = Case::read(&case)?;
+            SuiteTest::variant_on(executor, name, variant, move |device| {
+                let case = TorchCase::read(&case)?;
                 let mut exe = device
                     .compile(&case.graph, &CompileOptions::new())
                     .map_err(|e| one_line(&e))?;

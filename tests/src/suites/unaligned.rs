@@ -3,24 +3,24 @@
 
 use std::sync::Arc;
 
-use crate::{Test, everywhere};
+use crate::{SuiteTest, everywhere};
 use tercet::{ByteOwner, CompileOptions, DType, Device, Dim, Graph, Tensor, TensorType, Type};
 use tercet_ir::ops::Window;
 
-type Error = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 const WIDTH: usize = 160;
 const ROWS: usize = 96;
 
 /// Numbers of a type, in size up to one.
-fn numbers(ty: TensorType) -> Result<Tensor, Error> {
+fn numbers(ty: TensorType) -> Result<Tensor, BoxError> {
     let element = |i: usize| ((i * 37 + i / 11) % 129) as f64 / 64.0 - 1.0;
     let values: Vec<f64> = (0..ty.numel()).map(element).collect();
     Ok(Tensor::from_f64s(ty, &values)?)
 }
 
 /// The same numbers, `by` bytes behind a multiple of eight.
-fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, Error> {
+fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, BoxError> {
     let len = tensor.bytes().len();
     let memory = vec![0; len + 16];
     let start = memory.as_ptr().align_offset(8) + by;
@@ -36,7 +36,7 @@ fn moved(tensor: &Tensor, by: usize) -> Result<Tensor, Error> {
 
 /// Weights of a graph in which each kind of reader has one: a product, which packs it, rows that are gathered, a convolution and
 /// elementwise work.
-struct Weights {
+struct UnalignedWeights {
     product: Tensor,
     half: Tensor,
     table: Tensor,
@@ -44,10 +44,10 @@ struct Weights {
     bias: Tensor,
 }
 
-impl Weights {
-    fn made() -> Result<Weights, Error> {
+impl UnalignedWeights {
+    fn made() -> Result<UnalignedWeights, BoxError> {
         let of = |dtype, shape: &[usize]| numbers(TensorType::new(dtype, shape));
-        Ok(Weights {
+        Ok(UnalignedWeights {
             product: of(DType::F32, &[WIDTH, ROWS])?,
             half: of(DType::F16, &[WIDTH, ROWS])?,
             table: of(DType::F32, &[ROWS, WIDTH])?,
@@ -56,8 +56,8 @@ impl Weights {
         })
     }
 
-    fn moved(&self, by: usize) -> Result<Weights, Error> {
-        Ok(Weights {
+    fn moved(&self, by: usize) -> Result<UnalignedWeights, BoxError> {
+        Ok(UnalignedWeights {
             product: moved(&self.product, by)?,
             half: moved(&self.half, by)?,
             table: moved(&self.table, by)?,
@@ -67,7 +67,7 @@ impl Weights {
     }
 }
 
-fn graph(weights: &Weights) -> Result<Graph, Error> {
+fn graph(weights: &UnalignedWeights) -> Result<Graph, BoxError> {
     let mut g = Graph::new();
     let at = g.input("at", Type::new(DType::I32, [Dim::sym("s")]))?;
     let picture = g.input("picture", Type::new(DType::F32, [1, 3, 12, 12]))?;
@@ -92,7 +92,11 @@ fn graph(weights: &Weights) -> Result<Graph, Error> {
 }
 
 /// What a device computes of these weights, the pieces of its inputs moved as well.
-fn outputs(device: &Device, weights: &Weights, by: usize) -> Result<Vec<Tensor>, Error> {
+fn outputs(
+    device: &Device,
+    weights: &UnalignedWeights,
+    by: usize,
+) -> Result<Vec<Tensor>, BoxError> {
     let mut exe = device.compile(&graph(weights)?, &CompileOptions::new().bound("s", 8))?;
     let at = Tensor::from_slice(&[5], &[3, 0, 95, 41, 41])?;
     let picture = numbers(TensorType::new(DType::F32, &[1, 3, 12, 12]))?;
@@ -105,7 +109,7 @@ fn outputs(device: &Device, weights: &Weights, by: usize) -> Result<Vec<Tensor>,
 
 fn bits_are_those_of_aligned_ones() {
     everywhere(|device| {
-        let weights = Weights::made()?;
+        let weights = UnalignedWeights::made()?;
         let wanted = outputs(device, &weights, 0)?;
         for by in [1, 2, 3, 6] {
             let loose = weights.moved(by)?;
@@ -116,8 +120,8 @@ fn bits_are_those_of_aligned_ones() {
     });
 }
 
-pub(super) fn tests() -> Vec<Test> {
-    vec![Test::asserting(
+pub(super) fn tests() -> Vec<SuiteTest> {
+    vec![SuiteTest::asserting(
         "unaligned/bits_are_those_of_aligned_ones",
         bits_are_those_of_aligned_ones,
     )]

@@ -7,11 +7,11 @@ use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{DType, Device, Tensor, one_line};
 use tercet_models::{
-    Encoder, EncoderOptions, HfFolder, ModelFiles, Picture, PictureEncoder, VisionOutput,
+    Encoder, EncoderOptions, HfFolder, Image, ImageEmbedder, ModelFiles, VisionOutput,
 };
 
-use super::encoders::{Failure, json, near, numbers};
-use crate::{Test, data, executors};
+use super::encoders::{BoxError, json, near, numbers};
+use crate::{SuiteTest, data, executors};
 
 fn rows(json: &Json) -> Vec<Vec<f64>> {
     let all = json.as_array().into_iter().flatten();
@@ -23,7 +23,7 @@ fn widened(row: &[f32]) -> Vec<f64> {
 }
 
 /// The rows that are wanted, each near to its own.
-fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), Failure> {
+fn all_near(what: &str, got: &[Vec<f32>], want: &Json) -> Result<(), BoxError> {
     let want = rows(want);
     if got.len() != want.len() || want.is_empty() {
         return Err(format!("{what}: {} rows, want {}", got.len(), want.len()).into());
@@ -40,16 +40,16 @@ fn check_pixels(
     json: &Json,
     files: &[PathBuf],
     size: [usize; 2],
-) -> Result<(), Failure> {
+) -> Result<(), BoxError> {
     let folder = HfFolder::open(dir)?;
-    let processor = folder.picture_processor(folder.vision_spec()?.family)?;
+    let processor = folder.image_processor(folder.vision_spec()?.family)?;
     let byte = json["byte"].as_f64().ok_or("no size of a step")?;
     let step = json["step"].as_u64().ok_or("no step")? as usize;
     let want = rows(&json["pixels"]);
     let [height, width] = size;
     for (file, want) in files.iter().zip(&want) {
         let mut pixels = vec![0.0; 3 * height * width];
-        processor.apply(&Picture::open(file)?, size, &mut pixels)?;
+        processor.apply(&Image::open(file)?, size, &mut pixels)?;
         let got: Vec<f64> = widened(&pixels).into_iter().step_by(step).collect();
         let off = got.iter().zip(want).map(|(a, b)| (a - b).abs());
         let worst = off.fold(0.0, f64::max);
@@ -69,8 +69,8 @@ fn check_texts(
     device: &Device,
     json: &Json,
     features: &[Vec<f32>],
-) -> Result<(), Failure> {
-    let encoder = Encoder::of_texts(&files.vision_spec()?, &files.weights(), DType::F32)?;
+) -> Result<(), BoxError> {
+    let encoder = Encoder::from_text_tower(&files.vision_spec()?, &files.weights(), DType::F32)?;
     let mut exe = encoder.compile(device, 1, encoder.context)?;
     let places = numbers(&json["places"]);
     let mut texts = Vec::new();
@@ -89,7 +89,7 @@ fn check_texts(
         let got = embedder.embed(&named, &mut |_| true)?;
         all_near("words", &got, &words["features"])?;
     }
-    let likeness = files.likeness()?;
+    let likeness = files.similarity_head()?;
     for (picture, want) in features.iter().zip(rows(&json["likeness"])) {
         let mut want: Vec<f32> = want.iter().map(|x| *x as f32).collect();
         likeness.scoring.apply(&mut want);
@@ -102,7 +102,7 @@ fn check_texts(
     Ok(())
 }
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let json = json(&dir.join("reference.json"))?;
     let named = json["pictures"].as_array().into_iter().flatten();
     let pictures = data("vision").join("pictures");
@@ -116,10 +116,10 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
         batch: Some(2),
         ..EncoderOptions::default()
     };
-    let mut encoder = files.picture_encoder(device, &options)?;
-    let features = encoder.of_files(&pictures, &mut |_| true)?;
+    let mut encoder = files.image_embedder(device, &options)?;
+    let features = encoder.embed_files(&pictures, &mut |_| true)?;
     all_near("features", &features, &json["features"])?;
-    let alone = encoder.of_files(&pictures[..1], &mut |_| true)?;
+    let alone = encoder.embed_files(&pictures[..1], &mut |_| true)?;
     all_near(
         "the first alone",
         &alone,
@@ -133,21 +133,21 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
     }
     let folder = HfFolder::open(dir)?;
     let spec = folder.vision_spec()?;
-    let labels = folder.picture_labels(&spec)?.labels;
+    let labels = folder.image_labels(&spec)?.labels;
     let want: Vec<String> = (0..labels.len()).map(|i| format!("class-{i}")).collect();
     if labels != want {
         return Err(format!("labels {labels:?}").into());
     }
     let output = VisionOutput::Classes(labels.len());
     let model = files.vision_model(output, DType::F32)?;
-    let processor = folder.picture_processor(spec.family)?;
-    let mut encoder = PictureEncoder::new(&model, processor, device, Some(2))?;
-    let logits = encoder.of_files(&pictures, &mut |_| true)?;
+    let processor = folder.image_processor(spec.family)?;
+    let mut encoder = ImageEmbedder::new(&model, processor, device, Some(2))?;
+    let logits = encoder.embed_files(&pictures, &mut |_| true)?;
     all_near("logits", &logits, &json["logits"])
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("vision")).into_iter().flatten();
     let mut dirs: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -168,7 +168,7 @@ pub(super) fn tests() -> Vec<Test> {
             let name = format!("vision/{name}");
             let test =
                 move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
-            tests.push(Test::variant_on(executor, name, variant, test));
+            tests.push(SuiteTest::variant_on(executor, name, variant, test));
         }
     }
     tests

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{Device, one_line};
-use tercet_models::dataset::template::Value;
-use tercet_models::dataset::{ChatTemplate, Message, Role};
+use tercet_models::dataset::template::TemplateValue;
+use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
 use tercet_models::{
-    DecoderOptions, Generator, ModelError, ModelFiles, Picture, PictureReader, Tokenizer,
-    VisionLanguage,
+    DecoderOptions, Generator, Image, ImageEncoder, ModelError, ModelFiles, Tokenizer,
+    VisionLanguageGraphs,
 };
 
-use super::encoders::{Failure, json, near, numbers};
-use crate::{Test, data, executors};
+use super::encoders::{BoxError, json, near, numbers};
+use crate::{SuiteTest, data, executors};
 
 fn widened(row: &[f32]) -> Vec<f64> {
     row.iter().map(|x| f64::from(*x)).collect()
@@ -24,20 +24,20 @@ fn tokens(json: &Json) -> Vec<u32> {
     numbers(json).iter().map(|x| *x as u32).collect()
 }
 
-fn pictures(prompt: &Json) -> Result<Vec<Picture>, Failure> {
+fn pictures(prompt: &Json) -> Result<Vec<Image>, BoxError> {
     let named = prompt["pictures"].as_array().into_iter().flatten();
     let named = named.filter_map(Json::as_str);
-    let open = |name: &str| Picture::open(data("vision").join("pictures").join(name));
+    let open = |name: &str| Image::open(data("vision").join("pictures").join(name));
     Ok(named.map(open).collect::<Result<_, _>>()?)
 }
 
 /// Tiles as many as the reference's, and pixels within one step of 8 bits.
 fn check_pixels(
-    model: &VisionLanguage,
+    model: &VisionLanguageGraphs,
     prompt: &Json,
-    pictures: &[Picture],
+    pictures: &[Image],
     byte: f64,
-) -> Result<(), Failure> {
+) -> Result<(), BoxError> {
     let side = model.spec.side();
     let mut pixels = Vec::new();
     let want = prompt["tiles"].as_array().ok_or("no tiles")?;
@@ -50,7 +50,7 @@ fn check_pixels(
         }
         for at in 0..tiles.count() {
             let mut tile = vec![0.0; 3 * side * side];
-            prepared.write(at, &mut tile);
+            prepared.write_tile(at, &mut tile);
             pixels.extend(tile);
         }
     }
@@ -72,29 +72,33 @@ fn check_pixels(
 }
 
 /// A compiled model.
-struct Ready {
-    reader: PictureReader,
+struct TestVisionLanguageModel {
+    reader: ImageEncoder,
     generator: Generator,
     tokenizer: Tokenizer,
 }
 
-impl Ready {
-    fn of(files: &ModelFiles, device: &Device, chunk: usize) -> Result<Ready, Failure> {
+impl TestVisionLanguageModel {
+    fn open(
+        files: &ModelFiles,
+        device: &Device,
+        chunk: usize,
+    ) -> Result<TestVisionLanguageModel, BoxError> {
         let model = files.vision_language(|spec| DecoderOptions {
             context: 320,
             chunk,
             ..DecoderOptions::new(&spec.decoder)
         })?;
         let (reader, generator) = model.compile(device)?;
-        Ok(Ready {
+        Ok(TestVisionLanguageModel {
             reader,
             generator,
             tokenizer: files.tokenizer()?,
         })
     }
 
-    fn ids(&mut self, text: &str, pictures: &[Picture]) -> Result<Vec<u32>, Failure> {
-        let Ready {
+    fn ids(&mut self, text: &str, pictures: &[Image]) -> Result<Vec<u32>, BoxError> {
+        let TestVisionLanguageModel {
             reader,
             generator,
             tokenizer,
@@ -109,13 +113,13 @@ impl Ready {
     }
 
     /// Logits after a prompt, and so many tokens of the greatest ones.
-    fn written(&mut self, ids: &[u32], count: usize) -> Result<(Vec<f64>, Vec<u32>), Failure> {
-        let step = self.generator.feed(ids)?;
+    fn written(&mut self, ids: &[u32], count: usize) -> Result<(Vec<f64>, Vec<u32>), BoxError> {
+        let step = self.generator.forward(ids)?;
         let logits = widened(step.logits);
         let mut next = step.next.ok_or("no token was chosen")?;
         let mut greedy = vec![next];
         while greedy.len() < count {
-            next = (self.generator.feed(&[next])?.next).ok_or("no token was chosen")?;
+            next = (self.generator.forward(&[next])?.next).ok_or("no token was chosen")?;
             greedy.push(next);
         }
         Ok((logits, greedy))
@@ -123,12 +127,12 @@ impl Ready {
 }
 
 /// One prompt, behind nothing.
-fn check_prompt(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+fn check_prompt(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let pictures = pictures(prompt)?;
     let text = prompt["prompt"].as_str().ok_or("no prompt")?;
     ready.generator.truncate(0);
     let ids = ready.ids(text, &pictures)?;
-    if ready.reader.spelled(&ids) != tokens(&prompt["ids"]) {
+    if ready.reader.to_tokenizer_ids(&ids) != tokens(&prompt["ids"]) {
         return Err(format!("tokens of {text:?}").into());
     }
     if !pictures.is_empty() {
@@ -145,14 +149,18 @@ fn check_prompt(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
 }
 
 /// What a conversation becomes by the model's template.
-fn check_template(files: &ModelFiles, ready: &Ready, prompt: &Json) -> Result<(), Failure> {
+fn check_template(
+    files: &ModelFiles,
+    ready: &TestVisionLanguageModel,
+    prompt: &Json,
+) -> Result<(), BoxError> {
     let Some(said) = prompt["chat"].as_str() else {
         return Ok(());
     };
-    let template = ChatTemplate::of(files, &ready.tokenizer)?;
+    let template = ChatTemplate::from_model(files, &ready.tokenizer)?;
     let count = prompt["pictures"].as_array().map_or(0, Vec::len);
-    let messages = [Message::of_parts(Role::User, count, said)];
-    let got = template.render(&messages, &Value::None, true)?.text;
+    let messages = [ChatMessage::from_parts(Role::User, count, said)];
+    let got = template.render(&messages, &TemplateValue::None, true)?.text;
     match Some(&*got) == prompt["prompt"].as_str() {
         true => Ok(()),
         false => Err(format!("the template makes {got:?}").into()),
@@ -160,7 +168,7 @@ fn check_template(files: &ModelFiles, ready: &Ready, prompt: &Json) -> Result<()
 }
 
 /// A prompt behind another one that has the same picture first: nothing of that is computed again, and the answer is the same.
-fn check_again(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+fn check_again(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let pictures = pictures(prompt)?;
     let text = prompt["prompt"].as_str().ok_or("no prompt")?;
     ready.generator.truncate(0);
@@ -178,9 +186,9 @@ fn check_again(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
     let (logits, _) = ready.written(&ids[same..], 1)?;
     near("logits behind others", &logits, &numbers(&prompt["logits"]))?;
     // The other order is another prompt.
-    let turned: Vec<Picture> = pictures.iter().rev().cloned().collect();
+    let turned: Vec<Image> = pictures.iter().rev().cloned().collect();
     ready.ids(text, &turned)?;
-    let seen = |id: &u32| ready.reader.spelled(&[*id]) != [*id];
+    let seen = |id: &u32| ready.reader.to_tokenizer_ids(&[*id]) != [*id];
     match ready.generator.cached().iter().any(seen) {
         false => Ok(()),
         true => Err("rows of other pictures stayed in the cache".into()),
@@ -188,11 +196,11 @@ fn check_again(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
 }
 
 /// What cannot be read is refused before anything is computed.
-fn check_refusals(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
+fn check_refusals(ready: &mut TestVisionLanguageModel, prompt: &Json) -> Result<(), BoxError> {
     let one = pictures(prompt)?;
     let mut refused = |text: &str, count: usize| {
-        let pictures: Vec<Picture> = one.iter().cycle().take(count).cloned().collect();
-        let Ready {
+        let pictures: Vec<Image> = one.iter().cycle().take(count).cloned().collect();
+        let TestVisionLanguageModel {
             reader,
             generator,
             tokenizer,
@@ -205,7 +213,7 @@ fn check_refusals(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
         );
         match read {
             Err(tercet_models::Error::Model(e)) => Ok(e),
-            Err(e) => Err(Failure::from(e)),
+            Err(e) => Err(BoxError::from(e)),
             Ok(_) => Err(format!("{text:?} with {count} pictures was read").into()),
         }
     };
@@ -217,13 +225,13 @@ fn check_refusals(ready: &mut Ready, prompt: &Json) -> Result<(), Failure> {
     }
 }
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let json = json(&dir.join("reference.json"))?;
     let byte = json["byte"].as_f64().ok_or("no size of a step")?;
     let prompts = json["prompts"].as_array().ok_or("no prompts")?;
     let files = ModelFiles::open(dir)?;
     let model = files.vision_language(|spec| DecoderOptions::new(&spec.decoder))?;
-    let mut ready = Ready::of(&files, device, 320)?;
+    let mut ready = TestVisionLanguageModel::open(&files, device, 320)?;
     for prompt in prompts {
         if prompt.get("pixels").is_some() {
             check_pixels(&model, prompt, &pictures(prompt)?, byte)?;
@@ -234,12 +242,12 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
     check_again(&mut ready, &prompts[1])?;
     check_refusals(&mut ready, &prompts[0])?;
     // In pieces that end within a picture.
-    let mut pieces = Ready::of(&files, device, 7)?;
+    let mut pieces = TestVisionLanguageModel::open(&files, device, 7)?;
     check_prompt(&mut pieces, &prompts[1])
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let entries = std::fs::read_dir(data("vision-language"))
         .into_iter()
         .flatten();
@@ -262,7 +270,7 @@ pub(super) fn tests() -> Vec<Test> {
             let name = format!("vision-language/{name}");
             let test =
                 move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
-            tests.push(Test::variant_on(executor, name, variant, test));
+            tests.push(SuiteTest::variant_on(executor, name, variant, test));
         }
     }
     tests

@@ -11,60 +11,64 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 
 /// One benchmark's result.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Measurement {
+pub(super) struct CriterionMeasurement {
     /// `group/name`.
     pub(super) id: String,
     /// The median time of one iteration.
     pub(super) time_ns: f64,
     /// The work of one iteration, where the bench declares it.
-    pub(super) work: Option<Work>,
+    pub(super) work: Option<WorkAmount>,
 }
 
 /// How much one iteration does.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Work {
+pub(super) enum WorkAmount {
     Bytes(u64),
     Elements(u64),
 }
 
 #[derive(Deserialize)]
-struct Benchmark {
+struct CriterionBenchmark {
     full_id: String,
-    throughput: Option<Throughput>,
+    throughput: Option<CriterionThroughput>,
 }
 
 /// The spelling in criterion's files. A kind that is not listed is a read error: silence would
 /// drop a column of the table.
 #[derive(Deserialize)]
-enum Throughput {
+enum CriterionThroughput {
     Bytes(u64),
     BytesDecimal(u64),
     Elements(u64),
 }
 
 #[derive(Deserialize)]
-struct Estimates {
-    median: Estimate,
+struct CriterionEstimates {
+    median: CriterionEstimate,
 }
 
 #[derive(Deserialize)]
-struct Estimate {
+struct CriterionEstimate {
     point_estimate: f64,
 }
 
 /// All results under `dir` that were written at or after `since`, sorted by name.
-pub(super) fn read(dir: &Path, since: SystemTime) -> Result<Vec<Measurement>, Error> {
+pub(super) fn read(dir: &Path, since: SystemTime) -> Result<Vec<CriterionMeasurement>, XtaskError> {
     let mut found = Vec::new();
     collect(dir, since, &mut found)?;
     found.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(found)
 }
 
-fn collect(dir: &Path, since: SystemTime, found: &mut Vec<Measurement>) -> Result<(), Error> {
+fn collect(
+    dir: &Path,
+    since: SystemTime,
+    found: &mut Vec<CriterionMeasurement>,
+) -> Result<(), XtaskError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -85,7 +89,7 @@ fn collect(dir: &Path, since: SystemTime, found: &mut Vec<Measurement>) -> Resul
 }
 
 /// `None` for what an earlier run left, and for a group's folder that happens to be called `new`.
-fn measurement(dir: &Path, since: SystemTime) -> Result<Option<Measurement>, Error> {
+fn measurement(dir: &Path, since: SystemTime) -> Result<Option<CriterionMeasurement>, XtaskError> {
     let estimates = dir.join("estimates.json");
     let written = match fs::metadata(&estimates).and_then(|data| data.modified()) {
         Ok(written) => written,
@@ -95,25 +99,27 @@ fn measurement(dir: &Path, since: SystemTime) -> Result<Option<Measurement>, Err
     if written < since {
         return Ok(None);
     }
-    let Benchmark {
+    let CriterionBenchmark {
         full_id,
         throughput,
     } = json(&dir.join("benchmark.json"))?;
-    let Estimates { median } = json(&estimates)?;
+    let CriterionEstimates { median } = json(&estimates)?;
     let work = throughput.map(|throughput| match throughput {
-        Throughput::Bytes(bytes) | Throughput::BytesDecimal(bytes) => Work::Bytes(bytes),
-        Throughput::Elements(elements) => Work::Elements(elements),
+        CriterionThroughput::Bytes(bytes) | CriterionThroughput::BytesDecimal(bytes) => {
+            WorkAmount::Bytes(bytes)
+        }
+        CriterionThroughput::Elements(elements) => WorkAmount::Elements(elements),
     });
-    Ok(Some(Measurement {
+    Ok(Some(CriterionMeasurement {
         id: full_id,
         time_ns: median.point_estimate,
         work,
     }))
 }
 
-fn json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+fn json<T: DeserializeOwned>(path: &Path) -> Result<T, XtaskError> {
     let text = fs::read(path).map_err(error::file("read", path))?;
-    serde_json::from_slice(&text).map_err(|source| Error::Json {
+    serde_json::from_slice(&text).map_err(|source| XtaskError::Json {
         path: path.to_owned(),
         source,
     })
@@ -126,9 +132,9 @@ mod tests {
 
     use super::*;
 
-    struct Scratch(PathBuf);
+    struct ScratchFolder(PathBuf);
 
-    impl Scratch {
+    impl ScratchFolder {
         fn new(name: &str) -> Self {
             let name = format!("xtask-criterion-{name}-{}", std::process::id());
             let dir = std::env::temp_dir().join(name);
@@ -159,7 +165,7 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for ScratchFolder {
         fn drop(&mut self) {
             // A folder left in the system's temporary folder harms nobody.
             let _ = fs::remove_dir_all(&self.0);
@@ -168,13 +174,13 @@ mod tests {
 
     #[test]
     fn results_are_read_sorted_with_their_work() {
-        let scratch = Scratch::new("sorted");
+        let scratch = ScratchFolder::new("sorted");
         scratch.write("map/chain", "map/chain", r#"{"Bytes":64}"#, 4.0);
         scratch.write("gemm/a_b", "gemm/a", r#"{"Elements":7}"#, 2.5);
         scratch.write("plain", "plain", "null", 1.0);
         fs::create_dir_all(scratch.0.join("report")).unwrap();
         fs::create_dir_all(scratch.0.join("empty/new")).unwrap();
-        let measurement = |id: &str, time_ns, work| Measurement {
+        let measurement = |id: &str, time_ns, work| CriterionMeasurement {
             id: id.into(),
             time_ns,
             work,
@@ -182,8 +188,8 @@ mod tests {
         assert_eq!(
             read(&scratch.0, SystemTime::UNIX_EPOCH).unwrap(),
             [
-                measurement("gemm/a", 2.5, Some(Work::Elements(7))),
-                measurement("map/chain", 4.0, Some(Work::Bytes(64))),
+                measurement("gemm/a", 2.5, Some(WorkAmount::Elements(7))),
+                measurement("map/chain", 4.0, Some(WorkAmount::Bytes(64))),
                 measurement("plain", 1.0, None),
             ]
         );
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn results_of_earlier_runs_are_left_out() {
-        let scratch = Scratch::new("stale");
+        let scratch = ScratchFolder::new("stale");
         scratch.write("a", "a", "null", 1.0);
         let later = SystemTime::now() + Duration::from_secs(60);
         assert_eq!(read(&scratch.0, later).unwrap(), []);
@@ -200,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_torn_or_unknown_file_is_named() {
-        let scratch = Scratch::new("torn");
+        let scratch = ScratchFolder::new("torn");
         scratch.write("a", "a", r#"{"Furlongs":3}"#, 1.0);
         let error = read(&scratch.0, SystemTime::UNIX_EPOCH).unwrap_err();
         assert!(error.to_string().contains("benchmark.json"), "{error}");

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::error::Error;
-use crate::fetch::Python;
+use crate::error::XtaskError;
+use crate::fetch::PythonInterpreter;
 use crate::process;
 
 /// From PyPI; pinned so that two runs of the table compare the same peers.
@@ -30,10 +30,10 @@ pub(super) struct PeerTime {
 }
 
 /// Measures torch and Burn on the work of the GPU bench; they print their times.
-pub(super) fn on_gpu() -> Result<(), Error> {
+pub(super) fn on_gpu() -> Result<(), XtaskError> {
     let peers = process::root().join("xtask/peers");
     for script in ["gpu_torch.py", "steps_torch.py"] {
-        let mut torch = Python::find("measure torch")?.command();
+        let mut torch = PythonInterpreter::find("measure torch")?.command();
         process::run(torch.arg(peers.join(script)))?;
     }
     let mut burn = process::cargo();
@@ -46,8 +46,8 @@ pub(super) fn onnx_runtime(
     cache: &Path,
     minilm: &Path,
     threads: u16,
-) -> Result<Vec<PeerTime>, Error> {
-    let python = Python::find(PURPOSE)?.venv(&cache.join("peers"), PURPOSE)?;
+) -> Result<Vec<PeerTime>, XtaskError> {
+    let python = PythonInterpreter::find(PURPOSE)?.venv(&cache.join("peers"), PURPOSE)?;
     let mut pip = python.command();
     pip.args([
         "-m",
@@ -83,8 +83,8 @@ pub(super) fn onnx_runtime(
     Ok(times)
 }
 
-fn parse(script: &str, text: &[u8]) -> Result<Vec<PeerTime>, Error> {
-    serde_json::from_slice(text).map_err(|source| Error::Json {
+fn parse(script: &str, text: &[u8]) -> Result<Vec<PeerTime>, XtaskError> {
+    serde_json::from_slice(text).map_err(|source| XtaskError::Json {
         path: format!("the output of {script}").into(),
         source,
     })

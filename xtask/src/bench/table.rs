@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::Row;
+use super::BenchRow;
 
 const HEADER: [&str; 6] = ["work", "time", "rate", "peer", "peer's time", "ratio"];
 
 /// One line per row, one more per further peer. A ratio above 1 means that we are faster.
-pub(super) fn render(rows: &[Row]) -> String {
+pub(super) fn render(rows: &[BenchRow]) -> String {
     let lines: Vec<[String; 6]> = rows.iter().flat_map(cells).collect();
     let width = |column: usize| {
         let cells = lines.iter().map(|line| line[column].chars().count());
@@ -53,8 +53,8 @@ fn push_line(text: &mut String, cells: &[String; 6], widths: &[usize; 6]) {
     text.push('\n');
 }
 
-fn cells(row: &Row) -> Vec<[String; 6]> {
-    let Row {
+fn cells(row: &BenchRow) -> Vec<[String; 6]> {
+    let BenchRow {
         work,
         time_ns,
         rate,
@@ -108,7 +108,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Comparison, Rate};
+    use super::super::{PeerComparison, WorkRate};
     use super::*;
 
     #[test]
@@ -123,22 +123,22 @@ mod tests {
 
     #[test]
     fn the_table_is_markdown_and_aligned() {
-        let peer = |peer: &str, time_ns, ratio| Comparison {
+        let peer = |peer: &str, time_ns, ratio| PeerComparison {
             peer: peer.into(),
             time_ns,
             ratio,
         };
         let rows = [
-            Row {
+            BenchRow {
                 work: "gemm/1024".into(),
                 time_ns: 4.4e6,
-                rate: Some(Rate {
+                rate: Some(WorkRate {
                     value: 488.0,
                     unit: "GFLOP/s",
                 }),
                 peers: vec![peer("faer", 4.38e6, 0.995), peer("b", 8.8e6, 2.0)],
             },
-            Row {
+            BenchRow {
                 work: "x".into(),
                 time_ns: 10.0,
                 rate: None,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Line, Outcome};
+use super::{OnnxCaseLine, OnnxCaseOutcome};
 
 /// Cases of an operator on one executor.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct OutcomeCounts {
     passed: usize,
     given: usize,
     rounded: usize,
@@ -15,15 +15,15 @@ struct Counts {
     panicked: usize,
 }
 
-impl Counts {
-    fn add(&mut self, outcome: Outcome) {
+impl OutcomeCounts {
+    fn add(&mut self, outcome: OnnxCaseOutcome) {
         let count = match outcome {
-            Outcome::Passed => &mut self.passed,
-            Outcome::Given => &mut self.given,
-            Outcome::Rounded => &mut self.rounded,
-            Outcome::Refused => &mut self.refused,
-            Outcome::Wrong => &mut self.wrong,
-            Outcome::Panicked => &mut self.panicked,
+            OnnxCaseOutcome::Passed => &mut self.passed,
+            OnnxCaseOutcome::Given => &mut self.given,
+            OnnxCaseOutcome::Rounded => &mut self.rounded,
+            OnnxCaseOutcome::Refused => &mut self.refused,
+            OnnxCaseOutcome::Wrong => &mut self.wrong,
+            OnnxCaseOutcome::Panicked => &mut self.panicked,
         };
         *count += 1;
     }
@@ -52,15 +52,15 @@ impl Counts {
 }
 
 /// Both tables, of columns with the name of an executor and its lines.
-pub(super) fn render(columns: &[(&str, Vec<Line>)]) -> String {
+pub(super) fn render(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let mut text = header(&["operator", "cases"], &names);
-    let mut rows: BTreeMap<&str, Vec<Counts>> = BTreeMap::new();
-    let mut node = vec![Counts::default(); columns.len()];
+    let mut rows: BTreeMap<&str, Vec<OutcomeCounts>> = BTreeMap::new();
+    let mut node = vec![OutcomeCounts::default(); columns.len()];
     for (at, (_, lines)) in columns.iter().enumerate() {
         for line in lines {
             let row = rows.entry(&line.operator).or_default();
-            row.resize(columns.len(), Counts::default());
+            row.resize(columns.len(), OutcomeCounts::default());
             row[at].add(line.outcome);
             if line.case.starts_with("node/") {
                 node[at].add(line.outcome);
@@ -83,17 +83,20 @@ fn header(first: &[&str], names: &[&str]) -> String {
     format!("| {} |\n|{line}|\n", cells.join(" | "))
 }
 
-fn row(name: &str, counts: &[Counts]) -> String {
-    let most = counts.iter().map(Counts::all).max().unwrap_or(0);
-    let cells: Vec<String> = counts.iter().map(Counts::shown).collect();
+fn row(name: &str, counts: &[OutcomeCounts]) -> String {
+    let most = counts.iter().map(OutcomeCounts::all).max().unwrap_or(0);
+    let cells: Vec<String> = counts.iter().map(OutcomeCounts::shown).collect();
     format!("| {name} | {most} | {} |\n", cells.join(" | "))
 }
 
 /// A row for each reason, most cases first.
-fn reasons(columns: &[(&str, Vec<Line>)]) -> String {
+fn reasons(columns: &[(&str, Vec<OnnxCaseLine>)]) -> String {
     let mut rows: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, (_, lines)) in columns.iter().enumerate() {
-        for line in lines.iter().filter(|l| l.outcome == Outcome::Refused) {
+        for line in lines
+            .iter()
+            .filter(|l| l.outcome == OnnxCaseOutcome::Refused)
+        {
             let row = rows.entry(grouped(&line.reason)).or_default();
             row.resize(columns.len(), 0);
             row[at] += 1;
@@ -138,8 +141,8 @@ fn grouped(reason: &str) -> String {
 mod tests {
     use super::*;
 
-    fn line(outcome: Outcome, operator: &str, reason: &str) -> Line {
-        Line {
+    fn line(outcome: OnnxCaseOutcome, operator: &str, reason: &str) -> OnnxCaseLine {
+        OnnxCaseLine {
             outcome,
             case: format!("node/test_{operator}"),
             operator: operator.into(),
@@ -149,18 +152,18 @@ mod tests {
 
     #[test]
     fn cases_are_counted_by_operator_and_reason() {
-        let refused = |v| line(Outcome::Refused, "Adam", v);
+        let refused = |v| line(OnnxCaseOutcome::Refused, "Adam", v);
         let cpu = vec![
-            line(Outcome::Passed, "Abs", ""),
-            line(Outcome::Given, "Abs", ""),
+            line(OnnxCaseOutcome::Passed, "Abs", ""),
+            line(OnnxCaseOutcome::Given, "Abs", ""),
             refused("Adam: the operator is not supported in opset 1"),
             refused("Adam: the operator is not supported in opset 2"),
         ];
         let device =
             "wgpu cannot run 2 of the graph's nodes:   %1 cast -> f64[3]: no f64; cast   %2 add";
         let wgpu = vec![
-            line(Outcome::Wrong, "Abs", ""),
-            line(Outcome::Refused, "Abs", device),
+            line(OnnxCaseOutcome::Wrong, "Abs", ""),
+            line(OnnxCaseOutcome::Refused, "Abs", device),
         ];
         let text = render(&[("cpu", cpu), ("wgpu", wgpu)]);
         assert!(

@@ -8,15 +8,15 @@ use shaderc::{
     SpirvVersion, TargetEnv,
 };
 
-use super::folder::{Folder, Module};
-use crate::error::{self, Error};
+use super::folder::{CompiledKernel, ShaderFolder};
+use crate::error::{self, XtaskError};
 
 /// Compiles every kernel of the folder, in the order of their names.
 ///
 /// # Errors
 ///
-/// [`Error::Shaders`] with the compiler's messages of every kernel that does not compile.
-pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
+/// [`XtaskError::Shaders`] with the compiler's messages of every kernel that does not compile.
+pub(crate) fn all(folder: &ShaderFolder) -> Result<Vec<CompiledKernel>, XtaskError> {
     let compiler = Compiler::new()?;
     let plain = options(folder, SpirvVersion::V1_5)?;
     let newer = options(folder, SpirvVersion::V1_6)?;
@@ -30,7 +30,7 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
         let options = if is_newer { &newer } else { &plain };
         match compiler.compile_into_spirv(&text, ShaderKind::Compute, &shown, "main", Some(options))
         {
-            Ok(artifact) => modules.push(Module {
+            Ok(artifact) => modules.push(CompiledKernel {
                 name,
                 spirv: artifact.as_binary_u8().to_vec(),
             }),
@@ -40,7 +40,7 @@ pub(crate) fn all(folder: &Folder) -> Result<Vec<Module>, Error> {
     if failures.is_empty() {
         Ok(modules)
     } else {
-        Err(Error::Shaders { problems: failures })
+        Err(XtaskError::Shaders { problems: failures })
     }
 }
 
@@ -51,7 +51,10 @@ const NEWER: [&str; 2] = ["_block_", "_convert_"];
 /// Others are SPIR-V 1.5, because from 1.6 on a workgroup size by specialization constants needs a feature of
 /// the device (`maintenance4`). No optimizer: `spirv-opt` breaks modules with cooperative matrices and bfloat16, and drivers
 /// optimize anyway. It would also drop the names of parameter blocks, which a test reads.
-fn options(folder: &Folder, version: SpirvVersion) -> Result<CompileOptions<'static>, Error> {
+fn options(
+    folder: &ShaderFolder,
+    version: SpirvVersion,
+) -> Result<CompileOptions<'static>, XtaskError> {
     let mut options = CompileOptions::new()?;
     options.set_target_env(TargetEnv::Vulkan, EnvVersion::Vulkan1_3 as u32);
     options.set_target_spirv(version);

@@ -1,8 +1,8 @@
-//! What each committed module was made from: a line `NAME SOURCES MODULE` of SHA-256 digests.
+//! Digests of what each committed module was made from: lines `NAME SOURCES MODULE` of SHA-256.
 //!
-//! `SOURCES` covers the kernel, the files it includes (theirs, too), the options of the compiler (as
-//! the text of `compile.rs`) and its version. A module whose digests hold is what the compiler made
-//! of these sources, unless somebody wrote both the module and its line by hand.
+//! `SOURCES` covers the kernel and its includes without comments, the options of the compiler and its version.
+//! If both digests match, the compiler made the module from these sources, unless a person edited both the
+//! module and its line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,21 +10,23 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::folder::Folder;
-use crate::error::{self, Error};
+use super::folder::ShaderFolder;
+use crate::error::{self, XtaskError};
 use crate::{fetch, process};
 
-/// Its text holds the options.
-const OPTIONS: &str = include_str!("compile.rs");
+/// The code that sets the options.
+const OPTIONS_SOURCE: &str = include_str!("compile.rs");
+/// A line of that code sets an option if it contains one of these.
+const OPTION_MARKS: [&str; 3] = [".set_", "SpirvVersion::V", "const NEWER"];
 const COMPILER: &str = "shaderc-sys";
 
 /// Writes the digests of the modules as they are now: right after they were compiled only.
 #[cfg(any(test, feature = "glsl"))]
-pub(crate) fn write(folder: &Folder) -> Result<(), Error> {
+pub(crate) fn write(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let version = compiler_version()?;
     let mut text = String::new();
     for name in folder.sources()? {
-        let made = Made::now(folder, &name, &version)?;
+        let made = ModuleDigests::now(folder, &name, &version)?;
         text += &format!("{name} {} {}\n", made.sources, made.module);
     }
     let path = folder.digests_path();
@@ -33,7 +35,7 @@ pub(crate) fn write(folder: &Folder) -> Result<(), Error> {
 
 /// Fails with the name of every module that has no source, is missing, or was made from other sources
 /// than those that are there.
-pub(crate) fn check(folder: &Folder) -> Result<(), Error> {
+pub(crate) fn check(folder: &ShaderFolder) -> Result<(), XtaskError> {
     let version = compiler_version()?;
     let path = folder.digests_path();
     let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
@@ -51,7 +53,7 @@ pub(crate) fn check(folder: &Folder) -> Result<(), Error> {
             problem(name, "is missing");
             continue;
         }
-        let made = Made::now(folder, name, &version)?;
+        let made = ModuleDigests::now(folder, name, &version)?;
         match line.and_then(|line| line.split_once(' ')) {
             None => problem(name, "has no digest"),
             Some((sources, _)) if sources != made.sources => {
@@ -71,27 +73,26 @@ pub(crate) fn check(folder: &Folder) -> Result<(), Error> {
     if problems.is_empty() {
         Ok(())
     } else {
-        Err(Error::StaleShaders { problems })
+        Err(XtaskError::StaleShaders { problems })
     }
 }
 
 /// The digests of a module and of what makes it.
-struct Made {
+struct ModuleDigests {
     sources: String,
     module: String,
 }
 
-impl Made {
-    fn now(folder: &Folder, name: &str, version: &str) -> Result<Self, Error> {
+impl ModuleDigests {
+    fn now(folder: &ShaderFolder, name: &str, version: &str) -> Result<Self, XtaskError> {
         let mut texts = BTreeMap::new();
         gather(folder, &folder.source_path(name), &mut texts)?;
         let mut hasher = Sha256::new();
-        for part in [version, OPTIONS] {
-            add(&mut hasher, part.as_bytes());
-        }
+        add(&mut hasher, version.as_bytes());
+        add(&mut hasher, options().as_bytes());
         for (file, text) in &texts {
             add(&mut hasher, file.as_bytes());
-            add(&mut hasher, text.as_bytes());
+            add(&mut hasher, without_comments(text).as_bytes());
         }
         let path = folder.module_path(name);
         let module = fs::read(&path).map_err(error::file("read", &path))?;
@@ -102,6 +103,22 @@ impl Made {
     }
 }
 
+/// The lines that set options of the compiler.
+fn options() -> String {
+    let lines = OPTIONS_SOURCE.lines().map(str::trim);
+    let set = lines.filter(|line| OPTION_MARKS.iter().any(|mark| line.contains(mark)));
+    set.collect::<Vec<_>>().join("\n")
+}
+
+/// A source without comments and empty lines: neither changes the module.
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.trim()
+    });
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
 /// The length first, so that no two lists of parts are one text.
 fn add(hasher: &mut Sha256, part: &[u8]) {
     hasher.update(part.len().to_le_bytes());
@@ -109,7 +126,11 @@ fn add(hasher: &mut Sha256, part: &[u8]) {
 }
 
 /// The text of a file and of all that it includes, by their names.
-fn gather(folder: &Folder, path: &Path, texts: &mut BTreeMap<String, String>) -> Result<(), Error> {
+fn gather(
+    folder: &ShaderFolder,
+    path: &Path,
+    texts: &mut BTreeMap<String, String>,
+) -> Result<(), XtaskError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if texts.contains_key(&*name) {
         return Ok(());
@@ -130,7 +151,7 @@ fn included(line: &str) -> Option<String> {
 }
 
 /// The compiler's version in the lock file.
-fn compiler_version() -> Result<String, Error> {
+fn compiler_version() -> Result<String, XtaskError> {
     let path = process::root().join("Cargo.lock");
     let text = fs::read_to_string(&path).map_err(error::file("read", &path))?;
     let name = format!("name = \"{COMPILER}\"");
@@ -145,7 +166,7 @@ mod tests {
     #[test]
     fn a_change_of_a_source_an_include_or_a_module_is_found() {
         let root = std::env::temp_dir().join(format!("xtask-digests-{}", std::process::id()));
-        let folder = Folder::new(root.clone());
+        let folder = ShaderFolder::new(root.clone());
         let part = folder.include_dir().join("part.glsl");
         for dir in [folder.include_dir(), root.join("spirv")] {
             fs::create_dir_all(dir).unwrap();

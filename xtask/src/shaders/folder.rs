@@ -4,24 +4,24 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 
 const SOURCE: &str = "comp";
 const MODULE: &str = "spv";
 
 /// A compiled kernel: `NAME.comp` without its suffix, and the words of the module as bytes.
 #[cfg(any(test, feature = "glsl"))]
-pub(crate) struct Module {
+pub(crate) struct CompiledKernel {
     pub(crate) name: String,
     pub(crate) spirv: Vec<u8>,
 }
 
 /// `NAME.comp` in the folder itself, `spirv/NAME.spv`, and `include/` for what kernels share.
-pub(crate) struct Folder {
+pub(crate) struct ShaderFolder {
     root: PathBuf,
 }
 
-impl Folder {
+impl ShaderFolder {
     pub(crate) fn new(root: PathBuf) -> Self {
         Self { root }
     }
@@ -44,30 +44,30 @@ impl Folder {
     }
 
     /// The names of the kernels, sorted.
-    pub(crate) fn sources(&self) -> Result<Vec<String>, Error> {
+    pub(crate) fn sources(&self) -> Result<Vec<String>, XtaskError> {
         names(&self.root, SOURCE)
     }
 
     /// The names of the modules, sorted.
-    pub(crate) fn modules(&self) -> Result<Vec<String>, Error> {
+    pub(crate) fn modules(&self) -> Result<Vec<String>, XtaskError> {
         names(&self.module_dir(), MODULE)
     }
 
     /// Makes the folder of modules hold exactly `modules`; prints what changes.
     #[cfg(any(test, feature = "glsl"))]
-    pub(crate) fn write(&self, modules: &[Module]) -> Result<(), Error> {
+    pub(crate) fn write(&self, modules: &[CompiledKernel]) -> Result<(), XtaskError> {
         let dir = self.module_dir();
         fs::create_dir_all(&dir).map_err(error::file("create", &dir))?;
-        for Difference { name, kind } in self.differences(modules)? {
+        for ShaderDifference { name, kind } in self.differences(modules)? {
             let path = self.module_path(&name);
             match kind {
-                Kind::Missing | Kind::Stale => {
+                DifferenceKind::Missing | DifferenceKind::Stale => {
                     let module = modules.iter().find(|module| module.name == name);
                     let spirv = module.map_or(&[][..], |module| &module.spirv);
                     fs::write(&path, spirv).map_err(error::file("write", &path))?;
                     println!("wrote {}", path.display());
                 }
-                Kind::LeftOver => {
+                DifferenceKind::LeftOver => {
                     fs::remove_file(&path).map_err(error::file("remove", &path))?;
                     println!("removed {}", path.display());
                 }
@@ -78,16 +78,16 @@ impl Folder {
 
     /// Fails with the name of every module that is not what its source compiles to.
     #[cfg(any(test, feature = "glsl"))]
-    pub(crate) fn check(&self, modules: &[Module]) -> Result<(), Error> {
+    pub(crate) fn check(&self, modules: &[CompiledKernel]) -> Result<(), XtaskError> {
         let problems: Vec<String> = self
             .differences(modules)?
             .into_iter()
-            .map(|Difference { name, kind }| {
+            .map(|ShaderDifference { name, kind }| {
                 let path = self.module_path(&name);
                 let what = match kind {
-                    Kind::Missing => "is missing",
-                    Kind::Stale => "is not what its source compiles to",
-                    Kind::LeftOver => "has no source",
+                    DifferenceKind::Missing => "is missing",
+                    DifferenceKind::Stale => "is not what its source compiles to",
+                    DifferenceKind::LeftOver => "has no source",
                 };
                 format!("{} {what}", path.display())
             })
@@ -95,7 +95,7 @@ impl Folder {
         if problems.is_empty() {
             Ok(())
         } else {
-            Err(Error::StaleShaders { problems })
+            Err(XtaskError::StaleShaders { problems })
         }
     }
 
@@ -104,23 +104,23 @@ impl Folder {
     }
 
     #[cfg(any(test, feature = "glsl"))]
-    fn differences(&self, modules: &[Module]) -> Result<Vec<Difference>, Error> {
+    fn differences(&self, modules: &[CompiledKernel]) -> Result<Vec<ShaderDifference>, XtaskError> {
         let mut found = Vec::new();
-        for Module { name, spirv } in modules {
+        for CompiledKernel { name, spirv } in modules {
             let path = self.module_path(name);
             let kind = match fs::read(&path) {
                 Ok(committed) if committed == *spirv => continue,
-                Ok(_) => Kind::Stale,
-                Err(source) if source.kind() == io::ErrorKind::NotFound => Kind::Missing,
+                Ok(_) => DifferenceKind::Stale,
+                Err(source) if source.kind() == io::ErrorKind::NotFound => DifferenceKind::Missing,
                 Err(source) => return Err(error::file("read", &path)(source)),
             };
             let name = name.clone();
-            found.push(Difference { name, kind });
+            found.push(ShaderDifference { name, kind });
         }
         for name in self.modules()? {
             if modules.iter().all(|module| module.name != name) {
-                let kind = Kind::LeftOver;
-                found.push(Difference { name, kind });
+                let kind = DifferenceKind::LeftOver;
+                found.push(ShaderDifference { name, kind });
             }
         }
         Ok(found)
@@ -128,20 +128,20 @@ impl Folder {
 }
 
 #[cfg(any(test, feature = "glsl"))]
-struct Difference {
+struct ShaderDifference {
     name: String,
-    kind: Kind,
+    kind: DifferenceKind,
 }
 
 #[cfg(any(test, feature = "glsl"))]
-enum Kind {
+enum DifferenceKind {
     Missing,
     Stale,
     LeftOver,
 }
 
 /// The stems of the files in `dir` with this extension, sorted; none if there is no such folder.
-fn names(dir: &Path, extension: &str) -> Result<Vec<String>, Error> {
+fn names(dir: &Path, extension: &str) -> Result<Vec<String>, XtaskError> {
     let entries = match fs::read_dir(dir) {
         Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(error::file("list", dir))?,
@@ -163,8 +163,8 @@ fn names(dir: &Path, extension: &str) -> Result<Vec<String>, Error> {
 mod tests {
     use super::*;
 
-    fn module(name: &str, spirv: &[u8]) -> Module {
-        Module {
+    fn module(name: &str, spirv: &[u8]) -> CompiledKernel {
+        CompiledKernel {
             name: name.to_owned(),
             spirv: spirv.to_vec(),
         }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn every_stale_missing_and_left_over_module_is_named_and_mended() {
         let root = std::env::temp_dir().join(format!("xtask-shaders-{}", std::process::id()));
-        let folder = Folder::new(root.clone());
+        let folder = ShaderFolder::new(root.clone());
         fs::create_dir_all(folder.module_dir()).unwrap();
         for name in ["same", "stale", "missing"] {
             fs::write(folder.source_path(name), "").unwrap();

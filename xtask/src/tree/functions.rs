@@ -2,7 +2,7 @@
 
 /// A function with a body; lines count from 0.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct FunctionLines {
     pub(super) name: String,
     /// The line of its `fn`.
     pub(super) first: usize,
@@ -12,7 +12,7 @@ pub(super) struct Function {
     pub(super) last: usize,
 }
 
-impl Function {
+impl FunctionLines {
     pub(super) fn lines(&self) -> usize {
         self.last - self.first + 1
     }
@@ -20,7 +20,7 @@ impl Function {
 
 /// The functions of a file in the order in which they end, those within others too. Files that compile are
 /// understood; of others nothing is promised.
-pub(super) fn of(text: &str) -> Vec<Function> {
+pub(super) fn find_functions(text: &str) -> Vec<FunctionLines> {
     let code = without_text(text);
     let (mut functions, mut open) = (Vec::new(), Vec::new());
     // A function whose body has not begun, and the brackets that are open within its signature.
@@ -50,7 +50,7 @@ pub(super) fn of(text: &str) -> Vec<Function> {
                 ("{", _) => open.push(None),
                 ("}", _) => {
                     if let Some(Some((name, first, body))) = open.pop() {
-                        functions.push(Function {
+                        functions.push(FunctionLines {
                             name,
                             first,
                             body,
@@ -137,7 +137,7 @@ mod tests {
 
     /// Names with first and last lines, from 1.
     fn found(text: &str) -> Vec<(String, usize, usize)> {
-        let found = of(text).into_iter();
+        let found = find_functions(text).into_iter();
         found.map(|f| (f.name, f.first + 1, f.last + 1)).collect()
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::cache;
 use crate::env::CHROMIUM;
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::process;
 
 /// What Chromium and its relatives are called.
@@ -19,18 +19,18 @@ const NAMES: [&str; 4] = [
 ];
 
 /// The browser that the environment names, else the first that is on the `PATH`.
-pub(super) fn find() -> Result<PathBuf, Error> {
+pub(super) fn find() -> Result<PathBuf, XtaskError> {
     if let Some(named) = env::var_os(CHROMIUM).filter(|named| !named.is_empty()) {
         return Ok(PathBuf::from(named));
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let places = env::split_paths(&path).flat_map(|dir| NAMES.map(|name| dir.join(name)));
     let mut found = places.filter(|place| place.is_file());
-    found.next().ok_or(Error::NoChromium)
+    found.next().ok_or(XtaskError::NoChromium)
 }
 
 /// Installs one on Debian, as root, where none is found; what else it needs comes with it.
-pub(super) fn install() -> Result<(), Error> {
+pub(super) fn install() -> Result<(), XtaskError> {
     if find().is_ok() || !process::can_install() {
         return Ok(());
     }
@@ -39,13 +39,13 @@ pub(super) fn install() -> Result<(), Error> {
 }
 
 /// A browser that shows one page; dropped, it is closed.
-pub(super) struct Browser {
+pub(super) struct HeadlessBrowser {
     child: Child,
     profile: PathBuf,
 }
 
-impl Browser {
-    pub(super) fn open(program: &Path, page: &str) -> Result<Browser, Error> {
+impl HeadlessBrowser {
+    pub(super) fn open(program: &Path, page: &str) -> Result<HeadlessBrowser, XtaskError> {
         let profile = cache::dir()?.join("chromium");
         if profile.exists() {
             fs::remove_dir_all(&profile).map_err(error::file("remove", &profile))?;
@@ -66,15 +66,15 @@ impl Browser {
             .arg(page)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command.spawn().map_err(|source| Error::Start {
+        let child = command.spawn().map_err(|source| XtaskError::Start {
             program: program.display().to_string(),
             source,
         })?;
-        Ok(Browser { child, profile })
+        Ok(HeadlessBrowser { child, profile })
     }
 }
 
-impl Drop for Browser {
+impl Drop for HeadlessBrowser {
     fn drop(&mut self) {
         // It may have ended by itself; a profile that is left is removed by the next.
         let _ = self.child.kill();

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use crate::error::{self, Error};
+use crate::error::{self, XtaskError};
 use crate::process;
 
 const TEXTS: &str = "tests/data/tiny-rust-llama/reference.json";
@@ -25,41 +25,41 @@ const REFUSED: (f64, &str) = (1e30, "40");
 
 /// How much is asked of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum PageCoverage {
     /// All.
     Whole,
     /// The loop and one text: a GPU that the processor plays takes seconds to compile a kernel.
     Part,
 }
 
-impl Share {
+impl PageCoverage {
     /// So many texts.
     fn texts(self, all: usize) -> usize {
         match self {
-            Share::Whole => all,
-            Share::Part => all.min(1),
+            PageCoverage::Whole => all,
+            PageCoverage::Part => all.min(1),
         }
     }
 
     /// So many sentences.
     fn sentences(self, all: usize) -> usize {
         match self {
-            Share::Whole => all,
-            Share::Part => 0,
+            PageCoverage::Whole => all,
+            PageCoverage::Part => 0,
         }
     }
 }
 
 /// What is asked of a page, and what it must answer.
-pub(super) struct References {
-    texts: Vec<Text>,
+pub(super) struct PageReferences {
+    texts: Vec<ReferenceText>,
     sentences: Vec<String>,
     /// Of each sentence.
     embeddings: Vec<Vec<f64>>,
 }
 
 /// A prompt with the tokens that follow it.
-struct Text {
+struct ReferenceText {
     prompt: String,
     tokens: Vec<u64>,
     /// What the command writes after the prompt, once it was asked.
@@ -68,7 +68,7 @@ struct Text {
 
 /// What a page posts.
 #[derive(Deserialize)]
-struct Answer {
+struct PageResult {
     error: Option<String>,
     #[serde(default)]
     device: String,
@@ -79,24 +79,24 @@ struct Answer {
     #[serde(default)]
     refused: String,
     #[serde(default)]
-    texts: Vec<Written>,
+    texts: Vec<PageCompletion>,
     #[serde(default)]
     embeddings: Vec<Vec<f64>>,
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct PageCompletion {
     tokens: Vec<u64>,
     text: String,
 }
 
-fn read(path: &str) -> Result<Vec<u8>, Error> {
+fn read(path: &str) -> Result<Vec<u8>, XtaskError> {
     let path = process::root().join(path);
     fs::read(&path).map_err(error::file("read", &path))
 }
 
-fn read_json(path: &str) -> Result<Json, Error> {
-    serde_json::from_slice(&read(path)?).map_err(|source| Error::Json {
+fn read_json(path: &str) -> Result<Json, XtaskError> {
+    serde_json::from_slice(&read(path)?).map_err(|source| XtaskError::Json {
         path: process::root().join(path),
         source,
     })
@@ -119,14 +119,14 @@ fn rows_f64(npy: &[u8], rows: usize) -> Option<Vec<Vec<f64>>> {
     Some(numbers.chunks_exact(width).map(<[f64]>::to_vec).collect())
 }
 
-impl References {
-    pub(super) fn read() -> Result<References, Error> {
+impl PageReferences {
+    pub(super) fn read() -> Result<PageReferences, XtaskError> {
         let texts = read_json(TEXTS)?;
         let texts = texts.as_object().into_iter().flat_map(|all| all.values());
         let texts = texts.map(|own| {
             let before = ids(&own["ids"]).len();
             let tokens = ids(&own["greedy"]).into_iter().skip(before);
-            Text {
+            ReferenceText {
                 prompt: own["prompt"].as_str().unwrap_or_default().to_string(),
                 tokens: tokens.take(GREEDY_PREFIX_Q8).collect(),
                 text: None,
@@ -138,7 +138,7 @@ impl References {
             .filter_map(|s| Some(s.as_str()?.to_string()))
             .collect();
         let embeddings = rows_f64(&read(EMBEDDINGS)?, sentences.len().max(1));
-        Ok(References {
+        Ok(PageReferences {
             texts: texts.collect(),
             sentences,
             embeddings: embeddings.unwrap_or_default(),
@@ -146,7 +146,7 @@ impl References {
     }
 
     /// Asks the command for its texts with this model.
-    pub(super) fn ask(&mut self, command: &Path, model: &Path) -> Result<(), Error> {
+    pub(super) fn run_reference(&mut self, command: &Path, model: &Path) -> Result<(), XtaskError> {
         for text in &mut self.texts {
             let mut generate = Command::new(command);
             generate.args(["generate", "--device", "cpu", "-p", &text.prompt]);
@@ -163,8 +163,9 @@ impl References {
     }
 
     /// What a page is asked.
-    pub(super) fn cases(&self, share: Share) -> String {
-        let text = |text: &Text| json!({ "prompt": text.prompt, "most": GREEDY_PREFIX_Q8 });
+    pub(super) fn cases(&self, share: PageCoverage) -> String {
+        let text =
+            |text: &ReferenceText| json!({ "prompt": text.prompt, "most": GREEDY_PREFIX_Q8 });
         json!({
             "roots": ROOTS,
             "refused": REFUSED.0,
@@ -175,8 +176,8 @@ impl References {
     }
 
     /// What is wrong with the answer of a page that was told this device; prints what it took.
-    pub(super) fn judge(&self, device: &str, share: Share, answer: &str) -> Vec<String> {
-        let answer: Answer = match serde_json::from_str(answer) {
+    pub(super) fn judge(&self, device: &str, share: PageCoverage, answer: &str) -> Vec<String> {
+        let answer: PageResult = match serde_json::from_str(answer) {
             Ok(answer) => answer,
             Err(e) => return vec![format!("no answer: {e}")],
         };
@@ -230,7 +231,7 @@ impl References {
         problems
     }
 
-    fn judge_roots(&self, answer: &Answer, problems: &mut Vec<String>) {
+    fn judge_roots(&self, answer: &PageResult, problems: &mut Vec<String>) {
         if answer.roots.len() != ROOTS.len() {
             problems.push(format!("{} roots", answer.roots.len()));
         }
@@ -254,7 +255,7 @@ impl References {
 mod tests {
     use super::*;
 
-    fn answer(references: &References) -> Json {
+    fn answer(references: &PageReferences) -> Json {
         let texts = references.texts.iter();
         let texts: Vec<Json> = texts
             .map(|t| json!({ "tokens": t.tokens, "text": "text" }))
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_found() -> Result<(), Box<dyn std::error::Error>> {
-        let references = References::read()?;
+        let references = PageReferences::read()?;
         assert_eq!(
             (references.texts.len(), references.sentences.len()),
             (4, 20)
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(references.texts[0].tokens.len(), GREEDY_PREFIX_Q8);
         let right = answer(&references);
         let judge = |device: &str, answer: &Json| {
-            references.judge(device, Share::Whole, &answer.to_string())
+            references.judge(device, PageCoverage::Whole, &answer.to_string())
         };
         assert_eq!(judge("cpu", &right), [""; 0]);
         assert_eq!(judge("webgpu", &right).len(), 1);
@@ -303,11 +304,15 @@ mod tests {
         part["texts"] = json!([right["texts"][0]]);
         assert!(!judge("cpu", &part).is_empty());
         part["embeddings"] = json!([]);
-        let part = references.judge("cpu", Share::Part, &part.to_string());
+        let part = references.judge("cpu", PageCoverage::Part, &part.to_string());
         assert_eq!(part, [""; 0]);
-        let mut told = References::read()?;
+        let mut told = PageReferences::read()?;
         told.texts[0].text = Some("another".to_string());
-        assert_eq!(told.judge("cpu", Share::Whole, &right.to_string()).len(), 1);
+        assert_eq!(
+            told.judge("cpu", PageCoverage::Whole, &right.to_string())
+                .len(),
+            1
+        );
         let mut none = right.clone();
         none["embeddings"] = json!([]);
         assert_eq!(judge("cpu", &none).len(), 1);

@@ -9,39 +9,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::XtaskError;
 
 /// The longest line of a request, and its most lines.
-const MOST_LINE_BYTES: u64 = 8 << 10;
-const MOST_LINES: usize = 100;
+const MAX_LINE_BYTES: u64 = 8 << 10;
+const MAX_LINES: usize = 100;
 /// The longest answer of a page.
-const MOST_RESULT_BYTES: u64 = 64 << 20;
+const MAX_RESULT_BYTES: u64 = 64 << 20;
 
 /// A server, which ends with the process.
-pub(super) struct Server {
+pub(super) struct PageServer {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<PageServerState>,
     results: Receiver<String>,
     thread: JoinHandle<()>,
 }
 
-struct Shared {
+struct PageServerState {
     folder: PathBuf,
     /// What `cases.json` is, if there is such a file.
     cases: Mutex<Option<String>>,
     results: Sender<String>,
 }
 
-impl Server {
+impl PageServer {
     /// Serves a folder; port 0 is any that is free.
-    pub(super) fn start(folder: &Path, port: u16) -> Result<Server, Error> {
+    pub(super) fn start(folder: &Path, port: u16) -> Result<PageServer, XtaskError> {
         let listen = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
             Ok((listener.local_addr()?.port(), listener))
         };
-        let (port, listener) = listen().map_err(|source| Error::Listen { port, source })?;
+        let (port, listener) = listen().map_err(|source| XtaskError::Listen { port, source })?;
         let (sender, results) = channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PageServerState {
             folder: folder.to_path_buf(),
             cases: Mutex::new(None),
             results: sender,
@@ -54,7 +54,7 @@ impl Server {
                 thread::spawn(move || drop(shared.answer(stream)));
             }
         });
-        Ok(Server {
+        Ok(PageServer {
             port,
             shared,
             results,
@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// With the file `cases.json`.
-    pub(super) fn with_cases(self, cases: String) -> Server {
+    pub(super) fn with_cases(self, cases: String) -> PageServer {
         let mut own = self
             .shared
             .cases
@@ -84,16 +84,16 @@ impl Server {
     }
 
     /// Serves until the process is interrupted.
-    pub(super) fn wait(self) -> Result<(), Error> {
+    pub(super) fn wait(self) -> Result<(), XtaskError> {
         let port = self.port;
-        self.thread.join().map_err(|_| Error::Listen {
+        self.thread.join().map_err(|_| XtaskError::Listen {
             port,
             source: io::Error::other("the server ended"),
         })
     }
 }
 
-impl Shared {
+impl PageServerState {
     fn answer(&self, stream: TcpStream) -> io::Result<()> {
         let mut reader = BufReader::new(&stream);
         let first = line(&mut reader)?;
@@ -101,7 +101,7 @@ impl Shared {
         let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let path = path.split('?').next().unwrap_or("");
         let mut body_bytes = 0;
-        for _ in 0..MOST_LINES {
+        for _ in 0..MAX_LINES {
             let header = line(&mut reader)?;
             if header.is_empty() {
                 break;
@@ -113,7 +113,7 @@ impl Shared {
             }
         }
         match (method, path) {
-            ("POST", "/result") if body_bytes <= MOST_RESULT_BYTES => {
+            ("POST", "/result") if body_bytes <= MAX_RESULT_BYTES => {
                 let mut body = String::new();
                 reader.take(body_bytes).read_to_string(&mut body)?;
                 // Nobody may be waiting.
@@ -169,7 +169,7 @@ impl Shared {
 
 fn line(reader: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
-    reader.take(MOST_LINE_BYTES).read_line(&mut line)?;
+    reader.take(MAX_LINE_BYTES).read_line(&mut line)?;
     Ok(line.trim_end().to_string())
 }
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn files_and_results() -> Result<(), Box<dyn std::error::Error>> {
         let folder = crate::process::root().join("examples/web/page");
-        let server = Server::start(&folder, 0)?.with_cases("[1]".to_string());
+        let server = PageServer::start(&folder, 0)?.with_cases("[1]".to_string());
         let get = |path: &str| ask(server.port(), &format!("GET {path} HTTP/1.1\r\n\r\n"));
         assert!(get("/?test")?.contains("<!doctype html>"));
         assert!(get("/page.js")?.contains("Content-Type: text/javascript"));

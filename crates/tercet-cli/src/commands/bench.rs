@@ -1,5 +1,5 @@
-//! `tercet bench`: tokens per second of a language model, over a prompt and one by one; milliseconds of a batch of other
-//! models (`encoders`).
+//! `tercet bench`: prefill and decode throughput of a language model in tokens per second; latency
+//! per batch of other models (`encoders`).
 
 mod encoders;
 
@@ -7,76 +7,76 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tercet_models::{BatchGenerator, DecoderOptions, Happened, Sampling, Sequence};
+use tercet_models::{BatchEventKind, BatchGenerator, DecoderOptions, Sampling, Sequence};
 
+use super::generation::{ModelArgs, SpeculationStats, SpeculativeArgs, TextGenerator};
 use super::positive;
-use super::writing::{Drafting, Drafts, Loading, Writer};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
 
-/// What runs before anything is measured: devices that rest, as while a model is loaded, are slow at first.
+/// Minimum warm-up time. Idle devices, for example after a model was loaded, are slow at first.
 const WARM: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BenchArgs {
     #[command(flatten)]
-    loading: Loading,
-    /// Tokens of the prompt, or of each text of an encoder
+    loading: ModelArgs,
+    /// Prompt tokens, or tokens per text of an encoder
     #[arg(short, long, default_value_t = 512, value_name = "N", value_parser = positive)]
     prompt: usize,
-    /// Tokens written one by one, from an empty cache, or for a window of a recording
+    /// Tokens to decode from an empty cache, or for one audio window
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", value_parser = positive)]
     tokens: usize,
-    /// How often each is measured, after half a second, and one time at least, that are not
+    /// Measured repetitions, after a warm-up of half a second and at least one run
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
     repetitions: usize,
-    /// Also measure so many texts written side by side, all their tokens together; of encoders so many texts or pictures
-    /// at once [default: 32 texts, 8 pictures]
+    /// Also measure N sequences decoded in parallel, as total throughput; for encoders, texts or
+    /// images per batch [default: 32 texts, 8 images]
     #[arg(short, long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
-    /// Also measure this file, one text a line, through an encoder: from texts to vectors
+    /// Also measure an encoder on the texts of this file, one per line: from text to vector
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// `--draft` also measures tokens that are proposed and checked; how many are accepted is a matter of the text
+    /// `--draft` also measures speculative decoding; the acceptance rate depends on the text
     #[command(flatten)]
-    drafting: Drafting,
+    drafting: SpeculativeArgs,
     /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Measured {
+struct GenerationMeasurement {
     test: &'static str,
-    /// Of each sequence.
+    /// Tokens per sequence.
     tokens: usize,
-    /// Side by side; the rate is that of all.
+    /// Sequences decoded in parallel; the rate is their total.
     sequences: usize,
-    /// The mean over the repetitions.
+    /// Mean over the repetitions.
     tokens_per_second: f64,
-    /// The standard deviation over the repetitions; 0 of one.
+    /// Standard deviation over the repetitions; 0 for a single one.
     deviation: f64,
     seconds: Vec<f64>,
-    /// What became of proposed tokens in all repetitions, where some were.
+    /// Counts of proposed and accepted draft tokens in all repetitions, if decoding is speculative.
     #[serde(skip_serializing_if = "Option::is_none")]
-    drafts: Option<Drafts>,
+    drafts: Option<SpeculationStats>,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct BenchReport<'a> {
     model: String,
     device: &'a str,
     dtype: String,
     load_seconds: f64,
-    tests: Vec<Measured>,
+    tests: Vec<GenerationMeasurement>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &BenchArgs) -> Result<CommandOutcome, CliError> {
     if let Some(done) = encoders::run(args)? {
         return Ok(done);
     }
     if args.file.is_some() {
-        let text = "--file is for encoders of texts; a language model is measured on tokens of its vocabulary";
+        let text = "--file requires a text encoder; a language model is measured on tokens of its vocabulary";
         return Err(CliError::Usage(text.into()));
     }
     let started = Instant::now();
@@ -92,41 +92,41 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     writer.generator.run_ahead();
     let load_seconds = started.elapsed().as_secs_f64();
     let vocab = writer.vocab;
-    // Any tokens will do; the same in every run.
+    // Arbitrary tokens, the same in every run.
     let prompt: Vec<u32> = (0..args.prompt)
         .map(|i| (i.wrapping_mul(2_654_435_761) % vocab) as u32)
         .collect();
     let spinner = progress::spinner("measuring");
     let mut tests = vec![
-        measured(("prompt", 1), args.prompt, args.repetitions, || {
+        measure(("prompt", 1), args.prompt, args.repetitions, || {
             feed(&mut writer, &prompt, 0)
         })?,
-        measured(("decode", 1), args.tokens, args.repetitions, || {
+        measure(("decode", 1), args.tokens, args.repetitions, || {
             feed(&mut writer, &prompt[..1], args.tokens)
         })?,
     ];
     spinner.finish_and_clear();
-    if args.drafting.is_asked() {
-        tests.push(drafted(args, &mut writer, &prompt[..1])?);
+    if args.drafting.is_enabled() {
+        tests.push(measure_speculative(args, &mut writer, &prompt[..1])?);
     }
-    writer.note();
+    writer.report_fallback();
     let (device, dtype) = (writer.device.name().to_string(), writer.dtype.clone());
     if let Some(sequences) = args.batch {
-        // The memory of the model above is free before.
+        // Free the memory of this model before the next one is loaded.
         drop(writer);
         let context = args.tokens.saturating_add(before(sequences) + 1);
         let mut batch = args.loading.load_batch(sequences, context)?;
         let spinner = progress::spinner("measuring");
         let test = ("decode", sequences);
-        tests.push(measured(test, args.tokens, args.repetitions, || {
-            together(&mut batch, &prompt, args.tokens)
+        tests.push(measure(test, args.tokens, args.repetitions, || {
+            time_batch(&mut batch, &prompt, args.tokens)
         })?);
         spinner.finish_and_clear();
-        if let Some(note) = batch.note() {
-            output::note(format_args!("note: {note}"));
+        if let Some(note) = batch.fallback_message() {
+            output::print_note(format_args!("note: {note}"));
         }
     }
-    let report = Report {
+    let report = BenchReport {
         model: args.loading.name(),
         device: &device,
         dtype,
@@ -135,18 +135,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     };
     match args.json {
         true => output::json(&report)?,
-        false => output::people(|out| table(out, &report))?,
+        false => output::print_for_humans(|out| table(out, &report))?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// Seconds for a prompt from an empty cache or, where tokens are to be written behind it, for those.
-fn feed(writer: &mut Writer, prompt: &[u32], written: usize) -> Result<f64, CliError> {
+/// Seconds for a prompt from an empty cache or, if `written` is not 0, for generating that many
+/// tokens after it.
+fn feed(writer: &mut TextGenerator, prompt: &[u32], written: usize) -> Result<f64, CliError> {
     let generator = &mut writer.generator;
     let failed = "cannot measure the model";
     generator.reset();
     let started = Instant::now();
-    let first = generator.feed(prompt).map_err(CliError::model(failed))?;
+    let first = generator.forward(prompt).map_err(CliError::model(failed))?;
     let mut next = first.next;
     if written == 0 {
         return Ok(started.elapsed().as_secs_f64());
@@ -154,22 +155,26 @@ fn feed(writer: &mut Writer, prompt: &[u32], written: usize) -> Result<f64, CliE
     let started = Instant::now();
     for _ in 0..written {
         let token = next.unwrap_or(0);
-        let step = generator.feed(&[token]);
+        let step = generator.forward(&[token]);
         next = step.map_err(CliError::model(failed))?.next;
     }
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// As decoding, with tokens proposed.
-fn drafted(args: &Args, writer: &mut Writer, prompt: &[u32]) -> Result<Measured, CliError> {
+/// Measures decoding with draft tokens.
+fn measure_speculative(
+    args: &BenchArgs,
+    writer: &mut TextGenerator,
+    prompt: &[u32],
+) -> Result<GenerationMeasurement, CliError> {
     (args.drafting).attach(writer, &args.loading, Sampling::GREEDY)?;
     let spinner = progress::spinner("measuring");
     let before = writer.generator.draft_counts();
-    let mut measured = measured(("drafted", 1), args.tokens, args.repetitions, || {
+    let mut measured = measure(("drafted", 1), args.tokens, args.repetitions, || {
         let failed = "cannot measure the model";
         let generator = &mut writer.generator;
         generator.reset();
-        let first = generator.feed(prompt).map_err(CliError::model(failed))?;
+        let first = generator.forward(prompt).map_err(CliError::model(failed))?;
         let mut next = first.next.unwrap_or(0);
         let mut left = args.tokens;
         let started = Instant::now();
@@ -183,17 +188,18 @@ fn drafted(args: &Args, writer: &mut Writer, prompt: &[u32]) -> Result<Measured,
     })?;
     spinner.finish_and_clear();
     let counts = before.zip(writer.generator.draft_counts());
-    measured.drafts = counts.map(|(before, now)| Drafts::between(before, now));
+    measured.drafts = counts.map(|(before, now)| SpeculationStats::since(before, now));
     Ok(measured)
 }
 
-/// Tokens that a text has at most before all others are written as well: they begin one after the other.
+/// Maximum number of tokens that one sequence can generate before all sequences have started. They
+/// start one after the other.
 fn before(slots: usize) -> usize {
     slots + 1
 }
 
-/// Seconds for so many tokens of as many texts as there are slots.
-fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result<f64, CliError> {
+/// Seconds to generate `tokens` tokens in each slot of the batch.
+fn time_batch(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result<f64, CliError> {
     let failed = "cannot measure the model";
     let slots = batch.slots();
     batch.reset();
@@ -207,11 +213,11 @@ fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result
         let events = batch.step().map_err(CliError::model(failed))?;
         let prompts = events.iter();
         begun += prompts
-            .filter(|e| matches!(e.happened, Happened::Prompt(_)))
+            .filter(|e| matches!(e.kind, BatchEventKind::Prompt(_)))
             .count();
     }
     let started = Instant::now();
-    // A run need not write a token of each.
+    // A run does not always generate a token for each sequence.
     let mut written = 0;
     while written < tokens * slots {
         let events = batch.step().map_err(CliError::model(failed))?;
@@ -220,13 +226,13 @@ fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result
         }
         let tokens = events.iter();
         written += tokens
-            .filter(|e| matches!(e.happened, Happened::Token(_)))
+            .filter(|e| matches!(e.kind, BatchEventKind::Token(_)))
             .count();
     }
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Runs it for as long as devices need to leave their rest, and one time at least.
+/// Repeats `once` for the warm-up time, and at least once.
 fn warm_up<T, E>(mut once: impl FnMut() -> Result<T, E>) -> Result<(), E> {
     let started = Instant::now();
     once()?;
@@ -236,12 +242,12 @@ fn warm_up<T, E>(mut once: impl FnMut() -> Result<T, E>) -> Result<(), E> {
     Ok(())
 }
 
-fn measured(
+fn measure(
     (test, sequences): (&'static str, usize),
     tokens: usize,
     repetitions: usize,
     mut once: impl FnMut() -> Result<f64, CliError>,
-) -> Result<Measured, CliError> {
+) -> Result<GenerationMeasurement, CliError> {
     warm_up(&mut once)?;
     let seconds: Vec<f64> = (0..repetitions)
         .map(|_| once())
@@ -253,7 +259,7 @@ fn measured(
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     let squares: f64 = rates.iter().map(|r| (r - mean).powi(2)).sum();
     let deviation = (squares / (rates.len().max(2) - 1) as f64).sqrt();
-    Ok(Measured {
+    Ok(GenerationMeasurement {
         test,
         tokens,
         sequences,
@@ -264,8 +270,8 @@ fn measured(
     })
 }
 
-fn table(out: &mut dyn std::io::Write, report: &Report<'_>) -> Result<(), std::io::Error> {
-    let Report {
+fn table(out: &mut dyn std::io::Write, report: &BenchReport<'_>) -> Result<(), std::io::Error> {
+    let BenchReport {
         model,
         device,
         dtype,

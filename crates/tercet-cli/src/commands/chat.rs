@@ -1,79 +1,80 @@
-//! `tercet chat`: a conversation, line by line. What was said stays in the cache: a turn computes only what is new.
+//! `tercet chat`: an interactive conversation. The KV cache keeps the previous turns, so each turn
+//! computes only its new tokens.
 
 use std::io::{BufRead, IsTerminal, Read};
 use std::path::PathBuf;
 
-use tercet_models::dataset::{ChatTemplate, Message, Role};
-use tercet_models::{Finish, SamplingOptions};
+use tercet_models::dataset::{ChatMessage, ChatTemplate, Role};
+use tercet_models::{FinishReason, SamplingOptions};
 
-use super::choosing::{Choosing, set};
-use super::writing::{Drafting, Loading, Writer};
+use super::generation::{ModelArgs, SpeculativeArgs, TextGenerator};
+use super::sampling_args::{SamplingArgs, set};
 use super::{seed, tokens};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::{error, interrupt, output};
 
-/// Bytes of a line at most.
+/// Maximum length of an input line, in bytes.
 const MAX_LINE: u64 = 1 << 20;
 
 const HELP: &str = "\
-/help              this text
-/reset             forgets what was said
-/system TEXT       tells the model something first, and forgets what was said; without a text nothing
-/image FILE        shows the model a PNG or JPEG file with the next message
-/set NAME VALUE    temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
+/help              show this help
+/reset             clear the conversation
+/system TEXT       set the system prompt and clear the conversation; without TEXT, remove the system prompt
+/image FILE        attach a PNG or JPEG file to the next message
+/set NAME VALUE    change temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
                    frequency-penalty, seed, tokens
-/quit              ends, as the end of the input does
-Ctrl-C stops an answer; while no answer is written it ends the conversation.";
+/quit              exit; the end of the input exits too
+Ctrl-C stops an answer; at the prompt it exits.";
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ChatArgs {
     #[command(flatten)]
-    loading: Loading,
-    /// What the model is told first
+    loading: ModelArgs,
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// A PNG or JPEG file that the first message is about; as often as there are pictures
+    /// PNG or JPEG file to attach to the first message; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// The most tokens of an answer; -1 until the model ends it or the context is full
+    /// Maximum tokens per answer; -1: until end of turn or context
     #[arg(short = 'n', long, default_value = "-1", value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
-    choosing: Choosing,
+    choosing: SamplingArgs,
     #[command(flatten)]
-    drafting: Drafting,
+    drafting: SpeculativeArgs,
 }
 
-struct Conversation {
-    writer: Writer,
+struct ChatSession {
+    writer: TextGenerator,
     template: ChatTemplate,
     sampling: SamplingOptions,
     system: Option<String>,
-    /// Turns, without the system's.
-    turns: Vec<Message>,
-    /// Pictures of these turns; those behind them go with the next message.
-    seen: usize,
+    /// User and assistant turns; the system prompt is a separate field.
+    turns: Vec<ChatMessage>,
+    /// Number of images that belong to `turns`. Later images are sent with the next message.
+    image_count: usize,
     tokens: usize,
     stop: Vec<String>,
 }
 
-/// What becomes of the conversation after a line.
-enum Next {
+/// Whether the conversation continues after an input line.
+enum ChatAction {
     Line,
     Quit,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &ChatArgs) -> Result<CommandOutcome, CliError> {
     let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
     let template = writer.chat()?;
-    writer.look(&args.image)?;
-    let mut conversation = Conversation {
+    writer.add_images(&args.image)?;
+    let mut conversation = ChatSession {
         writer,
         template,
         sampling: args.choosing.options(),
         system: args.system.clone(),
         turns: Vec::new(),
-        seen: 0,
+        image_count: 0,
         tokens: args.tokens,
         stop: args.choosing.stop.clone(),
     };
@@ -82,29 +83,30 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let mut input = std::io::stdin().lock();
     let terminal = input.is_terminal();
     if terminal {
-        output::note(format_args!("/help tells what there is besides talking"));
+        output::print_note(format_args!("/help lists the commands"));
     }
     loop {
         if terminal {
             output::text("> ")?;
         }
         let Some(line) = read_line(&mut input)? else {
-            return Ok(Outcome::Done);
+            return Ok(CommandOutcome::Done);
         };
         interrupt::set_idle(false);
         let next = conversation.line(line.trim());
         interrupt::set_idle(true);
         match next {
-            Ok(Next::Line) => {}
-            Ok(Next::Quit) => return Ok(Outcome::Done),
-            // Somebody who types can type something else.
+            Ok(ChatAction::Line) => {}
+            Ok(ChatAction::Quit) => return Ok(CommandOutcome::Done),
+            // On a terminal the user can correct the line, so the error does not end the
+            // conversation.
             Err(e @ CliError::Usage(_)) if terminal => error::report(&e),
             Err(e) => return Err(e),
         }
     }
 }
 
-/// The next line of the input, if there is one.
+/// Reads the next input line; `None` at the end of the input.
 fn read_line(input: &mut impl BufRead) -> Result<Option<String>, CliError> {
     let failed = |source| CliError::File {
         path: "standard input".into(),
@@ -114,41 +116,40 @@ fn read_line(input: &mut impl BufRead) -> Result<Option<String>, CliError> {
     let read = input.take(MAX_LINE + 1).read_until(b'\n', &mut line);
     let read = read.map_err(failed)?;
     if read as u64 > MAX_LINE {
-        let text = format!("a line of the conversation has more than {MAX_LINE} bytes; shorten it");
+        let text = format!("the message is longer than {MAX_LINE} bytes; shorten it");
         return Err(CliError::Usage(text));
     }
-    let line = String::from_utf8(line).map_err(|_| {
-        CliError::Usage("a line of the conversation is not UTF-8; write it as UTF-8".into())
-    })?;
+    let line = String::from_utf8(line)
+        .map_err(|_| CliError::Usage("the message is not valid UTF-8".into()))?;
     Ok((read > 0).then_some(line))
 }
 
-impl Conversation {
-    fn line(&mut self, line: &str) -> Result<Next, CliError> {
+impl ChatSession {
+    fn line(&mut self, line: &str) -> Result<ChatAction, CliError> {
         let Some(command) = line.strip_prefix('/') else {
             if !line.is_empty() {
                 self.answer(line)?;
             }
-            return Ok(Next::Line);
+            return Ok(ChatAction::Line);
         };
         let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
         let rest = rest.trim();
         match name {
             "help" => output::text(&format!("{HELP}\n"))?,
-            "reset" => self.forget(),
-            "image" => self.writer.look(&[PathBuf::from(rest)])?,
+            "reset" => self.reset(),
+            "image" => self.writer.add_images(&[PathBuf::from(rest)])?,
             "system" => {
                 self.system = (!rest.is_empty()).then(|| rest.to_string());
-                self.forget();
+                self.reset();
             }
             "set" => self.set(rest)?,
-            "quit" | "exit" | "bye" => return Ok(Next::Quit),
+            "quit" | "exit" | "bye" => return Ok(ChatAction::Quit),
             _ => {
-                let text = format!("/{name}: no such command; /help tells what there is");
+                let text = format!("/{name}: unknown command; /help lists the commands");
                 return Err(CliError::Usage(text));
             }
         }
-        Ok(Next::Line)
+        Ok(ChatAction::Line)
     }
 
     fn set(&mut self, rest: &str) -> Result<(), CliError> {
@@ -168,46 +169,49 @@ impl Conversation {
                 let mut sampling = self.sampling.clone();
                 set(&mut sampling, name, value)?;
                 let set = self.writer.generator.set_sampling(&sampling);
-                set.map_err(CliError::model("cannot choose tokens in this way"))?;
+                set.map_err(CliError::model("cannot use these sampling settings"))?;
                 self.sampling = sampling;
             }
         }
         Ok(())
     }
 
-    /// Forgets what was said and shown.
-    fn forget(&mut self) {
+    /// Clears the turns and the images.
+    fn reset(&mut self) {
         self.turns.clear();
-        self.seen = 0;
-        self.writer.keep_pictures(0);
+        self.image_count = 0;
+        self.writer.truncate_images(0);
     }
 
-    /// Answers a message. One that cannot be answered is forgotten, with its pictures.
+    /// Answers a message. If that fails, the message and its images are removed from the
+    /// conversation.
     fn answer(&mut self, line: &str) -> Result<(), CliError> {
-        let before = self.seen;
-        self.seen = self.writer.pictures();
-        let message = self.writer.message(Role::User, self.seen - before, line);
+        let before = self.image_count;
+        self.image_count = self.writer.image_count();
+        let message = self
+            .writer
+            .message(Role::User, self.image_count - before, line);
         self.turns.push(message);
-        let answered = self.written();
+        let answered = self.generate_reply();
         if answered.is_err() {
             self.turns.pop();
-            self.seen = before;
-            self.writer.keep_pictures(before);
+            self.image_count = before;
+            self.writer.truncate_images(before);
         }
         answered
     }
 
-    fn written(&mut self) -> Result<(), CliError> {
+    fn generate_reply(&mut self) -> Result<(), CliError> {
         let system = self.system.iter();
         let system = system.map(|s| self.writer.message(Role::System, 0, s));
-        let messages: Vec<Message> = system.chain(self.turns.iter().cloned()).collect();
+        let messages: Vec<ChatMessage> = system.chain(self.turns.iter().cloned()).collect();
         let ids = self.writer.conversation(&self.template, &messages)?;
         let context = self.writer.generator.context();
         if ids.len() > context {
             let n = ids.len();
             return Err(CliError::Usage(format!(
-                "the conversation has {n} tokens, which do not fit the context of {context}; /reset forgets it, \
-                 --context makes room"
+                "the conversation has {n} tokens and exceeds the context of {context}; clear it with /reset, \
+                 or set a larger --context"
             )));
         }
         let mut shown = false;
@@ -222,13 +226,13 @@ impl Conversation {
         }
         let written = written?;
         match written.finish {
-            Finish::End | Finish::Stop | Finish::Length => {}
-            Finish::Context => output::note(format_args!(
-                "note: the context of {context} tokens is full; /reset forgets what was said"
+            FinishReason::End | FinishReason::Stop | FinishReason::Length => {}
+            FinishReason::Context => output::print_note(format_args!(
+                "note: the context of {context} tokens is full; /reset clears the conversation"
             )),
-            Finish::Cancelled => output::note(format_args!("note: interrupted")),
+            FinishReason::Cancelled => output::print_note(format_args!("note: interrupted")),
         }
-        // What was answered until then was said.
+        // An interrupted answer stays in the conversation as far as it was generated.
         let said = self.writer.message(Role::Assistant, 0, &written.text);
         self.turns.push(said);
         Ok(())

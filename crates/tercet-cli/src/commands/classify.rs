@@ -1,4 +1,4 @@
-//! `tercet classify`: the classes of texts, of their tokens, or of pictures.
+//! `tercet classify`: classes of texts, tokens or images.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,33 +6,34 @@ use std::ops::Range;
 
 use serde::Serialize;
 use tercet_models::{
-    Classifier, Embedder, Entity, Family, Likeness, PictureClassifier, PictureEncoder, TokenLabel,
+    Classifier, Embedder, Entity, ImageClassifier, ImageEmbedder, ModelFamily, SimilarityHead,
+    TokenLabel,
 };
 
-use super::texts::Reading;
-use crate::error::{CliError, Outcome};
+use super::texts::TextInputArgs;
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ClassifyArgs {
     #[command(flatten)]
-    reading: Reading,
-    /// The texts, or the pictures (PNG or JPEG files) for a model of pictures
+    reading: TextInputArgs,
+    /// Texts to classify, or PNG and JPEG files if the model classifies images
     texts: Vec<String>,
-    /// A class by its description, as often as there are classes, for a model of pictures and texts
+    /// Description of a class, for zero-shot classification with an image-text model; repeatable
     #[arg(long, value_name = "TEXT")]
     label: Vec<String>,
-    /// Join tokens of one class that stand side by side to pieces of the text, leaving out those of class `O`
+    /// Merge adjacent tokens of the same class into spans of the text, without class `O`
     #[arg(long)]
     join: bool,
-    /// Print one JSON document with the scores of all classes
+    /// Print JSON with the scores of all classes
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct OfText<'a> {
+struct InputClassRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,53 +44,53 @@ struct OfText<'a> {
 }
 
 #[derive(Serialize)]
-struct OfTokens<'a> {
+struct TokenClassesRow<'a> {
     text: &'a str,
-    tokens: Vec<OfToken<'a>>,
+    tokens: Vec<TokenClassRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct OfPieces<'a> {
+struct EntitiesRow<'a> {
     text: &'a str,
-    entities: Vec<Piece<'a>>,
+    entities: Vec<EntitySpan<'a>>,
 }
 
 #[derive(Serialize)]
-struct Piece<'a> {
+struct EntitySpan<'a> {
     text: &'a str,
     label: &'a str,
     score: f32,
-    /// Characters of the text.
+    /// Range in the text, in characters.
     start: usize,
     end: usize,
 }
 
 #[derive(Serialize)]
-struct OfToken<'a> {
+struct TokenClassRow<'a> {
     token: &'a str,
     label: &'a str,
     score: f32,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &ClassifyArgs) -> Result<CommandOutcome, CliError> {
     let texts = args.reading.texts(&args.texts, "texts")?;
     let options = args.reading.options();
     let loaded = args.reading.load(|files, device| match files.family()? {
-        Family::Vision if args.label.is_empty() => Ok(Loaded::Pictures(
-            files.picture_classifier(device, &options)?,
+        ModelFamily::Vision if args.label.is_empty() => Ok(LoadedClassifier::Pictures(
+            files.image_classifier(device, &options)?,
         )),
-        Family::Vision => Ok(Loaded::Described {
-            likeness: files.likeness()?,
+        ModelFamily::Vision => Ok(LoadedClassifier::Described {
+            likeness: files.similarity_head()?,
             texts: files.embedder(device, &options)?,
-            pictures: files.picture_encoder(device, &options)?,
+            pictures: files.image_embedder(device, &options)?,
         }),
-        Family::Decoder
-        | Family::Encoder
-        | Family::VisionLanguage
-        | Family::TextToText
-        | Family::Speech => {
-            let of_tokens = files.class_head()?.of_tokens;
-            Ok(Loaded::Texts(
+        ModelFamily::Decoder
+        | ModelFamily::Encoder
+        | ModelFamily::VisionLanguage
+        | ModelFamily::TextToText
+        | ModelFamily::Speech => {
+            let of_tokens = files.class_head()?.per_token;
+            Ok(LoadedClassifier::Texts(
                 files.classifier(device, &options)?,
                 of_tokens,
             ))
@@ -97,23 +98,23 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     })?;
     interrupt::listen();
     match loaded {
-        Loaded::Texts(..) if !args.label.is_empty() => Err(CliError::Usage(
-            "--label describes classes to models of pictures and texts; this one has its own"
+        LoadedClassifier::Texts(..) if !args.label.is_empty() => Err(CliError::Usage(
+            "--label is for image-text models (zero-shot); this model has fixed classes; leave it out"
                 .into(),
         )),
-        Loaded::Texts(mut of, true) if args.join => pieces(args, &texts, &mut of),
-        Loaded::Texts(mut of, true) => tokens(args, &texts, &mut of),
+        LoadedClassifier::Texts(mut of, true) if args.join => pieces(args, &texts, &mut of),
+        LoadedClassifier::Texts(mut of, true) => tokens(args, &texts, &mut of),
         _ if args.join => Err(CliError::Usage(
-            "--join is for models that tell classes of tokens; this one tells those of texts or pictures".into(),
+            "--join is for token classifiers; this model classifies whole texts or images; leave it out".into(),
         )),
-        Loaded::Texts(mut of, false) => whole(args, &texts, &mut of),
-        Loaded::Pictures(mut of) => {
+        LoadedClassifier::Texts(mut of, false) => whole(args, &texts, &mut of),
+        LoadedClassifier::Pictures(mut of) => {
             let labels = of.labels().to_vec();
             pictures(args, (&texts, &labels), &mut |progress| {
                 of.classify(&texts, progress)
             })
         }
-        Loaded::Described {
+        LoadedClassifier::Described {
             likeness,
             texts: mut embedder,
             pictures: mut encoder,
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             let described = embedder.embed(labels, &mut |_| true);
             let described = described.map_err(CliError::model("cannot read the labels"))?;
             pictures(args, (&texts, labels), &mut |progress| {
-                let rows = encoder.of_files(&texts, progress)?;
+                let rows = encoder.embed_files(&texts, progress)?;
                 let known = rows.iter().filter(|row| !row.is_empty());
                 Ok(known.map(|row| likeness.scores(row, &described)).collect())
             })
@@ -130,42 +131,45 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
 }
 
-/// What tells classes.
-#[allow(clippy::large_enum_variant, reason = "a command has one of them")]
-enum Loaded {
-    /// Of texts, or of their tokens.
+/// The loaded classifier.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a command creates only one value"
+)]
+enum LoadedClassifier {
+    /// Classifies texts, or tokens if the flag is true.
     Texts(Classifier, bool),
-    /// Of pictures, its own.
-    Pictures(PictureClassifier),
-    /// Of pictures, by descriptions.
+    /// Classifies images into the classes of the model.
+    Pictures(ImageClassifier),
+    /// Classifies images by text descriptions (zero-shot).
     Described {
-        likeness: Likeness,
+        likeness: SimilarityHead,
         texts: Embedder,
-        pictures: PictureEncoder,
+        pictures: ImageEmbedder,
     },
 }
 
-/// Is told how many are done; false ends it.
-type Progress<'a> = &'a mut dyn FnMut(usize) -> bool;
+/// Called with the number of finished items; returning false cancels the work.
+type ClassifyProgress<'a> = &'a mut dyn FnMut(usize) -> bool;
 
-type Scored = Result<Vec<Vec<f32>>, tercet_models::Error>;
+type ClassScores = Result<Vec<Vec<f32>>, tercet_models::Error>;
 
 fn pictures(
-    args: &Args,
+    args: &ClassifyArgs,
     (files, labels): (&[String], &[String]),
-    classify: &mut dyn FnMut(Progress<'_>) -> Scored,
-) -> Result<Outcome, CliError> {
-    let bar = progress::bar("classify", files.len(), "pictures");
+    classify: &mut dyn FnMut(ClassifyProgress<'_>) -> ClassScores,
+) -> Result<CommandOutcome, CliError> {
+    let bar = progress::bar("classify", files.len(), "images");
     let scores = classify(&mut |done| {
         bar.set_position(done as u64);
         !interrupted()
     });
-    let scores = scores.map_err(CliError::model("cannot classify the pictures"))?;
+    let scores = scores.map_err(CliError::model("cannot classify the images"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
-    let rows = told(files, &scores, labels).map(|row| OfText {
+    let rows = report_classes(files, &scores, labels).map(|row| InputClassRow {
         picture: row.text,
         text: None,
         ..row
@@ -173,7 +177,11 @@ fn pictures(
     print(args, &rows.collect::<Vec<_>>())
 }
 
-fn whole(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, CliError> {
+fn whole(
+    args: &ClassifyArgs,
+    texts: &[String],
+    of: &mut Classifier,
+) -> Result<CommandOutcome, CliError> {
     let bar = progress::bar("classify", texts.len(), "texts");
     let scores = of.classify(texts, &mut |done| {
         bar.set_position(done as u64);
@@ -182,24 +190,25 @@ fn whole(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, 
     let scores = scores.map_err(CliError::model("cannot classify the texts"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
-    let rows: Vec<OfText<'_>> = told(texts, &scores, of.labels()).collect();
+    let rows: Vec<InputClassRow<'_>> = report_classes(texts, &scores, of.labels()).collect();
     print(args, &rows)
 }
 
-/// The likeliest class of each text, the first among equals, with the scores of all.
-fn told<'a>(
+/// The class with the highest score of each text, together with all scores. Ties go to the first
+/// class.
+fn report_classes<'a>(
     texts: &'a [String],
     scores: &'a [Vec<f32>],
     labels: &'a [String],
-) -> impl Iterator<Item = OfText<'a>> {
+) -> impl Iterator<Item = InputClassRow<'a>> {
     let rows = texts.iter().zip(scores);
     rows.filter_map(|(text, own)| {
         let all = own.iter().copied().enumerate();
         let (class, score) = all.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
         let named = labels.iter().map(String::as_str);
-        Some(OfText {
+        Some(InputClassRow {
             text: Some(text),
             picture: None,
             label: &labels[class],
@@ -209,23 +218,27 @@ fn told<'a>(
     })
 }
 
-fn print(args: &Args, rows: &[OfText<'_>]) -> Result<Outcome, CliError> {
+fn print(args: &ClassifyArgs, rows: &[InputClassRow<'_>]) -> Result<CommandOutcome, CliError> {
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in rows {
             let named = row.text.or(row.picture).unwrap_or_default();
-            let (label, named) = (output::shown(row.label), output::shown(named));
+            let (label, named) = (output::escape_line(row.label), output::escape_line(named));
             writeln!(out, "{:>7.4}  {label}  {named}", row.score)?;
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn tokens(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, CliError> {
+fn tokens(
+    args: &ClassifyArgs,
+    texts: &[String],
+    of: &mut Classifier,
+) -> Result<CommandOutcome, CliError> {
     let bar = progress::bar("classify", texts.len(), "texts");
     let found = of.classify_tokens(texts, &mut |done| {
         bar.set_position(done as u64);
@@ -234,32 +247,36 @@ fn tokens(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome,
     let found = found.map_err(CliError::model("cannot classify the tokens"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
     let labels = of.labels();
-    let rows = texts.iter().zip(&found).map(|(text, own)| OfTokens {
+    let rows = texts.iter().zip(&found).map(|(text, own)| TokenClassesRow {
         text,
-        tokens: own.iter().map(|token| spelled(token, labels)).collect(),
+        tokens: own.iter().map(|token| token_row(token, labels)).collect(),
     });
-    let rows: Vec<OfTokens<'_>> = rows.collect();
+    let rows: Vec<TokenClassesRow<'_>> = rows.collect();
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in &rows {
-            writeln!(out, "{}", output::shown(row.text))?;
+            writeln!(out, "{}", output::escape_line(row.text))?;
             for of in &row.tokens {
-                let (label, token) = (output::shown(of.label), output::shown(of.token));
+                let (label, token) = (output::escape_line(of.label), output::escape_line(of.token));
                 writeln!(out, "  {:>7.4}  {label}  {token}", of.score)?;
             }
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn pieces(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome, CliError> {
+fn pieces(
+    args: &ClassifyArgs,
+    texts: &[String],
+    of: &mut Classifier,
+) -> Result<CommandOutcome, CliError> {
     let bar = progress::bar("classify", texts.len(), "texts");
     let found = of.entities(texts, &mut |done| {
         bar.set_position(done as u64);
@@ -268,34 +285,34 @@ fn pieces(args: &Args, texts: &[String], of: &mut Classifier) -> Result<Outcome,
     let found = found.map_err(CliError::model("cannot classify the tokens"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
-    let rows = texts.iter().zip(&found).map(|(text, own)| OfPieces {
+    let rows = texts.iter().zip(&found).map(|(text, own)| EntitiesRow {
         text,
         entities: own.iter().map(|entity| piece(text, entity)).collect(),
     });
-    let rows: Vec<OfPieces<'_>> = rows.collect();
+    let rows: Vec<EntitiesRow<'_>> = rows.collect();
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in &rows {
-            writeln!(out, "{}", output::shown(row.text))?;
+            writeln!(out, "{}", output::escape_line(row.text))?;
             for of in &row.entities {
-                let (label, text) = (output::shown(of.label), output::shown(of.text));
+                let (label, text) = (output::escape_line(of.label), output::escape_line(of.text));
                 writeln!(out, "  {:>7.4}  {label}  {text}", of.score)?;
             }
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn piece<'a>(text: &'a str, entity: &'a Entity) -> Piece<'a> {
+fn piece<'a>(text: &'a str, entity: &'a Entity) -> EntitySpan<'a> {
     let Range { start, end } = entity.span.clone();
     let count = |to: usize| text.get(..to).map_or(0, |before| before.chars().count());
-    Piece {
+    EntitySpan {
         text: text.get(start..end).unwrap_or_default(),
         label: &entity.name,
         score: entity.score,
@@ -304,8 +321,8 @@ fn piece<'a>(text: &'a str, entity: &'a Entity) -> Piece<'a> {
     }
 }
 
-fn spelled<'a>(of: &'a TokenLabel, labels: &'a [String]) -> OfToken<'a> {
-    OfToken {
+fn token_row<'a>(of: &'a TokenLabel, labels: &'a [String]) -> TokenClassRow<'a> {
+    TokenClassRow {
         token: &of.token,
         label: &labels[of.label.class],
         score: of.label.score,

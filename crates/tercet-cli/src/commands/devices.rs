@@ -1,30 +1,30 @@
-//! `tercet devices`: what this build can run on.
+//! `tercet devices`: the devices that this build can use.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::{drivers, output};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct DeviceRow {
     name: String,
     usable: bool,
     description: String,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let rows: Vec<Row> = drivers::labelled(tercet::devices)
+pub(crate) fn run(args: &DevicesArgs) -> Result<CommandOutcome, CliError> {
+    let rows: Vec<DeviceRow> = drivers::labelled(tercet::devices)
         .into_iter()
-        .map(|d| Row {
+        .map(|d| DeviceRow {
             name: d.name,
             usable: d.usable,
             description: d.description,
@@ -32,10 +32,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         .collect();
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
-        for Row {
+    output::print_for_humans(|out| {
+        for DeviceRow {
             name, description, ..
         } in &rows
         {
@@ -47,5 +47,5 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             Err(e) => writeln!(out, "{:<12} {compiler}: {e}", "compiler"),
         }
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

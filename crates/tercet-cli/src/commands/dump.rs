@@ -1,4 +1,4 @@
-//! `tercet run --dump`: what every node computes, as files.
+//! `tercet run --dump`: writes the value of every node to a file.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use tercet::{Device, Graph, Tensor, Value, node_values};
 use super::tensors::to_array;
 use crate::error::CliError;
 use crate::npy::write_npy;
-use crate::{destination, output};
+use crate::{output, output_path};
 
-/// The most characters of a result's name in a file's.
-const MOST_NAME: usize = 60;
+/// Maximum number of characters of a result's name that go into a file name.
+const MAX_NAME_CHARS: usize = 60;
 
-/// Writes each value to a file of its own in `dir`, which is made.
+/// Creates `dir` and writes each value to a separate file in it.
 pub(crate) fn dump(
     dir: &Path,
     graph: &Graph,
@@ -29,14 +29,15 @@ pub(crate) fn dump(
     for value in node_values(graph, &named, device)? {
         let (value, tensor) = value?;
         let path = dir.join(file_name(graph, value, digits));
-        destination::write(&path, |mut file| write_npy(&mut file, &to_array(&tensor)))?;
+        output_path::write(&path, |mut file| write_npy(&mut file, &to_array(&tensor)))?;
         files += 1;
     }
-    output::note(format_args!("{files} values written to {}", dir.display()));
+    output::print_note(format_args!("{files} values written to {}", dir.display()));
     Ok(())
 }
 
-/// `07_mat_mul.npy`, `07.1_top_k.npy` for a second result, `08_softmax_y.npy` for the graph's result `y`.
+/// File name of a value: `07_mat_mul.npy`, `07.1_top_k.npy` for a second result, `08_softmax_y.npy`
+/// for the graph output `y`.
 fn file_name(graph: &Graph, value: Value, digits: usize) -> String {
     let op = graph.node(value.node).op.kind().doc().name;
     let mut name = format!("{:0digits$}", value.node.0);
@@ -45,7 +46,7 @@ fn file_name(graph: &Graph, value: Value, digits: usize) -> String {
     }
     name += &format!("_{op}");
     if let Some(output) = graph.outputs().iter().find(|o| o.value == value) {
-        let safe = output.name.chars().take(MOST_NAME);
+        let safe = output.name.chars().take(MAX_NAME_CHARS);
         let safe = safe.map(|c| match c {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '-' | '_' => c,
             _ => '_',

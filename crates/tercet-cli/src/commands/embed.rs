@@ -1,56 +1,56 @@
-//! `tercet embed`: sentences and pictures to vectors, or a table of their similarities.
+//! `tercet embed`: embeds sentences and images as vectors, or prints a table of their similarities.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tercet_models::{Embedder, EncoderOptions, Error, Family};
+use tercet_models::{Embedder, EncoderOptions, Error, ModelFamily};
 
-use super::pictures::Both;
-use super::texts::{Prompting, Reading};
-use crate::error::{CliError, Outcome};
+use super::pictures::DualEncoder;
+use super::texts::{PromptPrefixArgs, TextInputArgs};
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::npy::{NpyArray, NpyDtype, write_npy};
-use crate::{destination, output, progress};
+use crate::{output, output_path, progress};
 
-/// More sentences than this make a table that nobody reads.
+/// Maximum number of sentences in the similarity table; larger tables are unreadable.
 const MAX_TABLE: usize = 40;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct EmbedArgs {
     #[command(flatten)]
-    reading: Reading,
-    /// The sentences; for a model of pictures also files that end in .png, .jpg or .jpeg
+    reading: TextInputArgs,
+    /// Sentences to embed; for an image-text model also files that end in .png, .jpg or .jpeg
     sentences: Vec<String>,
     /// Print the vectors as JSON instead of a table of cosine similarities
     #[arg(long)]
     json: bool,
-    /// Write the vectors to a .npy file, float32 of shape (sentences, elements)
+    /// Write the vectors to a .npy file: float32, shape (sentences, dimensions)
     #[arg(long, value_name = "OUT")]
     npy: Option<PathBuf>,
     #[command(flatten)]
-    prompting: Prompting,
-    /// Keep only so many leading elements of a vector, for models that were trained for it
+    prompting: PromptPrefixArgs,
+    /// Truncate vectors to the first N elements, for models trained for it (Matryoshka)
     #[arg(long, value_name = "N", value_parser = super::positive)]
     dims: Option<usize>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct EmbeddingRow<'a> {
     text: &'a str,
     embedding: &'a [f32],
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &EmbedArgs) -> Result<CommandOutcome, CliError> {
     let texts = args.reading.texts(&args.sentences, "sentences")?;
     if !args.json && args.npy.is_none() && texts.len() > MAX_TABLE {
         let n = texts.len();
         return Err(CliError::Usage(format!(
-            "{n} sentences make no readable table (at most {MAX_TABLE}); use --json or --npy"
+            "{n} sentences are too many for a table (at most {MAX_TABLE}); use --json or --npy"
         )));
     }
     if let Some(path) = &args.npy {
-        destination::check(path)?;
+        output_path::check(path)?;
     }
     let options = EncoderOptions {
         prompt: args.prompting.prompt(),
@@ -58,12 +58,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         ..args.reading.options()
     };
     let mut embedder = (args.reading).load(|files, device| match files.family()? {
-        Family::Vision => Ok(Side::Both(Both::load(files, device, &options, &texts)?)),
-        Family::Decoder
-        | Family::Encoder
-        | Family::VisionLanguage
-        | Family::TextToText
-        | Family::Speech => Ok(Side::Texts(files.embedder(device, &options)?)),
+        ModelFamily::Vision => Ok(EmbedInputEncoder::Both(DualEncoder::load(
+            files, device, &options, &texts,
+        )?)),
+        ModelFamily::Decoder
+        | ModelFamily::Encoder
+        | ModelFamily::VisionLanguage
+        | ModelFamily::TextToText
+        | ModelFamily::Speech => Ok(EmbedInputEncoder::Texts(files.embedder(device, &options)?)),
     })?;
 
     interrupt::listen();
@@ -75,36 +77,39 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let embeddings = embeddings.map_err(CliError::model("cannot embed the sentences"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
     if let Some(path) = &args.npy {
         write(path, &embeddings, embedder.width())?;
     }
     if args.json {
-        let rows: Vec<Row<'_>> = texts
+        let rows: Vec<EmbeddingRow<'_>> = texts
             .iter()
             .zip(&embeddings)
-            .map(|(text, embedding)| Row { text, embedding })
+            .map(|(text, embedding)| EmbeddingRow { text, embedding })
             .collect();
         output::json(&rows)?;
     } else if args.npy.is_none() {
         table(&texts, &embeddings)?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// What reads the arguments.
-#[allow(clippy::large_enum_variant, reason = "a command has one of them")]
-enum Side {
+/// Encoder that embeds the arguments.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a command creates only one value"
+)]
+enum EmbedInputEncoder {
     Texts(Embedder),
-    Both(Both),
+    Both(DualEncoder),
 }
 
-impl Side {
+impl EmbedInputEncoder {
     fn width(&self) -> usize {
         match self {
-            Side::Texts(embedder) => embedder.width(),
-            Side::Both(both) => both.width(),
+            EmbedInputEncoder::Texts(embedder) => embedder.width(),
+            EmbedInputEncoder::Both(both) => both.width(),
         }
     }
 
@@ -114,8 +119,8 @@ impl Side {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
         match self {
-            Side::Texts(embedder) => embedder.embed(texts, progress),
-            Side::Both(both) => both.embed(texts, progress),
+            EmbedInputEncoder::Texts(embedder) => embedder.embed(texts, progress),
+            EmbedInputEncoder::Both(both) => both.embed(texts, progress),
         }
     }
 }
@@ -123,7 +128,7 @@ impl Side {
 fn write(path: &Path, embeddings: &[Vec<f32>], width: usize) -> Result<(), CliError> {
     let numbers = embeddings.iter().flatten();
     let bytes: Vec<u8> = numbers.flat_map(|x| x.to_le_bytes()).collect();
-    destination::write(path, |file| {
+    output_path::write(path, |file| {
         let array = NpyArray::new(NpyDtype::F32, vec![embeddings.len(), width], bytes);
         let mut file = std::io::BufWriter::new(file);
         write_npy(&mut file, &array.map_err(std::io::Error::other)?)?;
@@ -131,10 +136,10 @@ fn write(path: &Path, embeddings: &[Vec<f32>], width: usize) -> Result<(), CliEr
     })
 }
 
-/// The cosine of every pair.
+/// Prints the cosine similarity of every pair.
 fn table(texts: &[String], embeddings: &[Vec<f32>]) -> Result<(), CliError> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
-    output::people(|out| {
+    output::print_for_humans(|out| {
         write!(out, "{:<44}", "")?;
         for i in 0..texts.len() {
             write!(out, " {:>6}", format!("[{}]", i + 1))?;

@@ -1,4 +1,4 @@
-//! `tercet explain`: what would run where, before anything is allocated.
+//! `tercet explain`: the compiled program, without allocating or running it.
 
 use std::io::Write;
 
@@ -6,21 +6,21 @@ use serde::Serialize;
 use tercet::CompileError;
 
 use super::device;
-use super::source::Source;
-use crate::error::{CliError, Outcome};
+use super::source::GraphSourceArgs;
+use crate::error::{CliError, CommandOutcome};
 use crate::output;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    source: Source,
-    /// Values that decide shapes of an ONNX model, as NAME=FILE.npy or FILE.npz
+    source: GraphSourceArgs,
+    /// Values that determine shapes of an ONNX model, as NAME=FILE.npy or FILE.npz
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// Where it would run; see `tercet devices`
+    /// Device to compile for; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Print every step as well, and which variants of kernels were taken and why
+    /// Also print every step, and which kernel variants were selected and why
     #[arg(long)]
     steps: bool,
     /// Print JSON
@@ -44,7 +44,7 @@ struct UnsupportedRow {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct ExplainReport {
     target: &'static str,
     dispatches: usize,
     barriers: usize,
@@ -56,7 +56,7 @@ struct Report {
     unsupported: Vec<UnsupportedRow>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<CommandOutcome, CliError> {
     let sourced = args.source.load(&args.input)?;
     sourced.check_bounded()?;
     let device = device(&args.device)?;
@@ -65,21 +65,21 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         return json(device.name(), explained);
     }
     let explanation = explained?;
-    output::people(|out| {
+    output::print_for_humans(|out| {
         write!(out, "{explanation}")?;
         if args.steps {
             write!(out, "{}", explanation.listing)?;
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// What is unsupported is part of the answer here, not an error.
+/// Prints the report as JSON. Unsupported nodes are part of the report and not an error.
 fn json(
     target: &'static str,
     explained: Result<tercet::Explanation, CompileError>,
-) -> Result<Outcome, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let (explanation, unsupported) = match explained {
         Ok(explanation) => (explanation, Vec::new()),
         Err(CompileError::Unsupported { nodes, .. }) => {
@@ -98,7 +98,7 @@ fn json(
         kernel: k.kernel.clone(),
         calls: k.calls,
     });
-    output::json(&Report {
+    output::json(&ExplainReport {
         target,
         dispatches: explanation.dispatches,
         barriers: explanation.barriers,
@@ -109,5 +109,5 @@ fn json(
         kernels: kernels.collect(),
         unsupported,
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `tercet generate`: text from a language model, or for a text from an encoder-decoder, token by token.
+//! `tercet generate`: streams text from a decoder-only or encoder-decoder language model.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,115 +6,115 @@ use std::time::Instant;
 use serde::Serialize;
 use tercet::counted;
 use tercet_models::dataset::Role;
-use tercet_models::{Adapter, DecoderSpec, Finish, ModelFiles, ScaledAdapter};
+use tercet_models::{Adapter, DecoderSpec, FinishReason, ModelFiles, ScaledAdapter};
 
-use super::choosing::{Choosing, text_of};
+use super::generation::{ModelArgs, PhaseTiming, SpeculationStats, SpeculativeArgs};
+use super::sampling_args::{SamplingArgs, text_of};
 use super::tokens;
-use super::writing::{Drafting, Drafts, Loading, Phase};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::{interrupt, output};
 
-/// A 3.5-million-parameter llama trained on the Rust documentation.
+/// Embedded model: a llama with 3.5 million parameters, trained on the Rust documentation.
 pub(crate) const EMBEDDED: &[u8] =
     include_bytes!("../../../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf");
 const EMBEDDED_PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct GenerateArgs {
     #[command(flatten)]
-    loading: Loading,
-    /// The beginning of the text, or what an encoder-decoder reads; `-` reads standard input
+    loading: ModelArgs,
+    /// Prompt, or input of an encoder-decoder; `-` reads standard input
     #[arg(short, long, default_value = EMBEDDED_PROMPT, value_name = "TEXT")]
     prompt: String,
-    /// A file with the beginning of the text
+    /// File with the prompt
     #[arg(short, long, value_name = "PATH", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// A PNG or JPEG file that the text is about, in the place of an `<image>` of the prompt or before it; as often as there
-    /// are pictures
+    /// PNG or JPEG file; it replaces an `<image>` in the prompt, or precedes the prompt; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// Answer the prompt as a message, written as the model's chat template writes it
+    /// Format the prompt as a user message with the model's chat template
     #[arg(long)]
     chat: bool,
-    /// What the model is told before the message
+    /// System prompt
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// The most tokens to write; -1 until the model ends the text or the context is full
+    /// Maximum tokens to generate; -1: until end of text or context
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
     #[command(flatten)]
-    choosing: Choosing,
+    choosing: SamplingArgs,
     #[command(flatten)]
-    drafting: Drafting,
+    drafting: SpeculativeArgs,
     /// Print one JSON document at the end instead of streaming
     #[arg(long)]
     json: bool,
 }
 
-/// Why the text ended.
+/// Why generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Stop {
-    /// The model ended it.
+enum StopReason {
+    /// The model generated an end-of-text token.
     End,
-    /// As many tokens as asked for.
+    /// The maximum number of tokens was generated.
     Length,
     /// The context is full.
     Context,
-    /// A stop string.
+    /// A stop string was generated.
     #[serde(rename = "stop")]
     Text,
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     Interrupted,
 }
 
-impl Stop {
-    fn of(finish: Finish) -> Stop {
+impl StopReason {
+    fn new(finish: FinishReason) -> StopReason {
         match finish {
-            Finish::End => Stop::End,
-            Finish::Stop => Stop::Text,
-            Finish::Length => Stop::Length,
-            Finish::Context => Stop::Context,
-            Finish::Cancelled => Stop::Interrupted,
+            FinishReason::End => StopReason::End,
+            FinishReason::Stop => StopReason::Text,
+            FinishReason::Length => StopReason::Length,
+            FinishReason::Context => StopReason::Context,
+            FinishReason::Cancelled => StopReason::Interrupted,
         }
     }
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct GenerateReport<'a> {
     device: &'a str,
     seed: u64,
     prompt: &'a str,
     text: String,
     prompt_tokens: &'a [u32],
     tokens: Vec<u32>,
-    stop: Stop,
+    stop: StopReason,
     load_seconds: f64,
-    prefill: Phase,
-    decode: Phase,
+    prefill: PhaseTiming,
+    decode: PhaseTiming,
     #[serde(skip_serializing_if = "Option::is_none")]
-    drafts: Option<Drafts>,
+    drafts: Option<SpeculationStats>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &GenerateArgs) -> Result<CommandOutcome, CliError> {
     let prompt = text_of(&args.prompt, args.file.as_deref())?;
     let started = Instant::now();
     let mut writer = args.loading.load(&args.choosing, &args.drafting)?;
-    writer.look(&args.image)?;
+    writer.add_images(&args.image)?;
     let ids = match args.chat {
         true => {
             let template = writer.chat()?;
             let system = args.system.iter();
             let system = system.map(|s| writer.message(Role::System, 0, s));
             let mut messages: Vec<_> = system.collect();
-            messages.push(writer.message(Role::User, writer.pictures(), &prompt));
+            messages.push(writer.message(Role::User, writer.image_count(), &prompt));
             writer.conversation(&template, &messages)?
         }
         false => writer.prompt(&prompt)?,
     };
     interrupt::listen();
     let load = started.elapsed();
-    // Not before the prefill: its progress bar would overwrite the line.
+    // The prompt is printed after the prefill, because the progress bar of the prefill would
+    // overwrite the line.
     let goes_on = !args.chat && !writer.reads_sources();
     let mut before = goes_on.then_some(&*prompt);
     let mut begun = false;
@@ -130,20 +130,20 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             }
         },
     );
-    // Whatever follows, an error or the summary, begins a line.
+    // End the line of generated text, so that the error or the summary starts on a new line.
     if !args.json && (begun || written.is_ok()) {
         output::text(&format!("{}\n", before.unwrap_or_default()))?;
     }
     let written = written?;
-    let ids = writer.spelled(ids);
-    let report = Report {
+    let ids = writer.normalize_tokens(ids);
+    let report = GenerateReport {
         device: writer.device.name(),
         seed: args.choosing.seed,
         prompt: &prompt,
         text: written.text,
         prompt_tokens: &ids,
         tokens: written.tokens,
-        stop: Stop::of(written.finish),
+        stop: StopReason::new(written.finish),
         load_seconds: load.as_secs_f64(),
         prefill: written.prefill,
         decode: written.decode,
@@ -152,19 +152,20 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::note(format_args!(
+        output::print_note(format_args!(
             "{}",
             summary(&report, args.choosing.temp > 0.0)
         ));
     }
-    Ok(if report.stop == Stop::Interrupted {
-        Outcome::Interrupted
+    Ok(if report.stop == StopReason::Interrupted {
+        CommandOutcome::Interrupted
     } else {
-        Outcome::Done
+        CommandOutcome::Done
     })
 }
 
-/// A model's files, or the embedded one; and what could not be done where it is refused later.
+/// Opens a model's files, or the embedded model. Also returns the message for errors that occur
+/// when the model is loaded.
 pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
     let (files, what) = match path {
         Some(path) => {
@@ -179,7 +180,8 @@ pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), Cl
     Ok((files.map_err(CliError::model(what.clone()))?, what))
 }
 
-/// Adapters from arguments such as `PATH` and `PATH=0.5`; only folders where there is no configuration of a language model.
+/// Reads adapters from arguments such as `PATH` and `PATH=0.5`. Without the configuration of a
+/// language model, only adapter folders are accepted.
 pub(crate) fn adapters(
     arguments: &[String],
     config: Option<&DecoderSpec>,
@@ -189,17 +191,17 @@ pub(crate) fn adapters(
         .collect()
 }
 
-/// As [`adapters`], of one argument.
+/// Reads one adapter; see [`adapters`].
 pub(crate) fn scaled_adapter(
     argument: &str,
     config: Option<&DecoderSpec>,
 ) -> Result<ScaledAdapter, CliError> {
-    // A path may hold `=` as well: what is behind the last one counts where it is a number.
+    // The path may contain `=` too: the part after the last one is the scale if it is a number.
     let scaled = argument.rsplit_once('=');
     let scaled = scaled.and_then(|(path, scale)| Some((path, scale.parse::<f64>().ok()?)));
     let (path, scale) = scaled.unwrap_or((argument, 1.0));
     if !scale.is_finite() {
-        let text = format!("--lora {argument}: the scale has to be a finite number");
+        let text = format!("--lora {argument}: the scale must be a finite number");
         return Err(CliError::Usage(text));
     }
     let adapter = match config {
@@ -210,9 +212,10 @@ pub(crate) fn scaled_adapter(
     Ok(ScaledAdapter::new(adapter).scaled(scale))
 }
 
-/// Where tokens were drawn, the seed is said: with it they are drawn again.
-fn summary(report: &Report<'_>, drawn: bool) -> String {
-    let Report {
+/// Summary line of a generation. If tokens were sampled, it contains the seed, so that the output
+/// can be reproduced.
+fn summary(report: &GenerateReport<'_>, drawn: bool) -> String {
+    let GenerateReport {
         prefill,
         decode,
         stop,
@@ -221,13 +224,13 @@ fn summary(report: &Report<'_>, drawn: bool) -> String {
         ..
     } = report;
     let ended = match stop {
-        Stop::End => "end of text",
-        Stop::Length => "length",
-        Stop::Context => "context full",
-        Stop::Text => "stop string",
-        Stop::Interrupted => "interrupted",
+        StopReason::End => "end of text",
+        StopReason::Length => "length",
+        StopReason::Context => "context full",
+        StopReason::Text => "stop string",
+        StopReason::Interrupted => "interrupted",
     };
-    let phase = |name: &str, phase: &Phase| match phase.tokens {
+    let phase = |name: &str, phase: &PhaseTiming| match phase.tokens {
         0 => format!("{name} 0 tokens"),
         n => {
             let tokens = counted(n, "token", "tokens");

@@ -1,9 +1,10 @@
-//! What commands that write text share: a model that is ready, and text as it comes.
+//! Text generation shared by `generate`, `chat` and `bench`: loading the model and streaming its
+//! output.
 
-mod drafting;
-mod others;
+mod other_models;
 mod phase;
 mod seeing;
+mod speculative_args;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,51 +13,54 @@ use tercet::Device;
 #[cfg(feature = "grammar")]
 use tercet_models::ModelError;
 #[cfg(feature = "grammar")]
-use tercet_models::constraint::{Grammar, Grammars};
-use tercet_models::dataset::template::Value;
-use tercet_models::dataset::{ChatTemplate, Message};
+use tercet_models::constraint::{Grammar, GrammarCompiler};
+use tercet_models::dataset::template::TemplateValue;
+use tercet_models::dataset::{ChatMessage, ChatTemplate};
 use tercet_models::{
-    DecoderOptions, DecoderSpec, Event, Family, Finish, Generator, ModelFiles, ScaledAdapter,
-    SourceReader, Tokenizer, WriteOptions, turn_ends, write,
+    DecoderOptions, DecoderSpec, FinishReason, GenerateEvent, GenerateOptions, Generator,
+    ModelFamily, ModelFiles, ScaledAdapter, SourceEncoder, Tokenizer, end_of_turn_ids, generate,
 };
 
-pub(crate) use self::drafting::{Drafting, Drafts};
-pub(crate) use self::phase::Phase;
-use self::seeing::Seeing;
-use super::choosing::Choosing;
+pub(crate) use self::phase::PhaseTiming;
+use self::seeing::ImageInputs;
+pub(crate) use self::speculative_args::{SpeculationStats, SpeculativeArgs};
 use super::generate::{adapters, open_model};
-use super::{Arithmetic, Cache, device};
+use super::sampling_args::SamplingArgs;
+use super::{ComputePrecision, KvCacheDType, device};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
 
-/// The model and where it runs: the arguments of every command that writes text.
+/// The model and its device: flags of every command that generates text.
 #[derive(clap::Args)]
-pub(crate) struct Loading {
+pub(crate) struct ModelArgs {
     /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
+    /// LoRA adapter: a PEFT folder or a GGUF file, optionally with a weight as PATH=SCALE;
+    /// repeatable
     #[arg(long, value_name = "PATH[=SCALE]")]
     lora: Vec<String>,
-    /// Capacity in tokens, prompt included [default: as trained]
+    /// Context length in tokens, prompt included [default: as trained]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = capacity)]
     context: Option<usize>,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
-    dtype: Arithmetic,
-    /// The type of the caches of keys and values [default: that of --dtype, f32 for auto]
+    /// Float type for computation
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
+    dtype: ComputePrecision,
+    /// KV cache type [default: the --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
-    cache_dtype: Option<Cache>,
-    /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
+    cache_dtype: Option<KvCacheDType>,
+    /// Stop at the first node that produces NaN or inf from finite inputs, and print its operands;
+    /// slow
     #[arg(long)]
     first_nonfinite: bool,
 }
 
-/// More than any model of today takes; tables and cache of a mistyped number would fill the memory.
+/// Maximum context length, above that of any current model. A mistyped number would otherwise
+/// allocate huge tables and caches.
 const MAX_CONTEXT: usize = 1 << 20;
 
 fn capacity(text: &str) -> Result<usize, String> {
@@ -65,79 +69,82 @@ fn capacity(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected a whole number from 1 to {MAX_CONTEXT}"))
 }
 
-/// What a model is compiled from.
-pub(super) struct Opened {
+/// An opened model with its device and adapters, not compiled yet.
+pub(super) struct ModelSource {
     pub(super) device: Device,
     pub(super) files: ModelFiles,
-    /// What failed, for errors of the model.
+    /// Message for errors of the model.
     what: String,
     adapters: Vec<ScaledAdapter>,
 }
 
-/// A model that is ready to write.
-pub(crate) struct Writer {
+/// A compiled model that is ready to generate text.
+pub(crate) struct TextGenerator {
     pub(crate) device: Device,
-    /// What it computes in, for tables.
+    /// Compute type, for result tables.
     pub(crate) dtype: String,
-    /// Whether people know of what became of that.
-    noted: bool,
+    /// Whether the note about the precision fallback was printed.
+    fallback_reported: bool,
     files: ModelFiles,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) generator: Generator,
-    /// Tokens that end a text.
+    /// Tokens that end the text.
     eos: Vec<u32>,
-    /// Of the model.
+    /// Vocabulary size of the model.
     pub(crate) vocab: usize,
-    /// What reads a prompt, where the model writes about it rather than on.
-    reader: Option<SourceReader>,
-    /// What reads pictures, where the model sees, and those that it was given.
-    seeing: Option<Seeing>,
-    /// What each text has to be.
+    /// Encoder of an encoder-decoder model, which reads the prompt.
+    reader: Option<SourceEncoder>,
+    /// Image encoder and images, if the model accepts images.
+    images: Option<ImageInputs>,
+    /// Grammar that each generated text must match.
     #[cfg(feature = "grammar")]
-    constrained: Option<Constrained>,
+    constrained: Option<GrammarConstraint>,
 }
 
-/// Texts of a grammar.
+/// Constrained decoding by a grammar.
 #[cfg(feature = "grammar")]
-struct Constrained {
+struct GrammarConstraint {
     grammar: Grammar,
-    /// Made for the tokens that end a text when the first one is written.
-    grammars: Option<Grammars>,
+    /// Grammar compiler for the model's end-of-text tokens. It is created for the first constrained
+    /// text.
+    grammars: Option<GrammarCompiler>,
 }
 
-/// What was written.
-pub(crate) struct Written {
+/// A generated text with its timings.
+pub(crate) struct GenerationResult {
     pub(crate) tokens: Vec<u32>,
     pub(crate) text: String,
-    pub(crate) finish: Finish,
-    pub(crate) prefill: Phase,
-    pub(crate) decode: Phase,
-    /// What became of proposed tokens, where some are.
-    pub(crate) drafts: Option<Drafts>,
+    pub(crate) finish: FinishReason,
+    pub(crate) prefill: PhaseTiming,
+    pub(crate) decode: PhaseTiming,
+    /// Counts of proposed and accepted draft tokens, if decoding is speculative.
+    pub(crate) drafts: Option<SpeculationStats>,
 }
 
-impl Loading {
-    /// What the model is called in tables.
+impl ModelArgs {
+    /// Name of the model in result tables.
     pub(crate) fn name(&self) -> String {
         let path = self.model.as_deref();
         let name = path.map(|p| p.file_name().unwrap_or(p.as_os_str()));
         name.map_or("embedded".into(), |name| name.display().to_string())
     }
 
-    /// The model, choosing tokens as the arguments say.
+    /// Opens and compiles the model, with the sampling and draft settings of the flags.
     pub(crate) fn load(
         &self,
-        choosing: &Choosing,
-        drafting: &Drafting,
-    ) -> Result<Writer, CliError> {
+        choosing: &SamplingArgs,
+        drafting: &SpeculativeArgs,
+    ) -> Result<TextGenerator, CliError> {
         let compiled = choosing.compiled();
         let mut writer = match self.family()? {
-            Some(Family::TextToText | Family::VisionLanguage) if drafting.is_asked() => {
-                let text = "--draft is for language models of texts alone; leave it out";
+            Some(ModelFamily::TextToText | ModelFamily::VisionLanguage)
+                if drafting.is_enabled() =>
+            {
+                let text = "--draft requires a text-only decoder model; leave it out";
                 return Err(CliError::Usage(text.into()));
             }
-            Some(Family::TextToText) => self.load_text_to_text(compiled)?,
-            Some(Family::VisionLanguage) => self.load_seeing(compiled)?,
+            Some(ModelFamily::TextToText) => self.load_text_to_text(compiled)?,
+            Some(ModelFamily::VisionLanguage) => self.load_seeing(compiled)?,
             _ => self.load_with(|config| DecoderOptions {
                 sampling: Some(compiled),
                 logit_rows: drafting.rows(),
@@ -149,10 +156,10 @@ impl Loading {
         writer.generator.skip_logits();
         writer.generator.run_ahead();
         let set = writer.generator.set_sampling(&choosing.options());
-        set.map_err(CliError::model("cannot choose tokens in this way"))?;
+        set.map_err(CliError::model("cannot use these sampling settings"))?;
         #[cfg(feature = "grammar")]
         if let Some(grammar) = choosing.grammar()? {
-            writer.constrained = Some(Constrained {
+            writer.constrained = Some(GrammarConstraint {
                 grammar,
                 grammars: None,
             });
@@ -160,41 +167,40 @@ impl Loading {
         Ok(writer)
     }
 
-    /// The float type of a model that is no language model.
+    /// Compute type of a model that is not a language model.
     pub(super) fn dtype(&self) -> tercet::DType {
         self.dtype.dtype()
     }
 
-    /// The type of caches, where it is another.
+    /// KV cache format, if it differs from the compute type.
     pub(super) fn cache(&self) -> Option<tercet_models::CacheFormat> {
-        self.cache_dtype.map(Cache::format)
+        self.cache_dtype.map(KvCacheDType::format)
     }
 
-    /// What its rows may be rounded to.
-    pub(super) fn products(&self) -> tercet_models::Products {
-        self.dtype.products()
+    /// Precision of the matmuls.
+    pub(super) fn matmul_precision(&self) -> tercet_models::MatmulPrecision {
+        self.dtype.matmul_precision()
     }
 
-    /// The family of a model that does not write texts of its own; `None` for one that does, or that cannot be told.
-    pub(super) fn family_of_encoders(&self) -> Result<Option<Family>, CliError> {
+    /// Family of a model without generated text, such as an encoder. `None` for generative models,
+    /// and if the family is unknown.
+    pub(super) fn family_of_encoders(&self) -> Result<Option<ModelFamily>, CliError> {
         let (files, _) = open_model(self.model.as_deref())?;
         let family = match files.family() {
-            Ok(Family::Decoder | Family::TextToText) | Err(_) => return Ok(None),
+            Ok(ModelFamily::Decoder | ModelFamily::TextToText) | Err(_) => return Ok(None),
             Ok(family) => family,
         };
         let refused = match (self.lora.is_empty(), self.context, self.cache_dtype) {
             (true, None, None) => return Ok(Some(family)),
             (false, ..) => "adapters are for language models; leave out --lora",
-            (true, Some(_), _) => {
-                "--context is for language models; --prompt is the length of a text"
-            }
+            (true, Some(_), _) => "--context is for language models; --prompt sets the text length",
             (true, None, Some(_)) => "--cache-dtype is for language models; leave it out",
         };
         Err(CliError::Usage(refused.into()))
     }
 
-    /// The device, the model's files and the adapters.
-    pub(super) fn open(&self) -> Result<Opened, CliError> {
+    /// Opens the device, the model's files and the adapters.
+    pub(super) fn open(&self) -> Result<ModelSource, CliError> {
         let device = match (device(&self.device)?, self.first_nonfinite) {
             (device, true) => device.with_finite_check(),
             (device, false) => device,
@@ -207,7 +213,7 @@ impl Loading {
                 adapters(&self.lora, Some(&config))?
             }
         };
-        Ok(Opened {
+        Ok(ModelSource {
             device,
             files,
             what,
@@ -215,19 +221,20 @@ impl Loading {
         })
     }
 
-    /// The model's family. What cannot be told is said where the model is loaded.
-    fn family(&self) -> Result<Option<Family>, CliError> {
+    /// The model's family. Loading the model reports errors, so they give `None` here.
+    fn family(&self) -> Result<Option<ModelFamily>, CliError> {
         let (files, _) = open_model(self.model.as_deref())?;
         Ok(files.family().ok())
     }
 
-    /// Opens the device and compiles the model for it, with options but for what arguments say.
+    /// Opens the device and compiles the model with `options`, except for settings that flags
+    /// determine.
     pub(crate) fn load_with(
         &self,
         options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
-    ) -> Result<Writer, CliError> {
+    ) -> Result<TextGenerator, CliError> {
         let spinner = progress::spinner("loading");
-        let Opened {
+        let ModelSource {
             device,
             files,
             what,
@@ -242,7 +249,7 @@ impl Loading {
                     chunk: options.chunk.min(context),
                     dtype: self.dtype.dtype(),
                     cache: self.cache(),
-                    products: self.dtype.products(),
+                    matmul_precision: self.dtype.matmul_precision(),
                     adapters,
                     ..options
                 }
@@ -254,13 +261,13 @@ impl Loading {
         spinner.finish_and_clear();
         let trained = decoder.config.context;
         if self.context.is_some_and(|c| c > trained) {
-            output::note(format_args!(
-                "note: the model was trained for a context of {trained}; beyond it, it may ramble"
+            output::print_note(format_args!(
+                "note: the model was trained for a context of {trained}; output quality may drop beyond it"
             ));
         }
-        Ok(Writer {
-            dtype: self.dtype.shown(&decoder, &device),
-            noted: false,
+        Ok(TextGenerator {
+            dtype: self.dtype.label(&decoder, &device),
+            fallback_reported: false,
             device,
             files,
             tokenizer,
@@ -268,80 +275,81 @@ impl Loading {
             eos: decoder.config.eos.clone(),
             vocab: decoder.config.vocab,
             reader: None,
-            seeing: None,
+            images: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
     }
 }
 
-impl Writer {
-    /// Whether the model writes about a prompt rather than on.
+impl TextGenerator {
+    /// Whether the model is an encoder-decoder: it reads the prompt with an encoder and does not
+    /// continue it.
     pub(crate) fn reads_sources(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// Says, once, that the model went on in another type.
-    pub(crate) fn note(&mut self) {
-        if let (Some(note), false) = (self.generator.note(), self.noted) {
-            output::note(format_args!("note: {note}"));
-            self.noted = true;
+    /// Prints a note, once, if the generator fell back to another precision.
+    pub(crate) fn report_fallback(&mut self) {
+        if let (Some(note), false) = (self.generator.fallback_message(), self.fallback_reported) {
+            output::print_note(format_args!("note: {note}"));
+            self.fallback_reported = true;
         }
     }
 
-    /// The chat template of the model. From now on texts end where turns do as well.
+    /// Loads the model's chat template. From this call on, end-of-turn tokens also end the text.
     pub(crate) fn chat(&mut self) -> Result<ChatTemplate, CliError> {
         if self.reader.is_some() {
-            let text = "the model writes a text for a text and has no conversations; leave out --chat, or use `tercet generate`";
+            let text = "an encoder-decoder model has no chat mode; leave out --chat, or use `tercet generate`";
             return Err(CliError::Usage(text.into()));
         }
-        let template = ChatTemplate::of(&self.files, &self.tokenizer);
+        let template = ChatTemplate::from_model(&self.files, &self.tokenizer);
         let template = template.map_err(CliError::model("cannot use the chat template"))?;
-        if let Some(note) = template.note() {
-            output::note(format_args!("note: {note}"));
+        if let Some(note) = template.warning() {
+            output::print_note(format_args!("note: {note}"));
         }
-        self.eos = turn_ends(&self.eos, &self.tokenizer);
+        self.eos = end_of_turn_ids(&self.eos, &self.tokenizer);
         Ok(template)
     }
 
-    /// The tokens of a conversation up to where the answer begins.
+    /// Returns the tokens of a conversation up to the start of the next answer.
     ///
-    /// What a message says is read together with what the template puts around it: one that spells a special token of
-    /// the model, which could end its turn, is refused.
+    /// Messages are tokenized together with the text of the chat template. A message that contains
+    /// a special token of the model is an error, because that token could end the turn.
     pub(crate) fn conversation(
         &mut self,
         template: &ChatTemplate,
-        messages: &[Message],
+        messages: &[ChatMessage],
     ) -> Result<Vec<u32>, CliError> {
         let what = "cannot process the conversation";
         if let Some(last) = messages.last() {
             let spells = self.tokenizer.spells_special(last.content());
             if spells.map_err(CliError::model(what))? {
-                let text = "the message spells a special token of the model, which could end its turn; leave it out";
+                let text = "the message contains a special token of the model, which could end its turn; remove it";
                 return Err(CliError::Usage(text.into()));
             }
         }
-        let rendered = template.render(messages, &Value::None, true);
+        let rendered = template.render(messages, &TemplateValue::None, true);
         let rendered = rendered.map_err(|e| {
             CliError::Usage(format!(
-                "the chat template refuses the conversation: {}",
+                "the chat template rejects the conversation: {}",
                 tercet::one_line(&e)
             ))
         })?;
         self.encode(&rendered.text, false, what)
     }
 
-    /// The next text is of the grammar that was asked for.
+    /// Constrains the next text by the requested grammar.
     #[cfg(feature = "grammar")]
     fn constrain(&mut self) -> Result<(), CliError> {
-        let what = "cannot write a text of this kind";
-        let Some(Constrained { grammar, grammars }) = &mut self.constrained else {
+        let what = "cannot constrain the output";
+        let Some(GrammarConstraint { grammar, grammars }) = &mut self.constrained else {
             return Ok(());
         };
         let grammars = match grammars {
             Some(grammars) => grammars,
             None => {
-                let made = Grammars::new(&self.tokenizer, &self.eos, self.vocab);
+                let made = GrammarCompiler::new(&self.tokenizer, &self.eos, self.vocab);
                 grammars.insert(
                     made.map_err(ModelError::from)
                         .map_err(CliError::model(what))?,
@@ -356,9 +364,9 @@ impl Writer {
         set.map_err(CliError::model(what))
     }
 
-    /// What is fed for a prompt of these tokens: those that the cache lacks; where a reader reads them, the token that texts
-    /// begin with.
-    fn fed_for(&mut self, ids: &[u32]) -> Result<Vec<u32>, CliError> {
+    /// Returns the tokens to process for a prompt: those that are not in the KV cache. For an
+    /// encoder-decoder, runs the encoder and returns the decoder's start token.
+    fn tokens_to_feed(&mut self, ids: &[u32]) -> Result<Vec<u32>, CliError> {
         if let Some(reader) = &mut self.reader {
             let read = reader.read(ids, &mut self.generator);
             read.map_err(CliError::model("cannot process the prompt"))?;
@@ -366,27 +374,28 @@ impl Writer {
         }
         let cached = self.generator.cached().iter().zip(ids);
         let same = cached.take_while(|(a, b)| a == b).count();
-        // The last token is always fed: its logits are wanted.
+        // The last token is always processed, because its logits are needed.
         let same = same.min(ids.len().saturating_sub(1));
         let same = self.generator.truncate(same);
         Ok(ids[same..].to_vec())
     }
 
-    /// Writes after `ids`, of which what the cache has already is not computed again. `show` gets the text as it comes,
-    /// first of all nothing when the prompt is done.
+    /// Generates text after the prompt `ids`, reusing the KV cache for their common prefix. `show`
+    /// receives the text as it is generated. The first call has empty text and means that the
+    /// prefill is done.
     pub(crate) fn write(
         &mut self,
         ids: &[u32],
         limit: usize,
         stop: &[String],
         show: &mut dyn FnMut(&str) -> Result<(), CliError>,
-    ) -> Result<Written, CliError> {
+    ) -> Result<GenerationResult, CliError> {
         let started = Instant::now();
         let before = self.generator.draft_counts();
-        let new = &self.fed_for(ids)?[..];
+        let new = &self.tokens_to_feed(ids)?[..];
         #[cfg(feature = "grammar")]
         self.constrain()?;
-        let options = WriteOptions {
+        let options = GenerateOptions {
             max_tokens: limit,
             stop,
             eos: &self.eos,
@@ -394,14 +403,14 @@ impl Writer {
         let bar = progress::bar("prefill", new.len(), "tokens");
         let (mut fed, mut prefilled, mut ready) = (0, Duration::ZERO, false);
         let (mut text, mut failed) = (String::new(), None);
-        let written = write(
+        let written = generate(
             &mut self.generator,
             &self.tokenizer,
             new,
             &options,
             &mut |event| {
                 let piece = match event {
-                    Event::Prompt(done) => {
+                    GenerateEvent::Prompt(done) => {
                         bar.set_position(done as u64);
                         (fed, prefilled) = (done, started.elapsed());
                         ready = done == new.len();
@@ -411,7 +420,7 @@ impl Writer {
                         }
                         ""
                     }
-                    Event::Text(piece, _) => piece,
+                    GenerateEvent::Text(piece, _) => piece,
                 };
                 text += piece;
                 failed = show(piece).err();
@@ -426,19 +435,19 @@ impl Writer {
             false => "cannot process the prompt",
         };
         let written = written.map_err(CliError::model(what))?;
-        self.note();
-        // The first token came with the prefill.
+        self.report_fallback();
+        // The prefill produced the first token.
         let decoded = written.tokens.len().saturating_sub(1);
         let drafts = before.zip(self.generator.draft_counts());
-        Ok(Written {
+        Ok(GenerationResult {
             text,
-            drafts: drafts.map(|(before, now)| Drafts::between(before, now)),
+            drafts: drafts.map(|(before, now)| SpeculationStats::since(before, now)),
             finish: written.finish,
             prefill: match self.reader {
-                Some(_) => Phase::new(ids.len(), prefilled),
-                None => Phase::new(fed, prefilled),
+                Some(_) => PhaseTiming::new(ids.len(), prefilled),
+                None => PhaseTiming::new(fed, prefilled),
             },
-            decode: Phase::new(decoded, started.elapsed().saturating_sub(prefilled)),
+            decode: PhaseTiming::new(decoded, started.elapsed().saturating_sub(prefilled)),
             tokens: written.tokens,
         })
     }

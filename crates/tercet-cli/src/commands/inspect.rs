@@ -1,4 +1,4 @@
-//! `tercet inspect`: what is in a model file.
+//! `tercet inspect`: metadata and tensors of a model file.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::{CacheFormat, DecoderOptions, Family, ModelFiles};
+use tercet_models::{CacheFormat, DecoderOptions, ModelFamily, ModelFiles};
 
-use crate::error::{CliError, Outcome, causes, is_reader};
+use crate::error::{CliError, CommandOutcome, causes, is_reader};
 use crate::output;
 
-/// Names are cut at this many characters, and lines at these.
+/// Maximum width of a name and of a metadata line, in characters.
 const NAME_WIDTH: usize = 60;
 const LINE_WIDTH: usize = 120;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct InspectArgs {
     /// A GGUF file, a folder with config.json and safetensors, or an .onnx file
     model: PathBuf,
     /// Print JSON
@@ -34,28 +34,28 @@ struct TensorRow {
 }
 
 #[derive(Serialize)]
-struct Memory {
+struct MemoryEstimate {
     weights_bytes: u64,
-    /// Keys and values of one token, computed in F32.
+    /// Keys and values of one token, stored as F32.
     cache_bytes_per_token: Option<u64>,
-    /// The same at the context that the model was trained for.
+    /// KV cache size at the model's trained context length, stored as F32.
     cache_bytes: Option<u64>,
-    /// The same with `--cache-dtype q8_0`.
+    /// KV cache size at the model's trained context length with `--cache-dtype q8_0`.
     cache_bytes_q8_0: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct InspectReport {
     format: String,
     metadata: BTreeMap<String, String>,
     tensors: Vec<TensorRow>,
     parameters: u64,
-    memory: Memory,
+    memory: MemoryEstimate,
     /// Why this version cannot run the model, if it cannot.
     unsupported: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &InspectArgs) -> Result<CommandOutcome, CliError> {
     if super::onnx::is_onnx(&args.model) {
         return super::inspect_onnx::run(&args.model, args.json);
     }
@@ -65,12 +65,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::people(|out| print(out, &report))?;
+        output::print_for_humans(|out| print(out, &report))?;
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn report(files: &ModelFiles) -> Report {
+fn report(files: &ModelFiles) -> InspectReport {
     let (format, metadata, tensors): (_, _, Vec<TensorRow>) = match files {
         ModelFiles::Gguf(gguf) => {
             let metadata = gguf
@@ -111,13 +111,13 @@ fn report(files: &ModelFiles) -> Report {
     let parameters = tensors.iter().map(|t| t.parameters).sum();
     let weights_bytes = tensors.iter().map(|t| t.bytes).sum();
     let (cache, unsupported) = cache_bytes(files);
-    let memory = Memory {
+    let memory = MemoryEstimate {
         weights_bytes,
         cache_bytes_per_token: cache.map(|[per_token, ..]| per_token),
         cache_bytes: cache.map(|[_, all, _]| all),
         cache_bytes_q8_0: cache.map(|[.., packed]| packed),
     };
-    Report {
+    InspectReport {
         format,
         metadata,
         tensors,
@@ -127,14 +127,14 @@ fn report(files: &ModelFiles) -> Report {
     }
 }
 
-/// Bytes of the cache per token and in all, and in all of 8 bits, for models that have one; and why not, if the
-/// configuration is refused.
+/// Bytes of the KV cache: per token, in total, and in total with 8-bit values. `None` for models
+/// without a cache. The second value is the reason if the model's configuration is unsupported.
 fn cache_bytes(files: &ModelFiles) -> (Option<[u64; 3]>, Option<String>) {
     let checked = files.family().and_then(|family| match family {
-        Family::Decoder => files.decoder_spec().map(Some),
-        Family::Encoder => files.encoder_spec().map(|_| None),
-        Family::Vision => files.vision_spec().map(|_| None),
-        Family::VisionLanguage => {
+        ModelFamily::Decoder => files.decoder_spec().map(Some),
+        ModelFamily::Encoder => files.encoder_spec().map(|_| None),
+        ModelFamily::Vision => files.vision_spec().map(|_| None),
+        ModelFamily::VisionLanguage => {
             let checked = files.vision_language_spec().and_then(|spec| {
                 let ModelFiles::Hf(folder) = files else {
                     return Ok(spec);
@@ -144,9 +144,9 @@ fn cache_bytes(files: &ModelFiles) -> (Option<[u64; 3]>, Option<String>) {
             });
             checked.map(|spec| Some(spec.decoder))
         }
-        Family::TextToText => files.text_to_text_spec().map(|_| None),
-        Family::Speech if files.is_moonshine() => files.moonshine_spec().map(|_| None),
-        Family::Speech => files.speech_tokens().map(|_| None),
+        ModelFamily::TextToText => files.seq2seq_spec().map(|_| None),
+        ModelFamily::Speech if files.is_moonshine() => files.moonshine_spec().map(|_| None),
+        ModelFamily::Speech => files.speech_tokens().map(|_| None),
     });
     match checked {
         Ok(Some(c)) => {
@@ -174,7 +174,7 @@ fn chain(e: &(dyn std::error::Error + 'static)) -> String {
     lines.join(": ")
 }
 
-fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+fn print(out: &mut impl Write, report: &InspectReport) -> std::io::Result<()> {
     writeln!(out, "{}\n\nmetadata", report.format)?;
     let name = |name: &str| output::clip(name, NAME_WIDTH);
     let width = report.metadata.keys().map(|k| name(k).chars().count());
@@ -215,7 +215,7 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
             output::bytes(bytes)
         )?;
     }
-    let Memory {
+    let MemoryEstimate {
         weights_bytes,
         cache_bytes_per_token,
         cache_bytes,

@@ -1,4 +1,5 @@
-//! `tercet inspect` of an ONNX model: what its file says about itself, and whether it can be run.
+//! `tercet inspect` of an ONNX model: its metadata, inputs and outputs, and whether this version
+//! can run it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,27 +7,27 @@ use std::path::Path;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_onnx::{Declared, Description, ImportOptions};
+use tercet_onnx::{ImportOptions, OnnxModelInfo, OnnxPort};
 
 use super::onnx;
-use crate::error::{CliError, Outcome, causes};
+use crate::error::{CliError, CommandOutcome, causes};
 use crate::output;
 
-/// Names are cut at this many characters, and lines at these.
+/// Maximum width of a name and of a metadata line, in characters.
 const NAME_WIDTH: usize = 60;
 const LINE_WIDTH: usize = 120;
 
 #[derive(Serialize)]
-struct Port {
+struct OnnxPortRow {
     name: String,
     dtype: String,
-    /// A number, a symbol, or `?` for each dimension; null where the rank is not said.
+    /// A number, a symbol, or `?` for each dimension; null if the file does not specify the rank.
     shape: Option<Vec<String>>,
-    /// Whether the model has a value for it.
+    /// Whether the model has a default value for this input.
     default: bool,
 }
 
-impl Port {
+impl OnnxPortRow {
     fn has_symbols(&self) -> bool {
         let mut dims = self.shape.iter().flatten();
         dims.any(|dim| dim.parse::<u64>().is_err())
@@ -34,26 +35,27 @@ impl Port {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct InspectOnnxReport {
     format: String,
     producer: String,
     opsets: BTreeMap<String, i64>,
     metadata: BTreeMap<String, String>,
-    inputs: Vec<Port>,
-    outputs: Vec<Port>,
+    inputs: Vec<OnnxPortRow>,
+    outputs: Vec<OnnxPortRow>,
     operators: BTreeMap<String, usize>,
     functions: Vec<String>,
     initializers: usize,
     parameters: u64,
-    /// Inputs whose values decide shapes: the model is imported again for each of their values.
+    /// Inputs whose values determine shapes. The model is imported again for each of their values.
     deciding: Vec<String>,
-    /// Shapes that have no form with symbols, a line each: the model is imported again for each size of its inputs.
+    /// Shapes that cannot be expressed with symbols, one line each. The model is imported again for
+    /// each size of its inputs.
     sized: Vec<String>,
-    /// Why this version cannot run the model, a line each.
+    /// Why this version cannot run the model, one line per reason.
     unsupported: Vec<String>,
 }
 
-pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
+pub(crate) fn run(path: &Path, as_json: bool) -> Result<CommandOutcome, CliError> {
     let model = onnx::read(path)?;
     let mut report = report(model.describe());
     match model.deciding(&ImportOptions::new()) {
@@ -61,7 +63,7 @@ pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
         Err(e) => {
             let mut lines: Vec<String> = e.to_string().lines().map(str::to_string).collect();
             lines.extend(causes(&e));
-            let has_symbols = report.inputs.iter().any(Port::has_symbols);
+            let has_symbols = report.inputs.iter().any(OnnxPortRow::has_symbols);
             match has_symbols && e.may_need_sizes() {
                 true => report.sized = lines,
                 false => report.unsupported = lines,
@@ -70,13 +72,13 @@ pub(crate) fn run(path: &Path, as_json: bool) -> Result<Outcome, CliError> {
     }
     match as_json {
         true => output::json(&report)?,
-        false => output::people(|out| print(out, &report))?,
+        false => output::print_for_humans(|out| print(out, &report))?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn report(about: Description) -> Report {
-    let port = |d: Declared| Port {
+fn report(about: OnnxModelInfo) -> InspectOnnxReport {
+    let port = |d: OnnxPort| OnnxPortRow {
         name: d.name,
         dtype: d.dtype,
         shape: d.shape,
@@ -86,7 +88,7 @@ fn report(about: Description) -> Report {
         let sizes = sizes.iter();
         sizes.fold(1u64, |n, &d| n.saturating_mul(d))
     });
-    Report {
+    InspectOnnxReport {
         format: format!("ONNX, file format {}", about.ir_version),
         producer: about.producer,
         initializers: about.initializers.len(),
@@ -103,11 +105,11 @@ fn report(about: Description) -> Report {
     }
 }
 
-fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
+fn print(out: &mut impl Write, report: &InspectOnnxReport) -> std::io::Result<()> {
     let name = |name: &str| output::clip(name, NAME_WIDTH);
     let by = match report.producer.is_empty() {
         true => String::new(),
-        false => format!(", written by {}", name(&report.producer)),
+        false => format!(", produced by {}", name(&report.producer)),
     };
     writeln!(out, "{}{by}", report.format)?;
     for (domain, version) in &report.opsets {
@@ -130,13 +132,14 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
     }
     if !report.functions.is_empty() {
         let n = counted(report.functions.len(), "function", "functions");
-        writeln!(out, "\n{n} written out by the model")?;
+        writeln!(out, "\n{n} defined by the model")?;
     }
     let n = counted(report.initializers, "initializer", "initializers");
     let parameters = output::count(report.parameters);
     writeln!(out, "\nparameters  {parameters} in {n}")?;
     if !report.sized.is_empty() {
-        let text = "imported for each size of its inputs, as shapes have no form with symbols:";
+        let text =
+            "imported for each input size, because these shapes cannot be expressed with symbols:";
         writeln!(out, "\n{text}")?;
     }
     for line in &report.sized {
@@ -154,11 +157,11 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
 fn ports(
     out: &mut impl Write,
     title: &str,
-    ports: &[Port],
+    ports: &[OnnxPortRow],
     deciding: &[String],
 ) -> std::io::Result<()> {
     writeln!(out, "\n{title}")?;
-    let clipped = |p: &Port| output::clip(&p.name, NAME_WIDTH);
+    let clipped = |p: &OnnxPortRow| output::clip(&p.name, NAME_WIDTH);
     let width = ports.iter().map(|p| clipped(p).chars().count()).max();
     let width = width.unwrap_or(0);
     for port in ports {
@@ -168,7 +171,7 @@ fn ports(
         };
         let default = if port.default { ", has a default" } else { "" };
         let decides = match deciding.contains(&port.name) {
-            true => ", decides shapes",
+            true => ", determines shapes",
             false => "",
         };
         let shape = output::clip(&shape, LINE_WIDTH);

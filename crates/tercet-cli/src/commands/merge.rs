@@ -1,47 +1,48 @@
-//! `tercet merge`: a model with adapters in its weights.
+//! `tercet merge`: merges LoRA adapters into a model's weights.
 
 use std::path::PathBuf;
 
-use tercet_models::Family;
+use tercet_models::ModelFamily;
 use tercet_models::adapter::merge;
-use tercet_models::save::{PackedAs, SaveOptions};
+use tercet_models::save::{RepackFormat, SaveOptions};
 
 use super::generate::{adapters, open_model};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::output;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct MergeArgs {
     /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// An adapter: a folder of PEFT or a GGUF file, with =SCALE behind it to weigh it; as often as there are adapters
+    /// LoRA adapter: a PEFT folder or a GGUF file, optionally with a weight as PATH=SCALE;
+    /// repeatable
     #[arg(long, value_name = "PATH[=SCALE]", required = true)]
     lora: Vec<String>,
-    /// Where the model goes: a folder where the model is one, a GGUF file where it is one
+    /// Output path: a folder if the model is a folder, a GGUF file if it is a GGUF file
     #[arg(short, long, value_name = "PATH")]
     out: PathBuf,
-    /// Write changed weights that were packed as Q8_0 instead of f16
+    /// Write changed quantized weights as Q8_0 instead of f16
     #[arg(long)]
     q8_0: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &MergeArgs) -> Result<CommandOutcome, CliError> {
     let (files, what) = open_model(args.model.as_deref())?;
     let family = files.family().map_err(CliError::model(what.clone()))?;
     let config = match family {
-        Family::Decoder => Some(files.decoder_spec().map_err(CliError::model(what))?),
-        Family::Encoder
-        | Family::TextToText
-        | Family::Vision
-        | Family::VisionLanguage
-        | Family::Speech => None,
+        ModelFamily::Decoder => Some(files.decoder_spec().map_err(CliError::model(what))?),
+        ModelFamily::Encoder
+        | ModelFamily::TextToText
+        | ModelFamily::Vision
+        | ModelFamily::VisionLanguage
+        | ModelFamily::Speech => None,
     };
     let adapters = adapters(&args.lora, config.as_ref())?;
     let options = SaveOptions {
         packed: match args.q8_0 {
-            true => PackedAs::Q8_0,
-            false => PackedAs::F16,
+            true => RepackFormat::Q8_0,
+            false => RepackFormat::F16,
         },
         ..SaveOptions::default()
     };
@@ -50,14 +51,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let unpacked = match saved.unpacked.len() {
         0 => String::new(),
         n => format!(
-            ", {n} of which were packed and are {} now",
+            ", {n} of them quantized, now {}",
             if args.q8_0 { "Q8_0" } else { "F16" }
         ),
     };
-    output::note(format_args!(
+    output::print_note(format_args!(
         "{} weights changed{unpacked}; wrote {}",
         saved.changed.len(),
         saved.path.display()
     ));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

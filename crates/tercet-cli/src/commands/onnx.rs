@@ -1,34 +1,35 @@
-//! ONNX models as the commands open them: by the ending `.onnx`, with arrays for inputs that decide shapes.
+//! Opens ONNX models for the commands: by the extension `.onnx`, with arrays for inputs that
+//! determine shapes.
 
 use std::path::Path;
 
 use tercet::{Signature, Symbol, Tensor};
-use tercet_onnx::{ImportOptions, Imported, Model, OnnxError, sizes_of};
+use tercet_onnx::{ImportOptions, ImportedModel, OnnxError, OnnxModel, sizes_of};
 
 use super::tensors::read_tensors;
 use crate::error::CliError;
 
-/// An imported model with what was given for it.
-pub(crate) struct Opened {
-    pub(crate) imported: Imported,
-    /// The arrays that were given, without those which became constants.
-    pub(crate) given: Vec<(String, Tensor)>,
-    /// Symbols that are none in it, since shapes have no form with them.
+/// An imported model with its input arrays.
+pub(crate) struct OpenedOnnxModel {
+    pub(crate) imported: ImportedModel,
+    /// Input arrays, without those that became constants of the graph.
+    pub(crate) arrays: Vec<(String, Tensor)>,
+    /// Symbols that import replaced by numbers, because shapes cannot be expressed with them.
     pub(crate) fixed: Vec<Symbol>,
 }
 
-/// Whether a file is an ONNX model by its name.
+/// Whether the file name has the extension of an ONNX model.
 pub(crate) fn is_onnx(path: &Path) -> bool {
     let ending = path.extension().and_then(|e| e.to_str());
     ending.is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
 }
 
 /// Reads a model without importing it.
-pub(crate) fn read(path: &Path) -> Result<Model, CliError> {
-    Model::read(path).map_err(error(path))
+pub(crate) fn read(path: &Path) -> Result<OnnxModel, CliError> {
+    OnnxModel::read(path).map_err(error(path))
 }
 
-/// What goes wrong with the model at a path.
+/// Wraps an ONNX error with the path of the model.
 pub(crate) fn error(path: &Path) -> impl Fn(OnnxError) -> CliError {
     move |source| CliError::Onnx {
         path: path.to_path_buf(),
@@ -36,13 +37,14 @@ pub(crate) fn error(path: &Path) -> impl Fn(OnnxError) -> CliError {
     }
 }
 
-/// Imports a model. Of the arrays, as `--input` has them, those which decide shapes or have a default become constants. Where
-/// shapes have no form with symbols, those are fixed at the sizes of the arrays, else at the bounds.
+/// Imports a model. Arrays of `--input` become constants if they determine shapes or if the input
+/// has a default. If shapes cannot be expressed with symbols, the symbols are fixed at the sizes of
+/// the arrays, or else at the bounds.
 pub(crate) fn open(
     path: &Path,
     inputs: &[String],
     bounds: &[(String, usize)],
-) -> Result<Opened, CliError> {
+) -> Result<OpenedOnnxModel, CliError> {
     let model = read(path)?;
     let mut options = ImportOptions::new();
     let ports = Signature {
@@ -50,7 +52,7 @@ pub(crate) fn open(
         ..Signature::default()
     };
     let mut inputs = inputs.to_vec();
-    let texts = super::strings::take(&mut inputs, &ports.inputs, &model.strings())?;
+    let texts = super::strings::take_string_inputs(&mut inputs, &ports.inputs, &model.strings())?;
     let mut given = read_tensors(&ports, &inputs)?;
     given.extend(texts);
     for port in model.describe().inputs.iter().filter(|p| p.has_default) {
@@ -76,9 +78,9 @@ pub(crate) fn open(
         .map_err(error(path))?;
     let is_input = |name: &str| imported.inputs.iter().any(|p| p.name == name);
     let given = given.into_iter().filter(|(n, _)| is_input(n)).collect();
-    Ok(Opened {
+    Ok(OpenedOnnxModel {
         imported,
-        given,
+        arrays: given,
         fixed,
     })
 }

@@ -1,23 +1,26 @@
-//! `tercet ops`: every operator, what it means and which executor runs it how.
+//! `tercet ops`: every operator, its semantics and its support on each executor.
 
 use std::io::Write;
 
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::output;
 
-/// The table as the documentation has it; a test keeps it in line with the code.
-const TABLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ops.md"));
+/// The operator table of the documentation. A test compares it with the code.
+const TABLE: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/reference/operators.md"
+));
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Operators to show; without any, the whole page
+pub(crate) struct OpsArgs {
+    /// Operators to show [default: all]
     names: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &OpsArgs) -> Result<CommandOutcome, CliError> {
     if args.names.is_empty() {
-        output::people(|out| out.write_all(TABLE.as_bytes()))?;
-        return Ok(Outcome::Done);
+        output::print_for_humans(|out| out.write_all(TABLE.as_bytes()))?;
+        return Ok(CommandOutcome::Done);
     }
     let mut rows = TABLE.lines().filter(|line| line.starts_with("| "));
     let head: Vec<String> = rows.next().map(cells).unwrap_or_default();
@@ -29,12 +32,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             let known: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
             let known = known.join(" ");
             return Err(CliError::Usage(format!(
-                "no operator is named `{name}`; there are: {known}"
+                "unknown operator `{name}`; expected one of: {known}"
             )));
         };
         found.push(row);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in found {
             for (head, cell) in head.iter().zip(row) {
                 writeln!(out, "{head:<12} {}", cell.replace('`', ""))?;
@@ -43,10 +46,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// The cells of a row of a table; `\|` is a bar in a cell.
+/// Splits a table row into cells; `\|` is a literal bar inside a cell.
 fn cells(row: &str) -> Vec<String> {
     let row = row.trim().trim_start_matches('|').replace("\\|", "\u{0}");
     let cells = row.split('|').map(|c| c.trim().replace('\u{0}', "|"));

@@ -1,32 +1,33 @@
-//! `tercet perplexity`: how well a language model foretells a text.
+//! `tercet perplexity`: perplexity of a language model on a text.
 //!
-//! As llama.cpp's tool of this name counts: the text is cut into windows of `--context` tokens that do not overlap, the
-//! first token of each is BOS where the model has one, and the tokens of the second half of each count, so that every
-//! one has at least half a window before it. The perplexity is the exponential of the mean negative log-likelihood, its
-//! error by the standard error of that mean.
+//! The method is that of llama.cpp's `perplexity` tool. The text is split into windows of
+//! `--context` tokens that do not overlap. The first token of each window is BOS if the model has
+//! one. Only tokens of the second half of a window count, so each has at least half a window of
+//! context. The perplexity is the exponential of the mean negative log-likelihood. Its error
+//! follows from the standard error of that mean.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 use tercet_models::DecoderOptions;
 
-use super::choosing::text_of;
-use super::writing::Loading;
-use crate::error::{CliError, Outcome};
+use super::generation::ModelArgs;
+use super::sampling_args::text_of;
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
-/// Rows of logits of one run: with a vocabulary of 150,000 they take 40 MB.
+/// Rows of logits per run: with a vocabulary of 150,000 they take 40 MB.
 const ROWS: usize = 64;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PerplexityArgs {
     #[command(flatten)]
-    loading: Loading,
-    /// The text; `-` is standard input
+    loading: ModelArgs,
+    /// Text file; `-` is standard input
     #[arg(short, long, value_name = "PATH")]
     file: PathBuf,
-    /// Windows at most [default: all of the text]
+    /// Maximum number of windows [default: the whole text]
     #[arg(long, value_name = "N", value_parser = super::positive)]
     windows: Option<usize>,
     /// Print one JSON document
@@ -35,27 +36,27 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct PerplexityReport<'a> {
     model: String,
     device: &'a str,
     perplexity: f64,
-    /// One standard error.
+    /// One standard error of the perplexity.
     error: f64,
     windows: usize,
     context: usize,
-    /// Tokens that count.
+    /// Number of tokens that count.
     tokens: usize,
 }
 
-/// Negative log-likelihoods, in nats.
+/// Sums of negative log-likelihoods, in nats.
 #[derive(Default)]
-struct Sums {
+struct NllSums {
     n: usize,
     sum: f64,
     squares: f64,
 }
 
-impl Sums {
+impl NllSums {
     fn add(&mut self, logits: &[f32], token: u32) {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
@@ -65,7 +66,7 @@ impl Sums {
         self.squares += x * x;
     }
 
-    /// The perplexity and its standard error.
+    /// Returns the perplexity and its standard error.
     fn perplexity(&self) -> (f64, f64) {
         let n = self.n as f64;
         let mean = self.sum / n;
@@ -75,7 +76,7 @@ impl Sums {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &PerplexityArgs) -> Result<CommandOutcome, CliError> {
     let text = text_of("-", Some(&args.file))?;
     let mut writer = args.loading.load_with(|config| DecoderOptions {
         context: 512.min(config.context),
@@ -94,13 +95,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if windows == 0 || context < 4 {
         let n = ids.len();
         return Err(CliError::Usage(format!(
-            "{}: a text of {n} tokens has no window of {context}; give a longer one, or a --context of at least 4 that fits",
+            "{}: a text of {n} tokens is shorter than one window of {context}; use a longer text, or a smaller --context of at least 4",
             args.file.display()
         )));
     }
     interrupt::listen();
     let bar = progress::bar("perplexity", windows, "windows");
-    let mut sums = Sums::default();
+    let mut sums = NllSums::default();
     for window in ids.chunks_exact(context).take(windows) {
         let mut window = window.to_vec();
         let targets = window.clone();
@@ -109,8 +110,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         }
         writer.generator.reset();
         let mut at = 0;
-        let fed = writer.generator.feed_rows(&window, &mut |logits| {
-            // As llama.cpp: the logits of the second half, but for the last, which foretell the token behind them.
+        let fed = writer.generator.forward_rows(&window, &mut |logits| {
+            // As in llama.cpp, only logits of the second half count. The last row predicts a token
+            // outside the window.
             if at >= context / 2 && at + 1 < context {
                 sums.add(logits, targets[at + 1]);
             }
@@ -119,14 +121,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         });
         fed.map_err(CliError::model(failed))?;
         if interrupted() {
-            return Ok(Outcome::Interrupted);
+            return Ok(CommandOutcome::Interrupted);
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    writer.note();
+    writer.report_fallback();
     let (perplexity, error) = sums.perplexity();
-    let report = Report {
+    let report = PerplexityReport {
         model: args.loading.name(),
         device: writer.device.name(),
         perplexity,
@@ -142,5 +144,5 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
             sums.n
         ))?,
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -1,23 +1,23 @@
-//! `tercet rerank`: documents by how well they answer a query.
+//! `tercet rerank`: ranks documents by relevance to a query.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-use super::texts::Reading;
-use crate::error::{CliError, Outcome};
+use super::texts::TextInputArgs;
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RerankArgs {
     #[command(flatten)]
-    reading: Reading,
-    /// The query
+    reading: TextInputArgs,
+    /// Query
     query: String,
-    /// The documents
+    /// Documents to rank
     documents: Vec<String>,
-    /// Show only so many, the best
+    /// Show only the N best documents
     #[arg(long, value_name = "N", value_parser = super::positive)]
     top: Option<usize>,
     /// Print one JSON document
@@ -26,14 +26,14 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
-    /// Its place among the documents that were given, from 0 on.
+struct RankedDocumentRow<'a> {
+    /// Position in the list of input documents, from 0.
     index: usize,
     score: f32,
     text: &'a str,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &RerankArgs) -> Result<CommandOutcome, CliError> {
     let documents = args.reading.texts(&args.documents, "documents")?;
     let options = args.reading.options();
     let mut reranker = (args.reading).load(|files, device| files.reranker(device, &options))?;
@@ -46,24 +46,24 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let scores = scores.map_err(CliError::model("cannot score the documents"))?;
     bar.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
     let rows = documents.iter().zip(scores).enumerate();
-    let rows = rows.map(|(index, (text, score))| Row { index, score, text });
-    let mut rows: Vec<Row<'_>> = rows.collect();
-    // Equal scores stay in their order.
+    let rows = rows.map(|(index, (text, score))| RankedDocumentRow { index, score, text });
+    let mut rows: Vec<RankedDocumentRow<'_>> = rows.collect();
+    // The sort is stable: documents with equal scores stay in input order.
     rows.sort_by(|a, b| b.score.total_cmp(&a.score));
     rows.truncate(args.top.unwrap_or(usize::MAX));
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in &rows {
-            let text = output::shown(row.text);
+            let text = output::escape_line(row.text);
             writeln!(out, "{:>9.4}  [{}] {text}", row.score, row.index + 1)?;
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

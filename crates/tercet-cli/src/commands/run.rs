@@ -1,119 +1,125 @@
-//! `tercet run`: a graph in text form or an ONNX model on arrays from files.
+//! `tercet run`: runs a graph in text form or an ONNX model on arrays from files.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tercet::{Bindings, CompileError, CompileOptions, Graph, Port, Signature, Tensor, counted};
-use tercet_onnx::Counted;
+use tercet_onnx::DynamicSizeOutput;
 
 use super::device;
 use super::dump::dump;
 use super::onnx;
 use super::source::read_graph;
-use super::strings::{self, Meaning};
-use super::tensors::{Elements, print, read_tensors, to_array};
-use crate::error::{CliError, Outcome};
+use super::strings::{self, OutputLabels};
+use super::tensors::{JsonElements, print, read_tensors, to_array};
+use crate::error::{CliError, CommandOutcome};
 use crate::npy::{write_npy, write_npz};
-use crate::{destination, output};
+use crate::{output, output_path};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// A graph in text form (docs/text-form.md has the language), or an .onnx file
+pub(crate) struct RunArgs {
+    /// A graph in text form (see docs/reference/text-format.md), or an .onnx file
     graph: PathBuf,
-    /// An array as NAME=FILE.npy, several by name as FILE.npz, or for an ONNX model strings, a line each, as NAME=FILE.txt
+    /// Input array as NAME=FILE.npy, several arrays as FILE.npz, or strings of an ONNX model as
+    /// NAME=FILE.txt, one per line; repeatable
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// Write the results to an .npz file, or a single one to .npy
+    /// Write the results to an .npz file, or a single result to .npy
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Write what every node computes to DIR, an .npy file each: by its number, operator and, for results, name
+    /// Write the value of every node to DIR as an .npy file, named after its number, its operator
+    /// and the output name
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
-    /// Fail at the first node whose result is not finite although its operands are, and say what they are
+    /// Stop at the first node that produces NaN or inf from finite inputs, and print its operands
     #[arg(long)]
     first_nonfinite: bool,
-    /// Print JSON with every value
+    /// Print JSON with all values
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct OutputTensorRow<'a> {
     name: &'a str,
     dtype: &'static str,
     shape: &'a [usize],
-    /// In the shortest form that gives the same number; NaN and infinities as strings.
-    values: Elements<'a>,
-    /// Of an ONNX model's strings, whose places the values are.
+    /// Each number in the shortest decimal form that parses back to it; NaN and infinities as
+    /// strings.
+    values: JsonElements<'a>,
+    /// Strings of an ONNX model; `values` are then positions in the model's string list.
     #[serde(skip_serializing_if = "Option::is_none")]
     strings: Option<Vec<Option<String>>>,
-    /// Of an ONNX model's maps: the keys of the columns.
+    /// Keys of the columns, if the output represents ONNX maps.
     #[serde(skip_serializing_if = "Option::is_none")]
     columns: Option<&'a [String]>,
 }
 
-impl<'a> Row<'a> {
-    fn new(name: &'a str, tensor: &'a Tensor, meaning: &'a Meaning) -> Row<'a> {
-        Row {
+impl<'a> OutputTensorRow<'a> {
+    fn new(name: &'a str, tensor: &'a Tensor, meaning: &'a OutputLabels) -> OutputTensorRow<'a> {
+        OutputTensorRow {
             name,
             dtype: tensor.dtype().name(),
             shape: tensor.shape(),
-            values: Elements(tensor),
+            values: JsonElements(tensor),
             strings: meaning.strings(name, tensor),
             columns: meaning.columns(name),
         }
     }
 }
 
-/// A graph, and all that is given for it, weights included, where it took that to make it.
-struct Loaded {
+/// A graph with its inputs and weights. `tensors` is set if loading the graph already needed the
+/// arrays (ONNX).
+struct RunnableGraph {
     graph: Graph,
     tensors: Option<Vec<(String, Tensor)>>,
     /// Outputs whose size depends on data.
-    counted: Vec<Counted>,
-    meaning: Meaning,
+    data_sized: Vec<DynamicSizeOutput>,
+    labels: OutputLabels,
 }
 
-fn load(args: &Args) -> Result<Loaded, CliError> {
+fn load(args: &RunArgs) -> Result<RunnableGraph, CliError> {
     if !onnx::is_onnx(&args.graph) {
-        return Ok(Loaded {
+        return Ok(RunnableGraph {
             graph: read_graph(&args.graph)?,
             tensors: None,
-            counted: Vec::new(),
-            meaning: Meaning::default(),
+            data_sized: Vec::new(),
+            labels: OutputLabels::default(),
         });
     }
-    let onnx::Opened {
-        imported, given, ..
+    let onnx::OpenedOnnxModel {
+        imported,
+        arrays: given,
+        ..
     } = onnx::open(&args.graph, &args.input, &[])?;
-    let meaning = Meaning::of(&imported);
+    let meaning = OutputLabels::new(&imported);
     let mut tensors = given;
     tensors.extend(imported.params);
-    Ok(Loaded {
+    Ok(RunnableGraph {
         graph: imported.graph,
         tensors: Some(tensors),
-        counted: imported.counted,
-        meaning,
+        data_sized: imported.counted,
+        labels: meaning,
     })
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
-    let Loaded {
+pub(crate) fn run(args: &RunArgs) -> Result<CommandOutcome, CliError> {
+    let RunnableGraph {
         graph,
         tensors,
-        counted,
-        meaning,
+        data_sized: counted,
+        labels: meaning,
     } = load(args)?;
     let mut signature = Signature::of(&graph);
-    // Behind the outputs of the model there is what says how much of them is used.
+    // The last outputs are the used sizes of data-dependent outputs; they are not shown.
     let shown = signature.outputs.len().saturating_sub(counted.len());
     signature.outputs.truncate(shown);
     if signature.outputs.iter().any(|o| o.name.is_empty()) {
-        let text = "an output of the graph has no name; results are shown and written by name";
+        let text = "an output of the graph has no name; results are identified by name";
         return Err(CliError::Usage(text.into()));
     }
     let target = match &args.output {
@@ -138,13 +144,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         let Port { name, ty } = port;
         if !tensors.iter().any(|(n, _)| n == name) {
             return Err(CliError::Usage(format!(
-                "`{name}` of type {ty} is missing; give it with --input {name}=FILE.npy"
+                "`{name}` of type {ty} is missing; provide it with --input {name}=FILE.npy"
             )));
         }
     }
     let inputs = of(&signature.inputs);
     let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    // The graph runs once: its bounds are the sizes at hand.
+    // The graph runs once, so its bounds are the sizes of the inputs.
     let mut sizes = Bindings::new();
     signature.bind(&inputs, &Bindings::new(), &mut sizes)?;
     let options = CompileOptions {
@@ -153,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     };
     let mut exe = device.compile(&graph, &options).map_err(compile_error)?;
     for (name, tensor) in of(&signature.params) {
-        // What no result depends on may be gone.
+        // Compilation removes parameters that no result depends on.
         if exe.signature().params.iter().any(|p| p.name == name) {
             exe.set_param(&name, tensor)?;
         }
@@ -166,88 +172,89 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
     let results = tercet_onnx::cut(&counted, exe.run(&inputs)?).map_err(CliError::Usage)?;
     if args.first_nonfinite {
-        output::note(format_args!(
-            "no node computes a number that is not finite of finite operands"
+        output::print_note(format_args!(
+            "no node produces NaN or inf from finite inputs"
         ));
     }
     if let Some(target) = target {
         save(target, &signature, &results)?;
     }
     show(args, &signature, &results, &meaning)?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// Here only inputs give sizes, so the remedy of a symbol without one is another than in a program.
+/// Input arrays are the only source of sizes here, so a symbol without a size needs a different
+/// remedy than in the library.
 fn compile_error(e: CompileError) -> CliError {
     if let CompileError::Unbounded { symbol } = &e {
         return CliError::Usage(format!(
-            "no input has the size `{symbol}`; write a number in its place in the graph"
+            "no input determines the size `{symbol}`; replace it by a number in the graph"
         ));
     }
     e.into()
 }
 
-/// Where results go.
-enum Target<'a> {
+/// Output file format.
+enum OutputFile<'a> {
     Npy(&'a Path),
     Npz(&'a Path),
 }
 
-fn target<'a>(path: &'a Path, signature: &Signature) -> Result<Target<'a>, CliError> {
+fn target<'a>(path: &'a Path, signature: &Signature) -> Result<OutputFile<'a>, CliError> {
     let shown = path.display();
     let n = signature.outputs.len();
     let target = match path.extension().and_then(|e| e.to_str()) {
-        Some("npz") => Target::Npz(path),
-        Some("npy") if n == 1 => Target::Npy(path),
+        Some("npz") => OutputFile::Npz(path),
+        Some("npy") if n == 1 => OutputFile::Npy(path),
         Some("npy") => {
             return Err(CliError::Usage(format!(
-                "the graph has {} and {shown} holds one; write to an .npz file",
+                "the graph has {}, but {shown} can store only one; write to an .npz file",
                 counted(n, "output", "outputs")
             )));
         }
         Some(_) | None => {
             return Err(CliError::Usage(format!(
-                "cannot write to {shown}; results go to .npz or .npy files"
+                "cannot write to {shown}; expected an .npz or .npy file"
             )));
         }
     };
-    destination::check(path)?;
+    output_path::check(path)?;
     Ok(target)
 }
 
-fn save(target: Target<'_>, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
+fn save(target: OutputFile<'_>, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
     let named = signature.outputs.iter().zip(results);
     let arrays: Vec<_> = named.map(|(o, t)| (o.name.clone(), to_array(t))).collect();
     match (target, arrays.as_slice()) {
-        (Target::Npy(path), [(_, array)]) => {
-            destination::write(path, |mut file| write_npy(&mut file, array))
+        (OutputFile::Npy(path), [(_, array)]) => {
+            output_path::write(path, |mut file| write_npy(&mut file, array))
         }
-        (Target::Npy(path) | Target::Npz(path), arrays) => {
-            destination::write(path, |file| write_npz(file, arrays))
+        (OutputFile::Npy(path) | OutputFile::Npz(path), arrays) => {
+            output_path::write(path, |file| write_npz(file, arrays))
         }
     }
 }
 
 fn show(
-    args: &Args,
+    args: &RunArgs,
     signature: &Signature,
     results: &[Tensor],
-    meaning: &Meaning,
+    meaning: &OutputLabels,
 ) -> Result<(), CliError> {
     let named = || {
         let outputs = signature.outputs.iter();
         outputs.map(|o| o.name.as_str()).zip(results)
     };
     if args.json {
-        let row = |(name, tensor): (_, _)| Row::new(name, tensor, meaning);
-        let rows: Vec<Row<'_>> = named().map(row).collect();
+        let row = |(name, tensor): (_, _)| OutputTensorRow::new(name, tensor, meaning);
+        let rows: Vec<OutputTensorRow<'_>> = named().map(row).collect();
         return output::json(&rows);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for (name, tensor) in named() {
-            writeln!(out, "{}: {}", output::shown(name), tensor.ty())?;
+            writeln!(out, "{}: {}", output::escape_line(name), tensor.ty())?;
             if let Some(keys) = meaning.columns(name) {
-                let shown: Vec<_> = keys.iter().map(|k| output::shown(k)).collect();
+                let shown: Vec<_> = keys.iter().map(|k| output::escape_line(k)).collect();
                 writeln!(out, "  columns: {}", shown.join(", "))?;
             }
             match meaning.strings(name, tensor) {

@@ -1,4 +1,4 @@
-//! How tokens are chosen: the arguments of every command that writes text.
+//! Sampling flags of all commands that generate text.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,56 +11,56 @@ use crate::error::CliError;
 const FINITE: std::ops::RangeInclusive<f64> = -1e6..=1e6;
 
 #[derive(clap::Args)]
-pub(crate) struct Choosing {
-    /// 0 always takes the likeliest token; higher is more surprising
+pub(crate) struct SamplingArgs {
+    /// Sampling temperature; 0 is greedy
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(0.0..=1e6))]
     pub(crate) temp: f64,
-    /// Choose among the K likeliest tokens; 0 or -1 for all
+    /// Sample from the K most likely tokens; 0 or -1 for all
     #[arg(long, default_value_t = 0, value_name = "K", allow_negative_numbers = true, value_parser = top_k)]
     top_k: usize,
-    /// Choose among the likeliest tokens that together have this probability
+    /// Sample from the most likely tokens whose probabilities add up to P
     #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
     top_p: f64,
-    /// Choose among tokens of at least this part of the likeliest one's probability
+    /// Minimum probability relative to the most likely token
     #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true, value_parser = within(0.0..=1.0))]
     min_p: f64,
-    /// Divides positive logits of tokens that occurred, multiplies negative ones; 1 changes nothing
+    /// Repetition penalty; 1 disables it
     #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true, value_parser = within(1e-3..=1e3))]
     repeat_penalty: f64,
-    /// How many of the last tokens --repeat-penalty looks at; -1 for all
+    /// Number of recent tokens that --repeat-penalty covers; -1 for all
     #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true, value_parser = window)]
     repeat_last_n: usize,
-    /// Taken from the logits of tokens that were written
+    /// Subtract this from the logits of tokens that were already generated
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(FINITE))]
     presence_penalty: f64,
-    /// Taken from the logits of tokens for each time they were written
+    /// Subtract this from the logit of a token for each time it was generated
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true, value_parser = within(FINITE))]
     frequency_penalty: f64,
-    /// Adds to the logit of a token, by its number; -inf forbids it; as often as there are tokens
+    /// Add X to the logit of token id TOKEN; repeatable. -inf bans the token
     #[arg(long, value_name = "TOKEN=X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// A text that ends what is written, and is not part of it; as often as there are such texts
+    /// Stop string, excluded from the output; repeatable
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Write JSON of this schema: a file, or the schema itself
+    /// Generate JSON that matches this schema: a file, or the schema itself
     #[cfg(feature = "grammar")]
     #[arg(long, value_name = "FILE|SCHEMA", group = "grammar_of")]
     json_schema: Option<String>,
-    /// Write what this regular expression matches as a whole
+    /// Generate text that matches this regular expression as a whole
     #[cfg(feature = "grammar")]
     #[arg(long, value_name = "REGEX", group = "grammar_of")]
     regex: Option<String>,
-    /// Write a text of the grammar in this file, in Lark's notation
+    /// Generate text that matches the grammar in this file, in Lark notation
     #[cfg(feature = "grammar")]
     #[arg(long, value_name = "FILE", group = "grammar_of")]
     grammar: Option<std::path::PathBuf>,
-    /// Seed of the random numbers; -1 draws one
+    /// Random seed; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub(crate) seed: u64,
 }
 
-impl Choosing {
-    /// What the graph is built with.
+impl SamplingArgs {
+    /// Sampling settings that are compiled into the graph.
     pub(crate) fn compiled(&self) -> Sampling {
         Sampling {
             temperature: self.temp,
@@ -70,7 +70,7 @@ impl Choosing {
         }
     }
 
-    /// What is set on the generator.
+    /// Sampling settings that can be changed at run time.
     pub(crate) fn options(&self) -> SamplingOptions {
         SamplingOptions {
             min_p: self.min_p,
@@ -85,8 +85,8 @@ impl Choosing {
 }
 
 #[cfg(feature = "grammar")]
-impl Choosing {
-    /// What texts have to be.
+impl SamplingArgs {
+    /// Grammar that constrains the output, if a flag requests one.
     pub(crate) fn grammar(&self) -> Result<Option<tercet_models::constraint::Grammar>, CliError> {
         use tercet_models::constraint::Grammar;
         let read = |path: &Path| {
@@ -114,7 +114,7 @@ impl Choosing {
     }
 }
 
-/// The numbers that `/set` changes, by their names.
+/// Changes the sampling setting `name`, for `/set` of `tercet chat`.
 pub(crate) fn set(options: &mut SamplingOptions, name: &str, value: &str) -> Result<(), CliError> {
     let SamplingOptions {
         temperature,
@@ -143,7 +143,7 @@ pub(crate) fn set(options: &mut SamplingOptions, name: &str, value: &str) -> Res
             let Some((number, range)) = numbers.remove(name) else {
                 let known = "temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, \
                     presence-penalty, frequency-penalty, seed, tokens";
-                return Err(failed(format!("no such setting; there are {known}")));
+                return Err(failed(format!("unknown setting; expected one of {known}")));
             };
             *number = within(range)(value).map_err(failed)?;
         }
@@ -151,7 +151,7 @@ pub(crate) fn set(options: &mut SamplingOptions, name: &str, value: &str) -> Res
     Ok(())
 }
 
-/// A text from an argument, or from a file where one is named; `-` is standard input.
+/// Returns the text of an argument, or reads it from `file` if that is set; `-` is standard input.
 pub(crate) fn text_of(text: &str, file: Option<&Path>) -> Result<String, CliError> {
     let read = match (file, text) {
         (Some(path), _) if path != Path::new("-") => std::fs::read_to_string(path),

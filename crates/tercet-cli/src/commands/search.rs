@@ -1,4 +1,4 @@
-//! `tercet search`: an index of a folder by meaning, and what in it is nearest to a query.
+//! `tercet search`: builds a semantic index of a folder, and finds the entries nearest to a query.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,62 +6,65 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::search::{Found, Indexed, Indexer, Passage, Query, Searcher, Unit};
-use tercet_models::{EncoderOptions, Family};
+use tercet_models::search::{
+    Hit, IndexStats, IndexUnit, Indexer, PassageState, SearchQuery, Searcher,
+};
+use tercet_models::{EncoderOptions, ModelFamily};
 
-use super::Arithmetic;
-use super::pictures::is_picture;
-use super::texts::{Encoding, Prompting};
-use crate::error::{CliError, Outcome};
+use super::ComputePrecision;
+use super::pictures::is_image_path;
+use super::texts::{PromptPrefixArgs, TextEncodingArgs};
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
-use crate::{destination, output, progress};
+use crate::{output, output_path, progress};
 
-/// Characters of a passage that people are shown.
+/// Maximum characters of a passage in text output.
 const SHOWN: usize = 160;
-/// Names of files that were left out that people are shown.
+/// Maximum number of skipped files that text output names.
 const NAMES: usize = 3;
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct Args {
+pub(crate) struct SearchArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<SearchCommand>,
     #[command(flatten)]
-    finding: Option<Finding>,
+    finding: Option<QueryArgs>,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
-    /// Make the index of a folder, or bring it up to date
-    Index(Indexing),
+enum SearchCommand {
+    /// Build or update the index of a folder
+    Index(IndexArgs),
 }
 
-/// Arguments of its own throughout: what is optional as a whole may not hold other structs of them.
+/// Query flags. clap does not allow flattened structs inside an optional struct, so the fields
+/// repeat those of `TextEncodingArgs` and `PromptPrefixArgs`.
 #[derive(clap::Args)]
-struct Finding {
-    /// The folder of the model that made the index
+struct QueryArgs {
+    /// Folder of the model that built the index
     #[arg(short, long, value_name = "DIR")]
     model: PathBuf,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::F32)]
-    dtype: Arithmetic,
-    /// Cut a query that is longer than the model reads instead of refusing it
+    /// Float type for computation; f16 and bf16 accumulate in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::F32)]
+    dtype: ComputePrecision,
+    /// Truncate a query that exceeds the model's maximum length; otherwise it is an error
     #[arg(long)]
     truncate: bool,
-    /// Put the model's prompt of this name before the query [default: its prompt of queries]
+    /// Prepend the model's prompt with this name to the query [default: the model's query prompt]
     #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
     prompt: Option<String>,
-    /// Put this text before the query
+    /// Prepend this text to the query
     #[arg(long, value_name = "TEXT")]
     prompt_text: Option<String>,
-    /// The index
+    /// Index file
     index: PathBuf,
-    /// The query; for a model of pictures also a file that ends in .png, .jpg or .jpeg
+    /// Query; for an image-text model also a file that ends in .png, .jpg or .jpeg
     query: String,
-    /// Show so many, the nearest
+    /// Number of results
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = super::positive)]
     top: usize,
     /// Print one JSON document
@@ -70,20 +73,20 @@ struct Finding {
 }
 
 #[derive(clap::Args)]
-struct Indexing {
+struct IndexArgs {
     #[command(flatten)]
-    encoding: Encoding,
+    encoding: TextEncodingArgs,
     #[command(flatten)]
-    prompting: Prompting,
-    /// The folder; hidden files and links are left out
+    prompting: PromptPrefixArgs,
+    /// Folder to index; hidden files and links are skipped
     folder: PathBuf,
-    /// The index, a safetensors file; one that is there is brought up to date
+    /// Index file (safetensors); an existing index is updated
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
-    /// What a vector stands for [default: paragraphs; pictures where the model is one of pictures]
+    /// Unit that one vector represents [default: paragraphs; images for an image model]
     #[arg(long, value_name = "UNIT", value_enum)]
-    by: Option<By>,
-    /// Keep only so many leading elements of a vector, for models that were trained for it
+    by: Option<PassageUnit>,
+    /// Truncate vectors to the first N elements, for models trained for it (Matryoshka)
     #[arg(long, value_name = "N", value_parser = super::positive)]
     dims: Option<usize>,
     /// Print one JSON document
@@ -91,30 +94,30 @@ struct Indexing {
     json: bool,
 }
 
-/// Passages of texts.
+/// Units of a text file that one vector represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum PassageUnit {
     /// Lines that are not blank
     Lines,
-    /// Lines without a blank one between them
+    /// Runs of lines without a blank line
     Paragraphs,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct SearchHitRow<'a> {
     file: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     lines: Option<[usize; 2]>,
     score: f32,
-    /// None of a picture, and where the file changed.
+    /// The passage. `None` for images, and if the file changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    /// Whether the file changed since it was indexed, or is gone.
+    /// Whether the file changed since it was indexed, or no longer exists.
     changed: bool,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct IndexReport<'a> {
     vectors: usize,
     made: usize,
     files: usize,
@@ -122,18 +125,18 @@ struct Report<'a> {
     finished: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &SearchArgs) -> Result<CommandOutcome, CliError> {
     match (&args.command, &args.finding) {
-        (Some(Command::Index(indexing)), _) => index(indexing),
+        (Some(SearchCommand::Index(indexing)), _) => index(indexing),
         (None, Some(finding)) => find(finding),
         (None, None) => Err(CliError::Usage(
-            "no index and no query; give both, or make an index with `tercet search index`".into(),
+            "an index and a query are required; `tercet search index` builds an index".into(),
         )),
     }
 }
 
-fn index(args: &Indexing) -> Result<Outcome, CliError> {
-    destination::check(&args.output)?;
+fn index(args: &IndexArgs) -> Result<CommandOutcome, CliError> {
+    output_path::check(&args.output)?;
     let options = EncoderOptions {
         prompt: args.prompting.prompt(),
         dims: args.dims,
@@ -141,24 +144,24 @@ fn index(args: &Indexing) -> Result<Outcome, CliError> {
     };
     let mut indexer = args.encoding.load(|files, device| {
         let unit = match (args.by, files.family()?) {
-            (Some(By::Lines), _) => Unit::Lines,
-            (Some(By::Paragraphs), _) => Unit::Paragraphs,
-            (None, Family::Vision) => Unit::Pictures,
+            (Some(PassageUnit::Lines), _) => IndexUnit::Lines,
+            (Some(PassageUnit::Paragraphs), _) => IndexUnit::Paragraphs,
+            (None, ModelFamily::Vision) => IndexUnit::Pictures,
             (
                 None,
-                Family::Decoder
-                | Family::Encoder
-                | Family::VisionLanguage
-                | Family::TextToText
-                | Family::Speech,
-            ) => Unit::Paragraphs,
+                ModelFamily::Decoder
+                | ModelFamily::Encoder
+                | ModelFamily::VisionLanguage
+                | ModelFamily::TextToText
+                | ModelFamily::Speech,
+            ) => IndexUnit::Paragraphs,
         };
         Indexer::new(files, device, &options, unit)
     })?;
     interrupt::listen();
     let bar = progress::bar("index", 0, "files");
     let done = indexer.index(&args.folder, &args.output, &mut |now| {
-        bar.set_length(now.of_files as u64);
+        bar.set_length(now.file_count as u64);
         bar.set_position(now.files as u64);
         !interrupted()
     });
@@ -167,15 +170,15 @@ fn index(args: &Indexing) -> Result<Outcome, CliError> {
         args.folder.display()
     )))?;
     bar.finish_and_clear();
-    let Indexed {
+    let IndexStats {
         vectors,
-        made,
+        embedded: made,
         files,
-        left_out,
+        skipped: left_out,
         finished,
     } = &done;
     if args.json {
-        output::json(&Report {
+        output::json(&IndexReport {
             vectors: *vectors,
             made: *made,
             files: *files,
@@ -183,46 +186,46 @@ fn index(args: &Indexing) -> Result<Outcome, CliError> {
             finished: *finished,
         })?;
     } else {
-        say(&done);
+        print_summary(&done);
     }
     match finished {
-        true => Ok(Outcome::Done),
-        false => Ok(Outcome::Interrupted),
+        true => Ok(CommandOutcome::Done),
+        false => Ok(CommandOutcome::Interrupted),
     }
 }
 
-/// What became of it, for people.
-fn say(done: &Indexed) {
+/// Prints a summary of the indexing run to standard error.
+fn print_summary(done: &IndexStats) {
     let of = counted(done.files, "file", "files");
     let vectors = counted(done.vectors, "vector", "vectors");
-    output::note(format_args!("{vectors} of {of}, {} new", done.made));
-    if !done.left_out.is_empty() {
+    output::print_note(format_args!("{vectors} of {of}, {} new", done.embedded));
+    if !done.skipped.is_empty() {
         let names: Vec<&str> = done
-            .left_out
+            .skipped
             .iter()
             .take(NAMES)
             .map(String::as_str)
             .collect();
-        let more = if done.left_out.len() > NAMES {
+        let more = if done.skipped.len() > NAMES {
             ", ..."
         } else {
             ""
         };
-        output::note(format_args!(
-            "note: {} left out, which the model cannot read: {}{more}",
-            counted(done.left_out.len(), "file", "files"),
+        output::print_note(format_args!(
+            "note: skipped {} that the model cannot read: {}{more}",
+            counted(done.skipped.len(), "file", "files"),
             names.join(", ")
         ));
     }
     if !done.finished {
-        output::note(format_args!(
-            "interrupted: what was done is kept, the same command goes on"
+        output::print_note(format_args!(
+            "interrupted: finished vectors are saved; run the same command to continue"
         ));
     }
 }
 
-fn find(args: &Finding) -> Result<Outcome, CliError> {
-    let encoding = Encoding {
+fn find(args: &QueryArgs) -> Result<CommandOutcome, CliError> {
+    let encoding = TextEncodingArgs {
         model: args.model.clone(),
         batch: None,
         max_len: None,
@@ -230,7 +233,7 @@ fn find(args: &Finding) -> Result<Outcome, CliError> {
         device: args.device.clone(),
         dtype: args.dtype,
     };
-    let prompting = Prompting {
+    let prompting = PromptPrefixArgs {
         prompt: args.prompt.clone(),
         prompt_text: args.prompt_text.clone(),
     };
@@ -239,38 +242,38 @@ fn find(args: &Finding) -> Result<Outcome, CliError> {
         ..encoding.options()
     };
     let mut searcher = encoding.load(|files, device| {
-        let picture = files.family()? == Family::Vision && is_picture(&args.query);
+        let picture = files.family()? == ModelFamily::Vision && is_image_path(&args.query);
         let query = match picture {
-            true => Query::Picture,
-            false => Query::Text,
+            true => SearchQuery::Image,
+            false => SearchQuery::Text,
         };
         Searcher::open(&args.index, files, device, &options, query)
     })?;
     let found = searcher.find(&args.query, args.top);
     let found = found.map_err(CliError::model("cannot use the query"))?;
     let index = searcher.index();
-    let passages: Vec<(&Found, Passage)> = found
+    let passages: Vec<(&Hit, PassageState)> = found
         .iter()
         .map(|found| (found, index.passage(found)))
         .collect();
-    let rows: Vec<Row<'_>> = passages
+    let rows: Vec<SearchHitRow<'_>> = passages
         .iter()
-        .map(|(found, passage)| Row {
+        .map(|(found, passage)| SearchHitRow {
             file: &found.file,
             lines: found.lines,
             score: found.score,
             text: match passage {
-                Passage::Text(text) => Some(text),
-                Passage::Picture | Passage::Changed => None,
+                PassageState::Text(text) => Some(text),
+                PassageState::Picture | PassageState::Changed => None,
             },
-            changed: *passage == Passage::Changed,
+            changed: *passage == PassageState::Changed,
         })
         .collect();
     if args.json {
         output::json(&rows)?;
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
-    output::people(|out| {
+    output::print_for_humans(|out| {
         for row in &rows {
             let place = match row.lines {
                 Some([first, last]) if first == last => format!(":{first}"),
@@ -279,10 +282,10 @@ fn find(args: &Finding) -> Result<Outcome, CliError> {
             };
             let text = match (row.text, row.changed) {
                 (Some(text), _) => output::clip(text, SHOWN),
-                (None, true) => "(changed since it was indexed)".to_string(),
+                (None, true) => "(changed since indexing)".to_string(),
                 (None, false) => String::new(),
             };
-            let file = output::shown(row.file);
+            let file = output::escape_line(row.file);
             writeln!(
                 out,
                 "{}",
@@ -291,5 +294,5 @@ fn find(args: &Finding) -> Result<Outcome, CliError> {
         }
         Ok(())
     })?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

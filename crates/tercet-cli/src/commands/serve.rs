@@ -1,72 +1,74 @@
-//! `tercet serve`: models and graphs behind HTTP.
+//! `tercet serve`: serves models and graphs over HTTP.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercet::CompileOptions;
-use tercet_models::{Family, ModelFiles, ScaledAdapter};
-use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
+use tercet_models::{ModelFamily, ModelFiles, ScaledAdapter};
+use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeOptions, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
+use super::generation::SpeculativeArgs;
 use super::source::{bound, read_graph};
-use super::writing::Drafting;
-use super::{Arithmetic, Cache, device, positive};
-use crate::error::{CliError, Outcome};
+use super::{ComputePrecision, KvCacheDType, device, positive};
+use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
 
-/// The name of the embedded model.
+/// Name of the embedded model.
 const EMBEDDED: &str = "tiny-rust-llama";
-/// The variable that a key is read from, as arguments can be seen by others on a machine.
+/// Environment variable of the API key. There is no flag for the key, because other users of a
+/// machine can read command lines.
 const KEY: &str = "TERCET_API_KEY";
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// A GGUF file, a folder with safetensors, or a graph in text form (.tercet); as often as there are models [default:
+pub(crate) struct ServeArgs {
+    /// GGUF file, folder with safetensors, or graph in text form (.tercet); repeatable [default:
     /// the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Vec<PathBuf>,
-    /// An adapter that requests may name behind a language model's name, as `model:NAME`: a folder of PEFT or a GGUF file,
-    /// with a scale as PATH=0.5. MODEL is needed where there are several models
+    /// Adapter that requests select as `model:NAME`: a PEFT folder or a GGUF file, optionally with
+    /// a weight as PATH=SCALE; repeatable. MODEL is required if several models are served
     #[arg(long, value_name = "[MODEL:]NAME=PATH")]
     lora: Vec<String>,
-    /// The address to listen on: by default only this machine reaches it
+    /// Address to listen on; the default accepts only connections from this machine
     #[arg(long, default_value = "127.0.0.1", value_name = "HOST")]
     host: String,
-    /// The port to listen on; 0 takes a free one, which is said
+    /// Port to listen on; 0 selects a free port and prints it
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     port: u16,
-    /// Texts written side by side for each language model, in one run; as many runs of each graph. One with --draft
+    /// Sequences that each language model generates in parallel, and parallel runs of each graph; 1
+    /// with --draft
     #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive)]
     parallel: usize,
-    /// Requests that wait for a slot of a model; more are refused
+    /// Maximum requests waiting for a slot of a model; more are rejected
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
-    /// The most seconds for a request, waiting included
+    /// Time limit of a request in seconds, queueing included
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     deadline: u64,
-    /// The most bytes of a request
+    /// Maximum size of a request body in bytes
     #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = positive)]
     body_bytes: usize,
-    /// Tokens of a text at most, prompt included [default: as trained]
+    /// Maximum tokens of a sequence, prompt included [default: as trained]
     #[arg(short, long, value_name = "N", value_parser = positive)]
     context: Option<usize>,
-    /// The upper bound of a symbol of the graphs, as NAME=N
+    /// Upper bound of a symbol of the graphs, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     bound: Vec<(String, usize)>,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type that models are computed in; encoders take auto for f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
-    dtype: Arithmetic,
-    /// The type of the caches of language models [default: that of --dtype, f32 for auto]
+    /// Float type for computation; for encoders auto means f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
+    dtype: ComputePrecision,
+    /// KV cache type of language models [default: the --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
-    cache_dtype: Option<Cache>,
+    cache_dtype: Option<KvCacheDType>,
     #[command(flatten)]
-    drafting: Drafting,
+    drafting: SpeculativeArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     let device = device(&args.device)?;
     let options = ServeOptions {
         slots: args.parallel,
@@ -76,11 +78,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         api_key: key()?,
         ..ServeOptions::default()
     };
-    let placement = Placement {
+    let placement = ModelConfig {
         device,
         dtype: args.dtype.dtype(),
-        cache: args.cache_dtype.map(Cache::format),
-        products: args.dtype.products(),
+        cache: args.cache_dtype.map(KvCacheDType::format),
+        matmul_precision: args.dtype.matmul_precision(),
         context: args.context,
         adapters: Vec::new(),
         draft: None,
@@ -89,23 +91,23 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let models = load(args, &placement, &options)?;
     spinner.finish_and_clear();
     let open = options.api_key.is_none();
-    let names: Vec<String> = models.names().map(output::shown).collect();
-    let server = Server::bind(&args.host, args.port, models, options)?;
+    let names: Vec<String> = models.names().map(output::escape_line).collect();
+    let server = HttpServer::bind(&args.host, args.port, models, options)?;
     let address = server.address();
-    output::note(format_args!(
+    output::print_note(format_args!(
         "serving {} on http://{address}",
         names.join(", ")
     ));
     if open && !address.ip().is_loopback() {
-        output::note(format_args!(
-            "note: anybody who reaches {address} is served; set {KEY} to ask for a key"
+        output::print_note(format_args!(
+            "note: {address} accepts requests without a key; set {KEY} to require one"
         ));
     }
     server.run(stop_signal())?;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// The key of the environment, if there is one.
+/// The API key from the environment, if set.
 fn key() -> Result<Option<String>, CliError> {
     match std::env::var(KEY) {
         Ok(key) if key.is_empty() => Ok(None),
@@ -117,13 +119,17 @@ fn key() -> Result<Option<String>, CliError> {
     }
 }
 
-fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Models, CliError> {
-    let mut models = Models::new();
-    let adapters = Adapters::of(args)?;
-    let mut draft = Offered::of(&args.drafting)?;
-    let mut add = |models: &mut Models, name: &str, path: Option<&Path>| {
+fn load(
+    args: &ServeArgs,
+    placement: &ModelConfig,
+    options: &ServeOptions,
+) -> Result<ModelRegistry, CliError> {
+    let mut models = ModelRegistry::new();
+    let adapters = AdapterAliases::new(args)?;
+    let mut draft = DraftModelOption::new(&args.drafting)?;
+    let mut add = |models: &mut ModelRegistry, name: &str, path: Option<&Path>| {
         let (files, what) = open_model(path)?;
-        let placement = Placement {
+        let placement = ModelConfig {
             adapters: adapters.open(name, &files, &what)?,
             draft: draft.for_model(&files),
             ..placement.clone()
@@ -148,46 +154,51 @@ fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Mo
     Ok(models)
 }
 
-/// What `--draft` says, for language models.
-struct Offered {
-    draft: Option<tercet_serve::Drafting>,
-    is_taken: bool,
+/// Speculative decoding options of `--draft`, for the served language models.
+struct DraftModelOption {
+    draft: Option<tercet_serve::SpeculativeOptions>,
+    is_used: bool,
 }
 
-impl Offered {
-    fn of(drafting: &Drafting) -> Result<Offered, CliError> {
+impl DraftModelOption {
+    fn new(drafting: &SpeculativeArgs) -> Result<DraftModelOption, CliError> {
         let draft = drafting.served()?;
         let is_taken = draft.is_none();
-        Ok(Offered { draft, is_taken })
+        Ok(DraftModelOption {
+            draft,
+            is_used: is_taken,
+        })
     }
 
-    /// Nothing for models that do not write; files that cannot be read are refused where they are compiled.
-    fn for_model(&mut self, files: &ModelFiles) -> Option<tercet_serve::Drafting> {
-        let writes =
-            matches!(files.family(), Ok(Family::Decoder)) && !files.embeds_texts().unwrap_or(false);
-        self.is_taken |= writes;
+    /// Returns the draft options for generative language models and `None` for other models.
+    /// Unreadable files are treated as other models here; compiling them reports the error.
+    fn for_model(&mut self, files: &ModelFiles) -> Option<tercet_serve::SpeculativeOptions> {
+        let writes = matches!(files.family(), Ok(ModelFamily::Decoder))
+            && !files.embeds_texts().unwrap_or(false);
+        self.is_used |= writes;
         self.draft.clone().filter(|_| writes)
     }
 
     /// # Errors
-    /// [`CliError::Usage`] where no model is one that writes.
+    /// [`CliError::Usage`] if `--draft` is set and no served model generates text.
     fn check(&self) -> Result<(), CliError> {
-        match self.is_taken {
+        match self.is_used {
             true => Ok(()),
             false => Err(CliError::Usage(
-                "--draft is for language models of texts, and none is served; leave it out".into(),
+                "--draft requires a text-only language model, and none is served; leave it out"
+                    .into(),
             )),
         }
     }
 }
 
-/// The adapters of `--lora`: of each the model, its own name, and what is behind the `=`.
-struct Adapters<'a>(Vec<(String, &'a str, &'a str)>);
+/// Adapters of `--lora`: model name, adapter name, and the text after `=`.
+struct AdapterAliases<'a>(Vec<(String, &'a str, &'a str)>);
 
-impl<'a> Adapters<'a> {
+impl<'a> AdapterAliases<'a> {
     /// # Errors
-    /// [`CliError::Usage`] where an argument has no name, or is for no model that is served.
-    fn of(args: &'a Args) -> Result<Adapters<'a>, CliError> {
+    /// [`CliError::Usage`] if an argument has no adapter name or names a model that is not served.
+    fn new(args: &'a ServeArgs) -> Result<AdapterAliases<'a>, CliError> {
         let models: Vec<String> = match args.model.is_empty() {
             true => vec![EMBEDDED.to_string()],
             false => args.model.iter().map(|path| name(path)).collect(),
@@ -201,22 +212,23 @@ impl<'a> Adapters<'a> {
                 (Some((model, own)), _) => (model.to_string(), own),
                 (None, [model]) => (model.clone(), who),
                 (None, _) => {
-                    let why = "there are several models; say whose it is, as MODEL:NAME=PATH";
+                    let why =
+                        "several models are served; name the adapter's model as MODEL:NAME=PATH";
                     return Err(refused(why.into()));
                 }
             };
             if !models.contains(&model) {
                 let models = models.join(", ");
-                let why = format!("there is no model `{model}`; there is: {models}");
+                let why = format!("unknown model `{model}`; served: {models}");
                 return Err(refused(why));
             }
             Ok((model, own, path))
         };
         let all = args.lora.iter().map(one);
-        Ok(Adapters(all.collect::<Result<_, _>>()?))
+        Ok(AdapterAliases(all.collect::<Result<_, _>>()?))
     }
 
-    /// Those of a model, read.
+    /// Reads the adapters of one model.
     fn open(
         &self,
         model: &str,
@@ -232,7 +244,7 @@ impl<'a> Adapters<'a> {
     }
 }
 
-/// A model is called as its file or folder, without an ending.
+/// Name of a served model: its file or folder name without the extension.
 fn name(path: &Path) -> String {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let stem = if whole.is_dir() {

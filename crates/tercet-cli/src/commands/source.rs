@@ -1,45 +1,46 @@
-//! The graph that `explain`, `verify` and `trace` look at: a file in text form, or a model's.
+//! Loads the graph for `explain`, `verify` and `trace`: from a file in text form, or from a model.
 
 use std::path::{Path, PathBuf};
 
 use tercet::ops::Op;
 use tercet::{Bindings, CompileOptions, DType, Graph, Signature, Symbol, Tensor, TensorType};
 use tercet_models::{
-    DecoderOptions, Encoder, EncoderOutput, Family, Sampling, VisionModel, VisionOutput,
+    DecoderOptions, Encoder, EncoderOutput, ModelFamily, Sampling, VisionModel, VisionOutput,
 };
 
 use super::tensors::read_tensors;
-use super::{Precision, generate::open_model, onnx};
+use super::{FloatPrecision, generate::open_model, onnx};
 use crate::error::CliError;
 
-/// The texts that a BERT graph is bound to where nothing is said.
+/// Default batch bound of a text encoder's graph.
 const BERT_BATCH: usize = 32;
-/// The pictures that a graph is bound to where nothing is said.
+/// Default batch bound of an image model's graph.
 const PICTURE_BATCH: usize = 8;
 
 #[derive(clap::Args)]
-pub(crate) struct Source {
-    /// A graph in text form (docs/text-form.md has the language) or an .onnx file [default: the embedded model]
+pub(crate) struct GraphSourceArgs {
+    /// A graph in text form (see docs/reference/text-format.md) or an .onnx file [default: the embedded model]
     pub(crate) graph: Option<PathBuf>,
-    /// The graph of a model instead: a GGUF file, a folder with safetensors, or an .onnx file
+    /// Use the graph of this model instead: a GGUF file, a folder with safetensors, or an .onnx
+    /// file
     #[arg(short, long, value_name = "PATH", conflicts_with = "graph")]
     pub(crate) model: Option<PathBuf>,
-    /// The upper bound of a symbol, as NAME=N; as often as there are symbols
+    /// Upper bound of a symbol, as NAME=N; repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     pub(crate) bound: Vec<(String, usize)>,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Precision::F32)]
-    pub(crate) dtype: Precision,
+    /// Float type for computation; f16 and bf16 accumulate in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = FloatPrecision::F32)]
+    pub(crate) dtype: FloatPrecision,
 }
 
-/// A graph with its bounds and, for models, its parameters.
-pub(crate) struct Sourced {
+/// A graph with its bounds and, if it comes from a model, its parameters.
+pub(crate) struct LoadedGraph {
     pub(crate) graph: Graph,
     pub(crate) options: CompileOptions,
     pub(crate) params: Vec<(String, Tensor)>,
-    /// Arrays that were given.
-    pub(crate) given: Vec<(String, Tensor)>,
-    /// Inputs that make sense, where the graph is a model's.
+    /// Arrays of `--input`.
+    pub(crate) arrays: Vec<(String, Tensor)>,
+    /// Valid example inputs, if the graph comes from a model.
     pub(crate) inputs: Vec<(String, Tensor)>,
 }
 
@@ -51,12 +52,12 @@ pub(crate) fn bound(text: &str) -> Result<(String, usize), String> {
         return Err(wrong());
     }
     match n.parse().map_err(|_| wrong())? {
-        0 => Err("a bound is at least 1".to_string()),
+        0 => Err("a bound must be at least 1".to_string()),
         n => Ok((name.to_string(), n)),
     }
 }
 
-/// A graph in text form from a file.
+/// Reads a graph in text form from a file.
 pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
     let bytes = std::fs::read(path).map_err(|source| CliError::File {
         path: path.to_path_buf(),
@@ -69,9 +70,9 @@ pub(crate) fn read_graph(path: &Path) -> Result<Graph, CliError> {
     })
 }
 
-impl Source {
-    /// The graph with the arrays of `--input` arguments.
-    pub(crate) fn load(&self, inputs: &[String]) -> Result<Sourced, CliError> {
+impl GraphSourceArgs {
+    /// Loads the graph and the arrays of the `--input` arguments.
+    pub(crate) fn load(&self, inputs: &[String]) -> Result<LoadedGraph, CliError> {
         let path = self.graph.as_deref().or(self.model.as_deref());
         let (mut sourced, fixed) = match (path, &self.graph) {
             (Some(path), _) if onnx::is_onnx(path) => self.onnx(path, inputs)?,
@@ -79,18 +80,18 @@ impl Source {
             (_, None) => (self.model()?, Vec::new()),
         };
         if !path.is_some_and(onnx::is_onnx) {
-            sourced.given = read_tensors(&Signature::of(&sourced.graph), inputs)?;
+            sourced.arrays = read_tensors(&Signature::of(&sourced.graph), inputs)?;
         }
         self.set_bounds(&mut sourced, &fixed)?;
         Ok(sourced)
     }
 
-    /// Sets the bounds, but for those of symbols that became numbers.
-    fn set_bounds(&self, sourced: &mut Sourced, fixed: &[Symbol]) -> Result<(), CliError> {
+    /// Sets the bounds, except those of symbols that import replaced by numbers.
+    fn set_bounds(&self, sourced: &mut LoadedGraph, fixed: &[Symbol]) -> Result<(), CliError> {
         let symbols = sourced.graph.symbols();
         for (at, (name, n)) in self.bound.iter().enumerate() {
             if self.bound[..at].iter().any(|(before, _)| before == name) {
-                return Err(CliError::Usage(format!("--bound {name} is given twice")));
+                return Err(CliError::Usage(format!("--bound {name} occurs twice")));
             }
             if fixed.iter().any(|s| s.name() == name) {
                 continue;
@@ -102,7 +103,7 @@ impl Source {
                     known => format!("has: {}", known.join(", ")),
                 };
                 return Err(CliError::Usage(format!(
-                    "the graph has no symbol `{name}` to bound; it {known}"
+                    "unknown symbol `{name}`; the graph {known}"
                 )));
             };
             sourced.options.bounds.set(symbol, *n);
@@ -110,46 +111,45 @@ impl Source {
         Ok(())
     }
 
-    fn file(&self, path: &Path) -> Result<Sourced, CliError> {
+    fn file(&self, path: &Path) -> Result<LoadedGraph, CliError> {
         let graph = read_graph(path)?;
         let graph = tercet::passes::convert_precision(&graph, self.dtype.dtype())?;
-        Ok(Sourced {
+        Ok(LoadedGraph {
             graph,
             options: CompileOptions::new(),
             params: Vec::new(),
-            given: Vec::new(),
+            arrays: Vec::new(),
             inputs: Vec::new(),
         })
     }
 
-    /// The model, and the symbols that are fixed in it.
-    fn onnx(&self, path: &Path, inputs: &[String]) -> Result<(Sourced, Vec<Symbol>), CliError> {
-        if self.dtype != Precision::F32 {
-            let text =
-                "--dtype does not change an ONNX model: it is computed in the types of its file";
+    /// Imports an ONNX model. The second value lists the symbols that import replaced by numbers.
+    fn onnx(&self, path: &Path, inputs: &[String]) -> Result<(LoadedGraph, Vec<Symbol>), CliError> {
+        if self.dtype != FloatPrecision::F32 {
+            let text = "--dtype does not apply to ONNX models: they run in the types of their file";
             return Err(CliError::Usage(text.into()));
         }
-        let onnx::Opened {
+        let onnx::OpenedOnnxModel {
             imported,
-            given,
+            arrays: given,
             fixed,
         } = onnx::open(path, inputs, &self.bound)?;
-        let sourced = Sourced {
+        let sourced = LoadedGraph {
             graph: imported.graph,
             options: CompileOptions::new(),
             params: imported.params,
-            given,
+            arrays: given,
             inputs: Vec::new(),
         };
         Ok((sourced, fixed))
     }
 
-    fn model(&self) -> Result<Sourced, CliError> {
+    fn model(&self) -> Result<LoadedGraph, CliError> {
         let (files, what) = open_model(self.model.as_deref())?;
         let dtype = self.dtype.dtype();
         let family = files.family().map_err(CliError::model(what.clone()))?;
         let (model, options, inputs) = match family {
-            Family::Decoder => {
+            ModelFamily::Decoder => {
                 let llama = files.decoder(|config| DecoderOptions {
                     dtype,
                     sampling: Some(Sampling::GREEDY),
@@ -161,50 +161,51 @@ impl Source {
                 let inputs = llama_inputs(&llama.model.graph);
                 (llama.model, options, inputs)
             }
-            Family::Vision => {
+            ModelFamily::Vision => {
                 let vision = files.vision_model(VisionOutput::Features, dtype);
                 let vision = vision.map_err(CliError::model(what))?;
                 let options = CompileOptions::new().bound("b", PICTURE_BATCH);
                 let inputs = picture_inputs(&vision);
                 (vision.model, options, inputs)
             }
-            Family::Encoder => {
+            ModelFamily::Encoder => {
                 let encoder = files.sentence().and_then(|said| {
                     let output = EncoderOutput::Embedding(said.modules);
                     files.encoder(&output, dtype)
                 });
                 let encoder = encoder.map_err(CliError::model(what))?;
-                // Memory is planned for so many tokens.
+                // The sequence bound, for which memory is planned.
                 let len = encoder.context.min(512);
                 let options = CompileOptions::new().bound("b", BERT_BATCH).bound("s", len);
                 let inputs = bert_inputs(&encoder);
                 (encoder.model, options, inputs)
             }
-            Family::VisionLanguage => {
+            ModelFamily::VisionLanguage => {
                 let reason =
-                    "a model of pictures and texts is two graphs, which `tercet generate` runs";
+                    "a vision-language model consists of two graphs; run it with `tercet generate`";
                 return Err(CliError::Usage(reason.to_string()));
             }
-            Family::TextToText => {
-                let reason = "an encoder-decoder is two graphs, which `tercet generate` runs";
+            ModelFamily::TextToText => {
+                let reason =
+                    "an encoder-decoder consists of two graphs; run it with `tercet generate`";
                 return Err(CliError::Usage(reason.to_string()));
             }
-            Family::Speech => {
-                let reason = "a speech recognizer is three graphs, which `tercet transcribe` runs";
+            ModelFamily::Speech => {
+                let reason = "a speech recognition model consists of three graphs; run it with `tercet transcribe`";
                 return Err(CliError::Usage(reason.to_string()));
             }
         };
-        Ok(Sourced {
+        Ok(LoadedGraph {
             graph: model.graph,
             options,
             params: model.params,
-            given: Vec::new(),
+            arrays: Vec::new(),
             inputs,
         })
     }
 }
 
-/// Eight tokens at the beginning of a text, with logits of the last.
+/// Eight tokens at the start of a sequence; only the last one produces logits.
 fn llama_inputs(graph: &Graph) -> Vec<(String, Tensor)> {
     let count = |n: usize| (0..n).map(|i| i as f64).collect();
     let inputs: [(&str, Vec<usize>, Vec<f64>); 5] = [
@@ -215,7 +216,8 @@ fn llama_inputs(graph: &Graph) -> Vec<(String, Tensor)> {
         ("rows", vec![1], vec![7.0]),
     ];
     let mut inputs = integers(inputs);
-    // Layers with a window count from where their caches begin: the same at the beginning of a text.
+    // Sliding-window layers have separate inputs, counted from the start of their cache. At the
+    // start of a sequence they equal those of the other layers.
     for (_, node) in graph.nodes() {
         let Op::Input(leaf) = &node.op else {
             continue;
@@ -230,7 +232,7 @@ fn llama_inputs(graph: &Graph) -> Vec<(String, Tensor)> {
     inputs
 }
 
-/// Two texts of eight tokens.
+/// Two texts of eight tokens each.
 fn bert_inputs(encoder: &Encoder) -> Vec<(String, Tensor)> {
     let ids = [
         ("ids", vec![2, 8], vec![1.0; 16]),
@@ -245,7 +247,7 @@ fn bert_inputs(encoder: &Encoder) -> Vec<(String, Tensor)> {
     inputs
 }
 
-/// Two grey pictures, one darker than the other.
+/// Two uniform grey images of different brightness.
 fn picture_inputs(vision: &VisionModel) -> Vec<(String, Tensor)> {
     let [height, width] = vision.size;
     let each = 3 * height * width;
@@ -264,8 +266,8 @@ fn integers<const N: usize>(inputs: [(&str, Vec<usize>, Vec<f64>); N]) -> Vec<(S
     inputs.into_iter().filter_map(tensor).collect()
 }
 
-impl Sourced {
-    /// Refuses a graph with symbols that have no bound.
+impl LoadedGraph {
+    /// Returns an error if the graph has symbols without a bound.
     pub(crate) fn check_bounded(&self) -> Result<(), CliError> {
         let bounds = &self.options.bounds;
         let open = self.graph.symbols().into_iter();
@@ -275,8 +277,8 @@ impl Sourced {
         };
         let (what, it) = match open.len() {
             0 => return Ok(()),
-            1 => ("symbol", "has no upper bound; give one"),
-            _ => ("symbols", "have no upper bounds; give them"),
+            1 => ("symbol", "has no upper bound; set it"),
+            _ => ("symbols", "have no upper bounds; set them"),
         };
         let names = list(&|s| format!("`{s}`"), ", ");
         let arguments = list(&|s| format!("--bound {s}=N"), " ");
@@ -285,7 +287,7 @@ impl Sourced {
         )))
     }
 
-    /// The bound of every symbol, or 8 where none was given: sizes to try a graph with.
+    /// The bound of every symbol, or 8 for symbols without one: sizes for a trial run of the graph.
     pub(crate) fn sizes(&self) -> Bindings {
         let mut sizes = Bindings::new();
         for symbol in self.graph.symbols() {

@@ -1,10 +1,11 @@
-//! `tercet splat`: scenes of 3-D Gaussians, drawn (`draw.rs`) and fitted to pictures (`fit.rs`).
+//! `tercet splat`: renders 3D Gaussian splatting scenes (`draw.rs`) and fits them to images
+//! (`fit.rs`).
 
 mod draw;
 mod fit;
 mod pictures;
 
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -12,22 +13,22 @@ use crate::error::{CliError, Outcome};
     subcommand_negates_reqs = true,
     disable_help_subcommand = true
 )]
-pub(crate) struct Args {
+pub(crate) struct SplatArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<SplatCommand>,
     #[command(flatten)]
-    draw: draw::Args,
+    draw: draw::SplatDrawArgs,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
-    /// Fit a scene to pictures whose cameras are known, or to pictures of another scene
-    Fit(Box<fit::Args>),
+enum SplatCommand {
+    /// Fit a scene to images with known cameras, or to rendered images of another scene
+    Fit(Box<fit::SplatFitArgs>),
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &SplatArgs) -> Result<CommandOutcome, CliError> {
     match &args.command {
-        Some(Command::Fit(args)) => fit::run(args),
+        Some(SplatCommand::Fit(args)) => fit::run(args),
         None => draw::run(&args.draw),
     }
 }

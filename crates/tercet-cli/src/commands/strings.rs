@@ -1,43 +1,44 @@
-//! Strings of ONNX models. Tensors hold their places in the list that the file has: what is given as lines of text becomes
-//! places, results are shown as strings again.
+//! Strings of ONNX models. Tensors contain positions in the model's string list: text inputs are
+//! converted to positions, and results are shown as strings.
 
 use std::io::Write;
 use std::path::Path;
 
 use tercet::{Port, Tensor};
-use tercet_onnx::{Columns, Imported, Strings};
+use tercet_onnx::{ImportedModel, MapOutput, StringTable};
 
 use crate::error::CliError;
 use crate::output;
 
-/// How many strings a person is shown.
+/// Maximum number of strings in text output.
 const SHOWN: usize = 16;
 
-/// What numbers of outputs stand for.
+/// Interpretation of output numbers: as strings or as map values.
 #[derive(Default)]
-pub(crate) struct Meaning {
-    strings: Strings,
+pub(crate) struct OutputLabels {
+    strings: StringTable,
     string_outputs: Vec<String>,
-    columns: Vec<Columns>,
+    columns: Vec<MapOutput>,
 }
 
-impl Meaning {
-    pub(crate) fn of(imported: &Imported) -> Meaning {
-        Meaning {
+impl OutputLabels {
+    pub(crate) fn new(imported: &ImportedModel) -> OutputLabels {
+        OutputLabels {
             strings: imported.strings.clone(),
             string_outputs: imported.string_outputs.clone(),
             columns: imported.columns.clone(),
         }
     }
 
-    /// The strings of an output, if it is one of strings; none in the place of one that the file does not have.
+    /// Strings of an output, or `None` if it does not contain strings. An element is `None` if its
+    /// position is not in the model's string list.
     pub(crate) fn strings(&self, output: &str, tensor: &Tensor) -> Option<Vec<Option<String>>> {
         let place = |place: i64| self.strings.at(place).map(str::to_string);
         let is_one = self.string_outputs.iter().any(|name| name == output);
         is_one.then(|| tensor.to_i64s().into_iter().map(place).collect())
     }
 
-    /// The keys of an output's columns, if it stands for maps.
+    /// Keys of an output's columns, if it represents ONNX maps.
     pub(crate) fn columns(&self, output: &str) -> Option<&[String]> {
         let mut columns = self.columns.iter();
         columns
@@ -46,10 +47,10 @@ impl Meaning {
     }
 }
 
-/// The first strings, a line each.
+/// Prints the first strings, one per line.
 pub(crate) fn print(out: &mut impl Write, strings: &[Option<String>]) -> std::io::Result<()> {
     for text in strings.iter().take(SHOWN) {
-        let text = text.as_deref().map(output::shown);
+        let text = text.as_deref().map(output::escape_line);
         writeln!(out, "  {}", text.as_deref().unwrap_or("(unknown)"))?;
     }
     match strings.len().checked_sub(SHOWN) {
@@ -58,12 +59,12 @@ pub(crate) fn print(out: &mut impl Write, strings: &[Option<String>]) -> std::io
     }
 }
 
-/// Takes inputs of the form `NAME=FILE.txt` out of the list: strings, a line each, for as many samples as there are lines by the
-/// width of the input.
-pub(crate) fn take(
+/// Removes inputs of the form `NAME=FILE.txt` from the list and reads them: one string per line.
+/// The number of samples is the number of lines divided by the width of the input.
+pub(crate) fn take_string_inputs(
     inputs: &mut Vec<String>,
     ports: &[Port],
-    strings: &Strings,
+    strings: &StringTable,
 ) -> Result<Vec<(String, Tensor)>, CliError> {
     let mut given = Vec::new();
     let mut left = Vec::with_capacity(inputs.len());
@@ -82,7 +83,12 @@ pub(crate) fn take(
     Ok(given)
 }
 
-fn read(name: &str, file: &Path, ports: &[Port], strings: &Strings) -> Result<Tensor, CliError> {
+fn read(
+    name: &str,
+    file: &Path,
+    ports: &[Port],
+    strings: &StringTable,
+) -> Result<Tensor, CliError> {
     let text = std::fs::read_to_string(file).map_err(|source| CliError::File {
         path: file.to_path_buf(),
         source,

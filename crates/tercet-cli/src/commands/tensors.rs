@@ -1,6 +1,7 @@
-//! Tensors as `.npy` arrays, as JSON, and as the few numbers that people look at.
+//! Conversion of tensors to `.npy` arrays, JSON, and abbreviated text output.
 //!
-//! Nothing here widens a whole tensor: elements are converted some thousands at a time.
+//! Elements are converted in pieces of a few thousand. No code here converts a whole tensor to a
+//! wider type.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -15,14 +16,14 @@ use tercet::{DType, Signature, Tensor, TensorType, counted};
 use crate::error::CliError;
 use crate::npy::{NpyArray, NpyDtype, read_npy, read_npz};
 
-/// What of a tensor a person is shown.
+/// Maximum rows and columns of a tensor in text output.
 const MAX_ROWS: usize = 16;
 const MAX_COLUMNS: usize = 8;
 
-/// Elements that are converted at a time.
+/// Elements converted per piece.
 const PIECE: usize = 4096;
 
-/// The tensors of `--input` arguments, by the names of the graph.
+/// Reads the tensors of `--input` arguments, keyed by names of the graph.
 pub(crate) fn read_tensors(
     signature: &Signature,
     inputs: &[String],
@@ -34,7 +35,7 @@ pub(crate) fn read_tensors(
     to_tensors(signature, given)
 }
 
-/// The arrays of `NAME=FILE.npy` or `FILE.npz`.
+/// Reads the arrays of `NAME=FILE.npy` or `FILE.npz`.
 fn read_arrays(input: &str) -> Result<Vec<(String, NpyArray<'static>)>, CliError> {
     match input.split_once('=') {
         Some((name, file)) if !file.is_empty() => {
@@ -67,17 +68,17 @@ fn to_tensors(
                 known => known.join(", "),
             };
             return Err(CliError::Usage(format!(
-                "the graph has no `{name}`; it takes: {known}"
+                "the graph takes no array `{name}`; expected one of: {known}"
             )));
         };
         if tensors.iter().any(|(n, _)| *n == name) {
-            return Err(CliError::Usage(format!("`{name}` is given twice")));
+            return Err(CliError::Usage(format!("`{name}` occurs twice")));
         }
         let tensor = to_tensor(&name, array, port.ty.dtype)?;
         let (found, wanted) = (tensor.dtype(), port.ty.dtype);
         if found != wanted {
             return Err(CliError::Usage(format!(
-                "array `{name}` is {found}, the graph takes {wanted}; convert it with numpy's astype"
+                "array `{name}` is {found}, expected {wanted}; convert it with numpy's astype"
             )));
         }
         tensors.push((name, tensor));
@@ -85,8 +86,8 @@ fn to_tensors(
     Ok(tensors)
 }
 
-/// NumPy has no bfloat16: an array of f4 is rounded where the graph takes bf16. All other dtypes
-/// must be the graph's own.
+/// NumPy has no bfloat16: if the graph takes bf16, an f4 array is rounded. All other dtypes must
+/// match the graph.
 fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tensor, CliError> {
     let (dtype, shape, bytes) = array.into_parts();
     let dtype = match dtype {
@@ -123,7 +124,8 @@ fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tens
     Tensor::from_owner(ty, Arc::new(rounded), 0..len).map_err(bad)
 }
 
-/// As NumPy has it: bfloat16 is widened to f4, everything else is the tensor's own memory.
+/// Converts a tensor to a NumPy array. bfloat16 is widened to f4; every other dtype borrows the
+/// tensor's memory.
 pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
     let own = |dtype| (dtype, Cow::Borrowed(tensor.bytes()));
     let (dtype, bytes) = match tensor.dtype() {
@@ -149,7 +151,7 @@ pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
         .expect("invariant: a tensor's bytes fit its shape")
 }
 
-/// The first rows of the last axis, a line each.
+/// Prints the first rows along the last axis, one line each.
 pub(crate) fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
     let row = tensor.shape().last().map_or(1, |&n| n.max(1));
     let rows = tensor.numel() / row;
@@ -174,21 +176,22 @@ pub(crate) fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()
     Ok(())
 }
 
-/// All elements as a JSON list, which is written as it is converted.
-pub(crate) struct Elements<'a>(pub(crate) &'a Tensor);
+/// All elements as a JSON list. Serialization converts them piece by piece.
+pub(crate) struct JsonElements<'a>(pub(crate) &'a Tensor);
 
-impl Serialize for Elements<'_> {
+impl Serialize for JsonElements<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(values(self.0, 0..self.0.numel()))
     }
 }
 
-/// Elements as JSON. Wide integers keep every digit; a float is printed as its own type is.
+/// Elements as JSON. Wide integers keep every digit; floats are printed in the precision of their
+/// dtype.
 fn values(tensor: &Tensor, range: Range<usize>) -> impl Iterator<Item = Value> {
     pieces(tensor, range).flat_map(|piece| json(&piece))
 }
 
-/// The elements of a range, some at a time.
+/// The elements of a range, in pieces of at most `PIECE`.
 fn pieces(tensor: &Tensor, range: Range<usize>) -> impl Iterator<Item = Tensor> {
     let (dtype, end) = (tensor.dtype(), range.end);
     let size = dtype.size_bytes();
@@ -196,7 +199,7 @@ fn pieces(tensor: &Tensor, range: Range<usize>) -> impl Iterator<Item = Tensor> 
         let n = PIECE.min(end - at);
         let bytes = &tensor.bytes()[at * size..(at + n) * size];
         Tensor::from_bytes(TensorType::new(dtype, &[n]), bytes)
-            .expect("invariant: as many bytes as elements take")
+            .expect("invariant: the bytes match the element type")
     })
 }
 
@@ -207,7 +210,7 @@ fn json(tensor: &Tensor) -> Vec<Value> {
         f64::NEG_INFINITY => Value::from("-inf"),
         x => Value::from(x),
     };
-    // The shortest decimal of an f32, which serde_json would print as the f64 that it equals.
+    // The shortest decimal form of an f32. serde_json would print the digits of the equal f64.
     let short = |x: f64| match (x as f32).to_string().parse() {
         Ok(x) => float(x),
         Err(_) => float(x),
@@ -256,7 +259,7 @@ mod tests {
         let values: Vec<f64> = (0..n).map(|i| i as f64 / 2.0).collect();
         for dtype in [DType::F32, DType::F64] {
             let tensor = Tensor::from_f64s(TensorType::new(dtype, &[n]), &values).unwrap();
-            let text = serde_json::to_string(&Elements(&tensor)).unwrap();
+            let text = serde_json::to_string(&JsonElements(&tensor)).unwrap();
             let back: Vec<f64> = serde_json::from_str(&text).unwrap();
             assert_eq!(back, values);
         }

@@ -1,62 +1,62 @@
-//! What commands that read texts with an encoder have in common.
+//! Flags and helpers shared by commands that use a text encoder.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tercet::Device;
-use tercet_models::{EncoderOptions, ModelFiles, Prompt};
+use tercet_models::{EmbeddingPrompt, EncoderOptions, ModelFiles};
 
-use super::{Arithmetic, device};
+use super::{ComputePrecision, device};
 use crate::error::CliError;
 use crate::progress;
 
-/// The model, where it runs, and how texts go through it.
+/// The model, the device and the encoder flags.
 #[derive(clap::Args)]
-pub(crate) struct Encoding {
-    /// A folder with a text encoder: config.json, model.safetensors, tokenizer.json
+pub(crate) struct TextEncodingArgs {
+    /// Folder of a text encoder: config.json, model.safetensors, tokenizer.json
     #[arg(short, long, value_name = "DIR")]
     pub(crate) model: PathBuf,
-    /// How many texts to run at a time [default: 32, fewer of long ones]
+    /// Texts per run [default: 32, fewer if texts are long]
     #[arg(long, value_name = "N", value_parser = super::positive)]
     pub(crate) batch: Option<usize>,
-    /// The longest text, in tokens [default: as the model says]
+    /// Maximum length of a text in tokens [default: the model's]
     #[arg(long, value_name = "N", value_parser = super::positive)]
     pub(crate) max_len: Option<usize>,
-    /// Cut longer texts instead of refusing them
+    /// Truncate longer texts; otherwise they are an error
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: String,
-    /// The float type to compute in; f16 and bf16 add up in f32
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::F32)]
-    pub(crate) dtype: Arithmetic,
+    /// Float type for computation; f16 and bf16 accumulate in f32
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::F32)]
+    pub(crate) dtype: ComputePrecision,
 }
 
-/// A model and files of texts for it.
+/// A model and its text files.
 #[derive(clap::Args)]
-pub(crate) struct Reading {
+pub(crate) struct TextInputArgs {
     #[command(flatten)]
-    pub(crate) encoding: Encoding,
-    /// Files with one text a line; `-` is standard input
+    pub(crate) encoding: TextEncodingArgs,
+    /// Text file with one text per line; `-` is standard input; repeatable
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Vec<PathBuf>,
 }
 
-impl Encoding {
-    /// The choices that hold for every encoder.
+impl TextEncodingArgs {
+    /// Options that apply to every encoder.
     pub(crate) fn options(&self) -> EncoderOptions {
         EncoderOptions {
             dtype: self.dtype.dtype(),
-            products: self.dtype.products(),
+            matmul_precision: self.dtype.matmul_precision(),
             batch: self.batch,
-            most: self.max_len,
-            cut: self.truncate,
+            max_tokens: self.max_len,
+            truncate: self.truncate,
             ..EncoderOptions::default()
         }
     }
 
-    /// Opens model and device, and what `load` makes of them.
+    /// Opens the model and the device, then calls `load` with both.
     pub(crate) fn load<T>(
         &self,
         load: impl FnOnce(&ModelFiles, &Device) -> Result<T, tercet_models::Error>,
@@ -71,34 +71,35 @@ impl Encoding {
     }
 }
 
-/// What is put before each text.
+/// Flags that prepend a prompt to each text.
 #[derive(clap::Args)]
-pub(crate) struct Prompting {
-    /// Put the model's prompt of this name before each sentence [default: as the model says]
+pub(crate) struct PromptPrefixArgs {
+    /// Prepend the model's prompt with this name to each sentence [default: the model's default
+    /// prompt]
     #[arg(long, value_name = "NAME", conflicts_with = "prompt_text")]
     pub(crate) prompt: Option<String>,
-    /// Put this text before each sentence
+    /// Prepend this text to each sentence
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt_text: Option<String>,
 }
 
-impl Prompting {
-    pub(crate) fn prompt(&self) -> Prompt {
+impl PromptPrefixArgs {
+    pub(crate) fn prompt(&self) -> EmbeddingPrompt {
         match (&self.prompt, &self.prompt_text) {
-            (_, Some(text)) => Prompt::Text(text.clone()),
-            (Some(name), None) => Prompt::Named(name.clone()),
-            (None, None) => Prompt::Default,
+            (_, Some(text)) => EmbeddingPrompt::Text(text.clone()),
+            (Some(name), None) => EmbeddingPrompt::Named(name.clone()),
+            (None, None) => EmbeddingPrompt::Default,
         }
     }
 }
 
-impl Reading {
-    /// The choices that hold for every encoder.
+impl TextInputArgs {
+    /// Options that apply to every encoder.
     pub(crate) fn options(&self) -> EncoderOptions {
         self.encoding.options()
     }
 
-    /// Opens model and device, and what `load` makes of them.
+    /// Opens the model and the device, then calls `load` with both.
     pub(crate) fn load<T>(
         &self,
         load: impl FnOnce(&ModelFiles, &Device) -> Result<T, tercet_models::Error>,
@@ -106,7 +107,7 @@ impl Reading {
         self.encoding.load(load)
     }
 
-    /// The lines of the files, without those that are blank.
+    /// The lines of the files, without blank lines.
     pub(crate) fn lines(&self) -> Result<Vec<String>, CliError> {
         let mut texts = Vec::new();
         for path in &self.file {
@@ -120,13 +121,13 @@ impl Reading {
         Ok(texts)
     }
 
-    /// These texts and the lines of the files.
+    /// The texts of the arguments and of the files.
     pub(crate) fn texts(&self, given: &[String], what: &str) -> Result<Vec<String>, CliError> {
         let texts = [given.to_vec(), self.lines()?].concat();
         match texts.is_empty() {
             false => Ok(texts),
             true => Err(CliError::Usage(format!(
-                "no {what}; give some as arguments, or a file of them with --file"
+                "no {what}; pass them as arguments, or a file of them with --file"
             ))),
         }
     }

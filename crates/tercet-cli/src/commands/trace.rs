@@ -1,8 +1,8 @@
-//! `tercet trace`: a run as a Chrome or Perfetto trace: compile phases, uploads, each dispatch with
-//! its time on the device, readback.
+//! `tercet trace`: an execution trace in the format of Chrome and Perfetto: compile phases,
+//! uploads, the device time of each dispatch, readback.
 //!
-//! Host phases are spans of the `tracing` crate that the library opens; [`Recorder`] collects them.
-//! Times of dispatches come from the device and are laid beside the wait of their run.
+//! Host phases are `tracing` spans of the library; [`SpanRecorder`] collects them. Device times of
+//! dispatches are aligned with the host span that waits for the run.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,45 +17,48 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::generate::open_model;
-use super::source::{Source, bound};
+use super::source::{GraphSourceArgs, bound};
 use super::verify::fill;
-use super::{Arithmetic, onnx, open, tokens};
-use crate::error::{CliError, Outcome};
-use crate::{destination, output};
+use super::{ComputePrecision, onnx, open, tokens};
+use crate::error::{CliError, CommandOutcome};
+use crate::{output, output_path};
 
-/// What is written on where nothing is said.
+/// Default prompt.
 const PROMPT: &str = "Ownership is";
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct TraceArgs {
     /// A GGUF file, a folder with safetensors, or an .onnx file [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// The beginning of the text [default: Ownership is]
+    /// Prompt [default: Ownership is]
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// An input of an ONNX model as NAME=FILE.npy, or several as FILE.npz; what is not given is random
+    /// Input of an ONNX model as NAME=FILE.npy, or several as FILE.npz; missing inputs are filled
+    /// with random values; repeatable
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
-    /// The size of a symbol of an ONNX model, as NAME=N, where no input says it [default: 8]
+    /// Size of a symbol of an ONNX model that no input determines, as NAME=N [default: 8];
+    /// repeatable
     #[arg(short, long, value_name = "NAME=N", value_parser = bound)]
     bound: Vec<(String, usize)>,
-    /// The tokens to write after it, -1 until the context is full; of an ONNX model the runs after the first
+    /// Tokens to generate; -1 until the context is full. For an ONNX model, the number of runs
+    /// after the first
     #[arg(short = 'n', long, default_value_t = 4, value_name = "N", allow_negative_numbers = true, value_parser = tokens)]
     tokens: usize,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// The float type to compute in
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
-    dtype: Arithmetic,
-    /// The file to write
+    /// Float type for computation
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ComputePrecision::Auto)]
+    dtype: ComputePrecision,
+    /// Output file
     #[arg(short, long, default_value = "trace.json", value_name = "FILE")]
     output: PathBuf,
 }
 
 /// A finished span.
-struct Span {
+struct RecordedSpan {
     name: &'static str,
     start: Instant,
     end: Instant,
@@ -63,18 +66,18 @@ struct Span {
 
 /// Collects the spans of the library.
 #[derive(Clone, Default)]
-struct Recorder {
-    spans: Arc<Mutex<Vec<Span>>>,
+struct SpanRecorder {
+    spans: Arc<Mutex<Vec<RecordedSpan>>>,
 }
 
-impl Recorder {
-    fn take(&self) -> Vec<Span> {
+impl SpanRecorder {
+    fn take(&self) -> Vec<RecordedSpan> {
         let mut spans = self.spans.lock().unwrap_or_else(|e| e.into_inner());
         std::mem::take(&mut *spans)
     }
 }
 
-impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanRecorder {
     fn on_new_span(&self, _: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(Instant::now());
@@ -88,7 +91,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let Some(start) = span.extensions().get::<Instant>().copied() else {
             return;
         };
-        let finished = Span {
+        let finished = RecordedSpan {
             name: span.name(),
             start,
             end: Instant::now(),
@@ -101,9 +104,9 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &TraceArgs) -> Result<CommandOutcome, CliError> {
     check_output(args)?;
-    let recorder = Recorder::default();
+    let recorder = SpanRecorder::default();
     let subscriber = tracing_subscriber::registry().with(recorder.clone());
     let zero = Instant::now();
     let mut events = vec![
@@ -113,21 +116,22 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     tracing::subscriber::with_default(subscriber, || record(args, &recorder, zero, &mut events))?;
     let n = events.len() - 2;
     let document = json!({"traceEvents": events, "displayTimeUnit": "ms"});
-    destination::write(&args.output, |file| {
+    output_path::write(&args.output, |file| {
         let mut file = BufWriter::new(file);
         serde_json::to_writer(&mut file, &document)?;
         file.flush()
     })?;
     let path = args.output.display();
-    output::note(format_args!(
+    output::print_note(format_args!(
         "{} in {path}; open it in ui.perfetto.dev or chrome://tracing",
         counted(n, "event", "events")
     ));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-/// A model is mapped while it runs: a trace in its place would end the process.
-fn check_output(args: &Args) -> Result<(), CliError> {
+/// Returns an error if the output path is the model file. The model is memory-mapped, so
+/// overwriting it would crash the process.
+fn check_output(args: &TraceArgs) -> Result<(), CliError> {
     let same = |model: &Path| {
         let of = |path: &Path| path.canonicalize().ok();
         of(model).is_some_and(|model| of(&args.output) == Some(model))
@@ -137,12 +141,12 @@ fn check_output(args: &Args) -> Result<(), CliError> {
         let text = format!("{path} is the model; write the trace to another file");
         return Err(CliError::Usage(text));
     }
-    destination::check(&args.output)
+    output_path::check(&args.output)
 }
 
 fn record(
-    args: &Args,
-    recorder: &Recorder,
+    args: &TraceArgs,
+    recorder: &SpanRecorder,
     zero: Instant,
     events: &mut Vec<Value>,
 ) -> Result<(), CliError> {
@@ -154,14 +158,14 @@ fn record(
         return record_onnx(args, path, &device, recorder, zero, events);
     }
     if !args.input.is_empty() || !args.bound.is_empty() {
-        let text = "--input and --bound are for ONNX models; this one is given a --prompt";
+        let text = "--input and --bound are for ONNX models; use --prompt for a language model";
         return Err(CliError::Usage(text.into()));
     }
     let (files, what) = open_model(args.model.as_deref())?;
     let what = what.as_str();
     let llama = files.decoder(|config| DecoderOptions {
         dtype: args.dtype.dtype(),
-        products: args.dtype.products(),
+        matmul_precision: args.dtype.matmul_precision(),
         sampling: Some(Sampling::GREEDY),
         chunk: 512.min(config.context),
         ..DecoderOptions::new(config)
@@ -180,7 +184,7 @@ fn record(
     for _ in 0..=args.tokens {
         let step = {
             let _span = tracing::debug_span!("run").entered();
-            let step = generator.feed(&next);
+            let step = generator.forward(&next);
             step.map_err(CliError::model("cannot compute the next token"))?
                 .next
         };
@@ -193,27 +197,27 @@ fn record(
     Ok(())
 }
 
-/// Runs an ONNX model at the sizes of what is given, else of the bounds.
+/// Runs an ONNX model. Sizes come from the input arrays, or else from the bounds.
 fn record_onnx(
-    args: &Args,
+    args: &TraceArgs,
     path: &Path,
     device: &Device,
-    recorder: &Recorder,
+    recorder: &SpanRecorder,
     zero: Instant,
     events: &mut Vec<Value>,
 ) -> Result<(), CliError> {
     if args.prompt.is_some() || args.tokens == usize::MAX {
-        let text = "an ONNX model takes no --prompt, and is run a number of times; give -n N";
+        let text = "ONNX models take no --prompt; set the number of runs with -n N";
         return Err(CliError::Usage(text.into()));
     }
-    let source = Source {
+    let source = GraphSourceArgs {
         graph: Some(path.to_path_buf()),
         model: None,
         bound: args.bound.clone(),
         dtype: args.dtype.throughout(),
     };
     let mut sourced = source.load(&args.input)?;
-    let mut tensors = std::mem::take(&mut sourced.given);
+    let mut tensors = std::mem::take(&mut sourced.arrays);
     let ports = Signature::of(&sourced.graph).inputs;
     let is_input = |name: &str| ports.iter().any(|p| p.name == name);
     let params: Vec<_> = std::mem::take(&mut sourced.params);
@@ -229,7 +233,7 @@ fn record_onnx(
         sourced.options.bounds = sizes;
         let mut exe = device.compile(&sourced.graph, &sourced.options)?;
         for (name, tensor) in params {
-            // What no result depends on may be gone.
+            // Compilation removes parameters that no result depends on.
             if exe.signature().params.iter().any(|p| p.name == name) {
                 exe.set_param(&name, tensor)?;
             }
@@ -248,16 +252,16 @@ fn record_onnx(
     Ok(())
 }
 
-/// The spans since the last call, and the steps of the run that ended in them.
+/// Adds the spans since the last call, and the device steps of the run they contain.
 fn collect(
-    recorder: &Recorder,
+    recorder: &SpanRecorder,
     zero: Instant,
     steps: &[tercet::StepTime],
     events: &mut Vec<Value>,
 ) {
     let micros = |t: Instant| t.duration_since(zero).as_secs_f64() * 1e6;
     let spans = recorder.take();
-    // The device works between submission and the end of the wait.
+    // The device is active between the submission and the end of the wait.
     let submitted = spans
         .iter()
         .rev()

@@ -1,82 +1,83 @@
-//! `tercet transcribe`: speech to text, as plain text, subtitles or JSON.
+//! `tercet transcribe`: speech to text, printed as plain text, subtitles or JSON.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::Serialize;
 use tercet_models::ModelFiles;
-use tercet_models::speech::{Recognizer, SpeechOptions, Task, Transcript, audio};
+use tercet_models::speech::{Recognizer, SpeechOptions, SpeechTask, Transcript, audio};
 
 use super::device;
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
 use crate::{output, progress};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// A folder with a speech recognizer: config.json, generation_config.json, model.safetensors, tokenizer.json
+pub(crate) struct TranscribeArgs {
+    /// Folder of a speech recognition model: config.json, generation_config.json,
+    /// model.safetensors, tokenizer.json
     #[arg(short, long, value_name = "DIR")]
     model: PathBuf,
-    /// The recording: WAV, FLAC or MP3, of any rate and number of channels
+    /// Audio file: WAV, FLAC or MP3, any sample rate, any number of channels
     audio: PathBuf,
-    /// The code of the language that is spoken, as `en` [default: found out by the first window]
+    /// Language code of the speech, such as `en` [default: detected in the first window]
     #[arg(long, value_name = "CODE")]
     language: Option<String>,
-    /// What to write: what is said, or that in English [default: what is said]
+    /// Transcribe, or translate to English [default: transcribe]
     #[arg(long, value_name = "TASK", value_enum)]
     task: Option<TaskName>,
-    /// Put times before the lines of text
+    /// Print timestamps before the lines of text
     #[arg(long)]
     timestamps: bool,
-    /// How to print the transcript; subtitles have times always
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    format: Format,
-    /// Tell each window the text of those before it
+    /// Output format; subtitles always have timestamps
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = TranscriptFormat::Text)]
+    format: TranscriptFormat,
+    /// Condition each window on the text of the previous windows
     #[arg(long)]
     condition_on_previous: bool,
-    /// Take the likeliest tokens, once, whatever comes out; else a window that repeats itself or is unsure is written again at
-    /// higher temperatures, and silence is left out
+    /// Decode greedily and accept every result. By default a window with repetitive or uncertain
+    /// text is decoded again at higher temperatures, and silence is skipped
     #[arg(long)]
     no_fallback: bool,
-    /// Seed of the random numbers for higher temperatures; -1 draws one
+    /// Random seed for higher temperatures; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = super::seed)]
     seed: u64,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TaskName {
-    /// What is said
+    /// Transcribe in the spoken language
     Transcribe,
-    /// What is said, in English
+    /// Translate to English
     Translate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Text, with `--timestamps` a line for each segment
+enum TranscriptFormat {
+    /// Text; with `--timestamps` one line per segment
     Text,
-    /// Subtitles as SubRip has them
+    /// SubRip subtitles
     Srt,
-    /// Subtitles as WebVTT has them
+    /// WebVTT subtitles
     Vtt,
     /// Text, segments, tokens and probabilities
     Json,
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct TranscriptDocument<'a> {
     language: Option<&'a str>,
-    /// Seconds.
+    /// In seconds.
     duration: f64,
     text: String,
-    segments: Vec<Row<'a>>,
+    segments: Vec<TranscriptSegmentRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct TranscriptSegmentRow<'a> {
     id: usize,
     start: f64,
     end: f64,
@@ -88,7 +89,7 @@ struct Row<'a> {
     no_speech_prob: f64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &TranscribeArgs) -> Result<CommandOutcome, CliError> {
     let device = device(&args.device)?;
     let what = format!("cannot load the model {}", args.model.display());
     let spinner = progress::spinner("loading");
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let mut stopped = false;
     let info = audio::read(&args.audio, &mut |samples| {
         stopped = stopped || interrupted();
-        // Nothing is kept of the rest.
+        // An interrupted window is discarded.
         if stopped {
             return Ok(());
         }
@@ -112,12 +113,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let info = info.map_err(CliError::model(what.clone()))?;
     spinner.finish_and_clear();
     if interrupted() {
-        return Ok(Outcome::Interrupted);
+        return Ok(CommandOutcome::Interrupted);
     }
     if info.damaged > 0 {
         let damaged = info.damaged;
-        output::note(format_args!(
-            "note: {damaged} damaged packets of the recording are left out"
+        output::print_note(format_args!(
+            "note: skipped {damaged} damaged packets of the audio file"
         ));
     }
     let seconds = (info.samples as f64 / f64::from(info.rate)).ceil();
@@ -130,16 +131,16 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     bar.finish_and_clear();
     print(args, &transcript)?;
     match interrupted() {
-        true => Ok(Outcome::Interrupted),
-        false => Ok(Outcome::Done),
+        true => Ok(CommandOutcome::Interrupted),
+        false => Ok(CommandOutcome::Done),
     }
 }
 
-fn options(args: &Args, recognizer: &Recognizer) -> SpeechOptions {
+fn options(args: &TranscribeArgs, recognizer: &Recognizer) -> SpeechOptions {
     let task = match args.task {
-        Some(TaskName::Translate) => Some(Task::Translate),
-        Some(TaskName::Transcribe) => Some(Task::Transcribe),
-        None => recognizer.task_to_tell(),
+        Some(TaskName::Translate) => Some(SpeechTask::Translate),
+        Some(TaskName::Transcribe) => Some(SpeechTask::Transcribe),
+        None => recognizer.default_task(),
     };
     let base = match args.no_fallback {
         true => SpeechOptions::default(),
@@ -148,26 +149,27 @@ fn options(args: &Args, recognizer: &Recognizer) -> SpeechOptions {
     SpeechOptions {
         language: args.language.clone(),
         task,
-        timestamps: args.timestamps || matches!(args.format, Format::Srt | Format::Vtt),
+        timestamps: args.timestamps
+            || matches!(args.format, TranscriptFormat::Srt | TranscriptFormat::Vtt),
         condition_on_previous: args.condition_on_previous,
         seed: args.seed,
         ..base
     }
 }
 
-fn print(args: &Args, transcript: &Transcript) -> Result<(), CliError> {
+fn print(args: &TranscribeArgs, transcript: &Transcript) -> Result<(), CliError> {
     match args.format {
-        Format::Json => output::json(&document(transcript)),
-        Format::Text if args.timestamps => output::text(&transcript.lines()),
-        Format::Text => output::text(&format!("{}\n", transcript.text().trim())),
-        Format::Srt => output::text(&transcript.srt()),
-        Format::Vtt => output::text(&transcript.vtt()),
+        TranscriptFormat::Json => output::json(&document(transcript)),
+        TranscriptFormat::Text if args.timestamps => output::text(&transcript.lines()),
+        TranscriptFormat::Text => output::text(&format!("{}\n", transcript.text().trim())),
+        TranscriptFormat::Srt => output::text(&transcript.srt()),
+        TranscriptFormat::Vtt => output::text(&transcript.vtt()),
     }
 }
 
-fn document(transcript: &Transcript) -> Document<'_> {
+fn document(transcript: &Transcript) -> TranscriptDocument<'_> {
     let rows = transcript.segments.iter().enumerate();
-    let rows = rows.map(|(id, segment)| Row {
+    let rows = rows.map(|(id, segment)| TranscriptSegmentRow {
         id,
         start: rounded(segment.start),
         end: rounded(segment.end),
@@ -178,7 +180,7 @@ fn document(transcript: &Transcript) -> Document<'_> {
         compression_ratio: segment.compression,
         no_speech_prob: segment.no_speech,
     });
-    Document {
+    TranscriptDocument {
         language: transcript.language.as_deref(),
         duration: transcript.seconds,
         text: transcript.text(),
@@ -186,7 +188,7 @@ fn document(transcript: &Transcript) -> Document<'_> {
     }
 }
 
-/// Milliseconds are more than timestamps have.
+/// Rounds to milliseconds, which is finer than the resolution of timestamps.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }

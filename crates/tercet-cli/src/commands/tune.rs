@@ -1,30 +1,30 @@
-//! `tercet tune`: measures which variants of kernels are best for which problems, and keeps the table
-//! where this machine's devices find it.
+//! `tercet tune`: measures kernel variants per problem size, and saves the results as a tuning
+//! table that this machine's devices load.
 
 use std::io::Write;
 
-use tercet::{DeviceOptions, TuneOptions, TunedProduct, tune};
+use tercet::{DeviceOptions, TuneOptions, TunedProblem, tune};
 
 use super::cache_dir;
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::{drivers, interrupt, output};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The device; see `tercet devices`
+pub(crate) struct TuneArgs {
+    /// Device to tune; see `tercet devices`
     #[arg(long, default_value = "vulkan", value_name = "NAME")]
     device: String,
-    /// Measure a few sizes only
+    /// Measure only a few sizes
     #[arg(long)]
     quick: bool,
-    /// Measure products of this size instead, rows x columns x summed, with `nt` after it where the right factor
-    /// is columns x summed; may be repeated
+    /// Measure this matmul size instead: MxNxK, with `nt` appended if the right operand is N x K;
+    /// repeatable
     #[arg(long, value_name = "MxNxK[nt]", value_parser = shape)]
     shape: Vec<([usize; 3], bool)>,
-    /// Only candidates whose name contains this; may be repeated
+    /// Only candidates whose name contains this; repeatable
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// No candidates whose name contains this; may be repeated
+    /// Skip candidates whose name contains this; repeatable
     #[arg(long, value_name = "TEXT")]
     without: Vec<String>,
 }
@@ -36,18 +36,18 @@ fn shape(text: &str) -> Result<([usize; 3], bool), String> {
     };
     let sizes: Option<Vec<usize>> = text.split('x').map(|n| n.parse().ok()).collect();
     match sizes.as_deref() {
-        Some(&[m, n, k]) if countable(m, n, k) => Ok(([m, n, k], transposed)),
+        Some(&[m, n, k]) if is_measurable(m, n, k) => Ok(([m, n, k], transposed)),
         _ => Err("expected three sizes, such as 4096x768x3072".to_string()),
     }
 }
 
-/// Whether three sizes are a product of which something can be measured.
-fn countable(m: usize, n: usize, k: usize) -> bool {
+/// Whether a matmul of these three sizes can be measured.
+fn is_measurable(m: usize, n: usize, k: usize) -> bool {
     let work = m.checked_mul(n).and_then(|mn| mn.checked_mul(k));
     work.is_some_and(|work| work > 0)
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &TuneArgs) -> Result<CommandOutcome, CliError> {
     let options = DeviceOptions {
         cache_dir: cache_dir(),
         ..DeviceOptions::default()
@@ -60,9 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     };
     let mut failed = None;
     let mut done = |product| {
-        // From here on there is something to keep.
+        // From here on there are results to save, so Ctrl-C must stop cleanly.
         interrupt::listen();
-        failed = output::people(|out| writeln!(out, "{}", line(&product))).err();
+        failed = output::print_for_humans(|out| writeln!(out, "{}", line(&product))).err();
         failed.is_none() && !interrupt::interrupted()
     };
     let kept = drivers::labelled(|| tune(&args.device, &options, &what, &mut done))?;
@@ -70,16 +70,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         return Err(e);
     }
     if let Some(file) = kept {
-        output::people(|out| writeln!(out, "kept in {}", file.display()))?;
+        output::print_for_humans(|out| writeln!(out, "saved to {}", file.display()))?;
     }
     Ok(match interrupt::interrupted() {
-        true => Outcome::Interrupted,
-        false => Outcome::Done,
+        true => CommandOutcome::Interrupted,
+        false => CommandOutcome::Done,
     })
 }
 
-/// The product, the best candidate, and all with their TFLOP/s from fast to slow.
-fn line(product: &TunedProduct) -> String {
+/// One line per matmul: its size, the best candidate, and all candidates with their TFLOP/s,
+/// fastest first.
+fn line(product: &TunedProblem) -> String {
     let mut line = format!("{:<24}", product.name);
     for (at, (name, outcome)) in product.candidates.iter().enumerate() {
         line += match at {
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_line_begins_with_the_best() {
-        let product = TunedProduct {
+        let product = TunedProblem {
             name: "f16 nn 1x2x3".to_string(),
             flops: 3e12,
             candidates: vec![

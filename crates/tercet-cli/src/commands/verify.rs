@@ -1,31 +1,32 @@
-//! `tercet verify`: every value of a graph on a device against the reference.
+//! `tercet verify`: compares every value of a graph on a device with the reference interpreter.
 
 use std::io::Write;
 use std::sync::Arc;
 
 use serde::Serialize;
-use tercet::random::Stream;
+use tercet::random::PhiloxStream;
 use tercet::{Bindings, DType, Op, Signature, Tensor, TensorType, counted, verify};
 
-use super::source::{Source, Sourced};
+use super::source::{GraphSourceArgs, LoadedGraph};
 use super::{device, seed};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::output;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct VerifyArgs {
     #[command(flatten)]
-    source: Source,
-    /// An array as NAME=FILE.npy, or several by name as FILE.npz; what is not given is random
+    source: GraphSourceArgs,
+    /// Input array as NAME=FILE.npy, or several as FILE.npz; missing inputs are filled with random
+    /// values; repeatable
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
     /// Seed of the random data; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
-    /// The device to verify; see `tercet devices`
+    /// Device to verify; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Print every value, not only the worst
+    /// Print every value instead of only the one with the largest error
     #[arg(long)]
     all: bool,
     /// Print JSON
@@ -34,7 +35,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct ValueErrorRow {
     value: String,
     op: &'static str,
     units: f64,
@@ -44,19 +45,19 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct VerifyReport {
     device: &'static str,
-    /// Of the data that was not given.
+    /// Seed of the random data.
     seed: u64,
     agrees: bool,
     first_divergence: Option<String>,
-    values: Vec<Row>,
+    values: Vec<ValueErrorRow>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, CliError> {
     let mut sourced = args.source.load(&args.input)?;
     let signature = Signature::of(&sourced.graph);
-    let mut tensors = std::mem::take(&mut sourced.given);
+    let mut tensors = std::mem::take(&mut sourced.arrays);
     tensors.extend(sourced.params.iter().chain(&sourced.inputs).cloned());
     let drawn = fill(&sourced, args.seed, &mut tensors)?;
     let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
@@ -65,15 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let verification = verify(&sourced.graph, &named, &device)?;
     let first = verification.first_divergence();
     if args.json {
-        let rows = verification.nodes.iter().map(|n| Row {
+        let rows = verification.nodes.iter().map(|n| ValueErrorRow {
             value: n.value.to_string(),
             op: n.op,
-            units: n.units,
+            units: n.error_in_tolerances,
             element: n.element,
-            got: n.got,
-            want: n.want,
+            got: n.actual,
+            want: n.expected,
         });
-        output::json(&Report {
+        output::json(&VerifyReport {
             seed: args.seed,
             device: verification.device,
             agrees: first.is_none(),
@@ -83,26 +84,26 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     } else {
         let shown = verification.to_string();
         let last = shown.lines().last().unwrap_or_default();
-        output::people(|out| {
+        output::print_for_humans(|out| {
             if drawn {
-                writeln!(out, "random data of seed {}", args.seed)?;
+                writeln!(out, "random data with seed {}", args.seed)?;
             }
             if args.all {
                 return writeln!(out, "{shown}");
             }
             if let Some(worst) = verification.worst() {
-                let (value, op, units) = (worst.value, worst.op, worst.units);
+                let (value, op, units) = (worst.value, worst.op, worst.error_in_tolerances);
                 let compared = counted(verification.nodes.len(), "value", "values");
                 writeln!(
                     out,
-                    "{compared} compared; furthest off: {value} ({op}), {units:.3} tolerances",
+                    "{compared} compared; largest error: {value} ({op}), {units:.3} tolerances",
                 )?;
             }
             writeln!(out, "{last}")
         })?;
     }
     match first {
-        None => Ok(Outcome::Done),
+        None => Ok(CommandOutcome::Done),
         Some(n) => Err(CliError::Diverges {
             device: verification.device,
             value: n.value.to_string(),
@@ -110,9 +111,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
 }
 
-/// Refuses inputs that are larger than the bounds given for them.
+/// Returns an error if an input is larger than its bound.
 fn check_bounds(
-    sourced: &Sourced,
+    sourced: &LoadedGraph,
     signature: &Signature,
     tensors: &[(&str, &Tensor)],
 ) -> Result<(), CliError> {
@@ -124,10 +125,10 @@ fn check_bounds(
     Ok(())
 }
 
-/// Random data for what was not given: floats near a normal distribution, and small indices that
-/// any axis has. True where anything was drawn.
+/// Fills missing inputs with random data: floats with a normal distribution, and integers of 0.
+/// Returns true if anything was drawn.
 pub(crate) fn fill(
-    sourced: &Sourced,
+    sourced: &LoadedGraph,
     seed: u64,
     tensors: &mut Vec<(String, Tensor)>,
 ) -> Result<bool, CliError> {
@@ -145,7 +146,7 @@ pub(crate) fn fill(
         let shape = node.outputs[0].shape.eval(&sizes);
         let shape = shape.map_err(|e| CliError::Usage(format!("`{name}`: {e}")))?;
         let ty = TensorType::new(node.outputs[0].dtype, &shape);
-        let stream = Stream {
+        let stream = PhiloxStream {
             seed,
             stream: id.0,
             step: 0,
@@ -155,13 +156,13 @@ pub(crate) fn fill(
     Ok(tensors.len() > given)
 }
 
-/// As many bytes as the type takes, some thousand elements at a time.
-fn random(name: &str, ty: TensorType, stream: Stream) -> Result<Tensor, CliError> {
+/// A random tensor of type `ty`. Elements are generated in pieces of a few thousand.
+fn random(name: &str, ty: TensorType, stream: PhiloxStream) -> Result<Tensor, CliError> {
     const PIECE: usize = 4096;
     let what = || format!("random data for `{name}` of type {ty}");
     let lacking = |bytes: u64| CliError::Memory {
         what: format!("{} of {bytes} bytes cannot be allocated", what()),
-        remedy: "give a smaller --bound, or the array with --input".to_string(),
+        remedy: "use a smaller --bound, or provide the array with --input".to_string(),
     };
     let sizes = ty.shape.iter();
     let bytes = sizes.fold(ty.dtype.size_bytes() as u64, |n, &d| {
@@ -176,7 +177,7 @@ fn random(name: &str, ty: TensorType, stream: Stream) -> Result<Tensor, CliError
     };
     let value = |i: usize| match ty.dtype.is_float() {
         true => stream.normal(ty.dtype, i as u64),
-        // Zero is an index of every axis, and a count of keys.
+        // Zero is a valid index on every axis, and a valid count of keys.
         false => f64::from(u8::from(ty.dtype == DType::Bool)),
     };
     let numel = ty.numel();

@@ -2,50 +2,50 @@
 
 use std::io::{self, Read};
 
-use super::{FormatError, MAX_RANK, NpyDtype};
+use super::{MAX_RANK, NpyDtype, NpyFormatError};
 
-/// Longer headers are refused. NumPy itself reads 10,000 bytes unless told otherwise.
+/// Maximum header length in bytes. NumPy reads at most 10,000 bytes by default.
 pub(super) const MAX_LEN_BYTES: u32 = 1 << 16;
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// NumPy aligns the data to this.
+/// NumPy's alignment of the data.
 const ALIGN_BYTES: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ByteOrder {
+pub(super) enum NpyByteOrder {
     Little,
     Big,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum NpyOrder {
     C,
     Fortran,
 }
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Debug, PartialEq)]
-pub(super) struct Header {
+pub(super) struct NpyHeader {
     pub(super) dtype: NpyDtype,
-    pub(super) order: ByteOrder,
-    pub(super) layout: Layout,
+    pub(super) order: NpyByteOrder,
+    pub(super) layout: NpyOrder,
     pub(super) shape: Vec<usize>,
 }
 
 /// Reads from the magic bytes to the first byte of data.
-pub(super) fn read(reader: &mut impl Read) -> Result<Header, FormatError> {
+pub(super) fn read(reader: &mut impl Read) -> Result<NpyHeader, NpyFormatError> {
     let [m0, m1, m2, m3, m4, m5, major, minor] = array(reader)?;
     if [m0, m1, m2, m3, m4, m5] != MAGIC {
-        return Err(FormatError::Magic);
+        return Err(NpyFormatError::Magic);
     }
     let len_bytes = match (major, minor) {
         (1, 0) => u32::from(u16::from_le_bytes(array(reader)?)),
         (2 | 3, 0) => u32::from_le_bytes(array(reader)?),
-        (major, minor) => return Err(FormatError::Version { major, minor }),
+        (major, minor) => return Err(NpyFormatError::Version { major, minor }),
     };
     if len_bytes > MAX_LEN_BYTES {
-        return Err(FormatError::HeaderLength { len_bytes });
+        return Err(NpyFormatError::HeaderLength { len_bytes });
     }
     let mut text = Vec::new();
     reader
@@ -54,21 +54,21 @@ pub(super) fn read(reader: &mut impl Read) -> Result<Header, FormatError> {
         .read_to_end(&mut text)?;
     if (text.len() as u64) < u64::from(len_bytes) {
         let (expected, found) = (u64::from(len_bytes), text.len() as u64);
-        return Err(FormatError::Length { expected, found });
+        return Err(NpyFormatError::Length { expected, found });
     }
     parse(&text)
 }
 
-fn array<const N: usize>(reader: &mut impl Read) -> Result<[u8; N], FormatError> {
+fn array<const N: usize>(reader: &mut impl Read) -> Result<[u8; N], NpyFormatError> {
     let mut bytes = [0; N];
     match reader.read_exact(&mut bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(FormatError::Magic),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(NpyFormatError::Magic),
         result => Ok(result.map(|()| bytes)?),
     }
 }
 
-/// The header of a version 1.0 file; the shape has at most [`MAX_RANK`] dimensions, so the length
-/// fits into that version's 16 bits.
+/// Formats the header of a version 1.0 file. The shape has at most [`MAX_RANK`] dimensions, so the
+/// length fits into that version's 16 bits.
 pub(super) fn print(dtype: NpyDtype, shape: &[usize]) -> Vec<u8> {
     let order = if dtype.size_bytes() == 1 { '|' } else { '<' };
     let dims: Vec<_> = shape.iter().map(usize::to_string).collect();
@@ -91,11 +91,11 @@ pub(super) fn print(dtype: NpyDtype, shape: &[usize]) -> Vec<u8> {
 }
 
 /// Parses the dictionary: exactly the keys `descr`, `fortran_order`, `shape`, in any order.
-fn parse(text: &[u8]) -> Result<Header, FormatError> {
-    let mut cursor = Cursor { text, at: 0 };
+fn parse(text: &[u8]) -> Result<NpyHeader, NpyFormatError> {
+    let mut cursor = HeaderCursor { text, at: 0 };
     let (mut descr, mut layout, mut shape) = (None, None, None);
     cursor.expect(b'{', "`{`")?;
-    while !cursor.eat(b'}') {
+    while !cursor.consume(b'}') {
         let key_at = cursor.at;
         let key = cursor.string()?;
         cursor.expect(b':', "`:`")?;
@@ -113,7 +113,7 @@ fn parse(text: &[u8]) -> Result<Header, FormatError> {
         if seen {
             return Err(header_error(key_at, "each key once"));
         }
-        if !cursor.eat(b',') {
+        if !cursor.consume(b',') {
             cursor.expect(b'}', "`,` or `}`")?;
             break;
         }
@@ -123,7 +123,7 @@ fn parse(text: &[u8]) -> Result<Header, FormatError> {
         return Err(header_error(cursor.at, "only spaces after the dictionary"));
     }
     match (descr, layout, shape) {
-        (Some((dtype, order)), Some(layout), Some(shape)) => Ok(Header {
+        (Some((dtype, order)), Some(layout), Some(shape)) => Ok(NpyHeader {
             dtype,
             order,
             layout,
@@ -136,19 +136,19 @@ fn parse(text: &[u8]) -> Result<Header, FormatError> {
     }
 }
 
-fn header_error(offset_bytes: usize, expected: &'static str) -> FormatError {
-    FormatError::Header {
+fn header_error(offset_bytes: usize, expected: &'static str) -> NpyFormatError {
+    NpyFormatError::Header {
         offset_bytes,
         expected,
     }
 }
 
-struct Cursor<'a> {
+struct HeaderCursor<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> HeaderCursor<'a> {
     fn skip_space(&mut self) {
         self.take_while(|byte| byte.is_ascii_whitespace());
     }
@@ -163,16 +163,16 @@ impl<'a> Cursor<'a> {
         &rest[..len]
     }
 
-    /// Skips spaces, then takes `byte` if it comes next.
-    fn eat(&mut self, byte: u8) -> bool {
+    /// Skips spaces, then consumes `byte` if it comes next.
+    fn consume(&mut self, byte: u8) -> bool {
         self.skip_space();
         let found = self.text.get(self.at) == Some(&byte);
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, byte: u8, shown: &'static str) -> Result<(), FormatError> {
-        if self.eat(byte) {
+    fn expect(&mut self, byte: u8, shown: &'static str) -> Result<(), NpyFormatError> {
+        if self.consume(byte) {
             Ok(())
         } else {
             Err(header_error(self.at, shown))
@@ -180,8 +180,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// A string in single or double quotes, without escapes.
-    fn string(&mut self) -> Result<&'a str, FormatError> {
-        let quote = match (self.eat(b'\''), self.eat(b'"')) {
+    fn string(&mut self) -> Result<&'a str, NpyFormatError> {
+        let quote = match (self.consume(b'\''), self.consume(b'"')) {
             (true, false) => b'\'',
             (false, true) => b'"',
             _ => return Err(header_error(self.at, "a string")),
@@ -192,7 +192,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(bytes).map_err(|_| header_error(start, "UTF-8"))
     }
 
-    fn expect_here(&mut self, byte: u8, shown: &'static str) -> Result<(), FormatError> {
+    fn expect_here(&mut self, byte: u8, shown: &'static str) -> Result<(), NpyFormatError> {
         if self.text.get(self.at) != Some(&byte) {
             return Err(header_error(self.at, shown));
         }
@@ -200,53 +200,53 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    fn descr(&mut self) -> Result<(NpyDtype, ByteOrder), FormatError> {
-        if self.eat(b'[') {
-            return Err(FormatError::Dtype {
+    fn descr(&mut self) -> Result<(NpyDtype, NpyByteOrder), NpyFormatError> {
+        if self.consume(b'[') {
+            return Err(NpyFormatError::Dtype {
                 descr: "a structure".into(),
             });
         }
         let descr = self.string()?;
-        let unsupported = || FormatError::Dtype {
+        let unsupported = || NpyFormatError::Dtype {
             descr: descr.into(),
         };
         let (order, code) = descr.split_at_checked(1).ok_or_else(unsupported)?;
         let dtype = NpyDtype::ALL.into_iter().find(|dtype| dtype.code() == code);
         let dtype = dtype.ok_or_else(unsupported)?;
         match order {
-            "<" => Ok((dtype, ByteOrder::Little)),
-            ">" => Ok((dtype, ByteOrder::Big)),
-            "|" if dtype.size_bytes() == 1 => Ok((dtype, ByteOrder::Little)),
+            "<" => Ok((dtype, NpyByteOrder::Little)),
+            ">" => Ok((dtype, NpyByteOrder::Big)),
+            "|" if dtype.size_bytes() == 1 => Ok((dtype, NpyByteOrder::Little)),
             _ => Err(unsupported()),
         }
     }
 
-    fn layout(&mut self) -> Result<Layout, FormatError> {
+    fn layout(&mut self) -> Result<NpyOrder, NpyFormatError> {
         self.skip_space();
         let start = self.at;
         match self.take_while(|byte| byte.is_ascii_alphabetic()) {
-            b"True" => Ok(Layout::Fortran),
-            b"False" => Ok(Layout::C),
+            b"True" => Ok(NpyOrder::Fortran),
+            b"False" => Ok(NpyOrder::C),
             _ => Err(header_error(start, "True or False")),
         }
     }
 
-    /// A tuple of integers; Python 2 wrote them with a final `L`.
-    fn shape(&mut self) -> Result<Vec<usize>, FormatError> {
+    /// A tuple of integers. Python 2 writes long integers with a final `L`.
+    fn shape(&mut self) -> Result<Vec<usize>, NpyFormatError> {
         self.expect(b'(', "`(`")?;
         let mut shape = Vec::new();
-        while !self.eat(b')') {
+        while !self.consume(b')') {
             let start = self.at;
             let digits = self.take_while(|byte| byte.is_ascii_digit());
             let dim = std::str::from_utf8(digits)
                 .ok()
                 .and_then(|digits| digits.parse().ok());
             shape.push(dim.ok_or_else(|| header_error(start, "a dimension of at most 64 bits"))?);
-            self.eat(b'L');
+            self.consume(b'L');
             if shape.len() > MAX_RANK {
-                return Err(FormatError::Rank { rank: shape.len() });
+                return Err(NpyFormatError::Rank { rank: shape.len() });
             }
-            if !self.eat(b',') {
+            if !self.consume(b',') {
                 self.expect(b')', "`,` or `)`")?;
                 break;
             }
@@ -267,10 +267,10 @@ mod tests {
                 let bytes = print(dtype, shape);
                 assert_eq!(bytes.len() % ALIGN_BYTES, 0);
                 let header = read(&mut bytes.as_slice()).unwrap();
-                let (order, layout) = (ByteOrder::Little, Layout::C);
+                let (order, layout) = (NpyByteOrder::Little, NpyOrder::C);
                 assert_eq!(
                     header,
-                    Header {
+                    NpyHeader {
                         dtype,
                         order,
                         layout,
@@ -284,20 +284,20 @@ mod tests {
     #[test]
     fn other_spellings_of_python_are_read() {
         let text = b"{\"shape\":(2L,3L),'descr' : '>f4','fortran_order':True}\n";
-        let Header {
+        let NpyHeader {
             dtype,
             order,
             layout,
             shape,
         } = parse(text).unwrap();
-        assert_eq!((dtype, order), (NpyDtype::F32, ByteOrder::Big));
-        assert_eq!((layout, shape), (Layout::Fortran, vec![2, 3]));
+        assert_eq!((dtype, order), (NpyDtype::F32, NpyByteOrder::Big));
+        assert_eq!((layout, shape), (NpyOrder::Fortran, vec![2, 3]));
     }
 
     #[test]
     fn broken_dictionaries_name_the_place() {
         let check = |text: &str, offset: usize, word: &str| match parse(text.as_bytes()) {
-            Err(FormatError::Header {
+            Err(NpyFormatError::Header {
                 offset_bytes,
                 expected,
             }) => {
@@ -327,7 +327,7 @@ mod tests {
         for descr in ["<c8", "<U4", "|O", "=f4", "|f4", "<f16", "", "é"] {
             let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ()}}");
             let error = parse(text.as_bytes()).unwrap_err();
-            assert!(matches!(&error, FormatError::Dtype { descr: named } if named == descr));
+            assert!(matches!(&error, NpyFormatError::Dtype { descr: named } if named == descr));
         }
     }
 }

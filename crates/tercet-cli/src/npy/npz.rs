@@ -16,9 +16,10 @@ const SUFFIX: &str = ".npy";
 /// Larger files need the 64-bit form of zip.
 const ZIP64_BYTES: usize = u32::MAX as usize - (1 << 20);
 
-/// Reads all arrays of an archive (stored or deflated) in its order, named without `.npy`.
+/// Reads all arrays of an archive (stored or deflated) in archive order. Names have no `.npy`
+/// extension.
 ///
-/// All arrays together may have [`MAX_ARRAY_BYTES`].
+/// All arrays together may have at most [`MAX_ARRAY_BYTES`].
 pub(crate) fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray<'static>)>, NpyError> {
     let file = File::open(path).map_err(file_error("open", path))?;
     read_archive(BufReader::new(file), path, MAX_ARRAY_BYTES)
@@ -44,7 +45,7 @@ pub(super) fn read_archive(
                 entry: name,
             });
         }
-        // The size in an archive is only a claim: nothing is reserved for it.
+        // The size in an archive is untrusted, so no memory is reserved for it.
         let array = read(&mut entry, 0, left_bytes).map_err(|source| NpyError::Entry {
             path: path.to_owned(),
             entry: name.clone(),

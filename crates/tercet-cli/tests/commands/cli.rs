@@ -1,4 +1,4 @@
-//! The binary as a user or a script meets it: output, messages, exit codes.
+//! The binary as users and scripts see it: output, messages, exit codes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -172,7 +172,7 @@ fn run_computes_on_npy_and_npz() {
             .starts_with("y: f32[2, 3]\n")
     );
 
-    // What one run writes, another reads.
+    // The output of one run is a valid input of another.
     let swap = GRAPH.replace("\"x\"", "\"y\"");
     let swap = dir.file("swap.tercet", swap);
     let (npz, one) = (dir.path("y.npz"), dir.path("y.npy"));
@@ -213,12 +213,12 @@ fn run_says_what_is_wrong_with_graph_or_inputs() {
     bad(
         &["run", &graph, "-i", &wrong],
         2,
-        &["no `z`", "it takes: x"],
+        &["no array `z`", "one of: x"],
     );
     bad(
         &["run", &graph, "-i", &x, "-i", &x],
         2,
-        &["`x` is given twice"],
+        &["`x` occurs twice"],
     );
     bad(
         &["run", &graph, "-i", &double],
@@ -229,7 +229,7 @@ fn run_says_what_is_wrong_with_graph_or_inputs() {
     bad(
         &["run", &graph, "-i", &short],
         1,
-        &["s.npy", "need 108 bytes", "found 4"],
+        &["s.npy", "expected 108 bytes", "found 4"],
     );
     bad(&["run", &graph, "-i", "x=missing.npy"], 1, &["missing.npy"]);
     bad(&["run", "missing.tercet"], 1, &["missing.tercet"]);
@@ -242,13 +242,13 @@ fn run_says_what_is_wrong_with_graph_or_inputs() {
     bad(
         &["run", &dir.file("open.tercet", open)],
         2,
-        &["`n`", "no input has"],
+        &["`n`", "no input determines"],
     );
 }
 
 #[test]
 fn operators_are_listed_as_the_documentation_has_them() {
-    let page = std::fs::read_to_string(data("../../docs/ops.md")).unwrap();
+    let page = std::fs::read_to_string(data("../../docs/reference/operators.md")).unwrap();
     assert_eq!(good(&["ops"]).out, page);
     let row = good(&["ops", "scatter_nd", "tile"]).out;
     let says = |text: &str| assert!(row.contains(text), "{text}: {row}");
@@ -256,7 +256,7 @@ fn operators_are_listed_as_the_documentation_has_them() {
     says("cpu          native");
     says("operator     tile");
     says("vulkan       fused");
-    bad(&["ops", "nothing"], 2, &["no operator is named `nothing`"]);
+    bad(&["ops", "nothing"], 2, &["unknown operator `nothing`"]);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn devices_are_listed() {
         .iter()
         .map(|d| d["name"].as_str().unwrap())
         .collect();
-    // GPUs, or why there are none, stand before them.
+    // GPUs, or the reasons why there are none, come before them.
     assert!(names.ends_with(&["cpu", "reference"]), "{names:?}");
     assert!(plain.lines().zip(&names).all(|(l, n)| l.starts_with(n)));
 }
@@ -329,7 +329,7 @@ fn explain_lists_what_is_unsupported() {
             "explain", &graph, "--bound", "n=8", "--json", "--device", device,
         ]);
         let rows = v["unsupported"].as_array().unwrap();
-        // What the softmax decomposes into is no better off.
+        // The decomposition of softmax is unsupported too.
         assert_eq!(rows[0]["node"], "%1", "{device}");
         assert!(
             rows[0]["reason"].as_str().unwrap().contains("f32"),
@@ -380,7 +380,7 @@ fn trace_holds_host_phases_and_device_steps() {
         for phase in phases {
             assert!(named(phase) >= 1, "{device}: {phase}");
         }
-        // Steps with their times on the device.
+        // Device steps with their times.
         let timed = events.iter().any(|e| e["args"]["kernel"].is_string());
         assert!(timed, "{device}");
     }
@@ -388,7 +388,7 @@ fn trace_holds_host_phases_and_device_steps() {
 
 #[test]
 fn a_device_that_is_not_there_is_explained() {
-    // No loader finds a driver in an empty list.
+    // With an empty driver list the Vulkan loader finds no driver.
     let mut command = tercet(&["generate", "--device", "vulkan", "-n", "1"]);
     command
         .env("VK_DRIVER_FILES", "/nonexistent")
@@ -409,7 +409,7 @@ fn a_device_that_is_not_there_is_explained() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_keeps_the_text_so_far() {
-    // The plain executor is slow enough to be interrupted.
+    // The reference interpreter is slow enough to interrupt.
     let mut command = tercet(&["generate", "-n", "400", "--device", "reference"]);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -1,4 +1,5 @@
-//! Tokens that are proposed, and caches of another type: what is written, measured and refused, on the CPU.
+//! Speculative decoding and KV cache types on the CPU: generated text, measurements, rejected
+//! arguments.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -35,7 +36,7 @@ fn drafts_change_no_text_and_say_what_became_of_them() {
         "--draft-tokens",
         "3",
     ]);
-    assert!(said.err.contains("drafted accepted"), "{}", said.err);
+    assert!(said.err.contains("draft tokens accepted"), "{}", said.err);
 }
 
 #[test]
@@ -78,11 +79,7 @@ fn drafts_that_cannot_be_are_refused() {
             "from 1 to 7",
         ),
         (&["--draft", "no such file"], 1, "no such file"),
-        (
-            &["-m", &t5, "--draft", "ngram"],
-            2,
-            "language models of texts",
-        ),
+        (&["-m", &t5, "--draft", "ngram"], 2, "text-only"),
         (&["--draft", &mamba], 1, "draft"),
     ] {
         let all = [&["generate", "--device", "cpu", "-n", "4"][..], args].concat();
@@ -90,7 +87,7 @@ fn drafts_that_cannot_be_are_refused() {
     }
 }
 
-/// A server of one slot, whose answers are what `generate` writes.
+/// A server with one slot answers with the same text as `generate`.
 #[cfg(feature = "serve")]
 #[test]
 fn servers_of_one_slot_take_drafts() {

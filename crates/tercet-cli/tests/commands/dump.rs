@@ -1,4 +1,4 @@
-//! Looking into a graph with `run`: every value as a file, the first that is not finite.
+//! Inspecting a graph with `run`: every value as a file, and the first non-finite value.
 
 use crate::common::{Scratch, bad, good, json};
 
@@ -11,7 +11,7 @@ const GRAPH: &str = "graph {
 }
 ";
 
-/// A file of NumPy's format, version 1.
+/// A `.npy` file, version 1.0.
 fn npy(values: &[f32]) -> Vec<u8> {
     let mut header = format!(
         "{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}",
@@ -26,7 +26,7 @@ fn npy(values: &[f32]) -> Vec<u8> {
     file
 }
 
-/// The numbers of a file of F32.
+/// The values of an F32 file.
 fn f32s(path: &str) -> Vec<f32> {
     let file = std::fs::read(path).unwrap();
     let start = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
@@ -91,15 +91,15 @@ fn run_names_the_first_node_that_is_not_finite() {
     let args = check(&fine);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let run = good(&args);
-    assert!(run.err.starts_with("no node computes"), "{}", run.err);
+    assert!(run.err.starts_with("no node produces"), "{}", run.err);
     let args = check(&large);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     bad(
         &args,
         1,
         &[
-            "%1 (unary) is inf at element 2 of f32[3]; 1 of its 3 elements",
-            "%0 (input `x`) f32[3] from 0e0 to 2e2",
+            "%1 (unary) is inf at element 2 of f32[3]; 1 of 3 elements",
+            "%0 (input `x`) f32[3] in [0e0, 2e2]",
         ],
     );
 }

@@ -1,4 +1,4 @@
-//! `embed`, `rerank` and `classify` on tiny folders of encoders.
+//! `embed`, `rerank` and `classify` on small encoder folders.
 
 use crate::common::{Scratch, bad, data, good, json};
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn embed_takes_lines_prompts_and_dimensions() {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    // Blank lines of a file are no texts.
+    // Blank lines of a file are skipped.
     let texts: Vec<&str> = texts.into_iter().filter(|t| !t.is_empty()).collect();
     let file = scratch.file("texts.txt", texts.join("\n\n"));
     for case in want["cases"].as_array().unwrap() {
@@ -188,7 +188,7 @@ fn an_encoder_decoder_writes_a_text_for_a_text() {
         json(&[&args[..], more].concat())
     };
     let v = of(&["-n", "5"]);
-    // The tokenizer ends what is read.
+    // The tokenizer appends an end token.
     assert_eq!(v["prompt_tokens"], serde_json::json!([3, 6, 13, 10, 1]));
     assert_eq!(v["tokens"].as_array().map(Vec::len), Some(5), "{v}");
     assert_eq!(v, {
@@ -212,14 +212,14 @@ fn an_encoder_decoder_writes_a_text_for_a_text() {
     };
     refused(&["--dtype", "f16"], 2, "f32");
     refused(&["--lora", "x"], 2, "--lora");
-    refused(&["--chat"], 2, "no conversations");
+    refused(&["--chat"], 2, "no chat mode");
     refused(&["--context", "2"], 1, "2");
-    // The encoder alone embeds.
+    // `embed` runs only the encoder.
     let rows = json(&["embed", "-m", &model, "--json", "the cat"]);
     assert_eq!(rows[0]["embedding"].as_array().map(Vec::len), Some(12));
 }
 
-/// What was measured, by name, of which all took some time.
+/// Names of the measurements; each must have a positive time.
 fn measured(args: &[&str]) -> Vec<String> {
     let args = [&["bench", "-r", "1", "--device", "cpu", "--json"], args].concat();
     let report = json(&args);
@@ -314,5 +314,5 @@ fn gguf_files_embed() {
         near(&found, &floats(&want["cases"][0]["want"])[..found.len()]);
     }
     let args = ["classify", "-m", &file, "--device", "cpu", text];
-    bad(&args, 1, &["bert in GGUF as a model of classes"]);
+    bad(&args, 1, &["bert in GGUF for classification"]);
 }

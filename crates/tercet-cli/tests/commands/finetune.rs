@@ -1,5 +1,5 @@
-//! `tercet finetune` on the embedded model: what it gives, what it refuses, and that a run that was interrupted goes on
-//! with the same bits.
+//! `tercet finetune` on the embedded model: results, rejected arguments, and bitwise identical
+//! results of an interrupted and resumed run.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Scratch, good, run};
 
-/// Sentences of a small language that the model has not seen.
+/// Sentences of a small artificial language.
 fn texts() -> String {
     let mut text = String::new();
     for i in 0..60 {
@@ -65,7 +65,7 @@ fn going_on_gives_the_same_bits() {
     good(&finetune(&data, &again, &all));
     assert!(bits(&whole) == bits(&again), "two runs");
 
-    // While it rises, the learning rate does not depend on the number of steps.
+    // During warm-up the learning rate does not depend on the number of steps.
     let first = ["--steps", "3", "--lr", "1e-3", "--warmup", "1000"];
     let second = [
         "--steps", "6", "--lr", "1e-3", "--warmup", "1000", "--resume",
@@ -98,7 +98,11 @@ fn answers_of_conversations_are_learnt() {
         scratch.file("chat.jsonl", lines),
         scratch.path("adapter.gguf"),
     );
-    let report = trained(&finetune(&data, &out, &["--steps", "4", "--lora", "4"]));
+    let report = trained(&finetune(
+        &data,
+        &out,
+        &["--steps", "4", "--lora-rank", "4"],
+    ));
     assert!(report["perplexity"].as_f64() < report["perplexity_before"].as_f64());
     assert!(std::fs::read(&out).unwrap().starts_with(b"GGUF"));
     good(&[
@@ -140,17 +144,19 @@ fn what_is_computed_again_has_the_same_bits() {
         let bits = std::fs::read(format!("{out}/adapter_model.safetensors")).unwrap();
         (report["losses"].clone(), bits)
     };
-    // Checkpoints of layers make other nodes of the graph, and with them draw otherwise what is dropped.
-    for (name, base) in [("kept", &[][..]), ("layers", &["--recompute"])] {
+    // Layer checkpoints change the nodes of the graph, and dropout draws differently for different
+    // nodes.
+    for (name, base) in [("kept", &[][..]), ("layers", &["--checkpoint-layers"])] {
         let (losses, bits) = run(name, base);
-        let more = [base, &["--recompute-activations"]].concat();
+        let more = [base, &["--remat-cheap"]].concat();
         let (again, bits_again) = run(&format!("{name}-again"), &more);
         assert_eq!(again, losses, "{name}");
         assert!(bits_again == bits, "{name}");
     }
 }
 
-/// Sizes beyond what any machine can address, so that none is asked for them; others: `commands/finetune/memory.rs`.
+/// These sizes exceed any address space, so nothing is allocated. Smaller sizes:
+/// `commands/finetune/memory.rs`.
 #[test]
 fn batches_that_no_machine_holds_are_refused() {
     let scratch = Scratch::new("finetune-memory");
@@ -160,9 +166,9 @@ fn batches_that_no_machine_holds_are_refused() {
         (
             "4000000000000000",
             &[
-                "more memory than there is",
-                "lower --batch, which is 4000000000000000",
-                "lower --seq, which is 256",
+                "exceeds the available memory",
+                "lower --batch from 4000000000000000",
+                "lower --seq from 256",
                 "without --full",
             ],
         ),
@@ -188,14 +194,14 @@ fn what_cannot_be_trained_is_said() {
     let out = scratch.path("out");
     let cases: [(&str, &[&str], &str); 6] = [
         (&bad_line, &[], "line 2"),
-        (&empty, &[], "holds no text"),
+        (&empty, &[], "the file has no text"),
         (&missing, &[], "no such file"),
         (
             &good_data,
             &["--seq", "100000"],
             "do not fit the context of 512",
         ),
-        (&good_data, &["--full"], "give --out a name ending in .gguf"),
+        (&good_data, &["--full"], "--out must end in .gguf"),
         (&good_data, &["--resume"], "checkpoint"),
     ];
     for (data, more, message) in cases {
@@ -215,7 +221,7 @@ fn what_cannot_be_trained_is_said() {
         &["--steps", "2", "--resume", "--seed", "7"],
     ));
     assert!(
-        other.err.contains("was made with --seed 0, not 7"),
+        other.err.contains("is a checkpoint for --seed 0, not 7"),
         "{}",
         other.err
     );

@@ -1,4 +1,4 @@
-//! `tercet finetune` on a small encoder: classes and pairs, what is written, what is refused.
+//! `tercet finetune` on a small encoder: classes and pairs, output files, rejected arguments.
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,14 @@ use crate::common::{Scratch, encoder, good, run};
 
 const GREENS: [&str; 4] = ["", "green ", "green green ", "green green green "];
 
-/// Texts that begin with red or blue, and go on with up to three greens, each of which may be greenish.
+/// Texts that start with red or blue, followed by up to three greens, each possibly greenish.
 fn labelled() -> String {
     let mut lines = String::new();
     for i in 0..60 {
         let (word, label) = [("red", "warm"), ("blue", "cold")][i % 2];
         let ish = ["", "ish"][i / 2 % 2];
-        // The first bit that is set says how many follow, those below it which of them are greenish.
+        // The highest set bit determines the number of greens; the lower bits determine which are
+        // greenish.
         let pattern = i / 4 + 1;
         let bits = (0..pattern.ilog2()).map(|bit| pattern >> bit & 1);
         let after: String = bits.map(|bit| [" green", " greenish"][bit]).collect();
@@ -24,7 +25,7 @@ fn labelled() -> String {
     lines
 }
 
-/// Colours and the same colours, a bit less so.
+/// Pairs of a colour and a shade of it.
 fn pairs() -> String {
     let mut lines = String::new();
     for i in 0..12 {
@@ -77,7 +78,7 @@ fn a_classifier_is_trained_and_written() {
     let architectures = json!(["BertForSequenceClassification"]);
     assert_eq!(config["architectures"], architectures);
 
-    // It opens again, knows its classes, and goes on from where it was.
+    // The output folder opens again, has its classes, and can be trained further.
     good(&["embed", "-m", &out, "red", "blue", "--device", "cpu"]);
     let again = scratch.path("again");
     let few = ["redish", "redish green"].map(|text| json!({"text": text, "label": "warm"}));
@@ -98,7 +99,7 @@ fn an_adapter_of_a_classifier_is_merged() {
     let scratch = Scratch::new("finetune-classes-lora");
     let (model, data) = (encoder(&scratch), scratch.file("data.jsonl", labelled()));
     let (out, merged) = (scratch.path("adapter"), scratch.path("merged"));
-    let size = ["--lora", "2", "--steps", "150", "--lr", "2e-2"];
+    let size = ["--lora-rank", "2", "--steps", "150", "--lr", "2e-2"];
     let more = [
         "--lora-dropout",
         "0.1",
@@ -177,15 +178,20 @@ fn what_an_encoder_cannot_learn_from_is_said() {
     let chat = file("chat.jsonl", &[json!({"messages": []})]);
     let gguf = scratch.path("out.gguf");
     let cases: [(&str, &str, &[&str], &[&str]); 9] = [
-        (&unlabelled, &out, &[], &["line 2", "no field `label`"]),
+        (
+            &unlabelled,
+            &out,
+            &[],
+            &["line 2", "field `label` is missing"],
+        ),
         (&mixed, &out, &[], &["line 2", "an integer"]),
         (&one, &out, &[], &["every text has the label `warm`"]),
-        (&half, &out, &[], &["line 2", "no field `positive`"]),
-        (&alone, &out, &[], &["one pair alone"]),
+        (&half, &out, &[], &["line 2", "field `positive` is missing"]),
+        (&alone, &out, &[], &["one pair has no negatives"]),
         (&plain, &out, &[], &["line 1", "not JSON"]),
         (&chat, &out, &[], &["line 1", "`text` and `label`"]),
         (&good_data, &gguf, &[], &["written as folders"]),
-        (&good_data, &out, &["--seq", "9"], &["has 8 positions"]),
+        (&good_data, &out, &["--seq", "9"], &["model's 8 positions"]),
     ];
     for (data, out, more, messages) in cases {
         let refused = run(&finetune(&model, data, out, more));

@@ -1,4 +1,4 @@
-//! Writing text, talking, and measuring, on the CPU: what arguments and commands of a conversation change.
+//! Generating, chatting and measuring on the CPU: effects of flags and of chat commands.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ fn tokens(args: &[&str]) -> Vec<u64> {
 fn stop_strings_end_a_text_and_are_no_part_of_it() {
     let whole = json(&["generate", "--json", "-n", "24"]);
     let whole = whole["text"].as_str().unwrap();
-    // Cut inside of words, so that the string spans tokens.
+    // The stop string starts and ends inside words, so it spans tokens.
     let stop = &whole[10..16];
     let v = json(&[
         "generate",
@@ -44,7 +44,7 @@ fn stop_strings_end_a_text_and_are_no_part_of_it() {
 
 #[test]
 fn what_the_graph_was_not_built_with_draws_the_same_numbers() {
-    // A bias that changes nothing makes the host choose.
+    // A bias without effect forces sampling on the host.
     for options in [
         &["--temp", "0"][..],
         &["--temp", "0.9", "--seed", "3"],
@@ -70,7 +70,7 @@ fn penalties_and_biases_change_what_is_written() {
         tokens.dedup();
         tokens.len()
     };
-    // What was written once never comes again.
+    // With this penalty no token repeats.
     assert!(distinct(&plain) < 24);
     assert_eq!(distinct(&tokens(&["--presence-penalty", "1000"])), 24);
     assert_eq!(distinct(&tokens(&["--frequency-penalty", "1000"])), 24);
@@ -86,7 +86,7 @@ fn penalties_and_biases_change_what_is_written() {
         tokens(&["--repeat-penalty", "1.5", "--repeat-last-n", "0"]),
         plain
     );
-    // Only the likeliest is at least as likely as itself.
+    // Only the most likely token passes a minimum relative probability of 1.
     assert_eq!(tokens(&["--temp", "2", "--min-p", "1"]), plain);
 }
 
@@ -121,7 +121,7 @@ fn chat(args: &[&str], lines: &str) -> Run {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // Who ended early reads no more.
+    // If the process ended early, writing to its input fails.
     let _ = input.write_all(lines.as_bytes());
     drop(input);
     text(child.wait_with_output().unwrap())
@@ -137,7 +137,7 @@ fn a_conversation_remembers_what_was_said_until_it_is_reset() {
 
     let reset = chat(&[], "What is a trait?\n/reset\nWhat is a trait?\n");
     assert_eq!(reset.out, once.out.repeat(2));
-    // What was said is read before the second answer, although it is not computed again.
+    // The second prompt counts the tokens of the first turn, which come from the KV cache.
     let twice = chat(&[], "What is a trait?\nAnd an enum?\n");
     let turn = |q: &str| format!("<|im_start|>user\n{q}<|endoftext|>\n<|im_start|>assistant\n");
     let (first, second) = (turn("What is a trait?"), turn("And an enum?"));
@@ -174,11 +174,11 @@ fn a_conversation_is_set_without_compiling_again() {
 #[test]
 fn a_conversation_that_cannot_go_on_says_why() {
     for (lines, parts) in [
-        ("/no\n", ["/no: no such command", "/help"]),
+        ("/no\n", ["/no: unknown command", "/help"]),
         ("/set temp\n", ["/set temp", "a name and a value"]),
         ("/set temp warm\n", ["/set temp warm", "from 0 to"]),
-        ("/set mood good\n", ["no such setting", "min-p"]),
-        ("a <|endoftext|> b\n", ["special token", "leave it out"]),
+        ("/set mood good\n", ["unknown setting", "min-p"]),
+        ("a <|endoftext|> b\n", ["special token", "remove it"]),
     ] {
         let run = chat(&[], lines);
         assert_eq!(
@@ -207,9 +207,9 @@ fn benches_are_tables_of_markdown() {
     let out = good(&["bench", "-p", "4", "-n", "2", "-r", "2", "--device", "cpu"]).out;
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[0], "| model | device | dtype | test | tokens/s |");
-    // Processors that gain by it round the rows of a prompt.
+    // CPUs with fast 16-bit matmuls use them for prompt rows.
     let is_row = |line: &str, test: &str| {
-        let dtypes = ["f32", "f32 (f16 products)"];
+        let dtypes = ["f32", "f32 (f16 matmuls)"];
         let starts = dtypes.map(|dtype| format!("| embedded | cpu | {dtype} | {test} | "));
         starts.iter().any(|start| line.starts_with(start))
     };
@@ -230,8 +230,12 @@ fn benches_are_tables_of_markdown() {
         (rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6,
         "{tests}"
     );
-    bad(&["bench", "-b", "0"], 2, &["--batch", "from 1 on"]);
-    bad(&["bench", "-r", "0"], 2, &["--repetitions", "from 1 on"]);
+    bad(&["bench", "-b", "0"], 2, &["--batch", "of at least 1"]);
+    bad(
+        &["bench", "-r", "0"],
+        2,
+        &["--repetitions", "of at least 1"],
+    );
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn perplexity_is_that_of_the_likelihoods() {
     assert!(perplexity > 1.0 && perplexity < 100.0, "{v}");
     assert!(v["error"].as_f64().unwrap() > 0.0);
     assert_eq!(of(&["--windows", "1"])["tokens"], 15);
-    // Noise is foretold worse.
+    // Noise has a higher perplexity.
     let noise = scratch.file("noise.txt", "qz jx 93 %% vv kq wpf zzt ".repeat(20));
     let worse = json(&[
         "perplexity",
@@ -272,7 +276,7 @@ fn perplexity_is_that_of_the_likelihoods() {
     bad(
         &["perplexity", "--file", &short],
         2,
-        &[&short, "has no window"],
+        &[&short, "shorter than one window"],
     );
 }
 

@@ -1,7 +1,8 @@
-//! The commands, by what they print: one program, as each takes seconds to link.
+//! Tests of the commands by their output. They are one test program, because each program takes
+//! seconds to link.
 #![allow(
     clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
+    reason = "test helpers panic on errors, but clippy does not see them as test functions"
 )]
 
 #[path = "../common/mod.rs"]

@@ -8,7 +8,7 @@ fn text(s: &str) -> Option<String> {
     Some(s.to_string())
 }
 
-/// A tensor's name and type; what is no number is a symbol.
+/// Name and type of a tensor. Dimensions that are not numbers become symbols.
 fn info(name: &str, elem_type: i32, dims: &[&str]) -> ValueInfoProto {
     let dim = |d: &&str| DimensionProto {
         dim_value: d.parse().ok(),
@@ -129,7 +129,7 @@ fn inspect_says_what_the_file_declares() {
     let shown = good(&["inspect", &f.model]).out;
     for part in [
         "x      float [rows, 9]",
-        "decides shapes",
+        "determines shapes",
         "3 nodes",
         "by hand",
     ] {

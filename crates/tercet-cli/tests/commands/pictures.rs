@@ -1,4 +1,4 @@
-//! `embed` and `classify` on tiny folders of models of pictures.
+//! `embed` and `classify` on small image-model folders.
 
 use crate::common::{bad, data, good, json};
 use serde_json::Value;
@@ -88,7 +88,7 @@ fn what_does_not_fit_is_refused() {
     bad(
         &["classify", "-m", &model, &json],
         1,
-        &["resized.json", "not a PNG or JPEG"],
+        &["resized.json", "cannot decode as PNG or JPEG"],
     );
     bad(&["generate", "-m", &model, "-p", "a"], 1, &["vit"]);
 }

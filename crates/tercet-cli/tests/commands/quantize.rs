@@ -1,10 +1,10 @@
-//! `tercet quantize`: what becomes of weights, and what is refused.
+//! `tercet quantize`: formats and errors of the output, and rejected inputs.
 
 use serde_json::Value;
 
 use crate::common::{Scratch, bad, demo, good, json};
 
-/// The tensors that were written, with the format and the error of each.
+/// Name, format and error of each output tensor.
 fn rows(args: &[&str]) -> Vec<(String, String, f64)> {
     let v = json(&[&["quantize", "--json"], args].concat());
     let row = |row: &Value| {
@@ -68,7 +68,7 @@ fn every_format_errs_as_its_bits_let_it() {
         assert!(3 * bytes(&out) < bytes(&wide), "{format}: {}", bytes(&out));
         assert_eq!(tokens(&out).as_array().unwrap().len(), 24, "{format}");
     }
-    // What was Q8_0 is on its grid already.
+    // Weights that come from Q8_0 are exactly representable.
     assert_eq!(tokens(&scratch.path("q8_0.gguf")), tokens(&original));
 }
 
@@ -78,7 +78,7 @@ fn a_mix_gives_more_bits_to_what_errs_most() {
     let out = scratch.path("mixed.gguf");
     let all = rows(&["-t", "q4_k_m", "-o", &out]);
     let of = |name: &str| all.iter().find(|(n, ..)| n == name).unwrap().1.as_str();
-    // The embedding is the output as well.
+    // The embedding is also the output matrix.
     assert_eq!(of("token_embd.weight"), "Q6_K");
     assert_eq!(
         (of("blk.0.attn_q.weight"), of("blk.2.attn_v.weight")),
@@ -96,7 +96,7 @@ fn a_mix_gives_more_bits_to_what_errs_most() {
         &scratch.path("again.gguf"),
     ]);
     assert!(
-        said.out.contains("Q4_K to F16") && said.err.contains("bits a weight"),
+        said.out.contains("Q4_K to F16") && said.err.contains("bits per weight"),
         "{said:?}"
     );
 }
@@ -108,7 +108,7 @@ fn what_cannot_be_written_is_refused() {
     bad(
         &["quantize", "-t", "iq2_xs", "-o", &out],
         1,
-        &["IQ2_XS is read"],
+        &["quantizing to IQ2_XS"],
     );
     bad(&["quantize", "-t", "q9", "-o", &out], 2, &["q4_k_m"]);
     let model = demo("tiny-rust-llama-q8_0.gguf");
@@ -126,7 +126,7 @@ fn what_cannot_be_written_is_refused() {
     bad(
         &["quantize", "-m", &folder, "-o", &out],
         1,
-        &["is not written as a GGUF file"],
+        &["cannot be converted to GGUF"],
     );
     assert!(!std::path::Path::new(&out).exists());
 }

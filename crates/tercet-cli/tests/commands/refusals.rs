@@ -1,4 +1,4 @@
-//! What is not what it seems is refused, before any work: nothing given is ignored.
+//! Invalid inputs are rejected before any work, and no argument is ignored.
 
 use crate::common::{GRAPH, Scratch, bad, demo, f32s, good, json, npy, usable_devices};
 
@@ -22,18 +22,18 @@ fn bounds_are_honoured_or_refused() {
         "verify", &graph, "-i", &x, "--bound", "n=9", "--device", "cpu",
     ]);
     for command in ["verify", "explain"] {
-        let unknown = ["no symbol `nosuch`", "it has: n"];
+        let unknown = ["unknown symbol `nosuch`", "the graph has: n"];
         of(command, &["n=8", "nosuch=3"], 2, &unknown);
-        of(command, &["n=8", "n=8"], 2, &["--bound n is given twice"]);
-        of(command, &["n=0"], 2, &["a bound is at least 1"]);
+        of(command, &["n=8", "n=8"], 2, &["--bound n occurs twice"]);
+        of(command, &["n=0"], 2, &["a bound must be at least 1"]);
         of(command, &["=3"], 2, &["expected NAME=N"]);
         of(command, &["n=-1"], 2, &["expected NAME=N"]);
         of(command, &["n=1e3"], 2, &["expected NAME=N"]);
     }
     let known = scratch.file("known.tercet", GRAPH.replace("[n, 3]", "[2, 3]"));
     let args = ["explain", &known, "--bound", "n=8"];
-    bad(&args, 2, &["no symbol `n`", "it has none"]);
-    // More than can be counted, and more than any memory.
+    bad(&args, 2, &["unknown symbol `n`", "the graph has none"]);
+    // Sizes that overflow, and sizes that exceed any memory.
     of(
         "verify",
         &["n=99999999999999"],
@@ -93,7 +93,7 @@ fn numbers_that_are_none_are_refused() {
         (&["generate", "--top-p", "-0.1"], "from 0 to 1"),
         (&["generate", "--top-p", "NaN"], "from 0 to 1"),
         (&["generate", "-c", "-1"], "from 1 to 1048576"),
-        (&["embed", "-m", "x", "--batch", "0", "y"], "from 1 on"),
+        (&["embed", "-m", "x", "--batch", "0", "y"], "of at least 1"),
         (&["trace", "-n", "x"], "-1 for no limit"),
         (
             &["tune", "--shape", "4294967295x4294967295x4294967295"],
@@ -144,14 +144,14 @@ fn what_cannot_be_written_is_refused_before_the_work() {
     let (nowhere, folder) = (scratch.path("none"), scratch.path("folder.npz"));
     std::fs::create_dir(&folder).unwrap();
     let run = |output: &str, code: i32, parts: &[&str]| {
-        // No input is read: it does not exist.
+        // The input file does not exist, so the error shows that no input was read.
         let args = ["run", &graph, "-i", "x=missing.npy", "-o", output];
         bad(&args, code, parts);
     };
     run(
         &format!("{nowhere}/y.npz"),
         1,
-        &["cannot write", "there is no folder", &nowhere],
+        &["cannot write", "does not exist", &nowhere],
     );
     run(&folder, 1, &["cannot write", "it is a folder"]);
     run("", 2, &["--output"]);
@@ -162,12 +162,12 @@ fn what_cannot_be_written_is_refused_before_the_work() {
 
     let trace = format!("{nowhere}/trace.json");
     let args = ["trace", "-m", "missing.gguf", "-o", &trace];
-    bad(&args, 1, &["cannot write", "there is no folder"]);
+    bad(&args, 1, &["cannot write", "does not exist"]);
     let model = scratch.path("model.gguf");
     std::fs::copy(demo("tiny-rust-llama-q8_0.gguf"), &model).unwrap();
     bad(&["trace", "-m", &model, "-o", &model], 2, &["is the model"]);
     good(&["inspect", &model]);
-    // What was asked for in vain leaves nothing behind, and what is there stays as it is.
+    // A failed command leaves no new file, and does not change an existing one.
     let fresh = scratch.path("fresh.npz");
     run(&fresh, 1, &["missing.npy"]);
     assert!(!std::path::Path::new(&fresh).exists());

@@ -1,11 +1,11 @@
-//! `tercet search`: an index of a folder, brought up to date, and what is nearest to a query.
+//! `tercet search`: building and updating an index of a folder, and queries.
 
 use crate::common::{Scratch, bad, data, good, json};
 use serde_json::{Value, json as of};
 
 const MODEL: &str = "encoders/sentence-a";
 
-/// A folder of texts, and arguments that index it.
+/// A folder of texts, with the arguments that index it.
 struct Folder {
     scratch: Scratch,
     model: String,
@@ -36,7 +36,7 @@ impl Folder {
     }
 
     fn indexing(&self) -> [&str; 7] {
-        // Paths live as long as the process: a test has a handful of them.
+        // The leaked paths live as long as the process; a test has only a few.
         let leak = |name: &str| -> &'static str { self.path(name).leak() };
         let (folder, output) = (leak("texts"), leak("i.safetensors"));
         ["search", "index", "-m", &self.model, folder, "-o", output]
@@ -61,7 +61,7 @@ fn what_is_nearest_is_found_with_its_place() {
     let want =
         of!({"vectors": 3, "made": 3, "files": 3, "left_out": ["zeros.bin"], "finished": true});
     assert_eq!(report, want);
-    // The folder's prompts differ: with that of documents a text is nearest to itself.
+    // With the document prompt instead of the query prompt, a text is nearest to itself.
     let rows = folder.search("the dog\nsees a bird", &["--prompt", "document"]);
     let first = &rows[0];
     assert_eq!(
@@ -73,7 +73,7 @@ fn what_is_nearest_is_found_with_its_place() {
         "{first}"
     );
     assert_eq!(rows.as_array().unwrap().len(), 3);
-    // Queries have the folder's own prompt for them.
+    // By default queries use the folder's query prompt.
     let own = folder.search("two birds fly", &[]);
     assert_eq!(own, folder.search("two birds fly", &["--prompt", "query"]));
     assert_ne!(
@@ -128,7 +128,7 @@ fn only_what_changed_is_embedded_again() {
     assert_eq!(by("the green tree")["file"], "new.txt");
 }
 
-/// An index of one file of which an interruption left the first `rows` vectors.
+/// An index of one file after an interruption: it has only the first `rows` vectors.
 fn half_done(bytes: &[u8], rows: usize) -> Vec<u8> {
     let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
@@ -182,7 +182,7 @@ fn a_file_that_was_half_done_goes_on() {
     for (x, y) in numbers(&now).iter().zip(numbers(&whole)) {
         assert!((x - y).abs() < 1e-5, "{x} {y}");
     }
-    // Of another content it begins anew.
+    // If the file's content differs, indexing starts over.
     std::fs::write(&index, &half).unwrap();
     folder.scratch.file("texts/one.txt", "a bird\n\nthe dog\n");
     let report = folder.index_with(&[]);
@@ -216,7 +216,7 @@ fn indices_of_others_are_refused() {
     let mut args = folder.indexing();
     let deep = folder.path("texts/deep");
     args[4] = &deep;
-    bad(&args, 1, &["is an index of", "name another file"]);
+    bad(&args, 1, &["the index belongs to", "use another file"]);
     bad(
         &["search", "-m", &folder.model, "/nowhere/i", "a"],
         1,
@@ -252,24 +252,20 @@ fn damaged_indices_are_refused_and_stay() {
             "an index that is refused stays"
         );
     };
-    damage(
-        "cut",
-        &bytes[..bytes.len() - 8],
-        &["no index that can be read"],
-    );
+    damage("cut", &bytes[..bytes.len() - 8], &["not a readable index"]);
     let model = std::fs::read(format!("{}/model.safetensors", data(MODEL))).unwrap();
-    damage("model", &model, &["no sound index", "tercet_search"]);
-    // Lines stand before vectors.
+    damage("model", &model, &["invalid index", "tercet_search"]);
+    // In the file, lines precede vectors.
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut backwards = bytes.clone();
     backwards[header + 4..header + 8].fill(0);
-    damage("backwards", &backwards, &["no sound index", "lines"]);
+    damage("backwards", &backwards, &["invalid index", "lines"]);
     let mut far = bytes.clone();
     let last = far.len() - 4;
     far[last..].copy_from_slice(&f32::NAN.to_le_bytes());
     let text = String::from_utf8_lossy(&bytes[8..header]).into_owned();
     assert!(text.contains("vectors"), "{text}");
-    damage("nan", &far, &["no sound index"]);
+    damage("nan", &far, &["invalid index"]);
     let changed = |from: &str, to: &str| {
         let new = text.replace(from, to);
         assert_eq!(new.len(), text.len(), "{from}");
@@ -283,12 +279,12 @@ fn damaged_indices_are_refused_and_stay() {
     damage(
         "counts",
         &changed("count\\\":1", "count\\\":9"),
-        &["no sound index", "vectors"],
+        &["invalid index", "vectors"],
     );
     damage(
         "field",
         &changed("whole", "wheel"),
-        &["no sound index", "wheel"],
+        &["invalid index", "wheel"],
     );
 }
 
@@ -304,7 +300,7 @@ fn long_passages_are_named() {
         1,
         &["long.txt, line 4", "at most 9", "--truncate"],
     );
-    // What came before was kept.
+    // The vectors from before the interruption are reused.
     assert_eq!(
         folder.search("a cat", &[]).as_array().map(Vec::len),
         Some(0)

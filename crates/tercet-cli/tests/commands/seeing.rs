@@ -1,4 +1,4 @@
-//! `generate --image` and `chat --image` on tiny folders of models of pictures and texts.
+//! `generate --image` and `chat --image` on small vision-language model folders.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ fn reference(name: &str) -> Value {
 
 const A: &str = "vision-language/idefics3-a";
 
-/// The arguments of a run on the CPU in F32, with the pictures of a prompt.
+/// Arguments of a run on the CPU in F32 with these images.
 fn on_cpu<'a>(command: &'a str, model: &'a str, pictures: &'a [String]) -> Vec<&'a str> {
     let mut args = vec![
         command, "-m", model, "--device", "cpu", "--dtype", "f32", "-n", "16",
@@ -46,13 +46,13 @@ fn texts_go_on_after_pictures() {
         }
         let v = json(&args);
         assert_eq!(v["prompt_tokens"], prompt["ids"]);
-        // The reference was kept from ending.
+        // The reference was generated without an end-of-text token.
         let tokens = v["tokens"].as_array().unwrap();
         let want = prompt["greedy"].as_array().unwrap();
         assert_eq!(tokens[..], want[..tokens.len()], "{v}");
         assert!(tokens.len() == want.len() || v["stop"] == "end", "{v}");
     }
-    // Without places, pictures stand first.
+    // Without placeholders, images come first.
     let first = &reference(A)["prompts"][0];
     let own = pictures(first);
     let mut args = on_cpu("generate", &model, &own);
@@ -60,7 +60,7 @@ fn texts_go_on_after_pictures() {
     assert_eq!(json(&args)["prompt_tokens"], first["ids"]);
 }
 
-/// What a conversation prints for these lines.
+/// Output of a conversation with these input lines.
 fn said(args: &[&str], lines: &str) -> crate::common::Run {
     let mut command = tercet(args);
     command.stdin(Stdio::piped());
@@ -81,7 +81,7 @@ fn conversations_are_about_pictures() {
     let want = json(&args)["text"].as_str().unwrap().to_string();
     let given = said(&on_cpu("chat", &model, &wide), "What is this?\n");
     assert_eq!((given.code, given.out), (Some(0), format!("{want}\n")));
-    // The same by a command, after another conversation.
+    // The same image through the `/image` command, after another conversation.
     let lines = format!("Hello\n/reset\n/image {}\nWhat is this?\n", wide[0]);
     let shown = said(&on_cpu("chat", &model, &[]), &lines);
     assert_eq!(shown.code, Some(0), "{shown:?}");
@@ -95,10 +95,10 @@ fn what_cannot_be_seen_is_refused() {
     let blind = demo("tiny-rust-llama-q8_0.gguf");
     let asked = ["--image", &picture, "-p", "What is this?"];
     let args = [&["generate", "-m", &blind, "--device", "cpu"][..], &asked].concat();
-    bad(&args, 2, &["--image", "reads no pictures"]);
+    bad(&args, 2, &["--image", "does not accept images"]);
     let none = data("vision/pictures/resized.json");
     for (file, said) in [
-        (&*none, "not a PNG or JPEG"),
+        (&*none, "cannot decode as PNG or JPEG"),
         ("missing.png", "missing.png"),
     ] {
         let args = ["generate", "-m", &model, "--device", "cpu", "--image", file];
@@ -121,8 +121,8 @@ fn what_cannot_be_seen_is_refused() {
     bad(&args, 1, &["2 times `<image>` for 1 pictures"]);
     let spelt = ["--chat", "-p", "an <image>", "--image", &picture];
     let args = [&["generate", "-m", &model, "--device", "cpu"][..], &spelt].concat();
-    bad(&args, 2, &["spells a special token"]);
-    // Sides of 0, and of more than can be read.
+    bad(&args, 2, &["contains a special token"]);
+    // Images with a side of 0, and with sides beyond the limit.
     let scratch = Scratch::new("seeing");
     let png = std::fs::read(&picture).unwrap();
     for (name, side) in [("zero.png", 0u32), ("vast.png", 1 << 30)] {

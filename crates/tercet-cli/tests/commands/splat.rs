@@ -1,12 +1,13 @@
-//! `tercet splat`: images of a scene made here, on every device of this machine against the reference.
+//! `tercet splat`: images of a generated scene, on every device of this machine, compared with the
+//! reference.
 
 use std::f32::consts::PI;
 
 use crate::common::{Scratch, bad, good, json};
 use tercet::Device;
-use tercet_models::splat::{LookAt, Scene, SplatCamera, SplatRenderer};
+use tercet_models::splat::{LookAt, SplatCamera, SplatRenderer, SplatScene};
 
-/// A shell of splats around the origin, flat along it, their colours by place and by direction.
+/// A shell of flat splats around the origin, with colours by position and direction.
 fn scene() -> Vec<u8> {
     const COUNT: usize = 90;
     let names = "x y z f_dc_0 f_dc_1 f_dc_2 f_rest_0 f_rest_1 f_rest_2 f_rest_3 f_rest_4 f_rest_5 f_rest_6 \
@@ -35,7 +36,7 @@ fn scene() -> Vec<u8> {
     bytes
 }
 
-/// The bytes of an image file, three for each pixel.
+/// Size and bytes of an image file, three bytes per pixel.
 fn pixels(path: &str) -> ([usize; 2], Vec<u8>) {
     let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
     let mut reader = png::Decoder::new(file).read_info().unwrap();
@@ -58,7 +59,7 @@ fn every_device_draws_what_the_reference_does() {
     };
     let size = [75, 50];
     let camera = SplatCamera::look_at(&look, size).unwrap();
-    let scene = Scene::open(&path).unwrap();
+    let scene = SplatScene::open(&path).unwrap();
     let mut renderer = SplatRenderer::new(&Device::reference(), &scene, size).unwrap();
     let want = renderer.draw(&camera, [0.25, 0.5, 0.75]).unwrap();
     let covered = want.transmittance.iter().filter(|t| **t < 0.5).count();
@@ -85,10 +86,11 @@ fn every_device_draws_what_the_reference_does() {
         ];
         let run = good(&args);
         assert!(run.err.contains("90 splats, 75x50 pixels"), "{}", run.err);
-        assert!(run.err.contains("ms a frame"), "{}", run.err);
+        assert!(run.err.contains("ms per frame"), "{}", run.err);
         let (sides, got) = pixels(&image);
         assert_eq!(sides, size);
-        // Colours on a border between two bytes may be either; so may a splat on a border of its own.
+        // A colour near a rounding border may round to either byte. A splat near the visibility
+        // threshold may be drawn or not.
         let off = |by: u8| {
             let pairs = got.iter().zip(&want);
             pairs.filter(|(a, b)| a.abs_diff(**b) > by).count()
@@ -119,7 +121,7 @@ fn cameras_come_from_files_and_by_themselves() {
     assert!(v["frame_ms"].as_f64().unwrap() > 0.0);
     let (sides, from_file) = pixels(&image);
     assert_eq!(sides, [40, 30]);
-    // The same camera by place and angle: 30 pixels at a focal length of 40.
+    // The same camera by position and angle: 30 pixels at a focal length of 40.
     let fov = (2.0 * (15f64 / 40.0).atan().to_degrees()).to_string();
     of(&[
         "--eye", "0,0,-4", "--target", "0,0,1", "--fov", &fov, "--size", "40x30",
@@ -132,7 +134,7 @@ fn cameras_come_from_files_and_by_themselves() {
     assert_eq!(off.count(), 0);
     of(&["--camera", &camera, "--size", "20x15"]);
     assert_eq!(pixels(&image).0, [20, 15]);
-    // The camera that comes without any sees the scene in the middle of the image.
+    // The default camera shows the scene in the middle of the image.
     of(&["--size", "40x30"]);
     let (_, bytes) = pixels(&image);
     assert!(bytes[3 * (15 * 40 + 20)..][..3].iter().any(|b| *b > 32));
@@ -160,21 +162,25 @@ fn bad_scenes_cameras_and_arguments() {
     of(
         &[&path, "--eye", "0,0,0", "--target", "0,0,0"],
         1,
-        &["the eye is where"],
+        &["eye and target are the same point"],
     );
     of(
         &[&path, "--size", "40000x3"],
         1,
-        &["40000 pixels; at most 32768"],
+        &["40000 pixels; expected at most 32768"],
     );
     of(&[&path, "--size", "40"], 2, &["expected a size such as"]);
     of(&[&path, "--size", "0x0"], 2, &["expected a size such as"]);
     of(&[&path, "--eye", "nan,0,0"], 2, &["three numbers"]);
-    of(&[&path, "--up", "0,0,0"], 2, &["--up", "no direction"]);
+    of(
+        &[&path, "--up", "0,0,0"],
+        2,
+        &["--up", "a direction must have"],
+    );
     of(&[&path, "--up", "0,1,0"], 2, &["--eye"]);
     let beside = [&path, "--eye", "0,0,-4", "--target", "0,0,0", "--up"];
     let along = [&beside[..], &["0,0,2"]].concat();
-    of(&along, 1, &["up is the direction in which"]);
+    of(&along, 1, &["up is parallel to the viewing direction"]);
     of(&[&path, "--background", "0,2,0"], 2, &["from 0 to 1"]);
     of(&[&path, "--background", "-1,0,0"], 2, &["from 0 to 1"]);
     of(&[&path, "--frames", "999999999999"], 2, &["from 1 to"]);

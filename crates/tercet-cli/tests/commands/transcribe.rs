@@ -1,4 +1,4 @@
-//! `transcribe` on tiny speech recognizers.
+//! `transcribe` on small speech recognition models.
 
 use crate::common::{Scratch, bad, data, good, json};
 use serde_json::Value;
@@ -7,7 +7,7 @@ const A: &str = "speech/whisper-a";
 const B: &str = "speech/whisper-b";
 const C: &str = "speech/whisper-c";
 
-/// The text and segments of the first run of `generate` with these options.
+/// Text and segments of the first reference run with these options.
 fn reference(model: &str, options: &Value) -> Value {
     let path = format!("{}/reference.json", data(model));
     let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
@@ -15,7 +15,7 @@ fn reference(model: &str, options: &Value) -> Value {
     runs.find(|run| run["options"] == *options).unwrap().clone()
 }
 
-/// A WAV file of 16 bits.
+/// A 16-bit WAV file.
 fn wav(rate: u32, channels: u16, samples: &[i16]) -> Vec<u8> {
     let bytes: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
     let each = u32::from(channels) * 2;
@@ -95,7 +95,7 @@ fn transcribe_reads_files_of_other_rates() {
     let mp3 = of(&data("speech/stereo.mp3"));
     let seconds = mp3["duration"].as_f64().unwrap();
     assert!((0.5..2.0).contains(&seconds), "{seconds}");
-    // The same tone at two rates, on one side only.
+    // The same tone at two sample rates, on one channel only.
     let tone = |rate: u32| -> Vec<i16> {
         let at = |i: u32| (f64::from(i) * 2764.6 / f64::from(rate)).sin() * 12_000.0;
         (0..rate).flat_map(|i| [at(i) as i16, 0]).collect()

@@ -1,10 +1,11 @@
-//! A small encoder with made-up weights.
+//! A small encoder with generated weights.
 
 use serde_json::{Value, json};
 
 use super::Scratch;
 
-/// The folder of an encoder of one layer that knows red, green and blue, and that each may be reddish.
+/// Folder of a one-layer encoder whose vocabulary is red, green and blue, with the suffix for
+/// reddish.
 pub(crate) fn encoder(scratch: &Scratch) -> String {
     let config = json!({
         "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -1,6 +1,6 @@
-//! The binary as tests run it.
+//! Runs the binary in tests.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses only some of the helpers")]
 
 mod encoder;
 #[cfg(feature = "serve")]
@@ -11,10 +11,16 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-#[allow(unused_imports, reason = "each test file uses a part of it")]
+#[allow(
+    unused_imports,
+    reason = "each test file uses only some of the helpers"
+)]
 pub(crate) use encoder::encoder;
 #[cfg(feature = "serve")]
-#[allow(unused_imports, reason = "each test file uses a part of it")]
+#[allow(
+    unused_imports,
+    reason = "each test file uses only some of the helpers"
+)]
 pub(crate) use serving::serving;
 
 pub(crate) const GRAPH: &str = "graph {
@@ -33,7 +39,7 @@ pub(crate) fn demo(name: &str) -> String {
     data(&format!("tiny-rust-llama/{name}"))
 }
 
-/// A folder of its own for each test, removed at its end.
+/// A temporary folder of one test, removed at its end.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -62,7 +68,8 @@ impl Drop for Scratch {
 pub(crate) fn tercet(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tercet"));
     command.args(args).stdin(Stdio::null());
-    // Without it Mesa complains of a missing Wayland: that must not look like our own errors.
+    // Without this variable Mesa prints a message about Wayland. It must not look like an error of
+    // `tercet`.
     command.env_remove("XDG_RUNTIME_DIR");
     command
 }
@@ -81,7 +88,7 @@ pub(crate) fn text(output: Output) -> Run {
         err: String::from_utf8(output.stderr).unwrap(),
     };
     assert!(!run.err.contains("panicked"), "{}", run.err);
-    // Progress bars are for terminals.
+    // Progress bars are only for terminals.
     assert!(!run.err.contains(['\u{1b}', '\r']), "{:?}", run.err);
     run
 }
@@ -90,7 +97,7 @@ pub(crate) fn run(args: &[&str]) -> Run {
     text(tercet(args).output().unwrap())
 }
 
-/// Runs what must succeed.
+/// Runs a command that must succeed.
 #[track_caller]
 pub(crate) fn good(args: &[&str]) -> Run {
     let run = run(args);
@@ -103,7 +110,8 @@ pub(crate) fn json(args: &[&str]) -> Value {
     serde_json::from_str(&good(args).out).unwrap()
 }
 
-/// Runs what must fail with `code`, saying each of `parts`, and printing no result.
+/// Runs a command that must fail with `code`. Its message must contain each of `parts`, and
+/// standard output must be empty.
 #[track_caller]
 pub(crate) fn bad(args: &[&str], code: i32, parts: &[&str]) {
     let Run {
@@ -121,7 +129,7 @@ pub(crate) fn bad(args: &[&str], code: i32, parts: &[&str]) {
     assert!(lines.windows(2).all(|w| w[0] != w[1]), "repeats: {err}");
 }
 
-/// A version 1.0 file of NumPy.
+/// A version 1.0 `.npy` file.
 pub(crate) fn npy(descr: &str, shape: &str, payload: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -135,8 +143,8 @@ pub(crate) fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The devices of this machine besides the reference, which is slow. `generate` on them is a test
-/// of its own: the other commands must work wherever it does.
+/// The devices of this machine except the reference, which is slow. `generate` has a separate test
+/// on each; the other commands must work on the same devices.
 pub(crate) fn usable_devices() -> Vec<String> {
     let devices = json(&["devices", "--json"]);
     let devices = devices.as_array().unwrap().iter();

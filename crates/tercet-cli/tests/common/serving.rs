@@ -1,4 +1,4 @@
-//! `tercet serve` as tests talk to it.
+//! Starts `tercet serve` in tests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::tercet;
 
-/// A server, which ends with the test.
+/// A server process, which ends with the test.
 pub(crate) struct Serving {
     child: Child,
     address: String,
 }
 
-/// Starts a server and waits until it says where it listens.
+/// Starts a server and waits until it prints its address.
 pub(crate) fn serving(args: &[&str]) -> Serving {
     let mut child = tercet(args).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    // Drivers may say something before.
+    // Driver messages may come first.
     let mut said = lines.map(Result::unwrap);
     let found = said.find_map(|l| Some(l.split_once("http://")?.1.to_string()));
     let address = found.expect("the address of the server");
@@ -26,7 +26,7 @@ pub(crate) fn serving(args: &[&str]) -> Serving {
 }
 
 impl Serving {
-    /// The JSON that a request is answered with.
+    /// JSON response to a POST request.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let (body, mut answer) = (body.to_string(), String::new());
         let mut stream = TcpStream::connect(&self.address).unwrap();

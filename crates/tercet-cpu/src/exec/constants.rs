@@ -1,42 +1,43 @@
-//! Parameters, constants, and what is computed from them once.
+//! Parameters, constants and the values computed from them once (constant folding at the first
+//! run).
 //!
-//! A constant is computed when the first run needs it. Setting a parameter forgets what depends on
-//! it and nothing else. What no run reads itself (an intermediate, or a weight whose packed form is
-//! kept) is dropped after use, but a parameter only if setting it again is the only way in which
-//! its dependents can change.
+//! A constant is computed when the first run needs it. Setting a parameter invalidates its
+//! dependents and nothing else. Values that no run reads directly, such as intermediates and the
+//! originals of packed weights, are dropped after use. A parameter is dropped only if its
+//! dependents cannot change unless it is set again.
 
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError, Tensor, TensorType};
 
-use crate::args::{Args, Packed, View, ViewMut};
+use crate::aligned_alloc::AlignedBuffer;
+use crate::args::{KernelArgs, KernelView, KernelViewMut, PackedConst};
 use crate::exec::memory::nothing;
-use crate::kernels::{Threads, parallel};
-use crate::pages::Buffer;
-use crate::plan::{ALIGN_BYTES, Operand, Program, Root, Source, Step};
+use crate::kernels::{KernelThreads, parallel};
+use crate::plan::{ALIGN_BYTES, ConstSource, CpuProgram, CpuStep, MemoryRoot, StepOperand};
 use tercet_ir::layout::Layout;
 
-/// Weights of a thread that are packed before the next ones are computed.
+/// Weights per thread that are packed before the next weights are computed.
 const TOGETHER: usize = 4;
-/// Bytes of them, about.
+/// Approximate limit of the bytes of these weights.
 const TOGETHER_BYTES: usize = 16 << 20;
 
-/// Bytes of a weight that is not aligned up to which a thread copies it into memory of its own before it packs it: others
-/// are aligned for good.
+/// Maximum bytes of an unaligned weight that a thread copies into private scratch memory before
+/// packing. Larger weights are aligned permanently.
 const STAGED_BYTES: usize = 32 << 20;
 
-/// What depends on what, found once.
+/// Dependents of parameters and constants, computed once per program.
 #[derive(Default)]
-struct Dependents {
-    /// The constants that depend on each parameter.
+struct ConstDependents {
+    /// Constants that depend on each parameter.
     of_param: Vec<Vec<usize>>,
-    /// The packs that are made of each constant.
+    /// Packs that are made from each constant.
     packs: Vec<Vec<usize>>,
 }
 
-impl Dependents {
-    fn of(program: &Program) -> Dependents {
+impl ConstDependents {
+    fn new(program: &CpuProgram) -> ConstDependents {
         let mut of_param = vec![Vec::new(); program.signature.params.len()];
         for (c, def) in program.consts.iter().enumerate() {
             def.params.iter().for_each(|p| of_param[*p].push(c));
@@ -45,29 +46,31 @@ impl Dependents {
         for (p, def) in program.packs.iter().enumerate() {
             packs[def.of].push(p);
         }
-        Dependents { of_param, packs }
+        ConstDependents { of_param, packs }
     }
 }
 
-/// Memory that computing constants uses again: a page that was never written costs more than what is computed into it.
+/// Buffers reused while constants are computed. A first-touch page fault costs more than the
+/// computation of the page's content.
 #[derive(Default)]
-struct Room {
+struct ScratchPool {
     /// Scratch memory of kernels.
-    scratch: Buffer,
-    /// Constants that were dropped.
+    scratch: AlignedBuffer,
+    /// Memory of dropped constants, for reuse.
     spare: Vec<Tensor>,
 }
 
-impl Room {
-    /// Scratch memory of so many bytes at least.
+impl ScratchPool {
+    /// Scratch memory of at least `bytes` bytes.
     fn scratch(&mut self, bytes: usize, what: &'static str) -> Result<&mut [u8], RunError> {
         if self.scratch.bytes().len() < bytes {
-            self.scratch = Buffer::zeroed(bytes, what)?;
+            self.scratch = AlignedBuffer::zeroed(bytes, what)?;
         }
         Ok(self.scratch.bytes_mut())
     }
 
-    /// A tensor whose contents are not specified. What it is made of is less than twice its size: it may be kept.
+    /// A tensor with unspecified contents. Reused memory is less than twice the required size,
+    /// because the tensor may be retained.
     fn tensor(&mut self, ty: TensorType) -> Result<Tensor, RunError> {
         let len = |t: &Tensor| t.bytes().len();
         let needed = ty.size_bytes();
@@ -83,49 +86,49 @@ impl Room {
         }
     }
 
-    /// Keeps what was dropped while there is not much of it.
-    fn keep(&mut self, dropped: Option<Tensor>) {
+    /// Retains the memory of a dropped constant while the total is small.
+    fn recycle(&mut self, dropped: Option<Tensor>) {
         let kept: usize = self.spare.iter().map(|t| t.bytes().len()).sum();
         let dropped = dropped.filter(|t| kept + t.bytes().len() <= TOGETHER_BYTES);
         self.spare.extend(dropped);
     }
 }
 
-/// The constants of an executable. Clones share the memory.
+/// Constants of an executable. Clones share the memory.
 #[derive(Clone)]
 pub(crate) struct Constants {
-    dependents: Arc<Dependents>,
-    /// By constant; `None` when not computed, or dropped.
+    dependents: Arc<ConstDependents>,
+    /// Values by constant index; `None` if not computed yet, or dropped.
     pub(crate) values: Vec<Option<Tensor>>,
-    /// By pack.
-    pub(crate) packs: Vec<Option<Arc<Packed>>>,
-    /// Which parameters were set.
+    /// Packed operands by pack index.
+    pub(crate) packs: Vec<Option<Arc<PackedConst>>>,
+    /// Flags of the parameters that were set.
     set: Vec<bool>,
     ready: bool,
 }
 
-/// A failure while computing constants: the step or pack, and why.
-pub(crate) enum Failure {
-    /// A kernel failed at a node.
+/// Failure while computing constants.
+pub(crate) enum ConstEvalFailure {
+    /// A kernel failed at this node; with its operator and the error.
     Node(NodeId, &'static str, EvalError),
-    /// Something else.
+    /// Any other failure, such as a missing parameter.
     Run(RunError),
 }
 
-impl From<RunError> for Failure {
-    fn from(e: RunError) -> Failure {
-        Failure::Run(e)
+impl From<RunError> for ConstEvalFailure {
+    fn from(e: RunError) -> ConstEvalFailure {
+        ConstEvalFailure::Run(e)
     }
 }
 
 impl Constants {
-    pub(crate) fn new(program: &Program) -> Constants {
+    pub(crate) fn new(program: &CpuProgram) -> Constants {
         let values = program.consts.iter().map(|c| match &c.source {
-            Source::Tensor(t) => Some(t.clone()),
-            Source::Param | Source::Step(_) => None,
+            ConstSource::Tensor(t) => Some(t.clone()),
+            ConstSource::Param | ConstSource::Step(_) => None,
         });
         Constants {
-            dependents: Arc::new(Dependents::of(program)),
+            dependents: Arc::new(ConstDependents::new(program)),
             values: values.collect(),
             packs: program.packs.iter().map(|_| None).collect(),
             set: vec![false; program.signature.params.len()],
@@ -133,14 +136,14 @@ impl Constants {
         }
     }
 
-    /// Sets a parameter and forgets what depends on it.
-    pub(crate) fn set(&mut self, program: &Program, param: usize, tensor: Tensor) {
+    /// Sets a parameter and invalidates its dependents.
+    pub(crate) fn set(&mut self, program: &CpuProgram, param: usize, tensor: Tensor) {
         self.set[param] = true;
         self.ready = false;
         for &c in &self.dependents.of_param[param] {
             self.values[c] = match program.consts[c].source {
-                Source::Param => Some(tensor.clone()),
-                Source::Tensor(_) | Source::Step(_) => None,
+                ConstSource::Param => Some(tensor.clone()),
+                ConstSource::Tensor(_) | ConstSource::Step(_) => None,
             };
             for &p in &self.dependents.packs[c] {
                 self.packs[p] = None;
@@ -148,11 +151,15 @@ impl Constants {
         }
     }
 
-    /// Computes what runs read and is not there.
+    /// Computes the missing constants and packs that runs read.
     ///
     /// # Errors
-    /// A missing parameter, a kernel's failure, or no memory.
-    pub(crate) fn prepare(&mut self, program: &Program, parallel: bool) -> Result<(), Failure> {
+    /// A missing parameter, a failure of a kernel, or out of memory.
+    pub(crate) fn prepare(
+        &mut self,
+        program: &CpuProgram,
+        parallel: bool,
+    ) -> Result<(), ConstEvalFailure> {
         if self.ready {
             return Ok(());
         }
@@ -167,13 +174,13 @@ impl Constants {
                 .into());
             }
         }
-        let mut room = Room::default();
+        let mut room = ScratchPool::default();
         let mut next = 0;
         while next < program.packs.len() {
             next = self.pack_some(program, next, parallel, &mut room)?;
         }
         for (c, def) in program.consts.iter().enumerate() {
-            if def.wanted {
+            if def.is_read_in_run {
                 self.require(program, c, parallel, &mut room)?;
                 self.values[c]
                     .as_ref()
@@ -188,15 +195,16 @@ impl Constants {
         Ok(())
     }
 
-    /// Packs weights from pack `first` on, several at once, and says which comes next.
+    /// Packs several weights in parallel, starting with pack `first`. Returns the index of the next
+    /// pack.
     fn pack_some(
         &mut self,
-        program: &Program,
+        program: &CpuProgram,
         first: usize,
         parallel: bool,
-        room: &mut Room,
-    ) -> Result<usize, Failure> {
-        let threads = Threads::parallel(parallel);
+        room: &mut ScratchPool,
+    ) -> Result<usize, ConstEvalFailure> {
+        let threads = KernelThreads::parallel(parallel);
         let most = TOGETHER * threads.count();
         let (mut own, mut layouts, mut next, mut bytes) = (Vec::new(), Vec::new(), first, 0);
         let mut staged = 0;
@@ -219,7 +227,7 @@ impl Constants {
         }
         let needed = staged * threads.count().min(own.len());
         let done: Vec<OnceLock<_>> = own.iter().map(|_| OnceLock::new()).collect();
-        let stages = room.scratch(needed, "weights that are not aligned")?;
+        let stages = room.scratch(needed, "unaligned weights")?;
         parallel::for_each_with_scratch(threads, own.len(), stages, staged, |i, stage| {
             let def = &program.packs[own[i]];
             let root: &[u8] = match const_of(&def.operand).and_then(|c| self.values[c].as_ref()) {
@@ -237,28 +245,28 @@ impl Constants {
         for (p, packed) in own.iter().zip(done) {
             let def = &program.packs[*p];
             if let Some(packed) = packed.into_inner() {
-                let packed = packed.map_err(|e| Failure::Node(def.node, def.op, e))?;
+                let packed = packed.map_err(|e| ConstEvalFailure::Node(def.node, def.op, e))?;
                 self.packs[*p] = Some(Arc::new(packed));
             }
         }
-        // Peak memory: weights go as soon as their packed forms are there.
+        // Reduces peak memory: a weight is dropped as soon as its packed forms exist.
         for p in own {
-            room.keep(self.drop_unless_needed(program, program.packs[p].of));
+            room.recycle(self.drop_unless_needed(program, program.packs[p].of));
         }
         Ok(next)
     }
 
     fn require(
         &mut self,
-        program: &Program,
+        program: &CpuProgram,
         c: usize,
         parallel: bool,
-        room: &mut Room,
-    ) -> Result<(), Failure> {
+        room: &mut ScratchPool,
+    ) -> Result<(), ConstEvalFailure> {
         if self.values[c].is_some() {
             return Ok(());
         }
-        // Chains of constants are as deep as graphs are: a list, not recursion.
+        // An explicit worklist instead of recursion: chains of constants are as deep as the graph.
         let mut needed = vec![c];
         let mut at = 0;
         while let Some(&next) = needed.get(at) {
@@ -270,7 +278,7 @@ impl Constants {
             );
             at += 1;
         }
-        // Constants are numbered after what they are made of.
+        // Constants are numbered in topological order.
         needed.sort_unstable();
         needed.dedup();
         for c in needed {
@@ -283,12 +291,12 @@ impl Constants {
 
     fn compute(
         &mut self,
-        program: &Program,
+        program: &CpuProgram,
         c: usize,
         parallel: bool,
-        room: &mut Room,
-    ) -> Result<(), Failure> {
-        let Source::Step(step) = program.consts[c].source else {
+        room: &mut ScratchPool,
+    ) -> Result<(), ConstEvalFailure> {
+        let ConstSource::Step(step) = program.consts[c].source else {
             return Ok(());
         };
         let step = &program.prepare[step];
@@ -317,19 +325,19 @@ impl Constants {
 
     fn call(
         &self,
-        program: &Program,
-        step: &Step,
+        program: &CpuProgram,
+        step: &CpuStep,
         layouts: &[Layout],
         results: &mut [Tensor],
         parallel: bool,
-        room: &mut Room,
-    ) -> Result<(), Failure> {
+        room: &mut ScratchPool,
+    ) -> Result<(), ConstEvalFailure> {
         let operands = &program.operands[step.operands.clone()];
         let (ins, outs) = operands.split_at(step.ins);
         let views = ins.iter().zip(layouts).map(|(o, l)| self.view(o, l));
-        let views: SmallVec<[View<'_>; 8]> = views.collect();
+        let views: SmallVec<[KernelView<'_>; 8]> = views.collect();
         let results = outs.iter().zip(&layouts[step.ins..]).zip(results);
-        let outs = results.map(|((out, layout), tensor)| ViewMut {
+        let outs = results.map(|((out, layout), tensor)| KernelViewMut {
             bytes: tensor.bytes_mut(),
             dtype: out.dtype,
             layout,
@@ -340,7 +348,7 @@ impl Constants {
             .as_ref()
             .map_or(0, |(s, _)| program.slots[*s].bytes);
         let scratch = room.scratch(needed, "scratch memory")?;
-        let mut args = Args {
+        let mut args = KernelArgs {
             ctx: EvalCtx::default(),
             parallel,
             ins: views,
@@ -348,10 +356,10 @@ impl Constants {
             scratch: &mut scratch[..needed],
             packed: step.pack.and_then(|p| self.packs[p].as_deref()),
         };
-        (step.run)(&mut args).map_err(|e| Failure::Node(step.node, step.op, e))
+        (step.run)(&mut args).map_err(|e| ConstEvalFailure::Node(step.node, step.op, e))
     }
 
-    fn view<'a>(&'a self, operand: &Operand, layout: &'a Layout) -> View<'a> {
+    fn view<'a>(&'a self, operand: &StepOperand, layout: &'a Layout) -> KernelView<'a> {
         let value = const_of(operand).and_then(|c| self.values[c].as_ref());
         let root = match (value, operand.absent) {
             (Some(t), false) => t.bytes(),
@@ -360,24 +368,24 @@ impl Constants {
         view(operand, layout, root)
     }
 
-    /// Drops a constant that nothing needs any more; what was computed is handed back.
-    fn drop_unless_needed(&mut self, program: &Program, c: usize) -> Option<Tensor> {
+    /// Drops a constant that has no remaining readers. Returns its value if a step computed it.
+    fn drop_unless_needed(&mut self, program: &CpuProgram, c: usize) -> Option<Tensor> {
         let def = &program.consts[c];
         let packed = |of: usize| {
             let mut packs = self.dependents.packs[of].iter();
             packs.all(|p| self.packs[*p].is_some())
         };
-        if def.wanted || !packed(c) {
+        if def.is_read_in_run || !packed(c) {
             return None;
         }
         match def.source {
-            Source::Tensor(_) => {}
-            Source::Step(_) => return self.values[c].take(),
-            Source::Param => {
+            ConstSource::Tensor(_) => {}
+            ConstSource::Step(_) => return self.values[c].take(),
+            ConstSource::Param => {
                 let mut dependents = self.dependents.of_param[def.params[0]].iter();
                 let done = dependents.all(|&other| {
                     let of = &program.consts[other];
-                    let is_there = !of.wanted || self.values[other].is_some();
+                    let is_there = !of.is_read_in_run || self.values[other].is_some();
                     of.params == def.params && is_there && packed(other)
                 });
                 if done {
@@ -389,8 +397,8 @@ impl Constants {
     }
 }
 
-fn view<'a>(operand: &Operand, layout: &'a Layout, root: &'a [u8]) -> View<'a> {
-    View {
+fn view<'a>(operand: &StepOperand, layout: &'a Layout, root: &'a [u8]) -> KernelView<'a> {
+    KernelView {
         root,
         within: operand.within,
         dtype: operand.dtype,
@@ -398,32 +406,35 @@ fn view<'a>(operand: &Operand, layout: &'a Layout, root: &'a [u8]) -> View<'a> {
     }
 }
 
-/// Aligns a tensor that a node reads.
-fn align(tensor: &Tensor, node: NodeId, op: &'static str) -> Result<(), Failure> {
+/// Aligns the memory of a tensor that a node reads.
+fn align(tensor: &Tensor, node: NodeId, op: &'static str) -> Result<(), ConstEvalFailure> {
     let aligned = tensor.align();
-    aligned.map_err(|e| Failure::Node(node, op, e.into()))
+    aligned.map_err(|e| ConstEvalFailure::Node(node, op, e.into()))
 }
 
-fn layout_of(operand: &Operand) -> Result<Layout, Failure> {
+fn layout_of(operand: &StepOperand) -> Result<Layout, ConstEvalFailure> {
     operand
         .layout
         .eval(&Bindings::new())
-        .map_err(|e| Failure::Run(e.into()))
+        .map_err(|e| ConstEvalFailure::Run(e.into()))
 }
 
-fn const_of(operand: &Operand) -> Option<usize> {
+fn const_of(operand: &StepOperand) -> Option<usize> {
     match operand.root {
-        Root::Const(c) => Some(c),
-        Root::Input(_) | Root::State(_) | Root::Output(_) | Root::Slot(_) => None,
+        MemoryRoot::Const(c) => Some(c),
+        MemoryRoot::Input(_)
+        | MemoryRoot::State(_)
+        | MemoryRoot::Output(_)
+        | MemoryRoot::Slot(_) => None,
     }
 }
 
-fn operands_of(program: &Program, c: usize) -> &[Operand] {
+fn operands_of(program: &CpuProgram, c: usize) -> &[StepOperand] {
     match program.consts[c].source {
-        Source::Step(step) => {
+        ConstSource::Step(step) => {
             let step = &program.prepare[step];
             &program.operands[step.operands.clone()][..step.ins]
         }
-        Source::Param | Source::Tensor(_) => &[],
+        ConstSource::Param | ConstSource::Tensor(_) => &[],
     }
 }

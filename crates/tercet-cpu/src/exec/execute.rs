@@ -1,27 +1,28 @@
-//! Playing a program's steps, with the fences that debug builds put around what they write.
+//! Executes the steps of a program. Debug builds check redzones after every range that a step
+//! writes.
 
 use smallvec::SmallVec;
 use tercet_ir::{EvalCtx, EvalError};
 
-use crate::args::View;
+use crate::args::KernelView;
 use crate::exec::constants::Constants;
-use crate::exec::memory::{Call, Memory};
+use crate::exec::memory::{RunMemory, StepCall};
 use crate::lower::copy_view;
-use crate::plan::{Program, Root};
+use crate::plan::{CpuProgram, MemoryRoot};
 use tercet_ir::layout::Layout;
 
-/// Runs every step, then writes the states. After a failure the states are as before.
+/// Executes every step, then commits the states. After a failure the states are unchanged.
 pub(super) fn play(
-    program: &Program,
+    program: &CpuProgram,
     constants: &Constants,
     layouts: &[Layout],
     parallel: &[bool],
     ctx: EvalCtx,
-    memory: &mut Memory<'_>,
+    memory: &mut RunMemory<'_>,
 ) -> Result<(), (usize, EvalError)> {
     let call = |at: usize| {
         let step = &program.steps[at];
-        Call {
+        StepCall {
             step,
             operands: &program.operands[step.operands.clone()],
             layouts: &layouts[step.operands.clone()],
@@ -47,7 +48,7 @@ pub(super) fn play(
     for commit in &program.commits {
         let operand = &program.operands[commit.from];
         let mut state = std::mem::take(&mut memory.states[commit.state]);
-        let view = View {
+        let view = KernelView {
             root: memory.read(operand.root),
             within: 0,
             dtype: operand.dtype,
@@ -59,21 +60,28 @@ pub(super) fn play(
     Ok(())
 }
 
-/// Slots whose sentinel was filled before a step.
-type Fence = SmallVec<[usize; 4]>;
+/// Slots whose redzone was filled before a step.
+type SentinelSlots = SmallVec<[usize; 4]>;
 
 const SENTINEL: u8 = 0xa5;
 
-impl Memory<'_> {
-    /// In debug builds, fills the bytes after each slot that a step writes.
-    fn fence(&mut self, step: &crate::plan::Step, operands: &[crate::plan::Operand]) -> Fence {
-        let mut fence = Fence::new();
+impl RunMemory<'_> {
+    /// In debug builds, fills the redzone after each slot that a step writes.
+    fn fence(
+        &mut self,
+        step: &crate::plan::CpuStep,
+        operands: &[crate::plan::StepOperand],
+    ) -> SentinelSlots {
+        let mut fence = SentinelSlots::new();
         if crate::plan::SENTINEL_BYTES == 0 {
             return fence;
         }
         let outs = operands[step.ins..].iter().filter_map(|o| match o.root {
-            Root::Slot(s) => Some(s),
-            Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => None,
+            MemoryRoot::Slot(s) => Some(s),
+            MemoryRoot::Input(_)
+            | MemoryRoot::Const(_)
+            | MemoryRoot::State(_)
+            | MemoryRoot::Output(_) => None,
         });
         fence.extend(outs.chain(step.scratch.as_ref().map(|(s, _)| *s)));
         for &s in &fence {
@@ -83,8 +91,8 @@ impl Memory<'_> {
         fence
     }
 
-    /// Checks what [`Memory::fence`] filled.
-    fn check_fence(&self, step: &crate::plan::Step, fence: Fence) {
+    /// Checks the redzones that [`RunMemory::fence`] filled.
+    fn check_fence(&self, step: &crate::plan::CpuStep, fence: SentinelSlots) {
         for s in fence {
             let end = self.slots[s].offset + self.slots[s].bytes;
             let intact = self.arena[end..end + crate::plan::SENTINEL_BYTES]
@@ -92,7 +100,7 @@ impl Memory<'_> {
                 .all(|&b| b == SENTINEL);
             assert!(
                 intact,
-                "invariant: kernel {} writes only its result",
+                "invariant: kernel {} wrote past the end of its result",
                 step.kernel
             );
         }

@@ -1,37 +1,39 @@
-//! What one run of a program at a time needs: constants, memory, and the layouts of its sizes.
+//! Execution context of one run: constants, memory, and the layouts for the current sizes.
 
 use smallvec::SmallVec;
 use tercet_ir::layout::Layout;
 use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError};
 
-use crate::exec::constants::{Constants, Failure};
-use crate::exec::memory::Memory;
-use crate::exec::play::play;
-use crate::pages::Buffer;
-use crate::plan::Program;
+use crate::aligned_alloc::AlignedBuffer;
+use crate::exec::constants::{ConstEvalFailure, Constants};
+use crate::exec::execute::play;
+use crate::exec::memory::RunMemory;
+use crate::plan::CpuProgram;
 
-/// Element operations from which a step may be worth posting to other threads: kernels know better.
+/// Minimum element operations of a step for using several threads. Kernels may still decide against
+/// it.
 const PARALLEL_WORK: usize = 1 << 13;
 
-/// The memory of a program, kept from run to run: the same sizes allocate nothing.
-pub(crate) struct Frame {
+/// Memory of a program, reused by later runs. Runs of the same sizes allocate nothing.
+pub(crate) struct ExecutionContext {
     pub(crate) constants: Constants,
-    arena: Option<Buffer>,
-    /// The sizes of the next run; `layouts` are for those of `sized`.
+    arena: Option<AlignedBuffer>,
+    /// Sizes of the next run. `layouts` belong to the sizes in `sized`.
     pub(crate) sizes: Bindings,
     sized: Option<Bindings>,
-    /// Whether steps were looked at for several threads.
+    /// True if the steps were assigned to several threads.
     is_spread: bool,
     layouts: Vec<Layout>,
-    /// Those of the outputs.
+    /// Layouts of the outputs.
     pub(crate) outputs: Vec<Layout>,
-    /// Per step, whether it is spread over threads.
+    /// Per step: true if it uses several threads.
     parallel: Vec<bool>,
 }
 
-/// The error of a node of a program's legal graph: that of the node that it stands for.
+/// Builds the error of a node of the legal graph; it names the corresponding node of the original
+/// graph.
 pub(crate) fn fail(
-    program: &Program,
+    program: &CpuProgram,
     node: NodeId,
     op: &'static str,
     source: EvalError,
@@ -42,9 +44,9 @@ pub(crate) fn fail(
     }
 }
 
-impl Frame {
-    pub(crate) fn new(constants: Constants) -> Frame {
-        Frame {
+impl ExecutionContext {
+    pub(crate) fn new(constants: Constants) -> ExecutionContext {
+        ExecutionContext {
             constants,
             arena: None,
             sizes: Bindings::new(),
@@ -56,12 +58,12 @@ impl Frame {
         }
     }
 
-    /// Evaluates every layout for the bound sizes, unless they and whether there are several threads are those of the run
-    /// before.
+    /// Evaluates every layout for the bound sizes. Does nothing if the sizes, and whether several
+    /// threads are used, did not change.
     ///
     /// # Errors
-    /// [`RunError`] when a size is not possible.
-    pub(crate) fn resize(&mut self, program: &Program, threads: usize) -> Result<(), RunError> {
+    /// [`RunError`] if a size is invalid.
+    pub(crate) fn resize(&mut self, program: &CpuProgram, threads: usize) -> Result<(), RunError> {
         let is_spread = threads > 1;
         if self.sized.as_ref() == Some(&self.sizes) && self.is_spread == is_spread {
             return Ok(());
@@ -91,35 +93,35 @@ impl Frame {
         Ok(())
     }
 
-    /// Computes the constants that are not there.
+    /// Computes the missing constants.
     ///
     /// # Errors
-    /// [`RunError`] when a parameter is missing or a kernel fails.
-    pub(crate) fn prepare(&mut self, program: &Program, threads: usize) -> Result<(), RunError> {
+    /// [`RunError`] if a parameter is missing or a kernel fails.
+    pub(crate) fn prepare(&mut self, program: &CpuProgram, threads: usize) -> Result<(), RunError> {
         let prepared = self.constants.prepare(program, threads > 1);
         prepared.map_err(|e| match e {
-            Failure::Node(node, op, source) => fail(program, node, op, source),
-            Failure::Run(e) => e,
+            ConstEvalFailure::Node(node, op, source) => fail(program, node, op, source),
+            ConstEvalFailure::Run(e) => e,
         })
     }
 
-    /// Runs the steps, for the sizes of the last [`Frame::resize`].
+    /// Executes the steps for the sizes of the last [`ExecutionContext::resize`].
     ///
     /// # Errors
-    /// [`RunError`] that names the node; states are then as before.
+    /// [`RunError`] that names the failed node; states are then unchanged.
     pub(crate) fn play(
         &mut self,
-        program: &Program,
+        program: &CpuProgram,
         ctx: EvalCtx,
         inputs: &[&[u8]],
         mut outputs: SmallVec<[&mut [u8]; 8]>,
-        states: &mut [Buffer],
+        states: &mut [AlignedBuffer],
     ) -> Result<(), RunError> {
         let mut arena = match self.arena.take() {
             Some(arena) => arena,
-            None => Buffer::zeroed(program.arena_bytes, "the arena")?,
+            None => AlignedBuffer::zeroed(program.arena_bytes, "the arena")?,
         };
-        let mut memory = Memory {
+        let mut memory = RunMemory {
             arena: arena.bytes_mut(),
             slots: &program.slots,
             states,

@@ -1,53 +1,53 @@
-//! The memory of a run, and how a step gets its part of it.
+//! Memory of a run, and the views of it that a step gets.
 //!
-//! Everything is safe Rust: the ranges that a step writes are split off the arena, output tensors
-//! and states are borrowed apart, and what remains is shared with the operands. A plan that let a
-//! step read what it writes would end in a panic here, not in a race.
+//! Everything is safe Rust. The ranges that a step writes are split off the arena, and output
+//! tensors and states are borrowed separately. The operands share the remaining memory. If a faulty
+//! plan lets a step read its own results, the code panics here; a data race is impossible.
 
 use smallvec::SmallVec;
 use tercet_ir::{EvalCtx, EvalError, Tensor};
 
-use crate::args::{Args, Packed, View, ViewMut};
-use crate::pages::{Buffer, Word};
-use crate::plan::{Operand, Root, Slot, Step};
+use crate::aligned_alloc::{AlignedBuffer, AlignedWord};
+use crate::args::{KernelArgs, KernelView, KernelViewMut, PackedConst};
+use crate::plan::{ArenaSlot, CpuStep, MemoryRoot, StepOperand};
 use tercet_ir::layout::Layout;
 
-/// What the steps of a run read and write.
-pub(crate) struct Memory<'m> {
+/// Memory that the steps of a run read and write.
+pub(crate) struct RunMemory<'m> {
     pub(crate) arena: &'m mut [u8],
-    pub(crate) slots: &'m [Slot],
-    pub(crate) states: &'m mut [Buffer],
+    pub(crate) slots: &'m [ArenaSlot],
+    pub(crate) states: &'m mut [AlignedBuffer],
     pub(crate) outputs: SmallVec<[&'m mut [u8]; 8]>,
     pub(crate) inputs: &'m [&'m [u8]],
     pub(crate) consts: &'m [Option<Tensor>],
 }
 
-/// What a step writes, apart from the rest of the memory.
-enum Taken<'a> {
+/// Mutable memory that a step writes, separate from the memory that it reads.
+enum StepOutputs<'a> {
     Arena,
     Output(usize, &'a mut [u8]),
-    State(usize, Buffer),
+    State(usize, AlignedBuffer),
 }
 
-/// A call of a step's kernel.
-pub(crate) struct Call<'c> {
-    pub(crate) step: &'c Step,
-    pub(crate) operands: &'c [Operand],
+/// Call of a step's kernel.
+pub(crate) struct StepCall<'c> {
+    pub(crate) step: &'c CpuStep,
+    pub(crate) operands: &'c [StepOperand],
     pub(crate) layouts: &'c [Layout],
-    pub(crate) packed: Option<&'c Packed>,
+    pub(crate) packed: Option<&'c PackedConst>,
     pub(crate) ctx: EvalCtx,
     pub(crate) parallel: bool,
 }
 
-impl<'m> Memory<'m> {
-    /// The bytes of a root that no step is writing.
-    pub(crate) fn read(&self, root: Root) -> &[u8] {
+impl<'m> RunMemory<'m> {
+    /// Bytes of a memory root that no step is writing.
+    pub(crate) fn read(&self, root: MemoryRoot) -> &[u8] {
         match root {
-            Root::Input(i) => self.inputs[i],
-            Root::Const(c) => const_bytes(self.consts, c),
-            Root::State(s) => self.states[s].bytes(),
-            Root::Output(o) => self.outputs[o],
-            Root::Slot(s) => {
+            MemoryRoot::Input(i) => self.inputs[i],
+            MemoryRoot::Const(c) => const_bytes(self.consts, c),
+            MemoryRoot::State(s) => self.states[s].bytes(),
+            MemoryRoot::Output(o) => self.outputs[o],
+            MemoryRoot::Slot(s) => {
                 let slot = self.slots[s];
                 &self.arena[slot.offset..slot.offset + slot.bytes]
             }
@@ -57,36 +57,38 @@ impl<'m> Memory<'m> {
     /// Calls `f` with the arguments of a step.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// Errors of `f`.
     pub(crate) fn call(
         &mut self,
-        call: &Call<'_>,
-        f: &(dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync),
+        call: &StepCall<'_>,
+        f: &(dyn Fn(&mut KernelArgs<'_>) -> Result<(), EvalError> + Send + Sync),
     ) -> Result<(), EvalError> {
-        let Call {
+        let StepCall {
             step,
             operands,
             layouts,
             ..
         } = *call;
         let outs = &operands[step.ins..];
-        let mut taken: SmallVec<[Taken<'m>; 3]> = outs
+        let mut taken: SmallVec<[StepOutputs<'m>; 3]> = outs
             .iter()
             .map(|o| match o.root {
-                Root::Output(i) => Taken::Output(i, std::mem::take(&mut self.outputs[i])),
-                Root::State(s) => Taken::State(s, std::mem::take(&mut self.states[s])),
-                Root::Slot(_) => Taken::Arena,
-                Root::Input(_) | Root::Const(_) => {
-                    unreachable!("invariant: steps of a run write no inputs or constants")
+                MemoryRoot::Output(i) => {
+                    StepOutputs::Output(i, std::mem::take(&mut self.outputs[i]))
+                }
+                MemoryRoot::State(s) => StepOutputs::State(s, std::mem::take(&mut self.states[s])),
+                MemoryRoot::Slot(_) => StepOutputs::Arena,
+                MemoryRoot::Input(_) | MemoryRoot::Const(_) => {
+                    unreachable!("invariant: steps of a run never write inputs or constants")
                 }
             })
             .collect();
         let done = self.with_args(call, &mut taken, layouts, f);
         for taken in taken {
             match taken {
-                Taken::Arena => {}
-                Taken::Output(i, bytes) => self.outputs[i] = bytes,
-                Taken::State(s, buffer) => self.states[s] = buffer,
+                StepOutputs::Arena => {}
+                StepOutputs::Output(i, bytes) => self.outputs[i] = bytes,
+                StepOutputs::State(s, buffer) => self.states[s] = buffer,
             }
         }
         done
@@ -94,18 +96,18 @@ impl<'m> Memory<'m> {
 
     fn with_args(
         &mut self,
-        call: &Call<'_>,
-        taken: &mut [Taken<'m>],
+        call: &StepCall<'_>,
+        taken: &mut [StepOutputs<'m>],
         layouts: &[Layout],
-        f: &(dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync),
+        f: &(dyn Fn(&mut KernelArgs<'_>) -> Result<(), EvalError> + Send + Sync),
     ) -> Result<(), EvalError> {
-        let Call { step, operands, .. } = *call;
+        let StepCall { step, operands, .. } = *call;
         let (ins, outs) = operands.split_at(step.ins);
-        let mut ranges: SmallVec<[Written; 4]> = SmallVec::new();
+        let mut ranges: SmallVec<[WrittenRange; 4]> = SmallVec::new();
         for (at, out) in outs.iter().enumerate() {
-            if let Root::Slot(s) = out.root {
+            if let MemoryRoot::Slot(s) = out.root {
                 let len = layouts[step.ins + at].numel() * out.dtype.size_bytes();
-                ranges.push(Written {
+                ranges.push(WrittenRange {
                     at,
                     start: self.slots[s].offset,
                     len,
@@ -113,29 +115,29 @@ impl<'m> Memory<'m> {
             }
         }
         if let Some((s, _)) = &step.scratch {
-            let Slot { offset, bytes } = self.slots[*s];
-            ranges.push(Written {
+            let ArenaSlot { offset, bytes } = self.slots[*s];
+            ranges.push(WrittenRange {
                 at: outs.len(),
                 start: offset,
                 len: bytes,
             });
         }
         ranges.sort_unstable_by_key(|r| r.start);
-        let split = Split::new(self.arena, &ranges);
-        let Split {
+        let split = ArenaSplit::new(self.arena, &ranges);
+        let ArenaSplit {
             shared,
-            mut written,
+            outputs: mut written,
         } = split;
         let ins = ins.iter().zip(layouts).map(|(operand, layout)| {
             let root: &[u8] = match operand.root {
                 _ if operand.absent || layout.numel() == 0 => nothing(),
-                Root::Input(i) => self.inputs[i],
-                Root::Const(c) => const_bytes(self.consts, c),
-                Root::State(s) => self.states[s].bytes(),
-                Root::Output(o) => self.outputs[o],
-                Root::Slot(s) => shared_range(&shared, self.slots[s]),
+                MemoryRoot::Input(i) => self.inputs[i],
+                MemoryRoot::Const(c) => const_bytes(self.consts, c),
+                MemoryRoot::State(s) => self.states[s].bytes(),
+                MemoryRoot::Output(o) => self.outputs[o],
+                MemoryRoot::Slot(s) => shared_range(&shared, self.slots[s]),
             };
-            View {
+            KernelView {
                 root,
                 within: operand.within,
                 dtype: operand.dtype,
@@ -143,23 +145,23 @@ impl<'m> Memory<'m> {
             }
         });
         let ins = ins.collect();
-        let mut results: SmallVec<[ViewMut<'_>; 3]> = SmallVec::new();
+        let mut results: SmallVec<[KernelViewMut<'_>; 3]> = SmallVec::new();
         for ((at, (out, layout)), taken) in
             outs.iter().zip(&layouts[step.ins..]).enumerate().zip(taken)
         {
             let bytes: &mut [u8] = match taken {
-                Taken::Arena => take_written(&mut written, at),
-                Taken::Output(_, bytes) => bytes,
-                Taken::State(_, buffer) => buffer.bytes_mut(),
+                StepOutputs::Arena => take_written(&mut written, at),
+                StepOutputs::Output(_, bytes) => bytes,
+                StepOutputs::State(_, buffer) => buffer.bytes_mut(),
             };
-            results.push(ViewMut {
+            results.push(KernelViewMut {
                 bytes,
                 dtype: out.dtype,
                 layout,
             });
         }
         let scratch = take_written(&mut written, outs.len());
-        f(&mut Args {
+        f(&mut KernelArgs {
             ctx: call.ctx,
             parallel: call.parallel,
             ins,
@@ -170,9 +172,9 @@ impl<'m> Memory<'m> {
     }
 }
 
-/// No bytes, aligned for every dtype.
+/// An empty slice that is aligned for every dtype.
 pub(crate) fn nothing<'a>() -> &'a [u8] {
-    bytemuck::cast_slice::<Word, u8>(&[])
+    bytemuck::cast_slice::<AlignedWord, u8>(&[])
 }
 
 fn const_bytes(consts: &[Option<Tensor>], c: usize) -> &[u8] {
@@ -182,26 +184,27 @@ fn const_bytes(consts: &[Option<Tensor>], c: usize) -> &[u8] {
         .bytes()
 }
 
-/// A range of the arena that a step writes: result `at`, or scratch after the last result.
+/// Range of the arena that a step writes. Index `at` is the result, or the number of results for
+/// scratch memory.
 #[derive(Clone, Copy)]
-struct Written {
+struct WrittenRange {
     at: usize,
     start: usize,
     len: usize,
 }
 
-/// The arena in parts: those that a step writes, and the rest.
-struct Split<'a> {
+/// The arena, split into the ranges that a step writes and the remaining ranges.
+struct ArenaSplit<'a> {
     shared: SmallVec<[(usize, &'a [u8]); 5]>,
-    written: SmallVec<[(usize, &'a mut [u8]); 4]>,
+    outputs: SmallVec<[(usize, &'a mut [u8]); 4]>,
 }
 
-impl<'a> Split<'a> {
-    /// `ranges` ascend and do not overlap.
-    fn new(arena: &'a mut [u8], ranges: &[Written]) -> Split<'a> {
-        let mut split = Split {
+impl<'a> ArenaSplit<'a> {
+    /// Splits the arena at `ranges`, which are ascending and disjoint.
+    fn new(arena: &'a mut [u8], ranges: &[WrittenRange]) -> ArenaSplit<'a> {
+        let mut split = ArenaSplit {
             shared: SmallVec::new(),
-            written: SmallVec::new(),
+            outputs: SmallVec::new(),
         };
         let mut rest = arena;
         let mut at = 0;
@@ -212,7 +215,7 @@ impl<'a> Split<'a> {
             let (before, tail) = rest.split_at_mut(range.start - at);
             let (own, tail) = tail.split_at_mut(range.len);
             split.shared.push((at, before));
-            split.written.push((range.at, own));
+            split.outputs.push((range.at, own));
             at = range.start + range.len;
             rest = tail;
         }
@@ -221,14 +224,14 @@ impl<'a> Split<'a> {
     }
 }
 
-/// The bytes of a slot among the parts that the step does not write. A slot may be longer at the
-/// bounds than in this run: its part ends where a written range begins.
-fn shared_range<'a>(parts: &[(usize, &'a [u8])], slot: Slot) -> &'a [u8] {
+/// Bytes of a slot within the ranges that the step does not write. A slot is sized for the bounds
+/// and may be longer than this run needs; its slice ends at the next written range.
+fn shared_range<'a>(parts: &[(usize, &'a [u8])], slot: ArenaSlot) -> &'a [u8] {
     let (start, part) = parts
         .iter()
         .rev()
         .find(|(start, _)| *start <= slot.offset)
-        .expect("invariant: a step reads no range that it writes");
+        .expect("invariant: a step never reads a range that it writes");
     let from = slot.offset - start;
     let to = (from + slot.bytes).min(part.len());
     &part[from..to]
@@ -237,7 +240,7 @@ fn shared_range<'a>(parts: &[(usize, &'a [u8])], slot: Slot) -> &'a [u8] {
 fn take_written<'a>(written: &mut SmallVec<[(usize, &'a mut [u8]); 4]>, at: usize) -> &'a mut [u8] {
     match written.iter().position(|(i, _)| *i == at) {
         Some(i) => written.swap_remove(i).1,
-        // Aligned for every dtype, as all memory is.
-        None => bytemuck::cast_slice_mut::<Word, u8>(&mut []),
+        // Aligned for every dtype, like all memory.
+        None => bytemuck::cast_slice_mut::<AlignedWord, u8>(&mut []),
     }
 }

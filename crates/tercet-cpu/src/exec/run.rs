@@ -1,4 +1,4 @@
-//! The executable: binds sizes, runs the steps, keeps the states.
+//! The fast executor's executable: binds sizes, runs the steps and stores the states.
 
 use std::future::ready;
 use std::ops::Range;
@@ -6,58 +6,58 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 use tercet_ir::{
     Bindings, EvalCtx, Executable, RunError, Signature, Tensor, TensorType,
-    backend::{DeviceTensor, Fetch, LastRun, StepTime, Wanted, find_port, places},
+    backend::{DeviceTensor, LastRun, OutputSelection, StepTime, TensorFuture, find_port, places},
 };
 
-use crate::bound::{Bound, on_host};
+use crate::aligned_alloc::AlignedBuffer;
+use crate::bound_inputs::{BoundInputs, on_host};
 use crate::exec::constants::Constants;
-use crate::exec::frame::Frame;
-use crate::pages::Buffer;
-use crate::plan::Program;
-use crate::pool::Pool;
+use crate::exec::frame::ExecutionContext;
+use crate::plan::CpuProgram;
+use crate::pool::HelperPool;
 
-/// A compiled graph of the fast executor.
+/// A graph compiled for the fast executor.
 pub(crate) struct CpuExecutable {
-    program: Arc<Program>,
-    pool: Pool,
+    program: Arc<CpuProgram>,
+    pool: HelperPool,
     bounds: Bindings,
-    states: Vec<Buffer>,
-    frame: Frame,
-    random: Random,
+    states: Vec<AlignedBuffer>,
+    frame: ExecutionContext,
+    random: RngState,
     last: LastRun,
-    bound: Bound,
+    bound: BoundInputs,
 }
 
 impl CpuExecutable {
     pub(crate) fn new(
-        program: Program,
-        pool: Pool,
+        program: CpuProgram,
+        pool: HelperPool,
         bounds: Bindings,
     ) -> Result<CpuExecutable, RunError> {
         let states = new_states(&program)?;
         Ok(CpuExecutable {
-            frame: Frame::new(Constants::new(&program)),
+            frame: ExecutionContext::new(Constants::new(&program)),
             program: Arc::new(program),
             pool,
             bounds,
             states,
-            random: Random::default(),
+            random: RngState::default(),
             last: LastRun::default(),
-            bound: Bound::default(),
+            bound: BoundInputs::default(),
         })
     }
 
-    /// A run on this thread; kernels are spread over `threads`, this one among them.
+    /// A run on the calling thread; kernels use `threads` threads, including this one.
     fn run_here(
         &mut self,
         threads: usize,
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.last.forget();
+        self.last.clear();
         let program = &*self.program;
         let inputs = &*self.bound.with(inputs);
         let frame = &mut self.frame;
@@ -78,11 +78,11 @@ impl CpuExecutable {
         let results = outputs.iter_mut().map(Tensor::bytes_mut).collect();
         frame.play(program, ctx, &ordered, results, states)?;
         self.random.count();
-        self.last.keep(outputs);
+        self.last.retain(outputs);
         Ok(())
     }
 
-    /// Makes the output tensors the right types, keeping their memory.
+    /// Sets the types of the output tensors, reusing their memory.
     fn reset_outputs(&self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         let layouts = &self.frame.outputs;
         outputs.truncate(layouts.len());
@@ -103,13 +103,13 @@ impl CpuExecutable {
     }
 }
 
-fn new_states(program: &Program) -> Result<Vec<Buffer>, RunError> {
+fn new_states(program: &CpuProgram) -> Result<Vec<AlignedBuffer>, RunError> {
     let ports = program.signature.states.iter();
     ports
         .map(|port| {
             let shape = port.ty.shape.eval(&Bindings::new())?;
             let ty = TensorType::new(port.ty.dtype, &shape);
-            Buffer::zeroed(ty.size_bytes(), "a state")
+            AlignedBuffer::zeroed(ty.size_bytes(), "a state")
         })
         .collect()
 }
@@ -137,26 +137,30 @@ impl Executable for CpuExecutable {
         })
     }
 
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError> {
         let places = places(&self.program.signature, wanted)?;
         let mut outputs = self.last.reuse();
         self.run_into(inputs, &mut outputs)?;
-        self.last.want(places);
+        self.last.request(places);
         Ok(())
     }
 
-    /// Runs are over when they are submitted.
-    fn submit_behind(
+    /// Runs are synchronous, so a submitted run has already finished.
+    fn submit_pipelined(
         &mut self,
         _: &[(&str, &Tensor)],
         _: &[(&str, &str)],
-        _: Wanted<'_>,
+        _: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
         Ok(false)
     }
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
-        self.last.take(outputs);
+        self.last.take_requested(outputs);
         Ok(())
     }
 
@@ -164,12 +168,16 @@ impl Executable for CpuExecutable {
         Poll::Ready(Ok(()))
     }
 
-    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: Range<usize>,
+    ) -> Result<TensorFuture, RunError> {
         let tensor = self.read_output_rows(output, rows)?;
         Ok(Box::pin(ready(Ok(tensor))))
     }
 
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError> {
         let tensor = self.read_state(name)?;
         Ok(Box::pin(ready(Ok(tensor))))
     }
@@ -189,7 +197,7 @@ impl Executable for CpuExecutable {
     }
 
     fn release_outputs(&mut self) {
-        self.last.forget();
+        self.last.clear();
     }
 
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
@@ -223,11 +231,11 @@ impl Executable for CpuExecutable {
         })
     }
 
-    fn random(&self) -> Random {
+    fn random(&self) -> RngState {
         self.random
     }
 
-    fn set_random(&mut self, random: Random) {
+    fn set_random(&mut self, random: RngState) {
         self.random = random;
     }
 
@@ -248,7 +256,7 @@ impl Executable for CpuExecutable {
             pool: self.pool.clone(),
             bounds: self.bounds.clone(),
             states,
-            frame: Frame::new(self.frame.constants.clone()),
+            frame: ExecutionContext::new(self.frame.constants.clone()),
             random: self.random,
             last: LastRun::default(),
             bound: self.bound.clone(),

@@ -1,4 +1,4 @@
-//! The programs of graphs inside nodes: compiled once with the graph around them.
+//! Programs of nested graphs (graphs inside nodes), compiled once together with the outer graph.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,35 +6,34 @@ use smallvec::SmallVec;
 use tercet_ir::subgraph::inside;
 use tercet_ir::{EvalCtx, EvalError};
 
-use crate::args::View;
+use crate::aligned_alloc::AlignedBuffer;
+use crate::args::KernelView;
 use crate::exec::constants::Constants;
-use crate::exec::frame::Frame;
-use crate::pages::Buffer;
-use crate::plan::Program;
+use crate::exec::frame::ExecutionContext;
+use crate::plan::CpuProgram;
 
-/// The program of a graph inside a node.
-pub(crate) struct Sub {
-    /// The attribute that holds the graph, for errors.
+/// Compiled program of a nested graph.
+pub(crate) struct SubgraphProgram {
+    /// Attribute that holds the graph, for error messages.
     name: &'static str,
-    pub(crate) program: Program,
+    pub(crate) program: CpuProgram,
     threads: usize,
-    /// Frames that no run uses now. A run takes one for its time, so that runs on several threads never
-    /// wait for each other.
-    free: Mutex<Vec<Frame>>,
-    /// Buffers that no run uses now, of one run each.
-    spare: Mutex<Vec<Vec<Buffer>>>,
+    /// Idle execution contexts. Each run takes one, so concurrent runs never block each other.
+    free: Mutex<Vec<ExecutionContext>>,
+    /// Idle buffer sets, one set per run.
+    spare: Mutex<Vec<Vec<AlignedBuffer>>>,
 }
 
-/// A run inside a node, with a frame of its own.
-pub(crate) struct Inside<'s> {
-    sub: &'s Sub,
-    frame: Option<Frame>,
+/// Run of a nested graph, with its own execution context.
+pub(crate) struct SubgraphRun<'s> {
+    sub: &'s SubgraphProgram,
+    frame: Option<ExecutionContext>,
     ctx: EvalCtx,
 }
 
-impl Sub {
-    pub(crate) fn new(name: &'static str, program: Program, threads: usize) -> Sub {
-        Sub {
+impl SubgraphProgram {
+    pub(crate) fn new(name: &'static str, program: CpuProgram, threads: usize) -> SubgraphProgram {
+        SubgraphProgram {
             name,
             program,
             threads,
@@ -43,17 +42,18 @@ impl Sub {
         }
     }
 
-    /// Makes ready for arguments of these shapes.
+    /// Starts a run for arguments of these shapes.
     ///
     /// # Errors
-    /// [`EvalError::Within`] when a size is not possible or a constant cannot be computed.
+    /// [`EvalError::Within`] if a size is invalid or a constant cannot be computed.
     pub(crate) fn start<'s>(
         &'s self,
         ctx: EvalCtx,
         shapes: &[&[usize]],
-    ) -> Result<Inside<'s>, EvalError> {
+    ) -> Result<SubgraphRun<'s>, EvalError> {
         let free = lock(&self.free).pop();
-        let mut frame = free.unwrap_or_else(|| Frame::new(Constants::new(&self.program)));
+        let mut frame =
+            free.unwrap_or_else(|| ExecutionContext::new(Constants::new(&self.program)));
         frame.sizes.clear();
         for (port, sizes) in self.program.signature.inputs.iter().zip(shapes) {
             for (dim, &size) in port.ty.shape.iter().zip(*sizes) {
@@ -64,7 +64,7 @@ impl Sub {
         }
         let resized = frame.resize(&self.program, self.threads);
         let ready = resized.and_then(|()| frame.prepare(&self.program, self.threads));
-        let run = Inside {
+        let run = SubgraphRun {
             sub: self,
             frame: Some(frame),
             ctx,
@@ -73,17 +73,17 @@ impl Sub {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for SubgraphRun<'_> {
     fn drop(&mut self) {
         lock(&self.sub.free).extend(self.frame.take());
     }
 }
 
-impl Inside<'_> {
-    /// Runs the program; outputs have exactly the bytes of the results.
+impl SubgraphRun<'_> {
+    /// Runs the program; `outputs` have exactly the bytes of the results.
     ///
     /// # Errors
-    /// [`EvalError::Within`] that names the node.
+    /// [`EvalError::Within`] that names the failed node.
     pub(crate) fn run(
         &mut self,
         inputs: &[&[u8]],
@@ -91,38 +91,38 @@ impl Inside<'_> {
     ) -> Result<(), EvalError> {
         let program = &self.sub.program;
         let Some(frame) = &mut self.frame else {
-            unreachable!("invariant: the frame is there until the end")
+            unreachable!("invariant: the execution context exists until drop")
         };
         let done = frame.play(program, self.ctx, inputs, outputs, &mut []);
         done.map_err(|e| inside(self.sub.name, e))
     }
 }
 
-/// Buffers of a run inside a node, kept for the next run.
-pub(crate) struct Spare<'s> {
-    sub: &'s Sub,
-    pub(crate) buffers: Vec<Buffer>,
+/// Buffers of a nested run; returned for reuse on drop.
+pub(crate) struct SubgraphBuffers<'s> {
+    sub: &'s SubgraphProgram,
+    pub(crate) buffers: Vec<AlignedBuffer>,
 }
 
-impl Sub {
+impl SubgraphProgram {
     /// Buffers of at least these sizes.
     ///
     /// # Errors
-    /// [`EvalError::Data`] when there is no room.
-    pub(crate) fn spare(&self, sizes: &[usize]) -> Result<Spare<'_>, EvalError> {
+    /// [`EvalError::Data`] if memory is exhausted.
+    pub(crate) fn spare(&self, sizes: &[usize]) -> Result<SubgraphBuffers<'_>, EvalError> {
         let mut buffers = lock(&self.spare).pop().unwrap_or_default();
-        buffers.resize_with(buffers.len().max(sizes.len()), Buffer::default);
+        buffers.resize_with(buffers.len().max(sizes.len()), AlignedBuffer::default);
         for (buffer, &bytes) in buffers.iter_mut().zip(sizes) {
             if buffer.bytes().len() < bytes {
-                let made = Buffer::zeroed(bytes, "a value carried by a loop");
+                let made = AlignedBuffer::zeroed(bytes, "a value carried by a loop");
                 *buffer = made.map_err(|e| EvalError::Data(e.to_string()))?;
             }
         }
-        Ok(Spare { sub: self, buffers })
+        Ok(SubgraphBuffers { sub: self, buffers })
     }
 }
 
-impl Drop for Spare<'_> {
+impl Drop for SubgraphBuffers<'_> {
     fn drop(&mut self) {
         lock(&self.sub.spare).push(std::mem::take(&mut self.buffers));
     }
@@ -132,8 +132,8 @@ fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The bytes of a dense operand.
-pub(crate) fn bytes_of<'a>(view: &View<'a>) -> &'a [u8] {
+/// Bytes of a dense operand.
+pub(crate) fn bytes_of<'a>(view: &KernelView<'a>) -> &'a [u8] {
     match view.layout.numel() {
         0 => crate::exec::memory::nothing(),
         _ => view.dense_bytes(),

@@ -1,23 +1,25 @@
-//! Attention in f32 that never stores a whole score matrix.
+//! Attention in f32 without a full score matrix.
 //!
-//! A task takes one key-value head of one batch entry and up to `ROW_BLOCK`
-//! rows; a row is one query of one of the grouped heads, so that a single query
-//! still shares each key among its group. Keys pass by in blocks, with a running
-//! maximum and sum per row (Milakov and Gimelshein, "Online normalizer
-//! calculation for softmax"); blocks that no row may see are skipped. Many rows
-//! multiply through the tile kernel, few by dot products in place.
+//! A task computes one key-value head of one batch entry and up to `ROW_BLOCK` rows. A row is one
+//! query of one of the grouped heads, so a single query still reads each key once for its whole
+//! group. Keys are processed in blocks, with a running maximum and sum per row (Milakov and
+//! Gimelshein, "Online normalizer calculation for softmax"). Blocks that are masked for all rows
+//! are skipped. Many rows use the register-tile matmul kernel; few rows use dot products on
+//! unpacked keys.
 
 mod grad;
 mod products;
 mod scores;
-mod whole;
+mod single_block;
 
-pub use grad::{Backward, Cotangents, attention_grad, attention_grad_scratch_len};
+pub use grad::{
+    AttentionCotangents, AttentionGradArgs, attention_grad, attention_grad_scratch_len,
+};
 
 use std::ops::Range;
 
 use super::gemm;
-use super::parallel::{self, SharedMut, Threads};
+use super::parallel::{self, KernelThreads, SharedMut};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::vmath::scalar;
 use products::{add_values, score_block};
@@ -25,71 +27,71 @@ use scores::{exp_row, mask_row};
 
 /// Rows of one task.
 const ROW_BLOCK: usize = 128;
-/// Keys of one pass.
+/// Keys per block.
 const KEY_BLOCK: usize = 128;
-/// Multiply-adds that one thread does in about 50 us.
+/// Multiply-adds that take one thread about 50 us.
 const SERIAL_WORK: usize = 500_000;
 
-/// A `[batch, head, sequence, dim]` operand; `dim` is contiguous. Both layouts
-/// and slices of a packed projection are strides.
+/// A `[batch, head, sequence, dim]` operand with contiguous `dim`. Strides express both axis
+/// orders, and slices of a packed QKV projection.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadsView<'a> {
-    /// The elements.
+    /// Elements of the operand.
     pub data: &'a [f32],
-    /// Distance between batch entries, heads and positions.
+    /// Strides of batch entries, heads and positions.
     pub strides: [usize; 3],
 }
 
-/// Where the result goes, as [`HeadsView`].
+/// Result with the strides of a [`HeadsView`].
 #[derive(Debug)]
 pub struct HeadsViewMut<'a> {
-    /// The elements.
+    /// Elements of the result.
     pub data: &'a mut [f32],
-    /// Distance between batch entries, heads and positions.
+    /// Strides of batch entries, heads and positions.
     pub strides: [usize; 3],
 }
 
-/// Which keys a query sees. Strides are for `[batch, q_head, query, key]`, 0 to broadcast.
+/// Attention mask. Strides are for `[batch, q_head, query, key]`; 0 broadcasts.
 #[derive(Clone, Copy, Debug)]
-pub enum Mask<'a> {
-    /// Every key.
+pub enum AttentionKeyMask<'a> {
+    /// Every key is visible.
     None,
-    /// Keys up to `kv_len - q_len + query`.
+    /// Keys up to position `kv_len - q_len + query` are visible.
     Causal,
-    /// The last `w` of the causal keys.
+    /// The last `w` of the causal keys are visible.
     SlidingWindow(usize),
-    /// Keys whose byte is not 0.
+    /// Keys whose byte is not 0 are visible.
     Keep(&'a [u8], [usize; 4]),
-    /// Added to the scores.
+    /// Bias that is added to the scores.
     Bias(&'a [f32], [usize; 4]),
 }
 
-/// Sizes and options of one attention.
+/// Sizes and options of an attention call.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention<'a> {
-    /// Batch entries.
+pub struct AttentionArgs<'a> {
+    /// Number of batch entries.
     pub batch: usize,
-    /// Query heads: a multiple of `kv_heads`.
+    /// Number of query heads, a multiple of `kv_heads`.
     pub q_heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub kv_heads: usize,
-    /// Queries.
+    /// Number of queries.
     pub q_len: usize,
-    /// Keys in use of each batch entry: one entry for all, or `batch` of them.
+    /// Number of valid keys: one entry for the whole batch, or one per batch entry.
     pub kv_lens: &'a [usize],
-    /// Size of a query and a key.
+    /// Head size of queries and keys.
     pub dk: usize,
-    /// Size of a value.
+    /// Head size of values.
     pub dv: usize,
-    /// Multiplies the scores.
+    /// Factor of the scores.
     pub scale: f32,
-    /// `c tanh(s / c)` after the scale, before the mask.
+    /// Softcap `c tanh(s / c)`, applied after the scale and before the mask.
     pub softcap: Option<f32>,
-    /// Which keys a query sees.
-    pub mask: Mask<'a>,
+    /// Attention mask.
+    pub mask: AttentionKeyMask<'a>,
 }
 
-impl Attention<'_> {
+impl AttentionArgs<'_> {
     fn kv_len(&self, b: usize) -> usize {
         if self.kv_lens.len() == 1 {
             self.kv_lens[0]
@@ -98,23 +100,25 @@ impl Attention<'_> {
         }
     }
 
-    /// The keys that `query` may see by position.
+    /// Range of keys that are visible to `query` by position.
     fn visible(&self, query: usize, kv_len: usize) -> Range<usize> {
         let end = (kv_len + query + 1).saturating_sub(self.q_len).min(kv_len);
         match self.mask {
-            Mask::None | Mask::Keep(..) | Mask::Bias(..) => 0..kv_len,
-            Mask::Causal => 0..end,
-            Mask::SlidingWindow(w) => end.saturating_sub(w)..end,
+            AttentionKeyMask::None | AttentionKeyMask::Keep(..) | AttentionKeyMask::Bias(..) => {
+                0..kv_len
+            }
+            AttentionKeyMask::Causal => 0..end,
+            AttentionKeyMask::SlidingWindow(w) => end.saturating_sub(w)..end,
         }
     }
 
-    /// Whether an operand or result of so many heads and positions lies inside so many elements.
-    fn fits(&self, len: usize, [heads, seq, dim]: [usize; 3], s: [usize; 3]) -> bool {
+    /// True if an operand or result with these sizes and strides is inside `len` elements.
+    fn is_in_bounds(&self, len: usize, [heads, seq, dim]: [usize; 3], s: [usize; 3]) -> bool {
         self.batch * heads * seq * dim == 0
             || (self.batch - 1) * s[0] + (heads - 1) * s[1] + (seq - 1) * s[2] + dim <= len
     }
 
-    /// Panics unless operands and result are as long as sizes and strides say.
+    /// Panics if an operand or result is shorter than its sizes and strides require.
     fn check(
         &self,
         q: &HeadsView<'_>,
@@ -124,11 +128,11 @@ impl Attention<'_> {
     ) {
         assert!(
             self.kv_heads > 0 && self.q_heads.is_multiple_of(self.kv_heads),
-            "query heads must be a multiple of key heads"
+            "query heads must be a multiple of key-value heads"
         );
         assert!(
             self.kv_lens.len() == 1 || self.kv_lens.len() == self.batch,
-            "one kv_len, or one per batch entry"
+            "kv_lens must have one entry, or one per batch entry"
         );
         let kv_len = self.kv_lens.iter().copied().max().unwrap_or(0);
         let queries = [self.q_heads, self.q_len, self.dk];
@@ -136,16 +140,24 @@ impl Attention<'_> {
         let keys = [self.kv_heads, kv_len, self.dk];
         let values = [self.kv_heads, kv_len, self.dv];
         assert!(
-            self.fits(q.data.len(), queries, q.strides),
+            self.is_in_bounds(q.data.len(), queries, q.strides),
             "q is too short"
         );
-        assert!(self.fits(k.data.len(), keys, k.strides), "k is too short");
-        assert!(self.fits(v.data.len(), values, v.strides), "v is too short");
-        assert!(self.fits(out.0, results, out.1), "out is too short");
+        assert!(
+            self.is_in_bounds(k.data.len(), keys, k.strides),
+            "k is too short"
+        );
+        assert!(
+            self.is_in_bounds(v.data.len(), values, v.strides),
+            "v is too short"
+        );
+        assert!(self.is_in_bounds(out.0, results, out.1), "out is too short");
         let (len, strides) = match &self.mask {
-            Mask::None | Mask::Causal | Mask::SlidingWindow(_) => return,
-            Mask::Keep(keep, strides) => (keep.len(), strides),
-            Mask::Bias(bias, strides) => (bias.len(), strides),
+            AttentionKeyMask::None
+            | AttentionKeyMask::Causal
+            | AttentionKeyMask::SlidingWindow(_) => return,
+            AttentionKeyMask::Keep(keep, strides) => (keep.len(), strides),
+            AttentionKeyMask::Bias(bias, strides) => (bias.len(), strides),
         };
         let sizes = [self.batch, self.q_heads, self.q_len, kv_len];
         let last = sizes
@@ -158,45 +170,50 @@ impl Attention<'_> {
         );
     }
 
-    /// [`Threads::Serial`] where the work is less than waking a thread costs.
-    fn threads(&self, threads: Threads) -> Threads {
+    /// [`KernelThreads::Serial`] if the work is smaller than the cost of waking a thread.
+    fn threads(&self, threads: KernelThreads) -> KernelThreads {
         let keys = self.kv_lens.iter().copied().max().unwrap_or(0);
         let rows = self.batch * self.q_heads * self.q_len;
         if rows * keys * (self.dk + self.dv) < SERIAL_WORK {
-            Threads::Serial
+            KernelThreads::Serial
         } else {
             threads
         }
     }
 }
 
-/// Floats of scratch that [`attention`] needs; bounds for `q_len` give a bound.
+/// Floats of scratch memory for [`attention`]. The size for a maximum `q_len` also suffices for
+/// smaller ones.
 #[must_use]
-pub fn attention_scratch_len(level: SimdLevel, threads: Threads, a: &Attention<'_>) -> usize {
+pub fn attention_scratch_len(
+    level: SimdLevel,
+    threads: KernelThreads,
+    a: &AttentionArgs<'_>,
+) -> usize {
     threads.count() * part_len(level, a)
 }
 
-fn rows_per_task(a: &Attention<'_>) -> usize {
+fn rows_per_task(a: &AttentionArgs<'_>) -> usize {
     (a.q_heads / a.kv_heads * a.q_len).clamp(1, ROW_BLOCK)
 }
 
-/// Scratch memory of one task. A bound for more keys is one for fewer.
-fn part_len(level: SimdLevel, a: &Attention<'_>) -> usize {
+/// Scratch floats of one task. The size for a maximum number of keys also suffices for fewer keys.
+fn part_len(level: SimdLevel, a: &AttentionArgs<'_>) -> usize {
     let (_, nr) = gemm::tile_shape(level);
     let blocks = rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * a.dk;
-    blocks.max(whole::part_len(level, a))
+    blocks.max(single_block::part_len(level, a))
 }
 
-/// `out = softmax(mask(softcap(scale q k^T))) v`; a row that sees no key is zeros.
+/// Computes `out = softmax(mask(softcap(scale q k^T))) v`. A row without visible keys is zero.
 ///
 /// # Panics
-/// If an operand is shorter than its sizes and strides say, or `scratch` is
-/// shorter than [`attention_scratch_len`].
+/// If an operand is shorter than its sizes and strides require, or `scratch` is shorter than
+/// [`attention_scratch_len`].
 #[allow(clippy::too_many_arguments, reason = "operands, output, scratch")]
 pub fn attention(
     level: SimdLevel,
-    threads: Threads,
-    a: &Attention<'_>,
+    threads: KernelThreads,
+    a: &AttentionArgs<'_>,
     q: HeadsView<'_>,
     k: HeadsView<'_>,
     v: HeadsView<'_>,
@@ -206,16 +223,16 @@ pub fn attention(
     attention_with_lse(level, threads, a, q, k, v, out, None, scratch);
 }
 
-/// [`attention`], with the logarithm of the sum of the exponentials of each query's scores, `[batch, q_heads, q_len]`, where it is wanted:
-/// `-inf` of a query that sees no key.
+/// [`attention`] with an optional log-sum-exp of the scores of each query, `[batch, q_heads,
+/// q_len]`. It is `-inf` for a query without visible keys.
 ///
 /// # Panics
-/// As [`attention`], or if `lse` is shorter than that.
+/// Same as [`attention`], or if `lse` is too short.
 #[allow(clippy::too_many_arguments, reason = "operands, outputs, scratch")]
 pub fn attention_with_lse(
     level: SimdLevel,
-    threads: Threads,
-    a: &Attention<'_>,
+    threads: KernelThreads,
+    a: &AttentionArgs<'_>,
     q: HeadsView<'_>,
     k: HeadsView<'_>,
     v: HeadsView<'_>,
@@ -241,8 +258,8 @@ pub fn attention_with_lse(
     let rows = a.q_heads / a.kv_heads * a.q_len;
     let blocks = rows.div_ceil(rows_per_task(a));
     let tasks = a.batch * a.kv_heads * blocks;
-    let run = match whole::is_whole(a) {
-        true => whole::run_whole,
+    let run = match single_block::is_single_block(a) {
+        true => single_block::run_single_block,
         false => run_job,
     };
     parallel::for_each_with_scratch(
@@ -252,7 +269,7 @@ pub fn attention_with_lse(
         part_len(level, a),
         |task, scratch| {
             let (pair, block) = (task / blocks, task % blocks);
-            let job = Job {
+            let job = AttentionTask {
                 a,
                 q,
                 k,
@@ -269,9 +286,9 @@ pub fn attention_with_lse(
     );
 }
 
-/// One task: `rows` index (head of the group, query), query fastest.
-struct Job<'a> {
-    a: &'a Attention<'a>,
+/// One task. Each index in `rows` is (head of the group, query), with the query varying fastest.
+struct AttentionTask<'a> {
+    a: &'a AttentionArgs<'a>,
     q: HeadsView<'a>,
     k: HeadsView<'a>,
     v: HeadsView<'a>,
@@ -283,8 +300,8 @@ struct Job<'a> {
     rows: Range<usize>,
 }
 
-impl Job<'_> {
-    /// The query head and the query of the `r`-th row.
+impl AttentionTask<'_> {
+    /// Query head and query of row `r`.
     #[inline(always)]
     fn row(&self, r: usize) -> (usize, usize) {
         let row = self.rows.start + r;
@@ -295,10 +312,14 @@ impl Job<'_> {
         )
     }
 
-    /// The keys of a block that one of some rows sees by position, from the block's first.
+    /// Range of keys in a block, relative to its start, that are visible by position to at least
+    /// one of the rows.
     #[inline(always)]
-    fn seen(&self, rows: Range<usize>, keys: &Range<usize>) -> Range<usize> {
-        if matches!(self.a.mask, Mask::None | Mask::Keep(..) | Mask::Bias(..)) {
+    fn visible_keys(&self, rows: Range<usize>, keys: &Range<usize>) -> Range<usize> {
+        if matches!(
+            self.a.mask,
+            AttentionKeyMask::None | AttentionKeyMask::Keep(..) | AttentionKeyMask::Bias(..)
+        ) {
             return 0..keys.len();
         }
         let kv_len = self.a.kv_len(self.b);
@@ -312,12 +333,12 @@ impl Job<'_> {
     }
 }
 
-simd_dispatch!(fn run_job(job: &Job<'_>, scratch: &mut [f32]) = run_job_body);
+simd_dispatch!(fn run_job(job: &AttentionTask<'_>, scratch: &mut [f32]) = run_job_body);
 
 /// # Safety
-/// Needs the instructions of `S`; no other task writes the rows of this job.
+/// Requires the instructions of `S`; no other task writes the rows of this job.
 #[inline(always)]
-unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
+unsafe fn run_job_body<S: Simd>(job: &AttentionTask<'_>, scratch: &mut [f32]) {
     let (a, n) = (job.a, job.rows.len());
     let nr = S::TILE_VECTORS * S::LANES;
     let (queries, scratch) = scratch.split_at_mut(n * a.dk);
@@ -343,7 +364,7 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
         for r in 0..n {
             let scores = &mut scores[r * KEY_BLOCK..r * KEY_BLOCK + keys.len()];
             mask_row::<S>(job, r, keys.clone(), kv_len, scores);
-            let seen = job.seen(r..r + 1, &keys);
+            let seen = job.visible_keys(r..r + 1, &keys);
             scores[..seen.start].fill(0.0);
             scores[seen.end..].fill(0.0);
             let grown = exp_row::<S>(&mut scores[seen], &mut max[r], &mut sum[r]);
@@ -362,9 +383,9 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
     }
 }
 
-/// The query of the `r`-th row, scaled.
+/// Copies the query of row `r`, multiplied by the scale.
 #[inline(always)]
-fn load_query(job: &Job<'_>, r: usize, to: &mut [f32]) {
+fn load_query(job: &AttentionTask<'_>, r: usize, to: &mut [f32]) {
     let (head, query) = job.row(r);
     let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
     for (to, from) in to.iter_mut().zip(&job.q.data[start..]) {
@@ -372,13 +393,14 @@ fn load_query(job: &Job<'_>, r: usize, to: &mut [f32]) {
     }
 }
 
-/// Writes the result of the `r`-th row: its weighted values, with the greatest score and the sum of the weights.
+/// Writes the result of row `r` from its weighted values, its maximum score and the sum of its
+/// weights.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task writes this row.
+/// Requires the instructions of `S`; no other task writes this row.
 #[inline(always)]
 unsafe fn finish_row<S: Simd>(
-    job: &Job<'_>,
+    job: &AttentionTask<'_>,
     r: usize,
     kv_len: usize,
     values: &[f32],
@@ -391,7 +413,7 @@ unsafe fn finish_row<S: Simd>(
     let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
     if let Some(lse) = job.lse {
         let at = (job.b * a.q_heads + head) * a.q_len + query;
-        // Of no keys `-inf + -inf`. Each query belongs to one task.
+        // Without visible keys this is `-inf + -inf`. Each query belongs to one task.
         lse.slice(at, 1)[0] = max + sum.ln();
     }
     let mut poisoned = false;
@@ -399,15 +421,15 @@ unsafe fn finish_row<S: Simd>(
         *out = x * scale;
         poisoned |= out.is_nan();
     }
-    if poisoned && !matches!(a.mask, Mask::None) {
+    if poisoned && !matches!(a.mask, AttentionKeyMask::None) {
         masked_row::<S>(job, r, kv_len, out);
     }
 }
 
-/// One row again, key by key, leaving out the keys that are not seen: blocks give those the weight
-/// zero, which does not hide what is not finite.
+/// Recomputes one row key by key, skipping masked keys. The block kernel gives masked keys the
+/// weight zero, and zero times a non-finite value is NaN.
 #[inline(always)]
-fn masked_row<S: Simd>(job: &Job<'_>, r: usize, kv_len: usize, out: &mut [f32]) {
+fn masked_row<S: Simd>(job: &AttentionTask<'_>, r: usize, kv_len: usize, out: &mut [f32]) {
     let a = job.a;
     let (head, query) = job.row(r);
     let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
@@ -421,12 +443,15 @@ fn masked_row<S: Simd>(job: &Job<'_>, r: usize, kv_len: usize, out: &mut [f32]) 
             s = cap * scalar::tanh::<S>(s / cap);
         }
         match &a.mask {
-            Mask::Keep(keep, strides) if keep[masked(strides, j)] == 0 => None,
-            Mask::Bias(bias, strides) => {
+            AttentionKeyMask::Keep(keep, strides) if keep[masked(strides, j)] == 0 => None,
+            AttentionKeyMask::Bias(bias, strides) => {
                 let bias = bias[masked(strides, j)];
                 (bias != f32::NEG_INFINITY).then_some(s + bias)
             }
-            Mask::None | Mask::Causal | Mask::SlidingWindow(_) | Mask::Keep(..) => Some(s),
+            AttentionKeyMask::None
+            | AttentionKeyMask::Causal
+            | AttentionKeyMask::SlidingWindow(_)
+            | AttentionKeyMask::Keep(..) => Some(s),
         }
     };
     let keys = a.visible(query, kv_len);

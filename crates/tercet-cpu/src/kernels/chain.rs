@@ -1,11 +1,11 @@
-//! A chain of elementwise steps over `f32`, run tile by tile.
+//! A chain of elementwise steps over `f32`, executed tile by tile.
 //!
-//! A [`Step`] list is interpreted once per [`TILE`] elements, so that what lies between the steps
-//! stays in the first cache level and the choice of a step costs little per element. The first steps
-//! read the operands where they lie, the last ones write the results; a constant stays a scalar.
+//! The [`ChainStep`] list is interpreted once per [`TILE`] elements. Intermediate values stay in the L1
+//! cache, and the dispatch cost per element is small. The first steps read the operands in place,
+//! and the last ones write the results. Constants remain scalars.
 //!
-//! Each step gives the bits that the function of [`super::vmath`] gives: nothing is contracted or
-//! reordered.
+//! Each step gives the same bits as the corresponding function of [`super::vmath`]: nothing is
+//! contracted or reordered.
 
 use std::ops::Range;
 
@@ -13,130 +13,130 @@ use smallvec::SmallVec;
 
 use super::SimdLevel;
 use super::simd::{Simd, simd_dispatch};
-use super::vmath::{Comparison, scalar};
+use super::vmath::{VmathComparison, scalar};
 
-/// Elements that go through all steps together: 4 KiB per tile.
+/// Elements per tile that go through all steps together; 4 KiB per tile.
 pub const TILE: usize = 1024;
 
-/// A function over slices of [`super::vmath`].
-pub type Function = fn(SimdLevel, &[f32], &mut [f32]);
+/// A slice function of [`super::vmath`].
+pub type VmathFn = fn(SimdLevel, &[f32], &mut [f32]);
 
-/// Where a step finds an operand.
+/// Operand of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Source {
+pub enum ChainSource {
     /// An operand of the chain.
     Input(usize),
-    /// What an earlier step left in a tile.
+    /// Result of an earlier step, stored in a tile.
     Tile(usize),
     /// A constant.
     Const(f32),
 }
 
-/// Where a step writes.
+/// Destination of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A tile that is none of the step's operands.
+pub enum ChainTarget {
+    /// A tile that differs from the step's operands.
     Tile(usize),
     /// A result of the chain.
     Out(usize),
 }
 
-/// What a step computes.
+/// Operation of a step.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the usual names")]
-pub enum Action {
-    Copy(Source),
-    Relu(Source),
-    Abs(Source),
-    Neg(Source),
-    /// The integer that a float becomes: towards zero, 0 of NaN, and no -0.
-    Whole(Source),
-    /// Any other function of one operand.
-    Call(Function, Source),
-    Add(Source, Source),
-    Sub(Source, Source),
-    Mul(Source, Source),
-    Div(Source, Source),
-    /// NaN wins.
-    Max(Source, Source),
-    /// NaN wins.
-    Min(Source, Source),
+#[allow(missing_docs, reason = "conventional names")]
+pub enum ChainOp {
+    Copy(ChainSource),
+    Relu(ChainSource),
+    Abs(ChainSource),
+    Neg(ChainSource),
+    /// Converts to an integer: rounds toward zero, NaN becomes 0, and -0 becomes +0.
+    Truncate(ChainSource),
+    /// Calls any other unary function.
+    Call(VmathFn, ChainSource),
+    Add(ChainSource, ChainSource),
+    Sub(ChainSource, ChainSource),
+    Mul(ChainSource, ChainSource),
+    Div(ChainSource, ChainSource),
+    /// IEEE maximum; NaN if an operand is NaN.
+    Max(ChainSource, ChainSource),
+    /// IEEE minimum; NaN if an operand is NaN.
+    Min(ChainSource, ChainSource),
     /// `a * b + c` with one rounding.
-    Fma(Source, Source, Source),
-    /// 1 of NaN, else 0.
-    IsNan(Source),
-    /// 1 where it holds, else 0.
-    Compare(Comparison, Source, Source),
-    /// The second where the first is not 0, else the third.
-    Pick(Source, Source, Source),
+    Fma(ChainSource, ChainSource, ChainSource),
+    /// 1 for NaN, else 0.
+    IsNan(ChainSource),
+    /// 1 if the comparison holds, else 0.
+    Compare(VmathComparison, ChainSource, ChainSource),
+    /// The second operand if the first is not 0, else the third.
+    Pick(ChainSource, ChainSource, ChainSource),
 }
 
-impl Action {
-    /// The same of other operands.
-    fn of(self, f: impl Fn(Source) -> Source) -> Action {
+impl ChainOp {
+    /// The same operation with other operands.
+    fn map_sources(self, f: impl Fn(ChainSource) -> ChainSource) -> ChainOp {
         match self {
-            Action::Copy(a) => Action::Copy(f(a)),
-            Action::Relu(a) => Action::Relu(f(a)),
-            Action::Abs(a) => Action::Abs(f(a)),
-            Action::Neg(a) => Action::Neg(f(a)),
-            Action::Whole(a) => Action::Whole(f(a)),
-            Action::Call(function, a) => Action::Call(function, f(a)),
-            Action::Add(a, b) => Action::Add(f(a), f(b)),
-            Action::Sub(a, b) => Action::Sub(f(a), f(b)),
-            Action::Mul(a, b) => Action::Mul(f(a), f(b)),
-            Action::Div(a, b) => Action::Div(f(a), f(b)),
-            Action::Max(a, b) => Action::Max(f(a), f(b)),
-            Action::Min(a, b) => Action::Min(f(a), f(b)),
-            Action::Fma(a, b, c) => Action::Fma(f(a), f(b), f(c)),
-            Action::IsNan(a) => Action::IsNan(f(a)),
-            Action::Compare(op, a, b) => Action::Compare(op, f(a), f(b)),
-            Action::Pick(a, b, c) => match (f(a), f(b), f(c)) {
-                // A choice for all elements.
-                (Source::Const(a), b, c) => Action::Copy(if a != 0.0 { b } else { c }),
-                (a, b, c) => Action::Pick(a, b, c),
+            ChainOp::Copy(a) => ChainOp::Copy(f(a)),
+            ChainOp::Relu(a) => ChainOp::Relu(f(a)),
+            ChainOp::Abs(a) => ChainOp::Abs(f(a)),
+            ChainOp::Neg(a) => ChainOp::Neg(f(a)),
+            ChainOp::Truncate(a) => ChainOp::Truncate(f(a)),
+            ChainOp::Call(function, a) => ChainOp::Call(function, f(a)),
+            ChainOp::Add(a, b) => ChainOp::Add(f(a), f(b)),
+            ChainOp::Sub(a, b) => ChainOp::Sub(f(a), f(b)),
+            ChainOp::Mul(a, b) => ChainOp::Mul(f(a), f(b)),
+            ChainOp::Div(a, b) => ChainOp::Div(f(a), f(b)),
+            ChainOp::Max(a, b) => ChainOp::Max(f(a), f(b)),
+            ChainOp::Min(a, b) => ChainOp::Min(f(a), f(b)),
+            ChainOp::Fma(a, b, c) => ChainOp::Fma(f(a), f(b), f(c)),
+            ChainOp::IsNan(a) => ChainOp::IsNan(f(a)),
+            ChainOp::Compare(op, a, b) => ChainOp::Compare(op, f(a), f(b)),
+            ChainOp::Pick(a, b, c) => match (f(a), f(b), f(c)) {
+                // The condition is constant.
+                (ChainSource::Const(a), b, c) => ChainOp::Copy(if a != 0.0 { b } else { c }),
+                (a, b, c) => ChainOp::Pick(a, b, c),
             },
         }
     }
 
     fn has_constants_only(self) -> bool {
-        let is = |s| matches!(s, Source::Const(_));
+        let is = |s| matches!(s, ChainSource::Const(_));
         match self {
-            Action::Copy(a)
-            | Action::Relu(a)
-            | Action::Abs(a)
-            | Action::Neg(a)
-            | Action::Whole(a)
-            | Action::IsNan(a)
-            | Action::Call(_, a) => is(a),
-            Action::Add(a, b)
-            | Action::Sub(a, b)
-            | Action::Mul(a, b)
-            | Action::Div(a, b)
-            | Action::Max(a, b)
-            | Action::Min(a, b)
-            | Action::Compare(_, a, b) => is(a) && is(b),
-            Action::Fma(a, b, c) | Action::Pick(a, b, c) => is(a) && is(b) && is(c),
+            ChainOp::Copy(a)
+            | ChainOp::Relu(a)
+            | ChainOp::Abs(a)
+            | ChainOp::Neg(a)
+            | ChainOp::Truncate(a)
+            | ChainOp::IsNan(a)
+            | ChainOp::Call(_, a) => is(a),
+            ChainOp::Add(a, b)
+            | ChainOp::Sub(a, b)
+            | ChainOp::Mul(a, b)
+            | ChainOp::Div(a, b)
+            | ChainOp::Max(a, b)
+            | ChainOp::Min(a, b)
+            | ChainOp::Compare(_, a, b) => is(a) && is(b),
+            ChainOp::Fma(a, b, c) | ChainOp::Pick(a, b, c) => is(a) && is(b) && is(c),
         }
     }
 }
 
-/// One step.
+/// A step of a chain.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
-    /// What it computes.
-    pub action: Action,
-    /// Where it writes.
-    pub to: Target,
+pub struct ChainStep {
+    /// Operation.
+    pub action: ChainOp,
+    /// Destination.
+    pub to: ChainTarget,
 }
 
-/// An operand of a chain.
+/// Operand of a chain.
 #[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// As many elements as the results have.
+pub enum ChainInput<'a> {
+    /// A slice of the same length as the results.
     Slice(&'a [f32]),
-    /// One element for all.
+    /// One value for all elements.
     Scalar(f32),
-    /// What a result holds before the chain overwrites it.
+    /// The previous contents of a result, which the chain overwrites.
     InPlace(usize),
 }
 
@@ -146,15 +146,15 @@ pub fn scratch_len(tiles: usize, results: usize) -> usize {
     (tiles + results) * TILE
 }
 
-/// Runs the steps over results of one length; `scratch` has [`scratch_len`] elements.
+/// Runs the steps over results of equal length; `scratch` has [`scratch_len`] elements.
 ///
 /// # Panics
-/// If an operand, a result or the scratch memory is shorter than the first result asks for, or a
-/// step names one that is not there.
+/// If an operand, a result or the scratch memory is shorter than the first result requires. Also
+/// panics if a step refers to an operand, tile or result that does not exist.
 pub fn run(
     level: SimdLevel,
-    steps: &[Step],
-    inputs: &[Input<'_>],
+    steps: &[ChainStep],
+    inputs: &[ChainInput<'_>],
     outs: &mut [&mut [f32]],
     scratch: &mut [f32],
 ) {
@@ -162,69 +162,79 @@ pub fn run(
 }
 
 simd_dispatch!(
-    fn dispatch(own: SimdLevel, steps: &[Step], inputs: &[Input<'_>], outs: &mut [&mut [f32]], scratch: &mut [f32]) = body
+    fn dispatch(own: SimdLevel, steps: &[ChainStep], inputs: &[ChainInput<'_>], outs: &mut [&mut [f32]], scratch: &mut [f32]) = body
 );
 
-/// Steps that are run over many blocks.
-pub type Steps = SmallVec<[Step; 32]>;
+/// Steps after constant folding, for use with many blocks.
+pub type ChainSteps = SmallVec<[ChainStep; 32]>;
 
-/// The steps but those of scalars alone, which are computed here, once instead of for each element. `scalars` are the operands that are one
-/// element in all runs; `tiles` as in [`scratch_len`].
+/// Folds the steps that depend only on scalars, so they are computed once instead of per element.
+/// `scalars` are the operands that are uniform in all runs; `tiles` is the same as for
+/// [`scratch_len`].
 ///
 /// # Panics
-/// If a step names an operand or a tile that is not there.
+/// If a step refers to an operand or a tile that does not exist.
 #[must_use]
-pub fn settled(level: SimdLevel, steps: &[Step], scalars: &[Option<f32>], tiles: usize) -> Steps {
+pub fn settled(
+    level: SimdLevel,
+    steps: &[ChainStep],
+    scalars: &[Option<f32>],
+    tiles: usize,
+) -> ChainSteps {
     settle(level, level, steps, scalars, tiles)
 }
 
 simd_dispatch!(
-    fn settle(own: SimdLevel, steps: &[Step], scalars: &[Option<f32>], tiles: usize) -> Steps = settle_body
+    fn settle(own: SimdLevel, steps: &[ChainStep], scalars: &[Option<f32>], tiles: usize) -> ChainSteps = settle_body
 );
 
 /// An operand within one tile.
 #[derive(Clone, Copy)]
-enum Arg<'a> {
+enum ChainTileArg<'a> {
     Slice(&'a [f32]),
     Scalar(f32),
 }
 
-/// The operands of a step for one tile.
-struct Operands<'a> {
-    inputs: &'a [Input<'a>],
+/// Operands of a step for one tile.
+struct ChainOperands<'a> {
+    inputs: &'a [ChainInput<'a>],
     from: usize,
     n: usize,
-    /// What the results held, a tile each.
-    held: &'a [f32],
-    /// The tiles before and after the step's own.
+    /// Previous contents of the results, one tile each.
+    results: &'a [f32],
+    /// Tiles before and after the step's own tile.
     low: &'a [f32],
     high: &'a [f32],
     high_at: usize,
 }
 
-impl Operands<'_> {
+impl ChainOperands<'_> {
     #[inline(always)]
-    fn get(&self, source: Source) -> Arg<'_> {
+    fn get(&self, source: ChainSource) -> ChainTileArg<'_> {
         match source {
-            Source::Const(c) => Arg::Scalar(c),
-            Source::Tile(t) if t < self.high_at => Arg::Slice(&self.low[t * TILE..][..self.n]),
-            Source::Tile(t) => Arg::Slice(&self.high[(t - self.high_at) * TILE..][..self.n]),
-            Source::Input(i) => match self.inputs[i] {
-                Input::Slice(x) => Arg::Slice(&x[self.from..][..self.n]),
-                Input::Scalar(x) => Arg::Scalar(x),
-                Input::InPlace(k) => Arg::Slice(&self.held[k * TILE..][..self.n]),
+            ChainSource::Const(c) => ChainTileArg::Scalar(c),
+            ChainSource::Tile(t) if t < self.high_at => {
+                ChainTileArg::Slice(&self.low[t * TILE..][..self.n])
+            }
+            ChainSource::Tile(t) => {
+                ChainTileArg::Slice(&self.high[(t - self.high_at) * TILE..][..self.n])
+            }
+            ChainSource::Input(i) => match self.inputs[i] {
+                ChainInput::Slice(x) => ChainTileArg::Slice(&x[self.from..][..self.n]),
+                ChainInput::Scalar(x) => ChainTileArg::Scalar(x),
+                ChainInput::InPlace(k) => ChainTileArg::Slice(&self.results[k * TILE..][..self.n]),
             },
         }
     }
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn body<S: Simd>(
     level: SimdLevel,
-    steps: &[Step],
-    inputs: &[Input<'_>],
+    steps: &[ChainStep],
+    inputs: &[ChainInput<'_>],
     outs: &mut [&mut [f32]],
     scratch: &mut [f32],
 ) {
@@ -233,29 +243,29 @@ unsafe fn body<S: Simd>(
     for from in (0..len).step_by(TILE) {
         let n = TILE.min(len - from);
         for input in inputs {
-            if let Input::InPlace(k) = *input {
+            if let ChainInput::InPlace(k) = *input {
                 held[k * TILE..][..n].copy_from_slice(&outs[k][from..][..n]);
             }
         }
         let share = n.div_ceil(steps.len().max(1));
         for (i, step) in steps.iter().enumerate() {
-            if steps.len() >= MANY_STEPS {
+            if steps.len() >= MIN_STEPS_FOR_PREFETCH {
                 let next = from + TILE + i * share;
                 ahead::<S>(inputs, outs, next..next + share);
             }
             let (out, low, high, high_at) = match step.to {
-                Target::Out(k) => (&mut outs[k][from..][..n], &*tiles, &[][..], usize::MAX),
-                Target::Tile(t) => {
+                ChainTarget::Out(k) => (&mut outs[k][from..][..n], &*tiles, &[][..], usize::MAX),
+                ChainTarget::Tile(t) => {
                     let (low, rest) = tiles.split_at_mut(t * TILE);
                     let (own, high) = rest.split_at_mut(TILE);
                     (&mut own[..n], &*low, &*high, t + 1)
                 }
             };
-            let x = Operands {
+            let x = ChainOperands {
                 inputs,
                 from,
                 n,
-                held,
+                results: held,
                 low,
                 high,
                 high_at,
@@ -265,16 +275,17 @@ unsafe fn body<S: Simd>(
     }
 }
 
-/// Steps from which a tile takes so long that the hardware no longer follows operands: what the next tile reads and writes is asked for
-/// meanwhile.
-const MANY_STEPS: usize = 4;
+/// Number of steps from which a tile takes too long for the hardware prefetcher. The next tile's
+/// operands and results are then prefetched explicitly.
+const MIN_STEPS_FOR_PREFETCH: usize = 4;
 
-/// Asks for elements of operands and results, which may lie beyond their ends: nothing is read.
+/// Prefetches elements of operands and results. The range may exceed their ends, because nothing is
+/// read.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn ahead<S: Simd>(inputs: &[Input<'_>], outs: &[&mut [f32]], elements: Range<usize>) {
+unsafe fn ahead<S: Simd>(inputs: &[ChainInput<'_>], outs: &[&mut [f32]], elements: Range<usize>) {
     const LINE: usize = 16;
     let ask = |start: *const f32| {
         for at in elements.clone().step_by(LINE) {
@@ -282,7 +293,7 @@ unsafe fn ahead<S: Simd>(inputs: &[Input<'_>], outs: &[&mut [f32]], elements: Ra
         }
     };
     for input in inputs {
-        if let Input::Slice(x) = input {
+        if let ChainInput::Slice(x) = input {
             ask(x.as_ptr());
         }
     }
@@ -290,31 +301,31 @@ unsafe fn ahead<S: Simd>(inputs: &[Input<'_>], outs: &[&mut [f32]], elements: Ra
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn settle_body<S: Simd>(
     level: SimdLevel,
-    steps: &[Step],
+    steps: &[ChainStep],
     scalars: &[Option<f32>],
     tiles: usize,
-) -> Steps {
-    let mut left = Steps::new();
-    // What tiles hold that are scalars, from step to step.
+) -> ChainSteps {
+    let mut left = ChainSteps::new();
+    // Scalar values of tiles, as known after each step.
     let mut known: SmallVec<[Option<f32>; 32]> = SmallVec::from_elem(None, tiles);
     for step in steps {
-        let action = step.action.of(|source| match source {
-            Source::Input(i) => scalars[i].map_or(source, Source::Const),
-            Source::Tile(t) => known[t].map_or(source, Source::Const),
-            Source::Const(_) => source,
+        let action = step.action.map_sources(|source| match source {
+            ChainSource::Input(i) => scalars[i].map_or(source, ChainSource::Const),
+            ChainSource::Tile(t) => known[t].map_or(source, ChainSource::Const),
+            ChainSource::Const(_) => source,
         });
-        if let Target::Tile(t) = step.to {
+        if let ChainTarget::Tile(t) = step.to {
             known[t] = None;
             if action.has_constants_only() {
-                let nothing = Operands {
+                let nothing = ChainOperands {
                     inputs: &[],
                     from: 0,
                     n: 1,
-                    held: &[],
+                    results: &[],
                     low: &[],
                     high: &[],
                     high_at: usize::MAX,
@@ -325,7 +336,7 @@ unsafe fn settle_body<S: Simd>(
                 continue;
             }
         }
-        left.push(Step {
+        left.push(ChainStep {
             action,
             to: step.to,
         });
@@ -334,38 +345,44 @@ unsafe fn settle_body<S: Simd>(
 }
 
 #[inline(always)]
-fn apply<S: Simd>(level: SimdLevel, action: Action, x: &Operands<'_>, out: &mut [f32]) {
+fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out: &mut [f32]) {
     match action {
-        Action::Copy(a) => each(x.get(a), out, |a| a),
-        // Below, what `vmath::relu` gives: NaN and +0 stay, -0 becomes +0.
-        Action::Relu(a) => each(x.get(a), out, |a| if a <= 0.0 { 0.0 } else { a }),
-        Action::Abs(a) => each(x.get(a), out, f32::abs),
-        Action::Neg(a) => each(x.get(a), out, |a| -a),
-        Action::Whole(a) => each(x.get(a), out, |a| {
+        ChainOp::Copy(a) => each(x.get(a), out, |a| a),
+        // The same as `vmath::relu`: NaN and +0 are unchanged, -0 becomes +0.
+        ChainOp::Relu(a) => each(x.get(a), out, |a| if a <= 0.0 { 0.0 } else { a }),
+        ChainOp::Abs(a) => each(x.get(a), out, f32::abs),
+        ChainOp::Neg(a) => each(x.get(a), out, |a| -a),
+        ChainOp::Truncate(a) => each(x.get(a), out, |a| {
             let whole = a.trunc() + 0.0;
             if a.is_nan() { 0.0 } else { whole }
         }),
-        Action::Call(f, a) => match x.get(a) {
-            Arg::Slice(a) => f(level, a, out),
-            Arg::Scalar(a) => f(level, &[a; TILE][..out.len()], out),
+        ChainOp::Call(f, a) => match x.get(a) {
+            ChainTileArg::Slice(a) => f(level, a, out),
+            ChainTileArg::Scalar(a) => f(level, &[a; TILE][..out.len()], out),
         },
-        Action::Add(a, b) => both(x.get(a), x.get(b), out, |a, b| a + b),
-        Action::Sub(a, b) => both(x.get(a), x.get(b), out, |a, b| a - b),
-        Action::Mul(a, b) => both(x.get(a), x.get(b), out, |a, b| a * b),
-        Action::Div(a, b) => both(x.get(a), x.get(b), out, |a, b| a / b),
-        Action::Max(a, b) => match (x.get(a), x.get(b)) {
-            (Arg::Slice(a), Arg::Scalar(c)) | (Arg::Scalar(c), Arg::Slice(a)) if is_bound(c) => {
-                each(Arg::Slice(a), out, |a| if a < c { c } else { a });
+        ChainOp::Add(a, b) => both(x.get(a), x.get(b), out, |a, b| a + b),
+        ChainOp::Sub(a, b) => both(x.get(a), x.get(b), out, |a, b| a - b),
+        ChainOp::Mul(a, b) => both(x.get(a), x.get(b), out, |a, b| a * b),
+        ChainOp::Div(a, b) => both(x.get(a), x.get(b), out, |a, b| a / b),
+        ChainOp::Max(a, b) => match (x.get(a), x.get(b)) {
+            (ChainTileArg::Slice(a), ChainTileArg::Scalar(c))
+            | (ChainTileArg::Scalar(c), ChainTileArg::Slice(a))
+                if is_bound(c) =>
+            {
+                each(ChainTileArg::Slice(a), out, |a| if a < c { c } else { a });
             }
             (a, b) => both(a, b, out, scalar::maximum),
         },
-        Action::Min(a, b) => match (x.get(a), x.get(b)) {
-            (Arg::Slice(a), Arg::Scalar(c)) | (Arg::Scalar(c), Arg::Slice(a)) if is_bound(c) => {
-                each(Arg::Slice(a), out, |a| if a > c { c } else { a });
+        ChainOp::Min(a, b) => match (x.get(a), x.get(b)) {
+            (ChainTileArg::Slice(a), ChainTileArg::Scalar(c))
+            | (ChainTileArg::Scalar(c), ChainTileArg::Slice(a))
+                if is_bound(c) =>
+            {
+                each(ChainTileArg::Slice(a), out, |a| if a > c { c } else { a });
             }
             (a, b) => both(a, b, out, scalar::minimum),
         },
-        Action::Fma(a, b, c) => {
+        ChainOp::Fma(a, b, c) => {
             let mut spare = [[0f32; TILE]; 3];
             let [s, t, u] = &mut spare;
             let (a, b, c) = (
@@ -375,9 +392,9 @@ fn apply<S: Simd>(level: SimdLevel, action: Action, x: &Operands<'_>, out: &mut 
             );
             super::vmath::fma(level, a, b, c, out);
         }
-        Action::IsNan(a) => each(x.get(a), out, |a| truth(a.is_nan())),
-        Action::Compare(op, a, b) => compare(op, x.get(a), x.get(b), out),
-        Action::Pick(a, b, c) => {
+        ChainOp::IsNan(a) => each(x.get(a), out, |a| truth(a.is_nan())),
+        ChainOp::Compare(op, a, b) => compare(op, x.get(a), x.get(b), out),
+        ChainOp::Pick(a, b, c) => {
             let mut spare = [[0f32; TILE]; 3];
             let [s, t, u] = &mut spare;
             let (a, b, c) = (
@@ -398,28 +415,28 @@ fn truth(is: bool) -> f32 {
 }
 
 #[inline(always)]
-fn compare(op: Comparison, a: Arg<'_>, b: Arg<'_>, out: &mut [f32]) {
+fn compare(op: VmathComparison, a: ChainTileArg<'_>, b: ChainTileArg<'_>, out: &mut [f32]) {
     match op {
-        Comparison::Eq => both(a, b, out, |a, b| truth(a == b)),
-        Comparison::Ne => both(a, b, out, |a, b| truth(a != b)),
-        Comparison::Lt => both(a, b, out, |a, b| truth(a < b)),
-        Comparison::Le => both(a, b, out, |a, b| truth(a <= b)),
-        Comparison::Gt => both(a, b, out, |a, b| truth(a > b)),
-        Comparison::Ge => both(a, b, out, |a, b| truth(a >= b)),
+        VmathComparison::Eq => both(a, b, out, |a, b| truth(a == b)),
+        VmathComparison::Ne => both(a, b, out, |a, b| truth(a != b)),
+        VmathComparison::Lt => both(a, b, out, |a, b| truth(a < b)),
+        VmathComparison::Le => both(a, b, out, |a, b| truth(a <= b)),
+        VmathComparison::Gt => both(a, b, out, |a, b| truth(a > b)),
+        VmathComparison::Ge => both(a, b, out, |a, b| truth(a >= b)),
     }
 }
 
-/// True if one comparison with `c` is the whole of a maximum or minimum: no NaN, and no zero whose
-/// sign counts.
+/// True if a single comparison with `c` implements the maximum or minimum: `c` is neither NaN nor a
+/// zero, whose sign matters.
 #[inline(always)]
 fn is_bound(c: f32) -> bool {
     !c.is_nan() && c != 0.0
 }
 
-fn spread<'a>(x: Arg<'a>, spare: &'a mut [f32; TILE], n: usize) -> &'a [f32] {
+fn spread<'a>(x: ChainTileArg<'a>, spare: &'a mut [f32; TILE], n: usize) -> &'a [f32] {
     match x {
-        Arg::Slice(x) => x,
-        Arg::Scalar(x) => {
+        ChainTileArg::Slice(x) => x,
+        ChainTileArg::Scalar(x) => {
             spare[..n].fill(x);
             &spare[..n]
         }
@@ -427,22 +444,26 @@ fn spread<'a>(x: Arg<'a>, spare: &'a mut [f32; TILE], n: usize) -> &'a [f32] {
 }
 
 #[inline(always)]
-fn each(x: Arg<'_>, out: &mut [f32], f: impl Fn(f32) -> f32) {
+fn each(x: ChainTileArg<'_>, out: &mut [f32], f: impl Fn(f32) -> f32) {
     match x {
-        Arg::Slice(x) => out.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x)),
-        Arg::Scalar(x) => out.fill(f(x)),
+        ChainTileArg::Slice(x) => out.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x)),
+        ChainTileArg::Scalar(x) => out.fill(f(x)),
     }
 }
 
 #[inline(always)]
-fn both(a: Arg<'_>, b: Arg<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+fn both(a: ChainTileArg<'_>, b: ChainTileArg<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match (a, b) {
-        (Arg::Slice(a), Arg::Slice(b)) => {
+        (ChainTileArg::Slice(a), ChainTileArg::Slice(b)) => {
             let pairs = out.iter_mut().zip(a).zip(b);
             pairs.for_each(|((o, a), b)| *o = f(*a, *b));
         }
-        (Arg::Slice(a), Arg::Scalar(b)) => each(Arg::Slice(a), out, |a| f(a, b)),
-        (Arg::Scalar(a), Arg::Slice(b)) => each(Arg::Slice(b), out, |b| f(a, b)),
-        (Arg::Scalar(a), Arg::Scalar(b)) => out.fill(f(a, b)),
+        (ChainTileArg::Slice(a), ChainTileArg::Scalar(b)) => {
+            each(ChainTileArg::Slice(a), out, |a| f(a, b))
+        }
+        (ChainTileArg::Scalar(a), ChainTileArg::Slice(b)) => {
+            each(ChainTileArg::Slice(b), out, |b| f(a, b))
+        }
+        (ChainTileArg::Scalar(a), ChainTileArg::Scalar(b)) => out.fill(f(a, b)),
     }
 }

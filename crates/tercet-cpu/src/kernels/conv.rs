@@ -1,74 +1,81 @@
-//! Convolution in f32, by three kernels: one channel of x for each channel of y (`depthwise`), channels side
-//! by side over windows read in place (`direct`), and a product with columns for what is left (`columns`).
-//! Which one runs follows from weights and attributes, not from sizes of x, so that constant weights are
-//! packed once; `rows`, which takes long rows from `depthwise`, reads the same weights and makes the same bits.
+//! Convolution in f32 with three kernels.
 //!
-//! An element of y is a chain of `fma` over channels and then taps, in the blocks of its kernel; it depends on
-//! the level, never on threads or on how windows are cut.
+//! - `depthwise`: one channel of x per channel of y. `rows` is its variant for long rows, with the
+//!   same packed weights and the same bits.
+//! - `direct`: vectorized over output channels, windows read in place.
+//! - `columns`: GEMM with im2col, for all other cases.
+//!
+//! The choice depends on weights and attributes, not on sizes of x, so constant weights are packed
+//! once.
+//!
+//! An element of y is a chain of `fma` over channels and then taps, in the blocks of its kernel. It
+//! depends on the SIMD level, but never on threads or on the partition of windows.
 
 mod columns;
 mod depthwise;
 mod direct;
-mod last;
+mod nhwc;
 mod rows;
 mod slab;
 mod sums;
 mod tile;
 mod windows;
 
-use super::gemm::Activation;
-use super::parallel::{SharedMut, Threads};
+use super::gemm::GemmActivation;
+use super::parallel::{KernelThreads, SharedMut};
 use super::simd::SimdLevel;
-pub use last::{
-    LastEnd, LastSource, conv_last, conv_last_scratch_len, pack_conv_last, packed_conv_last_len,
+pub use nhwc::{
+    NhwcEpilogue, NhwcInputLayout, nhwc_conv, nhwc_conv_scratch_len, pack_nhwc_conv,
+    packed_nhwc_conv_len,
 };
-pub(crate) use last::{extreme_greater, extreme_lesser};
-use slab::Blocks;
-pub use windows::Windows;
+pub(crate) use nhwc::{extreme_greater, extreme_lesser};
+use slab::ConvWindowBlocks;
+pub use windows::ConvWindowAxes;
 
-/// Multiply-adds below which waking another thread costs more than it gains.
+/// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 1 << 16;
-/// Tasks for each thread that keep all busy to the end.
+/// Tasks per thread, for load balancing.
 const TASKS: usize = 6;
 
-/// A convolution of `[batch, groups * channels, ..]` with `[groups * m, channels, ..]`.
+/// Sizes of a convolution of `[batch, groups * channels, ..]` with `[groups * m, channels, ..]`.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvShape {
     /// Windows of a channel.
-    pub windows: Windows,
-    /// Entries of x.
+    pub windows: ConvWindowAxes,
+    /// Number of batch entries of x.
     pub batch: usize,
-    /// Groups of channels.
+    /// Number of channel groups.
     pub groups: usize,
-    /// Channels of x in a group.
+    /// Channels of x per group.
     pub channels: usize,
-    /// Channels of y in a group.
+    /// Channels of y per group.
     pub m: usize,
 }
 
-/// The kernel of a convolution.
+/// Convolution algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ConvAlgorithm {
     Depthwise,
     Direct,
     Columns,
 }
 
 impl ConvShape {
-    /// Products of a sum.
+    /// Number of products per sum.
     pub(crate) fn k(&self) -> usize {
         self.channels * self.windows.taps()
     }
 
-    fn way(&self) -> Way {
-        /// Channels that fill most of a vector.
+    fn way(&self) -> ConvAlgorithm {
+        /// Number of channels that fill most of a vector.
         const MANY: usize = 12;
         match self.channels {
-            _ if !self.windows.is_compact() => Way::Columns,
-            1 if self.groups >= MANY || self.groups >= self.m => Way::Depthwise,
-            // With one tap columns are elements of x: packing them costs less than transposing sums.
-            1.. if self.m >= MANY && self.windows.taps() > 1 => Way::Direct,
-            _ => Way::Columns,
+            _ if !self.windows.is_compact() => ConvAlgorithm::Columns,
+            1 if self.groups >= MANY || self.groups >= self.m => ConvAlgorithm::Depthwise,
+            // With one tap, columns are elements of x: packing them costs less than transposing the
+            // sums.
+            1.. if self.m >= MANY && self.windows.taps() > 1 => ConvAlgorithm::Direct,
+            _ => ConvAlgorithm::Columns,
         }
     }
 
@@ -88,74 +95,75 @@ impl ConvShape {
     }
 }
 
-/// The weights of a convolution.
+/// Weights of a convolution.
 #[derive(Clone, Copy, Debug)]
-pub enum Weights<'a> {
-    /// `[groups * m, channels, ..]`, dense and row-major.
+pub enum ConvWeights<'a> {
+    /// Dense row-major `[groups * m, channels, ..]`.
     Plain(&'a [f32]),
-    /// As [`pack_conv`] writes them.
+    /// Packed by [`pack_conv`].
     Packed(&'a [f32]),
 }
 
-/// Floats of packed weights; `None` where a convolution reads them as they are. Sizes of x make no
-/// difference.
+/// Floats of packed weights; `None` if the algorithm reads unpacked weights. Independent of the
+/// sizes of x.
 #[must_use]
 pub fn packed_conv_len(level: SimdLevel, shape: &ConvShape) -> Option<usize> {
     match shape.way() {
-        Way::Depthwise => Some(depthwise::packed_len(level, shape)),
-        Way::Direct => Some(direct::packed_len(level, shape)),
-        Way::Columns => None,
+        ConvAlgorithm::Depthwise => Some(depthwise::packed_len(level, shape)),
+        ConvAlgorithm::Direct => Some(direct::packed_len(level, shape)),
+        ConvAlgorithm::Columns => None,
     }
 }
 
-/// Packs weights for a convolution of [`packed_conv_len`] floats.
+/// Packs weights into [`packed_conv_len`] floats.
 ///
 /// # Panics
-/// If `w` has another length than the shape says, or `out` is shorter than [`packed_conv_len`].
+/// If `w` does not have the length of the shape, or `out` is shorter than [`packed_conv_len`].
 pub fn pack_conv(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     shape: &ConvShape,
     w: &[f32],
     out: &mut [f32],
 ) {
     assert_eq!(w.len(), shape.groups * shape.m * shape.k());
     match shape.way() {
-        Way::Depthwise => depthwise::pack(level, shape, w, out),
-        Way::Direct => direct::pack(level, threads, shape, w, out),
-        Way::Columns => panic!("these weights are read as they are"),
+        ConvAlgorithm::Depthwise => depthwise::pack(level, shape, w, out),
+        ConvAlgorithm::Direct => direct::pack(level, threads, shape, w, out),
+        ConvAlgorithm::Columns => panic!("this convolution takes unpacked weights"),
     }
 }
 
-/// Floats of scratch that [`conv`] needs, with room for packed weights; it grows with the sizes of x.
+/// Floats of scratch memory for [`conv`], including room for packed weights; monotonic in the sizes
+/// of x.
 #[must_use]
 pub fn conv_scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize {
     let shape = &shape.flattened();
     let part = match shape.way() {
-        Way::Depthwise => depthwise::scratch_len(level, shape),
-        Way::Direct => direct::scratch_len(level, shape),
-        Way::Columns => columns::scratch_len(level, shape),
+        ConvAlgorithm::Depthwise => depthwise::scratch_len(level, shape),
+        ConvAlgorithm::Direct => direct::scratch_len(level, shape),
+        ConvAlgorithm::Columns => columns::scratch_len(level, shape),
     };
     threads * part + packed_conv_len(level, shape).unwrap_or(0)
 }
 
-/// `y = activation(x * w + bias)`; everything dense and row-major.
+/// Computes `y = activation(x * w + bias)`; all operands are dense and row-major.
 ///
 /// # Panics
-/// If a slice has another length than the shape says, or `scratch` is shorter than
-/// [`conv_scratch_len`] asks.
+/// If a slice does not have the length of the shape, or `scratch` is shorter than
+/// [`conv_scratch_len`].
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
 )]
 pub fn conv(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     shape: &ConvShape,
     x: &[f32],
-    w: Weights<'_>,
+    w: ConvWeights<'_>,
     bias: Option<&[f32]>,
-    activation: Activation,
+    activation: GemmActivation,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -164,49 +172,51 @@ pub fn conv(
         return;
     }
     let threads = match y.len() * shape.k() < SERIAL_WORK {
-        true => Threads::Serial,
+        true => KernelThreads::Serial,
         false => threads,
     };
-    let call = Call {
+    let call = ConvCall {
         shape: &shape.flattened(),
         x,
         bias,
         activation,
-        last: false,
+        is_nhwc: false,
     };
     let (packed, scratch) = match (packed_conv_len(level, shape), w) {
-        (None, Weights::Plain(w)) => {
+        (None, ConvWeights::Plain(w)) => {
             return columns::run(level, threads, &call, w, y, scratch);
         }
-        (None, Weights::Packed(_)) => panic!("these weights are read as they are"),
-        (Some(_), Weights::Packed(packed)) => (packed, scratch),
-        (Some(len), Weights::Plain(w)) => {
+        (None, ConvWeights::Packed(_)) => panic!("this convolution takes unpacked weights"),
+        (Some(_), ConvWeights::Packed(packed)) => (packed, scratch),
+        (Some(len), ConvWeights::Plain(w)) => {
             let (packed, rest) = scratch.split_at_mut(len);
             pack_conv(level, threads, shape, w, packed);
             (&*packed, rest)
         }
     };
     match shape.way() {
-        Way::Depthwise => depthwise::run(level, threads, &call, packed, y, scratch),
-        Way::Direct | Way::Columns => direct::run(level, threads, &call, packed, y, scratch),
+        ConvAlgorithm::Depthwise => depthwise::run(level, threads, &call, packed, y, scratch),
+        ConvAlgorithm::Direct | ConvAlgorithm::Columns => {
+            direct::run(level, threads, &call, packed, y, scratch)
+        }
     }
 }
 
-/// The arguments that all tasks share.
-struct Call<'a> {
+/// Arguments shared by all tasks.
+struct ConvCall<'a> {
     shape: &'a ConvShape,
     x: &'a [f32],
     bias: Option<&'a [f32]>,
-    activation: Activation,
-    /// Whether y has its channels last.
-    last: bool,
+    activation: GemmActivation,
+    /// True if y is channels-last.
+    is_nhwc: bool,
 }
 
-/// What the tasks of a call share where they take blocks of windows.
-struct Job<'a> {
-    call: &'a Call<'a>,
-    /// As the kernel packed them.
+/// Arguments shared by the tasks of algorithms that process blocks of windows.
+struct ConvTaskArgs<'a> {
+    call: &'a ConvCall<'a>,
+    /// Weights as packed by the algorithm.
     weights: &'a [f32],
-    blocks: Blocks,
+    blocks: ConvWindowBlocks,
     y: SharedMut<f32>,
 }

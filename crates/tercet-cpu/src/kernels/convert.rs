@@ -1,13 +1,13 @@
-//! f16 and bf16 to f32 and back, over slices of raw bits.
+//! Conversion between f16, bf16 and f32, over slices of raw bits.
 //!
-//! Narrowing rounds to nearest even and keeps NaN (quiet, payload truncated).
+//! Narrowing rounds to nearest even and preserves NaN (quiet, payload truncated).
 
-use super::simd::{Level, Simd, SimdLevel, simd_dispatch};
+use super::simd::{Simd, SimdLevel, SimdLevelKind, simd_dispatch};
 
-/// One half in plain integer code that vectorises.
+/// Converts one f16 with integer operations that the compiler can vectorize.
 #[inline(always)]
 pub(crate) fn f16_bits_to_f32(h: u16) -> f32 {
-    // 2^112 moves the exponent of a half into place, subnormals included.
+    // A factor of 2^112 corrects the exponent bias of f16, for subnormals too.
     const SCALE: f32 = f32::from_bits((127 + 112) << 23);
     let magnitude = u32::from(h & 0x7FFF);
     let sign = u32::from(h & 0x8000) << 16;
@@ -17,18 +17,18 @@ pub(crate) fn f16_bits_to_f32(h: u16) -> f32 {
     f32::from_bits(sign | if magnitude >= 0x7C00 { special } else { finite })
 }
 
-/// One float as half bits, in plain integer code.
+/// Converts one f32 to f16 bits with integer operations.
 #[inline(always)]
 pub(crate) fn f32_to_f16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16) & 0x8000;
     let a = bits & 0x7FFF_FFFF;
-    // Normal: rebias, then round to nearest even on the 13 dropped bits.
+    // Normal numbers: rebias, then round to nearest even on the 13 dropped bits.
     let normal = (a
         .wrapping_sub(112 << 23)
         .wrapping_add(0x0FFF + ((a >> 13) & 1)))
         >> 13;
-    // Subnormal: adding 0.5 aligns the mantissa so that hardware rounds it.
+    // Subnormal numbers: adding 0.5 aligns the mantissa so that the hardware rounds it.
     let subnormal = (f32::from_bits(a) + 0.5)
         .to_bits()
         .wrapping_sub(0x3F00_0000);
@@ -42,7 +42,7 @@ pub(crate) fn f32_to_f16_bits(x: f32) -> u16 {
     (sign | y) as u16
 }
 
-/// One float as bfloat16 bits.
+/// Converts one f32 to bf16 bits.
 #[inline(always)]
 pub(crate) fn f32_to_bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -54,42 +54,42 @@ pub(crate) fn f32_to_bf16_bits(x: f32) -> u16 {
     }) as u16
 }
 
-/// Added to a whole number within 2^22, the number is in the low bits of the sum.
+/// Magic number: after adding it to an integral float within 2^22, the integer is in the low bits.
 const WHOLE: f32 = 12_582_912.0;
 
 simd_dispatch!(
-    /// The low bytes of floats that are whole numbers within 2^22.
-    pub(crate) fn whole_to_bytes(from: &[f32], out: &mut [u8]) = whole_to_bytes_body
+    /// Low bytes of floats that are integers within 2^22.
+    pub(crate) fn integral_to_bytes(from: &[f32], out: &mut [u8]) = integral_to_bytes_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn whole_to_bytes_body<S: Simd>(from: &[f32], out: &mut [u8]) {
+unsafe fn integral_to_bytes_body<S: Simd>(from: &[f32], out: &mut [u8]) {
     let pairs = out.iter_mut().zip(from);
     pairs.for_each(|(y, x)| *y = (x + WHOLE).to_bits() as u8);
 }
 
 simd_dispatch!(
-    /// Floats that are whole numbers within 2^22, as integers.
-    pub(crate) fn whole_to_i32(from: &[f32], out: &mut [i32]) = whole_to_i32_body
+    /// Converts floats that are integers within 2^22 to i32.
+    pub(crate) fn integral_to_i32(from: &[f32], out: &mut [i32]) = integral_to_i32_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn whole_to_i32_body<S: Simd>(from: &[f32], out: &mut [i32]) {
+unsafe fn integral_to_i32_body<S: Simd>(from: &[f32], out: &mut [i32]) {
     let pairs = out.iter_mut().zip(from);
     pairs.for_each(|(y, x)| *y = (x + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32);
 }
 
 simd_dispatch!(
-    /// Bytes without sign as floats.
+    /// Converts unsigned bytes to floats.
     pub(crate) fn u8_to_f32(x: &[u8], out: &mut [f32]) = u8_to_f32_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn u8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
     let pairs = out.iter_mut().zip(x);
@@ -97,12 +97,12 @@ unsafe fn u8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
 }
 
 simd_dispatch!(
-    /// Bytes with a sign as floats.
+    /// Converts signed bytes to floats.
     pub(crate) fn i8_to_f32(x: &[u8], out: &mut [f32]) = i8_to_f32_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn i8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
     let pairs = out.iter_mut().zip(x);
@@ -110,12 +110,12 @@ unsafe fn i8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
 }
 
 simd_dispatch!(
-    /// Integers as floats, rounded to nearest even.
+    /// Converts integers to floats, rounded to nearest even.
     pub(crate) fn i32_to_f32(x: &[i32], out: &mut [f32]) = i32_to_f32_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn i32_to_f32_body<S: Simd>(x: &[i32], out: &mut [f32]) {
     let pairs = out.iter_mut().zip(x);
@@ -123,7 +123,7 @@ unsafe fn i32_to_f32_body<S: Simd>(x: &[i32], out: &mut [f32]) {
 }
 
 simd_dispatch!(
-    /// Widens halves.
+    /// Converts f16 to f32.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -131,7 +131,7 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn f16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
@@ -145,7 +145,7 @@ unsafe fn f16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
 }
 
 simd_dispatch!(
-    /// Widens bfloat16 values.
+    /// Converts bf16 to f32.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -153,7 +153,7 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn bf16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
@@ -163,7 +163,7 @@ unsafe fn bf16_to_f32_body<S: Simd>(x: &[u16], out: &mut [f32]) {
 }
 
 simd_dispatch!(
-    /// Narrows to bfloat16, nearest even.
+    /// Converts f32 to bf16, rounding to nearest even.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -171,7 +171,7 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn f32_to_bf16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
@@ -183,7 +183,7 @@ unsafe fn f32_to_bf16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
 simd_dispatch!(fn f32_to_f16_plain(x: &[f32], out: &mut [u16]) = f32_to_f16_body);
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn f32_to_f16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
     for (out, x) in out.iter_mut().zip(x) {
@@ -191,20 +191,20 @@ unsafe fn f32_to_f16_body<S: Simd>(x: &[f32], out: &mut [u16]) {
     }
 }
 
-/// Narrows to halves, nearest even; too large becomes infinity.
+/// Converts f32 to f16, rounding to nearest even; values that are too large become infinity.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn f32_to_f16(level: SimdLevel, x: &[f32], out: &mut [u16]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
     match level.0 {
-        Level::Portable => f32_to_f16_plain(level, x, out),
+        SimdLevelKind::Portable => f32_to_f16_plain(level, x, out),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the level has F16C (512-bit levels include it).
-        Level::Avx2 => unsafe { f32_to_f16_f16c(x, out) },
+        SimdLevelKind::Avx2 => unsafe { f32_to_f16_f16c(x, out) },
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        // SAFETY: as above.
-        Level::Avx512 => unsafe { f32_to_f16_f16c(x, out) },
+        // SAFETY: the level has F16C (512-bit levels include it).
+        SimdLevelKind::Avx512 => unsafe { f32_to_f16_f16c(x, out) },
     }
 }
 

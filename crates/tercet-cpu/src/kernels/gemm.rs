@@ -1,54 +1,56 @@
-//! `C = epilogue(A B)` in f32.
+//! GEMM `C = epilogue(A B)` in f32.
 //!
-//! B is packed into column panels `[ceil(n / nr)][k][nr]` (the last one padded
-//! with zeros): once for weights, into scratch otherwise. A tile of C of
-//! `mr x nr` stays in registers over one block of k; the panel block stays in
-//! the nearest caches while the rows of A pass by. A is read where it lies: a tile
-//! has few rows, so broadcasts from them stay in cache; only rows that are stored
-//! across columns are copied first (`across`).
-//! Products of a few rows read an unpacked B in place (`small`).
+//! B is packed into column panels `[ceil(n / nr)][k][nr]`, the last one padded with zeros. Weights
+//! are packed once; other operands are packed into scratch memory. A tile of C of `mr x nr` stays
+//! in registers over one k block. The panel block stays in cache while the kernel iterates over the
+//! rows of A.
 //!
-//! Each element of a packed product is a chain of `fma` over k in ascending
-//! order, one for each block of k, added block by block: a chain over a long k
-//! would gather the roundings of a growing sum. No result depends on tiles or
-//! threads.
+//! A is read in place: a tile has few rows, so broadcasts from them hit the cache. Only a
+//! column-major A is packed first (`across`). Skinny GEMMs (few rows) read an unpacked B in place
+//! (`small`).
+//!
+//! Each element of a packed product is a chain of `fma` over k in ascending order, one chain per k
+//! block, and the blocks are added. A single chain over a long k would accumulate rounding errors.
+//! Results do not depend on tiles or threads.
 
-mod across;
 mod block;
 mod epilogue;
 mod pack;
+mod pack_a;
 mod small;
 mod tile;
 
 use std::ops::Range;
 
-pub use epilogue::{Activation, Epilogue};
+pub use epilogue::{GemmActivation, GemmEpilogue};
 pub use pack::{PackedB, pack_b, packed_b_len};
 
-use super::parallel::{self, SharedMut, Threads};
+use super::parallel::{self, KernelThreads, SharedMut};
 #[cfg(target_arch = "x86_64")]
 use super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::simd::Avx512;
-use super::simd::Portable;
-use super::simd::{Level, Simd, SimdLevel};
-use block::{Block, run_block};
+use super::simd::PortableSimd;
+use super::simd::{Simd, SimdLevel, SimdLevelKind};
+use block::{TaskTile, run_block};
 pub(crate) use pack::{pack_b_by_taps, pack_panel};
 pub(crate) use small::dot4;
-pub(crate) use tile::{Asks, Columns, Tile, function as tile_function, tile as inline_tile};
+pub(crate) use tile::{
+    GemmColumnReads, GemmMicroTile, Prefetch, function as tile_function, tile as inline_tile,
+};
 
-/// A matrix of `f32` inside a slice, with any non-negative strides (in elements).
+/// View of an `f32` matrix inside a slice, with any non-negative strides (in elements).
 #[derive(Clone, Copy, Debug)]
 pub struct MatView<'a> {
-    /// The elements; `(i, j)` is at `i * row_stride + j * col_stride`.
+    /// Elements; `(i, j)` is at `i * row_stride + j * col_stride`.
     pub data: &'a [f32],
     /// Number of rows.
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// Distance between rows.
+    /// Stride between rows.
     pub row_stride: usize,
-    /// Distance between columns.
+    /// Stride between columns.
     pub col_stride: usize,
 }
 
@@ -77,7 +79,7 @@ impl<'a> MatView<'a> {
         }
     }
 
-    /// Panics unless every element lies inside the slice.
+    /// Panics if an element is outside the slice.
     pub(crate) fn check(&self) {
         if self.rows > 0 && self.cols > 0 {
             let last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride;
@@ -94,48 +96,50 @@ impl<'a> MatView<'a> {
     }
 }
 
-/// The register tile of a level: rows and columns.
+/// Register tile of a SIMD level: rows and columns.
 pub(crate) fn tile_shape(level: SimdLevel) -> (usize, usize) {
-    fn of<S: Simd>() -> (usize, usize) {
+    fn shape_of<S: Simd>() -> (usize, usize) {
         (S::TILE_ROWS, S::TILE_VECTORS * S::LANES)
     }
     match level.0 {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => of::<Avx512>(),
+        SimdLevelKind::Avx512 => shape_of::<Avx512>(),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => of::<Avx2>(),
-        Level::Portable => of::<Portable>(),
+        SimdLevelKind::Avx2 => shape_of::<Avx2>(),
+        SimdLevelKind::Portable => shape_of::<PortableSimd>(),
     }
 }
 
-/// Products that are summed as one chain.
+/// Maximum number of products that are summed in one chain.
 pub(crate) const CHAIN: usize = 512;
 
-/// Columns of k that one pass covers.
+/// Length of one k block.
 fn k_block(k: usize) -> usize {
     k.div_ceil(k.div_ceil(CHAIN).max(1)).max(1)
 }
 
-/// Rows up to which B is read in place rather than packed.
-const FEW_ROWS: usize = 8;
+/// Maximum number of rows for which B is read in place instead of packed.
+const MAX_SMALL_M_ROWS: usize = 8;
 
-/// Rows that one task covers at most: their block of A stays in the second-level cache.
+/// Maximum rows per task; their block of A stays in the L2 cache.
 const ROWS_PER_TASK: usize = 256;
 
-/// Multiply-adds below which waking another thread costs more than it gains.
+/// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 50_000;
 
-/// [`Threads::Serial`] for little work.
-pub(crate) fn threads_for(threads: Threads, m: usize, n: usize, k: usize) -> Threads {
+/// [`KernelThreads::Serial`] if there is little work.
+pub(crate) fn threads_for(threads: KernelThreads, m: usize, n: usize, k: usize) -> KernelThreads {
     if m * n * k < SERIAL_WORK {
-        Threads::Serial
+        KernelThreads::Serial
     } else {
         threads
     }
 }
 
-/// Scratch (in floats) with which [`gemm_packed`] is fastest for an A of `m x k` with this stride of columns, on so many threads: none where
-/// columns lie side by side; otherwise each thread copies the rows that it multiplies. With less, they are read where they lie.
+/// Optimal scratch floats of [`gemm_packed`] for an A of `m x k` with this column stride.
+///
+/// It is 0 for contiguous columns. Otherwise each thread packs the rows that it multiplies. With
+/// less scratch memory, A is read in place.
 #[must_use]
 pub fn gemm_packed_scratch_len(
     level: SimdLevel,
@@ -143,19 +147,26 @@ pub fn gemm_packed_scratch_len(
     [m, n, k]: [usize; 3],
     col_stride: usize,
 ) -> usize {
-    match across::is_copied(level, [m, n, k], col_stride) {
-        true => threads * across::block_len(level, m, k),
+    match pack_a::is_copied(level, [m, n, k], col_stride) {
+        true => threads * pack_a::block_len(level, m, k),
         false => 0,
     }
 }
 
-/// Scratch (in floats) of [`gemm`]: the packed B, where it is packed. What is longer serves [`gemm_packed`].
+/// Scratch floats of [`gemm`]: the packed B, if B is packed. Any surplus is used by
+/// [`gemm_packed`].
 #[must_use]
-pub fn gemm_scratch_len(level: SimdLevel, _: Threads, _m: usize, n: usize, k: usize) -> usize {
+pub fn gemm_scratch_len(
+    level: SimdLevel,
+    _: KernelThreads,
+    _m: usize,
+    n: usize,
+    k: usize,
+) -> usize {
     packed_b_len(level, k, n)
 }
 
-/// `c[i * c_stride + j] = epilogue(sum_p a[i, p] b[p, j])` with packed `b`.
+/// Computes `c[i * c_stride + j] = epilogue(sum_p a[i, p] b[p, j])` with packed `b`.
 ///
 /// # Panics
 /// If shapes disagree or `c` is too short.
@@ -165,12 +176,12 @@ pub fn gemm_scratch_len(level: SimdLevel, _: Threads, _m: usize, n: usize, k: us
 )]
 pub fn gemm_packed(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     a: MatView<'_>,
     b: PackedB<'_>,
     c: &mut [f32],
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
     scratch: &mut [f32],
 ) {
     assert_eq!(b.nr, tile_shape(level).1, "b was packed for another level");
@@ -190,15 +201,15 @@ pub fn gemm_packed(
     }
 }
 
-/// Panics unless A has `k` columns, and C, bias and residual are as large as a product of `n` columns; false if
-/// C is empty.
+/// Panics if A does not have `k` columns, or if C, bias or residual is too small for a product of
+/// `n` columns. Returns false if C is empty.
 pub(crate) fn check(
     a: &MatView<'_>,
     n: usize,
     k: usize,
     c: &[f32],
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) -> bool {
     let m = a.rows;
     a.check();
@@ -212,9 +223,9 @@ pub(crate) fn check(
     !is_empty
 }
 
-/// A product by one task for the columns from `col0` of a wider `c`: for callers
-/// that make B a few panels at a time. The caller checked all bounds, and no
-/// other task touches these columns.
+/// Computes one task's columns, from `col0` on, of a wider `c`. It is for callers that generate B a
+/// few panels at once. The caller must have checked all bounds, and no other task may write these
+/// columns.
 pub(crate) fn gemm_packed_columns(
     level: SimdLevel,
     a: MatView<'_>,
@@ -222,14 +233,15 @@ pub(crate) fn gemm_packed_columns(
     c: SharedMut<f32>,
     c_stride: usize,
     col0: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) {
-    let serial = Threads::Serial;
+    let serial = KernelThreads::Serial;
     run_packed(level, serial, a, b, c, c_stride, col0, epilogue, &mut []);
 }
 
-/// The columns `cols` of a product by one task, from a row-major `b` that is read where it lies: for A of few tiles,
-/// which do not make up for packing it. `k` is one chain; bounds and columns as those of [`gemm_packed_columns`].
+/// Computes the columns `cols` of a product in one task, from an unpacked row-major `b`. It is for
+/// an A with so few tiles that packing B is not profitable. `k` is one chain; the requirements are
+/// the same as for [`gemm_packed_columns`].
 pub(crate) fn gemm_columns_in_place(
     level: SimdLevel,
     a: MatView<'_>,
@@ -248,14 +260,14 @@ pub(crate) fn gemm_columns_in_place(
         let count = nr.min(cols.end - first);
         let vectors = count.div_ceil(lanes);
         let columns = match count == vectors * lanes {
-            true => Columns::Padded,
-            false => Columns::Exact,
+            true => GemmColumnReads::Padded,
+            false => GemmColumnReads::Exact,
         };
         let from = b.data.as_ptr().wrapping_add(first);
         for i in 0..tiles {
             let row = i * a.rows / tiles;
             let rows = (i + 1) * a.rows / tiles - row;
-            let tile = Tile {
+            let tile = GemmMicroTile {
                 k: b.rows,
                 a: a.data.as_ptr().wrapping_add(row * a.row_stride),
                 a_row: a.row_stride,
@@ -265,13 +277,13 @@ pub(crate) fn gemm_columns_in_place(
                 c: c.ptr()
                     .wrapping_add(row * c_stride + col0 + first - cols.start),
                 c_row: c_stride,
-                last: count - (vectors - 1) * lanes,
+                last_lanes: count - (vectors - 1) * lanes,
                 next: from,
-                asks: Asks::Steps,
+                prefetch: Prefetch::Steps,
                 add: false,
                 bias: std::ptr::null(),
             };
-            // SAFETY: the level was detected; views were checked, and C by the caller; full vectors lie inside B.
+            // SAFETY: the level was detected; views were checked, and C by the caller; full vectors are inside B.
             unsafe { tile::function(level.0, rows, vectors, columns)(&tile) };
         }
     }
@@ -280,26 +292,26 @@ pub(crate) fn gemm_columns_in_place(
 #[allow(clippy::too_many_arguments, reason = "operands, output, epilogue")]
 fn run_packed(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     a: MatView<'_>,
     b: PackedB<'_>,
     c: SharedMut<f32>,
     c_stride: usize,
     col0: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
     scratch: &mut [f32],
 ) {
     let (mr, nr) = tile_shape(level);
     let (m, n, k) = (a.rows, b.n, b.k);
-    let each = across::block_len(level, m, k);
-    let is_copied = across::is_copied(level, [m, n, k], a.col_stride)
+    let each = pack_a::block_len(level, m, k);
+    let is_copied = pack_a::is_copied(level, [m, n, k], a.col_stride)
         && scratch.len() >= threads.count() * each;
-    let grid = Grid::new(threads, [m, n, k], (mr, nr), is_copied);
+    let grid = GemmGrid::new(threads, [m, n, k], (mr, nr), is_copied);
     let part = if is_copied { each } else { 0 };
     parallel::for_each_with_scratch(threads, grid.tasks(), scratch, part, |task, copy| {
         let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
-        // Tasks cover disjoint rectangles of C.
-        let block = Block {
+        // Tasks have disjoint rectangles of C.
+        let block = TaskTile {
             copy: is_copied.then_some(copy.as_mut_ptr()),
             a,
             b: b.data,
@@ -317,26 +329,26 @@ fn run_packed(
     });
 }
 
-/// `c = epilogue(a b)` for operands of any strides; see [`gemm_packed`].
+/// Computes `c = epilogue(a b)` for operands of any strides; see [`gemm_packed`].
 ///
 /// # Panics
-/// As [`gemm_packed`]; `scratch` as [`gemm_scratch_len`] asks.
+/// Same as [`gemm_packed`], or if `scratch` is shorter than [`gemm_scratch_len`].
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
 )]
 pub fn gemm(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     a: MatView<'_>,
     b: MatView<'_>,
     c: &mut [f32],
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
     scratch: &mut [f32],
 ) {
-    if a.rows <= FEW_ROWS && small::reads_in_place(&b) {
-        return small::gemm_few_rows(level, threads, a, b, c, c_stride, epilogue);
+    if a.rows <= MAX_SMALL_M_ROWS && small::reads_in_place(&b) {
+        return small::gemm_small_m(level, threads, a, b, c, c_stride, epilogue);
     }
     let (packed, rest) = scratch.split_at_mut(packed_b_len(level, b.rows, b.cols));
     pack_b(level, threads, b, packed);
@@ -344,34 +356,35 @@ pub fn gemm(
     gemm_packed(level, threads, a, packed, c, c_stride, epilogue, rest);
 }
 
-/// How C is cut into tasks.
-struct Grid {
+/// Partition of C into tasks.
+struct GemmGrid {
     row_tasks: usize,
     col_tasks: usize,
     tile_rows: usize,
     panels_per_task: usize,
 }
 
-impl Grid {
+impl GemmGrid {
     fn new(
-        threads: Threads,
+        threads: KernelThreads,
         [m, n, k]: [usize; 3],
         (mr, nr): (usize, usize),
         is_copied: bool,
     ) -> Self {
-        /// Multiply-adds of a task that make taking it negligible.
+        /// Multiply-adds per task for which the scheduling cost is negligible.
         const TASK_WORK: usize = 1 << 18;
-        /// Rows whose products take as long as reading B from beyond the caches.
+        /// Number of rows for which computing takes as long as reading B from memory.
         const ROWS_OF_READING: usize = 16;
-        /// Tiles of rows for which a task of copied rows reads B.
+        /// Minimum row tiles per task if A is packed, so that packed rows amortize the reading of
+        /// B.
         const COPIED_TILES: usize = 4;
         let workers = threads.count();
         let panels = n.div_ceil(nr);
         let wanted = if workers == 1 { 1 } else { 4 * workers };
-        // Few rows are bound by reading B.
+        // Few rows are limited by the bandwidth of reading B.
         let by_work = (m.max(ROWS_OF_READING) * n * k / TASK_WORK).max(1);
         let wanted = wanted.min(by_work);
-        // Rows that are copied are so once for all columns.
+        // A packed row block is packed once for all columns, so tasks are also split by rows.
         let by_rows = match is_copied {
             true => wanted.min(m / (COPIED_TILES * mr)),
             false => 1,
@@ -394,7 +407,7 @@ impl Grid {
         self.row_tasks * self.col_tasks
     }
 
-    /// The rows and panels of a task: as many whole tiles of rows as the others, or one more.
+    /// Rows and panels of a task. The numbers of row tiles of two tasks differ by at most one.
     fn task(&self, i: usize, m: usize, panels: usize) -> (Range<usize>, Range<usize>) {
         let tiles = m.div_ceil(self.tile_rows);
         let row = |task: usize| m.min(task * tiles / self.row_tasks * self.tile_rows);

@@ -1,38 +1,41 @@
-//! Sums of two arrays of bytes as numbers, and what is done with a sum until it is a byte again: 32 elements stay in registers.
+//! Quantized addition (QLinearAdd): dequantizes two byte arrays, adds them and requantizes, 32
+//! elements at once in registers.
 
-use super::simd::{Level, SimdLevel};
+use super::simd::{SimdLevel, SimdLevelKind};
 
-/// What is done with a sum.
+/// Action on the sum, one step of the epilogue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
-    /// Adds a number.
+pub enum Int8AddEpilogue {
+    /// Adds a constant.
     Add(f32),
-    /// Multiplies by a number.
+    /// Multiplies by a constant.
     Mul(f32),
-    /// Divides by a number.
+    /// Divides by a constant.
     Div(f32),
-    /// The greater one.
+    /// Maximum with a constant.
     Max(f32),
-    /// The lesser one.
+    /// Minimum with a constant.
     Min(f32),
     /// Rounds to the nearest integer, half to even.
     Round,
 }
 
-/// Two bytes as `(code - zero) scale` each, their sum, and what is done with it.
+/// Quantized addition: the sum of two bytes, each dequantized as `(code - zero) scale`, followed by
+/// an epilogue.
 #[derive(Clone, Debug)]
-pub struct ByteSum {
-    /// Whether the operands are I8 instead of U8.
+pub struct Int8Add {
+    /// True if the operands are I8, false for U8.
     pub signed: bool,
-    /// Zero and scale of each operand.
+    /// Zero point and scale of each operand.
     pub operands: [[f32; 2]; 2],
-    /// One after the other; in the end there is an integer that the result's type holds.
-    pub actions: Vec<Action>,
-    /// Whether the result is I8 instead of U8.
+    /// Epilogue actions in order. The final value must be an integer in the range of the result's
+    /// type.
+    pub actions: Vec<Int8AddEpilogue>,
+    /// True if the result is I8, false for U8.
     pub signed_result: bool,
 }
 
-impl ByteSum {
+impl Int8Add {
     fn number(&self, i: usize, byte: u8) -> f32 {
         let code = match self.signed {
             true => f32::from(byte as i8),
@@ -45,27 +48,27 @@ impl ByteSum {
         let mut x = self.number(0, a) + self.number(1, b);
         for action in &self.actions {
             x = match *action {
-                Action::Add(c) => x + c,
-                Action::Mul(c) => x * c,
-                Action::Div(c) => x / c,
-                Action::Max(c) => x.max(c),
-                Action::Min(c) => x.min(c),
-                Action::Round => x.round_ties_even(),
+                Int8AddEpilogue::Add(c) => x + c,
+                Int8AddEpilogue::Mul(c) => x * c,
+                Int8AddEpilogue::Div(c) => x / c,
+                Int8AddEpilogue::Max(c) => x.max(c),
+                Int8AddEpilogue::Min(c) => x.min(c),
+                Int8AddEpilogue::Round => x.round_ties_even(),
             };
         }
         x as i32 as u8
     }
 }
 
-/// `y[i]` from `a[i]` and `b[i]`.
+/// Computes `y[i]` from `a[i]` and `b[i]`.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn byte_sum(level: SimdLevel, of: &ByteSum, a: &[u8], b: &[u8], y: &mut [u8]) {
+pub fn int8_add(level: SimdLevel, of: &Int8Add, a: &[u8], b: &[u8], y: &mut [u8]) {
     assert!(a.len() == y.len() && b.len() == y.len());
     let mut done = 0;
     match level.0 {
-        Level::Portable => {}
+        SimdLevelKind::Portable => {}
         #[cfg(target_arch = "x86_64")]
         _ => {
             // SAFETY: the level has AVX2; lengths are equal.
@@ -87,7 +90,7 @@ mod avx2 {
         _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_storeu_si256, _mm256_sub_ps,
     };
 
-    use super::{Action, ByteSum};
+    use super::{Int8Add, Int8AddEpilogue};
 
     #[inline(always)]
     unsafe fn numbers<const SIGNED: bool>(from: *const u8, zero: __m256, scale: __m256) -> __m256 {
@@ -99,12 +102,12 @@ mod avx2 {
         _mm256_mul_ps(_mm256_sub_ps(_mm256_cvtepi32_ps(codes), zero), scale)
     }
 
-    /// All but the last elements, fewer than 32.
+    /// Processes all elements except the last `len % 32`.
     ///
     /// # Safety
     /// The machine has AVX2, and lengths are equal.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn sums(of: &ByteSum, a: &[u8], b: &[u8], y: &mut [u8]) {
+    pub(super) unsafe fn sums(of: &Int8Add, a: &[u8], b: &[u8], y: &mut [u8]) {
         match of.signed {
             true => typed::<true>(of, a, b, y),
             false => typed::<false>(of, a, b, y),
@@ -112,7 +115,7 @@ mod avx2 {
     }
 
     #[target_feature(enable = "avx2")]
-    unsafe fn typed<const SIGNED: bool>(of: &ByteSum, a: &[u8], b: &[u8], y: &mut [u8]) {
+    unsafe fn typed<const SIGNED: bool>(of: &Int8Add, a: &[u8], b: &[u8], y: &mut [u8]) {
         let [[zero_a, scale_a], [zero_b, scale_b]] = of.operands;
         let (zero_a, scale_a) = (_mm256_set1_ps(zero_a), _mm256_set1_ps(scale_a));
         let (zero_b, scale_b) = (_mm256_set1_ps(zero_b), _mm256_set1_ps(scale_b));
@@ -141,7 +144,7 @@ mod avx2 {
     }
 
     #[inline(always)]
-    unsafe fn apply(action: Action, [a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
+    unsafe fn apply(action: Int8AddEpilogue, [a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
         macro_rules! each {
             ($f:ident, $by:expr) => {{
                 let by = _mm256_set1_ps($by);
@@ -150,12 +153,12 @@ mod avx2 {
         }
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         match action {
-            Action::Add(by) => each!(_mm256_add_ps, by),
-            Action::Mul(by) => each!(_mm256_mul_ps, by),
-            Action::Div(by) => each!(_mm256_div_ps, by),
-            Action::Max(by) => each!(_mm256_max_ps, by),
-            Action::Min(by) => each!(_mm256_min_ps, by),
-            Action::Round => [
+            Int8AddEpilogue::Add(by) => each!(_mm256_add_ps, by),
+            Int8AddEpilogue::Mul(by) => each!(_mm256_mul_ps, by),
+            Int8AddEpilogue::Div(by) => each!(_mm256_div_ps, by),
+            Int8AddEpilogue::Max(by) => each!(_mm256_max_ps, by),
+            Int8AddEpilogue::Min(by) => each!(_mm256_min_ps, by),
+            Int8AddEpilogue::Round => [
                 _mm256_round_ps::<NEAREST>(a),
                 _mm256_round_ps::<NEAREST>(b),
                 _mm256_round_ps::<NEAREST>(c),

@@ -1,173 +1,188 @@
-//! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
+//! Int8 convolution: sums of products of 8-bit values minus their zero points in I32, requantized
+//! to bytes.
 //!
-//! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates; or as bytes, four in a word, where weights are small enough for that (`quads`). With AVX2, windows of 3 x 3 of many channels are taken four at a time, with fewer products (`tiles`),
-//! and those of few channels read rows of x that lie as words of two channels (`direct`). Otherwise windows are columns of a product
-//! (`dense`), and of one channel a group, rows of it are read (`depthwise`, `halves`): from a slab (`slab`), the rows of x that some windows need,
-//! with padding written out and elements that lie one stride apart side by side.
+//! Weights and activations are packed into words. The usual format is two 16-bit neighbours along
+//! the depth: one instruction multiplies both and adds the products, without saturation. If weights
+//! are small enough, a word contains four bytes (`quads`).
 //!
-//! Windows on three axes are not taken. Products of I32 with weights of bytes are made of the same words (`gemm`; where the weights are
-//! evenly spread, `gemm_even`).
+//! Algorithms:
+//!
+//! - `tiles`: Winograd for 3 x 3 windows with many channels (AVX2).
+//! - `direct`: few channels; windows read rows of x in place, two channels per word (AVX2).
+//! - `dense`: GEMM with im2col.
+//! - `depthwise` and `halves` (stride 2): one channel per group.
+//!
+//! A slab (`slab`) is a copy of the rows of x that some windows need. It includes the padding, and
+//! elements with a distance of one stride are adjacent.
+//!
+//! Windows on three axes are not supported. The same packing also serves I32 GEMMs with i8 weights
+//! (`gemm`; `gemm_even` for flat weight distributions).
 
+#[cfg(target_arch = "x86_64")]
+mod channel_pairs;
 mod dense;
 mod depthwise;
 #[cfg(target_arch = "x86_64")]
+mod depthwise_stride2;
+#[cfg(target_arch = "x86_64")]
 mod direct;
-mod finish;
 #[cfg(target_arch = "x86_64")]
 pub mod gemm;
 #[cfg(target_arch = "x86_64")]
-mod halves;
-#[cfg(target_arch = "x86_64")]
-mod pairs;
-#[cfg(target_arch = "x86_64")]
-mod quads;
+mod maddubs;
+mod requantize;
 mod slab;
 #[cfg(target_arch = "x86_64")]
-mod tiles;
+mod winograd;
 
-use self::dense::Form;
-use super::conv::{ConvShape, Windows};
-use super::parallel::Threads;
-use super::simd::{Level, SimdLevel};
+use self::dense::Int8WordFormat;
+use super::conv::{ConvShape, ConvWindowAxes};
+use super::parallel::KernelThreads;
+use super::simd::{SimdLevel, SimdLevelKind};
 
-/// Tasks of a thread, so that uneven threads even out.
+/// Tasks per thread, for load balancing.
 const TASKS: usize = 4;
-/// Taps of a depthwise window at most; more are taken as products.
-const MOST_TAPS: usize = 64;
+/// Maximum taps of a depthwise window; larger ones use the GEMM.
+const MAX_TAPS: usize = 64;
 
-/// How bytes stand for numbers.
+/// Encoding of numbers as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Codes {
-    /// Whether bytes are I8 instead of U8.
+pub struct Int8Encoding {
+    /// True for I8, false for U8.
     pub signed: bool,
-    /// The code of 0.
+    /// Zero point.
     pub zero: i32,
 }
 
-impl Codes {
-    /// What turns a byte into one without sign, in the same order.
+impl Int8Encoding {
+    /// XOR mask that makes a byte unsigned and preserves the order.
     fn flip(self) -> u8 {
         if self.signed { 0x80 } else { 0 }
     }
 
-    /// The byte of the zero point after [`Codes::flip`].
+    /// Zero point after applying [`Int8Encoding::flip`].
     fn flipped_zero(self) -> i16 {
         i16::from(self.zero as u8 ^ self.flip())
     }
 
-    /// What a byte stands for.
+    /// Value of a byte minus the zero point.
     fn value(self, byte: u8) -> i16 {
         i16::from(byte ^ self.flip()) - self.flipped_zero()
     }
 }
 
-/// How sums become bytes: `clamp(round(sum scale[o] + bias[o]) + zero, lo, hi)`, its low byte.
+/// Requantization of sums: the low byte of `clamp(round(sum scale[o] + bias[o]) + zero, lo, hi)`.
 #[derive(Clone, Copy, Debug)]
-pub struct Finish<'a> {
-    /// One for each channel of y.
+pub struct Requantize<'a> {
+    /// Scale per channel of y.
     pub scale: &'a [f32],
-    /// One for each channel of y.
+    /// Bias per channel of y.
     pub bias: &'a [f32],
-    /// The zero point of y.
+    /// Zero point of y.
     pub zero: i32,
-    /// The least code.
+    /// Minimum output value.
     pub lo: i32,
-    /// The greatest code.
+    /// Maximum output value.
     pub hi: i32,
 }
 
-/// A convolution's operands.
+/// Operands of a convolution.
 #[derive(Clone, Copy, Debug)]
-pub struct ByteCall<'a> {
-    /// The sizes.
+pub struct Int8ConvArgs<'a> {
+    /// Sizes of the convolution.
     pub shape: &'a ConvShape,
-    /// `[batch, groups channels, ..]`.
+    /// Input `[batch, groups channels, ..]`.
     pub x: &'a [u8],
-    /// What the bytes of x are.
-    pub codes: Codes,
-    /// What the bytes of the weights were.
-    pub weights: Codes,
-    /// How sums are finished.
-    pub finish: Finish<'a>,
+    /// Encoding of x.
+    pub codes: Int8Encoding,
+    /// Encoding of the original weights.
+    pub weights: Int8Encoding,
+    /// Requantization of the sums.
+    pub finish: Requantize<'a>,
 }
 
-/// The kernel of a convolution.
+/// Int8 convolution algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Int8ConvAlgorithm {
     Depthwise,
     #[cfg(target_arch = "x86_64")]
     Tiles,
     #[cfg(target_arch = "x86_64")]
     Direct,
     #[cfg(target_arch = "x86_64")]
-    Halves,
-    Dense(Form),
+    DepthwiseStride2,
+    Dense(Int8WordFormat),
 }
 
-impl Way {
-    /// Sizes of x make no difference, so that weights are packed before they are known.
-    fn of(level: SimdLevel, shape: &ConvShape, weights: Codes) -> Way {
-        if shape.channels == 1 && shape.windows.taps() <= MOST_TAPS && shape.groups > 1 {
+impl Int8ConvAlgorithm {
+    /// Independent of the sizes of x, so that weights can be packed before those are known.
+    fn select(level: SimdLevel, shape: &ConvShape, weights: Int8Encoding) -> Int8ConvAlgorithm {
+        if shape.channels == 1 && shape.windows.taps() <= MAX_TAPS && shape.groups > 1 {
             #[cfg(target_arch = "x86_64")]
-            if has_avx2(level) && halves::takes(shape, weights) {
-                return Way::Halves;
+            if has_avx2(level) && depthwise_stride2::supports(shape, weights) {
+                return Int8ConvAlgorithm::DepthwiseStride2;
             }
-            return Way::Depthwise;
+            return Int8ConvAlgorithm::Depthwise;
         }
         #[cfg(target_arch = "x86_64")]
-        if has_avx2(level) && tiles::takes(shape) {
-            return Way::Tiles;
+        if has_avx2(level) && winograd::supports(shape) {
+            return Int8ConvAlgorithm::Tiles;
         }
         #[cfg(target_arch = "x86_64")]
-        if has_avx2(level) && direct::takes(shape) {
-            return Way::Direct;
+        if has_avx2(level) && direct::supports(shape) {
+            return Int8ConvAlgorithm::Direct;
         }
-        Way::Dense(Form::of(level, weights))
+        Int8ConvAlgorithm::Dense(Int8WordFormat::select(level, weights))
     }
 }
 
-/// Whether there is a kernel for these windows: on at most two axes.
-pub fn takes(windows: &Windows) -> bool {
+/// True if there is a kernel for these windows: at most two axes.
+pub fn supports(windows: &ConvWindowAxes) -> bool {
     let w = windows;
     (w.kernel[0], w.sizes[0], w.out[0], w.pad[0]) == (1, 1, 1, 0)
 }
 
 /// Words of packed weights.
-pub fn packed_len(level: SimdLevel, shape: &ConvShape, weights: Codes) -> usize {
-    match Way::of(level, shape, weights) {
+pub fn packed_len(level: SimdLevel, shape: &ConvShape, weights: Int8Encoding) -> usize {
+    match Int8ConvAlgorithm::select(level, shape, weights) {
         #[cfg(target_arch = "x86_64")]
-        Way::Tiles => tiles::packed_len(shape),
+        Int8ConvAlgorithm::Tiles => winograd::packed_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Direct => direct::packed_len(shape),
+        Int8ConvAlgorithm::Direct => direct::packed_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Halves => halves::packed_len(shape),
+        Int8ConvAlgorithm::DepthwiseStride2 => depthwise_stride2::packed_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Dense(Form::Quads) => quads::Channels::of(shape).packed_len(),
-        Way::Depthwise | Way::Dense(Form::Pairs) => shape.groups * shape.m * shape.k().div_ceil(2),
+        Int8ConvAlgorithm::Dense(Int8WordFormat::Quads) => {
+            maddubs::MaddubsChannels::new(shape).packed_len()
+        }
+        Int8ConvAlgorithm::Depthwise | Int8ConvAlgorithm::Dense(Int8WordFormat::Pairs) => {
+            shape.groups * shape.m * shape.k().div_ceil(2)
+        }
     }
 }
 
-/// Two elements in a word.
+/// Packs two elements into a word.
 fn pair(low: i16, high: i16) -> i32 {
     (i32::from(low) & 0xffff) | (i32::from(high) << 16)
 }
 
-/// Packs weights `[groups m, channels, taps]`; their sizes are all of the shape that counts.
+/// Packs weights `[groups m, channels, taps]`. Only the sizes of the weights in the shape matter.
 ///
 /// # Panics
-/// If `w` or `out` is shorter than the shape says.
-pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
-    let way = Way::of(level, shape, codes);
+/// If `w` or `out` is shorter than the shape requires.
+pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Int8Encoding, w: &[u8], out: &mut [i32]) {
+    let way = Int8ConvAlgorithm::select(level, shape, codes);
     #[cfg(target_arch = "x86_64")]
     match way {
-        Way::Tiles => return tiles::pack(shape, codes, w, out),
-        Way::Direct => return direct::pack(shape, codes, w, out),
-        Way::Halves => return halves::pack(shape, codes, w, out),
-        Way::Dense(Form::Quads) => {
-            return quads::pack(&quads::Channels::of(shape), codes, w, out);
+        Int8ConvAlgorithm::Tiles => return winograd::pack(shape, codes, w, out),
+        Int8ConvAlgorithm::Direct => return direct::pack(shape, codes, w, out),
+        Int8ConvAlgorithm::DepthwiseStride2 => {
+            return depthwise_stride2::pack(shape, codes, w, out);
         }
-        Way::Depthwise | Way::Dense(Form::Pairs) => {}
+        Int8ConvAlgorithm::Dense(Int8WordFormat::Quads) => {
+            return maddubs::pack(&maddubs::MaddubsChannels::new(shape), codes, w, out);
+        }
+        Int8ConvAlgorithm::Depthwise | Int8ConvAlgorithm::Dense(Int8WordFormat::Pairs) => {}
     }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
     let at = |row: usize, i: usize| match i < k {
@@ -176,7 +191,7 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
     };
     let of = |row: usize, p: usize| pair(at(row, 2 * p), at(row, 2 * p + 1));
     let out = &mut out[..packed_len(level, shape, codes)];
-    if way == Way::Depthwise {
+    if way == Int8ConvAlgorithm::Depthwise {
         for (i, out) in out.iter_mut().enumerate() {
             *out = of(i / pairs, i % pairs);
         }
@@ -193,40 +208,48 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
     }
 }
 
-/// Words of scratch memory for so many threads.
-pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape, weights: Codes) -> usize {
+/// Words of scratch memory for at most `threads` threads.
+pub fn scratch_len(
+    level: SimdLevel,
+    threads: usize,
+    shape: &ConvShape,
+    weights: Int8Encoding,
+) -> usize {
     if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
         return 0;
     }
-    let part = |threads: usize| match Way::of(level, shape, weights) {
-        Way::Depthwise => depthwise::part_len(shape),
+    let part = |threads: usize| match Int8ConvAlgorithm::select(level, shape, weights) {
+        Int8ConvAlgorithm::Depthwise => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Halves => depthwise::part_len(shape),
+        Int8ConvAlgorithm::DepthwiseStride2 => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Tiles => tiles::part_len(threads, shape),
+        Int8ConvAlgorithm::Tiles => winograd::part_len(threads, shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Direct => direct::part_len(threads, shape),
-        Way::Dense(form) => dense::part_len(form, shape),
+        Int8ConvAlgorithm::Direct => direct::part_len(threads, shape),
+        Int8ConvAlgorithm::Dense(form) => dense::part_len(form, shape),
     };
-    // A run may have fewer threads, whose parts are larger.
+    // A run may use fewer threads, which then have larger parts.
     threads * (1..=threads).map(part).max().unwrap_or(0)
 }
 
-/// The convolution, from weights that [`pack`] wrote.
+/// Runs the convolution with weights packed by [`pack`].
 ///
 /// # Panics
-/// If a slice has another length than the shape says, or `scratch` has no room for a thread.
-pub fn byte_conv(
+/// If a slice does not have the length of the shape, or `scratch` has no room for a single thread.
+pub fn int8_conv(
     level: SimdLevel,
-    threads: Threads,
-    call: &ByteCall<'_>,
+    threads: KernelThreads,
+    call: &Int8ConvArgs<'_>,
     weights: &[i32],
     y: &mut [u8],
     scratch: &mut [i32],
 ) {
     let shape = call.shape;
     let channels = shape.groups * shape.m;
-    assert!(takes(&shape.windows), "windows on three axes");
+    assert!(
+        supports(&shape.windows),
+        "windows on three axes are not supported"
+    );
     assert_eq!(y.len(), shape.batch * channels * shape.windows.count());
     assert_eq!(
         call.x.len(),
@@ -237,22 +260,26 @@ pub fn byte_conv(
     if y.is_empty() {
         return;
     }
-    match Way::of(level, shape, call.weights) {
-        Way::Depthwise => depthwise::run(level, threads, call, weights, y, scratch),
+    match Int8ConvAlgorithm::select(level, shape, call.weights) {
+        Int8ConvAlgorithm::Depthwise => depthwise::run(level, threads, call, weights, y, scratch),
         #[cfg(target_arch = "x86_64")]
-        Way::Halves => depthwise::run(level, threads, call, weights, y, scratch),
+        Int8ConvAlgorithm::DepthwiseStride2 => {
+            depthwise::run(level, threads, call, weights, y, scratch)
+        }
         #[cfg(target_arch = "x86_64")]
-        Way::Tiles => tiles::run(threads, call, weights, y, scratch),
+        Int8ConvAlgorithm::Tiles => winograd::run(threads, call, weights, y, scratch),
         #[cfg(target_arch = "x86_64")]
-        Way::Direct => direct::run(threads, call, weights, y, scratch),
-        Way::Dense(form) => dense::run((level, form), threads, call, weights, y, scratch),
+        Int8ConvAlgorithm::Direct => direct::run(threads, call, weights, y, scratch),
+        Int8ConvAlgorithm::Dense(form) => {
+            dense::run((level, form), threads, call, weights, y, scratch)
+        }
     }
 }
 
-/// Whether kernels of AVX2 may be called.
+/// True if AVX2 kernels may be called.
 fn has_avx2(level: SimdLevel) -> bool {
     match level.0 {
-        Level::Portable => false,
+        SimdLevelKind::Portable => false,
         #[cfg(target_arch = "x86_64")]
         _ => true,
     }

@@ -1,8 +1,9 @@
-//! Products of I32 matrices, wrapping; the order of a sum makes no difference.
+//! GEMM of I32 matrices with wrapping arithmetic, so the order of a sum does not matter.
 //!
-//! Elements of quantised models fit 16 bits, of values and weights less their zero points. Then neighbours along k lie as pairs in
-//! a word, and one instruction multiplies both and adds the products: B in panels `[ceil(n / NR)][ceil(k / 2)][NR]`, once for
-//! weights, A in rows of pairs at each call. An operand with an element beyond that is read as it is.
+//! In quantized models, elements minus their zero points fit in 16 bits. Two adjacent elements
+//! along k are then packed into one 32-bit word, and a single instruction multiplies both and adds
+//! the products. B is packed into panels `[ceil(n / NR)][ceil(k / 2)][NR]`, once for weights. A is
+//! packed into rows of pairs at each call. An operand with larger elements is read unpacked.
 
 #![allow(
     clippy::needless_range_loop,
@@ -11,21 +12,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::parallel::{self, Chunks, SharedMut, Threads};
-use super::simd::{Level, SimdLevel};
+use super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
+use super::simd::{SimdLevel, SimdLevelKind};
 
 /// Columns of a panel.
 const NR: usize = 16;
 /// Rows of a tile.
 const MR: usize = 6;
-/// Rows of a task.
+/// Rows per task.
 const ROWS: usize = 96;
-/// Multiply-adds below which waking another thread costs more than it gains.
+/// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 1 << 17;
 
-/// The sizes of a product `[m, k] x [k, n]`.
+/// Sizes of a product `[m, k] x [k, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IntShape {
+pub struct IntGemmShape {
     /// Rows of A.
     pub m: usize,
     /// Columns of A.
@@ -34,49 +35,50 @@ pub struct IntShape {
     pub n: usize,
 }
 
-impl IntShape {
+impl IntGemmShape {
     fn pairs(&self) -> usize {
         self.k.div_ceil(2)
     }
 
-    /// Words of A as pairs.
+    /// Words of A packed as pairs.
     pub fn rows_len(&self) -> usize {
         self.m * self.pairs()
     }
 
-    /// Words of B as panels.
+    /// Words of B packed as panels.
     pub fn panels_len(&self) -> usize {
         self.n.div_ceil(NR) * self.pairs() * NR
     }
 }
 
-/// Two elements in a word.
+/// Packs two elements into a word.
 #[inline(always)]
 fn pair(low: i32, high: i32) -> i32 {
     (low & 0xffff) | (high << 16)
 }
 
-/// What a pair holds.
+/// Unpacks the two elements of a word.
 #[inline(always)]
-fn of_pair(pair: i32) -> (i32, i32) {
+fn unpack_pair(pair: i32) -> (i32, i32) {
     (i32::from(pair as i16), pair >> 16)
 }
 
-/// Whether all elements fit 16 bits.
+/// True if all elements fit in 16 bits.
 fn fit(x: &[i32]) -> bool {
-    // Without a branch: vectors of it.
+    // Branch-free, so that the compiler vectorizes it.
     x.iter()
         .fold(0, |beyond, x| beyond | (i32::from(*x as i16) ^ x))
         == 0
 }
 
-/// Writes B `[k, n]` as panels to the first words of `out`, if its elements fit.
+/// Packs B `[k, n]` as panels into the first words of `out`. Returns false if an element does not
+/// fit in 16 bits.
 ///
 /// # Panics
-/// If `b` has another length than the shape says, or `out` is shorter than [`IntShape::panels_len`].
-pub fn pack_panels(shape: &IntShape, b: &[i32], out: &mut [i32]) -> bool {
-    let &IntShape { k, n, .. } = shape;
-    assert_eq!(b.len(), k * n, "B has another size");
+/// If `b` does not have the length of the shape, or `out` is shorter than [`IntGemmShape::panels_len`].
+pub fn pack_panels(shape: &IntGemmShape, b: &[i32], out: &mut [i32]) -> bool {
+    let &IntGemmShape { k, n, .. } = shape;
+    assert_eq!(b.len(), k * n, "B must have k * n elements");
     if !fit(b) {
         return false;
     }
@@ -103,15 +105,15 @@ pub fn pack_panels(shape: &IntShape, b: &[i32], out: &mut [i32]) -> bool {
     true
 }
 
-/// Writes A `[m, k]` as rows of pairs, if its elements fit.
-fn pack_rows(threads: Threads, shape: &IntShape, a: &[i32], out: &mut [i32]) -> bool {
-    /// Rows of a task.
+/// Packs A `[m, k]` as rows of pairs. Returns false if an element does not fit in 16 bits.
+fn pack_rows(threads: KernelThreads, shape: &IntGemmShape, a: &[i32], out: &mut [i32]) -> bool {
+    /// Rows per task.
     const ROWS: usize = 8;
-    let &IntShape { m, k, .. } = shape;
+    let &IntGemmShape { m, k, .. } = shape;
     let own = 2 * shape.pairs();
     let fits = AtomicBool::new(true);
     let halves: &mut [i16] = bytemuck::cast_slice_mut(&mut out[..shape.rows_len()]);
-    let parts = Chunks::new(halves, ROWS * own);
+    let parts = DisjointChunks::new(halves, ROWS * own);
     parallel::for_each_part(threads, parts, |i, out| {
         let rows = &a[i * ROWS * k..m.min((i + 1) * ROWS) * k];
         if !fit(rows) {
@@ -119,7 +121,7 @@ fn pack_rows(threads: Threads, shape: &IntShape, a: &[i32], out: &mut [i32]) -> 
         }
         for (row, out) in rows.chunks_exact(k).zip(out.chunks_exact_mut(own)) {
             let (out, rest) = out.split_at_mut(k);
-            // Neighbours are a word: the first is its low half.
+            // Adjacent elements form a word; the first is in the low half.
             for (out, x) in out.iter_mut().zip(row) {
                 *out = *x as i16;
             }
@@ -129,24 +131,25 @@ fn pack_rows(threads: Threads, shape: &IntShape, a: &[i32], out: &mut [i32]) -> 
     fits.into_inner()
 }
 
-/// `c = a b` for B that [`pack_panels`] wrote; `rows` has room for [`IntShape::rows_len`] words.
+/// Computes `c = a b` for a B packed by [`pack_panels`]; `rows` has room for [`IntGemmShape::rows_len`]
+/// words.
 ///
 /// # Panics
-/// If a slice has another length than the shape says.
+/// If a slice does not have the length of the shape.
 pub fn int_gemm(
     level: SimdLevel,
-    threads: Threads,
-    shape: &IntShape,
+    threads: KernelThreads,
+    shape: &IntGemmShape,
     a: &[i32],
     panels: &[i32],
     c: &mut [i32],
     rows: &mut [i32],
 ) {
-    let &IntShape { m, k, n } = shape;
+    let &IntGemmShape { m, k, n } = shape;
     assert_eq!(
         (a.len(), c.len()),
         (m * k, m * n),
-        "A or C has another size"
+        "A must have m * k elements, C m * n"
     );
     let pairs = shape.pairs();
     assert!(panels.len() >= shape.panels_len() && rows.len() >= shape.rows_len());
@@ -154,7 +157,7 @@ pub fn int_gemm(
         return c.fill(0);
     }
     let threads = match m * n * k < SERIAL_WORK {
-        true => Threads::Serial,
+        true => KernelThreads::Serial,
         false => threads,
     };
     let packed = pack_rows(threads, shape, a, rows);
@@ -179,7 +182,7 @@ pub fn int_gemm(
                 false => wide_tile(shape, &a[i * k..][..count * k], b, &mut sums),
             }
             for (r, sums) in sums[..count].iter().enumerate() {
-                // SAFETY: a task has the columns of its panel in its rows to itself, all within C.
+                // SAFETY: each task writes only the columns of its panel in its rows, all within C.
                 let c = unsafe { out.slice((i + r) * n + panel * NR, cols) };
                 c.copy_from_slice(&sums[..cols]);
             }
@@ -187,10 +190,10 @@ pub fn int_gemm(
     });
 }
 
-/// The sums of `count` rows of pairs with a panel.
+/// Computes the sums of `count` rows of pairs with a panel.
 fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
     match level.0 {
-        Level::Portable => portable(count, rows, b, sums),
+        SimdLevelKind::Portable => portable(count, rows, b, sums),
         #[cfg(target_arch = "x86_64")]
         _ => {
             let function = match count {
@@ -202,11 +205,14 @@ fn tile(level: SimdLevel, count: usize, rows: &[i32], b: &[i32], sums: &mut [[i3
                 _ => avx2::<6>,
             };
             assert!(rows.len() * NR == count * b.len());
-            // SAFETY: both other levels have AVX2, and rows and panel are as long as each other.
+            // SAFETY: both other levels have AVX2, and rows and panel have the same length.
             unsafe { function(rows, b, sums) }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        #[allow(unreachable_patterns, reason = "there is one level there")]
+        #[allow(
+            unreachable_patterns,
+            reason = "there is only one level on this target"
+        )]
         _ => portable(count, rows, b, sums),
     }
 }
@@ -215,22 +221,22 @@ fn portable(count: usize, rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
     let pairs = b.len() / NR;
     for (row, sums) in rows.chunks_exact(pairs).zip(&mut sums[..count]) {
         for (a, b) in row.iter().zip(b.chunks_exact(NR)) {
-            let (low, high) = of_pair(*a);
+            let (low, high) = unpack_pair(*a);
             for (sum, b) in sums.iter_mut().zip(b) {
-                let (b_low, b_high) = of_pair(*b);
+                let (b_low, b_high) = unpack_pair(*b);
                 *sum = sum.wrapping_add((low * b_low).wrapping_add(high * b_high));
             }
         }
     }
 }
 
-/// As [`tile`], of elements of A as they are.
-fn wide_tile(shape: &IntShape, a: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
+/// Same as [`tile`], for unpacked elements of A.
+fn wide_tile(shape: &IntGemmShape, a: &[i32], b: &[i32], sums: &mut [[i32; NR]; MR]) {
     for (row, sums) in a.chunks_exact(shape.k).zip(sums) {
         for (a, b) in row.chunks(2).zip(b.chunks_exact(NR)) {
             let (low, high) = (a[0], a.get(1).copied().unwrap_or(0));
             for (sum, b) in sums.iter_mut().zip(b) {
-                let (b_low, b_high) = of_pair(*b);
+                let (b_low, b_high) = unpack_pair(*b);
                 let both = low
                     .wrapping_mul(b_low)
                     .wrapping_add(high.wrapping_mul(b_high));
@@ -272,20 +278,26 @@ unsafe fn avx2<const R: usize>(rows: &[i32], b: &[i32], sums: &mut [[i32; NR]; M
     }
 }
 
-/// `c = a b` for a B `[k, n]` as it is.
+/// Computes `c = a b` for an unpacked B `[k, n]`.
 ///
 /// # Panics
-/// If a slice has another length than the shape says.
-pub fn int_gemm_wide(threads: Threads, shape: &IntShape, a: &[i32], b: &[i32], c: &mut [i32]) {
-    let &IntShape { m, k, n } = shape;
+/// If a slice does not have the length of the shape.
+pub fn int_gemm_wide(
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    a: &[i32],
+    b: &[i32],
+    c: &mut [i32],
+) {
+    let &IntGemmShape { m, k, n } = shape;
     assert_eq!((a.len(), b.len(), c.len()), (m * k, k * n, m * n));
     let threads = match m * n * k < SERIAL_WORK {
-        true => Threads::Serial,
+        true => KernelThreads::Serial,
         false => threads,
     };
     let out = SharedMut::new(c);
     parallel::for_each(threads, m, |i| {
-        // SAFETY: a task has its row of C to itself.
+        // SAFETY: each task writes its own row of C.
         let c = unsafe { out.slice(i * n, n) };
         c.fill(0);
         for (a, b) in a[i * k..][..k].iter().zip(b.chunks_exact(n.max(1))) {

@@ -1,14 +1,14 @@
-//! Moving elements: blocked transpose, strided copy, gather of rows.
+//! Data movement: blocked transpose, strided copy, gather of rows.
 
-/// `out[c, r] = x[r, c]` for a contiguous `rows x cols` matrix of elements of
-/// any size; blocks keep reads and writes in cache.
+/// Computes `out[c, r] = x[r, c]` for a contiguous `rows x cols` matrix of elements of any size.
+/// Works in blocks, so that reads and writes stay in cache.
 ///
 /// # Panics
 /// If the lengths are not `rows * cols`.
 pub fn transpose<T: Copy>(x: &[T], rows: usize, cols: usize, out: &mut [T]) {
     assert!(
         x.len() == rows * cols && out.len() == rows * cols,
-        "not {rows}x{cols}"
+        "input and output must have {rows}x{cols} elements"
     );
     const BLOCK: usize = 16;
     for r0 in (0..rows).step_by(BLOCK) {
@@ -22,13 +22,12 @@ pub fn transpose<T: Copy>(x: &[T], rows: usize, cols: usize, out: &mut [T]) {
     }
 }
 
-/// Copies a view of any strides to a contiguous tensor: element
-/// `offset + sum(index * strides)` of `x`, last axis fastest. Negative strides
-/// reverse, 0 broadcasts.
+/// Copies a view of any strides to a contiguous tensor: element `offset + sum(index * strides)` of
+/// `x`, with the last axis varying fastest. Negative strides reverse an axis; stride 0 broadcasts.
 ///
 /// # Panics
-/// If `strides` and `shape` differ in rank, `out` is not `shape`'s size, or an
-/// index leaves `x`.
+/// If `strides` and `shape` differ in rank, `out` does not have the size of `shape`, or an index is
+/// outside `x`.
 pub fn strided_copy<T: Copy>(
     x: &[T],
     offset: usize,
@@ -44,14 +43,14 @@ pub fn strided_copy<T: Copy>(
     assert_eq!(
         out.len(),
         shape.iter().product::<usize>(),
-        "the output is not the shape's size"
+        "the output length differs from the shape's number of elements"
     );
     if out.is_empty() {
         return;
     }
     let at = |base: usize, i: usize, stride: isize| {
         base.checked_add_signed(i as isize * stride)
-            .expect("invariant: a view stays inside its tensor")
+            .expect("invariant: a view is inside its tensor")
     };
     match (shape, strides) {
         ([], []) => out[0] = x[offset],
@@ -62,7 +61,7 @@ pub fn strided_copy<T: Copy>(
                 *out = x[at(offset, i, *stride)];
             }
         }
-        // A transposed matrix inside: go by blocks.
+        // The last two axes are a transposed matrix: copy by blocks.
         ([rows, cols], [1, step]) if *cols > 1 && *step > 1 => {
             const BLOCK: usize = 16;
             for c0 in (0..*cols).step_by(BLOCK) {
@@ -85,14 +84,13 @@ pub fn strided_copy<T: Copy>(
     }
 }
 
-/// `out[i] = table[index[i]]` for rows of `row_len`; negative indices count from
-/// the end.
+/// Computes `out[i] = table[index[i]]` for rows of `row_len`; negative indices count from the end.
 ///
 /// # Errors
 /// The first index outside `[-rows, rows)`.
 ///
 /// # Panics
-/// If `out` is not `index.len() * row_len` long.
+/// If `out` does not have `index.len() * row_len` elements.
 pub fn gather_rows<T: Copy>(
     table: &[T],
     row_len: usize,
@@ -103,7 +101,7 @@ pub fn gather_rows<T: Copy>(
     assert_eq!(
         out.len(),
         index.len() * row_len,
-        "output and indices disagree"
+        "the output length must be the number of indices times row_len"
     );
     for (n, i) in index.iter().enumerate() {
         let row = if *i < 0 {

@@ -1,57 +1,59 @@
-//! How kernels spread work: a fixed grid of independent tasks, so that the
-//! result never depends on how many threads ran them.
+//! Parallel loops of kernels: a fixed grid of independent tasks, so that the result never depends
+//! on the number of threads.
 //!
-//! Every thread begins with its own share of the tasks, the same one in each call: what a kernel left
-//! in a core's caches is where the next one looks for it. Who is done takes what is left of the others.
+//! Every thread starts with its own share of the tasks, the same one in each call. So the data that
+//! a kernel leaves in a core's caches is reused by the next kernel. A thread that finishes its
+//! share takes tasks from other shares (work stealing).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::team;
-pub use super::team::helpers_called;
+use super::worker_pool;
+pub use super::worker_pool::helpers_called;
 
-/// Whether a kernel may use helpers.
+/// Whether a kernel may use several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// Run on the calling thread: for callers that are themselves parallel.
+pub enum KernelThreads {
+    /// Calling thread only, for callers that are themselves parallel.
     Serial,
-    /// Spread over the rayon pool of the backend, elsewhere that of the caller: see [`CpuBackend::new`](crate::CpuBackend::new).
+    /// The rayon pool of the backend; outside of a backend, the caller's pool: see
+    /// [`CpuBackend::new`](crate::CpuBackend::new).
     Pool,
 }
 
-impl Threads {
-    /// How many tasks can run at once.
+impl KernelThreads {
+    /// Number of tasks that can run in parallel.
     #[must_use]
     pub fn count(self) -> usize {
         match self {
-            Threads::Serial => 1,
-            Threads::Pool => team::current().threads(),
+            KernelThreads::Serial => 1,
+            KernelThreads::Pool => worker_pool::current().threads(),
         }
     }
 
-    /// [`Threads::Pool`] if so.
-    pub(crate) fn parallel(parallel: bool) -> Threads {
+    /// [`KernelThreads::Pool`] if `parallel`, else `KernelThreads::Serial`.
+    pub(crate) fn parallel(parallel: bool) -> KernelThreads {
         match parallel {
-            true => Threads::Pool,
-            false => Threads::Serial,
+            true => KernelThreads::Pool,
+            false => KernelThreads::Serial,
         }
     }
 }
 
 /// Runs `task(0..tasks)`, each exactly once, in any order.
-pub fn for_each(threads: Threads, tasks: usize, task: impl Fn(usize) + Send + Sync) {
+pub fn for_each(threads: KernelThreads, tasks: usize, task: impl Fn(usize) + Send + Sync) {
     let workers = threads.count().min(tasks);
     if workers <= 1 {
         return (0..tasks).for_each(task);
     }
-    let queue = Queue::new(tasks, workers);
-    team::current().run(workers, &|worker| queue.tasks(worker).for_each(&task));
+    let queue = TaskQueue::new(tasks, workers);
+    worker_pool::current().run(workers, &|worker| queue.tasks(worker).for_each(&task));
 }
 
-/// Runs `task(i, part)` where each worker owns its own part of `scratch`, cut
-/// into equal parts of `part_len`; as many work as there are parts.
+/// Runs `task(i, part)` with a private part of `scratch` per worker. `scratch` is split into equal
+/// parts of `part_len`; their number limits the number of workers.
 pub(crate) fn for_each_with_scratch<T: Send>(
-    threads: Threads,
+    threads: KernelThreads,
     tasks: usize,
     scratch: &mut [T],
     part_len: usize,
@@ -62,68 +64,69 @@ pub(crate) fn for_each_with_scratch<T: Send>(
     });
 }
 
-/// Calls `work(tasks, part)` once on each worker, which runs what the iterator gives it; parts are those of
-/// [`for_each_with_scratch`]. What a task leaves in its part is there for the worker's next one.
+/// Calls `work(tasks, part)` once on each worker, which runs the tasks of the iterator. The parts
+/// are the same as for [`for_each_with_scratch`]. The contents of a part persist between the tasks
+/// of a worker.
 pub(crate) fn for_workers<T: Send>(
-    threads: Threads,
+    threads: KernelThreads,
     tasks: usize,
     scratch: &mut [T],
     part_len: usize,
-    work: impl Fn(Tasks<'_>, &mut [T]) + Send + Sync,
+    work: impl Fn(ClaimedTasks<'_>, &mut [T]) + Send + Sync,
 ) {
     let parts = scratch.len().checked_div(part_len).unwrap_or(usize::MAX);
     let workers = threads.count().min(tasks).min(parts).max(1);
-    let queue = Queue::new(tasks, workers);
+    let queue = TaskQueue::new(tasks, workers);
     if workers == 1 {
         return work(queue.tasks(0), &mut scratch[..part_len]);
     }
     let parts = SharedMut::new(scratch);
-    team::current().run(workers, &|worker| {
-        // SAFETY: a worker's number is its own, below that of parts.
+    worker_pool::current().run(workers, &|worker| {
+        // SAFETY: each worker has its own number, which is below the number of parts.
         let part = unsafe { parts.slice(worker * part_len, part_len) };
         work(queue.tasks(worker), part);
     });
 }
 
 /// Runs `task(i, part)` for each part.
-pub(crate) fn for_each_part<P: Parts>(
-    threads: Threads,
+pub(crate) fn for_each_part<P: DisjointParts>(
+    threads: KernelThreads,
     parts: P,
     task: impl Fn(usize, P::Part) + Send + Sync,
 ) {
     for_each(threads, parts.count(), |i| {
-        // SAFETY: each number below the count comes once.
+        // SAFETY: each number below the count occurs once.
         task(i, unsafe { parts.part(i) });
     });
 }
 
-/// Tasks in shares, one for each of the first workers.
-struct Queue {
-    shares: [Share; SHARES],
+/// Tasks split into shares, one for each of the first workers.
+struct TaskQueue {
+    shares: [TaskShare; SHARES],
     count: usize,
     tasks: usize,
 }
 
-/// Shares at most: beyond that workers begin with one that others have, too.
+/// Maximum number of shares; additional workers start with a share that another worker has too.
 const SHARES: usize = 16;
 
-/// The next task of a share; apart from the others in memory.
+/// Next task of a share; aligned to avoid false sharing.
 #[repr(align(64))]
-struct Share(AtomicUsize);
+struct TaskShare(AtomicUsize);
 
-impl Queue {
-    fn new(tasks: usize, workers: usize) -> Queue {
+impl TaskQueue {
+    fn new(tasks: usize, workers: usize) -> TaskQueue {
         let count = workers.min(SHARES);
-        Queue {
-            shares: std::array::from_fn(|i| Share(AtomicUsize::new(i * tasks / count))),
+        TaskQueue {
+            shares: std::array::from_fn(|i| TaskShare(AtomicUsize::new(i * tasks / count))),
             count,
             tasks,
         }
     }
 
-    /// The tasks of a worker.
-    fn tasks(&self, worker: usize) -> Tasks<'_> {
-        Tasks {
+    /// Iterator over the tasks of a worker.
+    fn tasks(&self, worker: usize) -> ClaimedTasks<'_> {
+        ClaimedTasks {
             queue: self,
             worker,
             done: 0,
@@ -131,19 +134,19 @@ impl Queue {
     }
 }
 
-/// Tasks that no other worker has: those of the worker's own share, then what is left of others.
-pub(crate) struct Tasks<'q> {
-    queue: &'q Queue,
+/// Tasks claimed by one worker: first from its own share, then from other shares.
+pub(crate) struct ClaimedTasks<'q> {
+    queue: &'q TaskQueue,
     worker: usize,
-    /// Shares that are used up.
+    /// Number of exhausted shares.
     done: usize,
 }
 
-impl Iterator for Tasks<'_> {
+impl Iterator for ClaimedTasks<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        let Queue {
+        let TaskQueue {
             shares,
             count,
             tasks,
@@ -152,7 +155,7 @@ impl Iterator for Tasks<'_> {
             let share = (self.worker + self.done) % count;
             let end = (share + 1) * tasks / count;
             let next = &shares[share].0;
-            // Asked first, so that counters stay near the ends.
+            // Checked before the increment, so that counters do not run far past their ends.
             if next.load(Ordering::Relaxed) < end {
                 let task = next.fetch_add(1, Ordering::Relaxed);
                 if task < end {
@@ -165,32 +168,32 @@ impl Iterator for Tasks<'_> {
     }
 }
 
-/// Memory cut into parts that tasks own.
-pub(crate) trait Parts: Send + Sync {
+/// Memory split into parts that belong to different tasks.
+pub(crate) trait DisjointParts: Send + Sync {
     /// A part.
     type Part;
 
     fn count(&self) -> usize;
 
-    /// Part `i`.
+    /// Returns part `i`.
     ///
     /// # Safety
-    /// `i` is below the count, and each part is asked for once.
+    /// `i` is below the count, and each part is requested once.
     unsafe fn part(&self, i: usize) -> Self::Part;
 }
 
-/// Parts of one length; the last may be shorter.
-pub(crate) struct Chunks<'a, T> {
+/// Parts of equal length; the last may be shorter.
+pub(crate) struct DisjointChunks<'a, T> {
     data: SharedMut<T>,
     len: usize,
     of: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
-impl<'a, T: Send> Chunks<'a, T> {
-    /// Parts of `len` elements, none of an empty length.
-    pub(crate) fn new(data: &'a mut [T], len: usize) -> Chunks<'a, T> {
-        Chunks {
+impl<'a, T: Send> DisjointChunks<'a, T> {
+    /// Splits `data` into parts of `len` elements; no parts if `len` is 0.
+    pub(crate) fn new(data: &'a mut [T], len: usize) -> DisjointChunks<'a, T> {
+        DisjointChunks {
             of: data.len() * usize::from(len > 0),
             data: SharedMut::new(data),
             len: len.max(1),
@@ -199,10 +202,10 @@ impl<'a, T: Send> Chunks<'a, T> {
     }
 }
 
-// SAFETY: parts are handed out once each (`Parts::part`), to be used by one thread.
-unsafe impl<T: Send> Sync for Chunks<'_, T> {}
+// SAFETY: each part is handed out once (`DisjointParts::part`), for use by one thread.
+unsafe impl<T: Send> Sync for DisjointChunks<'_, T> {}
 
-impl<'a, T: Send> Parts for Chunks<'a, T> {
+impl<'a, T: Send> DisjointParts for DisjointChunks<'a, T> {
     type Part = &'a mut [T];
 
     fn count(&self) -> usize {
@@ -211,13 +214,13 @@ impl<'a, T: Send> Parts for Chunks<'a, T> {
 
     unsafe fn part(&self, i: usize) -> &'a mut [T] {
         let start = i * self.len;
-        // SAFETY: inside the slice, and apart from other parts.
+        // SAFETY: the range is inside the slice and disjoint from other parts.
         unsafe { self.data.slice(start, self.len.min(self.of - start)) }
     }
 }
 
-/// Parts of two in step, as many as both have.
-impl<A: Parts, B: Parts> Parts for (A, B) {
+/// Pairs of parts with equal index; the shorter sequence determines their number.
+impl<A: DisjointParts, B: DisjointParts> DisjointParts for (A, B) {
     type Part = (A::Part, B::Part);
 
     fn count(&self) -> usize {
@@ -225,12 +228,12 @@ impl<A: Parts, B: Parts> Parts for (A, B) {
     }
 
     unsafe fn part(&self, i: usize) -> Self::Part {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { (self.0.part(i), self.1.part(i)) }
     }
 }
 
-/// A pointer that tasks with disjoint targets may share.
+/// Pointer that tasks with disjoint targets share.
 pub(crate) struct SharedMut<T>(*mut T);
 
 impl<T> Clone for SharedMut<T> {
@@ -241,10 +244,11 @@ impl<T> Clone for SharedMut<T> {
 
 impl<T> Copy for SharedMut<T> {}
 
-// SAFETY: users write disjoint elements from different tasks; each use site
-// states why its targets are disjoint.
+// SAFETY: different tasks write disjoint elements; each use site states why its targets are
+// disjoint.
 unsafe impl<T: Send> Send for SharedMut<T> {}
-// SAFETY: as above.
+// SAFETY: different tasks write disjoint elements; each use site states why its targets are
+// disjoint.
 unsafe impl<T: Send> Sync for SharedMut<T> {}
 
 impl<T> SharedMut<T> {
@@ -256,7 +260,7 @@ impl<T> SharedMut<T> {
         self.0
     }
 
-    /// What begins `start` elements further.
+    /// The pointer advanced by `start` elements.
     pub(crate) fn from(self, start: usize) -> Self {
         Self(self.0.wrapping_add(start))
     }
@@ -264,9 +268,9 @@ impl<T> SharedMut<T> {
     /// The elements `start..start + len`.
     ///
     /// # Safety
-    /// The range lies inside the slice, and no other task touches it.
+    /// The range is inside the slice, and no other task accesses it.
     pub(crate) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
 }

@@ -1,33 +1,32 @@
-//! Kernels over contiguous rows: reductions, softmax, norms, scans, rope.
+//! Kernels over contiguous rows: reductions, softmax, norms, scans, RoPE.
 //!
-//! Sums run in four vectors of lanes and then as a tree, in an order that
-//! depends on the length alone. `rows` is `data.len() / cols`; a row length of 0
-//! is legal. Functions over many rows are serial: callers spread row ranges
-//! over threads.
+//! Sums use four vectors of lanes, which are then added as a tree, in an order that depends only on
+//! the length. The number of rows is `data.len() / cols`; a row length of 0 is valid. Functions
+//! over many rows run on one thread; callers distribute row ranges over threads.
 //!
 //! # Panics
-//! All functions, if slices disagree with the sizes.
+//! All functions panic if slices disagree with the sizes.
 
 use super::SimdLevel;
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar;
 
 simd_dispatch!(
-    /// Sum of a row; 0 when empty.
+    /// Sum of a row; 0 if it is empty.
     pub fn sum(x: &[f32]) -> f32 = sum_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn sum_body<S: Simd>(x: &[f32]) -> f32 {
     reduce::<S>(x, |v| v)
 }
 
-/// Sum of `f` over a row, `f(0)` being 0.
+/// Sum of `f` over a row; `f(0)` must be 0.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn reduce<S: Simd>(x: &[f32], f: impl Fn(S::V) -> S::V) -> f32 {
     let mut acc = [S::splat(0.0); 4];
@@ -48,13 +47,13 @@ unsafe fn reduce<S: Simd>(x: &[f32], f: impl Fn(S::V) -> S::V) -> f32 {
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
     reduce::<S>(x, |v| S::mul(v, v))
 }
 
-/// Sixteen running values, then one: vectorises without reordering floats.
+/// Folds sixteen accumulators, then combines them: vectorizes without reordering floats.
 #[inline(always)]
 fn fold_lanes(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut acc = [init; 16];
@@ -70,13 +69,13 @@ fn fold_lanes(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     acc.into_iter().reduce(&f).unwrap_or(init)
 }
 
-/// The maximum of the elements that are numbers; `-inf` if none is.
+/// Maximum of the elements that are not NaN; `-inf` if there is none.
 #[inline(always)]
 pub(crate) fn max_ignoring_nan(x: &[f32]) -> f32 {
     fold_halves(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// As [`fold_lanes`] for what may be taken in any order: lanes join by halves.
+/// Like [`fold_lanes`] for order-independent functions: lanes are combined by halves.
 #[inline(always)]
 fn fold_halves(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut acc = [init; 32];
@@ -100,14 +99,14 @@ fn fold_halves(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
     acc[0]
 }
 
-/// The first NaN.
+/// First NaN of a row.
 #[inline(always)]
 fn nan(x: &[f32]) -> Option<f32> {
     let any = x.iter().fold(false, |any, x| any | x.is_nan());
     any.then(|| x.iter().copied().find(|x| x.is_nan()))?
 }
 
-/// Whether a zero of this sign is there.
+/// True if the row contains a zero of this sign.
 #[inline(always)]
 fn has(zero: f32, x: &[f32]) -> bool {
     let is = |x: &f32| x.to_bits() == zero.to_bits();
@@ -115,20 +114,20 @@ fn has(zero: f32, x: &[f32]) -> bool {
 }
 
 simd_dispatch!(
-    /// Maximum of a row, NaN if any element is; `-inf` when empty.
+    /// Maximum of a row, NaN if any element is NaN; `-inf` if it is empty.
     pub fn max(x: &[f32]) -> f32 = max_body
 );
 simd_dispatch!(
-    /// Minimum of a row, NaN if any element is; `inf` when empty.
+    /// Minimum of a row, NaN if any element is NaN; `inf` if it is empty.
     pub fn min(x: &[f32]) -> f32 = min_body
 );
 simd_dispatch!(
-    /// Product of a row; 1 when empty.
+    /// Product of a row; 1 if it is empty.
     pub fn prod(x: &[f32]) -> f32 = prod_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
     let most = max_ignoring_nan(x);
@@ -141,7 +140,7 @@ pub(crate) unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
     let least = fold_halves(x, f32::INFINITY, |a, b| if b < a { b } else { a });
@@ -154,27 +153,27 @@ pub(crate) unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn prod_body<S: Simd>(x: &[f32]) -> f32 {
     fold_lanes(x, 1.0, |a, b| a * b)
 }
 
-/// Mean of a row; NaN when empty.
+/// Mean of a row; NaN if it is empty.
 #[must_use]
 pub fn mean(level: SimdLevel, x: &[f32]) -> f32 {
     sum(level, x) / x.len() as f32
 }
 
-/// Index of the largest element, ties to the lower index; a NaN counts as the
-/// largest. 0 when empty.
+/// Index of the maximum element; ties go to the lower index, and NaN counts as the maximum. 0 if
+/// the row is empty.
 #[must_use]
 pub fn argmax(level: SimdLevel, x: &[f32]) -> usize {
     let best = max(level, x);
     x.iter().position(|v| *v == best || v.is_nan()).unwrap_or(0)
 }
 
-/// Index of the smallest element, as [`argmax`].
+/// Index of the minimum element, with the rules of [`argmax`].
 #[must_use]
 pub fn argmin(level: SimdLevel, x: &[f32]) -> usize {
     let best = min(level, x);
@@ -182,12 +181,12 @@ pub fn argmin(level: SimdLevel, x: &[f32]) -> usize {
 }
 
 simd_dispatch!(
-    /// Softmax of each row of `cols`; a row that is all `-inf` becomes zeros.
+    /// Softmax of each row of `cols`; a row of only `-inf` becomes zeros.
     pub fn softmax(x: &[f32], cols: usize, out: &mut [f32]) = softmax_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
@@ -204,10 +203,11 @@ unsafe fn softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
     }
 }
 
-/// `out = e^(x - max)`: the greatest element and the sum of `out`; `None` where all are `-inf`.
+/// Computes `out = e^(x - max)`. Returns the maximum and the sum of `out`; `None` if all elements
+/// are `-inf`.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn exp_row<S: Simd>(x: &[f32], out: &mut [f32]) -> Option<(f32, f32)> {
     let max = max_body::<S>(x);
@@ -221,12 +221,12 @@ unsafe fn exp_row<S: Simd>(x: &[f32], out: &mut [f32]) -> Option<(f32, f32)> {
 }
 
 simd_dispatch!(
-    /// `x - max - ln(sum(e^(x - max)))` of each row of `cols`.
+    /// Computes `x - max - ln(sum(e^(x - max)))` for each row of `cols`.
     pub fn log_softmax(x: &[f32], cols: usize, out: &mut [f32]) = log_softmax_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
@@ -235,7 +235,7 @@ unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
         .zip(out.chunks_exact_mut(cols.max(1)))
     {
         let Some((max, sum)) = exp_row::<S>(x, out) else {
-            // Every element is `-inf`, and stays so.
+            // All elements are `-inf`, and the result is too.
             out.copy_from_slice(x);
             continue;
         };
@@ -246,25 +246,25 @@ unsafe fn log_softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
     }
 }
 
-/// The kind of a row norm.
+/// Kind of row norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Norm {
-    /// `(x - mean) / sqrt(var + eps)`.
+pub enum RowNormKind {
+    /// Layer norm: `(x - mean) / sqrt(var + eps)`.
     Layer,
-    /// `x / sqrt(mean(x^2) + eps)`.
+    /// RMS norm: `x / sqrt(mean(x^2) + eps)`.
     Rms,
 }
 
 simd_dispatch!(
-    /// Normalises each row of `gamma.len()` elements, times `gamma`, plus `beta`.
-    pub fn norm(kind: Norm, eps: f32, x: &[f32], gamma: &[f32], beta: Option<&[f32]>, out: &mut [f32]) = norm_body
+    /// Normalizes each row of `gamma.len()` elements, multiplies by `gamma` and adds `beta`.
+    pub fn norm(kind: RowNormKind, eps: f32, x: &[f32], gamma: &[f32], beta: Option<&[f32]>, out: &mut [f32]) = norm_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn norm_body<S: Simd>(
-    kind: Norm,
+    kind: RowNormKind,
     eps: f32,
     x: &[f32],
     gamma: &[f32],
@@ -279,10 +279,10 @@ unsafe fn norm_body<S: Simd>(
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn norm_row<S: Simd>(
-    kind: Norm,
+    kind: RowNormKind,
     eps: f32,
     x: &[f32],
     gamma: &[f32],
@@ -291,11 +291,11 @@ unsafe fn norm_row<S: Simd>(
 ) {
     let n = x.len() as f32;
     let (mean, rest, square) = match kind {
-        Norm::Rms => (0.0, 0.0, sum_of_squares::<S>(x) / n),
-        Norm::Layer => {
+        RowNormKind::Rms => (0.0, 0.0, sum_of_squares::<S>(x) / n),
+        RowNormKind::Layer => {
             let mean = sum_body::<S>(x) / n;
-            // A second pass over the deviations: no cancellation. Their mean is what rounding took
-            // from the first.
+            // A second pass over the deviations avoids cancellation. Their mean is the rounding
+            // error of the first mean.
             for (out, x) in out.iter_mut().zip(x) {
                 *out = x - mean;
             }
@@ -304,7 +304,7 @@ unsafe fn norm_row<S: Simd>(
             (mean, rest, if square < 0.0 { 0.0 } else { square })
         }
     };
-    if !(square.is_finite() && square + eps >= LEAST_SQUARE) {
+    if !(square.is_finite() && square + eps >= MIN_MEAN_SQUARE) {
         norm_wide(kind, eps, x, gamma, beta, out);
         return;
     }
@@ -324,14 +324,14 @@ unsafe fn norm_row<S: Simd>(
     }
 }
 
-/// Below this, squares of a row's elements may have been lost to the lower end of f32.
-const LEAST_SQUARE: f32 = 1e-28;
+/// Below this mean square, squares of elements may have underflowed in f32.
+const MIN_MEAN_SQUARE: f32 = 1e-28;
 
-/// A row whose squares leave the range of f32, or which is not finite.
+/// Normalizes in f64 a row whose squares leave the range of f32, or which is not finite.
 #[cold]
 #[inline(never)]
 fn norm_wide(
-    kind: Norm,
+    kind: RowNormKind,
     eps: f32,
     x: &[f32],
     gamma: &[f32],
@@ -340,8 +340,8 @@ fn norm_wide(
 ) {
     let n = x.len() as f64;
     let mean = match kind {
-        Norm::Rms => 0.0,
-        Norm::Layer => x.iter().map(|x| f64::from(*x)).sum::<f64>() / n,
+        RowNormKind::Rms => 0.0,
+        RowNormKind::Layer => x.iter().map(|x| f64::from(*x)).sum::<f64>() / n,
     };
     let square = |x: &f32| (f64::from(*x) - mean).powi(2);
     let scale = 1.0 / (x.iter().map(square).sum::<f64>() / n + f64::from(eps)).sqrt();
@@ -352,9 +352,9 @@ fn norm_wide(
 }
 
 simd_dispatch!(
-    /// `sum = x + residual (+ bias)`, `out = norm(sum)`, both written.
+    /// Computes `sum = x + residual (+ bias)` and `out = norm(sum)`; writes both.
     pub fn residual_norm(
-        kind: Norm,
+        kind: RowNormKind,
         eps: f32,
         x: &[f32],
         residual: &[f32],
@@ -367,14 +367,14 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 #[allow(
     clippy::too_many_arguments,
     reason = "two inputs, parameters, two outputs"
 )]
 unsafe fn residual_norm_body<S: Simd>(
-    kind: Norm,
+    kind: RowNormKind,
     eps: f32,
     x: &[f32],
     residual: &[f32],
@@ -409,17 +409,17 @@ unsafe fn residual_norm_body<S: Simd>(
     }
 }
 
-/// How a scan along a row runs.
+/// Options of a scan along a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scan {
-    /// Each result leaves out its own element.
+pub struct RowScanKind {
+    /// Exclusive scan: each result omits its own element.
     pub exclusive: bool,
-    /// From the end to the start.
+    /// Scans from the end to the start.
     pub reverse: bool,
 }
 
 /// Cumulative sum of each row of `cols`, in order, accumulated in f64.
-pub fn cumsum(scan: Scan, x: &[f32], cols: usize, out: &mut [f32]) {
+pub fn cumsum(scan: RowScanKind, x: &[f32], cols: usize, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
     for (x, out) in x
         .chunks_exact(cols.max(1))
@@ -435,23 +435,23 @@ pub fn cumsum(scan: Scan, x: &[f32], cols: usize, out: &mut [f32]) {
     }
 }
 
-/// Which elements rope rotates together.
+/// Pairs of elements that RoPE rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
-    /// `i` with `i + n_rot / 2`.
+    /// Element `i` with `i + n_rot / 2`.
     NeoX,
-    /// `2 i` with `2 i + 1`.
+    /// Element `2 i` with `2 i + 1`.
     GptJ,
 }
 
 simd_dispatch!(
-    /// Rotates one head of one token: `cos` and `sin` hold `n_rot / 2` values
-    /// each; elements beyond `n_rot` pass through.
+    /// Applies RoPE to one head of one token. `cos` and `sin` contain `n_rot / 2` values each;
+    /// elements beyond `n_rot` are copied.
     pub fn rope(pairs: RopePairs, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) = rope_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn rope_body<S: Simd>(
     pairs: RopePairs,
@@ -463,7 +463,7 @@ unsafe fn rope_body<S: Simd>(
     let half = cos.len();
     assert!(
         sin.len() == half && x.len() == out.len() && 2 * half <= x.len(),
-        "rope sizes disagree"
+        "sizes of rope operands disagree"
     );
     match pairs {
         RopePairs::NeoX => {

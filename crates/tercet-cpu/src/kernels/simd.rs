@@ -1,16 +1,16 @@
-//! The vector levels and the small vector type that the hand-written kernels
-//! share. `Simd` has one implementation per level; a kernel body is written
-//! once, generic over it and `#[inline(always)]`, and instantiated under the
-//! level's `#[target_feature]` by [`simd_dispatch`].
+//! SIMD levels, and the vector abstraction that the hand-written kernels share.
+//!
+//! `Simd` has one implementation per level. A kernel body is written once, generic over it and
+//! `#[inline(always)]`. [`simd_dispatch`] instantiates it under the level's `#[target_feature]`.
 
 use std::sync::OnceLock;
 
-/// A set of vector instructions that this machine is known to have.
+/// A SIMD instruction set that this machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimdLevel(pub(crate) Level);
+pub struct SimdLevel(pub(crate) SimdLevelKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) enum SimdLevelKind {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -25,13 +25,13 @@ impl SimdLevel {
         Self::available()[0]
     }
 
-    /// Plain code, vectorised by the compiler for the build's target.
+    /// Plain code that the compiler vectorizes for the build target.
     #[must_use]
     pub fn portable() -> Self {
-        Self(Level::Portable)
+        Self(SimdLevelKind::Portable)
     }
 
-    /// Every level of this machine, best first.
+    /// All levels of this machine, best first.
     #[must_use]
     pub fn available() -> &'static [Self] {
         static LEVELS: OnceLock<Vec<SimdLevel>> = OnceLock::new();
@@ -49,100 +49,101 @@ impl SimdLevel {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                 {
-                    levels.push(Self(Level::Avx512));
+                    levels.push(Self(SimdLevelKind::Avx512));
                 }
                 if avx2 {
-                    levels.push(Self(Level::Avx2));
+                    levels.push(Self(SimdLevelKind::Avx2));
                 }
             }
-            levels.push(Self(Level::Portable));
+            levels.push(Self(SimdLevelKind::Portable));
             levels
         })
     }
 
-    /// Floats of a vector.
+    /// Floats per vector.
     pub(crate) fn lanes(self) -> usize {
         match self.0 {
-            Level::Portable => Portable::LANES,
+            SimdLevelKind::Portable => PortableSimd::LANES,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => Avx2::LANES,
+            SimdLevelKind::Avx2 => Avx2::LANES,
             #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-            Level::Avx512 => Avx512::LANES,
+            SimdLevelKind::Avx512 => Avx512::LANES,
         }
     }
 
-    /// A name for tables and error reports.
+    /// Name for tables and error reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
-            Level::Portable => "portable",
+            SimdLevelKind::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => "avx2",
+            SimdLevelKind::Avx2 => "avx2",
             #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-            Level::Avx512 => "avx512",
+            SimdLevelKind::Avx512 => "avx512",
         }
     }
 }
 
-/// One vector of `f32` lanes.
+/// A vector of `f32` lanes.
 ///
 /// # Safety
-/// Every function needs the instructions of its level; pointers must be valid
-/// for the lanes that the name says (`n <= LANES` lanes for `*_n`).
+/// Every function requires the instructions of its level. Pointers must be valid for the lanes that
+/// the function accesses (`n <= LANES` lanes for `*_n`).
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const LANES: usize;
-    /// Whether `mul_add` is one instruction.
+    /// True if `mul_add` is a single instruction.
     const FMA: bool;
-    const LEVEL: Level;
-    /// Accumulators of a matrix product that leave registers for its operands:
-    /// rows and vectors per row of the register tile.
+    const LEVEL: SimdLevelKind;
+    /// Rows of the GEMM register tile, and vectors per row (`TILE_VECTORS`). The accumulators leave
+    /// enough registers for the operands.
     const TILE_ROWS: usize;
     const TILE_VECTORS: usize;
-    /// Rows of activations that one pass over quantised weights serves.
+    /// Activation rows per pass over quantized weights.
     const DOT_ROWS: usize;
     type V: Copy;
-    /// `scale * code + offset` for codes below 16, in the form that decodes fastest.
+    /// Table of `scale * code + offset` for values below 16, in the form that decodes fastest.
     type Table: Copy;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
-    /// The first `n` lanes; the others are 0.
+    /// Loads the first `n` lanes; the others are 0.
     unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    /// `a * b + c`.
+    /// Computes `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// The greater of each two lanes; where `a` is NaN, that of `b`.
+    /// Maximum per lane; if `a` is NaN, the lane of `b`.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// The greatest lane, of lanes that are no NaN.
+    /// Maximum lane; no lane may be NaN.
     unsafe fn greatest(v: Self::V) -> f32;
-    /// `2^n` where a lane is `1.5 * 2^23 + n` for a whole number `n` from -126 to 127; 0 for -127.
+    /// Computes `2^n` for lanes of the form `1.5 * 2^23 + n`, with an integer `n` from -126 to 127;
+    /// 0 for -127.
     unsafe fn power_of_two(v: Self::V) -> Self::V;
-    /// Each lane of `v` within those of `lo` and `hi`; NaN stays NaN.
+    /// Clamps each lane of `v` between the lanes of `lo` and `hi`; NaN stays NaN.
     unsafe fn clamp(v: Self::V, lo: Self::V, hi: Self::V) -> Self::V;
-    /// Sum of the lanes, as a tree of halves.
+    /// Sum of the lanes, added as a tree of halves.
     unsafe fn sum(v: Self::V) -> f32;
-    /// `LANES` signed bytes as floats.
+    /// Converts `LANES` signed bytes to floats.
     unsafe fn from_i8(p: *const i8) -> Self::V;
-    /// `LANES` halves as floats.
+    /// Converts `LANES` F16 values to floats.
     unsafe fn from_f16(p: *const u16) -> Self::V;
-    /// `LANES` bfloat16 values as floats.
+    /// Converts `LANES` BF16 values to floats.
     unsafe fn from_bf16(p: *const u16) -> Self::V;
     unsafe fn table(scale: f32, offset: f32) -> Self::Table;
-    /// What the low and the high four bits of `LANES` bytes mean.
+    /// Looks up the low and the high four bits of `LANES` bytes in the tables.
     unsafe fn decode(p: *const u8, low: Self::Table, high: Self::Table) -> (Self::V, Self::V);
-    /// The two little-endian halves in the four bytes at `p`.
+    /// Converts the two little-endian F16 values in the four bytes at `p`.
     unsafe fn halves(p: *const u8) -> (f32, f32);
-    /// `factor * codes[i]`.
+    /// Computes `factor * codes[i]`.
     unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8];
-    /// The sums of four vectors.
+    /// Sums of the lanes of four vectors.
     unsafe fn sum4(v: [Self::V; 4]) -> [f32; 4];
-    /// Asks for the cache line of `p`, which may lie anywhere.
+    /// Prefetches the cache line of `p`, which may be any address.
     unsafe fn prefetch(p: *const u8);
-    /// As [`Self::prefetch`], into the second-level cache only.
+    /// Like [`Self::prefetch`], into the L2 cache only.
     unsafe fn prefetch_far(p: *const u8);
-    /// `dst[j][i] = src[i][j]` for 8 rows of 8 at these strides.
+    /// Transposes an 8 x 8 block with these strides: `dst[j][i] = src[i][j]`.
     unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
     /// Scalar `a * b + c` with the rounding of this level.
     #[inline(always)]
@@ -153,7 +154,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
             a * b + c
         }
     }
-    /// As [`Self::fmaf`] in double precision.
+    /// Same as [`Self::fmaf`] in double precision.
     #[inline(always)]
     fn fmad(a: f64, b: f64, c: f64) -> f64 {
         if Self::FMA {
@@ -166,7 +167,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
 
 /// Eight lanes in plain code: SSE2 on x86-64, NEON on aarch64.
 #[derive(Clone, Copy)]
-pub(crate) struct Portable;
+pub(crate) struct PortableSimd;
 
 const P: usize = 8;
 
@@ -177,10 +178,10 @@ fn lanes(f: impl Fn(usize) -> f32) -> [f32; P] {
 }
 
 #[rustfmt::skip]
-impl Simd for Portable {
+impl Simd for PortableSimd {
     const LANES: usize = P;
     const FMA: bool = cfg!(target_arch = "aarch64");
-    const LEVEL: Level = Level::Portable;
+    const LEVEL: SimdLevelKind = SimdLevelKind::Portable;
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 1;
     const DOT_ROWS: usize = 2;
@@ -253,14 +254,14 @@ pub(crate) use x86::Avx512;
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 mod x86 {
-    use super::{Level, Simd};
+    use super::{SimdLevelKind, Simd};
     use std::arch::x86_64::*;
 
-    /// Eight lanes; needs AVX2, FMA and F16C.
+    /// Eight lanes; requires AVX2, FMA and F16C.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx2;
 
-    /// A lane mask for `maskload`: the first `n` lanes set.
+    /// Lane mask for `maskload`: the first `n` lanes are set.
     #[inline(always)]
     unsafe fn mask8(n: usize) -> __m256i {
         const BITS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -270,7 +271,7 @@ mod x86 {
     impl Simd for Avx2 {
         const LANES: usize = 8;
         const FMA: bool = true;
-        const LEVEL: Level = Level::Avx2;
+        const LEVEL: SimdLevelKind = SimdLevelKind::Avx2;
         const TILE_ROWS: usize = 6;
         const TILE_VECTORS: usize = 2;
         const DOT_ROWS: usize = 4;
@@ -284,7 +285,7 @@ mod x86 {
         #[inline(always)] unsafe fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         #[inline(always)] unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
-        // The second operand is the result where one is NaN.
+        // `maxps` returns the second operand if one is NaN.
         #[inline(always)] unsafe fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
         #[inline(always)] unsafe fn greatest(v: __m256) -> f32 {
             let h = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -314,9 +315,9 @@ mod x86 {
             (_mm256_fmadd_ps(l, low.0, low.1), _mm256_fmadd_ps(h, high.0, high.1))
         }
         #[inline(always)] unsafe fn halves(p: *const u8) -> (f32, f32) {
-            // Through a general register: compilers turn a load of the low half into
-            // an insertion into whatever the vector register held, which chains
-            // each block to the one before.
+            // Loaded through a general-purpose register. For a direct load of the low half,
+            // compilers emit an insertion into a vector register, which makes each block depend on
+            // the previous one.
             let mut bits = p.cast::<u32>().read_unaligned();
             std::arch::asm!("/* {0:e} */", inout(reg) bits, options(pure, nomem, nostack, preserves_flags));
             let both = _mm_cvtph_ps(_mm_cvtsi32_si128(bits as i32));
@@ -340,8 +341,7 @@ mod x86 {
         #[inline(always)] unsafe fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         #[inline(always)] unsafe fn prefetch_far(p: *const u8) { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
         #[inline(always)] unsafe fn transpose8(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
-            // Halves of rows i and i + 4 share a register, so that the swap of
-            // 128-bit halves happens while loading.
+            // Rows i and i + 4 share a register, so the loads already exchange the 128-bit halves.
             let pair = |i: usize, half: usize| {
                 let low = _mm_loadu_ps(src.add(i * src_stride + 4 * half));
                 let high = _mm_loadu_ps(src.add((i + 4) * src_stride + 4 * half));
@@ -360,7 +360,7 @@ mod x86 {
         }
     }
 
-    /// Sixteen lanes; needs AVX-512 F, BW, DQ and VL.
+    /// Sixteen lanes; requires AVX-512 F, BW, DQ and VL.
     #[cfg(tercet_avx512)]
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512;
@@ -373,7 +373,7 @@ mod x86 {
     impl Simd for Avx512 {
         const LANES: usize = 16;
         const FMA: bool = true;
-        const LEVEL: Level = Level::Avx512;
+        const LEVEL: SimdLevelKind = SimdLevelKind::Avx512;
         const TILE_ROWS: usize = 8;
         const TILE_VECTORS: usize = 3;
         const DOT_ROWS: usize = 4;
@@ -411,14 +411,14 @@ mod x86 {
             _mm512_fmadd_ps(codes, _mm512_set1_ps(scale), _mm512_set1_ps(offset))
         }
         #[inline(always)] unsafe fn decode(p: *const u8, low: __m512, high: __m512) -> (__m512, __m512) {
-            // The permutation looks at the low four bits of each index only.
+            // The permutation only uses the low four bits of each index.
             let b = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             (_mm512_permutexvar_ps(b, low), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(b), high))
         }
         #[inline(always)] unsafe fn halves(p: *const u8) -> (f32, f32) { Avx2::halves(p) }
         #[inline(always)] unsafe fn scale8(codes: [i8; 8], factor: f32) -> [f32; 8] { Avx2::scale8(codes, factor) }
         #[inline(always)] unsafe fn sum4(v: [__m512; 4]) -> [f32; 4] {
-            // SAFETY: the caller has the instructions.
+            // SAFETY: the caller guarantees the instructions.
             Avx2::sum4(v.map(|v| unsafe { _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)) }))
         }
         #[inline(always)] unsafe fn prefetch(p: *const u8) { Avx2::prefetch(p) }
@@ -429,13 +429,13 @@ mod x86 {
     }
 }
 
-/// Declares a function that runs a body generic over [`Simd`] at the level
-/// passed first.
+/// Declares a function that dispatches a body generic over [`Simd`] to the level of its first
+/// argument.
 ///
-/// `simd_dispatch!(pub fn sum(x: &[f32]) -> f32 = sum_body);` expands to
-/// `pub fn sum(level: SimdLevel, x: &[f32]) -> f32`, a match over the level
-/// whose arms call `sum_body::<S>(x)` inlined into a `#[target_feature]`
-/// function. The body is an `unsafe fn` whose only requirement is the level.
+/// `simd_dispatch!(pub fn sum(x: &[f32]) -> f32 = sum_body);` expands to `pub fn sum(level:
+/// SimdLevel, x: &[f32]) -> f32`. That function matches the level and calls `sum_body::<S>(x)`,
+/// inlined into a `#[target_feature]` function. The body is an `unsafe fn` whose only requirement
+/// is the level.
 macro_rules! simd_dispatch {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(::<$($extra:ty),+>)?) => {
         $(#[$meta])*
@@ -443,26 +443,26 @@ macro_rules! simd_dispatch {
         $vis fn $name(level: $crate::kernels::SimdLevel, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(all(target_arch = "x86_64", tercet_avx512))]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-            #[allow(clippy::too_many_arguments, reason = "as the outer function")]
+            #[allow(clippy::too_many_arguments, reason = "same as the outer function")]
             unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
                 $body::<$crate::kernels::simd::Avx512 $(, $($extra),+)?>($($arg),*)
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            #[allow(clippy::too_many_arguments, reason = "as the outer function")]
+            #[allow(clippy::too_many_arguments, reason = "same as the outer function")]
             unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
                 $body::<$crate::kernels::simd::Avx2 $(, $($extra),+)?>($($arg),*)
             }
-            // SAFETY: a `SimdLevel` exists only where the machine has its
-            // instructions, which is all that the body asks for.
+            // SAFETY: a `SimdLevel` exists only if the machine has its instructions, which is the
+            // only requirement of the body.
             unsafe {
                 match level.0 {
                     #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-                    $crate::kernels::simd::Level::Avx512 => avx512($($arg),*),
+                    $crate::kernels::simd::SimdLevelKind::Avx512 => avx512($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    $crate::kernels::simd::Level::Avx2 => avx2($($arg),*),
-                    $crate::kernels::simd::Level::Portable => {
-                        $body::<$crate::kernels::simd::Portable $(, $($extra),+)?>($($arg),*)
+                    $crate::kernels::simd::SimdLevelKind::Avx2 => avx2($($arg),*),
+                    $crate::kernels::simd::SimdLevelKind::Portable => {
+                        $body::<$crate::kernels::simd::PortableSimd $(, $($extra),+)?>($($arg),*)
                     }
                 }
             }

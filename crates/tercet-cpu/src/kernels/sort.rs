@@ -1,15 +1,16 @@
-//! Sorting on several threads, in place.
+//! Parallel in-place sorting.
 
-use super::parallel::{Chunks, Threads, for_each_part};
+use super::parallel::{DisjointChunks, KernelThreads, for_each_part};
 
-/// Keys that one thread sorts faster than several would.
-const FEW: usize = 1 << 13;
+/// Number of keys up to which one thread is faster than several.
+const MAX_SINGLE_THREAD_KEYS: usize = 1 << 13;
 
-/// Sorts keys; which of equal keys comes first cannot be told.
+/// Sorts keys; the order of equal keys is unspecified.
 ///
-/// Halves are parted at their median until each thread has some, then sorted apart.
-pub(crate) fn sort_unstable<T: Ord + Send>(threads: Threads, keys: &mut [T]) {
-    let wanted = (2 * threads.count()).min(keys.len() / FEW);
+/// Partitions recursively at the median until each thread has a part, then sorts the parts in
+/// parallel.
+pub(crate) fn sort_unstable<T: Ord + Send>(threads: KernelThreads, keys: &mut [T]) {
+    let wanted = (2 * threads.count()).min(keys.len() / MAX_SINGLE_THREAD_KEYS);
     if threads.count() == 1 || wanted < 2 {
         return keys.sort_unstable();
     }
@@ -18,14 +19,14 @@ pub(crate) fn sort_unstable<T: Ord + Send>(threads: Threads, keys: &mut [T]) {
     let mut halves = parts / 2;
     while halves > 0 {
         let half = len * halves;
-        for_each_part(threads, Chunks::new(keys, 2 * half), |_, keys| {
+        for_each_part(threads, DisjointChunks::new(keys, 2 * half), |_, keys| {
             if keys.len() > half {
                 keys.select_nth_unstable(half);
             }
         });
         halves /= 2;
     }
-    for_each_part(threads, Chunks::new(keys, len), |_, keys| {
+    for_each_part(threads, DisjointChunks::new(keys, len), |_, keys| {
         keys.sort_unstable()
     });
 }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore = "minutes; how tasks are shared is tested in `team`")]
+    #[cfg_attr(miri, ignore = "takes minutes; task sharing is tested in `team`")]
     fn keys_are_sorted_as_by_one_thread() {
         let check = |n: u64, of: u64| {
             let mut keys: Vec<u64> = (0..n)
@@ -43,15 +44,15 @@ mod tests {
                 .collect();
             let mut want = keys.clone();
             want.sort_unstable();
-            sort_unstable(Threads::Pool, &mut keys);
+            sort_unstable(KernelThreads::Pool, &mut keys);
             assert!(keys == want, "{n} keys below {of}");
         };
         check(0, 1);
         check(1, 9);
         for n in [
-            2 * FEW as u64 - 1,
-            2 * FEW as u64,
-            5 * FEW as u64 + 7,
+            2 * MAX_SINGLE_THREAD_KEYS as u64 - 1,
+            2 * MAX_SINGLE_THREAD_KEYS as u64,
+            5 * MAX_SINGLE_THREAD_KEYS as u64 + 7,
             300_001,
         ] {
             check(n, u64::MAX);

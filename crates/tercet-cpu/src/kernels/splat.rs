@@ -1,29 +1,30 @@
-//! Splats blended into a tile of an image, row by row of pixels.
+//! Blends Gaussian splats into a tile of an image, row by row of pixels.
 
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar::exp;
 
-/// The side of a tile in pixels.
+/// Width and height of a tile in pixels.
 pub const TILE: usize = 16;
 
-/// Place in pixels, conic `xx xy yy`, opacity, colour.
-pub type Splat = [f32; 9];
+/// A splat as `[x, y, xx, xy, yy, opacity, r, g, b]`: position in pixels, conic, opacity and color.
+pub type RasterSplat = [f32; 9];
 
-/// The limits of blending.
+/// Limits of alpha blending.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// A splat that covers less of a pixel is left out there.
-    pub least_alpha: f32,
-    /// No splat covers more.
+pub struct BlendLimits {
+    /// Minimum alpha; a splat with less alpha at a pixel is skipped there.
+    pub min_alpha: f32,
+    /// Maximum alpha of a splat.
     pub greatest_alpha: f32,
-    /// A pixel ends before the splat that would leave less light.
-    pub least_light: f32,
+    /// Minimum transmittance: a pixel is closed before a splat that would reduce it below this
+    /// value.
+    pub min_transmittance: f32,
 }
 
-/// A row of pixels of a tile: sums of colours, and the light that is left. Pixels that have ended have
-/// `open` 0, others 1.
+/// A row of pixels of a tile: accumulated colors and transmittance. `open` is 0 for closed pixels,
+/// else 1.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct SplatPixelRow {
     color: [[f32; TILE]; 3],
     light: [f32; TILE],
     open: [f32; TILE],
@@ -31,34 +32,34 @@ struct Row {
 
 /// A tile while it is drawn.
 #[derive(Clone, Debug)]
-pub struct Tile {
-    rows: [Row; TILE],
-    /// The centre of its first pixel.
+pub struct SplatTile {
+    rows: [SplatPixelRow; TILE],
+    /// Center of its first pixel.
     first: [f32; 2],
 }
 
-impl Tile {
-    /// An empty tile whose first pixel is in this column and row of the image.
+impl SplatTile {
+    /// An empty tile whose first pixel is at this column and row of the image.
     #[must_use]
-    pub fn at(column: usize, row: usize) -> Tile {
-        let empty = Row {
+    pub fn at(column: usize, row: usize) -> SplatTile {
+        let empty = SplatPixelRow {
             color: [[0.0; TILE]; 3],
             light: [1.0; TILE],
             open: [1.0; TILE],
         };
-        Tile {
+        SplatTile {
             rows: [empty; TILE],
             first: [column as f32 + 0.5, row as f32 + 0.5],
         }
     }
 
-    /// True if every pixel has ended.
+    /// True if every pixel is closed.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.rows.iter().all(|row| row.open == [0.0; TILE])
     }
 
-    /// The sum of colours of a pixel, and the light that is left.
+    /// Accumulated color and transmittance of a pixel.
     #[must_use]
     pub fn pixel(&self, column: usize, row: usize) -> ([f32; 3], f32) {
         let row = &self.rows[row];
@@ -67,16 +68,17 @@ impl Tile {
 }
 
 simd_dispatch!(
-    /// Draws a splat over what is behind those that were drawn before.
-    pub fn blend(tile: &mut Tile, splat: &Splat, limits: Limits) = body
+    /// Blends a splat behind those already drawn.
+    pub fn blend(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) = body
 );
 
-/// How far from the middle in x and y a splat may cover `least_alpha`; a little more, never less.
-pub(super) fn reach(splat: &Splat, limits: Limits) -> [f32; 2] {
+/// Maximum distance in x and y from the center at which the alpha can reach `min_alpha`, rounded
+/// up a little.
+pub(super) fn reach(splat: &RasterSplat, limits: BlendLimits) -> [f32; 2] {
     let [_, _, xx, xy, yy, opacity, ..] = *splat;
     let det = xx * yy - xy * xy;
-    let ratio = opacity / limits.least_alpha;
-    // Of a thin splat, few digits of the determinant are known.
+    let ratio = opacity / limits.min_alpha;
+    // For a thin splat, the determinant has few significant digits.
     let is_sure = det > 1e-3 * xx * yy && xx > 0.0 && yy > 0.0 && ratio.is_finite();
     if !is_sure {
         return [f32::INFINITY; 2];
@@ -84,15 +86,16 @@ pub(super) fn reach(splat: &Splat, limits: Limits) -> [f32; 2] {
     if ratio < 0.99 {
         return [-1.0; 2];
     }
-    // d^T conic d = 2 ln(ratio) reaches furthest in y where d_x = -xy d_y / xx, and likewise in x.
+    // The ellipse `d^T conic d = 2 ln(ratio)` has its maximum y at `d_x = -xy d_y / xx`, and
+    // likewise for x.
     let square = 2.0 * ratio.max(1.0).ln() / det;
     [yy, xx].map(|own| 1.01 * (square * own).sqrt() + 0.01)
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn body<S: Simd>(tile: &mut Tile, splat: &Splat, limits: Limits) {
+unsafe fn body<S: Simd>(tile: &mut SplatTile, splat: &RasterSplat, limits: BlendLimits) {
     let [x, y, xx, xy, yy, opacity, r, g, b] = *splat;
     let reach = reach(splat, limits);
     let left = tile.first[0] - x;
@@ -113,10 +116,10 @@ unsafe fn body<S: Simd>(tile: &mut Tile, splat: &Splat, limits: Limits) {
         for (k, &dx) in dx.iter().enumerate() {
             let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
             let covered = (opacity * exp::<S>(power)).min(limits.greatest_alpha);
-            let counts = power <= 0.0 && covered >= limits.least_alpha;
+            let counts = power <= 0.0 && covered >= limits.min_alpha;
             let alpha = if counts { covered } else { 0.0 };
             let next = row.light[k] * (1.0 - alpha);
-            let ends = counts && next < limits.least_light;
+            let ends = counts && next < limits.min_transmittance;
             row.open[k] = if ends { 0.0 } else { row.open[k] };
             let is_drawn = row.open[k] > 0.0;
             weight[k] = if is_drawn { alpha * row.light[k] } else { 0.0 };
@@ -124,7 +127,7 @@ unsafe fn body<S: Simd>(tile: &mut Tile, splat: &Splat, limits: Limits) {
         }
         for (sums, own) in row.color.iter_mut().zip([r, g, b]) {
             for (sum, weight) in sums.iter_mut().zip(&weight) {
-                // A colour that is not finite shows only where it is drawn.
+                // A non-finite color affects only the pixels that it is drawn on.
                 *sum += if *weight > 0.0 { own * weight } else { 0.0 };
             }
         }
@@ -136,14 +139,14 @@ mod tests {
     use super::*;
     use crate::kernels::SimdLevel;
 
-    const LIMITS: Limits = Limits {
-        least_alpha: 1.0 / 255.0,
+    const LIMITS: BlendLimits = BlendLimits {
+        min_alpha: 1.0 / 255.0,
         greatest_alpha: 0.99,
-        least_light: 1e-4,
+        min_transmittance: 1e-4,
     };
 
-    /// One pixel by the definition.
-    fn pixel(splats: &[Splat], x: f64, y: f64) -> ([f64; 3], f64) {
+    /// Reference: one pixel by the definition.
+    fn pixel(splats: &[RasterSplat], x: f64, y: f64) -> ([f64; 3], f64) {
         let (mut color, mut light) = ([0.0; 3], 1.0);
         for s in splats.iter().map(|s| s.map(f64::from)) {
             let (dx, dy) = (x + 0.5 - s[0], y + 0.5 - s[1]);
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_level_draws_by_the_definition() {
-        let mut splats: Vec<Splat> = (0..9)
+        let mut splats: Vec<RasterSplat> = (0..9)
             .map(|i| {
                 let t = i as f32;
                 let place = [20.0 + 1.9 * t, 30.0 + 2.3 * t];
@@ -181,11 +184,11 @@ mod tests {
                 ]
             })
             .collect();
-        // Too faint to show, and a row of pixels that ends.
+        // A splat with too little alpha to be visible, and a row of pixels that closes.
         splats.push([25.0, 35.0, 1.0, 0.0, 1.0, 0.003, 9.0, 9.0, 9.0]);
         splats.extend([[24.0, 37.5, 0.01, 0.0, 50.0, 0.97, 1.0, 0.5, 0.25]; 5]);
         for &level in SimdLevel::available() {
-            let mut tile = Tile::at(16, 32);
+            let mut tile = SplatTile::at(16, 32);
             splats
                 .iter()
                 .for_each(|s| blend(level, &mut tile, s, LIMITS));

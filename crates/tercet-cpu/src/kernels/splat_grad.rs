@@ -1,59 +1,64 @@
-//! What a tile of an image does to the cotangents of its splats: each walked front to back, as they are drawn, row by
-//! row of pixels.
+//! Backward pass of splat blending for one tile. It visits splats front to back, in the order of
+//! drawing, row by row of pixels.
 
 use super::simd::{Simd, simd_dispatch};
-use super::splat::{Limits, Splat, TILE, reach};
+use super::splat::{BlendLimits, RasterSplat, TILE, reach};
 use super::vmath::scalar::exp;
 
-/// Sums over pixels for a splat: of the cotangents of its powers alone, times the way to its place in x and y and
-/// their products `xx xy yy`, and of the cotangent of its colour.
-pub type Sums = [f32; 9];
+/// Gradient sums of a splat over pixels.
+///
+/// Let `v` be the cotangent of the exponent and `(dx, dy)` the offset from the splat's center. The
+/// first six sums are of `v`, `v dx`, `v dy`, `v dx^2`, `v dx dy` and `v dy^2`. The last three are
+/// the cotangents of the color.
+pub type SplatGradSums = [f32; 9];
 
-/// A row of pixels of a tile: the light that is left, what is behind the splats so far times the cotangents, and
-/// cotangents of colours. Pixels that have ended have `open` 0, others 1.
+/// A row of pixels of a tile: transmittance, cotangent-weighted contribution of everything behind
+/// the visited splats, and color cotangents. `open` is 0 for closed pixels, else 1.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct SplatGradPixelRow {
     light: [f32; TILE],
-    rest: [f32; TILE],
+    blended_behind: [f32; TILE],
     open: [f32; TILE],
     d_color: [[f32; TILE]; 3],
 }
 
-/// A tile while its splats are walked.
+/// A tile during the backward pass.
 #[derive(Clone, Debug)]
-pub struct TileGrad {
-    rows: [Row; TILE],
-    /// The centre of its first pixel.
+pub struct SplatGradTile {
+    rows: [SplatGradPixelRow; TILE],
+    /// Center of its first pixel.
     first: [f32; 2],
 }
 
-impl TileGrad {
-    /// A tile whose first pixel is in this column and row of the image. Pixels have ended until they are set.
+impl SplatGradTile {
+    /// A tile whose first pixel is at this column and row of the image. Pixels are closed until
+    /// they are set.
     #[must_use]
-    pub fn at(column: usize, row: usize) -> TileGrad {
-        let empty = Row {
+    pub fn at(column: usize, row: usize) -> SplatGradTile {
+        let empty = SplatGradPixelRow {
             light: [1.0; TILE],
-            rest: [0.0; TILE],
+            blended_behind: [0.0; TILE],
             open: [0.0; TILE],
             d_color: [[0.0; TILE]; 3],
         };
-        TileGrad {
+        SplatGradTile {
             rows: [empty; TILE],
             first: [column as f32 + 0.5, row as f32 + 0.5],
         }
     }
 
-    /// Sets a pixel: the cotangent of its colour, and what it shows and lets through times their cotangents.
+    /// Opens a pixel. `d_color` is the cotangent of its color. `shown` is the pixel's color and
+    /// transmittance, each multiplied by its cotangent and added.
     pub fn set(&mut self, column: usize, row: usize, d_color: [f32; 3], shown: f32) {
         let row = &mut self.rows[row];
         for (to, from) in row.d_color.iter_mut().zip(d_color) {
             to[column] = from;
         }
-        row.rest[column] = shown;
+        row.blended_behind[column] = shown;
         row.open[column] = 1.0;
     }
 
-    /// True if every pixel has ended.
+    /// True if every pixel is closed.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.rows.iter().all(|row| row.open == [0.0; TILE])
@@ -61,14 +66,19 @@ impl TileGrad {
 }
 
 simd_dispatch!(
-    /// Adds what the tile does to the cotangents of the next splat.
-    pub fn walk(tile: &mut TileGrad, splat: &Splat, limits: Limits, sums: &mut Sums) = body
+    /// Adds the tile's gradient contributions of the next splat to `sums`.
+    pub fn accumulate(tile: &mut SplatGradTile, splat: &RasterSplat, limits: BlendLimits, sums: &mut SplatGradSums) = body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn body<S: Simd>(tile: &mut TileGrad, splat: &Splat, limits: Limits, sums: &mut Sums) {
+unsafe fn body<S: Simd>(
+    tile: &mut SplatGradTile,
+    splat: &RasterSplat,
+    limits: BlendLimits,
+    sums: &mut SplatGradSums,
+) {
     let [x, y, xx, xy, yy, opacity, ..] = *splat;
     let color = [splat[6], splat[7], splat[8]];
     let reach = reach(splat, limits);
@@ -81,7 +91,7 @@ unsafe fn body<S: Simd>(tile: &mut TileGrad, splat: &Splat, limits: Limits, sums
     for (i, dx) in dx.iter_mut().enumerate() {
         *dx = left + i as f32;
     }
-    // By column of pixels, so that sums are made as vectors are.
+    // Accumulated per pixel column, so that the compiler vectorizes the sums.
     let mut columns = [[0.0; TILE]; 9];
     for (i, row) in tile.rows.iter_mut().enumerate() {
         let dy = tile.first[1] + i as f32 - y;
@@ -94,23 +104,27 @@ unsafe fn body<S: Simd>(tile: &mut TileGrad, splat: &Splat, limits: Limits, sums
             let power = -0.5 * (xx * dx * dx + yy * dy * dy) - xy * dx * dy;
             let full = opacity * exp::<S>(power);
             let covered = full.min(limits.greatest_alpha);
-            let counts = power <= 0.0 && covered >= limits.least_alpha;
+            let counts = power <= 0.0 && covered >= limits.min_alpha;
             let alpha = if counts { covered } else { 0.0 };
             let light = row.light[k];
             let next = light * (1.0 - alpha);
-            let ends = counts && next < limits.least_light;
+            let ends = counts && next < limits.min_transmittance;
             row.open[k] = if ends { 0.0 } else { row.open[k] };
             let is_drawn = counts && row.open[k] > 0.0;
             let shown = row.d_color[0][k] * color[0]
                 + row.d_color[1][k] * color[1]
                 + row.d_color[2][k] * color[2];
             let own = alpha * light;
-            let rest = row.rest[k] - own * shown;
+            let rest = row.blended_behind[k] - own * shown;
             let d_alpha = light * shown - rest / (1.0 - alpha);
             weight[k] = if is_drawn { own } else { 0.0 };
             let passes = is_drawn && full <= limits.greatest_alpha;
             d_power[k] = if passes { full * d_alpha } else { 0.0 };
-            row.rest[k] = if is_drawn { rest } else { row.rest[k] };
+            row.blended_behind[k] = if is_drawn {
+                rest
+            } else {
+                row.blended_behind[k]
+            };
             row.light[k] = if is_drawn { next } else { light };
         }
         for (k, (&v, &dx)) in d_power.iter().zip(&dx).enumerate() {
@@ -130,12 +144,12 @@ unsafe fn body<S: Simd>(tile: &mut TileGrad, splat: &Splat, limits: Limits, sums
     }
 }
 
-/// The cotangents of a splat's place, conic, opacity and colour from its sums.
+/// Cotangents of a splat's position, conic, opacity and color, from its sums.
 #[must_use]
-pub fn cotangents(splat: &Splat, sums: &Sums) -> Splat {
+pub fn cotangents(splat: &RasterSplat, sums: &SplatGradSums) -> RasterSplat {
     let [_, _, xx, xy, yy, opacity, ..] = *splat;
     let [power, x, y, square_x, product, square_y, r, g, b] = *sums;
-    // The power is of opacity exp(power), whose logarithm has a slope of 1 by the power.
+    // Alpha is `opacity * exp(power)`, so `d_opacity = d_power / opacity`.
     let d_opacity = if power == 0.0 { 0.0 } else { power / opacity };
     [
         xx * x + xy * y,
@@ -155,19 +169,20 @@ mod tests {
     use super::*;
     use crate::kernels::SimdLevel;
 
-    const LIMITS: Limits = Limits {
-        least_alpha: 1.0 / 255.0,
+    const LIMITS: BlendLimits = BlendLimits {
+        min_alpha: 1.0 / 255.0,
         greatest_alpha: 0.99,
-        least_light: 1e-4,
+        min_transmittance: 1e-4,
     };
 
-    /// The slope of a pixel's red by the opacity of the first of two splats: by the definition, and by every level.
+    /// Derivative of a pixel's red by the opacity of the first of two splats: definition compared
+    /// with every SIMD level.
     #[test]
     fn every_level_gives_slopes_by_the_definition() {
-        let front: Splat = [3.5, 2.5, 0.1, 0.02, 0.2, 0.5, 1.0, 0.5, 0.25];
-        let back: Splat = [4.0, 3.0, 0.2, -0.05, 0.1, 0.75, 0.25, 1.0, 0.5];
+        let front: RasterSplat = [3.5, 2.5, 0.1, 0.02, 0.2, 0.5, 1.0, 0.5, 0.25];
+        let back: RasterSplat = [4.0, 3.0, 0.2, -0.05, 0.1, 0.75, 0.25, 1.0, 0.5];
         let red = |opacity: f64| {
-            let alpha = |s: &Splat, opacity: f64| {
+            let alpha = |s: &RasterSplat, opacity: f64| {
                 let s = s.map(f64::from);
                 let (dx, dy) = (5.5 - s[0], 4.5 - s[1]);
                 opacity * (-0.5 * (s[2] * dx * dx + s[4] * dy * dy) - s[3] * dx * dy).exp()
@@ -177,11 +192,11 @@ mod tests {
         };
         let want = (red(0.5 + 1e-6) - red(0.5 - 1e-6)) / 2e-6;
         for &level in SimdLevel::available() {
-            let mut tile = TileGrad::at(0, 0);
+            let mut tile = SplatGradTile::at(0, 0);
             tile.set(5, 4, [1.0, 0.0, 0.0], red(0.5) as f32);
             let mut sums = [[0.0; 9]; 2];
             for (splat, sums) in [front, back].iter().zip(&mut sums) {
-                walk(level, &mut tile, splat, LIMITS, sums);
+                accumulate(level, &mut tile, splat, LIMITS, sums);
             }
             let got = cotangents(&front, &sums[0])[5];
             let near = (f64::from(got) - want).abs() < 1e-5;

@@ -1,31 +1,31 @@
-//! Elementwise functions over blocks of `f32`.
+//! Elementwise math functions over blocks of `f32`.
 //!
-//! Each function maps equally long slices, element by element; the transcendental
-//! ones are within 2 ulp of the exact value (silu and gelus 3) at every level, and follow
-//! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`
-//! and are vectorised by the compiler, once per level.
+//! Each function maps slices of equal length element by element. Transcendental functions are
+//! within 2 ulp of the exact value (3 for silu and gelu) at every SIMD level. They follow IEEE 754
+//! for NaN, infinities and signed zeros. The bodies are in `scalar`; the compiler vectorizes them
+//! once per level.
 //!
 //! # Panics
-//! All of them, if the slices differ in length.
+//! All functions panic if the slices differ in length.
 
 pub(crate) mod scalar;
 
 use super::simd::{Simd, simd_dispatch};
 
-/// A function of one element.
-trait UnaryOp {
+/// Function of one operand.
+trait VmathUnaryOp {
     fn eval<S: Simd>(x: f32) -> f32;
 }
 
-/// A function of two elements.
-trait BinaryOp {
+/// Function of two operands.
+trait VmathBinaryOp {
     fn eval<S: Simd>(a: f32, b: f32) -> f32;
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn map_unary<S: Simd, O: UnaryOp>(x: &[f32], out: &mut [f32]) {
+unsafe fn map_unary<S: Simd, O: VmathUnaryOp>(x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output differ in length");
     for (out, x) in out.iter_mut().zip(x) {
         *out = O::eval::<S>(*x);
@@ -33,9 +33,9 @@ unsafe fn map_unary<S: Simd, O: UnaryOp>(x: &[f32], out: &mut [f32]) {
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn map_binary<S: Simd, O: BinaryOp>(a: &[f32], b: &[f32], out: &mut [f32]) {
+unsafe fn map_binary<S: Simd, O: VmathBinaryOp>(a: &[f32], b: &[f32], out: &mut [f32]) {
     assert!(
         a.len() == out.len() && b.len() == out.len(),
         "inputs and output differ in length"
@@ -45,12 +45,12 @@ unsafe fn map_binary<S: Simd, O: BinaryOp>(a: &[f32], b: &[f32], out: &mut [f32]
     }
 }
 
-/// Declares block functions of one argument: `name: Op = |S, x| body;` gives a
-/// type `Op` and `pub fn name(level, x: &[f32], out: &mut [f32])`.
+/// Declares block functions of one operand: `name: Op = |S, x| body;` gives a type `Op` and `pub fn
+/// name(level, x: &[f32], out: &mut [f32])`.
 macro_rules! unary {
     ($($(#[$meta:meta])* $vis:vis $name:ident: $op:ident = |$s:ident, $x:ident| $body:expr;)*) => {$(
         struct $op;
-        impl UnaryOp for $op {
+        impl VmathUnaryOp for $op {
             #[inline(always)]
             fn eval<$s: Simd>($x: f32) -> f32 { $body }
         }
@@ -58,11 +58,11 @@ macro_rules! unary {
     )*};
 }
 
-/// As `unary!` for two arguments.
+/// Like `unary!`, for two operands.
 macro_rules! binary {
     ($($(#[$meta:meta])* $name:ident: $op:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
         struct $op;
-        impl BinaryOp for $op {
+        impl VmathBinaryOp for $op {
             #[inline(always)]
             fn eval<S: Simd>($a: f32, $b: f32) -> f32 { $body }
         }
@@ -71,78 +71,78 @@ macro_rules! binary {
 }
 
 unary! {
-    /// `max(x, 0)`; NaN stays NaN.
+    /// Computes `max(x, 0)`; NaN stays NaN.
     pub relu: Relu = |S, x| scalar::relu(x);
-    /// `min(max(x, 0), 6)`; NaN stays NaN.
+    /// Computes `min(max(x, 0), 6)`; NaN stays NaN.
     pub relu6: Relu6 = |S, x| scalar::relu6(x);
-    /// `|x|`.
+    /// Computes `|x|`.
     pub abs: Abs = |S, x| x.abs();
-    /// `-x`.
+    /// Computes `-x`.
     pub neg: Neg = |S, x| -x;
     /// Square root.
     pub sqrt: Sqrt = |S, x| x.sqrt();
-    /// `1 / sqrt(x)`.
+    /// Computes `1 / sqrt(x)`.
     pub rsqrt: Rsqrt = |S, x| 1.0 / x.sqrt();
-    /// `1 / x`.
+    /// Computes `1 / x`.
     pub recip: Recip = |S, x| 1.0 / x;
-    /// Round towards minus infinity.
+    /// Rounds toward negative infinity.
     pub floor: Floor = |S, x| x.floor();
-    /// Round towards plus infinity.
+    /// Rounds toward positive infinity.
     pub ceil: Ceil = |S, x| x.ceil();
-    /// Round half to even.
+    /// Rounds to the nearest integer, half to even.
     pub round: Round = |S, x| x.round_ties_even();
-    /// Round towards zero.
+    /// Rounds toward zero.
     pub trunc: Trunc = |S, x| x.trunc();
-    /// `e^x`.
+    /// Computes `e^x`.
     pub exp: Exp = |S, x| scalar::exp::<S>(x);
-    /// `2^x`.
+    /// Computes `2^x`.
     pub exp2: Exp2 = |S, x| scalar::exp2::<S>(x);
-    /// `e^x - 1`.
+    /// Computes `e^x - 1`.
     pub expm1: Expm1 = |S, x| scalar::expm1::<S>(x);
     /// Natural logarithm.
     pub ln: Ln = |S, x| scalar::ln::<S>(x);
     /// Binary logarithm.
     pub log2: Log2 = |S, x| scalar::log2::<S>(x);
-    /// `ln(1 + x)`.
+    /// Computes `ln(1 + x)`.
     pub log1p: Log1p = |S, x| scalar::log1p::<S>(x);
     /// Hyperbolic tangent.
     pub tanh: Tanh = |S, x| scalar::tanh::<S>(x);
-    /// `1 / (1 + e^-x)`.
+    /// Sigmoid `1 / (1 + e^-x)`.
     pub sigmoid: Sigmoid = |S, x| scalar::sigmoid::<S>(x);
-    /// `x sigmoid(x)`.
+    /// SiLU `x sigmoid(x)`.
     pub silu: Silu = |S, x| scalar::silu::<S>(x);
-    /// `x Phi(x)`, by the error function.
+    /// GELU `x Phi(x)`, computed with the error function.
     pub gelu: Gelu = |S, x| scalar::gelu::<S>(x);
-    /// The tanh approximation of GELU.
+    /// GELU approximated by tanh.
     pub gelu_tanh: GeluTanh = |S, x| scalar::gelu_tanh::<S>(x);
-    /// The derivative of `gelu_tanh`, within 2^-22 of where it is largest.
+    /// Derivative of `gelu_tanh`; the error is at most 2^-22 of its maximum.
     pub gelu_tanh_grad: GeluTanhGrad = |S, x| scalar::gelu_tanh_grad::<S>(x);
-    /// The error function.
+    /// Error function.
     pub erf: Erf = |S, x| scalar::erf::<S>(x);
-    /// `ln(1 + e^x)`.
+    /// Softplus `ln(1 + e^x)`.
     pub softplus: Softplus = |S, x| scalar::softplus::<S>(x);
     sin_reduced: SinReduced = |S, x| scalar::sin_cos::<S>(x, 0);
     cos_reduced: CosReduced = |S, x| scalar::sin_cos::<S>(x, 1);
 }
 
 binary! {
-    /// `a + b`.
+    /// Computes `a + b`.
     add: Add = |a, b| a + b;
-    /// `a - b`.
+    /// Computes `a - b`.
     sub: Sub = |a, b| a - b;
-    /// `a * b`.
+    /// Computes `a * b`.
     mul: Mul = |a, b| a * b;
-    /// `a / b`.
+    /// Computes `a / b`.
     div: Div = |a, b| a / b;
-    /// IEEE 754-2019 `maximum`: NaN wins.
+    /// IEEE 754-2019 `maximum`: NaN if an operand is NaN.
     max: Max = |a, b| scalar::maximum(a, b);
-    /// IEEE 754-2019 `minimum`: NaN wins.
+    /// IEEE 754-2019 `minimum`: NaN if an operand is NaN.
     min: Min = |a, b| scalar::minimum(a, b);
 }
 
-/// Replaces the elements that the fast reduction does not cover.
+/// Recomputes the elements that the fast range reduction does not cover.
 fn fix_large(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
-    // One vectorised scan tells the common case.
+    // One vectorized scan detects the common case.
     if x.iter()
         .fold(false, |any, x| any | (x.abs() > scalar::TRIG_MAX))
     {
@@ -154,25 +154,25 @@ fn fix_large(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
-/// Sine; |x| above 1e5 goes to the standard library.
+/// Sine; for `|x|` above 1e5 it calls the standard library.
 pub fn sin(level: super::SimdLevel, x: &[f32], out: &mut [f32]) {
     sin_reduced(level, x, out);
     fix_large(x, out, f32::sin);
 }
 
-/// Cosine; |x| above 1e5 goes to the standard library.
+/// Cosine; for `|x|` above 1e5 it calls the standard library.
 pub fn cos(level: super::SimdLevel, x: &[f32], out: &mut [f32]) {
     cos_reduced(level, x, out);
     fix_large(x, out, f32::cos);
 }
 
 simd_dispatch!(
-    /// `a * b + c` with one rounding, at every level.
+    /// Computes `a * b + c` with one rounding, at every level.
     pub fn fma(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) = fma_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn fma_body<S: Simd>(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
     let n = out.len();
@@ -185,10 +185,10 @@ unsafe fn fma_body<S: Simd>(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
     }
 }
 
-/// A comparison; false if either side is NaN, except `Ne`, which is then true.
+/// Comparison operator; false if an operand is NaN, except for `Ne`, which is then true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the usual names")]
-pub enum Comparison {
+#[allow(missing_docs, reason = "conventional names")]
+pub enum VmathComparison {
     Eq,
     Ne,
     Lt,
@@ -198,14 +198,14 @@ pub enum Comparison {
 }
 
 simd_dispatch!(
-    /// `out[i] = a[i] op b[i]` as 0 or 1.
-    pub fn compare(op: Comparison, a: &[f32], b: &[f32], out: &mut [u8]) = compare_body
+    /// Computes `out[i] = a[i] op b[i]` as 0 or 1.
+    pub fn compare(op: VmathComparison, a: &[f32], b: &[f32], out: &mut [u8]) = compare_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn compare_body<S: Simd>(op: Comparison, a: &[f32], b: &[f32], out: &mut [u8]) {
+unsafe fn compare_body<S: Simd>(op: VmathComparison, a: &[f32], b: &[f32], out: &mut [u8]) {
     assert!(
         a.len() == out.len() && b.len() == out.len(),
         "inputs and output differ in length"
@@ -217,22 +217,22 @@ unsafe fn compare_body<S: Simd>(op: Comparison, a: &[f32], b: &[f32], out: &mut 
         }
     }
     match op {
-        Comparison::Eq => each(a, b, out, |a, b| a == b),
-        Comparison::Ne => each(a, b, out, |a, b| a != b),
-        Comparison::Lt => each(a, b, out, |a, b| a < b),
-        Comparison::Le => each(a, b, out, |a, b| a <= b),
-        Comparison::Gt => each(a, b, out, |a, b| a > b),
-        Comparison::Ge => each(a, b, out, |a, b| a >= b),
+        VmathComparison::Eq => each(a, b, out, |a, b| a == b),
+        VmathComparison::Ne => each(a, b, out, |a, b| a != b),
+        VmathComparison::Lt => each(a, b, out, |a, b| a < b),
+        VmathComparison::Le => each(a, b, out, |a, b| a <= b),
+        VmathComparison::Gt => each(a, b, out, |a, b| a > b),
+        VmathComparison::Ge => each(a, b, out, |a, b| a >= b),
     }
 }
 
 simd_dispatch!(
-    /// `out[i] = if cond[i] != 0 { a[i] } else { b[i] }`.
+    /// Computes `out[i] = if cond[i] != 0 { a[i] } else { b[i] }`.
     pub fn select(cond: &[u8], a: &[f32], b: &[f32], out: &mut [f32]) = select_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn select_body<S: Simd>(cond: &[u8], a: &[f32], b: &[f32], out: &mut [f32]) {
     let n = out.len();
@@ -240,7 +240,7 @@ unsafe fn select_body<S: Simd>(cond: &[u8], a: &[f32], b: &[f32], out: &mut [f32
         cond.len() == n && a.len() == n && b.len() == n,
         "inputs and output differ in length"
     );
-    // Masks are often the same for a block.
+    // The mask is often constant within a block.
     let first = cond.first().is_some_and(|c| *c != 0);
     if (cond.iter()).fold(true, |same, c| same & ((*c != 0) == first)) {
         return out.copy_from_slice(if first { a } else { b });

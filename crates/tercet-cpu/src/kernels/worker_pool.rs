@@ -1,19 +1,22 @@
-//! Threads of a rayon pool that help callers with their jobs, one kernel after the other.
+//! Worker pool on top of rayon: threads that help callers with jobs, kernel after kernel.
 //!
-//! Kernels are often shorter than a sleeping thread takes to wake, and a job for rayon costs an allocation and a wake-up. So a
-//! pool is asked for helpers once, not for each kernel: a helper takes the jobs that are posted, one after the other, and
-//! when there is none it looks for one for a while ([`Patience`]) before it gives its thread back to the pool. A caller never waits for a
-//! helper that has not come: it posts a job in a free [`Slot`], works on it itself, closes it, and waits for those inside
-//! only. So it works alone where the pool has other things to do.
+//! Kernels are often shorter than the time to wake a sleeping thread, and a rayon job costs an
+//! allocation and a wake-up. So the pool requests helpers from rayon once, not per kernel. A helper
+//! executes posted jobs one after the other. Without a job it spins for a while ([`SpinPolicy`]), and
+//! then returns its thread to rayon.
 //!
-//! Where another process wants the cores, spinning takes from this one the time that it needs later. A thread that gave its
-//! core away for a moment and got it back late says so ([`Crowd`]); for a while then nobody waits awake.
+//! A caller never waits for a helper that has not started. It posts a job in a free [`WorkerJobSlot`], works
+//! on it itself, closes it, and waits only for helpers that are inside. If all rayon threads are
+//! busy, the caller does the whole job alone.
 //!
-//! Jobs of several callers share the helpers. A job may post jobs of its own: a caller waits for
-//! work that has begun, which never waits for the caller, so that no cycle can form. Nothing is
-//! allocated for a job; calling a helper allocates what rayon needs for it.
+//! If other processes need the cores, spinning consumes CPU time that this process needs later. A
+//! thread detects this when a yield returns late ([`CpuContention`]); no thread then spins for a while.
 //!
-//! A panic in a job reaches its caller when all have left; helpers stay whole.
+//! Jobs of several callers share the helpers. A job may post nested jobs. A caller only waits for
+//! work that has started, and that work never waits for the caller, so there is no deadlock.
+//! Posting a job allocates nothing; only a request for a helper allocates, inside rayon.
+//!
+//! A panic in a job is propagated to its caller after all helpers have left it. Helpers survive it.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -26,103 +29,104 @@ use std::time::{Duration, Instant};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-mod crowd;
+mod contention;
 
-use crowd::{Crowd, Patience};
+use contention::{CpuContention, SpinPolicy};
 
-/// Jobs that run at once; more are run by their callers alone.
+/// Maximum number of concurrent jobs; callers of further jobs run them alone.
 const SLOTS: usize = 8;
-/// Threads of a team at most.
-const MOST_THREADS: usize = u16::MAX as usize;
+/// Maximum number of threads of a pool.
+const MAX_THREADS: usize = u16::MAX as usize;
 
-/// What each who takes part in a job calls, with a number of its own.
-type Job<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+/// Function of a job, called by each participating thread with a unique index.
+type WorkerJobFn<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
-/// A pool of threads that nobody else uses. They end when it is dropped, after the jobs they are in.
+/// A private pool of threads. On drop its threads end after their current jobs.
 #[derive(Debug)]
-pub(crate) struct Team(Arc<Shared>);
+pub(crate) struct WorkerPool(Arc<WorkerPoolShared>);
 
-/// What callers and helpers share.
-pub(crate) struct Shared {
-    slots: [Slot; SLOTS],
-    /// How many jobs were posted: who has seen this number has seen all jobs.
+/// State that callers and helpers share.
+pub(crate) struct WorkerPoolShared {
+    slots: [WorkerJobSlot; SLOTS],
+    /// Number of posted jobs. A helper compares it with its last value to detect new jobs.
     posted: AtomicUsize,
-    /// Callers outside of any job that have posted one.
+    /// Number of outermost callers (not inside another job) with a posted job.
     callers: AtomicUsize,
-    /// Runs that use it now.
+    /// Number of runs that use the pool.
     runs: AtomicUsize,
-    /// Helpers that were called and have not left.
+    /// Number of helpers that were requested and have not left.
     around: AtomicUsize,
-    /// Helpers at most.
+    /// Maximum number of helpers.
     helpers: usize,
-    crowd: Crowd,
-    patience: Patience,
-    /// Where helpers come from: the pool that the caller's thread belongs to, the global one for others, or this one.
+    contention: CpuContention,
+    patience: SpinPolicy,
+    /// The private rayon pool. `None` for the pool of the calling thread, or the global one.
     pool: Option<ThreadPool>,
 }
 
-/// Room for a job.
+/// Slot for one job.
 #[repr(align(128))]
-struct Slot {
-    /// Whether a caller has it.
-    taken: AtomicBool,
-    /// [`PLACE`] for each place left, plus how many are inside.
+struct WorkerJobSlot {
+    /// True while a caller uses the slot.
+    is_claimed: AtomicBool,
+    /// [`PLACE`] times the number of free places, plus the number of helpers inside.
     state: AtomicU64,
-    /// Written by the caller who took the slot, while there are no places and nobody is inside.
-    job: UnsafeCell<Option<Job<'static>>>,
-    /// The most threads that kernels of the job may count on; written as `job` is.
-    most: AtomicUsize,
-    /// The caller, while it sleeps until nobody is inside.
+    /// The job. The owner of the slot writes it while there are no places and no helpers inside.
+    job: UnsafeCell<Option<WorkerJobFn<'static>>>,
+    /// Maximum threads for kernels inside the job; written under the same conditions as `job`.
+    max_threads: AtomicUsize,
+    /// The caller's thread while it sleeps until all helpers have left.
     sleeper: Mutex<Option<Thread>>,
     is_awaited: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A place for another thread in a job.
+/// One place for another thread in a job.
 const PLACE: u64 = 1 << 32;
 
-// SAFETY: `job` is written only by the one caller who took the slot and while `state` is 0, and read
-// only by those whose entering the state has counted; the reference it holds can be shared.
-unsafe impl Sync for Slot {}
+// SAFETY: only the caller that owns the slot writes `job`, while `state` is 0. Only threads that
+// entered through `state` read it. The contained reference can be shared.
+unsafe impl Sync for WorkerJobSlot {}
 
-/// What kernels on a thread use.
+/// Worker pool for the kernels on a thread.
 #[derive(Clone)]
-pub(crate) struct Current {
-    shared: Arc<Shared>,
-    /// Of so many threads at most: a program has scratch memory for no more.
-    most: usize,
+pub(crate) struct CurrentWorkerPool {
+    shared: Arc<WorkerPoolShared>,
+    /// Maximum number of threads; the program's scratch memory is sized for it.
+    max_threads: usize,
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
-    /// What callers on this thread of a rayon pool use.
-    static OF_WORKER: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
-    /// Whether the thread is inside a job.
+    static CURRENT: RefCell<Option<CurrentWorkerPool>> = const { RefCell::new(None) };
+    /// Worker pool for callers on this rayon thread.
+    static OF_WORKER: RefCell<Option<Arc<WorkerPoolShared>>> = const { RefCell::new(None) };
+    /// True if the thread is inside a job.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often a helper was called.
+/// Number of helper requests.
 static CALLED: AtomicUsize = AtomicUsize::new(0);
 
-/// How often pools were asked for a helper so far: each time allocates a job for rayon, which nothing else in a run does.
+/// Number of helper requests so far. Each request allocates a rayon job; nothing else in a run
+/// allocates one.
 #[doc(hidden)]
 pub fn helpers_called() -> usize {
     CALLED.load(Relaxed)
 }
 
-impl Team {
-    /// A team of `threads` (0: as many as there are cores), of which the caller of a job is one.
+impl WorkerPool {
+    /// A pool of `threads` threads including the caller of a job; 0 means one per core.
     ///
     /// # Errors
-    /// When the system gives no threads.
-    pub(crate) fn new(threads: usize) -> std::io::Result<Team> {
-        Team::with_patience(threads, Patience::USUAL)
+    /// If the system cannot create the threads.
+    pub(crate) fn new(threads: usize) -> std::io::Result<WorkerPool> {
+        WorkerPool::with_patience(threads, SpinPolicy::USUAL)
     }
 
-    fn with_patience(threads: usize, patience: Patience) -> std::io::Result<Team> {
+    fn with_patience(threads: usize, patience: SpinPolicy) -> std::io::Result<WorkerPool> {
         let threads = match threads {
             0 => cores(),
-            n => n.min(MOST_THREADS),
+            n => n.min(MAX_THREADS),
         };
         let pool = match threads {
             1 => None,
@@ -132,77 +136,88 @@ impl Team {
                 Some(made.map_err(std::io::Error::other)?)
             }
         };
-        let shared = Shared::new(threads - 1, pool);
-        Ok(Team(Arc::new(Shared { patience, ..shared })))
+        let shared = WorkerPoolShared::new(threads - 1, pool);
+        Ok(WorkerPool(Arc::new(WorkerPoolShared {
+            patience,
+            ..shared
+        })))
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<WorkerPoolShared> {
         self.0.clone()
     }
 }
 
-/// What callers outside of rayon's threads use: helpers from the global pool, of none if the system gives no threads.
-fn of_process() -> &'static Arc<Shared> {
-    static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
+/// Pool for callers outside of rayon: helpers from the global rayon pool, or no helpers if the
+/// system cannot create threads.
+fn process_pool() -> &'static Arc<WorkerPoolShared> {
+    static SHARED: OnceLock<Arc<WorkerPoolShared>> = OnceLock::new();
     SHARED.get_or_init(|| {
-        // An error with a source is one of the system; without, the pool is there already.
+        // An error with a source comes from the system; one without a source means that the global
+        // pool already exists.
         let made = ThreadPoolBuilder::new().build_global();
         let has_none = made.is_err_and(|e| std::error::Error::source(&e).is_some());
         let threads = match has_none {
             true => 1,
-            false => rayon::current_num_threads().min(MOST_THREADS),
+            false => rayon::current_num_threads().min(MAX_THREADS),
         };
-        Arc::new(Shared::new(threads - 1, None))
+        Arc::new(WorkerPoolShared::new(threads - 1, None))
     })
 }
 
-/// What callers on this thread use: helpers from the pool that it belongs to.
-pub(crate) fn of_caller() -> Arc<Shared> {
+/// Pool for callers on this thread, with helpers from the rayon pool that the thread belongs to.
+pub(crate) fn caller_pool() -> Arc<WorkerPoolShared> {
     if rayon::current_thread_index().is_none() {
-        return of_process().clone();
+        return process_pool().clone();
     }
     OF_WORKER.with_borrow_mut(|own| {
         let shared = own.get_or_insert_with(|| {
-            let threads = rayon::current_num_threads().min(MOST_THREADS);
-            Arc::new(Shared::new(threads - 1, None))
+            let threads = rayon::current_num_threads().min(MAX_THREADS);
+            Arc::new(WorkerPoolShared::new(threads - 1, None))
         });
         shared.clone()
     })
 }
 
-/// What kernels on this thread use.
-pub(crate) fn current() -> Current {
+/// Pool for the kernels on this thread.
+pub(crate) fn current() -> CurrentWorkerPool {
     let own = CURRENT.with_borrow(Clone::clone);
-    own.unwrap_or_else(|| Current {
-        shared: of_caller(),
-        most: usize::MAX,
+    own.unwrap_or_else(|| CurrentWorkerPool {
+        shared: caller_pool(),
+        max_threads: usize::MAX,
     })
 }
 
-/// Runs `f` so that its kernels use this, of so many threads at most.
-pub(crate) fn install<R>(shared: Arc<Shared>, most: usize, f: impl FnOnce() -> R) -> R {
-    struct Run(Arc<Shared>);
-    impl Drop for Run {
+/// Runs `f` with this pool as the current one, limited to `most` threads.
+pub(crate) fn install<R>(shared: Arc<WorkerPoolShared>, most: usize, f: impl FnOnce() -> R) -> R {
+    struct WorkerRunGuard(Arc<WorkerPoolShared>);
+    impl Drop for WorkerRunGuard {
         fn drop(&mut self) {
             self.0.runs.fetch_sub(1, SeqCst);
         }
     }
     shared.runs.fetch_add(1, SeqCst);
-    let run = Run(shared.clone());
-    let result = with(Current { shared, most }, f);
+    let run = WorkerRunGuard(shared.clone());
+    let result = with(
+        CurrentWorkerPool {
+            shared,
+            max_threads: most,
+        },
+        f,
+    );
     drop(run);
     result
 }
 
-fn with<R>(current: Current, f: impl FnOnce() -> R) -> R {
-    /// Puts back what was there, after a panic too.
-    struct Restore(Option<Current>);
-    impl Drop for Restore {
+fn with<R>(current: CurrentWorkerPool, f: impl FnOnce() -> R) -> R {
+    /// Restores the previous pool, even after a panic.
+    struct RestorePoolGuard(Option<CurrentWorkerPool>);
+    impl Drop for RestorePoolGuard {
         fn drop(&mut self) {
             CURRENT.with(|current| current.replace(self.0.take()));
         }
     }
-    let _restore = Restore(CURRENT.with(|own| own.replace(Some(current))));
+    let _restore = RestorePoolGuard(CURRENT.with(|own| own.replace(Some(current))));
     f()
 }
 
@@ -210,7 +225,7 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for WorkerPoolShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("threads", &self.threads())
@@ -218,31 +233,32 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Current {
-    /// How many work on a job at most, its caller among them.
+impl CurrentWorkerPool {
+    /// Maximum number of threads of a job, including its caller.
     pub(crate) fn threads(&self) -> usize {
-        self.shared.threads().min(self.most)
+        self.shared.threads().min(self.max_threads)
     }
 
-    /// Calls `job(0)` on this thread, and `job(i)` for some or none of `1..most` on others, each once;
-    /// returns when all have returned.
+    /// Calls `job(0)` on this thread, and `job(i)` on other threads for some (or none) of
+    /// `1..most`, each at most once. Returns after all calls have returned.
     ///
     /// # Panics
-    /// When one of them does.
-    pub(crate) fn run(&self, most: usize, job: Job<'_>) {
-        self.shared.run(most.min(self.threads()), self.most, job);
+    /// If one of the calls panics.
+    pub(crate) fn run(&self, most: usize, job: WorkerJobFn<'_>) {
+        self.shared
+            .run(most.min(self.threads()), self.max_threads, job);
     }
 }
 
-impl Shared {
-    fn new(helpers: usize, pool: Option<ThreadPool>) -> Shared {
-        Shared {
-            patience: Patience::USUAL,
-            slots: std::array::from_fn(|_| Slot {
-                taken: AtomicBool::new(false),
+impl WorkerPoolShared {
+    fn new(helpers: usize, pool: Option<ThreadPool>) -> WorkerPoolShared {
+        WorkerPoolShared {
+            patience: SpinPolicy::USUAL,
+            slots: std::array::from_fn(|_| WorkerJobSlot {
+                is_claimed: AtomicBool::new(false),
                 state: AtomicU64::new(0),
                 job: UnsafeCell::new(None),
-                most: AtomicUsize::new(0),
+                max_threads: AtomicUsize::new(0),
                 sleeper: Mutex::new(None),
                 is_awaited: AtomicBool::new(false),
                 panic: Mutex::new(None),
@@ -252,20 +268,21 @@ impl Shared {
             runs: AtomicUsize::new(0),
             around: AtomicUsize::new(0),
             helpers,
-            crowd: Crowd::new(),
+            contention: CpuContention::new(),
             pool,
         }
     }
 
-    /// How many work on a job at most, its caller among them.
+    /// Maximum number of threads of a job, including its caller.
     pub(crate) fn threads(&self) -> usize {
         self.helpers + 1
     }
 
-    /// As [`Current::run`]; kernels in the job count on `limit` threads at most.
-    fn run(self: &Arc<Shared>, most: usize, limit: usize, job: Job<'_>) {
+    /// Same as [`CurrentWorkerPool::run`]; kernels inside the job use at most `limit` threads.
+    fn run(self: &Arc<WorkerPoolShared>, most: usize, limit: usize, job: WorkerJobFn<'_>) {
         let nested = INSIDE.get();
-        // Callers at once each get their part of the helpers: more would only take cores from each other.
+        // Concurrent callers share the helpers equally; more threads would only compete for the
+        // cores.
         let callers = match nested {
             true => 1,
             false => self.callers.fetch_add(1, Relaxed) + 1,
@@ -279,7 +296,7 @@ impl Shared {
         let own = match slot {
             None => catch_unwind(AssertUnwindSafe(|| job(0))),
             Some(slot) => {
-                slot.most.store(limit, Relaxed);
+                slot.max_threads.store(limit, Relaxed);
                 self.share(slot, [helpers, callers], job)
             }
         };
@@ -290,35 +307,38 @@ impl Shared {
         own.unwrap_or_else(|payload| resume_unwind(payload));
     }
 
-    /// Runs a job with up to so many helpers, of one of so many callers; the slot is free again afterwards.
+    /// Runs a job with up to `helpers` helpers while `callers` callers are active. The slot is free
+    /// again afterwards.
     fn share(
-        self: &Arc<Shared>,
-        slot: &Slot,
+        self: &Arc<WorkerPoolShared>,
+        slot: &WorkerJobSlot,
         [helpers, callers]: [usize; 2],
-        job: Job<'_>,
+        job: WorkerJobFn<'_>,
     ) -> thread::Result<()> {
-        // SAFETY: the lifetime alone is changed. This function returns only when the slot has no
-        // places and nobody is inside, neither by a panic before: those of jobs are caught.
-        let lasting: Job<'static> = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
-        // SAFETY: this caller took the slot, whose state is 0.
+        // SAFETY: only the lifetime changes. This function returns only after the slot has no
+        // places and no helpers inside. A panic cannot return earlier, because panics of jobs are
+        // caught.
+        let lasting: WorkerJobFn<'static> =
+            unsafe { std::mem::transmute::<WorkerJobFn<'_>, WorkerJobFn<'static>>(job) };
+        // SAFETY: this caller owns the slot, whose state is 0.
         unsafe { *slot.job.get() = Some(lasting) };
         slot.state.store(helpers as u64 * PLACE, SeqCst);
         self.posted.fetch_add(1, SeqCst);
         let called = self.call(helpers.saturating_mul(callers).min(self.helpers));
         let own = called.and_then(|()| catch_unwind(AssertUnwindSafe(|| job(0))));
-        slot.close(&self.crowd, self.patience.late);
-        // SAFETY: as above.
+        slot.close(&self.contention, self.patience.preemption_threshold);
+        // SAFETY: this caller owns the slot, whose state is 0.
         unsafe { *slot.job.get() = None };
         let helpers = lock(&slot.panic).take();
-        slot.taken.store(false, Release);
+        slot.is_claimed.store(false, Release);
         own.and(helpers.map_or(Ok(()), Err))
     }
 
-    /// Calls helpers until so many are around or on their way.
+    /// Requests helpers until `wanted` are active or requested.
     ///
     /// # Errors
-    /// The payload of a panic in rayon, which leaves helpers uncalled.
-    fn call(self: &Arc<Shared>, wanted: usize) -> thread::Result<()> {
+    /// The payload of a panic in rayon; no further helpers are requested then.
+    fn call(self: &Arc<WorkerPoolShared>, wanted: usize) -> thread::Result<()> {
         while self.arrive(wanted) {
             CALLED.fetch_add(1, Relaxed);
             let shared = self.clone();
@@ -335,16 +355,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Counts another helper, if there are fewer than so many.
+    /// Reserves another helper if fewer than `wanted` are active.
     fn arrive(&self, wanted: usize) -> bool {
         let more = |around: usize| (around < wanted).then_some(around + 1);
         self.around.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 
-    /// What a helper does on a thread of the pool.
-    fn help(self: Arc<Shared>) {
+    /// Main loop of a helper on a thread of the rayon pool.
+    fn help(self: Arc<WorkerPoolShared>) {
         let was_inside = INSIDE.replace(true);
-        // One that comes when all is done does not wait for more.
+        // A helper that starts after the last run has ended does not spin.
         let mut may_stay = self.runs.load(SeqCst) > 0;
         loop {
             let seen = self.posted.load(SeqCst);
@@ -355,7 +375,8 @@ impl Shared {
                 continue;
             }
             self.around.fetch_sub(1, SeqCst);
-            // A caller counts its job before it looks who is around.
+            // A caller increments `posted` before it counts the active helpers, so a job posted in
+            // the meantime is visible here.
             if self.posted.load(SeqCst) == seen || !self.arrive(self.helpers) {
                 break;
             }
@@ -363,10 +384,10 @@ impl Shared {
         INSIDE.set(was_inside);
     }
 
-    /// Waits for another job for a while; whether one came.
+    /// Spins for another job. Returns true if a job was posted.
     fn spin(&self, seen: usize) -> bool {
         let start = Instant::now();
-        while !self.crowd.is_there() {
+        while !self.contention.is_contended() {
             for _ in 0..16 {
                 for _ in 0..32 {
                     if self.posted.load(Acquire) != seen {
@@ -374,47 +395,49 @@ impl Shared {
                     }
                     std::hint::spin_loop();
                 }
-                if start.elapsed() > self.patience.stay {
+                if start.elapsed() > self.patience.spin_time {
                     return false;
                 }
             }
-            self.crowd.yields(self.patience.late);
+            self.contention.yields(self.patience.preemption_threshold);
         }
         self.posted.load(Acquire) != seen
     }
 }
 
-impl Slot {
+impl WorkerJobSlot {
     fn take(&self) -> bool {
-        !self.taken.load(Relaxed) && !self.taken.swap(true, Acquire)
+        !self.is_claimed.load(Relaxed) && !self.is_claimed.swap(true, Acquire)
     }
 
-    /// Takes part in the job, if there is a place.
-    fn help(&self, shared: &Arc<Shared>) -> bool {
+    /// Takes part in the job if there is a free place.
+    fn help(&self, shared: &Arc<WorkerPoolShared>) -> bool {
         let enter = |state: u64| (state >= PLACE).then(|| state - PLACE + 1);
         let Ok(before) = self.state.fetch_update(Acquire, Relaxed, enter) else {
             return false;
         };
-        // SAFETY: the caller wrote the job before it opened places, and lets it be until this thread
-        // has left.
+        // SAFETY: the caller wrote the job before it opened places, and does not change it until
+        // this thread has left.
         let job = unsafe { *self.job.get() };
         let place = (before / PLACE) as usize;
-        let current = Current {
+        let current = CurrentWorkerPool {
             shared: shared.clone(),
-            most: self.most.load(Relaxed),
+            max_threads: self.max_threads.load(Relaxed),
         };
-        let run =
-            |job: Job<'static>| with(current, || catch_unwind(AssertUnwindSafe(|| job(place))));
+        let run = |job: WorkerJobFn<'static>| {
+            with(current, || catch_unwind(AssertUnwindSafe(|| job(place))))
+        };
         if let Some(Err(payload)) = job.map(run) {
             let mut first = lock(&self.panic);
             match *first {
                 None => *first = Some(payload),
-                // Dropping it might panic once more.
+                // Dropping it might panic again.
                 Some(_) => std::mem::forget(payload),
             }
         }
         self.state.fetch_sub(1, SeqCst);
-        // Whoever sleeps there now looks again: it may be another caller already.
+        // The woken caller checks its state again, because the slot may already belong to another
+        // caller.
         if self.is_awaited.load(SeqCst)
             && let Some(caller) = &*lock(&self.sleeper)
         {
@@ -423,13 +446,13 @@ impl Slot {
         true
     }
 
-    /// Takes the places away and waits until nobody is inside.
-    fn close(&self, crowd: &Crowd, late: Duration) {
-        /// Turns of waiting awake, and until which others may have the core: about 100 us each.
+    /// Removes the free places, and waits until no helper is inside.
+    fn close(&self, crowd: &CpuContention, late: Duration) {
+        /// Limits of the wait: first spin, then yield; about 100 us each.
         const SPINS: usize = 1 << 12;
         const YIELDS: usize = SPINS + (1 << 8);
         self.state.fetch_and(PLACE - 1, SeqCst);
-        let is_crowded = crowd.is_there();
+        let is_crowded = crowd.is_contended();
         let mut turns = if is_crowded { YIELDS } else { 0 };
         while self.state.load(Acquire) != 0 {
             turns += 1;
@@ -441,7 +464,7 @@ impl Slot {
         }
     }
 
-    /// Sleeps until nobody is inside.
+    /// Sleeps until no helper is inside.
     fn sleep(&self) {
         *lock(&self.sleeper) = Some(thread::current());
         self.is_awaited.store(true, SeqCst);

@@ -1,45 +1,47 @@
-//! `ArgMax` and `ArgMin`: vector kernels for rows of F32, ranks for everything else.
+//! `ArgMax` and `ArgMin`: vector kernels for rows of F32, integer sort keys for all other cases.
 
 use tercet_ir::{DType, Graph, Node, Op};
 
-use crate::args::Args;
+use crate::args::KernelArgs;
 use crate::kernels::{SimdLevel, rows};
-use crate::lower::Lowered;
-use crate::lower::elem::{AxisView, for_element, parts};
-use crate::lower::rank::Ranked;
+use crate::lower::LoweredNode;
+use crate::lower::elem::{AxisBlocks, for_element, parts};
+use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
 
-/// Neighbouring lines that are searched together.
+/// Adjacent lines that are searched together.
 const TILE: usize = 128;
-/// Elements read by a parallel task, at least.
+/// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
 
 #[derive(Clone, Copy, Debug)]
-struct Search {
+struct ArgExtremeSearch {
     axis: usize,
     largest: bool,
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let search = match &node.op {
-        Op::ArgMax(op) => Search {
+        Op::ArgMax(op) => ArgExtremeSearch {
             axis: op.axis,
             largest: true,
         },
-        Op::ArgMin(op) => Search {
+        Op::ArgMin(op) => ArgExtremeSearch {
             axis: op.axis,
             largest: false,
         },
-        _ => unreachable!("invariant: the table gives this row `ArgMax` and `ArgMin` only"),
+        _ => {
+            unreachable!("invariant: the kernel table maps only `ArgMax` and `ArgMin` to this row")
+        }
     };
     let op = node.op.clone();
     let dtype = graph.ty(node.inputs[0]).dtype;
     let lines = for_element!(dtype, lines);
     let level = SimdLevel::detect();
-    Lowered {
+    LoweredNode {
         fallible: true,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
-            let view = AxisView::of(args.ins[0].shape(), search.axis);
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
+            let view = AxisBlocks::new(args.ins[0].shape(), search.axis);
             if view.outer * view.inner == 0 {
                 return Ok(());
             }
@@ -53,7 +55,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     }
 }
 
-fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut Args<'_>) {
+fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut KernelArgs<'_>) {
     let x: &[f32] = args.ins[0].dense();
     let task = TASK.div_ceil(len);
     parts(
@@ -71,8 +73,8 @@ fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut Args<'_>) {
     );
 }
 
-fn lines<T: Ranked>(largest: bool, view: AxisView, args: &mut Args<'_>) {
-    let AxisView {
+fn lines<T: SortKey>(largest: bool, view: AxisBlocks, args: &mut KernelArgs<'_>) {
+    let AxisBlocks {
         outer: _,
         len,
         inner,
@@ -95,8 +97,9 @@ fn lines<T: Ranked>(largest: bool, view: AxisView, args: &mut Args<'_>) {
     );
 }
 
-/// The lines of one outer index, whose elements are `inner` apart, `N` at a time.
-fn block<T: Ranked, const N: usize>(largest: bool, inner: usize, x: &[T], out: &mut [i32]) {
+/// Searches the lines of one outer index. Their elements have stride `inner`; `N` lines are
+/// searched together.
+fn block<T: SortKey, const N: usize>(largest: bool, inner: usize, x: &[T], out: &mut [i32]) {
     for (tile, out) in out.chunks_mut(N).enumerate() {
         let mut best = [u64::MAX; N];
         out.fill(0);
@@ -104,7 +107,7 @@ fn block<T: Ranked, const N: usize>(largest: bool, inner: usize, x: &[T], out: &
             let row = &row[tile * N..][..out.len()];
             for ((y, best), x) in out.iter_mut().zip(&mut best).zip(row) {
                 let rank = x.rank(largest);
-                // The first of equals stays.
+                // On ties the first index wins.
                 if rank < *best {
                     (*best, *y) = (rank, i as i32);
                 }

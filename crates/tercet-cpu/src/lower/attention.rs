@@ -1,23 +1,24 @@
-//! Attention and rotary embedding of f32.
+//! Attention and rotary embedding in f32.
 
 pub(crate) mod grad;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
-use tercet_ir::ops::{Layout as Axes, MaskKind};
+use tercet_ir::ops::{AttentionLayout as Axes, MaskKind};
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::{Args, View, ViewMut};
+use crate::args::{KernelArgs, KernelView, KernelViewMut};
 use crate::kernels::attention::{
-    Attention, HeadsView, HeadsViewMut, Mask, attention_scratch_len, attention_with_lse,
+    AttentionArgs, AttentionKeyMask, HeadsView, HeadsViewMut, attention_scratch_len,
+    attention_with_lse,
 };
 use crate::kernels::rows::{RopePairs, rope};
-use crate::kernels::{SimdLevel, Threads};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{Accept, Lowered, floats_mut, indices, missing};
+use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, indices, missing};
 use tercet_ir::layout::Layout;
 
-/// Real numbers, with heads that have elements.
+/// Supports floats that are computed in f32, with a non-zero head size.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let empty = |v: &tercet_ir::Value| {
         graph
@@ -27,46 +28,46 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
             .is_some_and(|d| d.known() == Some(0))
     };
     if node.inputs.iter().take(3).any(empty) {
-        return missing("heads without elements");
+        return missing("no kernel for a head size of 0");
     }
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-/// Strides of batch, head and position.
+/// Strides of the batch, head and position axes.
 fn strides(axes: Axes, layout: &Layout) -> [usize; 3] {
     let s = layout.strides();
     [s[0], s[axes.head_axis()], s[axes.seq_axis()]].map(|s| s as usize)
 }
 
-fn heads<'a>(axes: Axes, view: &View<'a>) -> HeadsView<'a> {
+fn heads<'a>(axes: Axes, view: &KernelView<'a>) -> HeadsView<'a> {
     HeadsView {
         data: view.tail(),
         strides: strides(axes, view.layout),
     }
 }
 
-fn heads_mut<'a>(axes: Axes, out: &'a mut ViewMut<'_>) -> HeadsViewMut<'a> {
+fn heads_mut<'a>(axes: Axes, out: &'a mut KernelViewMut<'_>) -> HeadsViewMut<'a> {
     HeadsViewMut {
         strides: strides(axes, out.layout),
         data: out.as_mut(),
     }
 }
 
-fn keep_mask<'a>(mask: &View<'a>) -> Mask<'a> {
-    Mask::Keep(mask.dense_bytes(), mask_strides(mask.layout))
+fn keep_mask<'a>(mask: &KernelView<'a>) -> AttentionKeyMask<'a> {
+    AttentionKeyMask::Keep(mask.dense_bytes(), mask_strides(mask.layout))
 }
 
-/// Scores and sums: about two products of the queries with every key.
+/// Rough work: the score matmul and the value matmul.
 fn work(layouts: &[Layout]) -> usize {
     let keys = layouts[1].numel() / layouts[1].shape()[3].max(1);
     layouts[0].numel() * keys / 16
 }
 
-/// The attention of these layouts, without mask data.
-fn sized<'a>(op: &AttentionOp, layouts: [&Layout; 3], kv_lens: &'a [usize]) -> Attention<'a> {
+/// Attention arguments for these layouts, without mask data.
+fn sized<'a>(op: &AttentionOp, layouts: [&Layout; 3], kv_lens: &'a [usize]) -> AttentionArgs<'a> {
     let [q, k, v] = layouts;
     let dk = q.shape()[3];
-    Attention {
+    AttentionArgs {
         batch: q.shape()[0],
         q_heads: op.q_heads,
         kv_heads: op.kv_heads,
@@ -77,14 +78,14 @@ fn sized<'a>(op: &AttentionOp, layouts: [&Layout; 3], kv_lens: &'a [usize]) -> A
         scale: op.scale_for(dk) as f32,
         softcap: op.softcap.map(|c| c.0 as f32),
         mask: match (op.mask, k.shape().len()) {
-            (MaskKind::Causal, _) => Mask::Causal,
-            (MaskKind::Window(w), _) => Mask::SlidingWindow(w),
-            (MaskKind::None | MaskKind::Keep | MaskKind::Bias, _) => Mask::None,
+            (MaskKind::Causal, _) => AttentionKeyMask::Causal,
+            (MaskKind::Window(w), _) => AttentionKeyMask::SlidingWindow(w),
+            (MaskKind::None | MaskKind::Keep | MaskKind::Bias, _) => AttentionKeyMask::None,
         },
     }
 }
 
-/// Strides of `[batch, head, query, key]` of a mask operand, 0 where it broadcasts.
+/// Strides of `[batch, head, query, key]` of a mask operand; 0 for broadcast axes.
 fn mask_strides(layout: &Layout) -> [usize; 4] {
     let axes: &[usize] = match layout.rank() {
         2 => &[0, 3],
@@ -99,17 +100,17 @@ fn mask_strides(layout: &Layout) -> [usize; 4] {
     strides
 }
 
-/// `Attention`, and `AttentionWithLse`.
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+/// Lowers `Attention` and `AttentionWithLse`.
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let op = match &node.op {
         Op::Attention(op) => op.clone(),
         Op::AttentionWithLse(op) => op.attention(),
-        _ => unreachable!("invariant: the table gives this kernel two operators"),
+        _ => unreachable!("invariant: the kernel table maps only two operators to this kernel"),
     };
     let level = SimdLevel::detect();
     let sizing = op.clone();
     let fallible = op.kv_len;
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let [q, k, v] = [args.ins[0], args.ins[1], args.ins[2]];
         let keys = k.shape()[op.layout.seq_axis()];
         let mut lens = match op.kv_len {
@@ -128,7 +129,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             MaskKind::Keep => a.mask = keep_mask(&args.ins[3]),
             MaskKind::Bias => {
                 let mask = args.ins[3];
-                a.mask = Mask::Bias(mask.dense(), mask_strides(mask.layout));
+                a.mask = AttentionKeyMask::Bias(mask.dense(), mask_strides(mask.layout));
             }
             MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => {}
         }
@@ -142,28 +143,29 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             heads(op.layout, &v),
         );
         let scratch = floats_mut(args.scratch);
-        let threads = Threads::parallel(args.parallel);
+        let threads = KernelThreads::parallel(args.parallel);
         attention_with_lse(level, threads, &a, q, k, v, out, lse, scratch);
         Ok(())
     };
-    let mut accepts = vec![Accept::Dense; node.inputs.len()];
-    accepts[..3].fill(Accept::Rows);
-    Lowered {
+    let mut accepts = vec![AcceptedLayout::Dense; node.inputs.len()];
+    accepts[..3].fill(AcceptedLayout::Rows);
+    LoweredNode {
         accepts,
         fallible,
         scratch: Some(Box::new(move |layouts, threads| {
             let [q, k, v] = [&layouts[0], &layouts[1], &layouts[2]];
             let keys = [k.shape()[sizing.layout.seq_axis()]];
             let a = sized(&sizing, [q, k, v], &keys);
-            4 * threads * attention_scratch_len(level, Threads::Serial, &a)
+            4 * threads * attention_scratch_len(level, KernelThreads::Serial, &a)
         })),
         work,
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }
 
-/// How many keys of each batch entry are seen where a mask says nothing but that: the same first ones by all queries.
-fn ends(mask: &View<'_>, batch: usize, lens: &[usize]) -> Option<SmallVec<[usize; 16]>> {
+/// Number of visible keys per batch entry, if the mask keeps the same prefix of keys for all
+/// queries. `None` for any other mask.
+fn ends(mask: &KernelView<'_>, batch: usize, lens: &[usize]) -> Option<SmallVec<[usize; 16]>> {
     let ([entry, head, query, key], keep) = (mask_strides(mask.layout), mask.dense_bytes());
     if head != 0 || query != 0 || key != 1 {
         return None;
@@ -177,33 +179,33 @@ fn ends(mask: &View<'_>, batch: usize, lens: &[usize]) -> Option<SmallVec<[usize
     (0..batch).map(end).collect()
 }
 
-fn kv_lens(lens: &View<'_>, keys: usize) -> Result<SmallVec<[usize; 16]>, EvalError> {
+fn kv_lens(lens: &KernelView<'_>, keys: usize) -> Result<SmallVec<[usize; 16]>, EvalError> {
     indices(lens)
         .map(|n| {
             let len = usize::try_from(n).ok().filter(|&n| n <= keys);
             len.ok_or_else(|| {
                 EvalError::Data(format!(
-                    "kv_len is {n}; accepted: 0 to {keys}, the keys given"
+                    "kv_len is {n}; accepted: 0 to {keys}, the number of keys"
                 ))
             })
         })
         .collect()
 }
 
-/// Heads of a parallel task of `Rope`.
+/// Heads per parallel task of `Rope`.
 const ROPE_TASK: usize = 64;
 
-/// `Rope`.
-pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
+/// Lowers `Rope`.
+pub(crate) fn lower_rope(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Rope(op) = node.op.clone() else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
     let level = SimdLevel::detect();
     let pairs = match op.style {
         RopeStyle::NeoX => RopePairs::NeoX,
         RopeStyle::GptJ => RopePairs::GptJ,
     };
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let [x, cos, sin] = [args.ins[0], args.ins[1], args.ins[2]];
         let half = op.n_rot / 2;
         let (shape, from) = (x.shape(), heads(op.layout, &x));
@@ -216,12 +218,12 @@ pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
             return Ok(());
         }
         let (cos_data, sin_data): (&[f32], &[f32]) = (cos.dense(), sin.dense());
-        let row = |table: &View<'_>, b: usize, s: usize| match table.shape().len() {
+        let row = |table: &KernelView<'_>, b: usize, s: usize| match table.shape().len() {
             2 => s * half,
             _ => (b * seq + s) * half,
         };
         let y: &mut [f32] = args.outs[0].as_mut();
-        // Head `i` of the result, in its own order of axes.
+        // Computes head `i` of the result, counted in the result's own axis order.
         let one = |i: usize, y: &mut [f32]| {
             let (outer, inner) = (i / shape[2] % shape[1], i % shape[2]);
             let b = i / (shape[1] * shape[2]);
@@ -241,8 +243,12 @@ pub(crate) fn lower_rope(_: &Graph, node: &Node) -> Lowered {
         });
         Ok(())
     };
-    Lowered {
-        accepts: vec![Accept::Rows, Accept::Dense, Accept::Dense],
-        ..Lowered::new(3, run)
+    LoweredNode {
+        accepts: vec![
+            AcceptedLayout::Rows,
+            AcceptedLayout::Dense,
+            AcceptedLayout::Dense,
+        ],
+        ..LoweredNode::new(3, run)
     }
 }

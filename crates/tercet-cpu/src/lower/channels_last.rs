@@ -1,36 +1,36 @@
-//! Convolutions and pools that write their results with channels last ([`tercet_ir::passes::channels_last`]).
+//! Channels-last (NHWC) convolutions and pools ([`tercet_ir::passes::channels_last`]).
 //!
-//! Operands and results have permuted types here: x is `[N, H, W, C]`, but for the x of a first layer, which is read as it
-//! lies.
+//! Operands and results have permuted types: x is `[N, H, W, C]`. The x of a first layer is the
+//! exception: it is read as planes, without a copy.
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::{Conv, Pool, PoolFn};
-use tercet_ir::passes::Sum;
+use tercet_ir::passes::ConvResidualSum;
 use tercet_ir::{DType, EvalError, Graph, Node, NodeId, Op, OpKind};
 
-use crate::args::{Args, Packed, View};
+use crate::aligned_alloc::AlignedPages;
+use crate::args::{KernelArgs, KernelView, PackedConst};
 use crate::kernels::conv::{
-    ConvShape, LastEnd, LastSource, Windows, conv_last, conv_last_scratch_len, extreme_greater,
-    extreme_lesser, pack_conv_last, packed_conv_last_len,
+    ConvShape, ConvWindowAxes, NhwcEpilogue, NhwcInputLayout, extreme_greater, extreme_lesser,
+    nhwc_conv, nhwc_conv_scratch_len, pack_nhwc_conv, packed_nhwc_conv_len,
 };
-use crate::kernels::gemm::Activation;
-use crate::kernels::{SimdLevel, Threads};
-use crate::lower::conv::Frame;
+use crate::kernels::gemm::GemmActivation;
+use crate::kernels::{KernelThreads, SimdLevel};
+use crate::lower::conv::ConvWindowParams;
 use crate::lower::elem::parts;
 use crate::lower::matmul::activation;
-use crate::lower::{Accept, Lowered, Pack, floats_mut, varies, zeroed_floats};
-use crate::pages::Pages;
+use crate::lower::{AcceptedLayout, KernelPackFn, LoweredNode, floats_mut, varies, zeroed_floats};
 
-/// Channels of x that are few enough to be read one plane after the other.
-const FEW: usize = 8;
-/// Elements of a parallel task of a pool, at least.
+/// Maximum channels for which x is read plane by plane.
+const MAX_PLANAR_CHANNELS: usize = 8;
+/// Minimum elements of a parallel pooling task.
 const TASK: usize = 1 << 13;
-/// Taps from which sums of f32 lose digits.
-const MANY: usize = 64;
+/// Number of taps from which f32 sums lose accuracy and f64 is used.
+const MIN_TAPS_FOR_F64_SUMS: usize = 64;
 
-/// Which convolutions and pools of a graph can write their results with channels last.
+/// Predicate for the convolutions and pools of a graph that can run channels-last.
 pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
-    // What is there before any run: weights are packed once.
+    // Values known before any run; weights must be constant, because they are packed once.
     let mut constant: Vec<bool> = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
         let known = node.outputs.iter().all(|ty| ty.shape.as_known().is_some());
@@ -47,13 +47,14 @@ pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
         match (&node.op, node.inputs.as_slice()) {
             (Op::Conv(o), [x, w, ..]) => {
                 let weights = graph.ty(*w).shape.as_known();
-                let fits = weights.is_some_and(|w| takes(o, &w));
+                let fits = weights.is_some_and(|w| supports(o, &w));
                 let applies = o.activation.is_none() || activation(o.activation).is_some();
                 is_picture(x) && is_constant(w.node) && fits && applies
             }
             (Op::Pool(o), [x]) => {
                 let taps: usize = o.kernel.iter().product();
-                let exact = matches!(o.f, PoolFn::Max | PoolFn::Min) || taps <= MANY;
+                let exact =
+                    matches!(o.f, PoolFn::Max | PoolFn::Min) || taps <= MIN_TAPS_FOR_F64_SUMS;
                 is_picture(x) && exact && node.outputs[0].dtype == DType::F32
             }
             (_, _) => false,
@@ -61,13 +62,13 @@ pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
     }
 }
 
-/// Whether the kernel of a convolution adds a residual.
+/// True if the kernel of a convolution can add a residual.
 pub(crate) fn adds(graph: &Graph, node: &Node) -> bool {
     matches!(&node.op, Op::Conv(o) if o.groups == 1) && !reads_planes(graph, node)
 }
 
-/// Whether the kernels take a convolution with weights of this shape.
-fn takes(o: &Conv, w: &[usize]) -> bool {
+/// True if the kernels support a convolution with weights of this shape.
+fn supports(o: &Conv, w: &[usize]) -> bool {
     let &[m, channels, tall, wide] = w else {
         return false;
     };
@@ -80,15 +81,16 @@ fn takes(o: &Conv, w: &[usize]) -> bool {
     }
 }
 
-/// Whether a convolution reads few channels, one plane after the other; else they have to be side by side.
+/// True if a convolution reads x plane by plane, which needs few channels. Otherwise x must be
+/// channels-last.
 pub(crate) fn reads_planes(graph: &Graph, node: &Node) -> bool {
     let Op::Conv(o) = &node.op else { return false };
     let Some(w) = graph.ty(node.inputs[1]).shape.as_known() else {
         return false;
     };
     let one = [1, 1];
-    let windows = Frame::of(&o.window()).windows(&one, &w[2..], &one);
-    o.groups == 1 && w[1] <= FEW && windows.is_compact()
+    let windows = ConvWindowParams::new(&o.window()).windows(&one, &w[2..], &one);
+    o.groups == 1 && w[1] <= MAX_PLANAR_CHANNELS && windows.is_compact()
 }
 
 fn sizes(layout: &Layout) -> [usize; 4] {
@@ -97,15 +99,26 @@ fn sizes(layout: &Layout) -> [usize; 4] {
     sizes
 }
 
-/// The windows of a convolution or pool, from the layouts of x and y.
-fn windows(frame: &Frame, is_first: bool, kernel: &[usize], x: &Layout, y: &Layout) -> Windows {
+/// Windows of a convolution or pool, from the layouts of x and y.
+fn windows(
+    frame: &ConvWindowParams,
+    is_first: bool,
+    kernel: &[usize],
+    x: &Layout,
+    y: &Layout,
+) -> ConvWindowAxes {
     let ([_, a, b, c], [_, height, width, _]) = (sizes(x), sizes(y));
     let of_x = if is_first { [b, c] } else { [a, b] };
     frame.windows(&of_x, kernel, &[height, width])
 }
 
-/// What a convolution computes, from the layouts of x, the weights and y.
-fn conv_shape(frame: &Frame, groups: usize, is_first: bool, [x, w, y]: [&Layout; 3]) -> ConvShape {
+/// Convolution sizes from the layouts of x, the weights and y.
+fn conv_shape(
+    frame: &ConvWindowParams,
+    groups: usize,
+    is_first: bool,
+    [x, w, y]: [&Layout; 3],
+) -> ConvShape {
     let of_w = sizes(w);
     ConvShape {
         windows: windows(frame, is_first, &of_w[2..], x, y),
@@ -116,28 +129,32 @@ fn conv_shape(frame: &Frame, groups: usize, is_first: bool, [x, w, y]: [&Layout;
     }
 }
 
-/// The kernel of a convolution whose x lies in planes (`is_first`) or with its channels last. With a sum, what is added is its last
-/// operand.
-pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowered {
+/// Lowers a convolution. Its x is planar if `is_first`, otherwise channels-last. With `sum`, the
+/// last operand is a residual to add.
+pub(crate) fn lower_conv(
+    node: &Node,
+    is_first: bool,
+    sum: Option<&ConvResidualSum>,
+) -> LoweredNode {
     let Op::Conv(op) = &node.op else {
-        unreachable!("invariant: the caller gives this kernel one operator")
+        unreachable!("invariant: the caller passes only one operator to this kernel")
     };
-    let (frame, groups) = (Frame::of(&op.window()), op.groups);
-    let f = activation(op.activation).unwrap_or(Activation::None);
+    let (frame, groups) = (ConvWindowParams::new(&op.window()), op.groups);
+    let f = activation(op.activation).unwrap_or(GemmActivation::None);
     let has_bias = node.inputs.len() > 2;
     let (adds, after) = (sum.is_some(), activation(sum.and_then(|s| s.activation)));
-    let after = after.unwrap_or(Activation::None);
+    let after = after.unwrap_or(GemmActivation::None);
     let shape_of =
         move |x: &Layout, w: &Layout, y: &Layout| conv_shape(&frame, groups, is_first, [x, w, y]);
     let level = SimdLevel::detect();
-    let pack = move |w: &View<'_>| -> Result<Packed, EvalError> {
-        // Of the sizes of x and y nothing is known yet, and nothing matters.
+    let pack = move |w: &KernelView<'_>| -> Result<PackedConst, EvalError> {
+        // The sizes of x and y are not known yet, and the packed form does not depend on them.
         let one = Layout::dense(&[1; 4]);
         let shape = shape_of(&one, w.layout, &one);
-        let mut packed = zeroed_floats(packed_conv_last_len(level, &shape))?;
-        pack_conv_last(
+        let mut packed = zeroed_floats(packed_nhwc_conv_len(level, &shape))?;
+        pack_nhwc_conv(
             level,
-            Threads::Pool,
+            KernelThreads::Pool,
             &shape,
             is_first,
             w.dense(),
@@ -145,27 +162,29 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowe
         );
         Ok(Box::new(packed))
     };
-    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+    let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
         let (x, w) = (args.ins[0], args.ins[1]);
         let y = &mut args.outs[0];
         let shape = shape_of(x.layout, w.layout, y.layout);
         let bias = has_bias.then(|| args.ins[2].dense::<f32>());
         let residual = args.ins.last().filter(|_| adds).map(|r| r.dense::<f32>());
-        let end = LastEnd {
+        let end = NhwcEpilogue {
             activation: f,
             residual,
             after,
         };
-        let packed = args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>());
+        let packed = args
+            .packed
+            .and_then(|p| p.downcast_ref::<AlignedPages<f32>>());
         let packed = packed.expect("invariant: the weights are constant, and packed");
         let stride = |axis: usize| x.layout.strides()[axis] as usize;
         let source = match is_first {
-            true => LastSource::First,
-            false => LastSource::Last([stride(0), stride(1), stride(2)]),
+            true => NhwcInputLayout::ChannelsFirst,
+            false => NhwcInputLayout::ChannelsLast([stride(0), stride(1), stride(2)]),
         };
-        conv_last(
+        nhwc_conv(
             level,
-            Threads::parallel(args.parallel),
+            KernelThreads::parallel(args.parallel),
             &shape,
             if is_first { x.dense() } else { x.tail() },
             source,
@@ -178,43 +197,43 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowe
         Ok(())
     };
     let operands = node.inputs.len() + usize::from(adds);
-    let mut accepts = vec![Accept::Dense; operands];
+    let mut accepts = vec![AcceptedLayout::Dense; operands];
     if !is_first {
-        accepts[0] = Accept::Rows;
+        accepts[0] = AcceptedLayout::Rows;
     }
-    Lowered {
+    LoweredNode {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
             let [x, w, .., y] = layouts else { return 0 };
             let shape = shape_of(x, w, y);
-            4 * conv_last_scratch_len(level, threads, &shape, is_first)
+            4 * nhwc_conv_scratch_len(level, threads, &shape, is_first)
         })),
-        pack: Some((1, Box::new(pack) as Pack)),
+        pack: Some((1, Box::new(pack) as KernelPackFn)),
         work: |layouts| {
             let k: usize = layouts[1].shape()[1..].iter().product();
             layouts.last().map_or(0, Layout::numel) * k / 16
         },
-        ..Lowered::new(operands, run)
+        ..LoweredNode::new(operands, run)
     }
 }
 
-/// The kernel of a pool.
-pub(crate) fn lower_pool(node: &Node) -> Lowered {
+/// Lowers a pool.
+pub(crate) fn lower_pool(node: &Node) -> LoweredNode {
     let Op::Pool(op) = &node.op else {
-        unreachable!("invariant: the caller gives this kernel one operator")
+        unreachable!("invariant: the caller passes only one operator to this kernel")
     };
-    let (op, frame) = (op.clone(), Frame::of(&op.window()));
-    Lowered {
-        accepts: vec![Accept::Rows],
+    let (op, frame) = (op.clone(), ConvWindowParams::new(&op.window()));
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Rows],
         work: |layouts| 4 * layouts.iter().map(Layout::numel).max().unwrap_or(0),
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             pool(&op, &frame, args);
             Ok(())
         })
     }
 }
 
-fn pool(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
+fn pool(op: &Pool, frame: &ConvWindowParams, args: &mut KernelArgs<'_>) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     if out.layout.numel() == 0 {
         return;
@@ -224,7 +243,7 @@ fn pool(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
     let strides: Vec<usize> = x.layout.strides().iter().map(|s| *s as usize).collect();
     let (data, level): (&[f32], _) = (x.tail(), SimdLevel::detect());
     let row = width * channels;
-    let rows = TASK.div_ceil(row * w.taps().min(MANY));
+    let rows = TASK.div_ceil(row * w.taps().min(MIN_TAPS_FOR_F64_SUMS));
     parts(
         args.parallel,
         out.as_mut(),

@@ -1,39 +1,39 @@
-//! `Concat`: the operands, of any strides, copied line by line to their places.
+//! `Concat`: copies operands of any strides line by line into the result.
 
 use tercet_ir::{Graph, Node, Op};
 
-use crate::args::{Args, View};
-use crate::lower::elem::{AxisView, parts};
-use crate::lower::{Accept, Lowered, copy_view};
+use crate::args::{KernelArgs, KernelView};
+use crate::lower::elem::{AxisBlocks, parts};
+use crate::lower::{AcceptedLayout, LoweredNode, copy_view};
 use tercet_ir::layout::Layout;
 
-/// Bytes of a parallel task, at least.
+/// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Concat(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Concat` only")
+        unreachable!("invariant: the kernel table maps only `Concat` to this row")
     };
     let axis = op.axis;
-    Lowered {
-        accepts: vec![Accept::Any; node.inputs.len()],
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Any; node.inputs.len()],
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             run(axis, args);
             Ok(())
         })
     }
 }
 
-fn run(axis: usize, args: &mut Args<'_>) {
+fn run(axis: usize, args: &mut KernelArgs<'_>) {
     let out = &mut args.outs[0];
-    let view = AxisView::of(out.shape(), axis);
+    let view = AxisBlocks::new(out.shape(), axis);
     let size = out.dtype.size_bytes();
     let line = view.len * view.inner * size;
     if line == 0 {
         return;
     }
     let (ins, parallel) = (&args.ins, args.parallel);
-    let bytes_of = |x: &View<'_>| x.shape()[axis] * view.inner * size;
+    let bytes_of = |x: &KernelView<'_>| x.shape()[axis] * view.inner * size;
     if view.outer == 1 {
         let mut rest = &mut *out.bytes;
         for x in ins {
@@ -63,7 +63,7 @@ fn run(axis: usize, args: &mut Args<'_>) {
                 for (j, to) in lines.enumerate() {
                     let layout = line_of(x.layout, axis, i * task + j);
                     copy_view(
-                        &View {
+                        &KernelView {
                             layout: &layout,
                             ..*x
                         },
@@ -77,7 +77,7 @@ fn run(axis: usize, args: &mut Args<'_>) {
     });
 }
 
-fn copy_whole(x: &View<'_>, to: &mut [u8], parallel: bool) {
+fn copy_whole(x: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     if to.is_empty() {
         return;
     }
@@ -92,7 +92,7 @@ fn copy_whole(x: &View<'_>, to: &mut [u8], parallel: bool) {
     }
 }
 
-/// The part of a layout at a row-major index of the axes before `axis`.
+/// Sub-layout at a row-major index of the axes before `axis`.
 fn line_of(layout: &Layout, axis: usize, mut index: usize) -> Layout {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut offset = layout.offset as isize;

@@ -1,7 +1,6 @@
-//! `If`, `While`, `Scan`: run the programs of the graphs inside.
+//! `If`, `While` and `Scan`: execute the programs of nested graphs.
 //!
-//! What is carried lies in two sets of buffers that change places, so that a body never writes what it
-//! reads.
+//! Loop-carried values are double-buffered, so a body never writes a buffer that it reads.
 
 use std::sync::Arc;
 
@@ -9,34 +8,34 @@ use smallvec::SmallVec;
 use tercet_ir::ops::{Scan, While};
 use tercet_ir::{EvalError, Node, Op};
 
-use crate::args::Args;
-use crate::exec::{Spare, Sub, bytes_of};
-use crate::lower::Lowered;
+use crate::args::KernelArgs;
+use crate::exec::{SubgraphBuffers, SubgraphProgram, bytes_of};
+use crate::lower::LoweredNode;
 
-/// Parts of result sequences are written where they belong if they lie at multiples of this; kernels
-/// find results aligned for every dtype.
+/// Alignment at which a body may write its part of a result sequence in place. Kernels require
+/// results that are aligned for every dtype.
 const PART_ALIGN_BYTES: usize = 16;
 
-type Bytes<'a> = SmallVec<[&'a [u8]; 8]>;
-type BytesMut<'a> = SmallVec<[&'a mut [u8]; 8]>;
+type ByteSlices<'a> = SmallVec<[&'a [u8]; 8]>;
+type ByteSlicesMut<'a> = SmallVec<[&'a mut [u8]; 8]>;
 
-/// A node with the programs of its graphs, in the order of [`Op::subgraphs`].
-pub(crate) fn lower(node: &Node, subs: &[Arc<Sub>]) -> Lowered {
+/// Lowers a control-flow node; `subs` are its programs in the order of [`Op::subgraphs`].
+pub(crate) fn lower(node: &Node, subs: &[Arc<SubgraphProgram>]) -> LoweredNode {
     let (operands, subs) = (node.inputs.len(), subs.to_vec());
     let lowered = match node.op.clone() {
-        Op::While(op) => Lowered::new(operands, move |args| repeat(&op, &subs, args)),
-        Op::Scan(op) => Lowered::new(operands, move |args| scan(&op, &subs[0], args)),
-        _ => Lowered::new(operands, move |args| branch(&subs, args)),
+        Op::While(op) => LoweredNode::new(operands, move |args| repeat(&op, &subs, args)),
+        Op::Scan(op) => LoweredNode::new(operands, move |args| scan(&op, &subs[0], args)),
+        _ => LoweredNode::new(operands, move |args| branch(&subs, args)),
     };
-    Lowered {
+    LoweredNode {
         fallible: true,
-        // Whether it is worth threads is decided step by step inside.
+        // The steps inside decide individually whether to use several threads.
         work: |_| usize::MAX,
         ..lowered
     }
 }
 
-fn branch(subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), EvalError> {
+fn branch(subs: &[Arc<SubgraphProgram>], args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let [predicate, captures @ ..] = args.ins.as_slice() else {
         unreachable!("invariant: a branch has a predicate")
     };
@@ -45,46 +44,46 @@ fn branch(subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), EvalError> {
         _ => &subs[0],
     };
     let shapes: SmallVec<[&[usize]; 8]> = captures.iter().map(|v| v.shape()).collect();
-    let inputs: Bytes<'_> = captures.iter().map(bytes_of).collect();
-    let outputs: BytesMut<'_> = args.outs.iter_mut().map(|o| &mut *o.bytes).collect();
+    let inputs: ByteSlices<'_> = captures.iter().map(bytes_of).collect();
+    let outputs: ByteSlicesMut<'_> = args.outs.iter_mut().map(|o| &mut *o.bytes).collect();
     taken.start(args.ctx, &shapes)?.run(&inputs, outputs)
 }
 
-/// The values carried: those that an iteration reads and those that it writes.
-struct Carried<'s> {
+/// Double-buffered loop-carried values: one buffer set is read, the other is written.
+struct CarriedValues<'s> {
     lens: SmallVec<[usize; 8]>,
-    /// The ones, then the others.
-    spare: Spare<'s>,
-    /// The others are read.
-    is_turned: bool,
+    /// The first buffer set, then the second.
+    spare: SubgraphBuffers<'s>,
+    /// True if the second set is the one that is read.
+    is_swapped: bool,
 }
 
-impl<'s> Carried<'s> {
-    fn new(body: &'s Sub, first: &[&[u8]]) -> Result<Carried<'s>, EvalError> {
+impl<'s> CarriedValues<'s> {
+    fn new(body: &'s SubgraphProgram, first: &[&[u8]]) -> Result<CarriedValues<'s>, EvalError> {
         let lens: SmallVec<[usize; 8]> = first.iter().map(|b| b.len()).collect();
         let twice: SmallVec<[usize; 16]> = lens.iter().chain(&lens).copied().collect();
         let mut spare = body.spare(&twice)?;
         for (to, from) in spare.buffers.iter_mut().zip(first) {
             to.bytes_mut()[..from.len()].copy_from_slice(from);
         }
-        Ok(Carried {
+        Ok(CarriedValues {
             lens,
             spare,
-            is_turned: false,
+            is_swapped: false,
         })
     }
 
-    /// What an iteration reads.
+    /// Values that the current iteration reads.
     fn now(&self) -> impl Iterator<Item = &[u8]> {
-        let skipped = if self.is_turned { self.len() } else { 0 };
+        let skipped = if self.is_swapped { self.len() } else { 0 };
         let buffers = self.spare.buffers.iter().skip(skipped);
         buffers.zip(&self.lens).map(|(b, len)| &b.bytes()[..*len])
     }
 
-    /// What an iteration reads, and what it writes.
-    fn both(&mut self) -> (Bytes<'_>, BytesMut<'_>) {
+    /// Values that the current iteration reads, and the buffers that it writes.
+    fn both(&mut self) -> (ByteSlices<'_>, ByteSlicesMut<'_>) {
         let (a, b) = self.spare.buffers.split_at_mut(self.lens.len());
-        let (now, next) = if self.is_turned { (b, a) } else { (a, b) };
+        let (now, next) = if self.is_swapped { (b, a) } else { (a, b) };
         let now = now.iter().zip(&self.lens);
         let next = next.iter_mut().zip(&self.lens);
         (
@@ -94,7 +93,7 @@ impl<'s> Carried<'s> {
     }
 
     fn step(&mut self) {
-        self.is_turned = !self.is_turned;
+        self.is_swapped = !self.is_swapped;
     }
 
     fn len(&self) -> usize {
@@ -102,19 +101,24 @@ impl<'s> Carried<'s> {
     }
 }
 
-fn repeat(op: &While, subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), EvalError> {
+fn repeat(
+    op: &While,
+    subs: &[Arc<SubgraphProgram>],
+    args: &mut KernelArgs<'_>,
+) -> Result<(), EvalError> {
     let shapes: SmallVec<[&[usize]; 8]> = args.ins.iter().map(|v| v.shape()).collect();
     let mut cond = subs[0].start(args.ctx, &shapes)?;
-    // Sizes that only an iteration needs are looked at when there is one.
+    // The body is started only when the first iteration runs, because its sizes may be valid only
+    // then.
     let mut body = None;
-    let given: Bytes<'_> = args.ins.iter().map(bytes_of).collect();
+    let given: ByteSlices<'_> = args.ins.iter().map(bytes_of).collect();
     let (first, captures) = given.split_at(op.carried());
-    let mut carried = Carried::new(&subs[1], first)?;
+    let mut carried = CarriedValues::new(&subs[1], first)?;
     let mut done = 0;
     loop {
         let mut more = [0u8];
         {
-            let inputs: Bytes<'_> = carried.now().chain(captures.iter().copied()).collect();
+            let inputs: ByteSlices<'_> = carried.now().chain(captures.iter().copied()).collect();
             cond.run(&inputs, [&mut more[..]].into_iter().collect())?;
         }
         if more == [0] {
@@ -142,14 +146,15 @@ fn repeat(op: &While, subs: &[Arc<Sub>], args: &mut Args<'_>) -> Result<(), Eval
     Ok(())
 }
 
-fn scan(op: &Scan, body: &Sub, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let given: Bytes<'_> = args.ins.iter().map(bytes_of).collect();
+fn scan(op: &Scan, body: &SubgraphProgram, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
+    let given: ByteSlices<'_> = args.ins.iter().map(bytes_of).collect();
     let (first, rest) = given.split_at(op.carried);
     let (sequences, captures) = rest.split_at(op.scanned);
     let steps = args.ins[op.carried].shape()[0];
-    let mut carried = Carried::new(body, first)?;
+    let mut carried = CarriedValues::new(body, first)?;
     let (ends, made) = args.outs.split_at_mut(carried.len());
-    // What a step makes is a part of a result, or is copied there.
+    // A step writes its part of a result sequence directly if that is aligned; otherwise the part
+    // is copied.
     let parts: SmallVec<[usize; 8]> = made
         .iter()
         .map(|o| o.bytes.len().checked_div(steps).unwrap_or(0))

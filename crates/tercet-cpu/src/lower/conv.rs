@@ -1,24 +1,24 @@
-//! `Conv` of f32, and windows as columns of any dtype.
+//! `Conv` in f32, and im2col windows of any dtype.
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::Window;
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::{Args, Packed, View};
+use crate::aligned_alloc::AlignedPages;
+use crate::args::{KernelArgs, KernelView, PackedConst};
 use crate::kernels::conv::{
-    ConvShape, Weights, Windows, conv, conv_scratch_len, pack_conv, packed_conv_len,
+    ConvShape, ConvWeights, ConvWindowAxes, conv, conv_scratch_len, pack_conv, packed_conv_len,
 };
-use crate::kernels::gemm::Activation;
-use crate::kernels::{SimdLevel, Threads};
+use crate::kernels::gemm::GemmActivation;
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::matmul::activation;
-use crate::lower::{Lowered, Pack, floats_mut, missing, zeroed_floats};
-use crate::pages::Pages;
+use crate::lower::{KernelPackFn, LoweredNode, floats_mut, missing, zeroed_floats};
 
-/// Elements of a parallel task of columns, at least.
+/// Minimum elements of a parallel im2col task.
 const TASK: usize = 1 << 14;
 
-/// Real numbers; the others are decomposed.
+/// Supports floats that are computed in f32. Other dtypes are decomposed into core operators.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let dtype = graph.ty(node.inputs[0]).dtype;
     match &node.op {
@@ -30,26 +30,26 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     }
 }
 
-/// Sizes on three axes, the missing ones 1.
+/// Sizes on three axes; missing ones are 1.
 pub(super) fn three(sizes: &[usize]) -> [usize; 3] {
     let mut all = [1; 3];
     all[3 - sizes.len()..].copy_from_slice(sizes);
     all
 }
 
-/// Windows on three axes, before sizes are known.
+/// Window parameters (stride, padding, dilation) on three axes, before sizes are known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct ConvWindowParams {
     stride: [usize; 3],
     dilation: [usize; 3],
     pad: [usize; 3],
     pub(super) pad_after: [usize; 3],
 }
 
-impl Frame {
-    pub(super) fn of(window: &Window) -> Frame {
+impl ConvWindowParams {
+    pub(super) fn new(window: &Window) -> ConvWindowParams {
         let window = window.on_three_axes();
-        Frame {
+        ConvWindowParams {
             stride: three(&window.stride),
             dilation: three(&window.dilation),
             pad: three(&window.pad_before),
@@ -57,9 +57,14 @@ impl Frame {
         }
     }
 
-    /// Windows of `kernel` taps on an operand of these spatial sizes, `out` of them.
-    pub(super) fn windows(&self, sizes: &[usize], kernel: &[usize], out: &[usize]) -> Windows {
-        Windows {
+    /// Window axes for `kernel` taps, spatial sizes `sizes` and result sizes `out`.
+    pub(super) fn windows(
+        &self,
+        sizes: &[usize],
+        kernel: &[usize],
+        out: &[usize],
+    ) -> ConvWindowAxes {
+        ConvWindowAxes {
             sizes: three(sizes),
             kernel: three(kernel),
             out: three(out),
@@ -69,8 +74,8 @@ impl Frame {
         }
     }
 
-    /// As many windows as fit.
-    fn all(&self, sizes: &[usize], kernel: &[usize]) -> Windows {
+    /// Window axes with as many windows as fit.
+    fn all(&self, sizes: &[usize], kernel: &[usize]) -> ConvWindowAxes {
         let mut w = self.windows(sizes, kernel, &[]);
         for axis in 0..3 {
             let reach = (w.kernel[axis] - 1) * w.dilation[axis] + 1;
@@ -81,12 +86,12 @@ impl Frame {
     }
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Conv(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let (frame, groups) = (Frame::of(&op.window()), op.groups);
-    let f = activation(op.activation).unwrap_or(Activation::None);
+    let (frame, groups) = (ConvWindowParams::new(&op.window()), op.groups);
+    let f = activation(op.activation).unwrap_or(GemmActivation::None);
     let shape_of = move |x: &[usize], w: &[usize], y: &[usize]| ConvShape {
         windows: frame.windows(&x[2..], &w[2..], &y[2..]),
         batch: x[0],
@@ -95,33 +100,36 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         m: w[0] / groups,
     };
     let level = SimdLevel::detect();
-    // Of the sizes of x and y nothing is known yet, and nothing matters.
+    // The sizes of x and y are not known yet, and the packed form does not depend on them.
     let packed_of = move |w: &[usize]| {
         let one = vec![1; w.len()];
         let shape = shape_of(&one, w, &one);
         packed_conv_len(level, &shape).map(|len| (shape, len))
     };
     let weights = graph.ty(node.inputs[1]).shape.as_known();
-    let pack: Option<Pack> = weights.and_then(|w| packed_of(&w)).map(|(shape, len)| {
-        let pack = move |w: &View<'_>| -> Result<Packed, EvalError> {
+    let pack: Option<KernelPackFn> = weights.and_then(|w| packed_of(&w)).map(|(shape, len)| {
+        let pack = move |w: &KernelView<'_>| -> Result<PackedConst, EvalError> {
             let mut packed = zeroed_floats(len)?;
-            pack_conv(level, Threads::Pool, &shape, w.dense(), &mut packed);
+            pack_conv(level, KernelThreads::Pool, &shape, w.dense(), &mut packed);
             Ok(Box::new(packed))
         };
-        Box::new(pack) as Pack
+        Box::new(pack) as KernelPackFn
     });
-    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+    let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
         let (x, w) = (args.ins[0], args.ins[1]);
         let y = &mut args.outs[0];
         let shape = shape_of(x.shape(), w.shape(), y.shape());
         let bias = args.ins.get(2).map(|b| b.dense::<f32>());
-        let w = match args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>()) {
-            Some(packed) => Weights::Packed(packed),
-            None => Weights::Plain(w.dense()),
+        let w = match args
+            .packed
+            .and_then(|p| p.downcast_ref::<AlignedPages<f32>>())
+        {
+            Some(packed) => ConvWeights::Packed(packed),
+            None => ConvWeights::Plain(w.dense()),
         };
         conv(
             level,
-            Threads::parallel(args.parallel),
+            KernelThreads::parallel(args.parallel),
             &shape,
             x.dense(),
             w,
@@ -132,7 +140,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         );
         Ok(())
     };
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |layouts, threads| {
             let [x, w, .., y] = layouts else { return 0 };
             let shape = shape_of(x.shape(), w.shape(), y.shape());
@@ -143,16 +151,16 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
             let k: usize = layouts[1].shape()[1..].iter().product();
             layouts.last().map_or(0, Layout::numel) * k / 16
         },
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }
 
-pub(crate) fn lower_columns(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_columns(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Im2Col(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let (frame, kernel) = (Frame::of(&op.window()), op.kernel.clone());
-    Lowered::new(1, move |args: &mut Args<'_>| {
+    let (frame, kernel) = (ConvWindowParams::new(&op.window()), op.kernel.clone());
+    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
         match args.outs[0].dtype.size_bytes() {
             1 => columns::<u8>(&frame, &kernel, args),
             2 => columns::<u16>(&frame, &kernel, args),
@@ -164,9 +172,9 @@ pub(crate) fn lower_columns(_: &Graph, node: &Node) -> Lowered {
 }
 
 fn columns<T: bytemuck::Pod + Default + Send + Sync>(
-    frame: &Frame,
+    frame: &ConvWindowParams,
     kernel: &[usize],
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
 ) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let w = frame.all(&x.shape()[2..], kernel);

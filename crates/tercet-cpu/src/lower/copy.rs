@@ -1,30 +1,30 @@
-//! Copies of strided views into dense memory, for elements of any size.
+//! Copies strided views into dense memory, for elements of any size.
 
 use bytemuck::Pod;
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::parts;
-use crate::lower::{Accept, Lowered};
+use crate::lower::{AcceptedLayout, LoweredNode};
 use tercet_ir::layout::Layout;
 
 /// Elements per parallel task.
 const TASK: usize = 1 << 16;
 
-/// The kernel that makes a view dense.
-pub(crate) fn copy_kernel() -> Lowered {
-    let run = |args: &mut Args<'_>| {
+/// Kernel that copies a view into dense memory.
+pub(crate) fn copy_kernel() -> LoweredNode {
+    let run = |args: &mut KernelArgs<'_>| {
         let from = args.ins[0];
         copy_view(&from, args.outs[0].bytes, args.parallel);
         Ok(())
     };
-    Lowered {
-        accepts: vec![Accept::Any],
-        ..Lowered::new(1, run)
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Any],
+        ..LoweredNode::new(1, run)
     }
 }
 
 /// Writes the elements of a view in row-major order.
-pub(crate) fn copy_view(from: &View<'_>, to: &mut [u8], parallel: bool) {
+pub(crate) fn copy_view(from: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     if from.layout.numel() == 0 {
         return;
     }
@@ -40,10 +40,10 @@ pub(crate) fn copy_view(from: &View<'_>, to: &mut [u8], parallel: bool) {
     }
 }
 
-fn copy_as<T: Pod + Send + Sync>(from: &View<'_>, to: &mut [u8], parallel: bool) {
+fn copy_as<T: Pod + Send + Sync>(from: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     let source: &[T] = from.root_as();
     let target: &mut [T] = bytemuck::cast_slice_mut(to);
-    let walk = Walk::new(from.layout);
+    let walk = StridedRuns::new(from.layout);
     if parallel {
         let rows = TASK.div_ceil(walk.len).max(1) * walk.len;
         parts(true, target, rows, |i, part| {
@@ -54,20 +54,20 @@ fn copy_as<T: Pod + Send + Sync>(from: &View<'_>, to: &mut [u8], parallel: bool)
     }
 }
 
-/// A layout as runs of one stride: the last axes merged where they lie on one line.
+/// A layout as runs of constant stride; trailing axes are merged if their elements are equidistant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct StridedRuns {
     /// The axes outside the run.
     outer: Layout,
     /// Elements of a run.
     pub(crate) len: usize,
-    /// The stride within a run.
+    /// Stride within a run.
     pub(crate) stride: isize,
 }
 
-impl Walk {
-    /// The runs of a layout that has elements.
-    pub(crate) fn new(layout: &Layout) -> Walk {
+impl StridedRuns {
+    /// Splits a non-empty layout into runs.
+    pub(crate) fn new(layout: &Layout) -> StridedRuns {
         let (shape, strides) = (layout.shape(), layout.strides());
         let mut axes = shape.len();
         let (mut len, mut stride) = (1, 0);
@@ -82,14 +82,14 @@ impl Walk {
             }
             axes -= 1;
         }
-        Walk {
+        StridedRuns {
             outer: Layout::new(&shape[..axes], &strides[..axes], layout.offset),
             len,
             stride,
         }
     }
 
-    /// Calls `f` with the place of the first element of the runs `first..`, until it says stop.
+    /// Calls `f` with the start offset of each run from `first` on, until `f` returns false.
     pub(crate) fn for_each_run(&self, first: usize, mut f: impl FnMut(usize) -> bool) {
         let (shape, strides) = (self.outer.shape(), self.outer.strides());
         let mut index = [0; tercet_ir::MAX_RANK];
@@ -118,7 +118,7 @@ impl Walk {
         }
     }
 
-    /// Copies the runs `first..` into `to`, whose length is a multiple of the run's.
+    /// Copies runs from `first` on into `to`, whose length is a multiple of the run length.
     fn copy<T: Pod>(&self, source: &[T], first: usize, to: &mut [T]) {
         let mut runs = to.chunks_exact_mut(self.len);
         self.for_each_run(first, |at| {
@@ -149,7 +149,7 @@ mod tests {
         let data: Vec<u16> = (0..24).collect();
         let check = |shape: &[usize], strides: &[isize], offset: usize, want: &[u16]| {
             let layout = Layout::new(shape, strides, offset);
-            let view = View {
+            let view = KernelView {
                 root: bytemuck::cast_slice(&data),
                 within: 0,
                 dtype: DType::F16,

@@ -1,52 +1,52 @@
-//! `CumSum`: running sums, products, maxima and minima, wide for floats and wrapped for integers.
+//! `CumSum`: cumulative sums, products, maxima and minima. Floats accumulate in f64; integers wrap.
 //!
-//! A line runs in order on one thread; lines along the last axis are spread over threads, and along
-//! another axis a tile of neighbouring lines runs together.
+//! One thread processes a line in order. Lines along the last axis are distributed over threads.
+//! Along another axis, a tile of adjacent lines is processed together.
 
 use half::{bf16, f16};
 use tercet_ir::ops::{CumSum, ScanFn};
 use tercet_ir::{DType, Element, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::lower::Lowered;
-use crate::lower::elem::{AxisView, Int, for_element, native_for, parts};
+use crate::args::KernelArgs;
+use crate::lower::LoweredNode;
+use crate::lower::elem::{AxisBlocks, WrappingInt, for_element, native_for, parts};
 
-/// Neighbouring lines that run together.
+/// Adjacent lines that are processed together.
 const TILE: usize = 128;
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(DType::NUMBERS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::CumSum(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `CumSum` only")
+        unreachable!("invariant: the kernel table maps only `CumSum` to this row")
     };
     let op = op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
-    Lowered::new(1, move |args: &mut Args<'_>| {
+    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
         run(&op, args);
         Ok(())
     })
 }
 
-/// An element with its running result.
-pub(crate) trait Scan: Element {
-    /// The running result: `f64` for floats, itself for integers.
+/// Element type with its accumulator.
+pub(crate) trait CumSumElem: Element {
+    /// Accumulator type: `f64` for floats, the same type for integers.
     type Wide: Copy;
 
-    /// The result over nothing.
+    /// Identity element of the function.
     fn identity(f: ScanFn) -> Self::Wide;
-    /// One element more.
+    /// Combines the accumulator with one more element.
     fn combine(f: ScanFn, so_far: Self::Wide, x: Self) -> Self::Wide;
-    /// The result, rounded once.
+    /// Result of an accumulator, rounded once.
     fn result(so_far: Self::Wide) -> Self;
 }
 
 macro_rules! float_scans {
-    ($($t:ty: $from:expr, $into:expr);* $(;)?) => {$(impl Scan for $t {
+    ($($t:ty: $from:expr, $into:expr);* $(;)?) => {$(impl CumSumElem for $t {
         type Wide = f64;
 
         fn identity(f: ScanFn) -> f64 {
@@ -84,14 +84,14 @@ float_scans! {
 }
 
 macro_rules! int_scans {
-    ($($t:ty),*) => {$(impl Scan for $t {
+    ($($t:ty),*) => {$(impl CumSumElem for $t {
         type Wide = $t;
 
         fn identity(f: ScanFn) -> $t {
             match f {
                 ScanFn::Sum => 0,
                 ScanFn::Prod => 1,
-                ScanFn::Max => <$t>::LEAST,
+                ScanFn::Max => <$t>::LOWEST,
                 ScanFn::Min => <$t>::GREATEST,
             }
         }
@@ -114,8 +114,8 @@ macro_rules! int_scans {
 }
 int_scans!(i32, u32, i64, i8, u8);
 
-fn run<T: Scan>(op: &CumSum, args: &mut Args<'_>) {
-    let AxisView { outer, len, inner } = AxisView::of(args.ins[0].shape(), op.axis);
+fn run<T: CumSumElem>(op: &CumSum, args: &mut KernelArgs<'_>) {
+    let AxisBlocks { outer, len, inner } = AxisBlocks::new(args.ins[0].shape(), op.axis);
     let block = len * inner;
     if outer * block == 0 {
         return;
@@ -138,8 +138,9 @@ fn run<T: Scan>(op: &CumSum, args: &mut Args<'_>) {
     );
 }
 
-/// The lines of one outer index, whose elements are `inner` apart, `N` at a time.
-fn lines<T: Scan, const N: usize>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
+/// Processes the lines of one outer index. Their elements have stride `inner`; `N` lines are
+/// processed together.
+fn lines<T: CumSumElem, const N: usize>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
     let CumSum {
         axis: _,
         f,

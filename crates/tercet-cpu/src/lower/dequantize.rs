@@ -1,23 +1,23 @@
-//! `Dequantize`: blocks of packed weights to F32, in parallel ranges of blocks.
+//! `Dequantize`: decodes blocks of quantized weights to F32, in parallel over ranges of blocks.
 
 use tercet_ir::{Graph, Node, Op};
 
-use crate::args::Args;
+use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
-use crate::kernels::quant::{Arrangement, QuantView, dequantize_rows};
-use crate::lower::Lowered;
+use crate::kernels::quant::{QuantRowLayout, QuantView, dequantize_rows};
+use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
 
-/// Elements of a task: whole blocks of every scheme.
+/// Elements per task; a multiple of every scheme's block length.
 const TASK: usize = 1 << 14;
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Dequantize(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Dequantize` only")
+        unreachable!("invariant: the kernel table maps only `Dequantize` to this row")
     };
     let scheme = op.scheme;
     let level = SimdLevel::detect();
-    Lowered::new(1, move |args: &mut Args<'_>| {
+    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
         if args.ins[0].layout.numel() == 0 {
             return Ok(());
         }
@@ -31,7 +31,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
                 bytes: &bytes[i * task_bytes..][..size],
                 n: 1,
                 k: out.len(),
-                arrangement: Arrangement::Rows,
+                arrangement: QuantRowLayout::Rows,
             };
             dequantize_rows(level, &rows, 0..1, out);
         });

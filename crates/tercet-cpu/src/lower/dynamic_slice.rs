@@ -1,23 +1,23 @@
-//! `DynamicSlice`: a strided copy whose offset is data.
+//! `DynamicSlice`: a strided copy whose start offset is an operand.
 
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{Accept, Lowered, copy_view};
+use crate::lower::{AcceptedLayout, LoweredNode, copy_view};
 use tercet_ir::layout::Layout;
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
-    Lowered {
-        accepts: vec![Accept::Any, Accept::Dense],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Any, AcceptedLayout::Dense],
         fallible: true,
         work: |layouts| layouts.last().map_or(0, Layout::numel),
-        ..Lowered::new(2, move |args: &mut Args<'_>| run(&op, args))
+        ..LoweredNode::new(2, move |args: &mut KernelArgs<'_>| run(&op, args))
     }
 }
 
-fn run(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
+fn run(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let (x, starts) = (args.ins[0], args.ins[1]);
     let sizes = args.outs[0].layout.shape();
     let fits = |(n, size): (&usize, &usize)| size <= n;
@@ -27,7 +27,7 @@ fn run(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
     let mut offset = x.layout.offset as isize;
     if !x.shape().is_empty() {
         for (axis, (&n, &size)) in x.shape().iter().zip(sizes).enumerate() {
-            // Starts are I32 or I64.
+            // Start indices are I32 or I64.
             let start = match starts.dtype == DType::I64 {
                 true => starts.dense::<i64>()[axis],
                 false => i64::from(starts.dense::<i32>()[axis]),
@@ -42,7 +42,7 @@ fn run(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
     }
     let layout = Layout::new(sizes, x.layout.strides(), offset as usize);
     copy_view(
-        &View {
+        &KernelView {
             layout: &layout,
             ..x
         },

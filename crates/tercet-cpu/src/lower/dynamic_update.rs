@@ -1,15 +1,15 @@
-//! `DynamicUpdateSlice`, for every dtype. A KV cache is written where it lies.
+//! `DynamicUpdateSlice` for every dtype. A KV cache is updated in place.
 
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node, next_index};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::copy::copy_view;
-use crate::lower::{Accept, Lowered, Run, indices};
+use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
 use tercet_ir::layout::Layout;
 
-/// Where a window begins, clamped so that it fits.
+/// Start index of a window, clamped so that the window fits.
 fn window(
-    starts: &View<'_>,
+    starts: &KernelView<'_>,
     shape: &[usize],
     window: &[usize],
 ) -> Result<[usize; MAX_RANK], EvalError> {
@@ -30,7 +30,7 @@ fn window(
     Ok(at)
 }
 
-/// The window of these sizes at `at`, in a tensor of this layout.
+/// Layout of the window of shape `sizes` at index `at` inside a tensor.
 fn inside(layout: &Layout, at: &[usize], sizes: &[usize]) -> Layout {
     let offset: isize = at
         .iter()
@@ -41,13 +41,14 @@ fn inside(layout: &Layout, at: &[usize], sizes: &[usize]) -> Layout {
     Layout::new(sizes, layout.strides(), offset.max(0) as usize)
 }
 
-/// Bytes before the saved window: its place.
+/// Bytes in front of the saved window that store its position.
 const HEADER_BYTES: usize = 8 * MAX_RANK;
 
-/// `DynamicUpdateSlice`: in the operand's own memory where that is a state or dies here. What a
-/// state held in the window is saved, so that a failed run can put it back.
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
-    let run = |args: &mut Args<'_>| {
+/// Lowers `DynamicUpdateSlice`. The kernel writes the operand's own memory if that is a state or
+/// has no later reader. It saves the old contents of a state's window, so that a failed run can
+/// restore them.
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
+    let run = |args: &mut KernelArgs<'_>| {
         let (x, update) = (args.ins[0], args.ins[1]);
         let at = window(&args.ins[2], x.shape(), update.shape())?;
         let at = &at[..x.shape().len()];
@@ -56,7 +57,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         let layout = inside(out.layout, at, update.shape());
         if x.root.is_empty() {
             let (header, saved) = args.scratch.split_at_mut(HEADER_BYTES);
-            let place = View {
+            let place = KernelView {
                 root: out.bytes,
                 within: 0,
                 dtype: out.dtype,
@@ -72,7 +73,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         write_window(&update, out.bytes, &layout);
         Ok(())
     };
-    let undo: Run = Box::new(|args| {
+    let undo: KernelRunFn = Box::new(|args| {
         let update = args.ins[1];
         let out = &mut args.outs[0];
         let (header, saved) = args.scratch.split_at(HEADER_BYTES);
@@ -82,7 +83,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         }
         let layout = inside(out.layout, &at[..update.shape().len()], update.shape());
         let dense = Layout::dense(update.shape());
-        let saved = View {
+        let saved = KernelView {
             root: saved,
             within: 0,
             dtype: out.dtype,
@@ -92,8 +93,12 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         Ok(())
     });
     let size = node.outputs[0].dtype.size_bytes();
-    Lowered {
-        accepts: vec![Accept::Any, Accept::Any, Accept::Dense],
+    LoweredNode {
+        accepts: vec![
+            AcceptedLayout::Any,
+            AcceptedLayout::Any,
+            AcceptedLayout::Dense,
+        ],
         fallible: true,
         in_place: vec![0],
         scratch: Some(Box::new(move |layouts, _| {
@@ -101,18 +106,18 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         })),
         work: |layouts| layouts[1].numel(),
         undo: Some(undo),
-        ..Lowered::new(3, run)
+        ..LoweredNode::new(3, run)
     }
 }
 
 /// Writes a view into a window of a dense tensor, row by row.
-fn write_window(from: &View<'_>, to: &mut [u8], window: &Layout) {
+fn write_window(from: &KernelView<'_>, to: &mut [u8], window: &Layout) {
     let shape = window.shape();
     if window.numel() == 0 {
         return;
     }
     let size = from.dtype.size_bytes();
-    // The longest run that is dense on both sides.
+    // Merge trailing axes into the longest run that is dense on both sides.
     let mut axes = shape.len();
     let mut run = 1;
     while axes > 0 {

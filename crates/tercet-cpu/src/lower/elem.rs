@@ -1,27 +1,28 @@
-//! Elements as kernels compute with them, and fixed cuts of results into parallel tasks.
+//! Element types of kernels, and the fixed split of results into parallel tasks.
 
 use half::{bf16, f16};
 use tercet_ir::{DType, Element, Support};
 
-use crate::kernels::parallel::{Chunks, for_each_part};
-use crate::kernels::{SimdLevel, Threads, convert};
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
+use crate::kernels::{KernelThreads, SimdLevel, convert};
 
-/// Elements of the buffers on the stack that narrow floats are widened into.
+/// Elements of the stack buffers into which narrow floats are widened.
 pub(crate) const BUFFER: usize = 1024;
 
-/// A float that kernels compute with in `f32`.
-pub(crate) trait Real: Element {
-    /// The elements as `f32`: themselves, or converted into `buffer`, which is as long or longer.
+/// Float type that kernels compute in `f32`.
+pub(crate) trait ComputeF32: Element {
+    /// The elements as `f32`: the slice itself, or converted into `buffer`, which must be at least
+    /// as long.
     fn widen<'a>(level: SimdLevel, x: &'a [Self], buffer: &'a mut [f32]) -> &'a [f32];
 
-    /// Rounds to nearest even; the lengths agree.
+    /// Rounds to nearest even; the lengths must agree.
     fn narrow(level: SimdLevel, x: &[f32], out: &mut [Self]);
 
-    /// One element as `f32`.
+    /// Converts one element to `f32`.
     fn wide(self) -> f32;
 }
 
-impl Real for f32 {
+impl ComputeF32 for f32 {
     fn widen<'a>(_: SimdLevel, x: &'a [f32], _: &'a mut [f32]) -> &'a [f32] {
         x
     }
@@ -35,7 +36,7 @@ impl Real for f32 {
     }
 }
 
-impl Real for f16 {
+impl ComputeF32 for f16 {
     fn widen<'a>(level: SimdLevel, x: &'a [f16], buffer: &'a mut [f32]) -> &'a [f32] {
         let buffer = &mut buffer[..x.len()];
         convert::f16_to_f32(level, bytemuck::cast_slice(x), buffer);
@@ -51,7 +52,7 @@ impl Real for f16 {
     }
 }
 
-impl Real for bf16 {
+impl ComputeF32 for bf16 {
     fn widen<'a>(level: SimdLevel, x: &'a [bf16], buffer: &'a mut [f32]) -> &'a [f32] {
         let buffer = &mut buffer[..x.len()];
         convert::bf16_to_f32(level, bytemuck::cast_slice(x), buffer);
@@ -67,29 +68,29 @@ impl Real for bf16 {
     }
 }
 
-/// An integer, whose sums and products wrap.
-pub(crate) trait Int: Element + Ord {
+/// Integer type with wrapping sums and products.
+pub(crate) trait WrappingInt: Element + Ord {
     /// Zero.
     const ZERO: Self;
     /// One.
     const ONE: Self;
-    /// The least value.
-    const LEAST: Self;
-    /// The greatest value.
+    /// Minimum value.
+    const LOWEST: Self;
+    /// Maximum value.
     const GREATEST: Self;
 
-    /// `self + other`, wrapped.
+    /// Wrapping sum `self + other`.
     fn plus(self, other: Self) -> Self;
 
-    /// `self * other`, wrapped.
+    /// Wrapping product `self * other`.
     fn times(self, other: Self) -> Self;
 }
 
 macro_rules! ints {
-    ($($t:ty),*) => {$(impl Int for $t {
+    ($($t:ty),*) => {$(impl WrappingInt for $t {
         const ZERO: $t = 0;
         const ONE: $t = 1;
-        const LEAST: $t = <$t>::MIN;
+        const LOWEST: $t = <$t>::MIN;
         const GREATEST: $t = <$t>::MAX;
         fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
         fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
@@ -97,10 +98,10 @@ macro_rules! ints {
 }
 ints!(i32, u32, i64, i8, u8);
 
-/// The floats that are a [`Real`].
+/// Dtypes that implement [`ComputeF32`].
 pub(crate) const REALS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// `Native` for a dtype of the list.
+/// `Native` if the list contains the dtype.
 pub(crate) fn native_for(dtypes: &[DType], dtype: DType) -> Support {
     match dtypes.contains(&dtype) {
         true => Support::Native,
@@ -110,7 +111,7 @@ pub(crate) fn native_for(dtypes: &[DType], dtype: DType) -> Support {
     }
 }
 
-/// `f::<T>` for the [`Real`] of a dtype that [`native_for`] accepted out of [`REALS`].
+/// Selects `f::<T>` for the [`ComputeF32`] type of a dtype that [`native_for`] accepted from [`REALS`].
 macro_rules! for_real {
     ($dtype:expr, $f:ident) => {
         match $dtype {
@@ -129,7 +130,7 @@ macro_rules! for_real {
 }
 pub(crate) use for_real;
 
-/// `f::<T>` for the element type of a dtype; truth values as their bytes.
+/// Selects `f::<T>` for the element type of a dtype; booleans use `u8`.
 macro_rules! for_element {
     ($dtype:expr, $f:ident) => {
         match $dtype {
@@ -147,17 +148,17 @@ macro_rules! for_element {
 }
 pub(crate) use for_element;
 
-/// A tensor seen as `[outer, len, inner]` around one axis.
+/// A tensor as `[outer, len, inner]` around one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AxisView {
+pub(crate) struct AxisBlocks {
     pub(crate) outer: usize,
     pub(crate) len: usize,
     pub(crate) inner: usize,
 }
 
-impl AxisView {
-    pub(crate) fn of(shape: &[usize], axis: usize) -> AxisView {
-        AxisView {
+impl AxisBlocks {
+    pub(crate) fn new(shape: &[usize], axis: usize) -> AxisBlocks {
+        AxisBlocks {
             outer: shape[..axis].iter().product(),
             len: shape[axis],
             inner: shape[axis + 1..].iter().product(),
@@ -165,13 +166,17 @@ impl AxisView {
     }
 }
 
-/// Calls `f(i, part)` for each part of `len` elements (the last may be shorter), on the current
-/// team if `parallel`. Parts of an empty length are none.
+/// Calls `f(i, part)` for each part of `len` elements; the last part may be shorter. Uses the
+/// current thread pool if `parallel`. Does nothing if `len` is 0.
 pub(crate) fn parts<T: Send>(
     parallel: bool,
     out: &mut [T],
     len: usize,
     f: impl Fn(usize, &mut [T]) + Send + Sync,
 ) {
-    for_each_part(Threads::parallel(parallel), Chunks::new(out, len), f);
+    for_each_part(
+        KernelThreads::parallel(parallel),
+        DisjointChunks::new(out, len),
+        f,
+    );
 }

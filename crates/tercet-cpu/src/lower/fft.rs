@@ -1,62 +1,62 @@
-//! `Fft` of rows, spread over threads.
+//! `Fft` of rows, distributed over threads.
 //!
-//! Lengths of small prime factors by Stockham's transform (1966), from one buffer into another, radix
-//! by radix; others as a convolution by transforms of a power of two (Bluestein 1970). Roots of one are
-//! made in `f64`, once.
+//! Lengths with small prime factors use Stockham's transform (1966), radix by radix between two
+//! buffers. Other lengths become a convolution that is computed by transforms of a power of two
+//! (Bluestein 1970). Roots of unity are computed once, in `f64`.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use tercet_ir::ops::unit_root;
 use tercet_ir::{Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::Threads;
-use crate::kernels::parallel::{Chunks, for_each_part};
-use crate::lower::Lowered;
+use crate::args::KernelArgs;
+use crate::kernels::KernelThreads;
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
+use crate::lower::LoweredNode;
 use crate::lower::elem::{REALS, native_for};
 
-/// A complex number.
-type C = [f32; 2];
+/// Complex number as `[real, imaginary]`.
+type Complex32 = [f32; 2];
 
-/// The greatest prime factor that is taken as a radix.
+/// Largest prime factor that is used as a radix.
 const GREATEST_RADIX: usize = 31;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Fft(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Fft` only")
+        unreachable!("invariant: the kernel table maps only `Fft` to this row")
     };
     let ty = graph.ty(node.inputs[0]);
     let Some(n) = ty.shape[ty.rank() - 2].known() else {
-        unreachable!("invariant: inference refuses lengths that are not known")
+        unreachable!("invariant: inference rejects unknown lengths")
     };
-    let plan = Plan::of(n, op.inverse);
+    let plan = CpuFftPlan::new(n, op.inverse);
     let scale = op.norm.scale(op.inverse, n) as f32;
     let share = plan.scratch();
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |_, threads| {
-            share * threads.max(1) * size_of::<C>()
+            share * threads.max(1) * size_of::<Complex32>()
         })),
         work: |layouts| layouts[0].numel() * 8,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             run(&plan, scale, args);
             Ok(())
         })
     }
 }
 
-fn run(plan: &Plan, scale: f32, args: &mut Args<'_>) {
-    let x: &[C] = cast_slice(args.ins[0].dense::<f32>());
-    let y: &mut [C] = cast_slice_mut(args.outs[0].as_mut::<f32>());
+fn run(plan: &CpuFftPlan, scale: f32, args: &mut KernelArgs<'_>) {
+    let x: &[Complex32] = cast_slice(args.ins[0].dense::<f32>());
+    let y: &mut [Complex32] = cast_slice_mut(args.outs[0].as_mut::<f32>());
     if y.is_empty() {
         return;
     }
     y.copy_from_slice(x);
-    let scratch: &mut [C] = cast_slice_mut(args.scratch);
+    let scratch: &mut [Complex32] = cast_slice_mut(args.scratch);
     let (n, share) = (plan.n, plan.scratch());
-    let transform = |rows: &mut [C], scratch: &mut [C]| {
+    let transform = |rows: &mut [Complex32], scratch: &mut [Complex32]| {
         for row in rows.chunks_exact_mut(n) {
             plan.transform(row, scratch);
             row.iter_mut().for_each(|v| *v = v.map(|part| part * scale));
@@ -66,50 +66,53 @@ fn run(plan: &Plan, scale: f32, args: &mut Args<'_>) {
         return transform(y, &mut scratch[..share]);
     }
     let part = (y.len() / n).div_ceil(scratch.len() / share) * n;
-    let parts = (Chunks::new(y, part), Chunks::new(scratch, share));
-    for_each_part(Threads::Pool, parts, |_, (rows, scratch)| {
+    let parts = (
+        DisjointChunks::new(y, part),
+        DisjointChunks::new(scratch, share),
+    );
+    for_each_part(KernelThreads::Pool, parts, |_, (rows, scratch)| {
         transform(rows, scratch)
     });
 }
 
-fn times(a: C, b: C) -> C {
+fn times(a: Complex32, b: Complex32) -> Complex32 {
     [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
 }
 
-fn plus(a: C, b: C) -> C {
+fn plus(a: Complex32, b: Complex32) -> Complex32 {
     [a[0] + b[0], a[1] + b[1]]
 }
 
-fn minus(a: C, b: C) -> C {
+fn minus(a: Complex32, b: Complex32) -> Complex32 {
     [a[0] - b[0], a[1] - b[1]]
 }
 
-fn conjugate(a: C) -> C {
+fn conjugate(a: Complex32) -> Complex32 {
     [a[0], -a[1]]
 }
 
-/// What a length and a direction need.
+/// Plan for one length and direction.
 #[derive(Debug)]
-struct Plan {
+struct CpuFftPlan {
     n: usize,
     radices: Vec<usize>,
-    /// `e^(-2 pi i k / n)`, or the conjugates.
-    roots: Vec<C>,
-    convolution: Option<Box<Convolution>>,
+    /// Twiddle factors `e^(-2 pi i k / n)`, or their conjugates.
+    roots: Vec<Complex32>,
+    convolution: Option<Box<BluesteinFft>>,
 }
 
-/// A transform as a convolution with `e^(pi i j^2 / n)`.
+/// Transform as a convolution with the chirp `e^(pi i j^2 / n)` (Bluestein).
 #[derive(Debug)]
-struct Convolution {
-    /// Of a power of two.
-    inner: Plan,
-    chirps: Vec<C>,
-    /// The transform of what is convolved with, divided by its length.
-    against: Vec<C>,
+struct BluesteinFft {
+    /// Transform of the padded length, a power of two.
+    inner: CpuFftPlan,
+    chirps: Vec<Complex32>,
+    /// Transform of the chirp, divided by the padded length.
+    against: Vec<Complex32>,
 }
 
-impl Plan {
-    fn of(n: usize, inverse: bool) -> Plan {
+impl CpuFftPlan {
+    fn new(n: usize, inverse: bool) -> CpuFftPlan {
         let sign = if inverse { -1.0 } else { 1.0 };
         let root = |k: usize, n: usize| {
             let [re, im] = unit_root(k, n);
@@ -117,7 +120,7 @@ impl Plan {
         };
         let radices = radices(n);
         if radices.last().is_none_or(|&r| r <= GREATEST_RADIX) {
-            return Plan {
+            return CpuFftPlan {
                 n,
                 radices,
                 roots: (0..n).map(|k| root(k, n)).collect(),
@@ -125,9 +128,9 @@ impl Plan {
             };
         }
         let m = (2 * n - 1).next_power_of_two();
-        let inner = Plan::of(m, false);
+        let inner = CpuFftPlan::new(m, false);
         let square = |j: usize| (j as u128 * j as u128 % (2 * n as u128)) as usize;
-        let chirps: Vec<C> = (0..n).map(|j| root(square(j), 2 * n)).collect();
+        let chirps: Vec<Complex32> = (0..n).map(|j| root(square(j), 2 * n)).collect();
         let mut against = vec![[0.0; 2]; m];
         for (j, chirp) in chirps.iter().enumerate() {
             against[j] = conjugate(*chirp);
@@ -138,11 +141,11 @@ impl Plan {
         against
             .iter_mut()
             .for_each(|v| *v = v.map(|part| part * scale));
-        Plan {
+        CpuFftPlan {
             n,
             radices: Vec::new(),
             roots: Vec::new(),
-            convolution: Some(Box::new(Convolution {
+            convolution: Some(Box::new(BluesteinFft {
                 inner,
                 chirps,
                 against,
@@ -150,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// Numbers of scratch memory.
+    /// Complex numbers of scratch memory.
     fn scratch(&self) -> usize {
         match &self.convolution {
             Some(convolution) => 2 * convolution.inner.n,
@@ -158,8 +161,8 @@ impl Plan {
         }
     }
 
-    /// One row, in place.
-    fn transform(&self, row: &mut [C], scratch: &mut [C]) {
+    /// Transforms one row in place.
+    fn transform(&self, row: &mut [Complex32], scratch: &mut [Complex32]) {
         if let Some(convolution) = &self.convolution {
             return convolution.transform(row, scratch);
         }
@@ -187,18 +190,19 @@ impl Plan {
             (from, to) = (to, from);
         }
         if self.radices.len() % 2 == 1 {
-            // The result is in the scratch memory.
+            // The last pass wrote the scratch memory; copy the result back.
             to.copy_from_slice(from);
         }
     }
 
-    /// Radix `R`; `before` is the product of those before it. `dft` also gets a quarter's turn.
+    /// One pass of radix `R`; `before` is the product of the previous radices. `dft` also gets a
+    /// rotation by a quarter turn.
     fn pass<const R: usize>(
         &self,
-        from: &[C],
-        to: &mut [C],
+        from: &[Complex32],
+        to: &mut [Complex32],
         before: usize,
-        dft: impl Fn([C; R], C) -> [C; R],
+        dft: impl Fn([Complex32; R], Complex32) -> [Complex32; R],
     ) {
         let count = self.n / R;
         let step = self.n / (before * R);
@@ -217,8 +221,8 @@ impl Plan {
         }
     }
 
-    /// Any radix, by plain sums.
-    fn pass_of(&self, from: &[C], to: &mut [C], before: usize, radix: usize) {
+    /// One pass of any radix, computed by plain sums.
+    fn pass_of(&self, from: &[Complex32], to: &mut [Complex32], before: usize, radix: usize) {
         let count = self.n / radix;
         let step = self.n / (before * radix);
         let mut a = [[0.0; 2]; GREATEST_RADIX];
@@ -240,8 +244,8 @@ impl Plan {
     }
 }
 
-impl Convolution {
-    fn transform(&self, row: &mut [C], scratch: &mut [C]) {
+impl BluesteinFft {
+    fn transform(&self, row: &mut [Complex32], scratch: &mut [Complex32]) {
         let (x, rest) = scratch.split_at_mut(self.inner.n);
         let (filled, zeros) = x.split_at_mut(row.len());
         for ((to, x), chirp) in filled.iter_mut().zip(&*row).zip(&self.chirps) {
@@ -249,7 +253,7 @@ impl Convolution {
         }
         zeros.fill([0.0; 2]);
         self.inner.transform(x, rest);
-        // The inverse is the conjugate of the transform of conjugates.
+        // The inverse transform is the conjugate of the transform of the conjugates.
         for (x, against) in x.iter_mut().zip(&self.against) {
             *x = conjugate(times(*x, *against));
         }
@@ -260,7 +264,7 @@ impl Convolution {
     }
 }
 
-/// The factors of a length: 4, then 2, then odd primes from the least on.
+/// Radices of a length: first 4, then 2, then odd primes in ascending order.
 fn radices(n: usize) -> Vec<usize> {
     let twos = n.trailing_zeros() as usize;
     let mut radices = vec![4; twos / 2];

@@ -1,39 +1,39 @@
-//! `GatedDeltaNet`: each head of each row goes through all steps on one thread, its state in scratch
-//! memory.
+//! `GatedDeltaNet`: one thread processes all time steps of one head of one batch row. The recurrent
+//! state stays in scratch memory.
 #![allow(unsafe_code, reason = "heads interleave in the result")]
 
 use tercet_ir::{Graph, Node, Support};
 
-use crate::args::Args;
-use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::args::KernelArgs;
+use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{Lowered, floats_mut};
+use crate::lower::{LoweredNode, floats_mut};
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let [n, p] = [0, 2].map(|i| graph.ty(node.inputs[i]).shape[3].known().unwrap_or(0));
     let part = part(n, p);
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |_, threads| {
             part * threads.max(1) * size_of::<f32>()
         })),
         work: |layouts| layouts[0].numel() * 64,
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             run(args);
             Ok(())
         })
     }
 }
 
-/// Scratch numbers of a head: its state, and what is corrected of a token.
+/// Scratch floats per head: the state and the corrected value of one token.
 fn part(n: usize, p: usize) -> usize {
     n * p + p + 1
 }
 
-fn run(args: &mut Args<'_>) {
+fn run(args: &mut KernelArgs<'_>) {
     let [q, k, v, g, beta]: [&[f32]; 5] = std::array::from_fn(|i| args.ins[i].dense());
     let initial: Option<&[f32]> = args.ins.get(5).map(|state| state.dense());
     let &[batch, steps, heads, n] = args.ins[0].shape() else {
@@ -44,9 +44,9 @@ fn run(args: &mut Args<'_>) {
     let o = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
     let last = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
     let Some(o) = o else {
-        unreachable!("invariant: there is a result")
+        unreachable!("invariant: the operator has a result")
     };
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let scale = 1.0 / (n as f32).sqrt();
     let scratch = floats_mut(args.scratch);
     for_each_with_scratch(threads, batch * heads, scratch, part(n, p), |task, all| {
@@ -75,7 +75,7 @@ fn run(args: &mut Args<'_>) {
             for (d, v) in d.iter_mut().zip(v) {
                 *d = beta[token] * (v - *d);
             }
-            // SAFETY: the range lies inside the result, of which each task has other tokens or heads.
+            // SAFETY: the range is inside the result, and no two tasks share a token and head.
             let o = unsafe { o.slice(token * p, p) };
             o.fill(0.0);
             for (row, (k, q)) in state.chunks_exact_mut(p.max(1)).zip(k.iter().zip(q)) {
@@ -87,7 +87,7 @@ fn run(args: &mut Args<'_>) {
             o.iter_mut().for_each(|o| *o *= scale);
         }
         if let Some(last) = last {
-            // SAFETY: as above; the state of each task is its own.
+            // SAFETY: the range is inside the result, and each task has a separate state.
             unsafe { last.slice(task * n * p, n * p) }.copy_from_slice(state);
         }
     });

@@ -1,26 +1,27 @@
-//! `Gather`: rows of any dtype by index, copied in parallel.
+//! `Gather`: copies rows of any dtype by index, in parallel.
 //!
-//! Every index is checked before anything is written, in order, so that the fault is the first one.
+//! Every index is checked in order before anything is written, so the reported error is the first
+//! one.
 
 use bytemuck::Pod;
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
-use crate::args::Args;
-use crate::lower::Lowered;
-use crate::lower::elem::{AxisView, parts};
+use crate::args::KernelArgs;
+use crate::lower::LoweredNode;
+use crate::lower::elem::{AxisBlocks, parts};
 
-/// Bytes of a parallel task, at least.
+/// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Gather(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Gather` only")
+        unreachable!("invariant: the kernel table maps only `Gather` to this row")
     };
     let axis = op.axis;
-    Lowered {
+    LoweredNode {
         fallible: true,
         work: |layouts| layouts.last().map_or(0, |out| out.numel()),
-        ..Lowered::new(2, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(2, move |args: &mut KernelArgs<'_>| {
             // Indices are I32 or I64.
             match args.ins[1].dtype == DType::I64 {
                 true => run::<i64>(axis, args),
@@ -30,9 +31,9 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// Copies equal rows of bytes: row `at` of one of `outer` blocks of `len` rows.
+/// Copies rows of equal byte length; each of the `outer` blocks has `len` rows.
 #[derive(Clone, Copy)]
-struct Rows<'a, I> {
+struct GatherRows<'a, I> {
     data: &'a [u8],
     index: &'a [I],
     len: usize,
@@ -41,9 +42,9 @@ struct Rows<'a, I> {
 
 fn run<I: tercet_ir::Element + Pod + Into<i64>>(
     axis: usize,
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
 ) -> Result<(), EvalError> {
-    let AxisView { outer, len, inner } = AxisView::of(args.ins[0].shape(), axis);
+    let AxisBlocks { outer, len, inner } = AxisBlocks::new(args.ins[0].shape(), axis);
     if args.ins[1].layout.numel() == 0 {
         return Ok(());
     }
@@ -59,7 +60,7 @@ fn run<I: tercet_ir::Element + Pod + Into<i64>>(
         return Ok(());
     }
     let data = args.ins[0].dense_bytes();
-    let rows = Rows {
+    let rows = GatherRows {
         data,
         index,
         len,
@@ -67,7 +68,7 @@ fn run<I: tercet_ir::Element + Pod + Into<i64>>(
     };
     let task = TASK_BYTES.div_ceil(bytes);
     parts(args.parallel, args.outs[0].bytes, task * bytes, |i, out| {
-        // A constant length makes the copy of a short row a single move.
+        // With a constant length, the compiler turns the copy of a short row into a single move.
         match bytes {
             1 => rows.copy::<1>(i * task, out),
             2 => rows.copy::<2>(i * task, out),
@@ -79,8 +80,8 @@ fn run<I: tercet_ir::Element + Pod + Into<i64>>(
     Ok(())
 }
 
-impl<I: Copy + Into<i64>> Rows<'_, I> {
-    /// The rows from `first` on, of `BYTES` bytes (0: any number).
+impl<I: Copy + Into<i64>> GatherRows<'_, I> {
+    /// Copies the rows from `first` on, of `BYTES` bytes each (0: length known only at run time).
     fn copy<const BYTES: usize>(&self, first: usize, out: &mut [u8]) {
         let bytes = if BYTES == 0 { self.bytes } else { BYTES };
         let (mut block, mut at) = (first / self.index.len(), first % self.index.len());

@@ -1,50 +1,54 @@
-//! `GroupedMatMul` and `DequantGroupedMatMul` of f32: the rows of each matrix are gathered and multiplied
-//! together.
+//! `GroupedMatMul` and `DequantGroupedMatMul` in f32: the rows of each expert are gathered and
+//! multiplied together.
 
 use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
 
-use crate::args::Args;
-use crate::kernels::gemm::{Epilogue, MatView, gemm, gemm_scratch_len};
-use crate::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
-use crate::kernels::{SimdLevel, Threads};
+use crate::args::KernelArgs;
+use crate::kernels::gemm::{GemmEpilogue, MatView, gemm, gemm_scratch_len};
+use crate::kernels::quant::{QuantRowLayout, QuantView, quant_matmul, quant_matmul_scratch_len};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::indexed::resolve;
 use crate::lower::top_k::keys_of;
-use crate::lower::{Accept, Lowered, floats_mut, indices};
+use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, indices};
 use tercet_ir::layout::Layout;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-/// Rows, depth and columns.
+/// Sizes `(m, k, n)`.
 fn sizes(x: &Layout, w: &Layout) -> (usize, usize, usize) {
     (x.shape()[0], x.shape()[1], w.shape()[2])
 }
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let level = SimdLevel::detect();
-    Lowered {
-        accepts: vec![Accept::Dense, Accept::Matrix, Accept::Dense],
+    LoweredNode {
+        accepts: vec![
+            AcceptedLayout::Dense,
+            AcceptedLayout::Matrix,
+            AcceptedLayout::Dense,
+        ],
         fallible: true,
         scratch: Some(Box::new(move |layouts, _| {
             let (m, k, n) = sizes(&layouts[0], &layouts[1]);
-            let packed = gemm_scratch_len(level, Threads::Serial, m, n, k);
+            let packed = gemm_scratch_len(level, KernelThreads::Serial, m, n, k);
             m * size_of::<u64>() + 4 * (m * (k + n) + packed)
         })),
         work: |layouts| {
             let (m, k, n) = sizes(&layouts[0], &layouts[1]);
             m * k * n / 16
         },
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             run(level, args)
         })
     }
 }
 
-fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
+fn run(level: SimdLevel, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let (x, w) = (args.ins[0], args.ins[1]);
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let (_, k, n) = sizes(x.layout, w.layout);
     let steps = w.layout.strides();
     by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {
@@ -55,43 +59,48 @@ fn run(level: SimdLevel, args: &mut Args<'_>) -> Result<(), EvalError> {
             row_stride: steps[1] as usize,
             col_stride: steps[2] as usize,
         };
-        gemm(level, threads, a, b, sums, n, &Epilogue::NONE, scratch);
+        gemm(level, threads, a, b, sums, n, &GemmEpilogue::NONE, scratch);
     })
 }
 
-/// `DequantGroupedMatMul` of f32 activations: the weights of matrices that no row names stay packed.
-pub(crate) fn lower_dequant(_: &Graph, node: &Node) -> Lowered {
+/// Lowers `DequantGroupedMatMul` of f32 activations. Weights of experts without rows are never
+/// decoded.
+pub(crate) fn lower_dequant(_: &Graph, node: &Node) -> LoweredNode {
     let Op::DequantGroupedMatMul(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
     let (scheme, level) = (op.scheme, SimdLevel::detect());
-    Lowered {
-        accepts: vec![Accept::Dense; 3],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Dense; 3],
         fallible: true,
         scratch: Some(Box::new(move |layouts, threads| {
             let (m, k, n) = packed_sizes(&layouts[0], &layouts[1]);
-            // Few and many rows take different paths: room for either.
-            let of = |m| quant_matmul_scratch_len(level, Threads::Serial, m, k);
+            // Small and large M use different kernels; the scratch memory fits both.
+            let of = |m| quant_matmul_scratch_len(level, KernelThreads::Serial, m, k);
             m * size_of::<u64>() + 4 * (m * (k + n) + threads * of(1).max(of(m)))
         })),
         work: |layouts| {
             let (m, k, n) = packed_sizes(&layouts[0], &layouts[1]);
             m * k * n / 4
         },
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             run_packed(level, scheme, args)
         })
     }
 }
 
-/// Rows, depth and columns where weights are `[E, N, row]`.
+/// Sizes `(m, k, n)` for weights of shape `[E, N, row]`.
 fn packed_sizes(x: &Layout, w: &Layout) -> (usize, usize, usize) {
     (x.shape()[0], x.shape()[1], w.shape()[1])
 }
 
-fn run_packed(level: SimdLevel, scheme: Scheme, args: &mut Args<'_>) -> Result<(), EvalError> {
+fn run_packed(
+    level: SimdLevel,
+    scheme: Scheme,
+    args: &mut KernelArgs<'_>,
+) -> Result<(), EvalError> {
     let (x, w) = (args.ins[0], args.ins[1]);
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let (_, k, n) = packed_sizes(x.layout, w.layout);
     let len = n * (k / scheme.block_len()) * scheme.block_bytes();
     by_matrix(args, w.shape()[0], n, |at, a, sums, scratch| {
@@ -100,16 +109,17 @@ fn run_packed(level: SimdLevel, scheme: Scheme, args: &mut Args<'_>) -> Result<(
             bytes: &w.dense_bytes()[at * len..][..len],
             n,
             k,
-            arrangement: Arrangement::Rows,
+            arrangement: QuantRowLayout::Rows,
         };
-        quant_matmul(level, threads, a, w, sums, n, &Epilogue::NONE, scratch);
+        quant_matmul(level, threads, a, w, sums, n, &GemmEpilogue::NONE, scratch);
     })
 }
 
-/// Gathers the rows of each of `experts` matrices, multiplies them with it by `product` (its number, the
-/// rows, their `n` results each, what is left of the scratch memory), and puts the results in their places.
+/// Gathers the rows of each of `experts` matrices, multiplies them, and scatters the results back.
+/// `product` gets the index of the expert, the rows, their results of `n` columns and the remaining
+/// scratch memory.
 fn by_matrix(
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
     experts: usize,
     n: usize,
     mut product: impl FnMut(usize, MatView<'_>, &mut [f32], &mut [f32]),

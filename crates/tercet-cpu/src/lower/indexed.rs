@@ -1,20 +1,21 @@
-//! `GatherElements`, `GatherNd` and `OneHot`: elements that indices name.
+//! `GatherElements`, `GatherNd` and `OneHot`: element access by index operands.
 //!
-//! Every index is checked before anything is written, in order, so that the fault is the first one.
+//! Every index is checked in order before anything is written, so the reported error is the first
+//! one.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{Lowered, indices};
+use crate::lower::{LoweredNode, indices};
 
-/// Bytes of a parallel task, at least.
+/// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
 
-/// The place along an axis of `len` elements that an index names.
+/// Resolves an index (negative from the end) on an axis of `len` elements.
 pub(crate) fn resolve(index: i64, len: usize) -> Result<usize, EvalError> {
     let at = match index < 0 {
         true => index.checked_add(len as i64),
@@ -26,32 +27,32 @@ pub(crate) fn resolve(index: i64, len: usize) -> Result<usize, EvalError> {
     }
 }
 
-/// Indices of either dtype, which were checked.
+/// Checked indices of either dtype.
 #[derive(Clone, Copy)]
-enum Named<'a> {
-    Narrow(&'a [i32]),
-    Wide(&'a [i64]),
+enum IndexSlice<'a> {
+    I32(&'a [i32]),
+    I64(&'a [i64]),
 }
 
-impl<'a> Named<'a> {
-    fn of(idx: &View<'a>) -> Named<'a> {
+impl<'a> IndexSlice<'a> {
+    fn from_view(idx: &KernelView<'a>) -> IndexSlice<'a> {
         match idx.dtype == DType::I64 {
-            true => Named::Wide(idx.dense()),
-            false => Named::Narrow(idx.dense()),
+            true => IndexSlice::I64(idx.dense()),
+            false => IndexSlice::I32(idx.dense()),
         }
     }
 
-    /// The place that index `i` names along an axis of `len` elements.
+    /// Position of index `i` on an axis of `len` elements.
     fn at(self, i: usize, len: usize) -> usize {
         let index = match self {
-            Named::Narrow(list) => i64::from(list[i]),
-            Named::Wide(list) => list[i],
+            IndexSlice::I32(list) => i64::from(list[i]),
+            IndexSlice::I64(list) => list[i],
         };
         (if index < 0 { index + len as i64 } else { index }) as usize
     }
 }
 
-/// The distances of neighbours along each axis of a dense tensor.
+/// Strides of a dense tensor in elements.
 pub(crate) fn strides(shape: &[usize]) -> [usize; MAX_RANK] {
     let mut strides = [1; MAX_RANK];
     for axis in (1..shape.len()).rev() {
@@ -60,21 +61,21 @@ pub(crate) fn strides(shape: &[usize]) -> [usize; MAX_RANK] {
     strides
 }
 
-/// Whether indices are at most as many as the elements beside them.
+/// True if no axis of the index tensor, except `axis`, is longer than that of the data.
 pub(crate) fn are_within(idx: &[usize], data: &[usize], axis: usize) -> bool {
     let pairs = idx.iter().zip(data).enumerate();
     pairs.into_iter().all(|(a, (m, n))| a == axis || m <= n)
 }
 
-pub(crate) fn lower_elements(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_elements(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GatherElements(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `GatherElements` only")
+        unreachable!("invariant: the kernel table maps only `GatherElements` to this row")
     };
     let (op, axis) = (node.op.clone(), op.axis);
-    Lowered {
+    LoweredNode {
         fallible: true,
         work: |layouts| layouts.last().map_or(0, |out| out.numel()),
-        ..Lowered::new(2, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(2, move |args: &mut KernelArgs<'_>| {
             let (data, idx) = (args.ins[0].shape(), args.ins[1]);
             if !are_within(idx.shape(), data, axis) {
                 return evaluate(&op, args);
@@ -91,9 +92,9 @@ pub(crate) fn lower_elements(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// Lines of the result along the last axis.
-fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut Args<'_>) {
-    let (data, idx) = (args.ins[0], Named::of(&args.ins[1]));
+/// Gathers line by line along the last axis of the result.
+fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut KernelArgs<'_>) {
+    let (data, idx) = (args.ins[0], IndexSlice::from_view(&args.ins[1]));
     let (out, sizes) = (&mut args.outs[0], data.shape());
     let shape = out.layout.shape();
     let (last, steps) = (shape.len() - 1, strides(sizes));
@@ -122,15 +123,15 @@ fn elements<T: Pod + Send + Sync>(axis: usize, args: &mut Args<'_>) {
     });
 }
 
-pub(crate) fn lower_nd(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_nd(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GatherNd(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `GatherNd` only")
+        unreachable!("invariant: the kernel table maps only `GatherNd` to this row")
     };
     let batch = op.batch_dims;
-    Lowered {
+    LoweredNode {
         fallible: true,
         work: |layouts| layouts.last().map_or(0, |out| out.numel()),
-        ..Lowered::new(2, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(2, move |args: &mut KernelArgs<'_>| {
             let (data, idx) = (args.ins[0], args.ins[1]);
             let last = idx.shape().len() - 1;
             let k = idx.shape()[last];
@@ -144,10 +145,10 @@ pub(crate) fn lower_nd(_: &Graph, node: &Node) -> Lowered {
             if out.layout.numel() == 0 {
                 return Ok(());
             }
-            // Rows of coordinates of each batch.
+            // Coordinate rows per batch entry.
             let rows: usize = idx.shape()[batch..last].iter().product();
             let within: usize = lens.iter().product();
-            let (from, named) = (data.dense_bytes(), Named::of(&idx));
+            let (from, named) = (data.dense_bytes(), IndexSlice::from_view(&idx));
             let task = TASK_BYTES.div_ceil(bytes);
             parts(args.parallel, out.bytes, task * bytes, |i, to| {
                 for (j, to) in to.chunks_exact_mut(bytes).enumerate() {
@@ -163,15 +164,15 @@ pub(crate) fn lower_nd(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-pub(crate) fn lower_one_hot(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_one_hot(_: &Graph, node: &Node) -> LoweredNode {
     let Op::OneHot(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `OneHot` only")
+        unreachable!("invariant: the kernel table maps only `OneHot` to this row")
     };
     let (depth, one) = (op.depth, one(op.to));
-    Lowered {
+    LoweredNode {
         fallible: true,
         work: |layouts| layouts.last().map_or(0, |out| out.numel()),
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             let out = &mut args.outs[0];
             let size = out.dtype.size_bytes();
             out.bytes.fill(0);
@@ -184,7 +185,7 @@ pub(crate) fn lower_one_hot(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// The bits of 1 in a dtype, in the low end.
+/// Bit pattern of 1 in a dtype, in the low bits.
 fn one(dtype: DType) -> u64 {
     match dtype {
         DType::F32 => 1f32.to_bits().into(),

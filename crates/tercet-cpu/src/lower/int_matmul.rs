@@ -1,33 +1,33 @@
-//! `MatMul` of I32: what products and convolutions of quantised models are made of.
+//! `MatMul` of I32, to which matmuls and convolutions of quantized models are lowered.
 
 use tercet_ir::layout::Layout;
 use tercet_ir::{DType, EvalError, Graph, Node, Support};
 
-use crate::args::{Args, Packed, View};
+use crate::aligned_alloc::AlignedPages;
+use crate::args::{KernelArgs, KernelView, PackedConst};
+use crate::kernels::int_gemm::{IntGemmShape, int_gemm, int_gemm_wide, pack_panels};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::byte_conv::gemm;
-use crate::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
-use crate::kernels::{SimdLevel, Threads};
+use crate::kernels::int8_conv::gemm;
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::native_for;
-use crate::lower::{Lowered, Pack, words};
-use crate::pages::Pages;
+use crate::lower::{KernelPackFn, LoweredNode, words};
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(&[DType::I32], graph.ty(node.inputs[0]).dtype)
 }
 
-/// A constant right-hand side.
-enum Weights {
-    /// Bytes with sign.
+/// Packed constant right-hand side.
+enum IntMatMulWeights {
+    /// Values within i8.
     #[cfg(target_arch = "x86_64")]
-    Bytes(Pages<i32>),
-    Panels(Pages<i32>),
-    /// With elements beyond 16 bits.
-    Wide(Pages<i32>),
+    Bytes(AlignedPages<i32>),
+    Panels(AlignedPages<i32>),
+    /// Values beyond 16 bits.
+    Wide(AlignedPages<i32>),
 }
 
-/// One product of the last two axes; the axes before are how many there are of each operand.
-fn sizes(a: &[usize], b: &[usize]) -> IntShape {
+/// Sizes of one product of the last two axes; the leading axes count the matrices of each operand.
+fn sizes(a: &[usize], b: &[usize]) -> IntGemmShape {
     let (k, n) = match b {
         [k] => (*k, 1),
         [.., k, n] => (*k, *n),
@@ -37,13 +37,13 @@ fn sizes(a: &[usize], b: &[usize]) -> IntShape {
         [.., m, _] => *m,
         _ => 1,
     };
-    IntShape { m, k, n }
+    IntGemmShape { m, k, n }
 }
 
-/// As [`sizes`], with the axes before the last of `a` as rows, if there is one `b`.
-fn joined(a: &[usize], b: &[usize]) -> IntShape {
+/// Like [`sizes`], but merges the leading axes of `a` into rows if there is a single `b`.
+fn joined(a: &[usize], b: &[usize]) -> IntGemmShape {
     match b.len() <= 2 && a.len() > 1 {
-        true => IntShape {
+        true => IntGemmShape {
             m: a[..a.len() - 1].iter().product(),
             ..sizes(a, b)
         },
@@ -51,32 +51,32 @@ fn joined(a: &[usize], b: &[usize]) -> IntShape {
     }
 }
 
-fn pack(level: SimdLevel, w: &View<'_>) -> Result<Packed, EvalError> {
+fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> {
     let (shape, b) = (sizes(&[], w.shape()), w.dense::<i32>());
     #[cfg(target_arch = "x86_64")]
-    if gemm::takes(level, b) {
+    if gemm::supports(level, b) {
         let mut bytes = words(gemm::packed_len(&shape))?;
         gemm::pack(&shape, b, &mut bytes);
-        return Ok(Box::new(Weights::Bytes(bytes)));
+        return Ok(Box::new(IntMatMulWeights::Bytes(bytes)));
     }
     let _ = level;
     let mut panels = words(shape.panels_len())?;
     let weights = match pack_panels(&shape, b, &mut panels) {
-        true => Weights::Panels(panels),
+        true => IntMatMulWeights::Panels(panels),
         false => {
             let mut wide = words(b.len())?;
             wide.copy_from_slice(b);
-            Weights::Wide(wide)
+            IntMatMulWeights::Wide(wide)
         }
     };
     Ok(Box::new(weights))
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let level = SimdLevel::detect();
     let one_rhs = graph.ty(node.inputs[1]).rank() <= 2;
-    let pack: Pack = Box::new(move |w: &View<'_>| pack(level, w));
-    Lowered {
+    let pack: KernelPackFn = Box::new(move |w: &KernelView<'_>| pack(level, w));
+    LoweredNode {
         scratch: Some(Box::new(|layouts, _| {
             let shape = joined(layouts[0].shape(), layouts[1].shape());
             let own = shape.rows_len() + shape.panels_len();
@@ -89,32 +89,38 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
             let k = layouts[0].shape().last().copied().unwrap_or(1);
             layouts.last().map_or(0, Layout::numel) * k / 16
         },
-        ..Lowered::new(2, move |args| {
+        ..LoweredNode::new(2, move |args| {
             run(level, args);
             Ok(())
         })
     }
 }
 
-fn run(level: SimdLevel, args: &mut Args<'_>) {
-    let threads = Threads::parallel(args.parallel);
+fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
+    let threads = KernelThreads::parallel(args.parallel);
     let (a, b) = (args.ins[0], args.ins[1]);
     let shape = joined(a.shape(), b.shape());
     let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
     let y: &mut [i32] = args.outs[0].as_mut();
     let a_data = a.dense::<i32>();
     #[cfg(target_arch = "x86_64")]
-    if let Some(Weights::Bytes(weights)) = args.packed.and_then(|p| p.downcast_ref::<Weights>()) {
+    if let Some(IntMatMulWeights::Bytes(weights)) = args
+        .packed
+        .and_then(|p| p.downcast_ref::<IntMatMulWeights>())
+    {
         return gemm::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
     }
     let (rows, panels) = scratch.split_at_mut(shape.rows_len());
-    match args.packed.and_then(|p| p.downcast_ref::<Weights>()) {
-        Some(Weights::Panels(panels)) => {
+    match args
+        .packed
+        .and_then(|p| p.downcast_ref::<IntMatMulWeights>())
+    {
+        Some(IntMatMulWeights::Panels(panels)) => {
             return int_gemm(level, threads, &shape, a_data, panels, y, rows);
         }
-        Some(Weights::Wide(b)) => return int_gemm_wide(threads, &shape, a_data, b, y),
+        Some(IntMatMulWeights::Wide(b)) => return int_gemm_wide(threads, &shape, a_data, b, y),
         #[cfg(target_arch = "x86_64")]
-        Some(Weights::Bytes(_)) => {}
+        Some(IntMatMulWeights::Bytes(_)) => {}
         None => {}
     }
     let b_data = b.dense::<i32>();
@@ -130,7 +136,7 @@ fn run(level: SimdLevel, args: &mut Args<'_>) {
     }
 }
 
-/// Which matrix of each operand product `i` is of; axes before the last two broadcast.
+/// Matrix index in each operand for product `i`; the leading axes broadcast.
 fn places(a: &[usize], b: &[usize], mut i: usize) -> [usize; 2] {
     if b.len() <= 2 {
         return [0, 0];

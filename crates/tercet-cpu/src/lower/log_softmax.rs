@@ -1,45 +1,45 @@
-//! `LogSoftmax` of F32, F16 and BF16: three passes over a line in blocks that stay in cache.
+//! `LogSoftmax` of F32, F16 and BF16: three passes over a line, in blocks that stay in cache.
 //!
-//! Along the last axis a line is read block by block; along another one, a tile of neighbouring
-//! lines is read row by row. The order of the sums depends on the shape alone.
+//! Along the last axis a line is read block by block. Along another axis a tile of adjacent lines
+//! is read row by row. The order of summation depends only on the shape.
 
 use tercet_ir::{Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::columns::{Column, fold_all, fold_row};
+use crate::args::KernelArgs;
+use crate::kernels::columns::{ColumnReduction, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows, vmath};
-use crate::lower::Lowered;
-use crate::lower::elem::{AxisView, BUFFER, REALS, Real, for_real, native_for, parts};
+use crate::lower::LoweredNode;
+use crate::lower::elem::{AxisBlocks, BUFFER, ComputeF32, REALS, for_real, native_for, parts};
 use tercet_ir::layout::Layout;
 
-/// Neighbouring lines that are worked on together.
+/// Adjacent lines that are processed together.
 const TILE: usize = 256;
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::LogSoftmax(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `LogSoftmax` only")
+        unreachable!("invariant: the kernel table maps only `LogSoftmax` to this row")
     };
     let run = for_real!(graph.ty(node.inputs[0]).dtype, run);
     let axis = op.axis;
     let level = SimdLevel::detect();
-    Lowered {
+    LoweredNode {
         work: |layouts| layouts.iter().map(Layout::numel).max().unwrap_or(0) * 8,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
-            let view = AxisView::of(args.ins[0].shape(), axis);
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
+            let view = AxisBlocks::new(args.ins[0].shape(), axis);
             run(level, view, args);
             Ok(())
         })
     }
 }
 
-fn run<T: Real>(level: SimdLevel, view: AxisView, args: &mut Args<'_>) {
-    let AxisView { outer, len, inner } = view;
+fn run<T: ComputeF32>(level: SimdLevel, view: AxisBlocks, args: &mut KernelArgs<'_>) {
+    let AxisBlocks { outer, len, inner } = view;
     let block = len * inner;
     if outer * block == 0 {
         return;
@@ -59,11 +59,11 @@ fn run<T: Real>(level: SimdLevel, view: AxisView, args: &mut Args<'_>) {
     });
 }
 
-fn line<T: Real>(level: SimdLevel, x: &[T], out: &mut [T]) {
+fn line<T: ComputeF32>(level: SimdLevel, x: &[T], out: &mut [T]) {
     let (mut wide, mut y, mut e) = ([0.0; BUFFER], [0.0; BUFFER], [0.0; BUFFER]);
     let mut max = f32::NEG_INFINITY;
     for x in x.chunks(BUFFER) {
-        let most = fold_all(level, Column::Max, T::widen(level, x, &mut wide));
+        let most = fold_all(level, ColumnReduction::Max, T::widen(level, x, &mut wide));
         max = if most.is_nan() || most > max {
             most
         } else {
@@ -96,8 +96,8 @@ fn line<T: Real>(level: SimdLevel, x: &[T], out: &mut [T]) {
     }
 }
 
-/// The lines of one outer index, whose elements are `inner` apart.
-fn columns<T: Real>(level: SimdLevel, inner: usize, x: &[T], out: &mut [T]) {
+/// Processes the lines of one outer index; their elements have stride `inner`.
+fn columns<T: ComputeF32>(level: SimdLevel, inner: usize, x: &[T], out: &mut [T]) {
     let len = x.len() / inner;
     let (mut wide, mut y, mut e) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
     for first in (0..inner).step_by(TILE) {
@@ -108,7 +108,7 @@ fn columns<T: Real>(level: SimdLevel, inner: usize, x: &[T], out: &mut [T]) {
         for i in 0..len {
             fold_row(
                 level,
-                Column::Max,
+                ColumnReduction::Max,
                 &mut max[..n],
                 T::widen(level, row(i), &mut wide),
             );

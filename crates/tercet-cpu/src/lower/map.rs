@@ -1,51 +1,55 @@
-//! Elementwise kernels: every elementwise operator runs as a `Map` of one step or of many.
+//! Elementwise kernels: every elementwise operator runs as a `Map` of one or more steps.
 //!
-//! A block interpreter: the result is cut into blocks of [`BLOCK`] elements; for each block the
-//! steps run one after the other, each one function over whole registers that stay in the first
-//! cache level. Operands are read where they lie if they are f32 and dense within the block, else
-//! loaded into a register. Where all values are f32, a block goes through the steps tile by tile in
-//! one call ([`chain`]), and where integers are known to be small ([`whole`]); a map of one byte is a table ([`table`]),
-//! and a sum of two keeps to registers ([`sums`]).
+//! The kernel is a block interpreter: the result is cut into blocks of [`BLOCK`] elements. Each
+//! step is one function over registers of a block, which stay in the L1 cache. Operands are read in
+//! place if they are f32 and contiguous within the block; other operands are loaded into registers.
 //!
-//! Invariants: f16 and bf16 are computed in f32 and rounded after each step; integers and f64 are
-//! exact, through the IR's own scalar functions; a result does not depend on how blocks are spread
+//! Special cases:
+//!
+//! - If all values are f32 or exact in f32 ([`integer_range`]), one call runs all steps tile by tile
+//!   ([`chain`]).
+//! - A map of one byte-sized operand becomes a lookup table ([`byte_lut`]).
+//! - A quantized sum of two operands is computed in vector registers ([`sums`]).
+//!
+//! Invariants: f16 and bf16 are computed in f32 and rounded after each step. Integers and f64 are
+//! exact, through the IR's scalar functions. A result does not depend on the distribution of blocks
 //! over threads.
 #![allow(unsafe_code, reason = "tasks write disjoint ranges of several results")]
 
 mod body;
+mod broadcast_mul;
+mod byte_lut;
 mod chain;
 mod derivative;
-mod gate;
 mod geometry;
+mod integer_range;
 mod integers;
 mod load;
 mod step;
 mod sums;
-mod table;
-mod whole;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::AxisMap;
 use tercet_ir::{DType, Dim, Graph, Node, Op, Support};
 
-use crate::args::Args;
+use crate::args::KernelArgs;
 use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
-use crate::kernels::{SimdLevel, Threads, chain as chains};
-use crate::lower::{Accept, Lowered};
-use body::{Body, Dst};
-use geometry::Geometry;
+use crate::kernels::{KernelThreads, SimdLevel, chain as chains};
+use crate::lower::{AcceptedLayout, LoweredNode};
+use body::{MapBody, MapStepDst};
+use geometry::MapGeometry;
 
-/// Elements of a block: registers of 4 KiB.
+/// Elements of a block; an f32 register has 4 KiB.
 pub(crate) const BLOCK: usize = 1024;
 
-/// Tasks per thread, so that uneven threads even out.
+/// Tasks per thread, for load balancing.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Elements of a task, at least.
+/// Minimum elements of a task.
 const TASK: usize = 1 << 14;
 
-/// The kernel of an elementwise node.
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+/// Lowers an elementwise node.
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let dtypes: Vec<DType> = node.inputs.iter().map(|v| graph.ty(*v).dtype).collect();
     let shapes: Vec<&[Dim]> = node.inputs.iter().map(|v| &*graph.ty(*v).shape).collect();
     let map = body::as_map(&node.op, &shapes, &node.outputs[0].shape);
@@ -59,34 +63,35 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
                 && dtypes[i].size_bytes() == node.outputs[0].dtype.size_bytes()
         })
         .collect();
-    if let Some(lowered) = table::lower(graph, node, &map, &dtypes, &steps) {
+    if let Some(lowered) = byte_lut::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
     if let Some(lowered) = sums::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
-    let body = Body::new(&map, &dtypes, &steps, &[]);
+    let body = MapBody::new(&map, &dtypes, &steps, &[]);
     let one = |i: &usize| dtypes[*i] == DType::I32 && shapes[*i].iter().all(Dim::is_one);
     let small: Vec<usize> = (0..dtypes.len()).filter(one).collect();
-    // Zero points that are computed: nearly always as small as codes are.
+    // Zero points that are computed at run time: they are almost always as small as quantized
+    // values. This variant runs if they are.
     let counting = match body.chain.is_none() && !small.is_empty() {
-        true => Some(Body::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
+        true => Some(MapBody::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
         false => None,
     };
     let bytes = counting.iter().map(|body| body.scratch_bytes);
     let bytes = bytes.fold(body.scratch_bytes, usize::max);
     let level = SimdLevel::detect();
-    // A gate is written where no operand lies.
-    let gates = gate::may(graph, node);
+    // The broadcast multiplication does not work in place.
+    let gates = broadcast_mul::may(graph, node);
     let in_place = if gates { Vec::new() } else { in_place };
-    let run = move |args: &mut Args<'_>| {
-        if gates && gate::run(args) {
+    let run = move |args: &mut KernelArgs<'_>| {
+        if gates && broadcast_mul::run(args) {
             return Ok(());
         }
         let is_small = |i: &usize| {
             let x = &args.ins[*i];
             let value = x.root_as::<i32>().get(x.layout.offset);
-            value.is_some_and(|x| x.unsigned_abs() <= whole::SMALL.unsigned_abs())
+            value.is_some_and(|x| x.unsigned_abs() <= integer_range::SMALL.unsigned_abs())
         };
         let body = match &counting {
             Some(counting) if small.iter().all(is_small) => counting,
@@ -95,15 +100,15 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         run(level, body, args);
         Ok(())
     };
-    Lowered {
-        accepts: vec![Accept::Any; dtypes.len()],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Any; dtypes.len()],
         in_place,
         scratch: Some(Box::new(move |_, threads| bytes * threads)),
-        ..Lowered::new(dtypes.len(), run)
+        ..LoweredNode::new(dtypes.len(), run)
     }
 }
 
-/// Refuses a `Map` that reads two axes of an operand along one axis of the result with different
+/// Rejects a `Map` that reads two axes of an operand along one axis of the result with different
 /// shifts: such a diagonal has no stride.
 pub(crate) fn supports(_: &Graph, node: &Node) -> Support {
     let Op::Map(map) = &node.op else {
@@ -114,7 +119,7 @@ pub(crate) fn supports(_: &Graph, node: &Node) -> Support {
             let clash = |b: &AxisMap| a.from.is_some() && b.from == a.from && b.shift != a.shift;
             if input.axes[i + 1..].iter().any(clash) {
                 return Support::Missing {
-                    reason: "a diagonal with different shifts".to_string(),
+                    reason: "no kernel for a diagonal with different shifts".to_string(),
                 };
             }
         }
@@ -122,30 +127,30 @@ pub(crate) fn supports(_: &Graph, node: &Node) -> Support {
     Support::Native
 }
 
-fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
-    let Args {
+fn run(level: SimdLevel, body: &MapBody, args: &mut KernelArgs<'_>) {
+    let KernelArgs {
         ins,
         outs,
         scratch,
         parallel,
         ..
     } = args;
-    let geometry = Geometry::new(&body.inputs, ins, outs[0].layout.shape(), body.block);
+    let geometry = MapGeometry::new(&body.inputs, ins, outs[0].layout.shape(), body.block);
     let blocks = geometry.blocks();
     if blocks == 0 {
         return;
     }
-    let mut job = Job {
+    let mut job = MapTaskArgs {
         level,
         body,
         geometry: &geometry,
         ins,
-        settled: chains::Steps::new(),
+        settled: chains::ChainSteps::new(),
     };
     if let Some(chain) = &body.chain {
         job.settled = chain.settled(&job);
     }
-    let threads = Threads::parallel(*parallel);
+    let threads = KernelThreads::parallel(*parallel);
     let tasks = match threads.count() {
         1 => 1,
         n => (n * TASKS_PER_THREAD)
@@ -158,33 +163,33 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
         let blocks = i * blocks / tasks..(i + 1) * blocks / tasks;
         let (start, end) = (geometry.start(blocks.start), geometry.start(blocks.end));
         let outs = outs.iter().zip(&body.result_bytes).map(|(out, size)| {
-            // SAFETY: blocks follow each other in the results, and each is of one task.
+            // SAFETY: blocks are disjoint ranges of the results, and each belongs to one task.
             unsafe { out.slice(start * size, (end - start) * size) }
         });
         job.serial(blocks, outs.collect(), own);
     });
 }
 
-/// What every task of a run shares.
-struct Job<'a> {
+/// Arguments shared by all tasks of a run.
+struct MapTaskArgs<'a> {
     level: SimdLevel,
-    body: &'a Body,
-    geometry: &'a Geometry,
-    ins: &'a [crate::args::View<'a>],
-    /// The steps of its chain.
-    settled: chains::Steps,
+    body: &'a MapBody,
+    geometry: &'a MapGeometry,
+    ins: &'a [crate::args::KernelView<'a>],
+    /// Steps of the chain for this run.
+    settled: chains::ChainSteps,
 }
 
-type Outs<'a> = SmallVec<[&'a mut [u8]; 3]>;
+type MapOuts<'a> = SmallVec<[&'a mut [u8]; 3]>;
 
-impl Job<'_> {
+impl MapTaskArgs<'_> {
     /// Runs blocks one after the other; `outs` are their parts of the results.
-    fn serial(&self, blocks: std::ops::Range<usize>, mut outs: Outs<'_>, scratch: &mut [u8]) {
+    fn serial(&self, blocks: std::ops::Range<usize>, mut outs: MapOuts<'_>, scratch: &mut [u8]) {
         let origin = self.geometry.start(blocks.start);
         for (at, block) in blocks.enumerate() {
             let block = self.geometry.block(block);
             let from = block.start - origin;
-            let mut parts: Outs<'_> = outs
+            let mut parts: MapOuts<'_> = outs
                 .iter_mut()
                 .zip(&self.body.result_bytes)
                 .map(|(o, size)| &mut o[from * size..(from + block.len) * size])
@@ -201,7 +206,7 @@ impl Job<'_> {
                 step::run(self, i, &block, &sources, &mut parts, scratch);
             }
             for (k, result) in self.body.results.iter().enumerate() {
-                if let Dst::Reg(reg) = self.body.steps[*result].dst {
+                if let MapStepDst::Reg(reg) = self.body.steps[*result].dst {
                     load::store(
                         self.level,
                         reg,

@@ -1,24 +1,24 @@
-//! Matrix products of f32: `MatMul` and `Linear`.
+//! Matmuls in f32: `MatMul` and `Linear`.
 //!
-//! A constant right-hand side is packed once; one that changes is packed in scratch memory at each
-//! call. Products with packed blocks are in `quant_matmul.rs`.
+//! A constant right-hand side is packed once. Any other right-hand side is packed into scratch
+//! memory at each call. Matmuls with quantized weights are in `quant_matmul.rs`.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::{Args, Packed, View};
+use crate::aligned_alloc::AlignedPages;
+use crate::args::{KernelArgs, KernelView, PackedConst};
 use crate::kernels::gemm::{
-    Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
-    packed_b_len,
+    GemmActivation, GemmEpilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len,
+    pack_b, packed_b_len,
 };
-use crate::kernels::parallel::{Chunks, for_each_part};
-use crate::kernels::{SimdLevel, Threads};
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{Accept, Lowered, Pack, floats_mut, missing, zeroed_floats};
-use crate::pages::Pages;
+use crate::lower::{AcceptedLayout, KernelPackFn, LoweredNode, floats_mut, missing, zeroed_floats};
 use tercet_ir::layout::Layout;
 
-/// Real numbers; integers and f64 have no packed kernels.
+/// Supports floats that are computed in f32; integers and f64 have no packed kernels.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let dtype = graph.ty(node.inputs[0]).dtype;
     if !REALS.contains(&dtype) {
@@ -32,44 +32,45 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     }
 }
 
-pub(super) fn activation(f: Option<UnaryFn>) -> Option<Activation> {
+pub(super) fn activation(f: Option<UnaryFn>) -> Option<GemmActivation> {
     Some(match f {
-        None => Activation::None,
-        Some(UnaryFn::Relu) => Activation::Relu,
-        Some(UnaryFn::Relu6) => Activation::Relu6,
-        Some(UnaryFn::Gelu) => Activation::Gelu,
-        Some(UnaryFn::GeluTanh) => Activation::GeluTanh,
-        Some(UnaryFn::Silu) => Activation::Silu,
-        Some(UnaryFn::Sigmoid) => Activation::Sigmoid,
-        Some(UnaryFn::Tanh) => Activation::Tanh,
+        None => GemmActivation::None,
+        Some(UnaryFn::Relu) => GemmActivation::Relu,
+        Some(UnaryFn::Relu6) => GemmActivation::Relu6,
+        Some(UnaryFn::Gelu) => GemmActivation::Gelu,
+        Some(UnaryFn::GeluTanh) => GemmActivation::GeluTanh,
+        Some(UnaryFn::Silu) => GemmActivation::Silu,
+        Some(UnaryFn::Sigmoid) => GemmActivation::Sigmoid,
+        Some(UnaryFn::Tanh) => GemmActivation::Tanh,
         Some(_) => return None,
     })
 }
 
-/// `MatMul` and `Linear`.
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+/// Lowers `MatMul` and `Linear`.
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let fused = match &node.op {
-        Op::Linear(o) => activation(o.activation).unwrap_or(Activation::None),
-        _ => Activation::None,
+        Op::Linear(o) => activation(o.activation).unwrap_or(GemmActivation::None),
+        _ => GemmActivation::None,
     };
     let level = SimdLevel::detect();
     let shared_rhs = graph.ty(node.inputs[1]).rank() <= 2;
     let accepts = node.inputs.iter().enumerate().map(|(i, v)| {
-        // Leading axes merge into rows only where they are dense; two axes may have any strides.
+        // Leading axes can only be merged into rows if they are dense. The last two axes may have
+        // any strides.
         match (i, graph.ty(*v).rank()) {
-            (0 | 1, 2) => Accept::Matrix,
-            (1, n) if n > 2 => Accept::Matrix,
-            (0, n) if n > 2 && !shared_rhs => Accept::Matrix,
-            _ => Accept::Dense,
+            (0 | 1, 2) => AcceptedLayout::Matrix,
+            (1, n) if n > 2 => AcceptedLayout::Matrix,
+            (0, n) if n > 2 && !shared_rhs => AcceptedLayout::Matrix,
+            _ => AcceptedLayout::Dense,
         }
     });
     let accepts = accepts.collect();
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         run(level, fused, shared_rhs, args);
         Ok(())
     };
-    let pack: Pack = Box::new(move |w| pack(level, w));
-    Lowered {
+    let pack: KernelPackFn = Box::new(move |w| pack(level, w));
+    LoweredNode {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
             let (m, k, n) = sizes(&layouts[0], &layouts[1], shared_rhs);
@@ -90,12 +91,12 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
             let k = layouts[0].shape().last().copied().unwrap_or(1);
             layouts.last().map_or(0, Layout::numel) * k / 16
         },
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }
 
-/// Rows, depth and columns of one product; leading axes count as rows where the right-hand side is
-/// one matrix.
+/// Sizes `(m, k, n)` of one product. If the right-hand side is a single matrix, the leading axes
+/// count as rows.
 fn sizes(a: &Layout, b: &Layout, shared_rhs: bool) -> (usize, usize, usize) {
     let (a, b) = (a.shape(), b.shape());
     let (lead, k) = a.split_at(a.len() - 1);
@@ -107,15 +108,15 @@ fn sizes(a: &Layout, b: &Layout, shared_rhs: bool) -> (usize, usize, usize) {
     (m, k[0], n)
 }
 
-fn pack(level: SimdLevel, w: &View<'_>) -> Result<Packed, EvalError> {
+fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> {
     let b = right(w, w.tail());
     let mut packed = zeroed_floats(packed_b_len(level, b.rows, b.cols))?;
-    pack_b(level, Threads::Pool, b, &mut packed);
+    pack_b(level, KernelThreads::Pool, b, &mut packed);
     Ok(Box::new(packed))
 }
 
-/// The last two axes as a matrix; one axis is a column.
-fn right<'a>(w: &View<'_>, data: &'a [f32]) -> MatView<'a> {
+/// Matrix view of the last two axes; a one-dimensional operand is a column.
+fn right<'a>(w: &KernelView<'_>, data: &'a [f32]) -> MatView<'a> {
     let (shape, strides) = (w.shape(), w.layout.strides());
     let at = shape.len().saturating_sub(2);
     match shape.len() {
@@ -136,11 +137,11 @@ fn right<'a>(w: &View<'_>, data: &'a [f32]) -> MatView<'a> {
     }
 }
 
-/// The rows of the left-hand side: two axes with their strides, or everything before the last axis
-/// of a dense operand.
-pub(super) fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
+/// Rows of the left-hand side: two axes with their strides, or all leading axes of a dense operand
+/// merged.
+pub(super) fn lhs<'a>(x: &KernelView<'a>, m: usize, k: usize) -> MatView<'a> {
     let (row_stride, col_stride) = match x.layout.strides() {
-        // Rows without elements all begin where the data ends.
+        // With k = 0 every row is empty and starts at the end of the data.
         _ if k == 0 => (0, 1),
         [row, col] => (*row as usize, *col as usize),
         _ => (k, 1),
@@ -154,21 +155,24 @@ pub(super) fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
     }
 }
 
-fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Args<'_>) {
-    let threads = Threads::parallel(args.parallel);
+fn run(level: SimdLevel, activation: GemmActivation, shared_rhs: bool, args: &mut KernelArgs<'_>) {
+    let threads = KernelThreads::parallel(args.parallel);
     let (a, b) = (args.ins[0], args.ins[1]);
     let (m, k, n) = sizes(a.layout, b.layout, shared_rhs);
-    let epilogue = Epilogue {
-        bias: args.ins.get(2).map(View::dense),
+    let epilogue = GemmEpilogue {
+        bias: args.ins.get(2).map(KernelView::dense),
         activation,
         residual: None,
-        after: Activation::None,
+        after: GemmActivation::None,
     };
     let scratch = floats_mut(args.scratch);
     let y: &mut [f32] = args.outs[0].as_mut();
     if shared_rhs {
-        let a = left(&a, m, k);
-        match args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>()) {
+        let a = lhs(&a, m, k);
+        match args
+            .packed
+            .and_then(|p| p.downcast_ref::<AlignedPages<f32>>())
+        {
             Some(packed) => {
                 let packed = PackedB::new(level, packed, k, n);
                 gemm_packed(level, threads, a, packed, y, n, &epilogue, scratch);
@@ -189,12 +193,12 @@ fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Ar
     batched(level, threads, &a, &b, (m, k, n), y, scratch);
 }
 
-/// From one column of an operand to the next.
+/// Stride between the columns of an operand.
 fn last_stride(a: &Layout) -> usize {
     a.strides().last().map_or(1, |step| *step as usize)
 }
 
-/// Floats of scratch memory of one product on so many threads.
+/// Floats of scratch memory of one product on `threads` threads.
 fn scratch_len(
     level: SimdLevel,
     threads: usize,
@@ -204,18 +208,19 @@ fn scratch_len(
     gemm_packed_scratch_len(level, threads, [m, n, k], a_col_stride) + packed_b_len(level, k, n)
 }
 
-/// The groups of products that run at once, each product of one thread with so many floats of scratch memory; nothing where threads
-/// share each product instead, as those of few large ones do.
+/// Number of groups of products that run in parallel, with one thread and `scratch` floats per
+/// product. `None` if all threads should share each product, which is faster for few large
+/// products.
 fn groups(threads: usize, products: usize, scratch: usize) -> Option<usize> {
-    /// Groups per thread, so that uneven threads even out.
+    /// Groups per thread, for load balancing.
     const GROUPS: usize = 4;
-    /// Floats of scratch memory of a product that the caches hold beside the others.
+    /// Maximum scratch floats per product, so that the caches hold several products at once.
     const SMALL: usize = 1 << 16;
     let fits = threads > 1 && products >= 2 * threads && (1..=SMALL).contains(&scratch);
     fits.then(|| products.min(GROUPS * threads))
 }
 
-/// The leading axes of a product, which broadcast: their number, and their sizes.
+/// Broadcast leading axes of a product: their number and their sizes.
 fn leading(a: &Layout, b: &Layout) -> (usize, [usize; tercet_ir::MAX_RANK]) {
     let rank = |v: &Layout| v.rank().saturating_sub(2);
     let lead = rank(a).max(rank(b));
@@ -236,19 +241,19 @@ fn product_count(a: &Layout, b: &Layout) -> usize {
     shape[..lead].iter().product()
 }
 
-/// One product per index of the leading axes, which broadcast.
+/// Computes one product per index of the broadcast leading axes.
 fn batched(
     level: SimdLevel,
-    threads: Threads,
-    a: &View<'_>,
-    b: &View<'_>,
+    threads: KernelThreads,
+    a: &KernelView<'_>,
+    b: &KernelView<'_>,
     (m, k, n): (usize, usize, usize),
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
     let (lead, shape) = leading(a.layout, b.layout);
-    // Where the operand of product `i` begins.
-    let offset = |v: &View<'_>, mut i: usize| -> usize {
+    // Start offset of an operand in product `i`.
+    let offset = |v: &KernelView<'_>, mut i: usize| -> usize {
         let skip = lead - v.shape().len().saturating_sub(2);
         let mut at = 0;
         for axis in (0..lead).rev() {
@@ -269,7 +274,16 @@ fn batched(
             rows = rows.transposed();
         }
         let cols = right(b, own_b);
-        gemm(level, threads, rows, cols, y, n, &Epilogue::NONE, scratch);
+        gemm(
+            level,
+            threads,
+            rows,
+            cols,
+            y,
+            n,
+            &GemmEpilogue::NONE,
+            scratch,
+        );
     };
     debug_assert!(k == a.shape().last().copied().unwrap_or(1));
     let size = (m * n).max(1);
@@ -278,12 +292,12 @@ fn batched(
     if let Some(groups) = groups(threads.count(), products, one) {
         let each = products.div_ceil(groups);
         let parts = (
-            Chunks::new(y, each * size),
-            Chunks::new(&mut scratch[..groups * one], one),
+            DisjointChunks::new(y, each * size),
+            DisjointChunks::new(&mut scratch[..groups * one], one),
         );
         for_each_part(threads, parts, |group, (y, scratch)| {
             for (i, y) in y.chunks_mut(size).enumerate() {
-                product(group * each + i, Threads::Serial, y, scratch);
+                product(group * each + i, KernelThreads::Serial, y, scratch);
             }
         });
         return;

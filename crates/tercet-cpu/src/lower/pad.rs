@@ -1,31 +1,33 @@
-//! `Pad`: rows along the last axis, each from the row of the operand that its outer index takes.
+//! `Pad`: writes the result row by row along the last axis, from the operand row that the mode
+//! selects.
 
 use bytemuck::Pod;
 use tercet_ir::ops::{Pad, PadMode};
 use tercet_ir::scalar::{Scalar, convert};
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{Accept, Lowered};
+use crate::lower::{AcceptedLayout, LoweredNode};
 
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::Pad(pad) = &node.op else {
-        unreachable!("invariant: the table gives this row `Pad` only")
+        unreachable!("invariant: the kernel table maps only `Pad` to this row")
     };
     let (op, pad) = (node.op.clone(), pad.clone());
     let value = bits(&pad, node.outputs[0].dtype);
-    Lowered {
-        accepts: vec![Accept::Rows],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Rows],
         fallible: true,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             let sizes = args.ins[0].shape().iter().enumerate();
-            let fits =
-                |(axis, &n): (usize, &usize)| pad.mode.fits(pad.before[axis], pad.after[axis], n);
+            let fits = |(axis, &n): (usize, &usize)| {
+                pad.mode.is_valid_for(pad.before[axis], pad.after[axis], n)
+            };
             if !sizes.clone().all(fits) {
                 return evaluate(&op, args);
             }
@@ -39,7 +41,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// The bits of the value in its dtype.
+/// Bit pattern of the padding value in its dtype.
 fn bits(pad: &Pad, dtype: DType) -> u64 {
     let (real, int) = match convert(Scalar::F(pad.value.0), dtype) {
         Scalar::F(x) => (x, 0),
@@ -54,7 +56,11 @@ fn bits(pad: &Pad, dtype: DType) -> u64 {
     }
 }
 
-fn run<T: Pod + Send + Sync>(pad: &Pad, value: T, args: &mut Args<'_>) -> Result<(), EvalError> {
+fn run<T: Pod + Send + Sync>(
+    pad: &Pad,
+    value: T,
+    args: &mut KernelArgs<'_>,
+) -> Result<(), EvalError> {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let shape = out.layout.shape();
     let len = shape.last().copied().unwrap_or(1);
@@ -71,8 +77,15 @@ fn run<T: Pod + Send + Sync>(pad: &Pad, value: T, args: &mut Args<'_>) -> Result
     Ok(())
 }
 
-/// Row `index` of the result.
-fn row<T: Pod>(pad: &Pad, value: T, x: &View<'_>, shape: &[usize], mut index: usize, to: &mut [T]) {
+/// Writes row `index` of the result.
+fn row<T: Pod>(
+    pad: &Pad,
+    value: T,
+    x: &KernelView<'_>,
+    shape: &[usize],
+    mut index: usize,
+    to: &mut [T],
+) {
     let (sizes, strides) = (x.layout.shape(), x.layout.strides());
     let outer = shape.len().saturating_sub(1);
     let mut at = x.layout.offset as isize;

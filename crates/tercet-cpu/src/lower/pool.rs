@@ -1,22 +1,22 @@
-//! `Pool`: rows of windows, one tap of all windows of a row at a time.
+//! `Pool`: processes rows of windows, one tap of all windows of a row at each pass.
 //!
-//! Floats are pooled in f32; sums over more taps than [`MANY`] in f64. Integers wrap.
+//! Floats are pooled in f32; sums over more taps than [`MIN_TAPS_FOR_F64_SUMS`] use f64. Integers wrap.
 
 use tercet_ir::ops::{Op, Pool, PoolFn};
 use tercet_ir::{DType, Element, Graph, Node, Support};
 
-use crate::args::Args;
-use crate::kernels::conv::Windows;
-use crate::lower::Lowered;
-use crate::lower::conv::Frame;
+use crate::args::KernelArgs;
+use crate::kernels::conv::ConvWindowAxes;
+use crate::lower::LoweredNode;
+use crate::lower::conv::ConvWindowParams;
 use crate::lower::elem::{native_for, parts};
 
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 13;
-/// Taps from which sums of f32 lose digits.
-const MANY: usize = 64;
+/// Number of taps from which f32 sums lose accuracy and f64 is used.
+const MIN_TAPS_FOR_F64_SUMS: usize = 64;
 
-/// Every dtype but the narrow floats, which are widened before.
+/// Every dtype except narrow floats, which are widened first.
 const DTYPES: &[DType] = &[
     DType::F32,
     DType::F16,
@@ -33,11 +33,11 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(DTYPES, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Pool(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let (op, frame) = (op.clone(), Frame::of(&op.window()));
+    let (op, frame) = (op.clone(), ConvWindowParams::new(&op.window()));
     let run = match graph.ty(node.inputs[0]).dtype {
         DType::F64 => run::<f64>,
         DType::I32 => run::<i32>,
@@ -47,37 +47,37 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         DType::U8 => run::<u8>,
         DType::F32 | DType::F16 | DType::BF16 | DType::Bool => run::<f32>,
     };
-    Lowered {
+    LoweredNode {
         work: |layouts| {
             let numel = layouts.iter().map(tercet_ir::layout::Layout::numel);
             4 * numel.max().unwrap_or(0)
         },
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             run(&op, &frame, args);
             Ok(())
         })
     }
 }
 
-/// An element that windows are made of.
-trait Pooled: Element {
-    const LEAST: Self;
+/// Element type of a pool.
+trait PoolElem: Element {
+    const LOWEST: Self;
     const GREATEST: Self;
     const ZERO: Self;
     fn greater(self, other: Self) -> Self;
     fn lesser(self, other: Self) -> Self;
     fn plus(self, other: Self) -> Self;
-    /// Divided by a count; integers are never.
+    /// The sum divided by a count; never used for integers.
     fn over(self, count: usize) -> Self;
     fn to_f64(self) -> f64;
-    fn of_f64(x: f64) -> Self;
-    /// Whether sums lose digits.
+    fn from_f64(x: f64) -> Self;
+    /// True if sums of this type round.
     const ROUGH: bool;
 }
 
 macro_rules! floats {
-    ($($t:ty, $rough:literal);*) => {$(impl Pooled for $t {
-        const LEAST: $t = <$t>::NEG_INFINITY;
+    ($($t:ty, $rough:literal);*) => {$(impl PoolElem for $t {
+        const LOWEST: $t = <$t>::NEG_INFINITY;
         const GREATEST: $t = <$t>::INFINITY;
         const ZERO: $t = 0.0;
         const ROUGH: bool = $rough;
@@ -93,14 +93,14 @@ macro_rules! floats {
         fn plus(self, other: $t) -> $t { self + other }
         fn over(self, count: usize) -> $t { self / count as $t }
         fn to_f64(self) -> f64 { f64::from(self) }
-        fn of_f64(x: f64) -> $t { x as $t }
+        fn from_f64(x: f64) -> $t { x as $t }
     })*};
 }
 floats!(f32, true; f64, false);
 
 macro_rules! ints {
-    ($($t:ty),*) => {$(impl Pooled for $t {
-        const LEAST: $t = <$t>::MIN;
+    ($($t:ty),*) => {$(impl PoolElem for $t {
+        const LOWEST: $t = <$t>::MIN;
         const GREATEST: $t = <$t>::MAX;
         const ZERO: $t = 0;
         const ROUGH: bool = false;
@@ -112,12 +112,12 @@ macro_rules! ints {
         fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
         fn over(self, _: usize) -> $t { self }
         fn to_f64(self) -> f64 { self as f64 }
-        fn of_f64(x: f64) -> $t { x as $t }
+        fn from_f64(x: f64) -> $t { x as $t }
     })*};
 }
 ints!(i32, u32, i64, i8, u8);
 
-fn run<T: Pooled>(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
+fn run<T: PoolElem>(op: &Pool, frame: &ConvWindowParams, args: &mut KernelArgs<'_>) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let w = frame.windows(&x.shape()[2..], &op.kernel, &out.shape()[2..]);
     let (count, plane) = (w.count(), w.plane());
@@ -141,12 +141,21 @@ fn run<T: Pooled>(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
     );
 }
 
-/// The windows of one row of a channel.
-fn pool_row<T: Pooled>(op: &Pool, frame: &Frame, w: &Windows, x: &[T], row: usize, y: &mut [T]) {
+/// Computes the windows of one row of a channel.
+fn pool_row<T: PoolElem>(
+    op: &Pool,
+    frame: &ConvWindowParams,
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+) {
     match op.f {
-        PoolFn::Max => extreme(w, x, row, y, T::LEAST, T::greater),
+        PoolFn::Max => extreme(w, x, row, y, T::LOWEST, T::greater),
         PoolFn::Min => extreme(w, x, row, y, T::GREATEST, T::lesser),
-        PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MANY => exact_sums(w, x, row, y),
+        PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
+            exact_sums(w, x, row, y)
+        }
         PoolFn::Sum | PoolFn::Mean => fold(w, x, row, y, T::ZERO, T::plus),
     }
     if op.f == PoolFn::Mean {
@@ -158,11 +167,11 @@ fn pool_row<T: Pooled>(op: &Pool, frame: &Frame, w: &Windows, x: &[T], row: usiz
     }
 }
 
-/// Folds rows of x into one, which lies in a buffer with its padding, then neighbours in it: for functions that
-/// give the same in any order.
+/// Pools one row with an order-independent function. Folds rows of x into a padded buffer, then
+/// folds neighbours in the buffer.
 #[inline(always)]
-fn extreme<T: Pooled>(
-    w: &Windows,
+fn extreme<T: PoolElem>(
+    w: &ConvWindowAxes,
     x: &[T],
     row: usize,
     y: &mut [T],
@@ -178,7 +187,7 @@ fn extreme<T: Pooled>(
     }
     let most = (SPAN - extent) / stride + 1;
     for (i, y) in y.chunks_mut(most).enumerate() {
-        // The place of the first element, counted with padding.
+        // Position of the first element, counted from the start of the padding.
         let first = i * most * stride;
         let span = (y.len() - 1) * stride + extent;
         let before = pad.saturating_sub(first).min(span);
@@ -199,7 +208,7 @@ fn extreme<T: Pooled>(
         for from in (0..w.kernel[2]).map(|tap| &folded[tap * dilation..]) {
             match stride {
                 1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
-                // With a stride that is known these are vectors.
+                // A constant stride lets the compiler vectorize the loop.
                 2 => {
                     let (pairs, rest) = from.as_chunks::<2>();
                     let last = rest.first().map(|x| [*x; 2]);
@@ -218,7 +227,14 @@ fn extreme<T: Pooled>(
 }
 
 #[inline(always)]
-fn fold<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T], start: T, f: impl Fn(T, T) -> T) {
+fn fold<T: PoolElem>(
+    w: &ConvWindowAxes,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    start: T,
+    f: impl Fn(T, T) -> T,
+) {
     y.fill(start);
     let width = y.len();
     for t in 0..w.taps() {
@@ -241,8 +257,8 @@ fn fold<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T], start: T, f: i
     }
 }
 
-/// Sums of many taps, one window at a time.
-fn exact_sums<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T]) {
+/// Exact sums of many taps, one window after the other.
+fn exact_sums<T: PoolElem>(w: &ConvWindowAxes, x: &[T], row: usize, y: &mut [T]) {
     for (i, y) in y.iter_mut().enumerate() {
         let mut sum = 0.0;
         for t in 0..w.taps() {
@@ -255,12 +271,18 @@ fn exact_sums<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T]) {
                 sum += from[first].to_f64();
             }
         }
-        *y = T::of_f64(sum);
+        *y = T::from_f64(sum);
     }
 }
 
-/// The taps along an axis that a mean counts.
-pub(super) fn taps_of(op: &Pool, frame: &Frame, w: &Windows, axis: usize, out: usize) -> usize {
+/// Number of taps along an axis that count for the mean.
+pub(super) fn taps_of(
+    op: &Pool,
+    frame: &ConvWindowParams,
+    w: &ConvWindowAxes,
+    axis: usize,
+    out: usize,
+) -> usize {
     let after = frame.pad_after[axis];
     let (low, high) = match op.count_include_pad {
         true => (0, w.pad[axis] + w.sizes[axis] + after),

@@ -1,17 +1,19 @@
-//! Elements as numbers whose order is that of top-k and argmax: the lowest is the most extreme.
+//! Order-preserving integer keys of elements, for top-k and argmax. The lowest key is the most
+//! extreme element.
 
 use half::{bf16, f16};
 use tercet_ir::Element;
 
-/// An element with its rank.
-pub(crate) trait Ranked: Element {
-    /// Lower for more extreme elements: the greatest, or the least. NaN is the most extreme either
-    /// way; zeros of both signs are equal. Ranks of elements of up to 4 bytes fit 32 bits.
+/// Element type with a sort key.
+pub(crate) trait SortKey: Element {
+    /// Sort key, lower for more extreme elements: larger ones if `largest`, else smaller ones. NaN
+    /// always has the lowest key, and both zeros have the same key. Keys of elements of up to 4
+    /// bytes fit in 32 bits.
     fn rank(self, largest: bool) -> u64;
 }
 
 macro_rules! floats {
-    ($($t:ty, $bits:ty, $infinity:expr);* $(;)?) => {$(impl Ranked for $t {
+    ($($t:ty, $bits:ty, $infinity:expr);* $(;)?) => {$(impl SortKey for $t {
         #[inline(always)]
         fn rank(self, largest: bool) -> u64 {
             const SIGN: $bits = 1 << (<$bits>::BITS - 1);
@@ -20,7 +22,7 @@ macro_rules! floats {
             if magnitude > $infinity {
                 return 0;
             }
-            // Negative numbers count down from the middle, which both zeros have.
+            // Negative numbers count down from the middle, which is the key of both zeros.
             let ascending = match bits == magnitude {
                 true => SIGN + magnitude,
                 false => SIGN - magnitude,
@@ -37,7 +39,7 @@ floats! {
 }
 
 macro_rules! ints {
-    ($($t:ty, $bits:ty);* $(;)?) => {$(impl Ranked for $t {
+    ($($t:ty, $bits:ty);* $(;)?) => {$(impl SortKey for $t {
         #[inline(always)]
         fn rank(self, largest: bool) -> u64 {
             let ascending = self.abs_diff(<$t>::MIN);
@@ -51,7 +53,7 @@ ints! { i32, u32; u32, u32; i64, u64; i8, u8; u8, u8 }
 mod tests {
     use super::*;
 
-    fn check<T: Ranked + std::fmt::Debug>(ascending: &[T]) {
+    fn check<T: SortKey + std::fmt::Debug>(ascending: &[T]) {
         for pair in ascending.windows(2) {
             assert!(pair[0].rank(false) < pair[1].rank(false), "{pair:?}");
             assert!(pair[0].rank(true) > pair[1].rank(true), "{pair:?}");

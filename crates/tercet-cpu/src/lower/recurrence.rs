@@ -1,46 +1,46 @@
-//! `Recurrence`: a few rows of the batch go through all steps on one thread, the weights read once for
-//! all of them at each step.
+//! `Recurrence`: one thread processes all time steps of a few batch rows. At each step it reads the
+//! weights once for all of these rows.
 #![allow(unsafe_code, reason = "tasks write rows of several results")]
 
 use tercet_ir::ops::Recurrence;
 use tercet_ir::{Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::args::KernelArgs;
+use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{Lowered, floats_mut};
+use crate::lower::{LoweredNode, floats_mut};
 
-/// Rows of a task.
+/// Batch rows per task.
 const ROWS: usize = 4;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Recurrence(op) = node.op.clone() else {
-        unreachable!("invariant: the table gives this row `Recurrence` only")
+        unreachable!("invariant: the kernel table maps only `Recurrence` to this row")
     };
     let size = graph.ty(node.inputs[1]).shape[0].known().unwrap_or(0);
     let part = part(&op, size);
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |_, threads| {
             part * threads.max(1) * size_of::<f32>()
         })),
         work: |layouts| layouts[0].numel() * layouts[1].shape()[0].max(1),
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             run(&op, size, args);
             Ok(())
         })
     }
 }
 
-/// Scratch numbers of a task: what gates get of the states, and the states.
+/// Scratch floats of a task: the gate pre-activations from the state, and the states.
 fn part(op: &Recurrence, size: usize) -> usize {
     ROWS * size * (op.cell.gates() + 2) + 1
 }
 
-fn run(op: &Recurrence, size: usize, args: &mut Args<'_>) {
+fn run(op: &Recurrence, size: usize, args: &mut KernelArgs<'_>) {
     let [x, w, bias, h0]: [&[f32]; 4] = std::array::from_fn(|i| args.ins[i].dense());
     let c0: Option<&[f32]> = args.ins.get(4).map(|c0| c0.dense());
     let (batch, steps) = (args.ins[0].shape()[0], args.ins[0].shape()[1]);
@@ -49,7 +49,7 @@ fn run(op: &Recurrence, size: usize, args: &mut Args<'_>) {
     let outs: smallvec::SmallVec<[SharedMut<f32>; 3]> = outs
         .map(|out| SharedMut::new(out.as_mut::<f32>()))
         .collect();
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let scratch = floats_mut(args.scratch);
     let tasks = batch.div_ceil(ROWS);
     for_each_with_scratch(threads, tasks, scratch, part(op, size), |task, all| {
@@ -76,7 +76,7 @@ fn run(op: &Recurrence, size: usize, args: &mut Args<'_>) {
             }
             for row in 0..rows {
                 let at = (first + row) * steps + step;
-                // SAFETY: the range lies inside the result, of which each task has other rows.
+                // SAFETY: the range is inside the result, and no two tasks share a row.
                 let y = unsafe { outs[0].slice(at * size, size) };
                 let (x, own) = (&x[at * wide..][..wide], &own[row * wide..][..wide]);
                 for (i, y) in y.iter_mut().enumerate() {
@@ -95,7 +95,7 @@ fn run(op: &Recurrence, size: usize, args: &mut Args<'_>) {
             }
         }
         for (out, state) in outs[1..].iter().zip([&*hidden, &*cell]) {
-            // SAFETY: as above.
+            // SAFETY: the range is inside the result, and no two tasks share a row.
             unsafe { out.slice(first * size, rows * size) }.copy_from_slice(state);
         }
     });

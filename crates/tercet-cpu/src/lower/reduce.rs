@@ -1,51 +1,52 @@
 //! `Reduce` over any axes.
 //!
-//! Axes of size 1 are dropped and neighbours of one kind merged. What is left ends in a reduced axis
-//! (*rows*: a vector kernel folds each) or in a kept one (*columns*: rows are added up tile by tile).
-//! Either way a result is folded over the other reduced axes in their order.
+//! Axes of size 1 are dropped, and adjacent axes of the same kind are merged. The last remaining
+//! axis is either reduced (*rows*: a vector kernel folds each) or kept (*columns*: rows are added
+//! tile by tile). In both cases a result is folded over the other reduced axes in their order.
 //!
-//! Invariant: the order of the operations depends on the shape alone. A few long results are cut
-//! into blocks that threads share; the partial results are folded in the same order as on one thread.
+//! Invariant: the order of operations depends only on the shape. A few long results are split into
+//! blocks that threads share. The partial results are folded in the same order as on one thread.
 
 use half::{bf16, f16};
 use tercet_ir::ops::{Reduce, ReduceFn};
 use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::columns::{Column, fold_all, fold_row};
+use crate::args::KernelArgs;
+use crate::kernels::columns::{ColumnReduction, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows};
-use crate::lower::elem::{BUFFER, Int, Real, for_element, native_for, parts};
-use crate::lower::{Accept, Lowered};
+use crate::lower::elem::{BUFFER, ComputeF32, WrappingInt, for_element, native_for, parts};
+use crate::lower::{AcceptedLayout, LoweredNode};
 use tercet_ir::layout::Layout;
 
-/// Elements of a row that are folded at once.
+/// Elements of a row that are folded together.
 const BLOCK: usize = 1 << 14;
 /// Columns that are folded together.
 const TILE: usize = 512;
-/// Rows whose column sums are kept in `f32` before they join the `f64` ones.
+/// Rows whose column sums accumulate in `f32` before they are added to the `f64` sums.
 const RUN: usize = 64;
-/// Elements read by a parallel task, at least.
+/// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
-/// Up to so many results, blocks of rows are spread over threads instead of results.
-const FEW: usize = 16;
+/// Maximum number of results for which threads share the row blocks of each result. With more
+/// results, each task computes whole results.
+const MAX_RESULTS_FOR_ROW_BLOCKS: usize = 16;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(DType::NUMBERS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Reduce(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Reduce` only")
+        unreachable!("invariant: the kernel table maps only `Reduce` to this row")
     };
     let (op, sizing) = (op.clone(), op.clone());
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let level = SimdLevel::detect();
-    Lowered {
-        accepts: vec![Accept::Rows],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Rows],
         scratch: Some(Box::new(move |layouts, _| {
-            Shape::of(&layouts[0], &sizing).partial_bytes()
+            ReduceShape::new(&layouts[0], &sizing).partial_bytes()
         })),
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             run(level, &op, args);
             Ok(())
         })
@@ -54,13 +55,13 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
 
 /// Merged axes of one kind, outermost first.
 #[derive(Clone, Copy, Debug, Default)]
-struct Axes {
+struct ReduceAxes {
     rank: usize,
     len: [usize; MAX_RANK],
     stride: [isize; MAX_RANK],
 }
 
-impl Axes {
+impl ReduceAxes {
     fn push(&mut self, len: usize, stride: isize) {
         self.len[self.rank] = len;
         self.stride[self.rank] = stride;
@@ -71,7 +72,7 @@ impl Axes {
         self.len[..self.rank].iter().product()
     }
 
-    /// How far the element of a row-major index lies from the first.
+    /// Offset of the element at a row-major index from the first element.
     fn offset(&self, mut index: usize) -> usize {
         let mut at = 0;
         for axis in (0..self.rank).rev() {
@@ -81,10 +82,10 @@ impl Axes {
         at as usize
     }
 
-    /// The offsets of every index, in row-major order.
-    fn offsets(self) -> Offsets {
-        Offsets {
-            left: self.count(),
+    /// Offsets of all indices, in row-major order.
+    fn offsets(self) -> ReduceOffsets {
+        ReduceOffsets {
+            remaining: self.count(),
             axes: self,
             index: [0; MAX_RANK],
             at: 0,
@@ -92,19 +93,19 @@ impl Axes {
     }
 }
 
-struct Offsets {
-    axes: Axes,
+struct ReduceOffsets {
+    axes: ReduceAxes,
     index: [usize; MAX_RANK],
     at: isize,
-    left: usize,
+    remaining: usize,
 }
 
-impl Iterator for Offsets {
+impl Iterator for ReduceOffsets {
     type Item = usize;
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        self.left = self.left.checked_sub(1)?;
+        self.remaining = self.remaining.checked_sub(1)?;
         let at = self.at as usize;
         for axis in (0..self.axes.rank).rev() {
             self.index[axis] += 1;
@@ -119,23 +120,23 @@ impl Iterator for Offsets {
     }
 }
 
-/// What the innermost axis is; its elements lie side by side.
+/// Kind of the innermost axis, whose elements are contiguous.
 #[derive(Clone, Copy, Debug)]
-enum Inner {
+enum ReduceInnerAxis {
     Rows(usize),
     Columns(usize),
 }
 
-/// An operand of at least one element and the axes to reduce, merged.
+/// A non-empty operand and the axes to reduce, merged.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    kept: Axes,
-    reduced: Axes,
-    inner: Inner,
+struct ReduceShape {
+    kept_axes: ReduceAxes,
+    reduced: ReduceAxes,
+    inner: ReduceInnerAxis,
 }
 
-impl Shape {
-    fn of(layout: &Layout, op: &Reduce) -> Shape {
+impl ReduceShape {
+    fn new(layout: &Layout, op: &Reduce) -> ReduceShape {
         let mut axes: [(usize, isize, bool); MAX_RANK] = Default::default();
         let mut n = 0;
         for (axis, (&len, &stride)) in layout.shape().iter().zip(layout.strides()).enumerate() {
@@ -154,69 +155,69 @@ impl Shape {
                 }
             }
         }
-        // Where the last axis has size 1, the next one may have any stride.
+        // If the last axis has size 1, the next one may have any stride.
         let inner = match axes[..n].last() {
             Some(&(len, 1, reduced)) => {
                 n -= 1;
                 if reduced {
-                    Inner::Rows(len)
+                    ReduceInnerAxis::Rows(len)
                 } else {
-                    Inner::Columns(len)
+                    ReduceInnerAxis::Columns(len)
                 }
             }
-            Some(_) | None => Inner::Columns(1),
+            Some(_) | None => ReduceInnerAxis::Columns(1),
         };
-        let (mut kept, mut reduced) = (Axes::default(), Axes::default());
+        let (mut kept, mut reduced) = (ReduceAxes::default(), ReduceAxes::default());
         for &(len, stride, is_reduced) in &axes[..n] {
             if is_reduced { &mut reduced } else { &mut kept }.push(len, stride);
         }
-        Shape {
-            kept,
+        ReduceShape {
+            kept_axes: kept,
             reduced,
             inner,
         }
     }
 
-    /// Scratch memory for partial results where few results are long, else 0.
+    /// Bytes of scratch memory for partial results; 0 unless there are a few long results.
     fn partial_bytes(&self) -> usize {
         match self.inner {
-            Inner::Rows(len) => {
-                let (results, blocks) = (self.kept.count(), self.blocks(len));
-                match results <= FEW && blocks > 1 && blocks <= BLOCK {
+            ReduceInnerAxis::Rows(len) => {
+                let (results, blocks) = (self.kept_axes.count(), self.blocks(len));
+                match results <= MAX_RESULTS_FOR_ROW_BLOCKS && blocks > 1 && blocks <= BLOCK {
                     true => results * blocks * size_of::<f64>(),
                     false => 0,
                 }
             }
-            Inner::Columns(_) => 0,
+            ReduceInnerAxis::Columns(_) => 0,
         }
     }
 
-    /// Blocks of the rows of one result.
+    /// Number of row blocks of one result.
     fn blocks(&self, len: usize) -> usize {
         self.reduced.count() * len.div_ceil(BLOCK)
     }
 
-    /// Elements of one result.
+    /// Number of elements that one result reduces.
     fn reduced_count(&self) -> usize {
         match self.inner {
-            Inner::Rows(len) => self.reduced.count() * len,
-            Inner::Columns(_) => self.reduced.count(),
+            ReduceInnerAxis::Rows(len) => self.reduced.count() * len,
+            ReduceInnerAxis::Columns(_) => self.reduced.count(),
         }
     }
 }
 
-/// An element with the way it is folded.
-trait Fold: Element {
-    /// A partial result: `f64` for floats, itself for integers.
+/// Element type with its reduction functions.
+trait ReduceElem: Element {
+    /// Accumulator type: `f64` for floats, the same type for integers.
     type Wide: bytemuck::Pod + Send + Sync;
 
     fn identity(f: ReduceFn) -> Self::Wide;
     fn combine(f: ReduceFn, a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    /// At most [`BLOCK`] elements.
+    /// Folds at most [`BLOCK`] elements.
     fn block(level: SimdLevel, f: ReduceFn, x: &[Self]) -> Self::Wide;
-    /// The result of `n` elements.
+    /// Final result of `n` elements.
     fn result(f: ReduceFn, wide: Self::Wide, n: usize) -> Self;
-    /// At most [`TILE`] columns of rows that begin at these places of `x`.
+    /// Folds at most [`TILE`] columns of rows that start at these offsets of `x`.
     fn columns(
         level: SimdLevel,
         f: ReduceFn,
@@ -227,17 +228,17 @@ trait Fold: Element {
     );
 }
 
-fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
+fn run<T: ReduceElem>(level: SimdLevel, op: &Reduce, args: &mut KernelArgs<'_>) {
     let (from, f, parallel) = (args.ins[0], op.f, args.parallel);
     let out = args.outs[0].as_mut::<T>();
     if from.layout.numel() == 0 {
         return out.fill(T::result(f, T::identity(f), 0));
     }
     let x: &[T] = from.tail();
-    let shape = Shape::of(from.layout, op);
+    let shape = ReduceShape::new(from.layout, op);
     let n = shape.reduced_count();
     match shape.inner {
-        Inner::Rows(len) => {
+        ReduceInnerAxis::Rows(len) => {
             let fold = |base: usize| {
                 let starts = shape.reduced.offsets();
                 let blocks = starts.flat_map(|at| x[base + at..][..len].chunks(BLOCK));
@@ -261,14 +262,14 @@ fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
             let task = TASK.div_ceil(n);
             parts(parallel, out, task, |i, out| {
                 for (j, y) in out.iter_mut().enumerate() {
-                    *y = fold(shape.kept.offset(i * task + j));
+                    *y = fold(shape.kept_axes.offset(i * task + j));
                 }
             });
         }
-        Inner::Columns(len) if len * n >= TASK => {
+        ReduceInnerAxis::Columns(len) if len * n >= TASK => {
             parts(parallel, out, len, |i, out| {
-                let base = shape.kept.offset(i);
-                // Some tasks, of whole cache lines.
+                let base = shape.kept_axes.offset(i);
+                // Split into a few tasks of whole cache lines.
                 let width = len.div_ceil(4).next_multiple_of(16).min(TILE);
                 parts(parallel, out, width, |tile, out| {
                     let x = &x[base + tile * width..];
@@ -276,11 +277,11 @@ fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
                 });
             });
         }
-        Inner::Columns(len) => {
+        ReduceInnerAxis::Columns(len) => {
             let task = TASK.div_ceil(len * n);
             parts(parallel, out, task * len, |i, out| {
                 for (j, out) in out.chunks_exact_mut(len).enumerate() {
-                    let base = shape.kept.offset(i * task + j);
+                    let base = shape.kept_axes.offset(i * task + j);
                     for (tile, out) in out.chunks_mut(TILE).enumerate() {
                         let x = &x[base + tile * TILE..];
                         T::columns(level, f, x, shape.reduced.offsets(), n, out);
@@ -291,11 +292,11 @@ fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
     }
 }
 
-/// A few long results: threads share their blocks.
-fn few_rows<T: Fold>(
+/// Reduces to a few long results; threads share the blocks of each.
+fn few_rows<T: ReduceElem>(
     level: SimdLevel,
     f: ReduceFn,
-    shape: &Shape,
+    shape: &ReduceShape,
     len: usize,
     x: &[T],
     partial: &mut [T::Wide],
@@ -304,7 +305,7 @@ fn few_rows<T: Fold>(
     let (per_row, blocks) = (len.div_ceil(BLOCK), shape.blocks(len));
     parts(true, partial, 1, |i, partial| {
         let (result, block) = (i / blocks, i % blocks);
-        let row = shape.kept.offset(result) + shape.reduced.offset(block / per_row);
+        let row = shape.kept_axes.offset(result) + shape.reduced.offset(block / per_row);
         let first = block % per_row * BLOCK;
         partial[0] = T::block(level, f, &x[row + first..][..BLOCK.min(len - first)]);
     });
@@ -342,9 +343,9 @@ fn float_result(f: ReduceFn, wide: f64, n: usize) -> f64 {
     }
 }
 
-fn real_block<T: Real>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
+fn real_block<T: ComputeF32>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
     let mut buffer = [0.0; BUFFER];
-    // Narrow floats pass through the buffer.
+    // Narrow floats are widened through the buffer.
     let step = if T::DTYPE == DType::F32 {
         BLOCK
     } else {
@@ -355,9 +356,10 @@ fn real_block<T: Real>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
         let x = T::widen(level, x, &mut buffer);
         let part = match f {
             ReduceFn::Sum | ReduceFn::Mean => f64::from(rows::sum(level, x)),
-            ReduceFn::Max => f64::from(fold_all(level, Column::Max, x)),
-            ReduceFn::Min => f64::from(fold_all(level, Column::Min, x)),
-            // The running product of few numbers leaves the range of f32 where the whole does not.
+            ReduceFn::Max => f64::from(fold_all(level, ColumnReduction::Max, x)),
+            ReduceFn::Min => f64::from(fold_all(level, ColumnReduction::Min, x)),
+            // The partial product of a few numbers can overflow or underflow f32 even if the final
+            // product does not.
             ReduceFn::Prod => x.iter().map(|&x| f64::from(x)).product(),
         };
         wide = float_combine(f, wide, part);
@@ -365,7 +367,7 @@ fn real_block<T: Real>(level: SimdLevel, f: ReduceFn, x: &[T]) -> f64 {
     wide
 }
 
-fn real_columns<T: Real>(
+fn real_columns<T: ComputeF32>(
     level: SimdLevel,
     f: ReduceFn,
     x: &[T],
@@ -375,9 +377,9 @@ fn real_columns<T: Real>(
     let n = wide.len();
     wide.fill(float_identity(f));
     let column = match f {
-        ReduceFn::Sum | ReduceFn::Mean => Column::Sum,
-        ReduceFn::Max => Column::Max,
-        ReduceFn::Min => Column::Min,
+        ReduceFn::Sum | ReduceFn::Mean => ColumnReduction::Sum,
+        ReduceFn::Max => ColumnReduction::Max,
+        ReduceFn::Min => ColumnReduction::Min,
         ReduceFn::Prod => {
             let mut buffer = [0.0; TILE];
             for at in rows {
@@ -412,7 +414,7 @@ fn real_columns<T: Real>(
 }
 
 macro_rules! real_folds {
-    ($($t:ty: $narrow:expr);* $(;)?) => {$(impl Fold for $t {
+    ($($t:ty: $narrow:expr);* $(;)?) => {$(impl ReduceElem for $t {
         type Wide = f64;
 
         fn identity(f: ReduceFn) -> f64 { float_identity(f) }
@@ -440,17 +442,17 @@ real_folds! {
     bf16: |x| bf16::from_f32(x as f32);
 }
 
-fn int_identity<T: Int>(f: ReduceFn) -> T {
+fn int_identity<T: WrappingInt>(f: ReduceFn) -> T {
     match f {
         ReduceFn::Sum | ReduceFn::Mean => T::ZERO,
         ReduceFn::Prod => T::ONE,
-        ReduceFn::Max => T::LEAST,
+        ReduceFn::Max => T::LOWEST,
         ReduceFn::Min => T::GREATEST,
     }
 }
 
 #[inline(always)]
-fn int_combine<T: Int>(f: ReduceFn, a: T, b: T) -> T {
+fn int_combine<T: WrappingInt>(f: ReduceFn, a: T, b: T) -> T {
     match f {
         ReduceFn::Sum | ReduceFn::Mean => a.plus(b),
         ReduceFn::Prod => a.times(b),
@@ -459,9 +461,9 @@ fn int_combine<T: Int>(f: ReduceFn, a: T, b: T) -> T {
     }
 }
 
-/// Elements that are their own partial result.
+/// Implements the trait for elements that accumulate in their own type.
 macro_rules! own_folds {
-    ($($t:ty: $identity:path, $combine:path, $result:expr);* $(;)?) => {$(impl Fold for $t {
+    ($($t:ty: $identity:path, $combine:path, $result:expr);* $(;)?) => {$(impl ReduceElem for $t {
         type Wide = $t;
 
         fn identity(f: ReduceFn) -> $t { $identity(f) }

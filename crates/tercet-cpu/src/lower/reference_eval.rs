@@ -1,8 +1,11 @@
-//! `reference_eval`: runs an operator's own `eval` on copies of its operands. Slow, exact, and the
-//! only kernel that allocates; the table says which operators and dtypes come to it. Other kernels
-//! come to it for operand data that the operator does not accept, so that its errors are said once.
+//! `reference_eval`: runs an operator's reference implementation (`eval`) on copies of its
+//! operands.
 //!
-//! Operators that come here, with the dtypes that do (in part: some cases only):
+//! It is slow and exact, and the only kernel that allocates. The kernel table lists the operators
+//! and dtypes that use it. Other kernels call it for invalid operand data, so that error messages
+//! are defined in one place.
+//!
+//! Operators that use it, with their dtypes ("in part": only some cases):
 //!
 //! - `top_k`: f64, i64
 //! - `sort`: f64, i64
@@ -24,22 +27,22 @@
 
 use tercet_ir::{EvalError, Graph, Node, Op, Tensor, TensorType};
 
-use crate::args::{Args, View};
-use crate::lower::{Lowered, copy_view};
+use crate::args::{KernelArgs, KernelView};
+use crate::lower::{LoweredNode, copy_view};
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
-    Lowered {
+    LoweredNode {
         fallible: true,
-        ..Lowered::new(node.inputs.len(), move |args| evaluate(&op, args))
+        ..LoweredNode::new(node.inputs.len(), move |args| evaluate(&op, args))
     }
 }
 
 /// Evaluates an operator on operands of any layout.
 ///
 /// # Errors
-/// Those of the operator.
-pub(crate) fn evaluate(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
+/// Errors of the operator.
+pub(crate) fn evaluate(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let operands: Vec<Tensor> = args.ins.iter().map(copy).collect::<Result<_, _>>()?;
     let operands: Vec<&Tensor> = operands.iter().collect();
     let results: Vec<TensorType> = args
@@ -54,7 +57,7 @@ pub(crate) fn evaluate(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
     Ok(())
 }
 
-fn copy(view: &View<'_>) -> Result<Tensor, EvalError> {
+fn copy(view: &KernelView<'_>) -> Result<Tensor, EvalError> {
     let mut tensor = Tensor::zeros(TensorType::new(view.dtype, view.shape()))?;
     copy_view(view, tensor.bytes_mut(), false);
     Ok(tensor)
@@ -68,7 +71,8 @@ mod tests {
 
     use crate::lower::{REFERENCE_EVAL, find};
 
-    /// `//! - op: dtypes` of each operator that comes here, from the cases of all operators.
+    /// The line `//! - op: dtypes` of each operator that uses this kernel, found by lowering the
+    /// test cases of all operators.
     fn listed() -> Vec<String> {
         let mut lines = Vec::new();
         for &kind in OpKind::ALL
@@ -78,7 +82,7 @@ mod tests {
             let mut dtypes: BTreeMap<String, (usize, usize)> = BTreeMap::new();
             for case in kind.cases() {
                 for &dtype in kind.doc().dtypes.iter().filter(|d| case.runs_with(**d)) {
-                    let built = case.build(dtype).expect("the case is right");
+                    let built = case.build(dtype).expect("the test case is valid");
                     for (_, node) in built.graph.nodes().filter(|(_, n)| n.op.kind() == kind) {
                         let kernel = find(&built.graph, node).expect("core operators always run");
                         let (here, all) = dtypes.entry(dtype.to_string()).or_default();
@@ -104,7 +108,7 @@ mod tests {
     #[test]
     #[cfg_attr(
         not(feature = "splat"),
-        ignore = "the list has the operators of every feature"
+        ignore = "the list requires the operators of all features"
     )]
     fn the_module_doc_lists_what_comes_here() {
         let written: Vec<&str> = include_str!("reference_eval.rs")
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(
             written,
             listed,
-            "the list should be:\n{}",
+            "the module docs should list:\n{}",
             listed.join("\n")
         );
     }

@@ -1,43 +1,43 @@
-//! `Resize`: rows of the result from rows of the operand, then along the row.
+//! `Resize`: interpolates across rows of the operand, then along the row.
 //!
-//! Which elements meet is worked out once, when the graph is compiled. Linear and cubic rows are sums over
-//! rows of the operand, of their elements or of what is made along them.
+//! The source elements of each result element are computed once, when the graph is compiled. Linear
+//! and cubic modes compute weighted sums of operand rows.
 
 use bytemuck::Pod;
 use smallvec::SmallVec;
-use tercet_ir::ops::{Op, Resize, ResizeMode, Taps};
+use tercet_ir::ops::{Op, Resize, ResizeMode, ResizeTaps};
 use tercet_ir::{Graph, Node, Support};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{Lowered, missing};
+use crate::lower::{LoweredNode, missing};
 
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 12;
 
-/// Nearest moves elements of any dtype.
+/// Nearest mode copies elements of any dtype.
 pub(crate) fn supports_moves(_: &Graph, node: &Node) -> Support {
     match &node.op {
         Op::Resize(o) if o.mode == ResizeMode::Nearest => Support::Native,
-        _ => missing("elements are summed, not moved"),
+        _ => missing("this kernel supports only nearest mode"),
     }
 }
 
-/// Sums of floats, the narrow ones widened before.
+/// Linear and cubic modes support floats; narrow floats are widened first.
 pub(crate) fn supports_sums(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-/// Rows of the operand with their weights: four along each of up to three axes.
-type Rows = SmallVec<[(usize, f64); 64]>;
+/// Operand rows with their weights: up to four along each of up to three axes.
+type ResizeWeightedRows = SmallVec<[(usize, f64); 64]>;
 
-/// The taps of each axis; of an axis that stays every element its own.
-struct Plan {
-    taps: Vec<Option<Taps>>,
+/// Interpolation taps of each axis; `None` for an axis whose size does not change.
+struct ResizePlan {
+    taps: Vec<Option<ResizeTaps>>,
 }
 
-impl Plan {
-    fn of(op: &Resize, graph: &Graph, node: &Node) -> Plan {
+impl ResizePlan {
+    fn new(op: &Resize, graph: &Graph, node: &Node) -> ResizePlan {
         let shape = &graph.ty(node.inputs[0]).shape;
         let axes = op.axes(shape);
         let taps = (0..shape.rank()).map(|axis| {
@@ -47,14 +47,14 @@ impl Plan {
                 .filter(|_| changed)
                 .map(|(n, m)| op.taps(axis, n, m))
         });
-        Plan {
+        ResizePlan {
             taps: taps.collect(),
         }
     }
 
-    /// The rows of the operand that a row of the result is made of.
-    fn rows(&self, from: &[usize], to: &[usize], row: usize) -> Rows {
-        let mut rows = Rows::new();
+    /// Operand rows, with weights, from which a row of the result is computed.
+    fn rows(&self, from: &[usize], to: &[usize], row: usize) -> ResizeWeightedRows {
+        let mut rows = ResizeWeightedRows::new();
         rows.push((0, 1.0));
         let outer = to.len() - 1;
         let (mut rest, mut stride) = (row, 1);
@@ -80,14 +80,14 @@ impl Plan {
     }
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Resize(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
-    let plan = Plan::of(op, graph, node);
+    let plan = ResizePlan::new(op, graph, node);
     let nearest = op.mode == ResizeMode::Nearest;
     let size = node.outputs[0].dtype.size_bytes();
-    Lowered::new(1, move |args: &mut Args<'_>| {
+    LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
         match (nearest, size) {
             (false, _) => sums(&plan, args),
             (true, 1) => moved::<u8>(&plan, args),
@@ -99,13 +99,13 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     })
 }
 
-/// Elements of a row of the operand and of the result.
-fn lengths(x: &View<'_>, to: &[usize]) -> (usize, usize) {
+/// Row lengths of the operand and of the result.
+fn lengths(x: &KernelView<'_>, to: &[usize]) -> (usize, usize) {
     let last = |shape: &[usize]| shape.last().copied().unwrap_or(1);
     (last(x.shape()), last(to))
 }
 
-fn moved<T: Pod + Send + Sync>(plan: &Plan, args: &mut Args<'_>) {
+fn moved<T: Pod + Send + Sync>(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let shape = out.layout.shape();
     if out.layout.numel() == 0 {
@@ -135,7 +135,7 @@ fn moved<T: Pod + Send + Sync>(plan: &Plan, args: &mut Args<'_>) {
     });
 }
 
-fn sums(plan: &Plan, args: &mut Args<'_>) {
+fn sums(plan: &ResizePlan, args: &mut KernelArgs<'_>) {
     let (x, out) = (args.ins[0], &mut args.outs[0]);
     let shape = out.layout.shape();
     if out.layout.numel() == 0 {
@@ -162,8 +162,8 @@ fn sums(plan: &Plan, args: &mut Args<'_>) {
     });
 }
 
-/// Adds `weight` times what the taps make along a row.
-fn along(taps: &Taps, row: &[f32], weight: f32, y: &mut [f32]) {
+/// Interpolates along a row, and adds the result times `weight` to `y`.
+fn along(taps: &ResizeTaps, row: &[f32], weight: f32, y: &mut [f32]) {
     let indices = taps.indices.chunks_exact(taps.count);
     let weights = taps.weights.chunks_exact(taps.count);
     for (y, (indices, weights)) in y.iter_mut().zip(indices.zip(weights)) {

@@ -1,57 +1,61 @@
-//! `Philox` for given counters; `RngUniform` and `RngNormal`: four elements (two of F64) for each block of random words, by the
-//! recipes of [`tercet_ir::random`], bit for bit those of the reference.
+//! `Philox`, `RngUniform` and `RngNormal`.
+//!
+//! Each block of random words gives four elements (two of F64), as defined by
+//! [`tercet_ir::random`]. The results equal those of the reference bit for bit.
 
 use half::{bf16, f16};
-use tercet_ir::random::{Stream, UniformRange, philox4x32};
+use tercet_ir::random::{PhiloxStream, UniformRange, philox4x32};
 use tercet_ir::{DType, Element, Graph, Node, Op};
 
-use crate::args::Args;
-use crate::lower::Lowered;
+use crate::args::KernelArgs;
+use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
 use tercet_ir::layout::Layout;
 
-/// Elements of a parallel task: whole blocks of words.
+/// Elements per parallel task; a multiple of a block of random words.
 const TASK: usize = 1 << 12;
-/// Elements that are made together.
+/// Elements that are generated together.
 const GROUP: usize = 4;
 
-/// What the elements of four consecutive places become.
+/// Distribution of the elements of four consecutive positions.
 #[derive(Clone, Copy, Debug)]
-enum Draw {
+enum RngDistribution {
     Uniform(UniformRange),
     Normal { mean: f64, std: f64 },
 }
 
-impl Draw {
-    /// The elements from `4 * group` on.
-    fn group(self, stream: Stream, dtype: DType, group: u64) -> [f64; GROUP] {
+impl RngDistribution {
+    /// The elements from position `4 * group` on.
+    fn group(self, stream: PhiloxStream, dtype: DType, group: u64) -> [f64; GROUP] {
         match self {
-            Draw::Uniform(range) => stream.units(dtype, group).map(|u| range.value(u)),
-            Draw::Normal { mean, std } => stream.normals(dtype, group).map(|z| mean + std * z),
+            RngDistribution::Uniform(range) => stream.units(dtype, group).map(|u| range.value(u)),
+            RngDistribution::Normal { mean, std } => {
+                stream.normals(dtype, group).map(|z| mean + std * z)
+            }
         }
     }
 }
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let dtype = node.outputs[0].dtype;
     let (draw, seed, stream) = match &node.op {
         Op::RngUniform(op) => {
             let range = UniformRange::new(dtype, op.lo.0, op.hi.0);
             let range = range.expect("invariant: inference checked the range");
-            (Draw::Uniform(range), op.seed, op.stream)
+            (RngDistribution::Uniform(range), op.seed, op.stream)
         }
         Op::RngNormal(op) => {
-            let draw = Draw::Normal {
+            let draw = RngDistribution::Normal {
                 mean: op.mean.0,
                 std: op.std.0,
             };
             (draw, op.seed, op.stream)
         }
-        _ => unreachable!("invariant: the table gives this row random tensors only"),
+        _ => unreachable!("invariant: the kernel table maps only random tensors to this row"),
     };
-    Lowered {
+    LoweredNode {
         work: |layouts| layouts.iter().map(Layout::numel).sum::<usize>() * 16,
-        ..Lowered::new(0, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(0, move |args: &mut KernelArgs<'_>| {
             let stream = args.ctx.random.stream(seed, stream);
             match dtype {
                 DType::F16 => fill(draw, stream, args, |x| {
@@ -76,9 +80,9 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// The words of given counters.
-pub(crate) fn lower_words(_: &Graph, _: &Node) -> Lowered {
-    Lowered::new(2, |args: &mut Args<'_>| {
+/// Lowers `Philox`: the random words of the provided counters.
+pub(crate) fn lower_words(_: &Graph, _: &Node) -> LoweredNode {
+    LoweredNode::new(2, |args: &mut KernelArgs<'_>| {
         let (counters, key) = (args.ins[0].dense::<u32>(), args.ins[1].dense::<u32>());
         let key = [key[0], key[1]];
         parts(args.parallel, args.outs[0].as_mut(), TASK, |i, out| {
@@ -93,9 +97,9 @@ pub(crate) fn lower_words(_: &Graph, _: &Node) -> Lowered {
 }
 
 fn fill<T: Element>(
-    draw: Draw,
-    stream: Stream,
-    args: &mut Args<'_>,
+    draw: RngDistribution,
+    stream: PhiloxStream,
+    args: &mut KernelArgs<'_>,
     round: impl Fn(f64) -> T + Send + Sync,
 ) {
     parts(args.parallel, args.outs[0].as_mut::<T>(), TASK, |i, out| {

@@ -1,18 +1,18 @@
-//! Softmax and norms of f32 along the last axis.
+//! Softmax and norms in f32 along the last axis.
 
 use tercet_ir::{Graph, Node, Op, Support};
 
-use crate::args::{Args, View};
-use crate::kernels::parallel::{Chunks, for_each_part};
-use crate::kernels::rows::{self, Norm};
-use crate::kernels::{SimdLevel, Threads};
+use crate::args::{KernelArgs, KernelView};
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
+use crate::kernels::rows::{self, RowNormKind};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{Lowered, missing};
+use crate::lower::{LoweredNode, missing};
 
-/// Elements of a parallel task.
+/// Elements per parallel task.
 const TASK: usize = 1 << 14;
 
-/// Real numbers along the last axis.
+/// Supports floats that are computed in f32, along the last axis.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let x = graph.ty(node.inputs[0]);
     if !REALS.contains(&x.dtype) {
@@ -28,20 +28,20 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     if along_last {
         Support::Native
     } else {
-        missing("only the last axis")
+        missing("this kernel supports only the last axis")
     }
 }
 
 type RowFn = Box<dyn Fn(SimdLevel, &[f32], usize, &mut [f32]) + Send + Sync>;
 
-/// The operators of one operand and a result of the same shape.
-pub(crate) fn lower_map(_: &Graph, node: &Node) -> Lowered {
+/// Lowers operators with one operand and a result of the same shape.
+pub(crate) fn lower_map(_: &Graph, node: &Node) -> LoweredNode {
     let f: RowFn = match &node.op {
         Op::Softmax(_) => Box::new(rows::softmax),
-        _ => unreachable!("invariant: the table gives this kernel one operator"),
+        _ => unreachable!("invariant: the kernel table maps only one operator to this kernel"),
     };
     let level = SimdLevel::detect();
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let x = args.ins[0];
         let cols = x.shape().last().copied().unwrap_or(1);
         if x.layout.numel() == 0 {
@@ -54,21 +54,21 @@ pub(crate) fn lower_map(_: &Graph, node: &Node) -> Lowered {
         });
         Ok(())
     };
-    Lowered {
+    LoweredNode {
         work: |layouts| 4 * layouts[0].numel(),
-        ..Lowered::new(1, run)
+        ..LoweredNode::new(1, run)
     }
 }
 
-/// `LayerNorm` and `RmsNorm`.
-pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
+/// Lowers `LayerNorm` and `RmsNorm`.
+pub(crate) fn lower_norm(_: &Graph, node: &Node) -> LoweredNode {
     let (kind, eps, axes) = match &node.op {
-        Op::LayerNorm(o) => (Norm::Layer, o.eps.0, node.outputs[0].rank() - o.axis),
-        Op::RmsNorm(o) => (Norm::Rms, o.eps.0, 1),
-        _ => unreachable!("invariant: the table gives this kernel two operators"),
+        Op::LayerNorm(o) => (RowNormKind::Layer, o.eps.0, node.outputs[0].rank() - o.axis),
+        Op::RmsNorm(o) => (RowNormKind::Rms, o.eps.0, 1),
+        _ => unreachable!("invariant: the kernel table maps only two operators to this kernel"),
     };
     let level = SimdLevel::detect();
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let x = args.ins[0];
         let outer = x.shape().len() - axes;
         let cols: usize = x.shape()[outer..].iter().product();
@@ -76,7 +76,7 @@ pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
             return Ok(());
         }
         let gamma: &[f32] = args.ins[1].dense();
-        let beta: Option<&[f32]> = args.ins.get(2).map(View::dense);
+        let beta: Option<&[f32]> = args.ins.get(2).map(KernelView::dense);
         let (x, y): (&[f32], &mut [f32]) = (x.dense(), args.outs[0].as_mut());
         let part = TASK.div_ceil(cols) * cols;
         let eps = eps as f32;
@@ -86,21 +86,21 @@ pub(crate) fn lower_norm(_: &Graph, node: &Node) -> Lowered {
         });
         Ok(())
     };
-    Lowered {
+    LoweredNode {
         work: |layouts| 2 * layouts[0].numel(),
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }
 
-/// `ResidualLayerNorm` and `ResidualRmsNorm`.
-pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
+/// Lowers `ResidualLayerNorm` and `ResidualRmsNorm`.
+pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> LoweredNode {
     let (kind, eps, betas) = match &node.op {
-        Op::ResidualLayerNorm(o) => (Norm::Layer, o.eps.0, 1),
-        Op::ResidualRmsNorm(o) => (Norm::Rms, o.eps.0, 0),
-        _ => unreachable!("invariant: the table gives this kernel two operators"),
+        Op::ResidualLayerNorm(o) => (RowNormKind::Layer, o.eps.0, 1),
+        Op::ResidualRmsNorm(o) => (RowNormKind::Rms, o.eps.0, 0),
+        _ => unreachable!("invariant: the kernel table maps only two operators to this kernel"),
     };
     let level = SimdLevel::detect();
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let cols = args.ins[0].shape().last().copied().unwrap_or(1);
         if args.ins[0].layout.numel() == 0 {
             return Ok(());
@@ -108,23 +108,30 @@ pub(crate) fn lower_residual_norm(_: &Graph, node: &Node) -> Lowered {
         let (x, residual): (&[f32], &[f32]) = (args.ins[0].dense(), args.ins[1].dense());
         let gamma: &[f32] = args.ins[2].dense();
         let beta: Option<&[f32]> = (betas == 1).then(|| args.ins[3].dense());
-        let bias: Option<&[f32]> = args.ins.get(3 + betas).map(View::dense);
+        let bias: Option<&[f32]> = args.ins.get(3 + betas).map(KernelView::dense);
         let [out, sum] = &mut args.outs[..] else {
             unreachable!("invariant: two results")
         };
         let (out, sum): (&mut [f32], &mut [f32]) = (out.as_mut(), sum.as_mut());
         let eps = eps as f32;
         let part = TASK.div_ceil(cols) * cols;
-        let outs = (Chunks::new(out, part), Chunks::new(sum, part));
-        for_each_part(Threads::parallel(args.parallel), outs, |i, (out, sum)| {
-            let of = i * part..i * part + out.len();
-            let (x, r) = (&x[of.clone()], &residual[of]);
-            rows::residual_norm(level, kind, eps, x, r, bias, gamma, beta, out, sum);
-        });
+        let outs = (
+            DisjointChunks::new(out, part),
+            DisjointChunks::new(sum, part),
+        );
+        for_each_part(
+            KernelThreads::parallel(args.parallel),
+            outs,
+            |i, (out, sum)| {
+                let of = i * part..i * part + out.len();
+                let (x, r) = (&x[of.clone()], &residual[of]);
+                rows::residual_norm(level, kind, eps, x, r, bias, gamma, beta, out, sum);
+            },
+        );
         Ok(())
     };
-    Lowered {
+    LoweredNode {
         work: |layouts| 2 * layouts[0].numel(),
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }

@@ -1,16 +1,16 @@
-//! `Sample` of F32, F16 and BF16: the draw of the reference, with its order of sums, in scratch
-//! memory.
+//! `Sample` of F32, F16 and BF16, in scratch memory. It sums in the same order as the reference and
+//! draws the same tokens.
 
 use tercet_ir::ops::Sample;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::parallel::{Chunks, for_each_part};
+use crate::args::KernelArgs;
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::kernels::rows::max_ignoring_nan;
-use crate::kernels::{SimdLevel, Threads};
-use crate::lower::Lowered;
-use crate::lower::elem::{BUFFER, REALS, Real, for_real, native_for};
-use crate::lower::rank::Ranked;
+use crate::kernels::{KernelThreads, SimdLevel};
+use crate::lower::LoweredNode;
+use crate::lower::elem::{BUFFER, ComputeF32, REALS, for_real, native_for};
+use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::{keys_of, lowest};
 
@@ -18,16 +18,16 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Sample(sample) = &node.op else {
-        unreachable!("invariant: the table gives this row `Sample` only")
+        unreachable!("invariant: the kernel table maps only `Sample` to this row")
     };
     let (op, sample) = (node.op.clone(), sample.clone());
     let run = for_real!(graph.ty(node.inputs[0]).dtype, run);
     let level = SimdLevel::detect();
-    Lowered {
+    LoweredNode {
         fallible: true,
-        // A key and a running sum for each logit of a row.
+        // A sort key and a cumulative sum for each logit of a row.
         scratch: Some(Box::new(|layouts, threads| {
             layouts[0]
                 .shape()
@@ -35,7 +35,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
                 .map_or(0, |n| n * 2 * size_of::<u64>() * threads.max(1))
         })),
         work: |layouts| layouts[0].numel() * 8,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             let vocab = args.ins[0].shape().last().copied().unwrap_or(0);
             match (args.outs[0].layout.numel(), vocab) {
                 (0, _) => Ok(()),
@@ -46,11 +46,11 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     }
 }
 
-fn run<T: Real + Ranked>(
+fn run<T: ComputeF32 + SortKey>(
     level: SimdLevel,
     sample: &Sample,
     vocab: usize,
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
 ) -> Result<(), EvalError> {
     let stream = args.ctx.random.stream(sample.seed, sample.stream);
     let x: &[T] = args.ins[0].dense();
@@ -67,22 +67,25 @@ fn run<T: Real + Ranked>(
         for (row, y) in (first..).zip(out) {
             let unit = stream.unit(DType::F32, row as u64);
             let logits = &x[row * vocab..][..vocab];
-            *y = choose(level, sample, logits, unit, keys, running) as i32;
+            *y = sample_row(level, sample, logits, unit, keys, running) as i32;
         }
     };
     if workers == 1 {
         draw(0, out, &mut scratch[..2 * vocab]);
         return Ok(());
     }
-    let work = (Chunks::new(out, rows), Chunks::new(scratch, 2 * vocab));
-    for_each_part(Threads::Pool, work, |i, (out, scratch)| {
+    let work = (
+        DisjointChunks::new(out, rows),
+        DisjointChunks::new(scratch, 2 * vocab),
+    );
+    for_each_part(KernelThreads::Pool, work, |i, (out, scratch)| {
         draw(i * rows, out, scratch)
     });
     Ok(())
 }
 
-/// The index drawn from a row by `unit` in `[0, 1)`, as [`Sample::choose`] draws it.
-fn choose<T: Real + Ranked>(
+/// Draws an index from a row with `unit` in `[0, 1)`, by the same rule as [`Sample::sample_index`].
+fn sample_row<T: ComputeF32 + SortKey>(
     level: SimdLevel,
     sample: &Sample,
     logits: &[T],
@@ -109,7 +112,7 @@ fn choose<T: Real + Ranked>(
     let weight = |key: u64| {
         let x = logits[index(key)].wide();
         match x == max {
-            true => 1.0, // infinity less itself is NaN
+            true => 1.0, // infinity minus infinity is NaN
             false if x.is_nan() => 0.0,
             false => ((f64::from(x) - f64::from(max)) / sample.temperature.0).exp(),
         }
@@ -130,8 +133,8 @@ fn choose<T: Real + Ranked>(
     index(order[drawn.unwrap_or(kept - 1)])
 }
 
-/// The greatest logit and the first index that has it; NaN counts as `-inf`.
-fn greatest<T: Real>(level: SimdLevel, logits: &[T]) -> (f32, usize) {
+/// Maximum logit and its first index; NaN counts as `-inf`.
+fn greatest<T: ComputeF32>(level: SimdLevel, logits: &[T]) -> (f32, usize) {
     let mut buffer = [0.0; BUFFER];
     let (mut max, mut block) = (f32::NEG_INFINITY, 0);
     for (i, x) in logits.chunks(BUFFER).enumerate() {

@@ -1,42 +1,42 @@
-//! `ScatterElements`, `ScatterNd` and `ScatterAdd`: updates in order of the slices they go to.
+//! `ScatterElements`, `ScatterNd` and `ScatterAdd`: updates are sorted by their target slice.
 //!
-//! Every update becomes a key of its slice and its place. Sorted, they give each slice its updates side
-//! by side and in their order: slices are spread over threads, and the result is the same for any number
-//! of them. Every index is checked before anything is written.
+//! Every update gets a key of target slice and position. After sorting, the updates of each slice
+//! are adjacent and in their original order. Slices are distributed over threads, and the result
+//! does not depend on the number of threads. Every index is checked before anything is written.
 
 use tercet_ir::ops::{ScanFn, ScatterReduce};
 use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
 
-use crate::args::{Args, View};
-use crate::kernels::{Threads, sort_unstable};
-use crate::lower::cumsum::Scan;
+use crate::args::{KernelArgs, KernelView};
+use crate::kernels::{KernelThreads, sort_unstable};
+use crate::lower::cumsum::CumSumElem;
 use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::keys_of;
-use crate::lower::{Accept, Lowered, Run, indices};
+use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
 use tercet_ir::layout::Layout;
 
 /// Elements of a slice that are combined together.
 const TILE: usize = 128;
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-/// Which operand says where updates go, and which holds them.
+/// Positions of the index operand and the update operand.
 #[derive(Clone, Copy)]
-struct Operands {
+struct ScatterOperands {
     idx: usize,
     updates: usize,
 }
 
-fn operands(op: &Op) -> Operands {
+fn operands(op: &Op) -> ScatterOperands {
     match op {
-        Op::ScatterAdd(_) => Operands { idx: 1, updates: 0 },
-        _ => Operands { idx: 1, updates: 2 },
+        Op::ScatterAdd(_) => ScatterOperands { idx: 1, updates: 0 },
+        _ => ScatterOperands { idx: 1, updates: 2 },
     }
 }
 
-/// The combination; none where the last update stays.
+/// Combining function; `None` if the last update replaces the others.
 fn combination(op: &Op) -> Option<ScanFn> {
     let reduce = match op {
         Op::ScatterElements(op) => op.reduce,
@@ -52,7 +52,7 @@ fn combination(op: &Op) -> Option<ScanFn> {
     }
 }
 
-/// How many updates there are.
+/// Number of updates.
 fn count(op: &Op, idx: &Layout) -> usize {
     match op {
         Op::ScatterNd(_) => idx.shape().iter().rev().skip(1).product(),
@@ -60,7 +60,7 @@ fn count(op: &Op, idx: &Layout) -> usize {
     }
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     if let Op::ScatterNd(op) = &node.op
         && op.reduce == ScatterReduce::Replace
     {
@@ -69,22 +69,25 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let op = node.op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let sized = op.clone();
-    Lowered {
+    LoweredNode {
         fallible: true,
         scratch: Some(Box::new(move |layouts, _| {
             count(&sized, &layouts[operands(&sized).idx]) * size_of::<u64>()
         })),
         work: |layouts| layouts.iter().map(Layout::numel).sum(),
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| run(&op, args))
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
+            run(&op, args)
+        })
     }
 }
 
-/// `ScatterNd` of replaced slices: in the operand's own memory where that is a state or dies here. What a state held in
-/// these slices is saved, so that a failed run can put it back.
-fn lower_replacing(graph: &Graph, node: &Node) -> Lowered {
+/// Lowers `ScatterNd` that replaces slices. The kernel writes the operand's own memory if that is a
+/// state or has no later reader. It saves the old contents of a state's slices, so that a failed
+/// run can restore them.
+fn lower_replacing(graph: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
     let elsewhere = for_element!(graph.ty(node.inputs[0]).dtype, run);
-    let undo: Run = Box::new(|args| {
+    let undo: KernelRunFn = Box::new(|args| {
         let (count, inner) = slices_of(args);
         let out = &mut args.outs[0];
         let (keys, saved) = args.scratch.split_at(count * size_of::<u64>());
@@ -98,8 +101,8 @@ fn lower_replacing(graph: &Graph, node: &Node) -> Lowered {
         Ok(())
     });
     let size = node.outputs[0].dtype.size_bytes();
-    Lowered {
-        accepts: vec![Accept::Dense; 3],
+    LoweredNode {
+        accepts: vec![AcceptedLayout::Dense; 3],
         fallible: true,
         in_place: vec![0],
         scratch: Some(Box::new(move |layouts, _| {
@@ -109,24 +112,25 @@ fn lower_replacing(graph: &Graph, node: &Node) -> Lowered {
         })),
         work: |layouts| layouts[2].numel(),
         undo: Some(undo),
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
-            match args.ins[0].root.is_empty() {
+        ..LoweredNode::new(
+            node.inputs.len(),
+            move |args: &mut KernelArgs<'_>| match args.ins[0].root.is_empty() {
                 true => replace_in_place(args),
                 false => elsewhere(&op, args),
-            }
-        })
+            },
+        )
     }
 }
 
-/// Updates of a `ScatterNd`, and the bytes of each.
-fn slices_of(args: &Args<'_>) -> (usize, usize) {
+/// Number of updates of a `ScatterNd`, and the bytes of each.
+fn slices_of(args: &KernelArgs<'_>) -> (usize, usize) {
     let (idx, updates) = (&args.ins[1], &args.ins[2]);
     let count: usize = idx.shape().iter().rev().skip(1).product();
     let bytes = updates.layout.numel() * updates.dtype.size_bytes();
     (count, bytes.checked_div(count).unwrap_or(0))
 }
 
-fn replace_in_place(args: &mut Args<'_>) -> Result<(), EvalError> {
+fn replace_in_place(args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
     let (count, inner) = slices_of(args);
     let (idx, updates) = (args.ins[1], args.ins[2]);
     let out = &mut args.outs[0];
@@ -154,8 +158,8 @@ fn replace_in_place(args: &mut Args<'_>) -> Result<(), EvalError> {
     Ok(())
 }
 
-fn run<T: Scan>(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let Operands { idx, updates } = operands(op);
+fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
+    let ScatterOperands { idx, updates } = operands(op);
     let (idx, updates) = (args.ins[idx], args.ins[updates]);
     let out = &mut args.outs[0];
     let (shape, count) = (out.layout.shape(), count(op, idx.layout));
@@ -190,8 +194,8 @@ fn run<T: Scan>(op: &Op, args: &mut Args<'_>) -> Result<(), EvalError> {
     if out.layout.numel() == 0 || count == 0 {
         return Ok(());
     }
-    // Keys are all different: any sort gives the one order.
-    sort_unstable(Threads::parallel(args.parallel), keys);
+    // All keys are distinct, so an unstable sort gives a unique order.
+    sort_unstable(KernelThreads::parallel(args.parallel), keys);
     let keys: &[u64] = keys;
     let (f, updates): (_, &[T]) = (combination(op), updates.dense());
     let slices = TASK.div_ceil(inner);
@@ -227,8 +231,8 @@ fn place_of(key: u64) -> usize {
     key as u32 as usize
 }
 
-/// A slice with the updates of a group combined into it, wide and rounded once.
-fn combined<T: Scan>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
+/// Combines the updates of a group into one slice, in the accumulator type; rounds once.
+fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
     let inner = out.len();
     let mut so_far = [T::identity(f); TILE];
     for (tile, out) in out.chunks_mut(TILE).enumerate() {
@@ -247,9 +251,10 @@ fn combined<T: Scan>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
     }
 }
 
-/// Keys of elements: the place of each index but along one axis, where it says.
+/// Keys of element updates: the element's position, with the coordinate along one axis taken from
+/// the index operand.
 fn element_keys(
-    idx: &View<'_>,
+    idx: &KernelView<'_>,
     data: &[usize],
     axis: usize,
     keys: &mut [u64],
@@ -271,8 +276,8 @@ fn element_keys(
     Ok(())
 }
 
-/// Keys of slices: where each row of coordinates leads among axes of these sizes.
-fn slice_keys(idx: &View<'_>, lens: &[usize], keys: &mut [u64]) -> Result<(), EvalError> {
+/// Keys of slice updates: the row-major position of each coordinate row among axes of sizes `lens`.
+fn slice_keys(idx: &KernelView<'_>, lens: &[usize], keys: &mut [u64]) -> Result<(), EvalError> {
     let mut named = indices(idx);
     for (i, slot) in keys.iter_mut().enumerate() {
         let mut at = 0;

@@ -1,30 +1,30 @@
-//! `Sort` of elements of up to 4 bytes: all of each line, by the keys of `TopK`.
+//! `Sort` of elements of up to 4 bytes: sorts each whole line by the keys of `TopK`.
 
 use tercet_ir::{Graph, Node, Op};
 
-use crate::args::Args;
-use crate::lower::Lowered;
+use crate::args::KernelArgs;
+use crate::lower::LoweredNode;
 use crate::lower::elem::for_element;
-use crate::lower::top_k::{Order, Top, run};
+use crate::lower::top_k::{TopKOrder, TopKParams, run};
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::Sort(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `Sort` only")
+        unreachable!("invariant: the kernel table maps only `Sort` to this row")
     };
     let axis = op.axis;
     let order = match op.descending {
-        true => Order::Greatest,
-        false => Order::Ascending,
+        true => TopKOrder::Greatest,
+        false => TopKOrder::Ascending,
     };
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |layouts, threads| {
             layouts[0].shape()[axis] * size_of::<u64>() * threads.max(1)
         })),
         work: |layouts| layouts[0].numel() * 8,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             let k = args.ins[0].shape()[axis];
-            run(Top { k, axis, order }, args)
+            run(TopKParams { k, axis, order }, args)
         })
     }
 }

@@ -1,51 +1,55 @@
-//! `GaussianSplatPrepare` and `GaussianSplatRasterize` in F32: splats, then rows of tiles, spread over
-//! threads. Rasterising sorts the splats that any tile has once, takes those of its row for each row of
-//! tiles, and of those the ones of each tile, in scratch memory of a fixed size.
+//! `GaussianSplatPrepare` and `GaussianSplatRasterize` in F32: projects splats, then rasterizes
+//! rows of tiles in parallel.
+//!
+//! Rasterization sorts all visible splats once by depth. From that list it selects the splats of
+//! each row of tiles, and then those of each tile. The scratch memory has a fixed size.
 #![allow(unsafe_code, reason = "rows of tiles write disjoint rows of the image")]
 
 use bytemuck::cast_slice_mut;
 use tercet_ir::ops::splat::{
-    CAMERA_LEN, Camera, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, LEAST_ALPHA,
-    LEAST_TRANSMITTANCE, MAX_SIDE, Projected, SPLAT_LEN, TILE,
+    CAMERA_LEN, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, MAX_SIDE, MIN_ALPHA,
+    MIN_TRANSMITTANCE, PinholeCamera, ProjectedGaussian, SPLAT_LEN, TILE,
 };
 use tercet_ir::{DType, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::parallel::{Chunks, SharedMut, Threads, for_each_part, for_each_with_scratch};
+use crate::args::KernelArgs;
+use crate::kernels::parallel::{
+    DisjointChunks, KernelThreads, SharedMut, for_each_part, for_each_with_scratch,
+};
 use crate::kernels::sort_unstable;
-use crate::kernels::splat::{Limits, Splat, Tile, blend};
+use crate::kernels::splat::{BlendLimits, RasterSplat, SplatTile, blend};
 use crate::kernels::{SimdLevel, splat as kernel};
 use crate::lower::elem::native_for;
-use crate::lower::rank::Ranked;
-use crate::lower::{Lowered, floats_mut};
+use crate::lower::rank::SortKey;
+use crate::lower::{LoweredNode, floats_mut};
 
 const _: () = assert!(kernel::TILE == TILE && MAX_SIDE / TILE <= u16::MAX as usize);
 
-/// Splats of a task of projection.
+/// Splats per projection task.
 const BLOCK: usize = 256;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(&[DType::F32], graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower_prepare(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_prepare(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GaussianSplatPrepare(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `GaussianSplatPrepare` only")
+        unreachable!("invariant: the kernel table maps only `GaussianSplatPrepare` to this row")
     };
     let image = [op.width, op.height];
-    Lowered {
+    LoweredNode {
         work: |layouts| layouts[3].numel() * 512,
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             prepare(image, args);
             Ok(())
         })
     }
 }
 
-fn prepare(image: [usize; 2], args: &mut Args<'_>) {
+fn prepare(image: [usize; 2], args: &mut KernelArgs<'_>) {
     let [positions, scales, rotations, opacities, colors, camera]: [&[f32]; 6] =
         std::array::from_fn(|i| args.ins[i].dense());
-    let camera = Camera::of(&camera[..CAMERA_LEN]);
+    let camera = PinholeCamera::from_block(&camera[..CAMERA_LEN]);
     let shape = args.ins[4].shape();
     let (per_color, harmonics) = (shape[1..].iter().product::<usize>(), shape.len() == 3);
     let project = |i: usize| {
@@ -59,7 +63,7 @@ fn prepare(image: [usize; 2], args: &mut Args<'_>) {
             harmonics,
         };
         let own = own.project(&camera, image);
-        own.unwrap_or_else(Projected::culled)
+        own.unwrap_or_else(ProjectedGaussian::culled)
     };
     let block = |first: usize, splats: &mut [f32], footprints: &mut [i32]| {
         let rows = splats.chunks_exact_mut(SPLAT_LEN);
@@ -78,47 +82,47 @@ fn prepare(image: [usize; 2], args: &mut Args<'_>) {
         return block(0, splats, footprints);
     }
     let blocks = (
-        Chunks::new(splats, BLOCK * SPLAT_LEN),
-        Chunks::new(footprints, BLOCK * FOOTPRINT_LEN),
+        DisjointChunks::new(splats, BLOCK * SPLAT_LEN),
+        DisjointChunks::new(footprints, BLOCK * FOOTPRINT_LEN),
     );
-    for_each_part(Threads::Pool, blocks, |at, (splats, footprints)| {
+    for_each_part(KernelThreads::Pool, blocks, |at, (splats, footprints)| {
         block(at * BLOCK, splats, footprints);
     });
 }
 
-pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower_rasterize(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GaussianSplatRasterize(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `GaussianSplatRasterize` only")
+        unreachable!("invariant: the kernel table maps only `GaussianSplatRasterize` to this row")
     };
     let image = [op.width, op.height];
     let level = SimdLevel::detect();
-    Lowered {
-        // A word of order for each splat, and for each thread the splats of a row of tiles.
+    LoweredNode {
+        // A sort key for each splat, and for each thread a list of the splats of one row of tiles.
         scratch: Some(Box::new(|layouts, threads| {
             let splats = layouts[0].shape()[0];
             splats * size_of::<u64>() + splats * threads.max(1) * size_of::<u32>()
         })),
         work: |layouts| layouts[0].numel() * 16 + layouts[3].numel() * 64,
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             rasterize(level, image, args);
             Ok(())
         })
     }
 }
 
-pub(super) const LIMITS: Limits = Limits {
-    least_alpha: LEAST_ALPHA as f32,
+pub(super) const LIMITS: BlendLimits = BlendLimits {
+    min_alpha: MIN_ALPHA as f32,
     greatest_alpha: GREATEST_ALPHA as f32,
-    least_light: LEAST_TRANSMITTANCE as f32,
+    min_transmittance: MIN_TRANSMITTANCE as f32,
 };
 
-/// First tile and tile past the last of a splat along an axis, as far as an image has tiles.
+/// First tile and end tile of a splat along an axis, clamped to the maximum number of tiles.
 pub(super) fn range(footprint: &[i32], axis: usize) -> [u16; 2] {
     [footprint[axis], footprint[2 + axis]].map(|x| x.clamp(0, i32::from(u16::MAX)) as u16)
 }
 
-/// Splats that are drawn somewhere, front to back: the rows of tiles of each, and its number. `keys` is
-/// memory for as many as there are.
+/// Visible splats front to back, each as its range of tile rows and its index. `keys` is memory for
+/// all splats.
 pub(super) fn in_order<'a>(
     splats: &[f32],
     footprints: &[i32],
@@ -139,7 +143,7 @@ pub(super) fn in_order<'a>(
         }
     }
     let keys = &mut keys[..count];
-    sort_unstable(Threads::parallel(parallel), keys);
+    sort_unstable(KernelThreads::parallel(parallel), keys);
     for key in keys.iter_mut() {
         let i = *key as u32;
         let [top, bottom] = range(&footprints[i as usize * FOOTPRINT_LEN..], 1);
@@ -148,8 +152,8 @@ pub(super) fn in_order<'a>(
     keys
 }
 
-/// The splats in order that reach a row of tiles.
-pub(super) fn of_row<'a>(order: &[u64], row: usize, list: &'a mut [u32]) -> &'a [u32] {
+/// Sorted splats that overlap a row of tiles.
+pub(super) fn row_splats<'a>(order: &[u64], row: usize, list: &'a mut [u32]) -> &'a [u32] {
     let mut reached = 0;
     for key in order {
         let [top, bottom] = [key >> 48, key >> 32 & 0xffff];
@@ -161,21 +165,21 @@ pub(super) fn of_row<'a>(order: &[u64], row: usize, list: &'a mut [u32]) -> &'a 
     &list[..reached]
 }
 
-/// The operands of rasterising.
+/// Operands of the rasterization.
 #[derive(Clone, Copy)]
-struct Seen<'a> {
+struct RasterInputs<'a> {
     splats: &'a [f32],
     footprints: &'a [i32],
     background: &'a [f32],
     image: [usize; 2],
 }
 
-fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
+fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut KernelArgs<'_>) {
     let [width, height] = image;
     if width == 0 || height == 0 {
         return;
     }
-    let seen = Seen {
+    let seen = RasterInputs {
         splats: args.ins[0].dense(),
         footprints: args.ins[1].dense(),
         background: args.ins[2].dense(),
@@ -194,13 +198,13 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
         cast_slice_mut(keys),
         args.parallel,
     );
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let rows = height.div_ceil(TILE);
     for_each_with_scratch(threads, rows, floats_mut(lists), count, |row, list| {
-        let list = of_row(order, row, cast_slice_mut(list));
+        let list = row_splats(order, row, cast_slice_mut(list));
         let lines = TILE.min(height - row * TILE);
         let first = row * TILE * width;
-        // SAFETY: rows of tiles have rows of pixels of their own, which lie inside the results.
+        // SAFETY: rows of tiles contain disjoint rows of pixels, which are inside the results.
         let (colors, left) = unsafe {
             (
                 colors.slice(3 * first, 3 * lines * width),
@@ -214,9 +218,14 @@ fn rasterize(level: SimdLevel, image: [usize; 2], args: &mut Args<'_>) {
     });
 }
 
-/// A tile with the splats of its row that reach it.
-fn draw(level: SimdLevel, seen: &Seen<'_>, [column, row]: [usize; 2], list: &[u32]) -> Tile {
-    let mut tile = Tile::at(column * TILE, row * TILE);
+/// Draws a tile with the splats of its row that overlap it.
+fn draw(
+    level: SimdLevel,
+    seen: &RasterInputs<'_>,
+    [column, row]: [usize; 2],
+    list: &[u32],
+) -> SplatTile {
+    let mut tile = SplatTile::at(column * TILE, row * TILE);
     let mut drawn = 0u32;
     for &i in list {
         let i = i as usize;
@@ -225,7 +234,7 @@ fn draw(level: SimdLevel, seen: &Seen<'_>, [column, row]: [usize; 2], list: &[u3
             continue;
         }
         let numbers = &seen.splats[i * SPLAT_LEN..];
-        let splat: Splat = std::array::from_fn(|k| numbers[k]);
+        let splat: RasterSplat = std::array::from_fn(|k| numbers[k]);
         blend(level, &mut tile, &splat, LIMITS);
         drawn += 1;
         if drawn.is_multiple_of(16) && tile.is_done() {
@@ -235,8 +244,14 @@ fn draw(level: SimdLevel, seen: &Seen<'_>, [column, row]: [usize; 2], list: &[u3
     tile
 }
 
-/// Puts the pixels of a tile that are in the image over the background.
-fn store(tile: &Tile, seen: &Seen<'_>, column: usize, colors: &mut [f32], left: &mut [f32]) {
+/// Blends the pixels of a tile over the background and stores those inside the image.
+fn store(
+    tile: &SplatTile,
+    seen: &RasterInputs<'_>,
+    column: usize,
+    colors: &mut [f32],
+    left: &mut [f32],
+) {
     let width = seen.image[0];
     for (y, left) in left.chunks_exact_mut(width).enumerate() {
         for x in 0..TILE.min(width - column * TILE) {

@@ -1,80 +1,84 @@
-//! `GaussianSplatRasterizeGrad` in F32. Rows of tiles are shared out in bands, each with sums of its own for every
-//! splat, which are added up in the order of bands: how many there are does not depend on threads, so that two runs
+//! `GaussianSplatRasterizeGrad` in F32.
+//!
+//! Rows of tiles are split into bands. Each band has separate gradient sums for every splat, which
+//! are added in the order of the bands. The number of bands does not depend on threads, so two runs
 //! give the same bits.
 
 use bytemuck::cast_slice_mut;
 use tercet_ir::ops::splat::{FOOTPRINT_LEN, SPLAT_LEN, TILE};
 use tercet_ir::{Graph, Node, Op};
 
-use super::splat::{LIMITS, in_order, of_row, range};
-use crate::args::Args;
+use super::splat::{LIMITS, in_order, range, row_splats};
+use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
-use crate::kernels::parallel::{Chunks, Threads, for_each_part};
-use crate::kernels::splat::Splat;
-use crate::kernels::splat_grad::{Sums, TileGrad, cotangents, walk};
-use crate::lower::{Lowered, floats_mut};
+use crate::kernels::parallel::{DisjointChunks, KernelThreads, for_each_part};
+use crate::kernels::splat::RasterSplat;
+use crate::kernels::splat_grad::{SplatGradSums, SplatGradTile, accumulate, cotangents};
+use crate::lower::{LoweredNode, floats_mut};
 
-/// The most bands.
-const MOST_BANDS: usize = 16;
-/// Words of a band for each splat: its sums and a place in the list of a row of tiles.
+/// Maximum number of bands.
+const MAX_BANDS: usize = 16;
+/// Words per splat and band: the gradient sums, and an entry in the list of a row of tiles.
 const BAND_WORDS: usize = 10;
-/// Words of all bands: of more splats there are fewer bands.
-const MOST_WORDS: usize = 1 << 26;
-/// Splats of a task that adds up sums.
+/// Maximum words of all bands; with more splats there are fewer bands.
+const MAX_WORDS: usize = 1 << 26;
+/// Splats per task that adds the sums of the bands.
 const BLOCK: usize = 256;
 
-/// How many bands the rows of tiles of an image make.
+/// Number of bands for an image of this height.
 fn bands(splats: usize, height: usize) -> usize {
-    let most = MOST_WORDS / (BAND_WORDS * splats.max(1));
-    height.div_ceil(TILE).clamp(1, most.clamp(1, MOST_BANDS))
+    let most = MAX_WORDS / (BAND_WORDS * splats.max(1));
+    height.div_ceil(TILE).clamp(1, most.clamp(1, MAX_BANDS))
 }
 
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::GaussianSplatRasterizeGrad(op) = &node.op else {
-        unreachable!("invariant: the table gives this row `GaussianSplatRasterizeGrad` only")
+        unreachable!(
+            "invariant: the kernel table maps only `GaussianSplatRasterizeGrad` to this row"
+        )
     };
     let image = [op.width, op.height];
     let level = SimdLevel::detect();
-    Lowered {
-        // A word of order for each splat, and the bands.
+    LoweredNode {
+        // A sort key for each splat, and the bands.
         scratch: Some(Box::new(move |layouts, _| {
             let splats = layouts[0].shape()[0];
             let words = bands(splats, image[1]) * splats * BAND_WORDS;
             splats * size_of::<u64>() + words * size_of::<f32>()
         })),
         work: |layouts| layouts[0].numel() * 32 + layouts[3].numel() * 128,
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             gradient(level, image, args);
             Ok(())
         })
     }
 }
 
-/// The operands.
+/// Operands of the kernel.
 #[derive(Clone, Copy)]
-struct Seen<'a> {
+struct RasterGradInputs<'a> {
     splats: &'a [f32],
     footprints: &'a [i32],
     image: &'a [f32],
-    left: &'a [f32],
+    transmittance: &'a [f32],
     d_image: &'a [f32],
-    d_left: &'a [f32],
+    d_transmittance: &'a [f32],
     size: [usize; 2],
 }
 
-fn splat_at(splats: &[f32], i: usize) -> Splat {
+fn splat_at(splats: &[f32], i: usize) -> RasterSplat {
     let own = &splats[i * SPLAT_LEN..];
     std::array::from_fn(|k| own[k])
 }
 
-fn gradient(level: SimdLevel, size: [usize; 2], args: &mut Args<'_>) {
-    let seen = Seen {
+fn gradient(level: SimdLevel, size: [usize; 2], args: &mut KernelArgs<'_>) {
+    let seen = RasterGradInputs {
         splats: args.ins[0].dense(),
         footprints: args.ins[1].dense(),
         image: args.ins[2].dense(),
-        left: args.ins[3].dense(),
+        transmittance: args.ins[3].dense(),
         d_image: args.ins[4].dense(),
-        d_left: args.ins[5].dense(),
+        d_transmittance: args.ins[5].dense(),
         size,
     };
     let count = seen.footprints.len() / FOOTPRINT_LEN;
@@ -83,15 +87,15 @@ fn gradient(level: SimdLevel, size: [usize; 2], args: &mut Args<'_>) {
     let words = &mut floats_mut(words)[..bands * count * BAND_WORDS];
     let keys = cast_slice_mut(keys);
     let order: &[u64] = in_order(seen.splats, seen.footprints, keys, args.parallel);
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let rows = size[1].div_ceil(TILE);
-    let parts = Chunks::new(words, count * BAND_WORDS);
+    let parts = DisjointChunks::new(words, count * BAND_WORDS);
     for_each_part(threads, parts, |band, own| {
         let (sums, list) = own.split_at_mut(9 * count);
         sums.fill(0.0);
-        let sums: &mut [Sums] = cast_slice_mut(sums);
+        let sums: &mut [SplatGradSums] = cast_slice_mut(sums);
         for row in band * rows / bands..(band + 1) * rows / bands {
-            let list = of_row(order, row, cast_slice_mut(list));
+            let list = row_splats(order, row, cast_slice_mut(list));
             for column in 0..size[0].div_ceil(TILE) {
                 walk_tile(level, &seen, [column, row], list, sums);
             }
@@ -101,11 +105,11 @@ fn gradient(level: SimdLevel, size: [usize; 2], args: &mut Args<'_>) {
     let [out] = args.outs.as_mut_slice() else {
         unreachable!("invariant: the operator has one result")
     };
-    let parts = Chunks::new(out.as_mut::<f32>(), BLOCK * SPLAT_LEN);
+    let parts = DisjointChunks::new(out.as_mut::<f32>(), BLOCK * SPLAT_LEN);
     for_each_part(threads, parts, |block, out| {
         for (at, to) in out.chunks_exact_mut(SPLAT_LEN).enumerate() {
             let i = block * BLOCK + at;
-            let mut sums: Sums = [0.0; 9];
+            let mut sums: SplatGradSums = [0.0; 9];
             for band in 0..bands {
                 let own = &words[band * count * BAND_WORDS + 9 * i..][..9];
                 sums.iter_mut().zip(own).for_each(|(sum, x)| *sum += x);
@@ -120,23 +124,28 @@ fn gradient(level: SimdLevel, size: [usize; 2], args: &mut Args<'_>) {
     });
 }
 
-/// Adds what a tile does to the sums of the splats of its row that reach it.
+/// Adds the gradients of a tile to the sums of the splats that overlap it.
 fn walk_tile(
     level: SimdLevel,
-    seen: &Seen<'_>,
+    seen: &RasterGradInputs<'_>,
     [column, row]: [usize; 2],
     list: &[u32],
-    sums: &mut [Sums],
+    sums: &mut [SplatGradSums],
 ) {
     let [width, height] = seen.size;
-    let mut tile = TileGrad::at(column * TILE, row * TILE);
+    let mut tile = SplatGradTile::at(column * TILE, row * TILE);
     for y in 0..TILE.min(height - row * TILE) {
         for x in 0..TILE.min(width - column * TILE) {
             let at = (row * TILE + y) * width + column * TILE + x;
             let three = |list: &[f32]| [list[3 * at], list[3 * at + 1], list[3 * at + 2]];
             let (color, d_color) = (three(seen.image), three(seen.d_image));
             let shown: f32 = color.iter().zip(d_color).map(|(c, d)| c * d).sum();
-            tile.set(x, y, d_color, shown + seen.left[at] * seen.d_left[at]);
+            tile.set(
+                x,
+                y,
+                d_color,
+                shown + seen.transmittance[at] * seen.d_transmittance[at],
+            );
         }
     }
     let mut walked = 0u32;
@@ -146,7 +155,7 @@ fn walk_tile(
         if column < from || column >= to {
             continue;
         }
-        walk(
+        accumulate(
             level,
             &mut tile,
             &splat_at(seen.splats, i),

@@ -1,35 +1,35 @@
-//! `SelectiveScan` and `Mamba2`: tiles of channels go through all steps, each on one thread, their states in scratch
-//! memory. States that are given may lie where the last ones go.
+//! `SelectiveScan` and `Mamba2`: each thread processes all time steps of a tile of channels, with
+//! their states in scratch memory. Initial states may share the memory of the final states.
 #![allow(unsafe_code, reason = "tiles of channels interleave in the result")]
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::parallel::{SharedMut, Threads, for_each_with_scratch};
+use crate::args::KernelArgs;
+use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{Lowered, floats_mut};
+use crate::lower::{LoweredNode, floats_mut};
 
-/// Channels of a task.
+/// Channels per task.
 const TILE: usize = 64;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let types: Vec<_> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
-    let Some(sizes) = ScanSizes::of(&types) else {
-        unreachable!("invariant: inference refuses sizes that are not known")
+    let Some(sizes) = ScanSizes::from_operands(&types) else {
+        unreachable!("invariant: inference rejects unknown sizes")
     };
     let by_state = matches!(node.op, Op::SelectiveScan(_));
     let part = TILE * sizes.states.max(1);
-    Lowered {
+    LoweredNode {
         scratch: Some(Box::new(move |_, threads| {
             part * threads.max(1) * size_of::<f32>()
         })),
         work: |layouts| layouts[0].numel() * 16,
-        ..Lowered::new(node.inputs.len(), move |args: &mut Args<'_>| {
+        ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
             match by_state {
                 true => run(sizes, args, |a, dt, h, b, x| {
                     for (h, (a, b)) in h.iter_mut().zip(a.iter().zip(b)) {
@@ -48,10 +48,10 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     }
 }
 
-/// `next(a, dt, h, b, x)` makes the next states of a channel.
+/// Runs the scan; `next(a, dt, h, b, x)` computes the next state of a channel.
 fn run(
     sizes: ScanSizes,
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
     next: impl Fn(&[f32], f32, &mut [f32], &[f32], f32) + Send + Sync,
 ) {
     let [x, dt, a, b, c]: [&[f32]; 5] = std::array::from_fn(|i| args.ins[i].dense());
@@ -70,13 +70,13 @@ fn run(
     let y = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
     let last = outs.next().map(|out| SharedMut::new(out.as_mut::<f32>()));
     let Some(y) = y else {
-        unreachable!("invariant: there is a result")
+        unreachable!("invariant: the operator has a result")
     };
     let is_given = given.is_some();
-    // An operand without memory of its own lies in the last states.
+    // Initial states without their own memory are stored in the result for the final states.
     let apart = given.filter(|view| !view.root.is_empty());
     let apart: Option<&[f32]> = apart.map(|view| view.dense());
-    let threads = Threads::parallel(args.parallel);
+    let threads = KernelThreads::parallel(args.parallel);
     let part = TILE * states.max(1);
     for_each_with_scratch(
         threads,
@@ -91,14 +91,15 @@ fn run(
             match (is_given, apart, last) {
                 (true, Some(given), _) => all[..own.len()].copy_from_slice(&given[own.clone()]),
                 (true, None, Some(last)) => {
-                    // SAFETY: the range lies inside the result, of which each task has other rows or channels.
+                    // SAFETY: the range is inside the result, and no two tasks share a row or
+                    // channel.
                     let held = unsafe { last.slice(own.start, own.len()) };
                     all[..own.len()].copy_from_slice(held);
                 }
                 (false, ..) | (true, None, None) => all.fill(0.0),
             }
             for at in row * steps..(row + 1) * steps {
-                // SAFETY: the range lies inside the result, of which each task has other rows or channels.
+                // SAFETY: the range is inside the result, and no two tasks share a row or channel.
                 let y = unsafe { y.slice(at * channels + first, count) };
                 for (i, y) in y.iter_mut().enumerate() {
                     let channel = first + i;
@@ -115,7 +116,7 @@ fn run(
                 }
             }
             if let Some(last) = last {
-                // SAFETY: as above.
+                // SAFETY: the range is inside the result, and no two tasks share a row or channel.
                 unsafe { last.slice(own.start, own.len()) }.copy_from_slice(&all[..own.len()]);
             }
         },

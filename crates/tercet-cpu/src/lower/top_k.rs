@@ -1,16 +1,16 @@
-//! `TopK` of elements of up to 4 bytes: each line becomes keys of rank and index in scratch memory,
-//! of which the lowest `k` are selected and sorted. Equal elements keep the order of their indices,
-//! which are the lower part of the keys.
+//! `TopK` of elements of up to 4 bytes: each element of a line becomes a sort key in scratch
+//! memory. The lowest `k` keys are selected and sorted. The low bits of a key are the index, so
+//! equal elements keep their order.
 
 use bytemuck::{Pod, cast_slice_mut};
 use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
-use crate::args::Args;
-use crate::kernels::Threads;
-use crate::kernels::parallel::{Chunks, for_each_part};
-use crate::lower::Lowered;
-use crate::lower::elem::{AxisView, for_element, native_for};
-use crate::lower::rank::Ranked;
+use crate::args::KernelArgs;
+use crate::kernels::KernelThreads;
+use crate::kernels::parallel::{DisjointChunks, for_each_part};
+use crate::lower::LoweredNode;
+use crate::lower::elem::{AxisBlocks, for_element, native_for};
+use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
 
 const NARROW: &[DType] = &[
@@ -28,59 +28,59 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(NARROW, graph.ty(node.inputs[0]).dtype)
 }
 
-/// What comes first.
+/// Sort order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Order {
-    /// NaN, then the greatest.
+pub(crate) enum TopKOrder {
+    /// NaN first, then descending.
     Greatest,
-    /// NaN, then the least.
+    /// NaN first, then ascending.
     Least,
-    /// The least; NaN is last.
+    /// Ascending; NaN last.
     Ascending,
 }
 
-impl Order {
-    /// Lower for what comes first, in 32 bits.
+impl TopKOrder {
+    /// Sort key in 32 bits; lower keys come first.
     #[inline(always)]
-    fn rank<T: Ranked>(self, x: T) -> u64 {
+    fn rank<T: SortKey>(self, x: T) -> u64 {
         match self {
-            Order::Greatest => x.rank(true),
-            Order::Least => x.rank(false),
-            Order::Ascending => u64::from(!(x.rank(true) as u32)),
+            TopKOrder::Greatest => x.rank(true),
+            TopKOrder::Least => x.rank(false),
+            TopKOrder::Ascending => u64::from(!(x.rank(true) as u32)),
         }
     }
 }
 
-/// The first `k` elements along an axis.
+/// Parameters: the first `k` elements along an axis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Top {
+pub(crate) struct TopKParams {
     pub(crate) k: usize,
     pub(crate) axis: usize,
-    pub(crate) order: Order,
+    pub(crate) order: TopKOrder,
 }
 
-pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
+pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     let Op::TopK(top) = &node.op else {
-        unreachable!("invariant: the table gives this row `TopK` only")
+        unreachable!("invariant: the kernel table maps only `TopK` to this row")
     };
-    let top = Top {
+    let top = TopKParams {
         k: top.k,
         axis: top.axis,
         order: match top.largest {
-            true => Order::Greatest,
-            false => Order::Least,
+            true => TopKOrder::Greatest,
+            false => TopKOrder::Least,
         },
     };
     let op = node.op.clone();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let axis = top.axis;
-    Lowered {
+    LoweredNode {
         fallible: true,
         scratch: Some(Box::new(move |layouts, threads| {
             layouts[0].shape()[axis] * size_of::<u64>() * threads.max(1)
         })),
         work: |layouts| layouts[0].numel() * 8,
-        ..Lowered::new(1, move |args: &mut Args<'_>| {
+        ..LoweredNode::new(1, move |args: &mut KernelArgs<'_>| {
             match args.ins[0].shape()[top.axis] < top.k {
                 true => evaluate(&op, args),
                 false => run(top, args),
@@ -89,8 +89,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     }
 }
 
-pub(crate) fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalError> {
-    let view = AxisView::of(args.ins[0].shape(), top.axis);
+pub(crate) fn run<T: SortKey>(top: TopKParams, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
+    let view = AxisBlocks::new(args.ins[0].shape(), top.axis);
     let [values, indices] = args.outs.as_mut_slice() else {
         unreachable!("invariant: the operator has two results")
     };
@@ -117,9 +117,12 @@ pub(crate) fn run<T: Ranked>(top: Top, args: &mut Args<'_>) -> Result<(), EvalEr
         run(x, values, indices, &mut keys[..view.len]);
         return Ok(());
     }
-    let results = (Chunks::new(values, to), Chunks::new(indices, to));
-    let work = (results, Chunks::new(keys, view.len));
-    for_each_part(Threads::Pool, work, |i, ((values, indices), keys)| {
+    let results = (
+        DisjointChunks::new(values, to),
+        DisjointChunks::new(indices, to),
+    );
+    let work = (results, DisjointChunks::new(keys, view.len));
+    for_each_part(KernelThreads::Pool, work, |i, ((values, indices), keys)| {
         let x = &x[i * from..x.len().min((i + 1) * from)];
         run(x, values, indices, keys);
     });
@@ -132,9 +135,9 @@ pub(crate) fn keys_of<T: Pod>(scratch: &mut [u8]) -> &mut [T] {
     cast_slice_mut(&mut scratch[..whole])
 }
 
-/// The lines of one outer index, whose elements are `inner` apart.
-fn lines<T: Ranked>(
-    top: Top,
+/// Processes the lines of one outer index; their elements have stride `inner`.
+fn lines<T: SortKey>(
+    top: TopKParams,
     inner: usize,
     x: &[T],
     values: &mut [T],
@@ -154,7 +157,7 @@ fn lines<T: Ranked>(
     }
 }
 
-/// The lowest `k` keys in order.
+/// The lowest `k` keys in ascending order.
 pub(crate) fn lowest(keys: &mut [u64], k: usize) -> &mut [u64] {
     if k > 0 && k < keys.len() {
         keys.select_nth_unstable(k - 1);

@@ -1,6 +1,7 @@
-//! F16 and BF16 operands of kernels that compute in f32: the operands are widened into scratch
-//! memory, the kernel runs, its results are rounded once. A constant operand that the kernel packs
-//! is packed from its f32 values, once.
+//! F16 and BF16 operands of kernels that compute in f32.
+//!
+//! The operands are widened into scratch memory, the f32 kernel runs, and its results are rounded
+//! once. A constant operand that the kernel packs is widened before packing, once.
 
 use std::sync::Arc;
 
@@ -8,26 +9,26 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
-use crate::args::{Args, View, ViewMut};
+use crate::args::{KernelArgs, KernelView, KernelViewMut};
 use crate::kernels::{SimdLevel, convert};
-use crate::lower::{Accept, Lowered, Pack, Run, zeroed_floats};
+use crate::lower::{AcceptedLayout, KernelPackFn, KernelRunFn, LoweredNode, zeroed_floats};
 use tercet_ir::layout::Layout;
 
 fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// Bytes of scratch memory for this many elements; what follows stays aligned.
+/// Bytes of scratch memory for `numel` f32 values, padded so that the following data stays aligned.
 fn wide_bytes(numel: usize) -> usize {
     (4 * numel).next_multiple_of(64)
 }
 
-/// What `lower` makes of the node, behind conversions if an operand is F16 or BF16.
+/// Wraps the kernel of `lower` in conversions if an operand is F16 or BF16.
 pub(crate) fn lower(
-    lower: impl Fn(&Graph, &Node) -> Lowered,
+    lower: impl Fn(&Graph, &Node) -> LoweredNode,
     graph: &Graph,
     node: &Node,
-) -> Lowered {
+) -> LoweredNode {
     let inner = lower(graph, node);
     let stored = stored_operand(&node.op);
     let ins = node.inputs.iter().enumerate().map(|(i, v)| {
@@ -39,7 +40,7 @@ pub(crate) fn lower(
     if !halves.contains(&true) {
         return inner;
     }
-    let Lowered {
+    let LoweredNode {
         run,
         mut accepts,
         fallible,
@@ -53,14 +54,14 @@ pub(crate) fn lower(
         .zip(halves.iter())
         .filter(|(_, half)| **half)
     {
-        *accept = Accept::Dense;
+        *accept = AcceptedLayout::Dense;
     }
     let level = SimdLevel::detect();
     let pack = pack.map(|(at, pack)| match halves[at] {
         true => (at, widened_pack(level, pack)),
         false => (at, pack),
     });
-    Lowered {
+    LoweredNode {
         run: {
             let halves = halves.clone();
             Box::new(move |args| call(level, &run, &halves, args))
@@ -79,23 +80,23 @@ pub(crate) fn lower(
     }
 }
 
-/// The operand that the kernel decodes itself, whatever its dtype.
+/// Index of the operand that the kernel decodes itself from any dtype.
 fn stored_operand(op: &Op) -> Option<usize> {
     matches!(op, Op::DequantMatMul(_) | Op::DequantGroupedMatMul(_)).then_some(1)
 }
 
-fn widen(level: SimdLevel, view: &View<'_>, out: &mut [f32]) {
+fn widen(level: SimdLevel, view: &KernelView<'_>, out: &mut [f32]) {
     match view.dtype {
         DType::BF16 => convert::bf16_to_f32(level, cast_slice(view.dense_bytes()), out),
         _ => convert::f16_to_f32(level, cast_slice(view.dense_bytes()), out),
     }
 }
 
-fn widened_pack(level: SimdLevel, pack: Pack) -> Pack {
+fn widened_pack(level: SimdLevel, pack: KernelPackFn) -> KernelPackFn {
     Box::new(move |view| {
         let mut wide = zeroed_floats(view.layout.numel())?;
         widen(level, view, &mut wide);
-        pack(&View {
+        pack(&KernelView {
             root: cast_slice(&wide),
             within: 0,
             dtype: DType::F32,
@@ -104,7 +105,7 @@ fn widened_pack(level: SimdLevel, pack: Pack) -> Pack {
     })
 }
 
-/// Takes memory for `numel` floats from the front of the scratch memory.
+/// Splits memory for `numel` floats off the front of the scratch memory.
 fn take<'a>(scratch: &mut &'a mut [u8], numel: usize) -> &'a mut [u8] {
     let (own, rest) = std::mem::take(scratch).split_at_mut(wide_bytes(numel));
     *scratch = rest;
@@ -113,14 +114,14 @@ fn take<'a>(scratch: &mut &'a mut [u8], numel: usize) -> &'a mut [u8] {
 
 fn call(
     level: SimdLevel,
-    run: &Run,
+    run: &KernelRunFn,
     halves: &[bool],
-    args: &mut Args<'_>,
+    args: &mut KernelArgs<'_>,
 ) -> Result<(), EvalError> {
     let mut scratch = &mut *args.scratch;
     let layouts: SmallVec<[Layout; 8]> =
         args.ins.iter().map(|v| Layout::dense(v.shape())).collect();
-    let mut ins: SmallVec<[View<'_>; 8]> = SmallVec::new();
+    let mut ins: SmallVec<[KernelView<'_>; 8]> = SmallVec::new();
     for ((view, layout), &half) in args.ins.iter().zip(&layouts).zip(halves) {
         // A packed operand has no memory here.
         if !half || view.root.is_empty() {
@@ -129,7 +130,7 @@ fn call(
         }
         let wide = take(&mut scratch, layout.numel());
         widen(level, view, cast_slice_mut(wide));
-        ins.push(View {
+        ins.push(KernelView {
             root: wide,
             within: 0,
             dtype: DType::F32,
@@ -141,19 +142,19 @@ fn call(
     let (wide, scratch) = scratch.split_at_mut(wide);
     let mut parts = &mut *wide;
     let outs = args.outs.iter_mut().map(|out| match is_half(out.dtype) {
-        true => ViewMut {
+        true => KernelViewMut {
             bytes: take(&mut parts, out.layout.numel()),
             dtype: DType::F32,
             layout: out.layout,
         },
-        false => ViewMut {
+        false => KernelViewMut {
             bytes: &mut *out.bytes,
             dtype: out.dtype,
             layout: out.layout,
         },
     });
     let outs = outs.collect();
-    run(&mut Args {
+    run(&mut KernelArgs {
         ctx: args.ctx,
         parallel: args.parallel,
         ins,

@@ -1,15 +1,15 @@
-//! Memory for packed operands and sums, zeroed.
+//! Zeroed memory for packed operands and sums.
 
 use tercet_ir::{DType, EvalError, TensorError, TensorType};
 
-use crate::pages::Pages;
+use crate::aligned_alloc::AlignedPages;
 
-/// Zeros that a kernel packs weights into.
+/// Zeroed memory into which a kernel packs weights.
 ///
 /// # Errors
-/// [`EvalError::Tensor`] when there is no room for them.
-fn zeroed<T: bytemuck::Pod>(dtype: DType, len: usize) -> Result<Pages<T>, EvalError> {
-    let made = Pages::zeroed(len).ok_or_else(|| {
+/// [`EvalError::Tensor`] if memory is exhausted.
+fn zeroed<T: bytemuck::Pod>(dtype: DType, len: usize) -> Result<AlignedPages<T>, EvalError> {
+    let made = AlignedPages::zeroed(len).ok_or_else(|| {
         let ty = TensorType::new(dtype, &[len]);
         let bytes = ty.saturating_bytes();
         TensorError::OutOfMemory { ty, bytes }
@@ -17,12 +17,12 @@ fn zeroed<T: bytemuck::Pod>(dtype: DType, len: usize) -> Result<Pages<T>, EvalEr
     Ok(made?)
 }
 
-/// As [`zeroed`], of F32.
-pub(crate) fn zeroed_floats(len: usize) -> Result<Pages<f32>, EvalError> {
+/// Same as [`zeroed`], of F32.
+pub(crate) fn zeroed_floats(len: usize) -> Result<AlignedPages<f32>, EvalError> {
     zeroed(DType::F32, len)
 }
 
-/// As [`zeroed`], of I32.
-pub(crate) fn words(len: usize) -> Result<Pages<i32>, EvalError> {
+/// Same as [`zeroed`], of I32.
+pub(crate) fn words(len: usize) -> Result<AlignedPages<i32>, EvalError> {
     zeroed(DType::I32, len)
 }

@@ -1,52 +1,55 @@
-//! Walks the legal graph once: a place for every value, a step for every kernel.
+//! Compiles the legal graph in one pass: a placement for every value and a step for every kernel.
 
+mod channels_last;
 mod gradients;
-mod last;
 mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tercet_ir::legalize::Origins;
+use tercet_ir::legalize::NodeOrigins;
 use tercet_ir::{
     Bindings, CompileError, DimError, Graph, MAX_ELEMENTS_LOG2, Node, NodeId, Op, Signature, Type,
     Value,
 };
 
-use super::{Commit, Const, Place, Program, Root, SizeCheck, SlotDraft, Source, finish};
-use crate::exec::Sub;
+use super::{
+    ConstSource, CpuProgram, CpuSizeCheck, MemoryRoot, PendingArenaSlot, ProgramConst, StateCommit,
+    ValuePlacement, finish,
+};
+use crate::exec::SubgraphProgram;
 use crate::lower::attention::grad::twin;
-use crate::lower::{Kernel, Lower, Lowered, control, find, varies};
-use steps::Site;
-use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
-use tercet_ir::passes::Sum;
+use crate::lower::{CpuKernel, LowerFn, LoweredNode, control, find, varies};
+use steps::StepLabel;
+use tercet_ir::layout::{SymLayout, ViewLowering, check_slice, in_place_updates, numel, view_of};
+use tercet_ir::passes::ConvResidualSum;
 
-/// How programs are made.
+/// Options of building a CPU program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
-    /// The most threads of a run.
+pub(crate) struct BuildOptions {
+    /// Maximum number of threads of a run.
     pub(crate) threads: usize,
-    /// Whether rows may be rounded in products with packed weights.
-    pub(crate) rounded: bool,
+    /// True if matmuls with quantized weights may round activations to 16-bit fixed point.
+    pub(crate) i16_activations: bool,
 }
 
-/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says; the results of `last` are written
-/// with their channels last.
+/// Builds the program of a legal graph. `origins` maps its nodes to those of the original graph.
+/// The results of the nodes in `last` are stored channels-last.
 ///
 /// # Errors
-/// [`CompileError`] when memory at the bounds exceeds the address space or a size is not possible.
+/// [`CompileError`] if memory at the bounds exceeds the address space, or a size is invalid.
 pub(crate) fn build(
     graph: &Graph,
     signature: Signature,
     bounds: &Bindings,
-    how: How,
-    origins: Origins,
-    last: &Last,
-) -> Result<Program, CompileError> {
+    how: BuildOptions,
+    origins: NodeOrigins,
+    last: &ChannelsLastPlan,
+) -> Result<CpuProgram, CompileError> {
     let mut updates = in_place_updates(graph);
     let draft = |updates| {
-        drafted(
+        pending_slots(
             graph,
             signature.clone(),
             bounds,
@@ -58,7 +61,7 @@ pub(crate) fn build(
     };
     let (mut program, mut slots) = draft(updates.clone())?;
     if loses_state(&program) {
-        // Updates of windows can be taken back.
+        // Only updates of windows have an undo.
         let of_window = |op: &Op| matches!(op, Op::DynamicUpdateSlice(_));
         updates.retain(|value, _| of_window(&graph.node(value.node).op));
         (program, slots) = draft(updates)?;
@@ -66,52 +69,55 @@ pub(crate) fn build(
     finish::finish(program, slots)
 }
 
-/// True if a step may fail after one that wrote a state and cannot take that back.
-fn loses_state(program: &Program) -> bool {
+/// True if a step can fail after an earlier step wrote a state without an undo.
+fn loses_state(program: &CpuProgram) -> bool {
     let mut fallible_after = false;
     program.steps.iter().rev().any(|step| {
         let results = &program.operands[step.operands.clone()][step.ins..];
-        let writes = results.iter().any(|o| matches!(o.root, Root::State(_)));
+        let writes = results
+            .iter()
+            .any(|o| matches!(o.root, MemoryRoot::State(_)));
         let loses = writes && step.undo.is_none() && fallible_after;
         fallible_after |= step.fallible;
         loses
     })
 }
 
-/// Steps and slots of a program, with these updates in place.
-fn drafted(
+/// Builds the steps and slots of a program. The values in `updates` are written in place into their
+/// states.
+fn pending_slots(
     graph: &Graph,
     signature: Signature,
     bounds: &Bindings,
-    how: How,
-    origins: Origins,
+    how: BuildOptions,
+    origins: NodeOrigins,
     updates: HashMap<Value, NodeId>,
-    last: &Last,
-) -> Result<(Program, Vec<SlotDraft>), CompileError> {
+    last: &ChannelsLastPlan,
+) -> Result<(CpuProgram, Vec<PendingArenaSlot>), CompileError> {
     let Signature {
         inputs,
         params,
         states,
         ..
     } = &signature;
-    // No two leaves of a graph have one name.
+    // Inputs, parameters and states never share a name.
     let leaves = [inputs, params, states].into_iter().flat_map(|ports| {
         let names = ports.iter().enumerate();
         names.map(|(at, port)| (port.name.clone(), at))
     });
     let leaves: HashMap<String, usize> = leaves.collect();
-    let mut b = Builder {
+    let mut b = CpuProgramBuilder {
         graph,
         leaves,
         bounds,
-        how,
+        options: how,
         places: Vec::with_capacity(graph.len()),
         dense: HashMap::new(),
         slots: Vec::new(),
         updates,
-        last,
-        made: HashMap::new(),
-        program: Program {
+        channels_last: last,
+        computed: HashMap::new(),
+        program: CpuProgram {
             signature,
             prepare: Vec::new(),
             steps: Vec::new(),
@@ -141,29 +147,29 @@ fn drafted(
     Ok((b.program, b.slots))
 }
 
-/// Where results of a step lie already, by port.
-type Homes = SmallVec<[(u8, Root); 1]>;
+/// Predefined memory of some results of a step, by port.
+type ResultPlacements = SmallVec<[(u8, MemoryRoot); 1]>;
 
-struct Builder<'a> {
+struct CpuProgramBuilder<'a> {
     graph: &'a Graph,
-    /// The place of each named leaf among those of its kind in the signature.
+    /// Index of each named leaf among the leaves of its kind in the signature.
     leaves: HashMap<String, usize>,
     bounds: &'a Bindings,
-    how: How,
-    places: Vec<Vec<Place>>,
-    /// Dense copies made so far, by root and layout.
-    dense: HashMap<Root, Vec<(SymLayout, Place)>>,
-    slots: Vec<SlotDraft>,
-    /// Values that are written where states lie, with those states' leaves.
+    options: BuildOptions,
+    places: Vec<Vec<ValuePlacement>>,
+    /// Dense copies that already exist, by root and layout.
+    dense: HashMap<MemoryRoot, Vec<(SymLayout, ValuePlacement)>>,
+    slots: Vec<PendingArenaSlot>,
+    /// Values that are written directly into the memory of a state, with the state's leaf.
     updates: HashMap<Value, NodeId>,
-    /// Nodes whose results are written with channels last.
-    last: &'a Last,
-    /// The results of nodes that an earlier step has computed with its own.
-    made: HashMap<NodeId, Vec<Place>>,
-    program: Program,
+    /// Nodes whose results are stored channels-last.
+    channels_last: &'a ChannelsLastPlan,
+    /// Results of nodes that an earlier step already computes.
+    computed: HashMap<NodeId, Vec<ValuePlacement>>,
+    program: CpuProgram,
 }
 
-/// The error of a type whose bytes at the symbols' bounds cannot be counted.
+/// Error for a type whose byte count at the symbols' bounds overflows.
 fn too_large(ty: &Type) -> CompileError {
     CompileError::Bounds(DimError::TooMany {
         shape: ty.shape.clone(),
@@ -171,28 +177,28 @@ fn too_large(ty: &Type) -> CompileError {
     })
 }
 
-/// What a graph's convolutions do with channels last: see [`tercet_ir::passes::ChannelsLast`].
+/// Nodes of a graph that run channels-last: see [`tercet_ir::passes::ChannelsLast`].
 #[derive(Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct ChannelsLastPlan {
     pub(crate) nodes: HashSet<NodeId>,
-    pub(crate) sums: HashMap<NodeId, Sum>,
+    pub(crate) sums: HashMap<NodeId, ConvResidualSum>,
 }
 
-impl Builder<'_> {
-    fn place(&self, v: Value) -> &Place {
+impl CpuProgramBuilder<'_> {
+    fn place(&self, v: Value) -> &ValuePlacement {
         &self.places[v.node.index()][v.port as usize]
     }
 
-    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<Place>, CompileError> {
-        let kernel = find(self.graph, node)
-            .expect("invariant: the legalizer leaves nodes that have a kernel");
+    fn node(&mut self, id: NodeId, node: &Node) -> Result<Vec<ValuePlacement>, CompileError> {
+        let kernel =
+            find(self.graph, node).expect("invariant: after legalization every node has a kernel");
         match kernel.lower {
-            Lower::Leaf => Ok(vec![self.leaf(node)?]),
-            Lower::View => {
+            LowerFn::Leaf => Ok(vec![self.leaf(node)?]),
+            LowerFn::View => {
                 let from = self.place(node.inputs[0]).clone();
                 let operand = self.graph.ty(node.inputs[0]);
                 if let Some(slice) = check_slice(node, operand) {
-                    self.program.checks.push(SizeCheck {
+                    self.program.checks.push(CpuSizeCheck {
                         node: id,
                         op: node.op.kind().doc().name,
                         slice: slice.clone(),
@@ -201,63 +207,75 @@ impl Builder<'_> {
                     });
                 }
                 let layout = match view_of(node, operand, &from.layout) {
-                    View::Free(layout) => return Ok(vec![Place { layout, ..from }]),
-                    View::NeedsDense => self.dense(&from, id)?,
+                    ViewLowering::Free(layout) => {
+                        return Ok(vec![ValuePlacement { layout, ..from }]);
+                    }
+                    ViewLowering::NeedsDense => self.dense(&from, id)?,
                 };
                 match view_of(node, operand, &layout.layout) {
-                    View::Free(view) => Ok(vec![Place {
+                    ViewLowering::Free(view) => Ok(vec![ValuePlacement {
                         layout: view,
                         ..layout
                     }]),
-                    View::NeedsDense => Err(too_large(&node.outputs[0])),
+                    ViewLowering::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
-            Lower::Kernel(_) if self.made.contains_key(&id) => Ok(self.made[&id].clone()),
-            Lower::Kernel(_) if self.last.nodes.contains(&id) => self.last(kernel.name, id, node),
-            Lower::Kernel(lower) => match twin(self.graph, id, node) {
+            LowerFn::Kernel(_) if self.computed.contains_key(&id) => Ok(self.computed[&id].clone()),
+            LowerFn::Kernel(_) if self.channels_last.nodes.contains(&id) => {
+                self.channels_last_step(kernel.name, id, node)
+            }
+            LowerFn::Kernel(lower) => match twin(self.graph, id, node) {
                 Some(other) => self.both_gradients(kernel, id, node, other),
                 None => self.call(kernel, id, node, lower),
             },
-            Lower::Product(lower) => {
-                let rounded = self.how.rounded;
+            LowerFn::MatMul(lower) => {
+                let rounded = self.options.i16_activations;
                 self.call(kernel, id, node, move |graph, node| {
                     lower(graph, node, rounded)
                 })
             }
-            Lower::Control => {
-                let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-                let site = Site::of(id, node, kernel.name);
+            LowerFn::Control => {
+                let ins: Vec<ValuePlacement> =
+                    node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+                let site = StepLabel::new(id, node, kernel.name);
                 let lowered = self.control(id, node)?;
-                self.emit(site, lowered, ins, &node.outputs, &Homes::new(), true)
+                self.emit(
+                    site,
+                    lowered,
+                    ins,
+                    &node.outputs,
+                    &ResultPlacements::new(),
+                    true,
+                )
             }
         }
     }
 
-    /// A call of a kernel, which `lower` makes of the node.
+    /// Emits the kernel call that `lower` makes of the node.
     fn call(
         &mut self,
-        kernel: &Kernel,
+        kernel: &CpuKernel,
         id: NodeId,
         node: &Node,
-        lower: impl Fn(&Graph, &Node) -> Lowered,
-    ) -> Result<Vec<Place>, CompileError> {
-        let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-        let site = Site::of(id, node, kernel.name);
+        lower: impl Fn(&Graph, &Node) -> LoweredNode,
+    ) -> Result<Vec<ValuePlacement>, CompileError> {
+        let ins: Vec<ValuePlacement> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+        let site = StepLabel::new(id, node, kernel.name);
         let homes = self.homes(id, node);
-        let lowered = kernel.make(lower, self.graph, node);
+        let lowered = kernel.lower_node(lower, self.graph, node);
         self.emit(site, lowered, ins, &node.outputs, &homes, varies(&node.op))
     }
 
-    /// The states that results of a node are written into.
-    fn homes(&self, node: NodeId, n: &Node) -> Homes {
+    /// The states into which results of a node are written.
+    fn homes(&self, node: NodeId, n: &Node) -> ResultPlacements {
         let ports = 0..n.outputs.len() as u8;
         let home = |port| self.updates.get(&Value { node, port });
         let homes = ports.filter_map(|port| Some((port, self.places[home(port)?.index()][0].root)));
         homes.collect()
     }
 
-    /// A node that runs the programs of the graphs inside it.
-    fn control(&mut self, id: NodeId, node: &Node) -> Result<Lowered, CompileError> {
+    /// Emits a control-flow node, whose nested graphs become programs.
+    fn control(&mut self, id: NodeId, node: &Node) -> Result<LoweredNode, CompileError> {
         let mut subs = Vec::new();
         for (at, (name, block)) in node.op.subgraphs().into_iter().enumerate() {
             let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
@@ -266,93 +284,98 @@ impl Builder<'_> {
                 graph,
                 signature,
                 self.bounds,
-                self.how,
+                self.options,
                 origins,
-                &Last::default(),
+                &ChannelsLastPlan::default(),
             )?;
-            subs.push(Arc::new(Sub::new(name, program, self.how.threads)));
+            subs.push(Arc::new(SubgraphProgram::new(
+                name,
+                program,
+                self.options.threads,
+            )));
         }
         self.program.subs.extend(subs.iter().cloned());
         Ok(control::lower(node, &subs))
     }
 
-    fn leaf(&mut self, node: &Node) -> Result<Place, CompileError> {
+    fn leaf(&mut self, node: &Node) -> Result<ValuePlacement, CompileError> {
         let ty = &node.outputs[0];
         let place = |name: &String| {
             let place = self.leaves.get(name).copied();
-            place.expect("invariant: passes keep the leaves of the graph")
+            place.expect("invariant: passes preserve the leaves of the graph")
         };
         let root = match &node.op {
-            Op::Input(o) => Root::Input(place(&o.name)),
-            Op::State(o) => Root::State(place(&o.name)),
+            Op::Input(o) => MemoryRoot::Input(place(&o.name)),
+            Op::State(o) => MemoryRoot::State(place(&o.name)),
             Op::Param(o) => {
                 let param = place(&o.name);
-                self.constant(Source::Param, vec![param])
+                self.constant(ConstSource::Param, vec![param])
             }
-            Op::Const(o) => self.constant(Source::Tensor(o.tensor.clone()), vec![]),
+            Op::Const(o) => self.constant(ConstSource::Tensor(o.tensor.clone()), vec![]),
             _ => unreachable!("invariant: the table has four leaves"),
         };
         let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
-        Ok(Place {
+        Ok(ValuePlacement {
             root,
             layout,
             dtype: ty.dtype,
         })
     }
 
-    fn constant(&mut self, source: Source, params: Vec<usize>) -> Root {
-        self.program.consts.push(Const {
+    fn constant(&mut self, source: ConstSource, params: Vec<usize>) -> MemoryRoot {
+        self.program.consts.push(ProgramConst {
             source,
             params,
-            wanted: false,
+            is_read_in_run: false,
         });
-        Root::Const(self.program.consts.len() - 1)
+        MemoryRoot::Const(self.program.consts.len() - 1)
     }
 
-    fn slot(&mut self, ty: &Type) -> Result<Root, CompileError> {
+    fn slot(&mut self, ty: &Type) -> Result<MemoryRoot, CompileError> {
         let shape = ty.shape.upper_bound(self.bounds)?;
         let bytes = shape
             .iter()
             .try_fold(ty.dtype.size_bytes(), |n, &d| n.checked_mul(d))
             .filter(|bytes| isize::try_from(*bytes).is_ok())
             .ok_or_else(|| too_large(ty))?;
-        self.slots.push(SlotDraft {
+        self.slots.push(PendingArenaSlot {
             numel: numel(&ty.shape),
             elem_bytes: ty.dtype.size_bytes(),
             bytes,
             pinned: false,
         });
-        Ok(Root::Slot(self.slots.len() - 1))
+        Ok(MemoryRoot::Slot(self.slots.len() - 1))
     }
 
-    /// Outputs are computed where they are wanted if they are the whole of a slot, else copied.
+    /// An output that is a whole slot is computed directly in the output tensor. Other outputs are
+    /// copied.
     fn outputs(&mut self) -> Result<(), CompileError> {
         let mut renamed: HashMap<usize, usize> = HashMap::new();
         let mut copies = Vec::new();
         for (i, output) in self.graph.outputs().iter().enumerate() {
             let place = self.place(output.value).clone();
             match place.root {
-                Root::Slot(s)
+                MemoryRoot::Slot(s)
                     if !renamed.contains_key(&s)
-                        && place.layout.is_whole(self.slots[s].numel.as_ref())
+                        && place.layout.covers_root(self.slots[s].numel.as_ref())
                         && place.dtype.size_bytes() == self.slots[s].elem_bytes =>
                 {
                     renamed.insert(s, i);
                 }
-                Root::Slot(_)
-                | Root::Input(_)
-                | Root::Const(_)
-                | Root::State(_)
-                | Root::Output(_) => {
+                MemoryRoot::Slot(_)
+                | MemoryRoot::Input(_)
+                | MemoryRoot::Const(_)
+                | MemoryRoot::State(_)
+                | MemoryRoot::Output(_) => {
                     copies.push((i, place, output.value.node));
                 }
             }
         }
-        let rename = |root: &mut Root| {
-            if let Root::Slot(s) = *root
+        let rename = |root: &mut MemoryRoot| {
+            if let MemoryRoot::Slot(s) = *root
                 && let Some(&i) = renamed.get(&s)
             {
-                *root = Root::Output(i);
+                *root = MemoryRoot::Output(i);
             }
         };
         self.program
@@ -365,27 +388,28 @@ impl Builder<'_> {
             .for_each(|p| rename(&mut p.root));
         for (i, mut place, id) in copies {
             rename(&mut place.root);
-            self.copy(&place, id, Some(Root::Output(i)))?;
+            self.copy(&place, id, Some(MemoryRoot::Output(i)))?;
         }
         Ok(())
     }
 
     fn assigns(&mut self) -> Result<(), CompileError> {
         for assign in self.graph.assigns() {
-            let Root::State(state) = self.place(assign.state).root else {
-                unreachable!("invariant: assignments are to states");
+            let MemoryRoot::State(state) = self.place(assign.state).root else {
+                unreachable!("invariant: the target of an assignment is a state");
             };
             let mut place = self.place(assign.value).clone();
-            if place.root == Root::State(state) && place.layout.is_contiguous() {
+            if place.root == MemoryRoot::State(state) && place.layout.is_contiguous() {
                 continue;
             }
-            // Commits come one after the other: what reads a state is copied before any writes.
-            if matches!(place.root, Root::State(_)) {
+            // Commits run one after the other. A value that is itself a state is copied first, so
+            // that no commit overwrites it.
+            if matches!(place.root, MemoryRoot::State(_)) {
                 place = self.copy(&place, assign.value.node, None)?;
             }
             let from = self.program.operands.len();
             self.program.operands.push(place.operand());
-            self.program.commits.push(Commit { state, from });
+            self.program.commits.push(StateCommit { state, from });
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! The end of planning: which constants are kept, which slots share memory, where slots lie.
+//! Last phase of planning: retained constants, shared slots and arena offsets.
 
 use tercet_ir::CompileError;
 
-use tercet_ir::layout::{Life, place};
+use tercet_ir::layout::{LiveRange, place};
 
 use super::ALIGN_BYTES;
-use super::{Operand, Program, Root, Slot, SlotDraft, Step};
+use super::{ArenaSlot, CpuProgram, CpuStep, MemoryRoot, PendingArenaSlot, StepOperand};
 use tercet_ir::layout::SymLayout;
 
-/// Bytes after each slot that debug builds fill and check, so that a kernel that writes past its
-/// result is found by the first test that runs it.
+/// Redzone: bytes after each slot that debug builds fill and check. The first test that runs a
+/// kernel with an out-of-bounds write then finds it.
 pub(crate) const SENTINEL_BYTES: usize = if cfg!(debug_assertions) {
     ALIGN_BYTES
 } else {
@@ -19,33 +19,33 @@ pub(crate) const SENTINEL_BYTES: usize = if cfg!(debug_assertions) {
 /// Completes a program whose steps and operands are known.
 ///
 /// # Errors
-/// [`CompileError::OutOfMemory`] when the arena exceeds the address space.
+/// [`CompileError::OutOfMemory`] if the arena exceeds the address space.
 pub(super) fn finish(
-    mut program: Program,
-    mut drafts: Vec<SlotDraft>,
-) -> Result<Program, CompileError> {
+    mut program: CpuProgram,
+    mut drafts: Vec<PendingArenaSlot>,
+) -> Result<CpuProgram, CompileError> {
     keep_undo(&mut program, &mut drafts);
     let mut lives = lives(&program, &drafts);
     let shared = share(&mut program, &drafts, &mut lives);
     for operand in &mut program.operands {
-        if let Root::Slot(s) = operand.root {
+        if let MemoryRoot::Slot(s) = operand.root {
             operand.root = shared[s];
         }
     }
     want_constants(&mut program);
-    let sized: Vec<Life> = lives
+    let sized: Vec<LiveRange> = lives
         .iter()
         .zip(&shared)
         .enumerate()
-        .map(|(s, (life, home))| Life {
-            // A slot that lies in another, or in an output, or is never used, needs no room.
+        .map(|(s, (life, home))| LiveRange {
+            // A slot needs no memory if it shares another slot or an output, or is never used.
             bytes: match (life, home) {
-                (Some(life), Root::Slot(own)) if *own == s => {
+                (Some(life), MemoryRoot::Slot(own)) if *own == s => {
                     life.bytes.saturating_add(SENTINEL_BYTES)
                 }
                 _ => 0,
             },
-            ..life.unwrap_or(Life {
+            ..life.unwrap_or(LiveRange {
                 bytes: 0,
                 first: 0,
                 last: 0,
@@ -59,7 +59,7 @@ pub(super) fn finish(
     program.slots = offsets
         .iter()
         .zip(&drafts)
-        .map(|(&offset, draft)| Slot {
+        .map(|(&offset, draft)| ArenaSlot {
             offset,
             bytes: draft.bytes,
         })
@@ -68,8 +68,9 @@ pub(super) fn finish(
     Ok(program)
 }
 
-/// What a step saves of a state lives to the end, if a later step can fail; else it is not needed.
-fn keep_undo(program: &mut Program, drafts: &mut [SlotDraft]) {
+/// The state contents that a step saves stay live until the end of the run if a later step can
+/// fail. Otherwise the undo is removed.
+fn keep_undo(program: &mut CpuProgram, drafts: &mut [PendingArenaSlot]) {
     let mut fallible_after = false;
     for step in program.steps.iter_mut().rev() {
         if !fallible_after {
@@ -81,13 +82,13 @@ fn keep_undo(program: &mut Program, drafts: &mut [SlotDraft]) {
     }
 }
 
-/// From the writing to the last reading of each slot; `None` for slots without a step.
-fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
-    let mut lives: Vec<Option<Life>> = vec![None; drafts.len()];
+/// Live range of each slot, from its first write to its last read. `None` for slots without a step.
+fn lives(program: &CpuProgram, drafts: &[PendingArenaSlot]) -> Vec<Option<LiveRange>> {
+    let mut lives: Vec<Option<LiveRange>> = vec![None; drafts.len()];
     let end = program.steps.len();
     let mut touch = |slot: usize, at: usize| {
         let last = if drafts[slot].pinned { end } else { at };
-        let life = lives[slot].get_or_insert(Life {
+        let life = lives[slot].get_or_insert(LiveRange {
             bytes: drafts[slot].bytes,
             first: at,
             last,
@@ -96,7 +97,7 @@ fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
     };
     for (at, step) in program.steps.iter().enumerate() {
         for operand in &program.operands[step.operands.clone()] {
-            if let Root::Slot(s) = operand.root {
+            if let MemoryRoot::Slot(s) = operand.root {
                 touch(s, at);
             }
         }
@@ -105,11 +106,11 @@ fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
         }
     }
     for commit in &program.commits {
-        if let Root::Slot(s) = program.operands[commit.from].root {
+        if let MemoryRoot::Slot(s) = program.operands[commit.from].root {
             touch(s, end);
         }
     }
-    // Steps that run once have scratch memory too; nothing else is live then.
+    // Steps that run once also have scratch memory; no other slot is live at that time.
     for step in &program.prepare {
         if let Some((s, _)) = step.scratch {
             touch(s, 0);
@@ -118,24 +119,29 @@ fn lives(program: &Program, drafts: &[SlotDraft]) -> Vec<Option<Life>> {
     lives
 }
 
-/// Lets results take the place of operands that die in the same step. Gives the root of each slot.
-fn share(program: &mut Program, drafts: &[SlotDraft], lives: &mut [Option<Life>]) -> Vec<Root> {
-    let mut homes: Vec<Root> = (0..drafts.len()).map(Root::Slot).collect();
+/// Lets results share the memory of operands whose live range ends in the same step. Returns the
+/// root of each slot.
+fn share(
+    program: &mut CpuProgram,
+    drafts: &[PendingArenaSlot],
+    lives: &mut [Option<LiveRange>],
+) -> Vec<MemoryRoot> {
+    let mut homes: Vec<MemoryRoot> = (0..drafts.len()).map(MemoryRoot::Slot).collect();
     for at in 0..program.steps.len() {
         let step = &program.steps[at];
         if let Some((operand, from, to)) = dying_operand(program, step, drafts, lives, &homes, at) {
-            // The result moves into the operand's memory, which lives on.
+            // The result takes the operand's memory, whose live range is extended.
             let life = lives[to].expect("invariant: the step writes its result");
-            homes[to] = Root::Slot(from);
+            homes[to] = MemoryRoot::Slot(from);
             if let Some(from) = lives[from].as_mut() {
                 from.last = life.last;
             }
             program.operands[operand].absent = true;
         }
     }
-    // Chains end in a slot of its own: operands come before results.
+    // Resolves chains of shared slots: operands are numbered before results.
     for s in 0..homes.len() {
-        while let Root::Slot(next) = homes[s]
+        while let MemoryRoot::Slot(next) = homes[s]
             && homes[next] != homes[s]
         {
             homes[s] = homes[next];
@@ -144,24 +150,28 @@ fn share(program: &mut Program, drafts: &[SlotDraft], lives: &mut [Option<Life>]
     homes
 }
 
-/// The operand whose memory the first result of a step can take: its index, its slot, the result's.
+/// Finds an operand whose memory the first result of a step can take. Returns its index, its slot
+/// and the slot of the result.
 fn dying_operand(
-    program: &Program,
-    step: &Step,
-    drafts: &[SlotDraft],
-    lives: &[Option<Life>],
-    homes: &[Root],
+    program: &CpuProgram,
+    step: &CpuStep,
+    drafts: &[PendingArenaSlot],
+    lives: &[Option<LiveRange>],
+    homes: &[MemoryRoot],
     at: usize,
 ) -> Option<(usize, usize, usize)> {
     let operands = &program.operands[step.operands.clone()];
     let (ins, outs) = operands.split_at(step.ins);
     let result = outs.first()?;
-    let Root::Slot(to) = result.root else {
+    let MemoryRoot::Slot(to) = result.root else {
         return None;
     };
-    let home = |o: &Operand| match o.root {
-        Root::Slot(s) => Some(resolve(homes, s)),
-        Root::Input(_) | Root::Const(_) | Root::State(_) | Root::Output(_) => None,
+    let home = |o: &StepOperand| match o.root {
+        MemoryRoot::Slot(s) => Some(resolve(homes, s)),
+        MemoryRoot::Input(_)
+        | MemoryRoot::Const(_)
+        | MemoryRoot::State(_)
+        | MemoryRoot::Output(_) => None,
     };
     step.in_place.iter().find_map(|&i| {
         let operand = &ins[i];
@@ -175,8 +185,8 @@ fn dying_operand(
     })
 }
 
-fn resolve(homes: &[Root], mut slot: usize) -> usize {
-    while let Root::Slot(next) = homes[slot]
+fn resolve(homes: &[MemoryRoot], mut slot: usize) -> usize {
+    while let MemoryRoot::Slot(next) = homes[slot]
         && next != slot
     {
         slot = next;
@@ -184,14 +194,14 @@ fn resolve(homes: &[Root], mut slot: usize) -> usize {
     slot
 }
 
-/// Marks the constants that are read at each run; the others are dropped once they were used.
-fn want_constants(program: &mut Program) {
+/// Marks the constants that every run reads; the others are dropped after their last use.
+fn want_constants(program: &mut CpuProgram) {
     let in_runs = program.steps.iter().flat_map(|s| s.operands.clone());
     let committed = program.commits.iter().map(|c| c.from);
     for at in in_runs.chain(committed) {
         let operand = &program.operands[at];
-        if let (Root::Const(c), false) = (operand.root, operand.absent) {
-            program.consts[c].wanted = true;
+        if let (MemoryRoot::Const(c), false) = (operand.root, operand.absent) {
+            program.consts[c].is_read_in_run = true;
         }
     }
 }

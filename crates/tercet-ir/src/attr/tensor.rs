@@ -1,43 +1,43 @@
-//! How the text form spells tensors.
+//! Text form syntax of tensors.
 
-use super::{AttrError, AttrValue, Literal, Real};
+use super::{AttrError, AttrLiteral, AttrValue, FloatAttr};
 use crate::dtype::DType;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// Tensors up to this many elements are spelled as numbers, larger ones as hexadecimal bytes.
+/// Maximum element count of tensors that print as numbers; larger ones print as hexadecimal bytes.
 const SPELLED_ELEMENTS: usize = 64;
 
-/// `dense(f32[2], [1.0, 2.0])`, or `hex(f32[2], "0000803f00000040")` where numbers would be long
-/// or lose the bits of a NaN.
+/// `dense(f32[2], [1.0, 2.0])`. Large tensors, and those whose NaN bits decimal numbers would lose,
+/// print as `hex(f32[2], "0000803f00000040")`.
 impl AttrValue for Tensor {
     fn kind() -> String {
         "tensor".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        let ty = Literal::Type(Type::from(self.ty()));
+    fn to_literal(&self) -> AttrLiteral {
+        let ty = AttrLiteral::Type(Type::from(self.ty()));
         let values = self.to_f64s();
         if self.numel() > SPELLED_ELEMENTS || values.iter().any(|x| x.is_nan()) {
             let hex = self.bytes().iter().map(|b| format!("{b:02x}")).collect();
-            return Literal::Call("hex".to_string(), vec![ty, Literal::Str(hex)]);
+            return AttrLiteral::Call("hex".to_string(), vec![ty, AttrLiteral::Str(hex)]);
         }
         let items = match self.dtype().is_float() {
-            true => values.into_iter().map(Literal::Float).collect(),
+            true => values.into_iter().map(AttrLiteral::Float).collect(),
             false => self
                 .to_i64s()
                 .into_iter()
-                .map(|i| Literal::Int(i.into()))
+                .map(|i| AttrLiteral::Int(i.into()))
                 .collect(),
         };
-        Literal::Call("dense".to_string(), vec![ty, Literal::List(items)])
+        AttrLiteral::Call("dense".to_string(), vec![ty, AttrLiteral::List(items)])
     }
 
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let expected = || AttrError::kind("dense(TYPE, [NUMBERS]) or hex(TYPE, \"BYTES\")", l);
-        let Literal::Call(form, args) = l else {
+        let AttrLiteral::Call(form, args) = l else {
             return Err(expected());
         };
-        let [Literal::Type(ty), data] = args.as_slice() else {
+        let [AttrLiteral::Type(ty), data] = args.as_slice() else {
             return Err(expected());
         };
         let shape = ty.shape.as_known().ok_or_else(expected)?;
@@ -47,17 +47,18 @@ impl AttrValue for Tensor {
         };
         let bad = |e: crate::TensorError| AttrError::kind(e.to_string(), l);
         match (form.as_str(), data) {
-            ("dense", Literal::List(items)) if ty.dtype.is_float() => {
-                let values: Result<Vec<Real>, _> = items.iter().map(Real::from_literal).collect();
+            ("dense", AttrLiteral::List(items)) if ty.dtype.is_float() => {
+                let values: Result<Vec<FloatAttr>, _> =
+                    items.iter().map(FloatAttr::from_literal).collect();
                 let values: Vec<f64> = values?.into_iter().map(|r| r.0).collect();
                 Tensor::from_f64s(ty, &values).map_err(bad)
             }
-            ("dense", Literal::List(items)) => {
-                let value = |item| whole(ty.dtype, item);
+            ("dense", AttrLiteral::List(items)) => {
+                let value = |item| parse_integer(ty.dtype, item);
                 let values: Result<Vec<i64>, _> = items.iter().map(value).collect();
                 Tensor::from_i64s(ty, &values?).map_err(bad)
             }
-            ("hex", Literal::Str(hex)) => {
+            ("hex", AttrLiteral::Str(hex)) => {
                 Tensor::from_bytes(ty, &parse_hex(hex).ok_or_else(expected)?).map_err(bad)
             }
             _ => Err(expected()),
@@ -65,8 +66,8 @@ impl AttrValue for Tensor {
     }
 }
 
-/// An element of a tensor of integers or truth values.
-fn whole(dtype: DType, l: &Literal) -> Result<i64, AttrError> {
+/// Parses an element of an integer or boolean tensor.
+fn parse_integer(dtype: DType, l: &AttrLiteral) -> Result<i64, AttrError> {
     let (least, most) = match dtype {
         DType::Bool => {
             let truth = bool::from_literal(l).ok().map(i64::from);
@@ -106,26 +107,26 @@ mod tests {
 
     #[test]
     fn elements_are_those_of_the_dtype() {
-        let read = |dtype, items: &[Literal]| {
-            let ty = Literal::Type(Type::new(dtype, [items.len()]));
-            let items = Literal::List(items.to_vec());
-            Tensor::from_literal(&Literal::Call("dense".into(), vec![ty, items]))
+        let read = |dtype, items: &[AttrLiteral]| {
+            let ty = AttrLiteral::Type(Type::new(dtype, [items.len()]));
+            let items = AttrLiteral::List(items.to_vec());
+            Tensor::from_literal(&AttrLiteral::Call("dense".into(), vec![ty, items]))
         };
-        let word = |w: &str| Literal::Ident(w.into());
+        let word = |w: &str| AttrLiteral::Ident(w.into());
         let truths = [
             word("true"),
             word("false"),
-            Literal::Int(1),
-            Literal::Int(0),
+            AttrLiteral::Int(1),
+            AttrLiteral::Int(0),
         ];
         let truths = read(DType::Bool, &truths).unwrap();
         assert_eq!(truths.to_i64s(), [1, 0, 1, 0]);
-        let e = read(DType::Bool, &[Literal::Int(2)]).unwrap_err();
+        let e = read(DType::Bool, &[AttrLiteral::Int(2)]).unwrap_err();
         assert_eq!(
             e.to_string(),
             "expected true or false, or 1 or 0, found `2`"
         );
-        let e = read(DType::U8, &[Literal::Int(255), Literal::Int(256)]).unwrap_err();
+        let e = read(DType::U8, &[AttrLiteral::Int(255), AttrLiteral::Int(256)]).unwrap_err();
         assert_eq!(
             e.to_string(),
             "expected an integer that fits u8, found `256`"
@@ -136,7 +137,7 @@ mod tests {
             (DType::U32, -1),
             (DType::I64, 1 << 63),
         ] {
-            assert!(read(dtype, &[Literal::Int(bad)]).is_err(), "{dtype}");
+            assert!(read(dtype, &[AttrLiteral::Int(bad)]).is_err(), "{dtype}");
         }
     }
 
@@ -149,11 +150,11 @@ mod tests {
         }
         let big = Tensor::from_slice(&[100], &[7i32; 100]).unwrap();
         assert_eq!(Tensor::from_literal(&big.to_literal()).unwrap(), big);
-        let odd = Literal::Call(
+        let odd = AttrLiteral::Call(
             "hex".into(),
             vec![
-                Literal::Type(Type::new(DType::U8, [1])),
-                Literal::Str("abc".into()),
+                AttrLiteral::Type(Type::new(DType::U8, [1])),
+                AttrLiteral::Str("abc".into()),
             ],
         );
         assert!(Tensor::from_literal(&odd).is_err());

@@ -1,4 +1,4 @@
-//! Tensors in the memory of a device, which inputs can be bound to.
+//! Tensors in device memory, to which inputs can be bound.
 
 use std::any::Any;
 use std::fmt;
@@ -9,21 +9,23 @@ use crate::error::RunError;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// Memory of a device that holds one tensor, as an executor has it. Nothing writes it after it was made.
+/// Device memory that holds one tensor, in the executor's representation. It is immutable after
+/// creation.
 pub trait DeviceMemory: Any + Send + Sync {
-    /// The executor's name.
+    /// Name of the executor.
     fn device(&self) -> &'static str;
 
-    /// A copy on the host of the tensor of this type that it holds.
+    /// Copies the stored tensor, of type `ty`, to the host.
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`].
     fn read(&self, ty: &TensorType) -> Result<Tensor, RunError>;
 }
 
-/// A tensor in the memory of a device. Its contents never change: executables copy from it or read it, and an output
-/// that becomes one ([`Executable::output_on_device`](crate::Executable::output_on_device)) is not that of later runs.
-/// Cheap to clone; the memory goes with the last clone, when the device has done with it.
+/// An immutable tensor in device memory. Executables read it or copy from it. A tensor made from an
+/// output ([`Executable::output_on_device`](crate::Executable::output_on_device)) is not
+/// overwritten by later runs. It is cheap to clone. The memory is freed after the last clone is
+/// dropped and the device has finished using it.
 #[derive(Clone)]
 pub struct DeviceTensor {
     ty: TensorType,
@@ -31,22 +33,22 @@ pub struct DeviceTensor {
 }
 
 impl DeviceTensor {
-    /// A tensor of this type in memory that holds it.
+    /// A tensor of type `ty` stored in `memory`.
     pub fn new(ty: TensorType, memory: Arc<dyn DeviceMemory>) -> DeviceTensor {
         DeviceTensor { ty, memory }
     }
 
-    /// The dtype and sizes.
+    /// The tensor's dtype and sizes.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// The name of the executor whose device it is on.
+    /// Name of the executor whose device holds the tensor.
     pub fn device(&self) -> &'static str {
         self.memory.device()
     }
 
-    /// A copy on the host.
+    /// Copies the tensor to the host.
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`].
@@ -54,18 +56,18 @@ impl DeviceTensor {
         self.memory.read(&self.ty)
     }
 
-    /// The memory, if it is of this kind.
+    /// The memory, if its Rust type is `M`.
     pub fn memory<M: DeviceMemory>(&self) -> Option<&M> {
         let memory: &dyn Any = &*self.memory;
         memory.downcast_ref()
     }
 
-    /// True if both are one tensor.
+    /// True if both are the same tensor.
     pub fn is(&self, other: &DeviceTensor) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory)
     }
 
-    /// Checks that an input can be bound to it: dtype and rank; sizes are checked in each run.
+    /// Checks that the dtype and rank match an input; each run checks the sizes.
     ///
     /// # Errors
     /// [`RunError::Type`].
@@ -81,7 +83,7 @@ impl DeviceTensor {
         })
     }
 
-    /// The error of binding it to an input of an executable of another device.
+    /// The error of binding this tensor to an input of an executable on another device.
     pub fn foreign(&self, input: &str, own: &'static str) -> RunError {
         RunError::OtherDevice {
             input: input.to_string(),

@@ -1,45 +1,46 @@
-//! What a compilation would run, before anything is allocated.
+//! A description of a compiled program, computed without device allocations.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::counted;
 
-/// A kernel and how often a run calls it.
+/// A kernel and its number of calls in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelUse {
-    /// The operator it runs.
+    /// The operator that the kernel computes.
     pub op: &'static str,
-    /// The kernel.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Calls in one run.
+    /// Number of calls in one run.
     pub calls: usize,
 }
 
-/// What will run where.
+/// The kernels, dispatches and memory of a compiled program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The executor.
+    /// Name of the executor.
     pub target: &'static str,
     /// The kernels of a run, by operator.
     pub kernels: Vec<KernelUse>,
-    /// Kernel calls of a run.
+    /// Number of kernel calls in a run.
     pub dispatches: usize,
-    /// Points where a run waits for all work before.
+    /// Number of barriers in a run. At a barrier, all previous work must finish before the next
+    /// step starts.
     pub barriers: usize,
-    /// Kernel calls that prepare parameters, once.
+    /// Number of kernel calls that prepare parameters, once.
     pub prepare: usize,
-    /// Steps that run on the host though the target is a GPU. A GPU program has no way to express
-    /// one: what a GPU cannot run is refused when compiling.
+    /// Number of steps that run on the host although the target is a GPU. GPU programs cannot
+    /// contain such steps: an unsupported node is a compile error.
     pub host_fallbacks: usize,
-    /// Memory by what it is for, in bytes at the symbols' bounds.
+    /// Memory by purpose, in bytes at the symbols' upper bounds.
     pub bytes: Vec<(&'static str, u64)>,
-    /// The program in full, for those who want every step; empty where there is none.
+    /// The full listing of all steps; empty if the executor has none.
     pub listing: String,
 }
 
 impl Explanation {
-    /// The most memory that the executable holds at once.
+    /// The peak memory of the executable in bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.bytes.iter().map(|(_, n)| n).sum()
     }

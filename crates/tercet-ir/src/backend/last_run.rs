@@ -1,15 +1,15 @@
-//! The outputs of the last run, for executors that run at once on the host.
+//! The outputs of the last run, for executors that compute synchronously on the host.
 
 use std::ops::Range;
 
-use super::{Port, Signature, Wanted, find_port};
+use super::{OutputSelection, Port, Signature, find_port};
 use crate::dtype::DType;
 use crate::error::RunError;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// Keeps the outputs of the last run (their memory is shared, not copied) and what of them a
-/// submission wants.
+/// Stores the outputs of the last run and the selection that a submission requested. The memory is
+/// shared, not copied.
 #[derive(Clone, Debug, Default)]
 pub struct LastRun {
     outputs: Vec<Tensor>,
@@ -18,22 +18,22 @@ pub struct LastRun {
 }
 
 impl LastRun {
-    /// Forgets the outputs, so that their memory can be written by the next run.
-    pub fn forget(&mut self) {
+    /// Drops the outputs, so that the next run can write to their memory.
+    pub fn clear(&mut self) {
         self.outputs.iter_mut().for_each(Tensor::release);
         self.pending.clear();
         self.ran = false;
     }
 
-    /// The outputs of the run before, whose memory the next run may use again.
+    /// Returns the previous run's outputs, so that the next run can reuse their memory.
     pub fn reuse(&mut self) -> Vec<Tensor> {
         self.pending.clear();
         self.ran = false;
         std::mem::take(&mut self.outputs)
     }
 
-    /// Keeps the outputs of a run.
-    pub fn keep(&mut self, outputs: &[Tensor]) {
+    /// Stores the outputs of a run.
+    pub fn retain(&mut self, outputs: &[Tensor]) {
         self.outputs.truncate(outputs.len());
         for (own, output) in self.outputs.iter_mut().zip(outputs) {
             own.share(output);
@@ -43,22 +43,22 @@ impl LastRun {
         self.ran = true;
     }
 
-    /// Says what the next [`LastRun::take`] gives.
-    pub fn want(&mut self, places: Vec<usize>) {
+    /// Sets the output indices that the next [`LastRun::take_requested`] returns.
+    pub fn request(&mut self, places: Vec<usize>) {
         self.pending = places;
     }
 
-    /// The wanted outputs, once.
-    pub fn take(&mut self, outputs: &mut Vec<Tensor>) {
+    /// Returns the requested outputs, once.
+    pub fn take_requested(&mut self, outputs: &mut Vec<Tensor>) {
         outputs.clear();
         let pending = self.pending.drain(..);
         outputs.extend(pending.map(|at| self.outputs[at].clone()));
     }
 
-    /// An output.
+    /// An output of the last run.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such output or no run yet.
+    /// [`RunError`] when the output does not exist or no run has completed.
     pub fn tensor(&self, signature: &Signature, output: &str) -> Result<&Tensor, RunError> {
         let (at, port) = find_port(&signature.outputs, "output", output)?;
         self.outputs
@@ -70,7 +70,7 @@ impl LastRun {
     /// Rows of an output.
     ///
     /// # Errors
-    /// [`RunError`] when there is no such output, no run yet, or no such rows.
+    /// [`RunError`] when the output or the rows do not exist, or no run has completed.
     pub fn rows(
         &self,
         signature: &Signature,
@@ -95,24 +95,24 @@ pub fn no_run(port: &Port) -> RunError {
     }
 }
 
-/// The places of the wanted outputs in the signature.
+/// The indices of the requested outputs in the signature.
 ///
 /// # Errors
-/// [`RunError::UnknownName`] for a name that is no output's.
-pub fn places(signature: &Signature, wanted: Wanted<'_>) -> Result<Vec<usize>, RunError> {
+/// [`RunError::UnknownName`] for a name that is not an output.
+pub fn places(signature: &Signature, wanted: OutputSelection<'_>) -> Result<Vec<usize>, RunError> {
     match wanted {
-        Wanted::All => Ok((0..signature.outputs.len()).collect()),
-        Wanted::Only(names) => names
+        OutputSelection::All => Ok((0..signature.outputs.len()).collect()),
+        OutputSelection::Only(names) => names
             .iter()
             .map(|name| Ok(find_port(&signature.outputs, "output", name)?.0))
             .collect(),
     }
 }
 
-/// The type of some rows of an output: parts along its first axis.
+/// The type of a row range of an output, taken along its first axis.
 ///
 /// # Errors
-/// [`RunError::Rows`] when it has no such rows.
+/// [`RunError::Rows`] when the range exceeds the output.
 pub fn rows_of(name: &str, ty: &TensorType, rows: &Range<usize>) -> Result<TensorType, RunError> {
     match ty.shape.first() {
         Some(&n) if rows.start <= rows.end && rows.end <= n => {

@@ -1,4 +1,4 @@
-//! Choices of a compilation.
+//! Compile options.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,23 +9,24 @@ use crate::error::CompileError;
 use crate::graph::{Graph, Value};
 use crate::passes::PIPELINE;
 
-/// Choices of a compilation.
+/// Options of a compilation.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
     /// Upper bounds of the symbols.
     pub bounds: Bindings,
-    /// Passes to leave out, by name; see [`crate::passes::PIPELINE`].
+    /// Names of passes to skip; see [`crate::passes::PIPELINE`].
     pub without_passes: Vec<String>,
-    /// Values that can be read after a run besides the outputs.
-    pub keep: Keep,
-    /// What rows of F32 may be rounded to on their way into products with packed weights or weights of this type:
-    /// `F16` or `BF16`; nothing by default. Executors do so where the device multiplies it faster; sums and results stay F32.
-    /// A number beyond the range of F16 becomes an infinity.
-    pub products: Option<DType>,
+    /// Intermediate values that can be read after a run, in addition to the outputs.
+    pub retain: RetainValues,
+    /// The dtype to which F32 activations may be rounded in matmuls with quantized weights or
+    /// weights of this dtype: `F16` or `BF16`. No rounding by default. Executors use it if the
+    /// device multiplies that dtype faster; accumulation and results remain F32. A number beyond
+    /// the range of F16 becomes an infinity.
+    pub matmul_precision: Option<DType>,
 }
 
 impl CompileOptions {
-    /// No bounds, all passes.
+    /// Options without bounds, with all passes.
     pub fn new() -> CompileOptions {
         CompileOptions::default()
     }
@@ -36,68 +37,72 @@ impl CompileOptions {
         self
     }
 
-    /// Leaves out a pass and returns the options, for chaining.
+    /// Skips a pass and returns the options, for chaining.
     pub fn without_pass(mut self, name: &str) -> CompileOptions {
         self.without_passes.push(name.to_string());
         self
     }
 
-    /// Leaves out every pass and returns the options, for chaining: each node then runs as it was written.
+    /// Skips every pass and returns the options, for chaining. Each node then runs unmodified.
     pub fn without_any_pass(mut self) -> CompileOptions {
         self.without_passes = PIPELINE.iter().map(|p| p.name.to_string()).collect();
         self
     }
 
-    /// Lets rows be rounded in products and returns the options, for chaining.
-    pub fn products_in(mut self, dtype: Option<DType>) -> CompileOptions {
-        self.products = dtype;
+    /// Permits rounding of matmul inputs and returns the options, for chaining.
+    pub fn with_matmul_precision(mut self, dtype: Option<DType>) -> CompileOptions {
+        self.matmul_precision = dtype;
         self
     }
 
-    /// Keeps values and returns the options, for chaining.
-    pub fn keeping(mut self, keep: Keep) -> CompileOptions {
-        self.keep = keep;
+    /// Sets the values to retain and returns the options, for chaining.
+    pub fn retain(mut self, keep: RetainValues) -> CompileOptions {
+        self.retain = keep;
         self
     }
 }
 
-/// Which values of a graph can be read after a run.
+/// The values of a graph that can be read after a run.
 ///
-/// What is kept becomes an output after those of the graph ([`Keep::of`] gives the names), so that every executor
-/// keeps it alike, in memory that lives to the end of the run. No pass runs then: nothing is fused, folded or merged,
-/// and what is read is what was written. Values of graphs inside nodes (`if`, `while`, `scan`) are not among those of
-/// the graph around them; the results of such nodes are.
+/// Each retained value becomes an additional output ([`RetainValues::add_outputs`] gives the
+/// names). Every executor therefore retains it in the same form, in memory that lives until the end
+/// of the run. In this mode no passes run: no node is fused, folded or merged, so values correspond
+/// to the original graph. Values of nested graphs (`if`, `while`, `scan`) are not included, but the
+/// results of such nodes are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
-    /// The outputs.
+pub enum RetainValues {
+    /// Only the outputs.
     #[default]
     Outputs,
-    /// Every result of every node that computes something: all but inputs, parameters, constants and states.
+    /// Every result of every computing node: all nodes except inputs, parameters, constants and
+    /// states.
     All,
-    /// These, of any node.
+    /// These values, of any node.
     Values(Vec<Value>),
 }
 
-/// A value that is kept.
+/// A retained value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// The value, in the numbering of the graph as it was given.
+pub struct RetainedValue {
+    /// The value, in the numbering of the original graph.
     pub value: Value,
-    /// The output that it is read by: the graph's own where it has one, else `%3`, `%3.1` for a second result, with
-    /// apostrophes behind it if another output has that name.
+    /// Name of the output that returns the value: the graph's output name if the value has one,
+    /// else `%3`, or `%3.1` for a second result. If another output already has that name,
+    /// apostrophes are appended.
     pub output: String,
 }
 
-impl Keep {
-    /// The graph with what is kept as outputs, and their names. Its nodes, and their numbers, are those of `graph`.
+impl RetainValues {
+    /// A copy of the graph with the retained values as outputs, and the names of those outputs.
+    /// Nodes and their ids are those of `graph`.
     ///
     /// # Errors
     /// [`CompileError::Rewrite`] for a value that is not of the graph.
-    pub fn of(&self, graph: &Graph) -> Result<(Graph, Vec<Kept>), CompileError> {
+    pub fn add_outputs(&self, graph: &Graph) -> Result<(Graph, Vec<RetainedValue>), CompileError> {
         let values = match self {
-            Keep::Outputs => Vec::new(),
-            Keep::All => computed(graph),
-            Keep::Values(values) => values.clone(),
+            RetainValues::Outputs => Vec::new(),
+            RetainValues::All => computed(graph),
+            RetainValues::Values(values) => values.clone(),
         };
         let mut names: HashSet<String> = graph.outputs().iter().map(|o| o.name.clone()).collect();
         let own = graph.outputs().iter().rev();
@@ -119,30 +124,33 @@ impl Keep {
                     name
                 }
             };
-            kept.push(Kept { value, output });
+            kept.push(RetainedValue { value, output });
         }
         Ok((open, kept))
     }
 }
 
 impl CompileOptions {
-    /// The graph to compile: with what is to be kept as outputs.
+    /// The graph to compile, with the retained values as outputs.
     ///
     /// # Errors
-    /// As [`Keep::of`]; [`CompileError::Precision`] where products are to be of another type than `F16` or `BF16`.
+    /// As [`RetainValues::add_outputs`]; [`CompileError::Precision`] when the matmul precision is
+    /// not `F16` or `BF16`.
     pub fn opened<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>, CompileError> {
-        match self.products {
+        match self.matmul_precision {
             None | Some(DType::F16 | DType::BF16) => {}
             Some(dtype) => return Err(CompileError::Precision { dtype }),
         }
-        match self.keep {
-            Keep::Outputs => Ok(Cow::Borrowed(graph)),
-            Keep::All | Keep::Values(_) => Ok(Cow::Owned(self.keep.of(graph)?.0)),
+        match self.retain {
+            RetainValues::Outputs => Ok(Cow::Borrowed(graph)),
+            RetainValues::All | RetainValues::Values(_) => {
+                Ok(Cow::Owned(self.retain.add_outputs(graph)?.0))
+            }
         }
     }
 }
 
-/// Every result of the nodes that compute something.
+/// Every result of the nodes that are not leaves.
 fn computed(graph: &Graph) -> Vec<Value> {
     let nodes = graph.nodes().filter(|(_, n)| !n.op.is_leaf());
     let values = nodes.flat_map(|(node, n)| {
@@ -165,7 +173,7 @@ mod tests {
         let top = g.top_k(e, 2, 0, true).unwrap();
         g.output("%1", top.port(1)).unwrap();
         g.output("again", top.port(1)).unwrap();
-        let (open, kept) = Keep::All.of(&g).unwrap();
+        let (open, kept) = RetainValues::All.add_outputs(&g).unwrap();
         let names: Vec<&str> = kept.iter().map(|k| k.output.as_str()).collect();
         assert_eq!(names, ["%1'", "%2", "%1"]);
         assert_eq!(open.outputs().len(), 4);
@@ -174,8 +182,13 @@ mod tests {
             node: NodeId(9),
             port: 0,
         };
-        let refused = Keep::Values(vec![foreign]).of(&g).unwrap_err();
-        assert!(crate::one_line(&refused).contains("%9 is not of this graph"));
-        assert_eq!(Keep::Outputs.of(&g).unwrap(), (g, Vec::new()));
+        let refused = RetainValues::Values(vec![foreign])
+            .add_outputs(&g)
+            .unwrap_err();
+        assert!(crate::one_line(&refused).contains("%9 is not in this graph"));
+        assert_eq!(
+            RetainValues::Outputs.add_outputs(&g).unwrap(),
+            (g, Vec::new())
+        );
     }
 }

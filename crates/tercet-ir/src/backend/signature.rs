@@ -1,4 +1,4 @@
-//! The border of a graph: names and types, and the sizes of the symbols that tensors give.
+//! The interface of a graph: names and types, and the symbol sizes that follow from input shapes.
 
 use smallvec::SmallVec;
 
@@ -9,25 +9,25 @@ use crate::ops::Op;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// A named value at the border of a graph.
+/// A named input, parameter, state or output of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The name.
+    /// Name of the port.
     pub name: String,
     /// The declared type.
     pub ty: Type,
 }
 
-/// The names and types at the border of a graph.
+/// The names and types of a graph's inputs, parameters, states and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Given at each run.
+    /// Inputs, provided at each run.
     pub inputs: Vec<Port>,
-    /// Set once, kept.
+    /// Parameters, set once before the first run.
     pub params: Vec<Port>,
-    /// Kept from run to run.
+    /// States, which persist between runs.
     pub states: Vec<Port>,
-    /// The results, in the order in which a run gives them.
+    /// The outputs, in the order of a run's results.
     pub outputs: Vec<Port>,
 }
 
@@ -58,9 +58,9 @@ impl Signature {
         s
     }
 
-    /// The values of the symbols for these inputs, checked: every input given once, with its
-    /// declared dtype and rank, known sizes equal, one size per symbol, none above its bound.
-    /// Writes into `sizes`, reusing it.
+    /// Validates inputs and computes the symbol sizes. Every input must be provided once, with its
+    /// declared dtype and rank. Known sizes must match, each symbol must have one size, and no size
+    /// may exceed its bound. Writes the result into `sizes`, whose memory is reused.
     ///
     /// # Errors
     /// [`RunError`] that names the input and the symbol.
@@ -75,7 +75,7 @@ impl Signature {
         self.bind_types(&types, bounds, sizes)
     }
 
-    /// As [`Signature::bind`], given the types of the inputs.
+    /// As [`Signature::bind`], for the types of the inputs.
     ///
     /// # Errors
     /// As [`Signature::bind`].
@@ -102,13 +102,13 @@ impl Signature {
             };
             port.bind(tensor, "input", inputs, bounds, sizes)?;
         }
-        // Expressions such as 2*s give the symbols that no axis is by itself.
+        // Expressions such as 2*s determine symbols that are not directly an axis.
         for (at, port) in self.inputs.iter().enumerate() {
             if let Some(tensor) = type_of(inputs, at, &port.name) {
                 port.solve(tensor, bounds, sizes)?;
             }
         }
-        // They are checked when every symbol has its size.
+        // Expressions can be checked only after every symbol has a size.
         for (at, port) in self.inputs.iter().enumerate() {
             let tensor = type_of(inputs, at, &port.name)
                 .expect("invariant: the loop above found every input");
@@ -182,7 +182,7 @@ impl Port {
         }
     }
 
-    /// Sets the symbols that follow from sizes of expressions.
+    /// Sets the symbols that follow from the sizes of expressions.
     fn solve(
         &self,
         tensor: &TensorType,
@@ -219,15 +219,16 @@ impl Port {
     }
 }
 
-/// The type of the input of this name, which mostly stands where the signature has it.
+/// The type of the input with this name. The fast path expects it at the signature's index.
 fn type_of<'a>(inputs: &[(&str, &'a TensorType)], at: usize, name: &str) -> Option<&'a TensorType> {
     let own = inputs.get(at).filter(|(n, _)| *n == name);
     let found = own.or_else(|| inputs.iter().find(|(n, _)| *n == name));
     found.map(|(_, ty)| *ty)
 }
 
-/// The input that gave a symbol its first size; inputs are bound in the order of the signature, but
-/// any other input that carries the symbol explains the conflict as well.
+/// An input for the error message about conflicting sizes of a symbol. Inputs are bound in the
+/// order of the signature, so it is usually the one that set the symbol first. Any other input that
+/// contains the symbol explains the conflict too.
 fn first_use(inputs: &[(&str, &TensorType)], second: &Port, symbol: &Symbol) -> String {
     let other = inputs.iter().find(|(n, _)| *n != second.name);
     other.map_or_else(
@@ -236,10 +237,10 @@ fn first_use(inputs: &[(&str, &TensorType)], second: &Port, symbol: &Symbol) -> 
     )
 }
 
-/// The port of this name.
+/// The port with this name.
 ///
 /// # Errors
-/// [`RunError::UnknownName`] with the names there are.
+/// [`RunError::UnknownName`] with the valid names.
 pub fn find_port<'a>(
     ports: &'a [Port],
     what: &'static str,
@@ -271,7 +272,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::error::one_line;
 
-    /// The sizes of symbols, or the error, for inputs of these types fed these shapes.
+    /// The symbol sizes, or the error, for inputs of these types and these shapes.
     fn bound(types: &[&[Dim]], shapes: &[&[usize]]) -> Result<Bindings, String> {
         let mut graph = Graph::new();
         for (i, dims) in types.iter().enumerate() {
@@ -307,12 +308,12 @@ mod tests {
         let e = one(times(2, "s", 0), 3).unwrap_err();
         assert_eq!(
             e,
-            "the sizes of this run are not possible: axis 0 of `x0` has size 3, which `2*s` cannot be: \
+            "the sizes of this run are invalid: axis 0 of `x0` has size 3, which `2*s` cannot be: \
              3 is not a multiple of 2"
         );
         let e = one(times(2, "s", 1), 4).unwrap_err();
         assert!(
-            e.ends_with("4 less what is known, 3, is not a multiple of 2"),
+            e.ends_with("4 minus the known terms is 3, which is not a multiple of 2"),
             "{e}"
         );
         let e = one(times(2, "s", 5), 3).unwrap_err();
@@ -322,15 +323,15 @@ mod tests {
                 .unwrap_err()
                 .contains("above its bound 9")
         );
-        // What an axis is by itself comes first, and then decides.
+        // An axis that is the symbol itself is bound first and determines its value.
         let both = [&[times(2, "s", 0)][..], &[Dim::sym("s")]];
         assert_eq!(
             bound(&both, &[&[4], &[2]]),
             Ok(Bindings::new().with("s", 2))
         );
         let e = bound(&both, &[&[5], &[2]]).unwrap_err();
-        assert_eq!(e, "input `x0` is u8[5]; the graph takes u8[2*s]");
-        // Of two unknowns none follows.
+        assert_eq!(e, "input `x0` is u8[5]; expected u8[2*s]");
+        // An expression with two unknown symbols determines neither.
         let two = times(1, "s", 0).checked_add(&Dim::sym("t")).unwrap();
         assert!(one(two, 4).unwrap_err().contains("symbol `s` has no value"));
     }

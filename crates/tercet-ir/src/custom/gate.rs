@@ -1,46 +1,48 @@
-//! The gate of a mixture of experts whose experts stand in groups.
+//! The gate of a mixture of experts with group-limited routing.
 
 use super::{CustomOp, WgslGrid, WgslKernel, WgslParam};
-use crate::attr::{Attrs, Literal, Real};
+use crate::attr::{AttrLiteral, Attrs, FloatAttr};
 use crate::attrs;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Chooses `k` experts for each row of logits (DeepSeek-AI, "DeepSeek-V3", 2024): F32
-    /// `logits [rows, experts]` and `bias [experts]` give F32 `[rows, 2 k]`, the experts' numbers and then
-    /// their weights.
+    /// Selects `k` experts for each row of logits (DeepSeek-AI, "DeepSeek-V3", 2024). From F32
+    /// `logits [rows, experts]` and `bias [experts]` it computes F32 `[rows, 2 k]`: the expert
+    /// indices, then their weights.
     ///
-    /// The choice of an expert is `sigmoid(logit) + bias`. The score of a group, `experts / groups`
-    /// neighbours, is the sum of its two greatest choices (of its only one). The `keep` groups of the greatest
-    /// scores stay, of their experts the `k` of the greatest choices, from the greatest on, ties to the lower
-    /// number; a choice or score of NaN counts as `-inf`. Weights are the sigmoids, divided by their sum plus 1e-20, times `scale`.
+    /// The selection score of an expert is `sigmoid(logit) + bias`. A group is `experts / groups`
+    /// consecutive experts. Its score is the sum of its two largest selection scores (of its only
+    /// one). The `keep` groups with the largest scores remain. Of their experts, the `k` with the
+    /// largest selection scores are selected in descending order; ties go to the lower index. A
+    /// score of NaN counts as `-inf`. The weights are the sigmoids, divided by their sum plus
+    /// 1e-20, times `scale`.
     pub struct GroupLimitedGate {
-        /// How many groups there are; the experts are a multiple of it.
+        /// Number of groups; the number of experts is a multiple of it.
         pub groups: usize,
-        /// How many groups stay.
+        /// Number of groups that remain after group selection.
         pub keep: usize,
-        /// How many experts are chosen.
+        /// Number of selected experts.
         pub k: usize,
-        /// What the weights are multiplied by.
-        pub scale: Real,
+        /// Factor of the weights.
+        pub scale: FloatAttr,
     }
 }
 
-/// Invocations of a row.
+/// Threads per row.
 const WORKGROUP: u32 = 64;
-/// What the shader's shared memory holds.
-const MOST_EXPERTS: usize = 2048;
-/// As [`MOST_EXPERTS`], for groups and for chosen experts.
-const MOST_GROUPS: usize = 256;
+/// Maximum number of experts that fit the shader's shared memory.
+const MAX_EXPERTS: usize = 2048;
+/// As [`MAX_EXPERTS`], for groups and for selected experts.
+const MAX_GROUPS: usize = 256;
 
 impl GroupLimitedGate {
-    /// The operator's name.
+    /// Name of the operator.
     pub const NAME: &'static str = "moe.group_limited_gate";
 
     fn check(&self, experts: usize) -> Result<(), TypeError> {
@@ -51,15 +53,21 @@ impl GroupLimitedGate {
         if groups == 0 || !experts.is_multiple_of(groups) {
             return bad(
                 "groups",
-                format!("{experts} experts are not {groups} groups"),
+                format!("{experts} experts are not a multiple of {groups} groups"),
             );
         }
         if !(1..=groups).contains(&keep) {
-            return bad("keep", format!("{keep} of {groups} groups cannot stay"));
+            return bad(
+                "keep",
+                format!("{keep} is out of range for {groups} groups"),
+            );
         }
         let left = experts / groups * keep;
         if !(1..=left).contains(&k) {
-            return bad("k", format!("{k} of {left} experts cannot be chosen"));
+            return bad(
+                "k",
+                format!("{k} is out of range for {left} remaining experts"),
+            );
         }
         if !self.scale.0.is_finite() {
             return bad("scale", format!("{:?} is not finite", self.scale));
@@ -67,7 +75,7 @@ impl GroupLimitedGate {
         Ok(())
     }
 
-    /// The numbers and weights of a row.
+    /// The selected expert indices and weights of a row.
     fn row(&self, logits: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let sigmoid = |i: usize| 1.0 / (1.0 + (-logits[i]).exp());
         let choice: Vec<f64> = (0..logits.len()).map(|i| sigmoid(i) + bias[i]).collect();
@@ -90,7 +98,7 @@ impl GroupLimitedGate {
     }
 }
 
-/// The `n` places of the greatest values, from the greatest on, ties to the lower place.
+/// The indices of the `n` largest values in descending order; ties go to the lower index.
 fn greatest(values: &[f64], among: impl Iterator<Item = usize>, n: usize) -> Vec<usize> {
     let mut places: Vec<usize> = among.collect();
     places.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
@@ -103,7 +111,7 @@ impl CustomOp for GroupLimitedGate {
         Self::NAME
     }
 
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         self.to_literals()
     }
 
@@ -137,8 +145,8 @@ impl CustomOp for GroupLimitedGate {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    /// Of the weights, for the experts that were chosen; their numbers are constant.
-    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+    /// Differentiates the weights of the selected experts; the indices are constant.
+    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult {
         let y = v.y(0);
         v.through(|g, operands| {
             let k = self.k as i64;
@@ -158,8 +166,8 @@ impl CustomOp for GroupLimitedGate {
         let [rows, experts] = &operands[0].shape[..] else {
             return None;
         };
-        let size = experts.known().filter(|n| *n <= MOST_EXPERTS)? / self.groups;
-        if self.groups > MOST_GROUPS || self.k > MOST_GROUPS {
+        let size = experts.known().filter(|n| *n <= MAX_EXPERTS)? / self.groups;
+        if self.groups > MAX_GROUPS || self.k > MAX_GROUPS {
             return None;
         }
         let number = |n: usize| WgslParam::U32(Dim::Known(n));

@@ -1,12 +1,12 @@
-//! The nearest others by a matrix of distances.
+//! The nearest neighbours from a matrix of distances.
 
 use super::{CustomOp, WgslGrid, WgslKernel, WgslParam};
-use crate::attr::{Attrs, Literal};
+use crate::attr::{AttrLiteral, Attrs};
 use crate::attrs;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::ops::ScatterReduce;
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank};
 use crate::scalar::CompareFn;
@@ -14,21 +14,21 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The `k` nearest others of each point: F32 distances `[n, n]` give their numbers, I32 `[n, k]`, and
-    /// distances, F32 `[n, k]`, from the nearest on. Row `i` is read without its own place `i`; ties go to the
-    /// lower number, NaN is farther than everything. Where there are fewer others than `k`, the rest are
-    /// number -1 at infinity.
+    /// The `k` nearest neighbours of each point. F32 distances `[n, n]` give the neighbour indices,
+    /// I32 `[n, k]`, and their distances, F32 `[n, k]`, from the nearest on. Row `i` ignores
+    /// element `i`, the point itself. Ties go to the lower index, and NaN sorts after all numbers.
+    /// If there are fewer than `k` neighbours, the remaining entries are index -1 at infinity.
     pub struct PairwiseKnn {
-        /// How many others.
+        /// Number of neighbours.
         pub k: usize,
     }
 }
 
-/// Invocations of a row.
+/// Threads per row.
 const WORKGROUP: u32 = 64;
 
 impl PairwiseKnn {
-    /// The operator's name.
+    /// Name of the operator.
     pub const NAME: &'static str = "knn.pairwise";
 }
 
@@ -37,7 +37,7 @@ impl CustomOp for PairwiseKnn {
         Self::NAME
     }
 
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         self.to_literals()
     }
 
@@ -48,7 +48,7 @@ impl CustomOp for PairwiseKnn {
         let [rows, columns] = [0, 1].map(|axis| &distances.shape[axis]);
         expect_equal("rows and columns of the distances", rows, columns)?;
         if i32::try_from(self.k).is_err() {
-            let reason = format!("{} is not at most {}", self.k, i32::MAX);
+            let reason = format!("{} exceeds {}", self.k, i32::MAX);
             return Err(TypeError::Attr { name: "k", reason });
         }
         let shape = vec![rows.clone(), Dim::Known(self.k)];
@@ -62,7 +62,7 @@ impl CustomOp for PairwiseKnn {
         let (mut numbers, mut near) = (Vec::new(), Vec::new());
         for (i, row) in distances.chunks_exact(n.max(1)).enumerate() {
             let mut others: Vec<usize> = (0..n).filter(|j| *j != i).collect();
-            // A stable sort; NaN last.
+            // A stable sort keeps ties in index order; NaN sorts last.
             others.sort_by(|a, b| {
                 let (a, b) = (row[*a], row[*b]);
                 let both = a.is_nan().cmp(&b.is_nan());
@@ -81,14 +81,14 @@ impl CustomOp for PairwiseKnn {
         ])
     }
 
-    /// A distance that was chosen gets its cotangent; where there is no other, nothing does.
-    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+    /// Each selected distance receives its cotangent; entries without a neighbour contribute none.
+    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult {
         let (distances, numbers, dy) = (v.x(0), v.y(0), v.dy(1)?);
         let exists = v.is(CompareFn::Ge, numbers, 0.0)?;
         let dy = v.only_where(exists, dy)?;
         let zeros = v.zeros_like(distances)?;
         let dx = v.scatter_elements(zeros, numbers, dy, 1, ScatterReduce::Add)?;
-        Ok(v.give(0, dx)?)
+        Ok(v.accumulate(0, dx)?)
     }
 
     fn kernels(&self, operands: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {

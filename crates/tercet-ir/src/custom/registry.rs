@@ -5,20 +5,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{CustomOp, GroupLimitedGate, PairwiseKnn};
-use crate::attr::{AttrError, AttrValue, Attrs, Literal, take_attr};
+use crate::attr::{AttrError, AttrLiteral, AttrValue, Attrs, take_attr};
 use crate::ops::Custom;
 
-type Made = Result<Arc<dyn CustomOp>, AttrError>;
-type Make = Arc<dyn Fn(&[(String, Literal)]) -> Made + Send + Sync>;
+type CustomOpResult = Result<Arc<dyn CustomOp>, AttrError>;
+type CustomOpFactory = Arc<dyn Fn(&[(String, AttrLiteral)]) -> CustomOpResult + Send + Sync>;
 
-/// What makes custom operators from names and attributes: given to
+/// A registry that constructs custom operators from names and attributes, for
 /// [`parse_with`](crate::parse_with).
 #[derive(Clone)]
 pub struct CustomOps {
-    makers: BTreeMap<String, Make>,
+    makers: BTreeMap<String, CustomOpFactory>,
 }
 
-/// The operators that are shipped.
+/// A registry with the built-in custom operators.
 impl Default for CustomOps {
     fn default() -> CustomOps {
         let mut ops = CustomOps {
@@ -37,43 +37,43 @@ impl fmt::Debug for CustomOps {
 }
 
 impl CustomOps {
-    /// The operators that are shipped.
+    /// A registry with the built-in custom operators.
     pub fn new() -> CustomOps {
         CustomOps::default()
     }
 
-    /// Adds an operator, or replaces the one of this name. `make` gives the operator of some attributes, which
-    /// [`Attrs::from_literals`] does.
+    /// Adds an operator, or replaces the one with this name. `make` constructs the operator from
+    /// attributes, usually with [`Attrs::from_literals`].
     pub fn register<T: CustomOp + 'static>(
         &mut self,
         name: &str,
-        make: impl Fn(&[(String, Literal)]) -> Result<T, AttrError> + Send + Sync + 'static,
+        make: impl Fn(&[(String, AttrLiteral)]) -> Result<T, AttrError> + Send + Sync + 'static,
     ) {
-        let make: Make =
+        let make: CustomOpFactory =
             Arc::new(move |given| make(given).map(|op| Arc::new(op) as Arc<dyn CustomOp>));
         self.makers.insert(name.to_string(), make);
     }
 
-    /// The operator that the text form's `custom{name=.., attrs=[..]}` spells.
+    /// Constructs the operator that `custom{name=.., attrs=[..]}` of the text form describes.
     ///
     /// # Errors
-    /// [`AttrError`] when no operator has the name, or it does not take the attributes.
-    pub fn custom(&self, given: &[(String, Literal)]) -> Result<Custom, AttrError> {
+    /// [`AttrError`] when the name is unknown or the attributes are invalid.
+    pub fn custom(&self, given: &[(String, AttrLiteral)]) -> Result<Custom, AttrError> {
         let known = <Custom as Attrs>::NAMES;
         if let Some((name, _)) = given.iter().find(|(n, _)| !known.contains(&n.as_str())) {
             let (name, known) = (name.clone(), known.join(", "));
             return Err(AttrError::Unknown { name, known });
         }
         let name: String = take_attr(given, "name")?;
-        let Pairs(attrs) = take_attr(given, "attrs")?;
+        let DisplayAttrs(attrs) = take_attr(given, "attrs")?;
         let within = |name, source| AttrError::In {
             name,
             source: Box::new(source),
         };
-        let found = |name: &str| Literal::Str(name.to_string());
+        let found = |name: &str| AttrLiteral::Str(name.to_string());
         let Some(make) = self.makers.get(&name) else {
             let names: Vec<&str> = self.makers.keys().map(String::as_str).collect();
-            let expected = format!("an operator that is registered, {}", names.join(", "));
+            let expected = format!("a registered operator: {}", names.join(", "));
             return Err(within("name", AttrError::kind(expected, &found(&name))));
         };
         let op = make(&attrs).map_err(|e| within("attrs", e))?;
@@ -85,27 +85,27 @@ impl CustomOps {
     }
 }
 
-/// Attributes as `[name(value), ..]`.
-struct Pairs(Vec<(String, Literal)>);
+/// Attributes in the syntax `[name(value), ..]`.
+struct DisplayAttrs(Vec<(String, AttrLiteral)>);
 
-impl AttrValue for Pairs {
+impl AttrValue for DisplayAttrs {
     fn kind() -> String {
         "list of `name(value)`".to_string()
     }
 
-    fn to_literal(&self) -> Literal {
-        Literal::List(self.0.iter().map(|(n, v)| pair(n, v)).collect())
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::List(self.0.iter().map(|(n, v)| pair(n, v)).collect())
     }
 
-    fn from_literal(literal: &Literal) -> Result<Pairs, AttrError> {
+    fn from_literal(literal: &AttrLiteral) -> Result<DisplayAttrs, AttrError> {
         let expected = || AttrError::kind("a list such as [k(3)]", literal);
-        let Literal::List(items) = literal else {
+        let AttrLiteral::List(items) = literal else {
             return Err(expected());
         };
-        let mut pairs: Vec<(String, Literal)> = Vec::with_capacity(items.len());
+        let mut pairs: Vec<(String, AttrLiteral)> = Vec::with_capacity(items.len());
         for item in items {
             match item {
-                Literal::Call(name, value) if !pairs.iter().any(|(n, _)| n == name) => {
+                AttrLiteral::Call(name, value) if !pairs.iter().any(|(n, _)| n == name) => {
                     let [value] = value.as_slice() else {
                         return Err(expected());
                     };
@@ -114,21 +114,21 @@ impl AttrValue for Pairs {
                 _ => return Err(expected()),
             }
         }
-        Ok(Pairs(pairs))
+        Ok(DisplayAttrs(pairs))
     }
 }
 
-fn pair(name: &str, value: &Literal) -> Literal {
-    Literal::Call(name.to_string(), vec![value.clone()])
+fn pair(name: &str, value: &AttrLiteral) -> AttrLiteral {
+    AttrLiteral::Call(name.to_string(), vec![value.clone()])
 }
 
-/// The attributes of an operator as the text form spells them.
-pub(crate) fn spelled_attrs(op: &dyn CustomOp) -> Literal {
+/// The attributes of an operator in text form syntax.
+pub(crate) fn spelled_attrs(op: &dyn CustomOp) -> AttrLiteral {
     let attrs = op.attrs().into_iter().map(|(n, v)| (n.to_string(), v));
-    Pairs(attrs.collect()).to_literal()
+    DisplayAttrs(attrs.collect()).to_literal()
 }
 
-/// What the text form takes for the attributes, in words.
+/// The expected syntax of the attributes in words.
 pub(crate) fn attrs_kind() -> String {
-    Pairs::kind()
+    DisplayAttrs::kind()
 }

@@ -1,4 +1,4 @@
-//! Short spellings of what rules build.
+//! Helpers of gradient rules: short methods that add operators.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -11,10 +11,10 @@ use crate::types::{Shape, TensorType, Type};
 
 use super::error::NoGradient;
 
-type Built = Result<Value, OpError>;
+type GradValueResult = Result<Value, OpError>;
 
-/// The dtype in which sums over values of a dtype are made.
-pub(crate) fn wide(dtype: DType) -> DType {
+/// The accumulation dtype of a dtype.
+pub(crate) fn accumulate_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         DType::F32
@@ -28,11 +28,11 @@ pub(crate) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// The product of dimensions; no gradient where it has too many terms.
+/// The product of dimensions; an error if it has too many terms.
 pub(crate) fn numel(dims: &[Dim]) -> Result<Dim, NoGradient> {
     let mut dims = dims.iter();
     let product = dims.try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
-    product.ok_or_else(|| NoGradient::because("a product of its sizes is too large"))
+    product.ok_or_else(|| NoGradient::because("a product of its sizes overflows"))
 }
 
 impl Graph {
@@ -48,74 +48,74 @@ impl Graph {
         self.ty(v).rank()
     }
 
-    /// One number everywhere.
-    pub(crate) fn filled(&mut self, ty: &Type, value: f64) -> Built {
+    /// A tensor filled with one value.
+    pub(crate) fn filled(&mut self, ty: &Type, value: f64) -> GradValueResult {
         let scalar = self.scalar(ty.dtype, value)?;
-        self.spread(scalar, ty.shape.clone())
+        self.broadcast_to_shape(scalar, ty.shape.clone())
     }
 
-    pub(crate) fn zeros_like(&mut self, v: Value) -> Built {
+    pub(crate) fn zeros_like(&mut self, v: Value) -> GradValueResult {
         let ty = self.ty(v).clone();
         self.filled(&ty, 0.0)
     }
 
-    /// `x` in another dtype.
-    pub(crate) fn in_dtype(&mut self, x: Value, to: DType) -> Built {
+    /// Converts `x` to another dtype.
+    pub(crate) fn in_dtype(&mut self, x: Value, to: DType) -> GradValueResult {
         match self.dtype(x) == to {
             true => Ok(x),
             false => self.cast(x, to),
         }
     }
 
-    /// `x` in the dtype of another value.
-    pub(crate) fn in_dtype_of(&mut self, x: Value, like: Value) -> Built {
+    /// Converts `x` to the dtype of another value.
+    pub(crate) fn in_dtype_of(&mut self, x: Value, like: Value) -> GradValueResult {
         self.in_dtype(x, self.dtype(like))
     }
 
-    /// `x` in the dtype in which sums over it are made.
-    pub(crate) fn widen(&mut self, x: Value) -> Built {
-        self.in_dtype(x, wide(self.dtype(x)))
+    /// Converts `x` to its accumulation dtype.
+    pub(crate) fn widen(&mut self, x: Value) -> GradValueResult {
+        self.in_dtype(x, accumulate_dtype(self.dtype(x)))
     }
 
     /// `f(x, value)`
-    pub(crate) fn with(&mut self, f: BinaryFn, x: Value, value: f64) -> Built {
+    pub(crate) fn with(&mut self, f: BinaryFn, x: Value, value: f64) -> GradValueResult {
         let value = self.scalar(self.dtype(x), value)?;
         self.binary(f, x, value)
     }
 
-    pub(crate) fn times(&mut self, x: Value, factor: f64) -> Built {
+    pub(crate) fn times(&mut self, x: Value, factor: f64) -> GradValueResult {
         self.with(BinaryFn::Mul, x, factor)
     }
 
-    pub(crate) fn shifted(&mut self, x: Value, by: f64) -> Built {
+    pub(crate) fn shifted(&mut self, x: Value, by: f64) -> GradValueResult {
         self.with(BinaryFn::Add, x, by)
     }
 
     /// `value - x`
-    pub(crate) fn number_less(&mut self, value: f64, x: Value) -> Built {
+    pub(crate) fn number_less(&mut self, value: f64, x: Value) -> GradValueResult {
         let value = self.scalar(self.dtype(x), value)?;
         self.sub(value, x)
     }
 
-    pub(crate) fn is(&mut self, f: CompareFn, x: Value, value: f64) -> Built {
+    pub(crate) fn is(&mut self, f: CompareFn, x: Value, value: f64) -> GradValueResult {
         let value = self.scalar(self.dtype(x), value)?;
         self.compare(f, x, value)
     }
 
-    /// `x` where the condition holds, else 0.
-    pub(crate) fn only_where(&mut self, cond: Value, x: Value) -> Built {
+    /// `x` if the condition is true, else 0.
+    pub(crate) fn only_where(&mut self, cond: Value, x: Value) -> GradValueResult {
         let zero = self.scalar(self.dtype(x), 0.0)?;
         self.where_(cond, x, zero)
     }
 
-    /// 0 where the condition holds, else `x`.
-    pub(crate) fn except_where(&mut self, cond: Value, x: Value) -> Built {
+    /// 0 if the condition is true, else `x`.
+    pub(crate) fn except_where(&mut self, cond: Value, x: Value) -> GradValueResult {
         let zero = self.scalar(self.dtype(x), 0.0)?;
         self.where_(cond, zero, x)
     }
 
-    /// `x` in another shape of as many elements.
-    pub(crate) fn shaped(&mut self, x: Value, shape: impl Into<Shape>) -> Built {
+    /// Reshapes `x` to a shape with the same element count.
+    pub(crate) fn shaped(&mut self, x: Value, shape: impl Into<Shape>) -> GradValueResult {
         let shape = shape.into();
         match self.ty(x).shape == shape {
             true => Ok(x),
@@ -124,7 +124,11 @@ impl Graph {
     }
 
     /// `x` broadcast to a shape.
-    pub(crate) fn spread(&mut self, x: Value, shape: impl Into<Shape>) -> Built {
+    pub(crate) fn broadcast_to_shape(
+        &mut self,
+        x: Value,
+        shape: impl Into<Shape>,
+    ) -> GradValueResult {
         let shape = shape.into();
         match self.ty(x).shape == shape {
             true => Ok(x),
@@ -132,37 +136,37 @@ impl Graph {
         }
     }
 
-    /// `x` with its axes in another order.
-    pub(crate) fn permuted(&mut self, x: Value, perm: &[usize]) -> Built {
+    /// Permutes the axes of `x`.
+    pub(crate) fn permuted(&mut self, x: Value, perm: &[usize]) -> GradValueResult {
         match perm.iter().enumerate().all(|(i, &p)| i == p) {
             true => Ok(x),
             false => self.transpose(x, perm),
         }
     }
 
-    /// `x` with its last two axes exchanged.
-    pub(crate) fn swapped(&mut self, x: Value) -> Built {
+    /// Swaps the last two axes of `x`.
+    pub(crate) fn swapped(&mut self, x: Value) -> GradValueResult {
         let rank = self.rank(x);
         let mut perm: Vec<usize> = (0..rank).collect();
         perm.swap(rank - 2, rank - 1);
         self.transpose(x, &perm)
     }
 
-    /// `x` with an axis moved to another place.
-    pub(crate) fn axis_moved(&mut self, x: Value, from: usize, to: usize) -> Built {
+    /// Moves an axis of `x` to another position.
+    pub(crate) fn move_axis(&mut self, x: Value, from: usize, to: usize) -> GradValueResult {
         let mut perm: Vec<usize> = (0..self.rank(x)).collect();
         let axis = perm.remove(from);
         perm.insert(to, axis);
         self.permuted(x, &perm)
     }
 
-    /// The sum over axes, which stay.
-    pub(crate) fn sum_along(&mut self, x: Value, axes: &[usize]) -> Built {
+    /// The sum over axes, which remain with size 1.
+    pub(crate) fn sum_along(&mut self, x: Value, axes: &[usize]) -> GradValueResult {
         self.reduce_sum(x, axes, true)
     }
 
-    /// `x`, which an operand of this shape was broadcast to, summed back to that shape.
-    pub(crate) fn summed_to(&mut self, x: Value, shape: &Shape) -> Built {
+    /// Sums `x` back to the shape from which an operand was broadcast.
+    pub(crate) fn summed_to(&mut self, x: Value, shape: &Shape) -> GradValueResult {
         let own = self.shape(x);
         if own == *shape {
             return Ok(x);
@@ -179,8 +183,8 @@ impl Graph {
         self.shaped(sum, shape.clone())
     }
 
-    /// The number of elements of these sizes, as a scalar. Of symbols it is a sum of ones.
-    pub(crate) fn count_of(&mut self, dims: &[Dim], dtype: DType) -> Built {
+    /// The element count of a shape, as a scalar. For symbolic sizes it is a sum of ones.
+    pub(crate) fn count_of(&mut self, dims: &[Dim], dtype: DType) -> GradValueResult {
         let known = numel(dims).ok().and_then(|n| n.known());
         if let Some(n) = known {
             return self.scalar(dtype, n as f64);
@@ -190,11 +194,11 @@ impl Graph {
         self.reduce_sum(ones, &axes, false)
     }
 
-    /// `0, 1, ..` as `I32[n]`. Of a symbolic length it is a running sum of ones, and so it is of one that a graph
-    /// should not hold.
-    pub(crate) fn iota(&mut self, n: &Dim) -> Built {
-        const MOST: usize = 1 << 16;
-        if let Some(n) = n.known().filter(|n| *n <= MOST) {
+    /// `0, 1, ..` as `I32[n]`. For a symbolic length or one that is too long for a constant, it is
+    /// a running sum of ones.
+    pub(crate) fn iota(&mut self, n: &Dim) -> GradValueResult {
+        const MAX_IOTA_LEN: usize = 1 << 16;
+        if let Some(n) = n.known().filter(|n| *n <= MAX_IOTA_LEN) {
             let values: Vec<i64> = (0..n as i64).collect();
             let ty = TensorType::new(DType::I32, &[n]);
             let tensor =
@@ -211,8 +215,8 @@ impl Graph {
         self.scan(ones, count)
     }
 
-    /// Values that have each symbol of these types as a dimension by itself: captures by which a graph inside a node may
-    /// name them.
+    /// Values that have each symbol of these types as a dimension. As captures, they let a nested
+    /// graph use those symbols.
     pub(crate) fn with_symbols(&mut self, types: &[Type]) -> Result<Vec<Value>, OpError> {
         let mut symbols = Vec::new();
         for ty in types {
@@ -233,14 +237,14 @@ impl Graph {
         Ok(values)
     }
 
-    /// Zeros around an axis.
+    /// Pads an axis with zeros.
     pub(crate) fn zeros_around(
         &mut self,
         x: Value,
         axis: usize,
         before: usize,
         after: usize,
-    ) -> Built {
+    ) -> GradValueResult {
         if (before, after) == (0, 0) {
             return Ok(x);
         }
@@ -250,15 +254,21 @@ impl Graph {
         self.pad(x, &first, &last, PadMode::Constant, 0.0)
     }
 
-    /// The elements along an axis in the opposite order.
-    pub(crate) fn flipped(&mut self, x: Value, axis: usize) -> Built {
+    /// Reverses the elements along an axis.
+    pub(crate) fn flipped(&mut self, x: Value, axis: usize) -> GradValueResult {
         self.slice_axis(x, axis, i64::MAX, i64::MIN, -1)
     }
 
-    /// For each place of an axis of `n` elements the sum of the slices of `x` whose index names it.
-    pub(crate) fn added_at(&mut self, x: Value, axis: usize, indices: Value, n: &Dim) -> Built {
-        let first = self.axis_moved(x, axis, 0)?;
+    /// For each index of an axis of size `n`, the sum of the slices of `x` whose index equals it.
+    pub(crate) fn added_at(
+        &mut self,
+        x: Value,
+        axis: usize,
+        indices: Value,
+        n: &Dim,
+    ) -> GradValueResult {
+        let first = self.move_axis(x, axis, 0)?;
         let sums = self.scatter_add(first, indices, n.clone())?;
-        self.axis_moved(sums, 0, axis)
+        self.move_axis(sums, 0, axis)
     }
 }

@@ -1,4 +1,4 @@
-//! The operators that legalization makes of one node, as nodes of a graph.
+//! Adds the legalized decomposition of one node to a graph.
 
 use crate::backend::{Support, Target};
 use crate::error::one_line;
@@ -8,10 +8,10 @@ use crate::ops::{Op, OpKind};
 
 use super::NoGradient;
 
-/// A target that has every operator but one.
-struct AllBut(OpKind);
+/// A target that supports every operator except one.
+struct TargetWithoutOp(OpKind);
 
-impl Target for AllBut {
+impl Target for TargetWithoutOp {
     fn name(&self) -> &'static str {
         "differentiation"
     }
@@ -19,14 +19,14 @@ impl Target for AllBut {
     fn supports(&self, _: &Graph, node: &Node) -> Support {
         match node.op.kind() == self.0 {
             true => Support::Missing {
-                reason: "it is differentiated through its parts".to_string(),
+                reason: "the operator is differentiated through its decomposition".to_string(),
             },
             false => Support::Native,
         }
     }
 }
 
-/// Appends what an operator of these operands decomposes into, and gives its results.
+/// Appends the decomposition of an operator with these operands and returns its results.
 pub(super) fn decompose(
     graph: &mut Graph,
     op: &Op,
@@ -41,14 +41,14 @@ pub(super) fn decompose(
     for port in 0..alone.node(y.node).outputs.len() as u8 {
         alone.output(&port.to_string(), y.port(port))?;
     }
-    let parts = legalize(&alone, &AllBut(op.kind())).map_err(|e| {
+    let parts = legalize(&alone, &TargetWithoutOp(op.kind())).map_err(|e| {
         let reason = one_line(&e).replace('\n', "");
         NoGradient::because(format!("no decomposition for these types: {reason}"))
     })?;
     inline(graph, &parts, operands).map_err(NoGradient::from)
 }
 
-/// Appends the nodes of a graph, its inputs in order replaced by values, and gives its outputs.
+/// Appends the nodes of a graph, with its inputs replaced by values, and returns its outputs.
 pub(super) fn inline(
     graph: &mut Graph,
     block: &Graph,
@@ -74,8 +74,8 @@ pub(super) fn inline(
     Ok(outputs.map(|o| placed(&map, o.value)).collect())
 }
 
-/// A value of a block where it was inlined. An argument may be any result of its node; the input that it stands for has
-/// one.
+/// The inlined value of a value of a block. An argument may be any port of its node, while the
+/// input that it replaces has one port.
 fn placed(map: &[Value], v: Value) -> Value {
     let first = map[v.node.index()];
     match v.port {

@@ -1,4 +1,4 @@
-//! Why a graph could not be differentiated.
+//! Errors of differentiation.
 
 use std::fmt;
 
@@ -9,60 +9,65 @@ use crate::types::Type;
 
 use super::GradientKind;
 
-/// What a rule gives instead of cotangents.
+/// Why a gradient rule failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoGradient {
-    /// There is no gradient of this node, for a reason that names no node.
-    Because(String),
-    /// A node of the gradient was refused.
-    Refused(OpError),
+    /// The node has no gradient; the text gives the reason without naming the node.
+    Unsupported(String),
+    /// Adding a node of the gradient failed.
+    InvalidNode(OpError),
 }
 
 impl NoGradient {
-    /// No gradient, for this reason.
+    /// An error with this reason.
     pub fn because(reason: impl Into<String>) -> NoGradient {
-        NoGradient::Because(reason.into())
+        NoGradient::Unsupported(reason.into())
     }
 }
 
 impl From<OpError> for NoGradient {
     fn from(e: OpError) -> NoGradient {
-        NoGradient::Refused(e)
+        NoGradient::InvalidNode(e)
     }
 }
 
-/// A node without a gradient on the way from a wanted value to the loss.
+/// A non-differentiable node on the path from a requested value to the loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Severed {
-    /// The node.
+pub struct GradientBreak {
+    /// Id of the non-differentiable node.
     pub node: NodeId,
-    /// Its operator.
+    /// Operator of the node.
     pub op: &'static str,
-    /// Why it has no gradient.
+    /// Why the node has no gradient.
     pub reason: String,
 }
 
-impl fmt::Display for Severed {
+impl fmt::Display for GradientBreak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Severed { node, op, reason } = self;
+        let GradientBreak { node, op, reason } = self;
         write!(f, "{node} {op}: {reason}")
     }
 }
 
-/// A wanted value that does not change the loss.
+/// A requested value that the loss does not depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unused {
-    /// The value.
+pub struct UnreachableTarget {
+    /// The requested value.
     pub value: Value,
-    /// Its name, of an input, parameter or state.
+    /// Name of the value, if it is an input, parameter or state.
     pub name: Option<String>,
-    /// The nodes at which gradients end on the way, if there is a way.
-    pub stops: Vec<Severed>,
+    /// The nodes that block the gradient, if the loss depends on the value only through them.
+    pub stops: Vec<GradientBreak>,
 }
 
-impl Unused {
-    /// What keeps a value from a loss that it got no cotangent of.
-    pub(super) fn of(graph: &Graph, value: Value, loss: Value, flat: &[NodeId]) -> Unused {
+impl UnreachableTarget {
+    /// Explains why a value received no cotangent from the loss.
+    pub(super) fn new(
+        graph: &Graph,
+        value: Value,
+        loss: Value,
+        flat: &[NodeId],
+    ) -> UnreachableTarget {
         let behind = reached(graph, loss);
         let mut after = vec![false; graph.len()];
         let mut stops = Vec::new();
@@ -76,18 +81,18 @@ impl Unused {
                 GradientKind::Zero(reason) => reason,
                 GradientKind::Rule | GradientKind::Decompose | GradientKind::None(_) => {
                     match flat.contains(&id) {
-                        true => "its slope is 0",
+                        true => "its derivative is 0",
                         false => continue,
                     }
                 }
             };
-            stops.push(Severed {
+            stops.push(GradientBreak {
                 node: id,
                 op: node.op.name(),
                 reason: reason.to_string(),
             });
         }
-        Unused {
+        UnreachableTarget {
             value,
             name: leaf_name(graph, value),
             stops,
@@ -95,7 +100,7 @@ impl Unused {
     }
 }
 
-/// For each node whether the value depends on it.
+/// For each node, whether it depends on the value.
 fn reached(graph: &Graph, value: Value) -> Vec<bool> {
     let mut reached = vec![false; graph.len()];
     reached[value.node.index()] = true;
@@ -109,21 +114,25 @@ fn reached(graph: &Graph, value: Value) -> Vec<bool> {
     reached
 }
 
-impl fmt::Display for Unused {
+impl fmt::Display for UnreachableTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.value)?;
         if let Some(name) = &self.name {
             write!(f, " `{name}`")?;
         }
         for (i, stop) in self.stops.iter().enumerate() {
-            let word = if i == 0 { ", whose way ends at" } else { "," };
+            let word = if i == 0 {
+                ", whose gradient path ends at"
+            } else {
+                ","
+            };
             write!(f, "{word} {stop}")?;
         }
         Ok(())
     }
 }
 
-/// The name of an input, parameter or state.
+/// Name of an input, parameter or state.
 pub(super) fn leaf_name(graph: &Graph, value: Value) -> Option<String> {
     match &graph.node(value.node).op {
         Op::Input(o) => Some(o.name.clone()),
@@ -133,15 +142,15 @@ pub(super) fn leaf_name(graph: &Graph, value: Value) -> Option<String> {
     }
 }
 
-struct Lines<'a, T>(&'a [T]);
-impl<T: fmt::Display> fmt::Display for Lines<'_, T> {
+struct DisplayLines<'a, T>(&'a [T]);
+impl<T: fmt::Display> fmt::Display for DisplayLines<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|n| write!(f, "\n  {n}"))
     }
 }
 
-struct Named<'a>(&'a Option<String>);
-impl fmt::Display for Named<'_> {
+struct DisplayOptName<'a>(&'a Option<String>);
+impl fmt::Display for DisplayOptName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(name) => write!(f, " `{name}`"),
@@ -150,73 +159,73 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// Why a graph could not be differentiated. It is as it was before.
+/// Why differentiating a graph failed. The graph is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GradError {
-    /// What is to be differentiated is not one float.
+    /// The loss is not a float scalar.
     #[error("the loss {value} is {ty}; expected a float of rank 0, such as a mean over all axes")]
     Loss {
-        /// The value.
+        /// The value passed as loss.
         value: Value,
-        /// Its type.
+        /// Type of the value.
         ty: Type,
     },
-    /// A value is of another graph.
-    #[error("{value} is not of this graph")]
+    /// A value belongs to another graph.
+    #[error("{value} is not in this graph")]
     NotOfGraph {
-        /// The value.
+        /// The value that belongs to another graph.
         value: Value,
     },
-    /// A value that has no derivatives.
-    #[error("{value}{} is {ty}; only floats have gradients", Named(.name))]
+    /// A requested value is not a float, so it has no derivative.
+    #[error("{value}{} is {ty}; only floats have gradients", DisplayOptName(.name))]
     NotFloat {
-        /// The value.
+        /// The requested value.
         value: Value,
-        /// Its name, of an input, parameter or state.
+        /// Name of the value, if it is an input, parameter or state.
         name: Option<String>,
-        /// Its type.
+        /// Type of the value.
         ty: Type,
     },
-    /// A cotangent has another type than its output.
+    /// A cotangent's type differs from the type of its output.
     #[error("the cotangent of {value} is {given}; expected {ty}")]
     Cotangent {
-        /// The output.
+        /// The output value.
         value: Value,
-        /// Its type.
+        /// Type of the output.
         ty: Type,
-        /// The cotangent's type.
+        /// Type of the cotangent.
         given: Type,
     },
-    /// The loss does not change with some of the values.
+    /// The loss does not depend on some of the requested values.
     #[error(
-        "the loss {loss} does not change with {} of the values; leave them out:{}",
+        "the loss {loss} does not depend on {} of the requested values; omit them:{}",
         .values.len(),
-        Lines(.values)
+        DisplayLines(.values)
     )]
     Unused {
-        /// The loss.
+        /// The loss value.
         loss: Value,
-        /// All of them.
-        values: Vec<Unused>,
+        /// All requested values without influence on the loss.
+        values: Vec<UnreachableTarget>,
     },
-    /// Nodes on the way to the loss have no gradient.
+    /// Nodes on the path to the loss are not differentiable.
     #[error(
-        "{} on the way from the wanted values have no gradient; go around them, or say `stop_gradient` before:{}",
+        "no gradient through {} between the requested values and the loss; avoid them, or insert `stop_gradient` before:{}",
         crate::counted(.nodes.len(), "node", "nodes"),
-        Lines(.nodes)
+        DisplayLines(.nodes)
     )]
     Severed {
-        /// All of them, from the loss on.
-        nodes: Vec<Severed>,
+        /// All such nodes, starting from the loss.
+        nodes: Vec<GradientBreak>,
     },
-    /// A node of the gradient of a node was refused.
+    /// A gradient rule built an invalid node.
     #[error("the gradient of {node} ({op})")]
     Rule {
         /// The node that was differentiated.
         node: NodeId,
-        /// Its operator.
+        /// Operator of the differentiated node.
         op: &'static str,
-        /// Why.
+        /// Why the new node is invalid.
         #[source]
         source: OpError,
     },

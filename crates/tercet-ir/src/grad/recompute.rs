@@ -1,37 +1,41 @@
-//! What gradients read of the way forward, where it has checkpoints: the checkpoint, and computed again from it what
-//! depends on it up to the next one. Uniform random numbers, and what is made of them and constants alone, such as what
-//! dropout drops, are drawn again in any case, and on request elementwise values are computed again (`cheap.rs`).
+//! Recomputation of forward values. Gradients read checkpoints, and recompute from each checkpoint
+//! the values that depend on it, up to the next checkpoint. Uniform random numbers, and values
+//! computed only from them and constants (such as a dropout mask), are always drawn again. On
+//! request, elementwise values are recomputed too (`cheap.rs`).
 //!
-//! Numbers that are drawn again have an axis of 1 in front, since equal nodes would be merged: numbers depend on an element's
-//! place in row-major order, not on the shape. What is computed again reads checkpoints through checkpoints of their own, which keep it from being merged with what
-//! was computed first. It is appended where gradients first need it, and so in the order in which they go back.
+//! `cse` would merge equal nodes, so recomputed nodes must differ from the original ones. Random
+//! numbers that are drawn again have an additional leading axis of size 1; the numbers depend on an
+//! element's row-major index, not on the shape. Other recomputed nodes read checkpoints through
+//! additional checkpoint nodes. Nodes are appended when gradients first need them, so in the order
+//! of the reverse pass.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::cheap::is_marked;
+use super::remat::is_marked;
 use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Checkpoint, Op, OpKind, RngUniform};
 use crate::types::{MAX_RANK, Shape};
 
-/// The nodes of the way forward, and those that stand for them in gradients.
+/// The forward nodes and their recomputed copies.
 #[derive(Debug)]
-pub(super) struct Recompute {
-    /// For each node whether it is a checkpoint or depends on one.
+pub(super) struct RecomputedNodes {
+    /// For each node, whether it is a checkpoint or depends on one.
     depends: Vec<bool>,
-    /// For each node whether it is random numbers, or made of such and constants alone.
+    /// For each node, whether it draws random numbers or is computed only from them and constants.
     drawn: Vec<bool>,
-    /// For each node whether it is elementwise and computed again from what is kept.
+    /// For each node, whether it is elementwise and recomputed from saved values.
     cheap: Vec<bool>,
-    /// Marks of what those are computed from.
+    /// The checkpoints inserted before values that recomputed nodes read.
     marks: HashMap<Value, Value>,
-    again: HashMap<NodeId, NodeId>,
+    recomputed: HashMap<NodeId, NodeId>,
 }
 
-impl Recompute {
-    /// Of the nodes from `from` on: those before it are there already. `cheap` nodes are computed again.
-    pub(super) fn of(graph: &Graph, from: usize, cheap: Vec<bool>) -> Recompute {
+impl RecomputedNodes {
+    /// Analyzes the nodes from `from` on; earlier nodes are never recomputed. `cheap` nodes are
+    /// recomputed.
+    pub(super) fn new(graph: &Graph, from: usize, cheap: Vec<bool>) -> RecomputedNodes {
         let (mut depends, mut drawn) = (vec![false; from], vec![false; from]);
         for (_, node) in graph.nodes().skip(from) {
             let own = node.op.kind() == OpKind::Checkpoint;
@@ -47,27 +51,27 @@ impl Recompute {
                 }
             });
         }
-        Recompute {
+        RecomputedNodes {
             depends,
             drawn,
             cheap,
             marks: HashMap::new(),
-            again: HashMap::new(),
+            recomputed: HashMap::new(),
         }
     }
 
-    /// Whether gradients have a node of their own for this one. What was appended since is there already.
+    /// Whether gradients recompute this node. Nodes that were appended later are never recomputed.
     fn is_again(&self, id: NodeId) -> bool {
         let of = |list: &[bool]| list.get(id.index()).copied().unwrap_or(false);
         of(&self.depends) || of(&self.drawn) || of(&self.cheap)
     }
 
     fn placed(&self, v: Value) -> Value {
-        let node = self.again.get(&v.node).copied().unwrap_or(v.node);
+        let node = self.recomputed.get(&v.node).copied().unwrap_or(v.node);
         Value { node, ..v }
     }
 
-    /// What is kept, for what is computed again from it.
+    /// A saved value, read through a checkpoint by recomputed nodes.
     fn marked(&mut self, graph: &mut Graph, v: Value) -> Result<Value, OpError> {
         if self.cheap.is_empty() || !is_marked(graph, v) {
             return Ok(v);
@@ -84,12 +88,12 @@ impl Recompute {
         Ok(mark)
     }
 
-    /// The value that gradients read for one of the way forward.
+    /// The value that gradients read in place of a forward value.
     pub(super) fn value(&mut self, graph: &mut Graph, v: Value) -> Result<Value, OpError> {
         let mut needed = BTreeSet::new();
         let mut open = vec![v.node];
         while let Some(id) = open.pop() {
-            if !self.is_again(id) || self.again.contains_key(&id) || !needed.insert(id) {
+            if !self.is_again(id) || self.recomputed.contains_key(&id) || !needed.insert(id) {
                 continue;
             }
             let node = graph.node(id);
@@ -117,13 +121,13 @@ impl Recompute {
                     graph.add(op, &placed)?
                 }
             };
-            self.again.insert(id, new.node);
+            self.recomputed.insert(id, new.node);
         }
         Ok(self.placed(v))
     }
 }
 
-/// The same numbers, by a node that is not equal to the first.
+/// Draws the same numbers with a node that is not equal to the original one.
 fn drawn_again(graph: &mut Graph, op: RngUniform) -> Result<Value, OpError> {
     let own = op.shape.clone();
     let shape = Shape::new([&[Dim::Known(1)], &own[..]].concat());

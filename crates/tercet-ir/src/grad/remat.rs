@@ -1,19 +1,19 @@
-//! Which elementwise values gradients compute again instead of reading what the way forward left: those that follow from values
-//! which gradients read anyway, so that one of both is kept.
+//! Rematerialization of cheap elementwise values. If gradients read a value anyway, elementwise
+//! values derived from it are recomputed instead of saved.
 //!
-//! What is read anyway is known from gradients that were built without that: results of other operators that they read, and the
-//! only large operand of elementwise values that they read.
+//! A first build of the gradients, without rematerialization, shows which values they read. These
+//! are results of other operators, and the single large operand of elementwise values.
 
 use std::collections::{BTreeSet, HashSet};
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Op, OpKind};
 
-/// Elements from which on a value is worth computing again.
+/// Minimum number of elements for which recomputing a value is profitable.
 const LARGE: usize = 1 << 14;
 
-/// The nodes, of those before `before`, that gradients compute again; the nodes from there on are the gradients, of which
-/// `cotangents` are wanted.
+/// The nodes before `before` that gradients recompute. The nodes from `before` on compute the
+/// gradients, whose results are `cotangents`.
 pub(super) fn cheap(graph: &Graph, before: usize, cotangents: &[Value]) -> Vec<bool> {
     let read = read(graph, before, cotangents);
     let elementwise = elementwise(graph, before);
@@ -33,7 +33,8 @@ pub(super) fn cheap(graph: &Graph, before: usize, cotangents: &[Value]) -> Vec<b
             }
         }
     }
-    // A node that is not computed again is read where it is, and what follows from it can be computed from it.
+    // A node that is not recomputed is read directly, and values derived from it can be recomputed
+    // from it.
     let mut again = elementwise;
     for index in 0..before {
         if again[index] {
@@ -48,7 +49,7 @@ pub(super) fn cheap(graph: &Graph, before: usize, cotangents: &[Value]) -> Vec<b
     again
 }
 
-/// What the gradients that matter read of the way forward.
+/// The forward values that live gradient nodes read.
 fn read(graph: &Graph, before: usize, cotangents: &[Value]) -> BTreeSet<Value> {
     let mut read = BTreeSet::new();
     let mut live = vec![false; graph.len()];
@@ -68,7 +69,7 @@ fn read(graph: &Graph, before: usize, cotangents: &[Value]) -> BTreeSet<Value> {
     read
 }
 
-/// Which nodes are large and elementwise, or only move what they have.
+/// For each node, whether it is large and elementwise, or a large view or broadcast.
 fn elementwise(graph: &Graph, before: usize) -> Vec<bool> {
     let nodes = graph.nodes().take(before);
     let is = nodes.map(|(id, node)| {
@@ -89,7 +90,7 @@ fn elementwise(graph: &Graph, before: usize) -> Vec<bool> {
     is.collect()
 }
 
-/// The large values that an elementwise node follows from through others that are computed again.
+/// The large values from which an elementwise node is computed, following other recomputed nodes.
 fn roots(graph: &Graph, id: NodeId, again: &[bool]) -> BTreeSet<Value> {
     let (mut roots, mut seen) = (BTreeSet::new(), HashSet::new());
     let mut open = vec![id];
@@ -108,7 +109,7 @@ fn roots(graph: &Graph, id: NodeId, again: &[bool]) -> BTreeSet<Value> {
     roots
 }
 
-/// Leaves stay in any case.
+/// Leaves always remain in memory.
 fn is_leaf(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -116,7 +117,8 @@ fn is_leaf(kind: OpKind) -> bool {
     )
 }
 
-/// Whether a value that is computed again is computed from a mark of this one, which keeps it from being merged with the first.
+/// Whether recomputed nodes read this value through a checkpoint, which prevents merging them with
+/// the original nodes.
 pub(super) fn is_marked(graph: &Graph, value: Value) -> bool {
     is_large(graph, value) && !is_leaf(graph.node(value.node).op.kind())
 }
@@ -126,7 +128,7 @@ fn is_large(graph: &Graph, value: Value) -> bool {
     numel.is_none_or(|n| n.known().is_none_or(|n| n >= LARGE))
 }
 
-/// Bytes of a value, as far as they are known.
+/// Size of a value in bytes, or 0 if it is unknown.
 fn bytes(graph: &Graph, value: Value) -> usize {
     let ty = graph.ty(value);
     let numel = ty.shape.numel().and_then(|n| n.known());

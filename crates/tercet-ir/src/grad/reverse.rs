@@ -1,4 +1,4 @@
-//! The walk from outputs to wanted values.
+//! The reverse pass from outputs to requested values.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,21 +6,21 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::scalar::BinaryFn;
 
 use super::GradientKind;
-use super::error::{GradError, NoGradient, Severed};
-use super::recompute::Recompute;
+use super::error::{GradError, GradientBreak, NoGradient};
+use super::recompute::RecomputedNodes;
 use super::vjp::Vjp;
 
-/// Cotangents of wanted values, in their order, the nodes that had none to give, and those whose rule gave none: that
-/// are flat.
+/// The result of a reverse pass: cotangents of the requested values in order, the
+/// non-differentiable nodes, and the nodes whose rule returned no cotangent (zero derivative).
 #[derive(Debug)]
-pub(super) struct Pulled {
+pub(super) struct ReversePassResult {
     pub(super) cotangents: Vec<Option<Value>>,
-    pub(super) severed: Vec<Severed>,
+    pub(super) breaks: Vec<GradientBreak>,
     pub(super) flat: Vec<NodeId>,
 }
 
-/// The values that a derivative with respect to `wanted` exists of, among the nodes from `from` on. Gradients end at
-/// operators that are flat, at integers and at truth values.
+/// The values, among the nodes from `from` on, that have a derivative with respect to `wanted`.
+/// Derivatives end at operators with zero derivative, at integers and at booleans.
 pub(super) fn active(graph: &Graph, from: usize, wanted: &[Value]) -> HashSet<Value> {
     let mut active: HashSet<Value> = wanted.iter().copied().collect();
     for (id, node) in graph.nodes().skip(from) {
@@ -38,21 +38,22 @@ pub(super) fn active(graph: &Graph, from: usize, wanted: &[Value]) -> HashSet<Va
     active
 }
 
-/// Pulls the cotangents of outputs back to the wanted values through the nodes from `from` on, and appends what that
-/// takes; what is `cheap` of the way forward is computed again. A node without a gradient is noted and passed with zeros, so that
-/// those behind it are noted as well.
+/// Propagates the cotangents of outputs back to the requested values through the nodes from `from`
+/// on, and appends the necessary nodes. Forward nodes marked `cheap` are recomputed. A
+/// non-differentiable node is recorded and passes zeros, so that further such nodes are recorded
+/// too.
 ///
 /// # Errors
-/// [`GradError::Rule`] when a rule builds a node that is refused.
-pub(super) fn pull(
+/// [`GradError::Rule`] when a rule builds an invalid node.
+pub(super) fn reverse_pass(
     graph: &mut Graph,
     from: usize,
     outputs: &[(Value, Value)],
     wanted: &[Value],
     cheap: Vec<bool>,
-) -> Result<Pulled, GradError> {
+) -> Result<ReversePassResult, GradError> {
     let active = active(graph, from, wanted);
-    let mut forward = Recompute::of(graph, from, cheap);
+    let mut forward = RecomputedNodes::new(graph, from, cheap);
     let (mut severed, mut flat) = (Vec::new(), Vec::new());
     let mut cotangents: HashMap<Value, Value> = HashMap::new();
     let last = outputs.iter().map(|(v, _)| v.node.index() + 1).max();
@@ -86,15 +87,15 @@ pub(super) fn pull(
         let mut v = Vjp::new(graph, id, read, of_results, of_operands);
         match op.vjp(&mut v) {
             Ok(()) => {}
-            Err(NoGradient::Refused(e)) => return Err(fail(e)),
-            Err(NoGradient::Because(reason)) => {
+            Err(NoGradient::InvalidNode(e)) => return Err(fail(e)),
+            Err(NoGradient::Unsupported(reason)) => {
                 let op = op.name();
-                severed.push(Severed {
+                severed.push(GradientBreak {
                     node: id,
                     op,
                     reason,
                 });
-                v.give_zeros().map_err(fail)?;
+                v.accumulate_zeros().map_err(fail)?;
             }
         }
         let given = v.finish();
@@ -106,9 +107,9 @@ pub(super) fn pull(
         }
     }
     let cotangents = wanted.iter().map(|v| cotangents.get(v).copied()).collect();
-    Ok(Pulled {
+    Ok(ReversePassResult {
         cotangents,
-        severed,
+        breaks: severed,
         flat,
     })
 }

@@ -1,4 +1,4 @@
-//! Gradients against central differences, and what cannot be differentiated.
+//! Tests of gradients against central differences, and of errors.
 
 mod differences;
 mod errors;

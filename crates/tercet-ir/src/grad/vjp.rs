@@ -1,4 +1,4 @@
-//! What a rule sees of the node that it differentiates, and the graph that it appends to.
+//! The interface of gradient rules: the differentiated node and the graph to which rules append.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,23 +7,23 @@ use crate::graph::{Graph, NodeId, Value};
 
 use super::decompose::decompose;
 use super::error::NoGradient;
-use super::reverse::pull;
+use super::reverse::reverse_pass;
 
-/// What a rule returns; cotangents are given by [`Vjp::give`].
-pub type Ruled = Result<(), NoGradient>;
+/// The result of a gradient rule; the rule passes cotangents to [`Vjp::accumulate`].
+pub type VjpResult = Result<(), NoGradient>;
 
-/// A vector-Jacobian product under construction: the node, the cotangents of its results, and the graph that what the
-/// rule adds goes to.
+/// A vector-Jacobian product under construction: the node, the cotangents of its results, and the
+/// graph to which the rule appends.
 #[derive(Debug)]
 pub struct Vjp<'a> {
     graph: &'a mut Graph,
     node: NodeId,
-    /// The operands and the node as gradients read them: computed again behind checkpoints.
+    /// The operands and results of the node as gradients read them, recomputed after checkpoints.
     operands: Vec<Value>,
     result: NodeId,
-    of_results: Vec<Option<Value>>,
-    wanted: Vec<bool>,
-    given: Vec<Option<Value>>,
+    result_cotangents: Vec<Option<Value>>,
+    needed: Vec<bool>,
+    operand_cotangents: Vec<Option<Value>>,
 }
 
 impl<'a> Vjp<'a> {
@@ -38,39 +38,39 @@ impl<'a> Vjp<'a> {
             graph,
             node,
             result,
-            given: vec![None; operands.len()],
+            operand_cotangents: vec![None; operands.len()],
             operands,
-            of_results,
-            wanted,
+            result_cotangents: of_results,
+            needed: wanted,
         }
     }
 
-    /// The cotangents of operands, by the values that they were.
+    /// The cotangents of operands, with the original operand values.
     pub(super) fn finish(self) -> Vec<(Value, Value)> {
         let inputs = &self.graph.node(self.node).inputs;
-        let pairs = inputs.iter().zip(self.given);
+        let pairs = inputs.iter().zip(self.operand_cotangents);
         pairs.filter_map(|(v, c)| Some((*v, c?))).collect()
     }
 
-    /// How many operands there are.
+    /// The number of operands.
     pub fn count(&self) -> usize {
         self.operands.len()
     }
 
-    /// The operands.
+    /// The operands of the node.
     pub fn operands(&self) -> Vec<Value> {
         self.operands.clone()
     }
 
-    /// An operand.
+    /// An operand of the node.
     ///
     /// # Panics
-    /// When there are fewer: a rule knows its operator.
+    /// When the node has fewer operands: a rule knows its operator.
     pub fn x(&self, operand: usize) -> Value {
         self.operands[operand]
     }
 
-    /// A result of the node that is differentiated.
+    /// A result of the differentiated node.
     pub fn y(&self, result: u8) -> Value {
         Value {
             node: self.result,
@@ -78,34 +78,34 @@ impl<'a> Vjp<'a> {
         }
     }
 
-    /// True where a cotangent of the operand is of use. Integers never want one.
-    pub fn wants(&self, operand: usize) -> bool {
-        self.wanted.get(operand).copied().unwrap_or(false)
+    /// True if a cotangent of the operand is needed. False for integers.
+    pub fn needs_cotangent(&self, operand: usize) -> bool {
+        self.needed.get(operand).copied().unwrap_or(false)
     }
 
-    /// True where a result has a cotangent.
+    /// True if a result has a cotangent.
     pub fn has(&self, result: u8) -> bool {
-        self.of_results[usize::from(result)].is_some()
+        self.result_cotangents[usize::from(result)].is_some()
     }
 
-    /// The cotangent of a result: zeros where nothing depends on it.
+    /// The cotangent of a result; zeros if nothing depends on the result.
     ///
     /// # Errors
-    /// [`OpError`] when zeros of its type cannot be made.
+    /// [`OpError`] when zeros of its type cannot be created.
     pub fn dy(&mut self, result: u8) -> Result<Value, OpError> {
-        match self.of_results[usize::from(result)] {
+        match self.result_cotangents[usize::from(result)] {
             Some(dy) => Ok(dy),
             None => self.graph.zeros_like(self.y(result)),
         }
     }
 
-    /// Gives the cotangent of an operand, which has the operand's type. What is given twice is added; what is not
-    /// wanted is dropped; what is not given is zero.
+    /// Adds the cotangent of an operand, which must have the operand's type. Several cotangents of
+    /// one operand are summed. Unneeded cotangents are dropped, and missing ones are zero.
     ///
     /// # Errors
-    /// [`OpError`] when it has another type.
-    pub fn give(&mut self, operand: usize, cotangent: Value) -> Result<(), OpError> {
-        if !self.wants(operand) {
+    /// [`OpError`] when the cotangent has another type.
+    pub fn accumulate(&mut self, operand: usize, cotangent: Value) -> Result<(), OpError> {
+        if !self.needs_cotangent(operand) {
             return Ok(());
         }
         let (own, given) = (self.ty(self.x(operand)), self.ty(cotangent));
@@ -118,66 +118,67 @@ impl<'a> Vjp<'a> {
                 )),
             });
         }
-        self.given[operand] = Some(match self.given[operand] {
+        self.operand_cotangents[operand] = Some(match self.operand_cotangents[operand] {
             Some(so_far) => self.graph.plus(so_far, cotangent)?,
             None => cotangent,
         });
         Ok(())
     }
 
-    /// Zeros for every operand that wants a cotangent and has none.
-    pub(super) fn give_zeros(&mut self) -> Result<(), OpError> {
+    /// Adds zeros for every operand that needs a cotangent and has none.
+    pub(super) fn accumulate_zeros(&mut self) -> Result<(), OpError> {
         for i in 0..self.operands.len() {
-            if self.wanted[i] && self.given[i].is_none() {
-                self.given[i] = Some(self.graph.zeros_like(self.operands[i])?);
+            if self.needed[i] && self.operand_cotangents[i].is_none() {
+                self.operand_cotangents[i] = Some(self.graph.zeros_like(self.operands[i])?);
             }
         }
         Ok(())
     }
 
-    /// Appends what `build` makes of the operands, the same results in other words, and gives the operands'
-    /// cotangents through it.
+    /// Differentiates an equivalent decomposition. Appends the nodes that `build` adds for the
+    /// operands, which must compute the same results, and adds the operands' cotangents.
     ///
     /// # Errors
-    /// [`NoGradient`] where a node of it has none.
+    /// [`NoGradient`] when one of those nodes has none.
     pub fn through(
         &mut self,
         build: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, NoGradient>,
-    ) -> Ruled {
+    ) -> VjpResult {
         let from = self.graph.len();
         let results = build(self.graph, &self.operands)?;
-        let pairs = results.iter().zip(&self.of_results);
+        let pairs = results.iter().zip(&self.result_cotangents);
         let pairs: Vec<(Value, Value)> = pairs.filter_map(|(y, dy)| Some((*y, (*dy)?))).collect();
         let mut wanted: Vec<Value> = Vec::new();
-        for (v, _) in self.operands.iter().zip(&self.wanted).filter(|(_, w)| **w) {
+        for (v, _) in self.operands.iter().zip(&self.needed).filter(|(_, w)| **w) {
             if !wanted.contains(v) {
                 wanted.push(*v);
             }
         }
-        let pulled = pull(self.graph, from, &pairs, &wanted, Vec::new()).map_err(inner)?;
-        if !pulled.severed.is_empty() {
-            let reasons = pulled.severed.iter();
+        let pulled = reverse_pass(self.graph, from, &pairs, &wanted, Vec::new()).map_err(inner)?;
+        if !pulled.breaks.is_empty() {
+            let reasons = pulled.breaks.iter();
             let reasons: Vec<String> = reasons.map(|s| format!("{}: {}", s.op, s.reason)).collect();
             return Err(NoGradient::because(reasons.join("; ")));
         }
         for (v, cotangent) in wanted.iter().zip(pulled.cotangents) {
-            // An operand that is there twice got the sum of both.
+            // If an operand occurs twice, its cotangent is the sum of both, so it is added only
+            // once.
             let first = self.operands.iter().position(|x| x == v);
             if let (Some(at), Some(cotangent)) = (first, cotangent) {
-                self.give(at, cotangent)?;
+                self.accumulate(at, cotangent)?;
             }
         }
         Ok(())
     }
 
-    /// As [`Vjp::through`], through what legalization makes of the node.
-    pub(crate) fn through_decomposition(&mut self) -> Ruled {
+    /// As [`Vjp::through`], with the decomposition that legalization uses.
+    pub(crate) fn through_decomposition(&mut self) -> VjpResult {
         let op = self.graph.node(self.node).op.clone();
         self.through(|g, operands| decompose(g, &op, operands))
     }
 }
 
-/// A rule builds by the methods of [`Graph`].
+/// Rules call the builder methods of [`Graph`].
 impl Deref for Vjp<'_> {
     type Target = Graph;
 
@@ -192,10 +193,10 @@ impl DerefMut for Vjp<'_> {
     }
 }
 
-/// The error of a walk inside a rule.
+/// Converts the error of a reverse pass inside a rule.
 fn inner(e: super::GradError) -> NoGradient {
     match e {
-        super::GradError::Rule { source, .. } => NoGradient::Refused(source),
+        super::GradError::Rule { source, .. } => NoGradient::InvalidNode(source),
         e => NoGradient::because(crate::one_line(&e)),
     }
 }

@@ -1,34 +1,35 @@
-//! Which node of the graph as it was given a node of a rewritten one stands for.
+//! Maps nodes of a rewritten graph to nodes of the original graph.
 
 use std::sync::Arc;
 
 use super::NodeId;
 use crate::error::{EvalError, RunError};
 
-/// The node that a node of a rewritten graph stands for: the one that errors name. What a rule or a pass
-/// makes of a node stands for it; what it makes of several, for the one whose data can fail.
+/// The original node of a node in a rewritten graph; error messages name it. Nodes that a rule or
+/// pass creates from one node have that node as their origin. A node that replaces several has the
+/// origin whose data can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The node, of the graph as it was given.
+pub struct NodeOrigin {
+    /// Id of the node in the original graph.
     pub node: NodeId,
-    /// Its operator.
+    /// Operator of the original node.
     pub op: &'static str,
-    /// Where it lies in a graph inside that node, which took the node's place.
+    /// Position inside a nested graph of the original node, if the node comes from there.
     pub inside: Option<Arc<InnerOrigin>>,
 }
 
-/// A node of a graph inside a node.
+/// A node of a nested graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InnerOrigin {
-    /// The attribute that holds the graph.
+    /// The attribute that holds the nested graph.
     pub graph: &'static str,
-    /// The node in it.
-    pub origin: Origin,
+    /// The node in the nested graph.
+    pub origin: NodeOrigin,
 }
 
-impl Origin {
-    /// The node of a graph that lies in this node, in the attribute `graph`.
-    pub(crate) fn around(&self, graph: &'static str, origin: Origin) -> Origin {
+impl NodeOrigin {
+    /// The origin of a node of the graph that this node holds in attribute `graph`.
+    pub(crate) fn around(&self, graph: &'static str, origin: NodeOrigin) -> NodeOrigin {
         let origin = match &self.inside {
             None => InnerOrigin { graph, origin },
             Some(inner) => InnerOrigin {
@@ -36,13 +37,13 @@ impl Origin {
                 origin: inner.origin.around(graph, origin),
             },
         };
-        Origin {
+        NodeOrigin {
             inside: Some(Arc::new(origin)),
             ..self.clone()
         }
     }
 
-    /// The error of a node that stands for this one.
+    /// The error of a node with this origin.
     pub fn failed(&self, source: EvalError) -> RunError {
         let source = match &self.inside {
             None => source,

@@ -1,4 +1,4 @@
-//! Batch normalisation in training.
+//! Batch normalization in training.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -9,17 +9,17 @@ use crate::types::{Shape, Type};
 
 const OP: &str = "batch_norm";
 
-/// Choices of batch normalisation (Ioffe, Szegedy, "Batch normalization", 2015).
+/// Options of batch normalization (Ioffe, Szegedy, "Batch normalization", 2015).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
-    /// Added to variances.
+    /// Constant added to the variances before the square root.
     pub eps: f64,
-    /// The part that a batch's statistics have in the running ones, 0 to 1.
+    /// Weight of the batch statistics in the update of the running statistics, 0 to 1.
     pub momentum: f64,
 }
 
 impl Default for BatchNorm {
-    /// 1e-5 and a tenth.
+    /// `eps` 1e-5 and `momentum` 0.1.
     fn default() -> BatchNorm {
         BatchNorm {
             eps: 1e-5,
@@ -28,25 +28,26 @@ impl Default for BatchNorm {
     }
 }
 
-/// A batch that was normalised, and its statistics for each channel, `[C]`, F32 (F64 for F64).
+/// A normalized batch and its statistics for each channel, `[C]`, F32 (F64 for F64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchStatistics {
-    /// `x` normalised, of its type.
+    /// The normalized `x`, with the same type as `x`.
     pub y: Value,
-    /// The means.
+    /// The mean of each channel.
     pub mean: Value,
-    /// The variances as estimates of what the batch was drawn from: sums of squares over `n - 1`, at least 1.
+    /// The unbiased variance of each channel: sums of squares divided by `n - 1`, at least 1.
     pub variance: Value,
 }
 
 impl Graph {
-    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` of `x [N, C, ..]`, a float, where mean and biased variance are those
-    /// of all elements of a channel; `gamma` and `beta` are `[C]`, of the dtype of `x` or the wider one that sums are made
-    /// in, F32 (F64 for F64). Gradients go through the statistics.
+    /// Batch normalization `(x - mean) / sqrt(variance + eps) * gamma + beta` of a float `x [N, C,
+    /// ..]`. Mean and biased variance are computed over all elements of a channel. `gamma` and
+    /// `beta` are `[C]`, of the dtype of `x` or of the accumulation dtype F32 (F64 for F64).
+    /// Gradients pass through the statistics.
     ///
     /// # Errors
-    /// [`OpError`] for other types, an `eps` that is not above 0, and sizes that are known and leave a channel fewer than
-    /// two elements, of which there is no variance.
+    /// [`OpError`] for other types and for `eps <= 0`. Also when known sizes give a channel fewer
+    /// than two elements, because their variance is undefined.
     pub fn batch_statistics_norm(
         &mut self,
         x: Value,
@@ -93,16 +94,18 @@ impl Graph {
         })
     }
 
-    /// [`Self::batch_statistics_norm`], and running statistics: each run replaces the states `mean` and `variance`, `[C]`, F32
-    /// (F64 for F64), by `(1 - momentum) state + momentum statistic`, the variance by that which is divided by `n - 1`. With
-    /// them [`Graph::batch_norm_inference`] normalises afterwards. States begin as zeros: set `variance` to ones.
+    /// [`Self::batch_statistics_norm`] with running statistics. Each run replaces the states `mean`
+    /// and `variance`, `[C]`, F32 (F64 for F64), by `(1 - momentum) state + momentum statistic`,
+    /// with the unbiased variance. [`Graph::batch_norm_inference`] normalizes with them afterwards.
+    /// States start as zeros, so the caller must set `variance` to ones.
     ///
-    /// In microbatches of a training step each one has its own statistics, and running ones see them in order. A run that
-    /// fails, and a training step that is skipped, leave them as they were.
+    /// In a training step with microbatches, each microbatch has separate statistics and updates
+    /// the running ones in order. A failed run and a skipped training step leave the running
+    /// statistics unchanged.
     ///
     /// # Errors
-    /// As [`Self::batch_statistics_norm`]; [`OpError`] for a momentum outside 0 to 1, and for what is no state of that type or
-    /// is assigned already.
+    /// As [`Self::batch_statistics_norm`]; [`OpError`] for a momentum outside 0 to 1, and for a
+    /// value that is not a state of that type or is already assigned.
     pub fn batch_norm(
         &mut self,
         x: Value,
@@ -135,7 +138,7 @@ impl Graph {
         Ok(of_batch.y)
     }
 
-    /// The dtype of `x`, if operands and `eps` are what they must be.
+    /// The dtype of `x`, after validation of the operands and `eps`.
     fn check_batch(&self, x: Value, weights: [Value; 2], eps: f64) -> Result<DType, OpError> {
         let operands = [&[x][..], &weights].concat();
         let fail = |source| refused(self, &operands, source);
@@ -143,7 +146,7 @@ impl Graph {
         let types = operands.iter().map(|v| self.get_type(*v));
         let types: Option<Vec<&Type>> = types.collect();
         let Some([x, gamma, beta]) = types.as_deref() else {
-            return Err(other("an operand is not of this graph".to_string()));
+            return Err(other("an operand is not in this graph".to_string()));
         };
         expect_rank_at_least("x", x, 2).map_err(fail)?;
         if !x.dtype.is_float() {
@@ -169,13 +172,15 @@ impl Graph {
         let others = x.shape.iter().enumerate().filter(|(axis, _)| *axis != 1);
         let elements: Option<usize> = others.map(|(_, dim)| dim.known()).product();
         if elements.is_some_and(|n| n < 2) {
-            let reason = format!("{x} has fewer than two elements of a channel, so no variance");
+            let reason = format!(
+                "{x} has fewer than two elements per channel, so the variance is undefined"
+            );
             return Err(other(reason));
         }
         Ok(x.dtype)
     }
 
-    /// `n / (n - 1)` for so many elements, where `n - 1` counts as 1 if it is 0.
+    /// Bessel's correction `n / (n - 1)` for the number of elements; `n - 1` is at least 1.
     fn correction(
         &mut self,
         dtype: DType,

@@ -5,14 +5,15 @@ use crate::error::{OpError, TypeError};
 use crate::graph::{Graph, Value};
 
 impl Graph {
-    /// Each element of `x`, a float, is zero with probability `p`, else `x / (1 - p)` (Srivastava and others, "Dropout", 2014).
+    /// Dropout (Srivastava and others, "Dropout", 2014): each element of a float `x` is zero with
+    /// probability `p`, else `x / (1 - p)`.
     ///
-    /// What is dropped is drawn at each run, for the seed and the run alike everywhere ([`Graph::rng_uniform`]). With `p = 0` it is
-    /// `x` itself, and no node is added: that is what evaluation wants. Gradients draw the same numbers again, so that none
-    /// are kept for them.
+    /// The mask is drawn at each run, and the same seed and run give the same mask on every
+    /// executor ([`Graph::rng_uniform`]). With `p = 0` the result is `x` itself and no node is
+    /// added, as evaluation needs. Gradients draw the same numbers again, so no mask is stored.
     ///
     /// # Errors
-    /// [`OpError`] for a `p` that is not 0 or more and less than 1, and for what is no float.
+    /// [`OpError`] if `p` is not in `0 <= p < 1`, or `x` is not a float.
     pub fn dropout(&mut self, x: Value, p: f64, seed: u64) -> Result<Value, OpError> {
         let ty = self.get_type(x).cloned();
         let refused = |source| OpError {
@@ -25,7 +26,7 @@ impl Graph {
             return Err(refused(TypeError::Attr { name: "p", reason }));
         }
         let Some(own) = &ty else {
-            let reason = "the operand is not of this graph".to_string();
+            let reason = "the operand is not in this graph".to_string();
             return Err(refused(TypeError::Other(reason)));
         };
         if !own.dtype.is_float() {
@@ -38,7 +39,8 @@ impl Graph {
         if p == 0.0 {
             return Ok(x);
         }
-        // By the sign, which stays where these numbers are rounded to a narrow dtype.
+        // The mask uses the sign of the random number, which rounding to a narrow dtype does not
+        // change.
         let drawn = self.rng_uniform(own.shape.clone(), DType::F32, -p, 1.0 - p, seed)?;
         let zero = self.scalar(DType::F32, 0.0)?;
         let dropped = self.lt(drawn, zero)?;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::BatchNorm;
 use crate::backend::CompileOptions;
-use crate::case::Fill;
+use crate::case::InputFill;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::one_line;
@@ -20,7 +20,7 @@ fn f64s(g: &mut Graph, name: &str, shape: &[usize]) -> Value {
     g.input(name, Type::from(&ty)).expect("a fresh name")
 }
 
-/// `x`, what dropout makes of it, and the gradient of the sum of the latter times `x`'s place.
+/// The dropout of `x`, and the gradient of the sum of its elements weighted by index.
 fn dropped(p: f64, seed: u64) -> [Vec<f64>; 2] {
     let mut g = Graph::new();
     let x = f64s(&mut g, "x", &[N]);
@@ -28,9 +28,11 @@ fn dropped(p: f64, seed: u64) -> [Vec<f64>; 2] {
     let y = g.dropout(x, p, seed).expect("a float");
     let dx = g.vjp(&[(y, weights)], &[x]).expect("it has a gradient")[0];
     let dx = dx.expect("a way");
-    let ones = Tensor::from_f64s(TensorType::new(DType::F64, &[N]), &[1.0; N]).expect("as many");
+    let ones = Tensor::from_f64s(TensorType::new(DType::F64, &[N]), &[1.0; N])
+        .expect("one value per element");
     let places: Vec<f64> = (0..N).map(|i| i as f64 + 1.0).collect();
-    let places = Tensor::from_f64s(TensorType::new(DType::F64, &[N]), &places).expect("as many");
+    let places = Tensor::from_f64s(TensorType::new(DType::F64, &[N]), &places)
+        .expect("one value per element");
     let leaves = BTreeMap::from([("x".to_string(), ones), ("weights".to_string(), places)]);
     let done = evaluate(&g, &EvalCtx::default(), &leaves).expect("it runs");
     [y, dx].map(|v| done.get(v).to_f64s())
@@ -62,7 +64,7 @@ fn dropout_of_nothing_is_no_node() {
     assert_eq!(g.len(), 1);
 }
 
-/// Else the numbers of the way forward would be kept for gradients.
+/// Otherwise the random numbers would be saved for the backward pass.
 #[test]
 fn gradients_draw_again_what_was_dropped() {
     let mut g = Graph::new();
@@ -98,7 +100,7 @@ fn dropout_refuses_what_is_no_probability() {
     );
 }
 
-/// A batch norm of `[rows, 3, 2]` with running statistics, and its states.
+/// A batch norm of `[rows, 3, 2]` with running statistics as states.
 fn batch_norm(rows: Dim, options: BatchNorm) -> Result<Graph, crate::OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [rows, 3.into(), 2.into()]))?;
@@ -120,7 +122,7 @@ fn unknown_sizes_have_the_statistics_of_known_ones() {
         let g = batch_norm(rows, BatchNorm::default()).expect("it builds");
         let mut leaves = BTreeMap::new();
         for (name, shape) in [("x", &[4, 3, 2][..]), ("gamma", &[3]), ("beta", &[3])] {
-            let tensor = Fill::Normal.tensor(name, TensorType::new(DType::F32, shape));
+            let tensor = InputFill::Normal.tensor(name, TensorType::new(DType::F32, shape));
             leaves.insert(name.to_string(), tensor);
         }
         for name in ["mean", "variance"] {

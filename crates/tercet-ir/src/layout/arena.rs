@@ -1,37 +1,38 @@
-//! The memory plan: offsets in one arena for slots that live over ranges of steps.
+//! The memory plan: offsets in one arena for slots with live ranges of steps.
 //!
-//! Slots are placed from the largest to the smallest, each into the tightest gap that is free over
-//! its whole life. (Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
-//! Net Inference", 2020.) Invariant: two slots that live in one step never overlap.
+//! Slots are placed from the largest to the smallest, each into the smallest gap that is free over
+//! its live range. (Greedy by size: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
+//! Net Inference", 2020.) Invariant: two slots that are live in the same step never overlap.
 
 use std::collections::BTreeMap;
 
-/// What a slot needs.
+/// Size and live range of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Its size at the symbols' bounds.
+pub struct LiveRange {
+    /// Size in bytes at the symbols' upper bounds.
     pub bytes: usize,
-    /// The step that writes it.
+    /// Index of the step that writes the slot.
     pub first: usize,
-    /// The last step that reads it, at least `first`.
+    /// Index of the last step that reads the slot, at least `first`.
     pub last: usize,
 }
 
-/// Where every slot lies, at multiples of `align_bytes`, and the size of the arena; `None` when it exceeds the address space.
-pub fn place(lives: &[Life], align_bytes: usize) -> Option<(Vec<usize>, usize)> {
+/// The offset of every slot, a multiple of `align_bytes`, and the size of the arena. `None` if the
+/// arena exceeds the address space.
+pub fn place(lives: &[LiveRange], align_bytes: usize) -> Option<(Vec<usize>, usize)> {
     place_counted(lives, align_bytes, &mut 0)
 }
 
-/// As [`place`]; adds to `looked_at` how many ranges of the arena were looked at.
+/// As [`place`]; adds the number of examined arena ranges to `looked_at`.
 fn place_counted(
-    lives: &[Life],
+    lives: &[LiveRange],
     align_bytes: usize,
     looked_at: &mut usize,
 ) -> Option<(Vec<usize>, usize)> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
-    let mut taken = Taken::new(lives);
+    let mut taken = OccupancyTree::new(lives);
     let mut meeting = Vec::new();
     let mut total = 0;
     for i in order {
@@ -50,12 +51,12 @@ fn place_counted(
     Some((offsets, total))
 }
 
-/// Ranges of bytes that do not touch: ends by starts.
+/// Disjoint, non-adjacent byte ranges: a map from start to end.
 #[derive(Clone, Debug, Default)]
-struct Ranges(BTreeMap<usize, usize>);
+struct DisjointRanges(BTreeMap<usize, usize>);
 
-impl Ranges {
-    /// Adds a range, merged with those that it meets or touches.
+impl DisjointRanges {
+    /// Adds a range and merges it with overlapping and adjacent ranges.
     fn add(&mut self, (mut start, mut end): (usize, usize)) {
         if let Some((&before, &until)) = self.0.range(..=start).next_back()
             && until >= start
@@ -73,37 +74,38 @@ impl Ranges {
     }
 }
 
-/// What is taken when: a segment tree over the steps at which lives begin and end, so that the slots that
-/// live at the same time as another are found without a look at each of them.
-struct Taken {
+/// The occupied byte ranges over time: a segment tree over the steps at which live ranges begin and
+/// end. It finds the slots that are live at the same time without examining all slots.
+struct OccupancyTree {
     /// The steps, ascending.
     steps: Vec<usize>,
-    /// Of each node of the tree, the slots that live over all of its steps and not over all of its parent's.
-    over: Vec<Ranges>,
-    /// Of each node, the slots that were added to it or below it.
-    below: Vec<Ranges>,
+    /// For each tree node, the slots that are live in all of its steps but not in all steps of its
+    /// parent.
+    over: Vec<DisjointRanges>,
+    /// For each tree node, the slots that were added to it or to a descendant.
+    below: Vec<DisjointRanges>,
 }
 
-impl Taken {
-    fn new(lives: &[Life]) -> Taken {
+impl OccupancyTree {
+    fn new(lives: &[LiveRange]) -> OccupancyTree {
         let mut steps: Vec<usize> = lives.iter().flat_map(|l| [l.first, l.last]).collect();
         steps.sort_unstable();
         steps.dedup();
         let nodes = 2 * steps.len();
-        Taken {
+        OccupancyTree {
             steps,
-            over: vec![Ranges::default(); nodes],
-            below: vec![Ranges::default(); nodes],
+            over: vec![DisjointRanges::default(); nodes],
+            below: vec![DisjointRanges::default(); nodes],
         }
     }
 
-    /// The leaves of the first and of the last step of a life.
-    fn leaves(&self, life: &Life) -> (usize, usize) {
+    /// The tree leaves of the first and the last step of a live range.
+    fn leaves(&self, life: &LiveRange) -> (usize, usize) {
         let leaf = |step| self.steps.len() + self.steps.partition_point(|s| *s < step);
         (leaf(life.first), leaf(life.last))
     }
 
-    fn add(&mut self, life: &Life, range: (usize, usize)) {
+    fn add(&mut self, life: &LiveRange, range: (usize, usize)) {
         let (first, last) = self.leaves(life);
         for_each_part(first, last, |node| {
             self.over[node].add(range);
@@ -112,18 +114,19 @@ impl Taken {
         for_each_above(first, last, |node| self.below[node].add(range));
     }
 
-    /// The ranges of the slots that live at a step of this life, sorted by their starts.
-    fn meeting(&self, life: &Life, into: &mut Vec<(usize, usize)>) {
+    /// The byte ranges of the slots that are live at a step of this live range, sorted by start.
+    fn meeting(&self, life: &LiveRange, into: &mut Vec<(usize, usize)>) {
         into.clear();
         let (first, last) = self.leaves(life);
-        let mut take = |ranges: &Ranges| into.extend(ranges.0.iter().map(|(s, e)| (*s, *e)));
+        let mut take =
+            |ranges: &DisjointRanges| into.extend(ranges.0.iter().map(|(s, e)| (*s, *e)));
         for_each_part(first, last, |node| take(&self.below[node]));
         for_each_above(first, last, |node| take(&self.over[node]));
         into.sort_unstable();
     }
 }
 
-/// Calls `f` with the fewest nodes that make up the leaves from `first` to `last`.
+/// Calls `f` with the smallest set of tree nodes that covers the leaves from `first` to `last`.
 fn for_each_part(first: usize, last: usize, mut f: impl FnMut(usize)) {
     let (mut from, mut to) = (first, last + 1);
     while from < to {
@@ -139,7 +142,7 @@ fn for_each_part(first: usize, last: usize, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Calls `f` with two leaves and all nodes above them.
+/// Calls `f` with two leaves and all their ancestors.
 fn for_each_above(first: usize, last: usize, mut f: impl FnMut(usize)) {
     let (mut from, mut to) = (first, last);
     while to > 0 {
@@ -151,7 +154,7 @@ fn for_each_above(first: usize, last: usize, mut f: impl FnMut(usize)) {
     }
 }
 
-/// The start of the smallest gap that holds `size`, else the end.
+/// The start of the smallest gap that fits `size`, or the end of the last range if none does.
 fn best_gap(taken: &[(usize, usize)], size: usize) -> usize {
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;
@@ -174,20 +177,20 @@ mod tests {
 
     const ALIGN_BYTES: usize = 64;
 
-    fn life() -> impl Strategy<Value = Life> {
-        (0usize..5000, 0usize..40, 0usize..10).prop_map(|(bytes, first, len)| Life {
+    fn life() -> impl Strategy<Value = LiveRange> {
+        (0usize..5000, 0usize..40, 0usize..10).prop_map(|(bytes, first, len)| LiveRange {
             bytes,
             first,
             last: first + len,
         })
     }
 
-    fn meets(a: &Life, b: &Life) -> bool {
+    fn meets(a: &LiveRange, b: &LiveRange) -> bool {
         a.first <= b.last && b.first <= a.last
     }
 
-    /// The same by a look at every slot that was placed before.
-    fn place_plainly(lives: &[Life]) -> Vec<usize> {
+    /// The same placement, computed by examining every slot placed before.
+    fn place_plainly(lives: &[LiveRange]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..lives.len()).collect();
         order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
         let mut offsets = vec![0; lives.len()];
@@ -203,9 +206,10 @@ mod tests {
         offsets
     }
 
-    /// Of `n` values of one size, value `i` is read by the next one and by number `2 i`.
-    fn shared(n: usize) -> Vec<Life> {
-        let life = |i| Life {
+    /// Live ranges of `n` values of one size; value `i` is read by value `i + 1` and by value `2
+    /// i`.
+    fn shared(n: usize) -> Vec<LiveRange> {
+        let life = |i| LiveRange {
             bytes: 64,
             first: i,
             last: (2 * i + 1).min(n),
@@ -215,13 +219,13 @@ mod tests {
 
     #[test]
     fn work_grows_as_the_number_of_slots() {
-        let work = |lives: &[Life]| {
+        let work = |lives: &[LiveRange]| {
             let mut looked_at = 0;
             place_counted(lives, ALIGN_BYTES, &mut looked_at).unwrap();
             looked_at
         };
         let (few, many) = (work(&shared(2_000)), work(&shared(32_000)));
-        // Sixteen times as many; by a look at every other one it would be 256 times the work.
+        // The input is sixteen times larger. Quadratic work would grow 256 times.
         assert!(many < 40 * few, "{few} {many}");
     }
 
@@ -248,8 +252,8 @@ mod tests {
 
     #[test]
     fn a_chain_needs_two_slots() {
-        let lives: Vec<Life> = (0..10)
-            .map(|i| Life {
+        let lives: Vec<LiveRange> = (0..10)
+            .map(|i| LiveRange {
                 bytes: 1000,
                 first: i,
                 last: i + 1,
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn sizes_beyond_the_address_space_are_refused() {
-        let huge = Life {
+        let huge = LiveRange {
             bytes: usize::MAX - 100,
             first: 0,
             last: 0,

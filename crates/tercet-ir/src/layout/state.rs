@@ -1,11 +1,16 @@
-//! Which states, and which values carried by loops, are updated in place.
+//! In-place updates of states and of values that loops carry.
 //!
-//! A `DynamicUpdateSlice` of a state that is also what the state is assigned writes into the state's
-//! own memory, if nothing reads the old contents afterwards: a KV cache is never copied. So does a `ScatterNd` that replaces
-//! slices, and a `Map` that reads each element of the state where it writes it: an optimizer holds no weight twice. So do the
-//! last states of a scan, which reads those before it once, head by head, and may read them elsewhere; and the last rows of a
-//! causal convolution, which does not read there. And so it is with an
-//! argument that a loop carries and the result that it becomes.
+//! An update can write into the state's memory if the update is assigned to the state and nothing
+//! reads the old contents afterwards. These operators support it:
+//!
+//! - `DynamicUpdateSlice` of the state, so a KV cache is never copied.
+//! - `ScatterNd` that replaces slices.
+//! - `Map` that reads each element of the state at the index that it writes, so an optimizer holds
+//!   each weight once.
+//! - The final states of a scan, which reads the initial states once, head by head.
+//! - The final rows of a causal convolution, which reads the previous rows first.
+//!
+//! The same applies to an argument of a loop body and the result that replaces it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,14 +19,14 @@ use crate::dtype::DType;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{Op, OpKind, ScatterReduce};
 
-/// For each value that may be written where the state that its node reads lies, that state's leaf.
+/// Maps each value that may overwrite the state that its node reads to the leaf of that state.
 pub fn in_place_updates(graph: &Graph) -> HashMap<Value, NodeId> {
     let pairs = graph.assigns().iter().map(|a| (a.state, a.value));
     updates(graph, &pairs.collect::<Vec<_>>())
 }
 
-/// For each value that may be written where the argument that its node reads lies, that argument's leaf, in a graph
-/// whose first `count` arguments become its first results.
+/// As [`in_place_updates`], for the argument leaves of a graph whose first `count` arguments become
+/// its first results.
 pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<Value, NodeId> {
     let inputs = graph.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let inputs = inputs.map(|(node, _)| Value { node, port: 0 });
@@ -29,7 +34,7 @@ pub fn in_place_carried(graph: &Graph, count: usize) -> HashMap<Value, NodeId> {
     updates(graph, &pairs.take(count).collect::<Vec<_>>())
 }
 
-/// Among pairs of a leaf and what takes its place, the updates that may write the leaf's memory.
+/// Among pairs of a leaf and its replacement, the updates that may write the leaf's memory.
 fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<Value, NodeId> {
     let leaves: HashSet<Value> = pairs.iter().map(|(leaf, _)| *leaf).collect();
     let aliases = aliases(graph, &leaves);
@@ -44,7 +49,7 @@ fn updates(graph: &Graph, pairs: &[(Value, Value)]) -> HashMap<Value, NodeId> {
         .collect()
 }
 
-/// True if the node of `value` reads no element of `leaf` after it wrote one.
+/// True if the node of `value` never reads an element of `leaf` after writing it.
 fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
     let node = graph.node(value.node);
     match &node.op {
@@ -59,12 +64,12 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
             same && reads.peek().is_some() && reads.all(|i| map.inputs[i].is_identity(rank))
         }
         Op::CausalConv(_) => {
-            // Whoever writes them reads the rows before first.
+            // The kernels read the previous rows before they write.
             let same = graph.ty(leaf) == graph.ty(value);
             same && value.port == 1 && reads_of(node, leaf).all(|i| i == 3)
         }
         Op::SelectiveScan(_) | Op::Mamba2(_) => {
-            // Only kernels of F32 states read each before they write it.
+            // Only F32 kernels read each state element before they write it.
             let same = graph.ty(leaf) == graph.ty(value) && graph.ty(value).dtype == DType::F32;
             same && value.port == 1 && reads_of(node, leaf).all(|i| i == 5)
         }
@@ -72,13 +77,13 @@ fn is_update(graph: &Graph, leaf: Value, value: Value) -> bool {
     }
 }
 
-/// Which operands of a node are this value.
+/// The operand indices at which a node reads this value.
 fn reads_of(node: &Node, value: Value) -> impl Iterator<Item = usize> {
     let operands = node.inputs.iter().enumerate();
     operands.filter(move |(_, v)| **v == value).map(|(i, _)| i)
 }
 
-/// The leaf whose memory each value looks at, if any, through views.
+/// The leaf whose memory each value aliases through views, if any.
 fn aliases(graph: &Graph, leaves: &HashSet<Value>) -> HashMap<Value, NodeId> {
     let mut aliases = HashMap::new();
     for (id, node) in graph.nodes() {
@@ -101,10 +106,11 @@ fn old_is_read_later(
     update: NodeId,
 ) -> bool {
     let is_old = |v: &Value| aliases.get(v) == Some(&leaf.node);
-    // A view runs nothing: its memory is read where its own readers run.
+    // Views do not run; their memory is read when their users run.
     let by_node = graph.nodes().any(|(id, node)| {
         let reads = if id == update {
-            // What it reads as the leaf itself `is_update` knows; an update of a window reads that once.
+            // `is_update` checks direct reads of the leaf. A window update reads the leaf exactly
+            // once.
             let through_views = node.inputs.iter().any(|v| is_old(v) && *v != leaf);
             let twice = matches!(node.op, Op::DynamicUpdateSlice(_) | Op::ScatterNd(_))
                 && node.inputs.iter().skip(1).any(|v| *v == leaf);

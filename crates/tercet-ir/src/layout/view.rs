@@ -1,20 +1,20 @@
-//! Operators that only change how their operand is looked at.
+//! View operators, which change only the layout of their operand.
 
-use super::{Cut, SymLayout};
+use super::{AxisSlice, SymLayout};
 use crate::dim::Dim;
 use crate::graph::Node;
 use crate::ops::{Op, OpKind, Slice};
 use crate::types::Type;
 
-/// What becomes of a view operator.
-pub enum View {
-    /// The result is the operand's memory under another layout.
+/// How a view operator is executed.
+pub enum ViewLowering {
+    /// The result is the operand's memory with another layout.
     Free(SymLayout),
-    /// The operand must be made dense first.
+    /// The operand must be copied to a dense layout first.
     NeedsDense,
 }
 
-/// True for operators that only change how their operand is looked at.
+/// True for operators that only change the layout of their operand.
 pub fn is_view(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -22,8 +22,8 @@ pub fn is_view(kind: OpKind) -> bool {
     )
 }
 
-/// The layout of the result of a view operator over an operand of this type and layout.
-pub fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> View {
+/// The layout of the result of a view operator, for an operand of this type and layout.
+pub fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> ViewLowering {
     let to = &node.outputs[0].shape;
     let view = match &node.op {
         Op::Transpose(o) => Some(from.transpose(&o.perm)),
@@ -31,11 +31,11 @@ pub fn view_of(node: &Node, operand: &Type, from: &SymLayout) -> View {
         Op::Slice(o) => cuts(o, operand, to).and_then(|cuts| from.slice(&cuts, to)),
         _ => from.reshape(to),
     };
-    view.map_or(View::NeedsDense, View::Free)
+    view.map_or(ViewLowering::NeedsDense, ViewLowering::Free)
 }
 
-/// The slice whose sizes must be checked at each run: only slices of symbolic axes may not exist
-/// for some sizes. [`Slice::axes`] checks them.
+/// The slice, if its sizes must be checked at each run. Only slices of symbolic axes can be invalid
+/// for some sizes; [`Slice::axes`] checks them.
 pub fn check_slice<'a>(node: &'a Node, operand: &Type) -> Option<&'a Slice> {
     match &node.op {
         Op::Slice(o) if operand.shape.as_known().is_none() => Some(o),
@@ -43,8 +43,8 @@ pub fn check_slice<'a>(node: &'a Node, operand: &Type) -> Option<&'a Slice> {
     }
 }
 
-/// Start and step of each axis; `None` when a start cannot be written.
-fn cuts(slice: &Slice, operand: &Type, to: &[Dim]) -> Option<Vec<Cut>> {
+/// Start and step of each axis; `None` if a start is not expressible as a dimension.
+fn cuts(slice: &Slice, operand: &Type, to: &[Dim]) -> Option<Vec<AxisSlice>> {
     let axis = |a: usize| {
         let (start, step) = (slice.starts[a], slice.steps[a]);
         let back = |k: usize| operand.shape[a].checked_sub(&Dim::Known(k));
@@ -63,7 +63,7 @@ fn cuts(slice: &Slice, operand: &Type, to: &[Dim]) -> Option<Vec<Cut>> {
             (Dim::Sym(_), start) if start < 0 => back(usize::try_from(start.unsigned_abs()).ok()?)?,
             (Dim::Sym(_), start) => Dim::Known(usize::try_from(start).ok()?),
         };
-        Some(Cut { start, step })
+        Some(AxisSlice { start, step })
     };
     (0..operand.rank()).map(axis).collect()
 }

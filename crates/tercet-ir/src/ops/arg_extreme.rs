@@ -1,42 +1,42 @@
-//! The index of the extreme element along an axis.
+//! The index of the maximum or minimum along an axis.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The `I32` index of the greatest element along an axis; NaN is the greatest, ties go to the
+    /// The `I32` index of the maximum along an axis. NaN counts as the maximum; ties go to the
     /// lower index.
     pub struct ArgMax {
-        /// The axis, of at least one element.
+        /// The reduced axis, which must not be empty.
         pub axis: usize,
-        /// Keep the axis with size 1, else remove it.
+        /// Keeps the axis with size 1 if true, else removes it.
         pub keep_dim: bool,
     }
 }
 
 attrs! {
-    /// The `I32` index of the least element along an axis; NaN is the least, ties go to the lower
-    /// index.
+    /// The `I32` index of the minimum along an axis. NaN counts as the minimum; ties go to the
+    /// lower index.
     pub struct ArgMin {
-        /// The axis, of at least one element.
+        /// The reduced axis, which must not be empty.
         pub axis: usize,
-        /// Keep the axis with size 1, else remove it.
+        /// Keeps the axis with size 1 if true, else removes it.
         pub keep_dim: bool,
     }
 }
 
-const fn doc(name: &'static str, text: &'static str) -> Doc {
-    Doc {
+const fn doc(name: &'static str, text: &'static str) -> OpDoc {
+    OpDoc {
         name,
         text,
         operands: &["x"],
@@ -64,7 +64,7 @@ fn infer(operands: &[&Type], axis: usize, keep_dim: bool) -> Result<Vec<Type>, T
 
 fn eval(x: &Tensor, axis: usize, largest: bool, ty: &TensorType) -> Result<Vec<Tensor>, EvalError> {
     let data = scalars(x);
-    let view = AxisView::of(x.shape(), axis);
+    let view = AxisView::new(x.shape(), axis);
     let lines = view.outer * view.inner;
     if view.len == 0 && lines > 0 {
         return Err(EvalError::Data(EMPTY.to_string()));
@@ -81,27 +81,27 @@ fn eval(x: &Tensor, axis: usize, largest: bool, ty: &TensorType) -> Result<Vec<T
     Ok(vec![Tensor::from_i64s(ty.clone(), &indices)?])
 }
 
-/// How a builder makes one of the two operators.
-type Build = fn(&mut Graph, Value, usize, bool) -> Result<Value, OpError>;
+/// A function that adds one of the two operators.
+type ArgExtremeFn = fn(&mut Graph, Value, usize, bool) -> Result<Value, OpError>;
 
-fn cases_of(build: Build, largest: bool) -> Vec<Case> {
-    let shaped = |name: &str, shape: &'static [usize], axis: usize, keep: bool, fill: Fill| {
-        Case::new(name, move |c| {
+fn cases_of(build: ArgExtremeFn, largest: bool) -> Vec<OpCase> {
+    let shaped = |name: &str, shape: &'static [usize], axis: usize, keep: bool, fill: InputFill| {
+        OpCase::new(name, move |c| {
             let x = c.input("x", shape, fill.clone())?;
             let y = build(&mut c.graph, x, axis, keep)?;
             c.output(y)
         })
     };
-    // The values are negated for the least, so that both operators give the same index.
+    // The values are negated for the minimum, so that both operators give the same index.
     let line = |name: &str, x: &[f64], expected: f64| {
         let x: Vec<f64> = x.iter().map(|v| if largest { *v } else { -v }).collect();
-        Case::new(name, move |c| {
-            let x = c.input("x", [x.len()], Fill::Values(x.clone()))?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [x.len()], InputFill::Values(x.clone()))?;
             let y = build(&mut c.graph, x, 0, false)?;
             c.output_expect(y, &[expected])
         })
     };
-    // Equal ones in parts of a row that different workgroups look at.
+    // Equal elements in parts of a row that different workgroups process.
     let mut far_apart = vec![0.0; 20_000];
     for at in [5_000, 5_001, 12_000, 19_999] {
         far_apart[at] = 2.0;
@@ -109,24 +109,24 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
     const SIGNED: &[DType] = &[DType::I32, DType::I64];
     const NAN: f64 = f64::NAN;
     vec![
-        shaped("odd_7x33", &[7, 33], 1, false, Fill::Normal),
-        shaped("keep_dim", &[7, 33], 1, true, Fill::Normal),
-        shaped("first_axis", &[33, 7], 0, false, Fill::Normal),
-        shaped("middle_axis", &[2, 5, 3], 1, true, Fill::Normal),
-        shaped("special", &[5, 21], 1, false, Fill::Special),
-        shaped("one_element", &[1], 0, false, Fill::Normal),
-        shaped("long_line", &[3000], 0, false, Fill::Normal),
-        shaped("few_long_rows", &[3, 20_000], 1, false, Fill::Normal),
+        shaped("odd_7x33", &[7, 33], 1, false, InputFill::Normal),
+        shaped("keep_dim", &[7, 33], 1, true, InputFill::Normal),
+        shaped("first_axis", &[33, 7], 0, false, InputFill::Normal),
+        shaped("middle_axis", &[2, 5, 3], 1, true, InputFill::Normal),
+        shaped("special", &[5, 21], 1, false, InputFill::Special),
+        shaped("one_element", &[1], 0, false, InputFill::Normal),
+        shaped("long_line", &[3000], 0, false, InputFill::Normal),
+        shaped("few_long_rows", &[3, 20_000], 1, false, InputFill::Normal),
         shaped(
             "few_long_rows_special",
             &[2, 18_000],
             1,
             true,
-            Fill::Special,
+            InputFill::Special,
         ),
         line("ties_far_apart", &far_apart, 5_000.0).only(DType::FLOATS),
-        shaped("no_rows", &[0, 4], 1, false, Fill::Normal),
-        shaped("no_rows_of_nothing", &[0, 0], 1, true, Fill::Normal),
+        shaped("no_rows", &[0, 4], 1, false, InputFill::Normal),
+        shaped("no_rows_of_nothing", &[0, 0], 1, true, InputFill::Normal),
         line("ties_to_the_lower_index", &[1.0, 3.0, 2.0, 3.0], 1.0).only(DType::FLOATS),
         line("ties_of_integers", &[1.0, 3.0, 2.0, 3.0], 1.0).only(SIGNED),
         line("first_nan_wins", &[1.0, NAN, f64::INFINITY, NAN], 1.0).only(DType::FLOATS),
@@ -134,22 +134,22 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
         line("zeros_are_equal", &[-1.0, -0.0, 0.0], 1.0).only(DType::FLOATS),
         line("all_infinite", &[-f64::INFINITY, -f64::INFINITY], 0.0).only(DType::FLOATS),
         line("wide_integers", &[16_777_216.0, 16_777_217.0], 1.0).only(SIGNED),
-        Case::new("symbolic_axis", move |c| {
+        OpCase::new("symbolic_axis", move |c| {
             let s = c.sym("s", 5, 9);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let y = build(&mut c.graph, x, 0, false)?;
             c.output(y)
         }),
-        Case::new("symbolic_long_rows", move |c| {
+        OpCase::new("symbolic_long_rows", move |c| {
             let s = c.sym("s", 16_500, 40_000);
             let rows = c.sym("rows", 2, 5);
-            let x = c.input("x", [rows, s], Fill::Normal)?;
+            let x = c.input("x", [rows, s], InputFill::Normal)?;
             let y = build(&mut c.graph, x, 1, false)?;
             c.output(y)
         }),
-        Case::new("symbolic_axis_of_nothing", move |c| {
+        OpCase::new("symbolic_axis_of_nothing", move |c| {
             let s = c.sym("s", 0, 9);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let y = build(&mut c.graph, x, 0, false)?;
             c.expect_fault(EMPTY);
             c.output(y)
@@ -158,10 +158,10 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
 }
 
 impl OpSpec for ArgMax {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "arg_max",
-        "The `i32` index of the greatest element along an axis; NaN is the greatest, ties go to \
-         the lower index.",
+        "The `i32` index of the maximum along an axis. NaN counts as the maximum; ties go to the \
+         lower index.",
     );
 
     const GRADIENT: Gradient<Self> = Gradient::Zero("indices are integers");
@@ -179,11 +179,11 @@ impl OpSpec for ArgMax {
         eval(operands[0], self.axis, true, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases_of(Graph::arg_max, true)
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("axis", "axis 1 is out of range for rank 1", |g| {
                 let x = g.input("x", Type::new(DType::F32, [3]))?;
@@ -198,9 +198,9 @@ impl OpSpec for ArgMax {
 }
 
 impl OpSpec for ArgMin {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "arg_min",
-        "The `i32` index of the least element along an axis; NaN is the least, ties go to the \
+        "The `i32` index of the minimum along an axis. NaN counts as the minimum; ties go to the \
          lower index.",
     );
 
@@ -219,11 +219,11 @@ impl OpSpec for ArgMin {
         eval(operands[0], self.axis, false, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases_of(Graph::arg_min, false)
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("axis", "axis 1 is out of range for rank 1", |g| {
                 let x = g.input("x", Type::new(DType::F32, [3]))?;
@@ -238,8 +238,8 @@ impl OpSpec for ArgMin {
 }
 
 impl Graph {
-    /// The `I32` index of the greatest element of `x`, of any dtype, along `axis`, which `keep_dim`
-    /// keeps with size 1; NaN is the greatest, ties go to the lower index.
+    /// The `I32` index of the maximum of `x`, of any dtype, along `axis`. `keep_dim` keeps the axis
+    /// with size 1. NaN counts as the maximum; ties go to the lower index.
     ///
     /// # Errors
     /// [`OpError`] when `axis` is out of range or of size 0.
@@ -247,8 +247,8 @@ impl Graph {
         self.add(ArgMax { axis, keep_dim }, &[x])
     }
 
-    /// The `I32` index of the least element of `x`, of any dtype, along `axis`, which `keep_dim`
-    /// keeps with size 1; NaN is the least, ties go to the lower index.
+    /// The `I32` index of the minimum of `x`, of any dtype, along `axis`. `keep_dim` keeps the axis
+    /// with size 1. NaN counts as the minimum; ties go to the lower index.
     ///
     /// # Errors
     /// [`OpError`] when `axis` is out of range or of size 0.

@@ -7,26 +7,26 @@ mod reference;
 mod saved;
 
 use crate::accuracy::Accuracy;
-use crate::attr::{AttrError, AttrValue, Literal, Real};
+use crate::attr::{AttrError, AttrLiteral, AttrValue, FloatAttr};
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::{Gradient, rules};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 pub use grad::{AttentionGrad, AttentionGradOf};
 pub use options::{AttentionMask, AttentionOptions};
-use reference::Reference;
+use reference::AttentionReference;
 pub use saved::AttentionWithLse;
 
 crate::spelled! {
     /// The order of the axes of a rank 4 operand of [`Attention`] and [`Rope`](crate::ops::Rope).
-    pub enum Layout {
+    pub enum AttentionLayout {
         /// `[batch, sequence, heads, head dim]`
         Bshd "bshd",
         /// `[batch, heads, sequence, head dim]`
@@ -34,50 +34,52 @@ crate::spelled! {
     }
 }
 
-impl Layout {
-    /// The axis of the sequence.
+impl AttentionLayout {
+    /// Index of the sequence axis.
     pub const fn seq_axis(self) -> usize {
         match self {
-            Layout::Bshd => 1,
-            Layout::Bhsd => 2,
+            AttentionLayout::Bshd => 1,
+            AttentionLayout::Bhsd => 2,
         }
     }
 
-    /// The axis of the heads.
+    /// Index of the head axis.
     pub const fn head_axis(self) -> usize {
         match self {
-            Layout::Bshd => 2,
-            Layout::Bhsd => 1,
+            AttentionLayout::Bshd => 2,
+            AttentionLayout::Bhsd => 1,
         }
     }
 
-    /// Strides of batch, head and sequence in a dense tensor of these sizes; the last axis has 1.
+    /// Strides of batch, head and sequence in a dense tensor with these sizes; the last axis has
+    /// stride 1.
     pub(crate) fn strides(self, shape: &[usize]) -> [usize; 3] {
         let outer = shape[2] * shape[3];
         let inner = shape[3];
         let batch = shape[1] * outer;
         match self {
-            Layout::Bshd => [batch, inner, outer],
-            Layout::Bhsd => [batch, outer, inner],
+            AttentionLayout::Bshd => [batch, inner, outer],
+            AttentionLayout::Bhsd => [batch, outer, inner],
         }
     }
 }
 
-/// Which keys a query sees, as the attribute of [`Attention`].
+/// Which keys a query attends to, as an attribute of [`Attention`].
 ///
-/// With `n = kv_len` (the number of keys where it is absent), query `i` of `s_q` stands at position
-/// `p = n - s_q + i`: the last query is at the last key. Position `p` may be negative.
+/// `n` is `kv_len`, or the number of keys if it is absent. Query `i` of `s_q` has the position `p =
+/// n - s_q + i`: the last query aligns with the last key. Position `p` may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskKind {
-    /// Keys `0 .. n`.
+    /// All keys: `0 .. n`.
     None,
-    /// Keys `0 ..= p`.
+    /// Causal: keys `0 ..= p`.
     Causal,
-    /// Keys `p - w + 1 ..= p`: the last `w` keys up to the query's own position, at least 1.
+    /// Sliding window: keys `p - w + 1 ..= p`, the last `w` keys up to the query's position; `w` is
+    /// at least 1.
     Window(usize),
-    /// Keys below `n` where the operand is true.
+    /// Keys below `n` at which the mask operand is true.
     Keep,
-    /// Keys below `n`; the operand is added to the scores, and a key at `-inf` is not seen.
+    /// Keys below `n`. The bias operand is added to the scores; `-inf` masks a key.
     Bias,
 }
 
@@ -86,28 +88,28 @@ impl AttrValue for MaskKind {
         "one of `none` `causal` `window(`integer`)` `keep` `bias`".to_string()
     }
 
-    fn to_literal(&self) -> Literal {
-        let ident = |s: &str| Literal::Ident(s.to_string());
+    fn to_literal(&self) -> AttrLiteral {
+        let ident = |s: &str| AttrLiteral::Ident(s.to_string());
         match self {
             MaskKind::None => ident("none"),
             MaskKind::Causal => ident("causal"),
-            MaskKind::Window(w) => Literal::Call("window".to_string(), vec![w.to_literal()]),
+            MaskKind::Window(w) => AttrLiteral::Call("window".to_string(), vec![w.to_literal()]),
             MaskKind::Keep => ident("keep"),
             MaskKind::Bias => ident("bias"),
         }
     }
 
-    fn from_literal(l: &Literal) -> Result<MaskKind, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<MaskKind, AttrError> {
         let expected = || AttrError::kind("one of none causal window(COUNT) keep bias", l);
         match l {
-            Literal::Ident(s) => match s.as_str() {
+            AttrLiteral::Ident(s) => match s.as_str() {
                 "none" => Ok(MaskKind::None),
                 "causal" => Ok(MaskKind::Causal),
                 "keep" => Ok(MaskKind::Keep),
                 "bias" => Ok(MaskKind::Bias),
                 _ => Err(expected()),
             },
-            Literal::Call(s, args) if s == "window" => match args.as_slice() {
+            AttrLiteral::Call(s, args) if s == "window" => match args.as_slice() {
                 [w] => usize::from_literal(w).map(MaskKind::Window),
                 [] | [_, _, ..] => Err(expected()),
             },
@@ -117,56 +119,56 @@ impl AttrValue for MaskKind {
 }
 
 attrs! {
-    /// Softmax attention of grouped queries: `softmax(mask(cap(scale * q k^T))) v`.
+    /// Softmax attention with grouped queries: `softmax(mask(cap(scale * q k^T))) v`.
     ///
-    /// Scores are `s = scale * (q . k)`, then `softcap * tanh(s / softcap)`, then the mask, then a
-    /// softmax in F32 or better over the keys that the query sees. Keys that it does not see
-    /// contribute nothing, whatever they hold; a query that sees no key gives zeros. Query head `h`
-    /// reads key and value head `h / (q_heads / kv_heads)`.
+    /// Scores are `s = scale * (q . k)`, then `softcap * tanh(s / softcap)`, then masked. The
+    /// softmax runs in F32 or wider over the visible keys. Masked keys contribute nothing, whatever
+    /// data they hold. A query without visible keys gives zeros. Query head `h` reads key and value
+    /// head `h / (q_heads / kv_heads)`.
     pub struct Attention {
-        /// Heads of `q` and of the result; a multiple of `kv_heads`.
+        /// Number of heads of `q` and of the result; a multiple of `kv_heads`.
         pub q_heads: usize,
-        /// Heads of `k` and `v`.
+        /// Number of heads of `k` and `v`.
         pub kv_heads: usize,
         /// The order of the axes of `q`, `k`, `v` and the result.
-        pub layout: Layout,
-        /// Which keys a query sees. `keep` and `bias` take one more operand.
+        pub layout: AttentionLayout,
+        /// Which keys a query attends to. `keep` and `bias` need an additional operand.
         pub mask: MaskKind,
-        /// Factor of the scores; `1 / sqrt(head dim)` where absent.
-        pub scale: Option<Real>,
-        /// Bounds the scores by `softcap * tanh(s / softcap)` where present.
-        pub softcap: Option<Real>,
-        /// True for one more operand: how many keys there are, I32 `[]` or `[B]`, read at run time.
+        /// Factor of the scores; `1 / sqrt(head dim)` if absent.
+        pub scale: Option<FloatAttr>,
+        /// Caps the scores as `softcap * tanh(s / softcap)` if present.
+        pub softcap: Option<FloatAttr>,
+        /// True for an additional operand: the number of keys, I32 `[]` or `[B]`, read at run time.
         pub kv_len: bool,
     }
 }
 
-/// Declares an operator that has attributes of its own, then those of [`Attention`].
+/// Declares an operator whose own attributes are followed by those of [`Attention`].
 macro_rules! like_attention {
     ($(#[$m:meta])* pub struct $Op:ident { $($(#[$fm:meta])* $own:ident: $t:ty),* $(,)? }) => {
         $crate::attrs! {
             $(#[$m])*
             pub struct $Op {
                 $($(#[$fm])* pub $own: $t,)*
-                /// As of [`Attention`].
+                /// Query heads, as in [`Attention`].
                 pub q_heads: usize,
-                /// As of [`Attention`].
+                /// Key and value heads, as in [`Attention`].
                 pub kv_heads: usize,
                 /// The order of the axes of operands and results of rank 4.
-                pub layout: Layout,
-                /// As of [`Attention`].
+                pub layout: AttentionLayout,
+                /// The mask, as in [`Attention`].
                 pub mask: MaskKind,
-                /// As of [`Attention`].
-                pub scale: Option<Real>,
-                /// As of [`Attention`].
-                pub softcap: Option<Real>,
-                /// As of [`Attention`].
+                /// The factor of the scores, as in [`Attention`].
+                pub scale: Option<FloatAttr>,
+                /// The cap of the scores, as in [`Attention`].
+                pub softcap: Option<FloatAttr>,
+                /// Whether the number of keys is an operand, as in [`Attention`].
                 pub kv_len: bool,
             }
         }
 
         impl $Op {
-            fn of_attention($($own: $t,)* op: Attention) -> $Op {
+            fn from_attention($($own: $t,)* op: Attention) -> $Op {
                 $Op {
                     $($own,)*
                     q_heads: op.q_heads,
@@ -179,7 +181,7 @@ macro_rules! like_attention {
                 }
             }
 
-            /// The attention that it is of.
+            /// The underlying attention operator.
             pub fn attention(&self) -> Attention {
                 Attention {
                     q_heads: self.q_heads,
@@ -196,8 +198,8 @@ macro_rules! like_attention {
 }
 use like_attention;
 
-/// `[batch, heads, sequence, head dim]` of a rank 4 type.
-fn parts(ty: &Type, layout: Layout) -> [&Dim; 4] {
+/// The dimensions `[batch, heads, sequence, head dim]` of a rank 4 type.
+fn parts(ty: &Type, layout: AttentionLayout) -> [&Dim; 4] {
     let d = &ty.shape;
     [&d[0], &d[layout.head_axis()], &d[layout.seq_axis()], &d[3]]
 }
@@ -217,10 +219,10 @@ impl Attention {
         }
     }
 
-    /// The keys that query `i` of `queries` may see when there are `kv_len`, before `keep` and
+    /// The keys visible to query `i` of `queries` if there are `kv_len` keys, before `keep` and
     /// `bias`.
     pub fn visible(&self, i: usize, queries: usize, kv_len: usize) -> std::ops::Range<usize> {
-        // One past the query's own position; zero where that is negative.
+        // The index after the query's position; zero if that is negative.
         let end = (kv_len + i + 1).saturating_sub(queries);
         match self.mask {
             MaskKind::None | MaskKind::Keep | MaskKind::Bias => 0..kv_len,
@@ -286,9 +288,10 @@ impl Attention {
 }
 
 impl OpSpec for Attention {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "attention",
-        text: "`softmax(mask(softcap * tanh(scale * q k^T / softcap))) v` of grouped queries, over the keys that a query sees.",
+        text: "Attention with grouped queries: `softmax(mask(softcap * tanh(scale * q k^T / \
+               softcap))) v`, over the visible keys of each query.",
         operands: &["q", "k", "v", "mask?", "kv_len?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -307,21 +310,21 @@ impl OpSpec for Attention {
         operands: &[&Tensor],
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let (y, _) = Reference::new(self, operands, &operands[3..])?.attend(operands[2]);
+        let (y, _) = AttentionReference::new(self, operands, &operands[3..])?.attend(operands[2]);
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Attention {
-    /// The type of `y`, of operands as those of [`Attention`].
+    /// The type of `y`, for operands as in [`Attention`].
     fn result(&self, operands: &[&Type]) -> Result<Type, TypeError> {
         let expected = 3 + usize::from(self.has_mask_operand()) + usize::from(self.kv_len);
         let arity = || TypeError::Arity {

@@ -2,32 +2,32 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    OfTwo, dtypes_that, elementwise_eval, elementwise_infer, of_two, pinned, reject,
+    BinaryCases, binary_graph, dtypes_that, elementwise_eval, elementwise_infer, pinned, reject,
 };
 use crate::scalar::{BinaryFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// A function of two operands of one dtype, broadcast: `y = f(a, b)`.
+    /// A function of two broadcast operands of one dtype: `y = f(a, b)`.
     pub struct Binary {
-        /// The function.
+        /// The elementwise function.
         pub f: BinaryFn,
     }
 }
 
 impl OpSpec for Binary {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "binary",
-        text: "A function of two operands of one dtype, broadcast: `y = f(a, b)`. Integers wrap; \
-               `x / 0 = x`, `x % 0 = 0`; shifts take the count modulo the width.",
+        text: "A function of two broadcast operands of one dtype: `y = f(a, b)`. Integers wrap; `x \
+               / 0 = x`, `x % 0 = 0`; shift counts are taken modulo the width.",
         operands: &["a", "b"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Elementwise,
@@ -49,15 +49,15 @@ impl OpSpec for Binary {
         elementwise_eval(&ScalarOp::Binary(self.f), operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let each = BinaryFn::ALL.iter().flat_map(|&f| cases_of(f));
         let pins = float_pins().into_iter().chain(integer_pins());
         each.chain(pins).chain(width_cases()).collect()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn two(g: &mut Graph, types: [Type; 2], f: BinaryFn) -> Result<Value, OpError> {
-            of_two(g, types, |g, a, b| g.binary(f, a, b))
+            binary_graph(g, types, |g, a, b| g.binary(f, a, b))
         }
         fn same(g: &mut Graph, dtype: DType, f: BinaryFn) -> Result<Value, OpError> {
             let ty = Type::new(dtype, [2]);
@@ -102,37 +102,37 @@ impl OpSpec for Binary {
     }
 }
 
-/// What every function is tried on.
-fn cases_of(f: BinaryFn) -> [Case; 6] {
+/// The test cases of every function.
+fn cases_of(f: BinaryFn) -> [OpCase; 6] {
     let dtypes = dtypes_that(|d| ScalarOp::Binary(f).infer(&[d, d]).is_ok());
-    // Powers and angles of extreme numbers fall among the subnormals, where no executor's library
-    // is exact; their limits are pinned instead.
+    // Powers and angles of extreme numbers are often subnormal, and no executor's library is exact
+    // there. Separate cases check their limits.
     let ordinary = matches!(f, BinaryFn::Pow | BinaryFn::Atan2);
-    let cases = OfTwo {
+    let cases = BinaryCases {
         name: f.name(),
         dtypes,
         apply: move |g: &mut Graph, a, b| g.binary(f, a, b),
     };
     let all_pairs = match ordinary {
-        true => Fill::Uniform(0.1, 4.0),
-        false => Fill::Special,
+        true => InputFill::Uniform(0.1, 4.0),
+        false => InputFill::Special,
     };
     [
-        cases.shaped("odd_17x33", [&[17, 33], &[17, 33]], Fill::Normal),
-        cases.shaped("both_broadcast", [&[3, 1, 7], &[5, 1]], Fill::Normal),
-        cases.shaped("rank_0_and_2", [&[], &[2, 3]], Fill::Normal),
+        cases.shaped("odd_17x33", [&[17, 33], &[17, 33]], InputFill::Normal),
+        cases.shaped("both_broadcast", [&[3, 1, 7], &[5, 1]], InputFill::Normal),
+        cases.shaped("rank_0_and_2", [&[], &[2, 3]], InputFill::Normal),
         cases.shaped("all_pairs_of_special", [&[21, 1], &[21]], all_pairs),
-        cases.shaped("empty_by_broadcast", [&[0, 3], &[1, 1]], Fill::Normal),
+        cases.shaped("empty_by_broadcast", [&[0, 3], &[1, 1]], InputFill::Normal),
         cases.symbolic(),
     ]
 }
 
-fn pin(d: &'static [DType], name: &str, f: BinaryFn, a: &[f64], b: &[f64], y: &[f64]) -> Case {
+fn pin(d: &'static [DType], name: &str, f: BinaryFn, a: &[f64], b: &[f64], y: &[f64]) -> OpCase {
     pinned(name, d, &[a, b], y, move |g, v| g.binary(f, v[0], v[1]))
 }
 
-fn float_pins() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn float_pins() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     use BinaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
@@ -187,7 +187,7 @@ fn float_pins() -> Vec<Case> {
             &[1.0, 1.0, 0.0],
             &[0.0, NAN, 0.0],
         ),
-        // The zeros' signs show only through a division.
+        // The signs of the zeros are only visible after a division.
         pinned(
             "zeros_are_ordered",
             DType::FLOATS,
@@ -208,7 +208,7 @@ fn float_pins() -> Vec<Case> {
                 g.recip(min)
             },
         ),
-        // 2049 and 2051 lie between two numbers of F16: ties go to the even one.
+        // 2049 and 2051 are halfway between two F16 numbers: ties round to even.
         pin(
             &[DType::F16],
             "ties_to_even",
@@ -228,8 +228,8 @@ fn float_pins() -> Vec<Case> {
     ]
 }
 
-fn integer_pins() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn integer_pins() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     use BinaryFn::*;
     const SIGNED: &[DType] = &[DType::I32, DType::I64, DType::I8];
     const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];
@@ -354,13 +354,13 @@ fn integer_pins() -> Vec<Case> {
 }
 
 /// Cases whose values depend on the width of the dtype, or do not fit `f64`.
-fn width_cases() -> Vec<Case> {
+fn width_cases() -> Vec<OpCase> {
     const SIGNED: &[DType] = &[DType::I32, DType::I64, DType::I8];
-    let least_by_minus_one = |name: &str, f: BinaryFn| {
-        Case::new(name, move |c| {
+    let min_by_minus_one = |name: &str, f: BinaryFn| {
+        OpCase::new(name, move |c| {
             let least = c.dtype.int_range().map_or(0.0, |(lo, _)| lo as f64);
-            let a = c.input("a", [1], Fill::Values(vec![least]))?;
-            let b = c.input("b", [1], Fill::Values(vec![-1.0]))?;
+            let a = c.input("a", [1], InputFill::Values(vec![least]))?;
+            let b = c.input("b", [1], InputFill::Values(vec![-1.0]))?;
             let y = c.graph.binary(f, a, b)?;
             let expected = if f == BinaryFn::Div { least } else { 0.0 };
             c.output_expect(y, &[expected])
@@ -368,13 +368,13 @@ fn width_cases() -> Vec<Case> {
         .only(SIGNED)
     };
     vec![
-        least_by_minus_one("least_div_minus_one", BinaryFn::Div),
-        least_by_minus_one("least_rem_minus_one", BinaryFn::Rem),
-        // Neighbours above 2^53 are the same f64, so the comparison is made in the graph.
-        Case::new("i64_beyond_f64", |c| {
+        min_by_minus_one("least_div_minus_one", BinaryFn::Div),
+        min_by_minus_one("least_rem_minus_one", BinaryFn::Rem),
+        // Neighbouring integers above 2^53 are equal as f64, so the graph compares them.
+        OpCase::new("i64_beyond_f64", |c| {
             let odd = (1i64 << 53) + 1;
             let a = c.graph.constant(Tensor::scalar(odd))?;
-            let zero = c.input("zero", [2], Fill::Values(vec![0.0, 0.0]))?;
+            let zero = c.input("zero", [2], InputFill::Values(vec![0.0, 0.0]))?;
             let sum = c.graph.plus(a, zero)?;
             let same = c.graph.equal(sum, a)?;
             c.output_expect(same, &[1.0, 1.0])?;
@@ -410,7 +410,7 @@ impl Graph {
 }
 
 binary_methods! {
-    /// `a + b` of numbers. (`add` is the method that adds any operator.)
+    /// `a + b` of numbers. (The method `add` adds any operator.)
     plus => Add,
     /// `a - b` of numbers.
     sub => Sub,
@@ -422,17 +422,17 @@ binary_methods! {
     rem => Rem,
     /// `a^b` of numbers.
     pow => Pow,
-    /// The greater of two numbers; NaN if either is NaN.
+    /// The maximum of two numbers; NaN if either is NaN.
     max => Max,
-    /// The lesser of two numbers; NaN if either is NaN.
+    /// The minimum of two numbers; NaN if either is NaN.
     min => Min,
-    /// The angle of the point `(b, a)`; floats.
+    /// The angle of the point `(b, a)` in radians, for floats.
     atan2 => Atan2,
-    /// Logical or bitwise and of truth values or integers.
+    /// Logical or bitwise and of booleans or integers.
     and => And,
-    /// Logical or bitwise or of truth values or integers.
+    /// Logical or bitwise or of booleans or integers.
     or => Or,
-    /// Logical or bitwise exclusive or of truth values or integers.
+    /// Logical or bitwise exclusive or of booleans or integers.
     xor => Xor,
     /// Shift left of integers; the count is taken modulo the width.
     shl => Shl,

@@ -1,8 +1,9 @@
-//! Blocks of a model as one operator each: attention over whole rows, and an encoder layer.
+//! Model blocks as single operators: self-attention with projections, and an encoder layer.
 //!
-//! What a block is made of is said once, by operators added over [`Compose`]: over types it is inferred,
-//! over tensors evaluated, and over the values of a new graph the rules of legalization take it apart. So
-//! each result inside rounds to its dtype as its own operator says.
+//! Each block is defined once, by operators applied through [`OpComposer`]. Applied to types, the
+//! definition gives type inference; applied to tensors, evaluation; applied to values of a new
+//! graph, the legalization rule. Every intermediate result is therefore rounded as its operator
+//! defines.
 
 mod attention_block;
 mod options;
@@ -18,17 +19,18 @@ use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 pub use attention_block::AttentionBlock;
-pub use options::{AttentionBlockOptions, BlockRope, Dense, TransformerWeights};
+pub use options::{AttentionBlockOptions, BlockRope, LinearWeights, TransformerWeights};
 pub use transformer_layer::TransformerLayer;
 
-/// What operators are applied to.
-pub(crate) trait Compose {
-    /// One operand or result.
+/// The interface against which blocks are defined: it applies operators to types, tensors or graph
+/// values.
+pub(crate) trait OpComposer {
+    /// The type of an operand or result.
     type Part: Clone;
-    /// Why an operator was not applied.
+    /// The error of applying an operator.
     type Error;
 
-    /// The results of an operator.
+    /// Applies an operator and returns its results.
     fn apply(
         &mut self,
         op: impl Into<Op>,
@@ -39,10 +41,10 @@ pub(crate) trait Compose {
     fn dims(&self, part: &Self::Part) -> Shape;
 }
 
-/// Composes types.
-pub(crate) struct Types;
+/// A [`OpComposer`] that infers types.
+pub(crate) struct TypeComposer;
 
-impl Compose for Types {
+impl OpComposer for TypeComposer {
     type Part = Type;
     type Error = TypeError;
 
@@ -55,10 +57,10 @@ impl Compose for Types {
     }
 }
 
-/// Composes tensors by the reference evaluation.
-pub(crate) struct Tensors<'a>(pub(crate) &'a EvalCtx);
+/// A [`OpComposer`] that evaluates tensors with the reference.
+pub(crate) struct TensorComposer<'a>(pub(crate) &'a EvalCtx);
 
-impl Compose for Tensors<'_> {
+impl OpComposer for TensorComposer<'_> {
     type Part = Tensor;
     type Error = EvalError;
 
@@ -81,28 +83,32 @@ impl Compose for Tensors<'_> {
     }
 }
 
-/// An operator that says what it is made of.
-pub(crate) trait Block {
-    /// Refuses operands that do not fit.
+/// An operator that is defined by other operators.
+pub(crate) trait ComposedOp {
+    /// Checks the types of the operands.
     fn check(&self, operands: &[Type]) -> Result<(), TypeError>;
 
-    /// The result of checked operands.
-    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error>;
+    /// Computes the result from checked operands.
+    fn compose<C: OpComposer>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error>;
 }
 
-fn infer(block: &impl Block, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+fn infer(block: &impl ComposedOp, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
     let operands: Vec<Type> = operands.iter().map(|ty| (*ty).clone()).collect();
     block.check(&operands)?;
-    Ok(vec![block.compose(&mut Types, &operands)?])
+    Ok(vec![block.compose(&mut TypeComposer, &operands)?])
 }
 
-fn eval(block: &impl Block, ctx: &EvalCtx, operands: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+fn eval(
+    block: &impl ComposedOp,
+    ctx: &EvalCtx,
+    operands: &[&Tensor],
+) -> Result<Vec<Tensor>, EvalError> {
     let operands: Vec<Tensor> = operands.iter().map(|t| (*t).clone()).collect();
-    Ok(vec![block.compose(&mut Tensors(ctx), &operands)?])
+    Ok(vec![block.compose(&mut TensorComposer(ctx), &operands)?])
 }
 
-/// The one result, or the first, of an operator.
-fn first<C: Compose>(
+/// The first result of an operator.
+fn first<C: OpComposer>(
     c: &mut C,
     op: impl Into<Op>,
     operands: &[C::Part],
@@ -111,7 +117,7 @@ fn first<C: Compose>(
 }
 
 /// `f(x w + bias)`.
-fn dense<C: Compose>(
+fn dense<C: OpComposer>(
     c: &mut C,
     activation: Option<UnaryFn>,
     [x, w]: [&C::Part; 2],
@@ -121,13 +127,13 @@ fn dense<C: Compose>(
     first(c, Linear { activation }, &operands)
 }
 
-fn reshape<C: Compose>(c: &mut C, x: &C::Part, shape: Vec<Dim>) -> Result<C::Part, C::Error> {
+fn reshape<C: OpComposer>(c: &mut C, x: &C::Part, shape: Vec<Dim>) -> Result<C::Part, C::Error> {
     let shape = shape.into();
     first(c, Reshape { shape }, std::slice::from_ref(x))
 }
 
-/// `count` heads of `[B, S, heads, D]`.
-fn heads<C: Compose>(
+/// Takes `count` heads of `[B, S, heads, D]`.
+fn heads<C: OpComposer>(
     c: &mut C,
     x: &C::Part,
     [start, count]: [usize; 2],
@@ -140,12 +146,12 @@ fn heads<C: Compose>(
     first(c, slice, std::slice::from_ref(x))
 }
 
-/// Operands in their order, of which attributes say whether they are there.
-struct Operands<'a, P>(std::slice::Iter<'a, P>);
+/// An iterator over operands; attributes determine whether the next one is present.
+struct ComposedOperands<'a, P>(std::slice::Iter<'a, P>);
 
-impl<'a, P> Operands<'a, P> {
-    fn of(operands: &'a [P]) -> Operands<'a, P> {
-        Operands(operands.iter())
+impl<'a, P> ComposedOperands<'a, P> {
+    fn new(operands: &'a [P]) -> ComposedOperands<'a, P> {
+        ComposedOperands(operands.iter())
     }
 
     fn take(&mut self) -> &'a P {
@@ -169,7 +175,7 @@ fn expect_count(expected: usize, operands: &[Type]) -> Result<(), TypeError> {
     })
 }
 
-/// Refuses a weight that is not a matrix of `x`'s dtype with these rows.
+/// Checks that a weight is a matrix of `x`'s dtype with this number of rows.
 fn expect_matrix(
     name: &'static str,
     weight: &Type,
@@ -186,7 +192,7 @@ fn expect_matrix(
     )
 }
 
-/// Refuses a bias or gain that is not a line of `x`'s dtype and of this size.
+/// Checks that a bias or gain is a vector of `x`'s dtype with this size.
 fn expect_line(
     name: &'static str,
     line: &Type,

@@ -2,20 +2,21 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, pinned};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Conversion of each element to a dtype: floats round to nearest even; floats to integers
-    /// truncate and saturate, NaN becomes 0; integers to narrower integers wrap; `Bool` is "not 0".
+    /// Conversion of each element to a dtype. Floats round to nearest even. Floats to integers
+    /// truncate and saturate, and NaN becomes 0. Integers to narrower integers wrap. `Bool` is "not
+    /// 0".
     pub struct Cast {
         /// The dtype of the result.
         pub to: DType,
@@ -23,7 +24,7 @@ attrs! {
 }
 
 impl OpSpec for Cast {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "cast",
         text: "Conversion to a dtype: floats round to nearest even; floats to integers truncate and \
                saturate, NaN becomes 0; integers to narrower integers wrap; `bool` is \"not 0\".",
@@ -48,13 +49,13 @@ impl OpSpec for Cast {
         elementwise_eval(&ScalarOp::Cast(self.to), operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let each = DType::ALL.iter().flat_map(|&to| cases_to(to));
         each.chain(pinned_cases()).collect()
     }
 
-    fn rejects() -> Vec<Reject> {
-        vec![Reject {
+    fn rejects() -> Vec<RejectCase> {
+        vec![RejectCase {
             name: "arity",
             message: "expected 1 operands, got 2",
             build: |g| {
@@ -65,23 +66,23 @@ impl OpSpec for Cast {
     }
 }
 
-fn cases_to(to: DType) -> [Case; 3] {
-    let shaped = |what: &str, shape: &'static [usize], fill: Fill| {
-        Case::new(format!("to_{to}_{what}"), move |c| {
+fn cases_to(to: DType) -> [OpCase; 3] {
+    let shaped = |what: &str, shape: &'static [usize], fill: InputFill| {
+        OpCase::new(format!("to_{to}_{what}"), move |c| {
             let x = c.input("x", shape, fill.clone())?;
             let y = c.graph.cast(x, to)?;
             c.output(y)
         })
     };
     [
-        shaped("odd_3x11", &[3, 11], Fill::Normal),
-        shaped("special", &[21], Fill::Special),
-        shaped("rank_0", &[], Fill::Normal),
+        shaped("odd_3x11", &[3, 11], InputFill::Normal),
+        shaped("special", &[21], InputFill::Special),
+        shaped("rank_0", &[], InputFill::Normal),
     ]
 }
 
-fn pinned_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn pinned_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let to = |name: &str, from: &'static [DType], to: DType, x: &[f64], y: &[f64]| {
@@ -201,18 +202,18 @@ fn pinned_cases() -> Vec<Case> {
             (1 << 62) + (1 << 54) + 1,
             2f64.powi(62) + 2f64.powi(55),
         ),
-        Case::new("empty_symbolic", |c| {
+        OpCase::new("empty_symbolic", |c| {
             let s = c.sym("s", 0, 9);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let y = c.graph.cast(x, DType::F32)?;
             c.output_expect(y, &[])
         }),
     ]
 }
 
-/// An integer that is no `f64`, just above the middle of two results.
-fn wide_to(name: &str, to: DType, x: i64, y: f64) -> Case {
-    Case::new(name, move |c| {
+/// An integer that no `f64` represents, just above the midpoint of two results.
+fn wide_to(name: &str, to: DType, x: i64, y: f64) -> OpCase {
+    OpCase::new(name, move |c| {
         let x = c.graph.constant(Tensor::scalar(x))?;
         let y_value = c.graph.cast(x, to)?;
         c.output_expect(y_value, &[y])
@@ -221,10 +222,10 @@ fn wide_to(name: &str, to: DType, x: i64, y: f64) -> Case {
 }
 
 impl Graph {
-    /// `x` of any dtype and shape as `to`, by the rules of [`Cast`].
+    /// `x` of any dtype and shape converted to `to`, by the rules of [`Cast`].
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not of this graph.
+    /// [`OpError`] when `x` belongs to another graph.
     pub fn cast(&mut self, x: Value, to: DType) -> Result<Value, OpError> {
         self.add(Cast { to }, &[x])
     }

@@ -1,14 +1,14 @@
-//! The causal convolution of each channel, from the rows before.
+//! Causal depthwise convolution over the sequence axis.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
 };
@@ -16,21 +16,24 @@ use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// The convolution before scans over states (Gu and Dao, 2023): each step of a channel from itself and the `K - 1` steps
-    /// before it, of which the first ones lie in `state`, or are zeros.
+    /// The convolution before state-space scans (Gu and Dao, 2023). Each step of a channel depends
+    /// on itself and the `K - 1` steps before it. Steps before the first row come from `state`, or
+    /// are zeros.
     pub struct CausalConv {
-        /// Whether SiLU follows.
+        /// Applies SiLU to the result if true.
         pub silu: bool,
-        /// Whether the last `K - 1` steps, those of the state among them, are a second result.
+        /// Returns the last `K - 1` rows of state and `x` as a second result if true.
         pub carry: bool,
     }
 }
 
 impl OpSpec for CausalConv {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "causal_conv",
-        text: "Of `x [B,S,C]`, `w [K,C]` and `bias [C]`: `y[s] = bias + sum over k of w[k] x[s + k - K + 1]`, with `state \
-               [B,K-1,C]` or zeros before `x`, and SiLU of it if `silu`; the last `K - 1` rows of both too if `carry`.",
+        text: "Causal depthwise convolution of `x [B,S,C]` with `w [K,C]` and `bias [C]`: `y[s] = \
+               bias + sum over k of w[k] x[s + k - K + 1]`. The rows before `x` are `state \
+               [B,K-1,C]` or zeros. Applies SiLU if `silu`; also returns the last `K - 1` rows if \
+               `carry`.",
         operands: &["x", "w", "bias", "state?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -47,7 +50,7 @@ impl OpSpec for CausalConv {
         expect_rank("w", w, 2)?;
         let taps = w.shape[0].known().filter(|taps| *taps > 0);
         let (Some(taps), Some(_)) = (taps, channels.known()) else {
-            let reason = "w must have a known number of rows, at least 1, and of channels";
+            let reason = "the numbers of rows (at least 1) and channels of w must be known";
             return Err(TypeError::Other(reason.to_string()));
         };
         let before = Dim::Known(taps - 1);
@@ -82,7 +85,7 @@ impl OpSpec for CausalConv {
         };
         let before = taps - 1;
         let state = operands.get(3).map(|state| state.to_f64s());
-        // Of a row of the state, then of x.
+        // Reads row `row` from the state, or from `x` after it.
         let at = |row: usize, step: usize, channel: usize| match (step.checked_sub(before), &state)
         {
             (Some(step), _) => x[(row * steps + step) * channels + channel],
@@ -111,26 +114,28 @@ impl OpSpec for CausalConv {
         Ok(out)
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],
             [channels, taps]: [usize; 2],
         ) -> Result<[Value; 3], OpError> {
-            let x = c.input("x", [batch, steps, channels.into()], Fill::Normal)?;
-            let w = c.input("w", [taps, channels], Fill::Normal)?;
-            let bias = c.input("bias", [channels], Fill::Normal)?;
+            let x = c.input("x", [batch, steps, channels.into()], InputFill::Normal)?;
+            let w = c.input("w", [taps, channels], InputFill::Normal)?;
+            let bias = c.input("bias", [channels], InputFill::Normal)?;
             Ok([x, w, bias])
         }
         let shaped = |name: &str,
                       [batch, steps, channels, taps]: [usize; 4],
                       given: bool,
                       carry: bool| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let all = operands(c, [batch.into(), steps.into()], [channels, taps])?;
                 let state = match given {
-                    true => Some(c.input("state", [batch, taps - 1, channels], Fill::Normal)?),
+                    true => {
+                        Some(c.input("state", [batch, taps - 1, channels], InputFill::Normal)?)
+                    }
                     false => None,
                 };
                 let y = c.graph.causal_conv(all, state, given, carry)?;
@@ -152,26 +157,26 @@ impl OpSpec for CausalConv {
             shaped("one_tap", [2, 3, 6, 1], true, true),
             shaped("no_steps", [2, 0, 6, 4], true, true),
             shaped("no_channels", [2, 3, 0, 4], true, true),
-            Case::new("written", |c| {
-                let x = c.input("x", [1, 2, 1], Fill::Values(vec![1., 2.]))?;
-                let w = c.input("w", [2, 1], Fill::Values(vec![10., 1.]))?;
-                let bias = c.input("bias", [1], Fill::Values(vec![0.5]))?;
-                let state = c.input("state", [1, 1, 1], Fill::Values(vec![3.]))?;
+            OpCase::new("written", |c| {
+                let x = c.input("x", [1, 2, 1], InputFill::Values(vec![1., 2.]))?;
+                let w = c.input("w", [2, 1], InputFill::Values(vec![10., 1.]))?;
+                let bias = c.input("bias", [1], InputFill::Values(vec![0.5]))?;
+                let state = c.input("state", [1, 1, 1], InputFill::Values(vec![3.]))?;
                 let y = c
                     .graph
                     .causal_conv([x, w, bias], Some(state), false, true)?;
                 c.output_expect(y, &[31.5, 12.5])?;
                 c.output_expect(y.port(1), &[2.])
             }),
-            Case::new("kept_of_a_view", |c| {
+            OpCase::new("kept_of_a_view", |c| {
                 let (steps, dtype) = (c.sym("s", 1, 64), c.dtype);
-                let rows = c.input("rows", [1.into(), steps, 21.into()], Fill::Normal)?;
+                let rows = c.input("rows", [1.into(), steps, 21.into()], InputFill::Normal)?;
                 let x = c.graph.narrow(rows, 2, 5, 10)?;
-                let w = c.input("w", [4, 10], Fill::Normal)?;
-                let bias = c.input("bias", [10], Fill::Normal)?;
-                let state = c.state_of("state", Type::new(dtype, [1, 3, 10]), Fill::Normal)?;
+                let w = c.input("w", [4, 10], InputFill::Normal)?;
+                let bias = c.input("bias", [10], InputFill::Normal)?;
+                let state = c.state_of("state", Type::new(dtype, [1, 3, 10]), InputFill::Normal)?;
                 let first = Type::new(DType::Bool, [1]);
-                let first = c.input_of("first", first, Fill::Values(vec![0.]))?;
+                let first = c.input_of("first", first, InputFill::Values(vec![0.]))?;
                 let zero = c.graph.scalar(dtype, 0.0)?;
                 let before = c.graph.where_(first, zero, state)?;
                 let y = c
@@ -181,10 +186,10 @@ impl OpSpec for CausalConv {
                 c.output(y)?;
                 c.graph.assign(state, y.port(1))
             }),
-            Case::new("kept", |c| {
+            OpCase::new("kept", |c| {
                 let (steps, dtype) = (c.sym("s", 2, 64), c.dtype);
                 let all = operands(c, [1.into(), steps], [5, 4])?;
-                let state = c.state_of("state", Type::new(dtype, [1, 3, 5]), Fill::Normal)?;
+                let state = c.state_of("state", Type::new(dtype, [1, 3, 5]), InputFill::Normal)?;
                 let y = c.graph.causal_conv(all, Some(state), true, true)?;
                 c.runs = 2;
                 c.output(y)?;
@@ -193,8 +198,8 @@ impl OpSpec for CausalConv {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, w: [usize; 2], state: [usize; 3]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, w: [usize; 2], state: [usize; 3]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 4, 6]))?;
             let w = g.input("w", Type::new(DType::F32, w))?;
             let bias = g.input("bias", Type::new(DType::F32, [6]))?;
@@ -203,23 +208,23 @@ impl OpSpec for CausalConv {
         }
         vec![
             reject("channels", "axis 1 of w: 5 and 6 differ", |g| {
-                of(g, [4, 5], [2, 3, 6])
+                build(g, [4, 5], [2, 3, 6])
             }),
             reject("state", "axis 1 of state: 4 and 3 differ", |g| {
-                of(g, [4, 6], [2, 4, 6])
+                build(g, [4, 6], [2, 4, 6])
             }),
-            reject("no_taps", "at least 1", |g| of(g, [0, 6], [2, 3, 6])),
+            reject("no_taps", "at least 1", |g| build(g, [0, 6], [2, 3, 6])),
         ]
     }
 }
 
 impl Graph {
-    /// The causal convolution of each channel of `x [B,S,C]` with `w [K,C]` and `bias [C]`, all of one float dtype, from
-    /// `state [B,K-1,C]` or zeros; SiLU of it if `silu`. The type of `x` stays; the last `K - 1` rows of state and `x`
-    /// are port 1 if `carry`.
+    /// The causal convolution of each channel of `x [B,S,C]` with `w [K,C]` and `bias [C]`, all of
+    /// one float dtype, from `state [B,K-1,C]` or zeros. Applies SiLU if `silu`. The result has the
+    /// type of `x`. The last `K - 1` rows of state and `x` are port 1 if `carry`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or `K`, at least 1, or `C` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or `C` or `K` (at least 1) is not known.
     pub fn causal_conv(
         &mut self,
         [x, w, bias]: [Value; 3],

@@ -1,63 +1,63 @@
-//! Norms of tensors with channels first, `[N, C, ..]`: of groups of channels, of each place over its
-//! channels, and by statistics that are given.
+//! Norms of channels-first tensors `[N, C, ..]`: group norm, layer norm over the channels of each
+//! position, and batch norm with fixed statistics.
 
 mod cases;
 
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec};
+use crate::op::{EvalCtx, OpDoc, OpSpec};
 use crate::ops::norm::{doc, expect_eps, expect_weights};
 use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_rank_at_least, with_optional};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `(x - mean) / sqrt(variance + eps) * gamma + beta`, where mean and biased variance are those of
-    /// a group of channels of one batch, all places together; `gamma` and `beta` are of each channel
-    /// (Wu, He 2018).
+    /// Group norm `(x - mean) / sqrt(variance + eps) * gamma + beta` (Wu, He 2018). Mean and biased
+    /// variance are computed over all positions of a group of channels of one batch entry. `gamma`
+    /// and `beta` are per channel.
     pub struct GroupNorm {
-        /// How many groups; it divides the number of channels.
+        /// Number of groups; it divides the number of channels.
         pub groups: usize,
-        /// Added to the variance.
-        pub eps: Real,
+        /// Constant added to the variance.
+        pub eps: FloatAttr,
     }
 }
 
 attrs! {
-    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` over the channels of each place of images
-    /// `[N, C, H, W]`.
+    /// Layer norm `(x - mean) / sqrt(variance + eps) * gamma + beta` over the channels of each
+    /// position of images `[N, C, H, W]`.
     pub struct LayerNorm2d {
-        /// Added to the variance.
-        pub eps: Real,
+        /// Constant added to the variance.
+        pub eps: FloatAttr,
     }
 }
 
 attrs! {
-    /// `(x - mean) / sqrt(variance + eps) * gamma + beta` with mean and variance given for each
-    /// channel (Ioffe, Szegedy 2015, as it is after training).
+    /// Batch norm in inference, `(x - mean) / sqrt(variance + eps) * gamma + beta`, with
+    /// per-channel mean and variance as operands (Ioffe, Szegedy 2015).
     pub struct BatchNormInference {
-        /// Added to the variance.
-        pub eps: Real,
+        /// Constant added to the variance.
+        pub eps: FloatAttr,
     }
 }
 
-/// `[N, C, places]`.
+/// The sizes `[N, C, positions]`.
 fn sizes(x: &Tensor) -> (usize, usize, usize) {
     let shape = x.shape();
     (shape[0], shape[1], shape[2..].iter().product())
 }
 
-/// Each group of elements minus its mean, over its deviation, then by the channels' weights. `group`
-/// numbers the groups of elements `(n, c, place)` from 0 on.
+/// Normalizes each group of elements and applies the channel weights. `group` maps element `(n, c,
+/// position)` to its group number, from 0 on.
 fn normalised(
     operands: &[&Tensor],
     groups: usize,
-    eps: Real,
+    eps: FloatAttr,
     group: impl Fn(usize, usize, usize) -> usize,
     ty: &TensorType,
 ) -> Result<Vec<Tensor>, EvalError> {
@@ -90,10 +90,10 @@ fn normalised(
 }
 
 impl OpSpec for GroupNorm {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "group_norm",
         "`(x - mean) / sqrt(variance + eps) * gamma + beta` of `x [N, C, ..]` over each of `groups` \
-         groups of channels, all places together; `gamma` and `beta` are of each channel.",
+         groups of channels and all positions; `gamma` and `beta` are per channel.",
         &["x", "gamma", "beta?"],
     );
 
@@ -136,19 +136,19 @@ impl OpSpec for GroupNorm {
         normalised(operands, groups, self.eps, group, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::group()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_group()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_group()
     }
 }
 
 impl OpSpec for LayerNorm2d {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "layer_norm_2d",
-        "`(x - mean) / sqrt(variance + eps) * gamma + beta` over the channels of each place of \
+        "`(x - mean) / sqrt(variance + eps) * gamma + beta` over the channels of each position of \
          `x [N, C, H, W]`.",
         &["x", "gamma", "beta?"],
     );
@@ -176,20 +176,20 @@ impl OpSpec for LayerNorm2d {
         normalised(operands, batch * places, self.eps, group, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::layer_2d()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_layer_2d()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_layer_2d()
     }
 }
 
 impl OpSpec for BatchNormInference {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "batch_norm_inference",
-        "`(x - mean) / sqrt(variance + eps) * gamma + beta` of `x [N, C, ..]`; all others are given for \
-         each channel.",
+        "`(x - mean) / sqrt(variance + eps) * gamma + beta` of `x [N, C, ..]`; the other operands are \
+         per channel.",
         &["x", "gamma", "beta", "mean", "variance"],
     );
 
@@ -226,22 +226,22 @@ impl OpSpec for BatchNormInference {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::batch()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_batch()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_batch()
     }
 }
 
 impl Graph {
-    /// Group norm of `x [N, C, ..]`, a float; `gamma` and `beta` are `[C]` of its dtype. The shape
-    /// stays.
+    /// Group norm of `x [N, C, ..]`, a float; `gamma` and `beta` are `[C]` of its dtype. The result
+    /// has the shape of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when `groups` does not divide the channels, `eps` is negative or not finite, or a
-    /// weight has another type.
+    /// [`OpError`] when `groups` does not divide the number of channels, `eps` is negative or not
+    /// finite, or a weight has another type.
     pub fn group_norm(
         &mut self,
         x: Value,
@@ -250,17 +250,17 @@ impl Graph {
         groups: usize,
         eps: f64,
     ) -> Result<Value, OpError> {
-        let eps = Real(eps);
+        let eps = FloatAttr(eps);
         let operands: Vec<Value> = [x, gamma].into_iter().chain(beta).collect();
         self.add(GroupNorm { groups, eps }, &operands)
     }
 
-    /// Layer norm over the channels of each place of `x [N, C, H, W]`, a float; `gamma` and `beta` are
-    /// `[C]` of its dtype. The shape stays.
+    /// Layer norm over the channels of each position of `x [N, C, H, W]`, a float; `gamma` and
+    /// `beta` are `[C]` of its dtype. The result has the shape of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when `x` has another rank, `eps` is negative or not finite, or a weight has another
-    /// type.
+    /// [`OpError`] when `x` has another rank, `eps` is negative or not finite, or a weight has
+    /// another type.
     pub fn layer_norm_2d(
         &mut self,
         x: Value,
@@ -268,17 +268,17 @@ impl Graph {
         beta: Option<Value>,
         eps: f64,
     ) -> Result<Value, OpError> {
-        let eps = Real(eps);
+        let eps = FloatAttr(eps);
         let operands: Vec<Value> = [x, gamma].into_iter().chain(beta).collect();
         self.add(LayerNorm2d { eps }, &operands)
     }
 
-    /// Batch norm of `x [N, C, ..]`, a float, with statistics that are given: `weights` are gamma,
-    /// beta, mean and variance, each `[C]` of its dtype. The shape stays.
+    /// Batch norm of `x [N, C, ..]`, a float, with fixed statistics: `weights` are gamma, beta,
+    /// mean and variance, each `[C]` of its dtype. The result has the shape of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when `x` has fewer than two axes, `eps` is negative or not finite, or a weight has
-    /// another type.
+    /// [`OpError`] when `x` has fewer than two axes, `eps` is negative or not finite, or a weight
+    /// has another type.
     pub fn batch_norm_inference(
         &mut self,
         x: Value,
@@ -286,7 +286,7 @@ impl Graph {
         eps: f64,
     ) -> Result<Value, OpError> {
         let [gamma, beta, mean, variance] = weights;
-        let eps = Real(eps);
+        let eps = FloatAttr(eps);
         self.add(
             BatchNormInference { eps },
             &[x, gamma, beta, mean, variance],

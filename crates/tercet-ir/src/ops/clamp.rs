@@ -1,14 +1,14 @@
 //! Clamping to an interval.
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
@@ -19,9 +19,9 @@ attrs! {
     /// inwards for integers.
     pub struct Clamp {
         /// The lower bound; `-inf` for none.
-        pub lo: Real,
+        pub lo: FloatAttr,
         /// The upper bound; `inf` for none.
-        pub hi: Real,
+        pub hi: FloatAttr,
     }
 }
 
@@ -35,7 +35,7 @@ impl Clamp {
 }
 
 impl OpSpec for Clamp {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "clamp",
         text: "`min(max(x, lo), hi)`; NaN stays NaN.",
         operands: &["x"],
@@ -59,12 +59,12 @@ impl OpSpec for Clamp {
         elementwise_eval(&self.scalar_op(), operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         const INF: f64 = f64::INFINITY;
         const NAN: f64 = f64::NAN;
         let shaped = |name: &str, shape: &'static [usize], lo: f64, hi: f64| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let y = c.graph.clamp(x, lo, hi)?;
                 c.output(y)
             })
@@ -127,27 +127,27 @@ impl OpSpec for Clamp {
                 &[5000.0],
                 &[2048.0],
             ),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.clamp(x, -0.5, 1.0)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, dtype: DType, lo: f64, hi: f64) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, dtype: DType, lo: f64, hi: f64) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(dtype, [2]))?;
             g.clamp(x, lo, hi)
         }
         vec![
             reject("bool", "accepted: floats and integers", |g| {
-                of(g, DType::Bool, 0.0, 1.0)
+                build(g, DType::Bool, 0.0, 1.0)
             }),
-            reject("crossed", "lo <= hi", |g| of(g, DType::F32, 2.0, 1.0)),
+            reject("crossed", "lo <= hi", |g| build(g, DType::F32, 2.0, 1.0)),
             reject("nan", "must be numbers", |g| {
-                of(g, DType::F32, f64::NAN, 1.0)
+                build(g, DType::F32, f64::NAN, 1.0)
             }),
         ]
     }
@@ -159,7 +159,7 @@ impl Graph {
     /// # Errors
     /// [`OpError`] when `x` is `Bool`, a bound is NaN, or `lo > hi`.
     pub fn clamp(&mut self, x: Value, lo: f64, hi: f64) -> Result<Value, OpError> {
-        let (lo, hi) = (Real(lo), Real(hi));
+        let (lo, hi) = (FloatAttr(lo), FloatAttr(hi));
         self.add(Clamp { lo, hi }, &[x])
     }
 }

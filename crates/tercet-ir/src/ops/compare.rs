@@ -1,40 +1,40 @@
-//! Comparisons.
+//! Elementwise comparisons.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
-    OfTwo, dtypes_that, elementwise_eval, elementwise_infer, of_two, pinned, reject,
+    BinaryCases, binary_graph, dtypes_that, elementwise_eval, elementwise_infer, pinned, reject,
 };
 use crate::scalar::{CompareFn, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// A comparison of two operands of one dtype, broadcast; the result is `Bool`.
+    /// A comparison of two broadcast operands of one dtype; the result is `Bool`.
     pub struct Compare {
-        /// The comparison.
+        /// The comparison function.
         pub f: CompareFn,
     }
 }
 
 impl OpSpec for Compare {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "compare",
-        text: "A comparison of two operands of one dtype, broadcast; the result is `bool`. NaN \
-               equals nothing and is neither less nor greater.",
+        text: "A comparison of two broadcast operands of one dtype; the result is `bool`. Every \
+               comparison with NaN is false, except `ne`.",
         operands: &["a", "b"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("truth values are flat");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("the derivative of a boolean is zero");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         elementwise_infer(&ScalarOp::Compare(self.f), operands)
@@ -49,14 +49,14 @@ impl OpSpec for Compare {
         elementwise_eval(&ScalarOp::Compare(self.f), operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let each = CompareFn::ALL.iter().flat_map(|&f| cases_of(f));
         each.chain(pinned_cases()).collect()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn two(g: &mut Graph, types: [Type; 2], f: CompareFn) -> Result<Value, OpError> {
-            of_two(g, types, |g, a, b| g.compare(f, a, b))
+            binary_graph(g, types, |g, a, b| g.compare(f, a, b))
         }
         vec![
             reject("mixed_dtypes", "cast one of them", |g| {
@@ -84,23 +84,31 @@ impl OpSpec for Compare {
     }
 }
 
-fn cases_of(f: CompareFn) -> [Case; 5] {
+fn cases_of(f: CompareFn) -> [OpCase; 5] {
     let dtypes = dtypes_that(|d| ScalarOp::Compare(f).infer(&[d, d]).is_ok());
-    let cases = OfTwo {
+    let cases = BinaryCases {
         name: f.name(),
         dtypes,
         apply: move |g: &mut Graph, a, b| g.compare(f, a, b),
     };
     [
-        cases.shaped("odd_both_broadcast", [&[3, 1, 7], &[5, 1]], Fill::Normal),
-        cases.shaped("all_pairs_of_special", [&[21, 1], &[21]], Fill::Special),
-        cases.shaped("rank_0", [&[], &[]], Fill::Normal),
-        cases.shaped("empty", [&[0, 3], &[3]], Fill::Normal),
+        cases.shaped(
+            "odd_both_broadcast",
+            [&[3, 1, 7], &[5, 1]],
+            InputFill::Normal,
+        ),
+        cases.shaped(
+            "all_pairs_of_special",
+            [&[21, 1], &[21]],
+            InputFill::Special,
+        ),
+        cases.shaped("rank_0", [&[], &[]], InputFill::Normal),
+        cases.shaped("empty", [&[0, 3], &[3]], InputFill::Normal),
         cases.symbolic(),
     ]
 }
 
-fn pinned_cases() -> Vec<Case> {
+fn pinned_cases() -> Vec<OpCase> {
     use CompareFn::*;
     const NAN: f64 = f64::NAN;
     let of = |d: &'static [DType], name: &str, f, a: &[f64], b: &[f64], y: &[f64]| {

@@ -1,14 +1,14 @@
-//! Joining along an axis.
+//! Concatenation along an axis.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     AxisView, expect_axis, expect_equal, expect_rank, expect_same_dtype, overflow, reject,
 };
@@ -16,18 +16,18 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The operands one after the other along an axis; one or more, of one dtype, with equal sizes
+    /// The concatenation of one or more operands along an axis. They have one dtype and equal sizes
     /// of the other axes.
     pub struct Concat {
-        /// The axis.
+        /// The concatenated axis.
         pub axis: usize,
     }
 }
 
 impl OpSpec for Concat {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "concat",
-        text: "The operands one after the other along an axis.",
+        text: "The concatenation of the operands along an axis.",
         operands: &["x..."],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -68,7 +68,7 @@ impl OpSpec for Concat {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let mut y = Tensor::zeros(results[0].clone())?;
-        let view = AxisView::of(&results[0].shape, self.axis);
+        let view = AxisView::new(&results[0].shape, self.axis);
         let row = view.inner * results[0].dtype.size_bytes();
         let mut at = 0;
         for x in operands {
@@ -84,12 +84,12 @@ impl OpSpec for Concat {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let joined = |name: &str, shapes: &'static [&'static [usize]], axis: usize| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let mut parts = Vec::new();
                 for (i, &shape) in shapes.iter().enumerate() {
-                    parts.push(c.input(&format!("x{i}"), shape, Fill::Special)?);
+                    parts.push(c.input(&format!("x{i}"), shape, InputFill::Special)?);
                 }
                 let y = c.graph.concat(&parts, axis)?;
                 c.output(y)
@@ -126,24 +126,24 @@ impl OpSpec for Concat {
                 1,
             ),
             joined("whole_words", &[&[3, 8], &[3, 4], &[3, 12]], 1),
-            Case::new("views", |c| {
-                let a = c.input("a", [3, 5], Fill::Special)?;
-                let b = c.input("b", [5, 7], Fill::Special)?;
+            OpCase::new("views", |c| {
+                let a = c.input("a", [3, 5], InputFill::Special)?;
+                let b = c.input("b", [5, 7], InputFill::Special)?;
                 let turned = c.graph.transpose(a, &[1, 0])?;
                 let cut = c.graph.slice(b, &[0, 1], &[5, 6], &[1, 2])?;
                 let y = c.graph.concat(&[turned, b, cut], 1)?;
                 c.output(y)
             }),
-            Case::new("values", |c| {
-                let a = c.input("a", [2, 1], Fill::Values(vec![1.0, 2.0]))?;
-                let b = c.input("b", [2, 2], Fill::Values(vec![3.0, 4.0, 5.0, 6.0]))?;
+            OpCase::new("values", |c| {
+                let a = c.input("a", [2, 1], InputFill::Values(vec![1.0, 2.0]))?;
+                let b = c.input("b", [2, 2], InputFill::Values(vec![3.0, 4.0, 5.0, 6.0]))?;
                 let y = c.graph.concat(&[a, b, a], 1)?;
                 c.output_expect(y, &[1.0, 3.0, 4.0, 1.0, 2.0, 5.0, 6.0, 2.0])
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
-                let b = c.input("b", [Dim::Known(2), 3.into()], Fill::Normal)?;
+                let a = c.input("a", [s.clone(), 3.into()], InputFill::Normal)?;
+                let b = c.input("b", [Dim::Known(2), 3.into()], InputFill::Normal)?;
                 let rows = c.graph.concat(&[a, b, a], 0)?;
                 let columns = c.graph.concat(&[a, a], 1)?;
                 c.output(rows)?;
@@ -152,7 +152,7 @@ impl OpSpec for Concat {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn two(g: &mut Graph, a: Type, b: Type, axis: usize) -> Result<Value, OpError> {
             let a = g.input("a", a)?;
             let b = g.input("b", b)?;
@@ -189,8 +189,8 @@ impl OpSpec for Concat {
 }
 
 impl Graph {
-    /// One or more values of one dtype and rank, one after the other along `axis`; their other sizes
-    /// are equal.
+    /// Concatenates one or more values of one dtype and rank along `axis`; their other sizes must
+    /// be equal.
     ///
     /// # Errors
     /// [`OpError`] when there is no operand, or dtypes, ranks or other sizes differ.

@@ -1,4 +1,4 @@
-//! The sum of products that every contraction's reference evaluation is made of.
+//! The sum of products that the reference evaluation of every contraction uses.
 
 use crate::dtype::DType;
 use crate::ops::util::for_each_index;
@@ -6,22 +6,22 @@ use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::row_major_strides;
 
-/// Which elements of the operands meet: for each batch, left row and right column, in this order,
-/// the sum over `summed` of left times right. Offsets are in elements and add up.
+/// The index structure of a contraction. For each batch, left row and right column, in this order,
+/// the result is the sum over `summed` of left times right. Offsets are in elements and are added.
 pub(crate) struct Contraction {
     /// Offsets of each batch in the left and the right operand.
     pub(crate) batch: Vec<(usize, usize)>,
-    /// Offsets of the left operand's own axes.
+    /// Offsets of the left operand's free axes.
     pub(crate) left: Vec<usize>,
-    /// Offsets of the right operand's own axes.
+    /// Offsets of the right operand's free axes.
     pub(crate) right: Vec<usize>,
     /// Offsets of the summed axes in the left and the right operand.
     pub(crate) summed: Vec<(usize, usize)>,
 }
 
 impl Contraction {
-    /// A matrix product of `rows` lines of `k` with a right operand in which the element of line `k`
-    /// and column `n` is at `k * strides.0 + n * strides.1`.
+    /// The matmul of `rows` lines of length `k` with a right operand. Its element at line `k` and
+    /// column `n` has the offset `k * strides.0 + n * strides.1`.
     pub(crate) fn matrix(rows: usize, k: usize, n: usize, strides: (usize, usize)) -> Contraction {
         Contraction {
             batch: vec![(0, 0)],
@@ -31,7 +31,8 @@ impl Contraction {
         }
     }
 
-    /// The sums of two tensors of one dtype: floats in `f64`, not yet rounded; integers wrapped.
+    /// Contracts two tensors of one dtype. Float sums are `f64` and not yet rounded; integer sums
+    /// wrap.
     pub(crate) fn eval(&self, left: &Tensor, right: &Tensor) -> Vec<Scalar> {
         let d = left.dtype();
         match d.is_float() {
@@ -40,7 +41,7 @@ impl Contraction {
         }
     }
 
-    /// The sums in `f64`.
+    /// Contracts in `f64`.
     pub(crate) fn eval_floats(&self, left: &[f64], right: &[f64]) -> Vec<Scalar> {
         self.each(|l, r| {
             let products = self.summed.iter().map(|&(i, j)| left[l + i] * right[r + j]);

@@ -1,8 +1,9 @@
-//! Control flow: operators with graphs inside.
+//! Control flow: operators with nested graphs.
 //!
-//! Only what is taken runs, and only it can fail. A failure inside names the operator, the attribute that
-//! holds the graph, and the node in it. Random numbers depend on seed, stream, element and run, as
-//! everywhere: every iteration of a loop draws the same.
+//! Only the taken branches and iterations run, and only they can fail. An error inside names the
+//! operator, the attribute that holds the graph, and the node in it. Random numbers depend on seed,
+//! stream, element and run, as elsewhere. Every iteration of a loop therefore draws the same
+//! numbers.
 
 mod branch;
 mod cases;
@@ -21,7 +22,7 @@ use crate::tensor::Tensor;
 use crate::types::Type;
 
 impl Op {
-    /// The graphs inside, with the names of their attributes; none for most operators.
+    /// The nested graphs with the names of their attributes; empty for most operators.
     pub fn subgraphs(&self) -> Vec<(&'static str, &SubGraph)> {
         match self {
             Op::If(o) => vec![("then", &o.then), ("else", &o.otherwise)],
@@ -31,7 +32,7 @@ impl Op {
         }
     }
 
-    /// The operator with other graphs inside, in the order of [`Op::subgraphs`].
+    /// The operator with other nested graphs, in the order of [`Op::subgraphs`].
     pub fn with_subgraphs(&self, blocks: Vec<SubGraph>) -> Op {
         let mut blocks = blocks.into_iter();
         let mut next = |old: &SubGraph| blocks.next().unwrap_or_else(|| old.clone());
@@ -54,7 +55,7 @@ impl Op {
     }
 }
 
-/// Refuses what is not one truth value.
+/// Checks that an operand is a boolean scalar.
 fn expect_predicate(what: &'static str, ty: &Type) -> Result<(), TypeError> {
     if ty.dtype != DType::Bool {
         return Err(TypeError::DType {
@@ -66,22 +67,22 @@ fn expect_predicate(what: &'static str, ty: &Type) -> Result<(), TypeError> {
     super::util::expect_rank(what, ty, 0)
 }
 
-/// The truth value of a predicate.
-fn holds(predicate: &Tensor) -> bool {
+/// The value of a predicate.
+fn is_true(predicate: &Tensor) -> bool {
     predicate.bytes().first().is_some_and(|b| *b != 0)
 }
 
-/// Refuses no results, and more than a value's port counts.
+/// Checks that there is at least one result and that the number of results fits a port.
 fn expect_results(name: &'static str, count: usize) -> Result<(), TypeError> {
     let reason = match count {
         0 => "the operator has no results".to_string(),
         1..=255 => return Ok(()),
-        _ => format!("{count} results; at most 255 are possible"),
+        _ => format!("{count} results; expected at most 255"),
     };
     Err(TypeError::Attr { name, reason })
 }
 
-/// Refuses results that are not what is carried.
+/// Checks that the results have the types of the carried values.
 fn expect_carried(
     name: &'static str,
     results: &[Type],
@@ -89,7 +90,9 @@ fn expect_carried(
 ) -> Result<(), TypeError> {
     for (i, (result, carried)) in results.iter().zip(carried).enumerate() {
         if result != *carried {
-            let reason = format!("result {i} is {result}; the value carried is {carried}");
+            let reason = format!(
+                "result {i} is {result}; expected {carried}, the type of the carried value"
+            );
             return Err(TypeError::Attr { name, reason });
         }
     }

@@ -4,13 +4,13 @@ mod cases;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_same_dtype, for_each_index, from_scalars,
     scalars, with_optional,
@@ -21,26 +21,28 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `y[n, o, p] = f(sum_{c, t} w[o, c, t] x[n, first(o) + c, p stride + t dilation - pad] + bias[o])`.
+    /// Convolution: `y[n, o, p] = f(sum_{c, t} w[o, c, t] x[n, first(o) + c, q] + bias[o])` with
+    /// `q = p stride + t dilation - pad`.
     pub struct Conv {
-        /// From one window to the next.
+        /// Distance between neighbouring windows.
         pub stride: Vec<usize>,
         /// Zeros before each spatial axis.
         pub pad_before: Vec<usize>,
         /// Zeros after each spatial axis.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// Channels fall into so many groups, each of which has its own part of the result's.
+        /// Number of channel groups; each group of input channels contributes to its group of
+        /// output channels.
         pub groups: usize,
-        /// The function `f`, of a dtype to itself; none for the identity.
+        /// The activation `f`, which must preserve the dtype; `None` for the identity.
         pub activation: Option<UnaryFn>,
     }
 }
 
 impl Conv {
-    /// The operator of these windows.
-    pub fn of(window: Window, groups: usize, activation: Option<UnaryFn>) -> Conv {
+    /// The operator for these windows.
+    pub fn new(window: Window, groups: usize, activation: Option<UnaryFn>) -> Conv {
         let Window {
             stride,
             pad_before,
@@ -57,7 +59,7 @@ impl Conv {
         }
     }
 
-    /// Where windows stand.
+    /// The windows of the operator.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -68,7 +70,7 @@ impl Conv {
     }
 }
 
-/// Refuses a function that does not keep the dtype.
+/// Checks that an activation preserves the dtype.
 fn expect_activation(activation: Option<UnaryFn>, dtype: DType) -> Result<(), TypeError> {
     let Some(f) = activation else { return Ok(()) };
     let to = ScalarOp::Unary(f).infer(&[dtype])?;
@@ -81,7 +83,7 @@ fn expect_activation(activation: Option<UnaryFn>, dtype: DType) -> Result<(), Ty
     })
 }
 
-/// Refuses a bias that is not one number for each channel of the result.
+/// Checks that a bias has one number for each channel of the result.
 pub(crate) fn expect_bias(bias: Option<&Type>, x: &Type, channels: &Dim) -> Result<(), TypeError> {
     let Some(bias) = bias else { return Ok(()) };
     expect_same_dtype("bias", bias, x)?;
@@ -89,7 +91,7 @@ pub(crate) fn expect_bias(bias: Option<&Type>, x: &Type, channels: &Dim) -> Resu
     expect_equal("bias and channels of the result", &bias.shape[0], channels)
 }
 
-/// Refuses groups that do not divide a number of channels.
+/// The channels per group; an error if the number of groups does not divide the number of channels.
 pub(crate) fn per_group(channels: &Dim, groups: usize) -> Result<Dim, TypeError> {
     let each = channels.div_exact(&Dim::Known(groups));
     each.filter(|_| groups > 0).ok_or_else(|| TypeError::Attr {
@@ -99,7 +101,7 @@ pub(crate) fn per_group(channels: &Dim, groups: usize) -> Result<Dim, TypeError>
 }
 
 impl OpSpec for Conv {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "conv",
         text: "Convolution (cross-correlation) in one to three dimensions: `x [N, C, ..]`, \
                `w [O, C / groups, ..]`, `bias [O]`; then `activation`, rounded once.",
@@ -180,21 +182,23 @@ impl OpSpec for Conv {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::all()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// `x [N, C, ..]` convolved with `w [O, C / groups, ..]` in one to three dimensions, `bias [O]`
-    /// added: `[N, O, ..]`, rounded once; integers wrap. Padding is zeros; kernel sizes are known.
+    /// Convolution of `x [N, C, ..]` with `w [O, C / groups, ..]` in one to three dimensions, plus
+    /// `bias [O]`. The result `[N, O, ..]` is rounded once; integers wrap. Padding is zeros; kernel
+    /// sizes are known.
     ///
     /// # Errors
-    /// [`OpError`] when shapes, dtypes or lists do not fit, or no window fits into the padded operand.
+    /// [`OpError`] when shapes, dtypes or lists do not match, or no window fits into the padded
+    /// operand.
     pub fn conv(
         &mut self,
         x: Value,
@@ -204,6 +208,6 @@ impl Graph {
         groups: usize,
     ) -> Result<Value, OpError> {
         let operands: Vec<Value> = [x, w].into_iter().chain(bias).collect();
-        self.add(Conv::of(window, groups, None), &operands)
+        self.add(Conv::new(window, groups, None), &operands)
     }
 }

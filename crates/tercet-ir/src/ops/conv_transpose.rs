@@ -2,13 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::conv::{expect_bias, per_group};
 use crate::ops::util::{
     counted, expect_dtype, expect_equal, expect_rank, expect_same_dtype, for_each_index,
@@ -20,27 +20,28 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`, plus `bias[o]`: the gradient of a
-    /// convolution with respect to its operand.
+    /// Transposed convolution: `y[n, o, i stride + t dilation - pad] += w[c, o, t] x[n, c, i]`,
+    /// plus `bias[o]`. It is the gradient of a convolution with respect to its operand.
     pub struct ConvTranspose {
-        /// From what one element adds to, to the next.
+        /// Distance in the result between the windows of neighbouring elements.
         pub stride: Vec<usize>,
-        /// How many results are left out before each spatial axis.
+        /// Number of results cropped at the start of each spatial axis.
         pub pad_before: Vec<usize>,
-        /// How many are left out after each.
+        /// Number of results cropped at the end of each spatial axis.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// How many results are added after each spatial axis.
+        /// Number of results added at the end of each spatial axis.
         pub output_padding: Vec<usize>,
-        /// Channels fall into so many groups, each of which has its own part of the result's.
+        /// Number of channel groups; each group of input channels contributes to its group of
+        /// output channels.
         pub groups: usize,
     }
 }
 
 impl ConvTranspose {
-    /// The operator of these windows of the result.
-    pub fn of(window: Window, output_padding: &[usize], groups: usize) -> ConvTranspose {
+    /// The operator for these windows on the result.
+    pub fn new(window: Window, output_padding: &[usize], groups: usize) -> ConvTranspose {
         let Window {
             stride,
             pad_before,
@@ -57,7 +58,7 @@ impl ConvTranspose {
         }
     }
 
-    /// Where windows stand on the result.
+    /// The windows on the result.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -67,8 +68,8 @@ impl ConvTranspose {
         }
     }
 
-    /// The results along a spatial axis of `n` elements:
-    /// `(n - 1) stride + (kernel - 1) dilation + 1 + output_padding - pad_before - pad_after`.
+    /// The number of results along a spatial axis of `n` elements: `(n - 1) stride + (kernel - 1)
+    /// dilation + 1 + output_padding - pad_before - pad_after`.
     fn count(&self, axis: usize, n: &Dim, kernel: usize) -> Result<Dim, TypeError> {
         let stride = self.stride[axis];
         let none = || {
@@ -91,11 +92,11 @@ impl ConvTranspose {
 }
 
 impl OpSpec for ConvTranspose {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "conv_transpose",
-        text: "Transposed convolution in one to three dimensions: element `i` of `x [N, C, ..]` adds \
-               `w [C, O / groups, ..]` times itself to the results at `i stride + t dilation - pad_before`; \
-               `bias [O]`; rounded once.",
+        text: "Transposed convolution in one to three dimensions: each element `i` of `x [N, C, \
+               ..]` times `w [C, O / groups, ..]` is added to the results at `i stride + t \
+               dilation - pad_before`, plus `bias [O]`; rounded once.",
         operands: &["x", "w", "bias?"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Contraction,
@@ -116,7 +117,9 @@ impl OpSpec for ConvTranspose {
             let most = self.stride[axis].max(self.dilation[axis]);
             let own = self.output_padding[axis];
             if own >= most {
-                let reason = format!("{own} is not below the stride or the dilation, {most}");
+                let reason = format!(
+                    "{own} is out of range; expected less than the stride or the dilation, {most}"
+                );
                 return Err(TypeError::Attr {
                     name: "output_padding",
                     reason,
@@ -173,7 +176,8 @@ impl OpSpec for ConvTranspose {
             let (n, c) = (at[0], at[1]);
             let first = n * self.groups * own + c / of_group * own;
             for_each_index(&[own, kernel[0], kernel[1], kernel[2]], |tap| {
-                // The window of element `i` on the result reads where the convolution would.
+                // The window of element `i` on the result covers the same positions as in the
+                // convolution.
                 let to = (0..3).try_fold(first + tap[0], |flat, axis| {
                     let n = out[axis];
                     Some(flat * n + window.source(axis, at[2 + axis], tap[1 + axis], n)?)
@@ -202,12 +206,12 @@ impl OpSpec for ConvTranspose {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
             g: &mut Graph,
             x: &[usize],
             w: &[usize],
@@ -221,23 +225,25 @@ impl OpSpec for ConvTranspose {
         }
         vec![
             reject("rank", "expected rank 3 to 5", |g| {
-                of(g, &[3, 4], &[3, 2], Window::new(1), 0, 1)
+                build(g, &[3, 4], &[3, 2], Window::new(1), 0, 1)
             }),
             reject("channels", "channels of x and of w: 3 and 4 differ", |g| {
-                of(g, &[1, 3, 5], &[4, 2, 1], Window::new(1), 0, 1)
+                build(g, &[1, 3, 5], &[4, 2, 1], Window::new(1), 0, 1)
             }),
             reject("groups", "2 does not divide 3 channels", |g| {
-                of(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 0, 2)
+                build(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 0, 2)
             }),
-            reject("output_padding", "1 is not below the stride", |g| {
-                of(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 1, 1)
-            }),
+            reject(
+                "output_padding",
+                "1 is out of range; expected less than the stride",
+                |g| build(g, &[1, 3, 5], &[3, 2, 1], Window::new(1), 1, 1),
+            ),
             reject("no_result", "has no result", |g| {
                 let window = Window::new(1).with_pads(&[2], &[3]);
-                of(g, &[1, 3, 5], &[3, 2, 1], window, 0, 1)
+                build(g, &[1, 3, 5], &[3, 2, 1], window, 0, 1)
             }),
             reject("no_taps", "must be known and between", |g| {
-                of(g, &[1, 3, 5], &[3, 2, 0], Window::new(1), 0, 1)
+                build(g, &[1, 3, 5], &[3, 2, 0], Window::new(1), 0, 1)
             }),
             reject(
                 "bias",
@@ -253,8 +259,8 @@ impl OpSpec for ConvTranspose {
     }
 }
 
-/// A transposed convolution by its shapes.
-struct Shapes(
+/// A test case of a transposed convolution, given by shapes.
+struct ConvTransposeCaseShapes(
     &'static str,
     &'static [usize],
     &'static [usize],
@@ -263,8 +269,8 @@ struct Shapes(
     &'static [usize],
 );
 
-const FLOATS: &[Shapes] = &[
-    Shapes(
+const FLOATS: &[ConvTransposeCaseShapes] = &[
+    ConvTransposeCaseShapes(
         "line",
         &[2, 3, 7],
         &[3, 5, 4],
@@ -272,7 +278,7 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[3]),
         &[2],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "plane_stride_2",
         &[2, 5, 4, 6],
         &[5, 3, 3, 3],
@@ -280,8 +286,8 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]),
         &[1, 1],
     ),
-    // Every result has one tap.
-    Shapes(
+    // Exactly one tap contributes to every result.
+    ConvTransposeCaseShapes(
         "upsample",
         &[1, 9, 5, 4],
         &[9, 4, 2, 2],
@@ -289,7 +295,7 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[2, 2]),
         &[0, 0],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "matrices",
         &[2, 24, 5, 8],
         &[24, 20, 3, 3],
@@ -297,7 +303,7 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[2, 2]).with_pads(&[1, 1], &[1, 1]),
         &[1, 1],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "asymmetric",
         &[1, 8, 5, 7],
         &[8, 6, 2, 3],
@@ -309,7 +315,7 @@ const FLOATS: &[Shapes] = &[
         },
         &[1, 0],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "dilated_groups",
         &[1, 6, 5, 4],
         &[6, 2, 3, 2],
@@ -321,7 +327,7 @@ const FLOATS: &[Shapes] = &[
         },
         &[1, 2],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "groups",
         &[1, 16, 3, 5],
         &[16, 3, 3, 3],
@@ -329,7 +335,7 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_pads(&[1, 1], &[1, 1]),
         &[0, 0],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "depthwise",
         &[2, 4, 6, 5],
         &[4, 1, 3, 3],
@@ -337,7 +343,7 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[2, 2]),
         &[0, 1],
     ),
-    Shapes(
+    ConvTransposeCaseShapes(
         "block",
         &[1, 3, 3, 4, 2],
         &[3, 2, 2, 3, 2],
@@ -345,9 +351,9 @@ const FLOATS: &[Shapes] = &[
         |w| w.with_stride(&[2, 1, 2]).with_pads(&[1, 0, 0], &[0, 1, 0]),
         &[0, 0, 1],
     ),
-    Shapes("pointwise", &[2, 9, 3, 5], &[9, 4, 1, 1], 1, |w| w, &[0, 0]),
-    // More is left out than the outermost elements reach.
-    Shapes(
+    ConvTransposeCaseShapes("pointwise", &[2, 9, 3, 5], &[9, 4, 1, 1], 1, |w| w, &[0, 0]),
+    // The crop is larger than the reach of the outermost elements.
+    ConvTransposeCaseShapes(
         "cut",
         &[1, 2, 9],
         &[2, 3, 2],
@@ -357,8 +363,8 @@ const FLOATS: &[Shapes] = &[
     ),
 ];
 
-const EVERY_DTYPE: &[Shapes] = &[
-    Shapes(
+const EVERY_DTYPE: &[ConvTransposeCaseShapes] = &[
+    ConvTransposeCaseShapes(
         "small",
         &[1, 2, 3, 4],
         &[2, 3, 3, 2],
@@ -366,25 +372,25 @@ const EVERY_DTYPE: &[Shapes] = &[
         |w| w.with_stride(&[2, 1]).with_pads(&[1, 0], &[1, 1]),
         &[0, 0],
     ),
-    Shapes("no_batch", &[0, 3, 4], &[3, 2, 2], 1, |w| w, &[0]),
-    Shapes("no_channels", &[2, 0, 4], &[0, 3, 2], 1, |w| w, &[0]),
-    Shapes("no_elements", &[1, 2, 0], &[2, 3, 4], 1, |w| w, &[0]),
+    ConvTransposeCaseShapes("no_batch", &[0, 3, 4], &[3, 2, 2], 1, |w| w, &[0]),
+    ConvTransposeCaseShapes("no_channels", &[2, 0, 4], &[0, 3, 2], 1, |w| w, &[0]),
+    ConvTransposeCaseShapes("no_elements", &[1, 2, 0], &[2, 3, 4], 1, |w| w, &[0]),
 ];
 
-fn cases() -> Vec<Case> {
-    let of = |list: &'static [Shapes], only: &'static [DType]| {
+fn cases() -> Vec<OpCase> {
+    let of = |list: &'static [ConvTransposeCaseShapes], only: &'static [DType]| {
         let each = list.iter().flat_map(move |s| {
             [false, true].map(|biased| {
-                let Shapes(name, x, w, groups, window, output_padding) = *s;
+                let ConvTransposeCaseShapes(name, x, w, groups, window, output_padding) = *s;
                 let name = format!("{name}{}", if biased { "_bias" } else { "" });
-                Case::new(name, move |c| {
+                OpCase::new(name, move |c| {
                     let dtype = c.dtype;
-                    let x_value = c.input("x", x, Fill::Normal)?;
-                    let w_value = c.param_of("w", Type::new(dtype, w), Fill::Normal)?;
+                    let x_value = c.input("x", x, InputFill::Normal)?;
+                    let w_value = c.param_of("w", Type::new(dtype, w), InputFill::Normal)?;
                     let bias = match biased {
                         true => {
                             let ty = Type::new(dtype, [w[1] * groups]);
-                            Some(c.param_of("bias", ty, Fill::Normal)?)
+                            Some(c.param_of("bias", ty, InputFill::Normal)?)
                         }
                         false => None,
                     };
@@ -407,18 +413,18 @@ fn cases() -> Vec<Case> {
     let mut all = of(FLOATS, DType::FLOATS);
     all.extend(of(EVERY_DTYPE, DType::NUMBERS));
     all.extend([
-        Case::new("written", |c| {
+        OpCase::new("written", |c| {
             let x = c.input("x", [1, 1, 3], counted(&[3]))?;
-            let w = c.input("w", [1, 1, 3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
-            let bias = c.input("bias", [1], Fill::Values(vec![10.0]))?;
+            let w = c.input("w", [1, 1, 3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
+            let bias = c.input("bias", [1], InputFill::Values(vec![10.0]))?;
             let window = Window::new(1).with_stride(&[2]).with_pads(&[1], &[0]);
             let y = c.graph.conv_transpose(x, w, Some(bias), window, &[1], 1)?;
             c.output_expect(y, &[10.0, 11.0, 12.0, 15.0, 14.0, 16.0, 10.0])
         }),
-        Case::new("symbolic", |c| {
+        OpCase::new("symbolic", |c| {
             let (b, s, dtype) = (c.sym("b", 2, 3), c.sym("s", 4, 7), c.dtype);
-            let x = c.input("x", [b, 10.into(), s.clone(), s], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(dtype, [10, 4, 3, 2]), Fill::Normal)?;
+            let x = c.input("x", [b, 10.into(), s.clone(), s], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [10, 4, 3, 2]), InputFill::Normal)?;
             let window = Window::new(2)
                 .with_stride(&[2, 3])
                 .with_pads(&[1, 0], &[1, 0]);
@@ -426,11 +432,11 @@ fn cases() -> Vec<Case> {
             c.output(y)
         })
         .only(DType::FLOATS),
-        Case::new("channels_last", |c| {
+        OpCase::new("channels_last", |c| {
             let dtype = c.dtype;
-            let x = c.input("x", [2, 5, 3, 12], Fill::Normal)?;
+            let x = c.input("x", [2, 5, 3, 12], InputFill::Normal)?;
             let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
-            let w = c.param_of("w", Type::new(dtype, [12, 2, 2, 5]), Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [12, 2, 2, 5]), InputFill::Normal)?;
             let w = c.graph.transpose(w, &[0, 3, 1, 2])?;
             let window = Window::new(2).with_stride(&[2, 1]);
             let y = c.graph.conv_transpose(x, w, None, window, &[0, 0], 1)?;
@@ -443,12 +449,12 @@ fn cases() -> Vec<Case> {
 
 impl Graph {
     /// The transposed convolution of `x [N, C, ..]` with `w [C, O / groups, ..]` in one to three
-    /// dimensions, `bias [O]` added, rounded once; integers wrap. `window` stands on the result; along an
-    /// axis of `n` elements it has `(n - 1) stride + (kernel - 1) dilation + 1 + output_padding` results
-    /// less those that the pads leave out.
+    /// dimensions, plus `bias [O]`, rounded once; integers wrap. `window` moves over the result. An
+    /// axis of `n` elements has `(n - 1) stride + (kernel - 1) dilation + 1 + output_padding`
+    /// results, minus the pads.
     ///
     /// # Errors
-    /// [`OpError`] when shapes, dtypes or lists do not fit, or there is no result.
+    /// [`OpError`] when shapes, dtypes or lists do not match, or the result has no elements.
     pub fn conv_transpose(
         &mut self,
         x: Value,
@@ -459,6 +465,9 @@ impl Graph {
         groups: usize,
     ) -> Result<Value, OpError> {
         let operands: Vec<Value> = [x, w].into_iter().chain(bias).collect();
-        self.add(ConvTranspose::of(window, output_padding, groups), &operands)
+        self.add(
+            ConvTranspose::new(window, output_padding, groups),
+            &operands,
+        )
     }
 }

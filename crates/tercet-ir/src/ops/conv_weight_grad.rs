@@ -1,14 +1,14 @@
-//! The cotangent of a convolution's weights.
+//! The gradient of a convolution with respect to its weights.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::conv::per_group;
 use crate::ops::util::{
     counted, exactly, expect_dtype, expect_same_dtype, for_each_index, from_scalars, reject,
@@ -20,27 +20,28 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`: what [`Conv`](super::Conv) adds
-    /// up over channels and taps, added up over the batch and the windows instead.
+    /// `dw[o, c, t] = sum_{n, p} dy[n, o, p] x[n, first(o) + c, p stride + t dilation - pad]`. It
+    /// multiplies the same pairs as [`Conv`](super::Conv), but sums over the batch and the windows
+    /// instead of channels and taps.
     pub struct ConvWeightGrad {
-        /// The taps of a window along each spatial axis.
+        /// Number of taps of a window along each spatial axis.
         pub kernel: Vec<usize>,
-        /// From one window to the next.
+        /// Distance between neighbouring windows.
         pub stride: Vec<usize>,
         /// Zeros before each spatial axis.
         pub pad_before: Vec<usize>,
         /// Zeros after each spatial axis.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// Channels of both operands fall into so many groups.
+        /// Number of channel groups of both operands.
         pub groups: usize,
     }
 }
 
 impl ConvWeightGrad {
-    /// The operator of these windows.
-    pub fn of(kernel: Vec<usize>, window: Window, groups: usize) -> ConvWeightGrad {
+    /// The operator for these windows.
+    pub fn new(kernel: Vec<usize>, window: Window, groups: usize) -> ConvWeightGrad {
         let Window {
             stride,
             pad_before,
@@ -57,7 +58,7 @@ impl ConvWeightGrad {
         }
     }
 
-    /// Where windows stand.
+    /// The windows of the convolution.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -69,10 +70,11 @@ impl ConvWeightGrad {
 }
 
 impl OpSpec for ConvWeightGrad {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "conv_weight_grad",
-        text: "Cotangent of the weights of `conv`: `x [N, C, ..]` and the cotangent `dy [N, O, windows..]` of its result give \
-               `[O, C / groups, kernel..]`, sums over the batch and all windows.",
+        text: "The cotangent of the weights of `conv`, `[O, C / groups, kernel..]`, from `x [N, C, \
+               ..]` and the cotangent `dy [N, O, windows..]` of its result. It sums over the batch \
+               and all windows.",
         operands: &["x", "dy"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -92,7 +94,7 @@ impl OpSpec for ConvWeightGrad {
         let channels = dy.shape.get(1).cloned().unwrap_or(Dim::Known(0));
         let wanted = windowed(x, channels.clone(), &self.window(), &self.kernel, false)?;
         if *dy != wanted {
-            let reason = format!("dy is {dy}; accepted: {wanted} with any channels");
+            let reason = format!("dy is {dy}; accepted: {wanted} with any number of channels");
             return Err(TypeError::Other(reason));
         }
         per_group(&channels, self.groups)?;
@@ -135,12 +137,12 @@ impl OpSpec for ConvWeightGrad {
         Ok(vec![from_scalars(results[0].clone(), &dw)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
             g: &mut Graph,
             x: &[usize],
             dy: &[usize],
@@ -151,81 +153,83 @@ impl OpSpec for ConvWeightGrad {
             let dy = g.input("dy", Type::new(DType::F32, dy))?;
             let window = Window::new(kernel.len());
             g.add(
-                ConvWeightGrad::of(kernel.to_vec(), window, groups),
+                ConvWeightGrad::new(kernel.to_vec(), window, groups),
                 &[x, dy],
             )
         }
         vec![
             reject("rank", "expected rank 3 to 5", |g| {
-                of(g, &[2, 3], &[2, 3], &[1], 1)
+                build(g, &[2, 3], &[2, 3], &[1], 1)
             }),
-            reject("rank_of_dy", "dy is", |g| of(g, &[1, 3, 4], &[1], &[1], 1)),
+            reject("rank_of_dy", "dy is", |g| {
+                build(g, &[1, 3, 4], &[1], &[1], 1)
+            }),
             reject("windows", "accepted: f32[1, 2, 3]", |g| {
-                of(g, &[1, 3, 4], &[1, 2, 4], &[2], 1)
+                build(g, &[1, 3, 4], &[1, 2, 4], &[2], 1)
             }),
             reject("batch", "accepted: f32[1, 2, 3]", |g| {
-                of(g, &[1, 3, 4], &[2, 2, 3], &[2], 1)
+                build(g, &[1, 3, 4], &[2, 2, 3], &[2], 1)
             }),
             reject("groups_of_x", "2 does not divide 3 channels", |g| {
-                of(g, &[1, 3, 4], &[1, 2, 3], &[2], 2)
+                build(g, &[1, 3, 4], &[1, 2, 3], &[2], 2)
             }),
             reject("groups_of_dy", "2 does not divide 3 channels", |g| {
-                of(g, &[1, 4, 4], &[1, 3, 3], &[2], 2)
+                build(g, &[1, 4, 4], &[1, 3, 3], &[2], 2)
             }),
             reject("no_groups", "0 does not divide", |g| {
-                of(g, &[1, 4, 4], &[1, 3, 3], &[2], 0)
+                build(g, &[1, 4, 4], &[1, 3, 3], &[2], 0)
             }),
             reject("kernel_axes", "1 values for 2 spatial axes", |g| {
-                of(g, &[1, 1, 3, 3], &[1, 1, 3, 3], &[1], 1)
+                build(g, &[1, 1, 3, 3], &[1, 1, 3, 3], &[1], 1)
             }),
             reject("no_taps", "0 is not between 1", |g| {
-                of(g, &[1, 1, 3], &[1, 1, 3], &[0], 1)
+                build(g, &[1, 1, 3], &[1, 1, 3], &[0], 1)
             }),
             reject("too_small", "does not fit spatial axis 0", |g| {
-                of(g, &[1, 1, 3], &[1, 1, 1], &[4], 1)
+                build(g, &[1, 1, 3], &[1, 1, 1], &[4], 1)
             }),
         ]
     }
 }
 
-/// A case by its shapes: of x and of the weights, with the windows of `dy` as they follow.
+/// A case given by the shapes of `x` and of the weights; the shape of `dy` follows.
 fn case(
     name: &'static str,
     x: &'static [usize],
     w: &'static [usize],
     groups: usize,
     window: fn(Window) -> Window,
-) -> Case {
-    Case::new(name, move |c| {
+) -> OpCase {
+    OpCase::new(name, move |c| {
         let dtype = c.dtype;
         let window = window(Window::new(x.len() - 2));
         let ty = Type::new(dtype, x);
         let dy = windowed(&ty, Dim::Known(w[0]), &window, &w[2..], false);
         let dy = dy.unwrap_or_else(|e| unreachable!("invariant: a case's windows fit: {e}"));
-        let x = c.input("x", x, Fill::Normal)?;
-        let dy = c.input("dy", dy.shape, Fill::Normal)?;
-        let op = ConvWeightGrad::of(w[2..].to_vec(), window, groups);
+        let x = c.input("x", x, InputFill::Normal)?;
+        let dy = c.input("dy", dy.shape, InputFill::Normal)?;
+        let op = ConvWeightGrad::new(w[2..].to_vec(), window, groups);
         let y = c.graph.add(op, &[x, dy])?;
         c.output(y)
     })
 }
 
-/// Windows of 3x3 taps that keep the size.
+/// 3x3 windows whose result has the size of the operand.
 fn same(w: Window) -> Window {
     w.with_pads(&[1, 1], &[1, 1])
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<OpCase> {
     shaped().into_iter().chain(others()).collect()
 }
 
-fn shaped() -> Vec<Case> {
+fn shaped() -> Vec<OpCase> {
     vec![
         case("line_2x3x19", &[2, 3, 19], &[5, 3, 4], 1, |w| {
             w.with_stride(&[2]).with_pads(&[3], &[1])
         }),
         case("plane_3x3", &[2, 5, 9, 7], &[6, 5, 3, 3], 1, same),
-        // Whole tiles and a rest along channels and windows; several batch entries in a step.
+        // Full and partial tiles along channels and windows; several batch entries in one step.
         case("tiles_and_rest", &[3, 9, 13, 11], &[70, 9, 3, 3], 1, same),
         case("whole_words", &[2, 16, 8, 16], &[24, 16, 3, 3], 1, same),
         case("stride_2", &[2, 18, 9, 12], &[20, 18, 3, 3], 1, |w| {
@@ -270,7 +274,7 @@ fn shaped() -> Vec<Case> {
             |w| w,
         ),
         case("depthwise", &[2, 7, 9, 10], &[7, 1, 3, 3], 7, same),
-        // Sums over so many windows that they are made in parts.
+        // Sums over enough windows that kernels split them.
         case("long", &[4, 16, 24, 20], &[16, 16, 3, 3], 1, same),
         case("one_window", &[3, 4, 5, 6], &[7, 4, 5, 6], 1, |w| w),
         case("padding_only", &[1, 2, 1, 1], &[3, 2, 2, 2], 1, |w| {
@@ -282,40 +286,44 @@ fn shaped() -> Vec<Case> {
     ]
 }
 
-fn others() -> Vec<Case> {
+fn others() -> Vec<OpCase> {
     let mut all = Vec::new();
-    all.push(Case::new("written", |c| {
+    all.push(OpCase::new("written", |c| {
         let x = c.input("x", [1, 1, 4], counted(&[1, 1, 4]))?;
-        let dy = c.input("dy", [1, 1, 4], Fill::Values(vec![1.0, 2.0, 0.0, -1.0]))?;
+        let dy = c.input(
+            "dy",
+            [1, 1, 4],
+            InputFill::Values(vec![1.0, 2.0, 0.0, -1.0]),
+        )?;
         let window = Window::new(1).with_pads(&[1], &[1]);
         let y = c
             .graph
-            .add(ConvWeightGrad::of(vec![3], window, 1), &[x, dy])?;
+            .add(ConvWeightGrad::new(vec![3], window, 1), &[x, dy])?;
         c.output_expect(y, &[-2.0, -1.0, 5.0])
     }));
-    all.push(Case::new("symbolic", |c| {
+    all.push(OpCase::new("symbolic", |c| {
         let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
         let x = c.input(
             "x",
             [b.clone(), 16.into(), s.clone(), 8.into()],
-            Fill::Normal,
+            InputFill::Normal,
         )?;
-        let dy = c.input("dy", [b, 17.into(), s, 4.into()], Fill::Normal)?;
+        let dy = c.input("dy", [b, 17.into(), s, 4.into()], InputFill::Normal)?;
         let window = same(Window::new(2)).with_stride(&[1, 2]);
-        let op = ConvWeightGrad::of(vec![3, 3], window, 1);
+        let op = ConvWeightGrad::new(vec![3, 3], window, 1);
         let y = c.graph.add(op, &[x, dy])?;
         c.output(y)
     }));
-    // Operands that do not lie row by row.
+    // Operands that are not row-major.
     for (name, kernel) in [("channels_last", 3), ("channels_last_pointwise", 1)] {
-        all.push(Case::new(name, move |c| {
-            let x = c.input("x", [2, 8, 6, 17], Fill::Normal)?;
+        all.push(OpCase::new(name, move |c| {
+            let x = c.input("x", [2, 8, 6, 17], InputFill::Normal)?;
             let x = c.graph.narrow(x, 3, 1, 16)?;
             let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
             let sides = [9 - kernel, 7 - kernel];
-            let dy = c.input("dy", [2, sides[0], sides[1], 18], Fill::Normal)?;
+            let dy = c.input("dy", [2, sides[0], sides[1], 18], InputFill::Normal)?;
             let dy = c.graph.transpose(dy, &[0, 3, 1, 2])?;
-            let op = ConvWeightGrad::of(vec![kernel, kernel], Window::new(2), 1);
+            let op = ConvWeightGrad::new(vec![kernel, kernel], Window::new(2), 1);
             let y = c.graph.add(op, &[x, dy])?;
             c.output(y)
         }));

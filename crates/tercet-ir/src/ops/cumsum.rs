@@ -1,12 +1,12 @@
 //! Running sums, products, maxima and minima along one axis.
 
 use crate::accuracy::Accuracy;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::reduce::ReduceFn;
 use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, from_scalars, scalars};
 use crate::tensor::Tensor;
@@ -14,21 +14,21 @@ use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// What a running result combines.
+    /// The function of a running reduction.
     pub enum ScanFn {
-        /// The sum so far.
+        /// The running sum.
         Sum "sum",
-        /// The product so far.
+        /// The running product.
         Prod "prod",
-        /// The greatest so far; NaN from the first NaN on.
+        /// The running maximum; NaN from the first NaN on.
         Max "max",
-        /// The least so far; NaN from the first NaN on.
+        /// The running minimum; NaN from the first NaN on.
         Min "min",
     }
 }
 
 impl ScanFn {
-    /// The same combination as a reduction.
+    /// The reduction with the same function.
     pub const fn reduction(self) -> ReduceFn {
         match self {
             ScanFn::Sum => ReduceFn::Sum,
@@ -40,24 +40,26 @@ impl ScanFn {
 }
 
 attrs! {
-    /// `y[i] = f(x[0], .., x[i])` along one axis. The running result is wide (as if in `f64`) and
-    /// each element is rounded once; integers wrap.
+    /// Running reduction: `y[i] = f(x[0], .., x[i])` along one axis. The running value is wide (as
+    /// if in `f64`), and each element is rounded once; integers wrap.
     pub struct CumSum {
-        /// The axis.
+        /// The axis of the running reduction.
         pub axis: usize,
-        /// The combination.
+        /// The combining function.
         pub f: ScanFn,
-        /// Whether element `i` itself is left out: the first result is the one of no elements.
+        /// Excludes element `i` itself if true: the first result is then the identity of the
+        /// function.
         pub exclusive: bool,
-        /// Whether to run from the end to the beginning.
+        /// Runs from the end to the beginning if true.
         pub reverse: bool,
     }
 }
 
 impl OpSpec for CumSum {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "cum_sum",
-        text: "Running sum, product, maximum or minimum along an axis, without the element itself if `exclusive`, from the end if `reverse`.",
+        text: "Running sum, product, maximum or minimum along an axis. `exclusive` excludes the \
+               element itself; `reverse` starts at the end.",
         operands: &["x"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Reduction,
@@ -81,7 +83,7 @@ impl OpSpec for CumSum {
     ) -> Result<Vec<Tensor>, EvalError> {
         let (x, d, f) = (scalars(operands[0]), results[0].dtype, self.f.reduction());
         let mut y = x.clone();
-        let view = AxisView::of(operands[0].shape(), self.axis);
+        let view = AxisView::new(operands[0].shape(), self.axis);
         view.for_each_line(|start| {
             let mut line: Vec<usize> = view.line(start).collect();
             if self.reverse {
@@ -97,8 +99,8 @@ impl OpSpec for CumSum {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
-        let mut cases: Vec<Case> = ScanFn::ALL
+    fn cases() -> Vec<OpCase> {
+        let mut cases: Vec<OpCase> = ScanFn::ALL
             .iter()
             .flat_map(|&f| {
                 [(false, false), (true, false), (false, true), (true, true)]
@@ -110,9 +112,9 @@ impl OpSpec for CumSum {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "axis",
                 message: "axis 1 is out of range for rank 1",
                 build: |g| {
@@ -120,7 +122,7 @@ impl OpSpec for CumSum {
                     g.cum_sum(x, 1)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "truth_values",
                 message: "operand x is bool",
                 build: |g| {
@@ -132,7 +134,7 @@ impl OpSpec for CumSum {
     }
 }
 
-fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [Case; 3] {
+fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [OpCase; 3] {
     let mut label = f.name().to_string();
     label += if exclusive { "_exclusive" } else { "" };
     label += if reverse { "_reverse" } else { "" };
@@ -143,8 +145,8 @@ fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [Case; 3] {
             exclusive,
             reverse,
         };
-        Case::new(format!("{label}_{name}"), move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
+        OpCase::new(format!("{label}_{name}"), move |c| {
+            let x = c.input("x", shape, InputFill::Normal)?;
             let y = c.graph.scan(x, scan.clone())?;
             c.output(y)
         })
@@ -156,14 +158,14 @@ fn shaped_cases(f: ScanFn, exclusive: bool, reverse: bool) -> [Case; 3] {
     ]
 }
 
-fn value_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn value_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
     let pinned = |name: &str, f, exclusive, reverse, x: &[f64], y: &[f64]| {
         let (x, y) = (x.to_vec(), y.to_vec());
-        Case::new(name, move |c| {
-            let x = c.input("x", [x.len()], Fill::Values(x.clone()))?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [x.len()], InputFill::Values(x.clone()))?;
             let axis = 0;
             let out = c.graph.scan(
                 x,
@@ -179,15 +181,15 @@ fn value_cases() -> Vec<Case> {
     };
     let [sum, prod, max, min] = [ScanFn::Sum, ScanFn::Prod, ScanFn::Max, ScanFn::Min];
     let shaped = |name: &str, shape: &'static [usize]| {
-        Case::new(name, move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", shape, InputFill::Normal)?;
             let y = c.graph.cum_sum(x, 1)?;
             c.output(y)
         })
     };
     let special = |name: &str, f| {
-        Case::new(name, move |c| {
-            let x = c.input("x", [14, 3], Fill::Special)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [14, 3], InputFill::Special)?;
             let scan = CumSum {
                 axis: 1,
                 f,
@@ -239,7 +241,7 @@ fn value_cases() -> Vec<Case> {
             &[2.0, 3.0, 4.0],
             &[1.0, 2.0, 6.0],
         ),
-        // For integers the infinity saturates to the least of the dtype.
+        // For integers, the infinity saturates to the minimum of the dtype.
         pinned(
             "maxima_before",
             max,
@@ -292,7 +294,7 @@ fn value_cases() -> Vec<Case> {
             &[100.0, -56.0],
         )
         .only(&[DType::I8]),
-        // 2048 + 1 is not an f16; the running sum must not lose it.
+        // 2049 is not an f16; the running sum must not lose the 1.
         pinned(
             "narrow_sums_run_wide",
             sum,
@@ -307,9 +309,9 @@ fn value_cases() -> Vec<Case> {
         shaped("long_row", &[2, 1031]),
         special("special_maxima", max),
         special("special_minima", min),
-        Case::new("symbolic_length", |c| {
+        OpCase::new("symbolic_length", |c| {
             let s = c.sym("s", 11, 16);
-            let x = c.input("x", [3.into(), s], Fill::Normal)?;
+            let x = c.input("x", [3.into(), s], InputFill::Normal)?;
             let y = c.graph.cum_sum(x, 1)?;
             c.output(y)
         }),
@@ -317,7 +319,7 @@ fn value_cases() -> Vec<Case> {
 }
 
 impl Graph {
-    /// Running sums along `axis` of numbers, each with its own element; the type stays.
+    /// Running sums of numbers along `axis`, each including its element; the dtype does not change.
     ///
     /// # Errors
     /// [`OpError`] when `x` is `Bool` or `axis` is out of range.
@@ -331,7 +333,7 @@ impl Graph {
         self.scan(x, scan)
     }
 
-    /// Running sums, products, maxima or minima of numbers as `scan` says; the type stays. Integers wrap.
+    /// The running reduction `scan` of numbers; the dtype does not change. Integers wrap.
     ///
     /// # Errors
     /// [`OpError`] when `x` is `Bool` or the axis is out of range.

@@ -1,4 +1,4 @@
-//! A node of a user's operator.
+//! The operator that holds a custom operator.
 
 mod cases;
 
@@ -7,33 +7,38 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::accuracy::Accuracy;
-use crate::attr::{AttrError, Attrs, Literal};
-use crate::case::{Case, Reject};
+use crate::attr::{AttrError, AttrLiteral, Attrs};
+use crate::case::{OpCase, RejectCase};
 use crate::custom::{CustomOp, CustomOps, attrs_kind, spelled_attrs};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// An operator from outside: see [`CustomOp`]. Two are equal if name and attributes are.
+/// A node of a custom operator: see [`CustomOp`]. Two are equal if their names and attributes are
+/// equal.
 #[derive(Clone)]
 pub struct Custom {
     op: Arc<dyn CustomOp>,
-    /// Name and attributes in the text form, which tell operators apart: numbers by their bits.
-    spelled: String,
+    /// Name and attributes in the text form, used for comparison; numbers are compared by their
+    /// bits.
+    text_form: String,
 }
 
 impl Custom {
-    /// The node of an operator.
+    /// A node of this custom operator.
     pub fn new(op: Arc<dyn CustomOp>) -> Custom {
         let spelled = format!("{:?} {}", op.name(), spelled_attrs(&*op));
-        Custom { op, spelled }
+        Custom {
+            op,
+            text_form: spelled,
+        }
     }
 
-    /// The operator.
+    /// The custom operator.
     pub fn op(&self) -> &dyn CustomOp {
         &*self.op
     }
@@ -47,7 +52,7 @@ impl Custom {
         };
         let own = self.op.name();
         if !own.split('.').all(is_word) {
-            let reason = format!("`{own}` is no name of words between dots");
+            let reason = format!("`{own}` is not a name of the form `library.operator`");
             return Err(TypeError::Attr {
                 name: "name",
                 reason,
@@ -59,7 +64,7 @@ impl Custom {
             (names.iter().enumerate()).find(|(i, n)| !is_word(n) || names[..*i].contains(n));
         match wrong {
             Some((_, wrong)) => {
-                let reason = format!("`{wrong}` is no word that names one attribute");
+                let reason = format!("`{wrong}` is not an identifier, or is repeated");
                 Err(TypeError::Attr {
                     name: "attrs",
                     reason,
@@ -78,18 +83,18 @@ impl fmt::Debug for Custom {
 
 impl PartialEq for Custom {
     fn eq(&self, other: &Custom) -> bool {
-        self.spelled == other.spelled
+        self.text_form == other.text_form
     }
 }
 impl Eq for Custom {}
 
 impl Hash for Custom {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.spelled.hash(state);
+        self.text_form.hash(state);
     }
 }
 
-/// Read by the operators that are shipped; [`parse_with`](crate::parse_with) knows others.
+/// Parses only the built-in custom operators; [`parse_with`](crate::parse_with) supports others.
 impl Attrs for Custom {
     const NAMES: &'static [&'static str] = &["name", "attrs"];
 
@@ -97,23 +102,24 @@ impl Attrs for Custom {
         vec![("name", "string".to_string()), ("attrs", attrs_kind())]
     }
 
-    fn to_literals(&self) -> Vec<(&'static str, Literal)> {
-        let name = Literal::Str(self.op.name().to_string());
+    fn to_literals(&self) -> Vec<(&'static str, AttrLiteral)> {
+        let name = AttrLiteral::Str(self.op.name().to_string());
         vec![("name", name), ("attrs", spelled_attrs(&*self.op))]
     }
 
-    fn from_literals(given: &[(String, Literal)]) -> Result<Custom, AttrError> {
+    fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Custom, AttrError> {
         CustomOps::new().custom(given)
     }
 }
 
-/// The most results of a node.
-const MOST_RESULTS: usize = 255;
+/// Maximum number of results of a node.
+const MAX_RESULTS: usize = 255;
 
 impl OpSpec for Custom {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "custom",
-        text: "An operator from outside, by its name; `moe.group_limited_gate` and `knn.pairwise` are shipped. GPUs run it where it has WGSL.",
+        text: "A custom operator, selected by name; `moe.group_limited_gate` and `knn.pairwise` \
+               are built in. GPUs support it if it has WGSL kernels.",
         operands: &["operands..."],
         dtypes: &[DType::F32],
         accuracy: Accuracy::Contraction,
@@ -125,11 +131,11 @@ impl OpSpec for Custom {
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         self.check_names()?;
         let results = self.op.infer(operands)?;
-        if (1..=MOST_RESULTS).contains(&results.len()) {
+        if (1..=MAX_RESULTS).contains(&results.len()) {
             return Ok(results);
         }
         Err(TypeError::Other(format!(
-            "`{}` has {} results; accepted: 1 to {MOST_RESULTS}",
+            "`{}` has {} results; accepted: 1 to {MAX_RESULTS}",
             self.op.name(),
             results.len()
         )))
@@ -145,34 +151,34 @@ impl OpSpec for Custom {
         let name = self.op.name();
         if values.len() != results.len() {
             let (given, wanted) = (values.len(), results.len());
-            let reason = format!("`{name}` gave {given} results instead of {wanted}");
+            let reason = format!("`{name}` returned {given} results; expected {wanted}");
             return Err(EvalError::Data(reason));
         }
         for (at, (value, wanted)) in values.iter().zip(results).enumerate() {
             if value.ty() != wanted {
                 let given = value.ty();
-                let reason = format!("result {at} of `{name}` is {given} instead of {wanted}");
+                let reason = format!("result {at} of `{name}` is {given}; expected {wanted}");
                 return Err(EvalError::Data(reason));
             }
         }
         Ok(values)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// Applies an operator from outside. The value is its first result; `.port(1)` is the second.
+    /// Adds a custom operator. Returns its first result; `.port(1)` is the second.
     ///
     /// # Errors
-    /// [`OpError`] of the operator's own inference; when its name or that of an attribute is no word, or it has
-    /// no results or more than 255.
+    /// [`OpError`] when the operator's type inference fails, its name or an attribute's name is not
+    /// an identifier, or it has no results or more than 255.
     pub fn custom(
         &mut self,
         op: impl CustomOp + 'static,

@@ -1,16 +1,16 @@
-//! Block-quantised weights: their values, and matrix products with them.
+//! Block-quantized weights: dequantization, and matmuls with them.
 
 mod cases;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::contract::Contraction;
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, from_scalars,
@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The F32 values of packed weights, bit for bit as [`Scheme::dequantize`] gives them.
+    /// The F32 values of quantized weights, bitwise equal to [`Scheme::dequantize`].
     pub struct Dequantize {
         /// The block format.
         pub scheme: Scheme,
@@ -28,7 +28,7 @@ attrs! {
 }
 
 attrs! {
-    /// `y[.., n] = sum_k x[.., k] w[n, k]` with `w` packed in rows of `K`, as GGUF stores it.
+    /// `y[.., n] = sum_k x[.., k] w[n, k]` with `w` quantized in rows of `K`, as GGUF stores it.
     pub struct DequantMatMul {
         /// The block format of the weights.
         pub scheme: Scheme,
@@ -70,16 +70,16 @@ pub(super) fn values(scheme: Scheme, w: &Tensor) -> Result<Vec<f32>, EvalError> 
 }
 
 impl OpSpec for Dequantize {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dequantize",
-        text: "The F32 values `[.., K]` of weights packed in blocks `[.., row_bytes]`.",
+        text: "The F32 values `[.., K]` of quantized weights in blocks `[.., row_bytes]`.",
         operands: &["w"],
         dtypes: &[DType::F32],
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::dequantize);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::dequantize);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [w] = exactly(operands)?;
@@ -100,7 +100,7 @@ impl OpSpec for Dequantize {
         Ok(vec![Tensor::from_slice(&results[0].shape, &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let per_scheme = Scheme::ALL.iter().flat_map(|&s| {
             [
                 unpacked(s, "5x3_blocks", &[5], 3),
@@ -110,20 +110,20 @@ impl OpSpec for Dequantize {
                 unpacked(s, "empty_rows", &[3], 0),
             ]
         });
-        let mut cases: Vec<Case> = per_scheme.collect();
-        cases.push(Case::new("symbolic_rows", |c| {
+        let mut cases: Vec<OpCase> = per_scheme.collect();
+        cases.push(OpCase::new("symbolic_rows", |c| {
             let n = c.sym("n", 3, 7);
             let ty = Type::new(DType::U8, [n, 68.into()]);
-            let w = c.input_of("w", ty, Fill::Blocks(Scheme::Q8_0))?;
+            let w = c.input_of("w", ty, InputFill::Blocks(Scheme::Q8_0))?;
             let y = c.graph.dequantize(w, Scheme::Q8_0)?;
             c.output(y)
         }));
-        cases.push(Case::new("q8_0_counts_by_halves", |c| {
-            // The scale 0.5 as f16, then the codes 0, -1, .., -31.
+        cases.push(OpCase::new("q8_0_counts_by_halves", |c| {
+            // The scale 0.5 as f16, then the quantized values 0, -1, .., -31.
             let block = [0.0, 56.0].into_iter();
             let block = block.chain((0..32).map(|i| f64::from((256 - i) % 256)));
             let ty = Type::new(DType::U8, [34]);
-            let w = c.param_of("w", ty, Fill::Values(block.collect()))?;
+            let w = c.param_of("w", ty, InputFill::Values(block.collect()))?;
             let y = c.graph.dequantize(w, Scheme::Q8_0)?;
             let want: Vec<f64> = (0..32).map(|i| -0.5 * f64::from(i)).collect();
             c.output_expect(y, &want)
@@ -131,9 +131,9 @@ impl OpSpec for Dequantize {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "storage",
                 message: "operand w is f32; accepted: u8",
                 build: |g| {
@@ -141,7 +141,7 @@ impl OpSpec for Dequantize {
                     g.dequantize(w, Scheme::Q4_0)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "part_of_a_block",
                 message: "rows of 17 bytes are not whole q4_0 blocks of 18 bytes",
                 build: |g| {
@@ -149,7 +149,7 @@ impl OpSpec for Dequantize {
                     g.dequantize(w, Scheme::Q4_0)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "part_of_a_block_of_128",
                 message: "rows of 136 bytes are not whole int8_asym blocks of 140 bytes",
                 build: |g| {
@@ -157,7 +157,7 @@ impl OpSpec for Dequantize {
                     g.dequantize(w, Scheme::Int8Asym)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "signed_bytes",
                 message: "operand w is i8; accepted: u8",
                 build: |g| {
@@ -165,7 +165,7 @@ impl OpSpec for Dequantize {
                     g.dequantize(w, Scheme::Int8)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "symbolic_bytes",
                 message: "must have a known size",
                 build: |g| {
@@ -173,7 +173,7 @@ impl OpSpec for Dequantize {
                     g.dequantize(w, Scheme::Q6K)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "scalar",
                 message: "expected rank 1 or more",
                 build: |g| {
@@ -185,7 +185,7 @@ impl OpSpec for Dequantize {
     }
 }
 
-/// A row length of this many blocks: floats get an odd one.
+/// A row length of this many blocks; for float schemes it is odd.
 pub(super) fn weights(scheme: Scheme, blocks: usize) -> usize {
     match scheme.block_len() {
         1 => 37 * blocks,
@@ -199,26 +199,27 @@ pub(super) fn stored(scheme: Scheme, lead: &[usize], k: usize) -> Type {
     Type::new(scheme.storage(), &dims[..])
 }
 
-fn unpacked(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize) -> Case {
-    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+fn unpacked(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize) -> OpCase {
+    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let ty = stored(scheme, lead, weights(scheme, blocks));
-        let w = c.param_of("w", ty, Fill::Blocks(scheme))?;
+        let w = c.param_of("w", ty, InputFill::Blocks(scheme))?;
         let y = c.graph.dequantize(w, scheme)?;
         c.output(y)
     })
 }
 
 impl OpSpec for DequantMatMul {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dequant_mat_mul",
-        text: "`sum_k x[.., k] w[n, k]` with the values of packed weights `w [N, row_bytes]`.",
+        text: "Matmul with quantized weights: `sum_k x[.., k] w[n, k]` with the values of `w [N, \
+               row_bytes]`.",
         operands: &["x", "w"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::dequant);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::dequant);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w] = exactly(operands)?;
@@ -247,28 +248,28 @@ impl OpSpec for DequantMatMul {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "inner_dimensions",
                 message: "the inner dimensions: 32 and 64 differ",
                 build: |g| built(g, DType::F32, &[3, 32], &[5, 36]),
             },
-            Reject {
+            RejectCase {
                 name: "batched_weights",
                 message: "expected rank 2",
                 build: |g| built(g, DType::F32, &[3, 32], &[2, 5, 18]),
             },
-            Reject {
+            RejectCase {
                 name: "integers",
                 message: "operand x is i32",
                 build: |g| built(g, DType::I32, &[3, 32], &[5, 18]),
             },
-            Reject {
+            RejectCase {
                 name: "part_of_a_block",
                 message: "rows of 20 bytes are not whole q4_0 blocks",
                 build: |g| built(g, DType::F32, &[3, 32], &[5, 20]),
@@ -284,22 +285,23 @@ fn built(g: &mut Graph, dtype: DType, x: &[usize], w: &[usize]) -> Result<Value,
 }
 
 impl Graph {
-    /// The F32 values `[.., K]` of packed weights `w`: `U8 [.., row_bytes]` in whole blocks, or the
-    /// `F16` or `BF16` tensor itself for these schemes.
+    /// The F32 values `[.., K]` of quantized weights `w`: `U8 [.., row_bytes]` in whole blocks, or
+    /// for float schemes the `F16` or `BF16` tensor itself.
     ///
     /// # Errors
-    /// [`OpError`] when `w` is a scalar, has another dtype than [`Scheme::storage`], or its rows are
-    /// not whole blocks of known size.
+    /// [`OpError`] when `w` is a scalar or has another dtype than [`Scheme::storage`], or its rows
+    /// are not whole blocks of known size.
     pub fn dequantize(&mut self, w: Value, scheme: Scheme) -> Result<Value, OpError> {
         self.add(Dequantize { scheme }, &[w])
     }
 
-    /// `x w^T` for floats `x [.., K]` and packed weights `w [N, row_bytes]` (rows of `K` weights, as
-    /// GGUF stores them), giving `[.., N]` in the dtype of `x`, rounded once.
+    /// The matmul `x w^T` of floats `x [.., K]` and quantized weights `w [N, row_bytes]` (rows of
+    /// `K` weights, as GGUF stores them). The result `[.., N]` has the dtype of `x` and is rounded
+    /// once.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float or has another `K`, when `w` is not of rank 2, has another
-    /// dtype than [`Scheme::storage`], or its rows are not whole blocks of known size.
+    /// [`OpError`] when `x` is not a float or has another `K`. Also when `w` is not of rank 2 or
+    /// has another dtype than [`Scheme::storage`], or its rows are not whole blocks of known size.
     pub fn dequant_matmul(&mut self, x: Value, w: Value, scheme: Scheme) -> Result<Value, OpError> {
         self.add(DequantMatMul { scheme }, &[x, w])
     }

@@ -1,13 +1,14 @@
-//! Rows times the packed matrix that an index names: a mixture of experts with quantised weights.
+//! Matmul of each row with the quantized matrix that an index selects: a mixture of experts with
+//! quantized weights.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::dequant::{row_len, stored, values, weights};
 use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, reject, resolve_index,
@@ -17,8 +18,8 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `y[m, n] = sum_k x[m, k] w[expert[m], n, k]` with `w` packed in rows of `K`. Negative indices count
-    /// from the end.
+    /// `y[m, n] = sum_k x[m, k] w[expert[m], n, k]` with `w` quantized in rows of `K`. Negative
+    /// indices count from the end.
     pub struct DequantGroupedMatMul {
         /// The block format of the weights.
         pub scheme: Scheme,
@@ -26,18 +27,18 @@ attrs! {
 }
 
 impl OpSpec for DequantGroupedMatMul {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dequant_grouped_mat_mul",
-        text: "Each row of `x [M, K]` times the packed matrix of `w [E, N, row_bytes]` that its index \
-               names: `sum_k x[m, k] w[expert[m], n, k]`. Negative indices count from the end; one out \
-               of range ends the run.",
+        text: "Each row of `x [M, K]` times the quantized matrix of `w [E, N, row_bytes]` that its \
+               index selects: `sum_k x[m, k] w[expert[m], n, k]`. Negative indices count from the \
+               end. A run with an out-of-range index fails.",
         operands: &["x", "w", "expert"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::dequant_grouped);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::dequant_grouped);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w, expert] = exactly(operands)?;
@@ -75,7 +76,7 @@ impl OpSpec for DequantGroupedMatMul {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let i32 = DType::I32;
         let per_scheme = Scheme::ALL.iter().map(|&s| {
             let case = grouped(s, "experts_5_of_7x2_blocks", [7, 2, 9, 5], i32);
@@ -96,35 +97,35 @@ impl OpSpec for DequantGroupedMatMul {
             grouped(Scheme::Q4_0, "nothing_to_sum", [4, 0, 5, 2], i32),
             grouped(Scheme::Mxfp4, "nothing_to_sum", [4, 0, 5, 2], i32),
             grouped(Scheme::Q4_0, "no_columns", [4, 2, 0, 2], i32),
-            given(Scheme::Q5_0),
-            given(Scheme::Mxfp4),
+            packed_weights_case(Scheme::Q5_0),
+            packed_weights_case(Scheme::Mxfp4),
         ];
         let others = [
-            Case::new("pinned", |c| {
-                // Scales 1, 1 and codes that count up, then -2 each.
+            OpCase::new("pinned", |c| {
+                // Scales 1, 1 and ascending quantized values, then -2 each.
                 let block =
                     |code: fn(usize) -> f64| [0.0, 60.0].into_iter().chain((0..32).map(code));
                 let bytes = block(|i| i as f64).chain(block(|_| 254.0)).collect();
                 let ty = Type::new(DType::U8, [2, 1, 34]);
-                let w = c.param_of("w", ty, Fill::Values(bytes))?;
-                let x = c.input("x", [3, 32], Fill::Values(vec![1.0; 96]))?;
+                let w = c.param_of("w", ty, InputFill::Values(bytes))?;
+                let x = c.input("x", [3, 32], InputFill::Values(vec![1.0; 96]))?;
                 let ty = Type::new(DType::I32, [3]);
-                let at = c.input_of("expert", ty, Fill::Values(vec![1.0, 0.0, -1.0]))?;
+                let at = c.input_of("expert", ty, InputFill::Values(vec![1.0, 0.0, -1.0]))?;
                 let y = c.graph.dequant_grouped_matmul(x, w, at, Scheme::Q8_0)?;
                 c.output_expect(y, &[-64.0, 496.0, -64.0])
             }),
-            Case::new("later_experts", |c| {
+            OpCase::new("later_experts", |c| {
                 let w = stored(Scheme::Int4, &[4, 6], 128);
-                let w = c.param_of("w", w, Fill::Blocks(Scheme::Int4))?;
+                let w = c.param_of("w", w, InputFill::Blocks(Scheme::Int4))?;
                 let w = c.graph.narrow(w, 0, 1, 3)?;
                 multiplied(c, w, Scheme::Int4, [5, 128, 3])
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 40);
-                let x = c.input("x", [s.clone(), 64.into()], Fill::Normal)?;
+                let x = c.input("x", [s.clone(), 64.into()], InputFill::Normal)?;
                 let w = stored(Scheme::Nvfp4, &[4, 6], 64);
-                let w = c.param_of("w", w, Fill::Blocks(Scheme::Nvfp4))?;
-                let at = c.input_of("expert", Type::new(DType::I32, [s]), Fill::Index(4))?;
+                let w = c.param_of("w", w, InputFill::Blocks(Scheme::Nvfp4))?;
+                let at = c.input_of("expert", Type::new(DType::I32, [s]), InputFill::Index(4))?;
                 let y = c.graph.dequant_grouped_matmul(x, w, at, Scheme::Nvfp4)?;
                 c.output(y)
             }),
@@ -150,8 +151,8 @@ impl OpSpec for DequantGroupedMatMul {
         per_scheme.chain(shapes).chain(others).collect()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, x: Type, w: Type, expert: Type) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, x: Type, w: Type, expert: Type) -> Result<Value, OpError> {
             let x = g.input("x", x)?;
             let w = g.input("w", w)?;
             let expert = g.input("expert", expert)?;
@@ -161,87 +162,91 @@ impl OpSpec for DequantGroupedMatMul {
         vec![
             reject("float_indices", "operand expert is f32", |g| {
                 let (x, w) = (Type::new(DType::F32, X), Type::new(DType::U8, [2, 5, 72]));
-                of(g, x, w, Type::new(DType::F32, [4]))
+                build(g, x, w, Type::new(DType::F32, [4]))
             }),
             reject("one_matrix", "rank 3", |g| {
                 let (x, w) = (Type::new(DType::F32, X), Type::new(DType::U8, [5, 72]));
-                of(g, x, w, Type::new(DType::I32, [4]))
+                build(g, x, w, Type::new(DType::I32, [4]))
             }),
             reject(
                 "part_of_a_block",
                 "rows of 70 bytes are not whole int4 blocks",
                 |g| {
                     let (x, w) = (Type::new(DType::F32, X), Type::new(DType::U8, [2, 5, 70]));
-                    of(g, x, w, Type::new(DType::I32, [4]))
+                    build(g, x, w, Type::new(DType::I32, [4]))
                 },
             ),
             reject("storage", "operand w is f32; accepted: u8", |g| {
                 let (x, w) = (Type::new(DType::F32, X), Type::new(DType::F32, [2, 5, 72]));
-                of(g, x, w, Type::new(DType::I32, [4]))
+                build(g, x, w, Type::new(DType::I32, [4]))
             }),
             reject("inner", "the inner dimensions: 128 and 256 differ", |g| {
                 let (x, w) = (Type::new(DType::F32, X), Type::new(DType::U8, [2, 5, 144]));
-                of(g, x, w, Type::new(DType::I32, [4]))
+                build(g, x, w, Type::new(DType::I32, [4]))
             }),
             reject("rows", "numbers of rows and indices: 4 and 5 differ", |g| {
                 let (x, w) = (Type::new(DType::F32, X), Type::new(DType::U8, [2, 5, 72]));
-                of(g, x, w, Type::new(DType::I32, [5]))
+                build(g, x, w, Type::new(DType::I32, [5]))
             }),
             reject("integers", "operand x is i32", |g| {
                 let (x, w) = (Type::new(DType::I32, X), Type::new(DType::U8, [2, 5, 72]));
-                of(g, x, w, Type::new(DType::I32, [4]))
+                build(g, x, w, Type::new(DType::I32, [4]))
             }),
         ]
     }
 }
 
-/// `x [m, k]` times the matrices that indices of `experts` name.
+/// `x [m, k]` times the matrices that `expert` selects from `experts` matrices.
 fn multiplied(
     c: &mut CaseGraph,
     w: Value,
     scheme: Scheme,
     [m, k, experts]: [usize; 3],
 ) -> Result<(), OpError> {
-    let x = c.input("x", [m, k], Fill::Normal)?;
-    let at = c.input_of("expert", Type::new(DType::I32, [m]), Fill::Index(experts))?;
+    let x = c.input("x", [m, k], InputFill::Normal)?;
+    let at = c.input_of(
+        "expert",
+        Type::new(DType::I32, [m]),
+        InputFill::Index(experts),
+    )?;
     let y = c.graph.dequant_grouped_matmul(x, w, at, scheme)?;
     c.output(y)
 }
 
-/// `m` rows of so many blocks, and `experts` matrices of `n` rows.
+/// `m` rows of `blocks` blocks, and `experts` matrices of `n` rows.
 fn grouped(
     scheme: Scheme,
     name: &str,
     [m, blocks, n, experts]: [usize; 4],
     indices: DType,
-) -> Case {
-    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+) -> OpCase {
+    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, blocks);
-        let x = c.input("x", [m, k], Fill::Normal)?;
+        let x = c.input("x", [m, k], InputFill::Normal)?;
         let w = stored(scheme, &[experts, n], k);
-        let w = c.param_of("w", w, Fill::Blocks(scheme))?;
-        let at = c.input_of("expert", Type::new(indices, [m]), Fill::Index(experts))?;
+        let w = c.param_of("w", w, InputFill::Blocks(scheme))?;
+        let at = c.input_of("expert", Type::new(indices, [m]), InputFill::Index(experts))?;
         let y = c.graph.dequant_grouped_matmul(x, w, at, scheme)?;
         c.output(y)
     })
 }
 
-/// Weights that come with each run, in the order of files.
-fn given(scheme: Scheme) -> Case {
-    Case::new(format!("{}_given", scheme.name()), move |c| {
-        let w = c.input_of("w", stored(scheme, &[3, 7], 96), Fill::Blocks(scheme))?;
+/// Weights that are an input of each run, in the layout of model files.
+fn packed_weights_case(scheme: Scheme) -> OpCase {
+    OpCase::new(format!("{}_given", scheme.name()), move |c| {
+        let w = c.input_of("w", stored(scheme, &[3, 7], 96), InputFill::Blocks(scheme))?;
         multiplied(c, w, scheme, [11, 96, 3])
     })
 }
 
-/// Rows 0 and 2 of valid and invalid indices around this one.
-fn fault(scheme: Scheme, name: &str, index: f64, message: &'static str) -> Case {
-    Case::new(name, move |c| {
+/// Three indices: a valid one, this one, and an invalid one.
+fn fault(scheme: Scheme, name: &str, index: f64, message: &'static str) -> OpCase {
+    OpCase::new(name, move |c| {
         let k = weights(scheme, 1);
-        let x = c.input("x", [3, k], Fill::Normal)?;
-        let w = c.input_of("w", stored(scheme, &[2, 5], k), Fill::Blocks(scheme))?;
+        let x = c.input("x", [3, k], InputFill::Normal)?;
+        let w = c.input_of("w", stored(scheme, &[2, 5], k), InputFill::Blocks(scheme))?;
         let ty = Type::new(DType::I32, [3]);
-        let at = c.input_of("expert", ty, Fill::Values(vec![0.0, index, 9.0]))?;
+        let at = c.input_of("expert", ty, InputFill::Values(vec![0.0, index, 9.0]))?;
         let y = c.graph.dequant_grouped_matmul(x, w, at, scheme)?;
         c.expect_fault(message);
         c.output(y)
@@ -249,12 +254,13 @@ fn fault(scheme: Scheme, name: &str, index: f64, message: &'static str) -> Case 
 }
 
 impl Graph {
-    /// Each row of `x [M, K]`, floats, times the packed matrix of `w [E, N, row_bytes]` that its index in
-    /// `expert [M]` (`I32` or `I64`) names, giving `[M, N]` in the dtype of `x`, rounded once.
+    /// Multiplies each row of floats `x [M, K]` by the quantized matrix of `w [E, N, row_bytes]`
+    /// that its index in `expert [M]` (`I32` or `I64`) selects. The result `[M, N]` has the dtype
+    /// of `x` and is rounded once.
     ///
     /// # Errors
-    /// [`OpError`] when sizes do not fit, or when `w` has another dtype than [`Scheme::storage`] or rows
-    /// that are not whole blocks of known size. An index outside `-E..E` ends the run.
+    /// [`OpError`] when sizes do not match, or when `w` has another dtype than [`Scheme::storage`]
+    /// or rows that are not whole blocks of known size. A run fails if an index is outside `-E..E`.
     pub fn dequant_grouped_matmul(
         &mut self,
         x: Value,

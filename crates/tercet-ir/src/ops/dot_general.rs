@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::contract::{Contraction, offsets};
 use crate::ops::util::{
     exactly, expect_axis, expect_dtype, expect_equal, expect_same_dtype, from_scalars,
@@ -16,28 +16,29 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Multiplies along paired axes: batch axes stay, contracted ones are summed. The result has
-    /// the batch axes in the order given, then the left operand's other axes, then the right's.
+    /// A contraction over paired axes: batch axes remain, contracted axes are summed. The result
+    /// has the batch axes in the order of the attributes, then the left operand's other axes, then
+    /// the right's.
     pub struct DotGeneral {
-        /// Axes of the left operand to sum over.
+        /// Contracted axes of the left operand.
         pub lhs_contract: Vec<usize>,
-        /// The axes of the right operand they are paired with.
+        /// Contracted axes of the right operand, in the same order.
         pub rhs_contract: Vec<usize>,
-        /// Axes of the left operand that both have.
+        /// Batch axes of the left operand.
         pub lhs_batch: Vec<usize>,
-        /// The axes of the right operand they are paired with.
+        /// Batch axes of the right operand, in the same order.
         pub rhs_batch: Vec<usize>,
     }
 }
 
-/// The axes of a side that are neither batch nor contracted.
+/// The axes of an operand that are neither batch nor contracted.
 fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
     (0..rank)
         .filter(|a| !contract.contains(a) && !batch.contains(a))
         .collect()
 }
 
-/// Refuses axes out of range or named twice, in one list or between both.
+/// Checks that axes are in range and that no axis occurs twice in the two lists.
 fn check_side(
     name: &'static str,
     rank: usize,
@@ -50,7 +51,9 @@ fn check_side(
         if std::mem::replace(&mut seen[axis], true) {
             return Err(TypeError::Attr {
                 name,
-                reason: format!("axis {axis} is named twice; an axis is contracted or batch, once"),
+                reason: format!(
+                    "axis {axis} is repeated; an axis may be contracted or batch, once"
+                ),
             });
         }
     }
@@ -77,9 +80,10 @@ fn check_pairs(
 }
 
 impl OpSpec for DotGeneral {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dot_general",
-        text: "Sum of products over paired axes; axes: batch, other left, other right. Integers wrap.",
+        text: "A contraction over paired axes. The result has the batch axes, then the other axes \
+               of the left, then of the right operand. Integers wrap.",
         operands: &["lhs", "rhs"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Contraction,
@@ -144,7 +148,7 @@ impl OpSpec for DotGeneral {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         vec![
             shaped(
                 "matrix_product",
@@ -192,58 +196,58 @@ impl OpSpec for DotGeneral {
                 axes(&[1], &[1], &[0], &[0]),
             ),
             shaped("no_rows", &[0, 3], &[3, 2], axes(&[1], &[0], &[], &[])),
-            Case::new("empty_sum_is_zero", |c| {
-                let l = c.input("l", [2, 0], Fill::Normal)?;
-                let r = c.input("r", [0, 2], Fill::Normal)?;
+            OpCase::new("empty_sum_is_zero", |c| {
+                let l = c.input("l", [2, 0], InputFill::Normal)?;
+                let r = c.input("r", [0, 2], InputFill::Normal)?;
                 let y = c.graph.dot_general(l, r, axes(&[1], &[0], &[], &[]))?;
                 c.output_expect(y, &[0.0; 4])
             }),
-            Case::new("axis_order", |c| {
-                let l = c.input("l", [2, 2], Fill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
-                let r = c.input("r", [2, 2], Fill::Values(vec![1.0, 0.0, 2.0, 1.0]))?;
+            OpCase::new("axis_order", |c| {
+                let l = c.input("l", [2, 2], InputFill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
+                let r = c.input("r", [2, 2], InputFill::Values(vec![1.0, 0.0, 2.0, 1.0]))?;
                 let y = c.graph.dot_general(l, r, axes(&[0], &[1], &[], &[]))?;
                 c.output_expect(y, &[1.0, 5.0, 2.0, 8.0])
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let (b, k) = (c.sym("b", 3, 4), c.sym("k", 11, 16));
-                let l = c.input("l", [k.clone(), 5.into(), b.clone()], Fill::Normal)?;
-                let r = c.input("r", [b, k, 6.into()], Fill::Normal)?;
+                let l = c.input("l", [k.clone(), 5.into(), b.clone()], InputFill::Normal)?;
+                let r = c.input("r", [b, k, 6.into()], InputFill::Normal)?;
                 let y = c.graph.dot_general(l, r, axes(&[0], &[1], &[2], &[0]))?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "contracted_sizes",
                 message: "contract: 3 and 4 differ",
                 build: |g| built(g, &[2, 3], &[4, 5], axes(&[1], &[0], &[], &[])),
             },
-            Reject {
+            RejectCase {
                 name: "batch_sizes",
                 message: "batch: 2 and 3 differ",
                 build: |g| built(g, &[2, 4], &[3, 4], axes(&[1], &[1], &[0], &[0])),
             },
-            Reject {
+            RejectCase {
                 name: "unpaired",
                 message: "1 axes on the left but 0 on the right",
                 build: |g| built(g, &[2], &[2], axes(&[0], &[], &[], &[])),
             },
-            Reject {
+            RejectCase {
                 name: "axis_twice",
-                message: "axis 0 is named twice",
+                message: "axis 0 is repeated",
                 build: |g| built(g, &[2], &[2], axes(&[0], &[0], &[0], &[0])),
             },
-            Reject {
+            RejectCase {
                 name: "axis_out_of_range",
                 message: "axis 1 is out of range for rank 1",
                 build: |g| built(g, &[2], &[2], axes(&[1], &[0], &[], &[])),
             },
-            Reject {
+            RejectCase {
                 name: "too_many_axes",
-                message: "9 axes; at most 8",
+                message: "9 axes; expected at most 8",
                 build: |g| built(g, &[1; 5], &[1; 4], axes(&[], &[], &[], &[])),
             },
         ]
@@ -264,10 +268,10 @@ fn axes(
     }
 }
 
-fn shaped(name: &str, l: &'static [usize], r: &'static [usize], dot: DotGeneral) -> Case {
-    Case::new(name, move |c| {
-        let l = c.input("l", l, Fill::Normal)?;
-        let r = c.input("r", r, Fill::Normal)?;
+fn shaped(name: &str, l: &'static [usize], r: &'static [usize], dot: DotGeneral) -> OpCase {
+    OpCase::new(name, move |c| {
+        let l = c.input("l", l, InputFill::Normal)?;
+        let r = c.input("r", r, InputFill::Normal)?;
         let y = c.graph.dot_general(l, r, dot.clone())?;
         c.output(y)
     })
@@ -284,8 +288,8 @@ impl Graph {
     /// axes in their order, then the other axes of `lhs`, then those of `rhs`. Integers wrap.
     ///
     /// # Errors
-    /// [`OpError`] when axes are out of range, named twice or unpaired, when paired dimensions are
-    /// not provably equal, or when the dtypes differ or are `Bool`.
+    /// [`OpError`] when axes are out of range, repeated or unpaired. Also when paired dimensions
+    /// are not provably equal, or when the dtypes differ or are `Bool`.
     pub fn dot_general(
         &mut self,
         lhs: Value,

@@ -1,16 +1,16 @@
-//! Windows at positions that are data: reading one and writing one.
+//! Reading and writing of windows whose start indices are data.
 //!
-//! A negative start counts from the end; then every start is clamped so that the window fits.
+//! A negative start counts from the end. Every start is then clamped so that the window fits.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype,
     for_each_index, pick, reject,
@@ -27,11 +27,13 @@ attrs! {
 }
 
 attrs! {
-    /// `x` with the window at `starts` replaced by `update`; the starts are clamped so that it fits.
+    /// `x` with the window at `starts` replaced by `update`; the starts are clamped so that it
+    /// fits.
     pub struct DynamicUpdateSlice {}
 }
 
-/// Refuses a window that is larger than the operand, and starts that are not one for each axis.
+/// Checks that the window is not larger than the operand, and that there is one start for each
+/// axis.
 fn check_window(x: &Type, window: &[Dim], starts: &Type) -> Result<(), TypeError> {
     expect_dtype("starts", starts, INDEX_DTYPES)?;
     expect_rank("starts", starts, 1)?;
@@ -49,7 +51,7 @@ fn check_window(x: &Type, window: &[Dim], starts: &Type) -> Result<(), TypeError
     Ok(())
 }
 
-/// Where the window begins, for sizes of one run.
+/// The clamped start of the window, for the sizes of one run.
 fn window_starts(starts: &Tensor, x: &[usize], window: &[usize]) -> Result<Vec<usize>, EvalError> {
     let along = starts.to_i64s().into_iter().zip(x).zip(window).enumerate();
     along
@@ -75,10 +77,10 @@ fn flat(index: &[usize], starts: &[usize], strides: &[usize]) -> usize {
 }
 
 impl OpSpec for DynamicSlice {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dynamic_slice",
-        text: "The window of `sizes` at `starts` (one for each axis); negative starts count from \
-               the end, then starts are clamped so that the window fits.",
+        text: "The window of `sizes` at `starts` (one for each axis). Negative starts count from \
+               the end; then starts are clamped so that the window fits.",
         operands: &["x", "starts"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -113,11 +115,12 @@ impl OpSpec for DynamicSlice {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", [5], counted(&[5]))?;
-                let starts = c.input_of("starts", Type::new(of, [1]), Fill::Values(vec![start]))?;
+                let starts =
+                    c.input_of("starts", Type::new(of, [1]), InputFill::Values(vec![start]))?;
                 let y = c.graph.dynamic_slice(x, starts, [2])?;
                 c.output_expect(y, expected)
             })
@@ -126,10 +129,10 @@ impl OpSpec for DynamicSlice {
                      shape: &'static [usize],
                      sizes: &'static [usize],
                      starts: &'static [f64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("starts", at, Fill::Values(starts.to_vec()))?;
+                let at = c.input_of("starts", at, InputFill::Values(starts.to_vec()))?;
                 let y = c.graph.dynamic_slice(x, at, sizes)?;
                 c.output(y)
             })
@@ -148,23 +151,23 @@ impl OpSpec for DynamicSlice {
             block("nothing", &[3, 4], &[0, 4], &[7.0, 0.0]),
             block("of_nothing", &[0], &[0], &[1.0]),
             block("rank_0", &[], &[], &[]),
-            Case::new("symbolic_window", |c| {
+            OpCase::new("symbolic_window", |c| {
                 let s = c.sym("s", 3, 4);
-                c.input("rows", [s.clone()], Fill::Normal)?;
-                let x = c.input("x", [8, 2], Fill::Normal)?;
+                c.input("rows", [s.clone()], InputFill::Normal)?;
+                let x = c.input("x", [8, 2], InputFill::Normal)?;
                 let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("starts", at, Fill::Values(vec![6.0, 0.0]))?;
+                let at = c.input_of("starts", at, InputFill::Values(vec![6.0, 0.0]))?;
                 let y = c.graph.dynamic_slice(x, at, [s, 2.into()])?;
                 c.output(y)
             }),
-            Case::new("symbolic_window_too_large", |c| {
+            OpCase::new("symbolic_window_too_large", |c| {
                 let s = c.sym("s", 3, 4);
-                c.input("rows", [s.clone()], Fill::Normal)?;
-                let x = c.input("x", [2], Fill::Normal)?;
+                c.input("rows", [s.clone()], InputFill::Normal)?;
+                let x = c.input("x", [2], InputFill::Normal)?;
                 let at = c.input_of(
                     "starts",
                     Type::new(DType::I32, [1]),
-                    Fill::Values(vec![0.0]),
+                    InputFill::Values(vec![0.0]),
                 )?;
                 let y = c.graph.dynamic_slice(x, at, [s])?;
                 c.expect_fault("a window of 3 does not fit axis 0 of size 2");
@@ -173,8 +176,8 @@ impl OpSpec for DynamicSlice {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, starts: Type, sizes: &[usize]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, starts: Type, sizes: &[usize]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let starts = g.input("starts", starts)?;
             g.dynamic_slice(x, starts, sizes)
@@ -183,29 +186,29 @@ impl OpSpec for DynamicSlice {
             reject(
                 "too_large",
                 "a window of 4 does not fit axis 0 of size 3",
-                |g| of(g, Type::new(DType::I32, [2]), &[4, 2]),
+                |g| build(g, Type::new(DType::I32, [2]), &[4, 2]),
             ),
             reject("sizes", "1 sizes for 2 axes", |g| {
-                of(g, Type::new(DType::I32, [2]), &[1])
+                build(g, Type::new(DType::I32, [2]), &[1])
             }),
             reject("starts", "number of starts and axes: 3 and 2 differ", |g| {
-                of(g, Type::new(DType::I32, [3]), &[1, 1])
+                build(g, Type::new(DType::I32, [3]), &[1, 1])
             }),
             reject("float_starts", "operand starts is f32", |g| {
-                of(g, Type::new(DType::F32, [2]), &[1, 1])
+                build(g, Type::new(DType::F32, [2]), &[1, 1])
             }),
             reject("starts_of_rank_2", "expected rank 1", |g| {
-                of(g, Type::new(DType::I32, [2, 1]), &[1, 1])
+                build(g, Type::new(DType::I32, [2, 1]), &[1, 1])
             }),
         ]
     }
 }
 
 impl OpSpec for DynamicUpdateSlice {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "dynamic_update_slice",
-        text: "`x` with the window at `starts` (one for each axis) replaced by `update`; negative \
-               starts count from the end, then starts are clamped so that the window fits.",
+        text: "`x` with the window at `starts` (one for each axis) replaced by `update`. Negative \
+               starts count from the end; then starts are clamped so that the window fits.",
         operands: &["x", "update", "starts"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -243,13 +246,14 @@ impl OpSpec for DynamicUpdateSlice {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         let line = |name: &str, of: DType, start: f64, expected: &'static [f64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", [4], Fill::Values(vec![0.0; 4]))?;
-                let update = c.input("update", [2], Fill::Values(vec![5.0, 6.0]))?;
-                let starts = c.input_of("starts", Type::new(of, [1]), Fill::Values(vec![start]))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", [4], InputFill::Values(vec![0.0; 4]))?;
+                let update = c.input("update", [2], InputFill::Values(vec![5.0, 6.0]))?;
+                let starts =
+                    c.input_of("starts", Type::new(of, [1]), InputFill::Values(vec![start]))?;
                 let y = c.graph.dynamic_update_slice(x, update, starts)?;
                 c.output_expect(y, expected)
             })
@@ -258,14 +262,14 @@ impl OpSpec for DynamicUpdateSlice {
                      shape: &'static [usize],
                      update: &'static [usize],
                      starts: &'static [f64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
-                let update = c.input("update", update, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
+                let update = c.input("update", update, InputFill::Normal)?;
                 let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("starts", at, Fill::Values(starts.to_vec()))?;
+                let at = c.input_of("starts", at, InputFill::Values(starts.to_vec()))?;
                 let y = c.graph.dynamic_update_slice(x, update, at)?;
                 c.output(y)?;
-                // The operand is as it was.
+                // Checks that the operand is unchanged.
                 c.output(x)
             })
         };
@@ -273,11 +277,11 @@ impl OpSpec for DynamicUpdateSlice {
                      shape: &'static [usize],
                      update: &'static [usize],
                      starts: &'static [f64]| {
-            Case::new(name, move |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, shape), Fill::Normal)?;
-                let update = c.input("update", update, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, shape), InputFill::Normal)?;
+                let update = c.input("update", update, InputFill::Special)?;
                 let at = Type::new(DType::I32, [starts.len()]);
-                let at = c.input_of("at", at, Fill::Values(starts.to_vec()))?;
+                let at = c.input_of("at", at, InputFill::Values(starts.to_vec()))?;
                 let y = c.graph.dynamic_update_slice(cache, update, at)?;
                 c.graph.assign(cache, y)?;
                 c.runs = 2;
@@ -299,12 +303,12 @@ impl OpSpec for DynamicUpdateSlice {
             block("whole", &[3, 4], &[3, 4], &[1.0, 1.0]),
             block("nothing", &[3, 4], &[0, 4], &[7.0, 0.0]),
             block("rank_0", &[], &[], &[]),
-            Case::new("state_cache", |c| {
+            OpCase::new("state_cache", |c| {
                 let ty = Type::new(c.dtype, [3, 2]);
-                let cache = c.state_of("cache", ty, Fill::Values(vec![0.0; 6]))?;
-                let row = c.input("row", [1, 2], Fill::Values(vec![1.0, 2.0]))?;
+                let cache = c.state_of("cache", ty, InputFill::Values(vec![0.0; 6]))?;
+                let row = c.input("row", [1, 2], InputFill::Values(vec![1.0, 2.0]))?;
                 let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, Fill::Values(vec![1.0, 0.0]))?;
+                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 0.0]))?;
                 let y = c.graph.dynamic_update_slice(cache, row, at)?;
                 c.graph.assign(cache, y)?;
                 c.runs = 2;
@@ -317,46 +321,46 @@ impl OpSpec for DynamicUpdateSlice {
             cache("state_heads", &[2, 5, 8], &[2, 1, 8], &[0.0, 3.0, 0.0]),
             cache("state_whole", &[3, 5], &[3, 5], &[2.0, -1.0]),
             cache("state_rank_0", &[], &[], &[]),
-            Case::new("state_of_a_turned_update", |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, [5, 7]), Fill::Normal)?;
-                let x = c.input("x", [3, 2], Fill::Special)?;
+            OpCase::new("state_of_a_turned_update", |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, [5, 7]), InputFill::Normal)?;
+                let x = c.input("x", [3, 2], InputFill::Special)?;
                 let update = c.graph.transpose(x, &[1, 0])?;
                 let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, Fill::Values(vec![1.0, 3.0]))?;
+                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 3.0]))?;
                 let y = c.graph.dynamic_update_slice(cache, update, at)?;
                 c.graph.assign(cache, y)?;
                 c.output(y)
             }),
-            Case::new("state_kept_by_a_fault", |c| {
-                let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), Fill::Normal)?;
-                let x = c.input("x", [2, 3], Fill::Normal)?;
+            OpCase::new("state_kept_by_a_fault", |c| {
+                let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), InputFill::Normal)?;
+                let x = c.input("x", [2, 3], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [1]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![5.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![5.0]))?;
                 let row = c.graph.gather(x, idx, 0)?;
                 let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("at", at, Fill::Values(vec![1.0, 0.0]))?;
+                let at = c.input_of("at", at, InputFill::Values(vec![1.0, 0.0]))?;
                 let y = c.graph.dynamic_update_slice(cache, row, at)?;
                 c.graph.assign(cache, y)?;
                 c.expect_fault("index 5 is out of range for axis of 2");
                 c.output(y)
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 3, 4);
-                let x = c.input("x", [8, 2], Fill::Normal)?;
-                let update = c.input("update", [s, 2.into()], Fill::Normal)?;
+                let x = c.input("x", [8, 2], InputFill::Normal)?;
+                let update = c.input("update", [s, 2.into()], InputFill::Normal)?;
                 let at = Type::new(DType::I32, [2]);
-                let at = c.input_of("starts", at, Fill::Values(vec![4.0, 0.0]))?;
+                let at = c.input_of("starts", at, InputFill::Values(vec![4.0, 0.0]))?;
                 let y = c.graph.dynamic_update_slice(x, update, at)?;
                 c.output(y)
             }),
-            Case::new("symbolic_update_too_large", |c| {
+            OpCase::new("symbolic_update_too_large", |c| {
                 let s = c.sym("s", 3, 4);
-                let x = c.input("x", [2], Fill::Normal)?;
-                let update = c.input("update", [s], Fill::Normal)?;
+                let x = c.input("x", [2], InputFill::Normal)?;
+                let update = c.input("update", [s], InputFill::Normal)?;
                 let at = c.input_of(
                     "starts",
                     Type::new(DType::I32, [1]),
-                    Fill::Values(vec![0.0]),
+                    InputFill::Values(vec![0.0]),
                 )?;
                 let y = c.graph.dynamic_update_slice(x, update, at)?;
                 c.expect_fault("a window of 3 does not fit axis 0 of size 2");
@@ -365,8 +369,8 @@ impl OpSpec for DynamicUpdateSlice {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, update: Type, starts: Type) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, update: Type, starts: Type) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let update = g.input("update", update)?;
             let starts = g.input("starts", starts)?;
@@ -376,28 +380,28 @@ impl OpSpec for DynamicUpdateSlice {
             reject(
                 "too_large",
                 "a window of 3 does not fit axis 1 of size 2",
-                |g| of(g, Type::new(DType::F32, [1, 3]), Type::new(DType::I32, [2])),
+                |g| build(g, Type::new(DType::F32, [1, 3]), Type::new(DType::I32, [2])),
             ),
             reject("dtype", "operand update is f16", |g| {
-                of(g, Type::new(DType::F16, [1, 2]), Type::new(DType::I32, [2]))
+                build(g, Type::new(DType::F16, [1, 2]), Type::new(DType::I32, [2]))
             }),
             reject("rank", "expected rank 2", |g| {
-                of(g, Type::new(DType::F32, [2]), Type::new(DType::I32, [2]))
+                build(g, Type::new(DType::F32, [2]), Type::new(DType::I32, [2]))
             }),
             reject("unsigned_starts", "operand starts is u32", |g| {
-                of(g, Type::new(DType::F32, [1, 2]), Type::new(DType::U32, [2]))
+                build(g, Type::new(DType::F32, [1, 2]), Type::new(DType::U32, [2]))
             }),
         ]
     }
 }
 
 impl Graph {
-    /// The window of `sizes` of `x`, of any dtype, at `starts` (`I32` or `I64`, one for each axis),
-    /// which are clamped so that it fits; negative ones count from the end.
+    /// The window of `sizes` of `x`, of any dtype, at `starts` (`I32` or `I64`, one for each axis).
+    /// The starts are clamped so that it fits; negative ones count from the end.
     ///
     /// # Errors
     /// [`OpError`] when there is not one size and one start for each axis, or the window is larger
-    /// than `x`. Where sizes are symbolic, a window that is too large ends the run.
+    /// than `x`. If sizes are symbolic, a run with a window that is too large fails.
     pub fn dynamic_slice(
         &mut self,
         x: Value,
@@ -409,12 +413,12 @@ impl Graph {
     }
 
     /// `x` with the window at `starts` (`I32` or `I64`, one for each axis) replaced by `update`, of
-    /// the same dtype and rank; the starts are clamped so that it fits, negative ones count from the
-    /// end.
+    /// the same dtype and rank. The starts are clamped so that it fits; negative ones count from
+    /// the end.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or ranks differ or `update` is larger than `x`. Where sizes are
-    /// symbolic, an update that is too large ends the run.
+    /// [`OpError`] when dtypes or ranks differ or `update` is larger than `x`. If sizes are
+    /// symbolic, a run with an update that is too large fails.
     pub fn dynamic_update_slice(
         &mut self,
         x: Value,

@@ -2,19 +2,20 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{broadcast_indices, counted, exactly, reject};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, broadcast_shapes};
 
 attrs! {
-    /// The operand broadcast to a shape, as NumPy does: missing leading axes and sizes of 1 repeat.
+    /// The operand broadcast to a shape by NumPy's rule: missing leading axes and axes of size 1
+    /// repeat.
     pub struct Expand {
         /// The shape of the result.
         pub shape: Shape,
@@ -22,9 +23,9 @@ attrs! {
 }
 
 impl OpSpec for Expand {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "expand",
-        text: "The operand broadcast to a shape: missing leading axes and sizes of 1 repeat.",
+        text: "The operand broadcast to a shape: missing leading axes and axes of size 1 repeat.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -61,10 +62,10 @@ impl OpSpec for Expand {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let to = |name: &str, from: &'static [usize], to: &'static [usize]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", from, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", from, InputFill::Special)?;
                 let y = c.graph.expand(x, to)?;
                 c.output(y)
             })
@@ -77,31 +78,31 @@ impl OpSpec for Expand {
             to("rank_0", &[], &[2, 3]),
             to("rank_0_to_0", &[], &[]),
             to("to_empty", &[1, 3], &[0, 3]),
-            Case::new("values", |c| {
+            OpCase::new("values", |c| {
                 let x = c.input("x", [2, 1], counted(&[2, 1]))?;
                 let y = c.graph.expand(x, [2, 2, 2])?;
                 c.output_expect(y, &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0])
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s.clone(), 1.into()], Fill::Normal)?;
+                let x = c.input("x", [s.clone(), 1.into()], InputFill::Normal)?;
                 let y = c.graph.expand(x, [Dim::Known(2), s, 3.into()])?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, shape: impl Into<Shape>) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, shape: impl Into<Shape>) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
             g.expand(x, shape)
         }
         vec![
-            reject("sizes", "do not broadcast", |g| of(g, [4, 3])),
-            reject("shrinks", "do not broadcast", |g| of(g, [1, 3])),
-            reject("rank", "do not broadcast", |g| of(g, [3])),
+            reject("sizes", "do not broadcast", |g| build(g, [4, 3])),
+            reject("shrinks", "do not broadcast", |g| build(g, [1, 3])),
+            reject("rank", "do not broadcast", |g| build(g, [3])),
             reject("symbol", "do not broadcast", |g| {
-                of(g, [Dim::sym("s"), Dim::Known(3)])
+                build(g, [Dim::sym("s"), Dim::Known(3)])
             }),
         ]
     }

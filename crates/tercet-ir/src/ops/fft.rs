@@ -1,32 +1,32 @@
-//! The discrete Fourier transform of complex numbers, and what its relatives share.
+//! The discrete Fourier transform of complex numbers, and helpers of the other transforms.
 
 use crate::accuracy::Accuracy;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// Where the factor `1 / n` of a transform and its inverse goes.
+    /// Which of a transform and its inverse is scaled by `1 / n`.
     pub enum FftNorm {
-        /// To the inverse.
+        /// The inverse transform is scaled by `1 / n`.
         Backward "backward",
-        /// Half each: both are scaled by `1 / sqrt(n)`.
+        /// Both transforms are scaled by `1 / sqrt(n)`.
         Ortho "ortho",
-        /// To the forward transform.
+        /// The forward transform is scaled by `1 / n`.
         Forward "forward",
     }
 }
 
 impl FftNorm {
-    /// The factor of a transform of length `n`.
+    /// The scale factor of a transform of length `n`.
     pub fn scale(self, inverse: bool, n: usize) -> f64 {
         match (self, inverse) {
             (FftNorm::Backward, false) | (FftNorm::Forward, true) => 1.0,
@@ -37,21 +37,22 @@ impl FftNorm {
 }
 
 attrs! {
-    /// `X[k] = scale * sum_j x[j] e^(-2 pi i j k / n)`, or `+` if `inverse`, along the last axis but
-    /// one of pairs (real, imaginary). Any length of at least 1.
+    /// The Fourier transform `X[k] = scale * sum_j x[j] e^(-2 pi i j k / n)`, with `+` in the
+    /// exponent if `inverse`. It runs along the second to last axis; the last axis holds pairs
+    /// (real, imaginary). Any length of at least 1.
     pub struct Fft {
-        /// The sign of the exponent: `+` if true.
+        /// Uses a positive exponent if true.
         pub inverse: bool,
-        /// The scale.
+        /// The normalization.
         pub norm: FftNorm,
     }
 }
 
 impl OpSpec for Fft {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "fft",
-        text: "The discrete Fourier transform along the last axis but one of complex pairs \
-               `[.., n, 2]`: `X[k] = scale sum_j x[j] e^(-+2 pi i j k / n)`, any `n`.",
+        text: "The discrete Fourier transform of complex pairs `[.., n, 2]` along the second to \
+               last axis: `X[k] = scale sum_j x[j] e^(-+2 pi i j k / n)`, any `n`.",
         operands: &["x"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -87,29 +88,32 @@ impl OpSpec for Fft {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let mut cases = length_cases();
         for &norm in FftNorm::ALL {
             for inverse in [false, true] {
                 let way = if inverse { "inverse" } else { "forward" };
-                cases.push(Case::new(format!("{way}_norm_{}", norm.name()), move |c| {
-                    let x = c.input("x", [3, 12, 2], Fill::Normal)?;
-                    let y = c.graph.fft(x, inverse, norm)?;
-                    c.output(y)
-                }));
+                cases.push(OpCase::new(
+                    format!("{way}_norm_{}", norm.name()),
+                    move |c| {
+                        let x = c.input("x", [3, 12, 2], InputFill::Normal)?;
+                        let y = c.graph.fft(x, inverse, norm)?;
+                        c.output(y)
+                    },
+                ));
             }
         }
         cases.extend(shape_cases());
-        cases.push(Case::new("written", |c| {
-            let x = Fill::Values(vec![1., 0., 2., 0., 3., 0., 4., 0.]);
+        cases.push(OpCase::new("written", |c| {
+            let x = InputFill::Values(vec![1., 0., 2., 0., 3., 0., 4., 0.]);
             let x = c.input("x", [4, 2], x)?;
             let y = c.graph.fft(x, false, FftNorm::Backward)?;
             c.output_expect(y, &[10., 0., -2., 2., -2., 0., -2., -2.])?;
             let z = c.graph.fft(x, true, FftNorm::Backward)?;
             c.output_expect(z, &[2.5, 0., -0.5, -0.5, -0.5, 0., -0.5, 0.5])
         }));
-        cases.push(Case::new("there_and_back", |c| {
-            let x = c.input("x", [2, 90, 2], Fill::Normal)?;
+        cases.push(OpCase::new("there_and_back", |c| {
+            let x = c.input("x", [2, 90, 2], InputFill::Normal)?;
             let y = c.graph.fft(x, false, FftNorm::Ortho)?;
             let z = c.graph.fft(y, true, FftNorm::Ortho)?;
             c.output(z)
@@ -117,7 +121,7 @@ impl OpSpec for Fft {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("no_pairs", "pairs of x: 3 and 2 differ", |g| {
                 let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
@@ -143,14 +147,14 @@ impl OpSpec for Fft {
     }
 }
 
-/// Lengths of every radix and their products, primes and their multiples, and lengths beyond what a
-/// workgroup holds.
-fn length_cases() -> Vec<Case> {
+/// Lengths of every radix and their products, primes and their multiples, and lengths beyond the
+/// capacity of a workgroup.
+fn length_cases() -> Vec<OpCase> {
     const SINGLE: &[DType] = &[DType::F32];
     const FEW: &[DType] = &[DType::F32, DType::F16];
     let of = |n: usize, rows: usize, inverse: bool| {
-        Case::new(format!("length_{n}"), move |c| {
-            let x = c.input("x", [rows, n, 2], Fill::Normal)?;
+        OpCase::new(format!("length_{n}"), move |c| {
+            let x = c.input("x", [rows, n, 2], InputFill::Normal)?;
             let y = c.graph.fft(x, inverse, FftNorm::Backward)?;
             c.output(y)
         })
@@ -166,10 +170,10 @@ fn length_cases() -> Vec<Case> {
     small.chain(middle).chain(large).collect()
 }
 
-fn shape_cases() -> Vec<Case> {
+fn shape_cases() -> Vec<OpCase> {
     let shaped = |name: &str, shape: &'static [usize]| {
-        Case::new(name, move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", shape, InputFill::Normal)?;
             let y = c.graph.fft(x, false, FftNorm::Backward)?;
             c.output(y)
         })
@@ -180,35 +184,35 @@ fn shape_cases() -> Vec<Case> {
         shaped("many_rows", &[300, 8, 2]),
         shaped("no_rows", &[0, 8, 2]),
         shaped("no_rows_of_a_prime", &[2, 0, 13, 2]),
-        Case::new("along_the_first_axis", |c| {
-            let x = c.input("x", [20, 7, 2], Fill::Normal)?;
+        OpCase::new("along_the_first_axis", |c| {
+            let x = c.input("x", [20, 7, 2], InputFill::Normal)?;
             let x = c.graph.transpose(x, &[1, 0, 2])?;
             let y = c.graph.fft(x, false, FftNorm::Backward)?;
             c.output(y)
         }),
-        Case::new("of_exchanged_parts", |c| {
-            let x = c.input("x", [3, 2, 9], Fill::Normal)?;
+        OpCase::new("of_exchanged_parts", |c| {
+            let x = c.input("x", [3, 2, 9], InputFill::Normal)?;
             let x = c.graph.transpose(x, &[0, 2, 1])?;
             let y = c.graph.fft(x, true, FftNorm::Forward)?;
             c.output(y)
         }),
-        Case::new("symbolic_rows", |c| {
+        OpCase::new("symbolic_rows", |c| {
             let s = c.sym("s", 5, 9);
             let x = c.input(
                 "x",
                 [s.clone(), 2.into(), 14.into(), 2.into()],
-                Fill::Normal,
+                InputFill::Normal,
             )?;
             let y = c.graph.fft(x, false, FftNorm::Ortho)?;
             c.output(y)?;
-            let x = c.input("z", [s, 17.into(), 2.into()], Fill::Normal)?;
+            let x = c.input("z", [s, 17.into(), 2.into()], InputFill::Normal)?;
             let y = c.graph.fft(x, false, FftNorm::Ortho)?;
             c.output(y)
         }),
     ]
 }
 
-/// Refuses what is no float tensor of pairs along its last axis.
+/// Checks that the operand is a float tensor of pairs along its last axis.
 pub(crate) fn expect_pairs(operand: &'static str, x: &Type) -> Result<(), TypeError> {
     expect_dtype(operand, x, DType::FLOATS)?;
     expect_rank_at_least(operand, x, 2)?;
@@ -216,17 +220,18 @@ pub(crate) fn expect_pairs(operand: &'static str, x: &Type) -> Result<(), TypeEr
     expect_equal(&format!("pairs of {operand}"), last, &Dim::Known(2))
 }
 
-/// The longest transform: the roots of one that executors keep for it are then at most 1 GiB.
-const MOST_LENGTH: usize = 1 << 26;
+/// The maximum length of a transform: the roots of unity that executors store then need at most 1
+/// GiB.
+const MAX_LENGTH: usize = 1 << 26;
 
 /// The known length of a transform.
 pub(crate) fn length_of(operand: &'static str, dim: &Dim) -> Result<usize, TypeError> {
     match dim.known() {
         Some(0) => Err(TypeError::Other(format!(
-            "the length of {operand} must be at least 1"
+            "the length of {operand} is 0; expected at least 1"
         ))),
-        Some(n) if n > MOST_LENGTH => Err(TypeError::Other(format!(
-            "the length of {operand} is {n}; transforms have at most {MOST_LENGTH} elements"
+        Some(n) if n > MAX_LENGTH => Err(TypeError::Other(format!(
+            "the length of {operand} is {n}; transforms have at most {MAX_LENGTH} elements"
         ))),
         Some(n) => Ok(n),
         None => Err(TypeError::Other(format!(
@@ -235,7 +240,7 @@ pub(crate) fn length_of(operand: &'static str, dim: &Dim) -> Result<usize, TypeE
     }
 }
 
-/// `e^(-2 pi i k / n)`, exact at every quarter of the circle and within a rounding elsewhere.
+/// `e^(-2 pi i k / n)`: exact at multiples of a quarter turn, and within one rounding elsewhere.
 pub fn root(k: usize, n: usize) -> [f64; 2] {
     let k = k % n;
     let (quarter, rest) = (4 * k / n, 4 * k % n);
@@ -251,7 +256,7 @@ pub fn root(k: usize, n: usize) -> [f64; 2] {
     }
 }
 
-/// The `n`-th roots of one in the order of a transform, or of its inverse.
+/// The `n`-th roots of unity in the order that a transform, or its inverse, uses them.
 pub(crate) fn roots(n: usize, inverse: bool) -> Vec<[f64; 2]> {
     let sign = if inverse { -1.0 } else { 1.0 };
     let root = |k| {
@@ -261,7 +266,7 @@ pub(crate) fn roots(n: usize, inverse: bool) -> Vec<[f64; 2]> {
     (0..n).map(root).collect()
 }
 
-/// Numbers two by two.
+/// Groups numbers into pairs.
 pub(crate) fn pairs(x: &[f64]) -> Vec<[f64; 2]> {
     x.chunks_exact(2).map(|p| [p[0], p[1]]).collect()
 }
@@ -271,8 +276,8 @@ pub(crate) fn times(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
     [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
 }
 
-/// `sum_j x[j] roots[j k]` for each `k`: the least prime factor of the length is split off (Cooley
-/// and Tukey, 1965) until it is prime.
+/// The transform `sum_j x[j] roots[j k]` for each `k`. It splits off the smallest prime factor of
+/// the length until the length is prime (Cooley and Tukey, 1965).
 pub(crate) fn dft(x: &[[f64; 2]], roots: &[[f64; 2]]) -> Vec<[f64; 2]> {
     let n = x.len();
     let step = roots.len() / n.max(1);
@@ -301,10 +306,10 @@ pub(crate) fn dft(x: &[[f64; 2]], roots: &[[f64; 2]]) -> Vec<[f64; 2]> {
 
 impl Graph {
     /// The discrete Fourier transform of complex pairs `[.., n, 2]` along the axis of length `n`,
-    /// its inverse if `inverse`; the type stays.
+    /// or its inverse if `inverse`. The type does not change.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float of pairs, or `n` is 0 or not known.
+    /// [`OpError`] when `x` is not a float tensor of pairs, or `n` is 0 or not known.
     pub fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> Result<Value, OpError> {
         self.add(Fft { inverse, norm }, &[x])
     }

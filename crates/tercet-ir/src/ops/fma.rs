@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, pinned, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
@@ -19,7 +19,7 @@ attrs! {
 }
 
 impl OpSpec for Fma {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "fma",
         text: "`a b + c`, broadcast, with one rounding; integers wrap.",
         operands: &["a", "b", "c"],
@@ -43,12 +43,12 @@ impl OpSpec for Fma {
         elementwise_eval(&ScalarOp::Fma, operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, a: &'static [usize], b: &'static [usize], d: &'static [usize]| {
-            Case::new(name, move |c| {
-                let a = c.input("a", a, Fill::Normal)?;
-                let b = c.input("b", b, Fill::Normal)?;
-                let d = c.input("c", d, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let a = c.input("a", a, InputFill::Normal)?;
+                let b = c.input("b", b, InputFill::Normal)?;
+                let d = c.input("c", d, InputFill::Normal)?;
                 let y = c.graph.fma(a, b, d)?;
                 c.output(y)
             })
@@ -61,7 +61,7 @@ impl OpSpec for Fma {
             shaped("all_broadcast", &[3, 1, 1], &[5, 1], &[23]),
             shaped("rank_0", &[], &[], &[]),
             shaped("empty", &[0], &[1], &[]),
-            Case::new("one_rounding", |c| {
+            OpCase::new("one_rounding", |c| {
                 // (1 + e)^2 - (1 + 2e) = e^2, which a rounded product would lose.
                 let e = match c.dtype {
                     DType::F16 => 2f64.powi(-10),
@@ -69,13 +69,14 @@ impl OpSpec for Fma {
                     DType::F64 => f64::EPSILON,
                     _ => f64::from(f32::EPSILON),
                 };
-                let a = c.input("a", [1], Fill::Values(vec![1.0 + e]))?;
-                let d = c.input("c", [1], Fill::Values(vec![-1.0 - 2.0 * e]))?;
+                let a = c.input("a", [1], InputFill::Values(vec![1.0 + e]))?;
+                let d = c.input("c", [1], InputFill::Values(vec![-1.0 - 2.0 * e]))?;
                 let y = c.graph.fma(a, a, d)?;
                 c.output_expect(y, &[e * e])
             })
             .only(DType::FLOATS),
-            // The sum lies just above the middle of two F16 numbers; an F32 sum falls on it.
+            // The sum is just above the midpoint of two F16 numbers; rounding it to F32 first would
+            // give a tie.
             pinned(
                 "no_rounding_through_f32",
                 &[DType::F16],
@@ -112,17 +113,17 @@ impl OpSpec for Fma {
                 &[16_777_219.0],
                 fma,
             ),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 9);
-                let a = c.input("a", [s, 3.into()], Fill::Normal)?;
-                let b = c.input("b", [3], Fill::Normal)?;
+                let a = c.input("a", [s, 3.into()], InputFill::Normal)?;
+                let b = c.input("b", [3], InputFill::Normal)?;
                 let y = c.graph.fma(a, b, a)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn three(g: &mut Graph, a: DType, d: DType, n: usize) -> Result<Value, OpError> {
             let a = g.input("a", Type::new(a, [2]))?;
             let c = g.input("c", Type::new(d, [n]))?;

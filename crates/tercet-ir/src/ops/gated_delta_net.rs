@@ -1,14 +1,14 @@
-//! The gated delta rule: a state that forgets, and corrects what it answers.
+//! The gated delta rule: linear attention with a decaying, error-correcting state.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
 };
@@ -16,21 +16,22 @@ use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// Gated delta networks (Yang et al., 2024). For each head and token, from a state `[N, P]` of
-    /// zeros or as given: `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`,
-    /// `o = S^T q / sqrt(N)`.
+    /// Gated delta networks (Yang et al., 2024). For each head and token, from a state `[N, P]`
+    /// that is an operand or zeros: `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`, `o =
+    /// S^T q / sqrt(N)`.
     pub struct GatedDeltaNet {
-        /// Whether the final state is a second result.
+        /// Returns the final state as a second result if true.
         pub carry: bool,
     }
 }
 
 impl OpSpec for GatedDeltaNet {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gated_delta_net",
-        text: "Of `q` and `k [B,S,H,N]`, `v [B,S,H,P]`, `g` and `beta [B,S,H]`, for each head and token: \
-               `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k outer d`, `o = S^T q / sqrt(N)`, from \
-               `state [B,H,N,P]` or zeros; the final state too if `carry`.",
+        text: "The gated delta rule over `q` and `k [B,S,H,N]`, `v [B,S,H,P]`, `g` and `beta \
+               [B,S,H]`. For each head and token: `S *= exp(g)`, `d = beta (v - S^T k)`, `S += k \
+               outer d`, `o = S^T q / sqrt(N)`, from `state [B,H,N,P]` or zeros. Also returns the \
+               final state if `carry`.",
         operands: &["q", "k", "v", "g", "beta", "state?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -62,7 +63,7 @@ impl OpSpec for GatedDeltaNet {
             }
         }
         if [heads, n, p].iter().any(|dim| dim.known().is_none()) {
-            let reason = "all sizes but the batch and the sequence must be known";
+            let reason = "all sizes except batch and sequence must be known";
             return Err(TypeError::Other(reason.to_string()));
         }
         let o = v.clone();
@@ -120,8 +121,8 @@ impl OpSpec for GatedDeltaNet {
         Ok(out)
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         fn operands(
             c: &mut CaseGraph,
             [batch, steps]: [Dim; 2],
@@ -136,24 +137,24 @@ impl OpSpec for GatedDeltaNet {
                     .chain(own)
                     .collect()
             };
-            // Keys of about length 1, as the rule wants them.
+            // Keys of approximately unit length, as the rule requires.
             let unit = 1.7 / (n.max(1) as f64).sqrt();
-            let q = c.input("q", of(&[heads, n]), Fill::Normal)?;
-            let k = c.input("k", of(&[heads, n]), Fill::Uniform(-unit, unit))?;
-            let v = c.input("v", of(&[heads, p]), Fill::Normal)?;
-            let g = c.input("g", of(&[heads]), Fill::Uniform(-0.5, 0.0))?;
-            let beta = c.input("beta", of(&[heads]), Fill::Uniform(0.0, 1.0))?;
+            let q = c.input("q", of(&[heads, n]), InputFill::Normal)?;
+            let k = c.input("k", of(&[heads, n]), InputFill::Uniform(-unit, unit))?;
+            let v = c.input("v", of(&[heads, p]), InputFill::Normal)?;
+            let g = c.input("g", of(&[heads]), InputFill::Uniform(-0.5, 0.0))?;
+            let beta = c.input("beta", of(&[heads]), InputFill::Uniform(0.0, 1.0))?;
             let state = match with_state {
                 true => {
                     let shape = [batch, heads.into(), n.into(), p.into()];
-                    Some(c.input("state", shape, Fill::Normal)?)
+                    Some(c.input("state", shape, InputFill::Normal)?)
                 }
                 false => None,
             };
             c.graph.gated_delta_net([q, k, v, g, beta], state, carry)
         }
         let shaped = |name: &str, sizes: [usize; 5], with_state: bool, carry: bool| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let [batch, steps, heads, n, p] = sizes;
                 let o = operands(
                     c,
@@ -183,7 +184,7 @@ impl OpSpec for GatedDeltaNet {
             shaped("one_step", [2, 1, 2, 8, 6], true, true),
             shaped("a_step_over", [2, 33, 2, 20, 34], true, true),
             shaped("long", [1, 700, 1, 8, 4], false, true).only(&[DType::F32]),
-            // Sizes of chunks and matrices: a whole number of them, and not.
+            // Sequence lengths that are multiples of the chunk and matrix sizes, and others.
             shaped("chunks", [1, 128, 2, 16, 16], false, false),
             shaped("chunks_and_a_part", [2, 150, 2, 48, 32], true, true),
             shaped("chunks_of_128_states", [1, 201, 1, 128, 64], false, true)
@@ -191,44 +192,44 @@ impl OpSpec for GatedDeltaNet {
             shaped("no_steps", [2, 0, 2, 4, 3], true, true),
             shaped("no_columns", [2, 3, 2, 4, 0], false, true),
             shaped("no_batch", [0, 3, 2, 4, 2], false, true),
-            Case::new("written", |c| {
-                let q = c.input("q", [1, 2, 1, 1], Fill::Values(vec![2., 1.]))?;
-                let k = c.input("k", [1, 2, 1, 1], Fill::Values(vec![1., 2.]))?;
-                let v = c.input("v", [1, 2, 1, 1], Fill::Values(vec![3., 8.]))?;
-                let g = c.input("g", [1, 2, 1], Fill::Values(vec![0., 0.]))?;
-                let beta = c.input("beta", [1, 2, 1], Fill::Values(vec![1., 0.5]))?;
+            OpCase::new("written", |c| {
+                let q = c.input("q", [1, 2, 1, 1], InputFill::Values(vec![2., 1.]))?;
+                let k = c.input("k", [1, 2, 1, 1], InputFill::Values(vec![1., 2.]))?;
+                let v = c.input("v", [1, 2, 1, 1], InputFill::Values(vec![3., 8.]))?;
+                let g = c.input("g", [1, 2, 1], InputFill::Values(vec![0., 0.]))?;
+                let beta = c.input("beta", [1, 2, 1], InputFill::Values(vec![1., 0.5]))?;
                 let o = c.graph.gated_delta_net([q, k, v, g, beta], None, true)?;
                 // d = 3, S = 3, o = 6; d = 0.5 (8 - 6) = 1, S = 5, o = 5.
                 c.output_expect(o, &[6., 5.])?;
                 c.output_expect(o.port(1), &[5.])
             }),
-            Case::new("forgets_all", |c| {
-                let q = c.input("q", [1, 3, 1, 1], Fill::Values(vec![2., 1., 1.]))?;
-                let k = c.input("k", [1, 3, 1, 1], Fill::Values(vec![1., 2., 1.]))?;
-                let v = c.input("v", [1, 3, 1, 1], Fill::Values(vec![3., 8., 5.]))?;
+            OpCase::new("forgets_all", |c| {
+                let q = c.input("q", [1, 3, 1, 1], InputFill::Values(vec![2., 1., 1.]))?;
+                let k = c.input("k", [1, 3, 1, 1], InputFill::Values(vec![1., 2., 1.]))?;
+                let v = c.input("v", [1, 3, 1, 1], InputFill::Values(vec![3., 8., 5.]))?;
                 let gates = vec![0., f64::NEG_INFINITY, 0.];
-                let g = c.input("g", [1, 3, 1], Fill::Values(gates))?;
-                let beta = c.input("beta", [1, 3, 1], Fill::Values(vec![1., 0.5, 1.]))?;
+                let g = c.input("g", [1, 3, 1], InputFill::Values(gates))?;
+                let beta = c.input("beta", [1, 3, 1], InputFill::Values(vec![1., 0.5, 1.]))?;
                 let o = c.graph.gated_delta_net([q, k, v, g, beta], None, true)?;
                 // S = 3, o = 6; S = 0, d = 4, S = 8, o = 8; d = 5 - 8, S = 5, o = 5.
                 c.output_expect(o, &[6., 8., 5.])?;
                 c.output_expect(o.port(1), &[5.])
             }),
-            Case::new("forgets_all_in_chunks", |c| {
+            OpCase::new("forgets_all_in_chunks", |c| {
                 let of = |size: usize| [1, 130, 1, size];
-                let q = c.input("q", of(16), Fill::Normal)?;
-                let k = c.input("k", of(16), Fill::Uniform(-0.4, 0.4))?;
-                let v = c.input("v", of(16), Fill::Normal)?;
+                let q = c.input("q", of(16), InputFill::Normal)?;
+                let k = c.input("k", of(16), InputFill::Uniform(-0.4, 0.4))?;
+                let v = c.input("v", of(16), InputFill::Normal)?;
                 let gates = (0..130).map(|t| match t % 50 {
                     20 => f64::NEG_INFINITY,
                     _ => -0.1,
                 });
-                let g = c.input("g", [1, 130, 1], Fill::Values(gates.collect()))?;
-                let beta = c.input("beta", [1, 130, 1], Fill::Uniform(0.0, 1.0))?;
+                let g = c.input("g", [1, 130, 1], InputFill::Values(gates.collect()))?;
+                let beta = c.input("beta", [1, 130, 1], InputFill::Uniform(0.0, 1.0))?;
                 let o = c.graph.gated_delta_net([q, k, v, g, beta], None, false)?;
                 c.output(o)
             }),
-            Case::new("symbolic_in_two_runs", |c| {
+            OpCase::new("symbolic_in_two_runs", |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
                 let o = operands(c, [batch, steps], [2, 6, 5], true, true)?;
                 c.runs = 2;
@@ -238,8 +239,12 @@ impl OpSpec for GatedDeltaNet {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, v: [usize; 4], state: Option<[usize; 4]>) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
+            g: &mut Graph,
+            v: [usize; 4],
+            state: Option<[usize; 4]>,
+        ) -> Result<Value, OpError> {
             let q = g.input("q", Type::new(DType::F32, [2, 4, 3, 8]))?;
             let v = g.input("v", Type::new(DType::F32, v))?;
             let gate = g.input("g", Type::new(DType::F32, [2, 4, 3]))?;
@@ -251,10 +256,10 @@ impl OpSpec for GatedDeltaNet {
         }
         vec![
             reject("steps", "axis 1 of v: 5 and 4 differ", |g| {
-                of(g, [2, 5, 3, 8], None)
+                build(g, [2, 5, 3, 8], None)
             }),
             reject("state", "axis 3 of state: 7 and 6 differ", |g| {
-                of(g, [2, 4, 3, 6], Some([2, 3, 8, 7]))
+                build(g, [2, 4, 3, 6], Some([2, 3, 8, 7]))
             }),
             reject("rank", "operand v has type", |g| {
                 let q = g.input("q", Type::new(DType::F32, [2, 4, 3, 8]))?;
@@ -267,11 +272,12 @@ impl OpSpec for GatedDeltaNet {
 
 impl Graph {
     /// The gated delta rule of `q`, `k [B,S,H,N]`, `v [B,S,H,P]`, `g`, `beta [B,S,H]` from `state
-    /// [B,H,N,P]` or zeros, all of one float dtype: `[B,S,H,P]`, and the final state (port 1) if
-    /// `carry`.
+    /// [B,H,N,P]` or zeros, all of one float dtype. The result is `[B,S,H,P]`, and the final state
+    /// (port 1) if `carry`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or a size but `B` and `S` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or a size other than `B` and `S` is not
+    /// known.
     pub fn gated_delta_net(
         &mut self,
         [q, k, v, g, beta]: [Value; 5],

@@ -1,13 +1,13 @@
-//! Rows by index.
+//! Selection of slices by index.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     AxisView, INDEX_DTYPES, counted, exactly, expect_axis, expect_dtype, reject, resolve_index,
 };
@@ -15,23 +15,24 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The slices of `data` along an axis that `idx` names: the shape of the result is that of
-    /// `data` with the axis replaced by the axes of `idx` (NumPy `take`). Negative indices count
-    /// from the end.
+    /// The slices of `data` along an axis at the indices in `idx` (NumPy `take`). The result has
+    /// the shape of `data` with the axis replaced by the axes of `idx`. Negative indices count from
+    /// the end.
     pub struct Gather {
-        /// The axis of `data`.
+        /// The indexed axis of `data`.
         pub axis: usize,
     }
 }
 
-/// Data of six lengths, each with indices of its own, which devices check together; one of them may be bad.
-fn by_several(name: &str, message: Option<&'static str>) -> Case {
-    Case::new(name, move |c| {
+/// Six operands of different lengths with separate indices, which devices check together; one index
+/// may be invalid.
+fn by_several(name: &str, message: Option<&'static str>) -> OpCase {
+    OpCase::new(name, move |c| {
         for (n, len) in ["a", "b", "c", "d", "e", "f"].into_iter().zip(2usize..) {
-            let x = c.input(n, [len, 2], Fill::Normal)?;
+            let x = c.input(n, [len, 2], InputFill::Normal)?;
             let list = match message.is_some() && len == 4 {
-                true => Fill::Values(vec![0.0, 3.0, 9.0]),
-                false => Fill::Index(len),
+                true => InputFill::Values(vec![0.0, 3.0, 9.0]),
+                false => InputFill::Index(len),
             };
             let idx = c.input_of(&format!("{n}_idx"), Type::new(DType::I32, [3]), list)?;
             let y = c.graph.gather(x, idx, 0)?;
@@ -45,10 +46,10 @@ fn by_several(name: &str, message: Option<&'static str>) -> Case {
 }
 
 impl OpSpec for Gather {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gather",
-        text: "The slices of `data` along an axis that `idx` names; its axes replace that axis. \
-               Negative indices count from the end; one out of range ends the run.",
+        text: "The slices of `data` along an axis at the indices in `idx`, whose axes replace that \
+               axis. Negative indices count from the end. A run with an out-of-range index fails.",
         operands: &["data", "idx"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -73,7 +74,7 @@ impl OpSpec for Gather {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let data = operands[0];
-        let view = AxisView::of(data.shape(), self.axis);
+        let view = AxisView::new(data.shape(), self.axis);
         let at: Result<Vec<usize>, EvalError> = (operands[1].to_i64s().into_iter())
             .map(|i| resolve_index(i, view.len))
             .collect();
@@ -91,21 +92,22 @@ impl OpSpec for Gather {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
-                Case::new(name, move |c| {
-                    let x = c.input("data", data, Fill::Special)?;
-                    let idx = c.input_of("idx", Type::new(of, idx), Fill::Index(data[axis]))?;
+                OpCase::new(name, move |c| {
+                    let x = c.input("data", data, InputFill::Special)?;
+                    let idx =
+                        c.input_of("idx", Type::new(of, idx), InputFill::Index(data[axis]))?;
                     let y = c.graph.gather(x, idx, axis)?;
                     c.output(y)
                 })
             };
         let fault = |name: &str, index: f64, len: usize, message: &'static str| {
-            Case::new(name, move |c| {
-                let x = c.input("data", [len, 2], Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("data", [len, 2], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [3]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, index, 0.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, index, 0.0]))?;
                 let y = c.graph.gather(x, idx, 0)?;
                 c.expect_fault(message);
                 c.output(y)
@@ -123,17 +125,17 @@ impl OpSpec for Gather {
             taken("no_indices", &[5, 3], &[0], 0, DType::I32),
             taken("no_indices_of_nothing", &[0, 3], &[0], 0, DType::I32),
             taken("empty_rows", &[5, 0], &[2], 0, DType::I32),
-            Case::new("negative_and_repeated", |c| {
+            OpCase::new("negative_and_repeated", |c| {
                 let x = c.input("data", [3, 2], counted(&[3, 2]))?;
                 let idx = Type::new(DType::I32, [4]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![-1.0, 0.0, -3.0, 2.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![-1.0, 0.0, -3.0, 2.0]))?;
                 let y = c.graph.gather(x, idx, 0)?;
                 c.output_expect(y, &[4.0, 5.0, 0.0, 1.0, 0.0, 1.0, 4.0, 5.0])
             }),
-            Case::new("rows_of_a_view", |c| {
-                let x = c.input("data", [3, 5, 7], Fill::Special)?;
+            OpCase::new("rows_of_a_view", |c| {
+                let x = c.input("data", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [4]), Fill::Index(3))?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [4]), InputFill::Index(3))?;
                 let y = c.graph.gather(x, idx, 1)?;
                 c.output(y)
             }),
@@ -160,31 +162,31 @@ impl OpSpec for Gather {
                 Some("index 9 is out of range for axis of 4"),
             ),
             by_several("several_index_lists", None),
-            Case::new("symbolic_tokens", |c| {
+            OpCase::new("symbolic_tokens", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("data", [7, 3], Fill::Normal)?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(7))?;
+                let x = c.input("data", [7, 3], InputFill::Normal)?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [s]), InputFill::Index(7))?;
                 let y = c.graph.gather(x, idx, 0)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, idx: DType, axis: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, idx: DType, axis: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let idx = g.input("idx", Type::new(idx, [2]))?;
             g.gather(x, idx, axis)
         }
         vec![
             reject("float_indices", "operand idx is f32", |g| {
-                of(g, DType::F32, 0)
+                build(g, DType::F32, 0)
             }),
             reject("unsigned_indices", "operand idx is u32", |g| {
-                of(g, DType::U32, 0)
+                build(g, DType::U32, 0)
             }),
             reject("axis", "axis 2 is out of range for rank 2", |g| {
-                of(g, DType::I32, 2)
+                build(g, DType::I32, 2)
             }),
             reject("rank_0", "axis 0 is out of range for rank 0", |g| {
                 let x = g.input("x", Type::new(DType::I32, [0usize; 0]))?;
@@ -195,12 +197,12 @@ impl OpSpec for Gather {
 }
 
 impl Graph {
-    /// The slices of `data`, of any dtype, along `axis` that `idx` (`I32` or `I64`, any shape)
-    /// names; the axes of `idx` replace `axis`.
+    /// The slices of `data`, of any dtype, along `axis` at the indices in `idx` (`I32` or `I64`,
+    /// any shape). The axes of `idx` replace `axis`.
     ///
     /// # Errors
-    /// [`OpError`] when `idx` is no index dtype or `axis` is out of range. An index outside
-    /// `-n..n` ends the run.
+    /// [`OpError`] when the dtype of `idx` is not an index dtype or `axis` is out of range. A run
+    /// fails if an index is outside `-n..n`.
     pub fn gather(&mut self, data: Value, idx: Value, axis: usize) -> Result<Value, OpError> {
         self.add(Gather { axis }, &[data, idx])
     }

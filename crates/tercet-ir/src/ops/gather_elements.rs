@@ -1,13 +1,13 @@
-//! Elements by index along one axis.
+//! Selection of elements by index along one axis.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, counted, exactly, expect_axis, expect_dtype, expect_rank, reject, resolve_index,
 };
@@ -15,20 +15,21 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
-    /// For each index the element of `data` at the place of the index, but where the index says
-    /// along one axis (NumPy `take_along_axis`, PyTorch `gather`, ONNX `GatherElements`): with
-    /// axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative indices count from the end.
+    /// For each index, the element of `data` at the same position along all axes but one. Along
+    /// that axis, the index is the position. It equals NumPy `take_along_axis`, PyTorch `gather`
+    /// and ONNX `GatherElements`: with axis 1, `y[i, j] = data[i, idx[i, j]]`. Negative indices
+    /// count from the end.
     pub struct GatherElements {
-        /// The axis of `data`.
+        /// The indexed axis of `data`.
         pub axis: usize,
     }
 }
 
-/// What is said of indices that are more than the elements beside them.
+/// The message for an index tensor that is larger than `data` along another axis.
 pub(crate) const TOO_MANY: &str =
     "indices of size {less} on axis {axis} of size {more}; at most its size";
 
-/// The error for indices of size `idx` on an axis of size `n`.
+/// The error for an index tensor of size `idx` on an axis of size `n`.
 pub(crate) fn too_many(
     axis: usize,
     idx: &dyn std::fmt::Display,
@@ -39,7 +40,8 @@ pub(crate) fn too_many(
         .replace("{more}", &n.to_string())
 }
 
-/// Refuses indices that are not of the rank of `data`, or known to reach beyond it on another axis.
+/// Checks that the index tensor has the rank of `data` and is not known to be larger along another
+/// axis.
 pub(crate) fn expect_within(axis: usize, data: &Type, idx: &Type) -> Result<(), TypeError> {
     expect_dtype("idx", idx, INDEX_DTYPES)?;
     expect_axis(axis, data.rank())?;
@@ -55,7 +57,7 @@ pub(crate) fn expect_within(axis: usize, data: &Type, idx: &Type) -> Result<(), 
     Ok(())
 }
 
-/// For each index in order, the flat place in a tensor of sizes `data` that it names.
+/// For each index in order, the flat position of its element in a tensor of sizes `data`.
 pub(crate) fn places(axis: usize, data: &[usize], idx: &Tensor) -> Result<Vec<usize>, EvalError> {
     for (a, (m, n)) in idx.shape().iter().zip(data).enumerate() {
         if a != axis && m > n {
@@ -76,12 +78,12 @@ pub(crate) fn places(axis: usize, data: &[usize], idx: &Tensor) -> Result<Vec<us
 }
 
 impl OpSpec for GatherElements {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gather_elements",
-        text: "For each index the element of `data` at the same place but for the axis, where the \
-               index says: `y[i, j] = data[i, idx[i, j]]` for axis 1. `idx` is at most as large as \
-               `data` on the other axes. Negative indices count from the end; one out of range ends \
-               the run.",
+        text: "For each index, the element of `data` at the same position, except that the index \
+               replaces the position along the axis: `y[i, j] = data[i, idx[i, j]]` for axis 1. \
+               `idx` is at most as large as `data` on the other axes. Negative indices count from \
+               the end. A run with an out-of-range index fails.",
         operands: &["data", "idx"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -112,22 +114,23 @@ impl OpSpec for GatherElements {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
-                Case::new(name, move |c| {
-                    let x = c.input("data", data, Fill::Special)?;
-                    let idx = c.input_of("idx", Type::new(of, idx), Fill::Index(data[axis]))?;
+                OpCase::new(name, move |c| {
+                    let x = c.input("data", data, InputFill::Special)?;
+                    let idx =
+                        c.input_of("idx", Type::new(of, idx), InputFill::Index(data[axis]))?;
                     let y = c.graph.gather_elements(x, idx, axis)?;
                     c.output(y)
                 })
             };
         let fault = |name: &str, index: f64, message: &'static str| {
-            Case::new(name, move |c| {
-                let x = c.input("data", [2, 3], Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("data", [2, 3], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, 1.0, index, 9.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 1.0, index, 9.0]))?;
                 let y = c.graph.gather_elements(x, idx, 1)?;
                 c.expect_fault(message);
                 c.output(y)
@@ -159,18 +162,19 @@ impl OpSpec for GatherElements {
             taken("no_indices", &[5, 3], &[0, 3], 0, DType::I32),
             taken("no_indices_of_nothing", &[0, 3], &[0, 3], 0, DType::I32),
             taken("no_columns", &[5, 0], &[2, 0], 0, DType::I32),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("data", [3, 2], counted(&[3, 2]))?;
                 let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![-1.0, 0.0, 1.0, -2.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![-1.0, 0.0, 1.0, -2.0]))?;
                 let y = c.graph.gather_elements(x, idx, 0)?;
                 c.output_expect(y, &[4.0, 1.0, 2.0, 3.0])
             })
             .only(DType::NUMBERS),
-            Case::new("of_views", |c| {
-                let x = c.input("data", [3, 5, 7], Fill::Special)?;
+            OpCase::new("of_views", |c| {
+                let x = c.input("data", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [4, 7, 3]), Fill::Index(5))?;
+                let idx =
+                    c.input_of("idx", Type::new(DType::I32, [4, 7, 3]), InputFill::Index(5))?;
                 let idx = c.graph.transpose(idx, &[1, 2, 0])?;
                 let y = c.graph.gather_elements(x, idx, 2)?;
                 c.output(y)
@@ -185,19 +189,25 @@ impl OpSpec for GatherElements {
                 -4.0,
                 "index -4 is out of range for axis of 3",
             ),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("data", [s.clone(), 7.into()], Fill::Normal)?;
-                let idx =
-                    c.input_of("idx", Type::new(DType::I32, [s, 3.into()]), Fill::Index(7))?;
+                let x = c.input("data", [s.clone(), 7.into()], InputFill::Normal)?;
+                let idx = c.input_of(
+                    "idx",
+                    Type::new(DType::I32, [s, 3.into()]),
+                    InputFill::Index(7),
+                )?;
                 let y = c.graph.gather_elements(x, idx, 1)?;
                 c.output(y)
             }),
-            Case::new("symbolic_indices_too_many", |c| {
+            OpCase::new("symbolic_indices_too_many", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("data", [4, 7], Fill::Normal)?;
-                let idx =
-                    c.input_of("idx", Type::new(DType::I32, [s, 3.into()]), Fill::Index(7))?;
+                let x = c.input("data", [4, 7], InputFill::Normal)?;
+                let idx = c.input_of(
+                    "idx",
+                    Type::new(DType::I32, [s, 3.into()]),
+                    InputFill::Index(7),
+                )?;
                 let y = c.graph.gather_elements(x, idx, 1)?;
                 c.expect_fault("indices of size 5 on axis 0 of size 4");
                 c.output(y)
@@ -205,34 +215,37 @@ impl OpSpec for GatherElements {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, idx: Type, axis: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, idx: Type, axis: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let idx = g.input("idx", idx)?;
             g.gather_elements(x, idx, axis)
         }
         vec![
             reject("float_indices", "operand idx is f32", |g| {
-                of(g, Type::new(DType::F32, [3, 2]), 0)
+                build(g, Type::new(DType::F32, [3, 2]), 0)
             }),
             reject("axis", "axis 2 is out of range for rank 2", |g| {
-                of(g, Type::new(DType::I32, [3, 2]), 2)
+                build(g, Type::new(DType::I32, [3, 2]), 2)
             }),
-            reject("rank", "rank 2", |g| of(g, Type::new(DType::I32, [3]), 0)),
+            reject("rank", "rank 2", |g| {
+                build(g, Type::new(DType::I32, [3]), 0)
+            }),
             reject("too_many", "indices of size 3 on axis 1 of size 2", |g| {
-                of(g, Type::new(DType::I32, [3, 3]), 0)
+                build(g, Type::new(DType::I32, [3, 3]), 0)
             }),
         ]
     }
 }
 
 impl Graph {
-    /// For each index (`I32` or `I64`, as many axes as `data`) the element of `data`, of any dtype,
-    /// at the same place but for `axis`, where the index says.
+    /// For each index (`I32` or `I64`, with the rank of `data`), an element of `data`, of any
+    /// dtype. Along `axis`, the index is the element's position; along the other axes, the position
+    /// is that of the index.
     ///
     /// # Errors
-    /// [`OpError`] when `idx` is no index dtype, of another rank or larger than `data` on another
-    /// axis, or `axis` is out of range. An index outside `-n..n` ends the run.
+    /// [`OpError`] when `axis` is out of range. Also when `idx` has another dtype or rank, or is
+    /// larger than `data` along another axis. A run fails if an index is outside `-n..n`.
     pub fn gather_elements(
         &mut self,
         data: Value,

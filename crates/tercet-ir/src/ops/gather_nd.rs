@@ -1,14 +1,14 @@
-//! Slices by coordinates.
+//! Selection of slices by coordinates.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank_at_least, reject,
     resolve_index,
@@ -17,28 +17,30 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// For each row of coordinates in the last axis of `idx` the slice of `data` that they lead to
-    /// (ONNX `GatherND`): `y[i, ..] = data[idx[i, 0], idx[i, 1], ..]`. Negative coordinates count
-    /// from the end.
+    /// For each row of coordinates in the last axis of `idx`, the slice of `data` at those
+    /// coordinates (ONNX `GatherND`): `y[i, ..] = data[idx[i, 0], idx[i, 1], ..]`. Negative
+    /// coordinates count from the end.
     pub struct GatherNd {
-        /// The first axes, shared by `data` and `idx`, within which the coordinates lead.
+        /// Number of leading batch axes that `data` and `idx` share; coordinates apply to the axes
+        /// after them.
         pub batch_dims: usize,
     }
 }
 
-/// How many coordinates each row of `idx` has, which is known.
+/// The number of coordinates in each row of `idx`, which must be known.
 pub(crate) fn coordinates(idx: &Type) -> Result<usize, TypeError> {
     expect_dtype("idx", idx, INDEX_DTYPES)?;
     expect_rank_at_least("idx", idx, 1)?;
     let last = &idx.shape[idx.rank() - 1];
     last.known().ok_or_else(|| {
-        let reason = format!("the last axis of idx, {last}, is the number of coordinates: known");
+        let reason =
+            format!("the last axis of idx, {last}, must be known: it is the number of coordinates");
         TypeError::Other(reason)
     })
 }
 
-/// For each row of coordinates in order, the number of the slice they lead to: within the batch of
-/// the row, of axes of the sizes `lens`. `rows` is how many rows each batch has.
+/// For each row of coordinates in order, the number of its slice. `lens` are the sizes of the
+/// indexed axes, and `rows` is the number of rows in each batch.
 pub(crate) fn slices(lens: &[usize], idx: &Tensor, rows: usize) -> Result<Vec<usize>, EvalError> {
     let within: usize = lens.iter().product();
     let values = idx.to_i64s();
@@ -54,12 +56,12 @@ pub(crate) fn slices(lens: &[usize], idx: &Tensor, rows: usize) -> Result<Vec<us
 }
 
 impl OpSpec for GatherNd {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gather_nd",
-        text: "For each row of coordinates in the last axis of `idx` the slice of `data` they lead \
-               to, within the first `batch_dims` axes, which both share: `y[i, ..] = data[idx[i, 0], \
-               idx[i, 1], ..]`. Negative coordinates count from the end; one out of range ends the \
-               run.",
+        text: "For each row of coordinates in the last axis of `idx`, the slice of `data` at those \
+               coordinates. Both operands share the first `batch_dims` axes: `y[i, ..] = \
+               data[idx[i, 0], idx[i, 1], ..]`. Negative coordinates count from the end. A run \
+               with an out-of-range coordinate fails.",
         operands: &["data", "idx"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -114,25 +116,25 @@ impl OpSpec for GatherNd {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
-        // Indices that suit every axis are those of the shortest.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
+        // Indices of the shortest axis are valid for every axis.
         let taken =
             |name: &str, data: &'static [usize], idx: &'static [usize], batch: usize, of: DType| {
-                Case::new(name, move |c| {
-                    let x = c.input("data", data, Fill::Special)?;
+                OpCase::new(name, move |c| {
+                    let x = c.input("data", data, InputFill::Special)?;
                     let k = idx[idx.len() - 1];
                     let least = data[batch..batch + k].iter().min().copied().unwrap_or(1);
-                    let idx = c.input_of("idx", Type::new(of, idx), Fill::Index(least))?;
+                    let idx = c.input_of("idx", Type::new(of, idx), InputFill::Index(least))?;
                     let y = c.graph.gather_nd(x, idx, batch)?;
                     c.output(y)
                 })
             };
         let fault = |name: &str, index: [f64; 4], message: &'static str| {
-            Case::new(name, move |c| {
-                let x = c.input("data", [2, 3, 2], Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("data", [2, 3, 2], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, Fill::Values(index.to_vec()))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(index.to_vec()))?;
                 let y = c.graph.gather_nd(x, idx, 0)?;
                 c.expect_fault(message);
                 c.output(y)
@@ -162,26 +164,26 @@ impl OpSpec for GatherNd {
             taken("no_rows_of_nothing", &[0, 3], &[0, 1], 0, DType::I32),
             taken("empty_slices", &[5, 0], &[2, 1], 0, DType::I32),
             taken("no_batches", &[0, 5, 3], &[0, 2, 1], 1, DType::I32),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("data", [2, 2, 2], counted(&[2, 2, 2]))?;
                 let idx = Type::new(DType::I32, [2, 2]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, 1.0, -1.0, 0.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 1.0, -1.0, 0.0]))?;
                 let y = c.graph.gather_nd(x, idx, 0)?;
                 c.output_expect(y, &[2.0, 3.0, 4.0, 5.0])
             })
             .only(DType::NUMBERS),
-            Case::new("pinned_batches", |c| {
+            OpCase::new("pinned_batches", |c| {
                 let x = c.input("data", [2, 2, 2], counted(&[2, 2, 2]))?;
                 let idx = Type::new(DType::I32, [2, 1]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![1.0, 0.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![1.0, 0.0]))?;
                 let y = c.graph.gather_nd(x, idx, 1)?;
                 c.output_expect(y, &[2.0, 3.0, 4.0, 5.0])
             })
             .only(DType::NUMBERS),
-            Case::new("of_views", |c| {
-                let x = c.input("data", [3, 5, 7], Fill::Special)?;
+            OpCase::new("of_views", |c| {
+                let x = c.input("data", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [2, 6]), Fill::Index(3))?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [2, 6]), InputFill::Index(3))?;
                 let idx = c.graph.transpose(idx, &[1, 0])?;
                 let y = c.graph.gather_nd(x, idx, 0)?;
                 c.output(y)
@@ -196,53 +198,53 @@ impl OpSpec for GatherNd {
                 [-3.0, 4.0, 1.0, 0.0],
                 "index -3 is out of range for axis of 2",
             ),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("data", [s.clone(), 7.into(), 2.into()], Fill::Normal)?;
+                let x = c.input("data", [s.clone(), 7.into(), 2.into()], InputFill::Normal)?;
                 let ty = Type::new(DType::I32, [s, 3.into(), 1.into()]);
-                let idx = c.input_of("idx", ty, Fill::Index(7))?;
+                let idx = c.input_of("idx", ty, InputFill::Index(7))?;
                 let y = c.graph.gather_nd(x, idx, 1)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, idx: Type, batch: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, idx: Type, batch: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let idx = g.input("idx", idx)?;
             g.gather_nd(x, idx, batch)
         }
         vec![
             reject("float_indices", "operand idx is f32", |g| {
-                of(g, Type::new(DType::F32, [3, 2]), 0)
+                build(g, Type::new(DType::F32, [3, 2]), 0)
             }),
             reject("rank_0", "rank 1 or more", |g| {
-                of(g, Type::new(DType::I32, [0usize; 0]), 0)
+                build(g, Type::new(DType::I32, [0usize; 0]), 0)
             }),
             reject("coordinates", "3 coordinates for data of 2 axes", |g| {
-                of(g, Type::new(DType::I32, [4, 3]), 0)
+                build(g, Type::new(DType::I32, [4, 3]), 0)
             }),
             reject("batches", "1 shared axes and 2 coordinates", |g| {
-                of(g, Type::new(DType::I32, [3, 2]), 1)
+                build(g, Type::new(DType::I32, [3, 2]), 1)
             }),
             reject("other_batches", "3 and 4 differ", |g| {
-                of(g, Type::new(DType::I32, [4, 1]), 1)
+                build(g, Type::new(DType::I32, [4, 1]), 1)
             }),
             reject("symbolic_coordinates", "the last axis of idx, s,", |g| {
-                of(g, Type::new(DType::I32, [Dim::sym("s")]), 0)
+                build(g, Type::new(DType::I32, [Dim::sym("s")]), 0)
             }),
         ]
     }
 }
 
 impl Graph {
-    /// For each row of coordinates in the last axis of `idx` (`I32` or `I64`) the slice of `data`,
-    /// of any dtype, they lead to; the first `batch_dims` axes of both are the same.
+    /// For each row of coordinates in the last axis of `idx` (`I32` or `I64`), the slice of `data`,
+    /// of any dtype, at those coordinates. Both operands share the first `batch_dims` axes.
     ///
     /// # Errors
-    /// [`OpError`] when `idx` is no index dtype, its last axis is not of a known size, or the axes
-    /// do not fit. A coordinate outside `-n..n` ends the run.
+    /// [`OpError`] when the dtype of `idx` is not an index dtype, its last axis is not of known
+    /// size, or the axes do not match. A run fails if a coordinate is outside `-n..n`.
     pub fn gather_nd(
         &mut self,
         data: Value,

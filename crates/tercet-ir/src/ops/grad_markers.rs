@@ -1,33 +1,34 @@
-//! Identities that differentiation looks at: where gradients stop, and what they keep of the way forward.
+//! Identity operators that only affect differentiation: `StopGradient` and `Checkpoint`.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The operand, which gradients take for a constant.
+    /// The operand, which gradients treat as a constant.
     pub struct StopGradient {}
 }
 
 attrs! {
-    /// The operand, which gradients keep: what depends on it, up to the next checkpoint, they compute again
-    /// (Chen et al., "Training deep nets with sublinear memory cost", 2016).
+    /// The operand, which is saved for gradients. They recompute the values that depend on it, up
+    /// to the next checkpoint (Chen et al., "Training deep nets with sublinear memory cost", 2016).
     pub struct Checkpoint {}
 }
 
-/// Declares the [`OpSpec`] of an identity: of its name, its meaning, its gradient and its builder method.
+/// Implements [`OpSpec`] for an identity operator, from its name, meaning, gradient and builder
+/// method.
 macro_rules! identities {
     ($($Op:ident $name:literal $text:literal $gradient:expr, $build:ident;)*) => {$(
         impl OpSpec for $Op {
-            const DOC: Doc = Doc {
+            const DOC: OpDoc = OpDoc {
                 name: $name,
                 text: $text,
                 operands: &["x"],
@@ -48,10 +49,10 @@ macro_rules! identities {
             ) -> Result<Vec<Tensor>, EvalError> {
                 Ok(vec![operands[0].clone()])
             }
-            fn cases() -> Vec<Case> {
+            fn cases() -> Vec<OpCase> {
                 cases(Graph::$build)
             }
-            fn rejects() -> Vec<Reject> {
+            fn rejects() -> Vec<RejectCase> {
                 vec![reject("nothing", "expected 1 operands, got 0", |g| g.add($Op {}, &[]))]
             }
         }
@@ -59,16 +60,16 @@ macro_rules! identities {
 }
 
 identities! {
-    StopGradient "stop_gradient" "The operand, which gradients take for a constant."
-        Gradient::Zero("it is there to stop gradients"), stop_gradient;
-    Checkpoint "checkpoint" "The operand, which gradients keep: what depends on it, up to the next checkpoint, they compute again instead of keeping it."
+    StopGradient "stop_gradient" "The operand, which gradients treat as a constant."
+        Gradient::Zero("the operator stops gradients"), stop_gradient;
+    Checkpoint "checkpoint" "The operand, which is saved for gradients. They recompute the values that depend on it, up to the next checkpoint."
         Gradient::Rule(rules::shape::identity), checkpoint;
 }
 
-fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<Case> {
+fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<OpCase> {
     let shaped = |name: &str, shape: &'static [usize]| {
-        Case::new(name, move |c| {
-            let x = c.input("x", shape, Fill::Special)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", shape, InputFill::Special)?;
             let y = build(&mut c.graph, x)?;
             c.output(y)
         })
@@ -77,7 +78,7 @@ fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<Case> {
         shaped("odd_3x7", &[3, 7]),
         shaped("rank_0", &[]),
         shaped("empty", &[2, 0]),
-        Case::new("between_nodes", move |c| {
+        OpCase::new("between_nodes", move |c| {
             let x = c.input("x", [2, 3], counted(&[2, 3]))?;
             let y = build(&mut c.graph, x)?;
             let y = c.graph.transpose(y, &[1, 0])?;
@@ -85,9 +86,9 @@ fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<Case> {
             c.output_expect(y, &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
         })
         .only(DType::NUMBERS),
-        Case::new("symbolic", move |c| {
+        OpCase::new("symbolic", move |c| {
             let s = c.sym("s", 5, 9);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let y = build(&mut c.graph, x)?;
             c.output(y)
         }),
@@ -95,19 +96,19 @@ fn cases(build: fn(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<Case> {
 }
 
 impl Graph {
-    /// `x` of any type, which gradients take for a constant.
+    /// `x` of any type, which gradients treat as a constant.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not of this graph.
+    /// [`OpError`] when `x` belongs to another graph.
     pub fn stop_gradient(&mut self, x: Value) -> Result<Value, OpError> {
         self.add(StopGradient {}, &[x])
     }
 
-    /// `x` of any type, which gradients keep. Where a graph has checkpoints, its gradients compute again from them what
-    /// depends on them, instead of keeping all values until they are read backwards.
+    /// `x` of any type, which is saved for gradients. In a graph with checkpoints, gradients
+    /// recompute values from them instead of saving all values until the backward pass reads them.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not of this graph.
+    /// [`OpError`] when `x` belongs to another graph.
     pub fn checkpoint(&mut self, x: Value) -> Result<Value, OpError> {
         self.add(Checkpoint {}, &[x])
     }

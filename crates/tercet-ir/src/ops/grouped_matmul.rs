@@ -1,13 +1,13 @@
-//! Rows times the matrix that an index names: a mixture of experts.
+//! Matmul of each row with the matrix that an index selects: a mixture of experts.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject,
     resolve_index,
@@ -21,18 +21,18 @@ attrs! {
 }
 
 impl OpSpec for GroupedMatMul {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "grouped_mat_mul",
-        text: "Each row of `x [M, K]` times the matrix of `w [E, K, N]` that its index names: \
-               `sum_k x[m, k] w[expert[m], k, n]`. Negative indices count from the end; one out of \
-               range ends the run.",
+        text: "Each row of `x [M, K]` times the matrix of `w [E, K, N]` that its index selects: \
+               `sum_k x[m, k] w[expert[m], k, n]`. Negative indices count from the end. A run with \
+               an out-of-range index fails.",
         operands: &["x", "w", "expert"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::grouped);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::grouped);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w, expert] = exactly(operands)?;
@@ -69,22 +69,22 @@ impl OpSpec for GroupedMatMul {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, m: usize, k: usize, n: usize, experts: usize, of: DType| {
-            Case::new(name, move |c| {
-                let x = c.input("x", [m, k], Fill::Normal)?;
-                let w = c.param_of("w", Type::new(c.dtype, [experts, k, n]), Fill::Normal)?;
-                let at = c.input_of("expert", Type::new(of, [m]), Fill::Index(experts))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", [m, k], InputFill::Normal)?;
+                let w = c.param_of("w", Type::new(c.dtype, [experts, k, n]), InputFill::Normal)?;
+                let at = c.input_of("expert", Type::new(of, [m]), InputFill::Index(experts))?;
                 let y = c.graph.grouped_matmul(x, w, at)?;
                 c.output(y)
             })
         };
         let fault = |name: &str, index: f64, message: &'static str| {
-            Case::new(name, move |c| {
-                let x = c.input("x", [3, 4], Fill::Normal)?;
-                let w = c.input("w", [2, 4, 5], Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", [3, 4], InputFill::Normal)?;
+                let w = c.input("w", [2, 4, 5], InputFill::Normal)?;
                 let ty = Type::new(DType::I32, [3]);
-                let at = c.input_of("expert", ty, Fill::Values(vec![0.0, index, 9.0]))?;
+                let at = c.input_of("expert", ty, InputFill::Values(vec![0.0, index, 9.0]))?;
                 let y = c.graph.grouped_matmul(x, w, at)?;
                 c.expect_fault(message);
                 c.output(y)
@@ -104,21 +104,21 @@ impl OpSpec for GroupedMatMul {
             shaped("no_rows", 0, 4, 5, 2, i32),
             shaped("nothing_to_sum", 4, 0, 5, 2, i32),
             shaped("no_columns", 4, 3, 0, 2, i32),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [3, 2], Fill::Values(vec![1., 2., 3., 4., 5., 6.]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [3, 2], InputFill::Values(vec![1., 2., 3., 4., 5., 6.]))?;
                 let w = vec![1.0, 0.0, 0.0, 1.0, 2.0, 1.0, 0.0, -1.0];
-                let w = c.input("w", [2, 2, 2], Fill::Values(w))?;
+                let w = c.input("w", [2, 2, 2], InputFill::Values(w))?;
                 let ty = Type::new(DType::I32, [3]);
-                let at = c.input_of("expert", ty, Fill::Values(vec![1.0, -2.0, -1.0]))?;
+                let at = c.input_of("expert", ty, InputFill::Values(vec![1.0, -2.0, -1.0]))?;
                 let y = c.graph.grouped_matmul(x, w, at)?;
                 c.output_expect(y, &[2.0, -1.0, 3.0, 4.0, 10.0, -1.0])
             }),
-            Case::new("of_views", |c| {
-                let x = c.input("x", [12, 21], Fill::Normal)?;
+            OpCase::new("of_views", |c| {
+                let x = c.input("x", [12, 21], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[1, 0])?;
-                let w = c.input("w", [3, 10, 12], Fill::Normal)?;
+                let w = c.input("w", [3, 10, 12], InputFill::Normal)?;
                 let w = c.graph.transpose(w, &[0, 2, 1])?;
-                let at = c.input_of("expert", Type::new(DType::I32, [21]), Fill::Index(3))?;
+                let at = c.input_of("expert", Type::new(DType::I32, [21]), InputFill::Index(3))?;
                 let y = c.graph.grouped_matmul(x, w, at)?;
                 c.output(y)
             }),
@@ -132,19 +132,19 @@ impl OpSpec for GroupedMatMul {
                 -3.0,
                 "index -3 is out of range for axis of 2",
             ),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 40);
-                let x = c.input("x", [s.clone(), 8.into()], Fill::Normal)?;
-                let w = c.param_of("w", Type::new(c.dtype, [4, 8, 6]), Fill::Normal)?;
-                let at = c.input_of("expert", Type::new(DType::I32, [s]), Fill::Index(4))?;
+                let x = c.input("x", [s.clone(), 8.into()], InputFill::Normal)?;
+                let w = c.param_of("w", Type::new(c.dtype, [4, 8, 6]), InputFill::Normal)?;
+                let at = c.input_of("expert", Type::new(DType::I32, [s]), InputFill::Index(4))?;
                 let y = c.graph.grouped_matmul(x, w, at)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, w: Type, expert: Type) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, w: Type, expert: Type) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
             let w = g.input("w", w)?;
             let expert = g.input("expert", expert)?;
@@ -152,31 +152,31 @@ impl OpSpec for GroupedMatMul {
         }
         vec![
             reject("float_indices", "operand expert is f32", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [2, 3, 5]),
                     Type::new(DType::F32, [4]),
                 )
             }),
             reject("one_matrix", "rank 3", |g| {
-                of(g, Type::new(DType::F32, [3, 5]), Type::new(DType::I32, [4]))
+                build(g, Type::new(DType::F32, [3, 5]), Type::new(DType::I32, [4]))
             }),
             reject("inner", "the inner dimensions: 3 and 2 differ", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [2, 2, 5]),
                     Type::new(DType::I32, [4]),
                 )
             }),
             reject("rows", "numbers of rows and indices: 4 and 5 differ", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [2, 3, 5]),
                     Type::new(DType::I32, [5]),
                 )
             }),
             reject("other_weights", "operand w is f16", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F16, [2, 3, 5]),
                     Type::new(DType::I32, [4]),
@@ -187,11 +187,11 @@ impl OpSpec for GroupedMatMul {
 }
 
 impl Graph {
-    /// Each row of `x [M, K]`, floats, times the matrix of `w [E, K, N]` that its index in `expert [M]`
-    /// (`I32` or `I64`) names: `[M, N]`.
+    /// Multiplies each row of floats `x [M, K]` by the matrix of `w [E, K, N]` that its index in
+    /// `expert [M]` (`I32` or `I64`) selects: `[M, N]`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not fit. An index outside `-E..E` ends the run.
+    /// [`OpError`] when dtypes or sizes do not match. A run fails if an index is outside `-E..E`.
     pub fn grouped_matmul(&mut self, x: Value, w: Value, expert: Value) -> Result<Value, OpError> {
         self.add(GroupedMatMul {}, &[x, w, expert])
     }

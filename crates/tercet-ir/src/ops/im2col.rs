@@ -1,38 +1,38 @@
-//! The windows of a convolution as columns of a matrix.
+//! Convolution windows as the columns of a matrix (im2col).
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, for_each_index, overflow, reject};
 use crate::ops::window::{Window, check_list, spatial_axes, three, windowed};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The elements that each window reads, one window a column.
+    /// The elements of each window, one column per window.
     pub struct Im2Col {
-        /// The taps of a window along each spatial axis.
+        /// Number of taps of a window along each spatial axis.
         pub kernel: Vec<usize>,
-        /// From one window to the next.
+        /// Distance between neighbouring windows.
         pub stride: Vec<usize>,
         /// Zeros before each spatial axis.
         pub pad_before: Vec<usize>,
         /// Zeros after each spatial axis.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
     }
 }
 
 impl Im2Col {
-    /// The operator of these windows.
-    pub fn of(kernel: Vec<usize>, window: Window) -> Im2Col {
+    /// The operator for these windows.
+    pub fn new(kernel: Vec<usize>, window: Window) -> Im2Col {
         let Window {
             stride,
             pad_before,
@@ -48,7 +48,7 @@ impl Im2Col {
         }
     }
 
-    /// Where windows stand.
+    /// The windows of the operator.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -58,7 +58,7 @@ impl Im2Col {
         }
     }
 
-    /// The windows along each spatial axis of an operand of this type.
+    /// The number of windows along each spatial axis of an operand of this type.
     ///
     /// # Errors
     /// [`TypeError`] as [`OpSpec::infer`].
@@ -70,10 +70,10 @@ impl Im2Col {
 }
 
 impl OpSpec for Im2Col {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "im2_col",
-        text: "The elements that each window of `x [N, C, ..]` reads as a column: \
-               `[N, C taps, windows]`, rows by channel and then tap, zeros for padding.",
+        text: "The elements of each convolution window of `x [N, C, ..]` as a column: `[N, C taps, \
+               windows]`, rows by channel and then tap, zeros for padding.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -138,15 +138,15 @@ impl OpSpec for Im2Col {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         fn case(
             name: &'static str,
             x: &'static [usize],
             kernel: &'static [usize],
             window: fn(Window) -> Window,
-        ) -> Case {
-            Case::new(name, move |c| {
-                let x = c.input("x", x, Fill::Normal)?;
+        ) -> OpCase {
+            OpCase::new(name, move |c| {
+                let x = c.input("x", x, InputFill::Normal)?;
                 let y = c
                     .graph
                     .im2_col(x, kernel, window(Window::new(kernel.len())))?;
@@ -168,25 +168,25 @@ impl OpSpec for Im2Col {
             case("no_batch", &[0, 3, 4], &[2], |w| w),
             case("no_channels", &[2, 0, 4], &[2], |w| w),
             case("no_elements", &[1, 2, 0], &[2], |w| w.with_pads(&[1], &[2])),
-            Case::new("written", |c| {
+            OpCase::new("written", |c| {
                 let x = c.input("x", [1, 1, 2, 3], counted(&[1, 1, 2, 3]))?;
                 let w = Window::new(2).with_pads(&[0, 1], &[0, 0]);
                 let y = c.graph.im2_col(x, &[2, 2], w)?;
                 c.output_expect(y, &[0., 0., 1., 0., 1., 2., 0., 3., 4., 3., 4., 5.])
             })
             .only(DType::NUMBERS),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
                 let wide = s.checked_mul(&Dim::Known(2)).expect("small");
-                let x = c.input("x", [b, 3.into(), s, wide], Fill::Normal)?;
+                let x = c.input("x", [b, 3.into(), s, wide], InputFill::Normal)?;
                 let w = Window::new(2)
                     .with_stride(&[1, 2])
                     .with_pads(&[1, 1], &[1, 0]);
                 let y = c.graph.im2_col(x, &[3, 3], w)?;
                 c.output(y)
             }),
-            Case::new("view", |c| {
-                let x = c.input("x", [5, 2, 4, 3], Fill::Normal)?;
+            OpCase::new("view", |c| {
+                let x = c.input("x", [5, 2, 4, 3], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[1, 3, 0, 2])?;
                 let y = c.graph.im2_col(x, &[2, 3], Window::new(2))?;
                 c.output(y)
@@ -194,26 +194,31 @@ impl OpSpec for Im2Col {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, x: &[usize], kernel: &[usize], w: Window) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
+            g: &mut Graph,
+            x: &[usize],
+            kernel: &[usize],
+            w: Window,
+        ) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, x))?;
             g.im2_col(x, kernel, w)
         }
         vec![
             reject("rank", "expected rank 3 to 5", |g| {
-                of(g, &[2, 3], &[1], Window::new(1))
+                build(g, &[2, 3], &[1], Window::new(1))
             }),
             reject("kernel_axes", "1 values for 2 spatial axes", |g| {
-                of(g, &[1, 1, 3, 3], &[1], Window::new(2))
+                build(g, &[1, 1, 3, 3], &[1], Window::new(2))
             }),
             reject("no_taps", "0 is not between 1", |g| {
-                of(g, &[1, 1, 3], &[0], Window::new(1))
+                build(g, &[1, 1, 3], &[0], Window::new(1))
             }),
             reject("no_stride", "0 is not between 1", |g| {
-                of(g, &[1, 1, 3], &[1], Window::new(1).with_stride(&[0]))
+                build(g, &[1, 1, 3], &[1], Window::new(1).with_stride(&[0]))
             }),
             reject("too_small", "does not fit spatial axis 0", |g| {
-                of(g, &[1, 1, 3], &[4], Window::new(1))
+                build(g, &[1, 1, 3], &[4], Window::new(1))
             }),
             reject("symbol", "multiple of the stride", |g| {
                 let x = Type::new(DType::F32, [Dim::Known(1), Dim::Known(1), Dim::sym("s")]);
@@ -225,17 +230,17 @@ impl OpSpec for Im2Col {
 }
 
 impl Graph {
-    /// The windows of `x [N, C, ..]`, of any dtype and one to three spatial axes, as columns:
-    /// `[N, C taps, windows]`. Padding is zeros.
+    /// The windows of `x [N, C, ..]`, of any dtype and one to three spatial axes, as columns: `[N,
+    /// C taps, windows]`. Padding is zeros.
     ///
     /// # Errors
-    /// [`OpError`] when a list has not one value for each spatial axis or no window fits.
+    /// [`OpError`] when a list does not have one value for each spatial axis or no window fits.
     pub fn im2_col(
         &mut self,
         x: Value,
         kernel: &[usize],
         window: Window,
     ) -> Result<Value, OpError> {
-        self.add(Im2Col::of(kernel.to_vec(), window), &[x])
+        self.add(Im2Col::new(kernel.to_vec(), window), &[x])
     }
 }

@@ -1,58 +1,58 @@
-//! Leaves: where values come from.
+//! Leaves: inputs, parameters, constants and states.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::Op;
 use crate::ops::util::exactly;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// A tensor given at each run.
+    /// A tensor provided at each run.
     pub struct Input {
-        /// Its name, unique among the leaves.
+        /// Name of the input, unique among the leaves.
         pub name: String,
-        /// Its type; symbols take their sizes from it.
+        /// Type of the input; symbols get their sizes from it.
         pub ty: Type,
     }
 }
 
 attrs! {
-    /// A tensor set once and kept: a weight. Its sizes are known.
+    /// A weight, set once before the first run. Its sizes are known.
     pub struct Param {
-        /// Its name, unique among the leaves.
+        /// Name of the parameter, unique among the leaves.
         pub name: String,
-        /// Its type.
+        /// Type of the parameter.
         pub ty: Type,
     }
 }
 
 attrs! {
-    /// A tensor written in the graph.
+    /// A tensor stored in the graph.
     pub struct Const {
-        /// The tensor.
+        /// The constant tensor.
         pub tensor: Tensor,
     }
 }
 
 attrs! {
-    /// A buffer that lives in the executable between runs, zeros at first. Its sizes are known.
+    /// A buffer that persists between runs and starts as zeros. Its sizes are known.
     pub struct State {
-        /// Its name, unique among the leaves.
+        /// Name of the state, unique among the leaves.
         pub name: String,
-        /// Its type.
+        /// Type of the state.
         pub ty: Type,
     }
 }
 
 impl Op {
-    /// True if it computes nothing: an input, a parameter, a constant or a state.
+    /// True for inputs, parameters, constants and states.
     pub fn is_leaf(&self) -> bool {
         matches!(
             self,
@@ -61,8 +61,8 @@ impl Op {
     }
 }
 
-const fn leaf_doc(name: &'static str, text: &'static str) -> Doc {
-    Doc {
+const fn leaf_doc(name: &'static str, text: &'static str) -> OpDoc {
+    OpDoc {
         name,
         text,
         operands: &[],
@@ -82,14 +82,14 @@ fn known_sizes(ty: &Type, what: &str) -> Result<Vec<Type>, TypeError> {
 
 fn bound_by_the_executor(what: &str) -> Result<Vec<Tensor>, EvalError> {
     Err(EvalError::Data(format!(
-        "a {what} has no value of its own; the executor gives it one"
+        "the executor must provide the value of a {what}"
     )))
 }
 
 impl OpSpec for Input {
-    const DOC: Doc = leaf_doc("input", "A tensor given at each run.");
+    const DOC: OpDoc = leaf_doc("input", "A tensor provided at each run.");
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf has no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
@@ -100,41 +100,41 @@ impl OpSpec for Input {
         bound_by_the_executor("input")
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         vec![
-            Case::new("identity", |c| {
-                let x = c.input("x", [3, 5], Fill::Normal)?;
+            OpCase::new("identity", |c| {
+                let x = c.input("x", [3, 5], InputFill::Normal)?;
                 c.output(x)
             }),
-            Case::new("symbolic_and_empty", |c| {
+            OpCase::new("symbolic_and_empty", |c| {
                 let (s, e) = (c.sym("s", 4, 9), c.sym("e", 0, 3));
                 let twice = s.checked_mul(&2.into()).unwrap_or(0.into());
-                let x = c.input("x", [s, 3.into(), twice], Fill::Normal)?;
-                let y = c.input("y", [e], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into(), twice], InputFill::Normal)?;
+                let y = c.input("y", [e], InputFill::Normal)?;
                 c.output(x)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "name_taken",
-                message: "`x` is taken",
+                message: "`x` is already in use",
                 build: |g| {
                     g.input("x", Type::new(DType::F32, [1]))?;
                     g.input("x", Type::new(DType::F32, [1]))
                 },
             },
-            Reject {
+            RejectCase {
                 name: "nine_axes",
-                message: "9 axes; at most 8",
+                message: "9 axes; expected at most 8",
                 build: |g| g.input("x", Type::new(DType::F32, [1; 9])),
             },
-            Reject {
+            RejectCase {
                 name: "larger_than_memory",
-                message: "is too large: at most",
+                message: "is too large: expected at most",
                 build: |g| g.input("x", Type::new(DType::F32, [usize::MAX / 2, 3])),
             },
         ]
@@ -142,9 +142,9 @@ impl OpSpec for Input {
 }
 
 impl OpSpec for Param {
-    const DOC: Doc = leaf_doc("param", "A tensor set once and kept: a weight.");
+    const DOC: OpDoc = leaf_doc("param", "A weight, set once before the first run.");
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf has no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
@@ -155,15 +155,15 @@ impl OpSpec for Param {
         bound_by_the_executor("parameter")
     }
 
-    fn cases() -> Vec<Case> {
-        vec![Case::new("identity", |c| {
-            let w = c.param_of("w", Type::new(c.dtype, [3, 5]), Fill::Normal)?;
+    fn cases() -> Vec<OpCase> {
+        vec![OpCase::new("identity", |c| {
+            let w = c.param_of("w", Type::new(c.dtype, [3, 5]), InputFill::Normal)?;
             c.output(w)
         })]
     }
 
-    fn rejects() -> Vec<Reject> {
-        vec![Reject {
+    fn rejects() -> Vec<RejectCase> {
+        vec![RejectCase {
             name: "symbolic",
             message: "must be known",
             build: |g| g.param("w", Type::new(DType::F32, [crate::Dim::sym("s")])),
@@ -172,9 +172,9 @@ impl OpSpec for Param {
 }
 
 impl OpSpec for Const {
-    const DOC: Doc = leaf_doc("const", "A tensor written in the graph.");
+    const DOC: OpDoc = leaf_doc("const", "A tensor stored in the graph.");
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf has no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
@@ -185,24 +185,24 @@ impl OpSpec for Const {
         Ok(vec![self.tensor.clone()])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         vec![
-            Case::new("values", |c| {
+            OpCase::new("values", |c| {
                 let ty = TensorType::new(c.dtype, &[2, 2]);
-                let k = c.graph.constant(Fill::Normal.tensor("k", ty))?;
+                let k = c.graph.constant(InputFill::Normal.tensor("k", ty))?;
                 c.output(k)
             }),
-            Case::new("empty", |c| {
+            OpCase::new("empty", |c| {
                 let k = c
                     .graph
-                    .constant(Fill::Normal.tensor("k", TensorType::new(c.dtype, &[0])))?;
+                    .constant(InputFill::Normal.tensor("k", TensorType::new(c.dtype, &[0])))?;
                 c.output_expect(k, &[])
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        vec![Reject {
+    fn rejects() -> Vec<RejectCase> {
+        vec![RejectCase {
             name: "operand",
             message: "expected 0 operands",
             build: |g| {
@@ -214,19 +214,19 @@ impl OpSpec for Const {
     }
 }
 
-/// Dtypes that have an order, for updates that are exact.
+/// Dtypes with an order, for which the updates are exact.
 const NUMBERS: &[DType] = &[DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8];
 
-/// Two states that one elementwise step updates, as an optimizer does a weight and its moment; where there is a late
-/// reader, of what the first one held before.
+/// Two states that one elementwise step updates, as an optimizer updates a weight and its moment.
+/// With a late reader, the old value of the first state is read after the update.
 fn updates(c: &mut CaseGraph, n: usize, late_reader: bool) -> Result<(), OpError> {
     let ty = Type::new(c.dtype, [n]);
-    let w = c.state_of("w", ty.clone(), Fill::Normal)?;
-    let m = c.state_of("m", ty, Fill::Normal)?;
-    let x = c.input("x", [n], Fill::Normal)?;
-    let scalar = c.input("scalar", [1], Fill::Values(vec![1.0]))?;
-    let pred = c.input_of("pred", Type::new(DType::Bool, [n]), Fill::Normal)?;
-    let other = c.input_of("other", Type::new(DType::Bool, [n]), Fill::Normal)?;
+    let w = c.state_of("w", ty.clone(), InputFill::Normal)?;
+    let m = c.state_of("m", ty, InputFill::Normal)?;
+    let x = c.input("x", [n], InputFill::Normal)?;
+    let scalar = c.input("scalar", [1], InputFill::Values(vec![1.0]))?;
+    let pred = c.input_of("pred", Type::new(DType::Bool, [n]), InputFill::Normal)?;
+    let other = c.input_of("other", Type::new(DType::Bool, [n]), InputFill::Normal)?;
     let moved = c.graph.where_(pred, x, m)?;
     let chosen = c.graph.where_(other, moved, w)?;
     let both = c.graph.and(pred, other)?;
@@ -242,12 +242,12 @@ fn updates(c: &mut CaseGraph, n: usize, late_reader: bool) -> Result<(), OpError
 }
 
 impl OpSpec for State {
-    const DOC: Doc = leaf_doc(
+    const DOC: OpDoc = leaf_doc(
         "state",
-        "A buffer that lives in the executable between runs, zeros at first.",
+        "A buffer that persists between runs and starts as zeros.",
     );
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf depends on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a leaf has no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [] = exactly(operands)?;
@@ -258,39 +258,39 @@ impl OpSpec for State {
         bound_by_the_executor("state")
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         vec![
-            Case::new("keeps_the_old_value_while_running", |c| {
+            OpCase::new("keeps_the_old_value_while_running", |c| {
                 let ty = Type::new(c.dtype, [4]);
-                let s = c.state_of("s", ty.clone(), Fill::Normal)?;
-                let x = c.input_of("x", ty, Fill::Normal)?;
+                let s = c.state_of("s", ty.clone(), InputFill::Normal)?;
+                let x = c.input_of("x", ty, InputFill::Normal)?;
                 c.graph.assign(s, x)?;
                 c.runs = 3;
                 c.output(s)
             }),
-            Case::new("swap", |c| {
+            OpCase::new("swap", |c| {
                 let ty = Type::new(c.dtype, [4]);
-                let a = c.state_of("a", ty.clone(), Fill::Normal)?;
-                let b = c.state_of("b", ty, Fill::Normal)?;
+                let a = c.state_of("a", ty.clone(), InputFill::Normal)?;
+                let b = c.state_of("b", ty, InputFill::Normal)?;
                 c.graph.assign(a, b)?;
                 c.graph.assign(b, a)?;
                 c.runs = 4;
                 c.output(a)?;
                 c.output(b)
             }),
-            Case::new("elementwise_updates", |c| updates(c, 1037, false)),
-            Case::new("elementwise_updates_of_words", |c| updates(c, 4096, false)),
-            Case::new("elementwise_updates_of_vectors", |c| {
+            OpCase::new("elementwise_updates", |c| updates(c, 1037, false)),
+            OpCase::new("elementwise_updates_of_words", |c| updates(c, 4096, false)),
+            OpCase::new("elementwise_updates_of_vectors", |c| {
                 updates(c, 3 << 19, false)
             })
             .only(&[DType::F32, DType::F16, DType::I32]),
-            Case::new("elementwise_updates_with_a_late_reader", |c| {
+            OpCase::new("elementwise_updates_with_a_late_reader", |c| {
                 updates(c, 1037, true)
             }),
-            Case::new("elementwise_updates_of_each_other", |c| {
+            OpCase::new("elementwise_updates_of_each_other", |c| {
                 let ty = Type::new(c.dtype, [33]);
-                let a = c.state_of("a", ty.clone(), Fill::Uniform(0.0, 1.0))?;
-                let b = c.state_of("b", ty, Fill::Uniform(1.0, 2.0))?;
+                let a = c.state_of("a", ty.clone(), InputFill::Uniform(0.0, 1.0))?;
+                let b = c.state_of("b", ty, InputFill::Uniform(1.0, 2.0))?;
                 let more = c.graph.max(a, b)?;
                 let less = c.graph.min(a, b)?;
                 let sum = c.graph.max(more, less)?;
@@ -300,9 +300,9 @@ impl OpSpec for State {
                 c.output(more)
             })
             .only(NUMBERS),
-            Case::new("update_along_another_axis", |c| {
-                let s = c.state_of("s", Type::new(c.dtype, [7, 7]), Fill::Normal)?;
-                let x = c.input("x", [7, 7], Fill::Normal)?;
+            OpCase::new("update_along_another_axis", |c| {
+                let s = c.state_of("s", Type::new(c.dtype, [7, 7]), InputFill::Normal)?;
+                let x = c.input("x", [7, 7], InputFill::Normal)?;
                 let turned = c.graph.transpose(s, &[1, 0])?;
                 let y = c.graph.max(turned, x)?;
                 c.graph.assign(s, y)?;
@@ -310,11 +310,11 @@ impl OpSpec for State {
                 c.output(y)
             })
             .only(NUMBERS),
-            Case::new("update_that_a_fault_follows", |c| {
-                let s = c.state_of("s", Type::new(c.dtype, [5]), Fill::Normal)?;
-                let x = c.input("x", [5], Fill::Normal)?;
+            OpCase::new("update_that_a_fault_follows", |c| {
+                let s = c.state_of("s", Type::new(c.dtype, [5]), InputFill::Normal)?;
+                let x = c.input("x", [5], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [2]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, 9.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 9.0]))?;
                 let y = c.graph.max(s, x)?;
                 c.graph.assign(s, y)?;
                 let taken = c.graph.gather(y, idx, 0)?;
@@ -326,14 +326,14 @@ impl OpSpec for State {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "symbolic",
                 message: "must be known",
                 build: |g| g.state("s", Type::new(DType::F32, [crate::Dim::sym("s")])),
             },
-            Reject {
+            RejectCase {
                 name: "assign_to_an_input",
                 message: "is not a state",
                 build: |g| {
@@ -341,7 +341,7 @@ impl OpSpec for State {
                     g.assign(x, x).map(|()| x)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "assign_another_type",
                 message: "the same type",
                 build: |g| {
@@ -355,10 +355,10 @@ impl OpSpec for State {
 }
 
 impl Graph {
-    /// A tensor given at each run.
+    /// A tensor provided at each run.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken or the type too large.
+    /// [`OpError`] when the name is already in use or the type is too large.
     pub fn input(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
         self.add(
             Input {
@@ -369,10 +369,10 @@ impl Graph {
         )
     }
 
-    /// A weight: set once, kept. Its sizes must be known.
+    /// A weight, set once before the first run. Its sizes must be known.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken or a size is symbolic.
+    /// [`OpError`] when the name is already in use or a size is symbolic.
     pub fn param(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
         self.add(
             Param {
@@ -383,7 +383,7 @@ impl Graph {
         )
     }
 
-    /// A tensor written in the graph.
+    /// A tensor stored in the graph.
     ///
     /// # Errors
     /// [`OpError`] when the tensor has too many axes.
@@ -401,10 +401,10 @@ impl Graph {
         self.constant(tensor)
     }
 
-    /// A buffer that lives between runs; see [`Graph::assign`].
+    /// A buffer that persists between runs; see [`Graph::assign`].
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken or a size is symbolic.
+    /// [`OpError`] when the name is already in use or a size is symbolic.
     pub fn state(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
         self.add(
             State {

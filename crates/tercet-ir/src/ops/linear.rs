@@ -1,13 +1,13 @@
-//! A matrix product with bias and activation.
+//! A matmul with bias and activation.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::contract::Contraction;
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype, from_scalars,
@@ -20,13 +20,13 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// `y[.., n] = f(sum_k x[.., k] w[k, n] + bias[n])`, rounded once.
     pub struct Linear {
-        /// The function `f`, of a dtype to itself; none for the identity.
+        /// The activation `f`, which must preserve the dtype; `None` for the identity.
         pub activation: Option<UnaryFn>,
     }
 }
 
 impl OpSpec for Linear {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "linear",
         text: "`f(x w + bias)` with `x [.., K]`, `w [K, N]`, `bias [N]`, rounded once.",
         operands: &["x", "w", "bias?"],
@@ -35,7 +35,7 @@ impl OpSpec for Linear {
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::linear);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::linear);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let ([x, w], [bias]) = with_optional(operands)?;
@@ -87,37 +87,37 @@ impl OpSpec for Linear {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let mut cases = shaped_cases();
         cases.extend(value_cases());
-        cases.push(super::layers::of_floats());
+        cases.push(super::layers::float_case());
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         const F32: DType = DType::F32;
         vec![
-            Reject {
+            RejectCase {
                 name: "inner_dimensions",
                 message: "the inner dimensions: 3 and 4 differ",
                 build: |g| built(g, None, [3].into(), [4, 5].into(), None, F32),
             },
-            Reject {
+            RejectCase {
                 name: "bias_size",
                 message: "bias and columns of w: 4 and 5 differ",
                 build: |g| built(g, None, [4].into(), [4, 5].into(), Some([4].into()), F32),
             },
-            Reject {
+            RejectCase {
                 name: "bias_rank",
                 message: "operand bias has type f32[1, 5]; expected rank 1",
                 build: |g| built(g, None, [4].into(), [4, 5].into(), Some([1, 5].into()), F32),
             },
-            Reject {
+            RejectCase {
                 name: "batched_weight",
                 message: "operand w has type f32[2, 4, 5]; expected rank 2",
                 build: |g| built(g, None, [2, 4].into(), [2, 4, 5].into(), None, F32),
             },
-            Reject {
+            RejectCase {
                 name: "activation_to_truth_values",
                 message: "is_nan gives bool",
                 build: |g| {
@@ -131,7 +131,7 @@ impl OpSpec for Linear {
                     )
                 },
             },
-            Reject {
+            RejectCase {
                 name: "gelu_of_integers",
                 message: "accepted: floats",
                 build: |g| {
@@ -159,17 +159,17 @@ fn built(
     g.linear(x, w, bias, f)
 }
 
-/// A case without, and one with a bias.
-fn pair(name: &str, x: &'static [usize], n: usize, f: Option<UnaryFn>) -> [Case; 2] {
+/// A case without and one with a bias.
+fn pair(name: &str, x: &'static [usize], n: usize, f: Option<UnaryFn>) -> [OpCase; 2] {
     [false, true].map(|biased| {
         let name = format!("{name}{}", if biased { "_bias" } else { "" });
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let dtype = c.dtype;
             let k = x[x.len() - 1];
-            let x = c.input("x", x, Fill::Normal)?;
-            let w = c.param_of("w", Type::new(dtype, [k, n]), Fill::Normal)?;
+            let x = c.input("x", x, InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [k, n]), InputFill::Normal)?;
             let bias = match biased {
-                true => Some(c.param_of("bias", Type::new(dtype, [n]), Fill::Normal)?),
+                true => Some(c.param_of("bias", Type::new(dtype, [n]), InputFill::Normal)?),
                 false => None,
             };
             let y = c.graph.linear(x, w, bias, f)?;
@@ -178,7 +178,7 @@ fn pair(name: &str, x: &'static [usize], n: usize, f: Option<UnaryFn>) -> [Case;
     })
 }
 
-fn shaped_cases() -> Vec<Case> {
+fn shaped_cases() -> Vec<OpCase> {
     let plain = [
         ("odd_7x33x5", &[7, 33][..], 5),
         ("tiles_and_rest_65x40x129", &[65, 40], 129),
@@ -209,13 +209,13 @@ fn shaped_cases() -> Vec<Case> {
     let gelu = Some(UnaryFn::Gelu);
     let words = pair("gelu_whole_words_150x48x200", &[150, 48], 200, gelu);
     let words = words.map(|case| case.only(DType::FLOATS));
-    // So few results of sums so long that devices may sum parts of them.
+    // Few results with long sums, for which devices may use split-K.
     let long = pair("gelu_long_16x4096x24", &[16, 4096], 24, gelu);
     let long = long.map(|case| case.only(DType::FLOATS));
-    // Of whole fragments, so that devices may lay weights out.
+    // Sizes of whole fragments, so that devices may prepack the weights.
     let laid = pair("gelu_laid_out_70x128x192", &[70, 128], 192, gelu);
     let laid = laid.map(|case| case.only(&[DType::F16]));
-    // So many products that some devices make them of pairs of F16.
+    // A matmul large enough that some devices use split-F16.
     let [_, pairs] = pair("gelu_many_256x768x3072", &[256, 768], 3072, gelu);
     plain
         .into_iter()
@@ -232,50 +232,50 @@ fn shaped_cases() -> Vec<Case> {
         .collect()
 }
 
-fn value_cases() -> Vec<Case> {
+fn value_cases() -> Vec<OpCase> {
     vec![
-        Case::new("few_rows_of_transposed_gelu", |c| {
+        OpCase::new("few_rows_of_transposed_gelu", |c| {
             let dtype = c.dtype;
-            let x = c.input("x", [2, 64], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(dtype, [10, 64]), Fill::Normal)?;
+            let x = c.input("x", [2, 64], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [10, 64]), InputFill::Normal)?;
             let w = c.graph.transpose(w, &[1, 0])?;
-            let bias = c.param_of("bias", Type::new(dtype, [10]), Fill::Normal)?;
+            let bias = c.param_of("bias", Type::new(dtype, [10]), InputFill::Normal)?;
             let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Gelu))?;
             c.output(y)
         })
         .only(DType::FLOATS),
-        Case::new("symbolic_rows", |c| {
+        OpCase::new("symbolic_rows", |c| {
             let (b, s, dtype) = (c.sym("b", 2, 4), c.sym("s", 5, 8), c.dtype);
-            let x = c.input("x", [b, s, 12.into()], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(dtype, [12, 7]), Fill::Normal)?;
-            let bias = c.param_of("bias", Type::new(dtype, [7]), Fill::Normal)?;
+            let x = c.input("x", [b, s, 12.into()], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, [12, 7]), InputFill::Normal)?;
+            let bias = c.param_of("bias", Type::new(dtype, [7]), InputFill::Normal)?;
             let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
             c.output(y)
         }),
-        Case::new("one_row_by_transposed_weight", |c| {
-            let x = c.input("x", [1, 70], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(c.dtype, [41, 70]), Fill::Normal)?;
+        OpCase::new("one_row_by_transposed_weight", |c| {
+            let x = c.input("x", [1, 70], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(c.dtype, [41, 70]), InputFill::Normal)?;
             let w = c.graph.transpose(w, &[1, 0])?;
             let y = c.graph.linear(x, w, None, Some(UnaryFn::Silu))?;
             c.output(y)
         })
         .only(DType::FLOATS),
-        Case::new("empty_sum_is_the_bias", |c| {
-            let x = c.input("x", [2, 0], Fill::Normal)?;
-            let w = c.input("w", [0, 2], Fill::Normal)?;
-            let bias = c.input("bias", [2], Fill::Values(vec![3.0, 5.0]))?;
+        OpCase::new("empty_sum_is_the_bias", |c| {
+            let x = c.input("x", [2, 0], InputFill::Normal)?;
+            let w = c.input("w", [0, 2], InputFill::Normal)?;
+            let bias = c.input("bias", [2], InputFill::Values(vec![3.0, 5.0]))?;
             let y = c.graph.linear(x, w, Some(bias), None)?;
             c.output_expect(y, &[3.0, 5.0, 3.0, 5.0])
         }),
-        Case::new("relu_keeps_nan", |c| {
-            let x = c.input("x", [2, 1], Fill::Values(vec![f64::NAN, -2.0]))?;
-            let w = c.input("w", [1, 2], Fill::Values(vec![1.0, -1.0]))?;
+        OpCase::new("relu_keeps_nan", |c| {
+            let x = c.input("x", [2, 1], InputFill::Values(vec![f64::NAN, -2.0]))?;
+            let w = c.input("w", [1, 2], InputFill::Values(vec![1.0, -1.0]))?;
             let y = c.graph.linear(x, w, None, Some(UnaryFn::Relu))?;
             c.output_expect(y, &[f64::NAN, f64::NAN, 0.0, 2.0])
         })
         .only(DType::FLOATS),
-        // Of whole fragments, whose short gelu must not lose what is not a number.
-        Case::new("gelu_keeps_nan_and_infinity_70x128x192", |c| {
+        // Whole fragments; the fast gelu of their epilogue must preserve NaN and infinity.
+        OpCase::new("gelu_keeps_nan_and_infinity_70x128x192", |c| {
             let dtype = c.dtype;
             let mut values: Vec<f64> = (0..70 * 128)
                 .map(|i| (i * 37 % 17 - 8) as f64 / 16.0)
@@ -286,25 +286,29 @@ fn value_cases() -> Vec<Case> {
             let weights = (0..128 * 192)
                 .map(|i| (i * 11 % 7 - 3) as f64 / 8.0)
                 .collect();
-            let x = c.input("x", [70, 128], Fill::Values(values))?;
-            let w = c.param_of("w", Type::new(dtype, [128, 192]), Fill::Values(weights))?;
+            let x = c.input("x", [70, 128], InputFill::Values(values))?;
+            let w = c.param_of(
+                "w",
+                Type::new(dtype, [128, 192]),
+                InputFill::Values(weights),
+            )?;
             let y = c.graph.linear(x, w, None, Some(UnaryFn::Gelu))?;
             c.output(y)
         })
         .only(&[DType::F16]),
         // 2049 is not an f16: rounding it before the bias is added would give 2048.
-        Case::new("bias_is_added_before_rounding", |c| {
-            let x = c.input("x", [1, 2], Fill::Values(vec![2048.0, 1.0]))?;
-            let w = c.input("w", [2, 1], Fill::Values(vec![1.0, 1.0]))?;
-            let bias = c.input("bias", [1], Fill::Values(vec![1.0]))?;
+        OpCase::new("bias_is_added_before_rounding", |c| {
+            let x = c.input("x", [1, 2], InputFill::Values(vec![2048.0, 1.0]))?;
+            let w = c.input("w", [2, 1], InputFill::Values(vec![1.0, 1.0]))?;
+            let bias = c.input("bias", [1], InputFill::Values(vec![1.0]))?;
             let y = c.graph.linear(x, w, Some(bias), None)?;
             c.output_expect(y, &[2050.0])
         })
         .only(&[DType::F32, DType::F16, DType::F64]),
-        Case::new("integers_wrap_before_relu", |c| {
-            let x = c.input("x", [1, 1], Fill::Values(vec![100.0]))?;
-            let w = c.input("w", [1, 2], Fill::Values(vec![1.0, -1.0]))?;
-            let bias = c.input("bias", [2], Fill::Values(vec![100.0, -100.0]))?;
+        OpCase::new("integers_wrap_before_relu", |c| {
+            let x = c.input("x", [1, 1], InputFill::Values(vec![100.0]))?;
+            let w = c.input("w", [1, 2], InputFill::Values(vec![1.0, -1.0]))?;
+            let bias = c.input("bias", [2], InputFill::Values(vec![100.0, -100.0]))?;
             let y = c.graph.linear(x, w, Some(bias), Some(UnaryFn::Relu))?;
             c.output_expect(y, &[0.0, 56.0])
         })
@@ -313,11 +317,11 @@ fn value_cases() -> Vec<Case> {
 }
 
 impl Graph {
-    /// `activation(x w + bias)` with `x [.., K]`, `w [K, N]`, `bias [N]`, all of one dtype, giving
-    /// `[.., N]`, rounded once; integers wrap. The activation must keep the dtype.
+    /// `activation(x w + bias)` with `x [.., K]`, `w [K, N]`, `bias [N]`, all of one dtype. The
+    /// result `[.., N]` is rounded once; integers wrap. The activation must preserve the dtype.
     ///
     /// # Errors
-    /// [`OpError`] when shapes or dtypes do not fit or the activation does not accept the dtype.
+    /// [`OpError`] when shapes or dtypes do not match or the activation does not support the dtype.
     pub fn linear(
         &mut self,
         x: Value,

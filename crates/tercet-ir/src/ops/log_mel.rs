@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
     reject,
@@ -15,24 +15,24 @@ use crate::ops::util::{
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// What powers are at least.
-pub(crate) const LEAST: f64 = 1e-10;
-/// How far below the greatest of its frame a logarithm may be.
+/// Minimum power, applied before the logarithm.
+pub(crate) const MIN_POWER: f64 = 1e-10;
+/// Maximum distance of a logarithm below the maximum of its frame.
 pub(crate) const RANGE: f64 = 8.0;
 
 attrs! {
-    /// `x = log10(max(spectrum filters, 1e-10))`, floored at the greatest of its frame less 8, then
-    /// `(x + 4) / 4`: the features of speech recognisers (Radford et al., 2022), frame by frame. NaN
-    /// stays NaN.
+    /// Log-mel features of speech recognizers (Radford et al., 2022), frame by frame. `x =
+    /// log10(max(spectrum filters, 1e-10))` is clamped to at least the frame's maximum minus 8, and
+    /// the result is `(x + 4) / 4`. NaN stays NaN.
     pub struct LogMel {}
 }
 
 impl OpSpec for LogMel {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "log_mel",
-        text: "Of power spectra `[.., bins]` and filters `[bins, mels]`: \
-               `x = log10(max(spectrum filters, 1e-10))`, at least the frame's greatest less 8, then \
-               `(x + 4) / 4`.",
+        text: "Log-mel features of power spectra `[.., bins]` with filters `[bins, mels]`: `x = \
+               log10(max(spectrum filters, 1e-10))`, clamped to at least the frame's maximum minus \
+               8, then `(x + 4) / 4`.",
         operands: &["spectrum", "filters"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -79,7 +79,7 @@ impl OpSpec for LogMel {
             let log = |mel: usize| {
                 let terms = row.iter().enumerate();
                 let sum: f64 = terms.map(|(i, x)| x * filters[i * mels + mel]).sum();
-                greater(sum, LEAST).log10()
+                greater(sum, MIN_POWER).log10()
             };
             let logs: Vec<f64> = (0..mels).map(log).collect();
             let top = logs.iter().fold(f64::NEG_INFINITY, |m, &v| greater(v, m));
@@ -92,12 +92,12 @@ impl OpSpec for LogMel {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], mels: usize| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Uniform(0.0, 2.0))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Uniform(0.0, 2.0))?;
                 let bins = shape.last().copied().unwrap_or(0);
-                let filters = c.input("filters", [bins, mels], Fill::Uniform(0.0, 0.5))?;
+                let filters = c.input("filters", [bins, mels], InputFill::Uniform(0.0, 0.5))?;
                 let y = c.graph.log_mel(x, filters)?;
                 c.output(y)
             })
@@ -110,43 +110,45 @@ impl OpSpec for LogMel {
             shaped("no_frames", &[0, 12], 4),
             shaped("no_bins", &[3, 0], 4),
             shaped("no_mels", &[3, 9], 0),
-            Case::new("floors", |c| {
-                // 1e6 and 1, silence, and a frame 16 powers of ten wide.
+            OpCase::new("floors", |c| {
+                // Frames with powers 1e6 and 1, with silence, and with a range of 16 powers of ten.
                 let x = vec![1e6, 1.0, 0.0, 0.0, 1e4, 1e-12];
-                let x = c.input("x", [3, 2], Fill::Values(x))?;
-                let filters = c.input("filters", [2, 2], Fill::Values(vec![1., 0., 0., 1.]))?;
+                let x = c.input("x", [3, 2], InputFill::Values(x))?;
+                let filters =
+                    c.input("filters", [2, 2], InputFill::Values(vec![1., 0., 0., 1.]))?;
                 let y = c.graph.log_mel(x, filters)?;
                 c.output_expect(y, &[2.5, 1.0, -1.5, -1.5, 2.0, 0.0])
             })
             .only(&[DType::F64]),
-            Case::new("silence", |c| {
-                let x = c.input("x", [2, 3], Fill::Values(vec![0., 0., 0., 1., 0., 4.]))?;
+            OpCase::new("silence", |c| {
+                let x = c.input("x", [2, 3], InputFill::Values(vec![0., 0., 0., 1., 0., 4.]))?;
                 let filters = c.input(
                     "filters",
                     [3, 2],
-                    Fill::Values(vec![1., 0., 0., 1., 0., 0.]),
+                    InputFill::Values(vec![1., 0., 0., 1., 0., 0.]),
                 )?;
                 let y = c.graph.log_mel(x, filters)?;
                 c.output(y)
             }),
-            Case::new("of_not_a_number", |c| {
+            OpCase::new("of_not_a_number", |c| {
                 let x = vec![1.0, f64::NAN, 1.0, 2.0];
-                let x = c.input("x", [2, 2], Fill::Values(x))?;
-                let filters = c.input("filters", [2, 2], Fill::Values(vec![1., 1., 1., 1.]))?;
+                let x = c.input("x", [2, 2], InputFill::Values(x))?;
+                let filters =
+                    c.input("filters", [2, 2], InputFill::Values(vec![1., 1., 1., 1.]))?;
                 let y = c.graph.log_mel(x, filters)?;
                 c.output(y)
             }),
-            Case::new("symbolic_frames", |c| {
+            OpCase::new("symbolic_frames", |c| {
                 let s = c.sym("s", 4, 7);
-                let x = c.input("x", [2.into(), s, 10.into()], Fill::Uniform(0.0, 2.0))?;
-                let filters = c.input("filters", [10, 3], Fill::Uniform(0.0, 0.5))?;
+                let x = c.input("x", [2.into(), s, 10.into()], InputFill::Uniform(0.0, 2.0))?;
+                let filters = c.input("filters", [10, 3], InputFill::Uniform(0.0, 0.5))?;
                 let y = c.graph.log_mel(x, filters)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("bins", "of filters: 9 and 8 differ", |g| {
                 let x = g.input("x", Type::new(DType::F32, [4, 9]))?;
@@ -166,7 +168,7 @@ impl Graph {
     /// Log-mel features `[.., mels]` of power spectra `[.., bins]`, with filters `[bins, mels]`.
     ///
     /// # Errors
-    /// [`OpError`] when the operands are no floats of one dtype, or the numbers of bins differ.
+    /// [`OpError`] when the operands are not floats of one dtype, or the numbers of bins differ.
     pub fn log_mel(&mut self, spectrum: Value, filters: Value) -> Result<Value, OpError> {
         self.add(LogMel {}, &[spectrum, filters])
     }

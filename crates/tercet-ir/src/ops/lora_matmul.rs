@@ -1,14 +1,14 @@
-//! A product with a correction of low rank.
+//! A matmul with a low-rank adapter (LoRA).
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
     reject,
@@ -17,25 +17,25 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `x w + scale (x a) b` (Hu and others 2021): weights with a correction of low rank that was
-    /// trained beside them.
+    /// `x w + scale (x a) b` (Hu and others 2021): weights plus a trained low-rank adapter.
     pub struct LoraMatMul {
-        /// What the correction is multiplied by.
-        pub scale: Real,
+        /// Scale of the adapter's contribution.
+        pub scale: FloatAttr,
     }
 }
 
 impl OpSpec for LoraMatMul {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "lora_mat_mul",
-        text: "`x w + scale (x a) b` of `x [.., K]`, `w [K, N]`, `a [K, R]` and `b [R, N]`.",
+        text: "Matmul with a low-rank adapter (LoRA): `x w + scale (x a) b` of `x [.., K]`, `w [K, \
+               N]`, `a [K, R]` and `b [R, N]`.",
         operands: &["x", "w", "a", "b"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::lora);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::lora);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x, w, a, b] = exactly(operands)?;
@@ -92,15 +92,23 @@ impl OpSpec for LoraMatMul {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, x: &'static [usize], n: usize, rank: usize, scale: f64| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let k = x[x.len() - 1];
                 let dtype = c.dtype;
-                let x = c.input("x", x, Fill::Normal)?;
-                let w = c.param_of("w", Type::new(dtype, [k, n]), Fill::Normal)?;
-                let a = c.param_of("a", Type::new(dtype, [k, rank]), Fill::Uniform(-0.2, 0.2))?;
-                let b = c.param_of("b", Type::new(dtype, [rank, n]), Fill::Uniform(-0.5, 0.5))?;
+                let x = c.input("x", x, InputFill::Normal)?;
+                let w = c.param_of("w", Type::new(dtype, [k, n]), InputFill::Normal)?;
+                let a = c.param_of(
+                    "a",
+                    Type::new(dtype, [k, rank]),
+                    InputFill::Uniform(-0.2, 0.2),
+                )?;
+                let b = c.param_of(
+                    "b",
+                    Type::new(dtype, [rank, n]),
+                    InputFill::Uniform(-0.5, 0.5),
+                )?;
                 let y = c.graph.lora_matmul(x, [w, a, b], scale)?;
                 c.output(y)
             })
@@ -117,28 +125,37 @@ impl OpSpec for LoraMatMul {
             shaped("no_rows", &[0, 12], 10, 2, 1.0),
             shaped("nothing_to_sum", &[4, 0], 10, 2, 1.0),
             shaped("no_columns", &[4, 3], 0, 2, 1.0),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [1, 2], Fill::Values(vec![1.0, 2.0]))?;
-                let w = c.input("w", [2, 2], Fill::Values(vec![1.0, 0.0, 0.0, 1.0]))?;
-                let a = c.input("a", [2, 1], Fill::Values(vec![3.0, -1.0]))?;
-                let b = c.input("b", [1, 2], Fill::Values(vec![2.0, 4.0]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [1, 2], InputFill::Values(vec![1.0, 2.0]))?;
+                let w = c.input("w", [2, 2], InputFill::Values(vec![1.0, 0.0, 0.0, 1.0]))?;
+                let a = c.input("a", [2, 1], InputFill::Values(vec![3.0, -1.0]))?;
+                let b = c.input("b", [1, 2], InputFill::Values(vec![2.0, 4.0]))?;
                 let y = c.graph.lora_matmul(x, [w, a, b], 0.5)?;
                 c.output_expect(y, &[2.0, 4.0])
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let (s, dtype) = (c.sym("s", 5, 9), c.dtype);
-                let x = c.input("x", [s, 16.into()], Fill::Normal)?;
-                let w = c.param_of("w", Type::new(dtype, [16, 8]), Fill::Normal)?;
-                let a = c.param_of("a", Type::new(dtype, [16, 4]), Fill::Uniform(-0.2, 0.2))?;
-                let b = c.param_of("b", Type::new(dtype, [4, 8]), Fill::Normal)?;
+                let x = c.input("x", [s, 16.into()], InputFill::Normal)?;
+                let w = c.param_of("w", Type::new(dtype, [16, 8]), InputFill::Normal)?;
+                let a = c.param_of(
+                    "a",
+                    Type::new(dtype, [16, 4]),
+                    InputFill::Uniform(-0.2, 0.2),
+                )?;
+                let b = c.param_of("b", Type::new(dtype, [4, 8]), InputFill::Normal)?;
                 let y = c.graph.lora_matmul(x, [w, a, b], 2.0)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, a: [usize; 2], b: [usize; 2], scale: f64) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
+            g: &mut Graph,
+            a: [usize; 2],
+            b: [usize; 2],
+            scale: f64,
+        ) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [4, 3]))?;
             let w = g.input("w", Type::new(DType::F32, [3, 5]))?;
             let a = g.input("a", Type::new(DType::F32, a))?;
@@ -149,27 +166,27 @@ impl OpSpec for LoraMatMul {
             reject(
                 "inner",
                 "inner dimensions of x and a: 3 and 4 differ",
-                |g| of(g, [4, 2], [2, 5], 1.0),
+                |g| build(g, [4, 2], [2, 5], 1.0),
             ),
             reject("ranks", "the ranks of a and b: 2 and 1 differ", |g| {
-                of(g, [3, 2], [1, 5], 1.0)
+                build(g, [3, 2], [1, 5], 1.0)
             }),
             reject("columns", "the columns of w and b: 5 and 4 differ", |g| {
-                of(g, [3, 2], [2, 4], 1.0)
+                build(g, [3, 2], [2, 4], 1.0)
             }),
             reject("scale", "is not a finite number", |g| {
-                of(g, [3, 2], [2, 5], f64::NAN)
+                build(g, [3, 2], [2, 5], f64::NAN)
             }),
         ]
     }
 }
 
 impl Graph {
-    /// `x w + scale (x a) b` of floats: `x [.., K]` and `weights`, which are `w [K, N]`, `a [K, R]` and
-    /// `b [R, N]`.
+    /// The matmul with adapter `x w + scale (x a) b` of floats: `x [.., K]`, and `weights`, which
+    /// are `w [K, N]`, `a [K, R]` and `b [R, N]`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not fit, or `scale` is not finite.
+    /// [`OpError`] when dtypes or sizes do not match, or `scale` is not finite.
     pub fn lora_matmul(
         &mut self,
         x: Value,
@@ -177,7 +194,7 @@ impl Graph {
         scale: f64,
     ) -> Result<Value, OpError> {
         let [w, a, b] = weights;
-        let scale = Real(scale);
+        let scale = FloatAttr(scale);
         self.add(LoraMatMul { scale }, &[x, w, a, b])
     }
 }

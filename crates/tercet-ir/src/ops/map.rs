@@ -1,47 +1,47 @@
 //! `Map`: a fused elementwise region.
 //!
 //! A list of scalar steps is evaluated once for each element of one output shape. Every operand is
-//! read through an [`IndexMap`], so that broadcasts, transposes, slices and nearest upsampling cost
-//! no copy. Fusion makes maps; they may also be built by hand.
+//! read through an [`IndexMap`], so broadcasts, transposes, slices and nearest upsampling need no
+//! copy. Fusion creates maps; users may also build them directly.
 //!
-//! Invariants: every step rounds to its own dtype, so that a fused and an unfused graph give the
-//! same bits where the functions are exact; every index that a map can form is inside its operand,
-//! which inference proves, so that evaluation needs no index check.
+//! Invariants: every step rounds to its dtype. A fused and an unfused graph therefore give the same
+//! bits if the functions are exact. Type inference proves that every index of a map is inside its
+//! operand, so evaluation needs no bounds check.
 
 mod cases;
 mod text;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{for_each_index, from_scalars, scalars};
 use crate::scalar::{Scalar, ScalarOp};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
 
-/// How the index along one axis of an operand follows from the index of the result:
-/// `start + step * (out[from] >> shift)`.
+/// The index along one axis of an operand as a function of the result's index: `start + step *
+/// (out[from] >> shift)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AxisMap {
     /// The axis of the result; `None` for the constant index `start` (then `step` and `shift` are
     /// zero).
     pub from: Option<usize>,
-    /// The index where the result's index is zero.
+    /// The index for result index zero.
     pub start: i64,
-    /// The distance between successive indices; negative steps walk backwards.
+    /// The distance between successive indices; negative steps go backwards.
     pub step: i64,
-    /// Each index is used `2^shift` times: 1 is nearest-2x upsampling.
+    /// Each index repeats `2^shift` times: 1 is nearest-2x upsampling.
     pub shift: u8,
 }
 
 impl AxisMap {
-    /// The axis `from` of the result, as it is.
+    /// The axis `from` of the result, unchanged.
     pub const fn axis(from: usize) -> AxisMap {
         AxisMap {
             from: Some(from),
@@ -51,7 +51,7 @@ impl AxisMap {
         }
     }
 
-    /// The same index everywhere; 0 is a broadcast of an axis of size 1.
+    /// A constant index; 0 is a broadcast of an axis of size 1.
     pub const fn constant(start: i64) -> AxisMap {
         AxisMap {
             from: None,
@@ -70,7 +70,7 @@ impl AxisMap {
     }
 }
 
-/// How an operand of a [`Map`] is read: one [`AxisMap`] for each axis of the operand.
+/// The index map of an operand of a [`Map`]: one [`AxisMap`] for each axis of the operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IndexMap {
     /// One entry for each axis of the operand.
@@ -78,15 +78,15 @@ pub struct IndexMap {
 }
 
 impl IndexMap {
-    /// The operand has the result's shape.
+    /// The identity map, for an operand of the result's shape.
     pub fn identity(rank: usize) -> IndexMap {
         IndexMap {
             axes: (0..rank).map(AxisMap::axis).collect(),
         }
     }
 
-    /// The NumPy broadcast of an operand of shape `from` to a result of shape `to`, which is known
-    /// to be possible.
+    /// The NumPy broadcast of an operand of shape `from` to a result of shape `to`. The caller must
+    /// ensure that the shapes broadcast.
     pub fn broadcast(from: &[Dim], to: &[Dim]) -> IndexMap {
         let missing = to.len() - from.len();
         let axis = |(i, d): (usize, &Dim)| match d.is_one() {
@@ -98,8 +98,7 @@ impl IndexMap {
         }
     }
 
-    /// True if the operand is read as it is: element `i` for element `i` of a result of the same
-    /// rank.
+    /// True if element `i` of a result of rank `rank` reads element `i` of the operand.
     pub fn is_identity(&self, rank: usize) -> bool {
         self.axes.len() == rank
             && self
@@ -110,7 +109,7 @@ impl IndexMap {
     }
 }
 
-/// An operand of a [`MapStep`].
+/// An argument of a [`MapStep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapArg {
     /// An element of an operand of the map.
@@ -122,14 +121,14 @@ pub enum MapArg {
 /// One step of a [`Map`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MapStep {
-    /// The function.
+    /// The scalar function.
     pub op: ScalarOp,
-    /// Its operands, as many as [`ScalarOp::arity`] says.
+    /// The arguments; their number is [`ScalarOp::arity`].
     pub args: Vec<MapArg>,
 }
 
 impl MapStep {
-    /// A step.
+    /// A step with this function and these arguments.
     pub fn new(op: ScalarOp, args: impl Into<Vec<MapArg>>) -> MapStep {
         MapStep {
             op,
@@ -143,11 +142,11 @@ attrs! {
     pub struct Map {
         /// The shape of every result.
         pub shape: Shape,
-        /// How each operand is read.
+        /// The index map of each operand.
         pub inputs: Vec<IndexMap>,
-        /// The steps; a step refers to operands and to earlier steps.
+        /// The steps; their arguments are operands and earlier steps.
         pub body: Vec<MapStep>,
-        /// The steps that are the results, in order.
+        /// The indices of the steps that are results, in order.
         pub results: Vec<usize>,
     }
 }
@@ -160,8 +159,8 @@ impl Map {
     /// The dtype of every step, for operands of these dtypes.
     ///
     /// # Errors
-    /// [`TypeError`] when a step refers to an operand or step that is not there, or does not accept
-    /// its operands' dtypes.
+    /// [`TypeError`] when a step refers to an operand or step that does not exist, or does not
+    /// support its operands' dtypes.
     pub fn step_dtypes(&self, inputs: &[DType]) -> Result<Vec<DType>, TypeError> {
         let mut done: Vec<DType> = Vec::with_capacity(self.body.len());
         for (at, step) in self.body.iter().enumerate() {
@@ -182,7 +181,7 @@ impl Map {
         Ok(done)
     }
 
-    /// Refuses an index map that could leave its operand.
+    /// Checks that an index map stays inside its operand.
     fn check_input(&self, i: usize, ty: &Type) -> Result<(), TypeError> {
         let map = &self.inputs[i];
         if map.axes.len() != ty.rank() {
@@ -203,7 +202,7 @@ impl Map {
                 }
                 None => Some(Dim::Known(1)),
                 Some(from) => match self.shape.get(from) {
-                    None => return fail("it follows an axis that the result does not have"),
+                    None => return fail("it refers to an axis that the result does not have"),
                     Some(_) if m.shift >= usize::BITS as u8 => {
                         return fail("the shift is at most 63");
                     }
@@ -211,14 +210,14 @@ impl Map {
                 },
             };
             if !reads_nothing && !count.is_some_and(|count| stays_inside(m, &count, n)) {
-                return fail("its indices are not provably inside; slice or reshape it first");
+                return fail("its indices are not provably in range; slice or reshape it first");
             }
         }
         Ok(())
     }
 }
 
-/// How many different indices an output axis gives after the shift: `ceil(out / 2^shift)`.
+/// The number of different indices of an output axis after the shift: `ceil(out / 2^shift)`.
 fn index_count(out: &Dim, shift: u8) -> Option<Dim> {
     match out.known() {
         Some(n) => Some(Dim::Known(n.div_ceil(1 << shift))),
@@ -256,10 +255,10 @@ fn stays_inside(m: &AxisMap, count: &Dim, n: &Dim) -> bool {
 }
 
 impl OpSpec for Map {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "map",
         text: "A fused elementwise region: scalar steps over operands that are read through index \
-               maps; each step rounds to its own dtype.",
+               maps; each step rounds to its dtype.",
         operands: &["x..."],
         dtypes: DType::ALL,
         accuracy: Accuracy::Elementwise,
@@ -282,14 +281,11 @@ impl OpSpec for Map {
         let steps = self.step_dtypes(&dtypes)?;
         if self.results.is_empty() || self.results.len() > usize::from(u8::MAX) {
             let n = self.results.len();
-            return Err(bad(
-                "results",
-                format!("a map has 1 to 255 results, not {n}"),
-            ));
+            return Err(bad("results", format!("{n} results; expected 1 to 255")));
         }
         let result = |&step: &usize| match steps.get(step) {
             Some(&dtype) => Ok(Type::new(dtype, self.shape.clone())),
-            None => Err(bad("results", format!("there is no step s{step}"))),
+            None => Err(bad("results", format!("step s{step} does not exist"))),
         };
         self.results.iter().map(result).collect()
     }
@@ -308,7 +304,7 @@ impl OpSpec for Map {
         let strides: Vec<Vec<usize>> = (operands.iter())
             .map(|t| row_major_strides(t.shape()))
             .collect();
-        // The dtype of each step's last operand, which is what the step's own meaning refers to.
+        // The dtype of each step's last operand, which determines the step's meaning.
         let last = |step: &MapStep| match step.args.last() {
             Some(MapArg::Input(i)) => dtypes[*i],
             Some(MapArg::Step(s)) => steps[*s],
@@ -344,22 +340,23 @@ impl OpSpec for Map {
         tensors.map(|(ty, v)| from_scalars(ty.clone(), v)).collect()
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// A fused elementwise region over `inputs`; the further results are `.port(1)`, ... of the
-    /// value. All results have the shape `map.shape`; their dtypes are those of their steps.
+    /// A fused elementwise region over `inputs`. Returns the first result; the others are
+    /// `.port(1)`, ... All results have the shape `map.shape`; their dtypes are those of their
+    /// steps.
     ///
     /// # Errors
-    /// [`OpError`] when an index map could leave its operand, a step refers to what is not there,
-    /// or a step does not accept its operands' dtypes.
+    /// [`OpError`] when an index map exceeds its operand, or a step does not support its operands'
+    /// dtypes. Also when a step refers to an operand or step that does not exist.
     pub fn map(&mut self, map: Map, inputs: &[Value]) -> Result<Value, OpError> {
         self.add(map, inputs)
     }

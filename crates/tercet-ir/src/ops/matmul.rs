@@ -1,13 +1,13 @@
-//! The matrix product of NumPy's `matmul`.
+//! Matmul with the semantics of NumPy's `matmul`.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::contract::Contraction;
 use crate::ops::util::{
     broadcast_indices, exactly, expect_dtype, expect_equal, expect_rank_at_least,
@@ -17,41 +17,41 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, broadcast_shapes};
 
 attrs! {
-    /// `y[.., m, n] = sum_k a[.., m, k] b[.., k, n]`; leading axes broadcast, a rank 1 operand is a
-    /// row (left) or a column (right) whose axis of size 1 is dropped from the result.
+    /// `y[.., m, n] = sum_k a[.., m, k] b[.., k, n]`. Leading axes broadcast. A rank 1 operand is a
+    /// row (left) or a column (right), and the result omits its axis of size 1.
     pub struct MatMul {}
 }
 
-/// An operand's axes: those before the matrix, the one that stays (none for a vector), the summed.
-struct Split<'a, D> {
+/// The axes of an operand: batch axes, the free axis (`None` for a vector), the summed axis.
+struct MatMulAxes<'a, D> {
     batch: &'a [D],
-    own: Option<&'a D>,
+    free_axis: Option<&'a D>,
     summed: &'a D,
 }
 
-fn split<D>(dims: &[D], left: bool) -> Option<Split<'_, D>> {
+fn split<D>(dims: &[D], left: bool) -> Option<MatMulAxes<'_, D>> {
     match dims {
         [] => None,
-        [summed] => Some(Split {
+        [summed] => Some(MatMulAxes {
             batch: &[],
-            own: None,
+            free_axis: None,
             summed,
         }),
-        [batch @ .., m, k] if left => Some(Split {
+        [batch @ .., m, k] if left => Some(MatMulAxes {
             batch,
-            own: Some(m),
+            free_axis: Some(m),
             summed: k,
         }),
-        [batch @ .., k, n] => Some(Split {
+        [batch @ .., k, n] => Some(MatMulAxes {
             batch,
-            own: Some(n),
+            free_axis: Some(n),
             summed: k,
         }),
     }
 }
 
 impl OpSpec for MatMul {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "mat_mul",
         text: "NumPy's `matmul`: `sum_k a[.., m, k] b[.., k, n]`, leading axes broadcast. Integers wrap.",
         operands: &["a", "b"],
@@ -60,7 +60,7 @@ impl OpSpec for MatMul {
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::product::mat_mul);
+    const GRADIENT: Gradient<Self> = Gradient::Rule(rules::matmul::mat_mul);
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [a, b] = exactly(operands)?;
@@ -77,7 +77,7 @@ impl OpSpec for MatMul {
             right: b.clone(),
         })?;
         let mut dims = batch.into_dims();
-        dims.extend(l.own.into_iter().chain(r.own).cloned());
+        dims.extend(l.free_axis.into_iter().chain(r.free_axis).cloned());
         Ok(vec![a.with_shape(dims)])
     }
 
@@ -90,9 +90,13 @@ impl OpSpec for MatMul {
         let (a, b) = (operands[0], operands[1]);
         let l = split(a.shape(), true).expect("invariant: infer refuses scalars");
         let r = split(b.shape(), false).expect("invariant: infer refuses scalars");
-        let (m, n, k) = (l.own.unwrap_or(&1), r.own.unwrap_or(&1), *l.summed);
+        let (m, n, k) = (
+            l.free_axis.unwrap_or(&1),
+            r.free_axis.unwrap_or(&1),
+            *l.summed,
+        );
         let out = &results[0].shape;
-        let kept = usize::from(l.own.is_some()) + usize::from(r.own.is_some());
+        let kept = usize::from(l.free_axis.is_some()) + usize::from(r.free_axis.is_some());
         let batch = &out[..out.len() - kept];
         let lefts = broadcast_indices(l.batch, batch).into_iter();
         let rights = broadcast_indices(r.batch, batch).into_iter();
@@ -107,16 +111,16 @@ impl OpSpec for MatMul {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let mut cases = shaped_cases();
         cases.extend(value_cases());
         cases.extend(code_cases());
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "inner_dimensions",
                 message: "the inner dimensions: 3 and 4 differ",
                 build: |g| {
@@ -127,7 +131,7 @@ impl OpSpec for MatMul {
                     )
                 },
             },
-            Reject {
+            RejectCase {
                 name: "inner_symbols",
                 message: "use one symbol for sizes that are always equal",
                 build: |g| {
@@ -139,7 +143,7 @@ impl OpSpec for MatMul {
                     )
                 },
             },
-            Reject {
+            RejectCase {
                 name: "batches",
                 message: "do not broadcast",
                 build: |g| {
@@ -147,7 +151,7 @@ impl OpSpec for MatMul {
                     product(g, Type::new(DType::F32, [2, 4, 5]), b)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "scalar",
                 message: "operand b has type f32[]; expected rank 1 or more",
                 build: |g| {
@@ -158,12 +162,12 @@ impl OpSpec for MatMul {
                     )
                 },
             },
-            Reject {
+            RejectCase {
                 name: "truth_values",
                 message: "operand a is bool",
                 build: |g| product(g, Type::new(DType::Bool, [2]), Type::new(DType::Bool, [2])),
             },
-            Reject {
+            RejectCase {
                 name: "mixed_dtypes",
                 message: "operand b is f16; accepted: f32",
                 build: |g| product(g, Type::new(DType::F32, [2]), Type::new(DType::F16, [2])),
@@ -178,12 +182,12 @@ fn product(g: &mut Graph, a: Type, b: Type) -> Result<Value, OpError> {
     g.matmul(a, b)
 }
 
-fn shaped_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn shaped_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     let shaped = |name: &str, a: &'static [usize], b: &'static [usize]| {
-        Case::new(name, move |c| {
-            let a = c.input("a", a, Fill::Normal)?;
-            let b = c.input("b", b, Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let a = c.input("a", a, InputFill::Normal)?;
+            let b = c.input("b", b, InputFill::Normal)?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         })
@@ -194,12 +198,13 @@ fn shaped_cases() -> Vec<Case> {
         shaped("tiles_and_rest_65x129x67", &[65, 129], &[129, 67]),
         shaped("whole_words_40x72x88", &[40, 72], &[72, 88]),
         shaped("whole_words_of_a_batch", &[3, 17, 24], &[3, 24, 40]),
-        // So few results of sums so long that devices may sum parts of them; the last part is shorter, or empty.
+        // Few results with long sums, for which devices may use split-K; the last part is shorter,
+        // or empty.
         shaped("long_sums_of_a_batch", &[2, 20, 388], &[2, 388, 44]),
         transposed("long_sums_transposed", 20, 1236, 8),
-        // So many products that some devices make them of pairs of F16.
+        // A matmul large enough that some devices use split-F16.
         transposed("many_260x768x2880", 260, 768, 2880).only(&[DType::F32]),
-        // Sums so long that chains of them would be off in F32.
+        // Sums so long that sequential accumulation in F32 would be inaccurate.
         shaped("few_rows_8x16000x9", &[8, 16000], &[16000, 9]).only(DType::FLOATS),
         shaped("one_row_1x300x41", &[1, 300], &[300, 41]),
         shaped("one_column_41x300x1", &[41, 300], &[300, 1]),
@@ -216,48 +221,52 @@ fn shaped_cases() -> Vec<Case> {
         shaped("no_rows", &[0, 5], &[5, 3]),
         shaped("no_columns", &[4, 5], &[5, 0]),
         shaped("no_batch", &[0, 4, 5], &[5, 3]),
-        Case::new("whole_words_by_a_transpose", |c| {
-            let a = c.input("a", [139, 40], Fill::Normal)?;
-            let b = c.input("b", [152, 40], Fill::Normal)?;
+        OpCase::new("whole_words_by_a_transpose", |c| {
+            let a = c.input("a", [139, 40], InputFill::Normal)?;
+            let b = c.input("b", [152, 40], InputFill::Normal)?;
             let b = c.graph.transpose(b, &[1, 0])?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         }),
-        Case::new("empty_sum_is_zero", |c| {
-            let a = c.input("a", [2, 0], Fill::Normal)?;
-            let b = c.input("b", [0, 3], Fill::Normal)?;
+        OpCase::new("empty_sum_is_zero", |c| {
+            let a = c.input("a", [2, 0], InputFill::Normal)?;
+            let b = c.input("b", [0, 3], InputFill::Normal)?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[0.0; 6])
         }),
         transposed("one_row_transposed", 1, 3000, 37),
         transposed("few_rows_transposed", 6, 520, 11),
         transposed("one_row_transposed_odd", 1, 301, 10),
-        // Longer than what a workgroup keeps of a row.
+        // A row longer than the part that a workgroup stores.
         transposed("one_long_row_transposed", 1, 16640, 5).only(DType::FLOATS),
-        Case::new("one_row_of_a_transposed_batch", |c| {
-            let a = c.input("a", [3, 1, 64], Fill::Normal)?;
-            let b = c.input("b", [3, 18, 64], Fill::Normal)?;
+        OpCase::new("one_row_of_a_transposed_batch", |c| {
+            let a = c.input("a", [3, 1, 64], InputFill::Normal)?;
+            let b = c.input("b", [3, 18, 64], InputFill::Normal)?;
             let b = c.graph.transpose(b, &[0, 2, 1])?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         }),
-        Case::new("rows_times_themselves", |c| {
-            let a = c.input("a", [5, 16], Fill::Normal)?;
+        OpCase::new("rows_times_themselves", |c| {
+            let a = c.input("a", [5, 16], InputFill::Normal)?;
             let b = c.graph.transpose(a, &[1, 0])?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         }),
-        Case::new("symbolic_rows_and_depth", |c| {
+        OpCase::new("symbolic_rows_and_depth", |c| {
             let (m, k) = (c.sym("m", 5, 9), c.sym("k", 13, 32));
-            let a = c.input("a", [m, k.clone()], Fill::Normal)?;
-            let b = c.input("b", [k, 7.into()], Fill::Normal)?;
+            let a = c.input("a", [m, k.clone()], InputFill::Normal)?;
+            let b = c.input("b", [k, 7.into()], InputFill::Normal)?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         }),
-        Case::new("symbolic_batch_and_columns", |c| {
+        OpCase::new("symbolic_batch_and_columns", |c| {
             let (b, n) = (c.sym("b", 3, 4), c.sym("n", 11, 16));
-            let x = c.input("x", [b.clone(), 1.into(), 6.into(), 5.into()], Fill::Normal)?;
-            let w = c.input("w", [b, 2.into(), 5.into(), n], Fill::Normal)?;
+            let x = c.input(
+                "x",
+                [b.clone(), 1.into(), 6.into(), 5.into()],
+                InputFill::Normal,
+            )?;
+            let w = c.input("w", [b, 2.into(), 5.into(), n], InputFill::Normal)?;
             let y = c.graph.matmul(x, w)?;
             c.output(y)
         }),
@@ -265,66 +274,66 @@ fn shaped_cases() -> Vec<Case> {
 }
 
 /// `[m, k]` times the transpose of `[n, k]`.
-fn transposed(name: &str, m: usize, k: usize, n: usize) -> Case {
-    Case::new(name, move |c| {
-        let a = c.input("a", [m, k], Fill::Normal)?;
-        let b = c.input("b", [n, k], Fill::Normal)?;
+fn transposed(name: &str, m: usize, k: usize, n: usize) -> OpCase {
+    OpCase::new(name, move |c| {
+        let a = c.input("a", [m, k], InputFill::Normal)?;
+        let b = c.input("b", [n, k], InputFill::Normal)?;
         let b = c.graph.transpose(b, &[1, 0])?;
         let y = c.graph.matmul(a, b)?;
         c.output(y)
     })
 }
 
-fn value_cases() -> Vec<Case> {
+fn value_cases() -> Vec<OpCase> {
     const INF: f64 = f64::INFINITY;
     const NAN: f64 = f64::NAN;
     vec![
-        Case::new("written_values", |c| {
+        OpCase::new("written_values", |c| {
             let a = c.input(
                 "a",
                 [2, 3],
-                Fill::Values(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+                InputFill::Values(vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
             )?;
             let b = c.input(
                 "b",
                 [3, 2],
-                Fill::Values(vec![1.0, 0.0, 2.0, 1.0, 0.0, 3.0]),
+                InputFill::Values(vec![1.0, 0.0, 2.0, 1.0, 0.0, 3.0]),
             )?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[5.0, 11.0, 14.0, 23.0])
         }),
-        Case::new("nan_and_infinity_stay_in_their_row", |c| {
+        OpCase::new("nan_and_infinity_stay_in_their_row", |c| {
             let a = [NAN, 1.0, INF, 1.0, -INF, 1.0, 2.0, 1.0];
-            let a = c.input("a", [4, 2], Fill::Values(a.to_vec()))?;
-            let b = c.input("b", [2, 2], Fill::Values(vec![1.0, 0.0, 1.0, 1.0]))?;
+            let a = c.input("a", [4, 2], InputFill::Values(a.to_vec()))?;
+            let b = c.input("b", [2, 2], InputFill::Values(vec![1.0, 0.0, 1.0, 1.0]))?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[NAN, NAN, INF, NAN, -INF, NAN, 3.0, 1.0])
         })
         .only(DType::FLOATS),
-        Case::new("narrow_floats_accumulate_wide", |c| {
-            let a = c.input("a", [1, 4096], Fill::Values(vec![1.0; 4096]))?;
-            let b = c.input("b", [4096, 1], Fill::Values(vec![1.0; 4096]))?;
+        OpCase::new("narrow_floats_accumulate_wide", |c| {
+            let a = c.input("a", [1, 4096], InputFill::Values(vec![1.0; 4096]))?;
+            let b = c.input("b", [4096, 1], InputFill::Values(vec![1.0; 4096]))?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[4096.0])
         })
         .only(DType::FLOATS),
-        Case::new("integers_of_any_size_wrap", |c| {
-            let a = c.input("a", [5, 7], Fill::Special)?;
-            let b = c.input("b", [7, 9], Fill::Special)?;
+        OpCase::new("integers_of_any_size_wrap", |c| {
+            let a = c.input("a", [5, 7], InputFill::Special)?;
+            let b = c.input("b", [7, 9], InputFill::Special)?;
             let y = c.graph.matmul(a, b)?;
             c.output(y)
         })
         .only(DType::INTS),
-        Case::new("sums_of_i8_wrap_in_i8", |c| {
-            let a = c.input("a", [2], Fill::Values(vec![100.0, 100.0]))?;
-            let b = c.input("b", [2], Fill::Values(vec![1.0, 1.0]))?;
+        OpCase::new("sums_of_i8_wrap_in_i8", |c| {
+            let a = c.input("a", [2], InputFill::Values(vec![100.0, 100.0]))?;
+            let b = c.input("b", [2], InputFill::Values(vec![1.0, 1.0]))?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[-56.0])
         })
         .only(&[DType::I8]),
-        Case::new("integers_stay_integers", |c| {
-            let a = c.input("a", [1, 2], Fill::Values(vec![16777217.0, 1.0]))?;
-            let b = c.input("b", [2, 1], Fill::Values(vec![1.0, 0.0]))?;
+        OpCase::new("integers_stay_integers", |c| {
+            let a = c.input("a", [1, 2], InputFill::Values(vec![16777217.0, 1.0]))?;
+            let b = c.input("b", [2, 1], InputFill::Values(vec![1.0, 0.0]))?;
             let y = c.graph.matmul(a, b)?;
             c.output_expect(y, &[16777217.0])
         })
@@ -332,40 +341,46 @@ fn value_cases() -> Vec<Case> {
     ]
 }
 
-/// Products with dequantised codes of 8 bits, all 256 of them, which may stay packed.
-fn code_cases() -> Vec<Case> {
+/// Matmuls with dequantized int8 weights of all 256 values, which may stay quantized.
+fn code_cases() -> Vec<OpCase> {
     vec![
-        of_codes("codes_one_row", DType::U8, &[1, 256], true, false),
-        of_codes("codes_few_rows", DType::I8, &[5, 128], false, false),
-        of_codes(
+        qdq_case("codes_one_row", DType::U8, &[1, 256], true, false),
+        qdq_case("codes_few_rows", DType::I8, &[5, 128], false, false),
+        qdq_case(
             "codes_batch_by_column",
             DType::U8,
             &[2, 9, 384],
             false,
             true,
         ),
-        of_codes("signed_codes_by_column", DType::I8, &[33, 256], true, true),
+        qdq_case("signed_codes_by_column", DType::I8, &[33, 256], true, true),
     ]
 }
 
-/// `x [.., K]` times `(codes - zero) * scale`, with codes `[N, K]` that are `turned` or `[K, N]`, and one scale or one of each
-/// column.
-fn of_codes(name: &str, dtype: DType, x: &'static [usize], turned: bool, by_column: bool) -> Case {
+/// `x [.., K]` times `(codes - zero) * scale`. The int8 values are `[N, K]` if `turned`, else `[K,
+/// N]`. There is one scale for all, or one for each column.
+fn qdq_case(
+    name: &str,
+    dtype: DType,
+    x: &'static [usize],
+    turned: bool,
+    by_column: bool,
+) -> OpCase {
     const COLUMNS: usize = 41;
-    // No row of codes is that of another, whose gradients would cancel.
+    // All rows of int8 values differ, because gradients of equal rows would cancel.
     const SPREAD: usize = 37;
-    let case = Case::new(name, move |c| {
+    let case = OpCase::new(name, move |c| {
         let k = x[x.len() - 1];
         let (least, greatest) = dtype.int_range().expect("invariant: codes are integers");
         let codes = (0..COLUMNS * k).map(|i| ((i * SPREAD + i / k) % 256) as f64 + least as f64);
         let shape = if turned { [COLUMNS, k] } else { [k, COLUMNS] };
-        let x = c.input("x", x, Fill::Normal)?;
-        let codes = Fill::Values(codes.collect());
+        let x = c.input("x", x, InputFill::Normal)?;
+        let codes = InputFill::Values(codes.collect());
         let mut w = c.param_of("codes", Type::new(dtype, shape), codes)?;
         let scales = if by_column { COLUMNS } else { 1 };
         let scale = (0..scales).map(|i| 0.001 * (i + 1) as f64).collect();
         let ty = Type::new(DType::F32, [1, scales]);
-        let scale = c.param_of("scale", ty, Fill::Values(scale))?;
+        let scale = c.param_of("scale", ty, InputFill::Values(scale))?;
         let g = &mut c.graph;
         if turned {
             w = g.transpose(w, &[1, 0])?;
@@ -382,9 +397,9 @@ fn of_codes(name: &str, dtype: DType, x: &'static [usize], turned: bool, by_colu
 }
 
 impl Graph {
-    /// The matrix product `[.., m, k] x [.., k, n] -> [.., m, n]` of numbers of one dtype, as
-    /// NumPy's `matmul`: leading axes broadcast; a vector on the left is a row, on the right a
-    /// column, and its axis is not in the result. Integers wrap. An empty sum is 0.
+    /// The matmul `[.., m, k] x [.., k, n] -> [.., m, n]` of numbers of one dtype, with the
+    /// semantics of NumPy's `matmul`. Leading axes broadcast. A vector is a row on the left and a
+    /// column on the right, and its axis is not in the result. Integers wrap. An empty sum is 0.
     ///
     /// # Errors
     /// [`OpError`] when an operand is a scalar, the inner dimensions are not provably equal, the

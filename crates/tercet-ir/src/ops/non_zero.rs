@@ -1,30 +1,30 @@
-//! Coordinates of what is not zero.
+//! Coordinates of nonzero elements.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, overflow, reject, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
-    /// The coordinates of the elements that are not 0, in row-major order (NumPy `argwhere`), and how
-    /// many there are. A NaN is not 0.
+    /// The coordinates of the elements that are not 0, in row-major order (NumPy `argwhere`), and
+    /// their number. A NaN is not 0.
     ///
-    /// How many depends on the data, the shape of a result does not: there is a row for each element,
-    /// and rows after the last coordinates are 0, which `GatherNd` takes. `count` says where they
-    /// begin.
+    /// The number depends on the data, but the shape of the result does not. There is a row for
+    /// each element, and rows after the last coordinates are 0, which are valid indices for
+    /// `GatherNd`. `count` is the number of valid rows.
     pub struct NonZero {}
 }
 
-/// The number of elements as a dimension, which `I32` has room for.
-pub(crate) fn most(x: &Type) -> Result<Dim, TypeError> {
+/// The number of elements as a dimension; an error if it exceeds `I32`.
+pub(crate) fn max_count(x: &Type) -> Result<Dim, TypeError> {
     let most = x.shape.numel().ok_or_else(|| overflow(x))?;
     match most.known() {
         Some(n) if n > i32::MAX as usize => Err(overflow(x)),
@@ -32,20 +32,20 @@ pub(crate) fn most(x: &Type) -> Result<Dim, TypeError> {
     }
 }
 
-/// Refuses more elements in a run than `I32` counts.
+/// Checks that the element count of a run fits `I32`.
 pub(crate) fn expect_countable(n: usize) -> Result<(), EvalError> {
     if n <= i32::MAX as usize {
         return Ok(());
     }
-    let reason = format!("{n} elements are more than i32 counts");
+    let reason = format!("the element count {n} exceeds i32");
     Err(EvalError::Data(reason))
 }
 
 impl OpSpec for NonZero {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "non_zero",
-        text: "The `i32` coordinates of the elements that are not 0, a row each in row-major order, \
-               and how many there are (`i32[]`). There are as many rows as elements; those after the \
+        text: "The `i32` coordinates of the elements that are not 0, one row each in row-major \
+               order, and their number (`i32[]`). There is one row per element; rows after the \
                last coordinates are 0.",
         operands: &["x"],
         dtypes: DType::ALL,
@@ -57,7 +57,7 @@ impl OpSpec for NonZero {
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;
-        let rows = Type::new(DType::I32, [most(x)?, Dim::Known(x.rank())]);
+        let rows = Type::new(DType::I32, [max_count(x)?, Dim::Known(x.rank())]);
         Ok(vec![rows, Type::new(DType::I32, [0usize; 0])])
     }
 
@@ -86,9 +86,9 @@ impl OpSpec for NonZero {
         ])
     }
 
-    fn cases() -> Vec<Case> {
-        let found = |name: &str, shape: &'static [usize], fill: Fill| {
-            Case::new(name, move |c| {
+    fn cases() -> Vec<OpCase> {
+        let found = |name: &str, shape: &'static [usize], fill: InputFill| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", shape, fill.clone())?;
                 let y = c.graph.non_zero(x)?;
                 c.output(y)?;
@@ -96,32 +96,32 @@ impl OpSpec for NonZero {
             })
         };
         vec![
-            found("odd_7x33", &[7, 33], Fill::Uniform(-1.4, 1.4)),
-            found("special", &[3, 21], Fill::Special),
-            found("none", &[5, 3], Fill::Uniform(0.0, 0.0)),
-            found("rank_0", &[], Fill::Values(vec![1.0])),
-            found("rank_0_of_zero", &[], Fill::Values(vec![0.0])),
-            found("rank_1", &[13], Fill::Normal),
-            found("rank_4", &[2, 3, 1, 5], Fill::Normal),
-            found("rank_6", &[2, 1, 3, 1, 2, 2], Fill::Normal),
-            found("empty", &[0, 3], Fill::Normal),
-            Case::new("pinned", |c| {
-                let x = Fill::Values(vec![0.0, 2.0, 0.0, 3.0, 0.0, 1.0]);
+            found("odd_7x33", &[7, 33], InputFill::Uniform(-1.4, 1.4)),
+            found("special", &[3, 21], InputFill::Special),
+            found("none", &[5, 3], InputFill::Uniform(0.0, 0.0)),
+            found("rank_0", &[], InputFill::Values(vec![1.0])),
+            found("rank_0_of_zero", &[], InputFill::Values(vec![0.0])),
+            found("rank_1", &[13], InputFill::Normal),
+            found("rank_4", &[2, 3, 1, 5], InputFill::Normal),
+            found("rank_6", &[2, 1, 3, 1, 2, 2], InputFill::Normal),
+            found("empty", &[0, 3], InputFill::Normal),
+            OpCase::new("pinned", |c| {
+                let x = InputFill::Values(vec![0.0, 2.0, 0.0, 3.0, 0.0, 1.0]);
                 let x = c.input("x", [2, 3], x)?;
                 let y = c.graph.non_zero(x)?;
                 let (rows, rest) = ([0.0, 1.0, 1.0, 0.0, 1.0, 2.0], [0.0; 6]);
                 c.output_expect(y, &[rows, rest].concat())?;
                 c.output_expect(y.port(1), &[3.0])
             }),
-            Case::new("elements_by_their_coordinates", |c| {
-                let x = c.input("x", [5, 4], Fill::Normal)?;
+            OpCase::new("elements_by_their_coordinates", |c| {
+                let x = c.input("x", [5, 4], InputFill::Normal)?;
                 let at = c.graph.non_zero(x)?;
                 let y = c.graph.gather_nd(x, at, 0)?;
                 c.output(y)
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.non_zero(x)?;
                 c.output(y)?;
                 c.output(y.port(1))
@@ -129,7 +129,7 @@ impl OpSpec for NonZero {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![reject("two_operands", "expected 1 operands, got 2", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             g.add(NonZero {}, &[x, x])
@@ -138,12 +138,12 @@ impl OpSpec for NonZero {
 }
 
 impl Graph {
-    /// The coordinates of the elements of `x`, of any dtype, that are not 0: `I32`, a row for each
-    /// element of `x`, of which the first hold coordinates; their number is the second result. CPU
-    /// only.
+    /// The coordinates of the elements of `x`, of any dtype, that are not 0. The first result is
+    /// `I32` with a row for each element of `x`; the first rows hold coordinates. The second result
+    /// is their number. CPU only.
     ///
     /// # Errors
-    /// [`OpError`] when `x` has more elements than `I32` counts.
+    /// [`OpError`] when the element count of `x` exceeds `I32`.
     pub fn non_zero(&mut self, x: Value) -> Result<Value, OpError> {
         self.add(NonZero {}, &[x])
     }

@@ -1,15 +1,15 @@
 //! Layer norm and RMS norm.
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_axis, expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
 };
@@ -20,34 +20,34 @@ attrs! {
     /// `(x - mean) / sqrt(variance + eps) * gamma + beta` over all axes from `axis` on, with the
     /// biased variance `mean((x - mean)^2)` (Ba, Kiros, Hinton 2016).
     pub struct LayerNorm {
-        /// The first axis of a group that is normalised together.
+        /// The first of the axes that are normalized together.
         pub axis: usize,
-        /// Added to the variance.
-        pub eps: Real,
+        /// Constant added to the variance.
+        pub eps: FloatAttr,
     }
 }
 
 attrs! {
     /// `x / sqrt(mean(x^2) + eps) * gamma + beta` over the last axis (Zhang, Sennrich 2019).
     pub struct RmsNorm {
-        /// Added to the mean of squares.
-        pub eps: Real,
+        /// Constant added to the mean of squares.
+        pub eps: FloatAttr,
     }
 }
 
-/// Refuses an `eps` that is negative, infinite or NaN.
-pub(crate) fn expect_eps(eps: Real) -> Result<(), TypeError> {
+/// Checks that `eps` is finite and not negative.
+pub(crate) fn expect_eps(eps: FloatAttr) -> Result<(), TypeError> {
     if eps.0.is_finite() && eps.0 >= 0.0 {
         return Ok(());
     }
-    let reason = format!("{eps:?} is not a finite number of at least zero");
+    let reason = format!("{eps:?} is invalid; expected a finite number >= 0");
     Err(TypeError::Attr {
         name: "eps",
         reason,
     })
 }
 
-/// Refuses a gamma, beta or bias that is not of the dtype of `x` and of shape `[dims]`.
+/// Checks that a gamma, beta or bias has the dtype of `x` and the shape `[dims]`.
 pub(crate) fn expect_weight(
     operand: &'static str,
     ty: &Type,
@@ -69,7 +69,7 @@ pub(crate) fn expect_weight(
     })
 }
 
-/// Refuses weights, as far as they are there, that are not of the dtype of `x` and of shape `[dims]`.
+/// Checks that the weights that are present have the dtype of `x` and the shape `[dims]`.
 pub(crate) fn expect_weights(
     x: &Type,
     dims: &[Dim],
@@ -83,13 +83,13 @@ pub(crate) fn expect_weights(
         .try_for_each(|(name, ty)| expect_weight(name, ty, x, dims))
 }
 
-/// What all norms say of themselves.
+/// The documentation and metadata common to all norms.
 pub(crate) const fn doc(
     name: &'static str,
     text: &'static str,
     operands: &'static [&'static str],
-) -> Doc {
-    Doc {
+) -> OpDoc {
+    OpDoc {
         name,
         text,
         operands,
@@ -99,7 +99,7 @@ pub(crate) const fn doc(
     }
 }
 
-/// Layer norm of one group; `beta` empty for none.
+/// Layer norm of one group; `beta` is empty for none.
 pub(crate) fn layer_norm_line(x: &[f64], gamma: &[f64], beta: &[f64], eps: f64, y: &mut [f64]) {
     let n = x.len() as f64;
     let mean = x.iter().sum::<f64>() / n;
@@ -110,7 +110,7 @@ pub(crate) fn layer_norm_line(x: &[f64], gamma: &[f64], beta: &[f64], eps: f64, 
     }
 }
 
-/// RMS norm of one line; `beta` empty for none.
+/// RMS norm of one line; `beta` is empty for none.
 pub(crate) fn rms_norm_line(x: &[f64], gamma: &[f64], beta: &[f64], eps: f64, y: &mut [f64]) {
     let mean_square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
     let rms = (mean_square + eps).sqrt();
@@ -119,12 +119,12 @@ pub(crate) fn rms_norm_line(x: &[f64], gamma: &[f64], beta: &[f64], eps: f64, y:
     }
 }
 
-/// A norm of one group: x, gamma, beta (may be empty), eps, y.
-pub(crate) type NormLine = fn(&[f64], &[f64], &[f64], f64, &mut [f64]);
+/// The norm of one group: x, gamma, beta (may be empty), eps, y.
+pub(crate) type NormRowFn = fn(&[f64], &[f64], &[f64], f64, &mut [f64]);
 
 /// Applies `line` to each group of `gamma.len()` elements of `x`.
 pub(crate) fn normalise(
-    line: NormLine,
+    line: NormRowFn,
     x: &[f64],
     gamma: &[f64],
     beta: &[f64],
@@ -144,8 +144,8 @@ pub(crate) fn normalise(
 }
 
 fn eval_norm(
-    line: NormLine,
-    eps: Real,
+    line: NormRowFn,
+    eps: FloatAttr,
     operands: &[&Tensor],
     results: &[TensorType],
 ) -> Result<Vec<Tensor>, EvalError> {
@@ -156,7 +156,7 @@ fn eval_norm(
 }
 
 impl OpSpec for LayerNorm {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "layer_norm",
         "`(x - mean) / sqrt(variance + eps) * gamma + beta` over the axes from `axis` on.",
         &["x", "gamma", "beta?"],
@@ -183,10 +183,10 @@ impl OpSpec for LayerNorm {
         eval_norm(layer_norm_line, self.eps, operands, results)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], axis: usize, with_beta: bool| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Normal)?;
                 let (gamma, beta) = weights(c, &shape[axis..], with_beta)?;
                 let y = c.graph.layer_norm(x, gamma, beta, axis, 1e-5)?;
                 c.output(y)
@@ -201,40 +201,48 @@ impl OpSpec for LayerNorm {
             shaped("one_element", &[4, 1], 1, true),
             shaped("no_rows", &[0, 4], 1, true),
             shaped("empty_rows", &[3, 0], 1, true),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [3, 2], Fill::Values(vec![1., 3., -2., 2., 5., 5.]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![2.0, 4.0]))?;
-                let beta = c.input("beta", [2], Fill::Values(vec![0.5, 1.0]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input(
+                    "x",
+                    [3, 2],
+                    InputFill::Values(vec![1., 3., -2., 2., 5., 5.]),
+                )?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![2.0, 4.0]))?;
+                let beta = c.input("beta", [2], InputFill::Values(vec![0.5, 1.0]))?;
                 let y = c.graph.layer_norm(x, gamma, Some(beta), 1, 1e-9)?;
                 c.output(y)?;
                 let exact = c.graph.layer_norm(x, gamma, Some(beta), 1, 0.0)?;
                 let nan = f64::NAN; // a constant row without eps: 0 / 0
                 c.output_expect(exact, &[-1.5, 5.0, -1.5, 5.0, nan, nan])
             }),
-            Case::new("constant_row_gives_beta", |c| {
-                let x = c.input("x", [1, 4], Fill::Values(vec![3.0; 4]))?;
-                let gamma = c.input("gamma", [4], Fill::Values(vec![7.0; 4]))?;
-                let beta = c.input("beta", [4], Fill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
+            OpCase::new("constant_row_gives_beta", |c| {
+                let x = c.input("x", [1, 4], InputFill::Values(vec![3.0; 4]))?;
+                let gamma = c.input("gamma", [4], InputFill::Values(vec![7.0; 4]))?;
+                let beta = c.input("beta", [4], InputFill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
                 let y = c.graph.layer_norm(x, gamma, Some(beta), 1, 1e-5)?;
                 c.output_expect(y, &[1.0, 2.0, 3.0, 4.0])
             }),
-            Case::new("nan_stays_in_its_row", |c| {
-                let x = c.input("x", [2, 2], Fill::Values(vec![f64::NAN, 1.0, 1.0, 3.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![1.0; 2]))?;
+            OpCase::new("nan_stays_in_its_row", |c| {
+                let x = c.input(
+                    "x",
+                    [2, 2],
+                    InputFill::Values(vec![f64::NAN, 1.0, 1.0, 3.0]),
+                )?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0; 2]))?;
                 let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
                 c.output_expect(y, &[f64::NAN, f64::NAN, -1.0, 1.0])
             }),
-            // The sum and the squares exceed F16.
-            Case::new("large_values_do_not_overflow", |c| {
-                let x = Fill::Values([40960.0, 49152.0].repeat(24));
+            // The sum and the squares exceed the range of F16.
+            OpCase::new("large_values_do_not_overflow", |c| {
+                let x = InputFill::Values([40960.0, 49152.0].repeat(24));
                 let x = c.input("x", [1, 48], x)?;
-                let gamma = c.input("gamma", [48], Fill::Values(vec![2.0; 48]))?;
+                let gamma = c.input("gamma", [48], InputFill::Values(vec![2.0; 48]))?;
                 let y = c.graph.layer_norm(x, gamma, None, 1, 0.0)?;
                 c.output_expect(y, &[-2.0, 2.0].repeat(24))
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 8);
-                let x = c.input("x", [2.into(), s, 16.into()], Fill::Normal)?;
+                let x = c.input("x", [2.into(), s, 16.into()], InputFill::Normal)?;
                 let gamma = weight(c, "gamma", &[16])?;
                 let y = c.graph.layer_norm(x, gamma, None, 2, 1e-12)?;
                 c.output(y)
@@ -242,7 +250,7 @@ impl OpSpec for LayerNorm {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject(
                 "gamma_shape",
@@ -274,7 +282,7 @@ impl OpSpec for LayerNorm {
 }
 
 impl OpSpec for RmsNorm {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "rms_norm",
         "`x / sqrt(mean(x^2) + eps) * gamma + beta` over the last axis.",
         &["x", "gamma", "beta?"],
@@ -301,10 +309,10 @@ impl OpSpec for RmsNorm {
         eval_norm(rms_norm_line, self.eps, operands, results)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], with_beta: bool| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Normal)?;
                 let (gamma, beta) = weights(c, &shape[shape.len() - 1..], with_beta)?;
                 let y = c.graph.rms_norm(x, gamma, beta, 1e-6)?;
                 c.output(y)
@@ -317,39 +325,43 @@ impl OpSpec for RmsNorm {
             shaped("long_row", &[2, 3000], false),
             shaped("no_rows", &[0, 4], false),
             shaped("empty_rows", &[3, 0], true),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [2, 2], Fill::Values(vec![1.0, 7.0, 0.0, 0.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![5.0, 2.5]))?;
-                let beta = c.input("beta", [2], Fill::Values(vec![0.0, 0.5]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [2, 2], InputFill::Values(vec![1.0, 7.0, 0.0, 0.0]))?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![5.0, 2.5]))?;
+                let beta = c.input("beta", [2], InputFill::Values(vec![0.0, 0.5]))?;
                 let y = c.graph.rms_norm(x, gamma, Some(beta), 0.0)?;
-                // The second row is 0 / 0 without eps.
+                // The second row is 0 / 0, because eps is 0.
                 c.output_expect(y, &[1.0, 4.0, f64::NAN, f64::NAN])?;
                 let y = c.graph.rms_norm(x, gamma, Some(beta), 39.0)?;
                 c.output_expect(y, &[0.625, 2.6875, 0.0, 0.5])
             }),
-            Case::new("nan_stays_in_its_row", |c| {
-                let x = c.input("x", [2, 2], Fill::Values(vec![f64::NAN, 1.0, 1.0, 1.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![1.0, 3.0]))?;
+            OpCase::new("nan_stays_in_its_row", |c| {
+                let x = c.input(
+                    "x",
+                    [2, 2],
+                    InputFill::Values(vec![f64::NAN, 1.0, 1.0, 1.0]),
+                )?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 3.0]))?;
                 let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
                 c.output_expect(y, &[f64::NAN, f64::NAN, 1.0, 3.0])
             }),
-            // The squares exceed F16: sums must be F32 inside.
-            Case::new("squares_beyond_f16", |c| {
-                let x = c.input("x", [1, 2], Fill::Values(vec![4096.0, 4096.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![1.0, 2.0]))?;
+            // The squares exceed the range of F16, so kernels must accumulate in F32.
+            OpCase::new("squares_beyond_f16", |c| {
+                let x = c.input("x", [1, 2], InputFill::Values(vec![4096.0, 4096.0]))?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 2.0]))?;
                 let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
                 c.output_expect(y, &[1.0, 2.0])
             }),
-            Case::new("large_values_do_not_overflow", |c| {
-                let x = Fill::Values([49152.0, -49152.0].repeat(24));
+            OpCase::new("large_values_do_not_overflow", |c| {
+                let x = InputFill::Values([49152.0, -49152.0].repeat(24));
                 let x = c.input("x", [1, 48], x)?;
-                let gamma = c.input("gamma", [48], Fill::Values(vec![2.0; 48]))?;
+                let gamma = c.input("gamma", [48], InputFill::Values(vec![2.0; 48]))?;
                 let y = c.graph.rms_norm(x, gamma, None, 0.0)?;
                 c.output_expect(y, &[2.0, -2.0].repeat(24))
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 8);
-                let x = c.input("x", [s, 16.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 16.into()], InputFill::Normal)?;
                 let gamma = weight(c, "gamma", &[16])?;
                 let y = c.graph.rms_norm(x, gamma, None, 1e-5)?;
                 c.output(y)
@@ -357,7 +369,7 @@ impl OpSpec for RmsNorm {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("scalar", "expected rank 1 or more", |g| {
                 let x = g.input("x", Type::new(DType::F32, [0; 0]))?;
@@ -372,21 +384,25 @@ impl OpSpec for RmsNorm {
                 let gamma = g.input("gamma", Type::new(DType::F32, [4]))?;
                 g.rms_norm(x, gamma, None, 1e-5)
             }),
-            reject("negative_eps", "-1.0 is not a finite number", |g| {
-                let x = g.input("x", Type::new(DType::F32, [4]))?;
-                g.rms_norm(x, x, None, -1.0)
-            }),
+            reject(
+                "negative_eps",
+                "-1.0 is invalid; expected a finite number",
+                |g| {
+                    let x = g.input("x", Type::new(DType::F32, [4]))?;
+                    g.rms_norm(x, x, None, -1.0)
+                },
+            ),
         ]
     }
 }
 
-/// A parameter of the trial's dtype, near 1.
+/// A parameter of the case's dtype, near 1.
 pub(crate) fn weight(c: &mut CaseGraph, name: &str, shape: &[usize]) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);
-    c.param_of(name, ty, Fill::Uniform(0.5, 1.5))
+    c.param_of(name, ty, InputFill::Uniform(0.5, 1.5))
 }
 
-/// `gamma`, and `beta` where it is asked for.
+/// `gamma`, and `beta` if requested.
 pub(crate) fn weights(
     c: &mut CaseGraph,
     shape: &[usize],
@@ -402,7 +418,7 @@ pub(crate) fn weights(
 
 impl Graph {
     /// Layer norm over the axes of `x` from `axis` on; `gamma` and `beta` have the shape of those
-    /// axes and the dtype of `x`. The shape of `x` stays.
+    /// axes and the dtype of `x`. The result has the shape of `x`.
     ///
     /// # Errors
     /// [`OpError`] when `x` is not a float, `axis` is out of range, `eps` is negative or not
@@ -415,13 +431,13 @@ impl Graph {
         axis: usize,
         eps: f64,
     ) -> Result<Value, OpError> {
-        let eps = Real(eps);
+        let eps = FloatAttr(eps);
         let operands: Vec<Value> = [x, gamma].into_iter().chain(beta).collect();
         self.add(LayerNorm { axis, eps }, &operands)
     }
 
     /// RMS norm over the last axis of `x`, of size `n`; `gamma` and `beta` are `[n]` and have the
-    /// dtype of `x`. The shape of `x` stays.
+    /// dtype of `x`. The result has the shape of `x`.
     ///
     /// # Errors
     /// [`OpError`] when `x` is not a float or has no axis, `eps` is negative or not finite, or
@@ -434,6 +450,11 @@ impl Graph {
         eps: f64,
     ) -> Result<Value, OpError> {
         let operands: Vec<Value> = [x, gamma].into_iter().chain(beta).collect();
-        self.add(RmsNorm { eps: Real(eps) }, &operands)
+        self.add(
+            RmsNorm {
+                eps: FloatAttr(eps),
+            },
+            &operands,
+        )
     }
 }

@@ -1,22 +1,22 @@
-//! Indices as rows with a single one.
+//! One-hot encoding of indices.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{INDEX_DTYPES, exactly, expect_dtype, reject, resolve_index};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// For each index a row of `depth` elements that is 1 where the index points and 0 elsewhere.
-    /// Negative indices count from the end. The rows are a new last axis; other places and values
-    /// are a `Transpose` and a `Where` away.
+    /// For each index, a row of `depth` elements that is 1 at the index and 0 elsewhere. Negative
+    /// indices count from the end. The rows form a new last axis. `Transpose` moves that axis
+    /// elsewhere, and `Where` gives other values.
     pub struct OneHot {
         /// The size of the new last axis.
         pub depth: usize,
@@ -26,10 +26,11 @@ attrs! {
 }
 
 impl OpSpec for OneHot {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "one_hot",
-        text: "A new last axis of `depth` elements of dtype `to`: 1 where the index points, 0 \
-               elsewhere. Negative indices count from the end; one out of range ends the run.",
+        text: "For each index, a row of `depth` elements of dtype `to` in a new last axis: 1 at \
+               the index, 0 elsewhere. Negative indices count from the end. A run with an \
+               out-of-range index fails.",
         operands: &["idx"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -59,20 +60,20 @@ impl OpSpec for OneHot {
         Ok(vec![Tensor::from_i64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let hot = |name: &str, idx: &'static [usize], depth: usize, of: DType| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let to = c.dtype;
-                let idx = c.input_of("idx", Type::new(of, idx), Fill::Index(depth))?;
+                let idx = c.input_of("idx", Type::new(of, idx), InputFill::Index(depth))?;
                 let y = c.graph.one_hot(idx, depth, to)?;
                 c.output(y)
             })
         };
         let fault = |name: &str, index: f64, message: &'static str| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let to = c.dtype;
                 let ty = Type::new(DType::I32, [3]);
-                let idx = c.input_of("idx", ty, Fill::Values(vec![0.0, index, 0.0]))?;
+                let idx = c.input_of("idx", ty, InputFill::Values(vec![0.0, index, 0.0]))?;
                 let y = c.graph.one_hot(idx, 4, to)?;
                 c.expect_fault(message);
                 c.output(y)
@@ -87,40 +88,40 @@ impl OpSpec for OneHot {
             hot("rank_5", &[2, 1, 2, 1, 3], 3, DType::I32),
             hot("no_indices", &[0], 3, DType::I32),
             hot("no_indices_of_nothing", &[3, 0], 0, DType::I32),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let to = c.dtype;
                 let ty = Type::new(DType::I32, [3]);
-                let idx = c.input_of("idx", ty, Fill::Values(vec![2.0, -3.0, -1.0]))?;
+                let idx = c.input_of("idx", ty, InputFill::Values(vec![2.0, -3.0, -1.0]))?;
                 let y = c.graph.one_hot(idx, 3, to)?;
                 c.output_expect(y, &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0])
             }),
-            Case::new("of_a_view", |c| {
+            OpCase::new("of_a_view", |c| {
                 let to = c.dtype;
-                let idx = c.input_of("idx", Type::new(DType::I32, [3, 5]), Fill::Index(6))?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [3, 5]), InputFill::Index(6))?;
                 let idx = c.graph.transpose(idx, &[1, 0])?;
                 let y = c.graph.one_hot(idx, 6, to)?;
                 c.output(y)
             }),
             fault("at_the_end", 4.0, "index 4 is out of range for axis of 4"),
             fault("below", -5.0, "index -5 is out of range for axis of 4"),
-            Case::new("of_nothing", |c| {
+            OpCase::new("of_nothing", |c| {
                 let to = c.dtype;
                 let ty = Type::new(DType::I32, [1]);
-                let idx = c.input_of("idx", ty, Fill::Values(vec![0.0]))?;
+                let idx = c.input_of("idx", ty, InputFill::Values(vec![0.0]))?;
                 let y = c.graph.one_hot(idx, 0, to)?;
                 c.expect_fault("index 0 is out of range for axis of 0");
                 c.output(y)
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let (s, to) = (c.sym("s", 5, 9), c.dtype);
-                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(7))?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [s]), InputFill::Index(7))?;
                 let y = c.graph.one_hot(idx, 7, to)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![reject("float_indices", "operand idx is f32", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             g.one_hot(x, 4, DType::F32)
@@ -129,11 +130,12 @@ impl OpSpec for OneHot {
 }
 
 impl Graph {
-    /// For each index (`I32` or `I64`, any shape) a row of `depth` elements of dtype `to`: 1 where
-    /// it points, 0 elsewhere.
+    /// For each index (`I32` or `I64`, any shape), a row of `depth` elements of dtype `to`: 1 at
+    /// the index, 0 elsewhere.
     ///
     /// # Errors
-    /// [`OpError`] when `idx` is no index dtype. An index outside `-depth..depth` ends the run.
+    /// [`OpError`] when the dtype of `idx` is not an index dtype. A run fails if an index is
+    /// outside `-depth..depth`.
     pub fn one_hot(&mut self, idx: Value, depth: usize, to: DType) -> Result<Value, OpError> {
         self.add(OneHot { depth, to }, &[idx])
     }

@@ -1,14 +1,14 @@
 //! Padding.
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
-use crate::case::{Case, Fill, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, for_each_index, from_scalars, overflow, reject};
 use crate::scalar::{Scalar, convert};
 use crate::tensor::Tensor;
@@ -16,22 +16,23 @@ use crate::types::{TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// What the added elements are.
+    /// The source of the padding elements.
     pub enum PadMode {
-        /// The value of the attribute.
+        /// The constant `value`.
         Constant "constant",
-        /// The operand mirrored at its first and last element, which are not repeated: `c b | a b c`.
+        /// The operand mirrored at its first and last element, which are not repeated: `c b | a b
+        /// c`.
         Reflect "reflect",
         /// The first and last element repeated: `a a | a b c`.
         Edge "edge",
-        /// The operand repeated: `b c | a b c`.
+        /// The operand repeated periodically: `b c | a b c`.
         Wrap "wrap",
     }
 }
 
 impl PadMode {
-    /// The index along an axis of `n` elements that position `at` of the padded axis takes, or
-    /// `None` for the constant. The padding is one that [`PadMode::fits`].
+    /// The source index, on an axis of `n` elements, of position `at` of the padded axis; `None`
+    /// for the constant. The padding must satisfy [`PadMode::is_valid_for`].
     pub fn source(self, at: usize, before: usize, n: usize) -> Option<usize> {
         if (before..before + n).contains(&at) {
             return Some(at - before);
@@ -47,9 +48,9 @@ impl PadMode {
         }
     }
 
-    /// True if an axis of `n` elements can be padded by this many: reflections need more elements
-    /// than they add, repetitions at least as many, edges at least one.
-    pub fn fits(self, before: usize, after: usize, n: usize) -> bool {
+    /// True if an axis of `n` elements supports this much padding. Reflection needs more elements
+    /// than it adds, repetition at least as many, and edges at least one.
+    pub fn is_valid_for(self, before: usize, after: usize, n: usize) -> bool {
         let most = before.max(after);
         match self {
             PadMode::Constant => true,
@@ -63,14 +64,14 @@ impl PadMode {
 attrs! {
     /// The operand with elements added before and after each axis.
     pub struct Pad {
-        /// How many before each axis.
+        /// Number of elements added before each axis.
         pub before: Vec<usize>,
-        /// How many after each axis.
+        /// Number of elements added after each axis.
         pub after: Vec<usize>,
-        /// What they are.
+        /// The source of the padding elements.
         pub mode: PadMode,
-        /// Their value in the mode `constant`, converted to the dtype; 0 in the others.
-        pub value: Real,
+        /// The value in mode `constant`, converted to the dtype; 0 in the other modes.
+        pub value: FloatAttr,
     }
 }
 
@@ -84,7 +85,7 @@ impl Pad {
 }
 
 impl OpSpec for Pad {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "pad",
         text: "Elements added before and after each axis: a constant, the operand mirrored \
                (`reflect`), its outermost element (`edge`) or the operand repeated (`wrap`).",
@@ -105,17 +106,19 @@ impl OpSpec for Pad {
                 return Err(bad(name, reason));
             }
         }
-        if self.mode != PadMode::Constant && self.value != Real(0.0) {
-            let reason = format!("the mode {} takes no value; give 0", self.mode.name());
+        if self.mode != PadMode::Constant && self.value != FloatAttr(0.0) {
+            let reason = format!("mode {} does not use a value; expected 0", self.mode.name());
             return Err(bad("value", reason));
         }
         let mut dims = Vec::with_capacity(x.rank());
         for (axis, n) in x.shape.iter().enumerate() {
             let (before, after) = (self.before[axis], self.after[axis]);
-            if n.known().is_some_and(|n| !self.mode.fits(before, after, n)) {
+            if n.known()
+                .is_some_and(|n| !self.mode.is_valid_for(before, after, n))
+            {
                 return Err(TypeError::Other(self.too_short(axis, n)));
             }
-            // Sizes beyond i64 would wrap in the arithmetic of dimensions.
+            // Sizes beyond i64 would wrap in dimension arithmetic.
             let added = before
                 .checked_add(after)
                 .filter(|&n| n <= i64::MAX as usize);
@@ -133,7 +136,10 @@ impl OpSpec for Pad {
     ) -> Result<Vec<Tensor>, EvalError> {
         let (x, ty) = (operands[0], &results[0]);
         for (axis, &n) in x.shape().iter().enumerate() {
-            if !self.mode.fits(self.before[axis], self.after[axis], n) {
+            if !self
+                .mode
+                .is_valid_for(self.before[axis], self.after[axis], n)
+            {
                 return Err(EvalError::Data(self.too_short(axis, &Dim::Known(n))));
             }
         }
@@ -158,31 +164,31 @@ impl OpSpec for Pad {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         let line = |name: &str,
                     n: usize,
                     before: usize,
                     after: usize,
                     mode: PadMode,
                     y: &'static [f64]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", [n], counted(&[n]))?;
                 let y_value = c.graph.pad(x, &[before], &[after], mode, 0.0)?;
                 c.output_expect(y_value, y)
             })
         };
-        let mut all: Vec<Case> = PadMode::ALL
+        let mut all: Vec<OpCase> = PadMode::ALL
             .iter()
             .flat_map(|&mode| {
-                let block = Case::new(format!("{}_block_5x7", mode.name()), move |c| {
-                    let x = c.input("x", [5, 7], Fill::Special)?;
+                let block = OpCase::new(format!("{}_block_5x7", mode.name()), move |c| {
+                    let x = c.input("x", [5, 7], InputFill::Special)?;
                     let y = c.graph.pad(x, &[4, 0], &[1, 3], mode, 0.0)?;
                     c.output(y)
                 });
-                let symbolic = Case::new(format!("{}_symbolic", mode.name()), move |c| {
+                let symbolic = OpCase::new(format!("{}_symbolic", mode.name()), move |c| {
                     let s = c.sym("s", 3, 9);
-                    let x = c.input("x", [s, 2.into()], Fill::Normal)?;
+                    let x = c.input("x", [s, 2.into()], InputFill::Normal)?;
                     let y = c.graph.pad(x, &[2, 1], &[0, 1], mode, 0.0)?;
                     c.output(y)
                 });
@@ -231,27 +237,27 @@ impl OpSpec for Pad {
                 &[0.0, 0.0],
             ),
             line("wrap_of_nothing", 0, 0, 0, PadMode::Wrap, &[]),
-            Case::new("value", |c| {
-                let x = c.input("x", [1, 2], Fill::Values(vec![1.0, 0.0]))?;
+            OpCase::new("value", |c| {
+                let x = c.input("x", [1, 2], InputFill::Values(vec![1.0, 0.0]))?;
                 let y = c.graph.pad(x, &[1, 0], &[0, 1], PadMode::Constant, 7.0)?;
                 c.output_expect(y, &[7.0, 7.0, 7.0, 1.0, 0.0, 7.0])
             }),
-            Case::new("minus_infinity", |c| {
-                let x = c.input("x", [1], Fill::Values(vec![1.0]))?;
+            OpCase::new("minus_infinity", |c| {
+                let x = c.input("x", [1], InputFill::Values(vec![1.0]))?;
                 let y = c
                     .graph
                     .pad(x, &[1], &[1], PadMode::Constant, f64::NEG_INFINITY)?;
                 c.output_expect(y, &[f64::NEG_INFINITY, 1.0, f64::NEG_INFINITY])
             })
             .only(DType::FLOATS),
-            Case::new("rank_0", |c| {
-                let x = c.input("x", [0usize; 0], Fill::Special)?;
+            OpCase::new("rank_0", |c| {
+                let x = c.input("x", [0usize; 0], InputFill::Special)?;
                 let y = c.graph.pad(x, &[], &[], PadMode::Constant, 7.0)?;
                 c.output(y)
             }),
-            Case::new("symbolic_too_short", |c| {
+            OpCase::new("symbolic_too_short", |c| {
                 let s = c.sym("s", 2, 9);
-                let x = c.input("x", [s], Fill::Normal)?;
+                let x = c.input("x", [s], InputFill::Normal)?;
                 let y = c.graph.pad(x, &[2], &[0], PadMode::Reflect, 0.0)?;
                 c.expect_fault("axis 0 of size 2 is too short");
                 c.output(y)
@@ -260,8 +266,8 @@ impl OpSpec for Pad {
         all
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
             g: &mut Graph,
             before: &[usize],
             mode: PadMode,
@@ -272,19 +278,19 @@ impl OpSpec for Pad {
         }
         vec![
             reject("rank", "2 values for 1 axes", |g| {
-                of(g, &[1, 1], PadMode::Constant, 0.0)
+                build(g, &[1, 1], PadMode::Constant, 0.0)
             }),
             reject("reflect_too_far", "too short for 3 before", |g| {
-                of(g, &[3], PadMode::Reflect, 0.0)
+                build(g, &[3], PadMode::Reflect, 0.0)
             }),
             reject("wrap_too_far", "too short for 4 before", |g| {
-                of(g, &[4], PadMode::Wrap, 0.0)
+                build(g, &[4], PadMode::Wrap, 0.0)
             }),
-            reject("value_without_use", "takes no value", |g| {
-                of(g, &[1], PadMode::Edge, 1.0)
+            reject("value_without_use", "does not use a value", |g| {
+                build(g, &[1], PadMode::Edge, 1.0)
             }),
             reject("overflow", "too large", |g| {
-                of(g, &[usize::MAX], PadMode::Constant, 0.0)
+                build(g, &[usize::MAX], PadMode::Constant, 0.0)
             }),
             reject("edge_of_nothing", "too short", |g| {
                 let x = g.input("x", Type::new(DType::F32, [0]))?;
@@ -295,12 +301,12 @@ impl OpSpec for Pad {
 }
 
 impl Graph {
-    /// `x`, of any dtype, with elements added before and after each axis; `value` is what they are
-    /// in the mode `constant` and 0 in the others.
+    /// `x`, of any dtype, with elements added before and after each axis. `value` is the padding in
+    /// mode `constant`, and 0 in the other modes.
     ///
     /// # Errors
-    /// [`OpError`] when a list has not one value for each axis, an axis is too short for the mode,
-    /// or `value` is given to a mode that has no use for it.
+    /// [`OpError`] when a list does not have one value for each axis, or an axis is too short for
+    /// the mode. Also when `value` is not 0 in a mode that ignores it.
     pub fn pad(
         &mut self,
         x: Value,
@@ -313,7 +319,7 @@ impl Graph {
             before: before.to_vec(),
             after: after.to_vec(),
             mode,
-            value: Real(value),
+            value: FloatAttr(value),
         };
         self.add(pad, &[x])
     }

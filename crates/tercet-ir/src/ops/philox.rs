@@ -1,14 +1,14 @@
-//! Random words of given counters.
+//! Random words for counters that the graph provides.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, reject,
 };
@@ -17,16 +17,17 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Philox4x32-10 (Salmon and others, SC 2011): four random words for each counter of four words, by one
-    /// key of two. They are the words that the other random operators draw from, for graphs that count
-    /// themselves: the same counters give the same words in every run.
+    /// Philox4x32-10 (Salmon and others, SC 2011): four random words for each counter of four
+    /// words, with one key of two words. The other random operators draw from the same words. This
+    /// operator is for graphs that manage counters themselves: the same counters give the same
+    /// words in every run.
     pub struct Philox {}
 }
 
 impl OpSpec for Philox {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "philox",
-        text: "Four random words for each counter `[.., 4]` by the key `[2]`: Philox4x32-10.",
+        text: "Four random words for each counter `[.., 4]` with the key `[2]`: Philox4x32-10.",
         operands: &["counter", "key"],
         dtypes: &[DType::U32],
         accuracy: Accuracy::Exact,
@@ -63,11 +64,11 @@ impl OpSpec for Philox {
         Ok(vec![Tensor::from_i64s(results[0].clone(), &words)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let of = |name: &str, shape: &'static [usize]| {
-            Case::new(name, move |c| {
-                let counter = c.input("counter", shape, Fill::Uniform(0.0, 4294967295.0))?;
-                let key = c.input("key", [2], Fill::Uniform(0.0, 4294967295.0))?;
+            OpCase::new(name, move |c| {
+                let counter = c.input("counter", shape, InputFill::Uniform(0.0, 4294967295.0))?;
+                let key = c.input("key", [2], InputFill::Uniform(0.0, 4294967295.0))?;
                 let y = c.graph.philox(counter, key)?;
                 c.output(y)
             })
@@ -94,18 +95,18 @@ impl OpSpec for Philox {
             of("one_counter", &[4]),
             of("many_3x101", &[3, 101, 4]),
             of("none", &[0, 4]),
-            Case::new("symbolic_views", |c| {
+            OpCase::new("symbolic_views", |c| {
                 let s = c.sym("s", 5, 300);
-                let x = c.input("x", [4.into(), s], Fill::Uniform(0.0, 4294967295.0))?;
-                let key = c.input("key", [4], Fill::Uniform(0.0, 4294967295.0))?;
+                let x = c.input("x", [4.into(), s], InputFill::Uniform(0.0, 4294967295.0))?;
+                let key = c.input("key", [4], InputFill::Uniform(0.0, 4294967295.0))?;
                 let counter = c.graph.transpose(x, &[1, 0])?;
                 let key = c.graph.slice(key, &[1], &[4], &[2])?;
                 let y = c.graph.philox(counter, key)?;
                 c.output(y)
             }),
             // One tensor as both operands.
-            Case::new("key_of_the_counter", |c| {
-                let x = c.input("x", [4], Fill::Uniform(0.0, 4294967295.0))?;
+            OpCase::new("key_of_the_counter", |c| {
+                let x = c.input("x", [4], InputFill::Uniform(0.0, 4294967295.0))?;
                 let key = c.graph.narrow(x, 0, 0, 2)?;
                 let y = c.graph.philox(x, key)?;
                 c.output(y)
@@ -113,8 +114,8 @@ impl OpSpec for Philox {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
             g: &mut Graph,
             dtype: DType,
             counter: &[usize],
@@ -126,25 +127,25 @@ impl OpSpec for Philox {
         }
         vec![
             reject("signed", "operand counter is i32", |g| {
-                of(g, DType::I32, &[4], &[2])
+                build(g, DType::I32, &[4], &[2])
             }),
             reject("counter", "the words of a counter: 3 and 4 differ", |g| {
-                of(g, DType::U32, &[5, 3], &[2])
+                build(g, DType::U32, &[5, 3], &[2])
             }),
             reject("key", "the words of the key: 4 and 2 differ", |g| {
-                of(g, DType::U32, &[4], &[4])
+                build(g, DType::U32, &[4], &[4])
             }),
             reject("scalar", "expected rank 1 or more", |g| {
-                of(g, DType::U32, &[], &[2])
+                build(g, DType::U32, &[], &[2])
             }),
         ]
     }
 }
 
-/// A vector of `kat_vectors` of the authors' Random123.
-fn known(name: &str, counter: [u32; 4], key: [u32; 2], words: [u32; 4]) -> Case {
-    Case::new(name, move |c| {
-        let fill = |words: &[u32]| Fill::Values(words.iter().map(|w| f64::from(*w)).collect());
+/// A test vector from `kat_vectors` of the authors' Random123 library.
+fn known(name: &str, counter: [u32; 4], key: [u32; 2], words: [u32; 4]) -> OpCase {
+    OpCase::new(name, move |c| {
+        let fill = |words: &[u32]| InputFill::Values(words.iter().map(|w| f64::from(*w)).collect());
         let counter = c.input("counter", [4], fill(&counter))?;
         let key = c.input("key", [2], fill(&key))?;
         let y = c.graph.philox(counter, key)?;
@@ -153,7 +154,8 @@ fn known(name: &str, counter: [u32; 4], key: [u32; 2], words: [u32; 4]) -> Case 
 }
 
 impl Graph {
-    /// Four random words for each counter of `counter`, `U32 [.., 4]`, by `key`, `U32 [2]`.
+    /// Four random words for each counter of `counter`, `U32 [.., 4]`, with the key `key`, `U32
+    /// [2]`.
     ///
     /// # Errors
     /// [`OpError`] when an operand has another type.

@@ -1,13 +1,13 @@
 //! Pooling.
 
 use crate::accuracy::Accuracy;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::reduce::ReduceFn;
 use crate::ops::util::{
     counted, exactly, expect_dtype, for_each_index, from_scalars, reject, scalars,
@@ -19,15 +19,17 @@ use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// What becomes of the elements of a window.
+    /// The function of the elements of a window.
     pub enum PoolFn {
-        /// The greatest; NaN if any is NaN; of none `-inf` or the least integer.
+        /// The maximum; NaN if any element is NaN; for an empty window `-inf` or the minimum
+        /// integer.
         Max "max",
-        /// The sum over the number of elements; of none NaN.
+        /// The sum divided by the number of elements; NaN for an empty window.
         Mean "mean",
-        /// The sum; integers wrap; of none 0.
+        /// The sum; integers wrap; 0 for an empty window.
         Sum "sum",
-        /// The least; NaN if any is NaN; of none `inf` or the greatest integer.
+        /// The minimum; NaN if any element is NaN; for an empty window `inf` or the maximum
+        /// integer.
         Min "min",
     }
 }
@@ -45,31 +47,31 @@ impl PoolFn {
 }
 
 attrs! {
-    /// A function of the elements that each window covers; padding has none.
+    /// A function of the elements that each window covers; padding is excluded.
     pub struct Pool {
-        /// The function.
+        /// The pooling function.
         pub f: PoolFn,
-        /// The taps of a window along each spatial axis.
+        /// Number of taps of a window along each spatial axis.
         pub kernel: Vec<usize>,
-        /// From one window to the next.
+        /// Distance between neighbouring windows.
         pub stride: Vec<usize>,
         /// Padding before each spatial axis.
         pub pad_before: Vec<usize>,
         /// Padding after each spatial axis.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// Whether a last window may reach beyond the padding after an axis; it begins inside the operand
-        /// or the padding before it.
+        /// Whether a last window may extend beyond the padding after an axis. It must begin inside
+        /// the operand or the padding before it.
         pub ceil: bool,
-        /// Whether a mean counts taps on padding, though not those beyond it.
+        /// Whether a mean counts taps on padding; taps beyond the padding never count.
         pub count_include_pad: bool,
     }
 }
 
 impl Pool {
-    /// The function over windows of so many taps.
-    pub fn of(f: PoolFn, kernel: &[usize], window: Window) -> Pool {
+    /// The operator for windows with these numbers of taps.
+    pub fn new(f: PoolFn, kernel: &[usize], window: Window) -> Pool {
         let Window {
             stride,
             pad_before,
@@ -88,19 +90,19 @@ impl Pool {
         }
     }
 
-    /// The same with a last window that may reach beyond the padding.
+    /// Permits a last window that extends beyond the padding.
     pub fn with_ceil(mut self) -> Pool {
         self.ceil = true;
         self
     }
 
-    /// The same with a mean that counts taps on padding.
+    /// Makes a mean count taps on padding.
     pub fn counting_pad(mut self) -> Pool {
         self.count_include_pad = true;
         self
     }
 
-    /// Where windows stand.
+    /// The windows of the operator.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -112,11 +114,11 @@ impl Pool {
 }
 
 impl OpSpec for Pool {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "pool",
-        text: "Max, mean, sum or min of the elements of `x [N, C, ..]` that each window covers, in one to \
-               three dimensions. Max and min keep NaN, integers wrap; a mean divides by the elements \
-               covered, or by the taps that are not beyond the padding with `count_include_pad`.",
+        text: "Max, mean, sum or min of `x [N, C, ..]` over the elements of each window, in one to \
+               three dimensions. Max and min propagate NaN, integers wrap. A mean divides by the \
+               number of covered elements; with `count_include_pad`, taps on padding count too.",
         operands: &["x"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Reduction,
@@ -137,7 +139,7 @@ impl OpSpec for Pool {
         let window = self.window();
         window.check(axes)?;
         if self.count_include_pad && self.f != PoolFn::Mean {
-            let reason = format!("{} counts nothing; give false", self.f.name());
+            let reason = format!("{} does not use a count; expected false", self.f.name());
             return Err(TypeError::Attr {
                 name: "count_include_pad",
                 reason,
@@ -191,43 +193,43 @@ impl OpSpec for Pool {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, dtype: DType, x: &[usize], pool: Pool) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, dtype: DType, x: &[usize], pool: Pool) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(dtype, x))?;
             g.add(pool, &[x])
         }
         vec![
             reject("rank", "expected rank 3 to 5", |g| {
-                let pool = Pool::of(PoolFn::Max, &[1], Window::new(1));
-                of(g, DType::F32, &[2, 3], pool)
+                let pool = Pool::new(PoolFn::Max, &[1], Window::new(1));
+                build(g, DType::F32, &[2, 3], pool)
             }),
             reject("kernel_axes", "1 values for 2 spatial axes", |g| {
-                let pool = Pool::of(PoolFn::Max, &[1], Window::new(2));
-                of(g, DType::F32, &[1, 1, 3, 3], pool)
+                let pool = Pool::new(PoolFn::Max, &[1], Window::new(2));
+                build(g, DType::F32, &[1, 1, 3, 3], pool)
             }),
             reject("mean_of_integers", "accepted: f32", |g| {
-                let pool = Pool::of(PoolFn::Mean, &[1], Window::new(1));
-                of(g, DType::I32, &[1, 1, 3], pool)
+                let pool = Pool::new(PoolFn::Mean, &[1], Window::new(1));
+                build(g, DType::I32, &[1, 1, 3], pool)
             }),
             reject("too_small", "does not fit spatial axis 0", |g| {
-                let pool = Pool::of(PoolFn::Max, &[4], Window::new(1));
-                of(g, DType::F32, &[1, 1, 3], pool)
+                let pool = Pool::new(PoolFn::Max, &[4], Window::new(1));
+                build(g, DType::F32, &[1, 1, 3], pool)
             }),
-            reject("nothing_to_count", "max counts nothing", |g| {
-                let pool = Pool::of(PoolFn::Max, &[2], Window::new(1)).counting_pad();
-                of(g, DType::F32, &[1, 1, 3], pool)
+            reject("nothing_to_count", "max does not use a count", |g| {
+                let pool = Pool::new(PoolFn::Max, &[2], Window::new(1)).counting_pad();
+                build(g, DType::F32, &[1, 1, 3], pool)
             }),
             reject("no_dilation", "0 is not between 1", |g| {
                 let window = Window::new(1).with_dilation(&[0]);
-                of(
+                build(
                     g,
                     DType::F32,
                     &[1, 1, 3],
-                    Pool::of(PoolFn::Sum, &[2], window),
+                    Pool::new(PoolFn::Sum, &[2], window),
                 )
             }),
             reject("symbol", "multiple of the stride", |g| {
@@ -246,7 +248,7 @@ fn accepted(f: PoolFn) -> &'static [DType] {
     }
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<OpCase> {
     type Sizes = &'static [usize];
     type Shift = fn(Window) -> Window;
     type Change = fn(Pool) -> Pool;
@@ -299,11 +301,11 @@ fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for &f in PoolFn::ALL {
         for (name, x, kernel, window, change) in shapes {
-            let pool = change(Pool::of(f, kernel, window(Window::new(kernel.len()))));
+            let pool = change(Pool::new(f, kernel, window(Window::new(kernel.len()))));
             let own = pool.clone();
             all.push(
-                Case::new(format!("{}_{name}", f.name()), move |c| {
-                    let x = c.input("x", x, Fill::Normal)?;
+                OpCase::new(format!("{}_{name}", f.name()), move |c| {
+                    let x = c.input("x", x, InputFill::Normal)?;
                     let y = c.graph.add(own.clone(), &[x])?;
                     c.output(y)
                 })
@@ -312,8 +314,8 @@ fn cases() -> Vec<Case> {
             if f == PoolFn::Mean {
                 let pool = pool.counting_pad();
                 all.push(
-                    Case::new(format!("mean_{name}_counting_pad"), move |c| {
-                        let x = c.input("x", x, Fill::Normal)?;
+                    OpCase::new(format!("mean_{name}_counting_pad"), move |c| {
+                        let x = c.input("x", x, InputFill::Normal)?;
                         let y = c.graph.add(pool.clone(), &[x])?;
                         c.output(y)
                     })
@@ -323,17 +325,17 @@ fn cases() -> Vec<Case> {
         }
         all.extend(more_cases(f));
     }
-    all.extend(written());
+    all.extend(fixed_value_cases());
     all
 }
 
-fn more_cases(f: PoolFn) -> Vec<Case> {
+fn more_cases(f: PoolFn) -> Vec<OpCase> {
     let name = |what: &str| format!("{}_{what}", f.name());
     vec![
-        Case::new(name("symbolic"), move |c| {
+        OpCase::new(name("symbolic"), move |c| {
             let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
             let wide = s.checked_mul(&Dim::Known(2)).expect("small");
-            let x = c.input("x", [b, 3.into(), s, wide], Fill::Normal)?;
+            let x = c.input("x", [b, 3.into(), s, wide], InputFill::Normal)?;
             let window = Window::new(2)
                 .with_stride(&[1, 2])
                 .with_pads(&[1, 1], &[1, 0]);
@@ -341,25 +343,25 @@ fn more_cases(f: PoolFn) -> Vec<Case> {
             c.output(y)
         })
         .only(accepted(f)),
-        Case::new(name("channels_last"), move |c| {
-            let x = c.input("x", [2, 6, 5, 4], Fill::Normal)?;
+        OpCase::new(name("channels_last"), move |c| {
+            let x = c.input("x", [2, 6, 5, 4], InputFill::Normal)?;
             let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
             let y = c.graph.pool(x, f, &[2, 3], Window::new(2))?;
             c.output(y)
         })
         .only(accepted(f)),
-        Case::new(name("special"), move |c| {
-            let x = c.input("x", [1, 1, 4, 11], Fill::Special)?;
+        OpCase::new(name("special"), move |c| {
+            let x = c.input("x", [1, 1, 4, 11], InputFill::Special)?;
             let y = c.graph.pool(x, f, &[1, 2], Window::new(2))?;
             c.output(y)
         })
         .only(match f {
             PoolFn::Max | PoolFn::Min => DType::NUMBERS,
-            // Sums beyond the dtype depend on their order.
+            // Integer sums that exceed the dtype depend on their order.
             PoolFn::Mean | PoolFn::Sum => DType::INTS,
         }),
-        Case::new(name("of_nothing"), move |c| {
-            let x = c.input("x", [1, 1, 1], Fill::Normal)?;
+        OpCase::new(name("of_nothing"), move |c| {
+            let x = c.input("x", [1, 1, 1], InputFill::Normal)?;
             let window = Window::new(1).with_stride(&[2]).with_pads(&[2], &[2]);
             let y = c.graph.pool(x, f, &[1], window)?;
             c.output(y)
@@ -371,10 +373,10 @@ fn more_cases(f: PoolFn) -> Vec<Case> {
     .collect()
 }
 
-fn written() -> Vec<Case> {
+fn fixed_value_cases() -> Vec<OpCase> {
     let line = |name: &str, n: usize, pool: Pool, y: &'static [f64]| {
         let only = accepted(pool.f);
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let x = c.input("x", [1, 1, n], counted(&[n]))?;
             let out = c.graph.add(pool.clone(), &[x])?;
             c.output_expect(out, y)
@@ -386,20 +388,21 @@ fn written() -> Vec<Case> {
         line(
             "written_max",
             5,
-            Pool::of(PoolFn::Max, &[3], pads()),
+            Pool::new(PoolFn::Max, &[3], pads()),
             &[1.0, 3.0, 4.0],
         ),
         line(
             "written_mean",
             5,
-            Pool::of(PoolFn::Mean, &[3], pads()),
+            Pool::new(PoolFn::Mean, &[3], pads()),
             &[0.5, 2.0, 3.5],
         ),
-        // Of the last window's taps one is on an element, one on the padding, and two beyond it do not count.
+        // One tap of the last window is on an element and one on the padding; the two taps beyond
+        // it do not count.
         line(
             "written_mean_counting_pad_ceil",
             6,
-            Pool::of(
+            Pool::new(
                 PoolFn::Mean,
                 &[4],
                 Window::new(1).with_stride(&[3]).with_pads(&[1], &[1]),
@@ -411,7 +414,7 @@ fn written() -> Vec<Case> {
         line(
             "written_ceil_begins_inside",
             4,
-            Pool::of(
+            Pool::new(
                 PoolFn::Sum,
                 &[1],
                 Window::new(1).with_stride(&[2]).with_pads(&[0], &[1]),
@@ -419,8 +422,8 @@ fn written() -> Vec<Case> {
             .with_ceil(),
             &[0.0, 2.0],
         ),
-        Case::new("max_keeps_nan", |c| {
-            let x = Fill::Values(vec![1.0, f64::NAN, 2.0, 3.0]);
+        OpCase::new("max_keeps_nan", |c| {
+            let x = InputFill::Values(vec![1.0, f64::NAN, 2.0, 3.0]);
             let x = c.input("x", [1, 1, 4], x)?;
             let y = c.graph.pool(x, PoolFn::Max, &[2], Window::new(1))?;
             c.output_expect(y, &[f64::NAN, f64::NAN, 3.0])
@@ -430,12 +433,12 @@ fn written() -> Vec<Case> {
 }
 
 impl Graph {
-    /// A function of the elements of `x [N, C, ..]` that each window of `kernel` taps covers, in one to
-    /// three dimensions. Means are of floats and count elements only; for more, add a [`Pool`].
+    /// Pooling of `x [N, C, ..]` over windows of `kernel` taps, in one to three dimensions. Means
+    /// need floats and count elements only; for other options, add a [`Pool`].
     ///
     /// # Errors
-    /// [`OpError`] when the dtype is not accepted, a list has not one value for each spatial axis, or no
-    /// window fits.
+    /// [`OpError`] when the dtype is not supported, a list does not have one value for each spatial
+    /// axis, or no window fits.
     pub fn pool(
         &mut self,
         x: Value,
@@ -443,6 +446,6 @@ impl Graph {
         kernel: &[usize],
         window: Window,
     ) -> Result<Value, OpError> {
-        self.add(Pool::of(f, kernel, window), &[x])
+        self.add(Pool::new(f, kernel, window), &[x])
     }
 }

@@ -1,15 +1,15 @@
-//! Convolution of 8-bit codes to 8-bit codes.
+//! Convolution of int8 values with int8 results.
 
 mod cases;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::conv::{Conv, expect_bias, per_group};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, from_scalars, scalars};
 use crate::ops::window::{Window, kernel_sizes, spatial_axes, windowed};
@@ -18,39 +18,41 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `y[n, o, p] = clamp(round(s scale[o] + bias[o]) + y_zero, lo, hi)` with
-    /// `s = sum_{c, t} (w[o, c, t] - w_zero) (x[n, first(o) + c, p stride + t dilation - pad] - x_zero)` in I32, which wraps, then as F32.
+    /// `y[n, o, p] = clamp(round(s scale[o] + bias[o]) + y_zero, lo, hi)` with `s = sum_{c, t}
+    /// (w[o, c, t] - w_zero) (x[n, first(o) + c, p stride + t dilation - pad] - x_zero)`. `s` is
+    /// computed in I32, which wraps, and converted to F32.
     pub struct QuantizedConv {
-        /// From one window to the next.
+        /// Distance between neighbouring windows.
         pub stride: Vec<usize>,
-        /// Codes of 0 before each spatial axis.
+        /// Padding before each spatial axis, with the value `x_zero`.
         pub pad_before: Vec<usize>,
-        /// Codes of 0 after each spatial axis.
+        /// Padding after each spatial axis, with the value `x_zero`.
         pub pad_after: Vec<usize>,
-        /// From one tap to the next.
+        /// Distance between neighbouring taps.
         pub dilation: Vec<usize>,
-        /// Channels fall into so many groups, each of which has its own part of the result's.
+        /// Number of channel groups; each group of input channels contributes to its group of
+        /// output channels.
         pub groups: usize,
-        /// The code of 0 in x.
+        /// The zero point of `x`.
         pub x_zero: i64,
-        /// The code of 0 in w.
+        /// The zero point of `w`.
         pub w_zero: i64,
-        /// The code of 0 in the result.
+        /// The zero point of the result.
         pub y_zero: i64,
-        /// The least code of the result.
+        /// The minimum of the result.
         pub lo: i64,
-        /// The greatest code of the result.
+        /// The maximum of the result.
         pub hi: i64,
         /// The dtype of the result, U8 or I8.
         pub to: DType,
     }
 }
 
-/// The dtypes of codes.
+/// The dtypes of quantized values.
 const CODES: &[DType] = &[DType::U8, DType::I8];
 
 impl QuantizedConv {
-    /// Where windows stand.
+    /// The windows of the operator.
     pub fn window(&self) -> Window {
         Window {
             stride: self.stride.clone(),
@@ -60,7 +62,7 @@ impl QuantizedConv {
         }
     }
 
-    /// The codes of the result: none that the dtype does not have, and one at least.
+    /// Checks that the zero points and bounds fit their dtypes and that `lo <= hi`.
     fn check_codes(&self, x: DType, w: DType) -> Result<(), TypeError> {
         let bad = |name: &'static str, reason: String| Err(TypeError::Attr { name, reason });
         if !CODES.contains(&self.to) {
@@ -76,7 +78,7 @@ impl QuantizedConv {
         for (name, code, dtype) in listed {
             let range = dtype.int_range();
             if !range.is_some_and(|(least, greatest)| (least..=greatest).contains(&code)) {
-                return bad(name, format!("{code} is no {dtype}"));
+                return bad(name, format!("{code} does not fit {dtype}"));
             }
         }
         match self.lo <= self.hi {
@@ -87,17 +89,18 @@ impl QuantizedConv {
 }
 
 impl OpSpec for QuantizedConv {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "quantized_conv",
-        text: "Convolution of codes `x [N, C, ..]` and `w [O, C / groups, ..]` less their zero points, in I32: \
-               `clamp(round(sum scale[o] + bias[o]) + y_zero, lo, hi)` with `scale [O]` and `bias [O]` in F32.",
+        text: "Convolution of int8 values `x [N, C, ..]` and `w [O, C / groups, ..]` minus their \
+               zero points, in I32: `clamp(round(sum scale[o] + bias[o]) + y_zero, lo, hi)` with \
+               `scale [O]` and `bias [O]` in F32.",
         operands: &["x", "w", "scale", "bias"],
         dtypes: CODES,
         accuracy: Accuracy::Exact,
         tier: Tier::Composite,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::None("codes have no neighbours");
+    const GRADIENT: Gradient<Self> = Gradient::None("int8 values are discrete");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let &[x, w, scale, bias] = operands else {
@@ -142,7 +145,7 @@ impl OpSpec for QuantizedConv {
         let x = less(operands[0], self.x_zero)?;
         let w = less(operands[1], self.w_zero)?;
         let of_sums = TensorType::new(DType::I32, &results[0].shape);
-        let conv = Conv::of(self.window(), self.groups, None);
+        let conv = Conv::new(self.window(), self.groups, None);
         let sums = conv.eval(ctx, &[&x, &w], &[of_sums])?;
         let (scale, bias) = (scalars(operands[2]), scalars(operands[3]));
         let plane: usize = results[0].shape[2..].iter().product();
@@ -152,7 +155,7 @@ impl OpSpec for QuantizedConv {
             .map(|(i, sum)| {
                 let o = i / plane.max(1) % scale.len().max(1);
                 let (scale, bias) = (scale[o].as_f64() as f32, bias[o].as_f64() as f32);
-                // Each step in F32, as executors compute it.
+                // Each operation rounds to F32, as in executors.
                 let scaled = sum.as_i64() as f32 * scale + bias;
                 let code = scaled.round_ties_even() + self.y_zero as f32;
                 Scalar::I((code as i64).clamp(self.lo, self.hi))
@@ -161,21 +164,23 @@ impl OpSpec for QuantizedConv {
         Ok(vec![from_scalars(results[0].clone(), &codes)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::all()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// The convolution of codes `x [N, C, ..]` with codes `w [O, C / groups, ..]`, each U8 or I8, scaled and moved by
-    /// `scale [O]` and `bias [O]` in F32 and rounded to codes of `op.to`. See [`QuantizedConv`].
+    /// The convolution of int8 values `x [N, C, ..]` with `w [O, C / groups, ..]`, each U8 or I8.
+    /// The sums are scaled by `scale [O]`, `bias [O]` is added in F32, and the result is rounded to
+    /// `op.to`. See [`QuantizedConv`].
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or a zero point or bound is no code of its dtype.
+    /// [`OpError`] when dtypes or sizes do not match, or a zero point or bound does not fit its
+    /// dtype.
     pub fn quantized_conv(
         &mut self,
         op: QuantizedConv,

@@ -1,14 +1,14 @@
-//! One recurrent layer in one direction, from the products of its inputs: what `Lstm`, `Gru` and `Rnn`
-//! are made of.
+//! One recurrent layer in one direction, from precomputed input projections. `Lstm`, `Gru` and
+//! `Rnn` decompose into it.
 
 use crate::accuracy::Accuracy;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
 };
@@ -17,14 +17,14 @@ use crate::types::{TensorType, Type};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// How a recurrent layer makes its next state from what its gates get: `x`, of the input, and
-    /// `h`, of the state before.
-    pub enum Cell {
-        /// Gates i, f, g, o of `x + h`: `c = sigmoid(f) c + sigmoid(i) tanh(g)`,
-        /// `h = sigmoid(o) tanh(c)` (Hochreiter and Schmidhuber 1997; with forget gates, Gers 1999).
+    /// The cell function of a recurrent layer. It computes the next state from the gates' input
+    /// contribution `x` and state contribution `h`.
+    pub enum RecurrentCell {
+        /// Gates i, f, g, o of `x + h`: `c = sigmoid(f) c + sigmoid(i) tanh(g)`, `h = sigmoid(o)
+        /// tanh(c)` (Hochreiter and Schmidhuber 1997; with forget gates, Gers 1999).
         Lstm "lstm",
-        /// Gates r, z, n: `n = tanh(x_n + sigmoid(x_r + h_r) h_n)`, `h = (1 - z) n + z h` with
-        /// `z = sigmoid(x_z + h_z)` (Cho et al. 2014, the reset gate after the product).
+        /// Gates r, z, n: `n = tanh(x_n + sigmoid(x_r + h_r) h_n)`, `h = (1 - z) n + z h` with `z =
+        /// sigmoid(x_z + h_z)` (Cho et al. 2014, the reset gate after the matmul).
         Gru "gru",
         /// `h = tanh(x + h)`
         Tanh "tanh",
@@ -33,19 +33,19 @@ spelled! {
     }
 }
 
-impl Cell {
-    /// How many numbers each element of the state needs.
+impl RecurrentCell {
+    /// Number of gate values per state element.
     pub const fn gates(self) -> usize {
         match self {
-            Cell::Lstm => 4,
-            Cell::Gru => 3,
-            Cell::Tanh | Cell::Relu => 1,
+            RecurrentCell::Lstm => 4,
+            RecurrentCell::Gru => 3,
+            RecurrentCell::Tanh | RecurrentCell::Relu => 1,
         }
     }
 
-    /// True if there is a second state.
+    /// True if the cell has a second state.
     pub const fn has_cell_state(self) -> bool {
-        matches!(self, Cell::Lstm)
+        matches!(self, RecurrentCell::Lstm)
     }
 
     /// The next states of an element, from its gates and its states.
@@ -54,17 +54,17 @@ impl Cell {
         let sum = |i: usize| x[i] + h[i];
         let [hidden, cell] = state;
         match self {
-            Cell::Lstm => {
+            RecurrentCell::Lstm => {
                 let cell = sigmoid(sum(1)) * cell + sigmoid(sum(0)) * sum(2).tanh();
                 [sigmoid(sum(3)) * cell.tanh(), cell]
             }
-            Cell::Gru => {
+            RecurrentCell::Gru => {
                 let n = (x[2] + sigmoid(sum(0)) * h[2]).tanh();
                 let z = sigmoid(sum(1));
                 [(1.0 - z) * n + z * hidden, cell]
             }
-            Cell::Tanh => [sum(0).tanh(), cell],
-            Cell::Relu => match sum(0) {
+            RecurrentCell::Tanh => [sum(0).tanh(), cell],
+            RecurrentCell::Relu => match sum(0) {
                 v if v > 0.0 || v.is_nan() => [v, cell],
                 _ => [0.0, cell],
             },
@@ -73,22 +73,22 @@ impl Cell {
 }
 
 attrs! {
-    /// A recurrent layer in one direction. What the gates get of the inputs is an operand, that of the
-    /// state is `h w + bias`.
+    /// A recurrent layer in one direction. The input contribution to the gates is an operand; the
+    /// state contribution is `h w + bias`.
     pub struct Recurrence {
-        /// The kind of layer.
-        pub cell: Cell,
-        /// Whether to go from the last step to the first.
+        /// The cell function.
+        pub cell: RecurrentCell,
+        /// Processes the steps from last to first if true.
         pub reverse: bool,
     }
 }
 
 impl OpSpec for Recurrence {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "recurrence",
-        text: "A recurrent layer in one direction: from `gates [B,S,G H]` of the inputs, \
-               `w [H, G H]`, `bias [G H]` and the states `h0` and `c0 [B,H]` (`lstm` only), the state at \
-               each step `[B,S,H]` and the last ones.",
+        text: "A recurrent layer in one direction. From the input contribution `gates [B,S,G H]`, \
+               `w [H, G H]`, `bias [G H]` and the states `h0` and `c0 [B,H]` (`lstm` only), it \
+               computes the state at each step `[B,S,H]` and the final states.",
         operands: &["gates", "w", "bias", "h0", "c0?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -183,7 +183,7 @@ impl OpSpec for Recurrence {
         Ok(tensors.collect::<Result<_, _>>()?)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         fn built(
             c: &mut CaseGraph,
             op: Recurrence,
@@ -192,25 +192,29 @@ impl OpSpec for Recurrence {
         ) -> Result<(), OpError> {
             let wide = op.cell.gates() * size;
             let bound = 1.0 / (size.max(1) as f64).sqrt();
-            let x = c.input("x", [batch.clone(), steps, wide.into()], Fill::Normal)?;
-            let w = c.input("w", [size, wide], Fill::Uniform(-bound, bound))?;
-            let bias = c.input("bias", [wide], Fill::Uniform(-bound, bound))?;
-            let h0 = c.input("h0", [batch.clone(), size.into()], Fill::Uniform(-1.0, 1.0))?;
+            let x = c.input("x", [batch.clone(), steps, wide.into()], InputFill::Normal)?;
+            let w = c.input("w", [size, wide], InputFill::Uniform(-bound, bound))?;
+            let bias = c.input("bias", [wide], InputFill::Uniform(-bound, bound))?;
+            let h0 = c.input(
+                "h0",
+                [batch.clone(), size.into()],
+                InputFill::Uniform(-1.0, 1.0),
+            )?;
             let mut inputs = vec![x, w, bias, h0];
             if op.cell.has_cell_state() {
-                inputs.push(c.input("c0", [batch, size.into()], Fill::Normal)?);
+                inputs.push(c.input("c0", [batch, size.into()], InputFill::Normal)?);
             }
             let results = 2 + u8::from(op.cell.has_cell_state());
             let y = c.graph.add(op, &inputs)?;
             (0..results).try_for_each(|port| c.output(y.port(port)))
         }
         let mut cases = Vec::new();
-        for &cell in Cell::ALL {
+        for &cell in RecurrentCell::ALL {
             for reverse in [false, true] {
                 let mut shaped = |name: &str, [batch, steps, size]: [usize; 3]| {
                     let way = if reverse { "_reverse" } else { "" };
                     let name = format!("{}{way}_{name}", cell.name());
-                    cases.push(Case::new(name, move |c| {
+                    cases.push(OpCase::new(name, move |c| {
                         let op = Recurrence { cell, reverse };
                         built(c, op, [batch.into(), steps.into()], size)
                     }));
@@ -225,9 +229,9 @@ impl OpSpec for Recurrence {
             }
         }
         cases.push(
-            Case::new("lstm_states_of_1100", |c| {
+            OpCase::new("lstm_states_of_1100", |c| {
                 let op = Recurrence {
-                    cell: Cell::Lstm,
+                    cell: RecurrentCell::Lstm,
                     reverse: false,
                 };
                 built(c, op, [2.into(), 3.into()], 1100)
@@ -235,18 +239,18 @@ impl OpSpec for Recurrence {
             .only(&[DType::F32]),
         );
         cases.push(
-            Case::new("gru_of_many_rows", |c| {
+            OpCase::new("gru_of_many_rows", |c| {
                 let op = Recurrence {
-                    cell: Cell::Gru,
+                    cell: RecurrentCell::Gru,
                     reverse: false,
                 };
                 built(c, op, [259.into(), 4.into()], 6)
             })
             .only(&[DType::F32, DType::F16]),
         );
-        cases.push(Case::new("symbolic", |c| {
+        cases.push(OpCase::new("symbolic", |c| {
             let op = Recurrence {
-                cell: Cell::Lstm,
+                cell: RecurrentCell::Lstm,
                 reverse: true,
             };
             let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
@@ -255,15 +259,20 @@ impl OpSpec for Recurrence {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, cell: Cell, wide: usize, h0: [usize; 2]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(
+            g: &mut Graph,
+            cell: RecurrentCell,
+            wide: usize,
+            h0: [usize; 2],
+        ) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 4, wide]))?;
             let w = g.input("w", Type::new(DType::F32, [3, 12]))?;
             let bias = g.input("bias", Type::new(DType::F32, [12]))?;
             let h0 = g.input("h0", Type::new(DType::F32, h0))?;
             let reverse = false;
             match cell {
-                Cell::Lstm => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0, h0]),
+                RecurrentCell::Lstm => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0, h0]),
                 _ => g.add(Recurrence { cell, reverse }, &[x, w, bias, h0]),
             }
         }
@@ -271,20 +280,20 @@ impl OpSpec for Recurrence {
             reject(
                 "width",
                 "the width of gates and that of the state's: 9 and 12",
-                |g| of(g, Cell::Lstm, 9, [2, 3]),
+                |g| build(g, RecurrentCell::Lstm, 9, [2, 3]),
             ),
             reject("state", "axis 1 of h0: 4 and 3 differ", |g| {
-                of(g, Cell::Lstm, 12, [2, 4])
+                build(g, RecurrentCell::Lstm, 12, [2, 4])
             }),
             reject("gates_of_another_cell", "12 and 9 differ", |g| {
-                of(g, Cell::Gru, 12, [2, 3])
+                build(g, RecurrentCell::Gru, 12, [2, 3])
             }),
             reject("no_cell_state", "expected 5 operands, got 4", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 4, 4]))?;
                 let w = g.input("w", Type::new(DType::F32, [1, 4]))?;
                 let bias = g.input("bias", Type::new(DType::F32, [4]))?;
                 let h0 = g.input("h0", Type::new(DType::F32, [2, 1]))?;
-                let (cell, reverse) = (Cell::Lstm, false);
+                let (cell, reverse) = (RecurrentCell::Lstm, false);
                 g.add(Recurrence { cell, reverse }, &[x, w, bias, h0])
             }),
         ]

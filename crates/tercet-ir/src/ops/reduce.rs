@@ -3,13 +3,13 @@
 mod around;
 
 use crate::accuracy::Accuracy;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_axis, expect_dtype, for_each_index, from_scalars, scalars};
 use crate::scalar::{Scalar, maximum, minimum};
 use crate::tensor::Tensor;
@@ -17,23 +17,23 @@ use crate::types::{TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
 spelled! {
-    /// What the elements of a reduction are combined to.
+    /// The function of a reduction.
     pub enum ReduceFn {
-        /// Their sum; of none 0.
+        /// The sum; 0 for no elements.
         Sum "sum",
-        /// Their sum over their number; of none NaN. Floats only.
+        /// The mean; NaN for no elements. Floats only.
         Mean "mean",
-        /// The greatest; NaN if any is NaN; of none `-inf` or the least integer.
+        /// The maximum; NaN if any element is NaN; for no elements `-inf` or the minimum integer.
         Max "max",
-        /// The least; NaN if any is NaN; of none `inf` or the greatest integer.
+        /// The minimum; NaN if any element is NaN; for no elements `inf` or the maximum integer.
         Min "min",
-        /// Their product; of none 1.
+        /// The product; 1 for no elements.
         Prod "prod",
     }
 }
 
 impl ReduceFn {
-    /// The result over no elements of a dtype, before the division of `Mean`.
+    /// The result for no elements of a dtype, before the division of `Mean`.
     pub fn identity(self, d: DType) -> Scalar {
         const INF: f64 = f64::INFINITY;
         match (self, d.int_range()) {
@@ -48,7 +48,7 @@ impl ReduceFn {
         }
     }
 
-    /// Two partial results in one: floats in `f64`, integers wrapped to `d`.
+    /// Combines two partial results: floats in `f64`, integers wrapped to `d`.
     pub(crate) fn combine(self, d: DType, a: Scalar, b: Scalar) -> Scalar {
         match (a, b) {
             (Scalar::I(a), Scalar::I(b)) => Scalar::I(d.wrap_i64(match self {
@@ -68,21 +68,22 @@ impl ReduceFn {
 }
 
 attrs! {
-    /// `y = f(x along axes)`. Over no axes every element is its own result.
+    /// `y = f(x along axes)`. Without axes, the result equals the operand.
     pub struct Reduce {
-        /// The function.
+        /// The reduction function.
         pub f: ReduceFn,
-        /// The axes, ascending.
+        /// The reduced axes, ascending.
         pub axes: Vec<usize>,
-        /// Whether reduced axes stay with size 1.
+        /// Keeps reduced axes with size 1 if true.
         pub keep_dim: bool,
     }
 }
 
 impl OpSpec for Reduce {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "reduce",
-        text: "Sum, mean, max, min or product along axes; reduced axes stay as 1 with `keep_dim`. Integers wrap, max and min keep NaN.",
+        text: "Sum, mean, max, min or product along axes. Reduced axes are removed, or remain with \
+               size 1 if `keep_dim`. Integers wrap; max and min propagate NaN.",
         operands: &["x"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Reduction,
@@ -153,8 +154,8 @@ impl OpSpec for Reduce {
         Ok(vec![from_scalars(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
-        let mut cases: Vec<Case> = ReduceFn::ALL
+    fn cases() -> Vec<OpCase> {
+        let mut cases: Vec<OpCase> = ReduceFn::ALL
             .iter()
             .flat_map(|&f| shaped_cases(f))
             .collect();
@@ -164,9 +165,9 @@ impl OpSpec for Reduce {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "mean_of_integers",
                 message: "operand x is i32; accepted: f32",
                 build: |g| {
@@ -174,7 +175,7 @@ impl OpSpec for Reduce {
                     g.reduce_mean(x, &[0], false)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "sum_of_truth_values",
                 message: "operand x is bool",
                 build: |g| {
@@ -182,7 +183,7 @@ impl OpSpec for Reduce {
                     g.reduce_sum(x, &[0], false)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "axis",
                 message: "axis 2 is out of range for rank 2",
                 build: |g| {
@@ -190,7 +191,7 @@ impl OpSpec for Reduce {
                     g.reduce_max(x, &[0, 2], true)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "axis_twice",
                 message: "axes are named once",
                 build: |g| {
@@ -198,7 +199,7 @@ impl OpSpec for Reduce {
                     g.reduce_min(x, &[1, 0, 1], true)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "unsorted_axes",
                 message: "in ascending order",
                 build: |g| {
@@ -211,14 +212,14 @@ impl OpSpec for Reduce {
     }
 }
 
-fn shaped_cases(f: ReduceFn) -> Vec<Case> {
+fn shaped_cases(f: ReduceFn) -> Vec<OpCase> {
     let dtypes = match f {
         ReduceFn::Mean => DType::FLOATS,
         ReduceFn::Sum | ReduceFn::Max | ReduceFn::Min | ReduceFn::Prod => DType::NUMBERS,
     };
     let shaped = |name: &str, shape: &'static [usize], axes: &'static [usize], keep_dim: bool| {
-        Case::new(format!("{}_{name}", f.name()), move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
+        OpCase::new(format!("{}_{name}", f.name()), move |c| {
+            let x = c.input("x", shape, InputFill::Normal)?;
             let y = c.graph.reduce(f, x, axes, keep_dim)?;
             c.output(y)
         })
@@ -238,28 +239,28 @@ fn shaped_cases(f: ReduceFn) -> Vec<Case> {
         shaped("size_one_axis", &[4, 1], &[1], false),
         shaped("no_rows", &[0, 4], &[1], false),
         shaped("empty_and_empty", &[0, 0], &[1], true),
-        // Integers wrap here; a long product of floats would leave the range or gather roundings.
-        Case::new(format!("{name}_long_row"), move |c| {
+        // Integers wrap here; a long product of floats would overflow or accumulate roundings.
+        OpCase::new(format!("{name}_long_row"), move |c| {
             let n = if f == ReduceFn::Prod { 131 } else { 1031 };
             let fill = match c.dtype.is_float() {
-                true => Fill::Uniform(0.9, 1.1),
-                false => Fill::Uniform(1.0, 4.0),
+                true => InputFill::Uniform(0.9, 1.1),
+                false => InputFill::Uniform(1.0, 4.0),
             };
             let x = c.input("x", [2, n], fill)?;
             let y = c.graph.reduce(f, x, &[1], false)?;
             c.output(y)
         })
         .only(dtypes),
-        Case::new(format!("{name}_symbolic"), move |c| {
+        OpCase::new(format!("{name}_symbolic"), move |c| {
             let (b, s) = (c.sym("b", 3, 4), c.sym("s", 5, 8));
-            let x = c.input("x", [b, s, 9.into()], Fill::Normal)?;
+            let x = c.input("x", [b, s, 9.into()], InputFill::Normal)?;
             let y = c.graph.reduce(f, x, &[1], false)?;
             c.output(y)
         })
         .only(dtypes),
-        // For integers the infinities saturate to the extremes of the dtype.
-        Case::new(format!("{name}_of_nothing"), move |c| {
-            let x = c.input("x", [2, 0], Fill::Normal)?;
+        // For integers, the infinities saturate to the extremes of the dtype.
+        OpCase::new(format!("{name}_of_nothing"), move |c| {
+            let x = c.input("x", [2, 0], InputFill::Normal)?;
             let y = c.graph.reduce(f, x, &[1], false)?;
             let none = match f {
                 ReduceFn::Sum => 0.0,
@@ -274,25 +275,25 @@ fn shaped_cases(f: ReduceFn) -> Vec<Case> {
     ]
 }
 
-/// A case that reduces the rows of written values and pins the results.
-fn pinned(name: &str, f: ReduceFn, cols: usize, x: &[f64], y: &[f64]) -> Case {
+/// A case that reduces the rows of explicit values and checks the results.
+fn pinned(name: &str, f: ReduceFn, cols: usize, x: &[f64], y: &[f64]) -> OpCase {
     let (x, y) = (x.to_vec(), y.to_vec());
-    Case::new(name, move |c| {
-        let x = c.input("x", [y.len(), cols], Fill::Values(x.clone()))?;
+    OpCase::new(name, move |c| {
+        let x = c.input("x", [y.len(), cols], InputFill::Values(x.clone()))?;
         let out = c.graph.reduce(f, x, &[1], false)?;
         c.output_expect(out, &y)
     })
 }
 
-fn special_rows(name: &str, f: ReduceFn) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", [14, 3], Fill::Special)?;
+fn special_rows(name: &str, f: ReduceFn) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", [14, 3], InputFill::Special)?;
         let y = c.graph.reduce(f, x, &[1], false)?;
         c.output(y)
     })
 }
 
-fn float_cases() -> Vec<Case> {
+fn float_cases() -> Vec<OpCase> {
     const INF: f64 = f64::INFINITY;
     const NAN: f64 = f64::NAN;
     let nan_rows = [1.0, NAN, 3.0, NAN, 2.0, INF, 1.0, -2.0, 3.0, -INF, INF, 0.0];
@@ -364,7 +365,7 @@ fn float_cases() -> Vec<Case> {
         .collect()
 }
 
-fn integer_cases() -> Vec<Case> {
+fn integer_cases() -> Vec<OpCase> {
     const I8: &[DType] = &[DType::I8];
     const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];
     vec![
@@ -393,7 +394,7 @@ fn integer_cases() -> Vec<Case> {
 macro_rules! reduce_methods {
     ($($(#[$doc:meta])* $name:ident => $f:ident),* $(,)?) => { impl Graph { $(
         $(#[$doc])*
-        /// Over `axes` in any order, which stay with size 1 if `keep_dim`.
+        /// Reduces over `axes` (in any order), which remain with size 1 if `keep_dim`.
         ///
         /// # Errors
         /// As [`Graph::reduce`].
@@ -404,12 +405,13 @@ macro_rules! reduce_methods {
 }
 
 impl Graph {
-    /// Combines the elements of `x` along `axes` (in any order) by `f`, keeping the dtype. Reduced
-    /// axes are dropped, or stay with size 1 if `keep_dim`. Over no axes the result is `x`.
+    /// Combines the elements of `x` along `axes` (in any order) with `f`, keeping the dtype.
+    /// Reduced axes are removed, or remain with size 1 if `keep_dim`. Without axes the result is
+    /// `x`.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is `Bool`, or an integer for `Mean`, or an axis is out of range or named
-    /// twice.
+    /// [`OpError`] when `x` is `Bool`, or an integer for `Mean`, or an axis is out of range or
+    /// repeated.
     pub fn reduce(
         &mut self,
         f: ReduceFn,
@@ -424,14 +426,14 @@ impl Graph {
 }
 
 reduce_methods! {
-    /// The sum; of no elements 0. Integers wrap.
+    /// The sum; 0 for no elements. Integers wrap.
     reduce_sum => Sum,
-    /// The mean of floats; of no elements NaN.
+    /// The mean of floats; NaN for no elements.
     reduce_mean => Mean,
-    /// The greatest element, NaN if any is NaN; of no elements `-inf` or the least integer.
+    /// The maximum; NaN if any element is NaN; for no elements `-inf` or the minimum integer.
     reduce_max => Max,
-    /// The least element, NaN if any is NaN; of no elements `inf` or the greatest integer.
+    /// The minimum; NaN if any element is NaN; for no elements `inf` or the maximum integer.
     reduce_min => Min,
-    /// The product; of no elements 1. Integers wrap.
+    /// The product; 1 for no elements. Integers wrap.
     reduce_prod => Prod,
 }

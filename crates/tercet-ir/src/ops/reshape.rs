@@ -1,30 +1,30 @@
-//! Another shape for the same elements, in row-major order.
+//! Reshape: other sizes for the same elements, in row-major order.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, expect_axis, expect_equal, overflow, reject};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// Another shape for the same elements, in row-major order.
+    /// The same elements with other sizes, in row-major order.
     pub struct Reshape {
-        /// The shape of the result, with provably as many elements as the operand.
+        /// The shape of the result, whose element count provably equals the operand's.
         pub shape: Shape,
     }
 }
 
 impl OpSpec for Reshape {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "reshape",
-        text: "Another shape for the same elements, in row-major order.",
+        text: "The same elements with another shape, in row-major order.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -50,9 +50,9 @@ impl OpSpec for Reshape {
         Ok(vec![operands[0].reshaped(&results[0].shape)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let to = |name: &str, from: &'static [usize], to: &'static [i32]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", from, counted(from))?;
                 let y = c.graph.reshape(x, to)?;
                 let values: Vec<f64> = (0..from.iter().product::<usize>())
@@ -69,9 +69,9 @@ impl OpSpec for Reshape {
             to("to_rank_0", &[1, 1], &[]),
             to("empty", &[0, 3], &[7, 0]),
             to("empty_remaining", &[0, 3], &[3, -1]),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let (b, s) = (c.sym("b", 2, 4), c.sym("s", 5, 8));
-                let x = c.input("x", [b.clone(), s.clone(), 6.into()], Fill::Normal)?;
+                let x = c.input("x", [b.clone(), s.clone(), 6.into()], InputFill::Normal)?;
                 let rows = c.graph.reshape(x, [None, Some(Dim::Known(6))])?;
                 let y = c
                     .graph
@@ -79,7 +79,7 @@ impl OpSpec for Reshape {
                 c.output(rows)?;
                 c.output(y)
             }),
-            Case::new("squeeze_unsqueeze_flatten", |c| {
+            OpCase::new("squeeze_unsqueeze_flatten", |c| {
                 let x = c.input("x", [2, 1, 3], counted(&[2, 1, 3]))?;
                 let squeezed = c.graph.squeeze(x, 1)?;
                 let y = c.graph.unsqueeze(squeezed, 2)?;
@@ -89,21 +89,25 @@ impl OpSpec for Reshape {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, shape: impl Into<NewShape>) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, shape: impl Into<ReshapeTarget>) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
             g.reshape(x, shape)
         }
         vec![
             reject("count", "numbers of elements: 6 and 8 differ", |g| {
-                of(g, [2, 4])
+                build(g, [2, 4])
             }),
-            reject("two_remaining", "at most one axis", |g| of(g, [-1, -1])),
-            reject("negative", "-2 is not a size", |g| of(g, [-2, 3])),
-            reject("does_not_divide", "do not divide into", |g| of(g, [4, -1])),
-            reject("divides_by_zero", "do not divide into", |g| of(g, [0, -1])),
-            reject("rank", "9 axes; at most 8", |g| {
-                of(g, [2, 3, 1, 1, 1, 1, 1, 1, 1])
+            reject("two_remaining", "at most one size", |g| build(g, [-1, -1])),
+            reject("negative", "-2 is not a size", |g| build(g, [-2, 3])),
+            reject("does_not_divide", "are not a multiple of", |g| {
+                build(g, [4, -1])
+            }),
+            reject("divides_by_zero", "are not a multiple of", |g| {
+                build(g, [0, -1])
+            }),
+            reject("rank", "9 axes; expected at most 8", |g| {
+                build(g, [2, 3, 1, 1, 1, 1, 1, 1, 1])
             }),
             reject("symbols", "use one symbol", |g| {
                 let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
@@ -125,65 +129,65 @@ impl OpSpec for Reshape {
     }
 }
 
-/// A shape to ask for, in which one axis may be "what remains": -1, or `None` among dimensions.
+/// A reshape target; one axis may be inferred: -1, or `None` among dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewShape(Vec<Result<Option<Dim>, i32>>);
+pub struct ReshapeTarget(Vec<Result<Option<Dim>, i32>>);
 
-impl<const N: usize> From<[i32; N]> for NewShape {
-    fn from(sizes: [i32; N]) -> NewShape {
+impl<const N: usize> From<[i32; N]> for ReshapeTarget {
+    fn from(sizes: [i32; N]) -> ReshapeTarget {
         sizes.as_slice().into()
     }
 }
 
-impl From<&[i32]> for NewShape {
-    fn from(sizes: &[i32]) -> NewShape {
+impl From<&[i32]> for ReshapeTarget {
+    fn from(sizes: &[i32]) -> ReshapeTarget {
         let extent = |&n: &i32| match n {
             -1 => Ok(None),
             n => usize::try_from(n)
                 .map(|n| Some(Dim::Known(n)))
                 .map_err(|_| n),
         };
-        NewShape(sizes.iter().map(extent).collect())
+        ReshapeTarget(sizes.iter().map(extent).collect())
     }
 }
 
-impl<const N: usize> From<[Option<Dim>; N]> for NewShape {
-    fn from(dims: [Option<Dim>; N]) -> NewShape {
-        NewShape(dims.into_iter().map(Ok).collect())
+impl<const N: usize> From<[Option<Dim>; N]> for ReshapeTarget {
+    fn from(dims: [Option<Dim>; N]) -> ReshapeTarget {
+        ReshapeTarget(dims.into_iter().map(Ok).collect())
     }
 }
 
-impl From<Shape> for NewShape {
-    fn from(shape: Shape) -> NewShape {
-        NewShape(shape.into_dims().into_iter().map(|d| Ok(Some(d))).collect())
+impl From<Shape> for ReshapeTarget {
+    fn from(shape: Shape) -> ReshapeTarget {
+        ReshapeTarget(shape.into_dims().into_iter().map(|d| Ok(Some(d))).collect())
     }
 }
 
-impl<const N: usize> From<[Dim; N]> for NewShape {
-    fn from(dims: [Dim; N]) -> NewShape {
+impl<const N: usize> From<[Dim; N]> for ReshapeTarget {
+    fn from(dims: [Dim; N]) -> ReshapeTarget {
         Shape::from(dims).into()
     }
 }
 
-impl<const N: usize> From<[usize; N]> for NewShape {
-    fn from(sizes: [usize; N]) -> NewShape {
+impl<const N: usize> From<[usize; N]> for ReshapeTarget {
+    fn from(sizes: [usize; N]) -> ReshapeTarget {
         Shape::from(sizes).into()
     }
 }
 
-impl From<&[usize]> for NewShape {
-    fn from(sizes: &[usize]) -> NewShape {
+impl From<&[usize]> for ReshapeTarget {
+    fn from(sizes: &[usize]) -> ReshapeTarget {
         Shape::from(sizes).into()
     }
 }
 
-impl From<Vec<Dim>> for NewShape {
-    fn from(dims: Vec<Dim>) -> NewShape {
+impl From<Vec<Dim>> for ReshapeTarget {
+    fn from(dims: Vec<Dim>) -> ReshapeTarget {
         Shape::from(dims).into()
     }
 }
 
-impl NewShape {
+impl ReshapeTarget {
     /// The explicit shape for the elements of `x`.
     fn resolve(self, x: &Type) -> Result<Shape, TypeError> {
         let bad = |reason: String| TypeError::Attr {
@@ -193,12 +197,11 @@ impl NewShape {
         let mut remaining = None;
         let mut dims = Vec::with_capacity(self.0.len());
         for (axis, extent) in self.0.into_iter().enumerate() {
-            let extent =
-                extent.map_err(|n| bad(format!("{n} is not a size; -1 means what remains")))?;
+            let extent = extent.map_err(|n| bad(format!("{n} is not a size; -1 infers a size")))?;
             if extent.is_none() && remaining.replace(axis).is_some() {
-                return Err(bad("at most one axis may be what remains".to_string()));
+                return Err(bad("at most one size can be inferred".to_string()));
             }
-            // 1 leaves the product of the others as it is.
+            // A factor of 1 leaves the product of the other axes unchanged.
             dims.push(extent.unwrap_or(Dim::Known(1)));
         }
         let Some(axis) = remaining else {
@@ -211,7 +214,7 @@ impl NewShape {
             .ok_or_else(|| overflow(&x.with_shape(others.clone())))?;
         dims[axis] = all.div_exact(&given).ok_or_else(|| {
             bad(format!(
-                "the {all} elements of {x} do not divide into {given}; give every size"
+                "the {all} elements of {x} are not a multiple of {given}; specify every size"
             ))
         })?;
         Ok(dims.into())
@@ -219,18 +222,18 @@ impl NewShape {
 }
 
 impl Graph {
-    /// The elements of `x`, of any dtype, in another shape. One axis may be -1 (among dimensions:
-    /// `None`), for what remains.
+    /// `x`, of any dtype, with another shape. One axis may be -1 (among dimensions: `None`), and
+    /// its size is then inferred.
     ///
     /// # Errors
-    /// [`OpError`] when the numbers of elements are not provably equal, or what remains is not one
-    /// size.
-    pub fn reshape(&mut self, x: Value, shape: impl Into<NewShape>) -> Result<Value, OpError> {
+    /// [`OpError`] when the element counts are not provably equal, or the inferred size is not
+    /// unique.
+    pub fn reshape(&mut self, x: Value, shape: impl Into<ReshapeTarget>) -> Result<Value, OpError> {
         let shape = match self.get_type(x) {
             Some(ty) => shape
                 .into()
                 .resolve(ty)
-                .map_err(|source| self.refused(Reshape::DOC.name, x, source))?,
+                .map_err(|source| self.attr_error(Reshape::DOC.name, x, source))?,
             None => Shape::default(),
         };
         self.add(Reshape { shape }, &[x])
@@ -242,17 +245,19 @@ impl Graph {
     /// [`OpError`] when `axis` is out of range or its size is not 1.
     pub fn squeeze(&mut self, x: Value, axis: usize) -> Result<Value, OpError> {
         let mut dims = self.dims_of(x);
-        expect_axis(axis, dims.len()).map_err(|e| self.refused(Reshape::DOC.name, x, e))?;
+        expect_axis(axis, dims.len()).map_err(|e| self.attr_error(Reshape::DOC.name, x, e))?;
         let size = dims.remove(axis);
         if !size.is_one() {
-            let source =
-                TypeError::Other(format!("axis {axis} has size {size}; only size 1 can go"));
-            return Err(self.refused(Reshape::DOC.name, x, source));
+            let source = TypeError::Other(format!(
+                "axis {axis} has size {size}; only axes of size 1 can be removed"
+            ));
+            return Err(self.attr_error(Reshape::DOC.name, x, source));
         }
         self.reshape(x, dims)
     }
 
-    /// `x` with an axis of size 1 before `axis`, or at the end where `axis` is the rank.
+    /// `x` with an axis of size 1 inserted before `axis`; if `axis` is the rank, the new axis is
+    /// last.
     ///
     /// # Errors
     /// [`OpError`] when `axis` is above the rank.
@@ -260,7 +265,7 @@ impl Graph {
         let mut dims = self.dims_of(x);
         if axis > dims.len() {
             let rank = dims.len();
-            return Err(self.refused(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
+            return Err(self.attr_error(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
         }
         dims.insert(axis, Dim::Known(1));
         self.reshape(x, dims)
@@ -274,23 +279,23 @@ impl Graph {
         let mut dims = self.dims_of(x);
         if axes.end > dims.len() || axes.start > axes.end {
             let (axis, rank) = (axes.end.max(axes.start), dims.len());
-            return Err(self.refused(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
+            return Err(self.attr_error(Reshape::DOC.name, x, TypeError::Axis { axis, rank }));
         }
         let merged = Shape::new(&dims[axes.clone()]).numel();
         let merged =
-            merged.ok_or_else(|| self.refused(Reshape::DOC.name, x, overflow(self.ty(x))))?;
+            merged.ok_or_else(|| self.attr_error(Reshape::DOC.name, x, overflow(self.ty(x))))?;
         dims.splice(axes, [merged]);
         self.reshape(x, dims)
     }
 
-    /// The dimensions of a value; none for a value of another graph, which [`Graph::add`] refuses.
+    /// The dimensions of a value; empty for a value of another graph, which [`Graph::add`] rejects.
     pub(crate) fn dims_of(&self, x: Value) -> Vec<Dim> {
         self.get_type(x)
             .map_or_else(Vec::new, |ty| ty.shape.to_vec())
     }
 
-    /// The error of an operator on `x` whose attributes could not be made.
-    pub(crate) fn refused(&self, op: &'static str, x: Value, source: TypeError) -> OpError {
+    /// The error of an operator on `x` whose attributes could not be built.
+    pub(crate) fn attr_error(&self, op: &'static str, x: Value, source: TypeError) -> OpError {
         OpError {
             op,
             operands: self.get_type(x).cloned().into_iter().collect(),

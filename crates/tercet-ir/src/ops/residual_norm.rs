@@ -1,15 +1,15 @@
 //! Norms of a residual sum, with the sum as a second result.
 
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec};
+use crate::op::{EvalCtx, OpDoc, OpSpec};
 use crate::ops::norm::{
-    NormLine, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line, weight,
+    NormRowFn, doc, expect_eps, expect_weights, layer_norm_line, normalise, rms_norm_line, weight,
 };
 use crate::ops::util::{
     expect_dtype, expect_rank_at_least, expect_same_dtype, reject, with_optional,
@@ -18,26 +18,26 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `sum = x + residual + bias` and its layer norm over the last axis. The sum is rounded to its
-    /// dtype first: `normed` is what [`LayerNorm`](crate::ops::LayerNorm) gives for `sum`.
+    /// The sum `x + residual + bias` and its layer norm over the last axis. The sum is rounded to
+    /// its dtype first, so `normed` equals [`LayerNorm`](crate::ops::LayerNorm) of `sum`.
     pub struct ResidualLayerNorm {
-        /// Added to the variance.
-        pub eps: Real,
+        /// Constant added to the variance.
+        pub eps: FloatAttr,
     }
 }
 
 attrs! {
-    /// `sum = x + residual + bias` and its RMS norm over the last axis. The sum is rounded to its
-    /// dtype first: `normed` is what [`RmsNorm`](crate::ops::RmsNorm) gives for `sum`.
+    /// The sum `x + residual + bias` and its RMS norm over the last axis. The sum is rounded to its
+    /// dtype first, so `normed` equals [`RmsNorm`](crate::ops::RmsNorm) of `sum`.
     pub struct ResidualRmsNorm {
-        /// Added to the mean of squares.
-        pub eps: Real,
+        /// Constant added to the mean of squares.
+        pub eps: FloatAttr,
     }
 }
 
-/// Checks `x`, `residual` and the weights, and gives the types of both results.
+/// Checks `x`, `residual` and the weights, and returns the types of both results.
 fn infer_residual(
-    eps: Real,
+    eps: FloatAttr,
     x: &Type,
     residual: &Type,
     weights: &[(&'static str, Option<&Type>)],
@@ -58,8 +58,8 @@ fn infer_residual(
 }
 
 fn eval_residual(
-    line: NormLine,
-    eps: Real,
+    line: NormRowFn,
+    eps: FloatAttr,
     [x, residual, gamma]: [&Tensor; 3],
     [beta, bias]: [Option<&Tensor>; 2],
     results: &[TensorType],
@@ -80,7 +80,7 @@ fn eval_residual(
 }
 
 impl OpSpec for ResidualLayerNorm {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "residual_layer_norm",
         "Two results: the layer norm of `sum` over the last axis, and `sum = x + residual + bias`.",
         &["x", "residual", "gamma", "beta", "bias?"],
@@ -105,9 +105,9 @@ impl OpSpec for ResidualLayerNorm {
         eval_residual(layer_norm_line, self.eps, required, optional, results)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], with_bias: bool| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let (x, residual, gamma, bias) = operands(c, shape, with_bias)?;
                 let beta = weight(c, "beta", &shape[shape.len() - 1..])?;
                 let (normed, sum) = c
@@ -122,19 +122,19 @@ impl OpSpec for ResidualLayerNorm {
             shaped("with_bias", &[2, 3, 20], true),
             shaped("no_rows", &[0, 4], true),
             shaped("empty_rows", &[2, 0], true),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [2, 2], Fill::Values(vec![1.0, 3.0, -4.0, 0.0]))?;
-                let r = c.input("r", [2, 2], Fill::Values(vec![0.5, -0.5, 1.0, 2.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![2.0, 4.0]))?;
-                let beta = c.input("beta", [2], Fill::Values(vec![0.0, 1.0]))?;
-                let bias = c.input("bias", [2], Fill::Values(vec![0.5, 0.5]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [2, 2], InputFill::Values(vec![1.0, 3.0, -4.0, 0.0]))?;
+                let r = c.input("r", [2, 2], InputFill::Values(vec![0.5, -0.5, 1.0, 2.0]))?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![2.0, 4.0]))?;
+                let beta = c.input("beta", [2], InputFill::Values(vec![0.0, 1.0]))?;
+                let bias = c.input("bias", [2], InputFill::Values(vec![0.5, 0.5]))?;
                 let (normed, sum) =
                     c.graph
                         .residual_layer_norm(x, r, gamma, beta, Some(bias), 0.0)?;
                 c.output_expect(normed, &[-2.0, 5.0, -2.0, 5.0])?;
                 c.output_expect(sum, &[2.0, 3.0, -2.5, 2.5])
             }),
-            Case::new("only_the_sum_is_used", |c| {
+            OpCase::new("only_the_sum_is_used", |c| {
                 let (x, residual, gamma, _) = operands(c, &[3, 5], false)?;
                 let (_, sum) = c
                     .graph
@@ -144,7 +144,7 @@ impl OpSpec for ResidualLayerNorm {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject(
                 "residual_shape",
@@ -168,14 +168,19 @@ impl OpSpec for ResidualLayerNorm {
             reject("no_beta", "expected 4 to 5 operands, got 3", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
                 let w = g.input("w", Type::new(DType::F32, [3]))?;
-                g.add(ResidualLayerNorm { eps: Real(0.0) }, &[x, x, w])
+                g.add(
+                    ResidualLayerNorm {
+                        eps: FloatAttr(0.0),
+                    },
+                    &[x, x, w],
+                )
             }),
         ]
     }
 }
 
 impl OpSpec for ResidualRmsNorm {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "residual_rms_norm",
         "Two results: the RMS norm of `sum` over the last axis, and `sum = x + residual + bias`.",
         &["x", "residual", "gamma", "bias?"],
@@ -200,9 +205,9 @@ impl OpSpec for ResidualRmsNorm {
         eval_residual(rms_norm_line, self.eps, required, optional, results)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], with_bias: bool| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let (x, residual, gamma, bias) = operands(c, shape, with_bias)?;
                 let (normed, sum) = c.graph.residual_rms_norm(x, residual, gamma, bias, 1e-6)?;
                 c.output(normed)?;
@@ -214,29 +219,29 @@ impl OpSpec for ResidualRmsNorm {
             shaped("with_bias", &[2, 3, 20], true),
             shaped("no_rows", &[0, 4], true),
             shaped("empty_rows", &[2, 0], true),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [1, 2], Fill::Values(vec![0.5, 3.0]))?;
-                let r = c.input("r", [1, 2], Fill::Values(vec![0.25, 3.75]))?;
-                let bias = c.input("bias", [2], Fill::Values(vec![0.25, 0.25]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![5.0, 2.5]))?;
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [1, 2], InputFill::Values(vec![0.5, 3.0]))?;
+                let r = c.input("r", [1, 2], InputFill::Values(vec![0.25, 3.75]))?;
+                let bias = c.input("bias", [2], InputFill::Values(vec![0.25, 0.25]))?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![5.0, 2.5]))?;
                 let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, Some(bias), 0.0)?;
                 c.output_expect(normed, &[1.0, 3.5])?;
                 c.output_expect(sum, &[1.0, 7.0])
             }),
-            // 2048 + 1 is 2048 in F16, so the norm sees equal elements.
-            Case::new("norm_is_of_the_rounded_sum", |c| {
-                let x = c.input("x", [2], Fill::Values(vec![2048.0, 2048.0]))?;
-                let r = c.input("r", [2], Fill::Values(vec![1.0, 0.0]))?;
-                let gamma = c.input("gamma", [2], Fill::Values(vec![1.0, 1.0]))?;
+            // 2048 + 1 is 2048 in F16, so the normalized elements are equal.
+            OpCase::new("norm_is_of_the_rounded_sum", |c| {
+                let x = c.input("x", [2], InputFill::Values(vec![2048.0, 2048.0]))?;
+                let r = c.input("r", [2], InputFill::Values(vec![1.0, 0.0]))?;
+                let gamma = c.input("gamma", [2], InputFill::Values(vec![1.0, 1.0]))?;
                 let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 0.0)?;
                 c.output_expect(normed, &[1.0, 1.0])?;
                 c.output_expect(sum, &[2048.0, 2048.0])
             })
             .only(&[DType::F16]),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 8);
-                let x = c.input("x", [s.clone(), 16.into()], Fill::Normal)?;
-                let r = c.input("r", [s, 16.into()], Fill::Normal)?;
+                let x = c.input("x", [s.clone(), 16.into()], InputFill::Normal)?;
+                let r = c.input("r", [s, 16.into()], InputFill::Normal)?;
                 let gamma = weight(c, "gamma", &[16])?;
                 let (normed, sum) = c.graph.residual_rms_norm(x, r, gamma, None, 1e-5)?;
                 c.output(normed)?;
@@ -245,7 +250,7 @@ impl OpSpec for ResidualRmsNorm {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("residual_dtype", "operand residual is f16", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
@@ -270,15 +275,15 @@ impl OpSpec for ResidualRmsNorm {
     }
 }
 
-/// x, residual, gamma and perhaps a bias of a case.
+/// `x`, `residual`, `gamma` and optionally a bias of a case.
 fn operands(
     c: &mut CaseGraph,
     shape: &[usize],
     with_bias: bool,
 ) -> Result<(Value, Value, Value, Option<Value>), OpError> {
     let last = &shape[shape.len() - 1..];
-    let x = c.input("x", shape, Fill::Normal)?;
-    let residual = c.input("residual", shape, Fill::Normal)?;
+    let x = c.input("x", shape, InputFill::Normal)?;
+    let residual = c.input("residual", shape, InputFill::Normal)?;
     let gamma = weight(c, "gamma", last)?;
     let bias = match with_bias {
         true => Some(weight(c, "bias", last)?),
@@ -305,7 +310,12 @@ impl Graph {
         eps: f64,
     ) -> Result<(Value, Value), OpError> {
         let operands: Vec<Value> = [x, residual, gamma, beta].into_iter().chain(bias).collect();
-        let normed = self.add(ResidualLayerNorm { eps: Real(eps) }, &operands)?;
+        let normed = self.add(
+            ResidualLayerNorm {
+                eps: FloatAttr(eps),
+            },
+            &operands,
+        )?;
         Ok((normed, normed.port(1)))
     }
 
@@ -324,7 +334,12 @@ impl Graph {
         eps: f64,
     ) -> Result<(Value, Value), OpError> {
         let operands: Vec<Value> = [x, residual, gamma].into_iter().chain(bias).collect();
-        let normed = self.add(ResidualRmsNorm { eps: Real(eps) }, &operands)?;
+        let normed = self.add(
+            ResidualRmsNorm {
+                eps: FloatAttr(eps),
+            },
+            &operands,
+        )?;
         Ok((normed, normed.port(1)))
     }
 }

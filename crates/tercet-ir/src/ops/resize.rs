@@ -1,51 +1,52 @@
 //! Resizing by interpolation.
 //!
-//! Where a result lies between elements follows from whole numbers alone (`table`), so that every
-//! executor reads the same elements.
+//! Source positions are computed with exact integer arithmetic (`table`), so every executor reads
+//! the same elements.
 
 mod cases;
 mod table;
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
-use crate::case::{Case, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, for_each_index, from_scalars, pick, scalars};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
 use crate::{attrs, spelled};
 
-pub use table::Taps;
+pub use table::ResizeTaps;
 
 spelled! {
-    /// How results between elements are made.
+    /// The interpolation between elements.
     pub enum ResizeMode {
-        /// The element at the rounded place.
+        /// The element at the rounded position.
         Nearest "nearest",
-        /// Two neighbours along each axis by their distances.
+        /// Linear interpolation of two neighbours along each axis.
         Linear "linear",
-        /// Four neighbours along each axis by a cubic of Keys (1981).
+        /// Cubic convolution of four neighbours along each axis (Keys 1981).
         Cubic "cubic",
     }
 }
 
 spelled! {
-    /// The place `x` of result `o` along an axis of `n` elements and `m` results, with a scale `s`.
+    /// The source position `x` of result `o` along an axis of `n` elements and `m` results, with
+    /// scale `s`.
     pub enum Coordinates {
         /// `(o + 1/2) / s - 1/2`
         HalfPixel "half_pixel",
-        /// As `half_pixel`, about the middle where `s n` is no whole number:
-        /// `n/2 (1 - m / (s n)) + (o + 1/2) / s - 1/2`
+        /// As `half_pixel`, but symmetric about the centre if `s n` is not an integer: `n/2 (1 - m
+        /// / (s n)) + (o + 1/2) / s - 1/2`
         HalfPixelSymmetric "half_pixel_symmetric",
-        /// As `half_pixel`; 0 where there is one result.
+        /// As `half_pixel`; 0 if there is one result.
         PytorchHalfPixel "pytorch_half_pixel",
-        /// `o (n - 1) / (m - 1)`; 0 where there is one result.
+        /// `o (n - 1) / (m - 1)`; 0 if there is one result.
         AlignCorners "align_corners",
         /// `o / s`
         Asymmetric "asymmetric",
@@ -53,45 +54,46 @@ spelled! {
 }
 
 spelled! {
-    /// How places become indices.
+    /// How positions are rounded to indices.
     pub enum NearestRounding {
-        /// To the nearest, halves down.
+        /// To the nearest index, halves down.
         RoundPreferFloor "round_prefer_floor",
-        /// To the nearest, halves up.
+        /// To the nearest index, halves up.
         RoundPreferCeil "round_prefer_ceil",
-        /// Down.
+        /// Down to the next index.
         Floor "floor",
-        /// Up.
+        /// Up to the next index.
         Ceil "ceil",
     }
 }
 
-/// The most axes that may change.
+/// Maximum number of axes that may change.
 pub const MAX_RESIZED: usize = 3;
 
 attrs! {
-    /// The operand sampled at other places along some axes. Places outside it read its edge.
+    /// The operand resampled along some axes. Positions outside it read its edge.
     pub struct Resize {
         /// The sizes of the result.
         pub sizes: Shape,
-        /// The scale of each axis, of which a size is the product with the operand's rounded down; empty
-        /// for the quotients of the sizes.
-        pub scales: Vec<Real>,
-        /// How results between elements are made.
+        /// The scale of each axis. A result size is the operand's size times the scale, rounded
+        /// down. If empty, scales are the quotients of the sizes.
+        pub scales: Vec<FloatAttr>,
+        /// The interpolation mode.
         pub mode: ResizeMode,
-        /// Where results lie.
+        /// How source positions are computed.
         pub coordinates: Coordinates,
-        /// How places become indices, for `nearest`.
+        /// How positions are rounded to indices, for `nearest`.
         pub rounding: NearestRounding,
-        /// The parameter of the cubic, `-0.75` or `-0.5` as a rule.
-        pub cubic_a: Real,
-        /// Whether elements outside have no weight, and the others more, instead of those of the edge.
+        /// The parameter of the cubic, usually `-0.75` or `-0.5`.
+        pub cubic_a: FloatAttr,
+        /// Excludes elements outside the operand and renormalizes the other weights, instead of
+        /// repeating the edge.
         pub exclude_outside: bool,
     }
 }
 
 impl Resize {
-    /// To these sizes.
+    /// Resizing to these sizes.
     pub fn to_sizes(sizes: impl Into<Shape>, mode: ResizeMode) -> Resize {
         Resize {
             sizes: sizes.into(),
@@ -99,7 +101,7 @@ impl Resize {
             mode,
             coordinates: Coordinates::HalfPixel,
             rounding: NearestRounding::RoundPreferFloor,
-            cubic_a: Real(-0.75),
+            cubic_a: FloatAttr(-0.75),
             exclude_outside: false,
         }
     }
@@ -111,9 +113,9 @@ impl Resize {
         (0..x.rank()).filter(changed).collect()
     }
 
-    /// The elements that results along an axis are made of.
-    pub fn taps(&self, axis: usize, n: usize, m: usize) -> Taps {
-        Taps::of(self, self.scales.get(axis).map(|s| s.0), n, m)
+    /// The source elements of the results along an axis, with weights.
+    pub fn taps(&self, axis: usize, n: usize, m: usize) -> ResizeTaps {
+        ResizeTaps::new(self, self.scales.get(axis).map(|s| s.0), n, m)
     }
 
     fn check_scales(&self, x: &Type) -> Result<(), TypeError> {
@@ -129,7 +131,7 @@ impl Resize {
         }
         for (axis, scale) in self.scales.iter().enumerate() {
             let s = scale.0;
-            // The bounds keep whole numbers of places within 128 bits.
+            // The bounds keep integer positions within 128 bits.
             if !(1e-6..=1e6).contains(&s) {
                 return bad(format!("{s} is not between 1e-6 and 1e6"));
             }
@@ -139,7 +141,9 @@ impl Resize {
                 _ => s == 1.0 && n == m,
             };
             if !fits {
-                return bad(format!("{s} does not make {m} of {n} along axis {axis}"));
+                return bad(format!(
+                    "scale {s} of axis {axis} does not give size {m} from size {n}"
+                ));
             }
         }
         Ok(())
@@ -147,10 +151,10 @@ impl Resize {
 }
 
 impl OpSpec for Resize {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "resize",
-        text: "The operand sampled at other places along up to three axes, whose sizes are known, as \
-               ONNX's `Resize`: nearest, linear or cubic. Elements of weight 0 are not read.",
+        text: "The operand resampled along up to three axes of known size, as in ONNX `Resize`: \
+               nearest, linear or cubic. Elements with weight 0 are not read.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Reduction,
@@ -175,19 +179,19 @@ impl OpSpec for Resize {
         }
         let axes = self.axes(&x.shape);
         if axes.len() > MAX_RESIZED {
-            let reason = format!("{} axes change; at most {MAX_RESIZED} can", axes.len());
+            let reason = format!("{} axes change; expected at most {MAX_RESIZED}", axes.len());
             return bad("sizes", reason);
         }
-        // Executors keep up to four neighbours with weights for each element of the longer axis.
-        const MOST: usize = 1 << 26;
+        // Executors store up to four neighbours with weights for each element of the longer axis.
+        const MAX_AXIS_LEN: usize = 1 << 26;
         for axis in axes {
             match (x.shape[axis].known(), self.sizes[axis].known()) {
-                (Some(n @ 1..=MOST), Some(m @ ..=MOST)) if n > 0 || m == 0 => {}
+                (Some(n @ 1..=MAX_AXIS_LEN), Some(m @ ..=MAX_AXIS_LEN)) if n > 0 || m == 0 => {}
                 (Some(_), Some(0)) => {}
                 (Some(_), Some(_)) => {
                     let reason = format!(
                         "axis {axis} has no or too many elements to resize: {} to {}; \
-                         from at least 1, both at most {MOST}",
+                         from at least 1, both at most {MAX_AXIS_LEN}",
                         x.shape[axis], self.sizes[axis]
                     );
                     return bad("sizes", reason);
@@ -212,7 +216,7 @@ impl OpSpec for Resize {
     ) -> Result<Vec<Tensor>, EvalError> {
         let (x, ty) = (operands[0], &results[0]);
         let axes = self.axes(&Shape::known(x.shape()));
-        let taps: Vec<Taps> = axes
+        let taps: Vec<ResizeTaps> = axes
             .iter()
             .map(|&axis| self.taps(axis, x.shape()[axis], ty.shape[axis]))
             .collect();
@@ -250,21 +254,22 @@ impl OpSpec for Resize {
         Ok(vec![from_scalars(ty.clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::all()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// `x` with up to three axes resized to `sizes` (one for each axis, those that change known), by
-    /// places of half elements; for other places or by scales, add a [`Resize`]. Nearest takes any dtype.
+    /// Resizes up to three axes of `x` to `sizes` (one for each axis; changed sizes are known),
+    /// with half-pixel coordinates. For other coordinates or scales, add a [`Resize`]. Nearest
+    /// supports any dtype.
     ///
     /// # Errors
-    /// [`OpError`] when sizes or dtypes do not fit.
+    /// [`OpError`] when sizes or dtypes do not match.
     pub fn resize(
         &mut self,
         x: Value,
@@ -274,11 +279,11 @@ impl Graph {
         self.add(Resize::to_sizes(sizes, mode), &[x])
     }
 
-    /// `x` with each axis resized by its scale; a size is the product rounded down. What `how` says but
-    /// sizes and scales holds.
+    /// Resizes each axis of `x` by its scale; a size is the product rounded down. All other options
+    /// come from `how`.
     ///
     /// # Errors
-    /// [`OpError`] as [`Graph::resize`], and for a scale other than 1 of an unknown size.
+    /// [`OpError`] as [`Graph::resize`], and for a scale other than 1 on an axis of unknown size.
     pub fn resize_by(&mut self, x: Value, scales: &[f64], how: Resize) -> Result<Value, OpError> {
         let shape = self.ty(x).shape.clone();
         let sizes = shape.iter().zip(scales).map(|(n, &s)| match n.known() {
@@ -287,7 +292,7 @@ impl Graph {
         });
         let resize = Resize {
             sizes: sizes.collect(),
-            scales: scales.iter().map(|&s| Real(s)).collect(),
+            scales: scales.iter().map(|&s| FloatAttr(s)).collect(),
             ..how
         };
         self.add(resize, &[x])

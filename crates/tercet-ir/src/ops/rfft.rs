@@ -1,42 +1,42 @@
-//! Fourier transforms of real numbers, and back.
+//! Fourier transforms of real signals, and their inverses.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{FftNorm, dft, expect_pairs, length_of, pairs, roots};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank_at_least, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The first `n / 2 + 1` numbers of the Fourier transform of real `[.., n]`, as pairs: the rest
-    /// are their conjugates.
+    /// The first `n / 2 + 1` bins of the Fourier transform of real `[.., n]`, as pairs; the other
+    /// bins are their conjugates.
     pub struct RFft {
-        /// The scale.
+        /// The normalization.
         pub norm: FftNorm,
     }
 }
 
 attrs! {
-    /// The real `[.., n]` whose [`RFft`] are the pairs `[.., n / 2 + 1, 2]`. What cannot be part of
-    /// the transform of real numbers is left out: the imaginary parts of the first number and, for
-    /// an even `n`, of the last one.
+    /// The real `[.., n]` whose [`RFft`] is the pairs `[.., n / 2 + 1, 2]`. Imaginary parts that
+    /// the transform of a real signal cannot have are ignored: those of the first bin and, for even
+    /// `n`, of the last bin.
     pub struct IRFft {
         /// The length of the result.
         pub n: usize,
-        /// The scale.
+        /// The normalization.
         pub norm: FftNorm,
     }
 }
 
 impl OpSpec for RFft {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "rfft",
         text: "The first `n / 2 + 1` complex pairs of the Fourier transform of real `[.., n]`.",
         operands: &["x"],
@@ -76,10 +76,10 @@ impl OpSpec for RFft {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: String, shape: Vec<usize>, norm: FftNorm| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape.as_slice(), Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape.as_slice(), InputFill::Normal)?;
                 let y = c.graph.rfft(x, norm)?;
                 c.output(y)
             })
@@ -89,27 +89,27 @@ impl OpSpec for RFft {
         let norms = FftNorm::ALL
             .iter()
             .map(|n| shaped(format!("norm_{}", n.name()), vec![3, 10], *n));
-        let mut cases: Vec<Case> = lengths.into_iter().chain(norms).collect();
+        let mut cases: Vec<OpCase> = lengths.into_iter().chain(norms).collect();
         cases.extend([
             shaped("length_1000".into(), vec![2, 1000], FftNorm::Backward).only(&[DType::F32]),
             shaped("length_8192".into(), vec![2, 8192], FftNorm::Backward).only(&[DType::F32]),
             shaped("no_batch".into(), vec![18], FftNorm::Backward),
             shaped("rank_5".into(), vec![2, 3, 1, 2, 6], FftNorm::Backward),
             shaped("no_rows".into(), vec![0, 6], FftNorm::Backward),
-            Case::new("written", |c| {
-                let x = c.input("x", [4], Fill::Values(vec![1., 2., 3., 4.]))?;
+            OpCase::new("written", |c| {
+                let x = c.input("x", [4], InputFill::Values(vec![1., 2., 3., 4.]))?;
                 let y = c.graph.rfft(x, FftNorm::Backward)?;
                 c.output_expect(y, &[10., 0., -2., 2., -2., 0.])
             }),
-            Case::new("of_columns", |c| {
-                let x = c.input("x", [8, 3], Fill::Normal)?;
+            OpCase::new("of_columns", |c| {
+                let x = c.input("x", [8, 3], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[1, 0])?;
                 let y = c.graph.rfft(x, FftNorm::Backward)?;
                 c.output(y)
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 4, 6);
-                let x = c.input("x", [s, 20.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 20.into()], InputFill::Normal)?;
                 let y = c.graph.rfft(x, FftNorm::Ortho)?;
                 c.output(y)
             }),
@@ -117,7 +117,7 @@ impl OpSpec for RFft {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("symbolic_length", "must be a known size", |g| {
                 let x = g.input("x", Type::new(DType::F32, [Dim::sym("n")]))?;
@@ -136,7 +136,7 @@ impl OpSpec for RFft {
 }
 
 impl OpSpec for IRFft {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "irfft",
         text: "The real `[.., n]` whose Fourier transform begins with the complex pairs \
                `[.., n / 2 + 1, 2]`.",
@@ -184,11 +184,11 @@ impl OpSpec for IRFft {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: String, n: usize, batch: Vec<usize>, norm: FftNorm| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let shape = [&batch[..], &[n / 2 + 1, 2]].concat();
-                let x = c.input("x", shape.as_slice(), Fill::Normal)?;
+                let x = c.input("x", shape.as_slice(), InputFill::Normal)?;
                 let y = c.graph.irfft(x, n, norm)?;
                 c.output(y)
             })
@@ -198,28 +198,28 @@ impl OpSpec for IRFft {
         let norms = FftNorm::ALL
             .iter()
             .map(|norm| shaped(format!("norm_{}", norm.name()), 10, vec![3], *norm));
-        let mut cases: Vec<Case> = lengths.into_iter().chain(norms).collect();
+        let mut cases: Vec<OpCase> = lengths.into_iter().chain(norms).collect();
         cases.extend([
             shaped("length_1000".into(), 1000, vec![2], FftNorm::Backward).only(&[DType::F32]),
             shaped("no_batch".into(), 18, vec![], FftNorm::Backward),
             shaped("rank_5".into(), 6, vec![2, 3, 1], FftNorm::Backward),
             shaped("no_rows".into(), 6, vec![0], FftNorm::Backward),
-            Case::new("written", |c| {
-                // The imaginary parts 7 and 9 are left out.
-                let x = Fill::Values(vec![10., 7., -2., 2., -2., 9.]);
+            OpCase::new("written", |c| {
+                // The imaginary parts 7 and 9 are ignored.
+                let x = InputFill::Values(vec![10., 7., -2., 2., -2., 9.]);
                 let x = c.input("x", [3, 2], x)?;
                 let y = c.graph.irfft(x, 4, FftNorm::Backward)?;
                 c.output_expect(y, &[1., 2., 3., 4.])
             }),
-            Case::new("back_again", |c| {
-                let x = c.input("x", [3, 30], Fill::Normal)?;
+            OpCase::new("back_again", |c| {
+                let x = c.input("x", [3, 30], InputFill::Normal)?;
                 let y = c.graph.rfft(x, FftNorm::Backward)?;
                 let z = c.graph.irfft(y, 30, FftNorm::Backward)?;
                 c.output(z)
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 4, 6);
-                let x = c.input("x", [s, 11.into(), 2.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 11.into(), 2.into()], InputFill::Normal)?;
                 let y = c.graph.irfft(x, 20, FftNorm::Ortho)?;
                 c.output(y)
             }),
@@ -227,7 +227,7 @@ impl OpSpec for IRFft {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("bins", "the bins of x and n / 2 + 1: 5 and 4 differ", |g| {
                 let x = g.input("x", Type::new(DType::F32, [5, 2]))?;

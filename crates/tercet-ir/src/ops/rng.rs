@@ -1,54 +1,54 @@
-//! Random tensors. The recipes from random words to numbers are in [`random`](crate::random).
+//! Random tensors. [`random`](crate::random) defines the formulas from random words to numbers.
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::exactly;
 use crate::random::UniformRange;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// Uniform random numbers in `[lo, hi)`, others at each run. The bits are those of
-    /// [`UniformRange`], the same on every executor.
+    /// Uniform random numbers in `[lo, hi)`, different in each run. The bits are those of
+    /// [`UniformRange`] on every executor.
     pub struct RngUniform {
         /// The shape of the result.
         pub shape: Shape,
-        /// Its dtype, a float.
+        /// The float dtype of the result.
         pub dtype: DType,
-        /// The least number.
-        pub lo: Real,
-        /// The end, never reached.
-        pub hi: Real,
-        /// The key of the generator.
+        /// The lower bound, inclusive.
+        pub lo: FloatAttr,
+        /// The upper bound, exclusive.
+        pub hi: FloatAttr,
+        /// The seed, used as key of the generator.
         pub seed: u64,
-        /// Tells the random operators of a graph apart.
+        /// The stream, which differs between the random operators of a graph.
         pub stream: u32,
     }
 }
 
 attrs! {
-    /// Normal random numbers `mean + std * z`, others at each run, with `z` from
-    /// [`Stream::normal`](crate::random::Stream::normal). Executors agree on the random words; logarithm, sine and cosine are
-    /// functions that they may round differently.
+    /// Normal random numbers `mean + std * z`, different in each run, with `z` from
+    /// [`PhiloxStream::normal`](crate::random::PhiloxStream::normal). Executors use the same random
+    /// words, but may round logarithm, sine and cosine differently.
     pub struct RngNormal {
         /// The shape of the result.
         pub shape: Shape,
-        /// Its dtype, a float.
+        /// The float dtype of the result.
         pub dtype: DType,
-        /// The mean.
-        pub mean: Real,
+        /// The mean of the distribution.
+        pub mean: FloatAttr,
         /// The standard deviation.
-        pub std: Real,
-        /// The key of the generator.
+        pub std: FloatAttr,
+        /// The seed, used as key of the generator.
         pub seed: u64,
-        /// Tells the random operators of a graph apart.
+        /// The stream, which differs between the random operators of a graph.
         pub stream: u32,
     }
 }
@@ -77,16 +77,16 @@ impl RngUniform {
 }
 
 impl OpSpec for RngUniform {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "rng_uniform",
-        text: "Uniform random numbers in `[lo, hi)`, others at each run.",
+        text: "Uniform random numbers in `[lo, hi)`, different in each run.",
         operands: &[],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers depend on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers have no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let types = infer_random(self.dtype, &self.shape, operands)?;
@@ -111,9 +111,9 @@ impl OpSpec for RngUniform {
         generate(&results[0], |i| range.value(stream.unit(self.dtype, i)))
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let fixed = |name: &str, shape: &'static [usize], lo: f64, hi: f64| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let y = c.graph.rng_uniform(shape, c.dtype, lo, hi, 11)?;
                 c.output(y)
             })
@@ -121,8 +121,8 @@ impl OpSpec for RngUniform {
         let op = |dtype, n: usize, (lo, hi): (f64, f64), seed, stream| RngUniform {
             shape: [n].into(),
             dtype,
-            lo: Real(lo),
-            hi: Real(hi),
+            lo: FloatAttr(lo),
+            hi: FloatAttr(hi),
             seed,
             stream,
         };
@@ -132,7 +132,7 @@ impl OpSpec for RngUniform {
             fixed("narrow_range", &[257], 1.0, 1.03125),
             fixed("scalar", &[], -1.0, 1.0),
             fixed("empty", &[2, 0], 0.0, 1.0),
-            Case::new("pinned_third_run", move |c| {
+            OpCase::new("pinned_third_run", move |c| {
                 let y = c.graph.add(op(c.dtype, 6, (-2.0, 3.0), 7, 3), &[])?;
                 c.runs = 3;
                 let want = [
@@ -146,7 +146,7 @@ impl OpSpec for RngUniform {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F32, DType::F16, DType::BF16]),
-            Case::new("pinned_all_words_of_the_counter", move |c| {
+            OpCase::new("pinned_all_words_of_the_counter", move |c| {
                 let seed = 0x1234_5678_9abc_def0;
                 let y = c
                     .graph
@@ -161,14 +161,15 @@ impl OpSpec for RngUniform {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F32]),
-            // The published words of zeros, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, by their high 24 bits.
-            Case::new("pinned_known_words", move |c| {
+            // The published words for zeros, 6627e8d5 e169c58d bc57ac4c 9b00dbd8, as their high 24
+            // bits.
+            OpCase::new("pinned_known_words", move |c| {
                 let y = c.graph.add(op(c.dtype, 4, (0.0, 1.0), 0, 0), &[])?;
                 let words = [0x0066_27e8, 0x00e1_69c5, 0x00bc_57ac, 0x009b_00db];
                 c.output_expect(y, &words.map(|w| f64::from(w) / f64::from(1 << 24)))
             })
             .only(&[DType::F32]),
-            Case::new("pinned_f64", move |c| {
+            OpCase::new("pinned_f64", move |c| {
                 let y = c.graph.add(op(c.dtype, 3, (0.0, 1.0), 7, 3), &[])?;
                 c.runs = 3;
                 let want = [
@@ -179,9 +180,9 @@ impl OpSpec for RngUniform {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F64]),
-            Case::new("two_nodes_differ_symbolic", |c| {
+            OpCase::new("two_nodes_differ_symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s.clone()], crate::case::Fill::Normal)?;
+                let x = c.input("x", [s.clone()], crate::case::InputFill::Normal)?;
                 let a = c.graph.rng_uniform([s.clone()], c.dtype, 0.0, 1.0, 1)?;
                 let b = c.graph.rng_uniform([s], c.dtype, 0.0, 1.0, 1)?;
                 c.runs = 3;
@@ -192,24 +193,24 @@ impl OpSpec for RngUniform {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "integers",
                 message: "i32 is not a float",
                 build: |g| g.rng_uniform([2], DType::I32, 0.0, 8.0, 1),
             },
-            Reject {
+            RejectCase {
                 name: "empty_range",
                 message: "attribute `hi`",
                 build: |g| g.rng_uniform([2], DType::F32, 1.0, 1.0, 1),
             },
-            Reject {
+            RejectCase {
                 name: "empty_after_rounding",
                 message: "after rounding to f16",
                 build: |g| g.rng_uniform([2], DType::F16, 1.0, 1.0001, 1),
             },
-            Reject {
+            RejectCase {
                 name: "infinite_range",
                 message: "attribute `hi`",
                 build: |g| g.rng_uniform([2], DType::F32, 0.0, f64::INFINITY, 1),
@@ -219,21 +220,22 @@ impl OpSpec for RngUniform {
 }
 
 impl OpSpec for RngNormal {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "rng_normal",
-        text: "Normal random numbers of this mean and standard deviation, others at each run.",
+        text: "Normal random numbers with this mean and standard deviation, different in each run.",
         operands: &[],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Reduction,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers depend on nothing");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("random numbers have no operands");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let types = infer_random(self.dtype, &self.shape, operands)?;
-        let bad = |name, x: Real| {
-            let reason = format!("{x:?} is not accepted; a finite number is, for std not negative");
+        let bad = |name, x: FloatAttr| {
+            let reason =
+                format!("{x:?} is invalid; expected a finite number, not negative for std");
             Err(TypeError::Attr { name, reason })
         };
         if !self.mean.0.is_finite() {
@@ -256,9 +258,9 @@ impl OpSpec for RngNormal {
         generate(&results[0], |i| mean + std * stream.normal(self.dtype, i))
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let fixed = |name: &str, shape: &'static [usize], mean: f64, std: f64| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let y = c.graph.rng_normal(shape, c.dtype, mean, std, 11)?;
                 c.runs = 3;
                 c.output(y)
@@ -267,8 +269,8 @@ impl OpSpec for RngNormal {
         let op = |dtype, n: usize, mean: f64, std: f64| RngNormal {
             shape: [n].into(),
             dtype,
-            mean: Real(mean),
-            std: Real(std),
+            mean: FloatAttr(mean),
+            std: FloatAttr(std),
             seed: 7,
             stream: 3,
         };
@@ -276,11 +278,11 @@ impl OpSpec for RngNormal {
             fixed("odd_3x7", &[3, 7], 0.0, 1.0),
             fixed("many", &[4099], 0.5, 3.0),
             fixed("empty", &[0, 3], 0.0, 1.0),
-            Case::new("no_deviation", |c| {
+            OpCase::new("no_deviation", |c| {
                 let y = c.graph.rng_normal([3], c.dtype, -1.5, 0.0, 2)?;
                 c.output_expect(y, &[-1.5; 3])
             }),
-            Case::new("pinned_third_run", move |c| {
+            OpCase::new("pinned_third_run", move |c| {
                 let y = c.graph.add(op(c.dtype, 6, 1.0, 2.0), &[])?;
                 c.runs = 3;
                 let want = [
@@ -294,7 +296,7 @@ impl OpSpec for RngNormal {
                 c.output_expect(y, &want)
             })
             .only(&[DType::F32]),
-            Case::new("pinned_f64", move |c| {
+            OpCase::new("pinned_f64", move |c| {
                 let y = c.graph.add(op(c.dtype, 3, 0.0, 1.0), &[])?;
                 c.runs = 3;
                 let want = [0.16414299462439305, 2.7417940450552223, -0.8802661226242645];
@@ -304,19 +306,19 @@ impl OpSpec for RngNormal {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "negative_std",
                 message: "attribute `std`: -1.0",
                 build: |g| g.rng_normal([2], DType::F32, 0.0, -1.0, 1),
             },
-            Reject {
+            RejectCase {
                 name: "nan_mean",
                 message: "attribute `mean`",
                 build: |g| g.rng_normal([2], DType::F32, f64::NAN, 1.0, 1),
             },
-            Reject {
+            RejectCase {
                 name: "bools",
                 message: "bool is not a float",
                 build: |g| g.rng_normal([2], DType::Bool, 0.0, 1.0, 1),
@@ -326,13 +328,13 @@ impl OpSpec for RngNormal {
 }
 
 impl Graph {
-    /// The stream of a random operator that is added next: its index, which later passes keep.
+    /// The stream of the next random operator: its node index, which later passes preserve.
     pub(crate) fn next_stream(&self) -> u32 {
         // A graph has fewer than 2^32 nodes.
         self.len() as u32
     }
 
-    /// Uniform random numbers in `[lo, hi)` of a float dtype, others at each run; the same seed
+    /// Uniform random numbers in `[lo, hi)` of a float dtype, different in each run; the same seed
     /// gives the same numbers for the same graph.
     ///
     /// # Errors
@@ -348,15 +350,15 @@ impl Graph {
         let op = RngUniform {
             shape: shape.into(),
             dtype,
-            lo: Real(lo),
-            hi: Real(hi),
+            lo: FloatAttr(lo),
+            hi: FloatAttr(hi),
             seed,
             stream: self.next_stream(),
         };
         self.add(op, &[])
     }
 
-    /// Normal random numbers of a float dtype, others at each run; the same seed gives the same
+    /// Normal random numbers of a float dtype, different in each run; the same seed gives the same
     /// numbers for the same graph.
     ///
     /// # Errors
@@ -373,8 +375,8 @@ impl Graph {
         let op = RngNormal {
             shape: shape.into(),
             dtype,
-            mean: Real(mean),
-            std: Real(std),
+            mean: FloatAttr(mean),
+            std: FloatAttr(std),
             seed,
             stream: self.next_stream(),
         };

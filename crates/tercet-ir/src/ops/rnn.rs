@@ -1,22 +1,22 @@
-//! Recurrent networks of several layers, in one direction or both.
+//! Recurrent networks with several layers, unidirectional or bidirectional.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::recurrence::{Cell, Recurrence};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
+use crate::ops::recurrence::{Recurrence, RecurrentCell};
 use crate::ops::util::{expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject};
 use crate::spelled;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 spelled! {
-    /// The function of an [`Rnn`].
+    /// The activation of an [`Rnn`].
     pub enum RnnFn {
         /// Hyperbolic tangent.
         Tanh "tanh",
@@ -26,74 +26,75 @@ spelled! {
 }
 
 attrs! {
-    /// Long short-term memory: [`Cell::Lstm`].
+    /// Long short-term memory: [`RecurrentCell::Lstm`].
     pub struct Lstm {
-        /// How many layers, each of the results of the one before.
+        /// Number of stacked layers.
         pub layers: usize,
-        /// Whether each layer goes both ways, the results side by side.
+        /// Runs each layer in both directions and concatenates the results if true.
         pub bidirectional: bool,
     }
 }
 
 attrs! {
-    /// Gated recurrent units: [`Cell::Gru`].
+    /// Gated recurrent units: [`RecurrentCell::Gru`].
     pub struct Gru {
-        /// How many layers, each of the results of the one before.
+        /// Number of stacked layers.
         pub layers: usize,
-        /// Whether each layer goes both ways, the results side by side.
+        /// Runs each layer in both directions and concatenates the results if true.
         pub bidirectional: bool,
     }
 }
 
 attrs! {
-    /// A plain recurrent network: [`Cell::Tanh`] or [`Cell::Relu`].
+    /// A plain recurrent network: [`RecurrentCell::Tanh`] or [`RecurrentCell::Relu`].
     pub struct Rnn {
-        /// How many layers, each of the results of the one before.
+        /// Number of stacked layers.
         pub layers: usize,
-        /// Whether each layer goes both ways, the results side by side.
+        /// Runs each layer in both directions and concatenates the results if true.
         pub bidirectional: bool,
-        /// The function.
+        /// The activation function.
         pub f: RnnFn,
     }
 }
 
-/// What the three have in common.
+/// The common parameters of the three networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Net {
-    pub(crate) cell: Cell,
+pub(crate) struct RnnLayer {
+    pub(crate) cell: RecurrentCell,
     pub(crate) layers: usize,
     pub(crate) bidirectional: bool,
 }
 
-/// Operands of a layer in one direction: `w_x [in, G H]`, `w_h [H, G H]`, `bias [2, G H]`.
+/// Number of operands of a layer in one direction: `w_x [in, G H]`, `w_h [H, G H]`, `bias [2, G
+/// H]`.
 pub(crate) const PARTS: usize = 3;
 
-impl From<&Lstm> for Net {
-    fn from(op: &Lstm) -> Net {
-        Net {
-            cell: Cell::Lstm,
+impl From<&Lstm> for RnnLayer {
+    fn from(op: &Lstm) -> RnnLayer {
+        RnnLayer {
+            cell: RecurrentCell::Lstm,
             layers: op.layers,
             bidirectional: op.bidirectional,
         }
     }
 }
 
-impl From<&Gru> for Net {
-    fn from(op: &Gru) -> Net {
-        Net {
-            cell: Cell::Gru,
+impl From<&Gru> for RnnLayer {
+    fn from(op: &Gru) -> RnnLayer {
+        RnnLayer {
+            cell: RecurrentCell::Gru,
             layers: op.layers,
             bidirectional: op.bidirectional,
         }
     }
 }
 
-impl From<&Rnn> for Net {
-    fn from(op: &Rnn) -> Net {
-        Net {
+impl From<&Rnn> for RnnLayer {
+    fn from(op: &Rnn) -> RnnLayer {
+        RnnLayer {
             cell: match op.f {
-                RnnFn::Tanh => Cell::Tanh,
-                RnnFn::Relu => Cell::Relu,
+                RnnFn::Tanh => RecurrentCell::Tanh,
+                RnnFn::Relu => RecurrentCell::Relu,
             },
             layers: op.layers,
             bidirectional: op.bidirectional,
@@ -101,12 +102,12 @@ impl From<&Rnn> for Net {
     }
 }
 
-impl Net {
+impl RnnLayer {
     pub(crate) fn directions(self) -> usize {
         1 + usize::from(self.bidirectional)
     }
 
-    /// The operands before the weights: the input and the initial states.
+    /// The number of operands before the weights: the input and the initial states.
     pub(crate) fn leading(self) -> usize {
         2 + usize::from(self.cell.has_cell_state())
     }
@@ -114,7 +115,7 @@ impl Net {
     fn infer(self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let (leading, directions) = (self.leading(), self.directions());
         if self.layers == 0 {
-            let reason = "no layers; at least 1".to_string();
+            let reason = "0 layers; expected at least 1".to_string();
             return Err(TypeError::Attr {
                 name: "layers",
                 reason,
@@ -182,7 +183,7 @@ impl Net {
         };
         let size = operands[1].shape()[2];
         let wide = self.cell.gates() * size;
-        // F64 throughout: only the results are rounded.
+        // All computation is in F64; only the results are rounded.
         let tensor = |shape: &[usize], values: &[f64]| {
             Tensor::from_f64s(TensorType::new(DType::F64, shape), values)
         };
@@ -242,10 +243,10 @@ impl Net {
         Ok(tensors.collect::<Result<_, _>>()?)
     }
 
-    /// Cases of an operator whose network this is for some layers and directions.
-    fn cases<Op: Into<crate::Op> + 'static>(of: fn(usize, bool) -> Op) -> Vec<Case>
+    /// The cases of an operator with this network, for several layer counts and directions.
+    fn cases<Op: Into<crate::Op> + 'static>(of: fn(usize, bool) -> Op) -> Vec<OpCase>
     where
-        for<'a> Net: From<&'a Op>,
+        for<'a> RnnLayer: From<&'a Op>,
     {
         fn built<Op: Into<crate::Op>>(
             c: &mut CaseGraph,
@@ -254,17 +255,17 @@ impl Net {
             [width, size]: [usize; 2],
         ) -> Result<(), OpError>
         where
-            for<'a> Net: From<&'a Op>,
+            for<'a> RnnLayer: From<&'a Op>,
         {
-            let net = Net::from(&op);
+            let net = RnnLayer::from(&op);
             let (directions, wide) = (net.directions(), net.cell.gates() * size);
             let bound = 1.0 / (size.max(1) as f64).sqrt();
-            let weights = Fill::Uniform(-bound, bound);
+            let weights = InputFill::Uniform(-bound, bound);
             let mut inputs =
-                vec![c.input("x", [batch.clone(), steps, width.into()], Fill::Normal)?];
+                vec![c.input("x", [batch.clone(), steps, width.into()], InputFill::Normal)?];
             let states: [Dim; 3] = [(net.layers * directions).into(), batch, size.into()];
             for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
-                inputs.push(c.input(name, states.clone(), Fill::Uniform(-1.0, 1.0))?);
+                inputs.push(c.input(name, states.clone(), InputFill::Uniform(-1.0, 1.0))?);
             }
             for i in 0..net.layers * directions {
                 let width = if i < directions {
@@ -282,7 +283,7 @@ impl Net {
             (0..net.leading() as u8).try_for_each(|port| c.output(y.port(port)))
         }
         let shaped = |name: &str, layers: usize, both: bool, sizes: [usize; 4]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let [batch, steps, width, size] = sizes;
                 built(
                     c,
@@ -301,11 +302,11 @@ impl Net {
             shaped("states_of_130", 1, true, [9, 3, 5, 130]),
             shaped("no_steps", 2, true, [2, 0, 3, 4]),
             shaped("no_inputs", 1, false, [2, 3, 0, 4]),
-            Case::new("symbolic", move |c| {
+            OpCase::new("symbolic", move |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 6));
                 built(c, of(2, true), [batch, steps], [3, 4])
             }),
-            Case::new("symbolic_states_of_130", move |c| {
+            OpCase::new("symbolic_states_of_130", move |c| {
                 let (batch, steps) = (c.sym("b", 2, 3), c.sym("s", 4, 11));
                 built(c, of(1, true), [batch, steps], [3, 130])
             }),
@@ -319,10 +320,10 @@ impl Net {
         layers: usize,
     ) -> Result<Value, OpError>
     where
-        for<'a> Net: From<&'a Op>,
+        for<'a> RnnLayer: From<&'a Op>,
     {
         let op = of(layers, false);
-        let net = Net::from(&op);
+        let net = RnnLayer::from(&op);
         let wide = 4 * net.cell.gates();
         let mut inputs = vec![g.input("x", Type::new(DType::F32, [2, 5, 3]))?];
         for name in ["h0", "c0"].into_iter().take(net.leading() - 1) {
@@ -335,11 +336,11 @@ impl Net {
     }
 }
 
-/// Implements [`OpSpec`] by [`Net`] for an operator that is made of layers and directions.
+/// Implements [`OpSpec`] through [`RnnLayer`] for an operator with `layers` and `bidirectional`.
 macro_rules! nets {
     ($($Op:ident $name:literal $text:literal [$($operand:literal),*] $of:expr;)*) => {$(
         impl OpSpec for $Op {
-            const DOC: Doc = Doc {
+            const DOC: OpDoc = OpDoc {
                 name: $name,
                 text: $text,
                 operands: &[$($operand),*],
@@ -349,7 +350,7 @@ macro_rules! nets {
             };
             const GRADIENT: Gradient<Self> = Gradient::Decompose;
             fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
-                Net::from(self).infer(operands)
+                RnnLayer::from(self).infer(operands)
             }
             fn eval(
                 &self,
@@ -357,19 +358,19 @@ macro_rules! nets {
                 operands: &[&Tensor],
                 results: &[TensorType],
             ) -> Result<Vec<Tensor>, EvalError> {
-                Net::from(self).eval(operands, results)
+                RnnLayer::from(self).eval(operands, results)
             }
-            fn cases() -> Vec<Case> {
-                Net::cases($of)
+            fn cases() -> Vec<OpCase> {
+                RnnLayer::cases($of)
             }
-            fn rejects() -> Vec<Reject> {
+            fn rejects() -> Vec<RejectCase> {
                 vec![
                     reject("batch", "axis 1 of h0: 3 and 2 differ", |g| {
-                        Net::reject(g, $of, [1, 3, 4], 1)
+                        RnnLayer::reject(g, $of, [1, 3, 4], 1)
                     }),
-                    reject("layers", "operands, got", |g| Net::reject(g, $of, [2, 2, 4], 2)),
+                    reject("layers", "operands, got", |g| RnnLayer::reject(g, $of, [2, 2, 4], 2)),
                     reject("no_layers", "attribute `layers`", |g| {
-                        Net::reject(g, $of, [0, 2, 4], 0)
+                        RnnLayer::reject(g, $of, [0, 2, 4], 0)
                     }),
                 ]
             }
@@ -378,7 +379,7 @@ macro_rules! nets {
 }
 
 nets! {
-    Lstm "lstm" "Long short-term memory over `x [B,S,I]` from states `[layers directions, B, H]`: `[B,S, directions H]` and the last states. For each layer and direction `w_x [in, 4 H]`, `w_h [H, 4 H]` and `bias [2, 4 H]` (of the input and of the state), gates in the order i, f, g, o." ["x", "h0", "c0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Lstm { layers, bidirectional };
-    Gru "gru" "Gated recurrent units over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the last state. For each layer and direction `w_x [in, 3 H]`, `w_h [H, 3 H]` and `bias [2, 3 H]` (of the input and of the state), gates in the order r, z, n; the reset gate after the product." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Gru { layers, bidirectional };
-    Rnn "rnn" "A recurrent network `h = f(x w_x + h w_h + bias)` over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the last state. For each layer and direction `w_x [in, H]`, `w_h [H, H]` and `bias [2, H]` (of the input and of the state)." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Rnn { layers, bidirectional, f: if layers == 2 { RnnFn::Relu } else { RnnFn::Tanh } };
+    Lstm "lstm" "Long short-term memory over `x [B,S,I]` from states `[layers directions, B, H]`: `[B,S, directions H]` and the final states. For each layer and direction `w_x [in, 4 H]`, `w_h [H, 4 H]` and `bias [2, 4 H]` (of the input and of the state), gates in the order i, f, g, o." ["x", "h0", "c0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Lstm { layers, bidirectional };
+    Gru "gru" "Gated recurrent units over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, 3 H]`, `w_h [H, 3 H]` and `bias [2, 3 H]` (of the input and of the state), gates in the order r, z, n; the reset gate applies after the matmul." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Gru { layers, bidirectional };
+    Rnn "rnn" "A recurrent network `h = f(x w_x + h w_h + bias)` over `x [B,S,I]` from the state `[layers directions, B, H]`: `[B,S, directions H]` and the final state. For each layer and direction `w_x [in, H]`, `w_h [H, H]` and `bias [2, H]` (of the input and of the state)." ["x", "h0", "w_x", "w_h", "bias", ".."] |layers, bidirectional| Rnn { layers, bidirectional, f: if layers == 2 { RnnFn::Relu } else { RnnFn::Tanh } };
 }

@@ -1,31 +1,31 @@
-//! Rotation along axes.
+//! Cyclic shift along axes.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, pick, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
-    /// The operand with the elements of each axis moved towards its end; those that leave it come
-    /// back at its start (NumPy `roll` with a shift for each axis).
+    /// The operand with the elements of each axis shifted cyclically towards its end (NumPy `roll`
+    /// with a shift for each axis).
     pub struct Roll {
-        /// How far along each axis, any number; negative ones move towards the start.
+        /// The shift along each axis, any integer; negative shifts move towards the start.
         pub shifts: Vec<i64>,
     }
 }
 
 impl OpSpec for Roll {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "roll",
-        text: "The elements of each axis moved in a circle: element `i` of an axis of size `n` is \
+        text: "Cyclic shift of the elements of each axis: element `i` of an axis of size `n` is \
                element `(i - shift) mod n`.",
         operands: &["x"],
         dtypes: DType::ALL,
@@ -46,7 +46,8 @@ impl OpSpec for Roll {
         }
         for (n, &shift) in x.shape.iter().zip(&self.shifts) {
             if n.known().is_none() && i32::try_from(shift).is_err() {
-                let reason = format!("{shift} along an axis of size {n}; accepted: i32");
+                let reason =
+                    format!("{shift} does not fit i32, which an axis of size {n} requires");
                 return Err(TypeError::Attr {
                     name: "shifts",
                     reason,
@@ -76,18 +77,18 @@ impl OpSpec for Roll {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let rolled = |name: &str, shape: &'static [usize], shifts: &'static [i64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let y = c.graph.roll(x, shifts)?;
                 c.output(y)
             })
         };
         let symbolic = |name: &str, shifts: &'static [i64]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.roll(x, shifts)?;
                 c.output(y)
             })
@@ -108,14 +109,14 @@ impl OpSpec for Roll {
             rolled("rank_6", &[1, 2, 3, 1, 2, 2], &[0, 1, -1, 5, 0, 1]),
             rolled("empty", &[0, 5], &[3, 2]),
             rolled("empty_rows", &[3, 0], &[1, 2]),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("x", [2, 3], counted(&[2, 3]))?;
                 let y = c.graph.roll(x, &[1, 1])?;
                 c.output_expect(y, &[5.0, 3.0, 4.0, 2.0, 0.0, 1.0])
             })
             .only(DType::NUMBERS),
-            Case::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], Fill::Special)?;
+            OpCase::new("of_a_view", |c| {
+                let x = c.input("x", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
                 let y = c.graph.roll(x, &[2, 1, -2])?;
                 c.output(y)
@@ -125,24 +126,28 @@ impl OpSpec for Roll {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, shifts: &[i64]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, shifts: &[i64]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             g.roll(x, shifts)
         }
         vec![
-            reject("too_few", "1 values for 2 axes", |g| of(g, &[2])),
-            reject("too_many", "3 values for 2 axes", |g| of(g, &[2, 1, 1])),
-            reject("too_far", "along an axis of size s; accepted: i32", |g| {
-                let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
-                g.roll(x, &[1 << 40])
-            }),
+            reject("too_few", "1 values for 2 axes", |g| build(g, &[2])),
+            reject("too_many", "3 values for 2 axes", |g| build(g, &[2, 1, 1])),
+            reject(
+                "too_far",
+                "does not fit i32, which an axis of size s requires",
+                |g| {
+                    let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
+                    g.roll(x, &[1 << 40])
+                },
+            ),
         ]
     }
 }
 
 impl Graph {
-    /// `x`, of any dtype, with the elements of each axis moved by `shifts[axis]` in a circle.
+    /// `x`, of any dtype, with the elements of each axis shifted cyclically by `shifts[axis]`.
     ///
     /// # Errors
     /// [`OpError`] when there is not one shift for each axis.

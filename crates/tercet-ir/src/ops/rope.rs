@@ -2,19 +2,19 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::attention::Layout;
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
+use crate::ops::attention::AttentionLayout;
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, for_each_index};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 crate::spelled! {
-    /// Which elements of a head [`Rope`] rotates together.
+    /// Which elements of a head [`Rope`] rotates as a pair.
     pub enum RopeStyle {
         /// Elements `i` and `i + n_rot/2`.
         NeoX "neox",
@@ -34,21 +34,21 @@ impl RopeStyle {
 }
 
 attrs! {
-    /// Rotates pairs of the first `n_rot` elements of each head by angles per position (Su et al.,
-    /// "RoFormer", 2021): `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. The rest of the head
-    /// passes through.
+    /// Rotates pairs of the first `n_rot` elements of each head by position-dependent angles (Su et
+    /// al., "RoFormer", 2021): `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. The other
+    /// elements of the head are unchanged.
     pub struct Rope {
-        /// Which elements make a pair.
+        /// Which elements form a pair.
         pub style: RopeStyle,
-        /// How many elements of a head are rotated; even.
+        /// Number of rotated elements of a head; even.
         pub n_rot: usize,
         /// The order of the axes of `x`.
-        pub layout: Layout,
+        pub layout: AttentionLayout,
     }
 }
 
 impl OpSpec for Rope {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "rope",
         text: "Rotates pairs `(a, b)` of the first `n_rot` elements of each head to `(a cos - b sin, a sin + b cos)`.",
         operands: &["x", "cos", "sin"],
@@ -139,74 +139,80 @@ impl OpSpec for Rope {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
-        use Layout::{Bhsd, Bshd};
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
+        use AttentionLayout::{Bhsd, Bshd};
         use RopeStyle::{GptJ, NeoX};
         let shaped = |name: &str,
                       style: RopeStyle,
-                      layout: Layout,
+                      layout: AttentionLayout,
                       [b, s, h, d]: [usize; 4],
                       n_rot: usize,
                       per_token: bool| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let shape = match layout {
                     Bshd => [b, s, h, d],
                     Bhsd => [b, h, s, d],
                 };
-                let x = c.input("x", shape, Fill::Normal)?;
+                let x = c.input("x", shape, InputFill::Normal)?;
                 let table = match per_token {
                     true => vec![b.into(), s.into(), (n_rot / 2).into()],
                     false => vec![s.into(), (n_rot / 2).into()],
                 };
-                let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-                let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+                let cos = c.input("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+                let sin = c.input("sin", table, InputFill::Uniform(-1.0, 1.0))?;
                 let y = c.graph.rope(x, cos, sin, style, n_rot, layout)?;
                 c.output(y)
             })
         };
         let pinned = |name: &str, style: RopeStyle, want: [f64; 10]| {
-            Case::new(name, move |c| {
-                let x = Fill::Values(vec![1., 2., 3., 4., 9., 5., 6., 7., 8., 9.]);
+            OpCase::new(name, move |c| {
+                let x = InputFill::Values(vec![1., 2., 3., 4., 9., 5., 6., 7., 8., 9.]);
                 let x = c.input("x", [1, 2, 1, 5], x)?;
-                let cos = c.input("cos", [2, 2], Fill::Values(vec![0.0, 1.0, 0.5, -1.0]))?;
-                let sin = c.input("sin", [2, 2], Fill::Values(vec![1.0, 0.0, 2.0, 0.25]))?;
+                let cos = c.input("cos", [2, 2], InputFill::Values(vec![0.0, 1.0, 0.5, -1.0]))?;
+                let sin = c.input("sin", [2, 2], InputFill::Values(vec![1.0, 0.0, 2.0, 0.25]))?;
                 let y = c.graph.rope(x, cos, sin, style, 4, Bshd)?;
                 c.output_expect(y, &want)
             })
         };
-        // Into a state, as a decoder keeps its keys.
-        let cached = |name: &str, style: RopeStyle, layout: Layout, d: usize, starts: [f64; 4]| {
-            Case::new(name, move |c| {
-                let s = c.sym("s", 2, 3);
-                let (x, cache) = match layout {
-                    Bshd => ([2.into(), s.clone(), 3.into(), d.into()], [2, 7, 3, d]),
-                    Bhsd => ([2.into(), 3.into(), s.clone(), d.into()], [2, 3, 7, d]),
-                };
-                let x = c.input("x", x, Fill::Normal)?;
-                let table = [s, (d / 2).into()];
-                let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-                let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
-                let at = Type::new(DType::I32, [4]);
-                let at = c.input_of("at", at, Fill::Values(starts.to_vec()))?;
-                let y = c.graph.rope(x, cos, sin, style, d / 2 * 2, layout)?;
-                let cache = c.state_of("cache", Type::new(c.dtype, cache), Fill::Normal)?;
-                let all = c.graph.dynamic_update_slice(cache, y, at)?;
-                c.graph.assign(cache, all)?;
-                c.runs = 2;
-                c.output(all)
-            })
-        };
-        // What a decoder does with the queries, keys and values of new tokens.
+        // Writes the result into a state, as a decoder does with its KV cache.
+        let cached =
+            |name: &str, style: RopeStyle, layout: AttentionLayout, d: usize, starts: [f64; 4]| {
+                OpCase::new(name, move |c| {
+                    let s = c.sym("s", 2, 3);
+                    let (x, cache) = match layout {
+                        Bshd => ([2.into(), s.clone(), 3.into(), d.into()], [2, 7, 3, d]),
+                        Bhsd => ([2.into(), 3.into(), s.clone(), d.into()], [2, 3, 7, d]),
+                    };
+                    let x = c.input("x", x, InputFill::Normal)?;
+                    let table = [s, (d / 2).into()];
+                    let cos = c.input("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+                    let sin = c.input("sin", table, InputFill::Uniform(-1.0, 1.0))?;
+                    let at = Type::new(DType::I32, [4]);
+                    let at = c.input_of("at", at, InputFill::Values(starts.to_vec()))?;
+                    let y = c.graph.rope(x, cos, sin, style, d / 2 * 2, layout)?;
+                    let cache =
+                        c.state_of("cache", Type::new(c.dtype, cache), InputFill::Normal)?;
+                    let all = c.graph.dynamic_update_slice(cache, y, at)?;
+                    c.graph.assign(cache, all)?;
+                    c.runs = 2;
+                    c.output(all)
+                })
+            };
+        // A decoder's processing of the queries, keys and values of new tokens.
         let appended = |name: &str, style: RopeStyle, d: usize, n_rot: usize| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let s = c.sym("s", 2, 3);
-                let x = c.input("x", [2.into(), s.clone(), 8.into(), d.into()], Fill::Normal)?;
+                let x = c.input(
+                    "x",
+                    [2.into(), s.clone(), 8.into(), d.into()],
+                    InputFill::Normal,
+                )?;
                 let table = [s, (n_rot / 2).into()];
-                let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-                let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+                let cos = c.input("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+                let sin = c.input("sin", table, InputFill::Uniform(-1.0, 1.0))?;
                 let at = Type::new(DType::I32, [4]);
-                let at = c.input_of("at", at, Fill::Values(vec![0.0, 3.0, 0.0, 0.0]))?;
+                let at = c.input_of("at", at, InputFill::Values(vec![0.0, 3.0, 0.0, 0.0]))?;
                 let q = c.graph.narrow(x, 2, 0, 4)?;
                 let k = c.graph.narrow(x, 2, 4, 2)?;
                 let v = c.graph.narrow(x, 2, 6, 2)?;
@@ -214,7 +220,7 @@ impl OpSpec for Rope {
                 let k = c.graph.rope(k, cos, sin, style, n_rot, Bshd)?;
                 for (name, new) in [("keys", k), ("values", v)] {
                     let cache = Type::new(c.dtype, [2, 7, 2, d]);
-                    let cache = c.state_of(name, cache, Fill::Normal)?;
+                    let cache = c.state_of(name, cache, InputFill::Normal)?;
                     let all = c.graph.dynamic_update_slice(cache, new, at)?;
                     c.graph.assign(cache, all)?;
                     c.output(all)?;
@@ -263,52 +269,52 @@ impl OpSpec for Rope {
                 GptJ,
                 [-2., 1., 3., 4., 9., -9.5, 13., -9., -6.25, 9.],
             ),
-            Case::new("f32_tables_symbolic", |c| {
+            OpCase::new("f32_tables_symbolic", |c| {
                 let s = c.sym("s", 5, 9);
                 let x = [2.into(), s.clone(), 2.into(), 6.into()];
-                let x = c.input("x", x, Fill::Normal)?;
+                let x = c.input("x", x, InputFill::Normal)?;
                 let table = Type::new(DType::F32, [s, 3.into()]);
-                let cos = c.input_of("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-                let sin = c.input_of("sin", table, Fill::Uniform(-1.0, 1.0))?;
+                let cos = c.input_of("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+                let sin = c.input_of("sin", table, InputFill::Uniform(-1.0, 1.0))?;
                 let y = c.graph.rope(x, cos, sin, NeoX, 6, Bshd)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn try_rope(g: &mut Graph, n_rot: usize, table: &[usize]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 3, 4, 8]))?;
             let t = g.input("t", Type::new(DType::F32, table))?;
-            g.rope(x, t, t, RopeStyle::NeoX, n_rot, Layout::Bshd)
+            g.rope(x, t, t, RopeStyle::NeoX, n_rot, AttentionLayout::Bshd)
         }
         vec![
-            Reject {
+            RejectCase {
                 name: "odd",
                 message: "attribute `n_rot`: 5",
                 build: |g| try_rope(g, 5, &[3, 2]),
             },
-            Reject {
+            RejectCase {
                 name: "beyond_the_head",
                 message: "up to the head dim 8",
                 build: |g| try_rope(g, 10, &[3, 5]),
             },
-            Reject {
+            RejectCase {
                 name: "table_width",
                 message: "cos and n_rot/2: 3 and 4 differ",
                 build: |g| try_rope(g, 8, &[3, 3]),
             },
-            Reject {
+            RejectCase {
                 name: "table_of_another_sequence",
                 message: "cos and the sequence of x: 4 and 3 differ",
                 build: |g| try_rope(g, 8, &[4, 4]),
             },
-            Reject {
+            RejectCase {
                 name: "table_of_another_batch",
                 message: "cos and the batch: 1 and 2 differ",
                 build: |g| try_rope(g, 8, &[1, 3, 4]),
             },
-            Reject {
+            RejectCase {
                 name: "table_rank",
                 message: "expected [S, n_rot/2]",
                 build: |g| try_rope(g, 8, &[4]),
@@ -318,13 +324,13 @@ impl OpSpec for Rope {
 }
 
 impl Graph {
-    /// Rotates the first `n_rot` elements of each head of `x`, `[B,S,H,D]` or `[B,H,S,D]` by the
-    /// layout, by tables `[S, n_rot/2]` or `[B, S, n_rot/2]` of the dtype of `x` or F32. The shape
-    /// of `x` stays.
+    /// Rotates the first `n_rot` elements of each head of `x`, `[B,S,H,D]` or `[B,H,S,D]` depending
+    /// on the layout. The tables are `[S, n_rot/2]` or `[B, S, n_rot/2]` of the dtype of `x` or
+    /// F32. The result has the shape of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not a float of rank 4 with a known head dim, `n_rot` is odd or
-    /// greater than that, or a table has another shape.
+    /// [`OpError`] when `x` is not a float of rank 4 with a known head dim, or a table has another
+    /// shape. Also when `n_rot` is odd or greater than the head dim.
     pub fn rope(
         &mut self,
         x: Value,
@@ -332,7 +338,7 @@ impl Graph {
         sin: Value,
         style: RopeStyle,
         n_rot: usize,
-        layout: Layout,
+        layout: AttentionLayout,
     ) -> Result<Value, OpError> {
         let op = Rope {
             style,

@@ -1,58 +1,58 @@
-//! Drawing token ids from logits.
+//! Sampling of token ids from logits.
 
 use std::cmp::Ordering;
 
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_rank_at_least};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// One index per row of logits, drawn at random or, with a temperature of 0, the greatest.
+    /// One sampled index per row of logits, or with temperature 0 the index of the maximum.
     ///
-    /// A row's logits are ordered from the greatest to the least, ties by the lower index. The first
-    /// `top_k` stay. Their weights are `exp((logit - greatest) / temperature)`; the shortest prefix
-    /// whose weight reaches `top_p` of the total stays, at least one. The row draws one number `u`
-    /// in `[0, 1)`, element `row` of its random stream with 24 bits, and the result is the first
-    /// index at which the running weight exceeds `u` times the total of what stayed.
+    /// A row's logits are sorted in descending order, ties by the lower index. The first `top_k`
+    /// remain. Their weights are `exp((logit - greatest) / temperature)`. The shortest prefix whose
+    /// weight reaches `top_p` of the total remains, at least one. The row draws one number `u` in
+    /// `[0, 1)`, element `row` of its random stream with 24 bits. The result is the first index at
+    /// which the running weight exceeds `u` times the remaining total.
     ///
-    /// A NaN counts as `-inf`, which is never drawn while the row has another logit; a row of
-    /// nothing else gives 0. Where a row has `+inf`, only those are drawn, each as likely.
+    /// A NaN counts as `-inf`. `-inf` is never drawn if the row has another logit; a row of only
+    /// `-inf` gives 0. If a row has `+inf`, only those are drawn, with equal probability.
     pub struct Sample {
-        /// How many of the greatest logits may be drawn; 0 for all.
+        /// Number of largest logits to draw from; 0 for all.
         pub top_k: usize,
-        /// The probability that the drawn set must reach, 0 to 1; 1 for all.
-        pub top_p: Real,
-        /// Divides the logits; 0 takes the greatest.
-        pub temperature: Real,
-        /// The key of the generator.
+        /// The cumulative probability that the sampled set must reach, 0 to 1; 1 for all.
+        pub top_p: FloatAttr,
+        /// Divides the logits; 0 selects the maximum.
+        pub temperature: FloatAttr,
+        /// The seed, used as key of the generator.
         pub seed: u64,
-        /// Tells the random operators of a graph apart.
+        /// The stream, which differs between the random operators of a graph.
         pub stream: u32,
     }
 }
 
-/// How [`Graph::sample`] draws.
+/// Options of [`Graph::sample`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleOptions {
-    /// How many of the greatest logits may be drawn; 0 for all.
+    /// Number of largest logits to draw from; 0 for all.
     pub top_k: usize,
-    /// The probability that the drawn set must reach, 0 to 1; 1 for all.
+    /// The cumulative probability that the sampled set must reach, 0 to 1; 1 for all.
     pub top_p: f64,
-    /// Divides the logits; 0 takes the greatest.
+    /// Divides the logits; 0 selects the maximum.
     pub temperature: f64,
 }
 
-/// Draws from the distribution as it is.
+/// Samples from the unmodified distribution.
 impl Default for SampleOptions {
     fn default() -> SampleOptions {
         SampleOptions {
@@ -64,7 +64,7 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
-    /// Takes the greatest logit.
+    /// Greedy decoding: selects the largest logit.
     pub fn greedy() -> SampleOptions {
         SampleOptions {
             temperature: 0.0,
@@ -75,7 +75,7 @@ impl SampleOptions {
 
 impl Sample {
     /// The index drawn from one row by `unit` in `[0, 1)`; `None` for a row without logits.
-    pub fn choose(&self, logits: &[f64], unit: f64) -> Option<usize> {
+    pub fn sample_index(&self, logits: &[f64], unit: f64) -> Option<usize> {
         let logit = |i: usize| match logits[i].is_nan() {
             true => f64::NEG_INFINITY,
             false => logits[i],
@@ -87,16 +87,16 @@ impl Sample {
             return Some(greatest);
         }
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        // A stable sort keeps ties in the order of the indices; there is no NaN among the keys.
+        // A stable sort keeps ties in index order; the keys contain no NaN.
         order.sort_by(|&a, &b| logit(b).partial_cmp(&logit(a)).unwrap_or(Ordering::Equal));
         if self.top_k > 0 {
             order.truncate(self.top_k);
         }
         let weight = |i: usize| match logit(i) == max {
-            true => 1.0, // infinity less itself is NaN
+            true => 1.0, // infinity minus infinity is NaN
             false => ((logit(i) - max) / self.temperature.0).exp(),
         };
-        // Running sums, so that the comparison below sees the very numbers of this one.
+        // Stores the running sums, so that the comparison below uses exactly these numbers.
         let mut running: Vec<f64> = order.iter().map(|&i| weight(i)).collect();
         for i in 1..running.len() {
             running[i] += running[i - 1];
@@ -114,16 +114,18 @@ impl Sample {
 }
 
 impl OpSpec for Sample {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "sample",
-        text: "One index per row of logits, drawn among the `top_k` greatest and of those the fewest that reach the probability `top_p`; the greatest where `temperature` is 0.",
+        text: "One sampled index per row of logits: among the `top_k` largest, and of those the \
+               shortest prefix whose probability reaches `top_p`. With `temperature` 0, the \
+               largest.",
         operands: &["logits"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Exact,
         tier: Tier::Core,
     };
 
-    const GRADIENT: Gradient<Self> = Gradient::Zero("a drawn index is an integer");
+    const GRADIENT: Gradient<Self> = Gradient::Zero("a sampled index is an integer");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [logits] = exactly(operands)?;
@@ -140,7 +142,7 @@ impl OpSpec for Sample {
             return Err(TypeError::Other(reason));
         }
         if !(0.0..=1.0).contains(&self.top_p.0) {
-            let reason = format!("{:?} is not a probability, 0 to 1", self.top_p);
+            let reason = format!("{:?} is out of range; expected 0 to 1", self.top_p);
             return Err(TypeError::Attr {
                 name: "top_p",
                 reason,
@@ -148,7 +150,7 @@ impl OpSpec for Sample {
         }
         if !(self.temperature.0.is_finite() && self.temperature.0 >= 0.0) {
             let reason = format!(
-                "{:?} is not a finite number of at least zero",
+                "{:?} is invalid; expected a finite number >= 0",
                 self.temperature
             );
             return Err(TypeError::Attr {
@@ -172,26 +174,26 @@ impl OpSpec for Sample {
         let mut drawn = Vec::with_capacity(rows);
         for row in 0..rows {
             let unit = stream.unit(DType::F32, row as u64);
-            let index = self.choose(&logits[row * vocab..][..vocab], unit);
+            let index = self.sample_index(&logits[row * vocab..][..vocab], unit);
             let none = || EvalError::Data("a row without logits cannot be sampled".into());
             drawn.push(index.ok_or_else(none)? as i64);
         }
         Ok(vec![Tensor::from_i64s(results[0].clone(), &drawn)?])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         const LOGITS: [f64; 7] = [0.5, -1.0, 2.0, 1.5, 0.5, -3.0, 1.0];
         const INF: f64 = f64::INFINITY;
         const NAN: f64 = f64::NAN;
         // Six rows of the same logits in the third run.
         let pinned = |name: &str, top_k, top_p: f64, temperature: f64, want: [f64; 6]| {
-            Case::new(name, move |c| {
-                let logits = c.input("logits", [2, 3, 7], Fill::Values(LOGITS.repeat(6)))?;
+            OpCase::new(name, move |c| {
+                let logits = c.input("logits", [2, 3, 7], InputFill::Values(LOGITS.repeat(6)))?;
                 let op = Sample {
                     top_k,
-                    top_p: Real(top_p),
-                    temperature: Real(temperature),
+                    top_p: FloatAttr(top_p),
+                    temperature: FloatAttr(temperature),
                     seed: 42,
                     stream: 5,
                 };
@@ -201,8 +203,8 @@ impl OpSpec for Sample {
             })
         };
         let row = |name: &str, logits: &'static [f64], options: SampleOptions, want: f64| {
-            Case::new(name, move |c| {
-                let x = c.input("logits", [logits.len()], Fill::Values(logits.to_vec()))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("logits", [logits.len()], InputFill::Values(logits.to_vec()))?;
                 let y = c.graph.sample(x, options, 1)?;
                 c.output_expect(y, &[want])
             })
@@ -262,7 +264,7 @@ impl OpSpec for Sample {
                 },
                 1.0,
             ),
-            // A quarter of the weight is reached by the first of three.
+            // The first of three tokens reaches a quarter of the weight.
             row(
                 "top_p_ties_go_to_the_lower_index",
                 &[-INF, 5.0, 5.0, 5.0],
@@ -272,21 +274,21 @@ impl OpSpec for Sample {
             every_option("every_option_greedy", 0.0),
             every_option("every_option_colder", 0.5),
             every_option("every_option_hotter", 3.0),
-            Case::new("no_rows", |c| {
-                let x = c.input("logits", [0, 3], Fill::Normal)?;
+            OpCase::new("no_rows", |c| {
+                let x = c.input("logits", [0, 3], InputFill::Normal)?;
                 let y = c.graph.sample(x, SampleOptions::default(), 1)?;
                 c.output_expect(y, &[])
             }),
-            Case::new("row_without_logits", |c| {
+            OpCase::new("row_without_logits", |c| {
                 let v = c.sym("v", 0, 4);
-                let x = c.input("logits", [2.into(), v], Fill::Normal)?;
+                let x = c.input("logits", [2.into(), v], InputFill::Normal)?;
                 let y = c.graph.sample(x, SampleOptions::default(), 1)?;
                 c.expect_fault("a row without logits cannot be sampled");
                 c.output(y)
             }),
-            Case::new("symbolic_rows_of_a_whole_vocabulary", |c| {
+            OpCase::new("symbolic_rows_of_a_whole_vocabulary", |c| {
                 let s = c.sym("s", 2, 3);
-                let x = c.input("logits", [s, 1300.into()], Fill::Normal)?;
+                let x = c.input("logits", [s, 1300.into()], InputFill::Normal)?;
                 let options = SampleOptions {
                     top_p: 0.9,
                     temperature: 0.25,
@@ -300,9 +302,9 @@ impl OpSpec for Sample {
                 c.output(any)?;
                 c.output(greedy)
             }),
-            Case::new("symbolic_rows_long", |c| {
+            OpCase::new("symbolic_rows_long", |c| {
                 let s = c.sym("s", 3, 8);
-                let x = c.input("logits", [s, 1000.into()], Fill::Normal)?;
+                let x = c.input("logits", [s, 1000.into()], InputFill::Normal)?;
                 let options = SampleOptions {
                     top_k: 40,
                     top_p: 0.95,
@@ -315,7 +317,7 @@ impl OpSpec for Sample {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn try_options(g: &mut Graph, top_p: f64, temperature: f64) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [4]))?;
             let options = SampleOptions {
@@ -326,22 +328,22 @@ impl OpSpec for Sample {
             g.sample(x, options, 1)
         }
         vec![
-            Reject {
+            RejectCase {
                 name: "top_p",
                 message: "attribute `top_p`: 1.5",
                 build: |g| try_options(g, 1.5, 1.0),
             },
-            Reject {
+            RejectCase {
                 name: "nan_top_p",
                 message: "attribute `top_p`",
                 build: |g| try_options(g, f64::NAN, 1.0),
             },
-            Reject {
+            RejectCase {
                 name: "negative_temperature",
                 message: "attribute `temperature`",
                 build: |g| try_options(g, 1.0, -1.0),
             },
-            Reject {
+            RejectCase {
                 name: "no_logits",
                 message: "the last axis of logits is 0",
                 build: |g| {
@@ -349,7 +351,7 @@ impl OpSpec for Sample {
                     g.sample(x, SampleOptions::default(), 1)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "integers",
                 message: "operand logits is i32",
                 build: |g| {
@@ -361,9 +363,9 @@ impl OpSpec for Sample {
     }
 }
 
-/// Rows with ties, masked logits and one that towers, by every `top_k` (none, one, within ties, beyond the
-/// row) with every `top_p` (none, a border among ties, all).
-fn every_option(name: &str, temperature: f64) -> Case {
+/// Rows with ties, masked logits and a dominant one, with every `top_k` (all, one, within ties,
+/// beyond the row) and every `top_p` (none, a boundary among ties, all).
+fn every_option(name: &str, temperature: f64) -> OpCase {
     const INF: f64 = f64::INFINITY;
     const ROWS: [[f64; 8]; 4] = [
         [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
@@ -371,8 +373,8 @@ fn every_option(name: &str, temperature: f64) -> Case {
         [-INF, -INF, -INF, 0.25, -INF, -INF, -INF, -INF],
         [0.0, 9.0, 0.0, -1.0, 0.0, -2.0, 0.0, 9.0],
     ];
-    Case::new(name, move |c| {
-        let logits = Fill::Values(ROWS.concat().repeat(3));
+    OpCase::new(name, move |c| {
+        let logits = InputFill::Values(ROWS.concat().repeat(3));
         let logits = c.input("logits", [12, 8], logits)?;
         for top_k in [0, 1, 3, 99] {
             for top_p in [0.0, 0.5, 0.9, 1.0] {
@@ -391,12 +393,12 @@ fn every_option(name: &str, temperature: f64) -> Case {
 }
 
 impl Graph {
-    /// Draws an index from each row of `logits [.., V]`, a float: `I32 [..]`. The draws differ from
-    /// run to run; the same seed gives the same draws for the same graph.
+    /// Samples an index from each row of `logits [.., V]`, a float: `I32 [..]`. The samples differ
+    /// from run to run; the same seed gives the same samples for the same graph.
     ///
     /// # Errors
-    /// [`OpError`] when `logits` is not a float or has no axis or an empty last one, `top_p` is
-    /// outside 0 to 1, or the temperature is negative or not finite.
+    /// [`OpError`] when `logits` is not a float or its last axis is missing or empty. Also when
+    /// `top_p` is outside 0 to 1, or the temperature is negative or not finite.
     pub fn sample(
         &mut self,
         logits: Value,
@@ -405,8 +407,8 @@ impl Graph {
     ) -> Result<Value, OpError> {
         let op = Sample {
             top_k: options.top_k,
-            top_p: Real(options.top_p),
-            temperature: Real(options.temperature),
+            top_p: FloatAttr(options.top_p),
+            temperature: FloatAttr(options.temperature),
             seed,
             stream: self.next_stream(),
         };

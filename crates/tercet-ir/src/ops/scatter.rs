@@ -1,8 +1,8 @@
-//! Updates written to, or combined with, the elements of a tensor that indices name.
+//! Scatter operators: updates are written to, or combined with, indexed elements of a tensor.
 //!
-//! Several updates may go to one element. They are taken in row-major order, so that the result is the
-//! same in every run: the last one stays, or they are combined one after the other with what the element
-//! held, wide, and rounded once. What no update names keeps its bits.
+//! If several updates have the same element, they are applied in row-major order, so the result is
+//! deterministic. Either the last one is stored, or all are combined in order with the old element,
+//! in a wide dtype, and rounded once. Other elements keep their bits.
 
 mod add;
 mod elements;
@@ -21,23 +21,23 @@ use crate::tensor::Tensor;
 use crate::types::Type;
 
 spelled! {
-    /// What becomes of an element and the updates that go to it.
+    /// How updates are combined with an element.
     pub enum ScatterReduce {
-        /// The last update.
+        /// The last update replaces the element.
         Replace "none",
-        /// Their sum.
+        /// The sum of the element and its updates.
         Add "add",
-        /// Their product.
+        /// The product of the element and its updates.
         Mul "mul",
-        /// The greatest of them; NaN if any is NaN.
+        /// The maximum of the element and its updates; NaN if any is NaN.
         Max "max",
-        /// The least of them; NaN if any is NaN.
+        /// The minimum of the element and its updates; NaN if any is NaN.
         Min "min",
     }
 }
 
 impl ScatterReduce {
-    /// The combination of two elements as a reduction; none where the last update stays.
+    /// The equivalent reduction; `None` for replacement.
     pub const fn reduction(self) -> Option<ReduceFn> {
         match self {
             ScatterReduce::Replace => None,
@@ -49,7 +49,7 @@ impl ScatterReduce {
     }
 }
 
-/// The dtypes that a combination takes.
+/// The dtypes that a combination supports.
 const fn accepted(reduce: ScatterReduce) -> &'static [DType] {
     match reduce {
         ScatterReduce::Replace => DType::ALL,
@@ -59,14 +59,14 @@ const fn accepted(reduce: ScatterReduce) -> &'static [DType] {
     }
 }
 
-/// Refuses updates of another dtype than `data`, and truth values that would be combined.
+/// Checks that updates have the dtype of `data`, and that booleans are not combined.
 fn expect_updates(reduce: ScatterReduce, data: &Type, updates: &Type) -> Result<(), TypeError> {
     crate::ops::util::expect_dtype("data", data, accepted(reduce))?;
     expect_same_dtype("updates", updates, data)
 }
 
-/// `data` in slices of `inner` elements, with the slices of `updates` taken in order to those that
-/// `slices` names.
+/// Applies the slices of `updates` in order to the slices of `data` at the indices `slices`; a
+/// slice has `inner` elements.
 fn scatter(
     data: &Tensor,
     updates: &Tensor,

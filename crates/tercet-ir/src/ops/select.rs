@@ -1,27 +1,27 @@
-//! Choice by a truth value.
+//! Elementwise selection by a boolean condition.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{elementwise_eval, elementwise_infer, reject};
 use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// `cond ? a : b`, all three broadcast; what is not chosen does not matter, NaN included.
+    /// `cond ? a : b`, all three broadcast; the value that is not selected has no effect, even NaN.
     pub struct Where {}
 }
 
 impl OpSpec for Where {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "where",
-        text: "`cond ? a : b`, broadcast; the operand that is not chosen does not matter.",
+        text: "`cond ? a : b`, broadcast; the value that is not selected has no effect, even NaN.",
         operands: &["cond", "a", "b"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -43,13 +43,14 @@ impl OpSpec for Where {
         elementwise_eval(&ScalarOp::Where, operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped =
             |name: &str, cond: &'static [usize], a: &'static [usize], b: &'static [usize]| {
-                Case::new(name, move |c| {
-                    let cond = c.input_of("cond", Type::new(DType::Bool, cond), Fill::Normal)?;
-                    let a = c.input("a", a, Fill::Special)?;
-                    let b = c.input("b", b, Fill::Normal)?;
+                OpCase::new(name, move |c| {
+                    let cond =
+                        c.input_of("cond", Type::new(DType::Bool, cond), InputFill::Normal)?;
+                    let a = c.input("a", a, InputFill::Special)?;
+                    let b = c.input("b", b, InputFill::Normal)?;
                     let y = c.graph.where_(cond, a, b)?;
                     c.output(y)
                 })
@@ -60,37 +61,37 @@ impl OpSpec for Where {
             shaped("scalar_condition", &[], &[5], &[5]),
             shaped("rank_0", &[], &[], &[]),
             shaped("empty", &[2, 0], &[1], &[]),
-            Case::new("nan_is_not_chosen", |c| {
+            OpCase::new("nan_is_not_chosen", |c| {
                 let cond = Type::new(DType::Bool, [2]);
-                let cond = c.input_of("cond", cond, Fill::Values(vec![1.0, 0.0]))?;
-                let a = c.input("a", [2], Fill::Values(vec![1.0, f64::NAN]))?;
-                let b = c.input("b", [2], Fill::Values(vec![f64::NAN, 2.0]))?;
+                let cond = c.input_of("cond", cond, InputFill::Values(vec![1.0, 0.0]))?;
+                let a = c.input("a", [2], InputFill::Values(vec![1.0, f64::NAN]))?;
+                let b = c.input("b", [2], InputFill::Values(vec![f64::NAN, 2.0]))?;
                 let y = c.graph.where_(cond, a, b)?;
                 c.output_expect(y, &[1.0, 2.0])
             })
             .only(DType::FLOATS),
-            Case::new("wide_integers_stay", |c| {
+            OpCase::new("wide_integers_stay", |c| {
                 let cond = Type::new(DType::Bool, [2]);
-                let cond = c.input_of("cond", cond, Fill::Values(vec![1.0, 0.0]))?;
-                let a = c.input("a", [1], Fill::Values(vec![16_777_217.0]))?;
-                let b = c.input("b", [1], Fill::Values(vec![16_777_219.0]))?;
+                let cond = c.input_of("cond", cond, InputFill::Values(vec![1.0, 0.0]))?;
+                let a = c.input("a", [1], InputFill::Values(vec![16_777_217.0]))?;
+                let b = c.input("b", [1], InputFill::Values(vec![16_777_219.0]))?;
                 let y = c.graph.where_(cond, a, b)?;
                 c.output_expect(y, &[16_777_217.0, 16_777_219.0])
             })
             .only(&[DType::I32, DType::U32, DType::I64]),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 9);
                 let cond = Type::new(DType::Bool, [s.clone(), 1.into()]);
-                let cond = c.input_of("cond", cond, Fill::Normal)?;
-                let a = c.input("a", [s, 3.into()], Fill::Normal)?;
-                let b = c.input("b", Shape::default(), Fill::Normal)?;
+                let cond = c.input_of("cond", cond, InputFill::Normal)?;
+                let a = c.input("a", [s, 3.into()], InputFill::Normal)?;
+                let b = c.input("b", Shape::default(), InputFill::Normal)?;
                 let y = c.graph.where_(cond, a, b)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         fn three(g: &mut Graph, cond: Type, a: Type, b: Type) -> Result<Value, OpError> {
             let cond = g.input("cond", cond)?;
             let a = g.input("a", a)?;
@@ -128,8 +129,8 @@ impl Graph {
     /// `cond ? a : b` with a `Bool` condition and `a` and `b` of one dtype; all three broadcast.
     ///
     /// # Errors
-    /// [`OpError`] when `cond` is not `Bool`, the dtypes of `a` and `b` differ, or the shapes do not
-    /// broadcast.
+    /// [`OpError`] when `cond` is not `Bool`, the dtypes of `a` and `b` differ, or the shapes do
+    /// not broadcast.
     pub fn where_(&mut self, cond: Value, a: Value, b: Value) -> Result<Value, OpError> {
         self.add(Where {}, &[cond, a, b])
     }

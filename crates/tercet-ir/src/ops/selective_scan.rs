@@ -1,14 +1,15 @@
-//! State-space scans: `SelectiveScan` with a decay for each state, `Mamba2` with one for each head.
+//! State-space scans: `SelectiveScan` with a decay for each state, `Mamba2` with a decay for each
+//! head.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     expect_dtype, expect_equal, expect_rank, expect_same_dtype, reject, with_optional,
 };
@@ -18,42 +19,42 @@ use crate::types::{Shape, TensorType, Type};
 mod cases;
 
 attrs! {
-    /// The scan of Mamba (Gu and Dao, 2023). For each channel, from states of zeros or as given:
-    /// `h = exp(delta a) h + delta b x`, `y = c h`.
+    /// The scan of Mamba (Gu and Dao, 2023). For each channel, from states that are an operand or
+    /// zeros: `h = exp(delta a) h + delta b x`, `y = c h`.
     pub struct SelectiveScan {
-        /// The states of a channel.
+        /// Number of states per channel.
         pub n: usize,
-        /// Whether the final states are a second result.
+        /// Returns the final states as a second result if true.
         pub carry: bool,
     }
 }
 
 attrs! {
-    /// The scan of Mamba-2 (Dao and Gu, 2024). For each head, from a state `[P, N]` of zeros or as given:
-    /// `S = exp(dt a) S + (dt x) outer b`, `y = S c`. Heads share `b` and `c` by groups of heads that
-    /// follow each other.
+    /// The scan of Mamba-2 (Dao and Gu, 2024). For each head, from a state `[P, N]` that is an
+    /// operand or zeros: `S = exp(dt a) S + (dt x) outer b`, `y = S c`. Groups of consecutive heads
+    /// share `b` and `c`.
     pub struct Mamba2 {
-        /// Whether the final states are a second result.
+        /// Returns the final states as a second result if true.
         pub carry: bool,
     }
 }
 
-/// The sizes of a scan over channels: of `SelectiveScan`, `P` is 1 and there is one group.
+/// The sizes of a scan over channels. For `SelectiveScan`, `P` is 1 and there is one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanSizes {
-    /// Heads, or channels where each has a step of its own.
+    /// Number of heads, or of channels if each channel has a separate step size.
     pub heads: usize,
-    /// Channels of a head.
+    /// Number of channels per head.
     pub per_head: usize,
-    /// Groups of heads that share `b` and `c`.
+    /// Number of groups of heads that share `b` and `c`.
     pub groups: usize,
-    /// States of a channel.
+    /// Number of states per channel.
     pub states: usize,
 }
 
 impl ScanSizes {
-    /// The sizes of a node of `SelectiveScan` or `Mamba2` with these operands.
-    pub fn of(operands: &[&Type]) -> Option<ScanSizes> {
+    /// The sizes of a `SelectiveScan` or `Mamba2` node with these operands.
+    pub fn from_operands(operands: &[&Type]) -> Option<ScanSizes> {
         let [x, _, a, b, _, ..] = operands else {
             return None;
         };
@@ -75,20 +76,21 @@ impl ScanSizes {
         })
     }
 
-    /// Channels of all heads.
+    /// Total number of channels of all heads.
     pub fn channels(self) -> usize {
         self.heads * self.per_head
     }
 }
 
 fn expect_known(operands: &[&Type]) -> Result<ScanSizes, TypeError> {
-    ScanSizes::of(operands).ok_or_else(|| {
-        let reason = "all sizes but the batch and the sequence must be known";
+    ScanSizes::from_operands(operands).ok_or_else(|| {
+        let reason = "all sizes except batch and sequence must be known";
         TypeError::Other(reason.to_string())
     })
 }
 
-/// The dtype of the states of a scan of this dtype: what many small steps add up to does not fit 16 bits.
+/// The dtype of the states of a scan with operands of dtype `x`: 16 bits are too few to accumulate
+/// many small steps.
 fn dtype_of_states(x: DType) -> DType {
     match x {
         DType::F64 => DType::F64,
@@ -96,7 +98,8 @@ fn dtype_of_states(x: DType) -> DType {
     }
 }
 
-/// Checks the states that a scan goes on from. The results: `y`, and such states where they are carried.
+/// Checks the initial states of a scan. Returns the result types: `y`, and the final states if they
+/// are returned.
 fn with_states(
     x: &Type,
     state: Option<&Type>,
@@ -132,7 +135,7 @@ fn expect_shape(name: &'static str, ty: &Type, shape: &[&Dim]) -> Result<(), Typ
     })
 }
 
-/// `decay` gives that of a state for a step size, from the head and the state.
+/// Runs the scan. `decay` computes the decay of a state from the head, the state and the step size.
 fn scan(
     operands: &[&Tensor],
     sizes: ScanSizes,
@@ -180,11 +183,12 @@ fn scan(
 }
 
 impl OpSpec for SelectiveScan {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "selective_scan",
-        text: "Of `x [B,S,H]`, `delta [B,S,H]`, `a [H,N]`, `b [B,S,N]` and `c [B,S,N]`, for each \
-               channel: `h = exp(delta a) h + delta b x`, `y = c h`, from `state [B,H,N]` or zeros; the final \
-               states too if `carry`. States are F32 (F64 of F64).",
+        text: "The scan of Mamba over `x [B,S,H]`, `delta [B,S,H]`, `a [H,N]`, `b [B,S,N]` and `c \
+               [B,S,N]`. For each channel: `h = exp(delta a) h + delta b x`, `y = c h`, from \
+               `state [B,H,N]` or zeros. Also returns the final states if `carry`. States are F32 \
+               (F64 for F64).",
         operands: &["x", "delta", "a", "b", "c", "state?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -225,12 +229,12 @@ impl OpSpec for SelectiveScan {
         })
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::channels()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, a: [usize; 2], c: [usize; 3]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, a: [usize; 2], c: [usize; 3]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 4, 3]))?;
             let a = g.input("a", Type::new(DType::F32, a))?;
             let b = g.input("b", Type::new(DType::F32, [2, 4, 5]))?;
@@ -239,13 +243,13 @@ impl OpSpec for SelectiveScan {
         }
         vec![
             reject("channels", "axis 0 of a: 4 and 3 differ", |g| {
-                of(g, [4, 5], [2, 4, 5])
+                build(g, [4, 5], [2, 4, 5])
             }),
             reject("states", "axis 2 of c: 6 and 5 differ", |g| {
-                of(g, [3, 5], [2, 4, 6])
+                build(g, [3, 5], [2, 4, 6])
             }),
             reject("steps", "axis 1 of c: 3 and 4 differ", |g| {
-                of(g, [3, 5], [2, 3, 5])
+                build(g, [3, 5], [2, 3, 5])
             }),
             reject("state", "axis 2 of state: 4 and 5 differ", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 4, 3]))?;
@@ -259,11 +263,12 @@ impl OpSpec for SelectiveScan {
 }
 
 impl OpSpec for Mamba2 {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "mamba2",
-        text: "Of `x [B,S,H,P]`, `dt [B,S,H]`, `a [H]`, `b [B,S,G,N]` and `c [B,S,G,N]`, for each \
-               head: `S = exp(dt a) S + (dt x) outer b`, `y = S c`, from `state [B,H,P,N]` or zeros; the final \
-               states too if `carry`. States are F32 (F64 of F64).",
+        text: "The scan of Mamba-2 over `x [B,S,H,P]`, `dt [B,S,H]`, `a [H]`, `b [B,S,G,N]` and `c \
+               [B,S,G,N]`. For each head: `S = exp(dt a) S + (dt x) outer b`, `y = S c`, from \
+               `state [B,H,P,N]` or zeros. Also returns the final states if `carry`. States are \
+               F32 (F64 for F64).",
         operands: &["x", "dt", "a", "b", "c", "state?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -285,7 +290,7 @@ impl OpSpec for Mamba2 {
         expect_shape("c", c, &[batch, steps, groups, states])?;
         let sizes = expect_known(operands)?;
         if sizes.groups == 0 || !sizes.heads.is_multiple_of(sizes.groups) {
-            let reason = format!("{heads} heads are no whole number for each of {groups} groups");
+            let reason = format!("{heads} heads are not a multiple of {groups} groups");
             return Err(TypeError::Other(reason));
         }
         with_states(x, state, &[batch, heads, &x.shape[3], states], self.carry)
@@ -307,12 +312,12 @@ impl OpSpec for Mamba2 {
         scan(operands, sizes, results, |a, head, _| a[head])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::heads()
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, dt: [usize; 3], groups: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, dt: [usize; 3], groups: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 4, 3, 8]))?;
             let dt = g.input("dt", Type::new(DType::F32, dt))?;
             let a = g.input("a", Type::new(DType::F32, [3]))?;
@@ -329,13 +334,13 @@ impl OpSpec for Mamba2 {
         }
         vec![
             reject("heads", "axis 2 of dt: 4 and 3 differ", |g| {
-                of(g, [2, 4, 4], 1)
+                build(g, [2, 4, 4], 1)
             }),
-            reject("groups", "3 heads are no whole number", |g| {
-                of(g, [2, 4, 3], 2)
+            reject("groups", "3 heads are not a multiple", |g| {
+                build(g, [2, 4, 3], 2)
             }),
-            reject("no_groups", "3 heads are no whole number", |g| {
-                of(g, [2, 4, 3], 0)
+            reject("no_groups", "3 heads are not a multiple", |g| {
+                build(g, [2, 4, 3], 0)
             }),
             reject("state", "axis 2 of state: 5 and 8 differ", |g| {
                 from(g, DType::F32, [2, 3, 5, 8])
@@ -348,11 +353,11 @@ impl OpSpec for Mamba2 {
 }
 
 impl Graph {
-    /// The selective scan of `x [B,S,H]` with steps `delta [B,S,H]`, `a [H,N]`, `b [B,S,N]` and
-    /// `c [B,S,N]`, all of one float dtype, from states of zeros; the type of `x` stays.
+    /// The selective scan of `x [B,S,H]` with step sizes `delta [B,S,H]`, `a [H,N]`, `b [B,S,N]`
+    /// and `c [B,S,N]`, all of one float dtype, from zero states. The result has the type of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or `H` or `N` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or `H` or `N` is not known.
     pub fn selective_scan(
         &mut self,
         x: Value,
@@ -364,11 +369,11 @@ impl Graph {
         self.selective_scan_from([x, delta, a, b, c], None, false)
     }
 
-    /// As [`Graph::selective_scan`] from `state [B,H,N]` or zeros, with the final states as port 1 if `carry`. Both are
-    /// F32, F64 where `x` is.
+    /// As [`Graph::selective_scan`] from `state [B,H,N]` or zeros, with the final states as port 1
+    /// if `carry`. Both are F32, or F64 if `x` is.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or `H` or `N` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or `H` or `N` is not known.
     pub fn selective_scan_from(
         &mut self,
         [x, delta, a, b, c]: [Value; 5],
@@ -382,12 +387,12 @@ impl Graph {
         self.add(SelectiveScan { n, carry }, &inputs)
     }
 
-    /// The scan of Mamba-2 of `x [B,S,H,P]` with steps `dt [B,S,H]`, `a [H]`, `b [B,S,G,N]` and
-    /// `c [B,S,G,N]`, all of one float dtype, from states of zeros; the type of `x` stays.
+    /// The scan of Mamba-2 of `x [B,S,H,P]` with step sizes `dt [B,S,H]`, `a [H]`, `b [B,S,G,N]`
+    /// and `c [B,S,G,N]`, all of one float dtype, from zero states. The result has the type of `x`.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, groups do not divide the heads, or a size but
-    /// `B` and `S` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or a size other than `B` and `S` is not
+    /// known. Also when the number of groups does not divide the number of heads.
     pub fn mamba2(
         &mut self,
         x: Value,
@@ -399,12 +404,12 @@ impl Graph {
         self.mamba2_from([x, dt, a, b, c], None, false)
     }
 
-    /// As [`Graph::mamba2`] from `state [B,H,P,N]` or zeros, with the final states as port 1 if `carry`. Both are F32, F64
-    /// where `x` is.
+    /// As [`Graph::mamba2`] from `state [B,H,P,N]` or zeros, with the final states as port 1 if
+    /// `carry`. Both are F32, or F64 if `x` is.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, groups do not divide the heads, or a size but
-    /// `B` and `S` is not known.
+    /// [`OpError`] when dtypes or sizes do not match, or a size other than `B` and `S` is not
+    /// known. Also when the number of groups does not divide the number of heads.
     pub fn mamba2_from(
         &mut self,
         [x, dt, a, b, c]: [Value; 5],

@@ -1,18 +1,18 @@
 //! Slices with steps.
 //!
-//! Bounds are clamped as Python's are. On an axis of symbolic size a bound is a distance from the
-//! start or from the end, and the size of the result is their difference; a run in which the axis
-//! is too short for that (where Python would clamp) is an error.
+//! Bounds are clamped as in Python. On an axis of symbolic size, a bound is a distance from the
+//! start or from the end, and the size of the result is their difference. If the axis is too short
+//! for that in a run (Python would clamp), the run fails.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, expect_axis, pick, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
@@ -23,17 +23,17 @@ attrs! {
     pub struct Slice {
         /// The first index of each axis; for negative steps `i64::MAX` is the last element.
         pub starts: Vec<i64>,
-        /// Where each axis ends, exclusive; `i64::MAX` (for negative steps `i64::MIN`) is open.
+        /// The exclusive end of each axis; `i64::MAX` (for negative steps `i64::MIN`) is open.
         pub ends: Vec<i64>,
-        /// The distance between elements, not 0; negative steps walk backwards.
+        /// The distance between elements, not 0; negative steps go backwards.
         pub steps: Vec<i64>,
     }
 }
 
-/// The elements of one axis that a slice takes.
+/// The elements that a slice takes from one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceAxis {
-    /// The first index; 0 where nothing is taken.
+    /// The first index; 0 for an empty slice.
     pub start: usize,
     /// The distance between elements.
     pub step: i64,
@@ -63,36 +63,36 @@ fn python_slice(start: i64, end: i64, step: i64, n: usize) -> SliceAxis {
     SliceAxis { start, step, len }
 }
 
-/// A bound on a symbolic axis: this far from its start or before its end.
+/// A bound on a symbolic axis: a distance from its start or from its end.
 #[derive(Clone, Copy)]
-enum Bound {
+enum SliceBound {
     FromStart(i128),
     FromEnd(i128),
 }
 
-impl Bound {
-    fn new(at: i64, step: i64) -> Bound {
+impl SliceBound {
+    fn new(at: i64, step: i64) -> SliceBound {
         match (at, step > 0) {
-            (i64::MAX, true) => Bound::FromEnd(0),
-            (i64::MAX, false) => Bound::FromEnd(1),
-            (i64::MIN, true) => Bound::FromStart(0),
-            (i64::MIN, false) => Bound::FromStart(-1),
-            (at, _) if at < 0 => Bound::FromEnd(-i128::from(at)),
-            (at, _) => Bound::FromStart(at.into()),
+            (i64::MAX, true) => SliceBound::FromEnd(0),
+            (i64::MAX, false) => SliceBound::FromEnd(1),
+            (i64::MIN, true) => SliceBound::FromStart(0),
+            (i64::MIN, false) => SliceBound::FromStart(-1),
+            (at, _) if at < 0 => SliceBound::FromEnd(-i128::from(at)),
+            (at, _) => SliceBound::FromStart(at.into()),
         }
     }
 }
 
-/// The size of a slice of a symbolic axis, where it can be expressed.
+/// The size of a slice of a symbolic axis, if it is expressible as a dimension.
 fn symbolic_len(start: i64, end: i64, step: i64, n: &Dim) -> Option<Dim> {
-    let (start, end) = (Bound::new(start, step), Bound::new(end, step));
+    let (start, end) = (SliceBound::new(start, step), SliceBound::new(end, step));
     let (low, high) = if step > 0 { (start, end) } else { (end, start) };
     let known = |n: i128| usize::try_from(n.max(0)).ok().map(Dim::Known);
     let distance = match (low, high) {
-        (Bound::FromStart(a), Bound::FromStart(b)) => known(b - a),
-        (Bound::FromEnd(a), Bound::FromEnd(b)) => known(a - b),
-        (Bound::FromStart(a), Bound::FromEnd(b)) => n.checked_sub(&known(a + b)?),
-        (Bound::FromEnd(_), Bound::FromStart(_)) => None,
+        (SliceBound::FromStart(a), SliceBound::FromStart(b)) => known(b - a),
+        (SliceBound::FromEnd(a), SliceBound::FromEnd(b)) => known(a - b),
+        (SliceBound::FromStart(a), SliceBound::FromEnd(b)) => n.checked_sub(&known(a + b)?),
+        (SliceBound::FromEnd(_), SliceBound::FromStart(_)) => None,
     }?;
     let step = usize::try_from(step.unsigned_abs()).ok()?;
     match distance {
@@ -102,8 +102,8 @@ fn symbolic_len(start: i64, end: i64, step: i64, n: &Dim) -> Option<Dim> {
 }
 
 impl Slice {
-    /// What the slice takes of each axis of a tensor of these sizes, for a result of the sizes
-    /// `expected`.
+    /// The elements that the slice takes from each axis of a tensor of these sizes, for a result of
+    /// the sizes `expected`.
     ///
     /// # Errors
     /// [`EvalError::Data`] when an axis of symbolic size is too short for the slice.
@@ -123,7 +123,7 @@ impl Slice {
 }
 
 impl OpSpec for Slice {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "slice",
         text: "For each axis, the elements `start, start + step, ...` before `end`, as Python \
                slices; negative steps reverse.",
@@ -184,34 +184,34 @@ impl OpSpec for Slice {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let mut all = known_cases();
         all.extend(symbolic_cases());
         all
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, n: Dim, start: i64, end: i64, step: i64) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, n: Dim, start: i64, end: i64, step: i64) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [n]))?;
             g.slice(x, &[start], &[end], &[step])
         }
         vec![
             reject("zero_step", "the step of axis 0 is 0", |g| {
-                of(g, Dim::Known(4), 0, 4, 0)
+                build(g, Dim::Known(4), 0, 4, 0)
             }),
             reject("rank", "2 values for 1 axes", |g| {
                 let x = g.input("x", Type::new(DType::F32, [4]))?;
                 g.slice(x, &[0, 0], &[1], &[1])
             }),
             reject("symbolic_step", "is symbolic", |g| {
-                of(g, Dim::sym("s"), 0, OPEN, 2)
+                build(g, Dim::sym("s"), 0, OPEN, 2)
             }),
             reject("symbolic_odd_rest", "is symbolic", |g| {
                 let twice = Dim::sym("s").checked_mul(&Dim::Known(2));
-                of(g, twice.unwrap_or(Dim::Known(0)), 1, OPEN, 2)
+                build(g, twice.unwrap_or(Dim::Known(0)), 1, OPEN, 2)
             }),
             reject("symbolic_mixed", "is symbolic", |g| {
-                of(g, Dim::sym("s"), -3, 5, 1)
+                build(g, Dim::sym("s"), -3, 5, 1)
             }),
             reject("narrow_too_far", "elements 2..5 of axis 0 of size 4", |g| {
                 let x = g.input("x", Type::new(DType::F32, [4]))?;
@@ -232,8 +232,8 @@ impl OpSpec for Slice {
 const OPEN: i64 = i64::MAX;
 const OPEN_BACK: i64 = i64::MIN;
 
-/// A slice of 0, 1, ... along one axis.
-fn line(n: usize, start: i64, end: i64, step: i64, expected: &'static [f64]) -> Case {
+/// A case that slices 0, 1, ... along one axis.
+fn line(n: usize, start: i64, end: i64, step: i64, expected: &'static [f64]) -> OpCase {
     let spell = |at: i64| match at {
         OPEN => "open".to_string(),
         OPEN_BACK => "open_back".to_string(),
@@ -241,14 +241,14 @@ fn line(n: usize, start: i64, end: i64, step: i64, expected: &'static [f64]) -> 
     };
     let step_name = spell(step);
     let name = format!("{n}_from_{}_to_{}_by_{step_name}", spell(start), spell(end));
-    Case::new(name, move |c| {
+    OpCase::new(name, move |c| {
         let x = c.input("x", [n], counted(&[n]))?;
         let y = c.graph.slice(x, &[start], &[end], &[step])?;
         c.output_expect(y, expected)
     })
 }
 
-fn known_cases() -> Vec<Case> {
+fn known_cases() -> Vec<OpCase> {
     vec![
         line(7, 1, 5, 1, &[1.0, 2.0, 3.0, 4.0]),
         line(7, 1, OPEN, 2, &[1.0, 3.0, 5.0]),
@@ -267,17 +267,17 @@ fn known_cases() -> Vec<Case> {
         line(7, 0, OPEN_BACK, OPEN_BACK, &[0.0]),
         line(0, 0, OPEN, 1, &[]),
         line(0, OPEN, OPEN_BACK, -1, &[]),
-        Case::new("odd_block_17x33", |c| {
-            let x = c.input("x", [17, 33], Fill::Special)?;
+        OpCase::new("odd_block_17x33", |c| {
+            let x = c.input("x", [17, 33], InputFill::Special)?;
             let y = c.graph.slice(x, &[3, -1], &[-2, 4], &[2, -3])?;
             c.output(y)
         }),
-        Case::new("rank_0", |c| {
-            let x = c.input("x", [0usize; 0], Fill::Special)?;
+        OpCase::new("rank_0", |c| {
+            let x = c.input("x", [0usize; 0], InputFill::Special)?;
             let y = c.graph.slice(x, &[], &[], &[])?;
             c.output(y)
         }),
-        Case::new("narrow_and_reverse", |c| {
+        OpCase::new("narrow_and_reverse", |c| {
             let x = c.input("x", [2, 4], counted(&[2, 4]))?;
             let y = c.graph.narrow(x, 1, 1, 2)?;
             let y = c.graph.reverse(y, 0)?;
@@ -286,10 +286,10 @@ fn known_cases() -> Vec<Case> {
     ]
 }
 
-fn symbolic_cases() -> Vec<Case> {
+fn symbolic_cases() -> Vec<OpCase> {
     let line =
         |name: &str, size: usize, start: i64, end: i64, step: i64, expected: &'static [f64]| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let s = c.sym("s", size, 9);
                 let x = c.input("x", [s], counted(&[size]))?;
                 let y = c.graph.slice(x, &[start], &[end], &[step])?;
@@ -304,27 +304,27 @@ fn symbolic_cases() -> Vec<Case> {
         line("symbolic_reverse", 3, OPEN, OPEN_BACK, -1, &[2.0, 1.0, 0.0]),
         line("symbolic_reverse_tail", 4, -1, 0, -1, &[3.0, 2.0, 1.0]),
         line("symbolic_empty", 0, 0, OPEN, 1, &[]),
-        Case::new("symbolic_halves", |c| {
+        OpCase::new("symbolic_halves", |c| {
             let s = c.sym("s", 3, 9);
             let twice = s.checked_mul(&Dim::Known(2));
             let twice = twice.expect("invariant: a small product does not overflow");
-            c.input("rows", [s], Fill::Normal)?;
+            c.input("rows", [s], InputFill::Normal)?;
             let x = c.input("x", [twice], counted(&[6]))?;
             let y = c.graph.slice(x, &[0], &[OPEN], &[2])?;
             c.output_expect(y, &[0.0, 2.0, 4.0])
         }),
-        Case::new("symbolic_too_short", |c| {
+        OpCase::new("symbolic_too_short", |c| {
             let s = c.sym("s", 2, 9);
-            let x = c.input("x", [s], Fill::Normal)?;
+            let x = c.input("x", [s], InputFill::Normal)?;
             let y = c.graph.slice(x, &[-3], &[OPEN], &[1])?;
             c.expect_fault("axis 0 has 2 elements in this run, too few for a slice of 3");
             c.output(y)
         }),
-        Case::new("symbolic_below_zero", |c| {
+        OpCase::new("symbolic_below_zero", |c| {
             let s = c.sym("s", 2, 9);
-            let x = c.input("x", [s], Fill::Normal)?;
+            let x = c.input("x", [s], InputFill::Normal)?;
             let y = c.graph.slice(x, &[3], &[OPEN], &[1])?;
-            c.expect_fault("below zero");
+            c.expect_fault("is negative");
             c.output(y)
         }),
     ]
@@ -332,11 +332,11 @@ fn symbolic_cases() -> Vec<Case> {
 
 impl Graph {
     /// For each axis of `x`, of any dtype, the elements `start, start + step, ...` before `end`, as
-    /// Python slices; see [`Slice`] for open ends and symbolic sizes.
+    /// Python slices. See [`Slice`] for open ends and symbolic sizes.
     ///
     /// # Errors
-    /// [`OpError`] when a list has not one value for each axis, a step is 0, or the size of a slice
-    /// of a symbolic axis cannot be expressed.
+    /// [`OpError`] when a list does not have one value for each axis, or a step is 0. Also when the
+    /// size of a slice of a symbolic axis is not expressible as a dimension.
     pub fn slice(
         &mut self,
         x: Value,
@@ -355,7 +355,7 @@ impl Graph {
     /// The elements `start..start + len` of one axis.
     ///
     /// # Errors
-    /// [`OpError`] when `axis` is out of range, or the elements are beyond a known size.
+    /// [`OpError`] when `axis` is out of range, or the elements exceed a known size.
     pub fn narrow(
         &mut self,
         x: Value,
@@ -364,7 +364,7 @@ impl Graph {
         len: usize,
     ) -> Result<Value, OpError> {
         let dims = self.dims_of(x);
-        let refused = |g: &Graph, source| g.refused(Slice::DOC.name, x, source);
+        let refused = |g: &Graph, source| g.attr_error(Slice::DOC.name, x, source);
         expect_axis(axis, dims.len()).map_err(|e| refused(self, e))?;
         let size = &dims[axis];
         let end = start
@@ -400,7 +400,7 @@ impl Graph {
         step: i64,
     ) -> Result<Value, OpError> {
         let rank = self.dims_of(x).len();
-        expect_axis(axis, rank).map_err(|e| self.refused(Slice::DOC.name, x, e))?;
+        expect_axis(axis, rank).map_err(|e| self.attr_error(Slice::DOC.name, x, e))?;
         let (mut starts, mut ends, mut steps) = (vec![0; rank], vec![OPEN; rank], vec![1; rank]);
         (starts[axis], ends[axis], steps[axis]) = (start, end, step);
         self.slice(x, &starts, &ends, &steps)

@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, expect_dtype, reject};
 use crate::scalar::maximum;
 use crate::tensor::Tensor;
@@ -16,16 +16,16 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// `y = exp(x - max) / sum(exp(x - max))` along one axis; a line of only `-inf` gives zeros.
     pub struct Softmax {
-        /// The axis.
+        /// The normalized axis.
         pub axis: usize,
     }
 }
 
 attrs! {
-    /// `y = x - max - ln(sum(exp(x - max)))` along one axis; a line of only `-inf` stays so, as the
-    /// logarithm of the zeros that softmax gives for it.
+    /// `y = x - max - ln(sum(exp(x - max)))` along one axis. A line of only `-inf` stays `-inf`,
+    /// the logarithm of the zeros that softmax gives.
     pub struct LogSoftmax {
-        /// The axis.
+        /// The normalized axis.
         pub axis: usize,
     }
 }
@@ -34,8 +34,8 @@ const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
 const LN_2: f64 = std::f64::consts::LN_2;
 
-const fn doc(name: &'static str, text: &'static str) -> Doc {
-    Doc {
+const fn doc(name: &'static str, text: &'static str) -> OpDoc {
+    OpDoc {
         name,
         text,
         operands: &["x"],
@@ -52,7 +52,7 @@ fn infer(operands: &[&Type], axis: usize) -> Result<Vec<Type>, TypeError> {
     Ok(vec![x.clone()])
 }
 
-/// `finish(x - max, sum)` of each element; lines of only `-inf` are filled.
+/// `finish(x - max, sum)` of each element; lines of only `-inf` are set to a fixed value.
 fn eval(
     x: &Tensor,
     axis: usize,
@@ -60,7 +60,7 @@ fn eval(
     fill: f64,
     finish: fn(f64, f64) -> f64,
 ) -> Result<Vec<Tensor>, EvalError> {
-    let view = AxisView::of(x.shape(), axis);
+    let view = AxisView::new(x.shape(), axis);
     let x = x.to_f64s();
     let mut y = vec![fill; x.len()];
     view.for_each_line(|start| {
@@ -75,14 +75,17 @@ fn eval(
     Ok(vec![Tensor::from_f64s(ty.clone(), &y)?])
 }
 
-/// How a builder makes one of the two operators.
-type Build = fn(&mut Graph, Value, usize) -> Result<Value, OpError>;
+/// A function that adds one of the two operators.
+type SoftmaxBuilderFn = fn(&mut Graph, Value, usize) -> Result<Value, OpError>;
 
-/// Cases of any shape, and lines with what they give.
-fn cases_of(build: Build, lines: &[(&str, &'static [f64], &'static [f64])]) -> Vec<Case> {
+/// Cases of any shape, and explicit lines with expected results.
+fn cases_of(
+    build: SoftmaxBuilderFn,
+    lines: &[(&str, &'static [f64], &'static [f64])],
+) -> Vec<OpCase> {
     let shaped = |name: &str, shape: &'static [usize], axis: usize| {
-        Case::new(name, move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", shape, InputFill::Normal)?;
             let y = build(&mut c.graph, x, axis)?;
             c.output(y)
         })
@@ -95,16 +98,16 @@ fn cases_of(build: Build, lines: &[(&str, &'static [f64], &'static [f64])]) -> V
         shaped("long_row", &[2, 3000], 1),
         shaped("empty_rows", &[3, 0], 1),
         shaped("no_rows", &[0, 4], 1),
-        Case::new("symbolic_rows", move |c| {
+        OpCase::new("symbolic_rows", move |c| {
             let s = c.sym("s", 5, 8);
-            let x = c.input("x", [s, 17.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 17.into()], InputFill::Normal)?;
             let y = build(&mut c.graph, x, 1)?;
             c.output(y)
         }),
     ];
     cases.extend(lines.iter().map(|&(name, x, y)| {
-        Case::new(name, move |c| {
-            let x = c.input("x", [x.len()], Fill::Values(x.to_vec()))?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [x.len()], InputFill::Values(x.to_vec()))?;
             let got = build(&mut c.graph, x, 0)?;
             c.output_expect(got, y)
         })
@@ -113,7 +116,7 @@ fn cases_of(build: Build, lines: &[(&str, &'static [f64], &'static [f64])]) -> V
 }
 
 impl OpSpec for Softmax {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "softmax",
         "`exp(x - max) / sum(exp(x - max))` along an axis; a line of only `-inf` gives zeros.",
     );
@@ -135,7 +138,7 @@ impl OpSpec for Softmax {
         })
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let lines: &[(&str, &[f64], &[f64])] = &[
             ("masked_row_is_zero", &[-INF, -INF], &[0.0, 0.0]),
             ("partly_masked", &[-INF, 1.0, 1.0], &[0.0, 0.5, 0.5]),
@@ -150,7 +153,7 @@ impl OpSpec for Softmax {
         cases_of(Graph::softmax, lines)
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("axis", "axis 2 is out of range for rank 2", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
@@ -165,7 +168,7 @@ impl OpSpec for Softmax {
 }
 
 impl OpSpec for LogSoftmax {
-    const DOC: Doc = doc(
+    const DOC: OpDoc = doc(
         "log_softmax",
         "`x - max - ln(sum(exp(x - max)))` along an axis; a line of only `-inf` stays `-inf`.",
     );
@@ -187,7 +190,7 @@ impl OpSpec for LogSoftmax {
         })
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let lines: &[(&str, &[f64], &[f64])] = &[
             ("masked_row_stays", &[-INF, -INF], &[-INF, -INF]),
             ("partly_masked", &[-INF, 1.0, 1.0], &[-INF, -LN_2, -LN_2]),
@@ -203,7 +206,7 @@ impl OpSpec for LogSoftmax {
         cases_of(Graph::log_softmax, lines)
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("axis", "axis 2 is out of range for rank 2", |g| {
                 let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
@@ -218,7 +221,7 @@ impl OpSpec for LogSoftmax {
 }
 
 impl Graph {
-    /// Softmax along `axis` of floats; the shape stays.
+    /// Softmax of floats along `axis`; the shape does not change.
     ///
     /// # Errors
     /// [`OpError`] when `x` is not a float or `axis` is out of range.
@@ -226,7 +229,7 @@ impl Graph {
         self.add(Softmax { axis }, &[x])
     }
 
-    /// The logarithm of softmax along `axis` of floats; the shape stays.
+    /// The logarithm of softmax of floats along `axis`; the shape does not change.
     ///
     /// # Errors
     /// [`OpError`] when `x` is not a float or `axis` is out of range.

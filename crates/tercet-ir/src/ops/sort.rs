@@ -1,45 +1,46 @@
-//! Whole axes in order.
+//! Sorting along an axis.
 
 use std::cmp::Ordering;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
 use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The elements along an axis in order, and their `I32` indices. The sort is stable: equal
-    /// elements, zeros of both signs among them, keep their order. NaN is above every number: last
-    /// in ascending order, first in descending order (PyTorch `sort`).
+    /// The sorted elements along an axis, and their `I32` indices (PyTorch `sort`). The sort is
+    /// stable: equal elements, also zeros of both signs, keep their order. NaN is above every
+    /// number: last in ascending order, first in descending order.
     pub struct Sort {
-        /// The axis.
+        /// The sorted axis.
         pub axis: usize,
-        /// From the greatest down, else from the least up.
+        /// Sorts in descending order if true, else ascending.
         pub descending: bool,
     }
 }
 
-/// Ascending order with NaN above everything, or the opposite.
+/// Ascending order with NaN above every number, or descending order.
 pub(crate) fn sorted_order(a: Scalar, b: Scalar, descending: bool) -> Ordering {
-    // Of the greatest, NaN comes first and equal ones are equal: turned around this is ascending.
+    // This descending order puts NaN first and treats equal elements as equal; its reverse is
+    // ascending.
     let order = extreme_order(a, b, true);
     if descending { order } else { order.reverse() }
 }
 
 impl OpSpec for Sort {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "sort",
         text: "The elements along an axis in ascending (or descending) order, and their `i32` \
-               indices. Equal elements keep their order; NaN is above every number: last in ascending \
-               order, first in descending order.",
+               indices. The sort is stable. NaN is above every number: last in ascending order, \
+               first in descending order.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -61,7 +62,7 @@ impl OpSpec for Sort {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let x = operands[0];
-        let view = AxisView::of(x.shape(), self.axis);
+        let view = AxisView::new(x.shape(), self.axis);
         let data = scalars(x);
         let size = x.dtype().size_bytes();
         let mut values = Tensor::zeros(results[0].clone())?;
@@ -81,21 +82,24 @@ impl OpSpec for Sort {
         Ok(vec![values, indices])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
-        let shaped =
-            |name: &str, shape: &'static [usize], axis: usize, descending: bool, fill: Fill| {
-                Case::new(name, move |c| {
-                    let x = c.input("x", shape, fill.clone())?;
-                    let y = c.graph.sort(x, axis, descending)?;
-                    c.output(y)?;
-                    c.output(y.port(1))
-                })
-            };
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
+        let shaped = |name: &str,
+                      shape: &'static [usize],
+                      axis: usize,
+                      descending: bool,
+                      fill: InputFill| {
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, fill.clone())?;
+                let y = c.graph.sort(x, axis, descending)?;
+                c.output(y)?;
+                c.output(y.port(1))
+            })
+        };
         let line = |name: &str, x: &[f64], descending: bool, values: &[f64], at: &[f64]| {
             let (x, values, at) = (x.to_vec(), values.to_vec(), at.to_vec());
-            Case::new(name, move |c| {
-                let x = c.input("x", [x.len()], Fill::Values(x.clone()))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", [x.len()], InputFill::Values(x.clone()))?;
                 let y = c.graph.sort(x, 0, descending)?;
                 c.output_expect(y, &values)?;
                 c.output_expect(y.port(1), &at)
@@ -107,21 +111,33 @@ impl OpSpec for Sort {
         let ties = [1.0, 3.0, 0.0, 3.0, 1.0];
         let mixed = [1.0, NAN, -INF, INF, NAN, -1.0];
         vec![
-            shaped("rows_7x33", &[7, 33], 1, false, Fill::Normal),
-            shaped("rows_7x33_down", &[7, 33], 1, true, Fill::Normal),
-            shaped("columns_33x7", &[33, 7], 0, false, Fill::Normal),
-            shaped("middle_axis", &[2, 5, 3], 1, true, Fill::Normal),
-            shaped("special", &[3, 47], 1, false, Fill::Special),
-            shaped("special_down", &[3, 47], 1, true, Fill::Special),
-            shaped("rank_1", &[13], 0, false, Fill::Normal),
-            shaped("rank_4", &[2, 3, 5, 2], 2, false, Fill::Normal),
-            shaped("rank_6", &[2, 1, 3, 2, 1, 5], 5, true, Fill::Normal),
-            shaped("one_element", &[3, 1], 1, false, Fill::Normal),
-            shaped("long_line_3000", &[3000], 0, false, Fill::Normal),
-            shaped("long_lines_2x2100_down", &[2, 2100], 1, true, Fill::Special),
-            shaped("long_special_line", &[1, 1100], 1, false, Fill::Special),
-            shaped("nothing_in_rows", &[3, 0], 1, false, Fill::Normal),
-            shaped("no_rows", &[0, 4], 1, true, Fill::Normal),
+            shaped("rows_7x33", &[7, 33], 1, false, InputFill::Normal),
+            shaped("rows_7x33_down", &[7, 33], 1, true, InputFill::Normal),
+            shaped("columns_33x7", &[33, 7], 0, false, InputFill::Normal),
+            shaped("middle_axis", &[2, 5, 3], 1, true, InputFill::Normal),
+            shaped("special", &[3, 47], 1, false, InputFill::Special),
+            shaped("special_down", &[3, 47], 1, true, InputFill::Special),
+            shaped("rank_1", &[13], 0, false, InputFill::Normal),
+            shaped("rank_4", &[2, 3, 5, 2], 2, false, InputFill::Normal),
+            shaped("rank_6", &[2, 1, 3, 2, 1, 5], 5, true, InputFill::Normal),
+            shaped("one_element", &[3, 1], 1, false, InputFill::Normal),
+            shaped("long_line_3000", &[3000], 0, false, InputFill::Normal),
+            shaped(
+                "long_lines_2x2100_down",
+                &[2, 2100],
+                1,
+                true,
+                InputFill::Special,
+            ),
+            shaped(
+                "long_special_line",
+                &[1, 1100],
+                1,
+                false,
+                InputFill::Special,
+            ),
+            shaped("nothing_in_rows", &[3, 0], 1, false, InputFill::Normal),
+            shaped("no_rows", &[0, 4], 1, true, InputFill::Normal),
             line(
                 "ties_keep_their_order",
                 &ties,
@@ -170,24 +186,24 @@ impl OpSpec for Sort {
                 &[1.0, 0.0],
             )
             .only(WIDE),
-            Case::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], Fill::Normal)?;
+            OpCase::new("of_a_view", |c| {
+                let x = c.input("x", [3, 5, 7], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
                 let x = c.graph.reverse(x, 0)?;
                 let y = c.graph.sort(x, 0, false)?;
                 c.output(y)?;
                 c.output(y.port(1))
             }),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 7.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 7.into()], InputFill::Normal)?;
                 let y = c.graph.sort(x, 1, true)?;
                 c.output(y)?;
                 c.output(y.port(1))
             }),
-            Case::new("symbolic_axis", |c| {
+            OpCase::new("symbolic_axis", |c| {
                 let s = c.sym("s", 5, 2500);
-                let x = c.input("x", [s, 2.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 2.into()], InputFill::Normal)?;
                 let y = c.graph.sort(x, 0, false)?;
                 c.output(y)?;
                 c.output(y.port(1))
@@ -195,7 +211,7 @@ impl OpSpec for Sort {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
             reject("axis", "axis 2 is out of range for rank 2", |g| {
                 let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
@@ -210,8 +226,8 @@ impl OpSpec for Sort {
 }
 
 impl Graph {
-    /// The elements of `x`, of any dtype, along `axis` in order, from the greatest if `descending`,
-    /// and as second result their `I32` indices. The sort is stable; NaN is above every number.
+    /// The sorted elements of `x`, of any dtype, along `axis`, descending if `descending`. The
+    /// second result is their `I32` indices. The sort is stable; NaN is above every number.
     ///
     /// # Errors
     /// [`OpError`] when `axis` is out of range.

@@ -1,18 +1,24 @@
 //! 3-D Gaussian splatting (Kerbl et al. 2023, "3D Gaussian Splatting for Real-Time Radiance Field
-//! Rendering"; EWA splatting, Zwicker et al. 2001), forward: `GaussianSplatPrepare` projects,
-//! `GaussianSplatRasterize` draws, `GaussianSplatRender` does both.
+//! Rendering"; EWA splatting, Zwicker et al. 2001), forward. `GaussianSplatPrepare` projects,
+//! `GaussianSplatRasterize` draws, and `GaussianSplatRender` does both.
 //!
-//! **Fixed sizes.** Which splats a tile has depends on data, and so would lists of pairs of tile and splat.
-//! Here no list has a place of its own: splats are put in order once, by depth, and each tile walks that
-//! order and takes what reaches it. Order within a tile is the same (by depth, equal ones by index), results
-//! depend on nothing else, and every size is known when a graph is compiled.
+//! **Static sizes.** The number of splats in a tile depends on data, and so would the size of a
+//! list of tile-splat pairs. This implementation stores no such list. It sorts the splats once by
+//! depth, and each tile iterates over that order and selects the splats that reach it. The order
+//! within a tile is the same (by depth, ties by index), the result is deterministic, and every size
+//! is known at compile time.
 //!
-//! **Borders.** A splat counts in whole tiles, in pixels where it covers 1/255 or more, and a pixel ends
-//! before 1e-4 of its light is left: an image is not continuous in its scene. Executors compute these
-//! borders in F32, so where a number falls on a border within its roundings, a splat may be drawn by one
-//! executor and not by another: a difference of up to about a step of an 8-bit image at 1/255, and of what a
-//! splat has beyond three standard deviations (at most 1.1 %) at a tile. The cases keep away from borders,
-//! which a test measures; away from them the tolerance class holds.
+//! **Discontinuities.** An image is not a continuous function of its scene:
+//!
+//! - A splat is assigned to whole tiles.
+//! - A splat contributes to pixels that it covers with an alpha of at least 1/255.
+//! - A pixel stops before its transmittance falls below 1e-4.
+//!
+//! Executors compute these thresholds in F32. If a number is within rounding error of a threshold,
+//! one executor may draw a splat that another omits. The difference at the alpha threshold is up to
+//! about one step of an 8-bit image. At a tile boundary it is the part of a splat beyond three
+//! standard deviations (at most 1.1 %). The test cases keep a distance from thresholds, which a
+//! test measures. Away from thresholds the tolerance class holds.
 
 mod cases;
 mod cases_grad;
@@ -24,48 +30,53 @@ mod raster_grad;
 mod tests;
 
 pub use project::{
-    BACKGROUND_AT, CAMERA_LEN, Camera, DEPTH_AT, DILATION, FAR_OUT, FOOTPRINT_LEN, Float, Gaussian,
-    LEAST_DEPTH, LEAST_TURN, Projected, SPLAT_LEN, TILE,
+    BACKGROUND_AT, CAMERA_LEN, DEPTH_AT, DILATION, FAR_OUT, FOOTPRINT_LEN, Gaussian, MIN_DEPTH,
+    MIN_ROTATION_NORM, PinholeCamera, ProjectedGaussian, ProjectionFloat, SPLAT_LEN, TILE,
 };
-pub use raster::{GREATEST_ALPHA, LEAST_ALPHA, LEAST_TRANSMITTANCE};
+pub use raster::{GREATEST_ALPHA, MIN_ALPHA, MIN_TRANSMITTANCE};
 pub use raster_grad::GaussianSplatRasterizeGrad;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_equal, expect_rank, expect_same_dtype};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
-/// The greatest width and height of an image: numbers of tiles fit 16 bits, centres of pixels an F32.
+/// Maximum width and height of an image: tile indices fit 16 bits, and pixel centres are exact in
+/// F32.
 pub const MAX_SIDE: usize = 1 << 15;
 
-/// Narrower floats do not hold a place in pixels.
+/// Narrower floats cannot represent positions in pixels.
 const DTYPES: &[DType] = &[DType::F32, DType::F64];
 
 attrs! {
-    /// Gaussians as a camera sees them: `positions [N,3]`, `log_scales [N,3]`, quaternions
-    /// `rotations [N,4]` (`w x y z`, of any length; one of zeros turns nothing), `opacities [N]` before
-    /// their sigmoid, and `colors`, `[N,3]` or coefficients `[N,K,3]` of real spherical harmonics of
-    /// degree 0 to 3 (`K` of 1, 4, 9, 16), which give `max(sum + 0.5, 0)`.
+    /// Projection of Gaussians to a camera's image. The operands are `positions [N,3]`, `log_scales
+    /// [N,3]`, quaternions `rotations [N,4]`, `opacities [N]` before their sigmoid, and `colors`.
+    /// Quaternions are `w x y z` of any length; zeros mean no rotation. Colours are `[N,3]`, or
+    /// coefficients `[N,K,3]` of real spherical harmonics of degree 0 to 3 (`K` of 1, 4, 9, 16),
+    /// which give `max(sum + 0.5, 0)`.
     ///
-    /// A `camera [25]` has a view matrix from the world to the camera (four rows; x right, y down, z
-    /// ahead; a rotation and a shift; the last row is not read), focal lengths and principal point in
-    /// pixels (pixel `i` has its centre at `i + 0.5`), the near and the far depth, and the background.
+    /// `camera [25]` contains the view matrix, the focal lengths and principal point in pixels, the
+    /// near and far depth, and the background. The view matrix maps world to camera coordinates (x
+    /// right, y down, z forward). It has four rows, a rotation and a translation; the last row is
+    /// not read. Pixel `i` has its centre at `i + 0.5`.
     ///
-    /// Results: `splats [N,10]` (place in pixels, conic `xx xy yy` of the variance in pixels with 0.3
-    /// added to both axes, opacity, colour, depth) and `footprints I32[N,5]` (first tile of 16 x 16
-    /// pixels in x and y, tile past the last in x and y, radius of three standard deviations in pixels).
+    /// Results: `splats [N,10]` and `footprints I32[N,5]`. A splat is its position in pixels, the
+    /// conic `xx xy yy`, opacity, colour and depth. The conic is the inverse of the variance in
+    /// square pixels, with 0.3 added to both axes. A footprint is the first tile of 16 x 16 pixels
+    /// in x and y, the tile after the last in x and y, and the radius of three standard deviations
+    /// in pixels.
     ///
-    /// Culled are Gaussians that are not strictly between the near depth (at least 1e-6) and the far
-    /// one, reach no tile, have a number that is not finite, or go beyond 2^40 pixels: zeros, the depth
-    /// infinite.
+    /// A Gaussian is culled if it is not strictly between the near depth (at least 1e-6) and the
+    /// far depth, reaches no tile, has a non-finite number, or exceeds 2^40 pixels. Culled splats
+    /// are zeros with infinite depth.
     pub struct GaussianSplatPrepare {
         /// The width of the image in pixels.
         pub width: usize,
@@ -75,13 +86,13 @@ attrs! {
 }
 
 attrs! {
-    /// An image `[height, width, 3]` of `splats` and `footprints` as `GaussianSplatPrepare` gives them,
-    /// over a `background [3]`, and what it lets through of that, `[height, width]`.
+    /// Rasterization: an image `[height, width, 3]` of `splats` and `footprints` from
+    /// `GaussianSplatPrepare` over a `background [3]`, and the transmittance `[height, width]`.
     ///
-    /// Each pixel walks the splats of its tile by depth, equal ones by index, with
-    /// `alpha = min(opacity exp(-d^T conic d / 2), 0.99)`; those with less than 1/255 are left out, and it
-    /// ends before the one that would leave less than 1e-4. Splats whose place, conic or opacity is not
-    /// finite are not drawn.
+    /// Each pixel blends the splats of its tile by depth, ties by index, with `alpha = min(opacity
+    /// exp(-d^T conic d / 2), 0.99)`. Splats with an alpha below 1/255 are skipped. The pixel stops
+    /// before the splat that would reduce the transmittance below 1e-4. Splats with a non-finite
+    /// position, conic or opacity are not drawn.
     pub struct GaussianSplatRasterize {
         /// The width of the image in pixels.
         pub width: usize,
@@ -91,7 +102,7 @@ attrs! {
 }
 
 attrs! {
-    /// `GaussianSplatRasterize` of `GaussianSplatPrepare`, over the background of the camera.
+    /// `GaussianSplatRasterize` of `GaussianSplatPrepare`, over the camera's background.
     pub struct GaussianSplatRender {
         /// The width of the image in pixels.
         pub width: usize,
@@ -104,7 +115,7 @@ fn expect_side(name: &'static str, side: usize) -> Result<(), TypeError> {
     if side <= MAX_SIDE {
         return Ok(());
     }
-    let reason = format!("{side} pixels; at most {MAX_SIDE}");
+    let reason = format!("{side} pixels; expected at most {MAX_SIDE}");
     Err(TypeError::Attr { name, reason })
 }
 
@@ -113,7 +124,7 @@ fn expect_image([width, height]: [usize; 2]) -> Result<(), TypeError> {
     expect_side("height", height)
 }
 
-/// Refuses an operand that is not of this shape.
+/// Checks that an operand has this shape.
 fn expect_sizes(name: &'static str, ty: &Type, sizes: &[&Dim]) -> Result<(), TypeError> {
     expect_rank(name, ty, sizes.len())?;
     let axes = ty.shape.iter().zip(sizes).enumerate();
@@ -122,7 +133,7 @@ fn expect_sizes(name: &'static str, ty: &Type, sizes: &[&Dim]) -> Result<(), Typ
     })
 }
 
-/// The number of Gaussians of operands that agree.
+/// The number of Gaussians, after checking that the operands match.
 fn expect_scene(operands: &[&Type]) -> Result<Dim, TypeError> {
     const NAMES: [&str; 6] = [
         "positions",
@@ -167,7 +178,7 @@ fn expect_scene(operands: &[&Type]) -> Result<Dim, TypeError> {
     Ok(n.clone())
 }
 
-/// The types of an image and of what is left of its background.
+/// The types of an image and of its transmittance.
 fn image_types(like: &Type, [width, height]: [usize; 2]) -> Vec<Type> {
     let of = |shape: Vec<Dim>| like.with_shape(shape);
     vec![
@@ -176,11 +187,11 @@ fn image_types(like: &Type, [width, height]: [usize; 2]) -> Vec<Type> {
     ]
 }
 
-/// All Gaussians as splats and footprints.
+/// Projects all Gaussians to splats and footprints.
 fn prepare(operands: &[&Tensor], image: [usize; 2]) -> (Vec<f64>, Vec<i64>) {
     let [positions, scales, rotations, opacities, colors, camera] =
         [0, 1, 2, 3, 4, 5].map(|i| operands[i].to_f64s());
-    let camera = Camera::of(&camera);
+    let camera = PinholeCamera::from_block(&camera);
     let harmonics = operands[4].shape().len() == 3;
     let per_color: usize = operands[4].shape()[1..].iter().product();
     let (mut splats, mut footprints) = (Vec::new(), Vec::new());
@@ -195,7 +206,7 @@ fn prepare(operands: &[&Tensor], image: [usize; 2]) -> (Vec<f64>, Vec<i64>) {
             harmonics,
         };
         let own = own.project(&camera, image);
-        let own = own.unwrap_or_else(Projected::culled);
+        let own = own.unwrap_or_else(ProjectedGaussian::culled);
         splats.extend(own.splat);
         footprints.extend(own.footprint.map(i64::from));
     }
@@ -213,12 +224,13 @@ fn images(
 }
 
 impl OpSpec for GaussianSplatPrepare {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gaussian_splat_prepare",
-        text: "3-D Gaussians as a `camera [25]` (view matrix, focal lengths, principal point, near, far, \
-               background) sees them: `splats [N,10]` (place in pixels, conic, opacity, colour, depth) and \
-               `footprints` `i32[N,5]` (tiles of 16 x 16 pixels from and to, radius). `colors` are `[N,3]` or \
-               spherical harmonics `[N,K,3]` of degree 0 to 3. What is not seen or not finite is culled: zeros.",
+        text: "Projection of 3-D Gaussians for a `camera [25]` (view matrix, focal lengths, \
+               principal point, near, far, background): `splats [N,10]` (position in pixels, \
+               conic, opacity, colour, depth) and `footprints` `i32[N,5]` (first and end tile of \
+               16 x 16 pixels, radius). `colors` are `[N,3]` or spherical harmonics `[N,K,3]` of \
+               degree 0 to 3. Invisible or non-finite Gaussians are culled: zeros.",
         operands: &[
             "positions",
             "log_scales",
@@ -257,21 +269,22 @@ impl OpSpec for GaussianSplatPrepare {
         ])
     }
 
-    fn cases() -> Vec<Case> {
-        cases::of_prepare()
+    fn cases() -> Vec<OpCase> {
+        cases::prepare_cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects_of_prepare()
     }
 }
 
 impl OpSpec for GaussianSplatRasterize {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gaussian_splat_rasterize",
-        text: "The image `[height, width, 3]` of `splats` and `footprints` of `gaussian_splat_prepare` over a \
-               `background [3]`, and what it lets through, `[height, width]`: by depth, ties by index, \
-               `alpha = min(opacity exp(-d^T conic d / 2), 0.99)`, none below 1/255, until 1e-4 is left.",
+        text: "Rasterization of `splats` and `footprints` of `gaussian_splat_prepare` over a \
+               `background [3]`: the image `[height, width, 3]` and the transmittance `[height, \
+               width]`. Blends by depth, ties by index, with `alpha = min(opacity exp(-d^T conic d \
+               / 2), 0.99)`. Skips alphas below 1/255 and stops at transmittance 1e-4.",
         operands: &["splats", "footprints", "background"],
         dtypes: DTYPES,
         accuracy: Accuracy::Rendering,
@@ -306,20 +319,20 @@ impl OpSpec for GaussianSplatRasterize {
         images(done, results)
     }
 
-    fn cases() -> Vec<Case> {
-        flat::of_rasterize()
+    fn cases() -> Vec<OpCase> {
+        flat::rasterize_cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         flat::rejects_of_rasterize()
     }
 }
 
 impl OpSpec for GaussianSplatRender {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gaussian_splat_render",
-        text: "The image `[height, width, 3]` of 3-D Gaussians for a `camera [25]`, and what it lets through of \
-               the camera's background, `[height, width]`: `gaussian_splat_rasterize` of \
+        text: "The image `[height, width, 3]` of 3-D Gaussians for a `camera [25]`, and the \
+               transmittance `[height, width]`: `gaussian_splat_rasterize` of \
                `gaussian_splat_prepare`.",
         operands: GaussianSplatPrepare::DOC.operands,
         dtypes: DTYPES,
@@ -348,33 +361,33 @@ impl OpSpec for GaussianSplatRender {
         images(done, results)
     }
 
-    fn cases() -> Vec<Case> {
-        cases::of_render()
+    fn cases() -> Vec<OpCase> {
+        cases::render_cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects_of_render()
     }
 }
 
 /// The operands of a scene of Gaussians.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene {
-    /// `[N,3]`
+pub struct SplatSceneOperands {
+    /// Positions `[N,3]`.
     pub positions: Value,
-    /// `[N,3]`
+    /// Logarithms of the scales, `[N,3]`.
     pub log_scales: Value,
-    /// `[N,4]`, `w x y z`
+    /// Quaternions `[N,4]`, `w x y z`.
     pub rotations: Value,
-    /// `[N]`, before the sigmoid.
+    /// Opacities `[N]`, before the sigmoid.
     pub opacities: Value,
-    /// `[N,3]`, or spherical harmonics `[N,K,3]`.
+    /// Colours `[N,3]`, or spherical harmonics `[N,K,3]`.
     pub colors: Value,
 }
 
-impl Scene {
+impl SplatSceneOperands {
     fn with(&self, camera: Value) -> [Value; 6] {
-        let Scene {
+        let SplatSceneOperands {
             positions,
             log_scales,
             rotations,
@@ -386,22 +399,22 @@ impl Scene {
 }
 
 impl Graph {
-    /// Splats `[N,10]` (the value returned) and footprints `I32[N,5]` (port 1) of a scene of F32 or F64 on
-    /// an image of `[width, height]` pixels; see [`GaussianSplatPrepare`].
+    /// Splats `[N,10]` (the returned value) and footprints `I32[N,5]` (port 1) of a scene of F32 or
+    /// F64, for an image of `[width, height]` pixels; see [`GaussianSplatPrepare`].
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not agree, or a side of the image is above [`MAX_SIDE`].
+    /// [`OpError`] when dtypes or sizes do not match, or a side of the image exceeds [`MAX_SIDE`].
     pub fn gaussian_splat_prepare(
         &mut self,
-        scene: &Scene,
+        scene: &SplatSceneOperands,
         camera: Value,
         [width, height]: [usize; 2],
     ) -> Result<Value, OpError> {
         self.add(GaussianSplatPrepare { width, height }, &scene.with(camera))
     }
 
-    /// The image `[height, width, 3]` of splats over a background `[3]` (the value returned), and what it
-    /// lets through, `[height, width]` (port 1); see [`GaussianSplatRasterize`].
+    /// The image `[height, width, 3]` of splats over a background `[3]` (the returned value), and
+    /// the transmittance `[height, width]` (port 1); see [`GaussianSplatRasterize`].
     ///
     /// # Errors
     /// As [`Graph::gaussian_splat_prepare`].
@@ -416,14 +429,14 @@ impl Graph {
         self.add(op, &[splats, footprints, background])
     }
 
-    /// The image `[height, width, 3]` of a scene (the value returned), and what it lets through of the
+    /// The image `[height, width, 3]` of a scene (the returned value), and the transmittance of the
     /// background, `[height, width]` (port 1); see [`GaussianSplatRender`].
     ///
     /// # Errors
     /// As [`Graph::gaussian_splat_prepare`].
     pub fn gaussian_splat_render(
         &mut self,
-        scene: &Scene,
+        scene: &SplatSceneOperands,
         camera: Value,
         [width, height]: [usize; 2],
     ) -> Result<Value, OpError> {

@@ -1,14 +1,14 @@
-//! The Fourier transforms of windows that move over a signal.
+//! Short-time Fourier transform.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{dft, length_of, roots};
 use crate::ops::util::{
     exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least, expect_same_dtype,
@@ -18,22 +18,23 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Frames of `n` elements, the first at the beginning of the signal and each `hop` after the one
-    /// before, multiplied by the window and transformed: `(t - n) / hop + 1` of them, rounded down.
-    /// Pad the signal first where frames should be centred.
+    /// Short-time Fourier transform of a signal: frames of `n` elements are multiplied by the
+    /// window and transformed. The first frame begins with the signal, and each next frame `hop`
+    /// elements later; there are `(t - n) / hop + 1` frames, rounded down. For centred frames, pad
+    /// the signal first.
     pub struct Stft {
         /// The length of a frame.
         pub n: usize,
-        /// The distance of frames.
+        /// The distance between the starts of neighbouring frames.
         pub hop: usize,
     }
 }
 
 impl OpSpec for Stft {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "stft",
-        text: "The real Fourier transforms `[.., frames, n / 2 + 1, 2]` of frames of `n` elements, \
-               `hop` apart, times a window.",
+        text: "Short-time Fourier transform `[.., frames, n / 2 + 1, 2]`: real transforms of \
+               frames of `n` elements, `hop` apart, multiplied by a window.",
         operands: &["x", "window"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -51,26 +52,24 @@ impl OpSpec for Stft {
         expect_equal("window and n", &window.shape[0], &Dim::Known(self.n))?;
         let bad = |name, reason| Err(TypeError::Attr { name, reason });
         if self.n == 0 {
-            return bad("n", "0 elements; at least 1".to_string());
+            return bad("n", "0 elements; expected at least 1".to_string());
         }
         length_of("a frame", &Dim::Known(self.n))?;
         if self.hop == 0 {
-            return bad("hop", "0 elements; at least 1".to_string());
+            return bad("hop", "0 elements; expected at least 1".to_string());
         }
         let mut dims = x.shape.clone().into_dims();
         let len = dims.pop().unwrap_or(Dim::Known(0));
         let Some(beyond) = len.checked_sub(&Dim::Known(self.n)) else {
-            return bad(
-                "n",
-                format!("{} of a signal of {len}; at most its length", self.n),
-            );
+            return bad("n", format!("{} exceeds the signal length {len}", self.n));
         };
         let steps = match beyond {
             Dim::Known(n) => Some(Dim::Known(n / self.hop)),
             Dim::Sym(_) => beyond.div_exact(&Dim::Known(self.hop)),
         };
         let Some(steps) = steps else {
-            let reason = format!("{beyond} elements after the first frame are no multiple of it");
+            let reason =
+                format!("the {beyond} elements after the first frame are not a multiple of it");
             return bad("hop", reason);
         };
         let frames = steps.checked_add(&Dim::Known(1));
@@ -100,11 +99,11 @@ impl OpSpec for Stft {
         Ok(vec![Tensor::from_f64s(results[0].clone(), &y)?])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], n: usize, hop: usize| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Normal)?;
-                let window = c.input("window", [n], Fill::Uniform(0.0, 1.0))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Normal)?;
+                let window = c.input("window", [n], InputFill::Uniform(0.0, 1.0))?;
                 let y = c.graph.stft(x, window, n, hop)?;
                 c.output(y)
             })
@@ -119,39 +118,43 @@ impl OpSpec for Stft {
             shaped("frames_of_a_prime", &[1, 60], 13, 6),
             shaped("no_signals", &[0, 30], 8, 4),
             shaped("speech", &[1, 1200], 400, 160).only(&[DType::F32]),
-            Case::new("of_columns", |c| {
-                let x = c.input("x", [45, 2], Fill::Normal)?;
+            OpCase::new("of_columns", |c| {
+                let x = c.input("x", [45, 2], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[1, 0])?;
-                let window = c.input("window", [8], Fill::Uniform(0.0, 1.0))?;
+                let window = c.input("window", [8], InputFill::Uniform(0.0, 1.0))?;
                 let y = c.graph.stft(x, window, 8, 3)?;
                 c.output(y)
             }),
-            Case::new("symbolic_length", |c| {
+            OpCase::new("symbolic_length", |c| {
                 let s = c.sym("s", 4, 7);
                 let len = (s.checked_mul(&Dim::Known(6))).and_then(|n| n.checked_add(&14.into()));
                 let len = len.unwrap_or(Dim::Known(14));
-                let x = c.input("x", [s, len], Fill::Normal)?;
-                let window = c.input("window", [14], Fill::Uniform(0.0, 1.0))?;
+                let x = c.input("x", [s, len], InputFill::Normal)?;
+                let window = c.input("window", [14], InputFill::Uniform(0.0, 1.0))?;
                 let y = c.graph.stft(x, window, 14, 6)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, len: Dim, window: usize, hop: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, len: Dim, window: usize, hop: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [len]))?;
             let window = g.input("window", Type::new(DType::F32, [window]))?;
             g.stft(x, window, 8, hop)
         }
         vec![
-            reject("short", "8 of a signal of 7", |g| of(g, 7.into(), 8, 2)),
-            reject("window", "window and n: 9 and 8 differ", |g| {
-                of(g, 20.into(), 9, 2)
+            reject("short", "8 exceeds the signal length 7", |g| {
+                build(g, 7.into(), 8, 2)
             }),
-            reject("no_hop", "attribute `hop`: 0", |g| of(g, 20.into(), 8, 0)),
-            reject("part_of_a_hop", "no multiple", |g| {
-                of(g, Dim::sym("s"), 8, 3)
+            reject("window", "window and n: 9 and 8 differ", |g| {
+                build(g, 20.into(), 9, 2)
+            }),
+            reject("no_hop", "attribute `hop`: 0", |g| {
+                build(g, 20.into(), 8, 0)
+            }),
+            reject("part_of_a_hop", "not a multiple", |g| {
+                build(g, Dim::sym("s"), 8, 3)
             }),
         ]
     }
@@ -159,11 +162,11 @@ impl OpSpec for Stft {
 
 impl Graph {
     /// The real Fourier transforms `[.., frames, n / 2 + 1, 2]` of the frames of signals `[.., t]`,
-    /// each times `window [n]`.
+    /// each multiplied by `window [n]`.
     ///
     /// # Errors
-    /// [`OpError`] when the signal is shorter than `n`, the window is not `n` long, `n` or `hop` is 0,
-    /// or a symbolic length gives no whole number of frames.
+    /// [`OpError`] when the signal is shorter than `n`, the window does not have length `n`, or `n`
+    /// or `hop` is 0. Also when a symbolic length does not give a whole number of frames.
     pub fn stft(
         &mut self,
         x: Value,

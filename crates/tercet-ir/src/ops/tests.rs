@@ -1,4 +1,4 @@
-//! What every operator must satisfy, from its own cases.
+//! Checks of every operator, based on its cases.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -65,7 +65,7 @@ fn names_are_unique_and_cases_exist() {
     }
 }
 
-/// One run of the reference: outputs, and states as they are afterwards.
+/// One run of the reference: the outputs, and the states after the run.
 fn run(
     c: &CaseGraph,
     step: u64,

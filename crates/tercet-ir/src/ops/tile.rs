@@ -2,30 +2,31 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, overflow, pick, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type, row_major_strides};
 
 attrs! {
-    /// The operand repeated whole along each axis (NumPy `tile` with as many numbers as axes).
+    /// The operand repeated as a whole along each axis (NumPy `tile` with one number for each
+    /// axis).
     pub struct Tile {
-        /// How often along each axis; 0 leaves nothing.
+        /// Number of repetitions along each axis; 0 gives an empty result.
         pub reps: Vec<usize>,
     }
 }
 
 impl OpSpec for Tile {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "tile",
-        text: "The operand repeated whole along each axis: element `i` of an axis of size `n` is \
-               element `i mod n`.",
+        text: "The operand repeated as a whole along each axis: element `i` of an axis of size `n` \
+               is element `i mod n`.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -44,7 +45,7 @@ impl OpSpec for Tile {
             });
         }
         let repeated = |(n, &reps): (&Dim, &usize)| {
-            // Sizes beyond i64 would wrap in the arithmetic of dimensions.
+            // Sizes beyond i64 would wrap in dimension arithmetic.
             let reps = (reps <= i64::MAX as usize).then_some(Dim::Known(reps));
             let dim = reps.and_then(|reps| n.checked_mul(&reps));
             dim.ok_or_else(|| overflow(x))
@@ -69,10 +70,10 @@ impl OpSpec for Tile {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let tiled = |name: &str, shape: &'static [usize], reps: &'static [usize]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let y = c.graph.tile(x, reps)?;
                 c.output(y)
             })
@@ -91,38 +92,40 @@ impl OpSpec for Tile {
             tiled("no_repetition", &[3, 5], &[0, 2]),
             tiled("empty", &[0, 5], &[3, 2]),
             tiled("empty_rows", &[3, 0], &[2, 2]),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("x", [2, 2], counted(&[2, 2]))?;
                 let y = c.graph.tile(x, &[2, 2])?;
                 let (even, odd) = ([0.0, 1.0, 0.0, 1.0], [2.0, 3.0, 2.0, 3.0]);
                 c.output_expect(y, &[even, odd, even, odd].concat())
             })
             .only(DType::NUMBERS),
-            Case::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], Fill::Special)?;
+            OpCase::new("of_a_view", |c| {
+                let x = c.input("x", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
                 let x = c.graph.reverse(x, 1)?;
                 let y = c.graph.tile(x, &[1, 3, 2])?;
                 c.output(y)
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.tile(x, &[3, 2])?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, reps: &[usize]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, reps: &[usize]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             g.tile(x, reps)
         }
         vec![
-            reject("too_few", "1 values for 2 axes", |g| of(g, &[2])),
-            reject("too_many", "3 values for 2 axes", |g| of(g, &[2, 1, 1])),
-            reject("too_large", "is too large", |g| of(g, &[usize::MAX / 2, 8])),
+            reject("too_few", "1 values for 2 axes", |g| build(g, &[2])),
+            reject("too_many", "3 values for 2 axes", |g| build(g, &[2, 1, 1])),
+            reject("too_large", "is too large", |g| {
+                build(g, &[usize::MAX / 2, 8])
+            }),
         ]
     }
 }

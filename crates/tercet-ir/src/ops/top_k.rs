@@ -1,36 +1,37 @@
-//! The extreme elements along an axis, in order.
+//! The largest or smallest elements along an axis, sorted.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{AxisView, exactly, expect_axis, extreme_order, reject, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The `k` greatest (or least) elements along an axis, from the most extreme on, and their
-    /// `I32` indices. NaN is the most extreme either way; ties go to the lower index.
+    /// The `k` largest (or smallest) elements along an axis, the most extreme first, and their
+    /// `I32` indices. NaN is the most extreme in both cases; ties go to the lower index.
     pub struct TopK {
-        /// How many, at most the size of the axis.
+        /// Number of elements, at most the size of the axis.
         pub k: usize,
-        /// The axis.
+        /// The axis of the selection.
         pub axis: usize,
-        /// The greatest, else the least.
+        /// Selects the largest elements if true, else the smallest.
         pub largest: bool,
     }
 }
 
 impl OpSpec for TopK {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "top_k",
-        text: "The `k` greatest (or least) elements along an axis in order, and their `i32` \
-               indices; NaN is the most extreme either way, ties go to the lower index.",
+        text: "The `k` largest (or smallest) elements along an axis, the most extreme first, and \
+               their `i32` indices. NaN is the most extreme in both cases; ties go to the lower \
+               index.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -44,7 +45,7 @@ impl OpSpec for TopK {
         expect_axis(self.axis, x.rank())?;
         let size = &x.shape[self.axis];
         if size.known().is_some_and(|n| self.k > n) {
-            let reason = format!("{} of an axis of size {size}; at most its size", self.k);
+            let reason = format!("{} exceeds the axis of size {size}", self.k);
             return Err(TypeError::Attr { name: "k", reason });
         }
         let mut y = x.clone();
@@ -59,7 +60,7 @@ impl OpSpec for TopK {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let x = operands[0];
-        let view = AxisView::of(x.shape(), self.axis);
+        let view = AxisView::new(x.shape(), self.axis);
         if self.k > view.len {
             let reason = format!(
                 "top {} of an axis of size {}; at most its size",
@@ -77,7 +78,7 @@ impl OpSpec for TopK {
         view.for_each_line(|start| {
             order.clear();
             order.extend(0..view.len);
-            // The sort is stable: equal elements stay in the order of their indices.
+            // The sort is stable, so equal elements keep their index order.
             let at = |i: usize| start + i * view.inner;
             order.sort_by(|&a, &b| extreme_order(data[at(a)], data[at(b)], self.largest));
             let first = line / view.inner * self.k * view.inner + line % view.inner;
@@ -94,15 +95,15 @@ impl OpSpec for TopK {
         ])
     }
 
-    fn cases() -> Vec<Case> {
-        // Long: a table, one row a case.
+    fn cases() -> Vec<OpCase> {
+        // Long: a table with one row per case.
         let shaped = |name: &str,
                       shape: &'static [usize],
                       k: usize,
                       axis: usize,
                       largest: bool,
-                      fill: Fill| {
-            Case::new(name, move |c| {
+                      fill: InputFill| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", shape, fill.clone())?;
                 let y = c.graph.top_k(x, k, axis, largest)?;
                 c.output(y)?;
@@ -114,8 +115,8 @@ impl OpSpec for TopK {
                     largest: bool,
                     values: &'static [f64],
                     at: &'static [f64]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", [x.len()], Fill::Values(x.to_vec()))?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", [x.len()], InputFill::Values(x.to_vec()))?;
                 let y = c.graph.top_k(x, values.len(), 0, largest)?;
                 c.output_expect(y, values)?;
                 c.output_expect(y.port(1), at)
@@ -125,25 +126,39 @@ impl OpSpec for TopK {
         const INF: f64 = f64::INFINITY;
         const WIDE: &[DType] = &[DType::I32, DType::U32, DType::I64];
         vec![
-            shaped("odd_7x33", &[7, 33], 5, 1, true, Fill::Normal),
-            shaped("least", &[7, 33], 5, 1, false, Fill::Normal),
-            shaped("first_axis", &[9, 4], 3, 0, true, Fill::Normal),
-            shaped("middle_axis", &[2, 5, 3], 2, 1, false, Fill::Normal),
-            shaped("whole_axis", &[3, 21], 21, 1, true, Fill::Special),
-            shaped("whole_axis_least", &[3, 21], 21, 1, false, Fill::Special),
-            shaped("long_line", &[3000], 40, 0, true, Fill::Normal),
-            shaped("whole_long_lines", &[2, 2100], 2100, 1, true, Fill::Special),
+            shaped("odd_7x33", &[7, 33], 5, 1, true, InputFill::Normal),
+            shaped("least", &[7, 33], 5, 1, false, InputFill::Normal),
+            shaped("first_axis", &[9, 4], 3, 0, true, InputFill::Normal),
+            shaped("middle_axis", &[2, 5, 3], 2, 1, false, InputFill::Normal),
+            shaped("whole_axis", &[3, 21], 21, 1, true, InputFill::Special),
+            shaped(
+                "whole_axis_least",
+                &[3, 21],
+                21,
+                1,
+                false,
+                InputFill::Special,
+            ),
+            shaped("long_line", &[3000], 40, 0, true, InputFill::Normal),
+            shaped(
+                "whole_long_lines",
+                &[2, 2100],
+                2100,
+                1,
+                true,
+                InputFill::Special,
+            ),
             shaped(
                 "most_of_a_long_line",
                 &[3, 1100],
                 700,
                 1,
                 false,
-                Fill::Normal,
+                InputFill::Normal,
             ),
-            shaped("none", &[3, 4], 0, 1, true, Fill::Normal),
-            shaped("none_of_nothing", &[3, 0], 0, 1, true, Fill::Normal),
-            shaped("no_rows", &[0, 4], 2, 1, true, Fill::Normal),
+            shaped("none", &[3, 4], 0, 1, true, InputFill::Normal),
+            shaped("none_of_nothing", &[3, 0], 0, 1, true, InputFill::Normal),
+            shaped("no_rows", &[0, 4], 2, 1, true, InputFill::Normal),
             line(
                 "ties_to_the_lower_index",
                 &[1.0, 3.0, 3.0, 2.0, 3.0],
@@ -191,16 +206,16 @@ impl OpSpec for TopK {
                 &[1.0],
             )
             .only(WIDE),
-            Case::new("symbolic_rows", |c| {
+            OpCase::new("symbolic_rows", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 7.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 7.into()], InputFill::Normal)?;
                 let y = c.graph.top_k(x, 3, 1, true)?;
                 c.output(y)?;
                 c.output(y.port(1))
             }),
-            Case::new("symbolic_axis_too_short", |c| {
+            OpCase::new("symbolic_axis_too_short", |c| {
                 let s = c.sym("s", 2, 9);
-                let x = c.input("x", [s], Fill::Normal)?;
+                let x = c.input("x", [s], InputFill::Normal)?;
                 let y = c.graph.top_k(x, 3, 0, true)?;
                 c.expect_fault("top 3 of an axis of size 2");
                 c.output(y)
@@ -208,25 +223,29 @@ impl OpSpec for TopK {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, k: usize, axis: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, k: usize, axis: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             g.top_k(x, k, axis, true)
         }
         vec![
-            reject("too_many", "3 of an axis of size 2", |g| of(g, 3, 1)),
-            reject("axis", "axis 2 is out of range for rank 2", |g| of(g, 1, 2)),
+            reject("too_many", "3 exceeds the axis of size 2", |g| {
+                build(g, 3, 1)
+            }),
+            reject("axis", "axis 2 is out of range for rank 2", |g| {
+                build(g, 1, 2)
+            }),
         ]
     }
 }
 
 impl Graph {
-    /// The `k` greatest (or least) elements of `x`, of any dtype, along `axis`, from the most extreme
-    /// on; `.port(1)` of the result is their `I32` indices.
+    /// The `k` largest (or smallest) elements of `x`, of any dtype, along `axis`, the most extreme
+    /// first. `.port(1)` of the result is their `I32` indices.
     ///
     /// # Errors
-    /// [`OpError`] when `axis` is out of range or `k` is above its size; where that is symbolic, the
-    /// run ends with an error.
+    /// [`OpError`] when `axis` is out of range or `k` exceeds its size. If the size is symbolic,
+    /// the run fails instead.
     pub fn top_k(
         &mut self,
         x: Value,

@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, pick, reject};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type, row_major_strides};
@@ -21,7 +21,7 @@ attrs! {
 }
 
 impl OpSpec for Transpose {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "transpose",
         text: "Permutation of axes: axis `i` of the result is axis `perm[i]` of the operand.",
         operands: &["x"],
@@ -65,10 +65,10 @@ impl OpSpec for Transpose {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], perm: &'static [usize]| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let y = c.graph.transpose(x, perm)?;
                 c.output(y)
             })
@@ -85,29 +85,29 @@ impl OpSpec for Transpose {
                 &[1, 2, 1, 3, 1, 2, 1, 2],
                 &[7, 6, 5, 4, 3, 2, 1, 0],
             ),
-            Case::new("values", |c| {
+            OpCase::new("values", |c| {
                 let x = c.input("x", [2, 3], counted(&[2, 3]))?;
                 let y = c.graph.transpose(x, &[1, 0])?;
                 c.output_expect(y, &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.transpose(x, &[1, 0])?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, perm: &[usize]) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, perm: &[usize]) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [2, 3]))?;
             g.transpose(x, perm)
         }
         vec![
-            reject("repeated", "not a permutation", |g| of(g, &[0, 0])),
-            reject("too_short", "not a permutation", |g| of(g, &[0])),
-            reject("out_of_range", "not a permutation", |g| of(g, &[0, 2])),
+            reject("repeated", "not a permutation", |g| build(g, &[0, 0])),
+            reject("too_short", "not a permutation", |g| build(g, &[0])),
+            reject("out_of_range", "not a permutation", |g| build(g, &[0, 2])),
         ]
     }
 }

@@ -1,13 +1,13 @@
-//! Triangles of matrices.
+//! Upper and lower triangles of matrices.
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{counted, exactly, expect_rank_at_least, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
@@ -15,16 +15,16 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// Matrices with 0 below (or above) a diagonal (NumPy `triu` and `tril`).
     pub struct Trilu {
-        /// Keep the upper triangle, else the lower one.
+        /// Keeps the upper triangle if true, else the lower one.
         pub upper: bool,
-        /// The diagonal that ends it: 0 is the main one, positive ones lie above. It is kept.
+        /// The outermost kept diagonal: 0 is the main diagonal, positive ones are above it.
         pub k: i64,
     }
 }
 
 impl Trilu {
-    /// Whether the element at this place of a matrix is kept.
-    pub fn keeps(&self, row: usize, column: usize) -> bool {
+    /// Whether the element at this position of a matrix is kept.
+    pub fn is_kept(&self, row: usize, column: usize) -> bool {
         let diagonal = column as i64 - row as i64;
         match self.upper {
             true => diagonal >= self.k,
@@ -34,10 +34,10 @@ impl Trilu {
 }
 
 impl OpSpec for Trilu {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "trilu",
-        text: "The upper triangle of the matrices of the last two axes, where `column - row >= k`, \
-               or the lower one, where `column - row <= k`; 0 elsewhere.",
+        text: "The upper triangle (`column - row >= k`) or the lower one (`column - row <= k`) of \
+               the matrices in the last two axes; 0 elsewhere.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -65,17 +65,17 @@ impl OpSpec for Trilu {
         let size = ty.dtype.size_bytes();
         let mut y = operands[0].clone();
         for (i, element) in y.bytes_mut().chunks_exact_mut(size).enumerate() {
-            if !self.keeps(i / columns % rows, i % columns) {
+            if !self.is_kept(i / columns % rows, i % columns) {
                 element.fill(0);
             }
         }
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let cut = |name: &str, shape: &'static [usize], upper: bool, k: i64| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Special)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Special)?;
                 let y = c.graph.trilu(x, upper, k)?;
                 c.output(y)
             })
@@ -101,7 +101,7 @@ impl OpSpec for Trilu {
             cut("no_rows", &[0, 4], true, 0),
             cut("no_columns", &[4, 0], false, 0),
             cut("no_matrices", &[0, 3, 3], false, 0),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("x", [2, 3], counted(&[2, 3]))?;
                 let upper = c.graph.trilu(x, true, 1)?;
                 let lower = c.graph.trilu(x, false, 0)?;
@@ -109,22 +109,22 @@ impl OpSpec for Trilu {
                 c.output_expect(lower, &[0.0, 0.0, 0.0, 3.0, 4.0, 0.0])
             })
             .only(DType::NUMBERS),
-            Case::new("of_a_view", |c| {
-                let x = c.input("x", [3, 5, 7], Fill::Special)?;
+            OpCase::new("of_a_view", |c| {
+                let x = c.input("x", [3, 5, 7], InputFill::Special)?;
                 let x = c.graph.transpose(x, &[1, 2, 0])?;
                 let y = c.graph.trilu(x, true, -1)?;
                 c.output(y)
             }),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [2.into(), s.clone(), s], Fill::Special)?;
+                let x = c.input("x", [2.into(), s.clone(), s], InputFill::Special)?;
                 let y = c.graph.trilu(x, false, 0)?;
                 c.output(y)
             }),
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![reject("vector", "rank 2 or more", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             g.trilu(x, true, 0)
@@ -133,8 +133,8 @@ impl OpSpec for Trilu {
 }
 
 impl Graph {
-    /// The upper (else the lower) triangle of the matrices of the last two axes of `x`, of any
-    /// dtype, up to and with diagonal `k`; 0 elsewhere.
+    /// The upper (else the lower) triangle of the matrices in the last two axes of `x`, of any
+    /// dtype, including diagonal `k`; 0 elsewhere.
     ///
     /// # Errors
     /// [`OpError`] when `x` has fewer than two axes.

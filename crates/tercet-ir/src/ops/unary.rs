@@ -2,12 +2,12 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{dtypes_that, elementwise_eval, elementwise_infer, pinned};
 use crate::scalar::{ScalarOp, UnaryFn};
 use crate::tensor::Tensor;
@@ -16,13 +16,13 @@ use crate::types::{TensorType, Type};
 attrs! {
     /// A function of each element: `y = f(x)`.
     pub struct Unary {
-        /// The function.
+        /// The elementwise function.
         pub f: UnaryFn,
     }
 }
 
 impl OpSpec for Unary {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "unary",
         text: "A function of each element: `y = f(x)`.",
         operands: &["x"],
@@ -46,14 +46,14 @@ impl OpSpec for Unary {
         elementwise_eval(&ScalarOp::Unary(self.f), operands, &results[0])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let each = UnaryFn::ALL.iter().flat_map(|&f| cases_of(f));
         each.chain(pinned_cases()).chain(curves()).collect()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            Reject {
+            RejectCase {
                 name: "exp_of_integers",
                 message: "accepted: floats",
                 build: |g| {
@@ -61,7 +61,7 @@ impl OpSpec for Unary {
                     g.unary(UnaryFn::Exp, x)
                 },
             },
-            Reject {
+            RejectCase {
                 name: "not_of_floats",
                 message: "accepted: bool and integers",
                 build: |g| {
@@ -73,15 +73,15 @@ impl OpSpec for Unary {
     }
 }
 
-fn cases_of(f: UnaryFn) -> [Case; 5] {
+fn cases_of(f: UnaryFn) -> [OpCase; 5] {
     let dtypes = dtypes_that(|d| ScalarOp::Unary(f).infer(&[d]).is_ok());
-    // Beyond this range sin, cos and tan depend on range reductions that targets do differently.
+    // Beyond this range the results of sin, cos and tan depend on the target's range reduction.
     let fill = match f {
-        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan => Fill::Uniform(-100.0, 100.0),
-        _ => Fill::Special,
+        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan => InputFill::Uniform(-100.0, 100.0),
+        _ => InputFill::Special,
     };
-    let shaped = |what: &str, shape: &'static [usize], fill: Fill| {
-        Case::new(format!("{}_{what}", f.name()), move |c| {
+    let shaped = |what: &str, shape: &'static [usize], fill: InputFill| {
+        OpCase::new(format!("{}_{what}", f.name()), move |c| {
             let x = c.input("x", shape, fill.clone())?;
             let y = c.graph.unary(f, x)?;
             c.output(y)
@@ -89,13 +89,13 @@ fn cases_of(f: UnaryFn) -> [Case; 5] {
         .only(dtypes)
     };
     [
-        shaped("odd_3x7", &[3, 7], Fill::Normal),
+        shaped("odd_3x7", &[3, 7], InputFill::Normal),
         shaped("special", &[63], fill),
-        shaped("rank_0", &[], Fill::Normal),
-        shaped("empty", &[2, 0], Fill::Normal),
-        Case::new(format!("{}_symbolic", f.name()), move |c| {
+        shaped("rank_0", &[], InputFill::Normal),
+        shaped("empty", &[2, 0], InputFill::Normal),
+        OpCase::new(format!("{}_symbolic", f.name()), move |c| {
             let s = c.sym("s", 5, 9);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let y = c.graph.unary(f, x)?;
             c.output(y)
         })
@@ -103,18 +103,19 @@ fn cases_of(f: UnaryFn) -> [Case; 5] {
     ]
 }
 
-/// Functions over the range in which executors have quick ways for them, and where those end: at tens of thousands of
-/// places, closer to each other towards zero. At most so many elements that GPUs give an invocation several vectors.
-fn curves() -> Vec<Case> {
+/// Functions over the range for which executors have fast implementations, and around the ends of
+/// that range. The tens of thousands of points are denser towards zero. The element count is small
+/// enough that GPU threads process several vectors each.
+fn curves() -> Vec<OpCase> {
     use UnaryFn::{Exp, Gelu, GeluTanh, Sqrt, Tanh};
     const ROWS: usize = 8192;
-    const MOST_ROWS: usize = 1 << 18;
+    const MAX_ROWS: usize = 1 << 18;
     let curve = |(f, reach): (UnaryFn, f64)| {
-        Case::new(format!("{}_curve", f.name()), move |c| {
-            let rows = c.sym("s", ROWS, MOST_ROWS);
+        OpCase::new(format!("{}_curve", f.name()), move |c| {
+            let rows = c.sym("s", ROWS, MAX_ROWS);
             let places = (0..4 * ROWS).map(|i| i as f64 / (2 * ROWS) as f64 - 1.0);
             let values = places.map(|t| reach * t * t.abs()).collect();
-            let x = c.input("x", [rows, 4.into()], Fill::Values(values))?;
+            let x = c.input("x", [rows, 4.into()], InputFill::Values(values))?;
             let y = c.graph.unary(f, x)?;
             c.output(y)
         })
@@ -130,8 +131,8 @@ fn curves() -> Vec<Case> {
     reaches.map(curve).into()
 }
 
-fn pinned_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn pinned_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     use UnaryFn::*;
     const NAN: f64 = f64::NAN;
     const INF: f64 = f64::INFINITY;
@@ -342,7 +343,7 @@ unary_methods! {
     neg => Neg,
     /// `|x|`
     abs => Abs,
-    /// `x Phi(x)`, by the error function.
+    /// `x Phi(x)` with the Gaussian distribution function, computed with `erf`.
     gelu => Gelu,
     /// `min(max(x, 0), 6)`
     relu6 => Relu6,
@@ -374,9 +375,9 @@ unary_methods! {
     sinh => Sinh,
     /// Hyperbolic cosine.
     cosh => Cosh,
-    /// Largest integer not above.
+    /// Largest integer `<= x`.
     floor => Floor,
-    /// Smallest integer not below.
+    /// Smallest integer `>= x`.
     ceil => Ceil,
     /// Nearest integer, ties to even.
     round => Round,
@@ -392,6 +393,6 @@ unary_methods! {
     expm1 => Expm1,
     /// True for NaN.
     is_nan => IsNan,
-    /// True for either infinity.
+    /// True for positive and negative infinity.
     is_inf => IsInf,
 }

@@ -1,39 +1,39 @@
-//! Values that occur, each once.
+//! Distinct values of a tensor.
 
 use std::cmp::Ordering;
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::non_zero::{expect_countable, most};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
+use crate::ops::non_zero::{expect_countable, max_count};
 use crate::ops::sort::sorted_order;
 use crate::ops::util::{exactly, reject, scalars};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The values of all elements in ascending order, each once (NumPy `unique` with all its results).
-    /// NaN counts as one value above every number, zeros of both signs as one; of equal elements the
-    /// first is taken.
+    /// The distinct values of all elements in ascending order (NumPy `unique` with all its
+    /// results). All NaNs count as one value above every number, and zeros of both signs as one
+    /// value. Of equal elements the first is returned.
     ///
-    /// How many values there are depends on the data, the shape of a result does not: there is room
-    /// for as many as there are elements, and what lies after the last value is 0.
+    /// The number of values depends on the data, but the shape of the results does not: they have
+    /// one entry per element, and entries after the last value are 0.
     pub struct Unique {}
 }
 
 impl OpSpec for Unique {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "unique",
-        text: "The values of all elements in ascending order, each once; for each value the place of \
-               the first element that has it and how many have it; for each element the number of its \
-               value; how many values there are (`i32[]`). NaN is one value above all. Lists of values \
-               have as many places as there are elements; those after the last value are 0. The results \
-               are values, firsts, counts, numbers, count.",
+        text: "The distinct values of all elements in ascending order. The results are: the \
+               values; for each value the index of its first element and its count; for each \
+               element the number of its value; the number of values (`i32[]`). All NaNs count as \
+               one value above every number. The lists of values have one entry per element; \
+               entries after the last value are 0.",
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
@@ -44,7 +44,7 @@ impl OpSpec for Unique {
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [x] = exactly(operands)?;
-        let list = Type::new(DType::I32, [most(x)?]);
+        let list = Type::new(DType::I32, [max_count(x)?]);
         Ok(vec![
             list.with_dtype(x.dtype),
             list.clone(),
@@ -73,7 +73,7 @@ impl OpSpec for Unique {
         let same =
             |a: &usize, b: &usize| sorted_order(data[*a], data[*b], false) == Ordering::Equal;
         for group in order.chunk_by(same) {
-            // The sort is stable: the first of a group is the first element.
+            // The sort is stable, so the first of a group is the first element.
             let from = &x.bytes()[group[0] * size..][..size];
             to[count * size..][..size].copy_from_slice(from);
             firsts[count] = group[0] as i64;
@@ -91,25 +91,25 @@ impl OpSpec for Unique {
         ])
     }
 
-    fn cases() -> Vec<Case> {
-        let found = |name: &str, shape: &'static [usize], fill: Fill| {
-            Case::new(name, move |c| {
+    fn cases() -> Vec<OpCase> {
+        let found = |name: &str, shape: &'static [usize], fill: InputFill| {
+            OpCase::new(name, move |c| {
                 let x = c.input("x", shape, fill.clone())?;
                 let y = c.graph.unique(x)?;
                 (0..5).try_for_each(|port| c.output(y.port(port)))
             })
         };
         vec![
-            found("odd_7x33", &[7, 33], Fill::Uniform(0.0, 7.9)),
-            found("special", &[3, 50], Fill::Special),
-            found("one_value", &[5, 3], Fill::Uniform(1.0, 1.0)),
-            found("rank_0", &[], Fill::Normal),
-            found("rank_1", &[40], Fill::Normal),
-            found("rank_4", &[2, 3, 1, 5], Fill::Normal),
-            found("rank_6", &[2, 1, 3, 1, 2, 2], Fill::Normal),
-            found("empty", &[0, 3], Fill::Normal),
-            Case::new("pinned", |c| {
-                let x = c.input("x", [2, 2], Fill::Values(vec![3.0, 1.0, 3.0, 2.0]))?;
+            found("odd_7x33", &[7, 33], InputFill::Uniform(0.0, 7.9)),
+            found("special", &[3, 50], InputFill::Special),
+            found("one_value", &[5, 3], InputFill::Uniform(1.0, 1.0)),
+            found("rank_0", &[], InputFill::Normal),
+            found("rank_1", &[40], InputFill::Normal),
+            found("rank_4", &[2, 3, 1, 5], InputFill::Normal),
+            found("rank_6", &[2, 1, 3, 1, 2, 2], InputFill::Normal),
+            found("empty", &[0, 3], InputFill::Normal),
+            OpCase::new("pinned", |c| {
+                let x = c.input("x", [2, 2], InputFill::Values(vec![3.0, 1.0, 3.0, 2.0]))?;
                 let y = c.graph.unique(x)?;
                 c.output_expect(y, &[1.0, 2.0, 3.0, 0.0])?;
                 c.output_expect(y.port(1), &[1.0, 3.0, 0.0, 0.0])?;
@@ -118,9 +118,9 @@ impl OpSpec for Unique {
                 c.output_expect(y.port(4), &[3.0])
             })
             .only(DType::NUMBERS),
-            Case::new("nan_once_zeros_once", |c| {
+            OpCase::new("nan_once_zeros_once", |c| {
                 const NAN: f64 = f64::NAN;
-                let x = Fill::Values(vec![NAN, -0.0, 0.0, NAN, -1.0]);
+                let x = InputFill::Values(vec![NAN, -0.0, 0.0, NAN, -1.0]);
                 let x = c.input("x", [5], x)?;
                 let y = c.graph.unique(x)?;
                 c.output_expect(y, &[-1.0, -0.0, NAN, 0.0, 0.0])?;
@@ -128,9 +128,9 @@ impl OpSpec for Unique {
                 c.output_expect(y.port(4), &[3.0])
             })
             .only(DType::FLOATS),
-            Case::new("symbolic", |c| {
+            OpCase::new("symbolic", |c| {
                 let s = c.sym("s", 5, 9);
-                let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+                let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
                 let y = c.graph.unique(x)?;
                 c.output(y)?;
                 c.output(y.port(4))
@@ -138,7 +138,7 @@ impl OpSpec for Unique {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![reject("two_operands", "expected 1 operands, got 2", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             g.add(Unique {}, &[x, x])
@@ -147,11 +147,12 @@ impl OpSpec for Unique {
 }
 
 impl Graph {
-    /// The values of `x`, of any dtype, in ascending order, each once; then the first place of each,
-    /// how often each occurs, the number of the value of each element, and how many values there are.
+    /// The distinct values of `x`, of any dtype, in ascending order. The further results are: the
+    /// first index of each value, the count of each value, the value number of each element, and
+    /// the number of values.
     ///
     /// # Errors
-    /// [`OpError`] when `x` has more elements than `I32` counts.
+    /// [`OpError`] when the element count of `x` exceeds `I32`.
     pub fn unique(&mut self, x: Value) -> Result<Value, OpError> {
         self.add(Unique {}, &[x])
     }

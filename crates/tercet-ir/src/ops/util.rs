@@ -1,8 +1,8 @@
-//! What operators share: checking operands and walking tensors.
+//! Helpers of operators: validation of operands and iteration over tensors.
 
 use std::cmp::Ordering;
 
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
@@ -21,7 +21,7 @@ pub(crate) fn exactly<'a, const N: usize>(
     })
 }
 
-/// `N` operands and up to `M` optional ones after them.
+/// `N` operands, followed by up to `M` optional ones.
 pub(crate) fn with_optional<'a, const N: usize, const M: usize>(
     operands: &[&'a Type],
 ) -> Result<([&'a Type; N], [Option<&'a Type>; M]), TypeError> {
@@ -43,7 +43,7 @@ pub(crate) fn with_optional<'a, const N: usize, const M: usize>(
     Ok((required, optional))
 }
 
-/// Refuses a dtype that is not in `accepted`.
+/// Checks that a dtype is in `accepted`.
 pub(crate) fn expect_dtype(
     operand: &'static str,
     ty: &Type,
@@ -60,7 +60,7 @@ pub(crate) fn expect_dtype(
     })
 }
 
-/// Refuses an operand whose dtype differs from the first operand's.
+/// Checks that an operand's dtype equals the first operand's.
 pub(crate) fn expect_same_dtype(
     operand: &'static str,
     ty: &Type,
@@ -80,7 +80,7 @@ pub(crate) fn expect_same_dtype(
     })
 }
 
-/// Refuses an operand that has fewer axes than `least`.
+/// Checks that an operand has at least `least` axes.
 pub(crate) fn expect_rank_at_least(
     operand: &'static str,
     ty: &Type,
@@ -97,7 +97,7 @@ pub(crate) fn expect_rank_at_least(
     })
 }
 
-/// Refuses an operand of another rank.
+/// Checks that an operand has this rank.
 pub(crate) fn expect_rank(operand: &'static str, ty: &Type, rank: usize) -> Result<(), TypeError> {
     if ty.rank() == rank {
         return Ok(());
@@ -109,7 +109,7 @@ pub(crate) fn expect_rank(operand: &'static str, ty: &Type, rank: usize) -> Resu
     })
 }
 
-/// Refuses an axis outside the rank.
+/// Checks that an axis is within the rank.
 pub(crate) fn expect_axis(axis: usize, rank: usize) -> Result<(), TypeError> {
     if axis < rank {
         Ok(())
@@ -118,7 +118,7 @@ pub(crate) fn expect_axis(axis: usize, rank: usize) -> Result<(), TypeError> {
     }
 }
 
-/// Refuses dimensions that are not provably equal.
+/// Checks that dimensions are provably equal.
 pub(crate) fn expect_equal(what: &str, left: &Dim, right: &Dim) -> Result<(), TypeError> {
     if left == right {
         return Ok(());
@@ -130,7 +130,7 @@ pub(crate) fn expect_equal(what: &str, left: &Dim, right: &Dim) -> Result<(), Ty
     })
 }
 
-/// A dimension that does not fit, as an error.
+/// The error for a dimension that overflows.
 pub(crate) fn overflow(ty: &Type) -> TypeError {
     TypeError::TooLarge { ty: ty.clone() }
 }
@@ -143,7 +143,7 @@ pub(crate) fn scalars(t: &Tensor) -> Vec<Scalar> {
     }
 }
 
-/// A tensor of scalars that are rounded or wrapped already.
+/// A tensor of scalars that are already rounded or wrapped.
 pub(crate) fn from_scalars(ty: TensorType, values: &[Scalar]) -> Result<Tensor, EvalError> {
     Ok(match ty.dtype.is_float() {
         true => Tensor::from_f64s(ty, &values.iter().map(|s| s.as_f64()).collect::<Vec<_>>())?,
@@ -151,7 +151,7 @@ pub(crate) fn from_scalars(ty: TensorType, values: &[Scalar]) -> Result<Tensor, 
     })
 }
 
-/// A tensor seen as `[outer, len, inner]` around one axis.
+/// A tensor viewed as `[outer, len, inner]` around one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AxisView {
     pub(crate) outer: usize,
@@ -160,7 +160,7 @@ pub(crate) struct AxisView {
 }
 
 impl AxisView {
-    pub(crate) fn of(shape: &[usize], axis: usize) -> AxisView {
+    pub(crate) fn new(shape: &[usize], axis: usize) -> AxisView {
         AxisView {
             outer: shape[..axis].iter().product(),
             len: shape[axis],
@@ -168,8 +168,8 @@ impl AxisView {
         }
     }
 
-    /// The flat index of element `i` of each line along the axis: calls `f` with the flat index of
-    /// a line's first element; its elements are `inner` apart.
+    /// Calls `f` with the flat index of the first element of each line along the axis. The elements
+    /// of a line are `inner` apart.
     pub(crate) fn for_each_line(self, mut f: impl FnMut(usize)) {
         for o in 0..self.outer {
             for i in 0..self.inner {
@@ -249,7 +249,7 @@ pub(crate) fn elementwise_infer(op: &ScalarOp, operands: &[&Type]) -> Result<Vec
     Ok(vec![Type::new(dtype, broadcast_all(operands)?)])
 }
 
-/// One scalar function over broadcast operands.
+/// Evaluates one scalar function over broadcast operands.
 pub(crate) fn elementwise_eval(
     op: &ScalarOp,
     operands: &[&Tensor],
@@ -278,8 +278,7 @@ pub(crate) fn elementwise_eval(
     Ok(vec![from_scalars(result.clone(), &y)?])
 }
 
-/// The static list of exactly those dtypes that `takes` accepts, which is one of the few that
-/// operators have.
+/// The static list that contains exactly the dtypes for which `takes` is true.
 pub(crate) fn dtypes_that(takes: impl Fn(DType) -> bool) -> &'static [DType] {
     const BITS: &[DType] = &[
         DType::I32,
@@ -299,20 +298,20 @@ pub(crate) fn dtypes_that(takes: impl Fn(DType) -> bool) -> &'static [DType] {
     }
 }
 
-/// A case with written operands of rank 1 and a written result.
+/// A case with explicit operands of rank 1 and an explicit result.
 pub(crate) fn pinned(
     name: impl Into<String>,
     only: &'static [DType],
     operands: &[&[f64]],
     expected: &[f64],
     build: impl Fn(&mut Graph, &[Value]) -> Result<Value, OpError> + Send + Sync + 'static,
-) -> Case {
+) -> OpCase {
     let operands: Vec<Vec<f64>> = operands.iter().map(|x| x.to_vec()).collect();
     let expected = expected.to_vec();
-    Case::new(name, move |c| {
+    OpCase::new(name, move |c| {
         let mut values = Vec::with_capacity(operands.len());
         for (i, x) in operands.iter().enumerate() {
-            values.push(c.input(&format!("x{i}"), [x.len()], Fill::Values(x.clone()))?);
+            values.push(c.input(&format!("x{i}"), [x.len()], InputFill::Values(x.clone()))?);
         }
         let y = build(&mut c.graph, &values)?;
         c.output_expect(y, &expected)
@@ -320,8 +319,8 @@ pub(crate) fn pinned(
     .only(only)
 }
 
-/// The tensor of `ty` whose element at an index is the element of `x` at the flat index that `at`
-/// gives: data movement, which keeps every bit.
+/// A tensor of type `ty` whose element at an index is the element of `x` at the flat index from
+/// `at`. It moves data and preserves every bit.
 pub(crate) fn pick(
     x: &Tensor,
     ty: &TensorType,
@@ -340,18 +339,18 @@ pub(crate) fn pick(
 }
 
 /// The values 0, 1, 2, ... for an input of these sizes.
-pub(crate) fn counted(shape: &[usize]) -> Fill {
+pub(crate) fn counted(shape: &[usize]) -> InputFill {
     let count = shape.iter().product::<usize>();
-    Fill::Values((0..count).map(|i| i as f64).collect())
+    InputFill::Values((0..count).map(|i| i as f64).collect())
 }
 
-/// A graph that must be refused.
+/// A graph that the builder must reject.
 pub(crate) fn reject(
     name: &'static str,
     message: &'static str,
     build: fn(&mut Graph) -> Result<Value, OpError>,
-) -> Reject {
-    Reject {
+) -> RejectCase {
+    RejectCase {
         name,
         message,
         build,
@@ -359,7 +358,7 @@ pub(crate) fn reject(
 }
 
 /// A function of two inputs of these types.
-pub(crate) fn of_two(
+pub(crate) fn binary_graph(
     g: &mut Graph,
     [a, b]: [Type; 2],
     apply: impl Fn(&mut Graph, Value, Value) -> Result<Value, OpError>,
@@ -369,23 +368,28 @@ pub(crate) fn of_two(
 }
 
 /// Cases of an elementwise function of two operands.
-pub(crate) struct OfTwo<F> {
-    /// What their names begin with.
+pub(crate) struct BinaryCases<F> {
+    /// Prefix of the case names.
     pub(crate) name: &'static str,
-    /// What the function is applied to.
+    /// Dtypes that the function supports.
     pub(crate) dtypes: &'static [DType],
-    /// Adds it to a graph.
+    /// Adds the function to a graph.
     pub(crate) apply: F,
 }
 
-impl<F> OfTwo<F>
+impl<F> BinaryCases<F>
 where
     F: Fn(&mut Graph, Value, Value) -> Result<Value, OpError> + Copy + Send + Sync + 'static,
 {
-    /// Operands of these shapes.
-    pub(crate) fn shaped(&self, what: &str, [a, b]: [&'static [usize]; 2], fill: Fill) -> Case {
+    /// A case with operands of these shapes.
+    pub(crate) fn shaped(
+        &self,
+        what: &str,
+        [a, b]: [&'static [usize]; 2],
+        fill: InputFill,
+    ) -> OpCase {
         let apply = self.apply;
-        let case = Case::new(format!("{}_{what}", self.name), move |c| {
+        let case = OpCase::new(format!("{}_{what}", self.name), move |c| {
             let a = c.input("a", a, fill.clone())?;
             let b = c.input("b", b, fill.clone())?;
             let y = apply(&mut c.graph, a, b)?;
@@ -394,13 +398,13 @@ where
         case.only(self.dtypes)
     }
 
-    /// As many rows as a run has, and a column that broadcasts.
-    pub(crate) fn symbolic(&self) -> Case {
+    /// A case with a symbolic number of rows, and a column that broadcasts.
+    pub(crate) fn symbolic(&self) -> OpCase {
         let apply = self.apply;
-        let case = Case::new(format!("{}_symbolic", self.name), move |c| {
+        let case = OpCase::new(format!("{}_symbolic", self.name), move |c| {
             let s = c.sym("s", 5, 9);
-            let a = c.input("a", [s.clone(), 3.into()], Fill::Normal)?;
-            let b = c.input("b", [s, 1.into()], Fill::Normal)?;
+            let a = c.input("a", [s.clone(), 3.into()], InputFill::Normal)?;
+            let b = c.input("b", [s, 1.into()], InputFill::Normal)?;
             let y = apply(&mut c.graph, a, b)?;
             c.output(y)
         });
@@ -408,11 +412,11 @@ where
     }
 }
 
-/// The dtypes of indices.
+/// The dtypes of index operands.
 pub(crate) const INDEX_DTYPES: &[DType] = &[DType::I32, DType::I64];
 
-/// The order in which extremes are taken: NaN first, then the greatest (or the least) first. Equal
-/// numbers compare equal, so that a stable search keeps the lower index.
+/// The order of selecting extremes: NaN first, then the largest (or the smallest) first. Equal
+/// numbers compare equal, so a stable search keeps the lower index.
 pub(crate) fn extreme_order(a: Scalar, b: Scalar, largest: bool) -> Ordering {
     let order = match (a, b) {
         (Scalar::I(a), Scalar::I(b)) => a.cmp(&b),

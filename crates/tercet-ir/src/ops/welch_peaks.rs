@@ -2,13 +2,13 @@
 
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::fft::{expect_pairs, length_of};
 use crate::ops::util::{exactly, expect_rank_at_least, extreme_order, reject};
 use crate::scalar::Scalar;
@@ -16,20 +16,21 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// Welch's method (1967): spectra `[.., rows, n, 2]` as `Fft` gives them become powers
-    /// `|X|^2` of the bins `0..=n / 2`, doubled where the other half has the same (all but 0 and, for
-    /// an even `n`, `n / 2`); those of each `segments` rows that follow each other are averaged, and
-    /// the `k` largest of `[.., rows / segments, n / 2 + 1]` are the results: bins as `I32`, and
-    /// powers. Ties go to the lower bin; NaN is the largest.
+    /// The `k` largest bins of power spectra averaged by Welch's method (1967). Spectra `[.., rows,
+    /// n, 2]` from `Fft` become powers `|X|^2` of the bins `0..=n / 2`. Bins that stand for two
+    /// conjugate bins count twice: all except 0 and, for even `n`, `n / 2`. Each group of
+    /// `segments` consecutive rows is averaged. The results are the largest bins of `[.., rows /
+    /// segments, n / 2 + 1]` as `I32`, and their powers. Ties go to the lower bin; NaN is the
+    /// largest.
     pub struct WelchPeaks {
-        /// How many bins, at most `n / 2 + 1`.
+        /// Number of bins, at most `n / 2 + 1`.
         pub k: usize,
-        /// How many rows are averaged.
+        /// Number of rows that are averaged.
         pub segments: usize,
     }
 }
 
-/// How often the power of a bin counts.
+/// The factor of a bin's power: 2 if it stands for two conjugate bins, else 1.
 pub(crate) fn weight(bin: usize, n: usize) -> f64 {
     match bin == 0 || 2 * bin == n {
         true => 1.0,
@@ -38,10 +39,10 @@ pub(crate) fn weight(bin: usize, n: usize) -> f64 {
 }
 
 impl OpSpec for WelchPeaks {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "welch_peaks",
-        text: "The `k` largest bins, as `i32`, of the one-sided powers of spectra `[.., rows, n, 2]`, \
-               averaged over each `segments` rows, and their powers.",
+        text: "The `k` largest bins, as `i32`, of the one-sided power spectra of `[.., rows, n, \
+               2]`, averaged over each group of `segments` rows, and their powers.",
         operands: &["spectra"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -58,7 +59,10 @@ impl OpSpec for WelchPeaks {
         let bins = length_of("spectra", &x.shape[rank - 2])? / 2 + 1;
         let bad = |name, reason| Err(TypeError::Attr { name, reason });
         if self.k > bins {
-            return bad("k", format!("{} of {bins} bins; at most all", self.k));
+            return bad(
+                "k",
+                format!("{} exceeds the number of bins, {bins}", self.k),
+            );
         }
         let rows = &x.shape[rank - 3];
         let groups = match self.segments {
@@ -66,7 +70,7 @@ impl OpSpec for WelchPeaks {
             n => rows.div_exact(&Dim::Known(n)),
         };
         let Some(groups) = groups else {
-            let reason = format!("{rows} rows are no whole number of {} each", self.segments);
+            let reason = format!("{rows} rows are not a multiple of {}", self.segments);
             return bad("segments", reason);
         };
         let mut dims = x.shape.clone().into_dims();
@@ -104,10 +108,10 @@ impl OpSpec for WelchPeaks {
         ])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let shaped = |name: &str, shape: &'static [usize], k: usize, segments: usize| {
-            Case::new(name, move |c| {
-                let x = c.input("x", shape, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("x", shape, InputFill::Normal)?;
                 let y = c.graph.welch_peaks(x, k, segments)?;
                 c.output(y)?;
                 c.output(y.port(1))
@@ -121,8 +125,8 @@ impl OpSpec for WelchPeaks {
             shaped("no_bins", &[4, 12, 2], 0, 2),
             shaped("no_rows", &[0, 12, 2], 3, 2),
             shaped("length_of_one", &[2, 1, 2], 1, 2),
-            Case::new("written", |c| {
-                let x = Fill::Values(vec![
+            OpCase::new("written", |c| {
+                let x = InputFill::Values(vec![
                     1., 0., 0., 1., 3., 0., 0., 0., 3., 0., 1., 2., 0., 1., 0., 0.,
                 ]);
                 let x = c.input("x", [2, 4, 2], x)?;
@@ -131,12 +135,13 @@ impl OpSpec for WelchPeaks {
                 c.output_expect(y, &[1., 0., 2.])?;
                 c.output_expect(y.port(1), &[6., 5., 5.])
             }),
-            Case::new("of_a_signal", |c| {
+            OpCase::new("of_a_signal", |c| {
                 let s = c.sym("s", 2, 3);
-                // A product does not say what its symbol is.
-                let counted = c.input("counted", [s.clone()], Fill::Normal)?;
+                // The size of an axis that is a product does not determine its symbol, so an
+                // additional input does.
+                let counted = c.input("counted", [s.clone()], InputFill::Normal)?;
                 let rows = s.checked_mul(&Dim::Known(4)).unwrap_or(s);
-                let x = c.input("x", [rows, 20.into(), 2.into()], Fill::Normal)?;
+                let x = c.input("x", [rows, 20.into(), 2.into()], InputFill::Normal)?;
                 let x = c.graph.fft(x, false, crate::ops::FftNorm::Backward)?;
                 let y = c.graph.welch_peaks(x, 5, 4)?;
                 c.output(counted)?;
@@ -147,9 +152,9 @@ impl OpSpec for WelchPeaks {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         vec![
-            reject("too_many_bins", "attribute `k`: 6 of 5 bins", |g| {
+            reject("too_many_bins", "attribute `k`: 6 exceeds", |g| {
                 let x = g.input("x", Type::new(DType::F32, [4, 8, 2]))?;
                 g.welch_peaks(x, 6, 2)
             }),
@@ -170,12 +175,12 @@ impl OpSpec for WelchPeaks {
 }
 
 impl Graph {
-    /// The `k` strongest bins of spectra `[.., rows, n, 2]`, averaged over each `segments` rows: bins
-    /// `I32[.., rows / segments, k]` (the value returned) and their powers (port 1).
+    /// The `k` strongest bins of spectra `[.., rows, n, 2]`, averaged over each group of `segments`
+    /// rows: bins `I32[.., rows / segments, k]` (the returned value) and their powers (port 1).
     ///
     /// # Errors
-    /// [`OpError`] when `spectra` are no float pairs of rank 3 or more with a known length, there are
-    /// fewer than `k` bins, or the rows are no whole number of segments.
+    /// [`OpError`] when `spectra` are not float pairs of rank 3 or more with a known length. Also
+    /// when there are fewer than `k` bins, or the number of rows is not a multiple of `segments`.
     pub fn welch_peaks(
         &mut self,
         spectra: Value,

@@ -1,31 +1,32 @@
-//! Windows: where the kernels of convolutions and pooling stand on the spatial axes of an operand.
+//! Windows of convolutions and pooling: their positions on the spatial axes of an operand.
 //!
-//! Tap `t` of the window of result `o` reads element `o stride + t dilation - pad_before` of its axis;
-//! an index outside the axis is padding. The axes are the last ones of `[N, C, ..]`, one to three.
+//! Tap `t` of the window of result `o` reads element `o stride + t dilation - pad_before` of its
+//! axis; an index outside the axis is padding. The spatial axes are the last one to three axes of
+//! `[N, C, ..]`.
 
 use crate::dim::Dim;
 use crate::error::TypeError;
 use crate::ops::util::overflow;
 use crate::types::Type;
 
-/// How windows move along the spatial axes: one number for each axis.
+/// The movement of windows along the spatial axes, with one number for each axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// From one window to the next.
+    /// Distance between neighbouring windows.
     pub stride: Vec<usize>,
     /// Padding before the first element.
     pub pad_before: Vec<usize>,
     /// Padding after the last element.
     pub pad_after: Vec<usize>,
-    /// From one tap of a window to the next.
+    /// Distance between neighbouring taps of a window.
     pub dilation: Vec<usize>,
 }
 
-/// The greatest stride, padding and dilation: positions then fit 32 bits.
-const MOST: usize = 1 << 24;
+/// Maximum stride, padding and dilation, so that positions fit 32 bits.
+const MAX_WINDOW_PARAM: usize = 1 << 24;
 
 impl Window {
-    /// Windows at every element, without padding or gaps.
+    /// Windows at every element, without padding or dilation.
     pub fn new(axes: usize) -> Window {
         Window {
             stride: vec![1; axes],
@@ -35,19 +36,19 @@ impl Window {
         }
     }
 
-    /// The same with these steps between windows.
+    /// Sets the distance between windows and returns the windows, for chaining.
     pub fn with_stride(mut self, stride: &[usize]) -> Window {
         self.stride = stride.to_vec();
         self
     }
 
-    /// The same with as much padding before and after each axis.
+    /// Sets the padding before and after each axis and returns the windows, for chaining.
     pub fn with_pads(mut self, before: &[usize], after: &[usize]) -> Window {
         (self.pad_before, self.pad_after) = (before.to_vec(), after.to_vec());
         self
     }
 
-    /// The same with these steps between taps.
+    /// Sets the distance between taps and returns the windows, for chaining.
     pub fn with_dilation(mut self, dilation: &[usize]) -> Window {
         self.dilation = dilation.to_vec();
         self
@@ -59,7 +60,7 @@ impl Window {
         at.checked_sub(self.pad_before[axis]).filter(|at| *at < n)
     }
 
-    /// The same windows on three axes, the missing ones before: of one window without padding.
+    /// The same windows on three axes. Missing leading axes have one window without padding.
     pub fn on_three_axes(&self) -> Window {
         let of = |list: &[usize], neutral| {
             let missing = 3usize.saturating_sub(list.len());
@@ -75,13 +76,13 @@ impl Window {
         }
     }
 
-    /// True if every window is one element and every element a window, for a kernel of ones.
+    /// True if windows with a kernel of ones read each element exactly once, in order.
     pub fn is_identity(&self) -> bool {
         let pads = self.pad_before.iter().chain(&self.pad_after);
         self.stride.iter().all(|s| *s == 1) && pads.into_iter().all(|p| *p == 0)
     }
 
-    /// Refuses lists of the wrong length and numbers that cannot be.
+    /// Checks the lengths of the lists and the ranges of their numbers.
     pub(crate) fn check(&self, axes: usize) -> Result<(), TypeError> {
         let lists = [
             ("stride", &self.stride, 1),
@@ -94,9 +95,9 @@ impl Window {
             .try_for_each(|(name, list, least)| check_list(name, list, axes, least))
     }
 
-    /// How many windows of `kernel` taps an axis of `n` elements has. With `ceil`, one more where a
-    /// last window begins inside the operand or the padding before it but ends beyond the padding
-    /// after it.
+    /// The number of windows of `kernel` taps on an axis of `n` elements. `ceil` permits an
+    /// additional last window that ends beyond the padding after the axis. It must begin inside the
+    /// operand or the padding before it.
     pub(crate) fn count(
         &self,
         axis: usize,
@@ -149,7 +150,7 @@ impl Window {
     }
 }
 
-/// Refuses a list that has not one number from `least` on for each axis.
+/// Checks that a list has one number, at least `least`, for each axis.
 pub(crate) fn check_list(
     name: &'static str,
     list: &[usize],
@@ -160,8 +161,11 @@ pub(crate) fn check_list(
     if list.len() != axes {
         return bad(format!("{} values for {axes} spatial axes", list.len()));
     }
-    match list.iter().find(|n| !(least..=MOST).contains(n)) {
-        Some(n) => bad(format!("{n} is not between {least} and {MOST}")),
+    match list
+        .iter()
+        .find(|n| !(least..=MAX_WINDOW_PARAM).contains(n))
+    {
+        Some(n) => bad(format!("{n} is not between {least} and {MAX_WINDOW_PARAM}")),
         None => Ok(()),
     }
 }
@@ -181,15 +185,15 @@ pub(crate) fn spatial_axes(operand: &'static str, ty: &Type) -> Result<usize, Ty
 /// The known kernel sizes of weights, each at least 1.
 pub(crate) fn kernel_sizes(w: &Type) -> Result<Vec<usize>, TypeError> {
     let sizes = w.shape[2..].iter().map(|d| match d.known() {
-        Some(n) if (1..=MOST).contains(&n) => Ok(n),
+        Some(n) if (1..=MAX_WINDOW_PARAM).contains(&n) => Ok(n),
         _ => Err(TypeError::Other(format!(
-            "the kernel sizes of w {w} must be known and between 1 and {MOST}"
+            "the kernel sizes of w {w} must be known and between 1 and {MAX_WINDOW_PARAM}"
         ))),
     });
     sizes.collect()
 }
 
-/// `[first, second, windows..]`: the type of what windows on `x` give.
+/// The result type of windows on `x`: `[first, second, windows..]`.
 pub(crate) fn windowed(
     x: &Type,
     channels: Dim,
@@ -208,7 +212,7 @@ pub(crate) fn windowed(
     }
 }
 
-/// Sizes on three axes, the missing ones 1.
+/// Sizes on three axes; missing leading axes have size 1.
 pub(crate) fn three(sizes: &[usize]) -> [usize; 3] {
     let mut all = [1; 3];
     for (to, from) in all.iter_mut().rev().zip(sizes.iter().rev()) {

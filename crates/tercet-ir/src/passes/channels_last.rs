@@ -1,65 +1,70 @@
-//! Channels last: elementwise work between convolutions is moved behind transposes, so that an executor whose
-//! convolutions write `[N, H, W, C]` in memory need not turn values around in between.
+//! Channels-last layout propagation. Some executors have convolutions that write `[N, H, W, C]`
+//! (NHWC) in memory. The pass rewrites elementwise nodes between such convolutions, so that no
+//! layout conversion is needed between them.
 //!
-//! Values keep their types `[N, C, H, W]`. A value that lies with its channels last is a transposed view, and what works on
-//! such values works on the view of them that is dense: `f(x)` becomes `from_last(f(to_last(x)))`, where both
-//! transposes are views that cancel in their layouts. No result changes by a bit.
+//! Values keep their types `[N, C, H, W]`. A channels-last value is a transposed view of a dense
+//! NHWC value, and nodes between convolutions compute on that dense view. `f(x)` becomes
+//! `from_last(f(to_last(x)))`, and the two transposes cancel because they only change layouts.
+//! Results are bitwise unchanged.
 
-mod spread;
+mod depth_to_space;
 
 use std::collections::{HashMap, HashSet};
 
-use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
+use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
 use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{AxisMap, Concat, IndexMap, Map, MapArg, Op, Reduce, Transpose};
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::types::Shape;
-use spread::{Spread, spreads};
+use depth_to_space::{DepthToSpaceConv, spreads};
 
-/// `[N, C, H, W]` as `[N, H, W, C]`.
+/// The permutation from `[N, C, H, W]` to `[N, H, W, C]`.
 pub const TO_LAST: [usize; 4] = [0, 2, 3, 1];
-/// `[N, H, W, C]` as `[N, C, H, W]`.
+/// The permutation from `[N, H, W, C]` to `[N, C, H, W]`.
 pub const FROM_LAST: [usize; 4] = [0, 3, 1, 2];
 
-/// A graph whose convolutions can pass values on with their channels last.
+/// A graph rewritten for channels-last convolutions.
 #[derive(Debug)]
 pub struct ChannelsLast {
-    /// The graph.
+    /// The rewritten graph.
     pub graph: Graph,
-    /// The convolutions and pools whose results are best written so.
+    /// The convolutions and pools that should write channels-last results.
     pub nodes: HashSet<NodeId>,
-    /// The sums that convolutions can make before they write their result, by convolution.
-    pub sums: HashMap<NodeId, Sum>,
+    /// The residual sums that convolutions can compute in their epilogue, by convolution.
+    pub sums: HashMap<NodeId, ConvResidualSum>,
 }
 
-/// The sum of a convolution, which nothing else reads, with a value that is there before.
+/// A residual sum: the result of a convolution, which has no other readers, plus an earlier value.
 #[derive(Clone, Copy, Debug)]
-pub struct Sum {
+pub struct ConvResidualSum {
     /// The node that adds.
     pub node: NodeId,
-    /// What is added.
+    /// The value that is added to the convolution's result.
     pub to: Value,
-    /// The function of the sum.
+    /// The activation applied to the sum.
     pub activation: Option<UnaryFn>,
 }
 
-/// Which convolutions and pools an executor can write with channels last.
-pub struct Able<'a> {
-    /// The result.
+/// The channels-last capabilities of an executor.
+pub struct ChannelsLastSupport<'a> {
+    /// Whether the executor can write the channels-last result of this convolution or pool.
     pub last: &'a dyn Fn(&Graph, &Node) -> bool,
-    /// A sum with a residual as well.
+    /// Whether the executor can also add a residual in the epilogue.
     pub sums: &'a dyn Fn(&Graph, &Node) -> bool,
 }
 
-/// Moves what stands between the convolutions and pools that `takes` says behind transposes; nothing where no two convolutions
-/// gain by it.
+/// Rewrites the nodes between convolutions and pools that `able` supports to compute on
+/// channels-last views. Returns `None` if fewer than two convolutions benefit.
 ///
 /// # Errors
-/// [`CompileError::Rewrite`] when a rewrite is refused, which is a bug.
-pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLast>, CompileError> {
-    let uses = Uses::of(graph);
+/// [`CompileError::Rewrite`] when a rewritten node is invalid, which is a bug.
+pub fn channels_last(
+    graph: &Graph,
+    able: &ChannelsLastSupport<'_>,
+) -> Result<Option<ChannelsLast>, CompileError> {
+    let uses = ValueUses::new(graph);
     let spread = spreads(graph, &uses);
     let chosen = chosen(graph, able.last, &spread);
     if chosen.is_empty() {
@@ -82,7 +87,7 @@ pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLa
             return rw.copy(id);
         }
         if let Some(s) = spread.get(&id) {
-            let [conv, whole] = spread::turned(rw, id, s)?;
+            let [conv, whole] = depth_to_space::depth_to_space_conv(rw, id, s)?;
             nodes.insert(conv.node);
             rw.bind(Value { node: id, port: 0 }, whole);
             return Ok(());
@@ -90,7 +95,7 @@ pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLa
         if let Some(conv) = summed.get(&id) {
             rw.copy(id)?;
             let (of, new) = (|node| rw.value(Value { node, port: 0 }), of_convs[conv]);
-            let sum = Sum {
+            let sum = ConvResidualSum {
                 node: of(id).node,
                 to: rw.value(new.to),
                 ..new
@@ -105,21 +110,22 @@ pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLa
                 Ok(())
             }
             Op::Slice(_) => rw.copy(id),
-            Op::Map(map) => turned_map(rw, id, node, map, &last),
-            op => turned(rw, id, node, op),
+            Op::Map(map) => transpose_map(rw, id, node, map, &last),
+            op => transpose_node(rw, id, node, op),
         }
     })?;
     Ok(Some(ChannelsLast { graph, nodes, sums }))
 }
 
-/// The sums that chosen convolutions can make: the later one of two, where both could.
+/// The residual sums that selected convolutions can compute. If both operands are convolutions, the
+/// later one computes the sum.
 fn sums(
     graph: &Graph,
-    uses: &Uses,
+    uses: &ValueUses,
     chosen: &HashSet<NodeId>,
     last: &[bool],
     able: &dyn Fn(&Graph, &Node) -> bool,
-) -> HashMap<NodeId, Sum> {
+) -> HashMap<NodeId, ConvResidualSum> {
     let live = live_nodes(graph);
     let mut sums = HashMap::new();
     for (id, node) in graph.nodes().filter(|(id, _)| live[id.index()]) {
@@ -133,13 +139,13 @@ fn sums(
         let (to, conv) = if a.node < b.node { (a, b) } else { (b, a) };
         let of_conv = graph.node(conv.node);
         let Op::Conv(o) = &of_conv.op else { continue };
-        let alone = uses.of_value(conv).only() == Some(id) && a != b;
+        let alone = uses.readers_of(conv).only() == Some(id) && a != b;
         let takes = chosen.contains(&conv.node) && able(graph, of_conv) && o.activation.is_none();
         if alone && takes && same(to) && same(conv) && last[id.index()] {
             let node = id;
             sums.insert(
                 conv.node,
-                Sum {
+                ConvResidualSum {
                     node,
                     to,
                     activation,
@@ -150,7 +156,7 @@ fn sums(
     sums
 }
 
-/// The function of the sum, if a node adds two operands of its shape.
+/// The activation of the sum, if a node adds two operands of its shape.
 fn added(node: &Node) -> Option<Option<UnaryFn>> {
     match &node.op {
         Op::Binary(b) if b.f == BinaryFn::Add => Some(None),
@@ -177,17 +183,17 @@ fn added(node: &Node) -> Option<Option<UnaryFn>> {
     }
 }
 
-/// The convolutions that read from another or are read by another, with what carries the layout between them, and the pools
-/// among that.
+/// The convolutions that read from or are read by another one through nodes that propagate the
+/// layout, and the pools between them.
 fn chosen(
     graph: &Graph,
     takes: &dyn Fn(&Graph, &Node) -> bool,
-    spread: &HashMap<NodeId, Spread>,
+    spread: &HashMap<NodeId, DepthToSpaceConv>,
 ) -> HashSet<NodeId> {
     let able: Vec<bool> = graph.nodes().map(|(_, n)| takes(graph, n)).collect();
     let is_conv = |id: NodeId| matches!(graph.node(id).op, Op::Conv(_)) && able[id.index()];
     let last = carried(graph, spread, &|id| able[id.index()]);
-    // Whether a convolution reads a value, through what carries the layout.
+    // Whether a convolution reads a value, directly or through nodes that propagate the layout.
     let mut leads = vec![false; graph.len()];
     for (id, node) in graph.nodes().rev() {
         let passes_on = match &node.op {
@@ -221,10 +227,11 @@ fn chosen(
     chosen
 }
 
-/// Which nodes give values with channels last, if convolutions and pools do as `makes` says.
+/// The nodes with channels-last results, if the convolutions and pools selected by `makes` write
+/// them.
 fn carried(
     graph: &Graph,
-    spread: &HashMap<NodeId, Spread>,
+    spread: &HashMap<NodeId, DepthToSpaceConv>,
     makes: &dyn Fn(NodeId) -> bool,
 ) -> Vec<bool> {
     let mut last = vec![false; graph.len()];
@@ -241,7 +248,7 @@ fn carried(
     last
 }
 
-/// Whether a node that reads values with channels last can work on them as they lie.
+/// Whether a node that reads channels-last values can compute on them without a layout conversion.
 fn carries(graph: &Graph, node: &Node, op: &Op, is_last: &dyn Fn(&Value) -> bool) -> bool {
     let of_rank_4 = node.outputs.iter().all(|ty| ty.rank() == 4);
     let shape = |v: &Value| &graph.ty(*v).shape;
@@ -251,7 +258,7 @@ fn carries(graph: &Graph, node: &Node, op: &Op, is_last: &dyn Fn(&Value) -> bool
             let fits = |v: &Value| shape(v).rank() == 4 || is_one(shape(v));
             of_rank_4 && node.inputs.iter().any(whole) && node.inputs.iter().all(fits)
         }
-        // Operands are read through index maps, whatever their rank.
+        // A map reads operands of any rank through index maps.
         Op::Map(map) => of_rank_4 && map.shape.rank() == 4,
         Op::Concat(_) | Op::Slice(_) => of_rank_4,
         Op::Reduce(r) => {
@@ -262,12 +269,12 @@ fn carries(graph: &Graph, node: &Node, op: &Op, is_last: &dyn Fn(&Value) -> bool
     }
 }
 
-/// Whether a shape is one element of any rank.
+/// Whether a shape has exactly one element, at any rank.
 fn is_one(shape: &Shape) -> bool {
     shape.iter().all(Dim::is_one)
 }
 
-/// Where an axis of `[N, C, H, W]` is in `[N, H, W, C]`.
+/// The position in `[N, H, W, C]` of an axis of `[N, C, H, W]`.
 fn moved(axis: usize) -> usize {
     FROM_LAST[axis]
 }
@@ -282,7 +289,12 @@ fn from_last(rw: &mut Rewriter<'_>, v: Value) -> Result<Value, CompileError> {
     rw.add(Transpose { perm }, &[v])
 }
 
-fn turned(rw: &mut Rewriter<'_>, id: NodeId, node: &Node, op: &Op) -> Result<(), CompileError> {
+fn transpose_node(
+    rw: &mut Rewriter<'_>,
+    id: NodeId,
+    node: &Node,
+    op: &Op,
+) -> Result<(), CompileError> {
     let mut inputs = rw.values(&node.inputs);
     for v in &mut inputs {
         if rw.new_graph().ty(*v).rank() == 4 {
@@ -309,8 +321,8 @@ fn turned(rw: &mut Rewriter<'_>, id: NodeId, node: &Node, op: &Op) -> Result<(),
     Ok(())
 }
 
-/// A map whose axes are renamed; operands with channels last are read as they lie.
-fn turned_map(
+/// A map with renamed axes that reads channels-last operands directly.
+fn transpose_map(
     rw: &mut Rewriter<'_>,
     id: NodeId,
     node: &Node,

@@ -1,5 +1,5 @@
-//! Checkpoints keep what is computed again apart from what was computed first. When equal nodes were merged they have
-//! done that.
+//! Removes checkpoints. They prevent `cse` from merging recomputed nodes with the original ones, so
+//! they are not needed after it.
 
 use super::rewrite::rebuild;
 use crate::error::CompileError;

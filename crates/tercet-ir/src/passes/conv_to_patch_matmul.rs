@@ -1,43 +1,45 @@
-//! Convolutions whose windows lie side by side, and whose result is read as rows: products of patches.
+//! Rewrites convolutions with adjacent, non-overlapping windows to patch matmuls (ViT patch
+//! embedding).
 //!
-//! Models of pictures begin with windows that neither overlap nor leave anything out, and read what these give as one row for
-//! each window: a convolution gives all windows of a channel first, which are turned then. Patches that are turned before are the
-//! rows of one product, with many rows and nothing to turn behind it. The sums are the same, in the same order.
+//! Image models begin with windows that cover the image without overlap, and read the result as one
+//! row per window. A convolution computes all windows of a channel first, so its result must be
+//! transposed. Transposing the patches before the matmul instead gives one matmul with many rows
+//! and no transpose after it. The sums are the same, in the same order.
 
 use std::collections::{HashMap, HashSet};
 
-use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
+use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
 use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Cast, Conv, Linear, Op, Reshape, Transpose};
 use crate::types::Shape;
 
-/// A convolution in two axes and how its result is read.
-struct Patches {
+/// A two-dimensional convolution and the reshape and transpose of its result.
+struct PatchConv {
     x: Value,
     weight: Value,
     bias: Option<Value>,
-    /// The convolution.
+    /// The convolution node.
     head: NodeId,
-    /// The conversion before it, which comes after patches are turned.
+    /// The conversion before the convolution, which moves behind the transpose of the patches.
     cast: Option<Cast>,
-    /// Batch entries and channels.
+    /// Batch size and number of channels.
     before: [Dim; 2],
-    /// Windows along both axes, and their sides.
+    /// The number of windows along both axes, and their sizes.
     windows: [usize; 2],
     sides: [usize; 2],
     outputs: Dim,
-    /// What only leads to the rows.
+    /// The absorbed nodes, which only lead to the rows.
     inner: Vec<NodeId>,
 }
 
-/// Makes products of such convolutions.
+/// Rewrites such convolutions to matmuls.
 pub(super) fn patches(graph: &Graph) -> Result<Graph, CompileError> {
-    let (live, uses) = (live_nodes(graph), Uses::of(graph));
+    let (live, uses) = (live_nodes(graph), ValueUses::new(graph));
     let found = graph.nodes().filter(|(id, _)| live[id.index()]);
     let found = found.filter_map(|(id, _)| Some((id, found_at(graph, &uses, id)?)));
-    let found: HashMap<NodeId, Patches> = found.collect();
+    let found: HashMap<NodeId, PatchConv> = found.collect();
     if found.is_empty() {
         return Ok(graph.clone());
     }
@@ -45,7 +47,7 @@ pub(super) fn patches(graph: &Graph) -> Result<Graph, CompileError> {
     let inner: HashSet<NodeId> = inner.collect();
     rebuild(graph, |rw, id, _| {
         if let Some(patches) = found.get(&id) {
-            rw.stand_for(patches.head);
+            rw.set_origin(patches.head);
             let rows = patches.product(rw)?;
             rw.bind(Value { node: id, port: 0 }, rows);
             return Ok(());
@@ -57,9 +59,9 @@ pub(super) fn patches(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The convolution whose result this node turns to rows.
-fn found_at(graph: &Graph, uses: &Uses, id: NodeId) -> Option<Patches> {
-    let only = |v: Value, reader: NodeId| uses.of_value(v).only() == Some(reader);
+/// The convolution whose result this node reshapes to rows.
+fn found_at(graph: &Graph, uses: &ValueUses, id: NodeId) -> Option<PatchConv> {
+    let only = |v: Value, reader: NodeId| uses.readers_of(v).only() == Some(reader);
     let turn = graph.node(id);
     let (Op::Transpose(t), &[flat]) = (&turn.op, turn.inputs.as_slice()) else {
         return None;
@@ -96,7 +98,7 @@ fn found_at(graph: &Graph, uses: &Uses, id: NodeId) -> Option<Patches> {
         inner.push(x.node);
         (x, cast) = (wide, Some(to.clone()));
     }
-    tiles.then(|| Patches {
+    tiles.then(|| PatchConv {
         x,
         weight,
         bias: bias.first().copied(),
@@ -110,11 +112,12 @@ fn found_at(graph: &Graph, uses: &Uses, id: NodeId) -> Option<Patches> {
     })
 }
 
-/// Whether windows of these sides cover the plane once, each channel of the result from all channels.
+/// Whether windows of these sizes cover the image exactly once, in an ungrouped convolution.
 fn lie_side_by_side(conv: &Conv, sides: [usize; 2]) -> bool {
     let none = |pads: &[usize]| pads.iter().all(|pad| *pad == 0);
     let plain = conv.groups == 1 && conv.activation.is_none();
-    // Windows of one element are products of columns, which read pictures as they are.
+    // Convolutions with 1x1 windows are already matmuls over columns and read images without
+    // rearrangement.
     let wide = sides[0] * sides[1] > 1;
     let dense = conv.dilation.iter().all(|d| *d == 1);
     plain
@@ -125,8 +128,8 @@ fn lie_side_by_side(conv: &Conv, sides: [usize; 2]) -> bool {
         && none(&conv.pad_after)
 }
 
-impl Patches {
-    /// The rows, as a product.
+impl PatchConv {
+    /// Computes the rows with a matmul.
     fn product(&self, rw: &mut Rewriter<'_>) -> Result<Value, CompileError> {
         let [batch, channels] = &self.before;
         let ([rows, columns], [height, width]) = (self.windows, self.sides);

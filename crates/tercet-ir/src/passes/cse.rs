@@ -1,9 +1,10 @@
-//! Common subexpressions: nodes with the same operator, attributes and operands.
+//! Common subexpression elimination: merges nodes with the same operator, attributes and operands.
 //!
-//! An attention whose gradients ask for its sums too is computed once, with them.
+//! If gradients also need an attention's log-sum-exp, the attention is computed once, by the
+//! operator that returns both.
 //!
-//! Random operators carry their seed and stream as attributes, so that equal nodes draw equal
-//! numbers and may be merged; reads of a state give its old value throughout a run.
+//! Random operators have their seed and stream as attributes. Equal nodes therefore draw equal
+//! numbers and may be merged. Reads of a state give its old value throughout a run.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::error::CompileError;
 use crate::graph::{Graph, Value};
 use crate::ops::{Attention, Op};
 
-/// Computes equal nodes once.
+/// Merges equal nodes.
 pub(super) fn merge_equal(graph: &Graph) -> Result<Graph, CompileError> {
     let mut first: HashMap<(&Op, Vec<Value>), Value> = HashMap::new();
     let kept = with_lse(graph);
@@ -44,7 +45,8 @@ pub(super) fn merge_equal(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The attentions that keep their sums, by what they are without and by operands.
+/// The attentions that also return their log-sum-exp, keyed by the equivalent plain attention and
+/// its operands.
 fn with_lse(graph: &Graph) -> HashMap<(Attention, &[Value]), &Op> {
     let kept = graph.nodes().filter_map(|(_, node)| match &node.op {
         Op::AttentionWithLse(op) => Some(((op.attention(), &node.inputs[..]), &node.op)),

@@ -1,11 +1,15 @@
-//! Constant folding: nodes whose operands are constants are evaluated by the reference.
+//! Constant folding: the reference interpreter evaluates nodes whose operands are constants.
 //!
-//! A result may be larger than its operands only up to [`MAX_GROWN_BYTES`] (an `Expand` of a scalar
-//! is better left to its reader), and products of large constants are left to the executor, whose
-//! kernels are faster than the reference. Random numbers depend on the run and are no constants. A
-//! node whose evaluation fails, by an index out of range for example, is kept: it ends the run with
-//! the same error on every executor. So is a node with graphs inside, but that an `If` of a constant
-//! predicate gives way to the branch it takes.
+//! These nodes are not folded:
+//!
+//! - Nodes whose result is larger than their operands and exceeds [`MAX_GROWN_BYTES`]. An `Expand`
+//!   of a scalar, for example, is cheaper for its reader.
+//! - Contractions of large constants, because the executor's kernels are faster than the reference.
+//! - Random operators, because their results depend on the run.
+//! - Nodes whose evaluation fails, for example because of an index out of range. They fail at run
+//!   time with the same error on every executor.
+//! - Nodes with nested graphs. Only an `If` with a constant predicate is replaced by the taken
+//!   branch.
 
 use super::rewrite::{Rewriter, rebuild};
 use super::subgraphs::take_branches;
@@ -17,9 +21,9 @@ use crate::ops::{Const, Op, OpKind};
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// The greatest result that may be larger than its operands.
+/// Maximum size of a result that is larger than its operands.
 const MAX_GROWN_BYTES: usize = 16 << 10;
-/// The greatest operands of a contraction.
+/// Maximum operand size of a folded contraction.
 const MAX_CONTRACTION_BYTES: usize = 1 << 20;
 
 /// Folds constants.
@@ -41,7 +45,7 @@ pub(super) fn fold_constants(graph: &Graph) -> Result<Graph, CompileError> {
 /// The results of a node, if they are constant and small enough.
 fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
     let kind = node.op.kind();
-    // A loop may take any time.
+    // A loop may run for an unlimited time.
     if kind == OpKind::Const || is_random(kind) || !node.op.subgraphs().is_empty() {
         return None;
     }
@@ -76,7 +80,7 @@ fn fold(rw: &Rewriter<'_>, node: &Node) -> Option<Vec<Tensor>> {
     node.op.eval(&EvalCtx::default(), &operands, &results).ok()
 }
 
-/// True for operators whose results depend on the run's step.
+/// True for operators whose results depend on the run's random counter.
 fn is_random(kind: OpKind) -> bool {
     matches!(
         kind,

@@ -1,20 +1,22 @@
 //! Elementwise fusion: regions of elementwise operators become one [`Map`].
 //!
-//! A region grows from its last node (the root) towards the operands. A producer joins when it has
-//! the root's shape and every other reader of it comes after the root; then it can be computed
-//! where the root is, and what is still read elsewhere becomes a further result of the map. What
-//! is read elsewhere too, and a few cheap steps from values of 16 bits that are no more bytes, is
-//! computed again: reading those is no more than reading a copy in F32. Constants of one value become steps.
+//! A region grows from its last node (the root) towards the operands. A producer joins if it has
+//! the root's shape and all its other readers come after the root. It is then computed at the root,
+//! and results that other nodes read become additional results of the map.
 //!
-//! Transposes, broadcasts, slices and reshapes that only add or drop axes of size 1 are absorbed
-//! into the index maps of the operands. Nothing is fused across a change of the number of elements,
-//! and every step rounds to its own dtype, so that the results are those of the unfused graph.
+//! Other producers with outside readers are recomputed if they are a few cheap steps from 16-bit
+//! values and those values have no more bytes. Reading those values costs no more than reading an
+//! F32 copy. Constants with one value become steps.
+//!
+//! Transposes, broadcasts, slices and reshapes that only add or remove axes of size 1 are absorbed
+//! into the index maps of the operands. Nothing is fused across a change of the element count.
+//! Every step rounds to its dtype, so results equal those of the unfused graph.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::rewrite::{Uses, live_nodes, rebuild};
-use super::view::{Read, read_through};
-use crate::attr::Real;
+use super::rewrite::{ValueUses, live_nodes, rebuild};
+use super::view::{OperandAccess, read_through};
+use crate::attr::FloatAttr;
 use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
@@ -22,20 +24,21 @@ use crate::ops::{IndexMap, Map, MapArg, MapStep, Op};
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::tensor::Tensor;
 
-/// Operands of a map: more would not fit the bindings of small GPUs.
+/// Maximum operands of a map, limited by the bindings of small GPUs.
 const MAX_INPUTS: usize = 8;
-/// Steps of a map.
+/// Maximum steps of a map.
 const MAX_STEPS: usize = 64;
-/// Nodes that are computed again for one value.
+/// Maximum nodes recomputed for one value.
 const MAX_COPIES: usize = 8;
-/// Operands of a region beyond those of a map while it grows: what it takes in next may read the same ones.
+/// Operands by which a growing region may temporarily exceed the limit. The producers that join
+/// next may read the same operands.
 const MORE_INPUTS: usize = 6;
-/// Nodes that a region takes in, one after the other, while it has too many operands.
+/// Maximum nodes that join a region consecutively while it has too many operands.
 const MORE_NODES: usize = 24;
 
 /// Fuses elementwise regions.
 pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
-    let fusion = Fusion::of(graph);
+    let fusion = ElementwiseFusion::new(graph);
     rebuild(graph, |rw, id, _| {
         if !fusion.live[id.index()] {
             return Ok(());
@@ -60,26 +63,26 @@ pub(super) fn fuse_elementwise(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-struct Region {
+struct ElementwiseRegion {
     root: NodeId,
-    plan: Plan,
-    /// Nodes of other regions, or of none, that this one computes again.
+    plan: RegionPlan,
+    /// Nodes that this region recomputes although they are also computed elsewhere.
     copies: BTreeSet<NodeId>,
 }
 
-/// The regions of a graph and which one each node belongs to.
-struct Fusion {
+/// The regions of a graph and the region of each node.
+struct ElementwiseFusion {
     live: Vec<bool>,
-    regions: Vec<Region>,
+    regions: Vec<ElementwiseRegion>,
     member_of: Vec<Option<usize>>,
-    /// What copies in regions read, beside the nodes that they are copies of.
+    /// Values that recomputed nodes read, in addition to the operands of the original nodes.
     read_by_copies: BTreeSet<Value>,
 }
 
-impl Fusion {
-    fn of(graph: &Graph) -> Fusion {
-        let uses = Uses::of(graph);
-        let mut fusion = Fusion {
+impl ElementwiseFusion {
+    fn new(graph: &Graph) -> ElementwiseFusion {
+        let uses = ValueUses::new(graph);
+        let mut fusion = ElementwiseFusion {
             live: live_nodes(graph),
             regions: Vec::new(),
             member_of: vec![None; graph.len()],
@@ -90,7 +93,7 @@ impl Fusion {
             if !free || scalar_op(&node.op).is_none() {
                 continue;
             }
-            let mut grower = Grower {
+            let mut grower = RegionBuilder {
                 graph,
                 uses: &uses,
                 fusion: &fusion,
@@ -108,7 +111,7 @@ impl Fusion {
             let reads = copies.iter().flat_map(|c| &graph.node(*c).inputs);
             let reads = reads.filter(|v| !copies.contains(&v.node));
             fusion.read_by_copies.extend(reads);
-            fusion.regions.push(Region {
+            fusion.regions.push(ElementwiseRegion {
                 root: id,
                 plan,
                 copies,
@@ -117,41 +120,41 @@ impl Fusion {
         fusion
     }
 
-    fn region_of(&self, id: NodeId) -> Option<&Region> {
+    fn region_of(&self, id: NodeId) -> Option<&ElementwiseRegion> {
         self.member_of[id.index()].map(|r| &self.regions[r])
     }
 
-    /// Whether `reader` computes `id` again instead of reading it.
+    /// Whether `reader` recomputes `id` instead of reading its result.
     fn copies(&self, reader: NodeId, id: NodeId) -> bool {
         let region = self.region_of(reader);
         region.is_some_and(|r| r.copies.contains(&id))
     }
 
-    /// Where the results of a node are computed in the new order.
+    /// The node at which a node's results are computed in the new order.
     fn position(&self, id: NodeId) -> NodeId {
         self.region_of(id).map_or(id, |r| r.root)
     }
 }
 
-/// One region on its way.
-struct Grower<'a> {
+/// A region under construction.
+struct RegionBuilder<'a> {
     graph: &'a Graph,
-    uses: &'a Uses,
-    fusion: &'a Fusion,
+    uses: &'a ValueUses,
+    fusion: &'a ElementwiseFusion,
     root: NodeId,
-    /// Nodes that are computed in this region only.
+    /// Nodes that are computed only in this region.
     members: BTreeSet<NodeId>,
-    /// Nodes that are computed in this region too.
+    /// Nodes that this region recomputes.
     copies: BTreeSet<NodeId>,
 }
 
-impl Grower<'_> {
-    /// Takes in all producers it can; the plan, if the region is worth a map.
-    fn grow(&mut self) -> Option<Plan> {
-        let mut plan = self.plan().filter(Plan::fits)?;
+impl RegionBuilder<'_> {
+    /// Adds all possible producers. Returns the plan if fusing the region is profitable.
+    fn grow(&mut self) -> Option<RegionPlan> {
+        let mut plan = self.plan().filter(RegionPlan::is_within_limits)?;
         let mut candidates = BTreeSet::new();
         self.want_producers(self.root, &mut candidates);
-        // From the greatest id downwards: when a node comes up, all its readers were decided.
+        // In descending order of ids, all readers of a node are decided before the node.
         while let Some(id) = candidates.pop_last() {
             let Some(joins) = self.joins(id) else {
                 continue;
@@ -171,13 +174,14 @@ impl Grower<'_> {
         worth.then_some(plan)
     }
 
-    /// The plan of the region. While it has too many operands it takes in producers, which may be of fewer: an optimizer's
-    /// update reads moments and a gradient at several places.
-    fn ahead(&mut self, candidates: &mut BTreeSet<NodeId>) -> Option<Plan> {
+    /// The plan of the region. If it has too many operands, more producers join, because that may
+    /// reduce the number. An optimizer's update, for example, reads moments and a gradient in
+    /// several places.
+    fn ahead(&mut self, candidates: &mut BTreeSet<NodeId>) -> Option<RegionPlan> {
         let mut taken = 0;
         loop {
             let plan = self.plan()?;
-            if plan.fits() {
+            if plan.is_within_limits() {
                 return Some(plan);
             }
             loop {
@@ -194,14 +198,14 @@ impl Grower<'_> {
         }
     }
 
-    /// Takes in a node, and wants its producers.
-    fn take(&mut self, id: NodeId, joins: Joins, candidates: &mut BTreeSet<NodeId>) {
+    /// Adds a node to the region, and its producers to the candidates.
+    fn take(&mut self, id: NodeId, joins: RegionJoin, candidates: &mut BTreeSet<NodeId>) {
         match joins {
-            Joins::Moves => {
+            RegionJoin::Moves => {
                 self.members.insert(id);
                 self.want_producers(id, candidates);
             }
-            Joins::Copied(nodes) => self.copies.extend(nodes),
+            RegionJoin::Copied(nodes) => self.copies.extend(nodes),
         }
     }
 
@@ -210,7 +214,7 @@ impl Grower<'_> {
     }
 
     /// Whether and how a producer of a member can join.
-    fn joins(&self, id: NodeId) -> Option<Joins> {
+    fn joins(&self, id: NodeId) -> Option<RegionJoin> {
         let node = self.graph.node(id);
         let scalar = scalar_op(&node.op)?;
         let root = self.graph.node(self.root);
@@ -219,28 +223,29 @@ impl Grower<'_> {
         {
             return None;
         }
-        let readers = &self.uses.of_value(Value { node: id, port: 0 }).nodes;
+        let readers = &self.uses.readers_of(Value { node: id, port: 0 }).nodes;
         let later = |r: &NodeId| self.members.contains(r) || self.fusion.position(*r) > self.root;
         if readers.iter().all(later) {
-            return Some(Joins::Moves);
+            return Some(RegionJoin::Moves);
         }
         let from = self.graph.ty(*node.inputs.first()?).dtype;
         match scalar {
             ScalarOp::Cast(to) if to.size_bytes() > from.size_bytes() => {
-                Some(Joins::Copied(BTreeSet::from([id])))
+                Some(RegionJoin::Copied(BTreeSet::from([id])))
             }
-            _ => self.light(id).map(Joins::Copied),
+            _ => self.light(id).map(RegionJoin::Copied),
         }
     }
 
-    /// The steps that a value in F32 takes from values of 16 bits, if they are few and cheap, and those values no more bytes.
+    /// The nodes that compute an F32 value from 16-bit values, if they are few and cheap and read
+    /// no more bytes than the F32 value has.
     fn light(&self, id: NodeId) -> Option<BTreeSet<NodeId>> {
         let shape = &self.graph.node(id).outputs[0].shape;
         let (mut nodes, mut leaves) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![Value { node: id, port: 0 }];
         while let Some(v) = open.pop() {
             let ty = self.graph.ty(v);
-            // What is broadcast is little.
+            // Broadcast operands are small, so they are ignored.
             if ty.shape != *shape {
                 continue;
             }
@@ -276,10 +281,11 @@ impl Grower<'_> {
         fits.then_some(nodes)
     }
 
-    /// The map of the region as it is, maybe with some operands too many; nothing when it exceeds the limits otherwise.
-    fn plan(&self) -> Option<Plan> {
+    /// The map of the current region, possibly with a few operands too many; `None` if it exceeds
+    /// another limit.
+    fn plan(&self) -> Option<RegionPlan> {
         let shape = &self.graph.node(self.root).outputs[0].shape;
-        let mut body = Body::default();
+        let mut body = MapBodyBuilder::default();
         let mut absorbs_views = false;
         let mut results = Vec::new();
         let mut result_steps = Vec::new();
@@ -301,7 +307,7 @@ impl Grower<'_> {
             let own = Value { node: id, port: 0 };
             let step = body.push(MapStep::new(op, args));
             body.step_of.insert(own, step);
-            let readers = self.uses.of_value(own);
+            let readers = self.uses.readers_of(own);
             let inside = |r: &NodeId| self.members.contains(r) || self.copies.contains(r);
             let outside = |r: &NodeId| !inside(r) && !self.fusion.copies(*r, id);
             let is_read = readers.result
@@ -315,10 +321,10 @@ impl Grower<'_> {
         if body.inputs.len() > MAX_INPUTS + MORE_INPUTS || body.steps.len() > MAX_STEPS {
             return None;
         }
-        let axes = |r: &Read| IndexMap {
+        let axes = |r: &OperandAccess| IndexMap {
             axes: r.axes.clone(),
         };
-        Some(Plan {
+        Some(RegionPlan {
             map: Map {
                 shape: shape.clone(),
                 inputs: body.inputs.iter().map(axes).collect(),
@@ -332,42 +338,42 @@ impl Grower<'_> {
     }
 }
 
-enum Joins {
+enum RegionJoin {
     Moves,
-    /// With these nodes.
+    /// The region recomputes these nodes.
     Copied(BTreeSet<NodeId>),
 }
 
-/// A map with the old values that it reads and stands for.
-struct Plan {
+/// A map with the old values that it reads and replaces.
+struct RegionPlan {
     map: Map,
-    inputs: Vec<Read>,
+    inputs: Vec<OperandAccess>,
     results: Vec<Value>,
     absorbs_views: bool,
 }
 
-impl Plan {
-    fn fits(&self) -> bool {
+impl RegionPlan {
+    fn is_within_limits(&self) -> bool {
         self.inputs.len() <= MAX_INPUTS
     }
 }
 
-/// The steps and operands of a map under construction, each once.
+/// The steps and operands of a map under construction, without duplicates.
 #[derive(Default)]
-struct Body {
+struct MapBodyBuilder {
     steps: Vec<MapStep>,
-    inputs: Vec<Read>,
+    inputs: Vec<OperandAccess>,
     step_of: HashMap<Value, usize>,
-    constants: HashMap<(DType, Real), usize>,
+    constants: HashMap<(DType, FloatAttr), usize>,
 }
 
-impl Body {
+impl MapBodyBuilder {
     fn push(&mut self, step: MapStep) -> usize {
         self.steps.push(step);
         self.steps.len() - 1
     }
 
-    fn constant(&mut self, dtype: DType, value: Real) -> MapArg {
+    fn constant(&mut self, dtype: DType, value: FloatAttr) -> MapArg {
         let key = (dtype, value);
         if let Some(&step) = self.constants.get(&key) {
             return MapArg::Step(step);
@@ -377,8 +383,8 @@ impl Body {
         MapArg::Step(step)
     }
 
-    fn input(&mut self, read: Read) -> MapArg {
-        let same = |r: &Read| r.source == read.source && r.axes == read.axes;
+    fn input(&mut self, read: OperandAccess) -> MapArg {
+        let same = |r: &OperandAccess| r.source == read.source && r.axes == read.axes;
         let at = self.inputs.iter().position(same).unwrap_or_else(|| {
             self.inputs.push(read.clone());
             self.inputs.len() - 1
@@ -401,18 +407,18 @@ fn scalar_op(op: &Op) -> Option<ScalarOp> {
     }
 }
 
-/// The one value of a constant, if it has one that a step can spell exactly.
-fn splat(graph: &Graph, v: Value) -> Option<(DType, Real)> {
+/// The value of a constant whose elements are equal, if a step can represent it exactly.
+fn splat(graph: &Graph, v: Value) -> Option<(DType, FloatAttr)> {
     let Node {
         op: Op::Const(c), ..
     } = graph.node(v.node)
     else {
         return None;
     };
-    splat_value(&c.tensor).map(|x| (c.tensor.dtype(), Real(x)))
+    splat_value(&c.tensor).map(|x| (c.tensor.dtype(), FloatAttr(x)))
 }
 
-/// The value that every element of a tensor has, if an `f64` holds it.
+/// The common value of all elements of a tensor, if an `f64` represents it exactly.
 pub(super) fn splat_value(t: &Tensor) -> Option<f64> {
     let size = t.dtype().size_bytes();
     let first = t.bytes().get(..size)?;
@@ -422,6 +428,6 @@ pub(super) fn splat_value(t: &Tensor) -> Option<f64> {
     let one = Tensor::from_bytes(crate::TensorType::new(t.dtype(), &[]), first).ok()?;
     let value = *one.to_f64s().first()?;
     let exact = t.dtype().is_float() || one.to_i64s().first() == Some(&(value as i64));
-    // 2^63 as i64::MAX would pass the comparison by saturation.
+    // 2^63 converted to i64::MAX would pass the comparison because of saturation.
     (exact && (t.dtype().is_float() || value.abs() < 9e18)).then_some(value)
 }

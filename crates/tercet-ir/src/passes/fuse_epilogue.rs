@@ -1,18 +1,18 @@
-//! Epilogue fusion: what follows a matrix product, and norms of residual sums.
+//! Epilogue fusion of matmuls and convolutions, and of residual sums with norms.
 //!
-//! - `MatMul(x, w [K, N])`, a bias `[N]` that is a weight, an activation -> `Linear`. Products that
-//!   `pack_qkv` can join leave their activation to elementwise fusion: one wide product is worth
-//!   more than the epilogue.
-//! - `Conv`, an activation that kernels apply -> `Conv` with it.
-//! - `x + residual`, then a norm over the last axis -> `ResidualLayerNorm` or `ResidualRmsNorm`,
-//!   with the sum as second result for its other readers. A bias `[N]` of `x` joins too.
+//! - `MatMul(x, w [K, N])`, a weight bias `[N]` and an activation become `Linear`. The exception
+//!   are matmuls that `pack_qkv` can join: they leave their activation to elementwise fusion,
+//!   because one wide matmul gains more than the epilogue.
+//! - `Conv` and an activation that kernels support become a `Conv` with that activation.
+//! - `x + residual` and a norm over the last axis become `ResidualLayerNorm` or `ResidualRmsNorm`.
+//!   The sum is the second result, for its other readers. A bias `[N]` of `x` is fused too.
 //!
-//! Results differ from the unfused graph by the roundings that are saved.
+//! Fusion removes intermediate roundings, so results differ slightly from the unfused graph.
 
 use std::collections::{HashMap, HashSet};
 
 use super::pack_qkv;
-use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
+use super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
 use super::view::is_weight;
 use crate::dtype::DType;
 use crate::error::CompileError;
@@ -21,7 +21,7 @@ use crate::ops::{Conv, Linear, Op, Reshape, ResidualLayerNorm, ResidualRmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::types::Shape;
 
-/// The functions that a contraction applies to its results.
+/// The activations that a matmul epilogue supports.
 const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu,
     UnaryFn::Sigmoid,
@@ -32,7 +32,7 @@ const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Softplus,
 ];
 
-/// The functions that a convolution applies to its results.
+/// The activations that a convolution epilogue supports.
 const CONV_ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu,
     UnaryFn::Relu6,
@@ -43,14 +43,15 @@ const CONV_ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Silu,
 ];
 
-/// Fuses products and convolutions with what follows them, then sums with the norms that follow them.
+/// Fuses matmuls and convolutions with their epilogues, then residual sums with their norms.
 pub(super) fn fuse_epilogue(graph: &Graph) -> Result<Graph, CompileError> {
     fuse_residual_norms(&fuse_conv(&fuse_linear(graph)?)?)
 }
 
-/// The convolution with the activation that alone reads it, in the place of that.
+/// Replaces an activation by a convolution with that activation, if nothing else reads the
+/// convolution.
 fn fuse_conv(graph: &Graph) -> Result<Graph, CompileError> {
-    let (live, uses) = (live_nodes(graph), Uses::of(graph));
+    let (live, uses) = (live_nodes(graph), ValueUses::new(graph));
     rebuild(graph, |rw, id, node| {
         let (Op::Unary(u), &[x]) = (&node.op, node.inputs.as_slice()) else {
             return rw.copy(id);
@@ -58,7 +59,7 @@ fn fuse_conv(graph: &Graph) -> Result<Graph, CompileError> {
         let Op::Conv(conv) = &graph.node(x.node).op else {
             return rw.copy(id);
         };
-        let ends = live[id.index()] && uses.of_value(x).only() == Some(id);
+        let ends = live[id.index()] && uses.readers_of(x).only() == Some(id);
         let is_float = matches!(node.outputs[0].dtype, DType::F32 | DType::F16 | DType::BF16);
         if !ends || !is_float || conv.activation.is_some() || !CONV_ACTIVATIONS.contains(&u.f) {
             return rw.copy(id);
@@ -68,28 +69,28 @@ fn fuse_conv(graph: &Graph) -> Result<Graph, CompileError> {
             activation: Some(u.f),
             ..conv.clone()
         };
-        rw.stand_for(x.node);
+        rw.set_origin(x.node);
         let new = rw.add(op, &inputs)?;
         rw.bind(Value { node: id, port: 0 }, new);
         Ok(())
     })
 }
 
-/// A product with what was absorbed into it.
-struct Chain {
+/// A matmul with its absorbed epilogue.
+struct EpilogueChain {
     operands: [Value; 2],
     bias: Option<Value>,
     activation: Option<UnaryFn>,
-    /// The product.
+    /// The matmul node.
     head: NodeId,
-    /// The node whose value the chain stands for.
+    /// The node whose value the fused node replaces.
     last: NodeId,
 }
 
 fn fuse_linear(graph: &Graph) -> Result<Graph, CompileError> {
-    let (live, uses) = (live_nodes(graph), Uses::of(graph));
+    let (live, uses) = (live_nodes(graph), ValueUses::new(graph));
     let packable: HashSet<NodeId> = pack_qkv::groups(graph).into_iter().flatten().collect();
-    let mut chains: HashMap<NodeId, Chain> = HashMap::new();
+    let mut chains: HashMap<NodeId, EpilogueChain> = HashMap::new();
     let mut absorbed: HashSet<NodeId> = HashSet::new();
     for (id, _) in graph.nodes().filter(|(id, _)| live[id.index()]) {
         if let Some((chain, members)) = chain_from(graph, &uses, id, packable.contains(&id)) {
@@ -106,7 +107,7 @@ fn fuse_linear(graph: &Graph) -> Result<Graph, CompileError> {
                 inputs.push(as_shape(rw, bias, shape)?);
             }
             let activation = chain.activation;
-            rw.stand_for(chain.head);
+            rw.set_origin(chain.head);
             let new = rw.add(Linear { activation }, &inputs)?;
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
@@ -117,13 +118,13 @@ fn fuse_linear(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The chain that begins at a product, with the nodes that it absorbs.
+/// The chain that begins at a matmul, with the nodes that it absorbs.
 fn chain_from(
     graph: &Graph,
-    uses: &Uses,
+    uses: &ValueUses,
     head: NodeId,
     packable: bool,
-) -> Option<(Chain, Vec<NodeId>)> {
+) -> Option<(EpilogueChain, Vec<NodeId>)> {
     let node = graph.node(head);
     let (operands, mut bias) = match (&node.op, node.inputs.as_slice()) {
         (Op::MatMul(_), &[x, w]) if graph.ty(w).rank() == 2 && graph.ty(x).rank() >= 2 => {
@@ -150,7 +151,7 @@ fn chain_from(
     }
     let mut activation = None;
     if !packable
-        && let Some(next) = uses.of_value(last).only()
+        && let Some(next) = uses.readers_of(last).only()
         && let Op::Unary(u) = &graph.node(next).op
         && ACTIVATIONS.contains(&u.f)
     {
@@ -159,7 +160,7 @@ fn chain_from(
         last.node = next;
     }
     members.pop();
-    let chain = Chain {
+    let chain = EpilogueChain {
         operands,
         bias,
         activation,
@@ -170,8 +171,8 @@ fn chain_from(
 }
 
 /// The only reader of `v`, if it adds a weight along the last axis, and that weight.
-fn bias_add(graph: &Graph, uses: &Uses, v: Value) -> Option<(NodeId, Value)> {
-    let next = uses.of_value(v).only()?;
+fn bias_add(graph: &Graph, uses: &ValueUses, v: Value) -> Option<(NodeId, Value)> {
+    let next = uses.readers_of(v).only()?;
     let other = add_operand(graph, next, v)?;
     let same = graph.node(next).outputs[0] == *graph.ty(v);
     (same && is_bias_of(graph, other, v)).then_some((next, other))
@@ -211,21 +212,21 @@ fn as_shape(rw: &mut Rewriter<'_>, v: Value, shape: Shape) -> Result<Value, Comp
     rw.add(Reshape { shape }, &[v])
 }
 
-/// A sum and the norm of it.
+/// A residual sum and its norm.
 struct ResidualNorm {
     op: Op,
-    /// `x`, `residual`.
+    /// The operands `x` and `residual`.
     sum_of: [Value; 2],
     /// `gamma`, and `beta` of a layer norm.
     weights: Vec<Value>,
     bias: Option<Value>,
     norm: NodeId,
-    /// The sum `x + bias` that is left out.
+    /// The absorbed sum `x + bias`.
     inner: Option<NodeId>,
 }
 
 fn fuse_residual_norms(graph: &Graph) -> Result<Graph, CompileError> {
-    let (live, uses) = (live_nodes(graph), Uses::of(graph));
+    let (live, uses) = (live_nodes(graph), ValueUses::new(graph));
     let mut by_sum: HashMap<NodeId, ResidualNorm> = HashMap::new();
     for (id, _) in graph.nodes().filter(|(id, _)| live[id.index()]) {
         if let Some((sum, fused)) = residual_norm(graph, &uses, id) {
@@ -247,7 +248,7 @@ fn fuse_residual_norms(graph: &Graph) -> Result<Graph, CompileError> {
                 let bias = rw.value(bias);
                 inputs.push(as_shape(rw, bias, shape)?);
             }
-            rw.stand_for(fused.norm);
+            rw.set_origin(fused.norm);
             let new = rw.add(fused.op.clone(), &inputs)?;
             let norm = Value {
                 node: fused.norm,
@@ -264,9 +265,9 @@ fn fuse_residual_norms(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The sum that a norm is of, with what replaces both. The weights must depend on leaves only, since the
-/// fused node stands where the sum stood.
-fn residual_norm(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, ResidualNorm)> {
+/// The sum that a norm reads, with the fused replacement of both. The weights must depend only on
+/// leaves, because the fused node takes the position of the sum.
+fn residual_norm(graph: &Graph, uses: &ValueUses, id: NodeId) -> Option<(NodeId, ResidualNorm)> {
     let node = graph.node(id);
     let (op, sum, weights): (Op, Value, &[Value]) = match (&node.op, node.inputs.as_slice()) {
         (Op::LayerNorm(n), [x, weights @ ..])
@@ -291,7 +292,7 @@ fn residual_norm(graph: &Graph, uses: &Uses, id: NodeId) -> Option<(NodeId, Resi
     }
     let mut fused_bias = None;
     for operand in [x, residual] {
-        if uses.of_value(operand).only() == Some(sum.node)
+        if uses.readers_of(operand).only() == Some(sum.node)
             && let Some((y, b)) = biased(graph, operand)
         {
             residual = if operand == x { residual } else { x };

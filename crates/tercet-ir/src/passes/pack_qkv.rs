@@ -1,13 +1,13 @@
 //! Packing: contractions of one operand with several weights become one contraction.
 //!
-//! Query, key and value projections read the same activations, as do the gate and the other half of
-//! a gated MLP. Their weights, parameters all of them, are concatenated (executors compute what
-//! depends on parameters only once), and each former result is a slice of the packed one, a view.
+//! Query, key and value projections read the same activations, as do both halves of a gated MLP.
+//! Their weights, which must be parameters, are concatenated; executors compute values that depend
+//! only on parameters once. Each former result is a slice of the packed one, which is a view.
 //!
-//! Joined are nodes with the same operand, operator, attributes and kind of weights: `MatMul` and
-//! `Linear` with `[K, N]` weights that are parameters, transposed or converted or as they are, and
-//! `DequantMatMul` of one scheme. Parameters are concatenated before they are converted. The sum over
-//! K of each result is as before.
+//! A group consists of nodes with the same operand, operator, attributes and weight storage. It may
+//! contain `MatMul` and `Linear` with `[K, N]` weights that are parameters, possibly transposed or
+//! converted, and `DequantMatMul` of one scheme. Parameters are concatenated before they are
+//! converted. The sum over K of each result is unchanged.
 
 use std::collections::HashMap;
 
@@ -17,31 +17,31 @@ use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Cast, Concat, Op, Slice, Transpose};
 
-/// What members of a group have in common.
+/// The common properties of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct QkvGroupKey {
     op: Op,
     x: Value,
-    bias: Option<Stored>,
-    layout: Layout,
-    weight: Stored,
+    bias: Option<QkvLeafDType>,
+    layout: QkvWeightLayout,
+    weight: QkvLeafDType,
 }
 
-/// The dtype of a leaf, and what it is converted to.
+/// The dtype of a leaf and the dtype that it is converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Stored {
+struct QkvLeafDType {
     dtype: DType,
     cast: Option<DType>,
 }
 
-/// Where the outputs are in a parameter.
+/// The axis of a parameter that holds the outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Layout {
-    /// `[K, N]`
+enum QkvWeightLayout {
+    /// `[K, N]`: outputs are columns.
     Columns,
-    /// `[N, K]`, transposed before use.
+    /// `[N, K]`, transposed before use: outputs are rows.
     TransposedRows,
-    /// `[N, row_bytes]`, as it is.
+    /// `[N, row_bytes]`, used directly: outputs are rows.
     Rows,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn pack_qkv(graph: &Graph) -> Result<Graph, CompileError> {
 pub(super) fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
     let live = live_nodes(graph);
     let mut order: Vec<Vec<NodeId>> = Vec::new();
-    let mut at: HashMap<Key, usize> = HashMap::new();
+    let mut at: HashMap<QkvGroupKey, usize> = HashMap::new();
     for (id, _) in graph.nodes().filter(|(id, _)| live[id.index()]) {
         if let Some(key) = key(graph, id) {
             let slot = *at.entry(key).or_insert_with(|| {
@@ -91,17 +91,17 @@ pub(super) fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
     order
 }
 
-fn key(graph: &Graph, id: NodeId) -> Option<Key> {
+fn key(graph: &Graph, id: NodeId) -> Option<QkvGroupKey> {
     let node = graph.node(id);
     let (&x, &w) = (node.inputs.first()?, node.inputs.get(1)?);
     let weight = match &node.op {
         Op::MatMul(_) | Op::Linear(_) if graph.ty(w).rank() == 2 && graph.ty(x).rank() >= 2 => {
             weight(graph, w)?
         }
-        Op::DequantMatMul(_) if is_param(graph, w) => Weight {
+        Op::DequantMatMul(_) if is_param(graph, w) => QkvWeight {
             leaf: w,
             stored: stored(graph, w, None),
-            layout: Layout::Rows,
+            layout: QkvWeightLayout::Rows,
         },
         _ => return None,
     };
@@ -109,7 +109,7 @@ fn key(graph: &Graph, id: NodeId) -> Option<Key> {
         Some(&b) => Some(vector(graph, b)?.1),
         None => None,
     };
-    Some(Key {
+    Some(QkvGroupKey {
         op: node.op.clone(),
         x,
         bias,
@@ -122,26 +122,27 @@ fn is_param(graph: &Graph, v: Value) -> bool {
     matches!(graph.node(v.node).op, Op::Param(_))
 }
 
-fn stored(graph: &Graph, leaf: Value, cast: Option<DType>) -> Stored {
+fn stored(graph: &Graph, leaf: Value, cast: Option<DType>) -> QkvLeafDType {
     let dtype = graph.ty(leaf).dtype;
-    Stored { dtype, cast }
+    QkvLeafDType { dtype, cast }
 }
 
-/// A weight as the parameter that it is made of.
-struct Weight {
+/// A weight with the parameter that it is derived from.
+struct QkvWeight {
     leaf: Value,
-    stored: Stored,
-    layout: Layout,
+    stored: QkvLeafDType,
+    layout: QkvWeightLayout,
 }
 
-/// The parameter that a weight is: as it is, transposed, converted, or both.
-fn weight(graph: &Graph, w: Value) -> Option<Weight> {
-    let (mut leaf, mut layout, mut cast) = (w, Layout::Columns, None);
+/// The parameter of a weight, if the weight is the parameter itself, transposed, converted, or
+/// both.
+fn weight(graph: &Graph, w: Value) -> Option<QkvWeight> {
+    let (mut leaf, mut layout, mut cast) = (w, QkvWeightLayout::Columns, None);
     while !is_param(graph, leaf) {
         let node = graph.node(leaf.node);
         leaf = match (&node.op, node.inputs.as_slice()) {
-            (Op::Transpose(t), &[p]) if t.perm == [1, 0] && layout == Layout::Columns => {
-                layout = Layout::TransposedRows;
+            (Op::Transpose(t), &[p]) if t.perm == [1, 0] && layout == QkvWeightLayout::Columns => {
+                layout = QkvWeightLayout::TransposedRows;
                 p
             }
             (Op::Cast(c), &[p]) if cast.is_none() => {
@@ -151,15 +152,15 @@ fn weight(graph: &Graph, w: Value) -> Option<Weight> {
             (_, _) => return None,
         };
     }
-    Some(Weight {
+    Some(QkvWeight {
         leaf,
         stored: stored(graph, leaf, cast),
         layout,
     })
 }
 
-/// The leaf that a bias is, as it is or converted.
-fn vector(graph: &Graph, b: Value) -> Option<(Value, Stored)> {
+/// The leaf of a bias, if the bias is the leaf itself or converted.
+fn vector(graph: &Graph, b: Value) -> Option<(Value, QkvLeafDType)> {
     let is_leaf = |v: Value| matches!(graph.node(v.node).op, Op::Param(_) | Op::Const(_));
     if is_leaf(b) {
         return Some((b, stored(graph, b, None)));
@@ -171,12 +172,12 @@ fn vector(graph: &Graph, b: Value) -> Option<(Value, Stored)> {
     }
 }
 
-/// Leaves that are stored alike as one.
+/// Concatenates leaves with the same storage.
 fn join(
     rw: &mut Rewriter<'_>,
     axis: usize,
     leaves: &[Value],
-    stored: Stored,
+    stored: QkvLeafDType,
 ) -> Result<Value, CompileError> {
     let all = rw.add(Concat { axis }, leaves)?;
     match stored.cast {
@@ -185,7 +186,7 @@ fn join(
     }
 }
 
-/// The packed contraction, and its slices that stand for the members.
+/// The packed contraction and its slices, which replace the members.
 fn pack(rw: &mut Rewriter<'_>, members: &[NodeId]) -> Result<Vec<Value>, CompileError> {
     let graph = rw.old();
     let nodes: Vec<_> = members.iter().map(|m| graph.node(*m)).collect();
@@ -202,9 +203,9 @@ fn pack(rw: &mut Rewriter<'_>, members: &[NodeId]) -> Result<Vec<Value>, Compile
     }
     let x = rw.value(key.x);
     let w = match key.layout {
-        Layout::Columns => join(rw, 1, &weights, key.weight)?,
-        Layout::Rows => join(rw, 0, &weights, key.weight)?,
-        Layout::TransposedRows => {
+        QkvWeightLayout::Columns => join(rw, 1, &weights, key.weight)?,
+        QkvWeightLayout::Rows => join(rw, 0, &weights, key.weight)?,
+        QkvWeightLayout::TransposedRows => {
             let rows = join(rw, 0, &weights, key.weight)?;
             rw.add(Transpose { perm: vec![1, 0] }, &[rows])?
         }

@@ -1,13 +1,19 @@
-//! Narrow arithmetic by choice: an F32 graph computed in F16 or BF16.
+//! Reduced precision on request: an F32 graph computed in F16 or BF16.
 //!
-//! Inputs, parameters and outputs keep their declared types; casts stand at the border, and what
-//! depends on parameters only is computed once by executors. States of F32 become narrow: that is
-//! what halves a KV cache. Sums, norms and softmax accumulate in F32 by their own semantics.
+//! Inputs, parameters and outputs keep their declared types, with casts at the interface. Executors
+//! compute values that depend only on parameters once. F32 states become narrow, which halves a KV
+//! cache. Sums, norms and softmax accumulate in F32 by definition.
 //!
-//! What stays in F32: rotary tables and everything that leads to them, numbers made from integers
-//! (positions, counts) until they meet activations, random numbers, and dequantised weights, which
-//! are cast after, states of scans with what leads to them. Integers and truth values are untouched, and so are F64 parts. A graph inside a node
-//! keeps the types of its arguments and results, as this one does.
+//! These values remain in F32:
+//!
+//! - Rotary tables and their inputs.
+//! - Numbers derived from integers (positions, counts) until they are combined with activations.
+//! - Random numbers.
+//! - Dequantized weights, which are cast afterwards.
+//! - States of scans and their inputs.
+//!
+//! Integers, booleans and F64 values are unchanged. A nested graph keeps the types of its arguments
+//! and results.
 
 use std::collections::HashMap;
 
@@ -21,11 +27,11 @@ use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// The graph with its F32 arithmetic done in `dtype`, `F16` or `BF16`; `F32` changes nothing.
+/// The graph with its F32 arithmetic computed in `dtype`, `F16` or `BF16`; `F32` changes nothing.
 ///
 /// # Errors
-/// [`CompileError::Precision`] for another dtype; [`CompileError::Rewrite`] when an operator takes
-/// neither the narrow nor the F32 operands.
+/// [`CompileError::Precision`] for another dtype; [`CompileError::Rewrite`] when an operator
+/// supports neither the narrow nor the F32 operands.
 pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileError> {
     match dtype {
         DType::F32 => return Ok(graph.clone()),
@@ -34,7 +40,7 @@ pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileEr
             return Err(CompileError::Precision { dtype });
         }
     }
-    let mut c = Converter {
+    let mut c = PrecisionConverter {
         old: graph,
         new: Graph::new(),
         dtype,
@@ -65,10 +71,10 @@ pub fn convert_precision(graph: &Graph, dtype: DType) -> Result<Graph, CompileEr
     Ok(c.new)
 }
 
-/// Which nodes stay in F32 whatever they would accept.
+/// The nodes that remain in F32 even if their operator supports narrow types.
 fn wide_nodes(graph: &Graph) -> Vec<bool> {
     let mut wide = vec![false; graph.len()];
-    // Rotary tables, backwards from where they are used.
+    // Rotary tables are traced backwards from their use.
     for (id, node) in graph.nodes().rev() {
         match node.op.kind() {
             OpKind::Rope => (node.inputs[1..].iter()).for_each(|v| wide[v.node.index()] = true),
@@ -81,7 +87,7 @@ fn wide_nodes(graph: &Graph) -> Vec<bool> {
             _ => {}
         }
     }
-    // Numbers made from integers, forwards until they meet others.
+    // Numbers derived from integers are traced forwards until they are combined with others.
     let mut from_integers = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
         let floats: Vec<Value> = (node.inputs.iter().copied())
@@ -108,7 +114,7 @@ fn wide_nodes(graph: &Graph) -> Vec<bool> {
     wide
 }
 
-struct Converter<'g> {
+struct PrecisionConverter<'g> {
     old: &'g Graph,
     new: Graph,
     dtype: DType,
@@ -116,8 +122,8 @@ struct Converter<'g> {
     casts: HashMap<(Value, DType), Value>,
 }
 
-impl Converter<'_> {
-    /// The new value of an old one in a dtype; each cast is made once.
+impl PrecisionConverter<'_> {
+    /// The new value of an old one in a dtype; each cast is created once.
     fn read(&mut self, old: Value, to: DType) -> Result<Value, OpError> {
         let v = self.map[old.node.index()][old.port as usize];
         if self.new.ty(v).dtype == to {
@@ -138,7 +144,7 @@ impl Converter<'_> {
         Ok(new)
     }
 
-    /// The dtype in which a value of the old graph is read by narrow arithmetic.
+    /// The dtype that narrow arithmetic uses to read a value of the old graph.
     fn narrow(&self, dtype: DType) -> DType {
         if dtype == DType::F32 {
             self.dtype
@@ -147,7 +153,7 @@ impl Converter<'_> {
         }
     }
 
-    /// Adds the new form of a node: narrow if it may be and its operator accepts that.
+    /// Adds the converted form of a node: narrow if permitted and supported by its operator.
     fn convert(&mut self, id: NodeId, node: &Node, stays: bool) -> Result<Value, OpError> {
         match &node.op {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => {
@@ -178,7 +184,8 @@ impl Converter<'_> {
                 all.truncate(5);
                 all.extend(&old_dtypes[5..]);
             }
-            // The first operand alone: its companions may have to stay, as rotary tables do.
+            // Tries narrowing only the first operand: the others may have to remain in F32, as
+            // rotary tables do.
             let mut first = old_dtypes.clone();
             first.iter_mut().take(1).for_each(|d| *d = self.narrow(*d));
             for dtypes in [first, all] {
@@ -195,7 +202,8 @@ impl Converter<'_> {
         self.add(node.op.clone(), node, &old_dtypes)
     }
 
-    /// A graph inside a node: its own arithmetic narrow, its border as it is.
+    /// Converts a nested graph: its arithmetic becomes narrow, its argument and result types do not
+    /// change.
     fn block(&self, block: &SubGraph) -> Result<SubGraph, OpError> {
         let narrow = convert_precision(block.graph(), self.dtype);
         narrow.map(SubGraph::new).map_err(|e| match e {
@@ -225,7 +233,7 @@ impl Converter<'_> {
     }
 }
 
-/// True of scans whose states, their sixth operand, are F32 whatever the others are.
+/// True for scans whose states, the sixth operand, are F32 for all operand dtypes.
 fn is_scan(op: &Op) -> bool {
     matches!(op, Op::SelectiveScan(_) | Op::Mamba2(_))
 }
@@ -236,7 +244,7 @@ fn retyped(tensor: &Tensor, to: DType) -> Option<Tensor> {
     Tensor::from_f64s(ty, &tensor.to_f64s()).ok()
 }
 
-/// The operator with `dtype` for the F32 that its attributes name.
+/// The operator with `dtype` in place of F32 in its attributes.
 fn narrow_op(op: &Op, dtype: DType) -> Op {
     let narrow = |d: DType| if d == DType::F32 { dtype } else { d };
     match op {

@@ -1,43 +1,47 @@
-//! Operators that a graph has written out, as exporters do: the parts become the operator.
+//! Recognizes operators that exporters decompose into several nodes, and replaces the nodes by the
+//! operator.
 //!
-//! - `softmax(scale q k^T + mask) v` -> `Attention` ([`attention`]). A query whose mask is `-inf` at every key gives zeros
-//!   then, where the parts give NaN.
-//! - `x / sqrt(mean(x^2) + eps) * gamma` -> `RmsNorm` ([`norm`]).
-//! - `x sigmoid(x)` -> `silu`, `x (1 + erf(x / sqrt(2))) / 2` -> `gelu`, `min(max(x, 0), 6)` -> `relu6`
-//!   ([`activation`]).
-//! - What dequantises codes, convolves, and quantises again -> `QuantizedConv` ([`codes`], a pass of its own, with the next).
-//! - Products with dequantised weights -> `DequantMatMul` ([`code_weights`]).
-//! - Numbers around products whose weights are converted -> factors of the weights ([`factors`], a pass of its own).
+//! - `softmax(scale q k^T + mask) v` becomes `Attention` ([`attention`]). For a query whose mask is
+//!   `-inf` at every key, the result is then zeros instead of NaN.
+//! - `x / sqrt(mean(x^2) + eps) * gamma` becomes `RmsNorm` ([`norm`]).
+//! - `x sigmoid(x)` becomes `silu`, `x (1 + erf(x / sqrt(2))) / 2` becomes `gelu`, `min(max(x, 0),
+//!   6)` becomes `relu6` ([`activation`]).
+//! - Dequantize, convolve, quantize becomes `QuantizedConv` ([`qdq`], a separate pass together
+//!   with the next).
+//! - Matmuls with dequantized weights become `DequantMatMul` ([`qdq_weights`]).
+//! - Scalar factors around matmuls with converted weights are folded into the weights ([`factors`],
+//!   a separate pass).
 //!
-//! Results differ from the parts by the roundings that are saved.
+//! The rewrites remove intermediate roundings, so results differ slightly from the decomposed
+//! graph.
 
 mod activation;
 mod attention;
-mod code_weights;
-mod codes;
-mod factors;
+mod fold_scales;
 mod norm;
+mod qdq;
+mod qdq_weights;
 
-pub(super) use self::factors::factors;
-use super::rewrite::{Uses, live_nodes, rebuild};
+pub(super) use self::fold_scales::factors;
+use super::rewrite::{ValueUses, live_nodes, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::Op;
 use crate::passes::fuse_elementwise::splat_value;
 use crate::scalar::{BinaryFn, UnaryFn};
 
-/// Puts operators in place of their parts; parts that nothing reads any more are left to `dce`.
+/// Replaces groups of nodes by operators. `dce` later removes the unused nodes.
 pub(super) fn recognize(graph: &Graph) -> Result<Graph, CompileError> {
     let live = live_nodes(graph);
-    let seen = Seen {
+    let seen = MatchContext {
         graph,
-        uses: Uses::of(graph),
+        uses: ValueUses::new(graph),
     };
     rebuild(graph, |rw, id, node| {
         if live[id.index()]
-            && let Some(new) = attention::of(&seen, rw, node)?
-                .or(norm::of(&seen, rw, node)?)
-                .or(activation::of(&seen, rw, node)?)
+            && let Some(new) = attention::recognize(&seen, rw, node)?
+                .or(norm::recognize(&seen, rw, node)?)
+                .or(activation::recognize(&seen, rw, node)?)
         {
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
@@ -46,16 +50,17 @@ pub(super) fn recognize(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// Puts operators of codes of 8 bits in place of what dequantises them, computes, and quantises again.
+/// Replaces dequantize, compute, quantize sequences by int8 operators.
 pub(super) fn recognize_codes(graph: &Graph) -> Result<Graph, CompileError> {
     let live = live_nodes(graph);
-    let seen = Seen {
+    let seen = MatchContext {
         graph,
-        uses: Uses::of(graph),
+        uses: ValueUses::new(graph),
     };
     rebuild(graph, |rw, id, node| {
         if live[id.index()]
-            && let Some(new) = codes::of(&seen, rw, node)?.or(code_weights::of(&seen, rw, node)?)
+            && let Some(new) =
+                qdq::recognize(&seen, rw, node)?.or(qdq_weights::recognize(&seen, rw, node)?)
         {
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
@@ -64,23 +69,23 @@ pub(super) fn recognize_codes(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// The graph as patterns see it.
-struct Seen<'g> {
+/// The graph and the readers of its values, as used by pattern matching.
+struct MatchContext<'g> {
     graph: &'g Graph,
-    uses: Uses,
+    uses: ValueUses,
 }
 
-impl<'g> Seen<'g> {
+impl<'g> MatchContext<'g> {
     fn node(&self, v: Value) -> &'g Node {
         self.graph.node(v.node)
     }
 
-    /// Whether one node alone reads a value.
+    /// Whether exactly one node reads a value.
     fn read_once(&self, v: Value) -> bool {
-        self.uses.of_value(v).only().is_some()
+        self.uses.readers_of(v).only().is_some()
     }
 
-    /// The operands of a function of two.
+    /// The operands of a binary function.
     fn binary(&self, v: Value, f: BinaryFn) -> Option<[Value; 2]> {
         let node = self.node(v);
         match (&node.op, node.inputs.as_slice()) {
@@ -89,7 +94,7 @@ impl<'g> Seen<'g> {
         }
     }
 
-    /// The operand of a function of one.
+    /// The operand of a unary function.
     fn unary(&self, v: Value, f: UnaryFn) -> Option<Value> {
         let node = self.node(v);
         match (&node.op, node.inputs.as_slice()) {
@@ -98,7 +103,8 @@ impl<'g> Seen<'g> {
         }
     }
 
-    /// The one value of a constant, through operators that only change its shape or dtype.
+    /// The common value of a constant's elements, looking through operators that only change its
+    /// shape or dtype.
     fn splat(&self, mut v: Value) -> Option<f64> {
         loop {
             let node = self.node(v);
@@ -110,8 +116,8 @@ impl<'g> Seen<'g> {
         }
     }
 
-    /// A value that does not lose its type to a number beside it, and the number: of `f`, whose operands may come in
-    /// either order.
+    /// The value and scalar operands of a binary `f`, in either order. The scalar must not change
+    /// the value's type.
     fn with_number(&self, v: Value, f: BinaryFn) -> Option<(Value, f64)> {
         let [x, y] = self.binary(v, f)?;
         let same = |own: Value| self.graph.ty(own) == self.graph.ty(v);
@@ -122,7 +128,7 @@ impl<'g> Seen<'g> {
         }
     }
 
-    /// `v = x * factor`, or `x / divisor`: the operand and the factor; the value itself and 1 where it is neither.
+    /// The operand and factor of `v = x * factor` or `x / divisor`; otherwise `v` itself and 1.
     fn scaled(&self, v: Value) -> (Value, f64) {
         if let Some((x, n)) = self.with_number(v, BinaryFn::Mul) {
             return (x, n);
@@ -137,7 +143,7 @@ impl<'g> Seen<'g> {
     }
 }
 
-/// The other one of two operands.
+/// The second of two operands, given the first.
 fn other(pair: [Value; 2], one: Value) -> Option<Value> {
     match pair {
         [a, b] if a == one => Some(b),

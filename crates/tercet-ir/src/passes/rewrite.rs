@@ -1,20 +1,20 @@
-//! Rebuilding a graph: every pass walks the old graph in order and adds to a new one.
+//! Rebuilding a graph: every pass visits the old graph in order and adds nodes to a new one.
 //!
-//! Leaves with names come first in the new graph, in their old order, so that the signature stays
-//! and a rewrite may use any parameter at any place. Everything goes through
-//! [`Graph::add`](crate::Graph::add), so that types are inferred anew, but for nodes that are copied: every replacement has the type of
-//! what it replaces, so that what reads it has its own, too.
+//! Named leaves come first in the new graph, in their old order. The signature is therefore
+//! unchanged, and a rewrite may use any parameter anywhere. New nodes are added through
+//! [`Graph::add`](crate::Graph::add), which infers their types. Copied nodes keep their types,
+//! because every replacement has the type of the value that it replaces.
 
 use crate::error::CompileError;
-use crate::graph::{Graph, Node, NodeId, Origin, Value};
+use crate::graph::{Graph, Node, NodeId, NodeOrigin, Value};
 use crate::ops::{Op, OpKind};
 
-/// True for leaves that the executor binds by name: they stay even when nothing reads them.
+/// True for leaves that the executor binds by name: they remain even if nothing reads them.
 pub(crate) fn is_named_leaf(kind: OpKind) -> bool {
     matches!(kind, OpKind::Input | OpKind::Param | OpKind::State)
 }
 
-/// A new graph under construction with the new value of each old value.
+/// A new graph under construction, with a map from old to new values.
 pub(crate) struct Rewriter<'g> {
     old: &'g Graph,
     new: Graph,
@@ -23,7 +23,7 @@ pub(crate) struct Rewriter<'g> {
 }
 
 impl<'g> Rewriter<'g> {
-    /// A new graph that holds the named leaves.
+    /// A new graph that contains only the named leaves.
     pub(crate) fn new(old: &'g Graph) -> Result<Rewriter<'g>, CompileError> {
         let map = old.nodes().map(|(_, n)| vec![None; n.outputs.len()]);
         let mut rw = Rewriter {
@@ -41,7 +41,7 @@ impl<'g> Rewriter<'g> {
         Ok(rw)
     }
 
-    /// The graph that is rewritten.
+    /// The old graph.
     pub(crate) fn old(&self) -> &'g Graph {
         self.old
     }
@@ -62,8 +62,8 @@ impl<'g> Rewriter<'g> {
         old.iter().map(|v| self.value(*v)).collect()
     }
 
-    /// The new value of a leaf, constants included, or of what is made of leaves only, whether it was
-    /// visited yet or not.
+    /// The new value of a leaf (constants included) or of a value computed only from leaves. It
+    /// need not have been visited yet.
     pub(crate) fn leaf(&mut self, old: Value) -> Result<Value, CompileError> {
         if self.map[old.node.index()][0].is_none() {
             for input in &self.old.node(old.node).inputs {
@@ -74,13 +74,13 @@ impl<'g> Rewriter<'g> {
         Ok(self.value(old))
     }
 
-    /// Says which old node the next ones stand for, instead of the one that is being visited.
-    pub(crate) fn stand_for(&mut self, id: NodeId) {
+    /// Sets the old node that is recorded as origin of the next nodes, instead of the visited one.
+    pub(crate) fn set_origin(&mut self, id: NodeId) {
         self.at = id;
     }
 
-    /// Adds a node whose operands are new values. It stands for the old node that is being visited, which
-    /// errors name too.
+    /// Adds a node whose operands are new values. Its origin is the visited old node, which errors
+    /// also name.
     pub(crate) fn add(
         &mut self,
         op: impl Into<Op>,
@@ -89,11 +89,11 @@ impl<'g> Rewriter<'g> {
         self.add_from(self.old.origin(self.at), op.into(), inputs)
     }
 
-    /// Adds a node that stands for a node of a graph inside the old one that is being visited.
+    /// Adds a node whose origin is a node of a nested graph of the visited old node.
     pub(crate) fn add_inner(
         &mut self,
         graph: &'static str,
-        inner: Origin,
+        inner: NodeOrigin,
         op: Op,
         inputs: &[Value],
     ) -> Result<Value, CompileError> {
@@ -103,7 +103,7 @@ impl<'g> Rewriter<'g> {
 
     fn add_from(
         &mut self,
-        origin: Origin,
+        origin: NodeOrigin,
         op: Op,
         inputs: &[Value],
     ) -> Result<Value, CompileError> {
@@ -113,7 +113,7 @@ impl<'g> Rewriter<'g> {
         added.map_err(|source| CompileError::Rewrite { node, source })
     }
 
-    /// Copies an old node with its operands renamed, unless it has a new value already.
+    /// Copies an old node with its operands mapped, unless it already has a new value.
     pub(crate) fn copy(&mut self, id: NodeId) -> Result<(), CompileError> {
         let node = self.old.node(id);
         if self.map[id.index()].iter().all(Option::is_some) && !node.outputs.is_empty() {
@@ -123,7 +123,7 @@ impl<'g> Rewriter<'g> {
         let origin = self.old.origin(id);
         let at = origin.node;
         self.new.add_for(Some(origin));
-        // Operands keep their types, and so do results.
+        // Operands have the same types as before, so results do too.
         let first = self
             .new
             .add_typed(node.op.clone(), &inputs, node.outputs.clone())
@@ -135,7 +135,7 @@ impl<'g> Rewriter<'g> {
         Ok(())
     }
 
-    /// Says which new value stands for an old one.
+    /// Maps an old value to a new one.
     pub(crate) fn bind(&mut self, old: Value, new: Value) {
         debug_assert_eq!(
             self.old.ty(old),
@@ -166,8 +166,8 @@ impl<'g> Rewriter<'g> {
     }
 }
 
-/// Rebuilds a graph: `visit` sees every node that is not a named leaf, in order, and copies it,
-/// binds its results to other values, or leaves it out when nothing that it copies reads it.
+/// Rebuilds a graph. `visit` receives every node that is not a named leaf, in order. It copies the
+/// node, binds its results to other values, or omits it if no copied node reads it.
 pub(crate) fn rebuild<'g>(
     graph: &'g Graph,
     mut visit: impl FnMut(&mut Rewriter<'g>, NodeId, &'g Node) -> Result<(), CompileError>,
@@ -182,7 +182,7 @@ pub(crate) fn rebuild<'g>(
     rw.finish()
 }
 
-/// Which nodes a result of the graph depends on.
+/// For each node, whether a result of the graph depends on it.
 pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
     let mut live = vec![false; graph.len()];
     for v in graph.results() {
@@ -196,17 +196,18 @@ pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
     live
 }
 
-/// Who reads a value, nodes without effect on the results left aside.
+/// The readers of a value, excluding dead nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Readers {
-    /// The nodes, once per operand that is the value.
+pub(crate) struct ValueReaders {
+    /// The reading nodes, once for each operand that is the value.
     pub(crate) nodes: Vec<NodeId>,
     /// Whether an output or assignment is the value.
     pub(crate) result: bool,
 }
 
-impl Readers {
-    /// The node that reads the value, if exactly one operand of one node does and it is no result.
+impl ValueReaders {
+    /// The node that reads the value, if exactly one operand of one node reads it and no result
+    /// does.
     pub(crate) fn only(&self) -> Option<NodeId> {
         match (self.nodes.as_slice(), self.result) {
             (&[node], false) => Some(node),
@@ -216,15 +217,15 @@ impl Readers {
 }
 
 /// The readers of every value of a graph.
-pub(crate) struct Uses(Vec<Vec<Readers>>);
+pub(crate) struct ValueUses(Vec<Vec<ValueReaders>>);
 
-impl Uses {
-    /// The readers among the live nodes.
-    pub(crate) fn of(graph: &Graph) -> Uses {
+impl ValueUses {
+    /// Computes the readers among the live nodes.
+    pub(crate) fn new(graph: &Graph) -> ValueUses {
         let live = live_nodes(graph);
-        let mut uses: Vec<Vec<Readers>> = graph
+        let mut uses: Vec<Vec<ValueReaders>> = graph
             .nodes()
-            .map(|(_, n)| vec![Readers::default(); n.outputs.len()])
+            .map(|(_, n)| vec![ValueReaders::default(); n.outputs.len()])
             .collect();
         for (id, node) in graph.nodes().filter(|(id, _)| live[id.index()]) {
             for v in &node.inputs {
@@ -234,11 +235,11 @@ impl Uses {
         for v in graph.results() {
             uses[v.node.index()][v.port as usize].result = true;
         }
-        Uses(uses)
+        ValueUses(uses)
     }
 
     /// The readers of a value.
-    pub(crate) fn of_value(&self, v: Value) -> &Readers {
+    pub(crate) fn readers_of(&self, v: Value) -> &ValueReaders {
         &self.0[v.node.index()][v.port as usize]
     }
 }

@@ -1,12 +1,12 @@
 //! Algebraic simplification: a table of named rules, each directional and exact.
 //!
-//! A rule sees one operator with operands of the new graph and gives a value that stands for its
-//! result, or nothing. What a rule adds is simplified in turn. Every rule makes the graph shorter,
-//! its chains shallower or its nodes cheaper, so that rewriting ends.
+//! A rule receives one operator with operands of the new graph and returns a replacement for its
+//! result, or nothing. Nodes that a rule adds are simplified in turn. Every rule makes the graph
+//! smaller, its chains shallower or its nodes cheaper, so rewriting terminates.
 //!
-//! Exact means: the same bits for every operand, NaN up to its payload. `x + 0.0` is not kept as
-//! `x`, because `-0.0 + 0.0` is `0.0`; `x + -0.0` and `x - 0.0` are. `exp(ln(x))` and
-//! multiplications by reciprocals stay as they are.
+//! Exact means bitwise equal for every operand (except NaN payloads). `x + 0.0` is not simplified
+//! to `x`, because `-0.0 + 0.0` is `0.0`, but `x + -0.0` and `x - 0.0` are. `exp(ln(x))` and
+//! multiplications by reciprocals are not simplified.
 
 mod arith;
 mod shape;
@@ -20,20 +20,21 @@ use crate::types::Type;
 /// A rule of the simplifier.
 #[derive(Clone, Copy, Debug)]
 pub struct Simplification {
-    /// The name.
+    /// Name of the rule.
     pub name: &'static str,
-    /// The equation.
+    /// The rule as an equation.
     pub doc: &'static str,
-    /// The operator that it looks at.
+    /// The operator that the rule matches.
     pub on: OpKind,
-    apply: Apply,
+    apply: SimplifyFn,
 }
 
-type Apply = for<'a, 'g, 'o> fn(&'a mut Simplifier<'g, 'o>, &'a Op, &'a [Value]) -> Simplified;
-/// A value that stands for the result, if the rule matches.
-type Simplified = Result<Option<Value>, CompileError>;
+type SimplifyFn =
+    for<'a, 'g, 'o> fn(&'a mut Simplifier<'g, 'o>, &'a Op, &'a [Value]) -> SimplifyResult;
+/// The replacement of the result, if the rule matches.
+type SimplifyResult = Result<Option<Value>, CompileError>;
 
-/// Every rule; the first that matches is taken.
+/// Every rule, in matching order; the first match is applied.
 pub const SIMPLIFICATIONS: &[&[Simplification]] = &[arith::RULES, shape::RULES];
 
 /// Simplifies every node.
@@ -41,10 +42,10 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, CompileError> {
     simplify_traced(graph).map(|(graph, _)| graph)
 }
 
-/// Simplifies every node and says which rules were used, in order.
+/// Simplifies every node and returns the names of the applied rules, in order.
 ///
 /// # Errors
-/// [`CompileError::Rewrite`] when a rule builds a node that its operator refuses.
+/// [`CompileError::Rewrite`] when a rule builds an invalid node.
 pub fn simplify_traced(graph: &Graph) -> Result<(Graph, Vec<&'static str>), CompileError> {
     let mut fired = Vec::new();
     let new = rebuild(graph, |rw, id, node| {
@@ -64,14 +65,14 @@ pub fn simplify_traced(graph: &Graph) -> Result<(Graph, Vec<&'static str>), Comp
     Ok((new, fired))
 }
 
-/// What a rule sees and adds to.
+/// The interface through which a rule inspects and adds nodes.
 struct Simplifier<'g, 'o> {
     rw: &'o mut Rewriter<'g>,
     fired: &'o mut Vec<&'static str>,
 }
 
 impl Simplifier<'_, '_> {
-    fn try_rules(&mut self, op: &Op, inputs: &[Value]) -> Simplified {
+    fn try_rules(&mut self, op: &Op, inputs: &[Value]) -> SimplifyResult {
         let rules = SIMPLIFICATIONS.iter().copied().flatten();
         for rule in rules.filter(|r| r.on == op.kind()) {
             if let Some(new) = (rule.apply)(self, op, inputs)? {
@@ -82,7 +83,7 @@ impl Simplifier<'_, '_> {
         Ok(None)
     }
 
-    /// Adds a node, or what it simplifies to.
+    /// Adds a node, or its simplification.
     fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, CompileError> {
         let op = op.into();
         match self.try_rules(&op, inputs)? {
@@ -95,12 +96,12 @@ impl Simplifier<'_, '_> {
         self.rw.new_graph().ty(v)
     }
 
-    /// The node that gives a value.
+    /// The node that computes a value.
     fn node(&self, v: Value) -> &Node {
         self.rw.new_graph().node(v.node)
     }
 
-    /// The type of the single result of `op`, if its operands are accepted.
+    /// The type of the single result of `op`, if its operands are valid.
     fn infer(&self, op: &Op, inputs: &[Value]) -> Option<Type> {
         let types: Vec<&Type> = inputs.iter().map(|v| self.ty(*v)).collect();
         let [ty] = <[Type; 1]>::try_from(op.infer(&types).ok()?).ok()?;

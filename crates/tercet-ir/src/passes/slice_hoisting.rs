@@ -1,37 +1,38 @@
-//! Few rows of an axis: what computes its rows one by one computes those alone that are read.
+//! Hoists row slices and gathers above row-wise operators, so that only the rows that are read are
+//! computed.
 //!
-//! A model that tells something by one token, as encoders with a class token do, reads one row of each text at its end, and
-//! computes all rows of its last layer. The slice or gather that takes few rows moves up, through products, norms,
-//! elementwise functions and the queries of attention whose mask does not count positions, to where all rows are needed:
-//! there, each value that is read is taken from. It moves only through values whose readers all want the same rows, and only where a
-//! product or an attention becomes smaller.
+//! For example, an encoder with a class token reads one row of each sequence at its end, but its
+//! last layer computes all rows. The pass moves the slice or gather up through matmuls, norms and
+//! elementwise functions. It also moves through the queries of an attention whose mask does not
+//! depend on positions. It stops at values that need all rows. All readers of a value must need the
+//! same rows, and a matmul or an attention must become smaller.
 
-mod taken;
-mod through;
+mod row_selection;
+mod row_wise_ops;
 
 use std::collections::HashMap;
 
-use self::taken::Taken;
-use self::through::{first_of, is_heavy, narrowed, rows_of};
+use self::row_selection::RowSelection;
+use self::row_wise_ops::{is_heavy, narrowed, rows_of, rows_of_first_operand};
 use super::rewrite::{Rewriter, live_nodes, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
 
-/// What readers want of a value.
+/// The rows of a value that its readers need.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum RowDemand {
     All,
-    Rows(Taken),
+    Rows(RowSelection),
 }
 
-/// What is wanted of every value that is read.
-type Demand = HashMap<Value, Wanted>;
+/// The required rows of every value that is read.
+type RowDemands = HashMap<Value, RowDemand>;
 
-/// Moves what takes few rows up.
-pub(super) fn few_rows(graph: &Graph) -> Result<Graph, CompileError> {
-    let mut roots: HashMap<NodeId, Taken> = graph
+/// Moves row slices and gathers up.
+pub(super) fn hoist_slices(graph: &Graph) -> Result<Graph, CompileError> {
+    let mut roots: HashMap<NodeId, RowSelection> = graph
         .nodes()
-        .filter_map(|(id, node)| Some((id, Taken::by(graph, node)?)))
+        .filter_map(|(id, node)| Some((id, RowSelection::by(graph, node)?)))
         .collect();
     if roots.is_empty() {
         return Ok(graph.clone());
@@ -45,44 +46,49 @@ pub(super) fn few_rows(graph: &Graph) -> Result<Graph, CompileError> {
     move_up(graph, &roots)
 }
 
-/// What is wanted of values, where these nodes take few rows.
-fn demand(graph: &Graph, roots: &HashMap<NodeId, Taken>) -> Demand {
+/// The required rows of all values; `roots` are the nodes that select few rows.
+fn demand(graph: &Graph, roots: &HashMap<NodeId, RowSelection>) -> RowDemands {
     let live = live_nodes(graph);
-    let mut demand: Demand = graph.results().map(|v| (v, Wanted::All)).collect();
+    let mut demand: RowDemands = graph.results().map(|v| (v, RowDemand::All)).collect();
     for (id, node) in graph.nodes().rev().filter(|(id, _)| live[id.index()]) {
         let rows = match roots.get(&id) {
-            Some(taken) => Some((taken.clone(), first_of(node, taken.axis()))),
+            Some(taken) => Some((taken.clone(), rows_of_first_operand(node, taken.axis()))),
             None => rows_wanted(graph, &demand, id),
         };
         for (at, v) in node.inputs.iter().enumerate() {
             let own = rows.as_ref().and_then(|(taken, axes)| {
                 let axis = axes.get(at).copied().flatten()?;
-                Some(Wanted::Rows(taken.on(axis)))
+                Some(RowDemand::Rows(taken.on(axis)))
             });
-            let wanted = own.unwrap_or(Wanted::All);
+            let wanted = own.unwrap_or(RowDemand::All);
             let known = demand.entry(*v).or_insert_with(|| wanted.clone());
             if *known != wanted {
-                *known = Wanted::All;
+                *known = RowDemand::All;
             }
         }
     }
     demand
 }
 
-/// The rows that alone are wanted of a node's result, and the axis of each operand along which it needs those alone; none where
-/// it is computed whole.
-fn rows_wanted(graph: &Graph, demand: &Demand, id: NodeId) -> Option<(Taken, Vec<Option<usize>>)> {
+/// The only rows of a node's result that are needed, and the axis of each operand along which the
+/// node needs only those rows. `None` if the whole result is computed.
+fn rows_wanted(
+    graph: &Graph,
+    demand: &RowDemands,
+    id: NodeId,
+) -> Option<(RowSelection, Vec<Option<usize>>)> {
     match demand.get(&Value { node: id, port: 0 }) {
-        Some(Wanted::Rows(taken)) => {
+        Some(RowDemand::Rows(taken)) => {
             let axes = rows_of(graph, graph.node(id), taken)?;
             Some((taken.clone(), axes))
         }
-        Some(Wanted::All) | None => None,
+        Some(RowDemand::All) | None => None,
     }
 }
 
-/// For each node, whether taking few rows of its result saves a product or an attention.
-fn heavy(graph: &Graph, demand: &Demand) -> Vec<bool> {
+/// For each node, whether computing only few rows of its result makes a matmul or an attention
+/// smaller.
+fn heavy(graph: &Graph, demand: &RowDemands) -> Vec<bool> {
     let mut heavy = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
         if let Some((_, axes)) = rows_wanted(graph, demand, id) {
@@ -94,12 +100,12 @@ fn heavy(graph: &Graph, demand: &Demand) -> Vec<bool> {
     heavy
 }
 
-/// The graph in which these nodes take rows of operands instead of results.
-fn move_up(graph: &Graph, roots: &HashMap<NodeId, Taken>) -> Result<Graph, CompileError> {
+/// The graph with the row selections `roots` applied to operands instead of results.
+fn move_up(graph: &Graph, roots: &HashMap<NodeId, RowSelection>) -> Result<Graph, CompileError> {
     let (live, demand) = (live_nodes(graph), demand(graph, roots));
-    // Rows of values, by the value: of one that is narrowed there is nothing else.
+    // The selected rows of each narrowed value, whose full form does not exist in the new graph.
     let mut own: HashMap<Value, Value> = HashMap::new();
-    let mut cut: HashMap<(Value, Taken), Value> = HashMap::new();
+    let mut cut: HashMap<(Value, RowSelection), Value> = HashMap::new();
     rebuild(graph, |rw, id, node| {
         if !live[id.index()] {
             return Ok(());
@@ -124,20 +130,20 @@ fn move_up(graph: &Graph, roots: &HashMap<NodeId, Taken>) -> Result<Graph, Compi
                 None => rw.value(*v),
             });
         }
-        rw.stand_for(id);
+        rw.set_origin(id);
         let new = rw.add(narrowed(node, &taken), &inputs)?;
         own.insert(result, new);
         Ok(())
     })
 }
 
-/// These rows of an old value.
+/// Selects these rows of an old value.
 fn rows(
     rw: &mut Rewriter<'_>,
     of: Value,
-    taken: Taken,
+    taken: RowSelection,
     own: &HashMap<Value, Value>,
-    cut: &mut HashMap<(Value, Taken), Value>,
+    cut: &mut HashMap<(Value, RowSelection), Value>,
 ) -> Result<Value, CompileError> {
     if let Some(rows) = own.get(&of) {
         return Ok(*rows);
@@ -147,7 +153,7 @@ fn rows(
         return Ok(*rows);
     }
     let whole = rw.value(of);
-    let rows = key.1.of(rw, whole)?;
+    let rows = key.1.apply(rw, whole)?;
     cut.insert(key, rows);
     Ok(rows)
 }

@@ -1,18 +1,20 @@
-//! Graphs inside nodes: rewriting each, putting one in the place of its node, leaving out captures.
+//! Nested graphs: applies passes to them, inlines them in place of their node, and removes unused
+//! captures.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::rewrite::{Rewriter, Uses, rebuild};
+use super::rewrite::{Rewriter, ValueUses, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};
 use crate::ops::{If, Op, OpKind, Scan, While};
 use crate::subgraph::SubGraph;
 
-/// The graph with `f` applied to the graphs inside its nodes, node for node; `None` where it has none.
+/// The graph with `f` applied to the nested graphs of its nodes; `None` if it has none. Node ids do
+/// not change.
 ///
 /// # Errors
-/// Those of `f`; [`CompileError::Rewrite`] where a node does not accept its new graphs.
+/// The errors of `f`; [`CompileError::Rewrite`] when a node rejects its new graphs.
 pub(super) fn map_subgraphs(
     graph: &Graph,
     f: &mut dyn FnMut(&Graph) -> Result<Graph, CompileError>,
@@ -27,7 +29,7 @@ pub(super) fn map_subgraphs(
         for (_, block) in node.op.subgraphs() {
             blocks.push(f(block.graph())?.into());
         }
-        // Node for node: ids and ports stay.
+        // Nodes are copied one to one, so ids and ports do not change.
         new.add_for(Some(graph.origin(id)));
         new.add(node.op.with_subgraphs(blocks), &node.inputs)
             .map_err(fail(id))?;
@@ -42,8 +44,8 @@ pub(super) fn map_subgraphs(
     Ok(Some(new))
 }
 
-/// Adds the nodes of a graph for these arguments and gives its results; `name` is the attribute that holds
-/// it.
+/// Adds the nodes of a nested graph with these arguments and returns its results; `name` is the
+/// attribute that holds the graph.
 fn inline(
     rw: &mut Rewriter<'_>,
     name: &'static str,
@@ -71,8 +73,8 @@ fn inline(
     Ok(results.map(|o| of(&map, &o.value)).collect())
 }
 
-/// The node without the captures that nothing inside reads, and what is left of its operands; `None`
-/// where all are read.
+/// The node without the captures that the nested graphs never read, and its remaining operands;
+/// `None` if all are read.
 fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
     let blocks: Vec<&SubGraph> = node.op.subgraphs().into_iter().map(|(_, b)| b).collect();
     let captures = captures(node)?;
@@ -80,7 +82,7 @@ fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
     let count = node.inputs.len() - captures;
     let first = arguments - count;
     let reads: Vec<Vec<bool>> = blocks.iter().map(|b| reads(b.graph())).collect();
-    // A symbol takes its size from an argument: what would take one away stays.
+    // A symbol gets its size from an argument, so the only argument of a symbol must remain.
     let mut kept: Vec<bool> = (0..arguments)
         .map(|i| i < first || reads.iter().any(|r| r[i]))
         .collect();
@@ -98,7 +100,7 @@ fn without_idle_captures(node: &Node) -> Option<(Op, Vec<Value>)> {
     Some((node.op.with_subgraphs(blocks?), inputs))
 }
 
-/// Where the captures begin among the operands of a node that has graphs inside.
+/// The index of the first capture among the operands of a node with nested graphs.
 fn captures(node: &Node) -> Option<usize> {
     match &node.op {
         Op::If(If { .. }) => Some(1),
@@ -110,18 +112,18 @@ fn captures(node: &Node) -> Option<usize> {
     }
 }
 
-/// Which arguments something inside reads.
+/// For each argument, whether the graph reads it.
 fn reads(block: &Graph) -> Vec<bool> {
-    let uses = Uses::of(block);
+    let uses = ValueUses::new(block);
     let inputs = block.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let read = inputs.map(|(node, _)| {
-        let readers = uses.of_value(Value { node, port: 0 });
+        let readers = uses.readers_of(Value { node, port: 0 });
         readers.result || !readers.nodes.is_empty()
     });
     read.collect()
 }
 
-/// True if a symbol of argument `at` is a dimension of no argument that is kept.
+/// True if removing argument `at` would leave one of its symbols without an argument.
 fn loses_symbol(block: &SubGraph, kept: &[bool], at: usize) -> bool {
     let arguments: Vec<_> = block.arguments().collect();
     let mut there = HashSet::new();
@@ -133,7 +135,7 @@ fn loses_symbol(block: &SubGraph, kept: &[bool], at: usize) -> bool {
     lost
 }
 
-/// The graph without some of its inputs, which nothing reads.
+/// The graph without some of its unused inputs.
 fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
     let mut kept = kept.iter();
     let mut new = Graph::new();
@@ -147,7 +149,7 @@ fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
             .map(|v| Some(map[v.node.index()]?.port(v.port)))
             .collect();
         new.add_for(Some(block.origin(id)));
-        // What is dead may read an input that goes.
+        // Dead nodes may read a removed input.
         map.push(inputs.and_then(|inputs| new.add(node.op.clone(), &inputs).ok()));
     }
     new.add_for(None);
@@ -158,7 +160,7 @@ fn without(block: &Graph, kept: &[bool]) -> Option<SubGraph> {
     Some(new.into())
 }
 
-/// Leaves out the captures that nothing inside a node reads.
+/// Removes the captures that a node's nested graphs never read.
 pub(super) fn drop_idle_captures(graph: &Graph) -> Result<Cow<'_, Graph>, CompileError> {
     let mut nodes = graph.nodes();
     if nodes.all(|(_, n)| without_idle_captures(n).is_none()) {
@@ -178,7 +180,7 @@ pub(super) fn drop_idle_captures(graph: &Graph) -> Result<Cow<'_, Graph>, Compil
     dropped.map(Cow::Owned)
 }
 
-/// Puts the branch that a constant predicate takes in the place of its `If`.
+/// Replaces each `If` with a constant predicate by the taken branch.
 pub(super) fn take_branches(graph: Graph) -> Result<Graph, CompileError> {
     let is_if = |n: &Node| n.op.kind() == OpKind::If;
     if !graph.nodes().any(|(_, n)| is_if(n)) {
@@ -192,7 +194,7 @@ pub(super) fn take_branches(graph: Graph) -> Result<Graph, CompileError> {
         let Op::Const(predicate) = &rw.new_graph().node(operands[0].node).op else {
             return rw.copy(id);
         };
-        let taken = branches.taken(&predicate.tensor);
+        let taken = branches.selected_branch(&predicate.tensor);
         let name = node
             .op
             .subgraphs()

@@ -1,28 +1,33 @@
-//! Reading through operators that only move data: what an elementwise operator can take as an index
+//! Resolves views of operands: which data movement an elementwise operator can absorb as an index
 //! map instead of a copy.
 
-use super::rewrite::Uses;
+use super::rewrite::ValueUses;
 use crate::dim::Dim;
 use crate::graph::{Graph, Value};
 use crate::ops::{AxisMap, Op, Slice};
 use crate::types::Shape;
 
-/// How an operand of an elementwise region is read.
+/// The indexed access to an operand of an elementwise region.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
-    /// The value that is read.
+pub(super) struct OperandAccess {
+    /// The source value.
     pub(super) source: Value,
-    /// For each of its axes, the index that belongs to an index of the region's shape.
+    /// For each axis of the source, the index as a function of an index of the region's shape.
     pub(super) axes: Vec<AxisMap>,
-    /// Whether it stands for a view of itself, beyond the broadcasting of the operator.
+    /// Whether a view was absorbed, beyond the operator's broadcasting.
     pub(super) absorbed: bool,
 }
 
-/// Follows `v`, an operand that broadcasts to `out`, through views to what they are views of.
-pub(super) fn read_through(graph: &Graph, uses: &Uses, v: Value, out: &Shape) -> Read {
+/// Follows `v`, an operand that broadcasts to `out`, through views to their source.
+pub(super) fn read_through(
+    graph: &Graph,
+    uses: &ValueUses,
+    v: Value,
+    out: &Shape,
+) -> OperandAccess {
     let from = &graph.ty(v).shape;
     let missing = out.rank() - from.rank();
-    let mut read = Read {
+    let mut read = OperandAccess {
         source: v,
         axes: (0..from.rank())
             .map(|i| match from[i].is_one() {
@@ -33,14 +38,14 @@ pub(super) fn read_through(graph: &Graph, uses: &Uses, v: Value, out: &Shape) ->
         absorbed: false,
     };
     while let Some((source, axes)) = through(graph, uses, &read) {
-        read = Read {
+        read = OperandAccess {
             source,
             axes,
             absorbed: true,
         };
     }
-    // An axis of size 1 is read at 0 either way; spelled as the result's own axis where that has
-    // size 1 too, an operand of the result's shape is recognisably the identity.
+    // An axis of size 1 has index 0 in either form. If the result's axis also has size 1, the index
+    // map names that axis, so that an operand of the result's shape has the identity map.
     let own = &graph.ty(read.source).shape;
     if own.rank() == out.rank() {
         for (i, axis) in read.axes.iter_mut().enumerate() {
@@ -52,16 +57,16 @@ pub(super) fn read_through(graph: &Graph, uses: &Uses, v: Value, out: &Shape) ->
     read
 }
 
-/// One view less, if `read.source` is a view.
-fn through(graph: &Graph, uses: &Uses, read: &Read) -> Option<(Value, Vec<AxisMap>)> {
+/// Resolves one view, if `read.source` is a view.
+fn through(graph: &Graph, uses: &ValueUses, read: &OperandAccess) -> Option<(Value, Vec<AxisMap>)> {
     let node = graph.node(read.source.node);
     let &x = node.inputs.first()?;
     let (x_shape, y_shape) = (&graph.ty(x).shape, &node.outputs[0].shape);
     let axes = match &node.op {
-        // Reading across rows costs more than reading along them; it pays only if the transposed
-        // tensor need not exist at all.
+        // Reading across rows costs more than reading along them. It is only profitable if the
+        // transposed tensor is then not needed at all.
         Op::Transpose(t) => {
-            uses.of_value(read.source).only()?;
+            uses.readers_of(read.source).only()?;
             let mut axes = read.axes.clone();
             for (&from, axis) in t.perm.iter().zip(&read.axes) {
                 axes[from] = *axis;
@@ -79,10 +84,10 @@ fn through(graph: &Graph, uses: &Uses, read: &Read) -> Option<(Value, Vec<AxisMa
                 })
                 .collect()
         }
-        // Of nothing there is no first index.
+        // An empty slice has no first index.
         Op::Slice(s) if !y_shape.contains(&Dim::Known(0)) => {
             let axis = |i: usize| -> Option<AxisMap> {
-                if takes_all(s, i, &x_shape[i]) {
+                if is_full_slice(s, i, &x_shape[i]) {
                     return Some(read.axes[i]);
                 }
                 let (start, step) = (first_index(s, i, x_shape[i].known()?), s.steps[i]);
@@ -116,7 +121,7 @@ fn through(graph: &Graph, uses: &Uses, read: &Read) -> Option<(Value, Vec<AxisMa
     Some((x, axes))
 }
 
-/// True for parameters, constants and what only moves or converts their data.
+/// True for parameters, constants, and values that only move or convert their data.
 pub(super) fn is_weight(graph: &Graph, mut v: Value) -> bool {
     loop {
         let node = graph.node(v.node);
@@ -131,15 +136,15 @@ pub(super) fn is_weight(graph: &Graph, mut v: Value) -> bool {
     }
 }
 
-/// True if a slice takes an axis whole and in order.
-pub(super) fn takes_all(slice: &Slice, axis: usize, n: &Dim) -> bool {
+/// True if a slice takes a whole axis in order.
+pub(super) fn is_full_slice(slice: &Slice, axis: usize, n: &Dim) -> bool {
     let past = |end: i64| n.known().is_some_and(|n| end >= n as i64);
     let end = slice.ends[axis];
     slice.starts[axis] == 0 && slice.steps[axis] == 1 && (end == i64::MAX || past(end))
 }
 
-/// The first index that a slice takes of an axis of `n`, if it takes any: negative starts count
-/// from the end, others are clamped.
+/// The first index that a slice takes of an axis of size `n`, if any. Negative starts count from
+/// the end; others are clamped.
 pub(super) fn first_index(slice: &Slice, axis: usize, n: usize) -> i64 {
     let n = n as i64;
     let start = slice.starts[axis];
@@ -154,7 +159,7 @@ pub(super) fn first_index(slice: &Slice, axis: usize, n: usize) -> i64 {
     }
 }
 
-/// Start, end and step that take `count` elements from `start` on.
+/// Start, end and step of a slice with `count` elements from `start` on.
 pub(crate) fn known_range(start: i64, step: i64, count: usize) -> (i64, i64, i64) {
     match count {
         0 => return (0, 0, 1),
@@ -164,7 +169,7 @@ pub(crate) fn known_range(start: i64, step: i64, count: usize) -> (i64, i64, i64
     let last = start + step * (count as i64 - 1);
     let end = match step > 0 {
         true => last + 1,
-        // An end of -1 would count from the back.
+        // An end of -1 would count from the end of the axis.
         false if last == 0 => i64::MIN,
         false => last - 1,
     };

@@ -1,21 +1,21 @@
-//! The K family: super-blocks of 256, whose sub-blocks of 16 or 32 have small integer scales (and
-//! minima) that are themselves scaled by f16 numbers.
+//! The K-quants: super-blocks of 256 weights. Their sub-blocks of 16 or 32 have small integer
+//! scales (and minima), which are scaled by f16 numbers.
 //!
-//! Low bits of 4-bit codes: bytes `32 g .. 32 g + 32` hold sub-block `2 g` in their low nibbles and
-//! `2 g + 1` in their high ones. Low bits of 2-bit codes: bytes `32 h .. 32 h + 32` hold elements
-//! `128 h + 32 s ..` in bits `2 s` and `2 s + 1`. High bits of the 3- and 5-bit codes: bit `i / 32`
-//! of byte `i % 32`.
+//! Low bits of 4-bit values: bytes `32 g .. 32 g + 32` hold sub-block `2 g` in their low nibbles
+//! and `2 g + 1` in their high ones. Low bits of 2-bit values: bytes `32 h .. 32 h + 32` hold
+//! elements `128 h + 32 s ..` in bits `2 s` and `2 s + 1`. High bits of the 3- and 5-bit values:
+//! bit `i / 32` of byte `i % 32`.
 
 use super::f16_at;
 
 const LEN: usize = 256;
 
-/// One code for each element. Unpacking all of a block first, then scaling, keeps both loops free
-/// of index arithmetic, so that compilers vectorise them.
-pub(super) type Codes = [u8; LEN];
+/// One quantized value for each element. Unpacking a whole block before scaling keeps both loops
+/// free of index arithmetic, so that compilers vectorize them.
+pub(super) type Codes256 = [u8; LEN];
 
-/// The 2-bit codes of 64 bytes.
-pub(super) fn two_bits(qs: &[u8]) -> Codes {
+/// The 2-bit values of 64 bytes.
+pub(super) fn two_bits(qs: &[u8]) -> Codes256 {
     let mut codes = [0; LEN];
     for (codes, qs) in codes.chunks_exact_mut(128).zip(qs.chunks_exact(32)) {
         for (s, codes) in codes.chunks_exact_mut(32).enumerate() {
@@ -27,9 +27,9 @@ pub(super) fn two_bits(qs: &[u8]) -> Codes {
     codes
 }
 
-/// The 4-bit codes of 128 bytes, each `lanes` of which hold `lanes` codes in their low nibbles and
-/// the next in their high ones.
-fn four_bits(qs: &[u8], lanes: usize) -> Codes {
+/// The 4-bit values of 128 bytes. Each `lanes` bytes hold `lanes` values in their low nibbles and
+/// the next `lanes` values in their high ones.
+fn four_bits(qs: &[u8], lanes: usize) -> Codes256 {
     let mut codes = [0; LEN];
     for (codes, qs) in codes
         .chunks_exact_mut(2 * lanes)
@@ -44,8 +44,8 @@ fn four_bits(qs: &[u8], lanes: usize) -> Codes {
     codes
 }
 
-/// Sets bit `at` of every code from 32 bytes of high bits.
-fn add_high_bits(codes: &mut Codes, qh: &[u8], at: u8) {
+/// Sets bit `at` of every value from 32 bytes of high bits.
+fn add_high_bits(codes: &mut Codes256, qh: &[u8], at: u8) {
     for (bit, codes) in codes.chunks_exact_mut(32).enumerate() {
         for (code, q) in codes.iter_mut().zip(qh) {
             *code |= (q >> bit & 1) << at;
@@ -55,9 +55,9 @@ fn add_high_bits(codes: &mut Codes, qh: &[u8], at: u8) {
 
 /// The 6-bit scale and minimum of sub-block `j < 8` of Q4_K and Q5_K.
 ///
-/// The first four of each are the low 6 bits of bytes 0..4 (scales) and 4..8 (minima); of the last
-/// four, bytes 8..12 hold the low nibbles (scale low, minimum high) and the top 2 bits of bytes
-/// 0..4 and 4..8 the rest.
+/// The first four of each are the low 6 bits of bytes 0..4 (scales) and 4..8 (minima). For the last
+/// four, bytes 8..12 hold the low nibbles (scale low, minimum high). Their high bits are the top 2
+/// bits of bytes 0..4 and 4..8.
 pub fn scale_and_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
     let i = j % 4;
     let (scale, min, rest) = (packed[i], packed[4 + i], packed[8 + i]);
@@ -68,10 +68,10 @@ pub fn scale_and_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
     }
 }
 
-/// Writes `f(scale(j), code)` for the elements of each sub-block `j` of `SUB`.
+/// Writes `f(scale(j), code)` for the elements of each sub-block `j` of `SUB` elements.
 fn scaled<const SUB: usize, P: Copy>(
     out: &mut [f32; LEN],
-    codes: &Codes,
+    codes: &Codes256,
     scale: impl Fn(usize) -> P,
     f: impl Fn(P, f32) -> f32,
 ) {
@@ -85,14 +85,15 @@ fn scaled<const SUB: usize, P: Copy>(
     }
 }
 
-/// `(d s) q - (m t)`: 16 bytes of 4-bit `s` (low) and `t` (high), 64 bytes of codes, d, m.
+/// Q2_K, `(d s) q - (m t)`: 16 bytes of 4-bit `s` (low) and `t` (high), 64 bytes of q, d, m.
 pub(super) fn q2_k(b: &[u8; 84], out: &mut [f32; LEN]) {
     let (d, m) = (f16_at(b, 80), f16_at(b, 82));
     let scale = |j: usize| (d * f32::from(b[j] & 15), m * f32::from(b[j] >> 4));
     scaled::<16, _>(out, &two_bits(&b[16..80]), scale, |(d, m), q| d * q - m);
 }
 
-/// `(d (s - 32)) (q - 4)` with q of 3 bits: 32 bytes of high bits, 64 of low bits, 12 of scales, d.
+/// Q3_K, `(d (s - 32)) (q - 4)` with q of 3 bits: 32 bytes of high bits, 64 of low bits, 12 of
+/// scales, d.
 ///
 /// Scale `j` has its low nibble in byte `j % 8` (low half for `j < 8`) and its top 2 bits in byte
 /// `8 + j % 4` at `2 (j / 4)`.
@@ -110,7 +111,7 @@ pub(super) fn q3_k(b: &[u8; 110], out: &mut [f32; LEN]) {
 }
 
 /// `(d s) q - (m t)` for sub-blocks of 32.
-fn scaled_32(b: &[u8], out: &mut [f32; LEN], codes: &Codes) {
+fn scaled_32(b: &[u8], out: &mut [f32; LEN], codes: &Codes256) {
     let (d, m) = (f16_at(b, 0), f16_at(b, 2));
     let packed = b[4..16].as_chunks::<12>().0[0];
     let scale = |j: usize| {
@@ -120,22 +121,22 @@ fn scaled_32(b: &[u8], out: &mut [f32; LEN], codes: &Codes) {
     scaled::<32, _>(out, codes, scale, |(d, m), q| d * q - m);
 }
 
-/// d, m, 12 bytes of scales and minima, 128 bytes of codes.
+/// Q4_K: d, m, 12 bytes of scales and minima, 128 bytes of 4-bit values.
 pub(super) fn q4_k(b: &[u8; 144], out: &mut [f32; LEN]) {
     scaled_32(b, out, &four_bits(&b[16..], 32));
 }
 
-/// d, m, 12 bytes of scales and minima, 32 bytes of high bits, 128 bytes of low bits.
+/// Q5_K: d, m, 12 bytes of scales and minima, 32 bytes of high bits, 128 bytes of low bits.
 pub(super) fn q5_k(b: &[u8; 176], out: &mut [f32; LEN]) {
     let mut codes = four_bits(&b[48..], 32);
     add_high_bits(&mut codes, &b[16..48], 4);
     scaled_32(b, out, &codes);
 }
 
-/// `(d s) (q - 32)`: 128 bytes of low nibbles, 64 of high 2 bits, 16 signed scales, d.
+/// Q6_K, `(d s) (q - 32)`: 128 bytes of low nibbles, 64 of high 2 bits, 16 signed scales, d.
 ///
 /// Bytes `64 h .. 64 h + 64` of the nibbles hold elements `128 h ..` (low) and `128 h + 64 ..`
-/// (high); the high bits are laid out as 2-bit codes.
+/// (high). The high bits have the layout of 2-bit values.
 pub(super) fn q6_k(b: &[u8; 210], out: &mut [f32; LEN]) {
     let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
     let d = f16_at(b, 208);

@@ -1,15 +1,16 @@
-//! The IQ family: indices of rows of a grid (`grids.rs`), signs, and scales in 3 to 6 bits for 16 or 32
-//! weights, which are themselves scaled by an f16 number for 256; and 4-bit codes of uneven levels.
+//! The IQ formats. Most store indices of codebook rows (`grids.rs`), signs, and 3- to 6-bit scales
+//! for 16 or 32 weights, which are scaled by an f16 number per 256. The others store 4-bit indices
+//! of nonuniform levels.
 //!
-//! Signs are a byte for 8 weights, bit `i` for weight `i`, set for minus. Seven bits stand for such a byte
-//! where the number of minus signs is even. Every product is exact in F32.
+//! Signs are a byte for 8 weights: bit `i` is set if weight `i` is negative. If the number of minus
+//! signs is always even, 7 bits encode such a byte. Every product is exact in F32.
 
 use super::grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, iq4_levels};
 use super::{f16_at, scales};
 
 const LEN: usize = 256;
 
-/// The signs that 7 bits stand for.
+/// Decodes 7 bits to 8 signs with an even number of minus signs.
 fn even_signs(bits: u32) -> u8 {
     let bits = bits as u8 & 0x7f;
     bits | (bits.count_ones() as u8 & 1) << 7
@@ -36,8 +37,8 @@ fn signed(out: &mut [f32], row: &[i8], signs: u8, scale: f32) {
     }
 }
 
-/// `d (s + 1/2) / 4` times a row of 8: d; for each 32 weights four indices and a word of four times 7 bits
-/// of signs below 4 bits of s.
+/// IQ2_XXS, `d (s + 1/2) / 4` times a row of 8: d; for each 32 weights four indices and a word. The
+/// word holds four 7-bit sign fields below 4 bits of s.
 pub(super) fn iq2_xxs(b: &[u8; 66], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (b, out) in b[2..].chunks_exact(8).zip(out.chunks_exact_mut(32)) {
@@ -50,8 +51,8 @@ pub(super) fn iq2_xxs(b: &[u8; 66], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (s + 1/2) / 4` times a row of 8: d, 32 times 9 bits of index below 7 of signs, a nibble of s for
-/// each 16 weights.
+/// IQ2_XS, `d (s + 1/2) / 4` times a row of 8: d, 32 times 9 bits of index below 7 of signs, a
+/// nibble of s for each 16 weights.
 pub(super) fn iq2_xs(b: &[u8; 74], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (i, out) in out.chunks_exact_mut(8).enumerate() {
@@ -62,8 +63,8 @@ pub(super) fn iq2_xs(b: &[u8; 74], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (s + 1/2) / 4` times a row of 8: d, low 8 bits of 32 indices, 32 bytes of signs, high 2 bits of the
-/// indices, a nibble of s for each 16 weights.
+/// IQ2_S, `d (s + 1/2) / 4` times a row of 8: d, low 8 bits of 32 indices, 32 bytes of signs, high
+/// 2 bits of the indices, a nibble of s for each 16 weights.
 pub(super) fn iq2_s(b: &[u8; 82], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (i, out) in out.chunks_exact_mut(8).enumerate() {
@@ -74,8 +75,8 @@ pub(super) fn iq2_s(b: &[u8; 82], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (s + 1/2) / 2` times a row of 4: d, 64 indices; for each 32 weights a word of four times 7 bits of
-/// signs below 4 bits of s.
+/// IQ3_XXS, `d (s + 1/2) / 2` times a row of 4: d, 64 indices; for each 32 weights a word. The word
+/// holds four 7-bit sign fields below 4 bits of s.
 pub(super) fn iq3_xxs(b: &[u8; 98], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (i, out) in out.chunks_exact_mut(8).enumerate() {
@@ -88,8 +89,8 @@ pub(super) fn iq3_xxs(b: &[u8; 98], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (2 s + 1)` times a row of 4: d, low 8 bits of 64 indices, their ninth bits, 32 bytes of signs, a
-/// nibble of s for each 32 weights.
+/// IQ3_S, `d (2 s + 1)` times a row of 4: d, low 8 bits of 64 indices, their ninth bits, 32 bytes
+/// of signs, a nibble of s for each 32 weights.
 pub(super) fn iq3_s(b: &[u8; 110], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (i, out) in out.chunks_exact_mut(4).enumerate() {
@@ -100,7 +101,7 @@ pub(super) fn iq3_s(b: &[u8; 110], out: &mut [f32; LEN]) {
     }
 }
 
-/// A row of -1, 0 and 1, each moved by 1/8 up or, where `down` is set, down.
+/// A row of -1, 0 and 1 with 1/8 added to each element, or subtracted if `down` is set.
 fn shifted(out: &mut [f32], row: &[i8; 8], down: bool, scale: f32) {
     let shift = if down { -0.125 } else { 0.125 };
     for (out, &t) in out.iter_mut().zip(row) {
@@ -108,8 +109,9 @@ fn shifted(out: &mut [f32], row: &[i8; 8], down: bool, scale: f32) {
     }
 }
 
-/// `d (2 s + 1)` times a shifted row of 8: d, low 8 bits of 32 indices; for each 32 weights four times 3
-/// high bits of an index, 3 bits of s and whether the shift is down.
+/// IQ1_S, `d (2 s + 1)` times a shifted row of 8: d, low 8 bits of 32 indices; for each 32 weights
+/// a 16-bit field. The field holds four times 3 high bits of an index, 3 bits of s and whether the
+/// shift is down.
 pub(super) fn iq1_s(b: &[u8; 50], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     for (i, out) in out.chunks_exact_mut(8).enumerate() {
@@ -121,9 +123,9 @@ pub(super) fn iq1_s(b: &[u8; 50], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (2 s + 1)` times a shifted row of 8: low 8 bits of 32 indices; a nibble for each with 3 high bits
-/// and whether the shift is down; four `u16` with four times 3 bits of s, for 16 weights each, whose top
-/// nibbles are d.
+/// IQ1_M, `d (2 s + 1)` times a shifted row of 8: low 8 bits of 32 indices, then a nibble for each
+/// index with its 3 high bits and whether the shift is down. Four `u16` follow with four times 3
+/// bits of s, for 16 weights each; their top nibbles are d.
 pub(super) fn iq1_m(b: &[u8; 56], out: &mut [f32; LEN]) {
     let d = half::f16::from_bits(scales::nibbles16(&b[48..])).to_f32();
     for (i, out) in out.chunks_exact_mut(8).enumerate() {
@@ -135,7 +137,7 @@ pub(super) fn iq1_m(b: &[u8; 56], out: &mut [f32; LEN]) {
     }
 }
 
-/// The levels of nibbles: low halves, then high ones.
+/// Writes the levels of nibbles: low halves, then high ones.
 fn levels(qs: &[u8], scale: f32, out: &mut [f32]) {
     const LEVELS: [i8; 16] = iq4_levels();
     let level = |q: u8| scale * f32::from(LEVELS[usize::from(q)]);
@@ -146,13 +148,13 @@ fn levels(qs: &[u8], scale: f32, out: &mut [f32]) {
     }
 }
 
-/// `d v`: d, 16 bytes of nibbles, each a level v.
+/// IQ4_NL, `d v`: d, 16 bytes of nibbles, each the index of a level v.
 pub(super) fn iq4_nl(b: &[u8; 18], out: &mut [f32; 32]) {
     levels(&b[2..], f16_at(b, 0), out);
 }
 
-/// `d (s - 32) v`: d, eight times 2 high bits of s, eight nibbles of s, 16 bytes of nibbles for each 32
-/// weights.
+/// IQ4_XS, `d (s - 32) v`: d, eight times 2 high bits of s, eight nibbles of s, 16 bytes of nibbles
+/// for each 32 weights.
 pub(super) fn iq4_xs(b: &[u8; 136], out: &mut [f32; LEN]) {
     let d = f16_at(b, 0);
     let parts = b[8..].chunks_exact(16).zip(out.chunks_exact_mut(32));
@@ -178,7 +180,7 @@ mod tests {
     #[test]
     fn blocks_by_hand() {
         let mut out = [0.0; LEN];
-        // d = 1; the last 8 weights: row 0, signs of the first and the last, s = 3.
+        // d = 1. The last 8 weights: row 0, first and last negative, s = 3.
         let mut b = [0u8; 66];
         b[1] = 0x3c;
         b[62..].copy_from_slice(&(3u32 << 28 | 1 << 21).to_le_bytes());
@@ -188,14 +190,14 @@ mod tests {
         let want = [-8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, -8.0].map(|w| w * unit);
         assert_eq!(out[248..], want);
         assert_eq!(out[0], 8.0 * 0.5 * 0.25);
-        // d = 2 in nibbles; weights 8 to 15: row 0, down; s = 5 for the first 16.
+        // d = 2, stored in nibbles. Weights 8 to 15: row 0, shifted down; s = 5 for the first 16.
         let mut b = [0u8; 56];
         (b[55], b[48], b[32]) = (0x40, 5, 0x80);
         iq1_m(&b, &mut out);
         assert_eq!(IQ1[0], [-1; 8]);
         assert_eq!((out[0], out[8]), (22.0 * -0.875, 22.0 * -1.125));
         assert_eq!(out[16], 2.0 * -0.875);
-        // d = 1; s of the last 32 is 16 * 2 + 5.
+        // d = 1; s of the last 32 weights is 16 * 2 + 5.
         let mut b = [0u8; 136];
         (b[1], b[3], b[7], b[135]) = (0x3c, 0x80, 0x50, 0xf8);
         iq4_xs(&b, &mut out);

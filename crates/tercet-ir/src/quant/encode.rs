@@ -1,32 +1,35 @@
-//! Rounding weights to the formats of GGUF whose values are a step times a small integer, less a minimum or not.
+//! Quantization to the GGUF formats whose values are a step times a small integer, optionally minus
+//! a minimum.
 //!
-//! Steps and minima are found by least squares: for some first guesses codes are rounded and the step (and minimum) that is
-//! best for these codes is solved for; the guess whose result errs least is kept. In the K family what was found for the
-//! sub-blocks is then rounded to multiples of the super-block's own steps, and codes are rounded once more for these.
+//! Steps and minima are fitted by least squares. For several initial guesses, weights are rounded
+//! to integers, and the optimal step (and minimum) for those integers is computed. The guess with
+//! the smallest error is used. In the K-quants the results of the sub-blocks are then rounded to
+//! multiples of the super-block's steps, and the weights are rounded again with those.
 
 use half::f16;
 
-use super::blocks256::Codes;
+use super::blocks256::Codes256;
 use super::{QuantError, Scheme, greatest, quantize};
 
-/// Why weights cannot be rounded to a scheme.
+/// Why weights cannot be quantized to a scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantizeError {
-    /// Only decoded here, or not from values alone.
-    #[error("{} is read, but nothing is rounded to it", .0.name())]
-    NotWritten(Scheme),
+    /// Quantization to this scheme is not supported: it is decode-only, or needs more than the
+    /// values.
+    #[error("quantizing to {} is not supported (decode only)", .0.name())]
+    DecodeOnly(Scheme),
     /// The values are not whole blocks.
     #[error(transparent)]
     Blocks(#[from] QuantError),
-    /// A value that is not finite, or too large for the scheme's scales.
-    #[error("a value is not finite or beyond the range of {}", .0.name())]
+    /// A value is not finite, or too large for the scheme's scales.
+    #[error("a value is not finite or exceeds the range of {}", .0.name())]
     Range(Scheme),
 }
 
 impl Scheme {
-    /// Whether [`Scheme::quantize`] rounds to this scheme.
-    pub const fn is_written(self) -> bool {
+    /// Whether [`Scheme::quantize`] supports this scheme.
+    pub const fn can_quantize(self) -> bool {
         matches!(
             self,
             Scheme::F16
@@ -51,8 +54,8 @@ impl Scheme {
         )
     }
 
-    /// Rounds weights to whole blocks of this scheme, row after row: the inverse of [`Scheme::dequantize`] up to the error
-    /// of the format.
+    /// Quantizes weights to whole blocks of this scheme, row after row. It is the inverse of
+    /// [`Scheme::dequantize`], up to the error of the format.
     ///
     /// # Errors
     /// [`QuantizeError`].
@@ -90,9 +93,9 @@ impl Scheme {
             Scheme::Int8Asym => super::quantize_int8_asym(x),
             Scheme::Int4 => super::quantize_int4(x),
             Scheme::Int4Asym => super::quantize_int4_asym(x),
-            _ => return Err(QuantizeError::NotWritten(self)),
+            _ => return Err(QuantizeError::DecodeOnly(self)),
         }?;
-        // What does not fit a scale of 16 bits has become infinite, or NaN.
+        // Values that exceed a 16-bit scale decode to infinity or NaN.
         let mut block = vec![0.0; self.block_len()];
         for bytes in bytes.chunks_exact(self.block_bytes()) {
             self.decode(bytes, &mut block);
@@ -108,10 +111,10 @@ fn floats(x: &[f32], to: impl Fn(f32) -> [u8; 2]) -> Result<Vec<u8>, QuantError>
     Ok(x.iter().flat_map(|x| to(*x)).collect())
 }
 
-/// Guesses around the step that spans the values: how many codes more or less it is to span them with.
+/// Initial guesses: by how many integers more or less than the full range the values are spanned.
 const GUESSES: std::ops::RangeInclusive<i32> = -9..=9;
 
-/// `x / d` as a code; 0 where the step is 0.
+/// `x / d` rounded to an integer of the range; 0 if the step is 0.
 fn code(x: f32, d: f32, [least, most]: [f32; 2]) -> f32 {
     match d == 0.0 {
         true => 0f32.clamp(least, most),
@@ -119,7 +122,7 @@ fn code(x: f32, d: f32, [least, most]: [f32; 2]) -> f32 {
     }
 }
 
-/// The step `d` for `x = d q` with q of `range`, whose lower end is the farther one from 0.
+/// The optimal step `d` for `x = d q` with q in `range`, whose lower end has the larger magnitude.
 fn step(x: &[f32], range: [f32; 2]) -> f32 {
     let larger = |m: f32, &x: &f32| if x.abs() > m.abs() { x } else { m };
     let extreme = x.iter().fold(0f32, larger);
@@ -148,7 +151,7 @@ fn step(x: &[f32], range: [f32; 2]) -> f32 {
     best.1
 }
 
-/// The step `d` and the minimum `m >= 0` for `x = d q - m` with q from 0 to `most`.
+/// The optimal step `d` and minimum `m >= 0` for `x = d q - m` with q from 0 to `most`.
 fn step_and_minimum(x: &[f32], most: f32) -> [f32; 2] {
     let least = x.iter().fold(0f32, |m, &x| m.min(x));
     let greatest = x.iter().fold(least, |m, &x| m.max(x));
@@ -186,7 +189,8 @@ fn step_and_minimum(x: &[f32], most: f32) -> [f32; 2] {
     best.1
 }
 
-/// Nibbles of a block of 32 as `blocks32` has them, after its fifth bits where codes have them.
+/// Writes the nibbles of a block of 32 in the layout of `blocks32`, after the fifth bits of 5-bit
+/// values.
 fn put_32(codes: &[u8; 32], bits: u32, to: &mut Vec<u8>) {
     if bits == 5 {
         let bit = |(i, q): (usize, &u8)| u32::from(q >> 4 & 1) << i;
@@ -197,7 +201,7 @@ fn put_32(codes: &[u8; 32], bits: u32, to: &mut Vec<u8>) {
     to.extend(low.iter().zip(high).map(|(l, h)| l & 15 | h << 4));
 }
 
-/// Q4_0 and Q5_0.
+/// Quantizes a block to Q4_0 or Q5_0.
 fn step_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
     let half = (1u32 << (bits - 1)) as f32;
     let range = [-half, half - 1.0];
@@ -210,10 +214,11 @@ fn step_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
     );
 }
 
-/// Q4_1 and Q5_1.
+/// Quantizes a block to Q4_1 or Q5_1.
 fn step_and_minimum_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
     let most = ((1u32 << bits) - 1) as f32;
-    // Here the minimum is added and may be positive: what is left of the values without it is from 0 on.
+    // In these formats the minimum is added and may be positive. After subtracting it, all values
+    // are at least 0.
     let least = x.iter().fold(f32::INFINITY, |m, &x| m.min(x));
     let [d, m] = step_and_minimum(&x.map(|x| x - least), most);
     let (d, m) = (f16::from_f32(d), f16::from_f32(least - m));
@@ -223,26 +228,26 @@ fn step_and_minimum_32(x: &[f32; 32], bits: u32, to: &mut Vec<u8>) {
     put_32(&x.map(q), bits, to);
 }
 
-/// Steps as multiples, 0 to `most`, of one for the super-block.
+/// Rounds steps to multiples, 0 to `most`, of one step for the super-block.
 fn multiples<const N: usize>(steps: [f32; N], most: f32) -> (f16, [u8; N]) {
     let of = f16::from_f32(greatest(&steps) / most);
     (of, steps.map(|s| code(s, of.to_f32(), [0.0, most]) as u8))
 }
 
-/// As [`multiples`], with signs: `range` has its farther end below 0.
+/// As [`multiples`], with signs; the lower end of `range` has the larger magnitude.
 fn signed_multiples<const N: usize>(steps: [f32; N], range: [f32; 2]) -> (f16, [i8; N]) {
     let larger = |m: f32, &x: &f32| if x.abs() > m.abs() { x } else { m };
     let of = f16::from_f32(steps.iter().fold(0f32, larger) / range[0]);
     (of, steps.map(|s| code(s, of.to_f32(), range) as i8))
 }
 
-/// The codes of sub-blocks of `SUB`, whose step and minimum `of` gives.
+/// The quantized values of sub-blocks of `SUB` elements, with step and minimum from `of`.
 fn codes<const SUB: usize>(
     x: &[f32; 256],
     of: impl Fn(usize) -> [f32; 2],
     range: [f32; 2],
     zero: f32,
-) -> Codes {
+) -> Codes256 {
     let mut codes = [0; 256];
     let subs = x.chunks_exact(SUB).zip(codes.chunks_exact_mut(SUB));
     for (j, (x, codes)) in subs.enumerate() {
@@ -254,22 +259,22 @@ fn codes<const SUB: usize>(
     codes
 }
 
-fn put_two_bits(codes: &Codes, to: &mut Vec<u8>) {
+fn put_two_bits(codes: &Codes256, to: &mut Vec<u8>) {
     for codes in codes.chunks_exact(128) {
         let at = |i: usize| (0..4).map(move |s| (codes[32 * s + i] & 3) << (2 * s));
         to.extend((0..32).map(|i| at(i).sum::<u8>()));
     }
 }
 
-fn put_four_bits(codes: &Codes, lanes: usize, to: &mut Vec<u8>) {
+fn put_four_bits(codes: &Codes256, lanes: usize, to: &mut Vec<u8>) {
     for codes in codes.chunks_exact(2 * lanes) {
         let (low, high) = codes.split_at(lanes);
         to.extend(low.iter().zip(high).map(|(l, h)| l & 15 | (h & 15) << 4));
     }
 }
 
-/// Bit `at` of every code.
-fn put_high_bits(codes: &Codes, at: u8, to: &mut Vec<u8>) {
+/// Writes bit `at` of every quantized value.
+fn put_high_bits(codes: &Codes256, at: u8, to: &mut Vec<u8>) {
     let byte = |i: usize| (0..8).map(move |bit| (codes[32 * bit + i] >> at & 1) << bit);
     to.extend((0..32).map(|i| byte(i).sum::<u8>()));
 }
@@ -343,7 +348,7 @@ fn q6_k(x: &[f32; 256], to: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// The root of the mean square of the error, of that of the values.
+    /// The root mean square error, relative to the root mean square of the values.
     fn error(scheme: Scheme, x: &[f32]) -> f64 {
         let bytes = scheme.quantize(x).unwrap();
         let mut back = vec![0.0; x.len()];
@@ -353,7 +358,7 @@ mod tests {
         (off / x.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
     }
 
-    /// Nearly normal numbers, whose size differs from block to block.
+    /// Approximately normal numbers with a magnitude that varies between blocks.
     fn weights(shift: f32) -> Vec<f32> {
         let mut state = 1u64;
         let mut unit = || {
@@ -371,7 +376,7 @@ mod tests {
     #[test]
     fn errors_are_those_of_the_number_of_bits() {
         let (even, shifted) = (weights(0.0), weights(1.5));
-        for (scheme, most, most_shifted) in [
+        for (scheme, most, max_shifted) in [
             (Scheme::F16, 3e-4, 3e-4),
             (Scheme::BF16, 3e-3, 3e-3),
             (Scheme::Q8_0, 6e-3, 6e-3),
@@ -385,7 +390,7 @@ mod tests {
             (Scheme::Q3K, 0.15, 0.16),
             (Scheme::Q2K, 0.30, 0.22),
         ] {
-            for (x, most) in [(&even, most), (&shifted, most_shifted)] {
+            for (x, most) in [(&even, most), (&shifted, max_shifted)] {
                 let found = error(scheme, x);
                 assert!(
                     found <= most && found > 0.25 * most,
@@ -407,7 +412,7 @@ mod tests {
         ] {
             assert!(error(scheme, &on_grid) < 6e-3, "{scheme:?}");
         }
-        for &scheme in Scheme::ALL.iter().filter(|s| s.is_written()) {
+        for &scheme in Scheme::ALL.iter().filter(|s| s.can_quantize()) {
             let zeros = vec![0.0; scheme.block_len()];
             let mut back = zeros.clone();
             scheme
@@ -423,7 +428,7 @@ mod tests {
             let x = vec![1.0; scheme.block_len()];
             assert_eq!(
                 scheme.quantize(&x).is_ok(),
-                scheme.is_written(),
+                scheme.can_quantize(),
                 "{scheme:?}"
             );
         }

@@ -1,11 +1,11 @@
-//! Floats of 4 bits (OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) with small scales.
-//! Nibbles: of `2 n` elements that share a scale, byte `j < n` holds element `j` in its low half and
-//! element `j + n` in its high half.
+//! 4-bit floats (OCP e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives) with small scales.
+//! Nibbles: of `2 n` elements that share a scale, byte `j < n` holds element `j` in its low half
+//! and element `j + n` in its high half.
 
 use super::float8::{e4m3_value, nearest, to_e4m3};
 use super::{QuantError, Scheme, greatest, quantize};
 
-/// Twice the value of a float of 4 bits.
+/// Twice the value of a 4-bit float.
 fn doubled(code: u8) -> f32 {
     const SIZES: [f32; 8] = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
     let size = SIZES[usize::from(code & 7)];
@@ -30,10 +30,10 @@ fn nibbles(qs: &[u8], half_scale: f32, out: &mut [f32]) {
     }
 }
 
-/// `2^(e - 127) v`: e, 16 bytes of nibbles. The greatest e counts like the others, not as NaN.
+/// MXFP4, `2^(e - 127) v`: e, 16 bytes of nibbles. The maximum e is an ordinary exponent, not NaN.
 pub(super) fn mxfp4(b: &[u8; 17], out: &mut [f32; 32]) {
     let e = u32::from(b[0]);
-    // 2^(e - 128), subnormal for the least two.
+    // 2^(e - 128), subnormal for the smallest two e.
     let half = match e {
         0 | 1 => f32::from_bits(0x0020_0000 << e),
         _ => f32::from_bits((e - 1) << 23),
@@ -45,13 +45,13 @@ pub(super) fn mxfp4(b: &[u8; 17], out: &mut [f32; 32]) {
 pub(super) fn scale(byte: u8) -> f32 {
     match byte {
         0x7f => 0.0,
-        // With the bit of the sign set, what would be NaN counts as a number.
+        // With the sign bit set, the NaN encoding counts as a number.
         0xff => 480.0,
         _ => e4m3_value(byte & 0x7f),
     }
 }
 
-/// `s v`: four e4m3 scales, then 8 bytes of nibbles for each 16 elements.
+/// NVFP4, `s v`: four e4m3 scales, then 8 bytes of nibbles for each 16 elements.
 pub(super) fn nvfp4(b: &[u8; 36], out: &mut [f32; 64]) {
     let (scales, qs) = b.split_at(4);
     let parts = qs.chunks_exact(8).zip(out.chunks_exact_mut(16));
@@ -65,8 +65,8 @@ fn pack(x: &[f32], code: impl Fn(f32) -> u8, bytes: &mut Vec<u8>) {
     bytes.extend(low.iter().zip(high).map(|(&l, &h)| code(l) | code(h) << 4));
 }
 
-/// Rounds finite weights to MXFP4 as the OCP specification has it: the scale is the power of two that
-/// takes the block's greatest magnitude into [4, 8); what is beyond 6 becomes 6.
+/// Quantizes finite weights to MXFP4 according to the OCP specification. The scale is the power of
+/// two that maps the block's maximum magnitude into [4, 8); values beyond 6 become 6.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 32.
@@ -80,8 +80,9 @@ pub fn quantize_mxfp4(x: &[f32]) -> Result<Vec<u8>, QuantError> {
     })
 }
 
-/// Rounds finite weights to NVFP4: blocks, and the factor that all of their values are to be multiplied
-/// with. The factor takes the greatest scale to 448, for small weights have scales that e4m3 does not.
+/// Quantizes finite weights to NVFP4. Returns the blocks and a factor by which all their values
+/// must be multiplied. The factor maps the maximum scale to 448, because scales of small weights
+/// are outside the range of e4m3.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 64.
@@ -123,14 +124,14 @@ mod tests {
     #[test]
     fn blocks_by_hand() {
         let mut b = [0u8; 17];
-        // 2^(128 - 127); 6 and -0.5 in the first byte, -6 and 1.5 in the last.
+        // Scale 2^(128 - 127); 6 and -0.5 in the first byte, -6 and 1.5 in the last.
         (b[0], b[1], b[16]) = (128, 0x97, 0x3f);
         let mut out = [7.0; 32];
         mxfp4(&b, &mut out);
         let want = [(0, 12.0), (16, -1.0), (15, -12.0), (31, 3.0), (1, 0.0)];
         assert!(want.iter().all(|&(i, w)| out[i] == w), "{out:?}");
         let mut b = [0u8; 36];
-        // Scales 1 and 1.5 for elements 16 and 48 on.
+        // Scales 1 and 1.5 for the elements from 16 and from 48 on.
         (b[1], b[3], b[4 + 8], b[4 + 24 + 7]) = (0x38, 0x3c, 0x97, 0x3f);
         let mut out = [7.0; 64];
         nvfp4(&b, &mut out);
@@ -143,7 +144,7 @@ mod tests {
         for code in (0..16).filter(|c| *c != 8) {
             assert_eq!(e2m1(doubled(code) / 2.0), code);
         }
-        // Ties to even codes, beyond the greatest to it.
+        // Ties round to even; values beyond the maximum become the maximum.
         let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.1, 100.0];
         assert_eq!(ties.map(e2m1), [0, 2, 2, 4, 4, 6, 6, 7, 7]);
     }
@@ -156,7 +157,7 @@ mod tests {
         let mut back = vec![0.0; x.len()];
         let mxfp4 = quantize_mxfp4(&x).unwrap();
         Scheme::Mxfp4.dequantize(&mxfp4, &mut back).unwrap();
-        // A step of 2 at 8 units; what is above 6 of them loses up to 2.
+        // At magnitude 8 in units of the scale the step is 2; values above 6 lose up to 2.
         let close = |x: &[f32], back: &[f32], most: f32| {
             let bound = most * greatest(x);
             x.iter().zip(back).all(|(a, b)| (a - b).abs() <= bound)

@@ -1,16 +1,16 @@
-//! Floats of 8 bits (OCP OFP8): an f32 scale, then 128 bytes. A weight is the scale times its float.
+//! 8-bit floats (OCP OFP8): an f32 scale, then 128 bytes. A weight is the scale times its float.
 
 use super::{QuantError, Scheme, greatest, quantize};
 
 const LEN: usize = 128;
 
-/// The value of an e4m3 float: bias 7, no infinities, NaN where all bits but the sign are set.
+/// The value of an e4m3 float: bias 7, no infinities, NaN if all bits but the sign are set.
 pub(super) fn e4m3_value(byte: u8) -> f32 {
     let size = byte & 0x7f;
     if size == 0x7f {
         return f32::NAN;
     }
-    // As the top bits of a binary16, whose bias is 8 more.
+    // Builds a binary16 from the bits; its bias is larger by 8.
     let half = u16::from(byte & 0x80) << 8 | u16::from(size) << 7;
     half::f16::from_bits(half).to_f32() * 256.0
 }
@@ -20,17 +20,17 @@ fn e5m2_value(byte: u8) -> f32 {
     half::f16::from_bits(u16::from(byte) << 8).to_f32()
 }
 
-/// The nearest of the floats with so many bits of fraction and this bias, ties to even, without its sign;
-/// at most the one of value `most`, which also stands for NaN.
+/// The nearest float with `fraction` fraction bits and this bias, ties to even, without its sign.
+/// Larger values and NaN become the float of value `most`.
 pub(super) fn nearest(x: f32, fraction: i32, bias: i32, most: f32) -> u8 {
     let size = x.abs().min(most);
     let exponent = ((size.to_bits() >> 23) as i32 - 127).max(1 - bias);
     let units = (f64::from(size) * 2f64.powi(fraction - exponent)).round_ties_even();
-    // The leading bit of a normal number counts as 1 in the exponent.
+    // Adding `units` carries the leading bit of a normal number into the exponent.
     (((exponent + bias - 1) << fraction) + units as i32) as u8
 }
 
-/// The nearest e4m3 float; beyond the greatest, that one.
+/// The nearest e4m3 float; values beyond the maximum become the maximum.
 pub(super) fn to_e4m3(x: f32) -> u8 {
     nearest(x, 3, 7, 448.0) | u8::from(x.is_sign_negative()) << 7
 }
@@ -46,12 +46,12 @@ fn decode(b: &[u8; 132], out: &mut [f32; LEN], value: impl Fn(u8) -> f32) {
     }
 }
 
-/// `d v`: d as f32, 128 e4m3 floats.
+/// FP8 e4m3, `d v`: d as f32, 128 e4m3 floats.
 pub(super) fn e4m3(b: &[u8; 132], out: &mut [f32; LEN]) {
     decode(b, out, e4m3_value);
 }
 
-/// `d v`: d as f32, 128 e5m2 floats.
+/// FP8 e5m2, `d v`: d as f32, 128 e5m2 floats.
 pub(super) fn e5m2(b: &[u8; 132], out: &mut [f32; LEN]) {
     decode(b, out, e5m2_value);
 }
@@ -59,18 +59,18 @@ pub(super) fn e5m2(b: &[u8; 132], out: &mut [f32; LEN]) {
 fn encode(
     scheme: Scheme,
     x: &[f32],
-    most: f32,
+    max: f32,
     code: impl Fn(f32) -> u8,
 ) -> Result<Vec<u8>, QuantError> {
     quantize(scheme, x, |x: &[f32; LEN], bytes| {
-        let d = greatest(x) / most;
+        let d = greatest(x) / max;
         bytes.extend(d.to_le_bytes());
         let of = |x: f32| if d == 0.0 { 0 } else { code(x / d) };
         bytes.extend(x.iter().map(|&x| of(x)));
     })
 }
 
-/// Rounds finite weights to e4m3 floats: the greatest of a block becomes 448.
+/// Quantizes finite weights to e4m3 floats; the maximum magnitude of a block maps to 448.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.
@@ -78,7 +78,7 @@ pub fn quantize_fp8_e4m3(x: &[f32]) -> Result<Vec<u8>, QuantError> {
     encode(Scheme::Fp8E4m3, x, 448.0, to_e4m3)
 }
 
-/// Rounds finite weights to e5m2 floats: the greatest of a block becomes 57344.
+/// Quantizes finite weights to e5m2 floats; the maximum magnitude of a block maps to 57344.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.

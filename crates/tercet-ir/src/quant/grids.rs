@@ -1,16 +1,17 @@
-//! The codebooks of the IQ family: rows of magnitudes, or of -1, 0 and 1, that indices of a block name.
+//! The codebooks of the IQ formats. Each row contains magnitudes, or -1, 0 and 1, and blocks store
+//! row indices.
 //!
-//! They are facts of the format, the same for every file: points of lattices that were chosen for how
-//! often weights lie near them. `grids/` has each as little-endian `u16`, a row in each, in rising order;
-//! element `i` of a row of 8 is 2 bits from bit `2 i` on, of a row of 4 it is 3 bits from bit `3 i` on,
-//! and counts the levels below it.
+//! They are constants of the format, the same for every file: lattice points selected by the
+//! frequency of nearby weights. Each file of `grids/` contains the rows as little-endian `u16`, in
+//! ascending order. Element `i` of a row of 8 is the 2 bits from bit `2 i` on; in a row of 4, the 3
+//! bits from bit `3 i` on. It is the index of the element's level.
 
 use super::Scheme;
 
-/// What is written in a row of 8: which level in 2 bits.
+/// The levels of a row of 8, indexed by 2 bits.
 const THREE: [i8; 3] = [8, 25, 43];
 const SIGNS: [i8; 3] = [-1, 0, 1];
-/// What is written in a row of 4: which level in 3 bits.
+/// The levels of a row of 4, indexed by 3 bits.
 const EVEN: [i8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
 const ODD: [i8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
@@ -52,16 +53,16 @@ pub const fn iq4_levels() -> [i8; 16] {
     ]
 }
 
-/// A codebook as executors hold it.
+/// A codebook in the form that executors store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// Rows of 8 elements of 2 bits, or of 4 of 3 bits: little-endian `u16`.
+pub struct QuantCodebook {
+    /// Rows of 8 elements of 2 bits, or of 4 elements of 3 bits, as little-endian `u16`.
     pub rows: &'static [u8],
 }
 
-impl Grid {
-    /// That of a scheme; `None` where weights need none.
-    pub const fn of(scheme: Scheme) -> Option<Grid> {
+impl QuantCodebook {
+    /// The codebook of a scheme; `None` if the scheme uses none.
+    pub const fn for_scheme(scheme: Scheme) -> Option<QuantCodebook> {
         let rows = match scheme {
             Scheme::Iq2Xxs => IQ2_XXS_ROWS,
             Scheme::Iq2Xs => IQ2_XS_ROWS,
@@ -94,10 +95,10 @@ impl Grid {
             | Scheme::Int4
             | Scheme::Int4Asym => return None,
         };
-        Some(Grid { rows })
+        Some(QuantCodebook { rows })
     }
 
-    /// Two rows in each word, the first in its low half.
+    /// Two rows in each word, the first in the low half.
     pub fn words(self) -> Vec<u32> {
         let (words, _) = self.rows.as_chunks::<4>();
         words.iter().map(|w| u32::from_le_bytes(*w)).collect()
@@ -111,14 +112,14 @@ mod tests {
     #[test]
     fn rows_rise_and_those_of_two_bits_are_even() {
         for &scheme in Scheme::ALL {
-            let Some(grid) = Grid::of(scheme) else {
+            let Some(grid) = QuantCodebook::for_scheme(scheme) else {
                 continue;
             };
             let (rows, _) = grid.rows.as_chunks::<2>();
             let rows: Vec<u16> = rows.iter().map(|b| u16::from_le_bytes(*b)).collect();
             assert!(rows.is_sorted_by(|a, b| a < b), "{scheme:?}");
             if matches!(scheme, Scheme::Iq2Xxs | Scheme::Iq2Xs | Scheme::Iq2S) {
-                // The numbers of levels of a row sum to an even number.
+                // The sum of a row's level indices is even.
                 let odd = |r: u16| (r & 0x5555).count_ones() % 2 == 1;
                 assert!(!rows.iter().any(|r| odd(*r)), "{scheme:?}");
             }

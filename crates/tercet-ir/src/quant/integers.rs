@@ -1,17 +1,17 @@
-//! Integers in blocks of 128, our own: what is read at once lies at multiples of 4 bytes, and groups of
-//! any multiple of 32 weights, as other tools make them, repeat their scale.
+//! Tercet's integer formats in blocks of 128. Data that is read together is aligned to 4 bytes.
+//! Groups of any multiple of 32 weights, as other tools produce them, repeat their scale.
 //!
-//! A block begins with four f16 scales, one for each 32 weights. With zero points, four bytes of them
-//! follow. Then come the codes: a byte each, or nibbles, of which byte `16 g + j` holds element
-//! `32 g + j` in its low half and `32 g + 16 + j` in its high half.
+//! A block begins with four f16 scales, one for each 32 weights. Formats with zero points have four
+//! bytes of them next. Then follow the quantized values, as bytes or nibbles. Byte `16 g + j` of
+//! the nibbles holds element `32 g + j` in its low half and `32 g + 16 + j` in its high half.
 
 use super::{QuantError, Scheme, f16_at, greatest, quantize, scaled};
 
 const LEN: usize = 128;
-/// Weights with a scale of their own.
+/// Number of weights that share a scale.
 const GROUP: usize = 32;
 
-/// `d q`: four scales, 128 signed bytes.
+/// Int8, `d q`: four scales, 128 signed bytes.
 pub(super) fn int8(b: &[u8; 136], out: &mut [f32; LEN]) {
     let groups = b[8..].chunks_exact(GROUP).zip(out.chunks_exact_mut(GROUP));
     for (g, (codes, out)) in groups.enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn int8(b: &[u8; 136], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (q - z)`: four scales, four zero points, 128 bytes.
+/// Asymmetric int8, `d (q - z)`: four scales, four zero points, 128 bytes.
 pub(super) fn int8_asym(b: &[u8; 140], out: &mut [f32; LEN]) {
     let groups = b[12..].chunks_exact(GROUP).zip(out.chunks_exact_mut(GROUP));
     for (g, (codes, out)) in groups.enumerate() {
@@ -33,7 +33,7 @@ pub(super) fn int8_asym(b: &[u8; 140], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (q - z)` for the nibbles of 64 bytes, with the scale and the zero point of each group.
+/// Writes `d (q - z)` for the nibbles of 64 bytes, with the scale and the zero point of each group.
 fn nibbles(qs: &[u8], out: &mut [f32; LEN], group: impl Fn(usize) -> (f32, f32)) {
     let groups = qs.chunks_exact(GROUP / 2).zip(out.chunks_exact_mut(GROUP));
     for (g, (qs, out)) in groups.enumerate() {
@@ -46,19 +46,21 @@ fn nibbles(qs: &[u8], out: &mut [f32; LEN], group: impl Fn(usize) -> (f32, f32))
     }
 }
 
-/// `d (q - 8)`: four scales, 64 bytes of nibbles.
+/// Int4, `d (q - 8)`: four scales, 64 bytes of nibbles.
 pub(super) fn int4(b: &[u8; 72], out: &mut [f32; LEN]) {
     nibbles(&b[8..], out, |g| (f16_at(b, 2 * g), 8.0));
 }
 
-/// `d (q - z)`: four scales, four zero points in the low halves of bytes, 64 bytes of nibbles.
+/// Asymmetric int4, `d (q - z)`: four scales, four zero points in the low halves of bytes, 64 bytes
+/// of nibbles.
 pub(super) fn int4_asym(b: &[u8; 76], out: &mut [f32; LEN]) {
     nibbles(&b[12..], out, |g| {
         (f16_at(b, 2 * g), f32::from(b[8 + g] & 15))
     });
 }
 
-/// Scale and zero point of one group: the range of the weights, and 0 with them, over `steps`.
+/// Scale and zero point of one group: the range of the weights, extended to include 0, divided by
+/// `steps`.
 fn range(x: &[f32], steps: f32) -> (half::f16, f32) {
     let (least, most) = x
         .iter()
@@ -74,7 +76,7 @@ fn pack(codes: &[u8; LEN], bytes: &mut Vec<u8>) {
     }
 }
 
-/// The codes of a block, after its scales.
+/// The quantized values of a block; appends its scales to the bytes.
 fn symmetric(
     x: &[f32; LEN],
     bytes: &mut Vec<u8>,
@@ -92,7 +94,7 @@ fn symmetric(
     codes
 }
 
-/// The codes of a block, after its scales and zero points.
+/// The quantized values of a block; appends its scales and zero points to `bytes`.
 fn asymmetric(x: &[f32; LEN], bytes: &mut Vec<u8>, steps: f32) -> [u8; LEN] {
     let mut codes = [0; LEN];
     let mut zeros = [0; LEN / GROUP];
@@ -109,7 +111,8 @@ fn asymmetric(x: &[f32; LEN], bytes: &mut Vec<u8>, steps: f32) -> [u8; LEN] {
     codes
 }
 
-/// Rounds finite weights to signed bytes: the scale is the group's greatest magnitude over 127.
+/// Quantizes finite weights to signed bytes: the scale is the group's maximum magnitude divided by
+/// 127.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.
@@ -121,7 +124,8 @@ pub fn quantize_int8(x: &[f32]) -> Result<Vec<u8>, QuantError> {
     })
 }
 
-/// Rounds finite weights to bytes with a zero point: the range of a group, with 0, becomes 0 to 255.
+/// Quantizes finite weights to bytes with a zero point: the range of a group, extended to include
+/// 0, maps to 0 to 255.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.
@@ -132,7 +136,7 @@ pub fn quantize_int8_asym(x: &[f32]) -> Result<Vec<u8>, QuantError> {
     })
 }
 
-/// Rounds finite weights to 4 bits: the scale maps the element of greatest magnitude to -8.
+/// Quantizes finite weights to 4 bits: the scale maps the element with the maximum magnitude to -8.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.
@@ -148,7 +152,8 @@ pub fn quantize_int4(x: &[f32]) -> Result<Vec<u8>, QuantError> {
     })
 }
 
-/// Rounds finite weights to 4 bits with a zero point: the range of a group, with 0, becomes 0 to 15.
+/// Quantizes finite weights to 4 bits with a zero point: the range of a group, extended to include
+/// 0, maps to 0 to 15.
 ///
 /// # Errors
 /// [`QuantError`] when `x` is not whole blocks of 128.
@@ -192,7 +197,7 @@ mod tests {
         assert_eq!((out[111], out[127]), (-2.0, -1.0));
         let mut b = [0x88u8; 76];
         b[..8].copy_from_slice(&scales);
-        // Only the low half of a zero point counts.
+        // Only the low half of a zero point byte is used.
         b[8..12].copy_from_slice(&[8, 0xf3, 15, 0]);
         int4_asym(&b, &mut out);
         let got = (out[0], out[16], out[32], out[64], out[127]);
@@ -222,8 +227,8 @@ mod tests {
                 } else {
                     most - least
                 };
-                // There is no code for the step opposite to the extreme of 4 signed bits; a rounded
-                // zero point moves all by up to half a step.
+                // 4 signed bits cannot represent the opposite of the extreme. A rounded zero point
+                // shifts all values by up to half a step.
                 let bound = if scheme == Scheme::Int8 { 0.57 } else { 1.02 };
                 let worst = x
                     .iter()

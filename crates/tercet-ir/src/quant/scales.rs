@@ -1,8 +1,8 @@
-//! Where the scales of a block are, how they are written, and how large weights can be beside them.
+//! Positions and formats of the scales in a block, and the maximum weight per unit of scale.
 
 use super::Scheme;
 
-/// How a scale is written.
+/// The number format of a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleFormat {
     /// IEEE binary16, little-endian.
@@ -13,12 +13,12 @@ pub enum ScaleFormat {
     E8m0,
     /// An unsigned e4m3 float; the top bit does not count, and 0x7f is 0.
     E4m3,
-    /// IEEE binary16 whose four nibbles, the lowest first, are the top ones of four `u16`.
+    /// IEEE binary16 split into four nibbles, lowest first: the top nibbles of four `u16`.
     F16InNibbles,
 }
 
 impl ScaleFormat {
-    /// The magnitude's bits: of two scales, the greater has the greater ones.
+    /// The bits of the magnitude; a larger scale has larger bits.
     fn magnitude_bits(self, block: &[u8], at: usize) -> u32 {
         let b = &block[at..];
         match self {
@@ -31,7 +31,7 @@ impl ScaleFormat {
         }
     }
 
-    fn of_bits(self, bits: u32) -> f64 {
+    fn decode_bits(self, bits: u32) -> f64 {
         match self {
             ScaleFormat::F16 | ScaleFormat::F16InNibbles => {
                 half::f16::from_bits(bits as u16).to_f64()
@@ -42,9 +42,9 @@ impl ScaleFormat {
         }
     }
 
-    /// Writes a scale, rounded: a positive normal number of the format, to a power of two below it in
-    /// [`ScaleFormat::E8m0`].
-    pub fn write(self, block: &mut [u8], at: usize, scale: f64) {
+    /// Writes a scale, rounded to a positive normal number of the format. [`ScaleFormat::E8m0`]
+    /// rounds down to a power of two.
+    pub fn encode(self, block: &mut [u8], at: usize, scale: f64) {
         let to = &mut block[at..];
         let half = half::f16::from_f64(scale).to_bits();
         match self {
@@ -68,8 +68,8 @@ pub(super) fn nibbles16(b: &[u8]) -> u16 {
 }
 
 impl Scheme {
-    /// How the scales of a block that are floats are written, and the bytes where they begin; none for
-    /// plain floats. Minima, which are floats too, are among them.
+    /// The format and byte offsets of the float scales of a block; empty for plain floats. Float
+    /// minima are included.
     pub const fn scales(self) -> (ScaleFormat, &'static [usize]) {
         use ScaleFormat::{E4m3, E8m0, F16, F16InNibbles, F32};
         match self {
@@ -93,7 +93,7 @@ impl Scheme {
         }
     }
 
-    /// The greatest magnitude that a weight has per unit of [`Scheme::scales`].
+    /// The maximum magnitude of a weight per unit of [`Scheme::scales`].
     pub const fn greatest_code(self) -> f64 {
         match self {
             Scheme::F16 | Scheme::BF16 => 1.0,
@@ -122,12 +122,12 @@ impl Scheme {
         }
     }
 
-    /// The greatest magnitude among the scales of whole blocks; infinite or NaN if one of them is.
+    /// The maximum magnitude among the scales of whole blocks; infinite or NaN if one of them is.
     pub fn greatest_scale(self, blocks: &[u8]) -> f64 {
         let (format, places) = self.scales();
         let blocks = blocks.chunks_exact(self.block_bytes());
         let each = blocks.flat_map(|b| places.iter().map(move |&at| format.magnitude_bits(b, at)));
-        format.of_bits(each.max().unwrap_or(0))
+        format.decode_bits(each.max().unwrap_or(0))
     }
 }
 
@@ -141,10 +141,10 @@ mod tests {
             let (format, places) = scheme.scales();
             let mut block = vec![0xff; scheme.block_bytes()];
             for &at in places {
-                format.write(&mut block, at, 0.25);
+                format.encode(&mut block, at, 0.25);
             }
             for &at in places {
-                let found = format.of_bits(format.magnitude_bits(&block, at));
+                let found = format.decode_bits(format.magnitude_bits(&block, at));
                 assert_eq!(found, 0.25, "{scheme:?}");
             }
             let greatest = scheme.greatest_scale(&block.repeat(2));

@@ -1,20 +1,20 @@
-//! Weights of -1, 0 and 1 times one f16 scale for 256, at the end of a block.
+//! Ternary weights -1, 0 and 1, times one f16 scale for 256 at the end of a block.
 
 use super::f16_at;
 
 const LEN: usize = 256;
 
-/// The digit of 3^`n` of a byte that holds five: the byte is `ceil(256 v / 243)` for the number `v` of
-/// these digits, the first the most significant, so that times `3^n`, modulo 256, it is the fraction
-/// that begins with digit `n`.
+/// The ternary digit for 3^`n` of a byte with five digits, most significant first. The byte is
+/// `ceil(256 v / 243)` for the number `v` of these digits. Multiplying it by `3^n` modulo 256
+/// therefore gives the fraction that begins with digit `n`.
 fn digit(byte: u8, n: u32) -> u8 {
     let fraction = byte.wrapping_mul(3u8.pow(n));
     ((u16::from(fraction) * 3) >> 8) as u8
 }
 
-/// `d (t - 1)`: 48 bytes of five digits each, 4 of four, d. Elements `32 n ..` of the first 160 are the
-/// digits `n` of bytes 0 to 31, elements `16 n ..` of the next 80 those of bytes 32 to 47, elements
-/// `4 n ..` of the last 16 those of bytes 48 to 51.
+/// TQ1_0, `d (t - 1)`: 48 bytes of five digits each, 4 of four, d. Elements `32 n ..` of the first
+/// 160 are the digits `n` of bytes 0 to 31. Elements `16 n ..` of the next 80 are those of bytes 32
+/// to 47. Elements `4 n ..` of the last 16 are those of bytes 48 to 51.
 pub(super) fn tq1_0(b: &[u8; 54], out: &mut [f32; LEN]) {
     let d = f16_at(b, 52);
     let (first, rest) = out.split_at_mut(160);
@@ -28,7 +28,7 @@ pub(super) fn tq1_0(b: &[u8; 54], out: &mut [f32; LEN]) {
     }
 }
 
-/// `d (q - 1)`: 64 bytes of 2-bit codes as in the K family, d.
+/// TQ2_0, `d (q - 1)`: 64 bytes of 2-bit values in the layout of the K-quants, d.
 pub(super) fn tq2_0(b: &[u8; 66], out: &mut [f32; LEN]) {
     let d = f16_at(b, 64);
     let codes = super::blocks256::two_bits(&b[..64]);
@@ -55,7 +55,7 @@ mod tests {
     fn places_of_elements() {
         let mut b = [0u8; 54];
         (b[52], b[53]) = (0x00, 0x38); // 0.5
-        // 2, 1, 0, 1, 2 is 194; 194 * 256 / 243 rounded up is 205.
+        // The digits 2, 1, 0, 1, 2 are 194; 194 * 256 / 243 rounded up is 205.
         b[3] = 205;
         b[33] = 205;
         b[50] = 205;
@@ -65,7 +65,7 @@ mod tests {
         for (n, want) in want.into_iter().enumerate() {
             assert_eq!(out[32 * n + 3], want);
             assert_eq!(out[160 + 16 * n + 1], want);
-            // The last bytes hold four.
+            // The last bytes contain four digits.
             assert!(n == 4 || out[240 + 4 * n + 2] == want);
         }
         assert_eq!(out[0], -0.5);

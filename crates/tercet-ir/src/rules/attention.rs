@@ -1,70 +1,71 @@
-//! Attention, down to two products and a softmax, and rotary embedding.
+//! Decompositions of attention (two matmuls and a softmax) and of rotary embedding.
 
 mod grad;
 
-use super::util::Built;
-use super::{Applied, Rule};
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{
-    Attention, Concat, Gather, Layout, MaskKind, Op, OpKind, ReduceFn, RopeStyle, Softmax,
+    Attention, AttentionLayout, Concat, Gather, MaskKind, Op, OpKind, ReduceFn, RopeStyle, Softmax,
 };
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
 use crate::types::Shape;
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "attention_as_products_and_softmax",
         on: OpKind::Attention,
         apply: attention,
     },
-    Rule {
+    LegalizeRule {
         name: "attention_with_lse_as_attention_and_sums",
         on: OpKind::AttentionWithLse,
         apply: attention_with_lse,
     },
-    Rule {
+    LegalizeRule {
         name: "attention_grad_as_products",
         on: OpKind::AttentionGrad,
         apply: grad::attention_grad,
     },
-    Rule {
+    LegalizeRule {
         name: "rope_as_rotated_halves",
         on: OpKind::Rope,
         apply: rope,
     },
 ];
 
-/// Sizes of an attention.
-struct Dims {
+/// The sizes of an attention.
+struct AttentionRuleDims {
     batch: Dim,
     queries: Dim,
     keys: Dim,
     value_dim: Dim,
-    /// Rows of scores of one key head: query heads per key head times queries.
+    /// The number of score rows of one key head: query heads per key head times queries.
     rows: Dim,
 }
 
-/// Queries and keys as heads first, wide, with what masks them.
-struct Operands {
+/// Queries and keys in head-major order, widened for accumulation, with the mask operands.
+struct AttentionRuleOperands {
     q: Value,
     k: Value,
     head_dim: usize,
-    dims: Dims,
+    dims: AttentionRuleDims,
     mask: Option<Value>,
     len: Option<Value>,
 }
 
-/// The operands of an attention; none where a size is not known that has to be. `rest` are those after the values.
+/// The operands of an attention; `None` if a required size is not known. `rest` are the operands
+/// after the values.
 fn operands(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &Attention,
     [q, k, v]: [Value; 3],
     rest: &[Value],
-) -> Result<Option<Operands>, OpError> {
+) -> Result<Option<AttentionRuleOperands>, OpError> {
     let q = heads_first(b, q, o.layout)?;
     let k = heads_first(b, k, o.layout)?;
     let value_dim = b.shape(v)[3].clone();
@@ -73,7 +74,7 @@ fn operands(
     let (Some(rows), Some(head_dim)) = (rows, q_shape[3].known()) else {
         return Ok(None);
     };
-    let dims = Dims {
+    let dims = AttentionRuleDims {
         batch: q_shape[0].clone(),
         queries: q_shape[2].clone(),
         keys: k_shape[2].clone(),
@@ -89,7 +90,7 @@ fn operands(
         Some(len) => Some(checked_len(b, len, &dims)?),
         None => None,
     };
-    Ok(Some(Operands {
+    Ok(Some(AttentionRuleOperands {
         q,
         k,
         head_dim,
@@ -99,9 +100,9 @@ fn operands(
     }))
 }
 
-/// The groups of query heads that share a key head are rows of one product, so that keys are not
-/// copied per query head. Everything is computed in F32 or wider, and rounded once.
-fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Query heads that share a key head become rows of one matmul, so keys are not copied per query
+/// head. All intermediate values are F32 or wider, and the result is rounded once.
+fn attention(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Attention(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -110,7 +111,7 @@ fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         return Ok(None);
     };
     let v = heads_first(b, v, o.layout)?;
-    let Operands {
+    let AttentionRuleOperands {
         q,
         k,
         head_dim,
@@ -141,14 +142,15 @@ fn attention(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     ];
     let y = b.reshape(y, heads)?;
     let y = match o.layout {
-        Layout::Bhsd => y,
-        Layout::Bshd => b.transpose(y, &[0, 2, 1, 3])?,
+        AttentionLayout::Bhsd => y,
+        AttentionLayout::Bshd => b.transpose(y, &[0, 2, 1, 3])?,
     };
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-/// The attention, and the logarithms of sums of exponentials of scores that are made for them alone.
-fn attention_with_lse(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// The attention, with the log-sum-exp of the scores, for which the scores are computed a second
+/// time.
+fn attention_with_lse(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::AttentionWithLse(o), &[q, k, v, ref rest @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -174,24 +176,24 @@ fn attention_with_lse(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied
     Ok(Some(vec![y, lse]))
 }
 
-/// `[batch, heads, sequence, head dim]`, wide.
-fn heads_first(b: &mut Builder<'_>, x: Value, layout: Layout) -> Built {
+/// Converts to `[batch, heads, sequence, head dim]` and widens.
+fn heads_first(b: &mut LegalizeBuilder<'_>, x: Value, layout: AttentionLayout) -> ValueResult {
     let x = b.widen(x)?;
     match layout {
-        Layout::Bhsd => Ok(x),
-        Layout::Bshd => b.transpose(x, &[0, 2, 1, 3]),
+        AttentionLayout::Bhsd => Ok(x),
+        AttentionLayout::Bshd => b.transpose(x, &[0, 2, 1, 3]),
     }
 }
 
-/// `softcap * tanh(scale * q k / softcap)` as `[B, H, Sq, Sk]`.
+/// The scores `softcap * tanh(scale * q k / softcap)` as `[B, H, Sq, Sk]`.
 fn scores(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &Attention,
     q: Value,
     k: Value,
     head_dim: usize,
-    dims: &Dims,
-) -> Built {
+    dims: &AttentionRuleDims,
+) -> ValueResult {
     let dtype = b.dtype(q);
     let grouped = vec![
         dims.batch.clone(),
@@ -200,7 +202,7 @@ fn scores(
         Dim::Known(head_dim),
     ];
     let q = b.reshape(q, grouped)?;
-    let k = b.swap_last(k)?;
+    let k = b.transpose_last_two(k)?;
     let s = b.matmul(q, k)?;
     let full = vec![
         dims.batch.clone(),
@@ -220,9 +222,9 @@ fn scores(
     b.binary(BinaryFn::Mul, s, cap)
 }
 
-/// `kv_len` as `[B, 1, 1, 1]` or `[1, 1, 1, 1]`. Read through a gather from `0 ..= Sk`, so that a
-/// length outside ends the run, as it does in the fused operator.
-fn checked_len(b: &mut Builder<'_>, len: Value, dims: &Dims) -> Built {
+/// `kv_len` as `[B, 1, 1, 1]` or `[1, 1, 1, 1]`. It is read through a gather from `0 ..= Sk`, so an
+/// out-of-range length makes the run fail, as in the fused operator.
+fn checked_len(b: &mut LegalizeBuilder<'_>, len: Value, dims: &AttentionRuleDims) -> ValueResult {
     let zero = b.scalar(DType::I32, 0.0)?;
     let outside = b.scalar(DType::I32, f64::from(i32::MAX))?;
     let negative = b.compare(CompareFn::Lt, len, zero)?;
@@ -235,10 +237,10 @@ fn checked_len(b: &mut Builder<'_>, len: Value, dims: &Dims) -> Built {
     b.reshape(len, vec![batch, one.clone(), one.clone(), one])
 }
 
-/// `p v` without the values of weight 0: a key that a query does not see may hold anything, and
-/// `0 * NaN` is NaN. So NaNs and infinities are left out of the product, and what gives them a
-/// weight becomes NaN.
-fn weighted_values(b: &mut Builder<'_>, p: Value, v: Value) -> Built {
+/// `p v` that ignores values with weight 0: a masked key may hold any data, and `0 * NaN` is NaN.
+/// NaNs and infinities are therefore excluded from the matmul, and every result that gives them a
+/// nonzero weight becomes NaN.
+fn weighted_values(b: &mut LegalizeBuilder<'_>, p: Value, v: Value) -> ValueResult {
     let dtype = b.dtype(v);
     let zero = b.scalar(dtype, 0.0)?;
     let most = b.scalar(dtype, f64::INFINITY)?;
@@ -256,15 +258,15 @@ fn weighted_values(b: &mut Builder<'_>, p: Value, v: Value) -> Built {
     b.select(hit, nan, y)
 }
 
-/// The scores with `-inf` where a query does not see a key.
+/// The scores with `-inf` at masked keys.
 fn masked(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &Attention,
     scores: Value,
     mask: Option<Value>,
     len: Option<Value>,
-    dims: &Dims,
-) -> Built {
+    dims: &AttentionRuleDims,
+) -> ValueResult {
     let least = b.scalar(b.dtype(scores), f64::NEG_INFINITY)?;
     let mut scores = scores;
     let mut seen = by_position(b, o, len, dims)?;
@@ -285,14 +287,14 @@ fn masked(
     Ok(scores)
 }
 
-/// Conditions on the position of key `j` for query `i`. With `r = Sq - 1 - i` the query stands at
-/// position `n - 1 - r`; without a length, `n = Sk` and `n - 1 - j` is an index from the end too, so
-/// that no size need be known.
+/// Mask conditions on the position of key `j` for query `i`. With `r = Sq - 1 - i` the query is at
+/// position `n - 1 - r`. Without a length, `n = Sk` and `n - 1 - j` is also an index from the end,
+/// so no size must be known.
 fn by_position(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &Attention,
     len: Option<Value>,
-    dims: &Dims,
+    dims: &AttentionRuleDims,
 ) -> Result<Vec<Value>, OpError> {
     let window = match o.mask {
         MaskKind::None | MaskKind::Keep | MaskKind::Bias => {
@@ -307,7 +309,7 @@ fn by_position(
     };
     let r = b.iota(&dims.queries, true)?;
     let r = b.reshape(r, vec![dims.queries.clone(), Dim::Known(1)])?;
-    // How far the key is before the query: 0 at its own position, negative after it.
+    // The distance of the key before the query: 0 at the query's position, negative after it.
     let distance = match len {
         Some(len) => {
             let j = b.iota(&dims.keys, false)?;
@@ -330,8 +332,8 @@ fn by_position(
     Ok(seen)
 }
 
-/// `[B, Sk]` as `[B, 1, 1, Sk]`, `[B, Sq, Sk]` as `[B, 1, Sq, Sk]`.
-fn mask_of_rank_4(b: &mut Builder<'_>, mask: Value) -> Built {
+/// Expands the mask: `[B, Sk]` to `[B, 1, 1, Sk]`, `[B, Sq, Sk]` to `[B, 1, Sq, Sk]`.
+fn mask_of_rank_4(b: &mut LegalizeBuilder<'_>, mask: Value) -> ValueResult {
     let mut shape = b.shape(mask).into_dims();
     while shape.len() < 4 {
         shape.insert(1, Dim::Known(1));
@@ -339,7 +341,7 @@ fn mask_of_rank_4(b: &mut Builder<'_>, mask: Value) -> Built {
     b.reshape(mask, shape)
 }
 
-fn rope(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn rope(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Rope(o), &[x, cos, sin]) = (op, inputs) else {
         return Ok(None);
     };
@@ -351,7 +353,7 @@ fn rope(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         RopeStyle::NeoX => (b.slice(x, 3, 0, n / 2, 1)?, b.slice(x, 3, n / 2, n, 1)?),
         RopeStyle::GptJ => (b.slice(x, 3, 0, n, 2)?, b.slice(x, 3, 1, n.max(1), 2)?),
     };
-    let turned = |b: &mut Builder<'_>, f, a, c, d, e| -> Built {
+    let turned = |b: &mut LegalizeBuilder<'_>, f, a, c, d, e| -> ValueResult {
         let left = b.binary(BinaryFn::Mul, a, c)?;
         let right = b.binary(BinaryFn::Mul, d, e)?;
         b.binary(f, left, right)
@@ -373,20 +375,25 @@ fn rope(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-/// A table of angles that broadcasts over the heads of `x`, in its dtype.
-fn table(b: &mut Builder<'_>, table: Value, x: Value, layout: Layout) -> Built {
+/// A table of angles that broadcasts over the heads of `x`, in the dtype of `x`.
+fn table(
+    b: &mut LegalizeBuilder<'_>,
+    table: Value,
+    x: Value,
+    layout: AttentionLayout,
+) -> ValueResult {
     let table = b.cast(table, b.dtype(x))?;
     let mut shape = b.shape(table).into_dims();
     shape.insert(shape.len() - 2, Dim::Known(1));
-    if layout == Layout::Bshd {
+    if layout == AttentionLayout::Bshd {
         let rank = shape.len();
         shape.swap(rank - 3, rank - 2);
     }
     b.reshape(table, shape)
 }
 
-/// `a0 b0 a1 b1 ..` along the last axis.
-fn interleaved(b: &mut Builder<'_>, p: Value, q: Value) -> Built {
+/// Interleaves two tensors along the last axis: `a0 b0 a1 b1 ..`
+fn interleaved(b: &mut LegalizeBuilder<'_>, p: Value, q: Value) -> ValueResult {
     let half = b.shape(p);
     let column: Shape = half.iter().cloned().chain([Dim::Known(1)]).collect();
     let (p, q) = (b.reshape(p, column.clone())?, b.reshape(q, column)?);

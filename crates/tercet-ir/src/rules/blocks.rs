@@ -1,27 +1,27 @@
-//! Blocks: what they are made of, each part legalized in turn.
+//! Decompositions of composite blocks into their operators; each operator is legalized in turn.
 
-use super::{Applied, Rule};
+use super::{LegalizeRule, RuleResult};
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
-use crate::ops::blocks::{Block, Compose};
+use crate::legalize::LegalizeBuilder;
+use crate::ops::blocks::{ComposedOp, OpComposer};
 use crate::ops::{Op, OpKind};
 use crate::types::Shape;
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "attention_block_as_products_and_attention",
         on: OpKind::AttentionBlock,
         apply: block,
     },
-    Rule {
+    LegalizeRule {
         name: "transformer_layer_as_block_products_and_norms",
         on: OpKind::TransformerLayer,
         apply: block,
     },
 ];
 
-impl Compose for Builder<'_> {
+impl OpComposer for LegalizeBuilder<'_> {
     type Part = Value;
     type Error = OpError;
 
@@ -34,7 +34,7 @@ impl Compose for Builder<'_> {
     }
 }
 
-fn block(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn block(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let y = match op {
         Op::AttentionBlock(o) => o.compose(b, inputs)?,
         Op::TransformerLayer(o) => o.compose(b, inputs)?,

@@ -1,18 +1,19 @@
-//! The causal convolution of each channel as a sum of products of rows, in F32 where they are narrower.
+//! Decomposition of the causal convolution into a sum of row products, per channel. Narrower dtypes
+//! are computed in F32.
 
-use super::{Applied, Rule};
+use super::{LegalizeRule, RuleResult};
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{Concat, Op, OpKind};
 use crate::scalar::{BinaryFn, UnaryFn};
 
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[LegalizeRule] = &[LegalizeRule {
     name: "causal_conv_as_products_of_rows",
     on: OpKind::CausalConv,
     apply: causal_conv,
 }];
 
-fn causal_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn causal_conv(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::CausalConv(op), &[x, w, bias, ref state @ ..]) = (op, inputs) else {
         return Ok(None);
     };

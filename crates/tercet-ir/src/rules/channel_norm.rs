@@ -1,47 +1,48 @@
-//! Norms with channels first, down to layer norm and a map by channels.
+//! Decompositions of norms over channels-first values into layer norm and an elementwise map with
+//! per-channel weights.
 
-use super::util::{Built, wide};
-use super::{Applied, Rule};
-use crate::attr::Real;
+use super::util::{ValueResult, accumulate_dtype};
+use super::{LegalizeRule, RuleResult};
+use crate::attr::FloatAttr;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{AxisMap, IndexMap, LayerNorm, Map, MapArg, MapStep, Op, OpKind};
 use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "group_norm_as_layer_norm_of_groups",
         on: OpKind::GroupNorm,
         apply: group_norm,
     },
-    Rule {
+    LegalizeRule {
         name: "layer_norm_2d_as_layer_norm_of_last_axis",
         on: OpKind::LayerNorm2d,
         apply: layer_norm_2d,
     },
-    Rule {
+    LegalizeRule {
         name: "batch_norm_inference_as_map",
         on: OpKind::BatchNormInference,
         apply: batch_norm_inference,
     },
 ];
 
-/// A map over `x [N, C, ..]` and weights of its channels, under construction.
-struct ByChannel {
+/// A map over `x [N, C, ..]` and per-channel weights, under construction.
+struct ChannelMapBuilder {
     inputs: Vec<Value>,
     body: Vec<MapStep>,
     to: DType,
 }
 
-impl ByChannel {
-    /// Steps compute in `dtype` or wider.
-    fn new(dtype: DType) -> ByChannel {
-        ByChannel {
+impl ChannelMapBuilder {
+    /// A map whose steps compute in `dtype` or wider.
+    fn new(dtype: DType) -> ChannelMapBuilder {
+        ChannelMapBuilder {
             inputs: Vec::new(),
             body: Vec::new(),
-            to: wide(dtype),
+            to: accumulate_dtype(dtype),
         }
     }
 
@@ -54,14 +55,14 @@ impl ByChannel {
         self.step(ScalarOp::Binary(f), [a, b])
     }
 
-    /// A wide element of an operand: first of `x`, then of weights.
+    /// Adds an operand and returns its widened element. `x` must be added first, then the weights.
     fn input(&mut self, value: Value) -> MapArg {
         self.inputs.push(value);
         let arg = MapArg::Input(self.inputs.len() - 1);
         self.step(ScalarOp::Cast(self.to), [arg])
     }
 
-    fn finish(mut self, b: &mut Builder<'_>, y: MapArg, dtype: DType) -> Built {
+    fn finish(mut self, b: &mut LegalizeBuilder<'_>, y: MapArg, dtype: DType) -> ValueResult {
         self.step(ScalarOp::Cast(dtype), [y]);
         let shape = b.shape(self.inputs[0]);
         let by_channel = IndexMap {
@@ -80,8 +81,8 @@ impl ByChannel {
     }
 }
 
-/// Layer norm of the groups as rows, in F32 or wider, then the weights of the channels.
-fn group_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Layer norm of the groups as rows, in F32 or wider, followed by the channel weights.
+fn group_norm(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::GroupNorm(o), &[x, gamma, ref beta @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -106,7 +107,7 @@ fn group_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         &[x, ones],
     )?;
     let y = b.reshape(y, shape)?;
-    let mut map = ByChannel::new(dtype);
+    let mut map = ChannelMapBuilder::new(dtype);
     let (y, gamma) = (map.input(y), map.input(gamma));
     let mut y = map.binary(BinaryFn::Mul, y, gamma);
     if let Some(&beta) = beta.first() {
@@ -116,7 +117,7 @@ fn group_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![map.finish(b, y, dtype)?]))
 }
 
-fn layer_norm_2d(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn layer_norm_2d(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::LayerNorm2d(o), &[x, ref weights @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -130,16 +131,19 @@ fn layer_norm_2d(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.transpose(y, &[0, 3, 1, 2])?]))
 }
 
-fn batch_norm_inference(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn batch_norm_inference(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::BatchNormInference(o), &[x, gamma, beta, mean, variance]) = (op, inputs) else {
         return Ok(None);
     };
     let dtype = b.dtype(x);
-    let mut map = ByChannel::new(dtype);
+    let mut map = ChannelMapBuilder::new(dtype);
     let (x, mean) = (map.input(x), map.input(mean));
     let centred = map.binary(BinaryFn::Sub, x, mean);
     let variance = map.input(variance);
-    let eps = map.step(ScalarOp::Const(wide(dtype), Real(o.eps.0)), []);
+    let eps = map.step(
+        ScalarOp::Const(accumulate_dtype(dtype), FloatAttr(o.eps.0)),
+        [],
+    );
     let sum = map.binary(BinaryFn::Add, variance, eps);
     let scale = map.step(ScalarOp::Unary(UnaryFn::Rsqrt), [sum]);
     let y = map.binary(BinaryFn::Mul, centred, scale);

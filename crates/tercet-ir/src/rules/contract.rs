@@ -1,50 +1,50 @@
-//! Contractions: down to `MatMul` of matrices.
+//! Decompositions of contractions into `MatMul` of matrices.
 
-use super::{Applied, Rule};
+use super::{LegalizeRule, RuleResult};
 use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{Dequantize, DotGeneral, GroupedMatMul, Op, OpKind};
 use crate::quant::Scheme;
 use crate::scalar::BinaryFn;
 use crate::types::{Shape, broadcast_shapes};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "linear_as_matmul_bias_activation",
         on: OpKind::Linear,
         apply: linear,
     },
-    Rule {
+    LegalizeRule {
         name: "dequant_matmul_as_dequantize_and_matmul",
         on: OpKind::DequantMatMul,
         apply: dequant_matmul,
     },
-    Rule {
+    LegalizeRule {
         name: "dequant_grouped_matmul_as_dequantize_and_grouped_matmul",
         on: OpKind::DequantGroupedMatMul,
         apply: dequant_grouped_matmul,
     },
-    Rule {
+    LegalizeRule {
         name: "dot_general_as_batched_matmul",
         on: OpKind::DotGeneral,
         apply: dot_general,
     },
-    Rule {
+    LegalizeRule {
         name: "vector_matmul_as_matrix_matmul",
         on: OpKind::MatMul,
         apply: vector_matmul,
     },
-    Rule {
+    LegalizeRule {
         name: "matmul_with_explicit_batch",
         on: OpKind::MatMul,
         apply: broadcast_matmul,
     },
 ];
 
-/// In F16 and BF16 the parts are computed in F32: the fused operator rounds once.
-fn linear(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// For F16 and BF16, the parts are computed in F32, because the fused operator rounds once.
+fn linear(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Linear(o), &[x, w, ref bias @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -65,7 +65,7 @@ fn linear(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-fn dequant_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn dequant_matmul(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::DequantMatMul(o), &[x, w]) = (op, inputs) else {
         return Ok(None);
     };
@@ -76,7 +76,7 @@ fn dequant_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-fn dequant_grouped_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn dequant_grouped_matmul(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::DequantGroupedMatMul(o), &[x, w, expert]) = (op, inputs) else {
         return Ok(None);
     };
@@ -87,15 +87,20 @@ fn dequant_grouped_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> App
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-/// Weights as matrices `[.., k, n]` in the dtype of `x`.
-fn decoded(b: &mut Builder<'_>, scheme: Scheme, w: Value, x: Value) -> Result<Value, OpError> {
+/// Decoded weights as matrices `[.., k, n]` in the dtype of `x`.
+fn decoded(
+    b: &mut LegalizeBuilder<'_>,
+    scheme: Scheme,
+    w: Value,
+    x: Value,
+) -> Result<Value, OpError> {
     let w = b.add(Dequantize { scheme }, &[w])?;
     let w = b.cast(w, b.dtype(x))?;
-    b.swap_last(w)
+    b.transpose_last_two(w)
 }
 
-/// A rank 1 operand as a matrix of one row (left) or one column (right).
-fn vector_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// A rank 1 operand as a matrix with one row (left) or one column (right).
+fn vector_matmul(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::MatMul(_), &[l, r]) = (op, inputs) else {
         return Ok(None);
     };
@@ -124,8 +129,8 @@ fn vector_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.reshape(y, shape)?]))
 }
 
-/// Both operands with all the batch axes of the result.
-fn broadcast_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Broadcasts both operands to all batch axes of the result.
+fn broadcast_matmul(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::MatMul(_), &[l, r]) = (op, inputs) else {
         return Ok(None);
     };
@@ -148,9 +153,9 @@ fn broadcast_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.matmul(l, r)?]))
 }
 
-/// Moves the axes to `[batch, free, contracted]` and `[batch, contracted, free]`, each group one
-/// axis.
-fn dot_general(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Transposes and reshapes the operands to `[batch, free, contracted]` and `[batch, contracted,
+/// free]`; each group becomes one axis.
+fn dot_general(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::DotGeneral(o), &[l, r]) = (op, inputs) else {
         return Ok(None);
     };

@@ -1,42 +1,43 @@
-//! Convolutions, down to windows as columns and matrix products.
+//! Decompositions of convolutions into im2col and matmuls.
 
-use super::util::Built;
-use super::{Applied, Rule};
-use crate::attr::Real;
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
+use crate::attr::FloatAttr;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{
     Clamp, Conv, ConvTranspose, DotGeneral, Im2Col, Op, OpKind, Pad, PadMode, QuantizedConv, Window,
 };
 use crate::scalar::{BinaryFn, UnaryFn};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "conv_as_columns_and_matmul",
         on: OpKind::Conv,
         apply: conv,
     },
-    Rule {
+    LegalizeRule {
         name: "conv_transpose_as_conv_of_spread_elements",
         on: OpKind::ConvTranspose,
         apply: conv_transpose,
     },
-    Rule {
+    LegalizeRule {
         name: "conv_weight_grad_as_columns_and_product",
         on: OpKind::ConvWeightGrad,
         apply: conv_weight_grad,
     },
-    Rule {
+    LegalizeRule {
         name: "quantized_conv_as_conv_of_whole_floats",
         on: OpKind::QuantizedConv,
         apply: quantized_conv,
     },
 ];
 
-/// Codes less their zero points as F32, whose sums are exact below 2^24 and rounded as any of F32 beyond.
-fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Int8 values minus their zero points, as F32. Sums are exact below 2^24 and rounded like other
+/// F32 sums beyond.
+fn quantized_conv(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::QuantizedConv(o), &[x, w, scale, bias]) = (op, inputs) else {
         return Ok(None);
     };
@@ -48,7 +49,7 @@ fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let (x, w) = (number(x, o.x_zero)?, number(w, o.w_zero)?);
     let sum = match row_by_row(b, o, x, w)? {
         Some(sum) => sum,
-        None => b.add(Conv::of(o.window(), o.groups, None), &[x, w])?,
+        None => b.add(Conv::new(o.window(), o.groups, None), &[x, w])?,
     };
     let mut of_channels = vec![Dim::Known(1); b.shape(sum).rank() - 1];
     of_channels[0] = b.shape(sum)[1].clone();
@@ -60,16 +61,17 @@ fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let zero = b.scalar(DType::F32, o.y_zero as f64)?;
     let code = b.binary(BinaryFn::Add, code, zero)?;
     let bounds = Clamp {
-        lo: Real(o.lo as f64),
-        hi: Real(o.hi as f64),
+        lo: FloatAttr(o.lo as f64),
+        hi: FloatAttr(o.hi as f64),
     };
     let code = b.add(bounds, &[code])?;
     Ok(Some(vec![b.cast(code, o.to)?]))
 }
 
-/// Where each entry is one window of one element, as products of matrices are recognised: that product.
+/// If each batch entry is one window of one element, as for recognized int8 matmuls, computes that
+/// matmul.
 fn row_by_row(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &QuantizedConv,
     x: Value,
     w: Value,
@@ -88,14 +90,14 @@ fn row_by_row(
     b.reshape(y, shape).map(Some)
 }
 
-/// In F16 and BF16 the parts are computed in F32 where there are several: the fused operator rounds
-/// once.
-fn conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// For F16 and BF16, the parts are computed in F32 if there are several, because the fused operator
+/// rounds once.
+fn conv(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Conv(o), &[x, w, ref bias @ ..]) = (op, inputs) else {
         return Ok(None);
     };
     let dtype = b.dtype(x);
-    // A function that kernels do not apply is none of the convolution's.
+    // Kernels do not support this activation, so it becomes a separate node.
     if o.activation == Some(UnaryFn::Relu6) {
         let plain = Conv {
             activation: None,
@@ -136,7 +138,7 @@ fn conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
 
 /// The sums, `[N, groups, channels of a group, windows]`.
 fn product(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &Conv,
     x: Value,
     w: Value,
@@ -158,8 +160,8 @@ fn product(
     b.matmul(w, columns).map(Some)
 }
 
-/// The windows as columns; the operand itself where each is one element.
-fn columns(b: &mut Builder<'_>, x: Value, kernel: &[usize], window: Window) -> Built {
+/// The windows as columns (im2col); the operand itself if each window is one element.
+fn columns(b: &mut LegalizeBuilder<'_>, x: Value, kernel: &[usize], window: Window) -> ValueResult {
     let shape = b.shape(x);
     let windows = shape[2..]
         .iter()
@@ -168,12 +170,12 @@ fn columns(b: &mut Builder<'_>, x: Value, kernel: &[usize], window: Window) -> B
         Some(windows) if kernel.iter().all(|k| *k == 1) && window.is_identity() => {
             b.reshape(x, vec![shape[0].clone(), shape[1].clone(), windows])
         }
-        _ => b.add(Im2Col::of(kernel.to_vec(), window), &[x]),
+        _ => b.add(Im2Col::new(kernel.to_vec(), window), &[x]),
     }
 }
 
-/// A convolution of the elements with zeros between them, the weights turned around.
-fn conv_transpose(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// A convolution with reversed weights, over the elements with zeros between them.
+fn conv_transpose(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::ConvTranspose(o), &[x, w, ref bias @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -187,14 +189,15 @@ fn conv_transpose(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let Some(w) = turned(b, o, w)? else {
         return Ok(None);
     };
-    let conv = Conv::of(window, o.groups, None);
+    let conv = Conv::new(window, o.groups, None);
     let operands: Vec<Value> = [x, w].into_iter().chain(bias.first().copied()).collect();
     b.add(conv, &operands).map(|y| Some(vec![y]))
 }
 
-/// Where no two elements add to the same result: a product of channels, whose rows are the taps of each channel.
+/// If no two elements add to the same result: a 1x1 convolution whose output channels are the taps
+/// of each channel.
 fn apart(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &ConvTranspose,
     x: Value,
     w: Value,
@@ -223,7 +226,7 @@ fn apart(
         let bias = b.expand(bias, vec![w_shape[1].clone(), taps])?;
         operands.push(b.reshape(bias, vec![rows])?);
     }
-    let y = b.add(Conv::of(Window::new(axes), 1, None), &operands)?;
+    let y = b.add(Conv::new(Window::new(axes), 1, None), &operands)?;
     let known = kernel.iter().map(|k| Dim::Known(*k));
     let split = x_shape[..1].iter().cloned().chain([w_shape[1].clone()]);
     let split: Vec<Dim> = split
@@ -246,7 +249,7 @@ fn apart(
 
 /// `x` with `stride - 1` zeros after each element, and the windows whose convolution is the result.
 fn spread(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &ConvTranspose,
     x: Value,
     kernel: &[usize],
@@ -268,7 +271,7 @@ fn spread(
                 before: vec![0; rank],
                 after,
                 mode: PadMode::Constant,
-                value: Real(0.0),
+                value: FloatAttr(0.0),
             };
             x = b.add(zeros, &[x])?;
             let mut joined = shape.into_dims();
@@ -282,7 +285,7 @@ fn spread(
         let before = reach - o.pad_before[i] as i64;
         let after =
             reach + o.output_padding[i] as i64 - o.pad_after[i] as i64 - (stride as i64 - 1);
-        // What is left out beyond the reach of the outermost elements is cut off.
+        // Crops results outside the requested padding.
         let (start, cut) = ((-before).max(0), after.min(0));
         if start > 0 || cut < 0 {
             let end = if cut < 0 { cut } else { i64::MAX };
@@ -294,9 +297,9 @@ fn spread(
     Ok(Some((x, window)))
 }
 
-/// Weights `[C, O / groups, ..]` as `[O, C / groups, ..]`, each axis of taps reversed.
+/// Weights `[C, O / groups, ..]` as `[O, C / groups, ..]`, with each tap axis reversed.
 fn turned(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     o: &ConvTranspose,
     w: Value,
 ) -> Result<Option<Value>, crate::OpError> {
@@ -321,8 +324,8 @@ fn turned(
     b.reshape(w, joined).map(Some)
 }
 
-/// Windows as columns; a product over them and the batch.
-fn conv_weight_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Windows as columns (im2col), followed by a matmul over windows and the batch.
+fn conv_weight_grad(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::ConvWeightGrad(o), &[x, dy]) = (op, inputs) else {
         return Ok(None);
     };
@@ -340,7 +343,7 @@ fn conv_weight_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         return Ok(None);
     };
     let batch = of_x[0].clone();
-    let columns = b.add(Im2Col::of(o.kernel.clone(), o.window()), &[x])?;
+    let columns = b.add(Im2Col::new(o.kernel.clone(), o.window()), &[x])?;
     let shape = vec![batch.clone(), groups.clone(), depth, windows.clone()];
     let columns = b.reshape(columns, shape)?;
     let dy = b.reshape(dy, vec![batch, groups, each, windows])?;

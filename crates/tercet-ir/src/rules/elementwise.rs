@@ -1,12 +1,13 @@
-//! Elementwise operators: broadcasting made explicit, and maps taken apart.
+//! Decompositions of elementwise operators: explicit broadcasts, and fused maps split into single
+//! operators.
 
-use super::util::{Built, MOST_INDICES};
-use super::{Applied, Rule};
+use super::util::{MAX_INDICES, ValueResult};
+use super::{LegalizeRule, RuleResult};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{
     AxisMap, Binary, Cast, Clamp, Compare, Fma, Gather, IndexMap, Map, MapArg, Op, OpKind, Unary,
     Where,
@@ -16,36 +17,36 @@ use crate::scalar::ScalarOp;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, broadcast_shapes, row_major_strides};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "map_as_its_steps",
         on: OpKind::Map,
         apply: map,
     },
-    Rule {
+    LegalizeRule {
         name: "binary_of_equal_shapes",
         on: OpKind::Binary,
         apply: broadcast,
     },
-    Rule {
+    LegalizeRule {
         name: "compare_of_equal_shapes",
         on: OpKind::Compare,
         apply: broadcast,
     },
-    Rule {
+    LegalizeRule {
         name: "where_of_equal_shapes",
         on: OpKind::Where,
         apply: broadcast,
     },
-    Rule {
+    LegalizeRule {
         name: "fma_of_equal_shapes",
         on: OpKind::Fma,
         apply: broadcast,
     },
 ];
 
-/// Operands of the result's shape, for targets whose kernels do not broadcast.
-fn broadcast(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Expands operands to the result's shape, for targets whose kernels do not broadcast.
+fn broadcast(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let mut shape = Shape::default();
     for v in inputs {
         match broadcast_shapes(&shape, &b.ty(*v).shape) {
@@ -63,7 +64,7 @@ fn broadcast(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     b.add_all(op.clone(), &full).map(Some)
 }
 
-fn map(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn map(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let Op::Map(map) = op else {
         return Ok(None);
     };
@@ -94,7 +95,7 @@ fn map(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(results))
 }
 
-fn scalar_step(b: &mut Builder<'_>, op: &ScalarOp, args: &[Value]) -> Built {
+fn scalar_step(b: &mut LegalizeBuilder<'_>, op: &ScalarOp, args: &[Value]) -> ValueResult {
     match op {
         ScalarOp::Const(dtype, value) => b.scalar(*dtype, value.0),
         ScalarOp::Unary(f) => b.add(Unary { f: *f }, args),
@@ -109,7 +110,7 @@ fn scalar_step(b: &mut Builder<'_>, op: &ScalarOp, args: &[Value]) -> Built {
 
 /// An operand as a tensor that broadcasts to the map's shape.
 fn operand(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     map: &Map,
     v: Value,
     index: &IndexMap,
@@ -118,7 +119,7 @@ fn operand(
         return Ok(Some(v));
     }
     if map.shape.contains(&Dim::Known(0)) {
-        // Nothing is read, and the indices may be anywhere.
+        // No element is read, so the indices may be out of range.
         return b.scalar(b.dtype(v), 0.0).map(Some);
     }
     let froms: Vec<usize> = index.axes.iter().filter_map(|a| a.from).collect();
@@ -132,10 +133,10 @@ fn operand(
     }
 }
 
-/// Each axis sliced or gathered, then transposed into the order of the result, then with axes of
-/// size 1 where it is broadcast.
+/// Slices or gathers each axis, then transposes the axes into the order of the result. Broadcast
+/// axes get size 1.
 fn by_axes(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     map: &Map,
     v: Value,
     index: &IndexMap,
@@ -148,7 +149,7 @@ fn by_axes(
         };
     }
     let mut order: Vec<usize> = (0..index.axes.len()).collect();
-    // Constant axes have size 1 by now; first in the order, they vanish in the reshape.
+    // Constant axes have size 1 here. They come first in the order, and the reshape removes them.
     order.sort_by_key(|&i| index.axes[i].from);
     let x = b.transpose(x, &order)?;
     let shape: Shape = (0..map.shape.rank())
@@ -160,9 +161,9 @@ fn by_axes(
     b.reshape(x, shape).map(Some)
 }
 
-/// Axis `i` of `x` with the indices that its axis map forms, in the order of the result.
+/// Axis `i` of `x` at the indices of its axis map, in the order of the result.
 fn picked(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     map: &Map,
     x: Value,
     i: usize,
@@ -184,7 +185,7 @@ fn picked(
             let (start, end, step) = known_range(axis.start, axis.step, count);
             return b.slice(x, i, start, end, step).map(Some);
         }
-        if count > MOST_INDICES {
+        if count > MAX_INDICES {
             return Ok(None);
         }
         let indices: Vec<i64> = (0..count)
@@ -193,7 +194,7 @@ fn picked(
         let indices = index_constant(b, &indices)?;
         return b.add(Gather { axis: i }, &[x, indices]).map(Some);
     }
-    // The rest of a symbolic axis.
+    // The slice up to the end of a symbolic axis.
     let rest = size
         .checked_sub(&Dim::Known(axis.start as usize))
         .is_some_and(|rest| rest == *count);
@@ -203,9 +204,10 @@ fn picked(
     }
 }
 
-/// An operand two of whose axes follow one axis of the result (a diagonal): gathered by position.
+/// An operand with two axes that follow one axis of the result (a diagonal), gathered by flat
+/// position.
 fn by_positions(
-    b: &mut Builder<'_>,
+    b: &mut LegalizeBuilder<'_>,
     map: &Map,
     v: Value,
     index: &IndexMap,
@@ -217,7 +219,7 @@ fn by_positions(
         .shape
         .numel()
         .and_then(|n| n.known())
-        .is_none_or(|n| n > MOST_INDICES)
+        .is_none_or(|n| n > MAX_INDICES)
     {
         return Ok(None);
     }
@@ -233,7 +235,7 @@ fn by_positions(
     b.reshape(picked, map.shape.clone()).map(Some)
 }
 
-fn index_constant(b: &mut Builder<'_>, indices: &[i64]) -> Built {
+fn index_constant(b: &mut LegalizeBuilder<'_>, indices: &[i64]) -> ValueResult {
     let ty = TensorType::new(DType::I32, &[indices.len()]);
     let tensor = Tensor::from_i64s(ty, indices).expect("invariant: as many values as elements");
     b.constant(tensor)

@@ -1,25 +1,26 @@
-//! Products with a correction of low rank: three products and a sum.
+//! Decomposition of low-rank adapter (LoRA) matmuls: three matmuls and a sum.
 
-use super::util::wide;
-use super::{Applied, Rule};
+use super::util::accumulate_dtype;
+use super::{LegalizeRule, RuleResult};
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{IndexMap, Map, MapArg, MapStep, Op, OpKind};
 use crate::scalar::{BinaryFn, ScalarOp};
 
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[LegalizeRule] = &[LegalizeRule {
     name: "lora_matmul_as_products_and_sum",
     on: OpKind::LoraMatMul,
     apply: lora_matmul,
 }];
 
-/// The narrow matrices first: `(x a) b` costs little beside `x w`. The sum is wide and rounded once.
-fn lora_matmul(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Multiplies by the low-rank matrices first: `(x a) b` is cheap compared with `x w`. The sum is
+/// computed in the wide dtype and rounded once.
+fn lora_matmul(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::LoraMatMul(o), &[x, w, down, up]) = (op, inputs) else {
         return Ok(None);
     };
     let dtype = b.dtype(x);
-    let to = wide(dtype);
+    let to = accumulate_dtype(dtype);
     let y = b.matmul(x, w)?;
     let low = b.matmul(x, down)?;
     let correction = b.matmul(low, up)?;

@@ -1,30 +1,30 @@
-//! Norms, with and without a residual sum.
+//! Decompositions of norms, with and without a residual sum.
 
-use super::util::Built;
-use super::{Applied, Rule};
-use crate::attr::Real;
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
+use crate::attr::FloatAttr;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{LayerNorm, Op, OpKind, ReduceFn, RmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "layer_norm_as_mean_and_variance",
         on: OpKind::LayerNorm,
         apply: layer_norm,
     },
-    Rule {
+    LegalizeRule {
         name: "rms_norm_as_mean_of_squares",
         on: OpKind::RmsNorm,
         apply: rms_norm,
     },
-    Rule {
+    LegalizeRule {
         name: "residual_layer_norm_as_sum_and_norm",
         on: OpKind::ResidualLayerNorm,
         apply: residual_layer_norm,
     },
-    Rule {
+    LegalizeRule {
         name: "residual_rms_norm_as_sum_and_norm",
         on: OpKind::ResidualRmsNorm,
         apply: residual_rms_norm,
@@ -32,7 +32,12 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// `x / sqrt(mean(x^2) + eps)` over `axes`.
-fn unit_scale(b: &mut Builder<'_>, x: Value, axes: &[usize], eps: Real) -> Built {
+fn unit_scale(
+    b: &mut LegalizeBuilder<'_>,
+    x: Value,
+    axes: &[usize],
+    eps: FloatAttr,
+) -> ValueResult {
     let square = b.binary(BinaryFn::Mul, x, x)?;
     let mean = b.reduce(ReduceFn::Mean, square, axes)?;
     let eps = b.scalar(b.dtype(x), eps.0)?;
@@ -42,7 +47,12 @@ fn unit_scale(b: &mut Builder<'_>, x: Value, axes: &[usize], eps: Real) -> Built
 }
 
 /// `x gamma + beta`, in the dtype of `x`.
-fn affine(b: &mut Builder<'_>, x: Value, gamma: Value, beta: Option<&Value>) -> Built {
+fn affine(
+    b: &mut LegalizeBuilder<'_>,
+    x: Value,
+    gamma: Value,
+    beta: Option<&Value>,
+) -> ValueResult {
     let gamma = b.widen(gamma)?;
     let y = b.binary(BinaryFn::Mul, x, gamma)?;
     match beta {
@@ -54,7 +64,7 @@ fn affine(b: &mut Builder<'_>, x: Value, gamma: Value, beta: Option<&Value>) -> 
     }
 }
 
-fn layer_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn layer_norm(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::LayerNorm(o), &[x, gamma, ref beta @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -68,7 +78,7 @@ fn layer_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-fn rms_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn rms_norm(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::RmsNorm(o), &[x, gamma, ref beta @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -81,7 +91,12 @@ fn rms_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
 }
 
 /// `x + residual + bias`, rounded once.
-fn residual_sum(b: &mut Builder<'_>, x: Value, residual: Value, bias: Option<&Value>) -> Built {
+fn residual_sum(
+    b: &mut LegalizeBuilder<'_>,
+    x: Value,
+    residual: Value,
+    bias: Option<&Value>,
+) -> ValueResult {
     let dtype = b.dtype(x);
     let (x, residual) = (b.widen(x)?, b.widen(residual)?);
     let mut sum = b.binary(BinaryFn::Add, x, residual)?;
@@ -92,7 +107,7 @@ fn residual_sum(b: &mut Builder<'_>, x: Value, residual: Value, bias: Option<&Va
     b.cast(sum, dtype)
 }
 
-fn residual_layer_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn residual_layer_norm(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::ResidualLayerNorm(o), &[x, residual, gamma, beta, ref bias @ ..]) = (op, inputs)
     else {
         return Ok(None);
@@ -103,7 +118,7 @@ fn residual_layer_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applie
     Ok(Some(vec![normed, sum]))
 }
 
-fn residual_rms_norm(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn residual_rms_norm(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::ResidualRmsNorm(o), &[x, residual, gamma, ref bias @ ..]) = (op, inputs) else {
         return Ok(None);
     };

@@ -1,32 +1,33 @@
-//! Recurrent networks: the inputs' products of all steps at once, then one recurrence for each layer and
-//! direction. In F32 where operands are narrower, so that states are rounded once.
+//! Decompositions of recurrent networks: the input matmuls of all steps at once, then one
+//! recurrence for each layer and direction. Narrower operands are widened to F32, so that states
+//! are rounded once.
 
-use super::{Applied, Rule};
+use super::{LegalizeRule, RuleResult};
 use crate::graph::Value;
-use crate::legalize::Builder;
-use crate::ops::rnn::{Net, PARTS};
+use crate::legalize::LegalizeBuilder;
+use crate::ops::rnn::{PARTS, RnnLayer};
 use crate::ops::{Concat, Linear, Op, OpKind, Recurrence};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "lstm_as_products_and_recurrences",
         on: OpKind::Lstm,
         apply: net,
     },
-    Rule {
+    LegalizeRule {
         name: "gru_as_products_and_recurrences",
         on: OpKind::Gru,
         apply: net,
     },
-    Rule {
+    LegalizeRule {
         name: "rnn_as_products_and_recurrences",
         on: OpKind::Rnn,
         apply: net,
     },
 ];
 
-fn net(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
-    let net: Net = match op {
+fn net(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
+    let net: RnnLayer = match op {
         Op::Lstm(o) => o.into(),
         Op::Gru(o) => o.into(),
         Op::Rnn(o) => o.into(),

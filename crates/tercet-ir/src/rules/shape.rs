@@ -1,34 +1,34 @@
-//! Repetitions, rotations and triangles, down to views, gathers and a choice.
+//! Decompositions of `Tile`, `Roll` and `Trilu` into views, gathers and a selection.
 
-use super::util::Built;
-use super::{Applied, Rule};
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{Concat, Gather, Op, OpKind};
 use crate::scalar::{BinaryFn, CompareFn};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "tile_as_expanded_axes",
         on: OpKind::Tile,
         apply: tile,
     },
-    Rule {
+    LegalizeRule {
         name: "roll_as_exchanged_parts",
         on: OpKind::Roll,
         apply: roll,
     },
-    Rule {
+    LegalizeRule {
         name: "trilu_as_choice_by_diagonal",
         on: OpKind::Trilu,
         apply: trilu,
     },
 ];
 
-/// Each axis in turn: a new one before it, expanded and merged with it.
-fn tile(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Repeats each axis in turn: inserts an axis before it, expands it and merges both.
+fn tile(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Tile(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -60,7 +60,7 @@ fn numel(dims: &[Dim]) -> Option<Dim> {
     dims.try_fold(Dim::Known(1), |n, d| n.checked_mul(d))
 }
 
-fn roll(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn roll(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Roll(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -87,27 +87,27 @@ fn roll(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![y]))
 }
 
-/// `(i - shift) mod n` for each `i` of an axis whose size `n` a run decides.
-fn rolled_places(b: &mut Builder<'_>, n: &Dim, shift: i64) -> Built {
+/// `(i - shift) mod n` for each `i` of an axis whose size `n` is known only at run time.
+fn rolled_places(b: &mut LegalizeBuilder<'_>, n: &Dim, shift: i64) -> ValueResult {
     let (up, down) = (b.iota(n, false)?, b.iota(n, true)?);
     let one = b.scalar(DType::I32, 1.0)?;
     let others = b.binary(BinaryFn::Add, up, down)?;
     let size = b.binary(BinaryFn::Add, others, one)?;
-    let modulo = |b: &mut Builder<'_>, x: Value| -> Built {
+    let modulo = |b: &mut LegalizeBuilder<'_>, x: Value| -> ValueResult {
         let rest = b.binary(BinaryFn::Rem, x, size)?;
         let zero = b.scalar(DType::I32, 0.0)?;
         let is_negative = b.compare(CompareFn::Lt, rest, zero)?;
         let from_end = b.binary(BinaryFn::Add, rest, size)?;
         b.select(is_negative, from_end, rest)
     };
-    // `infer` keeps shifts of such an axis within I32.
+    // `infer` limits shifts of such an axis to I32.
     let shift = b.scalar(DType::I32, shift as f64)?;
     let shift = modulo(b, shift)?;
     let from = b.binary(BinaryFn::Sub, up, shift)?;
     modulo(b, from)
 }
 
-fn trilu(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn trilu(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Trilu(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -119,7 +119,7 @@ fn trilu(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let row = b.reshape(row, vec![rows.clone(), Dim::Known(1)])?;
     let column = b.iota(columns, false)?;
     let diagonal = b.binary(BinaryFn::Sub, column, row)?;
-    // Diagonals of I32 sizes are within I32, and a bound beyond keeps all or nothing of them.
+    // Diagonals of I32 sizes fit I32; a bound beyond them selects all or none of the elements.
     let k = o.k.clamp(i32::MIN.into(), i32::MAX.into());
     let k = b.scalar(DType::I32, k as f64)?;
     let kept = match o.upper {

@@ -1,17 +1,16 @@
-//! Fourier transforms: long ones and those of large primes by others, those of real numbers by
-//! complex ones; features of spectra.
+//! Decompositions of Fourier transforms and spectral features. Long transforms and those of large
+//! prime lengths are computed from others, and real transforms from complex ones.
 //!
-//! Factors on the unit circle are tables, computed in `f64`. Everything is done in F32 where operands
-//! are narrower.
+//! Twiddle factors are tables, computed in `f64`. Narrower operands are widened to F32.
 
-use super::util::Built;
-use super::{Applied, Rule};
-use crate::attr::Real;
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
+use crate::attr::FloatAttr;
 use crate::dim::Dim;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::fft::{dft, root, roots, times};
-use crate::ops::log_mel::{LEAST, RANGE};
+use crate::ops::log_mel::{MIN_POWER, RANGE};
 use crate::ops::welch_peaks::weight;
 use crate::ops::{
     AxisMap, Concat, Fft, FftNorm, Gather, IndexMap, Map, MapArg, MapStep, Op, OpKind, Pad,
@@ -21,48 +20,48 @@ use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType};
 
-pub(super) const RULES: &[Rule] = &[
-    Rule {
+pub(super) const RULES: &[LegalizeRule] = &[
+    LegalizeRule {
         name: "fft_in_four_steps",
         on: OpKind::Fft,
         apply: four_steps,
     },
-    Rule {
+    LegalizeRule {
         name: "fft_of_a_large_prime_as_convolution",
         on: OpKind::Fft,
         apply: convolution,
     },
-    Rule {
+    LegalizeRule {
         name: "rfft_as_fft_of_half_the_length",
         on: OpKind::RFft,
         apply: rfft,
     },
-    Rule {
+    LegalizeRule {
         name: "irfft_as_fft_of_half_the_length",
         on: OpKind::IRFft,
         apply: irfft,
     },
-    Rule {
+    LegalizeRule {
         name: "stft_as_rfft_of_frames",
         on: OpKind::Stft,
         apply: stft,
     },
-    Rule {
+    LegalizeRule {
         name: "welch_peaks_as_powers_and_top_k",
         on: OpKind::WelchPeaks,
         apply: welch_peaks,
     },
-    Rule {
+    LegalizeRule {
         name: "log_mel_as_product_and_logarithm",
         on: OpKind::LogMel,
         apply: log_mel,
     },
 ];
 
-/// The greatest prime factor that [`four_steps`] leaves.
+/// The largest prime factor of the transform lengths that [`four_steps`] creates.
 const GREATEST_RADIX: usize = 7;
 
-/// The greatest prime factor; 1 of 1.
+/// The largest prime factor of `n`; 1 if `n` is 1.
 fn greatest_prime(mut n: usize) -> usize {
     let (mut greatest, mut p) = (1, 2);
     while p * p <= n {
@@ -75,8 +74,11 @@ fn greatest_prime(mut n: usize) -> usize {
     greatest.max(n)
 }
 
-/// `[.., n, 2]` as `[rows, n, 2]`, and `n`.
-fn as_rows(b: &mut Builder<'_>, x: Value) -> Result<Option<(Value, Dim, usize)>, crate::OpError> {
+/// `[.., n, 2]` as `[rows, n, 2]`, with the number of rows and `n`.
+fn as_rows(
+    b: &mut LegalizeBuilder<'_>,
+    x: Value,
+) -> Result<Option<(Value, Dim, usize)>, crate::OpError> {
     let shape = b.shape(x);
     let [batch @ .., n, _] = &shape[..] else {
         return Ok(None);
@@ -88,26 +90,33 @@ fn as_rows(b: &mut Builder<'_>, x: Value) -> Result<Option<(Value, Dim, usize)>,
     Ok(Some((x, rows, n)))
 }
 
-impl Builder<'_> {
-    fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> Built {
+impl LegalizeBuilder<'_> {
+    fn fft(&mut self, x: Value, inverse: bool, norm: FftNorm) -> ValueResult {
         self.add(Fft { inverse, norm }, &[x])
     }
 
-    /// Numbers in the dtype of `like`.
-    fn table(&mut self, like: Value, shape: &[usize], values: &[f64]) -> Built {
+    /// A constant table in the dtype of `like`.
+    fn table(&mut self, like: Value, shape: &[usize], values: &[f64]) -> ValueResult {
         let ty = TensorType::new(self.dtype(like), shape);
         let tensor = Tensor::from_f64s(ty, values).expect("invariant: as many values as elements");
         self.constant(tensor)
     }
 
-    /// `x [rows, .., 2]`, read along axis 1 from `start` by `step`, times a table over its axes after
-    /// the first, `count` elements of axis 1. With `conjugate`, of the conjugates of `x`.
-    fn turned(&mut self, x: Value, table: &[[f64; 2]], conjugate: bool, read: Read) -> Built {
+    /// Reads `count` elements of axis 1 of `x [rows, .., 2]` from `start` by `step`, and multiplies
+    /// them by a complex table over the axes after the first. With `conjugate`, multiplies the
+    /// conjugates of `x`.
+    fn multiply_by_twiddles(
+        &mut self,
+        x: Value,
+        table: &[[f64; 2]],
+        conjugate: bool,
+        read: SpectralAxisRead,
+    ) -> ValueResult {
         let mut shape = self.shape(x);
         shape.dims_mut()[1] = read.count.into();
         let rank = shape.rank();
         let sign = if conjugate { -1.0 } else { 1.0 };
-        // (re c - im s, im c + re s), by the pair and the pair reversed.
+        // (re c - im s, im c + re s), computed from the pair and the reversed pair.
         let same = table.iter().flat_map(|[c, _]| [*c, sign * c]);
         let crossed = table.iter().flat_map(|[_, s]| [-sign * s, *s]);
         let sizes: Vec<usize> = shape[1..].iter().filter_map(Dim::known).collect();
@@ -137,18 +146,18 @@ impl Builder<'_> {
     }
 }
 
-/// Which elements of an axis are read.
+/// The elements of an axis that are read.
 #[derive(Clone, Copy)]
-struct Read {
+struct SpectralAxisRead {
     start: i64,
     step: i64,
     count: usize,
 }
 
-impl Read {
-    /// The first so many.
-    fn first(count: usize) -> Read {
-        Read {
+impl SpectralAxisRead {
+    /// The first `count` elements.
+    fn first(count: usize) -> SpectralAxisRead {
+        SpectralAxisRead {
             start: 0,
             step: 1,
             count,
@@ -156,9 +165,10 @@ impl Read {
     }
 }
 
-/// Transforms of `n = n1 n2` by transforms of `n1` and of `n2` (Bailey 1990): over the columns of the
-/// numbers as a matrix `n1 x n2`, each element turned by the product of its indices, over the rows.
-fn four_steps(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// A transform of `n = n1 n2` by transforms of `n1` and of `n2` (Bailey 1990). It transforms the
+/// columns of the numbers as a matrix `n1 x n2`, multiplies by twiddle factors, and transforms the
+/// rows.
+fn four_steps(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Fft(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -182,7 +192,7 @@ fn four_steps(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         [re, sign * im]
     };
     let table: Vec<[f64; 2]> = (0..n).map(turn).collect();
-    let x = b.turned(x, &table, false, Read::first(n2))?;
+    let x = b.multiply_by_twiddles(x, &table, false, SpectralAxisRead::first(n2))?;
     let x = b.transpose(x, &[0, 2, 1, 3])?;
     let x = b.fft(x, o.inverse, o.norm)?;
     let x = b.transpose(x, &[0, 2, 1, 3])?;
@@ -190,9 +200,9 @@ fn four_steps(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(x, dtype)?]))
 }
 
-/// Bluestein's transform (1970): since `2 j k = j^2 + k^2 - (k - j)^2`, it is a convolution with
-/// `e^(pi i j^2 / n)`, made by transforms of a power of two.
-fn convolution(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Bluestein's transform (1970). Since `2 j k = j^2 + k^2 - (k - j)^2`, it is a convolution with
+/// `e^(pi i j^2 / n)`, computed with power-of-two transforms.
+fn convolution(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Fft(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -212,13 +222,13 @@ fn convolution(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         [re, sign * im]
     };
     let chirps: Vec<[f64; 2]> = (0..n).map(chirp).collect();
-    let x = b.turned(x, &chirps, false, Read::first(n))?;
+    let x = b.multiply_by_twiddles(x, &chirps, false, SpectralAxisRead::first(n))?;
     let (before, after) = (vec![0; 3], vec![0, m - n, 0]);
     let pad = Pad {
         before,
         after,
         mode: PadMode::Constant,
-        value: Real(0.0),
+        value: FloatAttr(0.0),
     };
     let x = b.add(pad, &[x])?;
     let x = b.fft(x, false, FftNorm::Backward)?;
@@ -228,19 +238,19 @@ fn convolution(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         against[(m - j) % m] = [*re, -im];
     }
     let against = dft(&against, &roots(m, false));
-    let x = b.turned(x, &against, false, Read::first(m))?;
+    let x = b.multiply_by_twiddles(x, &against, false, SpectralAxisRead::first(m))?;
     let x = b.fft(x, true, FftNorm::Backward)?;
     let scale = o.norm.scale(o.inverse, n);
     let chirps: Vec<[f64; 2]> = chirps.iter().map(|c| c.map(|v| v * scale)).collect();
-    let x = b.turned(x, &chirps, false, Read::first(n))?;
+    let x = b.multiply_by_twiddles(x, &chirps, false, SpectralAxisRead::first(n))?;
     let x = b.reshape(x, given)?;
     Ok(Some(vec![b.cast(x, dtype)?]))
 }
 
-/// Neighbours as real and imaginary parts of half as many numbers, whose transform `Z` holds that of
-/// the even ones, `(Z[k] + conj Z[h - k]) / 2`, and of the odd ones. Of an odd length, with imaginary
-/// parts of zero.
-fn rfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Packs neighbours as real and imaginary parts of half as many complex numbers. Their transform
+/// `Z` contains the transform of the even elements, `(Z[k] + conj Z[h - k]) / 2`, and of the odd
+/// ones. Odd lengths use a full complex transform with zero imaginary parts.
+fn rfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::RFft(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -259,20 +269,20 @@ fn rfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         let z = b.fft(x, false, FftNorm::Backward)?;
         let first = b.slice(z, 1, 0, 1, 1)?;
         let z = b.add(Concat { axis: 1 }, &[z, first])?;
-        // E + w^k O with E = (Z + Z') / 2 and O = -i (Z - Z') / 2.
+        // The result is E + w^k O with E = (Z + Z') / 2 and O = -i (Z - Z') / 2.
         let scale = 0.5 * o.norm.scale(false, n);
         let turn = |k| times(root(k, n), [0.0, -1.0]);
         let own = |k| [1.0 + turn(k)[0], turn(k)[1]].map(|v| v * scale);
         let other = |k| [1.0 - turn(k)[0], -turn(k)[1]].map(|v| v * scale);
         let own: Vec<[f64; 2]> = (0..bins).map(own).collect();
         let other: Vec<[f64; 2]> = (0..bins).map(other).collect();
-        let own = b.turned(z, &own, false, Read::first(bins))?;
-        let reversed = Read {
+        let own = b.multiply_by_twiddles(z, &own, false, SpectralAxisRead::first(bins))?;
+        let reversed = SpectralAxisRead {
             start: h as i64,
             step: -1,
             count: bins,
         };
-        let other = b.turned(z, &other, true, reversed)?;
+        let other = b.multiply_by_twiddles(z, &other, true, reversed)?;
         b.binary(BinaryFn::Add, own, other)?
     } else {
         let x = b.reshape(x, vec![rows, n.into(), 1.into()])?;
@@ -280,7 +290,7 @@ fn rfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
             before: vec![0; 3],
             after: vec![0, 0, 1],
             mode: PadMode::Constant,
-            value: Real(0.0),
+            value: FloatAttr(0.0),
         };
         let x = b.add(pad, &[x])?;
         let x = b.fft(x, false, o.norm)?;
@@ -291,9 +301,9 @@ fn rfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-/// The way of [`rfft`] back: `Z[k] = E + i O` from `E = (X[k] + conj X[h - k]) / 2` and
-/// `O = w^-k (X[k] - conj X[h - k]) / 2`. Of an odd length, by the whole transform.
-fn irfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Inverts [`rfft`]: `Z[k] = E + i O` from `E = (X[k] + conj X[h - k]) / 2` and `O = w^-k (X[k] -
+/// conj X[h - k]) / 2`. Odd lengths use the full complex transform.
+fn irfft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::IRFft(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -304,7 +314,7 @@ fn irfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         return Ok(None);
     };
     let x = b.widen(x)?;
-    // Imaginary parts that no transform of real numbers has.
+    // Zeroes the imaginary parts that the transform of a real signal cannot have.
     let keep: Vec<f64> = (0..bins)
         .flat_map(|k| [1.0, f64::from(u8::from(k != 0 && 2 * k != n))])
         .collect();
@@ -312,25 +322,26 @@ fn irfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let x = b.binary(BinaryFn::Mul, x, keep)?;
     let y = if n.is_multiple_of(2) {
         let h = n / 2;
-        // Both halves of the scale: the transform of half the length is not scaled.
+        // Both halves of the scale are applied here, because the half-length transform is not
+        // scaled.
         let scale = o.norm.scale(true, n);
         let turn = |k: usize| times(root(n - k, n), [0.0, 1.0]);
         let own = |k| [1.0 + turn(k)[0], turn(k)[1]].map(|v| v * scale);
         let other = |k| [1.0 - turn(k)[0], -turn(k)[1]].map(|v| v * scale);
         let own: Vec<[f64; 2]> = (0..h).map(own).collect();
         let other: Vec<[f64; 2]> = (0..h).map(other).collect();
-        let own = b.turned(x, &own, false, Read::first(h))?;
-        let reversed = Read {
+        let own = b.multiply_by_twiddles(x, &own, false, SpectralAxisRead::first(h))?;
+        let reversed = SpectralAxisRead {
             start: h as i64,
             step: -1,
             count: h,
         };
-        let other = b.turned(x, &other, true, reversed)?;
+        let other = b.multiply_by_twiddles(x, &other, true, reversed)?;
         let z = b.binary(BinaryFn::Add, own, other)?;
         b.fft(z, true, FftNorm::Forward)?
     } else {
         let conjugate = vec![[1.0, 0.0]; bins - 1];
-        let reversed = Read {
+        let reversed = SpectralAxisRead {
             start: bins as i64 - 1,
             step: -1,
             count: bins - 1,
@@ -338,7 +349,7 @@ fn irfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         let x = match bins {
             1 => x,
             _ => {
-                let rest = b.turned(x, &conjugate, true, reversed)?;
+                let rest = b.multiply_by_twiddles(x, &conjugate, true, reversed)?;
                 b.add(Concat { axis: 1 }, &[x, rest])?
             }
         };
@@ -350,8 +361,8 @@ fn irfft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-/// Frames are gathered by `frame hop + place`.
-fn stft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+/// Gathers frames: sample `t` of frame `f` has index `f hop + t`.
+fn stft(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Stft(o), &[x, window]) = (op, inputs) else {
         return Ok(None);
     };
@@ -380,7 +391,7 @@ fn stft(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![b.cast(y, dtype)?]))
 }
 
-fn welch_peaks(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn welch_peaks(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::WelchPeaks(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -420,7 +431,7 @@ fn welch_peaks(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     Ok(Some(vec![bins, b.cast(powers, dtype)?]))
 }
 
-fn log_mel(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn log_mel(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::LogMel(_), &[x, filters]) = (op, inputs) else {
         return Ok(None);
     };
@@ -428,7 +439,7 @@ fn log_mel(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let (x, filters) = (b.widen(x)?, b.widen(filters)?);
     let wide = b.dtype(x);
     let mel = b.matmul(x, filters)?;
-    let least = b.scalar(wide, LEAST)?;
+    let least = b.scalar(wide, MIN_POWER)?;
     let mel = b.binary(BinaryFn::Max, mel, least)?;
     let log = b.unary(UnaryFn::Ln, mel)?;
     let base = b.scalar(wide, std::f64::consts::LOG10_E)?;

@@ -1,18 +1,18 @@
-//! Gaussian splatting: projection, then the image.
+//! Decomposition of Gaussian splatting into projection and rasterization.
 
-use super::{Applied, Rule};
+use super::{LegalizeRule, RuleResult};
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::splat::BACKGROUND_AT;
 use crate::ops::{GaussianSplatPrepare, GaussianSplatRasterize, Op, OpKind};
 
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[LegalizeRule] = &[LegalizeRule {
     name: "gaussian_splat_render_as_prepare_and_rasterize",
     on: OpKind::GaussianSplatRender,
     apply: render,
 }];
 
-fn render(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn render(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::GaussianSplatRender(o), &[.., camera]) = (op, inputs) else {
         return Ok(None);
     };

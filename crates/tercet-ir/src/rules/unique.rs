@@ -1,40 +1,43 @@
-//! Values that occur: lists in order, of which neighbours that differ begin the next value.
+//! Decomposition of `Unique`: sorts the list; an element that differs from its predecessor begins a
+//! new value.
 
-use super::util::Built;
-use super::{Applied, Rule};
+use super::util::ValueResult;
+use super::{LegalizeRule, RuleResult};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{CumSum, Gather, Op, OpKind, ReduceFn, ScanFn, Sort};
 use crate::scalar::{BinaryFn, CompareFn};
 
-pub(super) const RULES: &[Rule] = &[Rule {
+pub(super) const RULES: &[LegalizeRule] = &[LegalizeRule {
     name: "unique_as_sorts",
     on: OpKind::Unique,
     apply: unique,
 }];
 
-/// Elements in order or from the greatest down, and their places, of a list. Equal ones stay in order.
-fn sorted(b: &mut Builder<'_>, x: Value, descending: bool) -> Result<[Value; 2], OpError> {
+/// Sorts the elements of a list, ascending or descending, and returns their indices too. The sort
+/// is stable.
+fn sorted(b: &mut LegalizeBuilder<'_>, x: Value, descending: bool) -> Result<[Value; 2], OpError> {
     let axis = 0;
     let both = b.add_all(Sort { axis, descending }, &[x])?;
     Ok([both[0], both[1]])
 }
 
-fn gather(b: &mut Builder<'_>, x: Value, at: Value) -> Built {
+fn gather(b: &mut LegalizeBuilder<'_>, x: Value, at: Value) -> ValueResult {
     b.add(Gather { axis: 0 }, &[x, at])
 }
 
-/// Which elements of a list in order differ from the one before, as truth values; the first one does.
-fn begins(b: &mut Builder<'_>, x: Value, at: Value) -> Built {
+/// For each element of a sorted list, whether it differs from its predecessor; true for the first
+/// one.
+fn begins(b: &mut LegalizeBuilder<'_>, x: Value, at: Value) -> ValueResult {
     let (zero, one) = (b.scalar(DType::I32, 0.0)?, b.scalar(DType::I32, 1.0)?);
     let before = b.binary(BinaryFn::Sub, at, one)?;
     let before = b.binary(BinaryFn::Max, before, zero)?;
     let last = gather(b, x, before)?;
     let mut differs = b.compare(CompareFn::Ne, x, last)?;
     if DType::FLOATS.contains(&b.dtype(x)) {
-        // NaN is one value.
+        // All NaNs count as one value.
         let is_nan = b.compare(CompareFn::Ne, x, x)?;
         let was_nan = b.compare(CompareFn::Ne, last, last)?;
         let same = b.binary(BinaryFn::And, is_nan, was_nan)?;
@@ -45,7 +48,7 @@ fn begins(b: &mut Builder<'_>, x: Value, at: Value) -> Built {
     b.binary(BinaryFn::Or, differs, is_first)
 }
 
-fn unique(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+fn unique(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::Unique(_), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -62,16 +65,16 @@ fn unique(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     let ones = b.expand(one, vec![n])?;
     let [count, all] = [begins, ones].map(|list| b.reduce(ReduceFn::Sum, list, &[0]));
     let (count, all) = (count?, all?);
-    // What begins a value comes first, in order.
+    // The elements that begin a value come first, in order.
     let [_, starts] = sorted(b, begins, true)?;
     let is_value = b.compare(CompareFn::Lt, at, count)?;
-    let listed = |b: &mut Builder<'_>, list: Value| {
+    let listed = |b: &mut LegalizeBuilder<'_>, list: Value| {
         let list = gather(b, list, starts)?;
         let zero = b.scalar(b.dtype(list), 0.0)?;
         b.select(is_value, list, zero)
     };
     let (values, firsts) = (listed(b, values)?, listed(b, from)?);
-    // A value ends where the next one begins, the last one with the list.
+    // The run of a value ends before the next value begins; the last one ends with the list.
     let next = b.binary(BinaryFn::Add, at, one)?;
     let has_next = b.compare(CompareFn::Lt, next, count)?;
     let next = b.select(has_next, next, zero)?;

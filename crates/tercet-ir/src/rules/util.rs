@@ -1,10 +1,10 @@
-//! What rules share: short spellings of operators, each legalized when it is added.
+//! Helpers of rules: short methods that add operators, each legalized when it is added.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::legalize::Builder;
+use crate::legalize::LegalizeBuilder;
 use crate::ops::{
     Binary, Cast, Compare, Const, CumSum, Expand, MatMul, Reduce, ReduceFn, Reshape, ScanFn, Slice,
     Transpose, Unary, Where,
@@ -13,13 +13,13 @@ use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType};
 
-pub(super) type Built = Result<Value, OpError>;
+pub(super) type ValueResult = Result<Value, OpError>;
 
-/// The most indices that a rule writes down.
-pub(super) const MOST_INDICES: usize = 1 << 22;
+/// Maximum length of an index constant.
+pub(super) const MAX_INDICES: usize = 1 << 22;
 
-/// The dtype in which sums over values of a dtype are made: F16 and BF16 accumulate in F32.
-pub(super) fn wide(dtype: DType) -> DType {
+/// The accumulation dtype: F16 and BF16 accumulate in F32.
+pub(super) fn accumulate_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         DType::F32
@@ -33,7 +33,7 @@ pub(super) fn wide(dtype: DType) -> DType {
     }
 }
 
-impl Builder<'_> {
+impl LegalizeBuilder<'_> {
     pub(super) fn dtype(&self, v: Value) -> DType {
         self.ty(v).dtype
     }
@@ -42,50 +42,50 @@ impl Builder<'_> {
         self.ty(v).shape.clone()
     }
 
-    pub(super) fn constant(&mut self, tensor: Tensor) -> Built {
+    pub(super) fn constant(&mut self, tensor: Tensor) -> ValueResult {
         self.add(Const { tensor }, &[])
     }
 
-    pub(super) fn scalar(&mut self, dtype: DType, value: f64) -> Built {
+    pub(super) fn scalar(&mut self, dtype: DType, value: f64) -> ValueResult {
         let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[value])
             .expect("invariant: one value fits a scalar");
         self.constant(tensor)
     }
 
-    pub(super) fn unary(&mut self, f: UnaryFn, x: Value) -> Built {
+    pub(super) fn unary(&mut self, f: UnaryFn, x: Value) -> ValueResult {
         self.add(Unary { f }, &[x])
     }
 
-    pub(super) fn binary(&mut self, f: BinaryFn, a: Value, b: Value) -> Built {
+    pub(super) fn binary(&mut self, f: BinaryFn, a: Value, b: Value) -> ValueResult {
         self.add(Binary { f }, &[a, b])
     }
 
-    pub(super) fn compare(&mut self, f: CompareFn, a: Value, b: Value) -> Built {
+    pub(super) fn compare(&mut self, f: CompareFn, a: Value, b: Value) -> ValueResult {
         self.add(Compare { f }, &[a, b])
     }
 
-    pub(super) fn select(&mut self, cond: Value, a: Value, b: Value) -> Built {
+    pub(super) fn select(&mut self, cond: Value, a: Value, b: Value) -> ValueResult {
         self.add(Where {}, &[cond, a, b])
     }
 
-    pub(super) fn matmul(&mut self, a: Value, b: Value) -> Built {
+    pub(super) fn matmul(&mut self, a: Value, b: Value) -> ValueResult {
         self.add(MatMul {}, &[a, b])
     }
 
-    /// `x` in another dtype.
-    pub(super) fn cast(&mut self, x: Value, to: DType) -> Built {
+    /// Converts `x` to another dtype.
+    pub(super) fn cast(&mut self, x: Value, to: DType) -> ValueResult {
         if self.dtype(x) == to {
             return Ok(x);
         }
         self.add(Cast { to }, &[x])
     }
 
-    /// `x` in the dtype in which sums over it are made.
-    pub(super) fn widen(&mut self, x: Value) -> Built {
-        self.cast(x, wide(self.dtype(x)))
+    /// Converts `x` to its accumulation dtype.
+    pub(super) fn widen(&mut self, x: Value) -> ValueResult {
+        self.cast(x, accumulate_dtype(self.dtype(x)))
     }
 
-    pub(super) fn reshape(&mut self, x: Value, shape: impl Into<Shape>) -> Built {
+    pub(super) fn reshape(&mut self, x: Value, shape: impl Into<Shape>) -> ValueResult {
         let shape = shape.into();
         if self.ty(x).shape == shape {
             return Ok(x);
@@ -93,7 +93,7 @@ impl Builder<'_> {
         self.add(Reshape { shape }, &[x])
     }
 
-    pub(super) fn expand(&mut self, x: Value, shape: impl Into<Shape>) -> Built {
+    pub(super) fn expand(&mut self, x: Value, shape: impl Into<Shape>) -> ValueResult {
         let shape = shape.into();
         if self.ty(x).shape == shape {
             return Ok(x);
@@ -101,7 +101,7 @@ impl Builder<'_> {
         self.add(Expand { shape }, &[x])
     }
 
-    pub(super) fn transpose(&mut self, x: Value, perm: &[usize]) -> Built {
+    pub(super) fn transpose(&mut self, x: Value, perm: &[usize]) -> ValueResult {
         if perm.iter().enumerate().all(|(i, &p)| i == p) {
             return Ok(x);
         }
@@ -109,15 +109,15 @@ impl Builder<'_> {
         self.add(Transpose { perm }, &[x])
     }
 
-    /// `x` with its last two axes exchanged.
-    pub(super) fn swap_last(&mut self, x: Value) -> Built {
+    /// Swaps the last two axes of `x`.
+    pub(super) fn transpose_last_two(&mut self, x: Value) -> ValueResult {
         let rank = self.ty(x).rank();
         let mut perm: Vec<usize> = (0..rank).collect();
         perm.swap(rank - 2, rank - 1);
         self.transpose(x, &perm)
     }
 
-    /// Part of one axis; `end` may be `i64::MAX` for the rest.
+    /// A slice of one axis; `end` may be `i64::MAX` for the rest.
     pub(super) fn slice(
         &mut self,
         x: Value,
@@ -125,7 +125,7 @@ impl Builder<'_> {
         start: i64,
         end: i64,
         step: i64,
-    ) -> Built {
+    ) -> ValueResult {
         let rank = self.ty(x).rank();
         let mut slice = Slice {
             starts: vec![0; rank],
@@ -136,17 +136,17 @@ impl Builder<'_> {
         self.add(slice, &[x])
     }
 
-    /// A reduction over `axes` that keeps them with size 1.
-    pub(super) fn reduce(&mut self, f: ReduceFn, x: Value, axes: &[usize]) -> Built {
+    /// A reduction over `axes`, which remain with size 1.
+    pub(super) fn reduce(&mut self, f: ReduceFn, x: Value, axes: &[usize]) -> ValueResult {
         let axes = axes.to_vec();
         let keep_dim = true;
         self.add(Reduce { f, axes, keep_dim }, &[x])
     }
 
-    /// `0, 1, ..` or `n-1, n-2, ..` as `I32[n]`. Of a symbolic length it is a running sum of ones:
-    /// the core has no operator that counts. So it is of a length that a graph should not hold.
-    pub(super) fn iota(&mut self, n: &Dim, reverse: bool) -> Built {
-        if let Some(n) = n.known().filter(|n| *n <= MOST_INDICES) {
+    /// `0, 1, ..` or `n-1, n-2, ..` as `I32[n]`. For a symbolic length or one that is too long for
+    /// a constant, it is a running sum of ones, because the core has no counting operator.
+    pub(super) fn iota(&mut self, n: &Dim, reverse: bool) -> ValueResult {
+        if let Some(n) = n.known().filter(|n| *n <= MAX_INDICES) {
             let mut values: Vec<i64> = (0..n as i64).collect();
             if reverse {
                 values.reverse();

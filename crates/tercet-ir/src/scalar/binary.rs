@@ -82,7 +82,8 @@ impl BinaryFn {
     }
 }
 
-/// `a^b` modulo 2^64 by squaring; for `b < 0` the power truncated towards zero, and `0^b = 0`.
+/// `a^b` modulo 2^64, by repeated squaring. For `b < 0` the reciprocal power truncated towards
+/// zero; `0^b = 0`.
 fn int_pow(a: i64, b: i64) -> i64 {
     if b < 0 {
         return match a {
@@ -109,7 +110,7 @@ fn int_pow(a: i64, b: i64) -> i64 {
 }
 
 impl CompareFn {
-    /// The truth value.
+    /// The result of the comparison.
     pub fn eval(self, a: Scalar, b: Scalar) -> bool {
         let order = match (a, b) {
             (Scalar::I(a), Scalar::I(b)) => Some(a.cmp(&b)),

@@ -18,7 +18,7 @@ impl UnaryFn {
         }
     }
 
-    /// The result of dtype `to` (that of the operand, or `Bool` for the predicates).
+    /// The result of dtype `to` (the operand's dtype, or `Bool` for predicates).
     pub fn eval(self, to: DType, x: Scalar) -> Scalar {
         match x {
             Scalar::I(i) => Scalar::I(to.wrap_i64(self.eval_i64(to, i))),
@@ -38,7 +38,7 @@ impl UnaryFn {
             UnaryFn::Sign => i.signum(),
             UnaryFn::Not if to == DType::Bool => i64::from(i == 0),
             UnaryFn::Not => !i,
-            // Rounding leaves integers as they are; the other functions take floats only.
+            // Rounding functions return integers unchanged; the other functions accept only floats.
             _ => i,
         }
     }

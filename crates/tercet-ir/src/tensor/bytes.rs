@@ -1,13 +1,13 @@
-//! The bytes of a tensor: owned, or where somebody else has them, aligned for the dtype or not.
+//! Access to the bytes of a tensor: owned or borrowed, aligned for the dtype or not.
 
-use super::{Storage, Tensor, TensorError, Word, zeroed_words};
+use super::{Tensor, TensorError, TensorStorage, TensorWord, zeroed_words};
 use std::sync::Arc;
 
 impl Tensor {
     /// The raw bytes, aligned for the dtype.
     pub fn bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Shared {
+            TensorStorage::Shared {
                 aligned: Some(copy),
                 ..
             } => {
@@ -17,63 +17,65 @@ impl Tensor {
                 });
                 &bytemuck::cast_slice(words)[..self.ty.size_bytes()]
             }
-            Storage::Owned(_) | Storage::Shared { .. } => self.loose_bytes(),
+            TensorStorage::Owned(_) | TensorStorage::Shared { .. } => self.loose_bytes(),
         }
     }
 
-    /// The raw bytes where they lie, for readers that need them not aligned: never a copy.
+    /// The raw bytes without alignment, for readers that do not need it; never copies.
     pub fn loose_bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Owned(words) => &bytemuck::cast_slice(words)[..self.ty.size_bytes()],
-            Storage::Shared { owner, range, .. } => &(**owner).as_ref()[range.clone()],
+            TensorStorage::Owned(words) => &bytemuck::cast_slice(words)[..self.ty.size_bytes()],
+            TensorStorage::Shared { owner, range, .. } => &(**owner).as_ref()[range.clone()],
         }
     }
 
-    /// Whether [`Tensor::bytes`] would copy.
+    /// True if [`Tensor::bytes`] would make an aligned copy.
     pub fn is_loose(&self) -> bool {
         match &self.storage {
-            Storage::Shared { aligned, .. } => aligned.as_ref().is_some_and(|c| c.get().is_none()),
-            Storage::Owned(_) => false,
+            TensorStorage::Shared { aligned, .. } => {
+                aligned.as_ref().is_some_and(|c| c.get().is_none())
+            }
+            TensorStorage::Owned(_) => false,
         }
     }
 
-    /// Makes the copy that [`Tensor::bytes`] gives, where it would make one.
+    /// Makes the aligned copy in advance that [`Tensor::bytes`] would otherwise make.
     ///
     /// # Errors
-    /// [`TensorError::OutOfMemory`] when there is no room for it.
+    /// [`TensorError::OutOfMemory`] when the copy does not fit in memory.
     pub fn align(&self) -> Result<(), TensorError> {
-        if let Storage::Shared {
+        if let TensorStorage::Shared {
             aligned: Some(copy),
             ..
         } = &self.storage
             && copy.get().is_none()
         {
-            // Another thread may have been faster.
+            // Another thread may have set the copy first.
             let _ = copy.set(self.copied()?);
         }
         Ok(())
     }
 
-    fn copied(&self) -> Result<Vec<Word>, TensorError> {
+    fn copied(&self) -> Result<Vec<TensorWord>, TensorError> {
         let mut words = zeroed_words(&self.ty)?;
         let bytes = self.loose_bytes();
         bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
         Ok(words)
     }
 
-    /// The raw bytes for writing; shared memory is copied first. `Bool` bytes must stay 0 or 1.
+    /// The raw bytes for writing; shared memory is copied first. `Bool` bytes must remain 0 or 1.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.ty.size_bytes();
-        if let Storage::Shared { .. } = self.storage {
-            let mut words = vec![0 as Word; len.div_ceil(size_of::<Word>())];
+        if let TensorStorage::Shared { .. } = self.storage {
+            let mut words = vec![0 as TensorWord; len.div_ceil(size_of::<TensorWord>())];
             bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(self.loose_bytes());
-            self.storage = Storage::Owned(Arc::new(words));
+            self.storage = TensorStorage::Owned(Arc::new(words));
         }
         match &mut self.storage {
-            Storage::Owned(words) => {
+            TensorStorage::Owned(words) => {
                 &mut bytemuck::cast_slice_mut(Arc::make_mut(words).as_mut_slice())[..len]
             }
-            Storage::Shared { .. } => unreachable!("shared storage was copied above"),
+            TensorStorage::Shared { .. } => unreachable!("shared storage was copied above"),
         }
     }
 }

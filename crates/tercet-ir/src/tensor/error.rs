@@ -1,19 +1,19 @@
-//! Why a tensor cannot be made or read.
+//! Errors of creating and reading tensors.
 
 use crate::dtype::DType;
 use crate::types::TensorType;
 
-/// Why bytes are not a tensor.
+/// Why a tensor cannot be created or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
-    /// The number of bytes or elements does not fit the type.
-    #[error("{ty} takes {expected} {unit}, got {found}")]
+    /// The number of bytes or elements does not match the type.
+    #[error("{ty} needs {expected} {unit}, got {found}")]
     Length {
-        /// The type asked for.
+        /// The requested type.
         ty: TensorType,
-        /// What it takes.
+        /// The expected number of bytes or elements.
         expected: usize,
-        /// What was given.
+        /// The provided number of bytes or elements.
         found: usize,
         /// `bytes` or `elements`.
         unit: &'static str,
@@ -21,21 +21,21 @@ pub enum TensorError {
     /// The number of bytes overflows the address space.
     #[error("{ty} is larger than the address space")]
     Overflow {
-        /// The type asked for.
+        /// The requested type.
         ty: TensorType,
     },
-    /// The memory for it is not there.
-    #[error("{ty} takes {bytes} bytes, which cannot be allocated")]
+    /// Allocating the tensor's memory failed.
+    #[error("cannot allocate {bytes} bytes for {ty}")]
     OutOfMemory {
-        /// The type asked for.
+        /// The requested type.
         ty: TensorType,
-        /// What it takes.
+        /// The required size in bytes.
         bytes: u64,
     },
-    /// The tensor holds another dtype.
-    #[error("tensor is {found}, not {expected}; cast it first")]
+    /// The tensor has another dtype.
+    #[error("tensor is {found}; expected {expected}, cast it first")]
     DType {
-        /// The dtype asked for.
+        /// The requested dtype.
         expected: DType,
         /// The dtype of the tensor.
         found: DType,

@@ -1,50 +1,51 @@
-//! Whether a tensor is what it was, without a look at its elements.
+//! Detects whether a tensor's contents changed, without reading its elements.
 
 use std::sync::{Arc, Weak};
 
-use super::{ByteOwner, Storage, Tensor, Word};
+use super::{ByteOwner, Tensor, TensorStorage, TensorWord};
 
-/// The contents that a tensor had, without the memory that held them: a tensor that [is](Identity::is) them holds the same
-/// bytes still. Whoever writes into that tensor's memory, or drops it, gives it another identity.
+/// The identity of a tensor's contents; it does not hold their memory. If
+/// [`TensorIdentity::is`] returns true for a tensor, its bytes are unchanged. Writing to
+/// the tensor's memory or dropping it invalidates the identity.
 #[derive(Clone)]
-pub struct Identity {
-    memory: Known,
+pub struct TensorIdentity {
+    memory: TensorIdentityKind,
     bytes: usize,
 }
 
 #[derive(Clone)]
-enum Known {
-    // The allocation of a weak reference is not used again, and memory with one is not written in place.
-    Owned(Weak<Vec<Word>>),
+enum TensorIdentityKind {
+    // A weak reference prevents the reuse of the allocation's address and in-place writes to it.
+    Owned(Weak<Vec<TensorWord>>),
     Shared(Weak<dyn ByteOwner>, usize),
 }
 
-impl Identity {
-    /// True if a tensor is in the memory that it was taken of, which nobody has written into since.
+impl TensorIdentity {
+    /// True if the tensor has the same memory and no write occurred since the identity was taken.
     pub fn is(&self, tensor: &Tensor) -> bool {
         let same = match (&self.memory, &tensor.storage) {
-            (Known::Owned(known), Storage::Owned(words)) => {
+            (TensorIdentityKind::Owned(known), TensorStorage::Owned(words)) => {
                 std::ptr::eq(known.as_ptr(), Arc::as_ptr(words))
             }
-            (Known::Shared(known, start), Storage::Shared { owner, range, .. }) => {
-                std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(owner)) && *start == range.start
-            }
-            (Known::Owned(_), Storage::Shared { .. }) | (Known::Shared(..), Storage::Owned(_)) => {
-                false
-            }
+            (
+                TensorIdentityKind::Shared(known, start),
+                TensorStorage::Shared { owner, range, .. },
+            ) => std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(owner)) && *start == range.start,
+            (TensorIdentityKind::Owned(_), TensorStorage::Shared { .. })
+            | (TensorIdentityKind::Shared(..), TensorStorage::Owned(_)) => false,
         };
         same && self.bytes == tensor.ty.size_bytes()
     }
 }
 
 impl Tensor {
-    /// What tells this tensor's contents, as they are now, from others later: see [`Identity`].
-    pub fn identity(&self) -> Identity {
-        Identity {
+    /// The identity of the tensor's current contents: see [`TensorIdentity`].
+    pub fn identity(&self) -> TensorIdentity {
+        TensorIdentity {
             memory: match &self.storage {
-                Storage::Owned(words) => Known::Owned(Arc::downgrade(words)),
-                Storage::Shared { owner, range, .. } => {
-                    Known::Shared(Arc::downgrade(owner), range.start)
+                TensorStorage::Owned(words) => TensorIdentityKind::Owned(Arc::downgrade(words)),
+                TensorStorage::Shared { owner, range, .. } => {
+                    TensorIdentityKind::Shared(Arc::downgrade(owner), range.start)
                 }
             },
             bytes: self.ty.size_bytes(),

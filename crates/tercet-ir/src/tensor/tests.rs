@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn lengths_are_checked() {
     let e = Tensor::from_slice(&[2, 3], &[1f32; 5]).unwrap_err();
-    assert_eq!(e.to_string(), "f32[2, 3] takes 6 elements, got 5");
+    assert_eq!(e.to_string(), "f32[2, 3] needs 6 elements, got 5");
     let huge = TensorType::new(DType::F32, &[usize::MAX, 2]);
     assert!(matches!(
         Tensor::zeros(huge),
@@ -18,7 +18,7 @@ fn lengths_are_checked() {
 
 #[test]
 fn memory_that_is_not_there_is_an_error() {
-    // Beyond what a process can address, whatever the system promises.
+    // This size exceeds a process's address space on every system.
     let huge = TensorType::new(DType::F32, &[1 << 40, 1 << 18]);
     let refused =
         |e: &TensorError| matches!(e, TensorError::OutOfMemory { bytes, .. } if *bytes == 1 << 60);

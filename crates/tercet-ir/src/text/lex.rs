@@ -1,19 +1,19 @@
-//! Tokens of the text form, each with its place.
+//! Tokens of the text form, each with its position.
 
 use super::TextError;
 
-/// A token's place: line and column, from 1.
+/// Position of a token: line and column, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TextPosition {
     pub(super) line: u32,
     pub(super) column: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
+pub(super) enum GraphToken {
     /// `graph`, `f32`, `none`
     Ident(String),
-    /// `%12`: the name without the sign
+    /// `%12`: the name without `%`
     Value(String),
     Int(i128),
     Float(f64),
@@ -23,39 +23,39 @@ pub(super) enum Token {
     End,
 }
 
-impl Token {
+impl GraphToken {
     pub(super) fn describe(&self) -> String {
         match self {
-            Token::Ident(s) => format!("`{s}`"),
-            Token::Value(s) => format!("`%{s}`"),
-            Token::Int(i) => format!("`{i}`"),
-            Token::Float(x) => format!("`{x:?}`"),
-            Token::Str(_) => "a string".to_string(),
-            Token::Punct(c) => format!("`{c}`"),
-            Token::End => "the end of the text".to_string(),
+            GraphToken::Ident(s) => format!("`{s}`"),
+            GraphToken::Value(s) => format!("`%{s}`"),
+            GraphToken::Int(i) => format!("`{i}`"),
+            GraphToken::Float(x) => format!("`{x:?}`"),
+            GraphToken::Str(_) => "a string".to_string(),
+            GraphToken::Punct(c) => format!("`{c}`"),
+            GraphToken::End => "the end of the text".to_string(),
         }
     }
 }
 
-struct Lexer<'a> {
+struct GraphLexer<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
-    place: Place,
+    place: TextPosition,
 }
 
-/// All tokens of `text`, `End` last. `//` starts a comment up to the end of the line; a byte-order mark at
-/// the start, which some editors write, is no part of the text.
-pub(super) fn lex(text: &str) -> Result<Vec<(Token, Place)>, TextError> {
+/// All tokens of `text`, with `End` last. `//` starts a comment up to the end of the line. A
+/// byte-order mark at the start, which some editors write, is skipped.
+pub(super) fn lex(text: &str) -> Result<Vec<(GraphToken, TextPosition)>, TextError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut lexer = Lexer {
+    let mut lexer = GraphLexer {
         rest: text.chars().peekable(),
-        place: Place { line: 1, column: 1 },
+        place: TextPosition { line: 1, column: 1 },
     };
     let mut tokens = Vec::new();
     loop {
         lexer.skip_space()?;
         let place = lexer.place;
         let token = lexer.token(place)?;
-        let end = token == Token::End;
+        let end = token == GraphToken::End;
         tokens.push((token, place));
         if end {
             return Ok(tokens);
@@ -63,11 +63,11 @@ pub(super) fn lex(text: &str) -> Result<Vec<(Token, Place)>, TextError> {
     }
 }
 
-impl Lexer<'_> {
+impl GraphLexer<'_> {
     fn bump(&mut self) -> Option<char> {
         let c = self.rest.next()?;
         if c == '\n' {
-            self.place = Place {
+            self.place = TextPosition {
                 line: self.place.line + 1,
                 column: 1,
             };
@@ -83,7 +83,7 @@ impl Lexer<'_> {
                 let place = self.place;
                 self.bump();
                 if self.bump() != Some('/') {
-                    return Err(TextError::new(place, "expected `//`, a comment".into()));
+                    return Err(TextError::new(place, "expected `//` (a comment)".into()));
                 }
                 while self.rest.peek().is_some_and(|&c| c != '\n') {
                     self.bump();
@@ -108,9 +108,9 @@ impl Lexer<'_> {
         word
     }
 
-    fn token(&mut self, place: Place) -> Result<Token, TextError> {
+    fn token(&mut self, place: TextPosition) -> Result<GraphToken, TextError> {
         let Some(&c) = self.rest.peek() else {
-            return Ok(Token::End);
+            return Ok(GraphToken::End);
         };
         let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         match c {
@@ -123,21 +123,21 @@ impl Lexer<'_> {
                         "`%` must be followed by a name".into(),
                     ));
                 }
-                Ok(Token::Value(name))
+                Ok(GraphToken::Value(name))
             }
             '"' => self.string(place),
             '0'..='9' => self.number(place),
-            c if c.is_ascii_alphabetic() || c == '_' => Ok(Token::Ident(self.word(in_word))),
+            c if c.is_ascii_alphabetic() || c == '_' => Ok(GraphToken::Ident(self.word(in_word))),
             '{' | '}' | '(' | ')' | '[' | ']' | '=' | ',' | ':' | '.' | '+' | '-' | '*' => {
                 self.bump();
-                Ok(Token::Punct(c))
+                Ok(GraphToken::Punct(c))
             }
             '\0' => Err(TextError::new(place, super::UTF_16.to_string())),
             c => Err(TextError::new(place, format!("unexpected character {c:?}"))),
         }
     }
 
-    fn number(&mut self, place: Place) -> Result<Token, TextError> {
+    fn number(&mut self, place: TextPosition) -> Result<GraphToken, TextError> {
         let mut text = self.word(|c| c.is_ascii_digit());
         let mut float = false;
         if self.rest.peek() == Some(&'.') {
@@ -157,19 +157,19 @@ impl Lexer<'_> {
             text += &self.word(|c| c.is_ascii_digit());
         }
         let parsed = match float {
-            true => text.parse().ok().map(Token::Float),
-            false => text.parse().ok().map(Token::Int),
+            true => text.parse().ok().map(GraphToken::Float),
+            false => text.parse().ok().map(GraphToken::Int),
         };
         parsed.ok_or_else(|| TextError::new(place, format!("`{text}` is not a number")))
     }
 
-    fn string(&mut self, place: Place) -> Result<Token, TextError> {
+    fn string(&mut self, place: TextPosition) -> Result<GraphToken, TextError> {
         let bad = |what: &str| TextError::new(place, format!("string with {what}"));
         self.bump();
         let mut s = String::new();
         loop {
             match self.bump().ok_or_else(|| bad("no closing quote"))? {
-                '"' => return Ok(Token::Str(s)),
+                '"' => return Ok(GraphToken::Str(s)),
                 '\\' => {
                     let c = match self.bump() {
                         Some(c @ ('"' | '\\')) => Some(c),

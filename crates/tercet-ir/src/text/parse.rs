@@ -1,34 +1,34 @@
-//! Parsing a graph.
+//! Parser of the text form.
 
 mod literal;
 
 use std::collections::HashMap;
 use std::str::FromStr;
 
-use super::lex::{Place, Token, lex};
-use crate::attr::Literal;
+use super::lex::{GraphToken, TextPosition, lex};
+use crate::attr::AttrLiteral;
 use crate::custom::CustomOps;
 use crate::error::one_line;
 use crate::graph::{Graph, Value};
 use crate::ops::{Op, OpKind};
 
-/// Literals nest at most this deep, so that hostile text cannot exhaust the stack.
+/// Maximum nesting of literals. It prevents stack overflow on malicious input.
 const MAX_DEPTH: usize = 32;
 
-/// Why a text is not a graph, and where.
+/// A parse error with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct TextError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// Column, from 1.
+    /// Column number, from 1.
     pub column: u32,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
 impl TextError {
-    pub(super) fn new(place: Place, message: String) -> TextError {
+    pub(super) fn new(place: TextPosition, message: String) -> TextError {
         TextError {
             line: place.line,
             column: place.column,
@@ -51,17 +51,17 @@ impl TextError {
 /// ```
 ///
 /// # Errors
-/// [`TextError`] with line and column; an operator's own complaint is part of the message.
+/// [`TextError`] with line and column. Its message includes the operator's error.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     parse_with(text, &CustomOps::new())
 }
 
-/// As [`parse`], with other custom operators than those that are shipped.
+/// As [`parse`], with the custom operators of `ops` instead of the built-in ones.
 ///
 /// # Errors
-/// As [`parse`]; a custom operator that `ops` does not have is one.
+/// As [`parse`], and for a custom operator that `ops` does not contain.
 pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, TextError> {
-    let mut parser = Parser::new(text, ops)?;
+    let mut parser = GraphParser::new(text, ops)?;
     parser.graph()?;
     Ok(parser.graph)
 }
@@ -73,15 +73,15 @@ pub fn parse_with(text: &str, ops: &CustomOps) -> Result<Graph, TextError> {
 ///
 /// ```
 /// let literal = tercet_ir::parse_literal("f32[rows, 3]")?;
-/// assert!(matches!(literal, tercet_ir::attr::Literal::Type(_)));
+/// assert!(matches!(literal, tercet_ir::attr::AttrLiteral::Type(_)));
 /// # Ok::<(), tercet_ir::TextError>(())
 /// ```
-pub fn parse_literal(text: &str) -> Result<Literal, TextError> {
+pub fn parse_literal(text: &str) -> Result<AttrLiteral, TextError> {
     let ops = CustomOps::new();
-    let mut parser = Parser::new(text, &ops)?;
+    let mut parser = GraphParser::new(text, &ops)?;
     let literal = parser.literal(0)?;
     match parser.peek() {
-        Token::End => Ok(literal),
+        GraphToken::End => Ok(literal),
         _ => parser.expected("the end of the text"),
     }
 }
@@ -93,28 +93,31 @@ impl FromStr for Graph {
     }
 }
 
-struct Parser<'a> {
-    tokens: Vec<(Token, Place)>,
+struct GraphParser<'a> {
+    tokens: Vec<(GraphToken, TextPosition)>,
     at: usize,
     graph: Graph,
     names: HashMap<String, Value>,
     ops: &'a CustomOps,
-    /// How deep the literals around this graph nest.
+    /// Nesting depth of the literals around this graph.
     depth: usize,
 }
 
-type Parsed<T> = Result<T, TextError>;
+type GraphParseResult<T> = Result<T, TextError>;
 
-fn check_depth(place: Place, depth: usize) -> Parsed<()> {
+fn check_depth(place: TextPosition, depth: usize) -> GraphParseResult<()> {
     if depth > MAX_DEPTH {
-        return Err(TextError::new(place, "literal is nested too deep".into()));
+        return Err(TextError::new(
+            place,
+            "literals are nested too deeply".into(),
+        ));
     }
     Ok(())
 }
 
-impl<'a> Parser<'a> {
-    fn new(text: &str, ops: &'a CustomOps) -> Parsed<Parser<'a>> {
-        Ok(Parser {
+impl<'a> GraphParser<'a> {
+    fn new(text: &str, ops: &'a CustomOps) -> GraphParseResult<GraphParser<'a>> {
+        Ok(GraphParser {
             tokens: lex(text)?,
             at: 0,
             graph: Graph::new(),
@@ -124,35 +127,35 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn peek(&self) -> &Token {
+    fn peek(&self) -> &GraphToken {
         &self.tokens[self.at].0
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> TextPosition {
         self.tokens[self.at].1
     }
 
-    fn bump(&mut self) -> Token {
+    fn bump(&mut self) -> GraphToken {
         let token = self.tokens[self.at].0.clone();
-        // The last token is `End`, which is never passed.
+        // The last token is `End`; the parser never advances beyond it.
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
     }
 
-    fn expected<T>(&self, what: &str) -> Parsed<T> {
+    fn expected<T>(&self, what: &str) -> GraphParseResult<T> {
         let message = format!("expected {what}, found {}", self.peek().describe());
         Err(TextError::new(self.place(), message))
     }
 
     fn accept(&mut self, c: char) -> bool {
-        let found = *self.peek() == Token::Punct(c);
+        let found = *self.peek() == GraphToken::Punct(c);
         if found {
             self.bump();
         }
         found
     }
 
-    fn punct(&mut self, c: char) -> Parsed<()> {
+    fn punct(&mut self, c: char) -> GraphParseResult<()> {
         if self.accept(c) {
             Ok(())
         } else {
@@ -160,9 +163,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn ident(&mut self, what: &str) -> Parsed<String> {
+    fn ident(&mut self, what: &str) -> GraphParseResult<String> {
         match self.peek().clone() {
-            Token::Ident(s) => {
+            GraphToken::Ident(s) => {
                 self.bump();
                 Ok(s)
             }
@@ -171,26 +174,26 @@ impl<'a> Parser<'a> {
     }
 
     fn keyword(&mut self, word: &str) -> bool {
-        let found = matches!(self.peek(), Token::Ident(s) if s == word);
+        let found = matches!(self.peek(), GraphToken::Ident(s) if s == word);
         if found {
             self.bump();
         }
         found
     }
 
-    fn graph(&mut self) -> Parsed<()> {
+    fn graph(&mut self) -> GraphParseResult<()> {
         if !self.keyword("graph") {
             return self.expected("`graph`");
         }
         self.statements()?;
         match self.peek() {
-            Token::End => Ok(()),
+            GraphToken::End => Ok(()),
             _ => self.expected("the end of the text"),
         }
     }
 
-    /// A graph inside a node; its names are its own.
-    fn subgraph(&mut self, depth: usize) -> Parsed<Literal> {
+    /// Parses a nested graph; its value names are local.
+    fn subgraph(&mut self, depth: usize) -> GraphParseResult<AttrLiteral> {
         check_depth(self.place(), depth)?;
         let graph = std::mem::take(&mut self.graph);
         let names = std::mem::take(&mut self.names);
@@ -199,10 +202,10 @@ impl<'a> Parser<'a> {
         self.depth = around;
         self.names = names;
         let inner = std::mem::replace(&mut self.graph, graph);
-        done.map(|()| Literal::Graph(inner.into()))
+        done.map(|()| AttrLiteral::Graph(inner.into()))
     }
 
-    fn statements(&mut self) -> Parsed<()> {
+    fn statements(&mut self) -> GraphParseResult<()> {
         self.punct('{')?;
         while !self.accept('}') {
             let place = self.place();
@@ -221,14 +224,14 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn returns(&mut self) -> Parsed<()> {
+    fn returns(&mut self) -> GraphParseResult<()> {
         loop {
             let place = self.place();
             let value = self.value()?;
             if !self.keyword("as") {
                 return self.expected("`as` and a name");
             }
-            let Token::Str(name) = self.peek().clone() else {
+            let GraphToken::Str(name) = self.peek().clone() else {
                 return self.expected("a name in quotes");
             };
             self.bump();
@@ -242,9 +245,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `%name` or `%name.port`
-    fn value(&mut self) -> Parsed<Value> {
+    fn value(&mut self) -> GraphParseResult<Value> {
         let place = self.place();
-        let Token::Value(name) = self.peek().clone() else {
+        let GraphToken::Value(name) = self.peek().clone() else {
             return self.expected("a value such as %0");
         };
         self.bump();
@@ -256,18 +259,18 @@ impl<'a> Parser<'a> {
         if !self.accept('.') {
             return Ok(value);
         }
-        let Token::Int(port) = *self.peek() else {
+        let GraphToken::Int(port) = *self.peek() else {
             return self.expected("a result number");
         };
         self.bump();
         let port = u8::try_from(port).map(|p| value.port(p)).ok();
         port.filter(|&v| self.graph.get_type(v).is_some())
-            .ok_or_else(|| unknown("has no such result"))
+            .ok_or_else(|| unknown("has no result with this port"))
     }
 
-    fn node(&mut self) -> Parsed<()> {
+    fn node(&mut self) -> GraphParseResult<()> {
         let place = self.place();
-        let Token::Value(name) = self.peek().clone() else {
+        let GraphToken::Value(name) = self.peek().clone() else {
             return self.expected("`%name = operator`, `assign`, `return` or `}`");
         };
         self.bump();
@@ -280,7 +283,7 @@ impl<'a> Parser<'a> {
             .ok_or_else(|| {
                 TextError::new(
                     op_place,
-                    format!("`{op}` is not an operator; see docs/text-form.md"),
+                    format!("`{op}` is not an operator; see docs/reference/text-format.md"),
                 )
             })?;
         let attrs = self.attrs()?;
@@ -301,8 +304,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn attrs(&mut self) -> Parsed<Vec<(String, Literal)>> {
-        let mut attrs: Vec<(String, Literal)> = Vec::new();
+    fn attrs(&mut self) -> GraphParseResult<Vec<(String, AttrLiteral)>> {
+        let mut attrs: Vec<(String, AttrLiteral)> = Vec::new();
         if !self.accept('{') || self.accept('}') {
             return Ok(attrs);
         }
@@ -312,7 +315,7 @@ impl<'a> Parser<'a> {
             if attrs.iter().any(|(n, _)| *n == name) {
                 return Err(TextError::new(
                     place,
-                    format!("attribute `{name}` is given twice"),
+                    format!("attribute `{name}` is repeated"),
                 ));
             }
             self.punct('=')?;
@@ -324,7 +327,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn operands(&mut self) -> Parsed<Vec<Value>> {
+    fn operands(&mut self) -> GraphParseResult<Vec<Value>> {
         let mut operands = Vec::new();
         self.punct('(')?;
         if self.accept(')') {
@@ -339,7 +342,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn check_types(&mut self, value: Value) -> Parsed<()> {
+    fn check_types(&mut self, value: Value) -> GraphParseResult<()> {
         let inferred = self.graph.node(value.node).outputs.clone();
         for (i, ty) in inferred.iter().enumerate() {
             if i > 0 {
@@ -347,10 +350,10 @@ impl<'a> Parser<'a> {
             }
             let place = self.place();
             let said = self.literal(0)?;
-            if said != Literal::Type(ty.clone()) {
+            if said != AttrLiteral::Type(ty.clone()) {
                 return Err(TextError::new(
                     place,
-                    format!("the type is {ty}, not {said}"),
+                    format!("declared type {said} does not match the inferred type {ty}"),
                 ));
             }
         }
@@ -370,7 +373,7 @@ mod tests {
     fn errors_name_the_place() {
         assert_eq!(
             error("graph {\n  %0 = what()\n}"),
-            "line 2, column 8: `what` is not an operator; see docs/text-form.md"
+            "line 2, column 8: `what` is not an operator; see docs/reference/text-format.md"
         );
         assert_eq!(
             error("graph {\n  %0 = softmax{axis=0}(%1)\n}"),
@@ -400,6 +403,8 @@ mod tests {
     #[test]
     fn said_types_are_checked() {
         let text = "graph { %0 = input{name=\"x\", ty=f32[2]}() : f16[2] }";
-        assert!(error(text).contains("the type is f32[2], not f16[2]"));
+        assert!(
+            error(text).contains("declared type f16[2] does not match the inferred type f32[2]")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Printing a graph.
+//! Printer of the text form.
 
 use std::fmt;
 

@@ -1,15 +1,15 @@
-//! Properties of the text form: what is printed parses to the same, and no text makes the parser
+//! Properties of the text form: printing and parsing round-trips, and no text makes the parser
 //! panic.
 
 use proptest::prelude::*;
 
 use super::parse;
 use super::parse::parse_literal;
-use crate::attr::{AttrValue, Literal};
+use crate::attr::{AttrLiteral, AttrValue};
 use crate::{DType, Dim, Graph, NodeId, Op, OpKind, Shape, Tensor, TensorType, Type};
 
 fn ident() -> impl Strategy<Value = String> {
-    // `inf` and `nan` are numbers.
+    // `inf` and `nan` would parse as numbers.
     "[a-z_][a-z0-9_]{0,6}".prop_filter("a number", |s| s != "inf" && s != "nan")
 }
 
@@ -47,27 +47,27 @@ fn identity(ty: Type) -> Graph {
     g
 }
 
-fn literal() -> impl Strategy<Value = Literal> {
+fn literal() -> impl Strategy<Value = AttrLiteral> {
     let leaf = prop_oneof![
-        (i128::MIN + 1..=i128::MAX).prop_map(Literal::Int),
-        any::<f64>().prop_map(Literal::Float),
-        prop::num::f64::ANY.prop_map(Literal::Float),
-        ident().prop_map(Literal::Ident),
-        any::<String>().prop_map(Literal::Str),
+        (i128::MIN + 1..=i128::MAX).prop_map(AttrLiteral::Int),
+        any::<f64>().prop_map(AttrLiteral::Float),
+        prop::num::f64::ANY.prop_map(AttrLiteral::Float),
+        ident().prop_map(AttrLiteral::Ident),
+        any::<String>().prop_map(AttrLiteral::Str),
         dim().prop_map(|d| d.to_literal()),
-        ty().prop_map(Literal::Type),
-        ty().prop_map(|ty| Literal::Graph(identity(ty).into())),
+        ty().prop_map(AttrLiteral::Type),
+        ty().prop_map(|ty| AttrLiteral::Graph(identity(ty).into())),
     ];
     leaf.prop_recursive(4, 24, 4, |inner| {
         let items = prop::collection::vec(inner, 0..4);
         prop_oneof![
-            items.clone().prop_map(Literal::List),
-            (ident(), items).prop_map(|(name, args)| Literal::Call(name, args)),
+            items.clone().prop_map(AttrLiteral::List),
+            (ident(), items).prop_map(|(name, args)| AttrLiteral::Call(name, args)),
         ]
     })
 }
 
-/// Pieces of which hostile texts are made.
+/// Fragments from which malformed texts are generated.
 const PIECES: &[&str] = &[
     "graph",
     "{",
@@ -131,14 +131,14 @@ proptest! {
         let text = literal.to_string();
         let back = parse_literal(&text);
         prop_assert!(back.is_ok(), "{text}: {back:?}");
-        // A NaN is not equal to itself; its spelling is.
+        // Compares the printed form, because a NaN is not equal to itself.
         prop_assert_eq!(back.unwrap().to_string(), text);
     }
 
     #[test]
     fn numbers_keep_their_bits(x in prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL | prop::num::f64::ZERO | prop::num::f64::INFINITE) {
-        match parse_literal(&Literal::Float(x).to_string()) {
-            Ok(Literal::Float(y)) => prop_assert_eq!(x.to_bits(), y.to_bits()),
+        match parse_literal(&AttrLiteral::Float(x).to_string()) {
+            Ok(AttrLiteral::Float(y)) => prop_assert_eq!(x.to_bits(), y.to_bits()),
             other => prop_assert!(false, "{x:?}: {other:?}"),
         }
     }
@@ -196,7 +196,7 @@ fn huge_numbers_are_errors() {
     assert!(parse_literal(&digits).is_err());
     assert_eq!(
         parse_literal("1e999").unwrap(),
-        Literal::Float(f64::INFINITY)
+        AttrLiteral::Float(f64::INFINITY)
     );
 }
 
@@ -213,8 +213,8 @@ fn printed() -> Vec<String> {
     texts
 }
 
-/// Every whole number of the graphs, one at a time, becomes an extreme one: neither parsing nor type
-/// inference may panic.
+/// Replaces each integer of the graphs, one at a time, by an extreme value. Neither parsing nor
+/// type inference may panic.
 #[test]
 fn extreme_attributes_do_not_panic() {
     const EXTREMES: &[&str] = &[
@@ -240,7 +240,8 @@ fn extreme_attributes_do_not_panic() {
                 .count();
             let inside_word = at > 0
                 && (bytes[at - 1].is_ascii_alphanumeric() || b"%_.".contains(&bytes[at - 1]));
-            // Without the stated types, so that inference and not the comparison decides.
+            // Removes the declared types, so that the test reaches inference instead of the type
+            // comparison.
             if len > 0 && !inside_word {
                 for extreme in EXTREMES {
                     let changed = format!("{}{extreme}{}", &text[..at], &text[at + len..]);
@@ -277,7 +278,7 @@ fn truncated_graphs_are_errors() {
 fn graphs_nest_only_so_deep() {
     let deep = format!("graph {{ {}", "%0 = if{then=graph {".repeat(100_000));
     let error = parse(&deep).unwrap_err();
-    assert_eq!(error.message, "literal is nested too deep");
+    assert_eq!(error.message, "literals are nested too deeply");
 }
 
 #[test]
@@ -320,13 +321,13 @@ fn errors_say_each_cause_once() {
         "1, ".repeat(8)
     );
     assert!(
-        error(&nine).ends_with("has 9 axes; at most 8 are possible"),
+        error(&nine).ends_with("has 9 axes; expected at most 8"),
         "{}",
         error(&nine)
     );
     let long = "graph { %x = input{name=\"x\", ty=f32[4611686018427387904]}() }";
     assert!(
-        error(long).ends_with("is too large: at most 9223372036854775807 bytes are possible"),
+        error(long).ends_with("is too large: expected at most 9223372036854775807 bytes"),
         "{}",
         error(long)
     );
@@ -350,7 +351,7 @@ fn byte_order_marks_are_no_part_of_the_text() {
     let marked = format!("\u{feff}{text}");
     assert_eq!(parse(&marked).unwrap(), parse(text).unwrap());
     assert_eq!(crate::decode_text(marked.as_bytes()).unwrap(), marked);
-    // One in the middle is a character that nothing begins with.
+    // A byte-order mark in the middle is an unexpected character.
     assert!(error("graph\u{feff} {}").contains("unexpected character"));
     let utf16: Vec<u16> = marked.encode_utf16().collect();
     let little: Vec<u8> = utf16.iter().flat_map(|c| c.to_le_bytes()).collect();
@@ -360,7 +361,7 @@ fn byte_order_marks_are_no_part_of_the_text() {
         assert_eq!((e.line, e.column), (1, 1));
         assert!(e.message.contains("UTF-16"), "{e}");
     }
-    // Without the mark it is UTF-8 with zeros.
+    // Without its byte-order mark, UTF-16 text is UTF-8 text with zero bytes.
     for bytes in [&little[2..], &big[2..]] {
         let e = parse(crate::decode_text(bytes).unwrap()).unwrap_err();
         assert!(e.message.contains("UTF-16"), "{e}");
@@ -369,7 +370,7 @@ fn byte_order_marks_are_no_part_of_the_text() {
     assert_eq!(e.to_string(), "line 2, column 3: the text is not UTF-8");
 }
 
-/// What grows with the square of these sizes takes many minutes.
+/// Quadratic algorithms would take many minutes with these sizes.
 const MANY: usize = 300_000;
 
 #[test]
@@ -384,7 +385,7 @@ fn long_sums_of_symbols_are_read_in_time() {
     let graph = parse(&text).unwrap();
     assert_eq!(graph.symbols().len(), MANY + 1);
     assert_eq!(parse(&graph.to_string()).unwrap(), graph);
-    // A product of two such sums has too many terms to be worked out.
+    // The product of two such sums exceeds the term limit.
     let (a, b) = (sum[..400].join("+"), sum[400..800].join("+"));
     let square = format!("graph {{ %x = input{{name=\"x\", ty=f32[{a}, {b}]}}() }}");
     assert!(error(&square).contains("is too large"));
@@ -397,5 +398,5 @@ fn many_names_of_one_value_are_read_in_time() {
     let text = format!("graph {{ {x} return {} }}", names.join(", "));
     assert_eq!(parse(&text).unwrap().outputs().len(), MANY);
     let twice = format!("graph {{ {x} return {}, %x as \"n7\" }}", names.join(", "));
-    assert!(error(&twice).contains("the name `n7` is taken"));
+    assert!(error(&twice).contains("the name `n7` is already in use"));
 }

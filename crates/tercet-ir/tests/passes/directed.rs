@@ -1,15 +1,15 @@
-//! What each pass does, as text: `cases/PASS.txt` holds graphs before and after.
+//! Tests of each pass as text: `cases/PASS.txt` contains graphs before and after the pass.
 //!
-//! A case begins with `=== what it shows`; `--->` separates the two graphs. The pass is followed by
-//! `dce`, so that the graph after shows what matters. Run with `TERCET_BLESS=1` to write what the
-//! passes give, and review the difference.
+//! A case begins with `===` and a title; `--->` separates the two graphs. The test runs the pass
+//! and then `dce`, so that the result contains only relevant nodes. `TERCET_BLESS=1` rewrites the
+//! files with the actual results; review the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tercet_ir::accuracy::Accuracy;
 use tercet_ir::backend::Signature;
-use tercet_ir::case::Fill;
+use tercet_ir::case::InputFill;
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::{PIPELINE, SIMPLIFICATIONS, convert_precision, optimize, simplify_traced};
 use tercet_ir::{Bindings, CompileOptions, DType, Graph, Tensor, one_line, parse};
@@ -45,7 +45,7 @@ fn cases(file: &str) -> Vec<Case> {
         .collect()
 }
 
-/// Compares what `apply` gives with what the file says; with `TERCET_BLESS` the file is written.
+/// Compares the result of `apply` with the file. With `TERCET_BLESS` the file is rewritten.
 fn check(file: &str, apply: impl Fn(&Graph) -> Graph) {
     let cases = cases(file);
     if std::env::var_os("TERCET_BLESS").is_some() {
@@ -100,10 +100,10 @@ fn data(graph: &Graph) -> BTreeMap<String, Tensor> {
         .map(|p| {
             let ty = p.ty.eval(&sizes).unwrap();
             let fill = match ty.dtype {
-                // Packed blocks whose scales are ordinary numbers.
-                DType::U8 => Fill::Values(vec![34.0; ty.numel()]),
-                DType::I32 => Fill::Uniform(0.0, 4.0),
-                _ => Fill::Normal,
+                // Quantized blocks whose scales are ordinary numbers.
+                DType::U8 => InputFill::Values(vec![34.0; ty.numel()]),
+                DType::I32 => InputFill::Uniform(0.0, 4.0),
+                _ => InputFill::Normal,
             };
             (p.name.clone(), fill.tensor(&p.name, ty))
         })
@@ -156,7 +156,7 @@ fn narrow_graphs_give_nearly_the_same() {
             assert_eq!(signature.outputs, Signature::of(&case.before).outputs);
             let wide = data(&case.before);
             let mut leaves = wide.clone();
-            // States are narrow too.
+            // States are converted to the narrow dtype too.
             for p in &signature.states {
                 let ty = p.ty.eval(&Bindings::new()).unwrap();
                 let data = Tensor::from_f64s(ty, &wide[&p.name].to_f64s()).unwrap();

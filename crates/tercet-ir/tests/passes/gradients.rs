@@ -1,9 +1,9 @@
-//! Gradient graphs of operators' cases through passes and legalization.
+//! Applies passes and legalization to the gradient graphs of operator cases.
 
 use std::collections::BTreeMap;
 
 use tercet_ir::backend::CompileOptions;
-use tercet_ir::case::{CaseGraph, Fill};
+use tercet_ir::case::{CaseGraph, InputFill};
 use tercet_ir::legalize::legalize;
 use tercet_ir::passes::optimize;
 use tercet_ir::{DType, Graph, Op, OpKind, Tensor, Value, one_line};
@@ -11,17 +11,20 @@ use tercet_ir::{DType, Graph, Op, OpKind, Tensor, Value, one_line};
 use crate::rules::Strict;
 use crate::run;
 
-/// Cases with more elements in all values are left to smaller ones.
-const MOST_ELEMENTS: usize = 1 << 12;
-/// Of the greatest element: decompositions round elsewhere, and gradients cancel.
+/// Maximum number of elements in all values of a case; larger cases are skipped in favour of
+/// smaller ones.
+const MAX_ELEMENTS: usize = 1 << 12;
+/// Permitted error relative to the maximum element: decompositions round at other places, and
+/// gradients cancel.
 const ALLOWED: f64 = 1e-7;
 
-/// The case with cotangents as inputs and its gradients as further outputs, and its data; nothing where it has none.
+/// The case with cotangents as inputs and gradients as additional outputs, and its data; `None` if
+/// it has no gradient.
 fn differentiated(c: &CaseGraph) -> Option<(Graph, BTreeMap<String, Tensor>)> {
     let (mut graph, mut leaves) = (c.graph.clone(), c.tensors.clone());
     let types = graph.nodes().flat_map(|(_, n)| &n.outputs);
     let counts = types.map(|ty| Some(ty.eval(&c.sizes).ok()?.numel()));
-    if c.expected_fault.is_some() || counts.sum::<Option<usize>>()? > MOST_ELEMENTS {
+    if c.expected_fault.is_some() || counts.sum::<Option<usize>>()? > MAX_ELEMENTS {
         return None;
     }
     let floats = graph.nodes().filter_map(|(node, n)| match &n.op {
@@ -36,12 +39,12 @@ fn differentiated(c: &CaseGraph) -> Option<(Graph, BTreeMap<String, Tensor>)> {
         let ty = graph.ty(output.value).clone();
         if ty.dtype.is_float() {
             let name = format!("cotangent {i}");
-            let data = Fill::Normal.tensor(&name, ty.eval(&c.sizes).unwrap());
+            let data = InputFill::Normal.tensor(&name, ty.eval(&c.sizes).unwrap());
             leaves.insert(name.clone(), data);
             pairs.push((output.value, graph.input(&name, ty).unwrap()));
         }
     }
-    // What has no gradient is tested where gradients are.
+    // The tests of gradients cover cases without a gradient.
     let gradients = graph.vjp(&pairs, &wanted).ok()?;
     for (i, gradient) in gradients.into_iter().flatten().enumerate() {
         graph.output(&format!("gradient {i}"), gradient).unwrap();
@@ -54,7 +57,7 @@ fn differentiated(c: &CaseGraph) -> Option<(Graph, BTreeMap<String, Tensor>)> {
     Some((graph, leaves))
 }
 
-/// What is wrong with a rewritten graph.
+/// The difference between the results of the original and a rewritten graph, if any.
 fn apart(want: &[Tensor], graph: &Graph, leaves: &BTreeMap<String, Tensor>) -> Option<String> {
     let got = match run(graph, 0, &mut leaves.clone()) {
         Ok(got) => got,

@@ -1,7 +1,8 @@
-//! Passes and legalization keep the meaning of graphs.
+//! Tests that passes and legalization preserve the meaning of graphs.
 //!
-//! `random` generates graphs and compares the reference before and after; `directed` shows what each
-//! pass does, as text; `rules` runs every operator's cases decomposed, `gradients` their gradients.
+//! `random` generates graphs and compares the reference results before and after. `directed`
+//! contains examples of each pass as text. `rules` runs every operator's cases decomposed, and
+//! `gradients` their gradients.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{EvalCtx, Graph, Op, RunError, Tensor, evaluate};
 
-/// The outputs and then the assigned values of one run. `leaves` takes the new states.
+/// The outputs and then the assigned values of one run. Stores the new states in `leaves`.
 fn run(
     graph: &Graph,
     step: u64,
@@ -32,14 +33,14 @@ fn run(
     Ok(graph.results().map(|v| done.get(v).clone()).collect())
 }
 
-/// What is wrong with `got`, by the tolerance table.
+/// A description of the difference between `got` and `want` beyond the tolerance table, if any.
 fn difference(class: Accuracy, got: &Tensor, want: &Tensor) -> Option<String> {
     if got.ty() != want.ty() {
         return Some(format!("{} instead of {}", got.ty(), want.ty()));
     }
     let (g, w) = (got.to_f64s(), want.to_f64s());
     if class == Accuracy::Exact {
-        // Not by the tolerance table, for which 0.0 and -0.0 are equal.
+        // Compares bits, because 0.0 and -0.0 are equal in the tolerance table.
         if !want.dtype().is_float() {
             let (got, want) = (got.to_i64s(), want.to_i64s());
             return (got != want).then(|| format!("{got:?} instead of {want:?}"));

@@ -1,7 +1,7 @@
-//! Random graphs: no pass changes an answer.
+//! Random graphs: tests that no pass changes a result.
 //!
-//! `Wild` graphs must give the same bits (the exact passes). `Smooth` graphs, in which the roundings
-//! that epilogue fusion saves stay small, are compared by the tolerance table.
+//! `Wild` graphs must give bitwise equal results (with the exact passes). `Smooth` graphs limit the
+//! effect of the roundings that fusion removes, and are compared with the tolerance table.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use crate::generate::{Kind, Sample, sample};
 use crate::rules::Strict;
 use crate::{difference, run};
 
-/// The passes that save roundings.
+/// The passes that remove roundings.
 const INEXACT: [&str; 3] = ["recognize", "factors", "fuse_epilogue"];
 
-/// Options without them.
+/// Options without the inexact passes.
 fn exact() -> CompileOptions {
     let none = CompileOptions::new();
     INEXACT.iter().fold(none, |o, pass| o.without_pass(pass))
 }
 
-/// Two runs of `after` agree with two runs of `before`.
+/// Checks that two runs of `after` agree with two runs of the original graph.
 fn agree(class: Accuracy, sample: &Sample, after: &Graph, what: &str) -> Result<(), TestCaseError> {
     let before = &sample.graph;
     let context = |e: &str| format!("{what}: {e}\nbefore {before}\nafter {after}");
@@ -42,7 +42,7 @@ fn agree(class: Accuracy, sample: &Sample, after: &Graph, what: &str) -> Result<
                     }
                 }
             }
-            // Dead code that fails may go.
+            // Passes may remove dead nodes that fail.
             (Err(_), _) => return Ok(()),
             (Ok(_), Err(e)) => return Err(TestCaseError::fail(context(&one_line(&e)))),
         }
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// The generator reaches what the passes look for, with graphs that mostly run.
+/// Checks that generated graphs contain patterns for every pass and that most of them run.
 #[test]
 fn random_graphs_exercise_every_pass() {
     let mut fires: BTreeMap<&str, usize> = BTreeMap::new();
@@ -144,7 +144,7 @@ fn random_graphs_exercise_every_pass() {
             failing += usize::from(run(&sample.graph, 0, &mut sample.tensors.clone()).is_err());
             let graph = sample.graph;
             for pass in PIPELINE {
-                // Only what the pass does beyond putting leaves first and dropping dead nodes.
+                // A baseline that differs from the original only in leaf order and dead nodes.
                 let clean = (PIPELINE.iter().find(|p| p.name == "dce").unwrap().apply)(&graph);
                 let clean = if pass.name == "dce" {
                     Ok(graph.clone())

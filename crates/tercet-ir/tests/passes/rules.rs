@@ -1,4 +1,4 @@
-//! Legalization: every rule fires on some case and keeps its meaning.
+//! Tests of legalization: every rule applies to some case and preserves its meaning.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use tercet_ir::{
 
 use crate::{difference, run};
 
-/// Core operators only, and of those only the plain form.
+/// A target with only core operators, and only their plain forms.
 pub(crate) struct Strict;
 
 impl Target for Strict {
@@ -42,7 +42,7 @@ impl Target for Strict {
     }
 }
 
-/// True for radices, and powers of two that are not long.
+/// True for transform lengths that are a supported radix or a short power of two.
 fn has_short_fft(n: Option<usize>) -> bool {
     n.is_some_and(|n| n <= 7 || n <= 64 && n.is_power_of_two())
 }
@@ -63,7 +63,7 @@ fn for_each_case(mut f: impl FnMut(OpKind, &str, DType, &CaseGraph)) {
     }
 }
 
-/// What is wrong with the decomposed form of a case.
+/// The error of the decomposed form of a case, if any.
 fn check(kind: OpKind, case: &CaseGraph, legal: &Graph) -> Result<(), String> {
     verify(legal).map_err(|e| one_line(&e))?;
     assert_eq!(Signature::of(&case.graph), Signature::of(legal));
@@ -137,7 +137,7 @@ fn rule_names_are_unique() {
     }
 }
 
-/// A target without products and without F16 sums.
+/// A target without matmuls and without F16 sums.
 struct Poor;
 
 impl Target for Poor {

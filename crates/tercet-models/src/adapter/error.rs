@@ -1,4 +1,4 @@
-//! Why an adapter was refused.
+//! Errors of reading, writing and applying adapters.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::safetensors::SafeTensorsError;
 use crate::save::SaveError;
 use crate::weight::WeightError;
 
-/// Why an adapter was refused.
+/// Error of reading, writing or applying an adapter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -25,74 +25,74 @@ pub enum AdapterError {
     /// A file could not be written.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// `adapter_config.json` is not JSON.
+    /// `adapter_config.json` is not valid JSON.
     #[error("{path}: not valid JSON", path = path.display())]
     Json {
         path: PathBuf,
         source: serde_json::Error,
     },
-    /// `adapter_config.json`, or the metadata of a GGUF file, asks for something else.
+    /// `adapter_config.json` or the GGUF metadata describes an unsupported adapter.
     #[error("{path}: not a supported adapter", path = path.display())]
     Config { path: PathBuf, source: ConfigError },
-    /// The file of tensors is not sound.
-    #[error("{path}: not a sound safetensors file", path = path.display())]
+    /// The safetensors file is invalid.
+    #[error("{path}: invalid safetensors file", path = path.display())]
     SafeTensors {
         path: PathBuf,
         source: SafeTensorsError,
     },
-    /// The GGUF file is not sound.
-    #[error("{path}: not a sound GGUF file", path = path.display())]
+    /// The GGUF file is invalid.
+    #[error("{path}: invalid GGUF file", path = path.display())]
     Gguf { path: PathBuf, source: GgufError },
-    /// A tensor is stored in a way that is not read.
+    /// A tensor has an unsupported storage format.
     #[error(transparent)]
     Weight(#[from] WeightError),
-    /// The bytes do not make a tensor.
+    /// The bytes of a tensor do not match its dtype and shape.
     #[error("tensor `{tensor}` of the adapter")]
     Tensor { tensor: String, source: TensorError },
-    /// A tensor that is no part of a low-rank adapter.
+    /// A tensor does not belong to a low-rank adapter.
     #[error("the adapter's tensor `{tensor}` is {reason}")]
     Stray {
         tensor: String,
         reason: &'static str,
     },
-    /// One of two matrices is missing.
-    #[error("the adapter has `{tensor}`, but not `{missing}`; the file is not whole")]
+    /// One of the two matrices of a module is missing.
+    #[error("the adapter has `{tensor}`, but not `{missing}`; the file is incomplete")]
     Incomplete { tensor: String, missing: String },
-    /// There is nothing in it.
+    /// The adapter has no low-rank matrices.
     #[error("the adapter has no low-rank matrices")]
     Empty,
-    /// The model has no such projection.
+    /// The model has no projection with the adapter's module name.
     #[error(
-        "the adapter changes `{module}`, which is no projection of this model; it was made for another one{hint}"
+        "the adapter targets `{module}`, which is not a projection of this model; it was trained for another model{hint}"
     )]
     UnknownTarget { module: String, hint: String },
-    /// No projection of the model has this name.
-    #[error("no projection of the model is called `{target}`; there are: {known}")]
+    /// The model has no projection with the requested target name.
+    #[error("the model has no projection `{target}`; expected one of: {known}")]
     NoTarget { target: String, known: String },
-    /// A matrix of another shape.
+    /// A matrix has an unexpected shape.
     #[error("the adapter's tensor `{tensor}` is {found:?}; expected {expected}")]
     Shape {
         tensor: String,
         found: Vec<usize>,
         expected: String,
     },
-    /// A matrix of another rank.
+    /// A matrix has an unexpected rank.
     #[error("the adapter's tensor `{tensor}` has rank {found}; expected {expected}")]
     Rank {
         tensor: String,
         found: usize,
         expected: usize,
     },
-    /// A matrix of another dtype.
+    /// A matrix has an unsupported dtype.
     #[error("the adapter's tensor `{tensor}` is {found}; expected f32, f16 or bf16")]
     DType { tensor: String, found: DType },
-    /// A number out of its range.
+    /// A number is not finite.
     #[error("{what} is {found}; expected {expected}", expected = "a finite number")]
     Number { what: String, found: f64 },
-    /// A rank of zero, or more than a matrix has.
-    #[error("a rank of {rank}; expected 1 to {most}")]
+    /// The rank is zero, or larger than a matrix dimension.
+    #[error("rank {rank} is out of range; expected 1 to {most}")]
     BadRank { rank: usize, most: usize },
-    /// Something that is not done.
+    /// The operation is not supported for this adapter.
     #[error("{0}")]
     Unsupported(String),
 }

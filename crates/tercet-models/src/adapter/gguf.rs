@@ -1,6 +1,6 @@
-//! Adapters as llama.cpp keeps them: a GGUF file of `general.type` `adapter`, whose tensors are
-//! `blk.0.attn_q.weight.lora_a [rank, inputs]` and `.lora_b [outputs, rank]`. Rows of Q and K are permuted as those of the
-//! model's GGUF file are.
+//! LoRA adapters in the format of llama.cpp: a GGUF file with `general.type` `adapter`. Its tensors
+//! are `blk.0.attn_q.weight.lora_a [rank, inputs]` and `.lora_b [outputs, rank]`. The rows of Q and
+//! K are permuted as in the model's GGUF file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,21 +8,21 @@ use std::path::Path;
 use tercet::{DType, Tensor};
 
 use super::peft::paired;
-use super::rows::Rows;
+use super::rows::ProjectionRowOrder;
 use super::{Adapter, AdapterError};
 use crate::config::ConfigError;
-use crate::config::decoder::{DecoderSpec, Part, projections};
-use crate::gguf::write::{Header, write_gguf};
-use crate::gguf::{GgmlType, Gguf, GgufError, Value, clip};
-use crate::save::{Entry, Storage};
-use crate::weight::{Weight, WeightError, gguf_weight};
+use crate::config::decoder::{DecoderPart, DecoderSpec, projections};
+use crate::gguf::write::{GgufHeader, write_gguf};
+use crate::gguf::{GgmlType, Gguf, GgufError, GgufValue, clip};
+use crate::save::{SavedTensorEntry, SavedTensorStorage};
+use crate::weight::{ModelWeight, WeightError, gguf_weight};
 
-/// What the format calls the two matrices.
+/// Name suffixes of the two matrices in GGUF files.
 const SIDES: [&str; 2] = ["lora_a", "lora_b"];
 const ALPHA: &str = "adapter.lora.alpha";
 
-/// The order of a part's rows in GGUF files, whatever file the configuration is of.
-fn rows_of(part: Part, config: &DecoderSpec) -> Rows {
+/// Row order of a projection in GGUF files, independent of the file that the configuration is from.
+fn rows_of(part: DecoderPart, config: &DecoderSpec) -> ProjectionRowOrder {
     let config = DecoderSpec {
         rope_layout: config.family.get().rope_in_gguf,
         ..config.clone()
@@ -31,11 +31,12 @@ fn rows_of(part: Part, config: &DecoderSpec) -> Rows {
 }
 
 impl Adapter {
-    /// Reads the GGUF file of an adapter for a model of this configuration.
+    /// Reads a GGUF adapter for a model of this configuration.
     ///
     /// # Errors
-    /// [`AdapterError`]: the file is missing or damaged, is no low-rank adapter of the architecture, or has a tensor that
-    /// is none of such a model's, is alone, or of another shape.
+    /// [`AdapterError`] if the file is missing, damaged or not a low-rank adapter of the
+    /// architecture. The same error is returned for a tensor that is unpaired, has an unexpected
+    /// shape, or does not belong to the model.
     pub fn from_gguf(
         path: impl AsRef<Path>,
         config: &DecoderSpec,
@@ -47,7 +48,7 @@ impl Adapter {
         };
         let gguf = Gguf::open(path).map_err(unsound)?;
         let alpha = checked_alpha(&gguf, path, config)?;
-        let known: BTreeMap<String, (Part, usize)> = projections(config)
+        let known: BTreeMap<String, (DecoderPart, usize)> = projections(config)
             .map(|(part, layer)| {
                 (
                     format!("{}.weight", part.gguf(config, layer)),
@@ -67,7 +68,7 @@ impl Adapter {
                 let tensor = clip(name);
                 return Err(AdapterError::Stray { tensor, reason });
             };
-            let Weight::Dense(tensor) = gguf_weight(&gguf, info)? else {
+            let ModelWeight::Dense(tensor) = gguf_weight(&gguf, info)? else {
                 return Err(WeightError::UnsupportedType {
                     tensor: clip(name),
                     offset: info.range().start,
@@ -86,7 +87,7 @@ impl Adapter {
                 });
             };
             let b = b.map(|b| rows_of(part, config).undo(&b));
-            // Without an alpha the factor is 1.
+            // Without `alpha` the scale is 1, so `alpha` is set to the rank.
             let rank = a
                 .as_ref()
                 .map_or(1, |a| a.shape().first().copied().unwrap_or(1));
@@ -101,25 +102,25 @@ impl Adapter {
         }
     }
 
-    /// Writes the GGUF file of an adapter for a decoder of this specification.
+    /// Writes a GGUF adapter for a decoder of this configuration.
     ///
     /// # Errors
-    /// [`AdapterError::UnknownTarget`] and [`AdapterError::Shape`] where it is for another model,
-    /// [`AdapterError::Unsupported`] for what the format does not have: different alphas, tensors trained whole;
-    /// [`AdapterError::Save`].
+    /// [`AdapterError::UnknownTarget`] and [`AdapterError::Shape`] if the adapter is for another
+    /// model. [`AdapterError::Unsupported`] for different alphas or fully trained tensors, which
+    /// the format cannot represent. [`AdapterError::Save`].
     pub fn write_gguf(
         &self,
         path: impl AsRef<Path>,
         config: &DecoderSpec,
     ) -> Result<(), AdapterError> {
         if let Some(tensor) = self.saved().keys().next() {
-            let reason = "trained whole, which GGUF adapters cannot hold";
+            let reason = "fully trained, which GGUF adapters do not support";
             let tensor = clip(tensor);
             return Err(AdapterError::Stray { tensor, reason });
         }
         let first = self.modules().values().next().ok_or(AdapterError::Empty)?;
         let alpha = first.alpha();
-        let parts: BTreeMap<String, (Part, usize)> = projections(config)
+        let parts: BTreeMap<String, (DecoderPart, usize)> = projections(config)
             .map(|(part, layer)| (part.module(config, layer), (part, layer)))
             .collect();
         let mut tensors = Vec::new();
@@ -130,7 +131,7 @@ impl Adapter {
             low.expect_shape(module, part.shape(config))?;
             if low.alpha() != alpha {
                 return Err(AdapterError::Unsupported(format!(
-                    "the adapter has an alpha of {alpha} and, for `{}`, of {}; GGUF adapters have one",
+                    "the adapter has alpha {alpha}, but `{}` has alpha {}; a GGUF adapter has a single alpha",
                     clip(module),
                     low.alpha()
                 )));
@@ -140,15 +141,15 @@ impl Adapter {
             let b = rows_of(part, config).apply(low.b());
             tensors.push((format!("{base}.weight.lora_b"), b));
         }
-        let mut header = Header::new();
-        header.push("general.type", Value::String("adapter"));
+        let mut header = GgufHeader::new();
+        header.push("general.type", GgufValue::String("adapter"));
         header.push(
             "general.architecture",
-            Value::String(config.family.get().architecture),
+            GgufValue::String(config.family.get().architecture),
         );
-        header.push("adapter.type", Value::String("lora"));
-        header.push(ALPHA, Value::F32(alpha as f32));
-        let entries: Result<Vec<Entry<'_>>, AdapterError> = tensors
+        header.push("adapter.type", GgufValue::String("lora"));
+        header.push(ALPHA, GgufValue::F32(alpha as f32));
+        let entries: Result<Vec<SavedTensorEntry<'_>>, AdapterError> = tensors
             .iter()
             .map(|(name, tensor)| entry(name, tensor))
             .collect();
@@ -156,7 +157,7 @@ impl Adapter {
     }
 }
 
-/// The alpha of a file that is a low-rank adapter.
+/// Checks that the file is a low-rank adapter and returns its alpha.
 fn checked_alpha(gguf: &Gguf, path: &Path, config: &DecoderSpec) -> Result<f64, AdapterError> {
     let meta = gguf.metadata();
     let unsound = |source: GgufError| AdapterError::Gguf {
@@ -186,7 +187,7 @@ fn checked_alpha(gguf: &Gguf, path: &Path, config: &DecoderSpec) -> Result<f64, 
         return Err(refused(
             invocation,
             &found.to_string(),
-            "an adapter that is always on",
+            "an adapter without an activation prompt",
         ));
     }
     let alpha = f64::from(meta.get_f32(ALPHA).map_err(unsound)?);
@@ -199,7 +200,7 @@ fn checked_alpha(gguf: &Gguf, path: &Path, config: &DecoderSpec) -> Result<f64, 
     }
 }
 
-fn entry<'a>(name: &str, tensor: &'a Tensor) -> Result<Entry<'a>, AdapterError> {
+fn entry<'a>(name: &str, tensor: &'a Tensor) -> Result<SavedTensorEntry<'a>, AdapterError> {
     let (ty, bytes) = match tensor.dtype() {
         DType::F32 => (GgmlType::F32, tensor.bytes()),
         DType::F16 => (GgmlType::F16, tensor.bytes()),
@@ -209,5 +210,10 @@ fn entry<'a>(name: &str, tensor: &'a Tensor) -> Result<Entry<'a>, AdapterError> 
             return Err(AdapterError::DType { tensor, found });
         }
     };
-    Ok(Entry::of(name, Storage::Ggml(ty), tensor.shape(), bytes))
+    Ok(SavedTensorEntry::new(
+        name,
+        SavedTensorStorage::Ggml(ty),
+        tensor.shape(),
+        bytes,
+    ))
 }

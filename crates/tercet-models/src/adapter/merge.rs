@@ -1,4 +1,4 @@
-//! A model and its adapters as a model.
+//! Merging of adapters into the weights of a model.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,50 +6,51 @@ use std::path::Path;
 
 use tercet::Tensor;
 
-use super::rows::{Rows, to_f32};
+use super::rows::{ProjectionRowOrder, to_f32};
 use super::{AdapterError, LowRank};
 use crate::builder::{ModelError, ScaledAdapter, Weights, unknown_target};
-use crate::config::decoder::{OUTPUT_MODULE, Part, projections};
+use crate::config::decoder::{DecoderPart, OUTPUT_MODULE, projections};
 use crate::config::encoder::{EncoderNames, EncoderPart};
 use crate::error::Error;
 use crate::gguf::clip;
-use crate::open::{Family, ModelFiles};
-use crate::save::{Replacement, SaveOptions, Saved, rewrite};
+use crate::open::{ModelFamily, ModelFiles};
+use crate::save::{SaveOptions, SaveReport, WeightReplacement, rewrite};
 
-/// A projection that adapters may change.
-struct Projection {
+/// A projection that adapters can apply to.
+struct AdaptedProjection {
     module: String,
     tensor: String,
     shape: [usize; 2],
-    rows: Rows,
+    rows: ProjectionRowOrder,
 }
 
-/// The changes of one weight, with their factors; rows as the model has them.
-type Changes<'a> = Vec<(&'a LowRank, f64)>;
+/// Adapter matrices of one weight with their scales, in the model's row order.
+type WeightDeltas<'a> = Vec<(&'a LowRank, f64)>;
 
-/// Writes a model with these adapters in its weights, `W + scale B A`: a folder where the model is a Hugging Face folder,
-/// with its configuration and tokenizer, a GGUF file where it is one. Sums are made in F64 and rounded once to what
-/// [`SaveOptions`] says.
+/// Merges adapters into a model's weights, `W + scale B A`, and writes the result. A Hugging Face
+/// folder yields a folder with configuration and tokenizer, a GGUF file yields a GGUF file. Sums
+/// are computed in F64 and rounded once to the storage format of [`SaveOptions`].
 ///
 /// # Errors
-/// [`Error::Adapter`] for an adapter of another model, or one that changes an output that is the embedding as well;
-/// [`Error::Save`] when the model cannot be written; those of the model's configuration.
+/// [`Error::Adapter`] for an adapter of another model, or for an adapter on an output projection
+/// that is tied to the embedding. [`Error::Save`] if the model cannot be written; errors of the
+/// model's configuration.
 pub fn merge(
     files: &ModelFiles,
     adapters: &[ScaledAdapter],
     to: impl AsRef<Path>,
     options: &SaveOptions,
-) -> Result<Saved, Error> {
+) -> Result<SaveReport, Error> {
     let weights = files.weights();
     let projections = projections_of(files, &weights)?;
-    let mut changes: BTreeMap<&str, (&Projection, Changes<'_>)> = BTreeMap::new();
+    let mut changes: BTreeMap<&str, (&AdaptedProjection, WeightDeltas<'_>)> = BTreeMap::new();
     let mut replaced = BTreeMap::new();
     for applied in adapters {
         let adapter = &*applied.adapter;
         for (module, low) in adapter.modules() {
             if module == OUTPUT_MODULE
                 && !projections.iter().any(|p| p.module == *module)
-                && files.family()? == Family::Decoder
+                && files.family()? == ModelFamily::Decoder
             {
                 let reason = "the adapter changes `lm_head`, which is the embedding in this model; \
                               merged, it would change both";
@@ -75,24 +76,24 @@ pub fn merge(
                 ))
             };
             let values = Box::new(values);
-            replaced.insert(name, Replacement { shape, values });
+            replaced.insert(name, WeightReplacement { shape, values });
         }
     }
     for (tensor, (own, changes)) in changes {
         if replaced.contains_key(tensor) {
             let tensor = clip(tensor);
-            let reason = "in one adapter whole and in another of low rank";
+            let reason = "fully trained in one adapter and low-rank in another";
             return Err(AdapterError::Stray { tensor, reason }.into());
         }
         let weights = &weights;
         let values = move || merged(weights, own, &changes).map(Cow::Owned);
         let (shape, values) = (own.shape.to_vec(), Box::new(values));
-        replaced.insert(tensor.to_string(), Replacement { shape, values });
+        replaced.insert(tensor.to_string(), WeightReplacement { shape, values });
     }
     Ok(rewrite(files, &replaced, to.as_ref(), options)?)
 }
 
-/// The name in the model's files of a tensor that was trained whole.
+/// Name in the model's files of a fully trained tensor.
 fn whole_name(files: &ModelFiles, weights: &Weights, name: &str) -> String {
     let prefixed = format!("bert.{name}");
     match files {
@@ -101,19 +102,20 @@ fn whole_name(files: &ModelFiles, weights: &Weights, name: &str) -> String {
     }
 }
 
-fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projection>, Error> {
+fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<AdaptedProjection>, Error> {
     match files.family()? {
-        Family::Decoder => {
+        ModelFamily::Decoder => {
             let config = &files.decoder_spec()?;
-            if matches!(files, ModelFiles::Hf(_)) && !config.family.get().turned.is_empty() {
+            if matches!(files, ModelFiles::Hf(_)) && !config.family.get().transposed.is_empty() {
                 let reason = "the folder's matrices lie turned, as [inputs, outputs]; adapters are \
                               applied to such a model, but not merged into it";
                 return Err(AdapterError::Unsupported(reason.to_string()).into());
             }
             let tied = config.tied_embeddings;
-            let of_model = projections(config).filter(|(part, _)| !(tied && *part == Part::Output));
+            let of_model =
+                projections(config).filter(|(part, _)| !(tied && *part == DecoderPart::Output));
             Ok(of_model
-                .map(|(part, layer)| Projection {
+                .map(|(part, layer)| AdaptedProjection {
                     module: part.module(config, layer),
                     tensor: part.name(config, weights, layer, "weight"),
                     shape: part.shape(config),
@@ -121,35 +123,38 @@ fn projections_of(files: &ModelFiles, weights: &Weights) -> Result<Vec<Projectio
                 })
                 .collect())
         }
-        Family::Vision | Family::VisionLanguage | Family::TextToText | Family::Speech => {
-            let reason = "adapters of models of pictures, of speech and of encoder-decoders are not supported";
+        ModelFamily::Vision
+        | ModelFamily::VisionLanguage
+        | ModelFamily::TextToText
+        | ModelFamily::Speech => {
+            let reason = "adapters of vision, speech and encoder-decoder models are not supported";
             Err(AdapterError::Unsupported(reason.to_string()).into())
         }
-        Family::Encoder => {
+        ModelFamily::Encoder => {
             let spec = files.encoder_spec()?;
-            let names = EncoderNames::of(&spec, weights);
+            let names = EncoderNames::new(&spec, weights);
             let layers = 0..spec.layers.len();
             let of_layers = layers.flat_map(|layer| {
                 let parts = EncoderPart::projections(&spec);
                 parts.into_iter().map(move |part| (part, layer))
             });
             Ok(of_layers
-                .map(|(part, layer)| Projection {
+                .map(|(part, layer)| AdaptedProjection {
                     tensor: names.tensor(part, layer, "weight"),
                     module: names.module(part, layer),
                     shape: part.shape(&spec),
-                    rows: Rows::Plain,
+                    rows: ProjectionRowOrder::Plain,
                 })
                 .collect())
         }
     }
 }
 
-/// `W + sum of factor B A`, row-major.
+/// `W` plus the sum of `factor B A` over the adapters, row-major.
 fn merged(
     weights: &Weights,
-    own: &Projection,
-    changes: &Changes<'_>,
+    own: &AdaptedProjection,
+    changes: &WeightDeltas<'_>,
 ) -> Result<Vec<f32>, ModelError> {
     let [_, cols] = own.shape;
     let failed = |source| ModelError::WeightBytes {

@@ -1,5 +1,6 @@
-//! Adapters as PEFT keeps them: a folder of `adapter_config.json` and `adapter_model.safetensors`, whose tensors are
-//! `base_model.model.<module>.lora_A.weight [rank, inputs]` and `.lora_B.weight [outputs, rank]`.
+//! LoRA adapters in the format of PEFT: a folder with `adapter_config.json` and
+//! `adapter_model.safetensors`. Its tensors are `base_model.model.<module>.lora_A.weight [rank,
+//! inputs]` and `.lora_B.weight [outputs, rank]`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::gguf::clip;
 use crate::mmap::read_small;
 use crate::safetensors::write::write_safetensors;
 use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::save::{Entry, SaveError, Storage, replace_bytes};
+use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes};
 use crate::weight::safetensors_tensor;
 
 const CONFIG: &str = "adapter_config.json";
@@ -21,20 +22,21 @@ const TENSORS: &str = "adapter_model.safetensors";
 const MAX_JSON_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "base_model.model.";
 
-/// What a tensor of the file is.
-enum Named {
-    /// `lora_A` of a module, or `lora_B`.
+/// Role of a tensor in the file.
+enum PeftTensor {
+    /// `lora_A` or `lora_B` of a module.
     Side(String, bool),
-    /// A tensor that was trained whole.
-    Whole(String),
+    /// A fully trained tensor.
+    FullModule(String),
 }
 
 impl Adapter {
-    /// Reads the folder of a PEFT adapter.
+    /// Reads a PEFT adapter folder.
     ///
     /// # Errors
-    /// [`AdapterError`]: a file is missing or damaged, the configuration asks for more than low-rank matrices, or a
-    /// tensor is none of them, is alone, or has another shape or rank than the configuration says.
+    /// [`AdapterError`] if a file is missing or damaged, or if the configuration uses features
+    /// beyond low-rank matrices. The same error is returned for a tensor that is unknown, unpaired,
+    /// or has an unexpected shape or rank.
     pub fn from_peft(dir: impl AsRef<Path>) -> Result<Adapter, AdapterError> {
         let dir = dir.as_ref();
         let path = dir.join(CONFIG);
@@ -55,10 +57,10 @@ impl Adapter {
         for info in file.tensors() {
             let tensor = safetensors_tensor(&file, info)?;
             match named(info.name(), &config)? {
-                Named::Side(module, is_b) => {
+                PeftTensor::Side(module, is_b) => {
                     sides.entry(module).or_default()[usize::from(is_b)] = Some(tensor);
                 }
-                Named::Whole(name) => {
+                PeftTensor::FullModule(name) => {
                     saved.insert(name, tensor);
                 }
             }
@@ -87,7 +89,7 @@ impl Adapter {
         })
     }
 
-    /// Writes the folder of a PEFT adapter, which is made where it is not there.
+    /// Writes a PEFT adapter folder; creates the folder if it does not exist.
     ///
     /// # Errors
     /// [`AdapterError::Empty`], [`AdapterError::Save`].
@@ -97,7 +99,7 @@ impl Adapter {
             return Err(AdapterError::Empty);
         }
         std::fs::create_dir_all(dir).map_err(SaveError::io(dir))?;
-        // The model of a task has the encoder inside.
+        // In a model with a task head the encoder is a submodule.
         let task = match self
             .saved()
             .keys()
@@ -127,7 +129,7 @@ impl Adapter {
     }
 }
 
-/// The matrices of a module; `sides` are how the file calls them.
+/// Pairs the matrices of a module; `sides` are their names in the file.
 pub(super) fn paired(
     module: &str,
     pair: [Option<Tensor>; 2],
@@ -135,7 +137,7 @@ pub(super) fn paired(
     alpha: f64,
 ) -> Result<LowRank, AdapterError> {
     match pair {
-        [Some(a), Some(b)] => LowRank::of(module, sides, a, b, alpha),
+        [Some(a), Some(b)] => LowRank::from_named_sides(module, sides, a, b, alpha),
         [a, _] => {
             let [there, missing] = match a {
                 Some(_) => sides,
@@ -149,7 +151,7 @@ pub(super) fn paired(
     }
 }
 
-fn named(name: &str, config: &PeftConfig) -> Result<Named, AdapterError> {
+fn named(name: &str, config: &PeftConfig) -> Result<PeftTensor, AdapterError> {
     let stray = |reason| {
         let tensor = clip(name);
         Err(AdapterError::Stray { tensor, reason })
@@ -166,26 +168,26 @@ fn named(name: &str, config: &PeftConfig) -> Result<Named, AdapterError> {
             continue;
         };
         return match rest {
-            ".weight" | ".default.weight" => Ok(Named::Side(module.to_string(), is_b)),
-            _ => stray("not the weight of a matrix of low rank"),
+            ".weight" | ".default.weight" => Ok(PeftTensor::Side(module.to_string(), is_b)),
+            _ => stray("not the weight of a low-rank matrix"),
         };
     }
     if path.contains("lora_") {
-        return stray("not a matrix of low rank of a linear projection");
+        return stray("not a low-rank matrix of a linear projection");
     }
     let path = path.replace(".modules_to_save.default", "");
     let module = path.rsplit_once('.').map_or("", |(module, _)| module);
     match config
         .whole
         .iter()
-        .any(|whole| crate::builder::is_called(module, whole))
+        .any(|whole| crate::builder::matches_module(module, whole))
     {
-        true => Ok(Named::Whole(path)),
-        false => stray("neither a matrix of low rank nor of a module of `modules_to_save`"),
+        true => Ok(PeftTensor::FullModule(path)),
+        false => stray("neither a low-rank matrix nor part of a module in `modules_to_save`"),
     }
 }
 
-fn entry(name: String, tensor: &Tensor) -> Result<Entry<'_>, AdapterError> {
+fn entry(name: String, tensor: &Tensor) -> Result<SavedTensorEntry<'_>, AdapterError> {
     let dtype = match tensor.dtype() {
         DType::F32 => SafeDtype::F32,
         DType::F16 => SafeDtype::F16,
@@ -195,6 +197,11 @@ fn entry(name: String, tensor: &Tensor) -> Result<Entry<'_>, AdapterError> {
             return Err(AdapterError::DType { tensor, found });
         }
     };
-    let storage = Storage::Safe(dtype);
-    Ok(Entry::of(name, storage, tensor.shape(), tensor.bytes()))
+    let storage = SavedTensorStorage::Safe(dtype);
+    Ok(SavedTensorEntry::new(
+        name,
+        storage,
+        tensor.shape(),
+        tensor.bytes(),
+    ))
 }

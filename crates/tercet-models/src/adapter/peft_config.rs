@@ -1,30 +1,30 @@
-//! `adapter_config.json` of PEFT. What changes the result is honoured or refused.
+//! PEFT's `adapter_config.json`. Fields that affect the result are either applied or rejected.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::Adapter;
-use crate::builder::is_called;
-use crate::config::{ConfigError, Fields};
+use crate::builder::matches_module;
+use crate::config::{ConfigError, ConfigFields};
 
-/// What an adapter's tensors do not say themselves.
+/// Adapter properties that the tensors do not contain.
 #[derive(Debug)]
 pub(super) struct PeftConfig {
     rank: usize,
     alpha: f64,
-    /// The scale is `alpha / sqrt(rank)` (Kalajdzievski, 2023).
+    /// True for rank-stabilized LoRA: the scale is `alpha / sqrt(rank)` (Kalajdzievski 2023).
     by_root: bool,
     ranks: Vec<(String, usize)>,
     alphas: Vec<(String, f64)>,
     pub(super) base: Option<String>,
-    /// Modules that were trained whole.
+    /// Names of the fully trained modules.
     pub(super) whole: Vec<String>,
 }
 
 impl PeftConfig {
     pub(super) fn from_json(json: &Map<String, Value>) -> Result<PeftConfig, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         fields.required("peft_type", fields.opt_str("peft_type")?)?;
         fields.only("peft_type", "\"LORA\"", |v| v.as_str() == Some("LORA"))?;
         fields.only("bias", "\"none\"", |v| v.as_str() == Some("none"))?;
@@ -40,8 +40,8 @@ impl PeftConfig {
         ] {
             fields.only(field, "null", |v| v.as_array().is_some_and(Vec::is_empty))?;
         }
-        // Others change the weights beside the adapter.
-        let plain = "a start that leaves the model's weights as they are";
+        // Other initializations also change the base model's weights.
+        let plain = "an initialization that keeps the model's weights";
         fields.only("init_lora_weights", plain, |v| {
             v.is_boolean() || matches!(v.as_str(), Some("gaussian" | "orthogonal" | "eva"))
         })?;
@@ -69,12 +69,12 @@ impl PeftConfig {
         Ok(config)
     }
 
-    /// The rank that a module must have.
+    /// Expected rank of a module.
     pub(super) fn rank_of(&self, module: &str) -> usize {
         found(&self.ranks, module).unwrap_or(self.rank)
     }
 
-    /// The numerator of a module's `alpha / rank`.
+    /// Numerator of a module's scale `alpha / rank`.
     pub(super) fn alpha_of(&self, module: &str) -> f64 {
         let alpha = found(&self.alphas, module).unwrap_or(self.alpha);
         match self.by_root {
@@ -85,13 +85,15 @@ impl PeftConfig {
 }
 
 fn found<T: Copy>(patterns: &[(String, T)], module: &str) -> Option<T> {
-    let pattern = patterns.iter().find(|(name, _)| is_called(module, name));
+    let pattern = patterns
+        .iter()
+        .find(|(name, _)| matches_module(module, name));
     pattern.map(|(_, value)| *value)
 }
 
-/// Values by the names of modules, or by how names end. Expressions are refused.
+/// Values by module name or name suffix. Regular expressions are rejected.
 fn pattern<T>(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     field: &'static str,
     value: impl Fn(&Value) -> Option<T>,
 ) -> Result<Vec<(String, T)>, ConfigError> {
@@ -104,13 +106,13 @@ fn pattern<T>(
         Some(_) | None => Err(ConfigError::Unsupported {
             field: field.to_string(),
             found: crate::gguf::clip(&format!("{name}: {v}")),
-            supported: "names of modules with positive numbers".to_string(),
+            supported: "module names with positive numbers".to_string(),
         }),
     });
     each.collect()
 }
 
-/// Fields that describe training or users; none has a part in what the adapter computes.
+/// Fields about training or environment, which do not affect the adapter's result.
 const HARMLESS: &[&str] = &[
     "auto_mapping",
     "corda_config",
@@ -134,7 +136,7 @@ const HARMLESS: &[&str] = &[
     "task_type",
 ];
 
-/// The configuration of an adapter, whose modules are written with this prefix.
+/// Configuration of an adapter; `prefix` is prepended to the module names.
 pub(super) fn to_json(adapter: &Adapter, prefix: &str) -> Value {
     let modules = adapter.modules();
     let first = modules.values().next();
@@ -149,7 +151,8 @@ pub(super) fn to_json(adapter: &Adapter, prefix: &str) -> Value {
         if low.alpha() != alpha {
             alphas.insert(format!("{prefix}{module}"), low.alpha());
         }
-        // What is called by its last component alone must be all that is called so.
+        // PEFT matches a bare last component against all modules. `dense` is ambiguous, so it needs
+        // the full name.
         targets.push(match module.rsplit('.').next() {
             Some(last) if last != "dense" => last.to_string(),
             Some(_) | None => format!("{prefix}{module}"),

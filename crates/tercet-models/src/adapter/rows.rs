@@ -1,50 +1,53 @@
-//! The two orders of the rows of Q and K projections: see [`RopeLayout`].
+//! The two row orders of Q and K projections, see [`RopeLayout`].
 
 use tercet::{DType, Tensor};
 
 use crate::config::{DecoderSpec, RopeLayout};
 
-/// The order of a projection's rows in a model.
+/// Order of a projection's rows in a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rows {
-    /// As Hugging Face folders have them.
+pub(crate) enum ProjectionRowOrder {
+    /// Order of Hugging Face folders.
     Plain,
-    /// Of each `head_dim` rows the first `rope_dims` are permuted: those of a pair lie side by side.
+    /// Interleaved rotary pairs: the first `rope_dims` of every `head_dim` rows are permuted so
+    /// that the two rows of a pair are adjacent.
     Pairs { head_dim: usize, rope_dims: usize },
-    /// Those of all heads' Q, then K, then V; folders have, for each key head, its `queries` heads of Q, then K and V, of
-    /// `head_dim` rows each.
+    /// Fused QKV with all Q heads first, then K, then V. Hugging Face folders instead group by key
+    /// head: `queries` Q heads, then K and V, each with `head_dim` rows.
     Apart { head_dim: usize, queries: usize },
 }
 
-impl Rows {
-    /// The order in which a model has the rows of its Q and K projections.
-    pub(crate) fn of_heads(config: &DecoderSpec) -> Rows {
+impl ProjectionRowOrder {
+    /// Row order of the model's Q and K projections.
+    pub(crate) fn for_heads(config: &DecoderSpec) -> ProjectionRowOrder {
         let in_folders = config.family.get().rope_in_folders;
         match (in_folders, config.rope_layout) {
-            (RopeLayout::Halves, RopeLayout::Halves) | (RopeLayout::Pairs, _) => Rows::Plain,
-            (RopeLayout::Halves, RopeLayout::Pairs) => Rows::Pairs {
+            (RopeLayout::Halves, RopeLayout::Halves) | (RopeLayout::Pairs, _) => {
+                ProjectionRowOrder::Plain
+            }
+            (RopeLayout::Halves, RopeLayout::Pairs) => ProjectionRowOrder::Pairs {
                 head_dim: config.head_dim,
                 rope_dims: config.rope_dims,
             },
         }
     }
 
-    /// The order in which a model has the rows of its fused Q, K and V projections.
-    pub(crate) fn of_fused(config: &DecoderSpec) -> Rows {
+    /// Row order of the model's fused QKV projection.
+    pub(crate) fn for_fused(config: &DecoderSpec) -> ProjectionRowOrder {
         match config.family.get().qkv_by_group_in_folders && !config.qkv_by_group {
-            true => Rows::Apart {
+            true => ProjectionRowOrder::Apart {
                 head_dim: config.head_dim,
                 queries: config.heads / config.kv_heads,
             },
-            false => Rows::Plain,
+            false => ProjectionRowOrder::Plain,
         }
     }
 
-    /// Which of `rows` rows there is this one here.
+    /// Hugging Face row index of row `own` in this order; the projection has `rows` rows.
     fn hf(self, own: usize, rows: usize) -> usize {
         match self {
-            Rows::Plain => own,
-            Rows::Pairs {
+            ProjectionRowOrder::Plain => own,
+            ProjectionRowOrder::Pairs {
                 head_dim,
                 rope_dims,
             } => {
@@ -54,7 +57,7 @@ impl Rows {
                     false => own,
                 }
             }
-            Rows::Apart { head_dim, queries } => {
+            ProjectionRowOrder::Apart { head_dim, queries } => {
                 let groups = (rows / (queries + 2) / head_dim).max(1);
                 let (block, at) = (own / head_dim, own % head_dim);
                 let heads = groups * queries;
@@ -67,19 +70,20 @@ impl Rows {
         }
     }
 
-    /// `[rows, ..]` in the order of Hugging Face, in this order.
+    /// Permutes `[rows, ..]` from Hugging Face order to this order.
     pub(crate) fn apply(self, plain: &Tensor) -> Tensor {
         self.moved(plain, |own, hf| (own, hf))
     }
 
-    /// `[rows, ..]` in this order, in the order of Hugging Face.
+    /// Permutes `[rows, ..]` from this order to Hugging Face order.
     pub(crate) fn undo(self, own: &Tensor) -> Tensor {
         self.moved(own, |own, hf| (hf, own))
     }
 
-    /// `place` gives the row to write and the row to read for a row here and its row there.
+    /// Permutes rows: `place` maps a row's index in this order and its Hugging Face index to the
+    /// destination and source index.
     fn moved(self, from: &Tensor, place: impl Fn(usize, usize) -> (usize, usize)) -> Tensor {
-        let (false, [rows, ..]) = (self == Rows::Plain, from.shape()) else {
+        let (false, [rows, ..]) = (self == ProjectionRowOrder::Plain, from.shape()) else {
             return from.clone();
         };
         let (rows, size) = (*rows, from.bytes().len() / (*rows).max(1));
@@ -96,7 +100,7 @@ impl Rows {
     }
 }
 
-/// A tensor as F32.
+/// Converts a tensor to F32.
 pub(crate) fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
     if tensor.dtype() == DType::F32 {
         return Ok(tensor.clone());
@@ -107,13 +111,13 @@ pub(crate) fn to_f32(tensor: &Tensor) -> Result<Tensor, tercet::TensorError> {
 
 #[cfg(test)]
 mod tests {
-    use super::Rows;
+    use super::ProjectionRowOrder;
     use tercet::Tensor;
 
     #[test]
     fn fused_rows_go_there_and_back() {
-        // Two heads of 2 rows: folders have q0 k0 v0 q1 k1 v1, here it is q0 q1 k0 k1 v0 v1.
-        let rows = Rows::Apart {
+        // Two heads of 2 rows: Hugging Face order q0 k0 v0 q1 k1 v1, this order q0 q1 k0 k1 v0 v1.
+        let rows = ProjectionRowOrder::Apart {
             head_dim: 2,
             queries: 1,
         };
@@ -123,8 +127,9 @@ mod tests {
         let want = [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0];
         assert_eq!(own.as_slice::<f32>().unwrap(), want);
         assert_eq!(rows.undo(&own).bytes(), folder.bytes());
-        // Two groups of two queries, rows of one element: q0 q1 k0 v0 q2 q3 k1 v1 there.
-        let rows = Rows::Apart {
+        // Two groups of two queries with rows of one element: Hugging Face order q0 q1 k0 v0 q2 q3
+        // k1 v1.
+        let rows = ProjectionRowOrder::Apart {
             head_dim: 1,
             queries: 2,
         };
@@ -138,7 +143,7 @@ mod tests {
     #[test]
     fn rows_go_there_and_back() {
         // Two heads of 6 rows, of which 4 are rotated; two columns.
-        let rows = Rows::Pairs {
+        let rows = ProjectionRowOrder::Pairs {
             head_dim: 6,
             rope_dims: 4,
         };
@@ -155,6 +160,9 @@ mod tests {
         let hf_rows: Vec<usize> = first.iter().map(|x| *x as usize / 2).collect();
         assert_eq!(hf_rows, [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
         assert_eq!(rows.undo(&pairs).bytes(), plain.bytes());
-        assert_eq!(Rows::Plain.apply(&plain).bytes(), plain.bytes());
+        assert_eq!(
+            ProjectionRowOrder::Plain.apply(&plain).bytes(),
+            plain.bytes()
+        );
     }
 }

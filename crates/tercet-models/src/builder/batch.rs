@@ -1,78 +1,83 @@
-//! Several sequences over one compiled model: each has a slot, is started, ends or is cancelled whenever it likes, and the
-//! others go on.
+//! Continuous batching over one compiled model: sequences join and leave at any step, each in its
+//! own slot.
 //!
-//! [`BatchGenerator::step`] is one run: the next part of one prompt, or the next token of every sequence whose prompt is done.
-//! Where there are both they take turns. A run of the second kind always has as many rows as there are slots, whoever writes
-//! (on the CPU as many as bits do not depend on), so that what a sequence gets depends on nothing but itself: the same
-//! bits in any company (ADR 0028).
+//! [`BatchGenerator::step`] is one run: a prefill chunk of one prompt, or one decode step of all
+//! sequences in decode. If both are pending, they alternate. A decode run is padded to a fixed
+//! number of rows, usually the slot count. On the CPU it has the smallest number of rows that
+//! rounds alike. The output of a sequence is therefore bitwise independent of the other sequences
+//! (ADR 0028).
 //!
-//! Nothing is compiled for a sequence. What slots hold after a sequence has ended stays, and the next one that begins
-//! with the same tokens does not compute them again: whole parts only, so that its bits are those of a slot that held nothing.
-//! Where layers do not remember all positions, it goes on where what they remember was kept (`kept.rs`).
+//! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
+//! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise
+//! equal to a run from an empty slot. Models with recurrent states or window caches resume from a
+//! checkpoint instead (`kept.rs`).
 
-mod drafted;
 mod inputs;
-mod kept;
+mod prefix_cache;
 mod run;
 mod sequence;
+mod speculative;
 mod windows;
 
 use std::cmp::Reverse;
 
-use tercet::random::Random;
+use tercet::random::RngState;
 use tercet::{DType, Executable, Tensor};
 
 use super::decoder::cache::CacheFormat;
-use super::decoder::products::{Moved, Rounded, Wider};
+use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback, WidenedModel};
 use super::decoder::slot_windows::slot_windows;
-use super::decoder::{BatchDecoder, has_rows_apart};
+use super::decoder::{BatchDecoder, has_per_slot_rows};
 use super::generator::{no_executable, not_the_output};
-use super::{ModelError, Products};
-pub use drafted::DraftedGenerator;
-use inputs::{Inputs, Part, Rows};
-pub use sequence::{BatchEvent, Happened, Sequence, SequenceId};
-use sequence::{Slot, Text};
+use super::{MatmulPrecision, ModelError};
+use inputs::{BatchInputs, BatchRunRows, SlotChunk};
+use sequence::{ActiveSequence, CacheSlot};
+pub use sequence::{BatchEvent, BatchEventKind, Sequence, SequenceId};
+pub use speculative::SpeculativeGenerator;
 
-/// The stream of random numbers that tokens are drawn with.
+/// Random number stream for sampling tokens.
 const STREAM: u32 = 0;
 
-/// A compiled language model that writes several sequences side by side.
+/// A compiled language model that generates several sequences concurrently.
 pub struct BatchGenerator {
-    /// None where it was to be compiled otherwise, and could not.
+    /// `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,
-    /// What it takes to compile it otherwise, where products are rounded.
-    rounded: Option<Rounded>,
-    moved: Option<Moved>,
-    /// How many rows a run of single tokens has at least: with fewer or more, up to the number of slots, a row has the same bits.
-    least_rows: usize,
-    /// How many sequences a run of single tokens has at most, and the slot with which the next such run begins to look for them.
+    /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
+    /// narrow dtype.
+    overflow_fallback: Option<OverflowFallback>,
+    precision_fallback: Option<PrecisionFallback>,
+    /// Minimum rows of a decode run. From this count up to the slot count, the result of a row is
+    /// bitwise the same.
+    min_rows: usize,
+    /// Maximum sequences per decode run. The field after it is the slot at which the next decode
+    /// run starts its search.
     together: usize,
-    turn: usize,
-    /// Layers remember what they read in states.
+    next_turn: usize,
+    /// True if layers keep recurrent states.
     has_states: bool,
-    /// Layers have caches of what a window reaches.
+    /// True if layers have sliding-window caches.
     has_windows: bool,
     context: usize,
     chunk: usize,
     vocab: usize,
-    /// How many adapters sequences choose from.
-    choices: usize,
-    slots: Vec<Slot>,
-    inputs: Inputs,
+    /// Number of adapters that sequences can select from.
+    adapter_count: usize,
+    slots: Vec<CacheSlot>,
+    inputs: BatchInputs,
     outputs: Vec<Tensor>,
-    /// Sequences started so far.
+    /// Number of sequences started so far.
     started: u64,
-    /// The last run was a part of a prompt.
+    /// True if the last run was a prefill chunk.
     was_prompt: bool,
-    /// Whose logits the last run gave, row by row.
-    given: Vec<SequenceId>,
+    /// Sequence of each logits row of the last run.
+    logit_owners: Vec<SequenceId>,
 }
 
 impl BatchGenerator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
-        rounded: Option<Rounded>,
-        [least_rows, together]: [usize; 2],
+        rounded: Option<OverflowFallback>,
+        [min_rows, together]: [usize; 2],
         decoder: &BatchDecoder,
     ) -> BatchGenerator {
         let BatchDecoder {
@@ -81,81 +86,86 @@ impl BatchGenerator {
         let windows = slot_windows(config, options.context);
         BatchGenerator {
             exe: Some(exe),
-            rounded,
-            least_rows,
+            overflow_fallback: rounded,
+            min_rows,
             together,
-            turn: 0,
-            moved: None,
+            next_turn: 0,
+            precision_fallback: None,
             has_states: config.has_states(),
             has_windows: !windows.is_empty(),
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
-            choices: options.choices.len(),
-            slots: (0..options.slots).map(|_| Slot::default()).collect(),
-            inputs: Inputs::new(
+            adapter_count: options.selectable_adapters.len(),
+            slots: (0..options.slots).map(|_| CacheSlot::default()).collect(),
+            inputs: BatchInputs::new(
                 [options.slots, options.context],
-                has_rows_apart(config),
-                !options.choices.is_empty(),
+                has_per_slot_rows(config),
+                !options.selectable_adapters.is_empty(),
                 (&windows, options.cache_format() == CacheFormat::Q8_0),
             ),
             outputs: Vec::new(),
             started: 0,
             was_prompt: false,
-            given: Vec::new(),
+            logit_owners: Vec::new(),
         }
     }
 
-    /// How many sequences there may be at once.
+    /// Maximum number of concurrent sequences.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// How many more may be started now.
+    /// Number of free slots.
     pub fn free(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.text.is_none()).count()
+        self.slots
+            .iter()
+            .filter(|slot| slot.active.is_none())
+            .count()
     }
 
-    /// The capacity of the cache of each sequence, in tokens.
+    /// Cache capacity per sequence, in tokens.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// What happened to the precision of the model since it was compiled, for people; nothing as a rule.
-    pub fn note(&self) -> Option<String> {
-        self.moved.map(|moved| moved.to_string())
+    /// User-facing message about a precision fallback since compilation; usually `None`.
+    pub fn fallback_message(&self) -> Option<String> {
+        self.precision_fallback.map(|moved| moved.to_string())
     }
 
-    /// What the model computes products in from now on, where it left a range: for models compiled after it.
-    pub fn moved_to(&self) -> Option<Products> {
-        self.moved.map(Moved::products)
+    /// Matmul precision after an overflow fallback. Compile further models with it.
+    pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
+        self.precision_fallback
+            .map(PrecisionFallback::matmul_precision)
     }
 
-    /// Refuses what [`BatchGenerator::start`] would for any other reason than that all slots are taken.
+    /// Checks a sequence without starting it; ignores whether a slot is free.
     ///
     /// # Errors
-    /// As [`BatchGenerator::start`].
+    /// Same errors as [`BatchGenerator::start`].
     pub fn check(&self, sequence: &Sequence) -> Result<(), ModelError> {
-        sequence.check([self.context, self.vocab, self.choices])
+        sequence.check([self.context, self.vocab, self.adapter_count])
     }
 
-    /// Gives a sequence a free slot; [`BatchGenerator::step`] computes it.
+    /// Assigns a free slot to a sequence; [`BatchGenerator::step`] computes it.
     ///
     /// # Errors
-    /// [`ModelError::NoSlot`] when there is none; [`ModelError::NoTokens`], [`ModelError::Context`] and
-    /// [`ModelError::Token`] of the prompt, [`ModelError::Unsupported`] and [`ModelError::Token`] of how tokens are chosen, and
-    /// the former of an adapter that the model was not compiled with.
+    /// [`ModelError::NoSlot`] if no slot is free. [`ModelError::NoTokens`], [`ModelError::Context`]
+    /// and [`ModelError::Token`] for the prompt. [`ModelError::Unsupported`] and
+    /// [`ModelError::Token`] for the sampling options. [`ModelError::Unsupported`] for an adapter
+    /// index that the model was not compiled with.
     pub fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
         self.check(&sequence)?;
         let chunk = self.chunk;
         let slots = self.slots.iter().enumerate();
-        let free = slots.filter(|(_, slot)| slot.text.is_none());
+        let free = slots.filter(|(_, slot)| slot.active.is_none());
         let forgets = self.has_states || self.has_windows;
-        let same = |slot: &Slot| match forgets {
-            true => slot.kept_of(&sequence),
+        let same = |slot: &CacheSlot| match forgets {
+            true => slot.checkpoint_match(&sequence),
             false => slot.same(&sequence, chunk),
         };
-        let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(slot.whole)));
+        let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(slot.chunk_aligned)));
         let Some((at, _)) = best else {
             let slots = self.slots.len();
             return Err(ModelError::NoSlot { slots });
@@ -163,38 +173,38 @@ impl BatchGenerator {
         self.started += 1;
         let id = SequenceId(self.started);
         let same = same(&self.slots[at]);
-        let keep_at = self.keep_at(&sequence, same);
+        let keep_at = self.checkpoint_position(&sequence, same);
         let slot = &mut self.slots[at];
         slot.go_back(same);
         slot.adapter = sequence.adapter;
-        slot.text = Some(Text::new(id, sequence, keep_at));
+        slot.active = Some(ActiveSequence::new(id, sequence, keep_at));
         Ok(id)
     }
 
-    /// Takes the slot of a sequence away from it. True where it had one: one that has ended has none any more.
+    /// Cancels a sequence and frees its slot. Returns true if it was active, false if it has ended.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
-        let is_its = |slot: &&mut Slot| slot.text.as_ref().is_some_and(|text| text.id == id);
+        let is_its = |slot: &&mut CacheSlot| slot.active.as_ref().is_some_and(|text| text.id == id);
         match self.slots.iter_mut().find(is_its) {
-            Some(slot) => slot.text.take().is_some(),
+            Some(slot) => slot.active.take().is_some(),
             None => false,
         }
     }
 
-    /// Cancels all sequences and forgets what slots hold.
+    /// Cancels all sequences and clears the caches of all slots.
     pub fn reset(&mut self) {
-        self.slots.fill_with(Slot::default);
-        self.given.clear();
+        self.slots.fill_with(CacheSlot::default);
+        self.logit_owners.clear();
         if let Some(exe) = &mut self.exe {
             exe.reset();
         }
     }
 
-    /// One run, and what came of it, in the order of the slots; nothing where there is no sequence. A sequence that has
-    /// ended, or failed, has no slot any more.
+    /// Performs one run and returns its events in slot order; the list is empty if no sequence is
+    /// active. A sequence that ends or fails frees its slot.
     ///
     /// # Errors
-    /// [`ModelError::Run`] of the device: sequences are as they were before. What fails for one sequence alone is
-    /// [`Happened::Failed`].
+    /// [`ModelError::Run`] of the device; all sequences keep their previous state. A failure of one
+    /// sequence is a [`BatchEventKind::Failed`] event.
     pub fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
         let prompt = self.next_prompt();
         let writes = self.slots.iter().any(|slot| slot.next().is_some());
@@ -211,13 +221,14 @@ impl BatchGenerator {
         }
     }
 
-    /// The logits that the last run gave a sequence, `[vocab]`, read from the device, where it gave it some: after the last
-    /// part of its prompt and each of its tokens, the last one included.
+    /// Logits of a sequence from the last run, `[vocab]`, copied from the device. They exist after
+    /// the last prefill chunk and after each generated token, the final one included. `None` if the
+    /// last run produced none for this sequence.
     ///
     /// # Errors
     /// [`ModelError::Run`] of the device.
     pub fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
-        let Some(row) = self.given.iter().position(|given| *given == id) else {
+        let Some(row) = self.logit_owners.iter().position(|given| *given == id) else {
             return Ok(None);
         };
         let logits = self.exe()?.read_output_rows("logits", row..row + 1)?;
@@ -227,28 +238,28 @@ impl BatchGenerator {
         ))
     }
 
-    /// The slot whose prompt is not done and was started first.
+    /// Slot with the oldest sequence that is still in prefill.
     fn next_prompt(&self) -> Option<usize> {
         let slots = self.slots.iter().enumerate();
         let waiting = slots.filter_map(|(at, slot)| {
-            let text = slot.text.as_ref()?;
-            (slot.cached.len() < text.prompt.len()).then_some((text.id, at))
+            let text = slot.active.as_ref()?;
+            (slot.cached_tokens.len() < text.prompt.len()).then_some((text.id, at))
         });
         waiting.min().map(|(_, at)| at)
     }
 
-    /// Computes the next part of the prompt in this slot and, after the last one, chooses a token.
+    /// Runs the next prefill chunk of a slot; after the last chunk it samples a token.
     fn part_of_prompt(&mut self, at: usize) -> Result<Vec<BatchEvent>, ModelError> {
-        self.put_back(at)?;
-        self.keep(at)?;
+        self.restore_checkpoint(at)?;
+        self.save_checkpoint(at)?;
         let slot = &self.slots[at];
-        let Some(text) = &slot.text else {
+        let Some(text) = &slot.active else {
             return Ok(Vec::new());
         };
-        let start = slot.cached.len();
+        let start = slot.cached_tokens.len();
         let end = text.prompt.len().min(start + self.chunk);
         let (id, is_last) = (text.id, end == text.prompt.len());
-        let part = Part {
+        let part = SlotChunk {
             slot: at,
             adapter: slot.adapter,
             start,
@@ -256,26 +267,27 @@ impl BatchGenerator {
             tokens: text.prompt[start..end].to_vec(),
         };
         let on_host = is_last && text.is_on_host();
-        self.run(&Rows::Prompt(&part), on_host)?;
+        self.run(&BatchRunRows::Prompt(&part), on_host)?;
         let slot = &mut self.slots[at];
-        if end - start == self.chunk && slot.whole == start {
-            slot.whole = end;
+        if end - start == self.chunk && slot.chunk_aligned == start {
+            slot.chunk_aligned = end;
         }
         let mut events = vec![BatchEvent {
             sequence: id,
-            happened: Happened::Prompt(end),
+            kind: BatchEventKind::Prompt(end),
         }];
         if is_last {
-            self.given.push(id);
-            self.choose(at, 0, &mut events)?;
+            self.logit_owners.push(id);
+            self.sample(at, 0, &mut events)?;
         }
         Ok(events)
     }
 
-    /// Computes the token that each sequence has chosen last, or those whose turn it is, and chooses the next.
+    /// Runs one decode step: computes the last token of each sequence, up to the maximum per run,
+    /// and samples the next tokens.
     fn next_tokens(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
         let slots = self.slots.len();
-        let in_turn = (0..slots).map(|i| (self.turn + i) % slots);
+        let in_turn = (0..slots).map(|i| (self.next_turn + i) % slots);
         let writing = in_turn.filter(|at| self.slots[*at].next().is_some());
         let mut chosen: Vec<usize> = writing.take(self.together).collect();
         let turn = chosen.last().map_or(0, |last| (last + 1) % slots);
@@ -284,32 +296,32 @@ impl BatchGenerator {
         let mut on_host = false;
         for at in chosen {
             let slot = &self.slots[at];
-            let (Some(token), Some(text)) = (slot.next(), &slot.text) else {
+            let (Some(token), Some(text)) = (slot.next(), &slot.active) else {
                 continue;
             };
             on_host |= text.is_on_host();
-            parts.push(Part {
+            parts.push(SlotChunk {
                 slot: at,
                 adapter: slot.adapter,
-                start: slot.cached.len(),
+                start: slot.cached_tokens.len(),
                 banks: slot.banks(),
                 tokens: vec![token],
             });
         }
-        let idle = self.least_rows.saturating_sub(parts.len());
-        self.run(&Rows::Tokens(&parts, idle), on_host)?;
-        self.turn = turn;
+        let idle = self.min_rows.saturating_sub(parts.len());
+        self.run(&BatchRunRows::Tokens(&parts, idle), on_host)?;
+        self.next_turn = turn;
         let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
-        self.given = ids.collect();
+        self.logit_owners = ids.collect();
         let mut events = Vec::new();
         for (row, part) in parts.iter().enumerate() {
-            self.choose(part.slot, row, &mut events)?;
+            self.sample(part.slot, row, &mut events)?;
         }
         Ok(events)
     }
 
-    /// Chooses the next token of a sequence from a row of the last run, and says what becomes of it.
-    fn choose(
+    /// Samples the next token of a sequence from a row of the last run and records the events.
+    fn sample(
         &mut self,
         at: usize,
         row: usize,
@@ -329,32 +341,32 @@ impl BatchGenerator {
             None => None,
         };
         let slot = &mut self.slots[at];
-        let Some(text) = &mut slot.text else {
+        let Some(text) = &mut slot.active else {
             return Ok(());
         };
-        let random = Random {
+        let random = RngState {
             seed: Some(text.seed),
             counter: text.draw(self.chunk),
         };
         let unit = random.stream(0, STREAM).unit(DType::F32, 0);
         let chosen = match (text.is_on_host(), logits) {
-            (true, Some(logits)) => text.choose(logits, &slot.cached, unit),
+            (true, Some(logits)) => text.sample(logits, &slot.cached_tokens, unit),
             (true, None) => Ok(None),
             (false, _) => Ok(next),
         };
-        let is_full = slot.cached.len() >= self.context;
+        let is_full = slot.cached_tokens.len() >= self.context;
         let goes_on = match chosen {
-            Ok(Some(token)) => text.take(token, is_full, events),
+            Ok(Some(token)) => text.accept(token, is_full, events),
             Ok(None) => text.fail(no_logits(), events),
             Err(e) => text.fail(e, events),
         };
         if !goes_on {
-            slot.text = None;
+            slot.active = None;
         }
         Ok(())
     }
 }
 
 fn no_logits() -> ModelError {
-    ModelError::Unsupported("the model gave no logits to choose a token from".into())
+    ModelError::Unsupported("the model returned no logits to sample from".into())
 }

@@ -1,76 +1,78 @@
-//! What decoders that read what an encoder read have in common: attention over own, cached and given keys, and how keys and values
-//! get from the one to the other on a device.
+//! Attention shared by encoder-decoder models: over the decoder's own rows, over cached keys and
+//! values, and over the encoder's output (cross-attention). The keys and values of cross-attention
+//! pass from encoder to decoder on the device.
 
-use tercet::ops::{AttentionOptions, Layout, RopeStyle};
-use tercet::{DType, Dim, Executable, Type, Value, Wanted};
+use tercet::ops::{AttentionLayout, AttentionOptions, RopeStyle};
+use tercet::{DType, Dim, Executable, OutputSelection, Type, Value};
 
 use super::decoder::attention::append;
-use super::{Builder, ModelError};
+use super::{ModelBuilder, ModelError};
 
-/// The projections of an attention.
+/// Names and sizes of the projections of an attention layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Projections {
-    /// What those of queries, keys, values and results are called, and whether they have a bias.
+pub(super) struct AttentionProjections {
+    /// Tensor name of the query, key, value and output projection, and whether each has a bias.
     pub(super) names: [(&'static str, bool); 4],
-    /// Heads.
+    /// Number of attention heads.
     pub(super) heads: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub(super) head_dim: usize,
-    /// The width of what is read and written.
+    /// Width of the attention's input and output.
     pub(super) width: usize,
-    /// The factor of the scores; `head_dim^-0.5` where there is none.
+    /// Factor of the attention scores; `None` means `head_dim^-0.5`.
     pub(super) scale: Option<f64>,
-    /// What turns queries and own keys.
-    pub(super) turn: Option<Turn>,
+    /// Rotary embedding applied to queries and to self-attention keys.
+    pub(super) rope: Option<InterleavedRope>,
 }
 
-/// A rotary embedding of neighbours.
+/// Rotary embedding that rotates pairs of adjacent elements (GPT-J style).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    /// Of the positions at hand, `[len, dims / 2]`.
+pub(super) struct InterleavedRope {
+    /// Cosines for the positions of this run, `[len, dims / 2]`.
     pub(super) cos: Value,
-    /// The same.
+    /// Sines for the positions of this run, `[len, dims / 2]`.
     pub(super) sin: Value,
-    /// Leading elements of a head that are turned.
+    /// Number of leading elements of each head that are rotated.
     pub(super) dims: usize,
 }
 
-/// Where keys and values come from.
-pub(super) enum Keys {
-    /// The rows themselves.
-    Own,
-    /// The rows, appended to those before.
-    Cached(Cache),
-    /// Elsewhere, `[1, positions, heads, head_dim]`.
-    Given([Value; 2]),
+/// Source of the keys and values of an attention layer.
+pub(super) enum KeyValueSource {
+    /// Self-attention without a cache: keys and values come from the input rows.
+    SelfAttention,
+    /// Self-attention with a KV cache: the input rows are appended to it.
+    Cached(CrossAttentionCache),
+    /// Cross-attention: precomputed keys and values, `[1, positions, heads, head_dim]`.
+    CrossAttention([Value; 2]),
 }
 
-/// Keys and values of a layer of a decoder.
-pub(super) struct Cache {
+/// KV cache of one decoder layer.
+pub(super) struct CrossAttentionCache {
     pub(super) layer: usize,
-    /// How many fit.
+    /// Capacity of the cache in positions.
     pub(super) context: usize,
     pub(super) start: Value,
     pub(super) kv_len: Value,
-    /// Terms of the scores, which hide what comes after a query; queries see what is before them where there are none.
+    /// Additive score bias that also masks later positions. `None` means plain causal attention.
     pub(super) bias: Option<Value>,
 }
 
-/// Attention of `h`, `[.., len, width]`, projected by the tensors below `name`.
+/// Attention output for `h`, `[.., len, width]`; the projection weights have the name prefix
+/// `name`.
 pub(super) fn attend(
-    b: &mut Builder<'_>,
-    (name, of): (&str, &Projections),
+    b: &mut ModelBuilder<'_>,
+    (name, of): (&str, &AttentionProjections),
     h: Value,
     len: &Dim,
-    keys: Keys,
+    keys: KeyValueSource,
 ) -> Result<Value, ModelError> {
-    let Projections {
+    let AttentionProjections {
         names,
         heads,
         head_dim,
         width,
         scale,
-        turn,
+        rope: turn,
     } = *of;
     let inner = heads * head_dim;
     let mut shape = b.graph.ty(h).shape.to_vec();
@@ -79,24 +81,27 @@ pub(super) fn attend(
     }
     let q = projected(b, name, names[0], h, [inner, width])?;
     let mut q = by_head(b, q, len, of)?;
-    let turned = |b: &mut Builder<'_>, x: Value| match turn {
-        Some(Turn { cos, sin, dims }) => {
+    let turned = |b: &mut ModelBuilder<'_>, x: Value| match turn {
+        Some(InterleavedRope { cos, sin, dims }) => {
             let style = RopeStyle::GptJ;
-            Ok::<_, ModelError>(b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)?)
+            Ok::<_, ModelError>(
+                b.graph
+                    .rope(x, cos, sin, style, dims, AttentionLayout::Bshd)?,
+            )
         }
         None => Ok(x),
     };
-    let mut options = AttentionOptions::new(heads, heads, Layout::Bshd);
+    let mut options = AttentionOptions::new(heads, heads, AttentionLayout::Bshd);
     if let Some(scale) = scale {
         options = options.scale(scale);
     }
     let (k, v, options) = match keys {
-        Keys::Own => {
+        KeyValueSource::SelfAttention => {
             let [k, v] = keys_and_values(b, (name, of), h, len)?;
             q = turned(b, q)?;
             (turned(b, k)?, v, options)
         }
-        Keys::Cached(Cache {
+        KeyValueSource::Cached(CrossAttentionCache {
             layer,
             context,
             start,
@@ -115,17 +120,17 @@ pub(super) fn attend(
             };
             (k, v, options.kv_len(kv_len))
         }
-        Keys::Given([k, v]) => (k, v, options),
+        KeyValueSource::CrossAttention([k, v]) => (k, v, options),
     };
     let y = b.graph.attention(q, k, v, options)?;
     let y = b.graph.reshape(y, shape)?;
     projected(b, name, names[3], y, [width, inner])
 }
 
-/// Keys and values of `h` by head, `[1, len, heads, head_dim]`.
+/// Keys and values of `h` per head, each `[1, len, heads, head_dim]`.
 pub(super) fn keys_and_values(
-    b: &mut Builder<'_>,
-    (name, of): (&str, &Projections),
+    b: &mut ModelBuilder<'_>,
+    (name, of): (&str, &AttentionProjections),
     h: Value,
     len: &Dim,
 ) -> Result<[Value; 2], ModelError> {
@@ -136,10 +141,10 @@ pub(super) fn keys_and_values(
 }
 
 fn by_head(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     x: Value,
     len: &Dim,
-    of: &Projections,
+    of: &AttentionProjections,
 ) -> Result<Value, ModelError> {
     let (heads, size) = (of.heads.into(), of.head_dim.into());
     Ok(b.graph
@@ -147,7 +152,7 @@ fn by_head(
 }
 
 fn projected(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     (part, biased): (&str, bool),
     x: Value,
@@ -158,12 +163,14 @@ fn projected(
     b.linear(x, &weight, bias.as_deref(), shape)
 }
 
-/// The names of keys and values of cross attention of a layer: outputs of an encoder, inputs of a decoder.
+/// Names of a layer's cross-attention keys and values: outputs of the encoder and inputs of the
+/// decoder.
 pub(crate) fn cross(layer: usize) -> [String; 2] {
     ["k", "v"].map(|what| format!("cross.{layer}.{what}"))
 }
 
-/// Runs an encoder, and binds keys and values of the decoder's cross attention on the device. `bind` binds one.
+/// Runs an encoder and passes its cross-attention keys and values to the decoder on the device.
+/// `bind` binds one tensor to the decoder.
 ///
 /// # Errors
 /// [`ModelError::Run`] of the device.
@@ -173,7 +180,7 @@ pub(crate) fn hand_over(
     layers: usize,
     bind: &mut dyn FnMut(&str, &tercet::DeviceTensor) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
-    encoder.submit(inputs, Wanted::Only(&[]))?;
+    encoder.submit(inputs, OutputSelection::Only(&[]))?;
     encoder.wait(&mut Vec::new())?;
     for name in (0..layers).flat_map(cross) {
         let part = encoder.output_on_device(&name)?;

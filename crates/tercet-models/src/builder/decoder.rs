@@ -1,20 +1,22 @@
 //! Decoder-only language models: the graph of any [`DecoderSpec`].
 //!
-//! One graph serves prefill and decode: `s` tokens are appended to a cache of fixed capacity that
-//! lives in the executable as state. Its inputs, all I32:
+//! One graph serves prefill and decode: it appends `s` tokens to a KV cache of fixed capacity. The
+//! cache is state of the executable. The inputs are all I32:
 //!
-//! | input | shape | holds |
+//! | input | shape | contents |
 //! |---|---|---|
-//! | `tokens` | `[s]` | the new tokens |
-//! | `positions` | `[s]` | their positions, consecutive |
-//! | `start` | `[4]` | `[0, first position, 0, 0]`: where the cache is written |
-//! | `kv_len` | `[]` | positions filled after this run |
-//! | `rows` | `[r]` | which of the `s` positions give logits |
+//! | `tokens` | `[s]` | new tokens |
+//! | `positions` | `[s]` | positions of the tokens, consecutive |
+//! | `start` | `[4]` | `[0, first position, 0, 0]`: start indices of the cache update |
+//! | `kv_len` | `[]` | filled positions after this run |
+//! | `rows` | `[r]` | indices of the `s` tokens that produce logits |
 //!
-//! Where caches are of Q8_0, also `seen` `[kv_len]`, of which the size alone counts. For the layers of each window `W` whose caches do not hold the context ([`windows`]) also `start.W` and `kv_len.W`, which count
-//! from the first position of these caches. With [`DecoderOptions::pictures`] also `pictures` F32 `[p, hidden]`: a token `vocab + i` is its row `i`.
+//! Q8_0 caches add the input `seen` `[kv_len]`; only its length counts. Sliding windows `W` whose
+//! caches are shorter than the context ([`windows`]) add `start.W` and `kv_len.W`, relative to the
+//! first position of those caches. [`DecoderOptions::max_image_rows`] adds `pictures` F32 `[p, hidden]`:
+//! token id `vocab + i` refers to its row `i`.
 //!
-//! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
+//! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` if the graph samples.
 
 pub(crate) mod attention;
 mod batch;
@@ -23,7 +25,7 @@ mod delta;
 mod experts;
 mod latent;
 pub(crate) mod layer;
-pub(crate) mod products;
+pub(crate) mod matmul_precision;
 pub(crate) mod slot_windows;
 mod states;
 pub(crate) mod windows;
@@ -33,36 +35,37 @@ use tercet::scalar::{BinaryFn, CompareFn};
 use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type, Value};
 
 use super::generator::PICTURES;
-use super::tuned::{Mode, ScaledAdapter};
-use super::{Builder, Generator, Model, ModelError, Weights};
-use crate::config::decoder::{DecoderSpec, Part};
-pub(super) use batch::has_rows_apart;
+use super::trainable::{ScaledAdapter, WeightUse};
+use super::{Generator, ModelBuilder, ModelError, ModelGraph, Weights};
+use crate::config::decoder::{DecoderPart, DecoderSpec};
+pub(super) use batch::has_per_slot_rows;
 pub use batch::{BatchDecoder, BatchOptions};
 pub use cache::CacheFormat;
 use cache::check_cache;
-pub use products::Products;
-use products::Rounded;
-use windows::{Windowed, window_caches};
+pub use matmul_precision::MatmulPrecision;
+use matmul_precision::OverflowFallback;
+use windows::{WindowedLayers, window_caches};
 
 use layer::{
-    Attend, MOST_CONTEXT, Seen, Shared, embed, head, layer, norm, query_scales, rope_tables,
+    AttentionMode, ForwardContext, MAX_CONTEXT, VisibleCache, embed, head, layer, norm,
+    query_scales, rope_tables,
 };
 
-/// How the next token is chosen from the logits.
+/// Sampling compiled into a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the greatest logit; otherwise logits are divided by it.
+    /// Divisor of the logits; 0 selects greedy decoding.
     pub temperature: f64,
-    /// Only the k greatest logits; 0 for all.
+    /// Keeps only the `k` greatest logits; 0 keeps all.
     pub top_k: usize,
-    /// Only the smallest set of tokens that has this probability; 1 for all.
+    /// Keeps the smallest set of tokens with at least this total probability; 1 keeps all.
     pub top_p: f64,
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The greatest logit, the lowest token among equals.
+    /// Greedy decoding: the token with the greatest logit, the lowest id among equals.
     pub const GREEDY: Sampling = Sampling {
         temperature: 0.0,
         top_k: 0,
@@ -71,32 +74,33 @@ impl Sampling {
     };
 }
 
-/// Choices of a llama graph.
+/// Options of a decoder graph.
 #[derive(Clone, Debug)]
 pub struct DecoderOptions {
-    /// Capacity of the cache in tokens.
+    /// Capacity of the KV cache in tokens.
     pub context: usize,
-    /// The most tokens of one run; longer prompts are fed in parts.
+    /// Maximum tokens per run; longer prompts are split into chunks.
     pub chunk: usize,
-    /// The most rows of logits of one run.
+    /// Maximum rows of logits per run.
     pub logit_rows: usize,
-    /// The float dtype of the arithmetic.
+    /// Float dtype of the arithmetic.
     pub dtype: DType,
-    /// How caches store keys and values; in the dtype of the arithmetic where it is none. Another one is for arithmetic in F32.
+    /// Storage format of the KV caches; `None` means the dtype of the arithmetic. Other formats
+    /// require F32 arithmetic.
     pub cache: Option<CacheFormat>,
-    /// What rows of F32 become on their way into products; of no effect in other dtypes.
-    pub products: Products,
-    /// Adds the output `next`.
+    /// Precision of matmul inputs with F32 arithmetic; no effect in other dtypes.
+    pub matmul_precision: MatmulPrecision,
+    /// Sampling in the graph: adds the output `next`.
     pub sampling: Option<Sampling>,
-    /// Adapters that change the projections, all at once; none by default.
+    /// Adapters that apply to the projections, all at once; none by default.
     pub adapters: Vec<ScaledAdapter>,
-    /// The most rows of pictures that tokens may stand for; 0 is a graph of texts alone, without the input `pictures`.
-    pub pictures: usize,
+    /// Maximum image embedding rows. 0 builds a text-only graph without the input `pictures`.
+    pub max_image_rows: usize,
 }
 
 impl DecoderOptions {
-    /// The context that the model was trained for, parts of 512 tokens, one row of logits, F32, products too,
-    /// greedy.
+    /// Default options: context length of training, chunks of 512 tokens, one row of logits, F32
+    /// arithmetic and matmuls, greedy decoding.
     pub fn new(config: &DecoderSpec) -> DecoderOptions {
         DecoderOptions {
             context: config.context,
@@ -104,31 +108,31 @@ impl DecoderOptions {
             logit_rows: 1,
             dtype: DType::F32,
             cache: None,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
             sampling: Some(Sampling::GREEDY),
             adapters: Vec::new(),
-            pictures: 0,
+            max_image_rows: 0,
         }
     }
 }
 
-/// A decoder: its graph, parameters and configuration.
+/// A decoder: graph, parameters and configuration.
 #[derive(Debug)]
 pub struct Decoder {
     /// Graph and parameters.
-    pub model: Model,
-    /// The configuration it was built from.
+    pub model: ModelGraph,
+    /// Configuration that the graph was built from.
     pub config: DecoderSpec,
-    /// The options it was built with.
+    /// Options that the graph was built with.
     pub options: DecoderOptions,
 }
 
 impl Decoder {
-    /// Builds the graph over the weights of a file.
+    /// Builds the graph from the weights of a file.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not
-    /// possible; [`ModelError::Adapter`] for an adapter that was made for another model.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if an option
+    /// is out of range. [`ModelError::Adapter`] for an adapter of another model.
     pub fn build(
         config: &DecoderSpec,
         weights: &Weights,
@@ -141,8 +145,8 @@ impl Decoder {
         }
         check_context(config, options.context)?;
         check_cache(options.dtype, options.cache)?;
-        let b = Builder::new(weights, options.dtype).of_decoder(config);
-        let mut b = b.in_mode(Mode::Adapted(&options.adapters));
+        let b = ModelBuilder::new(weights, options.dtype).with_decoder_spec(config);
+        let mut b = b.in_mode(WeightUse::Adapted(&options.adapters));
         let len = Dim::sym("s");
         let tokens = b
             .graph
@@ -159,19 +163,19 @@ impl Decoder {
             .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
         let seen = match options.cache_format() {
             CacheFormat::Float(_) => None,
-            CacheFormat::Q8_0 => Some(seen(&mut b)?),
+            CacheFormat::Q8_0 => Some(visible_cache(&mut b)?),
         };
         let windows = window_caches(&mut b, &windows::windows(config, &options))?;
 
         let ropes = rope_tables(&mut b, config, options.context, positions)?;
         let query_scales = query_scales(&mut b, config, options.context, positions)?;
-        let shared = Shared {
-            attend: Attend::Cached {
+        let shared = ForwardContext {
+            attend: AttentionMode::Cached {
                 start,
                 kv_len,
                 context: options.context,
                 format: options.cache_format(),
-                seen,
+                visible: seen,
                 windows,
             },
             ropes,
@@ -179,7 +183,7 @@ impl Decoder {
             batch: Dim::Known(1),
             len,
         };
-        let x = match options.pictures {
+        let x = match options.max_image_rows {
             0 => embed(&mut b, config, tokens, positions)?,
             _ => embed_seen(&mut b, config, tokens, positions)?,
         };
@@ -201,7 +205,7 @@ impl Decoder {
         })
     }
 
-    /// The bounds of the graph's symbols.
+    /// Upper bounds of the graph's symbolic sizes.
     pub fn compile_options(&self) -> CompileOptions {
         let options = CompileOptions::new()
             .bound("s", self.options.chunk.min(self.options.context))
@@ -210,7 +214,7 @@ impl Decoder {
             CacheFormat::Float(_) => options,
             CacheFormat::Q8_0 => options.bound(SEEN, self.options.context),
         };
-        match self.options.pictures {
+        match self.options.max_image_rows {
             0 => options,
             most => options.bound("p", most),
         }
@@ -221,12 +225,12 @@ impl Decoder {
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn generator(&self, device: &Device) -> Result<Generator, ModelError> {
-        let products = self.products(device);
-        let options = self.compile_options().products_in(products);
+        let products = self.matmul_dtype(device);
+        let options = self.compile_options().with_matmul_precision(products);
         let exe = self.model.compile(device, &options)?;
-        let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
+        let rounded = products.map(|to| OverflowFallback::new(to, device, options, &self.model));
         let (own, config) = (&self.options, &self.config);
-        let sizes = Sizes {
+        let sizes = DecoderSizes {
             has_states: config.has_states(),
             context: own.context,
             chunk: own.chunk.min(own.context),
@@ -234,101 +238,110 @@ impl Decoder {
             logit_rows: own.logit_rows,
             dtype: match own.cache_format() {
                 CacheFormat::Float(cache) => coarser(own.dtype, cache),
-                // A code is a step of half a hundredth, as BF16 has.
+                // Q8_0 values have a relative step of about 1/127, similar to BF16.
                 CacheFormat::Q8_0 => coarser(own.dtype, DType::BF16),
             },
-            counts_seen: own.cache_format() == CacheFormat::Q8_0,
+            has_visible_input: own.cache_format() == CacheFormat::Q8_0,
             windows: windows::windows(config, own),
         };
-        let mut generator = Generator::of(exe, rounded, &self.model, sizes, own.sampling);
-        if own.pictures > 0 {
-            generator.see(config.hidden, &[])?;
+        let mut generator =
+            Generator::from_executable(exe, rounded, &self.model, sizes, own.sampling);
+        if own.max_image_rows > 0 {
+            generator.set_image_embeddings(config.hidden, &[])?;
         }
         Ok(generator)
     }
 
-    /// What rows of F32 are rounded to in products on this device.
-    pub fn products(&self, device: &Device) -> Option<DType> {
+    /// Dtype to which this device rounds F32 matmul inputs; `None` if it does not round.
+    pub fn matmul_dtype(&self, device: &Device) -> Option<DType> {
         let DecoderOptions {
-            dtype, products, ..
+            dtype,
+            matmul_precision: products,
+            ..
         } = self.options;
         rounded_to(&self.model, device, dtype, products)
     }
 }
 
-/// The one of two float dtypes that rounds more.
+/// The less precise of two float dtypes.
 fn coarser(a: DType, b: DType) -> DType {
     let order = [DType::BF16, DType::F16];
     let one = order.into_iter().find(|of| [a, b].contains(of));
     one.unwrap_or(a)
 }
 
-/// The input, and the symbol of its only axis, that says how far caches are filled where they are decoded.
+/// Name of the input whose only axis is the filled length of the caches, for caches that are
+/// dequantized. It is also the name of the symbol.
 pub(super) const SEEN: &str = "seen";
 
-/// That input: nothing reads what it holds.
-fn seen(b: &mut Builder<'_>) -> Result<Seen, ModelError> {
+/// Adds that input; no node reads its contents.
+fn visible_cache(b: &mut ModelBuilder<'_>) -> Result<VisibleCache, ModelError> {
     let positions = Dim::sym(SEEN);
     let ty = Type::new(DType::I32, [positions.clone()]);
     b.graph.input(SEEN, ty)?;
     let origin = Tensor::from_slice(&[4], &[0i32; 4]);
     let origin = origin.expect("invariant: four numbers fit memory");
     let origin = b.graph.constant(origin)?;
-    Ok(Seen { positions, origin })
+    Ok(VisibleCache { positions, origin })
 }
 
-/// The sizes of a decoder's graph.
-pub(super) struct Sizes {
+/// Sizes and properties of a decoder graph.
+pub(super) struct DecoderSizes {
     pub(super) has_states: bool,
     pub(super) context: usize,
     pub(super) chunk: usize,
     pub(super) vocab: usize,
     pub(super) logit_rows: usize,
-    /// The least precise of the arithmetic and the caches.
+    /// The less precise dtype of the arithmetic and the caches.
     pub(super) dtype: DType,
-    /// Whether there is the input [`SEEN`].
-    pub(super) counts_seen: bool,
-    pub(super) windows: Vec<Windowed>,
+    /// True if the graph has the input [`SEEN`].
+    pub(super) has_visible_input: bool,
+    pub(super) windows: Vec<WindowedLayers>,
 }
 
-/// What rows of F32 are rounded to in products of a model of this dtype.
-fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) -> Option<DType> {
-    let chosen = products.of(&model.graph, device);
+/// Dtype to which F32 matmul inputs are rounded in a model of this arithmetic dtype.
+fn rounded_to(
+    model: &ModelGraph,
+    device: &Device,
+    dtype: DType,
+    products: MatmulPrecision,
+) -> Option<DType> {
+    let chosen = products.resolve(&model.graph, device);
     chosen.filter(|_| dtype == DType::F32)
 }
 
-/// Refuses contexts that a model cannot have.
+/// Returns an error for a context length that the model does not support.
 fn check_context(config: &DecoderSpec, context: usize) -> Result<(), ModelError> {
     check_causal(config)?;
-    if context > MOST_CONTEXT {
+    if context > MAX_CONTEXT {
         return Err(ModelError::Unsupported(format!(
-            "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
+            "context length {context} is out of range; expected at most {MAX_CONTEXT} tokens"
         )));
     }
     if config.learned_positions && context > config.context {
         let most = config.context;
         return Err(ModelError::Unsupported(format!(
-            "a context of {context} tokens; the model has a row for each of {most} positions"
+            "context length {context} is out of range; the position table has a row for each of {most} positions"
         )));
     }
     Ok(())
 }
 
-/// Refuses a model whose tokens see those after them, which cannot be written one by one.
+/// Returns an error for a bidirectional model, which cannot generate token by token.
 pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
     match config.bidirectional {
         false => Ok(()),
         true => Err(ModelError::Unsupported(
-            "the model's tokens see those after them (`use_bidirectional_attention`): it embeds texts and writes none; use \
+            "the model has bidirectional attention (`use_bidirectional_attention`): it embeds texts and cannot generate; use \
              `tercet embed`"
                 .into(),
         )),
     }
 }
 
-/// The rows of the embedding at `tokens`, or for those behind the vocabulary rows of pictures.
+/// Token embeddings; token ids above the vocabulary select image embedding rows.
 fn embed_seen(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     config: &DecoderSpec,
     tokens: Value,
     positions: Value,
@@ -347,11 +360,11 @@ fn embed_seen(
     Ok(b.graph.where_(is_text, words, seen)?)
 }
 
-/// All layers over the rows `x`, and the logits of `rows` of them, as output `logits`.
+/// Runs all layers over the rows `x` and adds the output `logits` for the selected `rows`.
 fn logits(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     config: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     [mut x, rows]: [Value; 2],
 ) -> Result<Value, ModelError> {
     for at in 0..config.layers.len() {
@@ -359,7 +372,7 @@ fn logits(
     }
     let x = b.graph.gather(x, rows, 0)?;
     b.only_rows(rows)?;
-    let x = norm(b, config, Part::FinalNorm, 0, x)?;
+    let x = norm(b, config, DecoderPart::FinalNorm, 0, x)?;
     let logits = head(b, config, x)?;
     b.check_tuned()?;
     b.graph.output("logits", logits)?;

@@ -1,40 +1,41 @@
-//! Weights of any shape without a file.
+//! Dummy weights: random weights of any shape, without a file.
 
 use tercet::{DType, Scheme, Tensor, TensorType};
-use tercet_ir::case::{Fill, random_blocks};
+use tercet_ir::case::{InputFill, random_blocks};
 
 use super::ModelError;
 use super::weights::bytes_error;
-use crate::weight::Weight;
+use crate::weight::ModelWeight;
 
-/// Blocks that are drawn at random; longer tensors repeat them.
+/// Random blocks in the pattern; longer tensors repeat it.
 const PATTERN_BLOCKS: usize = 4099;
 
-/// As wide as trained matrices are, so that nothing overflows in F16.
+/// Bound of the uniform random values. It is typical of trained matrices, so F16 does not overflow.
 const WIDTH: f64 = 0.05;
-const DENSE: Fill = Fill::Uniform(-WIDTH, WIDTH);
+const DENSE: InputFill = InputFill::Uniform(-WIDTH, WIDTH);
 
-/// Weights that follow a name and a shape only: matrices are random in a storage, gains are ones,
-/// biases zeros.
+/// Dummy weights that depend only on a tensor's name and shape. Matrices are random, gains are ones
+/// and biases are zeros.
 #[derive(Clone, Debug)]
-pub struct MadeUp {
-    /// The storage; `None` for F32.
+pub struct DummyWeights {
+    /// Storage format of the matrices; `None` means F32.
     scheme: Option<Scheme>,
     pattern: Vec<u8>,
 }
 
-impl MadeUp {
-    /// Matrices in F32.
-    pub fn dense() -> MadeUp {
+impl DummyWeights {
+    /// Dummy weights with F32 matrices.
+    pub fn dense() -> DummyWeights {
         let ty = TensorType::new(DType::F32, &[PATTERN_BLOCKS]);
-        MadeUp {
+        DummyWeights {
             scheme: None,
             pattern: DENSE.tensor("made up", ty).bytes().to_vec(),
         }
     }
 
-    /// Matrices in this storage; F16 where a row is no whole number of its blocks.
-    pub fn packed(scheme: Scheme) -> MadeUp {
+    /// Dummy weights with matrices in this storage format. A matrix is F16 if its row length is not
+    /// a multiple of the block size.
+    pub fn packed(scheme: Scheme) -> DummyWeights {
         let bytes = scheme.block_bytes() * PATTERN_BLOCKS;
         let storage = scheme.storage();
         let pattern = if storage.is_float() {
@@ -43,32 +44,32 @@ impl MadeUp {
         } else {
             random_blocks("made up", scheme, bytes, WIDTH)
         };
-        MadeUp {
+        DummyWeights {
             scheme: Some(scheme),
             pattern,
         }
     }
 
-    pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
+    pub(super) fn weight(&self, name: &str, shape: &[usize]) -> Result<ModelWeight, ModelError> {
         let &[rows, cols] = shape else {
             let value = if name.ends_with("bias") { 0f32 } else { 1.0 };
             let failed = |e| bytes_error(name, e);
             let mut gain = Tensor::zeros(TensorType::new(DType::F32, shape)).map_err(failed)?;
             gain.as_slice_mut().map_err(failed)?.fill(value);
-            return Ok(Weight::Dense(gain));
+            return Ok(ModelWeight::Dense(gain));
         };
         let Some(scheme) = self.scheme else {
             let matrix = self.tensor(name, TensorType::new(DType::F32, shape), 4)?;
-            return Ok(Weight::Dense(matrix));
+            return Ok(ModelWeight::Dense(matrix));
         };
         let Some(stored) = scheme.stored_len(cols) else {
-            return MadeUp::packed(Scheme::F16).weight(name, shape);
+            return DummyWeights::packed(Scheme::F16).weight(name, shape);
         };
         let ty = TensorType::new(scheme.storage(), &[rows, stored]);
         let blocks = self.tensor(name, ty, scheme.block_bytes())?;
         Ok(match scheme.storage().is_float() {
-            true => Weight::Dense(blocks),
-            false => Weight::Packed {
+            true => ModelWeight::Dense(blocks),
+            false => ModelWeight::Packed {
                 scheme,
                 blocks,
                 shape: shape.to_vec(),
@@ -76,7 +77,7 @@ impl MadeUp {
         })
     }
 
-    /// The pattern, repeated from a block that the name chooses.
+    /// Tensor filled with the repeated pattern; the name selects the first block.
     fn tensor(&self, name: &str, ty: TensorType, block: usize) -> Result<Tensor, ModelError> {
         let start = name.bytes().map(usize::from).sum::<usize>() % PATTERN_BLOCKS * block;
         let cycle = [&self.pattern[start..], &self.pattern[..start]].concat();

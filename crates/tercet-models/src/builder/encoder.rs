@@ -1,7 +1,8 @@
-//! Text encoders: the graph of any [`EncoderSpec`], as sentence embedders, classifiers and rerankers.
+//! Text encoders: the graph of any [`EncoderSpec`], for embedding, classification and reranking.
 //!
-//! Inputs: `ids` I32 `[b, s]`; `type_ids` I32 `[b, s]` where the model has segments; `mask` Bool `[b, s]` (true for tokens,
-//! false for padding after them); `pooled` Bool `[b, s]` where a prompt's tokens take no part in pooling. Outputs, F32:
+//! Inputs: `ids` I32 `[b, s]`; `type_ids` I32 `[b, s]` if the model has segments; `mask` Bool `[b,
+//! s]` (true for tokens, false for padding after them); `pooled` Bool `[b, s]` if pooling excludes
+//! prompt tokens. Outputs, F32:
 //!
 //! | [`EncoderOutput`] | output |
 //! |---|---|
@@ -10,83 +11,84 @@
 //! | `Classes` | `logits [b, classes]` |
 //! | `TokenClasses` | `logits [b, s, classes]` |
 
+mod attention_masks;
 mod classifier;
 mod decoder;
 mod embedder;
+mod entities;
 mod heads;
 pub(crate) mod layer;
 mod patches;
 mod relative;
 mod runner;
-mod seen;
 mod sentence;
-mod words;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type, Value};
 
-use super::{Builder, Model, ModelError, Products, Weights};
+use super::{MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::EncoderSpec;
 use crate::config::encoder::TokenTypes;
-pub use classifier::{Classifier, Label, Scoring, TokenLabel};
+pub use classifier::{ClassScore, Classifier, Scoring, TokenLabel};
 pub use embedder::Embedder;
-pub(crate) use layer::{Texts, encode};
-pub(crate) use patches::{as_rows, encode_pictures};
+pub use entities::Entity;
+pub(crate) use layer::{EncoderTexts, encode};
+pub(crate) use patches::{as_rows, encode_images};
 pub(crate) use relative::causal_bias;
 pub(crate) use sentence::token;
 pub use sentence::{DenseModule, PoolingMode, SentenceModule, SentenceModules};
 pub(crate) use sentence::{mean, mean_normalized};
-pub use words::Entity;
 
-/// What becomes of the hidden states of a text.
+/// Output of an encoder graph, computed from the hidden states.
 #[derive(Clone, Debug)]
 pub enum EncoderOutput {
-    /// They are the output.
+    /// The hidden states of all tokens.
     Hidden,
-    /// A vector.
+    /// One embedding vector per text.
     Embedding(SentenceModules),
-    /// Logits of so many classes of the text.
+    /// Logits of this number of classes per text.
     Classes(usize),
-    /// Logits of so many classes of each token.
+    /// Logits of this number of classes per token.
     TokenClasses(usize),
 }
 
 impl EncoderOutput {
-    /// The mean over the tokens, divided by its L2 norm.
+    /// Embedding by mean pooling over the tokens, L2-normalized.
     pub fn mean_normalized() -> EncoderOutput {
         EncoderOutput::Embedding(SentenceModules::normalized(PoolingMode::Mean))
     }
 
-    /// The state of the first token, divided by its L2 norm.
+    /// Embedding from the first token's state, L2-normalized.
     pub fn cls_normalized() -> EncoderOutput {
         EncoderOutput::Embedding(SentenceModules::normalized(PoolingMode::Cls))
     }
 }
 
-/// A text encoder: its graph and parameters.
+/// A text encoder: graph and parameters.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     /// Graph and parameters.
-    pub model: Model,
-    /// Tokens of the longest text.
+    pub model: ModelGraph,
+    /// Maximum tokens of a text.
     pub context: usize,
-    /// Elements of a row of the output.
+    /// Elements per row of the output.
     pub width: usize,
-    /// What rows of a model in F32 may be rounded to on their way into products; as they are, unless set.
-    pub products: Products,
+    /// Precision of matmul inputs in an F32 model; the default is full precision.
+    pub matmul_precision: MatmulPrecision,
 }
 
 impl Encoder {
-    /// Builds the graph over the weights of a file, computed in `dtype`.
+    /// Builds the graph from the weights of a file, with arithmetic in `dtype`.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or a module does not fit the one before.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if the sizes
+    /// of two consecutive modules differ.
     pub fn build(
         spec: &EncoderSpec,
         weights: &Weights,
         output: &EncoderOutput,
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
-        let mut b = Builder::new(weights, dtype);
+        let mut b = ModelBuilder::new(weights, dtype);
         let shape = [Dim::sym("b"), Dim::sym("s")];
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
         let type_ids = match spec.token_types {
@@ -97,7 +99,7 @@ impl Encoder {
             TokenTypes::None | TokenTypes::First { .. } => None,
         };
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
-        let texts = Texts {
+        let texts = EncoderTexts {
             ids,
             type_ids,
             mask: Some(mask),
@@ -127,20 +129,20 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
         })
     }
 
-    /// What rows are rounded to on a device.
-    pub(super) fn rounded_to(&self, device: &Device) -> Option<DType> {
-        self.products.of(&self.model.graph, device)
+    /// Dtype to which the device rounds matmul inputs; `None` if it does not round.
+    pub(super) fn matmul_dtype(&self, device: &Device) -> Option<DType> {
+        self.matmul_precision.resolve(&self.model.graph, device)
     }
 
-    /// Compiles the encoder for at most `batch` texts of at most `len` tokens at once.
+    /// Compiles the encoder for batches of at most `batch` texts with at most `len` tokens each.
     ///
     /// # Errors
-    /// [`ModelError::Context`] when `len` exceeds the positions; [`ModelError::Compile`]
-    /// and [`ModelError::Run`] of the device.
+    /// [`ModelError::Context`] if `len` exceeds the model's positions; [`ModelError::Compile`] and
+    /// [`ModelError::Run`] of the device.
     pub fn compile(
         &self,
         device: &Device,
@@ -154,14 +156,14 @@ impl Encoder {
             });
         }
         let options = CompileOptions::new().bound("b", batch).bound("s", len);
-        let options = options.products_in(self.rounded_to(device));
+        let options = options.with_matmul_precision(self.matmul_dtype(device));
         self.model.compile(device, &options)
     }
 }
 
-/// The vectors of hidden states as an output.
+/// Adds the output `embedding`, computed from the hidden states.
 fn embedding(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     modules: &SentenceModules,
     x: Value,
     mask: Value,

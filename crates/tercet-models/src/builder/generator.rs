@@ -1,51 +1,53 @@
-//! A compiled decoder and its cache: tokens go in part by part, logits and chosen tokens come out.
+//! Single-sequence generation: a compiled decoder with its KV cache. Tokens are appended in chunks;
+//! each run returns logits and, if the graph samples, the next token.
 
 use tercet::ops::Op;
-use tercet::random::Random;
+use tercet::random::RngState;
 use tercet::{DType, Executable, Tensor, TensorType};
 
-mod ahead;
-mod choice;
 mod drafts;
+mod image_embeddings;
 mod run;
-mod seen;
+mod run_ahead;
+mod sampler;
 mod speculation;
 mod windows;
 
-use self::ahead::Ahead;
-use self::choice::Chooser;
-pub use self::drafts::{Draft, DraftError, MOST_DRAFTED};
-pub(super) use self::seen::PICTURES;
-use self::seen::Seen;
+pub use self::drafts::{Draft, DraftError, MAX_DRAFT_TOKENS};
+use self::image_embeddings::ImageEmbeddings;
+pub(super) use self::image_embeddings::PICTURES;
+use self::run_ahead::RunAhead;
+use self::sampler::Sampler;
 pub use self::speculation::DraftCounts;
 use self::speculation::Speculation;
 use self::windows::WindowStates;
-use super::decoder::products::{Moved, Rounded};
-use super::decoder::{Products, Sampling, Sizes};
-use super::{Model, ModelError};
+use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback};
+use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
+use super::{ModelError, ModelGraph};
 use crate::constraint::Constraint;
-use crate::waits::{Waits, now};
+use crate::maybe_async::{WaitMode, block_on_ready};
 
-/// What one run gave for its last token.
+/// Result of a run for its last token.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// The logits of the next token; empty after [`Generator::skip_logits`].
+pub struct GeneratorStep<'a> {
+    /// Logits of the next token, `[vocab]`; empty after [`Generator::skip_logits`].
     pub logits: &'a [f32],
-    /// The token chosen, when the graph samples.
+    /// The sampled next token, if the graph samples.
     pub next: Option<u32>,
 }
 
-/// A compiled language model with its cache.
+/// A compiled language model with its KV cache, for one sequence.
 pub struct Generator {
-    /// None where it was to be compiled otherwise, and could not.
+    /// `None` if recompiling in a wider dtype failed.
     exe: Option<Box<dyn Executable>>,
-    /// What it takes to compile it otherwise, where products are rounded.
-    rounded: Option<Rounded>,
-    moved: Option<Moved>,
+    /// Information for recompiling in a wider dtype after an overflow, if matmuls are rounded to a
+    /// narrow dtype.
+    overflow_fallback: Option<OverflowFallback>,
+    precision_fallback: Option<PrecisionFallback>,
     position: usize,
-    /// Whether layers remember what they read in states, of which nothing can be taken back.
+    /// True if layers keep recurrent states. Such states cannot be rolled back to an earlier token.
     has_states: bool,
-    /// Whether nothing ran since all states were zeros.
+    /// True until the first run after all states were zeroed.
     is_blank: bool,
     context: usize,
     chunk: usize,
@@ -53,53 +55,54 @@ pub struct Generator {
     logit_rows: usize,
     dtype: DType,
     inputs: [Tensor; 5],
-    /// As long as caches are filled, where these are decoded.
+    /// Input whose length is the filled part of the caches, for caches that are decoded to another
+    /// dtype.
     filled: Option<Tensor>,
-    /// Of layers whose caches do not hold the context.
+    /// Sliding-window caches: these layers cache fewer positions than the context.
     windows: Vec<WindowStates>,
     outputs: Vec<Tensor>,
     next_only: bool,
-    /// The tokens in the cache.
+    /// Token ids in the cache, oldest first.
     tokens: Vec<u32>,
     penalties_from: usize,
-    sampling: Option<Chooser>,
+    sampling: Option<Sampler>,
     constraint: Option<Box<dyn Constraint>>,
-    /// What tokens behind the vocabulary stand for, where the model sees.
-    seen: Option<Seen>,
-    /// What proposes tokens.
+    /// Image embeddings that token ids above the vocabulary refer to, for vision-language models.
+    image_embeddings: Option<ImageEmbeddings>,
+    /// State of speculative decoding.
     speculation: Option<Speculation>,
-    ahead: Ahead,
+    run_ahead: RunAhead,
 }
 
-/// Which tokens of a run give logits.
+/// Selects the tokens of a run that produce logits.
 #[derive(Clone, Copy)]
-enum Rows {
-    /// The last, from which the next token is chosen.
+enum LogitRowSelection {
+    /// Only the last token, which the next token is sampled from.
     Last,
-    /// All, and no token is chosen.
+    /// All tokens; no next token is sampled.
     All,
 }
 
-/// The inputs in the order of [`Generator::inputs`].
+/// Input names, in the order of [`Generator::inputs`].
 const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 
 impl Generator {
-    /// Of any graph that has the inputs and outputs of a decoder's.
-    pub(super) fn of(
+    /// Wraps an executable whose graph has the inputs and outputs of a decoder.
+    pub(super) fn from_executable(
         exe: Box<dyn Executable>,
-        rounded: Option<Rounded>,
-        model: &Model,
-        sizes: Sizes,
+        rounded: Option<OverflowFallback>,
+        model: &ModelGraph,
+        sizes: DecoderSizes,
         sampling: Option<Sampling>,
     ) -> Generator {
-        let Sizes {
+        let DecoderSizes {
             has_states,
             context,
             chunk,
             vocab,
             logit_rows,
             dtype,
-            counts_seen,
+            has_visible_input: counts_seen,
             windows,
         } = sizes;
         let stream = model.graph.nodes().find_map(|(_, node)| {
@@ -115,8 +118,8 @@ impl Generator {
         };
         Generator {
             exe: Some(exe),
-            rounded,
-            moved: None,
+            overflow_fallback: rounded,
+            precision_fallback: None,
             position: 0,
             has_states,
             is_blank: true,
@@ -138,50 +141,51 @@ impl Generator {
             next_only: false,
             tokens: Vec::new(),
             penalties_from: 0,
-            sampling: chooser.map(|(compiled, stream)| Chooser {
+            sampling: chooser.map(|(compiled, stream)| Sampler {
                 compiled,
                 stream,
                 set: None,
             }),
             constraint: None,
-            seen: None,
+            image_embeddings: None,
             speculation: None,
-            ahead: Ahead::default(),
+            run_ahead: RunAhead::default(),
         }
     }
 
-    /// Leaves the logits on the device from now on, if the graph samples: each step then reads back
-    /// one number. [`Generator::logits`] still gives them.
+    /// Keeps the logits on the device after each step, if the graph samples. Each step then copies
+    /// only the next token to the host. [`Generator::logits`] copies the logits on request.
     pub fn skip_logits(&mut self) {
         let exe = self.exe.iter();
         let mut outputs = exe.flat_map(|exe| &exe.signature().outputs);
         self.next_only = outputs.any(|o| o.name == "next");
     }
 
-    /// The logits of the last step, read from the device.
+    /// Logits of the last step, copied from the device, `[vocab]`.
     ///
     /// # Errors
-    /// [`ModelError::Run`] of the device, or when nothing was fed yet; [`ModelError::Unsupported`] while the run of the next token is
-    /// under way ([`Generator::run_ahead`]).
+    /// [`ModelError::Run`] of the device, or if no token was appended yet.
+    /// [`ModelError::Unsupported`] while the next token's run is pending
+    /// ([`Generator::run_ahead`]).
     pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
-        if self.ahead.token.is_some() {
-            let reason = "the next token's run has taken the place of the logits; read them without `run_ahead`";
+        if self.run_ahead.token.is_some() {
+            let reason = "the pending run of the next token has overwritten the logits; read them without `run_ahead`";
             return Err(ModelError::Unsupported(reason.into()));
         }
-        now(self.read_logits(Waits::Blocking))
+        block_on_ready(self.read_logits(WaitMode::Blocking))
     }
 
-    async fn read_logits(&mut self, waits: Waits) -> Result<Vec<f32>, ModelError> {
+    async fn read_logits(&mut self, waits: WaitMode) -> Result<Vec<f32>, ModelError> {
         let exe = self.exe()?;
         let rows = match waits {
-            Waits::Blocking => exe.read_output_rows("logits", 0..1)?,
-            Waits::Awaiting => exe.fetch_output_rows("logits", 0..1)?.await?,
+            WaitMode::Blocking => exe.read_output_rows("logits", 0..1)?,
+            WaitMode::Awaiting => exe.fetch_output_rows("logits", 0..1)?.await?,
         };
         let logits = rows.as_slice::<f32>();
         Ok(logits.map_err(|e| not_the_output("logits", &e))?.to_vec())
     }
 
-    /// Binds an input beyond those of tokens.
+    /// Binds an additional input tensor, beside the token inputs.
     pub(super) fn bind(
         &mut self,
         input: &str,
@@ -190,58 +194,58 @@ impl Generator {
         Ok(self.exe()?.bind(input, tensor)?)
     }
 
-    /// How long each step of the last run took on the device, where it measures.
+    /// Device time of each step of the last run, if the device measures it.
     pub fn timings(&mut self) -> Vec<tercet::StepTime> {
         self.exe.as_mut().map_or(Vec::new(), |exe| exe.timings())
     }
 
-    /// The number of tokens in the cache.
+    /// Number of tokens in the cache.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// The capacity of the cache.
+    /// Capacity of the cache in tokens.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Draws as if the model had been built with this seed, from the next token on.
+    /// Restarts the random number generator with this seed. Takes effect at the next token.
     pub fn set_seed(&mut self, seed: u64) {
         self.drop_ahead();
         if let Some(exe) = &mut self.exe {
             let random = exe.random();
-            exe.set_random(Random {
+            exe.set_random(RngState {
                 seed: Some(seed),
                 ..random
             });
         }
     }
 
-    /// Draws the next token, and those after it, with these random numbers.
-    pub(super) fn set_random(&mut self, random: Random) {
+    /// Sets the state of the random number generator. Takes effect at the next token.
+    pub(super) fn set_random(&mut self, random: RngState) {
         self.drop_ahead();
         if let Some(exe) = &mut self.exe {
             exe.set_random(random);
         }
     }
 
-    /// The largest part of a text in one run, and the tokens that there are.
+    /// Maximum chunk of tokens per run, and vocabulary size.
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.chunk, self.vocab]
     }
 
-    /// Penalties of presence and frequency count tokens from this position on, as an answer begins there; from the
-    /// beginning of the cache unless this was called.
-    pub fn penalties_from(&mut self, position: usize) {
+    /// Sets the first position counted by presence and frequency penalties, usually the start of
+    /// the completion. The default is the beginning of the cache.
+    pub fn set_penalty_start(&mut self, position: usize) {
         self.penalties_from = position;
     }
 
-    /// The tokens in the cache, oldest first.
+    /// Token ids in the cache, oldest first.
     pub fn cached(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Forgets every token and a constraint; a seed and ways of choosing that were set stay.
+    /// Clears the cache and removes the constraint. The seed and sampling options stay.
     pub fn reset(&mut self) {
         self.constraint = None;
         self.drop_ahead();
@@ -254,8 +258,11 @@ impl Generator {
         self.tokens.clear();
     }
 
-    /// Forgets the tokens from `position` on, and gives the number of those that are left: none where layers have states, or
-    /// a window before `position` that their caches do not reach back to any more, unless nothing was to be forgotten.
+    /// Removes the tokens from `position` on and returns the number of tokens that remain.
+    ///
+    /// The cache becomes empty (0) if layers have recurrent states, or if a sliding window no
+    /// longer covers the positions before `position`. The cache stays as it is if `position` is not
+    /// before its end.
     pub fn truncate(&mut self, position: usize) -> usize {
         if position < self.position {
             self.drop_ahead();
@@ -266,66 +273,68 @@ impl Generator {
         self.position
     }
 
-    /// Appends tokens, in parts if there are many, and gives the logits after the last.
+    /// Appends tokens, split into chunks if necessary, and returns the logits after the last one.
     ///
     /// # Errors
-    /// [`ModelError::Context`] when they do not fit, [`ModelError::Token`], [`ModelError::NoTokens`];
-    /// [`ModelError::Run`] of the device. After an error the cache is as before the failed part.
-    pub fn feed(&mut self, tokens: &[u32]) -> Result<Step<'_>, ModelError> {
-        self.feed_with(tokens, &mut |_| true)
+    /// [`ModelError::Context`] if the tokens do not fit, [`ModelError::Token`],
+    /// [`ModelError::NoTokens`]; [`ModelError::Run`] of the device. After an error the cache is in
+    /// its state before the failed chunk.
+    pub fn forward(&mut self, tokens: &[u32]) -> Result<GeneratorStep<'_>, ModelError> {
+        self.forward_with(tokens, &mut |_| true)
     }
 
-    /// As [`Generator::feed`]; calls `progress` with the number of tokens done after each part, and
-    /// stops early when it returns false.
+    /// Same as [`Generator::forward`], with a callback. `progress` receives the number of tokens
+    /// processed after each chunk; if it returns false, the call stops early.
     ///
     /// # Errors
-    /// As [`Generator::feed`].
-    pub fn feed_with(
+    /// Same errors as [`Generator::forward`].
+    pub fn forward_with(
         &mut self,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Step<'_>, ModelError> {
-        now(self.feed_in(tokens, progress, Waits::Blocking))
+    ) -> Result<GeneratorStep<'_>, ModelError> {
+        block_on_ready(self.forward_in(tokens, progress, WaitMode::Blocking))
     }
 
-    /// As [`Generator::feed_with`], awaiting the device: the thread is not blocked where the executor can be awaited, in
-    /// browsers above all. Dropped before it is ready, it leaves the cache as before the part under way.
+    /// Async form of [`Generator::forward_with`]: awaits the device instead of blocking the thread, if
+    /// the executor supports it (browsers require it). If the future is dropped early, the cache
+    /// keeps its state before the current chunk.
     ///
     /// # Errors
-    /// As [`Generator::feed`].
-    pub async fn feed_async(
+    /// Same errors as [`Generator::forward`].
+    pub async fn forward_async(
         &mut self,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Step<'_>, ModelError> {
-        self.feed_in(tokens, progress, Waits::Awaiting).await
+    ) -> Result<GeneratorStep<'_>, ModelError> {
+        self.forward_in(tokens, progress, WaitMode::Awaiting).await
     }
 
-    pub(crate) async fn feed_in(
+    pub(crate) async fn forward_in(
         &mut self,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
-        waits: Waits,
-    ) -> Result<Step<'_>, ModelError> {
+        waits: WaitMode,
+    ) -> Result<GeneratorStep<'_>, ModelError> {
         self.check(tokens)?;
         let mut done = 0;
         let mut random = self.exe()?.random();
         for part in tokens.chunks(self.chunk) {
             random = self.exe()?.random();
-            self.append(part, Rows::Last, waits).await?;
+            self.append(part, LogitRowSelection::Last, waits).await?;
             done += part.len();
             if !progress(done) {
                 break;
             }
         }
-        if let Some(next) = self.chosen(random)? {
+        if let Some(next) = self.sampled_token(random)? {
             let logits = match self.outputs.as_slice() {
                 [logits, ..] if !self.next_only => logits
                     .as_slice()
                     .map_err(|e| not_the_output("logits", &e))?,
                 _ => &[],
             };
-            return Ok(Step {
+            return Ok(GeneratorStep {
                 logits,
                 next: Some(next),
             });
@@ -349,22 +358,23 @@ impl Generator {
             }
             None => None,
         };
-        Ok(Step { logits, next })
+        Ok(GeneratorStep { logits, next })
     }
 
-    /// Appends tokens and gives the logits after each of them in order, `[vocab]`; stops early when `each` returns false.
-    /// The graph gives as many rows in one run as it was built for ([`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows)).
+    /// Appends tokens and passes the logits after each token, `[vocab]`, to `each` in order. Stops
+    /// early if `each` returns false. Rows per run are limited by
+    /// [`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows).
     ///
     /// # Errors
-    /// As [`Generator::feed`].
-    pub fn feed_rows(
+    /// Same errors as [`Generator::forward`].
+    pub fn forward_rows(
         &mut self,
         tokens: &[u32],
         each: &mut dyn FnMut(&[f32]) -> bool,
     ) -> Result<(), ModelError> {
         self.check(tokens)?;
         for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
-            now(self.append(part, Rows::All, Waits::Blocking))?;
+            block_on_ready(self.append(part, LogitRowSelection::All, WaitMode::Blocking))?;
             let Some(logits) = self.outputs.first() else {
                 return Ok(());
             };
@@ -377,7 +387,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Refuses what cannot be fed.
+    /// Returns an error if the tokens are empty, out of vocabulary or longer than the remaining
+    /// context.
     fn check(&self, tokens: &[u32]) -> Result<(), ModelError> {
         if tokens.is_empty() {
             return Err(ModelError::NoTokens);
@@ -389,7 +400,7 @@ impl Generator {
                 context: self.context,
             });
         }
-        let known = self.vocab + self.seen.as_ref().map_or(0, |seen| seen.count);
+        let known = self.vocab + self.image_embeddings.as_ref().map_or(0, |seen| seen.count);
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= known) {
             return Err(ModelError::Token {
                 token,
@@ -399,14 +410,15 @@ impl Generator {
         Ok(())
     }
 
-    /// What happened to the precision of the model since it was compiled, for people; nothing as a rule.
-    pub fn note(&self) -> Option<String> {
-        self.moved.map(|moved| moved.to_string())
+    /// User-facing message about a precision fallback since compilation; usually `None`.
+    pub fn fallback_message(&self) -> Option<String> {
+        self.precision_fallback.map(|moved| moved.to_string())
     }
 
-    /// What the model computes products in from now on, where it left a range: for models compiled after it.
-    pub fn moved_to(&self) -> Option<Products> {
-        self.moved.map(Moved::products)
+    /// Matmul precision after an overflow fallback. Compile further models with it.
+    pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
+        self.precision_fallback
+            .map(PrecisionFallback::matmul_precision)
     }
 
     fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
@@ -414,7 +426,7 @@ impl Generator {
     }
 }
 
-/// Makes an input of numbers.
+/// Resizes an I32 input and fills it with `number(index)`.
 fn fill(input: &mut Tensor, shape: &[usize], number: impl Fn(usize) -> usize) {
     let sized = input.reset_to(DType::I32, shape);
     sized.expect("invariant: small shapes fit memory");
@@ -425,7 +437,7 @@ fn fill(input: &mut Tensor, shape: &[usize], number: impl Fn(usize) -> usize) {
 
 pub(super) fn no_executable() -> ModelError {
     ModelError::Unsupported(
-        "the model left the range of its type before, and could not be compiled in another; open it again"
+        "the model overflowed its dtype and could not be recompiled in a wider one; open it again"
             .to_string(),
     )
 }

@@ -1,41 +1,43 @@
-//! Adapters of which each row of a run has one of its own, or none.
+//! Multi-LoRA: each row of a batch selects its own adapter, or none.
 //!
-//! The low-rank matrices of all adapters lie beside each other, and a row counts only the columns of its own: one product
-//! for all rows, whoever they are for, and a sum of zeros for who has none.
+//! The low-rank matrices of all adapters are concatenated along the rank axis. A mask zeroes the
+//! columns that belong to other adapters. One matmul therefore serves all rows; rows without an
+//! adapter add zero.
 
 use tercet::{DType, Tensor, TensorType, Value};
 
-use super::tuned::{Mode, ScaledAdapter, Site};
-use super::{Builder, ModelError};
+use super::trainable::{ProjectionSite, ScaledAdapter, WeightUse};
+use super::{ModelBuilder, ModelError};
 use crate::adapter::rows::to_f32;
 use crate::adapter::{AdapterError, LowRank};
 
-/// More than anybody lists; every one of them costs a product for every row.
-pub(crate) const MOST_CHOICES: usize = 64;
+/// Maximum number of adapters: each one enlarges the low-rank matmul of every row.
+pub(crate) const MAX_ADAPTERS: usize = 64;
 
-/// Adapters, and which of them each row has: I32 `[rows]`, 0 for none, else a place from 1.
+/// The adapters, and the adapter index of each row as I32 `[rows]`: 0 means none, indices start at
+/// 1.
 #[derive(Clone, Copy)]
-pub(crate) struct Choices<'a> {
+pub(crate) struct MultiLora<'a> {
     pub(crate) adapters: &'a [ScaledAdapter],
-    pub(crate) of_row: Value,
+    pub(crate) adapter_of_row: Value,
 }
 
-impl Builder<'_> {
-    /// Projections see these rows alone from now on.
+impl ModelBuilder<'_> {
+    /// Restricts the adapter indices to these rows; later projections compute only them.
     pub(super) fn only_rows(&mut self, rows: Value) -> Result<(), ModelError> {
-        if let Mode::Chosen(choices) = &mut self.mode {
-            choices.of_row = self.graph.gather(choices.of_row, rows, 0)?;
+        if let WeightUse::MultiLora(choices) = &mut self.mode {
+            choices.adapter_of_row = self.graph.gather(choices.adapter_of_row, rows, 0)?;
         }
         Ok(())
     }
 
-    /// The result of a projection of `x` with what the adapter of each row adds to it.
-    pub(super) fn with_chosen(
+    /// Projection result `y` of `x` plus the contribution of each row's adapter.
+    pub(super) fn with_multi_lora(
         &mut self,
         x: Value,
         y: Value,
-        site: &Site<'_>,
-        choices: Choices<'_>,
+        site: &ProjectionSite<'_>,
+        choices: MultiLora<'_>,
     ) -> Result<Value, ModelError> {
         let mut own = Vec::new();
         for (at, applied) in choices.adapters.iter().enumerate() {
@@ -67,11 +69,12 @@ impl Builder<'_> {
         let a = g.transpose(a, &[1, 0])?;
         let low = g.matmul(x, a)?;
         let factors = g.constant(factors)?;
-        let factor = g.gather(factors, choices.of_row, 0)?;
+        let factor = g.gather(factors, choices.adapter_of_row, 0)?;
         let zero = g.scalar(DType::F32, 0.0)?;
         let is_own = g.not_equal(factor, zero)?;
         let low = g.mul(low, factor)?;
-        // What another adapter makes of the row may leave the range of narrow numbers.
+        // Select instead of multiplying: the result of another adapter may overflow a narrow dtype,
+        // and `inf * 0` is NaN.
         let low = g.where_(is_own, low, zero)?;
         let b = g.transpose(b, &[1, 0])?;
         let change = g.matmul(low, b)?;
@@ -79,14 +82,17 @@ impl Builder<'_> {
     }
 }
 
-type Own<'a> = (usize, f64, &'a LowRank);
+type IndexedAdapter<'a> = (usize, f64, &'a LowRank);
 
-fn ranks(own: &[Own<'_>]) -> usize {
+fn ranks(own: &[IndexedAdapter<'_>]) -> usize {
     own.iter().map(|(_, _, low)| low.rank()).sum()
 }
 
-/// `[ranks, inputs]`: the `A` of all, below each other.
-fn stacked(own: &[Own<'_>], site: &Site<'_>) -> Result<Tensor, tercet::TensorError> {
+/// The `A` matrices of all adapters stacked along the rank axis, `[ranks, inputs]`.
+fn stacked(
+    own: &[IndexedAdapter<'_>],
+    site: &ProjectionSite<'_>,
+) -> Result<Tensor, tercet::TensorError> {
     let [_, inputs] = site.shape;
     let mut all = Tensor::zeros(TensorType::new(DType::F32, &[ranks(own), inputs]))?;
     let mut rest = all.as_slice_mut::<f32>()?;
@@ -100,8 +106,11 @@ fn stacked(own: &[Own<'_>], site: &Site<'_>) -> Result<Tensor, tercet::TensorErr
     Ok(all)
 }
 
-/// `[outputs, ranks]`: the `B` of all, beside each other.
-fn side_by_side(own: &[Own<'_>], site: &Site<'_>) -> Result<Tensor, tercet::TensorError> {
+/// The `B` matrices of all adapters concatenated along the rank axis, `[outputs, ranks]`.
+fn side_by_side(
+    own: &[IndexedAdapter<'_>],
+    site: &ProjectionSite<'_>,
+) -> Result<Tensor, tercet::TensorError> {
     let ([outputs, _], ranks) = (site.shape, ranks(own));
     let mut all = Tensor::zeros(TensorType::new(DType::F32, &[outputs, ranks]))?;
     let to = all.as_slice_mut::<f32>()?;
@@ -117,8 +126,9 @@ fn side_by_side(own: &[Own<'_>], site: &Site<'_>) -> Result<Tensor, tercet::Tens
     Ok(all)
 }
 
-/// `[adapters + 1, ranks]`: what each column counts for a row of each adapter; the first row is that of none.
-fn factors(own: &[Own<'_>], adapters: usize) -> Result<Tensor, tercet::TensorError> {
+/// Scale of each rank column for each adapter index, `[adapters + 1, ranks]`. The first row is
+/// zero, for rows without an adapter.
+fn factors(own: &[IndexedAdapter<'_>], adapters: usize) -> Result<Tensor, tercet::TensorError> {
     let ranks = ranks(own);
     let mut all = Tensor::zeros(TensorType::new(DType::F32, &[adapters + 1, ranks]))?;
     let to = all.as_slice_mut::<f32>()?;

@@ -1,38 +1,43 @@
-//! How the next token is chosen, set on a running [`super::Generator`]: nothing is compiled for it.
+//! Sampling options for the next token, changeable on a running [`super::Generator`] without
+//! recompilation.
 //!
-//! What the graph was built with ([`super::Sampling`]) runs on the device and only the chosen token is read. Every other
-//! choice (penalties, biases, `min_p`, another temperature) is made here from the logits of one row, with the random
-//! number that the device would have drawn: the same parameters give the same token on either way.
+//! If the options match the sampling of the compiled graph ([`super::Sampling`]), sampling runs on
+//! the device and only the chosen token is copied back. All other options (penalties, biases,
+//! `min_p`, another temperature) are sampled on the host from one row of logits. The host uses the
+//! random number that the device would have drawn, so both paths choose the same token for the same
+//! options.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use super::{ModelError, Sampling};
 
-/// How tokens are chosen. [`Default`] takes the greatest logit.
+/// Sampling options of the next token. [`Default`] is greedy decoding.
 ///
-/// In this order: penalties and biases change logits, `top_k`, `temperature`, then the shorter of what `top_p` and
-/// `min_p` keep. Equal logits are ordered by their tokens.
+/// Order of application: penalties and logit biases, `top_k`, `temperature`, then the stricter of
+/// `top_p` and `min_p`. Equal logits are ordered by token id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingOptions {
-    /// 0 takes the greatest logit; otherwise logits are divided by it.
+    /// Divisor of the logits; 0 selects greedy decoding.
     pub temperature: f64,
-    /// Only the k greatest logits; 0 for all.
+    /// Keeps only the `k` greatest logits; 0 keeps all.
     pub top_k: usize,
-    /// Only the smallest set of tokens that has this probability; 1 for all.
+    /// Keeps the smallest set of tokens with at least this total probability; 1 keeps all.
     pub top_p: f64,
-    /// Only tokens of at least this part of the greatest probability, 0 to 1 (Nguyen et al. 2024); 0 for all.
+    /// Minimum probability relative to the most likely token, 0 to 1 (Nguyen et al. 2024); 0 keeps
+    /// all.
     pub min_p: f64,
-    /// Positive logits of tokens that occur in the context are divided by it, negative ones multiplied (Keskar et al.
-    /// 2019); 1 changes nothing.
+    /// Repetition penalty (Keskar et al. 2019): divides positive logits of tokens in the context
+    /// and multiplies negative ones. 1 disables it.
     pub repetition_penalty: f64,
-    /// How many of the last tokens of the context `repetition_penalty` looks at.
+    /// Number of last context tokens that `repetition_penalty` covers.
     pub repetition_window: usize,
-    /// Taken from the logit of each token that was written, see [`super::Generator::penalties_from`].
+    /// Subtracted from the logit of each token that was generated at least once, see
+    /// [`super::Generator::set_penalty_start`].
     pub presence_penalty: f64,
-    /// Taken from the logit of a token for each time it was written.
+    /// Subtracted from the logit of a token once per generated occurrence.
     pub frequency_penalty: f64,
-    /// Added to logits; minus infinity forbids a token.
+    /// Bias added to the logit of each listed token id; minus infinity bans the token.
     pub logit_bias: Vec<(u32, f32)>,
 }
 
@@ -59,10 +64,11 @@ impl From<Sampling> for SamplingOptions {
 }
 
 impl SamplingOptions {
-    /// Refuses numbers outside their ranges and tokens outside a vocabulary of this size.
+    /// Checks that all values are within their ranges and all token ids within a vocabulary of this
+    /// size.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] that names the option, [`ModelError::Token`].
+    /// [`ModelError::Unsupported`] with the name of the option, [`ModelError::Token`].
     pub fn check(&self, vocab: usize) -> Result<(), ModelError> {
         let ranges = [
             ("temperature", self.temperature, 0.0, f64::MAX),
@@ -90,7 +96,7 @@ impl SamplingOptions {
         for (name, value, lo, hi) in ranges {
             if !(lo..=hi).contains(&value) {
                 return Err(ModelError::Unsupported(format!(
-                    "the sampling option {name} is {value}; expected a finite number from {lo:e} to {hi:e}"
+                    "sampling option {name} is {value}; expected a finite number from {lo:e} to {hi:e}"
                 )));
             }
         }
@@ -100,14 +106,14 @@ impl SamplingOptions {
             }
             if bias.is_nan() || bias == f32::INFINITY {
                 return Err(ModelError::Unsupported(format!(
-                    "the bias of token {token} is {bias}; expected a finite number or -inf"
+                    "logit bias of token {token} is {bias}; expected a finite number or -inf"
                 )));
             }
         }
         Ok(())
     }
 
-    /// Whether a graph that was built with `compiled` chooses the same tokens.
+    /// True if a graph built with `compiled` chooses the same tokens.
     pub(super) fn is(&self, compiled: &Sampling) -> bool {
         let changes_logits = self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -121,9 +127,9 @@ impl SamplingOptions {
         !changes_logits && (greedy || same)
     }
 
-    /// The token chosen from one row of logits by `unit` in `[0, 1)`; `None` for a row without logits. `context` is what
-    /// the model has seen, `written` the part of it that it wrote.
-    pub(super) fn choose(
+    /// Samples a token from one row of logits with the random number `unit` in `[0, 1)`; `None` if
+    /// the row is empty. `context` is the whole sequence, `written` its generated part.
+    pub(super) fn sample(
         &self,
         logits: &[f32],
         context: &[u32],
@@ -142,7 +148,8 @@ impl SamplingOptions {
             false => ((logits[i] - max) / self.temperature).exp(),
         };
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        // Where all weights need not be summed, only what is kept is sorted.
+        // Without `top_p` the total of all weights is not needed. Tokens below `min_p` are then
+        // dropped before the sort.
         if self.top_p == 1.0 {
             order.retain(|&i| weight(i) >= self.min_p);
         }
@@ -168,7 +175,7 @@ impl SamplingOptions {
         Some(order[drawn.unwrap_or(kept - 1)] as u32)
     }
 
-    /// The logits after penalties and biases; NaN as minus infinity.
+    /// Logits after penalties and biases. NaN becomes minus infinity.
     pub(super) fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
         let number = |x: &f32| match x.is_nan() {
             true => f64::NEG_INFINITY,
@@ -198,7 +205,7 @@ impl SamplingOptions {
                 *x += f64::from(bias);
             }
         }
-        // Infinities of both signs make NaN.
+        // The sum of infinities of opposite signs is NaN.
         for x in logits.iter_mut().filter(|x| x.is_nan()) {
             *x = f64::NEG_INFINITY;
         }
@@ -236,8 +243,8 @@ mod tests {
                 for top_p in [0.0, 0.5, 0.9, 1.0] {
                     let op = Sample {
                         top_k,
-                        top_p: tercet::attr::Real(top_p),
-                        temperature: tercet::attr::Real(temperature),
+                        top_p: tercet::attr::FloatAttr(top_p),
+                        temperature: tercet::attr::FloatAttr(temperature),
                         seed: 0,
                         stream: 0,
                     };
@@ -247,9 +254,9 @@ mod tests {
                         ..drawn(temperature)
                     };
                     for unit in (0..200).map(|i| f64::from(i) / 200.0) {
-                        let want = op.choose(&logits, unit).map(|i| i as u32);
+                        let want = op.sample_index(&logits, unit).map(|i| i as u32);
                         assert_eq!(
-                            options.choose(&LOGITS, &[], &[], unit),
+                            options.sample(&LOGITS, &[], &[], unit),
                             want,
                             "{op:?} {unit}"
                         );
@@ -259,11 +266,11 @@ mod tests {
         }
     }
 
-    /// The tokens that can be drawn.
+    /// All tokens that sampling can return with these options.
     fn possible(options: &SamplingOptions) -> Vec<u32> {
         let units = (0..1000).map(|i| f64::from(i) / 1000.0);
         let mut tokens: Vec<u32> = units
-            .filter_map(|unit| options.choose(&LOGITS, &[], &[], unit))
+            .filter_map(|unit| options.sample(&LOGITS, &[], &[], unit))
             .collect();
         tokens.sort_unstable();
         tokens.dedup();
@@ -277,7 +284,8 @@ mod tests {
             top_p,
             ..drawn(1.0)
         };
-        // Beside token 2: exp(-0.5) = 0.61, exp(-1) = 0.37, exp(-1.5) = 0.22 twice, exp(-3) = 0.05.
+        // Weights relative to token 2: exp(-0.5) = 0.61, exp(-1) = 0.37, exp(-1.5) = 0.22 twice,
+        // exp(-3) = 0.05.
         assert_eq!(possible(&with(0.0, 1.0)), [0, 1, 2, 3, 4, 6]);
         assert_eq!(possible(&with(0.5, 1.0)), [2, 3]);
         assert_eq!(possible(&with(0.3, 1.0)), [2, 3, 6]);
@@ -289,7 +297,7 @@ mod tests {
     #[test]
     fn penalties_and_biases_change_logits() {
         let check = |options: &SamplingOptions, context: &[u32], written: &[u32], want| {
-            assert_eq!(options.choose(&LOGITS, context, written, 0.0), Some(want));
+            assert_eq!(options.sample(&LOGITS, context, written, 0.0), Some(want));
         };
         let base = SamplingOptions::default();
         check(&base, &[2], &[2], 2);

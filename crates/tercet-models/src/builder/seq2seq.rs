@@ -1,79 +1,84 @@
-//! Encoder-decoders of texts: the graphs of any [`TextToTextSpec`], in F32.
+//! Encoder-decoder (seq2seq) text models: F32 graphs for any [`Seq2SeqSpec`].
 //!
-//! Two graphs: the encoder runs once for each text that is read, the decoder once for each token that is written. Keys and
-//! values of cross attention are outputs of the encoder, which stay on the device and are bound to inputs of the
-//! decoder. That has the inputs of [`Decoder`](crate::Decoder), so a [`Generator`] writes with it.
+//! The encoder graph runs once per input text, the decoder graph once per generated token. The
+//! encoder outputs the cross-attention keys and values; they stay on the device and are bound to
+//! inputs of the decoder. The decoder has the same token inputs as [`Decoder`](crate::Decoder), so
+//! [`Generator`] runs it.
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|
-//! | encoder | `ids` I32 `[1, c]` | `hidden [1, c, hidden]`, for each layer of the decoder `cross.0.k` and `cross.0.v [1, c, heads, head_dim]` |
-//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32), and what the encoder gives for each layer | `logits [r, vocab]`, `next` where it samples |
+//! | encoder | `ids` I32 `[1, c]` | `hidden [1, c, hidden]`; for each decoder layer `cross.0.k` and `cross.0.v [1, c, heads, head_dim]` |
+//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32); the encoder's keys and values of each layer | `logits [r, vocab]`; `next` if the graph samples |
 
 use tercet::ops::SampleOptions;
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, Type, Value};
 
-use super::cross::{Cache, Keys, Projections, attend, cross, hand_over, keys_and_values};
+use super::cross_attention::{
+    AttentionProjections, CrossAttentionCache, KeyValueSource, attend, cross, hand_over,
+    keys_and_values,
+};
 use super::decoder::layer::activate;
-use super::decoder::{Sampling, Sizes};
-use super::encoder::{Texts, causal_bias, encode};
+use super::decoder::{DecoderSizes, Sampling};
+use super::encoder::{EncoderTexts, causal_bias, encode};
 use super::generator::Generator;
-use super::{Builder, Model, ModelError, Weights};
-use crate::config::{FeedForward, TextToTextSpec};
+use super::{ModelBuilder, ModelError, ModelGraph, Weights};
+use crate::config::{FeedForward, Seq2SeqSpec};
 
-/// Choices for building and compiling.
+/// Options for building and compiling an encoder-decoder model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TextToTextOptions {
-    /// Tokens of the longest text that is read, and of the longest that is written.
+pub struct Seq2SeqOptions {
+    /// Maximum number of tokens of the input text, and of the generated text.
     pub context: usize,
-    /// How the graph chooses tokens; it does not where there is none.
+    /// Sampling compiled into the decoder graph; `None` outputs only logits.
     pub sampling: Option<Sampling>,
 }
 
-impl TextToTextOptions {
-    /// As long as the model was trained for, the likeliest token.
-    pub fn new(spec: &TextToTextSpec) -> TextToTextOptions {
-        TextToTextOptions {
+impl Seq2SeqOptions {
+    /// Greedy decoding with the context length of training.
+    pub fn new(spec: &Seq2SeqSpec) -> Seq2SeqOptions {
+        Seq2SeqOptions {
             context: spec.encoder.context,
             sampling: Some(Sampling::GREEDY),
         }
     }
 }
 
-/// An encoder-decoder of texts: graphs and parameters.
+/// An encoder-decoder text model: graphs and parameters.
 #[derive(Clone, Debug)]
-pub struct TextToText {
-    /// A text to hidden states, and keys and values of cross attention.
-    pub encoder: Model,
-    /// Tokens to logits.
-    pub decoder: Model,
-    /// The configuration they were built from.
-    pub spec: TextToTextSpec,
-    /// The options they were built with.
-    pub options: TextToTextOptions,
+pub struct Seq2Seq {
+    /// Graph from a text to hidden states and cross-attention keys and values.
+    pub encoder: ModelGraph,
+    /// Graph from tokens to logits.
+    pub decoder: ModelGraph,
+    /// Configuration of the model.
+    pub spec: Seq2SeqSpec,
+    /// Options that the graphs were built with.
+    pub options: Seq2SeqOptions,
 }
 
-/// Longer contexts are refused: terms of the scores are computed for every pair of positions.
-const MOST_CONTEXT: usize = 1 << 15;
+/// Maximum context: the relative position bias is computed for every pair of positions.
+const MAX_CONTEXT: usize = 1 << 15;
 
-impl TextToText {
-    /// Builds the graphs over the weights of a folder.
+impl Seq2Seq {
+    /// Builds both graphs from the weights of a folder.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or the context is none.
+    /// [`ModelError`] if a weight is missing, has an unexpected shape or format, or if the context
+    /// is zero or too large.
     pub fn build(
-        spec: &TextToTextSpec,
+        spec: &Seq2SeqSpec,
         weights: &Weights,
-        options: TextToTextOptions,
-    ) -> Result<TextToText, ModelError> {
+        options: Seq2SeqOptions,
+    ) -> Result<Seq2Seq, ModelError> {
         let context = options.context;
-        if !(1..=MOST_CONTEXT).contains(&context) {
+        if !(1..=MAX_CONTEXT).contains(&context) {
             return Err(ModelError::Unsupported(format!(
-                "a context of {context} tokens; 1 to {MOST_CONTEXT} are possible"
+                "context length {context} is out of range; expected 1 to {MAX_CONTEXT} tokens"
             )));
         }
         let mut spec = spec.clone();
         spec.encoder.context = context;
-        Ok(TextToText {
+        Ok(Seq2Seq {
             encoder: encoder(&spec, weights)?,
             decoder: decoder(&spec, weights, &options)?,
             spec,
@@ -85,15 +90,15 @@ impl TextToText {
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
-    pub fn compile(&self, device: &Device) -> Result<(SourceReader, Generator), ModelError> {
-        let TextToTextOptions { context, sampling } = self.options;
+    pub fn compile(&self, device: &Device) -> Result<(SourceEncoder, Generator), ModelError> {
+        let Seq2SeqOptions { context, sampling } = self.options;
         let chunk = context.min(CHUNK);
         let of_encoder = CompileOptions::new().bound("c", context);
         let of_decoder = CompileOptions::new()
             .bound("c", context)
             .bound("s", chunk)
             .bound("r", 1);
-        let reader = SourceReader {
+        let reader = SourceEncoder {
             exe: self.encoder.compile(device, &of_encoder)?,
             layers: self.spec.decoder_layers,
             start: self.spec.start,
@@ -101,26 +106,26 @@ impl TextToText {
             vocab: self.spec.encoder.vocab,
         };
         let exe = self.decoder.compile(device, &of_decoder)?;
-        let sizes = Sizes {
+        let sizes = DecoderSizes {
             has_states: false,
             context,
             chunk,
             vocab: self.spec.encoder.vocab,
             logit_rows: 1,
             dtype: DType::F32,
-            counts_seen: false,
+            has_visible_input: false,
             windows: Vec::new(),
         };
-        let generator = Generator::of(exe, None, &self.decoder, sizes, sampling);
+        let generator = Generator::from_executable(exe, None, &self.decoder, sizes, sampling);
         Ok((reader, generator))
     }
 }
 
-/// Tokens that the decoder takes at once: it is given one after another as a rule.
+/// Maximum tokens per decoder run. Usually each run processes one token.
 const CHUNK: usize = 32;
 
-/// A compiled encoder, which gives a [`Generator`] the text that it writes about.
-pub struct SourceReader {
+/// A compiled encoder; it provides a [`Generator`] with the input text for cross-attention.
+pub struct SourceEncoder {
     exe: Box<dyn Executable>,
     layers: usize,
     start: u32,
@@ -128,12 +133,13 @@ pub struct SourceReader {
     vocab: usize,
 }
 
-impl SourceReader {
-    /// Reads a text: the generator forgets what it wrote, and what it writes from now on is about this one. It is to be fed
-    /// [`Self::start`] first.
+impl SourceEncoder {
+    /// Encodes an input text and resets the generator, which then generates from this text. Append
+    /// [`Self::start`] to the generator first.
     ///
     /// # Errors
-    /// [`ModelError::NoTokens`], [`ModelError::Context`], [`ModelError::Token`]; [`ModelError::Run`] of the device.
+    /// [`ModelError::NoTokens`], [`ModelError::Context`], [`ModelError::Token`];
+    /// [`ModelError::Run`] of the device.
     pub fn read(&mut self, source: &[u32], generator: &mut Generator) -> Result<(), ModelError> {
         let (tokens, context, vocab) = (source.len(), self.context, self.vocab);
         if tokens == 0 {
@@ -147,7 +153,7 @@ impl SourceReader {
         }
         let ids: Vec<i32> = source.iter().map(|id| *id as i32).collect();
         let ids = Tensor::from_slice(&[1, tokens], &ids);
-        let ids = ids.expect("invariant: so many numbers make a row of so many");
+        let ids = ids.expect("invariant: the shape matches the number of elements");
         generator.reset();
         let inputs = [("ids", &ids)];
         hand_over(&mut *self.exe, &inputs, self.layers, &mut |name, part| {
@@ -155,39 +161,39 @@ impl SourceReader {
         })
     }
 
-    /// The token that texts begin with.
+    /// Id of the decoder start token.
     pub fn start(&self) -> u32 {
         self.start
     }
 
-    /// The hidden states of the text that was read last, F32 `[1, tokens, hidden]`.
+    /// Hidden states of the last encoded text, F32 `[1, tokens, hidden]`.
     ///
     /// # Errors
-    /// [`ModelError::Run`] of the device, or when nothing was read yet.
+    /// [`ModelError::Run`] of the device, or if no text was encoded yet.
     pub fn hidden(&mut self) -> Result<Tensor, ModelError> {
         Ok(self.exe.read_output_rows("hidden", 0..1)?)
     }
 }
 
-fn projections(spec: &TextToTextSpec) -> Projections {
+fn projections(spec: &Seq2SeqSpec) -> AttentionProjections {
     let of = &spec.encoder;
-    Projections {
+    AttentionProjections {
         names: ["q", "k", "v", "o"].map(|name| (name, false)),
         heads: of.heads,
         head_dim: of.head_dim,
         width: of.hidden,
         scale: of.attention_scale,
-        turn: None,
+        rope: None,
     }
 }
 
-/// The encoder of a text, and the keys and values of the decoder's cross attention.
-fn encoder(spec: &TextToTextSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Encoder graph with the decoder's cross-attention keys and values as outputs.
+fn encoder(spec: &Seq2SeqSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let len = Dim::sym("c");
     let shape = [Dim::Known(1), len.clone()];
     let ids = b.graph.input("ids", Type::new(DType::I32, shape))?;
-    let texts = Texts {
+    let texts = EncoderTexts {
         ids,
         type_ids: None,
         mask: None,
@@ -205,10 +211,10 @@ fn encoder(spec: &TextToTextSpec, weights: &Weights) -> Result<Model, ModelError
     Ok(b.finish())
 }
 
-/// The norm of this name.
+/// Norm of `x` with the weights of this name.
 fn norm(
-    b: &mut Builder<'_>,
-    spec: &TextToTextSpec,
+    b: &mut ModelBuilder<'_>,
+    spec: &Seq2SeqSpec,
     name: &str,
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -217,10 +223,10 @@ fn norm(
     Ok(b.graph.rms_norm(x, gain, None, eps)?)
 }
 
-/// The feed-forward network of the norm of `x`, and `x`.
+/// Feed-forward block with its norm and residual connection.
 fn feed_forward(
-    b: &mut Builder<'_>,
-    spec: &TextToTextSpec,
+    b: &mut ModelBuilder<'_>,
+    spec: &Seq2SeqSpec,
     name: &str,
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -246,15 +252,15 @@ fn feed_forward(
     Ok(b.graph.plus(x, y)?)
 }
 
-/// The decoder over a cache of the whole context.
+/// Decoder graph with a KV cache of the whole context.
 fn decoder(
-    spec: &TextToTextSpec,
+    spec: &Seq2SeqSpec,
     weights: &Weights,
-    options: &TextToTextOptions,
-) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+    options: &Seq2SeqOptions,
+) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let of = projections(spec);
-    let Projections {
+    let AttentionProjections {
         heads, head_dim, ..
     } = of;
     let (context, vocab, hidden) = (options.context, spec.encoder.vocab, spec.encoder.hidden);
@@ -268,7 +274,7 @@ fn decoder(
     let rows = b.graph.input("rows", ids(Dim::sym("r")))?;
     let table = "shared.weight";
     let mut x = b.embedding(tokens, table, [vocab, hidden])?;
-    let bias = match spec.encoder.relative {
+    let bias = match spec.encoder.relative_position_bias {
         Some(terms) => {
             let name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight";
             let terms_of = b.dense(name, &[terms.buckets, heads])?;
@@ -280,7 +286,7 @@ fn decoder(
     for at in 0..spec.decoder_layers {
         let layer = format!("decoder.block.{at}.layer");
         let h = norm(&mut b, spec, &format!("{layer}.0.layer_norm"), x)?;
-        let keys = Keys::Cached(Cache {
+        let keys = KeyValueSource::Cached(CrossAttentionCache {
             layer: at,
             context,
             start,
@@ -294,7 +300,7 @@ fn decoder(
         let mut given =
             |name: &String| b.graph.input(name, Type::new(DType::F32, cross_ty.clone()));
         let [k, v] = cross(at);
-        let keys = Keys::Given([given(&k)?, given(&v)?]);
+        let keys = KeyValueSource::CrossAttention([given(&k)?, given(&v)?]);
         let name = format!("{layer}.1.EncDecAttention");
         let y = attend(&mut b, (&name, &of), h, &len, keys)?;
         x = b.graph.plus(x, y)?;
@@ -305,7 +311,7 @@ fn decoder(
     if spec.scaled_output {
         x = b.times(x, (hidden as f32).powf(-0.5))?;
     }
-    let output = if spec.own_output {
+    let output = if spec.untied_output {
         "lm_head.weight"
     } else {
         table

@@ -1,14 +1,14 @@
-//! Whisper: the graphs of any [`SpeechSpec`](crate::SpeechSpec), in F32.
+//! Whisper: F32 graphs for any [`SpeechSpec`](crate::SpeechSpec).
 //!
-//! Three graphs, so that each runs as often as it must: features of a part of a recording, the encoder once for each window, and
-//! the decoder once for each token. Keys and values of cross attention are outputs of the encoder, which stay on the device and
-//! are bound to inputs of the decoder.
+//! There are three graphs: features run once per part of the audio, the encoder once per window,
+//! the decoder once per token. The encoder outputs the cross-attention keys and values; they stay
+//! on the device and are bound to inputs of the decoder.
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|
-//! | features | `samples [160 n + 240]` of `n` frames | `log_mel [n, mels]`: the logarithm to base 10 |
-//! | encoder | `features [1, mels, frames]` | `hidden [1, positions, width]`, for each layer `cross.0.k` and `cross.0.v [1, positions, heads, head_dim]` |
-//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32, as of [`Decoder`](crate::Decoder)), and what the encoder gives for each layer | `logits [r, vocab]` |
+//! | features | `samples [160 n + 240]` for `n` frames | `log_mel [n, mels]`, base-10 logarithm |
+//! | encoder | `features [1, mels, frames]` | `hidden [1, positions, width]`; for each layer `cross.0.k` and `cross.0.v [1, positions, heads, head_dim]` |
+//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32, as for [`Decoder`](crate::Decoder)); the encoder's keys and values of each layer | `logits [r, vocab]` |
 
 mod layer;
 mod mel;
@@ -18,39 +18,39 @@ use tercet::ops::Window;
 use tercet::scalar::{BinaryFn, UnaryFn};
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Shape, Type, Value};
 
-use super::cross::{Cache, Keys, attend, cross, keys_and_values};
+use super::cross_attention::{CrossAttentionCache, KeyValueSource, attend, cross, keys_and_values};
 use super::decoder::layer::activate;
-use super::{Builder, Model, ModelError, Weights};
+use super::{ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::speech::{FRAME, HOP};
-use crate::config::{Activation, SpeechSpec};
+use crate::config::{FfnActivation, SpeechSpec};
 use layer::{feed_forward, layer_norm, plus, projections};
-pub use moonshine::Moonshine;
+pub use moonshine::MoonshineModel;
 
-/// Frames that are computed at once.
+/// Feature frames per run.
 pub(crate) const PART: usize = 1000;
-/// Rows of logits of a run at most.
+/// Maximum rows of logits per run.
 pub(crate) const LOGIT_ROWS: usize = 2;
 
-/// A speech recognizer: graphs and parameters.
+/// A speech recognition model: graphs and parameters.
 #[derive(Clone, Debug)]
-pub struct Speech {
-    /// Log-mel features.
-    pub features: Model,
-    /// Features to the keys and values of cross attention.
-    pub encoder: Model,
-    /// Tokens to logits.
-    pub decoder: Model,
-    /// The configuration they were built from.
+pub struct SpeechModel {
+    /// Graph from samples to log-mel features.
+    pub features: ModelGraph,
+    /// Graph from features to cross-attention keys and values.
+    pub encoder: ModelGraph,
+    /// Graph from tokens to logits.
+    pub decoder: ModelGraph,
+    /// Configuration that the graphs were built from.
     pub spec: SpeechSpec,
 }
 
-impl Speech {
-    /// Builds the graphs over the weights of a folder.
+impl SpeechModel {
+    /// Builds the graphs from the weights of a folder.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format.
-    pub fn build(spec: &SpeechSpec, weights: &Weights) -> Result<Speech, ModelError> {
-        Ok(Speech {
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format.
+    pub fn build(spec: &SpeechSpec, weights: &Weights) -> Result<SpeechModel, ModelError> {
+        Ok(SpeechModel {
             features: features(spec, weights)?,
             encoder: encoder(spec, weights)?,
             decoder: decoder(spec, weights)?,
@@ -58,7 +58,7 @@ impl Speech {
         })
     }
 
-    /// Features, encoder and decoder, compiled for a device.
+    /// Compiles the feature, encoder and decoder graphs for a device.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
@@ -75,9 +75,9 @@ impl Speech {
     }
 }
 
-/// Log-mel features of [`PART`] frames.
-fn features(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Graph for the log-mel features of [`PART`] frames.
+fn features(spec: &SpeechSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let g = &mut b.graph;
     let samples = g.input("samples", Type::new(DType::F32, [HOP * (PART - 1) + FRAME]))?;
     let window = g.constant(mel::hann())?;
@@ -95,9 +95,9 @@ fn features(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     Ok(b.finish())
 }
 
-/// The encoder of a window, and the keys and values of the decoder's cross attention.
-fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Encoder graph of one window, with the decoder's cross-attention keys and values as outputs.
+fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let (width, positions) = (spec.width, spec.audio_positions);
     let ty = Type::new(DType::F32, [1, spec.mels, spec.frames()]);
     let features = b.graph.input("features", ty)?;
@@ -112,7 +112,7 @@ fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
         let layer = format!("model.encoder.layers.{at}");
         let h = layer_norm(&mut b, &format!("{layer}.self_attn_layer_norm"), width, x)?;
         let name = format!("{layer}.self_attn");
-        let y = attend(&mut b, (&name, &of), h, &len, Keys::Own)?;
+        let y = attend(&mut b, (&name, &of), h, &len, KeyValueSource::SelfAttention)?;
         x = plus(&mut b, x, y)?;
         x = feed_forward(
             &mut b,
@@ -134,9 +134,9 @@ fn encoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     Ok(b.finish())
 }
 
-/// A convolution over three frames, and its nonlinearity.
+/// Convolution over three frames, followed by GELU.
 fn convolved(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     x: Value,
     [outputs, inputs]: [usize; 2],
@@ -147,13 +147,13 @@ fn convolved(
     let bias = b.vector(&format!("{name}.bias"), outputs)?;
     let window = Window::new(1).with_stride(&[stride]).with_pads(&[1], &[1]);
     let y = b.graph.conv(x, w, Some(bias), window, 1)?;
-    // Whatever the configuration says of the feed-forward networks.
-    activate(b, Activation::Gelu, y)
+    // Always GELU: the configured activation applies only to the feed-forward networks.
+    activate(b, FfnActivation::Gelu, y)
 }
 
-/// The decoder over a cache of all positions.
-fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Decoder graph with a KV cache of all positions.
+fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let width = spec.width;
     let (len, rows) = (Dim::sym("s"), Dim::sym("r"));
     let ids = |of: Dim| Type::new(DType::I32, [of]);
@@ -174,7 +174,7 @@ fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
     for at in 0..spec.decoder_layers {
         let layer = format!("model.decoder.layers.{at}");
         let h = layer_norm(&mut b, &format!("{layer}.self_attn_layer_norm"), width, x)?;
-        let keys = Keys::Cached(Cache {
+        let keys = KeyValueSource::Cached(CrossAttentionCache {
             layer: at,
             context: spec.text_positions,
             start,
@@ -192,7 +192,7 @@ fn decoder(spec: &SpeechSpec, weights: &Weights) -> Result<Model, ModelError> {
         )?;
         let mut given = |name: &String| b.graph.input(name, Type::new(DType::F32, cross_ty));
         let [k, v] = cross(at);
-        let keys = Keys::Given([given(&k)?, given(&v)?]);
+        let keys = KeyValueSource::CrossAttention([given(&k)?, given(&v)?]);
         let name = format!("{layer}.encoder_attn");
         let y = attend(&mut b, (&name, &of), h, &len, keys)?;
         x = plus(&mut b, x, y)?;

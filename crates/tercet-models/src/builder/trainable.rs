@@ -1,26 +1,26 @@
-//! Weights that are trained, and adapters beside weights.
+//! Trainable weights, and LoRA adapters on frozen weights.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tercet::{DType, Tensor, TensorType, Type, Value};
 
-use super::chosen::Choices;
-use super::{Builder, ModelError};
-use crate::adapter::rows::{Rows, to_f32};
+use super::multi_lora::MultiLora;
+use super::{ModelBuilder, ModelError};
+use crate::adapter::rows::{ProjectionRowOrder, to_f32};
 use crate::adapter::{Adapter, AdapterError};
 
-/// An adapter in use, and how strongly it counts.
+/// An adapter in use and its strength.
 #[derive(Clone, Debug)]
 pub struct ScaledAdapter {
-    /// The adapter.
+    /// The low-rank adapter.
     pub adapter: Arc<Adapter>,
-    /// What its own scale is multiplied by; 1 as it was trained, 0 for none of it.
+    /// Factor on the adapter's own scale: 1 applies it as trained, 0 disables it.
     pub scale: f64,
 }
 
 impl ScaledAdapter {
-    /// The adapter as it was trained.
+    /// The adapter at its trained strength.
     pub fn new(adapter: Adapter) -> ScaledAdapter {
         let adapter = Arc::new(adapter);
         ScaledAdapter {
@@ -29,31 +29,33 @@ impl ScaledAdapter {
         }
     }
 
-    /// Counts so strongly.
+    /// Sets the strength of the adapter.
     #[must_use]
     pub fn scaled(self, scale: f64) -> ScaledAdapter {
         ScaledAdapter { scale, ..self }
     }
 }
 
-/// Low-rank matrices to be trained (Hu and others, 2021): `A` starts uniform within `1 / sqrt(inputs)` either way, `B` as
-/// zeros, so that the first loss is that of the model alone.
+/// Options for LoRA training (Hu et al. 2021). `A` starts uniform in `[-1 / sqrt(inputs), 1 /
+/// sqrt(inputs)]` and `B` starts as zeros. The first loss therefore equals the loss of the base
+/// model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraOptions {
-    /// Rows of each `A`.
+    /// Rank of the low-rank matrices: the number of rows of each `A`.
     pub rank: usize,
-    /// The change is multiplied by `alpha / rank`.
+    /// Scale numerator: the low-rank update is multiplied by `alpha / rank`.
     pub alpha: f64,
-    /// Last components of the names of projections, `q_proj` and the like; none for all projections of the layers.
+    /// Last name components of the trained projections, for example `q_proj`. An empty list selects
+    /// all projections of the layers.
     pub targets: Vec<String>,
-    /// The probability with which elements of what enters `A` are dropped in training.
+    /// Dropout probability for the input of `A` during training.
     pub dropout: f64,
-    /// Seed of the first values, and of what is dropped.
+    /// Seed of the initial values and of dropout.
     pub seed: u64,
 }
 
 impl LoraOptions {
-    /// All projections, `alpha` twice the rank, nothing dropped, seed 0.
+    /// LoRA on all layer projections with `alpha` twice the rank, no dropout and seed 0.
     pub fn new(rank: usize) -> LoraOptions {
         LoraOptions {
             rank,
@@ -64,95 +66,99 @@ impl LoraOptions {
         }
     }
 
-    /// Whether the projection is trained; `layer` says that it is one of a layer.
+    /// True if the projection is trained; `layer` marks the projections of a layer.
     fn targets(&self, module: &str, layer: bool) -> bool {
         match self.targets.is_empty() {
             true => layer,
-            false => self.targets.iter().any(|target| is_called(module, target)),
+            false => self
+                .targets
+                .iter()
+                .any(|target| matches_module(module, target)),
         }
     }
 }
 
-/// Whether a module has this name, or ends with it.
-pub(crate) fn is_called(module: &str, name: &str) -> bool {
+/// True if the module's name is `name` or ends with the component `name`.
+pub(crate) fn matches_module(module: &str, name: &str) -> bool {
     let head = module.strip_suffix(name);
     head.is_some_and(|head| head.is_empty() || head.ends_with('.'))
 }
 
-/// What becomes of weights besides being read.
+/// Use of the weights in a graph: frozen, trained, or combined with adapters.
 #[derive(Clone, Copy)]
-pub(crate) enum Mode<'a> {
-    /// Nothing.
+pub(crate) enum WeightUse<'a> {
+    /// Weights are constant.
     Frozen,
-    /// Projections are changed by these.
+    /// All rows use the same adapters on the projections.
     Adapted(&'a [ScaledAdapter]),
-    /// Each row of a projection is changed by one of these, or none.
-    Chosen(Choices<'a>),
-    /// All are trained, in F32.
+    /// Each row uses one of these adapters on the projections, or none.
+    MultiLora(MultiLora<'a>),
+    /// All weights are trained, in F32.
     Full,
-    /// Low-rank matrices beside projections are trained.
+    /// Weights are constant; low-rank matrices on projections are trained.
     Lora(&'a LoraOptions),
 }
 
-/// A projection of a model.
-pub(crate) struct Site<'a> {
-    /// Its name in a Hugging Face folder, without a task's prefix.
+/// A projection that an adapter can apply to.
+pub(crate) struct ProjectionSite<'a> {
+    /// Module name in a Hugging Face folder, without the task prefix.
     pub(crate) module: &'a str,
-    /// Outputs and inputs.
+    /// Shape of the weight: outputs and inputs.
     pub(crate) shape: [usize; 2],
-    /// The order of its rows.
-    pub(crate) rows: Rows,
-    /// Whether it is one of a layer.
+    /// Order of the weight's rows.
+    pub(crate) rows: ProjectionRowOrder,
+    /// True if the projection belongs to a layer.
     pub(crate) layer: bool,
 }
 
-/// A projection whose low-rank matrices are trained.
+/// A projection with trained low-rank matrices.
 #[derive(Clone, Debug)]
 pub(crate) struct LoraSite {
     pub(crate) module: String,
     pub(crate) a: String,
     pub(crate) b: String,
-    pub(crate) rows: Rows,
+    pub(crate) rows: ProjectionRowOrder,
 }
 
-/// What a builder found to be tuned.
+/// Trainable weights and LoRA sites found by a builder.
 #[derive(Default)]
-pub(crate) struct Tuned {
-    /// The parameters that are to be trained.
+pub(crate) struct TrainableSet {
+    /// Names of the trained parameters.
     pub(crate) trained: Vec<String>,
-    /// Of low rank, the projections.
+    /// Projections with trained low-rank matrices.
     pub(crate) sites: Vec<LoraSite>,
-    /// The rows of trained tables that the graph of states reads.
-    pub(crate) late: Vec<Late>,
-    /// The projections that were met.
+    /// Lookups of trained embedding tables in the hidden-state graph.
+    pub(crate) deferred_lookups: Vec<DeferredLookup>,
+    /// Module names of all projections built so far.
     met: BTreeSet<String>,
 }
 
-/// Rows of a trained table: an input stands for them until arithmetic is narrow, so that they are read, and their
-/// gradients added up, in F32, and not all of the table is cast.
-pub(crate) struct Late {
+/// A lookup in a trained embedding table, deferred until after the precision cast. Until then a
+/// graph input stands for the rows. Rows are therefore read, and their gradients accumulated, in
+/// F32, and the cast does not cover the whole table.
+pub(crate) struct DeferredLookup {
     pub(crate) input: String,
     pub(crate) table: String,
     pub(crate) ids: Value,
 }
 
-impl Builder<'_> {
-    /// The result of a projection of `x` with what adapters add to it.
+impl ModelBuilder<'_> {
+    /// Projection result `y` of `x` plus the contributions of the adapters.
     pub(crate) fn adapted(
         &mut self,
         x: Value,
         y: Value,
-        site: &Site<'_>,
+        site: &ProjectionSite<'_>,
     ) -> Result<Value, ModelError> {
         self.tuned.met.insert(site.module.to_string());
         match self.mode {
-            Mode::Frozen | Mode::Full => Ok(y),
-            Mode::Adapted(adapters) => self.with_adapters(x, y, site, adapters),
-            Mode::Chosen(choices) => self.with_chosen(x, y, site, choices),
-            Mode::Lora(options) if options.targets(site.module, site.layer) => {
+            WeightUse::Frozen | WeightUse::Full => Ok(y),
+            WeightUse::Adapted(adapters) => self.with_adapters(x, y, site, adapters),
+            WeightUse::MultiLora(choices) => self.with_multi_lora(x, y, site, choices),
+            WeightUse::Lora(options) if options.targets(site.module, site.layer) => {
                 self.with_trained(x, y, site, options)
             }
-            Mode::Lora(_) => Ok(y),
+            WeightUse::Lora(_) => Ok(y),
         }
     }
 
@@ -160,7 +166,7 @@ impl Builder<'_> {
         &mut self,
         x: Value,
         y: Value,
-        site: &Site<'_>,
+        site: &ProjectionSite<'_>,
         adapters: &[ScaledAdapter],
     ) -> Result<Value, ModelError> {
         let mut sum = y;
@@ -189,7 +195,7 @@ impl Builder<'_> {
         &mut self,
         x: Value,
         y: Value,
-        site: &Site<'_>,
+        site: &ProjectionSite<'_>,
         options: &LoraOptions,
     ) -> Result<Value, ModelError> {
         let ([rows, cols], rank) = (site.shape, options.rank);
@@ -215,7 +221,7 @@ impl Builder<'_> {
         self.plus_low_rank(x, y, [of_a, of_b], options.alpha / rank as f64)
     }
 
-    /// A parameter that is trained.
+    /// Adds a trained parameter to the graph; repeated calls return the same parameter.
     pub(crate) fn trained_param(
         &mut self,
         name: &str,
@@ -236,7 +242,7 @@ impl Builder<'_> {
         Ok(self.graph.param(name, ty)?)
     }
 
-    /// The rows of a trained embedding at `ids`.
+    /// Rows of a trained embedding table at `ids`.
     pub(crate) fn trained_embedding(
         &mut self,
         ids: Value,
@@ -250,14 +256,16 @@ impl Builder<'_> {
         }
         let mut dims = self.graph.ty(ids).shape.to_vec();
         dims.push(shape[1].into());
-        let input = format!("rows {} of {name}", self.tuned.late.len());
+        let input = format!("rows {} of {name}", self.tuned.deferred_lookups.len());
         let rows = self.graph.input(&input, Type::new(DType::F32, dims))?;
         let table = name.to_string();
-        self.tuned.late.push(Late { input, table, ids });
+        self.tuned
+            .deferred_lookups
+            .push(DeferredLookup { input, table, ids });
         Ok(rows)
     }
 
-    /// `y + scale (x a^T) b^T`, scaled where it is narrow.
+    /// `y + scale (x a^T) b^T`. The scale multiplies the low-rank intermediate, the smaller tensor.
     fn plus_low_rank(
         &mut self,
         x: Value,
@@ -279,22 +287,22 @@ impl Builder<'_> {
         Ok(g.plus(y, change)?)
     }
 
-    /// Refuses adapters that change what the model does not have, and targets that no projection is called.
+    /// Checks that all adapters and LoRA targets match projections of the model.
     pub(crate) fn check_tuned(&self) -> Result<(), ModelError> {
         let met = &self.tuned.met;
         match self.mode {
-            Mode::Frozen | Mode::Full => {}
-            Mode::Adapted(adapters) | Mode::Chosen(Choices { adapters, .. }) => {
+            WeightUse::Frozen | WeightUse::Full => {}
+            WeightUse::Adapted(adapters) | WeightUse::MultiLora(MultiLora { adapters, .. }) => {
                 for applied in adapters {
                     expect_known(&applied.adapter, met)?;
                 }
             }
-            Mode::Lora(options) => {
+            WeightUse::Lora(options) => {
                 if !options.alpha.is_finite() {
                     let (what, found) = ("alpha".to_string(), options.alpha);
                     return Err(AdapterError::Number { what, found }.into());
                 }
-                let unknown = |t: &&String| !met.iter().any(|module| is_called(module, t));
+                let unknown = |t: &&String| !met.iter().any(|module| matches_module(module, t));
                 if let Some(target) = options.targets.iter().find(unknown) {
                     let last = |m: &String| m.rsplit('.').next().unwrap_or_default().to_string();
                     let known: BTreeSet<String> = met.iter().map(last).collect();
@@ -310,7 +318,8 @@ impl Builder<'_> {
     }
 }
 
-/// Refuses an adapter of modules that are not among these, or with tensors beside them, which only merging takes.
+/// Returns an error if the adapter targets an unknown module, or contains whole tensors. Only
+/// merging supports whole tensors.
 fn expect_known(adapter: &Adapter, met: &BTreeSet<String>) -> Result<(), AdapterError> {
     if let Some(module) = adapter.modules().keys().find(|m| !met.contains(*m)) {
         return Err(unknown_target(adapter, module));
@@ -319,7 +328,7 @@ fn expect_known(adapter: &Adapter, met: &BTreeSet<String>) -> Result<(), Adapter
         None => Ok(()),
         Some(tensor) => Err(AdapterError::Stray {
             tensor: crate::gguf::clip(tensor),
-            reason: "a whole tensor, not of low rank; merge the adapter into its model",
+            reason: "a whole tensor and not a low-rank matrix; merge the adapter into its model",
         }),
     }
 }
@@ -334,7 +343,8 @@ pub(crate) fn unknown_target(adapter: &Adapter, module: &str) -> AdapterError {
     }
 }
 
-/// Uniform numbers of a bound of `1 / sqrt(cols)`: Kaiming's for a slope of `sqrt(5)`, as PEFT draws them.
+/// Initial `A`, uniform within `1 / sqrt(cols)`: Kaiming initialization with slope `sqrt(5)`, as in
+/// PEFT.
 fn first_a(name: &str, seed: u64, rows: usize, cols: usize) -> Result<Tensor, ModelError> {
     let failed = |e| super::weights::bytes_error(name, e);
     let mut a = Tensor::zeros(TensorType::new(DType::F32, &[rows, cols])).map_err(failed)?;
@@ -347,7 +357,8 @@ fn first_a(name: &str, seed: u64, rows: usize, cols: usize) -> Result<Tensor, Mo
     Ok(a)
 }
 
-/// Fills with numbers within the bound either way, by the seed and the name alone (SplitMix64).
+/// Fills `to` with uniform values in `[-bound, bound]` that depend only on the seed and the name
+/// (SplitMix64).
 pub(crate) fn uniform(name: &str, seed: u64, bound: f64, to: &mut [f32]) {
     const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
     let hash = name
@@ -369,7 +380,7 @@ fn mixed(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_called, uniform};
+    use super::{matches_module, uniform};
 
     #[test]
     fn first_values_follow_seed_and_name() {
@@ -391,12 +402,12 @@ mod tests {
 
     #[test]
     fn targets_are_whole_components() {
-        assert!(is_called("model.layers.0.self_attn.q_proj", "q_proj"));
-        assert!(is_called(
+        assert!(matches_module("model.layers.0.self_attn.q_proj", "q_proj"));
+        assert!(matches_module(
             "model.layers.0.self_attn.q_proj",
             "self_attn.q_proj"
         ));
-        assert!(is_called("lm_head", "lm_head"));
-        assert!(!is_called("model.layers.0.self_attn.q_proj", "proj"));
+        assert!(matches_module("lm_head", "lm_head"));
+        assert!(!matches_module("model.layers.0.self_attn.q_proj", "proj"));
     }
 }

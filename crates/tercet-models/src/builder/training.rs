@@ -1,9 +1,9 @@
-//! Training graphs of the model families: a scalar loss, and the weights to train as states.
+//! Training graphs of the model families: a scalar loss, with the trained weights as states.
 //!
-//! A [`Training`] is what a training step is made of: [`Training::graph`] has the inputs of a batch, frozen weights as
-//! parameters in the form that the file has them in, trained ones as F32 states, and the outputs `loss`, `loss_sum` and
-//! `tokens`. Trained weights are cast to the dtype of the arithmetic where they are used, so that gradients and updates
-//! are F32 in any case.
+//! [`TrainingGraph::graph`] of a [`TrainingGraph`] has three kinds of leaves: the inputs of a batch, frozen
+//! weights as parameters in their stored format, and trained weights as F32 states. Its outputs are
+//! `loss`, `loss_sum` and `tokens`. Trained weights are cast to the arithmetic dtype at each use,
+//! so gradients and updates are always F32.
 //!
 //! ```
 //! use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
@@ -27,12 +27,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `llama.rs` | decoders of the llama family: the next token |
-//! | `bert.rs` | BERT encoders: classes, pairs of texts |
+//! | `decoder.rs` | decoders: next-token prediction |
+//! | `bert.rs` | encoders: classification, pairs of texts |
 //! | `loss.rs` | cross-entropy |
-//! | `states.rs` | from the builder's graph to one with states |
+//! | `states.rs` | conversion of the builder's graph to a graph with states |
 
 mod bert;
 mod decoder;
@@ -44,59 +44,61 @@ use std::collections::BTreeMap;
 use tercet::{CompileOptions, Device, Executable, Graph, Tensor, Value};
 
 use super::ModelError;
-use super::tuned::LoraSite;
-pub use super::tuned::{LoraOptions, ScaledAdapter};
+use super::trainable::LoraSite;
+pub use super::trainable::{LoraOptions, ScaledAdapter};
 use crate::adapter::{Adapter, AdapterError, LowRank};
 pub use bert::{BertTask, BertTrainingOptions, ClassPooling};
 pub use decoder::DecoderTrainingOptions;
 pub use loss::IGNORED;
-use states::Forward;
+use states::StatefulGraph;
 
-/// What of a model is trained.
+/// Selection of the trained weights.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Tuning {
-    /// All weights, in F32; packed ones are unpacked.
+pub enum FineTuneMode {
+    /// Full fine-tuning of all weights in F32; quantized weights are dequantized.
     Full,
-    /// Matrices of low rank beside projections. The model itself stays as it is, in the form that its file has.
+    /// LoRA: low-rank matrices on projections are trained. The base model stays in its stored
+    /// format.
     Lora(LoraOptions),
 }
 
-/// A training graph and what its weights start as.
+/// A training graph and the initial values of its weights.
 #[derive(Debug)]
-pub struct Training {
-    /// The graph. Its outputs are `loss`, `loss_sum` and `tokens`; of encoders, `correct` as well.
+pub struct TrainingGraph {
+    /// The graph with the outputs `loss`, `loss_sum` and `tokens`, for encoders also `correct`.
     pub graph: Graph,
-    /// The tensor of each parameter, by name: what is frozen.
+    /// Name and tensor of each frozen parameter.
     pub params: Vec<(String, Tensor)>,
-    /// The trained states and what they start as, F32.
+    /// Names and F32 initial values of the trained states.
     pub trainables: Vec<(String, Tensor)>,
-    /// What is to be minimized, F32 `[]`: `loss_sum / max(tokens, 1)`.
+    /// Loss to minimize, F32 `[]`: `loss_sum / max(tokens, 1)`.
     pub loss: Value,
-    /// The sum over targets that are not ignored, F32 `[]`; adds up over batches.
+    /// Sum of losses over all targets that are not ignored, F32 `[]`. It can be summed over
+    /// batches.
     pub loss_sum: Value,
-    /// The number of targets that are not ignored, F32 `[]`: tokens, texts or pairs.
+    /// Number of targets that are not ignored, F32 `[]`: tokens, texts or pairs.
     pub tokens: Value,
-    tuned: Tuned,
+    tuned: TrainedStateKind,
 }
 
-/// What trained states are when they leave.
+/// Format of the trained states for export.
 #[derive(Debug)]
-enum Tuned {
+enum TrainedStateKind {
     Full,
     Lora { sites: Vec<LoraSite>, alpha: f64 },
 }
 
-impl Training {
-    /// Of a graph with states and two of its values: the sum over targets, and their number.
-    fn of(forward: Forward, sums: [Value; 2]) -> Result<Training, ModelError> {
-        let Forward {
+impl TrainingGraph {
+    /// Completes a graph with states from its loss sum and its number of targets.
+    fn new(forward: StatefulGraph, sums: [Value; 2]) -> Result<TrainingGraph, ModelError> {
+        let StatefulGraph {
             mut graph,
             params,
             trainables,
             tuned,
         } = forward;
         let [loss, loss_sum, tokens] = loss::outputs(&mut graph, sums)?;
-        Ok(Training {
+        Ok(TrainingGraph {
             graph,
             params,
             trainables,
@@ -107,18 +109,19 @@ impl Training {
         })
     }
 
-    /// Bytes of all frozen weights and of what trained ones start as.
+    /// Total bytes of the frozen weights and the initial trained weights.
     pub fn weight_bytes(&self) -> usize {
         let all = self.params.iter().chain(&self.trainables);
         all.map(|(_, t)| t.bytes().len()).sum()
     }
 
-    /// Numbers that are trained.
+    /// Number of trained scalar parameters.
     pub fn trained_numbers(&self) -> usize {
         self.trainables.iter().map(|(_, t)| t.numel()).sum()
     }
 
-    /// Compiles the graph as it is, to evaluate it: parameters are set, states are what they start as.
+    /// Compiles the graph without gradients, for evaluation. Parameters are set and states have
+    /// their initial values.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
@@ -137,18 +140,18 @@ impl Training {
         Ok(exe)
     }
 
-    /// The adapter that was trained; `read` gives the contents of a state. What is trained whole beside it, such as a
-    /// classifier, is among [`Adapter::saved`].
+    /// The trained adapter; `read` returns the contents of a state. Tensors that are trained whole,
+    /// such as a classifier, are in [`Adapter::saved`].
     ///
     /// # Errors
-    /// Those of `read`, as they are; [`ModelError::Unsupported`] where all weights are trained, and
-    /// [`ModelError::Adapter`] for states of another shape.
+    /// Errors of `read`, unchanged. [`ModelError::Unsupported`] for full fine-tuning.
+    /// [`ModelError::Adapter`] for a state with an unexpected shape.
     pub fn adapter<E: From<ModelError>>(
         &self,
         mut read: impl FnMut(&str) -> Result<Tensor, E>,
     ) -> Result<Adapter, E> {
-        let Tuned::Lora { sites, alpha } = &self.tuned else {
-            let reason = "all weights were trained; there is no adapter, save the model";
+        let TrainedStateKind::Lora { sites, alpha } = &self.tuned else {
+            let reason = "all weights were trained, so there is no adapter; save the model";
             return Err(ModelError::Unsupported(reason.to_string()).into());
         };
         let mut modules = BTreeMap::new();
@@ -165,18 +168,18 @@ impl Training {
         Ok(Adapter::new(modules).with_saved(saved))
     }
 
-    /// The weights that were trained whole, by the names that the model's files have; `read` gives the contents of a
-    /// state.
+    /// The fully trained weights under the names of the model's files; `read` returns the contents
+    /// of a state.
     ///
     /// # Errors
-    /// Those of `read`; [`ModelError::Adapter`] where an adapter is trained.
+    /// Errors of `read`; [`ModelError::Adapter`] if an adapter is trained instead.
     pub fn weights<E: From<ModelError>>(
         &self,
         mut read: impl FnMut(&str) -> Result<Tensor, E>,
     ) -> Result<BTreeMap<String, Tensor>, E> {
-        if let Tuned::Lora { .. } = self.tuned {
+        if let TrainedStateKind::Lora { .. } = self.tuned {
             let reason =
-                "an adapter was trained; save that, or merge it into the model".to_string();
+                "an adapter was trained, not the weights; save the adapter, or merge it into the model".to_string();
             return Err(ModelError::from(AdapterError::Unsupported(reason)).into());
         }
         let mut weights = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Models of pictures: the graph of any [`VisionSpec`], as features or classes.
+//! Vision models: the graph of any [`VisionSpec`], for features or classification.
 //!
 //! Input: `pixels` F32 `[b, 3, height, width]`, normalized. Outputs, F32:
 //!
@@ -13,36 +13,39 @@ mod tower;
 
 use tercet::{CompileOptions, DType, Device, Dim, Executable, Type};
 
-use super::{Builder, Encoder, Model, ModelError, Products, Weights};
+use super::{Encoder, MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::{TextTower, VisionBody, VisionSpec};
-pub use runner::{PictureClassifier, PictureEncoder, PictureLabels};
+pub use runner::{ImageClassifier, ImageEmbedder, ImageLabels};
 
-/// What becomes of a picture.
+/// Output of a vision model for an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VisionOutput {
-    /// A vector: of CLIP and SigLIP the one that texts are compared with; of ViT and DINOv2 the class token's state after the
-    /// last norm; of ResNet and ConvNeXt the mean over places (normed, of ConvNeXt).
+    /// Feature vector. CLIP and SigLIP return the vector that is compared with texts. ViT and
+    /// DINOv2 return the class token after the last norm. ResNet and ConvNeXt return the mean over
+    /// all positions (ConvNeXt normalizes it).
     Features,
-    /// Logits of so many classes.
+    /// Logits of this number of classes.
     Classes(usize),
 }
 
-/// A model of pictures: its graph and parameters.
+/// A vision model: graph and parameters.
 #[derive(Clone, Debug)]
 pub struct VisionModel {
     /// Graph and parameters.
-    pub model: Model,
-    /// Height and width of the pictures, in pixels.
+    pub model: ModelGraph,
+    /// Height and width of the images, in pixels.
     pub size: [usize; 2],
-    /// Elements of a row of the output.
+    /// Elements per row of the output.
     pub width: usize,
 }
 
 impl VisionModel {
-    /// Builds the graph for pictures of this height and width over the weights of a file, computed in `dtype`.
+    /// Builds the graph for images of this height and width from the weights of a file, with
+    /// arithmetic in `dtype`.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or the model does not read this size.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if the model
+    /// does not support this image size.
     pub fn build(
         spec: &VisionSpec,
         weights: &Weights,
@@ -50,7 +53,7 @@ impl VisionModel {
         size: [usize; 2],
         dtype: DType,
     ) -> Result<VisionModel, ModelError> {
-        let mut b = Builder::new(weights, dtype);
+        let mut b = ModelBuilder::new(weights, dtype);
         let [height, width] = size;
         let shape = [Dim::sym("b"), Dim::Known(3), height.into(), width.into()];
         let pixels = b.graph.input("pixels", Type::new(DType::F32, shape))?;
@@ -81,7 +84,7 @@ impl VisionModel {
         })
     }
 
-    /// Compiles the model for at most `batch` pictures at once.
+    /// Compiles the model for batches of at most `batch` images.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
@@ -96,12 +99,13 @@ impl VisionModel {
 }
 
 impl Encoder {
-    /// The texts' side of a model of pictures and texts, computed in `dtype`. Inputs: `ids` I32 `[b, s]` and `place` I32
-    /// `[b, 1]`, where the state stands that becomes the text's vector; output: `embedding` F32 `[b, width]`.
+    /// Builds the text encoder of an image-text model, with arithmetic in `dtype`. Inputs: `ids`
+    /// I32 `[b, s]` and `place` I32 `[b, 1]`, the index of the token whose state becomes the text's
+    /// vector. Output: `embedding` F32 `[b, width]`.
     ///
     /// # Errors
-    /// As [`Encoder::build`]; [`ModelError::Unsupported`] for a model without texts.
-    pub fn of_texts(
+    /// Same errors as [`Encoder::build`]; [`ModelError::Unsupported`] for a model without a text encoder.
+    pub fn from_text_tower(
         spec: &VisionSpec,
         weights: &Weights,
         dtype: DType,
@@ -109,7 +113,7 @@ impl Encoder {
         let Some(text) = &spec.text else {
             return Err(no_texts(spec));
         };
-        let mut b = Builder::new(weights, dtype);
+        let mut b = ModelBuilder::new(weights, dtype);
         let vectors = tower::text_vectors(&mut b, spec.family, text)?;
         b.graph.output("embedding", vectors)?;
         let TextTower { spec, width, .. } = text;
@@ -117,13 +121,15 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width: *width,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
         })
     }
 }
 
-/// A model that texts are asked of, and has none.
+/// Error for a vision model without a text encoder.
 pub(crate) fn no_texts(spec: &VisionSpec) -> ModelError {
     let family = spec.family.model_type();
-    ModelError::Unsupported(format!("a model of `{family}` reads pictures, no texts"))
+    ModelError::Unsupported(format!(
+        "a model of the family `{family}` accepts images, no texts"
+    ))
 }

@@ -1,63 +1,65 @@
-//! Models of pictures and texts that write: the graphs of any [`VisionLanguageSpec`].
+//! Vision-language models: the graphs of any [`VisionLanguageSpec`].
 //!
-//! Two graphs. The tower's runs once for the tiles of a picture; its rows take the places of tokens in the decoder's, which is
-//! that of a [`Decoder`] with [`DecoderOptions::pictures`].
+//! There are two graphs. The vision tower runs once for the tiles of an image. Its output rows
+//! replace token embeddings in the decoder, a [`Decoder`] with [`DecoderOptions::max_image_rows`].
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|
 //! | tower | `pixels` F32 `[b, 3, side, side]`, normalized | `rows` F32 `[b, rows of a tile, hidden of the decoder]` |
-//! | decoder | those of [`Decoder`], and `pictures` F32 `[p, hidden]` | those of [`Decoder`] |
+//! | decoder | those of [`Decoder`], and `max_image_rows` F32 `[p, hidden]` | those of [`Decoder`] |
 //!
-//! A token of the number `vocab + i` is the row `i` of `pictures`: prompts with pictures are tokens like any others, for parts of
-//! prompts, what a cache has already, and going back.
+//! Token id `vocab + i` refers to row `i` of `max_image_rows`. Prompts with images are therefore ordinary
+//! token sequences: chunking, prefix caching and truncation work as for text.
 
+mod image_encoder;
 mod prompt;
-mod reader;
 
 use tercet::{CompileOptions, DType, Device, Dim, Type, Value};
 
 use super::decoder::{Decoder, DecoderOptions};
-use super::encoder::encode_pictures;
+use super::encoder::encode_images;
 use super::generator::Generator;
-use super::{Builder, Model, ModelError, Weights};
+use super::{ModelBuilder, ModelError, ModelGraph, Weights};
 use crate::config::VisionLanguageSpec;
 use crate::config::vision_language::CONNECTOR;
-use crate::picture::TileProcessor;
-pub use reader::PictureReader;
+use crate::image::ImageTileProcessor;
+pub use image_encoder::ImageEncoder;
 
-/// Tiles of a run of the tower.
+/// Image tiles per run of the tower.
 const BATCH: usize = 4;
 
-/// A model of pictures and texts: graphs and parameters.
+/// A vision-language model: graphs and parameters.
 #[derive(Debug)]
-pub struct VisionLanguage {
-    /// Tiles to rows.
-    pub tower: Model,
-    /// Tokens and rows to logits.
+pub struct VisionLanguageGraphs {
+    /// Graph from image tiles to embedding rows.
+    pub tower: ModelGraph,
+    /// Graph from tokens and embedding rows to logits.
     pub decoder: Decoder,
-    /// How pictures become tiles.
-    pub processor: TileProcessor,
-    /// The configuration they were built from.
+    /// Splits images into tiles.
+    pub processor: ImageTileProcessor,
+    /// Configuration that the graphs were built from.
     pub spec: VisionLanguageSpec,
 }
 
-impl VisionLanguage {
-    /// Builds the graphs over the weights of a folder. As many rows of pictures as tokens fit the context.
+impl VisionLanguageGraphs {
+    /// Builds the graphs from the weights of a folder. The maximum number of image rows equals the
+    /// context length.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if an option
+    /// is out of range.
     pub fn build(
         spec: &VisionLanguageSpec,
-        processor: TileProcessor,
+        processor: ImageTileProcessor,
         weights: &Weights,
         options: DecoderOptions,
-    ) -> Result<VisionLanguage, ModelError> {
+    ) -> Result<VisionLanguageGraphs, ModelError> {
         let tower = tower(spec, weights, options.dtype)?;
         let options = DecoderOptions {
-            pictures: options.context,
+            max_image_rows: options.context,
             ..options
         };
-        Ok(VisionLanguage {
+        Ok(VisionLanguageGraphs {
             tower,
             decoder: Decoder::build(&spec.decoder, weights, options)?,
             processor,
@@ -69,21 +71,25 @@ impl VisionLanguage {
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
-    pub fn compile(&self, device: &Device) -> Result<(PictureReader, Generator), ModelError> {
+    pub fn compile(&self, device: &Device) -> Result<(ImageEncoder, Generator), ModelError> {
         let options = CompileOptions::new().bound("b", BATCH);
         let exe = self.tower.compile(device, &options)?;
-        let reader = PictureReader::new(exe, &self.spec, self.processor.clone());
+        let reader = ImageEncoder::new(exe, &self.spec, self.processor.clone());
         Ok((reader, self.decoder.generator(device)?))
     }
 }
 
-/// The tower and the connector, computed in `dtype`.
-fn tower(spec: &VisionLanguageSpec, weights: &Weights, dtype: DType) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, dtype);
+/// Vision tower and connector, with arithmetic in `dtype`.
+fn tower(
+    spec: &VisionLanguageSpec,
+    weights: &Weights,
+    dtype: DType,
+) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, dtype);
     let (rows, side) = (Dim::sym("b"), spec.side());
     let shape = [rows.clone(), Dim::Known(3), side.into(), side.into()];
     let pixels = b.graph.input("pixels", Type::new(DType::F32, shape))?;
-    let x = encode_pictures(&mut b, &spec.tower, pixels, [side, side])?;
+    let x = encode_images(&mut b, &spec.tower, pixels, [side, side])?;
     let x = merged(&mut b, spec, x, rows)?;
     let width = spec.tower.hidden * spec.merged * spec.merged;
     let x = b.linear(x, CONNECTOR, None, [spec.decoder.hidden, width])?;
@@ -91,9 +97,10 @@ fn tower(spec: &VisionLanguageSpec, weights: &Weights, dtype: DType) -> Result<M
     b.finish().with_precision(dtype)
 }
 
-/// The states of squares of patches side by side: `[b, patches, hidden]` as `[b, squares, hidden of a square]`, row by row.
+/// Merges squares of adjacent patches: `[b, patches, hidden]` becomes `[b, squares, hidden of a
+/// square]`, in row-major order.
 fn merged(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &VisionLanguageSpec,
     x: Value,
     rows: Dim,

@@ -1,48 +1,50 @@
-//! Matrices of folders that lie otherwise than products take them: turned, with gates and projections up taking turns, or
-//! with scales in a tensor of their own. They are copied once.
+//! Layout conversion of Hugging Face matrices that matmuls cannot use as stored. It handles
+//! transposed matrices, interleaved gate and up projections, and scales in a separate tensor. Each
+//! conversion copies the matrix once.
 
 use tercet::{DType, Scheme, Tensor, TensorType};
 
-use super::weights::{Matrix, bytes_error, matrix};
+use super::weights::{WeightMatrix, bytes_error, matrix};
 use super::{ModelError, Weights};
-use crate::weight::Weight;
+use crate::weight::ModelWeight;
 
-/// Weights of a block of MXFP4, the bytes of its codes, and of all of it.
+/// Weights per MXFP4 block. `CODES` is the number of bytes that hold them.
 const BLOCK: usize = 32;
 const CODES: usize = BLOCK / 2;
 
 impl Weights {
-    /// The matrix `[rows, columns]` that is stored as `[columns, rows]`.
-    pub(super) fn turned_matrix(
+    /// The matrix `[rows, columns]` of a tensor that is stored as `[columns, rows]`.
+    pub(super) fn transposed_matrix(
         &self,
         name: &str,
         [rows, cols]: [usize; 2],
-    ) -> Result<Matrix, ModelError> {
+    ) -> Result<WeightMatrix, ModelError> {
         let stored = plain(name, self.shaped(name, &[cols, rows])?)?;
-        let turned = turned(name, &stored, [1, rows, cols], false)?;
+        let turned = transpose_rows(name, &stored, [1, rows, cols], false)?;
         let turned = turned.reshaped(&[rows, cols]);
         matrix(
             name,
-            Weight::Dense(turned.map_err(|e| bytes_error(name, e))?),
+            ModelWeight::Dense(turned.map_err(|e| bytes_error(name, e))?),
         )
     }
 
-    /// The matrices of experts, `[experts, rows, columns]`, of a tensor `[experts, columns, rows]`, or of one of codes and one
-    /// of scales in MXFP4. With `pairs` even rows come first.
-    pub(super) fn turned_experts(
+    /// Expert matrices `[experts, rows, columns]`. The source is a tensor `[experts, columns,
+    /// rows]`, or an MXFP4 pair of tensors with quantized values and scales. With `pairs`, even
+    /// rows come before odd rows.
+    pub(super) fn transposed_experts(
         &self,
         (name, [blocks, scales]): (&str, &[String; 2]),
         [count, rows, cols]: [usize; 3],
         pairs: bool,
-    ) -> Result<Matrix, ModelError> {
+    ) -> Result<WeightMatrix, ModelError> {
         if !self.has(blocks) {
             let stored = plain(name, self.shaped(name, &[count, cols, rows])?)?;
-            let turned = turned(name, &stored, [count, rows, cols], pairs)?;
-            return matrix(name, Weight::Dense(turned));
+            let turned = transpose_rows(name, &stored, [count, rows, cols], pairs)?;
+            return matrix(name, ModelWeight::Dense(turned));
         }
         if !cols.is_multiple_of(BLOCK) {
             return Err(ModelError::Unsupported(format!(
-                "tensor `{blocks}`: rows of {cols} weights are no whole blocks of {BLOCK}"
+                "tensor `{blocks}`: rows have {cols} weights; expected a multiple of the block size {BLOCK}"
             )));
         }
         let each = cols / BLOCK;
@@ -51,7 +53,7 @@ impl Weights {
         for (name, tensor) in [(blocks, &codes), (scales, &scales_of)] {
             if tensor.dtype() != DType::U8 {
                 return Err(ModelError::Unsupported(format!(
-                    "tensor `{name}` is {}; codes and scales of MXFP4 are u8",
+                    "tensor `{name}` is {}; expected u8 for the values and scales of MXFP4",
                     tensor.dtype()
                 )));
             }
@@ -72,11 +74,12 @@ impl Weights {
                 }
             }
         }
-        Ok(Matrix::Packed(Scheme::Mxfp4, packed))
+        Ok(WeightMatrix::Packed(Scheme::Mxfp4, packed))
     }
 }
 
-/// A block of MXFP4 with neighbouring weights in a byte, as one with the first and the second half of the block in it.
+/// Repacks one MXFP4 block: the source packs adjacent weights into a byte, the result packs weight
+/// `i` with weight `i + 16`.
 fn repack(codes: &[u8], scale: u8, to: &mut [u8]) {
     let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 0xF;
     to[0] = scale;
@@ -85,7 +88,7 @@ fn repack(codes: &[u8], scale: u8, to: &mut [u8]) {
     }
 }
 
-/// Where a row goes: even ones before odd ones with `pairs`.
+/// Destination index of a row; with `pairs`, even rows come before odd rows.
 fn place(row: usize, rows: usize, pairs: bool) -> usize {
     match pairs {
         true => row % 2 * (rows / 2) + row / 2,
@@ -93,18 +96,18 @@ fn place(row: usize, rows: usize, pairs: bool) -> usize {
     }
 }
 
-fn plain(name: &str, weight: Weight) -> Result<Tensor, ModelError> {
+fn plain(name: &str, weight: ModelWeight) -> Result<Tensor, ModelError> {
     match weight {
-        Weight::Dense(tensor) => Ok(tensor),
-        Weight::Packed { scheme, .. } => Err(ModelError::Unsupported(format!(
-            "tensor `{name}` is packed in {}; it has to be turned, so plain numbers are expected",
+        ModelWeight::Dense(tensor) => Ok(tensor),
+        ModelWeight::Packed { scheme, .. } => Err(ModelError::Unsupported(format!(
+            "tensor `{name}` is quantized in {} and cannot be transposed; expected f32, f16 or bf16",
             scheme.name()
         ))),
     }
 }
 
-/// `[count, rows, columns]` of `[count, columns, rows]`.
-fn turned(
+/// Transposes `[count, columns, rows]` into `[count, rows, columns]`.
+fn transpose_rows(
     name: &str,
     stored: &Tensor,
     [count, rows, cols]: [usize; 3],
@@ -126,7 +129,7 @@ fn turned(
     Ok(to)
 }
 
-/// Even elements of rows `[n, 2 m]` of F32 before odd ones.
+/// Reorders each F32 row of `[n, 2 m]`: even elements come before odd elements.
 pub(super) fn part_pairs(name: &str, tensor: &mut Tensor) -> Result<(), ModelError> {
     let len = tensor.shape().last().copied().unwrap_or(1).max(1);
     let elements = tensor.as_slice_mut::<f32>();
@@ -151,10 +154,10 @@ mod tests {
         // Two experts of 4 x 3, stored as 3 x 4.
         let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
         let stored = Tensor::from_slice(&[2, 3, 4], &values).unwrap();
-        let plain = turned("w", &stored, [2, 4, 3], false).unwrap();
+        let plain = transpose_rows("w", &stored, [2, 4, 3], false).unwrap();
         let want = [0.0, 4.0, 8.0, 1.0, 5.0, 9.0];
         assert_eq!(plain.as_slice::<f32>().unwrap()[..6], want);
-        let parted = turned("w", &stored, [2, 4, 3], true).unwrap();
+        let parted = transpose_rows("w", &stored, [2, 4, 3], true).unwrap();
         let want = [0.0, 4.0, 8.0, 2.0, 6.0, 10.0, 1.0, 5.0, 9.0, 3.0, 7.0, 11.0];
         assert_eq!(parted.as_slice::<f32>().unwrap()[..12], want);
         let mut bias = Tensor::from_slice(&[2, 4], &values[..8]).unwrap();
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn blocks_of_mxfp4_keep_their_values() {
-        // Codes 0 to 15, then 15 to 0, two in a byte.
+        // Values 0 to 15, then 15 to 0, two per byte.
         let all: Vec<u8> = (0..16).chain((0..16).rev()).collect();
         let codes: Vec<u8> = all.chunks(2).map(|c| c[0] | c[1] << 4).collect();
         let mut block = [0; 1 + CODES];

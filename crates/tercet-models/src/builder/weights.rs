@@ -1,48 +1,49 @@
-//! Weights of a model, from either kind of file, checked against the shapes that a builder expects.
+//! Weights of a model from a GGUF file or a Hugging Face folder, checked against the expected
+//! shapes.
 
 use tercet::{DType, Scheme, Tensor, TensorError, TensorType};
 
 use super::ModelError;
-use super::made_up::MadeUp;
+use super::dummy_weights::DummyWeights;
 use crate::gguf::Gguf;
 use crate::hf::HfWeights;
-use crate::weight::{Weight, gguf_weight, safetensors_tensor};
+use crate::weight::{ModelWeight, gguf_weight, safetensors_tensor};
 
-/// A matrix as contractions take it.
-pub(super) enum Matrix {
+/// A matrix in a storage format that matmuls accept.
+pub(super) enum WeightMatrix {
     /// F32 `[rows, columns]`.
     Dense(Tensor),
-    /// Blocks, U8 `[rows, row bytes]`, or F16/BF16 `[rows, columns]`.
+    /// Quantized blocks as U8 `[rows, row bytes]`, or F16/BF16 `[rows, columns]`.
     Packed(Scheme, Tensor),
 }
 
-/// The weights of a model file or folder. Tensors are views of the mapped files.
+/// The weights of a model file or folder. Tensors are views of the memory-mapped files.
 #[derive(Clone, Debug)]
 pub enum Weights {
-    /// Of a GGUF file.
+    /// Weights of a GGUF file.
     Gguf(Gguf),
-    /// Of a Hugging Face folder.
+    /// Weights of a Hugging Face folder.
     Hf(HfWeights),
-    /// Made up, in a storage of choice: a model of any size without a file, to measure with.
-    MadeUp(MadeUp),
+    /// Dummy weights in a chosen storage format, for benchmarks of any model size without a file.
+    Dummy(DummyWeights),
 }
 
 impl Weights {
-    /// True if there is a tensor of this name.
+    /// True if a tensor of this name exists.
     pub fn has(&self, name: &str) -> bool {
         match self {
             Weights::Gguf(gguf) => gguf.has_tensor(name),
             Weights::Hf(weights) => weights.find_as_read(name).is_some() || weights.is_packed(name),
-            // Names of the bare encoder.
-            Weights::MadeUp(_) => !name.starts_with("bert."),
+            // Dummy weights use the names of a bare encoder, without the `bert.` prefix.
+            Weights::Dummy(_) => !name.starts_with("bert."),
         }
     }
 
-    /// The tensor of this name in its storage, without its [`factor`](Self::factor).
+    /// The tensor of this name in its storage format, without its [`factor`](Self::factor) applied.
     ///
     /// # Errors
-    /// [`ModelError::MissingWeight`]; [`ModelError::Weight`] for a storage that is not read.
-    pub fn get(&self, name: &str) -> Result<Weight, ModelError> {
+    /// [`ModelError::MissingWeight`]; [`ModelError::Weight`] for an unsupported storage format.
+    pub fn get(&self, name: &str) -> Result<ModelWeight, ModelError> {
         let missing = || ModelError::MissingWeight {
             tensor: name.to_string(),
         };
@@ -56,25 +57,24 @@ impl Weights {
                     return Ok(packed);
                 }
                 let (file, info) = weights.find_as_read(name).ok_or_else(missing)?;
-                Ok(Weight::Dense(safetensors_tensor(file, info)?))
+                Ok(ModelWeight::Dense(safetensors_tensor(file, info)?))
             }
-            // What is made up follows the shape asked for: see `shaped`.
-            Weights::MadeUp(_) => Err(missing()),
+            // Dummy weights need a shape, see `shaped`.
+            Weights::Dummy(_) => Err(missing()),
         }
     }
 
-    /// What all elements of the tensor of this name are to be multiplied with, where the file has it: one number
-    /// in a tensor beside it. Writers of NVFP4 blocks scale weights so that the scales of blocks fit their
-    /// 8 bits.
+    /// Per-tensor scale of a weight, stored in a separate one-element tensor; `None` if the file
+    /// has none. NVFP4 files use it to keep the block scales within their 8-bit range.
     ///
     /// # Errors
-    /// [`ModelError::WeightShape`] where it is not one number, [`ModelError::Unsupported`] where that is not finite,
-    /// and those of [`Self::get`].
+    /// [`ModelError::WeightShape`] if the scale is not one element, [`ModelError::Unsupported`] if
+    /// it is not finite, and the errors of [`Self::get`].
     pub fn factor(&self, name: &str) -> Result<Option<f32>, ModelError> {
         let gguf = match self {
             Weights::Gguf(gguf) => gguf,
             Weights::Hf(weights) => return weights.packed_factor(name).map_err(unsupported(name)),
-            Weights::MadeUp(_) => return Ok(None),
+            Weights::Dummy(_) => return Ok(None),
         };
         let Some(of) = Weights::factors_of(name)
             .into_iter()
@@ -85,8 +85,8 @@ impl Weights {
         let found = self.get(&of)?;
         let shape = found.shape().to_vec();
         let one = match found {
-            Weight::Dense(tensor) => tensor.to_f64s(),
-            Weight::Packed { .. } => Vec::new(),
+            ModelWeight::Dense(tensor) => tensor.to_f64s(),
+            ModelWeight::Packed { .. } => Vec::new(),
         };
         let &[factor] = one.as_slice() else {
             return Err(ModelError::WeightShape {
@@ -98,19 +98,19 @@ impl Weights {
         match (factor as f32).is_finite() {
             true => Ok(Some(factor as f32)),
             false => Err(ModelError::Unsupported(format!(
-                "tensor `{of}`: the factor {factor} of a weight is not a finite number"
+                "tensor `{of}`: the scale {factor} of a weight is not finite"
             ))),
         }
     }
 
-    /// The names under which GGUF files have the factor of a tensor.
+    /// Names of the per-tensor scale in GGUF files.
     pub(crate) fn factors_of(name: &str) -> [String; 2] {
         let base = name.strip_suffix(".weight").unwrap_or(name);
         [format!("{base}.scale"), format!("{name}.scale")]
     }
 
-    pub(super) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Weight, ModelError> {
-        if let Weights::MadeUp(made_up) = self {
+    pub(super) fn shaped(&self, name: &str, shape: &[usize]) -> Result<ModelWeight, ModelError> {
+        if let Weights::Dummy(made_up) = self {
             return made_up.weight(name, shape);
         }
         let weight = self.get(name)?;
@@ -124,30 +124,35 @@ impl Weights {
         Ok(weight)
     }
 
-    /// The matrix of this name, without its factor; F16 and BF16 stay as stored.
+    /// The matrix of this name without its per-tensor scale; F16 and BF16 stay in their stored
+    /// format.
     pub(super) fn matrix(
         &self,
         name: &str,
         [rows, cols]: [usize; 2],
-    ) -> Result<Matrix, ModelError> {
-        // GGUF files have one row as a vector.
+    ) -> Result<WeightMatrix, ModelError> {
+        // GGUF files store a matrix with one row as a vector.
         if rows == 1
             && self.get(name).is_ok_and(|w| w.shape() == [cols])
-            && let Weight::Dense(vector) = self.shaped(name, &[cols])?
+            && let ModelWeight::Dense(vector) = self.shaped(name, &[cols])?
         {
             let row = vector.reshaped(&[1, cols]);
-            return matrix(name, Weight::Dense(row.map_err(|e| bytes_error(name, e))?));
+            return matrix(
+                name,
+                ModelWeight::Dense(row.map_err(|e| bytes_error(name, e))?),
+            );
         }
         matrix(name, self.shaped(name, &[rows, cols])?)
     }
 
-    /// The matrices of experts, `[experts, rows, columns]`: one tensor, or one each.
+    /// Expert matrices `[experts, rows, columns]`, read from one tensor or from one tensor per
+    /// expert.
     pub(super) fn experts(
         &self,
         names: &[String],
         [count, rows, cols]: [usize; 3],
-    ) -> Result<Matrix, ModelError> {
-        if let ([name], Weights::MadeUp(_)) = (names, self) {
+    ) -> Result<WeightMatrix, ModelError> {
+        if let ([name], Weights::Dummy(_)) = (names, self) {
             return self
                 .matrix(name, [count * rows, cols])?
                 .stacked(name, count);
@@ -158,13 +163,18 @@ impl Weights {
         }
     }
 
-    /// Matrices of one storage and shape behind each other. They are copied: folders have one for each expert.
-    fn joined(&self, names: &[String], [rows, cols]: [usize; 2]) -> Result<Matrix, ModelError> {
+    /// Concatenates matrices of one storage format and shape, for folders with one tensor per
+    /// expert. The data is copied.
+    fn joined(
+        &self,
+        names: &[String],
+        [rows, cols]: [usize; 2],
+    ) -> Result<WeightMatrix, ModelError> {
         let mut whole: Option<(Option<Scheme>, Tensor)> = None;
         for (at, name) in names.iter().enumerate() {
             let (scheme, one) = match self.shaped(name, &[rows, cols])? {
-                Weight::Dense(one) => (None, one),
-                Weight::Packed { scheme, blocks, .. } => (Some(scheme), blocks),
+                ModelWeight::Dense(one) => (None, one),
+                ModelWeight::Packed { scheme, blocks, .. } => (Some(scheme), blocks),
             };
             let (first, whole) = match &mut whole {
                 Some(whole) => whole,
@@ -177,20 +187,22 @@ impl Weights {
             };
             if *first != scheme || whole.dtype() != one.dtype() {
                 return Err(ModelError::Unsupported(format!(
-                    "tensor `{name}` is stored otherwise than that of the first expert"
+                    "tensor `{name}` has another storage format or shape than the tensor of the first expert"
                 )));
             }
             let len = one.bytes().len();
             whole.bytes_mut()[at * len..][..len].copy_from_slice(one.bytes());
         }
         match whole {
-            Some((Some(scheme), blocks)) => Ok(Matrix::Packed(scheme, blocks)),
-            Some((None, whole)) => matrix(&names[0], Weight::Dense(whole)),
-            None => Err(ModelError::Unsupported("a model of no experts".to_string())),
+            Some((Some(scheme), blocks)) => Ok(WeightMatrix::Packed(scheme, blocks)),
+            Some((None, whole)) => matrix(&names[0], ModelWeight::Dense(whole)),
+            None => Err(ModelError::Unsupported(
+                "the model has 0 experts; expected at least 1".to_string(),
+            )),
         }
     }
 
-    /// A small tensor as F32 `[rows, width]`, whatever leading axes of 1 it has.
+    /// A small tensor as F32 `[rows, width]`; leading axes of length 1 are ignored.
     pub(crate) fn rows_f32(
         &self,
         name: &str,
@@ -209,11 +221,11 @@ impl Weights {
             .map_err(|e| bytes_error(name, e))
     }
 
-    /// A small tensor of this name as F32, its factor applied: a norm's gain, a bias.
+    /// A small tensor as F32 with its per-tensor scale applied, for example a norm gain or a bias.
     pub(crate) fn dense_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.shaped(name, shape)? {
-            Weight::Dense(tensor) => to_f32(name, &tensor),
-            Weight::Packed {
+            ModelWeight::Dense(tensor) => to_f32(name, &tensor),
+            ModelWeight::Packed {
                 scheme,
                 blocks,
                 shape,
@@ -233,7 +245,7 @@ impl Weights {
     }
 }
 
-/// A shape without its leading axes of 1.
+/// A shape without its leading axes of length 1.
 fn after_ones(shape: &[usize]) -> &[usize] {
     let ones = shape.iter().take_while(|n| **n == 1).count();
     &shape[ones..]
@@ -243,39 +255,43 @@ fn unsupported(name: &str) -> impl Fn(String) -> ModelError {
     move |reason| ModelError::Unsupported(format!("tensor `{name}`: {reason}"))
 }
 
-pub(super) fn matrix(name: &str, weight: Weight) -> Result<Matrix, ModelError> {
+pub(super) fn matrix(name: &str, weight: ModelWeight) -> Result<WeightMatrix, ModelError> {
     match weight {
-        Weight::Packed { scheme, blocks, .. } => Ok(Matrix::Packed(scheme, blocks)),
-        Weight::Dense(t) if t.dtype() == DType::F16 => Ok(Matrix::Packed(Scheme::F16, t)),
-        Weight::Dense(t) if t.dtype() == DType::BF16 => Ok(Matrix::Packed(Scheme::BF16, t)),
-        Weight::Dense(t) => to_f32(name, &t).map(Matrix::Dense),
+        ModelWeight::Packed { scheme, blocks, .. } => Ok(WeightMatrix::Packed(scheme, blocks)),
+        ModelWeight::Dense(t) if t.dtype() == DType::F16 => {
+            Ok(WeightMatrix::Packed(Scheme::F16, t))
+        }
+        ModelWeight::Dense(t) if t.dtype() == DType::BF16 => {
+            Ok(WeightMatrix::Packed(Scheme::BF16, t))
+        }
+        ModelWeight::Dense(t) => to_f32(name, &t).map(WeightMatrix::Dense),
     }
 }
 
-impl Matrix {
-    /// Rows of all groups behind each other.
-    pub(super) fn unstacked(self, name: &str) -> Result<Matrix, ModelError> {
+impl WeightMatrix {
+    /// Flattens `[groups, rows, columns]` into `[groups * rows, columns]`.
+    pub(super) fn unstacked(self, name: &str) -> Result<WeightMatrix, ModelError> {
         let flat = |t: Tensor| {
             let [groups, rows, cols] = [0, 1, 2].map(|axis| t.shape()[axis]);
             t.reshaped(&[groups * rows, cols])
                 .map_err(|e| bytes_error(name, e))
         };
         Ok(match self {
-            Matrix::Dense(t) => Matrix::Dense(flat(t)?),
-            Matrix::Packed(scheme, t) => Matrix::Packed(scheme, flat(t)?),
+            WeightMatrix::Dense(t) => WeightMatrix::Dense(flat(t)?),
+            WeightMatrix::Packed(scheme, t) => WeightMatrix::Packed(scheme, flat(t)?),
         })
     }
 
-    /// Rows in `count` groups, as an axis before them.
-    fn stacked(self, name: &str, count: usize) -> Result<Matrix, ModelError> {
+    /// Splits the rows into `count` groups, with a new leading axis.
+    fn stacked(self, name: &str, count: usize) -> Result<WeightMatrix, ModelError> {
         let stack = |t: Tensor| {
             let [rows, cols] = [t.shape()[0] / count, t.shape()[1]];
             let ty = TensorType::new(t.dtype(), &[count, rows, cols]);
             Tensor::from_bytes(ty, t.bytes()).map_err(|e| bytes_error(name, e))
         };
         Ok(match self {
-            Matrix::Dense(t) => Matrix::Dense(stack(t)?),
-            Matrix::Packed(scheme, t) => Matrix::Packed(scheme, stack(t)?),
+            WeightMatrix::Dense(t) => WeightMatrix::Dense(stack(t)?),
+            WeightMatrix::Packed(scheme, t) => WeightMatrix::Packed(scheme, stack(t)?),
         })
     }
 }

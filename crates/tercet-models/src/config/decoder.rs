@@ -1,44 +1,44 @@
-//! The decoder specification: what a layer of a decoder-only language model consists of, as data.
+//! The decoder specification: the structure of a decoder-only language model, as data.
 //!
-//! One builder makes the graph of every family from a [`DecoderSpec`]; what tells families apart is here. A family is a
-//! row of [`families::FAMILIES`]: the names that files have for it, what its layers consist of, and which fields of
-//! `config.json` and keys of GGUF metadata it honours beyond the common ones. A field or a tensor that nobody honours is
-//! refused.
+//! One builder creates the graph of every model family from a [`DecoderSpec`]. A family is a row of
+//! [`families`]. The row has the family's names in files, the structure of its layers,
+//! and the `config.json` fields and GGUF keys that it reads in addition to the common ones. A field
+//! or a tensor that is not read is an error.
 
 mod experts;
-mod factors;
 mod families;
 mod json;
 pub(in crate::config) mod keys;
 mod layers;
+mod multipliers;
+mod nested;
 mod part;
 mod parts;
 mod rope;
 mod states;
 mod tensors;
-mod wrapped;
 
 use crate::gguf::Gguf;
 use serde_json::{Map, Value};
 
-use super::{ConfigError, Fields, ensure};
-pub use experts::{ExpertTensors, Experts, Groups, Scores, Shared};
-pub use factors::{Factors, QueryGrowth};
+use super::{ConfigError, ConfigFields, ensure};
+pub use experts::{ExpertGroups, ExpertTensors, Experts, RouterScoring, SharedExpert};
 pub use families::DecoderFamily;
-pub(crate) use families::of_gguf;
+pub(crate) use families::for_gguf_architecture;
 pub(super) use json::stretched;
 pub use layers::{
-    Activation, FeedForward, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
-    Residual, RopeLayout,
+    FeedForward, FfnActivation, LatentAttention, LayerSpec, Mixer, NormKind, NormPlacement,
+    NormSpec, QkNorm, ResidualOrder, RopeLayout,
 };
-pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, tensor as tensor_name};
+pub use multipliers::{AttentionTemperature, Multipliers};
+pub use nested::NestedPrefix;
+pub(crate) use nested::{is_decoder, is_wrapper, model_types};
+pub(crate) use part::{DecoderPart, EXPERT, OUTPUT_MODULE, tensor as tensor_name};
 pub(crate) use parts::projections;
-pub use rope::{Rope, RopeScaling};
-pub use states::{DeltaRows, StateKind, StateNorm, StateSpace};
-pub(super) use tensors::refuse;
-pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, refuse_unknown_modules};
-pub use wrapped::Inside;
-pub(crate) use wrapped::{is_decoder, is_wrapper, model_types};
+pub use rope::{RopeScaling, RopeSpec};
+pub use states::{DeltaRows, SsmSpec, StateKind, StateNorm};
+pub(super) use tensors::reject_names;
+pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, reject_unknown_modules};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,21 +47,21 @@ pub struct DecoderDims {
     pub hidden: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Elements of one head.
+    /// Size of one attention head.
     pub head_dim: usize,
-    /// Width of the feed-forward network.
+    /// Intermediate width of the feed-forward network.
     pub ffn: usize,
-    /// Rows of the embedding.
+    /// Vocabulary size: rows of the embedding table.
     pub vocab: usize,
-    /// Positions the model was trained for.
+    /// Maximum context length of the training, in tokens.
     pub context: usize,
 }
 
-/// Everything that the weights of a decoder do not say themselves.
+/// The specification of a decoder: everything that its weights do not determine.
 ///
 /// ```
 /// use tercet_models::{DecoderSpec, RopeLayout};
@@ -86,77 +86,82 @@ pub struct DecoderDims {
 pub struct DecoderSpec {
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Elements of one head; `heads * head_dim` need not be `hidden`.
+    /// Size of one attention head; `heads * head_dim` need not equal `hidden`.
     pub head_dim: usize,
-    /// Width of the feed-forward layer.
+    /// Intermediate width of the feed-forward network.
     pub ffn: usize,
-    /// Rows of the embedding.
+    /// Vocabulary size: rows of the embedding table.
     pub vocab: usize,
-    /// Positions the model was trained for.
+    /// Maximum context length of the training, in tokens.
     pub context: usize,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
-    /// The rotary embeddings that layers choose from.
-    pub ropes: Vec<Rope>,
-    /// Leading elements of a head that are rotated (even); the rest passes through.
+    /// The rotary embeddings, which layers refer to by index.
+    pub ropes: Vec<RopeSpec>,
+    /// Leading elements of a head that are rotated (even); the other elements pass through
+    /// unchanged.
     pub rope_dims: usize,
-    /// The order of the rotated elements in the Q and K weights.
+    /// The element pairing of rotary embedding in the Q and K weights.
     pub rope_layout: RopeLayout,
-    /// The norms of layers and of the end.
-    pub norm: Norm,
-    /// Where they stand in a layer.
+    /// The norms of the layers and the final norm.
+    pub norm: NormSpec,
+    /// The placement of the norms in a layer.
     pub placement: NormPlacement,
-    /// How attention and feed-forward network follow each other.
-    pub residual: Residual,
-    /// Norms of queries and keys.
+    /// Whether attention and the feed-forward network run serially or in parallel.
+    pub residual: ResidualOrder,
+    /// Optional norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
-    /// The experts of the layers that have some.
+    /// The mixture of experts, for the layers that have one.
     pub experts: Option<Experts>,
-    /// Latent attention in place of projections of queries, keys and values; its heads have parts that are not rotated,
-    /// then `rope_dims` that are.
-    pub latent: Option<Latent>,
-    /// The scans of the layers that have some.
-    pub states: Option<StateSpace>,
-    /// Factors of projections.
-    pub factors: Factors,
-    /// What queries are times by their positions.
-    pub query_growth: Option<QueryGrowth>,
-    /// Whether what attention gives is times the sigmoid of a gate, which is projected with queries: of each head the query,
-    /// then the gate.
+    /// Multi-head latent attention in place of plain Q, K and V projections. Each head's unrotated
+    /// elements come first, followed by `rope_dims` rotated ones.
+    pub latent: Option<LatentAttention>,
+    /// The state-space scan, for the layers that have one.
+    pub states: Option<SsmSpec>,
+    /// Scale factors of projections.
+    pub multipliers: Multipliers,
+    /// Position-dependent scale of queries.
+    pub attention_temperature: Option<AttentionTemperature>,
+    /// Whether the attention output is multiplied by the sigmoid of a gate. The gate is projected
+    /// together with the queries: each head has its query followed by its gate.
     pub gated_attention: bool,
-    /// Whether each head has a score that stands for no key: it takes a part of the weights and gives nothing.
+    /// Whether each head has an attention sink: an extra score in the softmax that belongs to no
+    /// key and adds no value.
     pub sinks: bool,
-    /// Whether rows of a table, one for each position of the context, are added to embeddings.
+    /// Whether learned position embeddings, one row per position of the context, are added to token
+    /// embeddings.
     pub learned_positions: bool,
-    /// Whether tokens see those after them, too: the model embeds texts and writes none. A layer's window then is how many
-    /// positions either way a query sees.
+    /// Whether attention is bidirectional: the model computes text embeddings and does not
+    /// generate. A layer's window then counts positions in each direction.
     pub bidirectional: bool,
-    /// Whether Q, K and V are rows of one projection.
+    /// Whether Q, K and V are rows of one fused projection.
     pub fused_qkv: bool,
-    /// Whether the rows of that projection are, for the first key and value head, its queries, its key and its value, then
-    /// those of the second, and so on; else those of all heads' Q, then K, then V.
+    /// Whether the rows of the fused QKV projection are grouped by key/value head: the queries, key
+    /// and value of the first, then of the second, and so on. Otherwise all Q rows come first, then
+    /// all K rows, then all V rows.
     pub qkv_by_group: bool,
     /// Whether gate and up are rows of one projection, the gate first.
     pub fused_gate_up: bool,
-    /// The factor of the scores; `head_dim^-0.5` where there is none.
+    /// The factor of attention scores; `None` means `head_dim^-0.5`.
     pub attention_scale: Option<f64>,
-    /// Scores become `c tanh(score / c)`.
+    /// Soft cap `c` of attention scores: `c tanh(score / c)`.
     pub attention_softcap: Option<f64>,
-    /// Logits become `c tanh(logit / c)`.
+    /// Soft cap `c` of logits: `c tanh(logit / c)`.
     pub logit_softcap: Option<f64>,
-    /// The factor of embeddings.
+    /// The factor of token embeddings.
     pub embedding_scale: f32,
-    /// The factor of what a half of a layer adds to the residual stream.
+    /// The factor on the outputs of attention and of the feed-forward network before the residual
+    /// addition.
     pub residual_scale: f32,
     /// The factor of logits.
     pub logit_scale: f32,
-    /// Whether the output projection is the embedding.
+    /// Whether the output projection shares the embedding matrix.
     pub tied_embeddings: bool,
     /// Whether the Q, K and V projections have biases.
     pub qkv_bias: bool,
@@ -164,26 +169,28 @@ pub struct DecoderSpec {
     pub output_bias: bool,
     /// Whether the feed-forward projections have biases.
     pub mlp_bias: bool,
-    /// Whether the output projection has a bias.
+    /// Whether the output projection (LM head) has a bias.
     pub head_bias: bool,
-    /// Whether a folder's names lack what those of the family begin with: it was written without the head.
+    /// Whether tensor names in the folder lack the family's prefix, as in folders saved without the
+    /// LM head.
     pub bare_names: bool,
-    /// What its names in a folder begin with, where it is a part of the folder's model.
-    pub inside: Inside,
-    /// Whether a folder calls the output `lm_head` where the family of old had a name of its own.
+    /// The prefix of the decoder's tensor names if it is part of a larger model in the folder.
+    pub nested_prefix: NestedPrefix,
+    /// Whether the folder names the output projection `lm_head` instead of the family's older name.
     pub output_is_lm_head: bool,
-    /// The token that begins a text.
+    /// The beginning-of-sequence (BOS) token.
     pub bos: Option<u32>,
-    /// The tokens that end one; may be empty.
+    /// The end-of-sequence (EOS) tokens; may be empty.
     pub eos: Vec<u32>,
-    /// The family, which says what files call the tensors.
+    /// The model family, which determines tensor names in files.
     pub family: DecoderFamily,
 }
 
 impl DecoderSpec {
-    /// The llama family (Touvron and others, "LLaMA: Open and efficient foundation language models", 2023): RMS norms
-    /// with an epsilon of 1e-5 before each half, rotary embedding of whole heads with a base of 10,000, SwiGLU, no
-    /// biases, an output projection of its own.
+    /// The llama family (Touvron and others, "LLaMA: Open and efficient foundation language
+    /// models", 2023). Layers are pre-norm with RMS norms (epsilon 1e-5), SwiGLU and no biases.
+    /// Rotary embedding covers whole heads with a base of 10,000. The output projection is not tied
+    /// to the embedding.
     pub fn llama(dims: DecoderDims) -> DecoderSpec {
         let DecoderDims {
             hidden,
@@ -204,25 +211,25 @@ impl DecoderSpec {
             vocab,
             context,
             layers: vec![LayerSpec::FULL; layers],
-            ropes: vec![Rope::new(10_000.0)],
+            ropes: vec![RopeSpec::new(10_000.0)],
             rope_dims: head_dim,
             rope_layout: RopeLayout::Halves,
-            norm: Norm {
+            norm: NormSpec {
                 kind: NormKind::Rms,
                 eps: 1e-5,
                 bias: false,
                 one_plus: false,
             },
             placement: NormPlacement::Before,
-            residual: Residual::Serial,
+            residual: ResidualOrder::Serial,
             qk_norm: None,
-            feed_forward: FeedForward::Gated(Activation::Silu),
+            feed_forward: FeedForward::Gated(FfnActivation::Silu),
             experts: None,
             fused_qkv: false,
             latent: None,
             states: None,
-            factors: Factors::ONES,
-            query_growth: None,
+            multipliers: Multipliers::ONES,
+            attention_temperature: None,
             gated_attention: false,
             sinks: false,
             learned_positions: false,
@@ -241,7 +248,7 @@ impl DecoderSpec {
             mlp_bias: false,
             head_bias: false,
             bare_names: false,
-            inside: Inside::Nothing,
+            nested_prefix: NestedPrefix::Nothing,
             output_is_lm_head: false,
             bos: None,
             eos: Vec::new(),
@@ -249,84 +256,85 @@ impl DecoderSpec {
         }
     }
 
-    /// Reads a Hugging Face `config.json` of any of the families, or of a model around one of them (`mistral3`), of which the
-    /// texts' side is read.
+    /// Reads a Hugging Face `config.json` of a decoder family. For a model that wraps one
+    /// (`mistral3`), it reads the text decoder.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
         match json.get("model_type").and_then(Value::as_str) {
-            Some(name) if is_wrapper(name) => wrapped::read(json),
+            Some(name) if is_wrapper(name) => nested::read(json),
             Some(_) | None => DecoderSpec::from_part(json, ""),
         }
     }
 
-    /// Reads the same where it is a part of a larger configuration; `prefix` goes before names of fields in errors.
+    /// Reads a decoder's configuration inside a larger one; error messages put `prefix` before
+    /// field names.
     pub(crate) fn from_part(
         json: &Map<String, Value>,
         prefix: &'static str,
     ) -> Result<Self, ConfigError> {
-        let spec = json::read(&Fields::new(json, prefix))?;
+        let spec = json::read(&ConfigFields::new(json, prefix))?;
         spec.check()?;
         Ok(spec)
     }
 
-    /// Reads the metadata of a GGUF file of any of the families; biases, fused projections and tied embeddings are seen
-    /// from its tensors.
+    /// Reads the metadata of a GGUF file of a decoder family. Biases, fused projections and tied
+    /// embeddings are detected from the file's tensors.
     ///
     /// # Errors
     /// [`ConfigError`]: a key is missing, wrong, unsupported, or unknown, or a tensor is.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ConfigError> {
         let spec = keys::read(gguf)?;
         spec.check()?;
-        tensors::refuse_unknown(&spec, gguf)?;
+        tensors::reject_unknown_tensors(&spec, gguf)?;
         Ok(spec)
     }
 
-    /// Takes from a folder's tensors what its names are: those of the output, and whether they lack what those of the family
-    /// begin with.
+    /// Detects the naming scheme from the folder's tensors: the name of the output projection, and
+    /// whether the family's prefix is missing.
     pub(crate) fn settle_names(&mut self, has: &dyn Fn(&str) -> bool) {
-        wrapped::settle(self, has);
+        nested::settle(self, has);
         self.output_is_lm_head = has("lm_head.weight");
-        let embedding = Part::Embedding.module(self, 0);
+        let embedding = DecoderPart::Embedding.module(self, 0);
         let bare = embedding.strip_prefix(self.family.get().prefix);
         self.bare_names =
             bare.is_some_and(|bare| bare != embedding && has(&part::tensor(bare, "weight")));
     }
 
-    /// Whether layers remember what they read in a state, of which nothing can be taken back.
+    /// Whether layers have a recurrent state, which cannot be rolled back to an earlier position.
     pub fn has_states(&self) -> bool {
         self.layers.iter().any(|l| l.mixer.scans())
     }
 
-    /// How many layers attend, each to a cache of its own.
+    /// Number of layers with attention, each of which has a KV cache.
     pub fn attending_layers(&self) -> usize {
         self.layers.iter().filter(|l| l.mixer.attends()).count()
     }
 
-    /// The width of all queries.
+    /// Width of the queries of all heads.
     pub(crate) fn q_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// The width of all keys, and of all values.
+    /// Width of the keys of all heads, and of the values.
     pub(crate) fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 
-    /// Elements of a head of the values.
+    /// Size of a value head.
     pub(crate) fn value_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// Every layer sees the last `window` keys where `windowed` says so for its number.
+    /// Sets an attention window of `window` keys on the layers for which `windowed(layer)` is true.
     fn set_windows(&mut self, window: usize, windowed: impl Fn(usize) -> bool) {
         for (i, layer) in self.layers.iter_mut().enumerate() {
             layer.window = windowed(i).then_some(window);
         }
     }
 
-    /// Layers have experts where `sparse` says so for their number.
+    /// Sets the mixture of experts on the layers for which `sparse(layer)` is true.
     fn set_experts(&mut self, experts: Experts, sparse: impl Fn(usize) -> bool) {
         self.experts = Some(experts);
         for (i, layer) in self.layers.iter_mut().enumerate() {
@@ -345,7 +353,8 @@ impl DecoderSpec {
             self.rope_dims.is_multiple_of(2) && self.rope_dims <= self.head_dim,
             || {
                 format!(
-                    "rotary embedding of {} elements needs an even number, at most the head's {}",
+                    "rotary embedding covers {} elements; expected an even number, at most the \
+                     head size {}",
                     self.rope_dims, self.head_dim
                 )
             },
@@ -355,7 +364,7 @@ impl DecoderSpec {
         }
         let positive = |what: &str, value: f64| {
             ensure(value.is_finite() && value > 0.0, || {
-                format!("{what} is {value}, it must be positive")
+                format!("{what} is {value}; expected a positive number")
             })
         };
         positive("the epsilon of norms", self.norm.eps.into())?;
@@ -373,16 +382,16 @@ impl DecoderSpec {
             experts.check()?;
         }
         ensure(self.states.is_some() || !self.has_states(), || {
-            "layers have states of which the sizes are not said".to_string()
+            "layers have state-space scans, but the sizes of the scans are missing".to_string()
         })?;
         if let Some(states) = &self.states {
             states.check()?;
         }
-        if let Some(growth) = self.query_growth {
-            positive("the growth of queries", growth.beta.into())?;
+        if let Some(growth) = self.attention_temperature {
+            positive("the query scale", growth.beta.into())?;
         }
         ensure(!self.learned_positions || self.ropes.is_empty(), || {
-            "learned positions and a rotary embedding".to_string()
+            "the model has both learned positions and a rotary embedding".to_string()
         })?;
         let beyond = self
             .bos
@@ -399,7 +408,7 @@ impl DecoderSpec {
     }
 }
 
-/// The size of a head that is given, or that heads of the whole width have.
+/// The head size: as specified, or `hidden / heads`.
 fn derived_head_dim(
     given: Option<usize>,
     hidden: usize,
@@ -409,7 +418,10 @@ fn derived_head_dim(
         return Ok(head_dim);
     }
     ensure(hidden.is_multiple_of(heads), || {
-        format!("a width of {hidden} is not a multiple of {heads} heads, and no head size is given")
+        format!(
+            "a width of {hidden} is not a multiple of {heads} heads, and the head size is \
+             missing"
+        )
     })?;
     Ok(hidden / heads)
 }

@@ -1,8 +1,9 @@
-//! The encoder specification: what a layer of a text encoder consists of, as data (ADR 0026).
+//! The encoder specification: the structure of a text encoder, as data (ADR 0026).
 //!
-//! One builder makes the graph of every family from an [`EncoderSpec`]; what tells families apart is here. A family is a
-//! row of [`families`]: what its folders call fields and tensors, what its layers and heads consist of, and which fields
-//! it honours beyond the common ones. A field or a tensor that nobody honours is refused.
+//! One builder creates the graph of every model family from an [`EncoderSpec`]. A family is a row
+//! of [`families`]. The row has the names of the family's fields and tensors, the structure of its
+//! layers and heads, and the fields that it reads in addition to the common ones. A field or a
+//! tensor that is not read is an error.
 
 mod families;
 mod gguf;
@@ -16,110 +17,112 @@ mod towers;
 
 use serde_json::{Map, Value};
 
-use super::decoder::{Activation, FeedForward, Norm, NormKind, Rope};
-use super::{ConfigError, Fields, ensure};
+use super::decoder::{FeedForward, FfnActivation, NormKind, NormSpec, RopeSpec};
+use super::{ConfigError, ConfigFields, ensure};
 use crate::gguf::Gguf;
 pub use families::EncoderFamily;
-pub(crate) use families::{model_types, of_model_type, task_prefixes};
+pub(crate) use families::{for_model_type, model_types, task_prefixes};
 pub(crate) use gguf::is_encoder;
 pub(crate) use json::activation;
 pub(crate) use part::{EncoderNames, EncoderPart};
 pub use patches::PatchSpec;
 pub(crate) use patches::sides;
-pub(crate) use tensors::{is_derived, known_tensors, refuse_unknown_modules};
+pub(crate) use tensors::{is_derived, known_tensors, reject_unknown_modules};
 pub(crate) use towers::read_tower;
 
-/// How an encoder knows where a token stands.
+/// The encoding of token positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Positions {
-    /// A row of a table for each position, from 0 on.
+pub enum PositionEncoding {
+    /// Learned position embeddings, from position 0.
     Learned {
-        /// Rows of the table.
+        /// Rows of the position table.
         rows: usize,
     },
-    /// The same, counting tokens that are no padding from the padding token's id plus 1 on (RoBERTa); padding has the
-    /// row of its id.
+    /// Learned position embeddings (RoBERTa): non-padding tokens count from the padding token's id
+    /// plus 1. Padding uses the row of its id.
     AfterPadding {
-        /// Rows of the table.
+        /// Rows of the position table.
         rows: usize,
     },
-    /// By rotary embeddings alone.
+    /// Rotary embeddings only.
     Rotary,
-    /// By terms of the scores alone ([`EncoderSpec::relative`]).
+    /// Relative position biases only ([`EncoderSpec::relative_position_bias`]).
     Distances,
 }
 
-/// Terms of the scores by the distance of query and key: every head has one for each bucket of distances. Near distances have
-/// a bucket each, farther ones share logarithmic buckets (Raffel and others, "Exploring the limits of transfer learning",
-/// 2020).
+/// Relative position biases: a learned term per head and distance bucket that is added to attention
+/// scores. Small distances have a bucket each; larger ones share logarithmic buckets (Raffel and
+/// others, "Exploring the limits of transfer learning", 2020).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RelativeTerms {
-    /// How many buckets there are; half of them for each direction where tokens see both ways.
+pub struct RelativePositionBias {
+    /// Number of buckets. Bidirectional attention uses half of them for each direction.
     pub buckets: usize,
-    /// Distances from here on share the last one.
+    /// Distances from this value on share the last bucket.
     pub farthest: usize,
 }
 
-/// What is added to the embedding of a token for the segment it is in.
+/// The segment embedding (token type embedding) that is added to token embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenTypes {
-    /// Nothing.
+    /// No segment embedding.
     None,
-    /// The first row of a table, whatever the segment.
+    /// The first row of the table for every token, whatever its segment.
     First {
-        /// Rows of the table.
+        /// Rows of the segment table.
         rows: usize,
     },
-    /// The row of the segment.
+    /// The table row of the token's segment.
     BySegment {
-        /// Rows of the table.
+        /// Rows of the segment table.
         rows: usize,
     },
 }
 
-/// Where a layer's norms stand.
+/// The placement of norms in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EncoderNorms {
-    /// Of the sums after attention and after the feed-forward network.
+    /// Post-norm: after the residual additions of attention and of the feed-forward network.
     AfterSums,
-    /// Before attention and before the feed-forward network, and once at the end.
+    /// Pre-norm: before attention and before the feed-forward network, with a final norm.
     Before,
 }
 
-/// Which others a token sees, where no window says less.
+/// The attention mask of layers without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Visible {
-    /// All that are no padding.
+pub enum AttentionPattern {
+    /// Each token attends to all tokens except padding.
     Tokens,
-    /// Those before it and itself.
+    /// Causal: each token attends to itself and earlier tokens.
     Causal,
-    /// All, padding too.
+    /// Each token attends to all tokens, including padding.
     All,
 }
 
-/// What tells one layer from another.
+/// The properties that may differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderLayer {
-    /// How many positions either way a query sees; all where there is none.
+    /// Sliding attention window in positions per direction; `None` for full attention.
     pub window: Option<usize>,
-    /// Which of the model's [`EncoderSpec::ropes`] turns queries and keys.
+    /// Index into the model's [`EncoderSpec::ropes`] for queries and keys.
     pub rope: Option<usize>,
-    /// Whether there is a norm before its attention; one that follows a norm has none.
+    /// Whether the layer has a norm before attention. The first layer has none if an embedding norm
+    /// precedes it.
     pub attention_norm: bool,
 }
 
-/// A head that tells classes.
+/// A classification head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadSpec {
-    /// Whether the class of a text is told from the mean of its tokens; else from the first.
+    /// Whether texts are classified by the mean of their token states; otherwise by the state of
+    /// the first token.
     pub mean: bool,
-    /// The nonlinearity after a dense layer before the classifier, where there is one.
-    pub dense: Option<Activation>,
-    /// Whether that layer has a bias.
+    /// The activation of a dense layer before the classifier, if there is one.
+    pub dense: Option<FfnActivation>,
+    /// Whether the dense layer has a bias.
     pub dense_bias: bool,
-    /// Whether a norm follows.
+    /// Whether a norm follows the dense layer.
     pub norm: bool,
-    /// Whether the classes of tokens are told through that layer as well.
+    /// Whether token classification also uses the dense layer.
     pub dense_of_tokens: bool,
 }
 
@@ -130,17 +133,17 @@ pub struct EncoderDims {
     pub hidden: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Attention heads; divides `hidden`.
+    /// Number of attention heads; divides `hidden`.
     pub heads: usize,
-    /// Width of the feed-forward network.
+    /// Intermediate width of the feed-forward network.
     pub ffn: usize,
-    /// Rows of the token embedding.
+    /// Vocabulary size: rows of the token embedding table.
     pub vocab: usize,
-    /// Positions.
+    /// Maximum number of positions.
     pub context: usize,
 }
 
-/// Everything that the weights of a text encoder do not say themselves.
+/// The specification of an encoder: everything that its weights do not determine.
 ///
 /// ```
 /// use tercet_models::{EncoderSpec, Positions};
@@ -164,46 +167,46 @@ pub struct EncoderDims {
 pub struct EncoderSpec {
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the embeddings; where it is not `hidden`, a projection follows them.
+    /// Width of the embeddings. If it differs from `hidden`, a projection follows the embeddings.
     pub embedding: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// Elements of one head; `heads * head_dim` need not be `hidden`.
+    /// Size of one attention head; `heads * head_dim` need not equal `hidden`.
     pub head_dim: usize,
-    /// Width of the feed-forward network.
+    /// Intermediate width of the feed-forward network.
     pub ffn: usize,
-    /// Rows of the token embedding.
+    /// Vocabulary size: rows of the token embedding table.
     pub vocab: usize,
-    /// Tokens of the longest text.
+    /// Maximum input length, in tokens.
     pub context: usize,
     /// The layers, in order.
     pub layers: Vec<EncoderLayer>,
-    /// How positions are known.
-    pub positions: Positions,
-    /// How pictures are read, for an encoder that reads patches in the place of tokens; it has no vocabulary.
+    /// The encoding of token positions.
+    pub positions: PositionEncoding,
+    /// The image patches of a vision encoder, which has no vocabulary; `None` for text encoders.
     pub patches: Option<PatchSpec>,
-    /// Which others a token sees.
-    pub visible: Visible,
-    /// Whether there is a norm of the embeddings.
+    /// The attention mask of layers without a window.
+    pub attention_pattern: AttentionPattern,
+    /// Whether a norm follows the embeddings.
     pub embedding_norm: bool,
-    /// Whether the results of attention and feed-forward network are multiplied with a vector each (Touvron and others, "Going
-    /// deeper with image transformers", 2021).
+    /// Whether the outputs of attention and of the feed-forward network are multiplied by learned
+    /// vectors (LayerScale; Touvron and others, "Going deeper with image transformers", 2021).
     pub layer_scale: bool,
-    /// Terms of the scores by distance.
-    pub relative: Option<RelativeTerms>,
-    /// The factor of the scores; `head_dim^-0.5` where there is none.
+    /// Relative position biases of attention scores.
+    pub relative_position_bias: Option<RelativePositionBias>,
+    /// The factor of attention scores; `None` means `head_dim^-0.5`.
     pub attention_scale: Option<f64>,
-    /// What segments add.
+    /// The segment embeddings.
     pub token_types: TokenTypes,
-    /// The rotary embeddings that layers choose from.
-    pub ropes: Vec<Rope>,
+    /// The rotary embeddings, which layers refer to by index.
+    pub ropes: Vec<RopeSpec>,
     /// The norms.
-    pub norm: Norm,
-    /// Where they stand in a layer.
+    pub norm: NormSpec,
+    /// The placement of the norms in a layer.
     pub placement: EncoderNorms,
     /// The feed-forward network.
     pub feed_forward: FeedForward,
-    /// Whether Q, K and V are rows of one projection.
+    /// Whether Q, K and V are rows of one fused projection.
     pub fused_qkv: bool,
     /// Whether gate and up are rows of one projection, the gate first.
     pub fused_gate_up: bool,
@@ -213,19 +216,19 @@ pub struct EncoderSpec {
     pub output_bias: bool,
     /// Whether the feed-forward projections have biases.
     pub mlp_bias: bool,
-    /// The token that fills short rows of a batch.
+    /// The padding token for the shorter sequences of a batch.
     pub pad: u32,
-    /// The head of those of its models that tell classes.
+    /// The classification head, for models that have one.
     pub head: HeadSpec,
-    /// Whether a folder has the names of the family's first writers, where it was renamed since.
+    /// Whether the folder uses the family's older tensor names.
     pub old_names: bool,
-    /// The family, which says what files call the tensors.
+    /// The model family, which determines tensor names in files.
     pub family: EncoderFamily,
 }
 
 impl EncoderSpec {
-    /// BERT (Devlin and others, 2019): learned positions from 0 on, two segments, layer norms of the sums with an
-    /// epsilon of 1e-12, GELU, biases everywhere.
+    /// BERT (Devlin and others, 2019): learned positions from 0, two segments, post-norm layers
+    /// with an epsilon of 1e-12, GELU, and biases throughout.
     pub fn bert(dims: EncoderDims) -> EncoderSpec {
         let EncoderDims {
             hidden,
@@ -249,23 +252,23 @@ impl EncoderSpec {
             vocab,
             context,
             layers: vec![layer; layers],
-            positions: Positions::Learned { rows: context },
+            positions: PositionEncoding::Learned { rows: context },
             patches: None,
-            visible: Visible::Tokens,
+            attention_pattern: AttentionPattern::Tokens,
             embedding_norm: true,
             layer_scale: false,
-            relative: None,
+            relative_position_bias: None,
             attention_scale: None,
             token_types: TokenTypes::BySegment { rows: 2 },
             ropes: Vec::new(),
-            norm: Norm {
+            norm: NormSpec {
                 kind: NormKind::Layer,
                 eps: 1e-12,
                 bias: true,
                 one_plus: false,
             },
             placement: EncoderNorms::AfterSums,
-            feed_forward: FeedForward::Plain(Activation::Gelu),
+            feed_forward: FeedForward::Plain(FfnActivation::Gelu),
             fused_qkv: false,
             fused_gate_up: false,
             qkv_bias: true,
@@ -274,7 +277,7 @@ impl EncoderSpec {
             pad: 0,
             head: HeadSpec {
                 mean: false,
-                dense: Some(Activation::Tanh),
+                dense: Some(FfnActivation::Tanh),
                 dense_bias: true,
                 norm: false,
                 dense_of_tokens: false,
@@ -284,18 +287,18 @@ impl EncoderSpec {
         }
     }
 
-    /// Reads a Hugging Face `config.json` of any of the families.
+    /// Reads a Hugging Face `config.json` of an encoder family.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         let spec = json::read(&fields)?;
         spec.check()?;
         Ok(spec)
     }
 
-    /// Reads the metadata of a GGUF file of any architecture of encoders, and which tensors it has.
+    /// Reads the metadata and the tensor list of a GGUF file of an encoder architecture.
     ///
     /// # Errors
     /// [`ConfigError`]: a key is missing, wrong, unsupported, or unknown, or a tensor is.
@@ -305,12 +308,13 @@ impl EncoderSpec {
         Ok(spec)
     }
 
-    /// The width of all queries.
+    /// Width of the queries of all heads.
     pub(crate) fn q_width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Every layer sees `window` positions either way where `windowed` says so for its number.
+    /// Sets a window of `window` positions per direction on the layers for which `windowed(layer)`
+    /// is true.
     fn set_windows(&mut self, window: usize, windowed: impl Fn(usize) -> bool) {
         for (i, layer) in self.layers.iter_mut().enumerate() {
             layer.window = windowed(i).then_some(window);
@@ -319,7 +323,7 @@ impl EncoderSpec {
 
     fn check(&self) -> Result<(), ConfigError> {
         ensure(self.context > 0, || {
-            "there is no position for a token".to_string()
+            "the position table has no row for a token".to_string()
         })?;
         ensure(
             self.patches.is_some() || (self.pad as usize) < self.vocab,
@@ -332,14 +336,17 @@ impl EncoderSpec {
         )?;
         let rotated = self.layers.iter().any(|layer| layer.rope.is_some());
         ensure(!rotated || self.head_dim.is_multiple_of(2), || {
-            format!("heads of {} elements cannot be rotated", self.head_dim)
+            format!(
+                "cannot rotate heads of {} elements; expected an even number",
+                self.head_dim
+            )
         })?;
         for rope in &self.ropes {
             rope.check(self.head_dim)?;
         }
-        if let Some(RelativeTerms { buckets, farthest }) = self.relative {
+        if let Some(RelativePositionBias { buckets, farthest }) = self.relative_position_bias {
             ensure(buckets.is_multiple_of(4) && farthest > buckets, || {
-                format!("{buckets} buckets of distances up to {farthest}")
+                format!("cannot map distances up to {farthest} to {buckets} buckets")
             })?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Typed access to a JSON object that remembers which fields were looked at.
+//! Typed access to a JSON object that records which fields were read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,23 +8,24 @@ use serde_json::{Map, Value};
 use super::ConfigError;
 use crate::gguf::clip;
 
-/// Sizes above this are refused: no model has them, and products of a few of them fit `u64`.
+/// Upper limit of a size. No model has larger sizes, and products of a few of them fit `u64`.
 const MAX_SIZE: u64 = 1 << 31;
 
-/// A JSON object whose every field must be read or known to be harmless.
-pub(crate) struct Fields<'a> {
+/// A JSON object whose fields must all be read or be on a list of harmless fields.
+pub(crate) struct ConfigFields<'a> {
     map: &'a Map<String, Value>,
-    /// Where the object sits, with a final dot: `rope_parameters.`, empty at the top.
+    /// Path of the object for error messages, with a final dot: `rope_parameters.`; empty at the
+    /// top level.
     prefix: &'static str,
-    seen: RefCell<BTreeSet<&'static str>>,
+    used_keys: RefCell<BTreeSet<&'static str>>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ConfigFields<'a> {
     pub(crate) fn new(map: &'a Map<String, Value>, prefix: &'static str) -> Self {
         Self {
             map,
             prefix,
-            seen: RefCell::default(),
+            used_keys: RefCell::default(),
         }
     }
 
@@ -34,7 +35,7 @@ impl<'a> Fields<'a> {
 
     /// The value of a field; `null` counts as absent.
     pub(crate) fn get(&self, name: &'static str) -> Option<&'a Value> {
-        self.seen.borrow_mut().insert(name);
+        self.used_keys.borrow_mut().insert(name);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -67,7 +68,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A size: an integer from 1 to 2^31.
+    /// An optional size: an integer from 1 to 2^31.
     pub(crate) fn opt_size(&self, name: &'static str) -> Result<Option<usize>, ConfigError> {
         self.typed(name, "an integer from 1 to 2^31", |value| {
             let size = value.as_u64().filter(|v| (1..=MAX_SIZE).contains(v))?;
@@ -79,14 +80,14 @@ impl<'a> Fields<'a> {
         self.required(name, self.opt_size(name)?)
     }
 
-    /// A positive finite number.
+    /// An optional positive, finite number.
     pub(crate) fn opt_positive(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
         self.typed(name, "a positive number", |value| {
             value.as_f64().filter(|v| v.is_finite() && *v > 0.0)
         })
     }
 
-    /// A finite number that is 0 or more.
+    /// An optional finite number that is at least 0.
     pub(crate) fn opt_not_negative(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
         self.typed(name, "a number that is not negative", |value| {
             value.as_f64().filter(|v| v.is_finite() && *v >= 0.0)
@@ -97,14 +98,14 @@ impl<'a> Fields<'a> {
         self.required(name, self.opt_positive(name)?)
     }
 
-    /// A list of so many finite numbers.
+    /// An optional list of exactly `N` finite numbers.
     pub(crate) fn numbers<const N: usize>(
         &self,
         name: &'static str,
     ) -> Result<Option<[f32; N]>, ConfigError> {
         self.typed(
             name,
-            "a list of as many numbers as the model has parts",
+            "a list with one number per part of the model",
             |value| {
                 let all = value.as_array()?.iter().map(|x| Some(x.as_f64()? as f32));
                 let all: Vec<f32> = all.collect::<Option<_>>()?;
@@ -135,7 +136,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// One token id or a list of them.
+    /// A field with one token id or a list of token ids.
     pub(crate) fn tokens(&self, name: &'static str) -> Result<Vec<u32>, ConfigError> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let ids = self.typed(name, "a token id or a list of them", |value| match value {
@@ -145,7 +146,10 @@ impl<'a> Fields<'a> {
         Ok(ids.unwrap_or_default())
     }
 
-    /// Refuses any value but those for which `accept` holds; absent and `null` are accepted.
+    /// Checks that the value of a field passes `accept`; absent fields and `null` pass.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if `accept` returns false.
     pub(crate) fn only(
         &self,
         name: &'static str,
@@ -162,9 +166,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses what was neither read nor is in a list of harmless fields.
+    /// Returns an error if a field is neither read nor in one of the lists of harmless fields.
     pub(crate) fn finish(&self, harmless: &[&[&str]]) -> Result<(), ConfigError> {
-        let seen = self.seen.borrow();
+        let seen = self.used_keys.borrow();
         let unknown: Vec<String> = self
             .map
             .iter()
@@ -185,8 +189,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Fields of `config.json` that describe the file, its training or its users, whatever the
-/// architecture; none of them has a part in computing a forward pass.
+/// Fields of `config.json` that describe the file, its training or its users, for every
+/// architecture. None of them affects the forward pass.
 pub(super) const HARMLESS: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",

@@ -1,15 +1,16 @@
-//! `config.json` of encoder-decoders of texts.
+//! `config.json` of text-to-text encoder-decoders (T5).
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
 use super::decoder::FeedForward;
-use super::{ConfigError, EncoderFamily, EncoderSpec, Fields, decoder, encoder};
+use super::{ConfigError, ConfigFields, EncoderFamily, EncoderSpec, decoder, encoder};
 use crate::hf::HfWeights;
 
-/// What an encoder-decoder of texts consists of (T5, 1.1 and Flan among it): an encoder, and a decoder of the same widths, heads, norms
-/// and buckets of distances that also attends to what the encoder read. Both have the same embeddings.
+/// The specification of a text-to-text encoder-decoder (T5, T5 1.1 and Flan-T5). The decoder has
+/// the same widths, heads, norms and relative-position buckets as the encoder, and adds
+/// cross-attention to the encoder's output. Encoder and decoder share the token embeddings.
 ///
 /// ```
 /// use tercet_models::TextToTextSpec;
@@ -24,42 +25,45 @@ use crate::hf::HfWeights;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct TextToTextSpec {
-    /// The encoder, and what layers of the decoder have, too.
+pub struct Seq2SeqSpec {
+    /// The encoder. Its widths, heads, norms and feed-forward networks are also those of the
+    /// decoder.
     pub encoder: EncoderSpec,
-    /// Layers of the decoder.
+    /// Number of decoder layers.
     pub decoder_layers: usize,
-    /// Whether states are divided by the root of the width before the output projection, as in models that were trained
-    /// with one matrix for embeddings and output.
+    /// Whether the decoder's hidden states are divided by the square root of the hidden width
+    /// before the output projection. Models trained with tied embeddings need this.
     pub scaled_output: bool,
-    /// Whether the output projection has a matrix of its own; else it is that of the embeddings. A folder's tensors say it.
-    pub own_output: bool,
-    /// The token that a text that is written begins with; it is not part of it.
+    /// Whether the output projection has a separate matrix instead of the embedding matrix. The
+    /// tensors of the folder decide it.
+    pub untied_output: bool,
+    /// The decoder's start token. It precedes the generated text and is not part of it.
     pub start: u32,
-    /// The tokens that end one; may be empty.
+    /// The end-of-sequence tokens; may be empty.
     pub eos: Vec<u32>,
 }
 
-impl TextToTextSpec {
-    /// Reads a `config.json`.
+impl Seq2SeqSpec {
+    /// Reads a Hugging Face `config.json`.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
-    pub fn from_json(json: &Map<String, Value>) -> Result<TextToTextSpec, ConfigError> {
-        // It refuses what nobody knows.
+    pub fn from_json(json: &Map<String, Value>) -> Result<Seq2SeqSpec, ConfigError> {
+        // The encoder's reader also rejects unknown fields.
         let encoder = EncoderSpec::from_json(json)?;
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         fields.only("model_type", "t5", |_| encoder.family.has_decoder())?;
         fields.only("is_encoder_decoder", "true", |v| v.as_bool() == Some(true))?;
         let layers = fields.opt_size("num_decoder_layers")?;
         let tied = fields.opt_bool("tie_word_embeddings")?;
         let scaled = fields.opt_bool("scale_decoder_outputs")?;
         let start = fields.opt_token("decoder_start_token_id")?;
-        let spec = TextToTextSpec {
+        let spec = Seq2SeqSpec {
             decoder_layers: layers.unwrap_or(encoder.layers.len()),
-            // The library writes the one where the other no longer says it.
+            // Newer versions of transformers write `scale_decoder_outputs`; without it, tied
+            // embeddings imply it.
             scaled_output: scaled.unwrap_or(tied != Some(false)),
-            own_output: false,
+            untied_output: false,
             start: start.unwrap_or(encoder.pad),
             eos: fields.tokens("eos_token_id")?,
             encoder,
@@ -68,7 +72,7 @@ impl TextToTextSpec {
         Ok(spec)
     }
 
-    /// Refuses tokens that there are none of.
+    /// Checks that the special tokens are inside the vocabulary.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let vocab = self.encoder.vocab;
         let mut all = self.eos.iter().chain([&self.start]);
@@ -79,24 +83,26 @@ impl TextToTextSpec {
         })
     }
 
-    /// Takes from a folder's tensors whether the output has a matrix of its own, and refuses a tensor that the model does not
+    /// Sets `untied_output` from the folder's tensors, and rejects tensors that the model does not
     /// have.
     ///
     /// # Errors
     /// [`ConfigError::UnknownTensors`].
     pub(crate) fn settle_tensors(&mut self, weights: &HfWeights) -> Result<(), ConfigError> {
-        self.own_output = weights.find("lm_head.weight").is_some();
+        self.untied_output = weights.find("lm_head.weight").is_some();
         let mut known: HashSet<String> = self.decoder_tensors().collect();
-        let names =
-            encoder::EncoderNames::of(&self.encoder, &crate::builder::Weights::Hf(weights.clone()));
+        let names = encoder::EncoderNames::new(
+            &self.encoder,
+            &crate::builder::Weights::Hf(weights.clone()),
+        );
         known.extend(encoder::known_tensors(&self.encoder, &names));
-        // The same table under three names.
+        // Some folders store copies of the shared embedding table under these names.
         for of in ["encoder", "decoder"] {
             known.insert(format!("{of}.embed_tokens.weight"));
         }
         known.insert("lm_head.weight".to_string());
         let tensors = weights.tensors().map(|(_, info)| info.name());
-        decoder::refuse(tensors, &known)
+        decoder::reject_names(tensors, &known)
     }
 
     fn decoder_tensors(&self) -> impl Iterator<Item = String> + '_ {
@@ -127,7 +133,7 @@ impl TextToTextSpec {
     }
 }
 
-/// Whether a `model_type` is one of these.
+/// Whether `name` is the `model_type` of a supported encoder-decoder.
 pub(crate) fn is_model_type(name: &str) -> bool {
-    encoder::of_model_type(name).is_some_and(EncoderFamily::has_decoder)
+    encoder::for_model_type(name).is_some_and(EncoderFamily::has_decoder)
 }

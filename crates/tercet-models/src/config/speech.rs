@@ -1,8 +1,8 @@
 //! Speech recognizers: encoders and decoders of Whisper and Moonshine, as data.
 //!
-//! [`SpeechSpec`] says what the graph consists of (`config.json`), [`SpeechTokens`] which tokens mean what and which are never
-//! written (`generation_config.json`), [`checked_features`] that the features are those that are computed
-//! (`preprocessor_config.json`).
+//! [`SpeechSpec`] has the structure of the graph (`config.json`). [`SpeechTokens`] has the special
+//! and suppressed tokens (`generation_config.json`). [`checked_features`] checks that the folder's
+//! audio features equal the implemented ones (`preprocessor_config.json`).
 
 mod features;
 mod moonshine;
@@ -15,5 +15,5 @@ pub(crate) use moonshine::{MOONSHINE, RAW_FRAME, RAW_HOP, STEMS};
 pub use spec::SpeechSpec;
 pub use tokens::SpeechTokens;
 
-/// The `model_type` of folders of Whisper.
+/// The `model_type` of Whisper folders.
 pub(crate) const MODEL_TYPE: &str = "whisper";

@@ -1,5 +1,5 @@
-//! Models of pictures: a transformer's tower, which is an [`EncoderSpec`] of patches, or stages of convolutions; with
-//! a tower of texts beside it, or without.
+//! Vision models: image encoders, with or without a text tower. The image encoder is a transformer
+//! tower (an [`EncoderSpec`] over patches) or convolutional stages.
 
 mod stages;
 mod tensors;
@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 
 use super::encoder::read_tower;
 use super::fields::HARMLESS;
-use super::{ConfigError, EncoderSpec, Fields, ensure};
+use super::{ConfigError, ConfigFields, EncoderSpec, ensure};
 pub use stages::{ResidualLayer, StagesKind, StagesSpec};
 
-/// The families of models of pictures.
+/// The model families of vision models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VisionFamily {
     /// ViT (Dosovitskiy and others, 2020).
     Vit,
     /// DINOv2 (Oquab and others, 2023).
     Dinov2,
-    /// CLIP (Radford and others, 2021), with texts.
+    /// CLIP (Radford and others, 2021), with a text tower.
     Clip,
-    /// SigLIP (Zhai and others, 2023), and SigLIP 2 of one size of pictures, with texts.
+    /// SigLIP (Zhai and others, 2023) and SigLIP 2 with a fixed image size, with a text tower.
     Siglip,
     /// ResNet (He and others, 2015).
     Resnet,
@@ -38,13 +38,13 @@ impl VisionFamily {
         (VisionFamily::Convnext, "convnext"),
     ];
 
-    /// The `model_type` of its folders.
+    /// The `model_type` of the family's folders.
     pub fn model_type(self) -> &'static str {
         let own = VisionFamily::ALL.iter().find(|(family, _)| *family == self);
         own.expect("invariant: the table has all families").1
     }
 
-    /// What tensors begin with in checkpoints with a classifier.
+    /// The prefix of tensor names in checkpoints with a classifier.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             VisionFamily::Vit => "vit.",
@@ -55,7 +55,7 @@ impl VisionFamily {
         }
     }
 
-    /// The layer that tells classes, without `.weight`.
+    /// The name of the classification layer, without `.weight`.
     pub(crate) fn classifier(self) -> &'static str {
         match self {
             VisionFamily::Resnet => "classifier.1",
@@ -64,66 +64,67 @@ impl VisionFamily {
     }
 }
 
-/// The family that a folder's configuration names.
-pub(crate) fn of_model_type(name: &str) -> Option<VisionFamily> {
+/// The family with this `model_type`.
+pub(crate) fn for_model_type(name: &str) -> Option<VisionFamily> {
     let mut all = VisionFamily::ALL.iter();
     all.find_map(|(family, own)| (*own == name).then_some(*family))
 }
 
-/// What folders may name.
+/// The supported values of `model_type`, for error messages.
 pub(crate) fn model_types() -> String {
     VisionFamily::ALL.map(|(_, name)| name).join(", ")
 }
 
-/// What of a tower's states stands for the picture.
+/// The pooling of a vision tower's states into an image vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PicturePooling {
-    /// That of the class token.
+pub enum ImagePooling {
+    /// The state of the class token.
     ClassToken,
-    /// What a learned query attends to, through a feed-forward network (SigLIP).
+    /// Attention of a learned query over all states, followed by a feed-forward network (SigLIP).
     Attention,
 }
 
-/// What of a text's states stands for it.
+/// The pooling of a text tower's states into a text vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextPooling {
-    /// That of the first token of the greatest number, which ends texts.
+    /// The state of the first token with the greatest token id, which is the end token.
     Greatest,
-    /// That of the first of these tokens, which end texts.
+    /// The state at the first occurrence of this end token.
     First(u32),
-    /// That of the last one, padding included: all texts are filled up to the longest.
+    /// The last state, including padding. All texts are padded to the maximum length.
     Last,
 }
 
-/// The texts' side of a model.
+/// The text tower of a vision model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextTower {
-    /// Its layers.
+    /// The encoder of the text tower.
     pub spec: EncoderSpec,
-    /// What stands for a text.
+    /// The pooling of token states into a text vector.
     pub pooling: TextPooling,
-    /// Elements of a vector, which a projection gives.
+    /// Length of a text vector, the output width of the projection.
     pub width: usize,
 }
 
-/// What computes a picture's features.
+/// The image encoder of a vision model.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a model has one of it")]
 pub enum VisionBody {
-    /// A transformer.
+    /// A transformer over patches.
     Tower {
-        /// Its layers and patches.
+        /// The specification of the layers and patches.
         spec: EncoderSpec,
-        /// What stands for the picture.
-        pooling: PicturePooling,
-        /// Elements of a vector, where a projection gives them; else the width of the layers.
+        /// The pooling of states into an image vector.
+        pooling: ImagePooling,
+        /// Length of an image vector if a projection produces it; `None` for the width of the
+        /// layers.
         projection: Option<usize>,
     },
-    /// Convolutions.
+    /// Convolutional stages.
     Stages(StagesSpec),
 }
 
-/// Everything that the weights of a model of pictures do not say themselves.
+/// The specification of a vision model: everything that its weights do not determine.
 ///
 /// ```
 /// use tercet_models::VisionSpec;
@@ -140,25 +141,25 @@ pub enum VisionBody {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct VisionSpec {
-    /// The family.
+    /// The model family.
     pub family: VisionFamily,
-    /// The pictures' side.
+    /// The image encoder.
     pub body: VisionBody,
-    /// The texts' side, where there is one.
+    /// The text tower, if there is one.
     pub text: Option<TextTower>,
 }
 
 impl VisionSpec {
-    /// Reads a Hugging Face `config.json` of any of the families.
+    /// Reads a Hugging Face `config.json` of a vision family.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<VisionSpec, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
-        let found = of_model_type(model_type);
+        let found = for_model_type(model_type);
         fields.only("model_type", &model_types(), |_| found.is_some())?;
-        // Refused above where there is none.
+        // An unsupported `model_type` is already an error above.
         let family = found.unwrap_or(VisionFamily::Vit);
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -167,7 +168,7 @@ impl VisionSpec {
             let spec = read_tower(json, "", model_type)?;
             Ok(VisionBody::Tower {
                 spec,
-                pooling: PicturePooling::ClassToken,
+                pooling: ImagePooling::ClassToken,
                 projection: None,
             })
         };
@@ -186,7 +187,7 @@ impl VisionSpec {
         })
     }
 
-    /// Elements of a picture's vector.
+    /// Length of an image vector.
     pub fn width(&self) -> usize {
         match &self.body {
             VisionBody::Tower {
@@ -197,16 +198,17 @@ impl VisionSpec {
     }
 }
 
-/// Fields of models of two towers that have no part in computing features.
+/// Fields of two-tower models that do not affect the computed features.
 const OF_TWO: &[&str] = &[
     "initializer_factor",
     "logit_scale_init_value",
     "tie_word_embeddings",
 ];
 
-/// A tower's object in the configuration. Old files have it a second time, which counts more in the reference.
+/// Reads a tower's configuration. Older files have a second copy, which takes precedence in the
+/// reference implementation, so both must agree.
 fn part(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     [name, twice]: [&'static str; 2],
 ) -> Result<Map<String, Value>, ConfigError> {
     let own = fields.opt_object(name)?.cloned().unwrap_or_default();
@@ -220,14 +222,14 @@ fn part(
     Ok(own)
 }
 
-fn clip(fields: &Fields<'_>) -> Result<VisionSpec, ConfigError> {
+fn clip(fields: &ConfigFields<'_>) -> Result<VisionSpec, ConfigError> {
     let text = part(fields, ["text_config", "text_config_dict"])?;
     let vision = part(fields, ["vision_config", "vision_config_dict"])?;
     let width = fields.opt_size("projection_dim")?.unwrap_or(512);
     fields.finish(&[HARMLESS, OF_TWO])?;
-    let eos = Fields::new(&text, "text_config.").opt_token("eos_token_id")?;
+    let eos = ConfigFields::new(&text, "text_config.").opt_token("eos_token_id")?;
     let pooling = match eos {
-        // What the first files have, in which it is another token.
+        // CLIP's first files have 2 here, although the end token has another id.
         Some(2) => TextPooling::Greatest,
         other => TextPooling::First(other.unwrap_or(49407)),
     };
@@ -240,30 +242,30 @@ fn clip(fields: &Fields<'_>) -> Result<VisionSpec, ConfigError> {
         family: VisionFamily::Clip,
         body: VisionBody::Tower {
             spec: read_tower(&vision, "vision_config.", "clip_vision_model")?,
-            pooling: PicturePooling::ClassToken,
+            pooling: ImagePooling::ClassToken,
             projection: Some(width),
         },
         text: Some(tower),
     })
 }
 
-fn siglip(fields: &Fields<'_>) -> Result<VisionSpec, ConfigError> {
+fn siglip(fields: &ConfigFields<'_>) -> Result<VisionSpec, ConfigError> {
     let text = part(fields, ["text_config", "text_config_dict"])?;
     let vision = part(fields, ["vision_config", "vision_config_dict"])?;
     fields.finish(&[HARMLESS, OF_TWO])?;
     let spec = read_tower(&text, "text_config.", "siglip_text_model")?;
-    let width = Fields::new(&text, "text_config.").opt_size("projection_size")?;
+    let width = ConfigFields::new(&text, "text_config.").opt_size("projection_size")?;
     let width = width.unwrap_or(spec.hidden);
     let vision = read_tower(&vision, "vision_config.", "siglip_vision_model")?;
     ensure(width == vision.hidden, || {
         let own = vision.hidden;
-        format!("vectors of texts have {width} elements, those of pictures {own}")
+        format!("text vectors have {width} elements, but image vectors {own}")
     })?;
     Ok(VisionSpec {
         family: VisionFamily::Siglip,
         body: VisionBody::Tower {
             spec: vision,
-            pooling: PicturePooling::Attention,
+            pooling: ImagePooling::Attention,
             projection: None,
         },
         text: Some(TextTower {

@@ -1,30 +1,33 @@
-//! Models of pictures and texts that write: Idefics3 (Laurençon and others, "Building and better understanding vision-language
-//! models", 2024) and SmolVLM (Marafioti and others, 2025). A tower of patches; a connector that makes one row of the decoder's
-//! width of each square of patches; a decoder of the family llama, which reads these rows in the place of tokens.
+//! Vision-language models: Idefics3 (Laurençon and others, "Building and better understanding
+//! vision-language models", 2024) and SmolVLM (Marafioti and others, 2025).
+//!
+//! A vision tower encodes image patches. A connector projects each square of patches to one
+//! embedding of the decoder's width. A decoder of the llama family reads these embeddings in place
+//! of image tokens.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::decoder::{Inside, known_modules, refuse};
+use super::decoder::{NestedPrefix, known_modules, reject_names};
 use super::encoder::{EncoderNames, is_derived, known_tensors, read_tower};
 use super::fields::HARMLESS;
-use super::{ConfigError, DecoderSpec, EncoderSpec, Fields, ensure};
+use super::{ConfigError, ConfigFields, DecoderSpec, EncoderSpec, ensure};
 use crate::builder::Weights;
 use crate::hf::HfWeights;
 
-/// What folders may name.
+/// The supported values of `model_type`.
 pub(crate) const MODEL_TYPES: [&str; 2] = ["idefics3", "smolvlm"];
 
 /// The weight of the connector.
 pub(crate) const CONNECTOR: &str = "model.connector.modality_projection.proj.weight";
 
-/// The `model_type` of a folder, if it is one of these.
-pub(crate) fn of_model_type(name: &str) -> Option<&'static str> {
+/// The supported `model_type` that equals `name`, if any.
+pub(crate) fn for_model_type(name: &str) -> Option<&'static str> {
     MODEL_TYPES.into_iter().find(|own| *own == name)
 }
 
-/// Everything that the weights of a model of pictures and texts do not say themselves.
+/// The specification of a vision-language model: everything that its weights do not determine.
 ///
 /// ```
 /// use tercet_models::VisionLanguageSpec;
@@ -38,7 +41,7 @@ pub(crate) fn of_model_type(name: &str) -> Option<&'static str> {
 ///     }
 /// }"#;
 /// let mut json = serde_json::from_str(json)?;
-/// // 8 by 8 patches, of which 2 by 2 are a row.
+/// // 8 x 8 patches; each square of 2 x 2 patches becomes one embedding.
 /// assert_eq!(VisionLanguageSpec::from_json(&json)?.rows_of_tile(), 16);
 ///
 /// json.insert("perceiver".into(), true.into());
@@ -48,19 +51,19 @@ pub(crate) fn of_model_type(name: &str) -> Option<&'static str> {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct VisionLanguageSpec {
-    /// The `model_type` of its folder: `idefics3` or `smolvlm`.
+    /// The `model_type` of the model's folder: `idefics3` or `smolvlm`.
     pub model_type: &'static str,
-    /// The pictures' side; its patches make a square.
+    /// The vision tower; its patches form a square grid.
     pub tower: EncoderSpec,
-    /// Patches of a side of the square that becomes one row.
+    /// Side of the square of patches that the connector merges into one embedding.
     pub merged: usize,
-    /// The texts' side.
+    /// The text decoder.
     pub decoder: DecoderSpec,
-    /// The token whose places rows of pictures take.
+    /// The placeholder token whose embeddings are replaced by image embeddings.
     pub image_token: u32,
 }
 
-/// Fields of the whole that say nothing its parts do not say, and of training.
+/// Top-level fields that repeat fields of the parts, or concern training only.
 const OF_WHOLE: &[&str] = &[
     "_pad_token_id",
     "bos_token_id",
@@ -69,7 +72,8 @@ const OF_WHOLE: &[&str] = &[
     "vocab_size",
 ];
 
-/// Fields of texts' configurations about training, other runtimes, and parts that the family once had.
+/// Fields of `text_config` about training, other runtimes, or parts of earlier versions of the
+/// family.
 const OF_TEXT: [&str; 6] = [
     "_flash_attn_2_enabled",
     "is_llama_config",
@@ -79,7 +83,7 @@ const OF_TEXT: [&str; 6] = [
     "transformers.js_config",
 ];
 
-/// Numbers that the reference assumes where the texts' configuration does not say them.
+/// Defaults of the reference implementation for fields that `text_config` lacks.
 const ASSUMED: [(&str, u64); 6] = [
     ("hidden_size", 4096),
     ("intermediate_size", 11008),
@@ -89,7 +93,7 @@ const ASSUMED: [(&str, u64); 6] = [
     ("vocab_size", 32000),
 ];
 
-/// Fields of parts that are not built: they have to be off.
+/// Fields that enable unsupported parts; each must be off.
 const OFF: [&str; 3] = ["qk_layer_norms", "rope_interleaved", "use_resampler"];
 
 impl VisionLanguageSpec {
@@ -98,9 +102,9 @@ impl VisionLanguageSpec {
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<VisionLanguageSpec, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
-        let found = of_model_type(model_type);
+        let found = for_model_type(model_type);
         fields.only("model_type", &MODEL_TYPES.join(", "), |_| found.is_some())?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -115,7 +119,7 @@ impl VisionLanguageSpec {
         fields.finish(&[HARMLESS, OF_WHOLE])?;
 
         let spec = VisionLanguageSpec {
-            // Refused above where there is none.
+            // An unsupported `model_type` is already an error above.
             model_type: found.unwrap_or(MODEL_TYPES[0]),
             tower: tower(vision)?,
             merged,
@@ -126,18 +130,18 @@ impl VisionLanguageSpec {
         Ok(spec)
     }
 
-    /// Pixels of a side of what the tower reads.
+    /// Side of the vision tower's input image, in pixels.
     pub fn side(&self) -> usize {
         self.tower.patches.map_or(0, |patches| patches.image[0])
     }
 
-    /// Rows that stand for what the tower reads at once, a picture or a tile of one.
+    /// Number of embeddings for one input of the vision tower: an image or one tile of it.
     pub fn rows_of_tile(&self) -> usize {
         let side = self.grid() / self.merged;
         side * side
     }
 
-    /// Patches of a side.
+    /// Patches along one side of the tower's input.
     pub(crate) fn grid(&self) -> usize {
         let grid = self.tower.patches.map(|of| of.grid(of.image)[0]);
         grid.unwrap_or(0)
@@ -149,40 +153,43 @@ impl VisionLanguageSpec {
             rows == columns && of.image[0] == of.image[1]
         });
         ensure(square, || {
-            "vision_config: image_size and patch_size make no square of patches".to_string()
+            "vision_config: image_size and patch_size do not give a square grid of patches"
+                .to_string()
         })?;
         let (grid, merged) = (self.grid(), self.merged);
         ensure(grid.is_multiple_of(merged), || {
-            format!("{grid} patches of a side cannot be merged {merged} by {merged} (scale_factor)")
+            format!("{grid} patches per side cannot be merged {merged} by {merged} (scale_factor)")
         })?;
         let (token, vocab) = (self.image_token, self.decoder.vocab);
         ensure((token as usize) < vocab, || {
             format!("image_token_id {token} is beyond the vocabulary of {vocab}")
         })?;
-        // Rows of pictures are numbered behind the vocabulary.
-        ensure(vocab < 1 << 30, || format!("a vocabulary of {vocab}"))
+        // Image embeddings use row indices after those of the vocabulary.
+        ensure(vocab < 1 << 30, || {
+            format!("the vocabulary of {vocab} is too large")
+        })
     }
 
-    /// Refuses a folder with a tensor that a model of this specification does not have.
+    /// Rejects a folder with a tensor that a model of this specification does not have.
     ///
     /// # Errors
     /// [`ConfigError::UnknownTensors`] names the first few.
-    pub(crate) fn refuse_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
+    pub(crate) fn reject_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
         let all = Weights::Hf(weights.clone());
-        let names = EncoderNames::of(&self.tower, &all);
+        let names = EncoderNames::new(&self.tower, &all);
         let mut known: HashSet<String> = known_modules(&self.decoder);
         known.extend(known_tensors(&self.tower, &names));
         known.insert(CONNECTOR.to_string());
         let tensors = weights.tensors().map(|(_, info)| info.name());
-        refuse(tensors.filter(|name| !is_derived(name)), &known)
+        reject_names(tensors.filter(|name| !is_derived(name)), &known)
     }
 }
 
 fn tower(json: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
     const PREFIX: &str = "vision_config.";
-    // Files name the whole, or the part.
+    // `vision_config` names either the full model or the vision part.
     let supported = "idefics3, idefics3_vision, smolvlm or smolvlm_vision";
-    Fields::new(json, PREFIX).only("model_type", supported, |v| {
+    ConfigFields::new(json, PREFIX).only("model_type", supported, |v| {
         let name = v.as_str().unwrap_or_default();
         MODEL_TYPES.contains(&name.strip_suffix("_vision").unwrap_or(name))
     })?;
@@ -193,14 +200,14 @@ fn tower(json: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
 
 fn decoder(json: &Map<String, Value>, tied: bool) -> Result<DecoderSpec, ConfigError> {
     const PREFIX: &str = "text_config.";
-    let fields = Fields::new(json, PREFIX);
+    let fields = ConfigFields::new(json, PREFIX);
     fields.only("model_type", "\"llama\"", |v| v.as_str() == Some("llama"))?;
     for name in OFF {
         fields.only(name, "false", |v| v.as_bool() == Some(false))?;
     }
     let own = fields.opt_bool("tie_word_embeddings")?;
     ensure(own.is_none_or(|own| own == tied), || {
-        "tie_word_embeddings is not that of text_config".to_string()
+        "tie_word_embeddings differs from that of text_config".to_string()
     })?;
     let mut json = json.clone();
     json.retain(|name, _| !OF_TEXT.contains(&name.as_str()) && !OFF.contains(&name.as_str()));
@@ -213,6 +220,6 @@ fn decoder(json: &Map<String, Value>, tied: bool) -> Result<DecoderSpec, ConfigE
     }
     let mut spec = DecoderSpec::from_part(&json, PREFIX)?;
     spec.tied_embeddings = tied;
-    spec.inside = Inside::TextModel;
+    spec.nested_prefix = NestedPrefix::TextModel;
     Ok(spec)
 }

@@ -1,4 +1,5 @@
-//! Constraints by grammars, over the crate `llguidance`: which tokens of a vocabulary continue a text of a language.
+//! Grammar constraints with the crate `llguidance`: they allow only tokens that continue a text of
+//! the grammar's language.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,26 +11,28 @@ use llguidance::{Matcher, ParserFactory};
 use super::{Constraint, ConstraintError};
 use crate::tokenizer::Tokenizer;
 
-/// Longer tokens are never chosen.
-const MOST_TOKEN_BYTES: usize = 1024;
+/// Maximum bytes of a token; longer tokens are never allowed.
+const MAX_TOKEN_BYTES: usize = 1024;
 
-/// What a text has to be.
+/// Grammar of the generated text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Grammar {
-    /// A JSON document of this schema (JSON Schema, drafts 4 to 2020-12; what is not supported is refused by name).
+    /// JSON document that matches this schema (JSON Schema drafts 4 to 2020-12). An unsupported
+    /// keyword is an error that names it.
     JsonSchema(serde_json::Value),
-    /// A text that this regular expression matches as a whole (the syntax of the crate `regex`, without assertions).
+    /// Text that matches this regular expression as a whole (syntax of the crate `regex`, without
+    /// assertions).
     Regex(String),
-    /// A text of this context-free grammar, in Lark's notation; its rule `start` is the whole text.
+    /// Text of this context-free grammar in Lark notation; the rule `start` matches the whole text.
     Lark(String),
 }
 
 impl Grammar {
-    /// Of the text of a JSON schema.
+    /// Parses a JSON schema.
     ///
     /// # Errors
-    /// [`ConstraintError::Grammar`] where it is not JSON.
+    /// [`ConstraintError::Grammar`] if the text is not valid JSON.
     pub fn json_schema(text: &str) -> Result<Grammar, ConstraintError> {
         let schema = serde_json::from_str(text);
         let schema = schema.map_err(|e| ConstraintError::Grammar {
@@ -39,7 +42,7 @@ impl Grammar {
         Ok(Grammar::JsonSchema(schema))
     }
 
-    /// Any JSON object.
+    /// Grammar of any JSON object.
     pub fn json_object() -> Grammar {
         Grammar::JsonSchema(serde_json::json!({"type": "object"}))
     }
@@ -53,7 +56,7 @@ impl Grammar {
     }
 }
 
-/// Makes constraints for the vocabulary of a model.
+/// Compiles grammars to constraints for the vocabulary of a model.
 ///
 /// # Examples
 /// ```no_run
@@ -66,12 +69,12 @@ impl Grammar {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Grammars {
+pub struct GrammarCompiler {
     factory: ParserFactory,
 }
 
-impl Grammars {
-    /// For a model with logits for `vocab` tokens, of which `eos` end a text.
+impl GrammarCompiler {
+    /// Creates a compiler for a model with `vocab` logits whose end tokens are `eos`.
     ///
     /// # Errors
     /// [`ConstraintError::Tokenizer`], [`ConstraintError::NoEnd`].
@@ -79,7 +82,7 @@ impl Grammars {
         tokenizer: &Tokenizer,
         eos: &[u32],
         vocab: usize,
-    ) -> Result<Grammars, ConstraintError> {
+    ) -> Result<GrammarCompiler, ConstraintError> {
         let eos: Vec<u32> = eos
             .iter()
             .copied()
@@ -101,10 +104,10 @@ impl Grammars {
         })?;
         factory.quiet();
         factory.limits_mut().verbose_errors = false;
-        Ok(Grammars { factory })
+        Ok(GrammarCompiler { factory })
     }
 
-    /// A constraint for one text.
+    /// Compiles a grammar to a constraint for one sequence.
     ///
     /// # Errors
     /// [`ConstraintError::Grammar`].
@@ -122,12 +125,12 @@ impl Grammars {
             kind: grammar.kind(),
             reason,
         })?;
-        Ok(Matching(Matcher::new(Ok(parser))))
+        Ok(GrammarMatcher(Matcher::new(Ok(parser))))
     }
 }
 
-/// The schema of documents without blanks between their parts but one after commas and colons: a model that writes blanks
-/// between them may never end. A schema that says otherwise (`x-guidance`) is left as it is.
+/// Limits whitespace between JSON tokens to one space. Otherwise a model may generate whitespace
+/// without end. A schema that sets its own whitespace rule (`x-guidance`) stays unchanged.
 fn compact(schema: &serde_json::Value) -> serde_json::Value {
     let mut schema = schema.clone();
     if let Some(object) = schema.as_object_mut() {
@@ -137,8 +140,8 @@ fn compact(schema: &serde_json::Value) -> serde_json::Value {
     schema
 }
 
-/// The bytes of a token; nothing for one that no text has, and special tokens marked as such. `None` where the tokenizer
-/// does not say.
+/// Bytes of a token, with a marker for special tokens. Empty for ids without a token; `None` if the
+/// tokenizer cannot map tokens to bytes.
 fn word(tokenizer: &Tokenizer, id: u32) -> Option<Vec<u8>> {
     if tokenizer.id_to_token(id).is_none() {
         return Some(Vec::new());
@@ -147,14 +150,14 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Option<Vec<u8>> {
     if special {
         bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
     } else if bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) && bytes.len() > 1
-        || bytes.len() > MOST_TOKEN_BYTES
+        || bytes.len() > MAX_TOKEN_BYTES
     {
         bytes.clear();
     }
     Some(bytes)
 }
 
-/// What `f` gives; its error, or what it panicked with, in one line.
+/// Calls `f` and converts an error or a panic to a one-line message.
 fn caught<T, E: std::fmt::Display>(f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     let line = |text: &dyn std::fmt::Display| {
         let text = text.to_string();
@@ -168,10 +171,10 @@ fn caught<T, E: std::fmt::Display>(f: impl FnOnce() -> Result<T, E>) -> Result<T
     }
 }
 
-/// A text on its way.
-struct Matching(Matcher);
+/// State of a grammar constraint for one sequence.
+struct GrammarMatcher(Matcher);
 
-impl Constraint for Matching {
+impl Constraint for GrammarMatcher {
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
         let allowed = caught(|| self.0.compute_mask_or_eos());
         let allowed = allowed.map_err(|reason| ConstraintError::Stuck { reason })?;
@@ -185,7 +188,7 @@ impl Constraint for Matching {
         match any {
             true => Ok(()),
             false => Err(ConstraintError::Stuck {
-                reason: "all that would go on has no probability".to_string(),
+                reason: "all allowed tokens have probability 0".to_string(),
             }),
         }
     }

@@ -1,15 +1,16 @@
-//! Which items are in which batch: a function of seed and step.
+//! Shuffled assignment of items to batches, as a function of seed and step.
 
-use tercet_ir::random::Stream;
+use tercet_ir::random::PhiloxStream;
 
-/// Tells these random numbers from those of operators with the same seed.
+/// Random stream id, which separates these random numbers from those of operators with the same
+/// seed.
 const STREAM: u32 = 0x6461_7461;
 
-/// The numbers below `len` in a random order (Fisher and Yates): the same for the same seed and
-/// epoch, on every machine.
+/// A random permutation of `0..len` (Fisher-Yates), deterministic for a seed and an epoch on every
+/// machine.
 #[must_use]
 pub fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
-    let stream = Stream {
+    let stream = PhiloxStream {
         seed,
         stream: STREAM,
         step: epoch,
@@ -18,68 +19,68 @@ pub fn shuffled(len: usize, seed: u64, epoch: u64) -> Vec<usize> {
     for (draw, last) in (1..len).rev().enumerate() {
         let [low, high, ..] = stream.block(draw as u64);
         let word = u64::from(high) << 32 | u64::from(low);
-        // The high half of the product is uniform below `last + 1`, but for a part in 2^64 / len.
+        // The high half of the product is uniform below `last + 1`, up to a bias of 2^-64 * len.
         let at = (u128::from(word) * (last as u128 + 1)) >> 64;
         items.swap(last, at as usize);
     }
     items
 }
 
-/// What becomes of a batch at the end of an epoch that the epoch does not fill.
+/// Treatment of the last batch of an epoch if the items do not fill it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Last {
-    /// It goes on with the next epoch: all batches are full, and a batch may hold an item twice,
-    /// once for each epoch.
+pub enum LastBatchPolicy {
+    /// The batch continues with items of the next epoch. All batches are full, and a batch may have
+    /// an item twice, once from each epoch.
     Wraps,
-    /// It has fewer items.
+    /// The batch has fewer items.
     Short,
 }
 
-/// An endless order of batches in which every item occurs exactly once an epoch, shuffled anew for
-/// each.
+/// An endless order of batches. Every item occurs exactly once per epoch, and each epoch has a new
+/// permutation.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct BatchSampler {
     items: usize,
     batch: usize,
     seed: u64,
-    last: Last,
-    /// The epochs that were asked for last, and their orders.
-    known: Vec<(u64, Vec<usize>)>,
+    last: LastBatchPolicy,
+    /// Cache of the last used epochs and their permutations.
+    cached_epochs: Vec<(u64, Vec<usize>)>,
 }
 
-impl Order {
-    /// An order of `items` in batches of `batch`; both count as at least 1.
+impl BatchSampler {
+    /// An order of `items` in batches of `batch`; values of 0 are raised to 1.
     #[must_use]
-    pub fn new(items: usize, batch: usize, seed: u64, last: Last) -> Order {
-        Order {
+    pub fn new(items: usize, batch: usize, seed: u64, last: LastBatchPolicy) -> BatchSampler {
+        BatchSampler {
             items: items.max(1),
             batch: batch.max(1),
             seed,
             last,
-            known: Vec::new(),
+            cached_epochs: Vec::new(),
         }
     }
 
-    /// The first step of batch `batch` of an epoch: of those batches that begin in it. Steps count
-    /// from 0.
+    /// The step of batch number `batch` of an epoch. Only batches that begin in the epoch are
+    /// counted; steps and batches count from 0.
     #[must_use]
     pub fn step_of(&self, epoch: u64, batch: u64) -> u64 {
         let (items, size) = (self.items as u128, self.batch as u128);
         let begin = match self.last {
-            Last::Wraps => (u128::from(epoch) * items).div_ceil(size),
-            Last::Short => u128::from(epoch) * items.div_ceil(size),
+            LastBatchPolicy::Wraps => (u128::from(epoch) * items).div_ceil(size),
+            LastBatchPolicy::Short => u128::from(epoch) * items.div_ceil(size),
         };
         u64::try_from(begin + u128::from(batch)).unwrap_or(u64::MAX)
     }
 
-    /// The epoch in which a step begins, from 0, and the number of its batch among those that begin
-    /// in it.
+    /// The epoch of the first item of a step, and the number of the step's batch among those that
+    /// begin in this epoch. Both count from 0.
     #[must_use]
     pub fn position(&self, step: u64) -> (u64, u64) {
         let (items, size) = (self.items as u128, self.batch as u128);
         let epoch = match self.last {
-            Last::Wraps => u128::from(step) * size / items,
-            Last::Short => u128::from(step) / items.div_ceil(size),
+            LastBatchPolicy::Wraps => u128::from(step) * size / items,
+            LastBatchPolicy::Short => u128::from(step) / items.div_ceil(size),
         };
         let epoch = u64::try_from(epoch).unwrap_or(u64::MAX);
         (epoch, step.saturating_sub(self.step_of(epoch, 0)))
@@ -89,39 +90,43 @@ impl Order {
     pub fn batch(&mut self, step: u64) -> Vec<usize> {
         let (items, size) = (self.items as u128, self.batch as u128);
         let first = match self.last {
-            Last::Wraps => u128::from(step) * size,
-            Last::Short => {
+            LastBatchPolicy::Wraps => u128::from(step) * size,
+            LastBatchPolicy::Short => {
                 let (epoch, batch) = self.position(step);
                 u128::from(epoch) * items + u128::from(batch) * size
             }
         };
         let end = match self.last {
-            Last::Wraps => first + size,
-            Last::Short => (first + size).min((first / items + 1) * items),
+            LastBatchPolicy::Wraps => first + size,
+            LastBatchPolicy::Short => (first + size).min((first / items + 1) * items),
         };
         (first..end)
             .map(|at| {
                 let epoch = u64::try_from(at / items).unwrap_or(u64::MAX);
-                // Below the number of items.
+                // The index is below the number of items.
                 self.epoch(epoch)[(at % items) as usize]
             })
             .collect()
     }
 
     fn epoch(&mut self, epoch: u64) -> &[usize] {
-        let at = match self.known.iter().position(|(known, _)| *known == epoch) {
+        let at = match self
+            .cached_epochs
+            .iter()
+            .position(|(known, _)| *known == epoch)
+        {
             Some(at) => at,
             None => {
                 // A batch rarely spans more than two epochs.
-                if self.known.len() >= 2 {
-                    self.known.remove(0);
+                if self.cached_epochs.len() >= 2 {
+                    self.cached_epochs.remove(0);
                 }
                 let order = shuffled(self.items, self.seed, epoch);
-                self.known.push((epoch, order));
-                self.known.len() - 1
+                self.cached_epochs.push((epoch, order));
+                self.cached_epochs.len() - 1
             }
         };
-        &self.known[at].1
+        &self.cached_epochs[at].1
     }
 }
 
@@ -131,14 +136,17 @@ mod tests {
 
     #[test]
     fn every_item_once_an_epoch() {
-        for last in [Last::Wraps, Last::Short] {
+        for last in [LastBatchPolicy::Wraps, LastBatchPolicy::Short] {
             for (items, batch) in [(1, 1), (1, 4), (7, 3), (8, 4), (5, 8), (100, 7)] {
-                let mut order = Order::new(items, batch, 3, last);
+                let mut order = BatchSampler::new(items, batch, 3, last);
                 let mut stream = Vec::new();
                 let mut step = 0;
                 while stream.len() < 4 * items {
                     let part = order.batch(step);
-                    assert!(part.len() == batch || (last == Last::Short && part.len() < batch));
+                    assert!(
+                        part.len() == batch
+                            || (last == LastBatchPolicy::Short && part.len() < batch)
+                    );
                     stream.extend(part);
                     step += 1;
                 }
@@ -161,7 +169,7 @@ mod tests {
         assert_ne!(shuffled(50, 1, 0), shuffled(50, 1, 1));
         assert_ne!(shuffled(50, 1, 0), shuffled(50, 2, 0));
         assert_eq!(shuffled(50, 1, 0), shuffled(50, 1, 0));
-        // Every place is reached by every item.
+        // Every position is reached by every item.
         let mut seen = [[0u32; 4]; 4];
         for epoch in 0..400 {
             for (place, item) in shuffled(4, 9, epoch).into_iter().enumerate() {

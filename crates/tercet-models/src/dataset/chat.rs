@@ -1,32 +1,34 @@
-//! Conversations written as a model's own chat template writes them, and where their answers are.
+//! Conversations rendered by a model's chat template, with the byte ranges of the assistant's
+//! answers.
 //!
-//! Only answers are learnt, with what ends them. Where they are is found in this order:
+//! Training uses only the answers and their end-of-turn tokens. Each answer is located by the first
+//! method that succeeds:
 //!
-//! 1. The template says it, by `{% generation %}` blocks.
-//! 2. By prefixes: the conversation up to an answer, with the generation prompt, must be a
-//!    beginning of the conversation up to and with the answer, and that a beginning of the whole.
-//!    What lies between is the answer, with the end of the turn but without white space behind
-//!    that.
-//! 3. Some templates write an answer differently where it is not the last one (they drop its
-//!    reasoning). Then its words are put between two marks, which must come back around the same
-//!    text; the end of the turn is the special token that follows.
+//! 1. The template marks answers with `{% generation %}` blocks.
+//! 2. Prefixes: the conversation before the answer, rendered with the generation prompt, must be a
+//!    prefix of the conversation up to and including the answer. That in turn must be a prefix of
+//!    the whole conversation. The text between is the answer with its end of turn, without trailing
+//!    white space.
+//! 3. Marks: some templates render an answer differently if it is not the last one (they drop its
+//!    reasoning). Its content is wrapped in two marker characters, which must reappear around the
+//!    same text. The end of the turn is the special token that follows.
 //!
-//! Where none holds, the line is refused rather than learnt wrongly.
+//! If no method succeeds, the line is an error, because a wrong range would corrupt training.
 
 use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
 use super::error::{DataError, LineError};
-use super::records::{Chat, Message, Role};
-use super::template::{Limits, Rendered, Template, TemplateError, Value};
+use super::records::{ChatMessage, ChatRecord, Role};
+use super::template::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue};
 use crate::gguf::Gguf;
 use crate::hf::{HfFolder, read_optional_json};
 use crate::mmap::read_small;
 use crate::open::ModelFiles;
 use crate::tokenizer::Tokenizer;
 
-/// What a model without a template gets: ChatML.
+/// The fallback template for models without one: ChatML.
 const CHATML: &str = "{{ before }}{% for message in messages %}\
     {{ '<|im_start|>' + message.role + '\\n' }}\
     {% if message.role == 'assistant' %}\
@@ -35,53 +37,58 @@ const CHATML: &str = "{{ before }}{% for message in messages %}\
     {{ '\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/// Messages of a conversation at most: prefixes are rendered for each answer.
+/// Maximum number of messages per conversation, because a prefix is rendered for each answer.
 const MAX_MESSAGES: usize = 1000;
 const MAX_TEMPLATE_FILE: u64 = super::template::MAX_TEMPLATE_BYTES as u64;
 
-/// An answer in a rendered conversation.
+/// The location of an answer in a rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Where it is, in bytes.
+pub struct AnswerSpan {
+    /// The answer's range in the text, in bytes.
     pub range: Range<usize>,
-    /// Whether the range has what ends the turn; if not, a special token right behind it does.
+    /// Whether the range includes the end of the turn. If not, a special token directly after it
+    /// ends the turn.
     pub has_end: bool,
 }
 
 /// A rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conversation {
-    /// The text, special tokens written out.
+pub struct RenderedConversation {
+    /// The rendered text, including special tokens as text.
     pub text: String,
     /// The answers, in order.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<AnswerSpan>,
 }
 
 /// The chat template of a model.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     template: Template,
-    /// Of conversations with tools, where the model has one of its own for them.
+    /// The template for conversations with tools, if the model has a separate one.
     with_tools: Option<Template>,
     source: String,
-    variables: Vec<(String, Value)>,
+    variables: Vec<(String, TemplateValue)>,
     now: i64,
-    note: Option<String>,
+    warning: Option<String>,
 }
 
 impl ChatTemplate {
-    /// The template of a model: of a folder `chat_template.jinja`, `chat_template.json` or `chat_template` of
-    /// `tokenizer_config.json` (of several the one called `default`, else the first; where there are tools,
-    /// `tool_use`), of a GGUF file `tokenizer.chat_template`. A model that has none gets ChatML, and [`Self::note`]
-    /// says so.
+    /// Loads the chat template of a model.
+    ///
+    /// A folder has it in `chat_template.jinja`, in `chat_template.json`, or in `chat_template` of
+    /// `tokenizer_config.json`. From a list of templates, `default` is used, else the first; with
+    /// tools, `tool_use`. A GGUF file has it in `tokenizer.chat_template`. A model without a
+    /// template gets ChatML, which [`Self::warning`] reports.
     ///
     /// # Errors
-    /// [`crate::Error`]: the files cannot be read, or [`crate::Error::Data`] when the template is
-    /// refused.
-    pub fn of(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<ChatTemplate, crate::Error> {
+    /// [`crate::Error`]: the files cannot be read. [`crate::Error::Data`]: the template is invalid.
+    pub fn from_model(
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+    ) -> Result<ChatTemplate, crate::Error> {
         let source = match files {
-            ModelFiles::Hf(folder) => of_folder(folder)?,
-            ModelFiles::Gguf(gguf) => of_gguf(gguf, tokenizer)?,
+            ModelFiles::Hf(folder) => folder_source(folder)?,
+            ModelFiles::Gguf(gguf) => gguf_source(gguf, tokenizer)?,
         };
         let mut template = match source.plain {
             Some(plain) => ChatTemplate::new(&plain, &source.tokens)?,
@@ -94,26 +101,27 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// A template from its text, with variables such as `("bos_token", "<s>")`.
+    /// Parses a template with variables such as `("bos_token", "<s>")`.
     ///
     /// # Errors
     /// [`DataError::Template`].
     pub fn new(source: &str, tokens: &[(String, String)]) -> Result<ChatTemplate, DataError> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let variables = tokens.iter();
-        let variables = variables.map(|(name, token)| (name.clone(), Value::text(token)));
+        let variables = variables.map(|(name, token)| (name.clone(), TemplateValue::text(token)));
         Ok(ChatTemplate {
             template: Template::parse(source)?,
             with_tools: None,
             source: source.to_owned(),
             variables: variables.collect(),
             now: now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(0)),
-            note: None,
+            warning: None,
         })
     }
 
-    /// ChatML, for models that have no template. A turn ends with `<|im_end|>` where that is a token,
-    /// else with the model's own end of sequence (`eos_token` of `tokens`), if it has one.
+    /// The ChatML template, for models without a template. A turn ends with `<|im_end|>` if that is
+    /// a token. Otherwise it ends with the model's end-of-sequence token (`eos_token` of `tokens`),
+    /// if any.
     ///
     /// # Errors
     /// [`DataError::Tokenizer`].
@@ -134,112 +142,114 @@ impl ChatTemplate {
         };
         let mut template = ChatTemplate::new(CHATML, tokens)?;
         let variables = [("before", before.as_str()), ("end_of_turn", end)];
-        let variables = variables.map(|(name, text)| (name.to_owned(), Value::text(text)));
+        let variables = variables.map(|(name, text)| (name.to_owned(), TemplateValue::text(text)));
         template.variables.extend(variables);
-        template.note = Some(format!(
-            "the model has no chat template: conversations are written as ChatML, turns end with \
-             `{end}`"
+        template.warning = Some(format!(
+            "the model has no chat template: conversations are rendered as ChatML, turns end \
+             with `{end}`"
         ));
         Ok(template)
     }
 
-    /// The same template at another time, in seconds since 1970: what `strftime_now` prints. To go on
-    /// with a training on another day, give the time that it began at.
+    /// Sets the time that `strftime_now` prints, in seconds since 1970. To resume a training run on
+    /// another day, pass the time at which it started.
     #[must_use]
     pub fn at(mut self, now: i64) -> ChatTemplate {
         self.now = now;
         self
     }
 
-    /// The time for `strftime_now`, in seconds since 1970: when the template was made, unless
-    /// [`Self::at`] was called.
+    /// The time for `strftime_now`, in seconds since 1970: the creation time of the template,
+    /// unless [`Self::at`] was called.
     #[must_use]
     pub fn now(&self) -> i64 {
         self.now
     }
 
-    /// What a user should know about the template.
+    /// A note for the user about the template, if any.
     #[must_use]
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
-    /// The text of the template that conversations with tools are written by.
+    /// The source of the template for conversations with tools.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The template for conversations with these tools.
-    fn of_tools(&self, tools: &Value) -> &Template {
+    /// The template for a conversation with these tools.
+    fn tool_template(&self, tools: &TemplateValue) -> &Template {
         match &self.with_tools {
             Some(template) if tools.as_list().is_some_and(|tools| !tools.is_empty()) => template,
             Some(_) | None => &self.template,
         }
     }
 
-    /// Renders messages; with `prompt` also what begins the next answer.
+    /// Renders messages; if `prompt` is set, also the generation prompt of the next answer.
     ///
     /// # Errors
     /// [`TemplateError`].
     pub fn render(
         &self,
-        messages: &[Message],
-        tools: &Value,
+        messages: &[ChatMessage],
+        tools: &TemplateValue,
         prompt: bool,
-    ) -> Result<Rendered, TemplateError> {
+    ) -> Result<RenderedTemplate, TemplateError> {
         let messages = messages.iter().map(|m| m.fields().clone()).collect();
         let variables = self.variables.iter();
         let mut variables: Vec<_> = variables.map(|(k, v)| (k.as_str(), v.clone())).collect();
-        variables.push(("messages", Value::list(messages)));
+        variables.push(("messages", TemplateValue::list(messages)));
         variables.push(("tools", tools.clone()));
-        variables.push(("documents", Value::None));
-        variables.push(("add_generation_prompt", Value::Bool(prompt)));
-        self.of_tools(tools)
-            .render(&variables, self.now, Limits::default())
+        variables.push(("documents", TemplateValue::None));
+        variables.push(("add_generation_prompt", TemplateValue::Bool(prompt)));
+        self.tool_template(tools)
+            .render(&variables, self.now, TemplateLimits::default())
     }
 
-    /// Renders a conversation and finds its answers.
+    /// Renders a conversation and locates its answers.
     ///
     /// # Errors
     /// [`LineError::Template`], [`LineError::AnswerNotFound`], [`LineError::TooManyMessages`],
     /// [`LineError::NoAnswer`].
-    pub fn conversation(&self, chat: &Chat) -> Result<Conversation, LineError> {
+    pub fn conversation(&self, chat: &ChatRecord) -> Result<RenderedConversation, LineError> {
         let messages = &chat.messages;
         if messages.len() > MAX_MESSAGES {
             let (found, max) = (messages.len(), MAX_MESSAGES);
             return Err(LineError::TooManyMessages { found, max });
         }
         let whole = self.render(messages, &chat.tools, false)?;
-        if self.of_tools(&chat.tools).has_generation() {
+        if self.tool_template(&chat.tools).has_generation() {
             let ranges = whole.generated.into_iter();
-            let answers = ranges.map(|range| Answer {
+            let answers = ranges.map(|range| AnswerSpan {
                 range,
                 has_end: true,
             });
             let answers: Vec<_> = answers.collect();
             return match answers.is_empty() {
                 true => Err(LineError::NoAnswer),
-                false => Ok(Conversation {
+                false => Ok(RenderedConversation {
                     text: whole.text,
                     answers,
                 }),
             };
         }
-        let mut answers: Vec<Answer> = Vec::new();
+        let mut answers: Vec<AnswerSpan> = Vec::new();
         for (index, message) in messages.iter().enumerate() {
             if message.role() != Role::Assistant {
                 continue;
             }
             let found = match self.by_prefixes(chat, index, &whole.text) {
-                Some(range) => Some(Answer {
+                Some(range) => Some(AnswerSpan {
                     range,
                     has_end: true,
                 }),
-                None => self.by_marks(chat, index, &whole.text).map(|range| Answer {
-                    range,
-                    has_end: false,
-                }),
+                None => self
+                    .by_marks(chat, index, &whole.text)
+                    .map(|range| AnswerSpan {
+                        range,
+                        has_end: false,
+                    }),
             };
             let after = answers.last().map_or(0, |answer| answer.range.end);
             match found {
@@ -249,16 +259,16 @@ impl ChatTemplate {
         }
         match answers.is_empty() {
             true => Err(LineError::NoAnswer),
-            false => Ok(Conversation {
+            false => Ok(RenderedConversation {
                 text: whole.text,
                 answers,
             }),
         }
     }
 
-    /// An answer as what it adds to the conversation before it. A template that refuses a part of a
-    /// conversation gives `None`.
-    fn by_prefixes(&self, chat: &Chat, index: usize, whole: &str) -> Option<Range<usize>> {
+    /// Locates an answer as the difference between two prefixes of the conversation. Returns `None`
+    /// if the template rejects a partial conversation.
+    fn by_prefixes(&self, chat: &ChatRecord, index: usize, whole: &str) -> Option<Range<usize>> {
         let (before, through) = (&chat.messages[..index], &chat.messages[..=index]);
         let before = self.render(before, &chat.tools, true).ok()?.text;
         let through = match through.len() == chat.messages.len() {
@@ -269,7 +279,7 @@ impl ChatTemplate {
             return None;
         }
         let answer = &through[before.len()..];
-        // White space behind the end of the turn is not what a model writes: it has stopped.
+        // Exclude white space after the end of the turn: the model has already stopped there.
         let content = chat.messages[index].content().trim();
         let found = answer.rfind(content).filter(|_| !content.is_empty());
         let end = found.map_or(0, |at| at + content.len());
@@ -281,9 +291,9 @@ impl ChatTemplate {
         Some(before.len()..before.len() + len)
     }
 
-    /// An answer by marks around its words.
-    fn by_marks(&self, chat: &Chat, index: usize, whole: &str) -> Option<Range<usize>> {
-        // Two characters for private use that do not occur.
+    /// Locates an answer by two marker characters around its content.
+    fn by_marks(&self, chat: &ChatRecord, index: usize, whole: &str) -> Option<Range<usize>> {
+        // Use two private-use characters that do not occur in the text.
         let mut free = ('\u{E000}'..='\u{F8FF}').filter(|c| !whole.contains(*c));
         let (open, close) = (free.next()?, free.next()?);
         let content = chat.messages[index].content();
@@ -303,22 +313,22 @@ impl ChatTemplate {
     }
 }
 
-/// What the files of a model say.
-struct Source {
+/// The template-related data in a model's files.
+struct TemplateSource {
     plain: Option<String>,
     with_tools: Option<String>,
     tokens: Vec<(String, String)>,
 }
 
-/// The template of a folder, and the one for tools.
+/// A folder's default template and its template for tools.
 pub(crate) fn chat_templates(folder: &HfFolder) -> Result<[Option<String>; 2], crate::Error> {
-    let Source {
+    let TemplateSource {
         plain, with_tools, ..
-    } = of_folder(folder)?;
+    } = folder_source(folder)?;
     Ok([plain, with_tools])
 }
 
-fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
+fn folder_source(folder: &HfFolder) -> Result<TemplateSource, crate::Error> {
     const TOKENS: [&str; 6] = [
         "bos_token",
         "eos_token",
@@ -344,18 +354,18 @@ fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
             .dir()
             .join("additional_chat_templates/tool_use.jinja");
         let with_tools = with_tools.exists().then_some(with_tools);
-        return Ok(Source {
+        return Ok(TemplateSource {
             plain: Some(template_file(&path)?),
             with_tools: with_tools.map(|path| template_file(&path)).transpose()?,
             tokens,
         });
     }
-    // Of models with a processor, whose template goes before that of the tokenizer.
+    // Models with a processor: its template takes precedence over the tokenizer's.
     if let Some(own) = read_optional_json(&folder.dir().join("chat_template.json"))? {
         let found = "something else";
         let plain = own.get("chat_template").and_then(|own| own.as_str());
         let plain = plain.ok_or(DataError::BadTemplateField { found })?;
-        return Ok(Source {
+        return Ok(TemplateSource {
             plain: Some(plain.to_owned()),
             with_tools: None,
             tokens,
@@ -370,7 +380,7 @@ fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
             (Some(plain), called(other, "tool_use"))
         }
     };
-    Ok(Source {
+    Ok(TemplateSource {
         plain,
         with_tools,
         tokens,
@@ -385,13 +395,13 @@ fn template_file(path: &Path) -> Result<String, crate::Error> {
     Ok(text)
 }
 
-/// Of a list of named templates the default one, else the first.
+/// The template called `default` in a list of named templates, else the first.
 fn named(list: &serde_json::Value) -> Option<String> {
     let first = || list.as_array()?.first()?.get("template")?.as_str();
     called(list, "default").or_else(|| first().map(str::to_owned))
 }
 
-/// Of a list of named templates the one of this name.
+/// The template called `name` in a list of named templates.
 fn called(list: &serde_json::Value, name: &str) -> Option<String> {
     let mut all = list.as_array()?.iter();
     let named = |entry: &&serde_json::Value| {
@@ -403,7 +413,7 @@ fn called(list: &serde_json::Value, name: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-fn of_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Source, crate::Error> {
+fn gguf_source(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<TemplateSource, crate::Error> {
     const TOKENS: [(&str, &str); 4] = [
         ("bos_token", "tokenizer.ggml.bos_token_id"),
         ("eos_token", "tokenizer.ggml.eos_token_id"),
@@ -420,7 +430,7 @@ fn of_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Source, crate::Error> {
     }
     let source = meta.opt_str("tokenizer.chat_template")?;
     let with_tools = meta.opt_str("tokenizer.chat_template.tool_use")?;
-    Ok(Source {
+    Ok(TemplateSource {
         plain: source.map(str::to_owned),
         with_tools: with_tools.map(str::to_owned),
         tokens,

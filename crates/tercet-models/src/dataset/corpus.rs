@@ -1,4 +1,4 @@
-//! Documents as tokens.
+//! Tokenized documents.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -6,124 +6,123 @@ use std::path::Path;
 
 use super::chat::ChatTemplate;
 use super::error::{DataError, LineError};
-use super::records::{Chat, ReadLimits, Record, Records, Task};
+use super::records::{ChatRecord, DatasetRecord, DatasetTask, ReadLimits, RecordReader};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// A text longer than this is tokenized in pieces that end with a line.
+/// Maximum number of bytes tokenized at once. Longer texts are split at line ends.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// A document as tokens, and which of them are learnt.
+/// A tokenized document, with a loss mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub struct TokenizedDocument {
     tokens: Vec<u32>,
-    learnt: Learnt,
+    loss_mask: LossMask,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Learnt {
+enum LossMask {
     All,
-    /// One for each token.
+    /// The loss mask: one entry per token.
     Some(Vec<bool>),
 }
 
-impl Document {
-    /// A document of which every token is learnt from those before it.
+impl TokenizedDocument {
+    /// A document that is trained on all tokens after the first.
     #[must_use]
-    pub fn new(tokens: Vec<u32>) -> Document {
-        Document {
+    pub fn new(tokens: Vec<u32>) -> TokenizedDocument {
+        TokenizedDocument {
             tokens,
-            learnt: Learnt::All,
+            loss_mask: LossMask::All,
         }
     }
 
-    /// A document of which the tokens are learnt where `learnt` says so; tokens beyond its end are
-    /// not.
+    /// A document that is trained on the tokens for which `learnt` is true. Missing entries count
+    /// as false.
     #[must_use]
-    pub fn masked(tokens: Vec<u32>, mut learnt: Vec<bool>) -> Document {
+    pub fn masked(tokens: Vec<u32>, mut learnt: Vec<bool>) -> TokenizedDocument {
         learnt.resize(tokens.len(), false);
-        Document {
+        TokenizedDocument {
             tokens,
-            learnt: Learnt::Some(learnt),
+            loss_mask: LossMask::Some(learnt),
         }
     }
 
-    /// The tokens.
+    /// The token ids.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Whether a token is learnt from those before it: never the first one.
+    /// Whether the token at index `at` is a training target. The first token never is.
     #[must_use]
-    pub fn is_learnt(&self, at: usize) -> bool {
+    pub fn is_in_loss(&self, at: usize) -> bool {
         at > 0
-            && match &self.learnt {
-                Learnt::All => at < self.tokens.len(),
-                Learnt::Some(learnt) => learnt.get(at).is_some_and(|l| *l),
+            && match &self.loss_mask {
+                LossMask::All => at < self.tokens.len(),
+                LossMask::Some(learnt) => learnt.get(at).is_some_and(|l| *l),
             }
     }
 
-    /// How many tokens are learnt.
+    /// Number of training targets.
     #[must_use]
-    pub fn learnt(&self) -> usize {
+    pub fn loss_tokens(&self) -> usize {
         (0..self.tokens.len())
-            .filter(|at| self.is_learnt(*at))
+            .filter(|at| self.is_in_loss(*at))
             .count()
     }
 
-    /// A part, as a document of its own. The range must lie inside.
-    pub(super) fn part(&self, range: Range<usize>) -> Document {
-        let learnt = match &self.learnt {
-            Learnt::All => Learnt::All,
-            Learnt::Some(learnt) => Learnt::Some(learnt[range.clone()].to_vec()),
+    /// A part of the document as a separate document. The range must be in bounds.
+    pub(super) fn part(&self, range: Range<usize>) -> TokenizedDocument {
+        let learnt = match &self.loss_mask {
+            LossMask::All => LossMask::All,
+            LossMask::Some(learnt) => LossMask::Some(learnt[range.clone()].to_vec()),
         };
-        Document {
+        TokenizedDocument {
             tokens: self.tokens[range].to_vec(),
-            learnt,
+            loss_mask: learnt,
         }
     }
 }
 
-/// How a corpus is read.
+/// Options for reading a corpus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorpusOptions {
-    /// The token that ends a text, so that the model learns to end: put behind every document, unless the
-    /// tokenizer does that, and behind an answer at the end of a conversation where the template
-    /// has nothing that ends it.
+    /// The end-of-sequence token, from which the model learns to stop. It is appended to every
+    /// document unless the tokenizer does so. In a conversation, it is appended to a final answer
+    /// that the template does not end.
     pub eos: Option<u32>,
-    /// Bounds.
+    /// Limits on the input size.
     pub limits: ReadLimits,
 }
 
 /// The documents of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Corpus {
-    pub(super) documents: Vec<Document>,
+    pub(super) documents: Vec<TokenizedDocument>,
     pub(super) notes: Vec<String>,
 }
 
 impl Corpus {
-    /// A corpus of these documents; those without anything to learn are left out.
+    /// A corpus of these documents, without those that have no training targets.
     #[must_use]
-    pub fn new(documents: Vec<Document>) -> Corpus {
+    pub fn new(documents: Vec<TokenizedDocument>) -> Corpus {
         let mut corpus = Corpus {
             documents,
             notes: Vec::new(),
         };
-        corpus.documents.retain(|d| d.learnt() > 0);
+        corpus.documents.retain(|d| d.loss_tokens() > 0);
         corpus
     }
 
-    /// Reads and tokenizes a file of texts or conversations ([`Task::Language`]).
+    /// Reads and tokenizes a file of texts or conversations ([`DatasetTask::Language`]).
     ///
-    /// A text has around it the special tokens that the tokenizer wants, and the end of
-    /// sequence; a conversation has those that the template writes, and only its answers are
-    /// learnt. Documents with nothing to learn (of fewer than two tokens) are left out, and
-    /// [`Self::notes`] says how many.
+    /// A text gets the tokenizer's special tokens and the end-of-sequence token. A conversation
+    /// gets the special tokens of its template, and only its answers are training targets.
+    /// Documents without targets (fewer than two tokens) are skipped; [`Self::notes`] reports their
+    /// number.
     ///
     /// # Errors
-    /// [`DataError`]: `Line` with the number of the line that was refused, `Empty`, `NothingLeft`,
-    /// `File`.
+    /// [`DataError`]: `Line` with the number of the invalid line, `Empty`, `NothingLeft`, `File`.
     pub fn read(
         path: impl AsRef<Path>,
         tokenizer: &Tokenizer,
@@ -136,22 +135,22 @@ impl Corpus {
             line,
             source,
         };
-        let writer = Writer::new(tokenizer, template, options.eos)?;
+        let writer = DocumentTokenizer::new(tokenizer, template, options.eos)?;
         let mut corpus = Corpus::default();
         let mut skipped = 0;
         let mut any_chat = false;
-        for record in Records::open(path, Task::Language, options.limits)? {
+        for record in RecordReader::open(path, DatasetTask::Language, options.limits)? {
             let (line, record) = record?;
             let document = match record {
-                Record::Text(text) => writer.text(&text),
-                Record::Chat(chat) => {
+                DatasetRecord::Text(text) => writer.text(&text),
+                DatasetRecord::Chat(chat) => {
                     any_chat = true;
                     writer.chat(&chat)
                 }
-                Record::Labelled { .. } | Record::Pair { .. } => continue,
+                DatasetRecord::Labelled { .. } | DatasetRecord::Pair { .. } => continue,
             };
             let document = document.map_err(|e| located(line, e))?;
-            match document.learnt() {
+            match document.loss_tokens() {
                 0 => skipped += 1,
                 _ => corpus.documents.push(document),
             }
@@ -164,95 +163,99 @@ impl Corpus {
             });
         }
         if skipped > 0 {
-            let note = format!("{skipped} documents have fewer than two tokens and are left out");
+            let note = format!("{skipped} documents with fewer than two tokens are skipped");
             corpus.notes.push(note);
         }
-        if any_chat && let Some(note) = template.and_then(ChatTemplate::note) {
+        if any_chat && let Some(note) = template.and_then(ChatTemplate::warning) {
             corpus.notes.push(note.to_owned());
         }
         Ok(corpus)
     }
 
-    /// The documents, in the order of the file.
+    /// The documents, in file order.
     #[must_use]
-    pub fn documents(&self) -> &[Document] {
+    pub fn documents(&self) -> &[TokenizedDocument] {
         &self.documents
     }
 
-    /// What a user should know about how the file was read.
+    /// Notes for the user about how the file was read.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Tokens in all.
+    /// Total number of tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.documents.iter().map(|d| d.tokens.len()).sum()
     }
 
-    /// Tokens that are learnt, in all.
+    /// Total number of training targets.
     #[must_use]
-    pub fn learnt(&self) -> usize {
-        self.documents.iter().map(Document::learnt).sum()
+    pub fn loss_tokens(&self) -> usize {
+        self.documents
+            .iter()
+            .map(TokenizedDocument::loss_tokens)
+            .sum()
     }
 }
 
-/// What turns records into documents.
-struct Writer<'a> {
+/// Converter of records into tokenized documents.
+struct DocumentTokenizer<'a> {
     tokenizer: &'a Tokenizer,
     template: Option<&'a ChatTemplate>,
-    before: Vec<u32>,
+    prefix_tokens: Vec<u32>,
     after: Vec<u32>,
     special: HashSet<u32>,
     eos: Option<u32>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> DocumentTokenizer<'a> {
     fn new(
         tokenizer: &'a Tokenizer,
         template: Option<&'a ChatTemplate>,
         eos: Option<u32>,
-    ) -> Result<Writer<'a>, TokenizerError> {
+    ) -> Result<DocumentTokenizer<'a>, TokenizerError> {
         let (before, mut after) = tokenizer.surrounding()?;
         if after.is_empty() {
             after.extend(eos);
         }
-        Ok(Writer {
+        Ok(DocumentTokenizer {
             tokenizer,
             template,
-            before,
+            prefix_tokens: before,
             after,
             special: tokenizer.special_ids(),
             eos,
         })
     }
 
-    fn text(&self, text: &str) -> Result<Document, LineError> {
-        let mut tokens = self.before.clone();
+    fn text(&self, text: &str) -> Result<TokenizedDocument, LineError> {
+        let mut tokens = self.prefix_tokens.clone();
         let mut rest = text;
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(piece_len(rest, PIECE_BYTES));
             tokens.extend(self.tokenizer.encode(piece, false)?);
             rest = tail;
         }
-        if tokens.len() == self.before.len() {
-            return Ok(Document::new(Vec::new()));
+        if tokens.len() == self.prefix_tokens.len() {
+            return Ok(TokenizedDocument::new(Vec::new()));
         }
         tokens.extend(&self.after);
-        Ok(Document::new(tokens))
+        Ok(TokenizedDocument::new(tokens))
     }
 
-    fn chat(&self, chat: &Chat) -> Result<Document, LineError> {
+    fn chat(&self, chat: &ChatRecord) -> Result<TokenizedDocument, LineError> {
         let template = self.template.ok_or(LineError::NoTemplate)?;
         let conversation = template.conversation(chat)?;
         let encoded = self.tokenizer.encode_with_spans(&conversation.text)?;
         let mut learnt = vec![false; encoded.len()];
         for answer in &conversation.answers {
             let Range { start, end: stop } = answer.range;
-            // A token that begins before the answer, with a space, is where the answer begins.
+            // The answer starts with the token that overlaps its start: it may begin earlier, with
+            // a space.
             let inside = |span: &Range<usize>| !span.is_empty() && span.end > start;
-            // Spans are in order.
+            // Spans are sorted.
             let from = encoded.partition_point(|(_, span)| span.end <= start);
             let mut end = from;
             for (at, (_, span)) in encoded.iter().enumerate().skip(from) {
@@ -264,7 +267,7 @@ impl<'a> Writer<'a> {
                     end = at + 1;
                 }
             }
-            // The end of the turn, where the template keeps it out of the answer.
+            // Include the end of the turn if the template puts it outside the answer.
             if !answer.has_end
                 && end > from
                 && encoded
@@ -281,12 +284,12 @@ impl<'a> Writer<'a> {
             tokens.push(eos);
             learnt.push(true);
         }
-        Ok(Document::masked(tokens, learnt))
+        Ok(TokenizedDocument::masked(tokens, learnt))
     }
 }
 
-/// How much of a text to tokenize at once: all of it, or up to the last line end within `most`
-/// bytes, or, of a line that is longer, up to a character's end.
+/// Length of the next piece of text to tokenize: all of it, or up to the last line end within
+/// `most` bytes. A longer line is split at a character boundary.
 fn piece_len(text: &str, most: usize) -> usize {
     if text.len() <= most {
         return text.len();
@@ -315,11 +318,11 @@ mod tests {
 
     #[test]
     fn parts_keep_what_is_learnt() {
-        let document = Document::masked(vec![1, 2, 3, 4], vec![true, false, true]);
-        assert_eq!(document.learnt(), 1);
+        let document = TokenizedDocument::masked(vec![1, 2, 3, 4], vec![true, false, true]);
+        assert_eq!(document.loss_tokens(), 1);
         let part = document.part(1..4);
         assert_eq!(part.tokens(), [2, 3, 4]);
-        assert!(part.is_learnt(1) && !part.is_learnt(2));
-        assert_eq!(document.part(2..4).learnt(), 0);
+        assert!(part.is_in_loss(1) && !part.is_in_loss(2));
+        assert_eq!(document.part(2..4).loss_tokens(), 0);
     }
 }

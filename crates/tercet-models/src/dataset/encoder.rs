@@ -1,4 +1,4 @@
-//! Labelled texts and pairs for encoders, in batches padded to their longest text.
+//! Labelled texts and text pairs for encoders, in batches padded to the longest text.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use tercet::Tensor;
 
 use super::error::DataError;
-use super::records::{Label, ReadLimits, Record, Records, Task};
+use super::records::{DatasetRecord, DatasetTask, ReadLimits, RecordReader, TextLabel};
 use super::split::{check_share, held_out};
-use crate::tokenizer::{Batch, Tokenizer};
+use crate::tokenizer::{TokenizedBatch, Tokenizer};
 
-/// The inputs of an encoder.
+/// A batch of encoder inputs.
 #[derive(Clone, Debug)]
 pub struct EncoderBatch {
     /// Token ids, I32 `[b, s]`.
     pub ids: Tensor,
-    /// Segments of texts, I32 `[b, s]`.
+    /// Segment ids (token types), I32 `[b, s]`.
     pub type_ids: Tensor,
-    /// True for tokens, false for padding, Bool `[b, s]`.
+    /// Padding mask, Bool `[b, s]`: true for tokens, false for padding.
     pub mask: Tensor,
 }
 
 impl EncoderBatch {
-    /// Tokenizes texts, each cut at `max_len` tokens, special ones included.
+    /// Tokenizes texts, each truncated to `max_len` tokens including special tokens.
     ///
     /// # Errors
     /// [`DataError::Tokenizer`], [`DataError::Tensor`].
@@ -31,7 +31,7 @@ impl EncoderBatch {
         texts: &[T],
         max_len: usize,
     ) -> Result<EncoderBatch, DataError> {
-        let Batch {
+        let TokenizedBatch {
             rows,
             row_len,
             ids,
@@ -39,7 +39,7 @@ impl EncoderBatch {
             type_ids,
         } = tokenizer.encode_batch(texts, max_len)?;
         let shape = [rows, row_len];
-        // Ids are below 2^31: vocabularies are.
+        // Token ids are below 2^31, because vocabulary sizes are.
         let signed = |ids: Vec<u32>| -> Vec<i32> { ids.into_iter().map(|id| id as i32).collect() };
         Ok(EncoderBatch {
             ids: Tensor::from_slice(&shape, &signed(ids))?,
@@ -49,33 +49,33 @@ impl EncoderBatch {
     }
 }
 
-/// Texts with labels.
+/// Labelled texts for classification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelledTexts {
     texts: Vec<String>,
-    /// Places in `names`.
+    /// Class of each text, as an index into `names`.
     labels: Vec<usize>,
-    names: Vec<Label>,
+    names: Vec<TextLabel>,
 }
 
 impl LabelledTexts {
-    /// Reads a file of `{"text": ..., "label": ...}`. `names` are the labels that a model knows
-    /// already, in its order; without them they are those of the file, integers by size, strings
-    /// by the alphabet.
+    /// Reads a file of `{"text": ..., "label": ...}`. `names` are the labels of an existing model,
+    /// in its class order. Without them, the labels come from the file: integers in ascending
+    /// order, strings in alphabetical order.
     ///
     /// # Errors
-    /// [`DataError`]: `Line` with the number of the line that was refused, `MixedLabels`,
-    /// `UnknownLabel`, `OneLabel`, `Empty`, `File`.
+    /// [`DataError`]: `Line` with the number of the invalid line, `MixedLabels`, `UnknownLabel`,
+    /// `OneLabel`, `Empty`, `File`.
     pub fn read(
         path: impl AsRef<Path>,
-        names: Option<&[Label]>,
+        names: Option<&[TextLabel]>,
         limits: ReadLimits,
     ) -> Result<LabelledTexts, DataError> {
         let path = path.as_ref();
         let mut texts = Vec::new();
-        let mut labels: Vec<Label> = Vec::new();
-        for record in Records::open(path, Task::Labels, limits)? {
-            let (line, Record::Labelled { text, label }) = record? else {
+        let mut labels: Vec<TextLabel> = Vec::new();
+        for record in RecordReader::open(path, DatasetTask::Labels, limits)? {
+            let (line, DatasetRecord::Labelled { text, label }) = record? else {
                 continue;
             };
             check_label(path, line, &label, labels.first(), names)?;
@@ -89,7 +89,7 @@ impl LabelledTexts {
         let names = match names {
             Some(names) => names.to_vec(),
             None => {
-                let found: BTreeSet<&Label> = labels.iter().collect();
+                let found: BTreeSet<&TextLabel> = labels.iter().collect();
                 if found.len() < 2 {
                     return Err(DataError::OneLabel {
                         path: path.to_path_buf(),
@@ -108,19 +108,19 @@ impl LabelledTexts {
         })
     }
 
-    /// The number of texts.
+    /// Number of texts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no texts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// A text by its place.
+    /// The text at index `at`.
     #[must_use]
     pub fn text(&self, at: usize) -> Option<&str> {
         self.texts.get(at).map(String::as_str)
@@ -128,21 +128,21 @@ impl LabelledTexts {
 
     /// The labels; class `i` is `names()[i]`.
     #[must_use]
-    pub fn names(&self) -> &[Label] {
+    pub fn names(&self) -> &[TextLabel] {
         &self.names
     }
 
-    /// The classes of the texts, as places in [`Self::names`].
+    /// The class of each text, as an index into [`Self::names`].
     #[must_use]
     pub fn classes(&self) -> &[usize] {
         &self.labels
     }
 
-    /// The inputs for these texts, and their classes, I32 `[b]`. Which texts is said by an
-    /// [`Order`](super::Order) over [`Self::len`] items; numbers beyond it are left out.
+    /// The inputs of the selected texts, and their classes, I32 `[b]`. An [`BatchSampler`](super::BatchSampler)
+    /// over [`Self::len`] items produces the indices. Indices out of range are ignored.
     ///
     /// # Errors
-    /// As [`EncoderBatch::new`].
+    /// The errors of [`EncoderBatch::new`].
     pub fn batch(
         &self,
         tokenizer: &Tokenizer,
@@ -157,8 +157,8 @@ impl LabelledTexts {
         Ok((inputs, Tensor::from_slice(&[labels.len()], &labels)?))
     }
 
-    /// Takes out a held-out part, as [`Corpus::split`](super::Corpus::split) does; equal texts go
-    /// together. Both parts have all names.
+    /// Splits off a held-out set, like [`Corpus::split`](super::Corpus::split); equal texts stay
+    /// together. Both sets have all label names.
     ///
     /// # Errors
     /// [`DataError::BadShare`]; [`DataError::TooFewToSplit`] unless two texts differ.
@@ -184,11 +184,11 @@ impl LabelledTexts {
     }
 }
 
-impl std::fmt::Display for Label {
+impl std::fmt::Display for TextLabel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Label::Int(label) => label.fmt(f),
-            Label::Name(label) => crate::gguf::clip(label).fmt(f),
+            TextLabel::Int(label) => label.fmt(f),
+            TextLabel::Name(label) => crate::gguf::clip(label).fmt(f),
         }
     }
 }
@@ -196,16 +196,16 @@ impl std::fmt::Display for Label {
 fn check_label(
     path: &Path,
     line: u64,
-    label: &Label,
-    first: Option<&Label>,
-    names: Option<&[Label]>,
+    label: &TextLabel,
+    first: Option<&TextLabel>,
+    names: Option<&[TextLabel]>,
 ) -> Result<(), DataError> {
     let path: PathBuf = path.to_path_buf();
     if let Some(names) = names {
         if names.contains(label) {
             return Ok(());
         }
-        let known: Vec<String> = names.iter().take(20).map(Label::to_string).collect();
+        let known: Vec<String> = names.iter().take(20).map(TextLabel::to_string).collect();
         return Err(DataError::UnknownLabel {
             path,
             line,
@@ -214,14 +214,14 @@ fn check_label(
         });
     }
     let found = match (label, first) {
-        (Label::Int(_), Some(Label::Name(_))) => "an integer",
-        (Label::Name(_), Some(Label::Int(_))) => "a string",
+        (TextLabel::Int(_), Some(TextLabel::Name(_))) => "an integer",
+        (TextLabel::Name(_), Some(TextLabel::Int(_))) => "a string",
         _ => return Ok(()),
     };
     Err(DataError::MixedLabels { path, line, found })
 }
 
-/// Which texts are held out; `None` for a share of 0.
+/// The mask of held-out texts; `None` for a share of 0.
 fn held<T: std::hash::Hash + Eq>(
     texts: &[T],
     share: f64,
@@ -234,28 +234,28 @@ fn held<T: std::hash::Hash + Eq>(
     let held = held_out(texts.iter(), share, seed);
     let too_few = || DataError::TooFewToSplit {
         found: texts.len(),
-        what: "texts that do not differ",
+        what: "texts without differences",
     };
     Ok(Some(held.ok_or_else(too_few)?))
 }
 
-/// Pairs of texts that belong together.
+/// Text pairs for contrastive training of embeddings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPairs {
-    /// Anchor and positive.
+    /// Pairs of anchor and positive.
     pairs: Vec<(String, String)>,
 }
 
 impl TextPairs {
-    /// Reads a file of pairs ([`Task::Pairs`]).
+    /// Reads a file of pairs ([`DatasetTask::Pairs`]).
     ///
     /// # Errors
-    /// [`DataError`]: `Line` with the number of the line that was refused, `Empty`, `File`.
+    /// [`DataError`]: `Line` with the number of the invalid line, `Empty`, `File`.
     pub fn read(path: impl AsRef<Path>, limits: ReadLimits) -> Result<TextPairs, DataError> {
         let path = path.as_ref();
         let mut pairs = Vec::new();
-        for record in Records::open(path, Task::Pairs, limits)? {
-            if let (_, Record::Pair { anchor, positive }) = record? {
+        for record in RecordReader::open(path, DatasetTask::Pairs, limits)? {
+            if let (_, DatasetRecord::Pair { anchor, positive }) = record? {
                 pairs.push((anchor, positive));
             }
         }
@@ -267,31 +267,31 @@ impl TextPairs {
         }
     }
 
-    /// The number of pairs.
+    /// Number of pairs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// The pairs, anchor and positive.
+    /// The pairs of anchor and positive.
     #[must_use]
     pub fn pairs(&self) -> &[(String, String)] {
         &self.pairs
     }
 
-    /// The inputs for the anchors and for the positives of these pairs: row `i` of both is a pair.
-    /// Which pairs is said by an [`Order`](super::Order) over [`Self::len`] items with
-    /// [`Last::Short`](super::Last::Short), so that no pair stands against itself; numbers
-    /// beyond it are left out.
+    /// The inputs of the anchors and of the positives of the selected pairs; row `i` of both is one
+    /// pair. An [`BatchSampler`](super::BatchSampler) over [`Self::len`] items with
+    /// [`LastBatchPolicy::Short`](super::LastBatchPolicy::Short) produces the indices. A batch then never has a pair
+    /// twice, which would be its own negative. Indices out of range are ignored.
     ///
     /// # Errors
-    /// As [`EncoderBatch::new`].
+    /// The errors of [`EncoderBatch::new`].
     pub fn batch(
         &self,
         tokenizer: &Tokenizer,
@@ -307,8 +307,8 @@ impl TextPairs {
         ))
     }
 
-    /// Takes out a held-out part, as [`Corpus::split`](super::Corpus::split) does; pairs with the
-    /// same anchor go together.
+    /// Splits off a held-out set, like [`Corpus::split`](super::Corpus::split); pairs with the same
+    /// anchor stay together.
     ///
     /// # Errors
     /// [`DataError::BadShare`]; [`DataError::TooFewToSplit`] unless two anchors differ.

@@ -1,4 +1,4 @@
-//! What can be wrong with training data.
+//! Errors in training data.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::template::TemplateError;
 use crate::mmap::FileError;
 use crate::tokenizer::TokenizerError;
 
-/// Why training data was refused.
+/// The reason why training data is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -14,28 +14,29 @@ use crate::tokenizer::TokenizerError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum DataError {
-    /// The file could not be opened or read.
+    /// The file cannot be opened or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A line was refused; lines count from 1.
+    /// A line is invalid; lines count from 1.
     #[error("{path}: line {line}", path = path.display())]
     Line {
         path: PathBuf,
         line: u64,
         source: LineError,
     },
-    /// There is nothing in the file but white space.
-    #[error("{path}: holds no text; give a file with something to learn from", path = path.display())]
+    /// The file is empty or has only white space.
+    #[error("{path}: the file has no text; provide a file with training data", path = path.display())]
     Empty { path: PathBuf },
-    /// Every document is too short to learn from.
+    /// Every document is too short to train on.
     #[error(
-        "{path}: nothing is left to learn from after tokenizing; {skipped} documents have fewer \
+        "{path}: no training data after tokenizing; {skipped} documents have fewer \
          than two tokens", path = path.display()
     )]
     NothingLeft { path: PathBuf, skipped: usize },
-    /// Labels of which some are integers and some are strings.
+    /// Some labels are integers and others are strings.
     #[error(
-        "{path}: the label on line {line} is {found}, those before are not; use one kind of label",
+        "{path}: the label on line {line} is {found}, unlike the labels before it; use one type \
+         of label",
         path = path.display()
     )]
     MixedLabels {
@@ -43,7 +44,7 @@ pub enum DataError {
         line: u64,
         found: &'static str,
     },
-    /// A label that the set which was asked for does not have.
+    /// A label is not among the requested labels.
     #[error("{path}: the label on line {line} is `{label}`, which is none of: {known}", path = path.display())]
     UnknownLabel {
         path: PathBuf,
@@ -51,40 +52,42 @@ pub enum DataError {
         label: String,
         known: String,
     },
-    /// Fewer than two labels.
+    /// The file has fewer than two different labels.
     #[error("{path}: every text has the label `{label}`; a classifier needs two or more", path = path.display())]
     OneLabel { path: PathBuf, label: String },
-    /// The template of the model cannot be used.
+    /// The model's chat template cannot be used.
     #[error("the chat template of the model cannot be used")]
     Template(#[from] TemplateError),
-    /// The entry `chat_template` of the model is neither text nor a list of named texts.
+    /// The model's `chat_template` is neither text nor a list of named texts.
     #[error("`chat_template` of the model is {found}, not a string or a list of named templates")]
     BadTemplateField { found: &'static str },
-    /// A share that is not in `[0, 1)`.
-    #[error("a held-out share of {share} is refused; take one from 0 (none) to below 1")]
+    /// The held-out share is not in `[0, 1)`.
+    #[error("held-out share {share} is out of range; expected 0 <= x < 1")]
     BadShare { share: f64 },
-    /// There is too little to hold anything out.
+    /// The data is too small to hold out a part.
     #[error(
-        "{found} {what} are too few to hold some out; add data, or set the held-out share to 0"
+        "{found} {what} are too few to split off a held-out set; add data, or set the held-out \
+         share to 0"
     )]
     TooFewToSplit { found: usize, what: &'static str },
-    /// Rows without room for a token and the next one.
-    #[error("rows of {seq} tokens are too short or too long; take 2 to {max}")]
+    /// The row length has no room for a token and its successor.
+    #[error("row length {seq} is out of range; expected 2 to {max} tokens")]
     BadRows { seq: usize, max: usize },
-    /// A batch size of 0, or one that memory does not hold.
+    /// The batch size is 0, or the batch exceeds the memory limit.
     #[error(
-        "batches of {batch} rows of {seq} are refused; take at least 1 row, and at most 2^30 tokens in all"
+        "a batch of {batch} rows of {seq} tokens is out of range; expected at least 1 row and at \
+         most 2^30 tokens in all"
     )]
     BadBatch { batch: usize, seq: usize },
-    /// Texts of a batch could not be tokenized.
+    /// The texts of a batch cannot be tokenized.
     #[error("tokenizing a batch")]
     Tokenizer(#[from] TokenizerError),
-    /// A tensor of a batch could not be made.
-    #[error("making the tensors of a batch")]
+    /// A tensor of a batch cannot be created.
+    #[error("cannot create the tensors of a batch")]
     Tensor(#[from] tercet::TensorError),
 }
 
-/// What is wrong with one line.
+/// An error in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -92,47 +95,50 @@ pub enum DataError {
     reason = "the fields are named by the messages above them"
 )]
 pub enum LineError {
-    /// The line is no JSON; columns count from 1.
+    /// The line is not JSON; columns count from 1.
     #[error("not JSON at column {column}; each line must be one object")]
     NotJson {
         column: usize,
         source: serde_json::Error,
     },
-    /// The line is JSON of another kind.
-    #[error("holds {found}, not an object; each line must be one object{hint}")]
+    /// The line is JSON, but not an object.
+    #[error("expected an object, found {found}; each line must be one object{hint}")]
     NotAnObject {
         found: &'static str,
         hint: &'static str,
     },
-    /// No field says what to learn.
-    #[error("has none of the fields {wanted}; it has: {found}")]
+    /// The line has no field with training data.
+    #[error("none of the fields {wanted} is present; found: {found}")]
     NoKnownField { wanted: &'static str, found: String },
-    /// A field is missing beside another one.
-    #[error("has no field `{field}`")]
+    /// A field is missing that another field requires.
+    #[error("field `{field}` is missing")]
     MissingField { field: &'static str },
-    /// A field is of another type.
-    #[error("`{field}` is {found}, not {wanted}")]
+    /// A field has the wrong type.
+    #[error("`{field}` is {found}; expected {wanted}")]
     WrongType {
         field: String,
         found: &'static str,
         wanted: &'static str,
     },
-    /// A message of a role that there is not.
+    /// A message has an unknown role.
     #[error(
         "messages[{index}] has the role `{role}`; known: system, developer, user, assistant, tool"
     )]
     UnknownRole { index: usize, role: String },
-    /// A conversation without messages.
+    /// A conversation has no messages.
     #[error("`messages` is empty")]
     NoMessages,
-    /// A conversation without an answer.
-    #[error("no message has the role `assistant`, so there is no answer to learn")]
+    /// A conversation has no answer.
+    #[error("no message has the role `assistant`, so there is no answer to train on")]
     NoAnswer,
-    /// A conversation with so many messages that finding the answers would take too long.
-    #[error("{found} messages, more than the {max} that one conversation may have; cut it")]
+    /// A conversation has too many messages; locating the answers would take too long.
+    #[error("{found} messages exceed the limit of {max} per conversation; shorten it")]
     TooManyMessages { found: usize, max: usize },
-    /// Some lines are texts, some are conversations.
-    #[error("is {found}, while line {first_line} is {first}; a file must be of one kind")]
+    /// The file mixes texts and conversations.
+    #[error(
+        "the line is {found}, but line {first_line} is {first}; use one type of record per \
+         file"
+    )]
     MixedKinds {
         found: &'static str,
         first: &'static str,
@@ -142,21 +148,21 @@ pub enum LineError {
     #[error("`{field}` has no text")]
     NoText { field: &'static str },
     /// The line is too long.
-    #[error("has more than the {max} bytes that a line may have; cut the text into documents")]
+    #[error("the line exceeds the limit of {max} bytes; split the text into documents")]
     TooLong { max: usize },
     /// The line is not UTF-8.
     #[error("not UTF-8 at byte {offset} of the file; convert it to UTF-8")]
     NotUtf8 { offset: u64 },
-    /// A conversation, and no template to write it with.
-    #[error("is a conversation, and no chat template was given")]
+    /// The line is a conversation, but there is no chat template to render it.
+    #[error("the line is a conversation, but there is no chat template")]
     NoTemplate,
-    /// The template refused the conversation or failed.
-    #[error("the conversation cannot be written with the model's chat template")]
+    /// The template rejected the conversation or failed.
+    #[error("the model's chat template cannot render the conversation")]
     Template(#[from] TemplateError),
-    /// Where an answer lies in the rendered conversation cannot be told.
+    /// The answer cannot be located in the rendered conversation.
     #[error(
-        "where the answer messages[{index}] lies in the rendered conversation cannot be told: the \
-         template changes it; use a template with `generation` blocks"
+        "the answer messages[{index}] cannot be located in the rendered conversation, because \
+         the template changes it; use a template with `generation` blocks"
     )]
     AnswerNotFound { index: usize },
     /// The text cannot be tokenized.

@@ -1,4 +1,4 @@
-//! Lines of a file, one at a time, each of bounded length and checked to be UTF-8.
+//! Line reader with a length limit and a UTF-8 check for every line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,17 +10,18 @@ use crate::mmap::{FileError, open_regular};
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct JsonLineReader {
     path: PathBuf,
     file: BufReader<File>,
     max_bytes: usize,
-    /// The number of the line that was read last, from 1.
+    /// Number of the last line read, from 1.
     pub(super) line: u64,
-    /// Where the next line begins.
+    /// Byte offset of the next line.
     offset: u64,
 }
 
-/// Opens a file of data; one without bytes has no download to repeat.
+/// Opens a data file. An empty file is `DataError::Empty`: the hint of `FileError::Empty` to repeat
+/// a download does not apply to data files.
 fn open(path: &Path) -> Result<(File, u64), DataError> {
     open_regular(path).map_err(|e| match e {
         FileError::Empty { path } => DataError::Empty { path },
@@ -28,9 +29,9 @@ fn open(path: &Path) -> Result<(File, u64), DataError> {
     })
 }
 
-impl Lines {
-    pub(super) fn open(path: &Path, max_bytes: usize) -> Result<Lines, DataError> {
-        Ok(Lines {
+impl JsonLineReader {
+    pub(super) fn open(path: &Path, max_bytes: usize) -> Result<JsonLineReader, DataError> {
+        Ok(JsonLineReader {
             path: path.to_path_buf(),
             file: BufReader::new(open(path)?.0),
             max_bytes,
@@ -39,7 +40,7 @@ impl Lines {
         })
     }
 
-    /// The next line without its end, or `None` at the end of the file.
+    /// The next line without its line end, or `None` at the end of the file.
     pub(super) fn next_line(&mut self) -> Result<Option<String>, DataError> {
         let mut bytes = Vec::new();
         let most = (self.max_bytes as u64).saturating_add(2);
@@ -72,7 +73,7 @@ impl Lines {
         Ok(Some(text))
     }
 
-    /// An error of the line that was read last.
+    /// An error about the last line read.
     pub(super) fn error(&self, source: LineError) -> DataError {
         DataError::Line {
             path: self.path.clone(),
@@ -82,7 +83,7 @@ impl Lines {
     }
 }
 
-/// A whole file as text: without a byte-order mark, lines ended by `\n` alone.
+/// Reads a whole file as text, without a byte-order mark and with `\n` line ends.
 pub(super) fn read_text(path: &Path, max_bytes: u64) -> Result<String, DataError> {
     let (file, len) = open(path)?;
     let mut bytes = Vec::new();

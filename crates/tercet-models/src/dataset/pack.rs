@@ -1,80 +1,80 @@
-//! Documents packed into rows of one length, and rows as tensors.
+//! Packing of documents into rows of equal length, and rows as tensors.
 //!
-//! A row holds one or more segments, which do not see each other: `segments` tells them apart, and
-//! `positions` begin at 0 in each. A document that fits a row stays whole; a longer one is cut
-//! into parts of a whole row and a rest, each a segment of its own. Segments are placed by best
-//! fit, the longest first, so rows are filled but for a little; which segments share a row is the
-//! same in every epoch, the order of rows is not. Every token of every document is in exactly
-//! one row. (Of a document that is cut, the first token of each further part is not predicted.)
+//! A row has one or more segments. Attention is masked between segments: `segments` numbers them,
+//! and `positions` restart at 0 in each. A document that fits into a row stays whole. A longer one
+//! is split into full rows and a remainder, each a separate segment. Segments are placed by best
+//! fit, longest first, so rows have little padding. The packing is the same in every epoch; only
+//! the order of rows changes. Every token of every document is in exactly one row. The first token
+//! of each continued part of a split document is not a training target.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tercet::Tensor;
 
+use super::batch_sampler::{BatchSampler, LastBatchPolicy};
 use super::corpus::Corpus;
 use super::error::DataError;
-use super::order::{Last, Order};
 
-/// The label of a position that the loss leaves out.
+/// The label of positions that the loss ignores.
 pub const IGNORED: i32 = -100;
 
-/// Rows have at most this many tokens, and batches in all.
+/// Maximum number of tokens per row and per batch.
 const MAX_TOKENS: usize = 1 << 30;
 
 /// A part of a document in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Segment {
-    /// The document, by its place in the corpus.
+pub struct PackedSegment {
+    /// Index of the document in the corpus.
     pub document: usize,
-    /// Its first token.
+    /// Index of the segment's first token in the document.
     pub start: usize,
-    /// The number of tokens.
+    /// Number of tokens.
     pub len: usize,
 }
 
-/// A batch for a decoder; each tensor is I32 `[batch, seq]`.
+/// A training batch for a decoder; each tensor is I32 `[batch, seq]`.
 #[derive(Clone, Debug)]
 pub struct TokenBatch {
-    /// Token ids; where there is nothing, the padding token.
+    /// Token ids; padding has the padding token.
     pub tokens: Tensor,
-    /// The place of each token in its segment, from 0; 0 where there is nothing.
+    /// Position of each token in its segment, from 0; 0 for padding.
     pub positions: Tensor,
-    /// Which segment of its row a token belongs to, from 1; 0 where there is nothing.
+    /// Number of each token's segment in the row, from 1; 0 for padding.
     pub segments: Tensor,
-    /// The next token of the same segment where it is learnt, else [`IGNORED`].
+    /// The next token of the same segment if it is a training target, else [`IGNORED`].
     pub labels: Tensor,
-    /// How many positions hold a token.
+    /// Number of positions that have a token.
     pub filled: usize,
-    /// How many labels are not [`IGNORED`].
-    pub learnt: usize,
+    /// Number of labels other than [`IGNORED`].
+    pub loss_tokens: usize,
 }
 
-/// A corpus in rows; clones share it.
+/// A corpus packed into rows; clones share the data.
 #[derive(Clone, Debug)]
-pub struct Packed(Arc<Inner>);
+pub struct PackedCorpus(Arc<PackedCorpusInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct PackedCorpusInner {
     corpus: Corpus,
     seq: usize,
-    rows: Vec<Vec<Segment>>,
+    rows: Vec<Vec<PackedSegment>>,
     pad: i32,
 }
 
-impl Packed {
-    /// Packs a corpus into rows of `seq` tokens; `pad` stands where there is nothing.
+impl PackedCorpus {
+    /// Packs a corpus into rows of `seq` tokens; `pad` is the padding token.
     ///
     /// # Errors
     /// [`DataError::BadRows`] unless `seq` is 2 to 2^30.
-    pub fn new(corpus: Corpus, seq: usize, pad: Option<u32>) -> Result<Packed, DataError> {
+    pub fn new(corpus: Corpus, seq: usize, pad: Option<u32>) -> Result<PackedCorpus, DataError> {
         if !(2..=MAX_TOKENS).contains(&seq) {
             let max = MAX_TOKENS;
             return Err(DataError::BadRows { seq, max });
         }
         let lens = corpus.documents().iter().map(|d| d.tokens().len());
         let rows = pack(lens, seq);
-        Ok(Packed(Arc::new(Inner {
+        Ok(PackedCorpus(Arc::new(PackedCorpusInner {
             corpus,
             seq,
             rows,
@@ -82,13 +82,13 @@ impl Packed {
         })))
     }
 
-    /// The corpus.
+    /// The packed corpus.
     #[must_use]
     pub fn corpus(&self) -> &Corpus {
         &self.0.corpus
     }
 
-    /// Tokens of a row.
+    /// Number of tokens per row.
     #[must_use]
     pub fn seq(&self) -> usize {
         self.0.seq
@@ -96,30 +96,30 @@ impl Packed {
 
     /// The segments of each row.
     #[must_use]
-    pub fn rows(&self) -> &[Vec<Segment>] {
+    pub fn rows(&self) -> &[Vec<PackedSegment>] {
         &self.0.rows
     }
 
-    /// Endless shuffled batches of `batch` full rows. A batch at the end of an epoch that the epoch
-    /// does not fill goes on with the next one, so every row is used exactly once an epoch.
+    /// Endless shuffled batches of `batch` rows. The last batch of an epoch is filled with rows of
+    /// the next epoch, so every row is used exactly once per epoch.
     ///
     /// # Errors
     /// [`DataError::BadBatch`].
-    pub fn batches(&self, batch: usize, seed: u64) -> Result<Batches, DataError> {
+    pub fn batches(&self, batch: usize, seed: u64) -> Result<PackedBatches, DataError> {
         self.check_batch(batch)?;
-        Ok(Batches {
+        Ok(PackedBatches {
             packed: self.clone(),
-            order: Order::new(self.rows().len(), batch, seed, Last::Wraps),
+            order: BatchSampler::new(self.rows().len(), batch, seed, LastBatchPolicy::Wraps),
             batch,
             step: 0,
         })
     }
 
-    /// Every row once, in order, in batches of `batch` rows; the last one is filled with rows of
-    /// nothing. For evaluation.
+    /// One pass over all rows in order, in batches of `batch` rows; the last batch is padded with
+    /// empty rows. For evaluation.
     ///
     /// # Errors
-    /// [`DataError::BadBatch`]; the items are as of [`Self::batch`].
+    /// [`DataError::BadBatch`]; the items have the errors of [`Self::batch`].
     pub fn once(
         &self,
         batch: usize,
@@ -141,8 +141,8 @@ impl Packed {
         }
     }
 
-    /// The tensors of these rows, filled with rows of nothing up to `batch`. Rows that there are not
-    /// hold nothing.
+    /// The tensors of the selected rows, padded with empty rows to `batch` rows. Row indices out of
+    /// range give empty rows.
     ///
     /// # Errors
     /// [`DataError::BadBatch`], [`DataError::Tensor`].
@@ -163,11 +163,12 @@ impl Packed {
                 let document = &self.corpus().documents()[segment.document];
                 let end = segment.start + segment.len;
                 for from in segment.start..end {
-                    // Ids, positions and numbers of segments are below 2^31: rows are.
+                    // Token ids, positions and segment numbers are below 2^31, because row lengths
+                    // are.
                     tokens[at] = document.tokens()[from] as i32;
                     positions[at] = (from - segment.start) as i32;
                     segments[at] = (number + 1) as i32;
-                    if from + 1 < end && document.is_learnt(from + 1) {
+                    if from + 1 < end && document.is_in_loss(from + 1) {
                         labels[at] = document.tokens()[from + 1] as i32;
                         learnt += 1;
                     }
@@ -183,51 +184,51 @@ impl Packed {
             segments: Tensor::from_slice(&shape, &segments)?,
             labels: Tensor::from_slice(&shape, &labels)?,
             filled,
-            learnt,
+            loss_tokens: learnt,
         })
     }
 }
 
-/// Endless batches of a packed corpus ([`Packed::batches`]).
+/// Endless batches of a packed corpus ([`PackedCorpus::batches`]).
 #[derive(Clone, Debug)]
-pub struct Batches {
-    packed: Packed,
-    order: Order,
+pub struct PackedBatches {
+    packed: PackedCorpus,
+    order: BatchSampler,
     batch: usize,
     step: u64,
 }
 
-impl Batches {
+impl PackedBatches {
     /// The step of the next batch, from 0.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The epoch and the batch in it of the next batch, both from 0.
+    /// The epoch of the next batch and the batch's number in it, both from 0.
     #[must_use]
     pub fn position(&self) -> (u64, u64) {
         self.order.position(self.step)
     }
 
-    /// Goes to a step, as if all before it had been taken.
+    /// Jumps to a step; the batches before it are skipped.
     pub fn seek(&mut self, step: u64) {
         self.step = step;
     }
 
-    /// Goes to a batch of an epoch, both from 0, of those batches that begin in it.
+    /// Jumps to a batch of an epoch, both from 0. Only batches that begin in the epoch are counted.
     pub fn seek_to(&mut self, epoch: u64, batch: u64) {
         self.step = self.order.step_of(epoch, batch);
     }
 
-    /// Batches that an epoch takes, the last one counted if it goes on with the next epoch.
+    /// Number of batches per epoch, including a last one that continues into the next epoch.
     #[must_use]
     pub fn per_epoch(&self) -> u64 {
         (self.packed.rows().len() as u64).div_ceil(self.batch as u64)
     }
 }
 
-impl Iterator for Batches {
+impl Iterator for PackedBatches {
     type Item = Result<TokenBatch, DataError>;
 
     /// # Errors
@@ -239,13 +240,13 @@ impl Iterator for Batches {
     }
 }
 
-/// Best fit of the longest first; segments of a row, and rows, in the order of documents.
-fn pack(lens: impl Iterator<Item = usize>, seq: usize) -> Vec<Vec<Segment>> {
+/// Best-fit packing, longest segment first. Rows, and segments in a row, are in document order.
+fn pack(lens: impl Iterator<Item = usize>, seq: usize) -> Vec<Vec<PackedSegment>> {
     let mut parts = Vec::new();
     for (document, len) in lens.enumerate() {
         for start in (0..len).step_by(seq) {
             let len = seq.min(len - start);
-            parts.push(Segment {
+            parts.push(PackedSegment {
                 document,
                 start,
                 len,
@@ -253,8 +254,8 @@ fn pack(lens: impl Iterator<Item = usize>, seq: usize) -> Vec<Vec<Segment>> {
         }
     }
     parts.sort_by_key(|part| std::cmp::Reverse(part.len));
-    let mut rows: Vec<Vec<Segment>> = Vec::new();
-    // Room that is left, and the row that has it.
+    let mut rows: Vec<Vec<PackedSegment>> = Vec::new();
+    // Pairs of free room and row index.
     let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
     for part in parts {
         let found = open.range((part.len, 0)..).next().copied();

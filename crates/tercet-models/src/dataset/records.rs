@@ -1,45 +1,46 @@
-//! What lines of a data file say.
+//! The records of a data file.
 
 use std::path::{Path, PathBuf};
 
 use super::error::{DataError, LineError};
-use super::lines::{Lines, read_text};
-use super::template::Value;
+use super::lines::{JsonLineReader, read_text};
+use super::template::TemplateValue;
 use crate::gguf::clip;
 
-/// How a file is read.
+/// The format of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// The whole file is one document. (Blank lines stand between paragraphs and inside code, so
-    /// they do not part documents; for many documents there is JSONL.)
+pub enum RecordFormat {
+    /// The whole file is one document. Blank lines do not separate documents, because they also
+    /// occur between paragraphs and inside code. Use JSONL for several documents.
     Text,
-    /// Each line that is not blank is a JSON object.
+    /// Each non-blank line is a JSON object.
     JsonLines,
 }
 
-impl Format {
-    /// By the name of a file: `.jsonl`, `.ndjson` and `.json` are [`Format::JsonLines`], all
-    /// others are text.
+impl RecordFormat {
+    /// The format by file extension: `.jsonl`, `.ndjson` and `.json` are [`RecordFormat::JsonLines`]; all
+    /// other files are text.
     #[must_use]
-    pub fn of(path: &Path) -> Format {
+    pub fn from_path(path: &Path) -> RecordFormat {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         match extension.to_ascii_lowercase().as_str() {
-            "jsonl" | "ndjson" | "json" => Format::JsonLines,
-            _ => Format::Text,
+            "jsonl" | "ndjson" | "json" => RecordFormat::JsonLines,
+            _ => RecordFormat::Text,
         }
     }
 }
 
-/// What is to be learnt, which says what fields lines must have.
+/// The training task, which determines the fields that lines must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// The next token: `{"text": ...}`, or `{"messages": [{"role": ..., "content": ...}, ...]}` with
-    /// `tools` beside it where the template takes them. Where both are, `messages` counts.
+pub enum DatasetTask {
+    /// Next-token prediction: `{"text": ...}`, or `{"messages": [{"role": ..., "content": ...},
+    /// ...]}` with optional `tools` for templates that support them. If both are present,
+    /// `messages` is used.
     Language,
-    /// A label: `{"text": ..., "label": ...}`, an integer or a string.
+    /// Classification: `{"text": ..., "label": ...}`, with an integer or a string as label.
     Labels,
-    /// Which texts belong together: `{"anchor": ..., "positive": ...}`, or `query` and `positive`, or
-    /// `sentence1` and `sentence2`.
+    /// Text pairs: `{"anchor": ..., "positive": ...}`, or `query` and `positive`, or `sentence1`
+    /// and `sentence2`.
     Pairs,
 }
 
@@ -64,7 +65,7 @@ impl Role {
         Role::Tool,
     ];
 
-    /// The name in files.
+    /// The role's name in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,52 +78,55 @@ impl Role {
     }
 }
 
-/// A message of a conversation, with all fields that its line has: templates may look at
-/// others than the two.
+/// A message of a conversation, with all fields of its line: templates may read fields other than
+/// role and content.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct ChatMessage {
     role: Role,
-    fields: Value,
+    fields: TemplateValue,
 }
 
-impl Message {
-    /// A message of two fields.
+impl ChatMessage {
+    /// A message with a role and a content.
     #[must_use]
-    pub fn new(role: Role, content: &str) -> Message {
-        let fields = Value::map(vec![
-            ("role", Value::text(role.name())),
-            ("content", Value::text(content)),
+    pub fn new(role: Role, content: &str) -> ChatMessage {
+        let fields = TemplateValue::map(vec![
+            ("role", TemplateValue::text(role.name())),
+            ("content", TemplateValue::text(content)),
         ]);
-        Message { role, fields }
+        ChatMessage { role, fields }
     }
 
-    /// A message in parts, as templates of models that see read it: so many pictures, then the text.
+    /// A message in parts, for templates of vision-language models: `pictures` images, then the
+    /// text.
     #[must_use]
-    pub fn of_parts(role: Role, pictures: usize, text: &str) -> Message {
-        let picture = || Value::map(vec![("type", Value::text("image"))]);
-        let mut parts: Vec<Value> = (0..pictures).map(|_| picture()).collect();
-        parts.push(Value::map(vec![
-            ("type", Value::text("text")),
-            ("text", Value::text(text)),
+    pub fn from_parts(role: Role, pictures: usize, text: &str) -> ChatMessage {
+        let picture = || TemplateValue::map(vec![("type", TemplateValue::text("image"))]);
+        let mut parts: Vec<TemplateValue> = (0..pictures).map(|_| picture()).collect();
+        parts.push(TemplateValue::map(vec![
+            ("type", TemplateValue::text("text")),
+            ("text", TemplateValue::text(text)),
         ]));
-        Message::of_fields(role, vec![("content", Value::list(parts))])
+        ChatMessage::from_fields(role, vec![("content", TemplateValue::list(parts))])
     }
 
-    /// A message of these fields, beside its role: `content`, and what templates look at besides, as `tool_calls`.
+    /// A message with a role and these fields: `content` and others that templates read, such as
+    /// `tool_calls`.
     #[must_use]
-    pub fn of_fields(role: Role, fields: Vec<(&str, Value)>) -> Message {
-        let role_field = ("role", Value::text(role.name()));
-        let fields = Value::map([vec![role_field], fields].concat());
-        Message { role, fields }
+    pub fn from_fields(role: Role, fields: Vec<(&str, TemplateValue)>) -> ChatMessage {
+        let role_field = ("role", TemplateValue::text(role.name()));
+        let fields = TemplateValue::map([vec![role_field], fields].concat());
+        ChatMessage { role, fields }
     }
 
-    /// Who says it.
+    /// The role of the speaker.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// What is said, of a message in parts the first text; empty where there are only calls of tools.
+    /// The text of the message; for a message in parts, the first text. Empty if it only has tool
+    /// calls.
     #[must_use]
     pub fn content(&self) -> &str {
         let Some(content) = self.fields.get("content") else {
@@ -133,78 +137,78 @@ impl Message {
         content.as_text().or_else(first).unwrap_or("")
     }
 
-    /// All fields, as templates see them.
+    /// All fields, as templates read them.
     #[must_use]
-    pub fn fields(&self) -> &Value {
+    pub fn fields(&self) -> &TemplateValue {
         &self.fields
     }
 
-    /// The same message, with other words.
+    /// The same message with another content.
     #[must_use]
-    pub fn with_content(&self, content: &str) -> Message {
+    pub fn with_content(&self, content: &str) -> ChatMessage {
         let entries = self.fields.as_map().unwrap_or(&[]).iter();
         let mut entries: Vec<_> = entries.map(|(k, v)| (k.to_string(), v.clone())).collect();
-        entries.push(("content".to_owned(), Value::text(content)));
-        Message {
+        entries.push(("content".to_owned(), TemplateValue::text(content)));
+        ChatMessage {
             role: self.role,
-            fields: Value::map(entries),
+            fields: TemplateValue::map(entries),
         }
     }
 }
 
 /// A conversation.
 #[derive(Clone, Debug)]
-pub struct Chat {
+pub struct ChatRecord {
     /// The messages in order; at least one.
-    pub messages: Vec<Message>,
-    /// The field `tools`, or [`Value::None`].
-    pub tools: Value,
+    pub messages: Vec<ChatMessage>,
+    /// The field `tools`, or [`TemplateValue::None`].
+    pub tools: TemplateValue,
 }
 
-/// A label of a text.
+/// The label of a text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Label {
+pub enum TextLabel {
     Int(i64),
     Name(String),
 }
 
-/// What a line says.
+/// The content of one line.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Record {
+pub enum DatasetRecord {
     /// A document.
     Text(String),
     /// A conversation.
-    Chat(Chat),
+    Chat(ChatRecord),
     /// A text and its label.
-    Labelled { text: String, label: Label },
-    /// Two texts that belong together.
+    Labelled { text: String, label: TextLabel },
+    /// A pair of related texts.
     Pair { anchor: String, positive: String },
 }
 
-impl Record {
+impl DatasetRecord {
     fn kind(&self) -> &'static str {
         match self {
-            Record::Text(_) => "a text",
-            Record::Chat(_) => "a conversation",
-            Record::Labelled { .. } => "a labelled text",
-            Record::Pair { .. } => "a pair",
+            DatasetRecord::Text(_) => "a text",
+            DatasetRecord::Chat(_) => "a conversation",
+            DatasetRecord::Labelled { .. } => "a labelled text",
+            DatasetRecord::Pair { .. } => "a pair",
         }
     }
 }
 
-/// Bounds of what is read.
+/// Limits on the size of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimits {
-    /// Bytes of a line of JSON.
+    /// Maximum length of a JSON line, in bytes.
     pub line_bytes: usize,
-    /// Bytes of a file of plain text.
+    /// Maximum size of a plain text file, in bytes.
     pub text_bytes: u64,
 }
 
 impl Default for ReadLimits {
-    /// Lines of 16 MiB, texts of 1 GiB.
+    /// Lines of 16 MiB, text files of 1 GiB.
     fn default() -> ReadLimits {
         ReadLimits {
             line_bytes: 16 << 20,
@@ -213,46 +217,47 @@ impl Default for ReadLimits {
     }
 }
 
-/// The records of a file, each with the number of its line from 1, read as they are asked for. After
-/// an error there are no more.
+/// Lazy iterator over the records of a file, each with its line number from 1. It ends after an
+/// error.
 ///
-/// A byte-order mark, `\r\n`, blank lines and a last line without an end are fine.
+/// A byte-order mark, `\r\n`, blank lines and a last line without a line end are accepted.
 #[derive(Debug)]
-pub struct Records {
+pub struct RecordReader {
     path: PathBuf,
-    task: Task,
+    task: DatasetTask,
     limits: ReadLimits,
-    source: Source,
+    source: RecordSource,
     first: Option<(&'static str, u64)>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum RecordSource {
     Text,
-    Lines(Box<Lines>),
+    Lines(Box<JsonLineReader>),
     Done,
 }
 
-impl Records {
-    /// Opens a file; its name says how it is read ([`Format::of`]). Labels and pairs are JSONL by
-    /// any name.
+impl RecordReader {
+    /// Opens a file. Its extension determines the format ([`RecordFormat::from_path`]). Labels and pairs are
+    /// always JSONL.
     ///
     /// # Errors
     /// [`DataError::File`], [`DataError::Empty`].
     pub fn open(
         path: impl AsRef<Path>,
-        task: Task,
+        task: DatasetTask,
         limits: ReadLimits,
-    ) -> Result<Records, DataError> {
+    ) -> Result<RecordReader, DataError> {
         let path = path.as_ref().to_path_buf();
-        let lines = Lines::open(&path, limits.line_bytes)?;
-        let source = match (Format::of(&path), task) {
-            (Format::JsonLines, _) | (Format::Text, Task::Labels | Task::Pairs) => {
-                Source::Lines(Box::new(lines))
+        let lines = JsonLineReader::open(&path, limits.line_bytes)?;
+        let source = match (RecordFormat::from_path(&path), task) {
+            (RecordFormat::JsonLines, _)
+            | (RecordFormat::Text, DatasetTask::Labels | DatasetTask::Pairs) => {
+                RecordSource::Lines(Box::new(lines))
             }
-            (Format::Text, Task::Language) => Source::Text,
+            (RecordFormat::Text, DatasetTask::Language) => RecordSource::Text,
         };
-        Ok(Records {
+        Ok(RecordReader {
             path,
             task,
             limits,
@@ -261,17 +266,17 @@ impl Records {
         })
     }
 
-    /// The next record and its line.
-    fn record(&mut self) -> Result<Option<(u64, Record)>, DataError> {
+    /// The next record and its line number.
+    fn record(&mut self) -> Result<Option<(u64, DatasetRecord)>, DataError> {
         let lines = match &mut self.source {
-            Source::Done => return Ok(None),
-            Source::Text => {
-                self.source = Source::Done;
+            RecordSource::Done => return Ok(None),
+            RecordSource::Text => {
+                self.source = RecordSource::Done;
                 let text = read_text(&self.path, self.limits.text_bytes)?;
                 let blank = text.trim().is_empty();
-                return Ok((!blank).then_some((1, Record::Text(text))));
+                return Ok((!blank).then_some((1, DatasetRecord::Text(text))));
             }
-            Source::Lines(lines) => lines,
+            RecordSource::Lines(lines) => lines,
         };
         while let Some(text) = lines.next_line()? {
             if text.trim().is_empty() {
@@ -296,41 +301,45 @@ impl Records {
     }
 }
 
-impl Iterator for Records {
-    type Item = Result<(u64, Record), DataError>;
+impl Iterator for RecordReader {
+    type Item = Result<(u64, DatasetRecord), DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.record().transpose();
         if !matches!(record, Some(Ok(_))) {
-            self.source = Source::Done;
+            self.source = RecordSource::Done;
         }
         record
     }
 }
 
-fn parse(text: &str, task: Task) -> Result<Record, LineError> {
-    let value: Value = serde_json::from_str(text).map_err(|source| LineError::NotJson {
+fn parse(text: &str, task: DatasetTask) -> Result<DatasetRecord, LineError> {
+    let value: TemplateValue = serde_json::from_str(text).map_err(|source| LineError::NotJson {
         column: source.column(),
         source,
     })?;
-    let Value::Map(_) = value else {
+    let TemplateValue::Map(_) = value else {
         let hint = match value {
-            Value::List(_) => " (JSONL, not a JSON array)",
+            TemplateValue::List(_) => " (JSONL, not a JSON array)",
             _ => "",
         };
         let found = value.kind();
         return Err(LineError::NotAnObject { found, hint });
     };
     match task {
-        Task::Language if value.get("messages").is_some() => Ok(Record::Chat(chat(&value)?)),
-        Task::Language if value.get("text").is_some() => Ok(Record::Text(string(&value, "text")?)),
-        Task::Language => Err(no_known_field(&value, "`text`, `messages`")),
-        Task::Labels => labelled(&value),
-        Task::Pairs => pair(&value),
+        DatasetTask::Language if value.get("messages").is_some() => {
+            Ok(DatasetRecord::Chat(chat(&value)?))
+        }
+        DatasetTask::Language if value.get("text").is_some() => {
+            Ok(DatasetRecord::Text(string(&value, "text")?))
+        }
+        DatasetTask::Language => Err(no_known_field(&value, "`text`, `messages`")),
+        DatasetTask::Labels => labelled(&value),
+        DatasetTask::Pairs => pair(&value),
     }
 }
 
-fn no_known_field(value: &Value, wanted: &'static str) -> LineError {
+fn no_known_field(value: &TemplateValue, wanted: &'static str) -> LineError {
     let fields = value.as_map().unwrap_or(&[]).iter().take(20);
     let names: Vec<&str> = fields.map(|(name, _)| &**name).collect();
     let found = match names.is_empty() {
@@ -340,10 +349,10 @@ fn no_known_field(value: &Value, wanted: &'static str) -> LineError {
     LineError::NoKnownField { wanted, found }
 }
 
-fn string(value: &Value, field: &'static str) -> Result<String, LineError> {
+fn string(value: &TemplateValue, field: &'static str) -> Result<String, LineError> {
     match value.get(field) {
         None => Err(LineError::MissingField { field }),
-        Some(Value::Text(text)) => Ok(text.to_string()),
+        Some(TemplateValue::Text(text)) => Ok(text.to_string()),
         Some(other) => Err(LineError::WrongType {
             field: field.to_owned(),
             found: other.kind(),
@@ -352,8 +361,8 @@ fn string(value: &Value, field: &'static str) -> Result<String, LineError> {
     }
 }
 
-/// Text with something in it.
-fn some_text(value: &Value, field: &'static str) -> Result<String, LineError> {
+/// A text that is not blank.
+fn some_text(value: &TemplateValue, field: &'static str) -> Result<String, LineError> {
     let text = string(value, field)?;
     match text.trim().is_empty() {
         true => Err(LineError::NoText { field }),
@@ -361,14 +370,14 @@ fn some_text(value: &Value, field: &'static str) -> Result<String, LineError> {
     }
 }
 
-fn labelled(value: &Value) -> Result<Record, LineError> {
+fn labelled(value: &TemplateValue) -> Result<DatasetRecord, LineError> {
     let label = match value.get("label") {
         None if value.get("text").is_none() => {
             return Err(no_known_field(value, "`text` and `label`"));
         }
         None => return Err(LineError::MissingField { field: "label" }),
-        Some(Value::Int(label)) => Label::Int(*label),
-        Some(Value::Text(label)) => Label::Name(label.to_string()),
+        Some(TemplateValue::Int(label)) => TextLabel::Int(*label),
+        Some(TemplateValue::Text(label)) => TextLabel::Name(label.to_string()),
         Some(other) => {
             return Err(LineError::WrongType {
                 field: "label".to_owned(),
@@ -378,10 +387,10 @@ fn labelled(value: &Value) -> Result<Record, LineError> {
         }
     };
     let text = some_text(value, "text")?;
-    Ok(Record::Labelled { text, label })
+    Ok(DatasetRecord::Labelled { text, label })
 }
 
-fn pair(value: &Value) -> Result<Record, LineError> {
+fn pair(value: &TemplateValue) -> Result<DatasetRecord, LineError> {
     const NAMES: [(&str, &str); 3] = [
         ("anchor", "positive"),
         ("query", "positive"),
@@ -392,29 +401,29 @@ fn pair(value: &Value) -> Result<Record, LineError> {
         let wanted = "`anchor` and `positive`, `query` and `positive`, `sentence1` and `sentence2`";
         return Err(no_known_field(value, wanted));
     };
-    Ok(Record::Pair {
+    Ok(DatasetRecord::Pair {
         anchor: some_text(value, first)?,
         positive: some_text(value, second)?,
     })
 }
 
-fn chat(value: &Value) -> Result<Chat, LineError> {
-    let wrong = |field: String, found: &Value, wanted| LineError::WrongType {
+fn chat(value: &TemplateValue) -> Result<ChatRecord, LineError> {
+    let wrong = |field: String, found: &TemplateValue, wanted| LineError::WrongType {
         field,
         found: found.kind(),
         wanted,
     };
-    let found = value.get("messages").unwrap_or(&Value::Undefined);
+    let found = value.get("messages").unwrap_or(&TemplateValue::Undefined);
     let Some(items) = found.as_list() else {
         return Err(wrong("messages".to_owned(), found, "a list of messages"));
     };
     let mut messages = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         let at = |field: &str| format!("messages[{index}]{field}");
-        let Value::Map(_) = item else {
+        let TemplateValue::Map(_) = item else {
             return Err(wrong(at(""), item, "an object"));
         };
-        let role = item.get("role").unwrap_or(&Value::Undefined);
+        let role = item.get("role").unwrap_or(&TemplateValue::Undefined);
         let Some(role) = role.as_text() else {
             return Err(wrong(at(".role"), role, "a string"));
         };
@@ -422,15 +431,15 @@ fn chat(value: &Value) -> Result<Chat, LineError> {
             let role = clip(role);
             return Err(LineError::UnknownRole { index, role });
         };
-        let content = item.get("content").unwrap_or(&Value::Undefined);
+        let content = item.get("content").unwrap_or(&TemplateValue::Undefined);
         let only_calls = role == Role::Assistant && item.get("tool_calls").is_some();
         match content {
-            Value::Text(_) => {}
-            Value::None | Value::Undefined if only_calls => {}
+            TemplateValue::Text(_) => {}
+            TemplateValue::None | TemplateValue::Undefined if only_calls => {}
             other => return Err(wrong(at(".content"), other, "a string")),
         }
         let fields = item.clone();
-        messages.push(Message { role, fields });
+        messages.push(ChatMessage { role, fields });
     }
     if messages.is_empty() {
         return Err(LineError::NoMessages);
@@ -438,6 +447,6 @@ fn chat(value: &Value) -> Result<Chat, LineError> {
     if !messages.iter().any(|m| m.role == Role::Assistant) {
         return Err(LineError::NoAnswer);
     }
-    let tools = value.get("tools").cloned().unwrap_or(Value::None);
-    Ok(Chat { messages, tools })
+    let tools = value.get("tools").cloned().unwrap_or(TemplateValue::None);
+    Ok(ChatRecord { messages, tools })
 }

@@ -1,17 +1,17 @@
-//! The held-out part of a corpus.
+//! The held-out set of a corpus.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::corpus::{Corpus, Document};
+use super::batch_sampler::shuffled;
+use super::corpus::{Corpus, TokenizedDocument};
 use super::error::DataError;
-use super::order::shuffled;
 
-/// The share that is held out where nobody says otherwise.
+/// The default held-out share.
 pub const DEFAULT_SHARE: f64 = 0.05;
 
-/// Which of `items` are held out: `share` of them, at least one and at most half, by the seed. Equal
-/// items go together, so that nothing that is held out is trained on as well. `None` where all are
+/// The mask of held-out items: `share` of them, at least one and at most half, selected by the
+/// seed. Equal items stay together, so no held-out item is also trained on. `None` if all items are
 /// equal.
 pub(super) fn held_out<T: Hash + Eq>(
     items: impl Iterator<Item = T>,
@@ -61,12 +61,12 @@ pub(super) fn check_share(share: f64) -> Result<(), DataError> {
 }
 
 impl Corpus {
-    /// Takes a held-out part from the corpus: `(to train on, held out)`.
+    /// Splits the corpus into `(training set, held-out set)`.
     ///
-    /// `share` of the documents, at least one and at most half of them, chosen by the seed; equal
-    /// documents go together. Where there is one document, or all are equal, it is cut at a
-    /// token, so that `share` of what is learnt lies behind the cut, at most half of it. With a
-    /// share of 0 nothing is held out.
+    /// The held-out set has `share` of the documents, at least one and at most half, selected by
+    /// the seed. Equal documents stay together. A single document, or a corpus of equal documents,
+    /// is cut at a token instead. The part after the cut then has `share` of the training targets,
+    /// at most half. With a share of 0 nothing is held out.
     ///
     /// # Errors
     /// [`DataError::BadShare`]; [`DataError::TooFewToSplit`] for one document of a few tokens.
@@ -75,7 +75,7 @@ impl Corpus {
         if share == 0.0 {
             return Ok((self, None));
         }
-        let tokens = self.documents().iter().map(Document::tokens);
+        let tokens = self.documents().iter().map(TokenizedDocument::tokens);
         let Some(held) = held_out(tokens, share, seed) else {
             return self.cut(share);
         };
@@ -97,19 +97,19 @@ impl Corpus {
         Ok((train, Some(held)))
     }
 
-    /// Cuts the one document that there is, in however many copies.
+    /// Cuts the only document, of which the corpus may have several copies.
     fn cut(mut self, share: f64) -> Result<(Corpus, Option<Corpus>), DataError> {
         let too_few = |found| DataError::TooFewToSplit {
             found,
-            what: "learnt tokens",
+            what: "target tokens",
         };
         let Some(document) = self.documents.first() else {
             return Err(too_few(0));
         };
         let places = 0..document.tokens().len();
-        let learnt: Vec<usize> = places.filter(|at| document.is_learnt(*at)).collect();
+        let learnt: Vec<usize> = places.filter(|at| document.is_in_loss(*at)).collect();
         let held = share_of(learnt.len(), share);
-        // The first token behind the cut is context: the one after it is the first that is learnt.
+        // The first token after the cut is context; the one after it is the first training target.
         let first = learnt.len().checked_sub(held).and_then(|at| learnt.get(at));
         let cut = match first {
             Some(first) if learnt[0] + 1 < *first => first - 1,

@@ -1,26 +1,26 @@
-//! Chat templates: the part of Jinja that they are written in, with bounds.
+//! Chat templates: the subset of Jinja that they use, with resource limits.
 //!
-//! A template comes with a model, that is, from anyone. So whatever it does ends: every step of
-//! a rendering is counted, every byte that it makes is counted, and the counts are bounded
-//! ([`Limits`]); nesting is bounded as well, of expressions, values and calls. An engine whose
-//! steps alone are counted does not do: sixty times `{% set x = x ~ x %}` are few steps.
+//! A template comes with a model and is untrusted. [`TemplateLimits`] bounds every rendering: each
+//! evaluation step and each allocated byte is counted. The nesting of expressions, values and calls
+//! is bounded as well. Counting steps alone is not enough: sixty times `{% set x = x ~ x %}` takes
+//! few steps but exponential memory.
 //!
-//! The language is that of Jinja 2 as `transformers` sets it up (`trim_blocks`, `lstrip_blocks`,
-//! loop controls, `{% generation %}`, `raise_exception`, `strftime_now`, `tojson` without
-//! escaping for HTML). There is `if`, `for`, `set`, `macro`, `filter`, `generation`, `raw`,
-//! `break` and `continue`; what is not there (`include`, `extends`, `call`, recursive loops, ...) is
-//! an error when the template is read, or, for filters, tests and methods, when it gets there.
+//! The language is Jinja 2 as configured by `transformers`: `trim_blocks`, `lstrip_blocks`, loop
+//! controls, `{% generation %}`, `raise_exception`, `strftime_now`, and `tojson` without HTML
+//! escapes. It has `if`, `for`, `set`, `macro`, `filter`, `generation`, `raw`, `break` and
+//! `continue`. Other statements (`include`, `extends`, `call`, recursive loops, ...) are a parse
+//! error. Unknown filters, tests and methods are an error at evaluation.
 //!
-//! Tuples are lists here.
+//! Tuples are lists.
 //!
-//! | file | does |
+//! | file | content |
 //! |---|---|
 //! | `lexer.rs` | text, tags and their tokens; white space around tags |
-//! | `parser.rs`, `expressions.rs` | the tree |
-//! | `value.rs` | values, and how Python prints and compares them |
-//! | `eval.rs`, `operators.rs` | statements; expressions |
+//! | `parser.rs`, `expressions.rs` | the syntax tree |
+//! | `value.rs` | values, with Python's formatting and comparison |
+//! | `eval.rs`, `operators.rs` | evaluation of statements and expressions |
 //! | `compare.rs`, `text.rs` | order and equality; values as text and JSON |
-//! | `filters.rs`, `methods.rs`, `functions.rs` | what expressions can call |
+//! | `filters.rs`, `methods.rs`, `functions.rs` | filters, methods and functions |
 
 mod compare;
 mod eval;
@@ -36,14 +36,14 @@ mod value;
 
 use std::ops::Range;
 
-pub use value::Value;
+pub use value::TemplateValue;
 
-use parser::{Expr, Node};
+use parser::{TemplateExpr, TemplateNode};
 
-/// A template longer than this is refused (the longest real ones have some 20 kB).
+/// Maximum template size, in bytes (the longest known templates have about 20 kB).
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
-/// Why a template was refused, or a rendering ended.
+/// The reason why a template is rejected or a rendering fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -54,20 +54,20 @@ pub enum TemplateError {
     /// The source is too long.
     #[error("the chat template has {len} bytes, more than the {max} that one may have")]
     TooLong { len: usize, max: usize },
-    /// The source is no Jinja.
+    /// The source is not valid Jinja.
     #[error("line {line} of the chat template: {reason}")]
     Syntax { line: usize, reason: String },
-    /// Jinja has it, this does not.
+    /// The source uses a Jinja feature that is not supported.
     #[error("line {line} of the chat template: {what} is not supported")]
     Unsupported { line: usize, what: String },
-    /// An operation failed while rendering.
+    /// An operation failed during rendering.
     #[error("line {line} of the chat template: {reason}")]
     Failed { line: usize, reason: String },
-    /// The template itself refused the messages (`raise_exception`).
-    #[error("the chat template refuses the messages: {message}")]
+    /// The template raised an error about the messages (`raise_exception`).
+    #[error("the chat template rejects the messages: {message}")]
     Raised { message: String },
-    /// A bound of [`Limits`] was reached.
-    #[error("line {line} of the chat template: rendering takes more than {limit} {what}")]
+    /// A limit of [`TemplateLimits`] was reached.
+    #[error("line {line} of the chat template: rendering exceeds the limit of {limit} {what}")]
     Limit {
         line: usize,
         what: &'static str,
@@ -75,22 +75,23 @@ pub enum TemplateError {
     },
 }
 
-/// What one rendering may take.
+/// Resource limits of one rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Steps: evaluations of a node, items of a loop, and one for each 64 bytes worked on.
+pub struct TemplateLimits {
+    /// Maximum number of steps: evaluations of a node, loop items, and one step per 64 bytes of
+    /// text processed.
     pub steps: u64,
-    /// Bytes of text and values made, those that are dropped again included.
+    /// Maximum number of allocated bytes of texts and values, including discarded ones.
     pub bytes: u64,
-    /// Nesting of expressions, statements and calls.
+    /// Maximum nesting depth of expressions, statements and calls.
     pub depth: u32,
 }
 
-impl Default for Limits {
-    /// Enough for conversations of some megabytes; a template that uses all of it ends within a
-    /// second or so.
-    fn default() -> Limits {
-        Limits {
+impl Default for TemplateLimits {
+    /// Limits for conversations of some megabytes; a template that reaches them ends within about a
+    /// second.
+    fn default() -> TemplateLimits {
+        TemplateLimits {
             steps: 5_000_000,
             bytes: 512 << 20,
             depth: 200,
@@ -98,21 +99,21 @@ impl Default for Limits {
     }
 }
 
-/// A rendered template.
+/// The result of a rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
-    /// The text.
+pub struct RenderedTemplate {
+    /// The rendered text.
     pub text: String,
-    /// Where in `text` the results of `{% generation %}` blocks lie, in bytes, in order.
+    /// Byte ranges in `text` of the results of `{% generation %}` blocks, in order.
     pub generated: Vec<Range<usize>>,
 }
 
 /// A parsed template.
 #[derive(Clone, Debug)]
 pub struct Template {
-    nodes: Vec<Node>,
-    /// All expressions; nodes and expressions name others by their place here.
-    exprs: Vec<Expr>,
+    nodes: Vec<TemplateNode>,
+    /// All expressions; nodes and other expressions refer to them by index.
+    exprs: Vec<TemplateExpr>,
     generation: bool,
 }
 
@@ -132,28 +133,28 @@ impl Template {
         parser::parse(pieces)
     }
 
-    /// Whether there are `{% generation %}` blocks.
+    /// Whether the template has `{% generation %}` blocks.
     #[must_use]
     pub fn has_generation(&self) -> bool {
         self.generation
     }
 
-    /// Renders with these variables; `now` is what `strftime_now` prints, seconds since 1970 in
-    /// UTC.
+    /// Renders the template with these variables. `now` is the time that `strftime_now` prints, in
+    /// seconds since 1970, UTC.
     ///
     /// # Errors
     /// [`TemplateError`], all but [`TemplateError::TooLong`].
     pub fn render(
         &self,
-        variables: &[(&str, Value)],
+        variables: &[(&str, TemplateValue)],
         now: i64,
-        limits: Limits,
-    ) -> Result<Rendered, TemplateError> {
+        limits: TemplateLimits,
+    ) -> Result<RenderedTemplate, TemplateError> {
         eval::render(self, variables, now, limits)
     }
 }
 
-/// A text of the template for a message, cut short.
+/// An excerpt of a template for an error message, truncated.
 fn clip(text: &str) -> String {
     crate::gguf::clip(text)
 }

@@ -1,14 +1,16 @@
-//! A bounds-checked reader over the bytes of a GGUF file; every failure says where and what.
+//! A bounds-checked reader over the bytes of a GGUF file. Every error has the offset and the
+//! expected item.
 
 use super::error::GgufError;
 
-/// Position in the bytes of a file. Nothing is read, and no memory reserved, beyond their end.
-pub(super) struct Cursor<'a> {
+/// A read position in the bytes of a file. It never reads, and never reserves memory for, data
+/// beyond the end.
+pub(super) struct GgufCursor<'a> {
     bytes: &'a [u8],
     pos: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> GgufCursor<'a> {
     pub(super) fn new(bytes: &'a [u8], pos: usize) -> Self {
         Self { bytes, pos }
     }
@@ -21,22 +23,22 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    pub(super) fn left(&self) -> u64 {
+    pub(super) fn remaining_len(&self) -> u64 {
         (self.bytes.len() - self.pos) as u64
     }
 
-    /// Everything after the position.
-    pub(super) fn rest(&self) -> &'a [u8] {
+    /// The bytes after the position.
+    pub(super) fn remaining(&self) -> &'a [u8] {
         &self.bytes[self.pos..]
     }
 
-    /// The next `len` bytes; `what` is formatted only when they are not there.
+    /// Reads the next `len` bytes. `what` is evaluated only for the error.
     pub(super) fn take(
         &mut self,
         len: u64,
         what: impl FnOnce() -> String,
     ) -> Result<&'a [u8], GgufError> {
-        let left = self.left();
+        let left = self.remaining_len();
         if len > left {
             return Err(GgufError::Truncated {
                 what: what(),
@@ -45,7 +47,7 @@ impl<'a> Cursor<'a> {
                 left,
             });
         }
-        // `len <= left` makes it fit usize.
+        // `len <= left`, so it fits usize.
         let end = self.pos + len as usize;
         let taken = &self.bytes[self.pos..end];
         self.pos = end;
@@ -70,8 +72,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each, and of which there are at most
-    /// `limit`: refused before anything is reserved for them.
+    /// Reads a count of items that take at least `min_bytes` each. A count above `limit`, or above
+    /// the remaining bytes, is an error before any memory is reserved.
     pub(super) fn count(
         &mut self,
         min_bytes: u64,
@@ -80,7 +82,7 @@ impl<'a> Cursor<'a> {
     ) -> Result<u64, GgufError> {
         let offset = self.offset();
         let count = self.u64(&what)?;
-        let max = (self.left() / min_bytes).min(limit);
+        let max = (self.remaining_len() / min_bytes).min(limit);
         if count > max {
             return Err(GgufError::CountTooLarge {
                 what: what(),
@@ -92,7 +94,7 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// A string: a 64-bit length, then UTF-8 without a terminator.
+    /// Reads a string: a 64-bit length, then UTF-8 without a terminator.
     pub(super) fn string(&mut self, what: impl Fn() -> String) -> Result<&'a str, GgufError> {
         let len = self.u64(|| format!("the length of {}", what()))?;
         let offset = self.offset();

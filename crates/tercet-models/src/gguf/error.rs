@@ -1,16 +1,15 @@
-//! What can be wrong with a GGUF file: each error names the byte offset, what was expected there
-//! and what was found.
+//! Errors in a GGUF file: each has the byte offset, and the expected and found values.
 
 use std::path::PathBuf;
 
 use super::types::GgmlType;
-use super::value::ValueType;
+use super::value::GgufValueType;
 use crate::mmap::FileError;
 
-/// Why a GGUF file was refused, or a value of it could not be had.
+/// The reason why a GGUF file is rejected, or why a requested value is not available.
 ///
-/// Names that come from the file are cut at 120 characters and their control characters escaped,
-/// so that a message stays readable whatever the file holds.
+/// Names from the file are truncated to 120 characters and their control characters are escaped, so
+/// that messages stay readable for any file content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -18,27 +17,27 @@ use crate::mmap::FileError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum GgufError {
-    /// The file could not be opened.
+    /// The file cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file does not begin with `GGUF`.
     #[error("not a GGUF file: expected the bytes \"GGUF\" at offset 0, found {found}{hint}")]
     BadMagic { found: String, hint: &'static str },
-    /// The file was written for big-endian machines.
+    /// The file is big-endian.
     #[error(
         "big-endian GGUF files are not supported (the version at offset 4 reads as {found:#010x}); \
          convert the file to little-endian"
     )]
     BigEndian { found: u32 },
-    /// A version other than 2 and 3.
+    /// The format version is not 2 or 3.
     #[error(
-        "GGUF version {found} at offset 4 is not supported, versions 2 and 3 are; \
+        "GGUF version {found} at offset 4 is not supported, expected 2 or 3; \
          convert the model again with current tools"
     )]
     UnsupportedVersion { found: u32 },
-    /// The file ends inside something.
+    /// The file is truncated.
     #[error(
-        "the file ends inside {what}: {need} bytes expected at offset {offset}, {left} left; \
+        "the file ends inside {what}: expected {need} bytes at offset {offset}, found {left}; \
          the download may be incomplete"
     )]
     Truncated {
@@ -47,7 +46,7 @@ pub enum GgufError {
         need: u64,
         left: u64,
     },
-    /// A count that the rest of the file could not hold.
+    /// A count exceeds what the remaining bytes can hold.
     #[error("{what} at offset {offset} is {count}, but at most {max} can follow it")]
     CountTooLarge {
         what: String,
@@ -55,49 +54,49 @@ pub enum GgufError {
         count: u64,
         max: u64,
     },
-    /// A string that is not UTF-8.
+    /// A string is not UTF-8.
     #[error("{what} at offset {offset} is not valid UTF-8 (first bad byte at offset {bad})")]
     InvalidUtf8 { what: String, offset: u64, bad: u64 },
-    /// A metadata key or tensor name of no characters.
+    /// A metadata key or tensor name is empty.
     #[error("{what} at offset {offset} is an empty string")]
     EmptyName { what: &'static str, offset: u64 },
-    /// A value type that the format does not have.
-    #[error("value type {found} of `{key}` at offset {offset} does not exist, 0 to 12 do")]
+    /// A value type is not in the specification.
+    #[error("unknown value type {found} of `{key}` at offset {offset}; expected 0 to 12")]
     UnknownValueType {
         key: String,
         offset: u64,
         found: u32,
     },
-    /// A boolean other than 0 and 1.
-    #[error("the boolean in `{key}` at offset {offset} is {found}, neither 0 nor 1")]
+    /// A boolean is neither 0 nor 1.
+    #[error("the boolean in `{key}` at offset {offset} is {found}; expected 0 or 1")]
     InvalidBool { key: String, offset: u64, found: u8 },
-    /// Arrays of arrays beyond any real use.
+    /// Arrays are nested too deeply.
     #[error("`{key}` nests arrays more than {max} deep at offset {offset}")]
     ArrayTooDeep {
         key: String,
         offset: u64,
         max: usize,
     },
-    /// The same metadata key twice.
+    /// A metadata key occurs twice.
     #[error("the metadata key `{key}` occurs twice, at offsets {first} and {second}")]
     DuplicateKey {
         key: String,
         first: u64,
         second: u64,
     },
-    /// The same tensor name twice.
+    /// A tensor name occurs twice.
     #[error("the tensor `{tensor}` is declared twice, at offsets {first} and {second}")]
     DuplicateTensor {
         tensor: String,
         first: u64,
         second: u64,
     },
-    /// `general.alignment` is not a power of two.
-    #[error("general.alignment is {found}, it must be a power of two from 1 to {max}")]
+    /// `general.alignment` is not a supported power of two.
+    #[error("general.alignment is {found}; expected a power of two from 1 to {max}")]
     BadAlignment { found: u64, max: u64 },
-    /// More dimensions than ggml has.
+    /// A tensor has more dimensions than ggml supports.
     #[error(
-        "tensor `{tensor}` has {found} dimensions at offset {offset}, at most {max} are possible"
+        "tensor `{tensor}` has {found} dimensions at offset {offset}; at most {max} are supported"
     )]
     TooManyDims {
         tensor: String,
@@ -112,7 +111,7 @@ pub enum GgufError {
         offset: u64,
         dims: Vec<u64>,
     },
-    /// A tensor type that the format does not have.
+    /// A tensor type is not in the specification.
     #[error("tensor `{tensor}` has type {found} at offset {offset}, which {why}")]
     UnknownTensorType {
         tensor: String,
@@ -120,7 +119,7 @@ pub enum GgufError {
         found: u32,
         why: String,
     },
-    /// A row is not a whole number of quantisation blocks.
+    /// A row is not a whole number of quantization blocks.
     #[error(
         "rows of tensor `{tensor}` have {row} elements, which is not a multiple of {ty}'s block of {block}"
     )]
@@ -130,7 +129,7 @@ pub enum GgufError {
         ty: GgmlType,
         block: u64,
     },
-    /// The data does not begin at the file's alignment.
+    /// Tensor data is not aligned to the file's alignment.
     #[error(
         "data of tensor `{tensor}` begins at {relative} in the data section (given at offset \
          {offset}), which is not a multiple of the alignment {alignment}"
@@ -141,7 +140,7 @@ pub enum GgufError {
         relative: u64,
         alignment: u64,
     },
-    /// The data does not lie inside the file.
+    /// Tensor data extends beyond the end of the file.
     #[error(
         "data of tensor `{tensor}` needs {bytes} bytes from file offset {begin}, but the file has \
          {file_len} bytes; the download may be incomplete"
@@ -152,7 +151,7 @@ pub enum GgufError {
         bytes: u64,
         file_len: u64,
     },
-    /// Two tensors share bytes.
+    /// Two tensors overlap.
     #[error(
         "tensors `{first}` (up to file offset {first_end}) and `{second}` (from {second_begin}) overlap"
     )]
@@ -162,30 +161,34 @@ pub enum GgufError {
         second: String,
         second_begin: u64,
     },
-    /// A metadata key that is needed and not there.
+    /// A required metadata key is missing.
     #[error("the file has no metadata key `{key}`")]
     MissingKey { key: String },
-    /// A metadata value of another type than the reader needs.
-    #[error("metadata key `{key}` must be {expected}, it is {found}")]
+    /// A metadata value has another type than requested.
+    #[error("metadata key `{key}` is {found}; expected {expected}")]
     WrongType {
         key: String,
         expected: &'static str,
         found: String,
     },
-    /// A metadata number that does not fit.
+    /// A metadata number is out of range of the requested type.
     #[error("metadata key `{key}` is {found}, which does not fit {expected}")]
     OutOfRange {
         key: String,
         expected: &'static str,
         found: String,
     },
-    /// The numbers of a part of a model in several files make no sense.
-    #[error("`split.no` is {number} (from 0) and `split.count` is {count}; there is no such part")]
-    BadSplit { number: u32, count: u32 },
-    /// A part of a model in several files whose name does not lead to the others.
+    /// The part number or the part count of a split model is invalid.
     #[error(
-        "{path} is part {number} of {count}, but its name does not end in `{suffix}`, by which the others \
-         are found; rename the parts as they were", path = path.display()
+        "invalid part of a split model: `split.no` is {number} (from 0) and `split.count` is \
+         {count}"
+    )]
+    BadSplit { number: u32, count: u32 },
+    /// The file name of a part of a split model does not have the expected form, so the other parts
+    /// cannot be located.
+    #[error(
+        "{path} is part {number} of {count}, but its name does not end in `{suffix}`, so the \
+         other parts cannot be found; restore the original file names", path = path.display()
     )]
     PartName {
         path: PathBuf,
@@ -193,10 +196,10 @@ pub enum GgufError {
         count: u32,
         suffix: String,
     },
-    /// A part of a model in several files that came without a path.
+    /// A part of a split model was passed without a path.
     #[error("the bytes are part {number} of {count} of a model; open it by its path")]
     PartAlone { number: u32, count: u32 },
-    /// A part of a model in several files is not there.
+    /// A part of a split model is missing.
     #[error(
         "part {number} of {count} is missing: {path}; all parts must be in one folder",
         path = path.display()
@@ -206,7 +209,7 @@ pub enum GgufError {
         number: u32,
         count: u32,
     },
-    /// Another part of a model in several files than the opened one cannot be read.
+    /// Another part of a split model cannot be read.
     #[error("part {number} of {count}, {path}", path = path.display())]
     Part {
         path: PathBuf,
@@ -214,16 +217,16 @@ pub enum GgufError {
         count: u32,
         source: Box<GgufError>,
     },
-    /// The parts of a model in several files contradict each other.
+    /// The parts of a split model contradict each other.
     #[error("{path} does not belong to the other parts: {reason}", path = path.display())]
     PartMismatch { path: PathBuf, reason: String },
-    /// A tensor that is needed and not there.
+    /// A required tensor is missing.
     #[error("the file has no tensor `{tensor}`")]
     NoSuchTensor { tensor: String },
 }
 
 impl GgufError {
-    pub(crate) fn wrong_type(key: &str, expected: &'static str, found: ValueType) -> Self {
+    pub(crate) fn wrong_type(key: &str, expected: &'static str, found: GgufValueType) -> Self {
         Self::WrongType {
             key: clip(key),
             expected,
@@ -232,7 +235,7 @@ impl GgufError {
     }
 }
 
-/// A name from a file made fit for a message: control characters escaped, and cut when long.
+/// A name from a file for a message: control characters are escaped, long names truncated.
 pub(crate) fn clip(name: &str) -> String {
     const MAX_CHARS: usize = 120;
     let mut clipped = String::new();

@@ -2,29 +2,29 @@
 
 use std::ops::Range;
 
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use super::error::{GgufError, clip};
-use super::value::{self, Array, Value, ValueType};
+use super::value::{self, GgufArray, GgufValue, GgufValueType};
 use crate::mmap::MappedFile;
 
-/// An entry is at least a length, one character, a type and one byte of value.
+/// Minimum size of an entry: a length, one character, a type and one byte of value.
 pub(super) const MIN_ENTRY_BYTES: u64 = 8 + 1 + 4 + 1;
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct GgufEntry {
     key: Range<usize>,
-    value_type: ValueType,
+    value_type: GgufValueType,
     value_at: usize,
 }
 
-/// The metadata of a GGUF file, in the order of the file.
+/// The metadata of a GGUF file, in file order.
 ///
-/// The typed getters accept every integer type of the format where the value fits (writers
-/// disagree about them), and either float type for floats; anything else is an error that names
-/// the key, the expected and the found type.
+/// The typed getters accept every integer type if the value fits, because writers differ in the
+/// types they use. Float getters accept both float types. Any other type is an error with the key,
+/// the expected and the found type.
 #[derive(Clone, Debug)]
-pub struct Metadata {
-    entries: Vec<Entry>,
+pub struct GgufMetadata {
+    entries: Vec<GgufEntry>,
     /// Indices into `entries`, sorted by key.
     by_key: Vec<u32>,
     file: MappedFile,
@@ -41,13 +41,13 @@ macro_rules! integer_getters {
             required(key, self.$opt(key)?)
         }
 
-        #[doc = concat!("The value of `key` as `", stringify!($ty), "`, `None` where there is none.")]
+        #[doc = concat!("The value of `key` as `", stringify!($ty), "`, or `None` if the key is missing.")]
         ///
         /// # Errors
         /// [`GgufError::WrongType`], [`GgufError::OutOfRange`].
         pub fn $opt(&self, key: &str) -> Result<Option<$ty>, GgufError> {
             const EXPECTED: &str = stringify!($ty);
-            self.opt(key, EXPECTED, Value::as_integer)?
+            self.opt(key, EXPECTED, GgufValue::as_integer)?
                 .map(|found| {
                     <$ty>::try_from(found).map_err(|_| GgufError::OutOfRange {
                         key: clip(key),
@@ -60,13 +60,13 @@ macro_rules! integer_getters {
     )*};
 }
 
-impl Metadata {
+impl GgufMetadata {
     pub(super) fn read(
-        cursor: &mut Cursor<'_>,
+        cursor: &mut GgufCursor<'_>,
         count: u64,
         file: MappedFile,
     ) -> Result<Self, GgufError> {
-        // The caller has bounded `count` by the bytes left and by the limit on entries.
+        // The caller has checked `count` against the remaining bytes and the limit on entries.
         let mut entries = Vec::with_capacity(count as usize);
         for index in 0..count {
             entries.push(read_entry(cursor, index)?);
@@ -90,7 +90,7 @@ impl Metadata {
         })
     }
 
-    /// The number of keys.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -102,16 +102,16 @@ impl Metadata {
         self.entries.is_empty()
     }
 
-    /// Keys and values, in the order of the file.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
+    /// Keys and values, in file order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, GgufValue<'_>)> {
         self.entries
             .iter()
             .map(|entry| (self.key(entry), self.value(entry)))
     }
 
-    /// The value of `key`, of whatever type.
+    /// The value of `key`, of any type.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<Value<'_>> {
+    pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
         let at = self
             .by_key
             .binary_search_by_key(&key.as_bytes(), |index| {
@@ -135,12 +135,12 @@ impl Metadata {
         required(key, self.opt_f32(key)?)
     }
 
-    /// The value of `key` as `f32`, `None` where there is none.
+    /// The value of `key` as `f32`, or `None` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, GgufError> {
-        let value = self.opt(key, "f32", Value::as_float)?;
+        let value = self.opt(key, "f32", GgufValue::as_float)?;
         Ok(value.map(|value| value as f32))
     }
 
@@ -152,13 +152,13 @@ impl Metadata {
         required(key, self.opt_bool(key)?)
     }
 
-    /// The value of `key` as a boolean, `None` where there is none.
+    /// The value of `key` as a boolean, or `None` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, GgufError> {
         self.opt(key, "bool", |value| {
-            if let Value::Bool(value) = value {
+            if let GgufValue::Bool(value) = value {
                 Some(value)
             } else {
                 None
@@ -174,33 +174,37 @@ impl Metadata {
         required(key, self.opt_str(key)?)
     }
 
-    /// The value of `key` as text, `None` where there is none.
+    /// The value of `key` as text, or `None` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, GgufError> {
-        self.opt(key, "string", Value::as_str)
+        self.opt(key, "string", GgufValue::as_str)
     }
 
     /// The value of `key` as an array of `element_type`.
     ///
     /// # Errors
     /// [`GgufError::MissingKey`], [`GgufError::WrongType`].
-    pub fn get_array(&self, key: &str, element_type: ValueType) -> Result<Array<'_>, GgufError> {
+    pub fn get_array(
+        &self,
+        key: &str,
+        element_type: GgufValueType,
+    ) -> Result<GgufArray<'_>, GgufError> {
         required(key, self.opt_array(key, element_type)?)
     }
 
-    /// The value of `key` as an array of `element_type`, `None` where there is none.
+    /// The value of `key` as an array of `element_type`, or `None` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
     pub fn opt_array(
         &self,
         key: &str,
-        element_type: ValueType,
-    ) -> Result<Option<Array<'_>>, GgufError> {
+        element_type: GgufValueType,
+    ) -> Result<Option<GgufArray<'_>>, GgufError> {
         let array = self.opt(key, "array", |value| {
-            if let Value::Array(array) = value {
+            if let GgufValue::Array(array) = value {
                 Some(array)
             } else {
                 None
@@ -220,7 +224,7 @@ impl Metadata {
         &'a self,
         key: &str,
         expected: &'static str,
-        convert: impl FnOnce(Value<'a>) -> Option<T>,
+        convert: impl FnOnce(GgufValue<'a>) -> Option<T>,
     ) -> Result<Option<T>, GgufError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -231,13 +235,13 @@ impl Metadata {
         }
     }
 
-    fn key(&self, entry: &Entry) -> &str {
+    fn key(&self, entry: &GgufEntry) -> &str {
         std::str::from_utf8(&self.file[entry.key.clone()])
             .expect("invariant: keys are validated when the file is opened")
     }
 
-    fn value(&self, entry: &Entry) -> Value<'_> {
-        let mut cursor = Cursor::new(&self.file, entry.value_at);
+    fn value(&self, entry: &GgufEntry) -> GgufValue<'_> {
+        let mut cursor = GgufCursor::new(&self.file, entry.value_at);
         value::decode(&mut cursor, entry.value_type)
             .expect("invariant: values are validated when the file is opened")
     }
@@ -247,7 +251,7 @@ fn required<T>(key: &str, value: Option<T>) -> Result<T, GgufError> {
     value.ok_or_else(|| GgufError::MissingKey { key: clip(key) })
 }
 
-fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, GgufError> {
+fn read_entry(cursor: &mut GgufCursor<'_>, index: u64) -> Result<GgufEntry, GgufError> {
     let key = cursor.string(|| format!("metadata key {index}"))?;
     let end = cursor.pos();
     if key.is_empty() {
@@ -259,7 +263,7 @@ fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, GgufError> {
     let value_type = value::read_type(cursor, key)?;
     let value_at = cursor.pos();
     value::skip(cursor, value_type, key, 0)?;
-    Ok(Entry {
+    Ok(GgufEntry {
         key: end - key.len()..end,
         value_type,
         value_at,

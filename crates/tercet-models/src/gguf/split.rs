@@ -1,47 +1,47 @@
-//! Models in several GGUF files, `NAME-00001-of-0000N.gguf`, as `llama-gguf-split` writes them.
+//! Split models: several GGUF files `NAME-00001-of-0000N.gguf`, as `llama-gguf-split` writes them.
 //!
-//! Every part says its number from 0 (`split.no`), how many there are (`split.count`) and how many tensors all of them hold
-//! (`split.tensors.count`). The first has the model's metadata; tensors are in any. Whichever part is opened, all are mapped
-//! and become one [`Gguf`]; parts that are missing, that say other numbers than their names, or that contradict each other are
-//! errors.
+//! Every part stores its number from 0 (`split.no`), the number of parts (`split.count`) and the
+//! total number of tensors (`split.tensors.count`). The first part has the model's metadata; any
+//! part may have tensors. Opening any part maps all of them into one [`Gguf`]. It is an error if a
+//! part is missing, if a part's keys differ from its file name, or if parts contradict each other.
 
 use std::path::{Path, PathBuf};
 
 use super::error::{GgufError, clip};
-use super::tensors::Tensors;
-use super::{Gguf, MAX_ENTRIES, Metadata};
+use super::tensors::GgufTensors;
+use super::{Gguf, GgufMetadata, MAX_ENTRIES};
 use crate::mmap::{FileError, MappedFile};
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
-/// The keys of a part that a whole file does not have.
+/// The keys of a part that an unsplit file does not have.
 pub(super) const KEYS: [&str; 3] = [NUMBER, COUNT, TENSORS];
-/// More parts than this have no names of five digits.
+/// Maximum number of parts: part numbers in file names have five digits.
 const MAX_PARTS: u32 = 99_999;
 
-/// Which part of how many a file is.
+/// The part number and part count of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// From 0, below `count`.
+pub(super) struct GgufSplitIndex {
+    /// The part number, from 0 and below `count`.
     number: u32,
-    /// At least 2.
+    /// The number of parts; at least 2.
     count: u32,
 }
 
-impl Place {
-    /// What the metadata says; none for a whole file.
-    pub(super) fn read(metadata: &Metadata) -> Result<Option<Place>, GgufError> {
+impl GgufSplitIndex {
+    /// Reads the split keys; `None` for an unsplit file.
+    pub(super) fn read(metadata: &GgufMetadata) -> Result<Option<GgufSplitIndex>, GgufError> {
         let count = metadata.opt_u32(COUNT)?.unwrap_or(1);
         let number = metadata.opt_u32(NUMBER)?.unwrap_or(0);
         if count == 0 || count > MAX_PARTS || number >= count {
             return Err(GgufError::BadSplit { number, count });
         }
-        Ok((count > 1).then_some(Place { number, count }))
+        Ok((count > 1).then_some(GgufSplitIndex { number, count }))
     }
 
-    /// What is refused where the other parts cannot be found.
-    pub(super) fn alone(self) -> GgufError {
+    /// The error for a part whose other parts cannot be located.
+    pub(super) fn missing_parts_error(self) -> GgufError {
         GgufError::PartAlone {
             number: self.number + 1,
             count: self.count,
@@ -53,8 +53,8 @@ impl Place {
     }
 }
 
-/// All parts of the model that `part`, a file at `path`, is one of.
-pub(super) fn join(part: Gguf, place: Place, path: &Path) -> Result<Gguf, GgufError> {
+/// Joins all parts of the split model to which `part`, the file at `path`, belongs.
+pub(super) fn join(part: Gguf, place: GgufSplitIndex, path: &Path) -> Result<Gguf, GgufError> {
     let suffix = place.suffix();
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(stem) = name.and_then(|name| name.strip_suffix(&suffix)) else {
@@ -66,9 +66,9 @@ pub(super) fn join(part: Gguf, place: Place, path: &Path) -> Result<Gguf, GgufEr
         });
     };
     let mut opened = Some(part);
-    let mut whole: Option<Joining> = None;
+    let mut whole: Option<GgufSplitJoiner> = None;
     for number in 0..place.count {
-        let at = Place { number, ..place };
+        let at = GgufSplitIndex { number, ..place };
         let (part, path) = match opened.take_if(|_| number == place.number) {
             Some(part) => (part, path.to_path_buf()),
             None => {
@@ -77,16 +77,16 @@ pub(super) fn join(part: Gguf, place: Place, path: &Path) -> Result<Gguf, GgufEr
             }
         };
         match &mut whole {
-            None => whole = Some(Joining::new(part, path)?),
+            None => whole = Some(GgufSplitJoiner::new(part, path)?),
             Some(whole) => whole.add(part, path)?,
         }
     }
     // There are at least two parts.
-    whole.ok_or_else(|| place.alone())?.finish()
+    whole.ok_or_else(|| place.missing_parts_error())?.finish()
 }
 
-/// One of the other parts.
-fn open(path: &Path, at: Place) -> Result<Gguf, GgufError> {
+/// Opens another part of the model.
+fn open(path: &Path, at: GgufSplitIndex) -> Result<Gguf, GgufError> {
     let (number, count) = (at.number + 1, at.count);
     let damaged = |source: GgufError| GgufError::Part {
         path: path.to_path_buf(),
@@ -106,17 +106,20 @@ fn open(path: &Path, at: Place) -> Result<Gguf, GgufError> {
         Err(other) => return Err(damaged(other.into())),
     };
     let part = Gguf::parse_part(file).map_err(damaged)?;
-    match Place::read(&part.metadata).map_err(damaged)? {
+    match GgufSplitIndex::read(&part.metadata).map_err(damaged)? {
         Some(found) if found == at => Ok(part),
         Some(found) => Err(mismatch(
             path,
             format!(
-                "it says that it is part {} of {}",
+                "its metadata has part {} of {}",
                 found.number + 1,
                 found.count
             ),
         )),
-        None => Err(mismatch(path, "it says that it is a whole file".to_owned())),
+        None => Err(mismatch(
+            path,
+            "its metadata is that of a whole file".to_owned(),
+        )),
     }
 }
 
@@ -127,18 +130,18 @@ fn mismatch(path: &Path, reason: String) -> GgufError {
     }
 }
 
-/// The first part, and what others have added to it.
-struct Joining {
+/// Accumulator that starts with the first part and adds the others.
+struct GgufSplitJoiner {
     first: Gguf,
-    /// How many tensors there must be in the end.
+    /// The expected total number of tensors.
     expected: Option<u64>,
     paths: Vec<PathBuf>,
-    tensors: Vec<Tensors>,
+    tensors: Vec<GgufTensors>,
 }
 
-impl Joining {
-    fn new(first: Gguf, path: PathBuf) -> Result<Joining, GgufError> {
-        Ok(Joining {
+impl GgufSplitJoiner {
+    fn new(first: Gguf, path: PathBuf) -> Result<GgufSplitJoiner, GgufError> {
+        Ok(GgufSplitJoiner {
             expected: first.metadata.opt_u64(TENSORS)?,
             tensors: vec![first.tensors.clone()],
             paths: vec![path],
@@ -146,10 +149,10 @@ impl Joining {
         })
     }
 
-    /// Takes another part whose metadata agrees with the first one's.
+    /// Adds a part, after a check that its metadata agrees with the first part's.
     fn add(&mut self, part: Gguf, path: PathBuf) -> Result<(), GgufError> {
         for (key, value) in part.metadata.iter().filter(|(key, _)| *key != NUMBER) {
-            // Of each part's own data.
+            // Each part may have a different alignment.
             if key == "general.alignment" {
                 continue;
             }
@@ -159,7 +162,7 @@ impl Joining {
                     let key = clip(key);
                     return Err(mismatch(
                         &path,
-                        format!("its `{key}` is another than that of the first part"),
+                        format!("its `{key}` differs from that of the first part"),
                     ));
                 }
                 None => {
@@ -178,7 +181,7 @@ impl Joining {
     }
 
     fn finish(self) -> Result<Gguf, GgufError> {
-        let Joining {
+        let GgufSplitJoiner {
             mut first,
             expected,
             paths,
@@ -190,11 +193,12 @@ impl Joining {
             return Err(mismatch(
                 &paths[0],
                 format!(
-                    "its `{TENSORS}` is {expected}, but all parts together have {count} (at most {MAX_ENTRIES} are possible)"
+                    "its `{TENSORS}` is {expected}, but all parts together have {count} (at most \
+                     {MAX_ENTRIES} are supported)"
                 ),
             ));
         }
-        first.tensors = Tensors::joined(tensors, &paths)?;
+        first.tensors = GgufTensors::joined(tensors, &paths)?;
         Ok(first)
     }
 }

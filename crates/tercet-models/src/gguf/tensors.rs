@@ -1,20 +1,21 @@
-//! The tensor table: dimensions, types and byte ranges, checked against the file.
+//! The tensor table: dimensions, types and byte ranges, validated against the file.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use super::error::{GgufError, clip};
 use super::types::GgmlType;
 use crate::mmap::MappedFile;
 
-/// An entry is at least a name of one character, its length, a count, a type and an offset.
+/// Minimum size of an entry: a name of one character, its length, a dimension count, a type and an
+/// offset.
 pub(super) const MIN_INFO_BYTES: u64 = 8 + 1 + 4 + 4 + 8;
 const MAX_DIMS: u32 = 4;
 
 /// One tensor of a GGUF file.
 #[derive(Clone, Debug)]
-pub struct TensorInfo {
+pub struct GgufTensorInfo {
     name: Box<str>,
     dims: Box<[u64]>,
     ggml_type: GgmlType,
@@ -23,80 +24,81 @@ pub struct TensorInfo {
     range: Range<usize>,
 }
 
-impl TensorInfo {
+impl GgufTensorInfo {
     /// The name of the tensor.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How the elements are stored.
+    /// The storage format of the elements.
     #[must_use]
     pub fn ggml_type(&self) -> GgmlType {
         self.ggml_type
     }
 
-    /// The dimensions in the order of the file: the contiguous one (the row) first.
+    /// The dimensions in file order: the contiguous dimension (the row) first.
     #[must_use]
     pub fn dims(&self) -> &[u64] {
         &self.dims
     }
 
-    /// The dimensions in row-major order, `[rows, row elements]` for a matrix.
+    /// The dimensions in row-major order: `[rows, row elements]` for a matrix.
     #[must_use]
     pub fn shape(&self) -> Vec<usize> {
-        // The product of the dimensions fits 63 bits, so each does.
+        // The product of the dimensions fits 63 bits, so each dimension does.
         self.dims.iter().rev().map(|dim| *dim as usize).collect()
     }
 
-    /// The number of elements.
+    /// Number of elements.
     #[must_use]
     pub fn element_count(&self) -> u64 {
         self.dims.iter().product()
     }
 
-    /// Bytes of one row (the contiguous dimension).
+    /// Size of one row (the contiguous dimension), in bytes.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
         let row = self.dims.first().copied().unwrap_or(1);
         row / self.ggml_type.block_len() * self.ggml_type.block_bytes()
     }
 
-    /// Which of the files of the model has it, from 0.
+    /// Index of the file that contains the tensor, from 0.
     #[must_use]
     pub fn part(&self) -> usize {
         self.part
     }
 
-    /// Where the data lies in its file.
+    /// Byte range of the data in its file.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 }
 
-/// All tensors of a file, in its order, and an index by name.
+/// All tensors of a file in file order, with an index by name.
 #[derive(Clone, Debug)]
-pub(super) struct Tensors {
-    infos: Vec<TensorInfo>,
+pub(super) struct GgufTensors {
+    infos: Vec<GgufTensorInfo>,
     /// Indices into `infos`, sorted by name.
     by_name: Vec<u32>,
 }
 
-impl Tensors {
+impl GgufTensors {
     pub(super) fn read(
-        cursor: &mut Cursor<'_>,
+        cursor: &mut GgufCursor<'_>,
         count: u64,
         alignment: u64,
         file: &MappedFile,
     ) -> Result<Self, GgufError> {
-        // The count was bounded before the metadata was read; what is left now bounds it better.
-        let room = cursor.left() / MIN_INFO_BYTES;
+        // The count was checked before the metadata was read; the bytes after the metadata give a
+        // tighter bound.
+        let room = cursor.remaining_len() / MIN_INFO_BYTES;
         let mut declared = Vec::with_capacity(count.min(room) as usize);
         for index in 0..count {
-            declared.push(Declared::read(cursor, index)?);
+            declared.push(GgufTensorDecl::read(cursor, index)?);
         }
-        // Alignment is at most 2^30 and the position is a file offset: no overflow.
+        // The alignment is at most 2^30 and the position is a file offset, so this cannot overflow.
         let data_begin = cursor.offset().next_multiple_of(alignment);
         let infos = declared
             .into_iter()
@@ -107,15 +109,20 @@ impl Tensors {
         Ok(Self { infos, by_name })
     }
 
-    /// Those of all parts of a model in several files, at these paths, in order.
-    pub(super) fn joined(parts: Vec<Tensors>, paths: &[PathBuf]) -> Result<Self, GgufError> {
+    /// The tensors of all parts of a split model. `paths` are the paths of the parts, in order.
+    pub(super) fn joined(parts: Vec<GgufTensors>, paths: &[PathBuf]) -> Result<Self, GgufError> {
         let mut infos = Vec::new();
         for (part, tensors) in parts.into_iter().enumerate() {
-            infos.extend(tensors.infos.into_iter().map(|t| TensorInfo { part, ..t }));
+            infos.extend(
+                tensors
+                    .infos
+                    .into_iter()
+                    .map(|t| GgufTensorInfo { part, ..t }),
+            );
         }
         let by_name = names(&infos);
         match duplicate(&infos, &by_name) {
-            // The sort is stable: the later part is the second.
+            // The sort is stable, so the later part is second.
             Some((first, second)) => Err(GgufError::PartMismatch {
                 path: paths[second.part].clone(),
                 reason: format!(
@@ -128,11 +135,11 @@ impl Tensors {
         }
     }
 
-    pub(super) fn infos(&self) -> &[TensorInfo] {
+    pub(super) fn infos(&self) -> &[GgufTensorInfo] {
         &self.infos
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<&TensorInfo> {
+    pub(super) fn find(&self, name: &str) -> Option<&GgufTensorInfo> {
         let at = self
             .by_name
             .binary_search_by_key(&name, |index| self.infos[*index as usize].name())
@@ -141,8 +148,8 @@ impl Tensors {
     }
 }
 
-/// A tensor as the table declares it, before the data section's place is known.
-struct Declared<'a> {
+/// A tensor entry before the offset of the data section is known.
+struct GgufTensorDecl<'a> {
     name: &'a str,
     name_at: usize,
     dims: Vec<u64>,
@@ -152,8 +159,8 @@ struct Declared<'a> {
     relative_at: u64,
 }
 
-impl<'a> Declared<'a> {
-    fn read(cursor: &mut Cursor<'a>, index: u64) -> Result<Self, GgufError> {
+impl<'a> GgufTensorDecl<'a> {
+    fn read(cursor: &mut GgufCursor<'a>, index: u64) -> Result<Self, GgufError> {
         let name = cursor.string(|| format!("the name of tensor {index}"))?;
         let name_at = cursor.pos() - name.len();
         if name.is_empty() {
@@ -184,7 +191,7 @@ impl<'a> Declared<'a> {
         data_begin: u64,
         alignment: u64,
         file_len: u64,
-    ) -> Result<TensorInfo, GgufError> {
+    ) -> Result<GgufTensorInfo, GgufError> {
         if !self.relative.is_multiple_of(alignment) {
             return Err(GgufError::UnalignedTensor {
                 tensor: clip(self.name),
@@ -203,19 +210,19 @@ impl<'a> Declared<'a> {
                 bytes: self.bytes,
                 file_len,
             })?;
-        Ok(TensorInfo {
+        Ok(GgufTensorInfo {
             name: self.name.into(),
             dims: self.dims.into(),
             ggml_type: self.ggml_type,
             declared_at: self.name_at,
             part: 0,
-            // Both are offsets inside the file, which is in memory.
+            // Both are offsets inside the mapped file.
             range: begin as usize..end as usize,
         })
     }
 }
 
-fn read_dims(cursor: &mut Cursor<'_>, name: &str) -> Result<Vec<u64>, GgufError> {
+fn read_dims(cursor: &mut GgufCursor<'_>, name: &str) -> Result<Vec<u64>, GgufError> {
     let offset = cursor.offset();
     let count = cursor.u32(|| format!("the dimension count of tensor `{}`", clip(name)))?;
     if count > MAX_DIMS {
@@ -231,7 +238,7 @@ fn read_dims(cursor: &mut Cursor<'_>, name: &str) -> Result<Vec<u64>, GgufError>
         .collect()
 }
 
-fn read_type(cursor: &mut Cursor<'_>, name: &str) -> Result<GgmlType, GgufError> {
+fn read_type(cursor: &mut GgufCursor<'_>, name: &str) -> Result<GgmlType, GgufError> {
     let offset = cursor.offset();
     let found = cursor.u32(|| format!("the type of tensor `{}`", clip(name)))?;
     GgmlType::from_id(found).ok_or_else(|| GgufError::UnknownTensorType {
@@ -247,8 +254,8 @@ fn read_type(cursor: &mut Cursor<'_>, name: &str) -> Result<GgmlType, GgufError>
     })
 }
 
-/// Bytes of a tensor. A zero dimension is legal, but the others must be sane even then: strides
-/// are computed from them.
+/// The size of a tensor in bytes. A dimension may be 0, but the other dimensions are still checked,
+/// because strides are computed from them.
 fn byte_count(name: &str, dims: &[u64], offset: u64, ty: GgmlType) -> Result<u64, GgufError> {
     let overflow = || GgufError::DimsOverflow {
         tensor: clip(name),
@@ -279,24 +286,24 @@ fn byte_count(name: &str, dims: &[u64], offset: u64, ty: GgmlType) -> Result<u64
 }
 
 /// Indices of the tensors, sorted by name.
-fn names(infos: &[TensorInfo]) -> Vec<u32> {
+fn names(infos: &[GgufTensorInfo]) -> Vec<u32> {
     let mut by_name: Vec<u32> = (0..infos.len() as u32).collect();
     by_name.sort_by_key(|index| infos[*index as usize].name());
     by_name
 }
 
-/// Two tensors of one name.
+/// Finds two tensors with the same name.
 fn duplicate<'a>(
-    infos: &'a [TensorInfo],
+    infos: &'a [GgufTensorInfo],
     by_name: &[u32],
-) -> Option<(&'a TensorInfo, &'a TensorInfo)> {
+) -> Option<(&'a GgufTensorInfo, &'a GgufTensorInfo)> {
     by_name
         .windows(2)
         .map(|pair| (&infos[pair[0] as usize], &infos[pair[1] as usize]))
         .find(|(a, b)| a.name == b.name)
 }
 
-fn sorted_by_name(infos: &[TensorInfo]) -> Result<Vec<u32>, GgufError> {
+fn sorted_by_name(infos: &[GgufTensorInfo]) -> Result<Vec<u32>, GgufError> {
     let by_name = names(infos);
     match duplicate(infos, &by_name) {
         Some((a, b)) => Err(GgufError::DuplicateTensor {
@@ -308,8 +315,8 @@ fn sorted_by_name(infos: &[TensorInfo]) -> Result<Vec<u32>, GgufError> {
     }
 }
 
-fn check_overlaps(infos: &[TensorInfo]) -> Result<(), GgufError> {
-    let mut by_begin: Vec<&TensorInfo> = infos.iter().filter(|t| !t.range.is_empty()).collect();
+fn check_overlaps(infos: &[GgufTensorInfo]) -> Result<(), GgufError> {
+    let mut by_begin: Vec<&GgufTensorInfo> = infos.iter().filter(|t| !t.range.is_empty()).collect();
     by_begin.sort_by_key(|tensor| tensor.range.start);
     for pair in by_begin.windows(2) {
         if pair[0].range.end > pair[1].range.start {

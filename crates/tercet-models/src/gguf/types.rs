@@ -1,38 +1,38 @@
-//! The closed table of ggml tensor types: id, name, elements and bytes of a block.
+//! The table of ggml tensor types: id, name, block length and block size.
 //!
-//! `inspect` names every type; what can be *computed with* is decided where a tensor is
-//! converted, so a file with exotic tensors still opens.
+//! `inspect` can name every type. The conversion of a tensor decides whether its type is supported
+//! for computation, so a file with unsupported tensors still opens.
 
 /// Declares [`GgmlType`], its list and its properties from one table.
 ///
-/// `F16 = 1, 1, 2, "..";` becomes the variant `GgmlType::F16`, an entry of `GgmlType::ALL`, and
-/// one arm in each of `id`, `name`, `block_len` and `block_bytes`.
+/// `F16 = 1, 1, 2, "..";` becomes the variant `GgmlType::F16`, an entry of `GgmlType::ALL`, and one
+/// match arm in each of `id`, `name`, `block_len` and `block_bytes`.
 macro_rules! ggml_types {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $len:literal, $bytes:literal;)*) => {
-        /// How the elements of a tensor are stored (the `ggml_type` of the GGUF specification).
+        /// The storage format of a tensor's elements (the `ggml_type` of the GGUF specification).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types, reason = "the names are those of the file format")]
         pub enum GgmlType { $($(#[$doc])* $name,)* }
 
         impl GgmlType {
-            /// Every type, in the order of the ids.
+            /// Every type, in id order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The number that stands for this type in a file.
+            /// The id of this type in files.
             #[must_use]
             pub const fn id(self) -> u32 { match self { $(Self::$name => $id,)* } }
 
-            /// The name, as quantisation tools spell it.
+            /// The name, in the spelling of quantization tools.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Elements in one block; a row is a whole number of blocks.
+            /// Number of elements per block; a row is a whole number of blocks.
             #[must_use]
             pub const fn block_len(self) -> u64 { match self { $(Self::$name => $len,)* } }
 
-            /// Bytes of one block.
+            /// Size of one block, in bytes.
             #[must_use]
             pub const fn block_bytes(self) -> u64 { match self { $(Self::$name => $bytes,)* } }
         }
@@ -54,7 +54,7 @@ ggml_types! {
     Q5_1 = 7, 32, 24;
     /// 8 bits, one F16 scale per 32.
     Q8_0 = 8, 32, 34;
-    /// 8 bits with the block's sum: an intermediate of dot products, not found in files.
+    /// 8 bits with the block's sum: an intermediate format of dot products, not used in files.
     Q8_1 = 9, 32, 36;
     /// 2-bit super-block of 256.
     Q2_K = 10, 256, 84;
@@ -66,7 +66,7 @@ ggml_types! {
     Q5_K = 13, 256, 176;
     /// 6-bit super-block of 256.
     Q6_K = 14, 256, 210;
-    /// 8-bit super-block of 256: an intermediate of dot products, not found in files.
+    /// 8-bit super-block of 256: an intermediate format of dot products, not used in files.
     Q8_K = 15, 256, 292;
     /// 2.06 bits, lattice codebook.
     IQ2_XXS = 16, 256, 66;
@@ -110,7 +110,7 @@ ggml_types! {
     Q1_0 = 41, 128, 18;
 }
 
-/// Ids that the format once had: files with them were written by old tools.
+/// Ids of removed types, which only files of old tools have.
 const REMOVED: &[(u32, &str)] = &[
     (4, "Q4_2"),
     (5, "Q4_3"),
@@ -129,7 +129,7 @@ impl GgmlType {
         Self::ALL.iter().copied().find(|ty| ty.id() == id)
     }
 
-    /// The name of a type that the format has dropped since, if `id` was one.
+    /// The name of the removed type with this id, if there was one.
     #[must_use]
     pub fn removed_name(id: u32) -> Option<&'static str> {
         REMOVED

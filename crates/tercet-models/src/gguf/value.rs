@@ -1,27 +1,27 @@
 //! Metadata values, decoded on demand from the mapped bytes.
 //!
-//! A value borrows the file: an array of a million tokens takes no memory until it is walked.
-//! Invariant: every byte range that reaches [`decode`] was walked once by [`skip`] when the file
-//! was opened, so decoding again cannot fail.
+//! A value borrows the file: an array of a million tokens needs no memory until it is iterated.
+//! Invariant: [`skip`] validates every byte range when the file is opened, so [`decode`] cannot
+//! fail on it.
 
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use super::error::{GgufError, clip};
 
-/// Deepest nesting of arrays that is read; real files use one level.
+/// Maximum nesting depth of arrays; real files use one level.
 pub(super) const MAX_ARRAY_DEPTH: usize = 4;
 
-/// Declares [`ValueType`] with the ids and names of the format.
+/// Declares [`GgufValueType`] with the ids and names of the format.
 macro_rules! value_types {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $text:literal, $size:expr;)*) => {
         /// The type of a metadata value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum ValueType { $($(#[$doc])* $name,)* }
+        pub enum GgufValueType { $($(#[$doc])* $name,)* }
 
-        impl ValueType {
-            /// Every type, in the order of the ids.
+        impl GgufValueType {
+            /// Every type, in id order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The number that stands for this type in a file.
+            /// The id of this type in files.
             #[must_use]
             pub const fn id(self) -> u32 { match self { $(Self::$name => $id,)* } }
 
@@ -29,12 +29,12 @@ macro_rules! value_types {
             #[must_use]
             pub const fn name(self) -> &'static str { match self { $(Self::$name => $text,)* } }
 
-            /// How messages call an array of this type.
+            /// The name of an array of this type, for error messages.
             pub(super) const fn array_name(self) -> &'static str {
                 match self { $(Self::$name => concat!("an array of ", $text),)* }
             }
 
-            /// Bytes of one value, `None` where it varies.
+            /// Size of one value in bytes; `None` for types of variable size.
             const fn fixed_bytes(self) -> Option<u64> { match self { $(Self::$name => $size,)* } }
         }
     };
@@ -59,7 +59,7 @@ value_types! {
     Bool = 7, "bool", Some(1);
     /// UTF-8 text.
     String = 8, "string", None;
-    /// Values of one type.
+    /// A list of values of one type.
     Array = 9, "array", None;
     /// Unsigned 64-bit integer.
     U64 = 10, "u64", Some(8);
@@ -69,7 +69,7 @@ value_types! {
     F64 = 12, "f64", Some(8);
 }
 
-impl ValueType {
+impl GgufValueType {
     /// The type with this id, if the format has it.
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
@@ -80,7 +80,7 @@ impl ValueType {
 /// One metadata value, borrowed from the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is the type of the same name")]
-pub enum Value<'a> {
+pub enum GgufValue<'a> {
     U8(u8),
     I8(i8),
     U16(u16),
@@ -90,30 +90,30 @@ pub enum Value<'a> {
     F32(f32),
     Bool(bool),
     String(&'a str),
-    Array(Array<'a>),
+    Array(GgufArray<'a>),
     U64(u64),
     I64(i64),
     F64(f64),
 }
 
-impl<'a> Value<'a> {
+impl<'a> GgufValue<'a> {
     /// The type of this value.
     #[must_use]
-    pub const fn value_type(self) -> ValueType {
+    pub const fn value_type(self) -> GgufValueType {
         match self {
-            Self::U8(_) => ValueType::U8,
-            Self::I8(_) => ValueType::I8,
-            Self::U16(_) => ValueType::U16,
-            Self::I16(_) => ValueType::I16,
-            Self::U32(_) => ValueType::U32,
-            Self::I32(_) => ValueType::I32,
-            Self::F32(_) => ValueType::F32,
-            Self::Bool(_) => ValueType::Bool,
-            Self::String(_) => ValueType::String,
-            Self::Array(_) => ValueType::Array,
-            Self::U64(_) => ValueType::U64,
-            Self::I64(_) => ValueType::I64,
-            Self::F64(_) => ValueType::F64,
+            Self::U8(_) => GgufValueType::U8,
+            Self::I8(_) => GgufValueType::I8,
+            Self::U16(_) => GgufValueType::U16,
+            Self::I16(_) => GgufValueType::I16,
+            Self::U32(_) => GgufValueType::U32,
+            Self::I32(_) => GgufValueType::I32,
+            Self::F32(_) => GgufValueType::F32,
+            Self::Bool(_) => GgufValueType::Bool,
+            Self::String(_) => GgufValueType::String,
+            Self::Array(_) => GgufValueType::Array,
+            Self::U64(_) => GgufValueType::U64,
+            Self::I64(_) => GgufValueType::I64,
+            Self::F64(_) => GgufValueType::F64,
         }
     }
 
@@ -174,8 +174,8 @@ impl<'a> Value<'a> {
     }
 }
 
-impl std::fmt::Display for Value<'_> {
-    /// One line, arrays as their first elements and their length.
+impl std::fmt::Display for GgufValue<'_> {
+    /// Formats one line; arrays as their first elements and their length.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::U8(v) => v.fmt(f),
@@ -213,28 +213,28 @@ impl std::fmt::Display for Value<'_> {
     }
 }
 
-/// An array of values of one type, borrowed from the file and decoded while it is walked.
+/// An array of values of one type, borrowed from the file and decoded during iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Array<'a> {
-    element_type: ValueType,
+pub struct GgufArray<'a> {
+    element_type: GgufValueType,
     len: u64,
     bytes: &'a [u8],
 }
 
-impl<'a> Array<'a> {
+impl<'a> GgufArray<'a> {
     /// The type of the elements.
     #[must_use]
-    pub const fn element_type(&self) -> ValueType {
+    pub const fn element_type(&self) -> GgufValueType {
         self.element_type
     }
 
-    /// The number of elements.
+    /// Number of elements.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// The elements as the file has them.
+    /// The encoded elements of the file.
     pub(super) const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -245,41 +245,41 @@ impl<'a> Array<'a> {
         self.len == 0
     }
 
-    /// The elements in order.
+    /// An iterator over the elements, in order.
     #[must_use]
-    pub fn iter(&self) -> ArrayIter<'a> {
-        ArrayIter {
+    pub fn iter(&self) -> GgufArrayIter<'a> {
+        GgufArrayIter {
             element_type: self.element_type,
-            left: self.len,
-            cursor: Cursor::new(self.bytes, 0),
+            remaining: self.len,
+            cursor: GgufCursor::new(self.bytes, 0),
         }
     }
 }
 
-impl<'a> IntoIterator for Array<'a> {
-    type Item = Value<'a>;
-    type IntoIter = ArrayIter<'a>;
+impl<'a> IntoIterator for GgufArray<'a> {
+    type Item = GgufValue<'a>;
+    type IntoIter = GgufArrayIter<'a>;
 
-    fn into_iter(self) -> ArrayIter<'a> {
+    fn into_iter(self) -> GgufArrayIter<'a> {
         self.iter()
     }
 }
 
-/// The elements of an [`Array`].
-pub struct ArrayIter<'a> {
-    element_type: ValueType,
-    left: u64,
-    cursor: Cursor<'a>,
+/// The iterator over the elements of a [`GgufArray`].
+pub struct GgufArrayIter<'a> {
+    element_type: GgufValueType,
+    remaining: u64,
+    cursor: GgufCursor<'a>,
 }
 
-impl<'a> Iterator for ArrayIter<'a> {
-    type Item = Value<'a>;
+impl<'a> Iterator for GgufArrayIter<'a> {
+    type Item = GgufValue<'a>;
 
-    fn next(&mut self) -> Option<Value<'a>> {
-        if self.left == 0 {
+    fn next(&mut self) -> Option<GgufValue<'a>> {
+        if self.remaining == 0 {
             return None;
         }
-        self.left -= 1;
+        self.remaining -= 1;
         Some(
             decode(&mut self.cursor, self.element_type)
                 .expect("invariant: arrays are validated when the file is opened"),
@@ -287,23 +287,23 @@ impl<'a> Iterator for ArrayIter<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // Exact, but an upper bound is all that a caller may reserve by.
-        (0, usize::try_from(self.left).ok())
+        // The lower bound is 0, because callers may reserve memory by it; the upper bound is exact.
+        (0, usize::try_from(self.remaining).ok())
     }
 }
 
-/// Walks over one value of type `ty` and checks all of it, allocating nothing.
+/// Validates and skips one value of type `ty` without allocation.
 pub(super) fn skip(
-    cursor: &mut Cursor<'_>,
-    ty: ValueType,
+    cursor: &mut GgufCursor<'_>,
+    ty: GgufValueType,
     key: &str,
     depth: usize,
 ) -> Result<(), GgufError> {
     let what = || format!("the value of `{}`", clip(key));
     match ty {
-        ValueType::String => cursor.string(what).map(drop),
-        ValueType::Bool => skip_bools(cursor, 1, key),
-        ValueType::Array => {
+        GgufValueType::String => cursor.string(what).map(drop),
+        GgufValueType::Bool => skip_bools(cursor, 1, key),
+        GgufValueType::Array => {
             if depth >= MAX_ARRAY_DEPTH {
                 return Err(GgufError::ArrayTooDeep {
                     key: clip(key),
@@ -318,26 +318,26 @@ pub(super) fn skip(
                 format!("the array length of `{}`", clip(key))
             })?;
             match element_type.fixed_bytes() {
-                Some(_) if element_type == ValueType::Bool => skip_bools(cursor, count, key),
-                // `count` is bounded by the bytes left, so the product fits.
+                Some(_) if element_type == GgufValueType::Bool => skip_bools(cursor, count, key),
+                // `count` is bounded by the remaining bytes, so the product fits.
                 Some(bytes) => cursor.take(count * bytes, what).map(drop),
                 None => (0..count).try_for_each(|_| skip(cursor, element_type, key, depth + 1)),
             }
         }
-        ValueType::U8
-        | ValueType::I8
-        | ValueType::U16
-        | ValueType::I16
-        | ValueType::U32
-        | ValueType::I32
-        | ValueType::F32
-        | ValueType::U64
-        | ValueType::I64
-        | ValueType::F64 => cursor.take(ty.fixed_bytes().unwrap_or(0), what).map(drop),
+        GgufValueType::U8
+        | GgufValueType::I8
+        | GgufValueType::U16
+        | GgufValueType::I16
+        | GgufValueType::U32
+        | GgufValueType::I32
+        | GgufValueType::F32
+        | GgufValueType::U64
+        | GgufValueType::I64
+        | GgufValueType::F64 => cursor.take(ty.fixed_bytes().unwrap_or(0), what).map(drop),
     }
 }
 
-fn skip_bools(cursor: &mut Cursor<'_>, count: u64, key: &str) -> Result<(), GgufError> {
+fn skip_bools(cursor: &mut GgufCursor<'_>, count: u64, key: &str) -> Result<(), GgufError> {
     let begin = cursor.offset();
     let bytes = cursor.take(count, || format!("the value of `{}`", clip(key)))?;
     match bytes.iter().position(|byte| *byte > 1) {
@@ -351,50 +351,59 @@ fn skip_bools(cursor: &mut Cursor<'_>, count: u64, key: &str) -> Result<(), Gguf
 }
 
 /// Reads a value type id.
-pub(super) fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, GgufError> {
+pub(super) fn read_type(
+    cursor: &mut GgufCursor<'_>,
+    key: &str,
+) -> Result<GgufValueType, GgufError> {
     let offset = cursor.offset();
     let found = cursor.u32(|| format!("the value type of `{}`", clip(key)))?;
-    ValueType::from_id(found).ok_or_else(|| GgufError::UnknownValueType {
+    GgufValueType::from_id(found).ok_or_else(|| GgufError::UnknownValueType {
         key: clip(key),
         offset,
         found,
     })
 }
 
-/// Decodes one value that [`skip`] has accepted.
-pub(super) fn decode<'a>(cursor: &mut Cursor<'a>, ty: ValueType) -> Result<Value<'a>, GgufError> {
-    fn fixed<const N: usize>(cursor: &mut Cursor<'_>) -> Result<[u8; N], GgufError> {
+/// Decodes one value that [`skip`] has validated.
+pub(super) fn decode<'a>(
+    cursor: &mut GgufCursor<'a>,
+    ty: GgufValueType,
+) -> Result<GgufValue<'a>, GgufError> {
+    fn fixed<const N: usize>(cursor: &mut GgufCursor<'_>) -> Result<[u8; N], GgufError> {
         let bytes = cursor.take(N as u64, || "a metadata value".to_owned())?;
         let mut array = [0; N];
         array.copy_from_slice(bytes);
         Ok(array)
     }
     Ok(match ty {
-        ValueType::U8 => Value::U8(u8::from_le_bytes(fixed(cursor)?)),
-        ValueType::I8 => Value::I8(i8::from_le_bytes(fixed(cursor)?)),
-        ValueType::U16 => Value::U16(u16::from_le_bytes(fixed(cursor)?)),
-        ValueType::I16 => Value::I16(i16::from_le_bytes(fixed(cursor)?)),
-        ValueType::U32 => Value::U32(u32::from_le_bytes(fixed(cursor)?)),
-        ValueType::I32 => Value::I32(i32::from_le_bytes(fixed(cursor)?)),
-        ValueType::F32 => Value::F32(f32::from_le_bytes(fixed(cursor)?)),
-        ValueType::U64 => Value::U64(u64::from_le_bytes(fixed(cursor)?)),
-        ValueType::I64 => Value::I64(i64::from_le_bytes(fixed(cursor)?)),
-        ValueType::F64 => Value::F64(f64::from_le_bytes(fixed(cursor)?)),
-        ValueType::Bool => Value::Bool(fixed::<1>(cursor)?[0] != 0),
-        ValueType::String => Value::String(cursor.string(|| "a metadata string".to_owned())?),
-        ValueType::Array => {
+        GgufValueType::U8 => GgufValue::U8(u8::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::I8 => GgufValue::I8(i8::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::U16 => GgufValue::U16(u16::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::I16 => GgufValue::I16(i16::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::U32 => GgufValue::U32(u32::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::I32 => GgufValue::I32(i32::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::F32 => GgufValue::F32(f32::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::U64 => GgufValue::U64(u64::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::I64 => GgufValue::I64(i64::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::F64 => GgufValue::F64(f64::from_le_bytes(fixed(cursor)?)),
+        GgufValueType::Bool => GgufValue::Bool(fixed::<1>(cursor)?[0] != 0),
+        GgufValueType::String => {
+            GgufValue::String(cursor.string(|| "a metadata string".to_owned())?)
+        }
+        GgufValueType::Array => {
             let element_type = read_type(cursor, "a metadata array")?;
             let len = cursor.u64(|| "an array length".to_owned())?;
             let bytes = match element_type.fixed_bytes() {
                 Some(bytes) => cursor.take(len * bytes, || "a metadata array".to_owned())?,
-                // The end is known only by walking; the elements are bounded by the file anyway.
+                // The end of the array is found only by walking its elements, whose number the file
+                // size bounds.
                 None => {
-                    let rest = cursor.rest();
+                    let rest = cursor.remaining();
                     (0..len).try_for_each(|_| skip(cursor, element_type, "", 0))?;
-                    &rest[..rest.len() - cursor.rest().len()]
+                    &rest[..rest.len() - cursor.remaining().len()]
                 }
             };
-            Value::Array(Array {
+            GgufValue::Array(GgufArray {
                 element_type,
                 len,
                 bytes,

@@ -1,31 +1,33 @@
-//! Writing GGUF files, version 3 (the format's `docs/gguf.md`): metadata, the table of tensors, then their data, aligned.
+//! Writer of GGUF files, version 3 (the format's `docs/gguf.md`): metadata, tensor table, aligned
+//! tensor data.
 
 use std::io::Write;
 use std::path::Path;
 
-use super::value::{Value, ValueType};
+use super::value::{GgufValue, GgufValueType};
 use super::{DEFAULT_ALIGNMENT, Gguf, split};
-use crate::save::{Entry, SaveError, Storage, replace_file};
+use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
 
 const VERSION: u32 = 3;
 
-/// The metadata of a file to be written, as its bytes.
-pub(crate) struct Header {
+/// The encoded metadata of a file to be written.
+pub(crate) struct GgufHeader {
     entries: Vec<Vec<u8>>,
     alignment: u64,
 }
 
-impl Header {
-    pub(crate) fn new() -> Header {
-        Header {
+impl GgufHeader {
+    pub(crate) fn new() -> GgufHeader {
+        GgufHeader {
             entries: Vec::new(),
             alignment: DEFAULT_ALIGNMENT,
         }
     }
 
-    /// That of another model, without these keys; what is written is one file, whatever the other was.
-    pub(crate) fn of(gguf: &Gguf, without: &[&str]) -> Header {
-        let mut header = Header {
+    /// The metadata of another model except the keys in `without`. Split keys are dropped, because
+    /// the output is one file.
+    pub(crate) fn from_gguf(gguf: &Gguf, without: &[&str]) -> GgufHeader {
+        let mut header = GgufHeader {
             entries: Vec::new(),
             alignment: gguf.alignment(),
         };
@@ -38,31 +40,39 @@ impl Header {
     }
 
     /// Adds a key.
-    pub(crate) fn push(&mut self, key: &str, value: Value<'_>) {
+    pub(crate) fn push(&mut self, key: &str, value: GgufValue<'_>) {
         let mut bytes = string(key);
         bytes.extend(value.value_type().id().to_le_bytes());
         put(&mut bytes, value);
         self.entries.push(bytes);
     }
 
-    /// Adds a list of texts.
+    /// Adds a list of strings.
     pub(crate) fn push_strings<'a>(&mut self, key: &str, all: impl Iterator<Item = &'a str>) {
-        self.list(key, ValueType::String, all.map(string));
+        self.list(key, GgufValueType::String, all.map(string));
     }
 
-    /// Adds a list of numbers.
+    /// Adds a list of integers.
     pub(crate) fn push_integers(&mut self, key: &str, all: impl Iterator<Item = i32>) {
-        self.list(key, ValueType::I32, all.map(|x| x.to_le_bytes().to_vec()));
+        self.list(
+            key,
+            GgufValueType::I32,
+            all.map(|x| x.to_le_bytes().to_vec()),
+        );
     }
 
-    /// Adds a list of numbers.
+    /// Adds a list of floats.
     pub(crate) fn push_floats(&mut self, key: &str, all: impl Iterator<Item = f32>) {
-        self.list(key, ValueType::F32, all.map(|x| x.to_le_bytes().to_vec()));
+        self.list(
+            key,
+            GgufValueType::F32,
+            all.map(|x| x.to_le_bytes().to_vec()),
+        );
     }
 
-    fn list(&mut self, key: &str, ty: ValueType, all: impl Iterator<Item = Vec<u8>>) {
+    fn list(&mut self, key: &str, ty: GgufValueType, all: impl Iterator<Item = Vec<u8>>) {
         let mut bytes = string(key);
-        bytes.extend(ValueType::Array.id().to_le_bytes());
+        bytes.extend(GgufValueType::Array.id().to_le_bytes());
         bytes.extend(ty.id().to_le_bytes());
         let at = bytes.len();
         bytes.extend([0; 8]);
@@ -80,22 +90,22 @@ fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// A value without its type.
-fn put(to: &mut Vec<u8>, value: Value<'_>) {
+/// Appends a value without its type id.
+fn put(to: &mut Vec<u8>, value: GgufValue<'_>) {
     match value {
-        Value::U8(v) => to.push(v),
-        Value::I8(v) => to.extend(v.to_le_bytes()),
-        Value::U16(v) => to.extend(v.to_le_bytes()),
-        Value::I16(v) => to.extend(v.to_le_bytes()),
-        Value::U32(v) => to.extend(v.to_le_bytes()),
-        Value::I32(v) => to.extend(v.to_le_bytes()),
-        Value::F32(v) => to.extend(v.to_le_bytes()),
-        Value::U64(v) => to.extend(v.to_le_bytes()),
-        Value::I64(v) => to.extend(v.to_le_bytes()),
-        Value::F64(v) => to.extend(v.to_le_bytes()),
-        Value::Bool(v) => to.push(u8::from(v)),
-        Value::String(v) => to.extend(string(v)),
-        Value::Array(array) => {
+        GgufValue::U8(v) => to.push(v),
+        GgufValue::I8(v) => to.extend(v.to_le_bytes()),
+        GgufValue::U16(v) => to.extend(v.to_le_bytes()),
+        GgufValue::I16(v) => to.extend(v.to_le_bytes()),
+        GgufValue::U32(v) => to.extend(v.to_le_bytes()),
+        GgufValue::I32(v) => to.extend(v.to_le_bytes()),
+        GgufValue::F32(v) => to.extend(v.to_le_bytes()),
+        GgufValue::U64(v) => to.extend(v.to_le_bytes()),
+        GgufValue::I64(v) => to.extend(v.to_le_bytes()),
+        GgufValue::F64(v) => to.extend(v.to_le_bytes()),
+        GgufValue::Bool(v) => to.push(u8::from(v)),
+        GgufValue::String(v) => to.extend(string(v)),
+        GgufValue::Array(array) => {
             to.extend(array.element_type().id().to_le_bytes());
             to.extend(array.len().to_le_bytes());
             to.extend(array.bytes());
@@ -103,11 +113,11 @@ fn put(to: &mut Vec<u8>, value: Value<'_>) {
     }
 }
 
-/// Writes a file of this metadata and these tensors.
+/// Writes a file with this metadata and these tensors.
 pub(crate) fn write_gguf(
     path: &Path,
-    header: &Header,
-    entries: &[Entry<'_>],
+    header: &GgufHeader,
+    entries: &[SavedTensorEntry<'_>],
 ) -> Result<(), SaveError> {
     let mut head = b"GGUF".to_vec();
     head.extend(VERSION.to_le_bytes());
@@ -116,11 +126,11 @@ pub(crate) fn write_gguf(
     head.extend(header.entries.concat());
     let mut at = 0u64;
     for entry in entries {
-        let Storage::Ggml(ty) = entry.storage else {
+        let SavedTensorStorage::Ggml(ty) = entry.storage else {
             let (name, storage) = (&entry.name, entry.storage.name());
             return Err(SaveError::Header {
                 path: path.to_path_buf(),
-                reason: format!("tensor `{name}` of {storage} is none of GGUF"),
+                reason: format!("tensor `{name}`: {storage} is not a GGUF type"),
             });
         };
         head.extend(string(&entry.name));

@@ -1,23 +1,24 @@
-//! The head of a folder that tells classes: of what, what they are called, what logits mean.
+//! The classification head of a folder: text or token classification, class names, and the score
+//! function.
 
 use serde_json::Value;
 
 use super::{HfError, HfFolder};
 use crate::builder::{Scoring, Weights};
 use crate::config::encoder::{EncoderNames, EncoderPart};
-use crate::config::{ConfigError, EncoderSpec, Fields};
+use crate::config::{ConfigError, ConfigFields, EncoderSpec};
 use crate::gguf::clip;
 
-/// A head that tells classes.
+/// A classification head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassHead {
-    /// Whether it tells those of tokens; else of texts.
-    pub of_tokens: bool,
-    /// What the classes are called, in order.
+    /// Whether tokens are classified; otherwise whole texts.
+    pub per_token: bool,
+    /// The class names, in order.
     pub labels: Vec<String>,
-    /// What logits become.
+    /// The function from logits to scores.
     pub scoring: Scoring,
-    /// What they become where the model ranks pairs of texts.
+    /// The function from logits to scores if the model ranks text pairs.
     pub ranking: Scoring,
 }
 
@@ -25,24 +26,24 @@ const OF_TEXTS: &str = "ForSequenceClassification";
 const OF_TOKENS: &str = "ForTokenClassification";
 
 impl HfFolder {
-    /// The head that `config.json` and the weights say.
+    /// Reads the classification head from `config.json` and the weights.
     ///
     /// # Errors
-    /// [`HfError::Config`] for a folder without such a head, or a field of it that is not supported; [`HfError::Labels`] where
-    /// the names of classes are not those of the classifier.
+    /// [`HfError::Config`] if the folder has no classification head, or a field is not supported.
+    /// [`HfError::Labels`] if the class names do not match the classifier.
     pub fn class_head(&self, spec: &EncoderSpec) -> Result<ClassHead, HfError> {
         let refused = |source| HfError::Config {
             path: self.dir.join("config.json"),
             source,
         };
-        let fields = Fields::new(&self.config, "");
-        let of_tokens = of_tokens(&fields).map_err(refused)?;
+        let fields = ConfigFields::new(&self.config, "");
+        let of_tokens = is_per_token(&fields).map_err(refused)?;
         let part = match of_tokens {
             true => EncoderPart::TokenClassifier,
             false => EncoderPart::Classifier,
         };
         let weights = Weights::Hf(self.weights.clone());
-        let name = EncoderNames::of(spec, &weights).tensor(part, 0, "weight");
+        let name = EncoderNames::new(spec, &weights).tensor(part, 0, "weight");
         let (_, info) = self.weights.tensor(&name)?;
         let classes = info.shape().first().copied().unwrap_or(0);
         let labels = self.labels(&fields, classes)?;
@@ -51,7 +52,7 @@ impl HfFolder {
             false => scoring(&fields, classes).map_err(refused)?,
         };
         Ok(ClassHead {
-            of_tokens,
+            per_token: of_tokens,
             labels,
             scoring,
             ranking: ranking(&fields, classes).map_err(refused)?,
@@ -60,7 +61,7 @@ impl HfFolder {
 
     pub(super) fn labels(
         &self,
-        fields: &Fields<'_>,
+        fields: &ConfigFields<'_>,
         classes: usize,
     ) -> Result<Vec<String>, HfError> {
         let path = self.dir.join("config.json");
@@ -76,17 +77,17 @@ impl HfFolder {
             && stated != classes
         {
             return Err(bad(format!(
-                "num_labels is {stated}, the classifier has {classes} classes"
+                "num_labels is {stated}, but the classifier has {classes} classes"
             )));
         }
         let Some(named) = fields.opt_object("id2label").map_err(refused)? else {
-            // As their reference calls them.
+            // The default names of the reference implementation.
             return Ok((0..classes).map(|i| format!("LABEL_{i}")).collect());
         };
         if named.len() != classes {
             let count = named.len();
             return Err(bad(format!(
-                "id2label names {count} classes, the classifier has {classes}"
+                "id2label names {count} classes, but the classifier has {classes}"
             )));
         }
         let label = |i: usize| {
@@ -98,8 +99,8 @@ impl HfFolder {
     }
 }
 
-/// What the first architecture says that the classes are of.
-fn of_tokens(fields: &Fields<'_>) -> Result<bool, ConfigError> {
+/// Whether the first architecture in the list classifies tokens.
+fn is_per_token(fields: &ConfigFields<'_>) -> Result<bool, ConfigError> {
     let mut found = None;
     let supported = format!("a model {OF_TEXTS} or {OF_TOKENS}");
     fields.only("architectures", &supported, |v| {
@@ -114,7 +115,7 @@ fn of_tokens(fields: &Fields<'_>) -> Result<bool, ConfigError> {
     fields.required("architectures", found)
 }
 
-pub(super) fn scoring(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
+pub(super) fn scoring(fields: &ConfigFields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
     let mut found = match classes {
         1 => Scoring::Sigmoid,
         _ => Scoring::Softmax,
@@ -132,8 +133,8 @@ pub(super) fn scoring(fields: &Fields<'_>, classes: usize) -> Result<Scoring, Co
     Ok(found)
 }
 
-/// What writers of rerankers say in a field of their own.
-fn ranking(fields: &Fields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
+/// Reads the score function from the field that reranker models have for it.
+fn ranking(fields: &ConfigFields<'_>, classes: usize) -> Result<Scoring, ConfigError> {
     let mut found = match classes {
         1 => Scoring::Sigmoid,
         _ => Scoring::Raw,

@@ -1,4 +1,4 @@
-//! The JSON files of a folder.
+//! Readers of a folder's JSON files.
 
 use std::path::Path;
 
@@ -20,7 +20,8 @@ pub(super) fn read_json(path: &Path) -> Result<Map<String, Value>, HfError> {
     })
 }
 
-/// A file as Python writes it, with null in place of `Infinity`, which JSON does not have; none where there is no such word.
+/// Replaces Python's `Infinity`, which is not valid JSON, by null; `None` if the file has no
+/// `Infinity`.
 fn without_infinities(bytes: &[u8]) -> Option<Vec<u8>> {
     const WORD: &[u8] = b"Infinity";
     let (mut out, mut in_string, mut found) = (Vec::with_capacity(bytes.len()), false, false);

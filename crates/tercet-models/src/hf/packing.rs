@@ -1,11 +1,13 @@
-//! Quantised weights of folders: GPTQ, AWQ, FP8, and what compressed-tensors writes, as blocks of a [`Scheme`].
+//! Quantized weights of folders: GPTQ, AWQ, FP8 and compressed-tensors, converted to blocks of a
+//! [`Scheme`].
 //!
-//! A matrix `[rows, columns]` is stored as several tensors: codes, scales, zero points. They are put in order once, when the model is
-//! opened, without rounding anything: a scale that the scheme's dtype does not hold is refused. Activations are not
-//! quantised, whatever the configuration says of them, which computes more exactly than asked.
+//! A matrix `[rows, columns]` is stored as several tensors: quantized values, scales and zero
+//! points. They are rearranged once, when the model is opened, without loss: a scale that the
+//! scheme's dtype cannot represent exactly is an error. Activations are not quantized, even if the
+//! configuration requests it; results are then more exact.
 //!
-//! Formats: GPTQ, arXiv 2210.17323, as AutoGPTQ stores it; AWQ, arXiv 2306.00978, as AutoAWQ's `gemm` version; the
-//! `quantization_config` of `transformers` (`fp8`, `compressed-tensors`).
+//! Formats: GPTQ, arXiv 2210.17323, as stored by AutoGPTQ; AWQ, arXiv 2306.00978, in AutoAWQ's
+//! `gemm` version; the `quantization_config` of `transformers` (`fp8`, `compressed-tensors`).
 
 mod matrix;
 mod pack;
@@ -13,37 +15,39 @@ mod pack;
 use serde_json::{Map, Value};
 
 use super::HfWeights;
-use crate::weight::Weight;
+use crate::weight::ModelWeight;
 
-/// How the matrices of a folder are stored.
+/// The storage format of a folder's quantized matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Codes `[columns / per word, rows]`, scales and zero points by group of columns.
+    /// GPTQ: quantized values `[columns / values per word, rows]`, scales and zero points per group
+    /// of columns.
     Gptq {
         bits: u32,
-        /// Columns that share a scale.
+        /// Number of columns that share a scale.
         group: usize,
-        /// Zero points are stored less 1.
+        /// Whether the stored zero points are 1 less than the actual ones.
         less_one: bool,
     },
-    /// Codes `[columns, rows / 8]`, eight rows in a word in an order of their own.
+    /// AWQ: quantized values `[columns, rows / 8]`, eight rows per word in a permuted order.
     Awq {
-        /// Columns that share a scale.
+        /// Number of columns that share a scale.
         group: usize,
     },
-    /// 8-bit floats with a scale for a tensor, a row or a tile.
+    /// 8-bit floats with one scale per tensor, row or tile.
     Float8,
-    /// Integers, codes `[rows, columns / per word]`, less half their range.
+    /// Integers `[rows, columns / values per word]`, with an implicit zero point at half their
+    /// range.
     Words { bits: u32 },
-    /// Signed bytes with a scale for a row.
+    /// Signed bytes with one scale per row.
     Bytes,
-    /// Floats of 4 bits, an 8-bit float for 16 and a number for the tensor as scales.
+    /// NVFP4: 4-bit floats, with an 8-bit float scale per 16 values and one factor per tensor.
     Nvfp4,
-    /// Floats of 4 bits, a power of two for 32 as the scale.
+    /// MXFP4: 4-bit floats, with a power-of-two scale per 32 values.
     Mxfp4,
 }
 
-/// Ends of the names of the tensors that stand for one `weight`.
+/// Name suffixes of the tensors that together store one `weight`.
 const PARTS: [&str; 13] = [
     "qweight",
     "qzeros",
@@ -60,7 +64,7 @@ const PARTS: [&str; 13] = [
     "activation_scale",
 ];
 
-/// What can be read, for errors.
+/// The supported formats, for error messages.
 pub(crate) const SUPPORTED: &str = "an unquantised checkpoint, a GGUF file, GPTQ and AWQ of 4 bits (GPTQ of 8, too), fp8, or \
      compressed-tensors (pack-quantized, int-quantized, float-quantized, nvfp4 or mxfp4)";
 
@@ -68,7 +72,7 @@ impl Packing {
     /// Reads a `quantization_config`.
     ///
     /// # Errors
-    /// What of it is not supported.
+    /// The unsupported setting.
     pub(crate) fn read(config: &Map<String, Value>) -> Result<Packing, String> {
         let text = |key: &str| config.get(key).and_then(Value::as_str);
         match text("quant_method") {
@@ -81,7 +85,7 @@ impl Packing {
         }
     }
 
-    /// The name under which a builder asks for a tensor of this name: that of the weight which it is a part of.
+    /// The name of the weight to which a stored tensor belongs, as the builder requests it.
     fn weight_of(name: &str) -> Option<String> {
         let (base, end) = name.rsplit_once('.')?;
         PARTS.contains(&end).then(|| format!("{base}.weight"))
@@ -92,12 +96,13 @@ fn number(config: &Map<String, Value>, key: &str) -> Option<i64> {
     config.get(key).and_then(Value::as_i64)
 }
 
-/// Columns that share a scale, which the blocks here can repeat.
+/// Checks that the block format can represent a group size, the number of columns that share a
+/// scale.
 fn group(size: Option<i64>) -> Result<usize, String> {
     match size {
         Some(n) if n >= 32 && n % 32 == 0 => Ok(n as usize),
         Some(-1) => Err("one scale for a row of integers with zero points".to_string()),
-        Some(n) => Err(format!("groups of {n}, no multiple of 32")),
+        Some(n) => Err(format!("groups of {n}, not a multiple of 32")),
         None => Err("groups of unknown size".to_string()),
     }
 }
@@ -164,7 +169,7 @@ fn compressed(config: &Map<String, Value>) -> Result<Packing, String> {
 }
 
 impl HfWeights {
-    /// The weight that this tensor is a part of, if it is one.
+    /// The weight to which this tensor belongs, if it is part of a quantized weight.
     pub(crate) fn is_packed_part(&self, name: &str) -> Option<String> {
         let weight = Packing::weight_of(name)?;
         self.is_packed(&weight).then_some(weight)
@@ -172,30 +177,30 @@ impl HfWeights {
 
     /// Whether this weight is stored as several tensors.
     pub(crate) fn is_packed(&self, name: &str) -> bool {
-        self.packing.is_some() && matrix::Parts::of(self, name).is_some()
+        self.packing.is_some() && matrix::PackedMatrixTensors::find(self, name).is_some()
     }
 
     /// The weight of this name as blocks, if it is stored as several tensors.
     ///
     /// # Errors
-    /// What contradicts itself, or what the blocks do not hold.
-    pub(crate) fn packed(&self, name: &str) -> Result<Option<Weight>, String> {
+    /// The inconsistency between the tensors, or the value that the blocks cannot represent.
+    pub(crate) fn packed(&self, name: &str) -> Result<Option<ModelWeight>, String> {
         let Some(packing) = self.packing else {
             return Ok(None);
         };
-        let Some(parts) = matrix::Parts::of(self, name) else {
+        let Some(parts) = matrix::PackedMatrixTensors::find(self, name) else {
             return Ok(None);
         };
         parts.weight(packing).map(Some)
     }
 
-    /// What all elements of this weight are to be multiplied with, where the folder says it in a tensor beside it.
+    /// The factor of all elements of this weight, if the folder stores one in a separate tensor.
     ///
     /// # Errors
-    /// Where it is no number other than 0.
+    /// A message if the factor is not a number other than 0.
     pub(crate) fn packed_factor(&self, name: &str) -> Result<Option<f32>, String> {
         let is_nvfp4 = self.packing == Some(Packing::Nvfp4);
-        match matrix::Parts::of(self, name).filter(|_| is_nvfp4) {
+        match matrix::PackedMatrixTensors::find(self, name).filter(|_| is_nvfp4) {
             Some(parts) => parts.factor().map(Some),
             None => Ok(None),
         }

@@ -1,4 +1,5 @@
-//! Folders of sentence encoders: which modules follow the transformer, prompts, and how long texts may be.
+//! Folders of sentence encoders: the modules after the transformer, prompts, and maximum text
+//! length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -7,22 +8,22 @@ use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, HfWeights, read_json, read_optional_json};
 use crate::builder::{DenseModule, PoolingMode, SentenceModule, SentenceModules, Weights};
-use crate::config::encoder::refuse_unknown_modules;
-use crate::config::{Activation, ConfigError, EncoderSpec, Fields};
+use crate::config::encoder::reject_unknown_modules;
+use crate::config::{ConfigError, ConfigFields, EncoderSpec, FfnActivation};
 use crate::gguf::clip;
 use crate::mmap::read_small;
 use crate::safetensors::{SafeTensorInfo, SafeTensors};
 
-/// Prompts that a folder names.
+/// The prompts of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prompts {
-    /// By name.
+pub struct SentencePrompts {
+    /// The prompts by name.
     pub named: BTreeMap<String, String>,
-    /// The one that is put before texts unless another is asked for.
+    /// The name of the default prompt, which is prepended to texts.
     pub default: Option<String>,
 }
 
-impl Prompts {
+impl SentencePrompts {
     /// The text of a prompt.
     ///
     /// # Errors
@@ -46,28 +47,28 @@ impl Prompts {
     }
 }
 
-/// What the folder of a sentence encoder says beyond `config.json`.
+/// The settings of a sentence encoder's folder, in addition to `config.json`.
 #[derive(Clone, Debug)]
 pub struct SentenceFolder {
-    /// Pooling and what follows it.
+    /// Pooling and the modules after it.
     pub modules: SentenceModules,
-    /// Whether the folder says so; else they are the mean and its norm.
+    /// Whether the folder specifies the modules. The default is mean pooling with normalization.
     pub stated: bool,
     /// The prompts.
-    pub prompts: Prompts,
-    /// Tokens of the longest text that the model was meant for ([`HfFolder::longest_text`]).
+    pub prompts: SentencePrompts,
+    /// Maximum text length in tokens ([`HfFolder::longest_text`]).
     pub longest_text: Option<usize>,
-    /// Whether texts are made lower case first.
+    /// Whether texts are converted to lower case first.
     pub lower_case: bool,
 }
 
-/// A line of `modules.json`.
-struct Module {
+/// An entry of `modules.json`.
+struct SentenceModuleEntry {
     kind: String,
     path: String,
 }
 
-/// Where `modules.json` has the transformer, if there is such a file.
+/// The transformer's folder according to `modules.json`, if that file exists.
 pub(super) fn transformer_dir(root: &Path) -> Result<Option<PathBuf>, HfError> {
     let modules = modules(root)?;
     let own = modules.and_then(|all| all.into_iter().find(|m| m.kind == "Transformer"));
@@ -87,8 +88,8 @@ impl HfFolder {
         self.weights.encoder_spec(&self.config).map_err(refused)
     }
 
-    /// The longest sequence that a sentence encoder was meant for (`max_seq_length` of
-    /// `sentence_bert_config.json`), if the folder says.
+    /// The sentence encoder's maximum sequence length (`max_seq_length` of
+    /// `sentence_bert_config.json`), if specified.
     ///
     /// # Errors
     /// [`HfError::Json`], [`HfError::Config`].
@@ -96,8 +97,8 @@ impl HfFolder {
         self.limits().map(|(most, _)| most)
     }
 
-    /// Tokens of the longest text that an encoder reads, if the folder says: `max_seq_length`, else `model_max_length` of
-    /// `tokenizer_config.json`.
+    /// The encoder's maximum text length in tokens, if specified: `max_seq_length`, else
+    /// `model_max_length` of `tokenizer_config.json`.
     ///
     /// # Errors
     /// [`HfError::Json`], [`HfError::Config`].
@@ -107,18 +108,18 @@ impl HfFolder {
         }
         let json = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let most = json.and_then(|json| json.get("model_max_length")?.as_u64());
-        // Where nothing limits texts, writers have a number that no text reaches.
+        // transformers writes a huge number for an unlimited length.
         let most = most.filter(|most| (1..1 << 31).contains(most));
         Ok(most.and_then(|most| usize::try_from(most).ok()))
     }
 
-    /// How long texts may be, and whether they are made lower case.
+    /// Reads the maximum text length, and whether texts are converted to lower case.
     fn limits(&self) -> Result<(Option<usize>, bool), HfError> {
         let path = self.dir.join("sentence_bert_config.json");
         let Some(json) = read_optional_json(&path)? else {
             return Ok((None, false));
         };
-        let fields = Fields::new(&json, "");
+        let fields = ConfigFields::new(&json, "");
         let read = || {
             Ok((
                 fields.opt_size("max_seq_length")?,
@@ -128,11 +129,12 @@ impl HfFolder {
         read().map_err(|source| HfError::Config { path, source })
     }
 
-    /// The modules, prompts and limits of a sentence encoder. A folder without `modules.json` pools as
-    /// `1_Pooling/config.json` says, or by the mean, and normalizes.
+    /// The modules, prompts and limits of a sentence encoder. A folder without `modules.json` uses
+    /// the pooling of `1_Pooling/config.json`, else the mean, and normalizes.
     ///
     /// # Errors
-    /// [`HfError::UnknownModule`], [`HfError::MissingModule`], [`HfError::BadModules`], and those of the modules' files.
+    /// [`HfError::UnknownModule`], [`HfError::MissingModule`], [`HfError::BadModules`], and errors
+    /// of the modules' files.
     pub fn sentence(&self) -> Result<SentenceFolder, HfError> {
         let (_, lower_case) = self.limits()?;
         let (modules, stated) = self.modules()?;
@@ -145,7 +147,7 @@ impl HfFolder {
         })
     }
 
-    /// Whether `modules.json` makes the folder that of a sentence encoder.
+    /// Whether `modules.json` exists, which marks a sentence encoder.
     pub fn has_modules(&self) -> bool {
         self.root.join("modules.json").is_file()
     }
@@ -168,7 +170,7 @@ impl HfFolder {
         made.then.clear();
         let mut kinds = all.iter().map(|module| module.kind.as_str());
         if [kinds.next(), kinds.next()] != [Some("Transformer"), Some("Pooling")] {
-            // A kind that is not known is told by its name.
+            // Report the name of an unknown module type.
             if let Some(other) = all.iter().find(|m| !KINDS.contains(&m.kind.as_str())) {
                 let kind = clip(&other.kind);
                 return Err(HfError::UnknownModule { path, kind });
@@ -197,7 +199,7 @@ impl HfFolder {
                 }
                 ("Normalize", _) => made.then.push(SentenceModule::Normalize),
                 ("Transformer" | "Pooling", _) => {
-                    return Err(bad("Transformer and Pooling are there more than once"));
+                    return Err(bad("Transformer or Pooling occurs more than once"));
                 }
                 (other, _) => {
                     let kind = clip(other);
@@ -208,17 +210,17 @@ impl HfFolder {
         Ok((made, true))
     }
 
-    fn prompts(&self) -> Result<Prompts, HfError> {
+    fn prompts(&self) -> Result<SentencePrompts, HfError> {
         let path = self.root.join("config_sentence_transformers.json");
         let Some(json) = read_optional_json(&path)? else {
-            return Ok(Prompts::default());
+            return Ok(SentencePrompts::default());
         };
-        let fields = Fields::new(&json, "");
+        let fields = ConfigFields::new(&json, "");
         let refused = |source| HfError::Config {
             path: path.clone(),
             source,
         };
-        let mut prompts = Prompts::default();
+        let mut prompts = SentencePrompts::default();
         let named = fields.opt_object("prompts").map_err(refused)?;
         for (name, text) in named.into_iter().flatten() {
             let Some(text) = text.as_str() else {
@@ -240,23 +242,25 @@ impl HfFolder {
 }
 
 impl HfWeights {
-    /// The specification of the text encoder that this configuration (`config.json`) describes, which these weights are of.
+    /// The specification of the text encoder with this configuration (`config.json`) and these
+    /// weights.
     ///
     /// # Errors
-    /// [`ConfigError`] that names the field, or the weight that no part of the model reads.
+    /// [`ConfigError`] with the field, or with the tensor that no part of the model reads.
     pub fn encoder_spec(&self, config: &Map<String, Value>) -> Result<EncoderSpec, ConfigError> {
         let spec = EncoderSpec::from_json(config)?;
-        refuse_unknown_modules(&spec, self)?;
+        reject_unknown_modules(&spec, self)?;
         Ok(spec)
     }
 
-    /// Whether they are those of a decoder without its output, whose names lack the `model.` that others begin with.
+    /// Whether these are the weights of a decoder without LM head, whose tensor names lack the
+    /// usual `model.`.
     pub(crate) fn is_bare_decoder(&self) -> bool {
         self.find("embed_tokens.weight").is_some()
     }
 
-    /// The names of all tensors as a builder asks for them: those of a bare decoder with `model.`, the parts of a packed weight as
-    /// that weight.
+    /// All tensor names as a builder requests them. Names of a bare decoder get `model.`; the parts
+    /// of a quantized weight appear as that weight.
     pub(crate) fn read_names(&self) -> BTreeSet<String> {
         let before = if self.is_bare_decoder() { "model." } else { "" };
         let read = |name: &str| match self.is_packed_part(name) {
@@ -266,7 +270,7 @@ impl HfWeights {
         self.tensors().map(|(_, info)| read(info.name())).collect()
     }
 
-    /// As [`Self::find`], in a bare decoder by the name with `model.` as well.
+    /// Like [`Self::find`]; in a bare decoder, it also finds names with `model.`.
     pub(crate) fn find_as_read(&self, name: &str) -> Option<(&SafeTensors, &SafeTensorInfo)> {
         let bare = || {
             name.strip_prefix("model.")
@@ -276,11 +280,11 @@ impl HfWeights {
     }
 }
 
-/// The kinds that there are.
+/// The supported module types.
 const KINDS: [&str; 4] = ["Transformer", "Pooling", "Dense", "Normalize"];
 
-/// The modules in order, if there is `modules.json`.
-fn modules(root: &Path) -> Result<Option<Vec<Module>>, HfError> {
+/// The modules in order, if `modules.json` exists.
+fn modules(root: &Path) -> Result<Option<Vec<SentenceModuleEntry>>, HfError> {
     let path = root.join("modules.json");
     if !path.exists() {
         return Ok(None);
@@ -299,10 +303,10 @@ fn modules(root: &Path) -> Result<Option<Vec<Module>>, HfError> {
                 reason: "a module has no `type` or no `path`".to_string(),
             });
         };
-        // Its class, whatever the package that has it was called.
+        // The class name counts; the package name differs between versions.
         let own = kind.starts_with("sentence_transformers.");
         let kind = kind.rsplit('.').next().filter(|_| own).unwrap_or(kind);
-        Ok(Module {
+        Ok(SentenceModuleEntry {
             kind: kind.to_string(),
             path: at.to_string(),
         })
@@ -310,8 +314,8 @@ fn modules(root: &Path) -> Result<Option<Vec<Module>>, HfError> {
     all.into_iter().map(of).collect::<Result<_, _>>().map(Some)
 }
 
-/// The folder of a module, which must be inside of `root`.
-fn module_dir(root: &Path, module: &Module) -> Result<PathBuf, HfError> {
+/// The folder of a module, which must be inside `root`.
+fn module_dir(root: &Path, module: &SentenceModuleEntry) -> Result<PathBuf, HfError> {
     let mut parts = Path::new(&module.path).components();
     let plain = parts.all(|part| matches!(part, Component::Normal(_)))
         && !module.path.contains(['\\', ':', '\0']);
@@ -324,7 +328,7 @@ fn module_dir(root: &Path, module: &Module) -> Result<PathBuf, HfError> {
     }
 }
 
-/// The modes, and the fields of old that turn them on, in the order in which results stand.
+/// The pooling modes and the older fields that enable them, in the order of concatenation.
 const MODES: [(&str, &str, PoolingMode); 6] = [
     ("cls", "pooling_mode_cls_token", PoolingMode::Cls),
     ("max", "pooling_mode_max_tokens", PoolingMode::Max),
@@ -346,10 +350,10 @@ const MODES: [(&str, &str, PoolingMode); 6] = [
     ),
 ];
 
-/// How a pooling module pools, and whether prompts take part.
+/// Reads the pooling modes, and whether prompt tokens are included.
 fn pooling_of(path: &Path) -> Result<(Vec<PoolingMode>, bool), HfError> {
     let json = read_json(path)?;
-    let fields = Fields::new(&json, "");
+    let fields = ConfigFields::new(&json, "");
     let read = || -> Result<(Vec<PoolingMode>, bool), ConfigError> {
         for size in ["word_embedding_dimension", "embedding_dimension"] {
             fields.opt_size(size)?;
@@ -388,24 +392,24 @@ fn pooling_of(path: &Path) -> Result<(Vec<PoolingMode>, bool), HfError> {
     })
 }
 
-/// A dense layer of a folder of its own.
+/// Reads a dense layer, which has a separate folder.
 fn dense(dir: &Path, path: &Path, name: String) -> Result<DenseModule, HfError> {
     let json = read_json(path)?;
-    let fields = Fields::new(&json, "");
-    let read = || -> Result<([usize; 2], bool, Option<Activation>), ConfigError> {
+    let fields = ConfigFields::new(&json, "");
+    let read = || -> Result<([usize; 2], bool, Option<FfnActivation>), ConfigError> {
         let shape = [fields.size("out_features")?, fields.size("in_features")?];
         let bias = fields.opt_bool("bias")?.unwrap_or(true);
-        let mut activation = Some(Activation::Tanh);
+        let mut activation = Some(FfnActivation::Tanh);
         fields.only(
             "activation_function",
             "torch's Identity, Tanh, GELU, ReLU or SiLU",
             |v| {
                 let known = match v.as_str() {
                     Some("torch.nn.modules.linear.Identity") => None,
-                    Some("torch.nn.modules.activation.Tanh") => Some(Activation::Tanh),
-                    Some("torch.nn.modules.activation.GELU") => Some(Activation::Gelu),
-                    Some("torch.nn.modules.activation.ReLU") => Some(Activation::Relu),
-                    Some("torch.nn.modules.activation.SiLU") => Some(Activation::Silu),
+                    Some("torch.nn.modules.activation.Tanh") => Some(FfnActivation::Tanh),
+                    Some("torch.nn.modules.activation.GELU") => Some(FfnActivation::Gelu),
+                    Some("torch.nn.modules.activation.ReLU") => Some(FfnActivation::Relu),
+                    Some("torch.nn.modules.activation.SiLU") => Some(FfnActivation::Silu),
                     Some(_) | None => return false,
                 };
                 activation = known;

@@ -1,4 +1,4 @@
-//! Weights in one file or in shards that an index names.
+//! Weights in one file, or in shards with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,11 +17,11 @@ pub(super) fn open_shard(path: PathBuf) -> Result<SafeTensors, HfError> {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: WeightMap,
 }
 
-/// Tensor and shard names as a list: names that occur twice stay visible.
+/// Pairs of tensor and shard names as a list, so that duplicate names are detected.
 struct WeightMap(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for WeightMap {
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for WeightMap {
 
 pub(super) fn open_sharded(dir: &Path, index_path: &Path) -> Result<HfWeights, HfError> {
     let bytes = read_small(index_path, MAX_JSON_BYTES)?;
-    let index: Index = serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
+    let index: ShardIndex = serde_json::from_slice(&bytes).map_err(|source| HfError::Json {
         path: index_path.to_path_buf(),
         source,
     })?;
@@ -96,7 +96,8 @@ pub(super) fn open_sharded(dir: &Path, index_path: &Path) -> Result<HfWeights, H
     })
 }
 
-/// A shard name must not lead out of the folder, on any operating system.
+/// Checks that a shard name is a plain file name on every operating system, so it cannot leave the
+/// folder.
 fn check_shard_name(index: &Path, tensor: &str, shard: &str) -> Result<(), HfError> {
     let mut components = Path::new(shard).components();
     let plain = matches!(components.next(), Some(Component::Normal(name)) if name == shard)

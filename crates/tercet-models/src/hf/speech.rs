@@ -5,8 +5,8 @@ use crate::config::speech::checked_features;
 use crate::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 
 impl HfFolder {
-    /// The specification of a speech recognizer. That the features are those of Whisper is checked where
-    /// `preprocessor_config.json` is there.
+    /// The specification of a Whisper speech recognizer. If `preprocessor_config.json` exists, it
+    /// is checked to describe Whisper's features.
     ///
     /// # Errors
     /// [`HfError::Config`], [`HfError::Json`].
@@ -16,7 +16,7 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
         let spec = SpeechSpec::from_json(&self.config).map_err(refused("config.json"))?;
-        (spec.refuse_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
+        (spec.reject_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
         let name = "preprocessor_config.json";
         if let Some(features) = read_optional_json(&self.dir.join(name))? {
             checked_features(&features, &spec).map_err(refused(name))?;
@@ -24,10 +24,10 @@ impl HfFolder {
         Ok(spec)
     }
 
-    /// What the tokens of a speech recognizer mean: `generation_config.json`.
+    /// The special tokens of a speech recognizer, from `generation_config.json`.
     ///
     /// # Errors
-    /// [`HfError::Config`], [`HfError::Json`], [`HfError::File`] where it is missing.
+    /// [`HfError::Config`], [`HfError::Json`]; [`HfError::File`] if the file is missing.
     pub fn speech_tokens(&self, spec: &SpeechSpec) -> Result<SpeechTokens, HfError> {
         let path = self.dir.join("generation_config.json");
         let json = read_json(&path)?;
@@ -35,8 +35,9 @@ impl HfFolder {
             .map_err(|source| HfError::Config { path, source })
     }
 
-    /// The specification of a speech recognizer of the Moonshine family, with what `generation_config.json` says of the tokens
-    /// around a text. That samples are not prepared is checked where `preprocessor_config.json` is there.
+    /// The specification of a Moonshine speech recognizer, with the special tokens of
+    /// `generation_config.json`. If `preprocessor_config.json` exists, it must not require
+    /// preprocessing of samples.
     ///
     /// # Errors
     /// [`HfError::Config`], [`HfError::Json`].
@@ -46,7 +47,7 @@ impl HfFolder {
             move |source| HfError::Config { path, source }
         };
         let mut spec = MoonshineSpec::from_json(&self.config).map_err(refused("config.json"))?;
-        (spec.refuse_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
+        (spec.reject_unknown_tensors(&self.weights)).map_err(refused("config.json"))?;
         let name = "generation_config.json";
         if let Some(json) = read_optional_json(&self.dir.join(name))? {
             spec.read_generation(&json).map_err(refused(name))?;

@@ -1,33 +1,34 @@
-//! Folders of models of pictures: specification, preprocessing, classes.
+//! Folders of vision models: specification, preprocessing, classes.
 
 use super::{HfError, HfFolder, read_optional_json};
-use crate::builder::PictureLabels;
-use crate::config::{ConfigError, Fields, VisionFamily, VisionSpec};
-use crate::picture::{PictureProcessor, ProcessorKind, read_processor};
+use crate::builder::ImageLabels;
+use crate::config::{ConfigError, ConfigFields, VisionFamily, VisionSpec};
+use crate::image::{ImageProcessor, ProcessorKind, read_processor};
 
 const OF_PICTURES: &str = "ForImageClassification";
 const FILE: &str = "preprocessor_config.json";
-/// What newer folders have, with the same object inside.
+/// The file of newer folders, which has the same object as a field.
 const NEW_FILE: &str = "processor_config.json";
 
 impl HfFolder {
-    /// The specification of a model of pictures.
+    /// The specification of a vision model.
     ///
     /// # Errors
     /// [`HfError::Config`].
     pub fn vision_spec(&self) -> Result<VisionSpec, HfError> {
-        let refused = |source| self.refused("config.json", source);
+        let refused = |source| self.config_error("config.json", source);
         let spec = VisionSpec::from_json(&self.config).map_err(refused)?;
-        let checked = spec.refuse_unknown_tensors(&self.weights);
-        checked.map_err(|source| self.refused("config.json", source))?;
+        let checked = spec.reject_unknown_tensors(&self.weights);
+        checked.map_err(|source| self.config_error("config.json", source))?;
         Ok(spec)
     }
 
-    /// How pictures are prepared: `preprocessor_config.json`, or `image_processor` of `processor_config.json`.
+    /// The image preprocessing: `preprocessor_config.json`, or `image_processor` of
+    /// `processor_config.json`.
     ///
     /// # Errors
-    /// [`HfError::Config`] for a field that is not supported; [`HfError::File`] where neither is there.
-    pub fn picture_processor(&self, family: VisionFamily) -> Result<PictureProcessor, HfError> {
+    /// [`HfError::Config`] for an unsupported field; [`HfError::File`] if neither file exists.
+    pub fn image_processor(&self, family: VisionFamily) -> Result<ImageProcessor, HfError> {
         let kind = match family {
             VisionFamily::Vit => ProcessorKind::Vit,
             VisionFamily::Dinov2 => ProcessorKind::Bit,
@@ -38,24 +39,24 @@ impl HfFolder {
         if !self.dir.join(FILE).exists()
             && let Some(json) = read_optional_json(&self.dir.join(NEW_FILE))?
         {
-            let fields = Fields::new(&json, "");
+            let fields = ConfigFields::new(&json, "");
             let own = fields.opt_object("image_processor");
             let own = own.and_then(|own| fields.required("image_processor", own));
             let read = own.and_then(|own| read_processor(own, kind));
-            return read.map_err(|source| self.refused(NEW_FILE, source));
+            return read.map_err(|source| self.config_error(NEW_FILE, source));
         }
         let json = super::read_json(&self.dir.join(FILE))?;
-        read_processor(&json, kind).map_err(|source| self.refused(FILE, source))
+        read_processor(&json, kind).map_err(|source| self.config_error(FILE, source))
     }
 
-    /// The classes that a model of pictures tells, by `architectures` and its classifier.
+    /// The classes of an image classifier, from `architectures` and the classifier weights.
     ///
     /// # Errors
-    /// [`HfError::Config`] for a folder without a classifier; [`HfError::Labels`] where the names of classes are not those of
-    /// the classifier.
-    pub fn picture_labels(&self, spec: &VisionSpec) -> Result<PictureLabels, HfError> {
-        let refused = |source| self.refused("config.json", source);
-        let fields = Fields::new(&self.config, "");
+    /// [`HfError::Config`] if the folder has no classifier; [`HfError::Labels`] if the class names
+    /// do not match the classifier.
+    pub fn image_labels(&self, spec: &VisionSpec) -> Result<ImageLabels, HfError> {
+        let refused = |source| self.config_error("config.json", source);
+        let fields = ConfigFields::new(&self.config, "");
         let supported = format!("a model {OF_PICTURES}");
         let mut found = None;
         let checked = fields.only("architectures", &supported, |v| {
@@ -68,13 +69,13 @@ impl HfFolder {
         let name = format!("{}.weight", spec.family.classifier());
         let (_, info) = self.weights.tensor(&name)?;
         let classes = info.shape().first().copied().unwrap_or(0);
-        Ok(PictureLabels {
+        Ok(ImageLabels {
             labels: self.labels(&fields, classes)?,
             scoring: super::classes::scoring(&fields, classes).map_err(refused)?,
         })
     }
 
-    fn refused(&self, file: &str, source: ConfigError) -> HfError {
+    fn config_error(&self, file: &str, source: ConfigError) -> HfError {
         HfError::Config {
             path: self.dir.join(file),
             source,

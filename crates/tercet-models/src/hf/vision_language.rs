@@ -1,71 +1,72 @@
-//! Folders of models of pictures and texts: specification, preprocessing, and the texts that stand around pictures.
+//! Folders of vision-language models: specification, preprocessing, and the special tokens around
+//! images.
 
 use serde_json::{Map, Value};
 
 use super::{HfError, HfFolder, read_optional_json};
-use crate::config::vision_language::of_model_type;
-use crate::config::{ConfigError, Fields, VisionLanguageSpec};
-use crate::picture::{TileProcessor, read_tiles};
+use crate::config::vision_language::for_model_type;
+use crate::config::{ConfigError, ConfigFields, VisionLanguageSpec};
+use crate::image::{ImageTileProcessor, read_tiles};
 
 const CONFIG: &str = "config.json";
 const PICTURES: &str = "preprocessor_config.json";
 const PROCESSOR: &str = "processor_config.json";
 
-/// Rows of a tile that a processor assumes where its file says nothing.
+/// The default number of embeddings per tile of the processor's file.
 const ASSUMED_ROWS: usize = 169;
 
-/// Fields of the processor's file that say nothing of pictures and prompts.
+/// Fields of the processor's file that do not affect images or prompts.
 const WITHOUT_INFLUENCE: &[&str] = &["auto_map", "processor_class", "video_processor"];
 
-/// What a tokenizer's file calls tokens around pictures, and which they are.
+/// The `tokenizer_config.json` fields of the tokens around images, and their expected values.
 const TOKENS: [(&str, &str); 3] = [
     ("image_token", IMAGE),
     ("fake_image_token", AROUND),
     ("global_image_token", WHOLE),
 ];
 
-/// The token whose places pictures take.
+/// The placeholder token that image embeddings replace.
 pub(crate) const IMAGE: &str = "<image>";
-/// What stands before every tile and behind a picture.
+/// The token before every tile and after the last.
 pub(crate) const AROUND: &str = "<fake_token_around_image>";
-/// What says that the whole picture follows.
+/// The token that announces the downscaled full image.
 pub(crate) const WHOLE: &str = "<global-img>";
 
-/// Whether a folder is of such a model.
+/// Whether a folder has a vision-language model.
 pub(super) fn is(folder: &HfFolder) -> bool {
-    folder.model_type().and_then(of_model_type).is_some()
+    folder.model_type().and_then(for_model_type).is_some()
 }
 
 impl HfFolder {
-    /// The specification of a model of pictures and texts. Where `generation_config.json` names the tokens that end a text,
-    /// they are added to those of `config.json`.
+    /// The specification of a vision-language model. End-of-sequence tokens of
+    /// `generation_config.json` are added to those of `config.json`.
     ///
     /// # Errors
     /// [`HfError::Config`], or [`HfError::Json`] for `generation_config.json`.
     pub fn vision_language_spec(&self) -> Result<VisionLanguageSpec, HfError> {
         let refused = |source| self.not_supported(CONFIG, source);
         let mut spec = VisionLanguageSpec::from_json(&self.config).map_err(refused)?;
-        spec.refuse_unknown_tensors(&self.weights)
+        spec.reject_unknown_tensors(&self.weights)
             .map_err(refused)?;
         self.add_ends(&mut spec.decoder)?;
         Ok(spec)
     }
 
-    /// How pictures are prepared for this model: `preprocessor_config.json`, or `image_processor` of `processor_config.json`.
-    /// Both files, and `tokenizer_config.json`, have to agree with the model about the rows of a tile and the tokens around
-    /// them.
+    /// The image preprocessing of this model: `preprocessor_config.json`, or `image_processor` of
+    /// `processor_config.json`. These files and `tokenizer_config.json` must agree with the model
+    /// on the number of embeddings per tile and on the tokens around tiles.
     ///
     /// # Errors
-    /// [`HfError::Config`] for a field that is not supported, or missing; [`HfError::Json`].
-    pub fn tile_processor(&self, spec: &VisionLanguageSpec) -> Result<TileProcessor, HfError> {
+    /// [`HfError::Config`] for an unsupported or missing field; [`HfError::Json`].
+    pub fn tile_processor(&self, spec: &VisionLanguageSpec) -> Result<ImageTileProcessor, HfError> {
         let own = read_optional_json(&self.dir.join(PROCESSOR))?.unwrap_or_default();
-        let fields = Fields::new(&own, "");
+        let fields = ConfigFields::new(&own, "");
         let found = around(&fields, spec);
         let inner = found.map_err(|source| self.not_supported(PROCESSOR, source))?;
         let (json, file) = match (read_optional_json(&self.dir.join(PICTURES))?, inner) {
             (Some(json), _) => (json, PICTURES),
             (None, Some(inner)) => (inner.clone(), PROCESSOR),
-            // The error says which file is missing.
+            // Read the missing file for its error message.
             (None, None) => (super::read_json(&self.dir.join(PICTURES))?, PICTURES),
         };
         let read = read_tiles(&json).and_then(|read| {
@@ -88,16 +89,19 @@ impl HfFolder {
     }
 }
 
-/// What the processor's file says: the object of its image processor, where it has it.
+/// Reads the processor's file and returns its `image_processor` object, if any.
 fn around<'a>(
-    fields: &Fields<'a>,
+    fields: &ConfigFields<'a>,
     spec: &VisionLanguageSpec,
 ) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
     let (own, rows) = (fields.opt_size("image_seq_len")?, spec.rows_of_tile());
     let own = own.unwrap_or(ASSUMED_ROWS);
     if own != rows {
         return Err(ConfigError::Inconsistent {
-            reason: format!("`image_seq_len` is {own}, but the model makes {rows} rows of a tile"),
+            reason: format!(
+                "`image_seq_len` is {own}, but the model has {rows} embeddings per \
+                 tile"
+            ),
         });
     }
     let inner = fields.opt_object("image_processor")?;
@@ -105,14 +109,14 @@ fn around<'a>(
     Ok(inner)
 }
 
-/// Refuses other tokens around pictures than those that prompts are written with.
+/// Checks that the tokens around images are those that prompts use.
 fn tokens(json: &Map<String, Value>) -> Result<(), ConfigError> {
-    let fields = Fields::new(json, "");
+    let fields = ConfigFields::new(json, "");
     let extra = match fields.get("extra_special_tokens") {
         Some(Value::Object(extra)) => Some(extra),
         Some(_) | None => None,
     };
-    let extra = extra.map(|extra| Fields::new(extra, "extra_special_tokens."));
+    let extra = extra.map(|extra| ConfigFields::new(extra, "extra_special_tokens."));
     for fields in [Some(fields), extra].iter().flatten() {
         for (name, token) in TOKENS {
             fields.only(name, &format!("\"{token}\""), |v| {

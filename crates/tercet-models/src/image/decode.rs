@@ -1,4 +1,4 @@
-//! PNG and JPEG files as pixels, upright.
+//! Decoder of PNG and JPEG files into upright pixels.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -10,77 +10,81 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::orientation::Orientation;
-use super::{MOST_SIDE, Picture, PictureError, check_size};
+use super::{Image, ImageError, MAX_SIDE, check_size};
 use crate::mmap::read_small;
 
-/// Larger files are refused.
-const MOST_BYTES: u64 = 1 << 28;
-/// What a decoder may allocate besides the pixels.
-const MOST_MEMORY: usize = 1 << 28;
+/// Maximum file size, in bytes.
+const MAX_BYTES: u64 = 1 << 28;
+/// Maximum memory of a decoder in addition to the pixels, in bytes.
+const MAX_MEMORY: usize = 1 << 28;
 
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The start of an image, and of the marker after it.
+/// The JPEG start-of-image marker and the first byte of the next marker.
 const JPEG_SIGNATURE: &[u8] = b"\xff\xd8\xff";
 
-/// Why a file gives no pixels.
-enum Refused {
-    Size(PictureError),
+/// The reason why a file cannot be decoded.
+enum ImageRejection {
+    Size(ImageError),
     Reason(String),
 }
 
-impl From<PictureError> for Refused {
-    fn from(e: PictureError) -> Refused {
-        Refused::Size(e)
+impl From<ImageError> for ImageRejection {
+    fn from(e: ImageError) -> ImageRejection {
+        ImageRejection::Size(e)
     }
 }
 
-impl From<png::DecodingError> for Refused {
-    fn from(e: png::DecodingError) -> Refused {
-        Refused::Reason(e.to_string())
+impl From<png::DecodingError> for ImageRejection {
+    fn from(e: png::DecodingError) -> ImageRejection {
+        ImageRejection::Reason(e.to_string())
     }
 }
 
-impl From<zune_jpeg::errors::DecodeErrors> for Refused {
-    fn from(e: zune_jpeg::errors::DecodeErrors) -> Refused {
-        Refused::Reason(e.to_string())
+impl From<zune_jpeg::errors::DecodeErrors> for ImageRejection {
+    fn from(e: zune_jpeg::errors::DecodeErrors) -> ImageRejection {
+        ImageRejection::Reason(e.to_string())
     }
 }
 
-/// Pixels as a file has them.
-struct Pixels {
+/// Pixels in the channel layout of the file.
+struct DecodedPixels {
     width: usize,
     height: usize,
-    /// 1 grey, 2 grey and transparency, 3 colours, 4 colours and transparency; a byte each.
+    /// Number of 8-bit channels: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha.
     channels: usize,
     bytes: Vec<u8>,
     orientation: Orientation,
 }
 
-impl Picture {
-    /// Reads a PNG or JPEG file, by its content, turned as its orientation says. Transparency is left out, grey repeated, of 16 bits
-    /// of a colour the upper 8 are taken.
+impl Image {
+    /// Reads a PNG or JPEG file, detected by content, and rotates it by its Exif orientation. Alpha
+    /// is dropped, grey is replicated to RGB, and 16-bit channels are reduced to their upper 8
+    /// bits.
     ///
     /// # Errors
-    /// [`PictureError`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Picture, PictureError> {
+    /// [`ImageError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Image, ImageError> {
         let path = path.as_ref();
-        let bytes = read_small(path, MOST_BYTES)?;
-        Picture::decode(&bytes, path)
+        let bytes = read_small(path, MAX_BYTES)?;
+        Image::decode(&bytes, path)
     }
 
-    /// The same of a file's bytes; `path` is what errors call it.
+    /// Decodes the bytes of a PNG or JPEG file as [`Self::open`] does; `path` is only for error
+    /// messages.
     ///
     /// # Errors
-    /// [`PictureError`].
-    pub fn decode(bytes: &[u8], path: &Path) -> Result<Picture, PictureError> {
+    /// [`ImageError`].
+    pub fn decode(bytes: &[u8], path: &Path) -> Result<Image, ImageError> {
         let pixels = match bytes {
             _ if bytes.starts_with(PNG_SIGNATURE) => png(bytes),
             _ if bytes.starts_with(JPEG_SIGNATURE) => jpeg(bytes),
-            _ => Err(Refused::Reason("neither a PNG nor a JPEG file".to_string())),
+            _ => Err(ImageRejection::Reason(
+                "neither a PNG nor a JPEG file".to_string(),
+            )),
         };
         let pixels = pixels.map_err(|refused| match refused {
-            Refused::Size(e) => e,
-            Refused::Reason(reason) => PictureError::Undecodable {
+            ImageRejection::Size(e) => e,
+            ImageRejection::Reason(reason) => ImageError::Undecodable {
                 path: path.to_path_buf(),
                 reason,
             },
@@ -88,14 +92,14 @@ impl Picture {
         let size = [pixels.width, pixels.height];
         let rgb = rgb(pixels.channels, pixels.bytes);
         let ([width, height], rgb) = pixels.orientation.upright(size, rgb);
-        Picture::from_rgb(width, height, rgb)
+        Image::from_rgb(width, height, rgb)
     }
 }
 
-fn png(bytes: &[u8]) -> Result<Pixels, Refused> {
-    let limits = png::Limits { bytes: MOST_MEMORY };
+fn png(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
+    let limits = png::Limits { bytes: MAX_MEMORY };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
-    // Palettes, transparent colours and fewer than 8 bits as channels of bytes.
+    // Expands palettes, transparent colours and channels below 8 bits to 8-bit channels.
     decoder.set_transformations(Transformations::EXPAND);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
@@ -106,35 +110,36 @@ fn png(bytes: &[u8]) -> Result<Pixels, Refused> {
     let (color, depth) = reader.output_color_type();
     let channels = color.samples();
     if depth == BitDepth::Sixteen && channels < 3 {
-        let reason = "grey of 16 bits; save it with 8".to_string();
-        return Err(Refused::Reason(reason));
+        let reason = "16-bit grey is not supported; save it with 8 bits".to_string();
+        return Err(ImageRejection::Reason(reason));
     }
     let size = reader.output_buffer_size();
-    let size = size.ok_or_else(|| Refused::Reason("it does not fit memory".to_string()))?;
+    let size = size
+        .ok_or_else(|| ImageRejection::Reason("its pixels do not fit into memory".to_string()))?;
     let mut pixels = vec![0; size];
     reader.next_frame(&mut pixels)?;
     if depth == BitDepth::Sixteen {
-        // The high byte of each channel, as the reference has it.
+        // Keeps the high byte of each channel, as the reference implementation does.
         pixels = pixels.chunks_exact(2).map(|x| x[0]).collect();
     }
     let exif = reader.info().exif_metadata.as_deref();
-    Ok(Pixels {
+    Ok(DecodedPixels {
         width,
         height,
         channels,
         bytes: pixels,
-        orientation: exif.map_or(Orientation::Upright, Orientation::of_exif),
+        orientation: exif.map_or(Orientation::Upright, Orientation::from_exif),
     })
 }
 
-fn jpeg(bytes: &[u8]) -> Result<Pixels, Refused> {
+fn jpeg(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
     let options = DecoderOptions::default()
         .set_strict_mode(false)
-        .set_max_width(MOST_SIDE)
-        .set_max_height(MOST_SIDE);
+        .set_max_width(MAX_SIDE)
+        .set_max_height(MAX_SIDE);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers()?;
-    let no_header = || Refused::Reason("it has no header".to_string());
+    let no_header = || ImageRejection::Reason("it has no header".to_string());
     let (width, height) = decoder.dimensions().ok_or_else(no_header)?;
     check_size(width, height)?;
     let (out, channels) = match decoder.input_colorspace().ok_or_else(no_header)? {
@@ -144,16 +149,16 @@ fn jpeg(bytes: &[u8]) -> Result<Pixels, Refused> {
     decoder.set_options(options.jpeg_set_out_colorspace(out));
     let pixels = decoder.decode()?;
     let exif = decoder.exif().map(Vec::as_slice);
-    Ok(Pixels {
+    Ok(DecodedPixels {
         width,
         height,
         channels,
         bytes: pixels,
-        orientation: exif.map_or(Orientation::Upright, Orientation::of_exif),
+        orientation: exif.map_or(Orientation::Upright, Orientation::from_exif),
     })
 }
 
-/// Three bytes of each pixel.
+/// Converts pixels to three bytes each.
 fn rgb(channels: usize, bytes: Vec<u8>) -> Vec<u8> {
     let each = bytes.chunks_exact(channels);
     match channels {

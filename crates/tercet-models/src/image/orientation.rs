@@ -1,38 +1,40 @@
-//! How a camera was held, as its pictures say, and the pictures upright.
+//! Exif orientation, and rotation of images to upright.
 
-/// The tag of the orientation among those of Exif's first directory (Exif 3.0, 4.6.5.1.6).
+/// The orientation tag in Exif's first directory (Exif 3.0, 4.6.5.1.6).
 const TAG: u16 = 0x0112;
-/// The type of its value: one number of 16 bits.
+/// The type of the tag's value: a 16-bit number.
 const SHORT: u16 = 3;
 const ENTRY_BYTES: usize = 12;
 
-/// Where the first row and column of a file are when the picture is upright, by the values of the tag.
+/// The sides of the upright image that row 0 and column 0 of the file show, by the tag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Orientation {
-    /// 1, and where none is said.
+    /// Value 1 or no tag: row 0 is the top, column 0 the left side.
     Upright,
-    /// 2: top, right.
+    /// Value 2: row 0 is the top, column 0 the right side.
     Mirrored,
-    /// 3: bottom, right.
+    /// Value 3: row 0 is the bottom, column 0 the right side.
     HalfTurn,
-    /// 4: bottom, left.
+    /// Value 4: row 0 is the bottom, column 0 the left side.
     MirroredHalfTurn,
-    /// 5: left, top.
+    /// Value 5: row 0 is the left side, column 0 the top.
     Transposed,
-    /// 6: right, top.
+    /// Value 6: row 0 is the right side, column 0 the top.
     QuarterTurn,
-    /// 7: right, bottom.
+    /// Value 7: row 0 is the right side, column 0 the bottom.
     TransposedHalfTurn,
-    /// 8: left, bottom.
+    /// Value 8: row 0 is the left side, column 0 the bottom.
     ThreeQuarterTurn,
 }
 
-/// Row and column of the file, of its width and height and of row and column of the upright picture.
-type Origin = fn([usize; 2], usize, usize) -> (usize, usize);
+/// Maps the file's size and a row and column of the upright image to the row and column in the
+/// file.
+type OrientedOriginFn = fn([usize; 2], usize, usize) -> (usize, usize);
 
 impl Orientation {
-    /// What Exif data say, which begin with the header of a TIFF file; upright where they say nothing that is known.
-    pub(super) fn of_exif(exif: &[u8]) -> Orientation {
+    /// Reads the orientation from Exif data, which begin with a TIFF header; upright if it is
+    /// absent or unknown.
+    pub(super) fn from_exif(exif: &[u8]) -> Orientation {
         match tag(exif) {
             Some(2) => Orientation::Mirrored,
             Some(3) => Orientation::HalfTurn,
@@ -45,10 +47,10 @@ impl Orientation {
         }
     }
 
-    /// Pixels of 3 bytes, `[width, height]` of them, upright.
+    /// Rotates RGB pixels of size `[width, height]` to the upright image.
     pub(super) fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
         let [width, height] = size;
-        let (turned, from): (bool, Origin) = match self {
+        let (turned, from): (bool, OrientedOriginFn) = match self {
             Orientation::Upright => return (size, rgb),
             Orientation::Mirrored => (false, |[w, _], y, x| (y, w - 1 - x)),
             Orientation::HalfTurn => (false, |[w, h], y, x| (h - 1 - y, w - 1 - x)),
@@ -71,7 +73,7 @@ impl Orientation {
     }
 }
 
-/// The value of the tag.
+/// Reads the value of the orientation tag.
 fn tag(exif: &[u8]) -> Option<u16> {
     let is_little = match exif.get(..4)? {
         b"II*\0" => true,
@@ -109,7 +111,7 @@ fn tag(exif: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// Exif data with this orientation behind another tag.
+    /// Exif data with another tag, followed by this orientation.
     fn exif(is_little: bool, value: u16) -> Vec<u8> {
         let short = |x: u16| match is_little {
             true => x.to_le_bytes(),
@@ -140,15 +142,15 @@ mod tests {
                 assert_eq!(tag(&exif(is_little, value)), Some(value));
             }
             let whole = exif(is_little, 6);
-            assert_eq!(Orientation::of_exif(&whole), Orientation::QuarterTurn);
+            assert_eq!(Orientation::from_exif(&whole), Orientation::QuarterTurn);
             for len in 0..whole.len() - 2 {
-                assert_eq!(Orientation::of_exif(&whole[..len]), Orientation::Upright);
+                assert_eq!(Orientation::from_exif(&whole[..len]), Orientation::Upright);
             }
             let mut far = whole;
             far[4..8].fill(0xff);
-            assert_eq!(Orientation::of_exif(&far), Orientation::Upright);
+            assert_eq!(Orientation::from_exif(&far), Orientation::Upright);
         }
-        let upright = Orientation::of_exif(&exif(true, 9));
+        let upright = Orientation::from_exif(&exif(true, 9));
         assert_eq!(upright, Orientation::Upright);
     }
 
@@ -158,7 +160,7 @@ mod tests {
         // d e f
         let file: Vec<u8> = b"abcdef".iter().flat_map(|&x| [x; 3]).collect();
         let upright = |value| {
-            let orientation = Orientation::of_exif(&exif(false, value));
+            let orientation = Orientation::from_exif(&exif(false, value));
             let ([width, _], rgb) = orientation.upright([3, 2], file.clone());
             let letters: Vec<u8> = rgb.chunks(3).map(|pixel| pixel[0]).collect();
             let rows: Vec<_> = letters.chunks(width).map(String::from_utf8_lossy).collect();

@@ -1,21 +1,22 @@
-//! `preprocessor_config.json`, of which every field is read, known to have no influence, or refused.
+//! `preprocessor_config.json` of image processors. Every field is applied, known to be harmless, or
+//! an error.
 
 use serde_json::{Map, Value};
 
-use super::resample::Filter;
-use super::{Picture, PictureError};
+use super::resample::ResampleFilter;
+use super::{Image, ImageError};
 use crate::config::encoder::sides;
-use crate::config::{ConfigError, Fields};
+use crate::config::{ConfigError, ConfigFields};
 
-/// The kinds of processors, which differ in what they assume.
+/// The types of image processors, which differ in their defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessorKind {
     Vit,
     Clip,
     Siglip,
-    /// DINOv2's.
+    /// DINOv2's processor.
     Bit,
-    /// ConvNeXt's, and ResNet's.
+    /// The processor of ConvNeXt and ResNet.
     ConvNext,
 }
 
@@ -27,7 +28,7 @@ impl ProcessorKind {
         (ProcessorKind::Bit, "Bit"),
         (ProcessorKind::ConvNext, "ConvNext"),
     ];
-    /// What follows a kind's name.
+    /// The suffixes after the type's name.
     pub(super) const ENDS: [&'static str; 4] = [
         "ImageProcessor",
         "ImageProcessorFast",
@@ -41,28 +42,36 @@ impl ProcessorKind {
         all.find_map(|(kind, own)| name.strip_prefix(own).is_some_and(ends).then_some(*kind))
     }
 
-    /// Whether one number is the size of a square; else of the shorter side.
+    /// Whether a single number is the side of a square; otherwise it is the shorter side.
     fn squares(self) -> bool {
         self == ProcessorKind::Vit
     }
 
-    fn assumed(self) -> Assumed {
+    fn assumed(self) -> ProcessorDefaults {
         const HALF: [f64; 3] = [0.5; 3];
         const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
         const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
         let (size, filter, crop) = match self {
-            ProcessorKind::Vit => (Resize::Exact([224, 224]), Filter::Bilinear, false),
-            ProcessorKind::Siglip => (Resize::Exact([224, 224]), Filter::Bicubic, false),
+            ProcessorKind::Vit => (
+                ImageResize::Exact([224, 224]),
+                ResampleFilter::Bilinear,
+                false,
+            ),
+            ProcessorKind::Siglip => (
+                ImageResize::Exact([224, 224]),
+                ResampleFilter::Bicubic,
+                false,
+            ),
             ProcessorKind::Clip | ProcessorKind::Bit => {
-                (Resize::Shortest(224), Filter::Bicubic, true)
+                (ImageResize::Shortest(224), ResampleFilter::Bicubic, true)
             }
-            ProcessorKind::ConvNext => (Resize::Shortest(384), Filter::Bicubic, false),
+            ProcessorKind::ConvNext => (ImageResize::Shortest(384), ResampleFilter::Bicubic, false),
         };
         let [mean, std] = match self {
             ProcessorKind::Clip | ProcessorKind::Bit => [CLIP_MEAN, CLIP_STD],
             ProcessorKind::Vit | ProcessorKind::Siglip | ProcessorKind::ConvNext => [HALF, HALF],
         };
-        Assumed {
+        ProcessorDefaults {
             size,
             filter,
             crop,
@@ -72,48 +81,48 @@ impl ProcessorKind {
     }
 }
 
-/// What a kind assumes where its file says nothing.
-struct Assumed {
-    size: Resize,
-    filter: Filter,
+/// The defaults of a processor type for fields that its file lacks.
+struct ProcessorDefaults {
+    size: ImageResize,
+    filter: ResampleFilter,
     crop: bool,
     mean: [f64; 3],
     std: [f64; 3],
 }
 
-/// The sides that pictures are given, in pixels.
+/// The target size of resizing, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resize {
-    /// Height and width.
+enum ImageResize {
+    /// Exact height and width.
     Exact([usize; 2]),
-    /// That of the shorter side; the other follows.
+    /// The length of the shorter side; the other side keeps the aspect ratio.
     Shortest(usize),
 }
 
-/// How pictures become what a model reads.
+/// The preprocessing of images for a vision model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PictureProcessor {
-    resize: Option<(Resize, Filter)>,
-    /// Height and width of the middle that is kept.
+pub struct ImageProcessor {
+    resize: Option<(ImageResize, ResampleFilter)>,
+    /// Height and width of the centre crop.
     crop: Option<[usize; 2]>,
-    scaling: Scaling,
+    scaling: PixelScaling,
 }
 
-/// What bytes become.
+/// The conversion of bytes to normalized floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Scaling {
-    /// What they are multiplied with.
+pub(super) struct PixelScaling {
+    /// The factor of the bytes.
     factor: f64,
     mean: [f64; 3],
     std: [f64; 3],
 }
 
-impl Scaling {
-    /// Reads the fields of any kind of processor; `mean` and `std` are what this kind assumes.
+impl PixelScaling {
+    /// Reads the scaling fields of any processor type; `mean` and `std` are the type's defaults.
     pub(super) fn read(
-        fields: &Fields<'_>,
+        fields: &ConfigFields<'_>,
         [mean, std]: [[f64; 3]; 2],
-    ) -> Result<Scaling, ConfigError> {
+    ) -> Result<PixelScaling, ConfigError> {
         let flag = |name| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(true));
         let factor = fields
             .opt_positive("rescale_factor")?
@@ -123,18 +132,18 @@ impl Scaling {
         let positive = |x: f64| x.is_finite() && x > 0.0;
         let std = channels(fields, "image_std", positive)?.unwrap_or(std);
         let normalized = flag("do_normalize")?;
-        Ok(Scaling {
+        Ok(PixelScaling {
             factor: if rescaled { factor } else { 1.0 },
             mean: if normalized { mean } else { [0.0; 3] },
             std: if normalized { std } else { [1.0; 3] },
         })
     }
 
-    /// Writes the part of `picture` that begins at `[left, top]` as a model reads it, `[3, height, width]` row by row, to
-    /// `out`, which has as many numbers.
+    /// Normalizes the part of `picture` that begins at `[left, top]`, and writes it to `out` as
+    /// `[3, height, width]` in row-major order. The length of `out` must match.
     pub(super) fn apply(
         &self,
-        picture: &Picture,
+        picture: &Image,
         [left, top]: [usize; 2],
         [height, width]: [usize; 2],
         out: &mut [f32],
@@ -152,7 +161,7 @@ impl Scaling {
     }
 }
 
-/// Fields about the file and about how its reader hands pictures on.
+/// Fields about the file, and about the output format of the reference implementation.
 pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "_valid_processor_keys",
     "auto_map",
@@ -166,19 +175,19 @@ pub(super) const WITHOUT_INFLUENCE: &[&str] = &[
     "return_tensors",
 ];
 
-/// Reads the file's object. Where it does not name a kind, it is `kind`.
+/// Reads the file's JSON object. If it has no processor type, `kind` is used.
 pub(crate) fn read(
     json: &Map<String, Value>,
     kind: ProcessorKind,
-) -> Result<PictureProcessor, ConfigError> {
-    let fields = Fields::new(json, "");
+) -> Result<ImageProcessor, ConfigError> {
+    let fields = ConfigFields::new(json, "");
     let kind = named(&fields, kind)?;
     let assumed = kind.assumed();
     let flag = |name, or| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(or));
     let size = resize(&fields, kind)?.unwrap_or(assumed.size);
     let mut filter = assumed.filter;
     fields.only("resample", "a filter from 1 to 5", |v| {
-        let found = v.as_u64().and_then(Filter::of_number);
+        let found = v.as_u64().and_then(ResampleFilter::from_number);
         filter = found.unwrap_or(filter);
         found.is_some()
     })?;
@@ -189,7 +198,7 @@ pub(crate) fn read(
     let mut size = size;
     if kind == ProcessorKind::ConvNext {
         let part = fields.opt_positive("crop_pct")?.unwrap_or(224.0 / 256.0);
-        let Resize::Shortest(side) = size else {
+        let ImageResize::Shortest(side) = size else {
             return Err(ConfigError::Unsupported {
                 field: "size".to_string(),
                 found: "a height and a width".to_string(),
@@ -200,29 +209,29 @@ pub(crate) fn read(
             return Err(ConfigError::Unsupported {
                 field: "do_center_crop".to_string(),
                 found: "true".to_string(),
-                supported: "false, as this kind crops by crop_pct,".to_string(),
+                supported: "false, because this processor crops by crop_pct".to_string(),
             });
         }
         if resized && side < 384 {
-            // Larger, of which the middle is kept.
-            size = Resize::Shortest(checked((side as f64 / part) as usize, "crop_pct")?);
+            // Resize to a larger size and take the centre crop.
+            size = ImageResize::Shortest(checked((side as f64 / part) as usize, "crop_pct")?);
             crop = [side, side];
             wanted = Some(crop);
         } else {
-            size = Resize::Exact([side, side]);
+            size = ImageResize::Exact([side, side]);
         }
     }
     fields.only("do_pad", "false", |v| v.as_bool() == Some(false))?;
-    let scaling = Scaling::read(&fields, [assumed.mean, assumed.std])?;
+    let scaling = PixelScaling::read(&fields, [assumed.mean, assumed.std])?;
     fields.finish(&[WITHOUT_INFLUENCE])?;
-    Ok(PictureProcessor {
+    Ok(ImageProcessor {
         resize: resized.then_some((size, filter)),
         crop: wanted,
         scaling,
     })
 }
 
-fn named(fields: &Fields<'_>, kind: ProcessorKind) -> Result<ProcessorKind, ConfigError> {
+fn named(fields: &ConfigFields<'_>, kind: ProcessorKind) -> Result<ProcessorKind, ConfigError> {
     let kinds = ProcessorKind::ALL.map(|(_, name)| name).join(", ");
     let supported = format!("an image processor of {kinds}");
     let mut found: Option<ProcessorKind> = None;
@@ -237,26 +246,32 @@ fn named(fields: &Fields<'_>, kind: ProcessorKind) -> Result<ProcessorKind, Conf
     Ok(found.unwrap_or(kind))
 }
 
-/// A side that is not 0, of a size that is read.
+/// Checks that a side is at least 1 and at most the supported maximum.
 pub(super) fn checked(side: usize, field: &str) -> Result<usize, ConfigError> {
     match (1..=1 << 14).contains(&side) {
         true => Ok(side),
         false => Err(ConfigError::Inconsistent {
-            reason: format!("`{field}` makes pictures of {side} pixels a side"),
+            reason: format!(
+                "`{field}` gives images of {side} pixels per side, which is out of \
+                 range"
+            ),
         }),
     }
 }
 
-/// A number, a list of height and width, or an object that names sides.
-fn resize(fields: &Fields<'_>, kind: ProcessorKind) -> Result<Option<Resize>, ConfigError> {
+/// Reads the target size: a number, a list of height and width, or an object with named sides.
+fn resize(
+    fields: &ConfigFields<'_>,
+    kind: ProcessorKind,
+) -> Result<Option<ImageResize>, ConfigError> {
     let Some(value) = fields.get("size") else {
         return Ok(None);
     };
     if let Some(object) = value.as_object() {
-        let inner = Fields::new(object, "size.");
+        let inner = ConfigFields::new(object, "size.");
         let found = match inner.opt_size("shortest_edge")? {
-            Some(side) => Resize::Shortest(checked(side, "size.shortest_edge")?),
-            None => Resize::Exact(height_and_width(&inner)?),
+            Some(side) => ImageResize::Shortest(checked(side, "size.shortest_edge")?),
+            None => ImageResize::Exact(height_and_width(&inner)?),
         };
         inner.finish(&[])?;
         return Ok(Some(found));
@@ -264,32 +279,32 @@ fn resize(fields: &Fields<'_>, kind: ProcessorKind) -> Result<Option<Resize>, Co
     let found = sides(fields, "size")?;
     Ok(
         found.map(|[height, width]| match kind.squares() || value.is_array() {
-            true => Resize::Exact([height, width]),
-            false => Resize::Shortest(height),
+            true => ImageResize::Exact([height, width]),
+            false => ImageResize::Shortest(height),
         }),
     )
 }
 
-fn crop(fields: &Fields<'_>) -> Result<Option<[usize; 2]>, ConfigError> {
+fn crop(fields: &ConfigFields<'_>) -> Result<Option<[usize; 2]>, ConfigError> {
     let Some(object) = fields.get("crop_size").and_then(Value::as_object) else {
         return sides(fields, "crop_size");
     };
-    let inner = Fields::new(object, "crop_size.");
+    let inner = ConfigFields::new(object, "crop_size.");
     let found = height_and_width(&inner)?;
     inner.finish(&[])?;
     Ok(Some(found))
 }
 
-fn height_and_width(fields: &Fields<'_>) -> Result<[usize; 2], ConfigError> {
+fn height_and_width(fields: &ConfigFields<'_>) -> Result<[usize; 2], ConfigError> {
     Ok([
         checked(fields.size("height")?, "height")?,
         checked(fields.size("width")?, "width")?,
     ])
 }
 
-/// A number for each channel, or one for all.
+/// Reads one number per channel, or a single number for all channels.
 fn channels(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: &'static str,
     good: impl Fn(f64) -> bool,
 ) -> Result<Option<[f64; 3]>, ConfigError> {
@@ -309,29 +324,29 @@ fn channels(
     Ok(found)
 }
 
-impl PictureProcessor {
-    /// Height and width of what comes out, where it is the same for all pictures.
+impl ImageProcessor {
+    /// Height and width of the output, if it is the same for all images.
     pub fn size(&self) -> Option<[usize; 2]> {
         match (self.crop, self.resize) {
             (Some(crop), _) => Some(crop),
-            (None, Some((Resize::Exact(size), _))) => Some(size),
-            (None, Some((Resize::Shortest(_), _)) | None) => None,
+            (None, Some((ImageResize::Exact(size), _))) => Some(size),
+            (None, Some((ImageResize::Shortest(_), _)) | None) => None,
         }
     }
 
-    /// The picture resized and cropped.
+    /// The image after resizing and cropping.
     ///
     /// # Errors
-    /// [`PictureError::Size`] where that would be too large.
-    pub fn resized(&self, picture: &Picture) -> Result<Picture, PictureError> {
+    /// [`ImageError::Size`] if the result would be too large.
+    pub fn resized(&self, picture: &Image) -> Result<Image, ImageError> {
         let (width, height) = (picture.width(), picture.height());
         let resized = match self.resize {
             None => None,
-            Some((Resize::Exact([height, width]), filter)) => {
+            Some((ImageResize::Exact([height, width]), filter)) => {
                 Some(picture.resized(width, height, filter)?)
             }
-            Some((Resize::Shortest(side), filter)) => {
-                // Rounded down by way of a float, as the reference has it.
+            Some((ImageResize::Shortest(side), filter)) => {
+                // Computed in floats and rounded down, as in the reference implementation.
                 let longer = |long: usize, short: usize| (side * long) as f64 / short as f64;
                 let (width, height) = match width <= height {
                     true => (side, longer(height, width) as usize),
@@ -347,20 +362,20 @@ impl PictureProcessor {
         }
     }
 
-    /// Writes the picture as a model reads it, `[3, height, width]` row by row, to `out`.
+    /// Preprocesses the image and writes it to `out` as `[3, height, width]` in row-major order.
     ///
     /// # Errors
-    /// [`PictureError::Size`]; [`PictureError::Unfit`] where the picture comes out with other sides.
+    /// [`ImageError::Size`]; [`ImageError::Unfit`] if the result has another size.
     pub fn apply(
         &self,
-        picture: &Picture,
+        picture: &Image,
         [height, width]: [usize; 2],
         out: &mut [f32],
-    ) -> Result<(), PictureError> {
+    ) -> Result<(), ImageError> {
         let picture = self.resized(picture)?;
         let places = height * width;
         if [picture.height(), picture.width()] != [height, width] || out.len() != 3 * places {
-            return Err(PictureError::Unfit {
+            return Err(ImageError::Unfit {
                 found_height: picture.height(),
                 found_width: picture.width(),
                 height,

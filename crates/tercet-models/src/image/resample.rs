@@ -1,44 +1,47 @@
-//! Resizing with a filter that grows with the step between pixels, in fixed point as Pillow 13 has it: along rows, then along
-//! columns, 8 bits between; the other way round where the height shrinks by more than twice of what the width does (in pixels).
-//! Versions before 13 never turn the order.
+//! Image resizing with antialiasing filters in fixed point, bit-compatible with Pillow 13.
+//!
+//! Rows are filtered first, then columns, with 8-bit intermediate pixels. The order is reversed if
+//! the height shrinks by more than twice the pixels that the width does. Pillow before version 13
+//! never reverses the order.
 
-use super::{Picture, PictureError, check_size};
+use super::{Image, ImageError, check_size};
 
-/// What a pixel is made of.
+/// The resampling filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Filter {
-    /// The mean of a box.
+pub enum ResampleFilter {
+    /// Box filter: the mean.
     Box,
-    /// A triangle.
+    /// Bilinear: a triangle.
     Bilinear,
-    /// A raised cosine times a sinc.
+    /// Hamming: a raised cosine times a sinc.
     Hamming,
-    /// A cubic (Keys, "Cubic convolution interpolation", 1981, with -0.5).
+    /// Bicubic (Keys, "Cubic convolution interpolation", 1981, with -0.5).
     Bicubic,
-    /// A sinc times a sinc (Lanczos) of three lobes.
+    /// Lanczos with three lobes: a sinc times a windowing sinc.
     Lanczos,
 }
 
-impl Filter {
-    /// The filter of this number in the files of the reference; there is none for the nearest pixel (0).
-    pub(super) fn of_number(number: u64) -> Option<Filter> {
+impl ResampleFilter {
+    /// The filter with this number in files of the reference implementation; `None` for nearest
+    /// neighbour (0).
+    pub(super) fn from_number(number: u64) -> Option<ResampleFilter> {
         match number {
-            1 => Some(Filter::Lanczos),
-            2 => Some(Filter::Bilinear),
-            3 => Some(Filter::Bicubic),
-            4 => Some(Filter::Box),
-            5 => Some(Filter::Hamming),
+            1 => Some(ResampleFilter::Lanczos),
+            2 => Some(ResampleFilter::Bilinear),
+            3 => Some(ResampleFilter::Bicubic),
+            4 => Some(ResampleFilter::Box),
+            5 => Some(ResampleFilter::Hamming),
             _ => None,
         }
     }
 
-    /// How far it reaches, in pixels of what is made.
+    /// The filter's radius, in output pixels when downscaling.
     fn reach(self) -> f64 {
         match self {
-            Filter::Box => 0.5,
-            Filter::Bilinear | Filter::Hamming => 1.0,
-            Filter::Bicubic => 2.0,
-            Filter::Lanczos => 3.0,
+            ResampleFilter::Box => 0.5,
+            ResampleFilter::Bilinear | ResampleFilter::Hamming => 1.0,
+            ResampleFilter::Bicubic => 2.0,
+            ResampleFilter::Lanczos => 3.0,
         }
     }
 
@@ -49,35 +52,35 @@ impl Filter {
         };
         let far = x.abs();
         match self {
-            Filter::Box if x > -0.5 && x <= 0.5 => 1.0,
-            Filter::Bilinear if far < 1.0 => 1.0 - far,
-            Filter::Hamming if far < 1.0 => {
+            ResampleFilter::Box if x > -0.5 && x <= 0.5 => 1.0,
+            ResampleFilter::Bilinear if far < 1.0 => 1.0 - far,
+            ResampleFilter::Hamming if far < 1.0 => {
                 sinc(far) * (0.54 + 0.46 * (far * std::f64::consts::PI).cos())
             }
-            Filter::Bicubic if far < 1.0 => ((1.5 * far) - 2.5) * far * far + 1.0,
-            Filter::Bicubic if far < 2.0 => -0.5 * (((far - 5.0) * far + 8.0) * far - 4.0),
-            Filter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
+            ResampleFilter::Bicubic if far < 1.0 => ((1.5 * far) - 2.5) * far * far + 1.0,
+            ResampleFilter::Bicubic if far < 2.0 => -0.5 * (((far - 5.0) * far + 8.0) * far - 4.0),
+            ResampleFilter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
             _ => 0.0,
         }
     }
 }
 
-/// Bits of a weight behind the point.
+/// Number of fractional bits of a weight.
 const BITS: u32 = 32 - 8 - 2;
 
-/// What a pixel is made of: the first of its sources, and their weights.
-struct Taps {
+/// The first source pixel of an output pixel, and the weights from there.
+struct ResampleTaps {
     first: usize,
     weights: Vec<i32>,
 }
 
-fn taps(filter: Filter, from: usize, to: usize) -> Vec<Taps> {
+fn taps(filter: ResampleFilter, from: usize, to: usize) -> Vec<ResampleTaps> {
     let scale = from as f64 / to as f64;
     let wide = scale.max(1.0);
     let reach = filter.reach() * wide;
     let of = |at: usize| {
         let center = (at as f64 + 0.5) * scale;
-        // Casts saturate below zero.
+        // The cast saturates below zero.
         let first = ((center - reach + 0.5) as usize).min(from - 1);
         let end = ((center + reach + 0.5) as usize).min(from).max(first + 1);
         let weight = |i: usize| filter.weight((i as f64 - center + 0.5) / wide);
@@ -88,7 +91,7 @@ fn taps(filter: Filter, from: usize, to: usize) -> Vec<Taps> {
             let w = w * f64::from(1u32 << BITS);
             (w + if w < 0.0 { -0.5 } else { 0.5 }) as i32
         });
-        Taps {
+        ResampleTaps {
             first,
             weights: fixed.collect(),
         }
@@ -96,24 +99,24 @@ fn taps(filter: Filter, from: usize, to: usize) -> Vec<Taps> {
     (0..to).map(of).collect()
 }
 
-/// The sum of products as a byte.
+/// Rounds a fixed-point sum to a byte.
 fn byte(sum: i32) -> u8 {
     (sum >> BITS).clamp(0, 255) as u8
 }
 
 const HALF: i32 = 1 << (BITS - 1);
 
-impl Picture {
-    /// The picture with other sides.
+impl Image {
+    /// The image resized to other sides.
     ///
     /// # Errors
-    /// [`PictureError::Size`] for sides that are not read.
+    /// [`ImageError::Size`] for unsupported sides.
     pub fn resized(
         &self,
         width: usize,
         height: usize,
-        filter: Filter,
-    ) -> Result<Picture, PictureError> {
+        filter: ResampleFilter,
+    ) -> Result<Image, ImageError> {
         check_size(width, height)?;
         let fewer = |from: usize, to: usize| from as i64 - to as i64;
         let (columns, rows) = (fewer(self.width, width), fewer(self.height, height));
@@ -123,7 +126,7 @@ impl Picture {
         }
     }
 
-    fn with_columns(&self, width: usize, filter: Filter) -> Result<Picture, PictureError> {
+    fn with_columns(&self, width: usize, filter: ResampleFilter) -> Result<Image, ImageError> {
         check_size(width, self.height)?;
         if width == self.width {
             return Ok(self.clone());
@@ -131,7 +134,7 @@ impl Picture {
         let taps = taps(filter, self.width, width);
         let mut rgb = Vec::with_capacity(3 * width * self.height);
         for line in self.rgb.chunks_exact(3 * self.width) {
-            for Taps { first, weights } in &taps {
+            for ResampleTaps { first, weights } in &taps {
                 let mut sums = [HALF; 3];
                 let pixels = line[3 * first..].chunks_exact(3);
                 for (pixel, weight) in pixels.zip(weights) {
@@ -142,10 +145,10 @@ impl Picture {
                 rgb.extend(sums.map(byte));
             }
         }
-        Picture::from_rgb(width, self.height, rgb)
+        Image::from_rgb(width, self.height, rgb)
     }
 
-    fn with_rows(&self, height: usize, filter: Filter) -> Result<Picture, PictureError> {
+    fn with_rows(&self, height: usize, filter: ResampleFilter) -> Result<Image, ImageError> {
         check_size(self.width, height)?;
         if height == self.height {
             return Ok(self.clone());
@@ -153,7 +156,7 @@ impl Picture {
         let row = 3 * self.width;
         let mut rgb = Vec::with_capacity(row * height);
         let mut sums = vec![HALF; row];
-        for Taps { first, weights } in taps(filter, self.height, height) {
+        for ResampleTaps { first, weights } in taps(filter, self.height, height) {
             sums.fill(HALF);
             let lines = self.rgb[first * row..].chunks_exact(row);
             for (line, weight) in lines.zip(&weights) {
@@ -163,16 +166,16 @@ impl Picture {
             }
             rgb.extend(sums.iter().map(|sum| byte(*sum)));
         }
-        Picture::from_rgb(self.width, height, rgb)
+        Image::from_rgb(self.width, height, rgb)
     }
 
-    /// The middle of the picture, of these sides; zeros around one that is smaller.
+    /// The centre of the image with these sides; a smaller image is padded with zeros.
     ///
     /// # Errors
-    /// [`PictureError::Size`] for sides that are not read.
-    pub fn center_cropped(&self, width: usize, height: usize) -> Result<Picture, PictureError> {
+    /// [`ImageError::Size`] for unsupported sides.
+    pub fn center_cropped(&self, width: usize, height: usize) -> Result<Image, ImageError> {
         check_size(width, height)?;
-        // Rounded down, below zero too.
+        // Rounded down, also for negative offsets.
         let before = |own: usize, new: usize| (own as i64 - new as i64).div_euclid(2);
         let [left, top] = [before(self.width, width), before(self.height, height)];
         let mut rgb = vec![0; 3 * width * height];
@@ -189,33 +192,33 @@ impl Picture {
             let count = (self.width - from).min(width - to);
             line[3 * to..][..3 * count].copy_from_slice(&own[3 * from..][..3 * count]);
         }
-        Picture::from_rgb(width, height, rgb)
+        Image::from_rgb(width, height, rgb)
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
-    use super::{Filter, Picture};
+    use super::{Image, ResampleFilter};
 
-    fn gray(width: usize, height: usize, values: &[u8]) -> Picture {
+    fn gray(width: usize, height: usize, values: &[u8]) -> Image {
         let rgb = values.iter().flat_map(|x| [*x; 3]).collect();
-        Picture::from_rgb(width, height, rgb).unwrap()
+        Image::from_rgb(width, height, rgb).unwrap()
     }
 
-    fn values(picture: &Picture) -> Vec<u8> {
+    fn values(picture: &Image) -> Vec<u8> {
         picture.rgb().iter().step_by(3).copied().collect()
     }
 
     #[test]
     fn halves_and_doubles() {
         let line = gray(4, 1, &[0, 100, 200, 100]);
-        let filter = Filter::Box;
+        let filter = ResampleFilter::Box;
         assert_eq!(values(&line.resized(2, 1, filter).unwrap()), [50, 150]);
         let two = gray(1, 2, &[0, 200]);
-        let four = two.resized(1, 4, Filter::Bilinear).unwrap();
+        let four = two.resized(1, 4, ResampleFilter::Bilinear).unwrap();
         assert_eq!(values(&four), [0, 50, 150, 200]);
-        assert_eq!(line.resized(4, 1, Filter::Lanczos).unwrap(), line);
+        assert_eq!(line.resized(4, 1, ResampleFilter::Lanczos).unwrap(), line);
     }
 
     #[test]

@@ -1,58 +1,61 @@
-//! Pictures as Idefics3 and SmolVLM read them: resized, split into square tiles, and once more as a whole of the size of a tile.
+//! Image preprocessing of Idefics3 and SmolVLM: an image is resized and split into square tiles. A
+//! downscaled full image of tile size follows.
 
 use serde_json::{Map, Value};
 
-use super::processor::{ProcessorKind, Scaling, WITHOUT_INFLUENCE, checked};
-use super::resample::Filter;
-use super::{Picture, PictureError};
-use crate::config::{ConfigError, Fields, ensure};
+use super::processor::{PixelScaling, ProcessorKind, WITHOUT_INFLUENCE, checked};
+use super::resample::ResampleFilter;
+use super::{Image, ImageError};
+use crate::config::{ConfigError, ConfigFields, ensure};
 
-/// Longer sides are made smaller when a picture is resized, whatever the file says.
-const MOST_RESIZED: usize = 4096;
-/// Tiles of a picture at most.
-const MOST_TILES: usize = 1 << 12;
-/// What is subtracted and divided by where the file says nothing.
+/// Maximum side of resized images, whatever the file specifies.
+const MAX_RESIZED_SIDE: usize = 4096;
+/// Maximum number of tiles per image.
+const MAX_TILES: usize = 1 << 12;
+/// The default mean and standard deviation of normalization.
 const HALF: [f64; 3] = [0.5; 3];
 
-/// How pictures become tiles.
+/// The preprocessing of images into tiles.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TileProcessor {
-    /// The longer side of resized pictures.
+pub struct ImageTileProcessor {
+    /// Length of the longer side of resized images.
     longest: Option<usize>,
-    filter: Filter,
+    filter: ResampleFilter,
     splits: bool,
     tile: usize,
-    scaling: Scaling,
+    scaling: PixelScaling,
 }
 
-/// The tiles of a picture: rows and columns of them, and behind those the whole one. Neither where the whole is all.
+/// The tile grid of an image, followed by the downscaled full image. Without a split, rows and
+/// columns are 0 and only the full image remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tiles {
-    /// How many stand one above the other.
+pub struct ImageTiles {
+    /// Number of tile rows.
     pub rows: usize,
-    /// How many stand side by side.
+    /// Number of tile columns.
     pub columns: usize,
 }
 
-impl Tiles {
-    /// What a model reads, the whole included.
+impl ImageTiles {
+    /// Number of model inputs: the tiles and the full image.
     pub fn count(self) -> usize {
         self.rows * self.columns + 1
     }
 }
 
-/// A picture that was resized for its tiles.
+/// An image that is resized for its tiles.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TiledPicture {
-    tiles: Tiles,
+pub struct TiledImage {
+    tiles: ImageTiles,
     tile: usize,
-    scaling: Scaling,
-    /// What is split, where it is.
-    split: Option<Picture>,
-    whole: Picture,
+    scaling: PixelScaling,
+    /// The image to be split, if it is split.
+    split: Option<Image>,
+    thumbnail: Image,
 }
 
-/// Fields about videos, about padding between pictures of several prompts, and about what is handed on.
+/// Fields about videos, about padding between images of several prompts, and about the output
+/// format.
 const OF_OTHERS: &[&str] = &[
     "do_pad",
     "do_sample_frames",
@@ -60,9 +63,9 @@ const OF_OTHERS: &[&str] = &[
     "video_sampling",
 ];
 
-/// Reads the object of `preprocessor_config.json`.
-pub(crate) fn read(json: &Map<String, Value>) -> Result<TileProcessor, ConfigError> {
-    let fields = Fields::new(json, "");
+/// Reads the JSON object of `preprocessor_config.json`.
+pub(crate) fn read(json: &Map<String, Value>) -> Result<ImageTileProcessor, ConfigError> {
+    let fields = ConfigFields::new(json, "");
     for name in ["image_processor_type", "feature_extractor_type"] {
         fields.only(name, "an image processor of Idefics3 or SmolVLM", |v| {
             let name = v.as_str().unwrap_or_default();
@@ -74,17 +77,17 @@ pub(crate) fn read(json: &Map<String, Value>) -> Result<TileProcessor, ConfigErr
     let flag = |name| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(true));
     let longest = edge(&fields, "size", "size.", 4 * 364)?;
     let tile = edge(&fields, "max_image_size", "max_image_size.", 364)?;
-    let mut filter = Filter::Lanczos;
+    let mut filter = ResampleFilter::Lanczos;
     fields.only("resample", "a filter from 1 to 5", |v| {
-        let found = v.as_u64().and_then(Filter::of_number);
+        let found = v.as_u64().and_then(ResampleFilter::from_number);
         filter = found.unwrap_or(filter);
         found.is_some()
     })?;
     let resized = flag("do_resize")?;
     let splits = flag("do_image_splitting")?;
-    let scaling = Scaling::read(&fields, [HALF, HALF])?;
+    let scaling = PixelScaling::read(&fields, [HALF, HALF])?;
     fields.finish(&[WITHOUT_INFLUENCE, OF_OTHERS])?;
-    Ok(TileProcessor {
+    Ok(ImageTileProcessor {
         longest: resized.then_some(longest),
         filter,
         splits,
@@ -93,9 +96,9 @@ pub(crate) fn read(json: &Map<String, Value>) -> Result<TileProcessor, ConfigErr
     })
 }
 
-/// The longest edge that an object says.
+/// Reads the longest edge in an object.
 fn edge(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: &'static str,
     prefix: &'static str,
     assumed: usize,
@@ -103,33 +106,34 @@ fn edge(
     let Some(object) = fields.opt_object(name)? else {
         return Ok(assumed);
     };
-    let inner = Fields::new(object, prefix);
+    let inner = ConfigFields::new(object, prefix);
     let side = checked(inner.size("longest_edge")?, name)?;
     inner.finish(&[])?;
     Ok(side)
 }
 
-impl TileProcessor {
-    /// Pixels of a side of a tile.
+impl ImageTileProcessor {
+    /// Side of a tile, in pixels.
     pub fn tile(&self) -> usize {
         self.tile
     }
 
-    /// Refuses tiles that a tower does not read.
+    /// Checks that the tiles have the side that the vision tower reads.
     pub(crate) fn expect_side(&self, side: usize) -> Result<(), ConfigError> {
         ensure(self.tile == side, || {
             let tile = self.tile;
             format!(
-                "max_image_size makes tiles of {tile} pixels a side, image_size of config.json is {side}"
+                "max_image_size gives tiles of {tile} pixels per side, but image_size of \
+                 config.json is {side}"
             )
         })
     }
 
-    /// The tiles of a picture of this size in pixels.
+    /// The tile grid of an image of this size in pixels.
     ///
     /// # Errors
-    /// [`PictureError::Tiles`] where they are too many.
-    pub fn tiles(&self, width: usize, height: usize) -> Result<Tiles, PictureError> {
+    /// [`ImageError::Tiles`] if there are too many tiles.
+    pub fn tiles(&self, width: usize, height: usize) -> Result<ImageTiles, ImageError> {
         let [rows, columns] = match self.splits {
             true => {
                 let [_, split] = self.sizes(width, height);
@@ -138,17 +142,17 @@ impl TileProcessor {
             false => [0, 0],
         };
         let tiles = match rows * columns {
-            // What fits a tile is not split.
-            1 => Tiles {
+            // An image that fits one tile is not split.
+            1 => ImageTiles {
                 rows: 0,
                 columns: 0,
             },
-            _ => Tiles { rows, columns },
+            _ => ImageTiles { rows, columns },
         };
-        let (count, most) = (tiles.count(), MOST_TILES);
+        let (count, most) = (tiles.count(), MAX_TILES);
         match count <= most {
             true => Ok(tiles),
-            false => Err(PictureError::Tiles {
+            false => Err(ImageError::Tiles {
                 width,
                 height,
                 tiles: count,
@@ -157,7 +161,7 @@ impl TileProcessor {
         }
     }
 
-    /// Height and width after resizing, then those that tiles fill.
+    /// Height and width after resizing, and after rounding up to whole tiles.
     fn sizes(&self, width: usize, height: usize) -> [[usize; 2]; 2] {
         let [height, width] = match self.longest {
             Some(longest) => resized([height, width], longest),
@@ -165,7 +169,8 @@ impl TileProcessor {
         };
         let filled = |side: usize| side.max(1).div_ceil(self.tile) * self.tile;
         let ratio = width as f64 / height as f64;
-        // The shorter side follows the longer one as that is now, rounded down by way of a float.
+        // The shorter side follows from the rounded longer side; it is computed in floats and
+        // rounded down.
         let split = match width >= height {
             true => {
                 let width = filled(width);
@@ -179,11 +184,11 @@ impl TileProcessor {
         [[height, width], split]
     }
 
-    /// Resizes a picture for its tiles.
+    /// Resizes an image for its tiles.
     ///
     /// # Errors
-    /// [`PictureError::Tiles`], [`PictureError::Size`].
-    pub fn prepare(&self, picture: &Picture) -> Result<TiledPicture, PictureError> {
+    /// [`ImageError::Tiles`], [`ImageError::Size`].
+    pub fn prepare(&self, picture: &Image) -> Result<TiledImage, ImageError> {
         let tiles = self.tiles(picture.width(), picture.height())?;
         let [[height, width], split] = self.sizes(picture.width(), picture.height());
         let (tile, filter) = (self.tile, self.filter);
@@ -201,17 +206,18 @@ impl TileProcessor {
                 }
             }
         };
-        Ok(TiledPicture {
+        Ok(TiledImage {
             tiles,
             tile,
             scaling: self.scaling,
             split,
-            whole,
+            thumbnail: whole,
         })
     }
 }
 
-/// Height and width of a picture whose longer side becomes `longest`; the shorter one is made even.
+/// Height and width of an image whose longer side becomes `longest`; the shorter side is rounded up
+/// to even.
 fn resized([height, width]: [usize; 2], longest: usize) -> [usize; 2] {
     let ratio = width as f64 / height as f64;
     let even = |side: f64| (side as usize).next_multiple_of(2).max(1);
@@ -219,7 +225,7 @@ fn resized([height, width]: [usize; 2], longest: usize) -> [usize; 2] {
         true => [even(longest as f64 / ratio), longest],
         false => [longest, even(longest as f64 * ratio)],
     };
-    let (most, ratio) = (MOST_RESIZED, width as f64 / height as f64);
+    let (most, ratio) = (MAX_RESIZED_SIDE, width as f64 / height as f64);
     match (width >= height, width.max(height) > most) {
         (_, false) => [height, width],
         (true, true) => [((most as f64 / ratio) as usize).max(1), most],
@@ -227,15 +233,15 @@ fn resized([height, width]: [usize; 2], longest: usize) -> [usize; 2] {
     }
 }
 
-impl TiledPicture {
-    /// Its tiles.
-    pub fn tiles(&self) -> Tiles {
+impl TiledImage {
+    /// The tile grid.
+    pub fn tiles(&self) -> ImageTiles {
         self.tiles
     }
 
-    /// Writes one of [`Tiles::count`] as a model reads it, `[3, side, side]` row by row, to `out`: tiles row by row, the whole
-    /// last.
-    pub fn write(&self, at: usize, out: &mut [f32]) {
+    /// Writes input `at` of [`ImageTiles::count`] to `out` as `[3, side, side]` in row-major order.
+    /// Tiles come row by row, the full image last.
+    pub fn write_tile(&self, at: usize, out: &mut [f32]) {
         let size = [self.tile; 2];
         match &self.split {
             Some(split) if at + 1 < self.tiles.count() => {
@@ -243,7 +249,7 @@ impl TiledPicture {
                 let from = [column * self.tile, row * self.tile];
                 self.scaling.apply(split, from, size, out);
             }
-            Some(_) | None => self.scaling.apply(&self.whole, [0, 0], size, out),
+            Some(_) | None => self.scaling.apply(&self.thumbnail, [0, 0], size, out),
         }
     }
 }

@@ -1,72 +1,79 @@
-//! Encoders of files: what their folder says, and what the caller chooses.
+//! Opening encoders: the settings of the model's files and the caller's options.
 
 use tercet::{DType, Device};
 
-use super::{Family, ModelFiles, gguf};
-use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, ModelError, Products};
+use super::{ModelFamily, ModelFiles, gguf};
+use crate::builder::{Classifier, Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError};
 use crate::config::EncoderSpec;
 use crate::error::Error;
 use crate::hf::{ClassHead, HfFolder, SentenceFolder};
 use crate::tokenizer::Tokenizer;
 
-/// What is put before texts.
+/// The prompt that is prepended to texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Prompt {
-    /// The prompt that the folder has for texts without another, if it has one.
+pub enum EmbeddingPrompt {
+    /// The folder's default prompt, if there is one.
     #[default]
     Default,
     /// The folder's prompt of this name.
     Named(String),
-    /// This text; may be empty.
+    /// The given text; may be empty.
     Text(String),
 }
 
-/// Choices for embedding and classifying.
+/// Options for embedding and classification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderOptions {
-    /// The float dtype to compute in.
+    /// The float dtype for computation.
     pub dtype: DType,
-    /// What rows of texts are rounded to on their way into products with packed weights or weights of 16 bits, where `dtype`
-    /// is F32. Where that leaves the range of the type, the model goes on without it.
-    pub products: Products,
-    /// Texts of a run at most; 32, fewer of long ones, where there is none.
+    /// The rounding of activations in matmuls with packed or 16-bit weights, if `dtype` is F32. If
+    /// a value exceeds the range of the rounded type, the model falls back to unrounded
+    /// activations.
+    pub matmul_precision: MatmulPrecision,
+    /// Maximum number of texts per run; `None` for 32, or fewer for long texts.
     pub batch: Option<usize>,
-    /// Tokens of the longest text; as the model says where there is none.
-    pub most: Option<usize>,
-    /// Whether longer texts are cut; else they are an error.
-    pub cut: bool,
-    /// What is put before texts that are embedded.
-    pub prompt: Prompt,
-    /// Only so many leading elements of embeddings, normalized again.
+    /// Maximum text length in tokens; `None` for the model's limit.
+    pub max_tokens: Option<usize>,
+    /// Whether longer texts are truncated; otherwise they are an error.
+    pub truncate: bool,
+    /// The prompt for texts to be embedded.
+    pub prompt: EmbeddingPrompt,
+    /// If set, embeddings are truncated to this number of leading elements and normalized again.
     pub dims: Option<usize>,
 }
 
 impl Default for EncoderOptions {
-    /// F32, batches by length, the model's own limit, longer texts are errors, the folder's own prompt, all elements.
+    /// F32, batch size by length, the model's maximum length, an error for longer texts, the
+    /// folder's default prompt, and untruncated embeddings.
     fn default() -> EncoderOptions {
         EncoderOptions {
             dtype: DType::F32,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
             batch: None,
-            most: None,
-            cut: false,
-            prompt: Prompt::Default,
+            max_tokens: None,
+            truncate: false,
+            prompt: EmbeddingPrompt::Default,
             dims: None,
         }
     }
 }
 
 impl EncoderOptions {
-    fn products(&self) -> Products {
+    fn products(&self) -> MatmulPrecision {
         match self.dtype {
-            DType::F32 => self.products,
-            _ => Products::Exact,
+            DType::F32 => self.matmul_precision,
+            _ => MatmulPrecision::Full,
         }
     }
 
-    /// Tokens of the longest text of a model that says these limits.
-    pub(super) fn most(&self, said: Option<usize>, context: usize) -> Result<usize, ModelError> {
-        match self.most {
+    /// The maximum text length, from the option, the model's stated limit `said`, and its context
+    /// length.
+    pub(super) fn max_tokens(
+        &self,
+        said: Option<usize>,
+        context: usize,
+    ) -> Result<usize, ModelError> {
+        match self.max_tokens {
             Some(tokens) if tokens > context => Err(ModelError::Context { tokens, context }),
             Some(tokens) => Ok(tokens),
             None => Ok(said.unwrap_or(context).min(context)),
@@ -75,14 +82,15 @@ impl EncoderOptions {
 }
 
 impl ModelFiles {
-    /// The folder that models of classes, of pictures and speech recognizers are read from.
+    /// The model's folder; an error for GGUF files, which have no classifiers, vision models or
+    /// speech recognizers.
     pub(super) fn folder(&self) -> Result<&HfFolder, Error> {
         match self {
             ModelFiles::Gguf(gguf) => {
                 let name = gguf.metadata().get_str("general.architecture")?;
                 Err(Error::Architecture {
                     name: format!(
-                        "{} in GGUF as a model of classes, pictures or speech",
+                        "{} in GGUF for classification, vision or speech",
                         crate::gguf::clip(name)
                     ),
                 })
@@ -94,7 +102,7 @@ impl ModelFiles {
     /// The specification of a text encoder.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field is not supported.
+    /// [`Error`] if the model is not an encoder, or a field is not supported.
     pub fn encoder_spec(&self) -> Result<EncoderSpec, Error> {
         match self {
             ModelFiles::Gguf(gguf) => Ok(EncoderSpec::from_gguf(gguf)?),
@@ -102,8 +110,8 @@ impl ModelFiles {
         }
     }
 
-    /// Pooling, modules, prompts and limits of a sentence encoder, as its folder or GGUF file says; the mean, normalized,
-    /// where it says nothing.
+    /// The pooling, modules, prompts and limits of a sentence encoder, from its folder or GGUF
+    /// file. The default is mean pooling with normalization.
     ///
     /// # Errors
     /// [`Error`] of the folder's files, or of the metadata.
@@ -114,33 +122,34 @@ impl ModelFiles {
         }
     }
 
-    /// Whether this is a model that embeds texts rather than writing some: an encoder, or a decoder whose files say how its
-    /// states are pooled or whose tokens see both ways.
+    /// Whether the model computes text embeddings instead of generating: an encoder, a decoder
+    /// whose files specify a pooling, or a bidirectional decoder.
     ///
     /// # Errors
     /// [`Error`] of the files or the configuration.
     pub fn embeds_texts(&self) -> Result<bool, Error> {
         match self.family()? {
-            Family::Encoder => Ok(true),
-            Family::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
-            Family::Vision | Family::VisionLanguage | Family::TextToText | Family::Speech => {
-                Ok(false)
-            }
+            ModelFamily::Encoder => Ok(true),
+            ModelFamily::Decoder => Ok(self.pools()? || self.decoder_spec()?.bidirectional),
+            ModelFamily::Vision
+            | ModelFamily::VisionLanguage
+            | ModelFamily::TextToText
+            | ModelFamily::Speech => Ok(false),
         }
     }
 
-    /// Positions of a model that embeds texts.
+    /// The maximum number of positions of a model that embeds texts.
     ///
     /// # Errors
     /// [`Error`] of the configuration.
     pub fn text_positions(&self) -> Result<usize, Error> {
         match self.family()? {
-            Family::Decoder => Ok(self.decoder_spec()?.context),
+            ModelFamily::Decoder => Ok(self.decoder_spec()?.context),
             _ => Ok(self.encoder_spec()?.context),
         }
     }
 
-    /// Whether the files say how a decoder's states are pooled.
+    /// Whether the files specify a pooling of a decoder's states.
     fn pools(&self) -> Result<bool, Error> {
         match self {
             ModelFiles::Gguf(gguf) => Ok(gguf::pools(gguf)?),
@@ -148,11 +157,12 @@ impl ModelFiles {
         }
     }
 
-    /// The graph of a text encoder, computed in `dtype`. Vectors must be pooled as the folder says ([`Self::sentence`]), if
-    /// it says.
+    /// Builds the graph of a text encoder, computed in `dtype`. If the folder specifies a pooling
+    /// ([`Self::sentence`]), the vectors of `output` must use it.
     ///
     /// # Errors
-    /// [`Error`] of the configuration or of [`Encoder::build`]; [`ModelError::Unsupported`] for another pooling.
+    /// [`Error`] of the configuration or of [`Encoder::build`]; [`ModelError::Unsupported`] for
+    /// another pooling.
     pub fn encoder(&self, output: &EncoderOutput, dtype: DType) -> Result<Encoder, Error> {
         if let EncoderOutput::Embedding(modules) = output {
             let said = self.sentence()?;
@@ -164,13 +174,14 @@ impl ModelFiles {
         }
         let weights = self.weights();
         match (self.family()?, output) {
-            (Family::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
+            (ModelFamily::Decoder, EncoderOutput::Embedding(_) | EncoderOutput::Hidden) => {
                 let spec = self.decoder_spec()?;
                 if !spec.bidirectional && !self.pools()? {
-                    let reason = "a decoder whose folder has no modules.json, or whose file no pooling, is no sentence encoder";
+                    let reason = "not a sentence encoder: a decoder without modules.json in its \
+                     folder, or without pooling in its GGUF file";
                     return Err(ModelError::Unsupported(reason.into()).into());
                 }
-                Ok(Encoder::of_decoder(&spec, &weights, output, dtype)?)
+                Ok(Encoder::from_decoder(&spec, &weights, output, dtype)?)
             }
             _ => Ok(Encoder::build(
                 &self.encoder_spec()?,
@@ -181,43 +192,48 @@ impl ModelFiles {
         }
     }
 
-    /// A compiled sentence encoder, with the folder's own modules and limits; or the texts' side of a model of pictures and
-    /// texts.
+    /// Compiles a sentence encoder with the folder's modules and limits, or the text tower of a
+    /// vision model.
     ///
     /// # Errors
-    /// [`Error`] of the files, the configuration or the device; [`ModelError::Context`] for a limit beyond the positions.
+    /// [`Error`] of the files, the configuration or the device; [`ModelError::Context`] for a limit
+    /// beyond the positions.
     pub fn embedder(&self, device: &Device, options: &EncoderOptions) -> Result<Embedder, Error> {
-        if self.family()? == Family::Vision {
+        if self.family()? == ModelFamily::Vision {
             return self.text_embedder(device, options);
         }
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;
         let mut encoder = self.encoder(&EncoderOutput::Embedding(modules), options.dtype)?;
-        encoder.products = options.products();
-        let most = options.most(said.longest_text, encoder.context)?;
+        encoder.matmul_precision = options.products();
+        let most = options.max_tokens(said.longest_text, encoder.context)?;
         let tokenizer = self.tokenizer()?;
         let embedder = Embedder::new(&encoder, tokenizer, device, options.batch, most)?;
         let prompts = &said.prompts;
         let prompt = match (&options.prompt, &prompts.default) {
-            (Prompt::Text(text), _) => text.as_str(),
-            (Prompt::Named(name), _) | (Prompt::Default, Some(name)) => prompts.get(name)?,
-            (Prompt::Default, None) => "",
+            (EmbeddingPrompt::Text(text), _) => text.as_str(),
+            (EmbeddingPrompt::Named(name), _) | (EmbeddingPrompt::Default, Some(name)) => {
+                prompts.get(name)?
+            }
+            (EmbeddingPrompt::Default, None) => "",
         };
-        let embedder = embedder.cutting(options.cut).lower_case(said.lower_case);
+        let embedder = embedder
+            .truncating(options.truncate)
+            .lower_case(said.lower_case);
         embedder.with_prompt(prompt)
     }
 
-    /// The head that tells classes.
+    /// The classification head.
     ///
     /// # Errors
-    /// [`Error`] for a folder without such a head, or whose classes have no names.
+    /// [`Error`] if the folder has no classification head, or its classes have no names.
     pub fn class_head(&self) -> Result<ClassHead, Error> {
         let spec = self.encoder_spec()?;
         Ok(self.folder()?.class_head(&spec)?)
     }
 
-    /// A compiled encoder that tells the classes of texts or tokens.
+    /// Compiles a classifier of texts or tokens.
     ///
     /// # Errors
     /// [`Error`] of the files, the configuration or the device.
@@ -231,15 +247,14 @@ impl ModelFiles {
         self.with_head(device, options, head, scoring)
     }
 
-    /// A compiled encoder that scores pairs of texts (a cross-encoder).
+    /// Compiles a cross-encoder, which scores pairs of texts.
     ///
     /// # Errors
-    /// As [`Self::classifier`]; [`ModelError::Unsupported`] for classes of tokens.
+    /// The errors of [`Self::classifier`]; [`ModelError::Unsupported`] for a token classifier.
     pub fn reranker(&self, device: &Device, options: &EncoderOptions) -> Result<Classifier, Error> {
         let head = self.class_head()?;
-        if head.of_tokens {
-            let reason =
-                "the model tells classes of tokens; one that ranks has one score of a text";
+        if head.per_token {
+            let reason = "the model predicts classes of tokens; a reranker scores texts";
             return Err(ModelError::Unsupported(reason.into()).into());
         }
         let scoring = head.ranking;
@@ -254,17 +269,17 @@ impl ModelFiles {
         scoring: crate::builder::Scoring,
     ) -> Result<Classifier, Error> {
         let classes = head.labels.len();
-        let output = match head.of_tokens {
+        let output = match head.per_token {
             true => EncoderOutput::TokenClasses(classes),
             false => EncoderOutput::Classes(classes),
         };
         let mut encoder = self.encoder(&output, options.dtype)?;
-        encoder.products = options.products();
+        encoder.matmul_precision = options.products();
         let said = self.folder()?.longest_text()?;
-        let most = options.most(said, encoder.context)?;
+        let most = options.max_tokens(said, encoder.context)?;
         let tokenizer: Tokenizer = self.tokenizer()?;
         let sizes = (options.batch, most);
         let own = Classifier::new(&encoder, tokenizer, device, sizes, head.labels, scoring)?;
-        Ok(own.cutting(options.cut))
+        Ok(own.truncating(options.truncate))
     }
 }

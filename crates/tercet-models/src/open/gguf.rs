@@ -1,4 +1,4 @@
-//! What the metadata of a GGUF file say of a sentence encoder.
+//! The settings of a sentence encoder in GGUF metadata.
 
 use crate::builder::{
     DenseModule, ModelError, PoolingMode, SentenceModule, SentenceModules, Weights,
@@ -7,10 +7,11 @@ use crate::config::decoder::DENSE_OF_GGUF;
 use crate::config::encoder::is_encoder;
 use crate::error::Error;
 use crate::gguf::{Gguf, GgufError};
-use crate::hf::{Prompts, SentenceFolder};
+use crate::hf::{SentenceFolder, SentencePrompts};
 use crate::tokenizer::Tokenizer;
 
-/// The numbers of `<architecture>.pooling_type`, from 0: no pooling, and last a head that ranks.
+/// The pooling modes by the value of `<architecture>.pooling_type`, from 0. Value 0 is no pooling;
+/// the last is a ranking head.
 const POOLINGS: [Option<PoolingMode>; 5] = [
     None,
     Some(PoolingMode::Mean),
@@ -20,11 +21,11 @@ const POOLINGS: [Option<PoolingMode>; 5] = [
 ];
 const RANKS: u32 = 4;
 
-/// The pooling that the file states; none where it states no pooling.
+/// The pooling in the file's metadata; `None` if it has none.
 ///
 /// # Errors
-/// [`GgufError`] of a value of another type; [`ModelError::Unsupported`] for a number that is not known, and for a model that
-/// ranks.
+/// [`GgufError`] for a value of another type. [`ModelError::Unsupported`] for an unknown value, and
+/// for a ranking model.
 pub(super) fn pooling(gguf: &Gguf) -> Result<Option<PoolingMode>, Error> {
     let meta = gguf.metadata();
     let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);
@@ -34,22 +35,22 @@ pub(super) fn pooling(gguf: &Gguf) -> Result<Option<PoolingMode>, Error> {
     let known = POOLINGS.get(found as usize).copied();
     match (known, found) {
         (Some(_), RANKS) => Err(ModelError::Unsupported(format!(
-            "{key} is {found}: the model ranks texts, which is read from a folder of Hugging Face only"
+            "{key} is {found}: a ranking model is supported only as a Hugging Face folder"
         ))
         .into()),
         (Some(pooling), _) => Ok(pooling),
         (None, _) => Err(ModelError::Unsupported(format!(
-            "{key} is {found}; 0 (none), 1 (mean), 2 (first token) and 3 (last token) are known"
+            "{key} is {found}; expected 0 (none), 1 (mean), 2 (first token) or 3 (last token)"
         ))
         .into()),
     }
 }
 
-/// Pooling, the dense layers after it, and the norm that those who use such files divide by. The file has no prompts and no
-/// limit but the model's positions.
+/// Reads the pooling and the dense layers after it, and adds normalization, which is customary for
+/// such files. GGUF files have no prompts, and no length limit other than the model's positions.
 ///
 /// # Errors
-/// As [`pooling`]; [`Error::Model`] of the dense layers.
+/// The errors of [`pooling`]; [`Error::Model`] of the dense layers.
 pub(super) fn sentence(gguf: &Gguf) -> Result<SentenceFolder, Error> {
     let stated = pooling(gguf)?;
     let mut then = Vec::new();
@@ -67,13 +68,13 @@ pub(super) fn sentence(gguf: &Gguf) -> Result<SentenceFolder, Error> {
             dims: None,
         },
         stated: stated.is_some(),
-        prompts: Prompts::default(),
+        prompts: SentencePrompts::default(),
         longest_text: None,
         lower_case: false,
     })
 }
 
-/// A dense layer without bias.
+/// Reads a dense layer without bias.
 fn dense(gguf: &Gguf, name: &str) -> Result<Option<DenseModule>, Error> {
     let weight = format!("{name}.weight");
     if !gguf.has_tensor(&weight) {
@@ -111,8 +112,8 @@ fn dense(gguf: &Gguf, name: &str) -> Result<Option<DenseModule>, Error> {
     }))
 }
 
-/// The tokenizer of an encoder. Byte-level BPE of encoders puts the class token before a text and the separator behind it,
-/// which files need not say.
+/// The tokenizer of an encoder. For byte-level BPE, the class token is prepended and the separator
+/// appended even if the file does not specify it.
 ///
 /// # Errors
 /// [`Error`] of the vocabulary.
@@ -138,7 +139,7 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     if let (Some(bos), false) = (bos, refused(&["add_bos_token"])?) {
         tokenizer = tokenizer.with_bos(bos)?;
     }
-    // The key is spelled like this.
+    // The specification spells the key this way.
     let eos = first(["seperator_token_id", "eos_token_id"])?;
     if let (Some(eos), false) = (eos, refused(&["add_eos_token", "add_sep_token"])?) {
         tokenizer = tokenizer.with_eos(eos)?;
@@ -146,10 +147,10 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     Ok(tokenizer)
 }
 
-/// Whether a file states a pooling.
+/// Whether a file specifies a pooling.
 ///
 /// # Errors
-/// [`GgufError`] of a value of another type.
+/// [`GgufError`] for a value of another type.
 pub(super) fn pools(gguf: &Gguf) -> Result<bool, GgufError> {
     let meta = gguf.metadata();
     let key = format!("{}.pooling_type", meta.get_str("general.architecture")?);

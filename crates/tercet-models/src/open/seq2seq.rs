@@ -1,29 +1,30 @@
-//! Encoder-decoders of texts of files.
+//! Opening text-to-text encoder-decoders.
 
 use super::ModelFiles;
-use crate::builder::{TextToText, TextToTextOptions};
-use crate::config::TextToTextSpec;
+use crate::builder::{Seq2Seq, Seq2SeqOptions};
+use crate::config::Seq2SeqSpec;
 use crate::error::Error;
 
 impl ModelFiles {
-    /// The specification of an encoder-decoder of texts.
+    /// The specification of a text-to-text encoder-decoder.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field or tensor is not supported.
-    pub fn text_to_text_spec(&self) -> Result<TextToTextSpec, Error> {
-        Ok(self.folder()?.text_to_text_spec()?)
+    /// [`Error`] if the model is not one, or a field or tensor is not supported.
+    pub fn seq2seq_spec(&self) -> Result<Seq2SeqSpec, Error> {
+        Ok(self.folder()?.seq2seq_spec()?)
     }
 
-    /// The graphs of an encoder-decoder of texts; `options` chooses from its specification.
+    /// Builds the graphs of a text-to-text encoder-decoder. `options` receives the specification
+    /// and returns the build options.
     ///
     /// # Errors
-    /// [`Error`] of the configuration or of [`TextToText::build`].
-    pub fn text_to_text(
+    /// [`Error`] of the configuration or of [`Seq2Seq::build`].
+    pub fn seq2seq(
         &self,
-        options: impl FnOnce(&TextToTextSpec) -> TextToTextOptions,
-    ) -> Result<TextToText, Error> {
-        let spec = self.text_to_text_spec()?;
+        options: impl FnOnce(&Seq2SeqSpec) -> Seq2SeqOptions,
+    ) -> Result<Seq2Seq, Error> {
+        let spec = self.seq2seq_spec()?;
         let options = options(&spec);
-        Ok(TextToText::build(&spec, &self.weights(), options)?)
+        Ok(Seq2Seq::build(&spec, &self.weights(), options)?)
     }
 }

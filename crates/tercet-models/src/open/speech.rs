@@ -1,63 +1,66 @@
-//! Speech recognizers of files.
+//! Opening speech recognizers.
 
 use tercet::Device;
 
 use super::ModelFiles;
-use crate::builder::{Moonshine, Speech};
+use crate::builder::{MoonshineModel, SpeechModel};
 use crate::config::speech::MOONSHINE;
 use crate::config::{MoonshineSpec, SpeechSpec, SpeechTokens};
 use crate::error::Error;
 use crate::speech::Recognizer;
 
 impl ModelFiles {
-    /// The specification of a speech recognizer.
+    /// The specification of a Whisper speech recognizer.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field is not supported.
+    /// [`Error`] if the model is not one, or a field is not supported.
     pub fn speech_spec(&self) -> Result<SpeechSpec, Error> {
         Ok(self.folder()?.speech_spec()?)
     }
 
-    /// What the tokens of a speech recognizer mean.
+    /// The special tokens of a speech recognizer.
     ///
     /// # Errors
-    /// [`Error`] of `generation_config.json`, which must be there.
+    /// [`Error`] of `generation_config.json`, which must exist.
     pub fn speech_tokens(&self) -> Result<SpeechTokens, Error> {
         let spec = self.speech_spec()?;
         Ok(self.folder()?.speech_tokens(&spec)?)
     }
 
-    /// The graphs of a speech recognizer.
+    /// Builds the graphs of a Whisper speech recognizer.
     ///
     /// # Errors
-    /// [`Error`] of the configuration or of [`Speech::build`].
-    pub fn speech(&self) -> Result<Speech, Error> {
-        Ok(Speech::build(&self.speech_spec()?, &self.weights())?)
+    /// [`Error`] of the configuration or of [`SpeechModel::build`].
+    pub fn speech(&self) -> Result<SpeechModel, Error> {
+        Ok(SpeechModel::build(&self.speech_spec()?, &self.weights())?)
     }
 
-    /// Whether it is a speech recognizer of the Moonshine family.
+    /// Whether the model is a Moonshine speech recognizer.
     pub fn is_moonshine(&self) -> bool {
         let folder = self.folder().ok();
         folder.and_then(|folder| folder.model_type()) == Some(MOONSHINE)
     }
 
-    /// The specification of a speech recognizer of that family.
+    /// The specification of a Moonshine speech recognizer.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field is not supported.
+    /// [`Error`] if the model is not one, or a field is not supported.
     pub fn moonshine_spec(&self) -> Result<MoonshineSpec, Error> {
         Ok(self.folder()?.moonshine_spec()?)
     }
 
-    /// The graphs of a speech recognizer of that family.
+    /// Builds the graphs of a Moonshine speech recognizer.
     ///
     /// # Errors
-    /// [`Error`] of the configuration or of [`Moonshine::build`].
-    pub fn moonshine(&self) -> Result<Moonshine, Error> {
-        Ok(Moonshine::build(&self.moonshine_spec()?, &self.weights())?)
+    /// [`Error`] of the configuration or of [`MoonshineModel::build`].
+    pub fn moonshine(&self) -> Result<MoonshineModel, Error> {
+        Ok(MoonshineModel::build(
+            &self.moonshine_spec()?,
+            &self.weights(),
+        )?)
     }
 
-    /// A compiled speech recognizer.
+    /// Compiles a speech recognizer of either family.
     ///
     /// # Errors
     /// [`Error`] of the files, the configuration or the device.

@@ -1,28 +1,29 @@
-//! Models of pictures: what their folder says, and what the caller chooses.
+//! Opening vision models: the settings of the model's folder and the caller's options.
 
 use tercet::{DType, Device};
 
 use super::{EncoderOptions, ModelFiles};
 use crate::builder::{
-    Embedder, Encoder, ModelError, PictureClassifier, PictureEncoder, Scoring, VisionModel,
+    Embedder, Encoder, ImageClassifier, ImageEmbedder, ModelError, Scoring, VisionModel,
     VisionOutput, no_texts,
 };
 use crate::config::{VisionBody, VisionFamily, VisionSpec};
 use crate::error::Error;
 
-/// How the vectors of a picture and of a text say whether they belong together.
+/// The comparison of image and text vectors (CLIP, SigLIP).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Likeness {
-    /// What cosines are multiplied with.
+pub struct SimilarityHead {
+    /// The factor of the cosine similarity.
     pub scale: f32,
-    /// What is added then.
+    /// The bias added to the scaled cosine similarity.
     pub bias: f32,
-    /// What the sums for all texts become: the probability of each among them, or for itself.
+    /// The function from the logits of all texts to scores: softmax over the texts, or a sigmoid of
+    /// each.
     pub scoring: Scoring,
 }
 
-impl Likeness {
-    /// The scores of texts for a picture.
+impl SimilarityHead {
+    /// The scores of texts for an image.
     pub fn scores(&self, picture: &[f32], texts: &[Vec<f32>]) -> Vec<f32> {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
         let norm = |a: &[f32]| dot(a, a).sqrt().max(f32::MIN_POSITIVE);
@@ -38,28 +39,30 @@ impl Likeness {
 }
 
 impl ModelFiles {
-    /// The specification of a model of pictures.
+    /// The specification of a vision model.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field or tensor is not supported.
+    /// [`Error`] if the model is not one, or a field or tensor is not supported.
     pub fn vision_spec(&self) -> Result<VisionSpec, Error> {
         Ok(self.folder()?.vision_spec()?)
     }
 
-    /// The graph of a model of pictures, computed in `dtype`, for pictures of the size that the folder makes them.
+    /// Builds the graph of a vision model, computed in `dtype`, for images of the size that the
+    /// folder's preprocessing produces.
     ///
     /// # Errors
     /// [`Error`] of the configuration or of [`VisionModel::build`].
     pub fn vision_model(&self, output: VisionOutput, dtype: DType) -> Result<VisionModel, Error> {
         let spec = self.vision_spec()?;
-        let processor = self.folder()?.picture_processor(spec.family)?;
+        let processor = self.folder()?.image_processor(spec.family)?;
         let own = match &spec.body {
             VisionBody::Tower { spec, .. } => spec.patches.map(|patches| patches.image),
             VisionBody::Stages(_) => None,
         };
         let Some(size) = processor.size().or(own) else {
             return Err(ModelError::Unsupported(
-                "preprocessor_config.json gives pictures sides of their own; give it a crop_size, or a size of height and width"
+                "preprocessor_config.json does not give images a fixed size; set a crop_size, or \
+                 a size with height and width"
                     .to_string(),
             )
             .into());
@@ -68,31 +71,31 @@ impl ModelFiles {
         Ok(VisionModel::build(&spec, &weights, output, size, dtype)?)
     }
 
-    /// A compiled model of pictures: their features.
+    /// Compiles a vision model that computes image features.
     ///
     /// # Errors
     /// [`Error`] of the files, the configuration or the device.
-    pub fn picture_encoder(
+    pub fn image_embedder(
         &self,
         device: &Device,
         options: &EncoderOptions,
-    ) -> Result<PictureEncoder, Error> {
+    ) -> Result<ImageEmbedder, Error> {
         self.compiled(VisionOutput::Features, device, options)
     }
 
-    /// A compiled model that tells the classes of pictures.
+    /// Compiles an image classifier.
     ///
     /// # Errors
-    /// [`Error`] of the files, the configuration or the device; a folder without a classifier among them.
-    pub fn picture_classifier(
+    /// [`Error`] of the files, the configuration or the device, or if the folder has no classifier.
+    pub fn image_classifier(
         &self,
         device: &Device,
         options: &EncoderOptions,
-    ) -> Result<PictureClassifier, Error> {
-        let labels = self.folder()?.picture_labels(&self.vision_spec()?)?;
+    ) -> Result<ImageClassifier, Error> {
+        let labels = self.folder()?.image_labels(&self.vision_spec()?)?;
         let output = VisionOutput::Classes(labels.labels.len());
         let encoder = self.compiled(output, device, options)?;
-        Ok(PictureClassifier::new(encoder, labels)?)
+        Ok(ImageClassifier::new(encoder, labels)?)
     }
 
     fn compiled(
@@ -100,11 +103,11 @@ impl ModelFiles {
         output: VisionOutput,
         device: &Device,
         options: &EncoderOptions,
-    ) -> Result<PictureEncoder, Error> {
+    ) -> Result<ImageEmbedder, Error> {
         let model = self.vision_model(output, options.dtype)?;
         let family = self.vision_spec()?.family;
-        let processor = self.folder()?.picture_processor(family)?;
-        Ok(PictureEncoder::new(
+        let processor = self.folder()?.image_processor(family)?;
+        Ok(ImageEmbedder::new(
             &model,
             processor,
             device,
@@ -112,7 +115,7 @@ impl ModelFiles {
         )?)
     }
 
-    /// The compiled texts' side of a model of pictures and texts.
+    /// Compiles the text tower of a vision model.
     pub(super) fn text_embedder(
         &self,
         device: &Device,
@@ -122,19 +125,19 @@ impl ModelFiles {
         let Some(text) = &spec.text else {
             return Err(no_texts(&spec).into());
         };
-        let encoder = Encoder::of_texts(&spec, &self.weights(), options.dtype)?;
-        let most = options.most(None, encoder.context)?;
+        let encoder = Encoder::from_text_tower(&spec, &self.weights(), options.dtype)?;
+        let most = options.max_tokens(None, encoder.context)?;
         let tokenizer = self.tokenizer()?;
         let embedder = Embedder::new(&encoder, tokenizer, device, options.batch, most)?;
-        let embedder = embedder.cutting(options.cut);
+        let embedder = embedder.truncating(options.truncate);
         Ok(embedder.pooled(text.pooling, (text.spec.context, text.spec.pad)))
     }
 
-    /// How vectors of pictures and of texts are compared.
+    /// The comparison of image and text vectors.
     ///
     /// # Errors
-    /// [`Error`] for a model without texts, or whose numbers are missing.
-    pub fn likeness(&self) -> Result<Likeness, Error> {
+    /// [`Error`] if the model has no text tower, or its scale and bias are missing.
+    pub fn similarity_head(&self) -> Result<SimilarityHead, Error> {
         let spec = self.vision_spec()?;
         let weights = self.weights();
         let number = |name: &str| -> Result<f32, ModelError> {
@@ -143,12 +146,12 @@ impl ModelFiles {
         };
         let scale = |name| number(name).map(f32::exp);
         match spec.family {
-            VisionFamily::Clip => Ok(Likeness {
+            VisionFamily::Clip => Ok(SimilarityHead {
                 scale: scale("logit_scale")?,
                 bias: 0.0,
                 scoring: Scoring::Softmax,
             }),
-            VisionFamily::Siglip => Ok(Likeness {
+            VisionFamily::Siglip => Ok(SimilarityHead {
                 scale: scale("logit_scale")?,
                 bias: number("logit_bias")?,
                 scoring: Scoring::Sigmoid,

@@ -1,32 +1,34 @@
-//! Models of pictures and texts of files.
+//! Opening vision-language models.
 
 use super::ModelFiles;
-use crate::builder::{DecoderOptions, VisionLanguage};
+use crate::builder::{DecoderOptions, VisionLanguageGraphs};
 use crate::config::VisionLanguageSpec;
 use crate::error::Error;
 
 impl ModelFiles {
-    /// The specification of a model of pictures and texts.
+    /// The specification of a vision-language model.
     ///
     /// # Errors
-    /// [`Error`] when it is not one, or a field or tensor is not supported.
+    /// [`Error`] if the model is not one, or a field or tensor is not supported.
     pub fn vision_language_spec(&self) -> Result<VisionLanguageSpec, Error> {
         Ok(self.folder()?.vision_language_spec()?)
     }
 
-    /// The graphs of a model of pictures and texts; `options` chooses from its specification, of which
-    /// [`DecoderOptions::pictures`] is set here.
+    /// Builds the graphs of a vision-language model. `options` receives the specification and
+    /// returns the build options, of which this function sets [`DecoderOptions::max_image_rows`].
     ///
     /// # Errors
-    /// [`Error`] of the configurations or of [`VisionLanguage::build`].
+    /// [`Error`] of the configurations or of [`VisionLanguageGraphs::build`].
     pub fn vision_language(
         &self,
         options: impl FnOnce(&VisionLanguageSpec) -> DecoderOptions,
-    ) -> Result<VisionLanguage, Error> {
+    ) -> Result<VisionLanguageGraphs, Error> {
         let spec = self.vision_language_spec()?;
         let processor = self.folder()?.tile_processor(&spec)?;
         let options = options(&spec);
         let weights = self.weights();
-        Ok(VisionLanguage::build(&spec, processor, &weights, options)?)
+        Ok(VisionLanguageGraphs::build(
+            &spec, processor, &weights, options,
+        )?)
     }
 }

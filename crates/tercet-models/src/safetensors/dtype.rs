@@ -1,4 +1,4 @@
-//! The closed table of safetensors element types.
+//! The table of safetensors element types.
 
 use std::fmt;
 
@@ -14,13 +14,13 @@ macro_rules! dtypes {
             /// Every dtype.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The name as files spell it.
+            /// The name in files.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Bits of one element.
+            /// Number of bits per element.
             #[must_use]
             pub const fn bits(self) -> u64 { match self { $(Self::$name => $bits,)* } }
         }
@@ -30,7 +30,7 @@ macro_rules! dtypes {
 dtypes! {
     /// One byte, 0 or 1.
     BOOL = 8;
-    /// E2M1 floats, two to a byte.
+    /// E2M1 floats, two per byte.
     F4 = 4;
     /// E2M3 floats of 6 bits.
     F6_E2M3 = 6;

@@ -1,9 +1,9 @@
-//! What can be wrong with a safetensors file.
+//! Errors in a safetensors file.
 
 use super::dtype::SafeDtype;
 use crate::mmap::FileError;
 
-/// Why a safetensors file was refused.
+/// The reason why a safetensors file is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -11,7 +11,7 @@ use crate::mmap::FileError;
     reason = "the fields are named by the messages above them"
 )]
 pub enum SafeTensorsError {
-    /// The file could not be opened.
+    /// The file cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is shorter than the header's length field.
@@ -25,24 +25,24 @@ pub enum SafeTensorsError {
          the file is incomplete or not a safetensors file"
     )]
     HeaderTooLong { header_len: u64, max: u64 },
-    /// The header is not the JSON that the format asks for.
+    /// The header is not JSON of the specified form.
     #[error("the header is not valid at offset {offset}: {reason}")]
     BadHeader { offset: u64, reason: String },
-    /// The same name twice.
+    /// A tensor name occurs twice.
     #[error("the tensor `{tensor}` is declared twice")]
     DuplicateTensor { tensor: String },
-    /// The same metadata key twice.
+    /// A metadata key occurs twice.
     #[error("the key `{key}` of `__metadata__` occurs twice")]
     DuplicateMetadata { key: String },
-    /// A dtype that the format does not have.
-    #[error("tensor `{tensor}` has dtype `{found}`, which this reader does not know")]
+    /// A dtype is not in the specification.
+    #[error("tensor `{tensor}` has the unknown dtype `{found}`")]
     UnknownDtype { tensor: String, found: String },
     /// The number of elements or bytes does not fit 63 bits.
     #[error("the shape {shape:?} of tensor `{tensor}` overflows")]
     ShapeOverflow { tensor: String, shape: Vec<u64> },
-    /// The data offsets run backwards or out of the file.
+    /// The data offsets are reversed or outside the file.
     #[error(
-        "data_offsets [{begin}, {end}] of tensor `{tensor}` do not lie in the data section of \
+        "data_offsets [{begin}, {end}] of tensor `{tensor}` are outside the data section of \
          {data_len} bytes; the download may be incomplete"
     )]
     BadOffsets {
@@ -51,7 +51,7 @@ pub enum SafeTensorsError {
         end: u64,
         data_len: u64,
     },
-    /// The data is not as long as dtype and shape say.
+    /// The data length does not match dtype and shape.
     #[error(
         "tensor `{tensor}` of {dtype} {shape:?} needs {need} bytes, its data_offsets give {found}"
     )]
@@ -62,14 +62,14 @@ pub enum SafeTensorsError {
         need: u64,
         found: u64,
     },
-    /// Sub-byte elements that do not fill whole bytes.
+    /// Sub-byte elements do not fill whole bytes.
     #[error("tensor `{tensor}` of {dtype} {shape:?} does not fill whole bytes")]
     PartialByte {
         tensor: String,
         dtype: SafeDtype,
         shape: Vec<u64>,
     },
-    /// Two tensors share bytes.
+    /// Two tensors overlap.
     #[error(
         "tensor `{second}` begins at {second_begin} of the data section, inside `{first}`, which ends at {first_end}"
     )]
@@ -79,14 +79,14 @@ pub enum SafeTensorsError {
         second: String,
         second_begin: u64,
     },
-    /// Bytes that belong to no tensor.
+    /// Some bytes belong to no tensor.
     #[error("bytes {begin} to {end} of the data section belong to no tensor (before {before})")]
     Hole {
         begin: u64,
         end: u64,
         before: String,
     },
-    /// A tensor that is needed and not there.
+    /// A required tensor is missing.
     #[error("the file has no tensor `{tensor}`")]
     NoSuchTensor { tensor: String },
 }

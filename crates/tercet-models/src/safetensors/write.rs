@@ -1,36 +1,40 @@
-//! Writing safetensors files: the header by the format's own crate, the tensors one after the other.
+//! Writer of safetensors files: the format's own crate writes the header, then the tensors follow
+//! in order.
 
 use std::path::Path;
 
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use crate::save::{Entry, SaveError, Storage, replace_file};
+use crate::save::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_file};
 
-/// Writes a file of these tensors, those of wide elements first, so that all are aligned.
-pub(crate) fn write_safetensors(path: &Path, entries: Vec<Entry<'_>>) -> Result<(), SaveError> {
+/// Writes a file with these tensors, wider element types first, so that all are aligned.
+pub(crate) fn write_safetensors(
+    path: &Path,
+    entries: Vec<SavedTensorEntry<'_>>,
+) -> Result<(), SaveError> {
     write_noted(path, entries, &[("format", "pt".to_string())])
 }
 
-/// The same with these notes in the header.
+/// Writes a file with these tensors, and with metadata in the header.
 pub(crate) fn write_noted(
     path: &Path,
-    mut entries: Vec<Entry<'_>>,
+    mut entries: Vec<SavedTensorEntry<'_>>,
     notes: &[(&str, String)],
 ) -> Result<(), SaveError> {
     let refused = |reason: String| SaveError::Header {
         path: path.to_path_buf(),
         reason,
     };
-    let element = |e: &Entry<'_>| e.len_bytes / e.shape.iter().product::<usize>().max(1);
+    let element = |e: &SavedTensorEntry<'_>| e.len_bytes / e.shape.iter().product::<usize>().max(1);
     entries.sort_by(|a, b| (element(b), &a.name).cmp(&(element(a), &b.name)));
     let mut infos = Vec::with_capacity(entries.len());
     let mut at = 0;
     for entry in &entries {
-        let Storage::Safe(dtype) = entry.storage else {
+        let SavedTensorStorage::Safe(dtype) = entry.storage else {
             let (name, storage) = (&entry.name, entry.storage.name());
             return Err(refused(format!(
-                "tensor `{name}` of {storage} is none of safetensors"
+                "tensor `{name}`: {storage} is not a safetensors type"
             )));
         };
         let dtype: Dtype = serde_json::from_value(dtype.name().into())
@@ -54,7 +58,7 @@ pub(crate) fn write_noted(
     let mut header = serde_json::to_vec(&header).map_err(|e| refused(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > super::MAX_HEADER_BYTES {
-        let reason = format!("it has {} bytes, more than are read", header.len());
+        let reason = format!("it has {} bytes, more than readers accept", header.len());
         return Err(refused(reason));
     }
     replace_file(path, |out| {

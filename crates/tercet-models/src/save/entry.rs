@@ -1,4 +1,4 @@
-//! A tensor to be written.
+//! Tensors to be written to a file.
 
 use std::borrow::Cow;
 
@@ -9,33 +9,39 @@ use crate::gguf::GgmlType;
 use crate::safetensors::SafeDtype;
 use crate::weight::scheme_of;
 
-/// How a tensor is stored in a file that is written.
+/// The storage type of a tensor in a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Storage {
-    /// In a safetensors file.
+pub(crate) enum SavedTensorStorage {
+    /// A type of a safetensors file.
     Safe(SafeDtype),
-    /// In a GGUF file.
+    /// A type of a GGUF file.
     Ggml(GgmlType),
 }
 
-impl Storage {
+impl SavedTensorStorage {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Storage::Safe(dtype) => dtype.name(),
-            Storage::Ggml(ty) => ty.name(),
+            SavedTensorStorage::Safe(dtype) => dtype.name(),
+            SavedTensorStorage::Ggml(ty) => ty.name(),
         }
     }
 
-    /// Values in this storage; `None` for one that is not written, and for finite values beyond its range.
+    /// Encodes values in this storage type. `None` if the type is not supported for writing, or if
+    /// a finite value is out of its range.
     pub(crate) fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
-        let dtype = match self {
-            Storage::Safe(SafeDtype::F32) | Storage::Ggml(GgmlType::F32) => DType::F32,
-            Storage::Safe(SafeDtype::F16) | Storage::Ggml(GgmlType::F16) => DType::F16,
-            Storage::Safe(SafeDtype::BF16) | Storage::Ggml(GgmlType::BF16) => DType::BF16,
-            Storage::Safe(SafeDtype::F64) | Storage::Ggml(GgmlType::F64) => DType::F64,
-            Storage::Ggml(ty) => return scheme_of(ty)?.quantize(values).ok(),
-            Storage::Safe(_) => return None,
-        };
+        let dtype =
+            match self {
+                SavedTensorStorage::Safe(SafeDtype::F32)
+                | SavedTensorStorage::Ggml(GgmlType::F32) => DType::F32,
+                SavedTensorStorage::Safe(SafeDtype::F16)
+                | SavedTensorStorage::Ggml(GgmlType::F16) => DType::F16,
+                SavedTensorStorage::Safe(SafeDtype::BF16)
+                | SavedTensorStorage::Ggml(GgmlType::BF16) => DType::BF16,
+                SavedTensorStorage::Safe(SafeDtype::F64)
+                | SavedTensorStorage::Ggml(GgmlType::F64) => DType::F64,
+                SavedTensorStorage::Ggml(ty) => return scheme_of(ty)?.quantize(values).ok(),
+                SavedTensorStorage::Safe(_) => return None,
+            };
         let beyond = |x: &f32| x.is_finite() && half::f16::from_f32(*x).is_infinite();
         if dtype == DType::F16 && values.iter().any(beyond) {
             return None;
@@ -52,28 +58,29 @@ impl Storage {
     }
 }
 
-/// What makes the bytes of a tensor.
-type Bytes<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>, SaveError> + 'a>;
+/// Produces the bytes of a tensor.
+type TensorBytesFn<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>, SaveError> + 'a>;
 
-/// A tensor to be written: its bytes are made when its turn comes, so that one is in memory at a time.
-pub(crate) struct Entry<'a> {
+/// A tensor to be written. Its bytes are produced on demand, so only one tensor is in memory at a
+/// time.
+pub(crate) struct SavedTensorEntry<'a> {
     pub(crate) name: String,
-    pub(crate) storage: Storage,
-    /// Row-major.
+    pub(crate) storage: SavedTensorStorage,
+    /// The shape, in row-major order.
     pub(crate) shape: Vec<usize>,
     pub(crate) len_bytes: usize,
-    pub(crate) bytes: Bytes<'a>,
+    pub(crate) bytes: TensorBytesFn<'a>,
 }
 
-impl<'a> Entry<'a> {
-    /// Bytes that are there already.
-    pub(crate) fn of(
+impl<'a> SavedTensorEntry<'a> {
+    /// An entry with existing bytes.
+    pub(crate) fn new(
         name: impl Into<String>,
-        storage: Storage,
+        storage: SavedTensorStorage,
         shape: &[usize],
         bytes: &'a [u8],
-    ) -> Entry<'a> {
-        Entry {
+    ) -> SavedTensorEntry<'a> {
+        SavedTensorEntry {
             name: name.into(),
             storage,
             shape: shape.to_vec(),
@@ -83,15 +90,15 @@ impl<'a> Entry<'a> {
     }
 }
 
-impl Entry<'_> {
-    /// Refuses other bytes than were announced.
+impl SavedTensorEntry<'_> {
+    /// Checks that the bytes have the announced length.
     pub(crate) fn expect_len(&self, bytes: &[u8], path: &std::path::Path) -> Result<(), SaveError> {
         match bytes.len() == self.len_bytes {
             true => Ok(()),
             false => Err(SaveError::Header {
                 path: path.to_path_buf(),
                 reason: format!(
-                    "tensor `{}` has {} bytes, {} were announced",
+                    "tensor `{}` has {} bytes; expected {}",
                     self.name,
                     bytes.len(),
                     self.len_bytes

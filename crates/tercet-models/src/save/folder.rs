@@ -1,14 +1,14 @@
-//! A folder of safetensors as one GGUF file, in the storage that the folder has: names, order of rows, metadata and vocabulary as
-//! llama.cpp has them.
+//! Conversion of a safetensors folder to one GGUF file with the folder's data types. Names, row
+//! order, metadata and vocabulary follow llama.cpp.
 //!
-//! | file | does |
+//! | file | content |
 //! |---|---|
-//! | `tensors.rs` | tensors under their names there, rows of queries and keys in their order there |
-//! | `metadata.rs` | what a specification says, as keys |
-//! | `vocabulary.rs` | the tokenizer and the chat template as keys |
+//! | `tensors.rs` | tensors with GGUF names, and Q and K rows in GGUF order |
+//! | `metadata.rs` | the specification as metadata keys |
+//! | `vocabulary.rs` | the tokenizer and the chat template as metadata keys |
 //!
-//! What was written is read again: a specification or ids of tokens that are not those of the folder are refused, so that
-//! nothing is lost that the format cannot say.
+//! The written file is read back and compared. A specification or token ids that differ from the
+//! folder's are an error, so no information that GGUF cannot express is lost silently.
 
 mod metadata;
 mod tensors;
@@ -22,7 +22,7 @@ use crate::gguf::write::write_gguf;
 use crate::gguf::{Gguf, clip};
 use crate::hf::HfFolder;
 
-/// The families that are written; of others GGUF files have tensors in another form than folders.
+/// The supported families. Other families store some tensors differently in GGUF files and folders.
 const FAMILIES: [&str; 20] = [
     "llama",
     "mistral",
@@ -46,18 +46,18 @@ const FAMILIES: [&str; 20] = [
     "gpt_neox",
 ];
 
-/// A GGUF file that is there as long as this is.
-pub(super) struct Dense {
+/// A temporary GGUF file, which is removed when this value is dropped.
+pub(super) struct TempGguf {
     pub(super) gguf: Gguf,
-    _file: Removed,
+    _file: RemoveFileOnDrop,
 }
 
-/// A file that is removed in the end.
-struct Removed(PathBuf);
+/// A file that is removed on drop.
+struct RemoveFileOnDrop(PathBuf);
 
-impl Drop for Removed {
+impl Drop for RemoveFileOnDrop {
     fn drop(&mut self) {
-        // Nothing follows that it could stand in the way of.
+        // A failure to remove the file has no consequences.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -66,17 +66,18 @@ fn unsupported(reason: String) -> SaveError {
     SaveError::Unsupported(reason)
 }
 
-/// The model of a folder as a GGUF file beside `to`, unrounded.
+/// Writes the model of a folder to an unquantized GGUF file next to `to`.
 ///
 /// # Errors
-/// [`SaveError`]: a family, a vocabulary or a field that is not written, or what the operating system says.
-pub(super) fn dense(folder: &HfFolder, to: &Path) -> Result<Dense, SaveError> {
+/// [`SaveError`]: the family, the vocabulary or a field is not supported for writing, or the
+/// operating system reports an error.
+pub(super) fn dense(folder: &HfFolder, to: &Path) -> Result<TempGguf, SaveError> {
     let refused = |e: &dyn std::error::Error| unsupported(format!("the folder: {}", chain(e)));
     let model_type = folder.model_type().unwrap_or_default();
     if !FAMILIES.contains(&model_type) {
         let model_type = clip(model_type);
         return Err(unsupported(format!(
-            "a folder of `{model_type}` is not written as a GGUF file; of folders {} are",
+            "a folder of `{model_type}` cannot be converted to GGUF; supported: {}",
             FAMILIES.join(", ")
         )));
     }
@@ -88,20 +89,23 @@ pub(super) fn dense(folder: &HfFolder, to: &Path) -> Result<Dense, SaveError> {
     let entries = tensors::entries(folder, &spec, &written)?;
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let path = to.with_file_name(format!(".{name}.{}.dense", std::process::id()));
-    let file = Removed(path.clone());
+    let file = RemoveFileOnDrop(path.clone());
     write_gguf(&path, &header, &entries)?;
     drop(entries);
     let again = |e: &dyn std::error::Error| {
-        unsupported(format!("the file that was made is refused: {}", chain(e)))
+        unsupported(format!(
+            "the written file cannot be read back: {}",
+            chain(e)
+        ))
     };
     let gguf = Gguf::open(&path).map_err(|e| again(&e))?;
     let found = DecoderSpec::from_gguf(&gguf).map_err(|e| again(&e))?;
     same_spec(written, found)?;
     vocabulary::check(&gguf, &tokenizer)?;
-    Ok(Dense { gguf, _file: file })
+    Ok(TempGguf { gguf, _file: file })
 }
 
-/// An error and its causes.
+/// The messages of an error and its causes.
 fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -112,11 +116,13 @@ fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a GGUF file says of a model: the same with names, gains and rows as files have them, and numbers in F32.
+/// The specification that the GGUF file is expected to give: with GGUF's names, gains and row
+/// order, and numbers in F32.
 fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
     let architecture = spec.family.get().architecture;
-    let family = decoder::of_gguf(architecture);
-    let family = family.ok_or_else(|| unsupported(format!("files of `{architecture}`")))?;
+    let family = decoder::for_gguf_architecture(architecture);
+    let family = family
+        .ok_or_else(|| unsupported(format!("GGUF files of `{architecture}` are not supported")))?;
     let narrow = |x: Option<f64>| x.map(|x| f64::from(x as f32));
     let mut to = DecoderSpec {
         rope_layout: family.get().rope_in_gguf,
@@ -130,7 +136,7 @@ fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
     };
     to.norm.one_plus = false;
     if !has_windows(architecture) {
-        // One that reaches over all positions is none.
+        // A window that covers all positions is equivalent to no window.
         for layer in &mut to.layers {
             layer.window = layer.window.filter(|window| *window < spec.context);
         }
@@ -142,12 +148,12 @@ fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
     Ok(usual_scale(to))
 }
 
-/// Whether files of an architecture say how wide windows are.
+/// Whether files of an architecture store the window width.
 fn has_windows(architecture: &str) -> bool {
     ["llama", "gemma2", "gemma3", "phi3", "cohere2"].contains(&architecture)
 }
 
-/// Without a scale of scores that is the usual one.
+/// Removes an attention scale that equals the default.
 fn usual_scale(mut spec: DecoderSpec) -> DecoderSpec {
     let usual = (spec.head_dim as f64).powf(-0.5);
     let given = spec.attention_scale.map(|scale| f64::from(scale as f32));
@@ -155,7 +161,8 @@ fn usual_scale(mut spec: DecoderSpec) -> DecoderSpec {
     spec
 }
 
-/// Refuses a file that says something else than was meant, and names the first difference.
+/// Checks that the written file gives the expected specification; the error names the first
+/// difference.
 fn same_spec(want: DecoderSpec, found: DecoderSpec) -> Result<(), SaveError> {
     let found = usual_scale(found);
     if want == found {
@@ -168,6 +175,6 @@ fn same_spec(want: DecoderSpec, found: DecoderSpec) -> Result<(), SaveError> {
         .find(|(a, b)| a != b);
     let (a, b) = differs.unwrap_or(("a longer list", "a shorter one"));
     Err(unsupported(format!(
-        "the model has `{a}`, which GGUF files of its family cannot say (they mean `{b}`)"
+        "the model has `{a}`, which GGUF files of its family cannot store (they imply `{b}`)"
     )))
 }

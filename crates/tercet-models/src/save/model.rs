@@ -1,4 +1,4 @@
-//! A model's files again, with some of its weights replaced.
+//! Copies of a model's files with some weights replaced.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tercet::{DType, Tensor};
 
-use super::{Entry, SaveError, Storage, replace_bytes, replace_file};
+use super::{SaveError, SavedTensorEntry, SavedTensorStorage, replace_bytes, replace_file};
 use crate::adapter::rows::to_f32;
 use crate::builder::{ModelError, Weights};
-use crate::gguf::write::{Header, write_gguf};
+use crate::gguf::write::{GgufHeader, write_gguf};
 use crate::gguf::{GgmlType, Gguf, clip};
 use crate::hf::HfFolder;
 use crate::mmap::MappedFile;
@@ -18,56 +18,57 @@ use crate::open::ModelFiles;
 use crate::safetensors::SafeDtype;
 use crate::safetensors::write::write_safetensors;
 
-/// How weights that were packed in blocks are written when they have changed.
+/// The storage of changed weights that the model has in packed (quantized) form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PackedAs {
-    /// In F16.
+pub enum RepackFormat {
+    /// F16.
     #[default]
     F16,
-    /// In Q8_0 where rows are whole blocks of 32, else in F16.
+    /// Q8_0 if rows are whole blocks of 32, else F16.
     Q8_0,
 }
 
-/// Choices of a model that is written.
+/// Options for saving a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaveOptions {
-    /// The dtype of changed weights that were floats: F32, F16 or BF16; as the model has them where there is none.
+    /// The dtype of changed float weights: F32, F16 or BF16; `None` keeps the model's dtype.
     pub floats: Option<DType>,
-    /// That of changed weights that were packed.
-    pub packed: PackedAs,
+    /// The storage of changed packed weights.
+    pub packed: RepackFormat,
 }
 
-/// What was written.
+/// The result of saving a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// The file or folder.
+pub struct SaveReport {
+    /// Path of the written file or folder.
     pub path: PathBuf,
-    /// The weights that are other than in the model, and how they are stored now.
+    /// The changed weights, each with its storage type in the written model.
     pub changed: Vec<(String, &'static str)>,
-    /// Those of them that were packed otherwise before, with their storage then.
+    /// The changed weights that were packed in the original model, each with its original storage
+    /// type.
     pub unpacked: Vec<(String, &'static str)>,
 }
 
-/// A weight in place of another, or a new one.
-pub(crate) struct Replacement<'a> {
+/// A weight that replaces another, or a new one.
+pub(crate) struct WeightReplacement<'a> {
     pub(crate) shape: Vec<usize>,
-    /// Its values in F32, row-major.
+    /// The values in F32, row-major.
     pub(crate) values: Box<dyn Fn() -> Result<Cow<'a, [f32]>, ModelError> + 'a>,
 }
 
-/// Writes a model with these weights, `F32`, by the names that its files have, in place of its own: a folder where the
-/// model is a Hugging Face folder, with its configuration and tokenizer, a GGUF file where it is one. Weights
-/// `classifier.*` of an encoder may be new.
+/// Writes a copy of a model. `F32` weights replace the model's weights of the same name. A Hugging
+/// Face folder becomes a folder with configuration and tokenizer; a GGUF file becomes a GGUF file.
+/// Weights `classifier.*` of an encoder may be new.
 ///
 /// # Errors
-/// [`SaveError`]: a weight that the model has not or has in another shape, the model's own place, or what the operating
-/// system says.
+/// [`SaveError`]: the model lacks a weight or has it in another shape, the target is the model
+/// itself, or the operating system reports an error.
 pub fn save_model(
     files: &ModelFiles,
     weights: &BTreeMap<String, Tensor>,
     to: impl AsRef<Path>,
     options: &SaveOptions,
-) -> Result<Saved, SaveError> {
+) -> Result<SaveReport, SaveError> {
     let mut replaced = BTreeMap::new();
     for (name, tensor) in weights {
         let shape = tensor.shape().to_vec();
@@ -80,15 +81,15 @@ pub fn save_model(
             Ok(Cow::Owned(wide.as_slice::<f32>().map_err(failed)?.to_vec()))
         };
         let values = Box::new(values);
-        replaced.insert(name.clone(), Replacement { shape, values });
+        replaced.insert(name.clone(), WeightReplacement { shape, values });
     }
     rewrite(files, &replaced, to.as_ref(), options)
 }
 
-/// Says in the `config.json` of a folder what the classes of its classifier are called, in their order.
+/// Writes the class names of a classifier, in class order, to the `config.json` of a folder.
 ///
 /// # Errors
-/// [`SaveError::Header`] for a file that is no JSON object, [`SaveError::Io`].
+/// [`SaveError::Header`] for a file that is not a JSON object, [`SaveError::Io`].
 pub fn name_classes<T: AsRef<str>>(dir: impl AsRef<Path>, names: &[T]) -> Result<(), SaveError> {
     let path = dir.as_ref().join("config.json");
     let failed = |reason: String| SaveError::Header {
@@ -106,7 +107,7 @@ pub fn name_classes<T: AsRef<str>>(dir: impl AsRef<Path>, names: &[T]) -> Result
     replace_bytes(&path, &bytes)
 }
 
-/// The names of classes, both ways.
+/// Adds the class names as `id2label` and `label2id`.
 fn insert_classes(config: &mut serde_json::Map<String, Json>, names: impl Iterator<Item = String>) {
     let (mut labels, mut ids) = (serde_json::Map::new(), serde_json::Map::new());
     for (i, name) in names.enumerate() {
@@ -120,14 +121,17 @@ fn insert_classes(config: &mut serde_json::Map<String, Json>, names: impl Iterat
 /// Writes a model with some weights replaced.
 pub(crate) fn rewrite(
     files: &ModelFiles,
-    replaced: &BTreeMap<String, Replacement<'_>>,
+    replaced: &BTreeMap<String, WeightReplacement<'_>>,
     to: &Path,
     options: &SaveOptions,
-) -> Result<Saved, SaveError> {
+) -> Result<SaveReport, SaveError> {
     if let Some(dtype) = options.floats
         && !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
     {
-        let reason = format!("weights are not written as {dtype}; f32, f16 and bf16 are");
+        let reason = format!(
+            "writing weights as {dtype} is not supported; supported: f32, f16 \
+             and bf16"
+        );
         return Err(SaveError::Unsupported(reason));
     }
     match files {
@@ -136,54 +140,60 @@ pub(crate) fn rewrite(
     }
 }
 
-/// How a changed weight is stored, from how it was.
-fn stored_as(before: Storage, shape: &[usize], options: &SaveOptions) -> Storage {
+/// The storage type of a changed weight, derived from its previous type.
+fn stored_as(
+    before: SavedTensorStorage,
+    shape: &[usize],
+    options: &SaveOptions,
+) -> SavedTensorStorage {
     let float = |dtype: DType| match (before, dtype) {
-        (Storage::Safe(_), DType::F16) => Storage::Safe(SafeDtype::F16),
-        (Storage::Safe(_), DType::BF16) => Storage::Safe(SafeDtype::BF16),
-        (Storage::Safe(_), _) => Storage::Safe(SafeDtype::F32),
-        (Storage::Ggml(_), DType::F16) => Storage::Ggml(GgmlType::F16),
-        (Storage::Ggml(_), DType::BF16) => Storage::Ggml(GgmlType::BF16),
-        (Storage::Ggml(_), _) => Storage::Ggml(GgmlType::F32),
+        (SavedTensorStorage::Safe(_), DType::F16) => SavedTensorStorage::Safe(SafeDtype::F16),
+        (SavedTensorStorage::Safe(_), DType::BF16) => SavedTensorStorage::Safe(SafeDtype::BF16),
+        (SavedTensorStorage::Safe(_), _) => SavedTensorStorage::Safe(SafeDtype::F32),
+        (SavedTensorStorage::Ggml(_), DType::F16) => SavedTensorStorage::Ggml(GgmlType::F16),
+        (SavedTensorStorage::Ggml(_), DType::BF16) => SavedTensorStorage::Ggml(GgmlType::BF16),
+        (SavedTensorStorage::Ggml(_), _) => SavedTensorStorage::Ggml(GgmlType::F32),
     };
     match before {
-        Storage::Ggml(ty) if ty.block_len() > 1 => {
+        SavedTensorStorage::Ggml(ty) if ty.block_len() > 1 => {
             let whole = shape.last().is_some_and(|row| row % 32 == 0);
             match options.packed {
-                PackedAs::Q8_0 if whole => Storage::Ggml(GgmlType::Q8_0),
-                PackedAs::Q8_0 | PackedAs::F16 => Storage::Ggml(GgmlType::F16),
+                RepackFormat::Q8_0 if whole => SavedTensorStorage::Ggml(GgmlType::Q8_0),
+                RepackFormat::Q8_0 | RepackFormat::F16 => SavedTensorStorage::Ggml(GgmlType::F16),
             }
         }
-        // Gains and biases of GGUF files are F32 whatever the matrices are.
-        Storage::Ggml(GgmlType::F32) if shape.len() < 2 => before,
-        Storage::Safe(_) | Storage::Ggml(_) => options.floats.map_or(before, float),
+        // Gains and biases of GGUF files are F32 for any type of the matrices.
+        SavedTensorStorage::Ggml(GgmlType::F32) if shape.len() < 2 => before,
+        SavedTensorStorage::Safe(_) | SavedTensorStorage::Ggml(_) => {
+            options.floats.map_or(before, float)
+        }
     }
 }
 
 /// The entry of a replaced weight.
 fn changed<'a>(
     name: &str,
-    before: Storage,
-    with: &'a Replacement<'_>,
+    before: SavedTensorStorage,
+    with: &'a WeightReplacement<'_>,
     options: &SaveOptions,
-    saved: &mut Saved,
-) -> Result<Entry<'a>, SaveError> {
+    saved: &mut SaveReport,
+) -> Result<SavedTensorEntry<'a>, SaveError> {
     let storage = stored_as(before, &with.shape, options);
     let count: usize = with.shape.iter().product();
     let len_bytes = match storage {
-        Storage::Ggml(ty) => count / ty.block_len() as usize * ty.block_bytes() as usize,
-        Storage::Safe(dtype) => count * dtype.bits() as usize / 8,
+        SavedTensorStorage::Ggml(ty) => count / ty.block_len() as usize * ty.block_bytes() as usize,
+        SavedTensorStorage::Safe(dtype) => count * dtype.bits() as usize / 8,
     };
     if storage.encode(&[]).is_none() {
         let name = clip(name);
         let reason = format!(
-            "tensor `{name}` is {}, which is not written",
+            "tensor `{name}` is {}, which cannot be written",
             storage.name()
         );
         return Err(SaveError::Unsupported(reason));
     }
     saved.changed.push((name.to_string(), storage.name()));
-    if matches!(before, Storage::Ggml(ty) if ty.block_len() > 1) && storage != before {
+    if matches!(before, SavedTensorStorage::Ggml(ty) if ty.block_len() > 1) && storage != before {
         saved.unpacked.push((name.to_string(), before.name()));
     }
     let tensor = name.to_string();
@@ -195,13 +205,12 @@ fn changed<'a>(
         let values = (with.values)().map_err(failed)?;
         let refused = || {
             failed(ModelError::Unsupported(
-                "its values are beyond the range of what they are written as; choose another dtype"
-                    .to_string(),
+                "its values exceed the range of the target type; choose another dtype".to_string(),
             ))
         };
         storage.encode(&values).map(Cow::Owned).ok_or_else(refused)
     };
-    Ok(Entry {
+    Ok(SavedTensorEntry {
         name: name.to_string(),
         storage,
         shape: with.shape.clone(),
@@ -210,19 +219,19 @@ fn changed<'a>(
     })
 }
 
-fn expect_shape(name: &str, with: &Replacement<'_>, own: &[usize]) -> Result<(), SaveError> {
+fn expect_shape(name: &str, with: &WeightReplacement<'_>, own: &[usize]) -> Result<(), SaveError> {
     match with.shape == own {
         true => Ok(()),
         false => Err(SaveError::NotOfModel {
             tensor: clip(name),
             found: with.shape.clone(),
-            expected: format!("as {own:?}"),
+            expected: format!("shape {own:?}"),
         }),
     }
 }
 
 fn expect_used(
-    replaced: &BTreeMap<String, Replacement<'_>>,
+    replaced: &BTreeMap<String, WeightReplacement<'_>>,
     has: impl Fn(&str) -> bool,
 ) -> Result<(), SaveError> {
     match replaced.iter().find(|(name, _)| !has(name)) {
@@ -230,7 +239,7 @@ fn expect_used(
         Some((name, with)) => Err(SaveError::NotOfModel {
             tensor: clip(name),
             found: with.shape.clone(),
-            expected: "not".to_string(),
+            expected: "no tensor of this name".to_string(),
         }),
     }
 }
@@ -244,29 +253,29 @@ pub(super) fn same_place(a: &Path, b: &Path) -> bool {
 
 fn gguf_again(
     gguf: &Gguf,
-    replaced: &BTreeMap<String, Replacement<'_>>,
+    replaced: &BTreeMap<String, WeightReplacement<'_>>,
     to: &Path,
     options: &SaveOptions,
-) -> Result<Saved, SaveError> {
+) -> Result<SaveReport, SaveError> {
     let path = to.to_path_buf();
     let mut own = gguf.files().iter().filter_map(MappedFile::path);
     if own.any(|own| same_place(own, to)) {
         return Err(SaveError::OverModel { path });
     }
     expect_used(replaced, |name| gguf.has_tensor(name))?;
-    let mut saved = Saved {
+    let mut saved = SaveReport {
         path,
         changed: Vec::new(),
         unpacked: Vec::new(),
     };
-    // The factor of a weight is in its values already.
+    // The values of a replaced weight already include its factor.
     let factors: Vec<String> = replaced
         .keys()
         .flat_map(|n| Weights::factors_of(n))
         .collect();
     let mut entries = Vec::new();
     for info in gguf.tensors() {
-        let (name, storage) = (info.name(), Storage::Ggml(info.ggml_type()));
+        let (name, storage) = (info.name(), SavedTensorStorage::Ggml(info.ggml_type()));
         if factors.iter().any(|factor| factor == name) {
             continue;
         }
@@ -275,16 +284,17 @@ fn gguf_again(
                 expect_shape(name, with, &info.shape())?;
                 changed(name, storage, with, options, &mut saved)?
             }
-            None => Entry::of(name, storage, &info.shape(), gguf.data(info)),
+            None => SavedTensorEntry::new(name, storage, &info.shape(), gguf.data(info)),
         });
     }
-    // What most of the file was stored as may not hold any more.
-    let header = Header::of(gguf, &["general.file_type"]);
+    // The most common type of the file may be different after the change.
+    let header = GgufHeader::from_gguf(gguf, &["general.file_type"]);
     write_gguf(to, &header, &entries)?;
     Ok(saved)
 }
 
-/// The files of a folder besides weights and `config.json`, which is written anew.
+/// The files of a folder that are copied unchanged. Weights and `config.json` are written
+/// separately.
 const COPIED: &[&str] = &[
     "generation_config.json",
     "tokenizer.json",
@@ -308,10 +318,10 @@ const COPIED: &[&str] = &[
 
 fn folder_again(
     folder: &HfFolder,
-    replaced: &BTreeMap<String, Replacement<'_>>,
+    replaced: &BTreeMap<String, WeightReplacement<'_>>,
     to: &Path,
     options: &SaveOptions,
-) -> Result<Saved, SaveError> {
+) -> Result<SaveReport, SaveError> {
     let path = to.to_path_buf();
     std::fs::create_dir_all(to).map_err(SaveError::io(to))?;
     if same_place(folder.dir(), to) {
@@ -321,32 +331,32 @@ fn folder_again(
     let new = |name: &str| name.starts_with("classifier.") && weights.find(name).is_none();
     expect_used(replaced, |name| weights.find(name).is_some() || new(name))?;
     let with_head = replaced.keys().any(|name| new(name));
-    // Checkpoints with a head have the encoder's tensors under a prefix.
+    // Checkpoints with a head have a prefix before the encoder's tensor names.
     let bare = weights.find("embeddings.word_embeddings.weight").is_some();
     let renamed = |name: &str| match with_head && bare {
         true => format!("bert.{name}"),
         false => name.to_string(),
     };
-    let mut saved = Saved {
+    let mut saved = SaveReport {
         path,
         changed: Vec::new(),
         unpacked: Vec::new(),
     };
     let mut entries = Vec::new();
     for (file, info) in weights.tensors() {
-        let (name, storage) = (info.name(), Storage::Safe(info.dtype()));
+        let (name, storage) = (info.name(), SavedTensorStorage::Safe(info.dtype()));
         let mut entry = match replaced.get(name) {
             Some(with) => {
                 expect_shape(name, with, info.shape())?;
                 changed(name, storage, with, options, &mut saved)?
             }
-            None => Entry::of(name, storage, info.shape(), file.data(info)),
+            None => SavedTensorEntry::new(name, storage, info.shape(), file.data(info)),
         };
         entry.name = renamed(name);
         entries.push(entry);
     }
     for (name, with) in replaced.iter().filter(|(name, _)| new(name)) {
-        let storage = Storage::Safe(SafeDtype::F32);
+        let storage = SavedTensorStorage::Safe(SafeDtype::F32);
         entries.push(changed(name, storage, with, options, &mut saved)?);
     }
     write_safetensors(&to.join("model.safetensors"), entries)?;
@@ -369,7 +379,7 @@ fn folder_again(
     Ok(saved)
 }
 
-/// `config.json` with the dtype and the head that the weights now have.
+/// Writes `config.json` with the dtype and the head of the new weights.
 fn write_config(
     folder: &HfFolder,
     to: &Path,

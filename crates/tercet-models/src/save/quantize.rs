@@ -1,4 +1,4 @@
-//! A model as a GGUF file with its matrices in another format.
+//! Conversion of a model to a GGUF file with quantized matrices.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,65 +7,69 @@ use std::path::{Path, PathBuf};
 use tercet::Scheme;
 use tercet_ir::quant::QuantizeError;
 
-use super::{Entry, SaveError, Storage};
+use super::{SaveError, SavedTensorEntry, SavedTensorStorage};
 use crate::builder::{ModelError, Weights};
-use crate::gguf::write::{Header, write_gguf};
-use crate::gguf::{GgmlType, Gguf, TensorInfo, Value};
+use crate::gguf::write::{GgufHeader, write_gguf};
+use crate::gguf::{GgmlType, Gguf, GgufTensorInfo, GgufValue};
 use crate::mmap::MappedFile;
 use crate::open::ModelFiles;
 use crate::weight::scheme_of;
 
-/// What matrices are rounded to.
+/// The target format of quantization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Recipe {
-    /// The format of most matrices: F16, BF16, or one that [`Scheme::is_written`].
+pub struct QuantMix {
+    /// The format of most matrices: F16, BF16, or a type for which [`Scheme::can_quantize`].
     pub to: GgmlType,
-    /// More bits (Q6_K, or Q8_0 where rows are not whole blocks of it) for what errs most: the output, values and the
-    /// second matrix of the feed-forward network in the first and last eighth of the layers and in every third between.
+    /// Whether sensitive matrices get more bits: Q6_K, or Q8_0 if their rows are not whole Q6_K
+    /// blocks. These are the output projection, and value and down projections in the first and
+    /// last eighth of the layers and in every third layer between.
     pub mixed: bool,
 }
 
-/// A tensor that was rounded, or kept.
+/// The result for one tensor: quantized or unchanged.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rounded {
-    /// Its name.
+pub struct QuantizedTensor {
+    /// The tensor's name.
     pub name: String,
-    /// How it was stored.
-    pub before: GgmlType,
-    /// How it is stored now.
+    /// The original type.
+    pub source_storage: GgmlType,
+    /// The type in the written file.
     pub after: GgmlType,
-    /// Its elements.
+    /// Number of elements.
     pub elements: u64,
-    /// Its bytes now.
+    /// Size in the written file, in bytes.
     pub bytes: u64,
-    /// The root of the mean square of the error over that of the values before; 0 for a tensor that was kept.
+    /// Root mean square of the quantization error, relative to that of the original values; 0 for
+    /// an unchanged tensor.
     pub error: f64,
 }
 
-/// What was written.
+/// The result of quantizing a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Quantized {
-    /// The file.
+pub struct QuantizationReport {
+    /// Path of the written file.
     pub path: PathBuf,
-    /// All tensors, in their order.
-    pub tensors: Vec<Rounded>,
+    /// All tensors, in file order.
+    pub tensors: Vec<QuantizedTensor>,
 }
 
-/// Writes a GGUF file with the matrices of another one, or of a folder, rounded as `recipe` says. Vectors, embeddings of positions, routers of
-/// experts and convolutions stay as they are; rows that are not whole blocks of the format become Q8_0, or F16.
-/// `progress` is told how many of how many tensors are done.
+/// Writes a GGUF file with the matrices of a GGUF file or a folder quantized according to `recipe`.
+/// Vectors, position embeddings, expert routers and convolutions stay unchanged. Rows that are not
+/// whole blocks of the format become Q8_0 or F16. `progress` receives the number of finished
+/// tensors and the total.
 ///
 /// # Errors
-/// [`SaveError`]: a folder that GGUF files cannot hold, a format that is not written, a value beyond its range, the
-/// model's own place, or what the operating system says.
+/// [`SaveError`]: the folder cannot be stored as GGUF, the format is not supported for writing, or
+/// a value is out of its range. Also if the target is the model itself, or the operating system
+/// reports an error.
 pub fn quantize_model(
     files: &ModelFiles,
     to: impl AsRef<Path>,
-    recipe: &Recipe,
+    recipe: &QuantMix,
     progress: &dyn Fn(usize, usize),
-) -> Result<Quantized, SaveError> {
+) -> Result<QuantizationReport, SaveError> {
     let to = to.as_ref();
-    written(recipe.to)?;
+    check_encodable(recipe.to)?;
     let dense;
     let gguf = match files {
         ModelFiles::Gguf(gguf) => gguf,
@@ -86,19 +90,19 @@ pub fn quantize_model(
     quantize_gguf(gguf, to, recipe, progress)
 }
 
-/// The same of a GGUF file.
+/// Quantizes a GGUF file.
 fn quantize_gguf(
     gguf: &Gguf,
     to: &Path,
-    recipe: &Recipe,
+    recipe: &QuantMix,
     progress: &dyn Fn(usize, usize),
-) -> Result<Quantized, SaveError> {
+) -> Result<QuantizationReport, SaveError> {
     let weights = Weights::Gguf(gguf.clone());
-    let layout = Layout::of(gguf);
-    let infos: Vec<&TensorInfo> = gguf.tensors().iter().collect();
-    let rounded: RefCell<Vec<Rounded>> = RefCell::default();
+    let layout = QuantMixLayout::new(gguf);
+    let infos: Vec<&GgufTensorInfo> = gguf.tensors().iter().collect();
+    let rounded: RefCell<Vec<QuantizedTensor>> = RefCell::default();
     let mut entries = Vec::new();
-    // The factor of a weight that is rounded is in its values already.
+    // The values of a quantized weight already include its factor.
     let mut factors = Vec::new();
     for info in &infos {
         if target(info, recipe, &layout) != info.ggml_type() {
@@ -108,7 +112,7 @@ fn quantize_gguf(
     let infos = infos
         .into_iter()
         .filter(|info| !factors.iter().any(|f| f == info.name()));
-    let infos: Vec<&TensorInfo> = infos.collect();
+    let infos: Vec<&GgufTensorInfo> = infos.collect();
     let count = infos.len();
     for info in infos {
         let after = target(info, recipe, &layout);
@@ -122,9 +126,9 @@ fn quantize_gguf(
                 }
             };
             let mut rounded = rounded.borrow_mut();
-            rounded.push(Rounded {
+            rounded.push(QuantizedTensor {
                 name: info.name().to_string(),
-                before: info.ggml_type(),
+                source_storage: info.ggml_type(),
                 after,
                 elements: info.shape().iter().map(|&n| n as u64).product(),
                 bytes: bytes.len() as u64,
@@ -134,56 +138,57 @@ fn quantize_gguf(
             Ok(bytes)
         };
         let elements: usize = info.shape().iter().product();
-        entries.push(Entry {
+        entries.push(SavedTensorEntry {
             name: info.name().to_string(),
-            storage: Storage::Ggml(after),
+            storage: SavedTensorStorage::Ggml(after),
             shape: info.shape(),
             len_bytes: elements / after.block_len() as usize * after.block_bytes() as usize,
             bytes: Box::new(bytes),
         });
     }
-    let mut header = Header::of(gguf, &["general.file_type", "general.quantization_version"]);
+    let mut header =
+        GgufHeader::from_gguf(gguf, &["general.file_type", "general.quantization_version"]);
     if let Some(id) = file_type(recipe) {
-        header.push("general.file_type", Value::U32(id));
-        header.push("general.quantization_version", Value::U32(2));
+        header.push("general.file_type", GgufValue::U32(id));
+        header.push("general.quantization_version", GgufValue::U32(2));
     }
     write_gguf(to, &header, &entries)?;
     drop(entries);
-    Ok(Quantized {
+    Ok(QuantizationReport {
         path: to.to_path_buf(),
         tensors: rounded.into_inner(),
     })
 }
 
-/// Refuses a format that nothing is rounded to.
-fn written(ty: GgmlType) -> Result<(), SaveError> {
+/// Checks that the format is supported for writing.
+fn check_encodable(ty: GgmlType) -> Result<(), SaveError> {
     let known = matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
-    match known || scheme_of(ty).is_some_and(Scheme::is_written) {
+    match known || scheme_of(ty).is_some_and(Scheme::can_quantize) {
         true => Ok(()),
         false => {
-            let reason = format!("{} is read, but no weights are rounded to it", ty.name());
+            let reason = format!("quantizing to {} is not supported (read only)", ty.name());
             Err(SaveError::Unsupported(reason))
         }
     }
 }
 
-/// What of a model decides where bits go.
-struct Layout {
-    /// The number of layers: that of blocks that tensors name.
+/// The properties of a model that determine the types of its tensors.
+struct QuantMixLayout {
+    /// Number of layers: the number of blocks in tensor names.
     layers: usize,
-    /// The matrix of the output.
+    /// The name of the output matrix.
     output: &'static str,
 }
 
-impl Layout {
-    fn of(gguf: &Gguf) -> Layout {
+impl QuantMixLayout {
+    fn new(gguf: &Gguf) -> QuantMixLayout {
         let tensors = gguf.tensors().iter();
         let layers = tensors.filter_map(|t| layer(t.name())).map(|l| l + 1);
         let output = match gguf.has_tensor("output.weight") {
             true => "output.weight",
             false => "token_embd.weight",
         };
-        Layout {
+        QuantMixLayout {
             layers: layers.max().unwrap_or(0),
             output,
         }
@@ -194,8 +199,8 @@ fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// How a tensor is to be stored.
-fn target(info: &TensorInfo, recipe: &Recipe, layout: &Layout) -> GgmlType {
+/// The target type of a tensor.
+fn target(info: &GgufTensorInfo, recipe: &QuantMix, layout: &QuantMixLayout) -> GgmlType {
     let (name, shape) = (info.name(), info.shape());
     let is_matrix = shape.len() >= 2 && shape[shape.len() - 2..].iter().all(|&n| n > 1);
     let kept = [
@@ -219,7 +224,7 @@ fn target(info: &TensorInfo, recipe: &Recipe, layout: &Layout) -> GgmlType {
     {
         return info.ggml_type();
     }
-    let wanted = match recipe.mixed && errs_most(name, layout) {
+    let wanted = match recipe.mixed && is_most_sensitive(name, layout) {
         true => GgmlType::Q6_K,
         false => recipe.to,
     };
@@ -229,7 +234,7 @@ fn target(info: &TensorInfo, recipe: &Recipe, layout: &Layout) -> GgmlType {
     order.into_iter().find(whole).unwrap_or(GgmlType::F16)
 }
 
-fn errs_most(name: &str, &Layout { layers, output }: &Layout) -> bool {
+fn is_most_sensitive(name: &str, &QuantMixLayout { layers, output }: &QuantMixLayout) -> bool {
     let Some(layer) = layer(name) else {
         return name == output;
     };
@@ -241,10 +246,10 @@ fn errs_most(name: &str, &Layout { layers, output }: &Layout) -> bool {
             .any(|part| name.contains(part))
 }
 
-/// Rows are rounded on all processors, some at a time.
+/// Quantizes rows in parallel on all processors, a batch of rows per turn.
 fn rounding(
     weights: &Weights,
-    info: &TensorInfo,
+    info: &GgufTensorInfo,
     after: GgmlType,
 ) -> Result<(Vec<u8>, f64), SaveError> {
     let name = info.name();
@@ -266,13 +271,15 @@ fn rounding(
         })
     })?;
     let Some(scheme) = scheme_of(after) else {
-        let bytes = Storage::Ggml(after).encode(values).ok_or_else(beyond)?;
+        let bytes = SavedTensorStorage::Ggml(after)
+            .encode(values)
+            .ok_or_else(beyond)?;
         return Ok((bytes, 0.0));
     };
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let blocks = values.len() / scheme.block_len();
     let part = blocks.div_ceil(processors).max(1) * scheme.block_len();
-    let done: Vec<Result<Blocks, QuantizeError>> = std::thread::scope(|scope| {
+    let done: Vec<Result<QuantizedBlocks, QuantizeError>> = std::thread::scope(|scope| {
         let parts = values.chunks(part);
         let threads: Vec<_> = parts
             .map(|x| scope.spawn(move || rounded(scheme, x)))
@@ -297,11 +304,11 @@ fn rounding(
     Ok((bytes, error))
 }
 
-/// Blocks, with the sums of the squares of their errors and of the values.
-type Blocks = (Vec<u8>, [f64; 2]);
+/// Blocks, with the sum of squared errors and the sum of squared values.
+type QuantizedBlocks = (Vec<u8>, [f64; 2]);
 
-/// The blocks of some values, with the sums of the squares of their errors and of the values.
-fn rounded(scheme: Scheme, x: &[f32]) -> Result<Blocks, QuantizeError> {
+/// Quantizes values into blocks, with the sum of squared errors and the sum of squared values.
+fn rounded(scheme: Scheme, x: &[f32]) -> Result<QuantizedBlocks, QuantizeError> {
     let bytes = scheme.quantize(x)?;
     let mut back = vec![0.0; x.len()];
     scheme.dequantize(&bytes, &mut back)?;
@@ -314,8 +321,8 @@ fn rounded(scheme: Scheme, x: &[f32]) -> Result<Blocks, QuantizeError> {
     Ok((bytes, [off.sum(), size.sum()]))
 }
 
-/// The number that `general.file_type` has for a recipe.
-fn file_type(recipe: &Recipe) -> Option<u32> {
+/// The value of `general.file_type` for a recipe.
+fn file_type(recipe: &QuantMix) -> Option<u32> {
     Some(match (recipe.to, recipe.mixed) {
         (GgmlType::F32, _) => 0,
         (GgmlType::F16, _) => 1,

@@ -1,4 +1,4 @@
-//! The model of an index: what it makes vectors of, and by what an index knows it again.
+//! The embedding model of an index, and the digest that identifies it.
 
 use std::path::Path;
 
@@ -6,22 +6,23 @@ use sha2::{Digest, Sha256};
 use tercet::Device;
 
 use super::files::hexadecimal;
-use super::{Found, SearchError, SearchIndex};
-use crate::builder::{Embedder, ModelError, PictureEncoder, SentenceModule};
+use super::{Hit, SearchError, SearchIndex};
+use crate::builder::{Embedder, ImageEmbedder, ModelError, SentenceModule};
 use crate::error::Error;
-use crate::open::{EncoderOptions, Family, ModelFiles, Prompt};
+use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 
-/// Bytes at either end of a tensor that take part in the digest of a model.
+/// Number of bytes from each end of a tensor that are part of the model's digest.
 const ENDS: usize = 2048;
 
-/// What the folder of a sentence encoder calls prompts of queries and of documents.
+/// The folder's names of query prompts and of document prompts.
 const QUERY: [&str; 1] = ["query"];
 const DOCUMENT: [&str; 3] = ["document", "passage", "corpus"];
 
-/// A digest of a model: its configuration, tokenizer and modules, and of each tensor name, form, and both ends of its bytes.
+/// A digest of a model: its configuration, tokenizer and modules. For each tensor it includes the
+/// name, dtype, shape, and both ends of its bytes.
 pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
     let ModelFiles::Hf(folder) = files else {
-        let reason = "an index is made with a folder of an encoder, not with a GGUF file";
+        let reason = "an index requires the folder of an encoder, not a GGUF file";
         return Err(ModelError::Unsupported(reason.into()).into());
     };
     let mut digest = Sha256::new();
@@ -50,7 +51,7 @@ pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
         add(&bytes[..bytes.len().min(ENDS)]);
         add(&bytes[bytes.len().saturating_sub(ENDS)..]);
     }
-    if files.family()? != Family::Vision {
+    if files.family()? != ModelFamily::Vision {
         let said = files.sentence()?;
         let modules = &said.modules;
         let pooling = (&modules.modes, modules.include_prompt, said.lower_case);
@@ -69,11 +70,12 @@ pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
     Ok(hexadecimal(&digest.finalize()))
 }
 
-/// The text of a prompt; where none is asked for, the folder's prompt of one of these names, or its default.
-fn prompt(files: &ModelFiles, asked: &Prompt, names: &[&str]) -> Result<String, Error> {
-    if files.family()? == Family::Vision {
-        if *asked != Prompt::Default {
-            let reason = "prompts are for encoders of texts alone";
+/// The text of a prompt. By default it is the folder's prompt of one of these names, else the
+/// folder's default prompt.
+fn prompt(files: &ModelFiles, asked: &EmbeddingPrompt, names: &[&str]) -> Result<String, Error> {
+    if files.family()? == ModelFamily::Vision {
+        if *asked != EmbeddingPrompt::Default {
+            let reason = "prompts are supported only for text encoders";
             return Err(ModelError::Unsupported(reason.into()).into());
         }
         return Ok(String::new());
@@ -81,48 +83,53 @@ fn prompt(files: &ModelFiles, asked: &Prompt, names: &[&str]) -> Result<String, 
     let prompts = files.sentence()?.prompts;
     let named = names.iter().find(|name| prompts.named.contains_key(**name));
     let text = match (asked, named, &prompts.default) {
-        (Prompt::Text(text), ..) => text,
-        (Prompt::Named(name), ..) | (Prompt::Default, None, Some(name)) => prompts.get(name)?,
-        (Prompt::Default, Some(name), _) => prompts.get(name)?,
-        (Prompt::Default, None, None) => "",
+        (EmbeddingPrompt::Text(text), ..) => text,
+        (EmbeddingPrompt::Named(name), ..) | (EmbeddingPrompt::Default, None, Some(name)) => {
+            prompts.get(name)?
+        }
+        (EmbeddingPrompt::Default, Some(name), _) => prompts.get(name)?,
+        (EmbeddingPrompt::Default, None, None) => "",
     };
     Ok(text.to_string())
 }
 
-/// The prompt of passages.
-pub(super) fn document_prompt(files: &ModelFiles, asked: &Prompt) -> Result<String, Error> {
+/// The prompt for passages.
+pub(super) fn document_prompt(
+    files: &ModelFiles,
+    asked: &EmbeddingPrompt,
+) -> Result<String, Error> {
     prompt(files, asked, &DOCUMENT)
 }
 
-/// What makes vectors: of texts, or of pictures.
-pub(super) enum Side {
-    Texts(Box<Embedder>),
-    Pictures(Box<PictureEncoder>),
+/// The encoder of texts or of images.
+pub(super) enum EmbedderKind {
+    Text(Box<Embedder>),
+    Image(Box<ImageEmbedder>),
 }
 
-impl Side {
+impl EmbedderKind {
     pub(super) fn width(&self) -> usize {
         match self {
-            Side::Texts(embedder) => embedder.width(),
-            Side::Pictures(encoder) => encoder.width(),
+            EmbedderKind::Text(embedder) => embedder.width(),
+            EmbedderKind::Image(encoder) => encoder.width(),
         }
     }
 
-    /// Vectors of texts or of files of pictures, divided by their length; those that could not be are none.
+    /// Normalized vectors of texts or image files; `None` for vectors that cannot be normalized.
     pub(super) fn unit_vectors(
         &mut self,
         items: &[String],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Option<Vec<f32>>>, Error> {
         let rows = match self {
-            Side::Texts(embedder) => embedder.embed(items, progress)?,
-            Side::Pictures(encoder) => encoder.of_files(items, progress)?,
+            EmbedderKind::Text(embedder) => embedder.embed(items, progress)?,
+            EmbedderKind::Image(encoder) => encoder.embed_files(items, progress)?,
         };
         Ok(rows.into_iter().map(unit).collect())
     }
 }
 
-/// A vector over its length, where it has a direction.
+/// Normalizes a vector; `None` if it has no direction.
 fn unit(mut row: Vec<f32>) -> Option<Vec<f32>> {
     let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
     let length = squares.sqrt();
@@ -135,51 +142,54 @@ fn unit(mut row: Vec<f32>) -> Option<Vec<f32>> {
     Some(row)
 }
 
-/// What a query is.
+/// The type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Query {
+pub enum SearchQuery {
     /// A text.
     Text,
-    /// A file of a picture, for models of pictures.
-    Picture,
+    /// An image file, for vision models.
+    Image,
 }
 
-/// An index and the model that made it.
+/// An index with the model that produced it.
 pub struct Searcher {
     index: SearchIndex,
-    side: Side,
+    side: EmbedderKind,
 }
 
 impl Searcher {
-    /// Opens an index for queries of a kind with this model. Of `options` the prompt is that of queries: the folder's own
-    /// for them where none is asked for; dimensions are the index's.
+    /// Opens an index for queries of this type. The prompt in `options` applies to queries; by
+    /// default it is the folder's query prompt. The index determines the vector width.
     ///
     /// # Errors
-    /// [`Error::Search`] for an index that is damaged or of another model; [`Error`] of the model.
+    /// [`Error::Search`] for an index that is damaged or belongs to another model; [`Error`] of the
+    /// model.
     pub fn open(
         path: impl AsRef<Path>,
         files: &ModelFiles,
         device: &Device,
         options: &EncoderOptions,
-        query: Query,
+        query: SearchQuery,
     ) -> Result<Searcher, Error> {
         let path = path.as_ref();
         let index = SearchIndex::open(path)?;
         index.check(path, &digest_of(files)?, None)?;
         let prompt = prompt(files, &options.prompt, &QUERY)?;
         let options = EncoderOptions {
-            prompt: Prompt::Text(prompt),
+            prompt: EmbeddingPrompt::Text(prompt),
             dims: index.settings.dims,
             ..options.clone()
         };
         let side = match query {
-            Query::Text => Side::Texts(Box::new(files.embedder(device, &options)?)),
-            Query::Picture => Side::Pictures(Box::new(files.picture_encoder(device, &options)?)),
+            SearchQuery::Text => EmbedderKind::Text(Box::new(files.embedder(device, &options)?)),
+            SearchQuery::Image => {
+                EmbedderKind::Image(Box::new(files.image_embedder(device, &options)?))
+            }
         };
         let (own, width) = (side.width(), index.width);
         if own != width {
             return Err(ModelError::Unsupported(format!(
-                "the model's vectors have {own} elements, those of the index {width}"
+                "the model's vectors have {own} elements, but the index has {width}"
             ))
             .into());
         }
@@ -191,11 +201,11 @@ impl Searcher {
         &self.index
     }
 
-    /// The `n` nearest to a text or to the file of a picture, the nearest first.
+    /// The `n` nearest results for a text or an image file, best first.
     ///
     /// # Errors
     /// [`Error`] of the model; [`Error::Search`] for a query without a direction.
-    pub fn find(&mut self, query: &str, n: usize) -> Result<Vec<Found>, Error> {
+    pub fn find(&mut self, query: &str, n: usize) -> Result<Vec<Hit>, Error> {
         let mut rows = self
             .side
             .unit_vectors(&[query.to_string()], &mut |_| true)?;

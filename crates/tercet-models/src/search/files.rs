@@ -1,4 +1,4 @@
-//! What is indexed: the files of a folder, and the passages of a file.
+//! The input of an index: the files of a folder, and the passages of a file.
 
 use std::path::{Path, PathBuf};
 
@@ -7,34 +7,34 @@ use sha2::{Digest, Sha256};
 
 use super::SearchError;
 
-/// Longer files are left out.
-const MOST_BYTES: u64 = 256 << 20;
+/// Maximum file size; larger files are skipped.
+const MAX_BYTES: u64 = 256 << 20;
 
-/// What a vector stands for.
+/// The unit that each vector represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
-    /// A line that is not blank.
+pub enum IndexUnit {
+    /// A non-blank line.
     Lines,
-    /// Lines that follow each other without a blank one between them.
+    /// A paragraph: consecutive non-blank lines.
     Paragraphs,
-    /// A picture.
+    /// An image file.
     Pictures,
 }
 
-impl Unit {
-    /// Its name in an index.
+impl IndexUnit {
+    /// The unit's name in an index.
     pub fn name(self) -> &'static str {
         match self {
-            Unit::Lines => "lines",
-            Unit::Paragraphs => "paragraphs",
-            Unit::Pictures => "pictures",
+            IndexUnit::Lines => "lines",
+            IndexUnit::Paragraphs => "paragraphs",
+            IndexUnit::Pictures => "pictures",
         }
     }
 }
 
-/// The regular files below `folder`, by their names from there with `/` between folders, in order. Left out are hidden
-/// files and folders, links, names that are no Unicode, and the file at `but`.
+/// Lists the regular files below `folder` in order, as relative paths with `/` as separator. Hidden
+/// files and folders, links, non-Unicode names and the file at `but` are skipped.
 pub(super) fn walk(folder: &Path, but: &Path) -> Result<Vec<String>, SearchError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
@@ -67,14 +67,12 @@ pub(super) fn walk(folder: &Path, but: &Path) -> Result<Vec<String>, SearchError
     Ok(found)
 }
 
-/// The bytes of a file of the folder, unless they are too many.
+/// Reads a file of the folder; `None` if it is too large.
 pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, SearchError> {
     let path = folder.join(name);
     let read = || {
         let len = std::fs::metadata(&path)?.len();
-        (len <= MOST_BYTES)
-            .then(|| std::fs::read(&path))
-            .transpose()
+        (len <= MAX_BYTES).then(|| std::fs::read(&path)).transpose()
     };
     read().map_err(|source| SearchError::Folder {
         path: path.clone(),
@@ -82,20 +80,20 @@ pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, SearchE
     })
 }
 
-/// The text of a file that is one: UTF-8 without zeros.
+/// The text of a file; `None` if it is not UTF-8 or contains zero bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(bytes).ok()?;
     (!text.contains('\0')).then_some(text)
 }
 
-/// Whether a name is that of a picture.
-pub(super) fn is_picture(name: &str) -> bool {
+/// Whether a file name has an image extension.
+pub(super) fn is_image(name: &str) -> bool {
     let end = PathBuf::from(name);
     let end = end.extension().and_then(|end| end.to_str());
     end.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.to_ascii_lowercase().as_str()))
 }
 
-/// A digest of bytes, in hexadecimal.
+/// The SHA-256 digest of bytes, in hexadecimal.
 pub(super) fn digest(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
@@ -104,8 +102,8 @@ pub(super) fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The passages of a text: their first and last lines, from 1 on, and what they say.
-pub(super) fn passages(text: &str, unit: Unit) -> Vec<([usize; 2], String)> {
+/// The passages of a text, each with its first and last line, from 1.
+pub(super) fn passages(text: &str, unit: IndexUnit) -> Vec<([usize; 2], String)> {
     let mut all: Vec<([usize; 2], String)> = Vec::new();
     let mut open = false;
     for (at, line) in text.lines().enumerate() {
@@ -122,7 +120,7 @@ pub(super) fn passages(text: &str, unit: Unit) -> Vec<([usize; 2], String)> {
             }
             None => all.push(([number; 2], line.to_string())),
         }
-        open = unit == Unit::Paragraphs;
+        open = unit == IndexUnit::Paragraphs;
     }
     all
 }
@@ -136,11 +134,11 @@ mod tests {
         let text = "\na\r\nb\n \t\n\nc\nd";
         let of = |unit| passages(text, unit);
         assert_eq!(
-            of(Unit::Paragraphs),
+            of(IndexUnit::Paragraphs),
             [([2, 3], "a\nb".to_string()), ([6, 7], "c\nd".to_string())]
         );
-        let lines: Vec<[usize; 2]> = of(Unit::Lines).into_iter().map(|(at, _)| at).collect();
+        let lines: Vec<[usize; 2]> = of(IndexUnit::Lines).into_iter().map(|(at, _)| at).collect();
         assert_eq!(lines, [[2, 2], [3, 3], [6, 6], [7, 7]]);
-        assert!(passages("\n \n", Unit::Paragraphs).is_empty());
+        assert!(passages("\n \n", IndexUnit::Paragraphs).is_empty());
     }
 }

@@ -1,41 +1,41 @@
-//! The index: one safetensors file.
+//! The index, stored as one safetensors file.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::SearchError;
-use super::files::{Unit, digest, passages, read, text};
+use super::files::{IndexUnit, digest, passages, read, text};
 use crate::safetensors::write::write_noted;
 use crate::safetensors::{SafeDtype, SafeTensors};
-use crate::save::{Entry, Storage};
+use crate::save::{SavedTensorEntry, SavedTensorStorage};
 
-/// Under which name the header has what vectors stand for.
+/// The header key of the index's JSON metadata.
 const NOTE: &str = "tercet_search";
-/// The version of the form.
+/// The version of the index format.
 const VERSION: u64 = 1;
-/// How far from 1 the length of a vector may be.
+/// Maximum deviation of a vector's length from 1.
 const UNIT_WITHIN: f32 = 1e-3;
 
-/// Choices that vectors depend on.
+/// The settings that determine the vectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchSettings {
-    /// What a vector stands for.
-    pub unit: Unit,
-    /// What was put before each passage.
+    /// The unit that each vector represents.
+    pub unit: IndexUnit,
+    /// The prompt that was prepended to each passage.
     pub prompt: String,
-    /// Only so many leading elements of vectors, normalized again.
+    /// If set, vectors are truncated to this number of leading elements and normalized again.
     pub dims: Option<usize>,
-    /// Tokens of the longest passage, where it is not what the model says.
+    /// Maximum passage length in tokens; `None` for the model's limit.
     pub most: Option<usize>,
-    /// Whether longer passages are cut.
+    /// Whether longer passages are truncated.
     pub cut: bool,
 }
 
 impl SearchSettings {
-    /// As a person reads them.
-    fn shown(&self) -> String {
+    /// The settings in readable form.
+    fn summary(&self) -> String {
         let mut all = vec![self.unit.name().to_string()];
         if !self.prompt.is_empty() {
             all.push(format!("the prompt {:?}", self.prompt));
@@ -47,77 +47,77 @@ impl SearchSettings {
             all.push(format!("at most {most} tokens"));
         }
         if self.cut {
-            all.push("long passages cut".to_string());
+            all.push("long passages truncated".to_string());
         }
         all.join(", ")
     }
 }
 
-/// A file that has vectors.
+/// A file in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Indexed {
-    /// From the folder, with `/` between folders.
+pub(super) struct IndexedFile {
+    /// Path relative to the folder, with `/` as separator.
     pub(super) path: String,
-    /// Of its content.
+    /// SHA-256 digest of the content.
     pub(super) sha256: String,
-    /// Its vectors.
+    /// Number of vectors.
     pub(super) count: usize,
-    /// Whether these are all of it.
+    /// Whether the file is completely indexed.
     pub(super) whole: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
+struct IndexHeader {
     version: u64,
     model: String,
     folder: PathBuf,
     settings: SearchSettings,
     width: usize,
-    files: Vec<Indexed>,
+    files: Vec<IndexedFile>,
 }
 
-/// The form of headers of any version.
+/// The part of the header that all format versions share.
 #[derive(Deserialize)]
-struct AnyVersion {
+struct IndexHeaderVersion {
     version: u64,
 }
 
-/// Vectors of the passages or pictures of a folder.
+/// An index with the vectors of a folder's passages or images.
 #[derive(Clone, Debug)]
 pub struct SearchIndex {
-    /// Of the model that made it.
+    /// Digest of the model that produced the index.
     pub(super) model: String,
     pub(super) folder: PathBuf,
     pub(super) settings: SearchSettings,
     pub(super) width: usize,
-    pub(super) files: Vec<Indexed>,
-    /// `[n, width]`.
+    pub(super) files: Vec<IndexedFile>,
+    /// The vectors, `[n, width]`.
     pub(super) vectors: Vec<f32>,
-    /// First and last lines, `[n]`; zeros of pictures.
+    /// First and last line of each passage, `[n]`; zeros for images.
     pub(super) lines: Vec<[i32; 2]>,
 }
 
-/// What is near to a query.
+/// A search result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// The file, from the folder, with `/` between folders.
+pub struct Hit {
+    /// Path of the file relative to the folder, with `/` as separator.
     pub file: String,
-    /// Its first and last line, from 1 on; none of a picture.
+    /// First and last line of the passage, from 1; `None` for an image.
     pub lines: Option<[usize; 2]>,
-    /// The cosine of both vectors.
+    /// Cosine similarity of result and query.
     pub score: f32,
 }
 
-/// What became of a passage since it was indexed.
+/// The current content of an indexed passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Passage {
-    /// It says this.
+pub enum PassageState {
+    /// The text of the passage.
     Text(String),
-    /// It is a picture.
+    /// The passage is an image.
     Picture,
-    /// The file changed, or is gone.
+    /// The file has changed since it was indexed, or no longer exists.
     Changed,
 }
 
@@ -125,7 +125,7 @@ impl SearchIndex {
     /// Reads an index.
     ///
     /// # Errors
-    /// [`SearchError`]: the file is not there, is no index or a damaged one.
+    /// [`SearchError`]: the file does not exist, is not an index, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<SearchIndex, SearchError> {
         let path = path.as_ref();
         let file = SafeTensors::open(path).map_err(|source| SearchError::Unreadable {
@@ -140,7 +140,7 @@ impl SearchIndex {
             return Err(damaged(format!("its header has no `{NOTE}`")));
         };
         let header = |e: serde_json::Error| damaged(format!("its header: {e}"));
-        let AnyVersion { version } = serde_json::from_str(note).map_err(header)?;
+        let IndexHeaderVersion { version } = serde_json::from_str(note).map_err(header)?;
         if version != VERSION {
             return Err(SearchError::Version {
                 path: path.to_path_buf(),
@@ -148,7 +148,7 @@ impl SearchIndex {
                 known: VERSION,
             });
         }
-        let Header {
+        let IndexHeader {
             version: _,
             model,
             folder,
@@ -159,7 +159,7 @@ impl SearchIndex {
         let rows = files
             .iter()
             .try_fold(0usize, |sum, file| sum.checked_add(file.count));
-        let rows = rows.ok_or_else(|| damaged("it has more vectors than can be".to_string()))?;
+        let rows = rows.ok_or_else(|| damaged("it has too many vectors".to_string()))?;
         let read = contents(&file, settings.unit, [rows, width]);
         let (vectors, lines) = read.map_err(damaged)?;
         Ok(SearchIndex {
@@ -173,9 +173,9 @@ impl SearchIndex {
         })
     }
 
-    /// Writes the index; what was there before stays until it is whole.
+    /// Writes the index atomically; until it is complete the previous file stays.
     pub(super) fn save(&self, path: &Path) -> Result<(), SearchError> {
-        let header = Header {
+        let header = IndexHeader {
             version: VERSION,
             model: self.model.clone(),
             folder: self.folder.clone(),
@@ -192,45 +192,46 @@ impl SearchIndex {
         let lines: Vec<u8> = lines.flat_map(|x| x.to_le_bytes()).collect();
         let rows = self.lines.len();
         let of = |name: &str, dtype, shape: [usize; 2], bytes| {
-            Entry::of(name, Storage::Safe(dtype), &shape, bytes)
+            SavedTensorEntry::new(name, SavedTensorStorage::Safe(dtype), &shape, bytes)
         };
         let mut entries = vec![of("vectors", SafeDtype::F32, [rows, self.width], &vectors)];
-        if self.settings.unit != Unit::Pictures {
+        if self.settings.unit != IndexUnit::Pictures {
             entries.push(of("lines", SafeDtype::I32, [rows, 2], &lines));
         }
         Ok(write_noted(path, entries, &[(NOTE, note)])?)
     }
 
-    /// The folder that it is of.
+    /// The indexed folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The choices that it was made with.
+    /// The settings of the index.
     pub fn settings(&self) -> &SearchSettings {
         &self.settings
     }
 
-    /// How many vectors there are.
+    /// Number of vectors.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether there are none.
+    /// Whether the index has no vectors.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Elements of a vector.
+    /// Number of elements per vector.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The `n` nearest to a vector of unit length, the nearest first; of equal ones the first.
+    /// The `n` nearest results for a query vector of unit length, best first; ties are in index
+    /// order.
     ///
     /// # Panics
-    /// Where the vector has another width than the index.
-    pub fn nearest(&self, query: &[f32], n: usize) -> Vec<Found> {
+    /// If the query's width differs from the index's.
+    pub fn nearest(&self, query: &[f32], n: usize) -> Vec<Hit> {
         assert_eq!(query.len(), self.width, "the width of a query");
         let rows = self.vectors.chunks_exact(self.width.max(1));
         let mut scores: Vec<(f32, usize)> = rows
@@ -249,45 +250,45 @@ impl SearchIndex {
             .collect()
     }
 
-    fn found(&self, score: f32, at: usize) -> Found {
+    fn found(&self, score: f32, at: usize) -> Hit {
         let mut before = 0;
         let file = self.files.iter().find(|file| {
             before += file.count;
             at < before
         });
         let file = file.expect("invariant: files have as many vectors as there are");
-        let pictures = self.settings.unit == Unit::Pictures;
-        Found {
+        let pictures = self.settings.unit == IndexUnit::Pictures;
+        Hit {
             file: file.path.clone(),
             lines: (!pictures).then(|| self.lines[at].map(|line| line as usize)),
             score,
         }
     }
 
-    /// What a passage says, read from the folder.
-    pub fn passage(&self, found: &Found) -> Passage {
+    /// Reads the current content of a result from the folder.
+    pub fn passage(&self, found: &Hit) -> PassageState {
         let Some(lines) = found.lines else {
-            return Passage::Picture;
+            return PassageState::Picture;
         };
         let known = self.files.iter().find(|file| file.path == found.file);
-        // The name comes from a file that anyone may have written.
+        // The path comes from an untrusted file.
         let plain = found
             .file
             .split('/')
             .all(|part| !part.is_empty() && part != "..");
         let bytes = (known.is_some() && plain).then(|| read(&self.folder, &found.file));
         let Some((Ok(Some(bytes)), known)) = bytes.zip(known) else {
-            return Passage::Changed;
+            return PassageState::Changed;
         };
         if digest(&bytes) != known.sha256 {
-            return Passage::Changed;
+            return PassageState::Changed;
         }
         let all = text(bytes).map(|text| passages(&text, self.settings.unit));
         let own = all.and_then(|all| all.into_iter().find(|(at, _)| *at == lines));
-        own.map_or(Passage::Changed, |(_, text)| Passage::Text(text))
+        own.map_or(PassageState::Changed, |(_, text)| PassageState::Text(text))
     }
 
-    /// Refuses an index of another model, folder or choice.
+    /// Checks that the index matches the model, folder and settings.
     pub(super) fn check(
         &self,
         path: &Path,
@@ -306,20 +307,20 @@ impl SearchIndex {
             return Err(SearchError::OtherFolder { path, folder });
         }
         if self.settings != *settings {
-            let (made, asked) = (self.settings.shown(), settings.shown());
+            let (made, asked) = (self.settings.summary(), settings.summary());
             return Err(SearchError::OtherSettings { path, made, asked });
         }
         Ok(())
     }
 }
 
-/// The vectors and lines of a file that has nothing else; or what is wrong.
+/// The vectors and lines of a file without other tensors; an error message otherwise.
 fn contents(
     file: &SafeTensors,
-    unit: Unit,
+    unit: IndexUnit,
     [rows, width]: [usize; 2],
 ) -> Result<(Vec<f32>, Vec<[i32; 2]>), String> {
-    let pictures = unit == Unit::Pictures;
+    let pictures = unit == IndexUnit::Pictures;
     let wanted: &[(&str, SafeDtype, [usize; 2])] = match pictures {
         true => &[("vectors", SafeDtype::F32, [rows, width])],
         false => &[
@@ -332,14 +333,14 @@ fn contents(
         && (found.iter().zip(wanted)).all(|(info, (name, dtype, shape))| {
             info.name() == *name && info.dtype() == *dtype && info.shape() == shape
         });
-    // Without a width there may be any number of vectors in no bytes.
+    // With a width of 0, any number of vectors would fit into 0 bytes.
     if !fits || width == 0 {
         let shown: Vec<String> = (found.iter().take(4))
             .map(|info| format!("{} {:?}", info.name(), info.shape()))
             .collect();
         let shown = crate::gguf::clip(&shown.join(", "));
         return Err(format!(
-            "its files have {rows} vectors of {width} elements, its tensors are {shown}"
+            "its files have {rows} vectors of {width} elements, but its tensors are {shown}"
         ));
     }
     let words = |name: &str| {
@@ -359,12 +360,12 @@ fn contents(
     let sound = |of: &[i32; 2]| pictures || (of[0] >= 1 && of[0] <= of[1]);
     match lines.iter().all(sound) {
         true => Ok((vectors, lines)),
-        false => Err("lines are not from 1 on, or backwards".to_string()),
+        false => Err("line numbers are below 1 or reversed".to_string()),
     }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
-    // Eight sums at a time, as vector units have them.
+    // Eight independent sums, so that the compiler can vectorize.
     let mut sums = [0.0f32; 8];
     let (a, b) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     for (x, y) in a.0.iter().zip(b.0) {

@@ -1,81 +1,86 @@
-//! Brings an index up to date: what changed in the folder is embedded, the rest kept.
+//! Incremental update of an index: changed files are embedded, other vectors are reused.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tercet::Device;
 
-use super::files::{Unit, digest, is_picture, passages, read, text, walk};
-use super::index::{Indexed as Entry, SearchSettings};
-use super::side::{Side, digest_of, document_prompt};
+use super::embedder::{EmbedderKind, digest_of, document_prompt};
+use super::files::{IndexUnit, digest, is_image, passages, read, text, walk};
+use super::index::{IndexedFile as Entry, SearchSettings};
 use super::{SearchError, SearchIndex};
 use crate::builder::ModelError;
 use crate::error::Error;
-use crate::open::{EncoderOptions, Family, ModelFiles, Prompt};
+use crate::open::{EmbeddingPrompt, EncoderOptions, ModelFamily, ModelFiles};
 
-/// So many passages are embedded together, of whatever files.
+/// Number of passages that are embedded together, across file boundaries.
 const SLICE: usize = 256;
-/// Between two writings of an unfinished index there is at least this long, and so many times as long as writing took.
+/// Minimum interval between saves of an unfinished index, as a time and as a multiple of the last
+/// save's duration.
 const BETWEEN: (Duration, u32) = (Duration::from_secs(10), 20);
 
-/// How far an indexing is.
+/// The progress of indexing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Files that are done, those that did not change among them.
+pub struct IndexProgress {
+    /// Number of finished files, including unchanged ones.
     pub files: usize,
-    /// Files in all.
-    pub of_files: usize,
-    /// Vectors made.
+    /// Total number of files.
+    pub file_count: usize,
+    /// Number of new vectors.
     pub vectors: usize,
 }
 
-/// What became of an indexing.
+/// The result of indexing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Indexed {
-    /// Vectors of the index.
+pub struct IndexStats {
+    /// Number of vectors in the index.
     pub vectors: usize,
-    /// Vectors that were made, not kept.
-    pub made: usize,
-    /// Files of the index.
+    /// Number of new vectors, without reused ones.
+    pub embedded: usize,
+    /// Number of files in the index.
     pub files: usize,
-    /// Files that are no texts, or no pictures, or too large; they are not indexed.
-    pub left_out: Vec<String>,
-    /// Whether all was done.
+    /// Files that are not texts or images, or too large; they are not indexed.
+    pub skipped: Vec<String>,
+    /// Whether all files were indexed.
     pub finished: bool,
 }
 
-/// What an index is made with.
+/// A compiled model with the settings for indexing.
 pub struct Indexer {
-    side: Side,
+    side: EmbedderKind,
     model: String,
     settings: SearchSettings,
 }
 
-/// A passage on its way.
-struct Waiting {
-    /// Its file, among those of the index.
+/// A passage that waits to be embedded.
+struct PendingPassage {
+    /// Index of the passage's file in the search index.
     file: usize,
     lines: [usize; 2],
-    /// What is embedded: the text, or the path of a picture.
+    /// The text to embed, or the path of an image.
     item: String,
 }
 
 impl Indexer {
-    /// Compiles the model for passages of `unit`; models of pictures index pictures, others texts. Of `options` the
-    /// prompt is that of passages: the folder's own for them where none is asked for.
+    /// Compiles the model for passages of `unit`. Vision models index images, other models index
+    /// texts. The prompt in `options` applies to passages; by default it is the folder's document
+    /// prompt.
     ///
     /// # Errors
-    /// [`Error`] of the model; [`ModelError::Unsupported`] where it has no vectors of this unit.
+    /// [`Error`] of the model; [`ModelError::Unsupported`] if it has no vectors of this unit.
     pub fn new(
         files: &ModelFiles,
         device: &Device,
         options: &EncoderOptions,
-        unit: Unit,
+        unit: IndexUnit,
     ) -> Result<Indexer, Error> {
-        let vision = files.family()? == Family::Vision;
-        if vision != (unit == Unit::Pictures) {
+        let vision = files.family()? == ModelFamily::Vision;
+        if vision != (unit == IndexUnit::Pictures) {
             let what = if vision { "pictures" } else { "texts" };
-            let reason = format!("the model makes an index of {what}, not of {}", unit.name());
+            let reason = format!(
+                "the model can build an index of {what}, not of {}",
+                unit.name()
+            );
             return Err(ModelError::Unsupported(reason).into());
         }
         let prompt = document_prompt(files, &options.prompt)?;
@@ -83,16 +88,16 @@ impl Indexer {
             unit,
             prompt: prompt.clone(),
             dims: options.dims,
-            most: options.most,
-            cut: options.cut,
+            most: options.max_tokens,
+            cut: options.truncate,
         };
         let options = EncoderOptions {
-            prompt: Prompt::Text(prompt),
+            prompt: EmbeddingPrompt::Text(prompt),
             ..options.clone()
         };
         let side = match vision {
-            true => Side::Pictures(Box::new(files.picture_encoder(device, &options)?)),
-            false => Side::Texts(Box::new(files.embedder(device, &options)?)),
+            true => EmbedderKind::Image(Box::new(files.image_embedder(device, &options)?)),
+            false => EmbedderKind::Text(Box::new(files.embedder(device, &options)?)),
         };
         Ok(Indexer {
             side,
@@ -101,19 +106,21 @@ impl Indexer {
         })
     }
 
-    /// Makes the index of a folder at `path`, or brings it up to date: files of the same content keep their vectors.
-    /// `progress` says with `false` that the rest is for another time; what was made until then is written, as it is now
-    /// and then and before an error.
+    /// Creates the index of a folder at `path`, or updates it: files with the same content keep
+    /// their vectors.
+    ///
+    /// If `progress` returns `false`, indexing stops early. The unfinished index is saved then,
+    /// before an error is returned, and at intervals.
     ///
     /// # Errors
-    /// [`Error::Search`] for a folder that cannot be read, an index of another model, folder or choice, and one that
-    /// cannot be written; [`Error`] of the model.
+    /// [`Error::Search`] if the folder cannot be read, the index belongs to another model, folder
+    /// or settings, or it cannot be written. [`Error`] of the model.
     pub fn index(
         &mut self,
         folder: &Path,
         path: &Path,
-        progress: &mut dyn FnMut(Progress) -> bool,
-    ) -> Result<Indexed, Error> {
+        progress: &mut dyn FnMut(IndexProgress) -> bool,
+    ) -> Result<IndexStats, Error> {
         let folder = std::fs::canonicalize(folder).map_err(|source| SearchError::Folder {
             path: folder.to_path_buf(),
             source,
@@ -135,38 +142,38 @@ impl Indexer {
             vectors: Vec::new(),
             lines: Vec::new(),
         };
-        let mut report = Indexed::default();
-        let changed = kept(old.as_ref(), names, &mut made, &mut report.left_out)?;
+        let mut report = IndexStats::default();
+        let changed = reused_vectors(old.as_ref(), names, &mut made, &mut report.skipped)?;
         drop(old);
-        let mut run = Run {
+        let mut run = IndexRun {
             side: &mut self.side,
             path,
-            made,
+            index: made,
             waiting: Vec::new(),
-            state: Progress::default(),
+            state: IndexProgress::default(),
             saved: (Instant::now(), Duration::ZERO),
         };
-        run.state.files = run.made.files.iter().filter(|file| file.whole).count();
-        run.state.of_files = run.state.files + changed.len();
-        let went = run.all(&changed, &mut report.left_out, progress);
-        // What was made is kept, whatever came between.
+        run.state.files = run.index.files.iter().filter(|file| file.whole).count();
+        run.state.file_count = run.state.files + changed.len();
+        let went = run.all(&changed, &mut report.skipped, progress);
+        // Save the finished vectors even after an error or an early stop.
         run.save()?;
         report.finished = went?;
-        report.vectors = run.made.len();
-        report.made = run.state.vectors;
-        report.files = run.made.files.len();
+        report.vectors = run.index.len();
+        report.embedded = run.state.vectors;
+        report.files = run.index.files.len();
         Ok(report)
     }
 }
 
-/// Whether a file can have passages of this unit, by its name.
-fn is_of(name: &str, unit: Unit) -> bool {
-    unit != Unit::Pictures || is_picture(name)
+/// Whether a file may have passages of this unit, by its name.
+fn is_of(name: &str, unit: IndexUnit) -> bool {
+    unit != IndexUnit::Pictures || is_image(name)
 }
 
-/// Moves the vectors of files that did not change to the new index, those of a file that was not done last, and gives the
-/// names of those that are to be read.
-fn kept(
+/// Copies the vectors of unchanged files to the new index, and then those of the partly indexed
+/// file. Returns the names of the files to read.
+fn reused_vectors(
     old: Option<&SearchIndex>,
     names: Vec<String>,
     made: &mut SearchIndex,
@@ -191,23 +198,24 @@ fn kept(
         };
         let same = read(&made.folder, &name)?.is_some_and(|bytes| digest(&bytes) == file.sha256);
         match (same, file.whole) {
-            (true, true) => keep(old, file, at, made),
+            (true, true) => reuse_vector(old, file, at, made),
             (true, false) => partial.push((name, at)),
             (false, _) => changed.push(name),
         }
     }
-    // Vectors are made in the order of files: one of them at most was not done.
+    // Files are indexed in order, so at most one of them is partly indexed.
     for (number, (name, at)) in partial.into_iter().enumerate() {
         if let (0, Some(old)) = (number, old) {
             let file = known.get(name.as_str()).map(|(file, _)| *file);
-            file.into_iter().for_each(|file| keep(old, file, at, made));
+            file.into_iter()
+                .for_each(|file| reuse_vector(old, file, at, made));
         }
         changed.insert(number, name);
     }
     Ok(changed)
 }
 
-fn keep(old: &SearchIndex, file: &Entry, at: usize, made: &mut SearchIndex) {
+fn reuse_vector(old: &SearchIndex, file: &Entry, at: usize, made: &mut SearchIndex) {
     let width = old.width;
     let rows = at..at + file.count;
     made.lines.extend_from_slice(&old.lines[rows.clone()]);
@@ -216,39 +224,39 @@ fn keep(old: &SearchIndex, file: &Entry, at: usize, made: &mut SearchIndex) {
     made.files.push(file.clone());
 }
 
-/// An indexing under way.
-struct Run<'a> {
-    side: &'a mut Side,
+/// The state of an indexing run.
+struct IndexRun<'a> {
+    side: &'a mut EmbedderKind,
     path: &'a Path,
-    made: SearchIndex,
-    waiting: Vec<Waiting>,
-    state: Progress,
-    /// When the index was written last, and how long that took.
+    index: SearchIndex,
+    waiting: Vec<PendingPassage>,
+    state: IndexProgress,
+    /// Time and duration of the last save.
     saved: (Instant, Duration),
 }
 
-impl Run<'_> {
-    /// Reads and embeds these files; false where the rest is for another time.
+impl IndexRun<'_> {
+    /// Reads and embeds these files; returns false after an early stop.
     fn all(
         &mut self,
         changed: &[String],
         left_out: &mut Vec<String>,
-        progress: &mut dyn FnMut(Progress) -> bool,
+        progress: &mut dyn FnMut(IndexProgress) -> bool,
     ) -> Result<bool, Error> {
         for name in changed {
-            let bytes = read(&self.made.folder, name)?;
+            let bytes = read(&self.index.folder, name)?;
             let sha256 = bytes.as_deref().map(digest);
             let found = bytes.and_then(|bytes| self.found(name, bytes));
             let Some((sha256, found)) = sha256.zip(found) else {
                 left_out.push(name.clone());
-                self.state.of_files -= 1;
+                self.state.file_count -= 1;
                 continue;
             };
             let done = self.begin(name, sha256);
-            let file = self.made.files.len() - 1;
+            let file = self.index.files.len() - 1;
             let last = found.len();
             for (number, (lines, item)) in found.into_iter().enumerate().skip(done) {
-                self.waiting.push(Waiting { file, lines, item });
+                self.waiting.push(PendingPassage { file, lines, item });
                 let full = self.waiting.len() >= SLICE;
                 if full && !self.embed((number + 1 == last).then_some(file), progress)? {
                     return Ok(false);
@@ -264,30 +272,30 @@ impl Run<'_> {
         }
     }
 
-    /// The passages of a file; none where it has none of this kind.
+    /// The passages of a file; `None` if the file has none of this unit.
     fn found(&self, name: &str, bytes: Vec<u8>) -> Option<Vec<([usize; 2], String)>> {
-        match self.made.settings.unit {
-            Unit::Pictures => {
-                let path = self.made.folder.join(name).display().to_string();
+        match self.index.settings.unit {
+            IndexUnit::Pictures => {
+                let path = self.index.folder.join(name).display().to_string();
                 Some(vec![([0; 2], path)])
             }
             unit => Some(passages(&text(bytes)?, unit)),
         }
     }
 
-    /// A file's vectors follow; so many are there already.
+    /// Starts a file and returns the number of its vectors that the index already has.
     fn begin(&mut self, name: &str, sha256: String) -> usize {
-        let last = self.made.files.last_mut();
+        let last = self.index.files.last_mut();
         if let Some(last) = last.filter(|f| !f.whole && f.path == name) {
             if last.sha256 == sha256 {
                 return last.count;
             }
-            let rows = self.made.lines.len() - last.count;
-            self.made.lines.truncate(rows);
-            self.made.vectors.truncate(rows * self.made.width);
-            self.made.files.pop();
+            let rows = self.index.lines.len() - last.count;
+            self.index.lines.truncate(rows);
+            self.index.vectors.truncate(rows * self.index.width);
+            self.index.files.pop();
         }
-        self.made.files.push(Entry {
+        self.index.files.push(Entry {
             path: name.to_string(),
             sha256,
             count: 0,
@@ -296,33 +304,33 @@ impl Run<'_> {
         0
     }
 
-    /// All vectors of a file are there.
+    /// Marks a file as completely indexed.
     fn close(&mut self, file: usize) {
-        let file = &mut self.made.files[file];
+        let file = &mut self.index.files[file];
         if !std::mem::replace(&mut file.whole, true) {
             self.state.files += 1;
         }
     }
 
-    /// Embeds what waits; files before the last of it are whole then, and that one if it is `done`. False where no more is
-    /// wanted.
+    /// Embeds the waiting passages. Files before the last passage's file are complete afterwards,
+    /// and that file too if it is `done`. Returns false after an early stop.
     fn embed(
         &mut self,
         done: Option<usize>,
-        progress: &mut dyn FnMut(Progress) -> bool,
+        progress: &mut dyn FnMut(IndexProgress) -> bool,
     ) -> Result<bool, Error> {
         let waiting = std::mem::take(&mut self.waiting);
         let items: Vec<String> = waiting.iter().map(|waiting| waiting.item.clone()).collect();
         let (state, mut wanted) = (self.state, true);
         let rows = self.side.unit_vectors(&items, &mut |count| {
-            wanted = progress(Progress {
+            wanted = progress(IndexProgress {
                 vectors: state.vectors + count,
                 ..state
             });
             wanted
         });
         let rows = rows.map_err(|e| self.placed(e, &waiting))?;
-        // Of a slice that was not finished some vectors are there, in no order: none is taken.
+        // An aborted batch has vectors in arbitrary order, so it is discarded.
         if !wanted {
             return Ok(false);
         }
@@ -331,12 +339,12 @@ impl Run<'_> {
             let row = row.ok_or_else(|| SearchError::NoDirection {
                 what: format!("a passage of {}", self.place(waiting).display()),
             })?;
-            self.made.vectors.extend_from_slice(&row);
+            self.index.vectors.extend_from_slice(&row);
             let lines = waiting
                 .lines
                 .map(|line| i32::try_from(line).unwrap_or(i32::MAX));
-            self.made.lines.push(lines);
-            self.made.files[waiting.file].count += 1;
+            self.index.lines.push(lines);
+            self.index.files[waiting.file].count += 1;
             self.state.vectors += 1;
         }
         for waiting in &waiting {
@@ -352,12 +360,12 @@ impl Run<'_> {
         Ok(wanted)
     }
 
-    fn place(&self, waiting: &Waiting) -> PathBuf {
-        self.made.folder.join(&self.made.files[waiting.file].path)
+    fn place(&self, waiting: &PendingPassage) -> PathBuf {
+        self.index.folder.join(&self.index.files[waiting.file].path)
     }
 
-    /// An error that says which passage it is about.
-    fn placed(&self, e: Error, waiting: &[Waiting]) -> Error {
+    /// Adds the location of the passage to an error.
+    fn placed(&self, e: Error, waiting: &[PendingPassage]) -> Error {
         let Error::Model(ModelError::TextTooLong { text, tokens, most }) = e else {
             return e;
         };
@@ -376,9 +384,9 @@ impl Run<'_> {
 
     fn save(&mut self) -> Result<(), SearchError> {
         let started = Instant::now();
-        // A file without a vector that is not done is not there yet.
-        self.made.files.retain(|file| file.whole || file.count > 0);
-        self.made.save(self.path)?;
+        // An incomplete file without vectors is not listed.
+        self.index.files.retain(|file| file.whole || file.count > 0);
+        self.index.save(self.path)?;
         self.saved = (Instant::now(), started.elapsed());
         Ok(())
     }

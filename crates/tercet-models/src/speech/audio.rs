@@ -1,6 +1,8 @@
-//! Audio files as samples: WAV, FLAC and MP3 of any rate and number of channels, 16 kHz and one channel out of it.
+//! Audio decoding: WAV, FLAC and MP3 files with any sample rate and channel count are converted to
+//! 16 kHz mono samples.
 //!
-//! Files are read packet by packet; nothing of a file is kept but what the resampler needs of it.
+//! Files are decoded packet by packet; only the samples that the resampler still needs stay in
+//! memory.
 
 mod resample;
 
@@ -19,76 +21,76 @@ use symphonia::core::probe::Hint;
 use crate::config::speech::RATE;
 use resample::Resampler;
 
-/// Rates that are read, in samples a second.
+/// Supported sample rates in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=192_000;
 
-/// Why an audio file was refused.
+/// Error of decoding an audio file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AudioError {
     /// The file cannot be read.
     #[error("cannot read {path}", path = path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause reported by the operating system.
         source: std::io::Error,
     },
-    /// The file is none of the kinds that are read, or is damaged.
+    /// The file format is not supported, or the file is damaged.
     #[error("{path}: {reason}; WAV, FLAC and MP3 are read", path = path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause reported by the decoder.
         reason: String,
     },
     /// The file has no samples.
-    #[error("{path}: has no samples", path = path.display())]
+    #[error("{path}: no samples", path = path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A rate that is not resampled.
+    /// The sample rate is not supported.
     #[error(
-        "{path}: a rate of {rate} Hz; from {} to {} Hz are read", RATES.start(), RATES.end(), path = path.display()
+        "{path}: sample rate {rate} Hz is out of range; expected {} to {} Hz", RATES.start(), RATES.end(), path = path.display()
     )]
     Rate {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Samples a second.
+        /// Sample rate in Hz.
         rate: u32,
     },
-    /// Rate or channels change within the file.
-    #[error("{path}: its rate changes from {from} to {to} Hz after {seconds:.1} s", path = path.display())]
+    /// The sample rate or channel count changes within the file.
+    #[error("{path}: sample rate changes from {from} to {to} Hz after {seconds:.1} s", path = path.display())]
     Changes {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Samples a second before.
+        /// Sample rate before the change, in Hz.
         from: u32,
-        /// And after.
+        /// Sample rate after the change, in Hz.
         to: u32,
-        /// When, in seconds.
+        /// Time of the change in seconds.
         seconds: f64,
     },
 }
 
-/// What a file was.
+/// Properties of a decoded file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AudioInfo {
-    /// Samples a second, of each channel.
+    /// Sample rate in Hz.
     pub rate: u32,
     /// Channels of the first packet.
     pub channels: usize,
-    /// Samples of a channel.
+    /// Samples per channel.
     pub samples: u64,
-    /// Packets that were damaged and left out.
+    /// Number of damaged packets that were skipped.
     pub damaged: usize,
 }
 
-/// Reads a file and hands what it says to `take` in pieces: samples at 16 kHz, all channels averaged.
+/// Decodes a file and passes the samples to `take` in chunks, at 16 kHz with all channels averaged.
 ///
 /// # Errors
-/// [`AudioError`], and those of `take`.
+/// [`AudioError`], and errors of `take`.
 pub fn read(
     path: impl AsRef<Path>,
     take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
@@ -97,10 +99,11 @@ pub fn read(
     decoded(path, open(path)?, take)
 }
 
-/// As [`read`], a file that is in memory already. `name` is what errors call it; its ending is a hint at what it is.
+/// As [`read`], for a file in memory. `name` is used in error messages; its extension is a hint for
+/// the format.
 ///
 /// # Errors
-/// As [`read`].
+/// Same errors as [`read`].
 pub fn read_bytes(
     name: &str,
     bytes: impl AsRef<[u8]> + Send + Sync + 'static,
@@ -115,10 +118,10 @@ pub fn read_bytes(
     decoded(path, opened, take)
 }
 
-/// Hands on what the packets of a file say.
+/// Decodes all packets of an opened file.
 fn decoded(
     path: &Path,
-    (mut reader, mut decoder, track): Opened,
+    (mut reader, mut decoder, track): OpenedAudio,
     take: &mut dyn FnMut(&[f32]) -> Result<(), crate::Error>,
 ) -> Result<AudioInfo, crate::Error> {
     let mut resampled: Option<(Resampler, AudioInfo)> = None;
@@ -138,7 +141,7 @@ fn decoded(
         }
         let decoded = match decoder.decode(&packet) {
             Ok(decoded) => decoded,
-            // Damage of a packet ends with it.
+            // A damaged packet is skipped; decoding continues with the next one.
             Err(Failure::DecodeError(_)) => {
                 damaged += 1;
                 continue;
@@ -186,10 +189,10 @@ fn decoded(
     }
 }
 
-type Opened = (Box<dyn FormatReader>, Box<dyn Decoder>, u32);
+type OpenedAudio = (Box<dyn FormatReader>, Box<dyn Decoder>, u32);
 
-/// An opened file, see [`probed`].
-fn open(path: &Path) -> Result<Opened, AudioError> {
+/// Opens a file, see [`probed`].
+fn open(path: &Path) -> Result<OpenedAudio, AudioError> {
     let io = |source| AudioError::File {
         path: path.to_path_buf(),
         source,
@@ -211,8 +214,8 @@ fn open(path: &Path) -> Result<Opened, AudioError> {
     probed(path, Box::new(file))
 }
 
-/// The reader of a file, the decoder of its first track with audio, and the track.
-fn probed(path: &Path, source: Box<dyn MediaSource>) -> Result<Opened, AudioError> {
+/// Detects the format and returns the reader, the decoder of the first audio track, and the track.
+fn probed(path: &Path, source: Box<dyn MediaSource>) -> Result<OpenedAudio, AudioError> {
     let refused = |reason: String| AudioError::Format {
         path: path.to_path_buf(),
         reason,
@@ -237,7 +240,7 @@ fn probed(path: &Path, source: Box<dyn MediaSource>) -> Result<Opened, AudioErro
     };
     let mut tracks = reader.tracks().iter();
     let track = tracks.find(|t| t.codec_params.codec != CODEC_TYPE_NULL);
-    let track = track.ok_or_else(|| refused("has no track with audio".to_string()))?;
+    let track = track.ok_or_else(|| refused("has no audio track".to_string()))?;
     let codecs = symphonia::default::get_codecs();
     let decoder = codecs.make(&track.codec_params, &DecoderOptions::default());
     let decoder = decoder.map_err(|e| refused(e.to_string()))?;
@@ -261,14 +264,14 @@ fn begin(path: &Path, spec: SignalSpec) -> Result<(Resampler, AudioInfo), AudioE
     Ok((Resampler::new(spec.rate as usize, RATE), info))
 }
 
-/// The mean of all channels.
+/// Averages all channels of a decoded packet.
 fn averaged(decoded: AudioBufferRef<'_>, spec: SignalSpec, mono: &mut Vec<f32>) {
     let mut all = SampleBuffer::<f32>::new(decoded.capacity() as u64, spec);
     all.copy_interleaved_ref(decoded);
     let channels = spec.channels.count().max(1);
     mono.clear();
     let frames = all.samples().chunks_exact(channels);
-    // Formats of floats may hold what is no number; silence, then.
+    // Float formats may contain NaN or infinities; these become silence.
     let finite = |x: f32| if x.is_finite() { x } else { 0.0 };
     mono.extend(
         frames.map(|frame| frame.iter().map(|x| finite(*x)).sum::<f32>() / channels as f32),

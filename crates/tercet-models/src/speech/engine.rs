@@ -1,37 +1,38 @@
-//! The compiled graphs: a window, tokens.
+//! Compiled encoder and decoder graphs of a speech model.
 
-use tercet::{DType, Executable, Tensor, Wanted};
+use tercet::{DType, Executable, OutputSelection, Tensor};
 
 use crate::builder::ModelError;
-use crate::builder::cross::hand_over;
+use crate::builder::cross_attention::hand_over;
 
-/// Encoder and decoder of a model on a device.
-pub(super) struct Engine {
+/// Encoder and decoder of a speech model on a device.
+pub(super) struct SpeechEngine {
     encoder: Box<dyn Executable>,
     decoder: Box<dyn Executable>,
     layers: usize,
     pub(super) vocab: usize,
-    /// Tokens of the longest text.
+    /// Maximum tokens of a text.
     pub(super) context: usize,
     inputs: [Tensor; 5],
     outputs: Vec<Tensor>,
 }
 
-/// The inputs of the decoder that change with every token.
+/// Decoder inputs that change with every token.
 const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
 
-impl Engine {
-    /// Of so many layers, that writes texts of at most `context` tokens of a vocabulary.
+impl SpeechEngine {
+    /// Creates an engine for a decoder with `layers` layers, `vocab` tokens and texts of at most
+    /// `context` tokens.
     pub(super) fn new(
         [encoder, decoder]: [Box<dyn Executable>; 2],
         layers: usize,
         [vocab, context]: [usize; 2],
-    ) -> Engine {
+    ) -> SpeechEngine {
         let empty = |shape: &[usize]| {
             Tensor::zeros(tercet::TensorType::new(DType::I32, shape))
                 .expect("invariant: small shapes fit memory")
         };
-        Engine {
+        SpeechEngine {
             encoder,
             decoder,
             layers,
@@ -48,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Gives the encoder a window or a piece; texts that are written from now on are about it.
+    /// Encodes a window or audio chunk; later calls of `forward` attend to it.
     pub(super) fn listen(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), ModelError> {
         let decoder = &mut self.decoder;
         hand_over(
@@ -59,8 +60,9 @@ impl Engine {
         )
     }
 
-    /// Writes tokens at `position` and gives the logits after those at `rows`, places in `tokens`, `[rows, vocab]`.
-    pub(super) fn feed(
+    /// Appends tokens at `position` and returns the logits at the token indices `rows_of`, `[rows,
+    /// vocab]`.
+    pub(super) fn forward(
         &mut self,
         tokens: &[u32],
         position: usize,
@@ -94,14 +96,14 @@ impl Engine {
         write(kv_len, &[], &|_| position + n);
         write(rows, &[rows_of.len()], &|i| rows_of[i]);
         let inputs: [(&str, &Tensor); 5] = std::array::from_fn(|i| (INPUTS[i], &self.inputs[i]));
-        self.decoder.submit(&inputs, Wanted::All)?;
+        self.decoder.submit(&inputs, OutputSelection::All)?;
         self.decoder.wait(&mut self.outputs)?;
         let logits = self.outputs.first().map(Tensor::as_slice::<f32>);
         match logits {
             Some(Ok(logits)) => Ok(logits),
             Some(Err(e)) => Err(ModelError::Unsupported(format!("logits: {e}"))),
             None => Err(ModelError::Unsupported(
-                "the decoder gives no logits".into(),
+                "the decoder returned no logits".into(),
             )),
         }
     }

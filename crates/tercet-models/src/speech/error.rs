@@ -1,55 +1,53 @@
-//! Why speech was not recognized.
+//! Errors of speech recognition.
 
-/// Why speech was not recognized.
+/// Error of speech recognition.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpeechError {
-    /// There are no samples.
+    /// The audio has no samples.
     #[error("the recording has no samples")]
     Empty,
-    /// A sample is not a number.
+    /// A sample is not a finite number.
     #[error("sample {at} of the recording is not a finite number")]
     NotFinite {
-        /// Its place, from 0 on.
+        /// Index of the sample, counted from 0.
         at: usize,
     },
-    /// The recording is longer than what is kept.
-    #[error(
-        "the recording is longer than {most_seconds} s, the most that is taken; cut it into parts"
-    )]
+    /// The audio exceeds the maximum length.
+    #[error("the recording is longer than the maximum of {max_seconds} s; split it into parts")]
     TooLong {
-        /// The most that is taken.
-        most_seconds: usize,
+        /// Maximum length in seconds.
+        max_seconds: usize,
     },
-    /// A language that the model has no token of.
-    #[error("the model does not know the language `{language}`; it knows {known}")]
+    /// The model has no token for the requested language.
+    #[error("the model does not support the language `{language}`; expected one of: {known}")]
     UnknownLanguage {
-        /// What was asked for.
+        /// Requested language.
         language: String,
-        /// Codes of those that it knows.
+        /// Language codes that the model supports.
         known: String,
     },
-    /// A task that the model has no token of.
-    #[error("the model has no token of the task `{task}`")]
+    /// The model has no token for the requested task.
+    #[error("the model has no token for the task `{task}`")]
     UnknownTask {
-        /// What was asked for.
+        /// Requested task.
         task: String,
     },
-    /// Language or task were chosen for a model of English alone.
-    #[error("the model knows English alone: neither language nor task can be chosen")]
+    /// A language or task was requested from an English-only model.
+    #[error("the model supports English alone: neither language nor task can be set")]
     EnglishOnly,
-    /// Language or task were chosen for a model that has no tokens for them.
-    #[error("the model has no tokens of languages and tasks: neither can be chosen")]
+    /// A language or task was requested from a model without such tokens.
+    #[error("the model has no language or task tokens: neither language nor task can be set")]
     OneLanguage,
-    /// An option that cannot be.
+    /// An option is out of range.
     #[error("{0}")]
     Option(String),
-    /// The model does not say how a text begins.
-    #[error("generation_config.json has no `{field}`, which {purpose} needs")]
+    /// The model's configuration lacks a required token id.
+    #[error("generation_config.json has no `{field}`, which is required for {purpose}")]
     NoToken {
-        /// What is missing.
+        /// Name of the missing field.
         field: &'static str,
-        /// What needs it.
+        /// Purpose of the field.
         purpose: &'static str,
     },
 }

@@ -1,7 +1,8 @@
-//! Log-mel features of a recording that comes in pieces.
+//! Streaming log-mel features.
 //!
-//! Frames are centred on their samples: the signal is reflected at both ends by half a frame. Logarithms are kept as they are until
-//! the recording ends, because its greatest decides how small they may be.
+//! Frames are centered on their samples: the signal is reflected by half a frame at both ends. The
+//! logarithms are clamped only when the audio ends, because the lower bound depends on the global
+//! maximum.
 
 use tercet::{Executable, Tensor};
 
@@ -9,27 +10,27 @@ use super::recognizer::check_samples;
 use crate::builder::{ModelError, speech::PART};
 use crate::config::speech::{FRAME, HOP};
 
-/// What the signal is reflected by.
+/// Number of samples reflected at each end.
 const REFLECTED: usize = FRAME / 2;
-/// Samples of a run.
+/// Samples per run.
 const RUN: usize = HOP * (PART - 1) + FRAME;
-/// How far below the greatest logarithm others may be.
+/// Dynamic range in log10 units: values more than this below the maximum are clamped.
 const RANGE: f32 = 8.0;
 
-/// The features of a recording so far.
-pub(super) struct Recorded {
+/// Log-mel features of the audio pushed so far.
+pub(super) struct FeatureStream {
     mels: usize,
-    /// Samples that came.
+    /// Number of samples pushed.
     samples: usize,
-    /// Those that frames are still to be made of, reflected ones included.
+    /// Samples, including reflected ones, that later frames still need.
     pending: Vec<f32>,
-    /// `[frames, mels]`, logarithms to base 10.
+    /// Base-10 logarithms, `[frames, mels]`.
     logs: Vec<f32>,
 }
 
-impl Recorded {
-    pub(super) fn new(mels: usize) -> Recorded {
-        Recorded {
+impl FeatureStream {
+    pub(super) fn new(mels: usize) -> FeatureStream {
+        FeatureStream {
             mels,
             samples: 0,
             pending: Vec::new(),
@@ -37,24 +38,24 @@ impl Recorded {
         }
     }
 
-    /// Frames whose features are there.
+    /// Number of finished frames.
     pub(super) fn frames(&self) -> usize {
         self.logs.len() / self.mels
     }
 
-    /// Samples that came.
+    /// Number of samples pushed.
     pub(super) fn samples(&self) -> usize {
         self.samples
     }
 
-    /// Takes samples.
+    /// Appends samples and computes all complete runs.
     pub(super) fn push(
         &mut self,
         exe: &mut dyn Executable,
         samples: &[f32],
     ) -> Result<(), crate::Error> {
         check_samples(self.samples, samples)?;
-        // In parts, so that what is pending stays small.
+        // Process in chunks, so that the pending buffer stays small.
         for part in samples.chunks(RUN) {
             self.take(exe, part)?;
         }
@@ -65,7 +66,8 @@ impl Recorded {
         let before = self.samples;
         self.samples += part.len();
         self.pending.extend_from_slice(part);
-        // The first frames wait for what they are reflected from.
+        // The first frames need the reflection of the following samples, so they are computed after
+        // enough samples have arrived.
         if before <= REFLECTED && self.samples > REFLECTED {
             let start = self.pending[1..=REFLECTED].iter().rev().copied();
             let start: Vec<f32> = start.collect();
@@ -77,7 +79,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// Ends the recording, with silence up to `least` samples.
+    /// Ends the audio; pads it with silence to at least `least` samples.
     pub(super) fn finish(
         &mut self,
         exe: &mut dyn Executable,
@@ -89,7 +91,7 @@ impl Recorded {
             self.take(exe, &silence[..more])?;
         }
         let wanted = self.samples / HOP;
-        // At least 240 samples are pending after any run: more than are reflected.
+        // Every run leaves at least 240 pending samples, which is more than the reflection needs.
         let len = self.pending.len();
         let end: Vec<f32> = (0..REFLECTED).map(|i| self.pending[len - 2 - i]).collect();
         self.pending.extend(end);
@@ -102,7 +104,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// Features of the first pending samples, of which so many frames are kept.
+    /// Computes features of the first pending samples and keeps `frames` of them.
     fn run(&mut self, exe: &mut dyn Executable, frames: usize) -> Result<(), ModelError> {
         let failed = |e: tercet::TensorError| ModelError::Unsupported(format!("samples: {e}"));
         let samples = Tensor::from_slice(&[RUN], &self.pending[..RUN]).map_err(failed)?;
@@ -113,7 +115,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// The features of a window from frame `from` on, of at most `frames`, `[1, mels, all]`; behind them zeros.
+    /// Normalized features of a window, `[1, mels, all]`: at most `frames` frames from frame `from`
+    /// on, then zeros.
     pub(super) fn window(
         &self,
         (from, frames): (usize, usize),
@@ -133,7 +136,7 @@ impl Recorded {
         Ok(window)
     }
 
-    /// The greatest logarithm.
+    /// Greatest logarithm of the audio.
     pub(super) fn top(&self) -> f32 {
         self.logs.iter().copied().fold(f32::NEG_INFINITY, f32::max)
     }

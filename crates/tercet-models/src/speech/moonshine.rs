@@ -1,50 +1,50 @@
-//! Moonshine: a recording in pieces of samples.
+//! Moonshine: speech recognition on raw samples in chunks.
 //!
-//! A piece of up to 30 seconds is read at once, and its text is written with the likeliest tokens. A longer recording is cut where
-//! it is quietest, late in each piece: the model has no timestamps that would say where a text ends.
+//! Each chunk of up to 30 seconds is encoded at once and decoded greedily. Longer audio is split at
+//! the quietest position near the end of each chunk, because the model has no timestamps.
 
 use std::time::Instant;
 
 use tercet::{Device, Tensor};
 
-use super::engine::Engine;
-use super::recognizer::{Progress, check_samples};
-use super::segments::{Segment, Transcript};
+use super::engine::SpeechEngine;
+use super::recognizer::{TranscriptionProgress, check_samples};
+use super::segments::{Transcript, TranscriptSegment};
 use super::timing::WindowTime;
 use super::{SpeechError, SpeechOptions};
 use crate::Error;
-use crate::builder::{ModelError, Moonshine, PIECE_SECONDS};
+use crate::builder::{ModelError, MoonshineModel, PIECE_SECONDS};
 use crate::config::MoonshineSpec;
 use crate::config::speech::RATE;
 use crate::tokenizer::Tokenizer;
 
-/// Samples of a piece at most.
+/// Maximum samples per chunk.
 const PIECE: usize = PIECE_SECONDS * RATE;
-/// Samples at the end of a piece among which it is cut.
+/// Length in samples of the region at the end of a chunk that is searched for a quiet position.
 const LATE: usize = 10 * RATE;
-/// Samples whose energy is compared.
+/// Length in samples of the intervals whose energy is compared.
 const QUIET: usize = RATE / 10;
-/// Tokens of a second at most: a text that is longer repeats itself.
+/// Maximum tokens per second of audio. A longer text is a repetition loop.
 const TOKENS_OF_SECOND: f64 = 6.5;
 
-/// A compiled model and the recording that it hears.
-pub(super) struct Raw {
-    engine: Engine,
+/// A compiled Moonshine model and its audio buffer.
+pub(super) struct MoonshineRecognizer {
+    engine: SpeechEngine,
     tokenizer: Tokenizer,
     spec: MoonshineSpec,
     samples: Vec<f32>,
 }
 
-impl Raw {
+impl MoonshineRecognizer {
     pub(super) fn new(
-        model: &Moonshine,
+        model: &MoonshineModel,
         tokenizer: Tokenizer,
         device: &Device,
-    ) -> Result<Raw, ModelError> {
+    ) -> Result<MoonshineRecognizer, ModelError> {
         let spec = &model.spec;
         let sizes = [spec.vocab, spec.text_positions];
-        Ok(Raw {
-            engine: Engine::new(model.compile(device)?, spec.decoder_layers, sizes),
+        Ok(MoonshineRecognizer {
+            engine: SpeechEngine::new(model.compile(device)?, spec.decoder_layers, sizes),
             tokenizer,
             spec: spec.clone(),
             samples: Vec::new(),
@@ -64,7 +64,7 @@ impl Raw {
     pub(super) fn finish(
         &mut self,
         options: &SpeechOptions,
-        progress: &mut dyn FnMut(&Progress<'_>) -> bool,
+        progress: &mut dyn FnMut(&TranscriptionProgress<'_>) -> bool,
     ) -> Result<Transcript, Error> {
         let samples = std::mem::take(&mut self.samples);
         options.check()?;
@@ -89,11 +89,14 @@ impl Raw {
             let (tokens, log_probability) = self.write(most, true)?;
             let text = self.tokenizer.decode(&tokens)?;
             if !text.is_empty() {
-                let between = transcript.segments.last().is_some_and(|last: &Segment| {
-                    !last.text.ends_with(char::is_whitespace)
-                        && !text.starts_with(char::is_whitespace)
-                });
-                transcript.segments.push(Segment {
+                let between = transcript
+                    .segments
+                    .last()
+                    .is_some_and(|last: &TranscriptSegment| {
+                        !last.text.ends_with(char::is_whitespace)
+                            && !text.starts_with(char::is_whitespace)
+                    });
+                transcript.segments.push(TranscriptSegment {
                     start: seconds(from),
                     end: seconds(from + len),
                     text: if between { format!(" {text}") } else { text },
@@ -106,7 +109,7 @@ impl Raw {
             }
             from += len;
             let written = transcript.segments.len().saturating_sub(1);
-            let progress_now = Progress {
+            let progress_now = TranscriptionProgress {
                 done: seconds(from),
                 seconds: transcript.seconds,
                 segments: &transcript.segments[written..],
@@ -118,23 +121,23 @@ impl Raw {
         Ok(transcript)
     }
 
-    /// Reads a piece.
+    /// Encodes a chunk.
     fn listen(&mut self, samples: &[f32]) -> Result<(), ModelError> {
-        let inputs = Moonshine::inputs(samples);
+        let inputs = MoonshineModel::inputs(samples);
         let inputs = inputs.map_err(|e| ModelError::Unsupported(format!("samples: {e}")))?;
         let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, x)| (*name, x)).collect();
         self.engine.listen(&inputs)
     }
 
-    /// The likeliest tokens for the piece that was read last, without those around them, and the mean of the logarithms of their
-    /// probabilities.
+    /// Greedy tokens for the last encoded chunk, without start and end tokens, and their mean log
+    /// probability.
     fn write(&mut self, most: usize, ends: bool) -> Result<(Vec<u32>, f64), ModelError> {
         let most = most.clamp(2, self.spec.max_length);
         let mut text = vec![self.spec.start];
         let mut sum = 0.0;
         while text.len() < most {
             let at = text.len() - 1;
-            let logits = self.engine.feed(&text[at..], at, &[0])?;
+            let logits = self.engine.forward(&text[at..], at, &[0])?;
             let usable = |token: &usize| ends || !self.spec.end.contains(&(*token as u32));
             let candidates = (0..logits.len()).filter(usable);
             let best = candidates.fold(None, |best: Option<usize>, token| match best {
@@ -142,7 +145,7 @@ impl Raw {
                 None if !logits[token].is_nan() => Some(token),
                 found => found,
             });
-            // The model gives what is no number.
+            // All logits are NaN.
             let Some(best) = best else {
                 break;
             };
@@ -157,7 +160,7 @@ impl Raw {
         Ok((text, sum / count))
     }
 
-    /// Times a piece and a text of so many tokens, as of a window of Whisper.
+    /// Measures one chunk and a text of this many tokens, like a Whisper window.
     pub(super) fn time_piece(
         &mut self,
         samples: &[f32],
@@ -179,8 +182,8 @@ impl Raw {
     }
 }
 
-/// How many samples of the rest of a recording the next piece has: all if they fit, else up to the middle of the quietest tenth of
-/// a second at the end of the longest piece.
+/// Samples in the next chunk: all remaining ones if they fit. Otherwise up to the middle of the
+/// quietest tenth of a second near the end of the longest possible chunk.
 fn piece(rest: &[f32]) -> usize {
     if rest.len() <= PIECE {
         return rest.len();
@@ -190,7 +193,7 @@ fn piece(rest: &[f32]) -> usize {
         own.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()
     };
     let places = (PIECE - LATE..PIECE - QUIET).step_by(QUIET / 2);
-    // The latest among equals.
+    // The latest position among equals.
     let quietest = places.min_by(|a, b| energy(a).total_cmp(&energy(b)).then(b.cmp(a)));
     quietest.map_or(PIECE, |at| at + QUIET / 2)
 }
@@ -206,7 +209,7 @@ mod tests {
         let first = piece(&samples);
         assert!((25 * RATE..25 * RATE + 3200).contains(&first), "{first}");
         assert_eq!(piece(&samples[first..]), samples.len() - first);
-        // Silence all the same: late.
+        // With uniform silence the chunk ends as late as possible.
         let silence = vec![0.0; 31 * RATE];
         assert!(piece(&silence) > 29 * RATE);
     }

@@ -1,61 +1,62 @@
-//! Choices of a transcription.
+//! Options of a transcription.
 
 use std::fmt;
 
 use super::SpeechError;
 
-/// What becomes of speech.
+/// Task of a speech model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
-    /// Text in the language that is spoken.
+pub enum SpeechTask {
+    /// Text in the spoken language.
     Transcribe,
-    /// Text in English.
+    /// Text translated to English.
     Translate,
 }
 
-impl Task {
-    /// As models name it.
+impl SpeechTask {
+    /// Task name in the models' configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Task::Transcribe => "transcribe",
-            Task::Translate => "translate",
+            SpeechTask::Transcribe => "transcribe",
+            SpeechTask::Translate => "translate",
         }
     }
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for SpeechTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Choices of a transcription.
+/// Options of a transcription.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechOptions {
-    /// The code of the language that is spoken, as `en`; found out where there is none and the model knows several.
+    /// Language code such as `en`. `None` detects the language if the model is multilingual.
     pub language: Option<String>,
-    /// As the model says where there is none.
-    pub task: Option<Task>,
-    /// Whether timestamps are written; recordings longer than a window always have them.
+    /// Task of the model; `None` uses the model's default.
+    pub task: Option<SpeechTask>,
+    /// Enables timestamp tokens; audio longer than a window always uses them.
     pub timestamps: bool,
-    /// Whether each window is told the text of those before it.
+    /// Prompts each window with the text of the previous windows.
     pub condition_on_previous: bool,
-    /// Temperatures, in order: the next one is tried where a window's text is not good enough by the limits below. 0 takes the
-    /// likeliest token.
+    /// Temperatures of the fallback, in order. The next one is tried if the text of a window fails
+    /// the limits below. 0 is greedy decoding.
     pub temperatures: Vec<f64>,
-    /// A text whose tokens zlib compresses more than by this is not good enough.
-    pub most_compression: Option<f64>,
-    /// A text whose tokens are less likely than this, the mean of natural logarithms, is not good enough.
-    pub least_log_probability: Option<f64>,
-    /// A window that is likelier than this to have no speech is left out, if its text is also less likely than the limit above
-    /// where that is set.
-    pub most_no_speech: Option<f64>,
-    /// Seed of the random numbers for temperatures above 0.
+    /// Maximum zlib compression ratio of the tokens; a higher ratio fails (repetitive text).
+    pub max_compression_ratio: Option<f64>,
+    /// Minimum mean natural log probability of the tokens; a lower value fails.
+    pub min_log_probability: Option<f64>,
+    /// Maximum no-speech probability. A window above it is skipped, if its log probability is also
+    /// below the limit above, or if that limit is not set.
+    pub max_no_speech_probability: Option<f64>,
+    /// Seed of sampling at temperatures above 0.
     pub seed: u64,
 }
 
 impl Default for SpeechOptions {
-    /// As `generate` of transformers: language and task as the model says, no timestamps, temperature 0, no limits.
+    /// Defaults of `generate` in transformers: the model's language and task, no timestamps,
+    /// temperature 0, no limits.
     fn default() -> SpeechOptions {
         SpeechOptions {
             language: None,
@@ -63,46 +64,48 @@ impl Default for SpeechOptions {
             timestamps: false,
             condition_on_previous: false,
             temperatures: vec![0.0],
-            most_compression: None,
-            least_log_probability: None,
-            most_no_speech: None,
+            max_compression_ratio: None,
+            min_log_probability: None,
+            max_no_speech_probability: None,
             seed: 0,
         }
     }
 }
 
 impl SpeechOptions {
-    /// Temperatures from 0 to 1 in steps of 0.2, and the limits that transformers recommends for long recordings: a compression
-    /// of 1.35, a mean logarithm of -1, and 0.6 for no speech.
+    /// Temperature fallback from 0 to 1 in steps of 0.2, with the limits that transformers
+    /// recommends for long audio: compression ratio 1.35, log probability -1, no-speech probability
+    /// 0.6.
     pub fn with_fallback() -> SpeechOptions {
         SpeechOptions {
             temperatures: (0..6).map(|i| f64::from(i) / 5.0).collect(),
-            most_compression: Some(1.35),
-            least_log_probability: Some(-1.0),
-            most_no_speech: Some(0.6),
+            max_compression_ratio: Some(1.35),
+            min_log_probability: Some(-1.0),
+            max_no_speech_probability: Some(0.6),
             ..SpeechOptions::default()
         }
     }
 
-    /// Refuses numbers that cannot be.
+    /// Checks that all options are within their ranges.
     pub(super) fn check(&self) -> Result<(), SpeechError> {
         if self.temperatures.is_empty() {
-            let reason = "no temperatures; give at least one, 0 for the likeliest tokens";
+            let reason = "no temperatures; expected at least one, 0 for greedy decoding";
             return Err(SpeechError::Option(reason.into()));
         }
         let bad = |t: &&f64| !(t.is_finite() && **t >= 0.0);
         if let Some(t) = self.temperatures.iter().find(bad) {
-            let reason = format!("a temperature of {t}; expected a number of at least 0");
+            let reason =
+                format!("temperature {t} is out of range; expected a number of at least 0");
             return Err(SpeechError::Option(reason));
         }
         let limits = [
-            ("compression", self.most_compression),
-            ("log probability", self.least_log_probability),
-            ("no speech", self.most_no_speech),
+            ("compression", self.max_compression_ratio),
+            ("log probability", self.min_log_probability),
+            ("no speech", self.max_no_speech_probability),
         ];
         match limits.iter().find(|(_, x)| x.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
-                let reason = format!("the limit of {name} is not a number");
+                let reason = format!("the limit {name} is not a number");
                 Err(SpeechError::Option(reason))
             }
             None => Ok(()),

@@ -1,140 +1,144 @@
-//! Recognizers of all families.
+//! Speech recognizer for all model families.
 
 use tercet::Device;
 
-use super::raw::Raw;
-use super::segments::{Segment, Transcript};
-use super::whisper::Whisper;
-use super::{SpeechError, SpeechOptions, Task};
+use super::moonshine::MoonshineRecognizer;
+use super::segments::{Transcript, TranscriptSegment};
+use super::whisper::WhisperRecognizer;
+use super::{SpeechError, SpeechOptions, SpeechTask};
 use crate::Error;
-use crate::builder::{ModelError, Moonshine, Speech};
+use crate::builder::{ModelError, MoonshineModel, SpeechModel};
 use crate::config::SpeechTokens;
 use crate::config::speech::RATE;
 use crate::tokenizer::Tokenizer;
 
-/// Samples of a second.
+/// Required sample rate in Hz.
 pub const SAMPLE_RATE: usize = RATE;
 
-/// How far a transcription is.
+/// Progress of a transcription.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress<'a> {
-    /// Seconds that are done.
+pub struct TranscriptionProgress<'a> {
+    /// Seconds of audio processed.
     pub done: f64,
-    /// Seconds of the recording.
+    /// Total seconds of audio.
     pub seconds: f64,
-    /// The segments since the last call.
-    pub segments: &'a [Segment],
+    /// Segments that are new since the last call.
+    pub segments: &'a [TranscriptSegment],
 }
 
-/// A compiled speech recognizer and the recording that it hears.
+/// A compiled speech recognizer and its audio buffer.
 pub struct Recognizer {
-    pub(super) kind: Kind,
+    pub(super) kind: RecognizerKind,
 }
 
-/// What it is made of.
-pub(super) enum Kind {
-    /// Whisper's features, windows and rules.
-    Whisper(Box<Whisper>),
-    /// Samples in pieces.
-    Raw(Box<Raw>),
+/// Recognizer of a model family.
+pub(super) enum RecognizerKind {
+    /// Whisper: log-mel features and windows.
+    Whisper(Box<WhisperRecognizer>),
+    /// Moonshine: chunks of raw samples.
+    Raw(Box<MoonshineRecognizer>),
 }
 
 impl Recognizer {
-    /// Compiles a model for a device.
+    /// Compiles a Whisper model for a device.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn new(
-        speech: &Speech,
+        speech: &SpeechModel,
         tokens: SpeechTokens,
         tokenizer: Tokenizer,
         device: &Device,
     ) -> Result<Recognizer, ModelError> {
-        let whisper = Whisper::new(speech, tokens, tokenizer, device)?;
+        let whisper = WhisperRecognizer::new(speech, tokens, tokenizer, device)?;
         Ok(Recognizer {
-            kind: Kind::Whisper(Box::new(whisper)),
+            kind: RecognizerKind::Whisper(Box::new(whisper)),
         })
     }
 
-    /// Compiles a model of the Moonshine family for a device.
+    /// Compiles a Moonshine model for a device.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn moonshine(
-        model: &Moonshine,
+        model: &MoonshineModel,
         tokenizer: Tokenizer,
         device: &Device,
     ) -> Result<Recognizer, ModelError> {
         Ok(Recognizer {
-            kind: Kind::Raw(Box::new(Raw::new(model, tokenizer, device)?)),
+            kind: RecognizerKind::Raw(Box::new(MoonshineRecognizer::new(
+                model, tokenizer, device,
+            )?)),
         })
     }
 
-    /// What tokens mean, in models that have some beside those of texts.
+    /// Special speech tokens, for models that have them.
     pub fn tokens(&self) -> Option<&SpeechTokens> {
         match &self.kind {
-            Kind::Whisper(whisper) => Some(&whisper.tokens),
-            Kind::Raw(_) => None,
+            RecognizerKind::Whisper(whisper) => Some(&whisper.tokens),
+            RecognizerKind::Raw(_) => None,
         }
     }
 
-    /// The task to tell the model where nobody chooses one: to transcribe, for a model that knows tasks but whose files say
-    /// none.
-    pub fn task_to_tell(&self) -> Option<Task> {
+    /// Task to set if the user selects none: transcription, for a model with task tokens but no
+    /// default in its files.
+    pub fn default_task(&self) -> Option<SpeechTask> {
         match &self.kind {
-            Kind::Whisper(whisper) => whisper.task_to_tell(),
-            Kind::Raw(_) => None,
+            RecognizerKind::Whisper(whisper) => whisper.default_task(),
+            RecognizerKind::Raw(_) => None,
         }
     }
 
-    /// Adds samples to the recording: one channel, [`SAMPLE_RATE`] a second, mostly from -1 to 1.
+    /// Appends mono samples to the audio, [`SAMPLE_RATE`] per second, nominally in `[-1, 1]`.
     ///
     /// # Errors
     /// [`SpeechError::NotFinite`], [`SpeechError::TooLong`]; [`ModelError::Run`] of the device.
     pub fn push(&mut self, samples: &[f32]) -> Result<(), Error> {
         match &mut self.kind {
-            Kind::Whisper(whisper) => whisper.push(samples),
-            Kind::Raw(raw) => Ok(raw.push(samples)?),
+            RecognizerKind::Whisper(whisper) => whisper.push(samples),
+            RecognizerKind::Raw(raw) => Ok(raw.push(samples)?),
         }
     }
 
-    /// Forgets the recording.
+    /// Discards the audio.
     pub fn discard(&mut self) {
         match &mut self.kind {
-            Kind::Whisper(whisper) => whisper.discard(),
-            Kind::Raw(raw) => raw.discard(),
+            RecognizerKind::Whisper(whisper) => whisper.discard(),
+            RecognizerKind::Raw(raw) => raw.discard(),
         }
     }
 
-    /// Ends the recording and writes what is said in it; the next one may begin. `progress` is called after each window or piece;
-    /// what there is by then is returned when it answers false.
+    /// Ends the audio and transcribes it; the recognizer is then ready for new audio. `progress` is
+    /// called after each window or chunk. If it returns false, the call returns the transcript so
+    /// far.
     ///
     /// # Errors
-    /// [`SpeechError`] for a recording without samples and for options that the model does not have; [`ModelError::Run`] of the
-    /// device.
+    /// [`SpeechError`] for empty audio and for options that the model does not support;
+    /// [`ModelError::Run`] of the device.
     pub fn finish(
         &mut self,
         options: &SpeechOptions,
-        progress: &mut dyn FnMut(&Progress<'_>) -> bool,
+        progress: &mut dyn FnMut(&TranscriptionProgress<'_>) -> bool,
     ) -> Result<Transcript, Error> {
         match &mut self.kind {
-            Kind::Whisper(whisper) => whisper.finish(options, progress),
-            Kind::Raw(raw) => raw.finish(options, progress),
+            RecognizerKind::Whisper(whisper) => whisper.finish(options, progress),
+            RecognizerKind::Raw(raw) => raw.finish(options, progress),
         }
     }
 }
 
-/// Refuses samples that are no numbers, and more than are kept.
+/// Checks that samples are finite and that the audio stays within the maximum length.
 pub(super) fn check_samples(before: usize, samples: &[f32]) -> Result<(), SpeechError> {
     if let Some(at) = samples.iter().position(|x| !x.is_finite()) {
         return Err(SpeechError::NotFinite { at: before + at });
     }
-    if before.saturating_add(samples.len()) > MOST_SECONDS * RATE {
-        let most_seconds = MOST_SECONDS;
-        return Err(SpeechError::TooLong { most_seconds });
+    if before.saturating_add(samples.len()) > MAX_SECONDS * RATE {
+        let max_seconds = MAX_SECONDS;
+        return Err(SpeechError::TooLong { max_seconds });
     }
     Ok(())
 }
 
-/// Seconds of a recording at most: four hours, whose features of 128 bands take 740 MB, and whose samples 920 MB.
-const MOST_SECONDS: usize = 4 * 3600;
+/// Maximum audio length in seconds: four hours. Features with 128 bands then take 740 MB, raw
+/// samples 920 MB.
+const MAX_SECONDS: usize = 4 * 3600;

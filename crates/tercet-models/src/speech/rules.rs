@@ -1,12 +1,18 @@
-//! Which tokens may be written next.
+//! Rules that restrict Whisper's next token.
 
 use crate::config::SpeechTokens;
 
-/// Takes away logits of tokens that must not be written after `text`, what was written of a window so far.
+/// Sets the logits of tokens that must not follow `text`, the tokens of the window so far, to minus
+/// infinity.
 ///
-/// With timestamps (Radford et al., 2022): a text begins with one, at most [`SpeechTokens::latest_first`]; they come in pairs,
-/// the end of a segment and the beginning of the next, unless the text ends between; they grow, but for the second of a pair; and
-/// where all of them together are likelier than any other token, one of them is written.
+/// With timestamps (Radford et al. 2022) these rules apply:
+///
+/// - A text begins with a timestamp, at most [`SpeechTokens::latest_first`].
+/// - Timestamps come in pairs: the end of a segment and the start of the next one. The text may end
+///   between them.
+/// - Timestamps increase; the second one of a pair may equal the first.
+/// - If the total probability of timestamps exceeds that of every other token, only timestamps are
+///   allowed.
 pub(super) fn restrict(logits: &mut [f32], tokens: &SpeechTokens, text: &[u32], timestamps: bool) {
     if text.is_empty() {
         refuse(logits, &tokens.suppressed_first);
@@ -60,12 +66,13 @@ fn restrict_times(logits: &mut [f32], tokens: &SpeechTokens, text: &[u32]) {
     }
 }
 
-/// Numbers that go through the sum side by side.
+/// Independent accumulators of the vectorized sum.
 const LANES: usize = 16;
-/// What is added up in F32 before it goes on in F64.
+/// Number of terms accumulated in F32 before the F64 sum.
 const PART: usize = 64 * LANES;
 
-/// The logarithm of the sum of exponentials, within some millionths: exponentials are F32, of a whole vocabulary for each token.
+/// Log-sum-exp of the logits, accurate to a few millionths. The exponentials are F32 for speed: the
+/// function runs over the whole vocabulary for each token.
 pub(super) fn log_sum(logits: &[f32]) -> f64 {
     let top = greatest_of(logits);
     if top == f32::NEG_INFINITY {
@@ -87,7 +94,7 @@ pub(super) fn log_sum(logits: &[f32]) -> f64 {
     f64::from(top) + sum.ln()
 }
 
-/// The greatest of some numbers; minus infinity of none.
+/// Greatest logit; minus infinity if there are none.
 fn greatest_of(logits: &[f32]) -> f32 {
     let mut most = [f32::NEG_INFINITY; LANES];
     let lanes = logits.chunks_exact(LANES);
@@ -102,14 +109,15 @@ fn greatest_of(logits: &[f32]) -> f32 {
         .fold(f32::NEG_INFINITY, f32::max)
 }
 
-/// `e^x` of an `x` up to 0, within two millionths; in steps that compilers make vectors of.
+/// `e^x` for `x <= 0`, accurate to two millionths; written so that compilers vectorize it.
 fn exp(x: f32) -> f32 {
-    // Added and taken away again, it leaves a whole number.
+    // 1.5 * 2^23: adding and subtracting this constant rounds to an integer.
     const WHOLE: f32 = 12_582_912.0;
-    // Below, powers of two are subnormal: too small to count beside the greatest, which is 1.
+    // Smaller inputs give subnormal powers of two, which are negligible beside the greatest term,
+    // 1.
     let x = if x > -87.0 { x } else { -87.0 };
     let n = (x * std::f32::consts::LOG2_E + WHOLE) - WHOLE;
-    // ln 2 in two parts, the first of few digits.
+    // ln 2 split in two parts; the first has few mantissa bits, so its product with `n` is exact.
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
     let terms = [
         1.0 / 720.0,
@@ -129,7 +137,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Words 0 to 3, the end 4, the start 5, no timestamps 6, timestamps 7 to 12.
+    /// Test tokens: words 0 to 3, end 4, start 5, no-timestamps 6, timestamps 7 to 12.
     fn tokens() -> SpeechTokens {
         SpeechTokens {
             start: 5,
@@ -166,7 +174,7 @@ mod tests {
         assert_eq!(exp(0.0), 1.0);
     }
 
-    /// What may be written where words are much likelier than timestamps, or less.
+    /// Allowed tokens; `words` sets how much more likely words are than timestamps.
     fn allowed(text: &[u32], timestamps: bool, words: f32) -> Vec<usize> {
         let mut logits = [words; 13];
         logits[7..].fill(0.0);

@@ -1,46 +1,46 @@
-//! What tokens and timestamps mean: segments of text with times.
+//! Conversion of Whisper tokens and timestamps to text segments with times.
 
 use crate::config::SpeechTokens;
 
-/// Seconds of a step of timestamps.
+/// Seconds per timestamp step.
 const STEP: f64 = 0.02;
-/// Frames of a step of timestamps.
+/// Feature frames per timestamp step.
 const FRAMES_OF_STEP: usize = 2;
 
-/// A piece of text and when it is spoken.
+/// A segment of the transcript with its times.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Segment {
-    /// Where it begins, in seconds from the beginning of the recording.
+pub struct TranscriptSegment {
+    /// Start in seconds from the beginning of the audio.
     pub start: f64,
-    /// Where it ends, in seconds.
+    /// End in seconds from the beginning of the audio.
     pub end: f64,
-    /// Its text.
+    /// Text of the segment.
     pub text: String,
-    /// Its tokens, timestamps included.
+    /// Token ids of the segment, including timestamps.
     pub tokens: Vec<u32>,
-    /// The temperature that it was written at.
+    /// Sampling temperature of the segment's window.
     pub temperature: f64,
-    /// The mean natural logarithm of the probabilities of its window's tokens.
+    /// Mean natural log probability of the tokens in its window.
     pub log_probability: f64,
-    /// By how much zlib compresses its window's tokens.
+    /// zlib compression ratio of the tokens in its window.
     pub compression: f64,
-    /// The probability that its window has no speech.
+    /// No-speech probability of its window.
     pub no_speech: f64,
 }
 
-/// What was said.
+/// Result of a transcription.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
-    /// The code of the language, where the model knows several and it was chosen or found out.
+    /// Language code, if the model is multilingual and the language was selected or detected.
     pub language: Option<String>,
-    /// The segments in order.
-    pub segments: Vec<Segment>,
-    /// The length of the recording, in seconds.
+    /// Segments in order.
+    pub segments: Vec<TranscriptSegment>,
+    /// Length of the audio in seconds.
     pub seconds: f64,
 }
 
 impl Transcript {
-    /// The text of all segments.
+    /// Text of all segments.
     pub fn text(&self) -> String {
         self.segments.iter().map(|s| s.text.as_str()).collect()
     }
@@ -48,22 +48,22 @@ impl Transcript {
 
 /// Times and tokens of a segment.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Span {
+pub(super) struct SegmentTokens {
     pub(super) start: f64,
     pub(super) end: f64,
     pub(super) tokens: Vec<u32>,
 }
 
-/// The segments of what was written of the window from frame `from` on, of `frames`, without what ends the text; and how many
-/// frames further the next window begins.
+/// Splits the tokens of a window into segments; the window starts at frame `from` and has `frames`
+/// frames. The end token must be removed before. Also returns the frame offset of the next window.
 ///
-/// Two timestamps that follow each other end a segment. After the last such pair the recording goes on, in the next window, unless
-/// a single timestamp ends the text: then nothing is spoken behind it.
+/// Two adjacent timestamps end a segment, and the next window starts at the last such pair. If the
+/// text ends with a single timestamp, no speech follows, and the next window starts after this one.
 pub(super) fn split(
     text: &[u32],
     tokens: &SpeechTokens,
     (from, frames): (usize, usize),
-) -> (Vec<Span>, usize) {
+) -> (Vec<SegmentTokens>, usize) {
     let first = tokens.first_timestamp();
     let is_time: Vec<bool> = text.iter().map(|token| *token >= first).collect();
     let offset = from as f64 * STEP / FRAMES_OF_STEP as f64;
@@ -73,10 +73,10 @@ pub(super) fn split(
         .collect();
     let Some(last) = ends.last_mut() else {
         let latest = text.iter().rfind(|token| **token > first);
-        // Of the last timestamp alone, if it is not the first of all.
+        // Use the last timestamp, unless it is the zero timestamp.
         let latest = latest.filter(|_| text.iter().rfind(|token| **token >= first) != Some(&first));
         let steps = (frames as f64 * 0.01 / STEP).floor();
-        let whole = Span {
+        let whole = SegmentTokens {
             start: offset,
             end: latest.map_or(offset + steps * STEP, |token| at(*token)),
             tokens: text.to_vec(),
@@ -86,7 +86,8 @@ pub(super) fn split(
     let ends_single = matches!(is_time.as_slice(), [.., false, true]);
     match ends_single {
         true => ends.push(text.len()),
-        // Both timestamps belong to the last segment, which tells it from a single one.
+        // Both timestamps of the pair belong to the last segment, which distinguishes it from a
+        // text that ends with a single timestamp.
         false => *last += 1,
     }
     let mut spans = Vec::new();
@@ -99,7 +100,7 @@ pub(super) fn split(
             false => own.len().checked_sub(2),
         };
         if let (Some(first), Some(last)) = (own.first(), before_end.map(|i| own[i])) {
-            spans.push(Span {
+            spans.push(SegmentTokens {
                 start: at(*first),
                 end: at(last),
                 tokens: own.to_vec(),

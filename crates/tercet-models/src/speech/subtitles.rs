@@ -1,23 +1,23 @@
-//! Transcripts as subtitles and as lines with times.
+//! Transcripts as subtitle files and as lines with times.
 
 use std::fmt::Write;
 
-use super::{Segment, Transcript};
+use super::{Transcript, TranscriptSegment};
 
 impl Transcript {
-    /// Subtitles as SubRip has them; segments without text are left out.
+    /// SubRip (SRT) subtitles; segments without text are omitted.
     pub fn srt(&self) -> String {
         subtitles(&self.segments, ',')
     }
 
-    /// Subtitles as WebVTT has them; segments without text are left out.
+    /// WebVTT subtitles; segments without text are omitted.
     pub fn vtt(&self) -> String {
         format!("WEBVTT\n\n{}", subtitles(&self.segments, '.'))
     }
 
-    /// `[00:00:00.000 --> 00:00:02.500] text`, a line for each segment.
+    /// One line `[00:00:00.000 --> 00:00:02.500] text` per segment.
     pub fn lines(&self) -> String {
-        let line = |s: &Segment| {
+        let line = |s: &TranscriptSegment| {
             let (start, end) = (time(s.start, '.'), time(s.end, '.'));
             format!("[{start} --> {end}] {}\n", on_one_line(&s.text))
         };
@@ -25,13 +25,14 @@ impl Transcript {
     }
 }
 
-/// Numbered subtitles; those without text are left out.
-fn subtitles(segments: &[Segment], point: char) -> String {
+/// Numbered subtitles; segments without text are omitted.
+fn subtitles(segments: &[TranscriptSegment], point: char) -> String {
     let mut all = String::new();
     let spoken = segments.iter().filter(|s| !s.text.trim().is_empty());
     for (i, s) in spoken.enumerate() {
         let (start, end) = (time(s.start, point), time(s.end, point));
-        // What a text could be taken for: the end of the subtitle, or the line of another one's times.
+        // A line break or `-->` in the text would be parsed as the end of the subtitle or as a time
+        // line.
         let text = on_one_line(&s.text).replace("-->", "->");
         // Writing to a string does not fail.
         let _ = writeln!(all, "{}\n{start} --> {end}\n{text}\n", i + 1);
@@ -43,7 +44,7 @@ fn on_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `01:02:03.456`
+/// Time in the format `01:02:03.456`.
 fn time(seconds: f64, point: char) -> String {
     let all = (seconds.max(0.0) * 1000.0).round() as u64;
     let (s, ms) = (all / 1000, all % 1000);
@@ -55,8 +56,8 @@ fn time(seconds: f64, point: char) -> String {
 mod tests {
     use super::*;
 
-    fn segment(start: f64, end: f64, text: &str) -> Segment {
-        Segment {
+    fn segment(start: f64, end: f64, text: &str) -> TranscriptSegment {
+        TranscriptSegment {
             start,
             end,
             text: text.to_string(),

@@ -1,62 +1,61 @@
-//! How long a window takes.
+//! Timing of a recognition window.
 
 use std::time::Instant;
 
-use super::features::Recorded;
-use super::recognizer::Kind;
-use super::whisper::Whisper;
-use super::window::{Prompt, write};
+use super::features::FeatureStream;
+use super::recognizer::RecognizerKind;
+use super::whisper::WhisperRecognizer;
+use super::window::{WindowPrompt, decode_window};
 use super::{Recognizer, SpeechOptions};
 use crate::Error;
 use crate::builder::PIECE_SECONDS;
 use crate::config::speech::{HOP, RATE};
 
-/// Seconds that the parts of one window take, from samples to tokens on the host.
+/// Measured times of one window in seconds, from samples to tokens on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowTime {
-    /// Seconds of the recording.
+    /// Length of the audio in seconds.
     pub recording: f64,
-    /// Tokens that were written.
+    /// Number of generated tokens.
     pub tokens: usize,
-    /// Samples to features.
+    /// Time of the features, in seconds.
     pub features: f64,
-    /// Features to the keys and values that texts attend to.
+    /// Time of the encoder with the cross-attention keys and values, in seconds.
     pub encoder: f64,
-    /// The tokens that every text begins with, and those that were written.
+    /// Time of the decoder for the prompt and the generated tokens, in seconds.
     pub text: f64,
 }
 
 impl WindowTime {
-    /// Seconds of all.
+    /// Total time in seconds.
     pub fn total(&self) -> f64 {
         self.features + self.encoder + self.text
     }
 }
 
 impl Recognizer {
-    /// Times a window of noise and a text of so many tokens for it, fewer where the model has not as many positions. The
-    /// likeliest tokens are taken by the rules without timestamps, but none that ends the text. Of Moonshine it is a piece of the
-    /// longest kind. A recording that was begun is
-    /// forgotten.
+    /// Measures one window of noise and a text of `tokens` tokens, fewer if the model has not
+    /// enough positions. Decoding is greedy without timestamps and never ends early. Moonshine
+    /// measures one chunk of maximum length. The call discards the recognizer's audio.
     ///
     /// # Errors
     /// [`crate::ModelError::Run`] of the device.
     pub fn time_window(&mut self, tokens: usize) -> Result<WindowTime, Error> {
         match &mut self.kind {
-            Kind::Whisper(whisper) => whisper.time_window(tokens),
-            Kind::Raw(raw) => raw.time_piece(&noise(PIECE_SECONDS * RATE), tokens),
+            RecognizerKind::Whisper(whisper) => whisper.time_window(tokens),
+            RecognizerKind::Raw(raw) => raw.time_piece(&noise(PIECE_SECONDS * RATE), tokens),
         }
     }
 }
 
-impl Whisper {
+impl WhisperRecognizer {
     fn time_window(&mut self, tokens: usize) -> Result<WindowTime, Error> {
         self.discard();
         let options = SpeechOptions::default();
         let all = self.spec.frames();
         let samples = noise(all * HOP);
         let started = Instant::now();
-        let mut recorded = Recorded::new(self.spec.mels);
+        let mut recorded = FeatureStream::new(self.spec.mels);
         let exe = self.features.as_mut();
         recorded.push(exe, &samples)?;
         recorded.finish(exe, samples.len())?;
@@ -69,15 +68,15 @@ impl Whisper {
         let mut first = self.first_tokens(&options)?;
         self.settle(&mut first, false)?;
         let first: Vec<u32> = first.into_iter().flatten().collect();
-        let prompt = Prompt {
+        let prompt = WindowPrompt {
             tokens: &first,
             start: 0,
-            most: (first.len() + tokens).min(self.spec.text_positions),
+            max_tokens: (first.len() + tokens).min(self.spec.text_positions),
             timestamps: false,
             window: 0,
             ends: false,
         };
-        let written = write(&mut self.engine, &self.tokens, &prompt, &options)?;
+        let written = decode_window(&mut self.engine, &self.tokens, &prompt, &options)?;
         let text = started.elapsed().as_secs_f64();
         Ok(WindowTime {
             recording: samples.len() as f64 / RATE as f64,
@@ -89,7 +88,7 @@ impl Whisper {
     }
 }
 
-/// Samples of noise, the same each time.
+/// Deterministic noise samples.
 fn noise(len: usize) -> Vec<f32> {
     let mut state = 1u32;
     let next = || {

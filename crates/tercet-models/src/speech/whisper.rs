@@ -1,61 +1,61 @@
-//! Whisper: a recording through windows.
+//! Whisper: transcription of audio in windows.
 
 use tercet::{Device, Executable};
 
-use super::engine::Engine;
-use super::features::Recorded;
-use super::recognizer::Progress;
-use super::segments::{Segment, Transcript, split};
-use super::window::{Prompt, Written, write};
-use super::{SpeechError, SpeechOptions, Task};
+use super::engine::SpeechEngine;
+use super::features::FeatureStream;
+use super::recognizer::TranscriptionProgress;
+use super::segments::{Transcript, TranscriptSegment, split};
+use super::window::{WindowPrompt, WindowTranscript, decode_window};
+use super::{SpeechError, SpeechOptions, SpeechTask};
 use crate::Error;
-use crate::builder::{ModelError, Speech};
+use crate::builder::{ModelError, SpeechModel};
 use crate::config::speech::{HOP, RATE};
 use crate::config::{SpeechSpec, SpeechTokens};
 use crate::tokenizer::Tokenizer;
 
-/// Below this temperature a text is sure enough to be told to the next window.
+/// Maximum temperature at which a window's text is reliable enough to prompt the next window.
 const SURE: f64 = 0.5;
 
-/// A compiled model and the recording that it hears.
-pub(super) struct Whisper {
+/// A compiled Whisper model and its audio features.
+pub(super) struct WhisperRecognizer {
     pub(super) features: Box<dyn Executable>,
-    pub(super) engine: Engine,
+    pub(super) engine: SpeechEngine,
     tokenizer: Tokenizer,
     pub(super) tokens: SpeechTokens,
     pub(super) spec: SpeechSpec,
-    recorded: Recorded,
+    recorded: FeatureStream,
 }
 
-impl Whisper {
+impl WhisperRecognizer {
     pub(super) fn new(
-        speech: &Speech,
+        speech: &SpeechModel,
         tokens: SpeechTokens,
         tokenizer: Tokenizer,
         device: &Device,
-    ) -> Result<Whisper, ModelError> {
+    ) -> Result<WhisperRecognizer, ModelError> {
         let spec = &speech.spec;
         let [features, encoder, decoder] = speech.compile(device)?;
         let sizes = [spec.vocab, spec.text_positions];
-        Ok(Whisper {
+        Ok(WhisperRecognizer {
             features,
-            engine: Engine::new([encoder, decoder], spec.decoder_layers, sizes),
+            engine: SpeechEngine::new([encoder, decoder], spec.decoder_layers, sizes),
             tokenizer,
             tokens,
             spec: spec.clone(),
-            recorded: Recorded::new(spec.mels),
+            recorded: FeatureStream::new(spec.mels),
         })
     }
 
-    /// The task to tell the model where nobody chooses one: to transcribe, for a model that knows tasks but whose files say
-    /// none.
-    pub(super) fn task_to_tell(&self) -> Option<Task> {
+    /// Task to set if the user selects none: transcription, for a model with task tokens but no
+    /// default in its files.
+    pub(super) fn default_task(&self) -> Option<SpeechTask> {
         let tokens = &self.tokens;
-        let knows = tokens.multilingual && tokens.tasks.contains_key(Task::Transcribe.name());
-        (knows && tokens.task.is_none()).then_some(Task::Transcribe)
+        let knows = tokens.multilingual && tokens.tasks.contains_key(SpeechTask::Transcribe.name());
+        (knows && tokens.task.is_none()).then_some(SpeechTask::Transcribe)
     }
 
-    /// Adds samples to the recording. What is kept are features, 32 KB a second for 80 bands.
+    /// Appends samples to the audio. Only features are stored, 32 KB per second with 80 bands.
     ///
     /// # Errors
     /// [`SpeechError::NotFinite`], [`SpeechError::TooLong`]; [`ModelError::Run`] of the device.
@@ -63,23 +63,24 @@ impl Whisper {
         self.recorded.push(self.features.as_mut(), samples)
     }
 
-    /// Forgets the recording.
+    /// Discards the audio.
     pub(super) fn discard(&mut self) {
-        self.recorded = Recorded::new(self.spec.mels);
+        self.recorded = FeatureStream::new(self.spec.mels);
     }
 
-    /// Ends the recording and writes what is said in it; the next one may begin. `progress` is called after each window; what there
-    /// is by then is returned when it answers false.
+    /// Ends the audio and transcribes it; the recognizer is then ready for new audio. `progress` is
+    /// called after each window. If it returns false, the call returns the transcript so far.
     ///
     /// # Errors
-    /// [`SpeechError`] for a recording without samples and for options that the model does not have; [`ModelError::Run`] of the
-    /// device.
+    /// [`SpeechError`] for empty audio and for options that the model does not support;
+    /// [`ModelError::Run`] of the device.
     pub(super) fn finish(
         &mut self,
         options: &SpeechOptions,
-        progress: &mut dyn FnMut(&Progress<'_>) -> bool,
+        progress: &mut dyn FnMut(&TranscriptionProgress<'_>) -> bool,
     ) -> Result<Transcript, Error> {
-        let mut recorded = std::mem::replace(&mut self.recorded, Recorded::new(self.spec.mels));
+        let mut recorded =
+            std::mem::replace(&mut self.recorded, FeatureStream::new(self.spec.mels));
         options.check()?;
         let mut first = self.first_tokens(options)?;
         if recorded.samples() == 0 {
@@ -95,9 +96,9 @@ impl Whisper {
             segments: Vec::new(),
             seconds,
         };
-        let mut state = State {
-            most: self.tokens.max_length,
-            told: false,
+        let mut state = WhisperWindowState {
+            max_tokens: self.tokens.max_length,
+            conditions_on_previous: false,
             windows: 0,
         };
         let mut seek = 0;
@@ -115,7 +116,7 @@ impl Whisper {
                 true => window.1,
                 false => self.add(&written, window, &mut transcript)?,
             };
-            let progress_now = Progress {
+            let progress_now = TranscriptionProgress {
                 done: (seek as f64 * HOP as f64 / RATE as f64).min(seconds),
                 seconds,
                 segments: &transcript.segments[before..],
@@ -127,7 +128,7 @@ impl Whisper {
         Ok(transcript)
     }
 
-    /// What texts begin with; `None` is the language that is to be found out.
+    /// Initial prompt tokens; `None` is a placeholder for the language to detect.
     pub(super) fn first_tokens(
         &self,
         options: &SpeechOptions,
@@ -137,7 +138,10 @@ impl Whisper {
             return Err(SpeechError::EnglishOnly);
         }
         let language = options.language.as_ref().or(tokens.language.as_ref());
-        let task = options.task.map(Task::name).or(tokens.task.as_deref());
+        let task = options
+            .task
+            .map(SpeechTask::name)
+            .or(tokens.task.as_deref());
         let mut first = vec![Some(tokens.start)];
         if language.is_none() && task.is_none() {
             first.extend(&tokens.forced);
@@ -164,7 +168,7 @@ impl Whisper {
                 let task = task.to_string();
                 SpeechError::UnknownTask { task }
             })?),
-            None => tokens.tasks.get(Task::Transcribe.name()),
+            None => tokens.tasks.get(SpeechTask::Transcribe.name()),
         };
         first.extend(task.map(|id| Some(*id)));
         Ok(first)
@@ -175,16 +179,17 @@ impl Whisper {
         known.join(", ")
     }
 
-    /// Finds the language out where it is not known, by the first window, and says whether there are timestamps.
+    /// Detects the language from the first window if it is not set, and adds or removes the
+    /// no-timestamps token.
     pub(super) fn settle(
         &mut self,
         first: &mut Vec<Option<u32>>,
         timestamps: bool,
     ) -> Result<(), Error> {
         for token in first.iter_mut().filter(|token| token.is_none()) {
-            let logits = self.engine.feed(&[self.tokens.start], 0, &[0])?;
+            let logits = self.engine.forward(&[self.tokens.start], 0, &[0])?;
             let mut likeliest: Option<(u32, f32)> = None;
-            // The lowest among equals.
+            // Sorted, so that the lowest id wins among equals.
             let mut ids: Vec<u32> = self.tokens.languages.values().copied().collect();
             ids.sort_unstable();
             for id in ids {
@@ -195,7 +200,7 @@ impl Whisper {
             }
             let (id, _) = likeliest.ok_or(SpeechError::NoToken {
                 field: "lang_to_id",
-                purpose: "finding the language out",
+                purpose: "language detection",
             })?;
             *token = Some(id);
         }
@@ -216,53 +221,55 @@ impl Whisper {
         Some(own.0.clone())
     }
 
-    /// The text of the window that was heard last.
+    /// Decodes the last encoded window.
     fn write(
         &mut self,
         first: &[Option<u32>],
         transcript: &Transcript,
         (options, timestamps): (&SpeechOptions, bool),
-        state: &mut State,
-    ) -> Result<Written, Error> {
+        state: &mut WhisperWindowState,
+    ) -> Result<WindowTranscript, Error> {
         let half = (self.spec.text_positions / 2).saturating_sub(1);
         let mut prompt = Vec::new();
-        if state.told && !transcript.segments.is_empty() {
+        if state.conditions_on_previous && !transcript.segments.is_empty() {
             prompt.push(self.previous()?);
             let text = self.text_before(transcript);
             prompt.extend_from_slice(&text[text.len().saturating_sub(half)..]);
         }
         let start = prompt.len();
         prompt.extend(first.iter().flatten());
-        let most = state.most.saturating_add(prompt.len().min(half));
-        state.most = most.min(self.spec.text_positions);
-        let prompt = Prompt {
+        let most = state.max_tokens.saturating_add(prompt.len().min(half));
+        state.max_tokens = most.min(self.spec.text_positions);
+        let prompt = WindowPrompt {
             tokens: &prompt,
             start,
-            most: state.most,
+            max_tokens: state.max_tokens,
             timestamps,
             window: state.windows,
             ends: true,
         };
-        let written = write(&mut self.engine, &self.tokens, &prompt, options)?;
+        let written = decode_window(&mut self.engine, &self.tokens, &prompt, options)?;
         state.windows += 1;
-        state.told = options.condition_on_previous && written.temperature < SURE;
+        state.conditions_on_previous = options.condition_on_previous && written.temperature < SURE;
         Ok(written)
     }
 
-    /// What announces earlier text. Old files do not say; in their list of tokens that are not written it is the last but one.
+    /// Token that introduces the previous text. Old files do not name it; there it is the second to
+    /// last suppressed token.
     fn previous(&self) -> Result<u32, SpeechError> {
         let suppressed = self.tokens.suppressed.iter().rev();
         let previous = self.tokens.previous.or(suppressed.copied().nth(1));
         previous.ok_or(SpeechError::NoToken {
             field: "prev_sot_token_id",
-            purpose: "telling a window the text before it",
+            purpose: "prompting a window with the previous text",
         })
     }
 
-    /// Tokens of all segments; of two timestamps at the end of one, the second is that of the next.
+    /// Tokens of all segments. If a segment ends with two timestamps, the second one is omitted,
+    /// because it belongs to the next segment.
     fn text_before(&self, transcript: &Transcript) -> Vec<u32> {
         let first = self.tokens.first_timestamp();
-        let of = |segment: &Segment| {
+        let of = |segment: &TranscriptSegment| {
             let tokens = &segment.tokens;
             match tokens.as_slice() {
                 [.., before, _] if tokens.len() > 2 && *before >= first => {
@@ -274,10 +281,10 @@ impl Whisper {
         transcript.segments.iter().flat_map(of).collect()
     }
 
-    /// Adds the segments of a window and gives the frames to the next one.
+    /// Adds the segments of a window and returns the number of frames to the next window.
     fn add(
         &self,
-        written: &Written,
+        written: &WindowTranscript,
         window: (usize, usize),
         transcript: &mut Transcript,
     ) -> Result<usize, Error> {
@@ -287,7 +294,7 @@ impl Whisper {
             let words: Vec<u32> = (span.tokens.iter().copied())
                 .filter(|token| *token < first)
                 .collect();
-            transcript.segments.push(Segment {
+            transcript.segments.push(TranscriptSegment {
                 start: span.start,
                 end: span.end,
                 text: self.tokenizer.decode(&words)?,
@@ -298,16 +305,17 @@ impl Whisper {
                 no_speech: written.no_speech,
             });
         }
-        // Without the rules of timestamps a text may end where it began.
+        // Without timestamp rules a text may end at its start; advance by a whole window to
+        // guarantee progress.
         Ok(if next == 0 { window.1 } else { next })
     }
 }
 
-/// What windows leave to those behind them.
-struct State {
-    /// Tokens of a text at most.
-    most: usize,
-    /// Whether the next window is told the text before it.
-    told: bool,
+/// State carried from window to window.
+struct WhisperWindowState {
+    /// Maximum tokens of a window's text.
+    max_tokens: usize,
+    /// True if the next window is prompted with the previous text.
+    conditions_on_previous: bool,
     windows: usize,
 }

@@ -1,4 +1,4 @@
-//! The text of one window, at one temperature after the other.
+//! Decoding of one window with temperature fallback.
 
 use std::io::Write;
 
@@ -7,57 +7,59 @@ use flate2::write::ZlibEncoder;
 use tercet_ir::random::philox4x32;
 
 use super::SpeechOptions;
-use super::engine::Engine;
+use super::engine::SpeechEngine;
 use super::rules::{log_sum, restrict};
 use crate::builder::ModelError;
 use crate::config::SpeechTokens;
 
-/// What was written of a window.
+/// Decoded text of a window with its quality measures.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
-    /// Without what ends the text.
+pub(super) struct WindowTranscript {
+    /// Token ids without the end token.
     pub(super) text: Vec<u32>,
     pub(super) temperature: f64,
     pub(super) log_probability: f64,
     pub(super) compression: f64,
     pub(super) no_speech: f64,
-    /// There is no speech.
+    /// True if the window is classified as silence.
     pub(super) silent: bool,
 }
 
-/// What a window's text follows.
-pub(super) struct Prompt<'a> {
+/// Prompt of a window.
+pub(super) struct WindowPrompt<'a> {
     pub(super) tokens: &'a [u32],
-    /// The place of what every text begins with, behind earlier text.
+    /// Index of the start token, after the previous text.
     pub(super) start: usize,
-    /// Tokens at most, those of the prompt included.
-    pub(super) most: usize,
+    /// Maximum tokens, including the prompt.
+    pub(super) max_tokens: usize,
     pub(super) timestamps: bool,
-    /// The number of the window, for random numbers of its own.
+    /// Window index; it selects an independent random stream.
     pub(super) window: usize,
-    /// Whether the text may end before `most`.
+    /// True if the text may end before `max_tokens`.
     pub(super) ends: bool,
 }
 
-/// The text of the window that the engine listens to.
-pub(super) fn write(
-    engine: &mut Engine,
+/// Decodes the last encoded window; tries the temperatures in order until the text passes the
+/// limits.
+pub(super) fn decode_window(
+    engine: &mut SpeechEngine,
     tokens: &SpeechTokens,
-    prompt: &Prompt<'_>,
+    prompt: &WindowPrompt<'_>,
     options: &SpeechOptions,
-) -> Result<Written, ModelError> {
+) -> Result<WindowTranscript, ModelError> {
     let mut written = None;
     for (attempt, &temperature) in options.temperatures.iter().enumerate() {
-        let random = Draws {
+        let random = FallbackRng {
             seed: options.seed,
             window: prompt.window as u32,
             attempt: attempt as u32,
         };
         let mut own = attempted(engine, tokens, prompt, (temperature, random))?;
         let above = |limit: Option<f64>, x: f64| limit.is_some_and(|limit| x > limit);
-        let unlikely = (options.least_log_probability).map(|least| own.log_probability < least);
-        let poor = above(options.most_compression, own.compression) || unlikely == Some(true);
-        own.silent = above(options.most_no_speech, own.no_speech) && unlikely != Some(false);
+        let unlikely = (options.min_log_probability).map(|least| own.log_probability < least);
+        let poor = above(options.max_compression_ratio, own.compression) || unlikely == Some(true);
+        own.silent =
+            above(options.max_no_speech_probability, own.no_speech) && unlikely != Some(false);
         let done = own.silent || !poor;
         written = Some(own);
         if done {
@@ -67,16 +69,16 @@ pub(super) fn write(
     written.ok_or_else(|| ModelError::Unsupported("no temperatures".to_string()))
 }
 
-/// Random numbers of an attempt.
+/// Random number generator of one decoding attempt.
 #[derive(Clone, Copy)]
-struct Draws {
+struct FallbackRng {
     seed: u64,
     window: u32,
     attempt: u32,
 }
 
-impl Draws {
-    /// A number in `[0, 1)`.
+impl FallbackRng {
+    /// Uniform random number in `[0, 1)`.
     fn unit(self, at: usize) -> f64 {
         let key = [self.seed as u32, (self.seed >> 32) as u32];
         let [word, ..] = philox4x32([at as u32, self.window, self.attempt, 0], key);
@@ -85,21 +87,21 @@ impl Draws {
 }
 
 fn attempted(
-    engine: &mut Engine,
+    engine: &mut SpeechEngine,
     tokens: &SpeechTokens,
-    prompt: &Prompt<'_>,
-    (temperature, random): (f64, Draws),
-) -> Result<Written, ModelError> {
+    prompt: &WindowPrompt<'_>,
+    (temperature, random): (f64, FallbackRng),
+) -> Result<WindowTranscript, ModelError> {
     let vocab = engine.vocab;
     let last = prompt.tokens.len().saturating_sub(1);
-    let logits = engine.feed(prompt.tokens, 0, &[prompt.start, last])?;
+    let logits = engine.forward(prompt.tokens, 0, &[prompt.start, last])?;
     let (at_start, logits) = logits.split_at(vocab);
     let silence = at_start[tokens.no_timestamps as usize - 1];
     let no_speech = (f64::from(silence) - log_sum(at_start)).exp();
     let mut logits = logits.to_vec();
     let mut text = Vec::new();
     let mut sum = 0.0;
-    while prompt.tokens.len() + text.len() < prompt.most {
+    while prompt.tokens.len() + text.len() < prompt.max_tokens {
         restrict(&mut logits, tokens, &text, prompt.timestamps);
         if !prompt.ends {
             logits[tokens.end as usize] = f32::NEG_INFINITY;
@@ -108,17 +110,17 @@ fn attempted(
             true => drawn(&logits, temperature, random.unit(text.len())),
             false => greatest(&logits),
         };
-        // Nothing may be written, or the model gives what is no number.
+        // No token is allowed, or the logits are NaN.
         let Some(token) = token else {
             break;
         };
         sum += f64::from(logits[token as usize]) - log_sum(&logits);
         text.push(token);
         let position = prompt.tokens.len() + text.len() - 1;
-        if token == tokens.end || position + 1 >= prompt.most {
+        if token == tokens.end || position + 1 >= prompt.max_tokens {
             break;
         }
-        let next = engine.feed(&[token], position, &[0])?;
+        let next = engine.forward(&[token], position, &[0])?;
         logits.copy_from_slice(next);
     }
     let compression = compression(&text, vocab);
@@ -126,7 +128,7 @@ fn attempted(
     if text.last() == Some(&tokens.end) {
         text.pop();
     }
-    Ok(Written {
+    Ok(WindowTranscript {
         text,
         temperature,
         log_probability: sum / count,
@@ -136,7 +138,7 @@ fn attempted(
     })
 }
 
-/// The likeliest token, the lowest among equals.
+/// Token with the greatest logit, the lowest id among equals.
 fn greatest(logits: &[f32]) -> Option<u32> {
     let mut best: Option<(usize, f32)> = None;
     for (token, &logit) in logits.iter().enumerate() {
@@ -147,7 +149,7 @@ fn greatest(logits: &[f32]) -> Option<u32> {
     best.map(|(token, _)| token as u32)
 }
 
-/// A token drawn by its probability at a temperature.
+/// Token sampled at this temperature with the random number `unit`.
 fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !top.is_finite() {
@@ -170,7 +172,8 @@ fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
     chosen
 }
 
-/// How many times longer tokens are than what zlib makes of them, each as the bytes that its vocabulary needs.
+/// zlib compression ratio of the token ids, each stored in the number of bytes that the vocabulary
+/// size requires.
 fn compression(text: &[u32], vocab: usize) -> f64 {
     let width = ((vocab as f64).log2() / 8.0) as usize + 1;
     let bytes: Vec<u8> = text
@@ -179,7 +182,7 @@ fn compression(text: &[u32], vocab: usize) -> f64 {
         .collect();
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     let packed = encoder.write_all(&bytes).and_then(|()| encoder.finish());
-    let packed = packed.expect("invariant: a vector takes what is written");
+    let packed = packed.expect("invariant: writing to a vector does not fail");
     bytes.len() as f64 / packed.len() as f64
 }
 
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn repetition_compresses() {
         let same = compression(&[300; 92], 1800);
-        // As Python's zlib has it.
+        // Reference value from Python's zlib.
         assert_eq!(same, 184.0 / 13.0);
         let others: Vec<u32> = (0..92).map(|i| i * 7919 % 1777).collect();
         let others = compression(&others, 1800);
@@ -200,7 +203,7 @@ mod tests {
     #[test]
     fn tokens_are_drawn_by_probability() {
         let logits = [f32::NEG_INFINITY, 0.0, 3f32.ln(), f32::NEG_INFINITY];
-        let draws = Draws {
+        let draws = FallbackRng {
             seed: 7,
             window: 1,
             attempt: 2,

@@ -1,41 +1,42 @@
-//! Cameras: from a place and a target, from a file, or one that sees a whole scene.
+//! Cameras for Gaussian splatting: from a position and a target, from a JSON file, or placed to
+//! show a whole scene.
 
 use serde_json::{Map, Value};
 use tercet::{Tensor, TensorError};
 use tercet_ir::ops::splat::CAMERA_LEN;
 
-use super::{Scene, SplatError};
+use super::{SplatError, SplatScene};
 
-type Vec3 = [f64; 3];
+type CameraVec3 = [f64; 3];
 
-/// What is nearer than this, in units of the scene, is not drawn (Kerbl et al. 2023).
+/// Near plane in scene units: closer splats are not drawn (Kerbl et al. 2023).
 const NEAR: f64 = 0.2;
 
-/// A pinhole camera: x right, y down, z ahead.
+/// A pinhole camera with x to the right, y down and z forward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplatCamera {
-    /// Where it is in the world.
+    /// Position in world coordinates.
     pub position: [f64; 3],
-    /// Its right, down and ahead in the world, each of length 1 and at right angles.
+    /// Right, down and forward directions in world coordinates, orthonormal.
     pub axes: [[f64; 3]; 3],
     /// Width and height of the image in pixels.
     pub image: [usize; 2],
     /// Focal lengths in pixels.
     pub focal: [f64; 2],
-    /// Where what is straight ahead is in the image, in pixels from its upper left corner.
+    /// Principal point in pixels from the upper left corner.
     pub center: [f64; 2],
 }
 
-/// A place, a target, a direction that is up, and an angle.
+/// Camera parameters: position, target, up direction and field of view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookAt {
-    /// Where the camera is.
+    /// Position of the camera.
     pub eye: [f64; 3],
-    /// What is in the middle of the image.
+    /// Point at the center of the image.
     pub target: [f64; 3],
-    /// What is up in the image.
+    /// Up direction of the image.
     pub up: [f64; 3],
-    /// The angle between the top and the bottom of the image, in degrees.
+    /// Vertical field of view in degrees.
     pub fov: f64,
 }
 
@@ -45,7 +46,7 @@ fn bad(reason: impl Into<String>) -> SplatError {
     }
 }
 
-fn cross(a: Vec3, b: Vec3) -> Vec3 {
+fn cross(a: CameraVec3, b: CameraVec3) -> CameraVec3 {
     [
         a[1] * b[2] - a[2] * b[1],
         a[2] * b[0] - a[0] * b[2],
@@ -53,35 +54,37 @@ fn cross(a: Vec3, b: Vec3) -> Vec3 {
     ]
 }
 
-pub(super) fn dot(a: Vec3, b: Vec3) -> f64 {
+pub(super) fn dot(a: CameraVec3, b: CameraVec3) -> f64 {
     (0..3).map(|i| a[i] * b[i]).sum()
 }
 
-/// A direction of length 1, unless it is none.
-fn direction(a: Vec3) -> Option<Vec3> {
+/// Unit vector of this direction; `None` for a zero or non-finite vector.
+fn direction(a: CameraVec3) -> Option<CameraVec3> {
     let length = dot(a, a).sqrt();
     (length.is_normal()).then(|| a.map(|x| x / length))
 }
 
-/// The focal length in pixels of an angle over so many.
+/// Focal length in pixels for a field of view over this number of pixels.
 fn focal(fov: f64, pixels: usize) -> Result<f64, SplatError> {
     if !(0.1..=179.0).contains(&fov) {
-        return Err(bad(format!("a field of view of {fov} degrees; 0.1 to 179")));
+        return Err(bad(format!(
+            "field of view {fov} is out of range; expected 0.1 to 179 degrees"
+        )));
     }
     Ok(pixels as f64 / 2.0 / (fov.to_radians() / 2.0).tan())
 }
 
-/// The middle of an image.
+/// Center of an image in pixels.
 pub(super) fn middle(image: [usize; 2]) -> [f64; 2] {
     image.map(|n| n as f64 / 2.0)
 }
 
 impl SplatCamera {
-    /// The camera at a place that looks at another.
+    /// Camera at `eye` that looks at `target`.
     ///
     /// # Errors
-    /// [`SplatError::Camera`] when the places are one, `up` is along the way between them, or the angle is
-    /// not between 0.1 and 179 degrees.
+    /// [`SplatError::Camera`] if the two points coincide, if `up` is parallel to the viewing
+    /// direction, or if the field of view is not between 0.1 and 179 degrees.
     pub fn look_at(look: &LookAt, image: [usize; 2]) -> Result<SplatCamera, SplatError> {
         let LookAt {
             eye,
@@ -90,11 +93,12 @@ impl SplatCamera {
             fov,
         } = *look;
         let way = [0, 1, 2].map(|i| target[i] - eye[i]);
-        let ahead = direction(way).ok_or_else(|| bad("the eye is where the target is"))?;
-        let up = direction(up).ok_or_else(|| bad("up is no direction"))?;
+        let ahead = direction(way).ok_or_else(|| bad("eye and target are the same point"))?;
+        let up = direction(up)
+            .ok_or_else(|| bad("up is not a valid direction; expected a finite nonzero vector"))?;
         let right = cross(ahead, up);
         let right = direction(right).filter(|_| dot(right, right) > 1e-12);
-        let right = right.ok_or_else(|| bad("up is the direction in which the camera looks"))?;
+        let right = right.ok_or_else(|| bad("up is parallel to the viewing direction"))?;
         let focal = focal(fov, image[1])?;
         Ok(SplatCamera {
             position: eye,
@@ -105,13 +109,17 @@ impl SplatCamera {
         })
     }
 
-    /// A camera before a scene (on the side of lower z, with y down, as scenes have it) that sees most of it:
-    /// the middle of its splats in each axis, and nine in ten of them around that.
+    /// Camera in front of a scene, on the side of lower z with y down, as scenes have it. It looks
+    /// at the median position of the splats and shows at least nine in ten of them.
     ///
     /// # Errors
-    /// As [`SplatCamera::look_at`].
-    pub fn before(scene: &Scene, image: [usize; 2], fov: f64) -> Result<SplatCamera, SplatError> {
-        let (target, distance) = most_of(scene, image, fov);
+    /// Same errors as [`SplatCamera::look_at`].
+    pub fn in_front_of(
+        scene: &SplatScene,
+        image: [usize; 2],
+        fov: f64,
+    ) -> Result<SplatCamera, SplatError> {
+        let (target, distance) = bounding_view(scene, image, fov);
         let eye = [target[0], target[1], target[2] - distance];
         let look = LookAt {
             eye,
@@ -122,21 +130,21 @@ impl SplatCamera {
         SplatCamera::look_at(&look, image)
     }
 
-    /// Cameras around a scene, each at the distance of [`SplatCamera::before`], in one turn that goes a third of a right
-    /// angle up and down on its way.
+    /// `count` cameras around a scene at the distance of [`SplatCamera::in_front_of`]. They form one
+    /// full turn with elevations between -30 and 30 degrees.
     ///
     /// # Errors
-    /// As [`SplatCamera::look_at`].
+    /// Same errors as [`SplatCamera::look_at`].
     pub fn around(
-        scene: &Scene,
+        scene: &SplatScene,
         image: [usize; 2],
         fov: f64,
         count: usize,
     ) -> Result<Vec<SplatCamera>, SplatError> {
-        let (target, distance) = most_of(scene, image, fov);
+        let (target, distance) = bounding_view(scene, image, fov);
         let camera = |at: usize| {
             let turn = at as f64 / count as f64 * std::f64::consts::TAU;
-            // Not in step with the turn, so that no height belongs to one side.
+            // The golden angle decorrelates elevation and azimuth.
             let height = (2.399_963 * at as f64).sin() * std::f64::consts::FRAC_PI_6;
             let (flat, up) = (height.cos() * distance, height.sin() * distance);
             let away = [flat * turn.sin(), up, -flat * turn.cos()];
@@ -151,19 +159,26 @@ impl SplatCamera {
         (0..count).map(camera).collect()
     }
 
-    /// A camera of a JSON document: an object, or the one at `index` of a list, with `position` (where it is),
-    /// `rotation` (three rows; its columns are right, down and ahead in the world), `width` and `height`, and
-    /// `fx` and `fy` in pixels or `fov` in degrees from top to bottom: what `cameras.json` of Kerbl et al. has.
+    /// Reads a camera from a JSON document: an object, or element `index` of a list. This is the
+    /// format of `cameras.json` of Kerbl et al. The fields are:
+    ///
+    /// - `position`: position in world coordinates.
+    /// - `rotation`: three rows; the columns are the right, down and forward directions in world
+    ///   coordinates.
+    /// - `width` and `height`: image size in pixels.
+    /// - `fx` and `fy` in pixels, or the vertical field of view `fov` in degrees.
     ///
     /// # Errors
-    /// [`SplatError::Camera`] that says which field is missing or wrong.
+    /// [`SplatError::Camera`] with the missing or invalid field.
     pub fn from_json(text: &str, index: usize) -> Result<SplatCamera, SplatError> {
         let value: Value =
             serde_json::from_str(text).map_err(|e| bad(format!("no JSON document: {e}")))?;
         let value = match &value {
             Value::Array(all) => all.get(index).ok_or_else(|| {
                 let count = all.len();
-                bad(format!("number {index} of {count}; the first is number 0"))
+                bad(format!(
+                    "index {index} is out of range; the list has {count} cameras, counted from 0"
+                ))
             })?,
             one => one,
         };
@@ -173,7 +188,7 @@ impl SplatCamera {
         let position = vector(fields.get("position"), "position")?;
         let rotation = fields.get("rotation").and_then(Value::as_array);
         let rows = rotation.filter(|rows| rows.len() == 3);
-        let rows = rows.ok_or_else(|| bad("`rotation` is not three rows"))?;
+        let rows = rows.ok_or_else(|| bad("`rotation` does not have three rows"))?;
         let [a, b, c] = [0, 1, 2].map(|i| vector(rows.get(i), "rotation"));
         let rows = [a?, b?, c?];
         let axes = [0, 1, 2].map(|i| [rows[0][i], rows[1][i], rows[2][i]]);
@@ -200,7 +215,7 @@ impl SplatCamera {
         })
     }
 
-    /// The same view in another number of pixels.
+    /// The same view at another resolution.
     #[must_use]
     pub fn resized(self, image: [usize; 2]) -> SplatCamera {
         let scale = |i: usize| image[i] as f64 / self.image[i].max(1) as f64;
@@ -212,10 +227,10 @@ impl SplatCamera {
         }
     }
 
-    /// The block of numbers that the operators of splatting take.
+    /// Camera block for the splatting operators, F32 `[25]`.
     ///
     /// # Errors
-    /// [`TensorError`] never in practice: the numbers are as many as the shape says.
+    /// [`TensorError`] is not expected in practice: the number of values matches the shape.
     pub fn block(&self, background: [f32; 3]) -> Result<Tensor, TensorError> {
         let mut block = Vec::with_capacity(CAMERA_LEN);
         for axis in self.axes {
@@ -231,11 +246,12 @@ impl SplatCamera {
     }
 }
 
-/// The middle of a scene's splats in each axis, and from how far nine in ten of them around that are seen.
-fn most_of(scene: &Scene, image: [usize; 2], fov: f64) -> (Vec3, f64) {
+/// Median position of a scene's splats, and the distance at which a camera shows nine in ten of
+/// them.
+fn bounding_view(scene: &SplatScene, image: [usize; 2], fov: f64) -> (CameraVec3, f64) {
     let finite = |at: &&[f32]| at.iter().all(|x| x.is_finite());
     let at: Vec<&[f32]> = scene.positions.chunks_exact(3).filter(finite).collect();
-    // The number below which a share of a list is; 0 of none.
+    // Quantile of a list; 0 for an empty list.
     let share = |mut list: Vec<f64>, part: f64| {
         list.sort_by(f64::total_cmp);
         let last = list.len().saturating_sub(1) as f64;
@@ -250,7 +266,7 @@ fn most_of(scene: &Scene, image: [usize; 2], fov: f64) -> (Vec3, f64) {
         dot(d, d).sqrt()
     });
     let radius = share(away.collect(), 0.9).max(NEAR);
-    // The narrower side must hold it.
+    // The shorter side of the image must show the whole radius.
     let half = (fov.clamp(0.1, 179.0).to_radians() / 2.0).tan();
     let aspect = image[0] as f64 / image[1].max(1) as f64;
     (
@@ -261,21 +277,23 @@ fn most_of(scene: &Scene, image: [usize; 2], fov: f64) -> (Vec3, f64) {
 
 fn number(value: &Value, name: &str) -> Result<f64, SplatError> {
     let number = value.as_f64().filter(|x| x.is_finite());
-    number.ok_or_else(|| bad(format!("`{name}` is not made of numbers")))
+    number.ok_or_else(|| bad(format!("`{name}` is not numeric; expected finite numbers")))
 }
 
 fn positive(value: &Value, name: &str) -> Result<f64, SplatError> {
     let number = number(value, name)?;
     match number > 0.0 {
         true => Ok(number),
-        false => Err(bad(format!("`{name}` is {number}; above 0"))),
+        false => Err(bad(format!(
+            "`{name}` is {number}; expected a number above 0"
+        ))),
     }
 }
 
-fn vector(value: Option<&Value>, name: &str) -> Result<Vec3, SplatError> {
+fn vector(value: Option<&Value>, name: &str) -> Result<CameraVec3, SplatError> {
     let list = value.and_then(Value::as_array).map(Vec::as_slice);
     let Some([x, y, z]) = list else {
-        return Err(bad(format!("`{name}` is not made of three numbers")));
+        return Err(bad(format!("`{name}` does not have three numbers")));
     };
     Ok([number(x, name)?, number(y, name)?, number(z, name)?])
 }
@@ -284,5 +302,5 @@ fn side(fields: &Map<String, Value>, name: &str) -> Result<usize, SplatError> {
     let value = fields.get(name).and_then(Value::as_u64);
     let side = value.and_then(|n| usize::try_from(n).ok());
     side.filter(|&n| n > 0)
-        .ok_or_else(|| bad(format!("`{name}` is no number of pixels")))
+        .ok_or_else(|| bad(format!("`{name}` is not a positive number of pixels")))
 }

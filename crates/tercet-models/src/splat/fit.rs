@@ -1,34 +1,34 @@
-//! Fitting scenes to pictures: the graph of the loss, learning rates, what a scene begins as, and what becomes of
-//! Gaussians that show nothing.
+//! Fitting of Gaussian scenes to images: the loss graph, learning rates, initial scenes and
+//! relocation of transparent Gaussians.
 //!
-//! The number of Gaussians stays what it was, so that one compiled step does for all of a fit. What Kerbl et al. do by
-//! adding and removing is done by moving: a Gaussian that has become transparent goes to where one is that shows much
-//! ([`relocate`]; Kheradmand et al. 2024, "3D Gaussian Splatting as Markov Chain Monte Carlo").
+//! The number of Gaussians is constant, so one compiled step serves a whole fit. Kerbl et al. add
+//! and remove Gaussians; here a transparent Gaussian moves to an opaque one ([`relocate`];
+//! Kheradmand et al. 2024, "3D Gaussian Splatting as Markov Chain Monte Carlo").
 
 use tercet::{DType, Graph, OpError, Shape, Tensor, Type, Value};
-use tercet_ir::ops::splat::{BACKGROUND_AT, CAMERA_LEN, Scene as Operands};
+use tercet_ir::ops::splat::{BACKGROUND_AT, CAMERA_LEN, SplatSceneOperands as Operands};
 use tercet_ir::ops::{ReduceFn, Window};
-use tercet_ir::random::Stream;
+use tercet_ir::random::PhiloxStream;
 
-use super::{Scene, SplatError};
+use super::{SplatError, SplatScene};
 
-type Built = Result<Value, OpError>;
+type SplatFitResult = Result<Value, OpError>;
 
-/// The inputs of a graph that fits: a camera block `[25]` and a picture `[height, width, 3]`, 0 to 1.
+/// Input name of a fitting graph: the camera block, F32 `[25]`.
 pub const CAMERA: &str = "camera";
-/// See [`CAMERA`].
+/// Input name of a fitting graph: the target image, `[height, width, 3]`, 0 to 1; see [`CAMERA`].
 pub const PICTURE: &str = "picture";
-/// The output with the image, `[height, width, 3]`.
+/// Output name of the rendered image, `[height, width, 3]`.
 pub const IMAGE: &str = "image";
 
-/// What a fit is made for.
+/// Sizes of a fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FitShape {
-    /// How many Gaussians there are.
+    /// Number of Gaussians.
     pub count: usize,
-    /// Spherical harmonics of each channel: 1, 4, 9 or 16.
+    /// Spherical harmonics per channel: 1, 4, 9 or 16.
     pub harmonics: usize,
-    /// Width and height of pictures in pixels.
+    /// Width and height of the target images in pixels.
     pub image: [usize; 2],
 }
 
@@ -51,13 +51,13 @@ impl FitShape {
         all
     }
 
-    /// The names of the states.
+    /// Names of the states.
     pub fn names(&self) -> Vec<&'static str> {
         self.states().into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Adds the states and the image that they make for the input [`CAMERA`].
-    fn image(&self, g: &mut Graph) -> Built {
+    /// Adds the states and the image rendered from them for the input [`CAMERA`].
+    fn image(&self, g: &mut Graph) -> SplatFitResult {
         let mut values = Vec::new();
         for (name, shape) in self.states() {
             values.push(g.state(name, Type::new(DType::F32, Shape::known(&shape)))?);
@@ -74,16 +74,18 @@ impl FitShape {
             colors,
         };
         let camera = g.input(CAMERA, Type::new(DType::F32, [CAMERA_LEN]))?;
-        // The parts of `gaussian_splat_render`, so that gradients read what the way forward made.
+        // Separate prepare and rasterize nodes instead of `gaussian_splat_render`, so that backward
+        // reuses the forward results.
         let splats = g.gaussian_splat_prepare(&scene, camera, self.image)?;
         let background = g.narrow(camera, 0, BACKGROUND_AT, 3)?;
         g.gaussian_splat_rasterize(splats, splats.port(1), background, self.image)
     }
 
-    /// The graph that draws the states for a camera: an input [`CAMERA`], an output [`IMAGE`].
+    /// Graph that renders the states for a camera, with the input [`CAMERA`] and the output
+    /// [`IMAGE`].
     ///
     /// # Errors
-    /// [`SplatError::Graph`] when the sizes are refused.
+    /// [`SplatError::Graph`] if the sizes are invalid.
     pub fn drawing(&self) -> Result<Graph, SplatError> {
         let mut g = Graph::new();
         let image = self.image(&mut g)?;
@@ -91,11 +93,12 @@ impl FitShape {
         Ok(g)
     }
 
-    /// The graph whose loss is to be minimized: `(1 - part) mean |image - picture| + part (1 - SSIM)`, where `part` is 0 to
-    /// 1 (Kerbl et al. take 0.2). Inputs [`CAMERA`] and [`PICTURE`], states of the scene.
+    /// Loss graph of a fit: `(1 - part) mean |image - picture| + part (1 - SSIM)` with `part` from
+    /// 0 to 1 (Kerbl et al. use 0.2). The inputs are [`CAMERA`] and [`PICTURE`]; the scene is in
+    /// states.
     ///
     /// # Errors
-    /// [`SplatError::Graph`] when the sizes are refused.
+    /// [`SplatError::Graph`] if the sizes are invalid.
     pub fn loss(&self, part: f64) -> Result<(Graph, Value), SplatError> {
         let mut g = Graph::new();
         let image = self.image(&mut g)?;
@@ -119,9 +122,9 @@ impl FitShape {
     }
 }
 
-/// The structural similarity of two pictures, 1 of equal ones: means over windows of 11 x 11 pixels by a normal
-/// distribution of 1.5, with zeros outside of the picture (Wang et al. 2004).
-fn ssim(g: &mut Graph, x: Value, y: Value, [width, height]: [usize; 2]) -> Built {
+/// Structural similarity (SSIM) of two images, 1 for equal ones. Local means use 11 x 11 Gaussian
+/// windows with sigma 1.5 and zero padding (Wang et al. 2004).
+fn ssim(g: &mut Graph, x: Value, y: Value, [width, height]: [usize; 2]) -> SplatFitResult {
     let square = g.mul(x, x)?;
     let other = g.mul(y, y)?;
     let both = g.mul(x, y)?;
@@ -171,8 +174,8 @@ fn ssim(g: &mut Graph, x: Value, y: Value, [width, height]: [usize; 2]) -> Built
     g.reduce(ReduceFn::Mean, likeness, &[0, 1, 2, 3], false)
 }
 
-/// The learning rates of the states, by name, of a scene whose cameras are so far from it: for fits of some thousand steps,
-/// 2 to 8 times those of Kerbl et al., whose take 30,000.
+/// Learning rates of the states by name, for a scene at this camera distance. They are 2 to 8 times
+/// those of Kerbl et al., because fits take some thousand steps instead of 30,000.
 pub fn learning_rates(distance: f64) -> [(&'static str, f64); 6] {
     [
         ("positions", 1e-3 * distance),
@@ -184,25 +187,25 @@ pub fn learning_rates(distance: f64) -> [(&'static str, f64); 6] {
     ]
 }
 
-/// The harmonic of degree 0, by which a colour is its coefficient and half.
+/// Spherical harmonic of degree 0: a color is its coefficient times this constant, plus 0.5.
 const DEGREE_0: f32 = 0.282_094_79;
 
-/// Numbers of a seed, one after the other.
+/// Seeded random number generator of a fit.
 #[derive(Clone, Debug)]
-pub struct Numbers {
-    stream: Stream,
+pub struct SplatFitRng {
+    stream: PhiloxStream,
     next: u64,
 }
 
-impl Numbers {
-    /// Those of a seed.
-    pub fn of(seed: u64) -> Numbers {
-        let stream = Stream {
+impl SplatFitRng {
+    /// Creates a generator from a seed.
+    pub fn new(seed: u64) -> SplatFitRng {
+        let stream = PhiloxStream {
             seed,
             stream: 0,
             step: 0,
         };
-        Numbers { stream, next: 0 }
+        SplatFitRng { stream, next: 0 }
     }
 
     fn turn(&mut self) -> u64 {
@@ -211,52 +214,52 @@ impl Numbers {
         turn
     }
 
-    /// At least 0, below 1.
+    /// Uniform random number in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         let turn = self.turn();
         self.stream.unit(DType::F64, turn)
     }
 
-    /// One of so many, of which there is at least one.
+    /// Uniform random index below `count`, which is at least 1.
     pub fn below(&mut self, count: usize) -> usize {
         ((self.unit() * count as f64) as usize).min(count.saturating_sub(1))
     }
 
-    /// Of a normal distribution.
+    /// Standard normal random number.
     fn normal(&mut self) -> f64 {
         let turn = self.turn();
         self.stream.normal(DType::F64, turn)
     }
 }
 
-impl Scene {
-    /// Gray Gaussians anywhere in a box of twice `half` around a point.
+impl SplatScene {
+    /// Gray Gaussians at random positions in a cube with half side `half` around `center`.
     pub fn random(
         count: usize,
         harmonics: usize,
         center: [f64; 3],
         half: f64,
-        numbers: &mut Numbers,
-    ) -> Scene {
+        numbers: &mut SplatFitRng,
+    ) -> SplatScene {
         let mut positions = Vec::with_capacity(3 * count);
         for _ in 0..count {
             positions.extend(center.map(|c| (c + half * (2.0 * numbers.unit() - 1.0)) as f32));
         }
-        // As wide as the box is for each.
+        // Standard deviation of half the mean spacing of the Gaussians.
         let scale = (2.0 * half / (count.max(1) as f64).cbrt() / 2.0).ln();
-        Scene {
+        SplatScene {
             harmonics,
             positions,
             log_scales: vec![scale as f32; 3 * count],
             rotations: [1.0, 0.0, 0.0, 0.0].repeat(count),
-            opacities: vec![BEGIN; count],
+            opacities: vec![INITIAL_OPACITY_LOGIT; count],
             colors: vec![0.0; 3 * harmonics * count],
         }
     }
 
-    /// The same with another number of harmonics: those that it has not are 0.
+    /// The same scene with another number of spherical harmonics; added coefficients are 0.
     #[must_use]
-    pub fn with_harmonics(&self, harmonics: usize) -> Scene {
+    pub fn with_harmonics(&self, harmonics: usize) -> SplatScene {
         let own = self.harmonics.max(1);
         let mut colors = Vec::with_capacity(3 * harmonics * self.len());
         for each in self.colors.chunks_exact(3 * own) {
@@ -264,17 +267,17 @@ impl Scene {
             colors.extend(&each[..kept]);
             colors.resize(colors.len() + 3 * harmonics - kept, 0.0);
         }
-        Scene {
+        SplatScene {
             harmonics,
             colors,
             ..self.clone()
         }
     }
 
-    /// The states of a fit, as [`FitShape`] names them.
+    /// Initial states of a fit, with the names of [`FitShape`].
     ///
     /// # Errors
-    /// [`SplatError::Tensor`] when the lists are not as long as the number of Gaussians says.
+    /// [`SplatError::Tensor`] if a list does not match the number of Gaussians.
     pub fn fit_states(&self) -> Result<Vec<(&'static str, Tensor)>, SplatError> {
         let shape = FitShape {
             count: self.len(),
@@ -301,11 +304,11 @@ impl Scene {
         states.collect()
     }
 
-    /// The scene of the states of a fit, in the order of [`FitShape::names`].
+    /// Scene from the states of a fit, in the order of [`FitShape::names`].
     ///
     /// # Errors
     /// [`SplatError::Tensor`] for a state that is not F32.
-    pub fn from_fit_states(shape: &FitShape, states: &[Tensor]) -> Result<Scene, SplatError> {
+    pub fn from_fit_states(shape: &FitShape, states: &[Tensor]) -> Result<SplatScene, SplatError> {
         let names = shape.names();
         let list = |name: &str| -> Result<Vec<f32>, SplatError> {
             let at = names.iter().position(|own| *own == name);
@@ -323,7 +326,7 @@ impl Scene {
                     .collect()
             }
         };
-        Ok(Scene {
+        Ok(SplatScene {
             harmonics: k,
             positions: list("positions")?,
             log_scales: list("log_scales")?,
@@ -333,12 +336,12 @@ impl Scene {
         })
     }
 
-    /// The Gaussians that show anything: finite, with an opacity of at least 1/255.
+    /// The visible Gaussians: finite, with an opacity of at least 1/255.
     #[must_use]
-    pub fn shown(&self) -> Scene {
-        let mut shown = Scene {
+    pub fn visible(&self) -> SplatScene {
+        let mut shown = SplatScene {
             harmonics: self.harmonics,
-            ..Scene::default()
+            ..SplatScene::default()
         };
         let k = 3 * self.harmonics;
         for i in 0..self.len() {
@@ -365,29 +368,30 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The logit of a tenth, the opacity with which Gaussians begin.
-const BEGIN: f32 = -2.197_224_6;
+/// Logit of the initial opacity 0.1.
+const INITIAL_OPACITY_LOGIT: f32 = -2.197_224_6;
 
-/// Gaussians at points of these colours.
-pub(super) fn of_points(positions: Vec<f32>, colors: &[f32], size: f64) -> Scene {
+/// Gaussians at points with these colors and the standard deviation `size`.
+pub(super) fn scene_from_points(positions: Vec<f32>, colors: &[f32], size: f64) -> SplatScene {
     let count = positions.len() / 3;
-    Scene {
+    SplatScene {
         harmonics: 1,
         positions,
         log_scales: vec![size.ln() as f32; 3 * count],
         rotations: [1.0, 0.0, 0.0, 0.0].repeat(count),
-        opacities: vec![BEGIN; count],
+        opacities: vec![INITIAL_OPACITY_LOGIT; count],
         colors: colors.iter().map(|c| (c - 0.5) / DEGREE_0).collect(),
     }
 }
 
-/// Moves Gaussians that show almost nothing (an opacity below 1/200) to where others are, chosen by their opacity: both
-/// then have the opacity that together makes the one that was, and four fifths of its size; the one that came lies by
-/// chance within the other. Gives the numbers of all that changed, whose moments are to be forgotten.
-pub fn relocate(scene: &mut Scene, numbers: &mut Numbers) -> Vec<usize> {
-    const LEAST: f32 = 0.005;
+/// Moves nearly transparent Gaussians (opacity below 1/200) to other Gaussians, which are sampled
+/// by opacity. Both then have the opacity that composes to the original one, and 0.8 of its size.
+/// The moved Gaussian gets a random offset within the other. Returns the indices of all changed
+/// Gaussians; their optimizer moments should be reset.
+pub fn relocate(scene: &mut SplatScene, numbers: &mut SplatFitRng) -> Vec<usize> {
+    const MIN_OPACITY: f32 = 0.005;
     let opacities: Vec<f32> = scene.opacities.iter().map(|x| sigmoid(*x)).collect();
-    let weight = |o: f32| if o >= LEAST { f64::from(o) } else { 0.0 };
+    let weight = |o: f32| if o >= MIN_OPACITY { f64::from(o) } else { 0.0 };
     let mut ends = Vec::with_capacity(opacities.len());
     let mut sum = 0.0;
     for o in &opacities {
@@ -399,15 +403,15 @@ pub fn relocate(scene: &mut Scene, numbers: &mut Numbers) -> Vec<usize> {
         return changed;
     }
     let k = 3 * scene.harmonics;
-    let is_clear = |i: &usize| opacities[*i] < LEAST;
+    let is_clear = |i: &usize| opacities[*i] < MIN_OPACITY;
     for i in (0..opacities.len()).filter(is_clear) {
         let chance = numbers.unit() * sum;
         let from = ends
             .partition_point(|end| *end <= chance)
             .min(ends.len() - 1);
-        // Half of the light each: 1 - (1 - o)^(1/2).
+        // Each gets the opacity 1 - (1 - o)^(1/2), so that both together have opacity o.
         let own = sigmoid(scene.opacities[from]);
-        let half = (1.0 - (1.0 - own).max(0.0).sqrt()).clamp(LEAST, 0.99);
+        let half = (1.0 - (1.0 - own).max(0.0).sqrt()).clamp(MIN_OPACITY, 0.99);
         let logit = (half / (1.0 - half)).ln();
         let mut least = f32::INFINITY;
         for axis in 0..3 {

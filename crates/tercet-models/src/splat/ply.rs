@@ -1,19 +1,19 @@
-//! PLY files as 3-D Gaussian splatting writes them (Turk 1994; properties of Kerbl et al. 2023):
-//! binary little-endian or ascii, one element `vertex` of numbers.
+//! PLY files of 3D Gaussian splatting (Turk 1994; properties of Kerbl et al. 2023): binary
+//! little-endian or ASCII, one element `vertex` with numeric properties.
 //!
-//! The header is read first and must agree with the length of the file before anything is allocated for
-//! splats. Numbers of any type are read as F32; NaN and infinities are numbers.
+//! The header is parsed first and checked against the file length before memory for splats is
+//! allocated. All numeric types are converted to F32; NaN and infinities are accepted.
 
-use super::{Scene, SplatError};
+use super::{SplatError, SplatScene};
 
-/// The longest header that is read; those of scenes have about 2 KiB.
+/// Maximum header length in bytes; headers of scenes have about 2 KiB.
 const MAX_HEADER: usize = 1 << 20;
-/// Coefficients of one channel that are not of degree 0, by what files have of all channels.
+/// Valid numbers of `f_rest_*` properties, for harmonics of degree 0 to 3.
 const RESTS: [usize; 4] = [0, 9, 24, 45];
 
-/// How a number is stored.
+/// Storage type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stored {
+enum PlyScalarType {
     I8,
     U8,
     I16,
@@ -24,64 +24,64 @@ enum Stored {
     F64,
 }
 
-impl Stored {
-    fn from_name(name: &str) -> Option<Stored> {
+impl PlyScalarType {
+    fn from_name(name: &str) -> Option<PlyScalarType> {
         Some(match name {
-            "char" | "int8" => Stored::I8,
-            "uchar" | "uint8" => Stored::U8,
-            "short" | "int16" => Stored::I16,
-            "ushort" | "uint16" => Stored::U16,
-            "int" | "int32" => Stored::I32,
-            "uint" | "uint32" => Stored::U32,
-            "float" | "float32" => Stored::F32,
-            "double" | "float64" => Stored::F64,
+            "char" | "int8" => PlyScalarType::I8,
+            "uchar" | "uint8" => PlyScalarType::U8,
+            "short" | "int16" => PlyScalarType::I16,
+            "ushort" | "uint16" => PlyScalarType::U16,
+            "int" | "int32" => PlyScalarType::I32,
+            "uint" | "uint32" => PlyScalarType::U32,
+            "float" | "float32" => PlyScalarType::F32,
+            "double" | "float64" => PlyScalarType::F64,
             _ => return None,
         })
     }
 
     fn size_bytes(self) -> usize {
         match self {
-            Stored::I8 | Stored::U8 => 1,
-            Stored::I16 | Stored::U16 => 2,
-            Stored::I32 | Stored::U32 | Stored::F32 => 4,
-            Stored::F64 => 8,
+            PlyScalarType::I8 | PlyScalarType::U8 => 1,
+            PlyScalarType::I16 | PlyScalarType::U16 => 2,
+            PlyScalarType::I32 | PlyScalarType::U32 | PlyScalarType::F32 => 4,
+            PlyScalarType::F64 => 8,
         }
     }
 
-    /// The number at the beginning of `bytes`, which are as many as it has or more.
+    /// Reads the number at the start of `bytes`, which must be long enough.
     fn read(self, bytes: &[u8]) -> f32 {
         fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
             std::array::from_fn(|i| bytes[i])
         }
         match self {
-            Stored::I8 => f32::from(i8::from_le_bytes(first(bytes))),
-            Stored::U8 => f32::from(bytes[0]),
-            Stored::I16 => f32::from(i16::from_le_bytes(first(bytes))),
-            Stored::U16 => f32::from(u16::from_le_bytes(first(bytes))),
-            Stored::I32 => i32::from_le_bytes(first(bytes)) as f32,
-            Stored::U32 => u32::from_le_bytes(first(bytes)) as f32,
-            Stored::F32 => f32::from_le_bytes(first(bytes)),
-            Stored::F64 => f64::from_le_bytes(first(bytes)) as f32,
+            PlyScalarType::I8 => f32::from(i8::from_le_bytes(first(bytes))),
+            PlyScalarType::U8 => f32::from(bytes[0]),
+            PlyScalarType::I16 => f32::from(i16::from_le_bytes(first(bytes))),
+            PlyScalarType::U16 => f32::from(u16::from_le_bytes(first(bytes))),
+            PlyScalarType::I32 => i32::from_le_bytes(first(bytes)) as f32,
+            PlyScalarType::U32 => u32::from_le_bytes(first(bytes)) as f32,
+            PlyScalarType::F32 => f32::from_le_bytes(first(bytes)),
+            PlyScalarType::F64 => f64::from_le_bytes(first(bytes)) as f32,
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Property {
+struct PlyProperty {
     name: String,
-    /// `None` for a list.
-    stored: Option<Stored>,
+    /// Storage type; `None` for a list.
+    stored: Option<PlyScalarType>,
 }
 
 #[derive(Clone, Debug)]
-struct Element {
+struct PlyElement {
     name: String,
     count: u64,
-    properties: Vec<Property>,
+    properties: Vec<PlyProperty>,
 }
 
-impl Element {
-    /// The size of one, all properties being numbers.
+impl PlyElement {
+    /// Bytes per element; an error if a property is a list.
     fn stride(&self) -> Result<usize, SplatError> {
         let mut sum = 0;
         for property in &self.properties {
@@ -96,7 +96,7 @@ impl Element {
         Ok(sum)
     }
 
-    /// Where a property stands.
+    /// Index of a property.
     fn place(&self, name: &str) -> Option<usize> {
         self.properties.iter().position(|p| p.name == name)
     }
@@ -112,21 +112,21 @@ impl Element {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum PlyFormat {
     Ascii,
     Binary,
 }
 
-struct Header {
-    format: Format,
-    elements: Vec<Element>,
-    /// Where the data begins.
+struct PlyHeader {
+    format: PlyFormat,
+    elements: Vec<PlyElement>,
+    /// Byte offset of the data.
     len: usize,
-    /// Lines of the header.
+    /// Number of header lines.
     lines: usize,
 }
 
-/// Lines, without their ends (`\n`, `\r\n`), and the place after each.
+/// Lines without their terminators (`\n`, `\r\n`), each with the byte offset after it.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = (&[u8], usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -138,8 +138,8 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = (&[u8], usize)> {
     })
 }
 
-impl Header {
-    fn read(bytes: &[u8]) -> Result<Header, SplatError> {
+impl PlyHeader {
+    fn read(bytes: &[u8]) -> Result<PlyHeader, SplatError> {
         let head = &bytes[..bytes.len().min(MAX_HEADER)];
         let mut all = lines(head).enumerate();
         if all.next().is_none_or(|(_, (line, _))| line != b"ply") {
@@ -156,8 +156,8 @@ impl Header {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             match words.as_slice() {
                 ["comment" | "obj_info", ..] | [] => {}
-                ["format", "ascii", "1.0"] => format = Some(Format::Ascii),
-                ["format", "binary_little_endian", "1.0"] => format = Some(Format::Binary),
+                ["format", "ascii", "1.0"] => format = Some(PlyFormat::Ascii),
+                ["format", "binary_little_endian", "1.0"] => format = Some(PlyFormat::Binary),
                 ["format", found @ ..] => {
                     let found = found.join(" ");
                     return Err(SplatError::Format { found });
@@ -169,20 +169,20 @@ impl Header {
                 }
                 ["property", rest @ ..] => {
                     add_property(&mut elements, rest, line).map_err(|e| match e {
-                        Bad::Line(reason) => wrong(reason),
-                        Bad::Twice(e) => e,
+                        PlyPropertyError::Line(reason) => wrong(reason),
+                        PlyPropertyError::Twice(e) => e,
                     })?;
                 }
                 ["end_header"] => {
                     let format = format.ok_or_else(|| wrong("no line `format`".to_string()))?;
-                    return Ok(Header {
+                    return Ok(PlyHeader {
                         format,
                         elements,
                         len: end,
                         lines: at + 1,
                     });
                 }
-                _ => return Err(wrong(format!("`{line}` is not known"))),
+                _ => return Err(wrong(format!("unknown header line `{line}`"))),
             }
         }
         Err(SplatError::NoEnd {
@@ -191,14 +191,14 @@ impl Header {
     }
 }
 
-fn add_element(elements: &mut Vec<Element>, name: &str, count: u64) -> Result<(), SplatError> {
+fn add_element(elements: &mut Vec<PlyElement>, name: &str, count: u64) -> Result<(), SplatError> {
     if elements.iter().any(|e| e.name == name) {
         return Err(SplatError::Twice {
             what: "element",
             name: name.to_string(),
         });
     }
-    elements.push(Element {
+    elements.push(PlyElement {
         name: name.to_string(),
         count,
         properties: Vec::new(),
@@ -206,15 +206,19 @@ fn add_element(elements: &mut Vec<Element>, name: &str, count: u64) -> Result<()
     Ok(())
 }
 
-/// Why a property is refused.
-enum Bad {
+/// Error of a property declaration.
+enum PlyPropertyError {
     Line(String),
     Twice(SplatError),
 }
 
-fn add_property(elements: &mut [Element], words: &[&str], line: &str) -> Result<(), Bad> {
-    let unknown = |name: &str| Bad::Line(format!("`{name}` is no type of number"));
-    let stored = |name: &str| Stored::from_name(name).ok_or_else(|| unknown(name));
+fn add_property(
+    elements: &mut [PlyElement],
+    words: &[&str],
+    line: &str,
+) -> Result<(), PlyPropertyError> {
+    let unknown = |name: &str| PlyPropertyError::Line(format!("`{name}` is no type of number"));
+    let stored = |name: &str| PlyScalarType::from_name(name).ok_or_else(|| unknown(name));
     let (name, stored) = match words {
         ["list", length, item, name] => {
             stored(length)?;
@@ -222,36 +226,42 @@ fn add_property(elements: &mut [Element], words: &[&str], line: &str) -> Result<
             (name, None)
         }
         [kind, name] => (name, Some(stored(kind)?)),
-        _ => return Err(Bad::Line(format!("`{line}` is no property"))),
+        _ => {
+            return Err(PlyPropertyError::Line(format!(
+                "`{line}` is not a property"
+            )));
+        }
     };
     let Some(element) = elements.last_mut() else {
-        return Err(Bad::Line("a property before any element".to_string()));
+        return Err(PlyPropertyError::Line(
+            "property before any element".to_string(),
+        ));
     };
     if element.properties.iter().any(|p| p.name == *name) {
-        return Err(Bad::Twice(SplatError::Twice {
+        return Err(PlyPropertyError::Twice(SplatError::Twice {
             what: "property",
             name: name.to_string(),
         }));
     }
-    element.properties.push(Property {
+    element.properties.push(PlyProperty {
         name: name.to_string(),
         stored,
     });
     Ok(())
 }
 
-/// Where the numbers of a splat stand among the properties of a vertex.
-struct Places {
+/// Indices of the splat's numbers among the vertex properties.
+struct PlySplatProperties {
     position: [usize; 3],
     log_scales: [usize; 3],
     rotation: [usize; 4],
     opacity: usize,
-    /// Functions by channel, as colours lie: `[K][3]`.
+    /// Indices of the color coefficients in scene order, `[K][3]`.
     colors: Vec<usize>,
 }
 
-impl Places {
-    fn of(element: &Element) -> Result<Places, SplatError> {
+impl PlySplatProperties {
+    fn from_element(element: &PlyElement) -> Result<PlySplatProperties, SplatError> {
         let mut missing = Vec::new();
         let mut place = |name: &str| {
             let at = element.place(name);
@@ -270,7 +280,7 @@ impl Places {
         if !RESTS.contains(&found) {
             return Err(SplatError::Harmonics { found });
         }
-        // In files channel by channel.
+        // Files store the coefficients channel by channel.
         let each = found / 3;
         for k in 0..each {
             colors.extend([0, 1, 2].map(|c| place(&format!("f_rest_{}", c * each + k))));
@@ -279,7 +289,7 @@ impl Places {
             let names = missing.join(", ");
             return Err(SplatError::Missing { names });
         }
-        Ok(Places {
+        Ok(PlySplatProperties {
             position,
             log_scales,
             rotation,
@@ -288,8 +298,8 @@ impl Places {
         })
     }
 
-    /// Adds a splat from its numbers by property.
-    fn push(&self, scene: &mut Scene, number: &dyn Fn(usize) -> f32) {
+    /// Appends a splat; `number` returns the value of a property.
+    fn push(&self, scene: &mut SplatScene, number: &dyn Fn(usize) -> f32) {
         scene.positions.extend(self.position.map(number));
         scene.log_scales.extend(self.log_scales.map(number));
         scene.rotations.extend(self.rotation.map(number));
@@ -300,16 +310,16 @@ impl Places {
     }
 }
 
-/// The scene of a file.
+/// Parses the scene of a file.
 ///
 /// # Errors
-/// [`SplatError`]: not PLY, another format, properties missing or unknown, shorter than it says.
-pub(super) fn parse(bytes: &[u8]) -> Result<Scene, SplatError> {
-    let file = File::of(bytes)?;
-    let places = Places::of(file.vertices())?;
-    let mut scene = Scene {
+/// [`SplatError`]: not a PLY file, unsupported format, missing or invalid properties, or truncated data.
+pub(super) fn parse(bytes: &[u8]) -> Result<SplatScene, SplatError> {
+    let file = PlyFile::parse(bytes)?;
+    let places = PlySplatProperties::from_element(file.vertices())?;
+    let mut scene = SplatScene {
         harmonics: places.colors.len() / 3,
-        ..Scene::default()
+        ..SplatScene::default()
     };
     file.read(
         &mut scene,
@@ -319,21 +329,22 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Scene, SplatError> {
     Ok(scene)
 }
 
-/// True of a file whose vertices are Gaussians, as far as `opacity` says; else they are points.
+/// True if the vertices are Gaussians, decided by the property `opacity`; otherwise they are
+/// points.
 ///
 /// # Errors
-/// As [`parse`].
+/// Same errors as [`parse`].
 pub(super) fn has_splats(bytes: &[u8]) -> Result<bool, SplatError> {
-    let file = File::of(bytes)?;
+    let file = PlyFile::parse(bytes)?;
     Ok(file.vertices().place("opacity").is_some())
 }
 
-/// Points and their colours, 0 to 1, three numbers each; gray where there are none.
+/// Points and their colors (0 to 1), three numbers each; the default color is gray.
 ///
 /// # Errors
-/// As [`parse`].
+/// Same errors as [`parse`].
 pub(super) fn points(bytes: &[u8]) -> Result<(Vec<f32>, Vec<f32>), SplatError> {
-    let file = File::of(bytes)?;
+    let file = PlyFile::parse(bytes)?;
     let vertices = file.vertices();
     let position = ["x", "y", "z"].map(|name| vertices.place(name));
     let [Some(x), Some(y), Some(z)] = position else {
@@ -342,9 +353,9 @@ pub(super) fn points(bytes: &[u8]) -> Result<(Vec<f32>, Vec<f32>), SplatError> {
     };
     let color = ["red", "green", "blue"].map(|name| {
         let at = vertices.place(name)?;
-        // Bytes are of 255.
+        // Integer colors range from 0 to 255.
         let whole = match vertices.properties[at].stored {
-            Some(Stored::F32 | Stored::F64) => 1.0,
+            Some(PlyScalarType::F32 | PlyScalarType::F64) => 1.0,
             _ => 255.0,
         };
         Some((at, whole))
@@ -361,33 +372,34 @@ pub(super) fn points(bytes: &[u8]) -> Result<(Vec<f32>, Vec<f32>), SplatError> {
     Ok(points)
 }
 
-/// A file whose header was read, up to its vertices.
-struct File<'a> {
-    header: Header,
-    /// Where the vertices stand among the elements.
+/// A PLY file with a parsed header.
+struct PlyFile<'a> {
+    header: PlyHeader,
+    /// Index of the vertex element.
     vertices: usize,
     data: &'a [u8],
 }
 
-impl<'a> File<'a> {
-    fn of(bytes: &'a [u8]) -> Result<File<'a>, SplatError> {
-        let header = Header::read(bytes)?;
+impl<'a> PlyFile<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<PlyFile<'a>, SplatError> {
+        let header = PlyHeader::read(bytes)?;
         let at = header.elements.iter().position(|e| e.name == "vertex");
         let vertices = at.ok_or(SplatError::NoVertices)?;
         header.elements[vertices].stride()?;
         let data = &bytes[header.len..];
-        Ok(File {
+        Ok(PlyFile {
             header,
             vertices,
             data,
         })
     }
 
-    fn vertices(&self) -> &Element {
+    fn vertices(&self) -> &PlyElement {
         &self.header.elements[self.vertices]
     }
 
-    /// Makes room for all vertices, then shows the numbers of each by property.
+    /// Calls `room` once with the number of vertices, then `push` with the properties of each
+    /// vertex.
     fn read<T>(
         &self,
         to: &mut T,
@@ -396,14 +408,14 @@ impl<'a> File<'a> {
     ) -> Result<(), SplatError> {
         let before = &self.header.elements[..self.vertices];
         match self.header.format {
-            Format::Binary => binary(self.data, before, self.vertices(), to, room, push),
-            Format::Ascii => ascii(self, before, to, room, push),
+            PlyFormat::Binary => binary(self.data, before, self.vertices(), to, room, push),
+            PlyFormat::Ascii => ascii(self, before, to, room, push),
         }
     }
 }
 
-/// Makes room for `count` Gaussians, which the length of the file allows.
-fn reserve(scene: &mut Scene, places: &Places, count: usize) {
+/// Reserves memory for `count` Gaussians; the caller has checked the count against the file length.
+fn reserve(scene: &mut SplatScene, places: &PlySplatProperties, count: usize) {
     scene.positions.reserve(3 * count);
     scene.log_scales.reserve(3 * count);
     scene.rotations.reserve(4 * count);
@@ -413,14 +425,14 @@ fn reserve(scene: &mut Scene, places: &Places, count: usize) {
 
 fn binary<T>(
     data: &[u8],
-    before: &[Element],
-    vertices: &Element,
+    before: &[PlyElement],
+    vertices: &PlyElement,
     to: &mut T,
     room: impl FnOnce(&mut T, usize),
     mut push: impl FnMut(&mut T, &dyn Fn(usize) -> f32),
 ) -> Result<(), SplatError> {
     let mut rest = data;
-    let mut taken = |element: &Element| {
+    let mut taken = |element: &PlyElement| {
         let need = u128::from(element.count) * element.stride()? as u128;
         let len = usize::try_from(need).ok().filter(|&n| n <= rest.len());
         let len = len.ok_or_else(|| element.truncated(need, rest.len()))?;
@@ -438,7 +450,7 @@ fn binary<T>(
         columns.push((stored, offset));
         offset += stored.size_bytes();
     }
-    // As many as there are bytes for: the properties that splats need make a vertex some bytes long.
+    // The division is safe: required properties make the vertex size positive.
     room(to, own.len() / offset);
     for row in own.chunks_exact(offset) {
         push(to, &|at| {
@@ -450,15 +462,15 @@ fn binary<T>(
 }
 
 fn ascii<T>(
-    file: &File<'_>,
-    before: &[Element],
+    file: &PlyFile<'_>,
+    before: &[PlyElement],
     to: &mut T,
     room: impl FnOnce(&mut T, usize),
     mut push: impl FnMut(&mut T, &dyn Fn(usize) -> f32),
 ) -> Result<(), SplatError> {
     let (data, vertices) = (file.data, file.vertices());
     let width = vertices.properties.len();
-    // A digit and a space or line end for each number, but for the last line's end.
+    // Minimum length: one digit and one separator per number, except after the last number.
     let need = (u128::from(vertices.count) * 2 * width as u128).saturating_sub(1);
     let Some(count) = usize::try_from(vertices.count)
         .ok()
@@ -467,7 +479,7 @@ fn ascii<T>(
         return Err(vertices.truncated(need, data.len()));
     };
     let mut all = lines(data).zip(file.header.lines + 1..);
-    let ends = |element: &Element, done: u64| SplatError::Ends {
+    let ends = |element: &PlyElement, done: u64| SplatError::Ends {
         element: element.name.clone(),
         missing: element.count - done,
     };
@@ -486,11 +498,11 @@ fn ascii<T>(
         numbers.clear();
         for word in line.split_ascii_whitespace() {
             let number: Option<f32> = word.parse().ok();
-            numbers.push(number.ok_or_else(|| wrong(format!("`{word}` is no number")))?);
+            numbers.push(number.ok_or_else(|| wrong(format!("`{word}` is not a number")))?);
         }
         if numbers.len() != width {
             let found = numbers.len();
-            return Err(wrong(format!("{found} numbers instead of {width}")));
+            return Err(wrong(format!("found {found} numbers; expected {width}")));
         }
         push(to, &|at| numbers[at]);
     }

@@ -1,16 +1,16 @@
-//! Scenes as `.ply` files, as Kerbl et al. write them: binary little-endian, normals of 0, harmonics channel by
-//! channel.
+//! Writing of scenes as `.ply` files in the format of Kerbl et al.: binary little-endian, zero
+//! normals, harmonics channel by channel.
 
 use std::io::{self, Write};
 
-use super::Scene;
+use super::SplatScene;
 
-impl Scene {
-    /// Writes the scene as a `.ply` file, which [`Scene::open`] and viewers of splats read.
+impl SplatScene {
+    /// Writes the scene as a `.ply` file, for [`SplatScene::open`] and splat viewers.
     ///
     /// # Errors
-    /// Those of the writer; [`io::ErrorKind::InvalidInput`] when the lists are not as long as the number of Gaussians
-    /// says.
+    /// Errors of the writer; [`io::ErrorKind::InvalidInput`] if a list does not match the number of
+    /// Gaussians.
     pub fn write_ply(&self, out: &mut impl Write) -> io::Result<()> {
         let (n, k) = (self.len(), self.harmonics);
         let lens = [
@@ -21,7 +21,7 @@ impl Scene {
             k > 0,
         ];
         if lens.contains(&false) {
-            let reason = "the lists of the scene are not as long as it has Gaussians";
+            let reason = "the lists of the scene do not match its number of Gaussians";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let mut names: Vec<String> = ["x", "y", "z", "nx", "ny", "nz"].map(String::from).to_vec();

@@ -1,4 +1,4 @@
-//! Pictures with the cameras that took them, as NeRF keeps them (Mildenhall et al. 2020; `transforms.json`).
+//! Images with their camera poses in the NeRF format (Mildenhall et al. 2020; `transforms.json`).
 
 use std::path::{Path, PathBuf};
 
@@ -7,30 +7,30 @@ use serde_json::{Map, Value};
 use super::camera::{dot, middle};
 use super::{SplatCamera, SplatError};
 
-/// A picture and how it was taken.
+/// An image with its camera pose and lens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct View {
-    /// The picture's file.
-    pub picture: PathBuf,
-    /// Where the camera was.
+pub struct SplatView {
+    /// Path of the image file.
+    pub image: PathBuf,
+    /// Camera position in world coordinates.
     position: [f64; 3],
-    /// Its right, down and ahead.
+    /// Right, down and forward directions of the camera.
     axes: [[f64; 3]; 3],
-    lens: Lens,
+    lens: CameraLens,
 }
 
-/// What the document says of the lens, as far as it does.
+/// Lens parameters of the document; all are optional.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Lens {
-    /// Width and height of the picture that the other numbers are of.
+struct CameraLens {
+    /// Width and height of the image that the other parameters refer to.
     image: [Option<f64>; 2],
     focal: [Option<f64>; 2],
-    /// Angles from left to right and from top to bottom, in radians.
+    /// Horizontal and vertical field of view in radians.
     angles: [Option<f64>; 2],
     center: [Option<f64>; 2],
 }
 
-/// Names of numbers that bend lines, which pinhole cameras do not.
+/// Names of lens distortion parameters, which a pinhole camera does not support.
 const DISTORTION: [&str; 8] = ["k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2"];
 
 fn bad(reason: impl Into<String>) -> SplatError {
@@ -39,23 +39,26 @@ fn bad(reason: impl Into<String>) -> SplatError {
     }
 }
 
-/// The views of a document: `frames` with `file_path` and `transform_matrix` (from the camera to the world; x right, y up,
-/// z behind) each, and, for all or for each, `camera_angle_x` in radians or `fl_x` in pixels, and as far as they are
-/// known `camera_angle_y`, `fl_y`, `cx`, `cy`, `w`, `h`. Paths are those of `folder`; one without an ending is a `.png`.
+/// Reads the views of a document with `frames`, each with `file_path` and `transform_matrix`
+/// (camera to world; x right, y up, z backward).
+///
+/// Either `camera_angle_x` in radians or `fl_x` in pixels is required, per document or per frame.
+/// `camera_angle_y`, `fl_y`, `cx`, `cy`, `w` and `h` are optional. Paths are relative to `folder`;
+/// a path without an extension gets `.png`.
 ///
 /// # Errors
-/// [`SplatError::Views`] that says which number of which frame is missing, not finite or not as it should be.
-pub fn views(text: &str, folder: &Path) -> Result<Vec<View>, SplatError> {
+/// [`SplatError::Views`] with the frame and the number that is missing, not finite or out of range.
+pub fn views(text: &str, folder: &Path) -> Result<Vec<SplatView>, SplatError> {
     let value: Value =
         serde_json::from_str(text).map_err(|e| bad(format!("no JSON document: {e}")))?;
     let Value::Object(all) = &value else {
         return Err(bad("expected an object with `frames`"));
     };
     let frames = all.get("frames").and_then(Value::as_array);
-    let frames = frames.ok_or_else(|| bad("`frames` is no list"))?;
+    let frames = frames.ok_or_else(|| bad("`frames` is not a list"))?;
     let views = frames.iter().enumerate().map(|(at, frame)| {
         let Value::Object(frame) = frame else {
-            return Err(bad(format!("frame {at} is no object")));
+            return Err(bad(format!("frame {at} is not an object")));
         };
         view(all, frame, folder).map_err(|reason| bad(format!("frame {at}: {reason}")))
     });
@@ -66,10 +69,10 @@ fn view(
     all: &Map<String, Value>,
     frame: &Map<String, Value>,
     folder: &Path,
-) -> Result<View, String> {
+) -> Result<SplatView, String> {
     let name = frame.get("file_path").and_then(Value::as_str);
     let name = name.filter(|name| !name.is_empty());
-    let mut picture = folder.join(name.ok_or("`file_path` is no path")?);
+    let mut picture = folder.join(name.ok_or("`file_path` is not a path")?);
     if picture.extension().is_none() {
         picture.set_extension("png");
     }
@@ -78,7 +81,7 @@ fn view(
             return Ok(None);
         };
         let number = value.as_f64().filter(|x| x.is_finite());
-        number.map(Some).ok_or(format!("`{name}` is no number"))
+        number.map(Some).ok_or(format!("`{name}` is not a number"))
     };
     let above_zero = |name: &str| -> Result<Option<f64>, String> {
         match number(name)? {
@@ -88,10 +91,10 @@ fn view(
     };
     for name in DISTORTION {
         if number(name)?.is_some_and(|x| x != 0.0) {
-            return Err(format!("`{name}` is not 0; undistort the pictures first"));
+            return Err(format!("`{name}` is not 0; undistort the images first"));
         }
     }
-    let lens = Lens {
+    let lens = CameraLens {
         image: [above_zero("w")?, above_zero("h")?],
         focal: [above_zero("fl_x")?, above_zero("fl_y")?],
         angles: [above_zero("camera_angle_x")?, above_zero("camera_angle_y")?],
@@ -101,28 +104,28 @@ fn view(
         return Err("neither `camera_angle_x` nor `fl_x`".to_string());
     }
     if lens.angles.iter().flatten().any(|a| *a >= 3.13) {
-        return Err("an angle of half a turn or more; they are in radians".to_string());
+        return Err("the camera angle is pi or more; expected an angle in radians".to_string());
     }
     let columns = columns(frame.get("transform_matrix"))?;
     let [right, up, behind, position] = columns;
-    Ok(View {
-        picture,
+    Ok(SplatView {
+        image: picture,
         position,
         axes: [right, up.map(|x| -x), behind.map(|x| -x)],
         lens,
     })
 }
 
-/// The first three numbers of the columns of a matrix of three or four rows.
+/// The first three rows of a matrix with three or four rows, by column.
 fn columns(value: Option<&Value>) -> Result<[[f64; 3]; 4], String> {
     let rows = value
         .and_then(Value::as_array)
         .filter(|rows| matches!(rows.len(), 3 | 4));
-    let rows = rows.ok_or("`transform_matrix` is not three or four rows")?;
+    let rows = rows.ok_or("`transform_matrix` does not have three or four rows")?;
     let mut columns = [[0.0; 3]; 4];
     for (i, row) in rows.iter().take(3).enumerate() {
         let row = row.as_array().filter(|row| row.len() == 4);
-        let row = row.ok_or("a row of `transform_matrix` is not four numbers")?;
+        let row = row.ok_or("a row of `transform_matrix` does not have four numbers")?;
         for (column, value) in columns.iter_mut().zip(row) {
             let number = value.as_f64().filter(|x| x.is_finite());
             column[i] = number.ok_or("`transform_matrix` is not made of finite numbers")?;
@@ -136,17 +139,17 @@ fn columns(value: Option<&Value>) -> Result<[[f64; 3]; 4], String> {
     });
     match is_turn {
         true => Ok(columns),
-        false => Err("`transform_matrix` is no rotation and shift".to_string()),
+        false => Err("`transform_matrix` is not a rotation and translation".to_string()),
     }
 }
 
-impl View {
-    /// The camera for a picture of `[width, height]` pixels.
+impl SplatView {
+    /// Camera for an image of `[width, height]` pixels.
     ///
     /// # Errors
-    /// [`SplatError::Views`] when the document says that the picture has another size.
+    /// [`SplatError::Views`] if the document declares another image size.
     pub fn camera(&self, image: [usize; 2]) -> Result<SplatCamera, SplatError> {
-        let Lens {
+        let CameraLens {
             image: said,
             focal,
             angles,
@@ -154,9 +157,9 @@ impl View {
         } = self.lens;
         for (said, own) in said.into_iter().zip(image) {
             if said.is_some_and(|n| n != own as f64) {
-                let ([width, height], path) = (image, self.picture.display());
+                let ([width, height], path) = (image, self.image.display());
                 return Err(bad(format!(
-                    "{path} has {width}x{height} pixels, which is not what `w` and `h` say"
+                    "{path} has {width}x{height} pixels, which differs from `w` and `h`"
                 )));
             }
         }
@@ -175,10 +178,11 @@ impl View {
     }
 }
 
-/// The point that cameras look at, as far as they agree: that of the least squared distance to their ways ahead. With it
-/// the mean distance of the cameras. Nothing of cameras that all look the same way.
+/// Point that the cameras look at, and the mean distance of the cameras from it. The point
+/// minimizes the squared distance to the viewing rays. `None` if all cameras look in the same
+/// direction.
 pub fn looked_at(cameras: &[SplatCamera]) -> Option<([f64; 3], f64)> {
-    // Sum over cameras of (1 - a a^T) x = (1 - a a^T) p.
+    // Normal equations: sum over the cameras of (1 - a a^T) x = (1 - a a^T) p.
     let (mut m, mut r) = ([[0.0; 3]; 3], [0.0; 3]);
     for camera in cameras {
         let (a, p) = (camera.axes[2], camera.position);

@@ -1,22 +1,22 @@
-//! Several texts as one array of token ids.
+//! Batches: several texts as one padded array of token ids.
 
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{
     Encoding, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
-use super::{Engine, Tokenizer, TokenizerError};
+use super::{Tokenizer, TokenizerEngine, TokenizerError};
 
 /// Token ids of several texts, padded to the longest: `[rows, row_len]`, row-major.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct TokenizedBatch {
     /// Number of texts.
     pub rows: usize,
-    /// Tokens of the longest row.
+    /// Number of tokens of the longest row.
     pub row_len: usize,
-    /// Token ids; behind the end of a row the padding token.
+    /// Token ids; shorter rows end with the padding token.
     pub ids: Vec<u32>,
-    /// Whether a position holds a token of the text (or a special one), not padding.
+    /// True for tokens of the text and special tokens, false for padding.
     pub mask: Vec<bool>,
     /// Segment of each token (0 for single texts and padding).
     pub type_ids: Vec<u32>,
@@ -24,19 +24,19 @@ pub struct Batch {
 
 /// Token ids of a text, or of a pair of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
-    /// Token ids, special ones included.
+pub struct TokenizedRow {
+    /// Token ids, including special tokens.
     pub ids: Vec<u32>,
-    /// The segment of each: 0 for single texts.
+    /// Segment of each token; 0 for single texts.
     pub type_ids: Vec<u32>,
 }
 
 impl Tokenizer {
-    /// Encodes several texts with special tokens, each cut at `max_len` tokens (special ones
-    /// included, which are kept) and padded to the longest of them.
+    /// Encodes several texts with special tokens. Each is truncated to `max_len` tokens, of which
+    /// special tokens are never dropped, and padded to the longest row.
     ///
-    /// Padding is the tokenizer's own padding token, or 0 where it has none; what stands there
-    /// does not matter to a model that honours the mask.
+    /// Padding uses the tokenizer's padding token, or 0 if it has none. A model that applies the
+    /// mask ignores the value.
     ///
     /// # Errors
     /// [`TokenizerError::NoRoom`], [`TokenizerError::Failed`].
@@ -44,21 +44,21 @@ impl Tokenizer {
         &self,
         texts: &[T],
         max_len: usize,
-    ) -> Result<Batch, TokenizerError> {
+    ) -> Result<TokenizedBatch, TokenizerError> {
         let rows = texts
             .iter()
             .map(|text| self.encode_row(text.as_ref(), None, Some(max_len)))
             .collect::<Result<Vec<_>, _>>()?;
         let row_len = rows.iter().map(|row| row.ids.len()).max().unwrap_or(0);
         let len = rows.len() * row_len;
-        let mut batch = Batch {
+        let mut batch = TokenizedBatch {
             rows: rows.len(),
             row_len,
             ids: Vec::with_capacity(len),
             mask: Vec::with_capacity(len),
             type_ids: Vec::with_capacity(len),
         };
-        for (index, Row { ids, type_ids }) in rows.iter().enumerate() {
+        for (index, TokenizedRow { ids, type_ids }) in rows.iter().enumerate() {
             let end = (index + 1) * row_len;
             batch.mask.resize(batch.mask.len() + ids.len(), true);
             batch.mask.resize(end, false);
@@ -70,8 +70,9 @@ impl Tokenizer {
         Ok(batch)
     }
 
-    /// Ids and segments of one text, or of a pair of texts as the model wants them, with special tokens. With `most` a
-    /// text is cut at so many tokens, special ones included, which are kept; of a pair the longer text is cut.
+    /// Token ids and segments of one text, or of a pair of texts in the model's pair format, with
+    /// special tokens. If `most` is set, a text is truncated to that number of tokens including
+    /// special tokens, which are never dropped. Of a pair, the longer text is truncated.
     ///
     /// # Errors
     /// [`TokenizerError::NoRoom`], [`TokenizerError::Failed`], [`TokenizerError::NoPairs`].
@@ -80,13 +81,13 @@ impl Tokenizer {
         text: &str,
         pair: Option<&str>,
         most: Option<usize>,
-    ) -> Result<Row, TokenizerError> {
+    ) -> Result<TokenizedRow, TokenizerError> {
         let added = match &self.engine {
-            Engine::Crate { inner, .. } => {
+            TokenizerEngine::Crate { inner, .. } => {
                 let processor = inner.get_post_processor();
                 processor.map_or(0, |processor| processor.added_tokens(pair.is_some()))
             }
-            Engine::Pieces(_) => 0,
+            TokenizerEngine::Pieces(_) => 0,
         };
         let special = added + usize::from(self.bos.is_some()) + usize::from(self.eos.is_some());
         if let Some(max_len) = most
@@ -96,15 +97,15 @@ impl Tokenizer {
         }
         let room = most.map(|most| most - special);
         let (ids, type_ids) = match (&self.engine, pair) {
-            (Engine::Crate { inner, .. }, pair) => {
+            (TokenizerEngine::Crate { inner, .. }, pair) => {
                 let encoding = encoded(inner, text, pair, room)?;
                 (
                     encoding.get_ids().to_vec(),
                     encoding.get_type_ids().to_vec(),
                 )
             }
-            (Engine::Pieces(_), Some(_)) => return Err(TokenizerError::NoPairs),
-            (Engine::Pieces(model), None) => {
+            (TokenizerEngine::Pieces(_), Some(_)) => return Err(TokenizerError::NoPairs),
+            (TokenizerEngine::Pieces(model), None) => {
                 let tokens = model.encode(text, true).into_iter();
                 let room = room.unwrap_or(usize::MAX);
                 let ids: Vec<u32> = tokens.map(|(id, _)| id).take(room).collect();
@@ -112,14 +113,15 @@ impl Tokenizer {
                 (ids, type_ids)
             }
         };
-        Ok(Row {
+        Ok(TokenizedRow {
             ids: enclose(&ids, self.bos, self.eos),
             type_ids: enclose(&type_ids, self.bos.map(|_| 0), self.eos.map(|_| 0)),
         })
     }
 }
 
-/// The tokens of a text or of a pair, without special tokens at most `room`, with the special tokens around them.
+/// Encodes a text or a pair, truncated to `room` tokens without special tokens, then adds the
+/// special tokens.
 fn encoded(
     inner: &tokenizers::Tokenizer,
     text: &str,

@@ -1,4 +1,4 @@
-//! Byte-level vocabularies: the bytes that each token stands for.
+//! Byte-level vocabularies: the bytes of each token.
 //!
 //! Byte-level BPE (GPT-2, Radford et al. 2019) spells every byte as a printable character:
 //! printable Latin-1 as itself, the 68 others as U+0100 and up. Decoding is the inverse.
@@ -14,13 +14,13 @@ pub(super) struct ByteToken {
     pub(super) special: bool,
 }
 
-/// Bytes by token id. A map, since ids in a `tokenizer.json` may be any number.
+/// Bytes by token id. A map, because ids in a `tokenizer.json` need not be consecutive.
 #[derive(Debug)]
 pub(super) struct ByteVocab(HashMap<u32, ByteToken>);
 
 impl ByteVocab {
-    /// The table of a tokenizer whose decoder is byte-level, `None` for the others.
-    pub(super) fn of(inner: &tokenizers::Tokenizer) -> Option<Self> {
+    /// The table of a tokenizer with a byte-level decoder; `None` for other tokenizers.
+    pub(super) fn from_tokenizer(inner: &tokenizers::Tokenizer) -> Option<Self> {
         let Some(DecoderWrapper::ByteLevel(_)) = inner.get_decoder() else {
             return None;
         };
@@ -32,7 +32,8 @@ impl ByteVocab {
                 let bytes: Option<Box<[u8]>> =
                     text.chars().map(|c| byte_of.get(&c).copied()).collect();
                 let token = ByteToken {
-                    // A token outside the alphabet was put in by hand: it stands for itself.
+                    // A token outside the byte alphabet was added manually, so its text is used
+                    // unchanged.
                     bytes: bytes.unwrap_or_else(|| text.into_bytes().into()),
                     special: false,
                 };
@@ -75,8 +76,9 @@ fn byte_of_char() -> HashMap<char, u8> {
         .collect()
 }
 
-/// The bytes of a token of a tokenizer that spells spaces as U+2581 (and bytes as `<0x0A>` where it falls back to them),
-/// in the middle of a text, and whether the token is special. `None` for tokenizers of other kinds.
+/// The bytes of a token in the middle of a text, and whether the token is special. For tokenizers
+/// that spell spaces as U+2581 and, with byte fallback, bytes as `<0x0A>`; `None` for other
+/// tokenizers.
 pub(super) fn piece_bytes(inner: &tokenizers::Tokenizer, id: u32) -> Option<(Vec<u8>, bool)> {
     let (spaces, fallback) = match inner.get_decoder()? {
         DecoderWrapper::Metaspace(_) => (true, false),

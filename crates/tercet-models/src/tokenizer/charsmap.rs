@@ -1,18 +1,19 @@
-//! The table of replacements of a SentencePiece normaliser (`precompiled_charsmap`).
+//! The replacement table of a SentencePiece normalizer (`precompiled_charsmap`).
 //!
-//! Its bytes are the length of a trie, the trie as a double array of Darts-clone, and the text
-//! that the trie's values point into; each replacement ends with a zero byte. Everything that
-//! a walk could reach is checked once, when the table is read.
+//! The bytes are the length of a trie, the trie as a Darts-clone double array, and the text that
+//! the trie's values point into. Each replacement ends with a zero byte. Everything that a lookup
+//! can reach is validated once, when the table is read.
 
-/// The longest replacement that is read (U+FDFA becomes 33 bytes): a text grows no further.
+/// Maximum length of a replacement, in bytes (U+FDFA becomes 33). It bounds the growth of a text.
 const MAX_REPLACEMENT_BYTES: usize = 256;
-/// The longest string that is replaced: a damaged trie may go in circles.
+/// Maximum length of a replaced string, because a damaged trie may have cycles.
 const MAX_REPLACED_BYTES: usize = 256;
 
-/// Strings and what stands for them.
+/// A table of strings and their replacements.
 #[derive(Debug)]
 pub(super) struct CharsMap {
-    /// A label of 8 bits, whether a value follows, and the distance to the children.
+    /// The trie's units: an 8-bit label, a flag for a following value, and the offset of the
+    /// children.
     units: Vec<u32>,
     replacements: String,
 }
@@ -22,11 +23,13 @@ fn offset(unit: u32) -> usize {
 }
 
 impl CharsMap {
-    /// Reads a table; what is wrong with it is the error.
+    /// Reads a table; the error says what is invalid.
     pub(super) fn parse(bytes: &[u8]) -> Result<CharsMap, &'static str> {
-        let (len, rest) = bytes.split_first_chunk().ok_or("it is cut off")?;
+        let (len, rest) = bytes.split_first_chunk().ok_or("it is truncated")?;
         let len = u32::from_le_bytes(*len) as usize;
-        let (trie, replacements) = rest.split_at_checked(len / 4 * 4).ok_or("it is cut off")?;
+        let (trie, replacements) = rest
+            .split_at_checked(len / 4 * 4)
+            .ok_or("it is truncated")?;
         let units = trie.chunks_exact(4);
         let units = units.map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]));
         let replacements =
@@ -39,9 +42,9 @@ impl CharsMap {
         Ok(map)
     }
 
-    /// Follows every path of the trie; each step and each value must lie inside.
+    /// Follows every path of the trie and checks that each step and each value is in bounds.
     fn check(&self) -> Result<(), &'static str> {
-        const OUT: &str = "its trie leads out of it";
+        const OUT: &str = "its trie points out of bounds";
         let mut seen = vec![false; self.units.len()];
         let mut waiting = vec![offset(*self.units.first().ok_or(OUT)?)];
         while let Some(children) = waiting.pop() {
@@ -68,8 +71,7 @@ impl CharsMap {
         Ok(())
     }
 
-    /// The longest string of the table that `text` begins with: its length, and what stands for
-    /// it.
+    /// The longest string of the table that is a prefix of `text`: its length and its replacement.
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, &str)> {
         let mut at = offset(*self.units.first()?);
         let mut found = None;

@@ -1,28 +1,29 @@
-//! Tokenizers from the vocabulary inside a GGUF file.
+//! Tokenizers from the vocabulary of a GGUF file.
 //!
-//! `tokenizer.ggml.model` names the kind; token `i` of `tokenizer.ggml.tokens` has id `i`, and
-//! `tokenizer.ggml.token_type` says what each is for. Which tokens are put around a text is
-//! `tokenizer.ggml.add_bos_token` and its like, or what is usual for the kind.
+//! `tokenizer.ggml.model` is the vocabulary type. Token `i` of `tokenizer.ggml.tokens` has id `i`,
+//! and `tokenizer.ggml.token_type` is the type of each token. `tokenizer.ggml.add_bos_token` and
+//! similar keys determine the special tokens around a text; the defaults depend on the vocabulary
+//! type.
 
 mod bpe;
-mod pieces;
+mod sentencepiece;
 mod word_piece;
 
 use super::{Tokenizer, TokenizerError};
-use crate::gguf::{Metadata, Value, ValueType, clip};
+use crate::gguf::{GgufMetadata, GgufValue, GgufValueType, clip};
 
-/// Builds the tokenizer of one kind.
-type Build = fn(&Metadata) -> Result<Tokenizer, TokenizerError>;
+/// Creates the tokenizer of one vocabulary type.
+type TokenizerBuildFn = fn(&GgufMetadata) -> Result<Tokenizer, TokenizerError>;
 
-/// The values of `tokenizer.ggml.model` that are read.
-const KINDS: &[(&str, Build)] = &[
-    ("llama", pieces::build_bpe),
+/// The supported values of `tokenizer.ggml.model`.
+const KINDS: &[(&str, TokenizerBuildFn)] = &[
+    ("llama", sentencepiece::build_bpe),
     ("gpt2", bpe::build),
     ("bert", word_piece::build),
-    ("t5", pieces::build_unigram),
+    ("t5", sentencepiece::build_unigram),
 ];
 
-pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
+pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
     let name = meta.get_str("tokenizer.ggml.model")?;
     match KINDS.iter().find(|(kind, _)| *kind == name) {
         Some((_, build)) => build(meta),
@@ -41,14 +42,14 @@ fn bad(reason: String) -> TokenizerError {
 }
 
 fn strings<'a>(
-    meta: &'a Metadata,
+    meta: &'a GgufMetadata,
     key: &str,
 ) -> Result<impl Iterator<Item = &'a str>, TokenizerError> {
-    let array = meta.get_array(key, ValueType::String)?;
-    Ok(array.iter().filter_map(Value::as_str))
+    let array = meta.get_array(key, GgufValueType::String)?;
+    Ok(array.iter().filter_map(GgufValue::as_str))
 }
 
-/// The numbers of `tokenizer.ggml.token_type`, from 0.
+/// The values of `tokenizer.ggml.token_type`, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenType {
     Undefined,
@@ -72,10 +73,10 @@ impl TokenType {
     ];
 }
 
-/// What each token is for; all are normal where the file does not say.
-fn read_types(meta: &Metadata) -> Result<Vec<TokenType>, TokenizerError> {
-    let tokens = meta.get_array("tokenizer.ggml.tokens", ValueType::String)?;
-    let Some(types) = meta.opt_array("tokenizer.ggml.token_type", ValueType::I32)? else {
+/// Reads the type of each token; the default is normal.
+fn read_types(meta: &GgufMetadata) -> Result<Vec<TokenType>, TokenizerError> {
+    let tokens = meta.get_array("tokenizer.ggml.tokens", GgufValueType::String)?;
+    let Some(types) = meta.opt_array("tokenizer.ggml.token_type", GgufValueType::I32)? else {
         return Ok(vec![TokenType::Normal; tokens.len() as usize]);
     };
     if types.len() != tokens.len() {
@@ -84,14 +85,14 @@ fn read_types(meta: &Metadata) -> Result<Vec<TokenType>, TokenizerError> {
             "there are {tokens} tokens, but {types} token types"
         )));
     }
-    let read = |(id, (ty, token)): (usize, (Value<'_>, Value<'_>))| {
+    let read = |(id, (ty, token)): (usize, (GgufValue<'_>, GgufValue<'_>))| {
         let known = ty.as_integer().and_then(|ty| usize::try_from(ty).ok());
         let known = known.and_then(|ty| TokenType::ALL.get(ty).copied());
         known.ok_or_else(|| {
             let token = clip(token.as_str().unwrap_or_default());
             let last = TokenType::ALL.len() - 1;
             bad(format!(
-                "token {id} (`{token}`) has type {ty}, 0 to {last} exist"
+                "token {id} (`{token}`) has type {ty}; expected 0 to {last}"
             ))
         })
     };
@@ -103,18 +104,18 @@ fn read_types(meta: &Metadata) -> Result<Vec<TokenType>, TokenizerError> {
         .collect()
 }
 
-/// Whether texts begin with BOS and end with EOS where the file does not say.
-struct Around {
+/// The defaults of BOS and EOS for files that do not specify them.
+struct BosEosDefaults {
     bos: bool,
     eos: bool,
 }
 
-impl Around {
-    /// `tokenizer` with the tokens that the file wants around a text; `usual` are the ids of
-    /// BOS, EOS and padding where it does not name them.
-    fn of(
+impl BosEosDefaults {
+    /// Adds the special tokens that the file specifies around a text. `usual` are the default ids
+    /// of BOS, EOS and padding.
+    fn from_metadata(
         &self,
-        meta: &Metadata,
+        meta: &GgufMetadata,
         mut tokenizer: Tokenizer,
         usual: [Option<u32>; 3],
     ) -> Result<Tokenizer, TokenizerError> {

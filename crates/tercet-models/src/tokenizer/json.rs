@@ -1,5 +1,5 @@
-//! What a `tokenizer.json` is checked for before the `tokenizers` crate reads it, which panics on two
-//! kinds of damage: any syntax error inside `"decoder"`, and a `"precompiled_charsmap"` that does not
+//! Checks of a `tokenizer.json` before the `tokenizers` crate reads it. The crate panics on two
+//! forms of damage: a syntax error inside `"decoder"`, and a `"precompiled_charsmap"` that does not
 //! decode.
 
 use std::fmt;
@@ -12,71 +12,71 @@ use super::TokenizerError;
 use super::charsmap::CharsMap;
 
 /// # Errors
-/// [`TokenizerError::NotJson`] with the place of a syntax error; [`TokenizerError::BadJson`];
+/// [`TokenizerError::NotJson`] with the position of a syntax error; [`TokenizerError::BadJson`];
 /// [`TokenizerError::BadCharsMap`].
 pub(super) fn check(json: &[u8]) -> Result<(), TokenizerError> {
-    let syntax: Result<Skipped, _> = serde_json::from_slice(json);
+    let syntax: Result<SkippedJson, _> = serde_json::from_slice(json);
     syntax.map_err(|source| TokenizerError::NotJson {
         line: source.line(),
         column: source.column(),
         source,
     })?;
-    let outline: Result<Outline, _> = serde_json::from_slice(json);
+    let outline: Result<TokenizerOutline, _> = serde_json::from_slice(json);
     let outline = outline.map_err(|e| TokenizerError::BadJson { source: e.into() })?;
     check_normalizer(&outline.normalizer)
 }
 
 #[derive(Deserialize)]
-struct Outline {
+struct TokenizerOutline {
     #[serde(default)]
     normalizer: Value,
 }
 
-/// Any JSON, with the checks that reading it has (text, numbers, depth), and nothing kept of it:
-/// vocabularies are large, and `serde::de::IgnoredAny` lets bad text and any depth pass.
-struct Skipped;
+/// Skips any JSON value with full validation of texts, numbers and depth, but without storing it,
+/// because vocabularies are large. `serde::de::IgnoredAny` would accept invalid text and any depth.
+struct SkippedJson;
 
-impl<'de> Deserialize<'de> for Skipped {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Skipped, D::Error> {
-        deserializer.deserialize_any(Skipped)
+impl<'de> Deserialize<'de> for SkippedJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SkippedJson, D::Error> {
+        deserializer.deserialize_any(SkippedJson)
     }
 }
 
-impl<'de> Visitor<'de> for Skipped {
-    type Value = Skipped;
+impl<'de> Visitor<'de> for SkippedJson {
+    type Value = SkippedJson;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
-    fn visit_bool<E>(self, _: bool) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_bool<E>(self, _: bool) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_i64<E>(self, _: i64) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_i64<E>(self, _: i64) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_u64<E>(self, _: u64) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_u64<E>(self, _: u64) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_f64<E>(self, _: f64) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_f64<E>(self, _: f64) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_str<E>(self, _: &str) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_str<E>(self, _: &str) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_unit<E>(self) -> Result<Skipped, E> {
-        Ok(Skipped)
+    fn visit_unit<E>(self) -> Result<SkippedJson, E> {
+        Ok(SkippedJson)
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Skipped, A::Error> {
-        while seq.next_element::<Skipped>()?.is_some() {}
-        Ok(Skipped)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<SkippedJson, A::Error> {
+        while seq.next_element::<SkippedJson>()?.is_some() {}
+        Ok(SkippedJson)
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Skipped, A::Error> {
-        while map.next_entry::<Skipped, Skipped>()?.is_some() {}
-        Ok(Skipped)
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SkippedJson, A::Error> {
+        while map.next_entry::<SkippedJson, SkippedJson>()?.is_some() {}
+        Ok(SkippedJson)
     }
 }
 
-/// Checks every precompiled normalizer in one, however sequences nest.
+/// Checks every precompiled normalizer, including those in nested sequences.
 fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
     match normalizer {
         Value::Object(fields) => {
@@ -89,7 +89,7 @@ fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
                 Some(text) => base64(text.as_bytes())
                     .ok_or("it is not base64")
                     .and_then(|bytes| CharsMap::parse(&bytes).map(drop)),
-                None => Err("it is missing, or no string"),
+                None => Err("it is missing, or not a string"),
             };
             checked.map_err(|reason| TokenizerError::BadCharsMap { reason })
         }
@@ -98,7 +98,7 @@ fn check_normalizer(normalizer: &Value) -> Result<(), TokenizerError> {
     }
 }
 
-/// The bytes of standard base64 with padding.
+/// Decodes standard base64 with padding.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let end = text.len() - text.iter().rev().take_while(|c| **c == b'=').count();
     if !text.len().is_multiple_of(4) || text.len() - end > 2 {
@@ -123,6 +123,6 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
             bits &= (1 << held) - 1;
         }
     }
-    // Bits that are left over must be zero, as the crate's decoder has it.
+    // Unused bits must be zero, as in the crate's decoder.
     (bits == 0).then_some(bytes)
 }

@@ -1,8 +1,8 @@
-//! The table of pre-tokenizers that GGUF files name in `tokenizer.ggml.pre`.
+//! The table of pre-tokenizers, which GGUF files name in `tokenizer.ggml.pre`.
 //!
-//! A name stands for the regular expressions that cut a text into words before BPE merges them,
-//! and for two habits of the model's tokenizer: whether a word that is itself a token is taken
-//! whole (`ignore_merges`), and whether texts begin with BOS when the file does not say.
+//! An entry has the regular expressions that split a text into words before BPE merges. It also
+//! says whether a word that is itself a token skips the merges (`ignore_merges`), and whether texts
+//! start with BOS if the file does not specify it.
 
 use tokenizers::normalizers::NFC;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -13,19 +13,19 @@ use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 
 use super::TokenizerError;
 
-/// How a family of byte-level BPE tokenizers cuts texts.
+/// The word splitting of a family of byte-level BPE tokenizers.
 #[derive(Clone, Copy)]
 pub(super) struct PreTokenizer {
     names: &'static [&'static str],
-    /// Applied one after the other; matches and what lies between them are both kept.
+    /// The patterns, applied one after the other; matches and the text between them are both kept.
     splits: &'static [&'static str],
-    /// Whether the tokenizer composes characters (Unicode NFC) before it cuts.
+    /// Whether the text is normalized to Unicode NFC before splitting.
     nfc: bool,
     pub(super) ignore_merges: bool,
     pub(super) add_bos: bool,
 }
 
-/// What most have in common.
+/// The settings that most pre-tokenizers share.
 const PLAIN: PreTokenizer = PreTokenizer {
     names: &[],
     splits: &[],
@@ -36,15 +36,15 @@ const PLAIN: PreTokenizer = PreTokenizer {
 
 pub(super) const GPT2: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// GPT-4's, with numbers in threes.
+/// GPT-4's pattern, with digits in groups of three.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with single digits.
+/// The pattern of GPT-4 with single digits.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// GPT-4o's: words also end where capitals begin.
+/// GPT-4o's pattern: words also end before capital letters.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// GPT-4o's beside runs of Han characters.
+/// GPT-4o's pattern with separate runs of Han characters.
 const KIMI: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Latin, Greek, Cyrillic and other letters that have capitals.
 const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D}\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5}\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+";
@@ -261,7 +261,7 @@ const TABLE: &[PreTokenizer] = &[
         splits: &[r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O],
         ..PLAIN
     },
-    // What files get that do not say: punctuation apart, numbers in threes.
+    // The default for files without a name: separate punctuation, digits in groups of three.
     PreTokenizer {
         names: &["default"],
         splits: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
@@ -269,10 +269,10 @@ const TABLE: &[PreTokenizer] = &[
     },
 ];
 
-/// The first digits of a number as far as threes follow them.
+/// The first one to three digits of a number, if groups of three follow them.
 const THREES_FROM_THE_RIGHT: &str = r"\d{1,3}(?=(?:\d{3})*(?!\d))";
 
-/// The first name for what cuts texts by these patterns, one after the other.
+/// The first table entry with these patterns and settings; its name.
 pub(super) fn named(splits: &[&str], nfc: bool, ignore_merges: bool) -> Option<&'static str> {
     let same = |entry: &&PreTokenizer| {
         entry.splits == splits && entry.nfc == nfc && entry.ignore_merges == ignore_merges
@@ -280,7 +280,7 @@ pub(super) fn named(splits: &[&str], nfc: bool, ignore_merges: bool) -> Option<&
     TABLE.iter().find(same)?.names.first().copied()
 }
 
-/// The entry for `name`.
+/// The entry called `name`.
 pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {
     TABLE
         .iter()
@@ -301,7 +301,7 @@ impl PreTokenizer {
         self.nfc.then_some(NormalizerWrapper::NFC(NFC))
     }
 
-    /// The splits, then the spelling of bytes as characters.
+    /// The splits, followed by the byte-level spelling.
     pub(super) fn build(&self) -> Result<Sequence, TokenizerError> {
         let mut steps = Vec::with_capacity(self.splits.len() + 1);
         for pattern in self.splits {

@@ -1,12 +1,12 @@
-//! SentencePiece tokenizers (Kudo and Richardson 2018), of a `tokenizer.model` or a GGUF file.
+//! SentencePiece tokenizers (Kudo and Richardson 2018), from a `tokenizer.model` or a GGUF file.
 //!
-//! A text is normalised, cut into pieces, and pieces that do not exist become bytes or the
-//! unknown token. Ids and texts are those of the library `sentencepiece`. Beyond it, control
-//! tokens spelled out in a text can be recognised; what stands behind one is encoded like a
-//! text of its own, with the space before it that the model asks for.
+//! A text is normalized and split into pieces. Unknown pieces become bytes or the unknown token.
+//! Ids and texts equal those of the `sentencepiece` library. In addition, control tokens spelled in
+//! a text can be recognized; the text after one is encoded like a separate text, with the model's
+//! space prefix.
 //!
-//! Invariants: no piece is empty, longer than [`MAX_PIECE_BYTES`] or there twice; scores are
-//! finite; there are all 256 byte pieces or none, and without them there is an unknown token.
+//! Invariants: no piece is empty, longer than [`MAX_PIECE_BYTES`] or duplicate; scores are finite.
+//! Either all 256 byte pieces exist or none; without them there is an unknown token.
 
 mod bpe;
 mod decode;
@@ -18,23 +18,23 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 pub(super) use decode::PieceDecoder;
-pub(super) use normalizer::Normalizer;
+pub(super) use normalizer::SentencePieceNormalizer;
 pub(super) use proto::read;
 
 use super::TokenizerError;
 use super::trie::Trie;
 use crate::gguf::clip;
 
-/// What stands for a space inside of pieces.
+/// The character that replaces a space inside pieces.
 pub(super) const SPACE: &str = "\u{2581}";
-/// What an unknown token decodes to where the model does not say.
+/// The default text of an unknown token.
 pub(super) const UNKNOWN_SURFACE: &str = " \u{2047} ";
-/// The longest piece that is read; it bounds the time that a character of a text can take.
+/// Maximum length of a piece, in bytes. It bounds the time per character of a text.
 const MAX_PIECE_BYTES: usize = 4096;
 
-/// What a piece is for.
+/// The type of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SentencePieceKind {
     Normal,
     Unknown,
     Control,
@@ -43,72 +43,75 @@ pub(super) enum Kind {
     Byte(u8),
 }
 
-/// One entry of a vocabulary; its id is its place.
+/// One entry of a vocabulary; its id is its index.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct SentencePieceEntry {
     pub(super) text: String,
     pub(super) score: f32,
-    pub(super) kind: Kind,
+    pub(super) kind: SentencePieceKind,
 }
 
-impl Piece {
-    /// What it stands for in the middle of a text, and whether it is of no text.
+impl SentencePieceEntry {
+    /// The bytes of the piece in the middle of a text, and whether the piece is special (without
+    /// text).
     pub(super) fn bytes(&self) -> (Vec<u8>, bool) {
         match self.kind {
-            Kind::Byte(byte) => (vec![byte], false),
-            Kind::Control | Kind::Unknown => (self.text.clone().into_bytes(), true),
-            Kind::Normal | Kind::UserDefined | Kind::Unused => {
-                (self.text.replace(SPACE, " ").into_bytes(), false)
+            SentencePieceKind::Byte(byte) => (vec![byte], false),
+            SentencePieceKind::Control | SentencePieceKind::Unknown => {
+                (self.text.clone().into_bytes(), true)
             }
+            SentencePieceKind::Normal
+            | SentencePieceKind::UserDefined
+            | SentencePieceKind::Unused => (self.text.replace(SPACE, " ").into_bytes(), false),
         }
     }
 }
 
-/// How a text is cut into pieces.
+/// The segmentation algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(super) enum SentencePieceAlgorithm {
     Unigram,
     Bpe,
     Characters,
 }
 
-/// All that a file says.
+/// The content of a model file.
 #[derive(Debug)]
-pub(super) struct Description {
-    pub(super) pieces: Vec<Piece>,
-    pub(super) algorithm: Algorithm,
-    pub(super) normalizer: Normalizer,
-    /// Used where no piece is of the kind.
+pub(super) struct SentencePieceSpec {
+    pub(super) pieces: Vec<SentencePieceEntry>,
+    pub(super) algorithm: SentencePieceAlgorithm,
+    pub(super) normalizer: SentencePieceNormalizer,
+    /// The id of the unknown token, if no piece has that type.
     pub(super) unknown: Option<u32>,
     pub(super) unknown_surface: String,
 }
 
-/// Where a piece lies in the normalised text, and its id.
-type Span = (Range<usize>, Option<u32>);
+/// The byte range of a piece in the normalized text, and its id.
+type SentencePieceSpan = (Range<usize>, Option<u32>);
 
-/// A token and the bytes of the text that it stands for.
-pub(super) type Token = (u32, Range<usize>);
+/// A token and its byte range in the original text.
+pub(super) type SentencePieceToken = (u32, Range<usize>);
 
 /// A SentencePiece tokenizer.
 #[derive(Debug)]
-pub(super) struct Model {
-    pieces: Vec<Piece>,
-    algorithm: Algorithm,
-    normalizer: Normalizer,
+pub(super) struct SentencePieceModel {
+    pieces: Vec<SentencePieceEntry>,
+    algorithm: SentencePieceAlgorithm,
+    normalizer: SentencePieceNormalizer,
     unknown: Option<u32>,
     unknown_surface: String,
-    /// Pieces that texts are cut into.
+    /// Ids of the pieces that texts are segmented into.
     ids: HashMap<String, u32>,
-    /// Unknown, control and byte pieces, which a text's characters never become.
+    /// Ids of unknown, control and byte pieces, which ordinary characters never match.
     reserved: HashMap<String, u32>,
     user_defined: Trie,
-    /// Normal and user-defined pieces; empty unless the algorithm is [`Algorithm::Unigram`].
+    /// Normal and user-defined pieces; empty unless the algorithm is [`SentencePieceAlgorithm::Unigram`].
     usable: Trie,
-    /// What may be recognised in a text as a whole: control and unknown tokens.
+    /// The control and unknown tokens that can be recognized in a text.
     special: Trie,
     bytes: Option<Box<[u32; 256]>>,
     max_piece_len: usize,
-    /// Of normal pieces.
+    /// The lowest score of a normal piece.
     min_score: f32,
 }
 
@@ -125,11 +128,13 @@ pub(super) fn byte_of(text: &str) -> Option<u8> {
     (digits.len() == 2 && upper).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-impl Model {
+impl SentencePieceModel {
     /// # Errors
     /// [`TokenizerError::BadVocabulary`].
-    pub(super) fn new(description: Description) -> Result<Model, TokenizerError> {
-        let Description {
+    pub(super) fn new(
+        description: SentencePieceSpec,
+    ) -> Result<SentencePieceModel, TokenizerError> {
+        let SentencePieceSpec {
             mut pieces,
             algorithm,
             normalizer,
@@ -140,17 +145,21 @@ impl Model {
         let mut of_kind = None;
         for (id, piece) in (0_u32..).zip(&mut pieces) {
             check_piece(id, piece)?;
-            // -0.0 is 0.0 where scores are compared.
+            // Normalizes -0.0 to 0.0 for the comparison of scores.
             piece.score += 0.0;
             let known = match piece.kind {
-                Kind::Normal | Kind::UserDefined | Kind::Unused => &mut ids,
-                Kind::Unknown | Kind::Control | Kind::Byte(_) => &mut reserved,
+                SentencePieceKind::Normal
+                | SentencePieceKind::UserDefined
+                | SentencePieceKind::Unused => &mut ids,
+                SentencePieceKind::Unknown
+                | SentencePieceKind::Control
+                | SentencePieceKind::Byte(_) => &mut reserved,
             };
             if let Some(first) = known.insert(piece.text.clone(), id) {
                 let text = clip(&piece.text);
                 return Err(bad(format!("pieces {first} and {id} are both `{text}`")));
             }
-            if piece.kind == Kind::Unknown
+            if piece.kind == SentencePieceKind::Unknown
                 && let Some(first) = of_kind.replace(id)
             {
                 return Err(bad(format!(
@@ -161,27 +170,41 @@ impl Model {
         unknown = of_kind.or(unknown);
         if let Some(id) = unknown.filter(|id| *id as usize >= pieces.len()) {
             let count = pieces.len();
-            return Err(bad(format!("the unknown token {id} is not among {count}")));
+            return Err(bad(format!(
+                "the unknown token {id} is beyond the {count} pieces"
+            )));
         }
         let bytes = byte_ids(&pieces)?;
         if unknown.is_none() && bytes.is_none() {
             return Err(bad(
-                "there is no unknown token, nor one for each byte".into()
+                "there is neither an unknown token nor a token for each byte".into(),
             ));
         }
-        let of = |wanted: &dyn Fn(Kind) -> bool| {
+        let of = |wanted: &dyn Fn(SentencePieceKind) -> bool| {
             let entries = (0..).zip(&pieces).filter(|(_, piece)| wanted(piece.kind));
             Trie::new(entries.map(|(id, piece)| (piece.text.as_str(), id)))
         };
-        let normal = pieces.iter().filter(|piece| piece.kind == Kind::Normal);
+        let normal = pieces
+            .iter()
+            .filter(|piece| piece.kind == SentencePieceKind::Normal);
         let scores = normal.map(|piece| piece.score);
-        Ok(Model {
-            user_defined: of(&|kind| kind == Kind::UserDefined),
+        Ok(SentencePieceModel {
+            user_defined: of(&|kind| kind == SentencePieceKind::UserDefined),
             usable: match algorithm {
-                Algorithm::Unigram => of(&|kind| matches!(kind, Kind::Normal | Kind::UserDefined)),
-                Algorithm::Bpe | Algorithm::Characters => Trie::default(),
+                SentencePieceAlgorithm::Unigram => of(&|kind| {
+                    matches!(
+                        kind,
+                        SentencePieceKind::Normal | SentencePieceKind::UserDefined
+                    )
+                }),
+                SentencePieceAlgorithm::Bpe | SentencePieceAlgorithm::Characters => Trie::default(),
             },
-            special: of(&|kind| matches!(kind, Kind::Control | Kind::Unknown)),
+            special: of(&|kind| {
+                matches!(
+                    kind,
+                    SentencePieceKind::Control | SentencePieceKind::Unknown
+                )
+            }),
             max_piece_len: ids.keys().map(String::len).max().unwrap_or(0),
             min_score: scores.fold(f32::MAX, f32::min),
             pieces,
@@ -199,17 +222,17 @@ impl Model {
         self.pieces.len()
     }
 
-    pub(super) fn piece(&self, id: u32) -> Option<&Piece> {
+    pub(super) fn piece(&self, id: u32) -> Option<&SentencePieceEntry> {
         self.pieces.get(id as usize)
     }
 
-    /// The tokens that stand for no text.
+    /// The ids of tokens without text.
     pub(super) fn control_ids(&self) -> impl Iterator<Item = u32> + '_ {
         let entries = (0..).zip(&self.pieces);
-        entries.filter_map(|(id, piece)| (piece.kind == Kind::Control).then_some(id))
+        entries.filter_map(|(id, piece)| (piece.kind == SentencePieceKind::Control).then_some(id))
     }
 
-    /// The id of a piece of any kind.
+    /// The id of a piece of any type.
     pub(super) fn any_id(&self, text: &str) -> Option<u32> {
         let reserved = self.reserved.get(text);
         reserved.or_else(|| self.ids.get(text)).copied()
@@ -223,9 +246,8 @@ impl Model {
         self.any_id(text).or(self.unknown)
     }
 
-    /// The tokens of `text`; with `parse_special`, control tokens spelled out in it are
-    /// themselves.
-    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Vec<Token> {
+    /// The tokens of `text`; with `parse_special`, control tokens spelled in it are recognized.
+    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Vec<SentencePieceToken> {
         let mut tokens = Vec::new();
         let (mut start, mut at) = (0, 0);
         while parse_special && at < text.len() {
@@ -243,13 +265,13 @@ impl Model {
         tokens
     }
 
-    fn encode_part(&self, text: &str, part: Range<usize>, tokens: &mut Vec<Token>) {
+    fn encode_part(&self, text: &str, part: Range<usize>, tokens: &mut Vec<SentencePieceToken>) {
         let offset = part.start;
         let normalized = self.normalizer.normalize(&text[part], &self.user_defined);
         let spans = match self.algorithm {
-            Algorithm::Unigram => self.likeliest(&normalized.text),
-            Algorithm::Bpe => self.merge(&normalized.text),
-            Algorithm::Characters => self.characters(&normalized.text),
+            SentencePieceAlgorithm::Unigram => self.viterbi(&normalized.text),
+            SentencePieceAlgorithm::Bpe => self.merge(&normalized.text),
+            SentencePieceAlgorithm::Characters => self.characters(&normalized.text),
         };
         let origins = &normalized.origins;
         let mut after_unknown = false;
@@ -261,7 +283,7 @@ impl Model {
                     let text = normalized.text[range].bytes();
                     tokens.extend(text.map(|b| (bytes[usize::from(b)], source.clone())));
                 }
-                // Unknown pieces beside each other are one.
+                // Adjacent unknown pieces are merged into one.
                 (Some(_), None) if is_unknown && after_unknown => {
                     if let Some((_, last)) = tokens.last_mut() {
                         last.end = source.end;
@@ -275,11 +297,11 @@ impl Model {
     }
 }
 
-fn check_piece(id: u32, piece: &Piece) -> Result<(), TokenizerError> {
+fn check_piece(id: u32, piece: &SentencePieceEntry) -> Result<(), TokenizerError> {
     let (len, score) = (piece.text.len(), piece.score);
     if len == 0 || len > MAX_PIECE_BYTES {
         return Err(bad(format!(
-            "piece {id} has {len} bytes; 1 to {MAX_PIECE_BYTES} can be read"
+            "piece {id} has {len} bytes; expected 1 to {MAX_PIECE_BYTES}"
         )));
     }
     if !score.is_finite() {
@@ -289,10 +311,10 @@ fn check_piece(id: u32, piece: &Piece) -> Result<(), TokenizerError> {
     Ok(())
 }
 
-fn byte_ids(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerError> {
+fn byte_ids(pieces: &[SentencePieceEntry]) -> Result<Option<Box<[u32; 256]>>, TokenizerError> {
     let mut found = [None; 256];
     for (id, piece) in (0_u32..).zip(pieces) {
-        if let Kind::Byte(byte) = piece.kind {
+        if let SentencePieceKind::Byte(byte) = piece.kind {
             found[usize::from(byte)] = Some(id);
         }
     }
@@ -301,8 +323,11 @@ fn byte_ids(pieces: &[Piece]) -> Result<Option<Box<[u32; 256]>>, TokenizerError>
     }
     let mut ids = Box::new([0; 256]);
     for (byte, (id, found)) in ids.iter_mut().zip(found).enumerate() {
-        *id =
-            found.ok_or_else(|| bad(format!("the byte {byte:#04x} has no piece, others have")))?;
+        *id = found.ok_or_else(|| {
+            bad(format!(
+                "the byte {byte:#04x} has no piece, but other bytes have one"
+            ))
+        })?;
     }
     Ok(Some(ids))
 }

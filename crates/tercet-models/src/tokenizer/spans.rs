@@ -1,13 +1,13 @@
-//! Where tokens lie in their text, and which tokens are not text.
+//! Byte spans of tokens in their text, and the special tokens.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Engine, Tokenizer, TokenizerError};
+use super::{Tokenizer, TokenizerEngine, TokenizerError};
 
 impl Tokenizer {
-    /// The token ids of `text` without special tokens around it, each with the bytes of `text` that
-    /// it stands for. Tokens that share a character all have its bytes.
+    /// The token ids of `text` without special tokens around it, each with its byte range in
+    /// `text`. Tokens that share a character all have that character's range.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
@@ -16,8 +16,8 @@ impl Tokenizer {
         text: &str,
     ) -> Result<Vec<(u32, Range<usize>)>, TokenizerError> {
         let inner = match &self.engine {
-            Engine::Crate { inner, .. } => inner,
-            Engine::Pieces(model) => return Ok(model.encode(text, true)),
+            TokenizerEngine::Crate { inner, .. } => inner,
+            TokenizerEngine::Pieces(model) => return Ok(model.encode(text, true)),
         };
         let encoding = inner
             .encode(text, false)
@@ -27,7 +27,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().iter().copied().zip(spans).collect())
     }
 
-    /// The special tokens that [`Self::encode`] puts before a text and behind it.
+    /// The special tokens that [`Self::encode`] prepends to and appends to a text.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
@@ -41,16 +41,16 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of special tokens: those that decoding leaves out.
+    /// The ids of special tokens, which decoding omits.
     #[must_use]
     pub fn special_ids(&self) -> HashSet<u32> {
         match &self.engine {
-            Engine::Crate { inner, .. } => {
+            TokenizerEngine::Crate { inner, .. } => {
                 let added = inner.get_added_tokens_decoder();
                 let special = added.iter().filter(|(_, token)| token.special);
                 special.map(|(id, _)| *id).collect()
             }
-            Engine::Pieces(model) => model.control_ids().collect(),
+            TokenizerEngine::Pieces(model) => model.control_ids().collect(),
         }
     }
 }

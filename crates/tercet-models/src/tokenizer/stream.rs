@@ -1,21 +1,22 @@
-//! Decoding tokens as they come.
+//! Incremental decoding of tokens.
 //!
-//! A token of a byte-level vocabulary may end in the middle of a character, so text is held back
-//! until the character is complete; what can never become one is given out as U+FFFD. The pieces
-//! joined are exactly what decoding all tokens at once gives.
+//! A token of a byte-level vocabulary may end in the middle of a character. The decoder holds text
+//! back until the character is complete; bytes that cannot become a character are returned as
+//! U+FFFD. The concatenated output equals the result of decoding all tokens at once.
 //!
-//! Other decoders look at neighbouring tokens (spaces between words, bytes in a row). There, a
-//! window of tokens is decoded with and without the newest ones, and the difference given out.
+//! Other decoders depend on neighbouring tokens (spaces between words, consecutive byte tokens).
+//! For them, a window of tokens is decoded with and without the newest ones, and the difference is
+//! returned.
 
 use super::byte_level::ByteVocab;
 use super::sentencepiece::PieceDecoder;
-use super::{Engine, Specials, Tokenizer, TokenizerError};
+use super::{SpecialTokenDecoding, Tokenizer, TokenizerEngine, TokenizerError};
 
-/// Tokens that may be held back because their text ends in U+FFFD: a character of UTF-8 has at
-/// most four bytes, so with more the replacement character is really meant.
+/// Maximum number of tokens held back because their text ends in U+FFFD. A UTF-8 character has at
+/// most four bytes, so after four tokens the U+FFFD is final.
 const MAX_HELD: usize = 4;
 
-/// Takes tokens one by one and gives complete characters; made by [`Tokenizer::stream`].
+/// Accepts tokens one by one and returns complete characters; created by [`Tokenizer::stream`].
 ///
 /// ```
 /// # fn demo(tokenizer: &tercet_models::Tokenizer, ids: &[u32])
@@ -24,7 +25,7 @@ const MAX_HELD: usize = 4;
 /// for id in ids {
 ///     print!("{}", stream.push(*id)?);
 /// }
-/// println!("{}", stream.finish()?); // what an incomplete character left
+/// println!("{}", stream.finish()?); // the bytes of an incomplete last character
 /// # Ok(())
 /// # }
 /// # let json = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
@@ -36,36 +37,38 @@ const MAX_HELD: usize = 4;
 #[derive(Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
-    state: State<'a>,
+    state: StreamDecoderState<'a>,
 }
 
 #[derive(Debug)]
-enum State<'a> {
+enum StreamDecoderState<'a> {
     /// The bytes of an incomplete character.
     Bytes {
         vocab: &'a ByteVocab,
         pending: Vec<u8>,
     },
-    /// SentencePiece: decodes in one pass.
+    /// SentencePiece, which decodes token by token.
     Pieces(PieceDecoder<'a>),
-    /// Tokens of which the first `given` have been given out.
+    /// A window of tokens, of which the text of the first `given` was already returned.
     Window { ids: Vec<u32>, given: usize },
 }
 
 impl<'a> StreamDecoder<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         let state = match &tokenizer.engine {
-            Engine::Pieces(model) => State::Pieces(PieceDecoder::new(model, Specials::Skip)),
-            Engine::Crate {
+            TokenizerEngine::Pieces(model) => {
+                StreamDecoderState::Pieces(PieceDecoder::new(model, SpecialTokenDecoding::Skip))
+            }
+            TokenizerEngine::Crate {
                 byte_vocab: Some(vocab),
                 ..
-            } => State::Bytes {
+            } => StreamDecoderState::Bytes {
                 vocab,
                 pending: Vec::new(),
             },
-            Engine::Crate {
+            TokenizerEngine::Crate {
                 byte_vocab: None, ..
-            } => State::Window {
+            } => StreamDecoderState::Window {
                 ids: Vec::new(),
                 given: 0,
             },
@@ -73,15 +76,14 @@ impl<'a> StreamDecoder<'a> {
         Self { tokenizer, state }
     }
 
-    /// Takes the next token and gives the text that is complete with it; special tokens give
-    /// none.
+    /// Adds the next token and returns the text that it completes; special tokens return no text.
     ///
     /// # Errors
-    /// [`TokenizerError::UnknownToken`], [`TokenizerError::Failed`]; the stream goes on without
+    /// [`TokenizerError::UnknownToken`], [`TokenizerError::Failed`]; the stream continues without
     /// the token.
     pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         match &mut self.state {
-            State::Bytes { vocab, pending } => {
+            StreamDecoderState::Bytes { vocab, pending } => {
                 let token = vocab.get(id).ok_or_else(|| self.tokenizer.unknown(id))?;
                 if token.special {
                     return Ok(String::new());
@@ -89,8 +91,10 @@ impl<'a> StreamDecoder<'a> {
                 pending.extend_from_slice(&token.bytes);
                 Ok(take_complete(pending))
             }
-            State::Pieces(decoder) => decoder.push(id).ok_or_else(|| self.tokenizer.unknown(id)),
-            State::Window { ids, given } => {
+            StreamDecoderState::Pieces(decoder) => {
+                decoder.push(id).ok_or_else(|| self.tokenizer.unknown(id))
+            }
+            StreamDecoderState::Window { ids, given } => {
                 self.tokenizer.known(id)?;
                 ids.push(id);
                 let held = ids.len() - *given;
@@ -98,7 +102,7 @@ impl<'a> StreamDecoder<'a> {
                 if fresh.is_empty() || (fresh.ends_with('\u{FFFD}') && held < MAX_HELD) {
                     return Ok(String::new());
                 }
-                // The tokens just given out stay as the context of the next ones.
+                // The tokens that were just decoded stay as context for the next ones.
                 ids.drain(..*given);
                 *given = ids.len();
                 Ok(fresh)
@@ -106,25 +110,27 @@ impl<'a> StreamDecoder<'a> {
         }
     }
 
-    /// Ends the stream and gives what was held back.
+    /// Ends the stream and returns the text that was held back.
     ///
     /// # Errors
     /// [`TokenizerError::Failed`].
     pub fn finish(self) -> Result<String, TokenizerError> {
         match self.state {
-            State::Bytes { pending, .. } => Ok(String::from_utf8_lossy(&pending).into_owned()),
-            State::Pieces(decoder) => Ok(decoder.finish()),
-            State::Window { ids, given } => fresh_text(self.tokenizer, &ids, given),
+            StreamDecoderState::Bytes { pending, .. } => {
+                Ok(String::from_utf8_lossy(&pending).into_owned())
+            }
+            StreamDecoderState::Pieces(decoder) => Ok(decoder.finish()),
+            StreamDecoderState::Window { ids, given } => fresh_text(self.tokenizer, &ids, given),
         }
     }
 }
 
-/// The text that the tokens from `given` on add to those before.
+/// The text that the tokens from index `given` add to the text of the tokens before them.
 fn fresh_text(tokenizer: &Tokenizer, ids: &[u32], given: usize) -> Result<String, TokenizerError> {
-    let before = tokenizer.decode_ids(&ids[..given], Specials::Skip)?;
-    let all = tokenizer.decode_ids(ids, Specials::Skip)?;
-    // Decoders that clean up may change text that was given out; what follows the part that
-    // stayed is new then.
+    let before = tokenizer.decode_ids(&ids[..given], SpecialTokenDecoding::Skip)?;
+    let all = tokenizer.decode_ids(ids, SpecialTokenDecoding::Skip)?;
+    // A decoder with clean-up may change earlier text. Return everything after the unchanged
+    // prefix.
     let same: usize = before
         .chars()
         .zip(all.chars())
@@ -134,8 +140,8 @@ fn fresh_text(tokenizer: &Tokenizer, ids: &[u32], given: usize) -> Result<String
     Ok(all[same..].to_owned())
 }
 
-/// Takes the complete characters from the front of `pending`; bytes that no continuation could
-/// save become U+FFFD, as in `String::from_utf8_lossy`.
+/// Removes the complete characters from the front of `pending`. Bytes that no continuation can
+/// complete become U+FFFD, as in `String::from_utf8_lossy`.
 fn take_complete(pending: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut incomplete = 0;
@@ -145,7 +151,7 @@ fn take_complete(pending: &mut Vec<u8>) -> String {
         if chunk.invalid().is_empty() {
             continue;
         }
-        // Only what stands at the very end can still be continued.
+        // Only an incomplete sequence at the very end can still be completed.
         let error = std::str::from_utf8(chunk.invalid()).err();
         let open = error.is_some_and(|error| error.error_len().is_none());
         if open && chunks.peek().is_none() {

@@ -1,18 +1,18 @@
-//! What vocabularies of folders are in GGUF metadata.
+//! Conversion of a folder's vocabulary to GGUF metadata.
 
 use serde_json::{Map, Value};
 
 use super::from_gguf::TokenType;
-use super::sentencepiece::{self, Algorithm, Kind};
+use super::sentencepiece::{self, SentencePieceAlgorithm, SentencePieceKind};
 use super::{TokenizerError, pre_tokenizers};
 
-/// A SentencePiece BPE.
-pub(crate) struct Pieces {
+/// A SentencePiece BPE vocabulary.
+pub(crate) struct SentencePieceBpe {
     /// Spelling, score and type of each token.
     pub(crate) tokens: Vec<(String, f32, TokenType)>,
-    /// Whether a space is put before a text.
+    /// Whether a space is prepended to a text.
     pub(crate) add_space_prefix: bool,
-    /// Whether spaces around a text and repeated ones are left out.
+    /// Whether leading, trailing and repeated spaces are removed.
     pub(crate) remove_extra_whitespaces: bool,
     pub(crate) unknown: Option<u32>,
 }
@@ -20,33 +20,33 @@ pub(crate) struct Pieces {
 /// The vocabulary of a `tokenizer.model`.
 ///
 /// # Errors
-/// [`TokenizerError`]: the file is damaged, or of another kind than BPE without replacements.
-pub(crate) fn pieces_of(bytes: &[u8]) -> Result<Pieces, TokenizerError> {
+/// [`TokenizerError`]: the file is damaged, or is not a BPE model without replacement table.
+pub(crate) fn pieces_of(bytes: &[u8]) -> Result<SentencePieceBpe, TokenizerError> {
     let model = sentencepiece::read(bytes)?;
     let unsupported = |what| Err(TokenizerError::UnsupportedPieces { what });
     match model.algorithm {
-        Algorithm::Bpe => {}
-        Algorithm::Unigram | Algorithm::Characters => {
-            return unsupported("another algorithm than BPE in a file that becomes a GGUF file");
+        SentencePieceAlgorithm::Bpe => {}
+        SentencePieceAlgorithm::Unigram | SentencePieceAlgorithm::Characters => {
+            return unsupported("an algorithm other than BPE (for conversion to GGUF)");
         }
     }
     let normalizer = model.normalizer;
     if normalizer.charsmap.is_some() || normalizer.whitespace_as_suffix {
-        return unsupported("replacements of characters in a file that becomes a GGUF file");
+        return unsupported("character replacements (for conversion to GGUF)");
     }
-    let unknown = (model.pieces.iter()).position(|piece| piece.kind == Kind::Unknown);
+    let unknown = (model.pieces.iter()).position(|piece| piece.kind == SentencePieceKind::Unknown);
     let tokens = model.pieces.into_iter().map(|piece| {
         let ty = match piece.kind {
-            Kind::Normal => TokenType::Normal,
-            Kind::Unknown => TokenType::Unknown,
-            Kind::Control => TokenType::Control,
-            Kind::UserDefined => TokenType::UserDefined,
-            Kind::Unused => TokenType::Unused,
-            Kind::Byte(_) => TokenType::Byte,
+            SentencePieceKind::Normal => TokenType::Normal,
+            SentencePieceKind::Unknown => TokenType::Unknown,
+            SentencePieceKind::Control => TokenType::Control,
+            SentencePieceKind::UserDefined => TokenType::UserDefined,
+            SentencePieceKind::Unused => TokenType::Unused,
+            SentencePieceKind::Byte(_) => TokenType::Byte,
         };
         (piece.text, piece.score, ty)
     });
-    Ok(Pieces {
+    Ok(SentencePieceBpe {
         tokens: tokens.collect(),
         add_space_prefix: normalizer.add_dummy_prefix,
         remove_extra_whitespaces: normalizer.remove_extra_whitespaces,
@@ -54,17 +54,18 @@ pub(crate) fn pieces_of(bytes: &[u8]) -> Result<Pieces, TokenizerError> {
     })
 }
 
-/// The name that GGUF files have for how the byte-level BPE of a `tokenizer.json` cuts a text into words.
+/// The GGUF name of the word splitting in a `tokenizer.json` with byte-level BPE.
 ///
 /// # Errors
-/// What there is no name for.
+/// A description of the setting that has no GGUF name.
 pub(crate) fn pre_tokenizer_of(json: &Map<String, Value>) -> Result<&'static str, String> {
     let model = json.get("model").and_then(Value::as_object);
     let model = model.ok_or("tokenizer.json has no `model`")?;
     let flag = |name: &str| model.get(name).and_then(Value::as_bool) == Some(true);
     if kind(json.get("model")) != Some("BPE") || flag("byte_fallback") {
         return Err(
-            "of tokenizer.json byte-level BPE becomes a GGUF vocabulary; of pieces with scores tokenizer.model is needed beside it"
+            "only byte-level BPE of a tokenizer.json can be converted to GGUF; a SentencePiece \
+             vocabulary requires its tokenizer.model"
                 .to_string(),
         );
     }
@@ -85,7 +86,7 @@ fn kind(of: Option<&Value>) -> Option<&str> {
     of?.get("type")?.as_str()
 }
 
-/// The patterns by which a text is cut, one after the other, before its bytes are spelled.
+/// The patterns that split a text, in order, before the byte-level spelling.
 fn splits(of: Option<&Value>) -> Option<Vec<&str>> {
     let flag = |name: &str| of?.get(name)?.as_bool();
     match kind(of)? {

@@ -1,13 +1,13 @@
-//! A set of byte strings, each with an id, that is walked byte by byte.
+//! A set of byte strings with ids, searched byte by byte.
 //!
-//! Nodes are numbered level by level, so the children of a node lie behind each other: three
-//! arrays hold everything, nine bytes for each byte of the strings at most.
+//! Nodes are numbered level by level, so the children of a node are consecutive. Three arrays store
+//! everything, with at most nine bytes per byte of the strings.
 
 use std::collections::VecDeque;
 
 const NO_ID: u32 = u32::MAX;
 
-/// Strings and their ids.
+/// A trie of strings and their ids.
 #[derive(Debug, Default)]
 pub(super) struct Trie {
     /// The children of node `i` are the nodes `children[i]..children[i + 1]`.
@@ -18,7 +18,7 @@ pub(super) struct Trie {
 }
 
 impl Trie {
-    /// Strings that are there twice keep the smallest id.
+    /// Builds a trie; a duplicate string gets its smallest id.
     pub(super) fn new<'a>(strings: impl Iterator<Item = (&'a str, u32)>) -> Trie {
         let mut sorted: Vec<(&[u8], u32)> = strings.map(|(s, id)| (s.as_bytes(), id)).collect();
         sorted.sort_unstable();
@@ -47,7 +47,7 @@ impl Trie {
         trie
     }
 
-    /// The strings that `text` begins with, shortest first: their lengths and ids.
+    /// The strings that are prefixes of `text`, shortest first: their lengths and ids.
     pub(super) fn prefixes<'a>(
         &'a self,
         text: &'a [u8],
@@ -63,7 +63,7 @@ impl Trie {
         lens.filter_map(|(node, len)| (self.ids[node] != NO_ID).then_some((len, self.ids[node])))
     }
 
-    /// The longest string that `text` begins with.
+    /// The longest string that is a prefix of `text`.
     pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
         self.prefixes(text).last()
     }

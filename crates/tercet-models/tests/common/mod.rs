@@ -1,4 +1,4 @@
-//! Writers of small GGUF and safetensors files, sound or broken on purpose.
+//! Writers of small GGUF and safetensors files, valid or intentionally broken.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,7 +11,7 @@ pub(crate) fn data(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// A fresh empty folder for a test of this name.
+/// A new empty folder for the test of this name.
 pub(crate) fn temp_dir(test: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     if dir.exists() {
@@ -25,7 +25,7 @@ pub(crate) fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
 
-/// Builds a GGUF file piece by piece; nothing is checked.
+/// Builder of a GGUF file, without any checks.
 #[derive(Clone)]
 pub(crate) struct GgufWriter {
     pub(crate) version: u32,
@@ -48,7 +48,7 @@ impl Default for GgufWriter {
 }
 
 impl GgufWriter {
-    /// A metadata entry with the value's type and raw bytes.
+    /// Adds a metadata entry with a value type and raw bytes.
     pub(crate) fn raw(mut self, key: &str, ty: u32, value: &[u8]) -> Self {
         self.entries
             .push([&string(key.as_bytes()), &ty.to_le_bytes()[..], value].concat());
@@ -93,7 +93,7 @@ impl GgufWriter {
         self.raw(key, 9, &bytes)
     }
 
-    /// A tensor's entry alone, with whatever offset.
+    /// Adds a tensor's table entry with any offset, without data.
     pub(crate) fn info(mut self, name: &str, dims: &[u64], ty: u32, offset: u64) -> Self {
         let mut bytes = string(name.as_bytes());
         bytes.extend((dims.len() as u32).to_le_bytes());
@@ -104,7 +104,7 @@ impl GgufWriter {
         self
     }
 
-    /// A tensor with its data at the next aligned offset.
+    /// Adds a tensor with its data at the next aligned offset.
     pub(crate) fn tensor(mut self, name: &str, dims: &[u64], ty: u32, data: &[u8]) -> Self {
         self.data
             .resize(self.data.len().next_multiple_of(self.alignment), 0);
@@ -131,7 +131,7 @@ impl GgufWriter {
     }
 }
 
-/// A file with every kind of metadata value and two tensors.
+/// A file with a metadata value of every type and two tensors.
 pub(crate) fn small_gguf() -> GgufWriter {
     let nested = [
         &9_u32.to_le_bytes()[..],
@@ -164,7 +164,7 @@ pub(crate) fn small_gguf() -> GgufWriter {
         .tensor("second", &[3], 0, &[9; 12])
 }
 
-/// A safetensors file from its header's text and data.
+/// A safetensors file with this header and data.
 pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [string(header.as_bytes()), data.to_vec()].concat()
 }

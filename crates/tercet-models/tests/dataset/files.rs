@@ -1,19 +1,20 @@
-//! Forms of files, and the line that an error names.
+//! Tests of file formats, and of line numbers in errors.
 
 use std::path::Path;
 
 use tercet_models::dataset::{
-    Chat, Corpus, CorpusOptions, DataError, LineError, ReadLimits, Record, Records, Task,
+    ChatRecord, Corpus, CorpusOptions, DataError, DatasetRecord, DatasetTask, LineError,
+    ReadLimits, RecordReader,
 };
 
 use super::common::temp_dir;
 use super::{TOKENIZER, file};
 
-fn records(path: &Path, task: Task) -> Result<Vec<(u64, Record)>, DataError> {
-    Records::open(path, task, ReadLimits::default())?.collect()
+fn records(path: &Path, task: DatasetTask) -> Result<Vec<(u64, DatasetRecord)>, DataError> {
+    RecordReader::open(path, task, ReadLimits::default())?.collect()
 }
 
-/// The line of an error and what is wrong there.
+/// The line number and the cause of an error.
 fn line_error(error: DataError) -> (u64, LineError) {
     match error {
         DataError::Line { line, source, path } => {
@@ -24,78 +25,78 @@ fn line_error(error: DataError) -> (u64, LineError) {
     }
 }
 
-type Wrong = (Task, &'static [u8], u64, fn(&LineError) -> bool);
+type Wrong = (DatasetTask, &'static [u8], u64, fn(&LineError) -> bool);
 
 const WRONG: &[Wrong] = &[
-    (Task::Language, b"{\"text\": \"a\"}\n{\"text\": \"b\n", 2, |e| {
+    (DatasetTask::Language, b"{\"text\": \"a\"}\n{\"text\": \"b\n", 2, |e| {
         matches!(e, LineError::NotJson { column: 11, .. })
     }),
-    (Task::Language, b"plain words\n", 1, |e| {
+    (DatasetTask::Language, b"plain words\n", 1, |e| {
         matches!(e, LineError::NotJson { .. })
     }),
-    (Task::Language, b"\n\n[1]\n", 3, |e| {
+    (DatasetTask::Language, b"\n\n[1]\n", 3, |e| {
         matches!(e, LineError::NotAnObject { found: "a list", .. })
     }),
-    (Task::Language, b"{\"prompt\": 1, \"body\": 2}", 1, |e| {
+    (DatasetTask::Language, b"{\"prompt\": 1, \"body\": 2}", 1, |e| {
         matches!(e, LineError::NoKnownField { found, .. } if found == "prompt, body")
     }),
-    (Task::Language, b"{}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
-    (Task::Language, b"{\"text\": \"a\"}\r\n\r\n{\"text\": 5}", 3, |e| {
+    (DatasetTask::Language, b"{}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
+    (DatasetTask::Language, b"{\"text\": \"a\"}\r\n\r\n{\"text\": 5}", 3, |e| {
         matches!(e, LineError::WrongType { field, found: "an integer", .. } if field == "text")
     }),
-    (Task::Language, b"{\"text\": null}", 1, |e| {
+    (DatasetTask::Language, b"{\"text\": null}", 1, |e| {
         matches!(e, LineError::WrongType { found: "null", .. })
     }),
-    (Task::Language, b"{\"messages\": \"hi\"}", 1, |e| {
+    (DatasetTask::Language, b"{\"messages\": \"hi\"}", 1, |e| {
         matches!(e, LineError::WrongType { field, .. } if field == "messages")
     }),
-    (Task::Language, b"{\"messages\": [\"hi\"]}", 1, |e| {
+    (DatasetTask::Language, b"{\"messages\": [\"hi\"]}", 1, |e| {
         matches!(e, LineError::WrongType { field, .. } if field == "messages[0]")
     }),
-    (Task::Language, b"{\"messages\": [{\"role\": \"user\"}]}", 1, |e| {
+    (DatasetTask::Language, b"{\"messages\": [{\"role\": \"user\"}]}", 1, |e| {
         matches!(e, LineError::WrongType { field, .. } if field == "messages[0].content")
     }),
-    (Task::Language, b"{\"messages\": [{\"content\": \"a\"}]}", 1, |e| {
+    (DatasetTask::Language, b"{\"messages\": [{\"content\": \"a\"}]}", 1, |e| {
         matches!(e, LineError::WrongType { field, .. } if field == "messages[0].role")
     }),
     (
-        Task::Language,
+        DatasetTask::Language,
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"gpt\", \"content\": \"b\"}]}",
         1,
         |e| matches!(e, LineError::UnknownRole { index: 1, role } if role == "gpt"),
     ),
-    (Task::Language, b"{\"messages\": []}", 1, |e| matches!(e, LineError::NoMessages)),
+    (DatasetTask::Language, b"{\"messages\": []}", 1, |e| matches!(e, LineError::NoMessages)),
     (
-        Task::Language,
+        DatasetTask::Language,
         b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
         1,
         |e| matches!(e, LineError::NoAnswer),
     ),
     (
-        Task::Language,
+        DatasetTask::Language,
         b"{\"text\": \"a\"}\n\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n",
         3,
         |e| matches!(e, LineError::MixedKinds { first: "a text", first_line: 1, .. }),
     ),
-    (Task::Language, b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}", 2, |e| {
+    (DatasetTask::Language, b"{\"text\": \"a\"}\n{\"text\": \"\xff\"}", 2, |e| {
         matches!(e, LineError::NotUtf8 { offset: 24 })
     }),
-    (Task::Labels, b"{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\"}", 2, |e| {
+    (DatasetTask::Labels, b"{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\"}", 2, |e| {
         matches!(e, LineError::MissingField { field: "label" })
     }),
-    (Task::Labels, b"{\"text\": \"a\", \"label\": 1.5}", 1, |e| {
+    (DatasetTask::Labels, b"{\"text\": \"a\", \"label\": 1.5}", 1, |e| {
         matches!(e, LineError::WrongType { field, .. } if field == "label")
     }),
-    (Task::Labels, b"{\"text\": \" \", \"label\": 1}", 1, |e| {
+    (DatasetTask::Labels, b"{\"text\": \" \", \"label\": 1}", 1, |e| {
         matches!(e, LineError::NoText { field: "text" })
     }),
-    (Task::Labels, b"{\"label\": 1}", 1, |e| {
+    (DatasetTask::Labels, b"{\"label\": 1}", 1, |e| {
         matches!(e, LineError::MissingField { field: "text" })
     }),
-    (Task::Pairs, b"{\"anchor\": \"a\"}", 1, |e| {
+    (DatasetTask::Pairs, b"{\"anchor\": \"a\"}", 1, |e| {
         matches!(e, LineError::MissingField { field: "positive" })
     }),
-    (Task::Pairs, b"{\"text\": \"a\"}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
+    (DatasetTask::Pairs, b"{\"text\": \"a\"}", 1, |e| matches!(e, LineError::NoKnownField { .. })),
 ];
 
 #[test]
@@ -111,7 +112,7 @@ fn errors_name_the_line() {
 #[test]
 fn what_is_no_text() {
     let path = file("what_is_no_text", "x.txt", b"ab\ncd\xff");
-    let (line, error) = line_error(records(&path, Task::Language).unwrap_err());
+    let (line, error) = line_error(records(&path, DatasetTask::Language).unwrap_err());
     assert!(line == 2 && matches!(error, LineError::NotUtf8 { offset: 5 }));
     let read = |path: &Path| Corpus::read(path, &TOKENIZER, None, CorpusOptions::default());
     for bytes in ["", " \n\r\n\t", "\u{feff}", "\u{feff}\n"] {
@@ -156,7 +157,7 @@ fn bounds_of_lines_and_files() {
         "x.jsonl",
         "{\"text\": \"a\"}\r\n{\"text\": \"ab\"}\n",
     );
-    let read: Result<Vec<_>, _> = Records::open(&path, Task::Language, limits)
+    let read: Result<Vec<_>, _> = RecordReader::open(&path, DatasetTask::Language, limits)
         .unwrap()
         .collect();
     assert!(matches!(
@@ -165,7 +166,7 @@ fn bounds_of_lines_and_files() {
     ));
     for (text, fits) in [("12345", true), ("123456", false)] {
         let path = file("bounds", "x.txt", text);
-        let mut read = Records::open(&path, Task::Language, limits).unwrap();
+        let mut read = RecordReader::open(&path, DatasetTask::Language, limits).unwrap();
         assert_eq!(read.next().unwrap().is_ok(), fits);
         assert!(read.next().is_none());
     }
@@ -174,22 +175,22 @@ fn bounds_of_lines_and_files() {
 #[test]
 fn forms_of_files() {
     let lines = "\u{feff}{\"text\": \"a\\nb\"}\r\n\r\n  {\"text\": \"\u{e9}\", \"label\": 3}";
-    let found = records(&file("forms", "x.jsonl", lines), Task::Language).unwrap();
+    let found = records(&file("forms", "x.jsonl", lines), DatasetTask::Language).unwrap();
     let texts: Vec<_> = found
         .iter()
         .map(|(line, record)| match record {
-            Record::Text(text) => (*line, text.as_str()),
+            DatasetRecord::Text(text) => (*line, text.as_str()),
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(texts, [(1, "a\nb"), (3, "\u{e9}")]);
-    // Blank lines do not part a text.
+    // Blank lines do not split a text.
     let text = "\u{feff}one\r\n\r\ntwo\n";
-    let found = records(&file("forms", "x.txt", text), Task::Language).unwrap();
-    assert!(matches!(&found[..], [(1, Record::Text(t))] if t == "one\n\ntwo\n"));
+    let found = records(&file("forms", "x.txt", text), DatasetTask::Language).unwrap();
+    assert!(matches!(&found[..], [(1, DatasetRecord::Text(t))] if t == "one\n\ntwo\n"));
     let chat = r#"{"messages": [{"role": "assistant", "tool_calls": []}], "tools": [1]}"#;
-    let found = records(&file("forms", "x.jsonl", chat), Task::Language).unwrap();
+    let found = records(&file("forms", "x.jsonl", chat), DatasetTask::Language).unwrap();
     assert!(
-        matches!(&found[..], [(1, Record::Chat(Chat { tools, .. }))] if tools.as_list().is_some())
+        matches!(&found[..], [(1, DatasetRecord::Chat(ChatRecord { tools, .. }))] if tools.as_list().is_some())
     );
 }

@@ -1,4 +1,4 @@
-//! Files of training data, packing, batches and held-out parts.
+//! Tests of training data files, packing, batches and held-out sets.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 use common::{data, temp_dir};
 use proptest::prelude::*;
 use tercet_models::dataset::{
-    Corpus, CorpusOptions, DataError, Document, IGNORED, Label, LabelledTexts, Last, Order, Packed,
-    ReadLimits, TextPairs, TokenBatch,
+    BatchSampler, Corpus, CorpusOptions, DataError, IGNORED, LabelledTexts, LastBatchPolicy,
+    PackedCorpus, ReadLimits, TextLabel, TextPairs, TokenBatch, TokenizedDocument,
 };
 use tercet_models::{HfFolder, Tokenizer};
 
@@ -25,7 +25,7 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
         .unwrap()
 });
 
-/// A file of this name with these bytes, in the folder of a test.
+/// A file with this name and content, in the folder of a test.
 fn file(test: &str, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     let path = temp_dir(test).join(name);
     std::fs::write(&path, bytes).unwrap();
@@ -48,7 +48,7 @@ fn texts_have_their_special_tokens() {
     wanted.push(0);
     assert_eq!(corpus.documents().len(), 1);
     assert_eq!(corpus.documents()[0].tokens(), wanted);
-    assert_eq!(corpus.learnt(), wanted.len() - 1);
+    assert_eq!(corpus.loss_tokens(), wanted.len() - 1);
     assert!(
         corpus.notes()[0].starts_with("1 documents"),
         "{:?}",
@@ -56,12 +56,12 @@ fn texts_have_their_special_tokens() {
     );
 }
 
-/// Documents of these lengths, of tokens that occur once in all of them.
+/// Documents of these lengths; every token is unique across them.
 fn corpus(lens: &[usize]) -> Corpus {
     let mut next = 0;
     let documents = lens.iter().map(|len| {
         next += len;
-        Document::new((next - len..next).map(|t| t as u32 + 1).collect())
+        TokenizedDocument::new((next - len..next).map(|t| t as u32 + 1).collect())
     });
     Corpus::new(documents.collect())
 }
@@ -83,7 +83,8 @@ fn host(batch: &TokenBatch) -> Host {
     }
 }
 
-/// Checks rows by what documents are, not by how they were packed; returns the tokens in them.
+/// Checks the tokens and labels of rows against the documents, independently of the packing.
+/// Returns the tokens in the rows.
 fn check_rows(batch: &TokenBatch, seq: usize, next_of: &BTreeMap<i32, i32>) -> Vec<i32> {
     let host = host(batch);
     let mut seen = Vec::new();
@@ -115,7 +116,7 @@ fn check_rows(batch: &TokenBatch, seq: usize, next_of: &BTreeMap<i32, i32>) -> V
             );
         }
     }
-    assert_eq!((batch.filled, batch.learnt), (seen.len(), learnt));
+    assert_eq!((batch.filled, batch.loss_tokens), (seen.len(), learnt));
     seen
 }
 
@@ -135,11 +136,11 @@ proptest! {
             .iter()
             .flat_map(|d| d.tokens().windows(2).map(|w| (w[0] as i32, w[1] as i32)))
             .collect();
-        // -7 as padding, to tell it from tokens.
-        let packed = Packed::new(corpus, seq, Some(-7i32 as u32)).unwrap();
+        // -7 as padding, to distinguish it from tokens.
+        let packed = PackedCorpus::new(corpus, seq, Some(-7i32 as u32)).unwrap();
         let all: Vec<i32> = (1..=total as i32).collect();
 
-        // Documents that fit stay whole; best fit leaves at most one row that is half empty.
+        // Documents that fit stay whole; best fit leaves at most one row half empty.
         for row in packed.rows() {
             prop_assert!(row.iter().map(|s| s.len).sum::<usize>() <= seq);
             for segment in row {
@@ -158,7 +159,7 @@ proptest! {
         once.sort_unstable();
         prop_assert_eq!(&once, &all);
 
-        // As many batches as hold whole epochs: three of each token.
+        // The number of batches covers whole epochs, so each token occurs three times.
         let mut seen = Vec::new();
         let mut batches = packed.batches(batch, seed).unwrap();
         let epochs = 3 * batch;
@@ -174,7 +175,7 @@ proptest! {
 
 #[test]
 fn the_same_seed_gives_the_same_and_resuming_the_rest() {
-    let packed = Packed::new(corpus(&[5, 9, 3, 12, 7, 4, 30, 2, 6, 8]), 8, None).unwrap();
+    let packed = PackedCorpus::new(corpus(&[5, 9, 3, 12, 7, 4, 30, 2, 6, 8]), 8, None).unwrap();
     let take = |seed, step, count| -> Vec<Vec<i32>> {
         let mut batches = packed.batches(2, seed).unwrap();
         batches.seek(step);
@@ -206,32 +207,33 @@ fn the_same_seed_gives_the_same_and_resuming_the_rest() {
 
 #[test]
 fn prompts_are_not_learnt() {
-    let document = Document::masked(vec![1, 2, 3, 4, 5], vec![true, false, true, true, false]);
-    let packed = Packed::new(Corpus::new(vec![document]), 4, None).unwrap();
+    let document =
+        TokenizedDocument::masked(vec![1, 2, 3, 4, 5], vec![true, false, true, true, false]);
+    let packed = PackedCorpus::new(Corpus::new(vec![document]), 4, None).unwrap();
     let batch = packed.batch(&[0, 1], 3).unwrap();
     let host = host(&batch);
     assert_eq!(batch.tokens.shape(), [3, 4]);
     assert_eq!(host.tokens, [1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(host.labels[..5], [IGNORED, 3, 4, IGNORED, IGNORED]);
-    assert_eq!(batch.learnt, 2);
+    assert_eq!(batch.loss_tokens, 2);
 }
 
 #[test]
 fn sizes_that_are_refused() {
     for seq in [0, 1, usize::MAX] {
-        let packed = Packed::new(corpus(&[4]), seq, None);
+        let packed = PackedCorpus::new(corpus(&[4]), seq, None);
         assert!(matches!(packed, Err(DataError::BadRows { .. })));
     }
-    let packed = Packed::new(corpus(&[4]), 4, None).unwrap();
+    let packed = PackedCorpus::new(corpus(&[4]), 4, None).unwrap();
     for batch in [0, usize::MAX, 1 << 29] {
         assert!(matches!(
             packed.batches(batch, 0),
             Err(DataError::BadBatch { .. })
         ));
     }
-    // A longer row than there are tokens is padded.
+    // A row longer than the document is padded.
     assert!(
-        Packed::new(corpus(&[4]), 64, None)
+        PackedCorpus::new(corpus(&[4]), 64, None)
             .unwrap()
             .batches(1, 0)
             .is_ok()
@@ -273,7 +275,7 @@ fn held_out_parts_do_not_leak() {
 
 #[test]
 fn equal_documents_stay_together() {
-    let document = |token: u32| Document::new(vec![token, 1, 2]);
+    let document = |token: u32| TokenizedDocument::new(vec![token, 1, 2]);
     for seed in 0..20 {
         let tokens = [5, 6, 5, 7, 5, 8];
         let all = Corpus::new(tokens.into_iter().map(document).collect());
@@ -294,12 +296,12 @@ fn one_document_is_cut() {
     for (len, share, held) in [(1000, 0.05, 50), (1000, 0.9, 499), (4, 0.05, 1)] {
         let (train, test) = corpus(&[len]).split(share, 1).unwrap();
         let test = test.unwrap();
-        assert_eq!(test.learnt(), held);
+        assert_eq!(test.loss_tokens(), held);
         let joined = [tokens_of(&train), tokens_of(&test)].concat();
         assert_eq!(joined, tokens_of(&corpus(&[len])));
     }
-    // Copies are cut alike.
-    let copies = Corpus::new(vec![Document::new((0..10).collect()); 3]);
+    // Copies of a document are cut at the same token.
+    let copies = Corpus::new(vec![TokenizedDocument::new((0..10).collect()); 3]);
     let (train, test) = copies.split(0.2, 1).unwrap();
     assert_eq!(
         (train.documents().len(), test.unwrap().documents().len()),
@@ -311,11 +313,11 @@ fn one_document_is_cut() {
             .iter()
             .all(|d| d.tokens() == [0, 1, 2, 3, 4, 5, 6])
     );
-    // Of a conversation, what is learnt is parted.
+    // A conversation is cut by its training targets.
     let learnt = [false, false, true, true, false, false, false, true];
-    let chat = Document::masked((0..8).collect(), learnt.to_vec());
+    let chat = TokenizedDocument::masked((0..8).collect(), learnt.to_vec());
     let (train, test) = Corpus::new(vec![chat]).split(0.3, 1).unwrap();
-    assert_eq!((train.learnt(), test.unwrap().learnt()), (2, 1));
+    assert_eq!((train.loss_tokens(), test.unwrap().loss_tokens()), (2, 1));
     for len in [2, 3] {
         let error = corpus(&[len]).split(0.05, 1).unwrap_err();
         assert!(matches!(error, DataError::TooFewToSplit { .. }));
@@ -326,12 +328,12 @@ fn one_document_is_cut() {
 fn labelled_texts() {
     let lines = "{\"text\": \"fn a\", \"label\": \"no\"}\n{\"text\": \"let b = 1\", \"label\": \"yes\"}\n\
                  {\"text\": \"c\", \"label\": \"no\"}\n";
-    let read = |lines: &str, names: Option<&[Label]>| {
+    let read = |lines: &str, names: Option<&[TextLabel]>| {
         let path = file("labelled_texts", "x.jsonl", lines);
         LabelledTexts::read(path, names, ReadLimits::default())
     };
     let texts = read(lines, None).unwrap();
-    let name = |n: &str| Label::Name(n.to_owned());
+    let name = |n: &str| TextLabel::Name(n.to_owned());
     assert_eq!(texts.names(), [name("no"), name("yes")]);
     assert_eq!(texts.classes(), [0, 1, 0]);
     let (inputs, labels) = texts.batch(&TOKENIZER, &[1, 2], 64).unwrap();
@@ -352,11 +354,11 @@ fn labelled_texts() {
     let test = test.unwrap();
     assert_eq!((train.len(), test.len(), test.names().len()), (2, 1, 2));
 
-    // Integers by size.
+    // Integer labels are sorted by value.
     let numbers = "{\"text\": \"a\", \"label\": 10}\n{\"text\": \"b\", \"label\": -2}";
     assert_eq!(
         read(numbers, None).unwrap().names(),
-        [Label::Int(-2), Label::Int(10)]
+        [TextLabel::Int(-2), TextLabel::Int(10)]
     );
     let known = [name("yes"), name("no"), name("maybe")];
     assert_eq!(read(lines, Some(&known)).unwrap().classes(), [1, 0, 1]);
@@ -388,7 +390,7 @@ fn pairs_of_texts() {
         pair("a", "z"),
     ];
     assert_eq!(pairs.pairs(), wanted);
-    let mut order = Order::new(pairs.len(), 3, 5, Last::Short);
+    let mut order = BatchSampler::new(pairs.len(), 3, 5, LastBatchPolicy::Short);
     assert_eq!((order.batch(0).len(), order.batch(1).len()), (3, 1));
     let (anchors, positives) = pairs.batch(&TOKENIZER, &order.batch(0), 16).unwrap();
     assert_eq!((anchors.ids.shape()[0], positives.ids.shape()[0]), (3, 3));

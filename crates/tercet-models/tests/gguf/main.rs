@@ -1,22 +1,22 @@
-//! The GGUF reader: values, tensors, every error by name, truncation, and random damage.
+//! Tests of the GGUF reader: values, tensors, every error by name, truncation, and random damage.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../common/mod.rs"]
 mod common;
-mod refused;
+mod rejected;
 mod split;
 
 use common::{GgufWriter, data, small_gguf};
 use proptest::prelude::*;
-use tercet_models::gguf::{GgmlType, Gguf, GgufError, Value, ValueType};
+use tercet_models::gguf::{GgmlType, Gguf, GgufError, GgufValue, GgufValueType};
 use tercet_models::{FileError, MappedFile};
 
 fn parse(bytes: Vec<u8>) -> Result<Gguf, GgufError> {
     Gguf::parse(MappedFile::from_vec(bytes))
 }
 
-/// Reads everything that a file offers; panics would show here.
+/// Reads everything in a file; a panic would occur here.
 fn walk(gguf: &Gguf) -> usize {
     let values: usize = gguf
         .metadata()
@@ -42,18 +42,18 @@ fn every_value_type_reads_back() {
         assert_eq!(gguf.version(), version);
         let meta = gguf.metadata();
         let expected = [
-            ("u8", Value::U8(200)),
-            ("i8", Value::I8(-56)),
-            ("u16", Value::U16(60_000)),
-            ("i16", Value::I16(-2)),
-            ("u32", Value::U32(4_000_000_000)),
-            ("i32", Value::I32(-7)),
-            ("f32", Value::F32(0.5)),
-            ("bool", Value::Bool(true)),
-            ("string", Value::String("text, \u{1F980}")),
-            ("u64", Value::U64(u64::MAX)),
-            ("i64", Value::I64(i64::MIN)),
-            ("f64", Value::F64(1.25)),
+            ("u8", GgufValue::U8(200)),
+            ("i8", GgufValue::I8(-56)),
+            ("u16", GgufValue::U16(60_000)),
+            ("i16", GgufValue::I16(-2)),
+            ("u32", GgufValue::U32(4_000_000_000)),
+            ("i32", GgufValue::I32(-7)),
+            ("f32", GgufValue::F32(0.5)),
+            ("bool", GgufValue::Bool(true)),
+            ("string", GgufValue::String("text, \u{1F980}")),
+            ("u64", GgufValue::U64(u64::MAX)),
+            ("i64", GgufValue::I64(i64::MIN)),
+            ("f64", GgufValue::F64(1.25)),
         ];
         for (key, value) in expected {
             assert_eq!(meta.get(key), Some(value), "{key}");
@@ -63,28 +63,28 @@ fn every_value_type_reads_back() {
         assert_eq!(meta.len(), 15);
 
         let strings: Vec<_> = meta
-            .get_array("strings", ValueType::String)
+            .get_array("strings", GgufValueType::String)
             .unwrap()
             .iter()
             .collect();
-        assert_eq!(strings, ["a", "", "ccc"].map(Value::String));
+        assert_eq!(strings, ["a", "", "ccc"].map(GgufValue::String));
         let ints: Vec<_> = meta
-            .get_array("i32s", ValueType::I32)
+            .get_array("i32s", GgufValueType::I32)
             .unwrap()
             .iter()
             .collect();
-        assert_eq!(ints, [1, -2, 3].map(Value::I32));
+        assert_eq!(ints, [1, -2, 3].map(GgufValue::I32));
 
-        let nested = meta.get_array("nested", ValueType::Array).unwrap();
-        let inner: Vec<Vec<Value<'_>>> = nested
+        let nested = meta.get_array("nested", GgufValueType::Array).unwrap();
+        let inner: Vec<Vec<GgufValue<'_>>> = nested
             .iter()
             .map(|value| match value {
-                Value::Array(array) => array.iter().collect(),
+                GgufValue::Array(array) => array.iter().collect(),
                 other => panic!("not an array: {other}"),
             })
             .collect();
-        assert_eq!(inner[0], [Value::I8(1), Value::I8(-1)]);
-        assert_eq!(inner[1], [Value::String("in")]);
+        assert_eq!(inner[0], [GgufValue::I8(1), GgufValue::I8(-1)]);
+        assert_eq!(inner[1], [GgufValue::String("in")]);
         assert_eq!(
             meta.get("i32s").unwrap().to_string(),
             "[1, -2, 3] (3 x i32)"
@@ -142,7 +142,7 @@ fn getters_name_key_and_types() {
         ),
         (
             meta.get_u32("string").map(drop),
-            "metadata key `string` must be u32, it is string",
+            "metadata key `string` is string; expected u32",
         ),
         (
             meta.get_u32("i32").map(drop),
@@ -154,23 +154,23 @@ fn getters_name_key_and_types() {
         ),
         (
             meta.get_str("f32").map(drop),
-            "metadata key `f32` must be string, it is f32",
+            "metadata key `f32` is f32; expected string",
         ),
         (
             meta.get_f32("u8").map(drop),
-            "metadata key `u8` must be f32, it is u8",
+            "metadata key `u8` is u8; expected f32",
         ),
         (
             meta.get_bool("u8").map(drop),
-            "metadata key `u8` must be bool, it is u8",
+            "metadata key `u8` is u8; expected bool",
         ),
         (
-            meta.get_array("u8", ValueType::I32).map(drop),
-            "metadata key `u8` must be array, it is u8",
+            meta.get_array("u8", GgufValueType::I32).map(drop),
+            "metadata key `u8` is u8; expected array",
         ),
         (
-            meta.get_array("strings", ValueType::I32).map(drop),
-            "metadata key `strings` must be an array of i32, it is an array of string",
+            meta.get_array("strings", GgufValueType::I32).map(drop),
+            "metadata key `strings` is an array of string; expected an array of i32",
         ),
     ];
     for (result, message) in messages {
@@ -226,7 +226,7 @@ fn real_files_open() {
         assert_eq!(meta.get_str("general.architecture").unwrap(), "llama");
         assert_eq!(meta.get_u32("llama.block_count").unwrap(), 4);
         let merges = meta
-            .get_array("tokenizer.ggml.merges", ValueType::String)
+            .get_array("tokenizer.ggml.merges", GgufValueType::String)
             .unwrap();
         assert_eq!(merges.len(), 1791);
         assert_eq!(merges.iter().count(), 1791);
@@ -246,7 +246,7 @@ fn real_files_open() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random damage gives an error or a file that can be walked, in bounded memory.
+    /// A randomly damaged file gives an error or can be read completely, in bounded memory.
     #[test]
     fn damaged_files_never_panic(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
@@ -266,7 +266,7 @@ proptest! {
         }
     }
 
-    /// Whatever follows a good header start.
+    /// Random bytes follow a valid start of the header.
     #[test]
     fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..300), few in 0_u8..4) {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
@@ -277,7 +277,7 @@ proptest! {
         }
     }
 
-    /// What is written reads back.
+    /// A written file reads back identically.
     #[test]
     fn round_trip(
         numbers in prop::collection::btree_map("[a-z.]{1,12}", any::<u32>(), 0..8),
@@ -298,8 +298,8 @@ proptest! {
         for (key, value) in &numbers {
             prop_assert_eq!(gguf.metadata().get_u32(key).unwrap(), *value);
         }
-        let read: Vec<_> = gguf.metadata().get_array("TEXTS", ValueType::String).unwrap()
-            .iter().filter_map(Value::as_str).collect();
+        let read: Vec<_> = gguf.metadata().get_array("TEXTS", GgufValueType::String).unwrap()
+            .iter().filter_map(GgufValue::as_str).collect();
         prop_assert_eq!(read, texts);
         for (index, size) in sizes.iter().enumerate() {
             let info = gguf.tensor(&format!("t{index}")).unwrap();

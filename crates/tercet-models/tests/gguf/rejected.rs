@@ -1,11 +1,11 @@
-//! Every error by name.
+//! Tests of every GGUF error by name.
 
 use tercet_models::gguf::GgufError;
 
 use super::common::{GgufWriter, small_gguf, string};
 use super::parse;
 
-/// Asserts that the bytes are refused with an error that matches.
+/// Asserts that reading the bytes fails with an error that matches.
 macro_rules! refused {
     ($bytes:expr, $pattern:pat $(if $guard:expr)?) => {{
         let error = parse($bytes).unwrap_err();
@@ -189,7 +189,7 @@ fn bad_tensors_are_refused() {
         with_room(writer().info("b", &[8], 0, 0).info("a", &[8], 0, 0)),
         OverlappingTensors { .. }
     );
-    // Legal, if unusual: scalars, empty tensors (which share no bytes), gaps.
+    // Valid but unusual: scalars, empty tensors (which share no bytes), gaps.
     let odd = writer()
         .info("e", &[0, 7], 0, 0)
         .info("s", &[], 0, 0)

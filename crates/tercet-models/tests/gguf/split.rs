@@ -1,11 +1,12 @@
-//! Models in several files: found from any part, the same as the whole, and refused where parts do not fit together.
+//! Tests of split models: opened by any part, equal to the unsplit model, and rejected if the parts
+//! do not match.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tercet_models::gguf::{Gguf, GgufError};
 use tercet_models::save::{SaveOptions, save_model};
-use tercet_models::{DecoderSpec, ModelFiles, SaveError, Weight, gguf_weight};
+use tercet_models::{DecoderSpec, ModelFiles, ModelWeight, SaveError, gguf_weight};
 
 use super::common::{GgufWriter, data, string, temp_dir};
 use super::parse;
@@ -21,7 +22,7 @@ fn path_of(dir: &Path, number: u16, count: u16) -> PathBuf {
     dir.join(format!("m-{:05}-of-{count:05}.gguf", number + 1))
 }
 
-/// Three parts of two, none and one tensors.
+/// Three parts with two, zero and one tensors.
 fn parts() -> [GgufWriter; 3] {
     let first = GgufWriter::default()
         .str("general.architecture", "llama")
@@ -68,13 +69,13 @@ fn any_part_opens_the_whole() {
     }
 }
 
-/// The bytes of a whole file as parts of so many tensors each.
+/// Splits the bytes of a whole file into parts with these numbers of tensors.
 fn split(bytes: &[u8], sizes: &[usize]) -> Vec<GgufWriter> {
     let whole = parse(bytes.to_vec()).unwrap();
     let tensors = whole.tensors();
     let table = string(tensors[0].name().as_bytes());
     let table = bytes.windows(table.len()).position(|w| w == table).unwrap();
-    // Counts and all keys stand before the table.
+    // The counts and all keys precede the tensor table.
     let mut entries = vec![Vec::new(); whole.metadata().len()];
     entries[0] = bytes[24..table].to_vec();
     let mut rest = tensors;
@@ -96,10 +97,10 @@ fn split(bytes: &[u8], sizes: &[usize]) -> Vec<GgufWriter> {
     made
 }
 
-fn bytes_of(weight: Weight) -> Vec<u8> {
+fn bytes_of(weight: ModelWeight) -> Vec<u8> {
     match weight {
-        Weight::Dense(t) => t.bytes().to_vec(),
-        Weight::Packed { blocks, .. } => blocks.bytes().to_vec(),
+        ModelWeight::Dense(t) => t.bytes().to_vec(),
+        ModelWeight::Packed { blocks, .. } => blocks.bytes().to_vec(),
     }
 }
 
@@ -109,7 +110,7 @@ fn a_split_model_is_the_whole_one() {
     let bytes = std::fs::read(&path).unwrap();
     let whole = Gguf::open(&path).unwrap();
     let dir = temp_dir("split-model");
-    // The first part without tensors, as the splitter may write it.
+    // The first part may have no tensors, as the splitter can write it.
     written(&dir, &split(&bytes, &[0, 7, whole.tensors().len() - 7]));
     let joined = Gguf::open(path_of(&dir, 1, 3)).unwrap();
     assert_eq!(
@@ -128,7 +129,7 @@ fn a_split_model_is_the_whole_one() {
         );
     }
 
-    // Written again it is one file; over any of its parts it is not written.
+    // Saving writes one file, and refuses to overwrite any of the parts.
     let files = ModelFiles::open(path_of(&dir, 0, 3)).unwrap();
     let save = |to: &Path| save_model(&files, &BTreeMap::new(), to, &SaveOptions::default());
     for number in 0..3 {
@@ -145,7 +146,7 @@ fn a_split_model_is_the_whole_one() {
     }
 }
 
-/// The error of opening these parts by the first, or by another.
+/// The error of opening these parts by part number `by`.
 fn refused(test: &str, parts: &[GgufWriter], by: u16) -> GgufError {
     let dir = temp_dir(&format!("split-{test}"));
     written(&dir, parts);
@@ -235,7 +236,7 @@ fn parts_that_contradict_each_other() {
                 2,
                 part_of(tensor("c").str("general.architecture", "qwen2"), 2, 3, 3),
             ),
-            "`general.architecture` is another",
+            "`general.architecture` differs",
         ),
         (
             "new-key",

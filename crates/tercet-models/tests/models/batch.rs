@@ -1,12 +1,12 @@
-//! Several sequences over one compiled model: each is what it would be alone.
+//! Tests of batched generation: each sequence equals its result without other sequences.
 
 use std::collections::BTreeMap;
 
 use tercet::Device;
 use tercet_models::constraint::{Constraint, ConstraintError};
 use tercet_models::{
-    BatchGenerator, BatchOptions, DecoderOptions, Finish, Happened, ModelError, ModelFiles,
-    SamplingOptions, Sequence, SequenceId,
+    BatchEventKind, BatchGenerator, BatchOptions, DecoderOptions, FinishReason, ModelError,
+    ModelFiles, SamplingOptions, Sequence, SequenceId,
 };
 
 const CONTEXT: usize = 64;
@@ -23,7 +23,7 @@ fn batch(slots: usize) -> BatchGenerator {
     in_turns(slots, None)
 }
 
-/// Where no more than so many are written in one run.
+/// A batch generator that decodes at most `together` sequences per run.
 fn in_turns(slots: usize, together: Option<usize>) -> BatchGenerator {
     let decoder = files().batch_decoder(|spec| BatchOptions {
         context: CONTEXT,
@@ -34,7 +34,7 @@ fn in_turns(slots: usize, together: Option<usize>) -> BatchGenerator {
     decoder.unwrap().generator(&Device::cpu()).unwrap()
 }
 
-/// Prompt `i` of lengths around that of a part, `len` if it says so.
+/// Prompt `i`; its length is close to a multiple of the prefill chunk.
 fn prompt(i: usize) -> Vec<u32> {
     let lengths = [1, CHUNK, CHUNK + 1, 3, 2 * CHUNK, 21, CHUNK - 1];
     (0..lengths[i % lengths.len()])
@@ -42,7 +42,7 @@ fn prompt(i: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Sequence `i`: every other one takes the greatest logit, and they are of different lengths.
+/// Sequence `i`: every second one is greedy, and the lengths differ.
 fn sequence(i: usize) -> Sequence {
     let sampling = match i % 4 {
         0 | 2 => SamplingOptions::default(),
@@ -66,15 +66,15 @@ fn sequence(i: usize) -> Sequence {
     }
 }
 
-/// All that a sequence gave.
+/// All results of one sequence.
 #[derive(Debug, Default, PartialEq)]
 struct Log {
     tokens: Vec<u32>,
-    /// The bits of the logits that each token was chosen from.
+    /// The bits of the logits from which each token was sampled.
     logits: Vec<Vec<u32>>,
-    ended: Option<Finish>,
+    ended: Option<FinishReason>,
     failed: Option<String>,
-    /// Tokens of the prompt that were done after each part.
+    /// Number of processed prompt tokens after each prefill chunk.
     parts: Vec<usize>,
 }
 
@@ -82,22 +82,22 @@ struct Log {
 struct Logs(BTreeMap<SequenceId, Log>);
 
 impl Logs {
-    /// A step; false where there was nothing to do.
+    /// Runs one step; returns false if there is no work.
     fn step(&mut self, batch: &mut BatchGenerator) -> bool {
         let events = batch.step().unwrap();
         for event in &events {
             let log = self.0.entry(event.sequence).or_default();
             assert!(log.ended.is_none() && log.failed.is_none());
-            match &event.happened {
-                Happened::Prompt(done) => log.parts.push(*done),
-                Happened::Token(token) => {
+            match &event.kind {
+                BatchEventKind::Prompt(done) => log.parts.push(*done),
+                BatchEventKind::Token(token) => {
                     log.tokens.push(*token);
                     let logits = batch.logits(event.sequence).unwrap().unwrap();
                     log.logits
                         .push(logits.iter().map(|x| x.to_bits()).collect());
                 }
-                Happened::Ended(finish) => log.ended = Some(*finish),
-                Happened::Failed(e) => log.failed = Some(tercet::one_line(e)),
+                BatchEventKind::Ended(finish) => log.ended = Some(*finish),
+                BatchEventKind::Failed(e) => log.failed = Some(tercet::one_line(e)),
             }
         }
         !events.is_empty()
@@ -117,7 +117,7 @@ fn alone(slots: usize, sequence: Sequence) -> Log {
     logs.0.remove(&id).unwrap()
 }
 
-/// What `i` is alone, in a generator that others have used.
+/// The result of each sequence alone, in one generator that is reset between sequences.
 fn each_alone_in_turns([slots, together]: [usize; 2], count: usize) -> Vec<Log> {
     let mut batch = in_turns(slots, Some(together));
     let one = |i| {
@@ -142,7 +142,7 @@ fn any_company_gives_the_same_bits() {
         let mut batch = in_turns(slots, Some(together));
         let (mut logs, mut of) = (Logs::default(), BTreeMap::new());
         let mut waiting = (0..COUNT).rev().chain(0..COUNT).peekable();
-        // A sequence comes every few steps, whatever the others do then.
+        // A new sequence starts every three steps, whatever the state of the others.
         for step in 0.. {
             if step % 3 == 0
                 && batch.free() > 0
@@ -185,14 +185,14 @@ fn tokens_are_those_of_a_generator() {
             prompt, max_tokens, ..
         } = sequence(i);
         plain.reset();
-        let mut next = plain.feed(&prompt).unwrap().next.unwrap();
+        let mut next = plain.forward(&prompt).unwrap().next.unwrap();
         let mut want = vec![next];
         while want.len() < max_tokens {
-            next = plain.feed(&[next]).unwrap().next.unwrap();
+            next = plain.forward(&[next]).unwrap().next.unwrap();
             want.push(next);
         }
         assert_eq!(got.tokens, want, "sequence {i}");
-        assert_eq!(got.ended, Some(Finish::Length));
+        assert_eq!(got.ended, Some(FinishReason::Length));
     }
 }
 
@@ -206,7 +206,7 @@ fn slots_are_cancelled_and_filled_again_while_others_go_on() {
         let id = batch.start(sequence(i)).unwrap();
         let full = batch.start(sequence(0)).unwrap_err();
         assert!(matches!(full, ModelError::NoSlot { slots: 2 }), "{full}");
-        // In the middle of its prompt, or of its text.
+        // Cancel in the middle of the prompt or of the generated text.
         for _ in 0..=i {
             logs.step(&mut batch);
         }
@@ -230,8 +230,11 @@ fn slots_are_cancelled_and_filled_again_while_others_go_on() {
 #[test]
 fn sequences_end_where_they_are_told_to() {
     let free = alone(3, Sequence::new(prompt(5), 10));
-    assert_eq!((free.tokens.len(), free.ended), (10, Some(Finish::Length)));
-    // At its fourth token, if that was none of the first three.
+    assert_eq!(
+        (free.tokens.len(), free.ended),
+        (10, Some(FinishReason::Length))
+    );
+    // Use a generated token that does not occur earlier as the EOS token.
     let at = (1..10).find(|at| !free.tokens[..*at].contains(&free.tokens[*at]));
     let at = at.expect("the text has two different tokens");
     let ended = alone(
@@ -242,15 +245,24 @@ fn sequences_end_where_they_are_told_to() {
         },
     );
     assert_eq!(ended.tokens, free.tokens[..at]);
-    assert_eq!(ended.ended, Some(Finish::End));
+    assert_eq!(ended.ended, Some(FinishReason::End));
     let none = alone(3, Sequence::new(prompt(5), 0));
-    assert_eq!((none.tokens.len(), none.ended), (0, Some(Finish::Length)));
-    // The context: one token follows what fills it.
+    assert_eq!(
+        (none.tokens.len(), none.ended),
+        (0, Some(FinishReason::Length))
+    );
+    // A prompt that fills the context is followed by one token.
     let long: Vec<u32> = (0..CONTEXT as u32).map(|t| t % 200 + 3).collect();
     let full = alone(3, Sequence::new(long.clone(), 10));
-    assert_eq!((full.tokens.len(), full.ended), (1, Some(Finish::Context)));
+    assert_eq!(
+        (full.tokens.len(), full.ended),
+        (1, Some(FinishReason::Context))
+    );
     let full = alone(3, Sequence::new(long[..CONTEXT - 3].to_vec(), 10));
-    assert_eq!((full.tokens.len(), full.ended), (4, Some(Finish::Context)));
+    assert_eq!(
+        (full.tokens.len(), full.ended),
+        (4, Some(FinishReason::Context))
+    );
 }
 
 #[test]
@@ -312,14 +324,14 @@ fn a_prefix_that_a_slot_holds_is_not_computed_again() {
         assert_eq!(got.parts, parts[i]);
         assert_eq!(want.parts[..2], [8, 16]);
     }
-    // All of it is held, but the last token is wanted.
+    // The whole prompt is cached, but the logits of its last token must be computed.
     let again = batch.start(Sequence::new(shared.clone(), 3)).unwrap();
     logs.finish(&mut batch);
     assert_eq!(logs.0[&again].parts, [16]);
     assert!(logs.0[&again].logits == alone(2, Sequence::new(shared.clone(), 3)).logits);
 }
 
-/// Allows one token, then another, and nothing after them.
+/// A constraint that allows two given tokens in order, and fails after them.
 struct Two(Vec<u32>);
 
 impl Constraint for Two {

@@ -1,16 +1,18 @@
-//! Several sequences of models whose layers do not remember all positions: the same bits in any company and from any beginning
-//! that was kept, and no more memory than what windows reach.
+//! Tests of batched generation with windowed attention or recurrent states. Results must be bitwise
+//! independent of other sequences and of cached prefixes, and caches must not exceed the size that
+//! windows require.
 
 use tercet::{DType, Device, Tensor, TensorType};
 use tercet_models::{
-    Adapter, BatchDecoder, BatchGenerator, BatchOptions, CacheFormat, DecoderOptions, DecoderSpec,
-    Happened, LowRank, ModelFiles, ScaledAdapter, Sequence, SequenceId,
+    Adapter, BatchDecoder, BatchEventKind, BatchGenerator, BatchOptions, CacheFormat,
+    DecoderOptions, DecoderSpec, LowRank, ModelFiles, ScaledAdapter, Sequence, SequenceId,
 };
 
 const CONTEXT: usize = 96;
 const CHUNK: usize = 5;
 const SLOTS: usize = 3;
-/// Families with windows, in some layers or all, with caps, sinks and growing queries, one beside experts.
+/// Models with windows in some or all layers; some have soft caps, attention sinks, query scale or
+/// experts.
 const WINDOWED: [&str; 8] = [
     "gemma2-a",
     "gemma3-a",
@@ -21,7 +23,7 @@ const WINDOWED: [&str; 8] = [
     "mixtral-c",
     "ministral3-b",
 ];
-/// Families that scan: both kinds of scans, delta rules, hybrids with experts and without.
+/// Models with scans: both scan types, delta rules, and hybrids with and without experts.
 const SCANNING: [&str; 6] = [
     "mamba-a",
     "mamba2-a",
@@ -53,14 +55,15 @@ fn tokens(len: usize, seed: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What a sequence got: how many runs its prompt took, its tokens and the bits of their logits.
+/// The result of a sequence: its tokens and the bits of their logits.
 #[derive(Debug, Default, PartialEq)]
 struct Got {
     tokens: Vec<u32>,
     bits: Vec<Vec<u32>>,
 }
 
-/// Steps until all have ended; what this one got, and its parts of prompts.
+/// Steps until all sequences end. Returns the result of sequence `of` and its number of prefill
+/// chunks.
 fn finish(batch: &mut BatchGenerator, of: SequenceId) -> (Got, usize) {
     let (mut got, mut parts) = (Got::default(), 0);
     loop {
@@ -69,15 +72,15 @@ fn finish(batch: &mut BatchGenerator, of: SequenceId) -> (Got, usize) {
             return (got, parts);
         }
         for event in events.into_iter().filter(|e| e.sequence == of) {
-            match event.happened {
-                Happened::Prompt(_) => parts += 1,
-                Happened::Token(token) => {
+            match event.kind {
+                BatchEventKind::Prompt(_) => parts += 1,
+                BatchEventKind::Token(token) => {
                     let logits = batch.logits(of).unwrap().unwrap();
                     got.tokens.push(token);
                     got.bits.push(logits.iter().map(|x| x.to_bits()).collect());
                 }
-                Happened::Ended(_) => {}
-                Happened::Failed(e) => panic!("{e}"),
+                BatchEventKind::Ended(_) => {}
+                BatchEventKind::Failed(e) => panic!("{e}"),
             }
         }
     }
@@ -88,7 +91,7 @@ fn write(batch: &mut BatchGenerator, prompt: &[u32]) -> (Got, usize) {
     finish(batch, id)
 }
 
-/// The same prompt where nothing was written before.
+/// Generates after a reset, without any cached prefix.
 fn fresh(batch: &mut BatchGenerator, prompt: &[u32]) -> (Got, usize) {
     batch.reset();
     let all = write(batch, prompt);
@@ -105,7 +108,7 @@ fn long_texts_are_those_of_caches_of_all_positions_and_of_nobody_else() {
         let id = batch.start(long(&prompt)).unwrap();
         let (alone, _) = finish(&mut batch, id);
         assert_eq!(alone.tokens.len(), 40, "{name}");
-        // One that has all positions, by its own greedy tokens.
+        // Reference: a generator that caches all positions, fed with the same greedy tokens.
         let files = ModelFiles::open(crate::common::data("decoders").join(name)).unwrap();
         let one = files.decoder(|spec| DecoderOptions {
             context: CONTEXT,
@@ -115,13 +118,13 @@ fn long_texts_are_those_of_caches_of_all_positions_and_of_nobody_else() {
         let mut one = one.unwrap().generator(&Device::cpu()).unwrap();
         let mut read = prompt.clone();
         read.extend_from_slice(&alone.tokens[..39]);
-        let want = one.feed(&read).unwrap().logits.to_vec();
+        let want = one.forward(&read).unwrap().logits.to_vec();
         let got: Vec<f32> = alone.bits[39].iter().map(|x| f32::from_bits(*x)).collect();
         let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
         let off = want.iter().zip(&got).map(|(a, b)| (a - b).abs());
         let off = off.fold(0f32, f32::max) / most;
         assert!(off < 2e-4, "{name}: {off:e}");
-        // Others in other slots, before and beside it.
+        // Other sequences run in other slots, before and at the same time.
         batch.reset();
         for (len, seed) in [(7, 2), (33, 3)] {
             batch.start(Sequence::new(tokens(len, seed), 17)).unwrap();
@@ -150,7 +153,7 @@ fn beginnings_that_were_kept_give_the_same_bits() {
         for (at, (prompt, (want, all))) in prompts.iter().zip(&want).enumerate() {
             let (got, parts) = write(&mut batch, prompt);
             assert_eq!(&got, want, "{name}, text {at}");
-            // By the second it is known where they part.
+            // After two texts, the generator has a checkpoint at their common prefix.
             let known = if at < 2 { 0 } else { 4 };
             assert_eq!(parts, all - known, "{name}, text {at}");
         }
@@ -173,7 +176,7 @@ fn conversations_go_on_where_they_were() {
             parts.push(own);
         }
         let scans = SCANNING.contains(name);
-        // Where states would be copied nothing is kept of a first text.
+        // For scans, no state checkpoint is saved for the first text.
         assert_eq!(parts, if scans { [5, 9, 5] } else { [5, 5, 5] }, "{name}");
     }
 }
@@ -187,7 +190,7 @@ fn what_is_kept_is_not_changed_by_those_who_leave() {
         for text in 0..2 {
             assert_eq!(write(&mut batch, &prompt).0, want, "{name}, {text}");
         }
-        // Nothing of the prompt was computed, then a part of it, then all and some tokens.
+        // Cancel before the prefill, during it, and after some generated tokens.
         for steps in [0, 1, 4] {
             let id = batch.start(Sequence::new(prompt.clone(), 8)).unwrap();
             for _ in 0..steps {
@@ -227,7 +230,8 @@ fn caches_of_several_texts_take_the_memory_that_is_said() {
             assert_eq!(said, [bytes(&short), bytes(&long)], "{name} {cache:?}");
             let all = ["mistral-a", "phi3-a", "mixtral-c"];
             match all.contains(name) {
-                // All layers have windows, twice of which is less than the lesser context.
+                // All layers have windows, and the smaller context already exceeds twice their
+                // width.
                 true => assert_eq!(said[0], said[1], "{name}"),
                 false => assert!(said[0] < said[1], "{name}"),
             }
@@ -262,7 +266,7 @@ fn caches_of_8_bits_give_the_same_bits_in_any_company() {
     }
 }
 
-/// An adapter of the queries of the first layer, of numbers that look random.
+/// An adapter of the first layer's query projection with pseudo-random values.
 fn adapter(spec: &DecoderSpec, rank: usize) -> ScaledAdapter {
     let drawn = |shape: [usize; 2], seed: usize| {
         let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
@@ -285,7 +289,7 @@ fn sequences_choose_adapters_of_models_with_experts_and_states() {
         let of = |adapters, choices| {
             let decoder = decoder(name, |o| BatchOptions {
                 adapters,
-                choices,
+                selectable_adapters: choices,
                 ..o
             });
             decoder.generator(&Device::cpu()).unwrap()
@@ -300,7 +304,7 @@ fn sequences_choose_adapters_of_models_with_experts_and_states() {
         for which in [None, Some(0), Some(1)] {
             let id = batch.start(with(which)).unwrap();
             let (own, _) = finish(&mut batch, id);
-            // The model that has this adapter alone.
+            // Reference: a model with only this adapter.
             let mut plain = of(
                 which.map(|at| all[at].clone()).into_iter().collect(),
                 Vec::new(),
@@ -316,7 +320,7 @@ fn sequences_choose_adapters_of_models_with_experts_and_states() {
             alone.push(own);
         }
         assert!(alone[0].bits != alone[1].bits && alone[1].bits != alone[2].bits);
-        // All at once, of which one is looked at.
+        // All adapters run in one batch; one sequence is compared.
         for (at, which) in [None, Some(0), Some(1)].into_iter().enumerate() {
             for other in [Some(1), None] {
                 batch.start(with(other)).unwrap();

@@ -1,11 +1,11 @@
-//! Caches hold what layers see, in the type that was asked for, and no more.
+//! Tests of KV caches: size, dtype and results with attention windows.
 
 use tercet::quant::quantize_q8_0;
 use tercet::{DType, Device, Tensor};
 use tercet_models::{BatchOptions, CacheFormat, Decoder, DecoderOptions, Generator, ModelFiles};
 
 const CONTEXT: usize = 96;
-/// Families with windows, in some layers or all, with caps, sinks and growing queries.
+/// Models with windows in some or all layers; some have soft caps, attention sinks or query scale.
 const WINDOWED: [&str; 8] = [
     "gemma2-a",
     "gemma3-a",
@@ -33,7 +33,7 @@ fn generator(name: &str, options: impl FnOnce(DecoderOptions) -> DecoderOptions)
     decoder(name, options).generator(&Device::cpu()).unwrap()
 }
 
-/// The whole context in one run: its caches hold all of it.
+/// Options for a prefill of the whole context in one chunk, so that caches cover all positions.
 fn whole(options: DecoderOptions) -> DecoderOptions {
     DecoderOptions {
         chunk: CONTEXT,
@@ -52,11 +52,11 @@ fn rows(generator: &mut Generator, tokens: &[u32]) -> Vec<Vec<f32>> {
         all.push(row.to_vec());
         true
     };
-    generator.feed_rows(tokens, &mut each).unwrap();
+    generator.forward_rows(tokens, &mut each).unwrap();
     all
 }
 
-/// The largest difference of the distance between the greatest and the least.
+/// The largest difference relative to the range of `a`.
 fn off(a: &[f32], b: &[f32]) -> f32 {
     let bounds = |of: &[f32]| {
         let most = of.iter().copied().fold(f32::MIN, f32::max);
@@ -101,9 +101,9 @@ fn texts_beyond_a_window_are_those_of_a_cache_of_all_positions() {
 fn what_a_window_does_not_reach_back_to_is_read_again() {
     let tokens = tokens();
     let mut one = generator("mistral-a", |o| o);
-    let want = one.feed(&tokens[..70]).unwrap().logits.to_vec();
-    // Nothing was moved since.
-    one.feed(&tokens[70..72]).unwrap();
+    let want = one.forward(&tokens[..70]).unwrap().logits.to_vec();
+    // No position has left the window since then.
+    one.forward(&tokens[70..72]).unwrap();
     assert_eq!(one.truncate(71), 71);
     assert_eq!(
         one.truncate(20),
@@ -111,12 +111,12 @@ fn what_a_window_does_not_reach_back_to_is_read_again() {
         "the first positions are not there any more"
     );
     assert!(one.cached().is_empty());
-    let again = one.feed(&tokens[..70]).unwrap().logits.to_vec();
+    let again = one.forward(&tokens[..70]).unwrap().logits.to_vec();
     assert_eq!(want, again);
     one.reset();
-    assert_eq!(one.feed(&tokens[..70]).unwrap().logits, want);
+    assert_eq!(one.forward(&tokens[..70]).unwrap().logits, want);
     let mut whole = generator("mistral-a", whole);
-    whole.feed(&tokens[..70]).unwrap();
+    whole.forward(&tokens[..70]).unwrap();
     assert_eq!(whole.truncate(20), 20);
 }
 
@@ -164,7 +164,7 @@ fn narrow_caches_are_near_wide_ones() {
     ] {
         let logits = |cache| {
             let mut generator = generator(name, |o| DecoderOptions { cache, ..o });
-            generator.feed(&tokens).unwrap().logits.to_vec()
+            generator.forward(&tokens).unwrap().logits.to_vec()
         };
         let want = logits(None);
         for (cache, most) in [
@@ -181,7 +181,7 @@ fn narrow_caches_are_near_wide_ones() {
 
 #[test]
 fn several_texts_have_narrow_caches_too() {
-    use tercet_models::{Happened, Sequence};
+    use tercet_models::{BatchEventKind, Sequence};
     let written = |cache| {
         let files = ModelFiles::open(crate::common::data("decoders/llama-a")).unwrap();
         let decoder = files.batch_decoder(|spec| BatchOptions {
@@ -202,7 +202,7 @@ fn several_texts_have_narrow_caches_too() {
                 return logits;
             }
             for event in events {
-                if let Happened::Token(_) = event.happened {
+                if let BatchEventKind::Token(_) = event.kind {
                     logits.push(batch.logits(event.sequence).unwrap().unwrap());
                 }
             }
@@ -212,7 +212,7 @@ fn several_texts_have_narrow_caches_too() {
     assert_eq!(want.len(), 12);
     for (cache, most) in [(DType::F16.into(), 5e-3), (CacheFormat::Q8_0, 4e-2)] {
         let got = written(Some(cache));
-        // The first of each: later ones may follow another token.
+        // Compare the first token of each sequence; later ones may follow a different token.
         for (want, got) in want.iter().zip(&got).take(2) {
             let off = off(want, got);
             assert!(off > 0.0 && off < most, "{cache}: {off:e}");
@@ -270,7 +270,7 @@ fn caches_of_8_bits_hold_what_the_format_rounds_to() {
             let named: Vec<(&str, &Tensor)> =
                 inputs[..given].iter().map(|(n, t)| (*n, t)).collect();
             exe.run(&named).unwrap();
-            // Of the first layer, whose keys no cache has rounded before.
+            // Read the first layer, whose inputs do not depend on rounded caches.
             let read = |name: &str| exe.read_state(name).unwrap();
             match cache {
                 None => vec![read("cache.0.k")],
@@ -294,7 +294,7 @@ fn caches_of_8_bits_hold_what_the_format_rounds_to() {
             for (block, want) in want.chunks_exact(34).enumerate() {
                 let block = at * padded / 32 + block;
                 let scale = f16_of(&want[..2]);
-                // A wide product may be rounded another way before.
+                // The unquantized key may be rounded differently before quantization.
                 assert!((scales[block] - scale).abs() <= 1e-3 * scale, "{name} {at}");
                 let own = &codes[block * 32..][..32];
                 let most = own

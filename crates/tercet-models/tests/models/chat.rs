@@ -1,19 +1,20 @@
-//! Chat templates: against Jinja 2, under attack, and which tokens of a conversation are learnt.
+//! Tests of chat templates: comparison with Jinja 2, malicious templates, and the training targets
+//! of conversations.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::common::{GgufWriter, data, temp_dir};
-use tercet_models::dataset::template::{Limits, Template, TemplateError, Value};
+use tercet_models::dataset::template::{Template, TemplateError, TemplateLimits, TemplateValue};
 use tercet_models::dataset::{
-    Chat, ChatTemplate, Corpus, CorpusOptions, DataError, LineError, Message, Role,
+    ChatMessage, ChatRecord, ChatTemplate, Corpus, CorpusOptions, DataError, LineError, Role,
 };
 use tercet_models::{Gguf, MappedFile, ModelFiles, Tokenizer};
 
 /// 2024-07-26, as in `make.py`.
 const NOW: i64 = 1_721_952_000;
 
-fn variables(value: &Value) -> Vec<(&str, Value)> {
+fn variables(value: &TemplateValue) -> Vec<(&str, TemplateValue)> {
     let entries = value.as_map().unwrap().iter();
     entries.map(|(k, v)| (&**k, v.clone())).collect()
 }
@@ -21,7 +22,7 @@ fn variables(value: &Value) -> Vec<(&str, Value)> {
 #[test]
 fn templates_render_as_jinja_renders_them() {
     let text = std::fs::read_to_string(data("chat-templates/cases.json")).unwrap();
-    let file: Value = serde_json::from_str(&text).unwrap();
+    let file: TemplateValue = serde_json::from_str(&text).unwrap();
     let templates = file.get("templates").unwrap();
     let cases = file.get("cases").unwrap().as_list().unwrap();
     for case in cases {
@@ -32,7 +33,7 @@ fn templates_render_as_jinja_renders_them() {
         };
         let variables = variables(case.get("vars").unwrap());
         let rendered = Template::parse(template.as_text().unwrap())
-            .and_then(|t| t.render(&variables, NOW, Limits::default()));
+            .and_then(|t| t.render(&variables, NOW, TemplateLimits::default()));
         if case.get("error").is_some() {
             assert!(rendered.is_err(), "{name}: {rendered:?}");
             continue;
@@ -55,16 +56,16 @@ fn templates_render_as_jinja_renders_them() {
     assert!(templates.as_map().unwrap().len() >= 14 && cases.len() > 210);
 }
 
-/// JSON of a value, by the template language itself.
-fn json(value: &Value) -> String {
+/// The JSON of a value, formatted by the template language.
+fn json(value: &TemplateValue) -> String {
     let template = Template::parse("{{ x | tojson }}").unwrap();
-    let rendered = template.render(&[("x", value.clone())], 0, Limits::default());
+    let rendered = template.render(&[("x", value.clone())], 0, TemplateLimits::default());
     rendered.unwrap().text
 }
 
 fn render(source: &str) -> Result<String, TemplateError> {
     let template = Template::parse(source)?;
-    Ok(template.render(&[], NOW, Limits::default())?.text)
+    Ok(template.render(&[], NOW, TemplateLimits::default())?.text)
 }
 
 #[test]
@@ -178,12 +179,12 @@ const LLAMA3: &str = "{{ bos_token }}{% for m in messages %}{{ '<|h|>' + m.role 
 const MARKED: &str = "{% for m in messages %}<|h|>{{ m.role }}\n\
     {% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|eot|>{% endgeneration %}\
     {% else %}{{ m.content }}{% endif %}{% endfor %}";
-/// An answer that is not the last one loses its reasoning.
+/// A template that removes the reasoning from all answers but the last.
 const THINKING: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}\
     {% if m.role == 'assistant' and loop.last %}{{ '<think></think>' }}{% endif %}\
     {{ m.content + '<|im_end|>\\n' }}{% endfor %}\
     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-/// Instructions in brackets, and nothing that announces an answer.
+/// A template with instructions in brackets and without a generation prompt.
 const BRACKETS: &str = "{% for m in messages %}{% if m.role == 'user' %}{{ '[' + m.content + ']' }}\
     {% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}";
 
@@ -196,17 +197,17 @@ fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, &tokens).unwrap().at(NOW)
 }
 
-fn chat(messages: &[(Role, &str)]) -> Chat {
+fn chat(messages: &[(Role, &str)]) -> ChatRecord {
     let messages = messages
         .iter()
-        .map(|(role, text)| Message::new(*role, text));
-    Chat {
+        .map(|(role, text)| ChatMessage::new(*role, text));
+    ChatRecord {
         messages: messages.collect(),
-        tools: Value::None,
+        tools: TemplateValue::None,
     }
 }
 
-fn talk() -> Chat {
+fn talk() -> ChatRecord {
     chat(&[
         (Role::System, "be a"),
         (Role::User, "what is a?"),
@@ -216,8 +217,9 @@ fn talk() -> Chat {
     ])
 }
 
-/// A conversation as tokens, by way of a file: `(learnt text, whole text)`, learnt parts in `|`.
-fn learnt(template: &ChatTemplate, name: &str, chat: &Chat) -> (String, String) {
+/// Reads a conversation through a file. Returns `(training targets, whole text)`, with the target
+/// ranges separated by `|`.
+fn learnt(template: &ChatTemplate, name: &str, chat: &ChatRecord) -> (String, String) {
     let messages = chat.messages.iter();
     let messages: Vec<_> = messages
         .map(|m| serde_json::json!({"role": m.role().name(), "content": m.content()}))
@@ -233,7 +235,7 @@ fn learnt(template: &ChatTemplate, name: &str, chat: &Chat) -> (String, String) 
     let mut parts = String::new();
     let mut run = Vec::new();
     for (at, token) in document.tokens().iter().enumerate() {
-        if document.is_learnt(at) {
+        if document.is_in_loss(at) {
             run.push(*token);
         } else if !run.is_empty() {
             parts += &format!("{}|", TOKENIZER.decode_with_special(&run).unwrap());
@@ -262,7 +264,7 @@ fn answers_and_their_ends_are_learnt() {
         let (found, whole) = learnt(&template, name, &talk());
         assert_eq!(found, wanted, "{name}");
         let rendered = template
-            .render(&talk().messages, &Value::None, false)
+            .render(&talk().messages, &TemplateValue::None, false)
             .unwrap();
         assert_eq!(whole, rendered.text, "{name}");
     }
@@ -274,7 +276,7 @@ fn answers_and_their_ends_are_learnt() {
     ]);
     let (found, _) = learnt(&template(BRACKETS), "brackets", &talk);
     assert_eq!(found, " a <|endoftext|>| d <|endoftext|>");
-    // A template that ends nothing: the end of sequence is put behind the last answer.
+    // A template without an end of turn: the end-of-sequence token is appended to the last answer.
     let open = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}\
                 {% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
     let (found, whole) = learnt(&template(open), "open", &talk);
@@ -284,7 +286,7 @@ fn answers_and_their_ends_are_learnt() {
 
 #[test]
 fn answers_that_cannot_be_found_are_refused() {
-    // Neither a beginning of the whole nor the words of an answer occur.
+    // A template for which neither prefixes nor answer contents can be located.
     let counts = "{{ messages|length }}{% for m in messages %}{{ m.content|length }};{% endfor %}";
     let error = template(counts).conversation(&talk()).unwrap_err();
     assert!(
@@ -306,7 +308,7 @@ fn answers_that_cannot_be_found_are_refused() {
     let nothing = "{% for m in messages if false %}{% generation %}{% endgeneration %}{% endfor %}";
     let error = template(nothing).conversation(&talk()).unwrap_err();
     assert!(matches!(error, LineError::NoAnswer));
-    // The line of the file is named.
+    // The error has the line number of the file.
     let path = temp_dir("picky").join("x.jsonl");
     let line = r#"{"messages": [{"role": "assistant", "content": "a"}]}"#;
     std::fs::write(&path, format!("\n{line}\n")).unwrap();
@@ -322,7 +324,7 @@ fn answers_that_cannot_be_found_are_refused() {
     ));
 }
 
-/// A folder of the small model with these files beside.
+/// A folder of the small model with these additional files.
 fn folder(test: &str, files: &[(&str, &str)]) -> ModelFiles {
     let dir = temp_dir(test);
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -335,9 +337,9 @@ fn folder(test: &str, files: &[(&str, &str)]) -> ModelFiles {
 }
 
 fn first_turn(template: &ChatTemplate) -> String {
-    let messages = [Message::new(Role::Assistant, "A")];
+    let messages = [ChatMessage::new(Role::Assistant, "A")];
     template
-        .render(&messages, &Value::None, false)
+        .render(&messages, &TemplateValue::None, false)
         .unwrap()
         .text
 }
@@ -345,8 +347,8 @@ fn first_turn(template: &ChatTemplate) -> String {
 #[test]
 fn templates_of_models() {
     let of = |test, files: &[(&str, &str)]| {
-        ChatTemplate::of(&folder(test, files), &TOKENIZER)
-            .map(|t| (first_turn(&t), t.note().is_some()))
+        ChatTemplate::from_model(&folder(test, files), &TOKENIZER)
+            .map(|t| (first_turn(&t), t.warning().is_some()))
     };
     let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>",
         "chat_template": "{{ bos_token + messages[0].content + eos_token }}"}"#;
@@ -382,7 +384,7 @@ fn templates_of_models() {
 
     let gguf = |writer: GgufWriter| {
         let gguf = Gguf::parse(MappedFile::from_vec(writer.bytes())).unwrap();
-        ChatTemplate::of(&ModelFiles::Gguf(gguf), &TOKENIZER).unwrap()
+        ChatTemplate::from_model(&ModelFiles::Gguf(gguf), &TOKENIZER).unwrap()
     };
     let writer = GgufWriter::default()
         .str(
@@ -392,13 +394,13 @@ fn templates_of_models() {
         .u32("tokenizer.ggml.bos_token_id", 0);
     assert_eq!(first_turn(&gguf(writer)), "<|endoftext|>A");
 
-    // Without a template: ChatML, and a note.
+    // A model without a template gets ChatML, and a note.
     let template = gguf(GgufWriter::default());
     assert!(first_turn(&template).ends_with("<|im_start|>assistant\nA<|im_end|>\n"));
-    assert!(template.note().unwrap().contains("ChatML"));
+    assert!(template.warning().unwrap().contains("ChatML"));
     let (found, _) = learnt(&template, "fallback", &talk());
     assert_eq!(found, "a<|im_end|>| let b = a;\n<|im_end|>|");
-    // A vocabulary without ChatML's tokens: the model's own end of sequence ends a turn.
+    // If the vocabulary lacks ChatML's tokens, the model's end-of-sequence token ends a turn.
     let model = ModelFiles::open(data("tiny-rust-llama")).unwrap();
     let plain = model.tokenizer().unwrap();
     let tokens = [("eos_token".to_owned(), "<|endoftext|>".to_owned())];

@@ -1,4 +1,5 @@
-//! Fields of families that are not honoured are refused by name, and so are sizes that contradict each other.
+//! Tests that unsupported configuration fields and inconsistent sizes are errors with the field's
+//! name.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use crate::common::temp_dir;
 use serde_json::{Map, Value, json};
 use tercet_models::{DecoderOptions, DecoderSpec, HfFolder, ModelFiles};
 
-/// The configuration of one of the tiny models, with a field set.
+/// The configuration of a tiny model with one field changed.
 fn changed(model: &str, field: &str, value: Value) -> Map<String, Value> {
     let opened = HfFolder::open(folder(model)).expect("the model is committed");
     let mut config = opened.config().clone();
@@ -132,15 +133,15 @@ fn positions_end_with_their_table() {
 #[test]
 fn queries_grow_with_positions_as_said() {
     let spec = |model: &str| ModelFiles::open(folder(model)).unwrap().decoder_spec();
-    let growth = spec("ministral3-a").unwrap().query_growth.unwrap();
+    let growth = spec("ministral3-a").unwrap().attention_temperature.unwrap();
     assert_eq!((growth.beta, growth.original), (0.5, 16));
     assert_eq!([growth.at(0), growth.at(15)], [1.0; 2]);
     assert_eq!(
         [16, 47].map(|p| growth.at(p)),
         [2.0f32, 3.0].map(|x| 1.0 + 0.5 * x.ln())
     );
-    assert_eq!(spec("mistral-a").unwrap().query_growth, None);
-    assert_eq!(spec("mistral3-b").unwrap().query_growth, None);
+    assert_eq!(spec("mistral-a").unwrap().attention_temperature, None);
+    assert_eq!(spec("mistral3-b").unwrap().attention_temperature, None);
 
     let mut ropes = json!({
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64,
@@ -157,14 +158,14 @@ fn queries_grow_with_positions_as_said() {
     let refused = read(&ropes).unwrap_err().to_string();
     assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
     ropes["llama_4_scaling_beta"] = json!(0);
-    assert_eq!(read(&ropes).unwrap().query_growth, None);
-    // Of other families nobody honours it.
+    assert_eq!(read(&ropes).unwrap().attention_temperature, None);
+    // Families without position-dependent query scale reject the field.
     let other = DecoderSpec::from_json(&changed("mistral-a", "rope_parameters", ropes));
     let refused = other.unwrap_err().to_string();
     assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
 }
 
-/// A folder with another configuration and the tensors of a committed one.
+/// A folder with this configuration and the tensors of a committed model.
 fn with_config(model: &str, config: &Map<String, Value>) -> HfFolder {
     let dir = temp_dir(&format!("decoder-fields-{model}"));
     let tensors = "model.safetensors";

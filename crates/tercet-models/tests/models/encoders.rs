@@ -1,4 +1,4 @@
-//! Folders of encoders that are not sound, and texts that do not fit: errors that say what and where.
+//! Tests of invalid encoder folders and over-length texts, with the messages of their errors.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,15 @@ use crate::common::temp_dir;
 use serde_json::{Value, json};
 use tercet::{DType, Device};
 use tercet_models::{
-    DecoderOptions, EncoderOptions, EncoderOutput, Error, HfError, ModelError, ModelFiles, Prompt,
+    DecoderOptions, EmbeddingPrompt, EncoderOptions, EncoderOutput, Error, HfError, ModelError,
+    ModelFiles,
 };
 
 fn of_tests(name: &str) -> PathBuf {
     crate::common::data("encoders").join(name)
 }
 
-/// A copy of one of the folders that tests have.
+/// A copy of a test data folder.
 fn copied(name: &str, to: &str) -> PathBuf {
     let dir = temp_dir(to);
     copy(&of_tests(name), &dir);
@@ -32,7 +33,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Changes fields of a JSON file; `null` removes one.
+/// Changes fields of a JSON file; `null` removes a field.
 fn change(path: &Path, fields: Value) {
     let mut json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let object = json.as_object_mut().unwrap();
@@ -45,7 +46,7 @@ fn change(path: &Path, fields: Value) {
     std::fs::write(path, json.to_string()).unwrap();
 }
 
-/// The error and its causes.
+/// The messages of an error and its causes.
 fn chain(e: &dyn std::error::Error) -> String {
     tercet::one_line(e)
 }
@@ -76,13 +77,13 @@ fn texts_that_are_too_long_are_refused_or_cut() {
     );
     assert!(chain(&refused).contains("--truncate"), "{refused}");
     let cut = EncoderOptions {
-        cut: true,
+        truncate: true,
         ..plain.clone()
     };
     let both = embedded(&dir, &cut, &[long, "a cat a cat a cat a"]).unwrap();
     assert_eq!(both[0], both[1], "what is cut off has no part");
     let beyond = EncoderOptions {
-        most: Some(33),
+        max_tokens: Some(33),
         ..plain
     };
     let refused = embedded(&dir, &beyond, &["a"]).unwrap_err();
@@ -102,7 +103,7 @@ fn texts_that_are_too_long_are_refused_or_cut() {
 fn prompts_and_dimensions_are_those_that_there_are() {
     let dir = of_tests("sentence-a");
     let named = EncoderOptions {
-        prompt: Prompt::Named("qurey".into()),
+        prompt: EmbeddingPrompt::Named("qurey".into()),
         ..EncoderOptions::default()
     };
     let refused = chain(&embedded(&dir, &named, &["a"]).unwrap_err());
@@ -215,7 +216,7 @@ fn labels_must_be_those_of_the_classifier() {
     for (fields, named) in [
         (
             json!({"id2label": {"0": "a", "1": "b"}}),
-            "names 2 classes, the classifier has 3",
+            "names 2 classes, but the classifier has 3",
         ),
         (
             json!({"id2label": {"0": "a", "1": "b", "3": "c"}}),
@@ -247,7 +248,7 @@ fn labels_must_be_those_of_the_classifier() {
     assert!(chain(&bare.class_head().unwrap_err()).contains("BertModel"));
     let options = EncoderOptions::default();
     let several = ModelFiles::open(of_tests("bert-a")).unwrap();
-    let error = several.class_head().map(|head| head.of_tokens);
+    let error = several.class_head().map(|head| head.per_token);
     assert!(!error.unwrap());
     let tokens = ModelFiles::open(of_tests("bert-b")).unwrap();
     let refused = tokens.reranker(&Device::cpu(), &options).err().unwrap();
@@ -307,7 +308,7 @@ fn what_would_not_be_read_is_refused() {
     );
     let refused = chain(&spec().unwrap_err());
     assert!(refused.contains("encoder.layer.1."), "{refused}");
-    // One layer more than there are weights for.
+    // One more layer than the weights have.
     change(&config, json!({"num_hidden_layers": 3}));
     let files = ModelFiles::open(&dir).unwrap();
     let missing = files
@@ -324,7 +325,7 @@ fn decoders_that_see_both_ways_embed_and_write_nothing() {
     let files = ModelFiles::open(of_tests("embedding_gemma-a")).unwrap();
     let spec = files.decoder_spec().unwrap();
     assert!(spec.bidirectional);
-    // Half of the file's window lies on either side.
+    // Half of the file's window is on each side.
     assert_eq!(spec.layers[0].window, Some(3));
     let refused = files.decoder(DecoderOptions::new).unwrap_err();
     assert!(chain(&refused).contains("tercet embed"), "{refused}");
@@ -355,12 +356,12 @@ fn encoder_decoders_are_read_whole() {
         let to = temp_dir("t5-fields");
         copy(&dir, &to);
         change(&to.join("config.json"), fields);
-        let read = ModelFiles::open(&to).unwrap().text_to_text_spec();
+        let read = ModelFiles::open(&to).unwrap().seq2seq_spec();
         std::fs::remove_dir_all(to).unwrap();
         read.map_err(|e| chain(&e))
     };
     let spec = of(json!({})).unwrap();
-    assert!(spec.own_output && !spec.scaled_output);
+    assert!(spec.untied_output && !spec.scaled_output);
     assert_eq!((spec.encoder.layers.len(), spec.decoder_layers), (2, 3));
     for (fields, said) in [
         (json!({"decoder_sink": 1}), "`decoder_sink`"),

@@ -1,4 +1,5 @@
-//! A model of NVFP4 blocks whose factors lie in tensors beside them, against the same weights in F32.
+//! Test of a model with NVFP4 blocks and separate factor tensors, compared to the same weights in
+//! F32.
 
 use crate::common::GgufWriter;
 use tercet::{DType, Device};
@@ -47,7 +48,7 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The model file: blocks and factors, or what they mean.
+/// The model file with NVFP4 blocks and factors, or with the equivalent F32 weights.
 fn file(packed: bool) -> Weights {
     let (f32s, mut state) = (GgmlType::F32.id(), 1u32);
     let mut file = GgufWriter::default();
@@ -88,7 +89,11 @@ fn logits(packed: bool, dtype: DType) -> Vec<f32> {
     };
     let llama = Decoder::build(&config, &file(packed), options).unwrap();
     let mut generator = llama.generator(&Device::cpu()).unwrap();
-    generator.feed(&[3, 47, 0, 11, 11]).unwrap().logits.to_vec()
+    generator
+        .forward(&[3, 47, 0, 11, 11])
+        .unwrap()
+        .logits
+        .to_vec()
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn factors_are_applied() {
     let expected = logits(false, DType::F32);
     let greatest = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
     assert!(greatest > 0.1, "{expected:?}");
-    // In F16, sums without the factor of about 1/5000 would leave its range.
+    // The factor is about 1/5000; without it, F16 sums would overflow.
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
         for (got, want) in logits(true, dtype).iter().zip(&expected) {
             let error = (got - want).abs();

@@ -1,9 +1,10 @@
-//! Folders of safetensors as GGUF files: the same logits, ids and specification as the folder, or a refusal.
+//! Tests of the conversion of safetensors folders to GGUF: equal logits, token ids and
+//! specification, or an error.
 
 use std::path::{Path, PathBuf};
 
 use tercet::Device;
-use tercet_models::save::{Recipe, quantize_model};
+use tercet_models::save::{QuantMix, quantize_model};
 use tercet_models::{DecoderOptions, GgmlType, ModelFiles};
 
 const FAMILIES: [&str; 20] = [
@@ -37,14 +38,14 @@ fn varint(mut n: u64, to: &mut Vec<u8>) {
     to.push(n as u8);
 }
 
-/// A field of bytes of a protocol buffer.
+/// Appends a length-delimited protocol buffer field.
 fn field(number: u64, bytes: &[u8], to: &mut Vec<u8>) {
     varint(number << 3 | 2, to);
     varint(bytes.len() as u64, to);
     to.extend_from_slice(bytes);
 }
 
-/// A `tokenizer.model` of so many pieces: letters, and pairs of them.
+/// A `tokenizer.model` with `count` pieces: letters and pairs of letters.
 fn pieces(count: usize) -> Vec<u8> {
     let mut all: Vec<(String, f32, u64)> = [("<unk>", 2), ("<s>", 3), ("</s>", 3)]
         .map(|(text, kind)| (text.to_string(), 0.0, kind))
@@ -79,7 +80,7 @@ fn pieces(count: usize) -> Vec<u8> {
     proto
 }
 
-/// A folder of test data with a tokenizer beside it, for a test.
+/// A copy of a test data folder with an added tokenizer.
 fn folder(test: &str, name: &str) -> PathBuf {
     let dir = crate::common::temp_dir(&format!("folder_to_gguf-{test}-{name}"));
     let from = crate::common::data("decoders").join(name);
@@ -92,7 +93,7 @@ fn folder(test: &str, name: &str) -> PathBuf {
 
 fn quantize(from: &Path, to: &Path, ty: GgmlType) -> Result<ModelFiles, String> {
     let files = ModelFiles::open(from).unwrap();
-    let recipe = Recipe {
+    let recipe = QuantMix {
         to: ty,
         mixed: false,
     };
@@ -108,7 +109,7 @@ fn logits(files: &ModelFiles) -> Vec<f32> {
     });
     let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
     let tokens: Vec<u32> = (0..40).map(|i| i * 13 % 29 + 3).collect();
-    generator.feed(&tokens).unwrap().logits.to_vec()
+    generator.forward(&tokens).unwrap().logits.to_vec()
 }
 
 fn off(want: &[f32], got: &[f32]) -> f32 {
@@ -143,7 +144,7 @@ fn every_family_keeps_its_logits_and_ids() {
             let rounded = logits(&quantize(&dir, &rounded, ty).unwrap());
             let apart = off(&want, &rounded);
             assert!(apart < most, "{name} {}: {apart:e}", ty.name());
-            // As what is made of the unrounded file.
+            // The result equals that of quantizing the unquantized file.
             assert_eq!(logits(&quantize(&to, &of_file, ty).unwrap()), rounded);
         }
     }
@@ -197,7 +198,7 @@ fn what_cannot_be_written_is_refused_and_nothing_is_left() {
         assert!(names.into_iter().all(|n| !n.contains("made.gguf")));
     };
     let other = folder("refused", "mamba-a");
-    refused(&other, "a folder of `mamba` is not written");
+    refused(&other, "a folder of `mamba` cannot be converted");
     let bare = folder("refused", "llama-a");
     std::fs::remove_file(bare.join("tokenizer.model")).unwrap();
     refused(&bare, "tokenizer");
@@ -214,15 +215,15 @@ fn what_cannot_be_written_is_refused_and_nothing_is_left() {
     );
     let packed = folder("refused", "gptq-a");
     refused(&packed, "quantised already");
-    // A scale of scores of its own, which files of Gemma 2 do not say.
+    // A custom attention scale, which GGUF files of Gemma 2 cannot store.
     let scaled = folder("refused", "gemma2-a");
     let config = std::fs::read_to_string(scaled.join("config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
     config["query_pre_attn_scalar"] = 77.into();
     std::fs::write(scaled.join("config.json"), config.to_string()).unwrap();
-    refused(&scaled, "which GGUF files of its family cannot say");
-    // The folder itself.
+    refused(&scaled, "which GGUF files of its family cannot store");
+    // The target is the folder itself.
     let own = folder("refused", "llama-c");
     let e = quantize(&own, &own, GgmlType::F16).map(drop).unwrap_err();
-    assert!(e.contains("is the model that is read"), "{e}");
+    assert!(e.contains("is the model itself"), "{e}");
 }

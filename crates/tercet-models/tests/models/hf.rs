@@ -1,4 +1,4 @@
-//! Hugging Face folders and configurations from both sources.
+//! Tests of Hugging Face folders, and of configurations from both sources.
 
 use std::path::Path;
 
@@ -173,7 +173,7 @@ fn tensors_that_would_not_be_read_are_refused() {
         ("model.layers.1.mlp.up_proj.bias", true),
         ("model.layers.1.self_attn.rotary_emb.inv_freq", false),
         ("lm_head.weight", false),
-        // Masks of other families.
+        // Mask tensors of other families.
         ("model.layers.1.attention.bias", true),
         ("model.layers.1.attn.masked_bias", true),
     ] {
@@ -303,7 +303,7 @@ fn llama_from_gguf_metadata() {
     let text = error.to_string();
     assert!(
         text.starts_with(
-            "`general.architecture` = rwkv is not supported, llama, smollm3, mistral3, qwen2,"
+            "`general.architecture` = rwkv is not supported; supported: llama, smollm3, mistral3, qwen2,"
         ),
         "{text}"
     );
@@ -399,7 +399,7 @@ fn shards() {
             "{name}: {error:?}"
         );
     }
-    // The same tensor in two shards, where the index has it in one.
+    // The same tensor in two shards, of which the index has one.
     write_shard(&dir, "two.safetensors", &["c", "a"]);
     write_index(
         &dir,

@@ -1,12 +1,12 @@
-//! Picture files as pixels, and folders of models of pictures that are not sound: errors that say what and where.
+//! Tests of image decoding, and of invalid vision model folders with the messages of their errors.
 
 use std::path::{Path, PathBuf};
 
 use crate::common::temp_dir;
 use serde_json::{Value, json};
 use tercet::Device;
-use tercet_models::picture::Filter;
-use tercet_models::{EncoderOptions, Error, ModelFiles, Picture, PictureError};
+use tercet_models::image::ResampleFilter;
+use tercet_models::{EncoderOptions, Error, Image, ImageError, ModelFiles};
 
 fn of_tests(name: &str) -> PathBuf {
     crate::common::data("vision").join(name)
@@ -18,11 +18,11 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.map(|p| digit(p[0]) * 16 + digit(p[1])).collect()
 }
 
-fn decoded(bytes: &[u8]) -> Result<Picture, PictureError> {
-    Picture::decode(bytes, Path::new("picture.png"))
+fn decoded(bytes: &[u8]) -> Result<Image, ImageError> {
+    Image::decode(bytes, Path::new("picture.png"))
 }
 
-/// A PNG file of one chunk of data, which begins as a picture of this size and kind.
+/// A PNG file with a header for this size and colour type, and one data chunk.
 fn png(width: u32, height: u32, kind: u8) -> Vec<u8> {
     let table = |mut c: u32| {
         for _ in 0..8 {
@@ -50,7 +50,7 @@ fn png(width: u32, height: u32, kind: u8) -> Vec<u8> {
     ]
     .concat();
     let start = b"\x89PNG\r\n\x1a\n".to_vec();
-    // A deflated stream of nothing.
+    // A deflate stream without data.
     let data = [0x78, 0x9C, 0x03, 0x00, 0x00, 0x00, 0x00, 0x01];
     [
         start,
@@ -68,15 +68,15 @@ fn pictures_are_read_and_resized_as_the_reference_does() {
     assert!(all.len() > 10);
     for case in &all {
         let name = case["picture"].as_str().unwrap();
-        let picture = Picture::open(of_tests("pictures").join(name)).unwrap();
+        let picture = Image::open(of_tests("pictures").join(name)).unwrap();
         let size = [0, 1].map(|i| case["size"][i].as_u64().unwrap() as usize);
         let filter = match case["filter"].as_str() {
             None => None,
-            Some("Box") => Some(Filter::Box),
-            Some("Bilinear") => Some(Filter::Bilinear),
-            Some("Hamming") => Some(Filter::Hamming),
-            Some("Bicubic") => Some(Filter::Bicubic),
-            Some("Lanczos") => Some(Filter::Lanczos),
+            Some("Box") => Some(ResampleFilter::Box),
+            Some("Bilinear") => Some(ResampleFilter::Bilinear),
+            Some("Hamming") => Some(ResampleFilter::Hamming),
+            Some("Bicubic") => Some(ResampleFilter::Bicubic),
+            Some("Lanczos") => Some(ResampleFilter::Lanczos),
             Some(other) => panic!("{other}"),
         };
         let picture = match filter {
@@ -87,7 +87,7 @@ fn pictures_are_read_and_resized_as_the_reference_does() {
         let want = bytes(case["rgb"].as_str().unwrap());
         let off = picture.rgb().iter().zip(&want).map(|(a, b)| a.abs_diff(*b));
         let worst = off.max().unwrap();
-        // Decoders of JPEG round their transforms differently.
+        // JPEG decoders differ in the rounding of their transforms.
         let most = if name.ends_with(".jpg") { 3 } else { 0 };
         assert!(worst <= most, "{name} {filter:?}: off by {worst}");
         assert_eq!(picture.rgb().len(), want.len());
@@ -101,12 +101,12 @@ fn files_that_are_no_pictures_are_refused() {
     for bytes in [&whole[..0], &whole[..60], b"GIF89a", &photo[..200]] {
         let refused = decoded(bytes).unwrap_err();
         assert!(
-            matches!(refused, PictureError::Undecodable { .. }),
+            matches!(refused, ImageError::Undecodable { .. }),
             "{refused:?}"
         );
         assert!(refused.to_string().contains("picture.png"), "{refused}");
     }
-    // Any byte may be another: an error or other pixels.
+    // Any changed byte gives an error or other pixels.
     for at in (0..photo.len()).step_by(7) {
         let mut damaged = photo.clone();
         damaged[at] ^= 0x55;
@@ -132,23 +132,25 @@ fn sizes_are_bounded_before_there_is_memory() {
         assert!(
             matches!(
                 refused,
-                PictureError::Size { .. } | PictureError::Undecodable { .. }
+                ImageError::Size { .. } | ImageError::Undecodable { .. }
             ),
             "{refused:?}"
         );
     }
-    // A short stream is no picture of a hundred million pixels.
+    // A short stream does not decode to a hundred million pixels.
     assert!(decoded(&png(10_000, 10_000, 2)).is_err());
-    let small = Picture::from_rgb(1, 1, vec![0; 3]).unwrap();
+    let small = Image::from_rgb(1, 1, vec![0; 3]).unwrap();
     for (width, height) in [(0, 1), (1 << 17, 1), (1 << 15, 1 << 15)] {
-        let refused = small.resized(width, height, Filter::Bicubic).unwrap_err();
-        assert!(matches!(refused, PictureError::Size { .. }), "{refused:?}");
+        let refused = small
+            .resized(width, height, ResampleFilter::Bicubic)
+            .unwrap_err();
+        assert!(matches!(refused, ImageError::Size { .. }), "{refused:?}");
     }
-    let refused = Picture::from_rgb(2, 2, vec![0; 11]).unwrap_err();
-    assert!(matches!(refused, PictureError::Bytes { .. }), "{refused:?}");
+    let refused = Image::from_rgb(2, 2, vec![0; 11]).unwrap_err();
+    assert!(matches!(refused, ImageError::Bytes { .. }), "{refused:?}");
 }
 
-/// A copy of one of the folders that tests have, with fields of a file changed; `null` removes one.
+/// A copy of a test data folder with changed fields of a file; `null` removes a field.
 fn changed(name: &str, to: &str, file: &str, fields: &Value) -> PathBuf {
     let dir = temp_dir(to);
     std::fs::create_dir_all(&dir).unwrap();
@@ -171,8 +173,8 @@ fn changed(name: &str, to: &str, file: &str, fields: &Value) -> PathBuf {
 
 fn features(dir: &Path, picture: &Path) -> Result<Vec<Vec<f32>>, Error> {
     let files = ModelFiles::open(dir)?;
-    let mut encoder = files.picture_encoder(&Device::cpu(), &EncoderOptions::default())?;
-    encoder.of_files(&[picture], &mut |_| true)
+    let mut encoder = files.image_embedder(&Device::cpu(), &EncoderOptions::default())?;
+    encoder.embed_files(&[picture], &mut |_| true)
 }
 
 #[test]
@@ -233,7 +235,7 @@ fn fields_that_change_the_result_are_named() {
         &json!({"architectures": ["ViTModel"]}),
     );
     let files = ModelFiles::open(dir).unwrap();
-    let refused = files.picture_classifier(&Device::cpu(), &EncoderOptions::default());
+    let refused = files.image_classifier(&Device::cpu(), &EncoderOptions::default());
     let refused = tercet::one_line(&refused.err().unwrap());
     assert!(refused.contains("ForImageClassification"), "{refused}");
     let dir = changed("vit-a", "vision-fields", config, &json!({}));

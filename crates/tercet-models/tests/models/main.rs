@@ -1,4 +1,5 @@
-//! Models opened, run and written: one program, as each takes seconds to link.
+//! Tests of opening, running and writing models, in one binary because each binary takes seconds to
+//! link.
 #![allow(
     clippy::unwrap_used,
     reason = "a failed step of a test ends it; helpers are not test functions to clippy"
@@ -12,16 +13,16 @@ mod batches;
 mod caches;
 mod chat;
 mod decoder_fields;
-mod drafted;
 mod encoders;
 mod factor;
 mod folder_to_gguf;
 mod hf;
+mod images;
 mod memory;
-mod pictures;
 mod quantised_folders;
 mod safetensors;
 mod speculation;
+mod speculative;
 #[cfg(feature = "splat")]
 mod splat;
 #[cfg(feature = "splat")]

@@ -1,9 +1,9 @@
-//! Sizes of configurations that memory cannot hold are typed errors.
+//! Tests that configurations whose sizes exceed memory are typed errors.
 
 use tercet::DType;
 use tercet_models::{
-    Decoder, DecoderOptions, Encoder, EncoderDims, EncoderOutput, EncoderSpec, HfFolder, MadeUp,
-    ModelError, Weights,
+    Decoder, DecoderOptions, DummyWeights, Encoder, EncoderDims, EncoderOutput, EncoderSpec,
+    HfFolder, ModelError, Weights,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -14,7 +14,7 @@ fn a_context_beyond_memory_is_an_error() -> Result<(), Failure> {
     for context in [(1 << 24) + 1, 1 << 40, usize::MAX] {
         let mut options = DecoderOptions::new(&config);
         options.context = context;
-        let weights = Weights::MadeUp(MadeUp::dense());
+        let weights = Weights::Dummy(DummyWeights::dense());
         let built = Decoder::build(&config, &weights, options);
         let error = built.err().ok_or("no machine has that much")?;
         assert!(matches!(error, ModelError::Unsupported(_)), "{error}");
@@ -32,7 +32,7 @@ fn made_up_weights_beyond_memory_are_an_error() -> Result<(), Failure> {
         vocab: 1 << 30,
         context: 512,
     });
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     let built = Encoder::build(
         &config,
         &weights,

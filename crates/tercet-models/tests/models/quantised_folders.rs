@@ -1,4 +1,4 @@
-//! Folders of quantised weights that contradict themselves are refused, by the weight's name.
+//! Tests that inconsistent folders of quantized weights are errors with the name of the weight.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tercet_models::{DecoderOptions, ModelFiles};
 
 const Q_PROJ: &str = "model.layers.0.self_attn.q_proj";
 
-/// A copy of a tiny model that is removed with its value.
+/// A copy of a tiny model that is removed on drop.
 struct Copy(PathBuf);
 
 impl Copy {
@@ -23,7 +23,7 @@ impl Copy {
         Copy(dir)
     }
 
-    /// Gives the header of the weights, and the bytes behind it, to `change`.
+    /// Calls `change` with the header of the weights file and the bytes after it.
     fn change(&self, change: impl FnOnce(&mut Value, &mut [u8])) {
         let path = self.0.join("model.safetensors");
         let file = fs::read(&path).unwrap();
@@ -111,7 +111,7 @@ fn a_part_that_is_missing_is_named() {
         ("mxfp4-b", "weight_scale"),
     ] {
         let copy = Copy::of(model, &format!("{model}-without"));
-        // As a tensor that is left out of account, so that no bytes are without one.
+        // Rename the tensor to an ignored one, so that its bytes still belong to a tensor.
         copy.change(|header, _| {
             let tensors = header.as_object_mut().unwrap();
             let tensor = tensors.remove(&format!("{Q_PROJ}.{part}")).expect("there");

@@ -1,4 +1,4 @@
-//! The safetensors reader: every error by name, truncation, random damage, round trips.
+//! Tests of the safetensors reader: every error by name, truncation, random damage, round trips.
 
 use crate::common::{data, safetensors};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn tensors_and_metadata_read_back() {
     );
 }
 
-/// Asserts that a file of this header and so many data bytes is refused in this way.
+/// Asserts that a file with this header and number of data bytes gives this error.
 macro_rules! refused {
     ($header:expr, $len:expr, $pattern:pat $(if $guard:expr)?) => {{
         let error = parse(safetensors($header, &[0; $len])).unwrap_err();
@@ -245,7 +245,7 @@ fn the_real_file_opens() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random damage gives an error or a sound file.
+    /// Random damage gives an error or a valid file.
     #[test]
     fn damaged_files_never_panic(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -266,7 +266,7 @@ proptest! {
         }
     }
 
-    /// What is written reads back, at any alignment of the data.
+    /// A written file reads back identically, for any alignment of the data.
     #[test]
     fn round_trip(sizes in prop::collection::vec(0_usize..9, 0..6), padding in 0_usize..8) {
         let mut data = Vec::new();

@@ -1,16 +1,17 @@
-//! Texts whose tokens are proposed and checked are those of the model alone.
+//! Tests that speculative decoding generates the same tokens as the model without a draft.
 
 use tercet::Device;
 use tercet_models::{
-    DecoderOptions, Draft, DraftCounts, DraftError, Finish, Generator, MOST_DRAFTED, ModelError,
-    ModelFiles, Sampling, SamplingOptions, Tokenizer, WriteOptions, Written, write,
+    DecoderOptions, Draft, DraftCounts, DraftError, FinishReason, GenerateOptions, Generation,
+    Generator, MAX_DRAFT_TOKENS, ModelError, ModelFiles, Sampling, SamplingOptions, Tokenizer,
+    generate,
 };
 
 const CONTEXT: usize = 160;
 const Q8: &str = "tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
 const F16: &str = "tiny-rust-llama/tiny-rust-llama-f16.gguf";
 
-/// Beginnings of texts, one of which repeats itself.
+/// Prompts, one of which is repetitive.
 const PROMPTS: [&str; 12] = [
     "Ownership is",
     "fn main() {\n    let mut",
@@ -31,7 +32,7 @@ fn generator(path: &str, options: impl FnOnce(DecoderOptions) -> DecoderOptions)
     let decoder = files.decoder(|spec| {
         options(DecoderOptions {
             context: CONTEXT,
-            logit_rows: MOST_DRAFTED + 1,
+            logit_rows: MAX_DRAFT_TOKENS + 1,
             ..DecoderOptions::new(spec)
         })
     });
@@ -45,7 +46,7 @@ fn tokenizer(path: &str) -> Tokenizer {
         .unwrap()
 }
 
-/// The same weights in another storage.
+/// The same weights in another storage type.
 fn model() -> Draft {
     Draft::model(generator(F16, |o| o), &tokenizer(F16), &tokenizer(Q8)).unwrap()
 }
@@ -53,15 +54,15 @@ fn model() -> Draft {
 fn written(
     generator: &mut Generator,
     prompt: &str,
-    options: &WriteOptions<'_>,
-) -> (Written, String) {
+    options: &GenerateOptions<'_>,
+) -> (Generation, String) {
     let tokenizer = tokenizer(Q8);
     let ids = tokenizer.encode(prompt, true).unwrap();
     generator.reset();
     generator.set_seed(7);
     let mut text = String::new();
-    let written = write(generator, &tokenizer, &ids, options, &mut |event| {
-        if let tercet_models::Event::Text(piece, _) = event {
+    let written = generate(generator, &tokenizer, &ids, options, &mut |event| {
+        if let tercet_models::GenerateEvent::Text(piece, _) = event {
             text += piece;
         }
         true
@@ -69,15 +70,16 @@ fn written(
     (written.unwrap(), text)
 }
 
-fn options(max_tokens: usize) -> WriteOptions<'static> {
-    WriteOptions {
+fn options(max_tokens: usize) -> GenerateOptions<'static> {
+    GenerateOptions {
         max_tokens,
         stop: &[],
         eos: &[],
     }
 }
 
-/// Every prompt with and without drafts of so many tokens; gives what became of them.
+/// Generates every prompt with and without a draft of `most` tokens, and compares. Returns the
+/// draft counts.
 fn check(draft: Draft, most: usize, sampling: &SamplingOptions) -> DraftCounts {
     let mut alone = generator(Q8, |o| DecoderOptions { logit_rows: 1, ..o });
     let mut drafted = generator(Q8, |o| o);
@@ -96,7 +98,7 @@ fn check(draft: Draft, most: usize, sampling: &SamplingOptions) -> DraftCounts {
 #[test]
 fn greedy_texts_are_those_of_the_model_alone() {
     let greedy = SamplingOptions::default();
-    let counts = check(Draft::ngrams(), MOST_DRAFTED, &greedy);
+    let counts = check(Draft::ngrams(), MAX_DRAFT_TOKENS, &greedy);
     assert!(
         counts.accepted > 0 && counts.accepted < counts.proposed,
         "{counts:?}"
@@ -115,7 +117,7 @@ fn drawn_texts_are_those_of_the_same_seed() {
         ..SamplingOptions::default()
     };
     let counts = check(model(), 5, &drawn);
-    // A draft model draws with the numbers of the model.
+    // A draft model samples with the same random numbers as the target model.
     assert!(counts.accepted * 2 > counts.proposed, "{counts:?}");
     let changed = SamplingOptions {
         temperature: 1.1,
@@ -125,14 +127,14 @@ fn drawn_texts_are_those_of_the_same_seed() {
         logit_bias: vec![(40, 1.5), (41, f32::NEG_INFINITY)],
         ..SamplingOptions::default()
     };
-    check(Draft::ngrams(), MOST_DRAFTED, &changed);
+    check(Draft::ngrams(), MAX_DRAFT_TOKENS, &changed);
     check(model(), 3, &changed);
-    // The greatest of changed logits.
+    // Greedy sampling with modified logits.
     let changed = SamplingOptions {
         temperature: 0.0,
         ..changed
     };
-    check(model(), MOST_DRAFTED, &changed);
+    check(model(), MAX_DRAFT_TOKENS, &changed);
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn texts_end_where_they_would_have() {
     let prompt = PROMPTS[3];
     let mut alone = generator(Q8, |o| o);
     let mut drafted = generator(Q8, |o| o);
-    drafted.set_draft(Some(model()), MOST_DRAFTED).unwrap();
+    drafted.set_draft(Some(model()), MAX_DRAFT_TOKENS).unwrap();
     let (whole, _) = written(&mut alone, prompt, &options(40));
     for max_tokens in 0..12 {
         let want = written(&mut alone, prompt, &options(max_tokens));
@@ -148,26 +150,26 @@ fn texts_end_where_they_would_have() {
         assert_eq!(drafted.cached(), alone.cached(), "{max_tokens} tokens");
     }
     for token in &whole.tokens[..12] {
-        let ends = WriteOptions {
+        let ends = GenerateOptions {
             eos: &[*token],
             ..options(40)
         };
         let want = written(&mut alone, prompt, &ends);
-        assert_eq!(want.0.finish, Finish::End);
+        assert_eq!(want.0.finish, FinishReason::End);
         assert_eq!(written(&mut drafted, prompt, &ends), want);
     }
     let stop = ["x =".to_string(), "5".to_string()];
-    let stops = WriteOptions {
+    let stops = GenerateOptions {
         stop: &stop,
         ..options(40)
     };
     let want = written(&mut alone, prompt, &stops);
     assert_eq!(written(&mut drafted, prompt, &stops), want);
-    // To the last position of the context.
+    // Generate to the last position of the context.
     let want = written(&mut alone, prompt, &options(usize::MAX));
-    assert_eq!(want.0.finish, Finish::Context);
+    assert_eq!(want.0.finish, FinishReason::Context);
     assert_eq!(written(&mut drafted, prompt, &options(usize::MAX)), want);
-    // Drafts may stop before.
+    // The draft model's context may end earlier.
     let short = generator(F16, |o| DecoderOptions {
         context: 40,
         chunk: 40,
@@ -178,7 +180,7 @@ fn texts_end_where_they_would_have() {
     assert_eq!(written(&mut drafted, prompt, &options(usize::MAX)), want);
 }
 
-/// What a run decides on several rows for rests on this.
+/// Verification of several rows in one run relies on this.
 #[test]
 fn rows_together_are_near_rows_alone() {
     let ids = tokenizer(Q8).encode(PROMPTS[3], true).unwrap();
@@ -193,7 +195,7 @@ fn rows_together_are_near_rows_alone() {
             logits.push(row.to_vec());
             true
         };
-        generator.feed_rows(&ids, &mut each).unwrap();
+        generator.forward_rows(&ids, &mut each).unwrap();
         logits
     };
     for (dtype, most) in [
@@ -202,7 +204,7 @@ fn rows_together_are_near_rows_alone() {
         (tercet::DType::BF16, 1e-1),
     ] {
         let alone = of(1, dtype);
-        for rows in 2..=MOST_DRAFTED + 1 {
+        for rows in 2..=MAX_DRAFT_TOKENS + 1 {
             for (a, b) in alone.iter().zip(&of(rows, dtype)) {
                 let spread = a.iter().copied().fold(f32::MIN, f32::max)
                     - a.iter().copied().fold(f32::MAX, f32::min);
@@ -285,11 +287,11 @@ fn one_token_in_another_place_is_another_vocabulary() {
         }
         other => panic!("{other:?}"),
     }
-    // Without a draft a token is given at a time.
+    // Without a draft, each run returns one token.
     let mut generator = generator(Q8, |o| DecoderOptions {
         sampling: Some(Sampling::GREEDY),
         ..o
     });
-    let next = generator.feed(&[5, 6, 7]).unwrap().next.unwrap();
+    let next = generator.forward(&[5, 6, 7]).unwrap().next.unwrap();
     assert_eq!(generator.advance(next, 9, &[]).unwrap().len(), 1);
 }

@@ -1,10 +1,11 @@
-//! One sequence at a time with a draft: what a slot of its own would give it, in fewer runs.
+//! Tests of single-sequence generation with a draft: the same results as a slot without a draft, in
+//! fewer runs.
 
 use tercet::Device;
 use tercet_models::constraint::{Constraint, ConstraintError};
 use tercet_models::{
-    BatchEvent, BatchGenerator, BatchOptions, DecoderOptions, Draft, DraftedGenerator, Finish,
-    Happened, MOST_DRAFTED, ModelError, ModelFiles, SamplingOptions, Sequence,
+    BatchEvent, BatchEventKind, BatchGenerator, BatchOptions, DecoderOptions, Draft, FinishReason,
+    MAX_DRAFT_TOKENS, ModelError, ModelFiles, SamplingOptions, Sequence, SpeculativeGenerator,
 };
 
 const CONTEXT: usize = 96;
@@ -26,27 +27,27 @@ fn slot() -> BatchGenerator {
     decoder.unwrap().generator(&Device::cpu()).unwrap()
 }
 
-fn drafted() -> DraftedGenerator {
+fn drafted() -> SpeculativeGenerator {
     let decoder = files().decoder(|spec| DecoderOptions {
         context: CONTEXT,
         chunk: CHUNK,
-        logit_rows: MOST_DRAFTED + 1,
+        logit_rows: MAX_DRAFT_TOKENS + 1,
         ..DecoderOptions::new(spec)
     });
     let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
-    let set = generator.set_draft(Some(Draft::ngrams()), MOST_DRAFTED);
+    let set = generator.set_draft(Some(Draft::ngrams()), MAX_DRAFT_TOKENS);
     set.unwrap();
-    DraftedGenerator::new(generator)
+    SpeculativeGenerator::new(generator)
 }
 
-/// Text that repeats itself, so that something is proposed.
+/// A repetitive prompt, so that the draft proposes tokens.
 fn prompt(len: usize) -> Vec<u32> {
     let text = "let x = 5; let y = 6; let x = 5; let y = 6; ".repeat(4);
     let ids = files().tokenizer().unwrap().encode(&text, true).unwrap();
     ids[..len].to_vec()
 }
 
-/// Prompts of lengths around that of a part, and ways of choosing.
+/// Sequences with prompts around the chunk length and with different sampling options.
 fn sequences() -> Vec<Sequence> {
     let drawn = SamplingOptions {
         temperature: 0.9,
@@ -65,9 +66,9 @@ fn sequences() -> Vec<Sequence> {
     lengths.into_iter().enumerate().map(of).collect()
 }
 
-/// What happened, without the sequence.
+/// The events in printable form, without the sequence id.
 fn told(events: &[BatchEvent]) -> Vec<String> {
-    let told = events.iter().map(|event| format!("{:?}", event.happened));
+    let told = events.iter().map(|event| format!("{:?}", event.kind));
     told.collect()
 }
 
@@ -84,8 +85,8 @@ fn of_slot(sequence: Sequence) -> Vec<String> {
     }
 }
 
-/// All that happens, and in how many runs.
-fn of_drafted(drafted: &mut DraftedGenerator, sequence: Sequence) -> (Vec<String>, usize) {
+/// All events of a sequence, and the number of runs.
+fn of_drafted(drafted: &mut SpeculativeGenerator, sequence: Sequence) -> (Vec<String>, usize) {
     drafted.start(sequence).unwrap();
     let (mut all, mut runs) = (Vec::new(), 0);
     loop {
@@ -98,7 +99,7 @@ fn of_drafted(drafted: &mut DraftedGenerator, sequence: Sequence) -> (Vec<String
     }
 }
 
-/// Without the parts of prompts, of which the beginning need not be computed.
+/// The events without prompt progress, which depends on cached prefixes.
 fn written(told: &[String]) -> Vec<&String> {
     let is_written = |one: &&String| !one.starts_with("Prompt");
     told.iter().filter(is_written).collect()
@@ -128,16 +129,16 @@ fn a_sequence_is_what_a_slot_gives_it() {
 fn parts_that_are_there_are_not_computed_again() {
     let mut drafted = drafted();
     let first = of_drafted(&mut drafted, Sequence::new(prompt(50), 4)).0;
-    assert_eq!(first[0], format!("{:?}", Happened::Prompt(CHUNK)));
+    assert_eq!(first[0], format!("{:?}", BatchEventKind::Prompt(CHUNK)));
     let again = of_drafted(&mut drafted, Sequence::new(prompt(50), 4)).0;
-    assert_eq!(again[0], format!("{:?}", Happened::Prompt(50)));
+    assert_eq!(again[0], format!("{:?}", BatchEventKind::Prompt(50)));
     assert_eq!(written(&again), written(&first));
-    // Of what parted in the second part, the first stays.
+    // The prompts differ in the second chunk, so the first chunk stays cached.
     let mut other = prompt(50);
     other[CHUNK + 3] = 7;
     let want = of_slot(Sequence::new(other.clone(), 4));
     let got = of_drafted(&mut drafted, Sequence::new(other, 4)).0;
-    assert_eq!(got[0], format!("{:?}", Happened::Prompt(2 * CHUNK)));
+    assert_eq!(got[0], format!("{:?}", BatchEventKind::Prompt(2 * CHUNK)));
     assert_eq!(written(&got), written(&want));
 }
 
@@ -145,7 +146,7 @@ fn parts_that_are_there_are_not_computed_again() {
 fn who_wants_logits_gets_a_token_in_each_run() {
     let mut drafted = drafted();
     let wants = Sequence {
-        wants_logits: true,
+        needs_logits: true,
         ..Sequence::new(prompt(40), 12)
     };
     let id = drafted.start(wants).unwrap();
@@ -155,9 +156,11 @@ fn who_wants_logits_gets_a_token_in_each_run() {
         if events.is_empty() {
             break;
         }
-        let token = events.iter().find_map(|event| match event.happened {
-            Happened::Token(token) => Some(token),
-            Happened::Prompt(_) | Happened::Ended(_) | Happened::Failed(_) => None,
+        let token = events.iter().find_map(|event| match event.kind {
+            BatchEventKind::Token(token) => Some(token),
+            BatchEventKind::Prompt(_) | BatchEventKind::Ended(_) | BatchEventKind::Failed(_) => {
+                None
+            }
         });
         if let Some(token) = token {
             let logits = drafted.logits(id).unwrap().unwrap();
@@ -177,7 +180,7 @@ fn sequences_end_as_they_do_in_slots() {
     assert_eq!(full, of_slot(Sequence::new(prompt(80), 500)));
     assert_eq!(
         full.last().unwrap(),
-        &format!("{:?}", Happened::Ended(Finish::Context))
+        &format!("{:?}", BatchEventKind::Ended(FinishReason::Context))
     );
     let id = drafted.start(Sequence::new(prompt(40), 9)).unwrap();
     let another = drafted.start(Sequence::new(prompt(4), 1));
@@ -195,7 +198,7 @@ fn sequences_end_as_they_do_in_slots() {
         drafted.start(chosen),
         Err(ModelError::Unsupported(_))
     ));
-    // A token that ends it, the third that it would have.
+    // Use the third generated token as the EOS token.
     let third = of_slot(Sequence::new(prompt(40), 3));
     let mut third = third.iter().filter_map(|one| one.strip_prefix("Token("));
     let third = third
@@ -214,7 +217,7 @@ fn sequences_end_as_they_do_in_slots() {
     );
 }
 
-/// Allows these tokens, the last of them first, and then none.
+/// A constraint that allows these tokens, last element first, and fails after them.
 struct These(Vec<u32>);
 
 impl Constraint for These {

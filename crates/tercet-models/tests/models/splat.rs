@@ -1,10 +1,10 @@
-//! Scenes of Gaussians: files sound and broken, cameras, and a frame.
+//! Tests of Gaussian splatting: valid and invalid files, cameras, and a rendered frame.
 
 use proptest::prelude::*;
 use tercet::Device;
-use tercet_models::splat::{LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
+use tercet_models::splat::{LookAt, SplatCamera, SplatError, SplatRenderer, SplatScene};
 
-/// Properties as 3DGS writes them, with so many of `f_rest_*`.
+/// The property names of 3DGS files, with `rest` of `f_rest_*`.
 fn properties(rest: usize) -> Vec<String> {
     let names =
         |stem: &str, n: usize| -> Vec<String> { (0..n).map(|i| format!("{stem}{i}")).collect() };
@@ -26,7 +26,7 @@ fn header(format: &str, count: usize, properties: &[String]) -> String {
     format!("ply\nformat {format} 1.0\ncomment ours\nelement vertex {count}\n{lines}end_header\n")
 }
 
-/// Number `k` of splat `i`.
+/// Value `k` of splat `i`.
 fn number(i: usize, k: usize) -> f32 {
     (i * 100 + k) as f32 / 8.0
 }
@@ -52,14 +52,14 @@ fn ascii(count: usize, rest: usize) -> String {
     text
 }
 
-/// What is written reads back, number for number.
+/// A written scene reads back identically.
 #[test]
 fn scenes_are_written_as_they_are_read() {
     for rest in [0, 9, 24, 45] {
-        let scene = Scene::parse(&binary(5, rest)).unwrap();
+        let scene = SplatScene::parse(&binary(5, rest)).unwrap();
         let mut bytes = Vec::new();
         scene.write_ply(&mut bytes).unwrap();
-        assert_eq!(Scene::parse(&bytes).unwrap(), scene);
+        assert_eq!(SplatScene::parse(&bytes).unwrap(), scene);
         let mut short = scene.clone();
         short.colors.pop();
         assert!(short.write_ply(&mut Vec::new()).is_err());
@@ -69,7 +69,7 @@ fn scenes_are_written_as_they_are_read() {
 #[test]
 fn scenes_read_back() {
     for (rest, harmonics) in [(0, 1), (9, 4), (24, 9), (45, 16)] {
-        let scene = Scene::parse(&binary(3, rest)).unwrap();
+        let scene = SplatScene::parse(&binary(3, rest)).unwrap();
         assert_eq!((scene.len(), scene.harmonics), (3, harmonics));
         assert_eq!(scene.positions[3..6], [0, 1, 2].map(|k| number(1, k)));
         assert_eq!(scene.colors[..3], [6, 7, 8].map(|k| number(0, k)));
@@ -81,16 +81,17 @@ fn scenes_read_back() {
             scene.rotations[4..8],
             [0, 1, 2, 3].map(|k| number(1, b + k))
         );
-        // The first of each channel after degree 0: channels follow each other in the file.
+        // The first coefficient of each channel after degree 0; the file stores the coefficients
+        // channel by channel.
         if rest > 0 {
             let want = [0, 1, 2].map(|c| number(2, 9 + c * rest / 3));
             assert_eq!(scene.colors[2 * 3 * harmonics + 3..][..3], want);
         }
-        assert_eq!(Scene::parse(ascii(3, rest).as_bytes()).unwrap(), scene);
+        assert_eq!(SplatScene::parse(ascii(3, rest).as_bytes()).unwrap(), scene);
         let dos = ascii(3, rest).replace('\n', "\r\n");
-        assert_eq!(Scene::parse(dos.as_bytes()).unwrap(), scene);
+        assert_eq!(SplatScene::parse(dos.as_bytes()).unwrap(), scene);
     }
-    assert!(Scene::parse(&binary(0, 9)).unwrap().is_empty());
+    assert!(SplatScene::parse(&binary(0, 9)).unwrap().is_empty());
 }
 
 #[test]
@@ -118,15 +119,15 @@ fn numbers_of_any_type_and_elements_before_are_read() {
             _ => bytes.extend((k as f32).to_le_bytes()),
         }
     }
-    let scene = Scene::parse(&bytes).unwrap();
+    let scene = SplatScene::parse(&bytes).unwrap();
     assert_eq!(scene.positions, [0.5, 1.0, 2.0]);
     assert_eq!(scene.rotations, [13.0, 14.5, 15.0, 16.0]);
 }
 
-/// Asserts that a file is refused in this way, and gives the message.
+/// Asserts that reading a file gives this error, and returns the message.
 macro_rules! refused {
     ($bytes:expr, $pattern:pat) => {{
-        let error = Scene::parse($bytes.as_ref()).unwrap_err();
+        let error = SplatScene::parse($bytes.as_ref()).unwrap_err();
         assert!(matches!(&error, $pattern), "{error:?}");
         error.to_string()
     }};
@@ -186,12 +187,12 @@ fn bad_files_are_refused() {
 #[test]
 fn every_shorter_file_is_refused() {
     for file in [binary(2, 9), ascii(2, 9).trim_end().as_bytes().to_vec()] {
-        assert!(Scene::parse(&file).is_ok());
-        // What an ascii file loses last are digits of its last number: that is one, too.
+        assert!(SplatScene::parse(&file).is_ok());
+        // A truncated ASCII file loses digits of its last number, which is still a number.
         let last = file.len() - if file[11] == b'a' { 5 } else { 0 };
         for len in 0..last {
             assert!(
-                Scene::parse(&file[..len]).is_err(),
+                SplatScene::parse(&file[..len]).is_err(),
                 "{len} of {}",
                 file.len()
             );
@@ -212,7 +213,7 @@ proptest! {
             let at = at.index(file.len());
             file[at] = byte;
         }
-        if let Ok(scene) = Scene::parse(&file) {
+        if let Ok(scene) = SplatScene::parse(&file) {
             prop_assert_eq!(scene.colors.len(), scene.len() * scene.harmonics * 3);
             prop_assert_eq!(scene.rotations.len(), scene.len() * 4);
         }
@@ -290,7 +291,7 @@ fn bad_cameras_are_refused() {
 
 #[test]
 fn a_frame_is_drawn() {
-    let mut scene = Scene::parse(&binary(1, 0)).unwrap();
+    let mut scene = SplatScene::parse(&binary(1, 0)).unwrap();
     scene.positions = vec![1.0, 2.0, 3.0];
     scene.log_scales = vec![0.0; 3];
     scene.rotations = vec![1.0, 0.0, 0.0, 0.0];
@@ -299,7 +300,7 @@ fn a_frame_is_drawn() {
     scene.colors = vec![0.5 / 0.28209479, 0.0, -9.0];
     for camera in [
         SplatCamera::look_at(&look(), [33, 17]),
-        SplatCamera::before(&scene, [33, 17], 40.0),
+        SplatCamera::in_front_of(&scene, [33, 17], 40.0),
     ] {
         let camera = camera.unwrap();
         let mut renderer = SplatRenderer::new(&Device::cpu(), &scene, [33, 17]).unwrap();

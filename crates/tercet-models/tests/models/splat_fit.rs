@@ -1,9 +1,9 @@
-//! What fits of scenes are made of: views of documents, what a scene begins as, Gaussians that move.
+//! Tests of the parts of scene fitting: view files, initial scenes, and relocated Gaussians.
 
 use std::path::Path;
 
-use tercet_models::splat::fit::{FitShape, Numbers, relocate};
-use tercet_models::splat::{LookAt, Scene, SplatCamera, looked_at, views};
+use tercet_models::splat::fit::{FitShape, SplatFitRng, relocate};
+use tercet_models::splat::{LookAt, SplatCamera, SplatScene, looked_at, views};
 
 /// A camera at `(0, 0, 3)` that looks at the origin, with y up in its matrix.
 #[test]
@@ -11,10 +11,10 @@ fn a_document_of_views_gives_cameras() {
     let text = r#"{"camera_angle_x": 0.8, "fl_y": 50.0, "cy": 9.5, "frames": [{"file_path": "./images/a",
         "transform_matrix": [[1,0,0,0],[0,1,0,0],[0,0,1,3],[0,0,0,1]]}]}"#;
     let all = views(text, Path::new("scene")).unwrap();
-    assert_eq!(all[0].picture, Path::new("scene/images/a.png"));
+    assert_eq!(all[0].image, Path::new("scene/images/a.png"));
     let camera = all[0].camera([40, 20]).unwrap();
     assert_eq!(camera.position, [0.0, 0.0, 3.0]);
-    // Right, down and ahead.
+    // The right, down and forward axes.
     let axes = [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]];
     assert_eq!(camera.axes, axes);
     assert!((camera.focal[0] - 20.0 / 0.4f64.tan()).abs() < 1e-9);
@@ -24,7 +24,7 @@ fn a_document_of_views_gives_cameras() {
 
 #[test]
 fn cameras_agree_on_what_they_look_at() {
-    let scene = Scene::random(50, 1, [1.0, 2.0, 3.0], 0.5, &mut Numbers::of(1));
+    let scene = SplatScene::random(50, 1, [1.0, 2.0, 3.0], 0.5, &mut SplatFitRng::new(1));
     let cameras = SplatCamera::around(&scene, [32, 24], 50.0, 9).unwrap();
     let (point, distance) = looked_at(&cameras).unwrap();
     for (axis, at) in point.into_iter().enumerate() {
@@ -51,9 +51,9 @@ fn cameras_agree_on_what_they_look_at() {
 
 #[test]
 fn states_are_the_scene() {
-    let mut numbers = Numbers::of(3);
+    let mut numbers = SplatFitRng::new(3);
     for harmonics in [1, 4] {
-        let mut scene = Scene::random(7, harmonics, [0.0; 3], 1.0, &mut numbers);
+        let mut scene = SplatScene::random(7, harmonics, [0.0; 3], 1.0, &mut numbers);
         let colors = scene.colors.iter_mut().enumerate();
         colors.for_each(|(i, x)| *x = i as f32);
         let shape = FitShape {
@@ -65,22 +65,26 @@ fn states_are_the_scene() {
         let names: Vec<&str> = states.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, shape.names());
         let tensors: Vec<_> = states.into_iter().map(|(_, tensor)| tensor).collect();
-        assert_eq!(Scene::from_fit_states(&shape, &tensors).unwrap(), scene);
+        assert_eq!(
+            SplatScene::from_fit_states(&shape, &tensors).unwrap(),
+            scene
+        );
         let wide = scene.with_harmonics(9);
         assert_eq!(wide.with_harmonics(harmonics), scene);
         assert_eq!(wide.colors.len(), 7 * 9 * 3);
     }
 }
 
-/// A Gaussian that shows nothing goes to the one that does; together they let through what that one did.
+/// Transparent Gaussians are relocated to an opaque one. The combined transmittance afterwards
+/// equals that of the opaque one before.
 #[test]
 fn transparent_ones_move() {
-    let mut scene = Scene::random(3, 1, [0.0; 3], 1.0, &mut Numbers::of(8));
+    let mut scene = SplatScene::random(3, 1, [0.0; 3], 1.0, &mut SplatFitRng::new(8));
     scene.positions[..3].copy_from_slice(&[5.0, 6.0, 7.0]);
     scene.opacities = vec![1.0, -9.0, -6.0];
     let before = scene.clone();
-    assert_eq!(scene.shown().len(), 1);
-    let mut numbers = Numbers::of(4);
+    assert_eq!(scene.visible().len(), 1);
+    let mut numbers = SplatFitRng::new(4);
     assert_eq!(relocate(&mut scene, &mut numbers), [0, 1, 2]);
     let let_through = |x: f32| 1.0 - 1.0 / (1.0 + (-x).exp());
     for i in [1, 2] {

@@ -1,6 +1,6 @@
-//! Tokenizers from both sources, batches, and streamed decoding.
+//! Tests of tokenizers from both sources, batches, and streamed decoding.
 
-// Long: the small vocabularies at its top serve all of it.
+// Long: the small vocabularies at the top are used throughout the file.
 
 use crate::common::{GgufWriter, data};
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ fn streams_hold_back_incomplete_characters() {
     assert_eq!(text, "a\u{1F980}b");
     assert!(ids.len() > 3 && !text.contains('\u{FFFD}'));
     assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')));
-    // The first bytes of the crab alone: given out at the end.
+    // The first bytes of the crab emoji only: they are returned at the end.
     let (text, pieces) = stream(&FROM_JSON, &ids[..2]);
     assert_eq!(
         (text.as_str(), pieces.last().unwrap().as_str()),
@@ -232,7 +232,7 @@ fn bad_tokenizer_json_is_an_error() {
     ));
 }
 
-/// A small `tokenizer.json` with a decoder; its normalizer is that of `charsmap`, in base64.
+/// A small `tokenizer.json` with a decoder and a normalizer with `charsmap`, in base64.
 fn small_json(charsmap: &str) -> String {
     let json = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
@@ -269,11 +269,11 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A table of replacements that makes `1` a `2`: units of 256 and 256, then the text.
+/// A replacement table that maps `1` to `2`: two blocks of 256 units, then the text.
 fn charsmap() -> Vec<u8> {
     let mut units = vec![0u32; 512];
     units[0] = 256 << 10;
-    // The child for `1`, whose value lies 128 further on.
+    // The child for `1`; its value is 128 units further.
     let child = 256 ^ 0x31;
     units[child] = 128 << 10 | 1 << 8 | 0x31;
     units[child ^ 128] = 3;
@@ -296,7 +296,7 @@ fn damaged_tokenizer_json_is_an_error_with_its_place() {
         assert_eq!((line, column.min(1)), (1, end.min(1)), "cut at {end}");
         assert!(column <= end, "cut at {end}: column {column}");
     }
-    // Whatever a byte becomes, there is an answer, and what is read can be used.
+    // Any changed byte gives a result, and a table that is read can be used.
     let mut damaged = whole.clone();
     for at in 0..whole.len() {
         for flip in [0x01, 0x02, 0x20, 0x80] {
@@ -386,7 +386,7 @@ fn gguf_vocabularies_of_each_pre_tokenizer() {
         )
         .unwrap()
     };
-    // How each cuts digits.
+    // The digit grouping of each pre-tokenizer.
     for (pre, expected) in [
         ("gpt-2", &["1234"][..]),
         ("llama-bpe", &["123", "4"]),
@@ -543,7 +543,7 @@ proptest! {
         prop_assert_eq!(FROM_GGUF.decode_with_special(&ids).unwrap(), text);
     }
 
-    /// Tokens in any order, so characters are cut anywhere: a stream loses nothing.
+    /// Tokens in any order may split characters anywhere; a stream must not lose text.
     #[test]
     fn streams_join_to_the_text(ids in prop::collection::vec(0_u32..2048, 0..60)) {
         prop_assert_eq!(stream(&FROM_GGUF, &ids).0, FROM_GGUF.decode(&ids).unwrap());

@@ -1,7 +1,8 @@
-//! Ids and texts of `sentencepiece` and `tokenizers` (`tests/data/tokenizers/make.py`).
+//! Comparison of ids and texts with `sentencepiece` and `tokenizers`
+//! (`tests/data/tokenizers/make.py`).
 //!
-//! `TERCET_TOKENIZER_REFERENCES` names another file of references to compare with, such as a
-//! large one that the script writes.
+//! `TERCET_TOKENIZER_REFERENCES` selects another reference file, such as the large one that the
+//! script can write.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ fn read(name: &str) -> Tokenizer {
     Tokenizer::from_file(data("tokenizers").join(file)).unwrap()
 }
 
-/// Counts the texts whose ids differ, and shows the first of them.
+/// Compares the ids of all texts; reports the number of differences and the first ones.
 fn compare(name: &str, texts: &[String], expected: &[Vec<u32>], encode: impl Fn(&str) -> Vec<u32>) {
     let mut differ = 0;
     for (text, expected) in texts.iter().zip(expected) {
@@ -79,7 +80,7 @@ fn texts_of_ids_at_once_and_streamed() {
     }
 }
 
-/// The fields of a message: number, value of numbers, bytes of everything else.
+/// The fields of a protocol buffer message: field number, integer value, and bytes of other values.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn number(bytes: &mut &[u8]) -> u64 {
         let len = bytes.iter().position(|b| *b < 0x80).unwrap() + 1;
@@ -106,7 +107,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fields
 }
 
-/// The vocabulary of a `tokenizer.model`, as GGUF files have it.
+/// The vocabulary of a `tokenizer.model` in GGUF form.
 fn gguf_of_pieces(file: &str, kind: &str) -> GgufWriter {
     let bytes = std::fs::read(data("tokenizers").join(file)).unwrap();
     let (mut tokens, mut scores, mut types) = (Vec::new(), Vec::new(), Vec::new());
@@ -136,7 +137,7 @@ fn gguf_of_pieces(file: &str, kind: &str) -> GgufWriter {
         .raw("tokenizer.ggml.precompiled_charsmap", 9, &charsmap)
 }
 
-/// A vocabulary of the `tokenizers` crate as GGUF files have it, spelled by `spell`.
+/// A vocabulary of the `tokenizers` crate in GGUF form, with spellings by `spell`.
 fn gguf_of_json(file: &str, kind: &str, spell: impl Fn(&str) -> String) -> GgufWriter {
     let json = std::fs::read(data("tokenizers").join(file)).unwrap();
     let json: Value = serde_json::from_slice(&json).unwrap();
@@ -227,7 +228,7 @@ fn control_tokens_are_special_or_text_as_asked() {
     assert_eq!(spans.last().unwrap().1.end, 7);
 }
 
-/// A megabyte of one character takes no more than a few seconds in any of them.
+/// A megabyte of one character takes at most a few seconds with every tokenizer.
 #[test]
 fn long_runs_take_linear_time() {
     let start = std::time::Instant::now();
@@ -248,7 +249,7 @@ fn damaged_models_are_errors() {
         assert!(Tokenizer::from_sentencepiece(&whole).is_ok());
         for end in (0..whole.len()).step_by(37) {
             if let Ok(tokenizer) = Tokenizer::from_sentencepiece(&whole[..end]) {
-                // Cut between two pieces it is whole.
+                // A file truncated between two pieces is valid.
                 tokenizer.encode("a b", false).unwrap();
             }
         }

@@ -1,14 +1,15 @@
-//! Folders of models of pictures and texts that are not sound, and pictures that become too many tiles: errors that say what.
+//! Tests of invalid vision-language folders, and of images with too many tiles, with the messages
+//! of their errors.
 
 use std::path::Path;
 
 use crate::common::temp_dir;
 use serde_json::{Value, json};
-use tercet_models::{DecoderOptions, ModelFiles, Picture, PictureError, VisionLanguageSpec};
+use tercet_models::{DecoderOptions, Image, ImageError, ModelFiles, VisionLanguageSpec};
 
 const A: &str = "idefics3-a";
 
-/// What building says of the first folder with a file changed.
+/// The error of building the first test folder with a changed file.
 fn refused(file: &str, change: impl FnOnce(&mut Value)) -> String {
     let own = crate::common::data("vision-language").join(A);
     let dir = temp_dir(&format!("vision-language-{file}"));
@@ -25,7 +26,7 @@ fn refused(file: &str, change: impl FnOnce(&mut Value)) -> String {
     tercet::one_line(&error)
 }
 
-fn built(dir: &Path) -> Result<tercet_models::VisionLanguage, tercet_models::Error> {
+fn built(dir: &Path) -> Result<tercet_models::VisionLanguageGraphs, tercet_models::Error> {
     let files = ModelFiles::open(dir)?;
     files.vision_language(|spec| DecoderOptions::new(&spec.decoder))
 }
@@ -143,14 +144,14 @@ fn processors_are_honoured_or_refused() {
 #[test]
 fn long_pictures_have_bounds() {
     let model = built(&crate::common::data("vision-language").join(A)).unwrap();
-    // A line becomes one row of tiles, whatever its length.
+    // An image one pixel high becomes one row of tiles, whatever its width.
     let tiles = model.processor.tiles(1 << 16, 1).unwrap();
     assert_eq!((tiles.rows, tiles.columns, tiles.count()), (1, 2, 3));
-    let line = Picture::from_rgb(1 << 16, 1, vec![7; 3 << 16]).unwrap();
+    let line = Image::from_rgb(1 << 16, 1, vec![7; 3 << 16]).unwrap();
     assert_eq!(model.processor.prepare(&line).unwrap().tiles(), tiles);
-    let dot = Picture::from_rgb(1, 1, vec![7; 3]).unwrap();
+    let dot = Image::from_rgb(1, 1, vec![7; 3]).unwrap();
     assert_eq!(model.processor.prepare(&dot).unwrap().tiles().count(), 5);
-    // Without resizing there may be too many.
+    // Without resizing, there may be too many tiles.
     let dir = temp_dir("unresized");
     let own = crate::common::data("vision-language").join(A);
     for entry in std::fs::read_dir(&own).unwrap() {
@@ -164,5 +165,5 @@ fn long_pictures_have_bounds() {
     let model = built(&dir).unwrap();
     assert_eq!(model.processor.tiles(40, 16).unwrap().count(), 7);
     let many = model.processor.tiles(1 << 16, 1 << 11).unwrap_err();
-    assert!(matches!(many, PictureError::Tiles { most: 4096, .. }));
+    assert!(matches!(many, ImageError::Tiles { most: 4096, .. }));
 }

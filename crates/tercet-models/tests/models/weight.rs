@@ -1,17 +1,18 @@
-//! Tensors of files as tensors of the IR.
+//! Tests of file tensors as IR tensors.
 
 use crate::common::{GgufWriter, data, safetensors};
 use tercet_ir::{DType, Scheme};
 use tercet_models::gguf::GgmlType;
 use tercet_models::{
-    Gguf, MappedFile, SafeTensors, Weight, WeightError, Weights, gguf_weight, safetensors_tensor,
+    Gguf, MappedFile, ModelWeight, SafeTensors, WeightError, Weights, gguf_weight,
+    safetensors_tensor,
 };
 
 #[test]
 fn mapped_weights_are_shared() {
     let gguf = Gguf::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
     let info = gguf.tensor("blk.0.attn_k.weight").unwrap();
-    let Weight::Packed {
+    let ModelWeight::Packed {
         scheme,
         blocks,
         shape,
@@ -26,7 +27,7 @@ fn mapped_weights_are_shared() {
     );
     assert_eq!(blocks.bytes().as_ptr(), gguf.data(info).as_ptr());
     let norm = gguf.tensor("output_norm.weight").unwrap();
-    let Weight::Dense(dense) = gguf_weight(&gguf, norm).unwrap() else {
+    let ModelWeight::Dense(dense) = gguf_weight(&gguf, norm).unwrap() else {
         panic!("not dense");
     };
     assert_eq!(dense.bytes().as_ptr(), gguf.data(norm).as_ptr());
@@ -42,7 +43,7 @@ fn both_files_hold_the_same_norms() {
     let safe = SafeTensors::open(data("tiny-rust-llama/model.safetensors")).unwrap();
     let norm = gguf_weight(&gguf, gguf.tensor("output_norm.weight").unwrap()).unwrap();
     let other = safetensors_tensor(&safe, safe.tensor("model.norm.weight").unwrap()).unwrap();
-    let Weight::Dense(norm) = norm else {
+    let ModelWeight::Dense(norm) = norm else {
         panic!("not dense");
     };
     assert_eq!(norm.to_f64s(), other.to_f64s());
@@ -57,7 +58,7 @@ fn every_type_converts_or_is_refused() {
             .bytes();
         let gguf = Gguf::parse(MappedFile::from_vec(file)).unwrap();
         match gguf_weight(&gguf, gguf.tensor("w").unwrap()) {
-            Ok(Weight::Packed {
+            Ok(ModelWeight::Packed {
                 scheme,
                 blocks,
                 shape,
@@ -68,7 +69,7 @@ fn every_type_converts_or_is_refused() {
                 assert_eq!(blocks.shape(), [2, ty.block_bytes() as usize]);
                 assert_eq!(shape, [2, ty.block_len() as usize]);
             }
-            Ok(Weight::Dense(tensor)) => {
+            Ok(ModelWeight::Dense(tensor)) => {
                 assert_eq!(tensor.dtype().name(), ty.name().to_lowercase());
                 assert_eq!(tensor.shape(), [2, 1]);
             }

@@ -1,4 +1,4 @@
-//! Adapters: round trips, the names and orders of the formats, and what is refused.
+//! Tests of adapters: round trips, the names and row orders of the formats, and errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tercet::{CompileOptions, Device, Tensor};
 use tercet_models::config::LayerSpec;
-use tercet_models::training::{LoraOptions, Tuning};
+use tercet_models::training::{FineTuneMode, LoraOptions};
 use tercet_models::{
     Adapter, AdapterError, Decoder, DecoderOptions, DecoderSpec, Gguf, LowRank, ModelError,
     ModelFiles, SafeTensors, ScaledAdapter,
@@ -19,7 +19,7 @@ use crate::rows::{
     try_losses,
 };
 
-/// Numbers that look random, about as large as this.
+/// Pseudo-random values of magnitude `width`.
 pub(crate) fn drawn(name: &str, shape: &[usize], width: f32) -> Tensor {
     let start = name
         .bytes()
@@ -84,7 +84,7 @@ pub(crate) fn with(files: &ModelFiles, adapters: &[ScaledAdapter]) -> Vec<f32> {
     logits(files, options, TEXTS[0]).concat()
 }
 
-/// The greatest difference, over the greatest logit.
+/// The largest difference relative to the largest logit.
 pub(crate) fn distance(got: &[f32], want: &[f32]) -> f32 {
     let most = want.iter().fold(0f32, |m, x| m.max(x.abs()));
     let pairs = got.iter().zip(want);
@@ -103,7 +103,7 @@ fn both_formats_give_back_what_was_written() {
         &own,
         &Adapter::from_gguf(dir.join("own.gguf"), &config).unwrap(),
     );
-    // By either configuration, and through the one way to open both.
+    // Read with the packed GGUF model's specification, and with format detection.
     let pairs = model(PACKED).decoder_spec().unwrap();
     expect_equal(&own, &Adapter::open(dir.join("own.gguf"), &pairs).unwrap());
     expect_equal(&own, &Adapter::open(dir.join("peft"), &pairs).unwrap());
@@ -115,7 +115,7 @@ fn both_formats_give_back_what_was_written() {
     };
     assert!(!left.into_iter().any(partial));
 
-    // Ranks and alphas of their own.
+    // Modules with different ranks and alphas.
     let mut modules = own.modules().clone();
     let module = "model.layers.1.mlp.up_proj";
     let (a, b) = (drawn("a", &[2, 256], 0.1), drawn("b", &[768, 2], 0.1));
@@ -179,7 +179,7 @@ fn names_and_rows_are_those_of_the_formats() {
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
         .collect();
-    // As `reshape(heads, 2, head_dim / 2, ..).swapaxes(1, 2)` moves rows.
+    // The same row permutation as `reshape(heads, 2, head_dim / 2, ..).swapaxes(1, 2)`.
     let plain = &own.modules()["model.layers.2.self_attn.k_proj"];
     let plain = plain.b().as_slice::<f32>().unwrap();
     for head in 0..2 {
@@ -240,7 +240,7 @@ fn what_was_trained_is_what_is_applied() {
         let files = model(file);
         let text = TEXTS[0];
         let rows = Rows::of(&[&[text]], text.len());
-        let mut own = training(&files, rows.shape, Tuning::Lora(LoraOptions::new(4)));
+        let mut own = training(&files, rows.shape, FineTuneMode::Lora(LoraOptions::new(4)));
         stir(&mut own);
         let mut exe = own.compile(&Device::cpu(), &CompileOptions::new()).unwrap();
         let [_, sum, _] = try_losses(&mut *exe, &rows).unwrap();

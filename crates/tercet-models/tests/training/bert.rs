@@ -1,4 +1,4 @@
-//! Losses, gradients and adapters of BERT encoders, against what the encoder that embeds gives.
+//! Tests of losses, gradients and adapters of BERT encoders, compared to the inference encoder.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tercet::{CompileOptions, DType, Device, Executable, Tensor};
 use tercet_models::adapter::merge;
 use tercet_models::save::save_model;
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, IGNORED, LoraOptions, Training, Tuning,
+    BertTask, BertTrainingOptions, ClassPooling, FineTuneMode, IGNORED, LoraOptions, TrainingGraph,
 };
 use tercet_models::{
     Adapter, EncoderOutput, ModelError, ModelFiles, PoolingMode, SafeTensors, SaveOptions,
@@ -25,7 +25,7 @@ const LAYERS: usize = 2;
 const ROWS: usize = 4;
 const LEN: usize = 6;
 
-/// The folder of a small made-up encoder, whose tensors begin with a prefix.
+/// The folder of a small random encoder, with this prefix in its tensor names.
 fn encoder(dir: &Path, prefix: &str) -> ModelFiles {
     std::fs::create_dir_all(dir).unwrap();
     let config = json!({
@@ -96,7 +96,7 @@ fn texts() -> [(&'static str, Tensor); 3] {
     ]
 }
 
-/// What the encoder that embeds makes of the texts, one row of numbers each.
+/// The output of the inference encoder for the texts, one row per text.
 fn encoded(files: &ModelFiles, output: &EncoderOutput) -> Vec<Vec<f64>> {
     let bert = files.encoder(output, DType::F32).unwrap();
     let mut exe = bert.compile(&Device::cpu(), ROWS, LEN).unwrap();
@@ -106,8 +106,8 @@ fn encoded(files: &ModelFiles, output: &EncoderOutput) -> Vec<Vec<f64>> {
     all.chunks(all.len() / ROWS).map(<[f64]>::to_vec).collect()
 }
 
-fn lora() -> Tuning {
-    Tuning::Lora(LoraOptions::new(2))
+fn lora() -> FineTuneMode {
+    FineTuneMode::Lora(LoraOptions::new(2))
 }
 
 fn classes(pooling: ClassPooling) -> BertTask {
@@ -124,13 +124,13 @@ fn pairs(negatives: usize) -> BertTask {
     }
 }
 
-fn training(files: &ModelFiles, tuning: Tuning, task: BertTask) -> Training {
+fn training(files: &ModelFiles, tuning: FineTuneMode, task: BertTask) -> TrainingGraph {
     let batch = match task {
         BertTask::Classes { .. } => ROWS,
         BertTask::Pairs { negatives, .. } => ROWS / (2 + negatives),
     };
     let options = BertTrainingOptions::new(batch, LEN, tuning, task);
-    Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap()
+    TrainingGraph::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap()
 }
 
 fn losses(exe: &mut dyn Executable, labels: Option<&[i32]>) -> Result<[f64; 3], String> {
@@ -145,7 +145,7 @@ fn losses(exe: &mut dyn Executable, labels: Option<&[i32]>) -> Result<[f64; 3], 
     Ok([0, 1, 2].map(|i| outputs[i].to_f64s()[0]))
 }
 
-fn run(own: &Training, labels: Option<&[i32]>) -> [f64; 3] {
+fn run(own: &TrainingGraph, labels: Option<&[i32]>) -> [f64; 3] {
     let mut exe = own.compile(&Device::cpu(), &CompileOptions::new()).unwrap();
     losses(&mut *exe, labels).unwrap()
 }
@@ -156,7 +156,7 @@ fn minus_log_p(scores: &[f64], own: usize) -> f64 {
     sum.ln() - (scores[own] - most)
 }
 
-fn tensor(own: &Training, name: &str) -> Vec<f64> {
+fn tensor(own: &TrainingGraph, name: &str) -> Vec<f64> {
     let found = own.trainables.iter().find(|(n, _)| n == name);
     found.unwrap().1.to_f64s()
 }
@@ -172,7 +172,7 @@ fn class_losses_follow_from_hidden_states() {
         ClassPooling::Mean,
         ClassPooling::Pooler,
     ] {
-        let own = training(&files, Tuning::Full, classes(pooling));
+        let own = training(&files, FineTuneMode::Full, classes(pooling));
         let (w, b) = (
             tensor(&own, "classifier.weight"),
             tensor(&own, "classifier.bias"),
@@ -298,7 +298,7 @@ fn pair_losses_follow_from_embeddings() {
                 minus_log_p(&scores, anchor)
             })
             .sum();
-        for tuning in [Tuning::Full, lora()] {
+        for tuning in [FineTuneMode::Full, lora()] {
             let own = training(&files, tuning, pairs(negatives));
             let [loss, sum, count] = run(&own, None);
             assert_eq!(count, batch as f64);
@@ -313,7 +313,8 @@ fn pair_losses_follow_from_embeddings() {
         pairs(0),
     );
     (options.checkpoints, options.dtype) = (true, DType::F16);
-    let own = Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap();
+    let own =
+        TrainingGraph::bert(&files.encoder_spec().unwrap(), &files.weights(), &options).unwrap();
     let bounds = CompileOptions::new().bound("b", 2).bound("s", 8);
     let mut exe = own.compile(&Device::cpu(), &bounds).unwrap();
     let exact = run(&training(&files, lora(), pairs(0)), None)[0];
@@ -326,11 +327,11 @@ fn gradients_agree_with_differences_of_the_loss() {
     let files = encoder(&temp_dir("bert-gradients"), "");
     let labels = Tensor::from_slice(&[ROWS], &[2, 0, IGNORED, 1]).unwrap();
     for (what, tuning, task) in [
-        ("classes", Tuning::Full, classes(ClassPooling::Pooler)),
+        ("classes", FineTuneMode::Full, classes(ClassPooling::Pooler)),
         ("classes, lora", lora(), classes(ClassPooling::Mean)),
         (
             "pairs",
-            Tuning::Full,
+            FineTuneMode::Full,
             BertTask::Pairs {
                 temperature: 0.05,
                 negatives: 0,
@@ -352,7 +353,7 @@ fn gradients_agree_with_differences_of_the_loss() {
             all.push(("labels", labels.clone()));
         }
         let inputs: Vec<(&str, &Tensor)> = all.iter().map(|(n, t)| (*n, t)).collect();
-        // What is added to all scores of a query alike changes nothing.
+        // A constant added to all scores of a query does not change the softmax.
         agree_with_differences(what, &mut own, &inputs, |name| name.ends_with("key.bias"));
     }
 }
@@ -396,7 +397,7 @@ fn a_trained_classifier_goes_with_its_adapter_and_into_the_model() {
         let [_, sum, _] = run(&low, Some(&labels));
         assert!(near(sum, want, 1e-4), "{sum}, want {want}");
 
-        let mut full = training(&files, Tuning::Full, classes(ClassPooling::Pooler));
+        let mut full = training(&files, FineTuneMode::Full, classes(ClassPooling::Pooler));
         stir(&mut full);
         let mut exe = full
             .compile(&Device::cpu(), &CompileOptions::new())
@@ -425,7 +426,7 @@ fn what_is_not_possible_is_refused() {
     let refused = |task: BertTask, change: fn(&mut BertTrainingOptions)| {
         let mut options = BertTrainingOptions::new(2, 4, lora(), task);
         change(&mut options);
-        Training::bert(&files.encoder_spec().unwrap(), &files.weights(), &options)
+        TrainingGraph::bert(&files.encoder_spec().unwrap(), &files.weights(), &options)
             .expect_err("refused")
             .to_string()
     };
@@ -447,7 +448,7 @@ fn what_is_not_possible_is_refused() {
     assert!(refused(first(), |o| o.label_smoothing = -0.1).contains("smoothing"));
     let of_llama = |o: &mut BertTrainingOptions| {
         let targets = vec!["q_proj".to_string()];
-        o.tuning = Tuning::Lora(LoraOptions {
+        o.tuning = FineTuneMode::Lora(LoraOptions {
             targets,
             ..LoraOptions::new(2)
         });

@@ -1,4 +1,4 @@
-//! Adapters that are damaged or ask for more than is done are refused by name.
+//! Tests that damaged or unsupported adapters are errors with the name of the field or tensor.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::adapters::adapter;
 use crate::common::{GgufWriter, safetensors, temp_dir};
 use crate::rows::{FOLDER, model, near};
 
-/// The folder of an adapter, with its configuration changed.
+/// The folder of an adapter with a changed configuration.
 fn damaged(dir: &Path, name: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     let to = dir.join(name);
     let config = model(FOLDER).decoder_spec().unwrap();
@@ -21,7 +21,7 @@ fn damaged(dir: &Path, name: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     to
 }
 
-/// The message of an error with all that is behind it.
+/// The messages of an error and its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         None => error.to_string(),

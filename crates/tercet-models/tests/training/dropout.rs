@@ -1,35 +1,36 @@
-//! Dropout in training graphs: off where it is 0, the same bits again, and refused where it is no probability.
+//! Tests of dropout in training graphs: disabled at 0, reproducible bit for bit, and an error if it
+//! is not a probability.
 
-use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainable, Trainer};
+use tercet::train::{AdamW, LearningRateSchedule, StepOptions, TrainStep, Trainable, Trainer};
 use tercet::{CompileOptions, Device, OpKind, Tensor};
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
-    Tuning,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, FineTuneMode, LoraOptions,
+    TrainingGraph,
 };
-use tercet_models::{EncoderSpec, MadeUp, ModelError, Weights};
+use tercet_models::{DummyWeights, EncoderSpec, ModelError, Weights};
 
 use crate::rows::{HALVES, Rows, TEXTS, model};
 
-/// A low-rank tuning with this probability before `A`.
-fn lora(dropout: f64) -> Tuning {
-    Tuning::Lora(LoraOptions {
+/// A low-rank tuning with this dropout probability before `A`.
+fn lora(dropout: f64) -> FineTuneMode {
+    FineTuneMode::Lora(LoraOptions {
         dropout,
         ..LoraOptions::new(4)
     })
 }
 
-fn llama(tuning: Tuning, dropout: f64) -> Result<Training, ModelError> {
+fn llama(tuning: FineTuneMode, dropout: f64) -> Result<TrainingGraph, ModelError> {
     let files = model(HALVES);
     let options = DecoderTrainingOptions {
         dropout,
         ..DecoderTrainingOptions::new(2, 12, tuning)
     };
     let config = files.decoder_spec().unwrap();
-    Training::decoder(&config, &files.weights(), &options)
+    TrainingGraph::decoder(&config, &files.weights(), &options)
 }
 
 /// The losses of three steps, bit for bit.
-fn losses(training: &Training, microbatches: usize, seed: u64) -> Vec<u32> {
+fn losses(training: &TrainingGraph, microbatches: usize, seed: u64) -> Vec<u32> {
     let names = training.trainables.iter();
     let names: Vec<Trainable> = names.map(|(n, _)| Trainable::new(n.as_str())).collect();
     let step = StepOptions {
@@ -43,7 +44,7 @@ fn losses(training: &Training, microbatches: usize, seed: u64) -> Vec<u32> {
         &AdamW::default(),
         &step,
     );
-    let schedule = Schedule::constant(1e-3);
+    let schedule = LearningRateSchedule::constant(1e-3);
     let device = Device::cpu();
     let mut trainer =
         Trainer::new(&device, step.unwrap(), schedule, &CompileOptions::new()).unwrap();
@@ -70,7 +71,7 @@ fn losses(training: &Training, microbatches: usize, seed: u64) -> Vec<u32> {
     (0..3).map(of).collect()
 }
 
-fn draws(training: &Training) -> usize {
+fn draws(training: &TrainingGraph) -> usize {
     let nodes = training.graph.nodes();
     nodes
         .filter(|(_, n)| n.op.kind() == OpKind::RngUniform)
@@ -79,21 +80,21 @@ fn draws(training: &Training) -> usize {
 
 #[test]
 fn nothing_is_dropped_by_default_and_runs_repeat() {
-    let plain = llama(Tuning::Full, 0.0).unwrap();
+    let plain = llama(FineTuneMode::Full, 0.0).unwrap();
     assert_eq!(draws(&plain), 0);
-    let dropped = llama(Tuning::Full, 0.2).unwrap();
+    let dropped = llama(FineTuneMode::Full, 0.2).unwrap();
     assert!(draws(&dropped) > 2);
     let first = losses(&dropped, 1, 1);
     assert_eq!(first, losses(&dropped, 1, 1));
     assert_ne!(first, losses(&dropped, 1, 2));
     assert_ne!(first[0], losses(&plain, 1, 1)[0]);
-    // Microbatches are not dropped alike.
+    // Microbatches have different dropout masks.
     let halves = losses(&dropped, 2, 1);
     assert_eq!(halves, losses(&dropped, 2, 1));
     assert_ne!(first[0], halves[0]);
 }
 
-/// `B` starts as zeros, so that only later steps see what is dropped before `A`.
+/// `B` is initialized to zeros, so dropout before `A` affects only later steps.
 #[test]
 fn what_enters_an_adapter_is_dropped() {
     let plain = losses(&llama(lora(0.0), 0.0).unwrap(), 1, 1);
@@ -117,15 +118,15 @@ fn encoders_drop_as_well() {
     let of = |dropout| {
         let options = BertTrainingOptions {
             dropout,
-            ..BertTrainingOptions::new(2, 4, Tuning::Full, task.clone())
+            ..BertTrainingOptions::new(2, 4, FineTuneMode::Full, task.clone())
         };
-        Training::bert(&config, &Weights::MadeUp(MadeUp::dense()), &options)
+        TrainingGraph::bert(&config, &Weights::Dummy(DummyWeights::dense()), &options)
     };
-    // Of the embeddings, two in each layer, before the classifier.
+    // One after the embeddings, two per layer, and one before the classifier.
     assert_eq!(draws(&of(0.1).unwrap()), 6);
     assert_eq!(draws(&of(0.0).unwrap()), 0);
     for p in [-0.1, 1.0, f64::NAN] {
-        let refused = [of(p), llama(Tuning::Full, p), llama(lora(p), 0.0)];
+        let refused = [of(p), llama(FineTuneMode::Full, p), llama(lora(p), 0.0)];
         for refused in refused {
             let e = refused.map(drop).unwrap_err().to_string();
             assert!(e.contains("expected 0 or more and less than 1"), "{e}");

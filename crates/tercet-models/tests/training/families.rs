@@ -1,13 +1,13 @@
-//! Every family of decoders trains: the loss is that of the graph that generates, windows and packed texts included, and
-//! every low-rank pair gets a gradient.
+//! Test that every decoder family trains. The loss equals that of the generating graph, including
+//! windows and packed texts, and every low-rank pair gets a gradient.
 
-use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
 use tercet_models::{DecoderOptions, ModelError, ModelFiles};
 
 use crate::common::data;
 use crate::rows::{Rows, cross_entropy, logits, losses, near};
 
-/// Longer than the windows of most of them, and within the vocabulary of all.
+/// Longer than the windows of most models, and within the vocabulary of all.
 const LENGTHS: [usize; 2] = [19, 14];
 
 #[test]
@@ -28,16 +28,16 @@ fn the_loss_is_that_of_the_generating_graph() {
             let of = |text: &[i32]| cross_entropy(&logits(&files, DecoderOptions::new, text), text);
             let want = of(&a) + of(&b);
             let spec = files.decoder_spec().unwrap();
-            let mut tunings = vec![Tuning::Lora(LoraOptions::new(2))];
+            let mut tunings = vec![FineTuneMode::Lora(LoraOptions::new(2))];
             match spec.experts {
-                None => tunings.push(Tuning::Full),
+                None => tunings.push(FineTuneMode::Full),
                 Some(_) => {
-                    let options = DecoderTrainingOptions::new(1, 4, Tuning::Full);
-                    let refused = Training::decoder(&spec, &files.weights(), &options);
+                    let options = DecoderTrainingOptions::new(1, 4, FineTuneMode::Full);
+                    let refused = TrainingGraph::decoder(&spec, &files.weights(), &options);
                     assert!(matches!(refused, Err(ModelError::Unsupported(_))));
                 }
             }
-            // What has states is trained on a text in each row.
+            // Models with recurrent states are trained with one text per row.
             let rows = match spec.has_states() {
                 true => &apart,
                 false => &packed,
@@ -46,11 +46,11 @@ fn the_loss_is_that_of_the_generating_graph() {
                 let [batch, len] = rows.shape;
                 let mut options = DecoderTrainingOptions::new(batch, len, tuning);
                 if spec.has_states() {
-                    let refused = Training::decoder(&spec, &files.weights(), &options);
+                    let refused = TrainingGraph::decoder(&spec, &files.weights(), &options);
                     assert!(matches!(refused, Err(ModelError::Unsupported(_))));
                     options.packed = false;
                 }
-                let own = Training::decoder(&spec, &files.weights(), &options).unwrap();
+                let own = TrainingGraph::decoder(&spec, &files.weights(), &options).unwrap();
                 let [_, sum, count] = losses(&own, rows).map(f64::from);
                 assert_eq!(count, (a.len() + b.len() - 2) as f64);
                 assert!(

@@ -1,9 +1,9 @@
-//! Models that were trained whole, written and read again.
+//! Tests of writing fully trained models and reading them again.
 
 use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::save::{PackedAs, save_model};
-use tercet_models::training::Tuning;
-use tercet_models::{DecoderOptions, ModelError, ModelFiles, SaveError, SaveOptions, Weight};
+use tercet_models::save::{RepackFormat, save_model};
+use tercet_models::training::FineTuneMode;
+use tercet_models::{DecoderOptions, ModelError, ModelFiles, ModelWeight, SaveError, SaveOptions};
 
 use crate::adapters::drawn;
 use crate::common::temp_dir;
@@ -19,7 +19,7 @@ fn a_trained_model_is_read_again_as_it_was() {
     let rows = Rows::of(&[&[text]], text.len());
     let as_f32 = SaveOptions {
         floats: Some(DType::F32),
-        packed: PackedAs::F16,
+        packed: RepackFormat::F16,
     };
     for (i, (file, options, tolerance)) in [
         (FOLDER, as_f32, 2e-5),
@@ -31,7 +31,7 @@ fn a_trained_model_is_read_again_as_it_was() {
     .enumerate()
     {
         let files = model(file);
-        let mut own = training(&files, rows.shape, Tuning::Full);
+        let mut own = training(&files, rows.shape, FineTuneMode::Full);
         stir(&mut own);
         let mut exe = own.compile(&Device::cpu(), &CompileOptions::new()).unwrap();
         let [_, sum, _] = try_losses(&mut *exe, &rows).unwrap();
@@ -51,7 +51,7 @@ fn a_trained_model_is_read_again_as_it_was() {
         );
         if options.floats == Some(DType::F32) {
             for (name, tensor) in &weights {
-                let Weight::Dense(found) = again.weights().get(name).unwrap() else {
+                let ModelWeight::Dense(found) = again.weights().get(name).unwrap() else {
                     panic!("{name} is packed");
                 };
                 assert_eq!(found.bytes(), tensor.bytes(), "{name}");
@@ -85,13 +85,13 @@ fn nothing_is_written_where_it_should_not_be() {
         assert!(error.to_string().contains(norm), "{error}");
         let integers = SaveOptions {
             floats: Some(DType::I32),
-            packed: PackedAs::F16,
+            packed: RepackFormat::F16,
         };
         let error = save(norm, 256, &to, &integers).unwrap_err();
         assert!(matches!(error, SaveError::Unsupported(_)), "{error}");
         assert!(!to.is_file() && !to.join("model.safetensors").exists());
 
-        // A copy of the model, which is not to be lost.
+        // Use a copy of the model, because the test overwrites files.
         let source = crate::common::data("tiny-rust-llama");
         let copy = dir.join(format!("copy{}", file.len()));
         let own = match file {

@@ -1,10 +1,11 @@
-//! Gradients of training graphs against differences of their losses.
+//! Comparison of the gradients of training graphs with finite differences of their losses.
 
 use tercet::{CompileOptions, Device, Executable, Tensor, Value};
-use tercet_models::training::Training;
+use tercet_models::training::TrainingGraph;
 
-/// What trained states start as, moved a little, so that no gradient vanishes because another weight is zero.
-pub(crate) fn stir(own: &mut Training) {
+/// Perturbs the initial trained states, so that no gradient vanishes because another weight is
+/// zero.
+pub(crate) fn stir(own: &mut TrainingGraph) {
     let mut state = 7u32;
     for (_, tensor) in &mut own.trainables {
         for x in tensor.as_slice_mut::<f32>().unwrap() {
@@ -14,8 +15,8 @@ pub(crate) fn stir(own: &mut Training) {
     }
 }
 
-/// The states that are trained, and their gradients, which are appended to the graph.
-pub(crate) fn gradients(own: &mut Training) -> Vec<(Value, Value)> {
+/// The trained states and their gradients, which are appended to the graph.
+pub(crate) fn gradients(own: &mut TrainingGraph) -> Vec<(Value, Value)> {
     let leaf = |name: &String| Value {
         node: own.graph.leaf(name).unwrap(),
         port: 0,
@@ -30,11 +31,11 @@ fn loss(exe: &mut dyn Executable, inputs: &[(&str, &Tensor)]) -> f64 {
     f64::from(loss.as_slice::<f32>().unwrap()[0])
 }
 
-/// Checks the gradient of each trainable along itself, where the loss changes by its norm; those that `vanish` names must
-/// be zero.
+/// Checks the derivative of each trainable along its gradient, which equals the gradient's norm.
+/// The gradients for which `vanish` is true must be zero.
 pub(crate) fn agree_with_differences(
     what: &str,
-    own: &mut Training,
+    own: &mut TrainingGraph,
     inputs: &[(&str, &Tensor)],
     vanish: impl Fn(&str) -> bool,
 ) {
@@ -67,7 +68,7 @@ pub(crate) fn agree_with_differences(
         };
         let slope = (moved(step) - moved(-step)) / (2.0 * step);
         exe.write_state(name, start).unwrap();
-        // Differences of an F32 loss of about 4 are this far from right.
+        // The error of finite differences of an F32 loss of about 4.
         let slack = 2e-2 * norm + 1.5e-6 / step;
         assert!(
             (slope - norm).abs() < slack,

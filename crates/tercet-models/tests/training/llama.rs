@@ -1,9 +1,11 @@
-//! Losses and gradients of the llama family.
+//! Tests of losses and gradients of the llama family.
 
 use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::training::{DecoderTrainingOptions, IGNORED, LoraOptions, Training, Tuning};
+use tercet_models::training::{
+    DecoderTrainingOptions, FineTuneMode, IGNORED, LoraOptions, TrainingGraph,
+};
 use tercet_models::{
-    AdapterError, DecoderDims, DecoderOptions, DecoderSpec, MadeUp, ModelError, ModelFiles,
+    AdapterError, DecoderDims, DecoderOptions, DecoderSpec, DummyWeights, ModelError, ModelFiles,
     RopeLayout, Weights,
 };
 
@@ -13,11 +15,12 @@ use crate::rows::{
     try_losses,
 };
 
-fn lora() -> Tuning {
-    Tuning::Lora(LoraOptions::new(4))
+fn lora() -> FineTuneMode {
+    FineTuneMode::Lora(LoraOptions::new(4))
 }
 
-/// What the generating graph makes of both texts: the sum of their losses and their tokens with a label.
+/// The reference from the generating graph: the sum of the losses of both texts, and their number
+/// of labels.
 fn expected(files: &ModelFiles) -> (f64, f64) {
     let of = |text: &&[i32]| cross_entropy(&logits(files, DecoderOptions::new, text), text);
     let labels: usize = TEXTS.iter().map(|text| text.len() - 1).sum();
@@ -45,7 +48,7 @@ fn the_loss_is_that_of_the_generating_graph() {
     for file in [FOLDER, HALVES, PACKED] {
         let files = model(file);
         let want = expected(&files);
-        for (how, tuning) in [("full", Tuning::Full), ("lora", lora())] {
+        for (how, tuning) in [("full", FineTuneMode::Full), ("lora", lora())] {
             for (rows, name) in [(&packed, "packed"), (&apart, "apart")] {
                 let own = training(&files, rows.shape, tuning.clone());
                 let what = format!("{file} {how} {name}");
@@ -74,18 +77,18 @@ fn options_do_not_change_the_loss() {
             2e-3,
         ),
     ];
-    for tuning in [Tuning::Full, lora()] {
+    for tuning in [FineTuneMode::Full, lora()] {
         for (what, change, tolerance) in changes {
             let mut options = DecoderTrainingOptions::new(2, 9, tuning.clone());
             change(&mut options);
-            let own = Training::decoder(&config, &weights, &options).unwrap();
+            let own = TrainingGraph::decoder(&config, &weights, &options).unwrap();
             expect_losses(what, losses(&own, &rows), want, tolerance);
         }
     }
     let mut options =
         DecoderTrainingOptions::new(tercet::Dim::sym("b"), tercet::Dim::sym("s"), lora());
     options.checkpoints = true;
-    let own = Training::decoder(&config, &weights, &options).unwrap();
+    let own = TrainingGraph::decoder(&config, &weights, &options).unwrap();
     let bounds = CompileOptions::new().bound("b", 3).bound("s", 20);
     let mut exe = own.compile(&Device::cpu(), &bounds).unwrap();
     for rows in [Rows::of(&[&TEXTS], 18), rows] {
@@ -102,7 +105,7 @@ fn smoothing_and_z_loss_follow_their_formulas() {
     let (smoothing, z_loss) = (0.1, 1e-2);
     let mut options = DecoderTrainingOptions::new(1, text.len(), lora());
     (options.label_smoothing, options.z_loss) = (smoothing, z_loss);
-    let own = Training::decoder(&config, &weights, &options).unwrap();
+    let own = TrainingGraph::decoder(&config, &weights, &options).unwrap();
     let all = logits(&files, DecoderOptions::new, text);
     let want: f64 = all
         .iter()
@@ -151,7 +154,8 @@ fn indices_outside_their_range_end_the_run() {
     assert_eq!(try_losses(&mut *exe, &none).unwrap(), [0.0; 3], "no labels");
 }
 
-/// A model small enough for differences: two layers, grouped queries, biases, its own output.
+/// A model small enough for finite differences: two layers, grouped queries, biases, an untied
+/// output projection.
 pub(crate) fn small(tied_embeddings: bool) -> (DecoderSpec, Weights) {
     let dims = DecoderDims {
         hidden: 16,
@@ -171,10 +175,10 @@ pub(crate) fn small(tied_embeddings: bool) -> (DecoderSpec, Weights) {
         mlp_bias: true,
         ..DecoderSpec::llama(dims)
     };
-    (config, Weights::MadeUp(MadeUp::dense()))
+    (config, Weights::Dummy(DummyWeights::dense()))
 }
 
-/// The same with every token within the vocabulary of the small one.
+/// The same batch with every token within the vocabulary of the small model.
 fn small_rows() -> Rows {
     let [a, b] = TEXTS.map(|text| text.iter().map(|t| t % 40).collect::<Vec<i32>>());
     Rows::of(&[&[&a, &b[..3]], &[&b]], 12)
@@ -188,8 +192,8 @@ fn gradients_agree_with_differences() {
         (options.label_smoothing, options.z_loss) = (0.05, 1e-3);
     };
     for (tuning, tied, altered) in [
-        (Tuning::Full, false, false),
-        (Tuning::Full, true, true),
+        (FineTuneMode::Full, false, false),
+        (FineTuneMode::Full, true, true),
         (lora(), false, true),
         (lora(), true, false),
     ] {
@@ -198,7 +202,7 @@ fn gradients_agree_with_differences() {
         if altered {
             changed(&mut options);
         }
-        let mut own = Training::decoder(&config, &weights, &options).unwrap();
+        let mut own = TrainingGraph::decoder(&config, &weights, &options).unwrap();
         stir(&mut own);
         let tensors = rows.tensors();
         let inputs: Vec<(&str, &Tensor)> = tensors.iter().map(|(n, t)| (*n, t)).collect();
@@ -207,25 +211,26 @@ fn gradients_agree_with_differences() {
     }
 }
 
-/// A vocabulary of odd length: where all weights are trained its logits have columns that do not count.
+/// A vocabulary of odd length. With full training, the logits have padding columns, which must not
+/// affect the loss.
 #[test]
 fn columns_that_make_rows_whole_do_not_count() {
     let rows = small_rows();
     for tied in [false, true] {
         let (mut config, weights) = small(tied);
         (config.output_bias, config.vocab) = (false, 41);
-        let of = |tuning: Tuning, altered: bool| {
+        let of = |tuning: FineTuneMode, altered: bool| {
             let mut options = DecoderTrainingOptions::new(rows.shape[0], rows.shape[1], tuning);
             if altered {
                 (options.checkpoints, options.loss_parts) = (true, 3);
                 (options.label_smoothing, options.z_loss) = (0.05, 1e-3);
             }
-            Training::decoder(&config, &weights, &options).unwrap()
+            TrainingGraph::decoder(&config, &weights, &options).unwrap()
         };
         for altered in [false, true] {
-            // Adapters that are still zeros change nothing, and leave the head as it is.
+            // Adapters with zero `B` change nothing and do not pad the output projection.
             let plain = losses(&of(lora(), altered), &rows);
-            let mut own = of(Tuning::Full, altered);
+            let mut own = of(FineTuneMode::Full, altered);
             let found = losses(&own, &rows);
             for (a, b) in plain.into_iter().zip(found) {
                 assert!(near(a.into(), b.into(), 1e-6), "{plain:?}, {found:?}");
@@ -248,8 +253,8 @@ fn columns_that_make_rows_whole_do_not_count() {
 #[test]
 fn steps_along_the_gradient_lower_the_loss() {
     for (file, tuning, dtype, rate) in [
-        (FOLDER, Tuning::Full, DType::F32, 2e-3),
-        (FOLDER, Tuning::Full, DType::BF16, 2e-3),
+        (FOLDER, FineTuneMode::Full, DType::F32, 2e-3),
+        (FOLDER, FineTuneMode::Full, DType::BF16, 2e-3),
         (HALVES, lora(), DType::F16, 0.02),
         (PACKED, lora(), DType::F32, 0.02),
     ] {
@@ -258,7 +263,7 @@ fn steps_along_the_gradient_lower_the_loss() {
         let mut options = DecoderTrainingOptions::new(1, 16, tuning);
         (options.dtype, options.checkpoints) = (dtype, true);
         let config = files.decoder_spec().unwrap();
-        let mut own = Training::decoder(&config, &files.weights(), &options).unwrap();
+        let mut own = TrainingGraph::decoder(&config, &files.weights(), &options).unwrap();
         let found = gradients(&mut own);
         let g = &mut own.graph;
         for (state, gradient) in found {
@@ -283,7 +288,7 @@ fn steps_along_the_gradient_lower_the_loss() {
 #[test]
 fn what_is_trained_is_what_was_asked_for() {
     let files = model(PACKED);
-    let full = training(&files, [1, 8], Tuning::Full);
+    let full = training(&files, [1, 8], FineTuneMode::Full);
     assert!(full.params.is_empty());
     assert_eq!(
         full.trainables.len(),
@@ -292,13 +297,13 @@ fn what_is_trained_is_what_was_asked_for() {
     );
     let mut of = LoraOptions::new(3);
     of.targets = vec!["q_proj".into(), "mlp.down_proj".into()];
-    let some = training(&files, [1, 8], Tuning::Lora(of.clone()));
+    let some = training(&files, [1, 8], FineTuneMode::Lora(of.clone()));
     let mut names: Vec<&str> = some.trainables.iter().map(|(n, _)| n.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names.len(), 4 * 4);
     assert_eq!(names[0], "model.layers.0.mlp.down_proj.lora_A");
     assert_eq!(some.trained_numbers(), 4 * 3 * (256 + 256 + 768 + 256));
-    let again = training(&files, [1, 8], Tuning::Lora(of.clone()));
+    let again = training(&files, [1, 8], FineTuneMode::Lora(of.clone()));
     for ((name, a), (_, b)) in some.trainables.iter().zip(&again.trainables) {
         assert_eq!(a.bytes(), b.bytes(), "{name}");
         let zeros = a.bytes().iter().all(|x| *x == 0);
@@ -310,17 +315,17 @@ fn what_is_trained_is_what_was_asked_for() {
     let refused = |tuning, change: fn(&mut DecoderTrainingOptions)| {
         let mut options = DecoderTrainingOptions::new(1, 8, tuning);
         change(&mut options);
-        Training::decoder(&config, &weights, &options).expect_err("refused")
+        TrainingGraph::decoder(&config, &weights, &options).expect_err("refused")
     };
     of.targets.push("c_attn".into());
-    let error = refused(Tuning::Lora(of), |_| {});
+    let error = refused(FineTuneMode::Lora(of), |_| {});
     assert!(
         matches!(&error, ModelError::Adapter(AdapterError::NoTarget { target, known })
         if target == "c_attn" && known.contains("gate_proj")),
         "{error}"
     );
     for rank in [0, 65] {
-        let error = refused(Tuning::Lora(LoraOptions::new(rank)), |_| {});
+        let error = refused(FineTuneMode::Lora(LoraOptions::new(rank)), |_| {});
         let bad = matches!(error, ModelError::Adapter(AdapterError::BadRank { .. }));
         assert!(bad, "{error}");
     }

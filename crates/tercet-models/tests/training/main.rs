@@ -1,4 +1,4 @@
-//! Training graphs and adapters, with a small llama and made-up encoders.
+//! Tests of training graphs and adapters, with a small llama and random encoders.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -7,7 +7,6 @@ mod common;
 
 mod adapters;
 mod bert;
-mod chosen;
 mod damaged;
 mod dropout;
 mod families;
@@ -16,5 +15,6 @@ mod gradients;
 mod llama;
 mod memory;
 mod merging;
+mod multi_lora;
 mod rows;
 mod trainer;

@@ -1,18 +1,18 @@
-//! What is computed again is not kept.
+//! Tests that recomputed activations are not stored.
 
 use tercet::train::{AdamW, StepOptions, TrainStep, Trainable};
 use tercet::{CompileOptions, Device};
 use tercet_models::config::LayerSpec;
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, LoraOptions, Training,
-    Tuning,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, FineTuneMode, LoraOptions,
+    TrainingGraph,
 };
-use tercet_models::{DecoderSpec, EncoderDims, EncoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, DummyWeights, EncoderDims, EncoderSpec, Weights};
 
 use crate::llama::small;
 
-/// Bytes between the instructions of a training step on the CPU.
-fn arena_of(own: &Training) -> u64 {
+/// Size of the arena of a training step on the CPU, in bytes.
+fn arena_of(own: &TrainingGraph) -> u64 {
     let names = own.trainables.iter();
     let names: Vec<Trainable> = names.map(|(n, _)| Trainable::new(n.as_str())).collect();
     let (optimizer, step) = (AdamW::default(), StepOptions::default());
@@ -22,27 +22,27 @@ fn arena_of(own: &Training) -> u64 {
     bytes.iter().find(|(name, _)| *name == "arena").unwrap().1
 }
 
-/// Of a llama, for 8 rows.
+/// The arena size of a llama with 8 rows.
 fn arena(
     (config, weights): &(DecoderSpec, Weights),
     len: usize,
     change: impl Fn(&mut DecoderTrainingOptions),
 ) -> u64 {
-    let lora = Tuning::Lora(LoraOptions::new(4));
+    let lora = FineTuneMode::Lora(LoraOptions::new(4));
     let mut options = DecoderTrainingOptions::new(8, len, lora);
     change(&mut options);
-    arena_of(&Training::decoder(config, weights, &options).unwrap())
+    arena_of(&TrainingGraph::decoder(config, weights, &options).unwrap())
 }
 
 #[test]
 fn checkpoints_and_parts_save_memory() {
-    // Many layers and long rows: scores of attention.
+    // With many layers and long rows, attention scores dominate.
     let mut deep = small(false);
     (deep.0.layers, deep.0.context) = (vec![LayerSpec::FULL; 16], 128);
     let all = arena(&deep, 128, |_| {});
     let less = arena(&deep, 128, |o| o.checkpoints = true);
     assert!(less * 2 < all, "{less} of {all}");
-    // Many tokens: logits.
+    // With a large vocabulary, logits dominate.
     let mut wide = small(false);
     wide.0.vocab = 4096;
     for checkpoints in [false, true] {
@@ -66,16 +66,16 @@ fn checkpoints_of_encoders_save_memory() {
         vocab: 50,
         context: 16,
     });
-    let weights = Weights::MadeUp(MadeUp::dense());
+    let weights = Weights::Dummy(DummyWeights::dense());
     let of = |checkpoints| {
-        let lora = Tuning::Lora(LoraOptions::new(4));
+        let lora = FineTuneMode::Lora(LoraOptions::new(4));
         let task = BertTask::Classes {
             classes: 2,
             pooling: ClassPooling::Mean,
         };
         let mut options = BertTrainingOptions::new(32, 16, lora, task);
         options.checkpoints = checkpoints;
-        arena_of(&Training::bert(&config, &weights, &options).unwrap())
+        arena_of(&TrainingGraph::bert(&config, &weights, &options).unwrap())
     };
     let (all, less) = (of(false), of(true));
     assert!(less * 2 < all, "{less} of {all}");

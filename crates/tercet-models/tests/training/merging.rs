@@ -1,8 +1,8 @@
-//! A model with adapters against the model that they were merged into.
+//! Tests that a model with adapters equals the model into which they were merged.
 
 use tercet::DType;
 use tercet_models::adapter::merge;
-use tercet_models::save::PackedAs;
+use tercet_models::save::RepackFormat;
 use tercet_models::{Adapter, LowRank, ModelFiles, SaveOptions, ScaledAdapter};
 
 use crate::adapters::{adapter, distance, drawn, with};
@@ -14,10 +14,10 @@ fn merged_models_give_the_logits_of_their_adapters() {
     let dir = temp_dir("merging");
     let floats = |dtype| SaveOptions {
         floats: Some(dtype),
-        packed: PackedAs::F16,
+        packed: RepackFormat::F16,
     };
     let q8_0 = SaveOptions {
-        packed: PackedAs::Q8_0,
+        packed: RepackFormat::Q8_0,
         ..SaveOptions::default()
     };
     for (i, (file, options, stored, tolerance)) in [

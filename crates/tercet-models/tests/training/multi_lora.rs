@@ -1,10 +1,11 @@
-//! Sequences that each choose an adapter: what one gets is what a model with that adapter alone writes, in any company.
+//! Tests of batches whose sequences each select an adapter. Each result equals that of a model with
+//! only this adapter, independently of the batch.
 
 use std::collections::BTreeMap;
 
 use tercet::Device;
 use tercet_models::{
-    Adapter, BatchGenerator, BatchOptions, DecoderOptions, Happened, LowRank, ModelError,
+    Adapter, BatchEventKind, BatchGenerator, BatchOptions, DecoderOptions, LowRank, ModelError,
     ModelFiles, ScaledAdapter, Sequence, SequenceId,
 };
 
@@ -12,7 +13,7 @@ use crate::adapters::{adapter, drawn};
 
 const CONTEXT: usize = 48;
 const CHUNK: usize = 8;
-/// More than two whole parts, and the same of all sequences.
+/// More than two prefill chunks, the same for all sequences.
 const PROMPT: usize = 2 * CHUNK + 3;
 
 fn files() -> ModelFiles {
@@ -20,7 +21,8 @@ fn files() -> ModelFiles {
     ModelFiles::open(crate::common::data(path)).unwrap()
 }
 
-/// One of all projections, and one of another rank of a few, the logits' among them, at half of its strength.
+/// One adapter of all projections. Another has a different rank, only a few projections including
+/// the output, and half the scale.
 fn choices(files: &ModelFiles) -> Vec<ScaledAdapter> {
     let config = files.decoder_spec().unwrap();
     let all = adapter(&config, "all", 4, 0.3);
@@ -44,7 +46,7 @@ fn batch(slots: usize, options: impl FnOnce(&mut BatchOptions)) -> Result<BatchG
         let mut all = BatchOptions {
             context: CONTEXT,
             chunk: CHUNK,
-            choices,
+            selectable_adapters: choices,
             ..BatchOptions::new(spec, slots)
         };
         options(&mut all);
@@ -75,7 +77,7 @@ fn finish(batch: &mut BatchGenerator, logs: &mut BTreeMap<SequenceId, Log>) {
 fn step(batch: &mut BatchGenerator, logs: &mut BTreeMap<SequenceId, Log>) -> bool {
     let events = batch.step().unwrap();
     for event in &events {
-        if let Happened::Token(token) = event.happened {
+        if let BatchEventKind::Token(token) = event.kind {
             let logits = batch.logits(event.sequence).unwrap().unwrap();
             let (tokens, bits) = logs.entry(event.sequence).or_default();
             tokens.push(token);
@@ -85,7 +87,7 @@ fn step(batch: &mut BatchGenerator, logs: &mut BTreeMap<SequenceId, Log>) -> boo
     !events.is_empty()
 }
 
-/// What a model with these adapters for everything writes.
+/// The tokens that a model with these adapters generates.
 fn of_generator(adapters: Vec<ScaledAdapter>) -> Vec<u32> {
     let decoder = files().decoder(|spec| DecoderOptions {
         context: CONTEXT,
@@ -94,11 +96,11 @@ fn of_generator(adapters: Vec<ScaledAdapter>) -> Vec<u32> {
         ..DecoderOptions::new(spec)
     });
     let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
-    let mut tokens = vec![generator.feed(&prompt()).unwrap().next.unwrap()];
+    let mut tokens = vec![generator.forward(&prompt()).unwrap().next.unwrap()];
     while tokens.len() < 12 {
         tokens.push(
             generator
-                .feed(&tokens[tokens.len() - 1..])
+                .forward(&tokens[tokens.len() - 1..])
                 .unwrap()
                 .next
                 .unwrap(),
@@ -128,7 +130,8 @@ fn every_sequence_has_its_own_adapter_in_any_company() {
     }
     assert!(alone[0].0 != alone[1].0 && alone[0].0 != alone[2].0 && alone[1].0 != alone[2].0);
 
-    // Slots held the prompt with each adapter before; who comes next takes nothing that another one computed.
+    // The slots cache the prompt for different adapters; a new sequence must not reuse the cache of
+    // another adapter.
     let mut batch = batch(3, |_| {}).unwrap();
     for turn in 0..4 {
         let mut logs = BTreeMap::new();
@@ -160,23 +163,27 @@ fn adapters_that_cannot_be_chosen_are_refused() {
         "{refused}"
     );
     let many = batch(2, |options| {
-        options.choices = vec![options.choices[0].clone(); 65];
+        options.selectable_adapters = vec![options.selectable_adapters[0].clone(); 65];
     });
     assert!(many.err().unwrap().contains("at most 64"));
-    let both = batch(2, |options| options.adapters = options.choices.clone());
+    let both = batch(2, |options| {
+        options.adapters = options.selectable_adapters.clone()
+    });
     assert!(
         both.err()
             .unwrap()
-            .contains("beside adapters to choose from")
+            .contains("cannot be combined with selectable adapters")
     );
-    let huge = batch(2, |options| options.choices[1].scale = f64::MAX * 2.0);
+    let huge = batch(2, |options| {
+        options.selectable_adapters[1].scale = f64::MAX * 2.0
+    });
     assert!(huge.err().unwrap().contains("the scale of an adapter"));
     let unknown = batch(2, |options| {
         let module = "model.layers.99.mlp.up_proj";
         let [a, b] = [[2, 4], [4, 2]].map(|shape| drawn(module, &shape, 0.1));
         let low = LowRank::new(module, a, b, 1.0).unwrap();
         let other = Adapter::new(BTreeMap::from([(module.to_string(), low)]));
-        options.choices.push(ScaledAdapter::new(other));
+        options.selectable_adapters.push(ScaledAdapter::new(other));
     });
     assert!(
         unknown

@@ -1,10 +1,10 @@
-//! Batches of tokens, and what a training graph says of them.
+//! Token batches, and the results of training graphs for them.
 
 use tercet::{CompileOptions, DType, Device, Executable, Tensor};
-use tercet_models::training::{DecoderTrainingOptions, IGNORED, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, IGNORED, TrainingGraph};
 use tercet_models::{DecoderOptions, DecoderSpec, ModelFiles};
 
-/// Two made-up texts of the small model's vocabulary.
+/// Two arbitrary token sequences in the small model's vocabulary.
 pub(crate) const TEXTS: [&[i32]; 2] = [
     &[11, 502, 77, 1903, 4, 4, 96, 1200, 33],
     &[640, 5, 1999, 21, 300, 77],
@@ -29,7 +29,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Each row holds some texts one after the other, the rest is padding.
+    /// Packs each row with the given texts, followed by padding.
     pub(crate) fn of(rows: &[&[&[i32]]], len: usize) -> Rows {
         let mut made = Rows {
             shape: [rows.len(), len],
@@ -68,7 +68,7 @@ impl Rows {
     }
 }
 
-/// `loss`, `loss_sum` and `tokens`, or why the run failed.
+/// `loss`, `loss_sum` and `tokens`, or the error of the run.
 pub(crate) fn try_losses(exe: &mut dyn Executable, rows: &Rows) -> Result<[f32; 3], String> {
     let tensors = rows.tensors();
     let known = |name: &str| exe.signature().inputs.iter().any(|port| port.name == name);
@@ -79,7 +79,7 @@ pub(crate) fn try_losses(exe: &mut dyn Executable, rows: &Rows) -> Result<[f32; 
     Ok([0, 1, 2].map(|i| outputs[i].as_slice::<f32>().unwrap()[0]))
 }
 
-pub(crate) fn losses(training: &Training, rows: &Rows) -> [f32; 3] {
+pub(crate) fn losses(training: &TrainingGraph, rows: &Rows) -> [f32; 3] {
     let mut exe = training
         .compile(&Device::cpu(), &CompileOptions::new())
         .unwrap();
@@ -87,12 +87,16 @@ pub(crate) fn losses(training: &Training, rows: &Rows) -> [f32; 3] {
 }
 
 /// A training graph for batches of this shape.
-pub(crate) fn training(files: &ModelFiles, [batch, len]: [usize; 2], tuning: Tuning) -> Training {
+pub(crate) fn training(
+    files: &ModelFiles,
+    [batch, len]: [usize; 2],
+    tuning: FineTuneMode,
+) -> TrainingGraph {
     let options = DecoderTrainingOptions::new(batch, len, tuning);
-    Training::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options).unwrap()
+    TrainingGraph::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options).unwrap()
 }
 
-/// The logits after each of these tokens, from the graph that generates.
+/// The logits after each of these tokens, from the generating graph.
 pub(crate) fn logits(
     files: &ModelFiles,
     options: impl FnOnce(&DecoderSpec) -> DecoderOptions,
@@ -100,7 +104,7 @@ pub(crate) fn logits(
 ) -> Vec<Vec<f32>> {
     let llama = files.decoder(options).unwrap();
     let mut generator = llama.generator(&Device::cpu()).unwrap();
-    let step = |token: &i32| generator.feed(&[*token as u32]).unwrap().logits.to_vec();
+    let step = |token: &i32| generator.forward(&[*token as u32]).unwrap().logits.to_vec();
     tokens.iter().map(step).collect()
 }
 
@@ -114,12 +118,12 @@ pub(crate) fn cross_entropy(logits: &[Vec<f32>], tokens: &[i32]) -> f64 {
     logits.iter().zip(&tokens[1..]).map(of).sum()
 }
 
-/// Whether two numbers are this near, relative to the second.
+/// Whether two numbers agree within `tolerance`, relative to the second.
 pub(crate) fn near(got: f64, want: f64, tolerance: f64) -> bool {
     (got - want).abs() <= tolerance * want.abs()
 }
 
-/// A tensor of F32.
+/// An F32 tensor with these values.
 pub(crate) fn floats(shape: &[usize], of: impl Fn(usize) -> f32) -> Tensor {
     let values: Vec<f32> = (0..shape.iter().product()).map(of).collect();
     let tensor = Tensor::from_slice(shape, &values).unwrap();

@@ -1,18 +1,18 @@
-//! Training graphs in training steps: microbatches of different sizes, a loss scale, evaluation, and the adapter that
-//! comes out.
+//! Tests of training graphs in training steps: microbatches of different sizes, loss scaling,
+//! evaluation, and the resulting adapter.
 
 use tercet::train::{
-    AdamW, LossScale, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
+    AdamW, EvalWeights, LearningRateSchedule, LossScale, StepOptions, TrainStep, Trainable, Trainer,
 };
 use tercet::{CompileOptions, DType, Device, Tensor};
-use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
 use tercet_models::{DecoderOptions, DecoderSpec, ScaledAdapter};
 
 use crate::rows::{HALVES, PACKED, Rows, TEXTS, cross_entropy, logits, model, near, training};
 
 type Failed = Box<dyn std::error::Error>;
 
-fn trainer(own: &Training, options: &StepOptions) -> Trainer {
+fn trainer(own: &TrainingGraph, options: &StepOptions) -> Trainer {
     let names: Vec<Trainable> = own
         .trainables
         .iter()
@@ -20,7 +20,7 @@ fn trainer(own: &Training, options: &StepOptions) -> Trainer {
         .collect();
     let optimizer = AdamW::default();
     let step = TrainStep::build(&own.graph, own.loss, &names, &optimizer, options).unwrap();
-    let schedule = Schedule::constant(1e-3);
+    let schedule = LearningRateSchedule::constant(1e-3);
     let mut trainer = Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new()).unwrap();
     for (name, tensor) in &own.params {
         trainer.set_param(name, tensor.clone()).unwrap();
@@ -35,9 +35,11 @@ fn trainer(own: &Training, options: &StepOptions) -> Trainer {
 fn an_adapter_is_trained_and_applied() -> Result<(), Failed> {
     for (file, dtype) in [(PACKED, DType::F32), (HALVES, DType::F16)] {
         let files = model(file);
-        let mut options = DecoderTrainingOptions::new(1, 12, Tuning::Lora(LoraOptions::new(4)));
+        let mut options =
+            DecoderTrainingOptions::new(1, 12, FineTuneMode::Lora(LoraOptions::new(4)));
         (options.dtype, options.checkpoints) = (dtype, true);
-        let own = Training::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options)?;
+        let own =
+            TrainingGraph::decoder(&files.decoder_spec().unwrap(), &files.weights(), &options)?;
         let step = StepOptions {
             clip_norm: Some(1.0),
             microbatches: 2,
@@ -68,7 +70,7 @@ fn an_adapter_is_trained_and_applied() -> Result<(), Failed> {
         for _ in 0..4 {
             trainer.step(&batch)?;
         }
-        assert!(trainer.unmoved()?.is_empty());
+        assert!(trainer.unchanged_trainables()?.is_empty());
         let adapter = own.adapter(|name| trainer.state(name).map_err(Failed::from))?;
         let last = f64::from(trainer.step(&batch)?.loss);
         assert!(last < 0.9 * first, "{file}: {first} to {last}");
@@ -78,10 +80,10 @@ fn an_adapter_is_trained_and_applied() -> Result<(), Failed> {
             "{file}: {last}, generating {generated}"
         );
 
-        // Sums over another shape of batch, with the weights as they are.
-        let whole = training(&files, [2, 16], Tuning::Lora(LoraOptions::new(4)));
+        // Evaluate with another batch shape and the current weights.
+        let whole = training(&files, [2, 16], FineTuneMode::Lora(LoraOptions::new(4)));
         let mut evaluator =
-            trainer.evaluator(&whole.graph, Weights::Current, &CompileOptions::new())?;
+            trainer.evaluator(&whole.graph, EvalWeights::Current, &CompileOptions::new())?;
         let rows = Rows::of(&[&[TEXTS[0]], &[TEXTS[1]]], 16).tensors();
         let inputs: Vec<(&str, &Tensor)> = rows.iter().map(|(n, t)| (*n, t)).collect();
         let outputs = trainer.evaluate(&mut evaluator, &inputs)?;

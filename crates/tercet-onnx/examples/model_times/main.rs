@@ -15,8 +15,8 @@ use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
-use tercet::{CompileOptions, Device, DeviceOptions, Executable, Tensor, Wanted};
-use tercet_onnx::{ImportOptions, Imported, import, read_tensor};
+use tercet::{CompileOptions, Device, DeviceOptions, Executable, OutputSelection, Tensor};
+use tercet_onnx::{ImportOptions, ImportedModel, import, read_tensor};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -46,8 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         match line.split_once(' ').unwrap_or((&line, "")) {
             (command @ ("run" | "stay"), n) => {
                 let wanted = match command {
-                    "run" => Wanted::All,
-                    _ => Wanted::Only(&[]),
+                    "run" => OutputSelection::All,
+                    _ => OutputSelection::Only(&[]),
                 };
                 let times = times(&mut *exe, &given, n.parse()?, wanted)?;
                 writeln!(out, "{}", times.join(" "))?;
@@ -81,7 +81,7 @@ fn times(
     exe: &mut dyn Executable,
     given: &[(&str, &Tensor)],
     runs: usize,
-    wanted: Wanted<'_>,
+    wanted: OutputSelection<'_>,
 ) -> Result<Vec<String>, Box<dyn Error>> {
     let mut outputs = Vec::new();
     let mut times = Vec::new();
@@ -89,8 +89,8 @@ fn times(
         let started = Instant::now();
         match wanted {
             // Outputs keep their memory.
-            Wanted::All => exe.run_into(given, &mut outputs)?,
-            Wanted::Only(_) => {
+            OutputSelection::All => exe.run_into(given, &mut outputs)?,
+            OutputSelection::Only(_) => {
                 exe.submit(given, wanted)?;
                 exe.wait(&mut outputs)?;
             }
@@ -103,7 +103,7 @@ fn times(
 /// A line for each step, with medians over the runs.
 fn steps(
     name: &str,
-    imported: &Imported,
+    imported: &ImportedModel,
     given: &[(&str, &Tensor)],
     runs: usize,
 ) -> Result<String, Box<dyn Error>> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use prost::Message;
 use tercet::{Device, OpKind, Tensor, one_line};
 use tercet_onnx::proto::{GraphProto, ModelProto, TypeValue};
-use tercet_onnx::{ImportOptions, Imported, Model, OnnxError, Reason, Strings};
+use tercet_onnx::{ImportOptions, ImportedModel, NodeErrorKind, OnnxError, OnnxModel, StringTable};
 
 use crate::compare::{differ, is_rounding};
 
@@ -54,7 +54,7 @@ type Input = (String, Result<Tensor, String>);
 impl Case {
     pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
         let bytes = std::fs::read(&self.model)?;
-        let strings = Model::read(bytes.clone())?.strings();
+        let strings = OnnxModel::read(bytes.clone())?.strings();
         let graph = ModelProto::decode(bytes.as_slice())?
             .graph
             .unwrap_or_default();
@@ -78,7 +78,7 @@ impl Case {
     fn run_set(
         &self,
         device: &Device,
-        (inputs, strings): (&[Input], &Strings),
+        (inputs, strings): (&[Input], &StringTable),
         expected: &dyn Fn(usize) -> PathBuf,
     ) -> Result<Outcome, Box<dyn Error>> {
         let (imported, given) = match import(&self.model, inputs) {
@@ -86,7 +86,7 @@ impl Case {
             Err(e) => return Ok(Outcome::Refused(first_reason(&e))),
         };
         let bounds = bounds(&imported);
-        let imported = Imported { bounds, ..imported };
+        let imported = ImportedModel { bounds, ..imported };
         let mut executable = match imported.compile(device) {
             Ok(executable) => executable,
             Err(e) => return Ok(Outcome::Refused(one_line(&e))),
@@ -139,12 +139,12 @@ fn without_extension(path: &Path) -> String {
 }
 
 /// A tensor of a case.
-fn tensor(path: &Path, strings: &Strings) -> Result<Tensor, String> {
+fn tensor(path: &Path, strings: &StringTable) -> Result<Tensor, String> {
     strings.read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
 }
 
 /// The tensors of a folder that are inputs.
-fn inputs(graph: &GraphProto, data: &Path, strings: &Strings) -> Vec<Input> {
+fn inputs(graph: &GraphProto, data: &Path, strings: &StringTable) -> Vec<Input> {
     let mut inputs = Vec::new();
     for (i, info) in graph.input.iter().enumerate() {
         let path = data.join(format!("input_{i}.pb"));
@@ -185,7 +185,7 @@ fn ramps(graph: &GraphProto) -> Vec<Input> {
 }
 
 /// Imports a model, with the values of inputs that it asks for; and whether it asked for any.
-fn import(path: &Path, inputs: &[Input]) -> Result<(Imported, bool), OnnxError> {
+fn import(path: &Path, inputs: &[Input]) -> Result<(ImportedModel, bool), OnnxError> {
     let mut options = ImportOptions::new();
     let mut given = false;
     loop {
@@ -222,7 +222,7 @@ fn first_reason(e: &OnnxError) -> String {
 }
 
 /// Every symbol of the graph, with a bound that the cases stay within.
-fn bounds(imported: &Imported) -> tercet::Bindings {
+fn bounds(imported: &ImportedModel) -> tercet::Bindings {
     let mut bounds = imported.bounds.clone();
     for symbol in imported.graph.symbols() {
         bounds.set(&symbol, 64);
@@ -236,13 +236,13 @@ fn asked_for(e: &OnnxError) -> Vec<String> {
         return Vec::new();
     };
     let asked = nodes.iter().flat_map(|n| match &n.source {
-        Reason::NeedsValue { inputs, .. } => inputs.clone(),
+        NodeErrorKind::NeedsValue { inputs, .. } => inputs.clone(),
         _ => Vec::new(),
     });
     asked.collect()
 }
 
-fn is_random(imported: &Imported) -> bool {
+fn is_random(imported: &ImportedModel) -> bool {
     let mut kinds = imported.graph.nodes().map(|(_, n)| n.op.kind());
     kinds.any(|k| matches!(k, OpKind::RngUniform | OpKind::RngNormal))
 }

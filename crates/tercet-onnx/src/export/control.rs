@@ -3,20 +3,20 @@
 use tercet_ir::ops::{If, Scan, While};
 use tercet_ir::{DType, Graph, Op, Type};
 
-use super::node::At;
-use super::proto::Attr;
-use super::writer::{Refused, Written};
+use super::node::ExportNode;
+use super::proto::OnnxAttrValue;
+use super::writer::{ExportNodeError, ExportNodeResult};
 use crate::proto::GraphProto;
 
-pub(super) fn branch(at: &mut At<'_>, o: &If) -> Written {
+pub(super) fn branch(at: &mut ExportNode<'_>, o: &If) -> ExportNodeResult {
     let captures = at.names[1..].to_vec();
     let mut block = |graph: &Graph| at.w.inner(graph, &captures, Vec::new());
     let then = block(o.then.graph())?;
     let otherwise = block(o.otherwise.graph())?;
     let results = o.then.graph().outputs().len();
     let attrs = vec![
-        ("then_branch", Attr::Graph(then)),
-        ("else_branch", Attr::Graph(otherwise)),
+        ("then_branch", OnnxAttrValue::Graph(then)),
+        ("else_branch", OnnxAttrValue::Graph(otherwise)),
     ];
     let predicate = at.x(0).to_string();
     Ok(at.w.add_all("If", &[&predicate], results, attrs))
@@ -33,7 +33,7 @@ fn arguments(graph: &Graph) -> Vec<Type> {
 
 /// `Loop` is asked for the condition after each turn, so that the body computes it of what it gives. More turns than
 /// allowed end it, where Tercet fails.
-pub(super) fn repeat(at: &mut At<'_>, o: &While) -> Written {
+pub(super) fn repeat(at: &mut ExportNode<'_>, o: &While) -> ExportNodeResult {
     let body = o.body.graph();
     let carried = body.outputs().len();
     let (initial, captures) = at.names.split_at(carried);
@@ -59,17 +59,17 @@ pub(super) fn repeat(at: &mut At<'_>, o: &While) -> Written {
         .chain(&initial)
         .map(String::as_str)
         .collect();
-    let attrs = vec![("body", Attr::Graph(turn))];
+    let attrs = vec![("body", OnnxAttrValue::Graph(turn))];
     Ok(at.w.add_all("Loop", &operands, carried, attrs))
 }
 
 /// The body with the condition of its results as its first result.
 fn with_condition(
-    at: &mut At<'_>,
+    at: &mut ExportNode<'_>,
     mut turn: GraphProto,
     condition: &Graph,
     captures: &[String],
-) -> Result<GraphProto, Refused> {
+) -> Result<GraphProto, ExportNodeError> {
     let results = turn.output.iter().filter_map(|o| o.name.clone());
     let arguments: Vec<String> = results.chain(captures.iter().cloned()).collect();
     let asked = at.w.inner(condition, &arguments, Vec::new())?;
@@ -78,7 +78,7 @@ fn with_condition(
     Ok(turn)
 }
 
-pub(super) fn scan(at: &mut At<'_>, o: &Scan) -> Written {
+pub(super) fn scan(at: &mut ExportNode<'_>, o: &Scan) -> ExportNodeResult {
     let body = o.body.graph();
     let inputs = o.carried + o.scanned;
     let (given, captures) = at.names.split_at(inputs);
@@ -91,12 +91,15 @@ pub(super) fn scan(at: &mut At<'_>, o: &Scan) -> Written {
     let step = w.inner(body, &names, parameters)?;
     let direction = |reverse: &[bool]| reverse.iter().map(|r| i64::from(*r)).collect();
     let attrs = vec![
-        ("body", Attr::Graph(step)),
-        ("num_scan_inputs", Attr::Int(o.scanned as i64)),
-        ("scan_input_directions", Attr::Ints(direction(&o.reverse))),
+        ("body", OnnxAttrValue::Graph(step)),
+        ("num_scan_inputs", OnnxAttrValue::Int(o.scanned as i64)),
+        (
+            "scan_input_directions",
+            OnnxAttrValue::Ints(direction(&o.reverse)),
+        ),
         (
             "scan_output_directions",
-            Attr::Ints(direction(&o.reverse_results)),
+            OnnxAttrValue::Ints(direction(&o.reverse_results)),
         ),
     ];
     let given: Vec<&str> = given.iter().map(String::as_str).collect();

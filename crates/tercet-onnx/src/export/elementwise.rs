@@ -4,19 +4,24 @@ use tercet_ir::DType;
 use tercet_ir::DTypeClass;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 
-use super::node::At;
-use super::proto::{Attr, U64, code};
-use super::writer::Refused;
+use super::node::ExportNode;
+use super::proto::{OnnxAttrValue, U64, code};
+use super::writer::ExportNodeError;
 
-type Name = Result<String, Refused>;
+type ExportElementwiseResult = Result<String, ExportNodeError>;
 
-pub(super) fn unary(at: &mut At<'_>, f: UnaryFn) -> Name {
+pub(super) fn unary(at: &mut ExportNode<'_>, f: UnaryFn) -> ExportElementwiseResult {
     let x = at.x(0).to_string();
-    of_one(at, f, &x, at.ty(0).dtype)
+    unary_of(at, f, &x, at.ty(0).dtype)
 }
 
 /// A function of a value of a dtype.
-pub(super) fn of_one(at: &mut At<'_>, f: UnaryFn, x: &str, dtype: DType) -> Name {
+pub(super) fn unary_of(
+    at: &mut ExportNode<'_>,
+    f: UnaryFn,
+    x: &str,
+    dtype: DType,
+) -> ExportElementwiseResult {
     let w = &mut *at.w;
     let is_unsigned = matches!(dtype.class(), DTypeClass::Unsigned | DTypeClass::Bool);
     if let Some(op) = named(f)
@@ -39,7 +44,11 @@ pub(super) fn of_one(at: &mut At<'_>, f: UnaryFn, x: &str, dtype: DType) -> Name
             let root = w.add("Sqrt", &[x], Vec::new());
             w.add("Reciprocal", &[&root], Vec::new())
         }
-        UnaryFn::GeluTanh => w.add("Gelu", &[x], vec![("approximate", Attr::Text("tanh"))]),
+        UnaryFn::GeluTanh => w.add(
+            "Gelu",
+            &[x],
+            vec![("approximate", OnnxAttrValue::Text("tanh"))],
+        ),
         UnaryFn::Silu => {
             let gate = w.add("Sigmoid", &[x], Vec::new());
             w.add("Mul", &[x, &gate], Vec::new())
@@ -71,7 +80,7 @@ pub(super) fn of_one(at: &mut At<'_>, f: UnaryFn, x: &str, dtype: DType) -> Name
         }
         UnaryFn::Not if dtype == DType::Bool => w.add("Not", &[x], Vec::new()),
         UnaryFn::Not => w.add("BitwiseNot", &[x], Vec::new()),
-        _ => return Refused::because(format!("ONNX has no operator for `{}`", f.name())),
+        _ => return ExportNodeError::because(format!("ONNX has no operator for `{}`", f.name())),
     })
 }
 
@@ -109,7 +118,7 @@ fn named(f: UnaryFn) -> Option<&'static str> {
 }
 
 /// `ln(1 + x)` of a small x is `x` times the quotient of `ln u` and `u - 1` for `u = 1 + x` as it is rounded (Kahan).
-fn log1p(at: &mut At<'_>, x: &str, dtype: DType) -> String {
+fn log1p(at: &mut ExportNode<'_>, x: &str, dtype: DType) -> String {
     let w = &mut *at.w;
     let one = w.number(dtype, 1.0);
     let u = w.add("Add", &[x, &one], Vec::new());
@@ -124,7 +133,7 @@ fn log1p(at: &mut At<'_>, x: &str, dtype: DType) -> String {
     w.add("Where", &[&is_large, &log, &finite], Vec::new())
 }
 
-pub(super) fn binary(at: &mut At<'_>, f: BinaryFn) -> Name {
+pub(super) fn binary(at: &mut ExportNode<'_>, f: BinaryFn) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;
     let is_bool = dtype == DType::Bool;
     let is_float = dtype.class() == DTypeClass::Float;
@@ -142,20 +151,22 @@ pub(super) fn binary(at: &mut At<'_>, f: BinaryFn) -> Name {
         BinaryFn::And => "BitwiseAnd",
         BinaryFn::Or => "BitwiseOr",
         BinaryFn::Xor => "BitwiseXor",
-        BinaryFn::Rem if is_float => return Ok(at.plain("Mod", vec![("fmod", Attr::Int(1))])),
+        BinaryFn::Rem if is_float => {
+            return Ok(at.plain("Mod", vec![("fmod", OnnxAttrValue::Int(1))]));
+        }
         BinaryFn::Div => return Ok(divided(at, dtype)),
         BinaryFn::Rem => return Ok(remainder(at, dtype)),
         BinaryFn::Shl | BinaryFn::Shr => return shifted(at, f, dtype),
         BinaryFn::Pow | BinaryFn::Atan2 | BinaryFn::Max | BinaryFn::Min => {
             let what = format!("ONNX has no operator for `{}` of {dtype}", f.name());
-            return Refused::because(what);
+            return ExportNodeError::because(what);
         }
     };
     Ok(at.plain(op, Vec::new()))
 }
 
 /// The divisor with 1 for 0; nothing where it is written in the graph and has no 0.
-fn divisor(at: &mut At<'_>, dtype: DType) -> Option<String> {
+fn divisor(at: &mut ExportNode<'_>, dtype: DType) -> Option<String> {
     let has_zero = |t: &tercet_ir::Tensor| t.to_i64s().contains(&0);
     if at.constant(1).is_some_and(|t| !has_zero(t)) {
         return None;
@@ -167,7 +178,7 @@ fn divisor(at: &mut At<'_>, dtype: DType) -> Option<String> {
 }
 
 /// `x / 0 = x`.
-fn divided(at: &mut At<'_>, dtype: DType) -> String {
+fn divided(at: &mut ExportNode<'_>, dtype: DType) -> String {
     match divisor(at, dtype) {
         None => at.plain("Div", Vec::new()),
         Some(safe) => {
@@ -178,8 +189,8 @@ fn divided(at: &mut At<'_>, dtype: DType) -> String {
 }
 
 /// `x % 0 = 0`, as `x % 1` is.
-fn remainder(at: &mut At<'_>, dtype: DType) -> String {
-    let sign_of_dividend = || vec![("fmod", Attr::Int(1))];
+fn remainder(at: &mut ExportNode<'_>, dtype: DType) -> String {
+    let sign_of_dividend = || vec![("fmod", OnnxAttrValue::Int(1))];
     match divisor(at, dtype) {
         None => at.plain("Mod", sign_of_dividend()),
         Some(safe) => {
@@ -191,12 +202,12 @@ fn remainder(at: &mut At<'_>, dtype: DType) -> String {
 
 /// ONNX shifts unsigned integers: a signed one is shifted by its bits, and to the right by those of its complement where it
 /// is negative.
-fn shifted(at: &mut At<'_>, f: BinaryFn, dtype: DType) -> Name {
+fn shifted(at: &mut ExportNode<'_>, f: BinaryFn, dtype: DType) -> ExportElementwiseResult {
     let unsigned = match dtype {
         DType::I8 | DType::U8 => code(DType::U8),
         DType::I32 | DType::U32 => code(DType::U32),
         DType::I64 => U64,
-        _ => return Refused::because(format!("ONNX does not shift {dtype}")),
+        _ => return ExportNodeError::because(format!("ONNX does not shift {dtype}")),
     };
     let is_signed = dtype.class() == DTypeClass::Signed;
     let [x, count] = [0, 1].map(|operand| at.x(operand).to_string());
@@ -214,7 +225,7 @@ fn shifted(at: &mut At<'_>, f: BinaryFn, dtype: DType) -> Name {
             true => w.cast(x, unsigned),
             false => x.to_string(),
         };
-        let direction = vec![("direction", Attr::Text(direction))];
+        let direction = vec![("direction", OnnxAttrValue::Text(direction))];
         let moved = w.add("BitShift", &[&bits, &count], direction);
         match is_signed {
             true => w.cast(&moved, code(dtype)),
@@ -227,7 +238,7 @@ fn shifted(at: &mut At<'_>, f: BinaryFn, dtype: DType) -> Name {
     }
     let complement = at.w.add("BitwiseNot", &[&x], Vec::new());
     let mut again = at.w.cast(&complement, unsigned);
-    let direction = vec![("direction", Attr::Text("RIGHT"))];
+    let direction = vec![("direction", OnnxAttrValue::Text("RIGHT"))];
     again = at.w.add("BitShift", &[&again, &count], direction);
     again = at.w.cast(&again, code(dtype));
     again = at.w.add("BitwiseNot", &[&again], Vec::new());
@@ -238,7 +249,7 @@ fn shifted(at: &mut At<'_>, f: BinaryFn, dtype: DType) -> Name {
         .add("Where", &[&is_negative, &again, &moved], Vec::new()))
 }
 
-pub(super) fn compare(at: &mut At<'_>, f: CompareFn) -> Name {
+pub(super) fn compare(at: &mut ExportNode<'_>, f: CompareFn) -> ExportElementwiseResult {
     let has_order = at.ty(0).dtype != DType::Bool;
     let is_equality = matches!(f, CompareFn::Eq | CompareFn::Ne);
     if !has_order && !is_equality {
@@ -259,10 +270,12 @@ pub(super) fn compare(at: &mut At<'_>, f: CompareFn) -> Name {
 }
 
 /// ONNX has no sum with one rounding: the product of two F32 is exact in F64.
-pub(super) fn fma(at: &mut At<'_>) -> Name {
+pub(super) fn fma(at: &mut ExportNode<'_>) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;
     let wide = match dtype {
-        DType::F64 => return Refused::because("ONNX has no product and sum of one rounding"),
+        DType::F64 => {
+            return ExportNodeError::because("ONNX has no product and sum of one rounding");
+        }
         DType::F32 | DType::F16 | DType::BF16 => DType::F64,
         _ => dtype,
     };
@@ -275,7 +288,7 @@ pub(super) fn fma(at: &mut At<'_>) -> Name {
     })
 }
 
-pub(super) fn clamp(at: &mut At<'_>, lo: f64, hi: f64) -> Name {
+pub(super) fn clamp(at: &mut ExportNode<'_>, lo: f64, hi: f64) -> ExportElementwiseResult {
     let dtype = at.ty(0).dtype;
     let x = at.x(0).to_string();
     let [lo, hi] = [lo, hi].map(|v| at.w.number(dtype, v));
@@ -283,7 +296,7 @@ pub(super) fn clamp(at: &mut At<'_>, lo: f64, hi: f64) -> Name {
 }
 
 /// Floats saturate where they become integers, and NaN becomes 0: ONNX leaves both open.
-pub(super) fn cast(at: &mut At<'_>, to: DType) -> Name {
+pub(super) fn cast(at: &mut ExportNode<'_>, to: DType) -> ExportElementwiseResult {
     let from = at.ty(0).dtype;
     let x = at.x(0).to_string();
     let to_integer = matches!(to.class(), DTypeClass::Signed | DTypeClass::Unsigned);
@@ -294,7 +307,7 @@ pub(super) fn cast(at: &mut At<'_>, to: DType) -> Name {
         return Ok(saturating_i64(at, &x));
     }
     let Some((lo, hi)) = to.int_range() else {
-        return Refused::because(format!("{to} has no range"));
+        return ExportNodeError::because(format!("{to} has no range"));
     };
     // F64 holds the ends of every range here.
     let wide = match from {
@@ -311,7 +324,7 @@ pub(super) fn cast(at: &mut At<'_>, to: DType) -> Name {
 }
 
 /// The greatest I64 is no F64: what is at or above 2^63 is chosen afterwards.
-fn saturating_i64(at: &mut At<'_>, x: &str) -> String {
+fn saturating_i64(at: &mut ExportNode<'_>, x: &str) -> String {
     let w = &mut *at.w;
     let wide = w.cast(x, code(DType::F64));
     let bound = i64::MAX as f64;

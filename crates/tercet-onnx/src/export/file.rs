@@ -13,7 +13,7 @@ use crate::proto::{ModelProto, StringStringEntryProto, TensorProto};
 const LARGEST_MESSAGE: usize = 1 << 30;
 
 /// Tensors of fewer bytes stay in the message.
-const LEAST_EXTERNAL: usize = 1024;
+const MIN_EXTERNAL_BYTES: usize = 1024;
 
 /// Where tensors begin in the file of their own: readers map it.
 const ALIGNMENT: usize = 4096;
@@ -46,7 +46,7 @@ fn move_out(model: &mut ModelProto, path: &Path, name: &str) -> std::io::Result<
     let mut at = 0usize;
     let tensors = model.graph.iter_mut().flat_map(|g| &mut g.initializer);
     for tensor in tensors {
-        let is_large = |bytes: &mut bytes::Bytes| bytes.len() >= LEAST_EXTERNAL;
+        let is_large = |bytes: &mut bytes::Bytes| bytes.len() >= MIN_EXTERNAL_BYTES;
         let Some(bytes) = tensor.raw_data.take_if(is_large) else {
             continue;
         };
@@ -96,7 +96,7 @@ mod tests {
         let model = super::super::export(&g, |_| Some(weight.clone())).unwrap();
         write_with(model, &path, 100).unwrap();
         assert!(std::fs::metadata(&path).unwrap().len() < 1024);
-        let read = crate::Model::read(path.as_path()).unwrap();
+        let read = crate::OnnxModel::read(path.as_path()).unwrap();
         let imported = read.import(&crate::ImportOptions::default()).unwrap();
         let found = imported
             .params

@@ -32,7 +32,7 @@ use tercet_ir::{
 pub use file::write;
 
 use crate::proto::ModelProto;
-use writer::{Refused, Writer};
+use writer::{ExportNodeError, OnnxWriter};
 
 /// The operator set that nodes are of.
 pub(crate) const OPSET: i64 = 21;
@@ -87,14 +87,14 @@ pub fn export(
     graph: &Graph,
     weight: impl FnMut(&str) -> Option<Tensor>,
 ) -> Result<ModelProto, ExportError> {
-    let legal = legalize(graph, &Onnx)?;
-    Writer::model(&legal, weight)
+    let legal = legalize(graph, &OnnxTarget)?;
+    OnnxWriter::model(&legal, weight)
 }
 
 /// What ONNX has.
-struct Onnx;
+struct OnnxTarget;
 
-impl Target for Onnx {
+impl Target for OnnxTarget {
     fn name(&self) -> &'static str {
         "ONNX"
     }
@@ -104,10 +104,10 @@ impl Target for Onnx {
         if let Op::Const(_) = node.op {
             return Support::Native;
         }
-        let mut trial = Writer::on_trial();
-        match node::write(&mut trial, graph, node) {
-            Ok(_) | Err(Refused::Unbound(_)) => Support::Native,
-            Err(Refused::NoForm(reason)) => Support::Missing { reason },
+        let mut trial = OnnxWriter::on_trial();
+        match node::emit(&mut trial, graph, node) {
+            Ok(_) | Err(ExportNodeError::Unbound(_)) => Support::Native,
+            Err(ExportNodeError::NoForm(reason)) => Support::Missing { reason },
         }
     }
 }

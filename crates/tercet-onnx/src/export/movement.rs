@@ -3,29 +3,29 @@
 use tercet_ir::ops::{Pad, PadMode, ScatterReduce, Slice, Sort, TopK};
 use tercet_ir::{DType, Dim, Shape, Tensor};
 
-use super::node::At;
-use super::proto::{Attr, code, tensor_proto};
-use super::writer::{Refused, Written};
+use super::node::ExportNode;
+use super::proto::{OnnxAttrValue, code, tensor_proto};
+use super::writer::{ExportNodeError, ExportNodeResult};
 
-type Name = Result<String, Refused>;
+type ExportMovementResult = Result<String, ExportNodeError>;
 
 fn ints(values: &[usize]) -> Vec<i64> {
     values.iter().map(|v| *v as i64).collect()
 }
 
 /// Of the sizes a 0 is a 0, not that of the operand.
-pub(super) fn reshape(at: &mut At<'_>, shape: &Shape) -> Name {
+pub(super) fn reshape(at: &mut ExportNode<'_>, shape: &Shape) -> ExportMovementResult {
     let shape = at.w.shape(shape)?;
     let x = at.x(0).to_string();
-    let attrs = vec![("allowzero", Attr::Int(1))];
+    let attrs = vec![("allowzero", OnnxAttrValue::Int(1))];
     Ok(at.w.add("Reshape", &[&x, &shape], attrs))
 }
 
-pub(super) fn transpose(at: &mut At<'_>, perm: &[usize]) -> String {
-    at.plain("Transpose", vec![("perm", Attr::Ints(ints(perm)))])
+pub(super) fn transpose(at: &mut ExportNode<'_>, perm: &[usize]) -> String {
+    at.plain("Transpose", vec![("perm", OnnxAttrValue::Ints(ints(perm)))])
 }
 
-pub(super) fn slice(at: &mut At<'_>, o: &Slice) -> String {
+pub(super) fn slice(at: &mut ExportNode<'_>, o: &Slice) -> String {
     let axes: Vec<i64> = (0..o.starts.len() as i64).collect();
     let lists = [&o.starts, &o.ends, &axes, &o.steps].map(|values| at.w.list(values));
     let x = at.x(0).to_string();
@@ -33,22 +33,22 @@ pub(super) fn slice(at: &mut At<'_>, o: &Slice) -> String {
     at.w.add("Slice", &[&x, starts, ends, axes, steps], Vec::new())
 }
 
-pub(super) fn concat(at: &mut At<'_>, axis: usize) -> String {
-    at.plain("Concat", vec![("axis", Attr::Int(axis as i64))])
+pub(super) fn concat(at: &mut ExportNode<'_>, axis: usize) -> String {
+    at.plain("Concat", vec![("axis", OnnxAttrValue::Int(axis as i64))])
 }
 
-pub(super) fn expand(at: &mut At<'_>, shape: &Shape) -> Name {
+pub(super) fn expand(at: &mut ExportNode<'_>, shape: &Shape) -> ExportMovementResult {
     let shape = at.w.shape(shape)?;
     let x = at.x(0).to_string();
     Ok(at.w.add("Expand", &[&x, &shape], Vec::new()))
 }
 
-pub(super) fn pad(at: &mut At<'_>, o: &Pad) -> String {
+pub(super) fn pad(at: &mut ExportNode<'_>, o: &Pad) -> String {
     let pads: Vec<i64> = ints(&o.before).into_iter().chain(ints(&o.after)).collect();
     let pads = at.w.list(&pads);
     let value = at.w.number(at.ty(0).dtype, o.value.0);
     let x = at.x(0).to_string();
-    let mode = Attr::Text(o.mode.name());
+    let mode = OnnxAttrValue::Text(o.mode.name());
     let operands: &[&str] = match o.mode {
         PadMode::Constant => &[&x, &pads, &value],
         PadMode::Reflect | PadMode::Edge | PadMode::Wrap => &[&x, &pads],
@@ -56,63 +56,70 @@ pub(super) fn pad(at: &mut At<'_>, o: &Pad) -> String {
     at.w.add("Pad", operands, vec![("mode", mode)])
 }
 
-pub(super) fn tile(at: &mut At<'_>, reps: &[usize]) -> String {
+pub(super) fn tile(at: &mut ExportNode<'_>, reps: &[usize]) -> String {
     let reps = at.w.list(&ints(reps));
     let x = at.x(0).to_string();
     at.w.add("Tile", &[&x, &reps], Vec::new())
 }
 
-pub(super) fn trilu(at: &mut At<'_>, upper: bool, k: i64) -> String {
+pub(super) fn trilu(at: &mut ExportNode<'_>, upper: bool, k: i64) -> String {
     let k = at.w.integer(DType::I64, k);
     let x = at.x(0).to_string();
-    let upper = vec![("upper", Attr::Int(i64::from(upper)))];
+    let upper = vec![("upper", OnnxAttrValue::Int(i64::from(upper)))];
     at.w.add("Trilu", &[&x, &k], upper)
 }
 
 /// Indices as ONNX takes them: I32 or I64.
-fn index(at: &mut At<'_>, operand: usize) -> String {
+fn index(at: &mut ExportNode<'_>, operand: usize) -> String {
     match at.ty(operand).dtype {
         DType::I32 | DType::I64 => at.x(operand).to_string(),
         _ => at.cast_to(operand, DType::I64),
     }
 }
 
-pub(super) fn gather(at: &mut At<'_>, axis: usize) -> String {
+pub(super) fn gather(at: &mut ExportNode<'_>, axis: usize) -> String {
     at.names[1] = index(at, 1);
-    at.plain("Gather", vec![("axis", Attr::Int(axis as i64))])
+    at.plain("Gather", vec![("axis", OnnxAttrValue::Int(axis as i64))])
 }
 
-pub(super) fn gather_elements(at: &mut At<'_>, axis: usize) -> String {
+pub(super) fn gather_elements(at: &mut ExportNode<'_>, axis: usize) -> String {
     at.names[1] = index(at, 1);
-    at.plain("GatherElements", vec![("axis", Attr::Int(axis as i64))])
+    at.plain(
+        "GatherElements",
+        vec![("axis", OnnxAttrValue::Int(axis as i64))],
+    )
 }
 
-pub(super) fn gather_nd(at: &mut At<'_>, batch_dims: usize) -> Name {
+pub(super) fn gather_nd(at: &mut ExportNode<'_>, batch_dims: usize) -> ExportMovementResult {
     if at.ty(0).rank() == 0 {
-        return Refused::because("ONNX gathers of tensors with axes");
+        return ExportNodeError::because("ONNX gathers of tensors with axes");
     }
     at.names[1] = at.cast_to(1, DType::I64);
-    let batch = vec![("batch_dims", Attr::Int(batch_dims as i64))];
+    let batch = vec![("batch_dims", OnnxAttrValue::Int(batch_dims as i64))];
     Ok(at.plain("GatherND", batch))
 }
 
-fn reduction(reduce: ScatterReduce) -> (&'static str, Attr) {
-    ("reduction", Attr::Text(reduce.name()))
+fn reduction(reduce: ScatterReduce) -> (&'static str, OnnxAttrValue) {
+    ("reduction", OnnxAttrValue::Text(reduce.name()))
 }
 
-pub(super) fn scatter_elements(at: &mut At<'_>, axis: usize, reduce: ScatterReduce) -> String {
+pub(super) fn scatter_elements(
+    at: &mut ExportNode<'_>,
+    axis: usize,
+    reduce: ScatterReduce,
+) -> String {
     at.names[1] = index(at, 1);
-    let axis = ("axis", Attr::Int(axis as i64));
+    let axis = ("axis", OnnxAttrValue::Int(axis as i64));
     at.plain("ScatterElements", vec![axis, reduction(reduce)])
 }
 
-pub(super) fn scatter_nd(at: &mut At<'_>, reduce: ScatterReduce) -> String {
+pub(super) fn scatter_nd(at: &mut ExportNode<'_>, reduce: ScatterReduce) -> String {
     at.names[1] = at.cast_to(1, DType::I64);
     at.plain("ScatterND", vec![reduction(reduce)])
 }
 
 /// Sums into zeros.
-pub(super) fn scatter_add(at: &mut At<'_>, _rows: &Dim) -> Name {
+pub(super) fn scatter_add(at: &mut ExportNode<'_>, _rows: &Dim) -> ExportMovementResult {
     let ty = at.result(0);
     let shape = at.w.shape(&ty.shape)?;
     let zeros = filled(at, &shape, ty.dtype, 0);
@@ -125,16 +132,16 @@ pub(super) fn scatter_add(at: &mut At<'_>, _rows: &Dim) -> Name {
 }
 
 /// A tensor of one value.
-fn filled(at: &mut At<'_>, shape: &str, dtype: DType, value: i64) -> String {
+fn filled(at: &mut ExportNode<'_>, shape: &str, dtype: DType, value: i64) -> String {
     let ty = tercet_ir::TensorType::new(dtype, &[1]);
     let value = Tensor::from_i64s(ty, &[value]).expect("invariant: one element fits");
-    let value = Attr::Tensor(tensor_proto("value", &value));
+    let value = OnnxAttrValue::Tensor(tensor_proto("value", &value));
     at.w.add("ConstantOfShape", &[shape], vec![("value", value)])
 }
 
-pub(super) fn one_hot(at: &mut At<'_>, depth: usize, to: DType) -> Name {
+pub(super) fn one_hot(at: &mut ExportNode<'_>, depth: usize, to: DType) -> ExportMovementResult {
     if depth == 0 {
-        return Refused::because("ONNX has no depth of 0");
+        return ExportNodeError::because("ONNX has no depth of 0");
     }
     let index = index(at, 0);
     let depth = at.w.integer(DType::I64, depth as i64);
@@ -145,7 +152,7 @@ pub(super) fn one_hot(at: &mut At<'_>, depth: usize, to: DType) -> Name {
 }
 
 /// Where a window begins, once negative starts count from the end and all fit.
-fn window(at: &mut At<'_>, starts: usize, sizes: &[Dim]) -> Name {
+fn window(at: &mut ExportNode<'_>, starts: usize, sizes: &[Dim]) -> ExportMovementResult {
     let whole = at.w.shape(&at.ty(0).shape)?;
     let sizes = at.w.shape(sizes)?;
     let given = at.cast_to(starts, DType::I64);
@@ -160,13 +167,17 @@ fn window(at: &mut At<'_>, starts: usize, sizes: &[Dim]) -> Name {
 }
 
 /// One element of a list of I64, as a scalar.
-fn element(at: &mut At<'_>, list: &str, index: usize) -> String {
+fn element(at: &mut ExportNode<'_>, list: &str, index: usize) -> String {
     let index = at.w.integer(DType::I64, index as i64);
-    at.w.add("Gather", &[list, &index], vec![("axis", Attr::Int(0))])
+    at.w.add(
+        "Gather",
+        &[list, &index],
+        vec![("axis", OnnxAttrValue::Int(0))],
+    )
 }
 
 /// `0, 1, ..` below a size.
-fn counted(at: &mut At<'_>, size: &Dim) -> Name {
+fn counted(at: &mut ExportNode<'_>, size: &Dim) -> ExportMovementResult {
     let end = at.w.size(size)?;
     let end = element(at, &end, 0);
     let [zero, one] = [0, 1].map(|v| at.w.integer(DType::I64, v));
@@ -174,7 +185,7 @@ fn counted(at: &mut At<'_>, size: &Dim) -> Name {
 }
 
 /// The window is gathered along each axis that it does not fill: tools take the ends of a `Slice` for known.
-pub(super) fn dynamic_slice(at: &mut At<'_>, sizes: &Shape) -> Name {
+pub(super) fn dynamic_slice(at: &mut ExportNode<'_>, sizes: &Shape) -> ExportMovementResult {
     let mut x = at.x(0).to_string();
     let whole = &at.ty(0).shape;
     if whole == sizes {
@@ -188,14 +199,14 @@ pub(super) fn dynamic_slice(at: &mut At<'_>, sizes: &Shape) -> Name {
         let first = element(at, &start, axis);
         let places = counted(at, size)?;
         let places = at.w.add("Add", &[&places, &first], Vec::new());
-        let axis = vec![("axis", Attr::Int(axis as i64))];
+        let axis = vec![("axis", OnnxAttrValue::Int(axis as i64))];
         x = at.w.add("Gather", &[&x, &places], axis);
     }
     Ok(x)
 }
 
 /// The update gathered to the size of the operand, and where a place is none of the window's the operand.
-pub(super) fn dynamic_update_slice(at: &mut At<'_>) -> Name {
+pub(super) fn dynamic_update_slice(at: &mut ExportNode<'_>) -> ExportMovementResult {
     let (whole, own) = (&at.ty(0).shape, &at.ty(1).shape);
     let [x, mut moved] = [0, 1].map(|operand| at.x(operand).to_string());
     if whole == own {
@@ -223,7 +234,7 @@ pub(super) fn dynamic_update_slice(at: &mut At<'_>) -> Name {
         let last = w.add("Sub", &[&end, &one], Vec::new());
         let places = w.add("Max", &[&places, &zero], Vec::new());
         let places = w.add("Min", &[&places, &last], Vec::new());
-        let along = vec![("axis", Attr::Int(axis as i64))];
+        let along = vec![("axis", OnnxAttrValue::Int(axis as i64))];
         moved = w.add("Gather", &[&moved, &places], along);
         let later: Vec<i64> = (1..(whole.rank() - axis) as i64).collect();
         if !later.is_empty() {
@@ -242,28 +253,28 @@ pub(super) fn dynamic_update_slice(at: &mut At<'_>) -> Name {
 }
 
 /// `bool` as U8, whose order is the same.
-fn ordered(at: &mut At<'_>) -> String {
+fn ordered(at: &mut ExportNode<'_>) -> String {
     match at.ty(0).dtype {
         DType::Bool => at.cast_to(0, DType::U8),
         _ => at.x(0).to_string(),
     }
 }
 
-pub(super) fn top_k(at: &mut At<'_>, o: &TopK) -> Written {
+pub(super) fn top_k(at: &mut ExportNode<'_>, o: &TopK) -> ExportNodeResult {
     let k = at.w.list(&[o.k as i64]);
     sorted(at, &k, o.axis, o.largest)
 }
 
-pub(super) fn sort(at: &mut At<'_>, o: &Sort) -> Written {
+pub(super) fn sort(at: &mut ExportNode<'_>, o: &Sort) -> ExportNodeResult {
     let k = at.w.size(&at.ty(0).shape[o.axis])?;
     sorted(at, &k, o.axis, o.descending)
 }
 
-fn sorted(at: &mut At<'_>, k: &str, axis: usize, largest: bool) -> Written {
+fn sorted(at: &mut ExportNode<'_>, k: &str, axis: usize, largest: bool) -> ExportNodeResult {
     let x = ordered(at);
     let attrs = vec![
-        ("axis", Attr::Int(axis as i64)),
-        ("largest", Attr::Int(i64::from(largest))),
+        ("axis", OnnxAttrValue::Int(axis as i64)),
+        ("largest", OnnxAttrValue::Int(i64::from(largest))),
     ];
     let found = at.w.add_all("TopK", &[&x, k], 2, attrs);
     let values = match at.ty(0).dtype {
@@ -274,18 +285,18 @@ fn sorted(at: &mut At<'_>, k: &str, axis: usize, largest: bool) -> Written {
     Ok(vec![values, indices])
 }
 
-pub(super) fn arg(at: &mut At<'_>, op: &str, axis: usize, keep_dim: bool) -> String {
+pub(super) fn arg(at: &mut ExportNode<'_>, op: &str, axis: usize, keep_dim: bool) -> String {
     let x = ordered(at);
     let attrs = vec![
-        ("axis", Attr::Int(axis as i64)),
-        ("keepdims", Attr::Int(i64::from(keep_dim))),
+        ("axis", OnnxAttrValue::Int(axis as i64)),
+        ("keepdims", OnnxAttrValue::Int(i64::from(keep_dim))),
     ];
     let y = at.w.add(op, &[&x], attrs);
     at.w.cast(&y, code(at.result(0).dtype))
 }
 
 /// The index of the greatest logit of each row.
-pub(super) fn greatest(at: &mut At<'_>) -> String {
+pub(super) fn greatest(at: &mut ExportNode<'_>) -> String {
     let last = at.ty(0).rank() - 1;
     arg(at, "ArgMax", last, false)
 }

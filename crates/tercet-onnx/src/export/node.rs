@@ -2,20 +2,20 @@
 
 use tercet_ir::{DType, Graph, Node, Op, Tensor, Type, Value};
 
-use super::proto::{Attr, code};
-use super::writer::{Refused, Writer, Written};
+use super::proto::{OnnxAttrValue, code};
+use super::writer::{ExportNodeError, ExportNodeResult, OnnxWriter};
 use super::{control, elementwise, movement, windows};
 
 /// A node that is to be written.
-pub(super) struct At<'a> {
-    pub(super) w: &'a mut Writer,
+pub(super) struct ExportNode<'a> {
+    pub(super) w: &'a mut OnnxWriter,
     graph: &'a Graph,
     node: &'a Node,
     /// What its operands are called.
     pub(super) names: Vec<String>,
 }
 
-impl<'a> At<'a> {
+impl<'a> ExportNode<'a> {
     /// The name of an operand.
     pub(super) fn x(&self, operand: usize) -> &str {
         &self.names[operand]
@@ -64,7 +64,7 @@ impl<'a> At<'a> {
     }
 
     /// The node `op` of all operands as they are.
-    pub(super) fn plain(&mut self, op: &str, attrs: Vec<(&str, Attr)>) -> String {
+    pub(super) fn plain(&mut self, op: &str, attrs: Vec<(&str, OnnxAttrValue)>) -> String {
         let operands: Vec<&str> = self.names.iter().map(String::as_str).collect();
         self.w.add(op, &operands, attrs)
     }
@@ -73,17 +73,17 @@ impl<'a> At<'a> {
 /// Writes a node and gives the names of its results.
 ///
 /// # Errors
-/// [`Refused`]: ONNX has no form for it, or a size is not known to the model.
-pub(super) fn write(w: &mut Writer, graph: &Graph, node: &Node) -> Written {
+/// [`ExportNodeError`]: ONNX has no form for it, or a size is not known to the model.
+pub(super) fn emit(w: &mut OnnxWriter, graph: &Graph, node: &Node) -> ExportNodeResult {
     let names = node.inputs.iter().map(|v| w.name(*v)).collect();
-    let mut at = At {
+    let mut at = ExportNode {
         w,
         graph,
         node,
         names,
     };
     let at = &mut at;
-    let one = |name: Result<String, Refused>| name.map(|name| vec![name]);
+    let one = |name: Result<String, ExportNodeError>| name.map(|name| vec![name]);
     match &node.op {
         Op::Unary(o) => one(elementwise::unary(at, o.f)),
         Op::Binary(o) => one(elementwise::binary(at, o.f)),
@@ -120,8 +120,8 @@ pub(super) fn write(w: &mut Writer, graph: &Graph, node: &Node) -> Written {
 }
 
 /// Reductions, products, windows, random numbers and control flow.
-fn contraction(at: &mut At<'_>) -> Written {
-    let one = |name: Result<String, Refused>| name.map(|name| vec![name]);
+fn contraction(at: &mut ExportNode<'_>) -> ExportNodeResult {
+    let one = |name: Result<String, ExportNodeError>| name.map(|name| vec![name]);
     match &at.node.op {
         Op::Reduce(o) => one(windows::reduce(at, o)),
         Op::CumSum(o) => one(windows::cum_sum(at, o)),
@@ -165,6 +165,6 @@ fn contraction(at: &mut At<'_>) -> Written {
         Op::If(o) => control::branch(at, o),
         Op::While(o) => control::repeat(at, o),
         Op::Scan(o) => control::scan(at, o),
-        _ => Refused::because("ONNX has no operator for it"),
+        _ => ExportNodeError::because("ONNX has no operator for it"),
     }
 }

@@ -9,7 +9,7 @@ use crate::proto::{
 };
 
 /// An attribute's value.
-pub(super) enum Attr {
+pub(super) enum OnnxAttrValue {
     Int(i64),
     Ints(Vec<i64>),
     Float(f32),
@@ -19,33 +19,33 @@ pub(super) enum Attr {
 }
 
 /// The numbers of `AttributeProto.AttributeType`.
-pub(super) fn attribute(name: &str, value: Attr) -> AttributeProto {
+pub(super) fn attribute(name: &str, value: OnnxAttrValue) -> AttributeProto {
     let mut proto = AttributeProto {
         name: Some(name.to_string()),
         ..AttributeProto::default()
     };
     proto.r#type = Some(match value {
-        Attr::Float(f) => {
+        OnnxAttrValue::Float(f) => {
             proto.f = Some(f);
             1
         }
-        Attr::Int(i) => {
+        OnnxAttrValue::Int(i) => {
             proto.i = Some(i);
             2
         }
-        Attr::Text(s) => {
+        OnnxAttrValue::Text(s) => {
             proto.s = Some(Bytes::from_static(s.as_bytes()));
             3
         }
-        Attr::Tensor(t) => {
+        OnnxAttrValue::Tensor(t) => {
             proto.t = Some(t);
             4
         }
-        Attr::Graph(g) => {
+        OnnxAttrValue::Graph(g) => {
             proto.g = Some(g);
             5
         }
-        Attr::Ints(ints) => {
+        OnnxAttrValue::Ints(ints) => {
             proto.ints = ints;
             7
         }

@@ -2,27 +2,28 @@
 
 use tercet_ir::Dim;
 
-use super::proto::Attr;
-use super::writer::{Refused, Writer};
+use super::proto::OnnxAttrValue;
+use super::writer::{ExportNodeError, OnnxWriter};
 
-impl Writer {
+impl OnnxWriter {
     /// A list of these sizes, I64.
-    pub(super) fn shape(&mut self, dims: &[Dim]) -> Result<String, Refused> {
+    pub(super) fn shape(&mut self, dims: &[Dim]) -> Result<String, ExportNodeError> {
         let known: Option<Vec<i64>> = dims.iter().map(known).collect();
         if let Some(sizes) = known {
             return Ok(self.list(&sizes));
         }
-        let parts: Result<Vec<String>, Refused> = dims.iter().map(|d| self.size(d)).collect();
+        let parts: Result<Vec<String>, ExportNodeError> =
+            dims.iter().map(|d| self.size(d)).collect();
         let parts = parts?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         match parts[..] {
             [one] => Ok(one.to_string()),
-            _ => Ok(self.add_before("Concat", &parts, vec![("axis", Attr::Int(0))])),
+            _ => Ok(self.prepend("Concat", &parts, vec![("axis", OnnxAttrValue::Int(0))])),
         }
     }
 
     /// A size as a list of one.
-    pub(super) fn size(&mut self, dim: &Dim) -> Result<String, Refused> {
+    pub(super) fn size(&mut self, dim: &Dim) -> Result<String, ExportNodeError> {
         if let Some(n) = known(dim) {
             return Ok(self.list(&[n]));
         }
@@ -35,8 +36,11 @@ impl Writer {
             for symbol in &symbols {
                 let (input, axis) = self.place_of(symbol)?;
                 let axis = axis as i64;
-                let ends = vec![("start", Attr::Int(axis)), ("end", Attr::Int(axis + 1))];
-                let size = self.add_before("Shape", &[&input], ends);
+                let ends = vec![
+                    ("start", OnnxAttrValue::Int(axis)),
+                    ("end", OnnxAttrValue::Int(axis + 1)),
+                ];
+                let size = self.prepend("Shape", &[&input], ends);
                 product = Some(self.joined("Mul", product, size));
             }
             let term = match (product, factor) {
@@ -56,7 +60,7 @@ impl Writer {
 
     fn joined(&mut self, op: &str, a: Option<String>, b: String) -> String {
         match a {
-            Some(a) => self.add_before(op, &[&a, &b], Vec::new()),
+            Some(a) => self.prepend(op, &[&a, &b], Vec::new()),
             None => b,
         }
     }

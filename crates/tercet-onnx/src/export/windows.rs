@@ -6,15 +6,15 @@ use tercet_ir::ops::{
 };
 use tercet_ir::{DType, DTypeClass, Op, Scheme, Shape};
 
-use super::elementwise::of_one;
-use super::node::At;
-use super::proto::{Attr, code};
-use super::writer::{Refused, Written};
+use super::elementwise::unary_of;
+use super::node::ExportNode;
+use super::proto::{OnnxAttrValue, code};
+use super::writer::{ExportNodeError, ExportNodeResult};
 
-type Name = Result<String, Refused>;
+type ExportWindowResult = Result<String, ExportNodeError>;
 
-fn ints(values: &[usize]) -> Attr {
-    Attr::Ints(values.iter().map(|v| *v as i64).collect())
+fn ints(values: &[usize]) -> OnnxAttrValue {
+    OnnxAttrValue::Ints(values.iter().map(|v| *v as i64).collect())
 }
 
 fn is_float(dtype: DType) -> bool {
@@ -22,7 +22,7 @@ fn is_float(dtype: DType) -> bool {
 }
 
 /// Integers of eight bits are summed as I32, which wraps alike once it is cast back.
-fn widened(at: &mut At<'_>) -> bool {
+fn widened(at: &mut ExportNode<'_>) -> bool {
     let is_small = matches!(at.ty(0).dtype, DType::I8 | DType::U8);
     if is_small {
         at.names = (0..at.operands())
@@ -32,14 +32,14 @@ fn widened(at: &mut At<'_>) -> bool {
     is_small
 }
 
-fn narrowed(at: &mut At<'_>, y: String, is_small: bool) -> String {
+fn narrowed(at: &mut ExportNode<'_>, y: String, is_small: bool) -> String {
     match is_small {
         true => at.w.cast(&y, code(at.ty(0).dtype)),
         false => y,
     }
 }
 
-pub(super) fn reduce(at: &mut At<'_>, o: &Reduce) -> Name {
+pub(super) fn reduce(at: &mut ExportNode<'_>, o: &Reduce) -> ExportWindowResult {
     let op = match o.f {
         ReduceFn::Sum => "ReduceSum",
         ReduceFn::Mean => "ReduceMean",
@@ -53,33 +53,33 @@ pub(super) fn reduce(at: &mut At<'_>, o: &Reduce) -> Name {
     let axes = at.w.list(&axes);
     let x = at.x(0).to_string();
     let attrs = vec![
-        ("keepdims", Attr::Int(i64::from(o.keep_dim))),
-        ("noop_with_empty_axes", Attr::Int(1)),
+        ("keepdims", OnnxAttrValue::Int(i64::from(o.keep_dim))),
+        ("noop_with_empty_axes", OnnxAttrValue::Int(1)),
     ];
     let y = at.w.add(op, &[&x, &axes], attrs);
     Ok(narrowed(at, y, is_small))
 }
 
-pub(super) fn cum_sum(at: &mut At<'_>, o: &CumSum) -> Name {
+pub(super) fn cum_sum(at: &mut ExportNode<'_>, o: &CumSum) -> ExportWindowResult {
     if o.f != ScanFn::Sum {
         let what = format!("ONNX has no running `{}`", o.f.name());
-        return Refused::because(what);
+        return ExportNodeError::because(what);
     }
     let is_small = widened(at);
     let axis = at.w.integer(DType::I64, o.axis as i64);
     let x = at.x(0).to_string();
     let attrs = vec![
-        ("exclusive", Attr::Int(i64::from(o.exclusive))),
-        ("reverse", Attr::Int(i64::from(o.reverse))),
+        ("exclusive", OnnxAttrValue::Int(i64::from(o.exclusive))),
+        ("reverse", OnnxAttrValue::Int(i64::from(o.reverse))),
     ];
     let y = at.w.add("CumSum", &[&x, &axis], attrs);
     Ok(narrowed(at, y, is_small))
 }
 
 /// ONNX's is NaN along a line of only `-inf`, which has a value here.
-pub(super) fn softmax(at: &mut At<'_>, axis: usize, op: &str, of_nothing: f64) -> String {
+pub(super) fn softmax(at: &mut ExportNode<'_>, axis: usize, op: &str, of_nothing: f64) -> String {
     let dtype = at.ty(0).dtype;
-    let y = at.plain(op, vec![("axis", Attr::Int(axis as i64))]);
+    let y = at.plain(op, vec![("axis", OnnxAttrValue::Int(axis as i64))]);
     let axes = at.w.list(&[axis as i64]);
     let x = at.x(0).to_string();
     let w = &mut *at.w;
@@ -90,36 +90,38 @@ pub(super) fn softmax(at: &mut At<'_>, axis: usize, op: &str, of_nothing: f64) -
 }
 
 /// Attributes of ONNX are F32, too few digits for a term that is added to F64.
-fn has_digits(at: &At<'_>) -> Result<(), Refused> {
+fn has_digits(at: &ExportNode<'_>) -> Result<(), ExportNodeError> {
     match at.ty(0).dtype {
-        DType::F64 => Refused::because("ONNX has F32 only for what is added to the variance"),
+        DType::F64 => {
+            ExportNodeError::because("ONNX has F32 only for what is added to the variance")
+        }
         _ => Ok(()),
     }
 }
 
-pub(super) fn layer_norm(at: &mut At<'_>, o: &LayerNorm) -> Name {
+pub(super) fn layer_norm(at: &mut ExportNode<'_>, o: &LayerNorm) -> ExportWindowResult {
     has_digits(at)?;
     let attrs = vec![
-        ("axis", Attr::Int(o.axis as i64)),
-        ("epsilon", Attr::Float(o.eps.0 as f32)),
+        ("axis", OnnxAttrValue::Int(o.axis as i64)),
+        ("epsilon", OnnxAttrValue::Float(o.eps.0 as f32)),
     ];
     Ok(at.plain("LayerNormalization", attrs))
 }
 
-pub(super) fn batch_norm(at: &mut At<'_>, eps: f64) -> Name {
+pub(super) fn batch_norm(at: &mut ExportNode<'_>, eps: f64) -> ExportWindowResult {
     has_digits(at)?;
-    let eps = vec![("epsilon", Attr::Float(eps as f32))];
+    let eps = vec![("epsilon", OnnxAttrValue::Float(eps as f32))];
     Ok(at.plain("BatchNormalization", eps))
 }
 
-pub(super) fn mat_mul(at: &mut At<'_>) -> String {
+pub(super) fn mat_mul(at: &mut ExportNode<'_>) -> String {
     let is_small = widened(at);
     let y = at.plain("MatMul", Vec::new());
     narrowed(at, y, is_small)
 }
 
 /// The matrix of each row, then a product of one row each.
-pub(super) fn grouped_mat_mul(at: &mut At<'_>) -> Name {
+pub(super) fn grouped_mat_mul(at: &mut ExportNode<'_>) -> ExportWindowResult {
     let expert = at.cast_to(2, DType::I64);
     let [x, weights] = [0, 1].map(|operand| at.x(operand).to_string());
     let w = &mut *at.w;
@@ -130,52 +132,54 @@ pub(super) fn grouped_mat_mul(at: &mut At<'_>) -> Name {
     Ok(w.add("Squeeze", &[&y, &one], Vec::new()))
 }
 
-fn places(before: &[usize], after: &[usize]) -> Attr {
+fn places(before: &[usize], after: &[usize]) -> OnnxAttrValue {
     ints(&[before, after].concat())
 }
 
-pub(super) fn conv(at: &mut At<'_>, o: &Conv) -> Name {
+pub(super) fn conv(at: &mut ExportNode<'_>, o: &Conv) -> ExportWindowResult {
     let dtype = at.ty(0).dtype;
     if !is_float(dtype) {
-        return Refused::because(format!("ONNX has no convolution of {dtype}"));
+        return ExportNodeError::because(format!("ONNX has no convolution of {dtype}"));
     }
     let attrs = vec![
         ("strides", ints(&o.stride)),
         ("pads", places(&o.pad_before, &o.pad_after)),
         ("dilations", ints(&o.dilation)),
-        ("group", Attr::Int(o.groups as i64)),
+        ("group", OnnxAttrValue::Int(o.groups as i64)),
     ];
     let y = at.plain("Conv", attrs);
     match o.activation {
-        Some(f) => of_one(at, f, &y, dtype),
+        Some(f) => unary_of(at, f, &y, dtype),
         None => Ok(y),
     }
 }
 
-pub(super) fn conv_transpose(at: &mut At<'_>, o: &ConvTranspose) -> Name {
+pub(super) fn conv_transpose(at: &mut ExportNode<'_>, o: &ConvTranspose) -> ExportWindowResult {
     let dtype = at.ty(0).dtype;
     if !is_float(dtype) {
-        return Refused::because(format!("ONNX has no transposed convolution of {dtype}"));
+        return ExportNodeError::because(format!("ONNX has no transposed convolution of {dtype}"));
     }
     let attrs = vec![
         ("strides", ints(&o.stride)),
         ("pads", places(&o.pad_before, &o.pad_after)),
         ("dilations", ints(&o.dilation)),
         ("output_padding", ints(&o.output_padding)),
-        ("group", Attr::Int(o.groups as i64)),
+        ("group", OnnxAttrValue::Int(o.groups as i64)),
     ];
     Ok(at.plain("ConvTranspose", attrs))
 }
 
 /// A minimum is the maximum of what is negated; a sum is a mean over all taps, the padding's zeros included, times how many
 /// they are.
-pub(super) fn pool(at: &mut At<'_>, o: &Pool) -> Name {
+pub(super) fn pool(at: &mut ExportNode<'_>, o: &Pool) -> ExportWindowResult {
     let dtype = at.ty(0).dtype;
     if !is_float(dtype) {
-        return Refused::because(format!("ONNX does not pool {dtype}"));
+        return ExportNodeError::because(format!("ONNX does not pool {dtype}"));
     }
     if o.ceil && o.f == PoolFn::Sum {
-        return Refused::because("ONNX does not say what a window beyond the padding sums to");
+        return ExportNodeError::because(
+            "ONNX does not say what a window beyond the padding sums to",
+        );
     }
     let common = || {
         vec![
@@ -183,12 +187,12 @@ pub(super) fn pool(at: &mut At<'_>, o: &Pool) -> Name {
             ("strides", ints(&o.stride)),
             ("pads", places(&o.pad_before, &o.pad_after)),
             ("dilations", ints(&o.dilation)),
-            ("ceil_mode", Attr::Int(i64::from(o.ceil))),
+            ("ceil_mode", OnnxAttrValue::Int(i64::from(o.ceil))),
         ]
     };
     let averaged = |padding: bool| {
         let mut attrs = common();
-        attrs.push(("count_include_pad", Attr::Int(i64::from(padding))));
+        attrs.push(("count_include_pad", OnnxAttrValue::Int(i64::from(padding))));
         attrs
     };
     Ok(match o.f {
@@ -208,7 +212,7 @@ pub(super) fn pool(at: &mut At<'_>, o: &Pool) -> Name {
     })
 }
 
-pub(super) fn resize(at: &mut At<'_>, o: &Resize) -> Name {
+pub(super) fn resize(at: &mut ExportNode<'_>, o: &Resize) -> ExportWindowResult {
     let x = at.x(0).to_string();
     let known = |shape: &Shape| -> Vec<i64> {
         let size = |axis: usize| shape[axis].known().unwrap_or_default() as i64;
@@ -218,16 +222,21 @@ pub(super) fn resize(at: &mut At<'_>, o: &Resize) -> Name {
     let sizes = known(&o.sizes);
     let mut attrs = vec![
         ("axes", ints(&axes)),
-        ("mode", Attr::Text(o.mode.name())),
+        ("mode", OnnxAttrValue::Text(o.mode.name())),
         (
             "coordinate_transformation_mode",
-            Attr::Text(o.coordinates.name()),
+            OnnxAttrValue::Text(o.coordinates.name()),
         ),
-        ("exclude_outside", Attr::Int(i64::from(o.exclude_outside))),
+        (
+            "exclude_outside",
+            OnnxAttrValue::Int(i64::from(o.exclude_outside)),
+        ),
     ];
     match o.mode {
-        ResizeMode::Nearest => attrs.push(("nearest_mode", Attr::Text(o.rounding.name()))),
-        ResizeMode::Cubic => attrs.push(("cubic_coeff_a", Attr::Float(o.cubic_a.0 as f32))),
+        ResizeMode::Nearest => attrs.push(("nearest_mode", OnnxAttrValue::Text(o.rounding.name()))),
+        ResizeMode::Cubic => {
+            attrs.push(("cubic_coeff_a", OnnxAttrValue::Float(o.cubic_a.0 as f32)))
+        }
         ResizeMode::Linear => {}
     }
     if axes.is_empty() {
@@ -238,7 +247,7 @@ pub(super) fn resize(at: &mut At<'_>, o: &Resize) -> Name {
         return Ok(at.w.add("Resize", &[&x, "", "", &sizes], attrs));
     }
     if o.scales.iter().any(|s| f64::from(s.0 as f32) != s.0) {
-        return Refused::because("ONNX has F32 only for the factors of a resize");
+        return ExportNodeError::because("ONNX has F32 only for the factors of a resize");
     }
     let scales: Vec<f32> = axes.iter().map(|axis| o.scales[*axis].0 as f32).collect();
     let scales = tercet_ir::Tensor::from_slice(&[scales.len()], &scales);
@@ -248,11 +257,11 @@ pub(super) fn resize(at: &mut At<'_>, o: &Resize) -> Name {
 }
 
 /// ONNX's transform is not scaled, its inverse by the length.
-pub(super) fn fft(at: &mut At<'_>, o: &Fft) -> Name {
+pub(super) fn fft(at: &mut ExportNode<'_>, o: &Fft) -> ExportWindowResult {
     let ty = at.ty(0);
     let axis = ty.rank() - 2;
     let Some(n) = ty.shape[axis].known() else {
-        return Refused::because("the length of the transform is not known");
+        return ExportNodeError::because("the length of the transform is not known");
     };
     let mut x = at.x(0).to_string();
     let first = at.w.list(&[0]);
@@ -260,7 +269,7 @@ pub(super) fn fft(at: &mut At<'_>, o: &Fft) -> Name {
         x = at.w.add("Unsqueeze", &[&x, &first], Vec::new());
     }
     let along = at.w.integer(DType::I64, axis.max(1) as i64);
-    let inverse = vec![("inverse", Attr::Int(i64::from(o.inverse)))];
+    let inverse = vec![("inverse", OnnxAttrValue::Int(i64::from(o.inverse)))];
     let mut y = at.w.add("DFT", &[&x, "", &along], inverse);
     let own = if o.inverse { 1.0 / n as f64 } else { 1.0 };
     let factor = o.norm.scale(o.inverse, n) / own;
@@ -275,7 +284,7 @@ pub(super) fn fft(at: &mut At<'_>, o: &Fft) -> Name {
 }
 
 /// Packed parameters are unpacked; rows that are gathered of one, gathered of its values.
-pub(super) fn dequantize(at: &mut At<'_>, o: &Dequantize) -> Written {
+pub(super) fn dequantize(at: &mut ExportNode<'_>, o: &Dequantize) -> ExportNodeResult {
     match at.source(0) {
         (Op::Param(leaf), _) => at.w.unpacked(&leaf.name, o),
         (Op::Gather(gather), [table, rows]) if gather.axis == 0 => {
@@ -290,22 +299,22 @@ pub(super) fn dequantize(at: &mut At<'_>, o: &Dequantize) -> Written {
     }
 }
 
-fn no_blocks(scheme: Scheme) -> Written {
+fn no_blocks(scheme: Scheme) -> ExportNodeResult {
     let what = format!("ONNX has no blocks of {scheme:?}, and they are not those of a parameter");
-    Refused::because(what)
+    ExportNodeError::because(what)
 }
 
 /// Random numbers, of which ONNX has only the distribution.
 pub(super) fn random(
-    at: &mut At<'_>,
+    at: &mut ExportNode<'_>,
     op: &str,
     dtype: DType,
     shape: &Shape,
     of: [(&str, f64); 2],
-) -> Name {
+) -> ExportWindowResult {
     let shape = at.w.shape(shape)?;
     let like = at.w.add("ConstantOfShape", &[&shape], Vec::new());
-    let mut attrs = vec![("dtype", Attr::Int(i64::from(code(dtype))))];
-    attrs.extend(of.map(|(name, value)| (name, Attr::Float(value as f32))));
+    let mut attrs = vec![("dtype", OnnxAttrValue::Int(i64::from(code(dtype))))];
+    attrs.extend(of.map(|(name, value)| (name, OnnxAttrValue::Float(value as f32))));
     Ok(at.w.add(op, &[&like], attrs))
 }

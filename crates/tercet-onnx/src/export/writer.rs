@@ -8,7 +8,7 @@ use tercet_ir::{
     Value, one_line,
 };
 
-use super::proto::{Attr, attribute, tensor_proto, value_info};
+use super::proto::{OnnxAttrValue, attribute, tensor_proto, value_info};
 use super::{ExportError, OPSET, name_of, node};
 use crate::proto::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
@@ -19,25 +19,25 @@ const IR_VERSION: i64 = 10;
 
 /// Why a node is not written.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum ExportNodeError {
     /// ONNX has nothing for it.
     NoForm(String),
     /// A size that no input says.
     Unbound(Symbol),
 }
 
-impl Refused {
-    pub(super) fn because<T>(reason: impl Into<String>) -> Result<T, Refused> {
-        Err(Refused::NoForm(reason.into()))
+impl ExportNodeError {
+    pub(super) fn because<T>(reason: impl Into<String>) -> Result<T, ExportNodeError> {
+        Err(ExportNodeError::NoForm(reason.into()))
     }
 }
 
 /// The names of a node's results.
-pub(super) type Written = Result<Vec<String>, Refused>;
+pub(super) type ExportNodeResult = Result<Vec<String>, ExportNodeError>;
 
 /// A model under construction.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(super) struct OnnxWriter {
     /// Nodes that compute sizes from inputs: before all others, and seen by graphs inside nodes.
     prologue: Vec<NodeProto>,
     /// The nodes of the graph that is written now.
@@ -49,7 +49,7 @@ pub(super) struct Writer {
     symbols: BTreeMap<Symbol, (String, usize)>,
     /// Names of one-element I64 tensors that hold a size.
     pub(super) sizes: HashMap<Dim, String>,
-    taken: HashSet<String>,
+    used_names: HashSet<String>,
     next: usize,
     /// Whether only to find out if a node can be written: then any size is known.
     is_trial: bool,
@@ -61,11 +61,11 @@ pub(super) struct Writer {
     unpacked: HashMap<String, String>,
 }
 
-impl Writer {
-    pub(super) fn on_trial() -> Writer {
-        Writer {
+impl OnnxWriter {
+    pub(super) fn on_trial() -> OnnxWriter {
+        OnnxWriter {
             is_trial: true,
-            ..Writer::default()
+            ..OnnxWriter::default()
         }
     }
 
@@ -74,7 +74,7 @@ impl Writer {
         graph: &Graph,
         mut weight: impl FnMut(&str) -> Option<Tensor>,
     ) -> Result<ModelProto, ExportError> {
-        let mut w = Writer::default();
+        let mut w = OnnxWriter::default();
         w.take_names(graph);
         let mut inputs = Vec::new();
         for (id, node) in graph.nodes() {
@@ -98,8 +98,8 @@ impl Writer {
             }
         }
         w.write_nodes(graph).map_err(|e| match e {
-            Refused::Unbound(symbol) => ExportError::Unbound { symbol },
-            Refused::NoForm(reason) => ExportError::NoForm { reason },
+            ExportNodeError::Unbound(symbol) => ExportError::Unbound { symbol },
+            ExportNodeError::NoForm(reason) => ExportError::NoForm { reason },
         })?;
         let outputs = w.outputs(graph);
         let mut nodes = w.prologue;
@@ -135,7 +135,7 @@ impl Writer {
             _ => None,
         });
         let outputs = graph.outputs().iter().map(|o| o.name.clone());
-        self.taken = leaves.chain(outputs).collect();
+        self.used_names = leaves.chain(outputs).collect();
     }
 
     /// Axes of an input that are a symbol by themselves say what it is.
@@ -149,23 +149,23 @@ impl Writer {
     }
 
     /// The input and the axis that say a size.
-    pub(super) fn place_of(&self, symbol: &Symbol) -> Result<(String, usize), Refused> {
+    pub(super) fn place_of(&self, symbol: &Symbol) -> Result<(String, usize), ExportNodeError> {
         match self.symbols.get(symbol) {
             Some(place) => Ok(place.clone()),
             None if self.is_trial => Ok((String::new(), 0)),
-            None => Err(Refused::Unbound(symbol.clone())),
+            None => Err(ExportNodeError::Unbound(symbol.clone())),
         }
     }
 
     /// Writes the nodes of a graph whose leaves have names already.
-    fn write_nodes(&mut self, graph: &Graph) -> Result<(), Refused> {
+    fn write_nodes(&mut self, graph: &Graph) -> Result<(), ExportNodeError> {
         for (id, node) in graph.nodes() {
             if let Op::Input(_) | Op::Param(_) | Op::State(_) = node.op {
                 continue;
             }
             let written = match &node.op {
                 Op::Const(c) => vec![self.constant(&c.tensor)],
-                _ => node::write(self, graph, node)?,
+                _ => node::emit(self, graph, node)?,
             };
             for (port, name) in written.into_iter().enumerate() {
                 let port = port as u8;
@@ -202,7 +202,7 @@ impl Writer {
         loop {
             let name = format!("t{}", self.next);
             self.next += 1;
-            if !self.taken.contains(&name) {
+            if !self.used_names.contains(&name) {
                 return name;
             }
         }
@@ -213,7 +213,7 @@ impl Writer {
         op: &str,
         inputs: &[String],
         outputs: Vec<String>,
-        attrs: Vec<(&str, Attr)>,
+        attrs: Vec<(&str, OnnxAttrValue)>,
     ) {
         let node = self.made(op, inputs, outputs, attrs);
         self.nodes.push(node);
@@ -224,7 +224,7 @@ impl Writer {
         op: &str,
         inputs: &[String],
         outputs: Vec<String>,
-        attrs: Vec<(&str, Attr)>,
+        attrs: Vec<(&str, OnnxAttrValue)>,
     ) -> NodeProto {
         let attribute = attrs
             .into_iter()
@@ -240,7 +240,12 @@ impl Writer {
     }
 
     /// Adds a node with one result.
-    pub(super) fn add(&mut self, op: &str, inputs: &[&str], attrs: Vec<(&str, Attr)>) -> String {
+    pub(super) fn add(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attrs: Vec<(&str, OnnxAttrValue)>,
+    ) -> String {
         self.add_all(op, inputs, 1, attrs).remove(0)
     }
 
@@ -250,7 +255,7 @@ impl Writer {
         op: &str,
         inputs: &[&str],
         results: usize,
-        attrs: Vec<(&str, Attr)>,
+        attrs: Vec<(&str, OnnxAttrValue)>,
     ) -> Vec<String> {
         let outputs: Vec<String> = (0..results).map(|_| self.fresh()).collect();
         let inputs: Vec<String> = inputs.iter().map(|name| name.to_string()).collect();
@@ -259,11 +264,11 @@ impl Writer {
     }
 
     /// Adds a node that depends on inputs of the model only, before all others.
-    pub(super) fn add_before(
+    pub(super) fn prepend(
         &mut self,
         op: &str,
         inputs: &[&str],
-        attrs: Vec<(&str, Attr)>,
+        attrs: Vec<(&str, OnnxAttrValue)>,
     ) -> String {
         let output = self.fresh();
         let inputs: Vec<String> = inputs.iter().map(|name| name.to_string()).collect();
@@ -289,7 +294,7 @@ impl Writer {
     }
 
     /// The initializer with the values of a parameter whose blocks this operator unpacks.
-    pub(super) fn unpacked(&mut self, param: &str, by: &Dequantize) -> Written {
+    pub(super) fn unpacked(&mut self, param: &str, by: &Dequantize) -> ExportNodeResult {
         if let Some(name) = self.unpacked.get(param) {
             return Ok(vec![name.clone()]);
         }
@@ -298,9 +303,9 @@ impl Writer {
         }
         let Some(packed) = self.weights.get(param) else {
             let what = format!("the packed parameter `{param}` has no tensor to unpack");
-            return Refused::because(what);
+            return ExportNodeError::because(what);
         };
-        let failed = |what: String| Refused::NoForm(format!("parameter `{param}`: {what}"));
+        let failed = |what: String| ExportNodeError::NoForm(format!("parameter `{param}`: {what}"));
         let types = by.infer(&[&Type::from(packed.ty())]);
         let types = types.map_err(|e| failed(one_line(&e)))?;
         let ty = types[0].eval(&Bindings::new());
@@ -332,7 +337,11 @@ impl Writer {
     }
 
     pub(super) fn cast(&mut self, x: &str, to: i32) -> String {
-        self.add("Cast", &[x], vec![("to", Attr::Int(i64::from(to)))])
+        self.add(
+            "Cast",
+            &[x],
+            vec![("to", OnnxAttrValue::Int(i64::from(to)))],
+        )
     }
 
     /// A graph inside a node: its inputs are values around it of these names, or parameters of the graph, with the names
@@ -342,7 +351,7 @@ impl Writer {
         graph: &Graph,
         arguments: &[String],
         parameters: Vec<(String, Type)>,
-    ) -> Result<GraphProto, Refused> {
+    ) -> Result<GraphProto, ExportNodeError> {
         let nodes = std::mem::take(&mut self.nodes);
         let results = self.inlined(graph, arguments);
         let mut proto = GraphProto {
@@ -365,7 +374,7 @@ impl Writer {
         &mut self,
         graph: &Graph,
         arguments: &[String],
-    ) -> Result<Vec<String>, Refused> {
+    ) -> Result<Vec<String>, ExportNodeError> {
         let is_input = |(_, n): &(_, &Node)| matches!(n.op, Op::Input(_));
         let inputs = graph.nodes().filter(is_input).map(|(node, _)| node);
         let own = inputs.zip(arguments).map(|(node, name)| {
@@ -376,7 +385,7 @@ impl Writer {
         let written = self.write_nodes(graph);
         let inner = std::mem::replace(&mut self.names, outer);
         written?;
-        let name = |o: &tercet_ir::Output| inner[&o.value].clone();
+        let name = |o: &tercet_ir::GraphOutput| inner[&o.value].clone();
         Ok(graph.outputs().iter().map(name).collect())
     }
 }

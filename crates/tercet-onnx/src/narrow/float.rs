@@ -4,8 +4,8 @@ use tercet_ir::scalar::CompareFn;
 use tercet_ir::{DType, Graph, Value};
 
 use super::sign;
-use crate::elem::{Minifloat, Special};
-use crate::error::Reason;
+use crate::elem::{Minifloat, MinifloatSpecials};
+use crate::error::NodeErrorKind;
 
 /// F32 or F64 to the nearest value of a format, ties to even, as F32. What rounds to more than the greatest is that with
 /// `saturate`, else infinite, or NaN where the format has no infinities.
@@ -16,19 +16,19 @@ pub(super) fn round(
     format: Minifloat,
     x: Value,
     saturate: bool,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let dtype = g.ty(x).dtype;
     let bits = format.mantissa_bits as i32;
     let size = g.abs(x)?;
     // Twice the greatest is as good as anything beyond.
     let most = g.scalar(dtype, 2.0 * format.greatest)?;
     let size = g.min(size, most)?;
-    let unit = g.scalar(dtype, 2f64.powi(-format.least_exponent))?;
+    let unit = g.scalar(dtype, 2f64.powi(-format.min_exponent))?;
     let t = g.mul(size, unit)?;
     // The power of two below `t`, from 1 on, and its reciprocal.
     let mut power = g.scalar(dtype, 1.0)?;
     let mut inverse = power;
-    let span = (2.0 * format.greatest).log2() as i32 - format.least_exponent;
+    let span = (2.0 * format.greatest).log2() as i32 - format.min_exponent;
     for step in [16, 8, 4, 2, 1].into_iter().filter(|s| *s <= span) {
         let (up, down) = (
             g.scalar(dtype, 2f64.powi(step))?,
@@ -43,7 +43,7 @@ pub(super) fn round(
     let scaled = g.mul(t, inverse)?;
     let scaled = g.mul(scaled, last)?;
     let whole = g.round(scaled)?;
-    let back = g.scalar(dtype, 2f64.powi(format.least_exponent - bits))?;
+    let back = g.scalar(dtype, 2f64.powi(format.min_exponent - bits))?;
     let y = g.mul(whole, power)?;
     let y = g.mul(y, back)?;
     let greatest = g.scalar(dtype, format.greatest)?;
@@ -51,9 +51,9 @@ pub(super) fn round(
         g.min(y, greatest)?
     } else {
         let beyond = match format.special {
-            Special::Ieee => f64::INFINITY,
-            Special::OnesAreNan | Special::MinusZeroIsNan => f64::NAN,
-            Special::None => format.greatest,
+            MinifloatSpecials::Ieee => f64::INFINITY,
+            MinifloatSpecials::OnesAreNan | MinifloatSpecials::MinusZeroIsNan => f64::NAN,
+            MinifloatSpecials::None => format.greatest,
         };
         let beyond = g.scalar(dtype, beyond)?;
         let over = g.compare(CompareFn::Gt, y, greatest)?;
@@ -63,16 +63,16 @@ pub(super) fn round(
     let signed = g.mul(y, sign)?;
     let zero = g.scalar(dtype, 0.0)?;
     let y = match format.special {
-        Special::MinusZeroIsNan => {
+        MinifloatSpecials::MinusZeroIsNan => {
             let none = g.compare(CompareFn::Eq, y, zero)?;
             g.where_(none, zero, signed)?
         }
         // NaN, of which there is none, becomes 0.
-        Special::None => {
+        MinifloatSpecials::None => {
             let number = g.compare(CompareFn::Eq, y, y)?;
             g.where_(number, signed, zero)?
         }
-        Special::Ieee | Special::OnesAreNan => signed,
+        MinifloatSpecials::Ieee | MinifloatSpecials::OnesAreNan => signed,
     };
     super::cast_to(g, y, DType::F32)
 }

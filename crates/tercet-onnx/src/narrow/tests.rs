@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tercet_ir::{DType, EvalCtx, Graph, Tensor, TensorType, Value, evaluate};
 
 use super::{float, unsigned, wrap, wrapped};
-use crate::elem::{Minifloat, Narrow, Special};
-use crate::error::Reason;
+use crate::elem::{Minifloat, MinifloatSpecials, Narrow};
+use crate::error::NodeErrorKind;
 
 const FLOATS: [Narrow; 5] = [
     Narrow::E4M3FN,
@@ -17,12 +17,12 @@ const FLOATS: [Narrow; 5] = [
 ];
 
 /// What is made in a graph of values.
-type Build<'a> = &'a dyn Fn(&mut Graph, &[Value]) -> Result<Value, Reason>;
+type EmulationTestFn<'a> = &'a dyn Fn(&mut Graph, &[Value]) -> Result<Value, NodeErrorKind>;
 
 /// What a graph makes of tensors.
 fn run(
     tensors: &[Tensor],
-    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, Reason>,
+    build: impl Fn(&mut Graph, &[Value]) -> Result<Value, NodeErrorKind>,
 ) -> Tensor {
     let mut g = Graph::new();
     let values: Vec<Value> = tensors
@@ -78,13 +78,13 @@ fn every_half_rounds_to_the_nearest_number_of_each_format() {
             });
             let beyond = match format.special {
                 _ if saturate => format.greatest,
-                Special::Ieee => f64::INFINITY,
-                Special::OnesAreNan | Special::MinusZeroIsNan => f64::NAN,
-                Special::None => format.greatest,
+                MinifloatSpecials::Ieee => f64::INFINITY,
+                MinifloatSpecials::OnesAreNan | MinifloatSpecials::MinusZeroIsNan => f64::NAN,
+                MinifloatSpecials::None => format.greatest,
             };
             for (x, y) in halves.to_f64s().into_iter().zip(found.to_f64s()) {
                 let expected = match (x.is_nan(), format.special) {
-                    (true, Special::None) => 0.0,
+                    (true, MinifloatSpecials::None) => 0.0,
                     (true, _) => f64::NAN,
                     (false, _) => nearest(&list, x, beyond),
                 };
@@ -106,7 +106,7 @@ fn zeros_keep_their_sign_where_the_format_has_two() {
         let y = run(std::slice::from_ref(&x), |g, v| {
             float::round(g, format, v[0], true)
         });
-        let two = format.special != Special::MinusZeroIsNan;
+        let two = format.special != MinifloatSpecials::MinusZeroIsNan;
         for y in y.to_f64s() {
             assert_eq!((y, y.is_sign_negative()), (0.0, two), "{narrow:?}");
         }
@@ -171,7 +171,7 @@ fn held(values: impl Iterator<Item = u64>) -> Tensor {
 fn unsigned_arithmetic_is_that_of_u64() {
     let all: Vec<(u64, u64)> = pairs().into_iter().filter(|(_, b)| *b != 0).collect();
     let tensors = [held(all.iter().map(|p| p.0)), held(all.iter().map(|p| p.1))];
-    let check = |what: &str, build: Build<'_>, own: &dyn Fn(u64, u64) -> i64| {
+    let check = |what: &str, build: EmulationTestFn<'_>, own: &dyn Fn(u64, u64) -> i64| {
         let found = run(&tensors, build).to_i64s();
         for ((a, b), found) in all.iter().zip(found) {
             assert_eq!(found, own(*a, *b), "{what} of {a} and {b}");
@@ -218,7 +218,7 @@ fn unsigned_numbers_become_floats_and_back() {
         }
         let exact = y_below_the_limit(&y);
         let back = run(std::slice::from_ref(&exact), |g, v| {
-            unsigned::of_float(g, v[0])
+            unsigned::from_float(g, v[0])
         });
         for (y, back) in exact.to_f64s().into_iter().zip(back.to_i64s()) {
             assert_eq!(back as u64, y as u64, "{y} of {dtype}");

@@ -6,12 +6,12 @@
 use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Graph, Value};
 
-use crate::attrs::Attrs;
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
-use crate::ops::{Entry, op};
+use crate::attrs::OnnxAttrs;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
+use crate::ops::{OpsetEntry, op};
 
-const TABLE: &[Entry] = &[
+const TABLE: &[OpsetEntry] = &[
     op("Greater", 7, |k| compare(k, false, false)),
     op("Less", 7, |k| compare(k, true, false)),
     op("GreaterOrEqual", 12, |k| compare(k, true, true)),
@@ -35,7 +35,10 @@ const TABLE: &[Entry] = &[
 ];
 
 /// The entry for an operator that is another one than on I64.
-pub(super) fn entry(name: &str, attrs: &Attrs<'_>) -> Result<Option<&'static Entry>, Reason> {
+pub(super) fn entry(
+    name: &str,
+    attrs: &OnnxAttrs<'_>,
+) -> Result<Option<&'static OpsetEntry>, NodeErrorKind> {
     if name == "BitShift" && attrs.string("direction", "")? != "RIGHT" {
         return Ok(None);
     }
@@ -43,7 +46,7 @@ pub(super) fn entry(name: &str, attrs: &Attrs<'_>) -> Result<Option<&'static Ent
 }
 
 /// Whether `a < b`.
-pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, Reason> {
+pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, NodeErrorKind> {
     let zero = g.scalar(DType::I64, 0.0)?;
     let less = g.compare(CompareFn::Lt, a, b)?;
     let (a_high, b_high) = (
@@ -55,7 +58,7 @@ pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, Reason> 
 }
 
 /// `a > b` or, swapped, `a < b`; and not that, negated.
-fn compare(k: &mut Call<'_, '_>, swapped: bool, negated: bool) -> Done {
+fn compare(k: &mut ImportNode<'_, '_>, swapped: bool, negated: bool) -> NodeOutputs {
     let (a, b) = (k.x(0)?, k.x(1)?);
     let is = match swapped {
         true => below(k.g(), a, b)?,
@@ -67,11 +70,11 @@ fn compare(k: &mut Call<'_, '_>, swapped: bool, negated: bool) -> Done {
     })
 }
 
-fn extreme(k: &mut Call<'_, '_>, least: bool) -> Done {
+fn extreme(k: &mut ImportNode<'_, '_>, least: bool) -> NodeOutputs {
     let xs = k.xs()?;
     let (first, rest) = xs
         .split_first()
-        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+        .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
     let mut y = *first;
     for x in rest {
         let less = below(k.g(), y, *x)?;
@@ -84,12 +87,12 @@ fn extreme(k: &mut Call<'_, '_>, least: bool) -> Done {
 }
 
 /// All bits but the first.
-fn low_bits(g: &mut Graph) -> Result<Value, Reason> {
+fn low_bits(g: &mut Graph) -> Result<Value, NodeErrorKind> {
     Ok(g.constant(tercet_ir::Tensor::scalar(i64::MAX))?)
 }
 
 /// Zeros come in from the left; by 64 and more nothing is left.
-pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, Reason> {
+pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
@@ -104,7 +107,7 @@ pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value
 }
 
 /// Quotient and remainder. With a divisor from 2^63 on the quotient is 0 or 1; else twice that of halves is at most one less.
-pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), Reason> {
+pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
@@ -123,7 +126,7 @@ pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value)
 }
 
 /// The nearest float: of halves from 2^63 on, whose last bit stands for all that is cut.
-pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reason> {
+pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, x, one_)?;
@@ -137,7 +140,7 @@ pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, Reas
 }
 
 /// Floats cut to integers; from 2^63 on by what is above it.
-pub(super) fn of_float(g: &mut Graph, x: Value) -> Result<Value, Reason> {
+pub(super) fn from_float(g: &mut Graph, x: Value) -> Result<Value, NodeErrorKind> {
     let x = match g.ty(x).dtype {
         DType::F16 | DType::BF16 => g.cast(x, DType::F32)?,
         _ => x,

@@ -2,56 +2,59 @@
 //!
 //! Where nothing but the result is asked for, attention is one operator here; else it is written out.
 
-use tercet_ir::ops::{AttentionMask, AttentionOptions, Layout};
+use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
 use tercet_ir::scalar::CompareFn;
 use tercet_ir::{DType, Dim, Tensor, Value};
 
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Attention", 23, attention),
     op("RotaryEmbedding", 23, rotary),
 ];
 
 /// A positive number of an attribute, if it is there.
-pub(super) fn heads(k: &Call<'_, '_>, name: &str) -> Result<Option<usize>, Reason> {
+pub(super) fn heads(k: &ImportNode<'_, '_>, name: &str) -> Result<Option<usize>, NodeErrorKind> {
     let given = k.attrs.int_opt(name)?.filter(|n| *n != 0);
-    let heads =
-        given.map(|n| usize::try_from(n).map_err(|_| Reason::attribute(name, "must be positive")));
+    let heads = given.map(|n| {
+        usize::try_from(n).map_err(|_| NodeErrorKind::attribute(name, "must be positive"))
+    });
     heads.transpose()
 }
 
 /// `[B, S, heads D]` as `[B, heads, S, D]`.
 pub(super) fn split_heads(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     heads: Option<usize>,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let dims = k.dims(x);
     if dims.len() == 4 {
         return Ok(x);
     }
-    let heads = heads
-        .ok_or_else(|| Reason::attribute("q_num_heads", "heads are required for three axes"))?;
+    let heads = heads.ok_or_else(|| {
+        NodeErrorKind::attribute("q_num_heads", "heads are required for three axes")
+    })?;
     let [b, s, width] = dims.as_slice() else {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             0,
             format!("{} has neither three nor four axes", k.ty(x)),
         ));
     };
     let each = width.div_exact(&Dim::Known(heads));
-    let each =
-        each.ok_or_else(|| Reason::unsupported(format!("{heads} heads do not divide {width}")))?;
+    let each = each.ok_or_else(|| {
+        NodeErrorKind::unsupported(format!("{heads} heads do not divide {width}"))
+    })?;
     let y = reshaped(k.g(), x, &[b.clone(), s.clone(), Dim::Known(heads), each])?;
     Ok(k.g().transpose(y, &[0, 2, 1, 3])?)
 }
 
 /// `[B, heads, S, D]` as `[B, S, heads D]`.
-pub(super) fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn join_heads(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let y = k.g().transpose(x, &[0, 2, 1, 3])?;
     let dims = k.dims(y);
     let width = product(&dims[2..])?;
@@ -59,12 +62,13 @@ pub(super) fn join_heads(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason
 }
 
 /// Numbers from 0 on along a dimension, which can be symbolic.
-pub(crate) fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
+pub(crate) fn positions(k: &mut ImportNode<'_, '_>, dim: &Dim) -> Result<Value, NodeErrorKind> {
     if let Some(n) = dim.known().filter(|n| k.c.spend(*n)) {
         let numbers: Vec<i64> = (0..n as i64).collect();
-        return k
-            .c
-            .place(&Val::known(Tensor::from_slice(&[n], &numbers)?), 0);
+        return k.c.place(
+            &ImportedValue::known(Tensor::from_slice(&[n], &numbers)?),
+            0,
+        );
     }
     let g = k.g();
     let one_ = g.constant(Tensor::from_slice(&[1], &[1i64])?)?;
@@ -75,7 +79,11 @@ pub(crate) fn positions(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason
 }
 
 /// 0 where a truth value holds, `-inf` elsewhere.
-pub(super) fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
+pub(super) fn bias_of(
+    k: &mut ImportNode<'_, '_>,
+    keep: Value,
+    dtype: DType,
+) -> Result<Value, NodeErrorKind> {
     let (zero, never) = (
         k.c.scalar(dtype, 0.0)?,
         k.c.scalar(dtype, f64::NEG_INFINITY)?,
@@ -84,7 +92,11 @@ pub(super) fn bias_of(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result
 }
 
 /// Two terms of the scores, of which either may be absent.
-pub(super) fn joined(k: &mut Call<'_, '_>, a: Option<Value>, b: Value) -> Result<Value, Reason> {
+pub(super) fn joined(
+    k: &mut ImportNode<'_, '_>,
+    a: Option<Value>,
+    b: Value,
+) -> Result<Value, NodeErrorKind> {
     match a {
         Some(a) => Ok(k.g().plus(a, b)?),
         None => Ok(b),
@@ -93,13 +105,13 @@ pub(super) fn joined(k: &mut Call<'_, '_>, a: Option<Value>, b: Value) -> Result
 
 /// A term of the scores, of four axes: the mask, what is causal, and how many keys there are.
 fn bias(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     dtype: DType,
     queries: &Dim,
     keys: &Dim,
     past: &Dim,
     causal: bool,
-) -> Result<Option<Value>, Reason> {
+) -> Result<Option<Value>, NodeErrorKind> {
     let mut term = None;
     if let Some(mask) = k.opt(3)? {
         let mask = match k.dtype(mask) {
@@ -111,8 +123,10 @@ fn bias(
     if causal {
         let (i, j) = (positions(k, queries)?, positions(k, keys)?);
         let i = reshaped(k.g(), i, &[queries.clone(), Dim::Known(1)])?;
-        let shift =
-            k.c.place(&Val::sizes(vec![crate::val::Num::of(past)], true), 0)?;
+        let shift = k.c.place(
+            &ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(past)], true),
+            0,
+        )?;
         let i = k.g().plus(i, shift)?;
         let seen = k.g().compare(CompareFn::Le, j, i)?;
         let own = bias_of(k, seen, dtype)?;
@@ -139,7 +153,7 @@ fn bias(
 }
 
 /// A mask with fewer keys than there are hides the others.
-fn widened(k: &mut Call<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, Reason> {
+fn widened(k: &mut ImportNode<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, NodeErrorKind> {
     let dims = k.dims(mask);
     let rank = dims.len();
     let own = dims.last().and_then(Dim::known);
@@ -161,7 +175,11 @@ fn widened(k: &mut Call<'_, '_>, mask: Value, keys: &Dim) -> Result<Value, Reaso
 }
 
 /// Heads of keys or values, each repeated for the queries' heads that share it.
-pub(crate) fn repeated(k: &mut Call<'_, '_>, x: Value, times: usize) -> Result<Value, Reason> {
+pub(crate) fn repeated(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    times: usize,
+) -> Result<Value, NodeErrorKind> {
     if times == 1 {
         return Ok(x);
     }
@@ -193,14 +211,14 @@ pub(crate) fn repeated(k: &mut Call<'_, '_>, x: Value, times: usize) -> Result<V
 }
 
 /// Keys or values with those of before.
-fn with_past(k: &mut Call<'_, '_>, x: Value, operand: usize) -> Result<Value, Reason> {
+fn with_past(k: &mut ImportNode<'_, '_>, x: Value, operand: usize) -> Result<Value, NodeErrorKind> {
     match k.opt(operand)? {
         Some(past) => Ok(k.g().concat(&[past, x], 2)?),
         None => Ok(x),
     }
 }
 
-fn attention(k: &mut Call<'_, '_>) -> Done {
+fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (q, key, value) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let flat = k.rank(q) == 3;
     let (q_heads, kv_heads) = (heads(k, "q_num_heads")?, heads(k, "kv_num_heads")?);
@@ -221,14 +239,14 @@ fn attention(k: &mut Call<'_, '_>) -> Done {
         None => 1.0 / (k.size(q, 3)? as f64).sqrt(),
     };
     if kv_heads == 0 || q_heads % kv_heads != 0 {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "{q_heads} heads of queries, {kv_heads} of keys"
         )));
     }
     let (queries, keys) = (k.dims(q)[2].clone(), k.dims(key)[2].clone());
     let past = keys.checked_sub(&fresh).unwrap_or(Dim::Known(0));
     let dtype = k.dtype(q);
-    let plain = !k.wants(3) && k.dtype(key) == dtype && k.dtype(value) == dtype;
+    let plain = !k.is_requested(3) && k.dtype(key) == dtype && k.dtype(value) == dtype;
     let aligned = queries == fresh && !k.has(3) && !k.has(6);
     let term = bias(
         k,
@@ -239,7 +257,8 @@ fn attention(k: &mut Call<'_, '_>) -> Done {
         causal && !(plain && aligned),
     )?;
     let (y, scores) = if plain {
-        let mut options = AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd).scale(scale);
+        let mut options =
+            AttentionOptions::new(q_heads, kv_heads, AttentionLayout::Bhsd).scale(scale);
         options.softcap = Some(softcap).filter(|s| *s > 0.0);
         options.mask = match term {
             Some(term) => AttentionMask::Bias(term),
@@ -248,23 +267,23 @@ fn attention(k: &mut Call<'_, '_>) -> Done {
         };
         (k.g().attention(q, key, value, options)?, None)
     } else {
-        let (scores, y) = written_out(k, [q, key, value], [scale, softcap], term, mode, precision)?;
+        let (scores, y) = decomposed(k, [q, key, value], [scale, softcap], term, mode, precision)?;
         (y, Some(scores))
     };
     let y = if flat { join_heads(k, y)? } else { y };
     let results = [y, key, value].into_iter().chain(scores);
-    Ok(results.map(Val::Graph).collect())
+    Ok(results.map(ImportedValue::Graph).collect())
 }
 
 /// The scores as the attribute asks for them, and the result.
-fn written_out(
-    k: &mut Call<'_, '_>,
+fn decomposed(
+    k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
     [scale, softcap]: [f64; 2],
     term: Option<Value>,
     mode: i64,
     precision: Option<i64>,
-) -> Result<(Value, Value), Reason> {
+) -> Result<(Value, Value), NodeErrorKind> {
     let times = k.size(q, 1)? / k.size(key, 1)?.max(1);
     let (key, value) = (repeated(k, key, times)?, repeated(k, value, times)?);
     let dtype = k.dtype(q);
@@ -285,9 +304,8 @@ fn written_out(
         None => capped,
     };
     let wide = match precision {
-        Some(number) => {
-            crate::elem::dtype(number).map_err(|e| Reason::attribute("softmax_precision", e))?
-        }
+        Some(number) => crate::elem::dtype(number)
+            .map_err(|e| NodeErrorKind::attribute("softmax_precision", e))?,
         None => dtype,
     };
     let scores = if wide == dtype {
@@ -303,7 +321,7 @@ fn written_out(
     };
     let given = match mode {
         0 if softcap > 0.0 => {
-            return Err(Reason::unsupported(
+            return Err(NodeErrorKind::unsupported(
                 "scores before a softcap are not supported as a result",
             ));
         }
@@ -312,7 +330,7 @@ fn written_out(
         2 => masked,
         3 => soft,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "qk_matmul_output_mode",
                 format!("{other} is not supported"),
             ));
@@ -322,7 +340,7 @@ fn written_out(
     Ok((given, y))
 }
 
-fn rotary(k: &mut Call<'_, '_>) -> Done {
+fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, mut cos, mut sin) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let (flat, heads) = (k.rank(x) == 3, heads(k, "num_heads")?);
     let interleaved = k.attrs.flag("interleaved", false)?;
@@ -337,18 +355,18 @@ fn rotary(k: &mut Call<'_, '_>) -> Done {
     } else {
         turned.min(width)
     };
-    let y = turned_by(k, x, [cos, sin], interleaved, turned)?;
+    let y = rotate_by(k, x, [cos, sin], interleaved, turned)?;
     one(if flat { join_heads(k, y)? } else { y })
 }
 
 /// The first `turned` elements of each head of `x [B, heads, S, D]` turned by angles `[B or 1, S, turned / 2]`.
-pub(super) fn turned_by(
-    k: &mut Call<'_, '_>,
+pub(super) fn rotate_by(
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     [cos, sin]: [Value; 2],
     interleaved: bool,
     turned: usize,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let width = k.size(x, 3)?;
     let (cos, sin) = (k.g().unsqueeze(cos, 1)?, k.g().unsqueeze(sin, 1)?);
     let part = k.g().narrow(x, 3, 0, turned)?;

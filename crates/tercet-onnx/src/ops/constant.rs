@@ -2,31 +2,31 @@
 
 use tercet_ir::{DType, Tensor, TensorType};
 
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
 use crate::elem::{self, Narrow};
-use crate::error::Reason;
-use crate::external::Folder;
+use crate::error::NodeErrorKind;
+use crate::external::ExternalDataFolder;
 use crate::proto::SparseTensorProto;
 use crate::tensor;
-use crate::val::{Num, Val};
+use crate::val::{ImportedValue, ShapeElem};
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("Constant", 1, constant).own(),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("Constant", 1, constant).without_folding(),
     op("ConstantOfShape", 9, constant_of_shape),
-    op("EyeLike", 9, eye_like).own(),
-    op("Range", 11, range).own(),
-    op("RandomUniformLike", 1, random_uniform_like).own(),
-    op("RandomNormalLike", 1, random_normal_like).own(),
+    op("EyeLike", 9, eye_like).without_folding(),
+    op("Range", 11, range).without_folding(),
+    op("RandomUniformLike", 1, random_uniform_like).without_folding(),
+    op("RandomNormalLike", 1, random_normal_like).without_folding(),
 ];
 
-fn constant(k: &mut Call<'_, '_>) -> Done {
+fn constant(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(proto) = k.attrs.tensor_opt("value")? {
         let made = tensor::decode(proto, &k.c.folder, &k.c.strings);
         // Refused where it is used: strings may be of no account.
         return Ok(vec![match made {
-            Ok(made) => Val::decoded(made, k.node.output.first().cloned()),
-            Err(why) => Val::Refused(why.into()),
+            Ok(made) => ImportedValue::decoded(made, k.node.output.first().cloned()),
+            Err(why) => ImportedValue::Unsupported(why.into()),
         }]);
     }
     if let Some(strings) = texts(k)? {
@@ -41,15 +41,15 @@ fn constant(k: &mut Call<'_, '_>) -> Done {
     } else if let Some(xs) = k.attrs.ints_opt("value_ints")? {
         Tensor::from_slice(&[xs.len()], xs)?
     } else {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "a constant of this kind is not supported; numbers are",
         ));
     };
-    Ok(vec![Val::known(tensor)])
+    Ok(vec![ImportedValue::known(tensor)])
 }
 
 /// A constant string, or a list of them.
-fn texts(k: &Call<'_, '_>) -> Result<Option<Val>, Reason> {
+fn texts(k: &ImportNode<'_, '_>) -> Result<Option<ImportedValue>, NodeErrorKind> {
     let places = if let Some(text) = k.attrs.string_opt("value_string")? {
         Tensor::scalar(k.c.strings.place(&text))
     } else if let Some(texts) = k.attrs.strings_opt("value_strings")? {
@@ -57,12 +57,18 @@ fn texts(k: &Call<'_, '_>) -> Result<Option<Val>, Reason> {
     } else {
         return Ok(None);
     };
-    Ok(Some(Val::decoded((places, Some(Narrow::Text)), None)))
+    Ok(Some(ImportedValue::decoded(
+        (places, Some(Narrow::Text)),
+        None,
+    )))
 }
 
 /// A sparse tensor, dense.
-pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tensor, String> {
-    const MOST: usize = 1 << 24;
+pub(crate) fn sparse(
+    proto: &SparseTensorProto,
+    folder: &ExternalDataFolder,
+) -> Result<Tensor, String> {
+    const MAX_ELEMENTS: usize = 1 << 24;
     let (Some(values), Some(indices)) = (&proto.values, &proto.indices) else {
         return Err("a sparse tensor without values or indices".into());
     };
@@ -71,7 +77,7 @@ pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tenso
         tensor::plain(indices, folder)?,
     );
     let ty = TensorType::new(values.dtype(), &tensor::sizes(&proto.dims)?);
-    if ty.saturating_bytes() > MOST as u64 {
+    if ty.saturating_bytes() > MAX_ELEMENTS as u64 {
         return Err(format!(
             "a sparse tensor of {ty} is too large to be made dense"
         ));
@@ -108,11 +114,11 @@ pub(crate) fn sparse(proto: &SparseTensorProto, folder: &Folder) -> Result<Tenso
     Ok(dense)
 }
 
-fn constant_of_shape(k: &mut Call<'_, '_>) -> Done {
+fn constant_of_shape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dims = k.shape_operand(0)?;
     let value = match k.attrs.tensor_opt("value")? {
         Some(proto) => {
-            tensor::plain(proto, &k.c.folder).map_err(|e| Reason::attribute("value", e))?
+            tensor::plain(proto, &k.c.folder).map_err(|e| NodeErrorKind::attribute("value", e))?
         }
         None => Tensor::scalar(0f32),
     };
@@ -121,9 +127,9 @@ fn constant_of_shape(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// The dtype of an attribute `dtype`, else that of the operand.
-fn dtype_or_own(k: &mut Call<'_, '_>) -> Result<DType, Reason> {
+fn dtype_or_own(k: &mut ImportNode<'_, '_>) -> Result<DType, NodeErrorKind> {
     match k.attrs.int_opt("dtype")? {
-        Some(number) => elem::dtype(number).map_err(|e| Reason::attribute("dtype", e)),
+        Some(number) => elem::dtype(number).map_err(|e| NodeErrorKind::attribute("dtype", e)),
         None => {
             let x = k.x(0)?;
             Ok(k.dtype(x))
@@ -131,30 +137,30 @@ fn dtype_or_own(k: &mut Call<'_, '_>) -> Result<DType, Reason> {
     }
 }
 
-fn eye_like(k: &mut Call<'_, '_>) -> Done {
+fn eye_like(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dtype = dtype_or_own(k)?;
     let x = k.x(0)?;
     let sizes = k.known_dims(x)?;
     let [rows, cols] = sizes.as_slice() else {
-        return Err(Reason::operand(0, "must be a matrix"));
+        return Err(NodeErrorKind::operand(0, "must be a matrix"));
     };
     let diagonal = k.attrs.int("k", 0)?;
     let (rows, cols) = (*rows, *cols);
     if !k.c.spend(rows.saturating_mul(cols)) {
-        return Err(Reason::unsupported("the matrix is too large"));
+        return Err(NodeErrorKind::unsupported("the matrix is too large"));
     }
     let at = |i: usize, j: usize| i64::from(j as i64 - i as i64 == diagonal);
     let values: Vec<i64> = (0..rows)
         .flat_map(|i| (0..cols).map(move |j| at(i, j)))
         .collect();
-    Ok(vec![Val::known(Tensor::from_i64s(
+    Ok(vec![ImportedValue::known(Tensor::from_i64s(
         TensorType::new(dtype, &[rows, cols]),
         &values,
     )?)])
 }
 
-fn range(k: &mut Call<'_, '_>) -> Done {
-    const MOST: f64 = 8_388_608.0;
+fn range(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    const MAX_ELEMENTS: f64 = 8_388_608.0;
     if let (Some(start), Some(end), Some(step)) = (
         k.val(0).as_sizes(),
         k.val(1).as_sizes(),
@@ -167,38 +173,48 @@ fn range(k: &mut Call<'_, '_>) -> Done {
             return symbolic_range(k, &start.nums, &end.nums, &step.nums);
         }
     }
-    let (start, end, step) = (k.known(0)?, k.known(1)?, k.known(2)?);
+    let (start, end, step) = (
+        k.const_operand(0)?,
+        k.const_operand(1)?,
+        k.const_operand(2)?,
+    );
     let dtype = start.dtype();
     let (from, to, by) = (k.float(0)?, k.float(1)?, k.float(2)?);
     let count = ((to - from) / by).ceil().max(0.0);
-    if count.is_nan() || count > MOST || end.dtype() != dtype || step.dtype() != dtype {
-        return Err(Reason::unsupported(format!(
+    if count.is_nan() || count > MAX_ELEMENTS || end.dtype() != dtype || step.dtype() != dtype {
+        return Err(NodeErrorKind::unsupported(format!(
             "a range from {from} to {to} by {by} is not supported"
         )));
     }
     if !k.c.spend(count as usize) {
-        return Err(Reason::unsupported("the range is too long"));
+        return Err(NodeErrorKind::unsupported("the range is too long"));
     }
     let values: Vec<f64> = (0..count as usize).map(|i| from + i as f64 * by).collect();
-    Ok(vec![Val::known(Tensor::from_f64s(
+    Ok(vec![ImportedValue::known(Tensor::from_f64s(
         TensorType::new(dtype, &[values.len()]),
         &values,
     )?)])
 }
 
 /// Numbers from a known one on, as many as a size with symbols: a running sum of ones.
-fn symbolic_range(k: &mut Call<'_, '_>, start: &[Num], end: &[Num], step: &[Num]) -> Done {
-    let ([Num::Int(start)], [end], [Num::Int(1)]) = (start, end, step) else {
-        return Err(Reason::unsupported(
+fn symbolic_range(
+    k: &mut ImportNode<'_, '_>,
+    start: &[ShapeElem],
+    end: &[ShapeElem],
+    step: &[ShapeElem],
+) -> NodeOutputs {
+    let ([ShapeElem::Int(start)], [end], [ShapeElem::Int(1)]) = (start, end, step) else {
+        return Err(NodeErrorKind::unsupported(
             "a range of a symbolic size must begin at a known number and go by 1",
         ));
     };
     let (start, end) = (*start, end.dim());
-    let first = Num::Int(start).dim();
+    let first = ShapeElem::Int(start).dim();
     let count = end
         .zip(first)
         .and_then(|(end, first)| end.checked_sub(&first));
-    let count = count.ok_or_else(|| Reason::unsupported("the size of the range has no form"))?;
+    let count =
+        count.ok_or_else(|| NodeErrorKind::unsupported("the size of the range has no form"))?;
     let one_ = k.g().constant(Tensor::from_slice(&[1], &[1i64])?)?;
     let ones = k.g().expand(one_, [count])?;
     let sums = k.g().cum_sum(ones, 0)?;
@@ -206,7 +222,7 @@ fn symbolic_range(k: &mut Call<'_, '_>, start: &[Num], end: &[Num], step: &[Num]
     one(k.g().plus(sums, shift)?)
 }
 
-fn random_uniform_like(k: &mut Call<'_, '_>) -> Done {
+fn random_uniform_like(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dtype = dtype_or_own(k)?;
     let x = k.x(0)?;
     let dims = k.dims(x);
@@ -215,7 +231,7 @@ fn random_uniform_like(k: &mut Call<'_, '_>) -> Done {
     one(k.g().rng_uniform(dims, dtype, lo, hi, seed)?)
 }
 
-fn random_normal_like(k: &mut Call<'_, '_>) -> Done {
+fn random_normal_like(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dtype = dtype_or_own(k)?;
     let x = k.x(0)?;
     let dims = k.dims(x);

@@ -9,18 +9,18 @@ use tercet_ir::ops::Scan;
 use tercet_ir::{Dim, Graph, SubGraph, Tensor, Type, Value};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, axis};
-use crate::ctx::{Ctx, Scope};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis};
+use crate::ctx::{ImportCtx, ImportScope};
+use crate::error::NodeErrorKind;
 use crate::proto::GraphProto;
 use crate::sort;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("If", 1, branch).own(),
-    op("Loop", 1, repeat).own(),
-    op("Scan", 9, scan).own(),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("If", 1, branch).without_folding(),
+    op("Loop", 1, repeat).without_folding(),
+    op("Scan", 9, scan).without_folding(),
 ];
 
 /// The most iterations of a loop that are written out.
@@ -28,18 +28,18 @@ const MAX_ITERATIONS: i64 = 4096;
 /// How deep graphs and functions nest.
 const MAX_DEPTH: usize = 32;
 
-impl<'m> Ctx<'m> {
+impl<'m> ImportCtx<'m> {
     /// The results of a graph inside a node, as part of the current graph.
     pub(crate) fn inline(
         &mut self,
         graph: &'m GraphProto,
-        arguments: Vec<Val>,
+        arguments: Vec<ImportedValue>,
         what: &str,
-    ) -> Result<Vec<Val>, Reason> {
+    ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
         let opsets = self.scope().opsets.clone();
-        let mut scope = Scope {
+        let mut scope = ImportScope {
             opsets,
-            ..Scope::default()
+            ..ImportScope::default()
         };
         let names = graph.input.iter().map(|i| i.name.as_deref().unwrap_or(""));
         scope.names.extend(names.zip(arguments));
@@ -49,16 +49,16 @@ impl<'m> Ctx<'m> {
     /// Imports a graph in a scope of its own, and looks its results up.
     fn within(
         &mut self,
-        scope: Scope<'m>,
+        scope: ImportScope<'m>,
         graph: &'m GraphProto,
         what: &str,
-    ) -> Result<Vec<Val>, Reason> {
+    ) -> Result<Vec<ImportedValue>, NodeErrorKind> {
         if self.inside.len() >= MAX_DEPTH {
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "functions and graphs nest more than {MAX_DEPTH} deep"
             )));
         }
-        self.count_node().map_err(Reason::Unsupported)?;
+        self.count_node().map_err(NodeErrorKind::Unsupported)?;
         self.inside.push(what.to_string());
         self.scopes.push(scope);
         self.declare_initializers(graph);
@@ -67,25 +67,25 @@ impl<'m> Ctx<'m> {
             .output
             .iter()
             .map(|o| self.lookup(o.name.as_deref().unwrap_or("")));
-        let results: Option<Vec<Val>> = results.collect();
+        let results: Option<Vec<ImportedValue>> = results.collect();
         self.scopes.pop();
         self.inside.pop();
-        ran.map_err(Reason::Unsupported)?;
+        ran.map_err(NodeErrorKind::Unsupported)?;
         results.ok_or_else(|| {
-            Reason::unsupported(format!(
+            NodeErrorKind::unsupported(format!(
                 "a result of `{what}` is given by none of its nodes"
             ))
         })
     }
 
     /// What graphs inside a node read from around: values of the graph, and what is known.
-    fn captures(&self, graphs: &[&'m GraphProto]) -> Vec<(&'m str, Val)> {
+    fn captures(&self, graphs: &[&'m GraphProto]) -> Vec<(&'m str, ImportedValue)> {
         let mut names = HashSet::new();
         graphs
             .iter()
             .for_each(|g| sort::graph_reads(g, 0, &mut names));
         let found = names.into_iter().filter_map(|n| Some((n, self.lookup(n)?)));
-        let mut found: Vec<(&str, Val)> = found.collect();
+        let mut found: Vec<(&str, ImportedValue)> = found.collect();
         found.sort_by_key(|(n, _)| *n);
         found
     }
@@ -96,17 +96,17 @@ impl<'m> Ctx<'m> {
         &mut self,
         graph: &'m GraphProto,
         arguments: &[Type],
-        captures: &[(&'m str, Val)],
+        captures: &[(&'m str, ImportedValue)],
         what: &str,
-    ) -> Result<Option<Graph>, Reason> {
+    ) -> Result<Option<Graph>, NodeErrorKind> {
         let types: Vec<Option<Type>> = captures
             .iter()
             .map(|(_, v)| match v {
-                Val::Graph(v) => Some(self.graph().ty(*v).clone()),
+                ImportedValue::Graph(v) => Some(self.graph().ty(*v).clone()),
                 _ => None,
             })
             .collect();
-        let mut scope = Scope {
+        let mut scope = ImportScope {
             isolated: true,
             opsets: self.scope().opsets.clone(),
             attributes: self
@@ -116,7 +116,7 @@ impl<'m> Ctx<'m> {
                 .find(|s| s.isolated)
                 .map(|s| s.attributes.clone())
                 .unwrap_or_default(),
-            ..Scope::default()
+            ..ImportScope::default()
         };
         self.push_level(false);
         let made = self.sub_graph_in(graph, arguments, captures, &types, &mut scope, what);
@@ -128,11 +128,11 @@ impl<'m> Ctx<'m> {
         &mut self,
         graph: &'m GraphProto,
         arguments: &[Type],
-        captures: &[(&'m str, Val)],
+        captures: &[(&'m str, ImportedValue)],
         types: &[Option<Type>],
-        scope: &mut Scope<'m>,
+        scope: &mut ImportScope<'m>,
         what: &str,
-    ) -> Result<bool, Reason> {
+    ) -> Result<bool, NodeErrorKind> {
         for (i, (info, ty)) in graph.input.iter().zip(arguments).enumerate() {
             let value = self.g().input(&format!("argument{i}"), ty.clone())?;
             scope
@@ -144,18 +144,28 @@ impl<'m> Ctx<'m> {
                 Some(ty) => self.g().input(&format!("capture{i}"), ty.clone())?.into(),
                 // Values of the graph around are none of this one.
                 None => match val {
-                    Val::Narrow(_, inner) if matches!(&**inner, Val::Graph(_)) => {
-                        Val::Refused("is of a dtype that graphs inside nodes cannot read".into())
+                    ImportedValue::Narrow(_, inner)
+                        if matches!(&**inner, ImportedValue::Graph(_)) =>
+                    {
+                        ImportedValue::Unsupported(
+                            "is of a dtype that graphs inside nodes cannot read".into(),
+                        )
                     }
-                    Val::Bounded(_) => Val::Refused(
+                    ImportedValue::Bounded(_) => ImportedValue::Unsupported(
                         "has a size that depends on data, which graphs inside nodes cannot read"
                             .into(),
                     ),
-                    Val::Maps(_) => {
-                        Val::Refused("are maps, which graphs inside nodes cannot read".into())
-                    }
-                    Val::Seq(list) if list.iter().any(|v| !matches!(v, Val::Known(_))) => {
-                        Val::Refused("is a sequence, which graphs inside nodes cannot read".into())
+                    ImportedValue::Maps(_) => ImportedValue::Unsupported(
+                        "are maps, which graphs inside nodes cannot read".into(),
+                    ),
+                    ImportedValue::Seq(list)
+                        if list
+                            .iter()
+                            .any(|v| !matches!(v, ImportedValue::ConstTensor(_))) =>
+                    {
+                        ImportedValue::Unsupported(
+                            "is a sequence, which graphs inside nodes cannot read".into(),
+                        )
                     }
                     other => other.clone(),
                 },
@@ -163,7 +173,7 @@ impl<'m> Ctx<'m> {
             scope.names.entry(name).or_insert(val);
         }
         let results = self.within(std::mem::take(scope), graph, what)?;
-        if results.iter().any(|v| matches!(v, Val::Failed)) {
+        if results.iter().any(|v| matches!(v, ImportedValue::Failed)) {
             return Ok(false);
         }
         for (i, val) in results.iter().enumerate() {
@@ -175,24 +185,24 @@ impl<'m> Ctx<'m> {
 }
 
 /// The captures that are values of the graph, in order.
-fn captured(captures: &[(&str, Val)]) -> Vec<Value> {
+fn captured(captures: &[(&str, ImportedValue)]) -> Vec<Value> {
     let values = captures.iter().filter_map(|(_, v)| match v {
-        Val::Graph(v) => Some(*v),
+        ImportedValue::Graph(v) => Some(*v),
         _ => None,
     });
     values.collect()
 }
 
 /// The first `count` results of a node.
-fn ports(first: Value, count: usize) -> Vec<Val> {
+fn ports(first: Value, count: usize) -> Vec<ImportedValue> {
     (0..count)
-        .map(|i| Val::Graph(first.port(i as u8)))
+        .map(|i| ImportedValue::Graph(first.port(i as u8)))
         .collect()
 }
 
-fn branch(k: &mut Call<'_, '_>) -> Done {
+fn branch(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (yes, no) = (k.attrs.graph("then_branch")?, k.attrs.graph("else_branch")?);
-    if let Val::Known(cond) = k.val(0) {
+    if let ImportedValue::ConstTensor(cond) = k.val(0) {
         let taken = cond.tensor.to_i64s().first().is_some_and(|c| *c != 0);
         let (graph, what) = if taken { (yes, "then") } else { (no, "else") };
         return k.c.inline(graph, Vec::new(), what);
@@ -212,20 +222,20 @@ fn branch(k: &mut Call<'_, '_>) -> Done {
     let inputs = k.c.origins(pred);
     if helped && !inputs.is_empty() && inputs.iter().all(|name| k.c.is_small(name)) {
         k.c.errors.truncate(known);
-        return Err(Reason::NeedsValue { index: 0, inputs });
+        return Err(NodeErrorKind::NeedsValue { index: 0, inputs });
     }
     Ok(match built? {
         Some(first) => ports(first, count),
-        None => vec![Val::Failed; count],
+        None => vec![ImportedValue::Failed; count],
     })
 }
 
 /// Both branches as graphs inside a node; `None` if a node of one failed, which was reported.
 fn either<'m>(
-    k: &mut Call<'_, 'm>,
+    k: &mut ImportNode<'_, 'm>,
     pred: Value,
     [yes, no]: [&'m GraphProto; 2],
-) -> Result<Option<Value>, Reason> {
+) -> Result<Option<Value>, NodeErrorKind> {
     let captures = k.c.captures(&[yes, no]);
     let yes = k.c.sub_graph(yes, &[], &captures, "then")?;
     let no = k.c.sub_graph(no, &[], &captures, "else")?;
@@ -236,34 +246,34 @@ fn either<'m>(
 }
 
 /// A loop whose iterations are written out.
-fn repeat(k: &mut Call<'_, '_>) -> Done {
+fn repeat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let body = k.attrs.graph("body")?;
     let most = match k.has(0) {
         true => k.int(0)?,
         false => i64::MAX,
     };
     let mut goes_on = !k.has(1) || k.int(1)? != 0;
-    let mut carried: Vec<Val> = k.ins.get(2..).unwrap_or(&[]).to_vec();
-    let mut lists: Vec<Vec<Val>> = Vec::new();
+    let mut carried: Vec<ImportedValue> = k.ins.get(2..).unwrap_or(&[]).to_vec();
+    let mut lists: Vec<Vec<ImportedValue>> = Vec::new();
     let mut i = 0;
     while goes_on && i < most {
         if i >= MAX_ITERATIONS {
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "a loop of more than {MAX_ITERATIONS} iterations is not supported"
             )));
         }
         let mut arguments = vec![
-            Val::known(Tensor::scalar(i)),
-            Val::known(Tensor::from_bools(&[], &[true])?),
+            ImportedValue::known(Tensor::scalar(i)),
+            ImportedValue::known(Tensor::from_bools(&[], &[true])?),
         ];
         arguments.append(&mut carried);
         let count = arguments.len() - 2;
         let mut results = k.c.inline(body, arguments, &format!("iteration {i}"))?;
-        if results.iter().any(|v| matches!(v, Val::Failed)) {
-            return Ok(vec![Val::Failed; k.node.output.len()]);
+        if results.iter().any(|v| matches!(v, ImportedValue::Failed)) {
+            return Ok(vec![ImportedValue::Failed; k.node.output.len()]);
         }
         if results.len() <= count {
-            return Err(Reason::unsupported(
+            return Err(NodeErrorKind::unsupported(
                 "the body of the loop has too few results",
             ));
         }
@@ -275,9 +285,11 @@ fn repeat(k: &mut Call<'_, '_>) -> Done {
             .for_each(|(list, part)| list.push(part));
         carried = results.split_off(1);
         goes_on = match &results[0] {
-            Val::Known(cond) => cond.tensor.to_i64s().first().is_some_and(|c| *c != 0),
+            ImportedValue::ConstTensor(cond) => {
+                cond.tensor.to_i64s().first().is_some_and(|c| *c != 0)
+            }
             _ => {
-                return Err(Reason::unsupported(
+                return Err(NodeErrorKind::unsupported(
                     "a loop whose end depends on data is not supported",
                 ));
             }
@@ -285,7 +297,7 @@ fn repeat(k: &mut Call<'_, '_>) -> Done {
         i += 1;
     }
     if lists.is_empty() && body.output.len() > 1 + carried.len() {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "a loop without iterations has results of unknown type",
         ));
     }
@@ -297,7 +309,10 @@ fn repeat(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Values one after the other along a new first axis.
-fn stacked(k: &mut Call<'_, '_>, list: &[Val]) -> Result<Val, Reason> {
+fn stacked(
+    k: &mut ImportNode<'_, '_>,
+    list: &[ImportedValue],
+) -> Result<ImportedValue, NodeErrorKind> {
     let mut rows = Vec::with_capacity(list.len());
     for val in list {
         let value = k.c.place(val, 0)?;
@@ -307,14 +322,18 @@ fn stacked(k: &mut Call<'_, '_>, list: &[Val]) -> Result<Val, Reason> {
 }
 
 /// Numbers of an attribute, one for each sequence.
-fn per_sequence(k: &Call<'_, '_>, name: &str, count: usize) -> Result<Vec<i64>, Reason> {
+fn per_sequence(
+    k: &ImportNode<'_, '_>,
+    name: &str,
+    count: usize,
+) -> Result<Vec<i64>, NodeErrorKind> {
     let list = k
         .attrs
         .ints_opt(name)?
         .map_or_else(|| vec![0; count], <[i64]>::to_vec);
     match list.len() == count {
         true => Ok(list),
-        false => Err(Reason::attribute(
+        false => Err(NodeErrorKind::attribute(
             name,
             format!("{} numbers for {count} sequences", list.len()),
         )),
@@ -330,16 +349,16 @@ fn to_front(rank: usize, at: usize) -> (Vec<usize>, Vec<usize>) {
     (front, back)
 }
 
-fn scan(k: &mut Call<'_, '_>) -> Done {
+fn scan(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let body = k.attrs.graph("body")?;
     let scanned = usize::try_from(k.attrs.int("num_scan_inputs", 0)?).unwrap_or(0);
     let all = k.xs()?;
     let carried = all
         .len()
         .checked_sub(scanned)
-        .ok_or_else(|| Reason::attribute("num_scan_inputs", "is too large"))?;
+        .ok_or_else(|| NodeErrorKind::attribute("num_scan_inputs", "is too large"))?;
     let made = body.output.len().checked_sub(carried);
-    let made = made.ok_or_else(|| Reason::attribute("body", "has too few results"))?;
+    let made = made.ok_or_else(|| NodeErrorKind::attribute("body", "has too few results"))?;
     let axes_in = per_sequence(k, "scan_input_axes", scanned)?;
     let axes_out = per_sequence(k, "scan_output_axes", made)?;
     let flags = |list: Vec<i64>| -> Vec<bool> { list.into_iter().map(|n| n != 0).collect() };
@@ -358,7 +377,7 @@ fn scan(k: &mut Call<'_, '_>) -> Done {
     }
     let captures = k.c.captures(&[body]);
     let Some(inner) = k.c.sub_graph(body, &arguments, &captures, "body")? else {
-        return Ok(vec![Val::Failed; k.node.output.len()]);
+        return Ok(vec![ImportedValue::Failed; k.node.output.len()]);
     };
     operands.extend(captured(&captures));
     let op = Scan {

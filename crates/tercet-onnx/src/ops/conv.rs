@@ -3,11 +3,11 @@
 use tercet_ir::ops::{Pool, PoolFn, ReduceFn, Window};
 use tercet_ir::{DType, Value};
 
-use super::{Entry, op};
-use crate::call::{Call, Done, one, unsigned};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one, unsigned};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Conv", 1, conv),
     op("ConvTranspose", 1, conv_transpose),
     op("ConvInteger", 10, conv_integer),
@@ -21,21 +21,24 @@ pub(crate) const TABLE: &[Entry] = &[
 
 /// The sizes of an attribute, one for each spatial axis.
 pub(super) fn list(
-    k: &Call<'_, '_>,
+    k: &ImportNode<'_, '_>,
     name: &str,
     axes: usize,
     default: usize,
-) -> Result<Vec<usize>, Reason> {
+) -> Result<Vec<usize>, NodeErrorKind> {
     let sizes = match k.attrs.ints_opt(name)? {
         Some(list) => unsigned(name, list)?,
         None => vec![default; axes],
     };
     if sizes.iter().any(|n| *n > 1 << 24) {
-        return Err(Reason::attribute(name, format!("{sizes:?} are above 2^24")));
+        return Err(NodeErrorKind::attribute(
+            name,
+            format!("{sizes:?} are above 2^24"),
+        ));
     }
     match sizes.len() == axes {
         true => Ok(sizes),
-        false => Err(Reason::attribute(
+        false => Err(NodeErrorKind::attribute(
             name,
             format!("{} numbers for {axes} spatial axes", sizes.len()),
         )),
@@ -43,10 +46,10 @@ pub(super) fn list(
 }
 
 /// The spatial axes of an operand.
-fn spatial(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
+fn spatial(k: &ImportNode<'_, '_>, x: Value) -> Result<usize, NodeErrorKind> {
     match k.rank(x) {
         rank @ 3..=5 => Ok(rank - 2),
-        rank => Err(Reason::operand(
+        rank => Err(NodeErrorKind::operand(
             0,
             format!("has rank {rank}; one to three spatial axes are supported"),
         )),
@@ -54,7 +57,11 @@ fn spatial(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
 }
 
 /// Where windows of a kernel stand on an operand: strides, dilations and pads, given or by `auto_pad`.
-pub(super) fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Window, Reason> {
+pub(super) fn window(
+    k: &ImportNode<'_, '_>,
+    x: Value,
+    kernel: &[usize],
+) -> Result<Window, NodeErrorKind> {
     let n = kernel.len();
     let mut w = Window::new(n);
     w.stride = list(k, "strides", n, 1)?;
@@ -87,7 +94,7 @@ pub(super) fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Win
             }
         }
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "auto_pad",
                 format!("`{other}` is not supported"),
             ));
@@ -97,10 +104,10 @@ pub(super) fn window(k: &Call<'_, '_>, x: Value, kernel: &[usize]) -> Result<Win
 }
 
 /// The kernel of weights `[O, C, ..]`, which an attribute can say again.
-pub(super) fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason> {
+pub(super) fn kernel_of(k: &ImportNode<'_, '_>, w: Value) -> Result<Vec<usize>, NodeErrorKind> {
     let own: Vec<usize> = k.known_dims(w)?.into_iter().skip(2).collect();
     match k.attrs.ints_opt("kernel_shape")? {
-        Some(list) if unsigned("kernel_shape", list)? != own => Err(Reason::attribute(
+        Some(list) if unsigned("kernel_shape", list)? != own => Err(NodeErrorKind::attribute(
             "kernel_shape",
             format!("{list:?} is not that of the weights, {own:?}"),
         )),
@@ -108,25 +115,25 @@ pub(super) fn kernel_of(k: &Call<'_, '_>, w: Value) -> Result<Vec<usize>, Reason
     }
 }
 
-pub(super) fn groups(k: &Call<'_, '_>) -> Result<usize, Reason> {
+pub(super) fn groups(k: &ImportNode<'_, '_>) -> Result<usize, NodeErrorKind> {
     let groups = usize::try_from(k.attrs.int("group", 1)?)
         .ok()
         .filter(|g| *g > 0);
-    groups.ok_or_else(|| Reason::attribute("group", "must be positive"))
+    groups.ok_or_else(|| NodeErrorKind::attribute("group", "must be positive"))
 }
 
-fn conv(k: &mut Call<'_, '_>) -> Done {
+fn conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     one(convolved(k, x, w, bias)?)
 }
 
 /// Operands less their zero points, as I32.
 pub(crate) fn shifted(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: usize,
     zero: usize,
     along: Option<usize>,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let (x, zero) = (k.x(x)?, k.opt(zero)?);
     let rank = k.rank(x);
     let wide = k.g().cast(x, DType::I32)?;
@@ -143,25 +150,25 @@ pub(crate) fn shifted(
     Ok(k.g().sub(wide, zero)?)
 }
 
-fn conv_integer(k: &mut Call<'_, '_>) -> Done {
+fn conv_integer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 1, 3, Some(0))?);
     one(convolved(k, x, w, None)?)
 }
 
 /// The convolution of operands that are made already, by the node's attributes.
 pub(super) fn convolved(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     w: Value,
     bias: Option<Value>,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     spatial(k, x)?;
     let kernel = kernel_of(k, w)?;
     let (window, groups) = (window(k, x, &kernel)?, groups(k)?);
     Ok(k.g().conv(x, w, bias, window, groups)?)
 }
 
-fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
+fn conv_transpose(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let n = spatial(k, x)?;
     let (kernel, groups) = (kernel_of(k, w)?, groups(k)?);
@@ -175,7 +182,7 @@ fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
             Some(unsigned("output_shape", list)?.split_off(list.len().saturating_sub(n)))
         }
         (None, "SAME_UPPER" | "SAME_LOWER") => {
-            let sizes: Result<Vec<usize>, Reason> =
+            let sizes: Result<Vec<usize>, NodeErrorKind> =
                 (0..n).map(|a| Ok(k.size(x, 2 + a)? * stride[a])).collect();
             Some(sizes?)
         }
@@ -185,7 +192,7 @@ fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
         }
         (None, "NOTSET") => None,
         (None, other) => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "auto_pad",
                 format!("`{other}` is not supported"),
             ));
@@ -216,30 +223,35 @@ fn conv_transpose(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// A pool of the kernel and windows that attributes say.
-fn pooled(k: &mut Call<'_, '_>, x: Value, f: PoolFn, with_pads: bool) -> Result<Value, Reason> {
+fn pooled(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    f: PoolFn,
+    with_pads: bool,
+) -> Result<Value, NodeErrorKind> {
     let (kernel, window) = windows(k, x)?;
     pooled_by(k, x, f, with_pads, (&kernel, window))
 }
 
 /// The kernel of a pool, and where its windows stand.
-fn windows(k: &Call<'_, '_>, x: Value) -> Result<(Vec<usize>, Window), Reason> {
+fn windows(k: &ImportNode<'_, '_>, x: Value) -> Result<(Vec<usize>, Window), NodeErrorKind> {
     let n = spatial(k, x)?;
     let kernel = list(k, "kernel_shape", n, 0)?;
     if kernel.contains(&0) {
-        return Err(Reason::attribute("kernel_shape", "is required"));
+        return Err(NodeErrorKind::attribute("kernel_shape", "is required"));
     }
     let window = window(k, x, &kernel)?;
     Ok((kernel, window))
 }
 
 fn pooled_by(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     f: PoolFn,
     with_pads: bool,
     (kernel, window): (&[usize], Window),
-) -> Result<Value, Reason> {
-    let mut pool = Pool::of(f, kernel, window);
+) -> Result<Value, NodeErrorKind> {
+    let mut pool = Pool::new(f, kernel, window);
     if k.attrs.flag("ceil_mode", false)? {
         pool = pool.with_ceil();
     }
@@ -249,40 +261,40 @@ fn pooled_by(
     Ok(k.g().add(pool, &[x])?)
 }
 
-fn max_pool(k: &mut Call<'_, '_>) -> Done {
+fn max_pool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (kernel, window) = windows(k, x)?;
     let y = pooled_by(k, x, PoolFn::Max, false, (&kernel, window.clone()))?;
-    if !k.wants(1) {
+    if !k.is_requested(1) {
         // It concerns indices alone.
         k.attrs.ignore(&["storage_order"]);
         return one(y);
     }
-    let index = super::pool_indices::of_pool(k, x, y, (&kernel, &window))?;
+    let index = super::pool_indices::max_pool_indices(k, x, y, (&kernel, &window))?;
     Ok(vec![y.into(), index.into()])
 }
 
-fn average_pool(k: &mut Call<'_, '_>) -> Done {
+fn average_pool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     one(averages(k, x)?)
 }
 
 /// Means of windows, by the node's attributes.
-pub(super) fn averages(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn averages(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let with_pads = k.attrs.flag("count_include_pad", false)?;
     pooled(k, x, PoolFn::Mean, with_pads)
 }
 
 /// The mean over all spatial axes.
-pub(super) fn global_mean(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn global_mean(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     spatial_reduce(k, x, ReduceFn::Mean)
 }
 
 /// `|x|^p`, summed by `sum`, to the power of `1 / p`.
 fn powers(
-    k: &mut Call<'_, '_>,
-    sum: fn(&mut Call<'_, '_>, Value) -> Result<Value, Reason>,
-) -> Done {
+    k: &mut ImportNode<'_, '_>,
+    sum: fn(&mut ImportNode<'_, '_>, Value) -> Result<Value, NodeErrorKind>,
+) -> NodeOutputs {
     let (x, p) = (k.x(0)?, k.attrs.int("p", 2)? as f64);
     let (power, root) = (k.like(x, p)?, k.like(x, 1.0 / p)?);
     let size = k.g().abs(x)?;
@@ -291,20 +303,24 @@ fn powers(
     one(k.g().pow(total, root)?)
 }
 
-fn lp_pool(k: &mut Call<'_, '_>) -> Done {
+fn lp_pool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     powers(k, |k, x| pooled(k, x, PoolFn::Sum, false))
 }
 
-fn spatial_reduce(k: &mut Call<'_, '_>, x: Value, f: ReduceFn) -> Result<Value, Reason> {
+fn spatial_reduce(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    f: ReduceFn,
+) -> Result<Value, NodeErrorKind> {
     let list: Vec<usize> = (2..k.rank(x)).collect();
     Ok(k.g().reduce(f, x, &list, true)?)
 }
 
-fn global(k: &mut Call<'_, '_>, f: ReduceFn) -> Done {
+fn global(k: &mut ImportNode<'_, '_>, f: ReduceFn) -> NodeOutputs {
     let x = k.x(0)?;
     one(spatial_reduce(k, x, f)?)
 }
 
-fn global_lp(k: &mut Call<'_, '_>) -> Done {
+fn global_lp(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     powers(k, |k, x| spatial_reduce(k, x, ReduceFn::Sum))
 }

@@ -6,30 +6,30 @@ use tercet_ir::{Dim, Tensor, TensorType, Value};
 use super::conv::{groups, kernel_of, list};
 use super::grid::{sampled, taps};
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[op("DeformConv", 19, deform_conv)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("DeformConv", 19, deform_conv)];
 
 /// Sizes of a convolution over two axes.
-struct Sizes {
+struct DeformConvSizes {
     image: [usize; 2],
     kernel: [usize; 2],
     out: [usize; 2],
     window: Window,
     /// How many groups of channels are moved alike.
-    moved_groups: usize,
+    offset_groups: usize,
 }
 
-impl Sizes {
-    fn new(k: &Call<'_, '_>, x: Value, w: Value) -> Result<Sizes, Reason> {
+impl DeformConvSizes {
+    fn new(k: &ImportNode<'_, '_>, x: Value, w: Value) -> Result<DeformConvSizes, NodeErrorKind> {
         if k.rank(x) != 4 {
-            return Err(Reason::operand(0, "must have two spatial axes"));
+            return Err(NodeErrorKind::operand(0, "must have two spatial axes"));
         }
         let kernel = kernel_of(k, w)?;
         let [kh, kw] = kernel[..] else {
-            return Err(Reason::operand(1, "must have two spatial axes"));
+            return Err(NodeErrorKind::operand(1, "must have two spatial axes"));
         };
         let mut window = Window::new(2);
         window.stride = list(k, "strides", 2, 1)?;
@@ -42,20 +42,21 @@ impl Sizes {
         for (a, n) in [kh, kw].into_iter().enumerate() {
             let reach = (n.max(1) - 1) * window.dilation[a] + 1;
             let room = (image[a] + pads[a] + pads[a + 2]).checked_sub(reach);
-            let room = room.ok_or_else(|| Reason::operand(1, "is larger than the operand"))?;
+            let room =
+                room.ok_or_else(|| NodeErrorKind::operand(1, "is larger than the operand"))?;
             out[a] = room / window.stride[a].max(1) + 1;
         }
         let moved_groups = usize::try_from(k.attrs.int("offset_group", 1)?).unwrap_or(0);
         if moved_groups == 0 || k.size(x, 1)? % moved_groups != 0 {
             let reason = "must divide the channels";
-            return Err(Reason::attribute("offset_group", reason));
+            return Err(NodeErrorKind::attribute("offset_group", reason));
         }
-        Ok(Sizes {
+        Ok(DeformConvSizes {
             image,
             kernel: [kh, kw],
             out,
             window,
-            moved_groups,
+            offset_groups: moved_groups,
         })
     }
 
@@ -84,13 +85,13 @@ impl Sizes {
     }
 }
 
-fn deform_conv(k: &mut Call<'_, '_>) -> Done {
+fn deform_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w, offset, bias) = (k.x(0)?, k.x(1)?, k.x(2)?, k.opt(3)?);
-    let sizes = Sizes::new(k, x, w)?;
-    let (n_taps, places, moved) = (sizes.taps(), sizes.places(), sizes.moved_groups);
+    let sizes = DeformConvSizes::new(k, x, w)?;
+    let (n_taps, places, moved) = (sizes.taps(), sizes.places(), sizes.offset_groups);
     let count = n_taps.saturating_mul(places);
     if count > 1 << 22 || !k.c.spend(2 * count) {
-        return Err(Reason::unsupported("there are too many places"));
+        return Err(NodeErrorKind::unsupported("there are too many places"));
     }
     let batch = k.dims(x)[0].clone();
     let channels = k.size(x, 1)?;
@@ -101,7 +102,7 @@ fn deform_conv(k: &mut Call<'_, '_>) -> Done {
         Dim::Known(sizes.out[1]),
     ];
     if k.dims(offset) != own {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             2,
             format!("{} is no offset of {n_taps} taps", k.ty(offset)),
         ));
@@ -157,14 +158,17 @@ fn deform_conv(k: &mut Call<'_, '_>) -> Done {
 
 /// Weights `[O, C, ..]` times what lies under their taps `[N, C, taps places]`, group by group: `[N, O, places]`.
 fn products(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     columns: Value,
     w: Value,
     (channels, n_taps, places): (usize, usize, usize),
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let (groups, outputs) = (groups(k)?, k.size(w, 0)?);
     if channels % groups != 0 || outputs % groups != 0 || k.size(w, 1)? != channels / groups {
-        return Err(Reason::attribute("group", "does not divide the channels"));
+        return Err(NodeErrorKind::attribute(
+            "group",
+            "does not divide the channels",
+        ));
     }
     let (each, rows) = (channels / groups * n_taps, outputs / groups);
     let batch = k.dims(columns)[0].clone();

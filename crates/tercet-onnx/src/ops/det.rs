@@ -3,25 +3,27 @@
 use tercet_ir::{Dim, Value};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[op("Det", 11, det)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("Det", 11, det)];
 
 /// Larger matrices need a factorisation, which no operator here is.
-const MOST: usize = 4;
+const MAX_MATRIX_SIZE: usize = 4;
 
-fn det(k: &mut Call<'_, '_>) -> Done {
+fn det(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let dims = k.dims(x);
     let n = match dims.as_slice() {
-        [.., rows, cols] if rows == cols => rows.known().filter(|n| (1..=MOST).contains(n)),
+        [.., rows, cols] if rows == cols => {
+            rows.known().filter(|n| (1..=MAX_MATRIX_SIZE).contains(n))
+        }
         _ => None,
     };
     let n = n.ok_or_else(|| {
-        let reason = format!("must be square matrices of at most {MOST} rows");
-        Reason::operand(0, reason)
+        let reason = format!("must be square matrices of at most {MAX_MATRIX_SIZE} rows");
+        NodeErrorKind::operand(0, reason)
     })?;
     let outer = dims[..dims.len() - 2].to_vec();
     let elements = elements(k, x, n, &outer)?;
@@ -31,11 +33,11 @@ fn det(k: &mut Call<'_, '_>) -> Done {
 
 /// Each element of the matrices, by rows.
 fn elements(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     n: usize,
     outer: &[Dim],
-) -> Result<Vec<Vec<Value>>, Reason> {
+) -> Result<Vec<Vec<Value>>, NodeErrorKind> {
     let (rows, cols) = (outer.len(), outer.len() + 1);
     let mut all = Vec::with_capacity(n);
     for i in 0..n {
@@ -52,11 +54,11 @@ fn elements(
 
 /// By minors, along the first row that is left (Laplace).
 fn expanded(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     elements: &[Vec<Value>],
     row: usize,
     cols: &[usize],
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     if let [col] = cols {
         return Ok(elements[row][*col]);
     }
@@ -71,5 +73,5 @@ fn expanded(
             Some(total) => k.g().plus(total, term)?,
         });
     }
-    total.ok_or_else(|| Reason::operand(0, "has no columns"))
+    total.ok_or_else(|| NodeErrorKind::operand(0, "has no columns"))
 }

@@ -3,12 +3,12 @@
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{DType, Value};
 
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::elem::{self, Elem};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::elem::{self, OnnxDType};
+use crate::error::NodeErrorKind;
 use crate::narrow;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// Entries of functions of the graph that need no attribute: `"Relu" 6 Relu unary` is
 /// `op("Relu", 6, |k| { let x = k.x(0)?; one(k.g().unary(UnaryFn::Relu, x)?) })`.
@@ -31,7 +31,7 @@ macro_rules! direct {
 }
 
 /// Functions that are one operator here.
-pub(crate) const DIRECT: &[Entry] = direct! {
+pub(crate) const DIRECT: &[OpsetEntry] = direct! {
     "Relu" 6 Relu unary, "Sigmoid" 6 Sigmoid unary, "Tanh" 6 Tanh unary, "Exp" 6 Exp unary, "Log" 6 Ln unary,
     "Sqrt" 6 Sqrt unary, "Reciprocal" 6 Recip unary, "Neg" 6 Neg unary, "Sign" 9 Sign unary,
     "Softplus" 1 Softplus unary, "Erf" 9 Erf unary, "Sin" 7 Sin unary, "Cos" 7 Cos unary, "Tan" 7 Tan unary,
@@ -45,7 +45,7 @@ pub(crate) const DIRECT: &[Entry] = direct! {
     "LessOrEqual" 12 Le compare,
 };
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Abs", 6, abs),
     op("Acosh", 9, acosh),
     op("Asinh", 9, asinh),
@@ -76,13 +76,13 @@ pub(crate) const TABLE: &[Entry] = &[
     op("Where", 9, where_),
     op("Cast", 6, cast),
     op("CastLike", 15, cast_like),
-    op("Identity", 1, |k| Ok(vec![k.val(0).clone()])).own(),
+    op("Identity", 1, |k| Ok(vec![k.val(0).clone()])).without_folding(),
     op("Dropout", 6, dropout_old).until(11),
-    op("Dropout", 12, dropout).own(),
-    op("Binarizer", 1, binarizer).of("ai.onnx.ml"),
+    op("Dropout", 12, dropout).without_folding(),
+    op("Binarizer", 1, binarizer).in_domain("ai.onnx.ml"),
 ];
 
-fn abs(k: &mut Call<'_, '_>) -> Done {
+fn abs(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     match k.dtype(x) {
         DType::U8 | DType::U32 => one(x),
@@ -91,7 +91,7 @@ fn abs(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `ln(1 + t)` with `t = x - 1 + sqrt((x - 1) (x + 1))`.
-fn acosh(k: &mut Call<'_, '_>) -> Done {
+fn acosh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let one_ = k.like(x, 1.0)?;
     let g = k.g();
@@ -103,7 +103,7 @@ fn acosh(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `sign(x) ln(1 + t)` with `t = |x| + x^2 / (1 + sqrt(1 + x^2))`.
-fn asinh(k: &mut Call<'_, '_>) -> Done {
+fn asinh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let one_ = k.like(x, 1.0)?;
     let g = k.g();
@@ -120,7 +120,7 @@ fn asinh(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `(ln(1 + x) - ln(1 - x)) / 2`
-fn atanh(k: &mut Call<'_, '_>) -> Done {
+fn atanh(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let half = k.like(x, 0.5)?;
     let g = k.g();
@@ -131,7 +131,12 @@ fn atanh(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `x` where it is above 0, `scale (e^(x / divisor) - 1)` elsewhere.
-fn exponential(k: &mut Call<'_, '_>, x: Value, scale: f64, divisor: f64) -> Result<Value, Reason> {
+fn exponential(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    scale: f64,
+    divisor: f64,
+) -> Result<Value, NodeErrorKind> {
     let (zero, scale, divisor_) = (k.like(x, 0.0)?, k.like(x, scale)?, k.like(x, divisor)?);
     let g = k.g();
     let scaled = match divisor == 1.0 {
@@ -144,12 +149,12 @@ fn exponential(k: &mut Call<'_, '_>, x: Value, scale: f64, divisor: f64) -> Resu
     Ok(g.where_(above, x, low)?)
 }
 
-fn elu(k: &mut Call<'_, '_>) -> Done {
+fn elu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
     one(exponential(k, x, alpha, 1.0)?)
 }
 
-fn selu(k: &mut Call<'_, '_>) -> Done {
+fn selu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let alpha = k.attrs.float("alpha", 1.673_263_192_176_818_8)?;
     let gamma = k.attrs.float("gamma", 1.050_701_022_148_132_3)?;
@@ -158,13 +163,13 @@ fn selu(k: &mut Call<'_, '_>) -> Done {
     one(k.g().mul(y, gamma)?)
 }
 
-fn celu(k: &mut Call<'_, '_>) -> Done {
+fn celu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
     one(exponential(k, x, alpha, alpha)?)
 }
 
 /// `x` where it is not below 0, `slope x` elsewhere.
-fn sloped(k: &mut Call<'_, '_>, x: Value, slope: Value) -> Done {
+fn sloped(k: &mut ImportNode<'_, '_>, x: Value, slope: Value) -> NodeOutputs {
     let zero = k.like(x, 0.0)?;
     let g = k.g();
     let low = g.mul(x, slope)?;
@@ -172,32 +177,37 @@ fn sloped(k: &mut Call<'_, '_>, x: Value, slope: Value) -> Done {
     one(g.where_(below, low, x)?)
 }
 
-fn leaky_relu(k: &mut Call<'_, '_>) -> Done {
+fn leaky_relu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 0.01)?);
     let slope = k.like(x, alpha)?;
     sloped(k, x, slope)
 }
 
-fn prelu(k: &mut Call<'_, '_>) -> Done {
+fn prelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, slope) = (k.x(0)?, k.x(1)?);
     sloped(k, x, slope)
 }
 
-fn thresholded_relu(k: &mut Call<'_, '_>) -> Done {
+fn thresholded_relu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
     let (alpha, zero) = (k.like(x, alpha)?, k.like(x, 0.0)?);
     let above = k.g().compare(CompareFn::Gt, x, alpha)?;
     one(k.g().where_(above, x, zero)?)
 }
 
-fn hard(k: &mut Call<'_, '_>, x: Value, alpha: f64, beta: f64) -> Result<Value, Reason> {
+fn hard(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    alpha: f64,
+    beta: f64,
+) -> Result<Value, NodeErrorKind> {
     let (alpha, beta) = (k.like(x, alpha)?, k.like(x, beta)?);
     let y = k.g().mul(x, alpha)?;
     let y = k.g().plus(y, beta)?;
     Ok(k.g().clamp(y, 0.0, 1.0)?)
 }
 
-fn hard_sigmoid(k: &mut Call<'_, '_>) -> Done {
+fn hard_sigmoid(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha, beta) = (
         k.x(0)?,
         k.attrs.float("alpha", 0.2)?,
@@ -206,13 +216,13 @@ fn hard_sigmoid(k: &mut Call<'_, '_>) -> Done {
     one(hard(k, x, alpha, beta)?)
 }
 
-fn hard_swish(k: &mut Call<'_, '_>) -> Done {
+fn hard_swish(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let gate = hard(k, x, 1.0 / 6.0, 0.5)?;
     one(k.g().mul(x, gate)?)
 }
 
-fn mish(k: &mut Call<'_, '_>) -> Done {
+fn mish(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let g = k.g();
     let soft = g.unary(UnaryFn::Softplus, x)?;
@@ -220,7 +230,7 @@ fn mish(k: &mut Call<'_, '_>) -> Done {
     one(g.mul(x, gate)?)
 }
 
-fn softsign(k: &mut Call<'_, '_>) -> Done {
+fn softsign(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let one_ = k.like(x, 1.0)?;
     let g = k.g();
@@ -229,7 +239,7 @@ fn softsign(k: &mut Call<'_, '_>) -> Done {
     one(g.div(x, divisor)?)
 }
 
-fn swish(k: &mut Call<'_, '_>) -> Done {
+fn swish(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.0)?);
     let alpha = k.like(x, alpha)?;
     let scaled = k.g().mul(x, alpha)?;
@@ -237,13 +247,13 @@ fn swish(k: &mut Call<'_, '_>) -> Done {
     one(k.g().mul(x, gate)?)
 }
 
-fn gelu(k: &mut Call<'_, '_>) -> Done {
+fn gelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let f = match k.attrs.string("approximate", "none")?.as_str() {
         "none" => UnaryFn::Gelu,
         "tanh" => UnaryFn::GeluTanh,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "approximate",
                 format!("`{other}` is neither none nor tanh"),
             ));
@@ -252,7 +262,7 @@ fn gelu(k: &mut Call<'_, '_>) -> Done {
     one(k.g().unary(f, x)?)
 }
 
-fn shrink(k: &mut Call<'_, '_>) -> Done {
+fn shrink(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, bias, lambd) = (
         k.x(0)?,
         k.attrs.float("bias", 0.0)?,
@@ -272,7 +282,7 @@ fn shrink(k: &mut Call<'_, '_>) -> Done {
     one(g.where_(above, less, y)?)
 }
 
-fn clip_attributes(k: &mut Call<'_, '_>) -> Done {
+fn clip_attributes(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (lo, hi) = (
         k.attrs.float("min", f64::from(f32::MIN))?,
@@ -283,7 +293,7 @@ fn clip_attributes(k: &mut Call<'_, '_>) -> Done {
     one(k.g().min(y, hi)?)
 }
 
-fn clip(k: &mut Call<'_, '_>) -> Done {
+fn clip(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let mut y = k.x(0)?;
     if let Some(lo) = k.opt(1)? {
         y = k.g().max(y, lo)?;
@@ -295,7 +305,7 @@ fn clip(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Of the dtype of the base; where one is an integer and the other not, by way of F64.
-fn pow(k: &mut Call<'_, '_>) -> Done {
+fn pow(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (base, (mut exponent, narrow)) = (k.x(0)?, k.carried(1)?);
     if let Some(narrow) = narrow {
         let to = k.dtype(base);
@@ -304,9 +314,9 @@ fn pow(k: &mut Call<'_, '_>) -> Done {
                 "has dtype {}, which bases of {to} do not take",
                 narrow.name()
             );
-            return Err(Reason::operand(1, reason));
+            return Err(NodeErrorKind::operand(1, reason));
         }
-        let cast = narrow::cast(k.g(), exponent, Some(narrow), Elem::Plain(to), true)?;
+        let cast = narrow::cast(k.g(), exponent, Some(narrow), OnnxDType::Plain(to), true)?;
         exponent = k.c.place(&cast, 1)?;
     }
     let (to, from) = (k.dtype(base), k.dtype(exponent));
@@ -323,7 +333,7 @@ fn pow(k: &mut Call<'_, '_>) -> Done {
     one(cast_to(g, y, to)?)
 }
 
-fn cast_to(g: &mut tercet_ir::Graph, x: Value, to: DType) -> Result<Value, Reason> {
+fn cast_to(g: &mut tercet_ir::Graph, x: Value, to: DType) -> Result<Value, NodeErrorKind> {
     match g.ty(x).dtype == to {
         true => Ok(x),
         false => Ok(g.cast(x, to)?),
@@ -331,7 +341,7 @@ fn cast_to(g: &mut tercet_ir::Graph, x: Value, to: DType) -> Result<Value, Reaso
 }
 
 /// The remainder with the sign of the divisor, or of the dividend with `fmod`.
-fn modulo(k: &mut Call<'_, '_>) -> Done {
+fn modulo(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (k.x(0)?, k.x(1)?);
     let fmod = k.attrs.flag("fmod", false)?;
     let rest = k.g().binary(BinaryFn::Rem, a, b)?;
@@ -352,13 +362,13 @@ fn modulo(k: &mut Call<'_, '_>) -> Done {
     one(g.where_(wrong, other, rest)?)
 }
 
-fn bit_shift(k: &mut Call<'_, '_>) -> Done {
+fn bit_shift(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (k.x(0)?, k.x(1)?);
     let f = match k.attrs.string("direction", "")?.as_str() {
         "LEFT" => BinaryFn::Shl,
         "RIGHT" => BinaryFn::Shr,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "direction",
                 format!("`{other}` is neither LEFT nor RIGHT"),
             ));
@@ -367,11 +377,11 @@ fn bit_shift(k: &mut Call<'_, '_>) -> Done {
     one(k.g().binary(f, a, b)?)
 }
 
-fn fold(k: &mut Call<'_, '_>, f: BinaryFn) -> Done {
+fn fold(k: &mut ImportNode<'_, '_>, f: BinaryFn) -> NodeOutputs {
     let xs = k.xs()?;
     let (first, rest) = xs
         .split_first()
-        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+        .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
     let mut y = *first;
     for x in rest {
         y = k.g().binary(f, y, *x)?;
@@ -379,12 +389,12 @@ fn fold(k: &mut Call<'_, '_>, f: BinaryFn) -> Done {
     one(y)
 }
 
-fn mean(k: &mut Call<'_, '_>) -> Done {
+fn mean(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let sum = k.xs()?;
     let count = sum.len() as f64;
     let mut y = *sum
         .first()
-        .ok_or_else(|| Reason::operand(0, "is missing"))?;
+        .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
     for x in &sum[1..] {
         y = k.g().plus(y, *x)?;
     }
@@ -392,7 +402,7 @@ fn mean(k: &mut Call<'_, '_>) -> Done {
     one(k.g().div(y, count)?)
 }
 
-fn is_inf(k: &mut Call<'_, '_>) -> Done {
+fn is_inf(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (below, above) = (
         k.attrs.flag("detect_negative", true)?,
@@ -411,48 +421,48 @@ fn is_inf(k: &mut Call<'_, '_>) -> Done {
     one(k.g().binary(BinaryFn::And, is, side)?)
 }
 
-fn where_(k: &mut Call<'_, '_>) -> Done {
+fn where_(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (cond, a, b) = (k.x(0)?, k.x(1)?, k.x(2)?);
     one(k.g().where_(cond, a, b)?)
 }
 
 /// The first operand as another dtype. Rounding to 8-bit floats is to the nearest; `saturate` concerns them alone.
-fn converted(k: &mut Call<'_, '_>, to: Elem) -> Done {
+fn converted(k: &mut ImportNode<'_, '_>, to: OnnxDType) -> NodeOutputs {
     let saturate = k.attrs.flag("saturate", true)?;
     // It concerns powers of two, which are refused.
     k.attrs.ignore(&["round_mode"]);
     let (x, from) = k.carried(0)?;
     match (from, to) {
-        (Some(from), Elem::Narrow(to)) if from == to => Ok(vec![k.val(0).clone()]),
+        (Some(from), OnnxDType::EmulatedDType(to)) if from == to => Ok(vec![k.val(0).clone()]),
         _ => Ok(vec![narrow::cast(k.g(), x, from, to, saturate)?]),
     }
 }
 
-fn cast(k: &mut Call<'_, '_>) -> Done {
-    let to = elem::elem(k.attrs.int("to", 0)?).map_err(|e| Reason::attribute("to", e))?;
+fn cast(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let to = elem::elem(k.attrs.int("to", 0)?).map_err(|e| NodeErrorKind::attribute("to", e))?;
     converted(k, to)
 }
 
-fn cast_like(k: &mut Call<'_, '_>) -> Done {
+fn cast_like(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let to = match k.carried(1)? {
-        (_, Some(narrow)) => Elem::Narrow(narrow),
-        (like, None) => Elem::Plain(k.dtype(like)),
+        (_, Some(narrow)) => OnnxDType::EmulatedDType(narrow),
+        (like, None) => OnnxDType::Plain(k.dtype(like)),
     };
     converted(k, to)
 }
 
 /// The operand, and a mask that keeps everything.
-fn kept(k: &mut Call<'_, '_>, mask_dtype: DType) -> Done {
+fn kept(k: &mut ImportNode<'_, '_>, mask_dtype: DType) -> NodeOutputs {
     let x = k.x(0)?;
-    let mut results = vec![Val::Graph(x)];
-    if k.wants(1) {
+    let mut results = vec![ImportedValue::Graph(x)];
+    if k.is_requested(1) {
         let (dims, yes) = (k.dims(x), k.c.scalar(mask_dtype, 1.0)?);
         results.push(k.g().expand(yes, dims)?.into());
     }
     Ok(results)
 }
 
-fn dropout_old(k: &mut Call<'_, '_>) -> Done {
+fn dropout_old(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     k.attrs.ignore(&["ratio", "is_test"]);
     let x = k.x(0)?;
     let dtype = match k.opset >= 10 {
@@ -463,7 +473,7 @@ fn dropout_old(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// In training elements are dropped at random, and those that stay grow in proportion; else it is the operand.
-fn dropout(k: &mut Call<'_, '_>) -> Done {
+fn dropout(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let seed = k.attrs.int("seed", 0)?;
     let training = k.has(2) && k.int(2)? != 0;
     let ratio = match (training, k.has(1)) {
@@ -472,7 +482,10 @@ fn dropout(k: &mut Call<'_, '_>) -> Done {
         (true, false) => 0.5,
     };
     if !(0.0..1.0).contains(&ratio) {
-        return Err(Reason::operand(1, format!("{ratio} is not from 0 to 1")));
+        return Err(NodeErrorKind::operand(
+            1,
+            format!("{ratio} is not from 0 to 1"),
+        ));
     }
     if ratio == 0.0 {
         return kept(k, DType::Bool);
@@ -488,7 +501,7 @@ fn dropout(k: &mut Call<'_, '_>) -> Done {
     Ok(vec![y.into(), stays.into()])
 }
 
-fn binarizer(k: &mut Call<'_, '_>) -> Done {
+fn binarizer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, threshold) = (k.x(0)?, k.attrs.float("threshold", 0.0)?);
     let (threshold, dtype) = (k.like(x, threshold)?, k.dtype(x));
     let above = k.g().compare(CompareFn::Gt, x, threshold)?;

@@ -2,35 +2,40 @@
 
 use tercet_ir::{DType, Value};
 
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
 use crate::elem;
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 use crate::narrow::cast_to;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[op("FlexAttention", 1, flex).of("ai.onnx.preview").own()];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("FlexAttention", 1, flex)
+    .in_domain("ai.onnx.preview")
+    .without_folding()];
 
 /// `softmax(mod(scale Q K^T)) V` in steps, as the graphs need them.
-fn flex(k: &mut Call<'_, '_>) -> Done {
+fn flex(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (q, key, value) = (k.x(0)?, k.x(1)?, k.x(2)?);
     if [q, key, value].into_iter().any(|v| k.rank(v) != 4) {
-        return Err(Reason::unsupported("operands must have four axes"));
+        return Err(NodeErrorKind::unsupported("operands must have four axes"));
     }
     let (heads, kv_heads) = (k.size(q, 1)?, k.size(key, 1)?);
     if kv_heads == 0 || heads % kv_heads != 0 {
         let reason = format!("{heads} query heads are no multiple of {kv_heads}");
-        return Err(Reason::operand(0, reason));
+        return Err(NodeErrorKind::operand(0, reason));
     }
     let (own, out) = (k.dtype(q), k.dtype(value));
     let width = k.size(q, 3)? as f64;
     let scale = k.attrs.float("scale", width.sqrt().recip())?;
     if scale < 0.0 || !scale.is_finite() {
-        return Err(Reason::attribute("scale", "must be a number from 0 on"));
+        return Err(NodeErrorKind::attribute(
+            "scale",
+            "must be a number from 0 on",
+        ));
     }
     let inner = match k.attrs.int_opt("softmax_precision")? {
         Some(number) => {
-            elem::dtype(number).map_err(|e| Reason::attribute("softmax_precision", e))?
+            elem::dtype(number).map_err(|e| NodeErrorKind::attribute("softmax_precision", e))?
         }
         None if own == DType::F64 => DType::F64,
         None => DType::F32,
@@ -52,25 +57,25 @@ fn flex(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// What a graph of an attribute makes of a value; the value where there is none.
-fn changed(k: &mut Call<'_, '_>, name: &str, x: Value) -> Result<Value, Reason> {
+fn changed(k: &mut ImportNode<'_, '_>, name: &str, x: Value) -> Result<Value, NodeErrorKind> {
     if !k.attrs.has(name) {
         return Ok(x);
     }
     let graph = k.attrs.graph(name)?;
     if graph.input.len() != 1 || graph.output.len() != 1 {
-        return Err(Reason::attribute(
+        return Err(NodeErrorKind::attribute(
             name,
             "must have one operand and one result",
         ));
     }
-    let results = k.c.inline(graph, vec![Val::Graph(x)], name)?;
+    let results = k.c.inline(graph, vec![ImportedValue::Graph(x)], name)?;
     let y = match results.first() {
         Some(val) => k.c.place(val, 0)?,
-        None => return Err(Reason::attribute(name, "has no result")),
+        None => return Err(NodeErrorKind::attribute(name, "has no result")),
     };
     if k.ty(y) != k.ty(x) {
         let reason = format!("gives {} of {}", k.ty(y), k.ty(x));
-        return Err(Reason::attribute(name, reason));
+        return Err(NodeErrorKind::attribute(name, reason));
     }
     Ok(y)
 }

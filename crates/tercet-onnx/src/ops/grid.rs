@@ -5,11 +5,11 @@ use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 use super::attention::positions;
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, axis, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("GridSample", 16, grid_sample),
     op("AffineGrid", 20, affine_grid),
     op("TensorScatter", 24, tensor_scatter),
@@ -17,7 +17,7 @@ pub(crate) const TABLE: &[Entry] = &[
 
 /// What is read outside of the operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outside {
+pub(super) enum GridPadding {
     Zeros,
     Border,
     Reflection,
@@ -25,7 +25,7 @@ pub(super) enum Outside {
 
 /// One of the elements that a result is made of, along one axis.
 #[derive(Clone, Copy)]
-pub(super) struct Tap {
+pub(super) struct GridTap {
     /// Its index, F32 or wider, whole numbers.
     pub(super) at: Value,
     /// Its weight; absent for 1.
@@ -33,7 +33,12 @@ pub(super) struct Tap {
 }
 
 /// The place along an axis of `n` elements of coordinates from -1 to 1.
-fn place(k: &mut Call<'_, '_>, x: Value, n: usize, corners: bool) -> Result<Value, Reason> {
+fn place(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    n: usize,
+    corners: bool,
+) -> Result<Value, NodeErrorKind> {
     let (one_, half) = (k.like(x, 1.0)?, k.like(x, 0.5)?);
     let span = k.like(x, if corners { n as f64 - 1.0 } else { n as f64 })?;
     let g = k.g();
@@ -45,17 +50,17 @@ fn place(k: &mut Call<'_, '_>, x: Value, n: usize, corners: bool) -> Result<Valu
 
 /// Places outside of an axis as places inside it.
 fn inside(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     n: usize,
     corners: bool,
-    outside: Outside,
-) -> Result<Value, Reason> {
+    outside: GridPadding,
+) -> Result<Value, NodeErrorKind> {
     let last = n as f64 - 1.0;
     match outside {
-        Outside::Zeros => Ok(x),
-        Outside::Border => Ok(k.g().clamp(x, 0.0, last)?),
-        Outside::Reflection => {
+        GridPadding::Zeros => Ok(x),
+        GridPadding::Border => Ok(k.g().clamp(x, 0.0, last)?),
+        GridPadding::Reflection => {
             let (low, span) = if corners {
                 (0.0, last)
             } else {
@@ -81,7 +86,7 @@ fn inside(
 
 /// How elements between places are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum GridSampleMode {
     Nearest,
     Linear,
     Cubic,
@@ -89,10 +94,10 @@ enum Mode {
 
 /// The four elements around a place, by the cubic of Keys (1981) with -0.75. Each is brought inside by itself.
 fn cubic(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
-    (n, corners, outside): (usize, bool, Outside),
-) -> Result<Vec<Tap>, Reason> {
+    (n, corners, outside): (usize, bool, GridPadding),
+) -> Result<Vec<GridTap>, NodeErrorKind> {
     const A: f64 = -0.75;
     let low = k.g().floor(x)?;
     let part = k.g().sub(x, low)?;
@@ -117,16 +122,20 @@ fn cubic(
         let at = inside(k, at, n, corners, outside)?;
         let at = k.g().round(at)?;
         let weight = Some(weight);
-        list.push(Tap { at, weight });
+        list.push(GridTap { at, weight });
     }
     Ok(list)
 }
 
 /// The elements of an axis that a place is between.
-pub(super) fn taps(k: &mut Call<'_, '_>, x: Value, linear: bool) -> Result<Vec<Tap>, Reason> {
+pub(super) fn taps(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    linear: bool,
+) -> Result<Vec<GridTap>, NodeErrorKind> {
     if !linear {
         let at = k.g().round(x)?;
-        return Ok(vec![Tap { at, weight: None }]);
+        return Ok(vec![GridTap { at, weight: None }]);
     }
     let one_ = k.like(x, 1.0)?;
     let g = k.g();
@@ -134,37 +143,37 @@ pub(super) fn taps(k: &mut Call<'_, '_>, x: Value, linear: bool) -> Result<Vec<T
     let (high, more) = (g.plus(low, one_)?, g.sub(x, low)?);
     let less = g.sub(one_, more)?;
     Ok(vec![
-        Tap {
+        GridTap {
             at: low,
             weight: Some(less),
         },
-        Tap {
+        GridTap {
             at: high,
             weight: Some(more),
         },
     ])
 }
 
-fn grid_sample(k: &mut Call<'_, '_>) -> Done {
+fn grid_sample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, grid) = (k.x(0)?, k.x(1)?);
     let corners = k.attrs.flag("align_corners", false)?;
     let mode = match k.attrs.string("mode", "linear")?.as_str() {
-        "linear" | "bilinear" => Mode::Linear,
-        "nearest" => Mode::Nearest,
-        "cubic" | "bicubic" => Mode::Cubic,
+        "linear" | "bilinear" => GridSampleMode::Linear,
+        "nearest" => GridSampleMode::Nearest,
+        "cubic" | "bicubic" => GridSampleMode::Cubic,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "mode",
                 format!("`{other}` is not supported"),
             ));
         }
     };
     let outside = match k.attrs.string("padding_mode", "zeros")?.as_str() {
-        "zeros" => Outside::Zeros,
-        "border" => Outside::Border,
-        "reflection" => Outside::Reflection,
+        "zeros" => GridPadding::Zeros,
+        "border" => GridPadding::Border,
+        "reflection" => GridPadding::Reflection,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "padding_mode",
                 format!("`{other}` is not supported"),
             ));
@@ -173,29 +182,29 @@ fn grid_sample(k: &mut Call<'_, '_>) -> Done {
     let (dims, places) = (k.dims(x), k.dims(grid));
     let axes = dims.len().saturating_sub(2);
     if !(1..=3).contains(&axes) || places.len() != axes + 2 {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             1,
             format!("{} is no grid for {}", k.ty(grid), k.ty(x)),
         ));
     }
     let count = product(&places[1..=axes])?;
-    let mut all: Vec<Vec<Tap>> = Vec::new();
+    let mut all: Vec<Vec<GridTap>> = Vec::new();
     for a in 0..axes {
         // The last coordinate is along the first spatial axis.
         let own = k.g().narrow(grid, axes + 1, axes - 1 - a, 1)?;
         let own = reshaped(k.g(), own, &[places[0].clone(), count.clone()])?;
         let n = k.size(x, 2 + a)?;
         let own = place(k, own, n, corners)?;
-        if mode == Mode::Cubic {
+        if mode == GridSampleMode::Cubic {
             all.push(cubic(k, own, (n, corners, outside))?);
             continue;
         }
         let own = inside(k, own, n, corners, outside)?;
-        all.push(taps(k, own, mode == Mode::Linear)?);
+        all.push(taps(k, own, mode == GridSampleMode::Linear)?);
     }
     let flat = [dims[0].clone(), dims[1].clone(), product(&dims[2..])?];
     let x_flat = reshaped(k.g(), x, &flat)?;
-    let sizes: Result<Vec<usize>, Reason> = (0..axes).map(|a| k.size(x, 2 + a)).collect();
+    let sizes: Result<Vec<usize>, NodeErrorKind> = (0..axes).map(|a| k.size(x, 2 + a)).collect();
     let wide = [dims[0].clone(), dims[1].clone(), count];
     let y = sampled(k, x_flat, &all, &sizes?, &wide)?;
     let result = [&dims[..2], &places[1..=axes]].concat();
@@ -204,12 +213,12 @@ fn grid_sample(k: &mut Call<'_, '_>) -> Done {
 
 /// The sum over one tap of each axis, in all combinations.
 pub(super) fn sampled(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
-    taps: &[Vec<Tap>],
+    taps: &[Vec<GridTap>],
     sizes: &[usize],
     wide: &[Dim],
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let combinations: usize = taps.iter().map(Vec::len).product();
     let mut total: Option<Value> = None;
     for which in 0..combinations {
@@ -264,11 +273,11 @@ pub(super) fn sampled(
             None => part,
         });
     }
-    total.ok_or_else(|| Reason::unsupported("there is nothing to sample"))
+    total.ok_or_else(|| NodeErrorKind::unsupported("there is nothing to sample"))
 }
 
 /// Coordinates from -1 to 1 of every place of a picture, moved by a matrix.
-fn affine_grid(k: &mut Call<'_, '_>) -> Done {
+fn affine_grid(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let theta = k.x(0)?;
     let sizes = crate::call::unsigned("size", &k.ints(1)?)?;
     let corners = k.attrs.flag("align_corners", false)?;
@@ -279,7 +288,8 @@ fn affine_grid(k: &mut Call<'_, '_>) -> Done {
         .try_fold(1usize, |n, s| n.checked_mul(*s))
         .filter(|n| *n <= 1 << 22);
     let count = count.filter(|n| (2..=3).contains(&axes) && k.c.spend(n * (axes + 1)));
-    let count = count.ok_or_else(|| Reason::operand(1, format!("{sizes:?} is not supported")))?;
+    let count =
+        count.ok_or_else(|| NodeErrorKind::operand(1, format!("{sizes:?} is not supported")))?;
     let mut values = Vec::with_capacity(count * (axes + 1));
     let mut index = vec![0; axes];
     for _ in 0..count {
@@ -305,18 +315,18 @@ fn affine_grid(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// A cache with new rows from an index of each batch on.
-fn tensor_scatter(k: &mut Call<'_, '_>) -> Done {
+fn tensor_scatter(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (cache, update, starts) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let rank = k.rank(cache);
     let at = axis(k.attrs.int("axis", -2)?, rank)?;
     if at == 0 {
-        return Err(Reason::attribute("axis", "is that of the batch"));
+        return Err(NodeErrorKind::attribute("axis", "is that of the batch"));
     }
     let circular = match k.attrs.string("mode", "linear")?.as_str() {
         "linear" => false,
         "circular" => true,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "mode",
                 format!("`{other}` is not supported"),
             ));

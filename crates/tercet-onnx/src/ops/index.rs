@@ -6,12 +6,12 @@ use tercet_ir::{DType, Dim, Tensor};
 
 use super::reduce::last_to;
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, axis, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Gather", 1, gather),
     op("GatherElements", 11, gather_elements),
     op("GatherND", 11, gather_nd),
@@ -20,68 +20,68 @@ pub(crate) const TABLE: &[Entry] = &[
     op("ScatterND", 11, scatter_nd),
     op("OneHot", 9, one_hot),
     op("Compress", 9, compress),
-    op("ArrayFeatureExtractor", 1, array_feature_extractor).of("ai.onnx.ml"),
+    op("ArrayFeatureExtractor", 1, array_feature_extractor).in_domain("ai.onnx.ml"),
 ];
 
-fn gather(k: &mut Call<'_, '_>) -> Done {
+fn gather(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let at = k.axis(0, k.rank(x))?;
     one(k.g().gather(x, idx, at)?)
 }
 
-fn gather_elements(k: &mut Call<'_, '_>) -> Done {
+fn gather_elements(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let at = k.axis(0, k.rank(x))?;
     one(k.g().gather_elements(x, idx, at)?)
 }
 
-fn gather_nd(k: &mut Call<'_, '_>) -> Done {
+fn gather_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let batch = k.attrs.int("batch_dims", 0)?;
-    let batch =
-        usize::try_from(batch).map_err(|_| Reason::attribute("batch_dims", "is negative"))?;
+    let batch = usize::try_from(batch)
+        .map_err(|_| NodeErrorKind::attribute("batch_dims", "is negative"))?;
     one(k.g().gather_nd(x, idx, batch)?)
 }
 
-fn reduction(k: &Call<'_, '_>) -> Result<ScatterReduce, Reason> {
+fn reduction(k: &ImportNode<'_, '_>) -> Result<ScatterReduce, NodeErrorKind> {
     match k.attrs.string("reduction", "none")?.as_str() {
         "none" => Ok(ScatterReduce::Replace),
         "add" => Ok(ScatterReduce::Add),
         "mul" => Ok(ScatterReduce::Mul),
         "max" => Ok(ScatterReduce::Max),
         "min" => Ok(ScatterReduce::Min),
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "reduction",
             format!("`{other}` is not supported"),
         )),
     }
 }
 
-fn scatter_elements(k: &mut Call<'_, '_>) -> Done {
+fn scatter_elements(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx, updates) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let (at, reduce) = (k.axis(0, k.rank(x))?, reduction(k)?);
     one(k.g().scatter_elements(x, idx, updates, at, reduce)?)
 }
 
-fn scatter_nd(k: &mut Call<'_, '_>) -> Done {
+fn scatter_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx, updates) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let reduce = reduction(k)?;
     one(k.g().scatter_nd(x, idx, updates, reduce)?)
 }
 
 /// By comparing, since indices that point nowhere give a line of "off".
-fn one_hot(k: &mut Call<'_, '_>) -> Done {
-    const MOST: i64 = 1 << 22;
+fn one_hot(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    const MAX_ONE_HOT_LEN: i64 = 1 << 22;
     let (idx, values) = (k.x(0)?, k.x(2)?);
     let depth = k.int(1)?;
-    if !(1..=MOST).contains(&depth) {
-        return Err(Reason::operand(
+    if !(1..=MAX_ONE_HOT_LEN).contains(&depth) {
+        return Err(NodeErrorKind::operand(
             1,
             format!("a depth of {depth} is not supported"),
         ));
     }
     if !k.c.spend(depth as usize) {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             1,
             format!("a depth of {depth} is too large"),
         ));
@@ -109,7 +109,7 @@ fn one_hot(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// The elements that a condition keeps: as many as it says where it is known, else so many of a bounded result.
-fn compress(k: &mut Call<'_, '_>) -> Done {
+fn compress(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (x, at) = match k.attrs.int_opt("axis")? {
         Some(a) => (x, axis(a, k.rank(x))?),
@@ -118,7 +118,7 @@ fn compress(k: &mut Call<'_, '_>) -> Done {
             (reshaped(k.g(), x, &[n])?, 0)
         }
     };
-    if let Val::Graph(keep) = k.val(1) {
+    if let ImportedValue::Graph(keep) = k.val(1) {
         let keep = *keep;
         return super::selected::compress(k, x, at, keep);
     }
@@ -135,7 +135,7 @@ fn compress(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Chosen elements of the last axis; of a vector a row of them.
-fn array_feature_extractor(k: &mut Call<'_, '_>) -> Done {
+fn array_feature_extractor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let x = match k.rank(x) {
         1 => k.g().unsqueeze(x, 0)?,

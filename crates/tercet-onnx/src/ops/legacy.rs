@@ -4,11 +4,11 @@ use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{Dim, Value};
 
 use super::shape::reshaped;
-use super::{Entry, linear, norm, op};
-use crate::call::{Call, Done, axis, one};
-use crate::error::Reason;
+use super::{OpsetEntry, linear, norm, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Add", 6, |k| binary(k, BinaryFn::Add)).until(6),
     op("Sub", 6, |k| binary(k, BinaryFn::Sub)).until(6),
     op("Mul", 6, |k| binary(k, BinaryFn::Mul)).until(6),
@@ -20,12 +20,12 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// The second operand beside axes of the first, from an axis on; at the last ones without an attribute.
-fn aligned(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value, Reason> {
+fn aligned(k: &mut ImportNode<'_, '_>, a: Value, b: Value) -> Result<Value, NodeErrorKind> {
     let given = k.attrs.int_opt("axis")?;
     if !k.attrs.flag("broadcast", false)? {
         return match k.dims(a) == k.dims(b) {
             true => Ok(b),
-            false => Err(Reason::attribute(
+            false => Err(NodeErrorKind::attribute(
                 "broadcast",
                 "must be 1 for operands of several shapes",
             )),
@@ -35,20 +35,21 @@ fn aligned(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value, Reason> {
     let Some(given) = given else { return Ok(b) };
     let at = axis(given, rank)?;
     let after = rank.checked_sub(at + own);
-    let after = after.ok_or_else(|| Reason::attribute("axis", format!("leaves no {own} axes")))?;
+    let after =
+        after.ok_or_else(|| NodeErrorKind::attribute("axis", format!("leaves no {own} axes")))?;
     let mut dims = k.dims(b);
     dims.resize(own + after, Dim::Known(1));
     reshaped(k.g(), b, &dims)
 }
 
-fn binary(k: &mut Call<'_, '_>, f: BinaryFn) -> Done {
+fn binary(k: &mut ImportNode<'_, '_>, f: BinaryFn) -> NodeOutputs {
     let (a, b) = (k.x(0)?, k.x(1)?);
     let b = aligned(k, a, b)?;
     one(k.g().binary(f, a, b)?)
 }
 
 /// With one slope, or one for each channel.
-fn prelu(k: &mut Call<'_, '_>) -> Done {
+fn prelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, mut slope) = (k.x(0)?, k.x(1)?);
     let dims = k.dims(slope);
     if let ([n], true) = (dims.as_slice(), k.rank(x) > 2) {
@@ -62,10 +63,10 @@ fn prelu(k: &mut Call<'_, '_>) -> Done {
     one(k.g().where_(below, low, x)?)
 }
 
-fn batch_norm(k: &mut Call<'_, '_>) -> Done {
+fn batch_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     match k.attrs.flag("is_test", false)? {
         true => norm::batch_norm(k),
-        false => Err(Reason::attribute(
+        false => Err(NodeErrorKind::attribute(
             "is_test",
             "must be 1; export the model for inference",
         )),

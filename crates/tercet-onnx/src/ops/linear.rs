@@ -4,23 +4,27 @@ use tercet_ir::ops::{DotGeneral, ReduceFn};
 use tercet_ir::{Dim, Value};
 
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("MatMul", 1, matmul),
     op("Gemm", 7, gemm),
     op("Einsum", 12, einsum),
 ];
 
-fn matmul(k: &mut Call<'_, '_>) -> Done {
+fn matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (k.x(0)?, k.x(1)?);
     one(vectors(k, a, b)?)
 }
 
 /// The product, with vectors as rows and columns.
-pub(crate) fn vectors(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value, Reason> {
+pub(crate) fn vectors(
+    k: &mut ImportNode<'_, '_>,
+    a: Value,
+    b: Value,
+) -> Result<Value, NodeErrorKind> {
     let (da, db) = (k.dims(a), k.dims(b));
     let (row, column) = (da.len() == 1, db.len() == 1);
     let a = if row {
@@ -48,7 +52,7 @@ pub(crate) fn vectors(k: &mut Call<'_, '_>, a: Value, b: Value) -> Result<Value,
     reshaped(k.g(), y, &dims)
 }
 
-pub(super) fn gemm(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn gemm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b, c) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let a = if k.attrs.flag("transA", false)? {
         k.g().transpose(a, &[1, 0])?
@@ -64,7 +68,7 @@ pub(super) fn gemm(k: &mut Call<'_, '_>) -> Done {
     k.attrs.ignore(&["broadcast"]);
     let whole = |x: f64| x.fract() == 0.0;
     if k.dtype(a).is_int() && !(whole(alpha) && whole(beta)) {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "integers times an alpha or beta that is no integer are not supported",
         ));
     }
@@ -84,7 +88,7 @@ pub(super) fn gemm(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// An operand of `Einsum` with the label of each axis.
-struct Term {
+struct EinsumTerm {
     value: Value,
     labels: Vec<char>,
 }
@@ -95,8 +99,12 @@ fn ellipsis_label(from_end: usize) -> char {
 }
 
 /// The labels of a part of the equation, with `rank` axes where it is an operand.
-fn labels(text: &str, rank: Option<usize>, ellipsis: &mut usize) -> Result<Vec<char>, Reason> {
-    let bad = || Reason::attribute("equation", format!("`{text}` is not understood"));
+fn labels(
+    text: &str,
+    rank: Option<usize>,
+    ellipsis: &mut usize,
+) -> Result<Vec<char>, NodeErrorKind> {
+    let bad = || NodeErrorKind::attribute("equation", format!("`{text}` is not understood"));
     let (before, after) = match text.split_once("...") {
         Some((a, b)) => (a, Some(b)),
         None => (text, None),
@@ -120,7 +128,7 @@ fn labels(text: &str, rank: Option<usize>, ellipsis: &mut usize) -> Result<Vec<c
     }
 }
 
-fn einsum(k: &mut Call<'_, '_>) -> Done {
+fn einsum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let equation: String = k
         .attrs
         .string("equation", "")?
@@ -134,7 +142,7 @@ fn einsum(k: &mut Call<'_, '_>) -> Done {
     };
     let parts: Vec<&str> = left.split(',').collect();
     if parts.len() != xs.len() {
-        return Err(Reason::attribute(
+        return Err(NodeErrorKind::attribute(
             "equation",
             format!("has {} operands, the node {}", parts.len(), xs.len()),
         ));
@@ -143,18 +151,19 @@ fn einsum(k: &mut Call<'_, '_>) -> Done {
     let mut terms = Vec::new();
     for (part, x) in parts.iter().zip(&xs) {
         let labels = labels(part, Some(k.rank(*x)), &mut ellipsis)?;
-        terms.push(Term { value: *x, labels });
+        terms.push(EinsumTerm { value: *x, labels });
     }
     let result = match right {
         Some(text) => labels(&text, None, &mut ellipsis)?,
         None => implicit(&terms, ellipsis),
     };
-    let terms: Result<Vec<Term>, Reason> = terms.into_iter().map(|t| diagonal(k, t)).collect();
+    let terms: Result<Vec<EinsumTerm>, NodeErrorKind> =
+        terms.into_iter().map(|t| diagonal(k, t)).collect();
     let mut terms = terms?.into_iter();
     let mut total = terms
         .next()
-        .ok_or_else(|| Reason::operand(0, "is missing"))?;
-    let mut rest: Vec<Term> = terms.collect();
+        .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
+    let mut rest: Vec<EinsumTerm> = terms.collect();
     while !rest.is_empty() {
         let next = rest.remove(0);
         let needed: Vec<char> = result
@@ -171,13 +180,13 @@ fn einsum(k: &mut Call<'_, '_>) -> Done {
         .collect();
     let perm = perm.filter(|p| p.len() == total.labels.len());
     let perm = perm.ok_or_else(|| {
-        Reason::attribute("equation", "the result has other labels than the operands")
+        NodeErrorKind::attribute("equation", "the result has other labels than the operands")
     })?;
     one(k.g().transpose(total.value, &perm)?)
 }
 
 /// Without a right side: the ellipsis, then labels that occur once, in alphabetical order.
-fn implicit(terms: &[Term], ellipsis: usize) -> Vec<char> {
+fn implicit(terms: &[EinsumTerm], ellipsis: usize) -> Vec<char> {
     let all: Vec<char> = terms
         .iter()
         .flat_map(|t| t.labels.iter().copied())
@@ -193,8 +202,8 @@ fn implicit(terms: &[Term], ellipsis: usize) -> Vec<char> {
 }
 
 /// Takes the diagonal where a label is there twice.
-fn diagonal(k: &mut Call<'_, '_>, term: Term) -> Result<Term, Reason> {
-    let Term {
+fn diagonal(k: &mut ImportNode<'_, '_>, term: EinsumTerm) -> Result<EinsumTerm, NodeErrorKind> {
+    let EinsumTerm {
         mut value,
         mut labels,
     } = term;
@@ -204,7 +213,7 @@ fn diagonal(k: &mut Call<'_, '_>, term: Term) -> Result<Term, Reason> {
     {
         let n = k.size(value, i)?;
         if k.size(value, j)? != n {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "equation",
                 "axes of one label differ in size",
             ));
@@ -223,11 +232,15 @@ fn diagonal(k: &mut Call<'_, '_>, term: Term) -> Result<Term, Reason> {
             .slice_axis(y, flat.len() - 1, 0, i64::MAX, n as i64 + 1)?;
         labels = kept;
     }
-    Ok(Term { value, labels })
+    Ok(EinsumTerm { value, labels })
 }
 
 /// Sums over the axes whose labels are not needed.
-fn summed(k: &mut Call<'_, '_>, term: Term, needed: &[char]) -> Result<Term, Reason> {
+fn summed(
+    k: &mut ImportNode<'_, '_>,
+    term: EinsumTerm,
+    needed: &[char],
+) -> Result<EinsumTerm, NodeErrorKind> {
     let gone: Vec<usize> = (0..term.labels.len())
         .filter(|i| !needed.contains(&term.labels[*i]))
         .collect();
@@ -240,13 +253,18 @@ fn summed(k: &mut Call<'_, '_>, term: Term, needed: &[char]) -> Result<Term, Rea
         .into_iter()
         .filter(|l| needed.contains(l))
         .collect();
-    Ok(Term { value, labels })
+    Ok(EinsumTerm { value, labels })
 }
 
 /// The product of two operands, summed over what is not needed any more.
-fn contract(k: &mut Call<'_, '_>, a: Term, b: Term, needed: &[char]) -> Result<Term, Reason> {
+fn contract(
+    k: &mut ImportNode<'_, '_>,
+    a: EinsumTerm,
+    b: EinsumTerm,
+    needed: &[char],
+) -> Result<EinsumTerm, NodeErrorKind> {
     let with =
-        |other: &Term| -> Vec<char> { needed.iter().chain(&other.labels).copied().collect() };
+        |other: &EinsumTerm| -> Vec<char> { needed.iter().chain(&other.labels).copied().collect() };
     let (for_a, for_b) = (with(&b), with(&a));
     let (a, b) = (summed(k, a, &for_a)?, summed(k, b, &for_b)?);
     let a = unstretched(k, a, &b)?;
@@ -258,7 +276,7 @@ fn contract(k: &mut Call<'_, '_>, a: Term, b: Term, needed: &[char]) -> Result<T
         .filter(|l| b.labels.contains(l))
         .collect();
     let (batch, inner): (Vec<char>, Vec<char>) = shared.iter().partition(|l| needed.contains(l));
-    let at = |t: &Term, list: &[char]| -> Vec<usize> {
+    let at = |t: &EinsumTerm, list: &[char]| -> Vec<usize> {
         list.iter()
             .filter_map(|l| t.labels.iter().position(|o| o == l))
             .collect()
@@ -269,7 +287,7 @@ fn contract(k: &mut Call<'_, '_>, a: Term, b: Term, needed: &[char]) -> Result<T
         lhs_batch: at(&a, &batch),
         rhs_batch: at(&b, &batch),
     };
-    let free = |t: &Term| -> Vec<char> {
+    let free = |t: &EinsumTerm| -> Vec<char> {
         t.labels
             .iter()
             .copied()
@@ -278,11 +296,15 @@ fn contract(k: &mut Call<'_, '_>, a: Term, b: Term, needed: &[char]) -> Result<T
     };
     let labels = [batch, free(&a), free(&b)].concat();
     let value = k.g().dot_general(a.value, b.value, axes)?;
-    Ok(Term { value, labels })
+    Ok(EinsumTerm { value, labels })
 }
 
 /// Drops axes of one element that the other operand has with more: they broadcast.
-fn unstretched(k: &mut Call<'_, '_>, term: Term, other: &Term) -> Result<Term, Reason> {
+fn unstretched(
+    k: &mut ImportNode<'_, '_>,
+    term: EinsumTerm,
+    other: &EinsumTerm,
+) -> Result<EinsumTerm, NodeErrorKind> {
     let (dims, others) = (k.dims(term.value), k.dims(other.value));
     let stretched = |i: &usize| {
         let twin = other.labels.iter().position(|l| *l == term.labels[*i]);
@@ -295,7 +317,7 @@ fn unstretched(k: &mut Call<'_, '_>, term: Term, other: &Term) -> Result<Term, R
     let kept: Vec<usize> = (0..dims.len()).filter(|i| !gone.contains(i)).collect();
     let sizes: Vec<Dim> = kept.iter().map(|i| dims[*i].clone()).collect();
     let value = reshaped(k.g(), term.value, &sizes)?;
-    Ok(Term {
+    Ok(EinsumTerm {
         value,
         labels: kept.iter().map(|i| term.labels[*i]).collect(),
     })

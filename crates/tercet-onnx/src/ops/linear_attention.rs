@@ -4,16 +4,16 @@ use tercet_ir::ops::{ReduceFn, Scan};
 use tercet_ir::{DType, Dim, Graph, SubGraph, Type, Value};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs};
+use crate::error::NodeErrorKind;
 use crate::narrow::cast_to;
 
-pub(crate) const TABLE: &[Entry] = &[op("LinearAttention", 26, linear_attention)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("LinearAttention", 26, linear_attention)];
 
 /// How a token changes the state.
 #[derive(Clone, Copy)]
-struct Rule {
+struct StateUpdateRule {
     /// It decays first.
     gated: bool,
     /// Only what the state does not answer yet is written.
@@ -21,20 +21,20 @@ struct Rule {
 }
 
 /// The heads of an attribute.
-fn heads(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
+fn heads(k: &ImportNode<'_, '_>, name: &str) -> Result<usize, NodeErrorKind> {
     let given = k.attrs.int_opt(name)?;
     let heads = given.and_then(|n| usize::try_from(n).ok().filter(|n| *n > 0));
-    heads.ok_or_else(|| Reason::attribute(name, "must be given and positive"))
+    heads.ok_or_else(|| NodeErrorKind::attribute(name, "must be given and positive"))
 }
 
-fn rule(k: &Call<'_, '_>) -> Result<Rule, Reason> {
+fn rule(k: &ImportNode<'_, '_>) -> Result<StateUpdateRule, NodeErrorKind> {
     let rule = match k.attrs.string("update_rule", "gated_delta")?.as_str() {
         "linear" => (false, false),
         "gated" => (true, false),
         "delta" => (false, true),
         "gated_delta" => (true, true),
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "update_rule",
                 format!("`{other}` is not supported"),
             ));
@@ -44,22 +44,22 @@ fn rule(k: &Call<'_, '_>) -> Result<Rule, Reason> {
     for (index, name, wanted) in [(4, "decay", gated), (5, "beta", delta)] {
         if k.has(index) != wanted {
             let reason = format!("{name} must be there if the update rule reads it, and only then");
-            return Err(Reason::operand(index, reason));
+            return Err(NodeErrorKind::operand(index, reason));
         }
     }
-    Ok(Rule { gated, delta })
+    Ok(StateUpdateRule { gated, delta })
 }
 
 /// `[B, T, H D]` as F32 `[B, T, H, D]`.
-fn split(k: &mut Call<'_, '_>, index: usize, heads: usize) -> Result<Value, Reason> {
+fn split(k: &mut ImportNode<'_, '_>, index: usize, heads: usize) -> Result<Value, NodeErrorKind> {
     let x = k.x(index)?;
     if k.rank(x) != 3 {
-        return Err(Reason::operand(index, "must have three axes"));
+        return Err(NodeErrorKind::operand(index, "must have three axes"));
     }
     let width = k.size(x, 2)?;
     if width % heads != 0 {
         let reason = format!("{width} elements are not whole heads of {heads}");
-        return Err(Reason::operand(index, reason));
+        return Err(NodeErrorKind::operand(index, reason));
     }
     let mut dims = k.dims(x);
     dims[2] = Dim::Known(heads);
@@ -69,7 +69,12 @@ fn split(k: &mut Call<'_, '_>, index: usize, heads: usize) -> Result<Value, Reas
 }
 
 /// Each element of an axis `times` times, one after the other.
-fn repeated(k: &mut Call<'_, '_>, x: Value, at: usize, times: usize) -> Result<Value, Reason> {
+fn repeated(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    at: usize,
+    times: usize,
+) -> Result<Value, NodeErrorKind> {
     if times == 1 {
         return Ok(x);
     }
@@ -83,12 +88,12 @@ fn repeated(k: &mut Call<'_, '_>, x: Value, at: usize, times: usize) -> Result<V
     reshaped(k.g(), y, &dims)
 }
 
-fn linear_attention(k: &mut Call<'_, '_>) -> Done {
+fn linear_attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     // A hint that changes no result.
     k.attrs.ignore(&["chunk_size"]);
     let (q_heads, kv_heads) = (heads(k, "q_num_heads")?, heads(k, "kv_num_heads")?);
     if q_heads % kv_heads != 0 {
-        return Err(Reason::attribute(
+        return Err(NodeErrorKind::attribute(
             "q_num_heads",
             "must be a multiple of kv_num_heads",
         ));
@@ -159,11 +164,11 @@ fn linear_attention(k: &mut Call<'_, '_>) -> Done {
 
 /// The states of the key heads, of which each stands `group` times.
 fn one_of_group(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     state: Value,
     kv_heads: usize,
     group: usize,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     if group == 1 {
         return Ok(state);
     }
@@ -176,7 +181,11 @@ fn one_of_group(
 }
 
 /// `beta [B, T, H]`, or of one number for all heads, as `[B, T, H, 1]` of the query heads.
-fn betas(k: &mut Call<'_, '_>, kv_heads: usize, group: usize) -> Result<Value, Reason> {
+fn betas(
+    k: &mut ImportNode<'_, '_>,
+    kv_heads: usize,
+    group: usize,
+) -> Result<Value, NodeErrorKind> {
     let beta = k.x(5)?;
     let of = match k.rank(beta) == 3 && k.size(beta, 2)? == 1 {
         true => 1,
@@ -184,13 +193,20 @@ fn betas(k: &mut Call<'_, '_>, kv_heads: usize, group: usize) -> Result<Value, R
     };
     let beta = split(k, 5, of)?;
     if k.size(beta, 3)? != 1 {
-        return Err(Reason::operand(5, "must be one number for each head"));
+        return Err(NodeErrorKind::operand(
+            5,
+            "must be one number for each head",
+        ));
     }
     repeated(k, beta, 2, kv_heads / of * group)
 }
 
 /// The decay of each head `[B, T, H]`, if it is one number: 0 where nothing decays.
-fn by_head(k: &mut Call<'_, '_>, q: Value, decay: Option<Value>) -> Result<Option<Value>, Reason> {
+fn by_head(
+    k: &mut ImportNode<'_, '_>,
+    q: Value,
+    decay: Option<Value>,
+) -> Result<Option<Value>, NodeErrorKind> {
     match decay {
         Some(decay) if k.size(decay, 3)? == 1 => Ok(Some(k.g().squeeze(decay, 3)?)),
         Some(_) => Ok(None),
@@ -204,12 +220,12 @@ fn by_head(k: &mut Call<'_, '_>, q: Value, decay: Option<Value>) -> Result<Optio
 
 /// Token by token: results `[B, T, H, P]` and the last state `[B, H, N, P]`.
 fn scanned(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
     decay: Option<Value>,
     beta: Option<Value>,
     state: Value,
-) -> Result<(Value, Value), Reason> {
+) -> Result<(Value, Value), NodeErrorKind> {
     let mut operands = vec![state];
     for x in [q, key, value].into_iter().chain(decay).chain(beta) {
         operands.push(k.g().transpose(x, &[1, 0, 2, 3])?);
@@ -228,7 +244,7 @@ fn scanned(
 }
 
 /// What a token does to the state `[B, H, N, P]`, and what it reads of it.
-fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, Reason> {
+fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, NodeErrorKind> {
     let mut g = Graph::new();
     let mut state = g.input("state", types[0].clone())?;
     let mut parts = Vec::with_capacity(types.len());
@@ -240,7 +256,7 @@ fn step(types: &[Type], gated: bool, delta: bool) -> Result<Graph, Reason> {
     let mut next = || {
         parts
             .next()
-            .ok_or_else(|| Reason::unsupported("a part is missing"))
+            .ok_or_else(|| NodeErrorKind::unsupported("a part is missing"))
     };
     let (q, key, mut value) = (next()?, next()?, next()?);
     // As columns, beside rows of the state.

@@ -5,18 +5,18 @@ use tercet_ir::{DType, Dim, Value};
 
 use super::reduce::equals;
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("NegativeLogLikelihoodLoss", 12, negative_log_likelihood),
     op("SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy),
 ];
 
 /// `-w[t] x[t]` for the class `t` that is meant at each place, reduced as the attribute says.
-fn likelihood(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+fn likelihood(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let (target, weight) = (k.x(1)?, k.opt(2)?);
     let ignored = match k.attrs.int_opt("ignore_index")? {
         Some(class) => Some(equals(k, target, class as f64)?),
@@ -59,24 +59,24 @@ fn likelihood(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
             let total = k.g().reduce(ReduceFn::Sum, share, &list, false)?;
             Ok(k.g().div(sum, total)?)
         }
-        (other, _) => Err(Reason::attribute(
+        (other, _) => Err(NodeErrorKind::attribute(
             "reduction",
             format!("`{other}` is not supported"),
         )),
     }
 }
 
-fn negative_log_likelihood(k: &mut Call<'_, '_>) -> Done {
+fn negative_log_likelihood(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     one(likelihood(k, x)?)
 }
 
-fn softmax_cross_entropy(k: &mut Call<'_, '_>) -> Done {
+fn softmax_cross_entropy(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let scores = k.x(0)?;
     if k.dtype(scores) == DType::Bool {
-        return Err(Reason::operand(0, "must be numbers"));
+        return Err(NodeErrorKind::operand(0, "must be numbers"));
     }
     let logs = k.g().log_softmax(scores, 1)?;
     let loss = likelihood(k, logs)?;
-    Ok(vec![Val::Graph(loss), Val::Graph(logs)])
+    Ok(vec![ImportedValue::Graph(loss), ImportedValue::Graph(logs)])
 }

@@ -9,10 +9,10 @@ mod quantized;
 use tercet_ir::Value;
 use tercet_ir::scalar::UnaryFn;
 
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
 const DOMAIN: &str = "com.microsoft";
 
@@ -22,19 +22,19 @@ pub(super) use fused::TABLE as FUSED;
 pub(super) use packed::TABLE as PACKED;
 pub(super) use quantized::TABLE as QUANTIZED;
 
-pub(super) const TABLE: &[Entry] = &[
-    op("Gelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
-    op("BiasGelu", 1, |k| gelu(k, UnaryFn::Gelu)).of(DOMAIN),
-    op("FastGelu", 1, |k| gelu(k, UnaryFn::GeluTanh)).of(DOMAIN),
-    op("FusedMatMul", 1, fused_mat_mul).of(DOMAIN),
-    op("SkipLayerNormalization", 1, skip_layer_norm).of(DOMAIN),
-    op("SkipSimplifiedLayerNormalization", 1, skip_rms_norm).of(DOMAIN),
+pub(super) const TABLE: &[OpsetEntry] = &[
+    op("Gelu", 1, |k| gelu(k, UnaryFn::Gelu)).in_domain(DOMAIN),
+    op("BiasGelu", 1, |k| gelu(k, UnaryFn::Gelu)).in_domain(DOMAIN),
+    op("FastGelu", 1, |k| gelu(k, UnaryFn::GeluTanh)).in_domain(DOMAIN),
+    op("FusedMatMul", 1, fused_mat_mul).in_domain(DOMAIN),
+    op("SkipLayerNormalization", 1, skip_layer_norm).in_domain(DOMAIN),
+    op("SkipSimplifiedLayerNormalization", 1, skip_rms_norm).in_domain(DOMAIN),
     // ONNX Runtime writes it into ONNX's own domain.
     op("SimplifiedLayerNormalization", 1, rms_norm),
 ];
 
 /// `gelu(x + bias)`, where there is a bias.
-fn gelu(k: &mut Call<'_, '_>, f: UnaryFn) -> Done {
+fn gelu(k: &mut ImportNode<'_, '_>, f: UnaryFn) -> NodeOutputs {
     let (mut x, bias) = (k.x(0)?, k.opt(1)?);
     if let Some(bias) = bias {
         x = k.g().plus(x, bias)?;
@@ -43,12 +43,12 @@ fn gelu(k: &mut Call<'_, '_>, f: UnaryFn) -> Done {
 }
 
 /// `alpha * op(A) @ op(B)`; `transBatchA` and `transBatchB` are not supported.
-fn fused_mat_mul(k: &mut Call<'_, '_>) -> Done {
+fn fused_mat_mul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (mut a, mut b) = (k.x(0)?, k.x(1)?);
     let alpha = k.attrs.float("alpha", 1.0)?;
     for name in ["transBatchA", "transBatchB"] {
         if k.attrs.flag(name, false)? {
-            return Err(Reason::attribute(name, "1 is not supported"));
+            return Err(NodeErrorKind::attribute(name, "1 is not supported"));
         }
     }
     for (name, v) in [("transA", &mut a), ("transB", &mut b)] {
@@ -69,7 +69,7 @@ fn fused_mat_mul(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `x + skip + bias`
-fn with_skip(k: &mut Call<'_, '_>, bias: usize) -> Result<Value, Reason> {
+fn with_skip(k: &mut ImportNode<'_, '_>, bias: usize) -> Result<Value, NodeErrorKind> {
     let (x, skip, bias) = (k.x(0)?, k.x(1)?, k.opt(bias)?);
     let sum = k.g().plus(x, skip)?;
     Ok(match bias {
@@ -79,15 +79,20 @@ fn with_skip(k: &mut Call<'_, '_>, bias: usize) -> Result<Value, Reason> {
 }
 
 /// The normalized result, and the sum as the fourth; mean and inverse deviation between them are for training only.
-fn skipped(k: &Call<'_, '_>, y: Value, sum: Value) -> Done {
-    if k.wants(1) || k.wants(2) {
+fn skipped(k: &ImportNode<'_, '_>, y: Value, sum: Value) -> NodeOutputs {
+    if k.is_requested(1) || k.is_requested(2) {
         let text = "the mean and the inverse of the deviation are not supported as results";
-        return Err(Reason::unsupported(text));
+        return Err(NodeErrorKind::unsupported(text));
     }
-    Ok(vec![y.into(), Val::Absent, Val::Absent, sum.into()])
+    Ok(vec![
+        y.into(),
+        ImportedValue::Absent,
+        ImportedValue::Absent,
+        sum.into(),
+    ])
 }
 
-fn skip_layer_norm(k: &mut Call<'_, '_>) -> Done {
+fn skip_layer_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let sum = with_skip(k, 4)?;
     let (gamma, beta) = (k.x(2)?, k.opt(3)?);
     let eps = k.attrs.float("epsilon", 1e-12)?;
@@ -96,7 +101,7 @@ fn skip_layer_norm(k: &mut Call<'_, '_>) -> Done {
     skipped(k, y, sum)
 }
 
-fn skip_rms_norm(k: &mut Call<'_, '_>) -> Done {
+fn skip_rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let sum = with_skip(k, 3)?;
     let gamma = k.x(2)?;
     let eps = k.attrs.float("epsilon", 1e-12)?;
@@ -104,21 +109,24 @@ fn skip_rms_norm(k: &mut Call<'_, '_>) -> Done {
     skipped(k, y, sum)
 }
 
-fn rms_norm(k: &mut Call<'_, '_>) -> Done {
+fn rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma) = (k.x(0)?, k.x(1)?);
     let (at, eps) = (k.axis(-1, k.rank(x))?, k.attrs.float("epsilon", 1e-5)?);
     // Statistics are had in F32 at least in any case.
     if k.attrs.int("stash_type", 1)? != 1 {
-        return Err(Reason::attribute("stash_type", "only 1 is supported"));
+        return Err(NodeErrorKind::attribute(
+            "stash_type",
+            "only 1 is supported",
+        ));
     }
-    if at != last_axis(k, x)? || k.wants(1) {
+    if at != last_axis(k, x)? || k.is_requested(1) {
         let text = "only the last axis is supported, and no second result";
-        return Err(Reason::unsupported(text));
+        return Err(NodeErrorKind::unsupported(text));
     }
     one(k.g().rms_norm(x, gamma, None, eps)?)
 }
 
-fn last_axis(k: &Call<'_, '_>, x: Value) -> Result<usize, Reason> {
+fn last_axis(k: &ImportNode<'_, '_>, x: Value) -> Result<usize, NodeErrorKind> {
     let rank = k.rank(x).checked_sub(1);
-    rank.ok_or_else(|| Reason::operand(0, "must have an axis"))
+    rank.ok_or_else(|| NodeErrorKind::operand(0, "must have an axis"))
 }

@@ -37,57 +37,57 @@ mod signal;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::call::{Call, Done};
+use crate::call::{ImportNode, NodeOutputs};
 
 /// What is done with a node whose operands are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum ConstOperandPolicy {
     /// It is evaluated.
     Folded,
     /// The operator looks at its operands itself, or has another answer each time.
-    Own,
+    Unfolded,
 }
 
 /// How a node is imported.
-pub(crate) type Import = fn(&mut Call<'_, '_>) -> Done;
+pub(crate) type NodeImportFn = fn(&mut ImportNode<'_, '_>) -> NodeOutputs;
 
 /// An operator in a range of versions.
-pub(crate) struct Entry {
+pub(crate) struct OpsetEntry {
     pub(crate) domain: &'static str,
     pub(crate) name: &'static str,
     pub(crate) since: i64,
     pub(crate) until: i64,
-    pub(crate) known: Known,
-    pub(crate) import: Import,
+    pub(crate) const_policy: ConstOperandPolicy,
+    pub(crate) import: NodeImportFn,
 }
 
 /// An operator of ONNX's own domain, from a version on.
-pub(crate) const fn op(name: &'static str, since: i64, import: Import) -> Entry {
-    Entry {
+pub(crate) const fn op(name: &'static str, since: i64, import: NodeImportFn) -> OpsetEntry {
+    OpsetEntry {
         domain: "",
         name,
         since,
         until: NEWEST,
-        known: Known::Folded,
+        const_policy: ConstOperandPolicy::Folded,
         import,
     }
 }
 
-impl Entry {
+impl OpsetEntry {
     /// Up to a version.
-    pub(crate) const fn until(self, until: i64) -> Entry {
-        Entry { until, ..self }
+    pub(crate) const fn until(self, until: i64) -> OpsetEntry {
+        OpsetEntry { until, ..self }
     }
 
     /// Of another domain.
-    pub(crate) const fn of(self, domain: &'static str) -> Entry {
-        Entry { domain, ..self }
+    pub(crate) const fn in_domain(self, domain: &'static str) -> OpsetEntry {
+        OpsetEntry { domain, ..self }
     }
 
     /// Looking at known operands itself.
-    pub(crate) const fn own(self) -> Entry {
-        Entry {
-            known: Known::Own,
+    pub(crate) const fn without_folding(self) -> OpsetEntry {
+        OpsetEntry {
+            const_policy: ConstOperandPolicy::Unfolded,
             ..self
         }
     }
@@ -96,7 +96,7 @@ impl Entry {
 /// The newest version of ONNX's operators that the table was made for.
 pub(crate) const NEWEST: i64 = 27;
 
-const TABLES: &[&[Entry]] = &[
+const TABLES: &[&[OpsetEntry]] = &[
     constant::TABLE,
     // Before the entries that hold from the next version on.
     legacy::TABLE,
@@ -146,8 +146,8 @@ pub(crate) fn domain(name: &str) -> &str {
 }
 
 /// The entry of an operator at a version of its domain.
-pub(crate) fn find(domain: &str, name: &str, opset: i64) -> Option<&'static Entry> {
-    type Index = HashMap<(&'static str, &'static str), Vec<&'static Entry>>;
+pub(crate) fn find(domain: &str, name: &str, opset: i64) -> Option<&'static OpsetEntry> {
+    type Index = HashMap<(&'static str, &'static str), Vec<&'static OpsetEntry>>;
     static INDEX: LazyLock<Index> = LazyLock::new(|| {
         let mut index = Index::new();
         for entry in TABLES.iter().flat_map(|t| t.iter()) {

@@ -4,12 +4,12 @@ use tercet_ir::ops::{Pool, PoolFn, ReduceFn, Window};
 use tercet_ir::{DType, Dim, Value};
 
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, axes, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axes, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("BatchNormalization", 7, batch_norm),
     op("InstanceNormalization", 6, instance_norm),
     op("LayerNormalization", 17, layer_norm),
@@ -21,7 +21,7 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// A value for each channel, `[C, 1, ..]`, to broadcast against `[N, C, ..]`.
-fn per_channel(k: &mut Call<'_, '_>, x: Value, rank: usize) -> Result<Value, Reason> {
+fn per_channel(k: &mut ImportNode<'_, '_>, x: Value, rank: usize) -> Result<Value, NodeErrorKind> {
     let mut dims = k.dims(x);
     dims.resize(rank.saturating_sub(1).max(1), Dim::Known(1));
     reshaped(k.g(), x, &dims)
@@ -29,12 +29,12 @@ fn per_channel(k: &mut Call<'_, '_>, x: Value, rank: usize) -> Result<Value, Rea
 
 /// `(x - mean) / sqrt(variance + eps) * gamma + beta`
 fn normalized(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     mean: Value,
     variance: Value,
     eps: f64,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let eps = k.like(variance, eps)?;
     let g = k.g();
     let centred = g.sub(x, mean)?;
@@ -43,14 +43,14 @@ fn normalized(
     Ok(g.mul(centred, inverse)?)
 }
 
-pub(super) fn batch_norm(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn batch_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma, beta, mean, variance) = (k.x(0)?, k.x(1)?, k.x(2)?, k.x(3)?, k.x(4)?);
     let (eps, momentum) = (
         k.attrs.float("epsilon", 1e-5)?,
         k.attrs.float("momentum", 0.9)?,
     );
     if !k.attrs.flag("spatial", true)? {
-        return Err(Reason::attribute("spatial", "0 is not supported"));
+        return Err(NodeErrorKind::attribute("spatial", "0 is not supported"));
     }
     let one_dtype = [gamma, beta, mean, variance]
         .iter()
@@ -61,7 +61,7 @@ pub(super) fn batch_norm(k: &mut Call<'_, '_>) -> Done {
                 .g()
                 .batch_norm_inference(x, [gamma, beta, mean, variance], eps)?);
         }
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "operands of several dtypes are not supported",
         ));
     }
@@ -75,7 +75,7 @@ pub(super) fn batch_norm(k: &mut Call<'_, '_>) -> Done {
     let (gamma, beta) = (per_channel(k, gamma, rank)?, per_channel(k, beta, rank)?);
     let y = k.g().mul(y, gamma)?;
     let y = k.g().plus(y, beta)?;
-    let mut results = vec![Val::Graph(y)];
+    let mut results = vec![ImportedValue::Graph(y)];
     for (old, new) in [(mean, own_mean), (variance, own_variance)] {
         let (keep, take) = (k.like(old, momentum)?, k.like(old, 1.0 - momentum)?);
         let dims = k.dims(old);
@@ -86,14 +86,14 @@ pub(super) fn batch_norm(k: &mut Call<'_, '_>) -> Done {
     Ok(results)
 }
 
-fn instance_norm(k: &mut Call<'_, '_>) -> Done {
+fn instance_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma, beta) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let eps = k.attrs.float("epsilon", 1e-5)?;
     let channels = k.size(x, 1)?;
     one(k.g().group_norm(x, gamma, Some(beta), channels, eps)?)
 }
 
-fn group_norm(k: &mut Call<'_, '_>) -> Done {
+fn group_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, mut gamma, mut beta) = (k.x(0)?, k.x(1)?, k.x(2)?);
     let eps = k.attrs.float("epsilon", 1e-5)?;
     k.attrs.ignore(&["stash_type"]);
@@ -102,8 +102,8 @@ fn group_norm(k: &mut Call<'_, '_>) -> Done {
     let groups = usize::try_from(groups)
         .ok()
         .filter(|g| *g > 0 && channels % g == 0);
-    let groups =
-        groups.ok_or_else(|| Reason::attribute("num_groups", "does not divide the channels"))?;
+    let groups = groups
+        .ok_or_else(|| NodeErrorKind::attribute("num_groups", "does not divide the channels"))?;
     if k.opset < 21 {
         // One number for each group, repeated over its channels.
         for v in [&mut gamma, &mut beta] {
@@ -116,9 +116,9 @@ fn group_norm(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// The dtype in which statistics are had: `stash_type`, at least F32.
-fn stash(k: &Call<'_, '_>, x: Value) -> Result<DType, Reason> {
+fn stash(k: &ImportNode<'_, '_>, x: Value) -> Result<DType, NodeErrorKind> {
     let asked = crate::elem::dtype(k.attrs.int("stash_type", 1)?)
-        .map_err(|e| Reason::attribute("stash_type", e))?;
+        .map_err(|e| NodeErrorKind::attribute("stash_type", e))?;
     let own = k.dtype(x);
     Ok(match own {
         DType::F64 => own,
@@ -126,20 +126,20 @@ fn stash(k: &Call<'_, '_>, x: Value) -> Result<DType, Reason> {
     })
 }
 
-fn to(k: &mut Call<'_, '_>, x: Value, dtype: DType) -> Result<Value, Reason> {
+fn to(k: &mut ImportNode<'_, '_>, x: Value, dtype: DType) -> Result<Value, NodeErrorKind> {
     match k.dtype(x) == dtype {
         true => Ok(x),
         false => Ok(k.g().cast(x, dtype)?),
     }
 }
 
-fn layer_norm(k: &mut Call<'_, '_>) -> Done {
+fn layer_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma, beta) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let (at, eps) = (k.axis(-1, k.rank(x))?, k.attrs.float("epsilon", 1e-5)?);
     let wide = stash(k, x)?;
     let dims = k.dims(x);
     let same = |v: Value| k.dims(v) == dims[at..] && k.dtype(v) == k.dtype(x);
-    if same(gamma) && beta.is_none_or(same) && !k.wants(1) && !k.wants(2) {
+    if same(gamma) && beta.is_none_or(same) && !k.is_requested(1) && !k.is_requested(2) {
         return one(k.g().layer_norm(x, gamma, beta, at, eps)?);
     }
     let own = k.dtype(x);
@@ -161,7 +161,7 @@ fn layer_norm(k: &mut Call<'_, '_>) -> Done {
     Ok(vec![y.into(), mean.into(), inverse.into()])
 }
 
-fn rms_norm(k: &mut Call<'_, '_>) -> Done {
+fn rms_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, gamma) = (k.x(0)?, k.x(1)?);
     let (at, eps) = (k.axis(-1, k.rank(x))?, k.attrs.float("epsilon", 1e-5)?);
     let (wide, own) = (stash(k, x)?, k.dtype(x));
@@ -183,7 +183,7 @@ fn rms_norm(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `x / (bias + alpha / size * sum of squares of near channels)^beta`
-fn local_response(k: &mut Call<'_, '_>) -> Done {
+fn local_response(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (alpha, beta, bias) = (
         k.attrs.float("alpha", 1e-4)?,
@@ -193,10 +193,10 @@ fn local_response(k: &mut Call<'_, '_>) -> Done {
     let size = usize::try_from(k.attrs.int("size", 0)?)
         .ok()
         .filter(|s| *s > 0);
-    let size = size.ok_or_else(|| Reason::attribute("size", "must be positive"))?;
+    let size = size.ok_or_else(|| NodeErrorKind::attribute("size", "must be positive"))?;
     let dims = k.dims(x);
     if dims.len() < 2 {
-        return Err(Reason::operand(0, "must have channels"));
+        return Err(NodeErrorKind::operand(0, "must have channels"));
     }
     let flat = [
         dims[0].clone(),
@@ -209,7 +209,7 @@ fn local_response(k: &mut Call<'_, '_>) -> Done {
     let window = Window::new(2).with_pads(&[(size - 1) / 2, 0], &[size / 2, 0]);
     let sums = k
         .g()
-        .add(Pool::of(PoolFn::Sum, &[size, 1], window), &[rows])?;
+        .add(Pool::new(PoolFn::Sum, &[size, 1], window), &[rows])?;
     let sums = reshaped(k.g(), sums, &dims)?;
     let (factor, bias, beta) = (
         k.like(x, alpha / size as f64)?,
@@ -223,7 +223,7 @@ fn local_response(k: &mut Call<'_, '_>) -> Done {
     one(g.div(x, divisor)?)
 }
 
-fn lp_norm(k: &mut Call<'_, '_>) -> Done {
+fn lp_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(-1, k.rank(x))?;
     let norm = match k.attrs.int("p", 2)? {
@@ -236,7 +236,12 @@ fn lp_norm(k: &mut Call<'_, '_>) -> Done {
             let sum = k.g().reduce(ReduceFn::Sum, square, &[at], true)?;
             k.g().sqrt(sum)?
         }
-        p => return Err(Reason::attribute("p", format!("{p} is neither 1 nor 2"))),
+        p => {
+            return Err(NodeErrorKind::attribute(
+                "p",
+                format!("{p} is neither 1 nor 2"),
+            ));
+        }
     };
     // Zeros stay zeros.
     let none = super::reduce::equals(k, norm, 0.0)?;
@@ -245,7 +250,7 @@ fn lp_norm(k: &mut Call<'_, '_>) -> Done {
     one(k.g().div(x, divisor)?)
 }
 
-fn mean_variance(k: &mut Call<'_, '_>) -> Done {
+fn mean_variance(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let list = axes(k.attrs.ints_opt("axes")?.unwrap_or(&[0, 2, 3]), k.rank(x))?;
     let small = k.like(x, 1e-9)?;

@@ -3,41 +3,41 @@
 use tercet_ir::Value;
 use tercet_ir::scalar::{BinaryFn, CompareFn};
 
-use super::{Entry, op};
-use crate::call::{Call, Done};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs};
+use crate::error::NodeErrorKind;
 
 const DOMAIN: &str = "ai.onnx.preview.training";
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("Momentum", 1, momentum).of(DOMAIN),
-    op("Adagrad", 1, adagrad).of(DOMAIN),
-    op("Adam", 1, adam).of(DOMAIN),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("Momentum", 1, momentum).in_domain(DOMAIN),
+    op("Adagrad", 1, adagrad).in_domain(DOMAIN),
+    op("Adam", 1, adam).in_domain(DOMAIN),
 ];
 
 /// Rate and step, then each tensor's parts: all tensors, all gradients, all first states and so on.
-struct Operands {
+struct OptimizerOperands {
     rate: Value,
     step: Value,
     /// For each tensor: itself, its gradient, its states.
     tensors: Vec<Vec<Value>>,
 }
 
-fn operands(k: &mut Call<'_, '_>, parts: usize) -> Result<Operands, Reason> {
+fn operands(k: &mut ImportNode<'_, '_>, parts: usize) -> Result<OptimizerOperands, NodeErrorKind> {
     let all = k.xs()?;
     let (Some(rate), Some(step)) = (all.first(), all.get(1)) else {
-        return Err(Reason::operand(all.len(), "is missing"));
+        return Err(NodeErrorKind::operand(all.len(), "is missing"));
     };
     let rest = &all[2..];
     if !rest.len().is_multiple_of(parts) {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "{} operands are not {parts} for each tensor",
             rest.len()
         )));
     }
     let count = rest.len() / parts;
     let tensor = |i: usize| (0..parts).map(|p| rest[p * count + i]).collect();
-    Ok(Operands {
+    Ok(OptimizerOperands {
         rate: *rate,
         step: *step,
         tensors: (0..count).map(tensor).collect(),
@@ -45,41 +45,47 @@ fn operands(k: &mut Call<'_, '_>, parts: usize) -> Result<Operands, Reason> {
 }
 
 /// A scalar operand in the dtype of a tensor.
-fn as_like(k: &mut Call<'_, '_>, v: Value, like: Value) -> Result<Value, Reason> {
+fn as_like(k: &mut ImportNode<'_, '_>, v: Value, like: Value) -> Result<Value, NodeErrorKind> {
     let to = k.dtype(like);
     let v = super::shape::reshaped(k.g(), v, &[])?;
     crate::narrow::cast_to(k.g(), v, to)
 }
 
 /// `a x + b y`
-fn blend(k: &mut Call<'_, '_>, a: f64, x: Value, b: f64, y: Value) -> Result<Value, Reason> {
+fn blend(
+    k: &mut ImportNode<'_, '_>,
+    a: f64,
+    x: Value,
+    b: f64,
+    y: Value,
+) -> Result<Value, NodeErrorKind> {
     let (a, b) = (k.like(x, a)?, k.like(y, b)?);
     let (left, right) = (k.g().mul(x, a)?, k.g().mul(y, b)?);
     Ok(k.g().plus(left, right)?)
 }
 
 /// Whether the step is above 0.
-fn is_later(k: &mut Call<'_, '_>, step: Value) -> Result<Value, Reason> {
+fn is_later(k: &mut ImportNode<'_, '_>, step: Value) -> Result<Value, NodeErrorKind> {
     let step = super::shape::reshaped(k.g(), step, &[])?;
     let zero = k.like(step, 0.0)?;
     Ok(k.g().compare(CompareFn::Gt, step, zero)?)
 }
 
 /// First results of all tensors, then second ones.
-fn by_part(results: Vec<Vec<Value>>) -> Done {
+fn by_part(results: Vec<Vec<Value>>) -> NodeOutputs {
     let parts = results.first().map_or(0, Vec::len);
     let part = |p: usize| results.iter().map(move |r| r[p].into());
     Ok((0..parts).flat_map(part).collect())
 }
 
-fn momentum(k: &mut Call<'_, '_>) -> Done {
+fn momentum(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (alpha, beta) = (number(k, "alpha")?, number(k, "beta")?);
     let norm = number(k, "norm_coefficient")?;
     let nesterov = match k.attrs.string("mode", "")?.as_str() {
         "standard" => false,
         "nesterov" => true,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "mode",
                 format!("`{other}` is neither standard nor nesterov"),
             ));
@@ -108,12 +114,12 @@ fn momentum(k: &mut Call<'_, '_>) -> Done {
     by_part(results)
 }
 
-fn number(k: &Call<'_, '_>, name: &str) -> Result<f64, Reason> {
+fn number(k: &ImportNode<'_, '_>, name: &str) -> Result<f64, NodeErrorKind> {
     let given = k.attrs.float_opt(name)?;
-    given.ok_or_else(|| Reason::attribute(name, "is required"))
+    given.ok_or_else(|| NodeErrorKind::attribute(name, "is required"))
 }
 
-fn adagrad(k: &mut Call<'_, '_>) -> Done {
+fn adagrad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (decay, epsilon) = (
         k.attrs.float("decay_factor", 0.0)?,
         k.attrs.float("epsilon", 1e-6)?,
@@ -142,13 +148,13 @@ fn adagrad(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `1 - base^step`
-fn missing(k: &mut Call<'_, '_>, base: f64, step: Value) -> Result<Value, Reason> {
+fn missing(k: &mut ImportNode<'_, '_>, base: f64, step: Value) -> Result<Value, NodeErrorKind> {
     let (base, one_) = (k.like(step, base)?, k.like(step, 1.0)?);
     let power = k.g().binary(BinaryFn::Pow, base, step)?;
     Ok(k.g().sub(one_, power)?)
 }
 
-fn adam(k: &mut Call<'_, '_>) -> Done {
+fn adam(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (alpha, beta) = (k.attrs.float("alpha", 0.9)?, k.attrs.float("beta", 0.999)?);
     let epsilon = k.attrs.float("epsilon", 1e-6)?;
     let norm = k.attrs.float("norm_coefficient", 0.0)?;

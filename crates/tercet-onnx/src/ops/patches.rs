@@ -4,14 +4,14 @@ use tercet_ir::ops::ReduceFn;
 use tercet_ir::{Dim, Tensor, next_index};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, one, unsigned};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one, unsigned};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[op("Col2Im", 18, col2im)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("Col2Im", 18, col2im)];
 
 /// Where the patches of a picture lie, along each axis.
-struct Geometry {
+struct PatchGeometry {
     image: Vec<usize>,
     block: Vec<usize>,
     dilations: Vec<usize>,
@@ -21,8 +21,8 @@ struct Geometry {
     places: Vec<usize>,
 }
 
-impl Geometry {
-    fn new(k: &Call<'_, '_>) -> Result<Geometry, Reason> {
+impl PatchGeometry {
+    fn new(k: &ImportNode<'_, '_>) -> Result<PatchGeometry, NodeErrorKind> {
         let (image, block) = (
             unsigned("image_shape", &k.ints(1)?)?,
             unsigned("block_shape", &k.ints(2)?)?,
@@ -43,7 +43,7 @@ impl Geometry {
                 .into_iter()
                 .any(|l| !positive(l))
         {
-            return Err(Reason::unsupported(
+            return Err(NodeErrorKind::unsupported(
                 "sizes, strides, dilations and pads do not fit each other",
             ));
         }
@@ -53,10 +53,10 @@ impl Geometry {
             let reach = dilations[a] * (block[a] - 1) + 1;
             let room = padded.checked_sub(reach);
             let room =
-                room.ok_or_else(|| Reason::unsupported("blocks are larger than the image"))?;
+                room.ok_or_else(|| NodeErrorKind::unsupported("blocks are larger than the image"))?;
             places.push(room / strides[a] + 1);
         }
-        Ok(Geometry {
+        Ok(PatchGeometry {
             begins: pads[..axes].to_vec(),
             image,
             block,
@@ -100,25 +100,25 @@ impl Geometry {
 }
 
 /// Each element of the picture is the sum of those of the patches that lie on it: gathered, absent ones from a zero.
-fn col2im(k: &mut Call<'_, '_>) -> Done {
+fn col2im(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
-    let geometry = Geometry::new(k)?;
+    let geometry = PatchGeometry::new(k)?;
     let dims = k.dims(x);
     let block: usize = geometry.block.iter().product();
     let places: usize = geometry.places.iter().product();
     if dims.len() != 3 || k.size(x, 2)? != places || k.size(x, 1)? % block != 0 {
         let reason = format!("{} is not {places} patches of {block} elements", k.ty(x));
-        return Err(Reason::operand(0, reason));
+        return Err(NodeErrorKind::operand(0, reason));
     }
     let channels = k.size(x, 1)? / block;
     let all = block.saturating_mul(places);
     if all > 1 << 22 || !k.c.spend(all) {
-        return Err(Reason::unsupported("there are too many patches"));
+        return Err(NodeErrorKind::unsupported("there are too many patches"));
     }
     let sources = geometry.sources();
     let most = sources.iter().map(Vec::len).max().unwrap_or(0).max(1);
     if sources.len().saturating_mul(most) > 1 << 24 || !k.c.spend(sources.len() * most) {
-        return Err(Reason::unsupported("the patches overlap too much"));
+        return Err(NodeErrorKind::unsupported("the patches overlap too much"));
     }
     let index = |list: &Vec<usize>| -> Vec<i64> {
         let own = list.iter().map(|i| *i as i64);

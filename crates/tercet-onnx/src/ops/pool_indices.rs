@@ -6,11 +6,11 @@ use tercet_ir::{DType, Dim, Tensor, Value, next_index};
 use super::attention::positions;
 use super::conv::list;
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[op("MaxUnpool", 9, max_unpool)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("MaxUnpool", 9, max_unpool)];
 
 /// For each result of a pool the elements of its window, by their places in a picture; those in the padding are the first
 /// that is not.
@@ -59,23 +59,27 @@ fn numbered(place: usize, image: &[usize], columns: bool) -> usize {
 }
 
 /// The index of each of the results `y` of a max pool among all elements of `x`.
-pub(super) fn of_pool(
-    k: &mut Call<'_, '_>,
+pub(super) fn max_pool_indices(
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     y: Value,
     (kernel, window): (&[usize], &Window),
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let columns = k.attrs.flag("storage_order", false)?;
     let (axes, dims) = (kernel.len(), k.dims(x));
-    let sizes = |v| -> Result<Vec<usize>, Reason> { (0..axes).map(|a| k.size(v, 2 + a)).collect() };
+    let sizes =
+        |v| -> Result<Vec<usize>, NodeErrorKind> { (0..axes).map(|a| k.size(v, 2 + a)).collect() };
     let (image, out) = (sizes(x)?, sizes(y)?);
     let (places, taps): (usize, usize) = (out.iter().product(), kernel.iter().product());
     let count = places.saturating_mul(taps);
     if count > 1 << 22 || !k.c.spend(2 * count) {
-        return Err(Reason::unsupported("there are too many indices of a pool"));
+        return Err(NodeErrorKind::unsupported(
+            "there are too many indices of a pool",
+        ));
     }
     let all = windows(&image, kernel, &out, window);
-    let all = all.ok_or_else(|| Reason::unsupported("a window of the pool is all padding"))?;
+    let all =
+        all.ok_or_else(|| NodeErrorKind::unsupported("a window of the pool is all padding"))?;
     let all: Vec<usize> = all.into_iter().flatten().collect();
     let number = |p: &usize| numbered(*p, &image, columns) as i64;
     let sources: Vec<i64> = all.iter().map(|p| *p as i64).collect();
@@ -115,12 +119,15 @@ pub(super) fn of_pool(
 }
 
 /// Elements at their indices in a larger tensor of zeros. A given size beyond that is filled up with zeros at the end.
-fn max_unpool(k: &mut Call<'_, '_>) -> Done {
+fn max_unpool(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, index) = (k.x(0)?, k.x(1)?);
     let axes = k.rank(x).checked_sub(2).filter(|n| *n > 0);
-    let axes = axes.ok_or_else(|| Reason::operand(0, "has no spatial axes"))?;
+    let axes = axes.ok_or_else(|| NodeErrorKind::operand(0, "has no spatial axes"))?;
     if k.dims(x) != k.dims(index) {
-        return Err(Reason::operand(1, "must have the shape of operand 0"));
+        return Err(NodeErrorKind::operand(
+            1,
+            "must have the shape of operand 0",
+        ));
     }
     let (kernel, strides) = (
         list(k, "kernel_shape", axes, 0)?,
@@ -131,7 +138,8 @@ fn max_unpool(k: &mut Call<'_, '_>) -> Done {
     for a in 0..axes {
         let full = (k.size(x, 2 + a)?.max(1) - 1) * strides[a] + kernel[a];
         let size = full.checked_sub(pads[a] + pads[axes + a]);
-        let size = size.ok_or_else(|| Reason::attribute("pads", "are larger than the result"))?;
+        let size =
+            size.ok_or_else(|| NodeErrorKind::attribute("pads", "are larger than the result"))?;
         dims[2 + a] = Dim::Known(size);
     }
     let (all, count) = (product(&dims)?, product(&k.dims(x))?);
@@ -156,7 +164,7 @@ fn max_unpool(k: &mut Call<'_, '_>) -> Done {
             .spend(wanted.iter().fold(1usize, |n, w| n.saturating_mul(*w)))
     {
         let reason = format!("{wanted:?} does not hold {own:?}");
-        return Err(Reason::operand(2, reason));
+        return Err(NodeErrorKind::operand(2, reason));
     }
     let after: Vec<usize> = wanted.iter().zip(&own).map(|(w, o)| w - o).collect();
     let before = vec![0; own.len()];

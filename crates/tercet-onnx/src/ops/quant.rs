@@ -7,14 +7,14 @@ use tercet_ir::{DType, Dim, Value};
 
 use super::conv::shifted;
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, axis, one};
-use crate::elem::{self, Elem, Narrow};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
+use crate::elem::{self, Narrow, OnnxDType};
+use crate::error::NodeErrorKind;
 use crate::narrow;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("QuantizeLinear", 10, quantize),
     op("DequantizeLinear", 10, dequantize),
     op("DynamicQuantizeLinear", 11, dynamic_quantize),
@@ -24,7 +24,7 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// A scale or zero point, of one number, one along an axis, or one for each block of an axis, as it broadcasts.
-fn spread(k: &mut Call<'_, '_>, v: Value, x: Value) -> Result<Value, Reason> {
+fn spread(k: &mut ImportNode<'_, '_>, v: Value, x: Value) -> Result<Value, NodeErrorKind> {
     let (dims, own) = (k.dims(x), k.dims(v));
     let block = k.attrs.int("block_size", 0)?;
     let at = k.attrs.int("axis", 1)?;
@@ -38,7 +38,7 @@ fn spread(k: &mut Call<'_, '_>, v: Value, x: Value) -> Result<Value, Reason> {
         return reshaped(k.g(), v, &wide);
     }
     if own.len() != dims.len() || !(1..=1 << 24).contains(&block) {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             1,
             format!("{} is no scale of {}", k.ty(v), k.ty(x)),
         ));
@@ -55,9 +55,9 @@ fn spread(k: &mut Call<'_, '_>, v: Value, x: Value) -> Result<Value, Reason> {
     Ok(k.g().narrow(y, at, 0, k_size(&dims[at])?)?)
 }
 
-fn k_size(dim: &Dim) -> Result<usize, Reason> {
+fn k_size(dim: &Dim) -> Result<usize, NodeErrorKind> {
     dim.known().ok_or_else(|| {
-        Reason::unsupported(format!(
+        NodeErrorKind::unsupported(format!(
             "an axis of blocks must have a known size, not {dim}"
         ))
     })
@@ -65,16 +65,16 @@ fn k_size(dim: &Dim) -> Result<usize, Reason> {
 
 /// Rounded to the nearest even integer, moved by the zero point, and bounded to the dtype. The arithmetic is F32 or wider.
 pub(super) fn rounded(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     scaled: Value,
     zero: Option<Value>,
     to: DType,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let Some((least, greatest)) = to
         .int_range()
         .filter(|_| matches!(to, DType::I8 | DType::U8))
     else {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "quantised numbers of dtype {to} are not supported"
         )));
     };
@@ -90,7 +90,7 @@ pub(super) fn rounded(
 }
 
 /// As F32, unless it is wider.
-pub(super) fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+pub(super) fn promote_to_f32(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     match k.dtype(x) {
         DType::F32 | DType::F64 => Ok(x),
         _ => Ok(k.g().cast(x, DType::F32)?),
@@ -98,18 +98,20 @@ pub(super) fn at_least_f32(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reas
 }
 
 /// What numbers are quantised to: the dtype of the zero point, else that of the attribute, else U8.
-fn target(k: &mut Call<'_, '_>) -> Result<(Elem, Option<Value>), Reason> {
+fn target(k: &mut ImportNode<'_, '_>) -> Result<(OnnxDType, Option<Value>), NodeErrorKind> {
     let asked = match k.attrs.int("output_dtype", 0)? {
         0 => None,
-        number => Some(elem::elem(number).map_err(|e| Reason::attribute("output_dtype", e))?),
+        number => {
+            Some(elem::elem(number).map_err(|e| NodeErrorKind::attribute("output_dtype", e))?)
+        }
     };
     if !k.has(2) {
-        return Ok((asked.unwrap_or(Elem::Plain(DType::U8)), None));
+        return Ok((asked.unwrap_or(OnnxDType::Plain(DType::U8)), None));
     }
     let (zero, own) = k.carried(2)?;
-    let own = own.map_or(Elem::Plain(k.dtype(zero)), Elem::Narrow);
+    let own = own.map_or(OnnxDType::Plain(k.dtype(zero)), OnnxDType::EmulatedDType);
     match asked {
-        Some(asked) if asked != own => Err(Reason::attribute(
+        Some(asked) if asked != own => Err(NodeErrorKind::attribute(
             "output_dtype",
             format!("is {asked}, the zero point is {own}"),
         )),
@@ -117,13 +119,13 @@ fn target(k: &mut Call<'_, '_>) -> Result<(Elem, Option<Value>), Reason> {
     }
 }
 
-fn quantize(k: &mut Call<'_, '_>) -> Done {
+fn quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, scale) = (k.x(0)?, k.x(1)?);
     let saturate = k.attrs.flag("saturate", true)?;
     let (to, zero) = target(k)?;
     let precision = k.attrs.int("precision", 0)?;
     if precision != 0 && elem::dtype(precision) != Ok(DType::F32) {
-        return Err(Reason::attribute(
+        return Err(NodeErrorKind::attribute(
             "precision",
             "other than float is not supported",
         ));
@@ -136,27 +138,27 @@ fn quantize(k: &mut Call<'_, '_>) -> Done {
     let narrow = precision == 0 && k.dtype(x) == k.dtype(scale);
     let (x, scale) = match narrow {
         true => (x, scale),
-        false => (at_least_f32(k, x)?, at_least_f32(k, scale)?),
+        false => (promote_to_f32(k, x)?, promote_to_f32(k, scale)?),
     };
     let scaled = k.g().div(x, scale)?;
-    let scaled = at_least_f32(k, scaled)?;
+    let scaled = promote_to_f32(k, scaled)?;
     match to {
-        Elem::Plain(to) => one(rounded(k, scaled, zero, to)?),
-        Elem::Narrow(to) => {
+        OnnxDType::Plain(to) => one(rounded(k, scaled, zero, to)?),
+        OnnxDType::EmulatedDType(to) => {
             let y = quantized(k, scaled, zero, to, saturate)?;
-            Ok(vec![Val::Narrow(to, std::rc::Rc::new(y.into()))])
+            Ok(vec![ImportedValue::Narrow(to, std::rc::Rc::new(y.into()))])
         }
     }
 }
 
 /// As [`rounded`], of a narrow dtype; floats are moved before they are rounded.
 fn quantized(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     scaled: Value,
     zero: Option<Value>,
     to: Narrow,
     saturate: bool,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let is_float = to.float().is_some();
     let g = k.g();
     let mut y = match is_float {
@@ -174,15 +176,15 @@ fn quantized(
     }
 }
 
-fn dequantize(k: &mut Call<'_, '_>) -> Done {
+fn dequantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ((x, narrow), scale) = (k.carried(0)?, k.x(1)?);
     if narrow == Some(Narrow::U64) || (narrow.is_none() && k.dtype(x).is_float()) {
-        return Err(Reason::operand(0, "must be quantised numbers"));
+        return Err(NodeErrorKind::operand(0, "must be quantised numbers"));
     }
     let own = k.dtype(scale);
     let to = match k.attrs.int("output_dtype", 0)? {
         0 => own,
-        number => elem::dtype(number).map_err(|e| Reason::attribute("output_dtype", e))?,
+        number => elem::dtype(number).map_err(|e| NodeErrorKind::attribute("output_dtype", e))?,
     };
     let scale = spread(k, scale, x)?;
     let between = match k.dtype(x).is_float() {
@@ -193,24 +195,30 @@ fn dequantize(k: &mut Call<'_, '_>) -> Done {
     if k.has(2) {
         let (zero, other) = k.carried(2)?;
         if other != narrow {
-            return Err(Reason::operand(2, "has another dtype than operand 0"));
+            return Err(NodeErrorKind::operand(
+                2,
+                "has another dtype than operand 0",
+            ));
         }
         let zero = spread(k, zero, x)?;
         let zero = narrow::cast_to(k.g(), zero, between)?;
         wide = k.g().sub(wide, zero)?;
     }
-    let (number, scale) = (at_least_f32(k, wide)?, at_least_f32(k, scale)?);
+    let (number, scale) = (promote_to_f32(k, wide)?, promote_to_f32(k, scale)?);
     let y = k.g().mul(number, scale)?;
     one(narrow::cast_to(k.g(), y, to)?)
 }
 
-fn dynamic_quantize(k: &mut Call<'_, '_>) -> Done {
+fn dynamic_quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
-    Ok(dynamic(k, x)?.into_iter().map(Val::Graph).collect())
+    Ok(dynamic(k, x)?
+        .into_iter()
+        .map(ImportedValue::Graph)
+        .collect())
 }
 
 /// Codes in U8, their scale and their zero point, of the range of the values and 0.
-pub(super) fn dynamic(k: &mut Call<'_, '_>, x: Value) -> Result<[Value; 3], Reason> {
+pub(super) fn dynamic(k: &mut ImportNode<'_, '_>, x: Value) -> Result<[Value; 3], NodeErrorKind> {
     let list: Vec<usize> = (0..k.rank(x)).collect();
     let (zero, one_, range) = (k.like(x, 0.0)?, k.like(x, 1.0)?, k.like(x, 255.0)?);
     let g = k.g();
@@ -234,7 +242,11 @@ pub(super) fn dynamic(k: &mut Call<'_, '_>, x: Value) -> Result<[Value; 3], Reas
 }
 
 /// A zero point of each row is a column.
-pub(super) fn rows(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
+pub(super) fn rows(
+    k: &mut ImportNode<'_, '_>,
+    x: usize,
+    zero: usize,
+) -> Result<Value, NodeErrorKind> {
     let rank = {
         let x = k.x(x)?;
         k.rank(x)
@@ -242,17 +254,17 @@ pub(super) fn rows(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value,
     shifted(k, x, zero, rank.checked_sub(2))
 }
 
-fn matmul_integer(k: &mut Call<'_, '_>) -> Done {
+fn matmul_integer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (rows(k, 0, 2)?, shifted(k, 1, 3, None)?);
     one(super::linear::vectors(k, a, b)?)
 }
 
-fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
+fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (rows(k, 0, 2)?, shifted(k, 3, 5, None)?);
     let (a_scale, b_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
     for v in [a_scale, b_scale, y_scale] {
         if !(k.dims(v).is_empty() || k.dims(v).iter().all(Dim::is_one)) {
-            return Err(Reason::unsupported(
+            return Err(NodeErrorKind::unsupported(
                 "scales of each row or column are not supported",
             ));
         }
@@ -261,9 +273,9 @@ fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
     let sum = super::linear::vectors(k, a, b)?;
     let factor = {
         let (a, b, y) = (
-            at_least_f32(k, a_scale)?,
-            at_least_f32(k, b_scale)?,
-            at_least_f32(k, y_scale)?,
+            promote_to_f32(k, a_scale)?,
+            promote_to_f32(k, b_scale)?,
+            promote_to_f32(k, y_scale)?,
         );
         let product = k.g().mul(a, b)?;
         let factor = k.g().div(product, y)?;
@@ -272,11 +284,16 @@ fn qlinear_matmul(k: &mut Call<'_, '_>) -> Done {
     let number = k.g().cast(sum, DType::F32)?;
     let scaled = k.g().mul(number, factor)?;
     let zero = reshaped(k.g(), zero, &[])?;
-    Ok(vec![Val::Graph(rounded(k, scaled, Some(zero), to)?)])
+    Ok(vec![ImportedValue::Graph(rounded(
+        k,
+        scaled,
+        Some(zero),
+        to,
+    )?)])
 }
 
 /// Sums of integers, scaled and moved; the weights' scale is one number, or one for each channel of the result.
-fn qlinear_conv(k: &mut Call<'_, '_>) -> Done {
+fn qlinear_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w) = (shifted(k, 0, 2, None)?, shifted(k, 3, 5, Some(0))?);
     let (x_scale, w_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
     let (bias, rank) = (k.opt(8)?, k.rank(x));

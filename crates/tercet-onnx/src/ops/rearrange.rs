@@ -6,11 +6,11 @@ use tercet_ir::{DType, Dim, Graph, Value};
 
 use super::attention::positions;
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::call::{Call, Done, axes, axis, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axes, axis, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Pad", 2, pad),
     op("Trilu", 14, trilu),
     op("DepthToSpace", 1, depth_to_space),
@@ -19,7 +19,7 @@ pub(crate) const TABLE: &[Entry] = &[
     op("CenterCropPad", 18, center_crop_pad),
 ];
 
-fn pad(k: &mut Call<'_, '_>) -> Done {
+fn pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     let (pads, value, along) = match k.opset >= 11 {
@@ -32,7 +32,7 @@ fn pad(k: &mut Call<'_, '_>) -> Done {
             let pads = k
                 .attrs
                 .ints_opt("pads")?
-                .ok_or_else(|| Reason::attribute("pads", "is required"))?;
+                .ok_or_else(|| NodeErrorKind::attribute("pads", "is required"))?;
             (pads.to_vec(), k.attrs.float("value", 0.0)?, None)
         }
     };
@@ -41,7 +41,7 @@ fn pad(k: &mut Call<'_, '_>) -> Done {
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * along.len() {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "{} pads for {} axes",
             pads.len(),
             along.len()
@@ -57,7 +57,7 @@ fn pad(k: &mut Call<'_, '_>) -> Done {
         "edge" => PadMode::Edge,
         "wrap" => PadMode::Wrap,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "mode",
                 format!("`{other}` is not supported"),
             ));
@@ -65,7 +65,7 @@ fn pad(k: &mut Call<'_, '_>) -> Done {
     };
     let cuts = before.iter().chain(&after).any(|n| *n < 0);
     if cuts && mode != PadMode::Constant {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "negative pads are supported with constants only",
         ));
     }
@@ -80,7 +80,7 @@ pub(crate) fn padded(
     after: &[i64],
     mode: PadMode,
     value: f64,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let mut x = x;
     if before.iter().chain(after).any(|n| *n < 0) {
         let starts: Vec<i64> = before.iter().map(|n| n.saturating_neg().max(0)).collect();
@@ -102,7 +102,7 @@ pub(crate) fn padded(
     }
 }
 
-fn trilu(k: &mut Call<'_, '_>) -> Done {
+fn trilu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let diagonal = if k.has(1) { k.int(1)? } else { 0 };
     let upper = k.attrs.flag("upper", true)?;
@@ -111,41 +111,41 @@ fn trilu(k: &mut Call<'_, '_>) -> Done {
 
 /// Reshapes to `split`, transposes by `perm`, and reshapes to `joined`.
 fn rearranged(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     split: &[Dim],
     perm: &[usize],
     joined: &[Dim],
-) -> Done {
+) -> NodeOutputs {
     let y = reshaped(k.g(), x, split)?;
     let y = k.g().transpose(y, perm)?;
     one(reshaped(k.g(), y, joined)?)
 }
 
-fn block(k: &Call<'_, '_>, x: Value) -> Result<(Vec<Dim>, usize), Reason> {
+fn block(k: &ImportNode<'_, '_>, x: Value) -> Result<(Vec<Dim>, usize), NodeErrorKind> {
     let block = usize::try_from(k.attrs.int("blocksize", 0)?)
         .ok()
         .filter(|b| (1..=1 << 16).contains(b));
-    let block =
-        block.ok_or_else(|| Reason::attribute("blocksize", "must be between 1 and 65536"))?;
+    let block = block
+        .ok_or_else(|| NodeErrorKind::attribute("blocksize", "must be between 1 and 65536"))?;
     let dims = k.dims(x);
     match dims.len() {
         4 => Ok((dims, block)),
-        _ => Err(Reason::operand(0, "must have four axes")),
+        _ => Err(NodeErrorKind::operand(0, "must have four axes")),
     }
 }
 
 /// `dim` by a known number, or times it.
-fn divided(dim: &Dim, by: usize) -> Result<Dim, Reason> {
+fn divided(dim: &Dim, by: usize) -> Result<Dim, NodeErrorKind> {
     let quotient = dim.div_exact(&Dim::Known(by));
-    quotient.ok_or_else(|| Reason::unsupported(format!("{dim} is no multiple of {by}")))
+    quotient.ok_or_else(|| NodeErrorKind::unsupported(format!("{dim} is no multiple of {by}")))
 }
 
-fn times(dim: &Dim, by: usize) -> Result<Dim, Reason> {
+fn times(dim: &Dim, by: usize) -> Result<Dim, NodeErrorKind> {
     product(&[dim.clone(), Dim::Known(by)])
 }
 
-fn depth_to_space(k: &mut Call<'_, '_>) -> Done {
+fn depth_to_space(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (d, b) = block(k, x)?;
     let c = divided(&d[1], b * b)?;
@@ -174,14 +174,14 @@ fn depth_to_space(k: &mut Call<'_, '_>) -> Done {
             ];
             rearranged(k, x, &split, &[0, 1, 4, 2, 5, 3], &joined)
         }
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "mode",
             format!("`{other}` is neither DCR nor CRD"),
         )),
     }
 }
 
-fn space_to_depth(k: &mut Call<'_, '_>) -> Done {
+fn space_to_depth(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (d, b) = block(k, x)?;
     let (h, w, known) = (divided(&d[2], b)?, divided(&d[3], b)?, Dim::Known(b));
@@ -197,7 +197,7 @@ fn space_to_depth(k: &mut Call<'_, '_>) -> Done {
     match k.attrs.string("mode", "DCR")?.as_str() {
         "DCR" => rearranged(k, x, &split, &[0, 3, 5, 1, 2, 4], &joined),
         "CRD" => rearranged(k, x, &split, &[0, 1, 3, 5, 2, 4], &joined),
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "mode",
             format!("`{other}` is neither DCR nor CRD"),
         )),
@@ -205,12 +205,12 @@ fn space_to_depth(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Each sequence reversed up to its length: `t` becomes `len - 1 - t` where it is less than the length.
-fn reverse_sequence(k: &mut Call<'_, '_>) -> Done {
+fn reverse_sequence(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, lens) = (k.x(0)?, k.x(1)?);
     let batch = axis(k.attrs.int("batch_axis", 1)?, 2)?;
     let time = axis(k.attrs.int("time_axis", 0)?, 2)?;
     if batch == time {
-        return Err(Reason::attribute("time_axis", "is the batch axis"));
+        return Err(NodeErrorKind::attribute("time_axis", "is the batch axis"));
     }
     let dims = k.dims(x);
     let steps = dims[time].clone();
@@ -234,7 +234,7 @@ fn reverse_sequence(k: &mut Call<'_, '_>) -> Done {
     one(g.gather_elements(x, idx, time)?)
 }
 
-fn center_crop_pad(k: &mut Call<'_, '_>) -> Done {
+fn center_crop_pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     let target = k.ints(1)?;
@@ -243,7 +243,7 @@ fn center_crop_pad(k: &mut Call<'_, '_>) -> Done {
         None => (0..rank).collect(),
     };
     if along.len() != target.len() {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             1,
             format!("has {} sizes for {} axes", target.len(), along.len()),
         ));

@@ -3,18 +3,19 @@
 //! LSTM without peepholes, RNN of tanh or relu, and GRU with the reset gate after the product are `recurrence`s; LSTM with
 //! peepholes and GRU with the reset gate before it are scans over a step that is written out.
 
-use tercet_ir::ops::{Cell, Recurrence, Scan};
+use tercet_ir::ops::{Recurrence, RecurrentCell, Scan};
 use tercet_ir::{Dim, Graph, OpError, SubGraph, Type, Value};
 
-use super::{Entry, op};
-use crate::call::{Call, Done};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
+pub(crate) const TABLE: &[OpsetEntry] =
+    &[op("LSTM", 7, lstm), op("GRU", 7, gru), op("RNN", 7, rnn)];
 
 /// The operands of a layer, in both directions.
-struct Layer {
+struct RecurrentLayerOperands {
     /// `[B, S, I]`
     x: Value,
     dirs: usize,
@@ -28,7 +29,7 @@ struct Layer {
 }
 
 /// One direction of it.
-struct Direction {
+struct RecurrentDirection {
     /// `[I, G H]`
     w: Value,
     /// `[H, G H]`
@@ -40,8 +41,11 @@ struct Direction {
     c0: Option<Value>,
 }
 
-impl Layer {
-    fn new(k: &mut Call<'_, '_>, gates: usize) -> Result<Layer, Reason> {
+impl RecurrentLayerOperands {
+    fn new(
+        k: &mut ImportNode<'_, '_>,
+        gates: usize,
+    ) -> Result<RecurrentLayerOperands, NodeErrorKind> {
         let (x, r) = (k.x(0)?, k.x(2)?);
         let batch_first = k.attrs.flag("layout", false)?;
         let reverse = match k.attrs.string("direction", "forward")?.as_str() {
@@ -49,17 +53,17 @@ impl Layer {
             "reverse" => vec![true],
             "bidirectional" => vec![false, true],
             other => {
-                return Err(Reason::attribute(
+                return Err(NodeErrorKind::attribute(
                     "direction",
                     format!("`{other}` is not supported"),
                 ));
             }
         };
         if k.attrs.has("clip") {
-            return Err(Reason::attribute("clip", "is not supported"));
+            return Err(NodeErrorKind::attribute("clip", "is not supported"));
         }
         if k.rank(x) != 3 {
-            return Err(Reason::operand(0, "must have three axes"));
+            return Err(NodeErrorKind::operand(0, "must have three axes"));
         }
         let x = if batch_first {
             x
@@ -71,7 +75,7 @@ impl Layer {
             .int_opt("hidden_size")?
             .is_some_and(|n| n != hidden as i64)
         {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "hidden_size",
                 "is not that of the weights",
             ));
@@ -80,7 +84,7 @@ impl Layer {
         if k.has(4) {
             let full = |n: &i64| steps.known() == usize::try_from(*n).ok();
             if !k.ints(4)?.iter().all(full) {
-                return Err(Reason::operand(
+                return Err(NodeErrorKind::operand(
                     4,
                     "sequences of several lengths are not supported",
                 ));
@@ -88,7 +92,7 @@ impl Layer {
         }
         let dirs = reverse.len();
         let batch = k.dims(x)[0].clone();
-        Ok(Layer {
+        Ok(RecurrentLayerOperands {
             x,
             dirs,
             hidden,
@@ -100,13 +104,23 @@ impl Layer {
     }
 
     /// The part of an operand that is of a direction, without the first axis.
-    fn part(&self, k: &mut Call<'_, '_>, x: Value, dir: usize) -> Result<Value, Reason> {
+    fn part(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        x: Value,
+        dir: usize,
+    ) -> Result<Value, NodeErrorKind> {
         let y = k.g().narrow(x, 0, dir, 1)?;
         Ok(k.g().squeeze(y, 0)?)
     }
 
     /// A state at the beginning: that of the operand, or zeros.
-    fn state(&self, k: &mut Call<'_, '_>, operand: usize, dir: usize) -> Result<Value, Reason> {
+    fn state(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        operand: usize,
+        dir: usize,
+    ) -> Result<Value, NodeErrorKind> {
         match k.opt(operand)? {
             Some(x) => {
                 let x = if self.batch_first {
@@ -125,7 +139,12 @@ impl Layer {
     }
 
     /// The gates in another order, along an axis.
-    fn ordered(&self, k: &mut Call<'_, '_>, x: Value, order: &[usize]) -> Result<Value, Reason> {
+    fn ordered(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        x: Value,
+        order: &[usize],
+    ) -> Result<Value, NodeErrorKind> {
         let mut parts = Vec::with_capacity(order.len());
         for gate in order {
             parts.push(k.g().narrow(x, 0, gate * self.hidden, self.hidden)?);
@@ -135,11 +154,11 @@ impl Layer {
 
     fn direction(
         &self,
-        k: &mut Call<'_, '_>,
+        k: &mut ImportNode<'_, '_>,
         dir: usize,
         order: &[usize],
         cell: bool,
-    ) -> Result<Direction, Reason> {
+    ) -> Result<RecurrentDirection, NodeErrorKind> {
         let (w, r) = (k.x(1)?, k.x(2)?);
         let mut turned = [w, r];
         for v in &mut turned {
@@ -172,17 +191,21 @@ impl Layer {
             None
         };
         let [w, r] = turned;
-        Ok(Direction { w, r, bias, h0, c0 })
+        Ok(RecurrentDirection { w, r, bias, h0, c0 })
     }
 
     /// What the gates get of the inputs, `[B, S, G H]`.
-    fn of_inputs(&self, k: &mut Call<'_, '_>, d: &Direction) -> Result<Value, Reason> {
+    fn input_projection(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        d: &RecurrentDirection,
+    ) -> Result<Value, NodeErrorKind> {
         let product = k.g().matmul(self.x, d.w)?;
         Ok(k.g().plus(product, d.bias[0])?)
     }
 
     /// Results of all directions, `[B, S, H]` with the last states, as the standard has them.
-    fn results(&self, k: &mut Call<'_, '_>, parts: Vec<Vec<Value>>) -> Done {
+    fn results(&self, k: &mut ImportNode<'_, '_>, parts: Vec<Vec<Value>>) -> NodeOutputs {
         let mut joined = Vec::new();
         for i in 0..parts.first().map_or(0, Vec::len) {
             let mut list = Vec::with_capacity(self.dirs);
@@ -199,7 +222,7 @@ impl Layer {
                     .g()
                     .transpose(y, if i == 0 { &[2, 0, 1, 3] } else { &[1, 0, 2] })?;
             }
-            joined.push(Val::Graph(y));
+            joined.push(ImportedValue::Graph(y));
         }
         Ok(joined)
     }
@@ -207,12 +230,12 @@ impl Layer {
     /// A recurrence of the executors.
     fn native(
         &self,
-        k: &mut Call<'_, '_>,
-        d: &Direction,
-        cell: Cell,
+        k: &mut ImportNode<'_, '_>,
+        d: &RecurrentDirection,
+        cell: RecurrentCell,
         dir: usize,
-    ) -> Result<Vec<Value>, Reason> {
-        let gates = self.of_inputs(k, d)?;
+    ) -> Result<Vec<Value>, NodeErrorKind> {
+        let gates = self.input_projection(k, d)?;
         let operands: Vec<Value> = [gates, d.r, d.bias[1], d.h0]
             .into_iter()
             .chain(d.c0)
@@ -232,13 +255,13 @@ impl Layer {
     /// A scan over a step: of the carried states, what the gates get of the inputs, and the captures.
     fn scanned(
         &self,
-        k: &mut Call<'_, '_>,
-        d: &Direction,
+        k: &mut ImportNode<'_, '_>,
+        d: &RecurrentDirection,
         captures: &[Value],
         dir: usize,
-        step: Step,
-    ) -> Result<Vec<Value>, Reason> {
-        let gates = self.of_inputs(k, d)?;
+        step: RecurrentStepFn,
+    ) -> Result<Vec<Value>, NodeErrorKind> {
+        let gates = self.input_projection(k, d)?;
         let gates = k.g().transpose(gates, &[1, 0, 2])?;
         let carried: Vec<Value> = [d.h0].into_iter().chain(d.c0).collect();
         let dims: Vec<Dim> = k.dims(gates).into_iter().skip(1).collect();
@@ -275,10 +298,10 @@ impl Layer {
 }
 
 /// The states after a step, from the arguments of its graph and the size of a state.
-type Step = fn(&mut Graph, &[Value], usize) -> Result<Vec<Value>, OpError>;
+type RecurrentStepFn = fn(&mut Graph, &[Value], usize) -> Result<Vec<Value>, OpError>;
 
 /// Refuses activations other than these, repeated for each direction.
-fn activations(k: &Call<'_, '_>, known: &[&str], dirs: usize) -> Result<(), Reason> {
+fn activations(k: &ImportNode<'_, '_>, known: &[&str], dirs: usize) -> Result<(), NodeErrorKind> {
     let Some(list) = k.attrs.strings_opt("activations")? else {
         return Ok(());
     };
@@ -289,25 +312,25 @@ fn activations(k: &Call<'_, '_>, known: &[&str], dirs: usize) -> Result<(), Reas
             .all(|(i, name)| name.eq_ignore_ascii_case(known[i % known.len()]));
     match same {
         true => Ok(()),
-        false => Err(Reason::attribute(
+        false => Err(NodeErrorKind::attribute(
             "activations",
             format!("{list:?} are not supported; {known:?} are"),
         )),
     }
 }
 
-fn lstm(k: &mut Call<'_, '_>) -> Done {
-    let layer = Layer::new(k, 4)?;
+fn lstm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let layer = RecurrentLayerOperands::new(k, 4)?;
     activations(k, &["Sigmoid", "Tanh", "Tanh"], layer.dirs)?;
     if k.attrs.flag("input_forget", false)? {
-        return Err(Reason::attribute("input_forget", "is not supported"));
+        return Err(NodeErrorKind::attribute("input_forget", "is not supported"));
     }
     let mut parts = Vec::new();
     for dir in 0..layer.dirs {
         // From i, o, f, c.
         let d = layer.direction(k, dir, &[0, 2, 3, 1], true)?;
         parts.push(match k.opt(7)? {
-            None => layer.native(k, &d, Cell::Lstm, dir)?,
+            None => layer.native(k, &d, RecurrentCell::Lstm, dir)?,
             Some(p) => {
                 let p = layer.part(k, p, dir)?;
                 layer.scanned(k, &d, &[d.r, d.bias[1], p], dir, lstm_step)?
@@ -341,8 +364,8 @@ fn lstm_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>,
     Ok(vec![g.mul(o, bounded)?, c])
 }
 
-fn gru(k: &mut Call<'_, '_>) -> Done {
-    let layer = Layer::new(k, 3)?;
+fn gru(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let layer = RecurrentLayerOperands::new(k, 3)?;
     activations(k, &["Sigmoid", "Tanh"], layer.dirs)?;
     let after = k.attrs.flag("linear_before_reset", false)?;
     let mut parts = Vec::new();
@@ -350,7 +373,7 @@ fn gru(k: &mut Call<'_, '_>) -> Done {
         // From z, r, h.
         let d = layer.direction(k, dir, &[1, 0, 2], false)?;
         parts.push(match after {
-            true => layer.native(k, &d, Cell::Gru, dir)?,
+            true => layer.native(k, &d, RecurrentCell::Gru, dir)?,
             false => layer.scanned(k, &d, &[d.r, d.bias[1]], dir, gru_step)?,
         });
     }
@@ -379,13 +402,13 @@ fn gru_step(g: &mut Graph, arguments: &[Value], n: usize) -> Result<Vec<Value>, 
     Ok(vec![g.plus(new, moved)?])
 }
 
-fn rnn(k: &mut Call<'_, '_>) -> Done {
-    let layer = Layer::new(k, 1)?;
+fn rnn(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let layer = RecurrentLayerOperands::new(k, 1)?;
     let cell = match activations(k, &["Relu"], layer.dirs) {
-        Ok(()) if k.attrs.has("activations") => Cell::Relu,
+        Ok(()) if k.attrs.has("activations") => RecurrentCell::Relu,
         _ => {
             activations(k, &["Tanh"], layer.dirs)?;
-            Cell::Tanh
+            RecurrentCell::Tanh
         }
     };
     let mut parts = Vec::new();

@@ -5,12 +5,12 @@ use tercet_ir::scalar::{CompareFn, UnaryFn};
 use tercet_ir::{DType, Dim, Value};
 
 use super::shape::{reshaped, two_axes};
-use super::{Entry, op};
-use crate::call::{Call, Done, axes, axis, one};
-use crate::error::Reason;
-use crate::val::Val;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axes, axis, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("ReduceSum", 1, |k| reduce(k, 13, plain_sum)),
     op("ReduceMean", 1, |k| {
         reduce(k, 18, |k, x, a, keep| {
@@ -46,10 +46,11 @@ pub(crate) const TABLE: &[Entry] = &[
     op("TopK", 1, top_k),
 ];
 
-type Reduction = fn(&mut Call<'_, '_>, Value, &[usize], bool) -> Result<Value, Reason>;
+type ReductionFn =
+    fn(&mut ImportNode<'_, '_>, Value, &[usize], bool) -> Result<Value, NodeErrorKind>;
 
 /// A reduction along the axes of an attribute, or from a version on of an operand.
-fn reduce(k: &mut Call<'_, '_>, since: i64, f: Reduction) -> Done {
+fn reduce(k: &mut ImportNode<'_, '_>, since: i64, f: ReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let (rank, keep) = (k.rank(x), k.attrs.flag("keepdims", true)?);
     let empty_is_none = k.attrs.flag("noop_with_empty_axes", false)?;
@@ -61,18 +62,23 @@ fn reduce(k: &mut Call<'_, '_>, since: i64, f: Reduction) -> Done {
     one(f(k, x, &list, keep)?)
 }
 
-fn plain_sum(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+fn plain_sum(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
     Ok(k.g().reduce(ReduceFn::Sum, x, list, keep)?)
 }
 
 /// Truth values go as bytes.
 fn extreme(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     f: ReduceFn,
     x: Value,
     list: &[usize],
     keep: bool,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     match k.dtype(x) {
         DType::Bool => {
             let g = k.g();
@@ -84,7 +90,12 @@ fn extreme(
     }
 }
 
-fn norm_1(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+fn norm_1(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
     let size = match k.dtype(x) {
         DType::U8 | DType::U32 => x,
         _ => k.g().abs(x)?,
@@ -92,28 +103,43 @@ fn norm_1(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<
     plain_sum(k, size, list, keep)
 }
 
-fn sum_square(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+fn sum_square(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
     let square = k.g().mul(x, x)?;
     plain_sum(k, square, list, keep)
 }
 
-fn norm_2(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+fn norm_2(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
     let sum = sum_square(k, x, list, keep)?;
     Ok(k.g().sqrt(sum)?)
 }
 
-fn log_sum(k: &mut Call<'_, '_>, x: Value, list: &[usize], keep: bool) -> Result<Value, Reason> {
+fn log_sum(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
     let sum = plain_sum(k, x, list, keep)?;
     Ok(k.g().unary(UnaryFn::Ln, sum)?)
 }
 
 /// `m + ln(sum(e^(x - m)))` with the greatest element `m`, or 0 where that is not finite.
 fn log_sum_exp(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     list: &[usize],
     keep: bool,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let zero = k.like(x, 0.0)?;
     let g = k.g();
     let greatest = g.reduce(ReduceFn::Max, x, list, true)?;
@@ -135,7 +161,7 @@ fn log_sum_exp(
     reshaped(k.g(), y, &kept)
 }
 
-fn arg_extreme(k: &mut Call<'_, '_>, greatest: bool) -> Done {
+fn arg_extreme(k: &mut ImportNode<'_, '_>, greatest: bool) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(0, k.rank(x))?;
     let keep = k.attrs.flag("keepdims", true)?;
@@ -154,17 +180,17 @@ fn arg_extreme(k: &mut Call<'_, '_>, greatest: bool) -> Done {
     one(y)
 }
 
-type AlongAxis = fn(&mut Call<'_, '_>, Value, usize) -> Result<Value, Reason>;
+type AxisReductionFn = fn(&mut ImportNode<'_, '_>, Value, usize) -> Result<Value, NodeErrorKind>;
 
 /// A function along one axis.
-fn along(k: &mut Call<'_, '_>, f: AlongAxis) -> Done {
+fn along(k: &mut ImportNode<'_, '_>, f: AxisReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(-1, k.rank(x))?;
     one(f(k, x, at)?)
 }
 
 /// The same before opset 13: over all axes from one on, as if they were one.
-fn flat(k: &mut Call<'_, '_>, f: AlongAxis) -> Done {
+fn flat(k: &mut ImportNode<'_, '_>, f: AxisReductionFn) -> NodeOutputs {
     let x = k.x(0)?;
     let at = axis(k.attrs.int("axis", 1)?, k.rank(x))?;
     let dims = k.dims(x);
@@ -173,15 +199,15 @@ fn flat(k: &mut Call<'_, '_>, f: AlongAxis) -> Done {
     one(reshaped(k.g(), y, &dims)?)
 }
 
-fn soft(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+fn soft(k: &mut ImportNode<'_, '_>, x: Value, at: usize) -> Result<Value, NodeErrorKind> {
     Ok(k.g().softmax(x, at)?)
 }
 
-fn log_soft(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+fn log_soft(k: &mut ImportNode<'_, '_>, x: Value, at: usize) -> Result<Value, NodeErrorKind> {
     Ok(k.g().log_softmax(x, at)?)
 }
 
-fn hard(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+fn hard(k: &mut ImportNode<'_, '_>, x: Value, at: usize) -> Result<Value, NodeErrorKind> {
     let (depth, dtype, rank) = (k.size(x, at)?, k.dtype(x), k.rank(x));
     let found = k.g().arg_max(x, at, false)?;
     let hot = k.g().one_hot(found, depth, dtype)?;
@@ -195,7 +221,7 @@ pub(crate) fn last_to(rank: usize, at: usize) -> Vec<usize> {
     perm
 }
 
-fn running(k: &mut Call<'_, '_>, f: ScanFn) -> Done {
+fn running(k: &mut ImportNode<'_, '_>, f: ScanFn) -> NodeOutputs {
     let x = k.x(0)?;
     let axis = axis(k.int(1)?, k.rank(x))?;
     let (exclusive, reverse) = (
@@ -213,24 +239,29 @@ fn running(k: &mut Call<'_, '_>, f: ScanFn) -> Done {
     )?)
 }
 
-fn top_k(k: &mut Call<'_, '_>) -> Done {
+fn top_k(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(-1, k.rank(x))?;
     let count = match k.opset >= 10 {
         true => k.int(1)?,
         false => k.attrs.int("k", 0)?,
     };
-    let count = usize::try_from(count).map_err(|_| Reason::unsupported(format!("k is {count}")))?;
+    let count =
+        usize::try_from(count).map_err(|_| NodeErrorKind::unsupported(format!("k is {count}")))?;
     let largest = k.attrs.flag("largest", true)?;
     // In order is one of the orders that may be given without.
     k.attrs.ignore(&["sorted"]);
     let values = k.g().top_k(x, count, at, largest)?;
     let found = k.g().cast(values.port(1), DType::I64)?;
-    Ok(vec![values.into(), Val::Graph(found)])
+    Ok(vec![values.into(), ImportedValue::Graph(found)])
 }
 
 /// The comparison that a loss needs: where an index is one that is left out.
-pub(crate) fn equals(k: &mut Call<'_, '_>, x: Value, number: f64) -> Result<Value, Reason> {
+pub(crate) fn equals(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    number: f64,
+) -> Result<Value, NodeErrorKind> {
     let number = k.like(x, number)?;
     Ok(k.g().compare(CompareFn::Eq, x, number)?)
 }

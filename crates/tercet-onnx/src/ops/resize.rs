@@ -1,27 +1,27 @@
 //! Resizing.
 
-use tercet_ir::attr::Real;
+use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
 use tercet_ir::{Dim, Value};
 
-use super::resize_weights::{Axis, Filter, Kernel, Places, resized};
-use super::{Entry, op};
-use crate::call::{Call, Done, axes, one};
-use crate::error::Reason;
-use crate::val::Num;
+use super::resize_weights::{ResizeAxis, ResizeCoordinates, ResizeFilter, ResizeKernel, resized};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axes, one};
+use crate::error::NodeErrorKind;
+use crate::val::ShapeElem;
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("Resize", 10, resize_10).until(10),
     op("Resize", 11, resize),
     op("Upsample", 7, upsample),
 ];
 
-fn mode(k: &Call<'_, '_>) -> Result<ResizeMode, Reason> {
+fn mode(k: &ImportNode<'_, '_>) -> Result<ResizeMode, NodeErrorKind> {
     match k.attrs.string("mode", "nearest")?.as_str() {
         "nearest" => Ok(ResizeMode::Nearest),
         "linear" | "bilinear" => Ok(ResizeMode::Linear),
         "cubic" => Ok(ResizeMode::Cubic),
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "mode",
             format!("`{other}` is not supported"),
         )),
@@ -29,10 +29,10 @@ fn mode(k: &Call<'_, '_>) -> Result<ResizeMode, Reason> {
 }
 
 /// The operand by these scales, sizes rounded down.
-fn scaled(k: &mut Call<'_, '_>, x: Value, scales: &[f64], how: Resize) -> Done {
+fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> NodeOutputs {
     let dims = k.dims(x);
     if scales.len() != dims.len() {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "{} scales for {} axes",
             scales.len(),
             dims.len()
@@ -41,22 +41,22 @@ fn scaled(k: &mut Call<'_, '_>, x: Value, scales: &[f64], how: Resize) -> Done {
     let size = |(d, s): (&Dim, &f64)| match (d.known(), *s) {
         (_, 1.0) => Ok(d.clone()),
         (Some(n), s) => Ok(Dim::Known((n as f64 * s).floor().max(0.0) as usize)),
-        (None, s) => Err(Reason::unsupported(format!(
+        (None, s) => Err(NodeErrorKind::unsupported(format!(
             "an axis of size {d} cannot be resized by {s}; fix its symbol"
         ))),
     };
-    let sizes: Result<Vec<Dim>, Reason> = dims.iter().zip(scales).map(size).collect();
+    let sizes: Result<Vec<Dim>, NodeErrorKind> = dims.iter().zip(scales).map(size).collect();
     let sizes = sizes?;
     // The standard's text and what runtimes do are two things there.
     let whole = |(d, s): (&Dim, &f64)| {
         *s == 1.0 || d.known().is_some_and(|n| (n as f64 * s).fract() == 0.0)
     };
     if how.coordinates == Coordinates::AlignCorners && !dims.iter().zip(scales).all(whole) {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "aligned corners with sizes that are no whole numbers are not supported",
         ));
     }
-    let scales = scales.iter().map(|s| Real(*s)).collect();
+    let scales = scales.iter().map(|s| FloatAttr(*s)).collect();
     one(k.g().add(
         Resize {
             sizes: sizes.into(),
@@ -68,35 +68,35 @@ fn scaled(k: &mut Call<'_, '_>, x: Value, scales: &[f64], how: Resize) -> Done {
 }
 
 /// Before opset 11 places were `o / s`, rounded down.
-fn old(k: &Call<'_, '_>) -> Result<Resize, Reason> {
+fn old(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
     let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
     how.coordinates = Coordinates::Asymmetric;
     how.rounding = NearestRounding::Floor;
     Ok(how)
 }
 
-fn resize_10(k: &mut Call<'_, '_>) -> Done {
+fn resize_10(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, how) = (k.x(0)?, old(k)?);
-    let scales = k.known(1)?.to_f64s();
+    let scales = k.const_operand(1)?.to_f64s();
     scaled(k, x, &scales, how)
 }
 
-fn upsample(k: &mut Call<'_, '_>) -> Done {
+fn upsample(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, how) = (k.x(0)?, old(k)?);
     let scales = match k.opset >= 9 {
-        true => k.known(1)?.to_f64s(),
+        true => k.const_operand(1)?.to_f64s(),
         false => {
             let list = k
                 .attrs
                 .floats_opt("scales")?
-                .ok_or_else(|| Reason::attribute("scales", "is required"))?;
+                .ok_or_else(|| NodeErrorKind::attribute("scales", "is required"))?;
             list.iter().map(|s| f64::from(*s)).collect()
         }
     };
     scaled(k, x, &scales, how)
 }
 
-fn coordinates(k: &Call<'_, '_>) -> Result<Coordinates, Reason> {
+fn coordinates(k: &ImportNode<'_, '_>) -> Result<Coordinates, NodeErrorKind> {
     match k
         .attrs
         .string("coordinate_transformation_mode", "half_pixel")?
@@ -109,12 +109,15 @@ fn coordinates(k: &Call<'_, '_>) -> Result<Coordinates, Reason> {
         "asymmetric" => Ok(Coordinates::Asymmetric),
         other => {
             let reason = format!("`{other}` is not supported");
-            Err(Reason::attribute("coordinate_transformation_mode", reason))
+            Err(NodeErrorKind::attribute(
+                "coordinate_transformation_mode",
+                reason,
+            ))
         }
     }
 }
 
-fn rounding(k: &Call<'_, '_>) -> Result<NearestRounding, Reason> {
+fn rounding(k: &ImportNode<'_, '_>) -> Result<NearestRounding, NodeErrorKind> {
     match k
         .attrs
         .string("nearest_mode", "round_prefer_floor")?
@@ -124,7 +127,7 @@ fn rounding(k: &Call<'_, '_>) -> Result<NearestRounding, Reason> {
         "round_prefer_ceil" => Ok(NearestRounding::RoundPreferCeil),
         "floor" => Ok(NearestRounding::Floor),
         "ceil" => Ok(NearestRounding::Ceil),
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "nearest_mode",
             format!("`{other}` is not supported"),
         )),
@@ -132,11 +135,11 @@ fn rounding(k: &Call<'_, '_>) -> Result<NearestRounding, Reason> {
 }
 
 /// How results are made, by the attributes.
-fn how(k: &Call<'_, '_>) -> Result<Resize, Reason> {
+fn resize_op(k: &ImportNode<'_, '_>) -> Result<Resize, NodeErrorKind> {
     let mut how = Resize::to_sizes(Vec::<Dim>::new(), mode(k)?);
     how.coordinates = coordinates(k)?;
     how.rounding = rounding(k)?;
-    how.cubic_a = Real(k.attrs.float("cubic_coeff_a", -0.75)?);
+    how.cubic_a = FloatAttr(k.attrs.float("cubic_coeff_a", -0.75)?);
     how.exclude_outside = k.attrs.flag("exclude_outside", false)?;
     // For places outside a region, of which there is none.
     k.attrs.ignore(&["extrapolation_value"]);
@@ -144,14 +147,14 @@ fn how(k: &Call<'_, '_>) -> Result<Resize, Reason> {
 }
 
 /// Whether the graph's own operator does not do it, but a table of weights does.
-struct Extra {
+struct ResizeFallback {
     antialias: bool,
     region: bool,
     /// A ratio was kept by rounding a size up.
     rounded_up: bool,
 }
 
-fn resize(k: &mut Call<'_, '_>) -> Done {
+fn resize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let dims = k.dims(x);
     let along = match k.attrs.ints_opt("axes")? {
@@ -164,18 +167,19 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         .attrs
         .string("coordinate_transformation_mode", "half_pixel")?
         == "tf_crop_and_resize";
-    let mut extra = Extra {
+    let mut extra = ResizeFallback {
         antialias: false,
         region,
         rounded_up: false,
     };
-    let empty = |k: &Call<'_, '_>, i: usize| {
-        !k.has(i) || matches!(k.val(i), crate::val::Val::Known(t) if t.tensor.numel() == 0)
+    let empty = |k: &ImportNode<'_, '_>, i: usize| {
+        !k.has(i)
+            || matches!(k.val(i), crate::val::ImportedValue::ConstTensor(t) if t.tensor.numel() == 0)
     };
     if !empty(k, 2) {
-        let given = k.known(2)?.to_f64s();
+        let given = k.const_operand(2)?.to_f64s();
         if given.len() != along.len() {
-            return Err(Reason::operand(
+            return Err(NodeErrorKind::operand(
                 2,
                 format!("{} scales for {} axes", given.len(), along.len()),
             ));
@@ -186,12 +190,12 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         if extra.antialias || region {
             return weighted(k, x, &along, None, &scales, &extra);
         }
-        let how = how(k)?;
+        let how = resize_op(k)?;
         return scaled(k, x, &scales, how);
     }
     let given = k.nums(3)?;
     if given.len() != along.len() {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             3,
             format!("{} sizes for {} axes", given.len(), along.len()),
         ));
@@ -212,7 +216,7 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         for (a, n) in along.iter().zip(&given) {
             sizes[*a] = n
                 .dim()
-                .ok_or_else(|| Reason::operand(3, "has negative sizes"))?;
+                .ok_or_else(|| NodeErrorKind::operand(3, "has negative sizes"))?;
         }
     }
     extra.antialias = antialias && along.iter().any(|a| !sizes[*a].is_at_least(&dims[*a]));
@@ -220,34 +224,34 @@ fn resize(k: &mut Call<'_, '_>) -> Done {
         return weighted(k, x, &along, Some((&sizes, kept)), &scales, &extra);
     }
     let scales = match kept {
-        true => scales.into_iter().map(Real).collect(),
+        true => scales.into_iter().map(FloatAttr).collect(),
         false => Vec::new(),
     };
     let how = Resize {
         sizes: sizes.into(),
         scales,
-        ..how(k)?
+        ..resize_op(k)?
     };
     one(k.g().add(how, &[x])?)
 }
 
 /// By tables of weights; the scales are those given, or follow from the sizes.
 fn weighted(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     along: &[usize],
     sizes: Option<(&[Dim], bool)>,
     scales: &[f64],
-    extra: &Extra,
-) -> Done {
+    extra: &ResizeFallback,
+) -> NodeOutputs {
     let filter = match mode(k)? {
-        ResizeMode::Nearest => Filter::Nearest(rounding(k)?),
-        ResizeMode::Linear => Filter::Linear,
-        ResizeMode::Cubic => Filter::Cubic(k.attrs.float("cubic_coeff_a", -0.75)?),
+        ResizeMode::Nearest => ResizeFilter::Nearest(rounding(k)?),
+        ResizeMode::Linear => ResizeFilter::Linear,
+        ResizeMode::Cubic => ResizeFilter::Cubic(k.attrs.float("cubic_coeff_a", -0.75)?),
     };
     // Each concerns one mode alone.
     k.attrs.ignore(&["cubic_coeff_a", "nearest_mode"]);
-    let kernel = Kernel {
+    let kernel = ResizeKernel {
         filter,
         antialias: extra.antialias,
         exclude_outside: k.attrs.flag("exclude_outside", false)?,
@@ -257,11 +261,11 @@ fn weighted(
         true => Vec::new(),
         false => vec![
             match coordinates(k)? {
-                Coordinates::HalfPixel => Places::HalfPixel,
-                Coordinates::HalfPixelSymmetric => Places::HalfPixelSymmetric,
-                Coordinates::PytorchHalfPixel => Places::PytorchHalfPixel,
-                Coordinates::AlignCorners => Places::AlignCorners,
-                Coordinates::Asymmetric => Places::Asymmetric,
+                Coordinates::HalfPixel => ResizeCoordinates::HalfPixel,
+                Coordinates::HalfPixelSymmetric => ResizeCoordinates::HalfPixelSymmetric,
+                Coordinates::PytorchHalfPixel => ResizeCoordinates::PytorchHalfPixel,
+                Coordinates::AlignCorners => ResizeCoordinates::AlignCorners,
+                Coordinates::Asymmetric => ResizeCoordinates::Asymmetric,
             };
             along.len()
         ],
@@ -269,16 +273,16 @@ fn weighted(
     let places = match extra.region {
         false => places,
         true => {
-            let region = k.known(1)?.to_f64s();
+            let region = k.const_operand(1)?.to_f64s();
             if region.len() != 2 * along.len() {
                 let reason = format!("{} numbers for {} axes", region.len(), along.len());
-                return Err(Reason::operand(1, reason));
+                return Err(NodeErrorKind::operand(1, reason));
             }
             let (starts, ends) = region.split_at(along.len());
             starts
                 .iter()
                 .zip(ends)
-                .map(|(s, e)| Places::Region(*s, *e))
+                .map(|(s, e)| ResizeCoordinates::Region(*s, *e))
                 .collect()
         }
     };
@@ -288,7 +292,7 @@ fn weighted(
         let (to, scale) = match sizes {
             Some((sizes, kept)) => {
                 let to = sizes[*at].known();
-                let to = to.ok_or_else(|| Reason::operand(3, "has symbols"))?;
+                let to = to.ok_or_else(|| NodeErrorKind::operand(3, "has symbols"))?;
                 let quotient = to as f64 / from as f64;
                 (to, if kept { scales[*at] } else { quotient })
             }
@@ -297,14 +301,14 @@ fn weighted(
                 (to, scales[*at])
             }
         };
-        let axis = Axis {
+        let axis = ResizeAxis {
             from,
             to,
             scale,
             places,
         };
         let untouched = from == to && scale == 1.0;
-        let whole = matches!(places, Places::Region(s, e) if (s, e) == (0.0, 1.0));
+        let whole = matches!(places, ResizeCoordinates::Region(s, e) if (s, e) == (0.0, 1.0));
         if !(untouched && (!extra.region || whole)) {
             list.push((*at, axis));
         }
@@ -314,21 +318,23 @@ fn weighted(
 
 /// The one scale of all axes that reaches, or does not exceed, the sizes.
 fn kept_ratio(
-    k: &Call<'_, '_>,
+    k: &ImportNode<'_, '_>,
     x: Value,
     along: &[usize],
-    given: &[Num],
+    given: &[ShapeElem],
     policy: &str,
-) -> Result<f64, Reason> {
+) -> Result<f64, NodeErrorKind> {
     let mut ratios = Vec::with_capacity(along.len());
     for (a, n) in along.iter().zip(given) {
-        let n = n.int().ok_or_else(|| Reason::operand(3, "has symbols"))?;
+        let n = n
+            .int()
+            .ok_or_else(|| NodeErrorKind::operand(3, "has symbols"))?;
         ratios.push(n as f64 / k.size(x, *a)? as f64);
     }
     match policy {
         "not_larger" => Ok(ratios.into_iter().fold(f64::INFINITY, f64::min)),
         "not_smaller" => Ok(ratios.into_iter().fold(0.0, f64::max)),
-        other => Err(Reason::attribute(
+        other => Err(NodeErrorKind::attribute(
             "keep_aspect_ratio_policy",
             format!("`{other}` is not supported"),
         )),

@@ -4,12 +4,12 @@
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 use super::shape::reshaped;
-use crate::call::Call;
-use crate::error::Reason;
+use crate::call::ImportNode;
+use crate::error::NodeErrorKind;
 
 /// How results between elements are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Filter {
+pub(super) enum ResizeFilter {
     /// The element at the rounded place.
     Nearest(tercet_ir::ops::NearestRounding),
     Linear,
@@ -19,7 +19,7 @@ pub(super) enum Filter {
 
 /// Where results lie on an axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Places {
+pub(super) enum ResizeCoordinates {
     HalfPixel,
     HalfPixelSymmetric,
     PytorchHalfPixel,
@@ -31,38 +31,42 @@ pub(super) enum Places {
 
 /// How an axis is resized.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(super) struct ResizeAxis {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) scale: f64,
-    pub(super) places: Places,
+    pub(super) places: ResizeCoordinates,
 }
 
 /// What is the same for all axes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
-    pub(super) filter: Filter,
+pub(super) struct ResizeKernel {
+    pub(super) filter: ResizeFilter,
     pub(super) antialias: bool,
     pub(super) exclude_outside: bool,
     /// What results outside of a region's operand are.
     pub(super) outside: f64,
 }
 
-impl Axis {
+impl ResizeAxis {
     /// The place of a result among the elements.
     fn place(&self, o: usize) -> f64 {
         let (o, n, m) = (o as f64, self.from as f64, self.to as f64);
         let half_pixel = (o + 0.5) / self.scale - 0.5;
         match self.places {
-            Places::HalfPixel => half_pixel,
-            Places::PytorchHalfPixel if self.to == 1 => -0.5,
-            Places::PytorchHalfPixel => half_pixel,
-            Places::HalfPixelSymmetric => n / 2.0 * (1.0 - m / (self.scale * n)) + half_pixel,
-            Places::AlignCorners if self.to == 1 => 0.0,
-            Places::AlignCorners => o * (n - 1.0) / (m - 1.0),
-            Places::Asymmetric => o / self.scale,
-            Places::Region(start, end) if self.to == 1 => (start + end) * (n - 1.0) / 2.0,
-            Places::Region(start, end) => {
+            ResizeCoordinates::HalfPixel => half_pixel,
+            ResizeCoordinates::PytorchHalfPixel if self.to == 1 => -0.5,
+            ResizeCoordinates::PytorchHalfPixel => half_pixel,
+            ResizeCoordinates::HalfPixelSymmetric => {
+                n / 2.0 * (1.0 - m / (self.scale * n)) + half_pixel
+            }
+            ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
+            ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
+            ResizeCoordinates::Asymmetric => o / self.scale,
+            ResizeCoordinates::Region(start, end) if self.to == 1 => {
+                (start + end) * (n - 1.0) / 2.0
+            }
+            ResizeCoordinates::Region(start, end) => {
                 start * (n - 1.0) + o * (end - start) * (n - 1.0) / (m - 1.0)
             }
         }
@@ -71,13 +75,14 @@ impl Axis {
     /// Whether a result of a region lies outside of the operand.
     fn is_outside(&self, o: usize) -> bool {
         let x = self.place(o);
-        matches!(self.places, Places::Region(..)) && !(0.0..=self.from as f64 - 1.0).contains(&x)
+        matches!(self.places, ResizeCoordinates::Region(..))
+            && !(0.0..=self.from as f64 - 1.0).contains(&x)
     }
 }
 
-impl Kernel {
+impl ResizeKernel {
     /// The weights of the elements of an axis in one result.
-    fn row(&self, axis: &Axis, o: usize) -> Vec<f64> {
+    fn row(&self, axis: &ResizeAxis, o: usize) -> Vec<f64> {
         let last = axis.from as i64 - 1;
         let x = axis.place(o);
         let mut row = vec![0.0; axis.from];
@@ -86,7 +91,7 @@ impl Kernel {
                 *own += weight;
             }
         };
-        if let Filter::Nearest(rounding) = self.filter {
+        if let ResizeFilter::Nearest(rounding) = self.filter {
             add(nearest(x, rounding), 1.0);
             return row;
         }
@@ -98,8 +103,8 @@ impl Kernel {
             1.0
         };
         let reach = match self.filter {
-            Filter::Cubic(_) => 2.0,
-            Filter::Linear | Filter::Nearest(_) => 1.0,
+            ResizeFilter::Cubic(_) => 2.0,
+            ResizeFilter::Linear | ResizeFilter::Nearest(_) => 1.0,
         };
         let start = (-reach / stretch).floor() as i64 + 1;
         let mut taps: Vec<(i64, f64)> = (start..2 - start)
@@ -120,10 +125,10 @@ impl Kernel {
     fn weight(&self, distance: f64) -> f64 {
         let d = distance.abs();
         match self.filter {
-            Filter::Cubic(a) if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
-            Filter::Cubic(a) if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
-            Filter::Cubic(_) => 0.0,
-            Filter::Linear | Filter::Nearest(_) => (1.0 - d).max(0.0),
+            ResizeFilter::Cubic(a) if d <= 1.0 => ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0,
+            ResizeFilter::Cubic(a) if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
+            ResizeFilter::Cubic(_) => 0.0,
+            ResizeFilter::Linear | ResizeFilter::Nearest(_) => (1.0 - d).max(0.0),
         }
     }
 }
@@ -141,17 +146,17 @@ fn nearest(x: f64, rounding: tercet_ir::ops::NearestRounding) -> i64 {
 
 /// The operand resized along axes, one after the other.
 pub(super) fn resized(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
-    axes: &[(usize, Axis)],
-    kernel: &Kernel,
-) -> Result<Value, Reason> {
+    axes: &[(usize, ResizeAxis)],
+    kernel: &ResizeKernel,
+) -> Result<Value, NodeErrorKind> {
     let mut y = x;
     for (at, axis) in axes {
         let size = axis.from.saturating_mul(axis.to);
         let sizes = 1..=1 << 20;
         if !sizes.contains(&axis.from) || !sizes.contains(&axis.to) || !k.c.spend(size) {
-            return Err(Reason::unsupported(format!(
+            return Err(NodeErrorKind::unsupported(format!(
                 "axis {at} cannot be resized from {} to {} by weights",
                 axis.from, axis.to
             )));
@@ -173,13 +178,13 @@ pub(super) fn resized(
 }
 
 fn along(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     at: usize,
-    axis: &Axis,
-    kernel: &Kernel,
-) -> Result<Value, Reason> {
-    if let Filter::Nearest(rounding) = kernel.filter {
+    axis: &ResizeAxis,
+    kernel: &ResizeKernel,
+) -> Result<Value, NodeErrorKind> {
+    if let ResizeFilter::Nearest(rounding) = kernel.filter {
         let last = axis.from as i64 - 1;
         let index = (0..axis.to).map(|o| nearest(axis.place(o), rounding).clamp(0, last));
         let index: Vec<i64> = index.collect();
@@ -188,7 +193,7 @@ fn along(
     }
     let dtype = k.dtype(x);
     if !dtype.is_float() {
-        return Err(Reason::operand(0, "must be floats for this mode"));
+        return Err(NodeErrorKind::operand(0, "must be floats for this mode"));
     }
     let rows: Vec<f64> = (0..axis.to).flat_map(|o| kernel.row(axis, o)).collect();
     let inner = match dtype {

@@ -6,21 +6,21 @@ use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 use super::grid::{sampled, taps};
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[op("RoiAlign", 10, roi_align)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("RoiAlign", 10, roi_align)];
 
 /// What is the same for both axes.
-struct How {
+struct RoiParams {
     scale: f64,
     half_pixel: bool,
     /// Samples along each axis of a cell.
     samples: usize,
 }
 
-fn how(k: &Call<'_, '_>) -> Result<How, Reason> {
+fn roi_params(k: &ImportNode<'_, '_>) -> Result<RoiParams, NodeErrorKind> {
     let default = if k.opset >= 16 {
         "half_pixel"
     } else {
@@ -35,11 +35,14 @@ fn how(k: &Call<'_, '_>) -> Result<How, Reason> {
         "output_half_pixel" => false,
         other => {
             let reason = format!("`{other}` is not supported");
-            return Err(Reason::attribute("coordinate_transformation_mode", reason));
+            return Err(NodeErrorKind::attribute(
+                "coordinate_transformation_mode",
+                reason,
+            ));
         }
     };
     if k.attrs.string("mode", "avg")? != "avg" {
-        return Err(Reason::attribute("mode", "only avg is supported"));
+        return Err(NodeErrorKind::attribute("mode", "only avg is supported"));
     }
     let samples = k.attrs.int("sampling_ratio", 0)?;
     let samples = usize::try_from(samples)
@@ -48,9 +51,9 @@ fn how(k: &Call<'_, '_>) -> Result<How, Reason> {
     let samples = samples.ok_or_else(|| {
         let reason =
             "must be from 1 to 256: else the size of a region decides how many samples it has";
-        Reason::attribute("sampling_ratio", reason)
+        NodeErrorKind::attribute("sampling_ratio", reason)
     })?;
-    Ok(How {
+    Ok(RoiParams {
         scale: k.attrs.float("spatial_scale", 1.0)?,
         half_pixel,
         samples,
@@ -58,18 +61,18 @@ fn how(k: &Call<'_, '_>) -> Result<How, Reason> {
 }
 
 /// Means of samples between elements, `samples` along each axis of each cell.
-fn roi_align(k: &mut Call<'_, '_>) -> Done {
+fn roi_align(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, rois, batch) = (k.x(0)?, k.x(1)?, k.x(2)?);
-    let how = how(k)?;
+    let how = roi_params(k)?;
     if k.rank(x) != 4 || k.rank(rois) != 2 || k.rank(batch) != 1 {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "operands must be a picture, regions of four numbers, and their batches",
         ));
     }
     let size = |name: &str| {
         let n = usize::try_from(k.attrs.int(name, 1)?).ok();
         let n = n.filter(|n| (1..=1 << 12).contains(n));
-        n.ok_or_else(|| Reason::attribute(name, "must be from 1 to 4096"))
+        n.ok_or_else(|| NodeErrorKind::attribute(name, "must be from 1 to 4096"))
     };
     let out = [size("output_height")?, size("output_width")?];
     let image = [k.size(x, 2)?, k.size(x, 3)?];
@@ -85,7 +88,7 @@ fn roi_align(k: &mut Call<'_, '_>) -> Done {
     let mut crossed = Vec::with_capacity(2);
     let mut inside: Option<Value> = None;
     for (a, (place, valid)) in lines.into_iter().enumerate() {
-        let spread = |k: &mut Call<'_, '_>, v: Value| -> Result<Value, Reason> {
+        let spread = |k: &mut ImportNode<'_, '_>, v: Value| -> Result<Value, NodeErrorKind> {
             let v = k.g().unsqueeze(v, 2 - a)?;
             let wide = [
                 regions.clone(),
@@ -132,11 +135,11 @@ fn roi_align(k: &mut Call<'_, '_>) -> Done {
 
 /// The places of samples along an axis of each region `[R, samples]`, within the picture, and whether they count.
 fn line(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     rois: Value,
-    how: &How,
+    how: &RoiParams,
     (a, size, cells): (usize, usize, usize),
-) -> Result<(Value, Value), Reason> {
+) -> Result<(Value, Value), NodeErrorKind> {
     // A region is x, y of its begin, then of its end.
     let (start, end) = (
         k.g().narrow(rois, 1, 1 - a, 1)?,
@@ -154,7 +157,7 @@ fn line(
     }
     let count = cells * how.samples;
     if !k.c.spend(count) {
-        return Err(Reason::unsupported("there are too many samples"));
+        return Err(NodeErrorKind::unsupported("there are too many samples"));
     }
     let parts: Vec<f64> = (0..count)
         .map(|i| (i as f64 + 0.5) / count as f64)

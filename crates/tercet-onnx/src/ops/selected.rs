@@ -5,25 +5,32 @@ use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Dim, Graph, SubGraph, Tensor, Type, Value};
 
 use super::shape::{product, reshaped};
-use super::{Entry, op};
-use crate::bounded::{Bounded, places};
-use crate::call::{Call, Done};
-use crate::error::Reason;
-use crate::val::{Num, Val};
+use super::{OpsetEntry, op};
+use crate::bounded::{PaddedValue, places};
+use crate::call::{ImportNode, NodeOutputs};
+use crate::error::NodeErrorKind;
+use crate::val::{ImportedValue, ShapeElem};
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("NonZero", 9, non_zero).own(),
-    op("NonMaxSuppression", 10, non_max_suppression).own(),
-    op("Unique", 11, unique).own(),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("NonZero", 9, non_zero).without_folding(),
+    op("NonMaxSuppression", 10, non_max_suppression).without_folding(),
+    op("Unique", 11, unique).without_folding(),
 ];
 
 /// A size as a number of the graph.
-fn number(k: &mut Call<'_, '_>, dim: &Dim) -> Result<Value, Reason> {
-    k.c.place(&Val::sizes(vec![Num::of(dim)], true), 0)
+fn number(k: &mut ImportNode<'_, '_>, dim: &Dim) -> Result<Value, NodeErrorKind> {
+    k.c.place(
+        &ImportedValue::sizes(vec![ShapeElem::from_dim(dim)], true),
+        0,
+    )
 }
 
 /// The coordinates of places in rows of `sizes`, each `[N]`.
-fn coordinates(k: &mut Call<'_, '_>, at: Value, sizes: &[Dim]) -> Result<Vec<Value>, Reason> {
+fn coordinates(
+    k: &mut ImportNode<'_, '_>,
+    at: Value,
+    sizes: &[Dim],
+) -> Result<Vec<Value>, NodeErrorKind> {
     let mut rest = at;
     let mut all = Vec::with_capacity(sizes.len());
     for dim in sizes.iter().rev() {
@@ -37,8 +44,8 @@ fn coordinates(k: &mut Call<'_, '_>, at: Value, sizes: &[Dim]) -> Result<Vec<Val
 }
 
 /// `[rank, N]`: for each element that is not 0 its coordinates.
-fn non_zero(k: &mut Call<'_, '_>) -> Done {
-    if let Val::Known(known) = k.val(0) {
+fn non_zero(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    if let ImportedValue::ConstTensor(known) = k.val(0) {
         return known_non_zero(&known.tensor);
     }
     let x = k.x(0)?;
@@ -56,11 +63,11 @@ fn non_zero(k: &mut Call<'_, '_>) -> Done {
         parts.push(k.g().unsqueeze(row, 0)?);
     }
     let y = k.g().concat(&parts, 0)?;
-    Ok(vec![Bounded::val(y, 1, count)])
+    Ok(vec![PaddedValue::val(y, 1, count)])
 }
 
 /// As [`non_zero`], of a tensor.
-fn known_non_zero(x: &Tensor) -> Done {
+fn known_non_zero(x: &Tensor) -> NodeOutputs {
     let shape = match x.shape() {
         [] => &[1],
         shape => shape,
@@ -75,24 +82,27 @@ fn known_non_zero(x: &Tensor) -> Done {
     });
     let coordinates: Vec<i64> = coordinates.collect();
     let sizes = [shape.len(), places.len()];
-    Ok(vec![Val::known(Tensor::from_slice(&sizes, &coordinates)?)])
+    Ok(vec![ImportedValue::known(Tensor::from_slice(
+        &sizes,
+        &coordinates,
+    )?)])
 }
 
 /// What a selection of boxes is told.
-struct Limits {
+struct NmsLimits {
     steps: usize,
     overlap: f64,
     score: Option<f64>,
 }
 
 /// The elements `at [B, C, 1]` of the last axis of `x [B, 1, S]`, for each class.
-fn picked(g: &mut Graph, x: Value, at: Value, wide: &[Dim]) -> Result<Value, Reason> {
+fn picked(g: &mut Graph, x: Value, at: Value, wide: &[Dim]) -> Result<Value, NodeErrorKind> {
     let x = g.expand(x, wide.to_vec())?;
     Ok(g.gather_elements(x, at, 2)?)
 }
 
 /// How much of the box `a` and the boxes `b` together both cover: corners in order, and areas.
-fn overlaps(g: &mut Graph, a: &[Value; 4], b: &[Value; 4]) -> Result<Value, Reason> {
+fn overlaps(g: &mut Graph, a: &[Value; 4], b: &[Value; 4]) -> Result<Value, NodeErrorKind> {
     let zero = g.scalar(g.ty(a[0]).dtype, 0.0)?;
     let mut both = None;
     let (mut own, mut others) = (None, None);
@@ -109,7 +119,7 @@ fn overlaps(g: &mut Graph, a: &[Value; 4], b: &[Value; 4]) -> Result<Value, Reas
         }
     }
     let (Some(both), Some(own), Some(others)) = (both, own, others) else {
-        return Err(Reason::unsupported("boxes have two axes"));
+        return Err(NodeErrorKind::unsupported("boxes have two axes"));
     };
     let sum = g.plus(own, others)?;
     let union = g.sub(sum, both)?;
@@ -121,7 +131,7 @@ fn overlaps(g: &mut Graph, a: &[Value; 4], b: &[Value; 4]) -> Result<Value, Reas
 
 /// One step: the best box of each class, and scores without it and those that it covers. Operands are scores `[B, C, S]`, a part of
 /// the sequence that counts steps, and the corners `[B, 1, S]`.
-fn step(scores: &Type, corner: &Type, limits: &Limits) -> Result<Graph, Reason> {
+fn step(scores: &Type, corner: &Type, limits: &NmsLimits) -> Result<Graph, NodeErrorKind> {
     let mut g = Graph::new();
     let left = g.input("scores", scores.clone())?;
     let beat = g.input("beat", Type::new(DType::I64, [0usize; 0]))?;
@@ -155,13 +165,13 @@ fn step(scores: &Type, corner: &Type, limits: &Limits) -> Result<Graph, Reason> 
 }
 
 /// Corners `y1, x1, y2, x2` in order, each `[B, 1, S]`, of boxes `[B, S, 4]`.
-fn corners(k: &mut Call<'_, '_>, boxes: Value) -> Result<[Value; 4], Reason> {
+fn corners(k: &mut ImportNode<'_, '_>, boxes: Value) -> Result<[Value; 4], NodeErrorKind> {
     let centered = match k.attrs.int("center_point_box", 0)? {
         0 => false,
         1 => true,
         other => {
             let text = format!("{other} is not supported");
-            return Err(Reason::attribute("center_point_box", text));
+            return Err(NodeErrorKind::attribute("center_point_box", text));
         }
     };
     let half = k.like(boxes, 0.5)?;
@@ -187,7 +197,7 @@ fn corners(k: &mut Call<'_, '_>, boxes: Value) -> Result<[Value; 4], Reason> {
 }
 
 /// The boxes of each class by their scores, best first, without those that a better one covers: rows of batch, class and box.
-fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
+fn non_max_suppression(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (boxes, scores) = (k.x(0)?, k.x(1)?);
     let most = match k.has(2) {
         true => usize::try_from(k.int(2)?).unwrap_or(0),
@@ -198,16 +208,16 @@ fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
     let dims = k.dims(scores);
     if dims.len() != 3 || k.rank(boxes) != 3 || k.size(boxes, 2)? != 4 {
         let text = "boxes `[B, S, 4]` and scores `[B, C, S]` are expected";
-        return Err(Reason::unsupported(text));
+        return Err(NodeErrorKind::unsupported(text));
     }
     let steps = dims[2].known().map_or(most, |n| n.min(most));
     if steps == 0 {
         k.attrs.ignore(&["center_point_box"]);
         let none = Tensor::from_slice::<i64>(&[0, 3], &[])?;
-        return Ok(vec![Val::known(none)]);
+        return Ok(vec![ImportedValue::known(none)]);
     }
     let corners = corners(k, boxes)?;
-    let limits = Limits {
+    let limits = NmsLimits {
         steps,
         overlap,
         score,
@@ -227,7 +237,7 @@ fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
     // `[steps, B, C, 1]` as rows of batch, class and step.
     let sizes = [dims[0].clone(), dims[1].clone(), Dim::Known(steps)];
     let n = product(&sizes)?;
-    let flat = |k: &mut Call<'_, '_>, x: Value| {
+    let flat = |k: &mut ImportNode<'_, '_>, x: Value| {
         let turned = k.g().transpose(x, &[1, 2, 0, 3])?;
         reshaped(k.g(), turned, std::slice::from_ref(&n))
     };
@@ -240,19 +250,19 @@ fn non_max_suppression(k: &mut Call<'_, '_>) -> Done {
         parts.push(k.g().unsqueeze(row, 1)?);
     }
     let y = k.g().concat(&parts, 1)?;
-    Ok(vec![Bounded::val(y, 0, count)])
+    Ok(vec![PaddedValue::val(y, 0, count)])
 }
 
 /// All values in ascending order, each once, where each is first, for each element the number of its value, and how many have it.
-fn unique(k: &mut Call<'_, '_>) -> Done {
+fn unique(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     if !k.attrs.flag("sorted", true)? {
         let text = "0 is not supported: values are in ascending order";
-        return Err(Reason::attribute("sorted", text));
+        return Err(NodeErrorKind::attribute("sorted", text));
     }
     if k.attrs.int_opt("axis")?.is_some() && k.rank(x) != 1 {
         let text = "is not supported for more than one axis";
-        return Err(Reason::attribute("axis", text));
+        return Err(NodeErrorKind::attribute("axis", text));
     }
     let y = k.g().unique(x)?;
     let count = y.port(4);
@@ -262,15 +272,20 @@ fn unique(k: &mut Call<'_, '_>) -> Done {
     }
     let [firsts, numbers, counts] = lists;
     Ok(vec![
-        Bounded::val(y, 0, count),
-        Bounded::val(firsts, 0, count),
+        PaddedValue::val(y, 0, count),
+        PaddedValue::val(firsts, 0, count),
         numbers.into(),
-        Bounded::val(counts, 0, count),
+        PaddedValue::val(counts, 0, count),
     ])
 }
 
 /// The elements that a condition of the graph keeps along an axis, or of all.
-pub(super) fn compress(k: &mut Call<'_, '_>, x: Value, at: usize, keep: Value) -> Done {
+pub(super) fn compress(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    at: usize,
+    keep: Value,
+) -> NodeOutputs {
     let keep = k.g().cast(keep, DType::Bool)?;
     let (room, dims) = (k.dims(keep), k.dims(x));
     let fits = match (room.as_slice(), dims.get(at)) {
@@ -280,9 +295,9 @@ pub(super) fn compress(k: &mut Call<'_, '_>, x: Value, at: usize, keep: Value) -
     if !fits {
         let text =
             "must be a list that is no longer than the axis where it is not known when importing";
-        return Err(Reason::operand(1, text));
+        return Err(NodeErrorKind::operand(1, text));
     }
     let (idx, count) = places(k.c, keep)?;
     let y = k.g().gather(x, idx, at)?;
-    Ok(vec![Bounded::val(y, at, count)])
+    Ok(vec![PaddedValue::val(y, at, count)])
 }

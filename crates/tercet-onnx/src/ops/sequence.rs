@@ -5,76 +5,82 @@ use std::rc::Rc;
 use tercet_ir::{Dim, Tensor, Value};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, axis, one};
-use crate::error::Reason;
-use crate::val::{Num, Val};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
+use crate::error::NodeErrorKind;
+use crate::val::{ImportedValue, ShapeElem};
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     op("SequenceConstruct", 11, |k| {
-        Ok(vec![Val::Seq(Rc::new(k.ins.to_vec()))])
+        Ok(vec![ImportedValue::Seq(Rc::new(k.ins.to_vec()))])
     })
-    .own(),
-    op("SequenceEmpty", 11, empty).own(),
-    op("SequenceLength", 11, length).own(),
-    op("SequenceAt", 11, at).own(),
-    op("SequenceInsert", 11, insert).own(),
-    op("SequenceErase", 11, erase).own(),
-    op("ConcatFromSequence", 11, concat).own(),
-    op("SplitToSequence", 11, split).own(),
-    op("OptionalHasElement", 15, has_element).own(),
-    op("OptionalGetElement", 15, get_element).own(),
-    op("Optional", 15, optional).own(),
+    .without_folding(),
+    op("SequenceEmpty", 11, empty).without_folding(),
+    op("SequenceLength", 11, length).without_folding(),
+    op("SequenceAt", 11, at).without_folding(),
+    op("SequenceInsert", 11, insert).without_folding(),
+    op("SequenceErase", 11, erase).without_folding(),
+    op("ConcatFromSequence", 11, concat).without_folding(),
+    op("SplitToSequence", 11, split).without_folding(),
+    op("OptionalHasElement", 15, has_element).without_folding(),
+    op("OptionalGetElement", 15, get_element).without_folding(),
+    op("Optional", 15, optional).without_folding(),
 ];
 
-fn optional(k: &mut Call<'_, '_>) -> Done {
+fn optional(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     k.attrs.ignore(&["type"]);
     Ok(vec![k.val(0).clone()])
 }
 
-fn has_element(k: &mut Call<'_, '_>) -> Done {
-    if let Val::Refused(why) = k.val(0) {
-        return Err(Reason::operand(0, why.to_string()));
+fn has_element(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    if let ImportedValue::Unsupported(why) = k.val(0) {
+        return Err(NodeErrorKind::operand(0, why.to_string()));
     }
-    Ok(vec![Val::known(Tensor::from_bools(&[], &[k.has(0)])?)])
+    Ok(vec![ImportedValue::known(Tensor::from_bools(
+        &[],
+        &[k.has(0)],
+    )?)])
 }
 
-fn get_element(k: &mut Call<'_, '_>) -> Done {
+fn get_element(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     match k.has(0) {
         true => Ok(vec![k.val(0).clone()]),
-        false => Err(Reason::operand(0, "is missing")),
+        false => Err(NodeErrorKind::operand(0, "is missing")),
     }
 }
 
-fn list(k: &Call<'_, '_>, index: usize) -> Result<Vec<Val>, Reason> {
+fn list(k: &ImportNode<'_, '_>, index: usize) -> Result<Vec<ImportedValue>, NodeErrorKind> {
     match k.val(index) {
-        Val::Seq(list) => Ok((**list).clone()),
-        Val::Refused(why) => Err(Reason::operand(index, why.to_string())),
-        _ => Err(Reason::operand(index, "is no sequence")),
+        ImportedValue::Seq(list) => Ok((**list).clone()),
+        ImportedValue::Unsupported(why) => Err(NodeErrorKind::operand(index, why.to_string())),
+        _ => Err(NodeErrorKind::operand(index, "is no sequence")),
     }
 }
 
-fn seq(list: Vec<Val>) -> Done {
-    Ok(vec![Val::Seq(Rc::new(list))])
+fn seq(list: Vec<ImportedValue>) -> NodeOutputs {
+    Ok(vec![ImportedValue::Seq(Rc::new(list))])
 }
 
-fn empty(k: &mut Call<'_, '_>) -> Done {
+fn empty(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     k.attrs.ignore(&["dtype"]);
     seq(Vec::new())
 }
 
-fn length(k: &mut Call<'_, '_>) -> Done {
+fn length(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let n = list(k, 0)?.len();
-    Ok(vec![Val::sizes(vec![Num::Int(n as i64)], true)])
+    Ok(vec![ImportedValue::sizes(
+        vec![ShapeElem::Int(n as i64)],
+        true,
+    )])
 }
 
-fn at(k: &mut Call<'_, '_>) -> Done {
+fn at(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let list = list(k, 0)?;
     let i = axis(k.int(1)?, list.len())?;
     Ok(vec![list[i].clone()])
 }
 
-fn insert(k: &mut Call<'_, '_>) -> Done {
+fn insert(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let mut list = list(k, 0)?;
     let place = match k.has(2) {
         true => k.int(2)?,
@@ -88,7 +94,7 @@ fn insert(k: &mut Call<'_, '_>) -> Done {
     seq(list)
 }
 
-fn erase(k: &mut Call<'_, '_>) -> Done {
+fn erase(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let mut list = list(k, 0)?;
     let place = if k.has(1) { k.int(1)? } else { -1 };
     let place = axis(place, list.len())?;
@@ -96,7 +102,7 @@ fn erase(k: &mut Call<'_, '_>) -> Done {
     seq(list)
 }
 
-fn concat(k: &mut Call<'_, '_>) -> Done {
+fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let list = list(k, 0)?;
     let new = k.attrs.flag("new_axis", false)?;
     let mut parts = Vec::with_capacity(list.len());
@@ -105,12 +111,12 @@ fn concat(k: &mut Call<'_, '_>) -> Done {
     }
     let first: Value = *parts
         .first()
-        .ok_or_else(|| Reason::operand(0, "is an empty sequence"))?;
+        .ok_or_else(|| NodeErrorKind::operand(0, "is an empty sequence"))?;
     let rank = k.rank(first) + usize::from(new);
     let place = k
         .attrs
         .int_opt("axis")?
-        .ok_or_else(|| Reason::attribute("axis", "is required"))?;
+        .ok_or_else(|| NodeErrorKind::attribute("axis", "is required"))?;
     let place = axis(place, rank)?;
     if new {
         for part in &mut parts {
@@ -120,24 +126,24 @@ fn concat(k: &mut Call<'_, '_>) -> Done {
     one(k.g().concat(&parts, place)?)
 }
 
-fn split(k: &mut Call<'_, '_>) -> Done {
+fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     let place = k.axis(0, rank)?;
     let keep = k.attrs.flag("keepdims", true)?;
     let n = k.size(x, place)?;
     if n > 1 << 16 {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "a sequence of {n} parts is too long"
         )));
     }
     let (lens, drop) = match k.has(1) {
         false => (vec![1; n], !keep),
         true => {
-            let given = k.known(1)?;
+            let given = k.const_operand(1)?;
             let sizes = crate::call::unsigned("split", &given.to_i64s())?;
             match (given.shape().is_empty(), sizes.as_slice()) {
-                (true, [0]) => return Err(Reason::operand(1, "is 0")),
+                (true, [0]) => return Err(NodeErrorKind::operand(1, "is 0")),
                 (true, [each]) => (
                     (0..n).step_by(*each).map(|i| (*each).min(n - i)).collect(),
                     false,
@@ -147,7 +153,7 @@ fn split(k: &mut Call<'_, '_>) -> Done {
         }
     };
     if lens.iter().try_fold(0usize, |n, len| n.checked_add(*len)) != Some(n) {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             1,
             format!("{lens:?} are not all {n} elements"),
         ));
@@ -161,7 +167,7 @@ fn split(k: &mut Call<'_, '_>) -> Done {
             dims.remove(place);
             part = reshaped(k.g(), part, &dims)?;
         }
-        parts.push(Val::Graph(part));
+        parts.push(ImportedValue::Graph(part));
         start += len;
     }
     seq(parts)

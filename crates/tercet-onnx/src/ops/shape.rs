@@ -2,14 +2,14 @@
 
 use tercet_ir::{Dim, Graph, Value, broadcast_shapes};
 
-use super::{Entry, op};
-use crate::call::{Call, Done, axes, axis, one};
-use crate::error::Reason;
-use crate::val::{Num, Val};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axes, axis, one};
+use crate::error::NodeErrorKind;
+use crate::val::{ImportedValue, ShapeElem};
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("Shape", 1, shape).own(),
-    op("Size", 1, size).own(),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("Shape", 1, shape).without_folding(),
+    op("Size", 1, size).without_folding(),
     op("Reshape", 5, reshape),
     op("Flatten", 1, flatten),
     op("Transpose", 1, transpose),
@@ -23,22 +23,22 @@ pub(crate) const TABLE: &[Entry] = &[
     op("Tile", 6, tile),
 ];
 
-fn shape(k: &mut Call<'_, '_>) -> Done {
+fn shape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dims = dims_of(k)?;
     let rank = dims.len() as i64;
     let at = |i: i64| if i < 0 { i.saturating_add(rank) } else { i }.clamp(0, rank) as usize;
     let (start, end) = (at(k.attrs.int("start", 0)?), at(k.attrs.int("end", rank)?));
     let picked = dims.get(start..end).unwrap_or(&[]);
-    Ok(vec![Val::sizes(
-        picked.iter().map(Num::of).collect(),
+    Ok(vec![ImportedValue::sizes(
+        picked.iter().map(ShapeElem::from_dim).collect(),
         false,
     )])
 }
 
 /// The dimensions of the first operand, which need not be of the graph.
-fn dims_of(k: &mut Call<'_, '_>) -> Result<Vec<Dim>, Reason> {
+fn dims_of(k: &mut ImportNode<'_, '_>) -> Result<Vec<Dim>, NodeErrorKind> {
     match k.val(0) {
-        Val::Known(known) => Ok(known
+        ImportedValue::ConstTensor(known) => Ok(known
             .tensor
             .shape()
             .iter()
@@ -51,35 +51,43 @@ fn dims_of(k: &mut Call<'_, '_>) -> Result<Vec<Dim>, Reason> {
     }
 }
 
-fn size(k: &mut Call<'_, '_>) -> Done {
+fn size(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let dims = dims_of(k)?;
     let count = dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
-    let count = count.ok_or_else(|| Reason::unsupported("the number of elements overflows"))?;
-    Ok(vec![Val::sizes(vec![Num::of(&count)], true)])
+    let count =
+        count.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))?;
+    Ok(vec![ImportedValue::sizes(
+        vec![ShapeElem::from_dim(&count)],
+        true,
+    )])
 }
 
 /// The shape that `Reshape` asks for: 0 takes the operand's size, -1 what remains.
-fn new_shape(from: &[Dim], asked: &[Num], zero_is_zero: bool) -> Result<Vec<Dim>, Reason> {
+fn new_shape(
+    from: &[Dim],
+    asked: &[ShapeElem],
+    zero_is_zero: bool,
+) -> Result<Vec<Dim>, NodeErrorKind> {
     let mut rest = None;
     let mut dims = Vec::with_capacity(asked.len());
     for (i, num) in asked.iter().enumerate() {
         dims.push(match num {
-            Num::Int(0) if !zero_is_zero => {
+            ShapeElem::Int(0) if !zero_is_zero => {
                 let own = from.get(i).cloned();
                 own.ok_or_else(|| {
-                    Reason::operand(
+                    NodeErrorKind::operand(
                         1,
                         format!("axis {i} is 0, but the operand has {} axes", from.len()),
                     )
                 })?
             }
-            Num::Int(-1) if rest.is_none() => {
+            ShapeElem::Int(-1) if rest.is_none() => {
                 rest = Some(i);
                 Dim::Known(1)
             }
             num => num
                 .dim()
-                .ok_or_else(|| Reason::operand(1, format!("{asked:?} is no shape")))?,
+                .ok_or_else(|| NodeErrorKind::operand(1, format!("{asked:?} is no shape")))?,
         });
     }
     let Some(rest) = rest else { return Ok(dims) };
@@ -102,12 +110,12 @@ fn new_shape(from: &[Dim], asked: &[Num], zero_is_zero: bool) -> Result<Vec<Dim>
         .zip(product(&left))
         .and_then(|(a, b)| a.div_exact(&b));
     dims[rest] = quotient.ok_or_else(|| {
-        Reason::operand(1, format!("{from:?} does not divide into {asked:?}; a size written into the file may be in the way"))
+        NodeErrorKind::operand(1, format!("{from:?} does not divide into {asked:?}; a size written into the file may be in the way"))
     })?;
     Ok(dims)
 }
 
-fn reshape(k: &mut Call<'_, '_>) -> Done {
+fn reshape(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (asked, zero_is_zero) = (k.nums(1)?, k.attrs.flag("allowzero", false)?);
     let dims = new_shape(&k.dims(x), &asked, zero_is_zero)?;
@@ -115,24 +123,28 @@ fn reshape(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Another shape for the same elements.
-pub(crate) fn reshaped(g: &mut Graph, x: Value, dims: &[Dim]) -> Result<Value, Reason> {
+pub(crate) fn reshaped(g: &mut Graph, x: Value, dims: &[Dim]) -> Result<Value, NodeErrorKind> {
     Ok(g.reshape(x, dims.to_vec())?)
 }
 
 /// The product of dimensions.
-pub(crate) fn product(dims: &[Dim]) -> Result<Dim, Reason> {
+pub(crate) fn product(dims: &[Dim]) -> Result<Dim, NodeErrorKind> {
     let n = dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
-    n.ok_or_else(|| Reason::unsupported("the number of elements overflows"))
+    n.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))
 }
 
 /// Two axes: those before `at`, and the others.
-pub(crate) fn two_axes(k: &mut Call<'_, '_>, x: Value, at: usize) -> Result<Value, Reason> {
+pub(crate) fn two_axes(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    at: usize,
+) -> Result<Value, NodeErrorKind> {
     let dims = k.dims(x);
     let two = [product(&dims[..at])?, product(&dims[at..])?];
     reshaped(k.g(), x, &two)
 }
 
-fn flatten(k: &mut Call<'_, '_>) -> Done {
+fn flatten(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     let at = match k.attrs.int("axis", 1)? {
@@ -142,7 +154,7 @@ fn flatten(k: &mut Call<'_, '_>) -> Done {
     one(two_axes(k, x, at)?)
 }
 
-fn transpose(k: &mut Call<'_, '_>) -> Done {
+fn transpose(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     let perm = match k.attrs.ints_opt("perm")? {
@@ -152,7 +164,7 @@ fn transpose(k: &mut Call<'_, '_>) -> Done {
     one(k.g().transpose(x, &perm)?)
 }
 
-fn squeeze(k: &mut Call<'_, '_>) -> Done {
+fn squeeze(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let dims = k.dims(x);
     let gone = match k.axes(1, 13)? {
@@ -160,7 +172,7 @@ fn squeeze(k: &mut Call<'_, '_>) -> Done {
         None => (0..dims.len()).filter(|i| dims[*i].is_one()).collect(),
     };
     if let Some(a) = gone.iter().find(|a| !dims[**a].is_one()) {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "axis {a} of {} has not size 1",
             k.ty(x)
         )));
@@ -172,35 +184,39 @@ fn squeeze(k: &mut Call<'_, '_>) -> Done {
     one(reshaped(k.g(), x, &kept)?)
 }
 
-fn unsqueeze(k: &mut Call<'_, '_>) -> Done {
+fn unsqueeze(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let list = k
         .axes(1, 13)?
-        .ok_or_else(|| Reason::unsupported("no axes are given"))?;
+        .ok_or_else(|| NodeErrorKind::unsupported("no axes are given"))?;
     let mut dims = k.dims(x);
     let mut new = axes(&list, dims.len() + list.len())?;
     new.sort_unstable();
     new.dedup();
     if new.len() != list.len() {
-        return Err(Reason::unsupported(format!("axes {list:?} name one twice")));
+        return Err(NodeErrorKind::unsupported(format!(
+            "axes {list:?} name one twice"
+        )));
     }
     new.iter().for_each(|a| dims.insert(*a, Dim::Known(1)));
     one(reshaped(k.g(), x, &dims)?)
 }
 
-fn concat(k: &mut Call<'_, '_>) -> Done {
+fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let xs = k.xs()?;
-    let first = *xs.first().ok_or_else(|| Reason::operand(0, "is missing"))?;
+    let first = *xs
+        .first()
+        .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
     let rank = k.rank(first);
     let at = k
         .attrs
         .int_opt("axis")?
-        .ok_or_else(|| Reason::attribute("axis", "is required"))?;
+        .ok_or_else(|| NodeErrorKind::attribute("axis", "is required"))?;
     let at = axis(at, rank)?;
     one(k.g().concat(&xs, at)?)
 }
 
-fn split(k: &mut Call<'_, '_>) -> Done {
+fn split(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let at = k.axis(0, k.rank(x))?;
     let wanted = k.node.output.len();
@@ -216,8 +232,9 @@ fn split(k: &mut Call<'_, '_>) -> Done {
             let count = usize::try_from(parts.unwrap_or(wanted as i64))
                 .ok()
                 .filter(|c| *c > 0 && *c <= wanted);
-            let count = count
-                .ok_or_else(|| Reason::attribute("num_outputs", "is not the number of results"))?;
+            let count = count.ok_or_else(|| {
+                NodeErrorKind::attribute("num_outputs", "is not the number of results")
+            })?;
             let each = n.div_ceil(count);
             (0..count)
                 .map(|i| each.min(n.saturating_sub(i * each)))
@@ -231,7 +248,7 @@ fn split(k: &mut Call<'_, '_>) -> Done {
         start = len.saturating_add(start);
     }
     match k.dims(x)[at].known() {
-        Some(n) if n != start => Err(Reason::unsupported(format!(
+        Some(n) if n != start => Err(NodeErrorKind::unsupported(format!(
             "parts have {start} elements, the axis {n}"
         ))),
         _ => Ok(results),
@@ -242,11 +259,11 @@ fn split(k: &mut Call<'_, '_>) -> Done {
 const END: i64 = 1_000_000_000;
 
 /// A bound of a slice as a number: one with symbols is a distance from the end. None if it has no such form.
-fn bound(num: &Num, size: &Dim) -> Option<i64> {
+fn bound(num: &ShapeElem, size: &Dim) -> Option<i64> {
     let dim = match num {
-        Num::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),
-        Num::Int(n) => return Some(*n),
-        Num::Dim(d) => d,
+        ShapeElem::Int(n) if *n >= END && size.known().is_none() => return Some(i64::MAX),
+        ShapeElem::Int(n) => return Some(*n),
+        ShapeElem::Dim(d) => d,
     };
     match size.checked_sub(dim).and_then(|d| d.known()) {
         Some(0) => Some(i64::MAX),
@@ -259,43 +276,46 @@ fn bound(num: &Num, size: &Dim) -> Option<i64> {
 /// Elements from one place to another of which symbols decide, picked one by one. A run in which they are beyond the axis
 /// fails, where ONNX has fewer elements.
 fn picked(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
     at: usize,
-    [from, to]: [&Num; 2],
-) -> Result<Value, Reason> {
+    [from, to]: [&ShapeElem; 2],
+) -> Result<Value, NodeErrorKind> {
     let size = k.dims(x)[at].clone();
-    let place = |num: &Num| match num {
-        Num::Int(n) if *n < 0 => size.checked_sub(&Dim::Known(n.unsigned_abs() as usize)),
-        Num::Int(n) if *n >= i64::from(i32::MAX) => Some(size.clone()),
-        Num::Int(n) => {
+    let place = |num: &ShapeElem| match num {
+        ShapeElem::Int(n) if *n < 0 => size.checked_sub(&Dim::Known(n.unsigned_abs() as usize)),
+        ShapeElem::Int(n) if *n >= i64::from(i32::MAX) => Some(size.clone()),
+        ShapeElem::Int(n) => {
             let n = *n as usize;
             Some(Dim::Known(size.known().map_or(n, |size| size.min(n))))
         }
-        Num::Dim(dim) => Some(dim.clone()),
+        ShapeElem::Dim(dim) => Some(dim.clone()),
     };
     let places = place(from).zip(place(to));
     let found = places.and_then(|(from, to)| Some((to.checked_sub(&from)?, from)));
     let (len, from) = found.ok_or_else(|| {
-        Reason::unsupported(format!(
+        NodeErrorKind::unsupported(format!(
             "{from:?} to {to:?} of an axis of size {size} has no form"
         ))
     })?;
     let mut places = super::attention::positions(k, &len)?;
     if from != Dim::Known(0) {
-        let from = k.c.place(&Val::sizes(vec![Num::of(&from)], true), 1)?;
+        let from = k.c.place(
+            &ImportedValue::sizes(vec![ShapeElem::from_dim(&from)], true),
+            1,
+        )?;
         places = k.g().plus(places, from)?;
     }
     Ok(k.g().gather(x, places, at)?)
 }
 
 fn sliced(
-    k: &mut Call<'_, '_>,
-    starts: &[Num],
-    ends: &[Num],
+    k: &mut ImportNode<'_, '_>,
+    starts: &[ShapeElem],
+    ends: &[ShapeElem],
     along: Option<Vec<i64>>,
     steps: &[i64],
-) -> Done {
+) -> NodeOutputs {
     let mut x = k.x(0)?;
     let dims = k.dims(x);
     let along = match along {
@@ -304,7 +324,7 @@ fn sliced(
     };
     let lens = [starts.len(), ends.len(), steps.len()];
     if lens.iter().any(|n| *n != along.len()) {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "starts, ends and steps have {lens:?} numbers for {} axes",
             along.len()
         )));
@@ -316,13 +336,13 @@ fn sliced(
     );
     for (i, a) in along.into_iter().enumerate() {
         if steps[i] == 0 {
-            return Err(Reason::unsupported("a step is 0"));
+            return Err(NodeErrorKind::unsupported("a step is 0"));
         }
         let bounds = (bound(&starts[i], &dims[a]), bound(&ends[i], &dims[a]));
         let (Some(start), Some(end)) = bounds else {
             if steps[i] != 1 {
                 let text = "a bound with symbols and a step other than 1 is not supported";
-                return Err(Reason::unsupported(text));
+                return Err(NodeErrorKind::unsupported(text));
             }
             x = picked(k, x, a, [&starts[i], &ends[i]])?;
             continue;
@@ -336,46 +356,47 @@ fn sliced(
     one(k.g().slice(x, &s.0, &s.1, &s.2)?)
 }
 
-fn slice_attributes(k: &mut Call<'_, '_>) -> Done {
-    let list = |name: &str| -> Result<Vec<Num>, Reason> {
+fn slice_attributes(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let list = |name: &str| -> Result<Vec<ShapeElem>, NodeErrorKind> {
         let list = k.attrs.ints_opt(name)?;
-        let list = list.ok_or_else(|| Reason::attribute(name, "is required"))?;
-        Ok(list.iter().map(|n| Num::Int(*n)).collect())
+        let list = list.ok_or_else(|| NodeErrorKind::attribute(name, "is required"))?;
+        Ok(list.iter().map(|n| ShapeElem::Int(*n)).collect())
     };
     let (starts, ends) = (list("starts")?, list("ends")?);
     let along = k.attrs.ints_opt("axes")?.map(<[i64]>::to_vec);
     sliced(k, &starts, &ends, along, &vec![1; starts.len()])
 }
 
-fn slice(k: &mut Call<'_, '_>) -> Done {
+fn slice(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (starts, ends) = (k.nums(1)?, k.nums(2)?);
     let along = k.ints_opt(3)?;
     let steps = k.ints_opt(4)?.unwrap_or_else(|| vec![1; starts.len()]);
     sliced(k, &starts, &ends, along, &steps)
 }
 
-fn expand(k: &mut Call<'_, '_>) -> Done {
+fn expand(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let (dims, asked) = (k.dims(x), k.shape_operand(1)?);
     let shape = broadcast_shapes(&dims, &asked).ok_or_else(|| {
-        Reason::operand(1, format!("{} does not broadcast to {asked:?}", k.ty(x)))
+        NodeErrorKind::operand(1, format!("{} does not broadcast to {asked:?}", k.ty(x)))
     })?;
     one(k.g().expand(x, shape)?)
 }
 
-fn tile(k: &mut Call<'_, '_>) -> Done {
+fn tile(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let nums = k.nums(1)?;
-    let reps: Option<Vec<i64>> = nums.iter().map(Num::int).collect();
+    let reps: Option<Vec<i64>> = nums.iter().map(ShapeElem::int).collect();
     if let Some(reps) = reps {
         let reps = crate::call::unsigned("repeats", &reps)?;
         return one(k.g().tile(x, &reps)?);
     }
     // Each axis that repeats has one before it that is expanded; an axis of one element can be expanded itself.
     let dims = k.dims(x);
-    let reps: Option<Vec<Dim>> = nums.iter().map(Num::dim).collect();
+    let reps: Option<Vec<Dim>> = nums.iter().map(ShapeElem::dim).collect();
     let reps = reps.filter(|r| r.len() == dims.len());
-    let reps = reps.ok_or_else(|| Reason::operand(1, "is not a number of times for each axis"))?;
+    let reps =
+        reps.ok_or_else(|| NodeErrorKind::operand(1, "is not a number of times for each axis"))?;
     let (mut apart, mut wide, mut joined) = (Vec::new(), Vec::new(), Vec::new());
     for (dim, times) in dims.iter().zip(&reps) {
         let own = [Dim::Known(1), dim.clone()];
@@ -388,7 +409,7 @@ fn tile(k: &mut Call<'_, '_>) -> Done {
         joined.push(product(&[times.clone(), dim.clone()])?);
     }
     if apart.len() > tercet_ir::MAX_RANK {
-        return Err(Reason::operand(1, "has symbols for too many axes"));
+        return Err(NodeErrorKind::operand(1, "has symbols for too many axes"));
     }
     let x = reshaped(k.g(), x, &apart)?;
     let x = k.g().expand(x, wide)?;

@@ -6,36 +6,36 @@ use tercet_ir::ops::{FftNorm, PadMode, Window};
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
 use super::shape::reshaped;
-use super::{Entry, op};
-use crate::call::{Call, Done, axis, one};
+use super::{OpsetEntry, op};
+use crate::call::{ImportNode, NodeOutputs, axis, one};
 use crate::elem;
-use crate::error::Reason;
-use crate::val::Val;
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("HannWindow", 17, |k| window(k, &[0.5, 0.5, 0.0])).own(),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("HannWindow", 17, |k| window(k, &[0.5, 0.5, 0.0])).without_folding(),
     op("HammingWindow", 17, |k| {
         window(k, &[25.0 / 46.0, 21.0 / 46.0, 0.0])
     })
-    .own(),
-    op("BlackmanWindow", 17, |k| window(k, &[0.42, 0.5, 0.08])).own(),
+    .without_folding(),
+    op("BlackmanWindow", 17, |k| window(k, &[0.42, 0.5, 0.08])).without_folding(),
     op("DFT", 17, dft),
     op("STFT", 17, stft),
     op("CausalConvWithState", 27, causal_conv),
-    op("Bernoulli", 15, bernoulli).own(),
+    op("Bernoulli", 15, bernoulli).without_folding(),
 ];
 
 /// `a0 - a1 cos(2 pi i / n) + a2 cos(4 pi i / n)`, with `n` one less where the window is symmetric.
-fn window(k: &mut Call<'_, '_>, a: &[f64; 3]) -> Done {
-    let size = usize::try_from(k.int(0)?).map_err(|_| Reason::operand(0, "is negative"))?;
+fn window(k: &mut ImportNode<'_, '_>, a: &[f64; 3]) -> NodeOutputs {
+    let size = usize::try_from(k.int(0)?).map_err(|_| NodeErrorKind::operand(0, "is negative"))?;
     let dtype = elem::dtype(k.attrs.int("output_datatype", 1)?)
-        .map_err(|e| Reason::attribute("output_datatype", e))?;
+        .map_err(|e| NodeErrorKind::attribute("output_datatype", e))?;
     let n = match k.attrs.flag("periodic", true)? {
         true => size,
         false => size.saturating_sub(1),
     };
     if !k.c.spend(size) || n == 0 {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             0,
             format!("a window of {size} is not supported"),
         ));
@@ -45,14 +45,19 @@ fn window(k: &mut Call<'_, '_>, a: &[f64; 3]) -> Done {
         a[0] - a[1] * phase.cos() + a[2] * (2.0 * phase).cos()
     };
     let values: Vec<f64> = (0..size).map(at).collect();
-    Ok(vec![Val::known(Tensor::from_f64s(
+    Ok(vec![ImportedValue::known(Tensor::from_f64s(
         TensorType::new(dtype, &[size]),
         &values,
     )?)])
 }
 
 /// Cut or filled with zeros to a length along an axis.
-fn to_length(k: &mut Call<'_, '_>, x: Value, at: usize, length: usize) -> Result<Value, Reason> {
+fn to_length(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    at: usize,
+    length: usize,
+) -> Result<Value, NodeErrorKind> {
     let n = k.size(x, at)?;
     if length <= n {
         return Ok(if length == n {
@@ -69,23 +74,23 @@ fn to_length(k: &mut Call<'_, '_>, x: Value, at: usize, length: usize) -> Result
 }
 
 /// Real numbers `[.., 1]` as complex ones `[.., 2]`.
-fn complex(k: &mut Call<'_, '_>, x: Value) -> Result<Value, Reason> {
+fn complex(k: &mut ImportNode<'_, '_>, x: Value) -> Result<Value, NodeErrorKind> {
     let last = k.rank(x) - 1;
     match k.size(x, last)? {
         2 => Ok(x),
         1 => to_length(k, x, last, 2),
-        n => Err(Reason::operand(
+        n => Err(NodeErrorKind::operand(
             0,
             format!("has {n} parts of a complex number"),
         )),
     }
 }
 
-fn dft(k: &mut Call<'_, '_>) -> Done {
+fn dft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
     if rank < 2 {
-        return Err(Reason::operand(0, "must have two axes or more"));
+        return Err(NodeErrorKind::operand(0, "must have two axes or more"));
     }
     let at = match k.opset >= 20 {
         true if k.has(2) => axis(k.int(2)?, rank)?,
@@ -93,7 +98,7 @@ fn dft(k: &mut Call<'_, '_>) -> Done {
         false => axis(k.attrs.int("axis", 1)?, rank)?,
     };
     if at == rank - 1 {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "the axis of the complex numbers cannot be transformed",
         ));
     }
@@ -102,13 +107,13 @@ fn dft(k: &mut Call<'_, '_>) -> Done {
         k.attrs.flag("onesided", false)?,
     );
     if inverse && onesided {
-        return Err(Reason::attribute(
+        return Err(NodeErrorKind::attribute(
             "onesided",
             "is not supported for inverse transforms",
         ));
     }
     let length = match k.has(1) {
-        true => usize::try_from(k.int(1)?).map_err(|_| Reason::operand(1, "is negative"))?,
+        true => usize::try_from(k.int(1)?).map_err(|_| NodeErrorKind::operand(1, "is negative"))?,
         false => k.size(x, at)?,
     };
     let x = to_length(k, x, at, length)?;
@@ -125,10 +130,10 @@ fn dft(k: &mut Call<'_, '_>) -> Done {
     })
 }
 
-fn stft(k: &mut Call<'_, '_>) -> Done {
+fn stft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let hop = usize::try_from(k.int(1)?).ok().filter(|h| *h > 0);
-    let hop = hop.ok_or_else(|| Reason::operand(1, "must be positive"))?;
+    let hop = hop.ok_or_else(|| NodeErrorKind::operand(1, "must be positive"))?;
     let batch = k.dims(x).first().cloned();
     let parts = match k.rank(x) {
         2 => 1,
@@ -136,33 +141,41 @@ fn stft(k: &mut Call<'_, '_>) -> Done {
         _ => 0,
     };
     let (Some(batch), 1 | 2) = (batch, parts) else {
-        return Err(Reason::operand(0, "must be `[batch, length, 1 or 2]`"));
+        return Err(NodeErrorKind::operand(
+            0,
+            "must be `[batch, length, 1 or 2]`",
+        ));
     };
     let (n, real) = (k.size(x, 1)?, parts == 1);
     let own = k.opt(2)?;
     let length = match (k.has(3), own) {
         (true, _) => usize::try_from(k.int(3)?).unwrap_or(0),
         (false, Some(w)) => k.size(w, 0)?,
-        (false, None) => return Err(Reason::operand(3, "a window or a frame length is required")),
+        (false, None) => {
+            return Err(NodeErrorKind::operand(
+                3,
+                "a window or a frame length is required",
+            ));
+        }
     };
     if length == 0 || length > n {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             3,
             format!("frames of {length} in {n} elements"),
         ));
     }
     let frames = (n - length) / hop + 1;
     if !k.c.spend(frames.saturating_mul(length)) {
-        return Err(Reason::unsupported("there are too many frames"));
+        return Err(NodeErrorKind::unsupported("there are too many frames"));
     }
     let starts = (0..frames).flat_map(|f| (0..length).map(move |i| (f * hop + i) as i64));
     let idx = Tensor::from_slice(&[frames, length], &starts.collect::<Vec<_>>())?;
     let x = reshaped(k.g(), x, &[batch, n.into(), parts.into()])?;
-    let idx = k.c.place(&Val::known(idx), 0)?;
+    let idx = k.c.place(&ImportedValue::known(idx), 0)?;
     let mut y = k.g().gather(x, idx, 1)?;
     if let Some(w) = own {
         if k.size(w, 0)? != length {
-            return Err(Reason::operand(2, "is not as long as a frame"));
+            return Err(NodeErrorKind::operand(2, "is not as long as a frame"));
         }
         let w = reshaped(k.g(), w, &[Dim::Known(length), Dim::Known(1)])?;
         y = k.g().mul(y, w)?;
@@ -177,11 +190,11 @@ fn stft(k: &mut Call<'_, '_>) -> Done {
     })
 }
 
-fn causal_conv(k: &mut Call<'_, '_>) -> Done {
+fn causal_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w, bias, past) = (k.x(0)?, k.x(1)?, k.opt(2)?, k.opt(3)?);
     let (channels, taps) = (k.size(w, 0)?, k.size(w, 2)?);
     if k.rank(x) != 3 || taps == 0 {
-        return Err(Reason::operand(0, "must have three axes"));
+        return Err(NodeErrorKind::operand(0, "must have three axes"));
     }
     let padded = match past {
         Some(past) => k.g().concat(&[past, x], 2)?,
@@ -194,7 +207,7 @@ fn causal_conv(k: &mut Call<'_, '_>) -> Done {
         "none" => y,
         "silu" | "swish" => k.g().silu(y)?,
         other => {
-            return Err(Reason::attribute(
+            return Err(NodeErrorKind::attribute(
                 "activation",
                 format!("`{other}` is not supported"),
             ));
@@ -211,11 +224,11 @@ fn causal_conv(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// 1 with the probability that the operand says.
-fn bernoulli(k: &mut Call<'_, '_>) -> Done {
+fn bernoulli(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let own = k.dtype(x);
     let to = match k.attrs.int_opt("dtype")? {
-        Some(number) => elem::dtype(number).map_err(|e| Reason::attribute("dtype", e))?,
+        Some(number) => elem::dtype(number).map_err(|e| NodeErrorKind::attribute("dtype", e))?,
         None => own,
     };
     let seed = k.attrs.float("seed", 0.0)?.to_bits();

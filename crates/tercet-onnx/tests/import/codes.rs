@@ -1,7 +1,7 @@
 //! Graphs of codes of 8 bits: what dequantises, computes and quantises again runs on the codes.
 
 use tercet::{CompileOptions, Device, Tensor};
-use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::case::{CaseGraph, InputFill, OpCase};
 use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, Type, evaluate};
 use tercet_onnx::ImportOptions;
 
@@ -328,7 +328,7 @@ fn of_codes(c: &mut CaseGraph, second: bool, wide: bool) -> Result<(), OpError> 
     let low = if c.dtype == DType::I8 { 128.0 } else { 0.0 };
     let codes = |step: usize| {
         let list = (0..all.len()).map(|i| all[i * step % all.len()] - low);
-        Fill::Values(list.collect())
+        InputFill::Values(list.collect())
     };
     let mut numbers = Vec::new();
     for (name, step, zero) in [("a", 1, 3.0), ("b", 5, 100.0)] {
@@ -369,7 +369,7 @@ fn of_codes(c: &mut CaseGraph, second: bool, wide: bool) -> Result<(), OpError> 
 #[test]
 fn maps_of_codes_are_exact() {
     for (second, wide) in [(false, true), (true, true), (true, false)] {
-        let case = Case::new("codes", move |c| of_codes(c, second, wide));
+        let case = OpCase::new("codes", move |c| of_codes(c, second, wide));
         for dtype in [DType::U8, DType::I8] {
             let case = case.build(dtype).expect("builds");
             let [got, want] = both(&case);
@@ -390,11 +390,11 @@ fn maps_of_codes_are_exact() {
 /// Codes of numbers less a zero point that is known when the map runs.
 fn less_zero(c: &mut CaseGraph, zero: f64) -> Result<(), OpError> {
     let list = (0..1500).map(|i| f64::from(i * 37 % 700) * 0.25 - 20.0);
-    let x = c.input("x", [1500], Fill::Values(list.collect()))?;
+    let x = c.input("x", [1500], InputFill::Values(list.collect()))?;
     let zero = c.input_of(
         "zero",
         Type::new(DType::I32, [0usize; 0]),
-        Fill::Values(vec![zero]),
+        InputFill::Values(vec![zero]),
     )?;
     let g = &mut c.graph;
     let scale = g.scalar(DType::F32, 0.5)?;
@@ -410,7 +410,7 @@ fn less_zero(c: &mut CaseGraph, zero: f64) -> Result<(), OpError> {
 #[test]
 fn zero_points_of_a_run_are_subtracted_whatever_they_are() {
     for zero in [100.0, -65_536.0, 65_537.0, -2_147_483_648.0] {
-        let case = Case::new("less", move |c| less_zero(c, zero));
+        let case = OpCase::new("less", move |c| less_zero(c, zero));
         let case = case.build(DType::F32).expect("builds");
         let [got, want] = both(&case);
         assert_eq!(got, want, "{zero}");

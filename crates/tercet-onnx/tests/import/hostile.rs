@@ -115,7 +115,7 @@ fn external(location: &str, offset: &str) -> Model {
 fn import_at(
     folder: &Path,
     model: &Model,
-) -> Result<tercet_onnx::Imported, tercet_onnx::OnnxError> {
+) -> Result<tercet_onnx::ImportedModel, tercet_onnx::OnnxError> {
     let path = folder.join("model.onnx");
     std::fs::write(&path, model.bytes()).expect("writes");
     tercet_onnx::import(path.as_path(), &ImportOptions::new())

@@ -10,7 +10,7 @@ mod session;
 
 use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};
-use tercet_onnx::{ImportOptions, OnnxError, Reason};
+use tercet_onnx::{ImportOptions, NodeErrorKind, OnnxError};
 
 /// Imports, compiles and runs on one input, and gives the only result.
 fn run(model: &Model, input: &Tensor) -> Tensor {
@@ -90,7 +90,7 @@ fn everything_that_is_refused_is_said_at_once() {
     };
     assert_eq!(nodes.len(), 2, "{e}");
     assert!(
-        matches!(&nodes[0].source, Reason::Unread(names) if names == "`leak`"),
+        matches!(&nodes[0].source, NodeErrorKind::Unread(names) if names == "`leak`"),
         "{e}"
     );
     assert_eq!(nodes[0].at.to_string(), "#0 (Relu)");
@@ -109,7 +109,7 @@ fn an_input_that_decides_shapes_is_asked_for() {
         panic!("{e}")
     };
     assert!(
-        matches!(&nodes[0].source, Reason::NeedsValue { inputs, .. } if inputs == &["shape"]),
+        matches!(&nodes[0].source, NodeErrorKind::NeedsValue { inputs, .. } if inputs == &["shape"]),
         "{e}"
     );
     let shape = Tensor::from_slice(&[2], &[2i64, 3]).expect("fits");

@@ -1,7 +1,7 @@
 //! Sessions: when they compile, and what they refuse.
 
 use tercet::{Device, Tensor};
-use tercet_onnx::{ImportOptions, Model as Read, Session, SessionError};
+use tercet_onnx::{ImportOptions, OnnxModel as Read, Session, SessionError};
 
 use crate::made::{Model, attr_int, node};
 use crate::ones;

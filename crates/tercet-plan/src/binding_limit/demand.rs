@@ -1,25 +1,25 @@
-//! What a part of a result takes: of each operand the region that the part follows from, and the operator that
-//! gives it.
+//! Operand regions for one partition of a result, and the operator that computes the partition.
 //!
-//! One row for each operator of which parts are known to follow from parts. What is not here needs its operands whole.
+//! The table has one row per operator that supports partitions. All other operators need their
+//! operands whole.
 
 use std::ops::Range;
 
 use tercet_ir::ops::{Expand, Gather, Map, Op, Slice};
 use tercet_ir::{Dim, Graph, Node, Shape};
 
-use super::range::{Region, full};
+use super::range::{IndexRegion, full};
 
-/// What a part of a node's results takes.
-pub(super) struct Demand {
-    /// The operator for the part.
+/// Operand regions for one partition of a node's results.
+pub(super) struct OperandRegions {
+    /// The operator that computes the partition.
     pub(super) op: Op,
-    /// The region of each operand; `None` for all of it.
-    pub(super) reads: Vec<Option<Region>>,
+    /// Region of each operand; `None` for the whole operand.
+    pub(super) reads: Vec<Option<IndexRegion>>,
 }
 
-/// True of operators of which each element of a result follows from one element of each operand, at the same place but
-/// for broadcasting.
+/// True for elementwise operators: each result element depends on one element per operand, at the
+/// same index up to broadcasting.
 fn is_elementwise(op: &Op) -> bool {
     matches!(
         op,
@@ -34,7 +34,7 @@ fn is_elementwise(op: &Op) -> bool {
     )
 }
 
-/// How many axes of a node's results, from the first, can be cut.
+/// Number of leading axes along which a node's results can be partitioned.
 pub(super) fn axes(graph: &Graph, node: &Node) -> usize {
     let rank = node.outputs[0].rank();
     let of_operand = |at: usize| node.inputs.get(at).map_or(0, |v| graph.ty(*v).rank());
@@ -83,18 +83,18 @@ pub(super) fn axes(graph: &Graph, node: &Node) -> usize {
     }
 }
 
-/// What a region of the results takes, which is cut along [`axes`] only.
-pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand> {
+/// Operand regions for a region of the results, which is partitioned only along the first [`axes`].
+pub(super) fn demand(graph: &Graph, node: &Node, out: &IndexRegion) -> Option<OperandRegions> {
     let axes = axes(graph, node);
     let cut = out.get(..axes)?;
     let sizes = |at: usize| graph.ty(*node.inputs.get(at)?).shape.as_known();
-    // The first axes as those of the result, all of the others.
+    // Operand region with the leading axes of the result region, and all of the other axes.
     let leading = |at: usize| {
         let sizes = sizes(at)?;
         let rest = full(sizes.get(axes..)?);
-        Some(cut.iter().cloned().chain(rest).collect::<Region>())
+        Some(cut.iter().cloned().chain(rest).collect::<IndexRegion>())
     };
-    let mut reads: Vec<Option<Region>> = vec![None; node.inputs.len()];
+    let mut reads: Vec<Option<IndexRegion>> = vec![None; node.inputs.len()];
     let mut op = node.op.clone();
     match &node.op {
         same if is_elementwise(same) => {
@@ -106,7 +106,7 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
             }
         }
         Op::Map(map) => {
-            let (part, regions) = of_map(graph, node, map, out)?;
+            let (part, regions) = map_demand(graph, node, map, out)?;
             op = part.into();
             reads = regions.into_iter().map(Some).collect();
         }
@@ -118,7 +118,7 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
             reads[0] = Some(region);
         }
         Op::Slice(o) => {
-            let (part, region) = of_slice(o, &sizes(0)?, node, out)?;
+            let (part, region) = slice_demand(o, &sizes(0)?, node, out)?;
             op = part.into();
             reads[0] = Some(region);
         }
@@ -128,15 +128,16 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
             }
         }
         Op::Gather(o) => {
-            let (data, index) = of_gather(o, &sizes(0)?, sizes(1)?.len(), out);
+            let (data, index) = gather_demand(o, &sizes(0)?, sizes(1)?.len(), out);
             reads = vec![Some(data), Some(index)];
         }
         Op::MatMul(_) => {
-            let (a, b) = of_product(&sizes(0)?, &sizes(1)?, out)?;
+            let (a, b) = matmul_demand(&sizes(0)?, &sizes(1)?, out)?;
             reads = vec![Some(a), Some(b)];
         }
         _ => {
-            // Operands that go with the result along the first axes; the others are taken whole.
+            // Operands that are partitioned along the leading axes like the result; the others are
+            // read whole.
             let along: &[usize] = match &node.op {
                 Op::GatherElements(_) | Op::ResidualLayerNorm(_) | Op::ResidualRmsNorm(_) => {
                     &[0, 1]
@@ -150,16 +151,16 @@ pub(super) fn demand(graph: &Graph, node: &Node, out: &Region) -> Option<Demand>
             }
         }
     }
-    Some(Demand { op, reads })
+    Some(OperandRegions { op, reads })
 }
 
-fn shape(region: &Region) -> Shape {
+fn shape(region: &IndexRegion) -> Shape {
     let sizes: Vec<usize> = region.iter().map(Range::len).collect();
     Shape::known(&sizes)
 }
 
-/// What a broadcast operand gives to a region of the result.
-fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<Region> {
+/// Region of a broadcast operand for a region of the result.
+fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<IndexRegion> {
     let missing = out.len().checked_sub(sizes.len())?;
     let axis = |(n, r): (&usize, &Range<usize>)| match n {
         1 => 0..1,
@@ -168,8 +169,13 @@ fn broadcast(sizes: &[usize], out: &[Range<usize>]) -> Option<Region> {
     Some(sizes.iter().zip(&out[missing..]).map(axis).collect())
 }
 
-/// What a gather reads of its operand and of its indices, which have `rank` axes.
-fn of_gather(gather: &Gather, sizes: &[usize], rank: usize, out: &Region) -> (Region, Region) {
+/// Regions of the operand and of the indices (with `rank` axes) that a gather reads.
+fn gather_demand(
+    gather: &Gather,
+    sizes: &[usize],
+    rank: usize,
+    out: &IndexRegion,
+) -> (IndexRegion, IndexRegion) {
     let mut data = full(sizes);
     for (axis, range) in data.iter_mut().enumerate() {
         match axis.cmp(&gather.axis) {
@@ -181,8 +187,13 @@ fn of_gather(gather: &Gather, sizes: &[usize], rank: usize, out: &Region) -> (Re
     (data, out[gather.axis..gather.axis + rank].to_vec())
 }
 
-/// What a product of matrices reads: some rows of the first, the second whole, of the batches in the region.
-fn of_product(a: &[usize], b: &[usize], out: &Region) -> Option<(Region, Region)> {
+/// Operand regions of a matmul: some rows of the left operand and the whole right one, for the
+/// batches of the region.
+fn matmul_demand(
+    a: &[usize],
+    b: &[usize],
+    out: &IndexRegion,
+) -> Option<(IndexRegion, IndexRegion)> {
     let row = out.len() - 2;
     let batch = &out[..row];
     let (left, right) = (a.split_at(a.len() - 2), b.split_at(b.len() - 2));
@@ -193,8 +204,13 @@ fn of_product(a: &[usize], b: &[usize], out: &Region) -> Option<(Region, Region)
     Some((a, b))
 }
 
-/// A map for a region of its results, with what it reads.
-fn of_map(graph: &Graph, node: &Node, map: &Map, out: &Region) -> Option<(Map, Vec<Region>)> {
+/// The map for a region of its results, with the operand regions it reads.
+fn map_demand(
+    graph: &Graph,
+    node: &Node,
+    map: &Map,
+    out: &IndexRegion,
+) -> Option<(Map, Vec<IndexRegion>)> {
     let mut part = Map {
         shape: shape(out),
         ..map.clone()
@@ -224,12 +240,17 @@ fn of_map(graph: &Graph, node: &Node, map: &Map, out: &Region) -> Option<(Map, V
     Some((part, regions))
 }
 
-/// A slice for a region of its result, with the region of the operand around what it takes.
-fn of_slice(slice: &Slice, sizes: &[usize], node: &Node, out: &Region) -> Option<(Slice, Region)> {
+/// The slice for a region of its result, with the bounding region of the operand.
+fn slice_demand(
+    slice: &Slice,
+    sizes: &[usize],
+    node: &Node,
+    out: &IndexRegion,
+) -> Option<(Slice, IndexRegion)> {
     let expected = node.outputs[0].shape.as_known()?;
     let taken = slice.axes(sizes, &expected).ok()?;
     let mut part = slice.clone();
-    let mut region = Region::with_capacity(sizes.len());
+    let mut region = IndexRegion::with_capacity(sizes.len());
     for (axis, (taken, out)) in taken.iter().zip(out).enumerate() {
         let (a, b) = (taken.index(out.start), taken.index(out.end - 1));
         region.push(a.min(b)..a.max(b) + 1);
@@ -240,9 +261,9 @@ fn of_slice(slice: &Slice, sizes: &[usize], node: &Node, out: &Region) -> Option
     Some((part, region))
 }
 
-/// The axes that a concatenation has before the one it is along, if they are all of size 1: its operands then lie one
-/// behind the other.
-pub(super) fn lies_in_order(node: &Node) -> bool {
+/// True if all axes before the concatenation axis have size 1, so that the operands are contiguous
+/// in the result.
+pub(super) fn is_contiguous_concat(node: &Node) -> bool {
     let Op::Concat(concat) = &node.op else {
         return false;
     };

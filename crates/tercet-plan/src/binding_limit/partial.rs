@@ -1,94 +1,95 @@
-//! Operands that are read piece by piece: tables whose rows are gathered, factors of products, what is reduced along the
-//! axis that is cut.
+//! Operands consumed partition by partition: tables of gathers, right operands of matmuls, and
+//! values reduced along the partitioned axis.
 
 use std::ops::Range;
 
 use tercet_ir::ops::{Gather, MatMul, Op, Reduce, ReduceFn};
 use tercet_ir::{DType, Dim, Node, NodeId, OpError, Shape, Tensor, TensorType, Value};
 
-use super::Rewrite;
-use super::place::Place;
-use super::range::{Region, full};
+use super::PartitionRewriter;
+use super::place::PartitionedValue;
+use super::range::{IndexRegion, full};
 
-/// Ranges of the first axis of an operand, each a value of its own.
-type Rows = Vec<(Range<usize>, Value)>;
+/// Ranges of the first axis of an operand, each a separate value.
+type RowRanges = Vec<(Range<usize>, Value)>;
 
-/// The operand of a node that is read piece by piece.
-pub(super) enum Pieces {
+/// An operand that is consumed partition by partition.
+pub(super) enum PartialOperand {
     None,
     /// A table whose rows are gathered.
-    Table(Rows),
-    /// A right factor whose columns are the rows of these: given as a transpose, or packed.
-    Columns(Rows),
-    /// A right factor: what its rows give is added up.
-    Summed(Rows),
+    Table(RowRanges),
+    /// A right matmul operand whose columns are the rows of these values: a transpose, or quantized
+    /// weights.
+    Columns(RowRanges),
+    /// A right matmul operand partitioned along k; the partial products are added.
+    Summed(RowRanges),
 }
 
-impl Pieces {
-    /// Its place among the operands.
+impl PartialOperand {
+    /// Index of the operand.
     pub(super) fn operand(&self) -> Option<usize> {
         match self {
-            Pieces::None => None,
-            Pieces::Table(_) => Some(0),
-            Pieces::Columns(_) | Pieces::Summed(_) => Some(1),
+            PartialOperand::None => None,
+            PartialOperand::Table(_) => Some(0),
+            PartialOperand::Columns(_) | PartialOperand::Summed(_) => Some(1),
         }
     }
 }
 
-/// True if a product reads this operand as its right factor.
-fn is_right_factor(node: &Node, at: usize) -> bool {
+/// True if a matmul reads this operand as its right operand.
+fn is_matmul_rhs(node: &Node, at: usize) -> bool {
     at == 1 && matches!(node.op, Op::MatMul(_) | Op::Linear(_))
 }
 
-impl Rewrite<'_> {
-    /// The parts of an old value above the limit, where each is a range of its first axis.
-    fn rows(&self, old: Value) -> Option<Rows> {
-        let (place, sizes) = (self.place(old), self.old.ty(old).shape.as_known()?);
+impl PartitionRewriter<'_> {
+    /// The partitions of an old value above the limit, if each is a range of its first axis.
+    fn rows(&self, old: Value) -> Option<RowRanges> {
+        let (place, sizes) = (self.place(old), self.source.ty(old).shape.as_known()?);
         let is_by_rows = place.is_large && place.is_by_rows(&sizes);
         let rows = place.parts.iter().map(|(r, v)| (r[0].clone(), *v));
         is_by_rows.then(|| rows.collect())
     }
 
-    /// True if nothing but products reads this transpose of rows in parts.
-    pub(super) fn is_for_products(&self, id: NodeId, node: &Node) -> bool {
+    /// True if only matmuls read this transpose of partitioned rows.
+    pub(super) fn feeds_only_matmuls(&self, id: NodeId, node: &Node) -> bool {
         let Op::Transpose(o) = &node.op else {
             return false;
         };
         let reads = |n: &Node| {
             let mut inputs = n.inputs.iter().enumerate();
-            inputs.all(|(at, v)| v.node != id || is_right_factor(n, at))
+            inputs.all(|(at, v)| v.node != id || is_matmul_rhs(n, at))
         };
         o.perm == [1, 0]
             && self.rows(node.inputs[0]).is_some()
-            && self.old.nodes().all(|(_, n)| reads(n))
-            && self.old.results().all(|v| v.node != id)
+            && self.source.nodes().all(|(_, n)| reads(n))
+            && self.source.results().all(|v| v.node != id)
     }
 
-    /// What a node reads piece by piece, if anything.
-    pub(super) fn pieces(&self, node: &Node) -> Pieces {
+    /// The operand that a node consumes partition by partition, if any.
+    pub(super) fn pieces(&self, node: &Node) -> PartialOperand {
         let pieces = match &node.op {
-            Op::Gather(o) if o.axis == 0 && self.old.ty(node.inputs[1]).dtype == DType::I32 => {
-                self.rows(node.inputs[0]).map(Pieces::Table)
+            Op::Gather(o) if o.axis == 0 && self.source.ty(node.inputs[1]).dtype == DType::I32 => {
+                self.rows(node.inputs[0]).map(PartialOperand::Table)
             }
-            Op::DequantMatMul(_) => self.rows(node.inputs[1]).map(Pieces::Columns),
-            Op::MatMul(_) | Op::Linear(_) if self.old.ty(node.inputs[1]).rank() == 2 => {
+            Op::DequantMatMul(_) => self.rows(node.inputs[1]).map(PartialOperand::Columns),
+            Op::MatMul(_) | Op::Linear(_) if self.source.ty(node.inputs[1]).rank() == 2 => {
                 match self.place(node.inputs[1]).transposed {
-                    Some(of) => self.rows(of).map(Pieces::Columns),
-                    None => self.rows(node.inputs[1]).map(Pieces::Summed),
+                    Some(of) => self.rows(of).map(PartialOperand::Columns),
+                    None => self.rows(node.inputs[1]).map(PartialOperand::Summed),
                 }
             }
             _ => None,
         };
-        pieces.unwrap_or(Pieces::None)
+        pieces.unwrap_or(PartialOperand::None)
     }
 
-    /// The results of an operator for regions of the operands of a node; all of those without one.
+    /// Results of an operator for operand regions; `None` regions mean the whole operand.
     pub(super) fn apply(
         &mut self,
         node: &Node,
         op: Op,
-        reads: &[Option<Region>],
-        pieces: &Pieces,
+        reads: &[Option<IndexRegion>],
+        pieces: &PartialOperand,
     ) -> Result<Vec<Value>, OpError> {
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for (at, (v, read)) in node.inputs.iter().zip(reads).enumerate() {
@@ -97,31 +98,33 @@ impl Rewrite<'_> {
             }
             inputs.push(match read {
                 Some(region) => self.region(*v, region)?,
-                None => self.whole(*v)?,
+                None => self.whole_value(*v)?,
             });
         }
         let (x, bias) = (inputs[0], inputs.get(1).copied());
         match pieces {
-            Pieces::None => {
+            PartialOperand::None => {
                 let first = self.graph.add(op, &inputs)?;
                 Ok((0..node.outputs.len() as u8)
                     .map(|p| first.port(p))
                     .collect())
             }
-            Pieces::Table(rows) => Ok(vec![self.gathered(x, rows)?]),
-            Pieces::Columns(rows) => Ok(vec![self.columns(&op, x, bias, rows)?]),
-            Pieces::Summed(rows) => Ok(vec![self.summed(&op, x, bias, rows)?]),
+            PartialOperand::Table(rows) => Ok(vec![self.gathered(x, rows)?]),
+            PartialOperand::Columns(rows) => Ok(vec![self.columns(&op, x, bias, rows)?]),
+            PartialOperand::Summed(rows) => Ok(vec![self.summed(&op, x, bias, rows)?]),
         }
     }
 
-    /// Rows of a table in parts: those of each part, of which each index takes its own.
-    fn gathered(&mut self, idx: Value, parts: &Rows) -> Result<Value, OpError> {
+    /// Gathers rows of a partitioned table: gathers from every partition, and selects the row of
+    /// the matching one.
+    fn gathered(&mut self, idx: Value, parts: &RowRanges) -> Result<Value, OpError> {
         let rows = parts.last().map_or(0, |(rows, _)| rows.end);
         let rank = parts
             .first()
             .map_or(1, |(_, part)| self.graph.ty(*part).rank());
         let g = &mut self.graph;
-        // An index out of range is found against all rows; parts are read where they have some.
+        // This gather of zeros only checks the indices against the whole table. Reads from a
+        // partition stay within it.
         let zero = g.scalar(DType::I32, 0.0)?;
         let one = g.reshape(zero, [1usize])?;
         let zeros = g.expand(one, [rows])?;
@@ -148,16 +151,16 @@ impl Rewrite<'_> {
                 }
             });
         }
-        Ok(taken.unwrap_or_else(|| unreachable!("invariant: a value in parts has one")))
+        Ok(taken.unwrap_or_else(|| unreachable!("invariant: a partitioned value has partitions")))
     }
 
-    /// Columns of a product: those of each part, side by side.
+    /// Columns of a matmul: those of each partition, concatenated.
     fn columns(
         &mut self,
         op: &Op,
         x: Value,
         bias: Option<Value>,
-        parts: &Rows,
+        parts: &RowRanges,
     ) -> Result<Value, OpError> {
         let g = &mut self.graph;
         let mut columns = Vec::with_capacity(parts.len());
@@ -177,13 +180,13 @@ impl Rewrite<'_> {
         g.concat(&columns, axis)
     }
 
-    /// A product whose sums go over parts: narrow floats are added as F32.
+    /// A matmul whose sums span several partitions; narrow floats are accumulated in F32.
     fn summed(
         &mut self,
         op: &Op,
         x: Value,
         bias: Option<Value>,
-        parts: &Rows,
+        parts: &RowRanges,
     ) -> Result<Value, OpError> {
         let g = &mut self.graph;
         let (dtype, last) = (g.ty(x).dtype, g.ty(x).rank() - 1);
@@ -202,7 +205,8 @@ impl Rewrite<'_> {
                 Some(sum) => g.plus(sum, y)?,
             });
         }
-        let mut y = sum.unwrap_or_else(|| unreachable!("invariant: a value in parts has one"));
+        let mut y =
+            sum.unwrap_or_else(|| unreachable!("invariant: a partitioned value has partitions"));
         if let Some(bias) = bias {
             let bias = g.cast(bias, wide)?;
             y = g.plus(y, bias)?;
@@ -215,30 +219,30 @@ impl Rewrite<'_> {
         g.cast(y, dtype)
     }
 
-    /// True if parts of the value do not have all of these axes.
-    pub(super) fn is_cut_along(&self, old: Value, axes: &[usize]) -> bool {
-        let (place, sizes) = (self.place(old), self.old.ty(old).shape.as_known());
+    /// True if a partition of the value does not cover all of these axes.
+    pub(super) fn is_partitioned_along(&self, old: Value, axes: &[usize]) -> bool {
+        let (place, sizes) = (self.place(old), self.source.ty(old).shape.as_known());
         let all = full(&sizes.unwrap_or_default());
-        let is_cut = |r: &Region| axes.iter().any(|a| r[*a] != all[*a]);
+        let is_cut = |r: &IndexRegion| axes.iter().any(|a| r[*a] != all[*a]);
         place.is_large && place.parts.iter().any(|(r, _)| is_cut(r))
     }
 
-    /// A reduction of what is cut along the axes it goes over: of each part, then of what they gave.
+    /// A reduction along partitioned axes: of each partition first, then of the partial results.
     pub(super) fn reduced(
         &mut self,
         node: &Node,
         reduce: &Reduce,
-    ) -> Result<Option<Vec<Place>>, OpError> {
+    ) -> Result<Option<Vec<PartitionedValue>>, OpError> {
         let parts = self.place(node.inputs[0]).parts.clone();
         let is_reduced = |axis: usize| reduce.axes.contains(&axis);
-        // Parts with the same indices of the other axes belong together.
-        let mut groups: Vec<(Region, Vec<(usize, Value)>)> = Vec::new();
+        // Partitions with the same indices on the remaining axes are reduced together.
+        let mut groups: Vec<(IndexRegion, Vec<(usize, Value)>)> = Vec::new();
         for (region, part) in parts {
             let own = |(axis, r): (usize, &Range<usize>)| match is_reduced(axis) {
                 true => 0..1,
                 false => r.clone(),
             };
-            let kept: Region = region.iter().enumerate().map(own).collect();
+            let kept: IndexRegion = region.iter().enumerate().map(own).collect();
             let count = reduce.axes.iter().map(|a| region[*a].len()).product();
             match groups.iter_mut().find(|(of, _)| *of == kept) {
                 Some((_, members)) => members.push((count, part)),
@@ -256,16 +260,16 @@ impl Rewrite<'_> {
         }
         let is_large = super::over(&node.outputs[0], self.caps);
         Ok(Some(vec![match done[..] {
-            [(_, ref only)] => Place::whole(*only),
-            _ => Place {
+            [(_, ref only)] => PartitionedValue::whole(*only),
+            _ => PartitionedValue {
                 parts: done,
                 is_large,
-                ..Place::default()
+                ..PartitionedValue::default()
             },
         }]))
     }
 
-    /// The reduction of parts, each with the number of elements that are reduced to one.
+    /// The reduction of several partitions, each with the number of elements reduced to one.
     fn reduced_group(
         &mut self,
         reduce: &Reduce,
@@ -287,7 +291,8 @@ impl Rewrite<'_> {
         let mut all = g.concat(&partial, axis)?;
         let mut last = reduce.clone();
         if reduce.f == ReduceFn::Mean {
-            // Means of parts count by their sizes: sums would leave the range of F16.
+            // The mean weights the partial means by their sizes, because sums could exceed the F16
+            // range.
             let total: usize = members.iter().map(|(count, _)| count).sum();
             let shares = members
                 .iter()

@@ -1,21 +1,22 @@
-//! What the planner knows of values in parts: which leaves no kernel binds as a whole, and which concatenations are only
-//! results or states.
+//! Partitioned values as the planner sees them: leaves that no kernel binds whole, and
+//! concatenations that exist only as outputs or states.
 
 use std::collections::{HashMap, HashSet};
 
 use tercet_ir::ops::{Op, Slice};
 use tercet_ir::{DType, Graph, Node, NodeId, Type, Value};
 
-use super::demand::lies_in_order;
-use super::range::{Cut, Region, cut, first_of, full};
+use super::demand::is_contiguous_concat;
+use super::range::{IndexRegion, PartitionSpec, cut, first_of, full};
 use super::{bytes_of, over};
-use crate::caps::Caps;
+use crate::caps::DeviceCaps;
 
-/// Rows of packed blocks may lie in planes, at multiples of so many bytes.
+/// Alignment of quantized rows in structure-of-arrays layout, in bytes.
 const PLANE_ALIGN: u64 = 16;
 
-/// The parts of a leaf above the limit; `None` below it, or where none would fit.
-pub(super) fn leaf_parts(node: &Node, caps: &Caps) -> Option<Vec<Region>> {
+/// Partitions of a leaf above the binding limit. `None` if the leaf is within the limit, or if no
+/// partitioning fits.
+pub(super) fn leaf_parts(node: &Node, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     match &node.op {
         Op::Input(_) | Op::State(_) | Op::Const(_) => border_parts(&node.outputs[0], caps),
         Op::Param(_) if node.outputs[0].dtype != DType::U8 => border_parts(&node.outputs[0], caps),
@@ -24,8 +25,8 @@ pub(super) fn leaf_parts(node: &Node, caps: &Caps) -> Option<Vec<Region>> {
     }
 }
 
-/// The parts of what lies at the border of a program, each from where a binding may begin.
-pub(super) fn border_parts(ty: &Type, caps: &Caps) -> Option<Vec<Region>> {
+/// Partitions of an input, output or state, each at an aligned binding offset.
+pub(super) fn border_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     if !over(ty, caps) {
         return None;
     }
@@ -33,11 +34,11 @@ pub(super) fn border_parts(ty: &Type, caps: &Caps) -> Option<Vec<Region>> {
     aligned(&sizes, sizes.len(), caps, &|r| vec![bytes_of(ty.dtype, r)])
 }
 
-/// As [`border_parts`], for rows that may be those of packed blocks: parts begin where bindings may both in the order of
-/// the file and in planes.
-fn packed_parts(ty: &Type, caps: &Caps) -> Option<Vec<Region>> {
+/// As [`border_parts`], for rows that may be quantized. Partitions start at aligned offsets both in
+/// file order and in structure-of-arrays layout.
+fn packed_parts(ty: &Type, caps: &DeviceCaps) -> Option<Vec<IndexRegion>> {
     let sizes = ty.shape.as_known()?;
-    let bytes = |region: &Region| {
+    let bytes = |region: &IndexRegion| {
         let in_file = bytes_of(ty.dtype, region);
         let row = region.last().map_or(1, |r| r.len() as u64);
         let rows = in_file / row.max(1);
@@ -56,38 +57,38 @@ fn packed_parts(ty: &Type, caps: &Caps) -> Option<Vec<Region>> {
 fn aligned(
     sizes: &[usize],
     axes: usize,
-    caps: &Caps,
-    bytes: &dyn Fn(&Region) -> Vec<u64>,
-) -> Option<Vec<Region>> {
-    let fits = |r: &Region| bytes(r).into_iter().all(|n| n <= caps.max_binding_bytes);
+    caps: &DeviceCaps,
+    bytes: &dyn Fn(&IndexRegion) -> Vec<u64>,
+) -> Option<Vec<IndexRegion>> {
+    let fits = |r: &IndexRegion| bytes(r).into_iter().all(|n| n <= caps.max_binding_bytes);
     cut(
         sizes,
-        &Cut {
+        &PartitionSpec {
             axes,
-            fits: &fits,
+            is_small_enough: &fits,
             bytes,
             align_bytes: u64::from(caps.storage_align_bytes),
-            anywhere: false,
-            like: None,
+            any_offset: false,
+            preferred_extent: None,
         },
     )
 }
 
-/// The leaves and results of a legal graph that kernels reach in parts only.
+/// Leaves and results of a legal graph that kernels bind only in partitions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
-    /// For each leaf the slices that read it, by their first elements.
+pub(crate) struct PartitionedValues {
+    /// For each leaf, the slices that read it, by their first element.
     leaves: HashMap<NodeId, HashMap<usize, NodeId>>,
-    /// Concatenations that are results, or in them.
-    joined: HashSet<NodeId>,
+    /// Concatenations that are results, or operands of such concatenations.
+    output_concats: HashSet<NodeId>,
 }
 
-impl Parts {
-    /// Those of a graph.
-    pub(crate) fn of(graph: &Graph, caps: &Caps) -> Parts {
-        let mut found = Parts::default();
+impl PartitionedValues {
+    /// The partitioned leaves and results of a graph.
+    pub(crate) fn new(graph: &Graph, caps: &DeviceCaps) -> PartitionedValues {
+        let mut found = PartitionedValues::default();
         let is_over = |node: &Node| node.outputs.iter().any(|t| over(t, caps));
-        let cut: HashMap<NodeId, Vec<Region>> = graph
+        let cut: HashMap<NodeId, Vec<IndexRegion>> = graph
             .nodes()
             .filter_map(|(id, node)| Some((id, leaf_parts(node, caps)?)))
             .collect();
@@ -106,10 +107,10 @@ impl Parts {
             let is_read = results.contains(&id) || readers.clone().next().is_some();
             if is_over(node)
                 && is_read
-                && lies_in_order(node)
-                && readers.all(|r| found.joined.contains(r))
+                && is_contiguous_concat(node)
+                && readers.all(|r| found.output_concats.contains(r))
             {
-                found.joined.insert(id);
+                found.output_concats.insert(id);
             }
         }
         for (id, parts) in cut {
@@ -118,7 +119,7 @@ impl Parts {
             let mut taken = assigned.map(|a| a.value.node);
             if let Some(slices) = slices
                 && !results.contains(&id)
-                && taken.all(|v| found.joined.contains(&v))
+                && taken.all(|v| found.output_concats.contains(&v))
             {
                 found.leaves.insert(id, slices);
             }
@@ -126,17 +127,17 @@ impl Parts {
         found
     }
 
-    /// True for a leaf that no kernel binds as a whole.
+    /// True for a leaf that no kernel binds whole.
     pub(crate) fn has_leaf(&self, leaf: NodeId) -> bool {
         self.leaves.contains_key(&leaf)
     }
 
-    /// The slice of a leaf from one of its elements on.
+    /// The slice of a leaf that starts at this element.
     pub(crate) fn part(&self, leaf: NodeId, first: usize) -> Option<NodeId> {
         self.leaves.get(&leaf)?.get(&first).copied()
     }
 
-    /// The first element that a slice of a leaf in parts takes.
+    /// The first element of a slice of a partitioned leaf.
     pub(crate) fn first(&self, leaf: NodeId, slice: NodeId) -> Option<usize> {
         let mut slices = self.leaves.get(&leaf)?.iter();
         slices
@@ -144,16 +145,16 @@ impl Parts {
             .map(|(first, _)| *first)
     }
 
-    /// True for a concatenation that nothing computes: its operands are where it is.
-    pub(crate) fn is_joined(&self, node: NodeId) -> bool {
-        self.joined.contains(&node)
+    /// True for a concatenation that needs no kernel, because its operands are computed in place.
+    pub(crate) fn is_elided_concat(&self, node: NodeId) -> bool {
+        self.output_concats.contains(&node)
     }
 
-    /// What such a concatenation is made of, with first elements.
-    pub(crate) fn joined(&self, graph: &Graph, value: Value) -> Vec<(usize, Value)> {
+    /// The operands of such a concatenation, with their first elements.
+    pub(crate) fn concat_operands(&self, graph: &Graph, value: Value) -> Vec<(usize, Value)> {
         let (mut found, mut next, mut open) = (Vec::new(), 0, vec![value]);
         while let Some(v) = open.pop() {
-            match self.is_joined(v.node) {
+            match self.is_elided_concat(v.node) {
                 true => open.extend(graph.node(v.node).inputs.iter().rev()),
                 false => {
                     found.push((next, v));
@@ -166,11 +167,11 @@ impl Parts {
     }
 }
 
-/// The readers of a leaf by first elements, if they are its parts.
+/// The readers of a leaf by their first elements. `None` unless they are exactly its partitions.
 fn slices(
     graph: &Graph,
     leaf: NodeId,
-    parts: &[Region],
+    parts: &[IndexRegion],
     readers: Option<&Vec<NodeId>>,
 ) -> Option<HashMap<usize, NodeId>> {
     let sizes = graph.node(leaf).outputs[0].shape.as_known()?;
@@ -180,7 +181,7 @@ fn slices(
         let Op::Slice(slice) = &node.op else {
             return None;
         };
-        let region = taken(slice, node, &sizes)?;
+        let region = slice_region(slice, node, &sizes)?;
         if !parts.contains(&region) {
             return None;
         }
@@ -189,8 +190,8 @@ fn slices(
     (found.len() == parts.len()).then_some(found)
 }
 
-/// What a slice takes, one element after the other.
-fn taken(slice: &Slice, node: &Node, sizes: &[usize]) -> Option<Region> {
+/// The region that a slice reads; `None` for steps other than 1.
+fn slice_region(slice: &Slice, node: &Node, sizes: &[usize]) -> Option<IndexRegion> {
     let expected = node.outputs[0].shape.as_known()?;
     let axes = slice.axes(sizes, &expected).ok()?;
     let range = |a: &tercet_ir::ops::SliceAxis| (a.step == 1).then(|| a.start..a.start + a.len);

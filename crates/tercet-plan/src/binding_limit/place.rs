@@ -1,56 +1,58 @@
-//! Where the values of the old graph are in the new one: whole, in parts, or both.
+//! Mapping from values of the old graph to the new one: whole, partitioned, or both.
 
 use tercet_ir::ops::Slice;
 use tercet_ir::{OpError, Value};
 
-use super::Rewrite;
-use super::range::{Region, full, meet, within};
+use super::PartitionRewriter;
+use super::range::{IndexRegion, full, intersect, within};
 
-/// A value of the old graph in the new one.
+/// A value of the old graph, as represented in the new one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
-    /// The whole; of a leaf in parts the leaf.
+pub(super) struct PartitionedValue {
+    /// The whole value. For a partitioned leaf, the leaf itself.
     pub(super) whole: Option<Value>,
-    /// Parts in row-major order, with what they are of the whole.
-    pub(super) parts: Vec<(Region, Value)>,
-    /// The transpose of a value in parts, which only products read: they take the rows of that as columns.
+    /// Partitions in row-major order, with their regions of the whole.
+    pub(super) parts: Vec<(IndexRegion, Value)>,
+    /// The value whose transpose this is, if only matmuls read it. Matmuls then use the rows of
+    /// that value as columns.
     pub(super) transposed: Option<Value>,
-    /// No kernel may bind the whole.
+    /// The whole exceeds the binding limit, so that no kernel may bind it.
     pub(super) is_large: bool,
 }
 
-impl Place {
-    pub(super) fn whole(value: Value) -> Place {
-        Place {
+impl PartitionedValue {
+    pub(super) fn whole(value: Value) -> PartitionedValue {
+        PartitionedValue {
             whole: Some(value),
-            ..Place::default()
+            ..PartitionedValue::default()
         }
     }
 
-    /// True where every part is a range of the first axis.
+    /// True if every partition is a range of the first axis.
     pub(super) fn is_by_rows(&self, sizes: &[usize]) -> bool {
         let rest = full(sizes.get(1..).unwrap_or_default());
-        let by_rows = |(region, _): &(Region, Value)| region.get(1..) == Some(&rest[..]);
+        let by_rows = |(region, _): &(IndexRegion, Value)| region.get(1..) == Some(&rest[..]);
         !self.parts.is_empty() && self.parts.iter().all(by_rows)
     }
 }
 
-impl Rewrite<'_> {
-    pub(super) fn place(&self, old: Value) -> &Place {
+impl PartitionRewriter<'_> {
+    pub(super) fn place(&self, old: Value) -> &PartitionedValue {
         &self.places[old.node.index()][usize::from(old.port)]
     }
 
-    /// The whole of an old value. What is above the limit is so for the planner to refuse, in the name of its node.
-    pub(super) fn whole(&mut self, old: Value) -> Result<Value, OpError> {
+    /// The whole of an old value. If it exceeds the limit, the planner later rejects it with an
+    /// error that names its node.
+    pub(super) fn whole_value(&mut self, old: Value) -> Result<Value, OpError> {
         let place = self.place(old).clone();
         if let Some(whole) = place.whole {
             return Ok(whole);
         }
         let now = self.adding_for.clone();
-        self.graph.add_for(Some(self.old.origin(old.node)));
+        self.graph.add_for(Some(self.source.origin(old.node)));
         let whole = match place.transposed {
             Some(of) => {
-                let of = self.whole(of)?;
+                let of = self.whole_value(of)?;
                 self.graph.transpose(of, &[1, 0])?
             }
             None => self.join(place.parts)?,
@@ -60,8 +62,8 @@ impl Rewrite<'_> {
         Ok(whole)
     }
 
-    /// A region of an old value: a part, a slice of one, or a copy of pieces of several.
-    pub(super) fn region(&mut self, old: Value, want: &Region) -> Result<Value, OpError> {
+    /// A region of an old value: a partition, a slice of one, or a copy assembled from several.
+    pub(super) fn region(&mut self, old: Value, want: &IndexRegion) -> Result<Value, OpError> {
         let place = self.place(old);
         if let Some((_, part)) = place.parts.iter().find(|(region, _)| region == want) {
             return Ok(*part);
@@ -69,11 +71,11 @@ impl Rewrite<'_> {
         if let Some(known) = self.regions.get(&(old, want.clone())) {
             return Ok(*known);
         }
-        let sizes = self.old.ty(old).shape.as_known().unwrap_or_default();
+        let sizes = self.source.ty(old).shape.as_known().unwrap_or_default();
         let is_all = *want == full(&sizes);
         let value = match place.parts.is_empty() || (is_all && !place.is_large) {
             true => {
-                let whole = self.whole(old)?;
+                let whole = self.whole_value(old)?;
                 self.slice(whole, want, is_all)?
             }
             false => {
@@ -85,15 +87,15 @@ impl Rewrite<'_> {
         Ok(value)
     }
 
-    /// A region of what parts are together.
+    /// A region of the value that these partitions form.
     pub(super) fn piece(
         &mut self,
-        parts: &[(Region, Value)],
-        want: &Region,
+        parts: &[(IndexRegion, Value)],
+        want: &IndexRegion,
     ) -> Result<Value, OpError> {
         let mut pieces = Vec::new();
         for (around, part) in parts {
-            if let Some(both) = meet(around, want) {
+            if let Some(both) = intersect(around, want) {
                 let piece = self.slice(*part, &within(&both, around), both == *around)?;
                 pieces.push((both, piece));
             }
@@ -102,7 +104,7 @@ impl Rewrite<'_> {
     }
 
     /// A region of a value of the new graph.
-    fn slice(&mut self, of: Value, region: &Region, is_all: bool) -> Result<Value, OpError> {
+    fn slice(&mut self, of: Value, region: &IndexRegion, is_all: bool) -> Result<Value, OpError> {
         if is_all {
             return Ok(of);
         }
@@ -114,12 +116,12 @@ impl Rewrite<'_> {
         self.graph.add(slice, &[of])
     }
 
-    /// Slices of a leaf.
+    /// Slices of a leaf for these regions.
     pub(super) fn slices(
         &mut self,
         leaf: Value,
-        regions: Vec<Region>,
-    ) -> Result<Vec<(Region, Value)>, OpError> {
+        regions: Vec<IndexRegion>,
+    ) -> Result<Vec<(IndexRegion, Value)>, OpError> {
         let mut parts = Vec::with_capacity(regions.len());
         for region in regions {
             let part = self.slice(leaf, &region, false)?;
@@ -128,12 +130,12 @@ impl Rewrite<'_> {
         Ok(parts)
     }
 
-    /// Pieces in row-major order as one value: along the last axis first, so that what is joined along an axis is one
-    /// index of the axes before, and lies in order.
-    pub(super) fn join(&mut self, mut pieces: Vec<(Region, Value)>) -> Result<Value, OpError> {
+    /// Joins pieces in row-major order into one value, along the last axis first. Pieces joined
+    /// along an axis then cover a single index of all earlier axes and are contiguous.
+    pub(super) fn join(&mut self, mut pieces: Vec<(IndexRegion, Value)>) -> Result<Value, OpError> {
         let rank = pieces.first().map_or(0, |(region, _)| region.len());
         for axis in (0..rank).rev() {
-            let mut joined: Vec<(Region, Vec<Value>)> = Vec::new();
+            let mut joined: Vec<(IndexRegion, Vec<Value>)> = Vec::new();
             for (region, value) in pieces {
                 match joined.last_mut() {
                     Some((before, values)) if follows(before, &region, axis) => {
@@ -153,12 +155,12 @@ impl Rewrite<'_> {
             }
         }
         let first = pieces.first().map(|(_, value)| *value);
-        Ok(first.unwrap_or_else(|| unreachable!("invariant: a value in parts has one")))
+        Ok(first.unwrap_or_else(|| unreachable!("invariant: a partitioned value has partitions")))
     }
 }
 
-/// True if a region goes on along an axis where the one before ends.
-fn follows(before: &Region, next: &Region, axis: usize) -> bool {
+/// True if a region continues the previous one along an axis.
+fn follows(before: &IndexRegion, next: &IndexRegion, axis: usize) -> bool {
     let mut others = (0..next.len()).filter(|a| *a != axis);
     before[axis].end == next[axis].start && others.all(|a| before[a] == next[a])
 }

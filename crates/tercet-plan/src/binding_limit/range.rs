@@ -1,26 +1,26 @@
-//! Ranges of tensors along each axis, and how a tensor is cut into them.
+//! Regions of tensors as index ranges per axis, and the partitioning of a tensor into regions.
 
 use std::ops::Range;
 
-/// For each axis the indices that are taken.
-pub(super) type Region = Vec<Range<usize>>;
+/// A region of a tensor: one index range per axis.
+pub(super) type IndexRegion = Vec<Range<usize>>;
 
-/// More parts than this are not worth a program: a limit that needs them is refused.
+/// Maximum number of partitions; a limit that requires more is rejected.
 const MAX_PARTS: usize = 4096;
 
-/// All of a tensor.
-pub(super) fn full(sizes: &[usize]) -> Region {
+/// The region of a whole tensor.
+pub(super) fn full(sizes: &[usize]) -> IndexRegion {
     sizes.iter().map(|n| 0..*n).collect()
 }
 
-/// Its elements; `None` beyond the address space.
+/// Number of elements; `None` if it exceeds the address space.
 pub(super) fn numel(region: &[Range<usize>]) -> Option<usize> {
     let mut lens = region.iter().map(Range::len);
     lens.try_fold(1usize, usize::checked_mul)
 }
 
-/// The part that two have in common, if any.
-pub(super) fn meet(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Region> {
+/// Intersection of two regions, if not empty.
+pub(super) fn intersect(a: &[Range<usize>], b: &[Range<usize>]) -> Option<IndexRegion> {
     let both = a.iter().zip(b).map(|(a, b)| {
         let (from, to) = (a.start.max(b.start), a.end.min(b.end));
         (from < to).then_some(from..to)
@@ -28,13 +28,13 @@ pub(super) fn meet(a: &[Range<usize>], b: &[Range<usize>]) -> Option<Region> {
     both.collect()
 }
 
-/// The region as seen from the start of another around it.
-pub(super) fn within(region: &[Range<usize>], around: &[Range<usize>]) -> Region {
+/// The region relative to the start of an enclosing region.
+pub(super) fn within(region: &[Range<usize>], around: &[Range<usize>]) -> IndexRegion {
     let local = |(r, a): (&Range<usize>, &Range<usize>)| r.start - a.start..r.end - a.start;
     region.iter().zip(around).map(local).collect()
 }
 
-/// The first element of the region, in row-major order of a tensor of these sizes.
+/// Linear index of the first element of the region, in row-major order of a tensor of these sizes.
 pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
     let mut at = 0;
     for (n, r) in sizes.iter().zip(region) {
@@ -43,10 +43,10 @@ pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
     at
 }
 
-/// The region of so many elements from one on, where these are one.
-pub(super) fn of_elements(sizes: &[usize], elements: Range<usize>) -> Option<Region> {
+/// The region that consists of these consecutive elements; `None` if they do not form a region.
+pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<IndexRegion> {
     let mut inner = sizes.iter().product::<usize>();
-    let mut region = Region::with_capacity(sizes.len());
+    let mut region = IndexRegion::with_capacity(sizes.len());
     let mut at = elements;
     for (axis, &n) in sizes.iter().enumerate() {
         inner /= n.max(1);
@@ -65,24 +65,25 @@ pub(super) fn of_elements(sizes: &[usize], elements: Range<usize>) -> Option<Reg
     None
 }
 
-/// How parts are to be cut.
-pub(super) struct Cut<'a> {
-    /// The axes, from the first, that may be cut.
+/// Specification of a partitioning: limits, alignment and axes.
+pub(super) struct PartitionSpec<'a> {
+    /// Number of leading axes that may be partitioned.
     pub(super) axes: usize,
-    /// Whether a part is small enough; what lies inside of one that is, is too.
-    pub(super) fits: &'a dyn Fn(&Region) -> bool,
-    /// For each layout of the tensor its bytes for the elements of a region: parts begin at multiples of `align_bytes`.
-    pub(super) bytes: &'a dyn Fn(&Region) -> Vec<u64>,
+    /// Whether a region is small enough. If a region fits, so does every region inside it.
+    pub(super) is_small_enough: &'a dyn Fn(&IndexRegion) -> bool,
+    /// Size in bytes of a region in each layout of the tensor. Partitions start at multiples of
+    /// `align_bytes`.
+    pub(super) bytes: &'a dyn Fn(&IndexRegion) -> Vec<u64>,
     pub(super) align_bytes: u64,
-    /// Whether parts that begin elsewhere will do.
-    pub(super) anywhere: bool,
-    /// An axis and how many of its indices to take, wherever that begins, if so many fit.
-    pub(super) like: Option<(usize, usize)>,
+    /// Whether partitions may also start at unaligned offsets.
+    pub(super) any_offset: bool,
+    /// Preferred axis and number of indices per partition, used if it fits, whatever the alignment.
+    pub(super) preferred_extent: Option<(usize, usize)>,
 }
 
-/// The parts of a tensor in row-major order: single indices of the first axes, ranges of the next one, all of the
-/// others. `None` where no part is small enough.
-pub(super) fn cut(sizes: &[usize], cut: &Cut<'_>) -> Option<Vec<Region>> {
+/// Partitions of a tensor in row-major order: single indices of the first axes, ranges of the next
+/// axis, all of the others. `None` if no partition is small enough.
+pub(super) fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexRegion>> {
     if sizes.contains(&0) {
         return None;
     }
@@ -93,25 +94,27 @@ pub(super) fn cut(sizes: &[usize], cut: &Cut<'_>) -> Option<Vec<Region>> {
             region[axis] = 0..len;
             region
         };
-        if !(cut.fits)(&some(1)) {
+        if !(cut.is_small_enough)(&some(1)) {
             continue;
         }
         let n = sizes[axis];
         let (mut most, mut over) = (1, n + 1);
         while over - most > 1 {
             let middle = most.midpoint(over);
-            match (cut.fits)(&some(middle)) {
+            match (cut.is_small_enough)(&some(middle)) {
                 true => most = middle,
                 false => over = middle,
             }
         }
         let leads: usize = sizes[..axis].iter().product();
-        let like = cut.like.filter(|(of, len)| *of == axis && *len <= most);
+        let like = cut
+            .preferred_extent
+            .filter(|(of, len)| *of == axis && *len <= most);
         let step = aligned_step(cut, &some(1), &some(n), leads > 1);
         match (step, like) {
             (_, Some((_, len))) => most = len,
             (Some(step), None) if step <= most => most = most / step * step,
-            (Some(_) | None, None) if cut.anywhere || (leads == 1 && most >= n) => {}
+            (Some(_) | None, None) if cut.any_offset || (leads == 1 && most >= n) => {}
             (Some(_) | None, None) => continue,
         }
         if leads.checked_mul(n.div_ceil(most))? > MAX_PARTS {
@@ -136,8 +139,14 @@ pub(super) fn cut(sizes: &[usize], cut: &Cut<'_>) -> Option<Vec<Region>> {
     None
 }
 
-/// Of how many indices of an axis the bytes are aligned; `None` where those of the whole axis have to be and are not.
-fn aligned_step(cut: &Cut<'_>, one: &Region, all: &Region, has_leads: bool) -> Option<usize> {
+/// Granularity of indices of an axis for aligned offsets. `None` if the whole axis must be aligned
+/// but is not.
+fn aligned_step(
+    cut: &PartitionSpec<'_>,
+    one: &IndexRegion,
+    all: &IndexRegion,
+    has_leads: bool,
+) -> Option<usize> {
     let is_aligned = |bytes: u64| bytes.is_multiple_of(cut.align_bytes);
     if has_leads && !(cut.bytes)(all).into_iter().all(is_aligned) {
         return None;
@@ -156,12 +165,12 @@ mod tests {
     #[test]
     fn elements_that_are_a_region_are_found() {
         let sizes = [2, 3, 4];
-        assert_eq!(of_elements(&sizes, 0..24), Some(vec![0..2, 0..3, 0..4]));
-        assert_eq!(of_elements(&sizes, 12..24), Some(vec![1..2, 0..3, 0..4]));
-        assert_eq!(of_elements(&sizes, 16..24), Some(vec![1..2, 1..3, 0..4]));
-        assert_eq!(of_elements(&sizes, 17..19), Some(vec![1..2, 1..2, 1..3]));
-        assert_eq!(of_elements(&sizes, 8..16), None);
-        assert_eq!(of_elements(&sizes, 3..5), None);
+        assert_eq!(from_elements(&sizes, 0..24), Some(vec![0..2, 0..3, 0..4]));
+        assert_eq!(from_elements(&sizes, 12..24), Some(vec![1..2, 0..3, 0..4]));
+        assert_eq!(from_elements(&sizes, 16..24), Some(vec![1..2, 1..3, 0..4]));
+        assert_eq!(from_elements(&sizes, 17..19), Some(vec![1..2, 1..2, 1..3]));
+        assert_eq!(from_elements(&sizes, 8..16), None);
+        assert_eq!(from_elements(&sizes, 3..5), None);
     }
 
     #[test]
@@ -172,17 +181,17 @@ mod tests {
             (&[3, 2, 8], 8, 16),
             (&[2, 64], 32, 64),
         ] {
-            let fits = |r: &Region| numel(r).is_some_and(|n| n <= most);
-            let bytes = |r: &Region| vec![4 * numel(r).unwrap_or(0) as u64];
+            let fits = |r: &IndexRegion| numel(r).is_some_and(|n| n <= most);
+            let bytes = |r: &IndexRegion| vec![4 * numel(r).unwrap_or(0) as u64];
             let parts = cut(
                 sizes,
-                &Cut {
+                &PartitionSpec {
                     axes: sizes.len(),
-                    fits: &fits,
+                    is_small_enough: &fits,
                     bytes: &bytes,
                     align_bytes: align,
-                    anywhere: false,
-                    like: None,
+                    any_offset: false,
+                    preferred_extent: None,
                 },
             );
             let mut next = 0;

@@ -1,46 +1,48 @@
-//! Graphs in parts mean what they mean whole: every case of every operator, under limits that cut what it has.
+//! Tests that partitioned graphs give the same results, for every case of every operator, under
+//! limits that partition its values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tercet_ir::accuracy::{Accuracy, furthest};
 use tercet_ir::{DType, EvalCtx, Graph, OpKind, Tensor, evaluate};
 
-use super::parts::Parts;
+use super::parts::PartitionedValues;
 use super::range::full;
 use super::{bytes_of, is_view, over, split};
-use crate::caps::Caps;
+use crate::caps::DeviceCaps;
 
-/// What a binding reaches (a few rows of a case, a few elements, most of it) and where one may begin.
+/// Binding limits with offset alignments: a few rows of a case, a few elements, and most of the
+/// case.
 const LIMITS: [(u64, u32); 3] = [(96, 16), (32, 4), (400, 4)];
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::Bool];
-/// More parts of one value would only take long.
-const MOST_PARTS: u64 = 64;
+/// Maximum number of partitions per value, to limit the run time.
+const MAX_PARTS: u64 = 64;
 
-fn caps((max_binding_bytes, storage_align_bytes): (u64, u32)) -> Caps {
-    Caps {
+fn caps((max_binding_bytes, storage_align_bytes): (u64, u32)) -> DeviceCaps {
+    DeviceCaps {
         max_binding_bytes,
         storage_align_bytes,
-        ..Caps::browser()
+        ..DeviceCaps::browser()
     }
 }
 
-/// True if some kernel would have to bind what is above the limit.
-fn is_refused(graph: &Graph, caps: &Caps) -> bool {
-    let parts = Parts::of(graph, caps);
-    let in_parts = |id| parts.has_leaf(id) || parts.is_joined(id);
+/// True if some kernel would bind a value above the limit.
+fn is_refused(graph: &Graph, caps: &DeviceCaps) -> bool {
+    let parts = PartitionedValues::new(graph, caps);
+    let in_parts = |id| parts.has_leaf(id) || parts.is_elided_concat(id);
     graph.nodes().any(|(id, node)| {
         let is_placed = !is_view(node.op.kind()) && !in_parts(id);
         is_placed && node.outputs.iter().any(|t| over(t, caps))
     })
 }
 
-/// Outputs and what states are assigned; `None` where the run fails.
+/// Outputs and new state values; `None` if the run fails.
 fn results(graph: &Graph, leaves: &BTreeMap<String, Tensor>) -> Option<Vec<Tensor>> {
     let values = evaluate(graph, &EvalCtx::default(), leaves).ok()?;
     Some(graph.results().map(|v| values.get(v).clone()).collect())
 }
 
-/// The bytes of the largest value.
+/// Size of the largest value in bytes.
 fn greatest(graph: &Graph) -> u64 {
     let types = graph.nodes().flat_map(|(_, node)| &node.outputs);
     let known = types.filter_map(|t| Some(bytes_of(t.dtype, &full(&t.shape.as_known()?))));
@@ -61,7 +63,7 @@ fn parts_of_every_case_are_the_whole() {
                 let mut want = None;
                 for limit in LIMITS {
                     let caps = caps(limit);
-                    if greatest(&built.graph) > limit.0 * MOST_PARTS {
+                    if greatest(&built.graph) > limit.0 * MAX_PARTS {
                         continue;
                     }
                     let Some(graph) = split(&built.graph, &caps).expect("operators take parts")
@@ -95,7 +97,7 @@ fn parts_of_every_case_are_the_whole() {
     assert_eq!(missing, [""; 0], "of {cut:?}");
 }
 
-/// Operators that some case has in parts.
+/// Operators with at least one partitioned case.
 const ALLOWED: &[&str] = &[
     "unary",
     "binary",

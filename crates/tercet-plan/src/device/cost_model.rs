@@ -1,260 +1,299 @@
-//! What was measured, by the device that it was measured on: the only table of such numbers.
+//! Measured constants of the cost model, per measured device. This is the only table of such
+//! numbers.
 //!
-//! There is one row so far, [`MEASURED`], of an H200 (132 units, fragments of 16 x 16 x 16 and subgroups of 32 invocations),
-//! by `tercet tune` and `cargo bench --bench gpu`. Other devices take its rates, which count by the unit, in the shape in
-//! which [`Device::divisions`](super::Device::divisions) and the methods here derive them: what counts is how ways compare.
+//! The table has one row, [`MEASURED`]: an H200 with 132 SMs, fragments of 16 x 16 x 16 and
+//! subgroups of 32. It comes from `tercet tune` and `cargo bench --bench gpu`. All rates are per
+//! compute unit. Other devices use them as adapted by
+//! [`DeviceModel::divisions`](super::DeviceModel::divisions) and the methods of this file. Only the ratios
+//! between variants matter.
 
-/// How fast kernels are, and where ways cross.
+/// Cost model: kernel rates, and thresholds between variants.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rates {
-    /// The device.
+pub(crate) struct CostModel {
+    /// Name of the measured device.
     pub(crate) of: &'static str,
-    pub(crate) matrices: MatrixRates,
+    pub(crate) matrices: CoopGemmCosts,
     pub(crate) tiles: TileRates,
-    pub(crate) rows: RowRates,
+    pub(crate) rows: GemvCosts,
     pub(crate) attention: AttentionRates,
     pub(crate) scans: ScanRates,
-    /// Bytes that all units together read of memory in a second.
+    /// Memory bandwidth of the whole device, in bytes per second.
     pub(crate) bytes_per_s: f64,
-    /// What a dispatch takes that waits for the one before, in seconds.
+    /// Time of a dispatch that waits for the previous one, in seconds.
     pub(crate) dispatch_s: f64,
 }
 
-/// Products on cooperative matrices.
+/// Cost model of matmuls on cooperative matrices.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MatrixRates {
-    /// Of operands as they lie. Of equal cost the first is taken.
-    pub(crate) divisions: &'static [Division],
-    /// Of a right side that is gathered from windows: each element of it takes an instruction or more, so that many rows
-    /// of a tile and few registers of an invocation pay. Measured with convolutions of 64 and 512 channels.
-    pub(crate) windows: &'static [Division],
-    /// Of weights that were laid out, in fragments that subgroups fill themselves.
-    pub(crate) laid: &'static [Division],
-    /// Of F32 as pairs of F16, each product of three of halves.
-    pub(crate) pairs: &'static [Division],
-    /// Subgroups of one workgroup that sum slices of `k` of such weights, by their number on a unit, and the most of them on a
-    /// unit for which that was measured (128 and 197 rows times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
-    pub(crate) sliced: Rate,
-    pub(crate) most_sliced: usize,
-    /// What the begin and the end of a tile take, as so much of `k`.
+pub(crate) struct CoopGemmCosts {
+    /// Tile configurations for operands in their original layout. The first of equal cost is
+    /// selected.
+    pub(crate) divisions: &'static [TileConfig],
+    /// Tile configurations for implicit GEMM, whose right operand is gathered from convolution
+    /// windows. Each gathered element takes an instruction or more, so tall tiles with few
+    /// registers per thread win. Measured with convolutions of 64 and 512 channels.
+    pub(crate) windows: &'static [TileConfig],
+    /// Tile configurations for prepacked weights in mma-style fragments.
+    pub(crate) prepacked: &'static [TileConfig],
+    /// Tile configurations for F32 emulated with split-F16; each product takes three F16 products
+    /// (3xTF32 scheme).
+    pub(crate) split_f16: &'static [TileConfig],
+    /// Rates of split-K within one workgroup for prepacked weights, by the number of subgroups on a
+    /// unit. `max_sliced` is the largest number measured (128 and 197 rows times 768x768,
+    /// 768x2304, 768x3072 and 3072x768, on an H100).
+    pub(crate) sliced: TileThroughput,
+    pub(crate) max_sliced: usize,
+    /// Start-up and epilogue cost of a tile, as an equivalent length of `k`.
     pub(crate) start: f64,
-    /// The same where sums of parts of `k` are stored in F32, and for windows.
+    /// The same if split-K partial sums are stored in F32, and for implicit GEMM.
     pub(crate) start_of_parts: f64,
-    /// What a dispatch takes that waits for the one before, in products of a unit.
+    /// Cost of a dispatch that waits for the previous one, in multiply-adds of one unit.
     pub(crate) dispatch: f64,
-    /// What a partial sum takes, written and read, divided by the units, in products of a unit.
+    /// Cost of writing and reading one partial sum, divided by the number of units, in
+    /// multiply-adds of one unit.
     pub(crate) per_sum: f64,
-    /// Products of a unit in a second at rate 1.
+    /// Multiply-adds of one unit per second at rate 1.
     pub(crate) per_s: f64,
-    /// How much longer products take whose rows do not begin with whole words of 16 bytes (14x14 windows of 256 channels: 36 of
-    /// some 80 TFLOP/s, on an H100).
+    /// Slowdown of matmuls whose rows are not 16-byte aligned (14x14 windows of 256 channels on an
+    /// H100: 36 instead of about 80 TFLOP/s).
     pub(crate) broken_rows: f64,
-    /// Windows for which laying out weights that change takes little beside the product, as each of them is read once; an estimate.
-    pub(crate) many_windows: usize,
+    /// Minimum number of convolution windows for which repacking non-constant weights is cheap
+    /// relative to the GEMM; an estimate. Each window reads every weight once.
+    pub(crate) min_windows_for_prepack: usize,
 }
 
-impl MatrixRates {
-    /// Rows that fill a part of every division of weights that were laid out.
-    pub(crate) fn tallest_laid_part(&self) -> u32 {
-        self.laid.iter().map(|d| d.part[0]).max().unwrap_or(1)
+impl CoopGemmCosts {
+    /// Largest M of a subgroup tile in the configurations for prepacked weights.
+    pub(crate) fn max_prepacked_tile_m(&self) -> u32 {
+        self.prepacked
+            .iter()
+            .map(|d| d.subgroup_tile[0])
+            .max()
+            .unwrap_or(1)
     }
 }
 
-/// Products in tiles of 8 x 8 or 4 x 4 sums an invocation.
+/// Cost model of tiled matmuls without cooperative matrices; each thread accumulates 8 x 8 or 4 x 4
+/// sums.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TileRates {
-    /// Tiles of 8 x 8 sums by their invocations along rows and columns, of floats, in F32.
+    /// Rates of F32 tiles with 8 x 8 sums per thread, by the number of threads along rows and
+    /// columns.
     pub(crate) floats: [TileRate; 4],
-    /// The same of packed weights: each tile decodes them for itself, so that larger ones should pay; an estimate.
+    /// The same for quantized weights; an estimate. Every tile dequantizes its weights again, so
+    /// larger tiles should win.
     pub(crate) blocks: [TileRate; 4],
-    /// The same of windows.
+    /// The same for implicit GEMM on convolution windows.
     pub(crate) windows: [TileRate; 4],
-    /// Estimates for kernels without vectors: 16 x 16 invocations with 8 x 8 sums each, with 4 x 4, and 8 x 8 with these.
+    /// Estimated rates of kernels without vector loads: 16 x 16 threads with 8 x 8 sums, 16 x 16
+    /// with 4 x 4, and 8 x 8 with 4 x 4.
     pub(crate) plain: [f64; 3],
-    /// Invocations for each lane of a unit that keep it busy, of products (128 reach 0.79 of 128 lanes: 1024^3 in 67
-    /// us), and of windows, whose gathering waits for memory more.
-    pub(crate) busy: [f64; 2],
-    /// What the begin and the end of a tile take, as so much of `k`.
+    /// Threads per lane that saturate a compute unit, for matmuls (128 threads reach 0.79 on 128
+    /// lanes: 1024^3 in 67 us) and for implicit GEMM, which has longer memory stalls.
+    pub(crate) saturating_threads: [f64; 2],
+    /// Start-up and epilogue cost of a tile, as an equivalent length of `k`.
     pub(crate) start: usize,
-    /// What a dispatch takes that waits for the one before, in products of a busy unit.
+    /// Cost of a dispatch that waits for the previous one, in multiply-adds of a saturated unit.
     pub(crate) dispatch: f64,
-    /// What a partial sum takes, divided by the units, in products of a busy unit.
+    /// Cost of one partial sum, divided by the number of units, in multiply-adds of a saturated
+    /// unit.
     pub(crate) per_sum: f64,
-    /// Products of a busy unit in a second at rate 1.
+    /// Multiply-adds of a saturated unit per second at rate 1.
     pub(crate) per_s: f64,
 }
 
-/// A tile of so many invocations along rows and columns, and how fast it is beside others.
+/// Threads of a tile along rows and columns, with the relative rate of this tile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TileRate {
     pub(crate) sides: [u32; 2],
     pub(crate) rate: f64,
 }
 
-/// Products of one to eight rows.
+/// Cost model of GEMV and skinny GEMM. All factors are multiples of one pass over the weights, for
+/// [float, quantized] weights.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RowRates {
-    /// How often as long as reading all weights once the variants take, of weights of floats and of packed ones: rows through
-    /// shared memory, and in registers, with matrices (8 rows times 14336x4096: F16 36 and 49 us, Q4_0 20 and 22);
-    pub(crate) streamed: [f64; 2],
-    pub(crate) held: [f64; 2],
-    /// one row of floats in registers;
+pub(crate) struct GemvCosts {
+    /// Factors of skinny GEMM on cooperative matrices, with rows staged through shared memory
+    /// (`shared_mem`) or in registers (`register_resident`). Measured: 8 rows times 14336x4096, F16 36 and 49 us,
+    /// Q4_0 20 and 22 us.
+    pub(crate) shared_mem: [f64; 2],
+    pub(crate) register_resident: [f64; 2],
+    /// Factors of GEMV with one float row in registers.
     pub(crate) row: [f64; 2],
-    /// rows in shared memory by vectors along k, by words along k, and with weights across k, or with a codebook, the
-    /// latter two estimates;
+    /// Factors of rows in shared memory: vector loads along k (`wide`), word loads along k
+    /// (`along`), and weights stored across k or with a codebook (`across`). The last two are
+    /// estimates.
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
-    /// one row by strips of weights across k;
+    /// Factors of one row times strips of weights stored across k.
     pub(crate) strips: [f64; 2],
-    /// one row in registers times packed weights as integers, and as floats (Q4_0 11.7 and 18 us).
-    pub(crate) held_dots: f64,
-    pub(crate) held_floats: f64,
-    /// How much longer streamed rows take where a unit has few tiles, and integers than floats where teams have one column
-    /// each (Q4_K 2048x2048: 6.24 and 5.92 us).
+    /// Factors of one row in registers times quantized weights: int8 dot products (`register_int_dot`) and
+    /// float arithmetic (`register_float`). Measured: Q4_0 11.7 and 18 us.
+    pub(crate) register_int_dot: f64,
+    pub(crate) register_float: f64,
+    /// Slowdown of rows staged through shared memory if a unit has few tiles (`few_tiles`).
+    /// Slowdown of int8 relative to float arithmetic if each thread group has one column
+    /// (`few_columns`; Q4_K 2048x2048: 6.24 and 5.92 us).
     pub(crate) few_tiles: f64,
     pub(crate) few_columns: f64,
-    /// Tiles of a unit that make up for rows that every workgroup brings through shared memory.
+    /// Minimum tiles per compute unit that amortize staging the rows through shared memory in each
+    /// workgroup.
     pub(crate) streamed_tiles: usize,
-    /// Slices of k up to which held rows leave most of a workgroup without work.
+    /// Maximum number of k slices at which register-resident rows leave most of a workgroup idle.
     pub(crate) streamed_slices: usize,
-    /// The least rows for which all weights of a product are decoded first; an estimate.
-    pub(crate) decoded_rows: u32,
-    /// Rows up to which packed weights are decoded for each eight again, where no kernel reads rows that are laid out, instead of by tiles
-    /// (a model of 8 G weights in Q4_K, without matrices: 8 rows 14 ms, 16 to 64 by tiles 60).
+    /// Minimum number of rows for which all weights of a matmul are dequantized first; an estimate.
+    pub(crate) min_rows_for_dequant: u32,
+    /// Maximum number of rows for which weights are dequantized again per block of eight rows;
+    /// beyond it, the tiled kernel is faster. Applies if no kernel supports prepacked rows.
+    /// Measured without cooperative matrices on a Q4_K model with 8 G weights: 8 rows 14 ms, 16 to
+    /// 64 rows in tiles 60 ms.
     pub(crate) block_rows: u32,
-    /// Rows up to which kernels read those that are laid out, instead of decoding all weights first (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
-    /// with decoded weights 45).
-    pub(crate) laid_rows: u32,
-    /// Steps whose rows are under way in these kernels, for 16 rows and for more (products of an 8B layer: 16 rows 465 us with 4,
-    /// 494 with 2, 518 with 1; 32 rows 713 with 1, 746 with 2).
-    pub(crate) laid_ahead: [u32; 2],
-    /// Rows with matrices of their own up to which each is multiplied by itself; an estimate.
+    /// Maximum number of rows for the kernels with prepacked rows; beyond it, all weights are
+    /// dequantized first. Measured on a Q4_K model with 8 G weights: 64 rows 14 ms, 128 rows 25 ms,
+    /// 256 rows 47 ms. With dequantized weights, 512 rows take 45 ms.
+    pub(crate) max_prepacked_rows: u32,
+    /// Prefetch distance of prepacked rows in k steps, for 16 rows and for more. Measured on the
+    /// matmuls of an 8B layer: 16 rows 465 us with 4, 494 with 2, 518 with 1; 32 rows 713 us with
+    /// 1, 746 with 2.
+    pub(crate) prepacked_prefetch: [u32; 2],
+    /// Maximum number of rows for which every row is multiplied separately with its expert matrix;
+    /// an estimate.
     pub(crate) keyed_rows: u32,
 }
 
-/// Attention.
+/// Cost model of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttentionRates {
-    /// How often as long as reading keys and values once one query takes (F16, 32 / 8 heads of 128, 4096 keys: 7, 15 and 21
-    /// us beside an empty dispatch): in pieces on matrices, a head at a time, by ranges of keys.
-    pub(crate) one_query: [f64; 3],
-    /// How often as long as products at rate 1 many queries take (8 x 16 heads of 64, 1024 x 1024): on matrices (232 us) and
-    /// as pairs (545 us), by matrices' rate; in large tiles (1.39 ms) and in others, an estimate, by that of tiles; on matrices that
-    /// invocations fill, by matrices' rate.
+    /// Time of single-query attention relative to one pass over keys and values: split-KV on
+    /// cooperative matrices, one head per workgroup, and key ranges. Measured with F16, 32 / 8
+    /// heads of 128 and 4096 keys: 7, 15 and 21 us above an empty dispatch.
+    pub(crate) single_query: [f64; 3],
+    /// Time of many-query attention relative to its matmuls at rate 1. Entries 0, 1 and 4 use the
+    /// rate of cooperative matrices: opaque matrices (232 us), split-F16 (545 us), mma-style
+    /// fragments. Entries 2 and 3 use the rate of tiles: large tiles (1.39 ms), and small tiles,
+    /// which is an estimate. Measured with 8 x 16 heads of 64, 1024 x 1024.
     pub(crate) many_queries: [f64; 5],
-    /// Keys up to which many queries are faster on matrices that invocations fill (heads of 64, on an H100: 64 x 8 heads of 77, causal, 10
-    /// us where 21; 32 x 12 of 197 41 where 48; 8 x 16 of 1024 205 where 181).
+    /// Maximum number of keys for which many-query attention is faster with mma-style fragments.
+    /// Measured with heads of 64 on an H100, mma-style and opaque: 64 x 8 heads of 77 causal keys
+    /// 10 and 21 us; 32 x 12 of 197 keys 41 and 48 us; 8 x 16 of 1024 keys 205 and 181 us.
     pub(crate) lane_keys: usize,
-    /// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
-    /// where all keys are there, and where a run says how many are, which may be far fewer.
+    /// Maximum size in bytes of a head's keys and values for which one workgroup beats split-KV.
+    /// The first number is for fixed key counts. The second is for a KV length known only at run
+    /// time, which may be far smaller.
     pub(crate) alone_bytes: [usize; 2],
-    /// Keys and values, in bytes, counted for each query head, that workgroups of one query head each read in less time than
-    /// it takes to share them between query heads and to put ranges together in kernels of their own. An estimate.
+    /// Maximum size in bytes of keys and values, counted per query head, for which one workgroup
+    /// per query head is fastest. Beyond it, query heads share the reads, and separate kernels
+    /// combine key ranges. An estimate.
     pub(crate) token_bytes: usize,
-    /// Blocks of keys of a query head that one workgroup takes in less time than several, which put sums together after them: by what
-    /// a block and putting together take, some 1.2 and 2.5 us.
+    /// Maximum number of key blocks that one workgroup per query head processes faster than several
+    /// workgroups with a combining step. A block takes about 1.2 us and combining about 2.5 us.
     pub(crate) token_blocks: u32,
-    /// Keys up to which one workgroup for each query head takes no longer than pieces on matrices.
-    pub(crate) few_keys: usize,
-    /// The least rows of a key head times keys for which F32 as pairs of F16 takes three dispatches in a row: 64 x 64
-    /// lose 10 us, 128 x 128 win in models.
-    pub(crate) pairs: usize,
-    /// The least keys of a part where several workgroups share the keys of a tile of rows: what fewer take is less than joining
-    /// parts does (6.5 us of an 8B's 65 rows).
-    pub(crate) part_keys: u32,
+    /// Maximum number of keys for which one workgroup per query head is as fast as split-KV on
+    /// cooperative matrices.
+    pub(crate) max_single_workgroup_keys: usize,
+    /// Minimum number of rows per KV head times keys for which split-F16 attention repays its three
+    /// dependent dispatches. 64 x 64 loses 10 us; 128 x 128 wins in models.
+    pub(crate) min_split_f16_work: usize,
+    /// Minimum number of keys per part if several workgroups share the keys of one row tile.
+    /// Smaller parts gain less than the combining step costs (6.5 us for 65 rows of an 8B model).
+    pub(crate) min_split_kv_keys: u32,
 }
 
-/// Scans over states: states that a unit takes through a step in a second.
+/// Cost model of scans over states: state updates of one compute unit per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScanRates {
-    /// Of `SelectiveScan` with many channels and with few (4096 channels of 16 states, 4096 steps, F32: 780 us for a batch of
-    /// 8, 215 for one).
+    /// Rates of `SelectiveScan` with many and with few channels (4096 channels of 16 states, 4096
+    /// steps, F32: 780 us for a batch of 8, 215 us for a batch of 1).
     pub(crate) channels: [f64; 2],
-    /// Of `Mamba2` and `GatedDeltaNet`, step by step (64 heads of 64 with 128 states, 32 of 128, F32: 454 and 938 us), and in
-    /// chunks on matrices (F16: 156 and 295 us).
+    /// Rates of `Mamba2` and `GatedDeltaNet`: step by step (`steps`; 64 heads of 64 with 128
+    /// states, 32 heads of 128, F32: 454 and 938 us), and in chunks on cooperative matrices
+    /// (`chunks`; F16: 156 and 295 us).
     pub(crate) steps: [f64; 2],
     pub(crate) chunks: [f64; 2],
 }
 
-/// A division of a product: subgroups of a tile, elements of a subgroup's part, elements of `k` in a step.
+/// A tile configuration of a matmul: subgroups per tile, elements of a subgroup tile, and elements
+/// of `k` per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Division {
+pub(crate) struct TileConfig {
     pub(crate) subgroups: [u32; 2],
-    pub(crate) part: [u32; 2],
+    pub(crate) subgroup_tile: [u32; 2],
     pub(crate) depth: u32,
     pub(crate) stages: u32,
-    pub(crate) rate: Rate,
+    pub(crate) rate: TileThroughput,
 }
 
-impl Division {
-    /// The same with parts of half the size along both axes, each number of which is multiplied half as often.
-    pub(super) fn half(self) -> Division {
-        Division {
-            part: self.part.map(|n| n / 2),
-            rate: Rate {
-                alone: self.rate.alone / 2.0,
+impl TileConfig {
+    /// The same configuration with subgroup tiles of half the size along both axes. Each loaded
+    /// element is reused half as often.
+    pub(super) fn half(self) -> TileConfig {
+        TileConfig {
+            subgroup_tile: self.subgroup_tile.map(|n| n / 2),
+            rate: TileThroughput {
+                single_workgroup: self.rate.single_workgroup / 2.0,
                 full: self.rate.full / 2.0,
             },
             ..self
         }
     }
 
-    /// True if both divide a product alike.
-    pub(super) fn is_like(&self, other: &Division) -> bool {
-        let of = |d: &Division| (d.subgroups, d.part, d.depth, d.stages);
+    /// True if both configurations divide a matmul in the same way; rates are ignored.
+    pub(super) fn is_same_division(&self, other: &TileConfig) -> bool {
+        let of = |d: &TileConfig| (d.subgroups, d.subgroup_tile, d.depth, d.stages);
         of(self) == of(other)
     }
 }
 
-/// How fast a unit is with workgroups of a division, in parts of what the first of a table reaches.
+/// Rate of a compute unit with workgroups of a tile configuration, relative to the first
+/// configuration of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rate {
-    /// With one workgroup.
-    pub(crate) alone: f64,
-    /// With as many as it takes.
+pub(crate) struct TileThroughput {
+    /// Rate with one workgroup.
+    pub(crate) single_workgroup: f64,
+    /// Rate at full occupancy.
     pub(crate) full: f64,
 }
 
-impl Rate {
-    /// Workgroups that it takes.
-    pub(crate) fn together(self) -> usize {
-        (self.full / self.alone).ceil().max(1.0) as usize
+impl TileThroughput {
+    /// Number of workgroups that saturate the unit.
+    pub(crate) fn resident_workgroups(self) -> usize {
+        (self.full / self.single_workgroup).ceil().max(1.0) as usize
     }
 
-    /// The same on a unit that runs so many at most.
-    pub(crate) fn with_room_for(self, groups: u32) -> Rate {
-        Rate {
-            full: self.full.min(f64::from(groups) * self.alone),
+    /// The rate on a unit that runs at most this number of workgroups concurrently.
+    pub(crate) fn limited_to(self, groups: u32) -> TileThroughput {
+        TileThroughput {
+            full: self.full.min(f64::from(groups) * self.single_workgroup),
             ..self
         }
     }
 
-    /// What so many workgroups on one unit take, in units of one at rate 1.
+    /// Time of this number of workgroups on one unit; 1 is the time of one workgroup at rate 1.
     pub(crate) fn time(self, groups: usize) -> f64 {
         let rate = match groups {
-            0 | 1 => self.alone,
-            n => (n as f64 * self.alone).min(self.full),
+            0 | 1 => self.single_workgroup,
+            n => (n as f64 * self.single_workgroup).min(self.full),
         };
         groups as f64 / rate
     }
 }
 
-const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
-    Division {
+const fn one(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> TileConfig {
+    TileConfig {
         subgroups,
-        part,
+        subgroup_tile: part,
         depth,
         stages: 1,
-        rate: Rate {
-            alone: rate[0],
+        rate: TileThroughput {
+            single_workgroup: rate[0],
             full: rate[1],
         },
     }
 }
 
-const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> Division {
-    Division {
+const fn two(subgroups: [u32; 2], part: [u32; 2], depth: u32, rate: [f64; 2]) -> TileConfig {
+    TileConfig {
         stages: 2,
         ..one(subgroups, part, depth, rate)
     }
@@ -273,10 +312,10 @@ const fn tiles(rates: [f64; 4]) -> [TileRate; 4] {
     ]
 }
 
-/// An H200, through Vulkan.
-pub(crate) static MEASURED: Rates = Rates {
+/// Rates of an NVIDIA H200 through Vulkan.
+pub(crate) static MEASURED: CostModel = CostModel {
     of: "H200",
-    matrices: MatrixRates {
+    matrices: CoopGemmCosts {
         divisions: &[
             one([2, 2], [64, 64], 32, [0.6, 1.0]), // 128 x 128 x 32, 273 TFLOP/s
             two([2, 4], [64, 64], 16, [1.05, 1.05]), // 128 x 256 x 16
@@ -312,73 +351,74 @@ pub(crate) static MEASURED: Rates = Rates {
             one([2, 2], [16, 32], 32, [0.1, 0.38]), // an estimate
             one([2, 2], [16, 32], 64, [0.12, 0.39]),
         ],
-        laid: &[
-            // 6,304 rows times 768x768 / 3072x768 / 768x2304 on an H100: 23.3 / 87 / 71 us, 24.3 / 87 / 70 and 28.3 / 102 / 70.
+        prepacked: &[
+            // Measured on an H100: 6,304 rows times 768x768 / 3072x768 / 768x2304. The first three
+            // entries take 23.3 / 87 / 71 us, 24.3 / 87 / 70 us and 28.3 / 102 / 70 us.
             one([4, 2], [40, 64], 32, [1.46, 1.46]),
             one([2, 2], [40, 64], 32, [0.72, 1.44]),
             one([2, 2], [48, 64], 32, [0.73, 1.46]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
         ],
-        pairs: &[
+        split_f16: &[
             one([2, 2], [64, 32], 16, [0.15, 0.305]), // 128 x 64 x 16, 83 TFLOP/s
             one([2, 2], [64, 64], 16, [0.23, 0.317]),
             one([2, 2], [32, 32], 16, [0.1, 0.27]),
         ],
-        sliced: Rate {
-            alone: 0.1,
+        sliced: TileThroughput {
+            single_workgroup: 0.1,
             full: 0.75,
         },
-        most_sliced: 12,
+        max_sliced: 12,
         start: 90.0,
         start_of_parts: 220.0,
         dispatch: 3.4e6,
         per_sum: 500.0,
         per_s: 1.03e12,
         broken_rows: 2.0,
-        many_windows: 1024,
+        min_windows_for_prepack: 1024,
     },
     tiles: TileRates {
-        // 35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3.
+        // Measured 35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3.
         floats: tiles([0.81, 0.91, 0.8, 1.0]),
         blocks: tiles([1.0, 0.95, 0.95, 0.85]),
         windows: tiles([1.0, 0.95, 0.95, 0.85]),
         plain: [0.55, 0.45, 0.35],
-        busy: [1.25, 2.0],
+        saturating_threads: [1.25, 2.0],
         start: 48,
         dispatch: 4e5,
         per_sum: 60.0,
         per_s: 1.67e11,
     },
-    rows: RowRates {
-        streamed: [1.3, 2.4],
-        held: [1.65, 2.65],
+    rows: GemvCosts {
+        shared_mem: [1.3, 2.4],
+        register_resident: [1.65, 2.65],
         row: [1.3, 1.3],
         wide: [1.8, 3.0],
         along: [2.5, 4.0],
         across: [3.0, 4.0],
         strips: [1.5, 1.5],
-        held_dots: 1.4,
-        held_floats: 2.2,
+        register_int_dot: 1.4,
+        register_float: 2.2,
         few_tiles: 1.3,
         few_columns: 1.05,
         streamed_tiles: 4,
         streamed_slices: 4,
-        decoded_rows: 64,
+        min_rows_for_dequant: 64,
         block_rows: 32,
-        laid_rows: 160,
-        laid_ahead: [4, 1],
+        max_prepacked_rows: 160,
+        prepacked_prefetch: [4, 1],
         keyed_rows: 512,
     },
     attention: AttentionRates {
-        one_query: [1.75, 3.5, 5.0],
+        single_query: [1.75, 3.5, 5.0],
         many_queries: [1.85, 4.3, 1.8, 2.2, 1.6],
         lane_keys: 384,
         alone_bytes: [256 << 10, 1 << 20],
         token_bytes: 512 << 20,
         token_blocks: 4,
-        few_keys: 512,
-        pairs: 8192,
-        part_keys: 256,
+        max_single_workgroup_keys: 512,
+        min_split_f16_work: 8192,
+        min_split_kv_keys: 256,
     },
     scans: ScanRates {
         channels: [2.09e10, 9.5e9],

@@ -1,12 +1,13 @@
-//! Devices that tests plan for without having them. What a profile says of a real device is what its driver reports or its
-//! maker publishes; the rest is derived as for any device.
+//! Device profiles that tests plan for without the hardware. A profile of a real device holds the
+//! properties that its driver reports or its vendor publishes. The remaining properties are derived
+//! as for any device.
 
-use super::{Device, Kind, Said};
-use crate::caps::{Caps, CoopBlock, CoopShape, CoopType};
-use crate::natives::Natives;
+use super::{DeviceModel, GpuKind, ReportedProperties};
+use crate::caps::{CoopBlock, CoopShape, CoopType, DeviceCaps};
+use crate::native_ops::NativeOps;
 
-const RIGHT: Natives = Natives {
-    halves: true,
+const RIGHT: NativeOps = NativeOps {
+    f16_conversions: true,
     floats: true,
     shuffles: true,
 };
@@ -17,14 +18,14 @@ fn shape(ty: CoopType, [m, n, k]: [u32; 3]) -> CoopShape {
         m,
         n,
         k,
-        narrow_sums: ty == CoopType::F16,
+        narrow_accumulators: ty == CoopType::F16,
     }
 }
 
-impl Caps {
-    /// What every WebGPU implementation offers: the default limits of a browser.
-    pub fn browser() -> Caps {
-        Caps {
+impl DeviceCaps {
+    /// The default limits of a browser, which every WebGPU implementation offers.
+    pub fn browser() -> DeviceCaps {
+        DeviceCaps {
             target: "wgpu",
             max_binding_bytes: 128 << 20,
             max_storage_buffers: 8,
@@ -38,22 +39,22 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
-            coop_lanes: false,
+            coop_fragment_layout: false,
             shuffles: false,
             ordered_storage: false,
             ordered_dispatches: false,
-            natives: Natives::default(),
+            natives: NativeOps::default(),
             packed_dots: false,
-            device: Device::of(&Said {
+            device: DeviceModel::new(&ReportedProperties {
                 workgroup_bytes: 16 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
         }
     }
 
-    /// A data-centre GPU of 2024 through Vulkan: 132 units. Its description is what its driver says, nothing beside, so that
-    /// plans of the profile are those of the device.
-    pub fn h200() -> Caps {
+    /// NVIDIA H200, a data-center GPU of 2024, through Vulkan: 132 SMs. The profile holds exactly
+    /// what the driver reports, so its plans equal those on the hardware.
+    pub fn h200() -> DeviceCaps {
         let block = |ty, threads| CoopBlock {
             ty,
             m: 32,
@@ -61,7 +62,7 @@ impl Caps {
             k: 16,
             threads,
         };
-        Caps {
+        DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
             workgroup_bytes: 48 << 10,
@@ -75,22 +76,22 @@ impl Caps {
                 block(CoopType::BF16, 256),
             ],
             coop_converts: true,
-            coop_lanes: true,
+            coop_fragment_layout: true,
             ordered_dispatches: true,
-            device: Device::of(&Said {
-                kind: Kind::Discrete,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Discrete,
                 units: Some(132),
                 subgroups: Some([32; 2]),
                 workgroup_bytes: 48 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 
     /// An integrated GPU through Vulkan, without cooperative matrices.
-    pub fn laptop() -> Caps {
-        Caps {
+    pub fn laptop() -> DeviceCaps {
+        DeviceCaps {
             target: "vulkan",
             max_binding_bytes: 1 << 30,
             max_storage_buffers: 16,
@@ -104,48 +105,49 @@ impl Caps {
             coop: Vec::new(),
             coop_blocks: Vec::new(),
             coop_converts: false,
-            coop_lanes: false,
+            coop_fragment_layout: false,
             shuffles: true,
             ordered_storage: true,
             ordered_dispatches: false,
             natives: RIGHT,
             packed_dots: true,
-            device: Device {
+            device: DeviceModel {
                 unit_shared_bytes: 100 << 10,
-                several_bytes: 32 << 10,
-                ..Device::of(&Said {
-                    kind: Kind::Integrated,
+                multi_occupancy_shared_bytes: 32 << 10,
+                ..DeviceModel::new(&ReportedProperties {
+                    kind: GpuKind::Integrated,
                     units: Some(12),
                     subgroups: Some([32; 2]),
                     workgroup_bytes: 32 << 10,
-                    ..Said::default()
+                    ..ReportedProperties::default()
                 })
             },
         }
     }
 
-    /// Mesa's Vulkan on the processor, as Debian 12 has it.
-    pub fn lavapipe() -> Caps {
-        Caps {
+    /// Lavapipe, Mesa's Vulkan implementation on the CPU, as packaged in Debian 12.
+    pub fn lavapipe() -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: 128 << 20,
             subgroup: None,
             shuffles: false,
-            natives: Natives::default(),
+            natives: NativeOps::default(),
             packed_dots: true,
             ordered_dispatches: true,
-            device: Device::of(&Said {
-                kind: Kind::Software,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Software,
                 workgroup_bytes: 32 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 
-    /// A card of AMD's third generation of RDNA through Vulkan, whose subgroups have this size, 32 or 64: 96 compute units
-    /// of 64 lanes and 64 KiB, 96 K registers, 256 an invocation, 6 MiB of cache that all share.
-    pub fn rdna3(subgroup: u32) -> Caps {
-        Caps {
+    /// An AMD RDNA 3 card through Vulkan with subgroups of 32 or 64. It has 96 compute units with
+    /// 64 lanes, 64 KiB of shared memory and 96 K registers each, at most 256 registers per thread,
+    /// and 6 MiB of L2 cache.
+    pub fn rdna3(subgroup: u32) -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
             workgroup_bytes: 64 << 10,
@@ -153,11 +155,11 @@ impl Caps {
             coop: [CoopType::F16, CoopType::BF16]
                 .map(|ty| shape(ty, [16; 3]))
                 .to_vec(),
-            device: Device {
+            device: DeviceModel {
                 unit_shared_bytes: 64 << 10,
                 cache_bytes: 6 << 20,
-                ..Device::of(&Said {
-                    kind: Kind::Discrete,
+                ..DeviceModel::new(&ReportedProperties {
+                    kind: GpuKind::Discrete,
                     units: Some(96),
                     unit_lanes: Some(64),
                     unit_registers: Some(96 << 10),
@@ -166,14 +168,14 @@ impl Caps {
                     workgroup_bytes: 64 << 10,
                 })
             },
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 
-    /// An Arc card of Intel's through Vulkan: subgroups of 8 to 32, fragments of 8 x 16 x 16; the driver does not say how
-    /// many cores there are.
-    pub fn arc() -> Caps {
-        Caps {
+    /// An Intel Arc card through Vulkan: subgroups of 8 to 32, cooperative matrices of 8 x 16 x 16.
+    /// The driver does not report the number of cores.
+    pub fn arc() -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX),
             max_storage_buffers: 32,
             workgroup_bytes: 64 << 10,
@@ -181,20 +183,20 @@ impl Caps {
             coop: [CoopType::F16, CoopType::BF16]
                 .map(|ty| shape(ty, [8, 16, 16]))
                 .to_vec(),
-            device: Device::of(&Said {
-                kind: Kind::Discrete,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Discrete,
                 subgroups: Some([8, 32]),
                 workgroup_bytes: 64 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 
-    /// A GPU of Apple's through wgpu: 32 KiB of threadgroup memory, SIMD groups of 32, matrices that are Metal's own and not
-    /// SPIR-V's.
-    pub fn apple() -> Caps {
-        Caps {
+    /// An Apple GPU through wgpu: 32 KiB of threadgroup memory and SIMD groups of 32. Its matrix
+    /// instructions are available in Metal but not through SPIR-V.
+    pub fn apple() -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: u64::from(u32::MAX) / 4 * 4,
             max_storage_buffers: 29,
             workgroup_bytes: 32 << 10,
@@ -205,47 +207,48 @@ impl Caps {
             ordered_storage: false,
             ordered_dispatches: false,
             natives: RIGHT,
-            device: Device::of(&Said {
-                kind: Kind::Integrated,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Integrated,
                 subgroups: Some([32; 2]),
                 workgroup_bytes: 32 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::browser()
+            ..DeviceCaps::browser()
         }
     }
 
-    /// A phone's GPU of Adreno's kind through Vulkan: subgroups of 64 or 128, 128 MiB a binding.
-    pub fn adreno() -> Caps {
-        Caps {
+    /// A Qualcomm Adreno phone GPU through Vulkan: subgroups of 64 or 128, bindings of at most 128
+    /// MiB.
+    pub fn adreno() -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: 128 << 20,
             subgroup: Some(64),
-            device: Device::of(&Said {
-                kind: Kind::Integrated,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Integrated,
                 subgroups: Some([64, 128]),
                 workgroup_bytes: 32 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 
-    /// A phone's GPU of Mali's kind through Vulkan: subgroups of 16, 12 cores, the least shared memory and the smallest
-    /// workgroups of its generations, 256 MiB a binding.
-    pub fn mali() -> Caps {
-        Caps {
+    /// An Arm Mali phone GPU through Vulkan: subgroups of 16, 12 cores, bindings of at most 256
+    /// MiB. It has the smallest shared memory and workgroup limits of its generations.
+    pub fn mali() -> DeviceCaps {
+        DeviceCaps {
             max_binding_bytes: 256 << 20,
             workgroup_bytes: 16 << 10,
             max_workgroup: 512,
             subgroup: Some(16),
-            device: Device::of(&Said {
-                kind: Kind::Integrated,
+            device: DeviceModel::new(&ReportedProperties {
+                kind: GpuKind::Integrated,
                 units: Some(12),
                 subgroups: Some([16; 2]),
                 workgroup_bytes: 16 << 10,
-                ..Said::default()
+                ..ReportedProperties::default()
             }),
-            ..Caps::laptop()
+            ..DeviceCaps::laptop()
         }
     }
 }

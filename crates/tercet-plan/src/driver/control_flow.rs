@@ -1,96 +1,101 @@
-//! Playing the flow of a program: stages up to what data decides, one word read back, and on.
+//! Execution of control flow: stages up to a predicate, one word read back, then the next stages.
 //!
-//! The flow is a tree; what is played is a list of instructions made of it once ([`Code`]), so that where a run stands is
-//! a number and the counts of its loops ([`Cursor`]). So a run can stop at a predicate until the device has answered,
-//! however its caller waits.
+//! The control flow is a tree, compiled once to a linear instruction list ([`FlowCode`]). The position
+//! of a run is then an instruction index plus loop counters ([`ProgramCounter`]). A run can thus stop at a
+//! predicate until the device answers, in blocking and in async callers alike.
 
 use std::sync::Arc;
 
 use tercet_ir::{EvalError, RunError};
 
-use super::{Driver, GpuExecutable, Read, fault_of};
-use crate::flow::{Flow, Site, StageId};
-use crate::num::Num;
-use crate::program::{Program, SlotId};
+use super::{GpuExecutable, LoadedProgram, ReadbackRange, fault_of};
+use crate::flow::{ControlFlowGraph, NodeLocation, StageId};
+use crate::program::{GpuProgram, SlotId};
+use crate::sym_int::SymInt;
 
-/// The most stages of one submission: a loop of any length keeps the device busy and no list grows with it.
-const MOST_DUE: usize = 256;
+/// Maximum number of stages per submission. Long loops then keep the device busy while the list of
+/// stages stays bounded.
+const MAX_PENDING_STAGES: usize = 256;
 
-/// What a run does next; places are indices of [`Code::list`].
+/// An instruction of the control-flow interpreter; jump targets are indices into [`FlowCode::list`].
 #[derive(Debug)]
-enum Instruction {
-    /// The steps of a stage.
+enum FlowInstruction {
+    /// Executes the steps of a stage.
     Stage(StageId),
-    /// The run ends here if these of [`Program::size_checks`] fail.
+    /// Ends the run with an error if one of these [`GpuProgram::size_checks`] fails.
     Sizes(Vec<usize>),
-    /// Goes on behind it where the byte at `pred` is not 0, else at `otherwise`.
-    Decide { pred: SlotId, otherwise: usize },
-    /// A count becomes 0.
+    /// Continues at the next instruction if the byte at `pred` is nonzero, otherwise at
+    /// `otherwise`.
+    BranchIf { pred: SlotId, otherwise: usize },
+    /// Sets a loop counter to 0.
     Zero(usize),
-    /// Goes on behind it, and counts, so many times; then at `end`.
+    /// Executes the following instructions a fixed number of times, counting each; then continues
+    /// at `end`.
     Repeat {
         counter: usize,
-        count: Num,
+        count: SymInt,
         end: usize,
     },
-    /// Counts an iteration, of so many at most.
+    /// Counts one iteration of a while loop; an error beyond the maximum.
     Iterate {
         counter: usize,
         max_iter: u64,
-        site: Site,
+        site: NodeLocation,
     },
-    /// Goes on at another place.
+    /// Continues at another instruction.
     Jump(usize),
 }
 
-/// A flow as instructions.
+/// Control flow compiled to a linear instruction list.
 #[derive(Debug)]
-pub(super) struct Code {
-    list: Vec<Instruction>,
+pub(super) struct FlowCode {
+    list: Vec<FlowInstruction>,
     counters: usize,
 }
 
-/// Where a run stands.
+/// Program counter and loop counters of a run.
 #[derive(Debug, Default)]
-pub(super) struct Cursor {
+pub(super) struct ProgramCounter {
     at: usize,
     counts: Vec<u64>,
 }
 
-impl Code {
-    pub(super) fn of(program: &Program) -> Arc<Code> {
-        let mut code = Code {
+impl FlowCode {
+    pub(super) fn new(program: &GpuProgram) -> Arc<FlowCode> {
+        let mut code = FlowCode {
             list: Vec::new(),
             counters: 0,
         };
         match program.flow.is_empty() {
-            true => code.list.push(Instruction::Stage(StageId(0))),
+            true => code.list.push(FlowInstruction::Stage(StageId(0))),
             false => code.add(&program.flow),
         }
         Arc::new(code)
     }
 
-    fn add(&mut self, flow: &[Flow]) {
+    fn add(&mut self, flow: &[ControlFlowGraph]) {
         for part in flow {
             match part {
-                Flow::Stage(stage) => self.list.push(Instruction::Stage(*stage)),
-                Flow::Sizes(checks) => self.list.push(Instruction::Sizes(checks.clone())),
-                Flow::If {
+                ControlFlowGraph::Stage(stage) => self.list.push(FlowInstruction::Stage(*stage)),
+                ControlFlowGraph::Sizes(checks) => {
+                    self.list.push(FlowInstruction::Sizes(checks.clone()))
+                }
+                ControlFlowGraph::If {
                     pred,
                     then,
-                    otherwise,
+                    else_flow: otherwise,
                 } => {
                     let decide = self.later();
                     self.add(then);
                     let over = self.later();
-                    self.list[decide] = Instruction::Decide {
+                    self.list[decide] = FlowInstruction::BranchIf {
                         pred: *pred,
                         otherwise: self.list.len(),
                     };
                     self.add(otherwise);
-                    self.list[over] = Instruction::Jump(self.list.len());
+                    self.list[over] = FlowInstruction::Jump(self.list.len());
                 }
-                Flow::While {
+                ControlFlowGraph::While {
                     cond,
                     pred,
                     body,
@@ -101,24 +106,24 @@ impl Code {
                     let again = self.list.len();
                     self.add(cond);
                     let decide = self.later();
-                    self.list.push(Instruction::Iterate {
+                    self.list.push(FlowInstruction::Iterate {
                         counter,
                         max_iter: *max_iter,
                         site: site.clone(),
                     });
                     self.add(body);
-                    self.list.push(Instruction::Jump(again));
-                    self.list[decide] = Instruction::Decide {
+                    self.list.push(FlowInstruction::Jump(again));
+                    self.list[decide] = FlowInstruction::BranchIf {
                         pred: *pred,
                         otherwise: self.list.len(),
                     };
                 }
-                Flow::Repeat { count, body } => {
+                ControlFlowGraph::Repeat { count, body } => {
                     let counter = self.counter();
                     let again = self.later();
                     self.add(body);
-                    self.list.push(Instruction::Jump(again));
-                    self.list[again] = Instruction::Repeat {
+                    self.list.push(FlowInstruction::Jump(again));
+                    self.list[again] = FlowInstruction::Repeat {
                         counter,
                         count: *count,
                         end: self.list.len(),
@@ -128,53 +133,53 @@ impl Code {
         }
     }
 
-    /// A place for an instruction that is known later.
+    /// Reserves an instruction to be filled in later; returns its index.
     fn later(&mut self) -> usize {
-        self.list.push(Instruction::Jump(self.list.len() + 1));
+        self.list.push(FlowInstruction::Jump(self.list.len() + 1));
         self.list.len() - 1
     }
 
-    /// A counter that is 0 from here on.
+    /// Allocates a loop counter and emits the instruction that resets it.
     fn counter(&mut self) -> usize {
         self.counters += 1;
-        self.list.push(Instruction::Zero(self.counters - 1));
+        self.list.push(FlowInstruction::Zero(self.counters - 1));
         self.counters - 1
     }
 }
 
-impl Cursor {
-    pub(super) fn begin(&mut self, code: &Code) {
+impl ProgramCounter {
+    pub(super) fn begin(&mut self, code: &FlowCode) {
         self.at = 0;
         self.counts.clear();
         self.counts.resize(code.counters, 0);
     }
 }
 
-impl<D: Driver> GpuExecutable<D> {
-    /// Plays stages up to the next predicate, which is submitted to be read, or to the end, which is submitted with
-    /// the reads of the results.
+impl<D: LoadedProgram> GpuExecutable<D> {
+    /// Executes stages up to the next predicate, which is submitted for readback, or to the end.
+    /// The last submission includes the readback of the results.
     pub(super) fn advance(&mut self) -> Result<(), RunError> {
         let code = Arc::clone(&self.code);
         while let Some(instruction) = code.list.get(self.cursor.at) {
             let next = self.cursor.at + 1;
             self.cursor.at = match instruction {
-                Instruction::Stage(stage) => {
-                    self.play_stage(*stage)?;
+                FlowInstruction::Stage(stage) => {
+                    self.execute_stage(*stage)?;
                     next
                 }
-                Instruction::Sizes(checks) => {
-                    let mut refused = self.launch.refused.iter();
+                FlowInstruction::Sizes(checks) => {
+                    let mut refused = self.launch.failed_checks.iter();
                     if let Some((_, e)) = refused.find(|(at, _)| checks.contains(at)) {
                         return Err(e.clone());
                     }
                     next
                 }
-                Instruction::Decide { pred, .. } => return self.submit_predicate(*pred),
-                Instruction::Zero(counter) => {
+                FlowInstruction::BranchIf { pred, .. } => return self.submit_predicate(*pred),
+                FlowInstruction::Zero(counter) => {
                     self.cursor.counts[*counter] = 0;
                     next
                 }
-                Instruction::Repeat {
+                FlowInstruction::Repeat {
                     counter,
                     count,
                     end,
@@ -185,7 +190,7 @@ impl<D: Driver> GpuExecutable<D> {
                     *done += 1;
                     if goes_on { next } else { *end }
                 }
-                Instruction::Iterate {
+                FlowInstruction::Iterate {
                     counter,
                     max_iter,
                     site,
@@ -198,19 +203,19 @@ impl<D: Driver> GpuExecutable<D> {
                     *done += 1;
                     next
                 }
-                Instruction::Jump(to) => *to,
+                FlowInstruction::Jump(to) => *to,
             };
         }
-        self.undecided = false;
+        self.awaits_predicate = false;
         self.submit_results()
     }
 
-    /// Goes on with what the device answered, up to the next predicate or the end. The driver's submission is the one
-    /// of the predicate.
-    pub(super) fn decide(&mut self) -> Result<(), RunError> {
-        let holds = self.holds()?;
+    /// Reads the submitted predicate and continues up to the next predicate or the end. The last
+    /// submission of the driver must be that of the predicate.
+    pub(super) fn branch_on_predicate(&mut self) -> Result<(), RunError> {
+        let holds = self.read_predicate()?;
         let code = Arc::clone(&self.code);
-        if let Some(Instruction::Decide { otherwise, .. }) = code.list.get(self.cursor.at) {
+        if let Some(FlowInstruction::BranchIf { otherwise, .. }) = code.list.get(self.cursor.at) {
             self.cursor.at = match holds {
                 true => self.cursor.at + 1,
                 false => *otherwise,
@@ -219,53 +224,53 @@ impl<D: Driver> GpuExecutable<D> {
         self.advance()
     }
 
-    /// Submits the stages that are due, with the reads at hand.
-    fn submit_due(&mut self) -> Result<(), RunError> {
+    /// Submits the pending stages together with the current readbacks.
+    fn submit_pending(&mut self) -> Result<(), RunError> {
         let _span = tracing::debug_span!("submit").entered();
         let driver = self.driver.get_mut();
-        driver.submit(&self.launch, &self.due, self.changed, &self.reads)?;
-        self.changed = false;
+        driver.submit(&self.launch, &self.due, self.sizes_changed, &self.reads)?;
+        self.sizes_changed = false;
         self.due.clear();
         Ok(())
     }
 
-    fn play_stage(&mut self, stage: StageId) -> Result<(), RunError> {
-        if self.due.len() >= MOST_DUE {
+    fn execute_stage(&mut self, stage: StageId) -> Result<(), RunError> {
+        if self.due.len() >= MAX_PENDING_STAGES {
             self.reads.clear();
-            self.submit_due()?;
+            self.submit_pending()?;
         }
         self.due.push(stage);
         Ok(())
     }
 
-    /// Plays what is due and has a truth value read, with what checks of data found by then.
+    /// Submits the pending stages and the readback of a predicate and of the fault records.
     fn submit_predicate(&mut self, pred: SlotId) -> Result<(), RunError> {
         let slot = self.program.slot(pred);
         self.reads.clear();
-        self.reads.push(Read {
+        self.reads.push(ReadbackRange {
             buffer: slot.buffer,
             offset_bytes: slot.offset_bytes,
             bytes: 4,
         });
         self.reads.extend(self.faults);
-        self.undecided = true;
-        self.submit_due()
+        self.awaits_predicate = true;
+        self.submit_pending()
     }
 
-    /// Plays what is due at the end and has the wanted outputs read.
+    /// Submits the last pending stages and the readback of the requested outputs.
     fn submit_results(&mut self) -> Result<(), RunError> {
         self.reads.clear();
         self.reads.extend(self.faults);
         let (program, launch) = (&self.program, &self.launch);
-        let wanted = self.flight.iter().flat_map(|flight| &flight.wanted);
-        let reads =
-            wanted.filter_map(|&place| super::whole(program, launch, &program.outputs[place]));
+        let wanted = self.flight.iter().flat_map(|flight| &flight.output_indices);
+        let reads = wanted
+            .filter_map(|&place| super::readback_range(program, launch, &program.outputs[place]));
         self.reads.extend(reads.filter(|r| r.bytes > 0));
-        self.submit_due()
+        self.submit_pending()
     }
 
-    /// Waits for a truth value, unless a check of data failed by then.
-    fn holds(&mut self) -> Result<bool, RunError> {
+    /// Waits for a predicate value; an error if a data check failed before it.
+    fn read_predicate(&mut self) -> Result<bool, RunError> {
         let (mut holds, mut fault) = (false, None);
         let (program, launch) = (&self.program, &self.launch);
         self.driver.get_mut().wait(&mut |i, bytes| match i {

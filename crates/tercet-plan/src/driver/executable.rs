@@ -1,17 +1,17 @@
-//! What callers see of an executable of a program.
+//! Implementation of [`tercet_ir::Executable`] for compiled programs.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tercet_ir::backend::{DeviceTensor, Fetch, StepTime, Wanted, find_port};
-use tercet_ir::random::Random;
+use tercet_ir::backend::{DeviceTensor, OutputSelection, StepTime, TensorFuture, find_port};
+use tercet_ir::random::RngState;
 use tercet_ir::{Executable, RunError, Signature, Tensor};
 
-use super::{Driver, GpuExecutable};
-use crate::program::{Buffer, Work};
+use super::{GpuExecutable, LoadedProgram};
+use crate::program::{ProgramBuffer, StepOp};
 
-impl<D: Driver> Executable for GpuExecutable<D> {
+impl<D: LoadedProgram> Executable for GpuExecutable<D> {
     fn signature(&self) -> &Signature {
         &self.program.signature
     }
@@ -23,12 +23,12 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         self.driver.get_mut().unshare_params()?;
         self.prepared = false;
         self.params_set[at] = false;
-        if let Some(planes) = &program.param_io[at].planes {
+        if let Some(planes) = &program.param_io[at].soa_layout {
             let place = at as u32;
-            self.launch.unfit.retain(|p| *p != place);
+            self.launch.non_f16_params.retain(|p| *p != place);
             tensor.align()?;
-            if !planes.fit_half(tensor.bytes()) {
-                self.launch.unfit.push(place);
+            if !planes.fits_f16(tensor.bytes()) {
+                self.launch.non_f16_params.push(place);
             }
             self.launched = None;
         }
@@ -37,17 +37,21 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         Ok(())
     }
 
-    fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError> {
+    fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        wanted: OutputSelection<'_>,
+    ) -> Result<(), RunError> {
         self.start(inputs, wanted)
     }
 
-    fn submit_behind(
+    fn submit_pipelined(
         &mut self,
         inputs: &[(&str, &Tensor)],
         carried: &[(&str, &str)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
-        self.start_behind(inputs, carried, wanted)
+        self.start_pipelined(inputs, carried, wanted)
     }
 
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
@@ -64,13 +68,17 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         GpuExecutable::poll_run(self, cx)
     }
 
-    fn fetch_output_rows(&mut self, output: &str, rows: Range<usize>) -> Result<Fetch, RunError> {
+    fn fetch_output_rows(
+        &mut self,
+        output: &str,
+        rows: Range<usize>,
+    ) -> Result<TensorFuture, RunError> {
         let part = self.output_part(output, &rows)?;
         let driver = self.driver.get_mut();
         part.fetch(driver)
     }
 
-    fn fetch_state(&mut self, name: &str) -> Result<Fetch, RunError> {
+    fn fetch_state(&mut self, name: &str) -> Result<TensorFuture, RunError> {
         let part = self.state_part(name)?;
         let driver = self.driver.get_mut();
         part.fetch(driver)
@@ -84,7 +92,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         self.share_output(output)
     }
 
-    /// Outputs are read into tensors of their own.
+    /// A no-op: outputs are read into separate tensors.
     fn release_outputs(&mut self) {}
 
     fn bind(&mut self, input: &str, tensor: &DeviceTensor) -> Result<(), RunError> {
@@ -101,9 +109,9 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         let timed = times.map(|(at, start_ns, ns)| {
             let step = &program.steps[at];
             let kernel = match &step.work {
-                Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
-                Work::Copy { .. } => "copy".to_string(),
-                Work::Fill { .. } => "fill".to_string(),
+                StepOp::Dispatch(d) => program.kernels[d.kernel.0 as usize].to_string(),
+                StepOp::Copy { .. } => "copy".to_string(),
+                StepOp::Fill { .. } => "fill".to_string(),
             };
             let op = step.op;
             StepTime {
@@ -121,7 +129,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         inputs: &[(&str, &Tensor)],
         outputs: &mut Vec<Tensor>,
     ) -> Result<(), RunError> {
-        self.start(inputs, Wanted::All)?;
+        self.start(inputs, OutputSelection::All)?;
         self.finish(outputs)
     }
 
@@ -137,25 +145,25 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         part.read_now(&mut *self.driver.borrow_mut())
     }
 
-    fn random(&self) -> Random {
+    fn random(&self) -> RngState {
         self.random
     }
 
-    fn set_random(&mut self, random: Random) {
+    fn set_random(&mut self, random: RngState) {
         self.random = random;
-        for flight in self.flight.iter_mut().chain(&mut self.behind) {
+        for flight in self.flight.iter_mut().chain(&mut self.pipelined) {
             flight.counts = false;
         }
     }
 
     fn reset(&mut self) {
-        self.set_random(Random {
+        self.set_random(RngState {
             counter: 0,
             ..self.random
         });
         for at in 0..self.program.signature.states.len() {
-            // A lost device says so at the next run.
-            let _ = self.driver.get_mut().clear(Buffer::State(at as u32));
+            // The next run reports a lost device.
+            let _ = self.driver.get_mut().clear(ProgramBuffer::State(at as u32));
         }
     }
 

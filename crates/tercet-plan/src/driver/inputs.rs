@@ -1,33 +1,34 @@
-//! Inputs between runs: what they are bound to, and what of them the device holds already.
+//! Inputs across runs: bindings to device tensors, and tracking of unchanged inputs.
 //!
-//! Nothing but the host, and copies that it asks for, writes the buffer of inputs. So an input that is what it was in
-//! the run before is there still.
+//! Only the host, and copies that it requests, write the input buffer. An input that did not change
+//! since the previous run is therefore still on the device and is not uploaded again.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tercet_ir::backend::{DeviceMemory, DeviceTensor, find_port, no_run};
-use tercet_ir::{Identity, RunError, Signature, Tensor, TensorType};
+use tercet_ir::{RunError, Signature, Tensor, TensorIdentity, TensorType};
 
-use super::{Driver, GpuExecutable, Read};
+use super::{GpuExecutable, LoadedProgram, ReadbackRange};
 use crate::narrow;
 
-/// A buffer on a device that holds one tensor. Dropped, it stays until the device has done with it.
+/// A device buffer that holds one tensor. After drop, its memory stays allocated until the device
+/// no longer uses it.
 pub trait SharedBuffer: Send + Sync + 'static {
-    /// The executor's name.
+    /// Name of the executor.
     fn device(&self) -> &'static str;
 
-    /// Reads its first bytes, a multiple of 4.
+    /// Reads the first `bytes` bytes of the buffer, a multiple of 4.
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`].
     fn read(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 }
 
-/// A tensor in such a buffer, laid out and narrowed as in slots.
-struct OnDevice<S>(S);
+/// A tensor in such a buffer, with the layout and I64 narrowing of a slot.
+struct DeviceInput<S>(S);
 
-impl<S: SharedBuffer> DeviceMemory for OnDevice<S> {
+impl<S: SharedBuffer> DeviceMemory for DeviceInput<S> {
     fn device(&self) -> &'static str {
         self.0.device()
     }
@@ -42,75 +43,76 @@ impl<S: SharedBuffer> DeviceMemory for OnDevice<S> {
     }
 }
 
-/// The bytes of a tensor on the device, in whole words.
+/// Size of a tensor on the device in bytes, rounded up to whole words.
 fn whole_words(ty: &TensorType) -> u64 {
     narrow::device_bytes(ty).next_multiple_of(4) as u64
 }
 
-/// Inputs up to this size are compared byte by byte with a copy; of larger ones it is told whether they are the same
-/// tensor, not written since.
+/// Inputs up to this size are compared byte by byte with a copy. Larger ones are compared by tensor
+/// identity, which changes with every write.
 const COMPARED_BYTES: usize = 4 << 10;
 
-/// What an input's slot holds.
-enum Held {
-    /// It is not known.
+/// Current contents of an input slot.
+enum SlotContents {
+    /// Contents unknown to the host.
     Unknown,
-    /// These bytes of the host's tensor.
+    /// Bytes of a host tensor.
     Bytes(Vec<u8>),
-    /// This tensor of the host.
-    Tensor(Identity),
-    /// This tensor of the device.
+    /// Identity of a host tensor.
+    Tensor(TensorIdentity),
+    /// A device tensor.
     Device(DeviceTensor),
 }
 
-impl Held {
+impl SlotContents {
     fn is(&self, tensor: &Tensor) -> bool {
         match self {
-            Held::Unknown | Held::Device(_) => false,
-            Held::Bytes(bytes) => bytes == tensor.loose_bytes(),
-            Held::Tensor(known) => known.is(tensor),
+            SlotContents::Unknown | SlotContents::Device(_) => false,
+            SlotContents::Bytes(bytes) => bytes == tensor.loose_bytes(),
+            SlotContents::Tensor(known) => known.is(tensor),
         }
     }
 
-    /// Notes a tensor, in the memory of the last one where that is possible.
-    fn note(&mut self, tensor: &Tensor) {
+    /// Records a host tensor as the slot's contents; reuses the memory of the previous record if
+    /// possible.
+    fn store(&mut self, tensor: &Tensor) {
         let bytes = tensor.loose_bytes();
         match self {
-            _ if bytes.len() > COMPARED_BYTES => *self = Held::Tensor(tensor.identity()),
-            Held::Bytes(own) => {
+            _ if bytes.len() > COMPARED_BYTES => *self = SlotContents::Tensor(tensor.identity()),
+            SlotContents::Bytes(own) => {
                 own.clear();
                 own.extend_from_slice(bytes);
             }
-            Held::Unknown | Held::Tensor(_) | Held::Device(_) => {
-                *self = Held::Bytes(bytes.to_vec());
+            SlotContents::Unknown | SlotContents::Tensor(_) | SlotContents::Device(_) => {
+                *self = SlotContents::Bytes(bytes.to_vec());
             }
         }
     }
 }
 
-/// The inputs of an executable, in the order of the signature.
-pub(super) struct Inputs {
+/// The inputs of an executable, in signature order.
+pub(super) struct InputSlots {
     bound: Vec<Option<DeviceTensor>>,
-    held: Vec<Held>,
+    contents: Vec<SlotContents>,
 }
 
-impl Inputs {
-    pub(super) fn new(count: usize) -> Inputs {
-        Inputs {
+impl InputSlots {
+    pub(super) fn new(count: usize) -> InputSlots {
+        InputSlots {
             bound: vec![None; count],
-            held: (0..count).map(|_| Held::Unknown).collect(),
+            contents: (0..count).map(|_| SlotContents::Unknown).collect(),
         }
     }
 
-    /// The same bindings, for a clone, whose slots hold nothing yet.
-    pub(super) fn rebound(&self) -> Inputs {
-        Inputs {
+    /// The same bindings for a cloned executable, with unknown slot contents.
+    pub(super) fn rebound(&self) -> InputSlots {
+        InputSlots {
             bound: self.bound.clone(),
-            ..Inputs::new(self.bound.len())
+            ..InputSlots::new(self.bound.len())
         }
     }
 
-    /// Adds the types of those that are bound and not among the types given.
+    /// Adds the types of bound inputs that are not among `types`.
     pub(super) fn add_bound<'t, const N: usize>(
         &'t self,
         signature: &'t Signature,
@@ -126,8 +128,8 @@ impl Inputs {
     }
 }
 
-impl<D: Driver> GpuExecutable<D> {
-    /// The sizes of a run that is given these inputs; what is bound gives the others.
+impl<D: LoadedProgram> GpuExecutable<D> {
+    /// Sets the symbol values for a run with these inputs; bound inputs supply the other types.
     pub(super) fn bind_sizes(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
         let signature = &self.program.signature;
         let given = inputs.iter().map(|(name, tensor)| (*name, tensor.ty()));
@@ -136,32 +138,33 @@ impl<D: Driver> GpuExecutable<D> {
         signature.bind_types(&types, &self.bounds, &mut self.sizes)
     }
 
-    /// Whether the slot of an input holds this tensor.
+    /// Whether the slot of an input already contains this tensor.
     pub(super) fn has_input(&self, at: usize, tensor: &Tensor) -> bool {
-        self.inputs.held[at].is(tensor)
+        self.inputs.contents[at].is(tensor)
     }
 
-    /// Whether the slot of an input holds what it is bound to.
+    /// Whether the slot of an input already contains its bound tensor.
     pub(super) fn has_bound(&self, at: usize) -> bool {
-        let held = &self.inputs.held[at];
+        let held = &self.inputs.contents[at];
         let bound = self.inputs.bound[at].as_ref();
-        bound.is_some_and(|bound| matches!(held, Held::Device(held) if held.is(bound)))
+        bound.is_some_and(|bound| matches!(held, SlotContents::Device(held) if held.is(bound)))
     }
 
-    /// The slot of an input holds what is given for it here.
-    pub(super) fn note_input(&mut self, at: usize, inputs: &[(&str, &Tensor)]) {
+    /// Records that the slot of an input contains the tensor provided in `inputs`.
+    pub(super) fn store_input(&mut self, at: usize, inputs: &[(&str, &Tensor)]) {
         let name = &self.program.signature.inputs[at].name;
         if let Some((_, tensor)) = inputs.iter().find(|(given, _)| given == name) {
-            self.inputs.held[at].note(tensor);
+            self.inputs.contents[at].store(tensor);
         }
     }
 
-    /// The slot of an input holds something that the host does not know.
-    pub(super) fn forget_input(&mut self, at: usize) {
-        self.inputs.held[at] = Held::Unknown;
+    /// Marks the contents of an input slot as unknown to the host.
+    pub(super) fn invalidate_input(&mut self, at: usize) {
+        self.inputs.contents[at] = SlotContents::Unknown;
     }
 
-    /// Sees to it that the slots hold what the run is given, else what they are bound to.
+    /// Uploads the provided inputs and copies the bound ones, unless their slots already contain
+    /// them.
     pub(super) fn send_inputs(&mut self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
         let program = Arc::clone(&self.program);
         for (at, (port, io)) in (program.signature.inputs.iter())
@@ -169,50 +172,51 @@ impl<D: Driver> GpuExecutable<D> {
             .enumerate()
         {
             if let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) {
-                if self.inputs.held[at].is(tensor) {
+                if self.inputs.contents[at].is(tensor) {
                     continue;
                 }
-                let mut held = std::mem::replace(&mut self.inputs.held[at], Held::Unknown);
+                let mut held =
+                    std::mem::replace(&mut self.inputs.contents[at], SlotContents::Unknown);
                 self.send("input", port, io, tensor)?;
-                held.note(tensor);
-                self.inputs.held[at] = held;
+                held.store(tensor);
+                self.inputs.contents[at] = held;
                 continue;
             }
             let Some(tensor) = self.inputs.bound[at].clone() else {
                 continue; // `bind_sizes` found every input.
             };
-            if matches!(&self.inputs.held[at], Held::Device(held) if held.is(&tensor)) {
+            if matches!(&self.inputs.contents[at], SlotContents::Device(held) if held.is(&tensor)) {
                 continue;
             }
-            self.inputs.held[at] = Held::Unknown;
+            self.inputs.contents[at] = SlotContents::Unknown;
             let slot = *program.slot(io.slot);
             let bytes = whole_words(tensor.ty());
-            if let (Some(OnDevice(shared)), true) = (
-                tensor.memory::<OnDevice<D::Shared>>(),
+            if let (Some(DeviceInput(shared)), true) = (
+                tensor.memory::<DeviceInput<D::Shared>>(),
                 tensor.ty().numel() > 0,
             ) {
-                let range = Read {
+                let range = ReadbackRange {
                     buffer: slot.buffer,
                     offset_bytes: slot.offset_bytes,
                     bytes,
                 };
-                self.driver.get_mut().take(shared, range)?;
+                self.driver.get_mut().copy_from_shared(shared, range)?;
             }
-            self.inputs.held[at] = Held::Device(tensor);
+            self.inputs.contents[at] = SlotContents::Device(tensor);
         }
         Ok(())
     }
 
-    /// See [`tercet_ir::Executable::upload`].
+    /// Implements [`tercet_ir::Executable::upload`].
     pub(super) fn to_device(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         let mut scratch = Vec::new();
         let bytes = narrow::encode("tensor", "to upload", tensor, &mut scratch)?;
         let shared = self.driver.borrow_mut().share_bytes(bytes)?;
-        let memory = Arc::new(OnDevice(shared));
+        let memory = Arc::new(DeviceInput(shared));
         Ok(DeviceTensor::new(tensor.ty().clone(), memory))
     }
 
-    /// See [`tercet_ir::Executable::output_on_device`].
+    /// Implements [`tercet_ir::Executable::output_on_device`].
     pub(super) fn share_output(&mut self, output: &str) -> Result<DeviceTensor, RunError> {
         let program = Arc::clone(&self.program);
         let (at, port) = find_port(&program.signature.outputs, "output", output)?;
@@ -222,24 +226,24 @@ impl<D: Driver> GpuExecutable<D> {
         };
         let ty = io.ty.eval(sizes)?;
         let slot = *program.slot(io.slot);
-        let range = Read {
+        let range = ReadbackRange {
             buffer: slot.buffer,
             offset_bytes: slot.offset_bytes,
             bytes: whole_words(&ty),
         };
-        let memory = Arc::new(OnDevice(self.driver.get_mut().share(range)?));
+        let memory = Arc::new(DeviceInput(self.driver.get_mut().share(range)?));
         Ok(DeviceTensor::new(ty, memory))
     }
 
-    /// See [`tercet_ir::Executable::bind`]; nothing is copied before the next run.
+    /// Implements [`tercet_ir::Executable::bind`]. The copy happens at the next run.
     pub(super) fn bind_input(
         &mut self,
         input: &str,
         tensor: &DeviceTensor,
     ) -> Result<(), RunError> {
         let (at, port) = find_port(&self.program.signature.inputs, "input", input)?;
-        let shared = tensor.memory::<OnDevice<D::Shared>>();
-        if !shared.is_some_and(|OnDevice(s)| self.driver.borrow().reaches(s)) {
+        let shared = tensor.memory::<DeviceInput<D::Shared>>();
+        if !shared.is_some_and(|DeviceInput(s)| self.driver.borrow().is_on_device(s)) {
             return Err(tensor.foreign(input, D::NAME));
         }
         tensor.check(port)?;
@@ -247,7 +251,7 @@ impl<D: Driver> GpuExecutable<D> {
         Ok(())
     }
 
-    /// See [`tercet_ir::Executable::unbind`].
+    /// Implements [`tercet_ir::Executable::unbind`].
     pub(super) fn unbind_input(&mut self, input: &str) -> Result<(), RunError> {
         let (at, _) = find_port(&self.program.signature.inputs, "input", input)?;
         self.inputs.bound[at] = None;

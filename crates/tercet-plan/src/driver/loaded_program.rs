@@ -1,172 +1,189 @@
-//! What a player of programs implements.
+//! The trait that a GPU runtime implements to execute programs.
 
 use std::task::{Context, Poll};
 
 use tercet_ir::RunError;
 
-use super::{Fetched, SharedBuffer};
+use super::{PendingReadback, SharedBuffer};
 use crate::flow::StageId;
-use crate::launch::Launch;
-use crate::program::Buffer;
+use crate::launch::LaunchSizes;
+use crate::program::ProgramBuffer;
 
-/// A range of a buffer to be read after a run.
+/// A buffer range to read back after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// Where the range starts, a multiple of 4.
+pub struct ReadbackRange {
+    /// The buffer to read from.
+    pub buffer: ProgramBuffer,
+    /// Start of the range in bytes, a multiple of 4.
     pub offset_bytes: u64,
-    /// Its size, a multiple of 4.
+    /// Size of the range in bytes, a multiple of 4.
     pub bytes: u64,
 }
 
-/// What the device puts into place between a run and the one behind it.
+/// An input update that the device performs between two pipelined runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Put<'a> {
-    /// Bytes of the host, whole words.
+pub enum InputUpdate<'a> {
+    /// Writes bytes from the host, in whole words.
     Bytes {
-        /// The buffer.
-        buffer: Buffer,
-        /// Where they go, a multiple of 4.
+        /// The buffer to write to.
+        buffer: ProgramBuffer,
+        /// Offset of the bytes in the buffer, a multiple of 4.
         offset_bytes: u64,
-        /// The bytes.
+        /// The bytes to write.
         bytes: &'a [u8],
     },
-    /// A range of one buffer, into another.
+    /// Copies a buffer range into another buffer.
     Copy {
-        /// The range.
-        from: Read,
-        /// The other buffer.
-        buffer: Buffer,
-        /// Where it goes, a multiple of 4.
+        /// The range to copy from.
+        from: ReadbackRange,
+        /// The buffer to copy to.
+        buffer: ProgramBuffer,
+        /// Offset in the target buffer in bytes, a multiple of 4.
         offset_bytes: u64,
     },
 }
 
-/// The device side of one executable.
+/// Device side of one loaded program: buffers, submission and waiting.
 ///
-/// A driver holds the buffers of [`Program::buffers`](crate::Program::buffers), zeroed at first but for the constants, which
-/// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`,
-/// `poll_done` and `submit_behind` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
-pub trait Driver: Send + Sized + 'static {
-    /// The executor's name.
+/// A driver owns the buffers of [`GpuProgram::buffers`](crate::GpuProgram::buffers). Constant buffers
+/// contain their tensors initially; all others are zero. One thread makes all calls. Between
+/// `submit` and `wait`, only `wait`, `poll_done` and `submit_pipelined` may be called; a submission
+/// without reads may be followed by another one. The driver remains usable after an error, unless
+/// the device is lost.
+pub trait LoadedProgram: Send + Sized + 'static {
+    /// Name of the executor.
     const NAME: &'static str;
 
-    /// Writes into a buffer, before the next submission. `offset_bytes` is a multiple of 4; the end
-    /// of the bytes need not be: the rest of the last word is then zeroed.
+    /// Writes bytes into a buffer before the next submission. `offset_bytes` is a multiple of 4. If
+    /// the bytes end within a word, the rest of this word is zeroed.
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`], [`RunError::DeviceLost`].
-    fn write(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), RunError>;
-
-    /// Writes zeros all over a buffer.
-    ///
-    /// # Errors
-    /// As [`Driver::write`].
-    fn clear(&mut self, buffer: Buffer) -> Result<(), RunError>;
-
-    /// Runs [`Program::prepare`](crate::Program::prepare) with the numbers of `launch` and waits for it.
-    ///
-    /// # Errors
-    /// As [`Driver::write`].
-    fn prepare(&mut self, launch: &Launch) -> Result<(), RunError>;
-
-    /// A run begins: the times of the last one are forgotten.
-    fn begin(&mut self);
-
-    /// Starts these stages of [`Program::steps`](crate::Program::steps), one after the other, each as often as it is named, and
-    /// after them the copies for `reads`. `changed` says whether the numbers differ from those of the last
-    /// submission. A run without control flow is one submission of the one stage.
-    ///
-    /// # Errors
-    /// As [`Driver::write`].
-    fn submit(
+    fn write(
         &mut self,
-        launch: &Launch,
-        stages: &[StageId],
-        changed: bool,
-        reads: &[Read],
+        buffer: ProgramBuffer,
+        offset_bytes: u64,
+        bytes: &[u8],
     ) -> Result<(), RunError>;
 
-    /// Starts a run of a program without control flow behind the submission that is not waited for yet, once these things are
-    /// in their places, and copies for `reads` after it. `changed` as for [`Driver::submit`]. There is one such submission at a time.
-    /// False, and nothing is started, where the driver cannot.
+    /// Fills a buffer with zeros.
     ///
     /// # Errors
-    /// As [`Driver::write`].
-    fn submit_behind(
+    /// As [`LoadedProgram::write`].
+    fn clear(&mut self, buffer: ProgramBuffer) -> Result<(), RunError>;
+
+    /// Runs [`GpuProgram::prepare`](crate::GpuProgram::prepare) with the values of `launch` and waits for
+    /// completion.
+    ///
+    /// # Errors
+    /// As [`LoadedProgram::write`].
+    fn prepare(&mut self, launch: &LaunchSizes) -> Result<(), RunError>;
+
+    /// Marks the start of a run and clears the step times of the previous one.
+    fn begin(&mut self);
+
+    /// Submits these stages of [`GpuProgram::steps`](crate::GpuProgram::steps) in order, followed by the
+    /// copies for `reads`. A stage may occur several times. `changed` tells whether launch-time
+    /// values differ from the last submission. A run without control flow is a single submission of
+    /// its only stage.
+    ///
+    /// # Errors
+    /// As [`LoadedProgram::write`].
+    fn submit(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
+        stages: &[StageId],
         changed: bool,
-        puts: &[Put<'_>],
-        reads: &[Read],
+        reads: &[ReadbackRange],
+    ) -> Result<(), RunError>;
+
+    /// Submits a second run after a submission that is not yet waited for (pipelined). The device
+    /// first performs these updates and copies for `reads` afterwards. The program must not have
+    /// control flow. `changed` is as for [`LoadedProgram::submit`]. At most one pipelined run is in
+    /// flight. Returns false and submits nothing if the driver does not support this.
+    ///
+    /// # Errors
+    /// As [`LoadedProgram::write`].
+    fn submit_pipelined(
+        &mut self,
+        launch: &LaunchSizes,
+        changed: bool,
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
     ) -> Result<bool, RunError>;
 
-    /// Waits for the submission, the older one of two, and gives the bytes of each of its reads, in order.
+    /// Waits for the oldest submission in flight and passes the bytes of each of its reads to
+    /// `take`, in order.
     ///
     /// # Errors
-    /// As [`Driver::write`].
+    /// As [`LoadedProgram::write`].
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError>;
 
-    /// Ready when [`Driver::wait`] does not block; the waker of `cx` is called when it is worth asking again. A driver
-    /// that is not told when work is done waits for it here.
+    /// Ready once [`LoadedProgram::wait`] does not block. The waker of `cx` is called when polling again
+    /// makes sense. A driver without completion callbacks blocks here.
     ///
     /// # Errors
-    /// As [`Driver::write`].
+    /// As [`LoadedProgram::write`].
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>>;
 
-    /// A buffer of its own on the device, which executables of one device copy from.
+    /// A separate device buffer that all executables on the device can copy from.
     type Shared: SharedBuffer;
 
-    /// Copies a range into a buffer of its own.
+    /// Copies a buffer range into a new separate buffer.
     ///
     /// # Errors
-    /// As [`Driver::write`].
-    fn share(&mut self, range: Read) -> Result<Self::Shared, RunError>;
+    /// As [`LoadedProgram::write`].
+    fn share(&mut self, range: ReadbackRange) -> Result<Self::Shared, RunError>;
 
-    /// A buffer of its own with these bytes; a last word that is not whole is filled with zeros.
+    /// A new separate buffer with these bytes; the last word is padded with zeros.
     ///
     /// # Errors
-    /// As [`Driver::write`].
+    /// As [`LoadedProgram::write`].
     fn share_bytes(&mut self, bytes: &[u8]) -> Result<Self::Shared, RunError>;
 
-    /// True if the buffer is on this driver's device.
-    fn reaches(&self, shared: &Self::Shared) -> bool;
+    /// True if the separate buffer is on this driver's device.
+    fn is_on_device(&self, shared: &Self::Shared) -> bool;
 
-    /// Copies the beginning of a buffer into a range of another, before the next submission.
+    /// Copies the start of a separate buffer into a range of a program buffer, before the next
+    /// submission.
     ///
     /// # Errors
-    /// As [`Driver::write`].
-    fn take(&mut self, shared: &Self::Shared, range: Read) -> Result<(), RunError>;
+    /// As [`LoadedProgram::write`].
+    fn copy_from_shared(
+        &mut self,
+        shared: &Self::Shared,
+        range: ReadbackRange,
+    ) -> Result<(), RunError>;
 
-    /// Reads a range now.
+    /// Reads a buffer range and waits for it.
     ///
     /// # Errors
-    /// As [`Driver::write`].
-    fn read(&mut self, read: Read, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
+    /// As [`LoadedProgram::write`].
+    fn read(&mut self, read: ReadbackRange, take: &mut dyn FnMut(&[u8])) -> Result<(), RunError>;
 
-    /// Starts to read a range, as it is now, without waiting for it; a driver that is not told when work is done reads it.
+    /// Starts to read the current contents of a buffer range and returns a future. A driver without
+    /// completion callbacks reads the range immediately.
     ///
     /// # Errors
-    /// As [`Driver::write`].
-    fn fetch(&mut self, read: Read) -> Result<Fetched, RunError>;
+    /// As [`LoadedProgram::write`].
+    fn fetch(&mut self, read: ReadbackRange) -> Result<PendingReadback, RunError>;
 
-    /// When each step of the last run started, in nanoseconds from the first, and how long it took, as
-    /// (step, start, duration), in the order played: steps of a loop once for each iteration. Empty where the
-    /// device does not measure.
+    /// Times of the steps of the last run as (step, start, duration) in execution order. Start
+    /// times are in nanoseconds from the first step. Steps of a loop occur once per iteration.
+    /// Empty if the device does not support step timings.
     fn step_times(&mut self) -> Vec<(usize, u64, u64)>;
 
-    /// Another driver of the same program that shares parameters, constants and prepared values and
-    /// has a copy of the states.
+    /// Another driver of the same program. It shares parameters, constants and prepared values, and
+    /// copies the states.
     ///
     /// # Errors
-    /// As [`Driver::write`].
+    /// As [`LoadedProgram::write`].
     fn try_clone(&mut self) -> Result<Self, RunError>;
 
-    /// Makes this driver's parameters, and what is prepared from them, its own before one is
-    /// written: clones keep theirs.
+    /// Replaces the shared parameters and prepared values by private copies, before a parameter is
+    /// written. Clones keep the shared ones.
     ///
     /// # Errors
-    /// As [`Driver::write`].
+    /// As [`LoadedProgram::write`].
     fn unshare_params(&mut self) -> Result<(), RunError>;
 }

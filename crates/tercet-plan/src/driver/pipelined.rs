@@ -1,39 +1,42 @@
-//! A run behind another, started before the older one's results are there.
+//! Pipelined runs: a run submitted before the previous one has completed.
 //!
-//! The older run still reads its inputs and numbers, so that those of the new one cannot be written by the host: they are
-//! put into place by the device, between the two ([`Put`]).
+//! The run in flight still reads its inputs and launch-time values, so the host must not overwrite
+//! them. The device writes the new ones between the two runs ([`InputUpdate`]).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tercet_ir::backend::{Wanted, find_port, places};
+use tercet_ir::backend::{OutputSelection, find_port, places};
 use tercet_ir::{Bindings, RunError, Tensor, TensorType};
 
-use super::{Driver, Flight, GpuExecutable, Put, Read, whole};
+use super::{
+    GpuExecutable, InFlightRun, InputUpdate, LoadedProgram, ReadbackRange, readback_range,
+};
 use crate::narrow;
-use crate::program::{Io, Program};
+use crate::program::{GpuProgram, IoBinding};
 
-/// The most bytes of inputs that are put into place between two runs: commands carry them.
-const MOST_BYTES: usize = 64 << 10;
+/// Maximum bytes of inputs written between two pipelined runs; the command stream carries them
+/// inline.
+const MAX_GATHERED_BYTES: usize = 64 << 10;
 
-/// Inputs, by their places, and where their bytes are among those gathered.
-type Written = SmallVec<[(usize, Range<usize>); 8]>;
+/// Inputs to write, by index, with their ranges in the gathered bytes.
+type GatheredInputRanges = SmallVec<[(usize, Range<usize>); 8]>;
 
-/// An input, by its place, that is what the run under way gives as an output.
-struct Carried {
+/// An input that is fed by an output of the run in flight.
+struct ForwardedInput {
     input: usize,
     output: usize,
     ty: TensorType,
 }
 
-impl<D: Driver> GpuExecutable<D> {
-    /// See [`tercet_ir::Executable::submit_behind`].
-    pub(super) fn start_behind(
+impl<D: LoadedProgram> GpuExecutable<D> {
+    /// Implements [`tercet_ir::Executable::submit_pipelined`].
+    pub(super) fn start_pipelined(
         &mut self,
         inputs: &[(&str, &Tensor)],
         carried: &[(&str, &str)],
-        wanted: Wanted<'_>,
+        wanted: OutputSelection<'_>,
     ) -> Result<bool, RunError> {
         let program = Arc::clone(&self.program);
         let places = places(&program.signature, wanted)?;
@@ -42,17 +45,20 @@ impl<D: Driver> GpuExecutable<D> {
         };
         let (sizes, counts) = (flight.sizes.clone(), flight.counts);
         let carried = self.carried(&program, carried, &sizes)?;
-        if self.behind.is_some() || !program.flow.is_empty() || !self.is_near(inputs, &carried) {
+        if self.pipelined.is_some()
+            || !program.flow.is_empty()
+            || !self.is_small_transfer(inputs, &carried)
+        {
             return Ok(false);
         }
         if self.sizes_of(inputs, &carried)? != sizes {
             return Ok(false);
         }
         let (bytes, written) = self.encoded(&program, inputs)?;
-        let mut puts: SmallVec<[Put<'_>; 8]> = SmallVec::new();
+        let mut puts: SmallVec<[InputUpdate<'_>; 8]> = SmallVec::new();
         for (at, range) in &written {
             let slot = program.slot(program.inputs[*at].slot);
-            puts.push(Put::Bytes {
+            puts.push(InputUpdate::Bytes {
                 buffer: slot.buffer,
                 offset_bytes: slot.offset_bytes,
                 bytes: &bytes[range.clone()],
@@ -63,50 +69,50 @@ impl<D: Driver> GpuExecutable<D> {
         if counts {
             random.count();
         }
-        self.changed |= self.compute(&program, random)?;
-        let mut reads: SmallVec<[Read; 4]> = self.faults.into_iter().collect();
+        self.sizes_changed |= self.compute(&program, random)?;
+        let mut reads: SmallVec<[ReadbackRange; 4]> = self.faults.into_iter().collect();
         let ranges = places
             .iter()
-            .filter_map(|&place| whole(&program, &self.launch, &program.outputs[place]));
+            .filter_map(|&place| readback_range(&program, &self.launch, &program.outputs[place]));
         reads.extend(ranges.filter(|r| r.bytes > 0));
         let driver = self.driver.get_mut();
-        if !driver.submit_behind(&self.launch, self.changed, &puts, &reads)? {
+        if !driver.submit_pipelined(&self.launch, self.sizes_changed, &puts, &reads)? {
             return Ok(false);
         }
-        self.changed = false;
+        self.sizes_changed = false;
         for (at, _) in written {
-            self.note_input(at, inputs);
+            self.store_input(at, inputs);
         }
         for c in &carried {
-            self.forget_input(c.input);
+            self.invalidate_input(c.input);
         }
-        self.behind = Some(Flight {
-            wanted: places,
+        self.pipelined = Some(InFlightRun {
+            output_indices: places,
             sizes,
             counts: true,
         });
         Ok(true)
     }
 
-    /// The inputs that are carried on, checked.
+    /// The forwarded inputs with their outputs, validated.
     fn carried(
         &self,
-        program: &Program,
+        program: &GpuProgram,
         names: &[(&str, &str)],
         sizes: &Bindings,
-    ) -> Result<SmallVec<[Carried; 2]>, RunError> {
+    ) -> Result<SmallVec<[ForwardedInput; 2]>, RunError> {
         let signature = &program.signature;
         let carried = names.iter().map(|(input, output)| {
             let (input, _) = find_port(&signature.inputs, "input", input)?;
             let (output, _) = find_port(&signature.outputs, "output", output)?;
             let ty = program.outputs[output].ty.eval(sizes)?;
-            Ok(Carried { input, output, ty })
+            Ok(ForwardedInput { input, output, ty })
         });
         carried.collect()
     }
 
-    /// Whether nothing but a few bytes of the host is to be put into place.
-    fn is_near(&self, inputs: &[(&str, &Tensor)], carried: &[Carried]) -> bool {
+    /// Whether all other inputs are already on the device or small enough to be carried inline.
+    fn is_small_transfer(&self, inputs: &[(&str, &Tensor)], carried: &[ForwardedInput]) -> bool {
         let ports = self.program.signature.inputs.iter().enumerate();
         let mut bytes = 0;
         for (at, port) in ports {
@@ -119,14 +125,14 @@ impl<D: Driver> GpuExecutable<D> {
                 None => {}
             }
         }
-        bytes <= MOST_BYTES
+        bytes <= MAX_GATHERED_BYTES
     }
 
-    /// The sizes of a run with these inputs.
+    /// Symbol values of a run with these inputs.
     fn sizes_of(
         &self,
         inputs: &[(&str, &Tensor)],
-        carried: &[Carried],
+        carried: &[ForwardedInput],
     ) -> Result<Bindings, RunError> {
         let signature = &self.program.signature;
         let of_others = carried
@@ -140,12 +146,13 @@ impl<D: Driver> GpuExecutable<D> {
         Ok(sizes)
     }
 
-    /// The bytes of inputs that the device does not hold yet, in whole words, and which they are.
+    /// Bytes of the inputs that are not yet on the device, padded to whole words, with their
+    /// indices.
     fn encoded(
         &mut self,
-        program: &Program,
+        program: &GpuProgram,
         inputs: &[(&str, &Tensor)],
-    ) -> Result<(Vec<u8>, Written), RunError> {
+    ) -> Result<(Vec<u8>, GatheredInputRanges), RunError> {
         let (mut bytes, mut written) = (Vec::new(), SmallVec::new());
         for (at, port) in program.signature.inputs.iter().enumerate() {
             let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) else {
@@ -166,16 +173,16 @@ impl<D: Driver> GpuExecutable<D> {
     }
 }
 
-/// The copy of an output to where an input lies; none without elements.
-fn copy<'a>(program: &Program, carried: &Carried) -> Option<Put<'a>> {
-    let slot = |io: &Io| *program.slot(io.slot);
+/// The device copy that forwards an output to an input slot; `None` if the tensor is empty.
+fn copy<'a>(program: &GpuProgram, carried: &ForwardedInput) -> Option<InputUpdate<'a>> {
+    let slot = |io: &IoBinding| *program.slot(io.slot);
     let (from, to) = (
         slot(&program.outputs[carried.output]),
         slot(&program.inputs[carried.input]),
     );
     let bytes = narrow::device_bytes(&carried.ty).next_multiple_of(4) as u64;
-    (bytes > 0).then_some(Put::Copy {
-        from: Read {
+    (bytes > 0).then_some(InputUpdate::Copy {
+        from: ReadbackRange {
             buffer: from.buffer,
             offset_bytes: from.offset_bytes,
             bytes,

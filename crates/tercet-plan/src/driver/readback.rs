@@ -1,46 +1,46 @@
-//! Parts of outputs and states, read from the device at once or later.
+//! Readback of parts of outputs and states, blocking or as a future.
 
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 
-use tercet_ir::backend::{Fetch, find_port, no_run, rows_of};
+use tercet_ir::backend::{TensorFuture, find_port, no_run, rows_of};
 use tercet_ir::{Bindings, RunError, Tensor, TensorType};
 
-use super::{Driver, GpuExecutable, Read};
+use super::{GpuExecutable, LoadedProgram, ReadbackRange};
 use crate::narrow;
-use crate::program::Slot;
+use crate::program::BufferSlot;
 
-/// Bytes of the device on their way.
-pub type Fetched = Pin<Box<dyn Future<Output = Result<Vec<u8>, RunError>> + Send>>;
+/// Future of bytes being read back from the device.
+pub type PendingReadback = Pin<Box<dyn Future<Output = Result<Vec<u8>, RunError>> + Send>>;
 
-/// A tensor on the device: where its bytes are.
-pub(super) struct Part {
+/// A tensor on the device with its buffer range.
+pub(super) struct TensorReadback {
     ty: TensorType,
-    /// None for a tensor without elements.
-    read: Option<Read>,
-    /// How many bytes of the range come before the tensor's.
+    /// The word-aligned range to read back; `None` for an empty tensor.
+    read: Option<ReadbackRange>,
+    /// Bytes of the range that precede the tensor.
     skip: usize,
 }
 
-impl Part {
-    /// Bytes of a slot from `start` on.
-    fn of(slot: &Slot, start: usize, ty: TensorType) -> Part {
+impl TensorReadback {
+    /// A tensor in a slot that starts at byte `start`.
+    fn new(slot: &BufferSlot, start: usize, ty: TensorType) -> TensorReadback {
         let (aligned, bytes) = (start / 4 * 4, narrow::device_bytes(&ty));
-        let read = Read {
+        let read = ReadbackRange {
             buffer: slot.buffer,
             offset_bytes: slot.offset_bytes + aligned as u64,
             bytes: ((start + bytes).next_multiple_of(4) - aligned) as u64,
         };
-        Part {
+        TensorReadback {
             read: (ty.numel() > 0).then_some(read),
             ty,
             skip: start - aligned,
         }
     }
 
-    /// Reads it, waiting for the device.
-    pub(super) fn read_now<D: Driver>(self, driver: &mut D) -> Result<Tensor, RunError> {
+    /// Reads the tensor and waits for the device.
+    pub(super) fn read_now<D: LoadedProgram>(self, driver: &mut D) -> Result<Tensor, RunError> {
         let mut tensor = Tensor::zeros(self.ty)?;
         if let Some(read) = self.read {
             driver.read(read, &mut |bytes| {
@@ -50,8 +50,8 @@ impl Part {
         Ok(tensor)
     }
 
-    /// Has it read.
-    pub(super) fn fetch<D: Driver>(self, driver: &mut D) -> Result<Fetch, RunError> {
+    /// Starts the readback and returns a future of the tensor.
+    pub(super) fn fetch<D: LoadedProgram>(self, driver: &mut D) -> Result<TensorFuture, RunError> {
         let mut tensor = Tensor::zeros(self.ty)?;
         let Some(read) = self.read else {
             return Ok(Box::pin(std::future::ready(Ok(tensor))));
@@ -64,9 +64,13 @@ impl Part {
     }
 }
 
-impl<D: Driver> GpuExecutable<D> {
-    /// Rows of an output of the last completed run.
-    pub(super) fn output_part(&self, output: &str, rows: &Range<usize>) -> Result<Part, RunError> {
+impl<D: LoadedProgram> GpuExecutable<D> {
+    /// Some rows of an output of the last completed run.
+    pub(super) fn output_part(
+        &self,
+        output: &str,
+        rows: &Range<usize>,
+    ) -> Result<TensorReadback, RunError> {
         let (at, port) = find_port(&self.program.signature.outputs, "output", output)?;
         let io = &self.program.outputs[at];
         let Some(sizes) = &self.last else {
@@ -74,14 +78,18 @@ impl<D: Driver> GpuExecutable<D> {
         };
         let part = rows_of(output, &io.ty.eval(sizes)?, rows)?;
         let row = narrow::device_bytes(&part) / rows.len().max(1);
-        Ok(Part::of(self.program.slot(io.slot), row * rows.start, part))
+        Ok(TensorReadback::new(
+            self.program.slot(io.slot),
+            row * rows.start,
+            part,
+        ))
     }
 
-    /// A state.
-    pub(super) fn state_part(&self, name: &str) -> Result<Part, RunError> {
+    /// The current value of a state.
+    pub(super) fn state_part(&self, name: &str) -> Result<TensorReadback, RunError> {
         let (at, port) = find_port(&self.program.signature.states, "state", name)?;
         let ty = port.ty.eval(&Bindings::new())?;
         let slot = self.program.slot(self.program.states[at].slot);
-        Ok(Part::of(slot, 0, ty))
+        Ok(TensorReadback::new(slot, 0, ty))
     }
 }

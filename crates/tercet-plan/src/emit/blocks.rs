@@ -1,48 +1,52 @@
-//! Graphs inside nodes: their steps are stages of the same program, over the same memory.
+//! Lowering of nested graphs: their steps are stages of the same program and share its memory.
 
 use std::collections::HashMap;
 
-use tercet_ir::legalize::Origins;
-use tercet_ir::{CompileError, DType, Graph, Origin};
+use tercet_ir::legalize::NodeOrigins;
+use tercet_ir::{CompileError, DType, Graph, NodeOrigin};
 
-use super::{Emit, Facts, Home, View};
-use crate::families::copy;
-use crate::flow::{Flow, Inner, Site};
-use crate::program::Step;
-use crate::split::Parts;
-use crate::walk::{Updates, shared_packed, turned_attention, walk_block};
+use super::{GraphAnalysis, LoweringCtx, SlotPlacement, SlotView};
+use crate::binding_limit::PartitionedValues;
+use crate::flow::{ControlFlowGraph, NestedNode, NodeLocation};
+use crate::lowerings::copy;
+use crate::program::ProgramStep;
+use crate::walk::{InPlaceUpdates, shared_packed, turned_attention, walk_block};
 
-/// A node that a graph lies in.
+/// An enclosing node of a nested graph.
 #[derive(Clone, Debug)]
-pub(crate) struct Around {
-    /// What it stands for.
-    origin: Origin,
-    /// The attribute.
+pub(crate) struct EnclosingNode {
+    /// Source node of the enclosing node.
+    origin: NodeOrigin,
+    /// The attribute that holds the nested graph.
     graph: &'static str,
 }
 
-/// A graph inside the node at hand and what it is given.
-pub(crate) struct Block<'b> {
-    /// The attribute that holds it.
+/// A nested graph of the current node, with its arguments.
+pub(crate) struct NestedGraph<'b> {
+    /// The attribute that holds the nested graph.
     pub(crate) name: &'static str,
     pub(crate) graph: &'b Graph,
-    pub(crate) origins: Origins,
-    pub(crate) arguments: &'b [View],
-    /// The slots that nodes write their first results into, where those lie already.
-    pub(crate) in_place: Updates,
+    pub(crate) origins: NodeOrigins,
+    pub(crate) arguments: &'b [SlotView],
+    /// Existing slots that nodes write their first results into.
+    pub(crate) in_place: InPlaceUpdates,
 }
 
-impl<'a> Emit<'a> {
-    /// The node at hand, for errors.
-    pub(crate) fn site(&self) -> Site {
+impl<'a> LoweringCtx<'a> {
+    /// Location of the current node, for errors.
+    pub(crate) fn site(&self) -> NodeLocation {
         let own = self.origin();
         let mut sites = Vec::new();
         let mut graph = "";
-        let around = self.facts.around.iter().map(|a| (&a.origin, a.graph));
+        let around = self
+            .facts
+            .enclosing_nodes
+            .iter()
+            .map(|a| (&a.origin, a.graph));
         for (mut origin, next) in around.chain([(&own, "")]) {
             loop {
                 let (node, op) = (origin.node, origin.op);
-                sites.push(Inner { graph, node, op });
+                sites.push(NestedNode { graph, node, op });
                 let Some(inner) = &origin.inside else {
                     break;
                 };
@@ -50,37 +54,41 @@ impl<'a> Emit<'a> {
             }
             graph = next;
         }
-        // The first is the outermost.
-        let Inner { node, op, .. } = sites.remove(0);
+        // The first location is the outermost one.
+        let NestedNode { node, op, .. } = sites.remove(0);
         let inside = sites;
-        Site { node, op, inside }
+        NodeLocation {
+            node,
+            op,
+            path: inside,
+        }
     }
 
-    /// What the node at hand stands for.
-    fn origin(&self) -> Origin {
+    /// Source node of the current node.
+    fn origin(&self) -> NodeOrigin {
         let carried = self.facts.origins.get(self.cursor.at).cloned();
-        carried.unwrap_or(Origin {
+        carried.unwrap_or(NodeOrigin {
             node: self.cursor.at,
             op: self.cursor.op,
             inside: None,
         })
     }
 
-    /// Emits a graph inside the node at hand as stages of their own; `end` gets its results.
+    /// Lowers a nested graph of the current node as separate stages. `end` receives its results.
     ///
     /// # Errors
-    /// Those of the families, and of `end`.
+    /// The errors of the lowerings, and of `end`.
     pub(crate) fn inside(
         &mut self,
-        block: Block<'_>,
-        end: impl FnOnce(&mut Emit<'_>, &[View]) -> Result<(), CompileError>,
-    ) -> Result<Vec<Flow<Vec<Step>>>, CompileError> {
+        block: NestedGraph<'_>,
+        end: impl FnOnce(&mut LoweringCtx<'_>, &[SlotView]) -> Result<(), CompileError>,
+    ) -> Result<Vec<ControlFlowGraph<Vec<ProgramStep>>>, CompileError> {
         debug_assert!(
-            self.cursor.arms.is_empty(),
-            "invariant: arms have no stages"
+            self.cursor.branches.is_empty(),
+            "invariant: shape branches contain no stages"
         );
         self.close();
-        let Block {
+        let NestedGraph {
             name,
             graph,
             origins,
@@ -89,71 +97,75 @@ impl<'a> Emit<'a> {
         } = block;
         let before = std::mem::take(&mut self.draft.flow);
         let checked = self.draft.checked.len();
-        let mut around = self.facts.around.clone();
-        around.push(Around {
+        let mut around = self.facts.enclosing_nodes.clone();
+        around.push(EnclosingNode {
             origin: self.origin(),
             graph: name,
         });
-        let facts = Facts {
+        let facts = GraphAnalysis {
             bounds: self.facts.bounds,
             signature: self.facts.signature,
             origins,
-            planes: HashMap::new(),
-            parts: Parts::default(),
-            around,
+            soa_layouts: HashMap::new(),
+            partitioned: PartitionedValues::default(),
+            enclosing_nodes: around,
             shared_packed: shared_packed(graph),
-            turned_attention: turned_attention(graph),
-            products: self.facts.products,
+            transposed_attention: turned_attention(graph),
+            reduced_matmul_dtype: self.facts.reduced_matmul_dtype,
             has_chains: false,
             has_flow: true,
         };
-        let mut inner = Emit::new(graph, self.caps, facts);
+        let mut inner = LoweringCtx::new(graph, self.caps, facts);
         inner.draft = std::mem::take(&mut self.draft);
-        // Copies made before are there in every iteration; those made inside are not there after.
+        // Copies made before the loop or branch are valid inside it. Copies made inside are not
+        // valid afterwards.
         inner.values.copies.clone_from(&self.values.copies);
-        inner.own_sizes.dims.clone_from(&self.own_sizes.dims);
+        inner
+            .subgraph_size_checks
+            .dims
+            .clone_from(&self.subgraph_size_checks.dims);
         let done = walk_block(&mut inner, arguments, &in_place);
         let done = done.and_then(|results| end(&mut inner, &results));
         inner.close();
-        let sizes = std::mem::take(&mut inner.own_sizes.checks);
+        let sizes = std::mem::take(&mut inner.subgraph_size_checks.checks);
         self.draft = inner.draft;
         self.draft.checked.truncate(checked);
         let mut flow = std::mem::replace(&mut self.draft.flow, before);
         done?;
         if !sizes.is_empty() {
-            flow.insert(0, Flow::Sizes(sizes));
+            flow.insert(0, ControlFlowGraph::Sizes(sizes));
         }
         Ok(flow)
     }
 
-    /// Ends the stage that is open.
+    /// Closes the open stage.
     pub(crate) fn close(&mut self) {
         let steps = std::mem::take(&mut self.draft.steps);
         self.draft.decoding.close();
         if !steps.is_empty() {
-            self.draft.flow.push(Flow::Stage(steps));
+            self.draft.flow.push(ControlFlowGraph::Stage(steps));
         }
     }
 
-    /// What follows on the stage that is open.
-    pub(crate) fn follow(&mut self, flow: Flow<Vec<Step>>) {
+    /// Closes the open stage and appends this control flow.
+    pub(crate) fn follow(&mut self, flow: ControlFlowGraph<Vec<ProgramStep>>) {
         self.close();
         self.draft.flow.push(flow);
     }
 
-    /// A truth value where the host reads it in the middle of a run.
+    /// A boolean slot in host-readable memory, for a predicate read back during a run.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub(crate) fn predicate(&mut self) -> Result<View, CompileError> {
-        self.place(DType::Bool, &[], Home::Output)
+    /// As [`LoweringCtx::temp`].
+    pub(crate) fn predicate(&mut self) -> Result<SlotView, CompileError> {
+        self.allocate(DType::Bool, &[], SlotPlacement::Output)
     }
 
-    /// A copy of a value in a slot of its own.
+    /// A copy of a value in a new slot.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub(crate) fn copied(&mut self, from: &View) -> Result<View, CompileError> {
+    /// As [`LoweringCtx::temp`].
+    pub(crate) fn copied(&mut self, from: &SlotView) -> Result<SlotView, CompileError> {
         let to = self.temp(from.dtype, from.layout.shape())?;
         copy::emit(self, from, &to)?;
         Ok(to)

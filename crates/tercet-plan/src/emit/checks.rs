@@ -1,17 +1,19 @@
-//! Checks of sizes and of data, which end a run with an error that names the node.
+//! Size and data checks, which end a run with an error that names the node.
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{Emit, Home, RECORD_BYTES, SlotDraft, View};
-use crate::families::check;
-use crate::kernel::Access;
-use crate::num::Num;
-use crate::program::{Buffer, CheckKind, DataCheck, SizeCheck, SizeRule, SlotId, Step};
+use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement, SlotView};
+use crate::kernel::ArgAccess;
+use crate::lowerings::check;
+use crate::program::{
+    CheckKind, DataCheck, LaunchSizeCheck, ProgramBuffer, ProgramStep, SizeRule, SlotId,
+};
+use crate::sym_int::SymInt;
 
-impl Emit<'_> {
-    /// Checks that `less <= more` for the sizes of each run, else the run fails with an error that
-    /// names the node; `{less}` and `{more}` in `reason` stand for the sizes.
-    pub fn check_at_most(&mut self, less: Num, more: Num, reason: String) {
+impl LoweringCtx<'_> {
+    /// Checks `less <= more` for the sizes of each run. If it does not hold, the run fails with an
+    /// error that names the node. In `reason`, `{less}` and `{more}` are replaced by the sizes.
+    pub fn check_less_equal(&mut self, less: SymInt, more: SymInt, reason: String) {
         if let (Some(less), Some(more)) = (less.known(), more.known())
             && less <= more
         {
@@ -20,22 +22,24 @@ impl Emit<'_> {
         self.check_sizes(SizeRule::AtMost { less, more, reason });
     }
 
-    /// Checks sizes of each run that comes to the node at hand.
+    /// Adds a size check that applies to each run that reaches the current node.
     pub(crate) fn check_sizes(&mut self, rule: SizeRule) {
         let site = self.site();
-        self.own_sizes.checks.push(self.draft.size_checks.len());
-        self.draft.size_checks.push(SizeCheck { site, rule });
+        self.subgraph_size_checks
+            .checks
+            .push(self.draft.size_checks.len());
+        self.draft.size_checks.push(LaunchSizeCheck { site, rule });
     }
 
-    /// Checks I32 data on the device before any state is written: the run fails with an error that
+    /// Checks I32 data on the device before any state is written. The run fails with an error that
     /// names the node and the first element outside `[-len, len)` (indices) or `[0, len]` (counts).
-    /// Kernels that use the data must clamp it, so that they stay inside in a run that fails.
+    /// Kernels that use the data must clamp it, so that a failing run stays within its buffers.
     ///
     /// # Errors
-    /// As [`Emit::dense`].
+    /// As [`LoweringCtx::dense`].
     pub fn check_data(
         &mut self,
-        data: &View,
+        data: &SlotView,
         kind: CheckKind,
         len: &Dim,
     ) -> Result<(), CompileError> {
@@ -43,46 +47,48 @@ impl Emit<'_> {
         self.check_elements(data, kind, len)
     }
 
-    /// Says that what is written to a slot are indices of an axis of this size, from 0 on, which nobody needs to check.
+    /// Declares that a slot only contains indices in `[0, len)` by construction, so that checks can
+    /// be omitted.
     pub fn are_within(&mut self, slot: SlotId, len: &Dim) {
         let len = self.num(len);
         self.draft.within.push((slot, len));
     }
 
-    /// Whether these are such indices, none of them negative.
-    pub fn is_within(&mut self, data: &View, len: &Dim) -> bool {
+    /// Whether all elements are known to be indices in `[0, len)`.
+    pub fn is_within(&mut self, data: &SlotView, len: &Dim) -> bool {
         let made = (data.slot, self.num(len));
         self.draft.within.contains(&made)
     }
 
-    /// As [`Emit::check_data`], for indices whose last axis has a number for each of `lens`. Without any
-    /// there is nothing to check.
+    /// As [`LoweringCtx::check_data`], for index tuples: the last axis has one index per entry of `lens`.
+    /// With an empty `lens`, nothing is checked.
     ///
     /// # Errors
-    /// As [`Emit::dense`].
-    pub fn check_coordinates(&mut self, data: &View, lens: &[Dim]) -> Result<(), CompileError> {
+    /// As [`LoweringCtx::dense`].
+    pub fn check_coordinates(&mut self, data: &SlotView, lens: &[Dim]) -> Result<(), CompileError> {
         let lens = self.sizes(lens);
         match lens[..] {
             [] => Ok(()),
             [len] => self.check_elements(data, CheckKind::Index, len),
-            _ => self.check_elements(data, CheckKind::Coordinates(lens.to_vec()), Num::ZERO),
+            _ => self.check_elements(data, CheckKind::Coordinates(lens.to_vec()), SymInt::ZERO),
         }
     }
 
     fn check_elements(
         &mut self,
-        data: &View,
+        data: &SlotView,
         kind: CheckKind,
-        len: Num,
+        len: SymInt,
     ) -> Result<(), CompileError> {
         debug_assert!(
-            self.cursor.arms.is_empty(),
-            "invariant: every run checks its data"
+            self.cursor.branches.is_empty(),
+            "invariant: data checks are not part of a shape branch"
         );
         if kind == CheckKind::Index && self.draft.within.contains(&(data.slot, len)) {
             return Ok(());
         }
-        let known = |(v, k, n): &(View, CheckKind, Num)| v == data && *k == kind && *n == len;
+        let known =
+            |(v, k, n): &(SlotView, CheckKind, SymInt)| v == data && *k == kind && *n == len;
         if self.draft.checked.iter().any(known) {
             return Ok(());
         }
@@ -90,11 +96,11 @@ impl Emit<'_> {
         let at = self.draft.data_checks.len() as u64;
         let faults = self.faults();
         self.draft.slots[faults.0 as usize].bytes = (at + 1) * RECORD_BYTES;
-        let record = self.slot(SlotDraft {
+        let record = self.slot(PendingSlot {
             bytes: 8,
             dtype: DType::U32,
             numel: None,
-            home: Home::At(Buffer::Faults, at * RECORD_BYTES),
+            home: SlotPlacement::At(ProgramBuffer::Faults, at * RECORD_BYTES),
         });
         let dense = self.dense(data)?;
         let first = self.draft.steps.len();
@@ -110,17 +116,17 @@ impl Emit<'_> {
         Ok(())
     }
 
-    /// Moves the steps from `first` on to just after the step that writes their operand, so that
-    /// states are written after every check.
+    /// Moves the steps from `first` on to just after the step that writes their operand. Checks
+    /// then precede all writes of states.
     fn hoist(&mut self, first: usize, operand: SlotId) {
         let kernels = &self.draft.kernels;
-        let writes = |s: &Step| {
+        let writes = |s: &ProgramStep| {
             let mut accesses = s.accesses(kernels).into_iter();
-            accesses.any(|(slot, a)| slot == operand && a == Access::Write)
+            accesses.any(|(slot, a)| slot == operand && a == ArgAccess::Write)
         };
         let after = self.draft.steps[..first].iter().rposition(writes);
         let to = after.map_or(0, |at| at + 1);
-        let moved: Vec<Step> = self.draft.steps.drain(first..).collect();
+        let moved: Vec<ProgramStep> = self.draft.steps.drain(first..).collect();
         self.draft.steps.splice(to..to, moved);
     }
 }

@@ -1,71 +1,77 @@
-//! What is emitted now: for which node, whether before all runs, in which arms.
+//! Insertion point: the node, phase and branches that steps are emitted for.
 
 use smallvec::SmallVec;
 use tercet_ir::{CompileError, NodeId};
 
-use super::{Emit, View};
-use crate::program::{Arms, SlotId};
+use super::{LoweringCtx, SlotView};
+use crate::program::{ShapeBranches, SlotId};
 
-/// The slots of results that are written where an operand lies: a state, or what a loop carries.
+/// Existing slots that results are written into, by port: slots of a state, or of a value carried
+/// by a loop.
 pub(crate) type UpdatedSlots = SmallVec<[(u8, SlotId); 1]>;
 
-/// The place in the graph that families emit for.
+/// The insertion point that lowerings emit steps at.
 #[derive(Debug)]
-pub(crate) struct Cursor {
-    /// The node at hand; steps and errors name it.
+pub(crate) struct InsertionPoint {
+    /// The current node; steps and errors name it.
     pub(crate) at: NodeId,
     pub(crate) op: &'static str,
-    /// What is emitted depends on parameters and constants only.
+    /// Steps depend only on parameters and constants, and run once before all runs.
     pub(super) constant: bool,
-    /// The slots that results of the node are written into, where they lie already, by port.
+    /// Existing slots that results of the node are written into, by port.
     pub(super) into: UpdatedSlots,
-    /// The results of the node so far.
-    pub(super) results: Vec<Option<View>>,
-    /// The arms that steps are emitted for.
-    pub(super) arms: Arms,
+    /// Results of the node allocated so far, by port.
+    pub(super) results: Vec<Option<SlotView>>,
+    /// Branches that steps are emitted for.
+    pub(super) branches: ShapeBranches,
 }
 
-impl Cursor {
-    /// Before the first node.
-    pub(super) fn start() -> Cursor {
-        Cursor {
+impl InsertionPoint {
+    /// The insertion point before the first node.
+    pub(super) fn start() -> InsertionPoint {
+        InsertionPoint {
             at: NodeId(0),
             op: "",
             constant: false,
             into: UpdatedSlots::new(),
             results: Vec::new(),
-            arms: Arms::new(),
+            branches: ShapeBranches::new(),
         }
     }
 }
 
-impl<'a> Emit<'a> {
-    /// Goes on to a node.
-    pub(crate) fn move_to(&mut self, node: NodeId) {
+impl<'a> LoweringCtx<'a> {
+    /// Moves to a node.
+    pub(crate) fn set_node(&mut self, node: NodeId) {
         let op = self.graph.node(node).op.kind().doc().name;
         self.move_to_border(node, op);
     }
 
-    /// Goes on to what the border of the graph does with a node.
+    /// Moves to an input, output or state operation on a node; `op` is its name in errors.
     pub(crate) fn move_to_border(&mut self, node: NodeId, op: &'static str) {
         (self.cursor.at, self.cursor.op) = (node, op);
     }
 
-    /// Emits on behalf of another node: steps and errors name that.
+    /// Emits with another current node, which steps and errors then name.
     pub(crate) fn with_node<T>(
         &mut self,
         node: NodeId,
-        emit: impl FnOnce(&mut Emit<'a>) -> T,
+        emit: impl FnOnce(&mut LoweringCtx<'a>) -> T,
     ) -> T {
         let before = (self.cursor.at, self.cursor.op);
-        self.move_to(node);
+        self.set_node(node);
         let done = emit(self);
         (self.cursor.at, self.cursor.op) = before;
         done
     }
 
-    /// Emits under the name of another node's operator: steps and errors name the node at hand, but that operator.
-    pub(crate) fn with_op<T>(&mut self, of: NodeId, emit: impl FnOnce(&mut Emit<'a>) -> T) -> T {
+    /// Emits with the operator name of another node. Steps and errors still refer to the current
+    /// node.
+    pub(crate) fn with_op<T>(
+        &mut self,
+        of: NodeId,
+        emit: impl FnOnce(&mut LoweringCtx<'a>) -> T,
+    ) -> T {
         let op = self.graph.node(of).op.kind().doc().name;
         let before = std::mem::replace(&mut self.cursor.op, op);
         let done = emit(self);
@@ -73,11 +79,11 @@ impl<'a> Emit<'a> {
         done
     }
 
-    /// Emits what is made once before all runs, or what is not.
+    /// Emits steps that run once before all runs if `constant`, otherwise steps of each run.
     pub(crate) fn as_constant<T>(
         &mut self,
         constant: bool,
-        emit: impl FnOnce(&mut Emit<'a>) -> T,
+        emit: impl FnOnce(&mut LoweringCtx<'a>) -> T,
     ) -> T {
         let before = std::mem::replace(&mut self.cursor.constant, constant);
         let done = emit(self);
@@ -85,18 +91,19 @@ impl<'a> Emit<'a> {
         done
     }
 
-    /// The results of the node at hand, as `lower` makes them; those of `into` where they lie already.
+    /// Runs `lower` for the current node and returns its results. Results in `into` use the
+    /// existing slots.
     ///
     /// # Errors
-    /// Those of `lower`.
+    /// The errors of `lower`.
     ///
     /// # Panics
-    /// When it leaves one out: a bug of the family.
+    /// If `lower` omits a result, which is a bug of the lowering.
     pub(crate) fn results_of(
         &mut self,
         into: UpdatedSlots,
-        lower: impl FnOnce(&mut Emit<'a>) -> Result<(), CompileError>,
-    ) -> Result<Vec<View>, CompileError> {
+        lower: impl FnOnce(&mut LoweringCtx<'a>) -> Result<(), CompileError>,
+    ) -> Result<Vec<SlotView>, CompileError> {
         let node = self.graph.node(self.cursor.at);
         self.cursor.into = into;
         self.cursor.results = vec![None; node.outputs.len()];
@@ -105,8 +112,9 @@ impl<'a> Emit<'a> {
         let results = std::mem::take(&mut self.cursor.results).into_iter();
         done?;
         let op = self.cursor.op;
-        let placed = results
-            .map(|r| r.unwrap_or_else(|| unreachable!("invariant: every result of {op} is made")));
+        let placed = results.map(|r| {
+            r.unwrap_or_else(|| unreachable!("invariant: every result of {op} is lowered"))
+        });
         Ok(placed.collect())
     }
 }

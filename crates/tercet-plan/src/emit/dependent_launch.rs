@@ -1,19 +1,25 @@
-//! Chains of dispatches (ADR 0072): the counters by which links wait for each other, and where their numbers are.
+//! Dependent launches (ADR 0072): allocation of the counters and of the words in parameter blocks
+//! that refer to them.
 //!
-//! Which steps of a run are links is decided when it is played (`played.rs`), and what they wait for by the launch.
+//! The active steps of a run decide which dispatches are linked (`played.rs`). The launch fills in
+//! the counters to wait on.
 
 use std::collections::BTreeMap;
 
 use tercet_ir::DType;
 
-use super::{Emit, Home, RECORD_BYTES, SlotDraft};
-use crate::kernel::Params;
-use crate::num::Num;
-use crate::played::{LINK_BYTES, MOST_LINKS};
-use crate::program::{Arms, Buffer, Chain, CheckKind, DataCheck, SlotId, Step, Work};
+use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement};
+use crate::active_steps::{LINK_BYTES, MAX_LAUNCH_DEPENDENCIES};
+use crate::kernel::ParamBlock;
+use crate::program::{
+    CheckKind, DataCheck, DependentLaunches, ProgramBuffer, ProgramStep, ShapeBranches, SlotId,
+    StepOp,
+};
+use crate::sym_int::SymInt;
 
-impl Emit<'_> {
-    /// The counters of chains of dispatches, for kernels that can be links of one; none where the device has no chains.
+impl LoweringCtx<'_> {
+    /// Counter slot of dependent launches, to bind to eligible kernels. `None` if dependent
+    /// launches are disabled.
     pub(crate) fn chain(&mut self) -> Option<SlotId> {
         if !self.facts.has_chains {
             return None;
@@ -21,14 +27,14 @@ impl Emit<'_> {
         if let Some(chain) = &self.draft.chain {
             return Some(chain.counters);
         }
-        // `Emit::close_chain` has its place.
-        let counters = self.slot(SlotDraft {
+        // `LoweringCtx::close_chain` assigns the final offset.
+        let counters = self.slot(PendingSlot {
             bytes: RECORD_BYTES,
             dtype: DType::U32,
             numel: None,
-            home: Home::At(Buffer::Faults, 0),
+            home: SlotPlacement::At(ProgramBuffer::Faults, 0),
         });
-        self.draft.chain = Some(Chain {
+        self.draft.chain = Some(DependentLaunches {
             counters,
             numbers: BTreeMap::new(),
         });
@@ -36,7 +42,8 @@ impl Emit<'_> {
         Some(counters)
     }
 
-    /// Puts the counters of chains behind the records of all checks, with a record of their own, and clears them first of all.
+    /// Places the counters after all fault records, adds a fault record for wait timeouts, and
+    /// emits a step that clears both first.
     pub(crate) fn close_chain(&mut self) {
         let (Some(chain), Some(site)) = (&self.draft.chain, self.draft.chain_site.take()) else {
             return;
@@ -45,23 +52,23 @@ impl Emit<'_> {
         let at = self.draft.data_checks.len() as u64 * RECORD_BYTES;
         let all = self.faults();
         self.draft.slots[all.0 as usize].bytes = at + RECORD_BYTES;
-        let record = self.slot(SlotDraft {
+        let record = self.slot(PendingSlot {
             bytes: 8,
             dtype: DType::U32,
             numel: None,
-            home: Home::At(Buffer::Faults, at),
+            home: SlotPlacement::At(ProgramBuffer::Faults, at),
         });
         let place = &mut self.draft.slots[counters.0 as usize];
-        place.home = Home::At(Buffer::Faults, at);
-        place.bytes = RECORD_BYTES + u64::from(MOST_LINKS) * LINK_BYTES;
+        place.home = SlotPlacement::At(ProgramBuffer::Faults, at);
+        place.bytes = RECORD_BYTES + u64::from(MAX_LAUNCH_DEPENDENCIES) * LINK_BYTES;
         self.draft.joined_records.insert(counters, vec![record]);
-        let clear = Step {
-            work: Work::Fill {
+        let clear = ProgramStep {
+            work: StepOp::Fill {
                 dst: counters,
                 word: 0,
             },
             barrier: false,
-            arms: Arms::new(),
+            branches: ShapeBranches::new(),
             node: site.node,
             op: "chain",
         };
@@ -69,13 +76,13 @@ impl Emit<'_> {
         self.draft.data_checks.push(DataCheck {
             kind: CheckKind::Order,
             record,
-            len: Num::ZERO,
+            len: SymInt::ZERO,
             site,
         });
     }
 
-    /// Notes where the numbers of a link are that was dispatched last.
-    pub(super) fn note_link<P: Params>(&mut self) {
+    /// Records the parameter words of the last dispatch that a launch fills with counters.
+    pub(super) fn record_dependency<P: ParamBlock>(&mut self) {
         let field = P::FIELDS.iter().find(|field| field.name == "chain_waits");
         let block = self.last_block();
         if let (Some(field), Some(chain)) = (field, &mut self.draft.chain) {
@@ -83,7 +90,7 @@ impl Emit<'_> {
         }
     }
 
-    /// Whether a kernel with these arguments can be a link of a chain.
+    /// Whether a kernel with these arguments supports dependent launch.
     pub(super) fn is_link(&self, args: &[SlotId]) -> bool {
         let chain = self.draft.chain.as_ref();
         chain.is_some_and(|chain| args.contains(&chain.counters))

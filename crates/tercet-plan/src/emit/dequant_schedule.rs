@@ -1,65 +1,73 @@
-//! When weights are decoded that a product reads from memory which the arena lends for it.
+//! Scheduling of weight dequantization, for matmuls that read dequantized weights from arena
+//! memory.
 //!
-//! Decoding waits for memory, products wait for their matrices. So the weights of a product are decoded beside one before it: they
-//! wait for what that waits for, which puts both between the same barriers (`schedule/groups.rs`), decoding behind, where it
-//! fills what the last workgroups of the product leave. The heaviest of few is taken, which has most to hide it with.
+//! Dequantization is memory-bound and matmuls are compute-bound. The weights of a matmul are
+//! therefore dequantized concurrently with an earlier matmul. Both wait for the same steps, so they
+//! run between the same barriers (`schedule/groups.rs`). Dequantization comes second and fills the
+//! units that the last workgroups of the matmul leave idle. The largest of the last few matmuls is
+//! selected, because it hides the most.
 //!
-//! Weights then lie decoded for longer, so that those of several products do at once. That takes a bounded part of what
-//! parameters take; products whose weights would exceed it are decoded right before they run.
+//! Dequantized weights then stay in memory longer, and those of several matmuls exist at once.
+//! Their total size is limited to a fraction of the parameter size. Beyond the limit, weights are
+//! dequantized directly before their matmul.
 
 use std::collections::HashSet;
 
-use super::Emit;
+use super::LoweringCtx;
 use crate::program::SlotId;
 
-/// How many sets of products back one is looked for: the others of a layer of a decoder, which has queries with keys and values,
-/// what follows on attention, gate with up, and down. A layer farther back would keep the largest weights twice.
+/// Number of previous groups of matmuls to consider. A decoder layer has four: QKV, attention
+/// output, gate and up, and down. One more would hold the largest weights of two layers at once.
 const BACK: usize = 3;
 
-/// Weights that lie decoded at once take at most this part of the bytes of parameters: a layer of sixteen at 16 bits takes
-/// less, of weights of 4 bits.
-const MOST_PART: u64 = 4;
+/// Maximum size of dequantized weights: one over this fraction of the parameter bytes. One layer of
+/// sixteen, with 4-bit weights expanded to 16 bits, takes less.
+const DECODED_BYTES_DIVISOR: u64 = 4;
 
-/// So many bytes may lie decoded at once whatever parameters take: little to any device with matrices.
+/// Size of dequantized weights that is always allowed; small for any device with cooperative
+/// matrices.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// Products of the same rows, which stand side by side.
+/// Concurrent matmuls with the same activation rows.
 #[derive(Clone, Copy, Debug)]
-struct Set {
-    /// The rows as they are given.
+struct SharedLhsGroup {
+    /// The activation rows before any layout change.
     rows: SlotId,
-    /// What is there last of what they wait for: the rows as they are read, or weights that are decoded right before.
+    /// The last dependency of the matmuls: the rows in their final layout, or weights dequantized
+    /// directly before.
     last: SlotId,
-    /// Of all their decoded weights.
+    /// Total size of their dequantized weights.
     bytes: u64,
-    /// What decoding them waits for.
+    /// The slot that their dequantization waits for.
     after: SlotId,
 }
 
-/// The products whose weights are decoded by steps of their own.
+/// Matmuls whose weights are dequantized in separate steps.
 #[derive(Debug, Default)]
-pub(crate) struct Decoding {
-    /// Those of the stage that is open, in order.
-    sets: Vec<Set>,
-    /// The decoded weights.
+pub(crate) struct DequantSchedule {
+    /// Groups of matmuls in the open stage, in order.
+    sets: Vec<SharedLhsGroup>,
+    /// Slots with dequantized weights.
     slots: HashSet<SlotId>,
 }
 
-impl Decoding {
-    /// True for decoded weights.
+impl DequantSchedule {
+    /// True if the slot holds dequantized weights.
     pub(crate) fn has(&self, slot: SlotId) -> bool {
         self.slots.contains(&slot)
     }
 
-    /// Nothing stands side by side with steps of another stage.
+    /// Forgets the groups of a closed stage: steps of different stages never run concurrently.
     pub(super) fn close(&mut self) {
         self.sets.clear();
     }
 
-    /// What decoding waits for so that it stands beside a set, given the first bytes of its weights; none where it finds no set.
-    fn beside(&self, bytes: u64, most: u64) -> Option<SlotId> {
+    /// The slot to wait for so that dequantization runs concurrently with an earlier group of
+    /// matmuls. `bytes` is the size of the first weights, `most` the memory limit. `None` if no
+    /// group qualifies.
+    fn overlap_slot(&self, bytes: u64, most: u64) -> Option<SlotId> {
         let mut at_once = bytes;
-        let mut heaviest: Option<&Set> = None;
+        let mut heaviest: Option<&SharedLhsGroup> = None;
         for set in self.sets.iter().rev().take(BACK) {
             at_once = at_once.saturating_add(set.bytes);
             if at_once > most {
@@ -73,8 +81,9 @@ impl Decoding {
     }
 }
 
-impl Emit<'_> {
-    /// What decoding the weights of a product waits for. The product is given `rows`, and reads them as `taken`.
+impl LoweringCtx<'_> {
+    /// The slot that the dequantization of a matmul's weights waits for. `rows` are the activation
+    /// rows, and `taken` the same rows in the layout that the matmul reads.
     pub(crate) fn order_of_decoding(
         &mut self,
         rows: SlotId,
@@ -84,7 +93,7 @@ impl Emit<'_> {
         let params = self.facts.signature.params.iter();
         let params = params.map(|port| self.bytes_at_bounds(port.ty.dtype, &port.ty.shape));
         let all = params.flatten().fold(0, u64::saturating_add);
-        let most = LITTLE_BYTES.max(all / MOST_PART);
+        let most = LITTLE_BYTES.max(all / DECODED_BYTES_DIVISOR);
         let bytes = self.draft.slots[weights.0 as usize].bytes;
         let decoding = &mut self.draft.decoding;
         decoding.slots.insert(weights);
@@ -92,9 +101,9 @@ impl Emit<'_> {
             set.bytes = set.bytes.saturating_add(bytes);
             return set.after;
         }
-        let beside = decoding.beside(bytes, most);
+        let beside = decoding.overlap_slot(bytes, most);
         let after = beside.unwrap_or(taken);
-        decoding.sets.push(Set {
+        decoding.sets.push(SharedLhsGroup {
             rows,
             last: beside.map_or(weights, |_| taken),
             bytes,
@@ -106,35 +115,36 @@ impl Emit<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Decoding, Set};
+    use super::{DequantSchedule, SharedLhsGroup};
     use crate::program::SlotId;
 
-    /// The set of these bytes that the next one is decoded beside.
+    /// Index of the group that the next weights are dequantized beside, given the sizes of the
+    /// earlier groups.
     fn beside(bytes: &[u64], own: u64, most: u64) -> Option<u32> {
-        let sets = bytes.iter().enumerate().map(|(at, &bytes)| Set {
+        let sets = bytes.iter().enumerate().map(|(at, &bytes)| SharedLhsGroup {
             rows: SlotId(at as u32),
             last: SlotId(at as u32),
             bytes,
             after: SlotId(0),
         });
-        let decoding = Decoding {
+        let decoding = DequantSchedule {
             sets: sets.collect(),
-            ..Decoding::default()
+            ..DequantSchedule::default()
         };
-        decoding.beside(own, most).map(|slot| slot.0)
+        decoding.overlap_slot(own, most).map(|slot| slot.0)
     }
 
     #[test]
     fn weights_are_decoded_beside_the_heaviest_of_three_sets_that_memory_allows() {
         let layer = [50, 34, 235, 117];
-        // Queries of the next layer, what follows on attention, gate with up.
+        // The last three groups: QKV of the next layer, attention output, gate and up.
         assert_eq!(beside(&layer, 50, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50], 34, 1000), Some(2));
         assert_eq!(beside(&[50, 34, 235, 117, 50, 34], 235, 1000), Some(3));
         assert_eq!(beside(&layer[..3], 117, 1000), Some(2));
-        // Two of one size: the nearer.
+        // For equal sizes, the later group is selected.
         assert_eq!(beside(&[10, 10], 10, 1000), Some(1));
-        // Gate with up does not fit beside down, nor beside itself.
+        // Gate and up exceed the limit together with down, and together with themselves.
         assert_eq!(beside(&layer, 50, 401), Some(3));
         assert_eq!(beside(&layer, 50, 166), None);
         assert_eq!(beside(&[], 50, 1000), None);

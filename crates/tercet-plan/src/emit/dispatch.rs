@@ -1,55 +1,61 @@
-//! Dispatches of kernels: their parameter blocks and their arguments.
+//! Emission of dispatches: kernel instances, parameter blocks and arguments.
 
 use tercet_ir::DType;
 
-use super::{Emit, Home, RECORD_BYTES, SlotDraft};
-use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
-use crate::num::Num;
-use crate::program::{Arms, Buffer, Dispatch, KernelId, SlotId, Step, Work};
+use super::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement};
+use crate::kernel::{
+    ArgAccess, KernelInstance, KernelSource, ParamBlock, ParamWord, TypedKernel, block_bytes,
+};
+use crate::program::{
+    KernelDispatch, KernelId, ProgramBuffer, ProgramStep, ShapeBranches, SlotId, StepOp,
+};
+use crate::sym_int::SymInt;
 
-impl Emit<'_> {
-    /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
-    /// grid that is known to be empty emits nothing.
-    pub fn dispatch<P: Params>(
+impl LoweringCtx<'_> {
+    /// Dispatches a kernel: `consts` in the order of its specialization constants, `args` in the
+    /// order of its bindings. A grid known to be empty emits nothing.
+    pub fn dispatch<P: ParamBlock>(
         &mut self,
-        kernel: &Kernel<P>,
+        kernel: &TypedKernel<P>,
         consts: &[u32],
         args: &[SlotId],
         params: &P,
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) {
-        let instance = Instance::of(&kernel.def, consts);
+        let instance = KernelInstance::new(&kernel.def, consts);
         debug_assert_eq!(instance.block_bytes, block_bytes(P::FIELDS));
         let before = self.draft.params.len();
         self.dispatch_instance(instance, args, &params.words(), grid);
         if self.draft.params.len() > before && self.is_link(args) {
-            self.note_link::<P>();
+            self.record_dependency::<P>();
         }
     }
 
-    /// As [`Emit::dispatch`], for a kernel that writes a state: its last argument, the records of
-    /// data checks, and its last parameter, their number, are added here. It must write nothing if
-    /// the first word of any record is not zero; records are 64 words apart.
-    pub fn dispatch_guarded<P: Params>(
+    /// As [`LoweringCtx::dispatch`], for a kernel that writes a state. The fault records are appended as
+    /// its last argument, and their number as its last parameter. The kernel must write nothing if
+    /// the first word of any record is nonzero. Records are 64 words apart.
+    pub fn dispatch_guarded<P: ParamBlock>(
         &mut self,
-        kernel: &Kernel<P>,
+        kernel: &TypedKernel<P>,
         consts: &[u32],
         args: &[SlotId],
         params: &P,
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) {
         let faults = self.faults();
         let mut args = args.to_vec();
         args.push(faults);
         let words = params.words();
         let before = self.draft.params.len();
-        let instance = Instance::of(&kernel.def, consts);
+        let instance = KernelInstance::new(&kernel.def, consts);
         self.dispatch_instance(instance, &args, &words, grid);
         if self.draft.params.len() > before {
             let block = self.last_block();
-            self.draft.guards.push(block as usize + words.len() - 1);
+            self.draft
+                .check_count_words
+                .push(block as usize + words.len() - 1);
             if self.is_link(&args) {
-                self.note_link::<P>();
+                self.record_dependency::<P>();
             }
         }
     }
@@ -61,8 +67,8 @@ impl Emit<'_> {
             &self.draft.steps
         };
         list.last().map_or(0, |s| match &s.work {
-            Work::Dispatch(d) => d.block,
-            Work::Copy { .. } | Work::Fill { .. } => 0,
+            StepOp::Dispatch(d) => d.block,
+            StepOp::Copy { .. } | StepOp::Fill { .. } => 0,
         })
     }
 
@@ -70,67 +76,67 @@ impl Emit<'_> {
         if let Some(slot) = self.draft.faults {
             return slot;
         }
-        let slot = self.slot(SlotDraft {
+        let slot = self.slot(PendingSlot {
             bytes: RECORD_BYTES,
             dtype: DType::U32,
             numel: None,
-            home: Home::At(Buffer::Faults, 0),
+            home: SlotPlacement::At(ProgramBuffer::Faults, 0),
         });
         self.draft.faults = Some(slot);
         slot
     }
 
-    /// Runs generated WGSL whose parameter block is `words`.
+    /// Dispatches generated WGSL whose parameter block is `words`.
     pub fn dispatch_wgsl(
         &mut self,
         name: &str,
         text: String,
-        access: &[Access],
+        access: &[ArgAccess],
         args: &[SlotId],
-        words: &[Word],
-        grid: [Num; 3],
+        words: &[ParamWord],
+        grid: [SymInt; 3],
     ) {
-        let instance = Instance {
+        let instance = KernelInstance {
             name: name.to_string(),
-            source: Source::Wgsl(text.into()),
+            source: KernelSource::Wgsl(text.into()),
             args: access.to_vec(),
             block_bytes: (words.len() as u32 * 4).next_multiple_of(16),
         };
         self.dispatch_instance(instance, args, words, grid);
     }
 
-    /// Runs a kernel that is ready.
+    /// Dispatches a kernel instance.
     ///
     /// # Panics
-    /// When it takes another number of arguments: a bug of the family.
+    /// If the number of arguments differs from the kernel's, which is a bug of the lowering.
     pub fn dispatch_instance(
         &mut self,
-        mut instance: Instance,
+        mut instance: KernelInstance,
         args: &[SlotId],
-        words: &[Word],
-        grid: [Num; 3],
+        words: &[ParamWord],
+        grid: [SymInt; 3],
     ) {
         assert_eq!(
             instance.args.len(),
             args.len(),
-            "invariant: {} takes other arguments",
+            "invariant: wrong number of arguments for {}",
             instance.name
         );
-        if grid.contains(&Num::ZERO) {
+        if grid.contains(&SymInt::ZERO) {
             return;
         }
         self.own_source(&mut instance);
         let block = self.block(words);
-        let kernel = match self.draft.known.get(&instance) {
+        let kernel = match self.draft.kernel_ids.get(&instance) {
             Some(&id) => id,
             None => {
                 let id = KernelId(self.draft.kernels.len() as u32);
                 self.draft.kernels.push(instance.clone());
-                self.draft.known.insert(instance, id);
+                self.draft.kernel_ids.insert(instance, id);
                 id
             }
         };
-        self.push(Work::Dispatch(Dispatch {
+        self.push(StepOp::Dispatch(KernelDispatch {
             kernel,
             args: args.iter().copied().collect(),
             block,
@@ -138,34 +144,35 @@ impl Emit<'_> {
         }));
     }
 
-    /// A kernel with these constants, if it runs anywhere in the program so far.
-    pub(crate) fn known_kernel<P: Params>(
+    /// A kernel with these constants, if the program already contains it.
+    pub(crate) fn known_kernel<P: ParamBlock>(
         &self,
-        kernel: &Kernel<P>,
+        kernel: &TypedKernel<P>,
         consts: &[u32],
     ) -> Option<KernelId> {
-        let mut instance = Instance::of(&kernel.def, consts);
+        let mut instance = KernelInstance::new(&kernel.def, consts);
         self.own_source(&mut instance);
-        self.draft.known.get(&instance).copied()
+        self.draft.kernel_ids.get(&instance).copied()
     }
 
-    /// Puts the device's own text of a kernel in the place of the portable one, where it has some.
-    fn own_source(&self, instance: &mut Instance) {
-        if let Source::Wgsl(text) = &instance.source
+    /// Replaces the portable WGSL source by the version specialized for this device, if there is
+    /// one.
+    fn own_source(&self, instance: &mut KernelInstance) {
+        if let KernelSource::Wgsl(text) = &instance.source
             && let Some(own) = self.caps.own_text(text)
         {
-            instance.source = Source::Wgsl(own.into());
+            instance.source = KernelSource::Wgsl(own.into());
         }
     }
 
-    pub(super) fn push(&mut self, work: Work) {
-        let step = Step {
+    pub(super) fn push(&mut self, work: StepOp) {
+        let step = ProgramStep {
             work,
             barrier: false,
-            // What is prepared is there in every run.
-            arms: match self.cursor.constant {
-                true => Arms::new(),
-                false => self.cursor.arms.clone(),
+            // Steps that run once are not part of any branch.
+            branches: match self.cursor.constant {
+                true => ShapeBranches::new(),
+                false => self.cursor.branches.clone(),
             },
             node: self.cursor.at,
             op: self.cursor.op,
@@ -176,8 +183,9 @@ impl Emit<'_> {
         }
     }
 
-    /// Appends a parameter block, padded so that the next one is aligned.
-    pub(crate) fn block(&mut self, words: &[Word]) -> u32 {
+    /// Appends a parameter block, padded so that the next one is aligned. Returns its start in
+    /// words.
+    pub(crate) fn block(&mut self, words: &[ParamWord]) -> u32 {
         let at = self.draft.params.len();
         self.draft.params.extend_from_slice(words);
         let align = (self.caps.uniform_align_bytes.max(16) / 4) as usize;
@@ -187,7 +195,9 @@ impl Emit<'_> {
             .len()
             .next_multiple_of(align)
             .max(at + align);
-        self.draft.params.resize(end, Word::Num(Num::ZERO));
+        self.draft
+            .params
+            .resize(end, ParamWord::SymInt(SymInt::ZERO));
         at as u32
     }
 }

@@ -1,103 +1,105 @@
-//! The program while it is made.
+//! The program under construction.
 
 use std::collections::HashMap;
 
 use tercet_ir::{DType, Dim, Tensor};
 
-use super::View;
-use super::decoding::Decoding;
-use crate::flow::{Flow, Site};
-use crate::kernel::{Instance, Word};
-use crate::num::{Num, Tape};
+use super::SlotView;
+use super::dequant_schedule::DequantSchedule;
+use crate::flow::{ControlFlowGraph, NodeLocation};
+use crate::kernel::{KernelInstance, ParamWord};
 use crate::program::{
-    Buffer, Chain, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SlotId, Step,
+    CheckKind, DataCheck, DependentLaunches, KernelId, LaunchSizeCheck, ProgramBuffer, ProgramStep,
+    ShapeSwitch, SlotId,
 };
-use crate::variant::Taken;
+use crate::sym_int::{ExprArena, SymInt};
+use crate::variant::VariantSelection;
 
-/// What memory a slot gets.
+/// Placement of a slot: the buffer or arena that it is allocated in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// A range of the arena, shared over time.
+pub(crate) enum SlotPlacement {
+    /// The arena, where slots with disjoint lifetimes share memory.
     Arena,
-    /// A range of the prepared values.
+    /// The buffer of values computed once.
     Prepared,
-    /// A range of the outputs.
+    /// The output buffer.
     Output,
-    /// A range of the inputs.
+    /// The input buffer.
     Input,
-    /// A range of the counters.
+    /// The counter buffer.
     Counters,
-    /// A buffer, from this offset.
-    At(Buffer, u64),
-    /// A part of an input or output that no kernel binds as a whole, from this offset.
+    /// A fixed offset in bytes within this buffer.
+    At(ProgramBuffer, u64),
+    /// A part of an input or output above the binding limit, at this offset in bytes.
     Within(SlotId, u64),
 }
 
-impl Home {
+impl SlotPlacement {
     /// True if the contents are the same in every run with the same parameters.
     pub(crate) fn is_constant(self) -> bool {
         match self {
-            Home::Prepared | Home::At(Buffer::Const(_) | Buffer::Param(_), _) => true,
-            Home::Arena
-            | Home::Output
-            | Home::Input
-            | Home::Counters
-            | Home::At(..)
-            | Home::Within(..) => false,
+            SlotPlacement::Prepared
+            | SlotPlacement::At(ProgramBuffer::Const(_) | ProgramBuffer::Param(_), _) => true,
+            SlotPlacement::Arena
+            | SlotPlacement::Output
+            | SlotPlacement::Input
+            | SlotPlacement::Counters
+            | SlotPlacement::At(..)
+            | SlotPlacement::Within(..) => false,
         }
     }
 }
 
-/// A slot while the program is made.
+/// A slot before memory planning.
 #[derive(Clone, Debug)]
-pub(crate) struct SlotDraft {
+pub(crate) struct PendingSlot {
     pub(crate) bytes: u64,
     pub(crate) dtype: DType,
-    /// Elements, to tell whether a view is the whole slot.
+    /// Number of elements, to detect views that cover the whole slot.
     pub(crate) numel: Option<Dim>,
-    pub(crate) home: Home,
+    pub(crate) home: SlotPlacement,
 }
 
-/// A program while it is made.
+/// A program under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
-    pub(crate) slots: Vec<SlotDraft>,
-    pub(crate) kernels: Vec<Instance>,
-    pub(super) known: HashMap<Instance, KernelId>,
-    pub(crate) prepare: Vec<Step>,
-    /// The steps of the stage that is open.
-    pub(crate) steps: Vec<Step>,
-    /// Weights that are decoded, and when.
-    pub(crate) decoding: Decoding,
-    /// What is closed, in the graph at hand.
-    pub(crate) flow: Vec<Flow<Vec<Step>>>,
-    pub(crate) params: Vec<Word>,
-    /// Constants of the graph and tables of families, by the number of their buffer.
+pub(crate) struct ProgramBuilder {
+    pub(crate) slots: Vec<PendingSlot>,
+    pub(crate) kernels: Vec<KernelInstance>,
+    pub(super) kernel_ids: HashMap<KernelInstance, KernelId>,
+    pub(crate) prepare: Vec<ProgramStep>,
+    /// Steps of the open stage.
+    pub(crate) steps: Vec<ProgramStep>,
+    /// Schedule of weight dequantization.
+    pub(crate) decoding: DequantSchedule,
+    /// Closed stages and control flow of the current graph.
+    pub(crate) flow: Vec<ControlFlowGraph<Vec<ProgramStep>>>,
+    pub(crate) params: Vec<ParamWord>,
+    /// Constants of the graph and lookup tables of kernels, by the index of their buffer.
     pub(crate) consts: Vec<Tensor>,
-    pub(crate) choices: Vec<Choice>,
-    pub(crate) tape: Tape,
+    pub(crate) shape_switches: Vec<ShapeSwitch>,
+    pub(crate) tape: ExprArena,
     pub(crate) data_checks: Vec<DataCheck>,
-    pub(crate) size_checks: Vec<SizeCheck>,
-    /// Words of parameter blocks that take the number of data checks.
-    pub(crate) guards: Vec<usize>,
-    /// Slots over the records of some data checks, which one dispatch writes.
+    pub(crate) size_checks: Vec<LaunchSizeCheck>,
+    /// Indices of parameter words that are set to the number of data checks at the end.
+    pub(crate) check_count_words: Vec<usize>,
+    /// Slots that span the fault records of several data checks, all written by one dispatch.
     pub(crate) joined_records: HashMap<SlotId, Vec<SlotId>>,
-    /// The slot over all records of data checks.
+    /// Slot that spans all fault records.
     pub(crate) faults: Option<SlotId>,
-    /// The chains of dispatches, where there are any.
-    pub(crate) chain: Option<Chain>,
-    /// The first node of them, until their counters have a place.
-    pub(super) chain_site: Option<Site>,
-    /// The variants of kernels that were taken.
-    pub(crate) variants: Vec<Taken>,
-    /// Checks made so far: operand, kind, size.
-    pub(super) checked: Vec<(View, CheckKind, Num)>,
-    /// Slots whose elements are indices of an axis of this size by how they are made.
-    pub(super) within: Vec<(SlotId, Num)>,
+    /// State of dependent launches; `None` if no kernel uses them.
+    pub(crate) chain: Option<DependentLaunches>,
+    /// First node with dependent launches, until the counters are placed.
+    pub(super) chain_site: Option<NodeLocation>,
+    /// Kernel variants selected so far.
+    pub(crate) variants: Vec<VariantSelection>,
+    /// Data checks emitted so far: operand, kind and size.
+    pub(super) checked: Vec<(SlotView, CheckKind, SymInt)>,
+    /// Slots that only contain indices in `[0, len)` by construction, with `len`.
+    pub(super) within: Vec<(SlotId, SymInt)>,
 }
 
-impl Draft {
-    pub(crate) fn home(&self, slot: SlotId) -> Home {
+impl ProgramBuilder {
+    pub(crate) fn home(&self, slot: SlotId) -> SlotPlacement {
         self.slots[slot.0 as usize].home
     }
 }

@@ -1,50 +1,53 @@
-//! Rows in panels (ADR 0073): rows of 16 bits of which the only reader is a product with weights that were laid out lie in panels of
-//! 32 columns, `[k / 32, rows, 32]`, so that a subgroup reads eight rows of a step as 512 bytes one after the other.
+//! Panel-packed activation rows (ADR 0073). If the only reader of 16-bit rows is a matmul with
+//! prepacked weights, the rows are stored in panels of 32 columns, `[k / 32, rows, 32]`. A subgroup
+//! then reads eight rows of one k step as 512 contiguous bytes.
 //!
-//! The kernel that writes rows offers it, the product takes the offer; only then a word of the writer's block says so. Nobody else
-//! ever sees a slot in panels.
+//! The kernel that writes the rows registers itself as a producer, and the matmul requests panels.
+//! Only then a word of the producer's parameter block enables them. No other node reads a
+//! panel-packed slot.
 
 use tercet_ir::{NodeId, Value};
 
-use super::{Emit, Home};
-use crate::kernel::{Params, Word};
-use crate::num::Num;
-use crate::program::{Arm, Arms, SlotId, Step, Work};
+use super::{LoweringCtx, SlotPlacement};
+use crate::kernel::{ParamBlock, ParamWord};
+use crate::program::{ProgramStep, ShapeBranch, ShapeBranches, SlotId, StepOp};
+use crate::sym_int::SymInt;
 
-/// A kernel that can write the rows of a slot in panels.
+/// A dispatch that can write the rows of a slot panel-packed.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
+pub(super) struct PanelProducer {
     slot: SlotId,
-    /// The arms that it runs in.
-    arms: Arms,
-    /// Rows, and columns of each.
-    size: [Num; 2],
-    /// The step that writes them, of the open stage, and its block.
+    /// Branches that the dispatch belongs to.
+    branches: ShapeBranches,
+    /// Number of rows and of columns.
+    size: [SymInt; 2],
+    /// Index of the dispatch in the open stage, and its parameter block.
     step: usize,
     block: u32,
-    /// The word that is 1 where they lie in panels.
+    /// Index of the parameter word that is 1 if the rows are panel-packed.
     word: usize,
 }
 
-impl Emit<'_> {
-    /// Says that the kernel that was dispatched last writes `[rows, columns]` of a slot in panels where this field of its block is 1.
-    pub(crate) fn offer_panels<P: Params>(
+impl LoweringCtx<'_> {
+    /// Registers the last dispatch as a producer: it writes `[rows, columns]` of a slot
+    /// panel-packed if this parameter is 1.
+    pub(crate) fn offer_panels<P: ParamBlock>(
         &mut self,
         field: &'static str,
         slot: SlotId,
-        size: [Num; 2],
+        size: [SymInt; 2],
     ) {
         let known = P::FIELDS.iter().find(|f| f.name == field);
-        let is_last = |work: &Work| matches!(work, Work::Dispatch(d) if d.args.contains(&slot));
+        let is_last = |work: &StepOp| matches!(work, StepOp::Dispatch(d) if d.args.contains(&slot));
         let writes = self.draft.steps.last().is_some_and(|s| is_last(&s.work));
         let runs = writes && !self.cursor.constant && !self.facts.has_flow;
-        let (Some(field), Home::Arena, true) = (known, self.home(slot), runs) else {
+        let (Some(field), SlotPlacement::Arena, true) = (known, self.home(slot), runs) else {
             return;
         };
         let block = self.last_block();
-        self.values.panels.push(Offer {
+        self.values.panels.push(PanelProducer {
             slot,
-            arms: self.cursor.arms.clone(),
+            branches: self.cursor.branches.clone(),
             size,
             step: self.draft.steps.len() - 1,
             block,
@@ -52,12 +55,12 @@ impl Emit<'_> {
         });
     }
 
-    /// True if `[rows, columns]` of a slot lie in panels from now on, in the arms at hand: the kernel that writes them can do that, and
-    /// nothing but the node at hand reads them.
-    pub(crate) fn take_panels(&mut self, slot: SlotId, size: [Num; 2]) -> bool {
-        let arms = self.cursor.arms.clone();
-        let fits = |o: &&Offer| {
-            let is_near = o.arms == arms || o.arms.is_empty();
+    /// Requests panel-packed rows `[rows, columns]` in a slot for the current branches. Returns
+    /// true if the producer supports them and no node except the current one reads the slot.
+    pub(crate) fn accept_panels(&mut self, slot: SlotId, size: [SymInt; 2]) -> bool {
+        let arms = self.cursor.branches.clone();
+        let fits = |o: &&PanelProducer| {
+            let is_near = o.branches == arms || o.branches.is_empty();
             o.slot == slot && o.size == size && is_near
         };
         let Some(offer) = self.values.panels.iter().rev().find(fits).cloned() else {
@@ -66,38 +69,39 @@ impl Emit<'_> {
         let steps = &self.draft.steps;
         let is_there = steps
             .get(offer.step)
-            .is_some_and(|s| matches!(&s.work, Work::Dispatch(d) if d.block == offer.block));
-        // What runs in another arm of a choice does not run with this one.
-        let is_elsewhere = |step: &Step| {
-            let other = |a, b: &Arm| b.choice == a && !arms.contains(b);
+            .is_some_and(|s| matches!(&s.work, StepOp::Dispatch(d) if d.block == offer.block));
+        // A step of another branch of the same shape switch never runs together with this one.
+        let is_elsewhere = |step: &ProgramStep| {
+            let other = |a, b: &ShapeBranch| b.choice == a && !arms.contains(b);
             arms.iter()
-                .any(|arm| step.arms.iter().any(|of| other(arm.choice, of)))
+                .any(|arm| step.branches.iter().any(|of| other(arm.choice, of)))
         };
-        let touches = |step: &Step| match &step.work {
-            Work::Dispatch(d) => d.args.contains(&slot),
-            Work::Copy { src, dst, .. } => *src == slot || *dst == slot,
-            Work::Fill { dst, .. } => *dst == slot,
+        let touches = |step: &ProgramStep| match &step.work {
+            StepOp::Dispatch(d) => d.args.contains(&slot),
+            StepOp::Copy { src, dst, .. } => *src == slot || *dst == slot,
+            StepOp::Fill { dst, .. } => *dst == slot,
         };
         let since = steps.get(offer.step + 1..).unwrap_or_default();
         let is_read = since.iter().any(|s| touches(s) && !is_elsewhere(s));
         if !is_there || is_read || self.is_read_later(slot) {
             return false;
         }
-        let taken = match offer.arms == arms {
-            true => Some(Num::ONE),
+        let taken = match offer.branches == arms {
+            true => Some(SymInt::ONE),
             false => self.are_taken(&arms),
         };
         if let Some(taken) = taken {
-            self.draft.params[offer.word] = Word::Num(taken);
+            self.draft.params[offer.word] = ParamWord::SymInt(taken);
         }
         taken.is_some()
     }
 
-    /// A number that is 1 in runs that take these arms, else 0; none where they are not the last ones of choices by one value.
-    fn are_taken(&mut self, arms: &Arms) -> Option<Num> {
-        let mut last: Option<(Num, u32)> = None;
+    /// A symbolic value that is 1 in runs that execute these branches, else 0. `None` unless each
+    /// is the last branch of its switch and all switches test the same value.
+    fn are_taken(&mut self, arms: &ShapeBranches) -> Option<SymInt> {
+        let mut last: Option<(SymInt, u32)> = None;
         for arm in arms {
-            let choice = &self.draft.choices[arm.choice.0 as usize];
+            let choice = &self.draft.shape_switches[arm.choice.0 as usize];
             let bound = *choice.bounds.last()?;
             let is_last = arm.index as usize == choice.bounds.len();
             let (value, above) = last.unwrap_or((choice.value, bound));
@@ -108,21 +112,21 @@ impl Emit<'_> {
         }
         let (value, above) = last?;
         let tape = &mut self.draft.tape;
-        let over = tape.sub(value, Num::Const(above.into()));
-        let over = tape.max(over, Num::ZERO);
-        Some(tape.min(over, Num::ONE))
+        let over = tape.sub(value, SymInt::Const(above.into()));
+        let over = tape.max(over, SymInt::ZERO);
+        Some(tape.min(over, SymInt::ONE))
     }
 
-    /// True if a node behind the one at hand, or the graph's caller, may take a value that lies in this slot.
+    /// True if a later node, an output or a state may read a value in this slot.
     fn is_read_later(&self, slot: SlotId) -> bool {
         let lies_there = |v: Value| {
-            let places = &self.values.places[v.node.index()];
+            let places = &self.values.views[v.node.index()];
             places
                 .get(usize::from(v.port))
                 .is_some_and(|view| view.slot == slot)
         };
-        // Who reads what is made on demand is not known.
-        let mut on_demand = self.values.made.iter();
+        // The later readers of an on-demand value are unknown.
+        let mut on_demand = self.values.materialized.iter();
         if on_demand.any(|(.., view)| view.slot == slot) {
             return true;
         }
@@ -137,19 +141,19 @@ impl Emit<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tercet_ir::ops::{AttentionOptions, Layout};
-    use tercet_ir::random::Random;
+    use tercet_ir::ops::{AttentionLayout, AttentionOptions};
+    use tercet_ir::random::RngState;
     use tercet_ir::scalar::UnaryFn;
     use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type, Value};
 
-    use crate::caps::Caps;
-    use crate::kernel::Word;
-    use crate::launch::Launch;
-    use crate::program::{Program, Work};
+    use crate::caps::DeviceCaps;
+    use crate::kernel::ParamWord;
+    use crate::launch::LaunchSizes;
+    use crate::program::{GpuProgram, StepOp};
 
     const WIDTH: usize = 768;
 
-    /// A layer norm of `[rows, 768]`, a product with a function, and one more.
+    /// A layer norm of `[rows, 768]`, followed by a matmul with GELU and by a second matmul.
     fn graph(rows: &[Dim]) -> (Graph, [Value; 3]) {
         let mut g = Graph::new();
         let shape = rows.iter().cloned().chain([Dim::Known(WIDTH)]);
@@ -170,25 +174,28 @@ mod tests {
         (g, [normed, hidden, y])
     }
 
-    fn compile(g: &Graph) -> Program {
+    fn compile(g: &Graph) -> GpuProgram {
         let options = CompileOptions::new().bound("b", 32).bound("s", 64);
-        crate::compile(g, &options, &Caps::h200()).unwrap()
+        crate::compile(g, &options, &DeviceCaps::h200()).unwrap()
     }
 
-    /// Of the dispatches of a run: kernel, whether it reads panels by its constants, whether it writes them by its block.
-    fn run(program: &Program, sizes: [usize; 2]) -> Vec<(String, bool, bool)> {
+    /// For each dispatch of a run: kernel name, whether its constants select panel-packed input,
+    /// and whether its block selects panel-packed output.
+    fn run(program: &GpuProgram, sizes: [usize; 2]) -> Vec<(String, bool, bool)> {
         let [b, s] = sizes;
-        let mut launch = Launch::default();
+        let mut launch = LaunchSizes::default();
         let sizes = Bindings::new().with("b", b).with("s", s);
-        launch.compute(program, &sizes, Random::default()).unwrap();
+        launch
+            .compute(program, &sizes, RngState::default())
+            .unwrap();
         let steps = program.steps.iter().zip(&launch.grids);
         let on = steps.filter_map(|(step, grid)| match &step.work {
-            Work::Dispatch(d) if !grid.contains(&0) => Some(d),
-            Work::Dispatch(_) | Work::Copy { .. } | Work::Fill { .. } => None,
+            StepOp::Dispatch(d) if !grid.contains(&0) => Some(d),
+            StepOp::Dispatch(_) | StepOp::Copy { .. } | StepOp::Fill { .. } => None,
         });
         let all = on.map(|d| {
             let name = &program.kernels[d.kernel.0 as usize].name;
-            // `y_panels` and `c_panels` are the last of their blocks.
+            // `y_panels` and `c_panels` are the last words of their blocks.
             let word = match name {
                 name if name.starts_with("norm") => Some(8),
                 name if name.starts_with("gemm_laid") => Some(26),
@@ -197,7 +204,7 @@ mod tests {
             };
             let writes = word.is_some_and(|at| {
                 let word = program.params[d.block as usize + at];
-                matches!(word, Word::Num(n) if launch.value(n) == 1)
+                matches!(word, ParamWord::SymInt(n) if launch.value(n) == 1)
             });
             let kernel = name.split(' ').next().unwrap().to_string();
             (kernel, name.contains("A_PANELS=1"), writes)
@@ -249,7 +256,8 @@ mod tests {
         }
     }
 
-    /// Queries, keys and values that are columns of one product, each from a column on; heads of 64.
+    /// Attention whose queries, keys and values are column ranges of one matmul result, starting at
+    /// these columns; head size 64.
     fn attention(begins: [usize; 3], is_read: bool) -> Graph {
         let mut g = Graph::new();
         let (b, s) = (Dim::sym("b"), Dim::Known(197));
@@ -264,7 +272,7 @@ mod tests {
             g.reshape(own, apart).unwrap()
         });
         let [q, k, v] = parts;
-        let options = AttentionOptions::new(WIDTH / 64, WIDTH / 64, Layout::Bshd);
+        let options = AttentionOptions::new(WIDTH / 64, WIDTH / 64, AttentionLayout::Bshd);
         let y = g.attention(q, k, v, options).unwrap();
         let joined = g.reshape(y, [b, s, Dim::Known(WIDTH)]).unwrap();
         let w = Type::new(DType::F16, [WIDTH, WIDTH]);

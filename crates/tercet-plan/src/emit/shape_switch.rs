@@ -1,31 +1,32 @@
-//! Ways side by side, of which a run takes one by a number of it.
+//! Shape switches: alternative code paths, of which each run executes one, selected by a symbolic
+//! value.
 
 use tercet_ir::{CompileError, Dim};
 
-use super::Emit;
-use crate::num::Num;
-use crate::program::{Arm, Choice, ChoiceId};
+use super::LoweringCtx;
+use crate::program::{ShapeBranch, ShapeSwitch, ShapeSwitchId};
+use crate::sym_int::SymInt;
 
-impl<'a> Emit<'a> {
-    /// Emits a way for each range of a size: arm `i` runs where the size is above `bounds[i - 1]` and at
-    /// most `bounds[i]`, the last arm above them all. `bounds` ascend. Ranges that no run is in are left
-    /// out; where one is left, it is emitted as if there were no choice.
+impl<'a> LoweringCtx<'a> {
+    /// Emits one branch per range of a size. Branch `i` runs if the size is above `bounds[i - 1]`
+    /// and at most `bounds[i]`; the last branch has no upper limit. `bounds` must ascend.
+    /// Unreachable ranges are omitted. If one range remains, it is emitted without a shape switch.
     ///
-    /// Arms write into slots taken before (the result); what they take with [`Emit::temp`] or
-    /// [`Emit::dense`] is theirs, and those of different arms may share memory. An arm may be several
-    /// steps, and may choose again.
+    /// Branches write into slots allocated before (the result). A slot that a branch allocates with
+    /// [`LoweringCtx::temp`] or [`LoweringCtx::dense`] is private to it, and slots of different branches may
+    /// share memory. A branch may emit several steps and further shape switches.
     ///
     /// # Errors
-    /// Those of the arms; [`CompileError::Bounds`] when the bound of the size is not possible.
-    pub fn choose(
+    /// The errors of the branches; [`CompileError::Bounds`] if the bound of the size is invalid.
+    pub fn switch_on_size(
         &mut self,
         value: &Dim,
         bounds: &[u32],
-        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
+        mut arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         debug_assert!(
             bounds.is_sorted(),
-            "invariant: the ranges of a choice ascend"
+            "invariant: the bounds of a shape switch ascend"
         );
         let most = self.bound(value)?;
         let reached = bounds.iter().filter(|b| most > **b as usize).count();
@@ -33,50 +34,50 @@ impl<'a> Emit<'a> {
             return arm(self, reached);
         }
         let value = self.num(value);
-        self.choose_by(value, &bounds[..reached], arm)
+        self.switch_on(value, &bounds[..reached], arm)
     }
 
-    /// As [`Emit::choose`], by a number that may lie in every range.
+    /// As [`LoweringCtx::switch_on_size`], for any symbolic value; all ranges count as reachable.
     ///
     /// # Errors
-    /// Those of the arms.
-    pub(crate) fn choose_by(
+    /// The errors of the branches.
+    pub(crate) fn switch_on(
         &mut self,
-        value: Num,
+        value: SymInt,
         bounds: &[u32],
-        mut arm: impl FnMut(&mut Emit<'a>, usize) -> Result<(), CompileError>,
+        mut arm: impl FnMut(&mut LoweringCtx<'a>, usize) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         if let Some(known) = value.known() {
             let at = bounds.iter().filter(|b| known > i64::from(**b)).count();
             return arm(self, at);
         }
-        let choice = Choice {
+        let choice = ShapeSwitch {
             value,
             bounds: bounds.into(),
         };
         let choice = self.choice(choice);
         for index in 0..=bounds.len() {
             let copies = self.values.copies.len();
-            self.cursor.arms.push(Arm {
+            self.cursor.branches.push(ShapeBranch {
                 choice,
                 index: index as u32,
             });
             let done = arm(self, index);
-            self.cursor.arms.pop();
+            self.cursor.branches.pop();
             done?;
-            self.forget_copies(copies);
+            self.discard_copies(copies);
         }
         Ok(())
     }
 
-    /// The id of a choice, each once.
-    fn choice(&mut self, choice: Choice) -> ChoiceId {
-        let choices = &mut self.draft.choices;
+    /// Id of a shape switch; equal shape switches share one id.
+    fn choice(&mut self, choice: ShapeSwitch) -> ShapeSwitchId {
+        let choices = &mut self.draft.shape_switches;
         let at = choices.iter().position(|c| *c == choice);
         let at = at.unwrap_or_else(|| {
             choices.push(choice);
             choices.len() - 1
         });
-        ChoiceId(at as u32)
+        ShapeSwitchId(at as u32)
     }
 }

@@ -1,127 +1,130 @@
-//! Where the values of a graph lie: operands, results, and copies that are made once.
+//! Values of a graph during lowering: operands, results, and cached copies.
 
 use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 
-use super::panels::Offer;
-use super::{Emit, Home, View, all_known};
-use crate::families::copy;
-use crate::num::Num;
-use crate::program::{Arms, Buffer, SlotId};
+use super::panels::PanelProducer;
+use super::{LoweringCtx, SlotPlacement, SlotView, all_known};
+use crate::lowerings::copy;
+use crate::program::{ProgramBuffer, ShapeBranches, SlotId};
+use crate::sym_int::SymInt;
 
-/// The order of elements of a copy.
+/// Element order and format of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// That of the view, without gaps.
+pub(crate) enum CopyOrder {
+    /// Row-major order of the view, without gaps.
     Dense,
-    /// As fragments of matrices take them (`matmul/prepack.rs`).
-    Laid,
-    /// As F32.
-    Wide,
-    /// As pairs of F16 (`attention/pairs.rs`), of rows of so many query heads of a key head and so many columns; those that
-    /// these lengths count.
-    Pairs {
+    /// Prepacked in the order of matrix fragments (`matmul/prepack.rs`).
+    Prepacked,
+    /// Converted to F32.
+    Upcast,
+    /// Split-F16 pairs for attention (`attention/pairs.rs`): query heads per KV head, columns, and
+    /// the optional lengths that limit the rows.
+    SplitF16 {
         group: usize,
         columns: u32,
         lens: Option<SlotId>,
     },
 }
 
-/// A matrix of F32, or a batch of such, of which pairs of F16 are made (`matmul/pairs.rs`): columns lie beside each other.
+/// An F32 matrix, or a batch of them, to be split into two F16 matrices (`matmul/pairs.rs`).
+/// Columns are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Halves {
+pub(crate) struct SplitF16Request {
     pub(crate) slot: SlotId,
-    pub(crate) offset: Num,
-    /// From row to row.
-    pub(crate) row: Num,
-    /// Rows and columns.
-    pub(crate) size: [Num; 2],
-    /// The size and the distance.
-    pub(crate) batch: [Num; 2],
+    pub(crate) offset: SymInt,
+    /// Row stride in elements.
+    pub(crate) row: SymInt,
+    /// Number of rows and of columns.
+    pub(crate) size: [SymInt; 2],
+    /// Batch size and batch stride in elements.
+    pub(crate) batch: [SymInt; 2],
 }
 
-/// Where values of the graph lie so far.
+/// Views of the values lowered so far.
 #[derive(Debug)]
-pub(crate) struct Values {
-    /// The results of each node that has been emitted.
-    pub(super) places: Vec<Vec<View>>,
-    /// Copies, by what they are copies of.
-    pub(super) copies: Vec<(View, Order, View)>,
-    /// Values that are made where they are first asked for, with the arms that they are there in.
-    pub(super) made: Vec<(Value, Arms, View)>,
-    /// Slots of the same elements rounded to 16 bits, with the arms that they are there in.
-    rounded: Vec<(SlotId, Arms, DType, SlotId)>,
-    /// Pairs of F16, with the arms that they are there in and the node that they were made for.
-    halves: Vec<(Halves, Arms, NodeId, SlotId)>,
-    /// Kernels that can write rows in panels.
-    pub(super) panels: Vec<Offer>,
+pub(crate) struct ValueViews {
+    /// Results of each node that has been lowered.
+    pub(super) views: Vec<Vec<SlotView>>,
+    /// Cached copies: source view, order, and the copy.
+    pub(super) copies: Vec<(SlotView, CopyOrder, SlotView)>,
+    /// Values computed on first use, with the branches that they are valid in.
+    pub(super) materialized: Vec<(Value, ShapeBranches, SlotView)>,
+    /// Slots with the same elements rounded to 16 bits, with the branches that they are valid in.
+    rounded: Vec<(SlotId, ShapeBranches, DType, SlotId)>,
+    /// Split-F16 matrices, with the branches that they are valid in and the node that requested
+    /// them.
+    split_f16: Vec<(SplitF16Request, ShapeBranches, NodeId, SlotId)>,
+    /// Dispatches that can write their rows panel-packed.
+    pub(super) panels: Vec<PanelProducer>,
 }
 
-impl Values {
-    /// Of a graph of which nothing has been emitted.
-    pub(super) fn of(graph: &Graph) -> Values {
-        Values {
-            places: vec![Vec::new(); graph.len()],
+impl ValueViews {
+    /// The initial state for a graph before lowering.
+    pub(super) fn new(graph: &Graph) -> ValueViews {
+        ValueViews {
+            views: vec![Vec::new(); graph.len()],
             copies: Vec::new(),
-            made: Vec::new(),
+            materialized: Vec::new(),
             rounded: Vec::new(),
-            halves: Vec::new(),
+            split_f16: Vec::new(),
             panels: Vec::new(),
         }
     }
 }
 
-impl<'a> Emit<'a> {
-    /// The value as it lies, without any copy.
-    pub fn view(&self, v: Value) -> View {
-        self.values.places[v.node.index()][v.port as usize].clone()
+impl<'a> LoweringCtx<'a> {
+    /// View of the value in its current layout, without a copy.
+    pub fn view(&self, v: Value) -> SlotView {
+        self.values.views[v.node.index()][v.port as usize].clone()
     }
 
-    /// Where the results of a node lie.
-    pub(crate) fn places(&self, node: NodeId) -> Vec<View> {
-        self.values.places[node.index()].clone()
+    /// Views of the results of a node.
+    pub(crate) fn places(&self, node: NodeId) -> Vec<SlotView> {
+        self.values.views[node.index()].clone()
     }
 
-    /// Says where the results of a node lie.
-    pub(crate) fn set_places(&mut self, node: NodeId, places: Vec<View>) {
-        self.values.places[node.index()] = places;
+    /// Sets the views of the results of a node.
+    pub(crate) fn set_places(&mut self, node: NodeId, places: Vec<SlotView>) {
+        self.values.views[node.index()] = places;
     }
 
-    /// Emits with another place for the first result of a node.
-    pub(crate) fn with_place<T>(
+    /// Emits with another view for the first result of a node.
+    pub(crate) fn with_output_view<T>(
         &mut self,
         node: NodeId,
-        place: View,
-        emit: impl FnOnce(&mut Emit<'a>) -> T,
+        place: SlotView,
+        emit: impl FnOnce(&mut LoweringCtx<'a>) -> T,
     ) -> T {
         let at = node.index();
-        let before = std::mem::replace(&mut self.values.places[at], vec![place]);
+        let before = std::mem::replace(&mut self.values.views[at], vec![place]);
         let done = emit(self);
-        self.values.places[at] = before;
+        self.values.views[at] = before;
         done
     }
 
-    /// The value as a dense slot from element 0: itself, or a copy that is made once however many
-    /// ask for it.
+    /// The value as a dense slot that starts at element 0: the value itself, or a copy that all
+    /// requests share.
     ///
     /// # Errors
-    /// [`CompileError`] when the copy is too large.
-    pub fn dense(&mut self, view: &View) -> Result<View, CompileError> {
+    /// [`CompileError`] if the copy is too large.
+    pub fn dense(&mut self, view: &SlotView) -> Result<SlotView, CompileError> {
         if view.layout.is_contiguous() && view.layout.offset().is_empty() {
             return Ok(view.clone());
         }
-        self.in_order(view, Order::Dense, |e, to| copy::emit(e, view, to))
+        self.in_order(view, CopyOrder::Dense, |e, to| copy::emit(e, view, to))
     }
 
-    /// A slot with the elements of a view in some order, which the closure writes, once for each order.
+    /// A slot with the elements of a view in another order, filled by `write`. Cached per view and
+    /// order.
     ///
     /// # Errors
-    /// [`CompileError`] when the copy is too large, or the closure's.
+    /// [`CompileError`] if the copy is too large, or the error of `write`.
     pub(crate) fn in_order(
         &mut self,
-        view: &View,
-        order: Order,
-        write: impl FnOnce(&mut Self, &View) -> Result<(), CompileError>,
-    ) -> Result<View, CompileError> {
+        view: &SlotView,
+        order: CopyOrder,
+        write: impl FnOnce(&mut Self, &SlotView) -> Result<(), CompileError>,
+    ) -> Result<SlotView, CompileError> {
         self.once(view, order, |e| {
             let constant = e.is_constant(view) && all_known(view.layout.shape());
             e.as_constant(constant, |e| {
@@ -132,26 +135,30 @@ impl<'a> Emit<'a> {
         })
     }
 
-    /// What the closure makes of a view, once for each order.
+    /// Returns a value derived from a view by `make`. Cached per view and order.
     ///
     /// # Errors
-    /// The closure's.
+    /// The error of `make`.
     pub(crate) fn once(
         &mut self,
-        view: &View,
-        order: Order,
-        make: impl FnOnce(&mut Self) -> Result<View, CompileError>,
-    ) -> Result<View, CompileError> {
-        let same = |(from, of, _): &&(View, Order, View)| from == view && *of == order;
+        view: &SlotView,
+        order: CopyOrder,
+        make: impl FnOnce(&mut Self) -> Result<SlotView, CompileError>,
+    ) -> Result<SlotView, CompileError> {
+        let same = |(from, of, _): &&(SlotView, CopyOrder, SlotView)| from == view && *of == order;
         if let Some((.., done)) = self.values.copies.iter().find(same) {
             return Ok(done.clone());
         }
         let done = make(self)?;
-        // A state changes in the run: a copy of it is good only where it was made. Unless nothing is assigned to it.
-        let is_state = matches!(self.home(view.slot), Home::At(Buffer::State(_), _));
+        // A state may change during the run, so a copy of it is valid only at this point. It stays
+        // valid if the state is never assigned.
+        let is_state = matches!(
+            self.home(view.slot),
+            SlotPlacement::At(ProgramBuffer::State(_), _)
+        );
         let stays = |e: &Self| {
             let mut assigns = e.graph.assigns().iter();
-            matches!(order, Order::Pairs { .. })
+            matches!(order, CopyOrder::SplitF16 { .. })
                 && !assigns.any(|to| e.view(to.state).slot == view.slot)
         };
         if !is_state || stays(self) {
@@ -160,19 +167,19 @@ impl<'a> Emit<'a> {
         Ok(done)
     }
 
-    /// The slot of a result, dense; an operand's own where the node updates that in place.
+    /// Dense slot of a result. If the node updates an operand in place, this is the operand's slot.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub fn result(&mut self, port: usize) -> Result<View, CompileError> {
+    /// As [`LoweringCtx::temp`].
+    pub fn result(&mut self, port: usize) -> Result<SlotView, CompileError> {
         debug_assert!(
-            self.cursor.arms.is_empty(),
-            "invariant: all arms have one result"
+            self.cursor.branches.is_empty(),
+            "invariant: results are allocated outside of shape branches"
         );
         let graph = self.graph;
         let ty = &graph.node(self.cursor.at).outputs[port];
         let view = match self.updated(port) {
-            Some(slot) => View {
+            Some(slot) => SlotView {
                 slot,
                 layout: self.dense_layout(&ty.shape)?,
                 dtype: ty.dtype,
@@ -183,87 +190,98 @@ impl<'a> Emit<'a> {
         Ok(view)
     }
 
-    /// Makes a value that exists already the result, instead of a new slot.
-    pub fn forward(&mut self, port: usize, view: View) {
+    /// Uses an existing value as the result, instead of a new slot.
+    pub fn forward(&mut self, port: usize, view: SlotView) {
         self.cursor.results[port] = Some(view);
     }
 
-    /// A value without a place of its own: made once for all that ask for it in the same arms.
+    /// A value computed on demand: `make` runs once for all requests from the same branches.
     ///
     /// # Errors
-    /// Those of `make`.
-    pub(crate) fn made(
+    /// The error of `make`.
+    pub(crate) fn materialize(
         &mut self,
         of: Value,
-        make: impl FnOnce(&mut Emit<'a>) -> Result<View, CompileError>,
-    ) -> Result<View, CompileError> {
-        let known = |(value, arms, _): &&(Value, Arms, View)| {
-            *value == of && self.cursor.arms.starts_with(arms)
+        make: impl FnOnce(&mut LoweringCtx<'a>) -> Result<SlotView, CompileError>,
+    ) -> Result<SlotView, CompileError> {
+        let known = |(value, arms, _): &&(Value, ShapeBranches, SlotView)| {
+            *value == of && self.cursor.branches.starts_with(arms)
         };
-        if let Some((.., view)) = self.values.made.iter().find(known) {
+        if let Some((.., view)) = self.values.materialized.iter().find(known) {
             return Ok(view.clone());
         }
         let view = make(self)?;
-        let arms = self.cursor.arms.clone();
-        self.values.made.push((of, arms, view.clone()));
+        let arms = self.cursor.branches.clone();
+        self.values.materialized.push((of, arms, view.clone()));
         Ok(view)
     }
 
-    /// A slot for the elements of a dense value in 16 bits, which the kernel that makes the value writes as well, for products in
-    /// these arms. None where the value does not stay as it is.
+    /// Allocates a 16-bit copy of a dense value for matmuls in these branches. The kernel that
+    /// computes the value also writes the copy. `None` if the value is not in the arena and may
+    /// change.
     ///
     /// # Errors
-    /// As [`Emit::temp`].
-    pub(crate) fn round(&mut self, of: &View, to: DType) -> Result<Option<View>, CompileError> {
-        if self.home(of.slot) != Home::Arena {
+    /// As [`LoweringCtx::temp`].
+    pub(crate) fn round(
+        &mut self,
+        of: &SlotView,
+        to: DType,
+    ) -> Result<Option<SlotView>, CompileError> {
+        if self.home(of.slot) != SlotPlacement::Arena {
             return Ok(None);
         }
         let copy = self.temp(to, of.layout.shape())?;
-        let arms = self.cursor.arms.clone();
+        let arms = self.cursor.branches.clone();
         self.values.rounded.push((of.slot, arms, to, copy.slot));
         Ok(Some(copy))
     }
 
-    /// The slot of the same elements in this dtype, where there is one in these arms.
+    /// Slot with the same elements in this dtype, if one is valid in these branches.
     pub(crate) fn rounded(&self, of: SlotId, to: DType) -> Option<SlotId> {
-        let known = |(slot, arms, dtype, _): &&(SlotId, Arms, DType, SlotId)| {
-            *slot == of && *dtype == to && self.cursor.arms.starts_with(arms)
+        let known = |(slot, arms, dtype, _): &&(SlotId, ShapeBranches, DType, SlotId)| {
+            *slot == of && *dtype == to && self.cursor.branches.starts_with(arms)
         };
         let found = self.values.rounded.iter().find(known);
         found.map(|(.., copy)| *copy)
     }
 
-    /// The pairs of F16 of a matrix, which the closure makes: before the first run where it is constant and of known size, else
-    /// once for nodes that are near each other, so that they do not take memory from the way forward to that of gradients.
+    /// The split-F16 form of a matrix, computed by `make`. A constant of known size is split once
+    /// before the first run. Other matrices are cached only for nearby nodes, so that the forward
+    /// pass does not hold memory until the backward pass.
     ///
     /// # Errors
-    /// The closure's.
+    /// The error of `make`.
     pub(crate) fn halves(
         &mut self,
-        of: Halves,
+        of: SplitF16Request,
         is_known: bool,
         make: impl FnOnce(&mut Self) -> Result<SlotId, CompileError>,
     ) -> Result<SlotId, CompileError> {
         const NEAR: usize = 64;
         let constant = is_known && self.home(of.slot).is_constant();
         let at = self.cursor.at;
-        let known = |(known, arms, node, _): &&(Halves, Arms, NodeId, SlotId)| {
+        let known = |(known, arms, node, _): &&(SplitF16Request, ShapeBranches, NodeId, SlotId)| {
             let is_near = at.index().abs_diff(node.index()) <= NEAR;
-            *known == of && (constant || is_near && self.cursor.arms.starts_with(arms))
+            *known == of && (constant || is_near && self.cursor.branches.starts_with(arms))
         };
-        if let Some((.., slot)) = self.values.halves.iter().find(known) {
+        if let Some((.., slot)) = self.values.split_f16.iter().find(known) {
             return Ok(*slot);
         }
         let slot = self.as_constant(constant, make)?;
-        // A state changes in the run.
-        if constant || matches!(self.home(of.slot), Home::Arena | Home::Input) {
-            let arms = self.cursor.arms.clone();
-            self.values.halves.push((of, arms, at, slot));
+        // The split form of a state is not cached, because the state may change during the run.
+        if constant
+            || matches!(
+                self.home(of.slot),
+                SlotPlacement::Arena | SlotPlacement::Input
+            )
+        {
+            let arms = self.cursor.branches.clone();
+            self.values.split_f16.push((of, arms, at, slot));
         }
         Ok(slot)
     }
 
-    /// The slot that a result of the node is written into because an operand lies there.
+    /// Operand slot that a result of the node is written into for an in-place update.
     pub fn updated(&self, port: usize) -> Option<SlotId> {
         let own = self
             .cursor
@@ -273,24 +291,28 @@ impl<'a> Emit<'a> {
         own.map(|(_, slot)| *slot)
     }
 
-    /// Gives results slots of their own: what updates its operands in place reads them after it wrote some.
+    /// Disables in-place updates for this node, because its kernels read operands after writing
+    /// results.
     pub(crate) fn update_apart(&mut self) {
         self.cursor.into.clear();
     }
 
     /// True if the value is the same in every run with the same parameters.
-    pub fn is_constant(&self, view: &View) -> bool {
+    pub fn is_constant(&self, view: &SlotView) -> bool {
         self.home(view.slot).is_constant()
     }
 
-    pub(crate) fn home(&self, slot: SlotId) -> Home {
+    pub(crate) fn home(&self, slot: SlotId) -> SlotPlacement {
         self.draft.home(slot)
     }
 
-    /// Copies of an arm are not there in others: forgets those since `first` that a run makes.
-    pub(super) fn forget_copies(&mut self, first: usize) {
+    /// Drops cached copies since `first`, which belong to one branch. Copies computed before all
+    /// runs remain valid.
+    pub(super) fn discard_copies(&mut self, first: usize) {
         let made = self.values.copies.split_off(first);
-        let is_prepared = |(.., done): &(View, Order, View)| self.home(done.slot) == Home::Prepared;
+        let is_prepared = |(.., done): &(SlotView, CopyOrder, SlotView)| {
+            self.home(done.slot) == SlotPlacement::Prepared
+        };
         let kept: Vec<_> = made.into_iter().filter(is_prepared).collect();
         self.values.copies.extend(kept);
     }

@@ -1,40 +1,41 @@
-//! Products of operands that were widened to F32 from 16 bits: products of their elements are the same in F32, so kernels
-//! on matrices of the narrow dtype, which sum in F32, give the same answer from half the memory.
+//! Cast elision before matmuls: a matmul of operands cast from 16 bits to F32 reads the 16-bit
+//! operands directly. Products of 16-bit elements are exact in F32. Cooperative-matrix kernels of
+//! the narrow dtype accumulate in F32, so they give the same result with half the memory traffic.
 
 use std::collections::BTreeSet;
 
 use tercet_ir::ops::Op;
 use tercet_ir::{DType, NodeId, OpKind, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::{Fusions, Group};
-use crate::caps::{Caps, CoopType};
+use super::dataflow::{UseDefGraph, first};
+use super::{FusionGroup, Fusions};
+use crate::caps::{CoopType, DeviceCaps};
 
-/// A product whose operands are read before they are widened.
+/// A matmul that reads its 16-bit operands in front of elided casts.
 #[derive(Clone, Debug)]
-pub(crate) struct Widened {
+pub(crate) struct UncastMatMul {
     /// The left and the right operand.
-    pub(crate) operands: [Narrow; 2],
+    pub(crate) operands: [UncastOperand; 2],
 }
 
-/// An operand of 16 bits.
+/// A 16-bit operand.
 #[derive(Clone, Debug)]
-pub(crate) struct Narrow {
+pub(crate) struct UncastOperand {
     pub(crate) of: Value,
-    /// The views between it and the product, in order.
+    /// View operators between the operand and the matmul, in order.
     pub(crate) views: Vec<NodeId>,
-    /// The cast among them.
+    /// The elided cast.
     cast: NodeId,
 }
 
-/// Finds the products of a graph on a device that has such matrices.
-pub(super) fn find(flow: &mut Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
+/// Finds such matmuls, on a device with suitable cooperative matrices.
+pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let is_product = matches!(node.op, Op::MatMul(_)) && node.outputs[0].dtype == DType::F32;
         if !is_product || found.has(id) || flow.is_constant(id) {
             continue;
         }
-        let [a, b] = [0, 1].map(|i| narrow(flow, found, node.inputs[i]));
+        let [a, b] = [0, 1].map(|i| before_upcast(flow, found, node.inputs[i]));
         let (Some(a), Some(b)) = (a, b) else {
             continue;
         };
@@ -46,29 +47,29 @@ pub(super) fn find(flow: &mut Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
         };
         let has_them = caps.spirv && caps.coop.iter().any(|shape| shape.ty == matrices);
         let are_alike = flow.graph.ty(b.of).dtype == dtype;
-        if !has_them || !are_alike || !flow.stay_until(&[a.of, b.of], id) {
+        if !has_them || !are_alike || !flow.are_unchanged_until(&[a.of, b.of], id) {
             continue;
         }
         for (operand, given) in [&a, &b].into_iter().zip(&node.inputs) {
-            flow.reads_instead(id, *given, &BTreeSet::from([operand.of]));
-            // What nothing reads any more is not emitted.
+            flow.replace_read(id, *given, &BTreeSet::from([operand.of]));
+            // Nodes without remaining readers are not emitted.
             let chain = operand.views.iter().rev().chain([&operand.cast]);
             let mut chain: Vec<NodeId> = chain.copied().collect();
             chain.sort_unstable();
             for node in chain.into_iter().rev() {
                 if flow.is_unread(first(node)) && !found.has(node) {
                     found.deferred.insert(node);
-                    flow.forget_reader(node);
+                    flow.remove_reader(node);
                 }
             }
         }
-        let product = Widened { operands: [a, b] };
-        found.groups.insert(id, Group::Widened(product));
+        let product = UncastMatMul { operands: [a, b] };
+        found.groups.insert(id, FusionGroup::UncastMatMul(product));
     }
 }
 
-/// What a value was before it was widened, seen through views.
-fn narrow(flow: &Dataflow<'_>, found: &Fusions, v: Value) -> Option<Narrow> {
+/// The 16-bit value in front of the cast and of view operators; `None` without a cast.
+fn before_upcast(flow: &UseDefGraph<'_>, found: &Fusions, v: Value) -> Option<UncastOperand> {
     let mut at = v;
     let (mut views, mut cast) = (Vec::new(), None);
     loop {
@@ -86,9 +87,9 @@ fn narrow(flow: &Dataflow<'_>, found: &Fusions, v: Value) -> Option<Narrow> {
         }
         at = of;
         if let Some(cast) = cast {
-            // Views before the cast are the value's own.
+            // Views in front of the cast belong to the value itself.
             views.reverse();
-            return Some(Narrow {
+            return Some(UncastOperand {
                 of: at,
                 views,
                 cast,

@@ -1,48 +1,51 @@
-//! Sums over leading axes with the elementwise work before them: gradients of gains and biases. Over leading and last axes
-//! likewise, as statistics of channels are.
+//! Fusion of sums over leading axes (column sums) with the elementwise work before them, as in
+//! gradients of gains and biases. Sums over leading and trailing axes, as in channel statistics,
+//! are fused in the same way.
 //!
-//! Elements are computed where they are summed. What they are computed from is read instead, if that is less memory
-//! than writing and reading them, or than reading them where something else needs them as well. Sums over the same
-//! axes that share what they read become one kernel.
+//! Elements are computed inside the reduction, and only their inputs are read. This is done if it
+//! moves less memory than writing and reading the elements. If other nodes need the elements
+//! anyway, it must be less than reading them. Sums over the same axes that share inputs become one
+//! kernel.
 //!
-//! Looked for after groups over rows: what such a group computes for a sum alone it need not write then.
+//! This pass runs after the search for row-wise groups. A row-wise group need not write values that
+//! only a sum reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tercet_ir::ops::{IndexMap, MapArg, Op, ReduceFn};
 use tercet_ir::{NodeId, Shape, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::row_wise::{self, Part, part_of};
-use super::{Fusions, Group};
-use crate::caps::Caps;
-use crate::families::map::{as_map, steps_of};
+use super::dataflow::{UseDefGraph, first};
+use super::row_wise::{self, RowWiseNodeKind, part_of};
+use super::{FusionGroup, Fusions};
+use crate::caps::DeviceCaps;
+use crate::lowerings::map::{as_map, steps_of};
 
-/// Steps that are computed again at most.
-const MOST_STEPS: usize = 48;
-/// Sums of one kernel.
-const MOST_SUMS: usize = 4;
+/// Maximum number of elementwise steps that are recomputed.
+const MAX_RECOMPUTED_STEPS: usize = 48;
+/// Maximum number of sums per kernel.
+const MAX_SUMS: usize = 4;
 
-/// Sums over the same leading axes of elements that are computed on the way.
+/// A fusion group of sums over the same leading axes, with elementwise producers.
 #[derive(Clone, Debug)]
-pub(crate) struct Columns {
+pub(crate) struct ColumnSumGroup {
     /// The sums and means, in order.
     pub(crate) sums: Vec<NodeId>,
-    /// The nodes whose elements are computed again, and which results of them.
-    pub(crate) inlined: BTreeMap<NodeId, BTreeSet<u8>>,
-    /// The shape of elements.
+    /// Nodes that are recomputed, with the results that are required.
+    pub(crate) recomputed: BTreeMap<NodeId, BTreeSet<u8>>,
+    /// Shape of the elements.
     pub(crate) shape: Shape,
-    /// The number of leading axes that are summed over.
+    /// Number of leading axes to sum over.
     pub(crate) axes: usize,
-    /// The number of last axes that are.
+    /// Number of trailing axes to sum over.
     pub(crate) inner: usize,
-    /// What is read.
+    /// Values that the kernel reads.
     leaves: BTreeSet<Value>,
 }
 
-/// Finds the sums of a graph.
-pub(super) fn find(flow: &mut Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
-    let mut before: Option<Columns> = None;
+/// Finds the column sums of a graph.
+pub(super) fn find(flow: &mut UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
+    let mut before: Option<ColumnSumGroup> = None;
     let limit = caps.max_storage_buffers as usize;
     for (id, _) in flow.graph.nodes() {
         let Some(columns) = columns(flow, found, id) else {
@@ -51,26 +54,28 @@ pub(super) fn find(flow: &mut Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
         if columns.leaves.len() >= limit {
             continue;
         }
-        if !columns.inlined.is_empty() {
-            take(flow, found, &columns);
+        if !columns.recomputed.is_empty() {
+            inline_group(flow, found, &columns);
         }
-        let joined = before.and_then(|before| joined(flow, limit, &before, &columns));
+        let joined = before.and_then(|before| merge_groups(flow, limit, &before, &columns));
         let columns = joined.unwrap_or(columns);
-        // A sum of what is there by itself has kernels of its own, but for channels.
-        if columns.inner > 0 || columns.sums.len() > 1 || !columns.inlined.is_empty() {
+        // A plain sum without producers has separate kernels, except for channels.
+        if columns.inner > 0 || columns.sums.len() > 1 || !columns.recomputed.is_empty() {
             for sum in &columns.sums {
                 found.groups.remove(sum);
                 found.deferred.insert(*sum);
             }
             found.deferred.remove(&id);
-            found.groups.insert(id, Group::Columns(columns.clone()));
+            found
+                .groups
+                .insert(id, FusionGroup::Columns(columns.clone()));
         }
         before = Some(columns);
     }
 }
 
-/// A sum with the work before it, if that saves memory.
-fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> {
+/// A sum with its elementwise producers, if fusing them saves memory traffic.
+fn columns(flow: &UseDefGraph<'_>, found: &Fusions, id: NodeId) -> Option<ColumnSumGroup> {
     let graph = flow.graph;
     let node = graph.node(id);
     let Op::Reduce(op) = &node.op else {
@@ -78,7 +83,7 @@ fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> 
     };
     let of = node.inputs[0];
     let ty = graph.ty(of);
-    let (axes, inner) = around(&op.axes, ty.rank())?;
+    let (axes, inner) = outer_inner_axes(&op.axes, ty.rank())?;
     let is_sum = matches!(op.f, ReduceFn::Sum | ReduceFn::Mean);
     let is_known = ty.shape[axes..]
         .iter()
@@ -87,45 +92,48 @@ fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> 
     if !may || found.has(id) || flow.is_constant(id) || flow.in_place.contains_key(&first(id)) {
         return None;
     }
-    // Values of 16 bits that a map makes may come from others that it makes, and so on: where that leads too far they are read.
+    // 16-bit values computed by a map may depend on long chains of maps. If recomputing them is too
+    // expensive, they are read from memory.
     [false, true]
         .into_iter()
         .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))
 }
 
-/// A sum with the work before it, which ends at values of 16 bits if `reads_narrow`.
+/// A sum with its elementwise producers. If `reads_narrow`, producers end at 16-bit values.
 fn sum_of(
-    flow: &Dataflow<'_>,
+    flow: &UseDefGraph<'_>,
     found: &Fusions,
     id: NodeId,
     (axes, inner): (usize, usize),
     reads_narrow: bool,
-) -> Option<Columns> {
+) -> Option<ColumnSumGroup> {
     let graph = flow.graph;
     let of = graph.node(id).inputs[0];
     let ty = graph.ty(of);
-    let mut cone = Cone {
+    let mut cone = ElementwiseProducers {
         flow,
-        found,
-        inlined: BTreeMap::new(),
+        fusions: found,
+        recomputed: BTreeMap::new(),
         leaves: BTreeSet::new(),
         steps: 0,
         reads_narrow,
     };
-    if cone.may_inline(of, &ty.shape) {
+    if cone.can_inline(of, &ty.shape) {
         cone.inline(of, &ty.shape)?;
     } else {
         cone.leaves.insert(of);
     }
-    let Cone {
-        inlined, leaves, ..
+    let ElementwiseProducers {
+        recomputed: inlined,
+        leaves,
+        ..
     } = cone;
     let bytes = |v: &Value| match graph.ty(*v).shape == ty.shape {
         true => graph.ty(*v).dtype.size_bytes(),
         false => 0,
     };
     let read: usize = leaves.iter().map(bytes).sum();
-    // Groups over rows and other sums compute it themselves.
+    // Members of the same row-wise group and other sums recompute the value themselves.
     let rows = found.rows.get(&of.node);
     let is_of_rows = |reader: &NodeId| rows.is_some() && found.rows.get(reader) == rows;
     let needs_it = |reader: &NodeId| !inlined.contains_key(reader) && !is_of_rows(reader);
@@ -138,10 +146,10 @@ fn sum_of(
     let own = ty.dtype.size_bytes();
     let most = if is_apart { own } else { 2 * own };
     let leaves_stay: Vec<Value> = leaves.iter().copied().collect();
-    let fits = read <= most && flow.stay_until(&leaves_stay, id);
-    fits.then(|| Columns {
+    let fits = read <= most && flow.are_unchanged_until(&leaves_stay, id);
+    fits.then(|| ColumnSumGroup {
         sums: vec![id],
-        inlined,
+        recomputed: inlined,
         shape: ty.shape.clone(),
         axes,
         inner,
@@ -149,41 +157,41 @@ fn sum_of(
     })
 }
 
-/// How many leading axes and how many last ones a reduction is over, if it is over some of the former and leaves some axes
-/// between them.
-fn around(axes: &[usize], rank: usize) -> Option<(usize, usize)> {
+/// Number of leading and of trailing axes of a reduction. `None` unless it includes leading axes
+/// and leaves axes in between.
+fn outer_inner_axes(axes: &[usize], rank: usize) -> Option<(usize, usize)> {
     let lead = axes.iter().enumerate().take_while(|(i, a)| i == *a).count();
     let inner = axes.len() - lead;
     let are_last = axes[lead..].iter().copied().eq(rank - inner..rank);
     (lead > 0 && axes.len() < rank && are_last).then_some((lead, inner))
 }
 
-/// The elementwise work before a value.
-struct Cone<'a> {
-    flow: &'a Dataflow<'a>,
-    found: &'a Fusions,
-    inlined: BTreeMap<NodeId, BTreeSet<u8>>,
+/// The elementwise producers of a value.
+struct ElementwiseProducers<'a> {
+    flow: &'a UseDefGraph<'a>,
+    fusions: &'a Fusions,
+    recomputed: BTreeMap<NodeId, BTreeSet<u8>>,
     leaves: BTreeSet<Value>,
     steps: usize,
-    /// True if values of 16 bits are read, but for the one that is summed.
+    /// True if 16-bit values are read, except the summed value itself.
     reads_narrow: bool,
 }
 
-impl Cone<'_> {
-    /// Takes in the node of a value and what it needs of others; nothing where it is no elementwise one.
+impl ElementwiseProducers<'_> {
+    /// Adds the node of a value and its producers. `None` if the node is not elementwise.
     fn inline(&mut self, v: Value, shape: &Shape) -> Option<()> {
-        if !self.may_inline(v, shape) {
+        if !self.can_inline(v, shape) {
             return None;
         }
         let node = self.flow.graph.node(v.node);
-        let known = self.inlined.entry(v.node).or_default();
+        let known = self.recomputed.entry(v.node).or_default();
         if !known.insert(v.port) {
             return Some(());
         }
         let map = as_map(self.flow.graph, node);
         let steps = steps_of(&map, std::iter::once(v.port));
         self.steps += steps.len();
-        if self.steps > MOST_STEPS {
+        if self.steps > MAX_RECOMPUTED_STEPS {
             return None;
         }
         let args = steps.iter().flat_map(|at| &map.body[*at].args);
@@ -194,7 +202,7 @@ impl Cone<'_> {
             let read = node.inputs[i];
             let is_own = map.inputs[i] == IndexMap::identity(shape.rank());
             let is_read = self.reads_narrow && self.flow.graph.ty(read).dtype.size_bytes() == 2;
-            if !is_read && self.may_inline(read, shape) {
+            if !is_read && self.can_inline(read, shape) {
                 if !is_own {
                     return None;
                 }
@@ -208,55 +216,60 @@ impl Cone<'_> {
         Some(())
     }
 
-    fn may_inline(&self, v: Value, shape: &Shape) -> bool {
+    fn can_inline(&self, v: Value, shape: &Shape) -> bool {
         let node = self.flow.graph.node(v.node);
         let is_elementwise = part_of(self.flow.graph, node, shape, shape.rank());
-        let is_free = match self.found.has(v.node) {
-            true => self.found.rows_of(v.node).is_some(),
+        let is_free = match self.fusions.has(v.node) {
+            true => self.fusions.rows_of(v.node).is_some(),
             false => true,
         };
         let updates = self.flow.in_place.contains_key(&v);
-        is_elementwise == Some(Part::Elements)
+        is_elementwise == Some(RowWiseNodeKind::Elements)
             && is_free
             && !updates
             && !self.flow.is_constant(v.node)
     }
 
-    /// True if a value has, or can have, memory of its own.
+    /// True if a value has memory, or can be stored.
     fn is_stored(&self, v: Value) -> bool {
         let ty = self.flow.graph.ty(v);
-        self.found.rows_of(v.node).is_none() || ty.dtype.size_bytes() == 4
+        self.fusions.rows_of(v.node).is_none() || ty.dtype.size_bytes() == 4
     }
 }
 
-/// Lets the sum read what its group reads.
-fn take(flow: &mut Dataflow<'_>, found: &mut Fusions, columns: &Columns) {
+/// Replaces the sum's operand by the values that the fused kernel reads.
+fn inline_group(flow: &mut UseDefGraph<'_>, found: &mut Fusions, columns: &ColumnSumGroup) {
     let id = columns.sums[0];
     let of = flow.graph.node(id).inputs[0];
-    flow.reads_instead(id, of, &columns.leaves);
-    // What nothing reads any more is not emitted.
-    for &node in columns.inlined.keys().rev() {
+    flow.replace_read(id, of, &columns.leaves);
+    // Nodes without remaining readers are not emitted.
+    for &node in columns.recomputed.keys().rev() {
         let graph = flow.graph;
         let outputs = graph.node(node).outputs.len() as u8;
         let mut ports = (0..outputs).map(|port| Value { node, port });
         if !found.has(node) && ports.all(|v| flow.is_unread(v)) {
             found.deferred.insert(node);
-            flow.forget_reader(node);
+            flow.remove_reader(node);
         }
     }
-    let nodes = columns.inlined.keys().copied();
+    let nodes = columns.recomputed.keys().copied();
     let nodes = nodes.chain(columns.leaves.iter().map(|v| v.node));
     let touched: BTreeSet<NodeId> = nodes.filter_map(|n| found.rows.get(&n).copied()).collect();
     for last in touched {
-        let Some(Group::RowWise(rows)) = found.groups.get_mut(&last) else {
+        let Some(FusionGroup::RowWise(rows)) = found.groups.get_mut(&last) else {
             continue;
         };
         rows.results = row_wise::read_outside(flow, &rows.nodes);
     }
 }
 
-/// Two groups as one, which stands where the second does.
-fn joined(flow: &Dataflow<'_>, limit: usize, a: &Columns, b: &Columns) -> Option<Columns> {
+/// Merges two groups into one at the position of the second.
+fn merge_groups(
+    flow: &UseDefGraph<'_>,
+    limit: usize,
+    a: &ColumnSumGroup,
+    b: &ColumnSumGroup,
+) -> Option<ColumnSumGroup> {
     let id = *b.sums.last()?;
     let same = a.shape == b.shape && (a.axes, a.inner) == (b.axes, b.inner);
     let is_whole = |v: &&Value| flow.graph.ty(**v).shape == a.shape;
@@ -265,17 +278,22 @@ fn joined(flow: &Dataflow<'_>, limit: usize, a: &Columns, b: &Columns) -> Option
     let leaves: BTreeSet<Value> = a.leaves.union(&b.leaves).copied().collect();
     let stays: Vec<Value> = leaves.iter().copied().collect();
     let sums = [&a.sums[..], &b.sums[..]].concat();
-    let fits = sums.len() <= MOST_SUMS && leaves.len() + sums.len() <= limit;
-    if !same || !shares || !fits || !a.sums.iter().all(waits) || !flow.stay_until(&stays, id) {
+    let fits = sums.len() <= MAX_SUMS && leaves.len() + sums.len() <= limit;
+    if !same
+        || !shares
+        || !fits
+        || !a.sums.iter().all(waits)
+        || !flow.are_unchanged_until(&stays, id)
+    {
         return None;
     }
-    let mut inlined = a.inlined.clone();
-    for (node, ports) in &b.inlined {
+    let mut inlined = a.recomputed.clone();
+    for (node, ports) in &b.recomputed {
         inlined.entry(*node).or_default().extend(ports);
     }
-    Some(Columns {
+    Some(ColumnSumGroup {
         sums,
-        inlined,
+        recomputed: inlined,
         leaves,
         ..b.clone()
     })

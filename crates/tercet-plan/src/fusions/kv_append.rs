@@ -1,49 +1,53 @@
-//! What stands before attention over a KV cache: RoPE of queries and keys, and the updates that append keys and values
-//! to their caches.
+//! Fusion of the work before attention over a KV cache: RoPE of queries and keys, and the updates
+//! that append keys and values to their caches.
 //!
-//! Norms of queries and keys, and whatever else makes the three, are steps of their own before the group, wherever
-//! they stand in the graph: a group waits for its last node, and only what its nodes depend on comes first.
+//! Norms of queries and keys, and other producers, remain separate steps before the group, whatever
+//! their position in the graph. A group is emitted at its last node, and only its dependencies must
+//! precede it.
 
 use std::collections::{BTreeMap, HashSet};
 
 use tercet_ir::layout::is_view;
-use tercet_ir::ops::{Layout, Op};
+use tercet_ir::ops::{AttentionLayout, Op};
 use tercet_ir::{Dim, Graph, Node, NodeId, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::{Fusions, Group};
-use crate::caps::Caps;
-use crate::families::rope::append;
+use super::dataflow::{UseDefGraph, first};
+use super::{FusionGroup, Fusions};
+use crate::caps::DeviceCaps;
+use crate::lowerings::rope::append;
 
-/// Queries, keys and values of the same tokens on their way to attention.
+/// A fusion group of RoPE and KV appends of the same tokens, optionally with the attention.
 #[derive(Clone, Debug)]
-pub(crate) struct KvAppend {
+pub(crate) struct KvAppendGroup {
     /// RoPE of the queries.
     pub(crate) query_rope: NodeId,
     /// RoPE of the keys.
     pub(crate) key_rope: NodeId,
     /// The update that appends the keys to their cache.
     pub(crate) key_append: NodeId,
-    /// The update that appends the values to theirs.
+    /// The update that appends the values to their cache.
     pub(crate) value_append: NodeId,
-    /// The attention that reads all three, where nothing else reads the queries.
+    /// The attention that reads all three, if it is the only reader of the queries.
     pub(crate) attention: Option<NodeId>,
 }
 
-impl KvAppend {
-    /// The node that stands last.
+impl KvAppendGroup {
+    /// The last node of the group in graph order.
     fn last(&self) -> NodeId {
         let appends = self.key_append.max(self.value_append);
         self.attention.unwrap_or(appends.max(self.query_rope))
     }
 }
 
-/// Finds keys that get their RoPE on their way into a cache, and with them the queries and values of the same tokens.
-pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
-    let candidates = Candidates::of(flow);
+/// Finds keys that are written to a cache after RoPE, and the queries and values of the same
+/// tokens.
+pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
+    let candidates = KvAppendCandidates::new(flow);
     for (&update, &rope) in &candidates.rotated {
         found.deferred.insert(rope);
-        found.groups.insert(update, Group::RopeUpdate { rope });
+        found
+            .groups
+            .insert(update, FusionGroup::RopeUpdate { rope });
     }
     if !append::is_available(caps) {
         return;
@@ -52,18 +56,18 @@ pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
         let Op::Attention(op) = &node.op else {
             continue;
         };
-        let operands = [0, 1, 2].map(|i| looked_at(flow.graph, node.inputs[i]));
+        let operands = [0, 1, 2].map(|i| view_source(flow.graph, node.inputs[i]));
         let nodes = operands.map(|v| v.node);
-        // Its positions are those of RoPE, along axis 1.
+        // Attention positions must be those of RoPE, along axis 1.
         let reads_them = operands == nodes.map(first)
             && node.inputs[..3] == operands
-            && op.layout == Layout::Bshd;
+            && op.layout == AttentionLayout::Bshd;
         let with = reads_them.then(|| candidates.group(flow, found, nodes, Some(id)));
         let group = with.flatten();
         let group = group.or_else(|| candidates.group(flow, found, nodes, None));
         group.into_iter().for_each(|group| found.append(group));
     }
-    // Attention that is written out in other operators.
+    // Attention that is decomposed into other operators.
     for &update in candidates.rotated.keys() {
         let group = candidates.nearest(flow, found, update);
         group.into_iter().for_each(|group| found.append(group));
@@ -71,7 +75,7 @@ pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
 }
 
 impl Fusions {
-    fn append(&mut self, group: KvAppend) {
+    fn append(&mut self, group: KvAppendGroup) {
         let own = [
             group.query_rope,
             group.key_rope,
@@ -82,31 +86,32 @@ impl Fusions {
         self.deferred.extend(own);
         let last = group.last();
         self.deferred.remove(&last);
-        self.groups.insert(last, Group::KvAppend(group));
+        self.groups.insert(last, FusionGroup::KvAppend(group));
     }
 
-    /// True if the node belongs to no group, but for an update that is one with its RoPE only.
+    /// True if the node belongs to no group, except an update that is fused only with its RoPE.
     fn is_free(&self, node: NodeId) -> bool {
         let group = self.groups.get(&node);
-        !self.is_deferred(node) && matches!(group, None | Some(Group::RopeUpdate { .. }))
+        !self.is_deferred(node) && matches!(group, None | Some(FusionGroup::RopeUpdate { .. }))
     }
 }
 
-/// The nodes that groups may be made of, each in the order of the graph.
+/// Candidate nodes for groups, each list in graph order.
 #[derive(Default)]
-struct Candidates {
-    /// Updates of states in place with what RoPE gives, if nothing else reads it, and that RoPE.
+struct KvAppendCandidates {
+    /// In-place state updates with the result of a RoPE that has no other reader, mapped to that
+    /// RoPE.
     rotated: BTreeMap<NodeId, NodeId>,
-    /// All other updates of states in place.
+    /// All other in-place state updates.
     plain: Vec<NodeId>,
-    /// All other RoPE.
+    /// All other RoPE nodes.
     queries: Vec<NodeId>,
 }
 
-impl Candidates {
-    fn of(flow: &Dataflow<'_>) -> Candidates {
+impl KvAppendCandidates {
+    fn new(flow: &UseDefGraph<'_>) -> KvAppendCandidates {
         let graph = flow.graph;
-        let mut found = Candidates::default();
+        let mut found = KvAppendCandidates::default();
         for (id, node) in graph.nodes() {
             match node.op {
                 Op::Rope(_) => found.queries.push(id),
@@ -124,18 +129,18 @@ impl Candidates {
         found
     }
 
-    /// The group of RoPE of queries and of updates of caches with keys and values, if it is one.
+    /// The group of a query RoPE and of cache updates with keys and values, if these nodes match.
     fn group(
         &self,
-        flow: &Dataflow<'_>,
+        flow: &UseDefGraph<'_>,
         found: &Fusions,
         [query_rope, key_append, value_append]: [NodeId; 3],
         attention: Option<NodeId>,
-    ) -> Option<KvAppend> {
+    ) -> Option<KvAppendGroup> {
         let known = self.queries.binary_search(&query_rope).is_ok()
             && self.plain.binary_search(&value_append).is_ok();
         let key_rope = *self.rotated.get(&key_append).filter(|_| known)?;
-        let group = KvAppend {
+        let group = KvAppendGroup {
             query_rope,
             key_rope,
             key_append,
@@ -145,17 +150,17 @@ impl Candidates {
         let are_free = [query_rope, key_append, value_append]
             .into_iter()
             .all(|id| found.is_free(id));
-        let fits = are_free && are_alike(flow.graph, &group) && may_wait(flow, &group);
+        let fits = are_free && are_alike(flow.graph, &group) && can_defer(flow, &group);
         fits.then_some(group)
     }
 
-    /// The group of an update with keys and of what stands nearest to it.
+    /// The group of a key update with the nearest candidates.
     fn nearest(
         &self,
-        flow: &Dataflow<'_>,
+        flow: &UseDefGraph<'_>,
         found: &Fusions,
         key_append: NodeId,
-    ) -> Option<KvAppend> {
+    ) -> Option<KvAppendGroup> {
         let [before, after] = neighbours(&self.plain, key_append);
         [after, before].into_iter().flatten().find_map(|values| {
             let queries = neighbours(&self.queries, key_append.max(values));
@@ -165,32 +170,32 @@ impl Candidates {
     }
 }
 
-/// The nodes of a list in order that stand next to one that is not in it.
+/// The entries of an ordered list directly before and after a node.
 fn neighbours(list: &[NodeId], to: NodeId) -> [Option<NodeId>; 2] {
     let at = list.partition_point(|id| *id < to);
     let before = at.checked_sub(1).and_then(|at| list.get(at));
-    // It is itself in the list of its own kind.
+    // The node itself may be in the list.
     let after = list[at..].iter().find(|id| **id != to);
     [before.copied(), after.copied()]
 }
 
-/// What views look at in the end.
-fn looked_at(graph: &Graph, mut v: Value) -> Value {
+/// The value that a chain of view operators refers to.
+fn view_source(graph: &Graph, mut v: Value) -> Value {
     while is_view(graph.node(v.node).op.kind()) {
         v = graph.node(v.node).inputs[0];
     }
     v
 }
 
-fn updates_state(flow: &Dataflow<'_>, id: NodeId, node: &Node) -> bool {
+fn updates_state(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> bool {
     let leaf = flow.graph.node(node.inputs[0].node);
     let value = Value { node: id, port: 0 };
     flow.in_place.contains_key(&value) && matches!(leaf.op, Op::State(_))
 }
 
-/// The RoPE whose result an update writes into a state, where nothing else reads it and its rows are the state's, in
-/// whole words.
-fn rope_into(flow: &Dataflow<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
+/// The RoPE whose result an update writes into a state. `None` if it has other readers, or its rows
+/// are not whole rows of the state in whole words.
+fn rope_into(flow: &UseDefGraph<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
     let update = node.inputs[1];
     let rope = flow.graph.node(update.node);
     let (ty, state) = (flow.graph.ty(update), &node.outputs[0]);
@@ -206,9 +211,9 @@ fn rope_into(flow: &Dataflow<'_>, id: NodeId, node: &Node) -> Option<NodeId> {
     fits.then_some(update.node)
 }
 
-/// True if queries and keys get the same positions, which do not depend on the head, and keys and values go to the
-/// same places of caches of one type.
-fn are_alike(graph: &Graph, group: &KvAppend) -> bool {
+/// True if queries and keys use the same positions, which do not depend on the head. Keys and
+/// values must also go to the same positions in caches of one type.
+fn are_alike(graph: &Graph, group: &KvAppendGroup) -> bool {
     let [q, k] = [group.query_rope, group.key_rope].map(|id| graph.node(id));
     let [keys, values] = [group.key_append, group.value_append].map(|id| graph.node(id));
     let (Op::Rope(q_rope), Op::Rope(k_rope)) = (&q.op, &k.op) else {
@@ -216,7 +221,7 @@ fn are_alike(graph: &Graph, group: &KvAppend) -> bool {
     };
     let (q_ty, k_ty) = (&q.outputs[0], &k.outputs[0]);
     q_rope == k_rope
-        && q_rope.layout == Layout::Bshd
+        && q_rope.layout == AttentionLayout::Bshd
         && q.inputs[1..] == k.inputs[1..]
         && q_ty.dtype == k_ty.dtype
         && [1, 3]
@@ -228,10 +233,10 @@ fn are_alike(graph: &Graph, group: &KvAppend) -> bool {
         && keys.inputs[2] == values.inputs[2]
 }
 
-/// True if all of the group may be emitted where its last node stands: nothing reads its results before, and what
-/// it reads is the same then. An update in place has no later readers of what its state held before, so that only
-/// reads of new contents are left to look at.
-fn may_wait(flow: &Dataflow<'_>, group: &KvAppend) -> bool {
+/// True if the whole group may be emitted at its last node: no node reads its results earlier, and
+/// its operands do not change until then. Old contents of a state have no readers after an in-place
+/// update, so only reads of new contents matter.
+fn can_defer(flow: &UseDefGraph<'_>, group: &KvAppendGroup) -> bool {
     let last = group.last();
     let read = |id: NodeId, from: usize| &flow.graph.node(id).inputs[from..];
     let mut operands = vec![

@@ -1,32 +1,34 @@
-//! What routers of experts do: the greatest elements of a softmax, and their shares of their sum. The kernel that ranks short
-//! rows makes both on its way.
+//! Fusion of mixture-of-experts routers: softmax, top-k, and normalization of the selected weights.
+//! The kernel that ranks short rows computes all of them.
 
 use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::scalar::BinaryFn;
 use tercet_ir::{DType, NodeId, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::{Fusions, Group};
-use crate::families::top_k;
+use super::dataflow::{UseDefGraph, first};
+use super::{FusionGroup, Fusions};
+use crate::lowerings::top_k;
 
-/// The first elements of rows in order, with what stands before and after.
+/// A top-k router: a `TopK` with optional softmax before it and optional normalization after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// What makes the rows.
+pub(crate) struct RouterTopK {
+    /// The softmax that computes the rows.
     pub(crate) softmax: Option<NodeId>,
     pub(crate) top_k: NodeId,
-    /// The sum of the elements, and what divides them by it.
-    pub(crate) shares: Option<[NodeId; 2]>,
+    /// The sum of the selected elements, and the division by it.
+    pub(crate) normalization: Option<[NodeId; 2]>,
 }
 
-/// Finds choices of short rows of F32.
-pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
+/// Finds routers on short F32 rows.
+pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let Op::TopK(op) = &node.op else {
             continue;
         };
         let ty = flow.graph.ty(node.inputs[0]);
-        let is_short = ty.shape[op.axis].known().is_some_and(top_k::is_short);
+        let is_short = ty.shape[op.axis]
+            .known()
+            .is_some_and(top_k::fits_rank_kernel);
         if ty.dtype != DType::F32 || !is_short || op.k == 0 || flow.is_constant(id) || found.has(id)
         {
             continue;
@@ -34,11 +36,11 @@ pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
         let shares = shares(flow, id, op.axis).filter(|nodes| !nodes.iter().any(|n| found.has(*n)));
         let last = shares.map_or(id, |[_, div]| div);
         let softmax = softmax(flow, id, op.axis, last).filter(|n| !found.has(*n));
-        let stays = softmax.is_some() || flow.stay_until(&node.inputs, last);
-        let choice = Choice {
+        let stays = softmax.is_some() || flow.are_unchanged_until(&node.inputs, last);
+        let choice = RouterTopK {
             softmax,
             top_k: id,
-            shares,
+            normalization: shares,
         };
         let some = softmax.is_some() || shares.is_some();
         if some && stays {
@@ -47,13 +49,13 @@ pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
                 .chain([id])
                 .chain(shares.into_iter().flatten());
             found.deferred.extend(all.filter(|n| *n != last));
-            found.groups.insert(last, Group::Choice(choice));
+            found.groups.insert(last, FusionGroup::Choice(choice));
         }
     }
 }
 
-/// The softmax along the axis that a choice alone reads, which may wait until `last`.
-fn softmax(flow: &Dataflow<'_>, top_k: NodeId, axis: usize, last: NodeId) -> Option<NodeId> {
+/// The softmax along this axis that only the top-k reads, if it can be deferred until `last`.
+fn softmax(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize, last: NodeId) -> Option<NodeId> {
     let of = flow.graph.node(top_k).inputs[0];
     let node = flow.graph.node(of.node);
     let Op::Softmax(op) = &node.op else {
@@ -61,13 +63,13 @@ fn softmax(flow: &Dataflow<'_>, top_k: NodeId, axis: usize, last: NodeId) -> Opt
     };
     let may_wait = flow.is_only_reader(top_k, of)
         && !flow.is_constant(of.node)
-        && flow.stay_until(&node.inputs, last);
+        && flow.are_unchanged_until(&node.inputs, last);
     (op.axis == axis && may_wait).then_some(of.node)
 }
 
-/// The sum of the elements of a choice along the axis and what divides them by it, where nothing else reads them and nothing
-/// before needs to know which they are.
-fn shares(flow: &Dataflow<'_>, top_k: NodeId, axis: usize) -> Option<[NodeId; 2]> {
+/// The sum of the selected elements along the axis and the division by it. `None` if other nodes
+/// read them, or read the indices before the division.
+fn shares(flow: &UseDefGraph<'_>, top_k: NodeId, axis: usize) -> Option<[NodeId; 2]> {
     let top = first(top_k);
     let &[one, other] = flow.readers(top) else {
         return None;

@@ -1,40 +1,42 @@
-//! Norms of one row that a product alone reads: the kernel of the product computes them by the way
-//! (`families/matmul/normed.rs`), where its weights lie along n.
+//! Fusion of norms into a GEMV: if a GEMV with weights stored along n is the only reader of a
+//! single-row norm, its kernel computes the norm as prologue (`families/matmul/normed.rs`).
 
 use tercet_ir::ops::Op;
 use tercet_ir::{Dim, NodeId, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::{Fusions, Group};
+use super::dataflow::{UseDefGraph, first};
+use super::{FusionGroup, Fusions};
 
-/// Finds layer norms, of sums or not, before products of one row.
-pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
+/// Finds layer norms, with or without residual sum, before matmuls of one row.
+pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         if !matches!(node.op, Op::MatMul(_) | Op::Linear(_)) || found.has(id) {
             continue;
         }
         let of = node.inputs[0];
-        if is_row_times_matrix(flow, id) && may_be_taken_in(flow, found, of, id) {
+        if is_row_times_matrix(flow, id) && can_absorb_norm(flow, found, of, id) {
             found.deferred.insert(of.node);
-            found.groups.insert(id, Group::Normed { norm: of.node });
+            found
+                .groups
+                .insert(id, FusionGroup::Normed { norm: of.node });
         }
     }
 }
 
-fn is_row_times_matrix(flow: &Dataflow<'_>, id: NodeId) -> bool {
+fn is_row_times_matrix(flow: &UseDefGraph<'_>, id: NodeId) -> bool {
     let node = flow.graph.node(id);
     let (x, w) = (flow.graph.ty(node.inputs[0]), flow.graph.ty(node.inputs[1]));
     let lead = &x.shape[..x.rank().saturating_sub(1)];
     x.dtype.is_float() && w.rank() == 2 && x.rank() >= 2 && lead.iter().all(Dim::is_one)
 }
 
-/// True if the value is a norm that this product alone reads, and that may wait until then.
-fn may_be_taken_in(flow: &Dataflow<'_>, found: &Fusions, of: Value, product: NodeId) -> bool {
+/// True if the value is a norm that only this matmul reads, and that may be deferred until then.
+fn can_absorb_norm(flow: &UseDefGraph<'_>, found: &Fusions, of: Value, product: NodeId) -> bool {
     let norm = flow.graph.node(of.node);
     let rank = norm.outputs[0].shape.rank();
     let fits = match &norm.op {
         Op::LayerNorm(op) => op.axis + 1 == rank,
-        // A bias of the sum is an operand more than the kernel has.
+        // The kernel has no binding for a bias of the residual sum.
         Op::ResidualLayerNorm(_) => norm.inputs.len() <= 4,
         _ => false,
     };
@@ -46,6 +48,6 @@ fn may_be_taken_in(flow: &Dataflow<'_>, found: &Fusions, of: Value, product: Nod
         && !flow.is_constant(of.node)
         && !found.has(of.node)
         && !flow.in_place.contains_key(&first(product))
-        && flow.stay_until(&norm.inputs, product)
+        && flow.are_unchanged_until(&norm.inputs, product)
         && is_sum_later
 }

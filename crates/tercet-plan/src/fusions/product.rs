@@ -1,7 +1,9 @@
-//! What matrix products take in: a norm that their rows come from, a gate or a sum that their results go to.
+//! Prologue and epilogue fusion for matmuls: the RMS norm that computes their rows, and the gate or
+//! sum that reads their results.
 //!
-//! Looked for where a product may have few rows. A norm is deferred to the products that read it, if nothing else
-//! does; a product to the only node that reads it. Results differ by the roundings that are saved.
+//! Applies to matmuls that may have few rows. A norm is deferred to the matmuls that read it, if it
+//! has no other readers. A matmul is deferred to the only node that reads it. Fused results skip
+//! some roundings, so they differ slightly.
 
 use std::collections::HashSet;
 
@@ -9,62 +11,62 @@ use tercet_ir::ops::{AxisMap, Map, MapArg, Op};
 use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use tercet_ir::{DType, Dim, Graph, Node, NodeId, Value};
 
-use super::dataflow::{Dataflow, first};
-use super::{Fusions, Group};
-use crate::caps::FEW_ROWS;
-use crate::emit::View;
-use crate::families::matmul;
+use super::dataflow::{UseDefGraph, first};
+use super::{FusionGroup, Fusions};
+use crate::caps::MAX_SKINNY_ROWS;
+use crate::emit::SlotView;
+use crate::lowerings::matmul;
 
-/// An RMS norm that is left to the products that read it.
+/// An RMS norm that is deferred to the matmuls that read it.
 #[derive(Clone, Debug)]
-pub(crate) struct RowNorm {
-    /// Its result.
+pub(crate) struct NormPrologue {
+    /// The result of the norm.
     pub(crate) of: Value,
-    pub(crate) x: View,
-    pub(crate) gain: View,
+    pub(crate) x: SlotView,
+    pub(crate) gain: SlotView,
     pub(crate) eps: f32,
 }
 
-/// `f(first) * second` of the halves of the columns of a product.
+/// A gate `f(first) * second` of the column halves of a matmul.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate {
+pub(crate) struct GluEpilogue {
     pub(crate) f: UnaryFn,
     pub(crate) product: NodeId,
-    /// The map that says so.
+    /// The map that computes the gate.
     pub(crate) map: NodeId,
-    /// A product has it as rows.
+    /// Another matmul reads the result as rows.
     pub(crate) is_rows: bool,
 }
 
-/// What follows a product that is left to it.
+/// Epilogue that a matmul is fused into.
 #[derive(Clone, Debug)]
-pub(crate) enum Epilogue {
+pub(crate) enum FusedEpilogue {
     /// A gate.
-    Gate(Gate),
-    /// A sum with `with`, result `port` of the node.
+    Gate(GluEpilogue),
+    /// A sum with the residual `with`; it is result `port` of the node.
     Sum { with: Value, port: u8 },
 }
 
-/// A matrix product and what is emitted with it.
+/// A matmul with its fused prologue and epilogue.
 #[derive(Clone, Debug)]
-pub(crate) struct FusedProduct {
+pub(crate) struct FusedMatMul {
     pub(crate) product: NodeId,
-    /// The result of the RMS norm that its rows are.
+    /// The result of the RMS norm that computes the rows.
     pub(crate) norm: Option<Value>,
-    pub(crate) epilogue: Option<Epilogue>,
+    pub(crate) epilogue: Option<FusedEpilogue>,
 }
 
-/// Finds the products of a graph that take something in.
-pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
+/// Finds matmuls with a fusible prologue or epilogue.
+pub(super) fn find(flow: &UseDefGraph<'_>, found: &mut Fusions) {
     let graph = flow.graph;
-    // Results of norms that products take in.
+    // Results of norms that matmuls absorb.
     let mut norms = HashSet::new();
     for (id, node) in graph.nodes() {
         let of = first(id);
         let operands = || [node.inputs[0], node.inputs[1]];
         let fused = match &node.op {
             Op::RmsNorm(_) if node.inputs.len() == 2 => {
-                if are_products(flow, of) && may_wait(flow, id) {
+                if are_products(flow, of) && can_defer(flow, id) {
                     norms.insert(of);
                     found.deferred.insert(id);
                 }
@@ -86,7 +88,7 @@ pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
         };
         let Some((product, epilogue)) = fused else {
             if is_product(graph, node) && norms.contains(&node.inputs[0]) {
-                found.take_in(id, id, Some(node.inputs[0]), None);
+                found.absorb(id, id, Some(node.inputs[0]), None);
             }
             continue;
         };
@@ -94,34 +96,34 @@ pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
         let norm = norms.contains(&rows).then_some(rows);
         found.groups.remove(&product);
         found.deferred.insert(product);
-        found.take_in(id, product, norm, Some(epilogue));
+        found.absorb(id, product, norm, Some(epilogue));
     }
 }
 
 impl Fusions {
-    fn take_in(
+    fn absorb(
         &mut self,
         last: NodeId,
         product: NodeId,
         norm: Option<Value>,
-        epilogue: Option<Epilogue>,
+        epilogue: Option<FusedEpilogue>,
     ) {
-        let group = FusedProduct {
+        let group = FusedMatMul {
             product,
             norm,
             epilogue,
         };
-        self.groups.insert(last, Group::Product(group));
+        self.groups.insert(last, FusionGroup::MatMul(group));
     }
 }
 
-/// True if the node may be emitted later than it stands: it is a step of every run, and reads what stays.
-fn may_wait(flow: &Dataflow<'_>, id: NodeId) -> bool {
+/// True if the node may be emitted later: it is not constant, and its operands do not change.
+fn can_defer(flow: &UseDefGraph<'_>, id: NodeId) -> bool {
     !flow.is_constant(id) && !flow.are_overwritten(&flow.graph.node(id).inputs)
 }
 
-/// True if all that reads the value are products of it with matrices.
-fn are_products(flow: &Dataflow<'_>, v: Value) -> bool {
+/// True if all readers of the value are matmuls that use it as rows.
+fn are_products(flow: &UseDefGraph<'_>, v: Value) -> bool {
     let nodes = flow.readers(v);
     let takes = |id: &NodeId| {
         let node = flow.graph.node(*id);
@@ -130,7 +132,7 @@ fn are_products(flow: &Dataflow<'_>, v: Value) -> bool {
     !nodes.is_empty() && nodes.iter().all(takes)
 }
 
-/// True for a product of rows, which may be few, with one matrix of weights.
+/// True for a matmul of possibly few rows with one weight matrix.
 fn is_product(graph: &Graph, node: &Node) -> bool {
     let [x, w, ..] = node.inputs[..] else {
         return false;
@@ -146,18 +148,18 @@ fn is_product(graph: &Graph, node: &Node) -> bool {
         .map(Dim::known)
         .try_fold(1usize, |n, d| n.checked_mul(d?));
     let some = !x.shape.contains(&Dim::Known(0)) && !node.outputs[0].shape.contains(&Dim::Known(0));
-    is_rows && some && x.dtype.is_float() && rows.is_none_or(|rows| rows <= FEW_ROWS)
+    is_rows && some && x.dtype.is_float() && rows.is_none_or(|rows| rows <= MAX_SKINNY_ROWS)
 }
 
-/// True for a product that applies nothing to its sums.
-fn is_bare(node: &Node) -> bool {
+/// True for a matmul without bias and activation.
+fn has_no_epilogue(node: &Node) -> bool {
     match &node.op {
         Op::Linear(op) => op.activation.is_none() && node.inputs.len() == 2,
         _ => true,
     }
 }
 
-/// The operands of a map that adds them as they are.
+/// The operands of a map that is a plain addition.
 fn sum_of_map(node: &Node, map: &Map) -> Option<[Value; 2]> {
     let ([step], [a, b]) = (map.body.as_slice(), node.inputs.as_slice()) else {
         return None;
@@ -170,13 +172,13 @@ fn sum_of_map(node: &Node, map: &Map) -> Option<[Value; 2]> {
     (is_sum && are_whole && map.results == [0]).then_some([*a, *b])
 }
 
-/// The product that a sum of two operands of one type takes in.
+/// The matmul that a sum of two operands of one type can absorb as epilogue.
 fn sum_of_product(
-    flow: &Dataflow<'_>,
+    flow: &UseDefGraph<'_>,
     id: NodeId,
     [a, b]: [Value; 2],
     port: u8,
-) -> Option<(NodeId, Epilogue)> {
+) -> Option<(NodeId, FusedEpilogue)> {
     let graph = flow.graph;
     let ty = graph.ty(Value { node: id, port });
     if graph.ty(a) != ty || graph.ty(b) != ty {
@@ -184,20 +186,20 @@ fn sum_of_product(
     }
     let takes = |of: Value| {
         let node = graph.node(of.node);
-        // Sums are added in the dtype of the left operand.
+        // The kernel adds in the dtype of the left operand.
         is_product(graph, node)
-            && is_bare(node)
+            && has_no_epilogue(node)
             && graph.ty(node.inputs[0]).dtype == ty.dtype
             && flow.is_only_reader(id, of)
-            && may_wait(flow, of.node)
+            && can_defer(flow, of.node)
     };
     let pairs = [(a, b), (b, a)];
     let (of, with) = pairs.into_iter().find(|(of, _)| takes(*of))?;
-    Some((of.node, Epilogue::Sum { with, port }))
+    Some((of.node, FusedEpilogue::Sum { with, port }))
 }
 
-/// The product whose halves a map gates.
-fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)> {
+/// The matmul whose column halves a map gates.
+fn gate(flow: &UseDefGraph<'_>, id: NodeId, map: &Map) -> Option<(NodeId, FusedEpilogue)> {
     let graph = flow.graph;
     let node = graph.node(id);
     let &[of, other] = node.inputs.as_slice() else {
@@ -205,7 +207,11 @@ fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)
     };
     let product = graph.node(of.node);
     let is_one = of == other && flow.readers(of) == [id, id];
-    if !is_one || !is_product(graph, product) || !is_bare(product) || !may_wait(flow, of.node) {
+    if !is_one
+        || !is_product(graph, product)
+        || !has_no_epilogue(product)
+        || !can_defer(flow, of.node)
+    {
         return None;
     }
     let ty = graph.ty(of);
@@ -230,7 +236,7 @@ fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)
     let halves = [*gated, 1 - gated].into_iter().zip(starts);
     let are_halves = halves.into_iter().all(|(input, start)| {
         let axes = &map.inputs[input].axes;
-        let (last, lead) = axes.split_last().expect("invariant: a product has axes");
+        let (last, lead) = axes.split_last().expect("invariant: a matmul has axes");
         let whole = lead.iter().enumerate().all(|(axis, at)| {
             let stays = ty.shape[axis].is_one() && *at == AxisMap::constant(0);
             stays || *at == AxisMap::axis(axis)
@@ -244,7 +250,7 @@ fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)
     });
     let has_kernel = matmul::has_gate(*f);
     let is_gate = multiplies && are_halves && has_kernel && map.results == [1];
-    let gate = Gate {
+    let gate = GluEpilogue {
         f: *f,
         product: of.node,
         map: id,
@@ -253,5 +259,5 @@ fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)
             is_product(graph, reader) && reader.inputs[0] == first(id)
         }),
     };
-    is_gate.then_some((of.node, Epilogue::Gate(gate)))
+    is_gate.then_some((of.node, FusedEpilogue::Gate(gate)))
 }

@@ -1,63 +1,64 @@
-//! Reductions along rows with the elementwise work before, between and after them: norms and softmaxes backwards, losses.
+//! Fusion of row reductions with the elementwise work before, between and after them, as in
+//! backward norms and softmaxes, and in losses.
 //!
-//! A group grows from a reduction over the last axes: to maps over the shape that it reduces, to maps over what is
-//! left of that (a number a row), and to further reductions of the same axes, as long as everything that reads one of
-//! its nodes belongs to it or stands after its last one.
+//! A group grows from a reduction over the last axes. It adds maps over the shape of the elements,
+//! maps over row values (one number per row), and further reductions of the same axes. Every reader
+//! of a node in the group must belong to the group, or come after its last node.
 
 use std::collections::BTreeSet;
 
 use tercet_ir::ops::{LogSoftmax, Op, ReduceFn, Softmax};
 use tercet_ir::{Dim, Node, NodeId, Shape, Value};
 
-use super::dataflow::Dataflow;
-use super::{Fusions, Group};
-use crate::caps::Caps;
+use super::dataflow::UseDefGraph;
+use super::{FusionGroup, Fusions};
+use crate::caps::DeviceCaps;
 
-/// Elements of a row that one workgroup is soon done with.
-const SHORT_ROW: usize = 8192;
-/// Nodes of a group; growing looks at all of them for each.
-const MOST_NODES: usize = 48;
+/// Maximum row length that a single workgroup processes quickly.
+const MAX_SINGLE_WORKGROUP_ROW: usize = 8192;
+/// Maximum nodes per group; the cost of growing is quadratic in it.
+const MAX_GROUP_NODES: usize = 48;
 
-/// Nodes over rows that are emitted together.
+/// A fusion group of row-wise nodes.
 #[derive(Clone, Debug)]
-pub(crate) struct RowWise {
-    /// The nodes in order.
+pub(crate) struct RowWiseGroup {
+    /// The nodes in graph order.
     pub(crate) nodes: Vec<NodeId>,
-    /// The shape of rows of elements.
+    /// Shape of the rows of elements.
     pub(crate) shape: Shape,
-    /// The first axis along rows.
+    /// First axis along rows.
     pub(crate) axis: usize,
-    /// The values that something outside reads.
+    /// Values that nodes outside the group read.
     pub(crate) results: Vec<Value>,
 }
 
-/// What a node of a group computes.
+/// Role of a node in a row-wise group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A number for each element.
+pub(crate) enum RowWiseNodeKind {
+    /// One number per element.
     Elements,
-    /// A number for each row from elements of the row.
+    /// One number per row, reduced from the elements of the row.
     Reduction,
-    /// A number for each row from such numbers.
+    /// One number per row, computed from other row values.
     Rows,
-    /// Softmax of each row, or its logarithm: reductions and steps of its own.
+    /// A row softmax or log-softmax, which expands to reductions and maps.
     Softmax,
 }
 
-/// Finds the groups of a graph.
-pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
+/// Finds the row-wise groups of a graph.
+pub(super) fn find(flow: &UseDefGraph<'_>, caps: &DeviceCaps, found: &mut Fusions) {
     for (id, node) in flow.graph.nodes() {
         let Some((shape, axis)) = rows_of(flow, caps, node) else {
             continue;
         };
-        let mut group = Growing {
+        let mut group = GroupBuilder {
             flow,
-            found,
+            fusions: found,
             shape,
             axis,
             nodes: BTreeSet::new(),
         };
-        if !group.may_join(id) {
+        if !group.can_join(id) {
             continue;
         }
         group.nodes.insert(id);
@@ -69,20 +70,20 @@ pub(super) fn find(flow: &Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
 }
 
 impl Fusions {
-    fn row_wise(&mut self, group: RowWise) {
+    fn row_wise(&mut self, group: RowWiseGroup) {
         let Some((last, others)) = group.nodes.split_last() else {
             return;
         };
         self.deferred.extend(others);
         self.rows
             .extend(group.nodes.iter().map(|node| (*node, *last)));
-        self.groups.insert(*last, Group::RowWise(group));
+        self.groups.insert(*last, FusionGroup::RowWise(group));
     }
 }
 
-/// The shape and the first axis of the rows that a node reduces to a float each, on the way at least, if there are enough of
-/// them.
-fn rows_of(flow: &Dataflow<'_>, caps: &Caps, node: &Node) -> Option<(Shape, usize)> {
+/// Shape and first row axis of the rows that a node reduces to one float each, directly or as part
+/// of its computation. `None` if there are too few rows.
+fn rows_of(flow: &UseDefGraph<'_>, caps: &DeviceCaps, node: &Node) -> Option<(Shape, usize)> {
     let ty = flow.graph.ty(*node.inputs.first()?);
     let (axis, are_last) = match &node.op {
         Op::Reduce(op) => {
@@ -101,7 +102,7 @@ fn rows_of(flow: &Dataflow<'_>, caps: &Caps, node: &Node) -> Option<(Shape, usiz
         sizes.into_iter().try_fold(1usize, |n, d| n.checked_mul(d?))
     };
     let are_worth = match (known(rows), known(row)) {
-        (Some(rows), Some(len)) => rows > 0 && len > 1 && is_worth(caps, rows, len),
+        (Some(rows), Some(len)) => rows > 0 && len > 1 && is_profitable(caps, rows, len),
         (None, Some(len)) => len > 1,
         (_, None) => false,
     };
@@ -109,18 +110,18 @@ fn rows_of(flow: &Dataflow<'_>, caps: &Caps, node: &Node) -> Option<(Shape, usiz
     (fits && ty.dtype.is_float()).then(|| (ty.shape.clone(), axis))
 }
 
-/// True if a kernel with a workgroup for each of so many rows of so many elements does not leave a device idle for long.
-pub(crate) fn is_worth(caps: &Caps, rows: usize, len: usize) -> bool {
-    rows >= caps.units() / 2 || len <= SHORT_ROW
+/// True if a kernel with one workgroup per row keeps the device sufficiently busy.
+pub(crate) fn is_profitable(caps: &DeviceCaps, rows: usize, len: usize) -> bool {
+    rows >= caps.units() / 2 || len <= MAX_SINGLE_WORKGROUP_ROW
 }
 
-/// What a node is to rows of a shape.
+/// Role of a node for rows of this shape; `None` if it does not fit.
 pub(crate) fn part_of(
     graph: &tercet_ir::Graph,
     node: &Node,
     shape: &Shape,
     axis: usize,
-) -> Option<Part> {
+) -> Option<RowWiseNodeKind> {
     let own = &node.outputs.first()?.shape;
     match &node.op {
         Op::Unary(_)
@@ -132,49 +133,49 @@ pub(crate) fn part_of(
         | Op::Cast(_)
         | Op::Map(_) => {
             if own == shape {
-                return Some(Part::Elements);
+                return Some(RowWiseNodeKind::Elements);
             }
             let (lead, rest) = own.split_at_checked(axis)?;
             let is_row = lead == &shape[..axis]
                 && rest.iter().all(Dim::is_one)
                 && (rest.is_empty() || rest.len() == shape.rank() - axis);
-            is_row.then_some(Part::Rows)
+            is_row.then_some(RowWiseNodeKind::Rows)
         }
         Op::Reduce(op) => {
             let from = graph.ty(node.inputs[0]);
             let same = from.shape == *shape && op.axes.iter().copied().eq(axis..shape.rank());
             let has_kernel = from.dtype.is_float() && op.f != ReduceFn::Prod;
-            (same && has_kernel).then_some(Part::Reduction)
+            (same && has_kernel).then_some(RowWiseNodeKind::Reduction)
         }
         Op::Softmax(Softmax { axis: own_axis }) | Op::LogSoftmax(LogSoftmax { axis: own_axis }) => {
             let is_row = own == shape && *own_axis == axis && axis + 1 == shape.rank();
-            is_row.then_some(Part::Softmax)
+            is_row.then_some(RowWiseNodeKind::Softmax)
         }
         _ => None,
     }
 }
 
-/// A group on its way.
-struct Growing<'a> {
-    flow: &'a Dataflow<'a>,
-    found: &'a Fusions,
+/// A fusion group under construction.
+struct GroupBuilder<'a> {
+    flow: &'a UseDefGraph<'a>,
+    fusions: &'a Fusions,
     shape: Shape,
     axis: usize,
     nodes: BTreeSet<NodeId>,
 }
 
-impl Growing<'_> {
-    /// Takes in neighbours, from the first one on, while there are some that can join.
+impl GroupBuilder<'_> {
+    /// Adds neighbors in graph order until no further one can join.
     fn grow(&mut self) {
         let mut refused = BTreeSet::new();
-        while self.nodes.len() < MOST_NODES {
+        while self.nodes.len() < MAX_GROUP_NODES {
             let around = self.neighbours();
             let Some(next) = around.into_iter().find(|id| !refused.contains(id)) else {
                 return;
             };
             self.nodes.insert(next);
-            if self.may_join(next) && self.is_closed() {
-                // What was refused may join now: its readers might belong to the group.
+            if self.can_join(next) && self.is_closed() {
+                // A rejected node may join later, once its readers are in the group.
                 refused.clear();
             } else {
                 self.nodes.remove(&next);
@@ -183,7 +184,7 @@ impl Growing<'_> {
         }
     }
 
-    /// Nodes that read one of the group's, or that it reads.
+    /// Nodes outside the group that read its results or compute its operands.
     fn neighbours(&self) -> BTreeSet<NodeId> {
         let mut all = BTreeSet::new();
         for &id in &self.nodes {
@@ -196,17 +197,17 @@ impl Growing<'_> {
         &all - &self.nodes
     }
 
-    /// True if the node is of these rows, belongs to no group and may be emitted later than it stands.
-    fn may_join(&self, id: NodeId) -> bool {
+    /// True if the node works on these rows, belongs to no group, and may be emitted later.
+    fn can_join(&self, id: NodeId) -> bool {
         let node = self.flow.graph.node(id);
         let updates = |v: Value| self.flow.in_place.contains_key(&v);
         part_of(self.flow.graph, node, &self.shape, self.axis).is_some()
-            && !self.found.has(id)
+            && !self.fusions.has(id)
             && !self.flow.is_constant(id)
             && !results(id, node).any(updates)
     }
 
-    /// True if all nodes may wait for the last one.
+    /// True if all nodes may be deferred until the last one.
     fn is_closed(&self) -> bool {
         let Some(&last) = self.nodes.last() else {
             return true;
@@ -217,22 +218,22 @@ impl Growing<'_> {
                 let mut readers = self.flow.all_readers(v).iter();
                 readers.all(|r| *r > last || self.nodes.contains(r))
             };
-            self.flow.stay_until(&node.inputs, last) && results(id, node).all(waits)
+            self.flow.are_unchanged_until(&node.inputs, last) && results(id, node).all(waits)
         })
     }
 
-    /// The group, if it is more than one node.
-    fn done(self) -> Option<RowWise> {
+    /// The finished group; `None` for a single node.
+    fn done(self) -> Option<RowWiseGroup> {
         let graph = self.flow.graph;
         let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
         let results = read_outside(self.flow, &nodes);
-        // Words of narrow numbers would belong to several rows.
+        // A word of narrow row values would belong to several rows.
         let is_word = |v: &Value| {
             let ty = graph.ty(*v);
             ty.shape == self.shape || ty.dtype.size_bytes() == 4
         };
         let fits = self.nodes.len() > 1 && results.iter().all(is_word);
-        fits.then_some(RowWise {
+        fits.then_some(RowWiseGroup {
             nodes,
             shape: self.shape,
             axis: self.axis,
@@ -241,8 +242,8 @@ impl Growing<'_> {
     }
 }
 
-/// The results of these nodes that something else reads.
-pub(super) fn read_outside(flow: &Dataflow<'_>, nodes: &[NodeId]) -> Vec<Value> {
+/// Results of these nodes that other nodes read.
+pub(super) fn read_outside(flow: &UseDefGraph<'_>, nodes: &[NodeId]) -> Vec<Value> {
     let own: BTreeSet<NodeId> = nodes.iter().copied().collect();
     let all = nodes
         .iter()

@@ -1,16 +1,16 @@
-//! The index of the greatest or least element along any axis; few long rows in parts, which the last workgroup or a second
-//! dispatch puts together.
+//! Lowering of argmax and argmin along any axis. A few long rows are split into parts; the last
+//! workgroup or a second dispatch combines them.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::Rows;
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, Home, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::rows::RowLayout;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `arg_extreme_key.wgsl`.
+    /// Parameter block of `arg_extreme_key.wgsl`.
     pub struct ArgExtremeParams {
         sizes: U32x8,
         strides: U32x8,
@@ -24,8 +24,8 @@ crate::params! {
     }
 }
 
-/// Rows to indices, or parts of rows to (key, index), or those to indices.
-static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
+/// Reduces rows to indices, parts of rows to (key, index) pairs, or these pairs to indices.
+static ARG_EXTREME: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     "arg_extreme",
     &[
         portable!("prelude.wgsl"),
@@ -35,14 +35,14 @@ static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
         portable!("arg_extreme_key.wgsl"),
         portable!("arg_extreme.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &[
         "IN", "LEAST", "NAN_LOW", "THREADS", "ACROSS", "KEYS", "PAIRS",
     ],
 );
 
-/// Parts of rows to indices.
-static JOINED: Kernel<ArgExtremeParams> = Kernel::wgsl(
+/// Reduces parts of rows, and combines them to indices in the last workgroup.
+static JOINED: TypedKernel<ArgExtremeParams> = TypedKernel::wgsl(
     "arg_extreme_joined",
     &[
         portable!("prelude.wgsl"),
@@ -52,15 +52,20 @@ static JOINED: Kernel<ArgExtremeParams> = Kernel::wgsl(
         portable!("arg_extreme_key.wgsl"),
         portable!("arg_extreme_joined.wgsl"),
     ],
-    &[Access::Read, Access::Write, Access::Write, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+    ],
     &["IN", "LEAST", "NAN_LOW", "THREADS", "ACROSS"],
 );
 
-/// Elements of an invocation of [`JOINED`].
+/// Elements per thread of [`JOINED`].
 const JOINED_EACH: usize = 4;
 
-/// Indices of extremes.
-pub(crate) static ARG_EXTREMES: Family = Family {
+/// Lowering of `ArgMax` and `ArgMin`.
+pub(crate) static ARG_EXTREMES: Lowering = Lowering {
     name: "arg_extreme",
     ops: &[OpKind::ArgMax, OpKind::ArgMin],
     kernels: &[&ARG_EXTREME.def, &JOINED.def],
@@ -68,96 +73,103 @@ pub(crate) static ARG_EXTREMES: Family = Family {
     lower,
 };
 
-/// Which dispatch of a search this is.
+/// Which dispatch of the search a kernel implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Only,
-    /// Of two: into this many parts a row.
-    First(usize),
-    Second,
+enum ArgExtremeStage {
+    SinglePass,
+    /// The first of two dispatches, with this number of parts per row.
+    FirstPass(usize),
+    SecondPass,
 }
 
-/// What is sought.
+/// Search mode: minimum or maximum, and the treatment of NaN.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sought {
-    /// The least element instead of the greatest.
-    pub(crate) least: bool,
-    /// NaN counts as -inf instead of being the most extreme.
+pub(crate) struct ArgExtremeMode {
+    /// Find the minimum instead of the maximum.
+    pub(crate) is_min: bool,
+    /// NaN compares as -inf instead of being the extreme.
     pub(crate) nan_low: bool,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let (axis, least) = match &node.op {
         Op::ArgMax(op) => (op.axis, false),
         Op::ArgMin(op) => (op.axis, true),
-        _ => unreachable!("invariant: the family's operators only"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
-    let rows = Rows::of(e, &x, &[axis])?;
-    // Rows, if there are any, have an element.
-    let some = e.tape().min(rows.rows, Num::ONE);
+    let rows = RowLayout::new(e, &x, &[axis])?;
+    // Rows are never empty, so the number of rows is the only size that can be zero.
+    let some = e.tape().min(rows.rows, SymInt::ONE);
     let reason = "an axis of size 0 has no extreme element".to_string();
-    e.check_at_most(some, rows.len, reason);
-    let sought = Sought {
-        least,
+    e.check_less_equal(some, rows.len, reason);
+    let sought = ArgExtremeMode {
+        is_min: least,
         nan_low: false,
     };
     emit(e, sought, &x, rows, &y)
 }
 
-/// Writes the index of an extreme element of each row, all of which have some.
+/// Writes the index of the extreme element of each row. Rows must not be empty.
 ///
 /// # Errors
-/// As [`Emit::temp`].
+/// As [`LoweringCtx::temp`].
 pub(crate) fn emit(
-    e: &mut Emit<'_>,
-    sought: Sought,
-    x: &View,
-    rows: Rows,
-    y: &View,
+    e: &mut LoweringCtx<'_>,
+    sought: ArgExtremeMode,
+    x: &SlotView,
+    rows: RowLayout,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let share = rows.share(rows.bounds.len, 1);
     let parts = rows.parts(rows.bounds.len, share);
     if parts == 1 {
-        dispatch(e, sought, x, &rows, y, Stage::Only);
+        dispatch(e, sought, x, &rows, y, ArgExtremeStage::SinglePass);
         return Ok(());
     }
     if e.caps.ordered_storage && share.rows() == 1 {
-        return joined(e, sought, x, &rows, y);
+        return emit_combine(e, sought, x, &rows, y);
     }
     let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
-    dispatch(e, sought, x, &rows, &pairs, Stage::First(parts));
-    let mut rows = Rows::of(e, &pairs, &[1])?;
-    rows.len = Num::Const(parts as i64);
+    dispatch(
+        e,
+        sought,
+        x,
+        &rows,
+        &pairs,
+        ArgExtremeStage::FirstPass(parts),
+    );
+    let mut rows = RowLayout::new(e, &pairs, &[1])?;
+    rows.len = SymInt::Const(parts as i64);
     rows.bounds.len = parts;
-    dispatch(e, sought, &pairs, &rows, y, Stage::Second);
+    dispatch(e, sought, &pairs, &rows, y, ArgExtremeStage::SecondPass);
     Ok(())
 }
 
-/// All parts in one dispatch.
-fn joined(
-    e: &mut Emit<'_>,
-    sought: Sought,
-    x: &View,
-    rows: &Rows,
-    y: &View,
+/// Reduces and combines all parts in one dispatch.
+fn emit_combine(
+    e: &mut LoweringCtx<'_>,
+    sought: ArgExtremeMode,
+    x: &SlotView,
+    rows: &RowLayout,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let share = rows.share(rows.bounds.len, 1);
     let each = share.threads as usize * JOINED_EACH;
     let at_once = (4 * e.caps.units()).div_ceil(rows.bounds.rows.max(1));
     let parts = rows.bounds.len.div_ceil(each).min(at_once).max(2);
     let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
-    let counts = e.place(
+    let counts = e.allocate(
         DType::U32,
         std::slice::from_ref(&rows.row_dim),
-        Home::Counters,
+        SlotPlacement::Counters,
     )?;
-    let parts = Num::Const(parts as i64);
+    let parts = SymInt::Const(parts as i64);
     let params = params(e, rows, parts);
     let consts = [
         code(x.dtype),
-        sought.least.into(),
+        sought.is_min.into(),
         sought.nan_low.into(),
         share.threads,
         share.across.into(),
@@ -169,7 +181,7 @@ fn joined(
     Ok(())
 }
 
-fn params(e: &mut Emit<'_>, rows: &Rows, parts: Num) -> ArgExtremeParams {
+fn params(e: &mut LoweringCtx<'_>, rows: &RowLayout, parts: SymInt) -> ArgExtremeParams {
     ArgExtremeParams {
         sizes: rows.sizes,
         strides: rows.strides,
@@ -183,21 +195,28 @@ fn params(e: &mut Emit<'_>, rows: &Rows, parts: Num) -> ArgExtremeParams {
     }
 }
 
-fn dispatch(e: &mut Emit<'_>, sought: Sought, x: &View, rows: &Rows, y: &View, stage: Stage) {
+fn dispatch(
+    e: &mut LoweringCtx<'_>,
+    sought: ArgExtremeMode,
+    x: &SlotView,
+    rows: &RowLayout,
+    y: &SlotView,
+    stage: ArgExtremeStage,
+) {
     let share = rows.share(rows.bounds.len, 1);
     let parts = match stage {
-        Stage::First(parts) => Num::Const(parts as i64),
-        Stage::Only | Stage::Second => Num::ONE,
+        ArgExtremeStage::FirstPass(parts) => SymInt::Const(parts as i64),
+        ArgExtremeStage::SinglePass | ArgExtremeStage::SecondPass => SymInt::ONE,
     };
     let params = params(e, rows, parts);
     let consts = [
         code(x.dtype),
-        sought.least.into(),
+        sought.is_min.into(),
         sought.nan_low.into(),
         share.threads,
         share.across.into(),
-        matches!(stage, Stage::First(_)).into(),
-        u32::from(stage == Stage::Second),
+        matches!(stage, ArgExtremeStage::FirstPass(_)).into(),
+        u32::from(stage == ArgExtremeStage::SecondPass),
     ];
     let groups = e.tape().ceil_div(rows.rows, share.rows());
     let groups = e.tape().mul(groups, parts);

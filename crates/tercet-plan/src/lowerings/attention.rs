@@ -1,45 +1,53 @@
-//! Attention: `softmax(mask(softcap(scale q k^T))) v` without holding the scores.
+//! Lowering of attention: `softmax(mask(softcap(scale q k^T))) v` without materializing the scores.
 //!
-//! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
-//! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
-//! them (`attention_coop`, `attention_convert`; `attention_lanes` where it is known which invocation holds which element), F32 as pairs of F16 (`attention_split`, `attention_halves`, and
-//! `attention_rest` for what pairs do not hold), with their keys in parts where tiles are few (`attention_join`); `attention_decode` takes few rows and splits the keys over
-//! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_pieces` one on
-//! cooperative matrices, `attention_token` that of a new token with what stands before it. Query heads of one key head are taken together, as rows. Where
-//! the bound of the queries allows both, they are the arms of a choice.
+//! All kernels read views with any strides. Query heads of one KV head are processed together as
+//! rows. There are two groups of kernels; if the bound of the queries allows both, a shape switch
+//! contains both.
 //!
-//! Invariant: no word of the result belongs to two workgroups. Rows of F16 and BF16 whose length is
-//! odd are made in F32 first, and packed by `attention_pack`.
+//! Many queries: `attention` passes tiles of query rows over all visible keys; `attention_large`
+//! uses larger tiles. `attention_coop` and `attention_convert` run F16 on cooperative matrices.
+//! `attention_lanes` does so in mma style, if the fragment layout is known. F32 runs on split-F16
+//! (`attention_split`, `attention_halves`), with the fallback `attention_rest` outside the
+//! split-F16 range. With few tiles, keys are split into parts (`attention_join`).
+//!
+//! Few queries: `attention_decode` splits the keys over workgroups, and `attention_combine`
+//! combines their results. `attention_one` handles one query, `attention_pieces` one query on
+//! cooperative matrices. `attention_token` handles one new token, fused with its RoPE and cache
+//! update.
+//!
+//! Invariant: no word of the result belongs to two workgroups. Odd-length rows of F16 and BF16 are
+//! computed in F32, then packed by `attention_pack`.
 
+pub(crate) mod backward;
+pub(crate) mod backward_split_f16;
 mod coop;
 mod flash_decoding;
+mod fused_decode;
 mod kernels;
-mod one;
 mod pairs;
-mod parts;
-mod token;
-pub(crate) mod training;
-pub(crate) mod training_pairs;
+mod single_query;
+mod split_kv;
 mod variants;
 mod widened;
 
-use tercet_ir::layout::Term;
+use tercet_ir::layout::LayoutTerm;
 use tercet_ir::ops::{Attention, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::{Family, always, rope::append::Append};
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use super::{Lowering, always, rope::append::RopeAppend};
+use crate::emit::{LoweringCtx, SlotView};
 use crate::program::{CheckKind, SlotId};
+use crate::sym_int::SymInt;
 
 use super::code;
 use kernels::{
-    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, GATHER, GatherParams, JOIN, Kernels, ONE,
-    PACK, PackParams, REST, SPLIT, SplitParams, VEC2, VEC4, WORDS,
+    AttentionCombineParams, AttentionKernels, AttentionPackParams, AttentionParams,
+    AttentionSingleCombineParams, AttentionSplitParams, COMBINE, DECODE_WIDE, GATHER, JOIN, ONE,
+    PACK, REST, SPLIT, VEC2, VEC4, WORDS,
 };
 
-/// `Attention`.
-pub(crate) static FAMILY: Family = Family {
+/// Lowering of `Attention`.
+pub(crate) static FAMILY: Lowering = Lowering {
     name: "attention",
     ops: &[OpKind::Attention],
     kernels: &[
@@ -54,22 +62,22 @@ pub(crate) static FAMILY: Family = Family {
         &VEC2.decode.def,
         &DECODE_WIDE.def,
         &ONE.def,
-        &token::TOKEN.def,
-        &token::CHAINED.def,
+        &fused_decode::TOKEN.def,
+        &fused_decode::CHAINED.def,
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,
         &kernels::WIDEN.def,
         &flash_decoding::F16.def,
-        &coop::lanes::LANES_F16.def,
+        &coop::mma::LANES_F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,
         &coop::PAIRS.def,
         &coop::CONVERT_PAIRS.def,
-        &parts::F16.def,
-        &parts::CONVERT_F16.def,
-        &parts::PAIRS.def,
-        &parts::CONVERT_PAIRS.def,
+        &split_kv::F16.def,
+        &split_kv::CONVERT_F16.def,
+        &split_kv::PAIRS.def,
+        &split_kv::CONVERT_PAIRS.def,
         &JOIN.def,
         &SPLIT.def,
         &REST.def,
@@ -78,10 +86,10 @@ pub(crate) static FAMILY: Family = Family {
     lower,
 };
 
-/// An attention to lower: what both ways need.
+/// An attention problem under lowering, as all kernels need it.
 struct AttentionProblem<'g> {
     op: &'g Attention,
-    /// Of q, k, v, mask and lens.
+    /// Slots of q, k, v, mask and lens.
     slots: [SlotId; 5],
     dtype: DType,
     batch: &'g Dim,
@@ -89,24 +97,24 @@ struct AttentionProblem<'g> {
     keys: &'g Dim,
     head_dim: usize,
     value_dim: usize,
-    /// How many elements of q, k and v lie together wherever they are read: 1, 4 or 8.
-    together: usize,
-    /// Portable kernels may read vectors of them. Not where the mask has the slot of one, for devices may ask for
-    /// one type of all bindings of a slot.
+    /// Number of contiguous, aligned elements in all reads of q, k and v: 1, 4 or 8.
+    vector_width: usize,
+    /// Portable kernels may read vectors of q, k and v. False if the mask shares a slot with one of
+    /// them, because devices may require one type for all bindings of a slot.
     has_vectors: bool,
-    /// Where the numbers that both ways share are; `tiles` to `groups` are those of each.
+    /// Parameters common to all kernels; each kernel fills in `tiles` to `groups`.
     block: AttentionParams,
 }
 
 impl AttentionProblem<'_> {
-    /// Query heads of one key head.
+    /// Query heads per KV head.
     fn group(&self) -> usize {
         self.op.q_heads / self.op.kv_heads
     }
 
-    /// The kernels that read the operands best.
-    fn kernels(&self) -> &'static Kernels {
-        match (self.together, self.dtype) {
+    /// The kernels with the widest operand reads that the layout allows.
+    fn kernels(&self) -> &'static AttentionKernels {
+        match (self.vector_width, self.dtype) {
             (1, _) => &WORDS,
             (_, _) if !self.has_vectors => &WORDS,
             (_, DType::F32) => &VEC4,
@@ -114,7 +122,7 @@ impl AttentionProblem<'_> {
         }
     }
 
-    /// The constants that both ways begin with, for results of this dtype.
+    /// The first constants of every kernel, for results of this dtype.
     fn consts(&self, out: DType) -> Vec<u32> {
         let mask = match self.op.mask {
             MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => 0,
@@ -126,25 +134,25 @@ impl AttentionProblem<'_> {
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     lower_after(e, node, None)
 }
 
-/// Lowers an attention together with what stands before it.
+/// Lowers an attention together with the RoPE and cache update in front of it.
 pub(crate) fn lower_after(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    before: Option<Append>,
+    before: Option<RopeAppend>,
 ) -> Result<(), CompileError> {
     let Op::Attention(op) = &node.op else {
-        unreachable!("invariant: this family has one operator")
+        unreachable!("invariant: this lowering has one operator")
     };
     let [q, k, v] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
-    let rest = Rest::of(e, op, node, 3)?;
-    // Rows of an odd length share words.
-    let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
+    let rest = MaskOperands::new(e, op, node, 3)?;
+    // Rows of odd length share words.
+    let known = |view: &SlotView| view.layout.shape()[3].known().unwrap_or(0);
     let shares_words = node.outputs[0].dtype != DType::F32 && known(&v) % 2 == 1;
-    let result = match e.facts.turned_attention.contains(&e.cursor.at) && !shares_words {
+    let result = match e.facts.transposed_attention.contains(&e.cursor.at) && !shares_words {
         true => turned_result(e, node)?,
         false => e.result(0)?,
     };
@@ -161,18 +169,18 @@ pub(crate) fn lower_after(
         let grid = e.grid_of(words, 256);
         let consts = [code(result.dtype)];
         let args = [y.slot, result.slot];
-        e.dispatch(&PACK, &consts, &args, &PackParams { numel }, grid);
+        e.dispatch(&PACK, &consts, &args, &AttentionPackParams { numel }, grid);
     }
     Ok(())
 }
 
-/// The result with positions before heads in memory.
-fn turned_result(e: &mut Emit<'_>, node: &Node) -> Result<View, CompileError> {
+/// A result stored with positions before heads.
+fn turned_result(e: &mut LoweringCtx<'_>, node: &Node) -> Result<SlotView, CompileError> {
     const TURN: [usize; 4] = [0, 2, 1, 3];
     let ty = &node.outputs[0];
     let shape = TURN.map(|axis| ty.shape[axis].clone());
     let dense = e.temp(ty.dtype, &shape)?;
-    let result = View {
+    let result = SlotView {
         layout: dense.layout.transpose(&TURN),
         ..dense
     };
@@ -180,20 +188,20 @@ fn turned_result(e: &mut Emit<'_>, node: &Node) -> Result<View, CompileError> {
     Ok(result)
 }
 
-/// The operands after queries, keys and values.
-struct Rest {
-    mask: Option<View>,
-    lens: Option<View>,
+/// Operands after queries, keys and values: mask, bias and lengths.
+struct MaskOperands {
+    mask: Option<SlotView>,
+    lens: Option<SlotView>,
 }
 
-impl Rest {
-    /// Those of a node from this operand on; lengths are checked.
-    fn of(
-        e: &mut Emit<'_>,
+impl MaskOperands {
+    /// The mask operands of a node, from this operand index on. Lengths are checked.
+    fn new(
+        e: &mut LoweringCtx<'_>,
         op: &Attention,
         node: &Node,
         from: usize,
-    ) -> Result<Rest, CompileError> {
+    ) -> Result<MaskOperands, CompileError> {
         let mask = op.has_mask_operand().then(|| e.view(node.inputs[from]));
         let lens = match op.kv_len {
             true => node.inputs.last().map(|v| e.view(*v)),
@@ -203,27 +211,27 @@ impl Rest {
             let keys = &e.graph.ty(node.inputs[1]).shape[op.layout.seq_axis()];
             e.check_data(lens, CheckKind::KvLen, keys)?;
         }
-        Ok(Rest { mask, lens })
+        Ok(MaskOperands { mask, lens })
     }
 
-    /// The slots of the mask and of the lengths.
-    fn slots(&self, e: &mut Emit<'_>) -> Result<[SlotId; 2], CompileError> {
-        let mut optional = |view: &Option<View>| match view {
+    /// Slots of the mask and of the lengths.
+    fn slots(&self, e: &mut LoweringCtx<'_>) -> Result<[SlotId; 2], CompileError> {
+        let mut optional = |view: &Option<SlotView>| match view {
             Some(view) => Ok(view.slot),
-            None => e.absent(),
+            None => e.placeholder_slot(),
         };
         Ok([optional(&self.mask)?, optional(&self.lens)?])
     }
 }
 
-/// The problem of these queries, keys, values and results.
+/// The attention problem for these queries, keys, values and results.
 fn problem<'g>(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     op: &'g Attention,
-    [q, k, v, y]: [&'g View; 4],
-    rest: &Rest,
+    [q, k, v, y]: [&'g SlotView; 4],
+    rest: &MaskOperands,
 ) -> Result<AttentionProblem<'g>, CompileError> {
-    let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
+    let known = |view: &SlotView| view.layout.shape()[3].known().unwrap_or(0);
     let [mask_slot, lens_slot] = rest.slots(e)?;
     let seq = op.layout.seq_axis();
     Ok(AttentionProblem {
@@ -235,29 +243,30 @@ fn problem<'g>(
         keys: &k.layout.shape()[seq],
         head_dim: known(q),
         value_dim: known(v),
-        together: together(e, [q, k, v])?,
+        vector_width: vector_width(e, [q, k, v])?,
         has_vectors: ![q.slot, k.slot, v.slot].contains(&mask_slot),
         block: block(e, op, [q, k, v, y], rest.mask.as_ref(), rest.lens.as_ref()),
     })
 }
 
-/// The most elements, 8, 4 or 1, that the rows of every view consist of.
-fn together(e: &Emit<'_>, views: [&View; 3]) -> Result<usize, CompileError> {
+/// The largest vector length (8, 4 or 1 elements) that the rows of every view consist of.
+fn vector_width(e: &LoweringCtx<'_>, views: [&SlotView; 3]) -> Result<usize, CompileError> {
     for view in views {
         for dim in view.layout.shape() {
-            // Nothing is read, and the slot may be shorter than a vector.
+            // An empty operand is never read, and its slot may be shorter than a vector.
             if e.bound(dim)? == 0 {
                 return Ok(1);
             }
         }
     }
-    let all = |n| views.into_iter().all(|view| is_whole(view, n));
+    let all = |n| views.into_iter().all(|view| has_contiguous_rows(view, n));
     Ok([8, 4].into_iter().find(|n| all(*n)).unwrap_or(1))
 }
 
-/// True if the view's rows are `n` elements at a time, one after the other; `n` is a power of two.
-fn is_whole(view: &View, n: usize) -> bool {
-    let is_multiple = |t: &Term| t.power_of_two() >= n as u64;
+/// True if the view's rows consist of contiguous, aligned vectors of `n` elements; `n` is a power
+/// of two.
+fn has_contiguous_rows(view: &SlotView, n: usize) -> bool {
+    let is_multiple = |t: &LayoutTerm| t.power_of_two() >= n as u64;
     let shape = view.layout.shape();
     let (last, others) = view.layout.strides().split_last().expect("rank 4");
     let is_unit = last.factor() == 1 && *last.dim() == Dim::Known(1);
@@ -271,14 +280,14 @@ fn is_whole(view: &View, n: usize) -> bool {
 }
 
 /// Strides of batch, head, position and element.
-fn strides(e: &mut Emit<'_>, op: &Attention, view: &View) -> [Num; 4] {
+fn strides(e: &mut LoweringCtx<'_>, op: &Attention, view: &SlotView) -> [SymInt; 4] {
     let s = e.strides(view);
     let (head, seq) = (op.layout.head_axis(), op.layout.seq_axis());
     [s[0], s[head], s[seq], s[3]]
 }
 
-/// Strides of batch, head, query and key of a mask, 0 where it broadcasts.
-fn mask_strides(e: &mut Emit<'_>, mask: &View) -> [Num; 4] {
+/// Strides of batch, head, query and key in a mask; 0 on broadcast axes.
+fn mask_strides(e: &mut LoweringCtx<'_>, mask: &SlotView) -> [SymInt; 4] {
     let shape = mask.layout.shape();
     let axes: &[usize] = match shape.len() {
         2 => &[0, 3],
@@ -286,7 +295,7 @@ fn mask_strides(e: &mut Emit<'_>, mask: &View) -> [Num; 4] {
         _ => &[0, 1, 2, 3],
     };
     let own = e.strides(mask);
-    let mut strides = [Num::ZERO; 4];
+    let mut strides = [SymInt::ZERO; 4];
     for (axis, &to) in axes.iter().enumerate() {
         if !shape[axis].is_one() {
             strides[to] = own[axis];
@@ -295,9 +304,10 @@ fn mask_strides(e: &mut Emit<'_>, mask: &View) -> [Num; 4] {
     strides
 }
 
-/// Whether a query sees its last keys only, and how many of them.
-fn seen(mask: MaskKind) -> (bool, usize) {
-    // A window that holds every position: no sequence is as long.
+/// Whether visibility is causal (each query sees keys up to its position), and the window length in
+/// keys.
+fn visible_keys(mask: MaskKind) -> (bool, usize) {
+    // A window length that exceeds every sequence.
     const UNBOUNDED: usize = 1 << 30;
     match mask {
         MaskKind::Causal => (true, UNBOUNDED),
@@ -306,13 +316,13 @@ fn seen(mask: MaskKind) -> (bool, usize) {
     }
 }
 
-/// The numbers that do not depend on the way.
+/// The parameters that do not depend on the selected kernel.
 fn block(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     op: &Attention,
-    [q, k, v, y]: [&View; 4],
-    mask: Option<&View>,
-    lens: Option<&View>,
+    [q, k, v, y]: [&SlotView; 4],
+    mask: Option<&SlotView>,
+    lens: Option<&SlotView>,
 ) -> AttentionParams {
     let [q_batch, q_head, q_seq, q_dim] = strides(e, op, q);
     let [k_batch, k_head, k_seq, k_dim] = strides(e, op, k);
@@ -320,13 +330,13 @@ fn block(
     let [y_batch, y_head, y_seq, _] = strides(e, op, y);
     let [mask_batch, mask_head, mask_query, mask_key] = match mask {
         Some(mask) => mask_strides(e, mask),
-        None => [Num::ZERO; 4],
+        None => [SymInt::ZERO; 4],
     };
     let lens_stride = lens.and_then(|l| e.strides(l).first().copied());
     let seq = op.layout.seq_axis();
     let q_shape = q.layout.shape();
     let head_dim = q_shape[3].known().unwrap_or(0);
-    let (causal, window) = seen(op.mask);
+    let (causal, window) = visible_keys(op.mask);
     AttentionParams {
         q_offset: e.offset(q),
         q_batch,
@@ -343,7 +353,7 @@ fn block(
         v_head,
         v_seq,
         v_dim,
-        mask_offset: mask.map_or(Num::ZERO, |m| e.offset(m)),
+        mask_offset: mask.map_or(SymInt::ZERO, |m| e.offset(m)),
         mask_batch,
         mask_head,
         mask_query,
@@ -351,23 +361,23 @@ fn block(
         y_batch,
         y_head,
         y_seq,
-        lens_offset: lens.map_or(Num::ZERO, |l| e.offset(l)),
-        lens_stride: lens_stride.unwrap_or(Num::ZERO),
+        lens_offset: lens.map_or(SymInt::ZERO, |l| e.offset(l)),
+        lens_stride: lens_stride.unwrap_or(SymInt::ZERO),
         has_lens: lens.is_some().into(),
         causal: causal.into(),
-        window: Num::Const(window as i64),
+        window: SymInt::Const(window as i64),
         queries: e.num(&q_shape[seq]),
         keys: e.num(&k.layout.shape()[seq]),
         batch: e.num(&q_shape[0]),
-        kv_heads: Num::Const(op.kv_heads as i64),
-        group: Num::Const((op.q_heads / op.kv_heads) as i64),
-        head_dim: Num::Const(head_dim as i64),
+        kv_heads: SymInt::Const(op.kv_heads as i64),
+        group: SymInt::Const((op.q_heads / op.kv_heads) as i64),
+        head_dim: SymInt::Const(head_dim as i64),
         value_dim: e.num(&v.layout.shape()[3]),
-        tiles: Num::ZERO,
-        slices: Num::ZERO,
-        splits: Num::ONE,
-        split_keys: Num::ZERO,
-        groups: Num::ZERO,
+        tiles: SymInt::ZERO,
+        slices: SymInt::ZERO,
+        splits: SymInt::ONE,
+        split_keys: SymInt::ZERO,
+        groups: SymInt::ZERO,
         scale: op.scale_for(head_dim) as f32,
         softcap: op.softcap.map_or(1.0, |c| c.0 as f32),
     }

@@ -1,17 +1,18 @@
-//! `CausalConv`: one invocation a channel of a step, or two channels where they share a word; as many more invocations
-//! for what is carried, unless that takes the place of what was there before. Steps lie where they are, parts of a projection among them.
+//! Lowering of `CausalConv`: one thread per channel of a step, or per two channels that share a
+//! word. Further threads compute the carried rows, unless these are updated in place. Steps are
+//! read with their strides, so they may be slices of a projection.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support};
 
-use super::state_scan::Wide;
-use super::{Family, code, missing, portable};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::state_scan::F32Result;
+use super::{Lowering, code, missing, portable};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `causal_conv.wgsl`.
+    /// Parameter block of `causal_conv.wgsl`.
     pub struct CausalConvParams {
         steps: U32,
         before: U32,
@@ -25,8 +26,8 @@ crate::params! {
     }
 }
 
-/// Rows, factors, bias, the rows before, results, the last rows; the records of checks.
-static CAUSAL_CONV: Kernel<CausalConvParams> = Kernel::wgsl(
+/// Arguments: rows, filter taps, bias, carried rows, results, new carried rows, fault records.
+static CAUSAL_CONV: TypedKernel<CausalConvParams> = TypedKernel::wgsl(
     "causal_conv",
     &[
         portable!("prelude.wgsl"),
@@ -34,19 +35,19 @@ static CAUSAL_CONV: Kernel<CausalConvParams> = Kernel::wgsl(
         portable!("causal_conv.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     &["DTYPE", "OUT", "TAPS", "WIDTH", "SILU", "INITIAL", "CARRY"],
 );
 
-/// Causal convolutions of channels.
-pub(crate) static CAUSAL_CONVS: Family = Family {
+/// Lowering of depthwise causal convolutions.
+pub(crate) static CAUSAL_CONVS: Lowering = Lowering {
     name: "causal_conv",
     ops: &[OpKind::CausalConv],
     kernels: &[&CAUSAL_CONV.def],
@@ -54,21 +55,21 @@ pub(crate) static CAUSAL_CONVS: Family = Family {
     lower,
 };
 
-/// INITIAL where the last rows take the place of the first.
+/// Value of the constant `INITIAL` if the new carried rows overwrite the old ones.
 const IN_PLACE: u32 = 2;
 
-/// Beyond, products of rows are no worse.
-const MOST_TAPS: usize = 32;
+/// Maximum number of filter taps; beyond it, matmuls are as fast.
+const MAX_TAPS: usize = 32;
 
-fn supports(graph: &Graph, node: &Node, _: &Caps) -> Support {
+fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     match graph.ty(node.inputs[1]).shape[0].known() {
-        Some(..=MOST_TAPS) => Support::Native,
-        Some(_) | None => missing("it has more than 32 taps"),
+        Some(..=MAX_TAPS) => Support::Native,
+        Some(_) | None => missing("more than 32 taps"),
     }
 }
 
-/// The view, copied unless the channels of a step are neighbours.
-fn by_steps(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
+/// The view with contiguous channels per step; a copy if they are not contiguous.
+fn by_steps(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileError> {
     let stride = &view.layout.strides()[2];
     match stride.dim().known() == Some(1) && stride.factor() == 1 {
         true => Ok(view.clone()),
@@ -76,22 +77,23 @@ fn by_steps(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
     }
 }
 
-/// What an invocation makes for each unit of an entry: steps and carried rows, or one that makes all carried ones and the steps
-/// that see them, and the steps beyond.
-fn rows(e: &mut Emit<'_>, steps: Num, before: usize, in_place: bool) -> Num {
+/// Threads per channel unit of a batch entry: one per step and one per carried row. With an
+/// in-place update, one thread computes all carried rows and the steps that read them, and one
+/// thread computes each further step.
+fn rows(e: &mut LoweringCtx<'_>, steps: SymInt, before: usize, in_place: bool) -> SymInt {
     let before = before as i64;
     match in_place {
         true => {
-            let beyond = e.tape().max(steps, Num::Const(before));
-            e.tape().sub(beyond, Num::Const(before - 1))
+            let beyond = e.tape().max(steps, SymInt::Const(before));
+            e.tape().sub(beyond, SymInt::Const(before - 1))
         }
-        false => e.tape().add(steps, Num::Const(before)),
+        false => e.tape().add(steps, SymInt::Const(before)),
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::CausalConv(op) = &node.op else {
-        unreachable!("invariant: {:?} is of this family", node.op.kind())
+        unreachable!("invariant: {:?} belongs to this lowering", node.op.kind())
     };
     let x = e.view(node.inputs[0]);
     let x = by_steps(e, &x)?;
@@ -105,28 +107,30 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     };
     let (Some(taps), Some(channels)) = (w.layout.shape()[0].known(), w.layout.shape()[1].known())
     else {
-        unreachable!("invariant: inference refuses sizes that are not known")
+        unreachable!("invariant: inference rejects unknown sizes")
     };
     let whole = channels.is_multiple_of(2);
     if !whole && x.dtype != DType::F32 {
-        // Rounding what was carried is another step, which does not ask whether the run failed.
+        // A separate step packs the carried rows to 16 bits. It does not check for faults, so it
+        // must not overwrite the state.
         e.update_apart();
     }
-    let y = Wide::unless(e, 0, whole)?;
+    let y = F32Result::unless(e, 0, whole)?;
     let last = match op.carry {
-        true => Some(Wide::unless(e, 1, whole)?),
+        true => Some(F32Result::unless(e, 1, whole)?),
         false => None,
     };
     let last_slot = match &last {
         Some(last) => last.view.slot,
-        None => e.absent()?,
+        None => e.placeholder_slot()?,
     };
     let width = if y.view.dtype == DType::F32 { 1 } else { 2 };
     let before = if op.carry { taps - 1 } else { 0 };
     let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
     let (batch, steps) = (e.num(batch), e.num(steps));
-    let units = Num::Const((channels / width) as i64);
-    // The last rows take the place of the first: kernels read these where they write, not by another binding.
+    let units = SymInt::Const((channels / width) as i64);
+    // For an in-place update, kernels read the old carried rows through the binding that they
+    // write.
     let first = given.first().map(|state| state.slot);
     let in_place = op.carry && first == Some(last_slot);
     let rows = rows(e, steps, before, in_place);
@@ -135,14 +139,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let strides = e.strides(&x);
     let params = CausalConvParams {
         steps,
-        before: Num::Const(before as i64),
+        before: SymInt::Const(before as i64),
         units,
         count,
         x_at: e.offset(&x),
         x_row: strides[0],
         x_step: strides[1],
         rows,
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     };
     let consts = [
         code(x.dtype),

@@ -1,20 +1,20 @@
-//! `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` with weights of channels.
+//! Lowering of `GroupNorm` and `LayerNorm2d`: norms of `[N, C, ..]` with weights per channel.
 //!
-//! One kernel finds out about the rows, as norms of rows do, however their elements lie; one writes words,
-//! which may hold elements of several rows. Batch norm is a map, which its rule says.
+//! One kernel computes row statistics for any strides. A second one writes whole words, which may
+//! hold elements of several rows. A rewrite rule turns batch norm into a map.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::{Rows, product};
+use super::rows::{RowLayout, product};
 use super::softmax::cache;
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `channel_norm_stats.wgsl`.
-    pub struct StatsParams {
+    /// Parameter block of `channel_norm_stats.wgsl`.
+    pub struct ChannelNormStatsParams {
         sizes: U32x8,
         strides: U32x8,
         kept: U32,
@@ -24,8 +24,8 @@ crate::params! {
         stride: U32,
         eps: F32,
     }
-    /// The block of `channel_norm_apply.wgsl`.
-    pub struct ApplyParams {
+    /// Parameter block of `channel_norm_apply.wgsl`.
+    pub struct ChannelNormApplyParams {
         numel: U32,
         offset: U32,
         along_batches: U32,
@@ -37,7 +37,7 @@ crate::params! {
     }
 }
 
-static STATS: Kernel<StatsParams> = Kernel::wgsl(
+static STATS: TypedKernel<ChannelNormStatsParams> = TypedKernel::wgsl(
     "channel_norm_stats",
     &[
         portable!("prelude.wgsl"),
@@ -51,11 +51,11 @@ static STATS: Kernel<StatsParams> = Kernel::wgsl(
         portable!("norm_row.wgsl"),
         portable!("channel_norm_stats.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS"],
 );
 
-static APPLY: Kernel<ApplyParams> = Kernel::wgsl(
+static APPLY: TypedKernel<ChannelNormApplyParams> = TypedKernel::wgsl(
     "channel_norm_apply",
     &[
         portable!("prelude.wgsl"),
@@ -63,17 +63,17 @@ static APPLY: Kernel<ApplyParams> = Kernel::wgsl(
         portable!("channel_norm_apply.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &["DTYPE", "RMS", "BETA", "BY_PLACE"],
 );
 
-/// `GroupNorm` and `LayerNorm2d`.
-pub(crate) static CHANNEL_NORMS: Family = Family {
+/// Lowering of `GroupNorm` and `LayerNorm2d`.
+pub(crate) static CHANNEL_NORMS: Lowering = Lowering {
     name: "channel_norm",
     ops: &[OpKind::GroupNorm, OpKind::LayerNorm2d],
     kernels: &[&STATS.def, &APPLY.def],
@@ -81,7 +81,7 @@ pub(crate) static CHANNEL_NORMS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
     let shape = x.layout.shape();
     let (batches, channels) = (shape[0].clone(), shape[1].clone());
@@ -97,32 +97,41 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             (op.eps, each, reshaped(e, &x, &rows)?, 2)
         }
         Op::LayerNorm2d(op) => (op.eps, 1, x.clone(), 1),
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
-    let rows = Rows::of(e, &rows_of, &[along])?;
+    let rows = RowLayout::new(e, &rows_of, &[along])?;
     let stats = stats(e, &rows_of, &rows, eps.0 as f32)?;
     apply(e, node, &x, &stats, each, along == 1)
 }
 
-/// The view with other axes, a dense copy of it where its strides do not allow that.
-fn reshaped(e: &mut Emit<'_>, view: &View, shape: &[Dim]) -> Result<View, CompileError> {
+/// The view with another shape; a dense copy if its strides do not allow the reshape.
+fn reshaped(
+    e: &mut LoweringCtx<'_>,
+    view: &SlotView,
+    shape: &[Dim],
+) -> Result<SlotView, CompileError> {
     let view = match view.layout.reshape(shape) {
         Some(_) => view.clone(),
         None => e.dense(view)?,
     };
     let Some(layout) = view.layout.reshape(shape) else {
-        unreachable!("invariant: a dense view takes any shape of its size")
+        unreachable!("invariant: a dense view can be reshaped to any shape of its size")
     };
-    Ok(View { layout, ..view })
+    Ok(SlotView { layout, ..view })
 }
 
-/// What is known of each row.
-fn stats(e: &mut Emit<'_>, x: &View, rows: &Rows, eps: f32) -> Result<View, CompileError> {
+/// Computes the statistics (mean and scale) of each row.
+fn stats(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    rows: &RowLayout,
+    eps: f32,
+) -> Result<SlotView, CompileError> {
     let stats = e.temp(DType::F32, &[rows.row_dim.clone(), Dim::Known(4)])?;
     let per = rows.per_word(x.dtype);
     let units = rows.bounds.len / per as usize;
     let share = rows.share(units, 1);
-    let params = StatsParams {
+    let params = ChannelNormStatsParams {
         sizes: rows.sizes,
         strides: rows.strides,
         kept: rows.kept.into(),
@@ -147,10 +156,10 @@ fn stats(e: &mut Emit<'_>, x: &View, rows: &Rows, eps: f32) -> Result<View, Comp
 }
 
 fn apply(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    x: &View,
-    stats: &View,
+    x: &SlotView,
+    stats: &SlotView,
     each: usize,
     by_place: bool,
 ) -> Result<(), CompileError> {
@@ -161,11 +170,11 @@ fn apply(
             let beta = e.view(beta);
             (1, e.dense(&beta)?.slot)
         }
-        None => (0, e.absent()?),
+        None => (0, e.placeholder_slot()?),
     };
     let y = e.result(0)?;
     let (sizes, strides) = (e.sizes(x.layout.shape()), e.strides(x));
-    let params = ApplyParams {
+    let params = ChannelNormApplyParams {
         numel: e.numel(y.layout.shape()),
         offset: e.offset(x),
         along_batches: strides[0],
@@ -173,7 +182,7 @@ fn apply(
         along_places: strides[2],
         channels: sizes[1],
         places: sizes[2],
-        each: Num::Const(each.max(1) as i64),
+        each: SymInt::Const(each.max(1) as i64),
     };
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);

@@ -1,30 +1,32 @@
-//! Checks of indices and counts on the device.
+//! Device-side checks of indices and KV lengths.
 
 use tercet_ir::{CompileError, DType};
 
 use super::portable;
 use super::words::{eight, words};
-use crate::emit::{Emit, Home, RECORD_BYTES, SlotDraft, View};
-use crate::kernel::{Access, Kernel, Word};
-use crate::num::Num;
-use crate::program::{Buffer, CheckKind, Dispatch, KernelId, SlotId, Step, Work};
+use crate::emit::{LoweringCtx, PendingSlot, RECORD_BYTES, SlotPlacement, SlotView};
+use crate::kernel::{ArgAccess, ParamWord, TypedKernel};
+use crate::program::{
+    CheckKind, KernelDispatch, KernelId, ProgramBuffer, ProgramStep, SlotId, StepOp,
+};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `check.wgsl`.
+    /// Parameter block of `check.wgsl`.
     pub struct CheckParams {
         counts: U32x8,
         lens: U32x8,
         kinds: U32x8,
         records: U32x8,
     }
-    /// The block of `check_parts.wgsl`.
-    pub struct PartsParams {
+    /// Parameter block of `check_parts.wgsl`.
+    pub struct CheckPartsParams {
         lens: U32x8,
         count: U32,
         columns: U32,
     }
-    /// The block of `check_first.wgsl`.
-    pub struct FirstParams {
+    /// Parameter block of `check_first.wgsl`.
+    pub struct CheckFirstParams {
         count: U32,
         parts: U32,
     }
@@ -32,56 +34,56 @@ crate::params! {
 
 const BAD: &str = portable!("check_bad.wgsl");
 
-/// The most values that one dispatch of [`CHECK`] looks at.
-const MOST: usize = 4;
+/// Maximum number of values checked by one dispatch of [`CHECK`].
+const MAX_CHECKED_VALUES: usize = 4;
 
-/// The first element outside its range, of each of a few values.
-pub(crate) static CHECK: Kernel<CheckParams> = Kernel::wgsl(
+/// Finds the first out-of-range element of each of up to four values.
+pub(crate) static CHECK: TypedKernel<CheckParams> = TypedKernel::wgsl(
     "check",
     &[BAD, portable!("check.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &["KEEP"],
 );
 
-/// The first element outside its range of each part.
-pub(crate) static PARTS: Kernel<PartsParams> = Kernel::wgsl(
+/// Finds the first out-of-range element of each part of a value.
+pub(crate) static PARTS: TypedKernel<CheckPartsParams> = TypedKernel::wgsl(
     "check_parts",
     &[
         portable!("prelude.wgsl"),
         BAD,
         portable!("check_parts.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["KIND"],
 );
 
-/// The first of the parts' elements.
-pub(crate) static FIRST: Kernel<FirstParams> = Kernel::wgsl(
+/// Finds the first out-of-range element among the parts.
+pub(crate) static FIRST: TypedKernel<CheckFirstParams> = TypedKernel::wgsl(
     "check_first",
     &[portable!("check_first.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["KEEP"],
 );
 
-/// The elements of a part: `PART` of the shader.
+/// Elements per part; equals `PART` of the shader.
 const PART: u32 = 4096;
 
-/// Records the first bad element of a dense I32 value. Few elements of one length are walked by one
-/// workgroup, others in parts.
+/// Records the first out-of-range element of a dense I32 value. A short value with a single length
+/// is checked by one workgroup; other values are checked in parts.
 ///
 /// # Errors
-/// As [`Emit::temp`].
+/// As [`LoweringCtx::temp`].
 pub(crate) fn emit(
-    e: &mut Emit<'_>,
-    data: &View,
+    e: &mut LoweringCtx<'_>,
+    data: &SlotView,
     kind: &CheckKind,
-    len: Num,
+    len: SymInt,
     record: SlotId,
 ) -> Result<(), CompileError> {
     let count = e.numel(data.layout.shape());
@@ -93,17 +95,20 @@ pub(crate) fn emit(
         CheckKind::Index => (0, vec![len]),
         CheckKind::Coordinates(lens) => (0, lens.clone()),
         CheckKind::KvLen => (1, vec![len]),
-        CheckKind::Order => unreachable!("invariant: links of chains record it by themselves"),
+        CheckKind::Order => {
+            unreachable!("invariant: dependent launches write this record themselves")
+        }
     };
-    // Where a check runs more than once, or not at all, what was found first stays.
+    // With control flow, a check may run several times or not at all. It then keeps the first
+    // fault.
     let keep = u32::from(e.facts.has_flow);
-    // One workgroup, also without elements: the record must be written.
-    let grid = [Num::ONE; 3];
+    // One workgroup even without elements, because the fault record must be written.
+    let grid = [SymInt::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {
         let params = CheckParams {
             counts: eight(&[count]),
             lens: eight(&lens),
-            kinds: eight(&[Num::Const(code.into())]),
+            kinds: eight(&[SymInt::Const(code.into())]),
             records: eight(&[]),
         };
         let x = data.slot;
@@ -112,33 +117,37 @@ pub(crate) fn emit(
     }
     let found = words(e, most.div_ceil(PART as usize))?;
     let parts = e.tape().ceil_div(count, PART);
-    let params = PartsParams {
+    let params = CheckPartsParams {
         lens: eight(&lens),
         count,
-        columns: Num::Const(lens.len() as i64),
+        columns: SymInt::Const(lens.len() as i64),
     };
     let each = e.flat_grid(parts);
     e.dispatch(&PARTS, &[code], &[data.slot, found.slot], &params, each);
-    let params = FirstParams { count, parts };
+    let params = CheckFirstParams { count, parts };
     let args = [data.slot, found.slot, record];
     e.dispatch(&FIRST, &[keep], &args, &params, grid);
     Ok(())
 }
 
-/// Puts checks of [`CHECK`] that stand side by side among the steps into one dispatch: each takes a device as long as all of them.
-pub(crate) fn join(e: &mut Emit<'_>) {
+/// Merges adjacent [`CHECK`] steps into one dispatch, because one of them takes as long as all of
+/// them together.
+pub(crate) fn join(e: &mut LoweringCtx<'_>) {
     let steps = std::mem::take(&mut e.draft.steps);
     let kernels: Vec<KernelId> = [0, 1]
         .into_iter()
         .filter_map(|keep| e.known_kernel(&CHECK, &[keep]))
         .collect();
-    let is_check = |step: &Step| dispatch_of(step).is_some_and(|d| kernels.contains(&d.kernel));
-    let mut joined: Vec<Step> = Vec::with_capacity(steps.len());
-    for list in steps.chunk_by(|a, b| is_check(a) && is_check(b) && a.arms == b.arms) {
+    let is_check =
+        |step: &ProgramStep| dispatch_of(step).is_some_and(|d| kernels.contains(&d.kernel));
+    let mut joined: Vec<ProgramStep> = Vec::with_capacity(steps.len());
+    for list in steps.chunk_by(|a, b| is_check(a) && is_check(b) && a.branches == b.branches) {
         match is_check(&list[0]) {
             true => {
-                let beside = list.chunk_by(|a, b| have_records_side_by_side(e, a, b));
-                let few: Vec<&[Step]> = beside.flat_map(|list| list.chunks(MOST)).collect();
+                let beside = list.chunk_by(|a, b| have_adjacent_records(e, a, b));
+                let few: Vec<&[ProgramStep]> = beside
+                    .flat_map(|list| list.chunks(MAX_CHECKED_VALUES))
+                    .collect();
                 joined.extend(few.into_iter().map(|few| one_of(e, few)));
             }
             false => joined.extend_from_slice(list),
@@ -147,8 +156,8 @@ pub(crate) fn join(e: &mut Emit<'_>) {
     e.draft.steps = joined;
 }
 
-/// Whether nobody else's record lies between those of two checks.
-fn have_records_side_by_side(e: &Emit<'_>, a: &Step, b: &Step) -> bool {
+/// Whether the fault records of two checks are adjacent.
+fn have_adjacent_records(e: &LoweringCtx<'_>, a: &ProgramStep, b: &ProgramStep) -> bool {
     let place = |step| dispatch_of(step).map(|d| record_at(e, d));
     match (place(a), place(b)) {
         (Some(a), Some(b)) => a.abs_diff(b) == RECORD_BYTES,
@@ -156,18 +165,18 @@ fn have_records_side_by_side(e: &Emit<'_>, a: &Step, b: &Step) -> bool {
     }
 }
 
-/// Where the record of a check of one value lies.
-fn record_at(e: &Emit<'_>, check: &Dispatch) -> u64 {
-    match e.home(check.args[MOST]) {
-        Home::At(_, offset) => offset,
-        _ => unreachable!("invariant: records have a place of their own"),
+/// Offset of the fault record of a single-value check.
+fn record_at(e: &LoweringCtx<'_>, check: &KernelDispatch) -> u64 {
+    match e.home(check.args[MAX_CHECKED_VALUES]) {
+        SlotPlacement::At(_, offset) => offset,
+        _ => unreachable!("invariant: fault records have a fixed offset"),
     }
 }
 
-/// One check in place of some of [`CHECK`], each of one value.
-fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
+/// One [`CHECK`] dispatch that replaces several single-value checks.
+fn one_of(e: &mut LoweringCtx<'_>, checks: &[ProgramStep]) -> ProgramStep {
     let mut step = checks[0].clone();
-    let Work::Dispatch(joined) = &mut step.work else {
+    let StepOp::Dispatch(joined) = &mut step.work else {
         return step;
     };
     if checks.len() == 1 {
@@ -177,9 +186,9 @@ fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
     let records: Vec<u64> = dispatches().map(|d| record_at(e, d)).collect();
     let first = records.iter().copied().min().unwrap_or(0);
     let last = records.iter().copied().max().unwrap_or(0);
-    let mut words: Vec<Word> = Vec::new();
+    let mut words: Vec<ParamWord> = Vec::new();
     for field in 0..3 {
-        let mut list = [Word::Num(Num::ZERO); 8];
+        let mut list = [ParamWord::SymInt(SymInt::ZERO); 8];
         for (to, d) in list.iter_mut().zip(dispatches()) {
             *to = e.draft.params[d.block as usize + field * 8];
         }
@@ -187,28 +196,28 @@ fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
     }
     let places = records
         .iter()
-        .map(|at| Num::Const(((at - first) / 4) as i64));
-    words.extend(eight(&places.collect::<Vec<_>>()).map(Word::Num));
+        .map(|at| SymInt::Const(((at - first) / 4) as i64));
+    words.extend(eight(&places.collect::<Vec<_>>()).map(ParamWord::SymInt));
     for (at, d) in dispatches().enumerate() {
         joined.args[at] = d.args[0];
     }
-    let all = e.slot(SlotDraft {
+    let all = e.slot(PendingSlot {
         bytes: last - first + 8,
         dtype: DType::U32,
         numel: None,
-        home: Home::At(Buffer::Faults, first),
+        home: SlotPlacement::At(ProgramBuffer::Faults, first),
     });
-    let slots = dispatches().map(|d| d.args[MOST]).collect();
+    let slots = dispatches().map(|d| d.args[MAX_CHECKED_VALUES]).collect();
     e.draft.joined_records.insert(all, slots);
-    joined.args[MOST] = all;
-    joined.grid = [Num::Const(checks.len() as i64), Num::ONE, Num::ONE];
+    joined.args[MAX_CHECKED_VALUES] = all;
+    joined.grid = [SymInt::Const(checks.len() as i64), SymInt::ONE, SymInt::ONE];
     joined.block = e.block(&words);
     step
 }
 
-fn dispatch_of(step: &Step) -> Option<&Dispatch> {
+fn dispatch_of(step: &ProgramStep) -> Option<&KernelDispatch> {
     match &step.work {
-        Work::Dispatch(d) => Some(d),
-        Work::Copy { .. } | Work::Fill { .. } => None,
+        StepOp::Dispatch(d) => Some(d),
+        StepOp::Copy { .. } | StepOp::Fill { .. } => None,
     }
 }

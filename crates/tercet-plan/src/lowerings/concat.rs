@@ -1,18 +1,18 @@
-//! `Concat`: any number of operands of any dtype and strides, up to seven in a dispatch.
+//! Lowering of `Concat`: operands of any number, dtype and strides, up to seven per dispatch.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
 use super::words::{are_whole, eight, in_units, product};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `concat.wgsl`.
+    /// Parameter block of `concat.wgsl`.
     pub struct ConcatParams {
         shape: U32x8,
         starts: U32x8,
@@ -31,21 +31,21 @@ crate::params! {
     }
 }
 
-/// The operands of one dispatch: with the result, as many buffers as a browser's kernel may have.
+/// Operands per dispatch. With the result, this reaches the storage buffer limit of browsers.
 const OPERANDS: usize = 7;
 
-const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
-static WORDS: Kernel<ConcatParams> = Kernel::wgsl(
+static WORDS: TypedKernel<ConcatParams> = TypedKernel::wgsl(
     "concat",
     &[
         PRELUDE,
@@ -56,7 +56,7 @@ static WORDS: Kernel<ConcatParams> = Kernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
-static VECTORS: Kernel<ConcatParams> = Kernel::wgsl(
+static VECTORS: TypedKernel<ConcatParams> = TypedKernel::wgsl(
     "concat_vectors",
     &[
         PRELUDE,
@@ -71,8 +71,8 @@ static VECTORS: Kernel<ConcatParams> = Kernel::wgsl(
 const WORD: u32 = 4;
 const VECTOR: u32 = 16;
 
-/// `Concat`.
-pub(crate) static CONCATS: Family = Family {
+/// Lowering of `Concat`.
+pub(crate) static CONCATS: Lowering = Lowering {
     name: "concat",
     ops: &[OpKind::Concat],
     kernels: &[&WORDS.def, &VECTORS.def],
@@ -80,33 +80,33 @@ pub(crate) static CONCATS: Family = Family {
     lower,
 };
 
-/// The result's sizes and, for each operand, its size along the axis, strides and offset, in units of
+/// Sizes of the result. For each operand: its size along the axis, strides and offset, in units of
 /// `bytes`.
-struct Joined {
+struct ConcatProblem {
     bytes: u32,
     axis: usize,
-    sizes: Vec<Num>,
-    parts: Vec<Part>,
+    sizes: Vec<SymInt>,
+    parts: Vec<ConcatOperand>,
 }
 
-struct Part {
+struct ConcatOperand {
     slot: SlotId,
-    along: Num,
-    strides: Vec<Num>,
-    offset: Num,
+    along: SymInt,
+    strides: Vec<SymInt>,
+    offset: SymInt,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Concat(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
-    let views: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
+    let views: Vec<SlotView> = node.inputs.iter().map(|v| e.view(*v)).collect();
     if let [only] = &views[..] {
         e.forward(0, only.clone());
         return Ok(());
     }
     let y = e.result(0)?;
-    let joined = joined(e, &views, &y, op.axis);
+    let joined = build_problem(e, &views, &y, op.axis);
     let numel = product(e, &joined.sizes);
     let rank = joined.sizes.len() as u32;
     let consts = [joined.bytes, rank];
@@ -118,15 +118,19 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         }
     };
     let grid = e.grid_of(invocations, 256);
-    let mut start = Num::ZERO;
+    let mut start = SymInt::ZERO;
     for (i, parts) in joined.parts.chunks(OPERANDS).enumerate() {
         let mut starts = vec![start];
         for part in parts {
             start = e.tape().add(start, part.along);
             starts.push(start);
         }
-        let strides = |k: usize| parts.get(k).map_or([Num::ZERO; 8], |p| eight(&p.strides));
-        let offsets: Vec<Num> = parts.iter().map(|p| p.offset).collect();
+        let strides = |k: usize| {
+            parts
+                .get(k)
+                .map_or([SymInt::ZERO; 8], |p| eight(&p.strides))
+        };
+        let offsets: Vec<SymInt> = parts.iter().map(|p| p.offset).collect();
         let params = ConcatParams {
             shape: eight(&joined.sizes),
             starts: eight(&starts),
@@ -139,12 +143,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             strides5: strides(5),
             strides6: strides(6),
             numel,
-            axis: Num::Const(joined.axis as i64),
-            operands: Num::Const(parts.len() as i64),
-            // Words at the borders hold elements of the operands before.
+            axis: SymInt::Const(joined.axis as i64),
+            operands: SymInt::Const(parts.len() as i64),
+            // Words at the borders also hold elements of the previous dispatch's operands.
             keep: (i > 0).into(),
         };
-        // The first operand stands in for those that are absent.
+        // The first operand is bound in place of absent ones.
         let slot = |k: usize| parts.get(k).unwrap_or(&parts[0]).slot;
         let mut args: Vec<SlotId> = (0..OPERANDS).map(slot).collect();
         args.push(y.slot);
@@ -153,19 +157,25 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Operands that are dense from the axis on have the rest of the axis taken into it, and, where they are dense before it as well, all
-/// axes before it as one. They are taken as vectors or words where all that is taken together is whole ones.
-fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
+/// Merges axes for the copy: the axis and all later ones if all operands are dense from the axis
+/// on, and also all earlier ones if they are fully dense. Uses vectors or words as units if the
+/// merged sizes are multiples.
+fn build_problem(
+    e: &mut LoweringCtx<'_>,
+    views: &[SlotView],
+    y: &SlotView,
+    axis: usize,
+) -> ConcatProblem {
     let shape = y.layout.shape();
     let bytes = y.dtype.size_bytes() as u32;
     if !views.iter().all(|v| v.layout.is_dense_from(axis)) {
-        let parts = views.iter().map(|v| Part {
+        let parts = views.iter().map(|v| ConcatOperand {
             slot: v.slot,
             along: e.num(&v.layout.shape()[axis]),
             strides: e.strides(v).to_vec(),
             offset: e.offset(v),
         });
-        return Joined {
+        return ConcatProblem {
             bytes,
             axis,
             parts: parts.collect(),
@@ -179,15 +189,15 @@ fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
             true => vec![along],
             false => e.strides(v)[..axis].to_vec(),
         };
-        strides.push(Num::ONE);
-        Part {
+        strides.push(SymInt::ONE);
+        ConcatOperand {
             slot: v.slot,
             along,
             strides,
             offset: e.offset(v),
         }
     });
-    let mut parts: Vec<Part> = parts.collect();
+    let mut parts: Vec<ConcatOperand> = parts.collect();
     let mut row = e.numel(&shape[axis..]);
     let mut sizes = match is_dense {
         true => vec![e.numel(&shape[..axis])],
@@ -214,7 +224,7 @@ fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
         row = in_units(per, row);
     }
     sizes.push(row);
-    Joined {
+    ConcatProblem {
         bytes: unit.unwrap_or(bytes),
         axis,
         sizes,

@@ -1,9 +1,9 @@
-//! `If`, `While`, `Scan`: the graphs inside become stages of the same program.
+//! Lowering of `If`, `While` and `Scan`: nested graphs become stages of the same program.
 //!
-//! What a loop carries lies in slots of its own, which the results of an iteration are copied to at its end.
-//! A branch's results are copied to where both branches leave them. A scan is a loop whose count is known
-//! and that carries the number of the step: its body reads each step's part of the sequences by
-//! `DynamicSlice`, and writes its parts of the results where they belong.
+//! Values carried by a loop have separate slots, into which the results of each iteration are
+//! copied. The results of both branches of an `If` are copied to common slots. A scan is a loop
+//! with a known count that also carries the step index. Its body reads the slices of the sequences
+//! by `DynamicSlice`, and writes its slices of the results in place.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use tercet_ir::layout::in_place_carried;
 use tercet_ir::ops::{Op, Scan, While};
 use tercet_ir::{CompileError, Graph, Node, NodeId, OpKind, Value};
 
-use super::control_scan::{Looped, looped};
-use super::{Family, always, copy};
-use crate::emit::{Block, Emit, View};
-use crate::flow::Flow;
+use super::control_scan::{LoopBody, scan_to_loop};
+use super::{Lowering, always, copy};
+use crate::emit::{LoweringCtx, NestedGraph, SlotView};
+use crate::flow::ControlFlowGraph;
 use crate::program::SlotId;
-use crate::walk::{Update, Updates};
+use crate::walk::{InPlaceUpdate, InPlaceUpdates};
 
-/// `If`, `While` and `Scan`.
-pub(crate) static CONTROLS: Family = Family {
+/// Lowering of `If`, `While` and `Scan`.
+pub(crate) static CONTROLS: Lowering = Lowering {
     name: "control",
     ops: &[OpKind::If, OpKind::While, OpKind::Scan],
     kernels: &[],
@@ -27,8 +27,8 @@ pub(crate) static CONTROLS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let given: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let given: Vec<SlotView> = node.inputs.iter().map(|v| e.view(*v)).collect();
     match &node.op {
         Op::While(op) => repeat(e, op, &given),
         Op::Scan(op) => scan(e, op, node, &given),
@@ -36,7 +36,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), CompileError> {
+fn branch(
+    e: &mut LoweringCtx<'_>,
+    op: &Op,
+    node: &Node,
+    given: &[SlotView],
+) -> Result<(), CompileError> {
     let pred = e.predicate()?;
     copy::emit(e, &given[0], &pred)?;
     let mut results = Vec::with_capacity(node.outputs.len());
@@ -45,12 +50,12 @@ fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), 
     }
     let mut lists = Vec::new();
     for (at, (name, block)) in op.subgraphs().into_iter().enumerate() {
-        let block = Block {
+        let block = NestedGraph {
             name,
             graph: block.graph(),
             origins: e.facts.origins.inside(e.cursor.at, at),
             arguments: &given[1..],
-            in_place: Updates::new(),
+            in_place: InPlaceUpdates::new(),
         };
         lists.push(e.inside(block, |e, own| {
             let mut pairs = own.iter().zip(&results);
@@ -59,21 +64,24 @@ fn branch(e: &mut Emit<'_>, op: &Op, node: &Node, given: &[View]) -> Result<(), 
     }
     let otherwise = lists.pop().unwrap_or_default();
     let then = lists.pop().unwrap_or_default();
-    e.follow(Flow::If {
+    e.follow(ControlFlowGraph::If {
         pred: pred.slot,
         then,
-        otherwise,
+        else_flow: otherwise,
     });
     Ok(())
 }
 
-/// Slots for the values carried, with what they begin as.
-fn carried_slots(e: &mut Emit<'_>, first: &[View]) -> Result<Vec<View>, CompileError> {
+/// Slots for the carried values, initialized with their first values.
+fn carried_slots(
+    e: &mut LoweringCtx<'_>,
+    first: &[SlotView],
+) -> Result<Vec<SlotView>, CompileError> {
     first.iter().map(|view| e.copied(view)).collect()
 }
 
-/// The values of a body that are written where what is carried lies.
-fn in_place(graph: &Graph, carried: &[View]) -> Updates {
+/// Values of a loop body that are written directly into the slots of carried values.
+fn in_place(graph: &Graph, carried: &[SlotView]) -> InPlaceUpdates {
     let inputs = graph.nodes().filter(|(_, n)| n.op.kind() == OpKind::Input);
     let slots: HashMap<NodeId, SlotId> = inputs
         .map(|(id, _)| id)
@@ -82,14 +90,18 @@ fn in_place(graph: &Graph, carried: &[View]) -> Updates {
     let updates = in_place_carried(graph, carried.len()).into_iter();
     let updates = updates.filter_map(|(value, leaf)| {
         let slot = *slots.get(&leaf)?;
-        Some((value, Update { leaf, slot }))
+        Some((value, InPlaceUpdate { leaf, slot }))
     });
     updates.collect()
 }
 
-/// Copies the results of an iteration to where the next one reads them. What lies in a carried slot is
-/// copied apart before any of them is written: values may change places.
-fn carry(e: &mut Emit<'_>, results: &[View], carried: &[View]) -> Result<(), CompileError> {
+/// Copies the results of an iteration to the carried slots. A result that is in a carried slot
+/// itself is first copied to a temporary slot, because values may be permuted.
+fn carry(
+    e: &mut LoweringCtx<'_>,
+    results: &[SlotView],
+    carried: &[SlotView],
+) -> Result<(), CompileError> {
     let mut moves = Vec::new();
     for (from, to) in results.iter().zip(carried) {
         if from == to {
@@ -106,20 +118,20 @@ fn carry(e: &mut Emit<'_>, results: &[View], carried: &[View]) -> Result<(), Com
     moves.try_for_each(|(from, to)| copy::emit(e, &from, to))
 }
 
-fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileError> {
+fn repeat(e: &mut LoweringCtx<'_>, op: &While, given: &[SlotView]) -> Result<(), CompileError> {
     let (first, captures) = given.split_at(op.carried());
     let carried = carried_slots(e, first)?;
     let arguments = [&carried, captures].concat();
     let pred = e.predicate()?;
-    let cond = Block {
+    let cond = NestedGraph {
         name: "cond",
         graph: op.cond.graph(),
         origins: e.facts.origins.inside(e.cursor.at, 0),
         arguments: &arguments,
-        in_place: Updates::new(),
+        in_place: InPlaceUpdates::new(),
     };
     let cond = e.inside(cond, |e, own| copy::emit(e, &own[0], &pred))?;
-    let body = Block {
+    let body = NestedGraph {
         name: "body",
         graph: op.body.graph(),
         origins: e.facts.origins.inside(e.cursor.at, 1),
@@ -128,7 +140,7 @@ fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileErr
     };
     let body = e.inside(body, |e, own| carry(e, own, &carried))?;
     let site = e.site();
-    e.follow(Flow::While {
+    e.follow(ControlFlowGraph::While {
         cond,
         pred: pred.slot,
         body,
@@ -141,8 +153,12 @@ fn repeat(e: &mut Emit<'_>, op: &While, given: &[View]) -> Result<(), CompileErr
     Ok(())
 }
 
-/// Sequences without steps: what is carried stays, and there is nothing else.
-fn no_steps(e: &mut Emit<'_>, first: &[View], results: usize) -> Result<(), CompileError> {
+/// Handles sequences of length 0: carried values stay unchanged and result sequences are empty.
+fn no_steps(
+    e: &mut LoweringCtx<'_>,
+    first: &[SlotView],
+    results: usize,
+) -> Result<(), CompileError> {
     for (port, view) in first.iter().enumerate() {
         let own = e.copied(view)?;
         e.forward(port, own);
@@ -150,7 +166,12 @@ fn no_steps(e: &mut Emit<'_>, first: &[View], results: usize) -> Result<(), Comp
     (first.len()..results).try_for_each(|port| e.result(port).map(drop))
 }
 
-fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), CompileError> {
+fn scan(
+    e: &mut LoweringCtx<'_>,
+    op: &Scan,
+    node: &Node,
+    given: &[SlotView],
+) -> Result<(), CompileError> {
     let (first, rest) = given.split_at(op.carried);
     let steps = rest[0].layout.shape()[0].clone();
     if steps.known() == Some(0) {
@@ -158,12 +179,12 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
     }
     let graph = e.graph;
     let types = |values: &[Value]| values.iter().map(|v| graph.ty(*v).clone()).collect();
-    let Looped {
+    let LoopBody {
         graph,
         numbers,
         counters,
         updates,
-    } = looped(
+    } = scan_to_loop(
         op,
         types(&node.inputs),
         &node.outputs[op.carried..],
@@ -184,9 +205,9 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
     let mut homes = in_place(&graph, &carried);
     homes.extend(updates.into_iter().zip(&made).map(|(node, view)| {
         let (leaf, slot) = (graph.node(node).inputs[0].node, view.slot);
-        (Value { node, port: 0 }, Update { leaf, slot })
+        (Value { node, port: 0 }, InPlaceUpdate { leaf, slot })
     }));
-    let body = Block {
+    let body = NestedGraph {
         name: "body",
         graph: &graph,
         origins: e.facts.origins.inside(e.cursor.at, 0).renumbered(&numbers),
@@ -195,7 +216,7 @@ fn scan(e: &mut Emit<'_>, op: &Scan, node: &Node, given: &[View]) -> Result<(), 
     };
     let body = e.inside(body, |e, own| carry(e, &own[..carried.len()], &carried))?;
     let count = e.num(&steps);
-    e.follow(Flow::Repeat { count, body });
+    e.follow(ControlFlowGraph::Repeat { count, body });
     for (port, view) in carried.into_iter().skip(counted).enumerate() {
         e.forward(port, view);
     }

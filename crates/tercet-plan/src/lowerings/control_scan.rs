@@ -1,4 +1,4 @@
-//! The body of a scan as that of a loop, which carries where the step is.
+//! Rewrites the body of a scan to a loop body that also carries the position of the current step.
 
 use std::collections::HashMap;
 
@@ -8,44 +8,46 @@ use tercet_ir::{
     CompileError, DType, Dim, Graph, MAX_RANK, NodeId, OpError, Shape, Tensor, Type, Value,
 };
 
-/// A loop's body.
-pub(crate) struct Looped {
-    /// Its arguments: the counters, the values carried, the result sequences, the sequences, the
-    /// captures. Its results: the first two of them for the next step, then the result sequences.
+/// The body of a scan, rewritten as a loop body.
+pub(crate) struct LoopBody {
+    /// The loop body. Its arguments are the counters, carried values, result sequences, input
+    /// sequences and captures. Its results are the counters and carried values of the next step,
+    /// then the result sequences.
     pub(crate) graph: Graph,
-    /// The new number of each node of the scan's body.
+    /// The new id of each node of the scan's body.
     pub(crate) numbers: Vec<NodeId>,
-    /// What the counters begin as: where the first step's parts begin, on an axis each, counted from the
-    /// start or, by negative numbers, from the end.
+    /// Initial counters: the start of the first step's slice on each axis. Negative numbers count
+    /// from the end.
     pub(crate) counters: Vec<Tensor>,
     /// The nodes that write the result sequences.
     pub(crate) updates: Vec<NodeId>,
 }
 
-/// The start of a window for the first of `MAX_RANK` axes and of the others.
+/// Start indices of a slice: `first` on the first of `MAX_RANK` axes, 0 on the others.
 fn starts(first: i32) -> Tensor {
     let mut starts = [0; MAX_RANK];
     starts[0] = first;
     Tensor::from_slice(&[MAX_RANK], &starts)
-        .unwrap_or_else(|e| unreachable!("invariant: a number for each axis: {e}"))
+        .unwrap_or_else(|e| unreachable!("invariant: one start per axis: {e}"))
 }
 
-/// The body of a scan of these operands and result sequences; `at` is its node, for errors.
+/// Rewrites the body of a scan with these operands and result sequences. `at` is the node to name
+/// in errors.
 ///
 /// # Errors
-/// [`CompileError::Rewrite`] when a window is larger than the device's numbers.
-pub(crate) fn looped(
+/// [`CompileError::Rewrite`] if a slice exceeds the I32 range.
+pub(crate) fn scan_to_loop(
     scan: &Scan,
     operands: Vec<Type>,
     made: &[Type],
     at: NodeId,
-) -> Result<Looped, CompileError> {
+) -> Result<LoopBody, CompileError> {
     build(scan, &operands, made).map_err(|source| CompileError::Rewrite { node: at, source })
 }
 
-fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<Looped, OpError> {
+fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<LoopBody, OpError> {
     let mut g = Graph::new();
-    let mut counters = Counters::of(scan, &mut g)?;
+    let mut counters = LoopCounters::new(scan, &mut g)?;
     let inputs = |g: &mut Graph, name: &str, types: &[Type]| {
         let list = types.iter().enumerate();
         let list = list.map(|(i, ty)| g.input(&format!("{name}{i}"), ty.clone()));
@@ -88,7 +90,7 @@ fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<Looped, OpErro
         g.output(&format!("made{i}"), update)?;
         updates.push(update.node);
     }
-    Ok(Looped {
+    Ok(LoopBody {
         graph: g,
         numbers,
         counters: counters.list.iter().map(|c| starts(c.first())).collect(),
@@ -96,33 +98,33 @@ fn build(scan: &Scan, operands: &[Type], made: &[Type]) -> Result<Looped, OpErro
     })
 }
 
-/// The shape of one step's part, its first axis with it.
+/// Shape of one step's slice of a sequence, including the first axis.
 fn window(sequence: &Type) -> Shape {
     let rest = sequence.shape.iter().skip(1).cloned();
     [Dim::Known(1)].into_iter().chain(rest).collect()
 }
 
-/// Where the parts of the step at hand begin.
-struct Counter {
+/// Start indices of the current step's slices.
+struct LoopCounter {
     back: bool,
     value: Value,
-    /// The first starts of each number of axes, made once.
+    /// Cached prefixes of the start indices, by their number of axes.
     starts: HashMap<usize, Value>,
 }
 
-impl Counter {
+impl LoopCounter {
     fn first(&self) -> i32 {
         if self.back { -1 } else { 0 }
     }
 }
 
-/// A counter for each direction that occurs.
-struct Counters {
-    list: Vec<Counter>,
+/// One counter per scan direction in use.
+struct LoopCounters {
+    list: Vec<LoopCounter>,
 }
 
-impl Counters {
-    fn of(scan: &Scan, g: &mut Graph) -> Result<Counters, OpError> {
+impl LoopCounters {
+    fn new(scan: &Scan, g: &mut Graph) -> Result<LoopCounters, OpError> {
         let mut list = Vec::new();
         for back in [false, true] {
             let mut walked = scan.reverse.iter().chain(&scan.reverse_results);
@@ -130,17 +132,17 @@ impl Counters {
                 let ty = Type::new(DType::I32, [MAX_RANK]);
                 let value = g.input(if back { "back" } else { "step" }, ty)?;
                 let starts = HashMap::new();
-                list.push(Counter {
+                list.push(LoopCounter {
                     back,
                     value,
                     starts,
                 });
             }
         }
-        Ok(Counters { list })
+        Ok(LoopCounters { list })
     }
 
-    /// As many starts as there are axes.
+    /// Start indices for `rank` axes.
     fn starts(&mut self, g: &mut Graph, back: bool, rank: usize) -> Result<Value, OpError> {
         let counter = self.list.iter_mut().find(|c| c.back == back);
         let counter =
@@ -158,7 +160,7 @@ impl Counters {
         Ok(starts)
     }
 
-    /// The counters of the next step, as results.
+    /// Adds the counters of the next step as results.
     fn step(&self, g: &mut Graph) -> Result<(), OpError> {
         for counter in &self.list {
             let by = starts(if counter.back { -1 } else { 1 });
@@ -175,7 +177,7 @@ fn reshape(g: &mut Graph, x: Value, shape: &[Dim]) -> Result<Value, OpError> {
     g.add(Reshape { shape }, &[x])
 }
 
-/// Adds the nodes of a body for these arguments; its results and the new number of each node.
+/// Inlines a scan body with these arguments. Returns its results and the new id of each node.
 fn inline(
     g: &mut Graph,
     body: &Graph,

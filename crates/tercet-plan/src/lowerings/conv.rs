@@ -1,22 +1,21 @@
-//! Convolutions and the windows they stand on.
+//! Lowering of convolutions and `Im2Col`.
 //!
-//! A convolution runs in one of these ways, decided by its channels, its dtype and the device:
+//! The channels, the dtype and the device select the algorithm:
 //!
-//! - one channel for each of the result's (depthwise): a direct kernel;
-//! - one window of one element (what squeezes and excites channels): few rows times a matrix;
-//! - 16-bit floats where the device has cooperative matrices: a product on them that gathers windows while
-//!   it stages them; where windows have many taps, windows as columns, a product into F32 sums, then bias
-//!   and function;
-//! - F32 with windows of one element and nothing to add: a product;
-//! - the rest: a product that gathers windows while it multiplies.
+//! - one input channel per output channel (depthwise): a direct kernel;
+//! - a single window of one element (as in squeeze-and-excitation): a skinny matmul;
+//! - 16-bit floats with cooperative matrices: an implicit GEMM that gathers windows during staging.
+//!   For windows with many taps: im2col, then a matmul into F32 sums, then bias and activation;
+//! - F32 with windows of one element and no epilogue: a matmul;
+//! - all others: an implicit GEMM on tiles.
 //!
-//! Products that gather windows, and have too few tiles for the device, sum parts of `k` side by side, which
-//! a second kernel adds with bias and function.
+//! If an implicit GEMM has too few tiles for the device, it uses split-K. A second kernel adds the
+//! partial sums, bias and activation.
 //!
-//! Integers are decomposed. 16-bit results whose rows of windows do not begin with words are made in F32
-//! and rounded by a kernel of its own.
+//! Integer convolutions are decomposed. If the rows of 16-bit results do not start at whole words,
+//! results are computed in F32 and rounded by a separate kernel.
 //!
-//! Next: `conv/windows.rs` for the numbers of windows, `conv/kernels.rs`, `conv/tiles.rs`, `conv/coop.rs`.
+//! Next: `conv/windows.rs` for window sizes, `conv/kernels.rs`, `conv/tiles.rs`, `conv/coop.rs`.
 
 mod coop;
 mod kernels;
@@ -34,21 +33,21 @@ use tercet_ir::ops::{Conv, Im2Col, Op};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
-use self::coop::Coop;
-use self::kernels::{DEPTHWISE, FINISH, FinishParams, IM2COL};
-use self::windows::{Windows, known, product};
+use self::coop::CoopConv;
+use self::kernels::{ConvFinishParams, DEPTHWISE, FINISH, IM2COL};
+use self::windows::{GpuConvWindows, known, product};
 use super::matmul::product::activation_code;
 use super::matmul::product_into;
-use super::{Family, always, code, missing};
-use crate::caps::{Caps, CoopType};
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use super::{Lowering, always, code, missing};
+use crate::caps::{CoopType, DeviceCaps};
+use crate::emit::{LoweringCtx, SlotView};
 use crate::program::SlotId;
-use crate::tuning::Key;
-use crate::variant::{self, Variant, needs};
+use crate::sym_int::SymInt;
+use crate::tuning::TuningKey;
+use crate::variant::{self, KernelVariant, needs};
 
-/// Windows as columns.
-pub(crate) static IM2COLS: Family = Family {
+/// Lowering of `Im2Col`.
+pub(crate) static IM2COLS: Lowering = Lowering {
     name: "im2col",
     ops: &[OpKind::Im2Col],
     kernels: &[&IM2COL.def],
@@ -56,8 +55,8 @@ pub(crate) static IM2COLS: Family = Family {
     lower: lower_columns,
 };
 
-/// Convolutions of floats.
-pub(crate) static CONVS: Family = Family {
+/// Lowering of float convolutions.
+pub(crate) static CONVS: Lowering = Lowering {
     name: "conv",
     ops: &[OpKind::Conv],
     kernels: kernels::OF_CONV,
@@ -65,29 +64,29 @@ pub(crate) static CONVS: Family = Family {
     lower,
 };
 
-/// Windows of a row that an invocation of the depthwise kernel computes.
+/// Windows of a row computed by one thread of the depthwise kernel.
 const STRIP: usize = 4;
-/// Elements of a row that it holds at most.
-const MOST_HELD: usize = 24;
+/// Maximum number of row elements that one thread of the depthwise kernel holds in registers.
+const MAX_REGISTER_ELEMENTS: usize = 24;
 
-fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
+fn supports(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     let Op::Conv(o) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     if !node.outputs[0].dtype.is_float() {
-        return missing("integers are convolved as columns and a product");
+        return missing("integer convolutions are decomposed to im2col and a matmul");
     }
     match o.activation {
         Some(f) if activation_code(Some(f)).is_none() => {
-            missing("the kernels do not apply this activation")
+            missing("the kernels do not support this activation")
         }
         _ => Support::Native,
     }
 }
 
-fn lower_columns(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower_columns(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Im2Col(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
@@ -95,11 +94,11 @@ fn lower_columns(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-fn columns_into(e: &mut Emit<'_>, op: &Im2Col, shape: Vec<Dim>, x: &View, y: &View) {
+fn columns_into(e: &mut LoweringCtx<'_>, op: &Im2Col, shape: Vec<Dim>, x: &SlotView, y: &SlotView) {
     let ty = tercet_ir::Type::new(x.dtype, shape);
     let out = op.windows(&ty);
     let out = out.unwrap_or_else(|e| unreachable!("invariant: the node was checked: {e}"));
-    let windows = Windows::of(&op.window(), &op.kernel, out);
+    let windows = GpuConvWindows::new(&op.window(), &op.kernel, out);
     let mut params = windows.params(e, x);
     params.k = e.num(&y.layout.shape()[1]);
     let words = e.words(y.dtype, y.layout.shape());
@@ -109,27 +108,28 @@ fn columns_into(e: &mut Emit<'_>, op: &Im2Col, shape: Vec<Dim>, x: &View, y: &Vi
     e.dispatch(&IM2COL, &consts, &[x.slot, y.slot], &params, grid);
 }
 
-/// A convolution with its operands.
-struct Given<'a> {
+/// A convolution problem with its operands.
+struct ConvProblem<'a> {
     op: &'a Conv,
-    windows: Windows,
-    x: View,
-    /// Dense.
-    w: View,
-    bias: Option<View>,
-    /// Channels of the result in a group, channels of x in a group.
+    windows: GpuConvWindows,
+    x: SlotView,
+    /// The weights as a dense view.
+    w: SlotView,
+    bias: Option<SlotView>,
+    /// Output channels per group, and input channels per group.
     m: Dim,
-    own: Dim,
-    /// The sums of a result.
+    out_channels_dim: Dim,
+    /// Reduction length: input channels per group times taps.
     k: Dim,
-    y: View,
-    /// True if it is transposed: windows of a result are the elements that reach it. On matrices only.
+    y: SlotView,
+    /// True for transposed convolution: the window of a result is the set of inputs that contribute
+    /// to it. Cooperative matrices only.
     is_spread: bool,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Conv(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let w = e.view(node.inputs[1]);
@@ -141,12 +141,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let m = shape[0].div_exact(&groups);
     let y = e.result(0)?;
     let out = y.layout.shape()[2..].to_vec();
-    let given = Given {
+    let given = ConvProblem {
         op,
-        windows: Windows::of(&op.window(), &kernel, out),
+        windows: GpuConvWindows::new(&op.window(), &kernel, out),
         x,
         m: m.unwrap_or_else(|| unreachable!("invariant: groups divide channels")),
-        own: shape[1].clone(),
+        out_channels_dim: shape[1].clone(),
         k: product(&shape[1..]),
         w,
         bias,
@@ -167,18 +167,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         .caps
         .device
         .tuning
-        .find(|| Key::conv(given.x.dtype, sizes));
+        .find(|| TuningKey::conv(given.x.dtype, sizes));
     variant::run(e, &variants(), measured, &given)
 }
 
-/// The variants of convolutions.
-fn variants<'a>() -> [Variant<Given<'a>>; 5] {
-    const SEVERAL: &str = "several channels in a group";
+/// The kernel variants of convolutions.
+fn variants<'a>() -> [KernelVariant<ConvProblem<'a>>; 5] {
+    const SEVERAL: &str = "several output channels per group";
     [
-        Variant {
+        KernelVariant {
             name: "depthwise",
-            supports: |_, c| needs(c.own.is_one(), "one channel in a group"),
-            // Each result takes the taps of a window.
+            supports: |_, c| needs(c.out_channels_dim.is_one(), "one output channel per group"),
+            // Each result reads all taps of its window.
             cost: |e, c| {
                 let mut products = e.bound(&c.k)? as f64;
                 for dim in c.y.layout.shape() {
@@ -189,63 +189,62 @@ fn variants<'a>() -> [Variant<Given<'a>>; 5] {
             },
             emit: |e, c| {
                 let even = c.y.layout.shape().last().is_some_and(|n| n.twos() > 0);
-                c.rounded(e, even, Given::depthwise)
+                c.rounded(e, even, ConvProblem::depthwise)
             },
         },
         rows::variant(),
-        Variant {
+        KernelVariant {
             name: "matrices",
             supports: |e, c| {
-                needs(!c.own.is_one(), SEVERAL)?;
-                let what =
-                    "cooperative matrices of 16-bit floats, 16 channels and sums, up to 64 taps";
-                needs(Coop::of(e, c)?.is_some(), what)
+                needs(!c.out_channels_dim.is_one(), SEVERAL)?;
+                let what = "16-bit cooperative matrices, at least 16 output channels and reduction length 16, at most 64 taps";
+                needs(CoopConv::new(e, c)?.is_some(), what)
             },
-            cost: |e, c| Ok(Coop::of(e, c)?.map_or(0.0, |coop| coop.seconds(e))),
-            emit: |e, c| match Coop::of(e, c)? {
+            cost: |e, c| Ok(CoopConv::new(e, c)?.map_or(0.0, |coop| coop.seconds(e))),
+            emit: |e, c| match CoopConv::new(e, c)? {
                 Some(coop) => {
-                    e.took_as(coop.name());
+                    e.record_variant_detail(coop.name());
                     coop.dispatch(e, c)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "product",
             supports: |e, c| {
-                needs(!c.own.is_one(), SEVERAL)?;
+                needs(!c.out_channels_dim.is_one(), SEVERAL)?;
                 let as_they_lie =
-                    c.windows.are_elements() && c.is_plain() && c.y.dtype == DType::F32;
-                let what = "matrices for windows in memory, or plain windows of one element in F32";
+                    c.windows.are_elements() && c.has_no_epilogue() && c.y.dtype == DType::F32;
+                let what = "cooperative matrices for im2col columns, or F32 single-element windows without epilogue";
                 needs(as_they_lie || c.by_matrices(e)?, what)
             },
-            // Nothing is gathered while it multiplies: an estimate.
+            // No gathering during the matmul; the factor is an estimate.
             cost: |e, c| Ok(tiles::seconds(e, c)? * 0.9),
-            emit: |e, c| c.product(e, c.is_plain()),
+            emit: |e, c| c.product(e, c.has_no_epilogue()),
         },
-        Variant {
+        KernelVariant {
             name: "windows",
-            supports: |_, c| needs(!c.own.is_one(), SEVERAL),
+            supports: |_, c| needs(!c.out_channels_dim.is_one(), SEVERAL),
             cost: |e, c| tiles::seconds(e, c),
             emit: |e, c| c.gathered(e),
         },
     ]
 }
 
-impl Given<'_> {
-    /// True if nothing but the sums is to be done.
-    fn is_plain(&self) -> bool {
+impl ConvProblem<'_> {
+    /// True if there is no bias and no activation.
+    fn has_no_epilogue(&self) -> bool {
         self.bias.is_none() && self.op.activation.is_none()
     }
 
-    /// Tiles that gather windows while they multiply.
-    fn gathered(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+    /// Emits the implicit GEMM on tiles.
+    fn gathered(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let tiles = tiles::best(e, self)?;
         if tiles.parts > 1 {
             let sums = self.parts(e, tiles.parts)?;
-            let none = Epilogue::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
+            let none = ConvEpilogueArgs::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
             tiles::emit(tiles, e, self, &sums, none);
-            return self.finish(e, &sums, Sums::Parts(tiles.parts));
+            return self.finish(e, &sums, PartialSumLayout::SplitK(tiles.parts));
         }
         let even = self.windows.count.twos() > 0;
         self.rounded(e, even, |given, e, y, epilogue| {
@@ -253,8 +252,8 @@ impl Given<'_> {
         })
     }
 
-    /// A slot for sums over parts of `k`: `[part, channel, column]`.
-    fn parts(&self, e: &mut Emit<'_>, parts: u32) -> Result<View, CompileError> {
+    /// A slot for split-K partial sums: `[part, channel, column]`.
+    fn parts(&self, e: &mut LoweringCtx<'_>, parts: u32) -> Result<SlotView, CompileError> {
         let entries = &self.x.layout.shape()[0];
         let channels = &self.y.layout.shape()[1];
         let shape = [
@@ -265,8 +264,8 @@ impl Given<'_> {
         e.temp(DType::F32, &shape)
     }
 
-    /// The most parts of `k` whose sums fit a slot.
-    fn most_parts(&self, e: &Emit<'_>) -> Result<u32, CompileError> {
+    /// Maximum number of split-K parts whose partial sums fit into a slot.
+    fn max_parts(&self, e: &LoweringCtx<'_>) -> Result<u32, CompileError> {
         let mut bytes = e.bound(&self.m)?.saturating_mul(4 * self.op.groups);
         for dim in [&self.x.layout.shape()[0], &self.windows.count] {
             bytes = bytes.saturating_mul(e.bound(dim)?);
@@ -275,8 +274,9 @@ impl Given<'_> {
         Ok(most.min(u64::from(u32::MAX)) as u32)
     }
 
-    /// True if a product on cooperative matrices is worth columns of their own.
-    fn by_matrices(&self, e: &Emit<'_>) -> Result<bool, CompileError> {
+    /// True if im2col plus a matmul on cooperative matrices is applicable: supported dtype, large
+    /// enough sizes, and columns within the binding limit.
+    fn by_matrices(&self, e: &LoweringCtx<'_>) -> Result<bool, CompileError> {
         let ty = match self.x.dtype {
             DType::F16 => CoopType::F16,
             DType::BF16 => CoopType::BF16,
@@ -292,12 +292,13 @@ impl Given<'_> {
         Ok(has && fits && m >= 16 && k >= 16)
     }
 
-    /// Emits sums with bias and function into the result, or into F32 sums that are finished apart.
+    /// Emits sums with bias and activation directly into the result, or into F32 sums with a
+    /// separate finishing kernel.
     fn rounded(
         &self,
-        e: &mut Emit<'_>,
+        e: &mut LoweringCtx<'_>,
         whole_words: bool,
-        emit: impl Fn(&Self, &mut Emit<'_>, &View, Epilogue),
+        emit: impl Fn(&Self, &mut LoweringCtx<'_>, &SlotView, ConvEpilogueArgs),
     ) -> Result<(), CompileError> {
         if self.y.dtype == DType::F32 || whole_words {
             let epilogue = self.epilogue(e)?;
@@ -305,22 +306,23 @@ impl Given<'_> {
             return Ok(());
         }
         let sums = e.temp(DType::F32, self.y.layout.shape())?;
-        let none = Epilogue::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
+        let none = ConvEpilogueArgs::none(e.temp(DType::U32, &[Dim::Known(1)])?.slot);
         emit(self, e, &sums, none);
-        self.finish(e, &sums, Sums::Whole)
+        self.finish(e, &sums, PartialSumLayout::Unsplit)
     }
 
-    fn epilogue(&self, e: &mut Emit<'_>) -> Result<Epilogue, CompileError> {
+    fn epilogue(&self, e: &mut LoweringCtx<'_>) -> Result<ConvEpilogueArgs, CompileError> {
         let (bias, offset, stride) = match &self.bias {
             Some(view) => (view.slot, e.offset(view), e.strides(view)[0]),
-            // Never read; a slot of its own, as weights are bound under other types.
+            // A dummy for the absent bias, never read. It is a new slot, because weights are bound
+            // under other types.
             None => {
                 let slot = e.temp(DType::U32, &[Dim::Known(1)])?.slot;
-                (slot, Num::ZERO, Num::ZERO)
+                (slot, SymInt::ZERO, SymInt::ZERO)
             }
         };
         let activation = activation_code(self.op.activation).unwrap_or(0);
-        Ok(Epilogue {
+        Ok(ConvEpilogueArgs {
             bias,
             consts: [u32::from(self.bias.is_some()), activation],
             offset,
@@ -328,13 +330,13 @@ impl Given<'_> {
         })
     }
 
-    fn depthwise(&self, e: &mut Emit<'_>, y: &View, epilogue: Epilogue) {
+    fn depthwise(&self, e: &mut LoweringCtx<'_>, y: &SlotView, epilogue: ConvEpilogueArgs) {
         let params = self.params(e, &epilogue);
         let [.., taps] = self.windows.kernel;
         let [.., stride] = self.windows.stride;
         let [.., dilation] = self.windows.dilation;
         let span = (STRIP - 1) * stride + taps;
-        let near = dilation == 1 && span <= MOST_HELD;
+        let near = dilation == 1 && span <= MAX_REGISTER_ELEMENTS;
         let span = if near { span } else { 1 };
         let strips = e.tape().ceil_div(params.out_w, STRIP as u32);
         let lines = [
@@ -354,14 +356,14 @@ impl Given<'_> {
         e.dispatch(kernel, &consts, &args, &params, grid);
     }
 
-    /// Columns, a product, and what follows it.
-    fn product(&self, e: &mut Emit<'_>, plain: bool) -> Result<(), CompileError> {
+    /// Emits im2col, a matmul, and the finishing kernel if needed.
+    fn product(&self, e: &mut LoweringCtx<'_>, plain: bool) -> Result<(), CompileError> {
         let shape = self.x.layout.shape().to_vec();
         let groups = Dim::Known(self.op.groups);
         let columns = match self.windows.are_elements() {
             true => e.dense(&self.x)?,
             false => {
-                let op = Im2Col::of(self.windows.taps(), self.op.window());
+                let op = Im2Col::new(self.windows.taps(), self.op.window());
                 let rows = product(&[groups.clone(), self.k.clone()]);
                 let columns = [shape[0].clone(), rows, self.windows.count.clone()];
                 let columns = e.temp(self.x.dtype, &columns)?;
@@ -369,9 +371,9 @@ impl Given<'_> {
                 columns
             }
         };
-        let as_shape = |view: &View, dims: &[Dim]| -> View {
+        let as_shape = |view: &SlotView, dims: &[Dim]| -> SlotView {
             let layout = view.layout.reshape(dims);
-            View {
+            SlotView {
                 layout: layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape")),
                 ..view.clone()
             }
@@ -389,21 +391,26 @@ impl Given<'_> {
         }
         let sums = e.temp(DType::F32, &dims)?;
         product_into(e, &w, &columns, &sums)?;
-        self.finish(e, &sums, Sums::Whole)
+        self.finish(e, &sums, PartialSumLayout::Unsplit)
     }
 
-    /// Bias and function of F32 sums, rounded.
-    fn finish(&self, e: &mut Emit<'_>, sums: &View, lie: Sums) -> Result<(), CompileError> {
+    /// Adds partial sums, applies bias and activation, and rounds to the result dtype.
+    fn finish(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        sums: &SlotView,
+        lie: PartialSumLayout,
+    ) -> Result<(), CompileError> {
         let epilogue = self.epilogue(e)?;
         let shape = self.y.layout.shape().to_vec();
         let (entries, channels) = (e.num(&shape[0]), e.num(&shape[1]));
         let windows = e.num(&self.windows.count);
         let tape = e.tape();
         let (parts, entry, channel) = match lie {
-            Sums::Whole => (1, tape.mul(channels, windows), windows),
-            Sums::Parts(parts) => (parts, windows, tape.mul(entries, windows)),
+            PartialSumLayout::Unsplit => (1, tape.mul(channels, windows), windows),
+            PartialSumLayout::SplitK(parts) => (parts, windows, tape.mul(entries, windows)),
         };
-        let params = FinishParams {
+        let params = ConvFinishParams {
             count: e.numel(&shape),
             channels,
             windows,
@@ -411,9 +418,9 @@ impl Given<'_> {
             sums_entry: entry,
             sums_channel: channel,
             bias_offset: epilogue.offset,
-            bias_row: Num::ZERO,
+            bias_row: SymInt::ZERO,
             bias_stride: epilogue.stride,
-            zero: Num::ZERO,
+            zero: SymInt::ZERO,
         };
         let words = e.words(self.y.dtype, &shape);
         let grid = e.grid_of(words, 256);
@@ -426,18 +433,22 @@ impl Given<'_> {
         Ok(())
     }
 
-    fn params(&self, e: &mut Emit<'_>, epilogue: &Epilogue) -> windows::WindowParams {
+    fn params(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        epilogue: &ConvEpilogueArgs,
+    ) -> windows::WindowParams {
         let mut params = self.windows.params(e, &self.x);
-        params.groups = Num::Const(self.op.groups as i64);
+        params.groups = SymInt::Const(self.op.groups as i64);
         params.m = e.num(&self.m);
         params.k = e.num(&self.k);
-        params.channels = e.num(&self.own);
+        params.channels = e.num(&self.out_channels_dim);
         params.bias_offset = epilogue.offset;
         params.bias_stride = epilogue.stride;
         params
     }
 
-    fn consts(&self, epilogue: &Epilogue, y: &View) -> Vec<u32> {
+    fn consts(&self, epilogue: &ConvEpilogueArgs, y: &SlotView) -> Vec<u32> {
         let mut consts = epilogue.consts.to_vec();
         consts.extend([code(self.x.dtype), code(y.dtype)]);
         consts.extend(self.windows.consts());
@@ -445,37 +456,37 @@ impl Given<'_> {
     }
 }
 
-/// What is done to a sum.
+/// Epilogue of a convolution: bias and activation.
 #[derive(Clone, Copy)]
-struct Epilogue {
+struct ConvEpilogueArgs {
     bias: SlotId,
-    /// BIAS, ACTIVATION.
+    /// Values of the constants `BIAS` and `ACTIVATION`.
     consts: [u32; 2],
-    offset: Num,
-    stride: Num,
+    offset: SymInt,
+    stride: SymInt,
 }
 
-/// How sums lie that are finished apart.
+/// Layout of F32 sums that a separate kernel finishes.
 #[derive(Clone, Copy)]
-enum Sums {
-    /// As the result.
-    Whole,
-    /// So many times `[channel, column]`, to be added.
-    Parts(u32),
+enum PartialSumLayout {
+    /// Same layout as the result.
+    Unsplit,
+    /// This number of split-K parts `[channel, column]`, to be added.
+    SplitK(u32),
 }
 
-impl Epilogue {
-    /// Nothing; a slot that is never read stands in for the bias.
-    fn none(bias: SlotId) -> Epilogue {
-        Epilogue {
+impl ConvEpilogueArgs {
+    /// No bias and no activation. `bias` is a dummy slot that is never read.
+    fn none(bias: SlotId) -> ConvEpilogueArgs {
+        ConvEpilogueArgs {
             bias,
             consts: [0, 0],
-            offset: Num::ZERO,
-            stride: Num::ZERO,
+            offset: SymInt::ZERO,
+            stride: SymInt::ZERO,
         }
     }
 
-    /// True if its function takes the pieces of long ones.
+    /// True if the activation needs the library fragments of longer functions.
     fn activation(&self) -> bool {
         let short = [UnaryFn::Relu, UnaryFn::Relu6].map(|f| activation_code(Some(f)));
         self.consts[1] > 0 && !short.contains(&Some(self.consts[1]))

@@ -1,28 +1,28 @@
-//! Copies of any dtype by bits: strided views to dense slots, and commits to states.
+//! Bitwise copies of any dtype: strided views to dense slots, and commits to states.
 //!
-//! Three kernels for views: whole vectors where the innermost axis has them, tiles where another axis has
-//! unit stride, elements otherwise.
+//! There are three kernels for views. Whole vectors are copied if the innermost axis consists of
+//! them, tiles if another axis has unit stride, and single elements otherwise.
 
 use tercet_ir::CompileError;
 
 use super::portable;
 use super::rows::merged;
 use super::words::eight;
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `copy.wgsl`.
+    /// Parameter block of `copy.wgsl`.
     pub struct CopyParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
         offset: U32,
     }
-    /// The block of `transpose.wgsl`.
+    /// Parameter block of `transpose.wgsl`.
     pub struct TransposeParams {
         sizes: U32x8,
         strides: U32x8,
@@ -35,53 +35,57 @@ crate::params! {
         column_step: U32,
         row_step: U32,
     }
-    /// The block of `commit.wgsl`.
+    /// Parameter block of `commit.wgsl`.
     pub struct CommitParams {
         words: U32,
         checks: U32,
     }
 }
 
-/// A strided view to a dense slot.
-pub(crate) static COPY: Kernel<CopyParams> = Kernel::wgsl(
+/// Copies a strided view to a dense slot, element by element.
+pub(crate) static COPY: TypedKernel<CopyParams> = TypedKernel::wgsl(
     "copy",
     &[portable!("copy.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
-/// As [`COPY`], by vectors of 16 bytes.
-pub(crate) static VECTORS: Kernel<CopyParams> = Kernel::wgsl(
+/// As [`COPY`], in vectors of 16 bytes.
+pub(crate) static VECTORS: TypedKernel<CopyParams> = TypedKernel::wgsl(
     "copy_vectors",
     &[PRELUDE, portable!("copy_vectors.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["RANK"],
 );
 
-/// As [`COPY`], by tiles of two axes.
-pub(crate) static TRANSPOSE: Kernel<TransposeParams> = Kernel::wgsl(
+/// As [`COPY`], in tiles of two axes.
+pub(crate) static TRANSPOSE: TypedKernel<TransposeParams> = TypedKernel::wgsl(
     "transpose",
     &[PRELUDE, portable!("transpose.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES"],
 );
 
-/// The side of the tiles of [`TRANSPOSE`], and the least size of an axis that is worth them.
+/// Side of the tiles of [`TRANSPOSE`], and the minimum axis size for which tiles are profitable.
 const TILE: u32 = 32;
 const WORTH_TILES: usize = 8;
 
-/// A dense slot to a state, unless a check of data failed.
-pub(crate) static COMMIT: Kernel<CommitParams> = Kernel::wgsl(
+/// Copies a dense slot to a state, unless a data check failed.
+pub(crate) static COMMIT: TypedKernel<CommitParams> = TypedKernel::wgsl(
     "commit",
     &[portable!("commit.wgsl")],
-    &[Access::Read, Access::Write, Access::Read],
+    &[ArgAccess::Read, ArgAccess::Write, ArgAccess::Read],
     &[],
 );
 
 /// Copies a view into a dense slot of the same shape.
-pub(crate) fn emit(e: &mut Emit<'_>, from: &View, to: &View) -> Result<(), CompileError> {
+pub(crate) fn emit(
+    e: &mut LoweringCtx<'_>,
+    from: &SlotView,
+    to: &SlotView,
+) -> Result<(), CompileError> {
     let (layout, _) = merged(from.layout.clone(), 0);
-    let view = View {
+    let view = SlotView {
         layout,
         ..from.clone()
     };
@@ -116,34 +120,34 @@ pub(crate) fn emit(e: &mut Emit<'_>, from: &View, to: &View) -> Result<(), Compi
     Ok(())
 }
 
-/// A view as sizes and strides in elements, axes that lie like one merged.
+/// A view as sizes and strides in elements, with mergeable axes merged.
 struct StridedView {
-    sizes: Vec<Num>,
-    strides: Vec<Num>,
-    offset: Num,
-    numel: Num,
+    sizes: Vec<SymInt>,
+    strides: Vec<SymInt>,
+    offset: SymInt,
+    numel: SymInt,
     bytes: u32,
 }
 
 impl StridedView {
-    /// Copies whole vectors, if there are only such.
-    fn in_vectors(&self, e: &mut Emit<'_>, args: &[SlotId; 2]) -> bool {
+    /// Emits a copy in vectors if the view consists of whole vectors; returns whether it did.
+    fn in_vectors(&self, e: &mut LoweringCtx<'_>, args: &[SlotId; 2]) -> bool {
         let each = 16 / self.bytes;
-        let (Some((&size, outer)), Some((&Num::ONE, strides))) =
+        let (Some((&size, outer)), Some((&SymInt::ONE, strides))) =
             (self.sizes.split_last(), self.strides.split_last())
         else {
             return false;
         };
         let tape = e.tape();
-        let whole = |n: &Num| tape.is_multiple(*n, each);
+        let whole = |n: &SymInt| tape.is_multiple(*n, each);
         if !whole(&size) || !whole(&self.offset) || !strides.iter().all(whole) {
             return false;
         }
         let tape = e.tape();
         let mut sizes = outer.to_vec();
         sizes.push(tape.div(size, each));
-        let mut strides: Vec<Num> = strides.iter().map(|s| tape.div(*s, each)).collect();
-        strides.push(Num::ONE);
+        let mut strides: Vec<SymInt> = strides.iter().map(|s| tape.div(*s, each)).collect();
+        strides.push(SymInt::ONE);
         let params = CopyParams {
             shape: eight(&sizes),
             strides: eight(&strides),
@@ -156,12 +160,13 @@ impl StridedView {
         true
     }
 
-    /// Copies through tiles, if another axis than the last one has unit stride and both are long.
-    fn in_tiles(&self, e: &mut Emit<'_>, bounds: &[usize], args: &[SlotId; 2]) -> bool {
+    /// Emits a tiled transpose if an axis other than the last has unit stride and both are long;
+    /// returns whether it did.
+    fn in_tiles(&self, e: &mut LoweringCtx<'_>, bounds: &[usize], args: &[SlotId; 2]) -> bool {
         let Some(last) = self.sizes.len().checked_sub(1) else {
             return false;
         };
-        let Some(unit) = self.strides.iter().position(|s| *s == Num::ONE) else {
+        let Some(unit) = self.strides.iter().position(|s| *s == SymInt::ONE) else {
             return false;
         };
         let long = bounds[unit].min(bounds[last]) >= WORTH_TILES;
@@ -169,19 +174,19 @@ impl StridedView {
             return false;
         }
         let tape = e.tape();
-        let mut targets = vec![Num::ONE; last + 1];
+        let mut targets = vec![SymInt::ONE; last + 1];
         for axis in (0..last).rev() {
             targets[axis] = tape.mul(targets[axis + 1], self.sizes[axis + 1]);
         }
         let batch: Vec<usize> = (0..last).filter(|a| *a != unit).collect();
-        let of = |list: &[Num]| -> Vec<Num> { batch.iter().map(|&a| list[a]).collect() };
+        let of = |list: &[SymInt]| -> Vec<SymInt> { batch.iter().map(|&a| list[a]).collect() };
         let sizes = of(&self.sizes);
-        let batches = sizes.iter().fold(Num::ONE, |n, &m| tape.mul(n, m));
+        let batches = sizes.iter().fold(SymInt::ONE, |n, &m| tape.mul(n, m));
         let params = TransposeParams {
             sizes: eight(&sizes),
             strides: eight(&of(&self.strides)),
             targets: eight(&of(&targets)),
-            axes: Num::Const(batch.len() as i64),
+            axes: SymInt::Const(batch.len() as i64),
             batches,
             offset: self.offset,
             rows: self.sizes[unit],
@@ -199,12 +204,12 @@ impl StridedView {
     }
 }
 
-/// Writes a dense value into a state at the end of a run that did not fail.
-pub(crate) fn commit(e: &mut Emit<'_>, from: &View, state: &View) {
+/// Writes a dense value into a state at the end of a run, unless a data check failed.
+pub(crate) fn commit(e: &mut LoweringCtx<'_>, from: &SlotView, state: &SlotView) {
     let words = e.words(from.dtype, from.layout.shape());
     let params = CommitParams {
         words,
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     };
     let grid = e.grid_of(words, 256);
     e.dispatch_guarded(&COMMIT, &[], &[from.slot, state.slot], &params, grid);

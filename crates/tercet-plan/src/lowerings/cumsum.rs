@@ -1,20 +1,22 @@
-//! Running sums, products and maxima along any axis; few long rows in parts.
+//! Lowering of running sums, products and maxima along any axis. A few long rows are split into
+//! parts.
 //!
-//! Parts: a reduction of each, a scan of the results, a scan of each part that goes on from there.
-//! Results of 8 and 16 bits are made with 32 and packed, since several rows may share a word.
+//! Split rows take three passes: reduce each part, scan the part results, then scan each part with
+//! its carry-in. Results of 8 and 16 bits are computed in 32 bits and packed, because several rows
+//! may share a word.
 
 use tercet_ir::ops::{CumSum, ReduceFn, ScanFn};
 use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 
 use super::reduce::{op_code, stage, wide};
-use super::rows::{Rows, lanes, product};
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::rows::{RowLayout, lanes, product};
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `cumsum.wgsl`.
+    /// Parameter block of `cumsum.wgsl`.
     pub struct CumSumParams {
         sizes: U32x8,
         strides: U32x8,
@@ -30,14 +32,14 @@ crate::params! {
         chunk: U32,
         exclusive: U32,
     }
-    /// The block of `pack.wgsl`.
-    pub struct PackParams {
+    /// Parameter block of `pack.wgsl`.
+    pub struct CumSumPackParams {
         numel: U32,
     }
 }
 
-/// Running results of rows or of parts of them.
-static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
+/// Scans rows, or parts of rows.
+static CUMSUM: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     "cumsum",
     &[
         portable!("prelude.wgsl"),
@@ -49,12 +51,12 @@ static CUMSUM: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("scan.wgsl"),
         portable!("cumsum.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["IN", "OP", "THREADS", "ACROSS", "CARRY"],
 );
 
-/// Running results of rows of whole vectors of 32-bit elements.
-static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
+/// Scans rows that consist of whole vectors of 32-bit elements.
+static VECTORS: TypedKernel<CumSumParams> = TypedKernel::wgsl(
     "cumsum_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -66,20 +68,20 @@ static VECTORS: Kernel<CumSumParams> = Kernel::wgsl(
         portable!("scan.wgsl"),
         portable!("cumsum_vectors.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["IN", "OP", "THREADS", "ACROSS"],
 );
 
-/// Numbers of 32 bits to fewer.
-pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
+/// Packs 32-bit numbers to a narrower dtype.
+pub(super) static PACK: TypedKernel<CumSumPackParams> = TypedKernel::wgsl(
     "pack",
     &[portable!("prelude.wgsl"), portable!("pack.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["OUT"],
 );
 
-/// Scans.
-pub(crate) static SCANS: Family = Family {
+/// Lowering of scans (`CumSum` and its siblings).
+pub(crate) static SCANS: Lowering = Lowering {
     name: "cumsum",
     ops: &[OpKind::CumSum],
     kernels: &[&CUMSUM.def, &VECTORS.def, &PACK.def],
@@ -87,9 +89,9 @@ pub(crate) static SCANS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::CumSum(op) = &node.op else {
-        unreachable!("invariant: the family's operator only")
+        unreachable!("invariant: a lowering receives only its own operator")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
@@ -102,9 +104,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Dense numbers of 32 bits rounded or cut to the dtype of `y`.
-pub(super) fn pack(e: &mut Emit<'_>, long: &View, y: &View) {
-    let params = PackParams {
+/// Rounds or truncates dense 32-bit numbers to the dtype of `y`.
+pub(super) fn pack(e: &mut LoweringCtx<'_>, long: &SlotView, y: &SlotView) {
+    let params = CumSumPackParams {
         numel: e.numel(y.layout.shape()),
     };
     let words = e.words(y.dtype, y.layout.shape());
@@ -112,26 +114,31 @@ pub(super) fn pack(e: &mut Emit<'_>, long: &View, y: &View) {
     e.dispatch(&PACK, &[code(y.dtype)], &[long.slot, y.slot], &params, grid);
 }
 
-/// A scan into a dense slot of 32-bit elements.
-fn scan(e: &mut Emit<'_>, op: &CumSum, x: &View, y: &View) -> Result<(), CompileError> {
+/// Emits a scan into a dense slot of 32-bit elements.
+fn scan(
+    e: &mut LoweringCtx<'_>,
+    op: &CumSum,
+    x: &SlotView,
+    y: &SlotView,
+) -> Result<(), CompileError> {
     let inner = product(&x.layout.shape()[op.axis + 1..]);
     let inner = e.num(&inner);
-    let mut target = Target {
+    let mut target = ScanOutput {
         inner,
-        first: Num::ZERO,
+        first: SymInt::ZERO,
         step: inner,
         exclusive: op.exclusive,
     };
-    let mut rows = Rows::of(e, x, &[op.axis])?;
+    let mut rows = RowLayout::new(e, x, &[op.axis])?;
     if op.reverse {
-        // Both sides are walked from the end.
+        // A reverse scan walks operand and result from the end.
         let tape = e.tape();
-        let (axis, last) = (rows.kept as usize, tape.sub(rows.len, Num::ONE));
+        let (axis, last) = (rows.kept as usize, tape.sub(rows.len, SymInt::ONE));
         let to_last = tape.mul(last, rows.strides[axis]);
         rows.offset = tape.add(rows.offset, to_last);
-        rows.strides[axis] = tape.mul(rows.strides[axis], Num::Const(-1));
+        rows.strides[axis] = tape.mul(rows.strides[axis], SymInt::Const(-1));
         target.first = tape.mul(last, inner);
-        target.step = tape.mul(inner, Num::Const(-1));
+        target.step = tape.mul(inner, SymInt::Const(-1));
     }
     let share = rows.share(rows.bounds.len.div_ceil(2), 1);
     let parts = rows.parts(rows.bounds.len, share);
@@ -142,41 +149,41 @@ fn scan(e: &mut Emit<'_>, op: &CumSum, x: &View, y: &View) -> Result<(), Compile
     let totals = e.temp(wide(x.dtype), &partial)?;
     stage(e, op.f.reduction(), x, &rows, &totals, parts, None);
     let carry = e.temp(wide(x.dtype), &partial)?;
-    let over_parts = Target {
-        inner: Num::ONE,
-        first: Num::ZERO,
-        step: Num::ONE,
+    let over_parts = ScanOutput {
+        inner: SymInt::ONE,
+        first: SymInt::ZERO,
+        step: SymInt::ONE,
         exclusive: true,
     };
-    let part_rows = Rows::of(e, &totals, &[1])?;
+    let part_rows = RowLayout::new(e, &totals, &[1])?;
     dispatch(e, op.f, &totals, &part_rows, &carry, over_parts, None)?;
     dispatch(e, op.f, x, &rows, y, target, Some((&carry, parts)))
 }
 
-/// Where results go, and which.
+/// Layout of the scan results, and whether the scan is exclusive.
 #[derive(Clone, Copy, Debug)]
-struct Target {
-    inner: Num,
-    first: Num,
-    step: Num,
+struct ScanOutput {
+    inner: SymInt,
+    first: SymInt,
+    step: SymInt,
     exclusive: bool,
 }
 
 fn dispatch(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     f: ScanFn,
-    x: &View,
-    rows: &Rows,
-    y: &View,
-    target: Target,
-    carry: Option<(&View, usize)>,
+    x: &SlotView,
+    rows: &RowLayout,
+    y: &SlotView,
+    target: ScanOutput,
+    carry: Option<(&SlotView, usize)>,
 ) -> Result<(), CompileError> {
     let share = rows.share(rows.bounds.len.div_ceil(2), 1);
     let (has_carry, carry, parts) = match carry {
-        Some((view, parts)) => (1, view.slot, Num::Const(parts as i64)),
-        None => (0, e.absent()?, Num::ONE),
+        Some((view, parts)) => (1, view.slot, SymInt::Const(parts as i64)),
+        None => (0, e.placeholder_slot()?, SymInt::ONE),
     };
-    // The reduction of parts cuts rows between words.
+    // The reduction splits rows at word boundaries.
     let per = rows.per_unit(e, x.dtype);
     let words = e.tape().ceil_div(rows.len, per);
     let chunk = e.tape().ceil_div(words, parts);
@@ -197,7 +204,7 @@ fn dispatch(
         exclusive: target.exclusive.into(),
     };
     let f: ReduceFn = f.reduction();
-    let straight = target.step == Num::ONE && lanes(x.dtype) == 1 && has_carry == 0;
+    let straight = target.step == SymInt::ONE && lanes(x.dtype) == 1 && has_carry == 0;
     if straight && let Some(per) = rows.per_vector(e, x.dtype) {
         let share = rows.share(rows.bounds.len / per as usize, 1);
         let groups = e.tape().ceil_div(rows.rows, share.rows());

@@ -1,19 +1,19 @@
-//! `Custom`: kernels of users, checked before they are taken.
+//! Lowering of `Custom`: user-supplied WGSL kernels, validated before use.
 
 mod check;
 
 use tercet_ir::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
 use tercet_ir::{CompileError, Dim, Graph, Node, Op, OpKind, Support, Type, UnsupportedNode};
 
-use super::Family;
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::families::copy;
-use crate::kernel::{Access, Instance, Source, Word};
-use crate::num::Num;
+use super::Lowering;
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, KernelInstance, KernelSource, ParamWord};
+use crate::lowerings::copy;
+use crate::sym_int::SymInt;
 
-/// `Custom`.
-pub(crate) static CUSTOMS: Family = Family {
+/// Lowering of `Custom`.
+pub(crate) static CUSTOMS: Lowering = Lowering {
     name: "custom",
     ops: &[OpKind::Custom],
     kernels: &[],
@@ -24,15 +24,15 @@ pub(crate) static CUSTOMS: Family = Family {
 fn operator(node: &Node) -> &dyn CustomOp {
     match &node.op {
         Op::Custom(custom) => custom.op(),
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// The kernels of a node, each as it should be.
+/// Kernels of a node, validated.
 ///
 /// # Errors
-/// Why it has none that a device with these capabilities runs.
-fn kernels(graph: &Graph, node: &Node, caps: &Caps) -> Result<Vec<WgslKernel>, String> {
+/// The reason why the node has no kernels that run with these capabilities.
+fn kernels(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Result<Vec<WgslKernel>, String> {
     let op = operator(node);
     let operands: Vec<&Type> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
     let kernels = op.kernels(&operands, &node.outputs).ok_or_else(|| {
@@ -48,29 +48,29 @@ fn kernels(graph: &Graph, node: &Node, caps: &Caps) -> Result<Vec<WgslKernel>, S
     match written.iter().position(|n| *n != 1) {
         None => Ok(kernels),
         Some(port) => Err(format!(
-            "the WGSL of `{}`: {} kernels write result {port}; accepted: 1",
+            "the WGSL of `{}`: {} kernels write result {port}; expected exactly one",
             op.name(),
             written[port]
         )),
     }
 }
 
-fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
     match kernels(graph, node, caps) {
         Ok(_) => Support::Native,
         Err(reason) => Support::Missing { reason },
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let name = operator(node).name();
     let kernels = kernels(e.graph, node, e.caps)
-        .unwrap_or_else(|why| unreachable!("invariant: the legalizer asked before: {why}"));
-    let mut operands: Vec<View> = Vec::with_capacity(node.inputs.len());
+        .unwrap_or_else(|why| unreachable!("invariant: the legalizer validated the node: {why}"));
+    let mut operands: Vec<SlotView> = Vec::with_capacity(node.inputs.len());
     for v in &node.inputs {
         let view = e.view(*v);
         let dense = e.dense(&view)?;
-        // Two bindings of one slot would have to be one type, and WebGPU joins them where it is written near.
+        // A slot bound twice would need the same type in both bindings, hence the copy.
         let is_bound = operands.iter().any(|known| known.slot == dense.slot);
         operands.push(match is_bound {
             true => {
@@ -81,7 +81,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             false => dense,
         });
     }
-    let results: Result<Vec<View>, CompileError> =
+    let results: Result<Vec<SlotView>, CompileError> =
         (0..node.outputs.len()).map(|port| e.result(port)).collect();
     let results = results?;
     for kernel in &kernels {
@@ -89,16 +89,16 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         let args: Vec<_> = operands.iter().chain(written).map(|v| v.slot).collect();
         let words = words(e, kernel)?;
         let grid = grid(e, kernel)?;
-        let instance = Instance {
+        let instance = KernelInstance {
             name: format!("{name} {}", kernel.entry),
-            source: Source::Checked {
+            source: KernelSource::UserWgsl {
                 text: kernel.source.as_str().into(),
                 entry: kernel.entry.as_str().into(),
             },
             args: (0..args.len())
                 .map(|i| match i < operands.len() {
-                    true => Access::Read,
-                    false => Access::Write,
+                    true => ArgAccess::Read,
+                    false => ArgAccess::Write,
                 })
                 .collect(),
             block_bytes: (words.len() as u32 * 4).next_multiple_of(16),
@@ -108,47 +108,54 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The words of the block.
-fn words(e: &mut Emit<'_>, kernel: &WgslKernel) -> Result<Vec<Word>, CompileError> {
+/// Words of the parameter block.
+fn words(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<Vec<ParamWord>, CompileError> {
     let mut words = Vec::with_capacity(kernel.params.len());
     for param in &kernel.params {
         words.push(match param {
             WgslParam::U32(dim) => {
                 let most = e.bound(dim)?;
                 if u32::try_from(most).is_err() {
-                    return Err(refused(e, format!("a parameter may be {most}, above u32")));
+                    return Err(unsupported(
+                        e,
+                        format!("a parameter may be {most}, which exceeds u32"),
+                    ));
                 }
-                Word::Num(e.num(dim))
+                ParamWord::SymInt(e.num(dim))
             }
-            WgslParam::I32(n) => Word::Num(Num::Const(i64::from(*n))),
-            WgslParam::F32(x) => Word::F32(*x),
+            WgslParam::I32(n) => ParamWord::SymInt(SymInt::Const(i64::from(*n))),
+            WgslParam::F32(x) => ParamWord::F32(*x),
         });
     }
     Ok(words)
 }
 
-/// The workgroups.
-fn grid(e: &mut Emit<'_>, kernel: &WgslKernel) -> Result<[Num; 3], CompileError> {
+/// Grid of a custom kernel, in workgroups.
+fn grid(e: &mut LoweringCtx<'_>, kernel: &WgslKernel) -> Result<[SymInt; 3], CompileError> {
     let axes = match &kernel.grid {
         WgslGrid::Line(count) => {
             let most = groups(e, count, kernel.workgroup[0])?;
             let max = u64::from(e.caps.max_grid);
             if most > max * max {
-                return Err(refused(e, format!("its line has {most} workgroups")));
+                return Err(unsupported(
+                    e,
+                    format!("its one-dimensional grid has up to {most} workgroups"),
+                ));
             }
             let count = e.num(count);
             return Ok(e.grid_of(count, kernel.workgroup[0]));
         }
         WgslGrid::Axes(axes) => axes,
     };
-    let mut grid = [Num::ONE; 3];
+    let mut grid = [SymInt::ONE; 3];
     for (axis, (count, size)) in axes.iter().zip(kernel.workgroup).enumerate() {
         let most = groups(e, count, size)?;
         let max = e.caps.max_grid;
         if most > u64::from(max) {
-            let reason =
-                format!("its grid has {most} workgroups along axis {axis}; accepted: {max}");
-            return Err(refused(e, reason));
+            let reason = format!(
+                "its grid has up to {most} workgroups along axis {axis}; expected at most {max}"
+            );
+            return Err(unsupported(e, reason));
         }
         let count = e.num(count);
         grid[axis] = e.tape().ceil_div(count, size);
@@ -156,13 +163,13 @@ fn grid(e: &mut Emit<'_>, kernel: &WgslKernel) -> Result<[Num; 3], CompileError>
     Ok(grid)
 }
 
-/// The most workgroups for so many invocations along an axis.
-fn groups(e: &Emit<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
+/// Maximum number of workgroups along an axis for `count` threads.
+fn groups(e: &LoweringCtx<'_>, count: &Dim, size: u32) -> Result<u64, CompileError> {
     Ok((e.bound(count)? as u64).div_ceil(u64::from(size)))
 }
 
-/// The refusal of the node at hand.
-fn refused(e: &Emit<'_>, reason: String) -> CompileError {
+/// A compile error that rejects the current node.
+fn unsupported(e: &LoweringCtx<'_>, reason: String) -> CompileError {
     let site = e.site();
     CompileError::Unsupported {
         target: e.caps.target,
@@ -171,7 +178,7 @@ fn refused(e: &Emit<'_>, reason: String) -> CompileError {
             op: e.cursor.op,
             results: e.graph.node(e.cursor.at).outputs.clone(),
             reason,
-            remedy: "give its symbols lower bounds".to_string(),
+            remedy: "reduce the bounds of its symbols".to_string(),
         }],
     }
 }

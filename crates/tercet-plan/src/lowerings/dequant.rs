@@ -1,20 +1,20 @@
-//! `Dequantize`: the F32 values of packed weights, bit for bit; and what every kernel that decodes
-//! blocks shares.
+//! Lowering of `Dequantize` to F32 values that match the reference bit for bit, and code shared by
+//! all kernels that dequantize blocks.
 
-use tercet_ir::layout::{Term, numel};
-use tercet_ir::quant::Grid;
+use tercet_ir::layout::{LayoutTerm, numel};
+use tercet_ir::quant::QuantCodebook;
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Scheme, Tensor, Value};
 
-use super::{Family, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel, names};
-use crate::num::Num;
-use crate::planes;
+use super::{Lowering, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel, names};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::soa_weights;
+use crate::sym_int::SymInt;
 
-/// Weights to floats.
-pub(crate) static DEQUANTIZE: Family = Family {
+/// Lowering of `Dequantize`.
+pub(crate) static DEQUANTIZE: Lowering = Lowering {
     name: "dequantize",
     ops: &[OpKind::Dequantize],
     kernels: &[
@@ -30,55 +30,55 @@ pub(crate) static DEQUANTIZE: Family = Family {
 };
 
 crate::params! {
-    /// The block of `dequant/unpack.wgsl`.
+    /// Parameter block of `dequant/unpack.wgsl`.
     pub struct UnpackParams {
         count: U32,
         offset: U32,
         row_len: U32,
         row_stride: U32,
     }
-    /// The block of `dequant/unpack_half.wgsl`.
+    /// Parameter block of `dequant/unpack_half.wgsl`.
     pub struct UnpackHalfParams {
         pieces: U32,
         offset: U32,
         row_len: U32,
         row_stride: U32,
     }
-    /// The block of `dequant/widen.wgsl`.
+    /// Parameter block of `dequant/widen.wgsl`.
     pub struct WidenParams {
         count: U32,
     }
 }
 
-/// Decoding of formats of integers; a kernel with it has `packed_word`.
+/// Decoder of integer formats. A kernel that includes it binds the blocks as `packed_word`.
 pub(super) const BLOCKS: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/blocks.wgsl")
 );
-/// Decoding of the others, in the place of [`BLOCKS`]; a kernel with it has the rows of a codebook as its
-/// last argument.
+/// Decoder of codebook and float formats, in place of [`BLOCKS`]. A kernel that includes it takes
+/// the codebook as its last argument.
 pub(super) const CODED: &str = concat!(
     portable!("dequant/fields.wgsl"),
     portable!("dequant/coded.wgsl")
 );
-/// In the place of [`PIECES`] after [`CODED`].
+/// Replaces [`PIECES`] after [`CODED`].
 pub(super) const PIECES_CODED: &str = portable!("dequant/pieces_coded.wgsl");
 
-/// Decoding of pieces, for kernels that decode many at a time; after [`BLOCKS`] and one of [`WORDS`] and
-/// [`QUADS`], which bind the blocks.
+/// Decoder of several values at once. It follows [`BLOCKS`] and one of [`WORDS`] and [`QUADS`],
+/// which bind the blocks.
 pub(super) const PIECES: &str = portable!("dequant/pieces.wgsl");
 pub(super) const WORDS: &str = portable!("dequant/packed_words.wgsl");
-/// Blocks whose sizes and offsets are multiples of 16 bytes.
+/// Reads of blocks whose sizes and offsets are multiples of 16 bytes.
 pub(super) const QUADS: &str = portable!("dequant/packed_quads.wgsl");
 
-static UNPACK: Kernel<UnpackParams> = Kernel::wgsl(
+static UNPACK: TypedKernel<UnpackParams> = TypedKernel::wgsl(
     "dequantize",
     &[PRELUDE, BLOCKS, portable!("dequant/unpack.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &BLOCK_CONSTS,
 );
 
-static UNPACK_CODED: Kernel<UnpackParams> = Kernel::wgsl(
+static UNPACK_CODED: TypedKernel<UnpackParams> = TypedKernel::wgsl(
     "dequantize_coded",
     &[
         PRELUDE,
@@ -86,11 +86,11 @@ static UNPACK_CODED: Kernel<UnpackParams> = Kernel::wgsl(
         portable!("dequant/grid_3.wgsl"),
         portable!("dequant/unpack.wgsl"),
     ],
-    &[Access::Read, Access::Write, Access::Read],
+    &[ArgAccess::Read, ArgAccess::Write, ArgAccess::Read],
     &BLOCK_CONSTS,
 );
 
-static UNPACK_HALF_CODED: Kernel<UnpackHalfParams> = Kernel::wgsl(
+static UNPACK_HALF_CODED: TypedKernel<UnpackHalfParams> = TypedKernel::wgsl(
     "dequantize_half_coded",
     &[
         PRELUDE,
@@ -100,14 +100,19 @@ static UNPACK_HALF_CODED: Kernel<UnpackHalfParams> = Kernel::wgsl(
         portable!("dequant/grid_4.wgsl"),
         portable!("dequant/unpack_half.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write, Access::Read],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
+    ],
     names![&BLOCK_CONSTS, &["Y_TYPE"]],
 );
 
-/// Weights to 16-bit floats, read through this piece.
+/// Kernel that dequantizes to 16-bit floats and reads blocks through the given fragment.
 macro_rules! unpack_half {
     ($name:ident $text:literal, $access:expr) => {
-        static $name: Kernel<UnpackHalfParams> = Kernel::wgsl(
+        static $name: TypedKernel<UnpackHalfParams> = TypedKernel::wgsl(
             $text,
             &[
                 PRELUDE,
@@ -116,7 +121,7 @@ macro_rules! unpack_half {
                 PIECES,
                 portable!("dequant/unpack_half.wgsl"),
             ],
-            &[Access::Read, Access::Read, Access::Write],
+            &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
             names![&BLOCK_CONSTS, &["GROUPS", "SECOND", "Y_TYPE"]],
         );
     };
@@ -125,12 +130,12 @@ macro_rules! unpack_half {
 unpack_half!(UNPACK_HALF_WORDS "dequantize_half", WORDS);
 unpack_half!(UNPACK_HALF_QUADS "dequantize_half_wide", QUADS);
 
-/// Decodes blocks into `y`, which is dense, after `order` is there.
+/// Dequantizes blocks into the dense slot `y`, after the slot `order` is written.
 pub(super) fn unpack_half(
-    e: &mut Emit<'_>,
-    blocks: &Blocks,
+    e: &mut LoweringCtx<'_>,
+    blocks: &PackedWeights,
     order: SlotId,
-    y: &View,
+    y: &SlotView,
     params: &UnpackHalfParams,
 ) -> Result<(), CompileError> {
     let grid = e.grid_of(params.pieces, 128);
@@ -156,14 +161,14 @@ pub(super) fn unpack_half(
     Ok(())
 }
 
-static WIDEN: Kernel<WidenParams> = Kernel::wgsl(
+static WIDEN: TypedKernel<WidenParams> = TypedKernel::wgsl(
     "dequantize_floats",
     &[PRELUDE, portable!("dequant/widen.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["X_TYPE"],
 );
 
-/// The names of the constants of `dequant/fields.wgsl`.
+/// Names of the constants of `dequant/fields.wgsl`.
 pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "SCHEME",
     "BLOCK_LEN",
@@ -175,13 +180,13 @@ pub(super) const BLOCK_CONSTS: [&str; 8] = [
     "HALVES",
 ];
 
-/// The first number of `dequant/coded.wgsl`.
+/// First scheme number of `dequant/coded.wgsl`.
 const FIRST_CODED: u32 = 16;
 
-/// `SCHEME` and `HAS_MIN`.
+/// Values of the constants `SCHEME` and `HAS_MIN`.
 fn code_of(scheme: Scheme) -> (u32, bool) {
     match scheme {
-        Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not packed"),
+        Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not quantized"),
         Scheme::Q4_0 => (0, false),
         Scheme::Q4_1 => (1, true),
         Scheme::Q5_0 => (2, false),
@@ -214,18 +219,19 @@ fn code_of(scheme: Scheme) -> (u32, bool) {
     }
 }
 
-/// Packed weights as kernels take them: rows of blocks at one distance from each other.
+/// Quantized weights as kernels read them: rows of blocks with a constant row stride.
 #[derive(Clone, Debug)]
-pub(super) struct Blocks {
-    /// `[rows, row bytes]`, from an even byte on where blocks have an even size.
-    pub(super) view: View,
+pub(super) struct PackedWeights {
+    /// View `[rows, row bytes]`. It starts at an even byte if blocks have an even size.
+    pub(super) view: SlotView,
     pub(super) scheme: Scheme,
-    /// The parameters that they are rows of, by their places in the signature, if they are in planes.
+    /// Indices of the source parameters in the signature, if the rows are stored as structure of
+    /// arrays.
     pub(super) params: Option<Vec<u32>>,
 }
 
-/// The parameters that rows in planes come from.
-fn params_of(e: &Emit<'_>, v: Value, found: &mut Vec<u32>) {
+/// Collects the parameters that SoA rows originate from.
+fn params_of(e: &LoweringCtx<'_>, v: Value, found: &mut Vec<u32>) {
     let node = e.graph.node(v.node);
     match &node.op {
         Op::Param(param) => {
@@ -233,20 +239,24 @@ fn params_of(e: &Emit<'_>, v: Value, found: &mut Vec<u32>) {
             found.extend(at.map(|at| at as u32));
         }
         Op::Concat(_) => node.inputs.iter().for_each(|v| params_of(e, *v, found)),
-        // Rows of the first operand.
+        // `Gather` or `Slice`: rows of the first operand.
         _ => params_of(e, node.inputs[0], found),
     }
 }
 
-impl Blocks {
-    /// Those of a value; a dense copy of it where its rows are not at one distance.
-    pub(super) fn of(e: &mut Emit<'_>, v: Value, scheme: Scheme) -> Result<Blocks, CompileError> {
+impl PackedWeights {
+    /// The blocks of a value; a dense copy if its rows do not have a constant stride.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        v: Value,
+        scheme: Scheme,
+    ) -> Result<PackedWeights, CompileError> {
         let view = e.view(v);
-        let rows = |view: &View| -> Option<View> {
+        let rows = |view: &SlotView| -> Option<SlotView> {
             let (last, lead) = view.layout.shape().split_last()?;
             let layout = view.layout.reshape(&[numel(lead)?, last.clone()])?;
             let is_odd = scheme.block_bytes() % 2 == 1;
-            let even = |t: &Term| is_odd || t.power_of_two() > 1;
+            let even = |t: &LayoutTerm| is_odd || t.power_of_two() > 1;
             let are_even = layout
                 .offset()
                 .iter()
@@ -254,7 +264,7 @@ impl Blocks {
                 .all(even);
             let dense = layout.strides()[1].factor() == 1;
             let is_empty = *last == Dim::Known(0);
-            (is_empty || (are_even && dense)).then(|| View {
+            (is_empty || (are_even && dense)).then(|| SlotView {
                 layout,
                 ..view.clone()
             })
@@ -264,17 +274,17 @@ impl Blocks {
             None => {
                 let dense = e.dense(&view)?;
                 rows(&dense).ok_or(CompileError::OutOfMemory {
-                    what: "rows of packed weights at the symbols' bounds",
+                    what: "rows of quantized weights at the symbols' bounds",
                     bytes: u64::MAX,
                 })?
             }
         };
-        let params = e.facts.planes.contains_key(&v).then(|| {
+        let params = e.facts.soa_layouts.contains_key(&v).then(|| {
             let mut params = Vec::new();
             params_of(e, v, &mut params);
             params
         });
-        Ok(Blocks {
+        Ok(PackedWeights {
             view,
             scheme,
             params,
@@ -285,10 +295,10 @@ impl Blocks {
         self.params.is_some()
     }
 
-    /// The values of [`BLOCK_CONSTS`].
+    /// Values of the constants [`BLOCK_CONSTS`].
     pub(super) fn consts(&self) -> [u32; 8] {
         let (code, has_min) = code_of(self.scheme);
-        let [low, high, scales, halves] = planes::places(self.scheme, self.in_planes());
+        let [low, high, scales, halves] = soa_weights::places(self.scheme, self.in_planes());
         [
             code,
             self.scheme.block_len() as u32,
@@ -301,39 +311,41 @@ impl Blocks {
         ]
     }
 
-    /// The argument that kernels with [`CODED`] take last; `None` where those with [`BLOCKS`] decode.
-    pub(super) fn grid(&self, e: &mut Emit<'_>) -> Result<Option<SlotId>, CompileError> {
+    /// The codebook, which kernels with [`CODED`] take as their last argument; `None` for kernels
+    /// with [`BLOCKS`].
+    pub(super) fn grid(&self, e: &mut LoweringCtx<'_>) -> Result<Option<SlotId>, CompileError> {
         if code_of(self.scheme).0 < FIRST_CODED {
             return Ok(None);
         }
-        let words = Grid::of(self.scheme).map_or_else(|| vec![0], Grid::words);
+        let words =
+            QuantCodebook::for_scheme(self.scheme).map_or_else(|| vec![0], QuantCodebook::words);
         let table = Tensor::from_slice(&[words.len()], &words);
         let table = table.unwrap_or_else(|_| unreachable!("invariant: as many words as its shape"));
         Ok(Some(e.constant(table)?.slot))
     }
 
-    /// True if there are minima beside the scales.
+    /// True if blocks have minima in addition to scales.
     pub(super) fn has_min(&self) -> bool {
         code_of(self.scheme).1
     }
 
-    /// True if 16 bytes that a piece reads begin at multiples of 16 bytes of their row.
+    /// True if each 16-byte read is 16-byte aligned within its row.
     pub(super) fn is_aligned(&self) -> bool {
         self.in_planes() || self.scheme.block_bytes().is_multiple_of(16)
     }
 }
 
-/// The constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`.
+/// Values of the constants `GROUPS` and `SECOND` of `dequant/pieces.wgsl`.
 pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     match scheme {
-        Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not packed"),
-        // One group: the distance is not used.
+        Scheme::F16 | Scheme::BF16 => unreachable!("invariant: {scheme:?} is not quantized"),
+        // A single group, so the distance is unused.
         Scheme::Q8_0 | Scheme::Int8 | Scheme::Int8Asym => [1, 32],
         Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q5_0 | Scheme::Q5_1 => [2, 16],
         Scheme::Int4 | Scheme::Int4Asym => [2, 16],
         Scheme::Q2K | Scheme::Q3K | Scheme::Q4K | Scheme::Q5K | Scheme::Tq2_0 => [2, 32],
         Scheme::Q6K => [2, 64],
-        // Those of `dequant/pieces_coded.wgsl`.
+        // The constants of `dequant/pieces_coded.wgsl`.
         Scheme::Mxfp4 | Scheme::Nvfp4 | Scheme::Fp8E4m3 | Scheme::Fp8E5m2 => [1, 16],
         Scheme::Tq1_0 | Scheme::Iq4Nl | Scheme::Iq4Xs => [1, 16],
         Scheme::Iq2Xxs | Scheme::Iq2Xs | Scheme::Iq2S => [1, 16],
@@ -341,9 +353,9 @@ pub(super) fn piece_consts(scheme: Scheme) -> [u32; 2] {
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Dequantize(op) = &node.op else {
-        unreachable!("invariant: the family lowers `Dequantize` alone");
+        unreachable!("invariant: the lowering receives only `Dequantize`");
     };
     let w = e.view(node.inputs[0]);
     let y = e.result(0)?;
@@ -356,7 +368,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         e.dispatch(&WIDEN, &[code(w.dtype)], &[w.slot, y.slot], &params, grid);
         return Ok(());
     }
-    let blocks = Blocks::of(e, node.inputs[0], op.scheme)?;
+    let blocks = PackedWeights::new(e, node.inputs[0], op.scheme)?;
     let w = &blocks.view;
     let row_len = y.layout.shape().last().cloned().unwrap_or(Dim::Known(1));
     let params = UnpackParams {
@@ -365,7 +377,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         row_len: e.num(&row_len),
         row_stride: e.strides(w)[0],
     };
-    let quads = e.tape().div(count, Num::Const(4));
+    let quads = e.tape().div(count, SymInt::Const(4));
     let grid = e.grid_of(quads, 256);
     let (consts, args) = (blocks.consts(), [w.slot, y.slot]);
     match blocks.grid(e)? {

@@ -1,26 +1,26 @@
-//! `DynamicSlice` and `DynamicUpdateSlice`: windows at starts that are data, of any dtype and
-//! strides. An update of a state writes its window only, where the state lies.
+//! Lowering of `DynamicSlice` and `DynamicUpdateSlice`: slices whose start indices are data, for
+//! any dtype and strides. An update of a state writes only its slice, in place.
 
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `dynamic_slice.wgsl`.
-    pub struct SliceParams {
+    /// Parameter block of `dynamic_slice.wgsl`.
+    pub struct DynamicSliceParams {
         sizes: U32x8,
         window: U32x8,
         strides: U32x8,
         numel: U32,
         offset: U32,
     }
-    /// The block of `dynamic_update_copy.wgsl`.
-    pub struct UpdateCopyParams {
+    /// Parameter block of `dynamic_update_copy.wgsl`.
+    pub struct DynamicUpdateCopyParams {
         sizes: U32x8,
         window: U32x8,
         strides: U32x8,
@@ -29,8 +29,8 @@ crate::params! {
         offset: U32,
         update_offset: U32,
     }
-    /// The block of `dynamic_update.wgsl`.
-    pub struct UpdateParams {
+    /// Parameter block of `dynamic_update.wgsl`.
+    pub struct DynamicUpdateParams {
         sizes: U32x8,
         window: U32x8,
         strides: U32x8,
@@ -44,7 +44,7 @@ crate::params! {
 
 const WINDOW: &str = portable!("window.wgsl");
 
-static SLICE: Kernel<SliceParams> = Kernel::wgsl(
+static SLICE: TypedKernel<DynamicSliceParams> = TypedKernel::wgsl(
     "dynamic_slice",
     &[
         PRELUDE,
@@ -52,11 +52,11 @@ static SLICE: Kernel<SliceParams> = Kernel::wgsl(
         WINDOW,
         portable!("dynamic_slice.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
-static UPDATE_COPY: Kernel<UpdateCopyParams> = Kernel::wgsl(
+static UPDATE_COPY: TypedKernel<DynamicUpdateCopyParams> = TypedKernel::wgsl(
     "dynamic_update_copy",
     &[
         PRELUDE,
@@ -64,19 +64,29 @@ static UPDATE_COPY: Kernel<UpdateCopyParams> = Kernel::wgsl(
         WINDOW,
         portable!("dynamic_update_copy.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &["ELEM_BYTES", "RANK"],
 );
 
-static UPDATE: Kernel<UpdateParams> = Kernel::wgsl(
+static UPDATE: TypedKernel<DynamicUpdateParams> = TypedKernel::wgsl(
     "dynamic_update",
     &[PRELUDE, WINDOW, portable!("dynamic_update.wgsl")],
-    &[Access::Read, Access::Read, Access::Write, Access::Read],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
+    ],
     &["ELEM_BYTES", "RANK"],
 );
 
-/// `DynamicSlice` and `DynamicUpdateSlice`.
-pub(crate) static WINDOWS: Family = Family {
+/// Lowering of `DynamicSlice` and `DynamicUpdateSlice`.
+pub(crate) static WINDOWS: Lowering = Lowering {
     name: "dynamic_slice",
     ops: &[OpKind::DynamicSlice, OpKind::DynamicUpdateSlice],
     kernels: &[&SLICE.def, &UPDATE_COPY.def, &UPDATE.def],
@@ -84,7 +94,7 @@ pub(crate) static WINDOWS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
     if let [_, starts] = node.inputs[..] {
         let starts = e.view(starts);
@@ -99,11 +109,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The starts of an update, dense. Runs whose window does not fit fail.
+/// The start indices of an update, dense. A run fails if the slice does not fit.
 ///
 /// # Errors
-/// Those of [`Emit::dense`].
-pub(super) fn starts_of_update(e: &mut Emit<'_>, node: &Node) -> Result<View, CompileError> {
+/// Those of [`LoweringCtx::dense`].
+pub(super) fn starts_of_update(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+) -> Result<SlotView, CompileError> {
     let starts = e.view(node.inputs[2]);
     let starts = e.dense(&starts)?;
     let graph = e.graph;
@@ -112,20 +125,20 @@ pub(super) fn starts_of_update(e: &mut Emit<'_>, node: &Node) -> Result<View, Co
     Ok(starts)
 }
 
-/// The window not larger than the tensor.
-fn check_sizes(e: &mut Emit<'_>, window: &[Dim], sizes: &[Dim]) {
+/// Checks that the slice is not larger than the tensor.
+fn check_sizes(e: &mut LoweringCtx<'_>, window: &[Dim], sizes: &[Dim]) {
     for (axis, (w, n)) in window.iter().zip(sizes).enumerate() {
         let (w, n) = (e.num(w), e.num(n));
         let reason = format!("a window of {{less}} does not fit axis {axis} of size {{more}}");
-        e.check_at_most(w, n, reason);
+        e.check_less_equal(w, n, reason);
     }
 }
 
-fn slice(e: &mut Emit<'_>, x: &View, starts: &View) -> Result<(), CompileError> {
+fn slice(e: &mut LoweringCtx<'_>, x: &SlotView, starts: &SlotView) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let (sizes, window) = (x.layout.shape(), y.layout.shape());
     check_sizes(e, window, sizes);
-    let params = SliceParams {
+    let params = DynamicSliceParams {
         sizes: eight(&e.sizes(sizes)),
         window: eight(&e.sizes(window)),
         strides: eight(&e.strides(x)),
@@ -146,14 +159,14 @@ fn slice(e: &mut Emit<'_>, x: &View, starts: &View) -> Result<(), CompileError> 
 }
 
 fn update_copy(
-    e: &mut Emit<'_>,
-    x: &View,
-    update: &View,
-    starts: &View,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    update: &SlotView,
+    starts: &SlotView,
 ) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let sizes = x.layout.shape();
-    let params = UpdateCopyParams {
+    let params = DynamicUpdateCopyParams {
         sizes: eight(&e.sizes(sizes)),
         window: eight(&e.sizes(update.layout.shape())),
         strides: eight(&e.strides(x)),
@@ -170,32 +183,32 @@ fn update_copy(
     Ok(())
 }
 
-/// A window and what it takes, in units of `bytes`; at least one axis.
-struct Window {
+/// A slice of a tensor and the layout of the update, in units of `bytes`; at least one axis.
+struct SliceWindow {
     bytes: u32,
-    sizes: Vec<Num>,
-    window: Vec<Num>,
-    strides: Vec<Num>,
-    offset: Num,
+    sizes: Vec<SymInt>,
+    window: Vec<SymInt>,
+    strides: Vec<SymInt>,
+    offset: SymInt,
 }
 
 fn update_in_place(
-    e: &mut Emit<'_>,
-    x: &View,
-    update: &View,
-    starts: &View,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    update: &SlotView,
+    starts: &SlotView,
 ) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let w = window(e, x, update);
     let rank = w.sizes.len();
     let rows = product(e, &w.window[..rank - 1]);
-    // A row of n elements touches at most this many words, wherever it begins.
+    // A row of n elements touches at most this many words, for any start.
     let tape = e.tape();
-    let others = tape.sub(w.window[rank - 1], Num::ONE);
+    let others = tape.sub(w.window[rank - 1], SymInt::ONE);
     let row_words = tape.ceil_div(others, 4 / w.bytes);
-    let row_words = tape.add(row_words, Num::ONE);
+    let row_words = tape.add(row_words, SymInt::ONE);
     let items = tape.mul(rows, row_words);
-    let params = UpdateParams {
+    let params = DynamicUpdateParams {
         sizes: eight(&w.sizes),
         window: eight(&w.window),
         strides: eight(&w.strides),
@@ -203,7 +216,7 @@ fn update_in_place(
         offset: w.offset,
         row_words,
         items,
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     };
     let grid = e.grid_of(items, 256);
     let consts = [w.bytes, rank as u32];
@@ -212,10 +225,11 @@ fn update_in_place(
     Ok(())
 }
 
-/// Rows that the window covers whole are taken as words where they are whole ones on both sides.
-fn window(e: &mut Emit<'_>, x: &View, update: &View) -> Window {
+/// The slice in units of words if it spans whole rows that consist of whole words on both sides,
+/// otherwise in elements.
+fn window(e: &mut LoweringCtx<'_>, x: &SlotView, update: &SlotView) -> SliceWindow {
     let dtype = x.dtype;
-    let mut w = Window {
+    let mut w = SliceWindow {
         bytes: dtype.size_bytes() as u32,
         sizes: e.sizes(x.layout.shape()).to_vec(),
         window: e.sizes(update.layout.shape()).to_vec(),
@@ -223,14 +237,14 @@ fn window(e: &mut Emit<'_>, x: &View, update: &View) -> Window {
         offset: e.offset(update),
     };
     if w.sizes.is_empty() {
-        // One element is a row of one; its start is clamped to 0 whatever is read for it.
-        (w.sizes, w.window, w.strides) = (vec![Num::ONE], vec![Num::ONE], vec![Num::ZERO]);
+        // A scalar is treated as a row of one element. Its start is clamped to 0.
+        (w.sizes, w.window, w.strides) = (vec![SymInt::ONE], vec![SymInt::ONE], vec![SymInt::ZERO]);
     }
     let last = w.sizes.len() - 1;
     let per = lanes(dtype);
     let are_words = per > 1
         && w.sizes[last] == w.window[last]
-        && w.strides[last] == Num::ONE
+        && w.strides[last] == SymInt::ONE
         && are_whole(per, &[w.sizes[last], w.offset])
         && are_whole(per, &w.strides[..last]);
     if are_words {

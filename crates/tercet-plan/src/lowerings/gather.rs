@@ -1,20 +1,20 @@
-//! `Gather`: slices by index, of any dtype and strides.
+//! Lowering of `Gather`: slices selected by index, for any dtype and strides.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
 use super::indexed::NAMED;
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::CheckKind;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `gather.wgsl`.
-    pub struct GatherParams {
+    /// Parameter block of `gather.wgsl`.
+    pub struct GatherIndexParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
@@ -24,15 +24,15 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<GatherParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<GatherIndexParams> = TypedKernel::wgsl(
     "gather",
     &[PRELUDE, WORD_OF_BITS, NAMED, portable!("gather.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
-/// `Gather`.
-pub(crate) static GATHERS: Family = Family {
+/// Lowering of `Gather`.
+pub(crate) static GATHERS: Lowering = Lowering {
     name: "gather",
     ops: &[OpKind::Gather],
     kernels: &[&KERNEL.def],
@@ -40,19 +40,19 @@ pub(crate) static GATHERS: Family = Family {
     lower,
 };
 
-/// How the elements of the operand are walked: sizes of the result with the indices as one axis,
-/// strides of the operand, in units of `bytes`.
+/// Iteration space of a gather: result sizes with all index axes merged into one, and operand
+/// strides, in units of `bytes`.
 struct GatherWalk {
     bytes: u32,
     axis: usize,
-    sizes: Vec<Num>,
-    strides: Vec<Num>,
-    offset: Num,
+    sizes: Vec<SymInt>,
+    strides: Vec<SymInt>,
+    offset: SymInt,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Gather(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let (x, idx) = (e.view(node.inputs[0]), e.view(node.inputs[1]));
     let axis_size = x.layout.shape()[op.axis].clone();
@@ -62,12 +62,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let named = e.numel(idx.layout.shape());
     let walk = walk(e, &x, op.axis, named);
     let numel = product(e, &walk.sizes);
-    let params = GatherParams {
+    let params = GatherIndexParams {
         shape: eight(&walk.sizes),
         strides: eight(&walk.strides),
         numel,
         offset: walk.offset,
-        axis: Num::Const(walk.axis as i64),
+        axis: SymInt::Const(walk.axis as i64),
         len: e.num(&axis_size),
     };
     let words = e.tape().ceil_div(numel, 4 / walk.bytes);
@@ -77,9 +77,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// A dense operand has three axes: outer, that of the indices, and inner, which is taken as words
-/// where it is whole ones.
-fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> GatherWalk {
+/// The iteration space. A dense operand has three axes: outer, indexed and inner. The inner axis
+/// counts words if it consists of whole words.
+fn walk(e: &mut LoweringCtx<'_>, x: &SlotView, axis: usize, named: SymInt) -> GatherWalk {
     let shape = x.layout.shape();
     let mut offset = e.offset(x);
     let mut bytes = x.dtype.size_bytes() as u32;
@@ -106,7 +106,7 @@ fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> GatherWalk {
         bytes,
         axis: 1,
         sizes: vec![outer, named, inner],
-        strides: vec![product(e, &[len, inner]), inner, Num::ONE],
+        strides: vec![product(e, &[len, inner]), inner, SymInt::ONE],
         offset,
     }
 }

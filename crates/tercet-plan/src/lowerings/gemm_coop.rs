@@ -1,10 +1,10 @@
-//! The matrix product on cooperative matrices: kernels, constants, block.
+//! GEMM on cooperative matrices: kernels, constants and parameter blocks.
 //!
-//! The shaders are `shaders/vulkan/include/gemm_coop.glsl`, whose matrices belong to subgroups, and
-//! `gemm_block.glsl`, whose matrices belong to a workgroup; `gemm_laid_f16.comp` takes weights that were laid out.
-//! `gemm_params.glsl` says what the numbers mean.
+//! `shaders/vulkan/include/gemm_coop.glsl` uses subgroup-scope matrices and `gemm_block.glsl`
+//! workgroup-scope ones. `gemm_laid_f16.comp` uses prepacked weights. `gemm_params.glsl` documents
+//! the parameters.
 //!
-//! Next: `gemm_coop/tiling.rs` for tiles, `gemm_coop/choose.rs` for their choice.
+//! Next: `gemm_coop/tiling.rs` for tilings, `gemm_coop/choose.rs` for their selection.
 
 mod choose;
 mod tiling;
@@ -12,13 +12,13 @@ mod tiling;
 use tercet_ir::DType;
 use tercet_ir::scalar::UnaryFn;
 
-pub(super) use self::choose::{Gathering, TAIL};
-pub use self::tiling::{Scope, Tail, Tiling};
+pub(super) use self::choose::{ImplicitGemm, TAIL};
+pub use self::tiling::{CoopGemmTiling, CoopScope, TailSplitK};
 use crate::caps::CoopType;
-use crate::kernel::{Access, Kernel};
+use crate::kernel::{ArgAccess, TypedKernel};
 
 crate::params! {
-    /// The block of `gemm_params.glsl`.
+    /// Parameter block of `gemm_params.glsl`.
     pub struct GemmCoopParams {
         m: U32,
         n: U32,
@@ -47,14 +47,14 @@ crate::params! {
         split_c: U32,
         len_c: U32,
     }
-    /// The same of `gemm_laid_f16.comp`.
-    pub struct GemmLaidParams {
+    /// Parameter block of `gemm_laid_f16.comp`.
+    pub struct GemmPrepackedParams {
         ..product: GemmCoopParams,
         c_panels: U32,
     }
 }
 
-/// The constants of `gemm_coop.glsl`.
+/// Names of the constants of `gemm_coop.glsl`.
 pub(super) const CONSTS: &[&str] = &[
     "THREADS",
     "SUBGROUP",
@@ -111,13 +111,13 @@ const LAID_CONSTS: &[&str] = &[
     "A_PANELS",
 ];
 
-/// A, B, bias, residual, C. Where there is no bias or residual, any slot stands in.
-pub(super) const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// Arguments: A, B, bias, residual, C. Any slot may be bound for an absent bias or residual.
+pub(super) const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
 macro_rules! module {
@@ -132,38 +132,38 @@ macro_rules! module {
 
 pub(super) use module;
 
-pub(crate) static F16: Kernel<GemmCoopParams> =
-    Kernel::spirv("gemm_coop_f16", module!("gemm_coop_f16.spv"), ARGS, CONSTS);
+pub(crate) static F16: TypedKernel<GemmCoopParams> =
+    TypedKernel::spirv("gemm_coop_f16", module!("gemm_coop_f16.spv"), ARGS, CONSTS);
 
-pub(crate) static BF16: Kernel<GemmCoopParams> = Kernel::spirv(
+pub(crate) static BF16: TypedKernel<GemmCoopParams> = TypedKernel::spirv(
     "gemm_coop_bf16",
     module!("gemm_coop_bf16.spv"),
     ARGS,
     CONSTS,
 );
 
-pub(crate) static BLOCK_F16: Kernel<GemmCoopParams> = Kernel::spirv(
+pub(crate) static BLOCK_F16: TypedKernel<GemmCoopParams> = TypedKernel::spirv(
     "gemm_block_f16",
     module!("gemm_block_f16.spv"),
     ARGS,
     BLOCK_CONSTS,
 );
 
-pub(crate) static BLOCK_BF16: Kernel<GemmCoopParams> = Kernel::spirv(
+pub(crate) static BLOCK_BF16: TypedKernel<GemmCoopParams> = TypedKernel::spirv(
     "gemm_block_bf16",
     module!("gemm_block_bf16.spv"),
     ARGS,
     BLOCK_CONSTS,
 );
 
-pub(crate) static LAID_F16: Kernel<GemmLaidParams> = Kernel::spirv(
+pub(crate) static LAID_F16: TypedKernel<GemmPrepackedParams> = TypedKernel::spirv(
     "gemm_laid_f16",
     module!("gemm_laid_f16.spv"),
     ARGS,
     LAID_CONSTS,
 );
 
-/// Numbers of this type as factors of cooperative matrices.
+/// The cooperative-matrix operand type for a dtype, if there is one.
 pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
     match dtype {
         DType::F16 => Some(CoopType::F16),
@@ -172,23 +172,23 @@ pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
     }
 }
 
-/// The kernel for factors of a type as they lie.
+/// The kernel for operands of this type in their original layout.
 ///
 /// # Panics
-/// Of [`Scope::Laid`], whose kernel has a block of its own.
-pub fn kernel(ty: CoopType, scope: Scope) -> &'static Kernel<GemmCoopParams> {
+/// For [`CoopScope::Prepacked`], whose kernel has another parameter block.
+pub fn kernel(ty: CoopType, scope: CoopScope) -> &'static TypedKernel<GemmCoopParams> {
     match (ty, scope) {
-        (CoopType::F16, Scope::Subgroup) => &F16,
-        (CoopType::BF16, Scope::Subgroup) => &BF16,
-        (CoopType::F16, Scope::Workgroup) => &BLOCK_F16,
-        (CoopType::BF16, Scope::Workgroup) => &BLOCK_BF16,
-        (_, Scope::Laid) => {
-            unreachable!("invariant: weights that were laid out have a kernel of their own")
+        (CoopType::F16, CoopScope::Subgroup) => &F16,
+        (CoopType::BF16, CoopScope::Subgroup) => &BF16,
+        (CoopType::F16, CoopScope::Workgroup) => &BLOCK_F16,
+        (CoopType::BF16, CoopScope::Workgroup) => &BLOCK_BF16,
+        (_, CoopScope::Prepacked) => {
+            unreachable!("invariant: prepacked weights have a separate kernel")
         }
     }
 }
 
-/// The functions that the kernel applies to its sums; the code of one is its place plus 1.
+/// Activations that the kernels can apply to sums. The code of an activation is its index plus 1.
 pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu,
     UnaryFn::Sigmoid,
@@ -200,58 +200,60 @@ pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Relu6,
 ];
 
-/// Columns of a panel of rows, in `gemm_laid_f16.comp`.
+/// Columns per panel of panel-packed rows, as in `gemm_laid_f16.comp`.
 pub(crate) const PANEL: u32 = 32;
 
-/// What of the kernel a product uses.
+/// Options of a GEMM that select features of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// B is `[n, k]`.
+pub struct CoopGemmOptions {
+    /// B is stored as `[n, k]`.
     pub b_transposed: bool,
     /// `lda`, `offset_a`, the strides of A and `k` are multiples of 8 for all sizes.
     pub aligned_a: bool,
-    /// `ldb`, `offset_b`, the strides of B and `n` (transposed: `k`) are.
+    /// `ldb`, `offset_b`, the strides of B and `n` (or `k` if transposed) are multiples of 8 for
+    /// all sizes.
     pub aligned_b: bool,
-    /// The function of the sums, one of [`ACTIVATIONS`].
+    /// Activation of the sums, one of [`ACTIVATIONS`].
     pub activation: Option<UnaryFn>,
-    /// Add a bias per column; `Some(true)` if it is f32, else it is of the factors' type.
+    /// Adds a bias per column. `Some(true)` for an F32 bias, `Some(false)` for the operand type.
     pub bias_f32: Option<bool>,
-    /// Add a residual; likewise.
+    /// Adds a residual. `Some(true)` for an F32 residual, `Some(false)` for the operand type.
     pub residual_f32: Option<bool>,
-    /// C is f32, else of the factors' type.
+    /// C is F32; otherwise it has the operand type.
     pub out_f32: bool,
     /// `ldc`, `offset_c`, the strides of C and `n` are multiples of 8 for all sizes.
     pub aligned_c: bool,
-    /// There may be several batches, or parts of `k`.
+    /// There may be several batches or split-K parts.
     pub planes: bool,
-    /// The device's own conversions of F16 are right ([`Caps::natives`](crate::Caps::natives)).
-    pub native_halves: bool,
-    /// The least rows of a run.
-    pub least_rows: usize,
-    /// `lda` where it is the same in every run, else 0.
+    /// The device's native F16 conversions are correct ([`DeviceCaps::natives`](crate::DeviceCaps::natives)).
+    pub native_f16_conversions: bool,
+    /// Minimum number of rows of a run.
+    pub min_rows: usize,
+    /// `lda` if it is the same in every run, otherwise 0.
     pub known_lda: u32,
-    /// A lies in panels, `[k / 32, m, 32]`; of weights that were laid out.
+    /// A is panel-packed, `[k / 32, m, 32]`; for prepacked weights only.
     pub a_panels: bool,
 }
 
-impl Options {
-    /// True if a kernel takes them that takes weights that were laid out: one batch of 16-bit floats, no residual.
-    pub fn can_be_laid(&self) -> bool {
+impl CoopGemmOptions {
+    /// True if the kernel for prepacked weights supports these options: one batch of 16-bit floats,
+    /// no residual.
+    pub fn can_prepack(&self) -> bool {
         let narrow = !self.out_f32 && self.bias_f32 != Some(true);
         self.aligned() && narrow && self.residual_f32.is_none() && !self.planes
     }
 
-    /// True if every operand is aligned, as [`Scope::Workgroup`] needs.
+    /// True if every operand is aligned, as [`CoopScope::Workgroup`] requires.
     pub fn aligned(&self) -> bool {
         self.aligned_a && self.aligned_b && self.aligned_c
     }
 }
 
-/// The values of the kernel's constants.
+/// Values of the kernel's specialization constants.
 ///
 /// # Panics
-/// When the activation is not one of [`ACTIVATIONS`]: a bug of a family.
-pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
+/// If the activation is not one of [`ACTIVATIONS`], which is a bug of a lowering.
+pub fn constants(tiling: &CoopGemmTiling, options: &CoopGemmOptions) -> Vec<u32> {
     let [bm, bn, bk] = tiling.tile;
     let activation = options.activation.map_or(0, |f| {
         let at = ACTIVATIONS.iter().position(|known| *known == f);
@@ -267,9 +269,9 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
         u32::from(options.residual_f32 == Some(true)),
     ];
     match tiling.scope {
-        Scope::Subgroup => {
+        CoopScope::Subgroup => {
             let [fm, fn_, fk] = tiling.fragment;
-            let [wm, wn] = tiling.part;
+            let [wm, wn] = tiling.subgroup_tile;
             let sizes = [fm, fn_, fk, bm, bn, bk, wm, wn, tiling.stages];
             let aligned = [options.aligned_a, options.aligned_b].map(u32::from);
             let mut all = vec![tiling.threads(), tiling.subgroup];
@@ -280,20 +282,20 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             all.push(u32::from(options.aligned_c));
             all.push(tiling.band);
             all.push(u32::from(options.planes));
-            all.push(u32::from(options.native_halves));
+            all.push(u32::from(options.native_f16_conversions));
             all
         }
-        Scope::Workgroup => {
+        CoopScope::Workgroup => {
             let mut all = vec![tiling.threads(), bm, bn, bk, b_transposed];
             all.extend(epilogue);
             all.push(tiling.band);
             all
         }
-        Scope::Laid => {
+        CoopScope::Prepacked => {
             let [activation, has_bias, ..] = epilogue;
-            let [rows, _] = tiling.part;
+            let [rows, _] = tiling.subgroup_tile;
             let sizes = [tiling.threads(), bm, bn, rows];
-            let full = u32::from(options.least_rows >= rows as usize);
+            let full = u32::from(options.min_rows >= rows as usize);
             let a_panels = u32::from(options.a_panels);
             let lda = match options.a_panels {
                 true => PANEL,
@@ -314,4 +316,4 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
 }
 
 #[cfg(test)]
-pub(in crate::families) mod tests;
+pub(in crate::lowerings) mod tests;

@@ -1,26 +1,28 @@
-//! `GroupedMatMul` and `DequantGroupedMatMul`: rows times the matrices that indices name.
+//! Lowering of `GroupedMatMul` and `DequantGroupedMatMul`: each row times the matrix selected by
+//! its index (experts).
 //!
-//! Few rows are multiplied each by itself (`matmul/keyed.rs`). More are put in the order of their matrices, so that
-//! neighbours share one. Where rows of 16-bit results would share words, the results are made with 32 bits and packed.
+//! A few rows are multiplied separately (`matmul/keyed.rs`). More rows are first sorted by matrix,
+//! so that neighbors share one. If rows of 16-bit results share words, results are computed in 32
+//! bits and packed.
 
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
-use super::cumsum::{PACK, PackParams};
-use super::dequant::{BLOCK_CONSTS, BLOCKS, Blocks, CODED};
-use super::matmul::keyed::{self, Stack};
-use super::scatter::{most, nd_keys};
+use super::cumsum::{CumSumPackParams, PACK};
+use super::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PackedWeights};
+use super::matmul::expert_gemv::{self, ExpertStack};
+use super::scatter::{max_elements, nd_keys};
 use super::top_k::in_order;
 use super::words::lanes;
-use super::{Family, always, code, missing, portable};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel, names};
-use crate::num::Num;
+use super::{Lowering, always, code, missing, portable};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel, names};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `grouped_matmul.wgsl`.
+    /// Parameter block of `grouped_matmul.wgsl`.
     pub struct GroupedParams {
         rows: U32,
         n: U32,
@@ -37,35 +39,35 @@ crate::params! {
 
 const TILES: &str = portable!("grouped_matmul.wgsl");
 const PACKED: &str = portable!("grouped_packed.wgsl");
-/// x, w, the keys, their places, y.
-const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// Arguments: x, w, sorted matrix indices (keys), original row positions, y.
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
-/// The same, and the rows of a codebook.
-const CODED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
+/// The same arguments plus the codebook.
+const CODED_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
 ];
 
-static FLOATS: Kernel<GroupedParams> = Kernel::wgsl(
+static FLOATS: TypedKernel<GroupedParams> = TypedKernel::wgsl(
     "grouped_matmul",
     &[PRELUDE, TILES, portable!("grouped_floats.wgsl")],
     ARGS,
     &["DTYPE", "OUT"],
 );
 
-/// Weights in packed blocks, with their ways of decoding.
+/// Kernel for quantized weights with the given decoder.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
-        static $kernel: Kernel<GroupedParams> = Kernel::wgsl(
+        static $kernel: TypedKernel<GroupedParams> = TypedKernel::wgsl(
             $label,
             &[PRELUDE, TILES, $($piece,)* PACKED],
             $args,
@@ -77,8 +79,8 @@ macro_rules! of_blocks {
 of_blocks!(BLOCKED "grouped_matmul_packed", ARGS, [BLOCKS]);
 of_blocks!(OF_CODES "grouped_matmul_coded", CODED_ARGS, [CODED, portable!("dequant/grid_6.wgsl")]);
 
-/// `GroupedMatMul`.
-pub(crate) static GROUPED: Family = Family {
+/// Lowering of `GroupedMatMul`.
+pub(crate) static GROUPED: Lowering = Lowering {
     name: "grouped_matmul",
     ops: &[OpKind::GroupedMatMul],
     kernels: &[&FLOATS.def],
@@ -86,8 +88,8 @@ pub(crate) static GROUPED: Family = Family {
     lower,
 };
 
-/// `DequantGroupedMatMul`.
-pub(crate) static DEQUANT_GROUPED: Family = Family {
+/// Lowering of `DequantGroupedMatMul`.
+pub(crate) static DEQUANT_GROUPED: Lowering = Lowering {
     name: "dequant_grouped_matmul",
     ops: &[OpKind::DequantGroupedMatMul],
     kernels: &[&BLOCKED.def, &OF_CODES.def],
@@ -95,13 +97,13 @@ pub(crate) static DEQUANT_GROUPED: Family = Family {
     lower: lower_packed,
 };
 
-/// Rows and columns of a workgroup: `TILE` of the shader.
+/// Rows and columns per workgroup; equals `TILE` of the shader.
 const TILE: u32 = 32;
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let w = e.view(node.inputs[1]);
     let strides = e.strides(&w);
-    let weights = Weights {
+    let weights = GroupedWeights {
         offset: e.offset(&w),
         strides: [strides[0], strides[1], strides[2]],
         view: w,
@@ -112,48 +114,49 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 
 fn scheme_of(node: &Node) -> Scheme {
     let Op::DequantGroupedMatMul(op) = &node.op else {
-        unreachable!("invariant: the family lowers `DequantGroupedMatMul` alone");
+        unreachable!("invariant: the lowering receives only `DequantGroupedMatMul`");
     };
     op.scheme
 }
 
-fn supports_packed(_: &Graph, node: &Node, _: &Caps) -> Support {
+fn supports_packed(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     match scheme_of(node).storage() {
         DType::U8 => Support::Native,
-        _ => missing("weights that are not packed are those of `grouped_mat_mul`"),
+        _ => missing("weights are not quantized; use `grouped_mat_mul`"),
     }
 }
 
-fn lower_packed(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let blocks = Blocks::of(e, node.inputs[1], scheme_of(node))?;
+fn lower_packed(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let blocks = PackedWeights::new(e, node.inputs[1], scheme_of(node))?;
     let row = e.strides(&blocks.view)[0];
     let columns = e.num(&node.outputs[0].shape[1]);
-    let weights = Weights {
+    let weights = GroupedWeights {
         view: blocks.view.clone(),
         offset: e.offset(&blocks.view),
-        // Of matrices, of columns; blocks say where what is along k lies.
-        strides: [e.tape().mul(columns, row), row, Num::ZERO],
+        // Strides of matrices and of columns. The block layout gives the positions along k.
+        strides: [e.tape().mul(columns, row), row, SymInt::ZERO],
         blocks: Some(blocks),
     };
     product(e, node, &weights)
 }
 
-/// The matrices: from one to the next, along k (where packed, along n) and along n.
-struct Weights {
-    view: View,
-    offset: Num,
-    strides: [Num; 3],
-    blocks: Option<Blocks>,
+/// The stack of matrices. Strides: from matrix to matrix, along k (quantized: along n), and along
+/// n.
+struct GroupedWeights {
+    view: SlotView,
+    offset: SymInt,
+    strides: [SymInt; 3],
+    blocks: Option<PackedWeights>,
 }
 
-impl Weights {
+impl GroupedWeights {
     fn dispatch(
         &self,
-        e: &mut Emit<'_>,
+        e: &mut LoweringCtx<'_>,
         types: [u32; 2],
         args: &[SlotId],
         params: &GroupedParams,
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) -> Result<(), CompileError> {
         let Some(blocks) = &self.blocks else {
             e.dispatch(&FLOATS, &types, args, params, grid);
@@ -171,7 +174,7 @@ impl Weights {
     }
 }
 
-fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileError> {
+fn product(e: &mut LoweringCtx<'_>, node: &Node, w: &GroupedWeights) -> Result<(), CompileError> {
     let [x, expert] = [0, 2].map(|i| e.view(node.inputs[i]));
     let experts = e.graph.ty(node.inputs[1]).shape[..1].to_vec();
     let rows = expert.layout.shape();
@@ -185,24 +188,24 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
         true => y.clone(),
         false => e.temp(DType::F32, y.layout.shape())?,
     };
-    let stack = Stack {
+    let stack = ExpertStack {
         view: &w.view,
         blocks: w.blocks.as_ref(),
         step: w.strides[0],
         columns: columns.clone(),
     };
-    let bounds: &[u32] = match keyed::takes_keyed(e, &x, &stack)? {
+    let bounds: &[u32] = match expert_gemv::supports_keyed(e, &x, &stack)? {
         true => &[e.caps.device.rates.rows.keyed_rows],
         false => &[],
     };
-    e.choose(&rows[0], bounds, |e, arm| match arm < bounds.len() {
-        true => keyed::keyed(e, &x, &stack, keys.slot, &to),
+    e.switch_on_size(&rows[0], bounds, |e, arm| match arm < bounds.len() {
+        true => expert_gemv::keyed(e, &x, &stack, keys.slot, &to),
         false => in_groups(e, &x, w, keys.slot, &to),
     })?;
     if whole {
         return Ok(());
     }
-    let params = PackParams {
+    let params = CumSumPackParams {
         numel: e.numel(y.layout.shape()),
     };
     let words = e.words(y.dtype, y.layout.shape());
@@ -211,16 +214,16 @@ fn product(e: &mut Emit<'_>, node: &Node, w: &Weights) -> Result<(), CompileErro
     Ok(())
 }
 
-/// The rows in the order of their matrices.
+/// Sorts the rows by matrix index and emits the grouped matmul.
 fn in_groups(
-    e: &mut Emit<'_>,
-    x: &View,
-    w: &Weights,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    w: &GroupedWeights,
     keys: SlotId,
-    to: &View,
+    to: &SlotView,
 ) -> Result<(), CompileError> {
     let rows = &x.layout.shape()[..1];
-    let (count, most) = (e.numel(rows), most(e, rows)?);
+    let (count, most) = (e.numel(rows), max_elements(e, rows)?);
     let sorted = in_order(e, keys, count, most)?;
     let x_strides = e.strides(x);
     let params = GroupedParams {

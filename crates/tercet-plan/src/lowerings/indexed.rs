@@ -1,18 +1,19 @@
-//! `GatherElements`, `GatherNd` and `OneHot`: elements that indices name, of any dtype and strides.
+//! Lowering of `GatherElements`, `GatherNd` and `OneHot`: elements selected by index, for any dtype
+//! and strides.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Tensor, TensorType};
 
 use super::words::{WORD_OF_BITS, eight};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::CheckKind;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `gather_elements.wgsl`.
-    pub struct ElementsParams {
+    /// Parameter block of `gather_elements.wgsl`.
+    pub struct GatherElementsParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
@@ -20,8 +21,8 @@ crate::params! {
         axis: U32,
         len: U32,
     }
-    /// The block of `gather_nd.wgsl`.
-    pub struct NdParams {
+    /// Parameter block of `gather_nd.wgsl`.
+    pub struct GatherNdParams {
         shape: U32x8,
         strides: U32x8,
         lens: U32x8,
@@ -30,7 +31,7 @@ crate::params! {
         offset: U32,
         inner: U32,
     }
-    /// The block of `one_hot.wgsl`.
+    /// Parameter block of `one_hot.wgsl`.
     pub struct OneHotParams {
         numel: U32,
         depth: U32,
@@ -38,10 +39,10 @@ crate::params! {
     }
 }
 
-/// What every kernel with indices includes.
+/// WGSL fragment that every kernel with indices includes.
 pub(super) const NAMED: &str = portable!("named.wgsl");
 
-static ELEMENTS: Kernel<ElementsParams> = Kernel::wgsl(
+static ELEMENTS: TypedKernel<GatherElementsParams> = TypedKernel::wgsl(
     "gather_elements",
     &[
         PRELUDE,
@@ -49,26 +50,26 @@ static ELEMENTS: Kernel<ElementsParams> = Kernel::wgsl(
         NAMED,
         portable!("gather_elements.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
-static ND: Kernel<NdParams> = Kernel::wgsl(
+static ND: TypedKernel<GatherNdParams> = TypedKernel::wgsl(
     "gather_nd",
     &[PRELUDE, WORD_OF_BITS, NAMED, portable!("gather_nd.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK", "COORDINATES"],
 );
 
-static ONE_HOT: Kernel<OneHotParams> = Kernel::wgsl(
+static ONE_HOT: TypedKernel<OneHotParams> = TypedKernel::wgsl(
     "one_hot",
     &[PRELUDE, NAMED, portable!("one_hot.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES"],
 );
 
-/// `GatherElements`, `GatherNd` and `OneHot`.
-pub(crate) static INDEXED: Family = Family {
+/// Lowering of `GatherElements`, `GatherNd` and `OneHot`.
+pub(crate) static INDEXED: Lowering = Lowering {
     name: "indexed",
     ops: &[OpKind::GatherElements, OpKind::GatherNd, OpKind::OneHot],
     kernels: &[&ELEMENTS.def, &ND.def, &ONE_HOT.def],
@@ -76,18 +77,18 @@ pub(crate) static INDEXED: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let view = |e: &Emit<'_>, at: usize| e.view(node.inputs[at]);
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let view = |e: &LoweringCtx<'_>, at: usize| e.view(node.inputs[at]);
     match &node.op {
         Op::GatherElements(op) => elements(e, &view(e, 0), &view(e, 1), op.axis),
         Op::GatherNd(op) => nd(e, &view(e, 0), &view(e, 1), op.batch_dims),
         Op::OneHot(op) => one_hot(e, &view(e, 0), op.depth),
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// The indices at most as many as the elements beside them, on every axis but one.
-pub(super) fn check_within(e: &mut Emit<'_>, idx: &[Dim], data: &[Dim], axis: usize) {
+/// Checks that the indices are no longer than the data on every axis except `axis`.
+pub(super) fn check_within(e: &mut LoweringCtx<'_>, idx: &[Dim], data: &[Dim], axis: usize) {
     for (a, (m, n)) in idx.iter().zip(data).enumerate().filter(|(a, _)| *a != axis) {
         if m == n {
             continue;
@@ -95,22 +96,27 @@ pub(super) fn check_within(e: &mut Emit<'_>, idx: &[Dim], data: &[Dim], axis: us
         let (m, n) = (e.num(m), e.num(n));
         let reason =
             format!("indices of size {{less}} on axis {a} of size {{more}}; at most its size");
-        e.check_at_most(m, n, reason);
+        e.check_less_equal(m, n, reason);
     }
 }
 
-fn elements(e: &mut Emit<'_>, x: &View, idx: &View, axis: usize) -> Result<(), CompileError> {
+fn elements(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    idx: &SlotView,
+    axis: usize,
+) -> Result<(), CompileError> {
     let (shape, len) = (idx.layout.shape(), &x.layout.shape()[axis]);
     check_within(e, shape, x.layout.shape(), axis);
     e.check_data(idx, CheckKind::Index, len)?;
     let dense = e.dense(idx)?;
     let y = e.result(0)?;
-    let params = ElementsParams {
+    let params = GatherElementsParams {
         shape: eight(&e.sizes(shape)),
         strides: eight(&e.strides(x)),
         numel: e.numel(shape),
         offset: e.offset(x),
-        axis: Num::Const(axis as i64),
+        axis: SymInt::Const(axis as i64),
         len: e.num(len),
     };
     let words = e.words(y.dtype, shape);
@@ -121,7 +127,12 @@ fn elements(e: &mut Emit<'_>, x: &View, idx: &View, axis: usize) -> Result<(), C
     Ok(())
 }
 
-fn nd(e: &mut Emit<'_>, x: &View, idx: &View, batch: usize) -> Result<(), CompileError> {
+fn nd(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    idx: &SlotView,
+    batch: usize,
+) -> Result<(), CompileError> {
     let rows = idx.layout.shape().len() - 1;
     let Some(k) = idx.layout.shape()[rows].known() else {
         unreachable!("invariant: the number of coordinates is known")
@@ -131,11 +142,12 @@ fn nd(e: &mut Emit<'_>, x: &View, idx: &View, batch: usize) -> Result<(), Compil
     let dense = e.dense(idx)?;
     let y = e.result(0)?;
     let from = e.strides(x);
-    // Batches lead along their axes, the other axes of rows through coordinates only.
+    // Batch axes are addressed by position; the remaining axes of the indices select coordinates
+    // only.
     let mut strides = from[..batch].to_vec();
-    strides.resize(rows, Num::ZERO);
+    strides.resize(rows, SymInt::ZERO);
     strides.extend_from_slice(&from[batch + k..]);
-    let params = NdParams {
+    let params = GatherNdParams {
         shape: eight(&e.sizes(y.layout.shape())),
         strides: eight(&strides),
         lens: eight(&e.sizes(lens)),
@@ -151,7 +163,7 @@ fn nd(e: &mut Emit<'_>, x: &View, idx: &View, batch: usize) -> Result<(), Compil
     Ok(())
 }
 
-fn one_hot(e: &mut Emit<'_>, idx: &View, depth: usize) -> Result<(), CompileError> {
+fn one_hot(e: &mut LoweringCtx<'_>, idx: &SlotView, depth: usize) -> Result<(), CompileError> {
     let depth = Dim::Known(depth);
     e.check_data(idx, CheckKind::Index, &depth)?;
     let dense = e.dense(idx)?;
@@ -168,7 +180,7 @@ fn one_hot(e: &mut Emit<'_>, idx: &View, depth: usize) -> Result<(), CompileErro
     Ok(())
 }
 
-/// The bits of 1 in a dtype, in the low end.
+/// The bit pattern of 1 in a dtype, in the low bits.
 fn one(dtype: DType) -> u32 {
     let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[1.0]);
     let tensor = tensor.unwrap_or_else(|e| unreachable!("invariant: one value is a scalar: {e}"));

@@ -1,26 +1,28 @@
-//! Elementwise operators: `Unary`, `Binary`, `Compare`, `Where`, `Fma`, `Clamp`, `Cast` as maps of one
-//! step, and `Map`.
+//! Lowering of elementwise operators: `Unary`, `Binary`, `Compare`, `Where`, `Fma`, `Clamp` and
+//! `Cast` as maps of one step, and `Map`.
 //!
-//! A map becomes WGSL text of its own (`map/text.rs`). The text depends on the steps, the dtypes and on
-//! which axes operands are read along; sizes, strides and offsets are numbers of its parameter block. A
-//! map of more operands than a kernel may have runs as several, with steps in between kept in memory. A result
-//! that is written where an operand lies has one binding with it, of which an invocation reads its elements first.
+//! Each map is compiled to generated WGSL (`map/text.rs`). The source depends on the steps, the
+//! dtypes and the axes along which operands are read. Sizes, strides and offsets are parameters. A
+//! map with too many operands for one kernel is split into several kernels, with intermediate steps
+//! in memory. If a result is written in place of an operand, both share one binding, and each
+//! thread reads its elements before it writes.
 //!
-//! Next: `map/operand.rs` for how operands are read, `map/row_wise.rs` for maps with reductions along rows between them.
+//! Next: `map/operand.rs` for operand access; `map/row_wise.rs` for maps with row reductions
+//! between them.
 
 mod body;
 mod channels;
+mod codegen;
 pub(crate) mod columns;
 mod columns_text;
 mod operand;
 pub(crate) mod row_wise;
+mod row_wise_codegen;
 #[cfg(test)]
 mod row_wise_tests;
-mod row_wise_text;
 mod strips;
 #[cfg(test)]
 mod tests;
-mod text;
 mod vector;
 
 use std::collections::BTreeSet;
@@ -31,18 +33,18 @@ use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{CompileError, DType, Graph, Node, OpKind, Shape, Support};
 
 pub(crate) use self::body::steps_of;
-use self::operand::{Coordinates, Operand};
-use self::text::{Kernel, Read};
-use self::vector::Vectors;
-use super::{Family, missing, refused};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::fusions::Gate;
-use crate::kernel::{Access, Word};
-use crate::num::Num;
+use self::codegen::{MapKernelSource, OperandRead};
+use self::operand::{CoordinateGroups, IndexedOperand};
+use self::vector::VectorWidth;
+use super::{Lowering, missing, unsupported_reason};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::GluEpilogue;
+use crate::kernel::{ArgAccess, ParamWord};
+use crate::sym_int::SymInt;
 
-/// Elementwise operators.
-pub(crate) static MAP: Family = Family {
+/// Lowering of elementwise operators.
+pub(crate) static MAP: Lowering = Lowering {
     name: "map",
     ops: &[
         OpKind::Unary,
@@ -59,13 +61,13 @@ pub(crate) static MAP: Family = Family {
     lower,
 };
 
-/// Every map whose steps are of dtypes that GPUs have.
-fn supports(graph: &Graph, node: &Node, _: &Caps) -> Support {
+/// Supports every map whose steps have dtypes that GPUs support.
+fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     let steps = match &node.op {
         Op::Map(map) => step_dtypes(graph, node, map),
         _ => Vec::new(),
     };
-    match steps.into_iter().find_map(refused) {
+    match steps.into_iter().find_map(unsupported_reason) {
         Some(reason) => missing(reason),
         None => Support::Native,
     }
@@ -77,7 +79,7 @@ fn step_dtypes(graph: &Graph, node: &Node, map: &Map) -> Vec<DType> {
         .unwrap_or_else(|e| unreachable!("invariant: the graph is well typed: {e}"))
 }
 
-/// The step of an operator of one step.
+/// The map step of an operator that consists of one step.
 fn step_of(op: &Op) -> Option<ScalarOp> {
     match op {
         Op::Unary(o) => Some(ScalarOp::Unary(o.f)),
@@ -95,8 +97,9 @@ pub(crate) fn as_map(graph: &Graph, node: &Node) -> Map {
     if let Op::Map(map) = &node.op {
         return map.clone();
     }
-    let op = step_of(&node.op)
-        .unwrap_or_else(|| unreachable!("invariant: {:?} is of this family", node.op.kind()));
+    let op = step_of(&node.op).unwrap_or_else(|| {
+        unreachable!("invariant: {:?} belongs to this lowering", node.op.kind())
+    });
     let shape = node.outputs[0].shape.clone();
     let inputs = node.inputs.iter();
     let args: Vec<MapArg> = (0..node.inputs.len()).map(MapArg::Input).collect();
@@ -110,8 +113,15 @@ pub(crate) fn as_map(graph: &Graph, node: &Node) -> Map {
     }
 }
 
-/// The gate of a product whose results lie at `both`, as a step of its own, into `y` and, where that is given, rounded.
-pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View, rounded: Option<View>) {
+/// Emits the gate of a matmul as a separate map: reads the matmul results from `both`, writes `y`
+/// and optionally a rounded copy.
+pub(crate) fn gate(
+    e: &mut LoweringCtx<'_>,
+    gate: &GluEpilogue,
+    both: SlotView,
+    y: &SlotView,
+    rounded: Option<SlotView>,
+) {
     let graph = e.graph;
     let node = graph.node(gate.map);
     let mut map = as_map(graph, node);
@@ -122,16 +132,16 @@ pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View, rounded:
         results.push((map.body.len(), rounded));
         map.body.push(MapStep::new(cast, vec![of]));
     }
-    let region = e.with_place(gate.product, both, |e| Region::new(e, node, &map));
+    let region = e.with_output_view(gate.product, both, |e| MapLowering::new(e, node, &map));
     region.dispatch(e, &results);
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let map = as_map(e.graph, node);
-    let mut region = Region::new(e, node, &map);
+    let mut region = MapLowering::new(e, node, &map);
     let limit = e.caps.max_storage_buffers as usize;
     while let Some(step) = region.too_wide(limit) {
-        region.keep(e, step)?;
+        region.materialize_step(e, step)?;
     }
     let groups = region.groups(&map.results, limit);
     if groups.len() > 1 {
@@ -147,25 +157,25 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// A map while it is lowered.
-struct Region<'m> {
+/// A map under lowering.
+struct MapLowering<'m> {
     shape: &'m Shape,
     body: &'m [MapStep],
-    /// The dtype of each step.
+    /// Dtype of each step.
     dtypes: Vec<DType>,
-    /// The operands of the map, then steps that are kept in memory.
-    operands: Vec<Operand>,
-    /// The operand that holds a step.
+    /// Operands of the map, followed by steps stored in memory.
+    operands: Vec<IndexedOperand>,
+    /// For each step, the operand that stores it, if it is stored in memory.
     kept: Vec<Option<usize>>,
 }
 
-impl<'m> Region<'m> {
-    fn new(e: &mut Emit<'_>, node: &Node, map: &'m Map) -> Region<'m> {
+impl<'m> MapLowering<'m> {
+    fn new(e: &mut LoweringCtx<'_>, node: &Node, map: &'m Map) -> MapLowering<'m> {
         let operands = (node.inputs.iter().zip(&map.inputs)).map(|(v, index)| {
             let view = e.view(*v);
-            Operand::of(e, &view, index, &map.shape)
+            IndexedOperand::new(e, &view, index, &map.shape)
         });
-        Region {
+        MapLowering {
             operands: operands.collect(),
             shape: &map.shape,
             body: &map.body,
@@ -174,7 +184,7 @@ impl<'m> Region<'m> {
         }
     }
 
-    /// The operand that an argument reads, if it is not a step to be computed.
+    /// Index of the operand that an argument reads; `None` for a step computed in the kernel.
     fn operand(&self, arg: MapArg) -> Option<usize> {
         match arg {
             MapArg::Input(i) => Some(i),
@@ -182,7 +192,7 @@ impl<'m> Region<'m> {
         }
     }
 
-    /// For each step the operands that it depends on.
+    /// For each step, the operands that it depends on.
     fn leaves(&self) -> Vec<BTreeSet<usize>> {
         let mut all: Vec<BTreeSet<usize>> = Vec::with_capacity(self.body.len());
         for (at, step) in self.body.iter().enumerate() {
@@ -201,8 +211,9 @@ impl<'m> Region<'m> {
         all
     }
 
-    /// A step to keep in memory because one that uses it has too many operands: that of its arguments
-    /// with the most. A step has at most three arguments, so keeping that one leaves fewer.
+    /// A step to store in memory, because one of its users depends on too many operands. Of the
+    /// user's arguments, it is the one with the most operands. A step has at most three arguments,
+    /// so storing that one reduces the number.
     fn too_wide(&self, limit: usize) -> Option<usize> {
         let leaves = self.leaves();
         let wide = leaves.iter().position(|own| own.len() >= limit)?;
@@ -213,17 +224,21 @@ impl<'m> Region<'m> {
         steps.max_by_key(|&s| leaves[s].len())
     }
 
-    fn keep(&mut self, e: &mut Emit<'_>, step: usize) -> Result<(), CompileError> {
+    fn materialize_step(
+        &mut self,
+        e: &mut LoweringCtx<'_>,
+        step: usize,
+    ) -> Result<(), CompileError> {
         let to = e.temp(self.dtypes[step], self.shape)?;
         self.dispatch(e, &[(step, to.clone())]);
         self.kept[step] = Some(self.operands.len());
         let straight = IndexMap::identity(self.shape.len());
         self.operands
-            .push(Operand::of(e, &to, &straight, self.shape));
+            .push(IndexedOperand::new(e, &to, &straight, self.shape));
         Ok(())
     }
 
-    /// The results, which are these steps, in groups that one kernel computes.
+    /// Splits the results into groups that one kernel each can compute.
     fn groups(&self, results: &[usize], limit: usize) -> Vec<Range<usize>> {
         let leaves = self.leaves();
         let mut groups = Vec::new();
@@ -241,8 +256,8 @@ impl<'m> Region<'m> {
         groups
     }
 
-    /// The steps that these results need, in order.
-    fn live(&self, results: &[(usize, View)]) -> Vec<usize> {
+    /// The steps that these results require, in order.
+    fn live_steps(&self, results: &[(usize, SlotView)]) -> Vec<usize> {
         let mut live = vec![false; self.body.len()];
         for (step, _) in results {
             live[*step] = true;
@@ -259,11 +274,11 @@ impl<'m> Region<'m> {
         (0..self.body.len()).filter(|&s| live[s]).collect()
     }
 
-    /// One kernel that writes these results.
-    fn dispatch(&self, e: &mut Emit<'_>, results: &[(usize, View)]) {
-        let live = self.live(results);
-        let mut reads: Vec<Read> = Vec::new();
-        let mut operands: Vec<&Operand> = Vec::new();
+    /// Emits one kernel that writes these results.
+    fn dispatch(&self, e: &mut LoweringCtx<'_>, results: &[(usize, SlotView)]) {
+        let live = self.live_steps(results);
+        let mut reads: Vec<OperandRead> = Vec::new();
+        let mut operands: Vec<&IndexedOperand> = Vec::new();
         let mut read_of = vec![0; self.operands.len()];
         for &step in &live {
             let own = self.kept[step].into_iter();
@@ -280,9 +295,9 @@ impl<'m> Region<'m> {
             }
         }
         let numel = e.numel(self.shape);
-        let coordinates = Coordinates::of(e, self.shape, &operands);
-        // The number of elements, and a zero for what must be opaque to compilers.
-        let mut words = vec![numel, Num::ZERO];
+        let coordinates = CoordinateGroups::new(e, self.shape, &operands);
+        // The number of elements, and a zero that compilers cannot see as a constant.
+        let mut words = vec![numel, SymInt::ZERO];
         words.extend(&coordinates.sizes);
         for operand in &operands {
             let mut read = coordinates.read(e, operand, &mut words);
@@ -290,14 +305,14 @@ impl<'m> Region<'m> {
             reads.push(read);
         }
         let dtypes: Vec<DType> = results.iter().map(|(_, view)| view.dtype).collect();
-        let vectors = Vectors::of(e, &coordinates, &operands, &dtypes, self.most(e));
+        let vectors = VectorWidth::new(e, &coordinates, &operands, &dtypes, self.max_elements(e));
         if let Some(vectors) = vectors {
             vector::choose(e, &coordinates, &operands, &mut reads, vectors);
         }
-        let kernel = Kernel {
+        let kernel = MapKernelSource {
             axes: coordinates.sizes.len() + 1,
             reads,
-            steps: self.written(&live, &read_of),
+            steps: self.named_steps(&live, &read_of),
             results: (results.iter())
                 .map(|(step, view)| (*step, view.dtype))
                 .collect(),
@@ -307,25 +322,25 @@ impl<'m> Region<'m> {
         let apart = kernel.reads.iter().zip(&operands);
         let apart = apart.filter(|(read, _)| read.result.is_none());
         let mut slots: Vec<_> = apart.map(|(_, o)| o.slot).collect();
-        let mut access = vec![Access::Read; slots.len()];
+        let mut access = vec![ArgAccess::Read; slots.len()];
         for (_, view) in results {
-            access.push(Access::Write);
+            access.push(ArgAccess::Write);
             slots.push(view.slot);
         }
         let items = e.tape().ceil_div(numel, kernel.lanes());
-        let grid = e.grid_of(items, text::GROUP);
-        let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
+        let grid = e.grid_of(items, codegen::GROUP);
+        let words: Vec<ParamWord> = words.into_iter().map(ParamWord::SymInt).collect();
         e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
     }
 
-    /// The number of elements at the symbols' bounds.
-    fn most(&self, e: &Emit<'_>) -> usize {
+    /// Number of elements at the symbols' bounds.
+    fn max_elements(&self, e: &LoweringCtx<'_>) -> usize {
         let sizes = self.shape.iter().map(|d| e.bound(d).unwrap_or(0));
         sizes.fold(1, usize::saturating_mul)
     }
 
-    /// The live steps with the names of their arguments.
-    fn written(&self, live: &[usize], read_of: &[usize]) -> Vec<text::Step<'m>> {
+    /// The required steps with the names of their arguments in WGSL.
+    fn named_steps(&self, live: &[usize], read_of: &[usize]) -> Vec<codegen::NamedStep<'m>> {
         let body: &'m [MapStep] = self.body;
         let steps = live.iter().map(|&at| {
             let step = &body[at];
@@ -333,7 +348,7 @@ impl<'m> Region<'m> {
                 (Some(i), _) | (None, MapArg::Input(i)) => format!("v{}", read_of[i]),
                 (None, MapArg::Step(s)) => format!("s{s}"),
             };
-            text::Step {
+            codegen::NamedStep {
                 at,
                 op: &step.op,
                 args: match self.kept[at] {
@@ -348,7 +363,7 @@ impl<'m> Region<'m> {
         steps.collect()
     }
 
-    /// The dtype of a step's last argument.
+    /// Dtype of a step's last argument.
     fn from(&self, step: &MapStep) -> DType {
         match step.args.last() {
             Some(MapArg::Input(i)) => self.operands[*i].dtype,

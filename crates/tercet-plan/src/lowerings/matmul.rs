@@ -1,50 +1,51 @@
-//! Matrix products: `MatMul`, `Linear` and `DequantMatMul`. `DotGeneral` is decomposed to `MatMul`.
+//! Lowering of matmuls: `MatMul`, `Linear` and `DequantMatMul`. `DotGeneral` is decomposed to
+//! `MatMul`.
 //!
-//! A node becomes a [`Product`]: operands as views with a stride for each axis, so that transposes,
-//! slices and broadcasts cost no copy. Which kernels run is decided at the bounds of its sizes; where
-//! the number of rows is symbolic, a kernel for one row, one for up to eight and a tiled one are the arms
-//! of a choice.
+//! A node becomes a [`MatMulProblem`]: operands are views with a stride per axis, so that transposes,
+//! slices and broadcasts need no copy. The bounds of the sizes select the kernels. If the number of
+//! rows is symbolic, a shape switch contains a kernel for one row, one for up to eight rows, and a
+//! tiled one.
 //!
-//! Tiles of 16-bit floats run on cooperative matrices where the device has them.
+//! Tiled matmuls of 16-bit floats use cooperative matrices if the device supports them.
 //!
-//! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for the choice, `matmul/gemv.rs` for
-//! few rows, `matmul/gemm.rs` for many, `matmul/kernels.rs`.
+//! Next: `matmul/product.rs` for operands, `matmul/portable.rs` for kernel selection,
+//! `matmul/gemv.rs` for few rows, `matmul/gemm.rs` for many rows, `matmul/kernels.rs`.
 
 mod coop;
+pub(super) mod expert_gemv;
 mod gemm;
-mod gemm_decoded;
+mod gemm_dequant;
 mod gemm_vectors;
 mod gemv;
 mod gemv_floats;
 mod gemv_packed;
 mod kernels;
-pub(super) mod keyed;
-mod narrowed;
 mod normed;
-mod pairs;
 mod portable;
 mod prepack;
 pub(super) mod product;
+mod reduced_precision;
 mod skinny;
-mod skinny_laid;
-mod skinny_streamed;
+mod skinny_prepacked_a;
+mod skinny_shared_mem;
+mod split_f16;
 #[cfg(test)]
 mod tests;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
-pub(crate) use self::normed::Normed;
+pub(crate) use self::normed::NormGemv;
 
-use self::product::{BoundEpilogue, Product, Side, activation_code};
-use super::dequant::Blocks;
-use super::{Family, missing, norm};
-use crate::caps::{Caps, CoopType};
-use crate::emit::{Emit, View};
-use crate::fusions::{Epilogue, FusedProduct, RowNorm};
+use self::product::{BoundEpilogue, MatMulOperand, MatMulProblem, activation_code};
+use super::dequant::PackedWeights;
+use super::{Lowering, missing, norm};
+use crate::caps::{CoopType, DeviceCaps};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::{FusedEpilogue, FusedMatMul, NormPrologue};
 
-/// Products of numbers.
-pub(crate) static MATMUL: Family = Family {
+/// Lowering of matmuls with unquantized operands.
+pub(crate) static MATMUL: Lowering = Lowering {
     name: "matmul",
     ops: &[OpKind::MatMul, OpKind::Linear],
     kernels: kernels::OF_NUMBERS,
@@ -52,8 +53,8 @@ pub(crate) static MATMUL: Family = Family {
     lower,
 };
 
-/// Products with packed weights.
-pub(crate) static DEQUANT_MATMUL: Family = Family {
+/// Lowering of matmuls with quantized weights.
+pub(crate) static DEQUANT_MATMUL: Lowering = Lowering {
     name: "dequant_matmul",
     ops: &[OpKind::DequantMatMul],
     kernels: kernels::OF_BLOCKS,
@@ -68,58 +69,59 @@ fn activation_of(op: &Op) -> Option<UnaryFn> {
     }
 }
 
-/// Every product, but for functions of its sums that are better an operator of their own.
-fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
+/// Supports every matmul, except with an activation that the kernels do not implement; that becomes
+/// a separate operator.
+fn supports(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     let float = node.outputs[0].dtype.is_float();
     match activation_of(&node.op) {
         None | Some(UnaryFn::Relu) => Support::Native,
         f if float && activation_code(f).is_some() => Support::Native,
-        Some(_) => missing("the kernels do not apply this activation"),
+        Some(_) => missing("the kernels do not support this activation"),
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     numbers(e, node, None, None, &y)
 }
 
-/// Emits `y = a b` of floats, as `MatMul` means it, for families that make the operands themselves; `y`
-/// is dense and may be F32 where the operands are narrower.
+/// Emits the float matmul `y = a b` (as `MatMul` defines it) for lowerings that supply the operands
+/// themselves. `y` is dense and may be F32 for narrower operands.
 pub(crate) fn product_into(
-    e: &mut Emit<'_>,
-    a: &View,
-    b: &View,
-    y: &View,
+    e: &mut LoweringCtx<'_>,
+    a: &SlotView,
+    b: &SlotView,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let a = &with_rows_together(e, a, b, y)?;
-    let product = Product::of(e, a, b, None, None)?;
+    let product = MatMulProblem::new(e, a, b, None, None)?;
     portable::floats(e, &product, y)
 }
 
-/// The same with a bias for each column and a function of the sums.
+/// Emits a float matmul with a bias per column and an activation.
 pub(crate) fn linear_into(
-    e: &mut Emit<'_>,
-    [a, b, y]: [&View; 3],
-    bias: Option<View>,
+    e: &mut LoweringCtx<'_>,
+    [a, b, y]: [&SlotView; 3],
+    bias: Option<SlotView>,
     activation: Option<UnaryFn>,
 ) -> Result<(), CompileError> {
-    let product = Product::of(e, a, b, bias, activation)?;
+    let product = MatMulProblem::new(e, a, b, bias, activation)?;
     portable::floats(e, &product, y)
 }
 
-/// The left operand of floats with the elements of a row beside each other, by a copy where columns are many enough to
-/// pay for it: gradients of weights multiply with a transpose.
+/// The left operand with contiguous rows. A transposed operand, as in weight gradients, is copied
+/// if there are enough columns to amortize the copy.
 fn with_rows_together(
-    e: &mut Emit<'_>,
-    a: &View,
-    b: &View,
-    y: &View,
-) -> Result<View, CompileError> {
-    /// Columns from which tiles without matrices gain more than the copy takes, and rows of a tile. On matrices those of a
-    /// fragment are enough.
-    const MANY: usize = 128;
+    e: &mut LoweringCtx<'_>,
+    a: &SlotView,
+    b: &SlotView,
+    y: &SlotView,
+) -> Result<SlotView, CompileError> {
+    /// Minimum number of columns that amortizes the copy for tiles without cooperative matrices,
+    /// and the rows of a tile. With cooperative matrices, the columns of one fragment are enough.
+    const MIN_COLUMNS_FOR_COPY: usize = 128;
     const ROWS: usize = 16;
-    let is_one = |view: &View, axis: usize| {
+    let is_one = |view: &SlotView, axis: usize| {
         let stride = &view.layout.strides()[axis];
         stride.factor() == 1 && stride.dim().is_one()
     };
@@ -133,10 +135,13 @@ fn with_rows_together(
         CoopType::F16 => a.dtype == DType::F16,
         CoopType::BF16 => a.dtype == DType::BF16,
     });
-    let many = of_matrices.map(|s| s.n as usize).min().unwrap_or(MANY);
-    // Pairs of F16 are written anew in any case.
+    let many = of_matrices
+        .map(|s| s.n as usize)
+        .min()
+        .unwrap_or(MIN_COLUMNS_FOR_COPY);
+    // The split into F16 pairs copies the operand in any case.
     let takes_pairs = rank == 2 && {
-        let product = Product::of(e, a, b, None, None)?;
+        let product = MatMulProblem::new(e, a, b, None, None)?;
         gemm::are_pairs(e, &product, y)?
     };
     match e.bound(m)? >= ROWS && e.bound(n)? >= many && !takes_pairs {
@@ -145,34 +150,36 @@ fn with_rows_together(
     }
 }
 
-fn lower_dequant(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower_dequant(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     blocks(e, node, None, None, &y)
 }
 
-/// True if kernels of products apply this function to half of their columns and multiply it with the other half.
+/// True if matmul kernels can apply this activation to half of their columns and multiply it with
+/// the other half (gating).
 pub(crate) fn has_gate(f: UnaryFn) -> bool {
     activation_code(Some(f)).is_some()
 }
 
-/// Lowers a product with what it takes in; `last` is the node at hand, whose results come out.
+/// Lowers a matmul with its fused prologue and epilogue. `last` is the current node, whose results
+/// are produced.
 pub(crate) fn lower_fused(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     last: &Node,
-    fused: &FusedProduct,
+    fused: &FusedMatMul,
 ) -> Result<(), CompileError> {
     let port = match fused.epilogue {
-        Some(Epilogue::Sum { port, .. }) => usize::from(port),
-        Some(Epilogue::Gate(_)) | None => 0,
+        Some(FusedEpilogue::Sum { port, .. }) => usize::from(port),
+        Some(FusedEpilogue::Gate(_)) | None => 0,
     };
     let y = e.result(port)?;
-    // A norm of the sum goes into products that do not look at its place.
+    // If `last` is a norm, later matmuls absorb it and do not read its view.
     (0..last.outputs.len()).for_each(|port| e.forward(port, y.clone()));
     e.with_op(fused.product, |e| {
         let norm = fused.norm.map(|of| norm::prologue(e, of)).transpose()?;
         let tail = fused.epilogue.as_ref().map(|epilogue| match epilogue {
-            Epilogue::Gate(gate) => BoundEpilogue::Gate(gate.clone()),
-            Epilogue::Sum { with, .. } => BoundEpilogue::Sum(e.view(*with)),
+            FusedEpilogue::Gate(gate) => BoundEpilogue::Gate(gate.clone()),
+            FusedEpilogue::Sum { with, .. } => BoundEpilogue::Sum(e.view(*with)),
         });
         let node = e.graph.node(fused.product);
         match &node.op {
@@ -182,8 +189,8 @@ pub(crate) fn lower_fused(
     })
 }
 
-/// The rows of a product, before the norm where there is one.
-fn rows(e: &Emit<'_>, node: &Node, norm: Option<&RowNorm>) -> View {
+/// The activation rows of a matmul, before the norm if one is fused.
+fn rows(e: &LoweringCtx<'_>, node: &Node, norm: Option<&NormPrologue>) -> SlotView {
     match norm {
         Some(norm) => norm.x.clone(),
         None => e.view(node.inputs[0]),
@@ -191,18 +198,18 @@ fn rows(e: &Emit<'_>, node: &Node, norm: Option<&RowNorm>) -> View {
 }
 
 fn numbers(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    norm: Option<RowNorm>,
+    norm: Option<NormPrologue>,
     tail: Option<BoundEpilogue>,
-    y: &View,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let a = rows(e, node, norm.as_ref());
     let b = e.view(node.inputs[1]);
     let a = with_rows_together(e, &a, &b, y)?;
     let bias = node.inputs.get(2).map(|v| e.view(*v));
     let activation = activation_of(&node.op);
-    let product = Product::of(e, &a, &b, bias, activation)?.with(e, norm, tail)?;
+    let product = MatMulProblem::new(e, &a, &b, bias, activation)?.with(e, norm, tail)?;
     match y.dtype.is_float() {
         true => portable::floats(e, &product, y),
         false => portable::ints(e, &product, y),
@@ -210,28 +217,28 @@ fn numbers(
 }
 
 fn blocks(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    norm: Option<RowNorm>,
+    norm: Option<NormPrologue>,
     tail: Option<BoundEpilogue>,
-    y: &View,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let x = rows(e, node, norm.as_ref());
     let w = e.view(node.inputs[1]);
     match scheme_of(&node.op) {
         Some(scheme) if scheme.storage() == DType::U8 => {
-            let w = Blocks::of(e, node.inputs[1], scheme)?;
-            let product = Product::rows_times(e, &x, |e| Side::packed(e, &w.view))?;
+            let w = PackedWeights::new(e, node.inputs[1], scheme)?;
+            let product = MatMulProblem::rows_times(e, &x, |e| MatMulOperand::packed(e, &w.view))?;
             let product = product.with(e, norm, tail)?;
             portable::packed(e, &product, &w, y)
         }
-        // Plain floats: a product with the transpose, of two dtypes.
+        // Unquantized weights: a matmul with the transpose, of two dtypes.
         Some(_) | None => {
-            let w = View {
+            let w = SlotView {
                 layout: w.layout.transpose(&[1, 0]),
                 ..w
             };
-            let product = Product::of(e, &x, &w, None, None)?.with(e, norm, tail)?;
+            let product = MatMulProblem::new(e, &x, &w, None, None)?.with(e, norm, tail)?;
             portable::floats(e, &product, y)
         }
     }

@@ -1,24 +1,24 @@
-//! Layer norm and RMS norm, alone and of a residual sum.
+//! Lowering of layer norm and RMS norm, with or without a residual sum.
 //!
-//! Rows of whole words go through one kernel. Where a word of a narrow dtype holds elements of several
-//! rows, one kernel makes the residual sum, one finds out about the rows, one writes words.
+//! A single kernel handles rows of whole words. If a word of a narrow dtype holds elements of
+//! several rows, three kernels compute the residual sum, the row statistics and the output words.
 
 mod residual;
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind, Value};
 
-use self::residual::Residual;
-use super::rows::{Rows, Share, WORKGROUP, held_vectors};
+use self::residual::ResidualSum;
+use super::rows::{RowLayout, RowThreads, WORKGROUP, register_vectors};
 use super::softmax::cache;
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::fusions::RowNorm;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::NormPrologue;
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `norm.wgsl` and `norm_apply.wgsl`.
+    /// Parameter block of `norm.wgsl` and `norm_apply.wgsl`.
     pub struct NormParams {
         rows: U32,
         len: U32,
@@ -29,13 +29,13 @@ crate::params! {
         x_count: U32,
         x_outer: U32,
     }
-    /// The block of `norm_plain_vectors.wgsl`.
-    pub struct VectorsParams {
+    /// Parameter block of `norm_plain_vectors.wgsl`.
+    pub struct NormVectorsParams {
         ..norm: NormParams,
         y_panels: U32,
     }
-    /// The block of `norm_residual.wgsl` and `norm_sum.wgsl`.
-    pub struct ResidualParams {
+    /// Parameter block of `norm_residual.wgsl` and `norm_sum.wgsl`.
+    pub struct NormResidualParams {
         rows: U32,
         len: U32,
         x_offset: U32,
@@ -46,15 +46,15 @@ crate::params! {
         r_stride: U32,
         eps: F32,
     }
-    /// The block of `norm_residual_vectors.wgsl`.
-    pub struct ResidualVectorsParams {
-        ..norm: ResidualParams,
+    /// Parameter block of `norm_residual_vectors.wgsl`.
+    pub struct NormResidualVectorsParams {
+        ..norm: NormResidualParams,
         y_panels: U32,
     }
 }
 
-/// A norm, or what is known of each row.
-static NORM: Kernel<NormParams> = Kernel::wgsl(
+/// Computes a norm, or only the statistics of each row.
+static NORM: TypedKernel<NormParams> = TypedKernel::wgsl(
     "norm",
     &[
         portable!("prelude.wgsl"),
@@ -67,14 +67,19 @@ static NORM: Kernel<NormParams> = Kernel::wgsl(
         portable!("norm_about.wgsl"),
         portable!("norm_row.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &[
         "DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS", "BETA", "STATS",
     ],
 );
 
-/// A residual sum and its norm.
-static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
+/// Computes a residual sum and its norm.
+static RESIDUAL: TypedKernel<NormResidualParams> = TypedKernel::wgsl(
     "norm_residual",
     &[
         portable!("prelude.wgsl"),
@@ -88,21 +93,21 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
         portable!("norm_row.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[
         "DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "RMS", "BETA", "BIAS",
     ],
 );
 
-/// A norm of rows of whole vectors.
-static VECTORS: Kernel<VectorsParams> = Kernel::wgsl(
+/// Computes a norm of rows that consist of whole vectors.
+static VECTORS: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
     "norm_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -118,12 +123,17 @@ static VECTORS: Kernel<VectorsParams> = Kernel::wgsl(
         portable!("norm_alone.wgsl"),
         portable!("norm_vectors.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &["DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA"],
 );
 
-/// The same of F32, which also writes its result in 16 bits.
-static VECTORS_ROUNDED: Kernel<VectorsParams> = Kernel::wgsl(
+/// The same for F32 rows, with a second result in 16 bits.
+static VECTORS_ROUNDED: TypedKernel<NormVectorsParams> = TypedKernel::wgsl(
     "norm_vectors_rounded",
     &[
         portable!("prelude.wgsl"),
@@ -140,19 +150,19 @@ static VECTORS_ROUNDED: Kernel<VectorsParams> = Kernel::wgsl(
         portable!("norm_vectors.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[
         "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA", "ROUNDED",
     ],
 );
 
-/// A residual sum and its norm, of rows of whole vectors.
-static RESIDUAL_VECTORS: Kernel<ResidualVectorsParams> = Kernel::wgsl(
+/// Computes a residual sum and its norm, for rows that consist of whole vectors.
+static RESIDUAL_VECTORS: TypedKernel<NormResidualVectorsParams> = TypedKernel::wgsl(
     "norm_residual_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -169,21 +179,21 @@ static RESIDUAL_VECTORS: Kernel<ResidualVectorsParams> = Kernel::wgsl(
         portable!("norm_vectors.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[
         "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA", "BIAS",
     ],
 );
 
-/// A norm, given what is known of each row.
-static APPLY: Kernel<NormParams> = Kernel::wgsl(
+/// Computes a norm from precomputed row statistics.
+static APPLY: TypedKernel<NormParams> = TypedKernel::wgsl(
     "norm_apply",
     &[
         portable!("prelude.wgsl"),
@@ -192,25 +202,30 @@ static APPLY: Kernel<NormParams> = Kernel::wgsl(
         portable!("norm_apply.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &["DTYPE", "RMS", "BETA"],
 );
 
-/// A residual sum.
-static SUM: Kernel<ResidualParams> = Kernel::wgsl(
+/// Computes a residual sum.
+static SUM: TypedKernel<NormResidualParams> = TypedKernel::wgsl(
     "norm_sum",
     &[portable!("prelude.wgsl"), portable!("norm_sum.wgsl")],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &["DTYPE", "BIAS"],
 );
 
-/// Norms.
-pub(crate) static NORMS: Family = Family {
+/// Lowering of layer norm and RMS norm.
+pub(crate) static NORMS: Lowering = Lowering {
     name: "norm",
     ops: &[
         OpKind::LayerNorm,
@@ -231,45 +246,47 @@ pub(crate) static NORMS: Family = Family {
     lower,
 };
 
-/// What a norm needs apart from its rows.
-struct Norm {
+/// Parameters of a norm apart from its rows.
+struct NormOperands {
     rms: bool,
     eps: f32,
-    gamma: View,
-    beta: Option<View>,
+    gamma: SlotView,
+    beta: Option<SlotView>,
 }
 
-/// Who reads the rows of a norm.
+/// Consumers of a norm's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Readers {
-    /// Nodes that take the value.
+enum NormReaders {
+    /// Nodes that read the value.
     Nodes,
-    /// Products that it was left to, which take it rounded to this where that is given.
+    /// Matmuls that the norm is fused into; they read the result rounded to this dtype if one is
+    /// given.
     Products(Option<DType>),
 }
 
-impl Norm {
-    /// Rows of whole vectors, so many an invocation.
+impl NormOperands {
+    /// Emits a norm of rows that consist of whole vectors; each thread holds a fixed number of
+    /// vectors.
     fn by_vectors(
         &self,
-        e: &mut Emit<'_>,
-        x: &View,
-        rows: &Rows,
-        y: &View,
-        (params, (vectors, share), readers): (&NormParams, (u32, Share), Readers),
+        e: &mut LoweringCtx<'_>,
+        x: &SlotView,
+        rows: &RowLayout,
+        y: &SlotView,
+        (params, (vectors, share), readers): (&NormParams, (u32, RowThreads), NormReaders),
     ) -> Result<(), CompileError> {
         let (has_beta, beta) = optional(e, &self.beta)?;
         let (threads, rms) = (share.threads, u32::from(self.rms));
         let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
         let args = [x.slot, self.gamma.slot, beta, y.slot];
         let grid = groups(e, rows, share);
-        let params = VectorsParams {
+        let params = NormVectorsParams {
             norm: params.clone(),
-            y_panels: Num::ZERO,
+            y_panels: SymInt::ZERO,
         };
         let rounded = match readers {
-            Readers::Products(Some(to)) if x.dtype == DType::F32 => e.round(y, to)?,
-            Readers::Products(_) | Readers::Nodes => None,
+            NormReaders::Products(Some(to)) if x.dtype == DType::F32 => e.round(y, to)?,
+            NormReaders::Products(_) | NormReaders::Nodes => None,
         };
         if let Some(copy) = rounded {
             let consts: Vec<u32> = consts.into_iter().chain([code(copy.dtype)]).collect();
@@ -278,28 +295,29 @@ impl Norm {
             return Ok(());
         }
         e.dispatch(&VECTORS, &consts, &args, &params, grid);
-        // Who reads what was left to products is not told by the graph.
-        if readers == Readers::Nodes {
-            e.offer_panels::<VectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
+        // The graph does not list the readers of a norm that is fused into matmuls, so panels are
+        // not possible.
+        if readers == NormReaders::Nodes {
+            e.offer_panels::<NormVectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
         }
         Ok(())
     }
 }
 
-/// The RMS norm of this result, as products take it in.
+/// The RMS norm that computes this value, as a matmul prologue.
 ///
 /// # Errors
-/// Those of [`Emit::dense`].
-pub(crate) fn prologue(e: &mut Emit<'_>, of: Value) -> Result<RowNorm, CompileError> {
+/// Those of [`LoweringCtx::dense`].
+pub(crate) fn prologue(e: &mut LoweringCtx<'_>, of: Value) -> Result<NormPrologue, CompileError> {
     let node = e.graph.node(of.node);
     let sum = Value { port: 1, ..of };
     let (eps, x, gain) = match &node.op {
         Op::RmsNorm(op) => (op.eps, node.inputs[0], node.inputs[1]),
         Op::ResidualRmsNorm(op) => (op.eps, sum, node.inputs[2]),
-        _ => unreachable!("invariant: only RMS norms go into products"),
+        _ => unreachable!("invariant: only RMS norms are fused into matmuls"),
     };
     let gain = e.view(gain);
-    Ok(RowNorm {
+    Ok(NormPrologue {
         of,
         x: e.view(x),
         gain: e.dense(&gain)?,
@@ -307,15 +325,15 @@ pub(crate) fn prologue(e: &mut Emit<'_>, of: Value) -> Result<RowNorm, CompileEr
     })
 }
 
-/// The rows of a norm that was left to products, as a step of its own, which also writes them rounded where it can if that is
-/// asked for ([`Emit::rounded`]).
+/// Emits the norm of a matmul prologue as a separate step. If `to` is given, it also writes a
+/// rounded copy when the kernel supports it ([`LoweringCtx::rounded`]).
 pub(crate) fn rows(
-    e: &mut Emit<'_>,
-    norm: &RowNorm,
+    e: &mut LoweringCtx<'_>,
+    norm: &NormPrologue,
     rounded: Option<DType>,
-) -> Result<View, CompileError> {
-    e.made(norm.of, |e| {
-        let own = Norm {
+) -> Result<SlotView, CompileError> {
+    e.materialize(norm.of, |e| {
+        let own = NormOperands {
             rms: true,
             eps: norm.eps,
             gamma: norm.gain.clone(),
@@ -323,12 +341,12 @@ pub(crate) fn rows(
         };
         let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
         let (x, rows) = planes(e, &norm.x, norm.x.layout.shape().len() - 1)?;
-        plain(e, &own, &x, &rows, &y, Readers::Products(rounded))?;
+        plain(e, &own, &x, &rows, &y, NormReaders::Products(rounded))?;
         Ok(y)
     })
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let rank = node.outputs[0].shape.len();
     // Operands: x, (residual,) gamma, beta, bias.
     let (rms, eps, axis, [gamma, beta, bias]) = match &node.op {
@@ -336,14 +354,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         Op::RmsNorm(op) => (true, op.eps, rank - 1, [1, 2, usize::MAX]),
         Op::ResidualLayerNorm(op) => (false, op.eps, rank - 1, [2, 3, 4]),
         Op::ResidualRmsNorm(op) => (true, op.eps, rank - 1, [2, usize::MAX, 3]),
-        _ => unreachable!("invariant: the family's operators only"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
-    let dense = |e: &mut Emit<'_>, at: usize| -> Result<Option<View>, CompileError> {
+    let dense = |e: &mut LoweringCtx<'_>, at: usize| -> Result<Option<SlotView>, CompileError> {
         let value = node.inputs.get(at).map(|v| e.view(*v));
         value.map(|v| e.dense(&v)).transpose()
     };
     let gamma = dense(e, gamma)?;
-    let norm = Norm {
+    let norm = NormOperands {
         rms,
         eps: eps.0 as f32,
         gamma: gamma.unwrap_or_else(|| unreachable!("invariant: gamma is required")),
@@ -353,14 +371,14 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     if node.outputs.len() == 1 {
         let (x, rows) = planes(e, &x, axis)?;
-        return plain(e, &norm, &x, &rows, &y, Readers::Nodes);
+        return plain(e, &norm, &x, &rows, &y, NormReaders::Nodes);
     }
     let (x, rows) = matrix(e, &x, axis)?;
     let bias = dense(e, bias)?;
     let residual = e.view(node.inputs[1]);
     let residual = matrix(e, &residual, axis)?;
     let sum = e.result(1)?;
-    let sums = Residual {
+    let sums = ResidualSum {
         x: (x, rows),
         residual,
         bias,
@@ -369,73 +387,89 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     sums.lower(e, &norm, &y, axis)
 }
 
-/// A view as rows of one axis each with equal distances, a dense copy where it is not.
-fn matrix(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), CompileError> {
+/// A view as rows of one axis with a constant row stride; a dense copy if the layout does not allow
+/// it.
+fn matrix(
+    e: &mut LoweringCtx<'_>,
+    view: &SlotView,
+    axis: usize,
+) -> Result<(SlotView, RowLayout), CompileError> {
     in_rows(e, view, axis, 1)
 }
 
-/// The same where two axes may number the rows, as heads of a part of a projection.
-fn planes(e: &mut Emit<'_>, view: &View, axis: usize) -> Result<(View, Rows), CompileError> {
+/// As above, but two axes may enumerate the rows, as in the heads of a projection slice.
+fn planes(
+    e: &mut LoweringCtx<'_>,
+    view: &SlotView,
+    axis: usize,
+) -> Result<(SlotView, RowLayout), CompileError> {
     in_rows(e, view, axis, 2)
 }
 
-/// A view as rows of one axis each, numbered by `kept` axes at most, a dense copy where it is not.
+/// A view as rows of one axis, enumerated by at most `kept` axes; a dense copy if the layout does
+/// not allow it.
 fn in_rows(
-    e: &mut Emit<'_>,
-    view: &View,
+    e: &mut LoweringCtx<'_>,
+    view: &SlotView,
     axis: usize,
     kept: u32,
-) -> Result<(View, Rows), CompileError> {
+) -> Result<(SlotView, RowLayout), CompileError> {
     let axes: Vec<usize> = (axis..view.layout.shape().len()).collect();
-    let rows = Rows::of(e, view, &axes)?;
+    let rows = RowLayout::new(e, view, &axes)?;
     if rows.kept <= kept && rows.along == 1 {
         return Ok((view.clone(), rows));
     }
     let view = e.dense(view)?;
-    let rows = Rows::of(e, &view, &axes)?;
+    let rows = RowLayout::new(e, &view, &axes)?;
     Ok((view, rows))
 }
 
-/// Invocations that keep a large device busy.
-const ENOUGH: usize = 1 << 16;
+/// Number of threads that saturates a large device.
+const MIN_THREADS_FOR_FULL_DEVICE: usize = 1 << 16;
 
-/// The shape of a norm's workgroups: never across rows, whose places are not known to be neighbours. Few
-/// rows have more invocations each.
-fn share(rows: &Rows, units: usize) -> Share {
-    let along = Rows {
+/// Workgroup shape of a norm. Neighboring threads never work on different rows, because row
+/// addresses may not be contiguous. If there are few rows, each gets more threads.
+fn share(rows: &RowLayout, units: usize) -> RowThreads {
+    let along = RowLayout {
         across: false,
         ..rows.clone()
     };
     let mut share = along.share(units, 1);
-    let few = |threads: u32| rows.bounds.rows.saturating_mul(threads as usize) < ENOUGH;
+    let few = |threads: u32| {
+        rows.bounds.rows.saturating_mul(threads as usize) < MIN_THREADS_FOR_FULL_DEVICE
+    };
     while share.threads < WORKGROUP && units > share.threads as usize && few(share.threads) {
         share.threads *= 2;
     }
     share
 }
 
-/// The vectors that an invocation keeps and the shape of workgroups, for rows of few enough whole ones.
-fn in_vectors(e: &mut Emit<'_>, rows: &Rows, dtype: DType) -> Option<(u32, Share)> {
+/// Vectors per thread and workgroup shape, for rows of whole vectors that fit into registers.
+fn in_vectors(
+    e: &mut LoweringCtx<'_>,
+    rows: &RowLayout,
+    dtype: DType,
+) -> Option<(u32, RowThreads)> {
     let units = rows.bounds.len / rows.per_vector(e, dtype)? as usize;
     let share = share(rows, units);
-    Some((held_vectors(units, share.threads)?, share))
+    Some((register_vectors(units, share.threads)?, share))
 }
 
-fn groups(e: &mut Emit<'_>, rows: &Rows, share: Share) -> [Num; 3] {
+fn groups(e: &mut LoweringCtx<'_>, rows: &RowLayout, share: RowThreads) -> [SymInt; 3] {
     let groups = e.tape().ceil_div(rows.rows, share.rows());
     e.flat_grid(groups)
 }
 
 fn plain(
-    e: &mut Emit<'_>,
-    norm: &Norm,
-    x: &View,
-    rows: &Rows,
-    y: &View,
-    readers: Readers,
+    e: &mut LoweringCtx<'_>,
+    norm: &NormOperands,
+    x: &SlotView,
+    rows: &RowLayout,
+    y: &SlotView,
+    readers: NormReaders,
 ) -> Result<(), CompileError> {
     let (x_count, x_outer) = match rows.kept {
-        1 => (rows.rows, Num::ZERO),
+        1 => (rows.rows, SymInt::ZERO),
         _ => (rows.sizes[1], rows.strides[0]),
     };
     let params = NormParams {
@@ -486,10 +520,13 @@ fn plain(
     Ok(())
 }
 
-/// 1 and the slot of an optional operand, or 0 and another one to bind.
-fn optional(e: &mut Emit<'_>, view: &Option<View>) -> Result<(u32, SlotId), CompileError> {
+/// 1 and the slot of an optional operand; 0 and a dummy slot if it is absent.
+fn optional(
+    e: &mut LoweringCtx<'_>,
+    view: &Option<SlotView>,
+) -> Result<(u32, SlotId), CompileError> {
     Ok(match view {
         Some(view) => (1, view.slot),
-        None => (0, e.absent()?),
+        None => (0, e.placeholder_slot()?),
     })
 }

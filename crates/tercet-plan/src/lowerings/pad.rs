@@ -1,17 +1,17 @@
-//! `Pad`: elements added around any dtype and strides.
+//! Lowering of `Pad`, for any dtype and strides.
 
 use tercet_ir::ops::{Op, Pad, PadMode};
 use tercet_ir::{CompileError, DType, Node, OpKind, Tensor, TensorType};
 
 use super::words::{WORD_OF_BITS, eight};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `pad.wgsl`.
+    /// Parameter block of `pad.wgsl`.
     pub struct PadParams {
         shape: U32x8,
         sizes: U32x8,
@@ -23,15 +23,15 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<PadParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<PadParams> = TypedKernel::wgsl(
     "pad",
     &[PRELUDE, WORD_OF_BITS, portable!("pad.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK", "MODE"],
 );
 
-/// `Pad`.
-pub(crate) static PADS: Family = Family {
+/// Lowering of `Pad`.
+pub(crate) static PADS: Lowering = Lowering {
     name: "pad",
     ops: &[OpKind::Pad],
     kernels: &[&KERNEL.def],
@@ -39,14 +39,18 @@ pub(crate) static PADS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Pad(pad) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     check_sizes(e, pad, &x);
     let y = e.result(0)?;
-    let before: Vec<Num> = pad.before.iter().map(|&n| Num::Const(n as i64)).collect();
+    let before: Vec<SymInt> = pad
+        .before
+        .iter()
+        .map(|&n| SymInt::Const(n as i64))
+        .collect();
     let params = PadParams {
         shape: eight(&e.sizes(y.layout.shape())),
         sizes: eight(&e.sizes(x.layout.shape())),
@@ -69,8 +73,8 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The axes long enough for the mode, as [`PadMode::fits`] has it.
-fn check_sizes(e: &mut Emit<'_>, pad: &Pad, x: &View) {
+/// Checks that the axes are long enough for the padding mode ([`PadMode::is_valid_for`]).
+fn check_sizes(e: &mut LoweringCtx<'_>, pad: &Pad, x: &SlotView) {
     for (axis, n) in x.layout.shape().iter().enumerate() {
         let (before, after, mode) = (pad.before[axis], pad.after[axis], pad.mode.name());
         let most = before.max(after);
@@ -86,11 +90,11 @@ fn check_sizes(e: &mut Emit<'_>, pad: &Pad, x: &View) {
             "axis {axis} of size {{more}} is too short for {before} before and {after} after by \
              {mode}"
         );
-        e.check_at_most(Num::Const(least as i64), n, reason);
+        e.check_less_equal(SymInt::Const(least as i64), n, reason);
     }
 }
 
-/// The bits of a number in a dtype, in the low end.
+/// The bit pattern of a number in a dtype, in the low bits.
 fn bits(value: f64, dtype: DType) -> u32 {
     let tensor = Tensor::from_f64s(TensorType::new(dtype, &[]), &[value]);
     let tensor = tensor.unwrap_or_else(|e| unreachable!("invariant: one value is a scalar: {e}"));

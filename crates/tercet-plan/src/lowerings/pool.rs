@@ -1,28 +1,28 @@
-//! `Pool`: a function of the elements of each window, of any strides.
+//! Lowering of `Pool`: a reduction over the elements of each window, for any strides.
 
 use tercet_ir::ops::{Op, PoolFn};
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::conv::windows::{WindowParams, Windows};
-use super::{Family, always, code, portable};
-use crate::emit::Emit;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::conv::windows::{GpuConvWindows, WindowParams};
+use super::{Lowering, always, code, portable};
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
-static KERNEL: Kernel<WindowParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "pool",
     &[
         PRELUDE,
         portable!("conv/windows.wgsl"),
         portable!("conv/pool.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "OP", "COUNT_PAD", "AXES", "KD", "KH", "KW"],
 );
 
-/// `Pool`.
-pub(crate) static POOLS: Family = Family {
+/// Lowering of `Pool`.
+pub(crate) static POOLS: Lowering = Lowering {
     name: "pool",
     ops: &[OpKind::Pool],
     kernels: &[&KERNEL.def],
@@ -30,18 +30,18 @@ pub(crate) static POOLS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Pool(pool) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
     let out = y.layout.shape()[2..].to_vec();
-    let windows = Windows::of(&pool.window(), &pool.kernel, out);
+    let windows = GpuConvWindows::new(&pool.window(), &pool.kernel, out);
     let params = windows.params(e, &x);
     let params = WindowParams {
         groups: params.channels,
-        channels: Num::ONE,
+        channels: SymInt::ONE,
         ..params
     };
     let op = match pool.f {

@@ -1,25 +1,26 @@
-//! `Recurrence`: a dispatch for each step, or one for all of them.
+//! Lowering of `Recurrence` (RNN, GRU, LSTM): one dispatch per step, or one dispatch for all steps.
 //!
-//! The weights are read again at each step. Where they are many, all workgroups share a step, so that each
-//! reads a part: a dispatch for each step, as many as there may be. Else, or where there may be too many steps, a
-//! workgroup takes some rows of the batch through all steps, so that nothing waits for other workgroups.
-//! States are made in f32 and packed at the end where the dtype is narrower.
+//! Every step reads all weights again. Large weights are shared by all workgroups, each of which
+//! reads a part. This takes one dispatch per step, up to the maximum number of steps. For small
+//! weights, or too many steps, each workgroup takes some batch rows through all steps without
+//! synchronization between workgroups. States are computed in F32, and packed at the end for
+//! narrower dtypes.
 
-use tercet_ir::layout::Cut;
-use tercet_ir::ops::Cell;
+use tercet_ir::layout::AxisSlice;
+use tercet_ir::ops::RecurrentCell;
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
 use super::cumsum::pack;
-use super::state_scan::Wide;
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::state_scan::F32Result;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
-use crate::scalar::{PRELUDE, Piece};
+use crate::scalar::{PRELUDE, WgslHelper};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `recurrence.wgsl`.
+    /// Parameter block of `recurrence.wgsl`.
     pub struct RecurrenceParams {
         batch: U32,
         steps: U32,
@@ -27,13 +28,13 @@ crate::params! {
         wide: U32,
         reverse: U32,
     }
-    /// The block of `recurrence_first.wgsl`.
+    /// Parameter block of `recurrence_first.wgsl`.
     pub struct FirstStatesParams {
         batch: U32,
         size: U32,
         rows: U32,
     }
-    /// The block of `recurrence_step.wgsl`.
+    /// Parameter block of `recurrence_step.wgsl`.
     pub struct RecurrenceStepParams {
         batch: U32,
         steps: U32,
@@ -47,65 +48,70 @@ crate::params! {
     }
 }
 
-/// The text of a kernel that makes steps.
+/// WGSL source of a kernel that computes steps.
 macro_rules! stepping {
     ($file:literal) => {
         &[
             PRELUDE,
-            Piece::Base.text(),
-            Piece::Exp.text(),
-            Piece::Hyperbolic.text(),
-            Piece::Tail.text(),
-            Piece::Gate.text(),
+            WgslHelper::Base.text(),
+            WgslHelper::Exp.text(),
+            WgslHelper::Hyperbolic.text(),
+            WgslHelper::Tail.text(),
+            WgslHelper::Gate.text(),
             portable!("recurrence_cell.wgsl"),
             portable!($file),
         ]
     };
 }
 
-static RECURRENCE: Kernel<RecurrenceParams> = Kernel::wgsl(
+static RECURRENCE: TypedKernel<RecurrenceParams> = TypedKernel::wgsl(
     "recurrence",
     stepping!("recurrence.wgsl"),
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &["DTYPE", "CELL", "ROWS", "HELD"],
 );
 
-static FIRST_STATES: Kernel<FirstStatesParams> = Kernel::wgsl(
+static FIRST_STATES: TypedKernel<FirstStatesParams> = TypedKernel::wgsl(
     "recurrence_first",
     &[
         portable!("prelude.wgsl"),
         portable!("recurrence_first.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+    ],
     &["DTYPE", "CELL_STATE"],
 );
 
-static RECURRENCE_STEP: Kernel<RecurrenceStepParams> = Kernel::wgsl(
+static RECURRENCE_STEP: TypedKernel<RecurrenceStepParams> = TypedKernel::wgsl(
     "recurrence_step",
     stepping!("recurrence_step.wgsl"),
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &["DTYPE", "CELL"],
 );
 
-/// `Recurrence`.
-pub(crate) static RECURRENCES: Family = Family {
+/// Lowering of `Recurrence`.
+pub(crate) static RECURRENCES: Lowering = Lowering {
     name: "recurrence",
     ops: &[OpKind::Recurrence],
     kernels: &[&RECURRENCE.def, &FIRST_STATES.def, &RECURRENCE_STEP.def],
@@ -113,59 +119,62 @@ pub(crate) static RECURRENCES: Family = Family {
     lower,
 };
 
-/// Numbers that the kernel keeps in shared memory, at most: `POOL` of the shader.
+/// Maximum number of values in shared memory; equals `POOL` of the shader.
 const POOL: usize = 4096;
 
-/// Rows of the batch from which a workgroup takes several: fewer would leave units without work.
-const MANY_ROWS: usize = 256;
+/// Minimum number of batch rows for which a workgroup takes several. With fewer rows, compute units
+/// would be idle.
+const MIN_ROWS_FOR_SHARING: usize = 256;
 
-/// Weights that the caches of a unit hold: more are shared by all workgroups, a step at a time.
-const FEW_WEIGHTS: usize = 1 << 14;
+/// Maximum number of weights that fit into the cache of a compute unit. Larger weights are shared
+/// by all workgroups, step by step.
+const MAX_CACHED_WEIGHTS: usize = 1 << 14;
 
-/// The most steps of each way of one dispatch a step: the last one's are the most there may be.
+/// Maximum number of steps of each shape branch with one dispatch per step. The last one is the
+/// overall limit.
 const STEPS: [u32; 5] = [8, 32, 128, 512, 2048];
 
-/// Elements of states and rows of the batch that a workgroup of a step makes: `UNITS` and `ROWS` of the shader.
+/// State elements and batch rows per workgroup of a step; equals `UNITS` and `ROWS` of the shader.
 const STEP_TILE: [usize; 2] = [8, 8];
 
-/// A layer: its operands, where its results go, its sizes.
-struct Layer {
-    cell: Cell,
+/// A layer with its operands, results and sizes.
+struct RecurrenceLayer {
+    cell: RecurrentCell,
     reverse: bool,
-    /// Gates of the inputs, weights, bias, first states; the one of c is some slot where there is none.
-    given: [View; 5],
-    /// In f32, as are the last states, of h and then of c.
-    y: View,
-    states: View,
+    /// Input gates, weights, bias, initial h and initial c. Cells without c get a dummy slot.
+    operands: [SlotView; 5],
+    /// Results in F32, as are the final states (h, then c).
+    y: SlotView,
+    states: SlotView,
     size: usize,
 }
 
-impl Layer {
+impl RecurrenceLayer {
     fn wide(&self) -> usize {
         self.cell.gates() * self.size
     }
 
     fn batch(&self) -> &Dim {
-        &self.given[0].layout.shape()[0]
+        &self.operands[0].layout.shape()[0]
     }
 
     fn steps(&self) -> &Dim {
-        &self.given[0].layout.shape()[1]
+        &self.operands[0].layout.shape()[1]
     }
 
     fn code(&self) -> u32 {
         match self.cell {
-            Cell::Lstm => 0,
-            Cell::Gru => 1,
-            Cell::Tanh => 2,
-            Cell::Relu => 3,
+            RecurrentCell::Lstm => 0,
+            RecurrentCell::Gru => 1,
+            RecurrentCell::Tanh => 2,
+            RecurrentCell::Relu => 3,
         }
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Recurrence(op) = &node.op else {
-        unreachable!("invariant: the family's operator only")
+        unreachable!("invariant: a lowering receives only its own operator")
     };
     let mut operands = Vec::with_capacity(node.inputs.len());
     for v in &node.inputs {
@@ -176,24 +185,24 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         unreachable!("invariant: inference checked the number of operands")
     };
     let Some(size) = w.layout.shape()[0].known() else {
-        unreachable!("invariant: inference refuses sizes that are not known")
+        unreachable!("invariant: inference rejects unknown sizes")
     };
-    let y = Wide::of(e, 0)?;
+    let y = F32Result::new(e, 0)?;
     let kinds = 1 + usize::from(op.cell.has_cell_state());
     let batch = gates.layout.shape()[0].clone();
     let c0 = operands.get(4).unwrap_or(h0);
-    let layer = Layer {
+    let layer = RecurrenceLayer {
         cell: op.cell,
         reverse: op.reverse,
-        given: [gates, w, bias, h0, c0].map(View::clone),
+        operands: [gates, w, bias, h0, c0].map(SlotView::clone),
         y: y.view.clone(),
         states: e.temp(DType::F32, &[kinds.into(), batch, size.into()])?,
         size,
     };
     let most = e.bound(layer.steps())?;
-    match size * layer.wide() > FEW_WEIGHTS && (1..=STEPS[4] as usize).contains(&most) {
+    match size * layer.wide() > MAX_CACHED_WEIGHTS && (1..=STEPS[4] as usize).contains(&most) {
         true => by_steps(e, &layer, most)?,
-        false => whole(e, &layer)?,
+        false => emit_all_steps(e, &layer)?,
     }
     y.finish(e);
     let states = match gates.dtype {
@@ -211,11 +220,11 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// All steps in one dispatch.
-fn whole(e: &mut Emit<'_>, layer: &Layer) -> Result<(), CompileError> {
+/// Emits all steps in one dispatch.
+fn emit_all_steps(e: &mut LoweringCtx<'_>, layer: &RecurrenceLayer) -> Result<(), CompileError> {
     let (batch, wide) = (layer.batch(), layer.wide());
     let rows = match e.bound(batch)? {
-        MANY_ROWS.. => 4,
+        MIN_ROWS_FOR_SHARING.. => 4,
         _ => 1,
     };
     let held = rows * (layer.size + wide) <= POOL;
@@ -223,17 +232,17 @@ fn whole(e: &mut Emit<'_>, layer: &Layer) -> Result<(), CompileError> {
     let params = RecurrenceParams {
         batch: batch_num,
         steps: e.num(layer.steps()),
-        size: Num::Const(layer.size as i64),
-        wide: Num::Const(wide as i64),
+        size: SymInt::Const(layer.size as i64),
+        wide: SymInt::Const(wide as i64),
         reverse: layer.reverse.into(),
     };
     let scratch = match held {
         true => e.temp(DType::F32, &[1.into()])?,
         false => e.temp(DType::F32, &[batch.clone(), wide.into()])?,
     };
-    let mut args: Vec<SlotId> = layer.given.iter().map(|v| v.slot).collect();
+    let mut args: Vec<SlotId> = layer.operands.iter().map(|v| v.slot).collect();
     args.extend([&layer.y, &layer.states, &scratch].map(|v| v.slot));
-    let dtype = code(layer.given[0].dtype);
+    let dtype = code(layer.operands[0].dtype);
     let consts = [dtype, layer.code(), rows as u32, held.into()];
     let groups = e.tape().ceil_div(batch_num, rows as u32);
     let grid = e.flat_grid(groups);
@@ -241,15 +250,19 @@ fn whole(e: &mut Emit<'_>, layer: &Layer) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// A dispatch for each step, of which there are at most so many.
-fn by_steps(e: &mut Emit<'_>, layer: &Layer, most: usize) -> Result<(), CompileError> {
-    let [x, w, bias, h0, c0] = &layer.given;
+/// Emits one dispatch per step, for at most `most` steps.
+fn by_steps(
+    e: &mut LoweringCtx<'_>,
+    layer: &RecurrenceLayer,
+    most: usize,
+) -> Result<(), CompileError> {
+    let [x, w, bias, h0, c0] = &layer.operands;
     let dtype = code(x.dtype);
-    let (batch, size) = (e.num(layer.batch()), Num::Const(layer.size as i64));
+    let (batch, size) = (e.num(layer.batch()), SymInt::Const(layer.size as i64));
     let row_tiles = e.tape().ceil_div(batch, STEP_TILE[1] as u32);
     let rows = e.tape().mul(row_tiles, (STEP_TILE[1] as u32).into());
-    let most_rows = e.bound(layer.batch())?.next_multiple_of(STEP_TILE[1]);
-    let turns = [0, 1].map(|_| e.temp(DType::F32, &[layer.size.into(), most_rows.into()]));
+    let max_rows = e.bound(layer.batch())?.next_multiple_of(STEP_TILE[1]);
+    let turns = [0, 1].map(|_| e.temp(DType::F32, &[layer.size.into(), max_rows.into()]));
     let [even, odd] = turns;
     let turns = [even?.slot, odd?.slot];
     let params = FirstStatesParams { batch, size, rows };
@@ -259,22 +272,22 @@ fn by_steps(e: &mut Emit<'_>, layer: &Layer, most: usize) -> Result<(), CompileE
     let consts = [dtype, layer.cell.has_cell_state().into()];
     e.dispatch(&FIRST_STATES, &consts, &args, &params, grid);
 
-    let tiles = Num::Const(layer.size.div_ceil(STEP_TILE[0]) as i64);
+    let tiles = SymInt::Const(layer.size.div_ceil(STEP_TILE[0]) as i64);
     let count = e.tape().mul(row_tiles, tiles);
     let steps = e.num(layer.steps());
     let grid = e.flat_grid(count);
-    e.choose(layer.steps(), &STEPS[..4], |e, arm| {
+    e.switch_on_size(layer.steps(), &STEPS[..4], |e, arm| {
         for step in 0..most.min(STEPS[arm] as usize) {
             let params = RecurrenceStepParams {
                 batch,
                 steps,
                 size,
-                wide: Num::Const(layer.wide() as i64),
+                wide: SymInt::Const(layer.wide() as i64),
                 reverse: layer.reverse.into(),
                 rows,
                 tiles,
                 count,
-                step: Num::Const(step as i64),
+                step: SymInt::Const(step as i64),
             };
             let [before, after] = [step, step + 1].map(|at| turns[at % 2]);
             let args = [
@@ -299,11 +312,11 @@ fn by_steps(e: &mut Emit<'_>, layer: &Layer, most: usize) -> Result<(), CompileE
 }
 
 /// Entry `at` of the first axis.
-fn part(all: &View, at: usize) -> View {
+fn part(all: &SlotView, at: usize) -> SlotView {
     let shape = all.layout.shape();
-    let mut cuts: Vec<Cut> = shape
+    let mut cuts: Vec<AxisSlice> = shape
         .iter()
-        .map(|_| Cut {
+        .map(|_| AxisSlice {
             start: Dim::Known(0),
             step: 1,
         })
@@ -313,9 +326,9 @@ fn part(all: &View, at: usize) -> View {
     one[0] = Dim::Known(1);
     let layout = all.layout.slice(&cuts, &one);
     let layout = layout.and_then(|layout| layout.reshape(&shape[1..]));
-    View {
+    SlotView {
         layout: layout
-            .unwrap_or_else(|| unreachable!("invariant: a part of a dense slot is a view")),
+            .unwrap_or_else(|| unreachable!("invariant: an entry of a dense slot is a view")),
         ..all.clone()
     }
 }

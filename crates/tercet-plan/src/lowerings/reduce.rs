@@ -1,16 +1,17 @@
-//! Sums, means, products and extremes over any axes; few long rows in two stages.
+//! Lowering of sums, means, products and extremes over any axes. A few long rows are reduced in two
+//! stages.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::{Rows, lanes};
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::rows::{RowLayout, lanes};
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `reduce.wgsl`.
+    /// Parameter block of `reduce.wgsl`.
     pub struct ReduceParams {
         sizes: U32x8,
         strides: U32x8,
@@ -26,8 +27,8 @@ crate::params! {
     }
 }
 
-/// Rows, or parts of them, to a number each.
-static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
+/// Reduces each row, or each part of a row, to one number.
+static REDUCE: TypedKernel<ReduceParams> = TypedKernel::wgsl(
     "reduce",
     &[
         portable!("prelude.wgsl"),
@@ -39,12 +40,12 @@ static REDUCE: Kernel<ReduceParams> = Kernel::wgsl(
         portable!("reduce_units.wgsl"),
         portable!("reduce.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["IN", "OUT", "OP", "PER", "THREADS", "ACROSS"],
 );
 
-/// As [`REDUCE`], of rows of whole vectors.
-static VECTORS: Kernel<ReduceParams> = Kernel::wgsl(
+/// As [`REDUCE`], for rows that consist of whole vectors.
+static VECTORS: TypedKernel<ReduceParams> = TypedKernel::wgsl(
     "reduce_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -56,12 +57,12 @@ static VECTORS: Kernel<ReduceParams> = Kernel::wgsl(
         portable!("reduce_vectors.wgsl"),
         portable!("reduce.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["IN", "OUT", "OP", "PER", "THREADS", "ACROSS"],
 );
 
-/// Reductions.
-pub(crate) static REDUCES: Family = Family {
+/// Lowering of reductions.
+pub(crate) static REDUCES: Lowering = Lowering {
     name: "reduce",
     ops: &[OpKind::Reduce],
     kernels: &[&REDUCE.def, &VECTORS.def],
@@ -69,7 +70,7 @@ pub(crate) static REDUCES: Family = Family {
     lower,
 };
 
-/// The dtype in which numbers of a dtype are combined.
+/// Accumulator dtype of a reduction over elements of `dtype`.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::U32 | DType::U8 | DType::Bool => DType::U32,
@@ -78,7 +79,7 @@ pub(crate) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// The function's number in the shaders; a mean is a sum that is divided at the end.
+/// Code of the function in the shaders. A mean is a sum divided at the end.
 pub(crate) fn op_code(f: ReduceFn) -> u32 {
     match f {
         ReduceFn::Sum | ReduceFn::Mean => 0,
@@ -88,14 +89,14 @@ pub(crate) fn op_code(f: ReduceFn) -> u32 {
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Reduce(op) = &node.op else {
-        unreachable!("invariant: the family's operator only")
+        unreachable!("invariant: a lowering receives only its own operator")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
-    let rows = Rows::of(e, &x, &op.axes)?;
-    let last = Last {
+    let rows = RowLayout::new(e, &x, &op.axes)?;
+    let last = ReduceFinish {
         mean: op.f == ReduceFn::Mean,
         count: rows.len,
     };
@@ -108,35 +109,35 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let partial = [rows.row_dim.clone(), Dim::Known(parts)];
     let partial = e.temp(wide(x.dtype), &partial)?;
     stage(e, op.f, &x, &rows, &partial, parts, None);
-    let rows = Rows::of(e, &partial, &[1])?;
+    let rows = RowLayout::new(e, &partial, &[1])?;
     stage(e, op.f, &partial, &rows, &y, 1, Some(last));
     Ok(())
 }
 
-/// What is done to the results of the last stage.
+/// Final operation of the last reduction stage.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Last {
-    /// Divide by the count.
+pub(crate) struct ReduceFinish {
+    /// Divide the sum by the element count.
     mean: bool,
-    count: Num,
+    count: SymInt,
 }
 
-impl Last {
-    /// A sum, or a mean, of so many elements.
-    pub(crate) fn new(mean: bool, count: Num) -> Last {
-        Last { mean, count }
+impl ReduceFinish {
+    /// A sum, or a mean, over `count` elements.
+    pub(crate) fn new(mean: bool, count: SymInt) -> ReduceFinish {
+        ReduceFinish { mean, count }
     }
 }
 
-/// Reduces each of `parts` parts of each row into `to`, of one element for each.
+/// Reduces each of `parts` parts of each row into one element of `to`.
 pub(crate) fn stage(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     f: ReduceFn,
-    x: &View,
-    rows: &Rows,
-    to: &View,
+    x: &SlotView,
+    rows: &RowLayout,
+    to: &SlotView,
     parts: usize,
-    last: Option<Last>,
+    last: Option<ReduceFinish>,
 ) {
     let per = rows.per_unit(e, x.dtype);
     let kernel = match rows.per_vector(e, x.dtype) {
@@ -145,7 +146,7 @@ pub(crate) fn stage(
     };
     let share = rows.share(rows.bounds.len / per as usize, lanes(to.dtype));
     let units = e.tape().div(rows.len, per);
-    let parts = Num::Const(parts as i64);
+    let parts = SymInt::Const(parts as i64);
     let params = ReduceParams {
         sizes: rows.sizes,
         strides: rows.strides,
@@ -157,7 +158,7 @@ pub(crate) fn stage(
         parts,
         chunk: e.tape().ceil_div(units, parts),
         mean: last.is_some_and(|l| l.mean).into(),
-        count: last.map_or(Num::ZERO, |l| l.count),
+        count: last.map_or(SymInt::ZERO, |l| l.count),
     };
     let consts = [
         code(x.dtype),

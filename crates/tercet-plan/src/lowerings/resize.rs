@@ -1,6 +1,6 @@
-//! `Resize`: which elements a result is made of is worked out when planning, as a table for each axis
-//! that changes; the kernel only looks up, once for several planes: all that lies before the first axis that
-//! changes numbers planes.
+//! Lowering of `Resize`. The source elements of each result are computed at compile time, as a
+//! table per resized axis. The kernel looks the table up once for several planes; the axes before
+//! the first resized one enumerate planes.
 
 use tercet_ir::DType;
 use tercet_ir::ops::{Op, ResizeMode};
@@ -8,14 +8,14 @@ use tercet_ir::{CompileError, Dim, Node, OpKind, Tensor, TensorType};
 
 use super::rows::{lanes, product};
 use super::words::eight;
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `resize.wgsl`.
+    /// Parameter block of `resize.wgsl`.
     pub struct ResizeParams {
         shape: U32x8,
         strides: U32x8,
@@ -27,15 +27,15 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<ResizeParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<ResizeParams> = TypedKernel::wgsl(
     "resize",
     &[PRELUDE, portable!("halves.wgsl"), portable!("resize.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "RANK", "CHANGED", "AXES", "COUNT", "EACH"],
 );
 
-/// `Resize`.
-pub(crate) static RESIZES: Family = Family {
+/// Lowering of `Resize`.
+pub(crate) static RESIZES: Lowering = Lowering {
     name: "resize",
     ops: &[OpKind::Resize],
     kernels: &[&KERNEL.def],
@@ -43,26 +43,32 @@ pub(crate) static RESIZES: Family = Family {
     lower,
 };
 
-/// Planes of an invocation at most, and how many invocations a unit of the device is to have.
-const MOST_PLANES: usize = 8;
+/// Maximum number of planes per thread, and the target number of threads per compute unit.
+const MAX_PLANES: usize = 8;
 const INVOCATIONS: usize = 1024;
 
-/// An operand as planes.
-struct Planes {
-    /// The axes that number planes, as one with this stride; the others are those of places.
+/// An operand viewed as planes.
+struct ResizePlanes {
+    /// Number of merged axes that enumerate planes, with their stride; the other axes are positions
+    /// within a plane.
     axes: usize,
-    stride: Num,
-    /// How many planes an invocation takes.
+    stride: SymInt,
+    /// Planes per thread.
     each: u32,
 }
 
-impl Planes {
-    /// The axes before the first one that changes, where they lie like one and planes of the result begin
-    /// with whole words; else one plane.
-    fn of(e: &mut Emit<'_>, x: &View, y: &View, first: usize) -> Result<Planes, CompileError> {
-        let one = Planes {
+impl ResizePlanes {
+    /// Merges the axes before the first resized one, if their strides allow it and planes of the
+    /// result start at whole words. Otherwise a single plane.
+    fn new(
+        e: &mut LoweringCtx<'_>,
+        x: &SlotView,
+        y: &SlotView,
+        first: usize,
+    ) -> Result<ResizePlanes, CompileError> {
+        let one = ResizePlanes {
             axes: 0,
-            stride: Num::ZERO,
+            stride: SymInt::ZERO,
             each: 1,
         };
         let shape = y.layout.shape();
@@ -76,7 +82,7 @@ impl Planes {
         let Some(layout) = x.layout.reshape(&joined) else {
             return Ok(one);
         };
-        let view = View {
+        let view = SlotView {
             layout,
             ..x.clone()
         };
@@ -84,8 +90,8 @@ impl Planes {
         let words = e.bound(&places)? / lanes;
         let items = words.saturating_mul(e.bound(&joined[0])?);
         let units = e.caps.units();
-        let each = (items / (units * INVOCATIONS)).clamp(1, MOST_PLANES);
-        Ok(Planes {
+        let each = (items / (units * INVOCATIONS)).clamp(1, MAX_PLANES);
+        Ok(ResizePlanes {
             axes: first,
             stride,
             each: 1 << each.ilog2(),
@@ -93,33 +99,33 @@ impl Planes {
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Resize(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let axes = op.axes(&e.graph.ty(node.inputs[0]).shape);
     let y = e.result(0)?;
     let planes = match axes.first() {
-        Some(first) => Planes::of(e, &x, &y, *first)?,
-        None => Planes::of(e, &x, &y, 0)?,
+        Some(first) => ResizePlanes::new(e, &x, &y, *first)?,
+        None => ResizePlanes::new(e, &x, &y, 0)?,
     };
-    let mut first = vec![Num::ZERO; x.layout.shape().len()];
+    let mut first = vec![SymInt::ZERO; x.layout.shape().len()];
     let mut words: Vec<u32> = Vec::new();
     let mut changed = 0;
     let size = |dim: &Dim| {
         let n = dim.known();
-        n.unwrap_or_else(|| unreachable!("invariant: axes that change are known"))
+        n.unwrap_or_else(|| unreachable!("invariant: resized axes have known sizes"))
     };
     for &axis in &axes {
-        first[axis] = Num::Const(words.len() as i64);
+        first[axis] = SymInt::Const(words.len() as i64);
         changed |= 1 << (axis - planes.axes);
         let (n, m) = (size(&x.layout.shape()[axis]), size(&op.sizes[axis]));
         let taps = op.taps(axis, n, m);
         let pairs = taps.indices.iter().zip(&taps.weights);
         words.extend(pairs.flat_map(|(i, w)| [*i, (*w as f32).to_bits()]));
     }
-    // A table of no axes is never read.
+    // A table without resized axes is never read.
     words.resize(words.len().max(1), 0);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let ty = TensorType::new(DType::U32, &[words.len()]);

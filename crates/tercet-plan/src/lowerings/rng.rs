@@ -1,18 +1,19 @@
-//! `RngUniform` and `RngNormal`: Philox by element, the count of runs from the launch; and `Philox` itself.
+//! Lowering of `RngUniform` and `RngNormal` (Philox per element, with the run counter from the
+//! launch) and of `Philox`.
 
 use tercet_ir::ops::Op;
 use tercet_ir::random::UniformRange;
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::{Family, always, code, portable};
-use crate::emit::Emit;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
-use crate::scalar::{PRELUDE, Piece};
+use super::{Lowering, always, code, portable};
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::scalar::{PRELUDE, WgslHelper};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `rng_uniform.wgsl`.
-    pub struct UniformParams {
+    /// Parameter block of `rng_uniform.wgsl`.
+    pub struct RngUniformParams {
         numel: U32,
         seed_low: U32,
         seed_high: U32,
@@ -24,8 +25,8 @@ crate::params! {
         last: F32,
         zero: U32,
     }
-    /// The block of `rng_normal.wgsl`.
-    pub struct NormalParams {
+    /// Parameter block of `rng_normal.wgsl`.
+    pub struct RngNormalParams {
         numel: U32,
         seed_low: U32,
         seed_high: U32,
@@ -35,53 +36,53 @@ crate::params! {
         mean: F32,
         deviation: F32,
     }
-    /// The block of `rng_words.wgsl`.
-    pub struct WordsParams {
+    /// Parameter block of `rng_words.wgsl`.
+    pub struct RngWordsParams {
         counters: U32,
     }
 }
 
-/// Philox and what it needs.
+/// WGSL source of the Philox generator.
 pub(super) const PHILOX: &str = portable!("philox.wgsl");
 
-static UNIFORM: Kernel<UniformParams> = Kernel::wgsl(
+static UNIFORM: TypedKernel<RngUniformParams> = TypedKernel::wgsl(
     "rng_uniform",
     &[
         PRELUDE,
-        Piece::Wide.text(),
+        WgslHelper::Wide.text(),
         PHILOX,
         portable!("rng_uniform.wgsl"),
     ],
-    &[Access::Write],
+    &[ArgAccess::Write],
     &["DTYPE"],
 );
 
-static NORMAL: Kernel<NormalParams> = Kernel::wgsl(
+static NORMAL: TypedKernel<RngNormalParams> = TypedKernel::wgsl(
     "rng_normal",
     &[
         PRELUDE,
-        Piece::Wide.text(),
+        WgslHelper::Wide.text(),
         PHILOX,
         portable!("rng_normal.wgsl"),
     ],
-    &[Access::Write],
+    &[ArgAccess::Write],
     &["DTYPE"],
 );
 
-static WORDS: Kernel<WordsParams> = Kernel::wgsl(
+static WORDS: TypedKernel<RngWordsParams> = TypedKernel::wgsl(
     "rng_words",
     &[
         PRELUDE,
-        Piece::Wide.text(),
+        WgslHelper::Wide.text(),
         PHILOX,
         portable!("rng_words.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &[],
 );
 
-/// `RngUniform`, `RngNormal` and `Philox`.
-pub(crate) static RANDOMS: Family = Family {
+/// Lowering of `RngUniform`, `RngNormal` and `Philox`.
+pub(crate) static RANDOMS: Lowering = Lowering {
     name: "rng",
     ops: &[OpKind::RngUniform, OpKind::RngNormal, OpKind::Philox],
     kernels: &[&UNIFORM.def, &NORMAL.def, &WORDS.def],
@@ -89,13 +90,13 @@ pub(crate) static RANDOMS: Family = Family {
     lower,
 };
 
-/// The low and the high word.
-pub(super) fn halves(n: u64) -> [Num; 2] {
-    [Num::from(n as u32), Num::from((n >> 32) as u32)]
+/// The low and the high 32-bit word of a number.
+pub(super) fn halves(n: u64) -> [SymInt; 2] {
+    [SymInt::from(n as u32), SymInt::from((n >> 32) as u32)]
 }
 
-/// The words of given counters.
-fn lower_words(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+/// Lowers `Philox`: random words for given counters.
+fn lower_words(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let [counter, key] = [node.inputs[0], node.inputs[1]].map(|v| e.view(v));
     let (counter, key) = (e.dense(&counter)?, e.dense(&key)?);
     let y = e.result(0)?;
@@ -103,11 +104,11 @@ fn lower_words(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let counters = e.tape().ceil_div(numel, 4u32);
     let grid = e.grid_of(counters, 256);
     let args = [counter.slot, key.slot, y.slot];
-    e.dispatch(&WORDS, &[], &args, &WordsParams { counters }, grid);
+    e.dispatch(&WORDS, &[], &args, &RngWordsParams { counters }, grid);
     Ok(())
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     if matches!(node.op, Op::Philox(_)) {
         return lower_words(e, node);
     }
@@ -122,7 +123,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             let range = UniformRange::new(op.dtype, op.lo.0, op.hi.0)
                 .unwrap_or_else(|| unreachable!("invariant: the operator checked its range"));
             let [seed_low, seed_high] = e.tape().seed(op.seed);
-            let params = UniformParams {
+            let params = RngUniformParams {
                 numel,
                 seed_low,
                 seed_high,
@@ -132,13 +133,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
                 lo: range.lo as f32,
                 span: range.span as f32,
                 last: range.last as f32,
-                zero: Num::ZERO,
+                zero: SymInt::ZERO,
             };
             e.dispatch(&UNIFORM, &consts, &[y.slot], &params, grid);
         }
         Op::RngNormal(op) => {
             let [seed_low, seed_high] = e.tape().seed(op.seed);
-            let params = NormalParams {
+            let params = RngNormalParams {
                 numel,
                 seed_low,
                 seed_high,
@@ -150,7 +151,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             };
             e.dispatch(&NORMAL, &consts, &[y.slot], &params, grid);
         }
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
     Ok(())
 }

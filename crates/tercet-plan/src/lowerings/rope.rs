@@ -1,4 +1,5 @@
-//! Rotary position embedding, on views; into a cache where that is all that reads it (`RopeUpdate` of `fusions`).
+//! Lowering of rotary position embedding (RoPE) on strided views. If a cache update is its only
+//! reader, it writes directly to the cache (`RopeUpdate` of `fusions`).
 //!
 //! Next: `rope/append.rs` for queries, keys and values of the same tokens in one step.
 
@@ -8,15 +9,15 @@ use tercet_ir::ops::RopeStyle;
 use tercet_ir::{CompileError, Node, Op, OpKind};
 
 use super::words::eight;
-use super::{Family, always, code, dynamic_slice, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, dynamic_slice, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `rope.wgsl`.
+    /// Parameter block of `rope.wgsl`.
     pub struct RopeParams {
         sizes: U32x8,
         window: U32x8,
@@ -45,8 +46,8 @@ crate::params! {
     }
 }
 
-/// Turns pairs of elements.
-static ROPE: Kernel<RopeParams> = Kernel::wgsl(
+/// Rotates pairs of elements.
+static ROPE: TypedKernel<RopeParams> = TypedKernel::wgsl(
     "rope",
     &[
         PRELUDE,
@@ -54,12 +55,17 @@ static ROPE: Kernel<RopeParams> = Kernel::wgsl(
         portable!("rope.wgsl"),
         portable!("rope_whole.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &["DTYPE", "COS", "SIN"],
 );
 
-/// Turns pairs of elements into a window of a state.
-static UPDATE: Kernel<RopeParams> = Kernel::wgsl(
+/// Rotates pairs of elements and writes them to a slice of a state.
+static UPDATE: TypedKernel<RopeParams> = TypedKernel::wgsl(
     "rope_update",
     &[
         PRELUDE,
@@ -69,18 +75,18 @@ static UPDATE: Kernel<RopeParams> = Kernel::wgsl(
         portable!("rope_update.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     &["DTYPE", "COS", "SIN"],
 );
 
-/// `Rope`.
-pub(crate) static FAMILY: Family = Family {
+/// Lowering of `Rope`.
+pub(crate) static FAMILY: Lowering = Lowering {
     name: "rope",
     ops: &[OpKind::Rope],
     kernels: &[&ROPE.def, &UPDATE.def, &append::APPEND.def],
@@ -88,10 +94,10 @@ pub(crate) static FAMILY: Family = Family {
     lower,
 };
 
-/// Strides of batch, axis 1, axis 2 and pair of a table `[S, n]` or `[B, S, n]`.
-fn table_strides(e: &mut Emit<'_>, table: &View, seq_axis: usize) -> [Num; 4] {
+/// Strides of batch, axis 1, axis 2 and pair in a table `[S, n]` or `[B, S, n]`.
+fn table_strides(e: &mut LoweringCtx<'_>, table: &SlotView, seq_axis: usize) -> [SymInt; 4] {
     let own = e.strides(table);
-    let mut strides = [Num::ZERO; 4];
+    let mut strides = [SymInt::ZERO; 4];
     match *own.as_slice() {
         [seq, pair] => {
             strides[seq_axis] = seq;
@@ -107,17 +113,17 @@ fn table_strides(e: &mut Emit<'_>, table: &View, seq_axis: usize) -> [Num; 4] {
     strides
 }
 
-/// A RoPE to lower.
+/// A RoPE problem with its operands.
 #[derive(Debug)]
-struct Turn {
-    operands: [View; 3],
+struct RopeProblem {
+    operands: [SlotView; 3],
     params: RopeParams,
 }
 
-/// The operands of a `Rope` and its numbers.
-fn turn(e: &mut Emit<'_>, node: &Node) -> Turn {
+/// The RoPE problem of a node.
+fn turn(e: &mut LoweringCtx<'_>, node: &Node) -> RopeProblem {
     let Op::Rope(op) = &node.op else {
-        unreachable!("invariant: this family has one operator")
+        unreachable!("invariant: this lowering has one operator")
     };
     let operands = [0, 1, 2].map(|i| e.view(node.inputs[i]));
     let [x, cos, sin] = &operands;
@@ -126,8 +132,8 @@ fn turn(e: &mut Emit<'_>, node: &Node) -> Turn {
     let [cos_batch, cos_first, cos_second, cos_pair] = table_strides(e, cos, op.layout.seq_axis());
     let [sin_batch, sin_first, sin_second, sin_pair] = table_strides(e, sin, op.layout.seq_axis());
     let params = RopeParams {
-        sizes: [Num::ONE; 8],
-        window: [Num::ONE; 8],
+        sizes: [SymInt::ONE; 8],
+        window: [SymInt::ONE; 8],
         x_offset: e.offset(x),
         x_batch: own[0],
         x_first: own[1],
@@ -146,15 +152,15 @@ fn turn(e: &mut Emit<'_>, node: &Node) -> Turn {
         first: e.num(&shape[1]),
         second: e.num(&shape[2]),
         head_dim: e.num(&shape[3]),
-        n_rot: Num::Const(op.n_rot as i64),
+        n_rot: SymInt::Const(op.n_rot as i64),
         adjacent: matches!(op.style, RopeStyle::GptJ).into(),
         numel: e.numel(shape),
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     };
-    Turn { operands, params }
+    RopeProblem { operands, params }
 }
 
-impl Turn {
+impl RopeProblem {
     fn consts(&self) -> [u32; 3] {
         [0, 1, 2].map(|i| code(self.operands[i].dtype))
     }
@@ -164,7 +170,7 @@ impl Turn {
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let turn = turn(e, node);
     let words = e.words(y.dtype, y.layout.shape());
@@ -175,9 +181,9 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Lowers an update of a state together with the RoPE whose result it writes there.
+/// Lowers a state update together with the RoPE whose result it writes.
 pub(crate) fn lower_update(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     rope: &Node,
     update: &Node,
 ) -> Result<(), CompileError> {

@@ -1,87 +1,93 @@
-//! Rows of an operand: the axes that number them, the axes along them, and how a workgroup shares them out.
+//! View of an operand as rows: axes that enumerate rows, axes along rows, and the assignment of
+//! threads to rows.
 //!
-//! Any axes and strides: axes that lie on each other like one are merged first. All choices look at
+//! Any axes and strides are supported; mergeable axes are merged first. Kernel selection depends on
 //! bounds only.
 
 use tercet_ir::layout::SymLayout;
 use tercet_ir::{CompileError, DType, Dim};
 
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::sym_int::SymInt;
 
-/// Invocations of a workgroup of every kernel of rows.
+/// Threads per workgroup of every row kernel.
 pub(crate) const WORKGROUP: u32 = 256;
 
-/// An operand as rows.
+/// An operand viewed as rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
-    /// Sizes and strides of the axes that number rows (at least one), then of those along them.
-    pub(crate) sizes: [Num; 8],
-    pub(crate) strides: [Num; 8],
-    /// The number of the former, and of the latter (at least one).
+pub(crate) struct RowLayout {
+    /// Sizes and strides of the axes that enumerate rows (at least one), followed by those along
+    /// rows.
+    pub(crate) sizes: [SymInt; 8],
+    pub(crate) strides: [SymInt; 8],
+    /// Number of axes that enumerate rows, and number of axes along rows (at least one each).
     pub(crate) kept: u32,
     pub(crate) along: u32,
-    pub(crate) offset: Num,
-    /// The number of rows, and of elements of each.
-    pub(crate) rows: Num,
-    pub(crate) len: Num,
-    /// The number of rows as a dimension.
+    pub(crate) offset: SymInt,
+    /// Number of rows, and number of elements per row.
+    pub(crate) rows: SymInt,
+    pub(crate) len: SymInt,
+    /// Number of rows as a dimension.
     pub(crate) row_dim: Dim,
-    pub(crate) bounds: Bounds,
-    /// As many rows fill the device by themselves.
+    pub(crate) bounds: RowBounds,
+    /// Minimum number of rows that saturate the device with few threads each.
     pub(crate) many: usize,
-    /// True where neighbours lie in neighbouring rows rather than in one row.
+    /// True if adjacent elements in memory belong to different rows.
     pub(crate) across: bool,
 }
 
-/// Rows and elements of a row at the symbols' bounds.
+/// Number of rows and of elements per row, at the symbols' bounds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct RowBounds {
     pub(crate) rows: usize,
     pub(crate) len: usize,
 }
 
-/// How a workgroup shares rows out: `threads` invocations a row.
+/// Assignment of threads to rows: `threads` threads per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct RowThreads {
     pub(crate) threads: u32,
     pub(crate) across: bool,
 }
 
-impl Share {
-    /// Rows of a workgroup.
+impl RowThreads {
+    /// Rows per workgroup.
     pub(crate) fn rows(self) -> u32 {
         WORKGROUP / self.threads
     }
 }
 
-impl Rows {
-    /// The rows along `axes` (ascending) of a view.
+impl RowLayout {
+    /// The rows of a view along `axes` (ascending).
     ///
     /// # Errors
-    /// [`CompileError`] where a size overflows.
-    pub(crate) fn of(e: &mut Emit<'_>, view: &View, axes: &[usize]) -> Result<Rows, CompileError> {
+    /// [`CompileError`] if a size overflows.
+    pub(crate) fn new(
+        e: &mut LoweringCtx<'_>,
+        view: &SlotView,
+        axes: &[usize],
+    ) -> Result<RowLayout, CompileError> {
         let rank = view.layout.shape().len();
         let kept: Vec<usize> = (0..rank).filter(|a| !axes.contains(a)).collect();
         let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
         let (layout, kept) = merged(view.layout.transpose(&order), kept.len());
-        let view = View {
+        let view = SlotView {
             layout,
             ..view.clone()
         };
         let shape = view.layout.shape();
         let (sizes, strides) = (e.sizes(shape), e.strides(&view));
-        let bounds = Bounds {
+        let bounds = RowBounds {
             rows: bound(e, &shape[..kept])?,
             len: bound(e, &shape[kept..])?,
         };
-        let one = Num::Const(1);
-        let beside = |range: &[Num]| range.last() == Some(&one);
+        let one = SymInt::Const(1);
+        let beside = |range: &[SymInt]| range.last() == Some(&one);
         let across = !beside(&strides[kept..]) && beside(&strides[..kept]);
-        let mut rows = Rows {
-            sizes: [Num::ONE; 8],
-            strides: [Num::ZERO; 8],
+        let mut rows = RowLayout {
+            sizes: [SymInt::ONE; 8],
+            strides: [SymInt::ZERO; 8],
             kept: kept.max(1) as u32,
             along: (shape.len() - kept).max(1) as u32,
             offset: e.offset(&view),
@@ -99,72 +105,73 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The stride along the rows, of one axis.
-    pub(crate) fn stride(&self) -> Num {
+    /// Stride along a row that has one axis.
+    pub(crate) fn stride(&self) -> SymInt {
         self.strides[self.kept as usize]
     }
 
-    /// The elements of a word of `dtype`, where every row is dense and begins and ends with a word; 1
-    /// otherwise.
+    /// Elements of `dtype` per word if every row is dense and word-aligned at both ends; otherwise
+    /// 1.
     pub(crate) fn per_word(&self, dtype: DType) -> u32 {
         let per = lanes(dtype);
-        let whole = |n: Num| n.known().is_some_and(|n| n % i64::from(per) == 0);
+        let whole = |n: SymInt| n.known().is_some_and(|n| n % i64::from(per) == 0);
         let kept = 0..self.kept as usize;
         let starts = kept
             .into_iter()
-            .all(|a| self.sizes[a] == Num::ONE || whole(self.strides[a]));
-        let dense = self.along == 1 && self.stride() == Num::ONE;
+            .all(|a| self.sizes[a] == SymInt::ONE || whole(self.strides[a]));
+        let dense = self.along == 1 && self.stride() == SymInt::ONE;
         match dense && starts && whole(self.offset) && whole(self.len) {
             true => per,
             false => 1,
         }
     }
 
-    /// The elements of a vector of 16 bytes, where every row is dense and begins and ends with a vector at
-    /// all sizes.
-    pub(crate) fn per_vector(&self, e: &mut Emit<'_>, dtype: DType) -> Option<u32> {
+    /// Elements of `dtype` per 16-byte vector if every row is dense and vector-aligned at both ends
+    /// for all sizes.
+    pub(crate) fn per_vector(&self, e: &mut LoweringCtx<'_>, dtype: DType) -> Option<u32> {
         let per = 16 / dtype.size_bytes() as u32;
-        let dense = self.along == 1 && self.stride() == Num::ONE;
+        let dense = self.along == 1 && self.stride() == SymInt::ONE;
         let tape = e.tape();
         let kept = 0..self.kept as usize;
-        let mut starts = kept.filter(|&a| self.sizes[a] != Num::ONE);
+        let mut starts = kept.filter(|&a| self.sizes[a] != SymInt::ONE);
         let whole = starts.all(|a| tape.is_multiple(self.strides[a], per))
             && tape.is_multiple(self.offset, per)
             && tape.is_multiple(self.len, per);
-        // Kernels read the last vector of a row in place of those beyond it: there must be one.
+        // Kernels clamp reads to the last vector of a row, so there must be one.
         let some = self.len.known().is_some_and(|n| n > 0) && self.bounds.rows > 0;
         (dense && whole && some).then_some(per)
     }
 
-    /// The elements of a vector, or else of a word, or else 1.
-    pub(crate) fn per_unit(&self, e: &mut Emit<'_>, dtype: DType) -> u32 {
+    /// Elements per vector if rows consist of vectors, otherwise per word, otherwise 1.
+    pub(crate) fn per_unit(&self, e: &mut LoweringCtx<'_>, dtype: DType) -> u32 {
         let vector = self.per_vector(e, dtype);
         vector.unwrap_or_else(|| self.per_word(dtype))
     }
 
-    /// How a workgroup shares rows of `units` units out, at least `least` rows of them.
-    pub(crate) fn share(&self, units: usize, least: u32) -> Share {
+    /// Assignment of threads to rows of `units` units, with at least `least` rows per workgroup.
+    pub(crate) fn share(&self, units: usize, least: u32) -> RowThreads {
         let most = WORKGROUP / least;
         let threads = match (self.across, units, self.bounds.rows) {
-            // Few columns: neighbours in memory are then on few rows.
+            // Few columns: memory neighbors then belong to few rows.
             (true, 32.., ..=8) => 64,
             (true, 32.., rows) if rows < 4 * self.many => 8,
             (true, 256.., _) => 8,
             (true, _, _) => 1,
             (false, ..=16, _) => 4,
             (false, ..=128, _) => 32,
-            // Rows enough to fill a device without help of each other.
+            // Enough rows to saturate the device with few threads per row.
             (false, ..=256, rows) if rows >= self.many => 32,
             (false, _, _) => 256,
         };
-        Share {
+        RowThreads {
             threads: threads.min(most),
             across: self.across,
         }
     }
 
-    /// The parts that rows of `units` are cut into, so that few long rows fill a device.
-    pub(crate) fn parts(&self, units: usize, share: Share) -> usize {
+    /// Number of parts that rows of `units` units are split into, so that a few long rows saturate
+    /// the device.
+    pub(crate) fn parts(&self, units: usize, share: RowThreads) -> usize {
         let groups = self.bounds.rows.div_ceil(share.rows() as usize).max(1);
         let least = share.threads as usize * 16;
         if units / least < 4 || groups >= 256 {
@@ -174,29 +181,29 @@ impl Rows {
     }
 }
 
-/// The vectors of a row that an invocation keeps, where they are few enough.
-pub(crate) fn held_vectors(units: usize, threads: u32) -> Option<u32> {
+/// Vectors of a row that each thread holds in registers; `None` if there are too many.
+pub(crate) fn register_vectors(units: usize, threads: u32) -> Option<u32> {
     let each = units.div_ceil(threads as usize);
     [1, 2, 3, 4, 6, 8].into_iter().find(|&n| each <= n as usize)
 }
 
-/// As many rows fill a device where few invocations take each.
-pub(crate) fn many_rows(caps: &Caps) -> usize {
+/// Number of rows that saturates the device with few threads per row.
+pub(crate) fn many_rows(caps: &DeviceCaps) -> usize {
     16 * caps.units()
 }
 
-/// Elements of a dtype in a word.
+/// Elements of a dtype per 32-bit word.
 pub(crate) fn lanes(dtype: DType) -> u32 {
     (4 / dtype.size_bytes().min(4)) as u32
 }
 
-/// The product of dimensions; where that overflows no slot could hold it.
+/// Product of dimensions. If it overflows, it is larger than any slot.
 pub(crate) fn product(dims: &[Dim]) -> Dim {
     let product = dims.iter().try_fold(Dim::Known(1), |p, d| p.checked_mul(d));
     product.unwrap_or(Dim::Known(usize::MAX))
 }
 
-fn bound(e: &Emit<'_>, dims: &[Dim]) -> Result<usize, CompileError> {
+fn bound(e: &LoweringCtx<'_>, dims: &[Dim]) -> Result<usize, CompileError> {
     let mut n = 1usize;
     for dim in dims {
         n = n.saturating_mul(e.bound(dim)?);
@@ -204,8 +211,8 @@ fn bound(e: &Emit<'_>, dims: &[Dim]) -> Result<usize, CompileError> {
     Ok(n)
 }
 
-/// The layout with every two neighbouring axes merged that lie like one, on both sides of axis `kept`,
-/// and where that axis is then.
+/// Merges adjacent axes with compatible strides on both sides of axis `kept`. Returns the layout
+/// and the new position of that axis.
 pub(crate) fn merged(mut layout: SymLayout, mut kept: usize) -> (SymLayout, usize) {
     let mut axis = 0;
     while axis + 1 < layout.shape().len() {

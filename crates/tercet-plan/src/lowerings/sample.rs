@@ -1,27 +1,27 @@
-//! `Sample`: token ids drawn from logits.
+//! Lowering of `Sample`: token ids drawn from logits.
 //!
-//! The reference adds `exp((logit - greatest) / temperature)` in f64, from the greatest logit on. Here
-//! rows are ordered as for `TopK`, and weights are whole numbers of a small unit, so that sums are
-//! exact in any order. A draw can differ from the reference only where the random number falls within
-//! about 2^-45 for each logit, of a total of at least 1, of the border between two tokens.
+//! The reference adds `exp((logit - max) / temperature)` in f64, from the largest logit on. The
+//! kernels sort rows as for `TopK` and use fixed-point weights, so that sums are exact in any
+//! order. A draw differs from the reference only if the random number is very close to the border
+//! between two tokens. The distance is about 2^-45 per logit, relative to a total of at least 1.
 
 use tercet_ir::ops::{Op, Sample};
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::arg_extreme::{self, Sought};
+use super::arg_extreme::{self, ArgExtremeMode};
 use super::rng::{PHILOX, halves};
-use super::rows::Rows;
-use super::top_k::{Extreme, NanPlace, Needed, ordered};
+use super::rows::RowLayout;
+use super::top_k::{NanOrder, SortDirection, TopKCount, ordered};
 use super::words::words;
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
-use crate::scalar::{PRELUDE, Piece};
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::scalar::{PRELUDE, WgslHelper};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `sample_weights.wgsl`.
-    pub struct WeightsParams {
+    /// Parameter block of `sample_weights.wgsl`.
+    pub struct SampleWeightsParams {
         rows: U32,
         kept: U32,
         blocks: U32,
@@ -31,8 +31,8 @@ crate::params! {
         c_high: U32,
         c_exponent: I32,
     }
-    /// The block of `sample_draw.wgsl`.
-    pub struct DrawParams {
+    /// Parameter block of `sample_draw.wgsl`.
+    pub struct SampleDrawParams {
         rows: U32,
         kept: U32,
         blocks: U32,
@@ -49,39 +49,39 @@ crate::params! {
 
 const WIDE64: &str = portable!("wide64.wgsl");
 
-static WEIGHTS: Kernel<WeightsParams> = Kernel::wgsl(
+static WEIGHTS: TypedKernel<SampleWeightsParams> = TypedKernel::wgsl(
     "sample_weights",
     &[
         PRELUDE,
-        Piece::Wide.text(),
+        WgslHelper::Wide.text(),
         WIDE64,
         portable!("sample_weights.wgsl"),
     ],
-    &[Access::Read, Access::Write, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write, ArgAccess::Write],
     &[],
 );
 
-static DRAW: Kernel<DrawParams> = Kernel::wgsl(
+static DRAW: TypedKernel<SampleDrawParams> = TypedKernel::wgsl(
     "sample_draw",
     &[
         PRELUDE,
-        Piece::Wide.text(),
+        WgslHelper::Wide.text(),
         WIDE64,
         PHILOX,
         portable!("sample_draw.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-/// `Sample`.
-pub(crate) static SAMPLES: Family = Family {
+/// Lowering of `Sample`.
+pub(crate) static SAMPLES: Lowering = Lowering {
     name: "sample",
     ops: &[OpKind::Sample],
     kernels: &[&WEIGHTS.def, &DRAW.def],
@@ -89,39 +89,39 @@ pub(crate) static SAMPLES: Family = Family {
     lower,
 };
 
-/// Weights of a block of `sample_weights.wgsl`.
+/// Weights per block of `sample_weights.wgsl`.
 const BLOCK: usize = 256;
 
-/// Logits: how many rows and how long, at each run and at most.
-struct Logits {
-    rows: Num,
+/// Logits: number and length of rows, per run and at most.
+struct LogitRowLayout {
+    rows: SymInt,
     rows_bound: usize,
-    kept: Needed,
+    kept: TopKCount,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Sample(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
     let axis = x.layout.shape().len() - 1;
     let shape = x.layout.shape();
     let (rows, vocab) = (e.numel(&shape[..axis]), e.num(&shape[axis]));
-    let some_row = e.tape().min(rows, Num::ONE);
+    let some_row = e.tape().min(rows, SymInt::ONE);
     let reason = "a row without logits cannot be sampled".to_string();
-    e.check_at_most(some_row, vocab, reason);
+    e.check_less_equal(some_row, vocab, reason);
     if op.temperature.0 == 0.0 {
-        let rows = Rows::of(e, &x, &[axis])?;
-        let sought = Sought {
-            least: false,
+        let rows = RowLayout::new(e, &x, &[axis])?;
+        let sought = ArgExtremeMode {
+            is_min: false,
             nan_low: true,
         };
         return arg_extreme::emit(e, sought, &x, rows, &y);
     }
-    let extreme = Extreme {
+    let extreme = SortDirection {
         is_largest: true,
-        nan: NanPlace::Low,
+        nan: NanOrder::Low,
     };
     let mut rows_bound = 1usize;
     for dim in &shape[..axis] {
@@ -129,16 +129,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
     let vocab_bound = e.bound(&shape[axis])?;
     let kept = match op.top_k {
-        0 => Needed {
+        0 => TopKCount {
             count: vocab,
             bound: vocab_bound,
         },
-        k => Needed {
-            count: e.tape().min(vocab, Num::Const(k.min(vocab_bound) as i64)),
+        k => TopKCount {
+            count: e
+                .tape()
+                .min(vocab, SymInt::Const(k.min(vocab_bound) as i64)),
             bound: k.min(vocab_bound),
         },
     };
-    let rows = Logits {
+    let rows = LogitRowLayout {
         rows,
         rows_bound,
         kept,
@@ -147,12 +149,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 }
 
 fn draw(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     op: &Sample,
-    x: &View,
-    y: &View,
-    of: &Logits,
-    extreme: Extreme,
+    x: &SlotView,
+    y: &SlotView,
+    of: &LogitRowLayout,
+    extreme: SortDirection,
 ) -> Result<(), CompileError> {
     let axis = x.layout.shape().len() - 1;
     let order = ordered(e, x, axis, of.kept, extreme)?;
@@ -164,7 +166,7 @@ fn draw(
     let sums = words(e, pairs(blocks_bound))?;
     let (c, c_exponent) = scale(op.temperature.0);
     let [c_low, c_high] = halves(c);
-    let params = WeightsParams {
+    let params = SampleWeightsParams {
         rows: of.rows,
         kept,
         blocks,
@@ -182,7 +184,7 @@ fn draw(
     let [top_p_low, top_p_high] = halves((op.top_p.0 * (1u64 << 63) as f64) as u64);
     let [seed_low, seed_high] = e.tape().seed(op.seed);
     let [step_low, step_high] = e.tape().step();
-    let params = DrawParams {
+    let params = SampleDrawParams {
         rows: of.rows,
         kept,
         blocks,
@@ -201,12 +203,13 @@ fn draw(
     Ok(())
 }
 
-/// The bits after the point of weights, so that the sum of this many, each at most 1, is below 2^62.
+/// Fraction bits of the fixed-point weights, so that a sum of `kept` weights, each at most 1, is
+/// below 2^62.
 fn fraction(kept: usize) -> u32 {
     62 - (usize::BITS - kept.leading_zeros())
 }
 
-/// `log2(e) / temperature` as `c 2^exponent`, the highest bit of `c` set.
+/// `log2(e) / temperature` as `c 2^exponent`, with the highest bit of `c` set.
 fn scale(temperature: f64) -> (u64, i32) {
     const LOG2_E: u128 = 0xB8AA_3B29_5C17_F0BC; // in units of 2^-63
     let bits = temperature.to_bits();

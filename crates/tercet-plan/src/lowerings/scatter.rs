@@ -1,43 +1,43 @@
-//! `ScatterElements`, `ScatterNd` and `ScatterAdd`: updates that indices name, in a fixed order.
+//! Lowering of `ScatterElements`, `ScatterNd` and `ScatterAdd`: indexed updates in a fixed order.
 //!
-//! Every update gets a key, the number of the slice it goes to. Keys are sorted with the updates' places,
-//! so that each element of the result finds its updates side by side and in their order, and one
-//! invocation combines them. There are no atomics: the result is the same in every run.
+//! Each update gets a key: the index of its target slice. Keys are sorted together with the
+//! positions of the updates. Each result element then finds its updates adjacent and in order, and
+//! one thread combines them. There are no atomics, so results are deterministic.
 
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 
 use super::indexed::{NAMED, check_within};
 use super::reduce::op_code;
-use super::top_k::{Ordered, in_order};
+use super::top_k::{SortedRows, in_order};
 use super::words::{are_whole, eight, in_units, lanes, words};
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::{CheckKind, SlotId};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `scatter_elements_keys.wgsl`.
-    pub struct ElementsKeysParams {
+    /// Parameter block of `scatter_elements_keys.wgsl`.
+    pub struct ScatterElementsKeysParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
         axis: U32,
         len: U32,
     }
-    /// The block of `scatter_nd_keys.wgsl`.
-    pub struct NdKeysParams {
+    /// Parameter block of `scatter_nd_keys.wgsl`.
+    pub struct ScatterNdKeysParams {
         lens: U32x8,
         rows: U32,
     }
-    /// The block of `scatter_starts.wgsl`.
-    pub struct StartsParams {
+    /// Parameter block of `scatter_starts.wgsl`.
+    pub struct ScatterStartsParams {
         count: U32,
         updates: U32,
     }
-    /// The block of `scatter.wgsl`.
+    /// Parameter block of `scatter.wgsl`.
     pub struct ScatterParams {
         numel: U32,
         inner: U32,
@@ -46,8 +46,8 @@ crate::params! {
 }
 
 crate::params! {
-    /// The block of `scatter_in_place.wgsl`.
-    pub struct InPlaceParams {
+    /// Parameter block of `scatter_in_place.wgsl`.
+    pub struct ScatterInPlaceParams {
         rows: U32,
         inner: U32,
         blocks: U32,
@@ -55,40 +55,45 @@ crate::params! {
     }
 }
 
-/// Units that a workgroup of `scatter_in_place.wgsl` writes.
+/// Units written per workgroup of `scatter_in_place.wgsl`.
 const BLOCK: u32 = 1024;
 
-static IN_PLACE: Kernel<InPlaceParams> = Kernel::wgsl(
+static IN_PLACE: TypedKernel<ScatterInPlaceParams> = TypedKernel::wgsl(
     "scatter_in_place",
     &[PRELUDE, portable!("scatter_in_place.wgsl")],
-    &[Access::Read, Access::Read, Access::Write, Access::Read],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
+    ],
     &["ELEM_BYTES"],
 );
 
-static ELEMENTS_KEYS: Kernel<ElementsKeysParams> = Kernel::wgsl(
+static ELEMENTS_KEYS: TypedKernel<ScatterElementsKeysParams> = TypedKernel::wgsl(
     "scatter_elements_keys",
     &[PRELUDE, NAMED, portable!("scatter_elements_keys.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["RANK"],
 );
 
-static ND_KEYS: Kernel<NdKeysParams> = Kernel::wgsl(
+static ND_KEYS: TypedKernel<ScatterNdKeysParams> = TypedKernel::wgsl(
     "scatter_nd_keys",
     &[PRELUDE, NAMED, portable!("scatter_nd_keys.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["COORDINATES"],
 );
 
 const RANK: &str = portable!("scatter_rank.wgsl");
 
-static STARTS: Kernel<StartsParams> = Kernel::wgsl(
+static STARTS: TypedKernel<ScatterStartsParams> = TypedKernel::wgsl(
     "scatter_starts",
     &[PRELUDE, RANK, portable!("scatter_starts.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &[],
 );
 
-static SCATTER: Kernel<ScatterParams> = Kernel::wgsl(
+static SCATTER: TypedKernel<ScatterParams> = TypedKernel::wgsl(
     "scatter",
     &[
         PRELUDE,
@@ -97,17 +102,17 @@ static SCATTER: Kernel<ScatterParams> = Kernel::wgsl(
         portable!("scatter.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &["IN", "OP", "REDUCE", "DATA", "STARTS"],
 );
 
-/// `ScatterElements`, `ScatterNd` and `ScatterAdd`.
-pub(crate) static SCATTERS: Family = Family {
+/// Lowering of `ScatterElements`, `ScatterNd` and `ScatterAdd`.
+pub(crate) static SCATTERS: Lowering = Lowering {
     name: "scatter",
     ops: &[
         OpKind::ScatterElements,
@@ -125,24 +130,24 @@ pub(crate) static SCATTERS: Family = Family {
     lower,
 };
 
-/// Updates with their keys: slices of `inner` elements.
-struct Keyed<'a> {
-    keys: View,
-    /// The axes of indices that number the updates.
+/// Updates with their keys; each update is a slice of `inner` elements.
+struct KeyedUpdates<'a> {
+    keys: SlotView,
+    /// Axes of the indices that enumerate the updates.
     rows: &'a [Dim],
     inner: &'a [Dim],
-    updates: View,
+    updates: SlotView,
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let graph = e.graph;
     let shape = |at: usize| &graph.ty(node.inputs[at]).shape[..];
-    let view = |e: &Emit<'_>, at: usize| e.view(node.inputs[at]);
+    let view = |e: &LoweringCtx<'_>, at: usize| e.view(node.inputs[at]);
     match &node.op {
         Op::ScatterElements(op) => {
             let (data, idx, updates) = (view(e, 0), view(e, 1), view(e, 2));
             check_within(e, shape(1), shape(0), op.axis);
-            let keyed = Keyed {
+            let keyed = KeyedUpdates {
                 keys: elements_keys(e, shape(0), &idx, op.axis)?,
                 rows: shape(1),
                 inner: &[],
@@ -154,7 +159,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             let (data, idx, updates) = (view(e, 0), view(e, 1), view(e, 2));
             let (rows, k) = shape(1).split_at(shape(1).len() - 1);
             let (lens, inner) = shape(0).split_at(k[0].known().unwrap_or(0));
-            let keyed = Keyed {
+            let keyed = KeyedUpdates {
                 keys: nd_keys(e, lens, &idx, rows)?,
                 rows,
                 inner,
@@ -167,7 +172,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         }
         Op::ScatterAdd(op) => {
             let (updates, idx) = (view(e, 0), view(e, 1));
-            let keyed = Keyed {
+            let keyed = KeyedUpdates {
                 keys: nd_keys(e, std::slice::from_ref(&op.rows), &idx, shape(1))?,
                 rows: shape(1),
                 inner: &shape(0)[1..],
@@ -175,34 +180,34 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             };
             scatter(e, None, &keyed, Some(ReduceFn::Sum))
         }
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// The most elements of a shape.
-pub(super) fn most(e: &Emit<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
+/// Maximum number of elements of a shape.
+pub(super) fn max_elements(e: &LoweringCtx<'_>, shape: &[Dim]) -> Result<usize, CompileError> {
     let mut dims = shape.iter();
     dims.try_fold(1usize, |n, d| Ok(n.saturating_mul(e.bound(d)?)))
 }
 
 fn elements_keys(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     data: &[Dim],
-    idx: &View,
+    idx: &SlotView,
     axis: usize,
-) -> Result<View, CompileError> {
+) -> Result<SlotView, CompileError> {
     e.check_data(idx, CheckKind::Index, &data[axis])?;
     let shape = idx.layout.shape().to_vec();
     let idx = e.dense(idx)?;
-    let most = most(e, &shape)?;
+    let most = max_elements(e, &shape)?;
     let keys = words(e, most)?;
-    let strides: Vec<Num> = (0..data.len()).map(|a| e.numel(&data[a + 1..])).collect();
+    let strides: Vec<SymInt> = (0..data.len()).map(|a| e.numel(&data[a + 1..])).collect();
     let numel = e.numel(&shape);
-    let params = ElementsKeysParams {
+    let params = ScatterElementsKeysParams {
         shape: eight(&e.sizes(&shape)),
         strides: eight(&strides),
         numel,
-        axis: Num::Const(axis as i64),
+        axis: SymInt::Const(axis as i64),
         len: e.num(&data[axis]),
     };
     let grid = e.grid_of(numel, 256);
@@ -217,23 +222,23 @@ fn elements_keys(
     Ok(keys)
 }
 
-/// The number of the slice that each row of coordinates leads to, among axes of the sizes `lens`.
+/// Linear index of the slice that each coordinate tuple selects, for axes of sizes `lens`.
 pub(super) fn nd_keys(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     lens: &[Dim],
-    idx: &View,
+    idx: &SlotView,
     rows: &[Dim],
-) -> Result<View, CompileError> {
+) -> Result<SlotView, CompileError> {
     e.check_coordinates(idx, lens)?;
     let are_keys = lens.len() == 1 && e.is_within(idx, &lens[0]);
     let idx = e.dense(idx)?;
     if are_keys {
         return Ok(idx);
     }
-    let most = most(e, rows)?;
+    let most = max_elements(e, rows)?;
     let keys = words(e, most)?;
     let count = e.numel(rows);
-    let params = NdKeysParams {
+    let params = ScatterNdKeysParams {
         lens: eight(&e.sizes(lens)),
         rows: count,
     };
@@ -243,32 +248,32 @@ pub(super) fn nd_keys(
     Ok(keys)
 }
 
-/// For each slice and one more the first rank that is not before it, where slices have so many elements that each of them
-/// would look for it too often.
+/// For each slice and one more: the rank of its first update. Computed only for long slices; with
+/// short slices, each element searches by itself.
 fn starts(
-    e: &mut Emit<'_>,
-    sorted: &Ordered,
-    keyed: &Keyed<'_>,
+    e: &mut LoweringCtx<'_>,
+    sorted: &SortedRows,
+    keyed: &KeyedUpdates<'_>,
     slices: &[Dim],
-    updates: Num,
+    updates: SymInt,
 ) -> Result<Option<SlotId>, CompileError> {
-    /// Elements of a slice from which a kernel of its own is worth its dispatch.
-    const MANY: usize = 32;
-    if most(e, keyed.inner)? < MANY {
+    /// Minimum elements per slice that justify a separate kernel.
+    const MIN_SLICE_FOR_KERNEL: usize = 32;
+    if max_elements(e, keyed.inner)? < MIN_SLICE_FOR_KERNEL {
         return Ok(None);
     }
-    let bound = most(e, slices)?.saturating_add(1);
+    let bound = max_elements(e, slices)?.saturating_add(1);
     let starts = words(e, bound)?;
     let slices = e.numel(slices);
-    let count = e.tape().add(slices, Num::ONE);
-    let params = StartsParams { count, updates };
+    let count = e.tape().add(slices, SymInt::ONE);
+    let params = ScatterStartsParams { count, updates };
     let grid = e.grid_of(count, 256);
     e.dispatch(&STARTS, &[], &[sorted.keys, starts.slot], &params, grid);
     Ok(Some(starts.slot))
 }
 
-/// The last update of each slice, where the state lies that they change.
-fn in_place(e: &mut Emit<'_>, keyed: &Keyed<'_>) -> Result<(), CompileError> {
+/// Writes the last update of each slice in place, into the state to update.
+fn in_place(e: &mut LoweringCtx<'_>, keyed: &KeyedUpdates<'_>) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let updates = e.dense(&keyed.updates)?;
     let (rows, inner) = (e.numel(keyed.rows), e.numel(keyed.inner));
@@ -278,15 +283,15 @@ fn in_place(e: &mut Emit<'_>, keyed: &Keyed<'_>) -> Result<(), CompileError> {
         false => (y.dtype.size_bytes() as u32, inner),
     };
     let blocks = e.tape().ceil_div(inner, BLOCK);
-    let params = InPlaceParams {
+    let params = ScatterInPlaceParams {
         rows,
         inner,
         blocks,
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     };
     let groups = match bytes {
         4 => e.tape().mul(rows, blocks),
-        _ => Num::ONE,
+        _ => SymInt::ONE,
     };
     let grid = e.flat_grid(groups);
     let args = [updates.slot, keyed.keys.slot, y.slot];
@@ -294,20 +299,20 @@ fn in_place(e: &mut Emit<'_>, keyed: &Keyed<'_>) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The updates in the order of their keys, then each element of the result with its own.
+/// Sorts the updates by key, then computes each result element from its updates.
 fn scatter(
-    e: &mut Emit<'_>,
-    data: Option<&View>,
-    keyed: &Keyed<'_>,
+    e: &mut LoweringCtx<'_>,
+    data: Option<&SlotView>,
+    keyed: &KeyedUpdates<'_>,
     reduce: Option<ReduceFn>,
 ) -> Result<(), CompileError> {
     let count = e.numel(keyed.rows);
-    let most = most(e, keyed.rows)?;
+    let most = max_elements(e, keyed.rows)?;
     let sorted = in_order(e, keyed.keys.slot, count, most)?;
     let updates = e.dense(&keyed.updates)?;
     let data_slot = match data {
         Some(data) => e.dense(data)?.slot,
-        None => e.absent()?,
+        None => e.placeholder_slot()?,
     };
     let y = e.result(0)?;
     let shape = y.layout.shape();

@@ -1,17 +1,17 @@
-//! Softmax and its logarithm along any axis.
+//! Lowering of softmax and log-softmax along any axis.
 //!
-//! Rows of whole words go through one kernel. Where a word of a narrow dtype holds elements of several
-//! rows, one kernel finds out about the rows and another one writes words.
+//! A single kernel handles rows of whole words. If a word of a narrow dtype holds elements of
+//! several rows, one kernel computes row statistics and a second one writes words.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
-use super::rows::{Rows, held_vectors, product};
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
+use super::rows::{RowLayout, product, register_vectors};
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 
 crate::params! {
-    /// The block of `softmax.wgsl` and `softmax_apply.wgsl`.
+    /// Parameter block of `softmax.wgsl` and `softmax_apply.wgsl`.
     pub struct SoftmaxParams {
         sizes: U32x8,
         strides: U32x8,
@@ -24,8 +24,8 @@ crate::params! {
     }
 }
 
-/// Softmax, or what is known of each row.
-static SOFTMAX: Kernel<SoftmaxParams> = Kernel::wgsl(
+/// Computes softmax, or only the statistics of each row.
+static SOFTMAX: TypedKernel<SoftmaxParams> = TypedKernel::wgsl(
     "softmax",
     &[
         portable!("prelude.wgsl"),
@@ -39,12 +39,12 @@ static SOFTMAX: Kernel<SoftmaxParams> = Kernel::wgsl(
         portable!("softmax_row.wgsl"),
         portable!("softmax.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "PER", "THREADS", "ACROSS", "CACHE", "LOG", "STATS"],
 );
 
-/// Softmax of rows of whole vectors.
-static VECTORS: Kernel<SoftmaxParams> = Kernel::wgsl(
+/// Computes softmax of rows that consist of whole vectors.
+static VECTORS: TypedKernel<SoftmaxParams> = TypedKernel::wgsl(
     "softmax_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -60,12 +60,12 @@ static VECTORS: Kernel<SoftmaxParams> = Kernel::wgsl(
         portable!("softmax_row.wgsl"),
         portable!("softmax_vectors.wgsl"),
     ],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "VECTORS", "THREADS", "ACROSS", "LOG"],
 );
 
-/// Softmax, given what is known of each row.
-static APPLY: Kernel<SoftmaxParams> = Kernel::wgsl(
+/// Computes softmax from precomputed row statistics.
+static APPLY: TypedKernel<SoftmaxParams> = TypedKernel::wgsl(
     "softmax_apply",
     &[
         portable!("prelude.wgsl"),
@@ -73,12 +73,12 @@ static APPLY: Kernel<SoftmaxParams> = Kernel::wgsl(
         portable!("softmax_value.wgsl"),
         portable!("softmax_apply.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "LOG"],
 );
 
-/// Softmax and its logarithm.
-pub(crate) static SOFTMAXES: Family = Family {
+/// Lowering of softmax and log-softmax.
+pub(crate) static SOFTMAXES: Lowering = Lowering {
     name: "softmax",
     ops: &[OpKind::Softmax, OpKind::LogSoftmax],
     kernels: &[&SOFTMAX.def, &VECTORS.def, &APPLY.def],
@@ -86,15 +86,15 @@ pub(crate) static SOFTMAXES: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let (axis, log) = match &node.op {
         Op::Softmax(op) => (op.axis, false),
         Op::LogSoftmax(op) => (op.axis, true),
-        _ => unreachable!("invariant: the family's operators only"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
-    let rows = Rows::of(e, &x, &[axis])?;
+    let rows = RowLayout::new(e, &x, &[axis])?;
     let inner = product(&x.layout.shape()[axis + 1..]);
     let params = SoftmaxParams {
         sizes: rows.sizes,
@@ -127,12 +127,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Computes rows of whole vectors that invocations can keep, if these are such.
+/// Emits the kernel for rows of whole vectors that fit into registers, if it applies; returns
+/// whether it did.
 fn in_vectors(
-    e: &mut Emit<'_>,
-    x: &View,
-    y: &View,
-    rows: &Rows,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    y: &SlotView,
+    rows: &RowLayout,
     log: u32,
     params: &SoftmaxParams,
 ) -> bool {
@@ -141,7 +142,7 @@ fn in_vectors(
     };
     let units = rows.bounds.len / per as usize;
     let share = rows.share(units, 1);
-    let Some(vectors) = held_vectors(units, share.threads) else {
+    let Some(vectors) = register_vectors(units, share.threads) else {
         return false;
     };
     let groups = e.tape().ceil_div(rows.rows, share.rows());
@@ -153,10 +154,10 @@ fn in_vectors(
 
 #[allow(clippy::too_many_arguments, reason = "each is one word of the kernel")]
 fn dispatch(
-    e: &mut Emit<'_>,
-    x: &View,
-    to: &View,
-    rows: &Rows,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    to: &SlotView,
+    rows: &RowLayout,
     per: u32,
     log: u32,
     stats: bool,
@@ -178,7 +179,7 @@ fn dispatch(
     e.dispatch(&SOFTMAX, &consts, &[x.slot, to.slot], params, grid);
 }
 
-/// The units of a row that an invocation keeps: 4 or 16, or 0 for rows of more.
+/// Units of a row that a thread holds in registers: 4 or 16; 0 for longer rows.
 pub(crate) fn cache(units: usize, threads: u32) -> u32 {
     match units.div_ceil(threads as usize) {
         0..=4 => 4,

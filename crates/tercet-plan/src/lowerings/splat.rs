@@ -1,41 +1,41 @@
-//! `GaussianSplatPrepare` and `GaussianSplatRasterize`.
+//! Lowering of `GaussianSplatPrepare` and `GaussianSplatRasterize` (3D Gaussian splatting).
 //!
-//! Which splats a tile has depends on data; no list of them has a place of its own. All splats are sorted by
-//! depth once, by the kernels of `Sort`. A bit for each row of tiles and splat says, in that order, which
-//! splats reach the row; a tile walks the bits of its row, tests columns, and draws in batches. All sizes
-//! follow from the image and the number of splats.
+//! The splats of a tile depend on data, so there are no per-tile lists. All splats are sorted by
+//! depth once, with the kernels of `Sort`. For each row of tiles, a bit mask in depth order marks
+//! the splats that reach the row. Each tile walks the mask of its row, tests columns, and draws in
+//! batches. All buffer sizes follow from the image size and the number of splats.
 //!
-//! The gradient walks the same order in chunks (`gradient.rs`).
+//! The backward pass walks the same order in chunks (`gradient.rs`).
 
 mod gradient;
 
-use tercet_ir::layout::Cut;
+use tercet_ir::layout::AxisSlice;
 use tercet_ir::ops::splat::{DEPTH_AT, TILE};
 use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 
-use super::top_k::{Extreme, NanPlace, Needed, ordered};
+use super::top_k::{NanOrder, SortDirection, TopKCount, ordered};
 use super::words::words;
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
-use crate::scalar::{PRELUDE, Piece};
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::scalar::{PRELUDE, WgslHelper};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `splat/prepare.wgsl`.
-    pub struct PrepareParams {
+    /// Parameter block of `splat/prepare.wgsl`.
+    pub struct SplatPrepareParams {
         count: U32,
         width: U32,
         height: U32,
     }
-    /// The block of `splat/reach.wgsl`.
-    pub struct ReachParams {
+    /// Parameter block of `splat/reach.wgsl`.
+    pub struct SplatScreenBoundsParams {
         count: U32,
         words: U32,
         tile_rows: U32,
     }
-    /// The block of `splat/tiles.wgsl`.
-    pub struct TilesParams {
+    /// Parameter block of `splat/tiles.wgsl`.
+    pub struct SplatTilesParams {
         count: U32,
         words: U32,
         width: U32,
@@ -43,12 +43,12 @@ crate::params! {
         tile_columns: U32,
         tiles: U32,
     }
-    /// The block of `splat/grad_begin.wgsl`.
-    pub struct BeginParams {
+    /// Parameter block of `splat/grad_begin.wgsl`.
+    pub struct SplatGradBeginParams {
         pixels: U32,
     }
-    /// The block of `splat/grad_walk.wgsl`.
-    pub struct WalkParams {
+    /// Parameter block of `splat/grad_walk.wgsl`.
+    pub struct SplatRasterBackwardParams {
         count: U32,
         words: U32,
         first_word: U32,
@@ -59,8 +59,8 @@ crate::params! {
         tile_columns: U32,
         tiles: U32,
     }
-    /// The block of `splat/grad_sum.wgsl`.
-    pub struct SumParams {
+    /// Parameter block of `splat/grad_sum.wgsl`.
+    pub struct SplatGradSumParams {
         count: U32,
         first: U32,
         chunk: U32,
@@ -72,103 +72,103 @@ crate::params! {
 const COMMON: &str = portable!("splat/common.wgsl");
 const HITS: &str = portable!("splat/hits.wgsl");
 
-static PREPARE: Kernel<PrepareParams> = Kernel::wgsl(
+static PREPARE: TypedKernel<SplatPrepareParams> = TypedKernel::wgsl(
     "splat_prepare",
     &[
         PRELUDE,
-        Piece::Base.text(),
-        Piece::Exp.text(),
-        Piece::Tail.text(),
-        Piece::Gate.text(),
+        WgslHelper::Base.text(),
+        WgslHelper::Exp.text(),
+        WgslHelper::Tail.text(),
+        WgslHelper::Gate.text(),
         COMMON,
         portable!("splat/prepare.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &["HARMONICS"],
 );
 
-static REACH: Kernel<ReachParams> = Kernel::wgsl(
+static REACH: TypedKernel<SplatScreenBoundsParams> = TypedKernel::wgsl(
     "splat_reach",
     &[PRELUDE, COMMON, portable!("splat/reach.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-static TILES: Kernel<TilesParams> = Kernel::wgsl(
+static TILES: TypedKernel<SplatTilesParams> = TypedKernel::wgsl(
     "splat_tiles",
     &[PRELUDE, COMMON, HITS, portable!("splat/tiles.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-static BEGIN: Kernel<BeginParams> = Kernel::wgsl(
+static BEGIN: TypedKernel<SplatGradBeginParams> = TypedKernel::wgsl(
     "splat_grad_begin",
     &[PRELUDE, portable!("splat/grad_begin.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-static WALK: Kernel<WalkParams> = Kernel::wgsl(
+static WALK: TypedKernel<SplatRasterBackwardParams> = TypedKernel::wgsl(
     "splat_grad_walk",
     &[PRELUDE, COMMON, HITS, portable!("splat/grad_walk.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-static SUM: Kernel<SumParams> = Kernel::wgsl(
+static SUM: TypedKernel<SplatGradSumParams> = TypedKernel::wgsl(
     "splat_grad_sum",
     &[PRELUDE, COMMON, portable!("splat/grad_sum.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     &[],
 );
 
-/// Projection and rasterising of 3-D Gaussians.
-pub(crate) static SPLATS: Family = Family {
+/// Lowering of projection and rasterization of 3D Gaussians.
+pub(crate) static SPLATS: Lowering = Lowering {
     name: "splat",
     ops: &[
         OpKind::GaussianSplatPrepare,
@@ -187,14 +187,14 @@ pub(crate) static SPLATS: Family = Family {
     lower,
 };
 
-/// Splats of a word of bits.
+/// Splats per word of a bit mask.
 const WORD: usize = 32;
 
-fn num(n: usize) -> Num {
-    Num::Const(n as i64)
+fn num(n: usize) -> SymInt {
+    SymInt::Const(n as i64)
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let mut operands = Vec::with_capacity(node.inputs.len());
     for v in &node.inputs {
         let view = e.view(*v);
@@ -206,24 +206,24 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         Op::GaussianSplatRasterizeGrad(op) => {
             gradient::rasterize(e, &operands, [op.width, op.height])
         }
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
 fn prepare(
-    e: &mut Emit<'_>,
-    operands: &[View],
+    e: &mut LoweringCtx<'_>,
+    operands: &[SlotView],
     [width, height]: [usize; 2],
 ) -> Result<(), CompileError> {
     let harmonics = match operands[4].layout.shape() {
-        [_, count, _] => count.known().unwrap_or_else(|| {
-            unreachable!("invariant: inference refuses counts that are not known")
-        }),
+        [_, count, _] => count
+            .known()
+            .unwrap_or_else(|| unreachable!("invariant: inference rejects unknown counts")),
         _ => 0,
     };
     let (splats, footprints) = (e.result(0)?, e.result(1)?);
     let count = e.num(&operands[0].layout.shape()[0]);
-    let params = PrepareParams {
+    let params = SplatPrepareParams {
         count,
         width: num(width),
         height: num(height),
@@ -235,22 +235,22 @@ fn prepare(
     Ok(())
 }
 
-/// Splats in the order in which they are drawn, and what they reach.
-struct Reach {
-    sorted: View,
-    columns: View,
-    reached: View,
-    /// Words of a row of tiles.
-    words: Num,
+/// Splats in drawing order, with the bit masks of the tile rows that they reach.
+struct SortedSplats {
+    sorted: SlotView,
+    columns: SlotView,
+    reached: SlotView,
+    /// Words per row of tiles.
+    words: SymInt,
 }
 
 fn rasterize(
-    e: &mut Emit<'_>,
-    operands: &[View],
+    e: &mut LoweringCtx<'_>,
+    operands: &[SlotView],
     [width, height]: [usize; 2],
 ) -> Result<(), CompileError> {
     let [splats, footprints, background] = operands else {
-        unreachable!("invariant: rasterising takes three operands")
+        unreachable!("invariant: rasterization has three operands")
     };
     let (image, left) = (e.result(0)?, e.result(1)?);
     let of = &splats.layout.shape()[0];
@@ -261,7 +261,7 @@ fn rasterize(
         return Ok(());
     }
     let reach = reach(e, splats, footprints, tile_rows)?;
-    let params = TilesParams {
+    let params = SplatTilesParams {
         count,
         words: reach.words,
         width: num(width),
@@ -284,11 +284,11 @@ fn rasterize(
 }
 
 fn reach(
-    e: &mut Emit<'_>,
-    splats: &View,
-    footprints: &View,
+    e: &mut LoweringCtx<'_>,
+    splats: &SlotView,
+    footprints: &SlotView,
     tile_rows: usize,
-) -> Result<Reach, CompileError> {
+) -> Result<SortedSplats, CompileError> {
     let of = splats.layout.shape()[0].clone();
     let (count, bound) = (e.num(&of), e.bound(&of)?);
     let words_bound = bound.div_ceil(WORD);
@@ -297,21 +297,21 @@ fn reach(
     let reached = words(e, words_bound.saturating_mul(tile_rows))?;
     if bound == 0 {
         let sorted = columns.clone();
-        return Ok(Reach {
+        return Ok(SortedSplats {
             sorted,
             columns,
             reached,
-            words: Num::ZERO,
+            words: SymInt::ZERO,
         });
     }
     let depth = depths(splats, &of)?;
-    let needed = Needed { count, bound };
-    let near_first = Extreme {
+    let needed = TopKCount { count, bound };
+    let near_first = SortDirection {
         is_largest: false,
-        nan: NanPlace::Last,
+        nan: NanOrder::Last,
     };
     let sorted = ordered(e, &depth, 0, needed, near_first)?.indices;
-    let params = ReachParams {
+    let params = SplatScreenBoundsParams {
         count,
         words: per_row,
         tile_rows: num(tile_rows),
@@ -325,8 +325,8 @@ fn reach(
     ];
     let grid = e.grid_of(count, 256);
     e.dispatch(&REACH, &[], &args, &params, grid);
-    Ok(Reach {
-        sorted: View {
+    Ok(SortedSplats {
+        sorted: SlotView {
             slot: sorted,
             ..columns.clone()
         },
@@ -336,9 +336,9 @@ fn reach(
     })
 }
 
-/// The depths of splats where they lie.
-fn depths(splats: &View, count: &Dim) -> Result<View, CompileError> {
-    let cut = |start: usize| Cut {
+/// View of the depths within the splat tensor.
+fn depths(splats: &SlotView, count: &Dim) -> Result<SlotView, CompileError> {
+    let cut = |start: usize| AxisSlice {
         start: start.into(),
         step: 1,
     };
@@ -350,7 +350,7 @@ fn depths(splats: &View, count: &Dim) -> Result<View, CompileError> {
             bytes: u64::MAX,
         });
     };
-    Ok(View {
+    Ok(SlotView {
         layout,
         ..splats.clone()
     })

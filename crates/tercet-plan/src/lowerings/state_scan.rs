@@ -1,32 +1,34 @@
-//! `SelectiveScan`, `Mamba2` and `GatedDeltaNet`: states in registers, workgroups over channels.
+//! Lowering of `SelectiveScan`, `Mamba2` and `GatedDeltaNet`: states in registers, one workgroup
+//! per group of channels.
 //!
-//! All steps are taken by one workgroup, in order; what fills a device are the batch and the channels. How the
-//! states of channels lie in invocations is `tile.rs`; long sequences of 16 bits go in chunks over cooperative matrices
-//! where a device has them, `chunked.rs`; a single step reads and writes its states once, `one.rs`. Results of 16 bits are
-//! made in f32 and packed where words would have channels of two workgroups or heads.
+//! A workgroup processes all steps in order; batch and channels provide the parallelism. `tile.rs`
+//! assigns states to threads. Long 16-bit sequences run in chunks on cooperative matrices if the
+//! device has them (`chunked.rs`). A single step reads and writes its states once (`one.rs`). If
+//! words would span channels of two workgroups or heads, 16-bit results are computed in F32 and
+//! packed.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Type};
 
-use self::states::{Last, States};
-use self::tile::{MOST_STATES, Tile, Work};
-use self::variants::Channels;
+use self::states::{FinalStates, ScanStates};
+use self::tile::{MAX_STATES, ScanStepSizes, ScanTile};
+use self::variants::ChannelScan;
 use super::cumsum::pack;
-use super::{Family, code, missing, portable};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel, Params};
-use crate::num::Num;
+use super::{Lowering, code, missing, portable};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, ParamBlock, TypedKernel};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
 mod chunked;
-mod one;
+mod single_step;
 mod states;
 mod tile;
 mod variants;
 
 crate::params! {
-    /// The block of `selective_scan.wgsl`.
+    /// Parameter block of `selective_scan.wgsl`.
     pub struct SelectiveScanParams {
         steps: U32,
         states: U32,
@@ -34,7 +36,7 @@ crate::params! {
         tiles: U32,
         count: U32,
     }
-    /// The block of `head_scan.wgsl`.
+    /// Parameter block of `head_scan.wgsl`.
     pub struct HeadScanParams {
         steps: U32,
         states: U32,
@@ -44,7 +46,7 @@ crate::params! {
         head_tiles: U32,
         count: U32,
     }
-    /// The block of `delta_scan.wgsl`.
+    /// Parameter block of `delta_scan.wgsl`.
     pub struct DeltaScanParams {
         steps: U32,
         states: U32,
@@ -56,17 +58,17 @@ crate::params! {
     }
 }
 
-/// A kernel for rows of states by words, and one for rows by vectors.
-struct ByRows<P: Params> {
-    words: Kernel<P>,
-    vectors: Kernel<P>,
+/// Two versions of a kernel: one loads state rows in words, the other in vectors.
+struct RowLoadKernels<P: ParamBlock> {
+    words: TypedKernel<P>,
+    vectors: TypedKernel<P>,
 }
 
-/// The two kernels of a scan, with pieces of its own that come first.
+/// The two versions of a scan kernel, with its own WGSL fragments first.
 macro_rules! by_rows {
     ($name:literal, $vectors:literal, [$($piece:literal),*], $file:literal, $args:expr, $consts:expr) => {
-        ByRows {
-            words: Kernel::wgsl(
+        RowLoadKernels {
+            words: TypedKernel::wgsl(
                 $name,
                 &[
                     $(portable!($piece),)*
@@ -79,7 +81,7 @@ macro_rules! by_rows {
                 $args,
                 $consts,
             ),
-            vectors: Kernel::wgsl(
+            vectors: TypedKernel::wgsl(
                 $vectors,
                 &[
                     $(portable!($piece),)*
@@ -96,24 +98,24 @@ macro_rules! by_rows {
     };
 }
 
-/// Two rows, values, results, and what decays; the first states and the last.
-const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// Arguments: two operand rows, values, results, decays, initial states and final states.
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
-/// What [`Tile::consts`] gives, and whether there are states to begin with, and to keep.
+/// Constants: those of [`ScanTile::consts`], and whether there are initial and final states.
 const CONSTS: &[&str] = &[
     "DTYPE", "OUT", "LANES", "QUADS", "COLUMNS", "FOURS", "STAGED", "THREADS", "INITIAL", "CARRY",
 ];
 
-static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
+static SELECTIVE_SCAN: RowLoadKernels<SelectiveScanParams> = by_rows!(
     "selective_scan",
     "selective_scan_vectors",
     [],
@@ -122,7 +124,7 @@ static SELECTIVE_SCAN: ByRows<SelectiveScanParams> = by_rows!(
     CONSTS
 );
 
-static HEAD_SCAN: ByRows<HeadScanParams> = by_rows!(
+static HEAD_SCAN: RowLoadKernels<HeadScanParams> = by_rows!(
     "head_scan",
     "head_scan_vectors",
     [],
@@ -131,7 +133,7 @@ static HEAD_SCAN: ByRows<HeadScanParams> = by_rows!(
     CONSTS
 );
 
-static DELTA_SCAN: ByRows<DeltaScanParams> = by_rows!(
+static DELTA_SCAN: RowLoadKernels<DeltaScanParams> = by_rows!(
     "delta_scan",
     "delta_scan_vectors",
     ["cluster.wgsl"],
@@ -140,8 +142,8 @@ static DELTA_SCAN: ByRows<DeltaScanParams> = by_rows!(
     CONSTS
 );
 
-/// Scans over states.
-pub(crate) static STATE_SCANS: Family = Family {
+/// Lowering of scans over states.
+pub(crate) static STATE_SCANS: Lowering = Lowering {
     name: "state_scan",
     ops: &[OpKind::SelectiveScan, OpKind::Mamba2, OpKind::GatedDeltaNet],
     kernels: &[
@@ -151,8 +153,8 @@ pub(crate) static STATE_SCANS: Family = Family {
         &HEAD_SCAN.vectors.def,
         &DELTA_SCAN.words.def,
         &DELTA_SCAN.vectors.def,
-        &one::FREE.def,
-        &one::GUARDED.def,
+        &single_step::FREE.def,
+        &single_step::GUARDED.def,
         &chunked::ROWS_F16.def,
         &chunked::ROWS_BF16.def,
         &chunked::WALK_F16.def,
@@ -162,10 +164,10 @@ pub(crate) static STATE_SCANS: Family = Family {
     lower,
 };
 
-fn supports(graph: &Graph, node: &Node, _: &Caps) -> Support {
+fn supports(graph: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     match states(graph, node) {
-        Some(0..=MOST_STATES) => Support::Native,
-        Some(_) | None => missing("a channel has more than 1024 states"),
+        Some(0..=MAX_STATES) => Support::Native,
+        Some(_) | None => missing("more than 1024 states per channel"),
     }
 }
 
@@ -177,38 +179,38 @@ fn states(graph: &Graph, node: &Node) -> Option<usize> {
     let types = types(graph, node);
     match &node.op {
         Op::GatedDeltaNet(_) => types[0].shape[3].known(),
-        _ => ScanSizes::of(&types).map(|sizes| sizes.states),
+        _ => ScanSizes::from_operands(&types).map(|sizes| sizes.states),
     }
 }
 
-fn num(n: usize) -> Num {
-    Num::Const(n as i64)
+fn num(n: usize) -> SymInt {
+    SymInt::Const(n as i64)
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
-    let operands: Vec<View> = node.inputs.iter().map(|v| e.view(*v)).collect();
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    let operands: Vec<SlotView> = node.inputs.iter().map(|v| e.view(*v)).collect();
     match &node.op {
         Op::GatedDeltaNet(op) => delta_scan(e, node, &operands, op.carry),
         Op::SelectiveScan(op) => selective_scan(e, node, &operands, op.carry),
         Op::Mamba2(op) => head_scan(e, node, &operands, op.carry),
-        op => unreachable!("invariant: {:?} is of this family", op.kind()),
+        op => unreachable!("invariant: {:?} belongs to this lowering", op.kind()),
     }
 }
 
-impl<P: Params> ByRows<P> {
-    /// Runs it over `rows` of `states`, which come first, and the other arguments.
+impl<P: ParamBlock> RowLoadKernels<P> {
+    /// Dispatches the kernel. Arguments are `rows` of length `states`, followed by the others.
     fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        (rows, states): ([&View; 2], usize),
+        e: &mut LoweringCtx<'_>,
+        (rows, states): ([&SlotView; 2], usize),
         others: &[SlotId],
         consts: &[u32],
         params: &P,
-        count: Num,
+        count: SymInt,
     ) -> Result<(), CompileError> {
         let mut args: Vec<SlotId> = rows.map(|v| v.slot).to_vec();
         args.extend(others);
-        // A slot that is bound twice has one type.
+        // A slot that is bound twice needs the same type in both bindings.
         let apart = !rows.iter().any(|row| others.contains(&row.slot));
         let together = 16 / rows[0].dtype.size_bytes();
         let mut vectors = states.is_multiple_of(together) && apart;
@@ -225,62 +227,62 @@ impl<P: Params> ByRows<P> {
     }
 }
 
-fn sizes_of(e: &Emit<'_>, node: &Node) -> ScanSizes {
-    ScanSizes::of(&types(e.graph, node))
-        .unwrap_or_else(|| unreachable!("invariant: inference refuses sizes that are not known"))
+fn sizes_of(e: &LoweringCtx<'_>, node: &Node) -> ScanSizes {
+    ScanSizes::from_operands(&types(e.graph, node))
+        .unwrap_or_else(|| unreachable!("invariant: inference rejects unknown sizes"))
 }
 
 fn selective_scan(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    operands: &[View],
+    operands: &[SlotView],
     carry: bool,
 ) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
     let Some((operands, given)) = operands.split_first_chunk() else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let y = Wide::unless(e, 0, sizes.heads.is_multiple_of(2))?;
-    let states = States::wide(e, given.first(), carry)?;
-    let scan = Channels {
+    let y = F32Result::unless(e, 0, sizes.heads.is_multiple_of(2))?;
+    let states = ScanStates::wide(e, given.first(), carry)?;
+    let scan = ChannelScan {
         sizes,
         operands,
         results: &y.view,
         states: &states,
     };
-    variants::of_channels(e, &scan)?;
+    variants::emit_channels(e, &scan)?;
     y.finish(e);
     Ok(())
 }
 
-/// A scan over heads as its kernels take it.
-struct Scan<'v> {
+/// A scan over heads, with its operands as the kernels take them.
+struct HeadScan<'v> {
     sizes: ScanSizes,
-    /// What enters and what leaves.
-    rows: [&'v View; 2],
-    values: &'v View,
-    /// dt and a, or g and beta.
-    gates: [&'v View; 2],
+    /// The input and output projections of the state (B and C, or k and q).
+    rows: [&'v SlotView; 2],
+    values: &'v SlotView,
+    /// The gates: dt and a, or g and beta.
+    gates: [&'v SlotView; 2],
     results: SlotId,
-    /// The dtype that results are made in.
+    /// Dtype of the computed results, before rounding.
     out: DType,
-    /// Whether it is a `GatedDeltaNet`.
+    /// Whether the scan is a `GatedDeltaNet`.
     is_delta: bool,
-    states: &'v States,
+    states: &'v ScanStates,
 }
 
-/// The operands of a scan, dense.
-struct Dense {
-    rows: [View; 2],
+/// Dense operands of a scan.
+struct DenseScanOperands {
+    rows: [SlotView; 2],
     values: SlotId,
     gates: [SlotId; 2],
 }
 
-impl Scan<'_> {
-    fn dense(&self, e: &mut Emit<'_>) -> Result<Dense, CompileError> {
+impl HeadScan<'_> {
+    fn dense(&self, e: &mut LoweringCtx<'_>) -> Result<DenseScanOperands, CompileError> {
         let [enter, leave] = self.rows;
         let [gates, others] = self.gates;
-        Ok(Dense {
+        Ok(DenseScanOperands {
             rows: [e.dense(enter)?, e.dense(leave)?],
             values: e.dense(self.values)?.slot,
             gates: [e.dense(gates)?.slot, e.dense(others)?.slot],
@@ -292,7 +294,7 @@ impl Scan<'_> {
         [&shape[0], &shape[1]]
     }
 
-    /// Of the results.
+    /// Scale of the results.
     fn scale(&self) -> f32 {
         match self.is_delta {
             true => 1.0 / (self.sizes.states as f32).sqrt(),
@@ -300,17 +302,17 @@ impl Scan<'_> {
         }
     }
 
-    fn by_steps(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+    fn by_steps(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let sizes = self.sizes;
         let [batch, steps] = self.batch_and_steps();
-        let work = Work {
+        let work = ScanStepSizes {
             rows: e.bound(batch)?.saturating_mul(sizes.heads),
             channels: sizes.per_head,
             states: sizes.states,
         };
         let tile = match self.is_delta {
-            true => Tile::delta(work, e.caps),
-            false => Tile::heads(work, e.caps),
+            true => ScanTile::delta(work, e.caps),
+            false => ScanTile::heads(work, e.caps),
         };
         let tiles = sizes.per_head.div_ceil(tile.channels());
         let (batch, steps) = (e.num(batch), e.num(steps));
@@ -320,7 +322,7 @@ impl Scan<'_> {
             .to_vec();
         consts.extend(self.states.consts());
         let given = self.dense(e)?;
-        let made = self.states.make(e)?;
+        let made = self.states.allocate(e)?;
         let [gates, other_gates] = given.gates;
         let initial = self.states.initial.unwrap_or(given.values);
         let others = [
@@ -362,18 +364,18 @@ impl Scan<'_> {
 }
 
 fn head_scan(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    operands: &[View],
+    operands: &[SlotView],
     carry: bool,
 ) -> Result<(), CompileError> {
     let sizes = sizes_of(e, node);
     let [x, dt, a, b, c, given @ ..] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let y = Wide::unless(e, 0, sizes.per_head.is_multiple_of(2))?;
-    let states = States::wide(e, given.first(), carry)?;
-    let scan = Scan {
+    let y = F32Result::unless(e, 0, sizes.per_head.is_multiple_of(2))?;
+    let states = ScanStates::wide(e, given.first(), carry)?;
+    let scan = HeadScan {
         sizes,
         rows: [b, c],
         values: x,
@@ -383,43 +385,43 @@ fn head_scan(
         is_delta: false,
         states: &states,
     };
-    variants::of_heads(e, &scan)?;
+    variants::emit_heads(e, &scan)?;
     y.finish(e);
     Ok(())
 }
 
 fn delta_scan(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    operands: &[View],
+    operands: &[SlotView],
     carry: bool,
 ) -> Result<(), CompileError> {
     let types = types(e.graph, node);
     let [Some(heads), Some(width), Some(columns)] =
         [(0, 2), (0, 3), (2, 3)].map(|(i, axis): (usize, usize)| types[i].shape[axis].known())
     else {
-        unreachable!("invariant: inference refuses sizes that are not known")
+        unreachable!("invariant: inference rejects unknown sizes")
     };
     let [q, k, v, g, beta, given @ ..] = operands else {
         unreachable!("invariant: inference checked the number of operands")
     };
-    let o = Wide::unless(e, 0, columns.is_multiple_of(2))?;
+    let o = F32Result::unless(e, 0, columns.is_multiple_of(2))?;
     let last = match carry {
-        true => Some(Wide::of(e, 1)?),
+        true => Some(F32Result::new(e, 1)?),
         false => None,
     };
     let initial = match given.first() {
         Some(view) => Some(e.dense(view)?.slot),
         None => None,
     };
-    let states = States {
+    let states = ScanStates {
         initial,
-        last: last.as_ref().map(|last| Last {
+        last: last.as_ref().map(|last| FinalStates {
             view: last.view.clone(),
             is_state: false,
         }),
     };
-    let scan = Scan {
+    let scan = HeadScan {
         sizes: ScanSizes {
             heads,
             per_head: columns,
@@ -434,7 +436,7 @@ fn delta_scan(
         is_delta: true,
         states: &states,
     };
-    variants::of_heads(e, &scan)?;
+    variants::emit_heads(e, &scan)?;
     o.finish(e);
     if let Some(last) = last {
         last.finish(e);
@@ -442,42 +444,43 @@ fn delta_scan(
     Ok(())
 }
 
-/// A result while it is made in f32.
-pub(super) struct Wide {
-    pub(super) view: View,
-    narrow: Option<View>,
+/// A result computed in F32 before rounding.
+pub(super) struct F32Result {
+    pub(super) view: SlotView,
+    narrow: Option<SlotView>,
 }
 
-impl Wide {
-    pub(super) fn of(e: &mut Emit<'_>, port: usize) -> Result<Wide, CompileError> {
-        Wide::unless(e, port, false)
+impl F32Result {
+    pub(super) fn new(e: &mut LoweringCtx<'_>, port: usize) -> Result<F32Result, CompileError> {
+        F32Result::unless(e, port, false)
     }
 
-    /// The result as it is where the kernel can store it: in F32, or in words that it has whole.
+    /// The result itself if the kernel can store it directly (F32, or whole words), otherwise a
+    /// temporary F32 result.
     pub(super) fn unless(
-        e: &mut Emit<'_>,
+        e: &mut LoweringCtx<'_>,
         port: usize,
         has_words: bool,
-    ) -> Result<Wide, CompileError> {
+    ) -> Result<F32Result, CompileError> {
         let result = e.result(port)?;
         Ok(match result.dtype {
-            DType::F32 => Wide {
+            DType::F32 => F32Result {
                 view: result,
                 narrow: None,
             },
-            _ if has_words => Wide {
+            _ if has_words => F32Result {
                 view: result,
                 narrow: None,
             },
-            _ => Wide {
+            _ => F32Result {
                 view: e.temp(DType::F32, result.layout.shape())?,
                 narrow: Some(result),
             },
         })
     }
 
-    /// Rounds it to the dtype of the result.
-    pub(super) fn finish(self, e: &mut Emit<'_>) {
+    /// Rounds the temporary result to the result dtype.
+    pub(super) fn finish(self, e: &mut LoweringCtx<'_>) {
         if let Some(narrow) = &self.narrow {
             pack(e, &self.view, narrow);
         }

@@ -1,31 +1,36 @@
-//! What kernels of products and of convolutions do to their sums: pieces of shaders, and the constants that say which.
+//! Epilogues of matmul and convolution kernels: WGSL fragments, and the constants that select them.
 
 use super::portable;
-use crate::kernel::Access;
+use crate::kernel::ArgAccess;
 
-/// Two operands, a bias and results.
-pub(super) const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
-/// The constants that kernels of sums begin with.
+/// Arguments: two operands, a bias, and the results.
+pub(super) const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+];
+/// The first constants of every kernel with an epilogue.
 pub(super) const OF_SUMS: &[&str] = &["BIAS", "ACTIVATION", "A_TYPE", "Y_TYPE"];
-/// What is done to sums of floats.
+/// Epilogue of float sums.
 pub(super) const SUMS: &str = portable!("matmul/floats.wgsl");
-/// Short functions of a sum, and long ones.
+/// Epilogue with short activations (`PLAIN`), and with long ones.
 pub(super) const PLAIN: &str = portable!("matmul/plain.wgsl");
 pub(super) const ACTIVATED: &str = portable!("matmul/activated.wgsl");
 
-/// Pieces after those that long functions of a sum are made of.
+/// WGSL fragments, preceded by the library functions that long activations need.
 macro_rules! with_functions {
     ($($piece:expr),* $(,)?) => {
         &[
             $crate::scalar::PRELUDE,
-            $crate::scalar::Piece::Base.text(),
-            $crate::scalar::Piece::Exp.text(),
-            $crate::scalar::Piece::Log.text(),
-            $crate::scalar::Piece::Softplus.text(),
-            $crate::scalar::Piece::Hyperbolic.text(),
-            $crate::scalar::Piece::Tail.text(),
-            $crate::scalar::Piece::Gate.text(),
-            $crate::scalar::Piece::Erf.text(),
+            $crate::scalar::WgslHelper::Base.text(),
+            $crate::scalar::WgslHelper::Exp.text(),
+            $crate::scalar::WgslHelper::Log.text(),
+            $crate::scalar::WgslHelper::Softplus.text(),
+            $crate::scalar::WgslHelper::Hyperbolic.text(),
+            $crate::scalar::WgslHelper::Tail.text(),
+            $crate::scalar::WgslHelper::Gate.text(),
+            $crate::scalar::WgslHelper::Erf.text(),
             $($piece),*
         ]
     };

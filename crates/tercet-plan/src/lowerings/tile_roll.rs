@@ -1,16 +1,16 @@
-//! `Tile` and `Roll`: elements at places counted in a circle, of any dtype and strides.
+//! Lowering of `Tile` and `Roll`: elements at modular indices, for any dtype and strides.
 
 use tercet_ir::{CompileError, Node, Op, OpKind};
 
 use super::words::{WORD_OF_BITS, eight};
-use super::{Family, always, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `periodic.wgsl`.
+    /// Parameter block of `periodic.wgsl`.
     pub struct PeriodicParams {
         shape: U32x8,
         sizes: U32x8,
@@ -21,15 +21,15 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<PeriodicParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<PeriodicParams> = TypedKernel::wgsl(
     "periodic",
     &[PRELUDE, WORD_OF_BITS, portable!("periodic.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK"],
 );
 
-/// `Tile` and `Roll`.
-pub(crate) static PERIODICS: Family = Family {
+/// Lowering of `Tile` and `Roll`.
+pub(crate) static PERIODICS: Lowering = Lowering {
     name: "periodic",
     ops: &[OpKind::Tile, OpKind::Roll],
     kernels: &[&KERNEL.def],
@@ -37,12 +37,12 @@ pub(crate) static PERIODICS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
     let starts = match &node.op {
         Op::Roll(op) => starts(e, &x, &op.shifts),
-        Op::Tile(_) => vec![Num::ZERO; x.layout.shape().len()],
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        Op::Tile(_) => vec![SymInt::ZERO; x.layout.shape().len()],
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
     let y = e.result(0)?;
     let params = PeriodicParams {
@@ -60,18 +60,18 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// The element that comes first on each axis: `-shift mod n`.
-fn starts(e: &mut Emit<'_>, x: &View, shifts: &[i64]) -> Vec<Num> {
+/// Index of the first element on each axis: `-shift mod n`.
+fn starts(e: &mut LoweringCtx<'_>, x: &SlotView, shifts: &[i64]) -> Vec<SymInt> {
     let sizes = e.sizes(x.layout.shape());
-    let start = |(n, &shift): (&Num, &i64)| match *n {
-        Num::Const(0) => Num::ZERO,
-        Num::Const(n) => Num::Const((n - shift.rem_euclid(n)) % n),
-        // Shifts of an axis whose size a run decides are within I32: nothing overflows.
-        n @ Num::Expr(_) => {
+    let start = |(n, &shift): (&SymInt, &i64)| match *n {
+        SymInt::Const(0) => SymInt::ZERO,
+        SymInt::Const(n) => SymInt::Const((n - shift.rem_euclid(n)) % n),
+        // Shifts of an axis with symbolic size fit into I32, so nothing overflows.
+        n @ SymInt::ExprNode(_) => {
             let tape = e.tape();
-            let whole = tape.div(Num::Const(-shift), n);
+            let whole = tape.div(SymInt::Const(-shift), n);
             let whole = tape.mul(whole, n);
-            tape.sub(Num::Const(-shift), whole)
+            tape.sub(SymInt::Const(-shift), whole)
         }
     };
     sizes.iter().zip(shifts).map(start).collect()

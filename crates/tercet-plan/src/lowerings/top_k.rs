@@ -1,49 +1,50 @@
-//! `TopK`, `Sort`, and the order of rows that `Sample` draws by and updates are scattered by.
+//! Lowering of `TopK` and `Sort`, and sorting for `Sample` and the scatter operators.
 //!
-//! Elements become keys of one word that compare as whole numbers; pairs of key and index are all
-//! different, so that any sort gives the one order. Rows of at most [`CHUNK`] are sorted in a
-//! workgroup. Of longer rows the first few are found by taking the first few of each chunk, again and
-//! again; more of them by sorting the row in memory. Short rows of words need no sorting: an element counts those before it.
+//! Elements become 32-bit keys that compare as integers. Pairs of key and index are unique, so
+//! every sort gives the same order. A workgroup sorts a row of at most [`CHUNK`] elements. For
+//! longer rows with small `k`, the top elements of each chunk are selected repeatedly; for larger
+//! `k`, the row is sorted in memory. Short rows of words need no sort: each element counts its
+//! predecessors.
 
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
 
 use super::words::{eight, product, words};
-use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, code, portable};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `top_k_keys.wgsl`.
-    pub struct KeysParams {
+    /// Parameter block of `top_k_keys.wgsl`.
+    pub struct TopKKeysParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
         offset: U32,
     }
-    /// The block of `top_k_block.wgsl`.
-    pub struct BlockParams {
+    /// Parameter block of `top_k_block.wgsl`.
+    pub struct TopKBlockParams {
         rows: U32,
         len: U32,
         row_stride: U32,
         chunks: U32,
         take: U32,
     }
-    /// The block of `top_k_step.wgsl`.
-    pub struct StepParams {
+    /// Parameter block of `top_k_step.wgsl`.
+    pub struct TopKStepParams {
         pairs: U32,
         step: U32,
         mirrored: U32,
     }
-    /// The block of `top_k_finish.wgsl`.
-    pub struct FinishParams {
+    /// Parameter block of `top_k_finish.wgsl`.
+    pub struct TopKFinishParams {
         chunks: U32,
     }
-    /// The block of `top_k_ranks.wgsl`.
-    pub struct RanksParams {
+    /// Parameter block of `top_k_ranks.wgsl`.
+    pub struct TopKRanksParams {
         shape: U32x8,
         strides: U32x8,
         rows: U32,
@@ -53,8 +54,8 @@ crate::params! {
         inner: U32,
         k: U32,
     }
-    /// The block of `top_k_take.wgsl`.
-    pub struct TakeParams {
+    /// Parameter block of `top_k_take.wgsl`.
+    pub struct TopKTakeParams {
         shape: U32x8,
         strides: U32x8,
         numel: U32,
@@ -69,14 +70,14 @@ crate::params! {
 const KEY: &str = portable!("top_k_key.wgsl");
 const PLACE: &str = portable!("top_k_place.wgsl");
 
-static KEYS: Kernel<KeysParams> = Kernel::wgsl(
+static KEYS: TypedKernel<TopKKeysParams> = TypedKernel::wgsl(
     "top_k_keys",
     &[PRELUDE, KEY, PLACE, portable!("top_k_keys.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["DTYPE", "LARGEST", "NAN", "RANK"],
 );
 
-static RANKS: Kernel<RanksParams> = Kernel::wgsl(
+static RANKS: TypedKernel<TopKRanksParams> = TypedKernel::wgsl(
     "top_k_ranks",
     &[
         PRELUDE,
@@ -85,42 +86,52 @@ static RANKS: Kernel<RanksParams> = Kernel::wgsl(
         portable!("softmax_value.wgsl"),
         portable!("top_k_ranks.wgsl"),
     ],
-    &[Access::Read, Access::Write, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write, ArgAccess::Write],
     &[
         "DTYPE", "LARGEST", "NAN", "RANK", "LOG", "LANES", "SOFTMAX", "SHARES",
     ],
 );
 
-static BLOCK: Kernel<BlockParams> = Kernel::wgsl(
+static BLOCK: TypedKernel<TopKBlockParams> = TypedKernel::wgsl(
     "top_k_block",
     &[PRELUDE, portable!("top_k_block.wgsl")],
-    &[Access::Read, Access::Read, Access::Write, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+    ],
     &["FIRST", "SORTED"],
 );
 
-static STEP: Kernel<StepParams> = Kernel::wgsl(
+static STEP: TypedKernel<TopKStepParams> = TypedKernel::wgsl(
     "top_k_step",
     &[PRELUDE, portable!("top_k_step.wgsl")],
-    &[Access::Write, Access::Write],
+    &[ArgAccess::Write, ArgAccess::Write],
     &[],
 );
 
-static FINISH: Kernel<FinishParams> = Kernel::wgsl(
+static FINISH: TypedKernel<TopKFinishParams> = TypedKernel::wgsl(
     "top_k_finish",
     &[PRELUDE, portable!("top_k_finish.wgsl")],
-    &[Access::Write, Access::Write],
+    &[ArgAccess::Write, ArgAccess::Write],
     &[],
 );
 
-static TAKE: Kernel<TakeParams> = Kernel::wgsl(
+static TAKE: TypedKernel<TopKTakeParams> = TypedKernel::wgsl(
     "top_k_take",
     &[PRELUDE, PLACE, portable!("top_k_take.wgsl")],
-    &[Access::Read, Access::Read, Access::Write, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+    ],
     &["ELEM_BYTES", "RANK"],
 );
 
-/// `TopK` and `Sort`.
-pub(crate) static TOP_KS: Family = Family {
+/// Lowering of `TopK` and `Sort`.
+pub(crate) static TOP_KS: Lowering = Lowering {
     name: "top_k",
     ops: &[OpKind::TopK, OpKind::Sort],
     kernels: &[
@@ -135,115 +146,120 @@ pub(crate) static TOP_KS: Family = Family {
     lower,
 };
 
-/// The pairs that a workgroup sorts: `CHUNK` of the shaders.
+/// Number of pairs that a workgroup sorts; equals `CHUNK` of the shaders.
 const CHUNK: usize = 1024;
 
-/// The longest row whose elements count those before them: invocations of a workgroup of `top_k_ranks.wgsl`.
-const SHORT: usize = 256;
-/// The fewest of them that a row has.
-const LEAST_LANES: usize = 8;
+/// Maximum row length for ranking by counting, which is the workgroup size of `top_k_ranks.wgsl`.
+const MAX_RANK_ROW: usize = 256;
+/// Minimum number of threads per row for ranking by counting.
+const MIN_LANES: usize = 8;
 
-/// The greatest number that taking of each chunk is used for: it at least halves what is left.
-const FEW: usize = CHUNK / 2;
+/// Maximum `k` for selection per chunk; each pass then at least halves the candidates.
+const MAX_CHUNKED_K: usize = CHUNK / 2;
 
-/// Where NaN stands among the elements of a row.
+/// Position of NaN in the order of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NanPlace {
-    /// Before everything.
+pub(super) enum NanOrder {
+    /// NaN before all other elements.
     First,
-    /// Where `-inf` does.
+    /// NaN at the position of `-inf`.
     Low,
-    /// After everything.
+    /// NaN after all other elements.
     Last,
 }
 
-/// What order elements are put in.
+/// Sort order of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extreme {
-    /// The greatest first, else the least.
+pub(super) struct SortDirection {
+    /// Descending order if true, otherwise ascending.
     pub(super) is_largest: bool,
-    pub(super) nan: NanPlace,
+    pub(super) nan: NanOrder,
 }
 
-impl Extreme {
-    /// The constants of `top_k_key.wgsl`.
+impl SortDirection {
+    /// Values of the constants of `top_k_key.wgsl`.
     fn consts(self, dtype: DType) -> [u32; 3] {
         [code(dtype), self.is_largest.into(), self.nan as u32]
     }
 }
 
-/// How many of a row are needed: at each run, and at most.
+/// Number of elements required per row (k): in this run, and at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Needed {
-    pub(super) count: Num,
+pub(super) struct TopKCount {
+    pub(super) count: SymInt,
     pub(super) bound: usize,
 }
 
-/// Rows of keys and indices, the first ones in order.
+/// Rows of keys and indices whose first elements are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ordered {
+pub(super) struct SortedRows {
     pub(super) keys: SlotId,
     pub(super) indices: SlotId,
-    /// From one row to the next.
-    pub(super) stride: Num,
+    /// Distance between consecutive rows, in elements.
+    pub(super) stride: SymInt,
 }
 
-/// Pairs on their way: `len` in each row.
-struct Pairs {
-    rows: Num,
+/// Unsorted candidate pairs, `len` per row.
+struct KeyIndexPairs {
+    rows: SymInt,
     rows_bound: usize,
-    len: Num,
+    len: SymInt,
     len_bound: usize,
     keys: SlotId,
     indices: SlotId,
 }
 
-/// The most extreme elements of each row along an axis, in order, ties by index.
+/// The first elements of each row along an axis in sorted order; ties are ordered by index.
 pub(super) fn ordered(
-    e: &mut Emit<'_>,
-    x: &View,
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
     axis: usize,
-    needed: Needed,
-    extreme: Extreme,
-) -> Result<Ordered, CompileError> {
+    needed: TopKCount,
+    extreme: SortDirection,
+) -> Result<SortedRows, CompileError> {
     let pairs = keys(e, x, axis, extreme)?;
-    match pairs.len_bound <= CHUNK || needed.bound <= FEW {
+    match pairs.len_bound <= CHUNK || needed.bound <= MAX_CHUNKED_K {
         true => select(e, pairs, needed),
         false => sort(e, pairs),
     }
 }
 
-/// Words in order, equal ones by their places, of one row of `count`.
+/// Sorts one row of `count` words; equal words are ordered by position.
 pub(super) fn in_order(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     keys: SlotId,
-    count: Num,
+    count: SymInt,
     bound: usize,
-) -> Result<Ordered, CompileError> {
-    let pairs = Pairs {
-        rows: Num::ONE,
+) -> Result<SortedRows, CompileError> {
+    let pairs = KeyIndexPairs {
+        rows: SymInt::ONE,
         rows_bound: 1,
         len: count,
         len_bound: bound,
         keys,
         indices: keys,
     };
-    let all = Needed { count, bound };
+    let all = TopKCount { count, bound };
     match bound <= CHUNK {
         true => select(e, pairs, all),
         false => sort(e, pairs),
     }
 }
 
-/// The axes but one, in order.
+/// All axes except `axis`, in order.
 fn others<T: Clone>(list: &[T], axis: usize) -> Vec<T> {
     [&list[..axis], &list[axis + 1..]].concat()
 }
 
-/// The keys of rows one after the other.
-fn keys(e: &mut Emit<'_>, x: &View, axis: usize, extreme: Extreme) -> Result<Pairs, CompileError> {
+/// Keys of all rows, concatenated.
+fn keys(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    axis: usize,
+    extreme: SortDirection,
+) -> Result<KeyIndexPairs, CompileError> {
     let shape = x.layout.shape();
-    let last = |list: &[Num]| {
+    let last = |list: &[SymInt]| {
         let mut moved = others(list, axis);
         moved.push(list[axis]);
         moved
@@ -256,7 +272,7 @@ fn keys(e: &mut Emit<'_>, x: &View, axis: usize, extreme: Extreme) -> Result<Pai
     let len_bound = e.bound(&shape[axis])?;
     let keys = words(e, rows_bound.saturating_mul(len_bound))?;
     let numel = product(e, &sizes);
-    let params = KeysParams {
+    let params = TopKKeysParams {
         shape: eight(&sizes),
         strides: eight(&strides),
         numel,
@@ -267,28 +283,28 @@ fn keys(e: &mut Emit<'_>, x: &View, axis: usize, extreme: Extreme) -> Result<Pai
     let grid = e.grid_of(numel, 256);
     e.dispatch(&KEYS, &consts, &[x.slot, keys.slot], &params, grid);
     let rank = sizes.len();
-    Ok(Pairs {
+    Ok(KeyIndexPairs {
         rows: product(e, &sizes[..rank - 1]),
         rows_bound,
         len: sizes[rank - 1],
         len_bound,
         keys: keys.slot,
-        // Indices are places at first: none are read.
+        // The first pass uses positions as indices and does not read this slot.
         indices: keys.slot,
     })
 }
 
-/// The first `take` of each of `chunks` chunks of a row.
+/// Selects the first `take` elements of each of `chunks` chunks of a row.
 fn block(
-    e: &mut Emit<'_>,
-    from: &Pairs,
-    chunks: (Num, usize),
-    take: Needed,
-) -> Result<Pairs, CompileError> {
+    e: &mut LoweringCtx<'_>,
+    from: &KeyIndexPairs,
+    chunks: (SymInt, usize),
+    take: TopKCount,
+) -> Result<KeyIndexPairs, CompileError> {
     let len_bound = chunks.1.saturating_mul(take.bound);
     let count = from.rows_bound.saturating_mul(len_bound);
     let (keys, indices) = (words(e, count)?, words(e, count)?);
-    let params = BlockParams {
+    let params = TopKBlockParams {
         rows: from.rows,
         len: from.len,
         row_stride: from.len,
@@ -299,10 +315,10 @@ fn block(
     let groups = e.tape().mul(from.rows, chunks.0);
     let grid = e.flat_grid(groups);
     let args = [from.keys, from.indices, keys.slot, indices.slot];
-    // Of one chunk nothing beyond the row is sorted.
+    // A single chunk is sorted only up to the row length.
     let sorted = from.len_bound.next_power_of_two().clamp(2, CHUNK) as u32;
     e.dispatch(&BLOCK, &[is_first.into(), sorted], &args, &params, grid);
-    Ok(Pairs {
+    Ok(KeyIndexPairs {
         len: e.tape().mul(chunks.0, take.count),
         len_bound,
         keys: keys.slot,
@@ -311,17 +327,21 @@ fn block(
     })
 }
 
-/// The first few by chunks, until one chunk is left.
-fn select(e: &mut Emit<'_>, mut pairs: Pairs, needed: Needed) -> Result<Ordered, CompileError> {
+/// Selects the first elements per chunk, repeatedly, until one chunk remains.
+fn select(
+    e: &mut LoweringCtx<'_>,
+    mut pairs: KeyIndexPairs,
+    needed: TopKCount,
+) -> Result<SortedRows, CompileError> {
     loop {
         let chunks_bound = pairs.len_bound.div_ceil(CHUNK).max(1);
         let chunks = match chunks_bound {
-            1 => Num::ONE,
+            1 => SymInt::ONE,
             _ => e.tape().ceil_div(pairs.len, CHUNK as u32),
         };
         pairs = block(e, &pairs, (chunks, chunks_bound), needed)?;
         if chunks_bound == 1 {
-            return Ok(Ordered {
+            return Ok(SortedRows {
                 keys: pairs.keys,
                 indices: pairs.indices,
                 stride: pairs.len,
@@ -330,25 +350,26 @@ fn select(e: &mut Emit<'_>, mut pairs: Pairs, needed: Needed) -> Result<Ordered,
     }
 }
 
-/// Whole rows, filled up to a power of two: sorted chunks, then bitonic merges of runs that double.
-fn sort(e: &mut Emit<'_>, pairs: Pairs) -> Result<Ordered, CompileError> {
+/// Sorts whole rows, padded to a power of two: sorts chunks, then merges runs bitonically with
+/// doubling length.
+fn sort(e: &mut LoweringCtx<'_>, pairs: KeyIndexPairs) -> Result<SortedRows, CompileError> {
     let len = pairs.len_bound.next_power_of_two();
-    let all = Needed {
-        count: Num::Const(CHUNK as i64),
+    let all = TopKCount {
+        count: SymInt::Const(CHUNK as i64),
         bound: CHUNK,
     };
     let chunks = len / CHUNK;
-    let pairs = block(e, &pairs, (Num::Const(chunks as i64), chunks), all)?;
+    let pairs = block(e, &pairs, (SymInt::Const(chunks as i64), chunks), all)?;
     let args = [pairs.keys, pairs.indices];
-    let half = e.tape().mul(pairs.rows, Num::Const(len as i64 / 2));
-    let all_chunks = e.tape().mul(pairs.rows, Num::Const(chunks as i64));
+    let half = e.tape().mul(pairs.rows, SymInt::Const(len as i64 / 2));
+    let all_chunks = e.tape().mul(pairs.rows, SymInt::Const(chunks as i64));
     let mut run = 2 * CHUNK;
     while run <= len {
         let mut distance = run / 2;
         while distance >= CHUNK {
-            let params = StepParams {
+            let params = TopKStepParams {
                 pairs: half,
-                step: Num::Const(distance as i64),
+                step: SymInt::Const(distance as i64),
                 mirrored: (distance == run / 2).into(),
             };
             let grid = e.grid_of(half, 256);
@@ -360,81 +381,91 @@ fn sort(e: &mut Emit<'_>, pairs: Pairs) -> Result<Ordered, CompileError> {
             &FINISH,
             &[],
             &args,
-            &FinishParams { chunks: all_chunks },
+            &TopKFinishParams { chunks: all_chunks },
             grid,
         );
         run *= 2;
     }
-    Ok(Ordered {
+    Ok(SortedRows {
         keys: pairs.keys,
         indices: pairs.indices,
-        stride: Num::Const(len as i64),
+        stride: SymInt::Const(len as i64),
     })
 }
 
-/// Whether elements of rows of this length count those before them.
-pub(crate) fn is_short(len: usize) -> bool {
-    len <= SHORT
+/// Whether rows of this length are ranked by counting.
+pub(crate) fn fits_rank_kernel(len: usize) -> bool {
+    len <= MAX_RANK_ROW
 }
 
-/// The first elements in order of short F32 rows `x`: of their softmax, and as shares of their sum, if `of` says so.
+/// The first elements of short F32 rows `x` in order. Depending on `of`, they are taken from the
+/// softmax of `x`, and normalized to sum 1 (mixture-of-experts router).
 pub(crate) fn lower_choice(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    x: &View,
+    x: &SlotView,
     of: [bool; 2],
 ) -> Result<(), CompileError> {
     lower_of(e, node, x, of)
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let x = e.view(node.inputs[0]);
     lower_of(e, node, &x, [false; 2])
 }
 
-/// The first elements of `x`, or what [`lower_choice`] makes of them.
-fn lower_of(e: &mut Emit<'_>, node: &Node, x: &View, of: [bool; 2]) -> Result<(), CompileError> {
+/// Lowers a top-k of `x`, or the router of [`lower_choice`].
+fn lower_of(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    x: &SlotView,
+    of: [bool; 2],
+) -> Result<(), CompileError> {
     match &node.op {
         Op::TopK(op) => {
-            let (k, along) = (Num::Const(op.k as i64), e.num(&x.layout.shape()[op.axis]));
+            let (k, along) = (
+                SymInt::Const(op.k as i64),
+                e.num(&x.layout.shape()[op.axis]),
+            );
             let reason = "top {less} of an axis of size {more}; at most its size";
-            e.check_at_most(k, along, reason.to_string());
-            let needed = Needed {
+            e.check_less_equal(k, along, reason.to_string());
+            let needed = TopKCount {
                 count: k,
                 bound: op.k,
             };
-            let extreme = Extreme {
+            let extreme = SortDirection {
                 is_largest: op.largest,
-                nan: NanPlace::First,
+                nan: NanOrder::First,
             };
-            take(e, x, op.axis, needed, extreme, of)
+            emit_results(e, x, op.axis, needed, extreme, of)
         }
         Op::Sort(op) => {
             let along = x.layout.shape()[op.axis].clone();
-            let needed = Needed {
+            let needed = TopKCount {
                 count: e.num(&along),
                 bound: e.bound(&along)?,
             };
-            let extreme = Extreme {
+            let extreme = SortDirection {
                 is_largest: op.descending,
                 nan: match op.descending {
-                    true => NanPlace::First,
-                    false => NanPlace::Last,
+                    true => NanOrder::First,
+                    false => NanOrder::Last,
                 },
             };
-            take(e, x, op.axis, needed, extreme, of)
+            emit_results(e, x, op.axis, needed, extreme, of)
         }
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// The values and indices of the first elements of each row; [`lower_choice`] has `of`, which short rows of F32 know alone.
-fn take(
-    e: &mut Emit<'_>,
-    x: &View,
+/// Writes values and indices of the first elements of each row. Only ranking by counting of short
+/// F32 rows supports `of`, which [`lower_choice`] sets.
+fn emit_results(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
     axis: usize,
-    needed: Needed,
-    extreme: Extreme,
+    needed: TopKCount,
+    extreme: SortDirection,
     of: [bool; 2],
 ) -> Result<(), CompileError> {
     let shape: &[Dim] = x.layout.shape();
@@ -445,9 +476,9 @@ fn take(
     let strides = e.strides(x);
     let sizes = others(&e.sizes(shape), axis);
     let len_bound = e.bound(&shape[axis])?;
-    if is_short(len_bound) && x.dtype.size_bytes() == 4 {
+    if fits_rank_kernel(len_bound) && x.dtype.size_bytes() == 4 {
         let rows = product(e, &sizes);
-        let params = RanksParams {
+        let params = TopKRanksParams {
             shape: eight(&sizes),
             strides: eight(&others(&strides, axis)),
             rows,
@@ -457,12 +488,12 @@ fn take(
             inner: e.numel(&shape[axis + 1..]),
             k: needed.count,
         };
-        let lanes = len_bound.next_power_of_two().max(LEAST_LANES) as u32;
+        let lanes = len_bound.next_power_of_two().max(MIN_LANES) as u32;
         let [dtype, is_largest, nan] = extreme.consts(x.dtype);
         let rank = sizes.len() as u32;
         let [of_softmax, shares] = of.map(u32::from);
         let consts = [dtype, is_largest, nan, rank, 0, lanes, of_softmax, shares];
-        let groups = e.tape().ceil_div(rows, SHORT as u32 / lanes);
+        let groups = e.tape().ceil_div(rows, MAX_RANK_ROW as u32 / lanes);
         let grid = e.flat_grid(groups);
         let args = [x.slot, values.slot, indices.slot];
         e.dispatch(&RANKS, &consts, &args, &params, grid);
@@ -471,7 +502,7 @@ fn take(
     }
     let sorted = ordered(e, x, axis, needed, extreme)?;
     let numel = e.numel(values.layout.shape());
-    let params = TakeParams {
+    let params = TopKTakeParams {
         shape: eight(&sizes),
         strides: eight(&others(&strides, axis)),
         numel,

@@ -1,16 +1,16 @@
-//! `Trilu`: triangles of matrices of any dtype and strides.
+//! Lowering of `Trilu`: triangular parts of matrices, for any dtype and strides.
 
 use tercet_ir::{CompileError, Node, Op, OpKind};
 
 use super::words::{WORD_OF_BITS, eight};
-use super::{Family, always, portable};
-use crate::emit::Emit;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{Lowering, always, portable};
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `trilu.wgsl`.
+    /// Parameter block of `trilu.wgsl`.
     pub struct TriluParams {
         shape: U32x8,
         strides: U32x8,
@@ -22,15 +22,15 @@ crate::params! {
     }
 }
 
-static KERNEL: Kernel<TriluParams> = Kernel::wgsl(
+static KERNEL: TypedKernel<TriluParams> = TypedKernel::wgsl(
     "trilu",
     &[PRELUDE, WORD_OF_BITS, portable!("trilu.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "RANK", "UPPER"],
 );
 
-/// `Trilu`.
-pub(crate) static TRILUS: Family = Family {
+/// Lowering of `Trilu`.
+pub(crate) static TRILUS: Lowering = Lowering {
     name: "trilu",
     ops: &[OpKind::Trilu],
     kernels: &[&KERNEL.def],
@@ -38,9 +38,9 @@ pub(crate) static TRILUS: Family = Family {
     lower,
 };
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::Trilu(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let y = e.result(0)?;
@@ -48,7 +48,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let [.., rows, columns] = shape[..] else {
         unreachable!("invariant: the operand has two axes")
     };
-    // A diagonal beyond I32 is beyond every matrix on its side.
+    // A diagonal outside the I32 range is outside of every matrix, so clamping is exact.
     let k = op.k.clamp(i32::MIN.into(), i32::MAX.into());
     let params = TriluParams {
         shape: eight(&shape),
@@ -57,7 +57,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         offset: e.offset(&x),
         rows,
         columns,
-        k: Num::Const(k),
+        k: SymInt::Const(k),
     };
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);

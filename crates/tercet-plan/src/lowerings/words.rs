@@ -1,48 +1,48 @@
-//! What kernels that move elements by bits share: sizes and strides as blocks take them, and elements
-//! taken as whole words where they lie so.
+//! Shared code of kernels that move elements bitwise: sizes and strides in parameter block format,
+//! and access in whole words.
 
 use tercet_ir::{CompileError, DType};
 
 use super::portable;
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::sym_int::SymInt;
 
-/// What writes a word of each invocation, of elements that a kernel moves by bits.
+/// WGSL fragment with one thread per written word of elements.
 pub(crate) const WORD_OF_BITS: &str = portable!("word_of_bits.wgsl");
 
-/// A list of at most eight numbers, the rest zero.
-pub(crate) fn eight(list: &[Num]) -> [Num; 8] {
-    let mut out = [Num::ZERO; 8];
+/// Pads a list of at most eight numbers with zeros.
+pub(crate) fn eight(list: &[SymInt]) -> [SymInt; 8] {
+    let mut out = [SymInt::ZERO; 8];
     out[..list.len()].copy_from_slice(list);
     out
 }
 
-/// The elements of a word.
+/// Elements of a dtype per 32-bit word.
 pub(crate) fn lanes(dtype: DType) -> u32 {
     4 / dtype.size_bytes() as u32
 }
 
-/// True if every number of elements is known and whole units of so many.
-pub(crate) fn are_whole(per: u32, numbers: &[Num]) -> bool {
+/// True if every number is known and a multiple of `per`.
+pub(crate) fn are_whole(per: u32, numbers: &[SymInt]) -> bool {
     let is_whole = |n: i64| n % i64::from(per) == 0;
     numbers.iter().all(|n| n.known().is_some_and(is_whole))
 }
 
-/// A known number of elements as units of so many.
-pub(crate) fn in_units(per: u32, n: Num) -> Num {
+/// Converts a known number of elements to units of `per` elements.
+pub(crate) fn in_units(per: u32, n: SymInt) -> SymInt {
     match n {
-        Num::Const(n) => Num::Const(n / i64::from(per)),
-        Num::Expr(_) => unreachable!("invariant: only known numbers are whole units"),
+        SymInt::Const(n) => SymInt::Const(n / i64::from(per)),
+        SymInt::ExprNode(_) => unreachable!("invariant: only known numbers are whole units"),
     }
 }
 
-/// The product of numbers.
-pub(crate) fn product(e: &mut Emit<'_>, list: &[Num]) -> Num {
+/// Product of symbolic integers.
+pub(crate) fn product(e: &mut LoweringCtx<'_>, list: &[SymInt]) -> SymInt {
     let tape = e.tape();
-    list.iter().fold(Num::ONE, |n, &m| tape.mul(n, m))
+    list.iter().fold(SymInt::ONE, |n, &m| tape.mul(n, m))
 }
 
-/// A slot of this many words that lives as long as steps use it.
-pub(crate) fn words(e: &mut Emit<'_>, count: usize) -> Result<View, CompileError> {
+/// A temporary slot of `count` words, which lives until the last step that uses it.
+pub(crate) fn words(e: &mut LoweringCtx<'_>, count: usize) -> Result<SlotView, CompileError> {
     e.temp(DType::U32, &[count.max(1).into()])
 }

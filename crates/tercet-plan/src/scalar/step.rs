@@ -1,17 +1,18 @@
-//! One step as a WGSL expression.
+//! WGSL expressions of map steps.
 //!
-//! Values of a kernel are `f32` for every float dtype, `i32` for I32 and I8, `u32` for U32 and U8, and
-//! `bool`. An expression takes such values, already rounded or wrapped to their dtypes, and gives one.
+//! Kernel values have type `f32` for every float dtype, `i32` for I32 and I8, `u32` for U32 and U8,
+//! and `bool`. An expression takes such values, already rounded or wrapped to their dtypes, and
+//! yields one.
 
 use tercet_ir::DType;
 use tercet_ir::scalar::{BinaryFn, CompareFn, Scalar, ScalarOp, UnaryFn, convert};
 
-use super::Piece;
-use crate::families::code;
+use super::WgslHelper;
+use crate::lowerings::code;
 
-/// The type of a dtype's values in a kernel.
+/// WGSL type of a dtype's values in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ScalarClass {
     /// `f32`
     Float,
     /// `i32`
@@ -22,42 +23,42 @@ pub(crate) enum Class {
     Bool,
 }
 
-impl Class {
-    /// Its name in WGSL.
+impl ScalarClass {
+    /// Name of the type in WGSL.
     pub(crate) fn wgsl(self) -> &'static str {
         match self {
-            Class::Float => "f32",
-            Class::Int => "i32",
-            Class::Uint => "u32",
-            Class::Bool => "bool",
+            ScalarClass::Float => "f32",
+            ScalarClass::Int => "i32",
+            ScalarClass::Uint => "u32",
+            ScalarClass::Bool => "bool",
         }
     }
 }
 
-/// The class of a dtype that GPUs have.
-pub(crate) fn class(dtype: DType) -> Class {
+/// WGSL type class of a dtype that GPUs support.
+pub(crate) fn class(dtype: DType) -> ScalarClass {
     match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => Class::Float,
-        DType::I32 | DType::I8 => Class::Int,
-        DType::U32 | DType::U8 => Class::Uint,
-        DType::Bool => Class::Bool,
-        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets refuse {dtype}"),
+        DType::F32 | DType::F16 | DType::BF16 => ScalarClass::Float,
+        DType::I32 | DType::I8 => ScalarClass::Int,
+        DType::U32 | DType::U8 => ScalarClass::Uint,
+        DType::Bool => ScalarClass::Bool,
+        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
     }
 }
 
-/// A step's expression, and the pieces it calls besides the prelude.
-pub(crate) type Written = (String, Vec<Piece>);
+/// Expression of a step, and the library fragments it calls besides the prelude.
+pub(crate) type StepSource = (String, Vec<WgslHelper>);
 
-fn plain(text: impl Into<String>) -> Written {
+fn plain(text: impl Into<String>) -> StepSource {
     (text.into(), Vec::new())
 }
 
-fn call(piece: Piece, name: &str, args: &[&str]) -> Written {
+fn call(piece: WgslHelper, name: &str, args: &[&str]) -> StepSource {
     (format!("{name}({})", args.join(", ")), vec![piece])
 }
 
-/// The expression of a step: `from` is the dtype of its last operand, `to` that of its result.
-pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -> Written {
+/// Exact expression of a step; `from` is the dtype of its last operand, `to` that of its result.
+pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -> StepSource {
     match (op, args) {
         (ScalarOp::Const(_, value), _) => plain(literal(to, convert(Scalar::F(value.0), to))),
         (ScalarOp::Unary(f), [x]) => unary(*f, from, x),
@@ -80,9 +81,10 @@ pub(crate) fn expression(op: &ScalarOp, from: DType, to: DType, args: &[&str]) -
     }
 }
 
-/// A quicker expression of a step of floats that sets `doubt` where it may be wrong, if there is one.
-pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Written> {
-    // F16 has quick ways of its own for the rest.
+/// Fast expression of a float step, which sets `doubt` if the result may be wrong. `None` if there
+/// is none.
+pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<StepSource> {
+    // F16 has fast versions of the other functions.
     let is_wide = matches!(dtype, DType::F32 | DType::BF16);
     if !is_wide && dtype != DType::F16 {
         return None;
@@ -90,10 +92,12 @@ pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writte
     let written = match op {
         ScalarOp::Unary(f) => {
             let piece = match f {
-                UnaryFn::Gelu if is_wide => Piece::QuickGelu,
-                UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh if is_wide => Piece::QuickGate,
-                UnaryFn::Exp | UnaryFn::Tanh if is_wide => Piece::QuickGate,
-                UnaryFn::Sqrt if is_wide => Piece::QuickRoot,
+                UnaryFn::Gelu if is_wide => WgslHelper::QuickGelu,
+                UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh if is_wide => {
+                    WgslHelper::QuickGate
+                }
+                UnaryFn::Exp | UnaryFn::Tanh if is_wide => WgslHelper::QuickGate,
+                UnaryFn::Sqrt if is_wide => WgslHelper::QuickRoot,
                 _ => return None,
             };
             call(piece, &format!("q_{}", f.name()), args)
@@ -106,15 +110,16 @@ pub(crate) fn quick(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writte
                 BinaryFn::Div => "q_div",
                 _ => return None,
             };
-            call(Piece::Quick, name, args)
+            call(WgslHelper::Quick, name, args)
         }
         _ => return None,
     };
     Some(fit(dtype, written))
 }
 
-/// The device's own sum, difference or product of F32 or BF16, if that is the step: subnormal numbers may be zero.
-pub(crate) fn native(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Written> {
+/// Native sum, difference or product of F32 or BF16, which may flush subnormal numbers. `None` for
+/// other steps.
+pub(crate) fn native(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<StepSource> {
     let (ScalarOp::Binary(f), DType::F32 | DType::BF16, [a, b]) = (op, dtype, args) else {
         return None;
     };
@@ -127,89 +132,94 @@ pub(crate) fn native(op: &ScalarOp, dtype: DType, args: &[&str]) -> Option<Writt
     Some(fit(dtype, plain(format!("({a} {operator} {b})"))))
 }
 
-/// A value of a dtype.
+/// WGSL literal of a value in a dtype.
 fn literal(dtype: DType, value: Scalar) -> String {
     match class(dtype) {
-        Class::Float => format!("as_float({:#x}u)", (value.as_f64() as f32).to_bits()),
-        Class::Int => match value.as_i64() {
-            // The least number has no literal: its sign is an operator.
+        ScalarClass::Float => format!("as_float({:#x}u)", (value.as_f64() as f32).to_bits()),
+        ScalarClass::Int => match value.as_i64() {
+            // The minimum I32 has no literal, because its sign is a separate operator in WGSL.
             least if least == i64::from(i32::MIN) => "bitcast<i32>(0x80000000u)".to_string(),
             n => format!("({n}i)"),
         },
-        Class::Uint => format!("{}u", value.as_i64()),
-        Class::Bool => value.truth().to_string(),
+        ScalarClass::Uint => format!("{}u", value.as_i64()),
+        ScalarClass::Bool => value.truth().to_string(),
     }
 }
 
-/// Rounds a float, wraps an integer.
-fn fit(dtype: DType, (text, mut pieces): Written) -> Written {
+/// Rounds a float, or wraps an integer, to the dtype.
+fn fit(dtype: DType, (text, mut pieces): StepSource) -> StepSource {
     let text = match dtype {
         DType::F16 => {
-            pieces.push(Piece::Round);
+            pieces.push(WgslHelper::Round);
             format!("half_rounded({text})")
         }
         DType::BF16 => format!("round_to({text}, {}u)", code(dtype)),
         DType::I8 => format!("sign_extend8(bitcast<u32>({text}))"),
         DType::U8 => format!("(({text}) & 0xffu)"),
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => text,
-        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets refuse {dtype}"),
+        DType::F64 | DType::I64 => unreachable!("invariant: GPU targets reject {dtype}"),
     };
     (text, pieces)
 }
 
-fn unary(f: UnaryFn, dtype: DType, x: &str) -> Written {
+fn unary(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
     match class(dtype) {
-        Class::Float => unary_float(f, dtype, x),
-        Class::Int => fit_if(changes_range(f), dtype, unary_int(f, x)),
-        Class::Uint => fit_if(changes_range(f), dtype, unary_uint(f, x)),
-        Class::Bool => plain(format!("!{x}")),
+        ScalarClass::Float => unary_float(f, dtype, x),
+        ScalarClass::Int => fit_if(changes_range(f), dtype, unary_int(f, x)),
+        ScalarClass::Uint => fit_if(changes_range(f), dtype, unary_uint(f, x)),
+        ScalarClass::Bool => plain(format!("!{x}")),
     }
 }
 
-fn fit_if(fits_not: bool, dtype: DType, written: Written) -> Written {
+fn fit_if(fits_not: bool, dtype: DType, written: StepSource) -> StepSource {
     match fits_not {
         true => fit(dtype, written),
         false => written,
     }
 }
 
-/// Whether a function of integers may leave the range of theirs.
+/// Whether an integer function may exceed the range of its dtype.
 fn changes_range(f: UnaryFn) -> bool {
     matches!(f, UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Not)
 }
 
-/// The functions of [`Piece::Narrow`].
+/// Whether [`WgslHelper::Narrow`] provides the function for this dtype.
 fn is_narrow(f: UnaryFn, dtype: DType) -> bool {
     use UnaryFn::{Exp, Gelu, GeluTanh, Sigmoid, Silu, Sqrt, Tanh};
     dtype == DType::F16 && matches!(f, Exp | Tanh | Sqrt | Sigmoid | Silu | Gelu | GeluTanh)
 }
 
-fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> Written {
+fn unary_float(f: UnaryFn, dtype: DType, x: &str) -> StepSource {
     if is_narrow(f, dtype) {
-        return fit(dtype, call(Piece::Narrow, &format!("n_{}", f.name()), &[x]));
+        return fit(
+            dtype,
+            call(WgslHelper::Narrow, &format!("n_{}", f.name()), &[x]),
+        );
     }
     let piece = match f {
-        UnaryFn::Relu | UnaryFn::Relu6 | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => Piece::Sign,
-        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => Piece::Sign,
-        UnaryFn::IsNan | UnaryFn::IsInf => Piece::Sign,
-        UnaryFn::Exp | UnaryFn::Exp2 | UnaryFn::Expm1 => Piece::Exp,
-        UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Log1p => Piece::Log,
-        UnaryFn::Sqrt | UnaryFn::Rsqrt => Piece::Root,
-        UnaryFn::Recip => Piece::Arithmetic,
-        UnaryFn::Tanh | UnaryFn::Sinh | UnaryFn::Cosh => Piece::Hyperbolic,
-        UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh => Piece::Gate,
-        UnaryFn::Softplus => Piece::Softplus,
-        UnaryFn::Gelu | UnaryFn::Erf => Piece::Erf,
-        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan => Piece::Trig,
-        UnaryFn::Asin | UnaryFn::Acos | UnaryFn::Atan => Piece::Arc,
-        UnaryFn::Not => unreachable!("invariant: inference refuses the not of floats"),
+        UnaryFn::Relu | UnaryFn::Relu6 | UnaryFn::Neg | UnaryFn::Abs | UnaryFn::Sign => {
+            WgslHelper::Sign
+        }
+        UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => WgslHelper::Sign,
+        UnaryFn::IsNan | UnaryFn::IsInf => WgslHelper::Sign,
+        UnaryFn::Exp | UnaryFn::Exp2 | UnaryFn::Expm1 => WgslHelper::Exp,
+        UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Log1p => WgslHelper::Log,
+        UnaryFn::Sqrt | UnaryFn::Rsqrt => WgslHelper::Root,
+        UnaryFn::Recip => WgslHelper::Arithmetic,
+        UnaryFn::Tanh | UnaryFn::Sinh | UnaryFn::Cosh => WgslHelper::Hyperbolic,
+        UnaryFn::Sigmoid | UnaryFn::Silu | UnaryFn::GeluTanh => WgslHelper::Gate,
+        UnaryFn::Softplus => WgslHelper::Softplus,
+        UnaryFn::Gelu | UnaryFn::Erf => WgslHelper::Erf,
+        UnaryFn::Sin | UnaryFn::Cos | UnaryFn::Tan => WgslHelper::Trig,
+        UnaryFn::Asin | UnaryFn::Acos | UnaryFn::Atan => WgslHelper::Arc,
+        UnaryFn::Not => unreachable!("invariant: inference rejects the not of floats"),
     };
     let written = call(piece, &format!("f_{}", f.name()), &[x]);
-    // These give floats of the dtype, or truth values.
-    fit_if(piece != Piece::Sign, dtype, written)
+    // These functions return floats of the dtype, or booleans.
+    fit_if(piece != WgslHelper::Sign, dtype, written)
 }
 
-/// The pattern of functions that only floats have.
+/// Pattern of the functions that exist for floats only.
 macro_rules! floats {
     () => {
         UnaryFn::Relu6
@@ -242,35 +252,35 @@ macro_rules! floats {
     };
 }
 
-fn unary_int(f: UnaryFn, x: &str) -> Written {
+fn unary_int(f: UnaryFn, x: &str) -> StepSource {
     match f {
         UnaryFn::Relu => plain(format!("max({x}, 0)")),
-        UnaryFn::Neg => call(Piece::Int, "i_neg", &[x]),
-        UnaryFn::Abs => call(Piece::Int, "i_abs", &[x]),
-        UnaryFn::Sign => call(Piece::Int, "i_sign", &[x]),
+        UnaryFn::Neg => call(WgslHelper::Int, "i_neg", &[x]),
+        UnaryFn::Abs => call(WgslHelper::Int, "i_abs", &[x]),
+        UnaryFn::Sign => call(WgslHelper::Int, "i_sign", &[x]),
         UnaryFn::Not => plain(format!("~{x}")),
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
-        floats!() => unreachable!("invariant: inference refuses {} of integers", f.name()),
+        floats!() => unreachable!("invariant: inference rejects {} of integers", f.name()),
     }
 }
 
-fn unary_uint(f: UnaryFn, x: &str) -> Written {
+fn unary_uint(f: UnaryFn, x: &str) -> StepSource {
     match f {
         UnaryFn::Relu | UnaryFn::Abs => plain(x),
         UnaryFn::Neg => plain(format!("0u - {x}")),
         UnaryFn::Sign => plain(format!("min({x}, 1u)")),
         UnaryFn::Not => plain(format!("~{x}")),
         UnaryFn::Floor | UnaryFn::Ceil | UnaryFn::Round | UnaryFn::Trunc => plain(x),
-        floats!() => unreachable!("invariant: inference refuses {} of integers", f.name()),
+        floats!() => unreachable!("invariant: inference rejects {} of integers", f.name()),
     }
 }
 
-fn binary(f: BinaryFn, dtype: DType, a: &str, b: &str) -> Written {
+fn binary(f: BinaryFn, dtype: DType, a: &str, b: &str) -> StepSource {
     match class(dtype) {
-        Class::Float => binary_float(f, dtype, a, b),
-        Class::Int => binary_int(f, dtype, a, b),
-        Class::Uint => binary_uint(f, dtype, a, b),
-        Class::Bool => plain(match f {
+        ScalarClass::Float => binary_float(f, dtype, a, b),
+        ScalarClass::Int => binary_int(f, dtype, a, b),
+        ScalarClass::Uint => binary_uint(f, dtype, a, b),
+        ScalarClass::Bool => plain(match f {
             BinaryFn::And => format!("{a} && {b}"),
             BinaryFn::Or => format!("{a} || {b}"),
             BinaryFn::Xor => format!("{a} != {b}"),
@@ -284,82 +294,83 @@ fn binary(f: BinaryFn, dtype: DType, a: &str, b: &str) -> Written {
             | BinaryFn::Min
             | BinaryFn::Atan2
             | BinaryFn::Shl
-            | BinaryFn::Shr => unreachable!("invariant: inference refuses it for bool"),
+            | BinaryFn::Shr => unreachable!("invariant: inference rejects it for bool"),
         }),
     }
 }
 
-fn binary_float(f: BinaryFn, dtype: DType, a: &str, b: &str) -> Written {
-    // Sums and products of F16 are not subnormal in f32, and rounding them keeps them apart.
+fn binary_float(f: BinaryFn, dtype: DType, a: &str, b: &str) -> StepSource {
+    // Sums and products of F16 values are never subnormal in F32. Rounding them to F16 handles
+    // subnormal results.
     let narrow = dtype == DType::F16;
     let written = match f {
         BinaryFn::Add if narrow => plain(format!("{a} + {b}")),
         BinaryFn::Sub if narrow => plain(format!("{a} - {b}")),
         BinaryFn::Mul if narrow => plain(format!("{a} * {b}")),
-        BinaryFn::Add => call(Piece::Arithmetic, "f_add", &[a, b]),
-        BinaryFn::Sub => call(Piece::Arithmetic, "f_sub", &[a, b]),
-        BinaryFn::Mul => call(Piece::Arithmetic, "f_mul", &[a, b]),
-        BinaryFn::Div => call(Piece::Arithmetic, "f_div", &[a, b]),
-        BinaryFn::Rem => call(Piece::Rem, "f_rem", &[a, b]),
-        BinaryFn::Pow => call(Piece::Pow, "f_pow", &[a, b]),
-        BinaryFn::Atan2 => call(Piece::Arc, "f_atan2", &[a, b]),
+        BinaryFn::Add => call(WgslHelper::Arithmetic, "f_add", &[a, b]),
+        BinaryFn::Sub => call(WgslHelper::Arithmetic, "f_sub", &[a, b]),
+        BinaryFn::Mul => call(WgslHelper::Arithmetic, "f_mul", &[a, b]),
+        BinaryFn::Div => call(WgslHelper::Arithmetic, "f_div", &[a, b]),
+        BinaryFn::Rem => call(WgslHelper::Rem, "f_rem", &[a, b]),
+        BinaryFn::Pow => call(WgslHelper::Pow, "f_pow", &[a, b]),
+        BinaryFn::Atan2 => call(WgslHelper::Arc, "f_atan2", &[a, b]),
         BinaryFn::Max => return plain(format!("fmax({a}, {b})")),
         BinaryFn::Min => return plain(format!("fmin({a}, {b})")),
         BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr => {
-            unreachable!("invariant: inference refuses bit functions of floats")
+            unreachable!("invariant: inference rejects bit functions of floats")
         }
     };
     fit(dtype, written)
 }
 
-/// The count of a shift, modulo the width.
+/// Shift count modulo the bit width.
 fn count(dtype: DType, b: &str) -> String {
     format!("(bitcast<u32>({b}) & {}u)", 8 * dtype.size_bytes() - 1)
 }
 
-fn binary_int(f: BinaryFn, dtype: DType, a: &str, b: &str) -> Written {
+fn binary_int(f: BinaryFn, dtype: DType, a: &str, b: &str) -> StepSource {
     let written = match f {
-        BinaryFn::Add => call(Piece::Int, "i_add", &[a, b]),
-        BinaryFn::Sub => call(Piece::Int, "i_sub", &[a, b]),
-        BinaryFn::Mul => call(Piece::Int, "i_mul", &[a, b]),
-        BinaryFn::Div => call(Piece::Int, "i_div", &[a, b]),
-        BinaryFn::Pow => call(Piece::Int, "i_pow", &[a, b]),
+        BinaryFn::Add => call(WgslHelper::Int, "i_add", &[a, b]),
+        BinaryFn::Sub => call(WgslHelper::Int, "i_sub", &[a, b]),
+        BinaryFn::Mul => call(WgslHelper::Int, "i_mul", &[a, b]),
+        BinaryFn::Div => call(WgslHelper::Int, "i_div", &[a, b]),
+        BinaryFn::Pow => call(WgslHelper::Int, "i_pow", &[a, b]),
         BinaryFn::Shl => plain(format!("{a} << {}", count(dtype, b))),
-        BinaryFn::Rem => return call(Piece::Int, "i_rem", &[a, b]),
+        BinaryFn::Rem => return call(WgslHelper::Int, "i_rem", &[a, b]),
         BinaryFn::Max => return plain(format!("max({a}, {b})")),
         BinaryFn::Min => return plain(format!("min({a}, {b})")),
         BinaryFn::And => return plain(format!("{a} & {b}")),
         BinaryFn::Or => return plain(format!("{a} | {b}")),
         BinaryFn::Xor => return plain(format!("{a} ^ {b}")),
         BinaryFn::Shr => return plain(format!("{a} >> {}", count(dtype, b))),
-        BinaryFn::Atan2 => unreachable!("invariant: inference refuses atan2 of integers"),
+        BinaryFn::Atan2 => unreachable!("invariant: inference rejects atan2 of integers"),
     };
     fit(dtype, written)
 }
 
-fn binary_uint(f: BinaryFn, dtype: DType, a: &str, b: &str) -> Written {
+fn binary_uint(f: BinaryFn, dtype: DType, a: &str, b: &str) -> StepSource {
     let written = match f {
         BinaryFn::Add => plain(format!("{a} + {b}")),
         BinaryFn::Sub => plain(format!("{a} - {b}")),
         BinaryFn::Mul => plain(format!("{a} * {b}")),
-        BinaryFn::Pow => call(Piece::Int, "u_pow", &[a, b]),
+        BinaryFn::Pow => call(WgslHelper::Int, "u_pow", &[a, b]),
         BinaryFn::Shl => plain(format!("{a} << {}", count(dtype, b))),
-        BinaryFn::Div => return call(Piece::Int, "u_div", &[a, b]),
-        BinaryFn::Rem => return call(Piece::Int, "u_rem", &[a, b]),
+        BinaryFn::Div => return call(WgslHelper::Int, "u_div", &[a, b]),
+        BinaryFn::Rem => return call(WgslHelper::Int, "u_rem", &[a, b]),
         BinaryFn::Max => return plain(format!("max({a}, {b})")),
         BinaryFn::Min => return plain(format!("min({a}, {b})")),
         BinaryFn::And => return plain(format!("{a} & {b}")),
         BinaryFn::Or => return plain(format!("{a} | {b}")),
         BinaryFn::Xor => return plain(format!("{a} ^ {b}")),
         BinaryFn::Shr => return plain(format!("{a} >> {}", count(dtype, b))),
-        BinaryFn::Atan2 => unreachable!("invariant: inference refuses atan2 of integers"),
+        BinaryFn::Atan2 => unreachable!("invariant: inference rejects atan2 of integers"),
     };
     fit(dtype, written)
 }
 
-fn compare(f: CompareFn, dtype: DType, a: &str, b: &str) -> Written {
-    if class(dtype) == Class::Float {
-        return call(Piece::Compare, &format!("f_{}", f.name()), &[a, b]);
+fn compare(f: CompareFn, dtype: DType, a: &str, b: &str) -> StepSource {
+    if class(dtype) == ScalarClass::Float {
+        return call(WgslHelper::Compare, &format!("f_{}", f.name()), &[a, b]);
     }
     let operator = match f {
         CompareFn::Eq => "==",
@@ -372,51 +383,59 @@ fn compare(f: CompareFn, dtype: DType, a: &str, b: &str) -> Written {
     plain(format!("{a} {operator} {b}"))
 }
 
-fn fma(dtype: DType, a: &str, b: &str, c: &str) -> Written {
+fn fma(dtype: DType, a: &str, b: &str, c: &str) -> StepSource {
     let written = match dtype {
-        DType::F32 => call(Piece::Arithmetic, "f_fma", &[a, b, c]),
-        // To odd, so that the second rounding is as if from the exact sum.
-        DType::F16 | DType::BF16 => call(Piece::Arithmetic, "soft_fma", &[a, b, c, "true"]),
-        DType::I32 | DType::I8 => call(Piece::Int, "i_fma", &[a, b, c]),
+        DType::F32 => call(WgslHelper::Arithmetic, "f_fma", &[a, b, c]),
+        // Round to odd, so that the second rounding equals a direct rounding of the exact sum.
+        DType::F16 | DType::BF16 => call(WgslHelper::Arithmetic, "soft_fma", &[a, b, c, "true"]),
+        DType::I32 | DType::I8 => call(WgslHelper::Int, "i_fma", &[a, b, c]),
         DType::U32 | DType::U8 => plain(format!("{a} * {b} + {c}")),
         DType::Bool | DType::F64 | DType::I64 => {
-            unreachable!("invariant: inference and targets refuse fma of {dtype}")
+            unreachable!("invariant: inference and targets reject fma of {dtype}")
         }
     };
     fit(dtype, written)
 }
 
-fn clamp(dtype: DType, lo: f64, hi: f64, x: &str) -> Written {
+fn clamp(dtype: DType, lo: f64, hi: f64, x: &str) -> StepSource {
     let Some((least, greatest)) = dtype.int_range() else {
         let bound = |v: f64| literal(dtype, Scalar::F(dtype.round_f64(v)));
-        return call(Piece::Sign, "f_clamp", &[x, &bound(lo), &bound(hi)]);
+        return call(WgslHelper::Sign, "f_clamp", &[x, &bound(lo), &bound(hi)]);
     };
     let bound = |v: f64| literal(dtype, Scalar::I((v as i64).clamp(least, greatest)));
     let (lo, hi) = (bound(lo.ceil()), bound(hi.floor()));
     plain(format!("min(max({x}, {lo}), {hi})"))
 }
 
-fn cast(from: DType, to: DType, x: &str) -> Written {
+fn cast(from: DType, to: DType, x: &str) -> StepSource {
     let to_code = format!("{}u", code(to));
     match (class(from), class(to)) {
         _ if from == to => plain(x),
-        (Class::Float, Class::Float) => fit(to, plain(x)),
-        (Class::Float, Class::Bool) => call(Piece::Convert, "b_from_f", &[x]),
-        (Class::Float, Class::Int) if to == DType::I8 => call(Piece::Convert, "i8_from_f", &[x]),
-        (Class::Float, Class::Int) => call(Piece::Convert, "i_from_f", &[x]),
-        (Class::Float, Class::Uint) if to == DType::U8 => call(Piece::Convert, "u8_from_f", &[x]),
-        (Class::Float, Class::Uint) => call(Piece::Convert, "u_from_f", &[x]),
-        (Class::Int, Class::Float) => fit(to, call(Piece::Convert, "f_from_i", &[x, &to_code])),
-        (Class::Uint, Class::Float) => fit(to, call(Piece::Convert, "f_from_u", &[x, &to_code])),
-        (Class::Bool, Class::Float) => plain(format!("select(0.0, 1.0, {x})")),
-        (Class::Bool, Class::Int) => plain(format!("select(0, 1, {x})")),
-        (Class::Bool, Class::Uint) => plain(format!("select(0u, 1u, {x})")),
-        (Class::Int, Class::Bool) => plain(format!("{x} != 0")),
-        (Class::Uint, Class::Bool) => plain(format!("{x} != 0u")),
-        (Class::Int, Class::Int) => fit(to, plain(x)),
-        (Class::Uint, Class::Uint) => fit(to, plain(x)),
-        (Class::Int, Class::Uint) => fit(to, plain(format!("bitcast<u32>({x})"))),
-        (Class::Uint, Class::Int) => fit(to, plain(format!("bitcast<i32>({x})"))),
-        (Class::Bool, Class::Bool) => plain(x),
+        (ScalarClass::Float, ScalarClass::Float) => fit(to, plain(x)),
+        (ScalarClass::Float, ScalarClass::Bool) => call(WgslHelper::Convert, "b_from_f", &[x]),
+        (ScalarClass::Float, ScalarClass::Int) if to == DType::I8 => {
+            call(WgslHelper::Convert, "i8_from_f", &[x])
+        }
+        (ScalarClass::Float, ScalarClass::Int) => call(WgslHelper::Convert, "i_from_f", &[x]),
+        (ScalarClass::Float, ScalarClass::Uint) if to == DType::U8 => {
+            call(WgslHelper::Convert, "u8_from_f", &[x])
+        }
+        (ScalarClass::Float, ScalarClass::Uint) => call(WgslHelper::Convert, "u_from_f", &[x]),
+        (ScalarClass::Int, ScalarClass::Float) => {
+            fit(to, call(WgslHelper::Convert, "f_from_i", &[x, &to_code]))
+        }
+        (ScalarClass::Uint, ScalarClass::Float) => {
+            fit(to, call(WgslHelper::Convert, "f_from_u", &[x, &to_code]))
+        }
+        (ScalarClass::Bool, ScalarClass::Float) => plain(format!("select(0.0, 1.0, {x})")),
+        (ScalarClass::Bool, ScalarClass::Int) => plain(format!("select(0, 1, {x})")),
+        (ScalarClass::Bool, ScalarClass::Uint) => plain(format!("select(0u, 1u, {x})")),
+        (ScalarClass::Int, ScalarClass::Bool) => plain(format!("{x} != 0")),
+        (ScalarClass::Uint, ScalarClass::Bool) => plain(format!("{x} != 0u")),
+        (ScalarClass::Int, ScalarClass::Int) => fit(to, plain(x)),
+        (ScalarClass::Uint, ScalarClass::Uint) => fit(to, plain(x)),
+        (ScalarClass::Int, ScalarClass::Uint) => fit(to, plain(format!("bitcast<u32>({x})"))),
+        (ScalarClass::Uint, ScalarClass::Int) => fit(to, plain(format!("bitcast<i32>({x})"))),
+        (ScalarClass::Bool, ScalarClass::Bool) => plain(x),
     }
 }

@@ -1,52 +1,54 @@
-//! Which steps stand together between two barriers.
+//! Grouping of steps between barriers.
 //!
-//! By depth, a step comes one group after the last step it depends on, so that independent work stands together, with the
-//! fewest barriers that the longest chain allows. Arms of one choice do not depend on each other and stand side by side; what
-//! comes after them does so after the longest.
+//! By default, a step comes one group after the last step it depends on. Independent work then
+//! shares a group, and the longest dependency chain determines the number of barriers. Branches of
+//! one shape switch do not depend on each other and share groups; the steps after them follow the
+//! longest branch.
 //!
-//! What depends on little is done early then, and kept until it is needed: weights that the way back casts, what gradients
-//! compute again from checkpoints or draw again. Where that takes much memory, steps with large results wait instead until
-//! groups come near the place that they have in the graph's own order, which computes such things where they are needed. A chain
-//! of them may then make groups of its own: an eighth of the memory is taken for worth it, and a 32nd where there are no more.
-//! Weights that are decoded do not wait so: they say themselves beside what they stand (`emit/decoding.rs`), and do so behind it.
+//! This schedules steps with few dependencies early, and their results stay in memory until they
+//! are used. Examples are weights cast for the backward pass, and values recomputed from
+//! checkpoints. If this takes much memory, steps with large results are deferred to groups near
+//! their position in the graph. A chain of deferred steps may add groups. Deferral is accepted if
+//! it saves an eighth of the memory, or a 32nd if it adds no groups. Dequantization of weights is
+//! not deferred: `emit/decoding.rs` determines its group, and it comes last within this group.
 
 use std::collections::{BTreeMap, HashMap};
 
 use tercet_ir::NodeId;
 
-use crate::emit::{Draft, Home};
-use crate::kernel::Access;
-use crate::program::{Arms, ChoiceId, SlotId, Step, exclude};
+use crate::emit::{ProgramBuilder, SlotPlacement};
+use crate::kernel::ArgAccess;
+use crate::program::{ProgramStep, ShapeBranches, ShapeSwitchId, SlotId, exclude};
 
-/// How many groups before the last one so far a step with a large result may stand, if it may not stand anywhere: the
-/// lengths of side chains, such as those to the queries, keys and values of a layer, and of next to none.
+/// Maximum distance, in groups before the last one so far, of a step with a large result.
+/// Candidates are the lengths of side chains, such as QKV of a layer, and of almost none.
 const WAITS: [usize; 3] = [16, 6, 2];
 
-/// Results below this many bytes stand anywhere.
+/// Results below this many bytes are never deferred.
 const LARGE_BYTES: u64 = 16 << 10;
 
-/// Memory between steps that nothing is done about.
+/// Maximum arena size in bytes for which nothing is deferred.
 const LITTLE_BYTES: u64 = 1 << 20;
 
-/// Steps in their order, with the group of each.
+/// Steps in order, with the group of each.
 #[derive(Default)]
-pub(super) struct Grouped {
-    pub(super) list: Vec<Step>,
+pub(super) struct GroupedSteps {
+    pub(super) list: Vec<ProgramStep>,
     pub(super) groups: Vec<usize>,
 }
 
-/// What a step reads and writes.
-type Accesses = Vec<(SlotId, Access)>;
+/// Slots that a step accesses, with access modes.
+type StepAccesses = Vec<(SlotId, ArgAccess)>;
 
-/// Orders steps by their groups and puts a barrier at the start of each group but the first.
-pub(super) fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
-    let accesses: Vec<Accesses> = steps.iter().map(|step| expand(step, draft)).collect();
+/// Orders steps by group, with a barrier at the start of each group except the first.
+pub(super) fn group(steps: Vec<ProgramStep>, draft: &ProgramBuilder) -> GroupedSteps {
+    let accesses: Vec<StepAccesses> = steps.iter().map(|step| expand(step, draft)).collect();
     let mut groups = depths(&steps, &accesses, draft, None);
-    let mut bytes = most_bytes(&steps, &groups, draft);
+    let mut bytes = max_bytes(&steps, &groups, draft);
     if bytes > LITTLE_BYTES {
         for wait in WAITS {
             let other = depths(&steps, &accesses, draft, Some(wait));
-            let less = most_bytes(&steps, &other, draft);
+            let less = max_bytes(&steps, &other, draft);
             let worth = match other.iter().max() > groups.iter().max() {
                 true => bytes / 8,
                 false => bytes / 32,
@@ -58,10 +60,10 @@ pub(super) fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
     }
     let behind = accesses.iter().map(|all| decodes(all, draft));
     let places = groups.into_iter().zip(behind);
-    let mut placed: Vec<((usize, bool), Step)> = places.zip(steps).collect();
-    // Stable: inside a group the order of emission stays.
+    let mut placed: Vec<((usize, bool), ProgramStep)> = places.zip(steps).collect();
+    // The sort is stable: within a group, steps keep their order of emission.
     placed.sort_by_key(|(at, _)| *at);
-    let mut grouped = Grouped {
+    let mut grouped = GroupedSteps {
         list: Vec::with_capacity(placed.len()),
         groups: Vec::with_capacity(placed.len()),
     };
@@ -73,50 +75,55 @@ pub(super) fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
     grouped
 }
 
-/// What happened to a slot so far in steps of these arms.
+/// Accesses of a slot so far, by steps of these branches.
 #[derive(Clone, Default)]
-struct Touched {
-    arms: Arms,
-    /// One past the group of the last write.
-    written: usize,
-    /// One past the group of the last read.
+struct SlotHazards {
+    branches: ShapeBranches,
+    /// One plus the group of the last write.
+    write_end: usize,
+    /// One plus the group of the last read.
     read: usize,
 }
 
-/// The group of each step: one after those it depends on, and where `wait` is given and its result is large, at most so many
-/// before the last one of the steps before it.
-fn depths(steps: &[Step], accesses: &[Accesses], draft: &Draft, wait: Option<usize>) -> Vec<usize> {
-    let mut touched: HashMap<SlotId, Vec<Touched>> = HashMap::new();
+/// The group of each step: one after its dependencies. With `wait`, a step with a large result is
+/// at most this many groups before the last group so far.
+fn depths(
+    steps: &[ProgramStep],
+    accesses: &[StepAccesses],
+    draft: &ProgramBuilder,
+    wait: Option<usize>,
+) -> Vec<usize> {
+    let mut touched: HashMap<SlotId, Vec<SlotHazards>> = HashMap::new();
     let mut groups = Vec::with_capacity(steps.len());
     let mut last = 0;
     for (step, accesses) in steps.iter().zip(accesses) {
         let mut at = 0;
         for (slot, access) in accesses {
             for t in touched.get(slot).into_iter().flatten() {
-                if exclude(&draft.choices, &t.arms, &step.arms) {
+                if exclude(&draft.shape_switches, &t.branches, &step.branches) {
                     continue;
                 }
                 at = at.max(match access {
-                    Access::Read => t.written,
-                    Access::Write => t.written.max(t.read),
+                    ArgAccess::Read => t.write_end,
+                    ArgAccess::Write => t.write_end.max(t.read),
                 });
             }
         }
         if let Some(wait) = wait
-            && makes_much(accesses, &touched, draft)
+            && first_writes_large_slot(accesses, &touched, draft)
         {
             at = at.max(last - wait.min(last));
         }
         last = last.max(at);
         for (slot, access) in accesses {
             let all = touched.entry(*slot).or_default();
-            let t = of_arms(all, &step.arms);
+            let t = hazards_of(all, &step.branches);
             match access {
-                Access::Read => t.read = t.read.max(at + 1),
-                Access::Write => t.written = t.written.max(at + 1),
+                ArgAccess::Read => t.read = t.read.max(at + 1),
+                ArgAccess::Write => t.write_end = t.write_end.max(at + 1),
             }
-            if *access == Access::Write && !step.arms.is_empty() {
-                level(all, draft, &step.arms);
+            if *access == ArgAccess::Write && !step.branches.is_empty() {
+                level(all, draft, &step.branches);
             }
         }
         groups.push(at);
@@ -124,35 +131,38 @@ fn depths(steps: &[Step], accesses: &[Accesses], draft: &Draft, wait: Option<usi
     groups
 }
 
-/// Whether a step decodes weights for a product.
-fn decodes(accesses: &[(SlotId, Access)], draft: &Draft) -> bool {
+/// Whether a step dequantizes weights for a matmul.
+fn decodes(accesses: &[(SlotId, ArgAccess)], draft: &ProgramBuilder) -> bool {
     let mut all = accesses.iter();
-    all.any(|(slot, access)| *access == Access::Write && draft.decoding.has(*slot))
+    all.any(|(slot, access)| *access == ArgAccess::Write && draft.decoding.has(*slot))
 }
 
-/// Whether a step is the first to write a large slot of the arena, which may wait.
-fn makes_much(
-    accesses: &[(SlotId, Access)],
-    touched: &HashMap<SlotId, Vec<Touched>>,
-    draft: &Draft,
+/// Whether a step is the first to write a large arena slot, so that it may be deferred.
+fn first_writes_large_slot(
+    accesses: &[(SlotId, ArgAccess)],
+    touched: &HashMap<SlotId, Vec<SlotHazards>>,
+    draft: &ProgramBuilder,
 ) -> bool {
     accesses.iter().any(|(slot, access)| {
         let to = &draft.slots[slot.0 as usize];
-        let large = to.home == Home::Arena && to.bytes >= LARGE_BYTES && !draft.decoding.has(*slot);
-        large && *access == Access::Write && !touched.contains_key(slot)
+        let large = to.home == SlotPlacement::Arena
+            && to.bytes >= LARGE_BYTES
+            && !draft.decoding.has(*slot);
+        large && *access == ArgAccess::Write && !touched.contains_key(slot)
     })
 }
 
-/// The first and the last group of a slot, and the choice whose arm alone touches it.
-type LifeOf = (usize, usize, Option<(NodeId, ChoiceId)>);
+/// First and last group of a slot, and the shape switch if a single branch owns the slot.
+type SlotLifetimes = (usize, usize, Option<(NodeId, ShapeSwitchId)>);
 
-/// The most bytes of the arena that live at once, which is about what it takes. Of the arms of a choice the largest counts.
-fn most_bytes(steps: &[Step], groups: &[usize], draft: &Draft) -> u64 {
-    let mut lives: BTreeMap<SlotId, LifeOf> = BTreeMap::new();
+/// Maximum number of arena bytes live at the same time, which approximates the arena size. Of the
+/// branches of a shape switch, only the largest slot counts.
+fn max_bytes(steps: &[ProgramStep], groups: &[usize], draft: &ProgramBuilder) -> u64 {
+    let mut lives: BTreeMap<SlotId, SlotLifetimes> = BTreeMap::new();
     for (step, &group) in steps.iter().zip(groups) {
-        let owner = step.arms.first().map(|arm| (step.node, arm.choice));
+        let owner = step.branches.first().map(|arm| (step.node, arm.choice));
         for (slot, _) in step.accesses(&draft.kernels) {
-            if draft.slots[slot.0 as usize].home == Home::Arena {
+            if draft.slots[slot.0 as usize].home == SlotPlacement::Arena {
                 let life = lives.entry(slot).or_insert((group, group, owner));
                 (life.0, life.1) = (life.0.min(group), life.1.max(group));
                 if life.2 != owner {
@@ -161,7 +171,7 @@ fn most_bytes(steps: &[Step], groups: &[usize], draft: &Draft) -> u64 {
             }
         }
     }
-    let mut largest: HashMap<(NodeId, ChoiceId), SlotId> = HashMap::new();
+    let mut largest: HashMap<(NodeId, ShapeSwitchId), SlotId> = HashMap::new();
     let bytes = |slot: SlotId| draft.slots[slot.0 as usize].bytes;
     for (slot, (.., owner)) in &lives {
         if let Some(owner) = owner {
@@ -187,32 +197,35 @@ fn most_bytes(steps: &[Step], groups: &[usize], draft: &Draft) -> u64 {
     most
 }
 
-/// Lets what other arms wrote into a slot count as written as late as what these did: one arm with more steps than
-/// another would be ever later in groups, and what both use would live for all that lies between.
-fn level(all: &mut [Touched], draft: &Draft, arms: &Arms) {
-    let beside = |t: &&mut Touched| t.arms == *arms || exclude(&draft.choices, &t.arms, arms);
-    let last = all.iter_mut().filter(beside).map(|t| t.written).max();
+/// Treats the writes of alternative branches to a slot as equally late. Otherwise a branch with
+/// more steps would drift to ever later groups, and shared slots would live for all groups in
+/// between.
+fn level(all: &mut [SlotHazards], draft: &ProgramBuilder, arms: &ShapeBranches) {
+    let beside = |t: &&mut SlotHazards| {
+        t.branches == *arms || exclude(&draft.shape_switches, &t.branches, arms)
+    };
+    let last = all.iter_mut().filter(beside).map(|t| t.write_end).max();
     for t in all.iter_mut().filter(beside) {
-        t.written = t.written.max(last.unwrap_or(0));
+        t.write_end = t.write_end.max(last.unwrap_or(0));
     }
 }
 
-/// What happened in steps of the same arms.
-fn of_arms<'t>(all: &'t mut Vec<Touched>, arms: &Arms) -> &'t mut Touched {
-    let at = all.iter().position(|t| t.arms == *arms);
+/// The access record for steps of these branches.
+fn hazards_of<'t>(all: &'t mut Vec<SlotHazards>, arms: &ShapeBranches) -> &'t mut SlotHazards {
+    let at = all.iter().position(|t| t.branches == *arms);
     let at = at.unwrap_or_else(|| {
-        all.push(Touched {
-            arms: arms.clone(),
-            ..Touched::default()
+        all.push(SlotHazards {
+            branches: arms.clone(),
+            ..SlotHazards::default()
         });
         all.len() - 1
     });
     &mut all[at]
 }
 
-/// The accesses of a step; a slot over some or all records of checks counts as each of them.
-fn expand(step: &Step, draft: &Draft) -> Accesses {
-    let mut accesses: Accesses = step.accesses(&draft.kernels).into_iter().collect();
+/// Accesses of a step. A slot that spans several fault records counts as an access to each of them.
+fn expand(step: &ProgramStep, draft: &ProgramBuilder) -> StepAccesses {
+    let mut accesses: StepAccesses = step.accesses(&draft.kernels).into_iter().collect();
     if let Some(all) = draft.faults
         && let Some(&(_, access)) = accesses.iter().find(|(slot, _)| *slot == all)
     {
@@ -222,7 +235,7 @@ fn expand(step: &Step, draft: &Draft) -> Accesses {
         let records = draft.joined_records.get(slot)?;
         Some(records.iter().map(|record| (*record, *access)))
     });
-    let joined: Accesses = joined.flatten().collect();
+    let joined: StepAccesses = joined.flatten().collect();
     accesses.extend(joined);
     accesses
 }

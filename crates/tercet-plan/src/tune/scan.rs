@@ -1,24 +1,24 @@
-//! Scans over states as tasks.
+//! Autotuning tasks for scans over states.
 
 use tercet_ir::{DType, Tensor, TensorType, Value};
 
-use super::Failure;
-use super::task::{Draft, Element, Task, element, pattern, spread, task};
-use crate::tuning::Key;
+use super::TuneFailure;
+use super::task::{ExpectedElement, TaskBuilder, TuneTask, element, pattern, spread_indices, task};
+use crate::tuning::TuningKey;
 
-/// A scan over states.
+/// Operator of a scan over states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateScan {
-    /// `SelectiveScan`, whose channels are heads of one.
+    /// `SelectiveScan`; each channel is a separate head.
     Selective,
-    /// `Mamba2`, all of whose heads share `b` and `c`.
+    /// `Mamba2`; all heads share `b` and `c`.
     Mamba2,
-    /// `GatedDeltaNet`, from states of zeros.
+    /// `GatedDeltaNet`, with initial states of zero.
     GatedDelta,
 }
 
 impl StateScan {
-    /// Its name among operators.
+    /// Name of the operator.
     pub fn name(self) -> &'static str {
         match self {
             StateScan::Selective => "selective_scan",
@@ -28,9 +28,9 @@ impl StateScan {
     }
 }
 
-/// Batch, steps, heads, channels of a head, states of a channel.
+/// Sizes of a scan: batch, steps, heads, channels per head, states per channel.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct TuneScanSizes {
     batch: usize,
     steps: usize,
     heads: usize,
@@ -38,28 +38,29 @@ struct Sizes {
     states: usize,
 }
 
-/// The operands by their places, and the walk of one channel over them.
-struct Walk<'a> {
+/// The operands by index, and the reference scan of one channel.
+struct ChannelReference<'a> {
     op: StateScan,
-    sizes: Sizes,
+    sizes: TuneScanSizes,
     operands: &'a [(&'static str, Tensor)],
 }
 
 /// A channel at a step.
 #[derive(Clone, Copy)]
-struct Place {
+struct ScanPosition {
     token: usize,
     head: usize,
     column: usize,
 }
 
-impl Walk<'_> {
+impl ChannelReference<'_> {
     fn at(&self, operand: usize, at: usize) -> f64 {
         element(&self.operands[operand].1, at)
     }
 
-    /// What operand `operand` has for each state at a step: of all heads, or of each of them.
-    fn of_states(&self, operand: usize, at: Place) -> Vec<f64> {
+    /// Values of operand `operand` for each state of a channel at a step; the operand is common to
+    /// all heads or separate for each.
+    fn state_values(&self, operand: usize, at: ScanPosition) -> Vec<f64> {
         let n = self.sizes.states;
         let first = match self.op {
             StateScan::Selective | StateScan::Mamba2 => at.token * n,
@@ -68,9 +69,9 @@ impl Walk<'_> {
         (first..first + n).map(|i| self.at(operand, i)).collect()
     }
 
-    /// The states after a step.
-    fn advance(&self, h: &mut [f64], at: Place) {
-        let Sizes {
+    /// Advances the states by one step.
+    fn advance(&self, h: &mut [f64], at: ScanPosition) {
+        let TuneScanSizes {
             heads,
             per_head,
             states,
@@ -81,7 +82,7 @@ impl Walk<'_> {
         match self.op {
             StateScan::Selective | StateScan::Mamba2 => {
                 let (x, dt) = (self.at(0, of_channel), self.at(1, of_head));
-                let b = self.of_states(3, at);
+                let b = self.state_values(3, at);
                 for (n, (h, b)) in h.iter_mut().zip(b).enumerate() {
                     let a = match self.op {
                         StateScan::Selective => self.at(2, at.head * states + n),
@@ -96,7 +97,7 @@ impl Walk<'_> {
                     self.at(3, of_head),
                     self.at(4, of_head),
                 );
-                let k = self.of_states(1, at);
+                let k = self.state_values(1, at);
                 h.iter_mut().for_each(|h| *h *= g.exp());
                 let told: f64 = h.iter().zip(&k).map(|(h, k)| h * k).sum();
                 let d = beta * (v - told);
@@ -105,40 +106,40 @@ impl Walk<'_> {
         }
     }
 
-    /// A result after a step.
-    fn result(&self, h: &[f64], at: Place) -> Element {
+    /// The result after a step.
+    fn result(&self, h: &[f64], at: ScanPosition) -> ExpectedElement {
         let (operand, scale) = match self.op {
             StateScan::Selective | StateScan::Mamba2 => (4, 1.0),
             StateScan::GatedDelta => (0, (self.sizes.states as f64).sqrt().recip()),
         };
-        let read = self.of_states(operand, at);
+        let read = self.state_values(operand, at);
         let terms = h.iter().zip(read).map(|(h, read)| h * read * scale);
         let place = at.head * self.sizes.per_head + at.column;
-        let sum = Element::sum(at.token, place, terms);
-        // States are sums as well, of as many steps as their decay lets through.
-        Element {
+        let sum = ExpectedElement::sum(at.token, place, terms);
+        // States also accumulate rounding errors, over a number of steps that depends on the decay.
+        ExpectedElement {
             scale: 4.0 * sum.scale,
             ..sum
         }
     }
 
-    /// Results of some channels at some steps, by rows.
-    fn wanted(&self) -> Vec<Element> {
-        let Sizes {
+    /// Expected results of some channels at some steps, in row order.
+    fn expected(&self) -> Vec<ExpectedElement> {
+        let TuneScanSizes {
             batch,
             steps,
             heads,
             per_head,
             states,
         } = self.sizes;
-        let seen: Vec<usize> = spread(steps, 3).collect();
+        let seen: Vec<usize> = spread_indices(steps, 3).collect();
         let mut wanted = Vec::new();
-        for entry in spread(batch, 2) {
-            for head in spread(heads, 3) {
-                for column in spread(per_head, 2) {
+        for entry in spread_indices(batch, 2) {
+            for head in spread_indices(heads, 3) {
+                for column in spread_indices(per_head, 2) {
                     let mut h = vec![0.0; states];
                     for step in 0..steps {
-                        let at = Place {
+                        let at = ScanPosition {
                             token: entry * steps + step,
                             head,
                             column,
@@ -156,13 +157,13 @@ impl Walk<'_> {
     }
 }
 
-/// Numbers between two.
-fn between(
+/// Deterministic numbers in a range.
+fn random_between(
     name: &str,
     dtype: DType,
     shape: &[usize],
     [least, most]: [f64; 2],
-) -> Result<Tensor, Failure> {
+) -> Result<Tensor, TuneFailure> {
     let all = pattern(name, dtype, shape)?.to_f64s().into_iter();
     let all: Vec<f64> = all
         .map(|x| least + (most - least) * (x + 1.0) / 2.0)
@@ -170,15 +171,15 @@ fn between(
     Ok(Tensor::from_f64s(TensorType::new(dtype, shape), &all)?)
 }
 
-/// Its name, its shape, and what its numbers lie between.
-type Operand = (&'static str, Vec<usize>, [f64; 2]);
+/// An operand: name, shape and range of its values.
+type ScanOperandSpec = (&'static str, Vec<usize>, [f64; 2]);
 
-/// Operands whose states stay finite: decays of 0.6 to 1, keys of a length below 1.
-fn operands(op: StateScan, sizes: Sizes) -> [Operand; 5] {
+/// Operands that keep states bounded: decays from 0.6 to 1, and keys of norm below 1.
+fn operands(op: StateScan, sizes: TuneScanSizes) -> [ScanOperandSpec; 5] {
     const ANY: [f64; 2] = [-1.0, 1.0];
     const STEPS: [f64; 2] = [0.01, 0.2];
     const DECAYS: [f64; 2] = [-2.0, -0.1];
-    let Sizes {
+    let TuneScanSizes {
         batch: b,
         steps: s,
         heads: h,
@@ -213,10 +214,14 @@ fn operands(op: StateScan, sizes: Sizes) -> [Operand; 5] {
     }
 }
 
-/// A scan whose results have a row for each token.
-pub(super) fn scan(op: StateScan, dtype: DType, given: [usize; 5]) -> Result<Task, Failure> {
+/// A scan task whose results have one row per token.
+pub(super) fn scan(
+    op: StateScan,
+    dtype: DType,
+    given: [usize; 5],
+) -> Result<TuneTask, TuneFailure> {
     let [batch, steps, heads, per_head, states] = given;
-    let sizes = Sizes {
+    let sizes = TuneScanSizes {
         batch,
         steps,
         heads,
@@ -225,12 +230,12 @@ pub(super) fn scan(op: StateScan, dtype: DType, given: [usize; 5]) -> Result<Tas
     };
     if op == StateScan::Selective && per_head != 1 {
         let why = "a selective scan has one channel a head";
-        return Err(Failure::Other(why.to_string()));
+        return Err(TuneFailure::Other(why.to_string()));
     }
-    let mut draft = Draft::new();
+    let mut draft = TaskBuilder::new();
     let mut values = Vec::new();
     for (name, shape, range) in operands(op, sizes) {
-        let tensor = between(name, dtype, &shape, range)?;
+        let tensor = random_between(name, dtype, &shape, range)?;
         values.push(draft.state_of(name, tensor)?);
     }
     let all: [Value; 5] = values
@@ -245,14 +250,14 @@ pub(super) fn scan(op: StateScan, dtype: DType, given: [usize; 5]) -> Result<Tas
     };
     let y = graph.reshape(y, [batch * steps, heads * per_head])?;
     graph.output("y", y)?;
-    let walk = Walk {
+    let walk = ChannelReference {
         op,
         sizes,
         operands: &draft.states,
     };
-    let wanted = walk.wanted();
-    let key = Key::scan(op.name(), dtype, given);
-    // A decay, a product that is added, and one that is read, of each state.
+    let wanted = walk.expected();
+    let key = TuningKey::scan(op.name(), dtype, given);
+    // Per state: a decay, a multiply-add for the update, and one for the result.
     let flops = 6.0 * (batch * steps) as f64 * (heads * per_head * states) as f64;
     Ok(task(draft, key, dtype, flops, wanted))
 }

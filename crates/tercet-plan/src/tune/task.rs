@@ -1,50 +1,51 @@
-//! What can be measured: problems with their operands and some of their results.
+//! Autotuning tasks: problems with their operands and some expected results.
 
-use tercet_ir::case::Fill;
-use tercet_ir::ops::{AttentionOptions, Layout, Window};
+use tercet_ir::case::InputFill;
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, Window};
 use tercet_ir::{CompileError, DType, Graph, OpError, Tensor, TensorType, Type};
 
-use super::Failure;
+use super::TuneFailure;
 use super::scan::{StateScan, scan};
-use crate::tuning::{GemmProblem, Key, Weights};
+use crate::tuning::{GemmProblem, TuningKey, WeightLayout};
 
-/// Results that are compared, as rows and places in each of so many.
+/// Number of rows with compared results, and number of compared elements per row.
 const ROWS: usize = 5;
 const PLACES: usize = 37;
 
-/// A problem with operands in states and parameters, and the result `y`.
+/// A problem with operands in states and parameters, and the output `y`.
 #[derive(Debug)]
-pub struct Task {
-    /// The problem as tables have it.
-    pub key: Key,
-    /// Multiplications and additions.
+pub struct TuneTask {
+    /// Key of the problem in autotuning tables.
+    pub key: TuningKey,
+    /// Number of multiplications and additions.
     pub flops: f64,
     pub(super) dtype: DType,
     pub(super) graph: Graph,
     pub(super) states: Vec<(&'static str, Tensor)>,
     pub(super) params: Vec<(&'static str, Tensor)>,
-    pub(super) wanted: Vec<Element>,
-    /// Tilings are measured, not variants.
+    pub(super) expected: Vec<ExpectedElement>,
+    /// The problem for which tilings are measured; `None` for tasks that measure variants.
     pub(super) tilings: Option<GemmProblem>,
 }
 
-/// A result: its row along the first axis, its place in that, its value, and how large what it sums is.
+/// An expected result: its row along the first axis, index within the row, value, and the magnitude
+/// of the summed terms.
 #[derive(Debug)]
-pub(super) struct Element {
+pub(super) struct ExpectedElement {
     pub(super) row: usize,
     pub(super) at: usize,
     pub(super) value: f64,
     pub(super) scale: f64,
 }
 
-impl Element {
-    pub(super) fn sum(row: usize, at: usize, terms: impl Iterator<Item = f64>) -> Element {
+impl ExpectedElement {
+    pub(super) fn sum(row: usize, at: usize, terms: impl Iterator<Item = f64>) -> ExpectedElement {
         let (mut value, mut squares) = (0.0, 0.0);
         for term in terms {
             value += term;
             squares += term * term;
         }
-        Element {
+        ExpectedElement {
             row,
             at,
             value,
@@ -53,22 +54,22 @@ impl Element {
     }
 }
 
-fn failed(e: &Failure) -> CompileError {
+fn failed(e: &TuneFailure) -> CompileError {
     CompileError::Device {
         reason: tercet_ir::one_line(e),
     }
 }
 
 /// Graph and operands under construction.
-pub(super) struct Draft {
+pub(super) struct TaskBuilder {
     pub(super) graph: Graph,
     pub(super) states: Vec<(&'static str, Tensor)>,
     params: Vec<(&'static str, Tensor)>,
 }
 
-impl Draft {
-    pub(super) fn new() -> Draft {
-        Draft {
+impl TaskBuilder {
+    pub(super) fn new() -> TaskBuilder {
+        TaskBuilder {
             graph: Graph::new(),
             states: Vec::new(),
             params: Vec::new(),
@@ -80,11 +81,11 @@ impl Draft {
         name: &'static str,
         dtype: DType,
         shape: &[usize],
-    ) -> Result<tercet_ir::Value, Failure> {
+    ) -> Result<tercet_ir::Value, TuneFailure> {
         Ok(self.state_of(name, pattern(name, dtype, shape)?)?)
     }
 
-    /// A state that begins as this tensor.
+    /// A state with this tensor as initial value.
     pub(super) fn state_of(
         &mut self,
         name: &'static str,
@@ -102,12 +103,12 @@ impl Draft {
     }
 }
 
-impl Task {
-    /// The tilings of a product of two states on cooperative matrices.
+impl TuneTask {
+    /// A task for the tilings of a matmul of two states on cooperative matrices.
     ///
     /// # Errors
-    /// [`CompileError`] when the operands cannot be made.
-    pub fn tilings(problem: &GemmProblem) -> Result<Task, CompileError> {
+    /// [`CompileError`] if the operands cannot be created.
+    pub fn tilings(problem: &GemmProblem) -> Result<TuneTask, CompileError> {
         let GemmProblem {
             dtype,
             b_transposed,
@@ -116,83 +117,87 @@ impl Task {
             k,
         } = *problem;
         let weights = match b_transposed {
-            true => Weights::Along(dtype),
-            false => Weights::Across(dtype),
+            true => WeightLayout::KMajor(dtype),
+            false => WeightLayout::NMajor(dtype),
         };
         let task = product(dtype, weights, [m, n, k], false).map_err(|e| failed(&e))?;
-        Ok(Task {
+        Ok(TuneTask {
             key: problem.key(),
             tilings: Some(*problem),
             ..task
         })
     }
 
-    /// The variants of a product of rows of a type with weights that are parameters: of few rows up to eight, of many
-    /// beyond.
+    /// A task for the variants of a matmul with parameters as weights: those of skinny GEMM up to
+    /// eight rows, those of large-M GEMM beyond.
     ///
     /// # Errors
-    /// [`CompileError`] when the operands cannot be made: weights are whole blocks.
+    /// [`CompileError`] if the operands cannot be created; quantized weights must consist of whole
+    /// blocks.
     pub fn product(
         dtype: DType,
-        weights: Weights,
+        weights: WeightLayout,
         sizes: [usize; 3],
-    ) -> Result<Task, CompileError> {
+    ) -> Result<TuneTask, CompileError> {
         product(dtype, weights, sizes, true).map_err(|e| failed(&e))
     }
 
-    /// The variants of causal attention: key heads of all batch entries, query heads of each, queries, keys, elements of
-    /// a head.
+    /// A task for the variants of causal attention. Sizes: KV heads of all batch entries, query
+    /// heads per KV head, queries, keys, head size.
     ///
     /// # Errors
-    /// [`CompileError`] when the operands cannot be made.
-    pub fn attention(dtype: DType, sizes: [usize; 5]) -> Result<Task, CompileError> {
+    /// [`CompileError`] if the operands cannot be created.
+    pub fn attention(dtype: DType, sizes: [usize; 5]) -> Result<TuneTask, CompileError> {
         attention(dtype, sizes).map_err(|e| failed(&e))
     }
 
-    /// The variants of a convolution of one group whose windows keep sizes: batch, channels, sides of the image, channels
-    /// of the result, sides of a window.
+    /// A task for the variants of a convolution with one group and "same" padding. Sizes: batch,
+    /// input channels, image side, output channels, window side.
     ///
     /// # Errors
-    /// [`CompileError`] when the operands cannot be made.
-    pub fn conv(dtype: DType, sizes: [usize; 5]) -> Result<Task, CompileError> {
+    /// [`CompileError`] if the operands cannot be created.
+    pub fn conv(dtype: DType, sizes: [usize; 5]) -> Result<TuneTask, CompileError> {
         conv(dtype, sizes).map_err(|e| failed(&e))
     }
 
-    /// The variants of a scan over states: batch, steps, heads, channels of a head, states of a channel.
+    /// A task for the variants of a scan over states. Sizes: batch, steps, heads, channels per
+    /// head, states per channel.
     ///
     /// # Errors
-    /// [`CompileError`] when the operands cannot be made, or a selective scan has heads of several channels.
-    pub fn scan(op: StateScan, dtype: DType, sizes: [usize; 5]) -> Result<Task, CompileError> {
+    /// [`CompileError`] if the operands cannot be created, or if a selective scan has several
+    /// channels per head.
+    pub fn scan(op: StateScan, dtype: DType, sizes: [usize; 5]) -> Result<TuneTask, CompileError> {
         scan(op, dtype, sizes).map_err(|e| failed(&e))
     }
 
-    /// Expects something else of one result, so that tests see wrong candidates fail.
+    /// Falsifies one expected result, so that tests can check that wrong candidates fail.
     #[doc(hidden)]
-    pub fn spoil(&mut self) {
-        self.wanted[0].value += 10.0 + 10.0 * self.wanted[0].scale;
+    pub fn corrupt_expected(&mut self) {
+        self.expected[0].value += 10.0 + 10.0 * self.expected[0].scale;
     }
 }
 
 fn product(
     dtype: DType,
-    weights: Weights,
+    weights: WeightLayout,
     [m, n, k]: [usize; 3],
     is_constant: bool,
-) -> Result<Task, Failure> {
-    let mut draft = Draft::new();
+) -> Result<TuneTask, TuneFailure> {
+    let mut draft = TaskBuilder::new();
     let x = draft.state("a", dtype, &[m, k])?;
-    let other = |e: tercet_ir::quant::QuantError| Failure::Other(e.to_string());
+    let other = |e: tercet_ir::quant::QuantError| TuneFailure::Other(e.to_string());
     let (w, columns) = match weights {
-        Weights::Packed(scheme) => {
+        WeightLayout::Packed(scheme) => {
             let bytes = scheme.row_bytes(k).ok_or_else(|| {
-                Failure::Other(format!(
-                    "{k} weights are not whole blocks of {}",
+                TuneFailure::Other(format!(
+                    "{k} weights per row are not a multiple of the block length {}",
                     scheme.name()
                 ))
             })?;
-            let blocks = Fill::Blocks(scheme).tensor("b", TensorType::new(DType::U8, &[n, bytes]));
+            let blocks =
+                InputFill::Blocks(scheme).tensor("b", TensorType::new(DType::U8, &[n, bytes]));
             let mut columns = Vec::new();
-            for j in spread(n, PLACES) {
+            for j in spread_indices(n, PLACES) {
                 let mut values = vec![0.0; k];
                 let row = &blocks.bytes()[j * bytes..][..bytes];
                 scheme.dequantize(row, &mut values).map_err(other)?;
@@ -200,14 +205,14 @@ fn product(
             }
             (draft.param("b", blocks)?, columns)
         }
-        Weights::Along(of) | Weights::Across(of) => {
-            let along = matches!(weights, Weights::Along(_));
+        WeightLayout::KMajor(of) | WeightLayout::NMajor(of) => {
+            let along = matches!(weights, WeightLayout::KMajor(_));
             let shape = if along { [n, k] } else { [k, n] };
             let b = pattern("b", of, &shape)?;
             let place = |j: usize, l: usize| if along { j * k + l } else { l * n + j };
             let column = |j: usize| (0..k).map(|l| element(&b, place(j, l))).collect();
             let columns: Vec<(usize, Vec<f64>)> =
-                spread(n, PLACES).map(|j| (j, column(j))).collect();
+                spread_indices(n, PLACES).map(|j| (j, column(j))).collect();
             let mut w = match is_constant {
                 true => draft.param("b", b)?,
                 false => draft.state("b", of, &shape)?,
@@ -219,22 +224,22 @@ fn product(
         }
     };
     let y = match weights {
-        Weights::Packed(scheme) => draft.graph.dequant_matmul(x, w, scheme)?,
-        Weights::Along(_) | Weights::Across(_) => draft.graph.matmul(x, w)?,
+        WeightLayout::Packed(scheme) => draft.graph.dequant_matmul(x, w, scheme)?,
+        WeightLayout::KMajor(_) | WeightLayout::NMajor(_) => draft.graph.matmul(x, w)?,
     };
     draft.graph.output("y", y)?;
     let a = &draft.states[0].1;
     let mut wanted = Vec::new();
-    for i in spread(m, ROWS) {
+    for i in spread_indices(m, ROWS) {
         let row: Vec<f64> = (0..k).map(|l| element(a, i * k + l)).collect();
         for (j, column) in &columns {
             let terms = row.iter().zip(column).map(|(a, b)| a * b);
-            wanted.push(Element::sum(i, *j, terms));
+            wanted.push(ExpectedElement::sum(i, *j, terms));
         }
     }
     let key = match m <= 8 {
-        true => Key::rows(dtype, weights, [m, n, k]),
-        false => Key::many(dtype, weights, [m, n, k]),
+        true => TuningKey::rows(dtype, weights, [m, n, k]),
+        false => TuningKey::large_m(dtype, weights, [m, n, k]),
     };
     Ok(task(
         draft,
@@ -245,15 +250,21 @@ fn product(
     ))
 }
 
-pub(super) fn task(draft: Draft, key: Key, dtype: DType, flops: f64, wanted: Vec<Element>) -> Task {
-    Task {
+pub(super) fn task(
+    draft: TaskBuilder,
+    key: TuningKey,
+    dtype: DType,
+    flops: f64,
+    wanted: Vec<ExpectedElement>,
+) -> TuneTask {
+    TuneTask {
         key,
         flops,
         dtype,
         graph: draft.graph,
         states: draft.states,
         params: draft.params,
-        wanted,
+        expected: wanted,
         tilings: None,
     }
 }
@@ -261,23 +272,23 @@ pub(super) fn task(draft: Draft, key: Key, dtype: DType, flops: f64, wanted: Vec
 fn attention(
     dtype: DType,
     [heads, group, queries, keys, dim]: [usize; 5],
-) -> Result<Task, Failure> {
-    let mut draft = Draft::new();
+) -> Result<TuneTask, TuneFailure> {
+    let mut draft = TaskBuilder::new();
     let q = draft.state("q", dtype, &[1, heads * group, queries, dim])?;
     let k = draft.state("k", dtype, &[1, heads, keys, dim])?;
     let v = draft.state("v", dtype, &[1, heads, keys, dim])?;
-    let options = AttentionOptions::new(heads * group, heads, Layout::Bhsd).causal();
+    let options = AttentionOptions::new(heads * group, heads, AttentionLayout::Bhsd).causal();
     let y = draft.graph.attention(q, k, v, options)?;
-    // Rows of results are those of heads.
+    // One result row per head.
     let y = draft.graph.reshape(y, [heads * group, queries * dim])?;
     draft.graph.output("y", y)?;
     let [(_, q), (_, k), (_, v)] = &draft.states[..] else {
         unreachable!("invariant: there are three operands")
     };
     let mut wanted = Vec::new();
-    for head in spread(heads * group, ROWS) {
+    for head in spread_indices(heads * group, ROWS) {
         let kv = head / group * keys;
-        for query in spread(queries, 3) {
+        for query in spread_indices(queries, 3) {
             let seen = (keys + query + 1).saturating_sub(queries);
             let row = (head * queries + query) * dim;
             let score = |key: usize| -> f64 {
@@ -289,10 +300,10 @@ fn attention(
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
             let all: f64 = weights.iter().sum();
-            for d in spread(dim, 5) {
+            for d in spread_indices(dim, 5) {
                 let terms = weights.iter().enumerate();
                 let terms = terms.map(|(key, w)| w / all * element(v, (kv + key) * dim + d));
-                wanted.push(Element::sum(head, query * dim + d, terms));
+                wanted.push(ExpectedElement::sum(head, query * dim + d, terms));
             }
         }
     }
@@ -300,15 +311,18 @@ fn attention(
     let flops = 4.0 * (heads * group * queries) as f64 * (keys * dim) as f64;
     Ok(task(
         draft,
-        Key::attention(dtype, sizes),
+        TuningKey::attention(dtype, sizes),
         dtype,
         flops,
         wanted,
     ))
 }
 
-fn conv(dtype: DType, [batch, own, side, channels, size]: [usize; 5]) -> Result<Task, Failure> {
-    let mut draft = Draft::new();
+fn conv(
+    dtype: DType,
+    [batch, own, side, channels, size]: [usize; 5],
+) -> Result<TuneTask, TuneFailure> {
+    let mut draft = TaskBuilder::new();
     let x = draft.state("x", dtype, &[batch, own, side, side])?;
     let w = pattern("w", dtype, &[channels, own, size, size])?;
     let w = draft.param("w", w)?;
@@ -317,12 +331,12 @@ fn conv(dtype: DType, [batch, own, side, channels, size]: [usize; 5]) -> Result<
     let y = draft.graph.conv(x, w, None, windows, 1)?;
     draft.graph.output("y", y)?;
     let (x, w) = (&draft.states[0].1, &draft.params[0].1);
-    // As many as windows start at.
+    // Number of window positions.
     let out = side + 2 * pad + 1 - size;
     let mut wanted = Vec::new();
-    for entry in spread(batch, 2) {
-        for channel in spread(channels, PLACES) {
-            for at in spread(out * out, 5) {
+    for entry in spread_indices(batch, 2) {
+        for channel in spread_indices(channels, PLACES) {
+            for at in spread_indices(out * out, 5) {
                 let (top, left) = (at / out, at % out);
                 let taps = (0..own * size * size).filter_map(|tap| {
                     let (c, dy, dx) = (tap / (size * size), tap / size % size, tap % size);
@@ -333,19 +347,19 @@ fn conv(dtype: DType, [batch, own, side, channels, size]: [usize; 5]) -> Result<
                     let x = element(x, ((entry * own + c) * side + row) * side + column);
                     Some(x * element(w, channel * own * size * size + tap))
                 });
-                wanted.push(Element::sum(entry, channel * out * out + at, taps));
+                wanted.push(ExpectedElement::sum(entry, channel * out * out + at, taps));
             }
         }
     }
     let sums = own * size * size;
     let windows = batch * out * out;
-    let key = Key::conv(dtype, [1, channels, sums, windows, size * size]);
+    let key = TuningKey::conv(dtype, [1, channels, sums, windows, size * size]);
     let flops = 2.0 * (channels * sums) as f64 * windows as f64;
     Ok(task(draft, key, dtype, flops, wanted))
 }
 
-/// Up to `count` different places below `n`, both ends among them.
-pub(super) fn spread(n: usize, count: usize) -> impl Iterator<Item = usize> {
+/// Up to `count` distinct indices below `n`, including both ends.
+pub(super) fn spread_indices(n: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(n);
     (0..count).map(move |i| match count {
         1 => 0,
@@ -353,14 +367,15 @@ pub(super) fn spread(n: usize, count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Numbers in [-1, 1), others for another name; beyond a million elements a prime number of them repeats.
-pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, Failure> {
-    const MOST: usize = 999_983;
+/// Deterministic numbers in [-1, 1) that depend on the name. Beyond a million elements, a sequence
+/// of prime length repeats.
+pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tensor, TuneFailure> {
+    const VALUE_PERIOD: usize = 999_983;
     let ty = TensorType::new(dtype, shape);
     let mut state = name.bytes().fold(0x9E37_79B9_7F4A_7C15u64, |seed, byte| {
         seed.rotate_left(7) ^ u64::from(byte).wrapping_mul(0xD1B5_4A32_D192_ED03)
     });
-    let part: Vec<f64> = (0..ty.numel().min(MOST))
+    let part: Vec<f64> = (0..ty.numel().min(VALUE_PERIOD))
         .map(|_| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -377,7 +392,7 @@ pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tenso
     Ok(Tensor::from_bytes(ty, &bytes)?)
 }
 
-/// An element of a tensor of floats.
+/// An element of a float tensor.
 pub(super) fn element(t: &Tensor, at: usize) -> f64 {
     let bytes = t.bytes();
     match t.dtype() {
@@ -399,9 +414,9 @@ mod tests {
 
     #[test]
     fn places_are_spread_to_both_ends() {
-        assert_eq!(spread(10, 4).collect::<Vec<_>>(), [0, 3, 6, 9]);
-        assert_eq!(spread(2, 5).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(spread(1, 5).collect::<Vec<_>>(), [0]);
+        assert_eq!(spread_indices(10, 4).collect::<Vec<_>>(), [0, 3, 6, 9]);
+        assert_eq!(spread_indices(2, 5).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(spread_indices(1, 5).collect::<Vec<_>>(), [0]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Parameter blocks: what Rust writes is what shaders read.
+//! Tests that parameter blocks have the same layout in Rust and in shaders.
 
 use naga::{AddressSpace, ScalarKind, StorageAccess, TypeInner};
-use tercet_plan::{Access, Code, Field, FieldType, KernelDef, kernels};
+use tercet_plan::{ArgAccess, FieldType, KernelCode, KernelDef, ParamField, kernels};
 
-/// Name, offset and type of each field of a WGSL kernel's block, and the accesses of its arguments.
-fn reflect(def: &KernelDef, text: &str) -> (Vec<(String, u32, FieldType)>, Vec<Access>) {
+/// Name, offset and type of each field of a WGSL kernel's block, and the access modes of its
+/// arguments.
+fn reflect(def: &KernelDef, text: &str) -> (Vec<(String, u32, FieldType)>, Vec<ArgAccess>) {
     let module = naga::front::wgsl::parse_str(text)
         .unwrap_or_else(|e| panic!("{}: {}", def.name, e.emit_to_string(text)));
     let mut fields = Vec::new();
@@ -26,11 +27,12 @@ fn reflect(def: &KernelDef, text: &str) -> (Vec<(String, u32, FieldType)>, Vec<A
                 }
             }
             AddressSpace::Storage { access } => {
-                // The counters of chains are counted in, and order nothing among steps.
+                // The counters of dependent launches are modified, but they are declared as read so
+                // that they cause no barriers.
                 let counts = var.name.as_deref() == Some("chain");
                 let access = match access.contains(StorageAccess::STORE) && !counts {
-                    true => Access::Write,
-                    false => Access::Read,
+                    true => ArgAccess::Write,
+                    false => ArgAccess::Read,
                 };
                 args.push((binding.binding, access));
             }
@@ -66,10 +68,10 @@ fn field_type(def: &KernelDef, module: &naga::Module, ty: naga::Handle<naga::Typ
 fn blocks_and_arguments_agree_with_the_shaders() {
     let mut checked = 0;
     for def in kernels() {
-        let Code::Wgsl(pieces) = def.code else {
+        let KernelCode::Wgsl(pieces) = def.code else {
             continue;
         };
-        // As an instance has it: constants in the place of overrides.
+        // Constants instead of overrides, as in a kernel instance.
         let text = pieces.join("\n").replace("override ", "const ");
         let (fields, args) = reflect(def, &text);
         let own = def.fields.iter();
@@ -86,7 +88,7 @@ fn blocks_and_arguments_agree_with_the_shaders() {
 #[test]
 fn constants_are_declared_in_the_shaders() {
     for def in kernels() {
-        let Code::Wgsl(pieces) = def.code else {
+        let KernelCode::Wgsl(pieces) = def.code else {
             continue;
         };
         let text = pieces.join("\n");
@@ -97,14 +99,14 @@ fn constants_are_declared_in_the_shaders() {
     }
 }
 
-/// The offsets that Rust computes, written out once.
+/// Checks the computed offsets against literal ones.
 #[test]
 fn eight_word_fields_keep_their_alignment() {
     tercet_plan::params! {
-        /// A block.
+        /// A parameter block for this test.
         pub struct Example { shape: U32x8, n: U32, scale: F32 }
     }
-    let fields: &[Field] = <Example as tercet_plan::Params>::FIELDS;
+    let fields: &[ParamField] = <Example as tercet_plan::ParamBlock>::FIELDS;
     let offsets: Vec<u32> = fields.iter().map(|f| f.offset_bytes).collect();
     assert_eq!(offsets, [0, 32, 36]);
 }

@@ -1,11 +1,11 @@
-//! Checks of data: few dispatches, each value with a record of its own.
+//! Tests of data checks: few dispatches, with a separate fault record for each value.
 
 use std::collections::BTreeSet;
 
 use tercet_ir::{CompileOptions, DType, Graph, OpError, Type};
-use tercet_plan::{Caps, Program, Work, check_races, compile};
+use tercet_plan::{DeviceCaps, GpuProgram, StepOp, check_races, compile};
 
-/// Rows of so many inputs, taken by indices of their own.
+/// A graph that gathers rows of `count` inputs, each with its own indices.
 fn gathers(count: usize) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     for at in 0..count {
@@ -17,11 +17,11 @@ fn gathers(count: usize) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// The workgroups of each dispatch that checks.
-fn checks(program: &Program) -> Vec<u64> {
+/// Number of workgroups of each dispatch that checks data.
+fn checks(program: &GpuProgram) -> Vec<u64> {
     let dispatches = program.steps.iter().filter_map(|step| match &step.work {
-        Work::Dispatch(d) => Some(d),
-        Work::Copy { .. } | Work::Fill { .. } => None,
+        StepOp::Dispatch(d) => Some(d),
+        StepOp::Copy { .. } | StepOp::Fill { .. } => None,
     });
     dispatches
         .filter(|d| {
@@ -37,7 +37,8 @@ fn checks(program: &Program) -> Vec<u64> {
 fn values_are_checked_together() {
     for (count, want) in [(1, vec![1]), (4, vec![4]), (6, vec![4, 2])] {
         let graph = gathers(count).expect("a graph");
-        let program = compile(&graph, &CompileOptions::new(), &Caps::h200()).expect("a program");
+        let program =
+            compile(&graph, &CompileOptions::new(), &DeviceCaps::h200()).expect("a program");
         assert_eq!(checks(&program), want, "of {count}");
         assert_eq!(program.data_checks.len(), count);
         let records = program.data_checks.iter();

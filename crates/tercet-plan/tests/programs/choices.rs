@@ -1,32 +1,33 @@
-//! Programs whose sizes decide what runs: made by hand, and made by `choose` from a graph.
+//! Tests of shape switches, in programs built by hand and in programs planned from a graph.
 
 use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, NodeId, Signature, Type};
 use tercet_plan::{
-    Arm, Buffer, Caps, Choice, ChoiceId, Launch, Num, Program, Slot, SlotId, Step, Tape, Work,
-    check_races, compile,
+    BufferSlot, DeviceCaps, ExprArena, GpuProgram, LaunchSizes, ProgramBuffer, ProgramStep,
+    ShapeBranch, ShapeSwitch, ShapeSwitchId, SlotId, StepOp, SymInt, check_races, compile,
 };
 
-/// Slots of 64 bytes of the arena at these offsets, and a choice over `s` for each list of bounds.
-fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
-    let mut tape = Tape::default();
+/// A program with arena slots of 64 bytes at these offsets, and one shape switch on `s` for each
+/// list of bounds.
+fn program(offsets: &[u64], choices: &[&[u32]]) -> GpuProgram {
+    let mut tape = ExprArena::default();
     let s = tape.dim(&Dim::sym("s"));
-    let slot = |offset_bytes: &u64| Slot {
-        buffer: Buffer::Arena,
+    let slot = |offset_bytes: &u64| BufferSlot {
+        buffer: ProgramBuffer::Arena,
         offset_bytes: *offset_bytes,
         bytes: 64,
         dtype: DType::U32,
     };
-    let choice = |bounds: &&[u32]| Choice {
+    let choice = |bounds: &&[u32]| ShapeSwitch {
         value: s,
         bounds: (*bounds).into(),
     };
-    Program {
+    GpuProgram {
         signature: Signature::default(),
         symbols: Vec::new(),
         kernels: Vec::new(),
-        choices: choices.iter().map(choice).collect(),
+        shape_switches: choices.iter().map(choice).collect(),
         slots: offsets.iter().map(slot).collect(),
-        gaps: Vec::new(),
+        redzones: Vec::new(),
         chain: None,
         prepare: Vec::new(),
         steps: Vec::new(),
@@ -45,26 +46,26 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
     }
 }
 
-/// A copy of a slot in arms, as (choice, index).
-fn copy(src: u32, dst: u32, arms: &[(u32, u32)]) -> Step {
-    let arm = |&(choice, index): &(u32, u32)| Arm {
-        choice: ChoiceId(choice),
+/// A copy between slots in these branches, given as (switch, index).
+fn copy(src: u32, dst: u32, arms: &[(u32, u32)]) -> ProgramStep {
+    let arm = |&(choice, index): &(u32, u32)| ShapeBranch {
+        choice: ShapeSwitchId(choice),
         index,
     };
-    Step {
-        work: Work::Copy {
+    ProgramStep {
+        work: StepOp::Copy {
             src: SlotId(src),
             dst: SlotId(dst),
-            bytes: Num::Const(64),
+            bytes: SymInt::Const(64),
         },
         barrier: false,
-        arms: arms.iter().map(arm).collect(),
+        branches: arms.iter().map(arm).collect(),
         node: NodeId(0),
         op: "test",
     }
 }
 
-/// Whether two copies into the same bytes may stand side by side.
+/// Whether two copies into the same bytes may run without a barrier between them.
 fn side_by_side(choices: &[&[u32]], a: &[(u32, u32)], b: &[(u32, u32)]) -> bool {
     // The last two slots share bytes.
     let mut p = program(&[0, 64, 128, 160], choices);
@@ -78,12 +79,13 @@ fn arms_may_share_memory_only_where_no_run_plays_both() {
     assert!(side_by_side(&[few], &[(0, 0)], &[(0, 1)]));
     assert!(!side_by_side(&[few], &[(0, 1)], &[(0, 1)]));
     assert!(!side_by_side(&[few], &[(0, 0)], &[]));
-    // Ranges of one number: up to 1 and above 8 never meet, up to 8 and above 1 do.
+    // Two switches on one value: at most 1 excludes above 8; at most 8 and above 1 can occur
+    // together.
     let more: &[u32] = &[1, 8];
     assert!(side_by_side(&[few, more], &[(1, 0)], &[(0, 1)]));
     assert!(side_by_side(&[few, more], &[(0, 0)], &[(1, 2)]));
     assert!(!side_by_side(&[few, more], &[(0, 0)], &[(1, 1)]));
-    // One choice inside another: one pair that never meets is enough.
+    // Nested switches: a single pair of exclusive branches is enough.
     assert!(side_by_side(
         &[few, more],
         &[(0, 0), (1, 0)],
@@ -95,7 +97,7 @@ fn arms_may_share_memory_only_where_no_run_plays_both() {
 #[test]
 fn choices_of_different_numbers_prove_nothing() {
     let mut p = program(&[0, 64, 128, 160], &[&[8], &[8]]);
-    p.choices[1].value = p.tape.dim(&Dim::sym("t"));
+    p.shape_switches[1].value = p.tape.dim(&Dim::sym("t"));
     p.steps = vec![copy(0, 2, &[(0, 0)]), copy(1, 3, &[(1, 1)])];
     assert!(check_races(&p).is_err());
 }
@@ -109,13 +111,13 @@ fn a_launch_empties_what_is_not_chosen() {
         copy(0, 2, &[(0, 2)]),
         copy(0, 1, &[]),
     ];
-    let mut launch = Launch::default();
+    let mut launch = LaunchSizes::default();
     for (s, arm) in [(0, 0), (1, 0), (2, 1), (8, 1), (9, 2)] {
         let sizes = Bindings::new().with("s", s);
         launch
-            .compute(&p, &sizes, tercet_ir::random::Random::default())
+            .compute(&p, &sizes, tercet_ir::random::RngState::default())
             .expect("the sizes are possible");
-        assert_eq!(launch.chosen, [arm], "{s}");
+        assert_eq!(launch.selected_branches, [arm], "{s}");
         let on: Vec<bool> = launch.grids.iter().map(|g| *g != [0; 3]).collect();
         let want: Vec<bool> = (0..3).map(|i| i == arm).chain([true]).collect();
         assert_eq!(on, want, "{s}");
@@ -131,8 +133,8 @@ fn a_launch_empties_what_is_not_chosen() {
     }
 }
 
-/// Two products, the second of the first, over a symbolic number of rows.
-fn products() -> Program {
+/// Two dependent matmuls with a symbolic number of rows.
+fn products() -> GpuProgram {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("m"), Dim::Known(64)]);
     let x = g.input("x", x).expect("an input");
@@ -144,30 +146,30 @@ fn products() -> Program {
     let y = g.matmul(h, down).expect("a product");
     g.output("y", y).expect("an output");
     let options = CompileOptions::new().bound("m", 512);
-    compile(&g, &options, &Caps::laptop()).expect("products are supported")
+    compile(&g, &options, &DeviceCaps::laptop()).expect("products are supported")
 }
 
 #[test]
 fn the_ways_of_a_product_stand_side_by_side() {
     let program = products();
-    assert_eq!(program.choices.len(), 1, "{program}");
+    assert_eq!(program.shape_switches.len(), 1, "{program}");
     assert_eq!(
         (program.steps.len(), program.barriers()),
         (6, 1),
         "{program}"
     );
-    let arms: Vec<u32> = program.steps.iter().map(|s| s.arms[0].index).collect();
+    let arms: Vec<u32> = program.steps.iter().map(|s| s.branches[0].index).collect();
     assert_eq!(arms, [0, 1, 2, 0, 1, 2], "{program}");
-    // Without arms they race.
+    // Without branches, the steps race.
     let mut racing = program;
-    racing.steps[1].arms.clear();
+    racing.steps[1].branches.clear();
     assert!(check_races(&racing).is_err());
 }
 
 #[test]
 fn what_is_played_has_the_barriers_that_it_needs() {
     let mut p = program(&[0, 64, 128, 192, 256], &[&[8]]);
-    let with_barrier = |step: Step| Step {
+    let with_barrier = |step: ProgramStep| ProgramStep {
         barrier: true,
         ..step
     };
@@ -180,19 +182,19 @@ fn what_is_played_has_the_barriers_that_it_needs() {
     ];
     check_races(&p).expect("the program has its barriers");
     let played = |arm| -> Vec<(usize, bool)> {
-        let played = p.played(&p.steps, &[arm]);
+        let played = p.active_steps(&p.steps, &[arm]);
         played.iter().map(|p| (p.step, p.barrier)).collect()
     };
-    // Step 3 waits for nothing, step 4 for the one that is played of 0 and 2.
+    // Step 3 has no dependency; step 4 depends on the active one of steps 0 and 2.
     assert_eq!(played(0), [(0, false), (3, false), (4, true)]);
     let all = [(1, false), (2, true), (3, false), (4, true)];
     assert_eq!(played(1), all);
-    // A barrier that the program lacks is not made up.
+    // Selecting active steps adds no barrier that the program lacks.
     p.steps[3].barrier = false;
-    let without = p.played(&p.steps, &[0]);
+    let without = p.active_steps(&p.steps, &[0]);
     assert!(without.iter().all(|p| p.step != 4 || p.barrier));
     p.steps[2].barrier = false;
-    let without = p.played(&p.steps, &[0]);
+    let without = p.active_steps(&p.steps, &[0]);
     assert!(without.iter().all(|p| !p.barrier));
 }
 
@@ -200,19 +202,19 @@ fn what_is_played_has_the_barriers_that_it_needs() {
 fn what_is_played_never_races() {
     let mut program = products();
     let sizes = [1, 5, 100].map(|m| Bindings::new().with("m", m));
-    let mut launch = Launch::default();
+    let mut launch = LaunchSizes::default();
     for sizes in sizes {
         launch
-            .compute(&program, &sizes, tercet_ir::random::Random::default())
+            .compute(&program, &sizes, tercet_ir::random::RngState::default())
             .expect("sizes within bounds");
-        let played = program.played(&program.steps, &launch.chosen);
+        let played = program.active_steps(&program.steps, &launch.selected_branches);
         assert_eq!(played.len(), 2);
         let all = program.steps.clone();
         program.steps = played
             .iter()
-            .map(|p| Step {
+            .map(|p| ProgramStep {
                 barrier: p.barrier,
-                arms: Default::default(),
+                branches: Default::default(),
                 ..all[p.step].clone()
             })
             .collect();

@@ -1,13 +1,13 @@
-//! The programs that the tests look at.
+//! Programs and helpers shared by the tests.
 
 use std::sync::Mutex;
 use std::thread;
 
 use tercet_ir::case::CaseGraph;
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, OpKind, Tier};
-use tercet_plan::{Caps, Launch, Program, Work, compile};
+use tercet_plan::{DeviceCaps, GpuProgram, LaunchSizes, StepOp, compile};
 
-/// The dtypes that GPUs compute in; I64 is narrowed.
+/// Dtypes that GPUs compute in; I64 is narrowed to I32.
 pub(crate) const GPU_DTYPES: &[DType] = &[
     DType::F32,
     DType::F16,
@@ -20,29 +20,29 @@ pub(crate) const GPU_DTYPES: &[DType] = &[
     DType::Bool,
 ];
 
-/// A case in one dtype.
+/// The program of an operator case in one dtype.
 pub(crate) struct Planned {
     pub(crate) name: String,
     pub(crate) case: CaseGraph,
-    pub(crate) program: Result<Program, CompileError>,
+    pub(crate) program: Result<GpuProgram, CompileError>,
 }
 
-pub(crate) fn profiles() -> Vec<(&'static str, Caps)> {
+pub(crate) fn profiles() -> Vec<(&'static str, DeviceCaps)> {
     vec![
-        ("h200", Caps::h200()),
-        ("laptop", Caps::laptop()),
-        ("lavapipe", Caps::lavapipe()),
-        ("browser", Caps::browser()),
-        ("rdna3_wave32", Caps::rdna3(32)),
-        ("rdna3_wave64", Caps::rdna3(64)),
-        ("arc", Caps::arc()),
-        ("apple", Caps::apple()),
-        ("adreno", Caps::adreno()),
-        ("mali", Caps::mali()),
+        ("h200", DeviceCaps::h200()),
+        ("laptop", DeviceCaps::laptop()),
+        ("lavapipe", DeviceCaps::lavapipe()),
+        ("browser", DeviceCaps::browser()),
+        ("rdna3_wave32", DeviceCaps::rdna3(32)),
+        ("rdna3_wave64", DeviceCaps::rdna3(64)),
+        ("arc", DeviceCaps::arc()),
+        ("apple", DeviceCaps::apple()),
+        ("adreno", DeviceCaps::adreno()),
+        ("mali", DeviceCaps::mali()),
     ]
 }
 
-/// What `f` makes of each of `items`, in their order; several at a time.
+/// Applies `f` to all items on several threads; results keep the order of the items.
 pub(crate) fn in_parallel<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + Sync) -> Vec<R> {
     let len = items.len();
     let items = Mutex::new(items.into_iter().enumerate());
@@ -66,14 +66,15 @@ pub(crate) fn in_parallel<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + 
     made.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Calls `f` with the program of each case of each operator in each dtype of GPUs.
-pub(crate) fn for_each_case(caps: &Caps, f: impl FnMut(Planned)) {
+/// Calls `f` with the program of every case of every operator, in every GPU dtype.
+pub(crate) fn for_each_case(caps: &DeviceCaps, f: impl FnMut(Planned)) {
     for_each_case_with(caps, GPU_DTYPES, None, f);
 }
 
-/// Calls `f` with the program of each case of each operator in each of these dtypes, whose products may round their rows.
+/// Calls `f` with the program of every case of every operator in each of these dtypes; matmuls may
+/// cast their rows to `products`.
 pub(crate) fn for_each_case_with(
-    caps: &Caps,
+    caps: &DeviceCaps,
     of: &[DType],
     products: Option<DType>,
     mut f: impl FnMut(Planned),
@@ -84,7 +85,7 @@ pub(crate) fn for_each_case_with(
             for &dtype in dtypes.filter(|d| of.contains(d)) {
                 let name = format!("{}/{}/{dtype}", kind.doc().name, case.name);
                 let case = case.build(dtype).expect("cases build");
-                let options = options(&case).products_in(products);
+                let options = options(&case).with_matmul_precision(products);
                 let program = compile(&case.graph, &options, caps);
                 f(Planned {
                     name,
@@ -103,7 +104,7 @@ pub(crate) fn options(case: &CaseGraph) -> CompileOptions {
     }
 }
 
-/// True if the case needs what no GPU has: f64, i64 beyond i32, operators of the host.
+/// True if the case requires F64, I64 values outside of I32, or CPU-only operators.
 pub(crate) fn is_beyond_gpus(e: &CompileError) -> bool {
     match e {
         CompileError::Narrow { .. } => true,
@@ -114,24 +115,24 @@ pub(crate) fn is_beyond_gpus(e: &CompileError) -> bool {
     }
 }
 
-/// True for an operator that only the CPU has.
+/// True for an operator that only the CPU supports.
 pub(crate) fn is_of_host(op: &str) -> bool {
     let mut docs = OpKind::ALL.iter().map(|kind| kind.doc());
     docs.any(|d| d.name == op && d.tier == Tier::Host)
 }
 
-/// The kernels of a run of size `s`, without their constants.
-pub(crate) fn played(program: &Program, s: usize) -> Vec<String> {
-    let mut launch = Launch::default();
+/// Names of the kernels that a run with `s` rows executes, without constants.
+pub(crate) fn played(program: &GpuProgram, s: usize) -> Vec<String> {
+    let mut launch = LaunchSizes::default();
     let sizes = Bindings::new().with("s", s);
-    let done = launch.compute(program, &sizes, tercet_ir::random::Random::default());
+    let done = launch.compute(program, &sizes, tercet_ir::random::RngState::default());
     done.expect("sizes within bounds");
-    let steps = program.played(&program.steps, &launch.chosen);
+    let steps = program.active_steps(&program.steps, &launch.selected_branches);
     let kernels = steps
         .iter()
         .filter_map(|p| match &program.steps[p.step].work {
-            Work::Dispatch(d) => Some(&program.kernels[d.kernel.0 as usize].name),
-            Work::Copy { .. } | Work::Fill { .. } => None,
+            StepOp::Dispatch(d) => Some(&program.kernels[d.kernel.0 as usize].name),
+            StepOp::Copy { .. } | StepOp::Fill { .. } => None,
         });
     let first = |name: &String| name.split(' ').next().unwrap_or_default().to_string();
     kernels.map(first).collect()

@@ -1,22 +1,26 @@
-//! Programs with stages: what lives across them, what is written in place, what is refused.
+//! Tests of programs with several stages: lifetimes across stages, in-place updates, and rejected
+//! graphs.
 
 use std::collections::HashMap;
 
 use tercet_ir::{CompileError, CompileOptions, DType, Graph, OpError, Type, Value, one_line};
-use tercet_plan::{Access, Buffer, Caps, Flow, Launch, Program, SlotId, compile};
+use tercet_plan::{
+    ArgAccess, ControlFlowGraph, DeviceCaps, GpuProgram, LaunchSizes, ProgramBuffer, SlotId,
+    compile,
+};
 
 use crate::common::for_each_case;
 
-/// Which slot the words of the arena were last written through, over one run.
+/// Simulates a run: for each word of the arena, the slot through which it was last written.
 struct Memory<'p> {
-    program: &'p Program,
-    launch: &'p Launch,
+    program: &'p GpuProgram,
+    launch: &'p LaunchSizes,
     owners: HashMap<u64, SlotId>,
     random: u32,
 }
 
 impl Memory<'_> {
-    /// A number below `n`.
+    /// A pseudorandom number below `n`.
     fn pick(&mut self, n: u32) -> u32 {
         self.random = self
             .random
@@ -25,30 +29,36 @@ impl Memory<'_> {
         (self.random >> 16) % n
     }
 
-    /// Plays a list, data deciding by chance; an error where a step reads what another slot left.
-    fn play(&mut self, flow: &[Flow]) -> Result<(), String> {
+    /// Executes a list with random decisions. Returns an error if a step reads data of another
+    /// slot.
+    fn play(&mut self, flow: &[ControlFlowGraph]) -> Result<(), String> {
         for part in flow {
             match part {
-                Flow::Stage(stage) => {
-                    for step in self.program.played_stage(*stage, &self.launch.chosen) {
+                ControlFlowGraph::Stage(stage) => {
+                    for step in self
+                        .program
+                        .active_steps_of_stage(*stage, &self.launch.selected_branches)
+                    {
                         self.step(step.step)?;
                     }
                 }
-                Flow::Sizes(_) => {}
-                Flow::If {
-                    then, otherwise, ..
+                ControlFlowGraph::Sizes(_) => {}
+                ControlFlowGraph::If {
+                    then,
+                    else_flow: otherwise,
+                    ..
                 } => match self.pick(2) {
                     0 => self.play(then)?,
                     _ => self.play(otherwise)?,
                 },
-                Flow::While { cond, body, .. } => {
+                ControlFlowGraph::While { cond, body, .. } => {
                     self.play(cond)?;
                     for _ in 0..self.pick(4) {
                         self.play(body)?;
                         self.play(cond)?;
                     }
                 }
-                Flow::Repeat { count, body } => {
+                ControlFlowGraph::Repeat { count, body } => {
                     for _ in 0..self.launch.value(*count).min(3) {
                         self.play(body)?;
                     }
@@ -61,17 +71,17 @@ impl Memory<'_> {
     fn step(&mut self, at: usize) -> Result<(), String> {
         let program = self.program;
         let accesses = program.steps[at].accesses(&program.kernels);
-        for how in [Access::Read, Access::Write] {
+        for how in [ArgAccess::Read, ArgAccess::Write] {
             for (id, _) in accesses.iter().filter(|(_, a)| *a == how) {
                 let slot = program.slot(*id);
-                if slot.buffer != Buffer::Arena {
+                if slot.buffer != ProgramBuffer::Arena {
                     continue;
                 }
                 for word in (slot.offset_bytes..slot.offset_bytes + slot.bytes).step_by(4) {
                     match how {
-                        Access::Write => _ = self.owners.insert(word, *id),
-                        Access::Read if self.owners.get(&word) == Some(id) => {}
-                        Access::Read => {
+                        ArgAccess::Write => _ = self.owners.insert(word, *id),
+                        ArgAccess::Read if self.owners.get(&word) == Some(id) => {}
+                        ArgAccess::Read => {
                             let owner = self.owners.get(&word);
                             return Err(format!("step {at} reads {id:?}, left by {owner:?}"));
                         }
@@ -86,20 +96,20 @@ impl Memory<'_> {
 #[test]
 fn what_is_read_again_is_still_there() {
     let mut programs = 0;
-    for caps in [Caps::h200(), Caps::browser()] {
+    for caps in [DeviceCaps::h200(), DeviceCaps::browser()] {
         for_each_case(&caps, |p| {
             let Ok(program) = p.program else { return };
-            // What is empty is read without ever being written.
+            // Empty values are read without being written.
             if program.flow.is_empty() || p.name.contains("empty") {
                 return;
             }
             programs += 1;
-            let mut launch = Launch::default();
+            let mut launch = LaunchSizes::default();
             launch
                 .compute(
                     &program,
                     &p.case.sizes,
-                    tercet_ir::random::Random::default(),
+                    tercet_ir::random::RngState::default(),
                 )
                 .expect("the sizes of the case are possible");
             for random in 0..8 {
@@ -117,7 +127,7 @@ fn what_is_read_again_is_still_there() {
     assert!(programs > 100, "programs: {programs}");
 }
 
-/// A loop whose body is `body` of `x` and `i`, for `i` below 4.
+/// A loop with the condition `i < 4`, whose body computes `body(x, i)`.
 fn looped(
     ty: Type,
     body: impl FnOnce(&mut Graph, Value, Value) -> Result<Value, OpError>,
@@ -153,7 +163,7 @@ fn a_window_of_what_is_carried_is_written_in_place() {
         g.dynamic_update_slice(x, twice, at)
     });
     let graph = graph.expect("the loop is well typed");
-    let program = compile(&graph, &CompileOptions::new(), &Caps::h200()).expect("supported");
+    let program = compile(&graph, &CompileOptions::new(), &DeviceCaps::h200()).expect("supported");
     let names: Vec<String> = program.kernels.iter().map(|k| k.to_string()).collect();
     let has = |name: &str| names.iter().any(|n| n.split(' ').next() == Some(name));
     assert!(has("dynamic_update"), "{program}");
@@ -169,7 +179,7 @@ fn what_is_refused_inside_is_named() {
     let graph = graph.expect("the loop is well typed");
     let options = CompileOptions::new().without_pass("fuse_elementwise");
     let options = options.without_pass("simplify");
-    let Err(e) = compile(&graph, &options, &Caps::h200()) else {
+    let Err(e) = compile(&graph, &options, &DeviceCaps::h200()) else {
         panic!("no GPU computes in f64")
     };
     let CompileError::Unsupported { nodes, .. } = &e else {

@@ -1,9 +1,9 @@
-//! Attention of one token and what stands before it become one step in whatever order a model was built, and stay
-//! apart where something else needs what is in between.
+//! Tests that a decode step of attention is fused with its RoPE and cache updates for every order
+//! of nodes. The fusion must not happen if another node reads intermediate values.
 
-use tercet_ir::ops::{AttentionOptions, Layout, ReduceFn, RopeStyle};
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, ReduceFn, RopeStyle};
 use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Type, Value};
-use tercet_plan::{Caps, Program, check_races, compile};
+use tercet_plan::{DeviceCaps, GpuProgram, check_races, compile};
 
 use crate::common::{played, profiles};
 
@@ -12,7 +12,7 @@ const HEAD: usize = 64;
 const KEYS: usize = 512;
 const LAYERS: usize = 2;
 
-/// What stands before attention.
+/// A step before attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     QueryNorm,
@@ -25,29 +25,29 @@ enum Step {
 
 use Step::{KeyAppend, KeyNorm, KeyRope, QueryNorm, QueryRope, ValueAppend};
 
-/// What is otherwise than in a plain layer.
+/// Deviation from a plain layer that may prevent fusion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Other {
     Nothing,
-    /// Reads the key cache after this step, as it is then.
+    /// A node reads the key cache directly after this step.
     ReadsKeys(Step),
     ReadsValues(Step),
-    /// Reads the queries, or the keys on their way.
+    /// A node reads the queries after RoPE (or the keys, for `ReadsKeyRope`).
     ReadsQueryRope,
     ReadsKeyRope,
-    /// The values come from what the key cache held before.
+    /// The values are computed from the old contents of the key cache.
     ValuesOfKeyCache,
-    /// So do the queries, from the value cache.
+    /// The queries are computed from the old contents of the value cache.
     QueriesOfValueCache,
-    /// Keys and values go to different places.
+    /// Keys and values are written to different positions.
     StartsApart,
-    /// Queries and keys get different positions.
+    /// Queries and keys get different RoPE positions.
     TablesApart,
-    /// How many keys are seen depends on the keys.
+    /// The number of visible keys depends on the keys.
     LenOfKeys,
 }
 
-/// What a layer has at hand.
+/// Intermediate values of a layer.
 struct Layer {
     q: Value,
     k: Value,
@@ -55,7 +55,7 @@ struct Layer {
     caches: [Value; 2],
 }
 
-/// What all layers share: tables of queries and keys, starts of keys and values, the number of keys.
+/// Values common to all layers: RoPE tables, start positions of keys and values, number of keys.
 struct Shared {
     gain: Value,
     tables: [[Value; 2]; 2],
@@ -86,10 +86,10 @@ impl Shared {
     }
 }
 
-/// A step of a layer. Its results take the places of its operands.
+/// Applies a step to a layer; results replace its operands.
 fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(), OpError> {
     let rope = |g: &mut Graph, x, [cos, sin]: [Value; 2]| {
-        g.rope(x, cos, sin, RopeStyle::NeoX, HEAD, Layout::Bshd)
+        g.rope(x, cos, sin, RopeStyle::NeoX, HEAD, AttentionLayout::Bshd)
     };
     let append = |g: &mut Graph, cache, new, at| {
         let all = g.dynamic_update_slice(cache, new, at)?;
@@ -107,7 +107,8 @@ fn step(g: &mut Graph, with: &Shared, layer: &mut Layer, step: Step) -> Result<(
     Ok(())
 }
 
-/// What something else reads of the layer after this step: a sum of a cache, or the rows as they are.
+/// The value that an additional reader computes after this step: a sum over a cache, or the rows
+/// themselves.
 fn read(g: &mut Graph, layer: &Layer, other: Other, after: Step) -> Result<Option<Value>, OpError> {
     let sum = |g: &mut Graph, cache| g.reduce(ReduceFn::Sum, cache, &[1], false).map(Some);
     match other {
@@ -128,7 +129,7 @@ fn read(g: &mut Graph, layer: &Layer, other: Other, after: Step) -> Result<Optio
     }
 }
 
-/// Queries, keys and values of rows, as far as they do not come from caches.
+/// Queries, keys and values as slices of rows, unless `other` takes them from caches.
 fn layer_of(g: &mut Graph, heads: Value, at: usize, other: Other) -> Result<Layer, OpError> {
     let cache = |g: &mut Graph, name: &str| {
         let ty = Type::new(DType::F16, [1, KEYS, HEADS, HEAD]);
@@ -150,7 +151,7 @@ fn layer_of(g: &mut Graph, heads: Value, at: usize, other: Other) -> Result<Laye
     })
 }
 
-/// Layers of attention over caches in F16, what stands before them in this order.
+/// A decoder with attention over F16 caches, whose steps before attention are in this order.
 fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let with = Shared::of(&mut g, s, other)?;
@@ -174,7 +175,7 @@ fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
             }
             false => with.len,
         };
-        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bshd).causal();
+        let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bshd).causal();
         let y = g.attention(layer.q, keys, values, options.kv_len(len))?;
         let y = g.reshape(y, [s.clone(), (HEADS * HEAD).into()])?;
         x = g.concat(&[y, y, y], 1)?;
@@ -183,7 +184,7 @@ fn decoder(s: &Dim, order: &[Step], other: Other) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-fn planned(caps: &Caps, s: &Dim, order: &[Step], other: Other) -> Program {
+fn planned(caps: &DeviceCaps, s: &Dim, order: &[Step], other: Other) -> GpuProgram {
     let graph = decoder(s, order, other).expect("a graph");
     let options = CompileOptions::new().bound("s", 64);
     let program = compile(&graph, &options, caps).expect("the graph is supported");
@@ -191,9 +192,9 @@ fn planned(caps: &Caps, s: &Dim, order: &[Step], other: Other) -> Program {
     program
 }
 
-/// How often each of these kernels runs for so many tokens: `attention_token`, `rope_append`, and those that do a part
-/// of it.
-fn counts(program: &Program, tokens: usize) -> [usize; 3] {
+/// Number of runs of these kernels for `tokens` tokens: `attention_token`, `rope_append`, and
+/// kernels for parts of it.
+fn counts(program: &GpuProgram, tokens: usize) -> [usize; 3] {
     let names = played(program, tokens);
     let count = |of: &[&str]| names.iter().filter(|n| of.contains(&n.as_str())).count();
     let parts = [
@@ -209,7 +210,7 @@ fn counts(program: &Program, tokens: usize) -> [usize; 3] {
     ]
 }
 
-/// All orders of what stands before attention, with or without norms, that its dependencies allow.
+/// All valid orders of the steps before attention, with and without norms.
 fn orders() -> Vec<Vec<Step>> {
     let mut all = Vec::new();
     for with in [[false, false], [true, false], [false, true], [true, true]] {
@@ -251,7 +252,7 @@ fn every_order_reaches_the_kernel_of_one_token() {
     // 4!/2!, 5!/(2! 2!), 5!/3! and 6!/(2! 3!).
     assert_eq!(orders.len(), 12 + 30 + 20 + 60);
     for order in &orders {
-        let program = planned(&Caps::h200(), &Dim::sym("s"), order, Other::Nothing);
+        let program = planned(&DeviceCaps::h200(), &Dim::sym("s"), order, Other::Nothing);
         let one = [LAYERS, 0, 0];
         assert_eq!(counts(&program, 1), one, "{order:?}\n{program}");
         let many = [0, LAYERS, 0];
@@ -262,7 +263,7 @@ fn every_order_reaches_the_kernel_of_one_token() {
 #[test]
 fn every_order_of_a_single_token_is_one_step() {
     for order in orders() {
-        let program = planned(&Caps::h200(), &1.into(), &order, Other::Nothing);
+        let program = planned(&DeviceCaps::h200(), &1.into(), &order, Other::Nothing);
         let one = [LAYERS, 0, 0];
         assert_eq!(counts(&program, 1), one, "{order:?}\n{program}");
     }
@@ -280,7 +281,7 @@ fn every_profile_plans_every_order_alike() {
     }
 }
 
-/// The order of a model with norms, that of one without, and one in which values come first.
+/// Orders of a model with norms, of one without norms, and of one that appends values first.
 const KEYS_FIRST: &[Step] = &[
     QueryNorm,
     QueryRope,
@@ -292,10 +293,9 @@ const KEYS_FIRST: &[Step] = &[
 const WITHOUT_NORMS: &[Step] = &[QueryRope, KeyRope, KeyAppend, ValueAppend];
 const VALUES_FIRST: &[Step] = &[ValueAppend, KeyRope, QueryRope, KeyAppend];
 
-/// What one token takes in a layer with something else: the kernel of attention and all before it, or of all before
-/// it, or their parts.
+/// Kernel counts per layer for one token: fused attention, fused RoPE and append, separate parts.
 fn one_token(order: &[Step], other: Other) -> [usize; 3] {
-    let program = planned(&Caps::h200(), &1.into(), order, other);
+    let program = planned(&DeviceCaps::h200(), &1.into(), order, other);
     counts(&program, 1).map(|n| n / LAYERS)
 }
 
@@ -303,16 +303,17 @@ fn one_token(order: &[Step], other: Other) -> [usize; 3] {
 fn what_something_else_reads_in_between_is_there() {
     let apart = [0, 0, 3];
     let appended = [0, 1, 0];
-    // New keys before the values are there, and both before attention.
+    // The reader sees new keys with old values, so appends cannot be fused. Both precede attention.
     let of_keys = Other::ReadsKeys(KeyAppend);
     assert_eq!(one_token(KEYS_FIRST, of_keys), apart);
     assert_eq!(one_token(VALUES_FIRST, of_keys), appended);
     let of_both = Other::ReadsValues(ValueAppend);
     assert_eq!(one_token(KEYS_FIRST, of_both), appended);
     assert_eq!(one_token(VALUES_FIRST, of_both), apart);
-    // What a check needs of new keys is computed before any state is written: caches are copied.
+    // A check that depends on new keys runs before any state is written, so caches are copied.
     assert_eq!(one_token(KEYS_FIRST, Other::LenOfKeys), [0, 0, 4]);
-    // Queries are written where something reads them; keys that do not only go into their cache are a step.
+    // The append kernel writes the queries for another reader. Keys with another reader need a
+    // separate RoPE step.
     assert_eq!(one_token(KEYS_FIRST, Other::ReadsQueryRope), appended);
     assert_eq!(one_token(KEYS_FIRST, Other::ReadsKeyRope), [0, 0, 4]);
 }
@@ -332,14 +333,14 @@ fn what_is_read_of_caches_before_they_change_is_no_obstacle() {
 fn operands_that_lie_in_caches_are_read_before_these_change() {
     for (order, other) in [
         (VALUES_FIRST, Other::ValuesOfKeyCache),
-        // Here the old keys are read after the update, which makes a copy.
+        // The old keys are read after the update, which requires a copy.
         (KEYS_FIRST, Other::ValuesOfKeyCache),
         (WITHOUT_NORMS, Other::QueriesOfValueCache),
     ] {
         let [token, append, _] = one_token(order, other);
         assert_eq!([token, append], [0, 0], "{order:?} {other:?}");
     }
-    // The norm makes the queries anew.
+    // The norm writes the queries to a new slot.
     let [token, ..] = one_token(KEYS_FIRST, Other::QueriesOfValueCache);
     assert_eq!(token, 1);
 }
@@ -353,7 +354,7 @@ fn keys_that_are_not_like_their_queries_or_values_stay_apart() {
     }
 }
 
-/// One query a head, where every head has a position of its own.
+/// A graph with one query per head, and separate positions for each head.
 fn positions_by_head() -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let heads =
@@ -366,7 +367,16 @@ fn positions_by_head() -> Result<Graph, OpError> {
     let table = g.input("table", Type::new(DType::F32, [HEADS, HEAD / 2]))?;
     let at = g.input("at", Type::new(DType::I32, [4]))?;
     let len = g.input("len", Type::new(DType::I32, [0; 0]))?;
-    let rope = |g: &mut Graph, x| g.rope(x, table, table, RopeStyle::NeoX, HEAD, Layout::Bshd);
+    let rope = |g: &mut Graph, x| {
+        g.rope(
+            x,
+            table,
+            table,
+            RopeStyle::NeoX,
+            HEAD,
+            AttentionLayout::Bshd,
+        )
+    };
     let (q, k) = (rope(&mut g, q)?, rope(&mut g, k)?);
     let mut caches = Vec::new();
     for (name, new) in [("keys", k), ("values", v)] {
@@ -375,7 +385,7 @@ fn positions_by_head() -> Result<Graph, OpError> {
         g.assign(cache, all)?;
         caches.push(all);
     }
-    let options = AttentionOptions::new(HEADS, HEADS, Layout::Bhsd).causal();
+    let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bhsd).causal();
     let y = g.attention(q, caches[0], caches[1], options.kv_len(len))?;
     g.output("y", y)?;
     Ok(g)
@@ -384,7 +394,7 @@ fn positions_by_head() -> Result<Graph, OpError> {
 #[test]
 fn positions_by_head_are_not_those_of_one_token() {
     let graph = positions_by_head().expect("a graph");
-    let program = compile(&graph, &CompileOptions::new(), &Caps::h200()).expect("supported");
+    let program = compile(&graph, &CompileOptions::new(), &DeviceCaps::h200()).expect("supported");
     check_races(&program).unwrap_or_else(|race| panic!("{race}\n{program}"));
     assert_eq!(counts(&program, 1), [0, 1, 0], "{program}");
 }

@@ -1,20 +1,22 @@
-//! What plans leave out: copies of weights that belong together, steps that a later one does by the way.
+//! Tests of kernel fusion and of concat elision for weights.
 
-use tercet_ir::ops::{Layout, RopeStyle};
+use tercet_ir::ops::{AttentionLayout, RopeStyle};
 use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
-use tercet_plan::{Buffer, Caps, Program, Step, Work, check_races, compile};
+use tercet_plan::{
+    DeviceCaps, GpuProgram, ProgramBuffer, ProgramStep, StepOp, check_races, compile,
+};
 
 use crate::common::played;
 
-/// The program of a graph of up to 64 rows, which has no races.
-fn planned(graph: &Graph) -> Program {
+/// The program of a graph with at most 64 rows, checked for races.
+fn planned(graph: &Graph) -> GpuProgram {
     let options = CompileOptions::new().bound("s", 64);
-    let program = compile(graph, &options, &Caps::h200()).expect("the graph is supported");
+    let program = compile(graph, &options, &DeviceCaps::h200()).expect("the graph is supported");
     check_races(&program).unwrap_or_else(|race| panic!("{race}\n{program}"));
     program
 }
 
-/// Three products of one operand with packed weights of this scheme.
+/// Three matmuls of one operand with quantized weights of this scheme.
 fn projections(scheme: Scheme, rows: [usize; 3]) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(256)]);
@@ -33,16 +35,20 @@ fn weights_of_one_operand_lie_behind_each_other_once() {
     let rows = [64, 32, 32];
     let program = planned(&projections(Scheme::Q8_0, rows).expect("a graph"));
     assert!(program.prepare.is_empty(), "{program}");
-    assert_eq!(program.bytes_of(|b| b == Buffer::Prepared), 0, "{program}");
+    assert_eq!(
+        program.bytes_of(|b| b == ProgramBuffer::Prepared),
+        0,
+        "{program}"
+    );
     let bytes = 128 * Scheme::Q8_0.row_bytes(256).expect("whole blocks");
-    let params = program.bytes_of(|b| matches!(b, Buffer::Param(_)));
+    let params = program.bytes_of(|b| matches!(b, ProgramBuffer::Param(_)));
     assert_eq!(params, bytes as u64, "{program}");
-    let homes: Vec<Buffer> = program
+    let homes: Vec<ProgramBuffer> = program
         .param_io
         .iter()
         .map(|io| program.slot(io.slot).buffer)
         .collect();
-    assert_eq!(homes, [Buffer::Param(0); 3], "{program}");
+    assert_eq!(homes, [ProgramBuffer::Param(0); 3], "{program}");
 }
 
 #[test]
@@ -50,9 +56,9 @@ fn packed_rows_of_odd_sizes_lie_behind_each_other_aligned() {
     // Rows of 210 bytes.
     let program = planned(&projections(Scheme::Q6K, [3, 2, 2]).expect("a graph"));
     assert!(program.prepare.is_empty(), "{program}");
-    let params = program.bytes_of(|b| matches!(b, Buffer::Param(_)));
+    let params = program.bytes_of(|b| matches!(b, ProgramBuffer::Param(_)));
     assert_eq!(params, 7 * 224, "{program}");
-    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
+    assert!(program.param_io.iter().all(|io| io.soa_layout.is_some()));
 }
 
 #[test]
@@ -71,12 +77,13 @@ fn packed_weights_that_something_else_reads_stay_in_file_order() {
     let in_planes: Vec<bool> = program
         .param_io
         .iter()
-        .map(|io| io.planes.is_some())
+        .map(|io| io.soa_layout.is_some())
         .collect();
     assert_eq!(in_planes, [true, true, true, false]);
 }
 
-/// The same, each of whose weights is decoded for another product as well, as gradients do.
+/// As [`projections`], with weights that are also dequantized for another matmul, as in backward
+/// graphs.
 fn projections_and_back(scheme: Scheme, rows: [usize; 3]) -> Result<Graph, OpError> {
     let mut g = projections(scheme, rows)?;
     for (name, rows) in ["q", "k", "v"].into_iter().zip(rows) {
@@ -96,17 +103,25 @@ fn weights_that_gradients_decode_lie_behind_each_other_in_planes() {
     let rows = [64, 32, 32];
     let program = planned(&projections_and_back(Scheme::Q8_0, rows).expect("a graph"));
     let bytes = 128 * Scheme::Q8_0.row_bytes(256).expect("whole blocks");
-    let params = program.bytes_of(|b| matches!(b, Buffer::Param(_)));
+    let params = program.bytes_of(|b| matches!(b, ProgramBuffer::Param(_)));
     assert_eq!(params, bytes as u64, "{program}");
-    assert_eq!(program.bytes_of(|b| b == Buffer::Prepared), 0, "{program}");
-    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
-    // Where the second does not begin where it can be bound, they are joined by a copy.
+    assert_eq!(
+        program.bytes_of(|b| b == ProgramBuffer::Prepared),
+        0,
+        "{program}"
+    );
+    assert!(program.param_io.iter().all(|io| io.soa_layout.is_some()));
+    // The second matrix does not start at an aligned binding offset, so the weights are
+    // concatenated by a copy.
     let program = planned(&projections_and_back(Scheme::Q8_0, [63, 32, 32]).expect("a graph"));
-    assert!(program.bytes_of(|b| b == Buffer::Prepared) > 0, "{program}");
-    assert!(program.param_io.iter().all(|io| io.planes.is_some()));
+    assert!(
+        program.bytes_of(|b| b == ProgramBuffer::Prepared) > 0,
+        "{program}"
+    );
+    assert!(program.param_io.iter().all(|io| io.soa_layout.is_some()));
 }
 
-/// A rotation into a state, and whether something else reads it.
+/// A RoPE whose result is written to a state, and optionally read by another node.
 fn rotated(is_read: bool) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let s = Dim::sym("s");
@@ -115,7 +130,7 @@ fn rotated(is_read: bool) -> Result<Graph, OpError> {
     let table = Type::new(DType::F32, [s, Dim::Known(4)]);
     let (cos, sin) = (g.input("cos", table.clone())?, g.input("sin", table)?);
     let at = g.input("at", Type::new(DType::I32, [4]))?;
-    let y = g.rope(x, cos, sin, RopeStyle::NeoX, 8, Layout::Bshd)?;
+    let y = g.rope(x, cos, sin, RopeStyle::NeoX, 8, AttentionLayout::Bshd)?;
     let cache = g.state("cache", Type::new(DType::F32, [1, 64, 2, 8]))?;
     let all = g.dynamic_update_slice(cache, y, at)?;
     g.assign(cache, all)?;
@@ -139,7 +154,8 @@ fn a_rotation_that_only_a_cache_reads_is_written_there() {
     assert_eq!(kernels(true), ["rope", "dynamic_update"]);
 }
 
-/// The experts that a router chooses for each row, and their shares, whose scores or weights something else may read.
+/// A mixture-of-experts router. `reads` tells whether other nodes also read its scores and its
+/// weights.
 fn router(reads: [bool; 2]) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(128)]);
@@ -172,7 +188,7 @@ fn scores_that_only_a_choice_reads_are_made_by_it() {
     assert_eq!(weighed.len(), 2, "{weighed:?}");
 }
 
-/// `x + f(norm(x) gate) * (norm(x) up) down`, where the norm may have another reader.
+/// `x + f(norm(x) gate) * (norm(x) up) down`, optionally with another reader of the norm.
 fn feed_forward(is_read: bool) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = Type::new(DType::F32, [Dim::sym("s"), Dim::Known(256)]);
@@ -210,7 +226,7 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
         "few_rows_streamed_q4_k",
     ];
     assert_eq!(played(&program, 8), few, "{program}");
-    // Laid out before each product.
+    // Rows are prepacked before each matmul.
     let dozens = [
         "norm_vectors",
         "lay_rows",
@@ -221,12 +237,12 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
     assert_eq!(played(&program, 64), dozens, "{program}");
     let graph = feed_forward(false).expect("a graph");
     let options = CompileOptions::new().bound("s", 64);
-    let without_lanes = Caps {
-        coop_lanes: false,
-        ..Caps::h200()
+    let without_lanes = DeviceCaps {
+        coop_fragment_layout: false,
+        ..DeviceCaps::h200()
     };
     let program = compile(&graph, &options, &without_lanes).expect("a program");
-    // The map is the gate; the sum still comes with the product, at the end of its parts.
+    // The gate is a separate map; the residual is still added with the split-K parts.
     let many = [
         "norm_vectors",
         "gemm_quads_packed",
@@ -242,13 +258,13 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
 fn norms_and_gates_of_prompts_write_their_rows_rounded() {
     let graph = feed_forward(false).expect("a graph");
     let options = CompileOptions::new().bound("s", 512);
-    let options = options.products_in(Some(DType::F16));
-    let program = compile(&graph, &options, &Caps::h200()).expect("a program");
+    let options = options.with_matmul_precision(Some(DType::F16));
+    let program = compile(&graph, &options, &DeviceCaps::h200()).expect("a program");
     let steps = played(&program, 512);
     let products = steps.iter().filter(|k| k.starts_with("gemm_coop_f16"));
     assert_eq!(products.count(), 2, "{steps:?}");
     assert_eq!(steps[0], "norm_vectors_rounded", "{steps:?}");
-    // The map that is the gate has a second result.
+    // The map that computes the gate has a second, rounded result.
     let is_second = |k: &String| k == "norm_vectors" || k.contains("narrow");
     assert!(!steps.iter().any(is_second), "{steps:?}");
     assert!(program.to_string().contains("->f32,f16"), "{program}");
@@ -258,11 +274,11 @@ fn norms_and_gates_of_prompts_write_their_rows_rounded() {
 fn weights_are_decoded_behind_the_product_before() {
     let graph = feed_forward(false).expect("a graph");
     let options = CompileOptions::new().bound("s", 512);
-    let options = options.products_in(Some(DType::F16));
-    let program = compile(&graph, &options, &Caps::h200()).expect("a program");
-    let kernel = |step: &Step| match &step.work {
-        Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].name.clone(),
-        Work::Copy { .. } | Work::Fill { .. } => String::new(),
+    let options = options.with_matmul_precision(Some(DType::F16));
+    let program = compile(&graph, &options, &DeviceCaps::h200()).expect("a program");
+    let kernel = |step: &ProgramStep| match &step.work {
+        StepOp::Dispatch(d) => program.kernels[d.kernel.0 as usize].name.clone(),
+        StepOp::Copy { .. } | StepOp::Fill { .. } => String::new(),
     };
     let groups = program.steps.chunk_by(|_, next| !next.barrier);
     let groups = groups.map(|group| group.iter().map(kernel).collect::<Vec<_>>());
@@ -271,7 +287,7 @@ fn weights_are_decoded_behind_the_product_before() {
         let decoded = place(&group, "dequantize_half")?;
         Some(place(&group, "gemm_coop_f16").map(|product| product < decoded))
     });
-    // Gate and up, which nothing is before, and down.
+    // Gate and up have no earlier matmul to run beside; down has.
     let decoded: Vec<Option<bool>> = decoded.collect();
     assert_eq!(decoded, [None, Some(true)], "{program}");
 }

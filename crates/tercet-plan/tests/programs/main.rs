@@ -1,13 +1,14 @@
-//! Programs of every operator's cases for every device profile, without any device: they plan, their
-//! shaders are valid, they have no races, and new sizes change numbers only.
+//! Tests of the programs of all operator cases on all device profiles, without a device. They plan,
+//! their shaders are valid, they have no races, and new sizes only change launch-time values.
 
 mod blocks;
 mod checks;
 mod choices;
 mod common;
 mod control;
+mod digests;
+mod fusion_orders;
 mod fusions;
-mod orders;
 mod parts;
 mod planning;
 mod races;

@@ -1,16 +1,18 @@
-//! Values above the binding limit: every kernel binds a part that the device reaches and that begins where it may.
+//! Tests of values above the binding limit: every kernel binds a partition within the limit, at an
+//! aligned offset.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{
     Bindings, CompileError, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value,
 };
-use tercet_plan::{Buffer, Caps, Program, check_races, compile};
+use tercet_plan::{DeviceCaps, GpuProgram, ProgramBuffer, check_races, compile};
 
 use crate::common::profiles;
 
 const LIMIT: u64 = 64 << 10;
 
-/// A table that is embedding and, transposed, head; a packed head; a small parameter.
+/// An embedding table that is also the output head (transposed), a quantized head, and a small
+/// parameter.
 fn graph(packed: Scheme) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let table = g.param("table", Type::new(DType::F32, [3001, 32]))?;
@@ -29,8 +31,8 @@ fn graph(packed: Scheme) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// What is wrong with the bindings of a program's parameters.
-fn wrong_bindings(program: &Program, caps: &Caps) -> Vec<String> {
+/// Errors in the bindings of a program's parameters.
+fn wrong_bindings(program: &GpuProgram, caps: &DeviceCaps) -> Vec<String> {
     let mut wrong = Vec::new();
     let steps = program.prepare.iter().chain(&program.steps);
     for (slot, _) in steps.flat_map(|s| s.accesses(&program.kernels)) {
@@ -48,7 +50,7 @@ fn wrong_bindings(program: &Program, caps: &Caps) -> Vec<String> {
 #[test]
 fn parts_are_bound_where_the_device_reaches_them() {
     for (profile, caps) in profiles() {
-        let caps = Caps {
+        let caps = DeviceCaps {
             max_binding_bytes: LIMIT,
             ..caps
         };
@@ -59,10 +61,10 @@ fn parts_are_bound_where_the_device_reaches_them() {
             let program = program.unwrap_or_else(|e| panic!("{name}: {e}"));
             check_races(&program).unwrap_or_else(|race| panic!("{name}: {race:?}"));
             assert_eq!(wrong_bindings(&program, &caps), [""; 0], "{name}");
-            // The whole lies in one buffer, which holds every row.
+            // All partitions are in one buffer, which contains every row.
             let of = |param: u32| {
                 let slots = program.slots.iter();
-                slots.filter(move |s| s.buffer == Buffer::Param(param))
+                slots.filter(move |s| s.buffer == ProgramBuffer::Param(param))
             };
             for param in [0, 1] {
                 let whole = of(param).map(|s| s.bytes).max().expect("it has a slot");
@@ -83,13 +85,13 @@ fn what_fits_is_left_whole() {
         let program = compile(&g, &CompileOptions::new(), &caps).expect("it plans");
         for param in 0..3 {
             let slots = program.slots.iter();
-            let slots = slots.filter(|s| s.buffer == Buffer::Param(param));
+            let slots = slots.filter(|s| s.buffer == ProgramBuffer::Param(param));
             assert_eq!(slots.count(), 1, "{profile} {param}");
         }
     }
 }
 
-/// Maps, reductions, products, a state and results of rows that are above the limit together.
+/// Maps, reductions, matmuls, a state and outputs with rows that together exceed the limit.
 fn values(rows: usize, columns: usize) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let ty = Type::new(DType::F32, [rows, columns]);
@@ -118,7 +120,7 @@ fn values(rows: usize, columns: usize) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-fn check_values(name: &str, caps: &Caps, rows: usize, columns: usize) {
+fn check_values(name: &str, caps: &DeviceCaps, rows: usize, columns: usize) {
     let g = values(rows, columns).expect("the graph is well typed");
     let program = compile(&g, &CompileOptions::new(), caps);
     let program = program.unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -128,7 +130,7 @@ fn check_values(name: &str, caps: &Caps, rows: usize, columns: usize) {
     for io in [&program.inputs[0], &program.states[0], &program.outputs[0]] {
         let whole = program.slot(io.slot);
         assert_eq!(whole.bytes, bytes, "{name}");
-        // Its parts lie within it.
+        // Its partitions are inside it.
         let steps = program.steps.iter();
         let touched = steps.flat_map(|s| s.accesses(&program.kernels));
         let parts = touched.map(|(slot, _)| program.slot(slot));
@@ -149,7 +151,7 @@ fn check_values(name: &str, caps: &Caps, rows: usize, columns: usize) {
 #[test]
 fn values_are_bound_where_the_device_reaches_them() {
     for (profile, caps) in profiles() {
-        let caps = Caps {
+        let caps = DeviceCaps {
             max_binding_bytes: LIMIT,
             ..caps
         };
@@ -159,10 +161,10 @@ fn values_are_bound_where_the_device_reaches_them() {
 
 #[test]
 fn a_browser_computes_tensors_of_256_mib() {
-    check_values("browser", &Caps::browser(), 65_536, 1024);
+    check_values("browser", &DeviceCaps::browser(), 65_536, 1024);
 }
 
-/// A graph that needs the whole of a value, which it gives.
+/// A function that adds nodes which need a whole value, and returns their result.
 type Whole = fn(&mut Graph, Value) -> Result<Value, OpError>;
 
 #[test]
@@ -185,7 +187,7 @@ fn what_needs_the_whole_names_its_node() {
         let y = x.and_then(|x| g.unary(UnaryFn::Tanh, x)).expect("typed");
         let z = build(&mut g, y).expect("typed");
         g.output("z", z).expect("typed");
-        match compile(&g, &CompileOptions::new(), &Caps::browser()) {
+        match compile(&g, &CompileOptions::new(), &DeviceCaps::browser()) {
             Err(CompileError::TooLarge {
                 node, bytes, limit, ..
             }) => {
@@ -207,7 +209,7 @@ fn what_a_run_sizes_is_refused_above_the_limit() {
         bounds: Bindings::new().with("s", bound),
         ..CompileOptions::new()
     };
-    let caps = Caps::browser();
+    let caps = DeviceCaps::browser();
     assert!(compile(&g, &options(32_768), &caps).is_ok());
     let refused = compile(&g, &options(32_769), &caps);
     assert!(matches!(refused, Err(CompileError::TooLarge { .. })));

@@ -1,4 +1,5 @@
-//! Every case plans on every profile; every shader is valid; every kernel is used.
+//! Tests that every case plans on every profile, that every shader is valid, and that every kernel
+//! is used.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -7,40 +8,41 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Scheme, Tier, Type};
 use tercet_plan::{
-    Caps, Code, Instance, Launch, Natives, Source, Tuning, check_races, compile, kernels,
+    DeviceCaps, KernelCode, KernelInstance, KernelSource, LaunchSizes, NativeOps, TuningTable,
+    check_races, compile, kernels,
 };
 
 use crate::common::{
     GPU_DTYPES, for_each_case, for_each_case_with, in_parallel, is_beyond_gpus, profiles,
 };
 
-/// What was found of all cases on a device.
+/// Findings over all cases on one device.
 #[derive(Default)]
 struct Survey {
     /// Cases that do not plan, or whose programs race.
     wrong: Vec<String>,
-    /// Kernels that a device of this profile does not run.
+    /// Kernels that exceed the limits of the profile.
     beyond: Vec<String>,
-    /// The names of kernels.
+    /// Names of the kernels in use.
     used: BTreeSet<String>,
 }
 
-/// Every case on every profile, on two devices more for the sake of kernels that those do not have, and with rows of
-/// products in 16 bits; once for all tests.
+/// Every case on every profile, computed once for all tests. Two more devices cover kernels that
+/// the profiles do not use; matmuls with rows cast to 16 bits are included.
 fn surveys() -> &'static [Survey] {
     static ALL: OnceLock<Vec<Survey>> = OnceLock::new();
     ALL.get_or_init(|| {
-        // Matrices of a workgroup are chosen only where they were measured to be best.
-        let tuned = Caps::h200().tuned(Tuning::always("64x64x64/block128"));
-        // Cooperative matrices that cannot be converted.
-        let plain = Caps {
+        // Workgroup-scope matrices are selected only by an autotuning table.
+        let tuned = DeviceCaps::h200().tuned(TuningTable::always("64x64x64/block128"));
+        // A device whose cooperative matrices cannot be converted.
+        let plain = DeviceCaps {
             coop_converts: false,
-            ..Caps::h200()
+            ..DeviceCaps::h200()
         };
         let others = [("tuned", tuned), ("plain", plain)];
         let all = profiles().into_iter().chain(others);
         let exact = all.map(|(profile, caps)| (profile, caps, None));
-        let rounded = ("rounded", Caps::h200(), Some(DType::F16));
+        let rounded = ("rounded", DeviceCaps::h200(), Some(DType::F16));
         let all = exact.chain([rounded]).collect();
         in_parallel(all, |(profile, caps, products)| {
             survey(profile, &caps, products)
@@ -48,8 +50,9 @@ fn surveys() -> &'static [Survey] {
     })
 }
 
-/// All cases on a device; those of F32 where products may round their rows.
-fn survey(profile: &str, caps: &Caps, products: Option<DType>) -> Survey {
+/// All cases on a device. With `products`, only F32 cases, whose matmul rows may be cast to that
+/// dtype.
+fn survey(profile: &str, caps: &DeviceCaps, products: Option<DType>) -> Survey {
     let mut found = Survey::default();
     let mut seen = BTreeSet::new();
     let dtypes: &[DType] = match products {
@@ -92,7 +95,8 @@ fn every_case_plans_without_races_on_every_profile() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Kernels keep to what a workgroup of the device has, and matrices run only where there are modules of them.
+/// Kernels respect the workgroup limits of the device, and cooperative-matrix kernels have SPIR-V
+/// modules.
 #[test]
 fn kernels_keep_to_the_limits_of_every_profile() {
     let beyond = surveys().iter().flat_map(|s| &s.beyond);
@@ -100,8 +104,8 @@ fn kernels_keep_to_the_limits_of_every_profile() {
     assert!(beyond.is_empty(), "{}", beyond.join("\n"));
 }
 
-/// What of a kernel can be told without compiling it: arguments, constants of its invocations and of its subgroups.
-fn keeps_to(caps: &Caps, kernel: &Instance) -> Result<(), String> {
+/// Checks without compilation: the number of arguments, and constants for threads and subgroups.
+fn keeps_to(caps: &DeviceCaps, kernel: &KernelInstance) -> Result<(), String> {
     if kernel.args.len() > caps.max_storage_buffers as usize {
         return Err(format!("{} arguments", kernel.args.len()));
     }
@@ -116,18 +120,22 @@ fn keeps_to(caps: &Caps, kernel: &Instance) -> Result<(), String> {
         return Err("too many invocations".to_string());
     }
     match kernel.source {
-        Source::SpirV { .. } if !caps.spirv => Err("is SPIR-V".to_string()),
-        Source::SpirV { .. } if constant("SUBGROUP").is_some_and(|n| Some(n) != caps.subgroup) => {
+        KernelSource::SpirV { .. } if !caps.spirv => Err("is SPIR-V".to_string()),
+        KernelSource::SpirV { .. }
+            if constant("SUBGROUP").is_some_and(|n| Some(n) != caps.subgroup) =>
+        {
             Err("has other subgroups".to_string())
         }
-        Source::SpirV { .. } | Source::Wgsl(_) | Source::Checked { .. } => Ok(()),
+        KernelSource::SpirV { .. } | KernelSource::Wgsl(_) | KernelSource::UserWgsl { .. } => {
+            Ok(())
+        }
     }
 }
 
 #[test]
 fn operators_of_the_host_are_refused_by_name() {
     let mut refused = BTreeSet::new();
-    for_each_case(&Caps::h200(), |p| {
+    for_each_case(&DeviceCaps::h200(), |p| {
         let mut own = p.case.graph.nodes().map(|(_, n)| n.op.kind().doc());
         let Some(doc) = own.find(|d| d.tier == Tier::Host) else {
             return;
@@ -151,27 +159,27 @@ fn a_leaf_that_is_too_large_is_named() {
     let large = g.state("large", Type::new(DType::F32, [1 << 30, 8]));
     let sums = g.cum_sum(large.unwrap(), 0).unwrap();
     g.output("z", sums).unwrap();
-    let error = compile(&g, &CompileOptions::new(), &Caps::h200()).unwrap_err();
+    let error = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap_err();
     assert!(error.to_string().starts_with("%1 (state) takes"), "{error}");
 }
 
 #[test]
 fn every_shader_is_valid_wgsl_within_browser_limits() {
-    valid_kernels(&Caps::browser(), PORTABLE);
+    valid_kernels(&DeviceCaps::browser(), PORTABLE);
 }
 
-/// The sizes of subgroups that there are; with the one between, sums of clusters meet in one step and in two.
+/// All existing subgroup sizes. The one in between covers cluster sums in one step and in two.
 #[test]
 fn every_shader_with_shuffles_is_valid_wgsl() {
     for size in [4, 16, 128] {
-        let caps = Caps {
+        let caps = DeviceCaps {
             subgroup: Some(size),
             shuffles: true,
-            natives: Natives {
+            natives: NativeOps {
                 shuffles: true,
-                ..Natives::default()
+                ..NativeOps::default()
             },
-            ..Caps::browser()
+            ..DeviceCaps::browser()
         };
         let texts = valid_kernels(&caps, PORTABLE | Capabilities::SUBGROUP);
         let own = format!("const CLUSTER: u32 = {size}u;");
@@ -181,7 +189,8 @@ fn every_shader_with_shuffles_is_valid_wgsl() {
     }
 }
 
-/// Where a cluster has all lanes of a column, they meet by shuffles; a device without them has none in the text.
+/// If a cluster contains all lanes of a column, they exchange sums by shuffles. Devices without
+/// shuffles must have none in the source.
 #[test]
 fn lanes_of_a_gated_delta_net_meet_by_shuffles() {
     let mut g = Graph::new();
@@ -192,14 +201,14 @@ fn lanes_of_a_gated_delta_net_meet_by_shuffles() {
     let o = g.gated_delta_net(operands, None, false).unwrap();
     g.output("o", o).unwrap();
     for shuffles in [false, true] {
-        let mut caps = Caps::h200();
+        let mut caps = DeviceCaps::h200();
         caps.shuffles = shuffles;
         caps.natives.shuffles = shuffles;
         let program = compile(&g, &CompileOptions::new(), &caps).unwrap();
         let [kernel] = &program.kernels[..] else {
             panic!("{program}")
         };
-        let Source::Wgsl(text) = &kernel.source else {
+        let KernelSource::Wgsl(text) = &kernel.source else {
             panic!("{kernel} is not WGSL")
         };
         assert!(text.contains("over_lanes(by_k[j])"));
@@ -209,17 +218,17 @@ fn lanes_of_a_gated_delta_net_meet_by_shuffles() {
 
 const PORTABLE: Capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
 
-/// The kernels in WGSL of all cases, which are valid.
-fn valid_kernels(caps: &Caps, capabilities: Capabilities) -> BTreeSet<Arc<str>> {
+/// The WGSL kernels of all cases, after validation.
+fn valid_kernels(caps: &DeviceCaps, capabilities: Capabilities) -> BTreeSet<Arc<str>> {
     let mut seen = BTreeSet::new();
     let mut wrong = Vec::new();
     for_each_case(caps, |p| {
         let Ok(program) = p.program else { return };
         for kernel in &program.kernels {
             let (text, entry) = match &kernel.source {
-                Source::Wgsl(text) => (text, "main"),
-                Source::Checked { text, entry } => (text, &**entry),
-                Source::SpirV { .. } => {
+                KernelSource::Wgsl(text) => (text, "main"),
+                KernelSource::UserWgsl { text, entry } => (text, &**entry),
+                KernelSource::SpirV { .. } => {
                     wrong.push(format!("{}: {kernel} is not WGSL", p.name));
                     continue;
                 }
@@ -251,12 +260,12 @@ fn check_wgsl(
     let storage = module.global_variables.iter();
     let storage = storage.filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }));
     let storage = storage.count();
-    if storage != args || storage > Caps::browser().max_storage_buffers as usize {
+    if storage != args || storage > DeviceCaps::browser().max_storage_buffers as usize {
         return Err(format!("{storage} storage buffers for {args} arguments"));
     }
     let entry = &module.entry_points[0];
     let invocations: u32 = entry.workgroup_size.iter().product();
-    if entry.name != entry_point || invocations > Caps::browser().max_workgroup {
+    if entry.name != entry_point || invocations > DeviceCaps::browser().max_workgroup {
         return Err(format!("entry {} of {invocations} invocations", entry.name));
     }
     let mut layouter = naga::proc::Layouter::default();
@@ -266,7 +275,7 @@ fn check_wgsl(
     let shared = module.global_variables.iter();
     let shared = shared.filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
     let shared: u32 = shared.map(|(_, v)| layouter[v.ty].size).sum();
-    match shared <= Caps::browser().workgroup_bytes {
+    match shared <= DeviceCaps::browser().workgroup_bytes {
         true => Ok(()),
         false => Err(format!("{shared} bytes of workgroup memory")),
     }
@@ -287,7 +296,8 @@ fn every_kernel_is_planned_in_some_case() {
     assert!(unused.is_empty(), "no case plans {unused:?}");
 }
 
-/// The kernels of norms that products of one row take in, which are several nodes: no case of one operator has them.
+/// Kernels of GEMV with fused norms. They replace several nodes, so no single-operator case uses
+/// them.
 #[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 fn norms_before_one_row() -> BTreeSet<String> {
     let mut used = BTreeSet::new();
@@ -299,7 +309,7 @@ fn norms_before_one_row() -> BTreeSet<String> {
         let normed = g.layer_norm(x, gamma, None, 1, 1e-5).unwrap();
         let y = g.linear(normed, w, None, f).unwrap();
         g.output("y", y).unwrap();
-        let program = compile(&g, &CompileOptions::new(), &Caps::h200()).unwrap();
+        let program = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
         check_races(&program).unwrap();
         let names = program.kernels.iter().map(|k| k.name.split(' ').next());
         used.extend(names.flatten().map(str::to_owned));
@@ -307,14 +317,14 @@ fn norms_before_one_row() -> BTreeSet<String> {
     used
 }
 
-/// The kernels that are links of chains, which only graphs of several products have.
+/// Kernels with dependent launch, which only graphs with several matmuls use.
 #[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 fn links_of_chains() -> BTreeSet<String> {
     let mut used = BTreeSet::new();
     for packed_dots in [false, true] {
-        let caps = Caps {
+        let caps = DeviceCaps {
             packed_dots,
-            ..Caps::h200()
+            ..DeviceCaps::h200()
         };
         let mut g = Graph::new();
         let (width, inner) = (2048, 5632);
@@ -348,47 +358,53 @@ fn kernel_names_are_unique() {
     let mut names = BTreeSet::new();
     for kernel in kernels() {
         assert!(names.insert(kernel.name), "two kernels `{}`", kernel.name);
-        assert!(matches!(kernel.code, Code::Wgsl(_) | Code::SpirV(_)));
+        assert!(matches!(
+            kernel.code,
+            KernelCode::Wgsl(_) | KernelCode::SpirV(_)
+        ));
     }
 }
 
 #[test]
 fn new_sizes_change_numbers_only() {
     let mut symbolic = 0;
-    for_each_case(&Caps::h200(), |p| {
+    for_each_case(&DeviceCaps::h200(), |p| {
         let Ok(program) = p.program else { return };
-        // A case that must fail has sizes that are not possible.
+        // Cases that must fail have invalid sizes.
         if program.symbols.is_empty() || p.case.expected_fault.is_some() {
             return;
         }
         symbolic += 1;
         let ones = program.symbols.iter();
         let ones = ones.fold(Bindings::new(), |b, (s, _)| b.with(s.name(), 1));
-        let (mut own, mut bound, mut small) =
-            (Launch::default(), Launch::default(), Launch::default());
+        let (mut own, mut bound, mut small) = (
+            LaunchSizes::default(),
+            LaunchSizes::default(),
+            LaunchSizes::default(),
+        );
         own.compute(
             &program,
             &p.case.sizes,
-            tercet_ir::random::Random::default(),
+            tercet_ir::random::RngState::default(),
         )
         .expect("the case's sizes");
         bound
             .compute(
                 &program,
                 &p.case.bounds,
-                tercet_ir::random::Random::default(),
+                tercet_ir::random::RngState::default(),
             )
             .expect("the bounds");
         assert_eq!(own.params.len(), bound.params.len(), "{}", p.name);
         assert_eq!(own.grids.len(), program.steps.len(), "{}", p.name);
         for (own, bound) in own.grids.iter().zip(&bound.grids) {
-            // Two variants of a contraction switch by size: one of them has an empty grid.
+            // Two variants of a contraction are switched by size: one of them has an empty grid.
             let switched = bound.contains(&0) || own.contains(&0);
             let within = own.iter().zip(bound).all(|(a, b)| a <= b);
             assert!(within || switched, "{}: {own:?} above {bound:?}", p.name);
         }
-        // Some cases have sizes that cannot be one; those say so.
-        let _ = small.compute(&program, &ones, tercet_ir::random::Random::default());
+        // In some cases a size of one is invalid, which is an expected error.
+        let _ = small.compute(&program, &ones, tercet_ir::random::RngState::default());
     });
     assert!(symbolic > 10, "cases with symbols: {symbolic}");
 }

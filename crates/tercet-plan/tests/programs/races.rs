@@ -1,13 +1,13 @@
-//! No program races, and every barrier is needed.
+//! Tests that no program races and that every barrier is necessary.
 
-use tercet_plan::{Caps, check_races};
+use tercet_plan::{DeviceCaps, check_races};
 
 use crate::common::for_each_case;
 
 #[test]
 fn no_program_races_and_no_barrier_can_go() {
     let mut barriers = 0;
-    for caps in [Caps::h200(), Caps::browser()] {
+    for caps in [DeviceCaps::h200(), DeviceCaps::browser()] {
         for_each_case(&caps, |p| {
             let Ok(mut program) = p.program else { return };
             check_races(&program).unwrap_or_else(|race| panic!("{}: {race}\n{program}", p.name));

@@ -1,15 +1,15 @@
-//! Which kernels run products, attention, convolutions and scans of the sizes that models have, on each profile. A
-//! change of these is a change of what users run: it is reviewed like code.
+//! Kernels that run matmuls, attention, convolutions and scans of typical model sizes, on each
+//! profile. Changes of these snapshots change what users run and need review like code.
 
 use std::fmt::Write;
 
-use tercet_ir::ops::{AttentionOptions, Layout, Window};
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, Window};
 use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
-use tercet_plan::{Caps, Launch, Program, Work, check_races, compile};
+use tercet_plan::{DeviceCaps, GpuProgram, LaunchSizes, StepOp, check_races, compile};
 
 use crate::common::{in_parallel, profiles};
 
-/// A graph over a symbolic number of rows, and the numbers that are looked at.
+/// A graph with a symbolic number of rows, and the row counts to test.
 struct Sized {
     name: String,
     graph: Graph,
@@ -30,7 +30,7 @@ fn built(
     Sized { name, graph, rows }
 }
 
-/// Rows of a symbolic number times weights `[k, n]`, or `[n, k]` transposed.
+/// Rows times weights `[k, n]`, or `[n, k]` if transposed.
 fn product(dtype: DType, [n, k]: [usize; 2], b_transposed: bool) -> Sized {
     let layout = if b_transposed { "nt" } else { "nn" };
     built(format!("{dtype} {layout} {n}x{k}"), ROWS, |g| {
@@ -63,7 +63,7 @@ fn batches(dtype: DType, [batch, m, n, k]: [usize; 4]) -> Sized {
     })
 }
 
-/// Query and key heads, queries and keys, elements of a head.
+/// Attention with these sizes: query and KV heads, queries and keys, head size.
 fn attention(dtype: DType, heads: [usize; 2], [queries, keys]: [usize; 2], dim: usize) -> Sized {
     let [q, kv] = heads;
     let name = format!("attention {dtype} {q}/{kv} heads of {dim}, {queries}x{keys}");
@@ -76,12 +76,12 @@ fn attention(dtype: DType, heads: [usize; 2], [queries, keys]: [usize; 2], dim: 
             q_,
             k,
             v,
-            AttentionOptions::new(q, kv, Layout::Bhsd).causal(),
+            AttentionOptions::new(q, kv, AttentionLayout::Bhsd).causal(),
         )
     })
 }
 
-/// A convolution with windows of `size` by `size` that keep sizes where the stride is 1.
+/// A convolution with windows of `size` by `size` and "same" padding at stride 1.
 fn conv(dtype: DType, x: [usize; 4], channels: usize, [size, stride]: [usize; 2]) -> Sized {
     let [batch, own, height, width] = x;
     let name =
@@ -177,13 +177,13 @@ fn all() -> Vec<Sized> {
     all
 }
 
-/// The kernels of a run with their grids, and with their constants where all is asked for.
-fn played(program: &Program, launch: &Launch, all: bool) -> Vec<String> {
-    let steps = program.played(&program.steps, &launch.chosen);
+/// The kernels of a run with their grids; with constants if `all`.
+fn played(program: &GpuProgram, launch: &LaunchSizes, all: bool) -> Vec<String> {
+    let steps = program.active_steps(&program.steps, &launch.selected_branches);
     let kernels = steps
         .iter()
         .filter_map(|p| match &program.steps[p.step].work {
-            Work::Dispatch(d) => {
+            StepOp::Dispatch(d) => {
                 let [x, y, z] = launch.grids[p.step];
                 let kernel = program.kernels[d.kernel.0 as usize].name.as_str();
                 let kernel = match all {
@@ -192,12 +192,12 @@ fn played(program: &Program, launch: &Launch, all: bool) -> Vec<String> {
                 };
                 Some(format!("{kernel} over {x}x{y}x{z}"))
             }
-            Work::Copy { .. } | Work::Fill { .. } => None,
+            StepOp::Copy { .. } | StepOp::Fill { .. } => None,
         });
     kernels.collect()
 }
 
-fn listing(caps: &Caps, with_constants: bool) -> String {
+fn listing(caps: &DeviceCaps, with_constants: bool) -> String {
     let mut text = String::new();
     for sized in all() {
         let options = CompileOptions::new().bound("m", 4096);
@@ -215,9 +215,9 @@ fn listing(caps: &Caps, with_constants: bool) -> String {
                 true => Bindings::new(),
                 false => Bindings::new().with("m", rows),
             };
-            let mut launch = Launch::default();
+            let mut launch = LaunchSizes::default();
             launch
-                .compute(&program, &sizes, tercet_ir::random::Random::default())
+                .compute(&program, &sizes, tercet_ir::random::RngState::default())
                 .expect("sizes within bounds");
             let played = played(&program, &launch, with_constants);
             if before.as_ref() == Some(&played) {
@@ -240,7 +240,7 @@ fn listing(caps: &Caps, with_constants: bool) -> String {
 #[test]
 fn what_sizes_of_models_run_on_each_profile() {
     let listings = in_parallel(profiles(), |(profile, caps)| {
-        // Constants are those of the device that they were measured on.
+        // Constants are listed only for the device that was measured.
         (profile, listing(&caps, profile == "h200"))
     });
     for (profile, listing) in listings {

@@ -1,5 +1,5 @@
-//! What is planned for a small decoder layer on each profile. A change of these is a change of what
-//! users run: it is reviewed like code.
+//! Program of a small decoder layer on each profile. Changes of these snapshots change what users
+//! run and need review like code.
 
 use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Type};
 use tercet_plan::compile;

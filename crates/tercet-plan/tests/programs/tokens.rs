@@ -1,18 +1,19 @@
-//! Layers of a decoder: what stands before attention of one token is left to it, and what long prompts need does
-//! not add up over layers.
+//! Tests of decoder layers: decode attention is fused with its RoPE and cache updates, and prefill
+//! memory does not grow with the number of layers.
 
-use tercet_ir::ops::{AttentionOptions, Layout, RopeStyle};
-use tercet_ir::random::Random;
+use tercet_ir::ops::{AttentionLayout, AttentionOptions, RopeStyle};
+use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
 use tercet_plan::{
-    Buffer, Caps, CheckKind, Launch, Played, Program, StageId, Work, check_races, compile,
+    ActiveStep, CheckKind, DeviceCaps, GpuProgram, LaunchSizes, ProgramBuffer, StageId, StepOp,
+    check_races, compile,
 };
 
 const HEADS: usize = 4;
 const HEAD: usize = 64;
 const WIDTH: usize = HEADS * HEAD;
 
-/// Layers of attention over caches in F16, of which the queries may have another reader.
+/// Layers of attention over F16 caches; the queries optionally have another reader.
 fn decoder(layers: usize, is_read: bool) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let s = Dim::sym("s");
@@ -35,8 +36,22 @@ fn decoder(layers: usize, is_read: bool) -> Result<Graph, OpError> {
             let y = product(&mut g, name, x)?;
             heads.push(g.reshape(y, shape.clone())?);
         }
-        let q = g.rope(heads[0], cos, sin, RopeStyle::NeoX, HEAD, Layout::Bshd)?;
-        let k = g.rope(heads[1], cos, sin, RopeStyle::NeoX, HEAD, Layout::Bshd)?;
+        let q = g.rope(
+            heads[0],
+            cos,
+            sin,
+            RopeStyle::NeoX,
+            HEAD,
+            AttentionLayout::Bshd,
+        )?;
+        let k = g.rope(
+            heads[1],
+            cos,
+            sin,
+            RopeStyle::NeoX,
+            HEAD,
+            AttentionLayout::Bshd,
+        )?;
         let mut caches = Vec::new();
         for (name, new) in [("keys", k), ("values", heads[2])] {
             let ty = Type::new(DType::F16, [1, 512, HEADS, HEAD]);
@@ -45,7 +60,7 @@ fn decoder(layers: usize, is_read: bool) -> Result<Graph, OpError> {
             g.assign(cache, all)?;
             caches.push(all);
         }
-        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bshd).causal();
+        let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bshd).causal();
         let y = g.attention(q, caches[0], caches[1], options.kv_len(len))?;
         let y = g.reshape(y, [s.clone(), WIDTH.into()])?;
         let y = product(&mut g, "o", y)?;
@@ -58,15 +73,15 @@ fn decoder(layers: usize, is_read: bool) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-fn planned(layers: usize, is_read: bool) -> Program {
+fn planned(layers: usize, is_read: bool) -> GpuProgram {
     let graph = decoder(layers, is_read).expect("a graph");
     let options = CompileOptions::new().bound("s", 512);
-    let program = compile(&graph, &options, &Caps::h200()).expect("the graph is supported");
+    let program = compile(&graph, &options, &DeviceCaps::h200()).expect("the graph is supported");
     check_races(&program).unwrap_or_else(|race| panic!("{race}\n{program}"));
     program
 }
 
-/// The kernels of layers of a decoder.
+/// Kernel names of a decoder's layers.
 pub(crate) fn kernels() -> Vec<String> {
     let names = planned(2, false).kernels.into_iter().map(|k| k.name);
     names
@@ -74,7 +89,7 @@ pub(crate) fn kernels() -> Vec<String> {
         .collect()
 }
 
-fn count(program: &Program, kernel: &str) -> usize {
+fn count(program: &GpuProgram, kernel: &str) -> usize {
     let names = program
         .dispatches()
         .map(|d| program.kernels[d.kernel.0 as usize].name.as_str());
@@ -88,7 +103,7 @@ fn count(program: &Program, kernel: &str) -> usize {
 fn one_token_is_one_step_before_its_output_product() {
     let program = planned(2, false);
     assert_eq!(count(&program, "attention_token"), 2, "{program}");
-    // Longer inputs have ways of their own.
+    // Longer inputs use separate shape branches.
     assert!(count(&program, "rope_append") >= 2, "{program}");
 }
 
@@ -101,18 +116,21 @@ fn queries_that_something_else_reads_are_written() {
 
 #[test]
 fn what_long_prompts_need_is_shared_by_layers() {
-    let arena = |layers| planned(layers, false).bytes_of(|b| b == Buffer::Arena);
+    let arena = |layers| planned(layers, false).bytes_of(|b| b == ProgramBuffer::Arena);
     let (few, many) = (arena(3), arena(12));
     assert!(many <= few + few / 4, "{few} and {many} bytes");
 }
 
-/// What a run of so many tokens plays, and its numbers.
-fn played(program: &Program, tokens: usize) -> (Vec<Played>, Launch) {
-    let mut launch = Launch::default();
+/// Active steps and launch-time values of a run with `tokens` tokens.
+fn played(program: &GpuProgram, tokens: usize) -> (Vec<ActiveStep>, LaunchSizes) {
+    let mut launch = LaunchSizes::default();
     let sizes = Bindings::new().with("s", tokens);
-    let computed = launch.compute(program, &sizes, Random::default());
+    let computed = launch.compute(program, &sizes, RngState::default());
     computed.expect("possible sizes");
-    (program.played_stage(StageId(0), &launch.chosen), launch)
+    (
+        program.active_steps_of_stage(StageId(0), &launch.selected_branches),
+        launch,
+    )
 }
 
 #[test]
@@ -120,36 +138,41 @@ fn steps_of_one_token_wait_for_each_other_without_barriers() {
     let program = planned(2, false);
     let chain = program.chain.as_ref().expect("a device with chains");
     let (steps, launch) = played(&program, 1);
-    // Of each layer its products before attention, attention, and the product after it; nothing is before them.
+    // Links of each layer: the matmuls before attention, attention, and the matmul after it. The
+    // first link waits for none.
     let links: Vec<_> = steps.iter().filter_map(|p| Some((p, p.link?))).collect();
-    let waiting: Vec<_> = links.iter().filter(|(_, l)| l.waits.is_some()).collect();
-    assert_eq!(links.iter().map(|(_, l)| l.own).max(), Some(5), "{program}");
+    let waiting: Vec<_> = links.iter().filter(|(_, l)| l.waits_on.is_some()).collect();
+    assert_eq!(
+        links.iter().map(|(_, l)| l.signals).max(),
+        Some(5),
+        "{program}"
+    );
     assert!(
         waiting
             .iter()
-            .all(|(p, l)| !p.needs_barrier() && l.waits == l.own.checked_sub(1))
+            .all(|(p, l)| !p.needs_barrier() && l.waits_on == l.signals.checked_sub(1))
     );
     assert_eq!(
         links.len() - waiting.len(),
-        links.iter().filter(|(_, l)| l.own == 0).count()
+        links.iter().filter(|(_, l)| l.signals == 0).count()
     );
     for (p, link) in &links {
-        let Work::Dispatch(d) = &program.steps[p.step].work else {
+        let StepOp::Dispatch(d) = &program.steps[p.step].work else {
             panic!("only dispatches are links");
         };
         let numbers = &launch.params[chain.numbers[&d.block] as usize..][..3];
         let groups = |own: u32| -> u32 {
-            let of = links.iter().filter(|(_, l)| l.own == own);
+            let of = links.iter().filter(|(_, l)| l.signals == own);
             of.map(|(p, _)| launch.grids[p.step].iter().product::<u32>())
                 .sum()
         };
-        let waits = link.waits.unwrap_or(0);
-        let wanted = link.waits.map_or(0, groups);
-        // The last one counts for nobody.
-        let own = (link.own + 1) % 6;
+        let waits = link.waits_on.unwrap_or(0);
+        let wanted = link.waits_on.map_or(0, groups);
+        // No step waits for the last link, so it does not count.
+        let own = (link.signals + 1) % 6;
         assert_eq!(numbers, [waits, wanted, own], "{program}");
     }
-    // The record of what waited in vain is one of the checks.
+    // The fault record of dependent launches is one of the checks.
     let order = program
         .data_checks
         .iter()
@@ -163,11 +186,11 @@ fn prompts_and_other_devices_keep_their_barriers() {
     assert!(
         steps
             .iter()
-            .all(|p| p.link.is_none_or(|l| l.waits.is_none()))
+            .all(|p| p.link.is_none_or(|l| l.waits_on.is_none()))
     );
     let graph = decoder(2, false).expect("a graph");
     let options = CompileOptions::new().bound("s", 512);
-    let program = compile(&graph, &options, &Caps::laptop()).expect("the graph is supported");
+    let program = compile(&graph, &options, &DeviceCaps::laptop()).expect("the graph is supported");
     assert!(program.chain.is_none());
     let (steps, _) = played(&program, 1);
     assert!(steps.iter().all(|p| p.link.is_none()));

@@ -1,11 +1,13 @@
-//! Which variant of a kernel is taken, why, and what a table of measurements changes.
+//! Tests of kernel variant selection, its reasons, and the effect of autotuning tables.
 
 use tercet_ir::{CompileOptions, DType, Graph, OpError, Scheme, Type};
-use tercet_plan::{Caps, Entry, Key, Program, Tuning, Weights, compile, explain};
+use tercet_plan::{
+    DeviceCaps, GpuProgram, TuningEntry, TuningKey, TuningTable, WeightLayout, compile, explain,
+};
 
 const SIZES: [usize; 3] = [8, 14336, 4096];
 
-/// Eight rows times packed weights.
+/// Eight rows times quantized weights.
 fn few_rows() -> Result<Graph, OpError> {
     let [m, n, k] = SIZES;
     let bytes = Scheme::Q4K.row_bytes(k).expect("whole blocks");
@@ -17,21 +19,21 @@ fn few_rows() -> Result<Graph, OpError> {
     Ok(g)
 }
 
-fn planned(caps: &Caps) -> Program {
+fn planned(caps: &DeviceCaps) -> GpuProgram {
     let graph = few_rows().expect("a graph");
     compile(&graph, &CompileOptions::new(), caps).expect("the graph is supported")
 }
 
-fn taken(program: &Program) -> (&str, bool) {
+fn taken(program: &GpuProgram) -> (&str, bool) {
     let [taken] = &program.variants[..] else {
         panic!("{:?}", program.variants);
     };
-    (taken.variant.0, taken.measured)
+    (taken.variant.0, taken.from_tuning_table)
 }
 
 #[test]
 fn the_cheapest_variant_is_taken_and_says_why() {
-    let program = planned(&Caps::h200());
+    let program = planned(&DeviceCaps::h200());
     assert_eq!(taken(&program), ("few_rows_streamed", false));
     let listing = explain(&program, "vulkan").listing;
     let line = listing.lines().last().expect("a line");
@@ -44,8 +46,8 @@ fn the_cheapest_variant_is_taken_and_says_why() {
     ] {
         assert!(line.contains(why), "{line}");
     }
-    // Elsewhere the same weights go another way.
-    let program = planned(&Caps::laptop());
+    // On other devices, the same weights use another variant.
+    let program = planned(&DeviceCaps::laptop());
     assert_eq!(taken(&program), ("rows_quads", false));
     let listing = explain(&program, "vulkan").listing;
     assert!(
@@ -56,12 +58,12 @@ fn the_cheapest_variant_is_taken_and_says_why() {
 
 #[test]
 fn a_measurement_goes_before_costs_where_it_applies() {
-    let named = |key: Key, variant: &str| {
+    let named = |key: TuningKey, variant: &str| {
         let variant = variant.to_string();
-        let caps = Caps::h200().tuned(Tuning::new(vec![Entry { key, variant }]));
+        let caps = DeviceCaps::h200().tuned(TuningTable::new(vec![TuningEntry { key, variant }]));
         planned(&caps)
     };
-    let key = |sizes| Key::rows(DType::F32, Weights::Packed(Scheme::Q4K), sizes);
+    let key = |sizes| TuningKey::rows(DType::F32, WeightLayout::Packed(Scheme::Q4K), sizes);
     let near = key([6, 14000, 5000]);
     let held = named(near.clone(), "few_rows_held");
     assert_eq!(taken(&held), ("few_rows_held", true));
@@ -71,8 +73,9 @@ fn a_measurement_goes_before_costs_where_it_applies() {
             .listing
             .contains("few_rows_held (measured, cost")
     );
-    // What it cannot run, what there is not, what is far away, and what is computed otherwise.
-    let other = Key::rows(DType::F16, Weights::Packed(Scheme::Q4K), SIZES);
+    // Entries that are ignored: unsupported or unknown variants, distant sizes, and other
+    // computations.
+    let other = TuningKey::rows(DType::F16, WeightLayout::Packed(Scheme::Q4K), SIZES);
     for (key, variant) in [
         (near.clone(), "row_held"),
         (near, "no such variant"),
@@ -84,7 +87,7 @@ fn a_measurement_goes_before_costs_where_it_applies() {
     }
 }
 
-/// Heads of a scan over states, of so many steps and this type.
+/// A scan over states with this number of steps and dtype.
 fn scan(dtype: DType, steps: usize) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(dtype, [1, steps, 64, 64]))?;
@@ -97,7 +100,7 @@ fn scan(dtype: DType, steps: usize) -> Result<Graph, OpError> {
     Ok(g)
 }
 
-/// Channels of a batch with states of their own.
+/// A selective scan with this batch size and separate states per channel.
 fn channels(batch: usize) -> Result<Graph, OpError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [batch, 4096, 4096]))?;
@@ -112,15 +115,15 @@ fn channels(batch: usize) -> Result<Graph, OpError> {
 
 #[test]
 fn scans_over_states_say_why() {
-    let check = |graph: Result<Graph, OpError>, caps: &Caps, wanted: &str, why: &str| {
+    let check = |graph: Result<Graph, OpError>, caps: &DeviceCaps, wanted: &str, why: &str| {
         let graph = graph.expect("a graph");
         let program = compile(&graph, &CompileOptions::new(), caps).expect("it is supported");
-        let of = |t: &&tercet_plan::Taken| t.op == "mamba2" || t.op == "selective_scan";
+        let of = |t: &&tercet_plan::VariantSelection| t.op == "mamba2" || t.op == "selective_scan";
         let taken = program.variants.iter().find(of).expect("a scan");
         assert_eq!(taken.variant.0, wanted);
         assert!(taken.to_string().contains(why), "{taken}");
     };
-    let h200 = Caps::h200();
+    let h200 = DeviceCaps::h200();
     check(scan(DType::F16, 4096), &h200, "chunks", "; steps ");
     check(
         scan(DType::F16, 100),
@@ -130,15 +133,20 @@ fn scans_over_states_say_why() {
     );
     let matrices = "; chunks needs cooperative matrices of 16-bit floats";
     check(scan(DType::F32, 4096), &h200, "steps", matrices);
-    check(scan(DType::F16, 4096), &Caps::browser(), "steps", matrices);
-    let units = "; many_channels needs four workgroups or more on each unit";
+    check(
+        scan(DType::F16, 4096),
+        &DeviceCaps::browser(),
+        "steps",
+        matrices,
+    );
+    let units = "; many_channels needs at least four workgroups per compute unit";
     check(channels(1), &h200, "few_channels", units);
     check(channels(8), &h200, "many_channels", "; few_channels ");
-    // A table goes before costs.
-    let entry = Entry {
-        key: Key::scan("mamba2", DType::F16, [1, 4096, 64, 64, 128]),
+    // An autotuning table takes precedence over the cost model.
+    let entry = TuningEntry {
+        key: TuningKey::scan("mamba2", DType::F16, [1, 4096, 64, 64, 128]),
         variant: "steps".to_string(),
     };
-    let tuned = h200.tuned(Tuning::new(vec![entry]));
+    let tuned = h200.tuned(TuningTable::new(vec![entry]));
     check(scan(DType::F16, 4096), &tuned, "steps", "measured, ");
 }

@@ -5,8 +5,8 @@
 >>> a, b = model.embed(["A man eats.", "Someone is eating."])  # doctest: +SKIP
 >>> float(a @ b)                                       # doctest: +SKIP
 
-`load` opens models and graphs, `train` trains them, `Graph` builds them, `Graph.compile` makes a `Session` that runs on NumPy
-arrays. Everything that fails raises a subclass of `TercetError`, with what, where and what to do.
+`load` opens models and graphs, and `train` fine-tunes language models. `Graph` builds graphs, and
+`Graph.compile` returns a `Session` that runs on NumPy arrays. Errors are subclasses of `TercetError`; their messages contain the location and a remedy.
 """
 
 from ._tercet import (

@@ -1,4 +1,4 @@
-"""Types of the compiled part; `docs/python.md` tells how to use it."""
+"""Types of the extension module; see `docs/guide/python.md`."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,16 +10,16 @@ import numpy.typing as npt
 __version__: str
 
 class SupportsDLPack(Protocol):
-    """Tensors of other libraries, in host memory."""
+    """A tensor of another library, in host memory."""
 
     def __dlpack__(self) -> Any: ...
 
-# What NumPy reads: arrays, what has `__dlpack__` or a buffer, numbers, lists.
+# Inputs that NumPy can read: arrays, objects with `__dlpack__` or a buffer, numbers, lists.
 ArrayLike = Union[npt.ArrayLike, SupportsDLPack]
 Array = npt.NDArray[Any]
-# A value of the graph, or what becomes a constant of it.
+# A value of the graph, or an array or number that becomes a constant.
 Operand = Union["Value", ArrayLike]
-# Values of the text form: numbers, words, types and dimensions as strings, lists, graphs.
+# Attribute values of the text form: numbers, lists, graphs; words, types and dimensions as strings.
 Attribute = Union[None, bool, int, float, str, "Graph", Sequence["Attribute"], Mapping[str, "Attribute"]]
 
 class TercetError(Exception): ...
@@ -41,8 +41,8 @@ def load(
     context: int | None = None,
     bounds: dict[str, int] | None = None,
 ) -> Any:
-    """A `Graph`, a `Scene`, a `LanguageModel`, an `Encoder`, a `Classifier`, a `Recognizer` or an `OnnxModel`, as the file or
-    folder says."""
+    """Open a file or folder. Depending on its contents, returns a `Graph`, `Scene`, `LanguageModel`,
+    `Encoder`, `Classifier`, `Recognizer` or `OnnxModel`."""
 
 def train(
     model: Union[str, os.PathLike[str]],
@@ -64,7 +64,7 @@ def train(
     seed: int = 0,
     device: str = "auto",
 ) -> Trainer:
-    """A language model that is ready to be trained; arguments are those of `tercet finetune`."""
+    """Prepare the fine-tuning of a language model; arguments are those of `tercet finetune`."""
 
 def devices() -> list[tuple[str, str, bool]]: ...
 def operators() -> list[tuple[str, list[str], list[tuple[str, str]], str]]: ...
@@ -104,7 +104,7 @@ class Graph:
     def state(self, name: str, ty: str) -> Value: ...
     def constant(self, array: ArrayLike, dtype: str = "f32") -> Value: ...
     def op(self, name: str, *operands: Operand, **attributes: Attribute) -> Any:
-        """A `Value`, or a tuple of them where the operator has several results."""
+        """Add an operator. Returns a `Value`, or a tuple if the operator has several results."""
     def output(self, name: str, value: Value) -> None: ...
     def assign(self, state: Value, value: Value) -> None: ...
     def gradients(self, loss: Value, wanted: Sequence[Value]) -> list[Value]: ...
@@ -356,7 +356,8 @@ class Scene:
         fov: float = 50.0,
         background: Sequence[float] = (0.0, 0.0, 0.0),
     ) -> Picture:
-        """From `eye` towards `target`, or without them from where most of the scene is seen; `fov` is in degrees."""
+        """Render from `eye` towards `target`; by default from a camera that shows most of the scene.
+        `fov` is the vertical field of view in degrees."""
     def __len__(self) -> int: ...
 
 @final

@@ -1,42 +1,42 @@
-//! Reading an inference request.
+//! Parses inference requests.
 
 use serde_json::Value;
 use tercet::Tensor;
 
 use super::tensor;
-use crate::error::Refusal;
-use crate::fields::{Fields, wrong};
-use crate::graph::Served;
+use crate::error::ApiError;
+use crate::fields::{JsonFields, wrong};
+use crate::graph::GraphModel;
 
-/// An output that is asked for.
+/// A requested output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct OutputRequest {
     pub(crate) name: String,
     pub(crate) binary: bool,
 }
 
-/// What is to be run.
-pub(crate) struct Request {
+/// A parsed inference request.
+pub(crate) struct InferenceRequest {
     pub(crate) id: Option<String>,
     pub(crate) inputs: Vec<(String, Tensor)>,
-    pub(crate) outputs: Vec<Wanted>,
+    pub(crate) outputs: Vec<OutputRequest>,
 }
 
-impl Request {
-    /// The request of a JSON header and the bytes of tensors behind it.
+impl InferenceRequest {
+    /// Parses a JSON header and the tensor bytes that follow it.
     ///
     /// # Errors
-    /// A refusal that names the field or the tensor.
+    /// If a field or tensor is invalid; the message names it.
     pub(crate) fn parse(
-        graph: &Served,
+        graph: &GraphModel,
         head: &[u8],
         mut binary: &[u8],
-    ) -> Result<Request, Refusal> {
-        let mut fields = Fields::parse(head)?;
+    ) -> Result<InferenceRequest, ApiError> {
+        let mut fields = JsonFields::parse(head)?;
         let id = fields.text("id")?;
         let mut all_binary = false;
         if let Some(parameters) = fields.take("parameters") {
-            let mut parameters = Fields::of(parameters, "field `parameters`")?;
+            let mut parameters = JsonFields::from_value(parameters, "field `parameters`")?;
             all_binary = parameters.truth("binary_data_output")?.unwrap_or(false);
             parameters.finish()?;
         }
@@ -44,20 +44,22 @@ impl Request {
         for value in list("inputs", fields.need("inputs")?)? {
             let (name, tensor) = input(graph, value, &mut binary)?;
             if inputs.iter().any(|(n, _)| *n == name) {
-                return Err(Refusal::bad(format!("input `{name}` is given twice")));
+                return Err(ApiError::bad_request(format!(
+                    "input `{name}` occurs twice"
+                )));
             }
             inputs.push((name, tensor));
         }
         if !binary.is_empty() {
-            return Err(Refusal::bad(format!(
-                "{} bytes behind the last tensor belong to no input",
+            return Err(ApiError::bad_request(format!(
+                "{} trailing bytes after the last tensor",
                 binary.len()
             )));
         }
         let outputs = match fields.take("outputs") {
             None => {
                 let all = graph.signature.outputs.iter();
-                all.map(|o| Wanted {
+                all.map(|o| OutputRequest {
                     name: o.name.clone(),
                     binary: all_binary,
                 })
@@ -67,11 +69,11 @@ impl Request {
                 let wanted = list("outputs", value)?
                     .into_iter()
                     .map(|v| output(graph, v, all_binary));
-                wanted.collect::<Result<Vec<Wanted>, Refusal>>()?
+                wanted.collect::<Result<Vec<OutputRequest>, ApiError>>()?
             }
         };
         fields.finish()?;
-        Ok(Request {
+        Ok(InferenceRequest {
             id,
             inputs,
             outputs,
@@ -79,30 +81,34 @@ impl Request {
     }
 }
 
-fn list(name: &str, value: Value) -> Result<Vec<Value>, Refusal> {
+fn list(name: &str, value: Value) -> Result<Vec<Value>, ApiError> {
     match value {
         Value::Array(items) => Ok(items),
         other => Err(wrong(name, &other, "a list")),
     }
 }
 
-fn named(fields: &mut Fields) -> Result<String, Refusal> {
+fn named(fields: &mut JsonFields) -> Result<String, ApiError> {
     fields
         .text("name")?
-        .ok_or_else(|| Refusal::bad("a tensor has no `name`"))
+        .ok_or_else(|| ApiError::bad_request("a tensor has no `name`"))
 }
 
-fn input(graph: &Served, value: Value, binary: &mut &[u8]) -> Result<(String, Tensor), Refusal> {
-    let mut fields = Fields::of(value, "an input")?;
+fn input(
+    graph: &GraphModel,
+    value: Value,
+    binary: &mut &[u8],
+) -> Result<(String, Tensor), ApiError> {
+    let mut fields = JsonFields::from_value(value, "an input")?;
     let name = named(&mut fields)?;
     let port = graph.input(&name)?;
-    let of = |what: &str| Refusal::bad(format!("input `{name}`: {what}"));
+    let of = |what: &str| ApiError::bad_request(format!("input `{name}`: {what}"));
     let datatype = fields
         .text("datatype")?
         .ok_or_else(|| of("field `datatype` is missing"))?;
     if datatype != tensor::datatype(port.ty.dtype) {
         return Err(of(&format!(
-            "datatype {datatype}; the graph takes {}",
+            "datatype {datatype}, expected {}",
             tensor::datatype(port.ty.dtype)
         )));
     }
@@ -114,10 +120,10 @@ fn input(graph: &Served, value: Value, binary: &mut &[u8]) -> Result<(String, Te
     )?;
     let size = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok());
     let shape: Option<Vec<usize>> = shape.iter().map(size).collect();
-    let shape = shape.ok_or_else(|| of("field `shape` has to be a list of sizes"))?;
+    let shape = shape.ok_or_else(|| of("field `shape` must be a list of sizes"))?;
     let mut size = None;
     if let Some(parameters) = fields.take("parameters") {
-        let mut parameters = Fields::of(parameters, "field `parameters`")?;
+        let mut parameters = JsonFields::from_value(parameters, "field `parameters`")?;
         size = parameters.count("binary_data_size")?;
         parameters.finish()?;
     }
@@ -130,7 +136,7 @@ fn input(graph: &Served, value: Value, binary: &mut &[u8]) -> Result<(String, Te
                 .and_then(|n| binary.split_at_checked(n));
             let (own, rest) = split.ok_or_else(|| {
                 of(&format!(
-                    "{size} bytes are said to follow, and {} do",
+                    "`binary_data_size` is {size}, but the body has {} more bytes",
                     binary.len()
                 ))
             })?;
@@ -140,22 +146,22 @@ fn input(graph: &Served, value: Value, binary: &mut &[u8]) -> Result<(String, Te
         (None, Some(data)) => {
             tensor::from_json(port.ty.dtype, &shape, &data).map_err(|e| of(&e))?
         }
-        (None, None) => return Err(of("neither `data` nor `binary_data_size` is given")),
-        (Some(_), Some(_)) => return Err(of("both `data` and `binary_data_size` are given")),
+        (None, None) => return Err(of("`data` or `binary_data_size` is required")),
+        (Some(_), Some(_)) => return Err(of("`data` and `binary_data_size` exclude each other")),
     };
     Ok((name, tensor))
 }
 
-fn output(graph: &Served, value: Value, all_binary: bool) -> Result<Wanted, Refusal> {
-    let mut fields = Fields::of(value, "an output")?;
+fn output(graph: &GraphModel, value: Value, all_binary: bool) -> Result<OutputRequest, ApiError> {
+    let mut fields = JsonFields::from_value(value, "an output")?;
     let name = named(&mut fields)?;
     graph.output(&name)?;
     let mut binary = all_binary;
     if let Some(parameters) = fields.take("parameters") {
-        let mut parameters = Fields::of(parameters, "field `parameters`")?;
+        let mut parameters = JsonFields::from_value(parameters, "field `parameters`")?;
         binary = parameters.truth("binary_data")?.unwrap_or(all_binary);
         parameters.finish()?;
     }
     fields.finish()?;
-    Ok(Wanted { name, binary })
+    Ok(OutputRequest { name, binary })
 }

@@ -1,15 +1,15 @@
-//! Tensors as the protocol writes them.
+//! Conversion between tensors and the protocol's formats.
 
 use serde_json::{Value, json};
 use tercet::{DType, Port, Tensor, TensorType, one_line};
 
-use crate::error::Refusal;
+use crate::error::ApiError;
 use crate::fields::kind;
 
-/// Lists nest as deep as tensors have axes, and no deeper.
-const MOST_DEPTH: usize = tercet::MAX_RANK + 1;
+/// Maximum nesting of JSON lists: one level per tensor axis.
+const MAX_DEPTH: usize = tercet::MAX_RANK + 1;
 
-/// The protocol's name of a dtype.
+/// Protocol name of a dtype.
 pub(crate) fn datatype(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "FP32",
@@ -25,27 +25,27 @@ pub(crate) fn datatype(dtype: DType) -> &'static str {
     }
 }
 
-/// Name, datatype and shape; sizes that a request chooses are -1.
+/// Name, datatype and shape. Sizes that a request determines are -1.
 pub(crate) fn metadata(port: &Port) -> Value {
     let size = |dim: &tercet::Dim| dim.known().map_or(json!(-1), |n| json!(n));
     let shape: Vec<Value> = port.ty.shape.iter().map(size).collect();
     json!({"name": port.name, "datatype": datatype(port.ty.dtype), "shape": shape})
 }
 
-/// The tensor of little-endian bytes in row-major order.
+/// A tensor from little-endian bytes in row-major order.
 pub(crate) fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor, String> {
     Tensor::from_bytes(TensorType::new(dtype, shape), bytes).map_err(|e| one_line(&e))
 }
 
-/// The tensor of a list in row-major order, flat or nested.
+/// A tensor from a list in row-major order, flat or nested.
 pub(crate) fn from_json(dtype: DType, shape: &[usize], data: &Value) -> Result<Tensor, String> {
     let mut flat = Vec::new();
     flatten(data, &mut flat, 0)?;
-    // A size that does not fit is found before anything of it is allocated.
+    // Check the size before allocating.
     let expected = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     if expected != Some(flat.len()) {
         return Err(format!(
-            "`data` has {} elements, which is not the shape {shape:?}",
+            "`data` has {} elements, which does not match the shape {shape:?}",
             flat.len()
         ));
     }
@@ -74,10 +74,10 @@ pub(crate) fn from_json(dtype: DType, shape: &[usize], data: &Value) -> Result<T
 
 fn flatten<'a>(value: &'a Value, flat: &mut Vec<&'a Value>, depth: usize) -> Result<(), String> {
     match value {
-        Value::Array(items) if depth < MOST_DEPTH => items
+        Value::Array(items) if depth < MAX_DEPTH => items
             .iter()
             .try_for_each(|item| flatten(item, flat, depth + 1)),
-        Value::Array(_) => Err("`data` nests deeper than tensors have axes".to_string()),
+        Value::Array(_) => Err("`data` is nested deeper than the maximum rank".to_string()),
         Value::Object(_) if depth == 0 => {
             Err(format!("`data` is {}; expected a list", kind(value)))
         }
@@ -91,8 +91,9 @@ fn flatten<'a>(value: &'a Value, flat: &mut Vec<&'a Value>, depth: usize) -> Res
 /// The elements as a flat list.
 ///
 /// # Errors
-/// JSON has no NaN and no infinities: such a result can be had in binary.
-pub(crate) fn to_json(name: &str, tensor: &Tensor) -> Result<Value, Refusal> {
+/// If an element is NaN or infinite, which JSON cannot represent. Clients can request such outputs
+/// in binary.
+pub(crate) fn to_json(name: &str, tensor: &Tensor) -> Result<Value, ApiError> {
     if tensor.dtype() == DType::Bool {
         return Ok(tensor.bytes().iter().map(|b| json!(*b != 0)).collect());
     }
@@ -101,11 +102,11 @@ pub(crate) fn to_json(name: &str, tensor: &Tensor) -> Result<Value, Refusal> {
     }
     let numbers = tensor.to_f64s();
     if numbers.iter().any(|x| !x.is_finite()) {
-        return Err(Refusal::new(
+        return Err(ApiError::new(
             axum::http::StatusCode::UNPROCESSABLE_ENTITY,
             "not_finite",
             format!(
-                "output `{name}` has numbers that JSON does not have (NaN or infinity); ask for it with `binary_data`"
+                "output `{name}` contains NaN or infinity, which JSON cannot represent; request it with `binary_data`"
             ),
         ));
     }

@@ -7,95 +7,95 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tercet_models::dataset::template::Value as Shown;
-use tercet_models::dataset::{Message, Role};
+use tercet_models::dataset::template::TemplateValue as Shown;
+use tercet_models::dataset::{ChatMessage, Role};
 
-use super::answer::{Form, Frame};
-use super::deliver;
-use super::sampling::Wanted;
-use super::tools::{Tools, for_template};
-use crate::error::Refusal;
-use crate::fields::{Fields, wrong};
-use crate::http::App;
-use crate::language::Language;
+use super::response::{CompletionKind, ResponseEnvelope};
+use super::sampling::CompletionParams;
+use super::streaming;
+use super::tools::{ToolSet, for_template};
+use crate::error::ApiError;
+use crate::fields::{JsonFields, wrong};
+use crate::http::AppState;
+use crate::language::LanguageModel;
 
-/// Messages of a conversation at most.
-const MOST_MESSAGES: usize = 1000;
+/// Maximum messages of a conversation.
+const MAX_MESSAGES: usize = 1000;
 
 pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = JsonFields::parse(&body)?;
     let name = fields
         .text("model")?
-        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
     let (language, adapter) = app.models.language(&name)?;
     let messages = messages(fields.need("messages")?)?;
-    let tools = Tools::take(&mut fields, language)?;
-    let mut wanted = Wanted::take(fields, Form::Chat)?;
+    let tools = ToolSet::take(&mut fields, language)?;
+    let mut wanted = CompletionParams::take(fields, CompletionKind::Chat)?;
     if let Some(tools) = &tools {
         constrain(&mut wanted, tools)?;
     }
     let prompt = tokens(language, &messages, tools.as_ref())?;
-    let frame = Frame {
-        texts: wanted.n,
+    let frame = ResponseEnvelope {
+        choice_count: wanted.n,
         usage: wanted.usage,
-        logprobs: wanted.likeliest.is_some(),
-        calls: tools.as_ref().map(Tools::calls),
-        ..Frame::new(Form::Chat, &name, prompt.len())
+        logprobs: wanted.top_logprobs.is_some(),
+        calls: tools.as_ref().map(ToolSet::calls),
+        ..ResponseEnvelope::new(CompletionKind::Chat, &name, prompt.len())
     };
     let room = language.context.saturating_sub(prompt.len());
     let pieces = language.start(wanted.requests(&prompt, room), adapter, &app.metrics);
     let pieces = pieces.await?;
     match wanted.stream {
-        true => deliver::stream(frame, pieces).await,
-        false => deliver::whole(&frame, pieces).await,
+        true => streaming::stream(frame, pieces).await,
+        false => streaming::collect_response(&frame, pieces).await,
     }
 }
 
-/// Makes the answer a call, where it has to be one.
+/// Constrains the answer to a tool call, if `tool_choice` requires one.
 #[cfg(feature = "grammar")]
-fn constrain(wanted: &mut Wanted, tools: &Tools) -> Result<(), Refusal> {
+fn constrain(wanted: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> {
     let Some(grammar) = tools.grammar() else {
         return Ok(());
     };
     match wanted.grammar.replace(("tools", grammar)) {
-        Some((field, _)) => Err(Refusal::bad(format!(
-            "field `{field}` cannot be where `tool_choice` has to call something"
+        Some((field, _)) => Err(ApiError::bad_request(format!(
+            "field `{field}` cannot be combined with a `tool_choice` that requires a call"
         ))),
         None => Ok(()),
     }
 }
 
 #[cfg(not(feature = "grammar"))]
-fn constrain(_: &mut Wanted, tools: &Tools) -> Result<(), Refusal> {
+fn constrain(_: &mut CompletionParams, tools: &ToolSet) -> Result<(), ApiError> {
     tools.check()
 }
 
-fn messages(value: Value) -> Result<Vec<Said>, Refusal> {
+fn messages(value: Value) -> Result<Vec<ParsedMessage>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("messages", &value, "a list of messages"));
     };
-    if items.is_empty() || items.len() > MOST_MESSAGES {
-        return Err(Refusal::bad(format!(
-            "field `messages` has {} messages; expected 1 to {MOST_MESSAGES}",
+    if items.is_empty() || items.len() > MAX_MESSAGES {
+        return Err(ApiError::bad_request(format!(
+            "field `messages` has {} messages; expected 1 to {MAX_MESSAGES}",
             items.len()
         )));
     }
     items.into_iter().map(message).collect()
 }
 
-/// A message, and the strings in it that its author wrote.
-struct Said {
-    message: Message,
+/// A message, and the strings in it that come from the client.
+struct ParsedMessage {
+    message: ChatMessage,
     texts: Vec<String>,
 }
 
-fn message(value: Value) -> Result<Said, Refusal> {
-    let mut fields = Fields::of(value, "a message")?;
+fn message(value: Value) -> Result<ParsedMessage, ApiError> {
+    let mut fields = JsonFields::from_value(value, "a message")?;
     let role = fields.text("role")?.unwrap_or_default();
     let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
         let names: Vec<&str> = Role::ALL.iter().map(|r| r.name()).collect();
@@ -110,7 +110,7 @@ fn message(value: Value) -> Result<Said, Refusal> {
         Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
         Some(_) => {
             let message = "field `tool_calls` of a message is for the role `assistant`";
-            return Err(Refusal::bad(message));
+            return Err(ApiError::bad_request(message));
         }
         None => Vec::new(),
     };
@@ -119,7 +119,7 @@ fn message(value: Value) -> Result<Said, Refusal> {
         Some(Value::Array(parts)) => parts
             .into_iter()
             .map(part)
-            .collect::<Result<String, Refusal>>()?,
+            .collect::<Result<String, ApiError>>()?,
         Some(other) => {
             return Err(wrong(
                 "content",
@@ -128,7 +128,7 @@ fn message(value: Value) -> Result<Said, Refusal> {
             ));
         }
         None if !calls.is_empty() => String::new(),
-        None => return Err(Refusal::bad("field `content` is missing")),
+        None => return Err(ApiError::bad_request("field `content` is missing")),
     };
     fields.neutral(&[("refusal", &[Value::String(String::new())])])?;
     let mut texts = vec![content.clone()];
@@ -144,29 +144,30 @@ fn message(value: Value) -> Result<Said, Refusal> {
     fields.finish()?;
     if !calls.is_empty() {
         texts.extend(calls.iter().map(Value::to_string));
-        let calls: Result<Vec<Shown>, Refusal> = calls.iter().map(for_template).collect();
+        let calls: Result<Vec<Shown>, ApiError> = calls.iter().map(for_template).collect();
         shown.push(("tool_calls", Shown::list(calls?)));
     }
-    let message = Message::of_fields(*known, shown);
-    Ok(Said { message, texts })
+    let message = ChatMessage::from_fields(*known, shown);
+    Ok(ParsedMessage { message, texts })
 }
 
-/// Calls that an answer made, with their arguments as objects: templates write them.
-fn tool_calls(value: Value) -> Result<Vec<Value>, Refusal> {
+/// Parses the tool calls of an assistant message. Chat templates expect their arguments as objects.
+fn tool_calls(value: Value) -> Result<Vec<Value>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tool_calls", &value, "a list of calls"));
     };
     let call = |item| {
-        let mut fields = Fields::of(item, "a call of a tool")?;
+        let mut fields = JsonFields::from_value(item, "a call of a tool")?;
         let id = fields.text("id")?.unwrap_or_default();
         let kind = fields.text("type")?.unwrap_or_else(|| "function".into());
         if kind != "function" {
             return Err(wrong("type", &Value::String(kind), "`function`"));
         }
-        let mut function = Fields::of(fields.need("function")?, "field `function`")?;
+        let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
         fields.finish()?;
         let name = function.text("name")?;
-        let name = name.ok_or_else(|| Refusal::bad("field `name` of a call is missing"))?;
+        let name =
+            name.ok_or_else(|| ApiError::bad_request("field `name` of a call is missing"))?;
         let arguments = function.text("arguments")?.unwrap_or_default();
         function.finish()?;
         let object = match arguments.trim().is_empty() {
@@ -183,65 +184,65 @@ fn tool_calls(value: Value) -> Result<Vec<Value>, Refusal> {
     items.into_iter().map(call).collect()
 }
 
-/// The text of a part of a message.
-fn part(value: Value) -> Result<String, Refusal> {
-    let mut fields = Fields::of(value, "a part of a message")?;
+/// Returns the text of a message part.
+fn part(value: Value) -> Result<String, ApiError> {
+    let mut fields = JsonFields::from_value(value, "a part of a message")?;
     let kind = fields.text("type")?.unwrap_or_default();
     if kind != "text" {
         return Err(wrong(
             "type",
             &Value::String(kind),
-            "`text`: other parts of messages are not supported",
+            "`text`; other message parts are not supported",
         ));
     }
     let text = fields
         .text("text")?
-        .ok_or_else(|| Refusal::bad("field `text` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `text` is missing"))?;
     fields.finish()?;
     Ok(text)
 }
 
-/// The tokens of a conversation up to where the answer begins.
+/// Returns the tokens of a conversation up to the start of the answer.
 ///
-/// What a message says is read together with what the template puts around it, so a message that spells a special token
-/// could end its own turn and begin another: such a message is refused.
+/// Messages are tokenized together with the text of the chat template. A message that contains a
+/// special token could end its turn and start another, so it is rejected.
 fn tokens(
-    language: &Language,
-    messages: &[Said],
-    tools: Option<&Tools>,
-) -> Result<Vec<u32>, Refusal> {
+    language: &LanguageModel,
+    messages: &[ParsedMessage],
+    tools: Option<&ToolSet>,
+) -> Result<Vec<u32>, ApiError> {
     let tokenizer = &language.tokenizer;
-    let of_tools = tools.map(Tools::spelled);
+    let of_tools = tools.map(ToolSet::to_prompt_text);
     let said = messages.iter().flat_map(|said| &said.texts);
     for text in said.chain(&of_tools) {
         if tokenizer
             .spells_special(text)
-            .map_err(|e| Refusal::failed(&e))?
+            .map_err(|e| ApiError::failed(&e))?
         {
-            return Err(Refusal::bad(
-                "a message or a tool spells a special token of the model, which could end its turn; leave it out",
+            return Err(ApiError::bad_request(
+                "a message or a tool contains a special token of the model, which could end its turn; remove it",
             ));
         }
     }
-    let messages: Vec<Message> = messages.iter().map(|said| said.message.clone()).collect();
+    let messages: Vec<ChatMessage> = messages.iter().map(|said| said.message.clone()).collect();
     let shown = match tools {
         Some(tools) => tools.for_template()?,
         None => Shown::None,
     };
     let rendered = language.template.render(&messages, &shown, true);
     let rendered = rendered.map_err(|e| {
-        Refusal::bad(format!(
-            "the chat template refuses the messages: {}",
+        ApiError::bad_request(format!(
+            "the chat template rejects the messages: {}",
             tercet::one_line(&e)
         ))
     })?;
     let untold = tools.and_then(|tools| tools.names().find(|name| !rendered.text.contains(name)));
     if untold.is_some() {
-        return Err(Refusal::bad(
-            "field `tools` is not supported with this model: its chat template does not write them",
+        return Err(ApiError::bad_request(
+            "field `tools` is not supported with this model: its chat template does not use them",
         ));
     }
     tokenizer
         .encode(&rendered.text, false)
-        .map_err(|e| Refusal::failed(&e))
+        .map_err(|e| ApiError::failed(&e))
 }

@@ -8,42 +8,46 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::answer::{Form, Frame};
-use super::deliver;
-use super::sampling::{MOST_TEXTS, Wanted};
-use crate::error::Refusal;
-use crate::fields::{Fields, wrong};
-use crate::http::App;
-use crate::language::Language;
+use super::response::{CompletionKind, ResponseEnvelope};
+use super::sampling::{CompletionParams, MAX_PROMPTS};
+use super::streaming;
+use crate::error::ApiError;
+use crate::fields::{JsonFields, wrong};
+use crate::http::AppState;
+use crate::language::LanguageModel;
 
-/// As many tokens as OpenAI's route writes where nothing is said.
+/// Default of `max_tokens`, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
 pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = JsonFields::parse(&body)?;
     let name = fields
         .text("model")?
-        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
     let (language, adapter) = app.models.language(&name)?;
     let prompts = prompts(language, fields.need("prompt")?)?;
     fields.neutral(&[("suffix", &[Value::String(String::new())])])?;
-    let wanted = Wanted::take(fields, Form::Completion)?;
+    let wanted = CompletionParams::take(fields, CompletionKind::Completion)?;
     let texts = prompts.len() * wanted.n;
-    if texts > MOST_TEXTS {
-        return Err(Refusal::bad(format!(
-            "`prompt` and `n` ask for {texts} texts; at most {MOST_TEXTS} are possible"
+    if texts > MAX_PROMPTS {
+        return Err(ApiError::bad_request(format!(
+            "`prompt` and `n` request {texts} completions; at most {MAX_PROMPTS} are supported"
         )));
     }
-    let frame = Frame {
-        texts,
+    let frame = ResponseEnvelope {
+        choice_count: texts,
         usage: wanted.usage,
-        logprobs: wanted.likeliest.is_some(),
-        ..Frame::new(Form::Completion, &name, prompts.iter().map(Vec::len).sum())
+        logprobs: wanted.top_logprobs.is_some(),
+        ..ResponseEnvelope::new(
+            CompletionKind::Completion,
+            &name,
+            prompts.iter().map(Vec::len).sum(),
+        )
     };
     let requests = prompts
         .iter()
@@ -52,18 +56,18 @@ pub(crate) async fn handle(
         .start(requests.collect(), adapter, &app.metrics)
         .await?;
     match wanted.stream {
-        true => deliver::stream(frame, pieces).await,
-        false => deliver::whole(&frame, pieces).await,
+        true => streaming::stream(frame, pieces).await,
+        false => streaming::collect_response(&frame, pieces).await,
     }
 }
 
-/// The tokens of prompts: a text, tokens, or a list of either.
-fn prompts(language: &Language, prompt: Value) -> Result<Vec<Vec<u32>>, Refusal> {
+/// Returns the tokens of all prompts. `prompt` is a string, a list of tokens, or a list of either.
+fn prompts(language: &LanguageModel, prompt: Value) -> Result<Vec<Vec<u32>>, ApiError> {
     match prompt {
         Value::Array(items) if !items.is_empty() && !items.iter().any(Value::is_number) => {
-            if items.len() > MOST_TEXTS {
-                return Err(Refusal::bad(format!(
-                    "field `prompt` has {} prompts; at most {MOST_TEXTS} are possible",
+            if items.len() > MAX_PROMPTS {
+                return Err(ApiError::bad_request(format!(
+                    "field `prompt` has {} prompts; at most {MAX_PROMPTS} are supported",
                     items.len()
                 )));
             }
@@ -76,20 +80,20 @@ fn prompts(language: &Language, prompt: Value) -> Result<Vec<Vec<u32>>, Refusal>
     }
 }
 
-/// The tokens of a text, or tokens.
-fn tokens(language: &Language, prompt: Value) -> Result<Vec<u32>, Refusal> {
+/// Returns the tokens of one prompt: a string or a list of tokens.
+fn tokens(language: &LanguageModel, prompt: Value) -> Result<Vec<u32>, ApiError> {
     let expected = "a text or a list of tokens, or a list of either";
     match prompt {
         Value::String(text) => language
             .tokenizer
             .encode(&text, true)
-            .map_err(|e| Refusal::failed(&e)),
+            .map_err(|e| ApiError::failed(&e)),
         Value::Array(items) if items.iter().all(Value::is_u64) && !items.is_empty() => {
             let vocab = language.tokenizer.vocab_len();
             let token = |item: &Value| {
                 let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
                 id.filter(|&id| (id as usize) < vocab).ok_or_else(|| {
-                    Refusal::bad(format!(
+                    ApiError::bad_request(format!(
                         "token {item} of `prompt` is outside the vocabulary of {vocab}"
                     ))
                 })

@@ -10,29 +10,29 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::error::{Refusal, json_response};
-use crate::fields::{Fields, wrong};
-use crate::http::App;
+use crate::error::{ApiError, json_response};
+use crate::fields::{JsonFields, wrong};
+use crate::http::AppState;
 use crate::metrics::count;
 
-/// Texts of a request at most, as with OpenAI.
-const MOST_TEXTS: usize = 2048;
+/// Maximum texts of a request, as in OpenAI's API.
+const MAX_INPUTS: usize = 2048;
 
 pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = JsonFields::parse(&body)?;
     let name = fields
         .text("model")?
-        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
     let encoder = app.models.encoder(&name)?;
     let texts = fields.texts("input")?;
-    if texts.is_empty() || texts.len() > MOST_TEXTS {
-        return Err(Refusal::bad(format!(
-            "field `input` has {} texts; expected 1 to {MOST_TEXTS}",
+    if texts.is_empty() || texts.len() > MAX_INPUTS {
+        return Err(ApiError::bad_request(format!(
+            "field `input` has {} texts; expected 1 to {MAX_INPUTS}",
             texts.len()
         )));
     }
@@ -53,7 +53,7 @@ pub(crate) async fn handle(
             ));
         }
     };
-    // As text-embeddings-inference has it.
+    // An extension of text-embeddings-inference.
     let cut = fields.truth("truncate")?.unwrap_or(false);
     fields.neutral(&[("user", &[])])?;
     fields.finish()?;

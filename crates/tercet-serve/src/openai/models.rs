@@ -6,10 +6,10 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::error::{Refusal, json_response};
-use crate::http::App;
+use crate::error::{ApiError, json_response};
+use crate::http::AppState;
 
-fn shown(app: &App, name: &str, parent: Option<&str>) -> Value {
+fn model_json(app: &AppState, name: &str, parent: Option<&str>) -> Value {
     let mut shown =
         json!({"id": name, "object": "model", "created": app.started, "owned_by": "tercet"});
     if let Some(parent) = parent {
@@ -18,23 +18,25 @@ fn shown(app: &App, name: &str, parent: Option<&str>) -> Value {
     shown
 }
 
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Response {
-    let all = app.models.shown();
-    let data = all.iter().map(|(name, parent)| shown(&app, name, *parent));
+pub(crate) async fn list(State(app): State<Arc<AppState>>) -> Response {
+    let all = app.models.listed_models();
+    let data = all
+        .iter()
+        .map(|(name, parent)| model_json(&app, name, *parent));
     let data: Vec<Value> = data.collect();
     json_response(&json!({"object": "list", "data": data}))
 }
 
 pub(crate) async fn one(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     Path(model): Path<String>,
-) -> Result<Response, Refusal> {
-    let all = app.models.shown();
+) -> Result<Response, ApiError> {
+    let all = app.models.listed_models();
     match all.iter().find(|(name, _)| *name == model) {
-        Some((name, parent)) => Ok(json_response(&shown(&app, name, *parent))),
+        Some((name, parent)) => Ok(json_response(&model_json(&app, name, *parent))),
         None => {
             let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
-            Err(Refusal::no_model(&model, &known))
+            Err(ApiError::no_model(&model, &known))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/rerank`, as Cohere and Jina have it.
+//! `POST /v1/rerank`, in the format of Cohere and Jina.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::error::{Refusal, json_response};
-use crate::fields::{Fields, wrong};
-use crate::http::App;
+use crate::error::{ApiError, json_response};
+use crate::fields::{JsonFields, wrong};
+use crate::http::AppState;
 use crate::metrics::count;
 
-/// Documents of a request at most.
-const MOST_DOCUMENTS: usize = 2048;
+/// Maximum documents of a request.
+const MAX_DOCUMENTS: usize = 2048;
 
 pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let body = app.body(&headers, body, &["application/json"]).await?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = JsonFields::parse(&body)?;
     let name = fields
         .text("model")?
-        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
     let reranker = app.models.reranker(&name)?;
     let query = fields
         .text("query")?
-        .ok_or_else(|| Refusal::bad("field `query` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `query` is missing"))?;
     let documents = documents(fields.need("documents")?)?;
     let top = match fields.count("top_n")? {
         Some(0) => return Err(wrong("top_n", &json!(0), "a whole number, 1 or more")),
@@ -44,7 +44,7 @@ pub(crate) async fn handle(
     let ranked = reranker.rank(query, documents, cut).await?;
     count(&app.metrics.prompt_tokens, ranked.tokens);
     let mut order: Vec<(usize, f32)> = ranked.scores.into_iter().enumerate().collect();
-    // Equal scores stay in their order.
+    // The sort is stable: documents with equal scores stay in input order.
     order.sort_by(|a, b| b.1.total_cmp(&a.1));
     order.truncate(top);
     let results = order.into_iter().map(|(index, score)| {
@@ -62,25 +62,25 @@ pub(crate) async fn handle(
     ))
 }
 
-/// Texts, or objects with a text each.
-fn documents(value: Value) -> Result<Vec<String>, Refusal> {
+/// Parses a list of texts, or of objects with a `text` each.
+fn documents(value: Value) -> Result<Vec<String>, ApiError> {
     let expected = "a list of texts, or of objects with a `text` each";
     let Value::Array(items) = value else {
         return Err(wrong("documents", &value, expected));
     };
-    if items.is_empty() || items.len() > MOST_DOCUMENTS {
-        return Err(Refusal::bad(format!(
-            "field `documents` has {} documents; expected 1 to {MOST_DOCUMENTS}",
+    if items.is_empty() || items.len() > MAX_DOCUMENTS {
+        return Err(ApiError::bad_request(format!(
+            "field `documents` has {} documents; expected 1 to {MAX_DOCUMENTS}",
             items.len()
         )));
     }
     let document = |item| match item {
         Value::String(text) => Ok(text),
         Value::Object(_) => {
-            let mut fields = Fields::of(item, "a document")?;
+            let mut fields = JsonFields::from_value(item, "a document")?;
             let text = fields
                 .text("text")?
-                .ok_or_else(|| Refusal::bad("field `text` of a document is missing"))?;
+                .ok_or_else(|| ApiError::bad_request("field `text` of a document is missing"))?;
             fields.finish()?;
             Ok(text)
         }

@@ -1,62 +1,62 @@
-//! What answers of both completion routes look like.
+//! Response formats of both completion routes.
 
 use std::hash::{BuildHasher, RandomState};
 
 use serde_json::{Map, Value, json};
-use tercet_models::Finish;
+use tercet_models::FinishReason;
 
-use super::calls::{Call, Calls};
+use super::tool_parser::{ToolCall, ToolCallParser};
 use crate::http::now;
-use crate::likely::{Scored, Spelled};
+use crate::logprobs::{TokenLogprob, TokenText};
 
-/// What tells one route's answers from the other's.
+/// The completion route; its response format differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum CompletionKind {
     Completion,
     Chat,
 }
 
-/// What an answer says besides its texts.
+/// Response data other than the generated text.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    pub(crate) form: Form,
+pub(crate) struct ResponseEnvelope {
+    pub(crate) form: CompletionKind,
     pub(super) id: String,
     pub(super) created: u64,
     pub(crate) model: String,
-    /// Of all prompts.
+    /// Total tokens of all prompts.
     pub(crate) prompt_tokens: usize,
-    /// How many texts there are.
-    pub(crate) texts: usize,
-    /// Whether a stream ends with the numbers of tokens.
+    /// Number of completions.
+    pub(crate) choice_count: usize,
+    /// Whether a stream ends with the token usage.
     pub(crate) usage: bool,
-    /// Whether tokens are told with their probabilities.
+    /// Whether the response contains logprobs.
     pub(crate) logprobs: bool,
-    /// How calls of tools are read, where there may be some.
-    pub(crate) calls: Option<Calls>,
+    /// Parser of tool calls, if the request has tools.
+    pub(crate) calls: Option<ToolCallParser>,
 }
 
-/// A text, or a part of one.
+/// A completion, or a part of it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct Delta {
     pub(crate) text: String,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) scores: Vec<Scored>,
+    pub(crate) calls: Vec<ToolCall>,
+    pub(crate) scores: Vec<TokenLogprob>,
 }
 
-impl Frame {
-    pub(crate) fn new(form: Form, model: &str, prompt_tokens: usize) -> Frame {
+impl ResponseEnvelope {
+    pub(crate) fn new(form: CompletionKind, model: &str, prompt_tokens: usize) -> ResponseEnvelope {
         let prefix = match form {
-            Form::Completion => "cmpl",
-            Form::Chat => "chatcmpl",
+            CompletionKind::Completion => "cmpl",
+            CompletionKind::Chat => "chatcmpl",
         };
         let id = format!("{prefix}-{:016x}", RandomState::new().hash_one(0u8));
-        Frame {
+        ResponseEnvelope {
             form,
             id,
             created: now(),
             model: model.to_string(),
             prompt_tokens,
-            texts: 1,
+            choice_count: 1,
             usage: false,
             logprobs: false,
             calls: None,
@@ -75,31 +75,31 @@ impl Frame {
         json!({"id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices})
     }
 
-    fn choice(&self, index: usize, mut choice: Value, scores: &[Scored]) -> Value {
+    fn choice(&self, index: usize, mut choice: Value, scores: &[TokenLogprob]) -> Value {
         choice["index"] = json!(index);
         choice["logprobs"] = match (self.logprobs, self.form) {
             (false, _) => Value::Null,
-            (true, Form::Completion) => of_completion(scores),
-            (true, Form::Chat) => of_chat(scores),
+            (true, CompletionKind::Completion) => completion_logprobs(scores),
+            (true, CompletionKind::Chat) => chat_logprobs(scores),
         };
         choice["finish_reason"] = Value::Null;
         choice
     }
 
-    /// The whole answer: each text, how it ended, and the tokens of all.
-    pub(crate) fn whole(&self, texts: &[(Piece, Finish)], written: usize) -> Value {
+    /// The complete response: each completion with its finish reason, and the token usage.
+    pub(crate) fn full_response(&self, texts: &[(Delta, FinishReason)], written: usize) -> Value {
         let object = match self.form {
-            Form::Completion => "text_completion",
-            Form::Chat => "chat.completion",
+            CompletionKind::Completion => "text_completion",
+            CompletionKind::Chat => "chat.completion",
         };
         let choices = texts.iter().enumerate().map(|(index, (piece, finish))| {
             let choice = match self.form {
-                Form::Completion => json!({"text": piece.text}),
-                Form::Chat => {
+                CompletionKind::Completion => json!({"text": piece.text}),
+                CompletionKind::Chat => {
                     let mut message =
                         json!({"role": "assistant", "content": piece.text, "refusal": null});
                     if !piece.calls.is_empty() {
-                        message["tool_calls"] = piece.calls.iter().map(Call::shown).collect();
+                        message["tool_calls"] = piece.calls.iter().map(ToolCall::to_json).collect();
                         if piece.text.is_empty() {
                             message["content"] = Value::Null;
                         }
@@ -116,8 +116,8 @@ impl Frame {
         whole
     }
 
-    /// A part of a stream.
-    fn part(&self, index: usize, choice: Value, scores: &[Scored]) -> Value {
+    /// One chunk of a stream.
+    fn part(&self, index: usize, choice: Value, scores: &[TokenLogprob]) -> Value {
         let choice = self.choice(index, choice, scores);
         let mut part = self.object(self.object_of_part(), json!([choice]));
         if self.usage {
@@ -128,23 +128,23 @@ impl Frame {
 
     fn object_of_part(&self) -> &'static str {
         match self.form {
-            Form::Completion => "text_completion",
-            Form::Chat => "chat.completion.chunk",
+            CompletionKind::Completion => "text_completion",
+            CompletionKind::Chat => "chat.completion.chunk",
         }
     }
 
-    /// The event of a piece of a text.
-    pub(crate) fn piece(&self, index: usize, piece: &Piece) -> String {
+    /// Event with a piece of a completion.
+    pub(crate) fn piece(&self, index: usize, piece: &Delta) -> String {
         let choice = match self.form {
-            Form::Completion => json!({"text": piece.text}),
-            Form::Chat => {
+            CompletionKind::Completion => json!({"text": piece.text}),
+            CompletionKind::Chat => {
                 let mut delta = Map::new();
                 if !piece.text.is_empty() || piece.calls.is_empty() {
                     delta.insert("content".into(), json!(piece.text));
                 }
                 if !piece.calls.is_empty() {
                     let calls = piece.calls.iter().enumerate().map(|(i, call)| {
-                        let mut call = call.shown();
+                        let mut call = call.to_json();
                         call["index"] = json!(i);
                         call
                     });
@@ -156,23 +156,23 @@ impl Frame {
         event(&self.part(index, choice, &piece.scores))
     }
 
-    /// The events before the texts.
+    /// Events before the first piece.
     pub(crate) fn beginning(&self) -> String {
         let first = |index| {
             let delta = json!({"delta": {"role": "assistant", "content": ""}});
             event(&self.part(index, delta, &[]))
         };
         match self.form {
-            Form::Completion => String::new(),
-            Form::Chat => (0..self.texts).map(first).collect(),
+            CompletionKind::Completion => String::new(),
+            CompletionKind::Chat => (0..self.choice_count).map(first).collect(),
         }
     }
 
-    /// The event after a text.
-    pub(crate) fn end(&self, index: usize, finish: Finish, calls: bool) -> String {
+    /// Event at the end of a completion.
+    pub(crate) fn end(&self, index: usize, finish: FinishReason, calls: bool) -> String {
         let choice = match self.form {
-            Form::Completion => json!({"text": ""}),
-            Form::Chat => json!({"delta": {}}),
+            CompletionKind::Completion => json!({"text": ""}),
+            CompletionKind::Chat => json!({"delta": {}}),
         };
         let mut part = self.part(index, choice, &[]);
         part["choices"][0]["logprobs"] = Value::Null;
@@ -180,7 +180,7 @@ impl Frame {
         event(&part)
     }
 
-    /// The events after all texts.
+    /// Events after all completions.
     pub(crate) fn last(&self, written: usize) -> String {
         let mut events = String::new();
         if self.usage {
@@ -192,27 +192,28 @@ impl Frame {
     }
 }
 
-fn reason(finish: Finish, calls: bool) -> &'static str {
+fn reason(finish: FinishReason, calls: bool) -> &'static str {
     match finish {
-        Finish::End | Finish::Stop | Finish::Cancelled if calls => "tool_calls",
-        Finish::End | Finish::Stop | Finish::Cancelled => "stop",
-        Finish::Length | Finish::Context => "length",
+        FinishReason::End | FinishReason::Stop | FinishReason::Cancelled if calls => "tool_calls",
+        FinishReason::End | FinishReason::Stop | FinishReason::Cancelled => "stop",
+        FinishReason::Length | FinishReason::Context => "length",
     }
 }
 
-/// JSON has no line ends in it, so an event is one line.
+/// A server-sent event. Serialized JSON contains no line ends, so an event is one line.
 pub(crate) fn event(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
-/// By lists; the likeliest tokens as an object, the token itself always among them.
-fn of_completion(scores: &[Scored]) -> Value {
+/// Logprobs in the format of the completions route: parallel lists. Top logprobs are objects and
+/// always include the sampled token.
+fn completion_logprobs(scores: &[TokenLogprob]) -> Value {
     let likeliest = scores.iter().map(|of| {
         let mut map = Map::new();
         let own = (&of.token, of.logprob);
-        let others = of.likeliest.iter().map(|(token, log)| (token, *log));
+        let others = of.top_logprobs.iter().map(|(token, log)| (token, *log));
         for (token, log) in others.chain([own]) {
-            // Of tokens that are spelled alike the likeliest.
+            // If several tokens have the same text, the object has the most likely one.
             map.entry(&token.text).or_insert_with(|| json!(log));
         }
         Value::Object(map)
@@ -225,10 +226,13 @@ fn of_completion(scores: &[Scored]) -> Value {
     })
 }
 
-fn of_chat(scores: &[Scored]) -> Value {
-    let shown = |token: &Spelled, log: f64| json!({"token": token.text, "logprob": log, "bytes": token.bytes});
+fn chat_logprobs(scores: &[TokenLogprob]) -> Value {
+    let shown = |token: &TokenText, log: f64| json!({"token": token.text, "logprob": log, "bytes": token.bytes});
     let content = scores.iter().map(|of| {
-        let likeliest = of.likeliest.iter().map(|(token, log)| shown(token, *log));
+        let likeliest = of
+            .top_logprobs
+            .iter()
+            .map(|(token, log)| shown(token, *log));
         let mut own = shown(&of.token, of.logprob);
         own["top_logprobs"] = likeliest.collect();
         own

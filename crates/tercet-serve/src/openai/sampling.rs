@@ -1,4 +1,4 @@
-//! What both completion routes say about how a text is written.
+//! Generation parameters of both completion routes.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,46 +7,49 @@ use tercet_models::SamplingOptions;
 #[cfg(feature = "grammar")]
 use tercet_models::constraint::Grammar;
 
-use super::answer::Form;
-use crate::error::Refusal;
-use crate::fields::{Fields, neutral_fields, wrong};
-use crate::language::Request;
+use super::response::CompletionKind;
+use crate::error::ApiError;
+use crate::fields::{JsonFields, neutral_fields, wrong};
+use crate::language::GenerationRequest;
 
-/// Stop strings at most.
-const MOST_STOPS: usize = 16;
-/// Texts of a prompt at most.
-pub(crate) const MOST_TEXTS: usize = 16;
-/// The likeliest tokens that are told of each at most.
-const MOST_LIKELIEST: usize = 20;
-/// Tokens with a bias at most.
-const MOST_BIASES: usize = 1024;
+/// Maximum number of stop strings.
+const MAX_STOPS: usize = 16;
+/// Maximum number of prompts per request, and of completions per prompt.
+pub(crate) const MAX_PROMPTS: usize = 16;
+/// Maximum number of top logprobs per token.
+const MAX_TOP_LOGPROBS: usize = 20;
+/// Maximum number of tokens with a bias.
+const MAX_BIASES: usize = 1024;
 
-/// How a text is written and answered.
-pub(crate) struct Wanted {
+/// Generation and response parameters of a request.
+pub(crate) struct CompletionParams {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingOptions,
     #[cfg(feature = "grammar")]
     pub(crate) grammar: Option<(&'static str, Grammar)>,
     pub(crate) seed: u64,
-    /// Texts for each prompt.
+    /// Completions per prompt.
     pub(crate) n: usize,
-    /// How many of the likeliest tokens are told beside each token and its probability; nothing of either for none.
-    pub(crate) likeliest: Option<usize>,
+    /// Number of top logprobs to return per token; `None` disables logprobs.
+    pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: bool,
-    /// Whether a stream ends with the numbers of tokens.
+    /// Whether a stream ends with the token usage.
     pub(crate) usage: bool,
 }
 
-impl Wanted {
-    /// Takes all fields that are left.
-    pub(crate) fn take(mut fields: Fields, form: Form) -> Result<Wanted, Refusal> {
+impl CompletionParams {
+    /// Takes all remaining fields of a request.
+    pub(crate) fn take(
+        mut fields: JsonFields,
+        form: CompletionKind,
+    ) -> Result<CompletionParams, ApiError> {
         let new_name = fields.count("max_completion_tokens")?;
         let max_tokens = fields.count("max_tokens")?.or(new_name);
         let stop = fields.texts("stop")?;
-        if stop.len() > MOST_STOPS {
-            return Err(Refusal::bad(format!(
-                "field `stop` has {} strings; at most {MOST_STOPS} are possible",
+        if stop.len() > MAX_STOPS {
+            return Err(ApiError::bad_request(format!(
+                "field `stop` has {} strings; at most {MAX_STOPS} are supported",
                 stop.len()
             )));
         }
@@ -57,15 +60,18 @@ impl Wanted {
         let n = fields.count("n")?.unwrap_or(1);
         let n = usize::try_from(n)
             .ok()
-            .filter(|n| (1..=MOST_TEXTS).contains(n));
-        let n =
-            n.ok_or_else(|| Refusal::bad(format!("field `n` is not from 1 to {MOST_TEXTS}")))?;
-        let likeliest = likeliest(&mut fields, form)?;
+            .filter(|n| (1..=MAX_PROMPTS).contains(n));
+        let n = n.ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "field `n` is out of range; expected 1 to {MAX_PROMPTS}"
+            ))
+        })?;
+        let likeliest = parse_top_logprobs(&mut fields, form)?;
         let stream = fields.truth("stream")?.unwrap_or(false);
         let usage = match fields.take("stream_options") {
             None => false,
             Some(value) => {
-                let mut inner = Fields::of(value, "field `stream_options`")?;
+                let mut inner = JsonFields::from_value(value, "field `stream_options`")?;
                 let usage = inner.truth("include_usage")?.unwrap_or(false);
                 inner.neutral(&[("include_obfuscation", &[])])?;
                 inner.finish()?;
@@ -79,9 +85,9 @@ impl Wanted {
             .collect();
         fields.neutral(&table)?;
         fields.finish()?;
-        // The keys of a hash map come from the system's randomness.
+        // The standard library seeds hash maps from the system's random source.
         let drawn = || RandomState::new().hash_one(0u8) >> 32;
-        Ok(Wanted {
+        Ok(CompletionParams {
             max_tokens: max_tokens.map(clamped),
             stop,
             sampling,
@@ -89,16 +95,16 @@ impl Wanted {
             grammar,
             seed: seed.unwrap_or_else(drawn),
             n,
-            likeliest,
+            top_logprobs: likeliest,
             stream,
             usage,
         })
     }
 
-    /// The texts to write after a prompt; of at most `max_tokens` where the client does not say. Each has a seed of its own,
-    /// from that of the request on.
-    pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<Request> {
-        let one = |i: usize| Request {
+    /// The completions of one prompt. Each generates at most `max_tokens` tokens if the request has
+    /// no limit. Seeds count up from the seed of the request.
+    pub(crate) fn requests(&self, prompt: &[u32], max_tokens: usize) -> Vec<GenerationRequest> {
+        let one = |i: usize| GenerationRequest {
             prompt: prompt.to_vec(),
             max_tokens: self.max_tokens.unwrap_or(max_tokens),
             stop: self.stop.clone(),
@@ -106,43 +112,47 @@ impl Wanted {
             #[cfg(feature = "grammar")]
             grammar: self.grammar.clone(),
             seed: self.seed.wrapping_add(i as u64),
-            likeliest: self.likeliest,
+            top_logprobs: self.top_logprobs,
         };
         (0..self.n).map(one).collect()
     }
 }
 
-/// `logprobs`: of completions a number of likeliest tokens, of conversations whether, with `top_logprobs` of them.
-fn likeliest(fields: &mut Fields, form: Form) -> Result<Option<usize>, Refusal> {
+/// Parses `logprobs`. For completions it is the number of top logprobs. For chat it is a flag, and
+/// `top_logprobs` is the number.
+fn parse_top_logprobs(
+    fields: &mut JsonFields,
+    form: CompletionKind,
+) -> Result<Option<usize>, ApiError> {
     let number = |name: &str, value: &Value| {
         let number = value.as_u64().and_then(|n| usize::try_from(n).ok());
-        let expected = format!("a whole number from 0 to {MOST_LIKELIEST}");
+        let expected = format!("a whole number from 0 to {MAX_TOP_LOGPROBS}");
         number
-            .filter(|n| *n <= MOST_LIKELIEST)
+            .filter(|n| *n <= MAX_TOP_LOGPROBS)
             .ok_or_else(|| wrong(name, value, &expected))
     };
     match form {
-        Form::Completion => match fields.take("logprobs") {
+        CompletionKind::Completion => match fields.take("logprobs") {
             None | Some(Value::Bool(false)) => Ok(None),
             Some(value) => number("logprobs", &value).map(Some),
         },
-        Form::Chat => {
+        CompletionKind::Chat => {
             let wanted = fields.truth("logprobs")?.unwrap_or(false);
             let top = fields.take("top_logprobs").unwrap_or_else(|| 0.into());
             match (wanted, number("top_logprobs", &top)?) {
                 (true, top) => Ok(Some(top)),
                 (false, 0) => Ok(None),
                 (false, _) => {
-                    let message = "field `top_logprobs` needs `logprobs` to be true";
-                    Err(Refusal::bad(message))
+                    let message = "field `top_logprobs` requires `logprobs` to be true";
+                    Err(ApiError::bad_request(message))
                 }
             }
         }
     }
 }
 
-/// How tokens are chosen: OpenAI's fields, and those that other servers have under these names.
-fn sampling(fields: &mut Fields) -> Result<SamplingOptions, Refusal> {
+/// Parses sampling options: OpenAI's fields, and common extensions of other servers.
+fn sampling(fields: &mut JsonFields) -> Result<SamplingOptions, ApiError> {
     let defaults = SamplingOptions::default();
     let mut number = |name, from, to, or| Ok(fields.number(name, from, to)?.unwrap_or(or));
     Ok(SamplingOptions {
@@ -158,17 +168,17 @@ fn sampling(fields: &mut Fields) -> Result<SamplingOptions, Refusal> {
     })
 }
 
-/// Biases by token. OpenAI's clients mean by -100 that a token is never chosen, and by 100 that it always is.
-fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
-    let expected = "an object of numbers from -100 to 100 by token";
+/// Parses biases by token id. As in OpenAI's API, -100 bans a token and 100 forces it.
+fn biases(fields: &mut JsonFields) -> Result<Vec<(u32, f32)>, ApiError> {
+    let expected = "an object that maps token ids to numbers from -100 to 100";
     let map = match fields.take("logit_bias") {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) => map,
         Some(other) => return Err(wrong("logit_bias", &other, expected)),
     };
-    if map.len() > MOST_BIASES {
-        return Err(Refusal::bad(format!(
-            "field `logit_bias` has {} tokens; at most {MOST_BIASES} are possible",
+    if map.len() > MAX_BIASES {
+        return Err(ApiError::bad_request(format!(
+            "field `logit_bias` has {} tokens; at most {MAX_BIASES} are supported",
             map.len()
         )));
     }
@@ -187,21 +197,23 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     map.into_iter().map(bias).collect()
 }
 
-/// What the answer has to be: `response_format` of type `text`, `json_object` or `json_schema`.
+/// Parses `response_format`, which constrains the answer: type `text`, `json_object` or
+/// `json_schema`.
 #[cfg(feature = "grammar")]
-fn grammar(fields: &mut Fields) -> Result<Option<(&'static str, Grammar)>, Refusal> {
+fn grammar(fields: &mut JsonFields) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(value) = fields.take("response_format") else {
         return Ok(None);
     };
-    let mut format = Fields::of(value, "field `response_format`")?;
+    let mut format = JsonFields::from_value(value, "field `response_format`")?;
     let kind = format.text("type")?.unwrap_or_default();
     let grammar = match kind.as_str() {
         "text" => None,
         "json_object" => Some(Grammar::json_object()),
         "json_schema" => {
-            let mut inner = Fields::of(format.need("json_schema")?, "field `json_schema`")?;
+            let mut inner =
+                JsonFields::from_value(format.need("json_schema")?, "field `json_schema`")?;
             let schema = inner.need("schema")?;
-            // The schema is kept to in any case.
+            // The answer always matches the schema, so `strict` has no effect.
             inner.neutral(&[("name", &[]), ("description", &[]), ("strict", &[])])?;
             inner.finish()?;
             Some(Grammar::JsonSchema(schema))

@@ -1,77 +1,86 @@
-//! Answers of both completion routes on their way to the client: whole, or as a stream of events.
+//! Delivers the responses of both completion routes: complete, or as a stream of events.
 
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
-use tercet_models::Finish;
+use tercet_models::FinishReason;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::answer::{Frame, Piece, event};
-use super::calls::Held;
-use crate::error::{Refusal, json_response};
-use crate::language::Reply;
-use crate::likely::Scored;
+use super::response::{Delta, ResponseEnvelope, event};
+use super::tool_parser::ToolCallStream;
+use crate::error::{ApiError, json_response};
+use crate::language::ResponseEvent;
+use crate::logprobs::TokenLogprob;
 
-/// Pieces of texts by their places.
-pub(crate) type Pieces = UnboundedReceiver<(usize, Reply)>;
+/// Events with the index of their completion.
+pub(crate) type ResponseReceiver = UnboundedReceiver<(usize, ResponseEvent)>;
 
-/// Waits for all texts. When the client leaves, this is dropped, and the receiver with it.
+/// Waits for all completions. When the client disconnects, this future and the receiver are
+/// dropped, which cancels them.
 ///
 /// # Errors
-/// What one of the texts failed with.
-pub(crate) async fn whole(frame: &Frame, mut pieces: Pieces) -> Result<Response, Refusal> {
-    let mut texts: Vec<(Piece, Option<Finish>)> = vec![(Piece::default(), None); frame.texts];
+/// If one of the completions fails.
+pub(crate) async fn collect_response(
+    frame: &ResponseEnvelope,
+    mut pieces: ResponseReceiver,
+) -> Result<Response, ApiError> {
+    let mut texts: Vec<(Delta, Option<FinishReason>)> =
+        vec![(Delta::default(), None); frame.choice_count];
     let mut tokens = 0;
     while texts.iter().any(|(_, finish)| finish.is_none()) {
         let Some((index, reply)) = pieces.recv().await else {
-            return Err(Refusal::lost());
+            return Err(ApiError::worker_lost());
         };
         let (piece, ended) = &mut texts[index];
         match reply {
-            Reply::Text(text, scores) => {
+            ResponseEvent::Text(text, scores) => {
                 piece.text += &text;
                 piece.scores.extend(scores);
             }
-            Reply::Done(finish, written) => {
+            ResponseEvent::Done(finish, written) => {
                 tokens += written;
                 *ended = Some(finish);
                 if let Some(calls) = &frame.calls {
                     (piece.text, piece.calls) = calls.read(&piece.text);
                 }
             }
-            Reply::Failed(refusal) => return Err(refusal),
+            ResponseEvent::Failed(refusal) => return Err(refusal),
         }
     }
     let texts = texts.into_iter();
-    let texts: Vec<(Piece, Finish)> = texts
+    let texts: Vec<(Delta, FinishReason)> = texts
         .filter_map(|(piece, finish)| Some((piece, finish?)))
         .collect();
-    Ok(json_response(&frame.whole(&texts, tokens)))
+    Ok(json_response(&frame.full_response(&texts, tokens)))
 }
 
-/// Server-sent events as the texts come. What fails before any text is an error as without a stream; later it is an
-/// event with the error, after which the stream ends without `[DONE]`.
+/// Streams the completions as server-sent events. If generation fails before any text, the error is
+/// a normal error response. A later error is sent as an event, and the stream then ends without
+/// `[DONE]`.
 ///
 /// # Errors
-/// What failed before any text.
-pub(crate) async fn stream(frame: Frame, mut pieces: Pieces) -> Result<Response, Refusal> {
+/// If generation fails before any text.
+pub(crate) async fn stream(
+    frame: ResponseEnvelope,
+    mut pieces: ResponseReceiver,
+) -> Result<Response, ApiError> {
     let first = match pieces.recv().await {
-        Some((_, Reply::Failed(refusal))) => return Err(refusal),
-        None => return Err(Refusal::lost()),
+        Some((_, ResponseEvent::Failed(refusal))) => return Err(refusal),
+        None => return Err(ApiError::worker_lost()),
         Some(first) => first,
     };
-    let texts = (0..frame.texts).map(|_| Text {
-        held: frame.calls.clone().map(Held::new),
-        untold: Vec::new(),
+    let texts = (0..frame.choice_count).map(|_| StreamedChoice {
+        tool_calls: frame.calls.clone().map(ToolCallStream::new),
+        pending_logprobs: Vec::new(),
     });
-    let state = Some(Live {
-        texts: texts.collect(),
+    let state = Some(SseStream {
+        choices: texts.collect(),
         frame,
-        pieces,
+        responses: pieces,
         first: Some(first),
-        ended: 0,
-        written: 0,
+        finished: 0,
+        generated_tokens: 0,
     });
     let events = unfold(state, |state| async move {
         let mut live = state?;
@@ -86,25 +95,25 @@ pub(crate) async fn stream(frame: Frame, mut pieces: Pieces) -> Result<Response,
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
-/// A stream on its way.
-struct Live {
-    frame: Frame,
-    pieces: Pieces,
-    /// What has come before the stream began.
-    first: Option<(usize, Reply)>,
-    texts: Vec<Text>,
-    ended: usize,
-    /// Tokens of the texts that have ended.
-    written: usize,
+/// State of a streamed response.
+struct SseStream {
+    frame: ResponseEnvelope,
+    responses: ResponseReceiver,
+    /// First event, received before the stream started.
+    first: Option<(usize, ResponseEvent)>,
+    choices: Vec<StreamedChoice>,
+    finished: usize,
+    /// Tokens of the finished completions.
+    generated_tokens: usize,
 }
 
-struct Text {
-    /// What may be a call of a tool, where there may be some.
-    held: Option<Held>,
-    untold: Vec<Scored>,
+struct StreamedChoice {
+    /// Parser of tool calls, if the request has tools.
+    tool_calls: Option<ToolCallStream>,
+    pending_logprobs: Vec<TokenLogprob>,
 }
 
-impl Live {
+impl SseStream {
     /// The next events, at least one, and whether they are the last.
     async fn next(&mut self) -> (String, bool) {
         let mut events = match self.first {
@@ -114,11 +123,11 @@ impl Live {
         loop {
             let reply = match self.first.take() {
                 Some(first) => Some(first),
-                None => self.pieces.recv().await,
+                None => self.responses.recv().await,
             };
             let (heard, ended) = match reply {
-                Some((index, reply)) => self.hear(index, reply),
-                None => (event(&Refusal::lost().body()), true),
+                Some((index, reply)) => self.handle_event(index, reply),
+                None => (event(&ApiError::worker_lost().body()), true),
             };
             events += &heard;
             if ended || !events.is_empty() {
@@ -127,50 +136,50 @@ impl Live {
         }
     }
 
-    fn hear(&mut self, index: usize, reply: Reply) -> (String, bool) {
-        let (frame, text) = (&self.frame, &mut self.texts[index]);
+    fn handle_event(&mut self, index: usize, reply: ResponseEvent) -> (String, bool) {
+        let (frame, text) = (&self.frame, &mut self.choices[index]);
         match reply {
-            Reply::Text(piece, scores) => {
-                text.untold.extend(scores);
-                let shown = match &mut text.held {
+            ResponseEvent::Text(piece, scores) => {
+                text.pending_logprobs.extend(scores);
+                let shown = match &mut text.tool_calls {
                     Some(held) => held.push(&piece),
                     None => piece,
                 };
-                if shown.is_empty() && text.held.is_some() {
+                if shown.is_empty() && text.tool_calls.is_some() {
                     return (String::new(), false);
                 }
-                let piece = Piece {
+                let piece = Delta {
                     text: shown,
                     calls: Vec::new(),
-                    scores: std::mem::take(&mut text.untold),
+                    scores: std::mem::take(&mut text.pending_logprobs),
                 };
                 (frame.piece(index, &piece), false)
             }
-            Reply::Done(finish, written) => {
-                let (rest, calls) = match text.held.take() {
+            ResponseEvent::Done(finish, written) => {
+                let (rest, calls) = match text.tool_calls.take() {
                     Some(held) => held.finish(),
                     None => (String::new(), Vec::new()),
                 };
                 let has_calls = !calls.is_empty();
-                let piece = Piece {
+                let piece = Delta {
                     text: rest,
                     calls,
-                    scores: std::mem::take(&mut text.untold),
+                    scores: std::mem::take(&mut text.pending_logprobs),
                 };
                 let mut events = String::new();
                 if !piece.text.is_empty() || has_calls || !piece.scores.is_empty() {
                     events += &frame.piece(index, &piece);
                 }
                 events += &frame.end(index, finish, has_calls);
-                self.ended += 1;
-                self.written += written;
-                let all = self.ended == frame.texts;
+                self.finished += 1;
+                self.generated_tokens += written;
+                let all = self.finished == frame.choice_count;
                 if all {
-                    events += &frame.last(self.written);
+                    events += &frame.last(self.generated_tokens);
                 }
                 (events, all)
             }
-            Reply::Failed(refusal) => (event(&refusal.body()), true),
+            ResponseEvent::Failed(refusal) => (event(&refusal.body()), true),
         }
     }
 }

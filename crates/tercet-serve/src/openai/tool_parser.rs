@@ -1,8 +1,8 @@
-//! Calls of tools in what models write.
+//! Parses tool calls in generated text.
 //!
-//! Two forms are read: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of Hermes and Qwen, any number of them
-//! behind a text, and a text that is JSON objects with `name` and `parameters` (or `arguments`), as of Llama 3. What is
-//! neither whole nor of a tool that was given stays text.
+//! Two formats are supported. Hermes and Qwen: any number of `<tool_call>{"name": ..., "arguments":
+//! {...}}</tool_call>` after a text. Llama 3: the whole text consists of JSON objects with `name`
+//! and `parameters` (or `arguments`). Incomplete calls and calls of unknown tools remain text.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -10,21 +10,21 @@ use serde_json::{Map, Value, json};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-/// What Llama 3 may put before an object, where the tokenizer spells it.
+/// Token that Llama 3 may generate before an object, if the tokenizer outputs its text.
 const PYTHON: &str = "<|python_tag|>";
 
-/// How a model writes calls.
+/// Tool call format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// Between tags.
+pub(crate) enum ToolCallFormat {
+    /// JSON between tags.
     Tagged,
-    /// As objects.
+    /// Plain JSON objects.
     Object,
 }
 
-impl Dialect {
-    /// The dialect that a chat template asks for; none of those that are not read.
-    pub(crate) fn of(template: &str) -> Option<Dialect> {
+impl ToolCallFormat {
+    /// Detects the format in a chat template. `None` for unsupported formats.
+    pub(crate) fn from_template(template: &str) -> Option<ToolCallFormat> {
         const OTHERS: [&str; 6] = [
             "<function=",
             "<arg_key>",
@@ -37,59 +37,59 @@ impl Dialect {
             return None;
         }
         if template.contains(OPEN) {
-            return Some(Dialect::Tagged);
+            return Some(ToolCallFormat::Tagged);
         }
         template
             .contains("\"parameters\": ")
-            .then_some(Dialect::Object)
+            .then_some(ToolCallFormat::Object)
     }
 
-    /// The name of a call's arguments.
+    /// JSON key of a call's arguments.
     pub(crate) fn arguments(self) -> &'static str {
         match self {
-            Dialect::Tagged => "arguments",
-            Dialect::Object => "parameters",
+            ToolCallFormat::Tagged => "arguments",
+            ToolCallFormat::Object => "parameters",
         }
     }
 
-    /// What stands around calls.
+    /// Text before and after a call.
     #[cfg(feature = "grammar")]
-    pub(crate) fn around(self) -> (&'static str, &'static str) {
+    pub(crate) fn delimiters(self) -> (&'static str, &'static str) {
         match self {
-            Dialect::Tagged => ("<tool_call>\n", "\n</tool_call>"),
-            Dialect::Object => ("", ""),
+            ToolCallFormat::Tagged => ("<tool_call>\n", "\n</tool_call>"),
+            ToolCallFormat::Object => ("", ""),
         }
     }
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct ToolCall {
     id: String,
     name: String,
     /// A JSON object.
     arguments: String,
 }
 
-impl Call {
-    pub(crate) fn shown(&self) -> Value {
+impl ToolCall {
+    pub(crate) fn to_json(&self) -> Value {
         let function = json!({"name": self.name, "arguments": self.arguments});
         json!({"id": self.id, "type": "function", "function": function})
     }
 }
 
-/// How the texts of a request are read.
+/// Parser of tool calls for the tools of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Calls {
+pub(crate) struct ToolCallParser {
     /// Names of the tools.
     pub(crate) names: Vec<String>,
-    /// Only the first call counts.
+    /// Return only the first call.
     pub(crate) single: bool,
 }
 
-impl Calls {
-    /// What a whole text says beside its calls, and these.
-    pub(crate) fn read(&self, text: &str) -> (String, Vec<Call>) {
+impl ToolCallParser {
+    /// Splits a complete text into plain text and tool calls.
+    pub(crate) fn read(&self, text: &str) -> (String, Vec<ToolCall>) {
         let found = match text.find(OPEN) {
             Some(at) => self.tagged(text, at),
             None => self.objects(text).map(|calls| (String::new(), calls)),
@@ -105,11 +105,11 @@ impl Calls {
         }
     }
 
-    fn tagged(&self, text: &str, at: usize) -> Option<(String, Vec<Call>)> {
+    fn tagged(&self, text: &str, at: usize) -> Option<(String, Vec<ToolCall>)> {
         let mut calls = Vec::new();
         let mut rest = &text[at..];
         while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
-            // A tag that was a token of its own and ended the text.
+            // The closing tag may be a token that ended the generation, so it can be missing.
             let (inside, next) = inside.split_once(CLOSE).unwrap_or((inside, ""));
             let call = serde_json::from_str(inside.trim()).ok()?;
             calls.push(self.call(call)?);
@@ -122,8 +122,8 @@ impl Calls {
         Some((said, calls))
     }
 
-    /// A text of nothing but objects; semicolons may stand between them.
-    fn objects(&self, text: &str) -> Option<Vec<Call>> {
+    /// Parses a text that consists only of objects, optionally separated by semicolons.
+    fn objects(&self, text: &str) -> Option<Vec<ToolCall>> {
         let mut rest = text.trim();
         rest = rest.strip_prefix(PYTHON).unwrap_or(rest).trim();
         let mut calls = Vec::new();
@@ -138,7 +138,7 @@ impl Calls {
         (!calls.is_empty()).then_some(calls)
     }
 
-    fn call(&self, value: Value) -> Option<Call> {
+    fn call(&self, value: Value) -> Option<ToolCall> {
         let Value::Object(mut object) = value else {
             return None;
         };
@@ -149,12 +149,12 @@ impl Calls {
         let arguments = object.remove("arguments");
         let arguments = match arguments.or_else(|| object.remove("parameters"))? {
             Value::Object(map) => map,
-            // Once more as a text.
+            // The arguments are JSON inside a string.
             Value::String(text) => serde_json::from_str::<Map<String, Value>>(&text).ok()?,
             Value::Null => Map::new(),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
         };
-        Some(Call {
+        Some(ToolCall {
             id: format!("call_{:016x}", RandomState::new().hash_one(&name)),
             name,
             arguments: Value::Object(arguments).to_string(),
@@ -162,25 +162,25 @@ impl Calls {
     }
 }
 
-/// A text that comes piece by piece: what may be a call is held back until the end.
+/// Parses streamed text. It retains text that may belong to a call until the end.
 #[derive(Debug)]
-pub(crate) struct Held {
-    calls: Calls,
+pub(crate) struct ToolCallStream {
+    calls: ToolCallParser,
     text: String,
-    /// Something was shown: only tags begin a call now.
+    /// Some text was already sent, so only tags can start a call.
     shown: bool,
 }
 
-impl Held {
-    pub(crate) fn new(calls: Calls) -> Held {
-        Held {
+impl ToolCallStream {
+    pub(crate) fn new(calls: ToolCallParser) -> ToolCallStream {
+        ToolCallStream {
             calls,
             text: String::new(),
             shown: false,
         }
     }
 
-    /// The text that is no part of a call, whatever follows.
+    /// Adds a piece and returns the text that cannot belong to a call.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         self.text += piece;
         let begun = self.text.trim_start();
@@ -201,8 +201,8 @@ impl Held {
         shown
     }
 
-    /// The rest of the text beside its calls, and these.
-    pub(crate) fn finish(self) -> (String, Vec<Call>) {
+    /// Returns the remaining text and the tool calls.
+    pub(crate) fn finish(self) -> (String, Vec<ToolCall>) {
         match self.shown && !self.text.starts_with(OPEN) {
             true => (self.text, Vec::new()),
             false => self.calls.read(&self.text),
@@ -214,14 +214,14 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn calls() -> Calls {
-        Calls {
+    fn calls() -> ToolCallParser {
+        ToolCallParser {
             names: vec!["add".into(), "now".into()],
             single: false,
         }
     }
 
-    /// Text, and names with arguments.
+    /// Expected text, and expected calls as names with arguments.
     type Read = (&'static str, &'static [(&'static str, &'static str)]);
 
     const CASES: [(&str, Read); 13] = [
@@ -242,7 +242,7 @@ mod tests {
             " <|python_tag|>{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": null}\n",
             ("", &[("now", "{}"), ("now", "{}")]),
         ),
-        // Not of a tool that was given, not whole, not a call.
+        // An unknown tool, an incomplete call, text that is not a call.
         (
             "{\"name\": \"delete\", \"parameters\": {}}",
             ("{\"name\": \"delete\", \"parameters\": {}}", &[]),
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn calls_are_read_whole_and_in_pieces() {
         for (text, (said, called)) in CASES {
-            let check = |(found, calls): (String, Vec<Call>), how: &str| {
+            let check = |(found, calls): (String, Vec<ToolCall>), how: &str| {
                 assert_eq!(found, said, "{how}: {text}");
                 let calls = calls
                     .iter()
@@ -288,7 +288,7 @@ mod tests {
             };
             check(calls().read(text), "whole");
             for size in [1, 3, 1000] {
-                let mut held = Held::new(calls());
+                let mut held = ToolCallStream::new(calls());
                 let mut shown = String::new();
                 let all: Vec<char> = text.chars().collect();
                 for piece in all.chunks(size) {
@@ -296,7 +296,7 @@ mod tests {
                 }
                 let (rest, calls) = held.finish();
                 shown += &rest;
-                // What was shown before a call keeps its blanks.
+                // Streaming has already sent the white space before a call.
                 let shown = match calls.is_empty() {
                     true => shown,
                     false => shown.trim_end().to_string(),
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn text_is_not_held_longer_than_it_has_to_be() {
-        let mut held = Held::new(calls());
+        let mut held = ToolCallStream::new(calls());
         assert_eq!(held.push(" "), "");
         assert_eq!(held.push("x <"), " x ");
         assert_eq!(held.push("tool"), "");
@@ -322,14 +322,14 @@ mod tests {
 
     #[test]
     fn dialects_are_those_of_templates() {
-        let of = Dialect::of;
+        let of = ToolCallFormat::from_template;
         assert_eq!(
             of("... <tool_call>\\n{\"name\": ..."),
-            Some(Dialect::Tagged)
+            Some(ToolCallFormat::Tagged)
         );
         assert_eq!(
             of("{\"name\": function name, \"parameters\": dictionary}"),
-            Some(Dialect::Object)
+            Some(ToolCallFormat::Object)
         );
         assert_eq!(of("{{ tools }}"), None);
         assert_eq!(of("<tool_call>\n<function=x>"), None);

@@ -1,52 +1,55 @@
-//! Tools that a conversation may call: what the request says of them, what the chat template is told, and what an answer
-//! that has to be a call may be.
+//! Tools of a chat request: parsing, the values for the chat template, and the grammar of a
+//! required tool call.
 
 use serde_json::{Value, json};
 use tercet_models::dataset::template;
 
-use super::calls::{Calls, Dialect};
-use crate::error::Refusal;
-use crate::fields::{Fields, wrong};
-use crate::language::Language;
+use super::tool_parser::{ToolCallFormat, ToolCallParser};
+use crate::error::ApiError;
+use crate::fields::{JsonFields, wrong};
+use crate::language::LanguageModel;
 
-/// Tools of a request at most.
-const MOST_TOOLS: usize = 128;
+/// Maximum tools of a request.
+const MAX_TOOLS: usize = 128;
 
 /// A tool.
-struct Tool {
+struct ToolSpec {
     name: String,
-    /// As the request has it.
-    whole: Value,
+    /// The JSON of the request.
+    json: Value,
     strict: bool,
-    /// The schema of its arguments.
+    /// JSON schema of the arguments.
     #[cfg_attr(
         not(feature = "grammar"),
-        allow(dead_code, reason = "what has to be called is constrained by it")
+        allow(dead_code, reason = "only required calls are constrained by it")
     )]
     parameters: Value,
 }
 
-/// What answers have to call.
-enum Choice {
+/// Which tools an answer must call.
+enum ToolChoice {
     Nothing,
     Anything,
     One(String),
 }
 
 /// The tools of a conversation.
-pub(crate) struct Tools {
-    tools: Vec<Tool>,
-    choice: Choice,
-    dialect: Dialect,
+pub(crate) struct ToolSet {
+    tools: Vec<ToolSpec>,
+    choice: ToolChoice,
+    dialect: ToolCallFormat,
     single: bool,
 }
 
-impl Tools {
-    /// Takes the fields that are about tools. None where there are none, or none may be called.
+impl ToolSet {
+    /// Takes the fields about tools. Returns `None` if the request has no tools or disallows calls.
     ///
     /// # Errors
-    /// Fields that are wrong, and a model whose chat template has no form of calls that is read.
-    pub(crate) fn take(fields: &mut Fields, language: &Language) -> Result<Option<Tools>, Refusal> {
+    /// If a field is invalid, or the chat template has no supported tool call format.
+    pub(crate) fn take(
+        fields: &mut JsonFields,
+        language: &LanguageModel,
+    ) -> Result<Option<ToolSet>, ApiError> {
         let tools = match fields.take("tools") {
             None => Vec::new(),
             Some(value) => tools(value)?,
@@ -54,30 +57,33 @@ impl Tools {
         let choice = choice(fields.take("tool_choice"))?;
         let single = !fields.truth("parallel_tool_calls")?.unwrap_or(true);
         let choice = match choice {
-            Some(Choice::Anything | Choice::One(_)) if tools.is_empty() => {
-                return Err(Refusal::bad("field `tool_choice` needs `tools`"));
+            Some(ToolChoice::Anything | ToolChoice::One(_)) if tools.is_empty() => {
+                return Err(ApiError::bad_request(
+                    "field `tool_choice` requires `tools`",
+                ));
             }
-            Some(Choice::One(name)) if !tools.iter().any(|tool| tool.name == name) => {
+            Some(ToolChoice::One(name)) if !tools.iter().any(|tool| tool.name == name) => {
                 let shown: String = name.chars().take(64).collect();
-                return Err(Refusal::bad(format!(
+                return Err(ApiError::bad_request(format!(
                     "field `tool_choice` names `{shown}`, which is not among `tools`"
                 )));
             }
             Some(choice) if !tools.is_empty() => choice,
             Some(_) | None => return Ok(None),
         };
-        if let (Choice::Nothing, Some(tool)) = (&choice, tools.iter().find(|tool| tool.strict)) {
-            return Err(Refusal::bad(format!(
-                "field `strict` of the tool `{}` needs a `tool_choice` that has to call one",
+        if let (ToolChoice::Nothing, Some(tool)) = (&choice, tools.iter().find(|tool| tool.strict))
+        {
+            return Err(ApiError::bad_request(format!(
+                "field `strict` of the tool `{}` requires a `tool_choice` that requires a call",
                 tool.name
             )));
         }
-        let Some(dialect) = Dialect::of(language.template.source()) else {
-            return Err(Refusal::bad(
-                "field `tools` is not supported with this model: its chat template has no form of calls that is read",
+        let Some(dialect) = ToolCallFormat::from_template(language.template.source()) else {
+            return Err(ApiError::bad_request(
+                "field `tools` is not supported with this model: its chat template has no supported tool call format",
             ));
         };
-        Ok(Some(Tools {
+        Ok(Some(ToolSet {
             tools,
             choice,
             dialect,
@@ -85,9 +91,9 @@ impl Tools {
         }))
     }
 
-    /// How answers are read.
-    pub(crate) fn calls(&self) -> Calls {
-        Calls {
+    /// Parser of tool calls in answers.
+    pub(crate) fn calls(&self) -> ToolCallParser {
+        ToolCallParser {
             names: self.names().map(str::to_string).collect(),
             single: self.single,
         }
@@ -97,34 +103,37 @@ impl Tools {
         self.tools.iter().map(|tool| tool.name.as_str())
     }
 
-    /// The tools as templates see them.
-    pub(crate) fn for_template(&self) -> Result<template::Value, Refusal> {
-        let all = self.tools.iter().map(|tool| for_template(&tool.whole));
-        Ok(template::Value::list(all.collect::<Result<_, Refusal>>()?))
+    /// The tools as values for a chat template.
+    pub(crate) fn for_template(&self) -> Result<template::TemplateValue, ApiError> {
+        let all = self.tools.iter().map(|tool| for_template(&tool.json));
+        Ok(template::TemplateValue::list(
+            all.collect::<Result<_, ApiError>>()?,
+        ))
     }
 
-    /// All that the request says of them, in one text.
-    pub(crate) fn spelled(&self) -> String {
+    /// JSON of all tools, concatenated.
+    pub(crate) fn to_prompt_text(&self) -> String {
         self.tools
             .iter()
-            .map(|tool| tool.whole.to_string())
+            .map(|tool| tool.json.to_string())
             .collect()
     }
 
-    /// What an answer has to be, where it has to call something.
+    /// Grammar of an answer, if it must call a tool.
     #[cfg(feature = "grammar")]
     pub(crate) fn grammar(&self) -> Option<tercet_models::constraint::Grammar> {
-        let may_be = |tool: &&Tool| match &self.choice {
-            Choice::Nothing => false,
-            Choice::Anything => true,
-            Choice::One(name) => tool.name == *name,
+        let may_be = |tool: &&ToolSpec| match &self.choice {
+            ToolChoice::Nothing => false,
+            ToolChoice::Anything => true,
+            ToolChoice::One(name) => tool.name == *name,
         };
-        let called: Vec<&Tool> = self.tools.iter().filter(may_be).collect();
+        let called: Vec<&ToolSpec> = self.tools.iter().filter(may_be).collect();
         if called.is_empty() {
             return None;
         }
-        let ((before, after), key) = (self.dialect.around(), self.dialect.arguments());
-        // Names have no quotes in them. Each schema is a document of its own, in which its references are looked up.
+        let ((before, after), key) = (self.dialect.delimiters(), self.dialect.arguments());
+        // Names contain no quotes. Each schema is a separate document, so its references resolve
+        // within it.
         let quoted = |text: &str| json!(text).to_string();
         let all: Vec<String> = (0..called.len()).map(|i| format!("call_{i}")).collect();
         let mut lark = String::from("start: ");
@@ -138,7 +147,7 @@ impl Tools {
             let head = quoted(&format!("{{\"name\": \"{}\", \"{key}\": ", tool.name));
             let mut schema = tool.parameters.clone();
             if let Some(object) = schema.as_object_mut() {
-                // As of answers that are JSON of a schema.
+                // The same white space rule as for JSON schema answers.
                 let blanks = || json!({"whitespace_pattern": " ?"});
                 object.entry("x-guidance").or_insert_with(blanks);
             }
@@ -148,40 +157,40 @@ impl Tools {
         Some(tercet_models::constraint::Grammar::Lark(lark))
     }
 
-    /// Refuses what has to call something: nothing here could make it.
+    /// Returns an error if `tool_choice` requires a call, which needs the feature `grammar`.
     #[cfg(not(feature = "grammar"))]
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
         match &self.choice {
-            Choice::Nothing => Ok(()),
-            Choice::Anything | Choice::One(_) => Err(Refusal::bad(format!(
-                "field `tool_choice` can only be `none` or `auto`: calls with `{}` that have to be need the feature `grammar`",
+            ToolChoice::Nothing => Ok(()),
+            ToolChoice::Anything | ToolChoice::One(_) => Err(ApiError::bad(format!(
+                "field `tool_choice` must be `none` or `auto`: required calls with `{}` need a build with the feature `grammar`",
                 self.dialect.arguments()
             ))),
         }
     }
 }
 
-/// JSON as templates see it.
-pub(crate) fn for_template(value: &Value) -> Result<template::Value, Refusal> {
-    serde_json::from_value(value.clone()).map_err(|e| Refusal::failed(&e))
+/// Converts JSON to a value for a chat template.
+pub(crate) fn for_template(value: &Value) -> Result<template::TemplateValue, ApiError> {
+    serde_json::from_value(value.clone()).map_err(|e| ApiError::failed(&e))
 }
 
-fn tools(value: Value) -> Result<Vec<Tool>, Refusal> {
+fn tools(value: Value) -> Result<Vec<ToolSpec>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong("tools", &value, "a list of tools"));
     };
-    if items.len() > MOST_TOOLS {
-        return Err(Refusal::bad(format!(
-            "field `tools` has {} tools; at most {MOST_TOOLS} are possible",
+    if items.len() > MAX_TOOLS {
+        return Err(ApiError::bad_request(format!(
+            "field `tools` has {} tools; at most {MAX_TOOLS} are supported",
             items.len()
         )));
     }
-    let tools: Result<Vec<Tool>, Refusal> = items.into_iter().map(tool).collect();
+    let tools: Result<Vec<ToolSpec>, ApiError> = items.into_iter().map(tool).collect();
     let tools = tools?;
     for (i, tool) in tools.iter().enumerate() {
         if tools[..i].iter().any(|other| other.name == tool.name) {
-            return Err(Refusal::bad(format!(
-                "two of `tools` are called `{}`",
+            return Err(ApiError::bad_request(format!(
+                "two of `tools` have the name `{}`",
                 tool.name
             )));
         }
@@ -189,14 +198,14 @@ fn tools(value: Value) -> Result<Vec<Tool>, Refusal> {
     Ok(tools)
 }
 
-fn tool(whole: Value) -> Result<Tool, Refusal> {
-    let mut fields = Fields::of(whole.clone(), "a tool")?;
+fn tool(whole: Value) -> Result<ToolSpec, ApiError> {
+    let mut fields = JsonFields::from_value(whole.clone(), "a tool")?;
     let kind = fields.text("type")?.unwrap_or_default();
     if kind != "function" {
-        let expected = "`function`: other tools are not supported";
+        let expected = "`function`; other tools are not supported";
         return Err(wrong("type", &Value::String(kind), expected));
     }
-    let mut function = Fields::of(fields.need("function")?, "field `function`")?;
+    let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
     fields.finish()?;
     let name = function.text("name")?.unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -212,37 +221,38 @@ fn tool(whole: Value) -> Result<Tool, Refusal> {
         return Err(wrong("parameters", &parameters, "a JSON schema"));
     }
     function.finish()?;
-    Ok(Tool {
+    Ok(ToolSpec {
         name,
-        whole,
+        json: whole,
         strict,
         parameters,
     })
 }
 
-/// What `tool_choice` says; nothing may be called for none.
-fn choice(value: Option<Value>) -> Result<Option<Choice>, Refusal> {
+/// Parses `tool_choice`; `None` disallows calls.
+fn choice(value: Option<Value>) -> Result<Option<ToolChoice>, ApiError> {
     let expected = "`none`, `auto`, `required`, or the name of a function";
     match value {
-        None => Ok(Some(Choice::Nothing)),
+        None => Ok(Some(ToolChoice::Nothing)),
         Some(Value::String(text)) => match text.as_str() {
             "none" => Ok(None),
-            "auto" => Ok(Some(Choice::Nothing)),
-            "required" => Ok(Some(Choice::Anything)),
+            "auto" => Ok(Some(ToolChoice::Nothing)),
+            "required" => Ok(Some(ToolChoice::Anything)),
             _ => Err(wrong("tool_choice", &Value::String(text), expected)),
         },
         Some(value @ Value::Object(_)) => {
-            let mut fields = Fields::of(value, "field `tool_choice`")?;
+            let mut fields = JsonFields::from_value(value, "field `tool_choice`")?;
             let kind = fields.text("type")?.unwrap_or_default();
             if kind != "function" {
                 return Err(wrong("type", &Value::String(kind), "`function`"));
             }
-            let mut function = Fields::of(fields.need("function")?, "field `function`")?;
+            let mut function =
+                JsonFields::from_value(fields.need("function")?, "field `function`")?;
             let name = function.text("name")?;
             function.finish()?;
             fields.finish()?;
-            let name = name.ok_or_else(|| Refusal::bad("field `name` is missing"))?;
-            Ok(Some(Choice::One(name)))
+            let name = name.ok_or_else(|| ApiError::bad_request("field `name` is missing"))?;
+            Ok(Some(ToolChoice::One(name)))
         }
         Some(other) => Err(wrong("tool_choice", &other, expected)),
     }

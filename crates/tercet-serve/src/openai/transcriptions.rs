@@ -9,15 +9,15 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tercet_models::speech::Transcript;
 
-use crate::error::{Refusal, json_response};
+use crate::error::{ApiError, json_response};
 use crate::fields::wrong;
-use crate::form::Form;
-use crate::http::App;
-use crate::transcriber::Recording;
+use crate::http::AppState;
+use crate::multipart::MultipartForm;
+use crate::transcriber::AudioUpload;
 
-/// What an answer is.
+/// Response format.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum TranscriptionFormat {
     Json,
     Text,
     Srt,
@@ -25,24 +25,24 @@ enum Format {
     Verbose,
 }
 
-const FORMATS: [(&str, Format); 5] = [
-    ("json", Format::Json),
-    ("text", Format::Text),
-    ("srt", Format::Srt),
-    ("vtt", Format::Vtt),
-    ("verbose_json", Format::Verbose),
+const FORMATS: [(&str, TranscriptionFormat); 5] = [
+    ("json", TranscriptionFormat::Json),
+    ("text", TranscriptionFormat::Text),
+    ("srt", TranscriptionFormat::Srt),
+    ("vtt", TranscriptionFormat::Vtt),
+    ("verbose_json", TranscriptionFormat::Verbose),
 ];
 
 pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
-    let form = Form::read(&app, &headers, body).await?;
+) -> Result<Response, ApiError> {
+    let form = MultipartForm::read(&app, &headers, body).await?;
     let (mut fields, (name, bytes)) = (form.fields, form.file);
     let model = fields
         .text("model")?
-        .ok_or_else(|| Refusal::bad("field `model` is missing"))?;
+        .ok_or_else(|| ApiError::bad_request("field `model` is missing"))?;
     let transcriber = app.models.transcriber(&model)?;
     let said = fields.text("response_format")?;
     let said = said.as_deref().unwrap_or("json");
@@ -61,33 +61,36 @@ pub(crate) async fn handle(
     let language = fields.text("language")?.filter(|code| !code.is_empty());
     let granularities = fields.texts("timestamp_granularities[]")?;
     if let Some(other) = granularities.iter().find(|g| *g != "segment") {
-        let expected = "`segment`: words have no times";
+        let expected = "`segment`; word timestamps are not supported";
         return Err(wrong("timestamp_granularities", &json!(other), expected));
     }
     fields.neutral(&[("stream", &[json!("false")]), ("prompt", &[json!("")])])?;
     fields.finish()?;
-    let recording = Recording {
+    let recording = AudioUpload {
         name,
         bytes,
         language,
         temperature,
-        timestamps: matches!(format, Format::Srt | Format::Vtt | Format::Verbose),
+        timestamps: matches!(
+            format,
+            TranscriptionFormat::Srt | TranscriptionFormat::Vtt | TranscriptionFormat::Verbose
+        ),
     };
     let transcript = transcriber.transcribe(recording).await?;
     Ok(answer(*format, &transcript))
 }
 
-fn answer(format: Format, transcript: &Transcript) -> Response {
+fn answer(format: TranscriptionFormat, transcript: &Transcript) -> Response {
     let plain =
         |kind: &'static str, text: String| ([(header::CONTENT_TYPE, kind)], text).into_response();
     let text = transcript.text();
     let text = text.trim();
     match format {
-        Format::Json => json_response(&json!({"text": text})),
-        Format::Text => plain("text/plain; charset=utf-8", format!("{text}\n")),
-        Format::Srt => plain("text/plain; charset=utf-8", transcript.srt()),
-        Format::Vtt => plain("text/vtt; charset=utf-8", transcript.vtt()),
-        Format::Verbose => {
+        TranscriptionFormat::Json => json_response(&json!({"text": text})),
+        TranscriptionFormat::Text => plain("text/plain; charset=utf-8", format!("{text}\n")),
+        TranscriptionFormat::Srt => plain("text/plain; charset=utf-8", transcript.srt()),
+        TranscriptionFormat::Vtt => plain("text/vtt; charset=utf-8", transcript.vtt()),
+        TranscriptionFormat::Verbose => {
             let segments = transcript.segments.iter().enumerate().map(|(id, s)| {
                 json!({
                     "id": id, "start": rounded(s.start), "end": rounded(s.end), "text": s.text, "tokens": s.tokens,
@@ -104,7 +107,7 @@ fn answer(format: Format, transcript: &Transcript) -> Response {
     }
 }
 
-/// Milliseconds are more than timestamps have.
+/// Rounds to milliseconds, which is finer than the resolution of timestamps.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }

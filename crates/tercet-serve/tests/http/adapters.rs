@@ -1,4 +1,5 @@
-//! Adapters that requests name: each text has its own, whoever is written beside it.
+//! Adapters selected by requests: each request has its own adapter, independent of others in the
+//! batch.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,10 @@ use tercet_serve::ServeOptions;
 
 use crate::server::{MODEL, Running, shared, start_adapted};
 
-/// The width of the model, and of its feed-forward network.
+/// Widths of the model and of its feed-forward network.
 const SHAPE: [usize; 2] = [768, 256];
 
-/// Of one projection in each of two layers.
+/// An adapter for one projection in each of two layers.
 fn adapter(seed: u32) -> ScaledAdapter {
     let drawn = |shape: [usize; 2], seed: u32| {
         let numbers = (0..shape[0] * shape[1]).map(|i| {
@@ -93,7 +94,7 @@ fn a_request_takes_the_adapter_that_it_names() {
         assert!(
             answer
                 .error()
-                .contains("there is: tiny, tiny:one, tiny:two"),
+                .contains("available: tiny, tiny:one, tiny:two"),
             "{}",
             answer.error()
         );

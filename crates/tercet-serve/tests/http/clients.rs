@@ -1,4 +1,4 @@
-//! Many clients at once, of which some leave.
+//! Many concurrent clients, some of which disconnect early.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,13 +24,13 @@ fn request(client: usize) -> Value {
         "max_tokens": 16 + client % 7,
         "temperature": if client.is_multiple_of(2) { 0.0 } else { 0.9 },
         "seed": client,
-        // Beside them some that are whole, and some whose text has to be JSON.
+        // Mixes streamed, complete and JSON-constrained requests.
         "stream": client % 5 != 2,
         "response_format": {"type": if client % 7 == 4 { "json_object" } else { "text" }},
     })
 }
 
-/// The text of an answer, in either form.
+/// Text of a response, streamed or complete.
 fn text(request: &Value, body: &str) -> String {
     match request["stream"].as_bool().unwrap() {
         true => events(body)
@@ -47,14 +47,14 @@ fn text(request: &Value, body: &str) -> String {
     }
 }
 
-/// Sends a request and leaves after some bytes, or before any.
+/// Sends a request and disconnects after some bytes, or before any.
 fn leave(server: &Running, client: usize) {
     let body = request(client).to_string();
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     if client.is_multiple_of(2) {
-        // Somewhere in the head or the text of the answer, or behind it.
+        // Disconnects in the head or body of the response, or after it.
         let patience = Some(Duration::from_millis(300));
         stream.set_read_timeout(patience).unwrap();
         let _ = stream.read_exact(&mut vec![0; 40 + client * 53 % 900]);
@@ -118,7 +118,7 @@ fn answers_are_those_of_the_request_alone_while_a_third_of_the_clients_leaves() 
         server.metric(&format!("tercet_slots{{model=\"{MODEL}\"}}")),
         4.0
     );
-    // What was given up is forgotten.
+    // Cancelled requests have no effect on later ones.
     let again = server.post("/v1/completions", &request(1));
     assert_eq!(text(&request(1), &again.text()), alone[1]);
 }
@@ -136,8 +136,8 @@ fn a_client_that_leaves_frees_its_slot() {
     stream.read_exact(&mut [0; 100]).unwrap();
     drop(stream);
     server.wait_until_free();
-    // What it had is either cut, or was complete before the server could see it leave.
-    let written = server.metric("tercet_written_tokens_total");
+    // The response is either cut, or was complete before the server could notice the disconnect.
+    let written = server.metric("tercet_generated_tokens_total");
     assert!(
         server.metric("tercet_cancelled_total") == 1.0 || written >= 150.0,
         "{written}"

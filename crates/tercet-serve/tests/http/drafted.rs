@@ -1,15 +1,15 @@
-//! Drafts behind HTTP: every answer is that of the same server without one.
+//! Speculative decoding over HTTP: every response equals that of the same server without a draft.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tercet::one_line;
-use tercet_models::{DraftError, Error, MOST_DRAFTED, ModelError, ModelFiles};
-use tercet_serve::{DraftSource, Drafting, Models, ServeError, ServeOptions};
+use tercet_models::{DraftError, Error, MAX_DRAFT_TOKENS, ModelError, ModelFiles};
+use tercet_serve::{DraftSource, ModelRegistry, ServeError, ServeOptions, SpeculativeOptions};
 
 use crate::server::{MODEL, Running, add_placed, data, start_placed};
 
-/// What is written after it repeats what it says, so that n-grams are proposed.
+/// The continuation repeats the prompt, so n-gram lookup proposes tokens.
 const REPEATS: &str = "let x = 5; let y = 6; let x = 5; let y = 6; let";
 
 fn slots(slots: usize) -> ServeOptions {
@@ -19,31 +19,31 @@ fn slots(slots: usize) -> ServeOptions {
     }
 }
 
-fn ngrams(tokens: usize) -> Drafting {
+fn ngrams(tokens: usize) -> SpeculativeOptions {
     let by = DraftSource::Ngrams;
-    Drafting { by, tokens }
+    SpeculativeOptions { by, tokens }
 }
 
-fn drafted(drafting: Option<Drafting>) -> Running {
+fn drafted(drafting: Option<SpeculativeOptions>) -> Running {
     start_placed(slots(1), |placement| placement.draft = drafting)
 }
 
-/// The same model, stored otherwise: it agrees often, and not always.
-fn model() -> Drafting {
+/// The same model in another storage format: it agrees often, but not always.
+fn model() -> SpeculativeOptions {
     let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-f16.gguf")).unwrap();
-    Drafting {
+    SpeculativeOptions {
         by: DraftSource::Model(Arc::new(files)),
         tokens: 4,
     }
 }
 
-/// Requests that choose tokens and end in different ways.
+/// Requests with different sampling options and finish reasons.
 fn requests() -> Vec<(&'static str, Value)> {
     let completions = [
         json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 40}),
         json!({"prompt": "Ownership is", "temperature": 0, "max_tokens": 1}),
         json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 60, "stop": ["y"]}),
-        // Until the context is full.
+        // Generates until the context is full.
         json!({"prompt": REPEATS.repeat(2), "temperature": 0, "max_tokens": 500}),
         json!({"prompt": REPEATS, "temperature": 0.8, "seed": 3, "max_tokens": 30}),
         json!({"prompt": ["A trait", REPEATS], "n": 2, "temperature": 1, "seed": 40, "max_tokens": 12}),
@@ -65,7 +65,8 @@ fn requests() -> Vec<(&'static str, Value)> {
     all
 }
 
-/// What an answer says, without names and times: texts, ends, probabilities and usage, and of a stream its text.
+/// Response without ids and times: text, finish reasons, logprobs and usage. For a stream, its
+/// concatenated text.
 fn said(server: &Running, path: &str, request: &Value) -> Value {
     let mut request = request.clone();
     request["model"] = json!(MODEL);
@@ -81,10 +82,14 @@ fn said(server: &Running, path: &str, request: &Value) -> Value {
     json!([parts.collect::<String>(), events.last().unwrap()["usage"]])
 }
 
-/// What the page of metrics counts of tokens.
+/// Token counters of the metrics page.
 fn counted(server: &Running) -> [f64; 2] {
     server.wait_until_free();
-    ["tercet_prompt_tokens_total", "tercet_written_tokens_total"].map(|name| server.metric(name))
+    [
+        "tercet_prompt_tokens_total",
+        "tercet_generated_tokens_total",
+    ]
+    .map(|name| server.metric(name))
 }
 
 #[test]
@@ -95,13 +100,13 @@ fn answers_are_those_without_a_draft() {
         .map(|(path, request)| said(&plain, path, request))
         .collect();
     let counts = counted(&plain);
-    for drafting in [ngrams(MOST_DRAFTED), model()] {
+    for drafting in [ngrams(MAX_DRAFT_TOKENS), model()] {
         let server = drafted(Some(drafting));
         for ((path, request), want) in requests().iter().zip(&want) {
             assert_eq!(&said(&server, path, request), want, "{request}");
         }
         assert_eq!(counted(&server), counts);
-        // What was written before, or whether it was, changes nothing.
+        // Results do not depend on previous requests, so the reverse order gives the same.
         for ((path, request), want) in requests().iter().zip(&want).rev() {
             assert_eq!(&said(&server, path, request), want, "again: {request}");
         }
@@ -129,8 +134,8 @@ fn texts_in_line_are_those_alone() {
 
 #[test]
 fn drafts_that_cannot_be_are_refused() {
-    let refused = |options: ServeOptions, drafting: Drafting| {
-        let added = add_placed(&mut Models::new(), &options, |placement| {
+    let refused = |options: ServeOptions, drafting: SpeculativeOptions| {
+        let added = add_placed(&mut ModelRegistry::new(), &options, |placement| {
             placement.draft = Some(drafting);
         });
         added.err().unwrap()
@@ -141,7 +146,7 @@ fn drafts_that_cannot_be_are_refused() {
         "{several}"
     );
     assert!(several.to_string().contains("--parallel 1"), "{several}");
-    let many = refused(slots(1), ngrams(MOST_DRAFTED + 1));
+    let many = refused(slots(1), ngrams(MAX_DRAFT_TOKENS + 1));
     assert!(
         matches!(
             &many,
@@ -156,7 +161,7 @@ fn drafts_that_cannot_be_are_refused() {
     let other = ModelFiles::open(data("text-to-text/t5-a")).unwrap();
     let other = refused(
         slots(1),
-        Drafting {
+        SpeculativeOptions {
             by: DraftSource::Model(Arc::new(other)),
             tokens: 2,
         },

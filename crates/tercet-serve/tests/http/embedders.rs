@@ -1,4 +1,4 @@
-//! Decoders that embed, as folders and as GGUF files.
+//! Decoder models that embed texts, as folders and as GGUF files.
 
 use serde_json::{Value, json};
 use tercet_serve::ServeOptions;

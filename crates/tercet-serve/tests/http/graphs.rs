@@ -1,4 +1,4 @@
-//! Graphs by the Open Inference Protocol.
+//! Graphs over the Open Inference Protocol.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -43,8 +43,8 @@ fn a_graph_is_described() {
     assert_eq!(server.get("/v2/models/rows/versions/1/ready").status, 200);
     let other = server.get("/v2/models/rows/versions/2");
     assert_eq!(other.status, 404);
-    assert!(other.error().contains("the version 1 alone"));
-    // In the protocol's form: a text.
+    assert!(other.error().contains("has only version 1"));
+    // The message of an error is a string, as the protocol specifies.
     let config = server.get("/v2/models/rows/config");
     assert_eq!(config.status, 404);
     assert!(config.json()["error"].is_string());
@@ -88,7 +88,7 @@ fn tensors_in_json_flat_and_nested() {
     );
 }
 
-/// A request whose input `x` is binary.
+/// A request with the binary input `x`.
 fn binary(x: &[f32], outputs: Value) -> (usize, Vec<u8>) {
     let head = json!({"inputs": [
         {"name": "x", "shape": [x.len() / 3, 3], "datatype": "FP32", "parameters": {"binary_data_size": x.len() * 4}},
@@ -128,7 +128,7 @@ fn tensors_in_binary() {
         .collect();
     assert_eq!(w, [4.5, -6.0, f32::INFINITY]);
     assert_eq!(data[12..], [1, 0, 0]);
-    // JSON does not have infinity.
+    // JSON cannot represent infinity.
     let (length, body) = binary(&x, json!([{"name": "w"}]));
     let refused = send(length, &body);
     assert_eq!(refused.status, 422);
@@ -140,7 +140,7 @@ fn what_does_not_fit_is_refused() {
     let server = shared();
     let good = || request(json!([0, 0, 0, 1, 2, 3]), json!([2]));
     let cases: [(&str, Value, &str); 16] = [
-        ("/inputs/0/name", json!("z"), "it has: x, k"),
+        ("/inputs/0/name", json!("z"), "one of: x, k"),
         ("/inputs/0/datatype", json!("FP64"), "takes FP32"),
         ("/inputs/0/shape", json!([3, 3]), "shape"),
         ("/inputs/0/shape", json!([-1, 3]), "shape"),
@@ -162,7 +162,7 @@ fn what_does_not_fit_is_refused() {
             "both",
         ),
         ("/inputs", json!([]), "`x`"),
-        ("/outputs", json!([{"name": "q"}]), "it has: y, w, b"),
+        ("/outputs", json!([{"name": "q"}]), "one of: y, w, b"),
         ("/parameters", json!({"sequence_id": 1}), "sequence_id"),
     ];
     for (place, value, named) in cases {
@@ -194,15 +194,15 @@ fn binary_bodies_that_are_cut_or_too_long() {
     assert!(
         send(length, &body[..body.len() - 1])
             .error()
-            .contains("24 bytes are said to follow, and 23 do")
+            .contains("`binary_data_size` is 24, but the body has 23 more bytes")
     );
     let mut longer = body.clone();
     longer.push(0);
-    assert!(send(length, &longer).error().contains("1 bytes behind"));
+    assert!(send(length, &longer).error().contains("1 trailing bytes"));
     assert!(
         send(body.len() + 1, &body)
             .error()
-            .contains("no length within")
+            .contains("not a valid length within")
     );
     assert!(send(length - 1, &body).error().contains("not JSON"));
 }
@@ -226,11 +226,11 @@ fn clients_that_do_not_say_what_they_send() {
     assert_eq!(status(INFER, ""), "200");
     assert_eq!(status("/v2/models/rows/versions/1/infer", ""), "200");
     assert_eq!(status("/v2/models/rows/versions/2/infer", ""), "404");
-    // Browsers say where they are.
+    // Browsers send the origin.
     assert_eq!(status(INFER, "origin: http://evil.example\r\n"), "403");
     let own = format!("origin: http://{}\r\n", server.address);
     assert_eq!(status(INFER, &own), "200");
     assert_eq!(status(INFER, "content-encoding: gzip\r\n"), "415");
-    // Only there.
+    // Only that route accepts any media type.
     assert_eq!(status("/v1/completions", ""), "415");
 }

@@ -1,4 +1,4 @@
-//! Keys, sizes, times, and requests that are no requests.
+//! API keys, size and time limits, and malformed requests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -37,7 +37,8 @@ fn bodies_that_are_not_json() {
     }
     let bytes = server.send("/v1/completions", &[JSON], &[0xff, 0xfe, 0x00]);
     assert_eq!(bytes.status, 400);
-    // What a page of another site may send unasked is refused before it is read.
+    // A request that a web page can send cross-origin without a preflight is rejected before its
+    // body is read.
     let form = server.send("/v1/completions", &[("content-type", "text/plain")], b"{}");
     assert_eq!(form.status, 415);
     assert_eq!(server.get("/v1/completions").status, 405);
@@ -69,25 +70,25 @@ fn bodies_that_are_too_large_or_too_slow() {
         stream.read_exact(&mut answer).unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     };
-    // Without a length that could be looked at.
+    // A chunked body without a length header.
     let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", 2000, "x".repeat(2000));
     assert_eq!(
         read(format!("{head}transfer-encoding: chunked\r\n\r\n{chunk}").as_bytes()),
         "HTTP/1.1 413"
     );
-    // A body that never comes.
+    // A body that never arrives.
     let began = Instant::now();
     assert_eq!(
         read(format!("{head}content-length: 100\r\n\r\n{{").as_bytes()),
         "HTTP/1.1 408"
     );
     assert!(began.elapsed() < Duration::from_secs(10));
-    // The slot was never taken.
+    // The slot was never used.
     server.wait_until_free();
-    assert_eq!(server.metric("tercet_written_tokens_total"), 0.0);
+    assert_eq!(server.metric("tercet_generated_tokens_total"), 0.0);
 }
 
-/// A client that is still writing is told why it is refused: nobody closes on it before.
+/// A client that is still sending receives the error before the connection closes.
 #[test]
 fn refused_while_writing() {
     let options = ServeOptions {
@@ -169,7 +170,7 @@ fn a_deadline_ends_what_waits_and_what_runs() {
         let request =
             json!({"model": MODEL, "prompt": "x ".repeat(60), "max_tokens": 100, "stream": stream});
         let answer = server.post("/v1/completions", &request);
-        // A stream may have begun: then the error is its last event.
+        // If the stream has started, the error is its last event.
         assert!(
             answer.status == 504 || answer.text().contains("deadline_exceeded"),
             "{}",

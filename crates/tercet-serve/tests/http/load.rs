@@ -1,6 +1,8 @@
-//! A crowd for a while: streams that are read to their end, clients that leave, bad JSON, bodies that are too large or too slow.
+//! Load test with mixed clients: complete streams, early disconnects, invalid JSON, and bodies that
+//! are too large or too slow.
 //!
-//! 16 clients for 3 seconds, or as many and as long as `TERCET_CLIENTS` and `TERCET_CLIENT_SECONDS` say.
+//! By default 16 clients run for 3 seconds. `TERCET_CLIENTS` and `TERCET_CLIENT_SECONDS` override
+//! this.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,10 +16,10 @@ use tercet_serve::ServeOptions;
 use crate::server::{MODEL, Running, start};
 
 const HEAD: &str = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
-/// Requests that differ.
+/// Number of different requests.
 const KINDS: usize = 24;
-/// What a process may grow by while it serves: buffers of connections and the allocator's pools.
-const MOST_GROWTH_KB: u64 = 64 << 10;
+/// Maximum memory growth while serving, for connection buffers and allocator pools.
+const MAX_GROWTH_KB: u64 = 64 << 10;
 
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).unwrap_or_default();
@@ -41,8 +43,8 @@ fn request(kind: usize) -> Value {
     })
 }
 
-/// What came of a stream that was read to its end.
-struct Told {
+/// Result of a stream that was read to its end.
+struct StreamResult {
     text: String,
     first: Duration,
 }
@@ -51,12 +53,13 @@ fn send(server: &Running, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let patience = Some(Duration::from_secs(120));
     stream.set_read_timeout(patience).unwrap();
-    // Who is refused early may find the connection closed before all is sent.
+    // If the server rejects the request early, the connection may be closed before everything is
+    // sent.
     let _ = write!(stream, "{HEAD}content-length: {}\r\n\r\n{body}", body.len());
     stream
 }
 
-fn stream(server: &Running, kind: usize) -> Told {
+fn stream(server: &Running, kind: usize) -> StreamResult {
     let began = Instant::now();
     let mut lines = BufReader::new(send(server, &request(kind).to_string())).lines();
     let status = lines.next().unwrap().unwrap();
@@ -79,17 +82,17 @@ fn stream(server: &Running, kind: usize) -> Told {
     }
     assert!(done, "a stream that has no end: {text:?}");
     let first = first.unwrap_or_default();
-    Told { text, first }
+    StreamResult { text, first }
 }
 
-/// The status of what is refused.
+/// Status of a rejected request.
 fn status(mut stream: TcpStream) -> String {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).unwrap();
     String::from_utf8_lossy(&answer[9..]).into_owned()
 }
 
-/// Numbers that look random.
+/// Pseudo-random numbers.
 fn drawn(state: &mut u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -97,7 +100,7 @@ fn drawn(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// What a client does once.
+/// One action of a client.
 fn turn(server: &Running, alone: &[String], state: &mut u64) -> (&'static str, Duration) {
     let kind = drawn(state) as usize % KINDS;
     match drawn(state) % 24 {
@@ -131,7 +134,7 @@ fn turn(server: &Running, alone: &[String], state: &mut u64) -> (&'static str, D
     }
 }
 
-/// Memory of this process, which is the server and its clients, in KB; 0 where the system does not say.
+/// Resident memory of this process (server and clients) in KB; 0 if the system does not report it.
 fn resident_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -153,7 +156,7 @@ fn a_crowd_gets_what_each_would_get_alone() {
     let alone: Vec<String> = (0..KINDS).map(|kind| stream(&server, kind).text).collect();
     let done: Mutex<BTreeMap<&str, Vec<Duration>>> = Mutex::default();
     let began = Instant::now();
-    let written = server.metric("tercet_written_tokens_total");
+    let written = server.metric("tercet_generated_tokens_total");
     let middle = std::thread::scope(|scope| {
         for client in 0..clients {
             let (server, alone, done) = (&server, alone.as_slice(), &done);
@@ -171,14 +174,14 @@ fn a_crowd_gets_what_each_would_get_alone() {
     let seconds = began.elapsed().as_secs_f64();
     server.wait_until_free();
     let grown = resident_kb().saturating_sub(middle);
-    assert!(grown < MOST_GROWTH_KB, "{grown} KB more than in the middle");
+    assert!(grown < MAX_GROWTH_KB, "{grown} KB more than in the middle");
     let slots = format!("tercet_slots{{model=\"{MODEL}\"}}");
     assert_eq!(server.metric(&slots), 4.0);
     let mut done = done.into_inner().unwrap();
     for what in ["left", "answered"] {
         assert!(done.contains_key(what), "nobody {what}");
     }
-    let rate = (server.metric("tercet_written_tokens_total") - written) / seconds;
+    let rate = (server.metric("tercet_generated_tokens_total") - written) / seconds;
     let counts: Vec<String> = done
         .iter()
         .map(|(what, all)| format!("{} {what}", all.len()))

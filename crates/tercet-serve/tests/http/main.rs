@@ -1,14 +1,14 @@
-//! The routes, asked by a plain client over TCP.
+//! Tests of the routes with a plain TCP client.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod adapters;
 mod clients;
-mod crowd;
 mod drafted;
 mod embedders;
 mod graphs;
 mod limits;
-mod many;
+mod load;
+mod multi_prompt;
 mod rerank;
 mod server;
 #[cfg(feature = "audio")]

@@ -1,4 +1,4 @@
-//! Several texts of one request, and how likely their tokens are.
+//! Several completions per request, and logprobs.
 
 use serde_json::{Value, json};
 use tercet_serve::ServeOptions;
@@ -27,7 +27,7 @@ fn texts(answer: &Value) -> Vec<String> {
     choices.iter().enumerate().map(text).collect()
 }
 
-/// The texts of a stream by their places, and how each ended.
+/// Texts of a stream by index, with their finish reasons.
 fn streamed(events: &Value, count: usize) -> Vec<(String, Value)> {
     let mut all = vec![(String::new(), Value::Null); count];
     for event in events.as_array().unwrap() {
@@ -61,7 +61,7 @@ fn several_texts_are_those_of_a_request_each() {
         }
     }
     assert_eq!(got, want);
-    // A prompt is counted once.
+    // Usage counts a prompt once.
     assert_eq!(all["usage"]["prompt_tokens"], prompt_tokens / 3);
     assert!(got[0] != got[1] || got[1] != got[2]);
     let mut stream = drawn;
@@ -116,7 +116,11 @@ fn more_texts_than_fit_are_refused() {
     assert_eq!(ask(3).status, 200);
     let many = ask(4);
     assert_eq!(many.status, 400);
-    assert!(many.error().contains("takes 3 at once"), "{}", many.error());
+    assert!(
+        many.error().contains("accepts at most 3"),
+        "{}",
+        many.error()
+    );
     server.wait_until_free();
 }
 
@@ -138,7 +142,7 @@ fn tokens_are_told_with_their_probabilities() {
     assert_eq!(&joined, text);
     for (i, top) in list("top_logprobs").iter().enumerate() {
         let top = top.as_object().unwrap();
-        // Without a temperature the likeliest is taken.
+        // Greedy decoding selects the most likely token.
         let most = top
             .values()
             .filter_map(Value::as_f64)
@@ -154,7 +158,7 @@ fn tokens_are_told_with_their_probabilities() {
         assert_eq!(at.as_u64(), Some(offset));
         offset += token.as_str().unwrap().chars().count() as u64;
     }
-    // Of the model, whatever is made of them.
+    // Logprobs come from the model's logits, before temperature.
     let hot = json!({"logprobs": 0, "temperature": 2, "seed": 1, "max_tokens": 1});
     let hot = &ask(&server, &hot)["choices"][0]["logprobs"];
     let biased = json!({"logprobs": 20, "logit_bias": {"65": 100}, "max_tokens": 1});
@@ -203,5 +207,5 @@ fn tokens_of_conversations_are_told_as_objects() {
     });
     let refused = server.post("/v1/chat/completions", &refused);
     assert_eq!(refused.status, 400);
-    assert!(refused.error().contains("needs `logprobs`"));
+    assert!(refused.error().contains("requires `logprobs`"));
 }

@@ -59,7 +59,7 @@ fn what_is_no_ranking_is_refused() {
     let ask = json!({"model": RERANKER, "query": "q", "documents": ["a"]});
     let cases = [
         (json!({"model": EMBEDDER}), 400, "sentence encoder"),
-        (json!({"model": "none"}), 404, "there is: reranker-a"),
+        (json!({"model": "none"}), 404, "available: reranker-a"),
         (json!({"query": null}), 400, "query"),
         (json!({"documents": []}), 400, "documents"),
         (json!({"documents": "a"}), 400, "documents"),
@@ -93,5 +93,5 @@ fn what_is_no_ranking_is_refused() {
     let embed = json!({"model": RERANKER, "input": "a"});
     let answer = server.post("/v1/embeddings", &embed);
     assert_eq!(answer.status, 404);
-    assert!(answer.error().contains("there is: sentence-a"));
+    assert!(answer.error().contains("available: sentence-a"));
 }

@@ -1,12 +1,12 @@
-//! A server of the test's own, and a client for it.
+//! A server for one test, and a client for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tercet::{CompileOptions, DType, Device};
-use tercet_models::{ModelFiles, Products, ScaledAdapter};
-use tercet_serve::{Models, Placement, ServeError, ServeOptions, Server};
+use tercet_models::{MatmulPrecision, ModelFiles, ScaledAdapter};
+use tercet_serve::{HttpServer, ModelConfig, ModelRegistry, ServeError, ServeOptions};
 use tokio::sync::oneshot;
 
 pub(crate) const MODEL: &str = "tiny";
@@ -22,14 +22,14 @@ const TEXT: &str = r#"graph {
   return %y as "y", %w as "w", %b as "b"
 }"#;
 
-/// A server that stops, and has answered all, when it is dropped.
+/// A running server. Dropping it stops the server after all responses are complete.
 pub(crate) struct Running {
     pub(crate) address: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// An answer: status, headers that tests look at, body.
+/// A response: status, the headers that tests check, and the body.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) header_length: Option<usize>,
@@ -45,7 +45,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The message of an error, in either protocol's form.
+    /// Error message in either protocol's form.
     pub(crate) fn error(&self) -> String {
         let json = self.json();
         let error = &json["error"];
@@ -61,7 +61,7 @@ pub(crate) fn start(options: ServeOptions) -> Running {
     start_adapted(options, Vec::new())
 }
 
-/// As [`start`], with adapters of the model.
+/// Like [`start`], with adapters of the model.
 pub(crate) fn start_adapted(
     options: ServeOptions,
     adapters: Vec<(String, ScaledAdapter)>,
@@ -69,9 +69,12 @@ pub(crate) fn start_adapted(
     start_placed(options, |placement| placement.adapters = adapters)
 }
 
-/// As [`start`], with the model placed otherwise.
-pub(crate) fn start_placed(options: ServeOptions, change: impl FnOnce(&mut Placement)) -> Running {
-    let mut models = Models::new();
+/// Like [`start`], with changed model options.
+pub(crate) fn start_placed(
+    options: ServeOptions,
+    change: impl FnOnce(&mut ModelConfig),
+) -> Running {
+    let mut models = ModelRegistry::new();
     add_placed(&mut models, &options, change).unwrap();
     let graph = tercet::parse(TEXT).unwrap();
     let compile = CompileOptions::new().bound("rows", 8);
@@ -81,11 +84,11 @@ pub(crate) fn start_placed(options: ServeOptions, change: impl FnOnce(&mut Place
     run(models, options)
 }
 
-/// Adds the model, placed otherwise than by default.
+/// Adds the model with changed options.
 pub(crate) fn add_placed(
-    models: &mut Models,
+    models: &mut ModelRegistry,
     options: &ServeOptions,
-    change: impl FnOnce(&mut Placement),
+    change: impl FnOnce(&mut ModelConfig),
 ) -> Result<(), ServeError> {
     let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
     let mut placement = placement(Some(192));
@@ -93,29 +96,29 @@ pub(crate) fn add_placed(
     models.add_model(MODEL, files, placement, options)
 }
 
-/// On the CPU, in F32.
-fn placement(context: Option<usize>) -> Placement {
-    Placement {
+/// CPU, F32.
+fn placement(context: Option<usize>) -> ModelConfig {
+    ModelConfig {
         device: Device::cpu(),
         dtype: DType::F32,
         cache: None,
-        products: Products::Exact,
+        matmul_precision: MatmulPrecision::Full,
         context,
         adapters: Vec::new(),
         draft: None,
     }
 }
 
-/// A server of these folders of the test data, each under its own name.
+/// A server of these test data folders, each under its folder name.
 pub(crate) fn start_folders(folders: &[&str], options: ServeOptions) -> Running {
     let paths: Vec<String> = folders.iter().map(|folder| data(folder)).collect();
     start_paths(&paths, options)
 }
 
-/// A server of these folders, each under its own name.
+/// A server of these folders, each under its folder name.
 pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
     let placement = placement(None);
-    let mut models = Models::new();
+    let mut models = ModelRegistry::new();
     for path in paths {
         let files = ModelFiles::open(path).unwrap();
         let (_, name) = path.rsplit_once('/').unwrap();
@@ -126,13 +129,13 @@ pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
     run(models, options)
 }
 
-/// A path of the test data.
+/// Path of a test data file.
 pub(crate) fn data(path: &str) -> String {
     format!("{}/../../tests/data/{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
-fn run(models: Models, options: ServeOptions) -> Running {
-    let server = Server::bind("127.0.0.1", 0, models, options).unwrap();
+fn run(models: ModelRegistry, options: ServeOptions) -> Running {
+    let server = HttpServer::bind("127.0.0.1", 0, models, options).unwrap();
     let address = server.address().to_string();
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::spawn(move || {
@@ -189,7 +192,7 @@ impl Running {
         Self::answer(request.send(body).unwrap())
     }
 
-    /// A metric's value, 0 where it is not there yet.
+    /// Value of a metric; 0 if the page does not contain it yet.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.get("/metrics").text();
         let row = page
@@ -198,10 +201,10 @@ impl Running {
         row.map_or(0.0, |l| l.rsplit(' ').next().unwrap().parse().unwrap())
     }
 
-    /// Waits until no slot works and nothing waits.
+    /// Waits until all slots are free and the queue is empty.
     pub(crate) fn wait_until_free(&self) {
         let busy = format!("tercet_slots_busy{{model=\"{MODEL}\"}}");
-        let queue = format!("tercet_queue{{model=\"{MODEL}\"}}");
+        let queue = format!("tercet_requests_queued{{model=\"{MODEL}\"}}");
         for _ in 0..600 {
             if self.metric(&busy) + self.metric(&queue) == 0.0 {
                 return;
@@ -229,7 +232,7 @@ impl Drop for Running {
     }
 }
 
-/// One server for all tests that change nothing about it.
+/// One server shared by all tests that do not change it.
 pub(crate) fn shared() -> Arc<Running> {
     static SHARED: std::sync::Mutex<std::sync::Weak<Running>> =
         std::sync::Mutex::new(std::sync::Weak::new());
@@ -244,7 +247,7 @@ pub(crate) fn shared() -> Arc<Running> {
     running
 }
 
-/// The events of a stream, without the last, which has to be `[DONE]`.
+/// The events of a stream without the last one, which must be `[DONE]`.
 pub(crate) fn events(body: &str) -> Vec<Value> {
     let mut data: Vec<&str> = body
         .split("\n\n")

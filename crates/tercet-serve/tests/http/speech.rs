@@ -12,7 +12,7 @@ fn server(options: ServeOptions) -> Running {
     start_folders(&["speech/whisper-c", "speech/whisper-b"], options)
 }
 
-/// A form of fields and a file.
+/// A multipart form with fields and a file.
 fn form(fields: &[(&str, &str)], file: Option<(&str, &[u8])>) -> Vec<u8> {
     let mut form = Vec::new();
     for (name, value) in fields {
@@ -80,7 +80,7 @@ fn a_recording_is_transcribed() {
         vtt.strip_prefix("WEBVTT\n\n").unwrap().replace('.', ","),
         srt.replace('.', ",")
     );
-    // A model of several languages is told one, and finds one out.
+    // A multilingual model accepts a language, and detects it if there is none.
     let german = [
         ("model", "whisper-b"),
         ("language", "de"),
@@ -184,7 +184,7 @@ fn forms_that_are_none() {
     assert_eq!(post(KIND.1, &whole[..whole.len() / 2]).status, 400);
     assert_eq!(post(KIND.1, b"").status, 400);
     assert_eq!(post(KIND.1, &vec![b'x'; 300_000]).status, 413);
-    // What a page of another site may send unasked.
+    // A request that a web page can send cross-origin without a preflight.
     let from = |origin: &str| {
         server
             .send(ROUTE, &[KIND, ("origin", origin)], &whole)

@@ -1,4 +1,4 @@
-//! Completions and conversations.
+//! Completions and chat.
 
 use serde_json::{Value, json};
 use tercet::Device;
@@ -16,7 +16,7 @@ fn ask(more: Value) -> Value {
     request
 }
 
-/// The greedy text by the library alone.
+/// The greedy text, generated with the library.
 fn expected(prompt: &str, tokens: usize) -> String {
     let data = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -31,13 +31,13 @@ fn expected(prompt: &str, tokens: usize) -> String {
     let mut generator = decoder.unwrap().generator(&Device::cpu()).unwrap();
     let tokenizer = files.tokenizer().unwrap();
     let mut next = generator
-        .feed(&tokenizer.encode(prompt, true).unwrap())
+        .forward(&tokenizer.encode(prompt, true).unwrap())
         .unwrap()
         .next
         .unwrap();
     let mut all = vec![next];
     while all.len() < tokens {
-        next = generator.feed(&[next]).unwrap().next.unwrap();
+        next = generator.forward(&[next]).unwrap().next.unwrap();
         all.push(next);
     }
     tokenizer.decode(&all).unwrap()
@@ -285,8 +285,8 @@ fn what_is_not_honoured_is_refused_by_name() {
     }
     let no_model = server.post("/v1/completions", &ask(json!({"model": GRAPH})));
     assert_eq!(no_model.status, 404);
-    assert!(no_model.error().contains("there is: tiny"));
-    // What changes nothing may be there.
+    assert!(no_model.error().contains("available: tiny"));
+    // Unsupported fields are accepted with values that have no effect.
     let neutral = json!({"n": 1, "logprobs": null, "user": "u", "presence_penalty": 0, "response_format": {"type": "text"}});
     assert_eq!(server.post("/v1/completions", &ask(neutral)).status, 200);
 }

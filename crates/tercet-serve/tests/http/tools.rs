@@ -1,4 +1,4 @@
-//! Tools, with templates that are written for the tests.
+//! Tool calls, with chat templates written for these tests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,18 +7,18 @@ use tercet_serve::ServeOptions;
 
 use crate::server::{Answer, MODEL, Running, data, shared, start_paths};
 
-/// As Hermes and Qwen write calls.
+/// The format of Hermes and Qwen.
 const TAGGED: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %} as     <tool_call>{\"name\": , \"arguments\": }</tool_call>{% endif %}{% for m in messages %}{{ m.role }}:     {{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ call.function.name }}\
     ({{ call.function.arguments.kind }}){% endfor %}{% endif %}\n{% endfor %}";
-/// As Llama 3 does.
+/// The format of Llama 3.
 const OBJECT: &str = "{% if tools %}{{ tools | tojson }} as {\"name\": name, \"parameters\":     dictionary}{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
-/// Looks at no tools, whatever it says.
+/// A template that ignores tools.
 const DEAF: &str =
     "{# <tool_call> #}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
 
 /// A server of the tiny model with these templates: `tagged`, `object`, `deaf`.
 fn server() -> Running {
-    // Several tests of one process are here at once.
+    // Several tests of one process run in parallel.
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let scratch = std::env::temp_dir().join(format!("tercet-tools-{process}-{count}"));
@@ -64,7 +64,7 @@ fn ask(server: &Running, more: &Value) -> Answer {
     server.post("/v1/chat/completions", &request)
 }
 
-/// The calls of a choice, checked to be of the tools.
+/// The tool calls of a choice, checked against the tools.
 fn calls(message: &Value) -> Vec<(String, Value)> {
     let all = message["tool_calls"].as_array().unwrap().iter();
     let call = |call: &Value| {
@@ -130,7 +130,7 @@ fn what_has_to_be_called_is_called() {
             );
         }
     }
-    // One that is cut off stays text.
+    // An incomplete call stays text.
     let short = json!({"model": "tagged", "tool_choice": "required", "max_tokens": 3});
     let short = ask(&server, &short).json();
     let one = &short["choices"][0];
@@ -140,7 +140,7 @@ fn what_has_to_be_called_is_called() {
 }
 
 fn check_others(server: &Running) {
-    // Left to the model, whose answer is made what a call looks like.
+    // The response format makes the answer look like a call; the tool choice is automatic.
     let schema = json!({"const": {"name": "now", "parameters": {}}});
     let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
     let auto = json!({"model": "object", "response_format": format});
@@ -149,14 +149,14 @@ fn check_others(server: &Running) {
         calls(&auto["choices"][0]["message"]),
         [("now".to_string(), json!({}))]
     );
-    // Nobody asked for calls.
+    // With the tool choice `none`, the same text is not parsed as a call.
     let none = json!({"model": "object", "response_format": format, "tool_choice": "none"});
     let none = ask(server, &none).json();
     let message = &none["choices"][0]["message"];
     assert!(message["tool_calls"].is_null());
     assert!(message["content"].as_str().unwrap().contains("now"));
 
-    // A conversation that goes on behind a call. Arguments are objects to templates.
+    // A conversation that continues after a call. Templates get arguments as objects.
     let messages = json!([
         {"role": "user", "content": "Go"},
         {"role": "assistant", "content": null, "tool_calls": [
@@ -194,7 +194,7 @@ fn tools_that_are_refused() {
         message(json!({"tool_calls": [{"id": "1", "type": "function", "function": function}]}))
     };
     let cases = [
-        (json!({"model": "deaf"}), "does not write them"),
+        (json!({"model": "deaf"}), "does not use them"),
         (json!({"tools": {}}), "tools"),
         (json!({"tools": [{"type": "retrieval"}]}), "retrieval"),
         (json!({"tools": [tool("a b")]}), "a b"),
@@ -222,7 +222,7 @@ fn tools_that_are_refused() {
         (json!({"tools": vec![tool("a"); 129]}), "129"),
         (
             json!({"tools": [], "tool_choice": "required"}),
-            "needs `tools`",
+            "requires `tools`",
         ),
         (json!({"tool_choice": "some"}), "tool_choice"),
         (
@@ -265,7 +265,7 @@ fn tools_of_a_model_without_a_template() {
     let answer = ask(&shared(), &json!({"model": MODEL}));
     assert_eq!(answer.status, 400);
     assert!(
-        answer.error().contains("no form of calls"),
+        answer.error().contains("no supported tool call format"),
         "{}",
         answer.error()
     );

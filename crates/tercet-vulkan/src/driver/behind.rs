@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use ash::vk;
-use tercet_plan::{Launch, Put, Read, StageId};
+use tercet_plan::{InputUpdate, LaunchSizes, ReadbackRange, StageId};
 
 use super::VulkanDriver;
-use crate::device::{Device, Ticket};
-use crate::error::GpuError;
+use crate::device::{TimelineValue, VulkanDevice};
+use crate::error::VulkanError;
 use crate::record::{CommandPool, record};
 
 /// The most bytes that one command carries.
@@ -18,62 +18,62 @@ const GAP_BYTES: usize = 64;
 
 /// A submission that another one was made behind.
 #[derive(Clone, Copy)]
-pub(super) struct Older {
-    pub(super) ticket: Ticket,
+pub(super) struct PreviousSubmission {
+    pub(super) timeline_value: TimelineValue,
     /// Which of [`VulkanDriver::run_reads`] it copies into.
-    pub(super) reading: usize,
+    pub(super) readback_index: usize,
 }
 
 /// What runs behind others need.
-pub(super) struct Behind {
+pub(super) struct PipelinedSubmit {
     /// Whose commands these are.
     _pool: CommandPool,
     /// The commands before a run, of which those used before the last are done.
-    before: [vk::CommandBuffer; 2],
+    pre_run_commands: [vk::CommandBuffer; 2],
     at: usize,
     /// The parameter blocks and the grids that the device has, or will by then.
     pub(super) numbers: [Vec<u8>; 2],
 }
 
 impl VulkanDriver {
-    pub(super) fn start_behind(
+    pub(super) fn start_pipelined(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         changed: bool,
-        puts: &[Put<'_>],
-        reads: &[Read],
-    ) -> Result<bool, GpuError> {
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
+    ) -> Result<bool, VulkanError> {
         self.shared.device.check_lost()?;
         let program = &self.buffers.loaded.program;
         let is_timed = self.recorded.as_ref().is_none_or(|r| r.queries.is_some());
         let is_plain = program.flow.is_empty();
-        if !self.running || self.older.is_some() || is_timed || !is_plain || reads.is_empty() {
+        if !self.running || self.previous.is_some() || is_timed || !is_plain || reads.is_empty() {
             return Ok(false);
         }
-        self.prepare_behind()?;
-        let older = Older {
-            ticket: self.last,
-            reading: self.reading,
+        self.prepare_pipelined()?;
+        let older = PreviousSubmission {
+            timeline_value: self.last,
+            readback_index: self.active_readback,
         };
         let run = self.run_commands(launch, &[StageId(0)])?;
-        self.record_reads(reads, Some(older.reading))?;
+        self.record_reads(reads, Some(older.readback_index))?;
         let mut commands = vec![self.record_before(launch, changed || !self.numbers, puts)?];
         commands.extend(run);
-        commands.extend(self.run_reads[self.reading].commands());
+        commands.extend(self.run_reads[self.active_readback].commands());
         self.start(&commands)?;
         self.numbers = true;
-        self.older = Some(older);
+        self.previous = Some(older);
         Ok(true)
     }
 
     /// Makes what runs behind others need, once; the commands of runs are recorded anew, to be pending twice.
-    fn prepare_behind(&mut self) -> Result<(), GpuError> {
-        if self.behind.is_some() {
+    fn prepare_pipelined(&mut self) -> Result<(), VulkanError> {
+        if self.pipelined.is_some() {
             return Ok(());
         }
         let pool = CommandPool::new(&self.shared.device)?;
-        self.behind = Some(Behind {
-            before: [pool.buffer()?, pool.buffer()?],
+        self.pipelined = Some(PipelinedSubmit {
+            pre_run_commands: [pool.buffer()?, pool.buffer()?],
             _pool: pool,
             at: 0,
             numbers: [self.words.bytes().to_vec(), self.grids.bytes().to_vec()],
@@ -87,15 +87,15 @@ impl VulkanDriver {
     /// Records what is put into place before a run.
     fn record_before(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         has_new_numbers: bool,
-        puts: &[Put<'_>],
-    ) -> Result<vk::CommandBuffer, GpuError> {
+        puts: &[InputUpdate<'_>],
+    ) -> Result<vk::CommandBuffer, VulkanError> {
         let device = &self.shared.device;
-        let behind = self.behind.as_mut();
+        let behind = self.pipelined.as_mut();
         let behind = behind.expect("invariant: made before a run is started behind another");
         behind.at = 1 - behind.at;
-        let commands = behind.before[behind.at];
+        let commands = behind.pre_run_commands[behind.at];
         let mut new = None;
         if has_new_numbers {
             let [mut words, mut grids] = behind.numbers.clone();
@@ -107,7 +107,7 @@ impl VulkanDriver {
         record(device, commands, once, || {
             for put in puts {
                 match *put {
-                    Put::Bytes {
+                    InputUpdate::Bytes {
                         buffer,
                         offset_bytes,
                         bytes,
@@ -115,7 +115,7 @@ impl VulkanDriver {
                         let to = self.buffers.memory(buffer).buffer;
                         update(device, commands, to, offset_bytes, bytes);
                     }
-                    Put::Copy {
+                    InputUpdate::Copy {
                         from,
                         buffer,
                         offset_bytes,
@@ -152,7 +152,13 @@ impl VulkanDriver {
 }
 
 /// Records that bytes, whole words, are written.
-fn update(device: &Device, commands: vk::CommandBuffer, to: vk::Buffer, at: u64, bytes: &[u8]) {
+fn update(
+    device: &VulkanDevice,
+    commands: vk::CommandBuffer,
+    to: vk::Buffer,
+    at: u64,
+    bytes: &[u8],
+) {
     for (i, chunk) in bytes.chunks(COMMAND_BYTES).enumerate() {
         let at = at + (i * COMMAND_BYTES) as u64;
         // SAFETY: recording; the range lies inside the buffer, in whole words, and is not longer than a command carries.

@@ -3,63 +3,63 @@
 use std::sync::atomic::Ordering;
 
 use ash::vk;
-use tercet_plan::{Read, StageId};
+use tercet_plan::{ReadbackRange, StageId};
 
-use super::{Loaded, VulkanDriver};
-use crate::bind::Sets;
-use crate::error::GpuError;
-use crate::readback::Readback;
-use crate::record::{CommandPool, Player, Queries};
-use crate::recorded::{Recorded, Run};
+use super::{SharedResources, VulkanDriver};
+use crate::bind::DescriptorSets;
+use crate::error::VulkanError;
+use crate::readback::VulkanReadback;
+use crate::record::{CommandPool, CommandRecorder, TimestampQueries};
+use crate::recorded::{CommandBufferCache, RecordedStage};
 
 /// The most lists of reads whose commands are kept, where data decides what is read.
-const MOST_READS: usize = 32;
+const MAX_RECORDED_READS: usize = 32;
 
 impl VulkanDriver {
     /// Binds what the program's steps are given and records its preparation, unless that is done; the
     /// steps of runs, too, where they are the same at all sizes.
-    pub(super) fn record(&mut self) -> Result<(), GpuError> {
+    pub(super) fn record(&mut self) -> Result<(), VulkanError> {
         if self.recorded.is_some() {
             return Ok(());
         }
         let device = &self.shared.device;
-        let Loaded {
+        let SharedResources {
             program,
             calls,
             pipelines,
             ..
         } = &*self.buffers.loaded;
         let memory = |slot| self.buffers.memory(program.slot(slot).buffer);
-        let sets = Sets::new(device, program, calls, pipelines, &self.words, memory)?;
+        let sets = DescriptorSets::new(device, program, calls, pipelines, &self.words, memory)?;
         let pool = CommandPool::new(device)?;
         let timed = self.shared.timestamps && device.features.timestamp_bits > 0;
         let queries = match timed {
-            true => Some(Queries::new(device, calls.steps.len())?),
+            true => Some(TimestampQueries::new(device, calls.steps.len())?),
             false => None,
         };
         let prepare = pool.buffer()?;
-        let player = Player {
+        let player = CommandRecorder {
             device,
             program,
             calls,
             pipelines,
             sets: &sets,
             grids: &self.grids,
-            known: None,
+            fixed_grids: None,
             again: false,
             memory,
         };
-        let played = program.played(&program.prepare, &[]);
+        let played = program.active_steps(&program.prepare, &[]);
         player.record(prepare, &calls.prepare, &played, None)?;
-        let is_fixed = program.choices.is_empty();
+        let is_fixed = program.shape_switches.is_empty();
         let stages = program.stages().len() as u32;
-        self.recorded = Some(Recorded {
+        self.recorded = Some(CommandBufferCache {
             runs: Vec::new(),
-            steady: 0,
+            unchanged_grid_runs: 0,
             last_grids: Vec::new(),
             prepare,
             queries,
-            stamped: false,
+            has_timestamps: false,
             sets,
             pool,
         });
@@ -79,7 +79,7 @@ impl VulkanDriver {
         stage: StageId,
         chosen: &[u32],
         grids: Option<&[[u32; 3]]>,
-    ) -> Result<Option<vk::CommandBuffer>, GpuError> {
+    ) -> Result<Option<vk::CommandBuffer>, VulkanError> {
         let Some(recorded) = &mut self.recorded else {
             return Ok(None);
         };
@@ -88,31 +88,31 @@ impl VulkanDriver {
         }
         let device = &self.shared.device;
         device.wait(self.last)?;
-        let Loaded {
+        let SharedResources {
             program,
             calls,
             pipelines,
             ..
         } = &*self.buffers.loaded;
         let commands = recorded.commands(program.stages.len())?;
-        let player = Player {
+        let player = CommandRecorder {
             device,
             program,
             calls,
             pipelines,
             sets: &recorded.sets,
             grids: &self.grids,
-            known: grids,
-            again: self.behind.is_some(),
+            fixed_grids: grids,
+            again: self.pipelined.is_some(),
             memory: |slot| self.buffers.memory(program.slot(slot).buffer),
         };
-        let played = program.played_stage(stage, chosen);
+        let played = program.active_steps_of_stage(stage, chosen);
         player.record(commands, &calls.steps, &played, recorded.queries.as_ref())?;
-        recorded.runs.push(Run {
+        recorded.runs.push(RecordedStage {
             stage,
-            chosen: chosen.to_vec(),
+            selected_branches: chosen.to_vec(),
             grids: grids.map(<[_]>::to_vec),
-            played,
+            active_steps: played,
             commands,
         });
         self.count_recorded(1);
@@ -132,28 +132,28 @@ impl VulkanDriver {
     /// Makes some commands copy these reads and notes which; not those that are `pending`.
     pub(super) fn record_reads(
         &mut self,
-        reads: &[Read],
+        reads: &[ReadbackRange],
         pending: Option<usize>,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), VulkanError> {
         let is_plain = self.buffers.loaded.program.flow.is_empty();
         let mut known = self.run_reads.iter().enumerate();
         let known = known.find(|(at, r)| Some(*at) != pending && r.copies(reads));
         let most = match (is_plain, pending) {
             (true, None) => 1,
             (true, Some(_)) => 2,
-            (false, _) => MOST_READS,
+            (false, _) => MAX_RECORDED_READS,
         };
-        self.reading = match known {
+        self.active_readback = match known {
             Some((known, _)) => known,
             None if self.run_reads.len() < most => {
-                self.run_reads.push(Readback::new());
+                self.run_reads.push(VulkanReadback::new());
                 self.run_reads.len() - 1
             }
             // Of two, the other.
             None => usize::from(pending == Some(0)),
         };
         let of = |b| self.buffers.memory(b);
-        if self.run_reads[self.reading].record(&self.shared.device, reads, of)? {
+        if self.run_reads[self.active_readback].record(&self.shared.device, reads, of)? {
             self.count_read();
         }
         Ok(())

@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
 use tercet_ir::RunError;
-use tercet_plan::{Read, SharedBuffer};
+use tercet_plan::{ReadbackRange, SharedBuffer};
 
 use super::VulkanDriver;
-use crate::backend::Shared;
-use crate::device::Ticket;
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
+use crate::backend::VulkanContext;
+use crate::device::TimelineValue;
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
 
 /// A buffer that holds one tensor.
 pub struct VulkanShared {
-    memory: Memory,
+    memory: VulkanBuffer,
     /// The last submission that copies from it or into it.
-    last: Mutex<Ticket>,
-    shared: Arc<Shared>,
+    last: Mutex<TimelineValue>,
+    shared: Arc<VulkanContext>,
 }
 
 impl Drop for VulkanShared {
@@ -29,24 +29,24 @@ impl Drop for VulkanShared {
 }
 
 impl VulkanShared {
-    fn new(shared: &Arc<Shared>, bytes: u64) -> Result<VulkanShared, GpuError> {
+    fn new(shared: &Arc<VulkanContext>, bytes: u64) -> Result<VulkanShared, VulkanError> {
         let what = "a tensor on the device";
         Ok(VulkanShared {
-            memory: Memory::new(&shared.device, Place::Device, bytes, what)?,
-            last: Mutex::new(Ticket::default()),
+            memory: VulkanBuffer::new(&shared.device, BufferMemory::Device, bytes, what)?,
+            last: Mutex::new(TimelineValue::default()),
             shared: Arc::clone(shared),
         })
     }
 
-    fn used_by(&self, ticket: Ticket) {
+    fn used_by(&self, ticket: TimelineValue) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (*last).max(ticket);
     }
 
-    fn read_bytes(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), GpuError> {
+    fn read_bytes(&self, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), VulkanError> {
         let device = &self.shared.device;
         device.check_lost()?;
-        let to = Memory::new(device, Place::Host, bytes, "readback buffer")?;
+        let to = VulkanBuffer::new(device, BufferMemory::Host, bytes, "readback buffer")?;
         let region = vk::BufferCopy::default().size(bytes);
         let ticket = self.shared.staging.copy(&[(&self.memory, &to, region)])?;
         self.used_by(ticket);
@@ -68,7 +68,7 @@ impl SharedBuffer for VulkanShared {
 
 impl VulkanDriver {
     /// A copy of a range.
-    pub(super) fn copy_out(&mut self, range: Read) -> Result<VulkanShared, GpuError> {
+    pub(super) fn copy_out(&mut self, range: ReadbackRange) -> Result<VulkanShared, VulkanError> {
         let made = VulkanShared::new(&self.shared, range.bytes)?;
         if range.bytes > 0 {
             let region = vk::BufferCopy::default()
@@ -83,7 +83,7 @@ impl VulkanDriver {
     }
 
     /// A buffer with these bytes.
-    pub(super) fn copy_up(&mut self, bytes: &[u8]) -> Result<VulkanShared, GpuError> {
+    pub(super) fn copy_up(&mut self, bytes: &[u8]) -> Result<VulkanShared, VulkanError> {
         let made = VulkanShared::new(&self.shared, bytes.len().next_multiple_of(4) as u64)?;
         self.counters.upload_bytes += bytes.len() as u64;
         made.used_by(self.shared.staging.upload(&made.memory, 0, bytes)?);
@@ -91,7 +91,11 @@ impl VulkanDriver {
     }
 
     /// Copies the beginning of a buffer into a range.
-    pub(super) fn copy_in(&mut self, from: &VulkanShared, range: Read) -> Result<(), GpuError> {
+    pub(super) fn copy_in(
+        &mut self,
+        from: &VulkanShared,
+        range: ReadbackRange,
+    ) -> Result<(), VulkanError> {
         self.shared.device.check_lost()?;
         let region = vk::BufferCopy::default()
             .dst_offset(range.offset_bytes)
@@ -103,7 +107,7 @@ impl VulkanDriver {
         Ok(())
     }
 
-    pub(super) fn is_of(&self, shared: &VulkanShared) -> bool {
+    pub(super) fn owns(&self, shared: &VulkanShared) -> bool {
         Arc::ptr_eq(&self.shared.device, &shared.shared.device)
     }
 }

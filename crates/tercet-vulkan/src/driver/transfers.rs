@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ash::vk;
-use tercet_plan::{Buffer, Read};
+use tercet_plan::{ProgramBuffer, ReadbackRange};
 
 use super::VulkanDriver;
-use crate::buffers::{SENTINEL, allocate, complaint, fill_gaps, is_param, place};
-use crate::error::GpuError;
-use crate::memory::{Memory, Place};
-use crate::readback::Readback;
+use crate::buffers::{SENTINEL, allocate, fill_redzones, is_param, memory_of, redzone_message};
+use crate::error::VulkanError;
+use crate::memory::{BufferMemory, VulkanBuffer};
+use crate::readback::VulkanReadback;
 
 impl VulkanDriver {
     pub(super) fn write_bytes(
         &mut self,
-        buffer: Buffer,
+        buffer: ProgramBuffer,
         at: u64,
         bytes: &[u8],
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), VulkanError> {
         self.shared.device.check_lost()?;
         self.counters.upload_bytes += bytes.len() as u64;
-        if place(buffer).0 == Place::Shared
+        if memory_of(buffer).0 == BufferMemory::Shared
             && let Some(memory) = self.buffers.own.get_mut(&buffer)
         {
             let uploads = &self.shared.staging.upload_bytes;
@@ -41,11 +41,11 @@ impl VulkanDriver {
         Ok(())
     }
 
-    pub(super) fn clone_driver(&mut self) -> Result<VulkanDriver, GpuError> {
+    pub(super) fn clone_driver(&mut self) -> Result<VulkanDriver, VulkanError> {
         let params = Arc::clone(&self.buffers.params);
         let loaded = Arc::clone(&self.buffers.loaded);
-        let mut clone = VulkanDriver::make(&self.shared, loaded, params)?;
-        let states = |b: &Buffer| matches!(b, Buffer::State(_));
+        let mut clone = VulkanDriver::with_buffers(&self.shared, loaded, params)?;
+        let states = |b: &ProgramBuffer| matches!(b, ProgramBuffer::State(_));
         let copies: Vec<_> = self.buffers.own.iter().filter(|(b, _)| states(b)).collect();
         let copies: Vec<_> = copies
             .into_iter()
@@ -57,7 +57,7 @@ impl VulkanDriver {
         Ok(clone)
     }
 
-    pub(super) fn own_params(&mut self) -> Result<(), GpuError> {
+    pub(super) fn own_params(&mut self) -> Result<(), VulkanError> {
         if Arc::strong_count(&self.buffers.params) == 1 {
             return Ok(());
         }
@@ -75,22 +75,24 @@ impl VulkanDriver {
         self.last = self.last.max(ticket);
         self.buffers.params = Arc::new(new);
         self.recorded = None;
-        self.run_reads.iter_mut().for_each(Readback::forget);
-        self.single_read.forget();
-        self.gap_reads.forget();
+        self.run_reads
+            .iter_mut()
+            .for_each(VulkanReadback::invalidate);
+        self.single_read.invalidate();
+        self.gap_reads.invalidate();
         Ok(())
     }
 
     /// Complains of every gap that a kernel wrote into, where the program has gaps, and mends them.
-    pub(super) fn check_gaps(&mut self) -> Result<(), GpuError> {
+    pub(super) fn check_redzones(&mut self) -> Result<(), VulkanError> {
         let program = Arc::clone(&self.buffers.loaded.program);
-        if program.gaps.is_empty() {
+        if program.redzones.is_empty() {
             return Ok(());
         }
-        let reads: Vec<Read> = program
-            .gaps
+        let reads: Vec<ReadbackRange> = program
+            .redzones
             .iter()
-            .map(|g| Read {
+            .map(|g| ReadbackRange {
                 buffer: g.buffer,
                 offset_bytes: g.offset_bytes,
                 bytes: g.bytes,
@@ -106,12 +108,12 @@ impl VulkanDriver {
             let whole = bytes.chunks_exact(4).all(|w| w == SENTINEL.to_ne_bytes());
             if !whole {
                 broken = true;
-                messages.push(complaint(&program, &program.gaps[i]));
+                messages.push(redzone_message(&program, &program.redzones[i]));
             }
         });
         if broken {
             for memories in [&self.buffers.own, &*self.buffers.params] {
-                let ticket = fill_gaps(&self.shared, &program, memories)?;
+                let ticket = fill_redzones(&self.shared, &program, memories)?;
                 self.last = self.last.max(ticket);
             }
         }
@@ -119,6 +121,6 @@ impl VulkanDriver {
     }
 }
 
-fn all_of(memory: &Memory) -> vk::BufferCopy {
+fn all_of(memory: &VulkanBuffer) -> vk::BufferCopy {
     vk::BufferCopy::default().size(memory.bytes)
 }

@@ -5,11 +5,11 @@ use std::ffi::CStr;
 use ash::{khr, vk};
 
 use crate::bfloat16::Bfloat16Features;
-use crate::coop_blocks::BlockFeatures;
-use crate::instance::Instance;
+use crate::coop_blocks::CoopMatrix2Features;
+use crate::instance::VulkanInstance;
 
 /// Features that a device has and kernels or players can use.
-pub(super) struct Offered {
+pub(super) struct SupportedFeatures {
     pub(super) storage16: bool,
     pub(super) storage8: bool,
     pub(super) float16: bool,
@@ -30,19 +30,19 @@ pub(super) struct Offered {
     pub(super) unchecked: bool,
 }
 
-impl Offered {
+impl SupportedFeatures {
     pub(super) fn query(
-        instance: &Instance,
+        instance: &VulkanInstance,
         device: vk::PhysicalDevice,
         new: bool,
         has: &dyn Fn(&CStr) -> bool,
-    ) -> Offered {
+    ) -> SupportedFeatures {
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
         let mut control = vk::PhysicalDeviceSubgroupSizeControlFeatures::default();
         let mut coop = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
         let mut bfloat16 = Bfloat16Features::new();
-        let mut blocks = BlockFeatures::default();
+        let mut blocks = CoopMatrix2Features::default();
         let mut v13 = vk::PhysicalDeviceMaintenance4Features::default();
         let mut dots = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default();
@@ -58,7 +58,7 @@ impl Offered {
         if has(Bfloat16Features::EXTENSION) {
             all = all.push_next(&mut bfloat16);
         }
-        if has(BlockFeatures::EXTENSION) {
+        if has(CoopMatrix2Features::EXTENSION) {
             all = all.push_next(&mut blocks);
         }
         if new {
@@ -71,7 +71,7 @@ impl Offered {
         // or to an extension that it has.
         unsafe { instance.raw.get_physical_device_features2(device, &mut all) };
         let on = |feature: vk::Bool32| feature == vk::TRUE;
-        Offered {
+        SupportedFeatures {
             int16: on(all.features.shader_int16),
             storage16: on(v11.storage_buffer16_bit_access),
             storage8: on(v12.storage_buffer8_bit_access),

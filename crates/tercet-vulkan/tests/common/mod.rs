@@ -8,10 +8,11 @@ use tercet_ir::{
     Bindings, CompileError, DType, Dim, Executable, NodeId, Port, Shape, Signature, Tensor, Type,
 };
 use tercet_plan::{
-    Access, Buffer, Dispatch, GpuExecutable, Instance, Io, KernelId, Num, Program, Slot, SlotId,
-    Source, Step, Tape, Word, Work,
+    ArgAccess, BufferSlot, ExprArena, GpuExecutable, GpuProgram, IoBinding, KernelDispatch,
+    KernelId, KernelInstance, KernelSource, ParamWord, ProgramBuffer, ProgramStep, SlotId, StepOp,
+    SymInt,
 };
-use tercet_vulkan::{OpenError, VulkanBackend, VulkanDriver, VulkanOptions};
+use tercet_vulkan::{VulkanBackend, VulkanDriver, VulkanOpenError, VulkanOptions};
 
 /// Opens a device, or says why there is none; where `TERCET_REQUIRE` names `vulkan`, that fails.
 pub fn open(options: VulkanOptions) -> Option<VulkanBackend> {
@@ -39,7 +40,7 @@ pub fn open_validated(options: VulkanOptions) -> Option<VulkanBackend> {
         ..options.clone()
     };
     match VulkanBackend::new(validated) {
-        Err(e @ OpenError::NoValidation) => {
+        Err(e @ VulkanOpenError::NoValidation) => {
             assert!(choice != "1", "TERCET_VALIDATION is 1: {e}");
             eprintln!("without validation: {e}");
             open(options)
@@ -69,7 +70,7 @@ pub fn assert_silent(backend: &VulkanBackend) {
 }
 
 /// A kernel `y[i] = f(x[i])` over words, `body` giving `f` of `x`; `n` words by its block.
-pub fn kernel(name: &str, body: &str) -> Instance {
+pub fn kernel(name: &str, body: &str) -> KernelInstance {
     let text = format!(
         "struct Params {{ n: u32 }}
         @group(0) @binding(0) var<uniform> p: Params;
@@ -81,18 +82,18 @@ pub fn kernel(name: &str, body: &str) -> Instance {
             if (i < p.n) {{ let x = a[i]; y[i] = {body}; }}
         }}"
     );
-    Instance {
+    KernelInstance {
         name: name.to_string(),
-        source: Source::Wgsl(text.into()),
-        args: vec![Access::Read, Access::Write],
+        source: KernelSource::Wgsl(text.into()),
+        args: vec![ArgAccess::Read, ArgAccess::Write],
         block_bytes: 16,
     }
 }
 
 /// A program over `I32` vectors made by hand.
 pub struct Builder {
-    pub program: Program,
-    len: Num,
+    pub program: GpuProgram,
+    len: SymInt,
     shape: Shape,
     align_words: usize,
     bound: usize,
@@ -101,14 +102,14 @@ pub struct Builder {
 impl Builder {
     /// Vectors of `len` elements, at most `bound`.
     pub fn new(backend: &VulkanBackend, len: Dim, bound: usize) -> Builder {
-        let mut tape = Tape::default();
+        let mut tape = ExprArena::default();
         let n = tape.dim(&len);
         Builder {
-            program: Program {
+            program: GpuProgram {
                 signature: Signature::default(),
                 symbols: Vec::new(),
                 kernels: Vec::new(),
-                choices: Vec::new(),
+                shape_switches: Vec::new(),
                 slots: Vec::new(),
                 prepare: Vec::new(),
                 steps: Vec::new(),
@@ -124,7 +125,7 @@ impl Builder {
                 data_checks: Vec::new(),
                 size_checks: Vec::new(),
                 variants: Vec::new(),
-                gaps: Vec::new(),
+                redzones: Vec::new(),
                 chain: None,
             },
             len: n,
@@ -134,11 +135,11 @@ impl Builder {
         }
     }
 
-    pub fn slot(&mut self, buffer: Buffer) -> SlotId {
+    pub fn slot(&mut self, buffer: ProgramBuffer) -> SlotId {
         let bytes = (self.bound * 4) as u64;
         let same = self.program.slots.iter().filter(|s| s.buffer == buffer);
         let at = same.map(|s| s.offset_bytes + s.bytes).max().unwrap_or(0);
-        self.program.slots.push(Slot {
+        self.program.slots.push(BufferSlot {
             buffer,
             offset_bytes: at.next_multiple_of(64),
             bytes,
@@ -147,7 +148,7 @@ impl Builder {
         SlotId(self.program.slots.len() as u32 - 1)
     }
 
-    fn io(&mut self, name: &str, buffer: Buffer) -> (Port, Io, SlotId) {
+    fn io(&mut self, name: &str, buffer: ProgramBuffer) -> (Port, IoBinding, SlotId) {
         let slot = self.slot(buffer);
         let ty = Type::new(DType::I32, self.shape.clone());
         let name = name.to_string();
@@ -159,25 +160,25 @@ impl Builder {
         let planes = None;
         (
             port,
-            Io {
+            IoBinding {
                 ty,
                 slot,
                 bytes,
-                planes,
+                soa_layout: planes,
             },
             slot,
         )
     }
 
     pub fn input(&mut self, name: &str) -> SlotId {
-        let (port, io, slot) = self.io(name, Buffer::Input);
+        let (port, io, slot) = self.io(name, ProgramBuffer::Input);
         self.program.signature.inputs.push(port);
         self.program.inputs.push(io);
         slot
     }
 
     pub fn output(&mut self, name: &str) -> SlotId {
-        let (port, io, slot) = self.io(name, Buffer::Output);
+        let (port, io, slot) = self.io(name, ProgramBuffer::Output);
         self.program.signature.outputs.push(port);
         self.program.outputs.push(io);
         slot
@@ -185,7 +186,7 @@ impl Builder {
 
     pub fn state(&mut self, name: &str) -> SlotId {
         let at = self.program.states.len() as u32;
-        let (port, io, slot) = self.io(name, Buffer::State(at));
+        let (port, io, slot) = self.io(name, ProgramBuffer::State(at));
         self.program.signature.states.push(port);
         self.program.states.push(io);
         slot
@@ -193,20 +194,20 @@ impl Builder {
 
     pub fn param(&mut self, name: &str) -> SlotId {
         let at = self.program.param_io.len() as u32;
-        let (port, io, slot) = self.io(name, Buffer::Param(at));
+        let (port, io, slot) = self.io(name, ProgramBuffer::Param(at));
         self.program.signature.params.push(port);
         self.program.param_io.push(io);
         slot
     }
 
     /// Adds `y = kernel(x)`.
-    pub fn map(&mut self, kernel: Instance, x: SlotId, y: SlotId, barrier: bool) {
+    pub fn map(&mut self, kernel: KernelInstance, x: SlotId, y: SlotId, barrier: bool) {
         let step = self.step_of(kernel, x, y, barrier);
         self.program.steps.push(step);
     }
 
     /// Adds `y = kernel(x)` to the preparation.
-    pub fn prepare(&mut self, kernel: Instance, x: SlotId, y: SlotId) {
+    pub fn prepare(&mut self, kernel: KernelInstance, x: SlotId, y: SlotId) {
         let step = self.step_of(kernel, x, y, false);
         self.program.prepare.push(step);
     }
@@ -215,22 +216,28 @@ impl Builder {
         let bytes = self.program.tape.mul(self.len, 4u32.into());
         self.program
             .steps
-            .push(step(Work::Copy { src, dst, bytes }, barrier));
+            .push(step(StepOp::Copy { src, dst, bytes }, barrier));
     }
 
     pub fn fill(&mut self, dst: SlotId, word: u32, barrier: bool) {
         self.program
             .steps
-            .push(step(Work::Fill { dst, word }, barrier));
+            .push(step(StepOp::Fill { dst, word }, barrier));
     }
 
     /// Adds a constant.
     pub fn constant(&mut self, tensor: Tensor) -> SlotId {
         self.program.consts.push(tensor);
-        self.slot(Buffer::Const(self.program.consts.len() as u32 - 1))
+        self.slot(ProgramBuffer::Const(self.program.consts.len() as u32 - 1))
     }
 
-    fn step_of(&mut self, kernel: Instance, x: SlotId, y: SlotId, barrier: bool) -> Step {
+    fn step_of(
+        &mut self,
+        kernel: KernelInstance,
+        x: SlotId,
+        y: SlotId,
+        barrier: bool,
+    ) -> ProgramStep {
         let kernels = &mut self.program.kernels;
         let known = kernels.iter().position(|k| *k == kernel);
         let at = known.unwrap_or_else(|| {
@@ -239,17 +246,17 @@ impl Builder {
         });
         let params = &mut self.program.params;
         let block = params.len().next_multiple_of(self.align_words);
-        params.resize(block, Word::Num(Num::ZERO));
-        params.push(Word::Num(self.len));
-        params.extend([Word::Num(Num::ZERO); 3]);
+        params.resize(block, ParamWord::SymInt(SymInt::ZERO));
+        params.push(ParamWord::SymInt(self.len));
+        params.extend([ParamWord::SymInt(SymInt::ZERO); 3]);
         let groups = self.program.tape.ceil_div(self.len, 64u32);
-        let dispatch = Dispatch {
+        let dispatch = KernelDispatch {
             kernel: KernelId(at as u32),
             args: [x, y].into_iter().collect(),
             block: block as u32,
-            grid: [groups, Num::ONE, Num::ONE],
+            grid: [groups, SymInt::ONE, SymInt::ONE],
         };
-        step(Work::Dispatch(dispatch), barrier)
+        step(StepOp::Dispatch(dispatch), barrier)
     }
 
     pub fn load(self, backend: &VulkanBackend) -> GpuExecutable<VulkanDriver> {
@@ -267,11 +274,11 @@ impl Builder {
     }
 }
 
-fn step(work: Work, barrier: bool) -> Step {
-    Step {
+fn step(work: StepOp, barrier: bool) -> ProgramStep {
+    ProgramStep {
         work,
         barrier,
-        arms: Default::default(),
+        branches: Default::default(),
         node: NodeId(0),
         op: "test",
     }
@@ -285,7 +292,7 @@ pub fn ints(values: impl IntoIterator<Item = i32>) -> Tensor {
 /// `y = 3 x + 1` by two kernels over vectors of `n` elements.
 pub fn affine(backend: &VulkanBackend, len: Dim, bound: usize) -> Builder {
     let mut b = Builder::new(backend, len, bound);
-    let (x, y, t) = (b.input("x"), b.output("y"), b.slot(Buffer::Arena));
+    let (x, y, t) = (b.input("x"), b.output("y"), b.slot(ProgramBuffer::Arena));
     b.map(kernel("times_three", "x * 3u"), x, t, false);
     b.map(kernel("plus_one", "x + 1u"), t, y, true);
     b

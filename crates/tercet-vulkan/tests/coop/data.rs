@@ -1,7 +1,7 @@
 //! Shapes, layouts and numbers of products, and what they must give.
 
 use tercet_ir::{DType, Tensor, TensorType};
-use tercet_plan::gemm_coop::Options;
+use tercet_plan::gemm_coop::CoopGemmOptions;
 
 use crate::common::ints;
 
@@ -24,10 +24,10 @@ pub(crate) struct Case {
     pub(crate) one_b: bool,
     /// A grid of several rows and fewer batches than there are.
     pub(crate) folded_grid: bool,
-    pub(crate) options: Options,
+    pub(crate) options: CoopGemmOptions,
 }
 
-pub(crate) const PLAIN: Options = Options {
+pub(crate) const PLAIN: CoopGemmOptions = CoopGemmOptions {
     b_transposed: false,
     aligned_a: false,
     aligned_b: false,
@@ -37,17 +37,17 @@ pub(crate) const PLAIN: Options = Options {
     out_f32: false,
     aligned_c: false,
     planes: true,
-    native_halves: false,
-    least_rows: 1,
+    native_f16_conversions: false,
+    min_rows: 1,
     known_lda: 0,
     a_panels: false,
 };
 
-pub(crate) const ALIGNED: Options = Options {
+pub(crate) const ALIGNED: CoopGemmOptions = CoopGemmOptions {
     aligned_a: true,
     aligned_b: true,
     aligned_c: true,
-    native_halves: true,
+    native_f16_conversions: true,
     ..PLAIN
 };
 
@@ -130,7 +130,7 @@ pub(crate) const SHAPES: &[Case] = &[
         k: 104,
         pad: [8, 16, 0],
         offset: [8, 16, 0],
-        options: Options {
+        options: CoopGemmOptions {
             aligned_a: true,
             aligned_b: true,
             ..PLAIN
@@ -141,7 +141,7 @@ pub(crate) const SHAPES: &[Case] = &[
         m: 64,
         n: 61,
         k: 64,
-        options: Options {
+        options: CoopGemmOptions {
             aligned_a: true,
             ..PLAIN
         },
@@ -150,7 +150,7 @@ pub(crate) const SHAPES: &[Case] = &[
     Case {
         outer: 2,
         pad: [0, 0, 3],
-        options: Options {
+        options: CoopGemmOptions {
             bias_f32: Some(true),
             residual_f32: Some(true),
             out_f32: true,
@@ -159,7 +159,7 @@ pub(crate) const SHAPES: &[Case] = &[
         ..ODD
     },
     Case {
-        options: Options {
+        options: CoopGemmOptions {
             bias_f32: Some(false),
             residual_f32: Some(false),
             ..PLAIN

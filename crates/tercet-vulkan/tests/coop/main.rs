@@ -16,12 +16,16 @@ use data::{
 };
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::{DType, Dim, Executable, NodeId, Tensor, TensorType};
-use tercet_plan::gemm_coop::{self, ACTIVATIONS, GemmCoopParams, Options, Scope, Tiling};
-use tercet_plan::{CoopType, Dispatch, Instance, KernelId, Num, Params, Step, Work};
-use tercet_vulkan::{DeviceKind, VulkanBackend};
+use tercet_plan::gemm_coop::{
+    self, ACTIVATIONS, CoopGemmOptions, CoopGemmTiling, CoopScope, GemmCoopParams,
+};
+use tercet_plan::{
+    CoopType, KernelDispatch, KernelId, KernelInstance, ParamBlock, ProgramStep, StepOp, SymInt,
+};
+use tercet_vulkan::{VulkanBackend, VulkanDeviceKind};
 
 fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
-    let num = |n: usize| Num::Const(n as i64);
+    let num = |n: usize| SymInt::Const(n as i64);
     GemmCoopParams {
         m: num(c.m),
         n: num(c.n),
@@ -56,7 +60,7 @@ fn block(c: &Case, p: &Places, len_c: usize) -> GemmCoopParams {
 fn run(
     backend: &VulkanBackend,
     (c, p): (&Case, &Places),
-    way: (CoopType, &Tiling),
+    way: (CoopType, &CoopGemmTiling),
     data: &Data,
 ) -> Vec<u8> {
     run_with(backend, c, way, data, (&block(c, p, data.len_c), 1))
@@ -66,7 +70,7 @@ fn run(
 fn run_with(
     backend: &VulkanBackend,
     c: &Case,
-    (ty, tiling): (CoopType, &Tiling),
+    (ty, tiling): (CoopType, &CoopGemmTiling),
     data: &Data,
     (params, splits): (&GemmCoopParams, usize),
 ) -> Vec<u8> {
@@ -81,7 +85,7 @@ fn run_with(
     args.push(result);
     builder.fill(result, UNTOUCHED, false);
     let constants = gemm_coop::constants(tiling, &c.options);
-    let kernel = Instance::of(&gemm_coop::kernel(ty, tiling.scope).def, &constants);
+    let kernel = KernelInstance::new(&gemm_coop::kernel(ty, tiling.scope).def, &constants);
     builder.program.params = params.words();
     let rows = if c.folded_grid { 3 } else { 1 };
     let groups = tiling.groups(c.m, c.n).div_ceil(rows);
@@ -92,15 +96,15 @@ fn run_with(
         batches
     };
     builder.program.kernels.push(kernel);
-    builder.program.steps.push(Step {
-        work: Work::Dispatch(Dispatch {
+    builder.program.steps.push(ProgramStep {
+        work: StepOp::Dispatch(KernelDispatch {
             kernel: KernelId(0),
             args: args.into_iter().collect(),
             block: 0,
-            grid: [groups, rows, depth].map(|n| Num::Const(n as i64)),
+            grid: [groups, rows, depth].map(|n| SymInt::Const(n as i64)),
         }),
         barrier: true,
-        arms: Default::default(),
+        branches: Default::default(),
         node: NodeId(0),
         op: "test",
     });
@@ -117,12 +121,17 @@ fn element_of(ty: CoopType) -> DType {
     }
 }
 
-fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &Tiling) {
+fn check(backend: &VulkanBackend, c: &Case, ty: CoopType, tiling: &CoopGemmTiling) {
     let data = data(c, &Places::of(c), element_of(ty));
     check_data(backend, (c, &data), ty, tiling);
 }
 
-fn check_data(backend: &VulkanBackend, (c, data): (&Case, &Data), ty: CoopType, tiling: &Tiling) {
+fn check_data(
+    backend: &VulkanBackend,
+    (c, data): (&Case, &Data),
+    ty: CoopType,
+    tiling: &CoopGemmTiling,
+) {
     let element = element_of(ty);
     let bytes = run(backend, (c, &Places::of(c)), (ty, tiling), data);
     let what = format!("{element} {c:?} {tiling:?}");
@@ -140,7 +149,7 @@ fn check_data(backend: &VulkanBackend, (c, data): (&Case, &Data), ty: CoopType, 
     let mut written = vec![false; got.len()];
     for &(at, wanted) in &data.wanted {
         written[at] = true;
-        let units = allowed.units(got[at], wanted, scale);
+        let units = allowed.error_in_tolerances(got[at], wanted, scale);
         assert!(units <= 1.0, "{what}: [{at}] is {}, not {wanted}", got[at]);
     }
     let untouched = UNTOUCHED.to_le_bytes();
@@ -156,13 +165,13 @@ fn check_data(backend: &VulkanBackend, (c, data): (&Case, &Data), ty: CoopType, 
 }
 
 /// The types that a device's matrices multiply, with all tilings; the smallest last.
-type Types = Vec<(CoopType, Vec<Tiling>)>;
+type Types = Vec<(CoopType, Vec<CoopGemmTiling>)>;
 
 /// The device and what its matrices multiply.
 fn device() -> Option<(&'static VulkanBackend, Types)> {
     let backend = backend()?;
     let types = [CoopType::F16, CoopType::BF16].map(|ty| {
-        let mut tilings = Tiling::candidates(backend.caps(), ty);
+        let mut tilings = CoopGemmTiling::candidates(backend.caps(), ty);
         tilings.sort_by_key(|t| std::cmp::Reverse((t.tile[0] * t.tile[1], t.stages)));
         (ty, tilings)
     });
@@ -180,7 +189,7 @@ fn device() -> Option<(&'static VulkanBackend, Types)> {
 
 fn with_b(shape: &Case, b_transposed: bool) -> Case {
     Case {
-        options: Options {
+        options: CoopGemmOptions {
             b_transposed,
             ..shape.options
         },
@@ -189,8 +198,8 @@ fn with_b(shape: &Case, b_transposed: bool) -> Case {
 }
 
 /// The smallest tiling of subgroups, which compiles several times faster on a CPU.
-fn smallest(tilings: &[Tiling]) -> &Tiling {
-    let of_subgroups = |t: &&Tiling| t.scope == Scope::Subgroup;
+fn smallest(tilings: &[CoopGemmTiling]) -> &CoopGemmTiling {
+    let of_subgroups = |t: &&CoopGemmTiling| t.scope == CoopScope::Subgroup;
     let last = tilings.iter().rfind(of_subgroups);
     last.expect("a device with cooperative matrices has those of subgroups")
 }
@@ -198,7 +207,7 @@ fn smallest(tilings: &[Tiling]) -> &Tiling {
 /// All of these, and some for a device on the processor, which takes many seconds to compile a kernel.
 fn some<'a, T>(backend: &VulkanBackend, all: &'a [T], n: usize) -> impl Iterator<Item = &'a T> {
     let every = match backend.device().kind {
-        DeviceKind::Cpu => all.len().div_ceil(n),
+        VulkanDeviceKind::Cpu => all.len().div_ceil(n),
         _ => 1,
     };
     all.iter().step_by(every.max(1))
@@ -209,7 +218,7 @@ fn products_of_every_layout_agree_with_f64() {
     let Some((backend, types)) = device() else {
         return;
     };
-    let is_slow = backend.device().kind == DeviceKind::Cpu;
+    let is_slow = backend.device().kind == VulkanDeviceKind::Cpu;
     for (ty, tilings) in &types {
         for b_transposed in [false, true] {
             for (at, shape) in SHAPES.iter().chain([&LARGE]).enumerate() {
@@ -240,14 +249,14 @@ fn every_tiling_agrees_with_f64() {
         let cases: Vec<Case> = (0..4)
             .map(|at| {
                 let plain = with_b(&LARGE, at % 2 == 1);
-                let options = Options {
+                let options = CoopGemmOptions {
                     activation: Some(ACTIVATIONS[at % ACTIVATIONS.len()]),
                     bias_f32: Some(at % 4 < 2),
                     residual_f32: (at % 3 < 2).then_some(at % 3 == 0),
                     out_f32: at % 4 == 1,
                     // One batch.
                     planes: false,
-                    native_halves: at != 3,
+                    native_f16_conversions: at != 3,
                     ..plain.options
                 };
                 match at {
@@ -264,13 +273,15 @@ fn every_tiling_agrees_with_f64() {
             .collect();
         let (odd, large) = cases.split_last().unwrap();
         // A device on the processor takes seconds to compile a large tile: of two stages it has one.
-        let most = |t: &Tiling| if t.stages == 2 { 64 } else { 32 };
-        let small = |t: &Tiling| backend.device().kind != DeviceKind::Cpu || t.tile[0] <= most(t);
-        let small: Vec<Tiling> = tilings.iter().filter(|t| small(t)).cloned().collect();
+        let most = |t: &CoopGemmTiling| if t.stages == 2 { 64 } else { 32 };
+        let small = |t: &CoopGemmTiling| {
+            backend.device().kind != VulkanDeviceKind::Cpu || t.tile[0] <= most(t)
+        };
+        let small: Vec<CoopGemmTiling> = tilings.iter().filter(|t| small(t)).cloned().collect();
         for (at, tiling) in some(backend, &small, 3).enumerate() {
             let (case, data) = &large[at % large.len()];
             check_data(backend, (case, data), *ty, tiling);
-            if tiling.scope == Scope::Subgroup {
+            if tiling.scope == CoopScope::Subgroup {
                 check_data(backend, (&odd.0, &odd.1), *ty, tiling);
             }
         }
@@ -288,7 +299,7 @@ fn parts_of_k_add_up() {
     for (ty, tilings) in &types {
         let tiling = smallest(tilings);
         for (k, split_k) in [(136, 64), (96, 32), (53, 32), (16, 32)] {
-            let options = Options {
+            let options = CoopGemmOptions {
                 out_f32: true,
                 aligned_a: k % 8 == 0,
                 aligned_b: true,
@@ -306,10 +317,10 @@ fn parts_of_k_add_up() {
             let data = data(&case, &p, element_of(*ty));
             let len = case.m * case.n;
             let params = GemmCoopParams {
-                splits: Num::Const(3),
-                split_k: Num::Const(split_k),
-                split_c: Num::Const(len as i64),
-                len_c: Num::Const(3 * len as i64),
+                splits: SymInt::Const(3),
+                split_k: SymInt::Const(split_k),
+                split_c: SymInt::Const(len as i64),
+                len_c: SymInt::Const(3 * len as i64),
                 ..block(&case, &p, 0)
             };
             let parts = Data {
@@ -322,7 +333,7 @@ fn parts_of_k_add_up() {
             let allowed = tolerance(Accuracy::Contraction, DType::F32);
             for &(at, wanted) in &parts.wanted {
                 let sum: f64 = (0..3).map(|part| got[part * len + at]).sum();
-                let units = allowed.units(sum, wanted, 1.0);
+                let units = allowed.error_in_tolerances(sum, wanted, 1.0);
                 assert!(
                     units <= 1.0,
                     "{case:?} {tiling}: [{at}] is {sum}, not {wanted}"
@@ -346,7 +357,7 @@ fn activations_agree_with_f64() {
     for (ty, tilings) in &types {
         for (at, &f) in some(backend, ACTIVATIONS, 3).enumerate() {
             let out_f32 = at % 2 == 0;
-            let options = Options {
+            let options = CoopGemmOptions {
                 activation: Some(f),
                 bias_f32: Some(out_f32),
                 residual_f32: Some(!out_f32),

@@ -12,53 +12,53 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 
 use ash::vk;
 
-use super::{Requirement, Wanted};
+use super::{PipelineOptions, SubgroupRequirement};
 
 /// What a driver's function for pipelines is, and whether its pipelines may do without robust accesses.
 #[derive(Clone, Copy)]
-struct Maker {
+struct PipelineCreateFn {
     create: vk::PFN_vkCreateComputePipelines,
     unchecked: bool,
 }
 
 /// The drivers' functions for the devices opened here; a handle that is used again is written anew.
-static MAKERS: RwLock<Option<HashMap<vk::Device, Maker>>> = RwLock::new(None);
+static MAKERS: RwLock<Option<HashMap<vk::Device, PipelineCreateFn>>> = RwLock::new(None);
 
 /// A driver's functions for commands, which are told by no device.
 #[derive(Clone, Copy)]
-struct Commands {
+struct CommandFns {
     dispatch: vk::PFN_vkCmdDispatch,
     barrier: vk::PFN_vkCmdPipelineBarrier,
 }
 
 /// Those of the first driver; devices of another one keep their own.
-static COMMANDS: OnceLock<Commands> = OnceLock::new();
+static COMMANDS: OnceLock<CommandFns> = OnceLock::new();
 
 thread_local! {
-    static WANTED: Cell<Wanted> = const { Cell::new(Wanted { subgroup: None, unchecked: false }) };
-    static GROUPS: RefCell<Option<Groups>> = const { RefCell::new(None) };
+    static WANTED: Cell<PipelineOptions> = const { Cell::new(PipelineOptions { subgroup: None, unchecked: false }) };
+    static GROUPS: RefCell<Option<EncodingGroups>> = const { RefCell::new(None) };
 }
 
 /// Where commands that are being encoded stand.
-struct Groups {
+struct EncodingGroups {
     /// For each dispatch, whether what is before it must be done.
-    waits: Vec<bool>,
+    needs_barrier: Vec<bool>,
     /// How many were encoded.
-    seen: usize,
+    encoded: usize,
 }
 
 /// Resets what a thread said when calls return, or unwind.
-struct Reset<F: Fn()>(F);
+struct ResetOnDrop<F: Fn()>(F);
 
-impl<F: Fn()> Drop for Reset<F> {
+impl<F: Fn()> Drop for ResetOnDrop<F> {
     fn drop(&mut self) {
         (self.0)();
     }
 }
 
 /// Makes calls during which pipelines that this thread makes get what is wanted, on devices opened here.
-pub(crate) fn wanting<T>(wanted: Wanted, calls: impl FnOnce() -> T) -> T {
-    let _reset = Reset(|| WANTED.set(Wanted::default()));
+pub(crate) fn with_pipeline_options<T>(wanted: PipelineOptions, calls: impl FnOnce() -> T) -> T {
+    let _reset = ResetOnDrop(|| WANTED.set(PipelineOptions::default()));
     WANTED.set(wanted);
     calls()
 }
@@ -67,11 +67,16 @@ pub(crate) fn wanting<T>(wanted: Wanted, calls: impl FnOnce() -> T) -> T {
 /// stand where that says, and nowhere else. Behind the last one is a barrier against all that follows. Only for devices
 /// of which [`super::Opened::groups`] is true.
 pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
-    let _reset = Reset(|| GROUPS.with_borrow_mut(|groups| *groups = None));
+    let _reset = ResetOnDrop(|| GROUPS.with_borrow_mut(|groups| *groups = None));
     let wanted = waits.len();
-    GROUPS.with_borrow_mut(|groups| *groups = Some(Groups { waits, seen: 0 }));
+    GROUPS.with_borrow_mut(|groups| {
+        *groups = Some(EncodingGroups {
+            needs_barrier: waits,
+            encoded: 0,
+        })
+    });
     let made = calls();
-    let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.seen));
+    let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.encoded));
     // wgpu encodes fewer where it finds something wrong, which is an error then; none now if it puts them off, and then
     // its own barriers stand.
     assert!(
@@ -86,7 +91,7 @@ pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
 pub(super) fn installed(device: ash::Device, unchecked: bool) -> (ash::Device, bool) {
     let mut first = device.fp_v1_0().clone();
     let mut makers = MAKERS.write().unwrap_or_else(PoisonError::into_inner);
-    let maker = Maker {
+    let maker = PipelineCreateFn {
         create: first.create_compute_pipelines,
         unchecked,
     };
@@ -94,7 +99,7 @@ pub(super) fn installed(device: ash::Device, unchecked: bool) -> (ash::Device, b
         .get_or_insert_default()
         .insert(device.handle(), maker);
     first.create_compute_pipelines = create_pipelines;
-    let own = Commands {
+    let own = CommandFns {
         dispatch: first.cmd_dispatch,
         barrier: first.cmd_pipeline_barrier,
     };
@@ -153,7 +158,7 @@ unsafe extern "system" fn create_pipelines(
         .map(|((info, size), robustness)| {
             use vk::PipelineShaderStageCreateFlags as Flags;
             let mut info = *info;
-            if let Some(Requirement { full, .. }) = wanted.subgroup {
+            if let Some(SubgroupRequirement { full, .. }) = wanted.subgroup {
                 info.stage.p_next = std::ptr::from_mut(size).cast();
                 info.stage.flags &= !Flags::ALLOW_VARYING_SUBGROUP_SIZE;
                 if full {
@@ -176,7 +181,7 @@ unsafe extern "system" fn create_pipelines(
 }
 
 fn size<'a>(
-    wanted: Wanted,
+    wanted: PipelineOptions,
     info: &vk::ComputePipelineCreateInfo<'_>,
 ) -> vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo<'a> {
     let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
@@ -187,9 +192,9 @@ fn size<'a>(
 
 /// What stands around a dispatch.
 #[derive(Clone, Copy, Default)]
-struct Around {
+struct DispatchBarriers {
     /// A barrier between it and those before it.
-    before: bool,
+    barrier_before: bool,
     /// A barrier against all that follows.
     after: bool,
 }
@@ -201,7 +206,7 @@ struct Around {
 unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, z: u32) {
     let around = GROUPS.with_borrow_mut(|groups| match groups {
         Some(groups) => groups.next(),
-        None => Around::default(),
+        None => DispatchBarriers::default(),
     });
     let Some(driver) = COMMANDS.get() else {
         return; // Was set when this function was put into a table.
@@ -209,7 +214,7 @@ unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, 
     let compute = vk::PipelineStageFlags::COMPUTE_SHADER;
     let writes = vk::AccessFlags::SHADER_WRITE;
     let both = vk::AccessFlags::SHADER_READ | writes | vk::AccessFlags::UNIFORM_READ;
-    if around.before {
+    if around.barrier_before {
         // SAFETY: the caller's commands, which are being recorded.
         unsafe { memory(driver, commands, (compute, writes), (compute, both)) };
     }
@@ -228,7 +233,7 @@ unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, 
 /// # Safety
 /// The commands are of the driver, and are being recorded outside of render passes.
 unsafe fn memory(
-    driver: &Commands,
+    driver: &CommandFns,
     commands: vk::CommandBuffer,
     before: (vk::PipelineStageFlags, vk::AccessFlags),
     after: (vk::PipelineStageFlags, vk::AccessFlags),
@@ -248,20 +253,20 @@ unsafe fn memory(
     }
 }
 
-impl Groups {
+impl EncodingGroups {
     /// Counts a dispatch.
-    fn next(&mut self) -> Around {
-        let at = self.seen;
-        self.seen += 1;
-        Around {
-            before: at > 0 && self.waits.get(at).is_some_and(|waits| *waits),
-            after: self.seen == self.waits.len(),
+    fn next(&mut self) -> DispatchBarriers {
+        let at = self.encoded;
+        self.encoded += 1;
+        DispatchBarriers {
+            barrier_before: at > 0 && self.needs_barrier.get(at).is_some_and(|waits| *waits),
+            after: self.encoded == self.needs_barrier.len(),
         }
     }
 
     /// Whether the next command is between two of the dispatches.
     fn is_inside(&self) -> bool {
-        self.seen > 0 && self.seen < self.waits.len()
+        self.encoded > 0 && self.encoded < self.needs_barrier.len()
     }
 }
 
@@ -282,7 +287,8 @@ unsafe extern "system" fn barrier(
     image_count: u32,
     images: *const vk::ImageMemoryBarrier<'_>,
 ) {
-    let is_said = GROUPS.with_borrow(|groups| groups.as_ref().is_some_and(Groups::is_inside));
+    let is_said =
+        GROUPS.with_borrow(|groups| groups.as_ref().is_some_and(EncodingGroups::is_inside));
     let Some(driver) = COMMANDS.get().filter(|_| !is_said) else {
         return;
     };

@@ -21,15 +21,15 @@ fn sizes(min: u32, max: u32, usual: u32, max_required: u32) -> SubgroupSizes {
     }
 }
 
-fn required(size: u32) -> Option<Subgroup> {
+fn required(size: u32) -> Option<SubgroupSize> {
     let by = SizeBy::Requirement;
-    Some(Subgroup { size, by })
+    Some(SubgroupSize { size, by })
 }
 
 #[test]
 fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
-    let by = SizeBy::Nature;
-    let only = Some(Subgroup { size: 32, by });
+    let by = SizeBy::Fixed;
+    let only = Some(SubgroupSize { size: 32, by });
     assert_eq!(sizes(32, 32, 32, 32).choose(1024), only);
     // Nothing is required where there is no choice.
     let fixed = SubgroupSizes {
@@ -63,29 +63,31 @@ mod opened {
         }";
 
     /// A device and what its pipelines are made of.
-    struct Place {
-        below: Below,
-        opened: Opened,
+    struct HalTestDevice {
+        below: HalProperties,
+        opened: HalDevice,
         module: wgpu::ShaderModule,
         group: wgpu::BindGroupLayout,
         layout: wgpu::PipelineLayout,
     }
 
-    impl Place {
+    impl HalTestDevice {
         /// On the first adapter that fits; `None` without a driver, as `tests/device.rs` says.
-        fn find(fits: impl Fn(&Below) -> bool) -> Option<Place> {
+        fn find(fits: impl Fn(&HalProperties) -> bool) -> Option<HalTestDevice> {
             let options = crate::WgpuOptions::new();
             let instance = crate::open::instance(&options);
             let adapters = crate::device::block_on(crate::open::adapters(&instance));
-            let adapter = adapters.iter().find(|a| fits(&Below::of(a)))?;
+            let adapter = adapters
+                .iter()
+                .find(|a| fits(&HalProperties::from_adapter(a)))?;
             let descriptor = wgpu::DeviceDescriptor {
                 required_features: wgpu::Features::SUBGROUP | wgpu::Features::PASSTHROUGH_SHADERS,
                 ..Default::default()
             };
             let opened = open(adapter, &descriptor).expect("the device opens as wgpu opens it");
             let device = &opened.device;
-            let words =
-                tercet_spirv::lower(TEXT, "main", tercet_spirv::Checks::None).expect("valid WGSL");
+            let words = tercet_spirv::lower(TEXT, "main", tercet_spirv::RuntimeChecks::None)
+                .expect("valid WGSL");
             let module = crate::trusted::spirv_module(device, None, &words);
             let entries = [crate::pipeline::entry(
                 0,
@@ -101,8 +103,8 @@ mod opened {
                 bind_group_layouts: &[Some(&group)],
                 immediate_size: 0,
             });
-            Some(Place {
-                below: Below::of(adapter),
+            Some(HalTestDevice {
+                below: HalProperties::from_adapter(adapter),
                 module,
                 group,
                 layout,
@@ -131,7 +133,7 @@ mod opened {
             waits: Option<Vec<bool>>,
         ) -> (Vec<u32>, usize) {
             use wgpu::BufferUsages as Usage;
-            let Opened { device, queue, .. } = &self.opened;
+            let HalDevice { device, queue, .. } = &self.opened;
             let buffer = |usage| {
                 device.create_buffer(&wgpu::BufferDescriptor {
                     label: None,
@@ -183,8 +185,8 @@ mod opened {
 
     #[test]
     fn pipelines_have_the_required_size() {
-        let chosen = |b: &Below| b.subgroups.filter(|s| s.can_require)?.choose(64);
-        let Some(place) = Place::find(|b| chosen(b).is_some()) else {
+        let chosen = |b: &HalProperties| b.subgroups.filter(|s| s.can_require)?.choose(64);
+        let Some(place) = HalTestDevice::find(|b| chosen(b).is_some()) else {
             return;
         };
         let size = chosen(&place.below).map_or(0, |s| s.size);
@@ -192,11 +194,11 @@ mod opened {
         place.make();
         assert_eq!(SEEN.get(), before, "nothing is required");
         let full = place.below.subgroups.is_some_and(|s| s.full);
-        let wanted = Wanted {
-            subgroup: Some(Requirement { size, full }),
+        let wanted = PipelineOptions {
+            subgroup: Some(SubgroupRequirement { size, full }),
             unchecked: true,
         };
-        let pipeline = wanting(wanted, || place.make());
+        let pipeline = with_pipeline_options(wanted, || place.make());
         assert_eq!(SEEN.get(), before + 1);
         place.make();
         assert_eq!(SEEN.get(), before + 1, "nothing is required any more");
@@ -205,7 +207,7 @@ mod opened {
 
     #[test]
     fn barriers_stand_where_they_are_said() {
-        let Some(place) = Place::find(|b| b.subgroups.is_some()) else {
+        let Some(place) = HalTestDevice::find(|b| b.subgroups.is_some()) else {
             return;
         };
         if !place.opened.groups {
@@ -227,7 +229,9 @@ mod opened {
     #[test]
     #[should_panic(expected = "invariant: wgpu encodes 1 dispatches")]
     fn dispatches_that_nobody_counted_are_a_bug() {
-        let Some(place) = Place::find(|b| b.subgroups.is_some()).filter(|p| p.opened.groups) else {
+        let Some(place) =
+            HalTestDevice::find(|b| b.subgroups.is_some()).filter(|p| p.opened.groups)
+        else {
             panic!("invariant: wgpu encodes 1 dispatches: there is no driver here to try");
         };
         place.run(&place.make(), 2, Some(vec![true]));
@@ -239,6 +243,6 @@ fn shuffles_reach_neighbours() {
     let Ok(backend) = crate::WgpuBackend::new(&crate::WgpuOptions::new()) else {
         return; // No driver here, as `tests/device.rs` says.
     };
-    let natives = crate::device::block_on(backend.natives()).expect("the trial runs");
+    let natives = crate::device::block_on(backend.probe_native_ops()).expect("the trial runs");
     assert!(natives.shuffles, "{:?}", backend.caps());
 }

@@ -7,23 +7,23 @@
 use std::ffi::CStr;
 
 use ash::vk;
-use tercet_plan::Said;
-use tercet_spirv::Identity;
+use tercet_plan::ReportedProperties;
+use tercet_spirv::DriverIdentity;
 use wgpu::hal::api::Vulkan;
 
-use super::{Below, Opened, SubgroupSizes, hooks};
+use super::{HalDevice, HalProperties, SubgroupSizes, hooks};
 
-impl Below {
+impl HalProperties {
     /// What the driver of an adapter says; nothing where it is not Vulkan's.
-    pub(crate) fn of(adapter: &wgpu::Adapter) -> Below {
+    pub(crate) fn from_adapter(adapter: &wgpu::Adapter) -> HalProperties {
         // SAFETY: the driver's adapter is only read, and outlives this borrow of it.
         let Some(adapter) = (unsafe { adapter.as_hal::<Vulkan>() }) else {
-            return Below::default();
+            return HalProperties::default();
         };
         let known = adapter.physical_device_capabilities();
         let version = known.properties().api_version;
         if version < vk::API_VERSION_1_1 {
-            return Below::default();
+            return HalProperties::default();
         }
         let has = |name: &CStr| known.supports_extension(name);
         let new = version >= vk::API_VERSION_1_3;
@@ -56,7 +56,7 @@ impl Below {
             instance.get_physical_device_features2(device, &mut features);
         }
         let plain = all.properties;
-        Below {
+        HalProperties {
             units,
             packed_dots,
             unchecked: robustness.pipeline_robustness == vk::TRUE,
@@ -71,7 +71,7 @@ impl Below {
                 max_required: sizes.max_compute_workgroup_subgroups,
                 full: control.compute_full_subgroups == vk::TRUE,
             }),
-            identity: Some(Identity {
+            identity: Some(DriverIdentity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,
                 driver_version: plain.driver_version,
@@ -88,7 +88,7 @@ fn units(
     device: vk::PhysicalDevice,
     new: bool,
     has: &dyn Fn(&CStr) -> bool,
-) -> (Said, bool) {
+) -> (ReportedProperties, bool) {
     let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
     let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
     let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
@@ -113,7 +113,7 @@ fn units(
     }
     // SAFETY: as for the chains of `Below::of`.
     unsafe { instance.get_physical_device_properties2(device, &mut all) };
-    let units = Said::of_units(
+    let units = ReportedProperties::from_units(
         [
             nv.shader_sm_count,
             amd2.active_compute_unit_count,
@@ -133,13 +133,13 @@ fn units(
 /// The family of queues that wgpu takes.
 const FAMILY: u32 = 0;
 
-/// Opens a device as wgpu does, but so that pipelines can have what [`hooks::wanting`] says, and that barriers stand where
+/// Opens a device as wgpu does, but so that pipelines can have what [`hooks::with_pipeline_options`] says, and that barriers stand where
 /// [`hooks::grouped`] says. `None` if that fails.
 pub(crate) fn open(
     adapter: &wgpu::Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
-) -> Option<Opened> {
-    let known = Below::of(adapter);
+) -> Option<HalDevice> {
+    let known = HalProperties::from_adapter(adapter);
     // SAFETY: the driver's adapter is only read, and outlives this borrow of it.
     let below = unsafe { adapter.as_hal::<Vulkan>() }?;
     let mut extensions = below.required_device_extensions(descriptor.required_features);
@@ -178,7 +178,7 @@ pub(crate) fn open(
     // SAFETY: as above.
     let made = unsafe { adapter.create_device_from_hal::<Vulkan>(opened.ok()?, descriptor) };
     let (device, queue) = made.ok()?;
-    Some(Opened {
+    Some(HalDevice {
         device,
         queue,
         groups,

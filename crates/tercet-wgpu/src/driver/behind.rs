@@ -3,26 +3,26 @@
 use std::sync::Arc;
 
 use tercet_ir::RunError;
-use tercet_plan::{Driver, Launch, Put, Read, StageId};
+use tercet_plan::{InputUpdate, LaunchSizes, LoadedProgram, ReadbackRange, StageId};
 
 use super::{WgpuDriver, during};
 
 impl WgpuDriver {
-    pub(super) fn start_behind(
+    pub(super) fn start_pipelined(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchSizes,
         changed: bool,
-        puts: &[Put<'_>],
-        reads: &[Read],
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
     ) -> Result<bool, RunError> {
-        if self.flight.is_none() || self.older.is_some() || self.timer.is_some() {
+        if self.flight.is_none() || self.previous.is_some() || self.timer.is_some() {
             return Ok(false);
         }
         if changed {
             self.send_numbers(launch).map_err(during("numbers"))?;
         }
         for put in puts {
-            if let Put::Bytes {
+            if let InputUpdate::Bytes {
                 buffer,
                 offset_bytes,
                 bytes,
@@ -31,28 +31,28 @@ impl WgpuDriver {
                 self.write(buffer, offset_bytes, bytes)?;
             }
         }
-        self.older = self.flight.take();
-        self.reading = 1 - self.reading;
-        let played = self.play_behind(launch, puts, reads);
+        self.previous = self.flight.take();
+        self.active_readback = 1 - self.active_readback;
+        let played = self.execute_pipelined(launch, puts, reads);
         if played.is_err() {
-            self.flight = self.older.take();
-            self.reading = 1 - self.reading;
+            self.flight = self.previous.take();
+            self.active_readback = 1 - self.active_readback;
         }
         played.map(|()| true)
     }
 
     /// Runs a program behind the run under way, after the copies of `puts`.
-    fn play_behind(
+    fn execute_pipelined(
         &mut self,
-        launch: &Launch,
-        puts: &[Put<'_>],
-        reads: &[Read],
+        launch: &LaunchSizes,
+        puts: &[InputUpdate<'_>],
+        reads: &[ReadbackRange],
     ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
         let first = gpu.scoped(|| {
             let mut encoder = gpu.device.create_command_encoder(&Default::default());
             for put in puts {
-                if let Put::Copy {
+                if let InputUpdate::Copy {
                     from,
                     buffer,
                     offset_bytes,
@@ -67,6 +67,6 @@ impl WgpuDriver {
             encoder.finish()
         });
         let first = first.map_err(during("carried inputs"))?;
-        self.play(launch, &[StageId(0)], Some(first), reads)
+        self.execute(launch, &[StageId(0)], Some(first), reads)
     }
 }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use tercet_plan::Buffer;
+use tercet_plan::ProgramBuffer;
 
 use super::{CHUNK_BYTES, UNSENT_BYTES, WgpuDriver};
-use crate::device::{Trouble, lock};
+use crate::device::{DeviceFault, lock};
 use crate::staging::WORTH_BYTES;
 
 impl WgpuDriver {
     /// Writes bytes into a buffer of the program.
     pub(super) fn upload(
         &mut self,
-        buffer: Buffer,
+        buffer: ProgramBuffer,
         offset_bytes: u64,
         bytes: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DeviceFault> {
         match self.buffers.get(buffer).cloned() {
             Some(to) => self.upload_to(&to, offset_bytes, bytes),
             None => Ok(()), // No slot lies in it.
@@ -28,7 +28,7 @@ impl WgpuDriver {
         to: &wgpu::Buffer,
         offset_bytes: u64,
         bytes: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), DeviceFault> {
         let gpu = Arc::clone(&self.gpu);
         let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
         let mut at = offset_bytes;
@@ -55,7 +55,7 @@ impl WgpuDriver {
     }
 
     /// Hands what was written to the device and, where that can be done, waits for it.
-    pub(super) fn send(&mut self) -> Result<(), Trouble> {
+    pub(super) fn send(&mut self) -> Result<(), DeviceFault> {
         self.unsent = 0;
         let gpu = &self.gpu;
         let submission = gpu.scoped(|| gpu.queue.submit([]))?;

@@ -1,6 +1,6 @@
 //! Runs like the one before, whose commands are encoded ahead, and runs that are not.
 
-use tercet_ir::backend::Wanted;
+use tercet_ir::backend::OutputSelection;
 use tercet_ir::scalar::BinaryFn;
 use tercet_ir::{Backend, CompileOptions, DType, Executable, Graph, RunError, Tensor, Type};
 use tercet_wgpu::{WgpuBackend, WgpuOptions};
@@ -66,7 +66,7 @@ fn runs_alike_with_other_reads(backend: &WgpuBackend) -> Done {
                 let add = (round + k) as f32;
                 sum += add;
                 let x = Tensor::from_slice(&[3], &[add; 3])?;
-                exe.submit(&[("x", &x)], Wanted::Only(names))?;
+                exe.submit(&[("x", &x)], OutputSelection::Only(names))?;
                 exe.wait(&mut outputs)?;
                 let factors = names.iter().map(|n| if *n == "sum" { 1.0 } else { 2.0 });
                 let wanted: Vec<_> = factors.map(|f: f32| vec![f * sum; 3]).collect();
@@ -77,7 +77,7 @@ fn runs_alike_with_other_reads(backend: &WgpuBackend) -> Done {
             assert_eq!(of(&exe.read_output_rows("twice", 1..2)?)?, [2.0 * sum]);
             assert_eq!(of(&exe.read_state("s")?)?, [sum; 3]);
             let x = Tensor::from_slice(&[3], &[1f32; 3])?;
-            exe.submit(&[("x", &x)], Wanted::Only(names))?;
+            exe.submit(&[("x", &x)], OutputSelection::Only(names))?;
             sum += 1.0;
         }
         exe.wait(&mut outputs)?;

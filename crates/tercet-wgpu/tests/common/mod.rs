@@ -10,8 +10,8 @@ use tercet_ir::{
     Bindings, DType, Dim, Executable, NodeId, Port, RunError, Signature, Tensor, Type,
 };
 use tercet_plan::{
-    Access, Buffer, Dispatch, Instance, Io, KernelId, Num, Program, Slot, SlotId, Source, Step,
-    Tape, Word, Work,
+    ArgAccess, BufferSlot, ExprArena, GpuProgram, IoBinding, KernelDispatch, KernelId,
+    KernelInstance, KernelSource, ParamWord, ProgramBuffer, ProgramStep, SlotId, StepOp, SymInt,
 };
 
 use tercet_wgpu::WgpuBackend;
@@ -38,22 +38,22 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 /// Writes a program down.
 pub(crate) struct Maker {
-    pub(crate) program: Program,
-    pub(crate) count: Num,
+    pub(crate) program: GpuProgram,
+    pub(crate) count: SymInt,
 }
 
 impl Maker {
     /// A program over the symbol `s` without steps.
     pub(crate) fn new() -> Maker {
-        let mut tape = Tape::default();
+        let mut tape = ExprArena::default();
         let count = tape.dim(&Dim::sym("s"));
-        let program = Program {
+        let program = GpuProgram {
             signature: Signature::default(),
             symbols: Vec::new(),
             kernels: Vec::new(),
-            choices: Vec::new(),
+            shape_switches: Vec::new(),
             slots: Vec::new(),
-            gaps: Vec::new(),
+            redzones: Vec::new(),
             chain: None,
             prepare: Vec::new(),
             steps: Vec::new(),
@@ -73,8 +73,8 @@ impl Maker {
         Maker { program, count }
     }
 
-    pub(crate) fn slot(&mut self, buffer: Buffer, offset_bytes: u64, bytes: u64) -> SlotId {
-        self.program.slots.push(Slot {
+    pub(crate) fn slot(&mut self, buffer: ProgramBuffer, offset_bytes: u64, bytes: u64) -> SlotId {
+        self.program.slots.push(BufferSlot {
             buffer,
             offset_bytes,
             bytes,
@@ -84,9 +84,9 @@ impl Maker {
     }
 
     /// The floats of `s` elements in a slot as an input or output.
-    pub(crate) fn io(&mut self, slot: SlotId) -> (Port, Io) {
+    pub(crate) fn io(&mut self, slot: SlotId) -> (Port, IoBinding) {
         let ty = Type::new(DType::F32, [Dim::sym("s")]);
-        let bytes = self.program.tape.mul(self.count, Num::Const(4));
+        let bytes = self.program.tape.mul(self.count, SymInt::Const(4));
         let name = ["x", "y", "z"][self.program.inputs.len() + self.program.outputs.len()];
         let port = Port {
             name: name.to_string(),
@@ -95,11 +95,11 @@ impl Maker {
         let planes = None;
         (
             port,
-            Io {
+            IoBinding {
                 ty,
                 slot,
                 bytes,
-                planes,
+                soa_layout: planes,
             },
         )
     }
@@ -116,11 +116,11 @@ impl Maker {
         self.program.outputs.push(io);
     }
 
-    pub(crate) fn step(&mut self, work: Work) {
-        self.program.steps.push(Step {
+    pub(crate) fn step(&mut self, work: StepOp) {
+        self.program.steps.push(ProgramStep {
             work,
             barrier: true,
-            arms: Default::default(),
+            branches: Default::default(),
             node: NodeId(0),
             op: "test",
         });
@@ -136,41 +136,43 @@ impl Maker {
         let block = self.program.params.len() as u32;
         self.program
             .params
-            .extend([Word::Num(self.count), Word::F32(scale)]);
+            .extend([ParamWord::SymInt(self.count), ParamWord::F32(scale)]);
         let padded = (block as usize + 2).next_multiple_of(64);
-        self.program.params.resize(padded, Word::Num(Num::ZERO));
+        self.program
+            .params
+            .resize(padded, ParamWord::SymInt(SymInt::ZERO));
         let groups = self.program.tape.ceil_div(self.count, 64u32);
-        let mut access = vec![Access::Read; args.len()];
-        access[args.len() - 1] = Access::Write;
-        self.program.kernels.push(Instance {
+        let mut access = vec![ArgAccess::Read; args.len()];
+        access[args.len() - 1] = ArgAccess::Write;
+        self.program.kernels.push(KernelInstance {
             name: name.to_string(),
-            source: Source::Wgsl(text.into()),
+            source: KernelSource::Wgsl(text.into()),
             args: access,
             block_bytes: 16,
         });
-        self.step(Work::Dispatch(Dispatch {
+        self.step(StepOp::Dispatch(KernelDispatch {
             kernel: KernelId(self.program.kernels.len() as u32 - 1),
             args: args.iter().copied().collect(),
             block,
-            grid: [groups, Num::ONE, Num::ONE],
+            grid: [groups, SymInt::ONE, SymInt::ONE],
         }));
     }
 
-    pub(crate) fn finish(self) -> Arc<Program> {
+    pub(crate) fn finish(self) -> Arc<GpuProgram> {
         Arc::new(self.program)
     }
 }
 
 /// `y = 16 x` in four steps, with values between in the arena and one slot read under two names.
-pub(crate) fn two_steps(bound: u64) -> Arc<Program> {
+pub(crate) fn two_steps(bound: u64) -> Arc<GpuProgram> {
     let mut m = Maker::new();
     let bytes = 4 * bound;
     let far = bytes.next_multiple_of(256);
-    let x = m.slot(Buffer::Input, 0, bytes);
-    let t = m.slot(Buffer::Arena, 0, bytes);
-    let u = m.slot(Buffer::Arena, far, bytes);
-    let v = m.slot(Buffer::Arena, 2 * far, bytes);
-    let y = m.slot(Buffer::Output, 0, bytes);
+    let x = m.slot(ProgramBuffer::Input, 0, bytes);
+    let t = m.slot(ProgramBuffer::Arena, 0, bytes);
+    let u = m.slot(ProgramBuffer::Arena, far, bytes);
+    let v = m.slot(ProgramBuffer::Arena, 2 * far, bytes);
+    let y = m.slot(ProgramBuffer::Output, 0, bytes);
     m.input(x);
     m.axpy(3.0, x, x, t);
     // The same slot twice in a buffer that is written.

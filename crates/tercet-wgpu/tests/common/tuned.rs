@@ -1,8 +1,8 @@
 //! Measuring variants of kernels.
 
 use tercet_ir::{DType, Scheme};
-use tercet_wgpu::tune::{self, Outcome, StateScan, Task};
-use tercet_wgpu::{Entry, Tuning, Weights, WgpuBackend, WgpuOptions};
+use tercet_wgpu::tune::{self, CandidateOutcome, StateScan, TuneTask};
+use tercet_wgpu::{TuningEntry, TuningTable, WeightLayout, WgpuBackend, WgpuOptions};
 
 use super::{Done, Test};
 
@@ -14,10 +14,10 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
         ..WgpuOptions::new()
     })?;
     let tasks = [
-        Task::product(DType::F32, Weights::Packed(Scheme::Q4_0), [1, 24, 256])?,
-        Task::product(DType::F32, Weights::Across(DType::F32), [20, 24, 32])?,
-        Task::conv(DType::F32, [1, 5, 9, 6, 1])?,
-        Task::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16])?,
+        TuneTask::product(DType::F32, WeightLayout::Packed(Scheme::Q4_0), [1, 24, 256])?,
+        TuneTask::product(DType::F32, WeightLayout::NMajor(DType::F32), [20, 24, 32])?,
+        TuneTask::conv(DType::F32, [1, 5, 9, 6, 1])?,
+        TuneTask::scan(StateScan::Selective, DType::F32, [4, 20, 4096, 1, 16])?,
     ];
     for mut task in tasks {
         let mut names = tune::candidates(backend.caps(), &task);
@@ -26,9 +26,9 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
         let measured = tune::measure(&backend, &task, &names);
         for (name, outcome) in &measured.candidates {
             match outcome {
-                Outcome::Seconds(seconds) => assert!(*seconds > 0.0, "{name}"),
+                CandidateOutcome::Seconds(seconds) => assert!(*seconds > 0.0, "{name}"),
                 // A device may take no times.
-                Outcome::Failed(why) => assert!(
+                CandidateOutcome::Failed(why) => assert!(
                     name == "no such variant" || why.contains("measures no times"),
                     "{} {name}: {why}",
                     task.key
@@ -37,14 +37,14 @@ fn variants_are_measured(_: &WgpuBackend) -> Done {
         }
         // What is measured is what is taken.
         if let Some(best) = measured.best() {
-            let entry = Entry {
+            let entry = TuningEntry {
                 key: task.key.clone(),
                 variant: best.to_string(),
             };
-            let tuned = backend.tuned(Tuning::new(vec![entry]));
+            let tuned = backend.tuned(TuningTable::new(vec![entry]));
             assert_eq!(tuned.caps().device.tuning.entries().len(), 1);
         }
-        task.spoil();
+        task.corrupt_expected();
         assert_eq!(tune::measure(&backend, &task, &names).best(), None);
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! GPUs: how they are opened and listed, where the build has their players.
+//! Opens and lists GPUs, for the GPU runtimes of this build.
 
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use tercet_ir::one_line;
 
-use super::{DeviceInfo, Open};
+use super::{DeviceInfo, OpenDeviceFn};
 
-/// The name that opens the device at a place of a listing: its kind's for the first.
+/// Device name at a position of the listing; the first device has no number.
 #[cfg(any(feature = "vulkan", all(feature = "wgpu", not(target_arch = "wasm32"))))]
 fn numbered(name: &str, at: usize) -> String {
     match at {
@@ -15,7 +15,7 @@ fn numbered(name: &str, at: usize) -> String {
 }
 
 #[cfg(feature = "vulkan")]
-pub(super) const VULKAN: Option<Open> =
+pub(super) const VULKAN: Option<OpenDeviceFn> =
     Some(|options| Ok(super::Device::from_backend(open_vulkan(options)?)));
 
 #[cfg(feature = "vulkan")]
@@ -29,7 +29,7 @@ pub(crate) fn open_vulkan(
         ..tercet_vulkan::VulkanOptions::default()
     };
     let opened = tercet_vulkan::VulkanBackend::new(options);
-    opened.map_err(|e| super::DeviceError::Absent {
+    opened.map_err(|e| super::DeviceError::NoSuchDevice {
         name: "vulkan",
         reason: one_line(&e),
     })
@@ -43,32 +43,32 @@ pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
     };
     let infos = devices.into_iter().map(|d| DeviceInfo {
         name: numbered("vulkan", d.index),
-        emulated: d.kind == tercet_vulkan::DeviceKind::Cpu,
+        emulated: d.kind == tercet_vulkan::VulkanDeviceKind::Cpu,
         usable: true,
         description: format!("{} ({}, {})", d.name, d.kind, d.driver),
     });
     infos.collect()
 }
 
-/// What a browser answers where a device is asked for at once.
+/// Opening a device synchronously is an error in a browser.
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub(crate) fn open_wgpu(
     _: &super::DeviceOptions,
 ) -> Result<tercet_wgpu::WgpuBackend, super::DeviceError> {
-    Err(super::DeviceError::Absent {
+    Err(super::DeviceError::NoSuchDevice {
         name: "wgpu",
-        reason: "a browser opens it later; await `Device::request_wgpu`".to_string(),
+        reason: "a browser opens devices asynchronously; await `Device::request_wgpu`".to_string(),
     })
 }
 
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
-    let reason = "a browser says later what it has; await `Device::request_wgpu`";
+    let reason = "a browser lists devices asynchronously; await `Device::request_wgpu`";
     vec![unusable("wgpu", reason.to_string())]
 }
 
 #[cfg(feature = "wgpu")]
-pub(super) const WGPU: Option<Open> = Some(|options| {
+pub(super) const WGPU: Option<OpenDeviceFn> = Some(|options| {
     let backend = open_wgpu(options)?;
     let tuning = options
         .cache_dir
@@ -91,8 +91,8 @@ fn wgpu_options(options: &super::DeviceOptions) -> tercet_wgpu::WgpuOptions {
 }
 
 #[cfg(feature = "wgpu")]
-fn absent(e: tercet_wgpu::OpenError) -> super::DeviceError {
-    super::DeviceError::Absent {
+fn absent(e: tercet_wgpu::WgpuOpenError) -> super::DeviceError {
+    super::DeviceError::NoSuchDevice {
         name: "wgpu",
         reason: one_line(&e),
     }
@@ -142,13 +142,13 @@ fn unusable(name: &str, reason: String) -> DeviceInfo {
 }
 
 #[cfg(not(feature = "vulkan"))]
-pub(super) const VULKAN: Option<Open> = None;
+pub(super) const VULKAN: Option<OpenDeviceFn> = None;
 #[cfg(not(feature = "vulkan"))]
 pub(super) fn list_vulkan() -> Vec<DeviceInfo> {
     Vec::new()
 }
 #[cfg(not(feature = "wgpu"))]
-pub(super) const WGPU: Option<Open> = None;
+pub(super) const WGPU: Option<OpenDeviceFn> = None;
 #[cfg(not(feature = "wgpu"))]
 pub(super) fn list_wgpu() -> Vec<DeviceInfo> {
     Vec::new()

@@ -1,72 +1,78 @@
-//! A graph that fails on the device at its first result that is not finite.
+//! A graph that fails on the device at the first non-finite result.
 //!
-//! For each value of floats the greatest and the least element are reduced to two numbers; NaN and infinities come
-//! through. All of them together make one vector of flags. Which results are not finite although their operands are is
-//! then told by running sums over a flat list of all operands, so that the work grows with the number of nodes and
-//! operands, not with their product. The number of the first such result, 0 if there is none, indexes a table of one
-//! element: an index out of range ends a run on every executor, before states are written.
+//! For each float value, the maximum and the minimum over all elements are computed; NaN and
+//! infinities propagate into them. A vector of flags holds the comparison results. Cumulative sums
+//! over a flat list of all operands then find results that are non-finite although their operands
+//! are finite. The work thus grows with the number of nodes plus operands, not with their product.
+//! The number of the first such result (0 if there is none) indexes a table of one element. An
+//! out-of-range index ends a run on every executor, before states are written.
 
 use std::collections::{BTreeSet, HashMap};
 
-use tercet_ir::attr::Literal;
+use tercet_ir::attr::AttrLiteral;
 use tercet_ir::ops::{CumSum, ScanFn};
-use tercet_ir::{DType, Graph, Node, NodeId, Op, OpError, Span, Tensor, Value};
+use tercet_ir::{DType, Graph, Node, NodeId, Op, OpError, Tensor, TensorSummary, Value};
 
-/// A graph with a look at what is finite.
-pub(super) struct Probe {
+/// A graph with checks for non-finite results.
+pub(super) struct FiniteProbe {
     pub(super) graph: Graph,
-    /// What an index out of range by `i` says: result `i - 1` is the first.
+    /// Candidates for the first non-finite result. Index `i` of the failing gather means
+    /// `candidates[i - 1]`.
     pub(super) candidates: Vec<Value>,
-    /// The node that fails, or an output that holds the number.
+    /// The node that fails, or an output with the number of the result.
     pub(super) end: Value,
-    /// The output's name.
+    /// Name of the added output.
     pub(super) output: String,
 }
 
-/// What a probe does with the number of the first result.
+/// Use of the number of the first non-finite result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Fails.
+pub(super) enum ProbeEnd {
+    /// Indexes a table of one element, which fails.
     Fails,
-    /// Gives it as an output.
+    /// Returns it as an output.
     Output,
 }
 
-/// Where it stands in the vector of flags whether a value is not finite.
-struct Flags {
-    place: HashMap<Value, usize>,
-    /// The number of values that are measured; behind them stand a 0 and a 1, then whether each is NaN.
-    measured: usize,
+/// Positions of the flags in the flag vector.
+struct FiniteFlags {
+    flag_index: HashMap<Value, usize>,
+    /// Number of checked values. Their flags are followed by a 0 and a 1, and then by a NaN flag
+    /// for each.
+    checked_count: usize,
 }
 
-impl Flags {
-    /// The place of a value's flag; that of integers and truth values is 0.
-    fn of(&self, value: Value) -> usize {
-        self.place.get(&value).copied().unwrap_or(self.finite())
+impl FiniteFlags {
+    /// Flag position of a value. Integer and boolean values share a flag that is always 0.
+    fn index_of(&self, value: Value) -> usize {
+        self.flag_index
+            .get(&value)
+            .copied()
+            .unwrap_or(self.finite())
     }
 
     fn finite(&self) -> usize {
-        self.measured
+        self.checked_count
     }
 
     fn not_finite(&self) -> usize {
-        self.measured + 1
+        self.checked_count + 1
     }
 
     fn nan(&self, value: Value) -> usize {
-        self.measured + 2 + self.of(value)
+        self.checked_count + 2 + self.index_of(value)
     }
 }
 
-/// A result that may be the first, and the places of its own flag and of those of its operands.
-struct Candidate {
+/// A candidate result, with the flag positions of itself and of its operands.
+struct ProbeCandidate {
     value: Value,
     own: usize,
     operands: Vec<usize>,
 }
 
-/// The probe of a graph; `None` if it computes no floats.
-pub(super) fn probe(source: &Graph, end: End) -> Result<Option<Probe>, OpError> {
+/// Builds the probe graph. `None` if the graph computes no floats.
+pub(super) fn probe(source: &Graph, end: ProbeEnd) -> Result<Option<FiniteProbe>, OpError> {
     let mut graph = source.clone();
     let Some((flags, vector)) = flags(&mut graph, source)? else {
         return Ok(None);
@@ -77,8 +83,8 @@ pub(super) fn probe(source: &Graph, end: End) -> Result<Option<Probe>, OpError> 
     }
     let number = first(&mut graph, &candidates, &flags, vector)?;
     let end = match end {
-        End::Output => number,
-        End::Fails => {
+        ProbeEnd::Output => number,
+        ProbeEnd::Fails => {
             let table = graph.constant(Tensor::scalar(0f32))?;
             let table = graph.reshape(table, [1usize])?;
             graph.gather(table, number, 0)?
@@ -90,7 +96,7 @@ pub(super) fn probe(source: &Graph, end: End) -> Result<Option<Probe>, OpError> 
         output.push('\'');
     }
     graph.output(&output, end)?;
-    Ok(Some(Probe {
+    Ok(Some(FiniteProbe {
         graph,
         candidates: candidates.into_iter().map(|c| c.value).collect(),
         end,
@@ -98,7 +104,7 @@ pub(super) fn probe(source: &Graph, end: End) -> Result<Option<Probe>, OpError> 
     }))
 }
 
-/// The results of a node that are floats.
+/// The float results of a node.
 fn floats(node: NodeId, n: &Node) -> impl Iterator<Item = (Value, DType)> {
     let ports = n.outputs.iter().enumerate();
     ports.filter_map(move |(port, ty)| {
@@ -109,8 +115,8 @@ fn floats(node: NodeId, n: &Node) -> impl Iterator<Item = (Value, DType)> {
     })
 }
 
-/// The vector of flags and what stands where in it.
-fn flags(g: &mut Graph, source: &Graph) -> Result<Option<(Flags, Value)>, OpError> {
+/// Adds the flag vector, and returns the flag positions.
+fn flags(g: &mut Graph, source: &Graph) -> Result<Option<(FiniteFlags, Value)>, OpError> {
     let mut place = HashMap::new();
     let (mut bad, mut nan) = (Vec::new(), Vec::new());
     let (mut measured, mut known) = (0, Vec::new());
@@ -141,7 +147,7 @@ fn flags(g: &mut Graph, source: &Graph) -> Result<Option<(Flags, Value)>, OpErro
             g.scalar(dtype, f64::INFINITY)?,
             g.scalar(dtype, f64::NEG_INFINITY)?,
         );
-        // Neither holds for NaN; both do where there are no elements.
+        // Both comparisons are false for NaN, and true if there are no elements.
         let (below, above) = (g.lt(most, inf)?, g.gt(least, minus)?);
         let finite = g.and(below, above)?;
         let not = g.not(finite)?;
@@ -152,7 +158,10 @@ fn flags(g: &mut Graph, source: &Graph) -> Result<Option<(Flags, Value)>, OpErro
     if measured == 0 {
         return Ok(None);
     }
-    let flags = Flags { place, measured };
+    let flags = FiniteFlags {
+        flag_index: place,
+        checked_count: measured,
+    };
     bad.push(indices(g, [0, 1].into_iter())?);
     bad.extend(nan);
     let vector = g.concat(&bad, 0)?;
@@ -162,30 +171,30 @@ fn flags(g: &mut Graph, source: &Graph) -> Result<Option<(Flags, Value)>, OpErro
             true => flags.finite(),
             false => flags.not_finite(),
         };
-        flags.place.insert(value, at);
+        flags.flag_index.insert(value, at);
     }
     Ok(Some((flags, vector)))
 }
 
-fn candidates(source: &Graph, flags: &Flags) -> Vec<Candidate> {
+fn candidates(source: &Graph, flags: &FiniteFlags) -> Vec<ProbeCandidate> {
     let mut candidates = Vec::new();
     for (id, node) in source.nodes() {
-        // A constant is what was meant, and so is a node that is told to write infinities.
+        // Infinities in constants, or set by an attribute, are intended.
         if matches!(node.op, Op::Const(_)) || names_infinity(&node.op) {
             continue;
         }
         for (value, _) in floats(id, node) {
             candidates.push(match node.op.is_leaf() {
-                // Infinities that are given may be a mask; NaN is not.
-                true => Candidate {
+                // An infinity in an input may be a mask; a NaN is not.
+                true => ProbeCandidate {
                     value,
                     own: flags.nan(value),
                     operands: Vec::new(),
                 },
-                false => Candidate {
+                false => ProbeCandidate {
                     value,
-                    own: flags.of(value),
-                    operands: node.inputs.iter().map(|v| flags.of(*v)).collect(),
+                    own: flags.index_of(value),
+                    operands: node.inputs.iter().map(|v| flags.index_of(*v)).collect(),
                 },
             });
         }
@@ -193,11 +202,12 @@ fn candidates(source: &Graph, flags: &Flags) -> Vec<Candidate> {
     candidates
 }
 
-/// The number of the first candidate that is not finite and whose operands are, from 1; 0 if there is none.
+/// Number of the first non-finite candidate with finite operands, counted from 1; 0 if there is
+/// none.
 fn first(
     g: &mut Graph,
-    candidates: &[Candidate],
-    flags: &Flags,
+    candidates: &[ProbeCandidate],
+    flags: &FiniteFlags,
     vector: Value,
 ) -> Result<Value, OpError> {
     let own = indices(g, candidates.iter().map(|c| c.own))?;
@@ -242,21 +252,21 @@ fn indices(g: &mut Graph, of: impl Iterator<Item = usize>) -> Result<Value, OpEr
 }
 
 fn is_finite(tensor: &Tensor) -> bool {
-    tercet_ir::Found::of(tensor, Vec::<Span>::new()).is_none()
+    tercet_ir::NonFiniteKind::detect(tensor, Vec::<TensorSummary>::new()).is_none()
 }
 
-/// True if an attribute is not finite, as the padding of a maximum is.
+/// Whether an attribute is infinite or NaN, such as the padding value of a max pooling.
 fn names_infinity(op: &Op) -> bool {
-    fn is_infinite(literal: &Literal) -> bool {
+    fn is_infinite(literal: &AttrLiteral) -> bool {
         match literal {
-            Literal::Float(x) => !x.is_finite(),
-            Literal::List(list) | Literal::Call(_, list) => list.iter().any(is_infinite),
-            Literal::Int(_)
-            | Literal::Ident(_)
-            | Literal::Str(_)
-            | Literal::Dim(_)
-            | Literal::Type(_)
-            | Literal::Graph(_) => false,
+            AttrLiteral::Float(x) => !x.is_finite(),
+            AttrLiteral::List(list) | AttrLiteral::Call(_, list) => list.iter().any(is_infinite),
+            AttrLiteral::Int(_)
+            | AttrLiteral::Ident(_)
+            | AttrLiteral::Str(_)
+            | AttrLiteral::Dim(_)
+            | AttrLiteral::Type(_)
+            | AttrLiteral::Graph(_) => false,
         }
     }
     op.attrs().iter().any(|(_, literal)| is_infinite(literal))

@@ -1,16 +1,19 @@
-//! Gradients of several microbatches in one run.
+//! Gradient accumulation: several microbatches in one run.
 //!
-//! The graph of one microbatch becomes the body of a `Scan` over microbatches that carries sums of gradients in F32: one
-//! run stays one step, weights and moments are read and written once, and activations of one microbatch are live at a
-//! time. States with a choice whether to update, the other way, would cost a pass over weights and moments for each
-//! microbatch (28 bytes a weight for AdamW), and leave a step half done between runs, in checkpoints too.
+//! The graph of one microbatch becomes the body of a `Scan` over microbatches, which carries
+//! gradient sums in F32. One run is still one step: weights and moments are read and written once,
+//! and only the activations of one microbatch are live. The alternative is one run per microbatch
+//! with conditional updates. It would read and write all weights and moments in each run (28 bytes
+//! per weight for AdamW), and checkpoints could contain half a step.
 //!
-//! What is random must differ between microbatches, but a body draws the same numbers at every turn: random tensors are
-//! drawn before the scan, for all microbatches at once, and scanned. So they are those that one large batch, of the same
-//! leading axis, would have drawn, and cost memory for all microbatches. States that the graph assigns itself, such as
-//! running statistics, are carried from microbatch to microbatch.
+//! Random numbers must differ between microbatches, but a scan body draws the same numbers in every
+//! iteration. Random tensors are therefore drawn before the scan, for all microbatches at once, and
+//! scanned. They equal the draws of one large batch with the same leading axis, and they use memory
+//! for all microbatches. States that the graph assigns, such as running statistics, are carried
+//! from microbatch to microbatch.
 //!
-//! A node has at most [`MOST_RESULTS`] results: where there are more trainables, the smallest share one flat sum.
+//! A node has at most [`MAX_RESULTS`] results. If there are more trainables, the smallest share
+//! one flat sum.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,59 +22,63 @@ use tercet_ir::{DType, Dim, Graph, Node, NodeId, Op, OpError, OpKind, Tensor, Ty
 
 use super::error::StepError;
 
-/// The results that a node can have: they are counted by 8 bits.
-const MOST_RESULTS: usize = 255;
+/// Maximum number of results of a node: ports are 8-bit numbers.
+const MAX_RESULTS: usize = 255;
 
 /// The graph of one microbatch with its gradients.
-pub(super) struct One<'a> {
+pub(super) struct MicrobatchParts<'a> {
     pub(super) graph: &'a Graph,
-    /// By trainable.
+    /// Gradients, in the order of the trainables.
     pub(super) gradients: &'a [Value],
-    /// Scalars to add up: the loss times its weight, and the weight if there is one.
+    /// Scalars to sum: the loss times its weight, and the weight if there is one.
     pub(super) sums: &'a [Value],
-    /// States and what they hold after a microbatch.
+    /// Assigned states, with their values after a microbatch.
     pub(super) assigns: &'a [(Value, Value)],
-    /// Values of which every microbatch's is kept.
-    pub(super) kept: &'a [Value],
+    /// Values to return for every microbatch.
+    pub(super) retained: &'a [Value],
 }
 
 /// The graph of all microbatches.
-pub(super) struct All {
+pub(super) struct AccumulatedGraph {
     pub(super) graph: Graph,
-    /// Sums, by trainable.
+    /// Gradient sums, in the order of the trainables.
     pub(super) gradients: Vec<Value>,
     pub(super) sums: Vec<Value>,
     pub(super) assigns: Vec<(Value, Value)>,
-    /// With an axis of microbatches in front.
-    pub(super) kept: Vec<Value>,
-    /// Leaves by their node in the graph of one.
+    /// Returned values, with a leading axis of microbatches.
+    pub(super) retained: Vec<Value>,
+    /// Leaves, keyed by their node in the microbatch graph.
     leaves: HashMap<NodeId, Value>,
 }
 
-impl All {
-    /// The leaf that stands for one of the graph of one microbatch.
+impl AccumulatedGraph {
+    /// The leaf that corresponds to a leaf of the microbatch graph.
     pub(super) fn leaf(&self, one: Value) -> Value {
         self.leaves.get(&one.node).copied().unwrap_or(one)
     }
 }
 
-/// The operand of a scan that stands for a value of the graph of one.
-struct Argument {
-    /// The value outside.
+/// A scan operand that replaces nodes of the microbatch graph.
+struct ScanArgument {
+    /// The value outside the scan.
     outer: Value,
-    /// The node that it stands for, of all that draw the same numbers.
+    /// The replaced nodes: one, or several that draw the same random numbers.
     nodes: Vec<NodeId>,
-    /// The type inside.
+    /// Type inside the scan body.
     ty: Type,
 }
 
-/// A graph that adds up the gradients of `microbatches` of another, whose inputs get an axis of microbatches in front.
+/// Builds a graph that sums the gradients of `microbatches` microbatches. Its inputs get a leading
+/// axis of microbatches.
 ///
 /// # Errors
-/// [`StepError::Random`] for a node whose random numbers could not differ; [`StepError::Node`] for an input of the
-/// largest rank.
-pub(super) fn accumulate(one: &One<'_>, microbatches: usize) -> Result<All, StepError> {
-    let live = live(one);
+/// - [`StepError::Random`] if the random numbers of a node cannot differ between microbatches.
+/// - [`StepError::Node`] if an input already has the maximum rank.
+pub(super) fn accumulate(
+    one: &MicrobatchParts<'_>,
+    microbatches: usize,
+) -> Result<AccumulatedGraph, StepError> {
+    let live = live_nodes(one);
     for (id, node) in one.graph.nodes() {
         if live.contains(&id) && is_hidden_random(&node.op) {
             let op = node.op.kind().doc().name;
@@ -79,13 +86,13 @@ pub(super) fn accumulate(one: &One<'_>, microbatches: usize) -> Result<All, Step
         }
     }
     let mut graph = Graph::new();
-    let others = one.sums.len() + one.assigns.len() + one.kept.len();
-    let room = MOST_RESULTS.checked_sub(others).filter(|room| *room > 0);
+    let others = one.sums.len() + one.assigns.len() + one.retained.len();
+    let room = MAX_RESULTS.checked_sub(others).filter(|room| *room > 0);
     let packs = packs(one, room.ok_or(StepError::Carried { found: others })?);
     let mut operands = operands(&mut graph, one, &live, microbatches)?;
     if operands.scanned.is_empty() {
         let turns: Vec<i32> = vec![0; microbatches];
-        operands.scanned.push(Argument {
+        operands.scanned.push(ScanArgument {
             outer: graph.constant(tensor(&turns)?)?,
             nodes: Vec::new(),
             ty: Type::new(DType::I32, [0usize; 0]),
@@ -101,21 +108,21 @@ pub(super) fn accumulate(one: &One<'_>, microbatches: usize) -> Result<All, Step
     }
     carried.extend(operands.carried.iter().map(|a| a.outer));
     let body = body(one, &live, &packs, &operands)?;
-    let outer = |list: &[Argument]| list.iter().map(|a| a.outer).collect::<Vec<_>>();
+    let outer = |list: &[ScanArgument]| list.iter().map(|a| a.outer).collect::<Vec<_>>();
     let (scanned, captures) = (outer(&operands.scanned), outer(&operands.captures));
     let first = graph.scan_over(&carried, &scanned, &captures, body)?;
     let mut ports = (0u8..).map(|port| first.port(port));
     let mut take = |n: usize| ports.by_ref().take(n).collect::<Vec<Value>>();
     let (totals, sums) = (take(packs.len()), take(one.sums.len()));
-    let (after, kept) = (take(one.assigns.len()), take(one.kept.len()));
+    let (after, kept) = (take(one.assigns.len()), take(one.retained.len()));
     let gradients = unpacked(&mut graph, one, &packs, &totals)?;
     let before = operands.carried.iter().map(|a| a.outer);
-    Ok(All {
+    Ok(AccumulatedGraph {
         graph,
         gradients,
         sums,
         assigns: before.zip(after).collect(),
-        kept,
+        retained: kept,
         leaves: operands.leaves,
     })
 }
@@ -128,10 +135,10 @@ fn tensor(numbers: &[i32]) -> Result<Tensor, OpError> {
     })
 }
 
-/// The nodes that something asked for depends on, and every input, which holds symbols.
-fn live(one: &One<'_>) -> HashSet<NodeId> {
+/// Nodes that the results depend on, and every input, because inputs bind symbols.
+fn live_nodes(one: &MicrobatchParts<'_>) -> HashSet<NodeId> {
     let assigned = one.assigns.iter().map(|(_, value)| value);
-    let roots = (one.gradients.iter().chain(one.sums).chain(one.kept)).chain(assigned);
+    let roots = (one.gradients.iter().chain(one.sums).chain(one.retained)).chain(assigned);
     let mut live: HashSet<NodeId> = roots.map(|v| v.node).collect();
     for (id, node) in one.graph.nodes().rev() {
         if node.op.kind() == OpKind::Input {
@@ -144,7 +151,7 @@ fn live(one: &One<'_>) -> HashSet<NodeId> {
     live
 }
 
-/// Whether a node draws random numbers other than as a tensor of their own.
+/// Whether a node draws random numbers internally, and not as a separate tensor.
 fn is_hidden_random(op: &Op) -> bool {
     fn draws(op: &Op) -> bool {
         let own = matches!(op, Op::RngUniform(_) | Op::RngNormal(_) | Op::Sample(_));
@@ -158,23 +165,24 @@ fn is_hidden_random(op: &Op) -> bool {
     matches!(op, Op::Sample(_)) || inside(op)
 }
 
-/// The operands of the scan by their kind, without the sums, and all leaves of the graph of one.
-struct Operands {
-    /// States that are assigned, in the order of the assignments.
-    carried: Vec<Argument>,
-    scanned: Vec<Argument>,
-    captures: Vec<Argument>,
+/// Scan operands by role (without the sums), and all leaves of the microbatch graph.
+struct ScanOperands {
+    /// Assigned states, in the order of the assignments.
+    carried: Vec<ScanArgument>,
+    scanned: Vec<ScanArgument>,
+    captures: Vec<ScanArgument>,
     leaves: HashMap<NodeId, Value>,
 }
 
-/// Adds the leaves to the graph of all, and the random tensors.
+/// Adds leaves and random tensors to the graph of all microbatches.
 fn operands(
     graph: &mut Graph,
-    one: &One<'_>,
+    one: &MicrobatchParts<'_>,
     live: &HashSet<NodeId>,
     microbatches: usize,
-) -> Result<Operands, OpError> {
-    let (mut scanned, mut captures): (Vec<Argument>, Vec<Argument>) = (Vec::new(), Vec::new());
+) -> Result<ScanOperands, OpError> {
+    let (mut scanned, mut captures): (Vec<ScanArgument>, Vec<ScanArgument>) =
+        (Vec::new(), Vec::new());
     let mut leaves = HashMap::new();
     let mut drawn: HashMap<Op, usize> = HashMap::new();
     let all = |ty: &Type| {
@@ -205,19 +213,19 @@ fn operands(
             leaves.insert(id, outer);
         }
         if live.contains(&id) && !is_carried(id) {
-            list.push(Argument {
+            list.push(ScanArgument {
                 outer,
                 nodes: vec![id],
                 ty,
             });
         }
     }
-    let carried = one.assigns.iter().map(|(state, _)| Argument {
+    let carried = one.assigns.iter().map(|(state, _)| ScanArgument {
         outer: leaves[&state.node],
         nodes: vec![state.node],
         ty: one.graph.ty(*state).clone(),
     });
-    Ok(Operands {
+    Ok(ScanOperands {
         carried: carried.collect(),
         scanned,
         captures,
@@ -225,7 +233,8 @@ fn operands(
     })
 }
 
-/// What gradients draw again has an axis of 1 in front: the node that drew the same numbers first.
+/// The first node that drew the same numbers. Recomputed random tensors in the backward graph have
+/// a leading axis of size 1.
 fn first_draw(op: &Op) -> Option<Op> {
     let Op::RngUniform(op) = op else { return None };
     let (first, others) = op.shape.split_first()?;
@@ -247,12 +256,12 @@ fn drawn_for_all(graph: &mut Graph, op: &Op, shape: tercet_ir::Shape) -> Result<
     }
 }
 
-/// One turn of the scan.
+/// Builds the scan body.
 fn body(
-    one: &One<'_>,
+    one: &MicrobatchParts<'_>,
     live: &HashSet<NodeId>,
     packs: &[Vec<usize>],
-    operands: &Operands,
+    operands: &ScanOperands,
 ) -> Result<Graph, OpError> {
     let mut body = Graph::new();
     let mut map: HashMap<NodeId, Value> = HashMap::new();
@@ -262,7 +271,7 @@ fn body(
     for ty in pack_types(one, packs).into_iter().chain(sums) {
         totals.push(body.input(&format!("x{}", body.len()), ty)?);
     }
-    let Operands {
+    let ScanOperands {
         carried,
         scanned,
         captures,
@@ -285,7 +294,7 @@ fn body(
     }
     for (id, node) in one.graph.nodes() {
         if live.contains(&id) && !map.contains_key(&id) {
-            let inputs: Vec<Value> = node.inputs.iter().map(|v| placed(&map, *v)).collect();
+            let inputs: Vec<Value> = node.inputs.iter().map(|v| mapped_value(&map, *v)).collect();
             map.insert(id, body.add(node.op.clone(), &inputs)?);
         }
     }
@@ -293,27 +302,31 @@ fn body(
     for (pack, total) in packs.iter().zip(&totals) {
         let parts: Vec<Value> = pack
             .iter()
-            .map(|&i| placed(&map, one.gradients[i]))
+            .map(|&i| mapped_value(&map, one.gradients[i]))
             .collect();
         let added = match parts[..] {
             [part] => part,
-            _ => joined(&mut body, &parts)?,
+            _ => concat_parts(&mut body, &parts)?,
         };
         results.push(body.plus(*total, added)?);
     }
     for (sum, total) in one.sums.iter().zip(&totals[packs.len()..]) {
-        results.push(body.plus(*total, placed(&map, *sum))?);
+        results.push(body.plus(*total, mapped_value(&map, *sum))?);
     }
-    results.extend(one.assigns.iter().map(|(_, value)| placed(&map, *value)));
-    results.extend(one.kept.iter().map(|value| placed(&map, *value)));
+    results.extend(
+        one.assigns
+            .iter()
+            .map(|(_, value)| mapped_value(&map, *value)),
+    );
+    results.extend(one.retained.iter().map(|value| mapped_value(&map, *value)));
     for (i, value) in results.into_iter().enumerate() {
         body.output(&format!("y{i}"), value)?;
     }
     Ok(body)
 }
 
-/// A value where its node was copied to. A node whose first result became an argument has no others.
-fn placed(map: &HashMap<NodeId, Value>, v: Value) -> Value {
+/// The copy of a value in the scan body. Nodes that became arguments have only one result.
+fn mapped_value(map: &HashMap<NodeId, Value>, v: Value) -> Value {
     let first = map[&v.node];
     match v.port {
         0 => first,
@@ -321,7 +334,7 @@ fn placed(map: &HashMap<NodeId, Value>, v: Value) -> Value {
     }
 }
 
-fn joined(graph: &mut Graph, parts: &[Value]) -> Result<Value, OpError> {
+fn concat_parts(graph: &mut Graph, parts: &[Value]) -> Result<Value, OpError> {
     let mut flat = Vec::with_capacity(parts.len());
     for part in parts {
         let n = size(graph.ty(*part));
@@ -330,13 +343,13 @@ fn joined(graph: &mut Graph, parts: &[Value]) -> Result<Value, OpError> {
     graph.concat(&flat, 0)
 }
 
-/// The number of elements of a trainable, whose sizes are known.
+/// Number of elements of a trainable; its sizes are known.
 fn size(ty: &Type) -> usize {
     ty.shape.as_known().map_or(0, |s| s.iter().product())
 }
 
-/// Which trainables share a sum.
-fn packs(one: &One<'_>, most: usize) -> Vec<Vec<usize>> {
+/// Groups of trainables that share a sum.
+fn packs(one: &MicrobatchParts<'_>, most: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..one.gradients.len()).collect();
     let Some(shared) = order.len().checked_sub(most).filter(|n| *n > 0) else {
         return order.into_iter().map(|i| vec![i]).collect();
@@ -347,7 +360,7 @@ fn packs(one: &One<'_>, most: usize) -> Vec<Vec<usize>> {
     [order].into_iter().chain(alone).collect()
 }
 
-fn pack_types(one: &One<'_>, packs: &[Vec<usize>]) -> Vec<Type> {
+fn pack_types(one: &MicrobatchParts<'_>, packs: &[Vec<usize>]) -> Vec<Type> {
     let ty = |i: usize| one.graph.ty(one.gradients[i]);
     let types = packs.iter().map(|pack| match pack[..] {
         [i] => ty(i).clone(),
@@ -359,10 +372,10 @@ fn pack_types(one: &One<'_>, packs: &[Vec<usize>]) -> Vec<Type> {
     types.collect()
 }
 
-/// The sums by trainable.
+/// Splits the sums by trainable.
 fn unpacked(
     graph: &mut Graph,
-    one: &One<'_>,
+    one: &MicrobatchParts<'_>,
     packs: &[Vec<usize>],
     totals: &[Value],
 ) -> Result<Vec<Value>, OpError> {

@@ -1,9 +1,10 @@
-//! Checkpoints: every state of a training run in one safetensors file.
+//! Checkpoints: all states of a training run in one safetensors file.
 //!
-//! The file's own metadata is one JSON text under the key `tercet.train`: the format's version, the number of steps, seed
-//! and counter of random numbers, the fingerprint of the states, and what the caller adds. A file is written beside its
-//! final name, synced, then renamed: whatever interrupts it, the one before stays whole. Tensors are written and read one
-//! at a time.
+//! The file metadata has one JSON document under the key `tercet.train`. It contains the format
+//! version, the step count, the seed and counter of random numbers, the fingerprint of the states,
+//! and data of the caller. A file is written under a temporary name, synced and renamed, so an
+//! interrupted write leaves the previous checkpoint intact. Tensors are written and read one at a
+//! time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 use tercet_ir::{Bindings, DType, RunError, Tensor, TensorError, TensorType, Type};
 
 use super::error::TrainError;
@@ -20,99 +21,99 @@ use super::state::StateInfo;
 use super::step::TrainStep;
 use super::trainer::Trainer;
 
-/// The key of the file's metadata.
+/// Metadata key.
 const KEY: &str = "tercet.train";
-/// The version that is written and read.
+/// Format version of this implementation.
 const FORMAT: u32 = 1;
-/// The longest header that is read, that of the format's own library.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
+/// Maximum header length in bytes, as in the safetensors library.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Why a checkpoint could not be read or written.
+/// Errors of reading and writing checkpoints.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The system refused.
+    /// A file operation failed.
     #[error("cannot {doing}")]
     Io {
         /// `open`, `read`, `write`, `sync` or `rename`.
         doing: &'static str,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// It is no safetensors file.
-    #[error("it is no safetensors file: {reason}")]
+    /// The file is not a valid safetensors file.
+    #[error("it is not a safetensors file: {reason}")]
     Format {
-        /// What is wrong.
+        /// Description of the error.
         reason: String,
     },
-    /// It has fewer or more bytes than its header says.
-    #[error("it has {found} bytes, its header says {expected}: it was {}", if .found < .expected { "cut short" } else { "added to" })]
+    /// The file length does not match its header.
+    #[error("it has {found} bytes, its header says {expected}: it {}", if .found < .expected { "is truncated" } else { "has trailing data" })]
     Length {
-        /// The bytes by its header.
+        /// Length according to the header, in bytes.
         expected: u64,
-        /// The bytes that it has.
+        /// Actual length in bytes.
         found: u64,
     },
-    /// It is a safetensors file of something else.
+    /// The file is a safetensors file without training metadata.
     #[error(
-        "it is no checkpoint of a training run: its metadata has no `{KEY}`; set single weights with `Trainer::set_state`"
+        "it is not a checkpoint of a training run: its metadata has no `{KEY}`; set single weights with `Trainer::set_state`"
     )]
     NotACheckpoint,
-    /// It was written by another version.
-    #[error("its format is {found}; this version reads {FORMAT}")]
+    /// The format version is not supported.
+    #[error("its format version is {found}; expected {FORMAT}")]
     Version {
-        /// The format's number.
+        /// Format version of the file.
         found: u32,
     },
-    /// It lacks a state.
+    /// A state of the training step is missing in the file.
     #[error(
-        "it has no state `{name}`, which is {expected} here: it is of another model or optimizer"
+        "it has no state `{name}`, expected {expected}: it belongs to another model or optimizer"
     )]
     Missing {
-        /// The first one, in the order of the step's states.
+        /// Name of the first missing state, in the order of the step's states.
         name: String,
-        /// Its type here.
+        /// Type of the state in the training step.
         expected: String,
     },
-    /// A state has another type.
-    #[error("its state `{name}` is {found}, here it is {expected}: it is of another model")]
+    /// A state has a different type in the file.
+    #[error("its state `{name}` is {found}, expected {expected}: it belongs to another model")]
     Type {
-        /// The first one, in the order of the step's states.
+        /// Name of the first such state, in the order of the step's states.
         name: String,
-        /// Its type here.
+        /// Type of the state in the training step.
         expected: String,
-        /// Its type there.
+        /// Type of the state in the file.
         found: String,
     },
-    /// It has a state more.
-    #[error("it has a state `{name}` that is not here: it is of another model or optimizer")]
+    /// The file contains a state that the training step does not have.
+    #[error("it has an unexpected state `{name}`: it belongs to another model or optimizer")]
     Extra {
-        /// The first one by name.
+        /// Name of the first such state, in alphabetical order.
         name: String,
     },
-    /// Its header was changed.
-    #[error("its fingerprint is {found}, that of its states {expected}")]
+    /// The header was modified.
+    #[error("its fingerprint is {found}, but its states give {expected}")]
     Fingerprint {
-        /// Of the states that it has.
+        /// Fingerprint computed from the states of the file.
         expected: String,
-        /// The one that it says.
+        /// Fingerprint in the metadata.
         found: String,
     },
     /// A state could not be read from or written to the device.
     #[error("state `{name}`")]
     State {
-        /// Its name.
+        /// Name of the state.
         name: String,
-        /// Why.
+        /// The device error.
         #[source]
         source: RunError,
     },
-    /// There is no room for a tensor.
+    /// A tensor could not be allocated.
     #[error("state `{name}`")]
     Tensor {
-        /// Its name.
+        /// Name of the state.
         name: String,
-        /// Why.
+        /// The allocation error.
         #[source]
         source: TensorError,
     },
@@ -122,25 +123,26 @@ fn io(doing: &'static str) -> impl Fn(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::Io { doing, source }
 }
 
-/// What a checkpoint says of itself.
+/// Metadata of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointInfo {
-    /// The version of the format.
+    /// Format version.
     format: u32,
-    /// The number of steps done.
+    /// Number of finished steps.
     pub steps: u64,
-    /// The seed of random numbers, if one was set.
+    /// Seed of the random numbers, if one was set.
     pub seed: Option<u64>,
-    /// The counter of random numbers of the next step.
+    /// Random number counter of the next step.
     pub counter: u64,
-    /// [`TrainStep::fingerprint`] of the step.
+    /// [`TrainStep::fingerprint`] of the training step.
     pub fingerprint: String,
-    /// What the caller added, such as the position in the data.
+    /// Data of the caller, such as the position in the data.
     pub user: BTreeMap<String, String>,
 }
 
 impl TrainStep {
-    /// 16 hexadecimal digits of the names and types of all states, by which checkpoints are told apart.
+    /// 16 hexadecimal digits that identify the names and types of all states. Restoring compares
+    /// them.
     pub fn fingerprint(&self) -> String {
         let states = self.states().iter();
         fingerprint(
@@ -151,7 +153,7 @@ impl TrainStep {
     }
 }
 
-/// FNV-1a of names and types, in the order of the names.
+/// FNV-1a hash of names and types, in alphabetical order of the names.
 fn fingerprint(mut states: Vec<(&str, String)>) -> String {
     states.sort();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -163,7 +165,7 @@ fn fingerprint(mut states: Vec<(&str, String)>) -> String {
     format!("{hash:016x}")
 }
 
-/// The dtypes of states as the format names them.
+/// Dtypes of states, with their names in the safetensors format.
 const DTYPES: [(DType, Dtype); 10] = [
     (DType::F32, Dtype::F32),
     (DType::F16, Dtype::F16),
@@ -177,13 +179,13 @@ const DTYPES: [(DType, Dtype); 10] = [
     (DType::Bool, Dtype::BOOL),
 ];
 
-fn safe(dtype: DType) -> Option<Dtype> {
+fn safetensors_dtype(dtype: DType) -> Option<Dtype> {
     let found = DTYPES.iter().find(|(own, _)| *own == dtype);
     found.map(|(_, safe)| *safe)
 }
 
-/// The type of a tensor of a file, in the words of a graph.
-fn spelled(info: &TensorInfo) -> String {
+/// Type of a tensor in a file, in the notation of graphs.
+fn type_string(info: &TensorInfo) -> String {
     let known = DTYPES.iter().find(|(_, safe)| *safe == info.dtype);
     match known {
         Some((own, _)) => Type::new(*own, &info.shape[..]).to_string(),
@@ -199,24 +201,24 @@ fn type_of(state: &StateInfo) -> Result<TensorType, CheckpointError> {
     })
 }
 
-/// Where a file is written before it gets its name.
+/// Temporary path of a file that is being written.
 fn partial(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".partial");
     path.with_file_name(name)
 }
 
-/// Makes a rename last, where a folder can be synced.
+/// Makes a rename durable by syncing the folder, if the system supports that.
 fn sync_folder(path: &Path) {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    // Some systems cannot open or sync a folder; the file itself is synced already.
+    // Some systems cannot open or sync a folder. The file itself is already synced.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
 }
 
-/// The header of a file of these states, with its length in front, padded so that tensors are aligned.
+/// Header of a file with these states. It starts with its length, and padding aligns the tensors.
 fn header(
     info: &CheckpointInfo,
     states: &[(&StateInfo, TensorType)],
@@ -225,8 +227,8 @@ fn header(
     let text = serde_json::to_string(info).map_err(|e| refused(e.to_string()))?;
     let (mut at, mut tensors) = (0, Vec::with_capacity(states.len()));
     for (state, ty) in states {
-        let dtype =
-            safe(ty.dtype).ok_or_else(|| refused(format!("{} has no name in it", ty.dtype)))?;
+        let dtype = safetensors_dtype(ty.dtype)
+            .ok_or_else(|| refused(format!("the format does not support {}", ty.dtype)))?;
         let end = at + ty.size_bytes();
         let tensor = TensorInfo {
             dtype,
@@ -245,15 +247,15 @@ fn header(
     Ok(bytes)
 }
 
-/// A file whose header was read and found to fit its length.
-struct Opened {
+/// A file whose header was parsed and matches the file length.
+struct CheckpointFile {
     file: BufReader<File>,
     info: CheckpointInfo,
-    /// In the order in which they lie.
+    /// Tensors in file order.
     tensors: Vec<(String, TensorInfo)>,
 }
 
-fn open(path: &Path) -> Result<Opened, CheckpointError> {
+fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
     let file = File::open(path).map_err(io("open"))?;
     let found = file.metadata().map_err(io("open"))?.len();
     let mut file = BufReader::new(file);
@@ -264,9 +266,9 @@ fn open(path: &Path) -> Result<Opened, CheckpointError> {
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(io("read"))?;
     let length = u64::from_le_bytes(length);
-    if length > MOST_HEADER_BYTES {
+    if length > MAX_HEADER_BYTES {
         return Err(refused(format!(
-            "a header of {length} bytes, at most {MOST_HEADER_BYTES} are possible"
+            "header of {length} bytes is too long; at most {MAX_HEADER_BYTES} bytes are supported"
         )));
     }
     if length + 8 > found {
@@ -283,10 +285,10 @@ fn open(path: &Path) -> Result<Opened, CheckpointError> {
     let text = metadata.metadata().as_ref().and_then(|user| user.get(KEY));
     let text = text.ok_or(CheckpointError::NotACheckpoint)?;
     #[derive(Deserialize)]
-    struct Version {
+    struct FormatVersion {
         format: u32,
     }
-    let version: Version = serde_json::from_str(text).map_err(|e| refused(e.to_string()))?;
+    let version: FormatVersion = serde_json::from_str(text).map_err(|e| refused(e.to_string()))?;
     if version.format != FORMAT {
         let found = version.format;
         return Err(CheckpointError::Version { found });
@@ -297,7 +299,7 @@ fn open(path: &Path) -> Result<Opened, CheckpointError> {
     let tensors: Vec<(String, TensorInfo)> = tensors.collect();
     let own = tensors
         .iter()
-        .map(|(name, info)| (name.as_str(), spelled(info)));
+        .map(|(name, info)| (name.as_str(), type_string(info)));
     let own = fingerprint(own.collect());
     if own != info.fingerprint {
         let found = info.fingerprint;
@@ -306,15 +308,15 @@ fn open(path: &Path) -> Result<Opened, CheckpointError> {
             found,
         });
     }
-    Ok(Opened {
+    Ok(CheckpointFile {
         file,
         info,
         tensors,
     })
 }
 
-impl Opened {
-    /// Refuses states that are not those of a step.
+impl CheckpointFile {
+    /// Returns an error if the states differ from those of a training step.
     fn check(&self, step: &TrainStep) -> Result<(), CheckpointError> {
         let there = self
             .tensors
@@ -326,7 +328,7 @@ impl Opened {
             let Some(info) = there.get(name.as_str()) else {
                 return Err(CheckpointError::Missing { name, expected });
             };
-            let found = spelled(info);
+            let found = type_string(info);
             if found != expected {
                 return Err(CheckpointError::Type {
                     name,
@@ -347,10 +349,11 @@ impl Opened {
     }
 }
 
-/// What a checkpoint says of itself: its steps, its place in the data. Reads the header only.
+/// Reads the metadata of a checkpoint: step count and data of the caller. Reads only the header.
 ///
 /// # Errors
-/// [`TrainError::Checkpoint`] for a file that cannot be read, is cut short or added to, or is no checkpoint.
+/// [`TrainError::Checkpoint`] if the file cannot be read, has the wrong length or is not a
+/// checkpoint.
 pub fn checkpoint_info(path: impl AsRef<Path>) -> Result<CheckpointInfo, TrainError> {
     let path = path.as_ref();
     open(path).map(|opened| opened.info).map_err(at(path))
@@ -364,19 +367,20 @@ fn at(path: &Path) -> impl Fn(CheckpointError) -> TrainError {
 }
 
 impl Trainer {
-    /// Writes every state, the number of steps, seed and counter of random numbers, and what the caller adds (the
-    /// position in the data) to a file. A file of that name is replaced when the new one is whole and synced; until then
-    /// it stays, whatever happens. The new one is beside it meanwhile, with `.partial` behind its name.
+    /// Saves every state, the step count, the seed and counter of random numbers, and data of the
+    /// caller (such as the position in the data). An existing file stays intact until the new one
+    /// is complete and synced. The temporary file has the suffix `.partial`.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] when a state cannot be read or the file cannot be written; [`TrainError::Torn`].
+    /// - [`TrainError::Checkpoint`] if a state cannot be read or the file cannot be written.
+    /// - [`TrainError::InconsistentStates`] after a partial [`Trainer::restore`].
     pub fn save(
         &self,
         path: impl AsRef<Path>,
         user: &BTreeMap<String, String>,
     ) -> Result<(), TrainError> {
-        if self.torn {
-            return Err(TrainError::Torn);
+        if self.has_mixed_states {
+            return Err(TrainError::InconsistentStates);
         }
         let path = path.as_ref();
         let partial = partial(path);
@@ -386,14 +390,14 @@ impl Trainer {
             Ok(())
         });
         if done.is_err() {
-            // The error says more than that this failed as well.
+            // The write error is reported; an error of this clean-up is not.
             let _ = std::fs::remove_file(&partial);
         }
         done.map_err(at(path))
     }
 
     fn write(&self, path: &Path, user: &BTreeMap<String, String>) -> Result<(), CheckpointError> {
-        let Random { seed, counter } = self.random();
+        let RngState { seed, counter } = self.random();
         let info = CheckpointInfo {
             format: FORMAT,
             steps: self.steps(),
@@ -406,7 +410,8 @@ impl Trainer {
         for state in self.step_graph().states() {
             states.push((state, type_of(state)?));
         }
-        // Wide elements first, so that every tensor is aligned to its own.
+        // States with wide elements come first, so that every tensor is aligned to its element
+        // size.
         states.sort_by_key(|(_, ty)| std::cmp::Reverse(ty.dtype.size_bytes()));
         let header = header(&info, &states)?;
         let file = File::create(path).map_err(io("open"))?;
@@ -424,32 +429,34 @@ impl Trainer {
         file.get_ref().sync_all().map_err(io("sync"))
     }
 
-    /// Reads a checkpoint: every state, the number of steps, seed and counter of random numbers. A run that goes on from
-    /// it gives the same bits as one that was not interrupted. Returns what it says of itself, with what the caller had
-    /// added; parameters and the schedule are not part of it.
+    /// Restores a checkpoint: every state, the step count, and the seed and counter of random
+    /// numbers. A resumed run gives the same bits as an uninterrupted one. Returns the metadata
+    /// with the data of the caller. Parameters and the learning rate schedule are not part of a
+    /// checkpoint.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] for a file that cannot be read, is cut short or added to, or is of another model or
-    /// optimizer, with the first difference. States are then as before, unless reading or the device fails in the middle,
-    /// after which steps are refused until a whole checkpoint is read.
+    /// [`TrainError::Checkpoint`] if the file cannot be read, has the wrong length, or belongs to
+    /// another model or optimizer; it names the first difference. States are then unchanged. If
+    /// reading or the device fails midway, states are mixed, and steps return an error until a
+    /// complete checkpoint is restored.
     pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<CheckpointInfo, TrainError> {
         let path = path.as_ref();
         let mut opened = open(path).map_err(at(path))?;
         opened.check(self.step_graph()).map_err(at(path))?;
         self.version += 1;
-        self.torn = true;
+        self.has_mixed_states = true;
         self.read(&mut opened).map_err(at(path))?;
-        self.torn = false;
+        self.has_mixed_states = false;
         let info = opened.info;
         self.set_steps(info.steps);
-        self.set_random(Random {
+        self.set_random(RngState {
             seed: info.seed,
             counter: info.counter,
         });
         Ok(info)
     }
 
-    fn read(&mut self, opened: &mut Opened) -> Result<(), CheckpointError> {
+    fn read(&mut self, opened: &mut CheckpointFile) -> Result<(), CheckpointError> {
         for (name, _) in &opened.tensors {
             let states = self.step_graph().states();
             let Some(state) = states.iter().find(|s| s.name == *name) else {
@@ -469,7 +476,7 @@ impl Trainer {
                 name: name.clone(),
                 source,
             })?;
-            self.note(name, &tensor);
+            self.record_initial(name, &tensor);
         }
         Ok(())
     }

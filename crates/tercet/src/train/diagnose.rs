@@ -1,8 +1,8 @@
-//! Which value first left the finite range in a step that was not finite.
+//! Finds the first non-finite value of a step whose loss or gradients are not finite.
 
 use std::fmt;
 
-use tercet_ir::random::Random;
+use tercet_ir::random::RngState;
 use tercet_ir::{
     CompileOptions, NonFinite, Op, RunError, Signature, Tensor, TensorError, TensorType,
 };
@@ -10,28 +10,28 @@ use tercet_ir::{
 use super::step::LOSS;
 use super::trainer::Trainer;
 
-/// A step whose loss or gradients are not finite. States are as they were before it.
+/// A step with a non-finite loss or gradient. States have their values from before the step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NotFinite {
-    /// The step, from 1.
+pub struct NonFiniteStep {
+    /// Step number, from 1.
     pub step: u64,
-    /// Its loss.
+    /// Loss of the step.
     pub loss: f32,
-    /// The norm of its gradients.
+    /// Gradient norm of the step.
     pub gradient_norm: f32,
-    /// The loss scale, if there is one. Gradients are an error at its least only.
+    /// Loss scale, if there is one. Non-finite gradients are an error only at its minimum.
     pub loss_scale: Option<f32>,
-    /// The microbatch, from 0, that was looked into.
+    /// Number of the examined microbatch, from 0.
     pub microbatch: usize,
-    /// The first value that is not finite although its operands are, by the numbers of the graph that the step was built
-    /// of; nodes behind its own are those of the gradients. Not there if the microbatches, run again by themselves, are
-    /// finite (their sum is not), or could not be run.
+    /// The first non-finite value with finite operands. Node numbers are those of the original
+    /// graph; higher numbers belong to the backward graph. `None` if each microbatch alone is
+    /// finite (only their sum is not), or if a microbatch could not be run again.
     pub first: Option<Box<NonFinite>>,
 }
 
-impl std::error::Error for NotFinite {}
+impl std::error::Error for NonFiniteStep {}
 
-impl fmt::Display for NotFinite {
+impl fmt::Display for NonFiniteStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = self.step;
         match self.loss.is_finite() {
@@ -55,7 +55,7 @@ impl fmt::Display for NotFinite {
     }
 }
 
-/// A part of the first axis of a tensor.
+/// Part of a tensor along its first axis.
 fn part(tensor: &Tensor, at: usize) -> Result<Tensor, TensorError> {
     let ty = TensorType::new(tensor.dtype(), tensor.shape().get(1..).unwrap_or(&[]));
     let bytes = ty.size_bytes();
@@ -64,12 +64,13 @@ fn part(tensor: &Tensor, at: usize) -> Result<Tensor, TensorError> {
 }
 
 impl Trainer {
-    /// Runs the microbatches of a step again, one by one, with a look at every value: the microbatch and the first value
-    /// that is not finite. Random numbers are those of the step in its first microbatch only.
+    /// Runs the microbatches of a step again, one by one, with checks on every value. Returns the
+    /// microbatch and the first non-finite value. Only the first microbatch uses the same random
+    /// numbers as the step.
     pub(super) fn diagnose(
         &self,
         inputs: &[(&str, &Tensor)],
-        random: Random,
+        random: RngState,
     ) -> (usize, Option<Box<NonFinite>>) {
         let graph = self.step_graph().single();
         let options = CompileOptions {

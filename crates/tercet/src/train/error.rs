@@ -1,227 +1,224 @@
-//! Why a training step could not be built.
+//! Errors of building training steps and of training.
 
 use tercet_ir::{CompileError, GradError, NodeId, OpError, RunError, TensorError, Type};
 
 use super::checkpoint::CheckpointError;
-use super::diagnose::NotFinite;
+use super::diagnose::NonFiniteStep;
 
-/// Why a training step could not be built: [`TrainStep::build`](super::TrainStep::build).
+/// Errors of building a training step: [`TrainStep::build`](super::TrainStep::build).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StepError {
-    /// What is to be minimized is not one float.
+    /// The loss is not a float scalar.
     #[error("the loss is {ty}; expected a float of rank 0, such as a mean over all axes")]
     Loss {
-        /// Its type.
+        /// Type of the loss.
         ty: Type,
     },
-    /// A value that was named is of another graph.
+    /// A value belongs to another graph.
     #[error("the {what} is not a value of this graph")]
     NotOfGraph {
         /// `loss` or `loss weight`.
         what: &'static str,
     },
-    /// The weight of a loss is not one number.
-    #[error("the loss weight is {ty}; expected a number of rank 0, such as a count of targets")]
+    /// The loss weight is not a scalar.
+    #[error("the loss weight is {ty}; expected a scalar, such as a count of targets")]
     LossWeight {
-        /// Its type.
+        /// Type of the loss weight.
         ty: Type,
     },
-    /// Nothing is to be trained.
-    #[error("no trainable was named; name at least one state of the graph")]
+    /// The list of trainables is empty.
+    #[error("the list of trainables is empty; name at least one state of the graph")]
     NoTrainables,
-    /// A trainable was named twice.
-    #[error("the trainable `{name}` is named twice")]
+    /// A trainable occurs twice.
+    #[error("the trainable `{name}` occurs twice")]
     Duplicate {
-        /// Its name.
+        /// Name of the trainable.
         name: String,
     },
-    /// A trainable is no leaf of the graph.
+    /// The graph has no state with the name of a trainable.
     #[error("no state is named `{name}`; the graph has: {known}")]
     Unknown {
-        /// The name given.
+        /// The unknown name.
         name: String,
-        /// The graph's states.
+        /// Names of the graph's states.
         known: String,
     },
-    /// A trainable is another kind of leaf.
-    #[error(
-        "the trainable `{name}` is {what}; declare it with `Graph::state`, so that it can change"
-    )]
+    /// A trainable is an input or a parameter instead of a state.
+    #[error("the trainable `{name}` is {what}; declare it with `Graph::state`")]
     NotState {
-        /// Its name.
+        /// Name of the leaf.
         name: String,
         /// `an input` or `a parameter`.
         what: &'static str,
     },
-    /// A trainable is not in F32.
-    #[error(
-        "the trainable `{name}` is {ty}; weights are kept in f32, cast them where they are used"
-    )]
+    /// A trainable is not F32.
+    #[error("the trainable `{name}` is {ty}; expected f32; cast weights at their uses instead")]
     MasterType {
-        /// Its name.
+        /// Name of the trainable.
         name: String,
-        /// Its type.
+        /// Type of the trainable.
         ty: Type,
     },
-    /// The graph assigns a trainable itself.
-    #[error("the graph assigns the trainable `{name}` itself; only the optimizer may")]
+    /// The graph already assigns a trainable.
+    #[error("the graph assigns the trainable `{name}`; only the optimizer may assign it")]
     Assigned {
-        /// Its name.
+        /// Name of the trainable.
         name: String,
     },
-    /// A number of the optimizer or of the options is out of its range.
+    /// A hyperparameter of the optimizer or of the options is out of range.
     #[error("{what} is {value}; expected {expected}")]
     Hyperparameter {
-        /// What it is.
+        /// Name of the hyperparameter.
         what: String,
-        /// The number given.
+        /// The invalid value.
         value: f64,
-        /// What is accepted.
+        /// Accepted values.
         expected: &'static str,
     },
-    /// A step of no microbatches, or of more than can be meant.
+    /// The number of microbatches is 0 or too large.
     #[error(
-        "a step of {count} microbatches; expected 1 to {}",
-        super::MOST_MICROBATCHES
+        "{count} microbatches per step; expected 1 to {}",
+        super::MAX_MICROBATCHES
     )]
     Microbatches {
-        /// The number given.
+        /// Requested number of microbatches.
         count: usize,
     },
-    /// More is carried from microbatch to microbatch than a node has results.
+    /// Microbatches would carry more states and outputs than a node can have results.
     #[error(
-        "{found} states and outputs would be carried from microbatch to microbatch, at most 253 can; \
-         keep fewer outputs, or use 1 microbatch"
+        "microbatches would carry {found} states and outputs; at most 253 are supported; \
+         request fewer outputs, or use 1 microbatch"
     )]
     Carried {
-        /// How many.
+        /// Number of carried states and outputs.
         found: usize,
     },
-    /// An operator that draws random numbers where those of microbatches cannot be told apart.
+    /// A node draws random numbers internally, so they would not differ between microbatches.
     #[error(
-        "{node} ({op}) draws random numbers, which would be the same in every microbatch; \
-         draw by `rng_uniform` or `rng_normal` outside of graphs inside nodes, or use 1 microbatch"
+        "{node} ({op}) draws random numbers, which would repeat in every microbatch; \
+         use `rng_uniform` or `rng_normal` outside of subgraphs, or use 1 microbatch"
     )]
     Random {
-        /// The node.
+        /// Number of the node.
         node: NodeId,
-        /// Its operator.
+        /// Operator name of the node.
         op: &'static str,
     },
-    /// A name of the step's own is one of the graph's.
-    #[error("the graph has {what} named `{name}`, which the step needs for itself; rename it")]
-    Taken {
+    /// The graph already uses a name that the step needs.
+    #[error("the graph has {what} named `{name}`, which the step needs; rename it")]
+    NameTaken {
         /// `an input, parameter or state` or `an output`.
         what: &'static str,
-        /// The name.
+        /// The name in use.
         name: String,
     },
-    /// An output to keep is none of the graph's.
+    /// The graph has no output with a requested name.
     #[error("no output is named `{name}`; the graph has: {known}")]
     UnknownOutput {
-        /// The name given.
+        /// The unknown name.
         name: String,
-        /// The graph's outputs.
+        /// Names of the graph's outputs.
         known: String,
     },
     /// The optimizer did not assign a trainable.
     #[error(
-        "the optimizer `{optimizer}` does not update `{name}`; a trainable needs an `Update::assign`"
+        "the optimizer `{optimizer}` does not update `{name}`; it must call `Update::assign` for each trainable"
     )]
     NotUpdated {
-        /// The optimizer.
+        /// Name of the optimizer.
         optimizer: &'static str,
-        /// The trainable.
+        /// Name of the trainable.
         name: String,
     },
-    /// The loss could not be differentiated.
+    /// The loss cannot be differentiated.
     #[error("the loss cannot be differentiated")]
     Gradient(#[from] GradError),
-    /// A node of the step was refused.
-    #[error("a node of the step was refused")]
+    /// A node of the step is invalid.
+    #[error("a node of the step is invalid")]
     Node(#[from] OpError),
 }
 
-/// A training run that failed. States are as before the step unless said.
+/// Errors of a training run. States are unchanged by a failed step, unless documented otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// The step could not be compiled.
+    /// The device cannot compile the step.
     #[error("the graph cannot be compiled")]
     Compile(#[from] CompileError),
-    /// A run failed, or a state or parameter was refused.
+    /// A run failed, or a state or parameter has the wrong name or type.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A tensor could not be made.
+    /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// Trainables without a value: zeros would train badly or not at all.
-    #[error("never set before the first step: {}; use `Trainer::set_state`", .names.join(", "))]
+    /// Trainables without an initial value. Training from zeros would work badly or not at all, so
+    /// this is an error.
+    #[error("trainables without an initial value: {}; set them with `Trainer::set_state`", .names.join(", "))]
     NotSet {
-        /// Their names.
+        /// Names of these trainables.
         names: Vec<String>,
     },
-    /// Loss or gradients are not finite.
+    /// The loss or the gradients are not finite.
     #[error("{0}")]
-    NotFinite(Box<NotFinite>),
+    NotFinite(Box<NonFiniteStep>),
     /// A checkpoint could not be read or written.
     #[error("checkpoint {}", .path.display())]
     Checkpoint {
-        /// The file.
+        /// Path of the checkpoint.
         path: std::path::PathBuf,
-        /// Why.
+        /// The checkpoint error.
         #[source]
         source: CheckpointError,
     },
-    /// A checkpoint was read in part only.
+    /// Restoring a checkpoint failed midway, so states come from two runs.
     #[error(
-        "a checkpoint was read in part only, so states are of two runs; restore a whole one first"
+        "restoring a checkpoint failed midway, so states come from two runs; restore a complete checkpoint first"
     )]
-    Torn,
-    /// A graph to evaluate shares no trainable.
+    InconsistentStates,
+    /// A graph for evaluation shares no trainable with the training step.
     #[error(
-        "the graph to evaluate shares no state with the one that is trained, which has: {known}; \
-         declare its weights with `Graph::state`, by the same names"
+        "the graph for evaluation shares no state with the training step, which has: {known}; \
+         declare its weights with `Graph::state`, with the same names"
     )]
     NothingShared {
-        /// The trainables.
+        /// Names of the trainables.
         known: String,
     },
-    /// A graph to evaluate has a trainable as a parameter.
+    /// A graph for evaluation uses a trainable as a parameter.
     #[error(
-        "`{name}` is trained, but a parameter of the graph to evaluate; declare it with `Graph::state`"
+        "`{name}` is trained, but it is a parameter of the graph for evaluation; declare it with `Graph::state`"
     )]
     SharedParam {
-        /// Its name.
+        /// Name of the trainable.
         name: String,
     },
-    /// A state of the graph to evaluate has another type.
+    /// A state of the graph for evaluation has another type than in the training step.
     #[error(
-        "state `{name}` of the graph to evaluate is {found}; the one that is trained is {expected}"
+        "state `{name}` of the graph for evaluation is {found}; expected {expected} as in the training step"
     )]
     SharedType {
-        /// Its name.
+        /// Name of the state.
         name: String,
-        /// The type in the graph that is trained.
+        /// Type in the training step.
         expected: Type,
-        /// The type in the graph to evaluate.
+        /// Type in the graph for evaluation.
         found: Type,
     },
-    /// Averaged weights are asked for, but none are kept.
-    #[error("no average of the weights is kept; set `StepOptions::ema_decay`")]
+    /// An evaluator needs averaged weights, but the step has no moving average.
+    #[error("the step has no moving average of the weights; set `StepOptions::ema_decay`")]
     NoAverage,
     /// The source of batches failed.
-    #[error("the batch of step {step}")]
+    #[error("cannot load the batch of step {step}")]
     Batch {
-        /// The step, from 1.
+        /// Step number, from 1.
         step: u64,
-        /// Why.
+        /// The error of the source.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-impl From<NotFinite> for TrainError {
-    fn from(e: NotFinite) -> TrainError {
+impl From<NonFiniteStep> for TrainError {
+    fn from(e: NonFiniteStep) -> TrainError {
         TrainError::NotFinite(Box::new(e))
     }
 }

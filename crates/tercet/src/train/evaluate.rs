@@ -1,4 +1,4 @@
-//! Another graph with the weights that are trained.
+//! Evaluation of another graph with the weights of a trainer.
 
 use std::sync::Arc;
 
@@ -8,26 +8,28 @@ use super::error::TrainError;
 use super::state::StateRole;
 use super::trainer::Trainer;
 
-/// Which weights a graph is evaluated with.
+/// Weights for evaluating a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weights {
-    /// Those that are trained.
+pub enum EvalWeights {
+    /// The current weights.
     Current,
-    /// Their moving average: [`StepOptions::ema_decay`](super::StepOptions::ema_decay).
+    /// The moving average of the weights:
+    /// [`StepOptions::ema_decay`](super::StepOptions::ema_decay).
     Average,
 }
 
-/// A graph, such as the loss without dropout, that is run with a trainer's weights: [`Trainer::evaluator`].
+/// A graph that runs with a trainer's weights, such as the loss without dropout:
+/// [`Trainer::evaluator`].
 pub struct Evaluator {
     exe: Box<dyn Executable>,
-    /// Its states and those of the trainer that they are copies of.
+    /// States of this graph, with the trainer's states that they are copied from.
     shared: Vec<(String, String)>,
-    /// The trainer's version that was copied.
+    /// Identity and version of the trainer state that was copied last.
     copied: Option<(Arc<()>, u64)>,
 }
 
 impl Evaluator {
-    /// The executable, to read outputs and to set parameters that the trainer does not have.
+    /// The executable, for reading outputs and setting parameters that the trainer does not have.
     pub fn executable_mut(&mut self) -> &mut dyn Executable {
         &mut *self.exe
     }
@@ -41,16 +43,20 @@ impl std::fmt::Debug for Evaluator {
 }
 
 impl Trainer {
-    /// Compiles another graph for the trainer's device. Its states are those of the trainer by the same names, copied when
-    /// they have changed; parameters that the trainer has are set. States that the trainer has not stay its own.
+    /// Compiles another graph for the trainer's device. States with the same names are copied from
+    /// the trainer when they have changed. Parameters that the trainer has are set. Other states of
+    /// the graph are separate.
     ///
     /// # Errors
-    /// [`TrainError::NothingShared`] for a graph without a state that is trained, [`TrainError::SharedParam`] for a
-    /// parameter that is, [`TrainError::SharedType`], [`TrainError::NoAverage`], [`TrainError::Compile`].
+    /// - [`TrainError::NothingShared`] if the graph has no trained state.
+    /// - [`TrainError::SharedParam`] if a trained weight is a parameter of the graph.
+    /// - [`TrainError::SharedType`] if the type of a shared state differs.
+    /// - [`TrainError::NoAverage`] if the step has no moving averages.
+    /// - [`TrainError::Compile`] if the device cannot compile the graph.
     pub fn evaluator(
         &self,
         graph: &Graph,
-        weights: Weights,
+        weights: EvalWeights,
         options: &CompileOptions,
     ) -> Result<Evaluator, TrainError> {
         let step = self.step_graph();
@@ -73,8 +79,8 @@ impl Trainer {
                 });
             }
             let from = match weights {
-                Weights::Average if trained(&port.name) => self.average_of(&port.name)?,
-                Weights::Average | Weights::Current => port.name.clone(),
+                EvalWeights::Average if trained(&port.name) => self.average_of(&port.name)?,
+                EvalWeights::Average | EvalWeights::Current => port.name.clone(),
             };
             shared.push((port.name.clone(), from));
         }
@@ -97,23 +103,25 @@ impl Trainer {
     }
 
     fn average_of(&self, name: &str) -> Result<String, TrainError> {
-        let is = |role: &StateRole| matches!(role, StateRole::Average { of } if of == name);
+        let is = |role: &StateRole| matches!(role, StateRole::Average { trainable } if trainable == name);
         let found = self.step_graph().states().iter().find(|s| is(&s.role));
         let found = found.ok_or(TrainError::NoAverage)?;
         Ok(found.name.clone())
     }
 
-    /// Runs an evaluator on these inputs with the weights as they are now; the results in the order of its outputs.
+    /// Runs an evaluator with the current weights. Returns the results in the order of the graph's
+    /// outputs.
     ///
     /// # Errors
-    /// [`TrainError::Run`] that names the input, symbol or node; [`TrainError::Torn`].
+    /// - [`TrainError::Run`], which names the input, symbol or node.
+    /// - [`TrainError::InconsistentStates`] after a partial [`Trainer::restore`].
     pub fn evaluate(
         &self,
         evaluator: &mut Evaluator,
         inputs: &[(&str, &Tensor)],
     ) -> Result<Vec<Tensor>, TrainError> {
-        if self.torn {
-            return Err(TrainError::Torn);
+        if self.has_mixed_states {
+            return Err(TrainError::InconsistentStates);
         }
         let current = evaluator
             .copied

@@ -1,14 +1,16 @@
-//! Optimizers: builders of the nodes that update trainables.
+//! Optimizers, which build the nodes that update trainables.
 //!
-//! An [`Optimizer`] gets trainables and their gradients and builds their updates through [`Update`], which adds states
-//! (moments, a counter of steps) and assigns. What one tensor's update reads of the step are scalars that are computed
-//! once (the learning rate, corrections, the factor of gradients); the rest are elementwise nodes of the weight, its
-//! moments and its gradient, so that an executor can make them one kernel in place. Everything is `F32`. So that it is one
-//! kernel, what is made of a moment is made of what [`Update::assign`] gives back, and the weight is assigned last; a map has
-//! at most 8 operands, which AdamW's needs.
+//! An [`Optimizer`] gets trainables and their gradients and builds their updates through
+//! [`OptimizerUpdate`], which adds states (moments, a step counter) and assignments. Scalars of the step
+//! (learning rate, bias corrections, gradient factor) are computed once. The rest is elementwise in
+//! the weight, its moments and its gradient, so an executor can fuse it into one in-place kernel.
+//! Everything is `F32`. Two rules make this fusion possible: computations use the value that
+//! [`OptimizerUpdate::assign`] returns for a moment, and the weight is assigned last. A fused map has at
+//! most 8 operands, which is the number that AdamW needs.
 //!
-//! States are named by optimizer, what they hold and the trainable: `adamw.m.<name>`, `adamw.v.<name>`, `adamw.step`;
-//! `sgd.momentum.<name>`; `lion.m.<name>`; `muon.momentum.<name>` beside those of AdamW.
+//! State names consist of the optimizer, the content and the trainable: `adamw.m.<name>`,
+//! `adamw.v.<name>`, `adamw.step`; `sgd.momentum.<name>`; `lion.m.<name>`; `muon.momentum.<name>`
+//! in addition to those of AdamW.
 
 mod adamw;
 mod lion;
@@ -27,45 +29,48 @@ use tercet_ir::{DType, Graph, OpError, Type, Value};
 
 use super::error::StepError;
 use super::params::ParamGroup;
-use super::state::{Initial, StateInfo, StateRole};
+use super::state::{InitialState, StateInfo, StateRole};
 
-/// A trainable in the graph of a step.
+/// A trainable in the step graph.
 #[derive(Clone, Debug)]
-pub struct Param {
-    /// Its name.
+pub struct TrainedParam {
+    /// Name of the trainable.
     pub name: String,
-    /// The state, `F32`, as it is before the step.
+    /// The weight before the step, an `F32` state.
     pub weight: Value,
-    /// Its type.
+    /// Type of the weight.
     pub ty: Type,
-    /// The gradient, of the same type, before it is scaled and clipped: [`Update::gradient`] is what to use.
+    /// The gradient, with the type of the weight, before scaling and clipping. Optimizers use
+    /// [`OptimizerUpdate::gradient`] instead.
     pub gradient: Value,
-    /// Its settings.
+    /// Settings of the trainable.
     pub group: ParamGroup,
 }
 
-/// A method of updating trainables. Implementations outside of this crate build with [`Update`] alike.
+/// An algorithm that updates trainables. Implementations in other crates use the same [`OptimizerUpdate`]
+/// interface.
 pub trait Optimizer: fmt::Debug + Send + Sync {
-    /// Its name, with which the names of its states begin.
+    /// Name of the optimizer, and prefix of its state names.
     fn name(&self) -> &'static str;
 
-    /// Refuses numbers out of their range.
+    /// Checks the hyperparameters.
     ///
     /// # Errors
-    /// [`StepError::Hyperparameter`].
+    /// [`StepError::Hyperparameter`] if one is out of range.
     fn check(&self) -> Result<(), StepError>;
 
-    /// Builds the updates: one [`Update::assign`] of each parameter's weight.
+    /// Builds the updates: one [`OptimizerUpdate::assign`] for each trainable's weight.
     ///
     /// # Errors
-    /// [`StepError::Node`] when a node is refused.
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError>;
+    /// [`StepError::Node`] if a node is invalid.
+    fn update(&self, u: &mut OptimizerUpdate<'_>, params: &[TrainedParam])
+    -> Result<(), StepError>;
 }
 
-/// Refuses a number that is not within bounds.
+/// Checks that a number is within bounds.
 ///
 /// # Errors
-/// [`StepError::Hyperparameter`].
+/// [`StepError::Hyperparameter`] if it is not.
 pub(crate) fn expect(
     what: &str,
     value: f64,
@@ -82,44 +87,45 @@ pub(crate) fn expect(
     }
 }
 
-/// Refuses a decay of moments outside `[0, 1)`.
+/// Checks that a decay of moments is in `[0, 1)`.
 pub(crate) fn expect_decay(what: &str, value: f64) -> Result<(), StepError> {
     expect(what, value, "0 or more and below 1", |x| {
         (0.0..1.0).contains(&x)
     })
 }
 
-/// Refuses a negative number.
+/// Checks that a number is not negative.
 pub(crate) fn expect_not_negative(what: &str, value: f64) -> Result<(), StepError> {
     expect(what, value, "0 or more", |x| x >= 0.0)
 }
 
-/// What updates are built with: the graph, the scalars of the step, and states.
+/// Builder of optimizer updates: the graph, the scalars of the step, and the added states.
 #[derive(Debug)]
-pub struct Update<'a> {
+pub struct OptimizerUpdate<'a> {
     graph: &'a mut Graph,
     learning_rate: Value,
-    /// What gradients are multiplied by, if anything: NaN where the step does not count.
+    /// Factor on the gradients, if any. It is NaN if the step is skipped.
     factor: Option<Value>,
-    /// `Bool []`: whether the step counts.
+    /// `Bool []`: false if the step is skipped.
     finite: Value,
-    /// By the type of a parameter whether the step does not count, told by the gradient that was asked for last: one
-    /// operand less than `finite` where gradients are multiplied anyway.
+    /// Whether the step is skipped, as an elementwise mask, keyed by the type of the trainable. The
+    /// mask is the NaN test of the last gradient, which is NaN if the step is skipped. A fused
+    /// kernel then needs one operand less than with `finite`.
     skips: HashMap<Type, Value>,
     states: Vec<StateInfo>,
-    /// What states hold after the step.
+    /// Values of states after the step.
     assigned: HashMap<Value, Value>,
-    /// Scalars that groups share.
+    /// Scalars shared by groups.
     scalars: HashMap<(&'static str, u64), Value>,
 }
 
-impl<'a> Update<'a> {
+impl<'a> OptimizerUpdate<'a> {
     pub(super) fn new(
         graph: &'a mut Graph,
         learning_rate: Value,
         factor: Option<Value>,
         finite: Value,
-    ) -> Result<Update<'a>, OpError> {
+    ) -> Result<OptimizerUpdate<'a>, OpError> {
         let factor = match factor {
             Some(factor) => {
                 let nan = graph.scalar(DType::F32, f64::NAN)?;
@@ -127,7 +133,7 @@ impl<'a> Update<'a> {
             }
             None => None,
         };
-        Ok(Update {
+        Ok(OptimizerUpdate {
             graph,
             learning_rate,
             factor,
@@ -139,15 +145,15 @@ impl<'a> Update<'a> {
         })
     }
 
-    /// The graph, for any other node.
+    /// The graph, for adding any other node.
     pub fn graph(&mut self) -> &mut Graph {
         self.graph
     }
 
-    /// The learning rate of a group, `F32 []`.
+    /// Learning rate of a group, `F32 []`.
     ///
     /// # Errors
-    /// [`OpError`] when a node is refused.
+    /// [`OpError`] if a node is invalid.
     pub fn learning_rate(&mut self, group: &ParamGroup) -> Result<Value, OpError> {
         let (rate, factor) = (self.learning_rate, group.learning_rate);
         match factor == 1.0 {
@@ -156,11 +162,11 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// `1 - learning rate * weight decay` of a group, `F32 []`: decoupled weight decay multiplies weights by it. Nothing
-    /// without decay.
+    /// `1 - learning rate * weight decay` of a group, `F32 []`: the factor on weights for decoupled
+    /// weight decay. `None` without weight decay.
     ///
     /// # Errors
-    /// [`OpError`] when a node is refused.
+    /// [`OpError`] if a node is invalid.
     pub fn decay(&mut self, group: &ParamGroup, decay: f64) -> Result<Option<Value>, OpError> {
         let decay = group.weight_decay.unwrap_or(decay) * group.learning_rate;
         if decay == 0.0 {
@@ -175,11 +181,12 @@ impl<'a> Update<'a> {
         kept.map(Some)
     }
 
-    /// The gradient of a parameter, of its type: without the loss scale, a mean over microbatches, clipped.
+    /// Final gradient of a trainable, with its type: unscaled, averaged over microbatches, and
+    /// clipped.
     ///
     /// # Errors
-    /// [`OpError`] when a node is refused.
-    pub fn gradient(&mut self, param: &Param) -> Result<Value, OpError> {
+    /// [`OpError`] if a node is invalid.
+    pub fn gradient(&mut self, param: &TrainedParam) -> Result<Value, OpError> {
         let Some(factor) = self.factor else {
             return Ok(param.gradient);
         };
@@ -189,12 +196,12 @@ impl<'a> Update<'a> {
         Ok(gradient)
     }
 
-    /// Adds a state of the optimizer that starts as zeros.
+    /// Adds an optimizer state that starts as zeros.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken or a size is symbolic.
+    /// [`OpError`] if the name is taken or a size is symbolic.
     pub fn state(&mut self, name: &str, ty: Type) -> Result<Value, OpError> {
-        self.add_state(name, ty, StateRole::Optimizer, Initial::Zeros)
+        self.add_state(name, ty, StateRole::Optimizer, InitialState::Zeros)
     }
 
     pub(super) fn add_state(
@@ -202,7 +209,7 @@ impl<'a> Update<'a> {
         name: &str,
         ty: Type,
         role: StateRole,
-        initial: Initial,
+        initial: InitialState,
     ) -> Result<Value, OpError> {
         let state = self.graph.state(name, ty.clone())?;
         self.states.push(StateInfo {
@@ -214,11 +221,11 @@ impl<'a> Update<'a> {
         Ok(state)
     }
 
-    /// The number of this step from 1, `F32 []`, counted in a state `I32 []` of this name. Steps that are skipped do not
-    /// count.
+    /// Number of this step from 1, `F32 []`. An `I32 []` state with this name counts the steps that
+    /// are not skipped.
     ///
     /// # Errors
-    /// [`OpError`] when the name is taken.
+    /// [`OpError`] if the name is taken.
     pub fn count_steps(&mut self, name: &str) -> Result<Value, OpError> {
         let before = self.state(name, Type::new(DType::I32, [0usize; 0]))?;
         let one = self.graph.scalar(DType::I32, 1.0)?;
@@ -227,11 +234,11 @@ impl<'a> Update<'a> {
         self.graph.cast(now, DType::F32)
     }
 
-    /// Says what a state holds after the step, unless the step is skipped: what it holds then is given back, for what
-    /// follows.
+    /// Assigns a state, unless the step is skipped. Returns the value of the state after the step,
+    /// for later nodes.
     ///
     /// # Errors
-    /// [`OpError`] when it is no state, is assigned already, or has another type.
+    /// [`OpError`] if `state` is not a state, is already assigned, or has another type.
     pub fn assign(&mut self, state: Value, value: Value) -> Result<Value, OpError> {
         let ty = self.graph.get_type(state);
         match ty.and_then(|ty| self.skips.get(ty)).copied() {
@@ -243,7 +250,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// As [`Update::assign`], for what has nothing to do with a gradient.
+    /// Like [`OptimizerUpdate::assign`], for states that do not depend on a gradient.
     pub(super) fn assign_if_finite(
         &mut self,
         state: Value,
@@ -259,7 +266,7 @@ impl<'a> Update<'a> {
         Ok(new)
     }
 
-    /// What a state was assigned.
+    /// The assigned value of a state.
     pub(super) fn assigned(&self, state: Value) -> Option<Value> {
         self.assigned.get(&state).copied()
     }
@@ -271,7 +278,7 @@ impl<'a> Update<'a> {
     /// A constant `F32 []`.
     ///
     /// # Errors
-    /// [`OpError`] never in practice.
+    /// [`OpError`] never occurs in practice.
     pub fn number(&mut self, value: f64) -> Result<Value, OpError> {
         self.graph.scalar(DType::F32, value)
     }
@@ -279,16 +286,16 @@ impl<'a> Update<'a> {
     /// `x * factor`
     ///
     /// # Errors
-    /// [`OpError`] when `x` is not `F32`.
+    /// [`OpError`] if `x` is not `F32`.
     pub fn times(&mut self, x: Value, factor: f64) -> Result<Value, OpError> {
         let factor = self.number(factor)?;
         self.graph.mul(x, factor)
     }
 
-    /// `kept * old + added * new`, a moving average where the two add up to 1.
+    /// `kept * old + added * new`: a moving average if the factors add up to 1.
     ///
     /// # Errors
-    /// [`OpError`] when an operand is not `F32`, or the shapes do not broadcast.
+    /// [`OpError`] if an operand is not `F32`, or the shapes do not broadcast.
     pub fn blend(
         &mut self,
         old: Value,
@@ -304,11 +311,11 @@ impl<'a> Update<'a> {
         self.graph.plus(old, new)
     }
 
-    /// `1 - decay^steps`, `F32 []`, without the loss of digits that subtracting would have: the correction of a moving
-    /// average that started at 0.
+    /// `1 - decay^steps`, `F32 []`, computed without cancellation: the bias correction of a moving
+    /// average that starts at 0.
     ///
     /// # Errors
-    /// [`OpError`] when `steps` is not `F32`.
+    /// [`OpError`] if `steps` is not `F32`.
     pub fn bias_correction(&mut self, decay: f64, steps: Value) -> Result<Value, OpError> {
         if decay == 0.0 {
             return self.number(1.0);
@@ -318,10 +325,11 @@ impl<'a> Update<'a> {
         self.graph.neg(less)
     }
 
-    /// `weight * kept - rate * direction`: what updates end in; `kept` from [`Update::decay`].
+    /// `weight * kept - rate * direction`: the final operation of an update, with `kept` from
+    /// [`OptimizerUpdate::decay`].
     ///
     /// # Errors
-    /// [`OpError`] when an operand is not `F32`, or the shapes do not broadcast.
+    /// [`OpError`] if an operand is not `F32`, or the shapes do not broadcast.
     pub fn stepped(
         &mut self,
         weight: Value,
@@ -337,7 +345,7 @@ impl<'a> Update<'a> {
         self.graph.sub(kept, step)
     }
 
-    /// A scalar by what it is and a number, built once.
+    /// Returns the scalar for a name and number, and builds it once.
     fn shared(
         &mut self,
         what: &'static str,
@@ -353,7 +361,7 @@ impl<'a> Update<'a> {
         Ok(value)
     }
 
-    /// `numerator * factor / denominator` of scalars of the step, built once for each factor.
+    /// `numerator * factor / denominator` of step scalars, built once per factor.
     pub(super) fn ratio(
         &mut self,
         group: &ParamGroup,

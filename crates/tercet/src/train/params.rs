@@ -1,20 +1,20 @@
-//! What is trained, and by which settings.
+//! Trainables and their settings.
 
 use tercet_ir::Type;
 
-/// Settings that some trainables share.
+/// Settings shared by several trainables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamGroup {
-    /// Its name, for reports.
+    /// Name of the group, for reports.
     pub name: String,
-    /// What the learning rate is multiplied by, 0 or more.
+    /// Factor on the learning rate, 0 or more.
     pub learning_rate: f64,
-    /// The weight decay in place of the optimizer's, 0 or more.
+    /// Weight decay that replaces the optimizer's, 0 or more.
     pub weight_decay: Option<f64>,
 }
 
 impl ParamGroup {
-    /// The group `decay`: the optimizer's own settings.
+    /// The group `decay`: the optimizer's default settings.
     pub fn decay() -> ParamGroup {
         ParamGroup {
             name: "decay".to_string(),
@@ -32,8 +32,9 @@ impl ParamGroup {
         }
     }
 
-    /// The group of a trainable that is given none: [`ParamGroup::no_decay`] for scalars, vectors, biases and weights of
-    /// norms, which are told by `bias` at the end of the name or `norm` in it; [`ParamGroup::decay`] for the rest.
+    /// Default group of a trainable. It is [`ParamGroup::no_decay`] for scalars and vectors, for
+    /// names that end in `bias`, and for names that contain `norm`. All others are in
+    /// [`ParamGroup::decay`].
     pub fn default_of(name: &str, ty: &Type) -> ParamGroup {
         let name = name.to_ascii_lowercase();
         match ty.rank() <= 1 || name.ends_with("bias") || name.contains("norm") {
@@ -43,17 +44,17 @@ impl ParamGroup {
     }
 }
 
-/// A state of the graph that is trained, `F32` of any shape.
+/// A state of the graph to train, `F32` of any shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trainable {
-    /// The state's name.
+    /// Name of the state.
     pub name: String,
-    /// Its group; [`ParamGroup::default_of`] where there is none.
+    /// Group of settings; `None` means [`ParamGroup::default_of`].
     pub group: Option<ParamGroup>,
 }
 
 impl Trainable {
-    /// A trainable in the group that its name and type suggest.
+    /// A trainable in the default group for its name and type.
     pub fn new(name: impl Into<String>) -> Trainable {
         Trainable {
             name: name.into(),
@@ -61,7 +62,7 @@ impl Trainable {
         }
     }
 
-    /// Puts it into a group and returns it, for chaining.
+    /// Sets the group and returns the trainable, for chaining.
     pub fn in_group(mut self, group: ParamGroup) -> Trainable {
         self.group = Some(group);
         self

@@ -1,60 +1,68 @@
-//! Dynamic loss scaling for gradients in F16, inside the graph.
+//! Dynamic loss scaling for F16 gradients, inside the graph.
 
 use tercet_ir::{DType, Graph, OpError, Type, Value};
 
 use super::error::StepError;
-use super::optim::{Update, expect};
-use super::state::{Initial, StateInfo, StateRole};
+use super::optim::{OptimizerUpdate, expect};
+use super::state::{InitialState, StateInfo, StateRole};
 
-/// The state that holds the scale, `F32 []`.
+/// Name of the state with the scale, `F32 []`.
 const SCALE: &str = "loss_scale.scale";
-/// The state that counts the steps since it changed, `I32 []`.
+/// Name of the state that counts the finite steps since the last change, `I32 []`.
 const GOOD_STEPS: &str = "loss_scale.good_steps";
 
-/// A dynamic loss scale (Micikevicius and others, "Mixed precision training", 2018): the loss is multiplied by it before
-/// it is differentiated, so that small gradients do not vanish in F16, and gradients are divided by it. A step whose
-/// gradients are not finite is skipped and lowers the scale; `interval` good steps in a row raise it. All of it happens
-/// on the device. States: `loss_scale.scale`, `F32 []`, and `loss_scale.good_steps`, `I32 []`.
+/// A dynamic loss scale (Micikevicius and others, "Mixed precision training", 2018). The loss is
+/// multiplied by the scale before differentiation, so that small gradients do not vanish in F16,
+/// and gradients are divided by it. A step with non-finite gradients is skipped and lowers the
+/// scale; `interval` consecutive finite steps raise it. All of this runs on the device. States:
+/// `loss_scale.scale`, `F32 []`, and `loss_scale.good_steps`, `I32 []`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossScale {
-    /// The scale of the first step. A loss in F16 takes no more than 65504.
+    /// Scale of the first step. For a loss in F16, scale times loss must stay below 65504.
     pub initial: f64,
-    /// What it is multiplied by when it is raised, 1 or more.
+    /// Factor for raising the scale, 1 or more.
     pub growth: f64,
-    /// What it is multiplied by when it is lowered, above 0 and below 1.
+    /// Factor for lowering the scale, above 0 and below 1.
     pub backoff: f64,
-    /// The good steps in a row that raise it, at least 1.
+    /// Number of consecutive finite steps that raise the scale, at least 1.
     pub interval: u32,
-    /// The least scale. Gradients that are not finite even at this one are an error of the trainer.
-    pub least: f64,
-    /// The greatest scale.
-    pub greatest: f64,
+    /// Minimum scale. Non-finite gradients at this scale are an error of the trainer.
+    pub min_scale: f64,
+    /// Maximum scale.
+    pub max_scale: f64,
 }
 
 impl Default for LossScale {
-    /// From 2^15, doubled after 2000 good steps, halved after a bad one, from 1 to 2^24.
+    /// Starts at 2^15, doubles after 2000 finite steps, halves after a non-finite one; minimum 1,
+    /// maximum 2^24.
     fn default() -> LossScale {
         LossScale {
             initial: 32768.0,
             growth: 2.0,
             backoff: 0.5,
             interval: 2000,
-            least: 1.0,
-            greatest: 16_777_216.0,
+            min_scale: 1.0,
+            max_scale: 16_777_216.0,
         }
     }
 }
 
 impl LossScale {
     pub(super) fn check(&self) -> Result<(), StepError> {
-        expect("the least loss scale", self.least, "more than 0", |x| {
-            x > 0.0
-        })?;
-        if !(self.least <= self.initial && self.initial <= self.greatest && self.greatest <= 1e38) {
+        expect(
+            "the minimum loss scale",
+            self.min_scale,
+            "more than 0",
+            |x| x > 0.0,
+        )?;
+        if !(self.min_scale <= self.initial
+            && self.initial <= self.max_scale
+            && self.max_scale <= 1e38)
+        {
             return Err(StepError::Hyperparameter {
                 what: "the initial loss scale".to_string(),
                 value: self.initial,
-                expected: "from the least to the greatest loss scale, which is at most 1e38",
+                expected: "a value from the minimum to the maximum loss scale, which is at most 1e38",
             });
         }
         expect(
@@ -84,27 +92,27 @@ impl LossScale {
         graph.state(SCALE, Type::new(DType::F32, [0usize; 0]))
     }
 
-    /// What there is to say of the state of [`LossScale::add`].
+    /// Description of the state that [`LossScale::add`] adds.
     pub(super) fn info(&self) -> StateInfo {
         StateInfo {
             name: SCALE.to_string(),
             ty: Type::new(DType::F32, [0usize; 0]),
             role: StateRole::LossScale,
-            initial: Initial::Number(self.initial),
+            initial: InitialState::Number(self.initial),
         }
     }
 
-    /// The scale of the next step, from whether the gradients were finite. Where the loss was not, the scale is not to
-    /// blame and stays.
+    /// Updates the scale for the next step, depending on whether the gradients were finite. If the
+    /// loss itself is not finite, the scale is not the cause and does not change.
     pub(super) fn adapt(
         &self,
-        u: &mut Update<'_>,
+        u: &mut OptimizerUpdate<'_>,
         scale: Value,
         loss_finite: Value,
         gradients_finite: Value,
     ) -> Result<(), OpError> {
         let ty = Type::new(DType::I32, [0usize; 0]);
-        let before = u.add_state(GOOD_STEPS, ty, StateRole::LossScale, Initial::Zeros)?;
+        let before = u.add_state(GOOD_STEPS, ty, StateRole::LossScale, InitialState::Zeros)?;
         let g = u.graph();
         let one = g.scalar(DType::I32, 1.0)?;
         let zero = g.scalar(DType::I32, 0.0)?;
@@ -112,10 +120,10 @@ impl LossScale {
         let good = g.plus(before, one)?;
         let due = g.ge(good, interval)?;
         let raised = u.times(scale, self.growth)?;
-        let most = u.number(self.greatest)?;
+        let most = u.number(self.max_scale)?;
         let raised = u.graph().min(raised, most)?;
         let lowered = u.times(scale, self.backoff)?;
-        let least = u.number(self.least)?;
+        let least = u.number(self.min_scale)?;
         let g = u.graph();
         let lowered = g.max(lowered, least)?;
         let raised = g.where_(due, raised, scale)?;

@@ -1,27 +1,29 @@
-//! Learning rates by step, computed on the host and fed to each run.
+//! Learning rate schedules. The host computes the rate of each step and passes it to the run.
 
 use std::f64::consts::PI;
 
-/// How a learning rate goes on after its warm-up.
+/// Shape of a schedule after warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Shape {
+enum DecayShape {
     Constant,
-    /// To the end by `steps`, warm-up included.
+    /// Linear decay to the end rate at step `steps`, warm-up included.
     Linear {
         steps: u64,
     },
-    /// Half a cosine to the end by `steps`, warm-up included (Loshchilov and Hutter, "SGDR", 2017, without restarts).
+    /// Half a cosine to the end rate at step `steps`, warm-up included (Loshchilov and Hutter,
+    /// "SGDR", 2017, without restarts).
     Cosine {
         steps: u64,
     },
-    /// At the peak for `stable` steps, then linearly to the end in `decay` (Hu and others, "MiniCPM", 2024).
+    /// Constant for `stable` steps, then linear decay to the end rate in `decay` steps (Hu and
+    /// others, "MiniCPM", 2024).
     StableDecay {
         stable: u64,
         decay: u64,
     },
 }
 
-/// The learning rate of each step.
+/// Learning rate as a function of the step.
 ///
 /// ```
 /// use tercet::train::Schedule;
@@ -32,16 +34,16 @@ enum Shape {
 /// assert_eq!(schedule.rate(1000), 1e-4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Schedule {
+pub struct LearningRateSchedule {
     peak: f64,
     end: f64,
     warmup: u64,
-    shape: Shape,
+    shape: DecayShape,
 }
 
-impl Schedule {
-    fn new(peak: f64, warmup: u64, shape: Shape) -> Schedule {
-        Schedule {
+impl LearningRateSchedule {
+    fn new(peak: f64, warmup: u64, shape: DecayShape) -> LearningRateSchedule {
+        LearningRateSchedule {
             peak,
             end: 0.0,
             warmup,
@@ -50,37 +52,45 @@ impl Schedule {
     }
 
     /// The same rate at every step.
-    pub fn constant(rate: f64) -> Schedule {
-        Schedule::new(rate, 0, Shape::Constant)
+    pub fn constant(rate: f64) -> LearningRateSchedule {
+        LearningRateSchedule::new(rate, 0, DecayShape::Constant)
     }
 
-    /// `warmup` steps up to the rate `peak`, which stays.
-    pub fn warmup(peak: f64, warmup: u64) -> Schedule {
-        Schedule::new(peak, warmup, Shape::Constant)
+    /// Linear warm-up to `peak` in `warmup` steps, then constant.
+    pub fn warmup(peak: f64, warmup: u64) -> LearningRateSchedule {
+        LearningRateSchedule::new(peak, warmup, DecayShape::Constant)
     }
 
-    /// `warmup` steps up to `peak`, then linearly to 0 after `steps` steps in all.
-    pub fn linear(peak: f64, warmup: u64, steps: u64) -> Schedule {
-        Schedule::new(peak, warmup, Shape::Linear { steps })
+    /// Linear warm-up to `peak` in `warmup` steps, then linear decay to 0 at step `steps`.
+    pub fn linear(peak: f64, warmup: u64, steps: u64) -> LearningRateSchedule {
+        LearningRateSchedule::new(peak, warmup, DecayShape::Linear { steps })
     }
 
-    /// `warmup` steps up to `peak`, then by half a cosine to 0 after `steps` steps in all.
-    pub fn cosine(peak: f64, warmup: u64, steps: u64) -> Schedule {
-        Schedule::new(peak, warmup, Shape::Cosine { steps })
+    /// Linear warm-up to `peak` in `warmup` steps, then half a cosine to 0 at step `steps`.
+    pub fn cosine(peak: f64, warmup: u64, steps: u64) -> LearningRateSchedule {
+        LearningRateSchedule::new(peak, warmup, DecayShape::Cosine { steps })
     }
 
-    /// `warmup` steps up to `peak`, `stable` steps there, then linearly to 0 in `decay` steps.
-    pub fn warmup_stable_decay(peak: f64, warmup: u64, stable: u64, decay: u64) -> Schedule {
-        Schedule::new(peak, warmup, Shape::StableDecay { stable, decay })
+    /// Linear warm-up to `peak` in `warmup` steps, constant for `stable` steps, then linear decay
+    /// to 0 in `decay` steps.
+    pub fn warmup_stable_decay(
+        peak: f64,
+        warmup: u64,
+        stable: u64,
+        decay: u64,
+    ) -> LearningRateSchedule {
+        LearningRateSchedule::new(peak, warmup, DecayShape::StableDecay { stable, decay })
     }
 
-    /// Ends at this rate instead of 0, and returns the schedule, for chaining. A schedule that does not fall has no end.
-    pub fn ending_at(mut self, end: f64) -> Schedule {
+    /// Sets the end rate, which is 0 by default, and returns the schedule, for chaining. It has no
+    /// effect on schedules without decay.
+    pub fn ending_at(mut self, end: f64) -> LearningRateSchedule {
         self.end = end;
         self
     }
 
-    /// The rate of a step, counted from 0. In the warm-up it is `peak (step + 1) / warmup`, so that no step is lost.
+    /// The rate of a step, counted from 0. During warm-up it is `peak (step + 1) / warmup`, so that
+    /// the first step has a rate above 0.
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup {
             return self.peak * ((step + 1) as f64 / self.warmup as f64);
@@ -91,18 +101,18 @@ impl Schedule {
             false => 1.0,
         };
         let fallen = match self.shape {
-            Shape::Constant => 0.0,
-            Shape::Linear { steps } => part(after, steps.saturating_sub(self.warmup)),
-            Shape::Cosine { steps } => {
+            DecayShape::Constant => 0.0,
+            DecayShape::Linear { steps } => part(after, steps.saturating_sub(self.warmup)),
+            DecayShape::Cosine { steps } => {
                 let part = part(after, steps.saturating_sub(self.warmup));
                 0.5 * (1.0 - (PI * part).cos())
             }
-            Shape::StableDecay { stable, decay } => match after.checked_sub(stable) {
+            DecayShape::StableDecay { stable, decay } => match after.checked_sub(stable) {
                 Some(after) => part(after, decay),
                 None => 0.0,
             },
         };
-        // Exact at both ends.
+        // This form is exact at both ends.
         self.peak * (1.0 - fallen) + self.end * fallen
     }
 }

@@ -1,31 +1,31 @@
-//! One microbatch with its gradients, and from it the graph of all.
+//! The graph of one microbatch with its gradients, and the graph of all microbatches.
 
 use tercet_ir::{DType, GradError, Graph, OpError, Value};
 
-use super::accumulate::{One, accumulate};
+use super::accumulate::{MicrobatchParts, accumulate};
 use super::error::StepError;
 use super::step::{LEARNING_RATE, LOSS, StepOptions, TrainableInfo};
-use super::whole::Whole;
+use super::whole::StepGraph;
 
 /// The graph of one microbatch with its gradients.
-pub(super) struct Single {
+pub(super) struct MicrobatchGraph {
     pub(super) graph: Graph,
     /// The loss, `F32 []`.
     loss: Value,
-    /// The loss's weight, `F32 []`, of one of several microbatches.
+    /// The loss weight of a microbatch, `F32 []`. `None` if there is only one microbatch.
     weight: Option<Value>,
     scale: Option<Value>,
-    /// By trainable, times the loss scale and the weight.
+    /// Gradients in the order of the trainables, multiplied by the loss scale and the loss weight.
     gradients: Vec<Value>,
 }
 
-impl Single {
-    pub(super) fn of(
+impl MicrobatchGraph {
+    pub(super) fn new(
         source: &Graph,
         loss: Value,
         trainables: &[(Value, TrainableInfo)],
         options: &StepOptions,
-    ) -> Result<Single, StepError> {
+    ) -> Result<MicrobatchGraph, StepError> {
         let mut graph = Graph::new();
         for (_, node) in source.nodes() {
             graph.add(node.op.clone(), &node.inputs)?;
@@ -34,7 +34,7 @@ impl Single {
             Some(weight) => Some(loss_weight(&mut graph, weight)?),
             None => None,
         };
-        // The weight of one microbatch is divided out again.
+        // With a single microbatch the weight cancels out.
         let weight = weight.filter(|_| options.microbatches > 1);
         let in_f32 = as_f32(&mut graph, loss)?;
         let mut scaled = in_f32;
@@ -62,7 +62,7 @@ impl Single {
             e => e,
         })?;
         graph.output(LOSS, in_f32)?;
-        Ok(Single {
+        Ok(MicrobatchGraph {
             graph,
             loss: in_f32,
             weight,
@@ -71,14 +71,14 @@ impl Single {
         })
     }
 
-    /// The graph of all microbatches.
+    /// Builds the graph of all microbatches.
     pub(super) fn all(
         &self,
         source: &Graph,
         trainables: &[(Value, TrainableInfo)],
         kept: &[(String, Value)],
         options: &StepOptions,
-    ) -> Result<Whole, StepError> {
+    ) -> Result<StepGraph, StepError> {
         let names = kept.iter().map(|(name, _)| name.clone());
         let kept: Vec<Value> = kept.iter().map(|(_, value)| *value).collect();
         let assigns = source.assigns().iter().map(|a| (a.state, a.value));
@@ -88,7 +88,7 @@ impl Single {
             for (_, node) in self.graph.nodes() {
                 graph.add(node.op.clone(), &node.inputs)?;
             }
-            return Ok(Whole {
+            return Ok(StepGraph {
                 graph,
                 loss: self.loss,
                 scale: self.scale,
@@ -96,7 +96,7 @@ impl Single {
                 gradients: self.gradients.clone(),
                 weights: trainables.iter().map(|(value, _)| *value).collect(),
                 assigns,
-                kept: names.zip(kept).collect(),
+                retained: names.zip(kept).collect(),
             });
         }
         let mut graph = self.graph.clone();
@@ -104,12 +104,12 @@ impl Single {
         if let Some(weight) = self.weight {
             sums = vec![graph.mul(self.loss, weight)?, weight];
         }
-        let one = One {
+        let one = MicrobatchParts {
             graph: &graph,
             gradients: &self.gradients,
             sums: &sums,
             assigns: &assigns,
-            kept: &kept,
+            retained: &kept,
         };
         let mut all = accumulate(&one, options.microbatches)?;
         let scale = self.scale.map(|scale| all.leaf(scale));
@@ -125,14 +125,14 @@ impl Single {
             Some(scale) => g.mul(scale, count)?,
             None => count,
         };
-        Ok(Whole {
+        Ok(StepGraph {
             loss,
             scale,
             divisor: Some(divisor),
             gradients: all.gradients,
             weights,
             assigns: all.assigns,
-            kept: names.zip(all.kept).collect(),
+            retained: names.zip(all.retained).collect(),
             graph: all.graph,
         })
     }
@@ -160,7 +160,7 @@ fn loss_weight(graph: &mut Graph, weight: Value) -> Result<Value, StepError> {
 fn expect_free(graph: &Graph, name: &str) -> Result<(), StepError> {
     match graph.leaf(name) {
         None => Ok(()),
-        Some(_) => Err(StepError::Taken {
+        Some(_) => Err(StepError::NameTaken {
             what: "an input, parameter or state",
             name: name.to_string(),
         }),

@@ -1,47 +1,47 @@
-//! The states of a training step.
+//! States of a training step.
 
 use tercet_ir::Type;
 
-/// What a state is for.
+/// Purpose of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateRole {
-    /// Trained: the optimizer changes it.
+    /// A trained weight, updated by the optimizer.
     Trainable,
-    /// The model's own, not trained: frozen weights, running statistics.
+    /// A state of the model that is not trained: frozen weights, running statistics.
     Model,
-    /// The optimizer's: moments, a counter of steps.
+    /// A state of the optimizer: moments, a step counter.
     Optimizer,
-    /// The moving average of this trainable.
+    /// The moving average of a trainable.
     Average {
-        /// The trainable's name.
-        of: String,
+        /// Name of the trainable.
+        trainable: String,
     },
-    /// Of the dynamic loss scale.
+    /// A state of the dynamic loss scale.
     LossScale,
 }
 
-/// What a state holds before the first step.
+/// Value of a state before the first step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Initial {
-    /// What it is set to; a trainable must be.
-    Given,
+pub enum InitialState {
+    /// Set by the caller, which is required for trainables.
+    Provided,
     /// Zeros.
     Zeros,
-    /// One number everywhere.
+    /// One number in all elements.
     Number(f64),
-    /// What this trainable is set to.
+    /// The initial value of this trainable.
     CopyOf(String),
 }
 
 /// A state of a training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateInfo {
-    /// Its name.
+    /// Name of the state.
     pub name: String,
-    /// Its type; sizes are known.
+    /// Type of the state, with known sizes.
     pub ty: Type,
-    /// What it is for.
+    /// Purpose of the state.
     pub role: StateRole,
-    /// What it holds before the first step.
-    pub initial: Initial,
+    /// Value before the first step.
+    pub initial: InitialState,
 }

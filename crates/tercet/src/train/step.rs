@@ -8,48 +8,52 @@ use super::error::StepError;
 use super::optim::{Optimizer, expect, expect_decay};
 use super::params::{ParamGroup, Trainable};
 use super::scale::LossScale;
-use super::single::Single;
-use super::state::{Initial, StateInfo, StateRole};
+use super::single::MicrobatchGraph;
+use super::state::{InitialState, StateInfo, StateRole};
 
-/// The input that takes the learning rate, `F32 []`.
+/// Name of the learning rate input, `F32 []`.
 pub const LEARNING_RATE: &str = "learning_rate";
-/// The output that holds the loss, `F32 []`: of several microbatches, their weighted mean.
+/// Name of the loss output, `F32 []`. With several microbatches it is their weighted mean.
 pub const LOSS: &str = "loss";
-/// The output that holds the norm of all gradients together, `F32 []`, before they are clipped.
+/// Name of the gradient norm output, `F32 []`: the norm of all gradients together, before clipping.
 pub const GRADIENT_NORM: &str = "gradient_norm";
-/// The output that says whether no state changed, since loss or gradients were not finite, `Bool []`.
+/// Name of the output `Bool []` that is true if the step was skipped because its loss or gradients
+/// are not finite.
 pub const SKIPPED: &str = "skipped";
-/// The output that holds the loss scale of this step, `F32 []`; only with [`StepOptions::loss_scale`].
+/// Name of the output with the loss scale of the step, `F32 []`; only with
+/// [`StepOptions::loss_scale`].
 pub const LOSS_SCALE: &str = "loss_scale";
-/// The most microbatches of a step.
-pub const MOST_MICROBATCHES: usize = 1 << 16;
+/// Maximum microbatches per step.
+pub const MAX_MICROBATCHES: usize = 1 << 16;
 
-/// Choices of a training step.
+/// Options of a training step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOptions {
-    /// Gradients are scaled down so that the norm of all together is at most this (Pascanu and others, "On the difficulty
-    /// of training recurrent neural networks", 2013).
+    /// Scales gradients down so that their common norm is at most this (Pascanu and others, "On the
+    /// difficulty of training recurrent neural networks", 2013).
     pub clip_norm: Option<f64>,
-    /// How many microbatches make a step. With more than one, every input gets an axis of that many in front, gradients
-    /// are added up in F32, and loss and gradients are means over the microbatches.
+    /// Number of microbatches per step. If it is above 1, every input gets a leading axis of this
+    /// size. Gradients are accumulated in F32; loss and gradients are means over the microbatches.
     pub microbatches: usize,
-    /// A number of rank 0 by which microbatches are weighted, such as a count of targets where the loss is a mean over
-    /// them; equal weights where there is none. A value of the graph, through which no gradient goes.
+    /// Scalar weight of a microbatch, such as a target count if the loss is a mean over targets.
+    /// `None` means equal weights. It is a value of the graph; no gradient flows through it.
     pub loss_weight: Option<Value>,
-    /// A dynamic loss scale, for gradients in F16.
+    /// Dynamic loss scale, for gradients in F16.
     pub loss_scale: Option<LossScale>,
-    /// Keeps an exponential moving average `a = decay a + (1 - decay) w` of every trainable after each step, in states
-    /// `ema.<name>`, which start as the trainables.
+    /// Decay of an exponential moving average `a = decay a + (1 - decay) w` of every trainable. The
+    /// averages are states `ema.<name>`, which start as the trainables.
     pub ema_decay: Option<f64>,
-    /// Gradients compute elementwise values of the way forward again from what they keep anyway, activations above all, instead of
-    /// reading them ([`Graph::gradients_recomputing`]): less memory, some milliseconds more. Results are the same.
+    /// The backward pass recomputes elementwise values of the forward pass, such as activations,
+    /// from values that are stored anyway ([`Graph::gradients_recomputing`]). This saves memory and
+    /// costs some time. The results are identical.
     pub recompute_activations: bool,
-    /// Outputs of the graph that the step has as well. With several microbatches they get an axis of them in front.
+    /// Outputs of the graph that the step also returns. With several microbatches they get a
+    /// leading axis of microbatches.
     pub outputs: Vec<String>,
 }
 
 impl Default for StepOptions {
-    /// One microbatch, nothing else.
+    /// One microbatch, all other options off.
     fn default() -> StepOptions {
         StepOptions {
             clip_norm: None,
@@ -65,12 +69,12 @@ impl Default for StepOptions {
 
 impl StepOptions {
     fn check(&self) -> Result<(), StepError> {
-        if !(1..=MOST_MICROBATCHES).contains(&self.microbatches) {
+        if !(1..=MAX_MICROBATCHES).contains(&self.microbatches) {
             let count = self.microbatches;
             return Err(StepError::Microbatches { count });
         }
         if let Some(norm) = self.clip_norm {
-            expect("the norm to clip to", norm, "more than 0", |x| x > 0.0)?;
+            expect("the clip norm", norm, "more than 0", |x| x > 0.0)?;
         }
         if let Some(decay) = self.ema_decay {
             expect_decay("the decay of the moving average", decay)?;
@@ -82,38 +86,43 @@ impl StepOptions {
 /// A trainable of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainableInfo {
-    /// Its name, that of the state.
+    /// Name of the trainable and of its state.
     pub name: String,
-    /// Its type, `F32`.
+    /// Type of the trainable, `F32`.
     pub ty: Type,
-    /// Its settings.
+    /// Settings of the trainable.
     pub group: ParamGroup,
 }
 
-/// A training step as one graph: loss, gradients, their norm and clipping, the optimizer, which assigns the states. One run
-/// is one step. A step whose loss or gradients are not finite leaves every state as it was (but for the loss scale).
+/// A training step as one graph: loss, gradients, their norm and clipping, and the optimizer, which
+/// assigns the states. One run is one step. A step with a non-finite loss or gradient changes no
+/// state except the loss scale.
 #[derive(Clone, Debug)]
 pub struct TrainStep {
     graph: Graph,
     trainables: Vec<TrainableInfo>,
     states: Vec<StateInfo>,
-    /// Loss and gradients of one microbatch, in the numbering of the graph that was given.
+    /// Loss and gradients of one microbatch, with the node numbers of the original graph.
     single: Graph,
     options: StepOptions,
 }
 
 impl TrainStep {
-    /// Makes a step of a graph whose `loss`, a float of rank 0, is to be minimized by changing `trainables`, which are
-    /// `F32` states of the graph. Weights of F16 or BF16 are casts of them where they are used.
+    /// Builds a step that minimizes `loss`, a float scalar of the graph. `trainables` are `F32`
+    /// states of the graph. To compute in F16 or BF16, the graph casts the weights at their uses.
     ///
-    /// The graph of the step has the graph's inputs (see [`StepOptions::microbatches`]) and [`LEARNING_RATE`]; its
-    /// parameters and states and those of the optimizer; the outputs [`LOSS`], [`GRADIENT_NORM`], [`SKIPPED`], and
-    /// [`LOSS_SCALE`] with a loss scale, then those of [`StepOptions::outputs`]. The graph's own assignments stay, and are
-    /// skipped with the step.
+    /// The step graph has the inputs of the graph (see [`StepOptions::microbatches`]) and
+    /// [`LEARNING_RATE`]. It has the parameters and states of the graph and the states of the
+    /// optimizer. Its outputs are [`LOSS`], [`GRADIENT_NORM`], [`SKIPPED`], [`LOSS_SCALE`] if there
+    /// is a loss scale, and those of [`StepOptions::outputs`]. Assignments of the graph remain, and
+    /// a skipped step skips them too.
     ///
     /// # Errors
-    /// [`StepError`] for a loss that is no float scalar or cannot be differentiated, trainables that are no `F32` states
-    /// of the graph, do not change the loss, or are named twice, and numbers out of their range.
+    /// [`StepError`] in these cases:
+    ///
+    /// - The loss is not a float scalar or cannot be differentiated.
+    /// - A trainable is not an `F32` state of the graph, does not affect the loss or occurs twice.
+    /// - A hyperparameter is out of range.
     pub fn build(
         graph: &Graph,
         loss: Value,
@@ -129,8 +138,8 @@ impl TrainStep {
             return Err(StepError::Loss { ty: ty.clone() });
         }
         let found = trained(graph, trainables)?;
-        let kept = kept(graph, options)?;
-        let single = Single::of(graph, loss, &found, options)?;
+        let kept = retained_outputs(graph, options)?;
+        let single = MicrobatchGraph::new(graph, loss, &found, options)?;
         let mut all = single.all(graph, &found, &kept, options)?;
         let mut states = own_states(graph, &found);
         states.extend(options.loss_scale.as_ref().map(LossScale::info));
@@ -144,38 +153,38 @@ impl TrainStep {
         })
     }
 
-    /// The graph, to be compiled and run by anyone: a [`Trainer`](super::Trainer) is one way.
+    /// The step graph. It can be compiled and run directly, without a [`Trainer`](super::Trainer).
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The trainables, in the order in which they were given.
+    /// The trainables, in the order of [`TrainStep::build`].
     pub fn trainables(&self) -> &[TrainableInfo] {
         &self.trainables
     }
 
-    /// Every state of the graph.
+    /// All states of the step graph.
     pub fn states(&self) -> &[StateInfo] {
         &self.states
     }
 
-    /// The number of microbatches, which is the first size of every input if it is not 1.
+    /// Number of microbatches. If it is not 1, it is the leading size of every input.
     pub fn microbatches(&self) -> usize {
         self.options.microbatches
     }
 
-    /// What the step was built with.
+    /// Options of the step.
     pub fn options(&self) -> &StepOptions {
         &self.options
     }
 
-    /// Loss and gradients of one microbatch; nodes of the graph that was given have their numbers.
+    /// Loss and gradients of one microbatch, with the node numbers of the original graph.
     pub(super) fn single(&self) -> &Graph {
         &self.single
     }
 }
 
-/// The trainables that were named, and their states.
+/// The requested trainables with their states.
 fn trained(graph: &Graph, given: &[Trainable]) -> Result<Vec<(Value, TrainableInfo)>, StepError> {
     if given.is_empty() {
         return Err(StepError::NoTrainables);
@@ -241,15 +250,18 @@ fn known_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// The outputs to keep.
-fn kept(graph: &Graph, options: &StepOptions) -> Result<Vec<(String, Value)>, StepError> {
+/// The requested outputs.
+fn retained_outputs(
+    graph: &Graph,
+    options: &StepOptions,
+) -> Result<Vec<(String, Value)>, StepError> {
     let own = [LOSS, GRADIENT_NORM, SKIPPED, LOSS_SCALE];
     let mut kept: Vec<(String, Value)> = Vec::new();
     for name in &options.outputs {
         let name = name.clone();
         if own.contains(&name.as_str()) {
             let what = "an output";
-            return Err(StepError::Taken { what, name });
+            return Err(StepError::NameTaken { what, name });
         }
         let Some(output) = graph.outputs().iter().find(|o| o.name == name) else {
             let known = known_names(graph.outputs().iter().map(|o| o.name.as_str()));
@@ -262,7 +274,7 @@ fn kept(graph: &Graph, options: &StepOptions) -> Result<Vec<(String, Value)>, St
     Ok(kept)
 }
 
-/// The states of the graph that was given.
+/// The states of the original graph.
 fn own_states(source: &Graph, trainables: &[(Value, TrainableInfo)]) -> Vec<StateInfo> {
     let trained: HashSet<NodeId> = trainables.iter().map(|(v, _)| v.node).collect();
     let states = source.nodes().filter_map(|(id, node)| match &node.op {
@@ -277,8 +289,8 @@ fn own_states(source: &Graph, trainables: &[(Value, TrainableInfo)]) -> Vec<Stat
             false => StateRole::Model,
         },
         initial: match trained.contains(&id) {
-            true => Initial::Given,
-            false => Initial::Zeros,
+            true => InitialState::Provided,
+            false => InitialState::Zeros,
         },
     });
     info.collect()

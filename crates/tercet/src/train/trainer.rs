@@ -4,43 +4,43 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use tercet_ir::backend::{Wanted, find_port};
-use tercet_ir::random::Random;
+use tercet_ir::backend::{OutputSelection, find_port};
+use tercet_ir::random::RngState;
 use tercet_ir::{CompileOptions, Executable, RunError, Tensor, Type};
 
-use super::diagnose::NotFinite;
+use super::diagnose::NonFiniteStep;
 use super::error::TrainError;
-use super::schedule::Schedule;
-use super::state::{Initial, StateInfo};
+use super::schedule::LearningRateSchedule;
+use super::state::{InitialState, StateInfo};
 use super::step::{GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED, TrainStep};
 use crate::Device;
 
-/// What a step did.
+/// Results of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Its number, from 1; steps that were skipped count.
+    /// Step number, from 1; skipped steps count.
     pub step: u64,
-    /// The loss before the step; of several microbatches, their mean.
+    /// Loss before the update; with several microbatches, their mean.
     pub loss: f32,
-    /// The norm of all gradients together, before they are clipped.
+    /// Norm of all gradients together, before clipping.
     pub gradient_norm: f32,
-    /// The learning rate.
+    /// Learning rate of the step.
     pub learning_rate: f64,
-    /// The loss scale, with [`StepOptions::loss_scale`](super::StepOptions::loss_scale).
+    /// Loss scale, with [`StepOptions::loss_scale`](super::StepOptions::loss_scale).
     pub loss_scale: Option<f32>,
-    /// Whether gradients were not finite at this loss scale, and no weight changed.
+    /// Whether the step was skipped because gradients were not finite at this loss scale.
     pub skipped: bool,
 }
 
 /// Inputs of a step by name.
-pub type Batch = Vec<(String, Tensor)>;
+pub type StepInputs = Vec<(String, Tensor)>;
 
 /// Called after each step of [`Trainer::fit`]. Closures of the same type are callbacks.
-pub trait Callback {
-    /// Looks at the step that was done, may read and save states, and says whether to go on.
+pub trait TrainCallback {
+    /// Examines the finished step, may read and save states, and returns whether to continue.
     ///
     /// # Errors
-    /// Whatever ends the training as an error.
+    /// Any error ends the training.
     fn after_step(
         &mut self,
         trainer: &mut Trainer,
@@ -48,7 +48,7 @@ pub trait Callback {
     ) -> Result<ControlFlow<()>, TrainError>;
 }
 
-impl<F> Callback for F
+impl<F> TrainCallback for F
 where
     F: FnMut(&mut Trainer, &StepReport) -> Result<ControlFlow<()>, TrainError>,
 {
@@ -61,40 +61,41 @@ where
     }
 }
 
-/// What a trainable was when it was set, to tell whether it moved.
-type Print = u64;
+/// Hash of a trainable's initial value, to detect changes.
+type Fingerprint = u64;
 
-/// Runs the steps of a [`TrainStep`] on a device: feeds the learning rate, counts, checks. Its states stay on the device;
-/// a step reads back its loss, the norm of the gradients, and whether it was skipped.
+/// Runs the steps of a [`TrainStep`] on a device. It passes the learning rate, counts steps and
+/// checks for non-finite results. States stay on the device. A step reads back its loss, the
+/// gradient norm, and whether it was skipped.
 pub struct Trainer {
     device: Device,
     step: TrainStep,
     options: CompileOptions,
-    schedule: Schedule,
+    schedule: LearningRateSchedule,
     exe: Box<dyn Executable>,
     params: BTreeMap<String, Tensor>,
-    /// The trainables that were set, and what they were.
-    set: BTreeMap<String, Print>,
-    /// The steps that were done.
+    /// Trainables that were set, with the hash of their value.
+    set: BTreeMap<String, Fingerprint>,
+    /// Number of finished steps.
     done: u64,
-    /// Counts the times that states changed.
+    /// Counts changes of the states.
     pub(super) version: u64,
-    /// Tells trainers apart.
+    /// Identifies this trainer.
     pub(super) identity: Arc<()>,
-    /// Whether states are of two runs.
-    pub(super) torn: bool,
+    /// Whether states come from two runs, after a failed restore.
+    pub(super) has_mixed_states: bool,
 }
 
 impl Trainer {
-    /// Compiles a step for a device. Trainables are to be set before the first step, parameters as well; the other states
-    /// start as [`Initial`] says.
+    /// Compiles a step for a device. Before the first step, set all trainables and parameters; the
+    /// other states start as [`InitialState`] specifies.
     ///
     /// # Errors
-    /// [`TrainError::Compile`] that lists what the device cannot run, [`TrainError::Run`].
+    /// [`TrainError::Compile`], which lists all unsupported nodes, or [`TrainError::Run`].
     pub fn new(
         device: &Device,
         step: TrainStep,
-        schedule: Schedule,
+        schedule: LearningRateSchedule,
         options: &CompileOptions,
     ) -> Result<Trainer, TrainError> {
         let mut exe = device.compile(step.graph(), options)?;
@@ -102,7 +103,7 @@ impl Trainer {
             name, ty, initial, ..
         } in step.states()
         {
-            if let Initial::Number(number) = initial {
+            if let InitialState::Number(number) = initial {
                 exe.write_state(name, &filled(ty, *number)?)?;
             }
         }
@@ -117,16 +118,16 @@ impl Trainer {
             done: 0,
             version: 0,
             identity: Arc::new(()),
-            torn: false,
+            has_mixed_states: false,
         })
     }
 
-    /// The step that is run.
+    /// The step that this trainer runs.
     pub fn step_graph(&self) -> &TrainStep {
         &self.step
     }
 
-    /// The device.
+    /// The device of this trainer.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -135,18 +136,19 @@ impl Trainer {
         &self.options
     }
 
-    /// The executable, to read outputs, times and states.
+    /// The executable, for reading outputs, timings and states.
     pub fn executable(&self) -> &dyn Executable {
         &*self.exe
     }
 
-    /// The executable, for what a trainer does not do. Who writes states through it changes what is trained.
+    /// The executable, for operations that a trainer does not offer. Writing states through it
+    /// changes the training.
     pub fn executable_mut(&mut self) -> &mut dyn Executable {
         self.version += 1;
         &mut *self.exe
     }
 
-    /// The number of steps done, those that were skipped included.
+    /// Number of finished steps, skipped steps included.
     pub fn steps(&self) -> u64 {
         self.done
     }
@@ -155,13 +157,13 @@ impl Trainer {
         self.done = steps;
     }
 
-    /// The learning rates.
-    pub fn schedule(&self) -> &Schedule {
+    /// The learning rate schedule.
+    pub fn schedule(&self) -> &LearningRateSchedule {
         &self.schedule
     }
 
-    /// Changes the learning rates from the next step on.
-    pub fn set_schedule(&mut self, schedule: Schedule) {
+    /// Changes the learning rate schedule, from the next step on.
+    pub fn set_schedule(&mut self, schedule: LearningRateSchedule) {
         self.schedule = schedule;
     }
 
@@ -173,69 +175,73 @@ impl Trainer {
     /// Sets a parameter of the graph, which is not trained.
     ///
     /// # Errors
-    /// [`TrainError::Run`] when there is no such parameter or its type differs.
+    /// [`TrainError::Run`] if the parameter does not exist or its type differs.
     pub fn set_param(&mut self, name: &str, tensor: Tensor) -> Result<(), TrainError> {
         self.exe.set_param(name, tensor.clone())?;
         self.params.insert(name.to_string(), tensor);
         Ok(())
     }
 
-    /// Sets a state: a trainable, and with it its average, or any other.
+    /// Sets a state. For a trainable this also sets its moving average.
     ///
     /// # Errors
-    /// [`TrainError::Run`] when there is no such state or its type differs.
+    /// [`TrainError::Run`] if the state does not exist or its type differs.
     pub fn set_state(&mut self, name: &str, tensor: &Tensor) -> Result<(), TrainError> {
         self.exe.write_state(name, tensor)?;
         for state in self.step.states() {
-            let copies = matches!(&state.initial, Initial::CopyOf(of) if of == name);
+            let copies = matches!(&state.initial, InitialState::CopyOf(of) if of == name);
             if copies {
                 self.exe.write_state(&state.name, tensor)?;
             }
         }
-        self.note(name, tensor);
+        self.record_initial(name, tensor);
         self.version += 1;
         Ok(())
     }
 
-    /// Notes what a trainable starts as.
-    pub(super) fn note(&mut self, name: &str, tensor: &Tensor) {
+    /// Records the initial value of a trainable.
+    pub(super) fn record_initial(&mut self, name: &str, tensor: &Tensor) {
         if self.step.trainables().iter().any(|t| t.name == name) {
-            self.set.insert(name.to_string(), print_of(tensor));
+            self.set.insert(name.to_string(), fingerprint_of(tensor));
         }
     }
 
-    /// A copy of a state.
+    /// Returns a copy of a state.
     ///
     /// # Errors
-    /// [`TrainError::Run`] when there is no such state.
+    /// [`TrainError::Run`] if the state does not exist.
     pub fn state(&self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.exe.read_state(name)?)
     }
 
-    /// The seed and counter of random numbers of the next step.
-    pub fn random(&self) -> Random {
+    /// Seed and counter of the next step's random numbers.
+    pub fn random(&self) -> RngState {
         self.exe.random()
     }
 
-    /// Sets the seed of random numbers (dropout) from the next step on. The counter goes up by one with each step.
+    /// Sets the seed of random numbers (dropout), from the next step on. Each step increments the
+    /// counter by one.
     pub fn set_seed(&mut self, seed: u64) {
-        let random = Random {
+        let random = RngState {
             seed: Some(seed),
             ..self.exe.random()
         };
         self.exe.set_random(random);
     }
 
-    pub(super) fn set_random(&mut self, random: Random) {
+    pub(super) fn set_random(&mut self, random: RngState) {
         self.exe.set_random(random);
     }
 
-    /// Does one step on these inputs, which have an axis of microbatches in front if there are several.
+    /// Runs one step. With several microbatches, inputs have a leading axis of microbatches.
     ///
     /// # Errors
-    /// [`TrainError::NotFinite`] when the loss is not finite, or gradients are not and there is no loss scale above its
-    /// least: it names the first value that is not. [`TrainError::NotSet`] for trainables without a value;
-    /// [`TrainError::Run`] for inputs that are refused. States are then as before, and the step can be done again.
+    /// - [`TrainError::NotFinite`] if the loss is not finite, or gradients are not finite without a
+    ///   loss scale or at its minimum. It names the first non-finite value.
+    /// - [`TrainError::NotSet`] if trainables have no value.
+    /// - [`TrainError::Run`] if an input is invalid.
+    ///
+    /// States are then unchanged, and the step can be repeated.
     pub fn step(&mut self, inputs: &[(&str, &Tensor)]) -> Result<StepReport, TrainError> {
         self.expect_ready()?;
         self.expect_no_rate(inputs)?;
@@ -249,7 +255,7 @@ impl Trainer {
             wanted.push(LOSS_SCALE);
         }
         let mut results = Vec::new();
-        self.exe.submit(&given, Wanted::Only(&wanted))?;
+        self.exe.submit(&given, OutputSelection::Only(&wanted))?;
         self.exe.wait(&mut results)?;
         let number = |at: usize| results.get(at).and_then(first);
         let loss = number(0).unwrap_or(f32::NAN);
@@ -261,10 +267,10 @@ impl Trainer {
             loss_scale: number(3),
             skipped: number(2).unwrap_or(1.0) != 0.0,
         };
-        if report.skipped && !self.may_skip(&report) {
+        if report.skipped && !self.is_expected_skip(&report) {
             self.exe.set_random(random);
             let (microbatch, first) = self.diagnose(inputs, random);
-            return Err(NotFinite {
+            return Err(NonFiniteStep {
                 step: report.step,
                 loss,
                 gradient_norm: report.gradient_norm,
@@ -279,7 +285,7 @@ impl Trainer {
         Ok(report)
     }
 
-    /// Refuses a learning rate among the inputs: the schedule gives it.
+    /// Returns an error if the inputs contain a learning rate; the schedule provides it.
     fn expect_no_rate(&self, inputs: &[(&str, &Tensor)]) -> Result<(), RunError> {
         if inputs.iter().all(|(name, _)| *name != LEARNING_RATE) {
             return Ok(());
@@ -294,20 +300,20 @@ impl Trainer {
         .map(|_| ())
     }
 
-    /// Whether a step that was skipped is what a loss scale is for.
-    fn may_skip(&self, report: &StepReport) -> bool {
+    /// Whether a loss scale above its minimum explains that the step was skipped.
+    fn is_expected_skip(&self, report: &StepReport) -> bool {
         let scale = self.step.options().loss_scale.as_ref();
         match (scale, report.loss_scale) {
             (Some(options), Some(scale)) => {
-                report.loss.is_finite() && f64::from(scale) > options.least
+                report.loss.is_finite() && f64::from(scale) > options.min_scale
             }
             _ => false,
         }
     }
 
     fn expect_ready(&self) -> Result<(), TrainError> {
-        if self.torn {
-            return Err(TrainError::Torn);
+        if self.has_mixed_states {
+            return Err(TrainError::InconsistentStates);
         }
         let trainables = self.step.trainables().iter().map(|t| t.name.as_str());
         let missing = trainables.filter(|name| !self.set.contains_key(*name));
@@ -318,24 +324,26 @@ impl Trainer {
         }
     }
 
-    /// An output of the last step, such as those of [`StepOptions::outputs`](super::StepOptions::outputs).
+    /// An output of the last step, such as those of
+    /// [`StepOptions::outputs`](super::StepOptions::outputs).
     ///
     /// # Errors
-    /// [`TrainError::Run`] when there is no such output or no step yet.
+    /// [`TrainError::Run`] if the output does not exist, or no step has run yet.
     pub fn output(&mut self, name: &str) -> Result<Tensor, TrainError> {
         Ok(self.exe.output_on_device(name)?.read()?)
     }
 
-    /// Does steps until `steps` are done in all, the batches end, or a callback says so; returns the last report. `batch`
-    /// gives the inputs of a step by its number from 0, so that a run that was resumed reads on where it stopped.
+    /// Runs steps until `steps` are finished in total, the batches end, or a callback returns
+    /// false. Returns the last report. `batch` returns the inputs of a step by its number from 0,
+    /// so a resumed run continues at the right position.
     ///
     /// # Errors
-    /// As [`Trainer::step`]; what `batch` and the callbacks fail with.
+    /// Those of [`Trainer::step`], and errors of `batch` and the callbacks.
     pub fn fit<E>(
         &mut self,
         steps: u64,
-        mut batch: impl FnMut(u64) -> Result<Option<Batch>, E>,
-        callbacks: &mut [&mut dyn Callback],
+        mut batch: impl FnMut(u64) -> Result<Option<StepInputs>, E>,
+        callbacks: &mut [&mut dyn TrainCallback],
     ) -> Result<Option<StepReport>, TrainError>
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -364,19 +372,19 @@ impl Trainer {
         Ok(last)
     }
 
-    /// The trainables that have the same bits as when they were set or restored: after some steps, those that nothing
-    /// trains. Reads every trainable.
+    /// Names of trainables whose bits equal their value when set or restored. After some steps
+    /// these are the trainables that nothing trains. Reads every trainable from the device.
     ///
     /// # Errors
-    /// [`TrainError::Run`] when the device fails.
-    pub fn unmoved(&self) -> Result<Vec<String>, TrainError> {
+    /// [`TrainError::Run`] if the device fails.
+    pub fn unchanged_trainables(&self) -> Result<Vec<String>, TrainError> {
         let mut unmoved = Vec::new();
         for t in self.step.trainables() {
             let now = self.exe.read_state(&t.name)?;
             if self
                 .set
                 .get(&t.name)
-                .is_none_or(|then| *then == print_of(&now))
+                .is_none_or(|then| *then == fingerprint_of(&now))
             {
                 unmoved.push(t.name.clone());
             }
@@ -393,7 +401,7 @@ impl std::fmt::Debug for Trainer {
     }
 }
 
-/// The first number of a tensor.
+/// The first element of a tensor.
 fn first(tensor: &Tensor) -> Option<f32> {
     match tensor.dtype().is_float() {
         true => tensor.as_slice::<f32>().ok()?.first().copied(),
@@ -401,15 +409,15 @@ fn first(tensor: &Tensor) -> Option<f32> {
     }
 }
 
-/// A tensor of one number everywhere.
+/// A tensor with the same number in all elements.
 fn filled(ty: &Type, number: f64) -> Result<Tensor, TrainError> {
     let ty = ty.eval(&tercet_ir::Bindings::new());
     let ty = ty.map_err(RunError::from)?;
     Ok(Tensor::from_f64s(ty.clone(), &vec![number; ty.numel()])?)
 }
 
-/// 64 bits of a tensor's bytes (FNV-1a over words).
-fn print_of(tensor: &Tensor) -> Print {
+/// 64-bit hash of a tensor's bytes (FNV-1a over words).
+fn fingerprint_of(tensor: &Tensor) -> Fingerprint {
     let mut print = 0xcbf2_9ce4_8422_2325_u64;
     for word in tensor.bytes().chunks(8) {
         let mut bytes = [0; 8];

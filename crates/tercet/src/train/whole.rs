@@ -1,42 +1,42 @@
-//! The graph of a step from its gradients on: their norm, the optimizer, averages, outputs.
+//! The step graph after the gradients: their norm, the optimizer, averages, outputs.
 
 use tercet_ir::{DType, Graph, OpError, Type, Value};
 
 use super::error::StepError;
-use super::optim::{Optimizer, Param, Update};
-use super::state::{Initial, StateInfo, StateRole};
+use super::optim::{Optimizer, OptimizerUpdate, TrainedParam};
+use super::state::{InitialState, StateInfo, StateRole};
 use super::step::{
     GRADIENT_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED, StepOptions, TrainableInfo,
 };
 
-/// The graph of a step before its optimizer.
-pub(super) struct Whole {
+/// The graph of a step before the optimizer is added.
+pub(super) struct StepGraph {
     pub(super) graph: Graph,
     /// The mean loss, `F32 []`.
     pub(super) loss: Value,
     pub(super) scale: Option<Value>,
-    /// What gradients are to be divided by.
+    /// Divisor of the gradients.
     pub(super) divisor: Option<Value>,
-    /// By trainable.
+    /// Gradients, in the order of the trainables.
     pub(super) gradients: Vec<Value>,
     pub(super) weights: Vec<Value>,
     pub(super) assigns: Vec<(Value, Value)>,
-    pub(super) kept: Vec<(String, Value)>,
+    pub(super) retained: Vec<(String, Value)>,
 }
 
-/// What is known of the gradients of a step.
-struct Measured {
+/// Norm and finiteness of the gradients of a step.
+struct GradientStats {
     norm: Value,
     loss_finite: Value,
     gradients_finite: Value,
     finite: Value,
-    /// What gradients are multiplied by.
+    /// Factor on the gradients.
     factor: Option<Value>,
 }
 
-impl Whole {
-    /// The norm of the gradients, whether all is finite, and how they are scaled.
-    fn measure(&mut self, options: &StepOptions) -> Result<Measured, OpError> {
+impl StepGraph {
+    /// Adds the gradient norm, the checks for finite values, and the factor on the gradients.
+    fn measure(&mut self, options: &StepOptions) -> Result<GradientStats, OpError> {
         let g = &mut self.graph;
         let mut squares = Vec::with_capacity(self.gradients.len());
         for gradient in &self.gradients {
@@ -51,7 +51,7 @@ impl Whole {
         };
         let square = g.reduce_sum(squares, &[0], false)?;
         let infinity = g.scalar(DType::F32, f64::INFINITY)?;
-        // An infinity or a NaN in any gradient is one in the sum of squares.
+        // An infinity or NaN in any gradient makes the sum of squares non-finite.
         let gradients_finite = g.lt(square, infinity)?;
         let size = g.abs(self.loss)?;
         let loss_finite = g.lt(size, infinity)?;
@@ -64,7 +64,7 @@ impl Whole {
             factor = Some(inverse);
         }
         if let Some(most) = options.clip_norm {
-            // The small addend keeps the quotient finite.
+            // The small addend avoids a division by zero.
             let little = g.scalar(DType::F32, 1e-6)?;
             let most = g.scalar(DType::F32, most)?;
             let one = g.scalar(DType::F32, 1.0)?;
@@ -76,7 +76,7 @@ impl Whole {
                 None => clip,
             });
         }
-        Ok(Measured {
+        Ok(GradientStats {
             norm,
             loss_finite,
             gradients_finite,
@@ -85,7 +85,7 @@ impl Whole {
         })
     }
 
-    /// Adds the optimizer, averages and outputs; the states that were added.
+    /// Adds the optimizer, averages and outputs. Returns the added states.
     pub(super) fn finish(
         &mut self,
         trainables: &[(Value, TrainableInfo)],
@@ -97,16 +97,16 @@ impl Whole {
         let rate = self.graph.input(LEARNING_RATE, scalar)?;
         let gradients = self.weights.iter().zip(&self.gradients);
         let params = trainables.iter().zip(gradients);
-        let params = params.map(|((_, info), (weight, gradient))| Param {
+        let params = params.map(|((_, info), (weight, gradient))| TrainedParam {
             name: info.name.clone(),
             weight: *weight,
             ty: info.ty.clone(),
             gradient: *gradient,
             group: info.group.clone(),
         });
-        let params: Vec<Param> = params.collect();
-        let Measured { factor, finite, .. } = measured;
-        let mut u = Update::new(&mut self.graph, rate, factor, finite)?;
+        let params: Vec<TrainedParam> = params.collect();
+        let GradientStats { factor, finite, .. } = measured;
+        let mut u = OptimizerUpdate::new(&mut self.graph, rate, factor, finite)?;
         optimizer.update(&mut u, &params)?;
         for p in &params {
             let Some(new) = u.assigned(p.weight) else {
@@ -121,7 +121,7 @@ impl Whole {
             u.assign_if_finite(*state, *value)?;
         }
         if let (Some(options), Some(scale)) = (&options.loss_scale, self.scale) {
-            let Measured {
+            let GradientStats {
                 loss_finite,
                 gradients_finite,
                 ..
@@ -133,7 +133,7 @@ impl Whole {
         Ok(added)
     }
 
-    fn name_outputs(&mut self, measured: &Measured) -> Result<(), OpError> {
+    fn name_outputs(&mut self, measured: &GradientStats) -> Result<(), OpError> {
         let g = &mut self.graph;
         g.output(LOSS, self.loss)?;
         g.output(GRADIENT_NORM, measured.norm)?;
@@ -142,18 +142,25 @@ impl Whole {
         if let Some(scale) = self.scale {
             g.output(LOSS_SCALE, scale)?;
         }
-        for (name, value) in &self.kept {
+        for (name, value) in &self.retained {
             g.output(name, *value)?;
         }
         Ok(())
     }
 }
 
-/// Keeps a moving average of a trainable.
-fn average(u: &mut Update<'_>, p: &Param, new: Value, decay: f64) -> Result<(), OpError> {
-    let role = StateRole::Average { of: p.name.clone() };
+/// Adds the moving average of a trainable.
+fn average(
+    u: &mut OptimizerUpdate<'_>,
+    p: &TrainedParam,
+    new: Value,
+    decay: f64,
+) -> Result<(), OpError> {
+    let role = StateRole::Average {
+        trainable: p.name.clone(),
+    };
     let name = format!("ema.{}", p.name);
-    let initial = Initial::CopyOf(p.name.clone());
+    let initial = InitialState::CopyOf(p.name.clone());
     let state = u.add_state(&name, p.ty.clone(), role, initial)?;
     let value = u.blend(state, decay, new, 1.0 - decay)?;
     u.assign_if_finite(state, value)?;

@@ -1,6 +1,8 @@
-//! Several microbatches are one batch.
+//! Several microbatches give the same result as one large batch.
 
-use tercet::train::{AdamW, Schedule, Sgd, StepOptions, StepReport, TrainStep, Trainable, Trainer};
+use tercet::train::{
+    AdamW, LearningRateSchedule, Sgd, StepOptions, StepReport, TrainStep, Trainable, Trainer,
+};
 use tercet::{DType, Graph, Tensor, Type, Value};
 
 use crate::common::{
@@ -36,7 +38,7 @@ fn four_microbatches_are_one_batch() {
     }
 }
 
-/// A mean over the rows that a mask names, with its count, of weights that dropout hides.
+/// A masked mean over rows with dropout, and the number of unmasked rows.
 fn masked(rows: usize) -> (Graph, Value, Value) {
     let mut g = Graph::new();
     let x = g.input("x", f32s([rows, IN])).unwrap();
@@ -65,7 +67,7 @@ fn masked_trainer(microbatches: usize) -> Trainer {
         ..StepOptions::default()
     };
     let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(0.05));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.05));
     trainer
         .set_state("w", &tensor(&[IN], &[0.5, -0.25, 1.0]))
         .unwrap();
@@ -73,7 +75,7 @@ fn masked_trainer(microbatches: usize) -> Trainer {
     trainer
 }
 
-/// Weights by count, random numbers of every microbatch of their own, and outputs.
+/// Loss weights by count, independent random numbers in each microbatch, and returned outputs.
 #[test]
 fn weighted_microbatches_with_dropout_are_one_batch() {
     let mask = [1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
@@ -107,11 +109,11 @@ fn states_of_the_model_go_from_microbatch_to_microbatch() {
     let loss = g.reduce_sum(product, &[0], false).unwrap();
     let options = microbatches(3);
     let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(1.0));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(1.0));
     trainer.set_state("w", &tensor(&[2], &[0.0, 0.0])).unwrap();
     let x = tensor(&[3, 2], &[4.0, 8.0, 2.0, 4.0, 0.0, 2.0]);
     trainer.step(&[("x", &x)]).unwrap();
-    // 2 4, 2 4, 1 3
+    // The state `seen` after each microbatch: (2, 4), (2, 4), (1, 3).
     assert_eq!(trainer.state("seen").unwrap().to_f64s(), [1.0, 3.0]);
     expect_close(
         "w",
@@ -121,7 +123,7 @@ fn states_of_the_model_go_from_microbatch_to_microbatch() {
     );
 }
 
-/// More trainables than a node has results.
+/// More trainables than a node can have results.
 #[test]
 fn many_trainables_share_sums() {
     const COUNT: usize = 300;
@@ -144,7 +146,7 @@ fn many_trainables_share_sums() {
         let loss = g.reduce_mean(sums, &[0], false).unwrap();
         let options = self::microbatches(microbatches);
         let step = TrainStep::build(&g, loss, &names, &Sgd::default(), &options).unwrap();
-        let mut trainer = trainer_of(step, Schedule::constant(1.0));
+        let mut trainer = trainer_of(step, LearningRateSchedule::constant(1.0));
         for i in 0..COUNT {
             let n = 1 + i % 3;
             let zeros = Tensor::from_slice(&[n, 2], &vec![0f32; 2 * n]).unwrap();
@@ -162,10 +164,10 @@ fn many_trainables_share_sums() {
         let wanted = [-2.0 * factor, -4.0 * factor].repeat(1 + i % 3);
         expect_close(&format!("w{i}"), &found, &wanted, 1e-6);
     }
-    assert_eq!(trainer.unmoved().unwrap(), ["w0"]);
+    assert_eq!(trainer.unchanged_trainables().unwrap(), ["w0"]);
 }
 
-/// No inputs at all, and sizes by symbols.
+/// A graph without inputs, and one with symbolic sizes.
 #[test]
 fn odd_graphs_accumulate() {
     let mut g = Graph::new();
@@ -174,7 +176,7 @@ fn odd_graphs_accumulate() {
     let loss = g.reduce_sum(square, &[0], false).unwrap();
     let options = microbatches(3);
     let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(0.25));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.25));
     trainer.set_state("w", &tensor(&[2], &[1.0, 2.0])).unwrap();
     let report = trainer.step(&[]).unwrap();
     assert_eq!(report.loss, 5.0);
@@ -195,7 +197,8 @@ fn odd_graphs_accumulate() {
     let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &options).unwrap();
     let bounded = tercet::CompileOptions::new().bound("n", 8);
     let device = tercet::Device::cpu();
-    let mut trainer = Trainer::new(&device, step, Schedule::constant(1.0), &bounded).unwrap();
+    let mut trainer =
+        Trainer::new(&device, step, LearningRateSchedule::constant(1.0), &bounded).unwrap();
     trainer.set_state("w", &Tensor::scalar(0f32)).unwrap();
     trainer
         .step(&[("x", &tensor(&[3, 2], &[1.0, 3.0, 2.0, 2.0, 3.0, 1.0]))])

@@ -1,17 +1,17 @@
-//! Checkpoints: bits of resumed runs, and files that are not whole or of something else.
+//! Checkpoints: bitwise identical resumed runs, and damaged or unrelated files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tercet::train::{
-    AdamW, LossScale, Optimizer, Schedule, Sgd, StepOptions, TrainError, TrainStep, Trainer,
-    checkpoint_info,
+    AdamW, LearningRateSchedule, LossScale, Optimizer, Sgd, StepOptions, TrainError, TrainStep,
+    Trainer, checkpoint_info,
 };
 use tercet::{DType, Graph, Type, Value};
 
 use crate::common::{f32s, tensor, trainer_of};
 
-/// A folder that goes when it is dropped.
+/// A temporary folder, deleted when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Drop for Folder {
     }
 }
 
-/// A model of F16 with dropout and a state of its own, of any width.
+/// An F16 model with dropout and a state that is not trained.
 fn model(width: usize) -> (Graph, Value) {
     let mut g = Graph::new();
     let x = g.input("x", f32s([4, width])).unwrap();
@@ -83,7 +83,7 @@ fn trainer(width: usize, optimizer: &dyn Optimizer) -> Trainer {
     };
     let names = ["w", "norm.weight"].map(Into::into);
     let step = TrainStep::build(&g, loss, &names, optimizer, &options).unwrap();
-    trainer_of(step, Schedule::cosine(0.05, 2, 12))
+    trainer_of(step, LearningRateSchedule::cosine(0.05, 2, 12))
 }
 
 fn set(trainer: &mut Trainer, width: usize) {
@@ -94,7 +94,7 @@ fn set(trainer: &mut Trainer, width: usize) {
     trainer.set_seed(77);
 }
 
-/// Does steps and gives the bits of their losses.
+/// Runs steps. Returns the bits of their losses and gradient norms.
 fn steps(trainer: &mut Trainer, count: u64) -> Vec<(u32, u32, bool)> {
     let one = |_| {
         let x = waves(&[2, 4, 5], 0.1 + trainer.steps() as f64);
@@ -125,7 +125,7 @@ fn a_resumed_run_has_the_same_bits() {
     let losses = steps(&mut whole, 10);
     assert_eq!(steps(&mut again, 10), losses);
     assert_eq!(bits(&again), bits(&whole));
-    // Dropout differs from step to step, so that it is part of what must come back.
+    // Dropout differs from step to step, so the random number state must be restored too.
     assert_ne!(losses[0], losses[1]);
     assert_eq!(steps(&mut first, 4), losses[..4]);
     first.save(&file, &place("batch 4")).unwrap();
@@ -139,15 +139,18 @@ fn a_resumed_run_has_the_same_bits() {
     assert_eq!(bits(&resumed), saved);
     assert_eq!(steps(&mut resumed, 6), losses[4..]);
     assert_eq!(bits(&resumed), bits(&whole));
-    assert_eq!(resumed.unmoved().unwrap(), Vec::<String>::new());
-    // The same states make the same file.
+    assert_eq!(
+        resumed.unchanged_trainables().unwrap(),
+        Vec::<String>::new()
+    );
+    // Equal states give equal files.
     let (a, b) = (folder.file("a"), folder.file("b"));
     resumed.save(&a, &place("end")).unwrap();
     whole.save(&b, &place("end")).unwrap();
     assert_eq!(std::fs::read(a).unwrap(), std::fs::read(b).unwrap());
 }
 
-/// The words of the error of a checkpoint, which leaves states as they were.
+/// Error message of a checkpoint; the failed restore leaves the states unchanged.
 #[track_caller]
 fn refused(trainer: &mut Trainer, file: &Path) -> String {
     let (before, done) = (bits(trainer), trainer.steps());
@@ -175,19 +178,19 @@ fn files_that_are_not_whole_are_refused() {
         std::fs::write(&bad, &bytes[..length]).unwrap();
         let e = refused(&mut trainer, &bad);
         let ends = e.contains(&format!("it has {length} bytes, its header says"))
-            && e.ends_with("it was cut short");
+            && e.ends_with("it is truncated");
         assert!(ends, "{length}: {e}");
     }
     std::fs::write(&bad, [&bytes[..], b"junk"].concat()).unwrap();
     let e = refused(&mut trainer, &bad);
-    assert!(e.ends_with("it was added to"), "{e}");
+    assert!(e.ends_with("it has trailing data"), "{e}");
     let mut garbage = bytes.clone();
     garbage[8..header].fill(b'x');
     std::fs::write(&bad, &garbage).unwrap();
-    assert!(refused(&mut trainer, &bad).starts_with("it is no safetensors file"));
+    assert!(refused(&mut trainer, &bad).starts_with("it is not a safetensors file"));
     garbage[..8].fill(0xff);
     std::fs::write(&bad, &garbage).unwrap();
-    assert!(refused(&mut trainer, &bad).contains("at most 100000000 are possible"));
+    assert!(refused(&mut trainer, &bad).contains("at most 100000000 bytes are supported"));
     let edited = |from: &str, to: &str| {
         let text = String::from_utf8(bytes[8..header].to_vec()).unwrap();
         assert!(text.contains(from), "{text}");
@@ -197,11 +200,11 @@ fn files_that_are_not_whole_are_refused() {
         std::fs::write(&bad, parts.concat()).unwrap();
     };
     edited("tercet.train", "another.tool");
-    assert!(refused(&mut trainer, &bad).starts_with("it is no checkpoint of a training run"));
+    assert!(refused(&mut trainer, &bad).starts_with("it is not a checkpoint of a training run"));
     edited(r#"\"format\":1"#, r#"\"format\":9"#);
     assert_eq!(
         refused(&mut trainer, &bad),
-        "its format is 9; this version reads 1"
+        "its format version is 9; expected 1"
     );
     edited("adamw.m.w", "adamw.m.x");
     assert!(refused(&mut trainer, &bad).starts_with("its fingerprint is "));
@@ -221,7 +224,7 @@ fn files_of_something_else_are_refused_by_the_first_difference() {
     let mut wide = trainer(6, &AdamW::default());
     assert_eq!(
         refused(&mut wide, &file),
-        "its state `w` is f32[5, 3], here it is f32[6, 3]: it is of another model"
+        "its state `w` is f32[5, 3], expected f32[6, 3]: it belongs to another model"
     );
     let momentum = Sgd {
         momentum: 0.9,
@@ -229,11 +232,11 @@ fn files_of_something_else_are_refused_by_the_first_difference() {
     };
     assert_eq!(
         refused(&mut trainer(5, &momentum), &file),
-        "it has no state `sgd.momentum.w`, which is f32[5, 3] here: it is of another model or optimizer"
+        "it has no state `sgd.momentum.w`, expected f32[5, 3]: it belongs to another model or optimizer"
     );
     assert_eq!(
         refused(&mut trainer(5, &Sgd::default()), &file),
-        "it has a state `adamw.m.norm.weight` that is not here: it is of another model or optimizer"
+        "it has an unexpected state `adamw.m.norm.weight`: it belongs to another model or optimizer"
     );
     assert_ne!(
         small.step_graph().fingerprint(),
@@ -251,14 +254,14 @@ fn a_write_that_fails_leaves_the_last_checkpoint() {
     trainer.save(&file, &place("1")).unwrap();
     let good = std::fs::read(&file).unwrap();
     steps(&mut trainer, 1);
-    // What an interrupted write left behind is no hindrance.
+    // A leftover file of an interrupted write does not prevent saving.
     let partial = folder.file("run.partial");
     std::fs::write(&partial, &good[..100]).unwrap();
     assert_eq!(checkpoint_info(&file).unwrap().steps, 1);
     trainer.save(&file, &place("2")).unwrap();
     assert!(!partial.exists());
     assert_eq!(checkpoint_info(&file).unwrap().steps, 2);
-    // Nothing can be written where a folder is in the way.
+    // A folder with the temporary name prevents writing.
     std::fs::create_dir_all(partial.join("inside")).unwrap();
     let e = trainer.save(&file, &place("3")).unwrap_err();
     assert!(matches!(e, TrainError::Checkpoint { .. }), "{e}");

@@ -1,15 +1,15 @@
-//! A linear regression, here and in plain F64.
+//! A linear regression as a graph, and its F64 reference.
 
 use serde_json::Value as Json;
-use tercet::train::{Optimizer, Schedule, StepOptions, TrainStep, Trainable, Trainer};
+use tercet::train::{LearningRateSchedule, Optimizer, StepOptions, TrainStep, Trainable, Trainer};
 use tercet::{CompileOptions, DType, Device, Graph, Tensor, Type, Value};
 
-/// The rows, inputs and results of the regression.
+/// Numbers of rows, inputs and outputs of the regression.
 pub(crate) const ROWS: usize = 8;
 pub(crate) const IN: usize = 3;
 pub(crate) const OUT: usize = 2;
 
-/// What torch was given, and what it gave.
+/// Inputs and results of the torch reference.
 pub(crate) fn torch() -> Json {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -42,7 +42,7 @@ impl Regression {
         Regression { x, y, w, b }
     }
 
-    /// The mean square error and its gradients with respect to `w` and `b`.
+    /// Mean squared error, and its gradients with respect to `w` and `b`.
     pub(crate) fn gradients(&self) -> (f64, Vec<f64>, Vec<f64>) {
         let n = (ROWS * OUT) as f64;
         let (mut loss, mut dw, mut db) = (0.0, vec![0.0; IN * OUT], vec![0.0; OUT]);
@@ -75,7 +75,7 @@ pub(crate) fn f32s(ty: impl Into<tercet::Shape>) -> Type {
     Type::new(DType::F32, ty)
 }
 
-/// The graph of the regression over `rows` rows and its loss.
+/// Graph and loss of the regression over `rows` rows.
 pub(crate) fn regression(rows: usize) -> (Graph, Value) {
     let mut g = Graph::new();
     let x = g.input("x", f32s([rows, IN])).unwrap();
@@ -100,11 +100,11 @@ pub(crate) fn trainables() -> Vec<Trainable> {
     vec!["w".into(), "b".into()]
 }
 
-pub(crate) fn trainer_of(step: TrainStep, schedule: Schedule) -> Trainer {
+pub(crate) fn trainer_of(step: TrainStep, schedule: LearningRateSchedule) -> Trainer {
     Trainer::new(&Device::cpu(), step, schedule, &CompileOptions::new()).unwrap()
 }
 
-/// A trainer of the regression with the first weights.
+/// A trainer of the regression with the initial weights.
 pub(crate) fn regression_trainer(
     trainables: &[Trainable],
     optimizer: &dyn Optimizer,
@@ -113,7 +113,7 @@ pub(crate) fn regression_trainer(
 ) -> Trainer {
     let (g, loss) = regression(ROWS / options.microbatches);
     let step = TrainStep::build(&g, loss, trainables, optimizer, options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(rate));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(rate));
     let first = Regression::new();
     trainer
         .set_state("w", &tensor(&[IN, OUT], &first.w))
@@ -122,7 +122,7 @@ pub(crate) fn regression_trainer(
     trainer
 }
 
-/// The inputs of the regression in so many microbatches.
+/// Inputs of the regression, split into microbatches.
 pub(crate) fn inputs(microbatches: usize) -> [(&'static str, Tensor); 2] {
     let data = Regression::new();
     let rows = ROWS / microbatches;

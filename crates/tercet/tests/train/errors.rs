@@ -1,8 +1,8 @@
-//! What is refused, and in which words.
+//! Rejected inputs and their error messages.
 
 use tercet::train::{
-    AdamW, LossScale, Muon, Optimizer, Param, ParamGroup, Sgd, StepError, StepOptions, TrainStep,
-    Trainable, Update,
+    AdamW, LossScale, Muon, Optimizer, OptimizerUpdate, ParamGroup, Sgd, StepError, StepOptions,
+    TrainStep, Trainable, TrainedParam,
 };
 use tercet::{DType, Graph, Type, Value};
 
@@ -53,22 +53,23 @@ fn wrong_trainables_are_named() {
     };
     assert_eq!(
         all(&[]),
-        "no trainable was named; name at least one state of the graph"
+        "the list of trainables is empty; name at least one state of the graph"
     );
-    assert_eq!(all(&["w", "b", "w"]), "the trainable `w` is named twice");
+    assert_eq!(all(&["w", "b", "w"]), "the trainable `w` occurs twice");
     let unknown = "no state is named `v`; the graph has: w, b, half, own, aside";
     assert_eq!(all(&["v"]), unknown);
     assert!(all(&["frozen"]).starts_with("the trainable `frozen` is a parameter; declare it with"));
     assert!(all(&["x"]).starts_with("the trainable `x` is an input; declare it with"));
-    assert!(all(&["half"]).starts_with("the trainable `half` is f16[2]; weights are kept in f32"));
-    assert!(all(&["own"]).starts_with("the graph assigns the trainable `own` itself"));
+    assert!(all(&["half"]).starts_with("the trainable `half` is f16[2]; expected f32"));
+    assert!(all(&["own"]).starts_with("the graph assigns the trainable `own`"));
     let severed = all(&["w", "aside"]);
     assert!(
-        severed.contains("`aside`, whose way ends at") && severed.contains("its slope is 0"),
+        severed.contains("`aside`, whose gradient path ends at")
+            && severed.contains("its derivative is 0"),
         "{severed}"
     );
     assert!(
-        severed.contains(&format!("the loss {loss_too} does not change")),
+        severed.contains(&format!("the loss {loss_too} does not depend")),
         "{severed}"
     );
 }
@@ -101,7 +102,7 @@ fn wrong_losses_are_named() {
     };
     let e = refused(&g, loss, &["w"], &Sgd::default(), &weighted);
     assert!(
-        e.starts_with("the loss weight is f32[8, 3]; expected a number of rank 0"),
+        e.starts_with("the loss weight is f32[8, 3]; expected a scalar"),
         "{e}"
     );
 }
@@ -121,7 +122,7 @@ fn wrong_numbers_are_named() {
         let e = of(&Sgd::default(), &options);
         assert_eq!(
             e,
-            format!("a step of {microbatches} microbatches; expected 1 to 65536")
+            format!("{microbatches} microbatches per step; expected 1 to 65536")
         );
     }
     let adamw = AdamW {
@@ -144,7 +145,7 @@ fn wrong_numbers_are_named() {
     };
     assert_eq!(
         of(&Sgd::default(), &clipped(0.0)),
-        "the norm to clip to is 0; expected more than 0"
+        "the clip norm is 0; expected more than 0"
     );
     assert!(of(&Sgd::default(), &clipped(f64::NAN)).contains("is NaN; expected"));
     let scaled = StepOptions {
@@ -175,7 +176,8 @@ fn names_of_the_step_are_free() {
         outputs: vec![name.to_string()],
         ..StepOptions::default()
     };
-    // An output `loss` of the graph does no harm, unless it is asked for.
+    // An output named `loss` in the graph is allowed, unless it is requested as an output of the
+    // step.
     TrainStep::build(&g, loss, &trainables(), &Sgd::default(), &keeping("guess")).unwrap();
     let e = refused(&g, loss, &["w"], &Sgd::default(), &keeping("loss"));
     assert!(
@@ -223,7 +225,7 @@ fn random_numbers_inside_are_refused_in_microbatches() {
     assert_eq!(e, StepError::Random { node, op: "scan" });
 }
 
-/// An optimizer that forgets.
+/// An optimizer that skips a trainable.
 #[derive(Debug)]
 struct Forgetful;
 
@@ -234,7 +236,11 @@ impl Optimizer for Forgetful {
     fn check(&self) -> Result<(), StepError> {
         Ok(())
     }
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+    fn update(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        params: &[TrainedParam],
+    ) -> Result<(), StepError> {
         let rate = u.learning_rate(&params[0].group)?;
         let w = u.stepped(params[0].weight, None, rate, params[0].gradient)?;
         u.assign(params[0].weight, w)?;

@@ -1,13 +1,14 @@
-//! Every executor of this build and machine trains alike.
+//! Training gives the same results on every executor of this build and machine.
 
 use tercet::train::{
-    AdamW, Lion, LossScale, Muon, Optimizer, Schedule, Sgd, StepOptions, TrainStep, Trainer,
+    AdamW, LearningRateSchedule, Lion, LossScale, Muon, Optimizer, Sgd, StepOptions, TrainStep,
+    Trainer,
 };
 use tercet::{CompileOptions, DType, Device, Graph, Tensor, Value};
 
 use crate::common::{expect_close, f32s, tensor};
 
-/// A model in F16 with dropout.
+/// An F16 model with dropout.
 fn model() -> (Graph, Value) {
     let mut g = Graph::new();
     let x = g.input("x", f32s([4, 8])).unwrap();
@@ -37,7 +38,7 @@ fn waves(shape: &[usize], by: f64) -> Tensor {
     tensor(shape, &values)
 }
 
-/// The losses of some steps, and what the weights are then.
+/// Losses of some steps, and the weights after them.
 fn trained(device: &Device, optimizer: &dyn Optimizer, microbatches: usize) -> [Vec<f64>; 4] {
     let (g, loss) = model();
     let options = StepOptions {
@@ -53,7 +54,7 @@ fn trained(device: &Device, optimizer: &dyn Optimizer, microbatches: usize) -> [
     };
     let names = ["w", "b"].map(Into::into);
     let step = TrainStep::build(&g, loss, &names, optimizer, &options).unwrap();
-    let schedule = Schedule::linear(0.02, 2, 12);
+    let schedule = LearningRateSchedule::linear(0.02, 2, 12);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new()).unwrap();
     trainer.set_state("w", &waves(&[8, 6], 0.7)).unwrap();
     trainer.set_state("b", &waves(&[6], 0.3)).unwrap();
@@ -97,7 +98,7 @@ fn executors_agree() {
                 let whats = ["losses", "w", "b", "ema.w"];
                 for ((what, found), truth) in whats.iter().zip(&found).zip(&truth) {
                     let what = format!("{} on {name}: {what}", optimizer.name());
-                    // Products and gradients of F16.
+                    // Matmuls and gradients are F16.
                     expect_close(&what, found, truth, 2e-3);
                 }
                 assert_eq!(trained(&device, optimizer, microbatches), found, "{name}");

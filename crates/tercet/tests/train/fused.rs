@@ -1,4 +1,4 @@
-//! What the passes make of a step.
+//! Fusion of a training step by the passes.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tercet::{CompileOptions, NodeId, Op, OpKind, passes};
 
 use crate::common::regression;
 
-/// The kernels that assign `w` and the moments that belong to it.
+/// Kernels that assign `w` and its moments.
 fn kernels(optimizer: &dyn Optimizer, options: &StepOptions) -> BTreeSet<NodeId> {
     let (g, loss) = regression(8);
     let trainables = ["w", "b"].map(|name| Trainable::new(name).in_group(ParamGroup::decay()));
@@ -29,7 +29,7 @@ fn kernels(optimizer: &dyn Optimizer, options: &StepOptions) -> BTreeSet<NodeId>
     nodes
 }
 
-/// Moments and weight are updated together: one map of at most 8 operands, whatever the options.
+/// Weight and moments are updated by one map of at most 8 operands, with any options.
 #[test]
 fn an_update_is_one_kernel() {
     let sgd = Sgd {

@@ -1,4 +1,4 @@
-//! Training against plain computations in F64 and against torch.
+//! Training compared with F64 references and with torch.
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 mod accumulate;

@@ -1,4 +1,4 @@
-//! Every optimizer against its formulas in F64; SGD, AdamW and clipping against torch.
+//! Every optimizer compared with its formulas in F64; SGD, AdamW and clipping compared with torch.
 
 use tercet::train::{
     AdamW, Lion, Muon, MuonScale, Optimizer, ParamGroup, Sgd, StepOptions, Trainable,
@@ -12,14 +12,14 @@ use crate::common::{
 const STEPS: usize = 8;
 const TOLERANCE: f64 = 2e-6;
 
-/// Both trainables with the optimizer's weight decay.
+/// Both trainables, with the optimizer's weight decay.
 fn decayed() -> Vec<Trainable> {
     let all = trainables().into_iter();
     all.map(|t| t.in_group(ParamGroup::decay())).collect()
 }
 
-/// Runs an optimizer beside a plain one, which gets the weights, their gradients, the number of the step from 1, and
-/// which of the two trainables it is.
+/// Compares an optimizer with an F64 function of the weights, the gradients, the step number from 1
+/// and the index of the trainable.
 fn check(
     optimizer: &dyn Optimizer,
     trainables: &[Trainable],
@@ -48,7 +48,10 @@ fn check(
         expect_close("b", &found[1], &truth.b, tolerance);
         assert_eq!((report.step, report.skipped), (t as u64, false));
     }
-    assert_eq!(trainer.unmoved().unwrap(), Vec::<String>::new());
+    assert_eq!(
+        trainer.unchanged_trainables().unwrap(),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -80,10 +83,10 @@ fn sgd_is_its_formula() {
     }
 }
 
-/// The weight decay and the multiplier of the learning rate of a trainable.
+/// Weight decay and learning rate factor of a trainable.
 type Settings = (f64, f64);
 
-/// AdamW as in its paper, of one trainable.
+/// AdamW as in its paper, for one trainable.
 fn adamw(
     o: &AdamW,
     t: usize,
@@ -115,7 +118,7 @@ fn adamw_is_its_formula() {
         weight_decay: Some(0.5),
     };
     let in_groups = vec![Trainable::new("w"), Trainable::new("b").in_group(slow)];
-    // By default, the vector does not decay.
+    // By default, vectors have no weight decay.
     let cases: [(Vec<Trainable>, [Settings; 2]); 3] = [
         (trainables(), [(0.1, 1.0), (0.0, 1.0)]),
         (decayed(), [(0.1, 1.0), (0.1, 1.0)]),
@@ -166,7 +169,7 @@ fn lion_is_its_formula() {
     );
 }
 
-/// `a b` of row-major matrices.
+/// The matrix product `a b`, row-major.
 fn product(a: &[f64], b: &[f64], rows: usize, inner: usize, columns: usize) -> Vec<f64> {
     let at = |i: usize| (i / columns, i % columns);
     let sum = |(row, column)| {
@@ -183,7 +186,7 @@ fn transposed(a: &[f64], rows: usize, columns: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Newton and Schulz's iteration, without the trick of transposing.
+/// Newton-Schulz iteration, without transposing tall matrices.
 fn orthogonal(u: &[f64], rows: usize, columns: usize, iterations: usize) -> Vec<f64> {
     let size = norm(&[u]);
     let mut x: Vec<f64> = u.iter().map(|x| x / size).collect();

@@ -1,7 +1,7 @@
-//! Steps whose gradients compute activations again.
+//! Steps whose gradients recompute activations.
 
 use tercet::scalar::UnaryFn;
-use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainer};
+use tercet::train::{AdamW, LearningRateSchedule, StepOptions, TrainStep, Trainer};
 use tercet::{CompileOptions, Device, DeviceOptions, Graph, Op, Value, passes};
 
 use crate::common::{f32s, tensor};
@@ -9,7 +9,8 @@ use crate::common::{f32s, tensor};
 const SIZE: usize = 128;
 const LAYERS: usize = 3;
 
-/// Layers of a product and what `bent` makes of it and of what went into it; the mean of squares.
+/// Layers of a matmul followed by `bent`, which gets the matmul's result and its input. The loss is
+/// the mean of squares.
 fn model(bent: impl Fn(&mut Graph, Value, Value) -> Value) -> (Graph, Value) {
     let mut g = Graph::new();
     let mut x = g.input("x", f32s([SIZE, SIZE])).unwrap();
@@ -45,11 +46,13 @@ fn count(step: &TrainStep, f: UnaryFn) -> usize {
 
 #[test]
 fn activations_follow_from_what_is_kept() {
-    // The derivative of a gelu reads its operand; the last gelu is read where it is made.
+    // The derivative of GELU needs its operand. Only the last GELU is not recomputed, because the
+    // loss reads it directly.
     let counted = [false, true].map(|again| count(&step(&model(gelus), again), UnaryFn::GeluTanh));
     assert_eq!(counted[0], LAYERS);
     assert!(counted[1] >= 2 * LAYERS - 1, "{counted:?}");
-    // Nothing keeps two products that are added: what is made of the sum is kept as it is.
+    // No derivative needs the sum of two matmuls, so it is not stored, and its negation cannot be
+    // recomputed from it.
     let residual = |g: &mut Graph, y: Value, x: Value| {
         let other = g.matmul(x, x).unwrap();
         let sum = g.plus(y, other).unwrap();
@@ -75,7 +78,7 @@ fn steps_are_the_same_in_less_memory() {
             .explain(step.graph(), &CompileOptions::new())
             .unwrap();
         let arena = explained.bytes.iter().find(|(kind, _)| *kind == "arena");
-        let schedule = Schedule::constant(0.01);
+        let schedule = LearningRateSchedule::constant(0.01);
         let mut trainer = Trainer::new(&device, step, schedule, &CompileOptions::new()).unwrap();
         for layer in 0..LAYERS {
             let w = waves(0.7 + layer as f64, 0.2);

@@ -1,11 +1,13 @@
-//! The dynamic loss scale.
+//! Dynamic loss scale.
 
-use tercet::train::{AdamW, LossScale, Schedule, StepOptions, TrainError, TrainStep, Trainer};
+use tercet::train::{
+    AdamW, LearningRateSchedule, LossScale, StepOptions, TrainError, TrainStep, Trainer,
+};
 use tercet::{DType, Graph, Tensor, Type};
 
 use crate::common::{f32s, tensor, trainer_of};
 
-/// A mean of two products in F16, whose cotangents are half the scale.
+/// A mean of two F16 products; the gradients of the products are half the loss scale.
 fn trainer(scale: LossScale, microbatches: usize) -> Trainer {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F16, [2])).unwrap();
@@ -22,7 +24,7 @@ fn trainer(scale: LossScale, microbatches: usize) -> Trainer {
     };
     let optimizer = AdamW::default();
     let step = TrainStep::build(&g, loss, &["w".into()], &optimizer, &options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(0.1));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.1));
     trainer.set_state("w", &tensor(&[2], &[1.0, -1.0])).unwrap();
     trainer
 }
@@ -45,7 +47,7 @@ fn a_scale_falls_and_rises_and_skips() {
             1 => halves(&[2], &[1.0, 0.5]),
             _ => halves(&[2, 2], &[1.0, 0.5, 1.0, 0.5]),
         };
-        // 2^16 is beyond F16.
+        // 2^16 is beyond the range of F16.
         let steps = [
             (18, true),
             (17, true),
@@ -80,7 +82,7 @@ fn a_scale_falls_and_rises_and_skips() {
 fn gradients_that_no_scale_helps_are_an_error() {
     let scale = LossScale {
         initial: 262_144.0,
-        least: 131_072.0,
+        min_scale: 131_072.0,
         ..LossScale::default()
     };
     let mut trainer = trainer(scale, 1);
@@ -96,7 +98,7 @@ fn gradients_that_no_scale_helps_are_an_error() {
         text.contains("at a loss scale of 131072; in microbatch 0, %"),
         "{text}"
     );
-    // The way forward overflows: the scale is not to blame.
+    // The forward pass overflows, so the loss scale is not the cause.
     let scale = trainer.state("loss_scale.scale").unwrap().to_f64s();
     let x = halves(&[2], &[f64::INFINITY, 1.0]);
     let e = trainer.step(&[("x", &x)]).unwrap_err();

@@ -1,10 +1,11 @@
-//! Runs of steps: what they learn, what stops them, what they report.
+//! Training runs: convergence, early stops, reports.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use tercet::train::{
-    AdamW, Batch, Schedule, Sgd, StepOptions, StepReport, TrainError, TrainStep, Trainer, Weights,
+    AdamW, EvalWeights, LearningRateSchedule, Sgd, StepInputs, StepOptions, StepReport, TrainError,
+    TrainStep, Trainer,
 };
 use tercet::{CompileOptions, Device, Graph, Tensor, Value};
 
@@ -16,7 +17,7 @@ fn plain() -> StepOptions {
     StepOptions::default()
 }
 
-/// A perceptron of 2, 16 and 1 and the mean square of its error.
+/// A perceptron with layer sizes 2, 16 and 1, and its mean squared error.
 fn perceptron() -> (Graph, Value) {
     let mut g = Graph::new();
     let x = g.input("x", f32s([16, 2])).unwrap();
@@ -45,7 +46,7 @@ fn a_perceptron_learns() {
     let (g, loss) = perceptron();
     let names = ["w1", "b1", "w2"].map(Into::into);
     let step = TrainStep::build(&g, loss, &names, &AdamW::default(), &plain()).unwrap();
-    let mut trainer = trainer_of(step, Schedule::cosine(0.03, 5, 200));
+    let mut trainer = trainer_of(step, LearningRateSchedule::cosine(0.03, 5, 200));
     trainer.set_state("w1", &wave(&[2, 16], 0.9)).unwrap();
     trainer.set_state("b1", &wave(&[16], 0.3)).unwrap();
     trainer.set_state("w2", &wave(&[16, 1], 1.7)).unwrap();
@@ -67,7 +68,10 @@ fn a_perceptron_learns() {
         losses[0],
         losses[199]
     );
-    assert_eq!(trainer.unmoved().unwrap(), Vec::<String>::new());
+    assert_eq!(
+        trainer.unchanged_trainables().unwrap(),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -82,20 +86,20 @@ fn trainables_that_do_not_move_are_named() {
     let loss = g.reduce_sum(sum, &[0], false).unwrap();
     let names = ["w", "dead"].map(Into::into);
     let step = TrainStep::build(&g, loss, &names, &AdamW::default(), &plain()).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(0.1));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.1));
     let x = tensor(&[2], &[1.0, 2.0]);
     let e = trainer.step(&[("x", &x)]).unwrap_err();
     assert_eq!(
         e.to_string(),
-        "never set before the first step: w, dead; use `Trainer::set_state`"
+        "trainables without an initial value: w, dead; set them with `Trainer::set_state`"
     );
     trainer.set_state("w", &x).unwrap();
     trainer
         .set_state("dead", &tensor(&[2], &[-1.0, -2.0]))
         .unwrap();
-    assert_eq!(trainer.unmoved().unwrap(), ["w", "dead"]);
+    assert_eq!(trainer.unchanged_trainables().unwrap(), ["w", "dead"]);
     trainer.step(&[("x", &x)]).unwrap();
-    assert_eq!(trainer.unmoved().unwrap(), ["dead"]);
+    assert_eq!(trainer.unchanged_trainables().unwrap(), ["dead"]);
 }
 
 /// `mean(f(w x))`
@@ -119,7 +123,7 @@ fn logarithm(microbatches: usize) -> (Trainer, Value) {
         ..plain()
     };
     let step = TrainStep::build(&g, loss, &["w".into()], &AdamW::default(), &options).unwrap();
-    let mut trainer = trainer_of(step, Schedule::constant(0.1));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.1));
     trainer.set_state("w", &tensor(&[2], &[1.0, 2.0])).unwrap();
     (trainer, y)
 }
@@ -150,7 +154,7 @@ fn a_loss_that_is_not_finite_stops_and_harms_nothing() {
         );
         let first = e.first.as_ref().unwrap();
         assert_eq!(first.result.value, y);
-        assert_eq!(first.found.as_ref().unwrap().element, 1);
+        assert_eq!(first.kind.as_ref().unwrap().element, 1);
         let text = e.to_string();
         let wanted = format!(
             "the loss of step 2 is NaN; in microbatch {}, {y} (unary) is NaN at element 1",
@@ -159,7 +163,7 @@ fn a_loss_that_is_not_finite_stops_and_harms_nothing() {
         assert!(text.starts_with(&wanted), "{text}");
         assert_eq!(states(&trainer), before);
         assert_eq!((trainer.random(), trainer.steps()), (random, 1));
-        // It goes on.
+        // Training continues after the error.
         assert_eq!(trainer.step(&[("x", &of([1.0, 2.0]))]).unwrap().step, 2);
         assert_ne!(states(&trainer), before);
     }
@@ -170,7 +174,7 @@ fn gradients_that_are_not_finite_stop_as_well() {
     let (g, loss, _) = of_product(|g, x| g.sqrt(x).unwrap());
     let step = TrainStep::build(&g, loss, &["w".into()], &Sgd::default(), &plain()).unwrap();
     let nodes = g.len();
-    let mut trainer = trainer_of(step, Schedule::constant(0.1));
+    let mut trainer = trainer_of(step, LearningRateSchedule::constant(0.1));
     trainer.set_state("w", &tensor(&[2], &[0.0, 1.0])).unwrap();
     let before = states(&trainer);
     let e = trainer
@@ -195,7 +199,7 @@ fn inputs_that_are_refused_change_nothing() {
     let before = states(&trainer);
     let inputs = inputs(1);
     let e = trainer.step(&given(&inputs[..1])).unwrap_err();
-    assert_eq!(e.to_string(), "input `y` of type f32[8, 2] was not given");
+    assert_eq!(e.to_string(), "missing input `y` of type f32[8, 2]");
     let rate = Tensor::scalar(0.5f32);
     let [x, y] = &inputs;
     let with_rate = [("x", &x.1), ("y", &y.1), ("learning_rate", &rate)];
@@ -206,7 +210,7 @@ fn inputs_that_are_refused_change_nothing() {
     trainer.step(&given(&inputs)).unwrap();
 }
 
-fn batches(step: u64) -> Result<Option<Batch>, Infallible> {
+fn batches(step: u64) -> Result<Option<StepInputs>, Infallible> {
     let inputs = inputs(1).into_iter();
     Ok((step < 7).then(|| inputs.map(|(n, t)| (n.to_string(), t)).collect()))
 }
@@ -232,9 +236,9 @@ fn fits_end_by_steps_by_batches_and_by_callbacks() {
     let last = fresh().fit(100, batches, &mut [&mut stop]).unwrap();
     assert_eq!((last.map(|r| r.step), seen.len()), (Some(5), 5));
     assert!(seen.windows(2).all(|w| w[1] < w[0]), "{seen:?}");
-    let failing = |_| Err::<Option<Batch>, _>("the file ends in the middle");
+    let failing = |_| Err::<Option<StepInputs>, _>("the file ends in the middle");
     let e = fresh().fit(1, failing, &mut []).unwrap_err();
-    assert_eq!(e.to_string(), "the batch of step 1");
+    assert_eq!(e.to_string(), "cannot load the batch of step 1");
 }
 
 #[test]
@@ -253,8 +257,12 @@ fn other_graphs_are_run_with_the_weights() {
     g.output("w", w).unwrap();
     g.output("own", own).unwrap();
     let compile = CompileOptions::new();
-    let mut current = trainer.evaluator(&g, Weights::Current, &compile).unwrap();
-    let mut average = trainer.evaluator(&g, Weights::Average, &compile).unwrap();
+    let mut current = trainer
+        .evaluator(&g, EvalWeights::Current, &compile)
+        .unwrap();
+    let mut average = trainer
+        .evaluator(&g, EvalWeights::Average, &compile)
+        .unwrap();
     for evaluator in [&mut current, &mut average] {
         let factor = Tensor::scalar(2f32);
         evaluator
@@ -289,34 +297,34 @@ fn graphs_that_share_nothing_are_refused() {
             .unwrap_err();
         assert!(e.to_string().starts_with(words), "{e}");
     };
-    let current = Weights::Current;
+    let current = EvalWeights::Current;
     let other: fn(&mut Graph) -> Value = |g| g.state("v", f32s([2])).unwrap();
     check(
         &trainer,
         other,
         current,
-        "the graph to evaluate shares no state with the one that is trained, which has: w, b",
+        "the graph for evaluation shares no state with the training step, which has: w, b",
     );
     let param: fn(&mut Graph) -> Value = |g| g.param("w", f32s([IN, OUT])).unwrap();
     check(
         &trainer,
         param,
         current,
-        "`w` is trained, but a parameter of the graph to evaluate",
+        "`w` is trained, but it is a parameter of the graph for evaluation",
     );
     let wide: fn(&mut Graph) -> Value = |g| g.state("b", f32s([3])).unwrap();
     check(
         &trainer,
         wide,
         current,
-        "state `b` of the graph to evaluate is f32[3]; the one that is trained is f32[2]",
+        "state `b` of the graph for evaluation is f32[3]; expected f32[2] as in the training step",
     );
     let same: fn(&mut Graph) -> Value = |g| g.state("b", f32s([OUT])).unwrap();
     check(
         &trainer,
         same,
-        Weights::Average,
-        "no average of the weights is kept",
+        EvalWeights::Average,
+        "the step has no moving average of the weights",
     );
     let e = trainer.set_state("c", &Tensor::scalar(0f32)).unwrap_err();
     assert!(e.to_string().starts_with("no state named `c`"), "{e}");
@@ -327,6 +335,12 @@ fn a_device_that_cannot_is_an_error() {
     let (g, loss) = regression(8);
     let step = TrainStep::build(&g, loss, &trainables(), &Sgd::default(), &plain()).unwrap();
     let options = CompileOptions::new().without_pass("none of them");
-    let e = Trainer::new(&Device::cpu(), step, Schedule::constant(0.1), &options).unwrap_err();
+    let e = Trainer::new(
+        &Device::cpu(),
+        step,
+        LearningRateSchedule::constant(0.1),
+        &options,
+    )
+    .unwrap_err();
     assert!(matches!(e, TrainError::Compile(_)), "{e}");
 }

@@ -1,9 +1,10 @@
-//! An image classifier from scratch: 1,797 handwritten digits of 8 x 8 pixels, convolutions with the norm of their batch.
+//! Trains an image classifier from scratch: 1,797 handwritten digits of 8 x 8 pixels, convolutions
+//! with batch normalization.
 
 use std::path::{Path, PathBuf};
 
 use tercet::ops::Window;
-use tercet::train::Weights;
+use tercet::train::EvalWeights;
 use tercet::{BatchNorm, CompileOptions, DType, Device, Dim, Tensor, Type, Value};
 use training::{Curve, Failed, Model, cross_entropy, device, trainer};
 
@@ -11,18 +12,18 @@ const SIDE: usize = 8;
 const PIXELS: usize = SIDE * SIDE;
 const BATCH: usize = 64;
 
-/// Images and what they show.
+/// Images and their labels.
 struct Digits {
     pixels: Vec<f32>,
     labels: Vec<i32>,
 }
 
 impl Digits {
-    /// Of lines of 64 numbers from 0 to 16, and a label.
+    /// Reads lines of 64 numbers from 0 to 16 and a label.
     fn read(path: &Path) -> Result<Digits, Failed> {
         let text = std::fs::read_to_string(path).map_err(|e| {
             format!(
-                "{}: {e}; `cargo xtask fetch digits` gets it",
+                "{}: {e}; download it with `cargo xtask fetch digits`",
                 path.display()
             )
         })?;
@@ -39,7 +40,7 @@ impl Digits {
         Ok(Digits { pixels, labels })
     }
 
-    /// Those in these places.
+    /// Images and labels at these positions.
     fn part(&self, places: &[usize]) -> Result<[Tensor; 2], Failed> {
         let images = places
             .iter()
@@ -52,7 +53,8 @@ impl Digits {
     }
 }
 
-/// A convolution, the norm of its batch (in training) or of all that was seen, and a relu.
+/// A convolution, batch normalization and ReLU. The normalization uses batch statistics in
+/// training, and running statistics otherwise.
 fn layer(
     m: &mut Model,
     x: Value,
@@ -89,7 +91,7 @@ fn layer(
     Ok(m.graph.relu(y)?)
 }
 
-/// The model, its loss, and how many of a batch it gets right.
+/// The model, its loss, and the number of correct predictions in a batch.
 fn model(rows: Dim, is_training: bool) -> Result<(Model, [Value; 2]), Failed> {
     let mut m = Model::default();
     let shape = [rows.clone(), 1.into(), SIDE.into(), SIDE.into()];
@@ -106,14 +108,15 @@ fn model(rows: Dim, is_training: bool) -> Result<(Model, [Value; 2]), Failed> {
     Ok((m, found))
 }
 
-/// Trains so many steps on all but the last images; the curve, and the part of the last ones that it tells.
+/// Trains `steps` steps on all but the last images. Returns the loss curve and the accuracy on the
+/// last images.
 fn run(device: &Device, digits: &Digits, last: usize, steps: u64) -> Result<(Curve, f64), Failed> {
     let (m, [loss, _]) = model(BATCH.into(), true)?;
     let mut trainer = trainer(device, &m, loss, 1e-2, steps)?;
     let first = digits.labels.len() - last;
     let mut curve = Curve::default();
     for step in 0..steps {
-        let stream = tercet::random::Stream {
+        let stream = tercet::random::PhiloxStream {
             seed: 2,
             stream: 0,
             step,
@@ -128,7 +131,7 @@ fn run(device: &Device, digits: &Digits, last: usize, steps: u64) -> Result<(Cur
     let (mut m, [_, right]) = model(Dim::sym("rows"), false)?;
     m.graph.output("right", right)?;
     let options = CompileOptions::new().bound("rows", last);
-    let mut evaluator = trainer.evaluator(&m.graph, Weights::Current, &options)?;
+    let mut evaluator = trainer.evaluator(&m.graph, EvalWeights::Current, &options)?;
     let places: Vec<usize> = (first..first + last).collect();
     let [images, labels] = digits.part(&places)?;
     let inputs = [("images", &images), ("labels", &labels)];
@@ -144,14 +147,11 @@ fn main() -> Result<(), Failed> {
     let path = path.unwrap_or(fetched.join("digits/digits.csv"));
     let digits = Digits::read(&path)?;
     let (_, share) = run(&device()?, &digits, 297, 300)?;
-    println!(
-        "\nof 297 images that it has not seen it tells {:.1} %",
-        100.0 * share
-    );
+    println!("\naccuracy on 297 held-out images: {:.1} %", 100.0 * share);
     Ok(())
 }
 
-/// Bars that lie or stand instead of digits.
+/// Horizontal and vertical bars instead of digits.
 #[test]
 fn it_learns() {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());

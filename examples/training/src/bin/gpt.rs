@@ -1,11 +1,11 @@
-//! A small GPT from scratch: the letters of one text, and what it writes then.
+//! Trains a small GPT from scratch on the bytes of one text, then generates text.
 
-use tercet::ops::{AttentionOptions, Layout};
-use tercet::train::Weights;
+use tercet::ops::{AttentionLayout, AttentionOptions};
+use tercet::train::EvalWeights;
 use tercet::{CompileOptions, DType, Device, Dim, Graph, Tensor, Type, Value};
 use training::{Curve, Failed, Model, cross_entropy, device, trainer};
 
-/// What it learns: every byte is a token.
+/// Training text; every byte is a token.
 const TEXT: &str = include_str!("../../../../LICENSE-APACHE");
 const VOCAB: usize = 128;
 const LEN: usize = 64;
@@ -14,7 +14,7 @@ const WIDTH: usize = 64;
 const HEADS: usize = 4;
 const LAYERS: usize = 2;
 
-/// The logits `[rows * LEN, VOCAB]` of `tokens [rows, LEN]`.
+/// Logits `[rows * LEN, VOCAB]` of `tokens [rows, LEN]`.
 fn logits(m: &mut Model, tokens: Value, rows: Dim, dropout: f64) -> Result<Value, Failed> {
     let wte = m.weight("wte", &[VOCAB, WIDTH], 0.02)?;
     let wpe = m.weight("wpe", &[LEN, WIDTH], 0.02)?;
@@ -36,7 +36,7 @@ fn logits(m: &mut Model, tokens: Value, rows: Dim, dropout: f64) -> Result<Value
             Ok(m.graph.reshape(own, heads)?)
         };
         let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bshd).causal();
+        let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bshd).causal();
         let y = m.graph.attention(q, k, v, options)?;
         let y = m
             .graph
@@ -70,10 +70,10 @@ fn linear(m: &mut Model, x: Value, name: &str, inner: usize, out: usize) -> Resu
     Ok(m.graph.linear(x, w, Some(b), None)?)
 }
 
-/// Rows of the text from places that depend on the step.
+/// Rows of the text from positions that depend on the step.
 fn batch(step: u64) -> Result<[Tensor; 2], Failed> {
     let text = TEXT.as_bytes();
-    let places = tercet::random::Stream {
+    let places = tercet::random::PhiloxStream {
         seed: 1,
         stream: 0,
         step,
@@ -89,7 +89,7 @@ fn batch(step: u64) -> Result<[Tensor; 2], Failed> {
     Ok([tokens, Tensor::from_slice(&[BATCH * LEN], &next)?])
 }
 
-/// Trains so many steps; the curve, and how the text goes on after a beginning.
+/// Trains `steps` steps. Returns the loss curve and the generated continuation of a prompt.
 fn run(device: &Device, steps: u64, written: usize) -> Result<(Curve, String), Failed> {
     let mut m = Model::default();
     let i32s = |shape: &[usize]| Type::new(DType::I32, shape);
@@ -105,14 +105,14 @@ fn run(device: &Device, steps: u64, written: usize) -> Result<(Curve, String), F
         curve.push(report.loss, steps);
     }
 
-    // The same weights in a graph of one row that drops nothing.
+    // The same weights in a graph with one row and without dropout.
     let mut m = Model::default();
     let tokens = m.graph.input("tokens", i32s(&[1, LEN]))?;
     let y = logits(&mut m, tokens, 1.into(), 0.0)?;
     let greatest = m.graph.arg_max(y, 1, false)?;
     let mut g: Graph = m.graph;
     g.output("greatest", greatest)?;
-    let mut evaluator = trainer.evaluator(&g, Weights::Current, &CompileOptions::new())?;
+    let mut evaluator = trainer.evaluator(&g, EvalWeights::Current, &CompileOptions::new())?;
     let mut text = b"Subject to the terms and conditions of ".to_vec();
     for _ in 0..written {
         let from = text.len().saturating_sub(LEN);

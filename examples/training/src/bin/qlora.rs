@@ -1,15 +1,18 @@
-//! QLoRA: matrices of low rank beside weights that stay packed, on a text that the model has not seen.
+//! QLoRA: trains low-rank matrices beside quantized weights, on a text that the model was not
+//! trained on.
 
 use std::path::Path;
 
-use tercet::train::{AdamW, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights};
+use tercet::train::{
+    AdamW, EvalWeights, LearningRateSchedule, StepOptions, TrainStep, Trainable, Trainer,
+};
 use tercet::{CompileOptions, Device, Tensor};
-use tercet_models::dataset::{Corpus, CorpusOptions, DEFAULT_SHARE, Packed, TokenBatch};
-use tercet_models::training::{DecoderTrainingOptions, LoraOptions, Training, Tuning};
+use tercet_models::dataset::{Corpus, CorpusOptions, DEFAULT_SHARE, PackedCorpus, TokenBatch};
+use tercet_models::training::{DecoderTrainingOptions, FineTuneMode, LoraOptions, TrainingGraph};
 use tercet_models::{Adapter, ModelFiles};
 use training::{Curve, Failed, device};
 
-/// The demo model, in blocks of 8 bits; any GGUF file of the llama family will do.
+/// The demo model in Q8_0; any GGUF file of the llama family works.
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
@@ -27,10 +30,10 @@ fn given(batch: &TokenBatch) -> [(&'static str, &Tensor); 4] {
     ]
 }
 
-/// What a training found.
+/// Results of the training.
 struct Tuned {
     curve: Curve,
-    /// Mean losses of the held-out part, before and after.
+    /// Mean held-out loss before and after training.
     held_out: [f64; 2],
     adapter: Adapter,
     packed_bytes: usize,
@@ -42,15 +45,15 @@ fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
     let (config, tokenizer) = (files.decoder_spec()?, files.tokenizer()?);
     let corpus = Corpus::read(TEXT, &tokenizer, None, CorpusOptions::default())?;
     let (train, held) = corpus.split(DEFAULT_SHARE, 0)?;
-    let train = Packed::new(train, LEN, None)?;
-    let held = Packed::new(held.ok_or("nothing is held out")?, LEN, None)?;
+    let train = PackedCorpus::new(train, LEN, None)?;
+    let held = PackedCorpus::new(held.ok_or("the held-out part is empty")?, LEN, None)?;
 
     let lora = LoraOptions {
         dropout: 0.05,
         ..LoraOptions::new(8)
     };
-    let options = |lora| DecoderTrainingOptions::new(BATCH, LEN, Tuning::Lora(lora));
-    let training = Training::decoder(&config, &files.weights(), &options(lora))?;
+    let options = |lora| DecoderTrainingOptions::new(BATCH, LEN, FineTuneMode::Lora(lora));
+    let training = TrainingGraph::decoder(&config, &files.weights(), &options(lora))?;
     let names = training.trainables.iter().map(|(name, _)| name.as_str());
     let names: Vec<Trainable> = names.map(Trainable::from).collect();
     let step = StepOptions {
@@ -59,7 +62,7 @@ fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
     };
     let adamw = AdamW::default();
     let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step)?;
-    let schedule = Schedule::cosine(2e-3, steps / 10, steps);
+    let schedule = LearningRateSchedule::cosine(2e-3, steps / 10, steps);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
     for (name, tensor) in &training.params {
         trainer.set_param(name, tensor.clone())?;
@@ -68,10 +71,10 @@ fn run(device: &Device, model: &Path, steps: u64) -> Result<Tuned, Failed> {
         trainer.set_state(name, tensor)?;
     }
 
-    // The same without dropout tells the loss of the held-out part.
-    let plain = Training::decoder(&config, &files.weights(), &options(LoraOptions::new(8)))?;
+    // The same graph without dropout, for the held-out loss.
+    let plain = TrainingGraph::decoder(&config, &files.weights(), &options(LoraOptions::new(8)))?;
     let mut evaluator =
-        trainer.evaluator(&plain.graph, Weights::Current, &CompileOptions::new())?;
+        trainer.evaluator(&plain.graph, EvalWeights::Current, &CompileOptions::new())?;
     let mut look = |trainer: &Trainer| -> Result<f64, Failed> {
         let (mut sum, mut count) = (0.0, 0.0);
         for batch in held.once(BATCH)? {
@@ -104,7 +107,7 @@ fn main() -> Result<(), Failed> {
     let tuned = run(&device()?, Path::new(&model), 100)?;
     let [before, after] = tuned.held_out;
     let (bytes, numbers) = (tuned.packed_bytes, tuned.trained_numbers);
-    println!("\n{numbers} numbers were trained beside {bytes} bytes of packed weights");
+    println!("\n{numbers} trained parameters beside {bytes} bytes of quantized weights");
     let (first, last) = (tuned.curve.first(), tuned.curve.last(10));
     println!("loss {first:.3} to {last:.3}, held-out {before:.3} to {after:.3}");
     let out = std::env::temp_dir().join("tercet-qlora");

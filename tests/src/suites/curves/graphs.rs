@@ -1,10 +1,10 @@
 //! Models that are graphs of this file.
 
-use tercet::ops::{AttentionOptions, Gru, Layout, PadMode, Window};
+use tercet::ops::{AttentionLayout, AttentionOptions, Gru, PadMode, Window};
 use tercet::{BatchNorm, DType, Graph, OpError, Tensor, Type, Value};
 
 use super::formula::{floats, indices, weight};
-use super::{Net, Refused, f32s};
+use super::{BoxError, CurveNet, f32s};
 
 const VOCAB: usize = 29;
 const ROWS: usize = 2;
@@ -12,36 +12,36 @@ const LEN: usize = 8;
 
 /// A graph under construction, and what its states start as.
 #[derive(Default)]
-struct Draft {
+struct CurveGraphBuilder {
     graph: Graph,
     trained: Vec<(String, Tensor)>,
     states: Vec<(String, Tensor)>,
 }
 
-type Built = Result<Value, OpError>;
+type CurveValueResult = Result<Value, OpError>;
 
-impl Draft {
+impl CurveGraphBuilder {
     /// A trained weight.
-    fn weight(&mut self, name: &str, shape: &[usize]) -> Built {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> CurveValueResult {
         self.trained.push((name.to_string(), weight(name, shape)));
         self.graph.state(name, Type::new(DType::F32, shape))
     }
 
     /// `x w + b` with `w [inner, out]`.
-    fn linear(&mut self, x: Value, name: &str, inner: usize, out: usize) -> Built {
+    fn linear(&mut self, x: Value, name: &str, inner: usize, out: usize) -> CurveValueResult {
         let w = self.weight(&format!("{name}.weight"), &[inner, out])?;
         let b = self.weight(&format!("{name}.bias"), &[out])?;
         self.graph.linear(x, w, Some(b), None)
     }
 
-    fn layer_norm(&mut self, x: Value, name: &str, width: usize) -> Built {
+    fn layer_norm(&mut self, x: Value, name: &str, width: usize) -> CurveValueResult {
         let gamma = self.weight(&format!("{name}.weight"), &[width])?;
         let beta = self.weight(&format!("{name}.bias"), &[width])?;
         let axis = self.graph.ty(x).rank() - 1;
         self.graph.layer_norm(x, gamma, Some(beta), axis, 1e-5)
     }
 
-    fn rms_norm(&mut self, x: Value, name: &str, width: usize) -> Built {
+    fn rms_norm(&mut self, x: Value, name: &str, width: usize) -> CurveValueResult {
         let gamma = self.weight(&format!("{name}.weight"), &[width])?;
         self.graph.rms_norm(x, gamma, None, 1e-5)
     }
@@ -59,7 +59,7 @@ impl Draft {
         logits: Value,
         labels: Value,
         inputs: fn(usize) -> Vec<(&'static str, Tensor)>,
-    ) -> Result<Net, Refused> {
+    ) -> Result<CurveNet, BoxError> {
         let g = &mut self.graph;
         let axis = g.ty(logits).rank() - 1;
         let log = g.log_softmax(logits, axis)?;
@@ -68,7 +68,7 @@ impl Draft {
         let axes: Vec<usize> = (0..=axis).collect();
         let mean = g.reduce_mean(own, &axes, false)?;
         let loss = g.neg(mean)?;
-        Ok(Net {
+        Ok(CurveNet {
             graph: self.graph,
             loss,
             trained: self.trained,
@@ -85,9 +85,9 @@ fn token_rows(step: usize) -> Vec<(&'static str, Tensor)> {
     vec![("tokens", tokens)]
 }
 
-pub(super) fn gpt2() -> Result<Net, Refused> {
+pub(super) fn gpt2() -> Result<CurveNet, BoxError> {
     const WIDTH: usize = 16;
-    let mut d = Draft::default();
+    let mut d = CurveGraphBuilder::default();
     let [tokens, next] = d.tokens()?;
     let (wte, wpe) = (
         d.weight("wte", &[VOCAB, WIDTH])?,
@@ -105,7 +105,7 @@ pub(super) fn gpt2() -> Result<Net, Refused> {
             *part = d.graph.reshape(own, [ROWS, LEN, 4, WIDTH / 4])?;
         }
         let [q, k, v] = heads;
-        let options = AttentionOptions::new(4, 4, Layout::Bshd).causal();
+        let options = AttentionOptions::new(4, 4, AttentionLayout::Bshd).causal();
         let y = d.graph.attention(q, k, v, options)?;
         let y = d.graph.reshape(y, [ROWS, LEN, WIDTH])?;
         let y = d.linear(y, &at("attn.c_proj"), WIDTH, WIDTH)?;
@@ -124,12 +124,12 @@ pub(super) fn gpt2() -> Result<Net, Refused> {
 
 /// A convolution without bias and the norm of its batch.
 fn conv_norm(
-    d: &mut Draft,
+    d: &mut CurveGraphBuilder,
     x: Value,
     conv: &str,
     norm: &str,
     [inner, kernel, stride]: [usize; 3],
-) -> Built {
+) -> CurveValueResult {
     const OUT: usize = 8;
     let w = d.weight(&format!("{conv}.weight"), &[OUT, inner, kernel, kernel])?;
     let pad = [kernel / 2; 2];
@@ -150,8 +150,8 @@ fn conv_norm(
     d.graph.batch_norm(y, [gamma, beta], running, options)
 }
 
-pub(super) fn resnet_block() -> Result<Net, Refused> {
-    let mut d = Draft::default();
+pub(super) fn resnet_block() -> Result<CurveNet, BoxError> {
+    let mut d = CurveGraphBuilder::default();
     let x = d.graph.input("x", Type::new(DType::F32, [4, 3, 6, 6]))?;
     let labels = d.graph.input("labels", Type::new(DType::I32, [4]))?;
     let h = conv_norm(&mut d, x, "conv1", "norm1", [3, 3, 2])?;
@@ -174,9 +174,9 @@ pub(super) fn resnet_block() -> Result<Net, Refused> {
     })
 }
 
-pub(super) fn gru() -> Result<Net, Refused> {
+pub(super) fn gru() -> Result<CurveNet, BoxError> {
     const WIDTH: usize = 12;
-    let mut d = Draft::default();
+    let mut d = CurveGraphBuilder::default();
     let [tokens, next] = d.tokens()?;
     let table = d.weight("embedding", &[VOCAB, WIDTH])?;
     let x = d.graph.gather(table, tokens, 0)?;
@@ -196,13 +196,13 @@ pub(super) fn gru() -> Result<Net, Refused> {
 }
 
 /// One block as in Dao and Gu, 2024, with a convolution before and a gated norm after.
-pub(super) fn mamba2() -> Result<Net, Refused> {
+pub(super) fn mamba2() -> Result<CurveNet, BoxError> {
     const WIDTH: usize = 16;
     const HEADS: usize = 4;
     const STATE: usize = 4;
     const INNER: usize = 32;
     const MIXED: usize = INNER + 2 * STATE;
-    let mut d = Draft::default();
+    let mut d = CurveGraphBuilder::default();
     let [tokens, next] = d.tokens()?;
     let table = d.weight("embedding", &[VOCAB, WIDTH])?;
     let u = d.graph.gather(table, tokens, 0)?;
@@ -222,7 +222,7 @@ pub(super) fn mamba2() -> Result<Net, Refused> {
     let xbc = d.graph.silu(xbc)?;
     let x = d.graph.narrow(xbc, 2, 0, INNER)?;
     let x = d.graph.reshape(x, [ROWS, LEN, HEADS, INNER / HEADS])?;
-    let mut of_state = |start| -> Built {
+    let mut of_state = |start| -> CurveValueResult {
         let part = d.graph.narrow(xbc, 2, start, STATE)?;
         d.graph.reshape(part, [ROWS, LEN, 1, STATE])
     };

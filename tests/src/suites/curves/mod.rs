@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
-use tercet::train::{AdamW, Optimizer, Schedule, Sgd, StepOptions, TrainStep, Trainable, Trainer};
+use tercet::train::{
+    AdamW, LearningRateSchedule, Optimizer, Sgd, StepOptions, TrainStep, Trainable, Trainer,
+};
 use tercet::{CompileOptions, DType, Device, Graph, Tensor, TensorType, Value, one_line};
 
-use crate::{Test, executors};
+use crate::{SuiteTest, executors};
 
 const CURVES: &str = include_str!("../../../data/training/curves.json");
 
@@ -26,10 +28,10 @@ const RELATIVE: f64 = 1e-4;
 const BATCHES: usize = 4;
 
 /// What a builder of a model may say.
-type Refused = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// A model to be trained.
-struct Net {
+struct CurveNet {
     graph: Graph,
     loss: Value,
     /// What is trained, and what it starts as.
@@ -41,13 +43,13 @@ struct Net {
     inputs: fn(usize) -> Vec<(&'static str, Tensor)>,
 }
 
-struct Curve {
+struct LossCurveTest {
     name: &'static str,
-    net: fn() -> Result<Net, Refused>,
+    net: fn() -> Result<CurveNet, BoxError>,
     optimizer: fn() -> (Box<dyn Optimizer>, f64),
 }
 
-const CURVES_OF: &[Curve] = &[
+const CURVES_OF: &[LossCurveTest] = &[
     curve("bert_classes", models::bert_classes, adamw),
     curve("bert_pairs", models::bert_pairs, adamw),
     curve("llama", models::llama, adamw),
@@ -60,10 +62,10 @@ const CURVES_OF: &[Curve] = &[
 
 const fn curve(
     name: &'static str,
-    net: fn() -> Result<Net, Refused>,
+    net: fn() -> Result<CurveNet, BoxError>,
     optimizer: fn() -> (Box<dyn Optimizer>, f64),
-) -> Curve {
-    Curve {
+) -> LossCurveTest {
+    LossCurveTest {
         name,
         net,
         optimizer,
@@ -92,14 +94,14 @@ fn numbers(list: &Json) -> Vec<f64> {
     numbers.map(|x| x.as_f64().expect("a number")).collect()
 }
 
-fn check(curve: &Curve, file: &Json, device: &Device) -> Result<(), Refused> {
+fn check(curve: &LossCurveTest, file: &Json, device: &Device) -> Result<(), BoxError> {
     let net = (curve.net)()?;
     let (optimizer, rate) = (curve.optimizer)();
     let trainables = net.trained.iter().map(|(name, _)| Trainable::new(name));
     let trainables: Vec<Trainable> = trainables.collect();
     let options = StepOptions::default();
     let step = TrainStep::build(&net.graph, net.loss, &trainables, &*optimizer, &options)?;
-    let schedule = Schedule::constant(rate);
+    let schedule = LearningRateSchedule::constant(rate);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
     for (name, tensor) in &net.params {
         trainer.set_param(name, tensor.clone())?;
@@ -118,7 +120,7 @@ fn check(curve: &Curve, file: &Json, device: &Device) -> Result<(), Refused> {
             return Err(format!("step {step}: a loss of {loss} instead of {want}").into());
         }
     }
-    let unmoved = trainer.unmoved()?;
+    let unmoved = trainer.unchanged_trainables()?;
     if !unmoved.is_empty() {
         return Err(format!("never moved: {}", unmoved.join(", ")).into());
     }
@@ -146,7 +148,7 @@ fn i32s(shape: &[usize], values: &[i32]) -> Tensor {
 }
 
 /// The tests of this suite: one for each model and executor.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let file: Json = serde_json::from_str(CURVES).expect("the file is JSON");
     let file = Arc::new(file);
     let tests = CURVES_OF.iter().flat_map(|curve| {
@@ -156,7 +158,7 @@ pub(super) fn tests() -> Vec<Test> {
             // A software driver takes some seconds to compile the kernels of the others.
             let variant = if curve.name == "gru" { "" } else { "/more" };
             let name = format!("curves/{}", curve.name);
-            Test::variant_on(executor, name, variant, move |device| {
+            SuiteTest::variant_on(executor, name, variant, move |device| {
                 check(curve, &file, device).map_err(|e| Failed::from(one_line(&*e)))
             })
         })

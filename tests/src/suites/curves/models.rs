@@ -3,13 +3,13 @@
 use serde_json::json;
 use tercet::Tensor;
 use tercet_models::training::{
-    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, IGNORED, LoraOptions,
-    Training, Tuning,
+    BertTask, BertTrainingOptions, ClassPooling, DecoderTrainingOptions, FineTuneMode, IGNORED,
+    LoraOptions, TrainingGraph,
 };
-use tercet_models::{DecoderSpec, EncoderSpec, MadeUp, Weights};
+use tercet_models::{DecoderSpec, DummyWeights, EncoderSpec, Weights};
 
 use super::formula::{indices, integers, weight};
-use super::{Net, Refused, i32s};
+use super::{BoxError, CurveNet, i32s};
 
 const VOCAB: u64 = 29;
 const LLAMA: [usize; 2] = [2, 8];
@@ -17,7 +17,7 @@ const LLAMA: [usize; 2] = [2, 8];
 const LEN: usize = 6;
 
 /// A training graph whose weights follow the formula.
-fn net(training: Training, inputs: fn(usize) -> Vec<(&'static str, Tensor)>) -> Net {
+fn net(training: TrainingGraph, inputs: fn(usize) -> Vec<(&'static str, Tensor)>) -> CurveNet {
     let by_formula = |list: Vec<(String, Tensor)>| -> Vec<(String, Tensor)> {
         let list = list.into_iter().map(|(name, tensor)| {
             let first = weight(&name, tensor.shape());
@@ -25,7 +25,7 @@ fn net(training: Training, inputs: fn(usize) -> Vec<(&'static str, Tensor)>) -> 
         });
         list.collect()
     };
-    Net {
+    CurveNet {
         graph: training.graph,
         loss: training.loss,
         trained: by_formula(training.trainables),
@@ -35,15 +35,15 @@ fn net(training: Training, inputs: fn(usize) -> Vec<(&'static str, Tensor)>) -> 
     }
 }
 
-pub(super) fn llama() -> Result<Net, Refused> {
-    llama_with(Tuning::Full)
+pub(super) fn llama() -> Result<CurveNet, BoxError> {
+    llama_with(FineTuneMode::Full)
 }
 
-pub(super) fn llama_lora() -> Result<Net, Refused> {
-    llama_with(Tuning::Lora(LoraOptions::new(2)))
+pub(super) fn llama_lora() -> Result<CurveNet, BoxError> {
+    llama_with(FineTuneMode::Lora(LoraOptions::new(2)))
 }
 
-fn llama_with(tuning: Tuning) -> Result<Net, Refused> {
+fn llama_with(tuning: FineTuneMode) -> Result<CurveNet, BoxError> {
     let config = json!({
         "model_type": "llama", "hidden_act": "silu", "hidden_size": 16, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": VOCAB,
@@ -52,7 +52,8 @@ fn llama_with(tuning: Tuning) -> Result<Net, Refused> {
     let config = DecoderSpec::from_json(config.as_object().expect("an object"))?;
     let [batch, len] = LLAMA;
     let options = DecoderTrainingOptions::new(batch, len, tuning);
-    let training = Training::decoder(&config, &Weights::MadeUp(MadeUp::dense()), &options)?;
+    let training =
+        TrainingGraph::decoder(&config, &Weights::Dummy(DummyWeights::dense()), &options)?;
     Ok(net(training, |step| {
         let mut labels = integers(&format!("labels.{step}"), VOCAB, &LLAMA);
         [7, 15].iter().for_each(|at| labels[*at] = IGNORED);
@@ -67,7 +68,7 @@ fn llama_with(tuning: Tuning) -> Result<Net, Refused> {
     }))
 }
 
-pub(super) fn bert_classes() -> Result<Net, Refused> {
+pub(super) fn bert_classes() -> Result<CurveNet, BoxError> {
     let task = BertTask::Classes {
         classes: 3,
         pooling: ClassPooling::Pooler,
@@ -79,7 +80,7 @@ pub(super) fn bert_classes() -> Result<Net, Refused> {
     }))
 }
 
-pub(super) fn bert_pairs() -> Result<Net, Refused> {
+pub(super) fn bert_pairs() -> Result<CurveNet, BoxError> {
     let task = BertTask::Pairs {
         temperature: 0.5,
         negatives: 0,
@@ -87,16 +88,16 @@ pub(super) fn bert_pairs() -> Result<Net, Refused> {
     Ok(net(bert(task)?, |step| texts(step, 8)))
 }
 
-fn bert(task: BertTask) -> Result<Training, Refused> {
+fn bert(task: BertTask) -> Result<TrainingGraph, BoxError> {
     let config = json!({
         "model_type": "bert", "hidden_act": "gelu", "hidden_size": 16, "num_hidden_layers": 2,
         "num_attention_heads": 4, "intermediate_size": 24, "vocab_size": VOCAB,
         "max_position_embeddings": 8, "type_vocab_size": 2, "position_embedding_type": "absolute"
     });
     let config = EncoderSpec::from_json(config.as_object().expect("an object"))?;
-    let options = BertTrainingOptions::new(4, LEN, Tuning::Full, task);
-    let weights = Weights::MadeUp(MadeUp::dense());
-    Ok(Training::bert(&config, &weights, &options)?)
+    let options = BertTrainingOptions::new(4, LEN, FineTuneMode::Full, task);
+    let weights = Weights::Dummy(DummyWeights::dense());
+    Ok(TrainingGraph::bert(&config, &weights, &options)?)
 }
 
 /// Text `b` has 3 to 6 tokens, by turns.

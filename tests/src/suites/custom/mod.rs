@@ -5,25 +5,25 @@ mod median;
 mod refused;
 mod text;
 
-use crate::{Test, executors};
-use tercet::attr::Literal;
+use crate::{SuiteTest, executors};
+use tercet::attr::AttrLiteral;
 use tercet::custom::{CustomOp, WgslGrid, WgslKernel, WgslParam};
-use tercet::grad::{NoGradient, Ruled, Vjp};
+use tercet::grad::{NoGradient, Vjp, VjpResult};
 use tercet::{
     CompileError, CompileOptions, DType, Device, Dim, EvalError, Graph, Tensor, TensorType, Type,
     TypeError,
 };
 
-type Failure = Box<dyn std::error::Error>;
-type Infer = fn(&[&Type]) -> Result<Vec<Type>, TypeError>;
-type Eval = fn(&[&Tensor], &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
+type BoxError = Box<dyn std::error::Error>;
+type InferFn = fn(&[&Type]) -> Result<Vec<Type>, TypeError>;
+type EvalFn = fn(&[&Tensor], &[TensorType]) -> Result<Vec<Tensor>, EvalError>;
 
 /// An operator of given parts.
 #[derive(Clone, Debug)]
-struct Own {
+struct TestCustomOp {
     name: &'static str,
-    infer: Infer,
-    eval: Eval,
+    infer: InferFn,
+    eval: EvalFn,
     kernels: Option<Vec<WgslKernel>>,
 }
 
@@ -36,19 +36,19 @@ fn first(operands: &[&Tensor], _: &[TensorType]) -> Result<Vec<Tensor>, EvalErro
     Ok(vec![operands[0].clone()])
 }
 
-const OWN: Own = Own {
+const OWN: TestCustomOp = TestCustomOp {
     name: "test.own",
     infer: same,
     eval: first,
     kernels: None,
 };
 
-impl CustomOp for Own {
+impl CustomOp for TestCustomOp {
     fn name(&self) -> &str {
         self.name
     }
 
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         Vec::new()
     }
 
@@ -64,7 +64,7 @@ impl CustomOp for Own {
         self.kernels.clone()
     }
 
-    fn gradient(&self, _: &mut Vjp<'_>) -> Ruled {
+    fn gradient(&self, _: &mut Vjp<'_>) -> VjpResult {
         Err(NoGradient::because("it is only run"))
     }
 }
@@ -128,7 +128,7 @@ const PLACES: &str = "
     }";
 
 /// `0.5 x + reversed x - 3` by one kernel and three times the places by another, without a block.
-fn two_kernels(n: Dim) -> Own {
+fn two_kernels(n: Dim) -> TestCustomOp {
     let sums = WgslKernel {
         source: TWO.to_string(),
         entry: "sums".to_string(),
@@ -149,7 +149,7 @@ fn two_kernels(n: Dim) -> Own {
         params: vec![],
         grid: WgslGrid::Axes([n, 2.into(), 1.into()]),
     };
-    Own {
+    TestCustomOp {
         name: "test.two",
         infer: |operands| {
             Ok(vec![
@@ -170,7 +170,7 @@ fn two_kernels(n: Dim) -> Own {
     }
 }
 
-fn users_kernels_give_what_users_functions_give() -> Result<(), Failure> {
+fn users_kernels_give_what_users_functions_give() -> Result<(), BoxError> {
     let g = between(two_kernels(Dim::sym("n")), Dim::sym("n"), 2);
     let options = CompileOptions::new().bound("n", 300);
     for (name, device) in devices() {
@@ -190,7 +190,7 @@ fn users_kernels_give_what_users_functions_give() -> Result<(), Failure> {
 }
 
 /// The example is tested as a crate of its own, too, on the CPU.
-fn the_example_agrees_with_its_reference() -> Result<(), Failure> {
+fn the_example_agrees_with_its_reference() -> Result<(), BoxError> {
     let mut g = Graph::new();
     let shape = [Dim::sym("rows"), Dim::sym("columns")];
     let x = g.input("x", Type::new(DType::F32, shape))?;
@@ -210,7 +210,7 @@ fn the_example_agrees_with_its_reference() -> Result<(), Failure> {
     Ok(())
 }
 
-fn an_operator_without_wgsl_runs_on_the_cpu_only() -> Result<(), Failure> {
+fn an_operator_without_wgsl_runs_on_the_cpu_only() -> Result<(), BoxError> {
     let g = between(OWN, 3, 1);
     let x = Tensor::from_slice(&[3], &[1f32, -2.0, 0.5])?;
     for device in [Device::cpu(), Device::reference()] {
@@ -247,7 +247,7 @@ const WILD: &str = "
         }
     }";
 
-fn a_kernel_that_writes_everywhere_stays_inside_its_result() -> Result<(), Failure> {
+fn a_kernel_that_writes_everywhere_stays_inside_its_result() -> Result<(), BoxError> {
     let wild = WgslKernel {
         source: WILD.to_string(),
         entry: "main".to_string(),
@@ -256,7 +256,7 @@ fn a_kernel_that_writes_everywhere_stays_inside_its_result() -> Result<(), Failu
         params: vec![],
         grid: WgslGrid::Line(64.into()),
     };
-    let op = Own {
+    let op = TestCustomOp {
         name: "test.wild",
         kernels: Some(vec![wild]),
         ..OWN
@@ -279,7 +279,7 @@ fn a_kernel_that_writes_everywhere_stays_inside_its_result() -> Result<(), Failu
     Ok(())
 }
 
-fn a_long_line_goes_on_along_the_second_axis() -> Result<(), Failure> {
+fn a_long_line_goes_on_along_the_second_axis() -> Result<(), BoxError> {
     const N: usize = 70_001;
     let kernel = WgslKernel {
         source: TWO
@@ -293,7 +293,7 @@ fn a_long_line_goes_on_along_the_second_axis() -> Result<(), Failure> {
             .next()
             .expect("two kernels")
     };
-    let op = Own {
+    let op = TestCustomOp {
         name: "test.long",
         kernels: Some(vec![kernel]),
         eval: |operands, results| {
@@ -316,25 +316,25 @@ fn a_long_line_goes_on_along_the_second_axis() -> Result<(), Failure> {
 }
 
 /// The tests of this suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let mut tests = vec![
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/users_kernels_give_what_users_functions_give",
             users_kernels_give_what_users_functions_give,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/the_example_agrees_with_its_reference",
             the_example_agrees_with_its_reference,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/an_operator_without_wgsl_runs_on_the_cpu_only",
             an_operator_without_wgsl_runs_on_the_cpu_only,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/a_kernel_that_writes_everywhere_stays_inside_its_result",
             a_kernel_that_writes_everywhere_stays_inside_its_result,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/a_long_line_goes_on_along_the_second_axis",
             a_long_line_goes_on_along_the_second_axis,
         ),

@@ -5,11 +5,11 @@ use tercet::custom::{WgslGrid, WgslKernel, WgslParam};
 use tercet::{
     CompileError, CompileOptions, DType, Device, EvalError, Graph, RunError, Tensor, Type, one_line,
 };
-use tercet_plan::Caps;
+use tercet_plan::DeviceCaps;
 
-use crate::Test;
+use crate::SuiteTest;
 
-use super::{Eval, Failure, Infer, OWN, Own, between};
+use super::{BoxError, EvalFn, InferFn, OWN, TestCustomOp, between};
 
 /// A kernel that doubles, with a block of the size.
 const GOOD: &str = "
@@ -38,12 +38,12 @@ fn good() -> WgslKernel {
 
 /// Why a graph of this kernel is refused, in one line; nothing if it is not.
 fn refusal(kernels: Vec<WgslKernel>) -> Option<String> {
-    let op = Own {
+    let op = TestCustomOp {
         kernels: Some(kernels),
         ..OWN
     };
     let g = between(op, 8, 1);
-    match tercet_plan::compile(&g, &CompileOptions::new(), &Caps::browser()) {
+    match tercet_plan::compile(&g, &CompileOptions::new(), &DeviceCaps::browser()) {
         Ok(_) => None,
         Err(CompileError::Unsupported { nodes, .. }) => Some(nodes[0].reason.clone()),
         Err(e) => panic!("{}", one_line(&e)),
@@ -62,12 +62,12 @@ const CHANGED: [(&str, &str, &str); 15] = [
     (
         "64, 1, 1)",
         "32, 1, 1)",
-        "a workgroup is [32, 1, 1] in the module, not [64, 1, 1]",
+        "workgroup size is [32, 1, 1] in the module, expected [64, 1, 1] as declared",
     ),
     (
         "u32, 64>",
         "u32, 5000>",
-        "a workgroup shares 20000 bytes; accepted: 16384",
+        "a workgroup uses 20000 bytes of shared memory; expected at most 16384",
     ),
     (
         "var<workgroup>",
@@ -77,38 +77,38 @@ const CHANGED: [(&str, &str, &str); 15] = [
     (
         "@binding(2)",
         "@binding(4)",
-        "`b` at binding 4 of group 0 is one binding too many",
+        "`b` at binding 4 of group 0 is an extra binding",
     ),
     (
         "@group(0) @binding(2)",
         "@group(1) @binding(2)",
-        "`b` at binding 2 of group 1 is one",
+        "`b` at binding 2 of group 1 is an extra binding",
     ),
     (
         "@group(0) @binding(2) var<storage, read> b: array<f32>;",
         "const b = array(1f);",
-        "it has no binding 2 for operand 1",
+        "binding 2 for operand 1 is missing",
     ),
     (
         "var<storage, read> a",
         "var<storage, read_write> a",
-        "`a` is an operand and not only read",
+        "`a` is an operand, but it is not read-only",
     ),
     (
         "b: array<f32>",
         "b: array<f32, 8>",
-        "`b` is no array of u32, i32 or f32 of any length",
+        "`b` is not a runtime-sized array of u32, i32 or f32",
     ),
     ("b: array<f32>", "b: array<vec2<f32>>", "wgsl:"),
     (
         "scale: f32",
         "scale: u32",
-        "the fields of the parameters: u32, f32",
+        "the declared parameters, expected u32, f32",
     ),
     (
         "n: u32, ",
         "@align(8) n: u32, @align(8) ",
-        "the fields of the parameters: u32, f32",
+        "the declared parameters, expected u32, f32",
     ),
     ("var<workgroup>", "enable f16; var<workgroup>", "wgsl:"),
 ];
@@ -121,42 +121,42 @@ fn said() -> [(WgslKernel, &'static str); 6] {
                 writes: vec![],
                 ..good()
             },
-            "`y` at binding 3 of group 0 is one binding too many",
+            "`y` at binding 3 of group 0 is an extra binding",
         ),
         (
             WgslKernel {
                 writes: vec![1],
                 ..good()
             },
-            "it writes result 1 of 1",
+            "it writes result 1, but the operator has 1 results",
         ),
         (
             WgslKernel {
                 writes: vec![0, 0],
                 ..good()
             },
-            "it has no binding 4 for result 0",
+            "binding 4 for result 0 is missing",
         ),
         (
             WgslKernel {
                 params: vec![],
                 ..good()
             },
-            "`block` at binding 0 of group 0 is a block, but there are no parameters",
+            "`block` at binding 0 of group 0 is a parameter block, but no parameters are declared",
         ),
         (
             WgslKernel {
                 params: vec![WgslParam::U32(8.into())],
                 ..good()
             },
-            "the fields of the parameters: u32",
+            "the declared parameters, expected u32",
         ),
         (
             WgslKernel {
                 grid: WgslGrid::Axes([(65536 * 64).into(), 1.into(), 1.into()]),
                 ..good()
             },
-            "its grid has 65536 workgroups along axis 0; accepted: 65535",
+            "its grid has up to 65536 workgroups along axis 0; expected at most 65535",
         ),
     ]
 }
@@ -177,42 +177,42 @@ fn a_kernel_that_is_not_as_it_is_said_to_be_is_refused() {
     }
     let twice = refusal(vec![good(), good()]).expect("two kernels write one result");
     assert!(
-        twice.contains("2 kernels write result 0; accepted: 1"),
+        twice.contains("2 kernels write result 0; expected exactly one"),
         "{twice}"
     );
     let none = refusal(vec![]).expect("no kernel writes the result");
     assert!(none.contains("0 kernels write result 0"), "{none}");
 }
 
-fn functions_that_break_their_word_are_errors() -> Result<(), Failure> {
+fn functions_that_break_their_word_are_errors() -> Result<(), BoxError> {
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [2]))?;
-    let mut refused = |op: Own| one_line(&g.custom(op, &[x]).expect_err("it is refused"));
-    let none: Infer = |_| Ok(vec![]);
-    let many: Infer = |operands| Ok(vec![operands[0].clone(); 256]);
-    let told = refused(Own { infer: none, ..OWN });
+    let mut refused = |op: TestCustomOp| one_line(&g.custom(op, &[x]).expect_err("it is refused"));
+    let none: InferFn = |_| Ok(vec![]);
+    let many: InferFn = |operands| Ok(vec![operands[0].clone(); 256]);
+    let told = refused(TestCustomOp { infer: none, ..OWN });
     assert!(
         told.contains("`test.own` has 0 results; accepted: 1 to 255"),
         "{told}"
     );
-    let told = refused(Own { infer: many, ..OWN });
+    let told = refused(TestCustomOp { infer: many, ..OWN });
     assert!(told.contains("has 256 results"), "{told}");
     for name in ["", "two words", "a..b", "9.a", "nan"] {
-        let told = refused(Own { name, ..OWN });
-        assert!(
-            told.contains("is no name of words between dots"),
-            "{name}: {told}"
-        );
+        let told = refused(TestCustomOp { name, ..OWN });
+        assert!(told.contains("is not a name of the form"), "{name}: {told}");
     }
-    let evals: [(Eval, &str); 4] = [
-        (|_, _| Ok(vec![]), "`test.own` gave 0 results instead of 1"),
+    let evals: [(EvalFn, &str); 4] = [
+        (
+            |_, _| Ok(vec![]),
+            "`test.own` returned 0 results; expected 1",
+        ),
         (
             |x, _| Ok(vec![x[0].clone(), x[0].clone()]),
-            "gave 2 results instead of 1",
+            "returned 2 results; expected 1",
         ),
         (
             |_, _| Ok(vec![Tensor::scalar(1f32)]),
-            "result 0 of `test.own` is f32[] instead of f32[2]",
+            "result 0 of `test.own` is f32[]; expected f32[2]",
         ),
         (
             |_, _| Err(EvalError::Data("the moon is full".to_string())),
@@ -228,7 +228,7 @@ fn functions_that_break_their_word_are_errors() -> Result<(), Failure> {
                 true => g.constant(data.clone())?,
                 false => x,
             };
-            let y = g.custom(Own { eval, ..OWN }, &[operand])?;
+            let y = g.custom(TestCustomOp { eval, ..OWN }, &[operand])?;
             g.output("y", y)?;
             for device in [Device::cpu(), Device::reference()] {
                 let mut exe = device.compile(&g, &CompileOptions::new())?;
@@ -243,13 +243,13 @@ fn functions_that_break_their_word_are_errors() -> Result<(), Failure> {
 }
 
 /// The tests of this file.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "custom/a_kernel_that_is_not_as_it_is_said_to_be_is_refused",
             a_kernel_that_is_not_as_it_is_said_to_be_is_refused,
         ),
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/functions_that_break_their_word_are_errors",
             functions_that_break_their_word_are_errors,
         ),

@@ -1,33 +1,33 @@
 //! Operators from outside in the text form.
 
-use tercet::attr::{AttrError, Attrs, Literal, Real};
+use tercet::attr::{AttrError, AttrLiteral, Attrs, FloatAttr};
 use tercet::custom::{CustomOp, CustomOps, WgslKernel};
-use tercet::grad::{Ruled, Vjp};
+use tercet::grad::{Vjp, VjpResult};
 use tercet::{
     CompileOptions, DType, Device, Dim, EvalError, Graph, Tensor, TensorType, Type, TypeError,
     parse, parse_with,
 };
 
-use crate::Test;
+use crate::SuiteTest;
 
-use super::{Failure, same};
+use super::{BoxError, same};
 
 tercet::attrs! {
     /// `scale x`
-    pub struct Scaled {
+    pub struct ScaleOp {
         /// The factor.
-        pub scale: Real,
+        pub scale: FloatAttr,
         /// A dimension, which the text form may spell as an expression.
         pub size: Dim,
     }
 }
 
-impl CustomOp for Scaled {
+impl CustomOp for ScaleOp {
     fn name(&self) -> &str {
         "test.scaled"
     }
 
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         self.to_literals()
     }
 
@@ -48,22 +48,22 @@ impl CustomOp for Scaled {
         None
     }
 
-    fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+    fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult {
         let dy = v.dy(0)?;
         let dx = v.custom(self.clone(), &[dy])?;
-        Ok(v.give(0, dx)?)
+        Ok(v.accumulate(0, dx)?)
     }
 }
 
-fn the_text_form_takes_a_registry() -> Result<(), Failure> {
+fn the_text_form_takes_a_registry() -> Result<(), BoxError> {
     let mut ops = CustomOps::new();
-    ops.register("test.scaled", Scaled::from_literals);
-    ops.register("test.misnamed", Scaled::from_literals);
+    ops.register("test.scaled", ScaleOp::from_literals);
+    ops.register("test.misnamed", ScaleOp::from_literals);
     let size = Dim::sym("n").checked_add(&Dim::Known(1)).expect("small");
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [Dim::sym("n")]))?;
-    let [a, b] = [0.1, -0.0].map(|scale| Scaled {
-        scale: Real(scale),
+    let [a, b] = [0.1, -0.0].map(|scale| ScaleOp {
+        scale: FloatAttr(scale),
         size: size.clone(),
     });
     let (a, b) = (g.custom(a.clone(), &[x])?, g.custom(b, &[x])?);
@@ -79,7 +79,7 @@ fn the_text_form_takes_a_registry() -> Result<(), Failure> {
     assert_ne!(g.node(a.node).op, g.node(b.node).op);
     let told = parse(&text).expect_err("not shipped").to_string();
     assert!(
-        told.contains("an operator that is registered, knn.pairwise, moe."),
+        told.contains("a registered operator: knn.pairwise, moe."),
         "{told}"
     );
     let told = |from: &str, to: &str| {
@@ -119,18 +119,18 @@ fn the_text_form_takes_a_registry() -> Result<(), Failure> {
 
 /// What `attrs!` needs of the prelude stays reachable from outside.
 fn attributes_are_declared_from_outside() {
-    let error = Scaled::from_literals(&[]).expect_err("an attribute is missing");
+    let error = ScaleOp::from_literals(&[]).expect_err("an attribute is missing");
     assert_eq!(error, AttrError::Missing { name: "scale" });
 }
 
 /// The tests of this file.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::fallible(
+        SuiteTest::fallible(
             "custom/the_text_form_takes_a_registry",
             the_text_form_takes_a_registry,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "custom/attributes_are_declared_from_outside",
             attributes_are_declared_from_outside,
         ),

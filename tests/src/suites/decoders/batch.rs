@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use tercet::{DType, Device, Tensor, TensorType, one_line};
 use tercet_models::{
-    Adapter, BatchGenerator, BatchOptions, DecoderSpec, Happened, LowRank, ModelFiles,
+    Adapter, BatchEventKind, BatchGenerator, BatchOptions, DecoderSpec, LowRank, ModelFiles,
     ScaledAdapter, Sequence, SequenceId,
 };
 
-use super::{CONTEXT, Failure, reference};
-use crate::{Executor, Test};
+use super::{BoxError, CONTEXT, reference};
+use crate::{SuiteTest, TestExecutor};
 
 /// So few that prompts are fed in parts, and that slots are filled again.
 const CHUNK: usize = 5;
 const SLOTS: usize = 3;
 
 /// The tokens of a sequence, and the bits of the logits that each was chosen from.
-type Log = Vec<(u32, Vec<u32>)>;
+type LogitTrace = Vec<(u32, Vec<u32>)>;
 
-fn generator(path: &Path, device: &Device) -> Result<BatchGenerator, Failure> {
+fn generator(path: &Path, device: &Device) -> Result<BatchGenerator, BoxError> {
     adapted(path, device, Vec::new(), Vec::new())
 }
 
@@ -31,12 +31,12 @@ fn adapted(
     device: &Device,
     adapters: Vec<ScaledAdapter>,
     choices: Vec<ScaledAdapter>,
-) -> Result<BatchGenerator, Failure> {
+) -> Result<BatchGenerator, BoxError> {
     let decoder = ModelFiles::open(path)?.batch_decoder(|spec| BatchOptions {
         context: CONTEXT,
         chunk: CHUNK,
         adapters,
-        choices,
+        selectable_adapters: choices,
         ..BatchOptions::new(spec, SLOTS)
     })?;
     Ok(decoder.generator(device)?)
@@ -45,31 +45,31 @@ fn adapted(
 /// Steps until all have ended.
 fn finish(
     batch: &mut BatchGenerator,
-    logs: &mut BTreeMap<SequenceId, Log>,
+    logs: &mut BTreeMap<SequenceId, LogitTrace>,
     steps: usize,
-) -> Result<(), Failure> {
+) -> Result<(), BoxError> {
     for _ in 0..steps {
         let events = batch.step()?;
         if events.is_empty() {
             return Ok(());
         }
         for event in events {
-            match event.happened {
-                Happened::Token(token) => {
+            match event.kind {
+                BatchEventKind::Token(token) => {
                     let logits = batch.logits(event.sequence)?;
                     let logits = logits.ok_or("a token without logits")?;
                     let bits = logits.iter().map(|x| x.to_bits()).collect();
                     logs.entry(event.sequence).or_default().push((token, bits));
                 }
-                Happened::Failed(e) => return Err(e.into()),
-                Happened::Prompt(_) | Happened::Ended(_) => {}
+                BatchEventKind::Failed(e) => return Err(e.into()),
+                BatchEventKind::Prompt(_) | BatchEventKind::Ended(_) => {}
             }
         }
     }
     Ok(())
 }
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let want = reference(dir)?;
     let few = want.greedy.len().min(16);
     let mut batch = generator(dir, device)?;
@@ -101,7 +101,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
 }
 
 /// An adapter of two projections of the first layer, of numbers that look random.
-fn adapter(spec: &DecoderSpec, rank: usize) -> Result<ScaledAdapter, Failure> {
+fn adapter(spec: &DecoderSpec, rank: usize) -> Result<ScaledAdapter, BoxError> {
     let drawn = |shape: [usize; 2], seed: usize| {
         let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
         let numbers: Vec<f64> = (0..shape[0] * shape[1]).map(number).collect();
@@ -125,7 +125,7 @@ fn adapter(spec: &DecoderSpec, rank: usize) -> Result<ScaledAdapter, Failure> {
     Ok(ScaledAdapter::new(Adapter::new(modules)))
 }
 
-fn check_adapters(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check_adapters(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let spec = ModelFiles::open(dir)?.decoder_spec()?;
     let all = vec![adapter(&spec, 2)?, adapter(&spec, 3)?];
     let prompt = reference(dir)?.prompt;
@@ -147,8 +147,9 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), Failure> {
         let id = start(&mut plain, None)?;
         finish(&mut plain, &mut logs, usize::MAX)?;
         let want = &logs[&id];
-        let floats =
-            |log: &Log| -> Vec<f32> { log[0].1.iter().map(|x| f32::from_bits(*x)).collect() };
+        let floats = |log: &LogitTrace| -> Vec<f32> {
+            log[0].1.iter().map(|x| f32::from_bits(*x)).collect()
+        };
         let (got, want) = (floats(&own), floats(want));
         let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
         let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
@@ -178,7 +179,7 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), Failure> {
 }
 
 /// One test for each folder.
-pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> {
+pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<SuiteTest> {
     let dirs = dirs.iter().filter(|dir| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         name.ends_with("-a")
@@ -194,7 +195,7 @@ pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> 
         let run =
             move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
         let name = format!("decoders/batch/{name}");
-        Test::variant_on(executor, name, variant, run)
+        SuiteTest::variant_on(executor, name, variant, run)
     };
     let tests = dirs.clone().map(test);
     let llama = dirs.filter(|dir| dir.ends_with("llama-a"));
@@ -204,7 +205,7 @@ pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> 
         let run = move |device: &Device| {
             check_adapters(&dir, device).map_err(|e| Failed::from(one_line(&*e)))
         };
-        Test::variant_on(
+        SuiteTest::variant_on(
             executor,
             "decoders/adapters/llama-a".to_string(),
             variant,

@@ -5,31 +5,31 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use tercet::{Device, one_line};
-use tercet_models::{DecoderOptions, Draft, DraftError, MOST_DRAFTED, ModelError, ModelFiles};
+use tercet_models::{DecoderOptions, Draft, DraftError, MAX_DRAFT_TOKENS, ModelError, ModelFiles};
 
-use super::{CONTEXT, Failure, reference};
-use crate::{Executor, Test};
+use super::{BoxError, CONTEXT, reference};
+use crate::{SuiteTest, TestExecutor};
 
 /// What logits of a run of several rows may be off those of one row, of the distance between the greatest and the least: a
 /// tenth of the lead that lets a run of several rows decide.
 const TOGETHER: f32 = 1e-4;
 
-fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn check(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let want = reference(dir)?;
     let decoder = ModelFiles::open(dir)?.decoder(|spec| DecoderOptions {
         context: CONTEXT,
-        chunk: MOST_DRAFTED + 1,
-        logit_rows: MOST_DRAFTED + 1,
+        chunk: MAX_DRAFT_TOKENS + 1,
+        logit_rows: MAX_DRAFT_TOKENS + 1,
         ..DecoderOptions::new(spec)
     })?;
     let mut generator = decoder.generator(device)?;
-    let set = generator.set_draft(Some(Draft::ngrams()), MOST_DRAFTED);
+    let set = generator.set_draft(Some(Draft::ngrams()), MAX_DRAFT_TOKENS);
     match (decoder.config.has_states(), set) {
         (true, Err(ModelError::Draft(DraftError::States { .. }))) => return Ok(()),
         (true, _) => return Err("a model with states took a draft".into()),
         (false, set) => set?,
     }
-    let first = generator.feed(&want.prompt)?.next;
+    let first = generator.forward(&want.prompt)?.next;
     let mut next = first.ok_or("the graph does not sample")?;
     let mut written = vec![next];
     while written.len() < want.greedy.len() {
@@ -41,16 +41,16 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
         let at = written.iter().zip(&want.greedy).position(|(a, b)| a != b);
         return Err(format!("drafted tokens differ from {at:?} on").into());
     }
-    let rows = &want.prompt[..want.prompt.len().min(MOST_DRAFTED + 1)];
+    let rows = &want.prompt[..want.prompt.len().min(MAX_DRAFT_TOKENS + 1)];
     generator.reset();
     let mut together = Vec::new();
-    generator.feed_rows(rows, &mut |row| {
+    generator.forward_rows(rows, &mut |row| {
         together.push(row.to_vec());
         true
     })?;
     generator.reset();
     for (token, row) in rows.iter().zip(&together) {
-        let alone = generator.feed(&[*token])?.logits;
+        let alone = generator.forward(&[*token])?.logits;
         let bound = |f: fn(f32, f32) -> f32| alone.iter().copied().reduce(f).unwrap_or(0.0);
         let spread = bound(f32::max) - bound(f32::min);
         let off = alone.iter().zip(row).map(|(a, b)| (a - b).abs());
@@ -64,7 +64,7 @@ fn check(dir: &Path, device: &Device) -> Result<(), Failure> {
 }
 
 /// One test for each folder whose name ends like this.
-pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> {
+pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<SuiteTest> {
     let test = |dir: &PathBuf| {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         // A software driver takes a while to compile the kernels of each.
@@ -76,7 +76,7 @@ pub(super) fn tests(executor: &'static Executor, dirs: &[PathBuf]) -> Vec<Test> 
         let dir = dir.clone();
         let run =
             move |device: &Device| check(&dir, device).map_err(|e| Failed::from(one_line(&*e)));
-        Test::variant_on(executor, format!("decoders/drafts/{name}"), variant, run)
+        SuiteTest::variant_on(executor, format!("decoders/drafts/{name}"), variant, run)
     };
     dirs.iter().map(test).collect()
 }

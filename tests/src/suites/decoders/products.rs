@@ -1,4 +1,4 @@
-//! Models whose rows are rounded in products (`Products`): near what is exact, and moved to a wider type where they leave the
+//! Models whose rows are rounded in products (`MatmulPrecision`): near what is exact, and moved to a wider type where they leave the
 //! range of theirs.
 
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
 use tercet::{CompileOptions, DType, Device, Graph, Scheme, Tensor, TensorType, Type, one_line};
-use tercet_ir::case::{Fill, random_blocks};
-use tercet_models::{DecoderOptions, Generator, ModelFiles, Products};
+use tercet_ir::case::{InputFill, random_blocks};
+use tercet_models::{DecoderOptions, Generator, MatmulPrecision, ModelFiles};
 
-use super::{CONTEXT, Failure, distance, near, reference};
-use crate::{Executor, Test, data};
+use super::{BoxError, CONTEXT, distance, near, reference};
+use crate::{SuiteTest, TestExecutor, data};
 
-type Check = fn(&Device) -> Result<(), Failure>;
+type ProductCheckFn = fn(&Device) -> Result<(), BoxError>;
 
 /// How near logits must be, of their standard deviation, where rows are rounded to F16: twenty or so roundings of 2^-11 of
 /// which none is amplified much.
@@ -28,11 +28,15 @@ const MODELS: [&str; 6] = [
     "qwen2-b",
 ];
 
-fn generator(path: &Path, device: &Device, products: Products) -> Result<Generator, Failure> {
+fn generator(
+    path: &Path,
+    device: &Device,
+    products: MatmulPrecision,
+) -> Result<Generator, BoxError> {
     let decoder = ModelFiles::open(path)?.decoder(|spec| DecoderOptions {
         context: CONTEXT,
         chunk: CONTEXT,
-        products,
+        matmul_precision: products,
         ..DecoderOptions::new(spec)
     })?;
     Ok(decoder.generator(device)?)
@@ -40,48 +44,48 @@ fn generator(path: &Path, device: &Device, products: Products) -> Result<Generat
 
 /// Whether rows are rounded on this device where weights are floats of 16 bits.
 fn rounds(device: &Device) -> bool {
-    device.products().contains(&DType::F16)
+    device.fast_matmul_dtypes().contains(&DType::F16)
 }
 
-fn is_near(dir: &Path, device: &Device) -> Result<(), Failure> {
+fn is_near(dir: &Path, device: &Device) -> Result<(), BoxError> {
     let want = reference(dir)?;
-    let mut rounded = generator(dir, device, Products::Auto)?;
-    let got = rounded.feed(&want.prompt)?.logits.to_vec();
+    let mut rounded = generator(dir, device, MatmulPrecision::Auto)?;
+    let got = rounded.forward(&want.prompt)?.logits.to_vec();
     near("the prompt", &got, &want.logits, ROUNDED)?;
-    let mut exact = generator(dir, device, Products::Exact)?;
-    let exact = exact.feed(&want.prompt)?.logits;
+    let mut exact = generator(dir, device, MatmulPrecision::Full)?;
+    let exact = exact.forward(&want.prompt)?.logits;
     match (rounds(device), got == exact) {
         (true, true) => return Err("no row was rounded".into()),
         (false, false) => return Err("a device without matrices computes otherwise".into()),
         (true, false) | (false, true) => {}
     }
     // Single tokens are exact whatever comes before.
-    let mut one = generator(dir, device, Products::Auto)?;
+    let mut one = generator(dir, device, MatmulPrecision::Auto)?;
     let by_tokens = want.prompt.iter().try_fold(Vec::new(), |_, token| {
-        Ok::<_, Failure>(one.feed(&[*token])?.logits.to_vec())
+        Ok::<_, BoxError>(one.forward(&[*token])?.logits.to_vec())
     })?;
     near("token by token", &by_tokens, &want.logits, super::LOGITS)?;
-    match rounded.note() {
+    match rounded.fallback_message() {
         None => Ok(()),
         Some(note) => Err(format!("a model within the range says: {note}").into()),
     }
 }
 
 /// Packed weights are decoded for prompts of more rows than those of the other models.
-fn packed_is_near(device: &Device) -> Result<(), Failure> {
+fn packed_is_near(device: &Device) -> Result<(), BoxError> {
     const ROWS: u32 = 90;
     let file = data("tiny-rust-llama").join("tiny-rust-llama-q8_0.gguf");
     let mut logits = Vec::new();
-    for products in [Products::Exact, Products::Auto] {
+    for products in [MatmulPrecision::Full, MatmulPrecision::Auto] {
         let mut generator = generator(&file, device, products)?;
         let prompt: Vec<u32> = (0..ROWS).map(|i| 7 * i % 300 + 3).collect();
-        let got = generator.feed(&prompt)?.logits;
+        let got = generator.forward(&prompt)?.logits;
         logits.push(got.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
     }
     let [exact, rounded] = &logits[..] else {
         return Err("two results are expected".into());
     };
-    if device.packed_products().contains(&DType::F16) == (exact == rounded) {
+    if device.fast_quant_matmul_dtypes().contains(&DType::F16) == (exact == rounded) {
         return Err("whether rows are rounded is not what the device says".into());
     }
     let rounded: Vec<f32> = rounded.iter().map(|x| *x as f32).collect();
@@ -89,7 +93,7 @@ fn packed_is_near(device: &Device) -> Result<(), Failure> {
 }
 
 /// Long sums for few columns are made in parts, to which what is added in F32 comes at the end.
-fn residuals_of_parts(device: &Device) -> Result<(), Failure> {
+fn residuals_of_parts(device: &Device) -> Result<(), BoxError> {
     const ROWS: usize = 130;
     for (scheme, [columns, len]) in [
         (Scheme::F16, [256, 2048]),
@@ -101,13 +105,13 @@ fn residuals_of_parts(device: &Device) -> Result<(), Failure> {
         let ty = TensorType::new(scheme.storage(), &[columns, stored]);
         let bytes = columns * scheme.row_bytes(len).ok_or("whole blocks")?;
         let weights = match scheme {
-            Scheme::F16 => Fill::Uniform(-0.05, 0.05).tensor("weights", ty),
+            Scheme::F16 => InputFill::Uniform(-0.05, 0.05).tensor("weights", ty),
             scheme => Tensor::from_bytes(ty, &random_blocks("weights", scheme, bytes, 0.05))?,
         };
         let rows = TensorType::new(DType::F32, &[ROWS, len]);
-        let rows = Fill::Uniform(-1.0, 1.0).tensor("rows", rows);
+        let rows = InputFill::Uniform(-1.0, 1.0).tensor("rows", rows);
         let added = TensorType::new(DType::F32, &[ROWS, columns]);
-        let added = Fill::Uniform(-1.0, 1.0).tensor("added", added);
+        let added = InputFill::Uniform(-1.0, 1.0).tensor("added", added);
         let mut results = Vec::new();
         for products in [None, Some(DType::F16)] {
             let mut g = Graph::new();
@@ -117,7 +121,7 @@ fn residuals_of_parts(device: &Device) -> Result<(), Failure> {
             let product = g.dequant_matmul(x, w, scheme)?;
             let y = g.plus(r, product)?;
             g.output("y", y)?;
-            let options = CompileOptions::new().products_in(products);
+            let options = CompileOptions::new().with_matmul_precision(products);
             let mut exe = device.compile(&g, &options)?;
             exe.set_param("w", weights.clone())?;
             let y = exe.run(&[("x", &rows), ("r", &added)])?;
@@ -134,7 +138,7 @@ fn residuals_of_parts(device: &Device) -> Result<(), Failure> {
 }
 
 /// A folder with the feed-forward network's first matrices times 256: what comes of both is beyond F16.
-fn beyond_the_range(dir: &Path) -> Result<PathBuf, Failure> {
+fn beyond_the_range(dir: &Path) -> Result<PathBuf, BoxError> {
     let process = std::process::id();
     let to = std::env::temp_dir().join(format!("tercet-beyond-{process}"));
     std::fs::create_dir_all(&to)?;
@@ -165,29 +169,29 @@ fn beyond_the_range(dir: &Path) -> Result<PathBuf, Failure> {
     Ok(to)
 }
 
-fn moves(device: &Device) -> Result<(), Failure> {
+fn moves(device: &Device) -> Result<(), BoxError> {
     let dir = data("decoders").join("llama-a");
     let prompt = reference(&dir)?.prompt;
     let dir = beyond_the_range(&dir)?;
-    let mut exact = generator(&dir, device, Products::Exact)?;
+    let mut exact = generator(&dir, device, MatmulPrecision::Full)?;
     let (first, rest) = prompt.split_at(2);
-    exact.feed(first)?;
+    exact.forward(first)?;
     let want: Vec<f64> = exact
-        .feed(rest)?
+        .forward(rest)?
         .logits
         .iter()
         .map(|x| f64::from(*x))
         .collect();
-    let mut moved = generator(&dir, device, Products::In(DType::F16))?;
+    let mut moved = generator(&dir, device, MatmulPrecision::Fixed(DType::F16))?;
     // What is in the cache before is computed again.
     for token in first {
-        moved.feed(&[*token])?;
+        moved.forward(&[*token])?;
     }
     moved.skip_logits();
-    let next = moved.feed(rest)?.next;
+    let next = moved.forward(rest)?.next;
     let got = moved.logits()?;
     let off = distance(&got, &want)?;
-    let brain = device.products().contains(&DType::BF16);
+    let brain = device.fast_matmul_dtypes().contains(&DType::BF16);
     let most = if brain { 0.2 } else { super::REORDERED };
     if off.is_nan() || off > most {
         return Err(format!("logits differ by {off:.2e} of their spread").into());
@@ -195,7 +199,7 @@ fn moves(device: &Device) -> Result<(), Failure> {
     if !brain && next != exact_next(&want) {
         return Err("the next token is another one".into());
     }
-    match (rounds(device), moved.note()) {
+    match (rounds(device), moved.fallback_message()) {
         (true, None) => Err("the range was left without a note".into()),
         (false, Some(note)) => Err(note.into()),
         (true, Some(note)) if !note.contains("leaves the range of f16") => Err(note.into()),
@@ -211,25 +215,25 @@ fn exact_next(logits: &[f64]) -> Option<u32> {
 }
 
 /// The tests of an executor.
-pub(super) fn tests(executor: &'static Executor) -> Vec<Test> {
-    let failed = |e: Failure| Failed::from(one_line(&*e));
-    let mut tests: Vec<Test> = MODELS
+pub(super) fn tests(executor: &'static TestExecutor) -> Vec<SuiteTest> {
+    let failed = |e: BoxError| Failed::from(one_line(&*e));
+    let mut tests: Vec<SuiteTest> = MODELS
         .iter()
         .map(|name| {
             let dir = data("decoders").join(name);
             let test = move |device: &Device| is_near(&dir, device).map_err(failed);
             let name = format!("decoders/{name}/rounded");
-            Test::variant_on(executor, name, "", test)
+            SuiteTest::variant_on(executor, name, "", test)
         })
         .collect();
-    let own: [(&str, Check); 3] = [
+    let own: [(&str, ProductCheckFn); 3] = [
         ("range/folder", moves),
         ("packed/rounded", packed_is_near),
         ("parts/rounded", residuals_of_parts),
     ];
     for (name, check) in own {
         let test = move |device: &Device| check(device).map_err(failed);
-        tests.push(Test::variant_on(
+        tests.push(SuiteTest::variant_on(
             executor,
             format!("decoders/{name}"),
             "",

@@ -2,13 +2,13 @@
 
 use tercet::Device;
 
-use super::{Checked, Share, demo, fail, prompts};
+use super::{CheckResult, Coverage, demo, fail, prompts};
 
 /// Texts that are run ahead are those that are not, greedy and drawn; where a text goes on otherwise than was chosen, what was run ahead is
 /// forgotten, its random number, too.
-pub(super) fn ahead(share: Share, device: &Device) -> Checked {
+pub(super) fn ahead(share: Coverage, device: &Device) -> CheckResult {
     let p = &prompts()?[1];
-    for temperature in share.of(vec![1.0, 0.0], 1) {
+    for temperature in share.select(vec![1.0, 0.0], 1) {
         let make = || {
             demo("model.safetensors", device, |o| {
                 o.context = p.ids.len() + 48;
@@ -23,7 +23,7 @@ pub(super) fn ahead(share: Share, device: &Device) -> Checked {
         let (mut texts, mut has_logits) = ([Vec::new(), Vec::new()], Vec::new());
         for (text, demo) in texts.iter_mut().zip([&mut plain, &mut ahead]) {
             let generator = &mut demo.generator;
-            let mut next = generator.feed(&p.ids)?.next;
+            let mut next = generator.forward(&p.ids)?.next;
             for at in 0..40 {
                 let chosen = next.ok_or("the graph does not sample")?;
                 text.push(chosen);
@@ -32,31 +32,31 @@ pub(super) fn ahead(share: Share, device: &Device) -> Checked {
                 }
                 next = match at {
                     // Another token than the one chosen, some at once, a part taken back, other numbers, the token again.
-                    7 => generator.feed(&[chosen + 1])?.next,
-                    13 => generator.feed(&[chosen, 5, 6])?.next,
+                    7 => generator.forward(&[chosen + 1])?.next,
+                    13 => generator.forward(&[chosen, 5, 6])?.next,
                     19 => {
                         let position = generator.position();
                         generator.truncate(position - 3);
-                        generator.feed(&[chosen])?.next
+                        generator.forward(&[chosen])?.next
                     }
                     25 => {
                         generator.set_seed(11);
-                        generator.feed(&[chosen])?.next
+                        generator.forward(&[chosen])?.next
                     }
                     31 => {
                         generator.reset();
-                        generator.feed(&[chosen])?.next
+                        generator.forward(&[chosen])?.next
                     }
-                    _ => generator.feed(&[chosen])?.next,
+                    _ => generator.forward(&[chosen])?.next,
                 };
             }
             // Up to the end of the cache, and no further.
             while generator.position() < generator.context() {
                 let chosen = next.ok_or("the graph does not sample")?;
                 text.push(chosen);
-                next = generator.feed(&[chosen])?.next;
+                next = generator.forward(&[chosen])?.next;
             }
-            if generator.feed(&[1]).is_ok() {
+            if generator.forward(&[1]).is_ok() {
                 return fail("fed beyond the context".to_string());
             }
         }

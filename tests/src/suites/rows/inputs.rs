@@ -2,17 +2,17 @@
 
 use tercet_ir::OpError;
 use tercet_ir::Value;
-use tercet_ir::case::{CaseGraph, Fill};
+use tercet_ir::case::{CaseGraph, InputFill};
 
 /// Shape of a dense input, and how it is looked at.
 #[derive(Clone, Copy)]
-pub(super) struct Input {
+pub(super) struct RowInput {
     pub(super) shape: &'static [usize],
-    look: Look,
+    look: InputView,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Look {
+pub(super) enum InputView {
     Plain,
     /// With these axes.
     Transposed(&'static [usize]),
@@ -24,37 +24,42 @@ pub(super) enum Look {
     Repeated(usize),
 }
 
-pub(super) const fn plain(shape: &'static [usize]) -> Input {
-    let look = Look::Plain;
-    Input { shape, look }
+pub(super) const fn plain(shape: &'static [usize]) -> RowInput {
+    let look = InputView::Plain;
+    RowInput { shape, look }
 }
 
-pub(super) const fn looked(shape: &'static [usize], look: Look) -> Input {
-    Input { shape, look }
+pub(super) const fn looked(shape: &'static [usize], look: InputView) -> RowInput {
+    RowInput { shape, look }
 }
 
-impl Input {
-    pub(super) fn value(self, c: &mut CaseGraph, name: &str, fill: Fill) -> Result<Value, OpError> {
+impl RowInput {
+    pub(super) fn value(
+        self,
+        c: &mut CaseGraph,
+        name: &str,
+        fill: InputFill,
+    ) -> Result<Value, OpError> {
         let x = c.input(name, self.shape, fill)?;
         let rank = self.shape.len();
         let mut starts = vec![0; rank];
         let mut ends: Vec<i64> = self.shape.iter().map(|n| *n as i64).collect();
         let mut steps = vec![1; rank];
         match self.look {
-            Look::Plain => Ok(x),
-            Look::Transposed(perm) => c.graph.transpose(x, perm),
-            Look::Cut => {
+            InputView::Plain => Ok(x),
+            InputView::Transposed(perm) => c.graph.transpose(x, perm),
+            InputView::Cut => {
                 starts[rank - 1] = 1;
                 ends[rank - 1] -= 1;
                 c.graph.slice(x, &starts, &ends, &steps)
             }
-            Look::Backward => {
+            InputView::Backward => {
                 starts[rank - 1] = i64::MAX;
                 ends[rank - 1] = i64::MIN;
                 steps[rank - 1] = -2;
                 c.graph.slice(x, &starts, &ends, &steps)
             }
-            Look::Repeated(n) => {
+            InputView::Repeated(n) => {
                 let shape: Vec<usize> = [n].iter().chain(self.shape).copied().collect();
                 c.graph.expand(x, &shape[..])
             }
@@ -63,7 +68,7 @@ impl Input {
 }
 
 /// Every input and every axis of it that the operators on one axis are tried along.
-pub(super) const INPUTS: &[(&str, Input, &[usize])] = &[
+pub(super) const INPUTS: &[(&str, RowInput, &[usize])] = &[
     ("short_rows", plain(&[1000, 3]), &[0, 1]),
     ("rows_of_words", plain(&[70, 128]), &[0, 1]),
     ("odd_rows", plain(&[33, 257]), &[0, 1]),
@@ -76,10 +81,14 @@ pub(super) const INPUTS: &[(&str, Input, &[usize])] = &[
     ("middle", plain(&[3, 70, 34]), &[1]),
     (
         "transposed",
-        looked(&[5, 66, 40], Look::Transposed(&[2, 0, 1])),
+        looked(&[5, 66, 40], InputView::Transposed(&[2, 0, 1])),
         &[0, 1, 2],
     ),
-    ("cut", looked(&[7, 60, 66], Look::Cut), &[1, 2]),
-    ("backward", looked(&[7, 130], Look::Backward), &[0, 1]),
-    ("repeated", looked(&[6, 50], Look::Repeated(3)), &[0, 1, 2]),
+    ("cut", looked(&[7, 60, 66], InputView::Cut), &[1, 2]),
+    ("backward", looked(&[7, 130], InputView::Backward), &[0, 1]),
+    (
+        "repeated",
+        looked(&[6, 50], InputView::Repeated(3)),
+        &[0, 1, 2],
+    ),
 ];

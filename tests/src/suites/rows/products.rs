@@ -2,15 +2,20 @@
 //! in, windows of one element, attention whose results are read the other way round; functions with limits after
 //! convolutions; what kernels of 16 bits share between a norm and the products behind it.
 
-use tercet_ir::case::{Case, CaseGraph, Fill};
-use tercet_ir::ops::{AttentionMask, AttentionOptions, Conv, Layout, Window};
+use tercet_ir::case::{CaseGraph, InputFill, OpCase};
+use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, Conv, Window};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{DType, Dim, OpError, Type, Value};
 
 use super::{FLOATS, check, weight};
-use crate::Test;
+use crate::SuiteTest;
 
-fn param(c: &mut CaseGraph, name: &str, shape: &[usize], fill: Fill) -> Result<Value, OpError> {
+fn param(
+    c: &mut CaseGraph,
+    name: &str,
+    shape: &[usize],
+    fill: InputFill,
+) -> Result<Value, OpError> {
     let ty = Type::new(c.dtype, shape);
     c.param_of(name, ty, fill)
 }
@@ -19,14 +24,14 @@ fn one_row_times_weights_along_columns() {
     let mut wrong = Vec::new();
     for (k, n) in [(1, 8), (7, 24), (770, 776)] {
         for (name, f) in [("none", None), ("relu6", Some(UnaryFn::Relu6))] {
-            let case = Case::new(format!("{k}x{n}/{name}"), move |c| {
-                let x = c.input("x", [1, 1, k], Fill::Normal)?;
-                let w = param(c, "w", &[k, n], Fill::Uniform(-0.1, 0.1))?;
-                let bias = param(c, "bias", &[n], Fill::Normal)?;
+            let case = OpCase::new(format!("{k}x{n}/{name}"), move |c| {
+                let x = c.input("x", [1, 1, k], InputFill::Normal)?;
+                let w = param(c, "w", &[k, n], InputFill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[n], InputFill::Normal)?;
                 let y = c.graph.linear(x, w, Some(bias), f)?;
                 c.output(y)?;
                 // Every second element of a longer row.
-                let x = c.input("wide", [1, 2 * k], Fill::Normal)?;
+                let x = c.input("wide", [1, 2 * k], InputFill::Normal)?;
                 let x = c.graph.slice(x, &[0, 0], &[1, 2 * k as i64], &[1, 2])?;
                 let y = c.graph.matmul(x, w)?;
                 c.output(y)
@@ -40,10 +45,10 @@ fn one_row_times_weights_along_columns() {
 fn rows_beyond_the_last_count_for_nothing() {
     let mut wrong = Vec::new();
     for k in [5, 127, 129, 1537] {
-        let case = Case::new(format!("{k}"), move |c| {
-            let x = c.input("x", [1, k], Fill::Uniform(0.5, 1.0))?;
+        let case = OpCase::new(format!("{k}"), move |c| {
+            let x = c.input("x", [1, k], InputFill::Uniform(0.5, 1.0))?;
             let last = (0..16 * k).map(|at| if at / 16 + 1 == k { f64::INFINITY } else { 1.0 });
-            let w = param(c, "w", &[k, 16], Fill::Values(last.collect()))?;
+            let w = param(c, "w", &[k, 16], InputFill::Values(last.collect()))?;
             let y = c.graph.matmul(x, w)?;
             c.output(y)
         });
@@ -57,12 +62,12 @@ fn norms_before_one_row() {
     let ranges = [(-2.0, 2.0, 1e-5), (-1e30, 1e30, 1e-5), (-1e-25, 1e-25, 0.0)];
     for (k, n) in [(770, 24), (2052, 8)] {
         for (lo, hi, eps) in ranges {
-            let case = Case::new(format!("{k}x{n}/{lo:e}..{hi:e}"), move |c| {
-                let x = c.input("x", [1, 1, k], Fill::Uniform(lo, hi))?;
-                let r = c.input("r", [1, 1, k], Fill::Uniform(lo, hi))?;
+            let case = OpCase::new(format!("{k}x{n}/{lo:e}..{hi:e}"), move |c| {
+                let x = c.input("x", [1, 1, k], InputFill::Uniform(lo, hi))?;
+                let r = c.input("r", [1, 1, k], InputFill::Uniform(lo, hi))?;
                 let (gamma, beta) = (weight(c, "gamma", &[k])?, weight(c, "beta", &[k])?);
-                let w = param(c, "w", &[k, n], Fill::Uniform(-0.1, 0.1))?;
-                let bias = param(c, "bias", &[n], Fill::Normal)?;
+                let w = param(c, "w", &[k, n], InputFill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[n], InputFill::Normal)?;
                 let normed = c.graph.layer_norm(x, gamma, None, 2, eps)?;
                 let y = c.graph.matmul(normed, w)?;
                 c.output(y)?;
@@ -88,11 +93,16 @@ fn channels_of_one_window() {
         (9, 16, 16),
     ] {
         for f in [None, Some(UnaryFn::Silu), Some(UnaryFn::Sigmoid)] {
-            let case = Case::new(format!("{entries}x{channels}x{results}/{f:?}"), move |c| {
-                let x = c.input("x", [entries, channels, 1, 1], Fill::Normal)?;
-                let w = param(c, "w", &[results, channels, 1, 1], Fill::Uniform(-0.3, 0.3))?;
-                let bias = param(c, "bias", &[results], Fill::Normal)?;
-                let op = Conv::of(Window::new(2), 1, f);
+            let case = OpCase::new(format!("{entries}x{channels}x{results}/{f:?}"), move |c| {
+                let x = c.input("x", [entries, channels, 1, 1], InputFill::Normal)?;
+                let w = param(
+                    c,
+                    "w",
+                    &[results, channels, 1, 1],
+                    InputFill::Uniform(-0.3, 0.3),
+                )?;
+                let bias = param(c, "bias", &[results], InputFill::Normal)?;
+                let op = Conv::new(Window::new(2), 1, f);
                 let y = c.graph.add(op, &[x, w, bias])?;
                 c.output(y)
             });
@@ -106,17 +116,17 @@ fn limits_after_convolutions() {
     let mut wrong = Vec::new();
     for (channels, results, groups) in [(16, 32, 1), (24, 24, 24)] {
         for taps in [1, 3] {
-            let case = Case::new(format!("{channels}x{results}/{groups}/{taps}"), move |c| {
-                let x = c.input("x", [1, channels, 7, 8], Fill::Uniform(-1.0, 1.0))?;
+            let case = OpCase::new(format!("{channels}x{results}/{groups}/{taps}"), move |c| {
+                let x = c.input("x", [1, channels, 7, 8], InputFill::Uniform(-1.0, 1.0))?;
                 let own = channels / groups;
                 let w = param(
                     c,
                     "w",
                     &[results, own, taps, taps],
-                    Fill::Uniform(-0.1, 0.1),
+                    InputFill::Uniform(-0.1, 0.1),
                 )?;
-                let bias = param(c, "bias", &[results], Fill::Uniform(-4.0, 10.0))?;
-                let op = Conv::of(Window::new(2), groups, Some(UnaryFn::Relu6));
+                let bias = param(c, "bias", &[results], InputFill::Uniform(-4.0, 10.0))?;
+                let op = Conv::new(Window::new(2), groups, Some(UnaryFn::Relu6));
                 let y = c.graph.add(op, &[x, w, bias])?;
                 c.output(y)
             });
@@ -135,11 +145,11 @@ fn heads_turned_back() {
         (70, 70, 64),
         (1, 300, 64),
     ] {
-        let case = Case::new(format!("{queries}x{keys}x{dim}"), move |c| {
-            let q = c.input("q", [2, 3, queries, dim], Fill::Normal)?;
-            let k = c.input("k", [2, 3, keys, dim], Fill::Normal)?;
-            let v = c.input("v", [2, 3, keys, dim], Fill::Normal)?;
-            let options = AttentionOptions::new(3, 3, Layout::Bhsd);
+        let case = OpCase::new(format!("{queries}x{keys}x{dim}"), move |c| {
+            let q = c.input("q", [2, 3, queries, dim], InputFill::Normal)?;
+            let k = c.input("k", [2, 3, keys, dim], InputFill::Normal)?;
+            let v = c.input("v", [2, 3, keys, dim], InputFill::Normal)?;
+            let options = AttentionOptions::new(3, 3, AttentionLayout::Bhsd);
             let y = c.graph.attention(q, k, v, options)?;
             let turned = c.graph.transpose(y, &[0, 2, 1, 3])?;
             let joined = c.graph.reshape(turned, [2, queries, 3 * dim])?;
@@ -163,9 +173,9 @@ fn heads_of_64_with_values_that_few_see() {
         for (mask, special) in kinds.into_iter().flat_map(|m| [(m, false), (m, true)]) {
             let [q_heads, kv_heads] = heads;
             let name = format!("{queries}x{keys}/{q_heads}:{kv_heads}/{mask:?}/{special}");
-            let case = Case::new(name, move |c| {
-                let q = c.input("q", [2, q_heads, queries, 64], Fill::Normal)?;
-                let k = c.input("k", [2, kv_heads, keys, 64], Fill::Normal)?;
+            let case = OpCase::new(name, move |c| {
+                let q = c.input("q", [2, q_heads, queries, 64], InputFill::Normal)?;
+                let k = c.input("k", [2, kv_heads, keys, 64], InputFill::Normal)?;
                 let value = move |at: usize| {
                     let key = at / 64 % keys;
                     match at % 64 % 7 {
@@ -175,10 +185,10 @@ fn heads_of_64_with_values_that_few_see() {
                     }
                 };
                 let values = (0..2 * kv_heads * keys * 64).map(value).collect();
-                let v = c.input("v", [2, kv_heads, keys, 64], Fill::Values(values))?;
+                let v = c.input("v", [2, kv_heads, keys, 64], InputFill::Values(values))?;
                 let options = AttentionOptions {
                     mask,
-                    ..AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd)
+                    ..AttentionOptions::new(q_heads, kv_heads, AttentionLayout::Bhsd)
                 };
                 let y = c.graph.attention(q, k, v, options)?;
                 c.output(y)
@@ -201,13 +211,13 @@ fn heads_that_are_columns_of_one_product() {
             scales.into_iter().flat_map(|s| kinds.map(|k| (s, k)))
         {
             let name = format!("{batch}x{seq}/{heads}/{mask:?}/{scale}");
-            let case = Case::new(name, move |c| {
+            let case = OpCase::new(name, move |c| {
                 let (b, width) = (c.sym("b", batch, 4), 64 * heads);
                 let shape = [b.clone(), Dim::Known(seq), Dim::Known(width)];
-                let x = c.input("x", shape.clone(), Fill::Normal)?;
-                let w = param(c, "w", &[width, 3 * width], Fill::Uniform(-0.1, 0.1))?;
-                let out = param(c, "out", &[width, width], Fill::Uniform(-0.1, 0.1))?;
-                let bias = param(c, "bias", &[3 * width], Fill::Normal)?;
+                let x = c.input("x", shape.clone(), InputFill::Normal)?;
+                let w = param(c, "w", &[width, 3 * width], InputFill::Uniform(-0.1, 0.1))?;
+                let out = param(c, "out", &[width, width], InputFill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[3 * width], InputFill::Normal)?;
                 let all = c.graph.linear(x, w, Some(bias), None)?;
                 let apart = [b, Dim::Known(seq), Dim::Known(heads), Dim::Known(64)];
                 let mut parts = [all; 3];
@@ -216,7 +226,7 @@ fn heads_that_are_columns_of_one_product() {
                     *part = c.graph.reshape(own, apart.clone())?;
                 }
                 let [q, k, v] = parts;
-                let options = AttentionOptions::new(heads, heads, Layout::Bshd);
+                let options = AttentionOptions::new(heads, heads, AttentionLayout::Bshd);
                 let y = c
                     .graph
                     .attention(q, k, v, options.mask(mask).scale(scale))?;
@@ -239,15 +249,20 @@ fn rows_between_norms_and_products() {
             (192, UnaryFn::Silu),
             (64, UnaryFn::GeluTanh),
         ] {
-            let case = Case::new(format!("{batch}x{seq}x{width}/{f:?}"), move |c| {
+            let case = OpCase::new(format!("{batch}x{seq}x{width}/{f:?}"), move |c| {
                 let (b, s) = (c.sym("b", batch, 4), c.sym("s", seq, 200));
                 let shape = [b, s, Dim::Known(width)];
-                let x = c.input("x", shape.clone(), Fill::Normal)?;
-                let r = c.input("r", shape, Fill::Normal)?;
+                let x = c.input("x", shape.clone(), InputFill::Normal)?;
+                let r = c.input("r", shape, InputFill::Normal)?;
                 let (gamma, beta) = (weight(c, "gamma", &[width])?, weight(c, "beta", &[width])?);
-                let up = param(c, "up", &[width, 4 * width], Fill::Uniform(-0.1, 0.1))?;
-                let down = param(c, "down", &[4 * width, width], Fill::Uniform(-0.1, 0.1))?;
-                let bias = param(c, "bias", &[4 * width], Fill::Normal)?;
+                let up = param(c, "up", &[width, 4 * width], InputFill::Uniform(-0.1, 0.1))?;
+                let down = param(
+                    c,
+                    "down",
+                    &[4 * width, width],
+                    InputFill::Uniform(-0.1, 0.1),
+                )?;
+                let bias = param(c, "bias", &[4 * width], InputFill::Normal)?;
                 let normed = c.graph.layer_norm(x, gamma, Some(beta), 2, 1e-5)?;
                 let hidden = c.graph.linear(normed, up, Some(bias), Some(f))?;
                 let y = c.graph.linear(hidden, down, None, None)?;
@@ -267,11 +282,11 @@ fn rows_between_norms_and_products() {
 fn rows_of_whole_entries() {
     let mut wrong = Vec::new();
     for batch in [0, 1, 3] {
-        let case = Case::new(format!("{batch}"), move |c| {
+        let case = OpCase::new(format!("{batch}"), move |c| {
             let shape = [c.sym("b", batch, 4), Dim::Known(60), Dim::Known(128)];
-            let x = c.input("x", shape, Fill::Normal)?;
+            let x = c.input("x", shape, InputFill::Normal)?;
             let (gamma, beta) = (weight(c, "gamma", &[128])?, weight(c, "beta", &[128])?);
-            let w = param(c, "w", &[128, 192], Fill::Uniform(-0.1, 0.1))?;
+            let w = param(c, "w", &[128, 192], InputFill::Uniform(-0.1, 0.1))?;
             let normed = c.graph.layer_norm(x, gamma, Some(beta), 2, 1e-5)?;
             let y = c.graph.linear(normed, w, None, Some(UnaryFn::Silu))?;
             c.output(y)
@@ -282,32 +297,32 @@ fn rows_of_whole_entries() {
 }
 
 /// The tests of this part of the suite.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     vec![
-        Test::asserting(
+        SuiteTest::asserting(
             "rows/one_row_times_weights_along_columns",
             one_row_times_weights_along_columns,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "rows/rows_beyond_the_last_count_for_nothing",
             rows_beyond_the_last_count_for_nothing,
         ),
-        Test::asserting("rows/norms_before_one_row", norms_before_one_row),
-        Test::asserting("rows/channels_of_one_window", channels_of_one_window),
-        Test::asserting("rows/limits_after_convolutions", limits_after_convolutions),
-        Test::asserting("rows/heads_turned_back", heads_turned_back),
-        Test::asserting(
+        SuiteTest::asserting("rows/norms_before_one_row", norms_before_one_row),
+        SuiteTest::asserting("rows/channels_of_one_window", channels_of_one_window),
+        SuiteTest::asserting("rows/limits_after_convolutions", limits_after_convolutions),
+        SuiteTest::asserting("rows/heads_turned_back", heads_turned_back),
+        SuiteTest::asserting(
             "rows/heads_of_64_with_values_that_few_see",
             heads_of_64_with_values_that_few_see,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "rows/heads_that_are_columns_of_one_product",
             heads_that_are_columns_of_one_product,
         ),
-        Test::asserting(
+        SuiteTest::asserting(
             "rows/rows_between_norms_and_products",
             rows_between_norms_and_products,
         ),
-        Test::asserting("rows/rows_of_whole_entries", rows_of_whole_entries),
+        SuiteTest::asserting("rows/rows_of_whole_entries", rows_of_whole_entries),
     ]
 }

@@ -5,18 +5,18 @@ use std::path::Path;
 use serde_json::Value as Json;
 use tercet::{Device, Tensor};
 use tercet_models::speech::{Recognizer, SpeechOptions};
-use tercet_models::{ModelFiles, Moonshine};
+use tercet_models::{ModelFiles, MoonshineModel};
 
-use super::{Failure, json, logits_in_parts, near, numbers, samples, tokens};
+use super::{BoxError, json, logits_in_parts, near, numbers, samples, tokens};
 
 /// Hidden states and logits of the recording.
 fn check_graphs(
-    model: &Moonshine,
+    model: &MoonshineModel,
     device: &Device,
     (samples, reference): (&[f32], &Json),
-) -> Result<(), Failure> {
+) -> Result<(), BoxError> {
     let [mut encoder, mut decoder] = model.compile(device)?;
-    let inputs = Moonshine::inputs(samples)?;
+    let inputs = MoonshineModel::inputs(samples)?;
     let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, x)| (*name, x)).collect();
     let heard = encoder.run(&inputs)?;
     let names: Vec<String> = (encoder.signature().outputs.iter())
@@ -43,7 +43,7 @@ fn check_graphs(
 }
 
 /// One run, the recording in uneven pieces.
-fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), Failure> {
+fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result<(), BoxError> {
     let repeat = run["repeat"].as_u64().ok_or("repeat")? as usize;
     for piece in samples.repeat(repeat).chunks(7777) {
         recognizer.push(piece)?;
@@ -79,7 +79,7 @@ fn check_run(recognizer: &mut Recognizer, samples: &[f32], run: &Json) -> Result
 }
 
 /// The runs with at most so many repetitions.
-pub(super) fn check(dir: &Path, device: &Device, most: u64) -> Result<(), Failure> {
+pub(super) fn check(dir: &Path, device: &Device, most: u64) -> Result<(), BoxError> {
     let reference = json(&dir.join("reference.json"))?;
     let files = ModelFiles::open(dir)?;
     let samples = samples()?;

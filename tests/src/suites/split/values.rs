@@ -8,15 +8,15 @@ use tercet::{
 };
 use tercet_cpu::CpuBackend;
 
-use super::{Error, compiled, indices, on_gpus, wave};
-use crate::Test;
+use super::{BoxError, compiled, indices, on_gpus, wave};
+use crate::SuiteTest;
 
 /// 134 KiB in F32, of rows that do not begin where bindings may.
 const ROWS: usize = 353;
 const COLUMNS: usize = 97;
 
 /// Compares the outputs and states of two runs with those of the CPU.
-fn agrees(low: &dyn Backend, g: &Graph, inputs: &[(&str, Tensor)]) -> Result<(), Error> {
+fn agrees(low: &dyn Backend, g: &Graph, inputs: &[(&str, Tensor)]) -> Result<(), BoxError> {
     let params: Vec<(&str, Tensor)> = Vec::new();
     let mut want = compiled(&CpuBackend::new(), g, &params)?;
     let mut got = compiled(low, g, &params)?;
@@ -270,7 +270,7 @@ fn what_follows_from_parameters_is_prepared_in_parts() {
 }
 
 /// The tests of values other than parameters.
-pub(super) fn tests() -> Vec<Test> {
+pub(super) fn tests() -> Vec<SuiteTest> {
     let all: [(&'static str, fn()); 7] = [
         (
             "split/maps_give_what_they_give_whole",
@@ -300,6 +300,6 @@ pub(super) fn tests() -> Vec<Test> {
     ];
     let tests = all.into_iter();
     tests
-        .map(|(name, test)| Test::asserting(name, test))
+        .map(|(name, test)| SuiteTest::asserting(name, test))
         .collect()
 }

@@ -12,7 +12,7 @@ const WARM: Duration = Duration::from_millis(400);
 const ROUNDS: usize = 12;
 /// What a round should take: long beside one synchronisation.
 const ROUND: Duration = Duration::from_millis(10);
-const MOST_RUNS: usize = 20;
+const MAX_RUNS: usize = 20;
 
 struct Bench {
     device: Device,
@@ -49,7 +49,7 @@ impl Bench {
             drop(result);
         }
         let runs = (ROUND.as_secs_f64() / once.as_secs_f64()) as usize;
-        let runs = runs.clamp(1, MOST_RUNS);
+        let runs = runs.clamp(1, MAX_RUNS);
         let mut times: Vec<f64> = (0..ROUNDS)
             .map(|_| {
                 let start = Instant::now();

@@ -1,53 +1,54 @@
-//! Encoders of texts and pictures, and speech recognizers: milliseconds of what goes through them at once.
+//! Benchmarks of text encoders, image encoders and speech recognition models: milliseconds per
+//! batch.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tercet::{DType, Executable, Tensor, TensorType, Wanted};
+use tercet::{DType, Executable, OutputSelection, Tensor, TensorType};
 use tercet_models::speech::WindowTime;
 use tercet_models::{
-    Embedder, Encoder, EncoderOptions, EncoderOutput, Error, Family, ModelError, VisionOutput,
+    Embedder, Encoder, EncoderOptions, EncoderOutput, Error, ModelError, ModelFamily, VisionOutput,
 };
 
-use super::super::writing::Opened;
-use super::{Args, warm_up};
-use crate::error::{CliError, Outcome};
+use super::super::generation::ModelSource;
+use super::{BenchArgs, warm_up};
+use crate::error::{CliError, CommandOutcome};
 use crate::{output, progress};
 
-/// Texts and pictures that run at once where nothing is said.
+/// Default batch sizes, for texts and for images.
 const TEXTS: usize = 32;
 const PICTURES: usize = 8;
-/// A repetition is as many runs as fill this.
+/// Duration of a repetition, which consists of several runs.
 const REPETITION: Duration = Duration::from_millis(200);
 
 #[derive(Serialize)]
-struct Timed {
+struct EncoderTiming {
     test: &'static str,
-    /// Texts or pictures; seconds of a recording.
+    /// Texts or images per batch; for speech recognition, seconds of audio.
     items: f64,
-    /// Of each text; those that were written, of a recording.
+    /// Tokens per text; for speech recognition, generated tokens.
     tokens: Option<usize>,
-    /// The mean over the repetitions.
+    /// Mean over the repetitions.
     milliseconds: f64,
-    /// The standard deviation over the repetitions; 0 of one.
+    /// Standard deviation over the repetitions; 0 for a single one.
     deviation: f64,
     items_per_second: f64,
-    /// A run of each repetition.
+    /// Time of one run in each repetition.
     seconds: Vec<f64>,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct EncoderBenchReport<'a> {
     model: String,
     device: &'a str,
     dtype: String,
     load_seconds: f64,
-    tests: Vec<Timed>,
+    tests: Vec<EncoderTiming>,
 }
 
-/// Measures a model that is no language model; `None` for one.
-pub(super) fn run(args: &Args) -> Result<Option<Outcome>, CliError> {
+/// Benchmarks an encoder or a speech recognition model. Returns `None` for a language model.
+pub(super) fn run(args: &BenchArgs) -> Result<Option<CommandOutcome>, CliError> {
     let started = Instant::now();
     let Some(family) = args.loading.family_of_encoders()? else {
         return Ok(None);
@@ -55,15 +56,16 @@ pub(super) fn run(args: &Args) -> Result<Option<Outcome>, CliError> {
     let spinner = progress::spinner("measuring");
     let opened = args.loading.open()?;
     let measured = match family {
-        Family::Vision => pictures(args, &opened),
-        Family::Speech => recordings(args, &opened),
-        Family::Encoder | Family::Decoder | Family::VisionLanguage | Family::TextToText => {
-            texts(args, &opened)
-        }
+        ModelFamily::Vision => bench_images(args, &opened),
+        ModelFamily::Speech => recordings(args, &opened),
+        ModelFamily::Encoder
+        | ModelFamily::Decoder
+        | ModelFamily::VisionLanguage
+        | ModelFamily::TextToText => texts(args, &opened),
     };
     let (loaded, tests) = measured.map_err(CliError::model("cannot measure the model"))?;
     spinner.finish_and_clear();
-    let report = Report {
+    let report = EncoderBenchReport {
         model: args.loading.name(),
         device: opened.device.name(),
         dtype: args.loading.dtype().to_string(),
@@ -72,21 +74,21 @@ pub(super) fn run(args: &Args) -> Result<Option<Outcome>, CliError> {
     };
     match args.json {
         true => output::json(&report)?,
-        false => output::people(|out| table(out, &report))?,
+        false => output::print_for_humans(|out| table(out, &report))?,
     }
-    Ok(Some(Outcome::Done))
+    Ok(Some(CommandOutcome::Done))
 }
 
-type Tests = (Instant, Vec<Timed>);
+type TimedTests = (Instant, Vec<EncoderTiming>);
 
-/// Tokens of a batch, and the texts of a file from text to vector.
-fn texts(args: &Args, opened: &Opened) -> Result<Tests, Error> {
+/// Times a batch of tokens and, with `--file`, the texts of a file from text to vector.
+fn texts(args: &BenchArgs, opened: &ModelSource) -> Result<TimedTests, Error> {
     let files = &opened.files;
     let said = files.sentence()?;
     let output = EncoderOutput::Embedding(said.modules);
     let mut encoder = files.encoder(&output, args.loading.dtype())?;
-    encoder.products = args.loading.products();
-    let batch = Batch::of(args, &encoder, files.encoder_spec()?.vocab);
+    encoder.matmul_precision = args.loading.matmul_precision();
+    let batch = BenchTextBatch::new(args, &encoder, files.encoder_spec()?.vocab);
     let mut exe = encoder.compile(&opened.device, batch.texts, batch.tokens)?;
     let loaded = Instant::now();
     let mut tests = vec![batch.timed(args, exe.as_mut())?];
@@ -94,9 +96,9 @@ fn texts(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     if let Some(lines) = lines(args)? {
         let options = EncoderOptions {
             dtype: args.loading.dtype(),
-            products: args.loading.products(),
+            matmul_precision: args.loading.matmul_precision(),
             batch: args.batch,
-            cut: true,
+            truncate: true,
             ..EncoderOptions::default()
         };
         let mut embedder = files.embedder(&opened.device, &options)?;
@@ -105,7 +107,11 @@ fn texts(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     Ok((loaded, tests))
 }
 
-fn file(args: &Args, embedder: &mut Embedder, lines: &[String]) -> Result<Timed, Error> {
+fn file(
+    args: &BenchArgs,
+    embedder: &mut Embedder,
+    lines: &[String],
+) -> Result<EncoderTiming, Error> {
     let mut once = || -> Result<(), Error> {
         embedder.embed(lines, &mut |_| true)?;
         Ok(())
@@ -114,7 +120,7 @@ fn file(args: &Args, embedder: &mut Embedder, lines: &[String]) -> Result<Timed,
 }
 
 /// The lines of `--file`.
-fn lines(args: &Args) -> Result<Option<Vec<String>>, Error> {
+fn lines(args: &BenchArgs) -> Result<Option<Vec<String>>, Error> {
     let Some(path) = &args.file else {
         return Ok(None);
     };
@@ -131,15 +137,15 @@ fn lines(args: &Args) -> Result<Option<Vec<String>>, Error> {
     }
 }
 
-/// Texts of as many tokens each.
-struct Batch {
+/// A batch of texts with equal token counts.
+struct BenchTextBatch {
     texts: usize,
     tokens: usize,
     inputs: Vec<(String, Tensor)>,
 }
 
-impl Batch {
-    fn of(args: &Args, encoder: &Encoder, vocab: usize) -> Batch {
+impl BenchTextBatch {
+    fn new(args: &BenchArgs, encoder: &Encoder, vocab: usize) -> BenchTextBatch {
         let texts = args.batch.unwrap_or(TEXTS);
         let tokens = args.prompt.min(encoder.context);
         let all = [texts, tokens];
@@ -149,7 +155,7 @@ impl Batch {
             Tensor::from_f64s(TensorType::new(DType::I32, shape), &values).ok()
         };
         let seen = || Tensor::from_bools(&all, &vec![true; texts * tokens]).ok();
-        // Any tokens will do; the same in every run.
+        // Arbitrary tokens, the same in every run.
         let ids = |i: usize| (i.wrapping_mul(2_654_435_761) % vocab.max(1)) as f64;
         let inputs = [
             ("ids", numbers(&all, &ids)),
@@ -162,14 +168,14 @@ impl Batch {
             let leaf = encoder.model.graph.leaf(name);
             leaf.and(tensor).map(|tensor| (name.to_string(), tensor))
         };
-        Batch {
+        BenchTextBatch {
             texts,
             tokens,
             inputs: inputs.into_iter().filter_map(named).collect(),
         }
     }
 
-    fn timed(&self, args: &Args, exe: &mut dyn Executable) -> Result<Timed, Error> {
+    fn timed(&self, args: &BenchArgs, exe: &mut dyn Executable) -> Result<EncoderTiming, Error> {
         let inputs = self.inputs.iter();
         let inputs: Vec<(&str, &Tensor)> = inputs.map(|(name, t)| (name.as_str(), t)).collect();
         let mut outputs = Vec::new();
@@ -181,10 +187,11 @@ impl Batch {
     }
 }
 
-/// Pixels of a batch, in memory and on the device, and texts where the model reads some.
-fn pictures(args: &Args, opened: &Opened) -> Result<Tests, Error> {
+/// Times a batch of pixels, in host memory and on the device, and texts if the model has a text
+/// encoder.
+fn bench_images(args: &BenchArgs, opened: &ModelSource) -> Result<TimedTests, Error> {
     if args.file.is_some() {
-        let reason = "--file is for encoders of texts alone";
+        let reason = "--file requires a text encoder; leave it out";
         return Err(ModelError::Unsupported(reason.into()).into());
     }
     let (files, dtype) = (&opened.files, args.loading.dtype());
@@ -202,12 +209,14 @@ fn pictures(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     }
     let mut outputs = Vec::new();
     let mut run = |exe: &mut dyn Executable, inputs: &[(&str, &Tensor)]| -> Result<(), Error> {
-        exe.submit(inputs, Wanted::All).map_err(ModelError::from)?;
+        exe.submit(inputs, OutputSelection::All)
+            .map_err(ModelError::from)?;
         Ok(exe.wait(&mut outputs).map_err(ModelError::from)?)
     };
     let mut tests = Vec::new();
     {
-        // A GPU keeps what is the same as in the run before: two that take turns are sent.
+        // A GPU skips the upload of an input that equals that of the previous run, so two images
+        // alternate.
         let mut other = pixels.clone();
         other.as_slice_mut::<f32>().map_err(failed)?[0] = 0.0;
         let mut turn = false;
@@ -225,23 +234,23 @@ fn pictures(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     drop(exe);
     let spec = files.vision_spec()?;
     if let Some(text) = &spec.text {
-        let encoder = Encoder::of_texts(&spec, &files.weights(), dtype)?;
-        let batch = Batch::of(args, &encoder, text.spec.vocab);
+        let encoder = Encoder::from_text_tower(&spec, &files.weights(), dtype)?;
+        let batch = BenchTextBatch::new(args, &encoder, text.spec.vocab);
         let mut exe = encoder.compile(&opened.device, batch.texts, batch.tokens)?;
         tests.push(batch.timed(args, exe.as_mut())?);
     }
     Ok((loaded, tests))
 }
 
-/// A window of a recording: its features, its encoder, its text, and all of them.
-fn recordings(args: &Args, opened: &Opened) -> Result<Tests, Error> {
+/// Times one audio window: feature extraction, encoder, decoder, and all together.
+fn recordings(args: &BenchArgs, opened: &ModelSource) -> Result<TimedTests, Error> {
     let refused = match (&args.file, args.batch, args.loading.dtype()) {
-        (Some(_), _, _) => Some("--file is for encoders of texts"),
+        (Some(_), _, _) => Some("--file requires a text encoder; leave it out"),
         (None, Some(_), _) => {
-            Some("a speech recognizer hears one window at a time; leave out --batch")
+            Some("a speech recognition model processes one window per run; leave out --batch")
         }
         (None, None, DType::F32) => None,
-        (None, None, _) => Some("speech recognizers are computed in f32; leave out --dtype"),
+        (None, None, _) => Some("speech recognition models run in f32; leave out --dtype"),
     };
     if let Some(refused) = refused {
         return Err(ModelError::Unsupported(refused.into()).into());
@@ -267,12 +276,12 @@ fn recordings(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     Ok((loaded, tests))
 }
 
-/// The time of `once` over so many items, each of so many tokens.
+/// Times `once`, which processes `items` items of `tokens` tokens each.
 fn timed(
-    args: &Args,
+    args: &BenchArgs,
     (test, items, tokens): (&'static str, usize, Option<usize>),
     once: &mut dyn FnMut() -> Result<(), Error>,
-) -> Result<Timed, Error> {
+) -> Result<EncoderTiming, Error> {
     warm_up(&mut *once)?;
     let mut seconds = Vec::new();
     for _ in 0..args.repetitions {
@@ -287,12 +296,15 @@ fn timed(
     Ok(summed((test, items as f64, tokens), seconds))
 }
 
-fn summed((test, items, tokens): (&'static str, f64, Option<usize>), seconds: Vec<f64>) -> Timed {
+fn summed(
+    (test, items, tokens): (&'static str, f64, Option<usize>),
+    seconds: Vec<f64>,
+) -> EncoderTiming {
     let n = seconds.len().max(1) as f64;
     let mean = seconds.iter().sum::<f64>() / n;
     let squares: f64 = seconds.iter().map(|s| (s - mean).powi(2)).sum();
     let deviation = (squares / (n - 1.0).max(1.0)).sqrt();
-    Timed {
+    EncoderTiming {
         test,
         items,
         tokens,
@@ -303,8 +315,8 @@ fn summed((test, items, tokens): (&'static str, f64, Option<usize>), seconds: Ve
     }
 }
 
-fn table(out: &mut dyn Write, report: &Report<'_>) -> Result<(), std::io::Error> {
-    let Report {
+fn table(out: &mut dyn Write, report: &EncoderBenchReport<'_>) -> Result<(), std::io::Error> {
+    let EncoderBenchReport {
         model,
         device,
         dtype,

@@ -1,24 +1,24 @@
-//! Language models: texts and conversations in packed rows.
+//! Fine-tuning of language models: documents and conversations in packed rows.
 
 use std::collections::BTreeMap;
 
 use tercet::{CompileOptions, Device};
-use tercet_models::dataset::{ChatTemplate, Corpus, CorpusOptions, Packed};
-use tercet_models::training::{DecoderTrainingOptions, Training};
+use tercet_models::dataset::{ChatTemplate, Corpus, CorpusOptions, PackedCorpus};
+use tercet_models::training::{DecoderTrainingOptions, TrainingGraph};
 use tercet_models::{DecoderSpec, ModelFiles};
 
-use super::Args;
-use super::feed::{Feed, Rows};
-use super::prepare::{Kind, Prepared, Ready, hash, settings, tuning};
+use super::FinetuneArgs;
+use super::feed::{DataLoader, PackedTokenLoader};
+use super::prepare::{TrainedModelKind, TrainingRun, TrainingSetup, hash, settings, tuning};
 use crate::error::CliError;
 
-/// Makes a language model ready.
+/// Prepares the training of a language model.
 pub(super) fn prepare(
-    args: &Args,
+    args: &FinetuneArgs,
     device: &Device,
     files: &ModelFiles,
     what: &str,
-) -> Result<Prepared, CliError> {
+) -> Result<TrainingRun, CliError> {
     let config = files.decoder_spec();
     let config = config.map_err(CliError::model(what.to_string()))?;
     let seq = args.seq.unwrap_or(config.context.min(256));
@@ -32,12 +32,14 @@ pub(super) fn prepare(
         ("train_tokens", train.tokens()),
         ("held_out_tokens", held.as_ref().map_or(0, Corpus::tokens)),
     ]);
-    let data = Packed::new(train, seq, None).map_err(no_data())?;
-    let held = held.map(|held| Packed::new(held, seq, None)).transpose();
+    let data = PackedCorpus::new(train, seq, None).map_err(no_data())?;
+    let held = held
+        .map(|held| PackedCorpus::new(held, seq, None))
+        .transpose();
     let held = held.map_err(no_data())?;
     if data.rows().len() < args.batch.saturating_mul(args.microbatches) {
         notes.push(format!(
-            "the data fills {} rows of {seq} tokens: fewer than a step takes, so it sees some of them twice",
+            "the data fills only {} rows of {seq} tokens, fewer than one step uses; steps repeat rows",
             data.rows().len()
         ));
     }
@@ -49,7 +51,7 @@ pub(super) fn prepare(
         ..DecoderTrainingOptions::new(args.batch, seq, tuning(args, args.lora_dropout))
     };
     let failed = || CliError::model(what.to_string());
-    let training = Training::decoder(&config, &weights, &options).map_err(failed())?;
+    let training = TrainingGraph::decoder(&config, &weights, &options).map_err(failed())?;
     let held = match held {
         None => None,
         Some(held) => {
@@ -60,41 +62,41 @@ pub(super) fn prepare(
                     tuning: tuning(args, 0.0),
                     ..options
                 };
-                let plain = Training::decoder(&config, &weights, &options);
+                let plain = TrainingGraph::decoder(&config, &weights, &options);
                 plain.map_err(failed())?.graph
             } else {
                 training.graph.clone()
             };
-            let rows: Box<dyn Feed> = Box::new(Rows::new(args, held)?);
+            let rows: Box<dyn DataLoader> = Box::new(PackedTokenLoader::new(args, held)?);
             Some((rows, graph))
         }
     };
-    Prepared::new(
+    TrainingRun::new(
         args,
         device,
-        Ready {
+        TrainingSetup {
             training,
             bounds: CompileOptions::new(),
-            feed: Box::new(Rows::new(args, data)?),
-            held,
+            feed: Box::new(PackedTokenLoader::new(args, data)?),
+            held_out: held,
             amounts,
             notes,
             settings,
-            kind: Kind::Decoder(Box::new(config)),
+            kind: TrainedModelKind::Decoder(Box::new(config)),
         },
     )
 }
 
-/// The documents of the data as tokens.
+/// Tokenizes the documents of the data.
 fn read(
-    args: &Args,
+    args: &FinetuneArgs,
     files: &ModelFiles,
     config: &DecoderSpec,
     what: &str,
 ) -> Result<Corpus, CliError> {
     let tokenizer = files.tokenizer();
     let tokenizer = tokenizer.map_err(CliError::model(what.to_string()))?;
-    let template = ChatTemplate::of(files, &tokenizer);
+    let template = ChatTemplate::from_model(files, &tokenizer);
     let template = template.map_err(CliError::model(what.to_string()))?;
     let options = CorpusOptions {
         eos: config.eos.first().copied(),

@@ -1,4 +1,4 @@
-//! BERT encoders: labelled texts for a classifier, pairs of texts for embeddings.
+//! Fine-tuning of BERT encoders: labelled texts for a classifier, pairs of texts for embeddings.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -8,51 +8,51 @@ use std::rc::Rc;
 use serde_json::Value as Json;
 use tercet::{CompileOptions, Device, Dim, Tensor};
 use tercet_models::dataset::{
-    EncoderBatch, Label, LabelledTexts, Last, Order, ReadLimits, TextPairs,
+    BatchSampler, EncoderBatch, LabelledTexts, LastBatchPolicy, ReadLimits, TextLabel, TextPairs,
 };
-use tercet_models::training::{BertTask, BertTrainingOptions, ClassPooling, Training};
+use tercet_models::training::{BertTask, BertTrainingOptions, ClassPooling, TrainingGraph};
 use tercet_models::{EncoderSpec, ModelFiles, Tokenizer};
 
-use super::Args;
-use super::feed::{Feed, Given, Once, no_tensor};
-use super::prepare::{Kind, Prepared, Ready, hash, settings, tuning};
+use super::FinetuneArgs;
+use super::feed::{DataLoader, EpochIter, TrainingBatch, no_tensor};
+use super::prepare::{TrainedModelKind, TrainingRun, TrainingSetup, hash, settings, tuning};
 use crate::error::CliError;
 
-/// What cosines are divided by.
+/// Temperature of the contrastive loss: cosine similarities are divided by it.
 const TEMPERATURE: f64 = 0.05;
 
-/// Makes an encoder ready.
+/// Prepares the training of an encoder.
 pub(super) fn prepare(
-    args: &Args,
+    args: &FinetuneArgs,
     device: &Device,
     files: &ModelFiles,
     what: &str,
-) -> Result<Prepared, CliError> {
+) -> Result<TrainingRun, CliError> {
     let failed = || CliError::model(what.to_string());
     let config = files.encoder_spec().map_err(failed())?;
     let tokenizer = Rc::new(files.tokenizer().map_err(failed())?);
     let refused = || CliError::model(what.to_string());
     let seq = longest(args, files, &config)?;
-    let data = Data::read(args, files)?;
+    let data = EncoderDataset::read(args, files)?;
     let settings = settings(args, seq, data.hash());
     let labels = data.labels();
     let (task, unit) = (data.task(files), data.unit());
     let (train, held) = data.split(args)?;
     let amounts = BTreeMap::from([
         (unit.0, train.len()),
-        (unit.1, held.as_ref().map_or(0, Data::len)),
+        (unit.1, held.as_ref().map_or(0, EncoderDataset::len)),
     ]);
     let mut notes = Vec::new();
     let batch = match &train {
-        // No text may stand against itself.
-        Data::Pairs(pairs) if pairs.len() < args.batch => {
+        // With in-batch negatives, a pair must not occur twice in a batch.
+        EncoderDataset::Pairs(pairs) if pairs.len() < args.batch => {
             let own = pairs.len();
             notes.push(format!(
-                "there are {own} pairs to train on: a batch has as many"
+                "only {own} pairs to train on: the batch size is reduced to {own}"
             ));
             own
         }
-        Data::Classes(_) | Data::Pairs(_) => args.batch,
+        EncoderDataset::Classes(_) | EncoderDataset::Pairs(_) => args.batch,
     };
     let weights = files.weights();
     let options = BertTrainingOptions {
@@ -67,43 +67,47 @@ pub(super) fn prepare(
             task,
         )
     };
-    let training = Training::bert(&config, &weights, &options).map_err(refused())?;
-    let texts = |data| Texts::new(data, Rc::clone(&tokenizer), batch, seq, args);
+    let training = TrainingGraph::bert(&config, &weights, &options).map_err(refused())?;
+    let texts = |data| PaddedTextLoader::new(data, Rc::clone(&tokenizer), batch, seq, args);
     let held = match held {
         None => None,
         Some(held) => {
-            // Its last batch may be shorter.
+            // The last batch of the held-out data may be smaller.
             let options = BertTrainingOptions {
                 batch: Dim::sym("batch"),
                 dropout: 0.0,
                 tuning: tuning(args, 0.0),
                 ..options
             };
-            let plain = Training::bert(&config, &weights, &options).map_err(refused())?;
-            let feed: Box<dyn Feed> = Box::new(texts(held));
+            let plain = TrainingGraph::bert(&config, &weights, &options).map_err(refused())?;
+            let feed: Box<dyn DataLoader> = Box::new(texts(held));
             Some((feed, plain.graph))
         }
     };
-    Prepared::new(
+    TrainingRun::new(
         args,
         device,
-        Ready {
+        TrainingSetup {
             training,
             bounds: CompileOptions::new()
                 .bound("len", seq)
                 .bound("batch", batch),
             feed: Box::new(texts(train)),
-            held,
+            held_out: held,
             amounts,
             notes,
             settings,
-            kind: Kind::Encoder { labels },
+            kind: TrainedModelKind::Encoder { labels },
         },
     )
 }
 
-/// Tokens of a text.
-fn longest(args: &Args, files: &ModelFiles, config: &EncoderSpec) -> Result<usize, CliError> {
+/// Maximum tokens of a text.
+fn longest(
+    args: &FinetuneArgs,
+    files: &ModelFiles,
+    config: &EncoderSpec,
+) -> Result<usize, CliError> {
     let said = match files {
         ModelFiles::Hf(folder) => folder.max_seq_length(),
         ModelFiles::Gguf(_) => Ok(None),
@@ -112,57 +116,59 @@ fn longest(args: &Args, files: &ModelFiles, config: &EncoderSpec) -> Result<usiz
     let positions = config.context;
     match args.seq {
         Some(seq) if seq > positions => Err(CliError::Usage(format!(
-            "--seq {seq}: the model has {positions} positions"
+            "--seq {seq} exceeds the model's {positions} positions"
         ))),
         Some(seq) => Ok(seq),
         None => Ok(said.unwrap_or(128).min(positions)),
     }
 }
 
-/// What an encoder learns from.
-enum Data {
+/// Training data of an encoder.
+enum EncoderDataset {
     Classes(LabelledTexts),
     Pairs(TextPairs),
 }
 
-impl Data {
-    fn read(args: &Args, files: &ModelFiles) -> Result<Data, CliError> {
+impl EncoderDataset {
+    fn read(args: &FinetuneArgs, files: &ModelFiles) -> Result<EncoderDataset, CliError> {
         let (path, limits) = (&args.data, ReadLimits::default());
         let no_data = || CliError::model(format!("cannot train on {}", path.display()));
-        if is_of_pairs(path) {
+        if has_pairs(path) {
             let pairs = TextPairs::read(path, limits).map_err(no_data())?;
             if pairs.len() < 2 {
                 let path = path.display();
                 return Err(CliError::Usage(format!(
-                    "{path}: one pair alone has nothing to be told from; give two or more"
+                    "{path}: one pair has no negatives to train against; provide at least two"
                 )));
             }
-            return Ok(Data::Pairs(pairs));
+            return Ok(EncoderDataset::Pairs(pairs));
         }
         let known = known_labels(files);
         let texts = LabelledTexts::read(path, known.as_deref(), limits);
-        Ok(Data::Classes(texts.map_err(no_data())?))
+        Ok(EncoderDataset::Classes(texts.map_err(no_data())?))
     }
 
     fn len(&self) -> usize {
         match self {
-            Data::Classes(texts) => texts.len(),
-            Data::Pairs(pairs) => pairs.len(),
+            EncoderDataset::Classes(texts) => texts.len(),
+            EncoderDataset::Pairs(pairs) => pairs.len(),
         }
     }
 
-    /// What the parts are called in the report.
+    /// Names of the training and held-out counts in the report.
     fn unit(&self) -> (&'static str, &'static str) {
         match self {
-            Data::Classes(_) => ("train_texts", "held_out_texts"),
-            Data::Pairs(_) => ("train_pairs", "held_out_pairs"),
+            EncoderDataset::Classes(_) => ("train_texts", "held_out_texts"),
+            EncoderDataset::Pairs(_) => ("train_pairs", "held_out_pairs"),
         }
     }
 
     fn labels(&self) -> Option<Vec<String>> {
         match self {
-            Data::Classes(texts) => Some(texts.names().iter().map(spelled).collect()),
-            Data::Pairs(_) => None,
+            EncoderDataset::Classes(texts) => {
+                Some(texts.names().iter().map(label_string).collect())
+            }
+            EncoderDataset::Pairs(_) => None,
         }
     }
 
@@ -170,61 +176,71 @@ impl Data {
         let weights = files.weights();
         let pooler = |prefix: &str| weights.has(&format!("{prefix}pooler.dense.weight"));
         match self {
-            Data::Classes(texts) => BertTask::Classes {
+            EncoderDataset::Classes(texts) => BertTask::Classes {
                 classes: texts.names().len(),
                 pooling: match pooler("") || pooler("bert.") {
                     true => ClassPooling::Pooler,
                     false => ClassPooling::First,
                 },
             },
-            Data::Pairs(_) => BertTask::Pairs {
+            EncoderDataset::Pairs(_) => BertTask::Pairs {
                 temperature: TEMPERATURE,
                 negatives: 0,
             },
         }
     }
 
-    /// By all texts, and by what they belong to.
+    /// Hash of all texts and their classes.
     fn hash(&self) -> u64 {
         match self {
-            Data::Classes(texts) => {
+            EncoderDataset::Classes(texts) => {
                 let classes = texts.classes().iter().flat_map(|class| class.to_le_bytes());
                 let all = (0..texts.len()).filter_map(|at| texts.text(at));
                 hash(all.flat_map(str::bytes).chain(classes))
             }
-            Data::Pairs(pairs) => {
+            EncoderDataset::Pairs(pairs) => {
                 let both = pairs.pairs().iter().flat_map(|(a, b)| [a, b]);
                 hash(both.flat_map(|text| text.bytes()))
             }
         }
     }
 
-    fn split(self, args: &Args) -> Result<(Data, Option<Data>), CliError> {
+    fn split(
+        self,
+        args: &FinetuneArgs,
+    ) -> Result<(EncoderDataset, Option<EncoderDataset>), CliError> {
         let no_data = || CliError::model(format!("cannot train on {}", args.data.display()));
         let (share, seed) = (args.held_out, args.seed);
         Ok(match self {
-            Data::Classes(texts) => {
+            EncoderDataset::Classes(texts) => {
                 let (train, held) = texts.split(share, seed).map_err(no_data())?;
-                (Data::Classes(train), held.map(Data::Classes))
+                (
+                    EncoderDataset::Classes(train),
+                    held.map(EncoderDataset::Classes),
+                )
             }
-            Data::Pairs(pairs) => {
+            EncoderDataset::Pairs(pairs) => {
                 let (train, held) = pairs.split(share, seed).map_err(no_data())?;
-                (Data::Pairs(train), held.map(Data::Pairs))
+                (
+                    EncoderDataset::Pairs(train),
+                    held.map(EncoderDataset::Pairs),
+                )
             }
         })
     }
 }
 
-/// As it stands in a configuration.
-fn spelled(label: &Label) -> String {
+/// The label as the model configuration spells it.
+fn label_string(label: &TextLabel) -> String {
     match label {
-        Label::Int(label) => label.to_string(),
-        Label::Name(label) => label.clone(),
+        TextLabel::Int(label) => label.to_string(),
+        TextLabel::Name(label) => label.clone(),
     }
 }
 
-/// Whether the first object of a file has a field that pairs have. What cannot be read is for the reader of labels to say.
-fn is_of_pairs(path: &Path) -> bool {
+/// Whether the first object of a file has a field of text pairs. If the file cannot be read, the
+/// reader of labelled texts reports the error.
+fn has_pairs(path: &Path) -> bool {
     let Ok(file) = std::fs::File::open(path) else {
         return false;
     };
@@ -237,8 +253,9 @@ fn is_of_pairs(path: &Path) -> bool {
     ["anchor", "query", "sentence1"].into_iter().any(has)
 }
 
-/// The classes of a model that has a classifier, in its order; integers where all are.
-fn known_labels(files: &ModelFiles) -> Option<Vec<Label>> {
+/// Classes of a model that already has a classifier, in the model's order. They are integers if all
+/// of them parse as integers.
+fn known_labels(files: &ModelFiles) -> Option<Vec<TextLabel>> {
     let ModelFiles::Hf(folder) = files else {
         return None;
     };
@@ -248,32 +265,38 @@ fn known_labels(files: &ModelFiles) -> Option<Vec<Label>> {
     let names: Vec<&str> = by_id.collect::<Option<_>>()?;
     let integers: Result<Vec<i64>, _> = names.iter().map(|name| name.parse()).collect();
     Some(match integers {
-        Ok(integers) => integers.into_iter().map(Label::Int).collect(),
+        Ok(integers) => integers.into_iter().map(TextLabel::Int).collect(),
         Err(_) => names
             .iter()
-            .map(|name| Label::Name(name.to_string()))
+            .map(|name| TextLabel::Name(name.to_string()))
             .collect(),
     })
 }
 
-/// Texts in batches that are padded to their longest.
-struct Texts {
-    data: Data,
+/// Texts in batches, padded to the longest text of the batch.
+struct PaddedTextLoader {
+    data: EncoderDataset,
     tokenizer: Rc<Tokenizer>,
-    order: Order,
+    order: BatchSampler,
     batch: usize,
     microbatches: usize,
     seq: usize,
 }
 
-impl Texts {
-    fn new(data: Data, tokenizer: Rc<Tokenizer>, batch: usize, seq: usize, args: &Args) -> Texts {
+impl PaddedTextLoader {
+    fn new(
+        data: EncoderDataset,
+        tokenizer: Rc<Tokenizer>,
+        batch: usize,
+        seq: usize,
+        args: &FinetuneArgs,
+    ) -> PaddedTextLoader {
         let last = match data {
-            Data::Classes(_) => Last::Wraps,
-            Data::Pairs(_) => Last::Short,
+            EncoderDataset::Classes(_) => LastBatchPolicy::Wraps,
+            EncoderDataset::Pairs(_) => LastBatchPolicy::Short,
         };
-        Texts {
-            order: Order::new(data.len(), batch, args.seed, last),
+        PaddedTextLoader {
+            order: BatchSampler::new(data.len(), batch, args.seed, last),
             data,
             tokenizer,
             batch,
@@ -282,11 +305,12 @@ impl Texts {
         }
     }
 
-    /// The items of a batch. Of pairs, what does not fill one at the end of an epoch is left to the next epoch's order.
+    /// Items of a batch. For pairs, an incomplete batch at the end of an epoch is skipped; the next
+    /// epoch has a different order.
     fn items(&mut self, batch: u64) -> Vec<usize> {
         let step = match self.data {
-            Data::Classes(_) => batch,
-            Data::Pairs(_) => {
+            EncoderDataset::Classes(_) => batch,
+            EncoderDataset::Pairs(_) => {
                 let full = ((self.data.len() / self.batch) as u64).max(1);
                 self.order.step_of(batch / full, batch % full)
             }
@@ -294,17 +318,21 @@ impl Texts {
         self.order.batch(step)
     }
 
-    /// The inputs of these microbatches, whose sizes are the same, behind `leading` axes.
-    fn given(&self, parts: &[Vec<usize>], leading: &[usize]) -> Result<Given, CliError> {
+    /// Inputs of microbatches of equal size, stacked along the `leading` axes.
+    fn batch_inputs(
+        &self,
+        parts: &[Vec<usize>],
+        leading: &[usize],
+    ) -> Result<TrainingBatch, CliError> {
         let no_batch = || CliError::model("cannot make a batch");
         let (batch, labels) = match &self.data {
-            Data::Classes(texts) => {
+            EncoderDataset::Classes(texts) => {
                 let (batch, labels) = texts
                     .batch(&self.tokenizer, &parts.concat(), self.seq)
                     .map_err(no_batch())?;
                 (batch, Some(labels))
             }
-            Data::Pairs(pairs) => {
+            EncoderDataset::Pairs(pairs) => {
                 let all = pairs.pairs();
                 let texts = parts.iter().flat_map(|items| {
                     let anchors = items.iter().map(|at| all[*at].0.as_str());
@@ -330,27 +358,29 @@ impl Texts {
         if let Some(labels) = labels {
             inputs.push(("labels", shaped(labels)?));
         }
-        Ok(Given { inputs, filled })
+        Ok(TrainingBatch { inputs, filled })
     }
 }
 
-impl Feed for Texts {
-    fn step(&mut self, step: u64) -> Result<Given, CliError> {
+impl DataLoader for PaddedTextLoader {
+    fn step(&mut self, step: u64) -> Result<TrainingBatch, CliError> {
         let first = step * self.microbatches as u64;
         let batches = (0..self.microbatches as u64).map(|i| first + i);
         let parts: Vec<Vec<usize>> = batches.map(|batch| self.items(batch)).collect();
         match self.microbatches {
-            1 => self.given(&parts, &[]),
-            n => self.given(&parts, &[n]),
+            1 => self.batch_inputs(&parts, &[]),
+            n => self.batch_inputs(&parts, &[n]),
         }
     }
 
-    fn once(&self) -> Result<Once<'_>, CliError> {
+    fn once(&self) -> Result<EpochIter<'_>, CliError> {
         let all: Vec<usize> = (0..self.data.len()).collect();
         let parts = all.chunks(self.batch).map(<[usize]>::to_vec);
         let parts: Vec<Vec<usize>> = parts.collect();
         Ok(Box::new(
-            parts.into_iter().map(|part| self.given(&[part], &[])),
+            parts
+                .into_iter()
+                .map(|part| self.batch_inputs(&[part], &[])),
         ))
     }
 }

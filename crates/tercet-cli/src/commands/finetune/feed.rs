@@ -1,33 +1,33 @@
-//! What a training takes its batches from.
+//! Batches of training data.
 
 use tercet::Tensor;
-use tercet_models::dataset::{Batches, Packed, TokenBatch};
+use tercet_models::dataset::{PackedBatches, PackedCorpus, TokenBatch};
 
-use super::Args;
+use super::FinetuneArgs;
 use crate::error::CliError;
 
-/// The inputs of a run.
-pub(super) struct Given {
+/// Inputs of one training run.
+pub(super) struct TrainingBatch {
     pub(super) inputs: Vec<(&'static str, Tensor)>,
-    /// Tokens that are no padding.
+    /// Number of tokens without padding.
     pub(super) filled: usize,
 }
 
-/// Data in batches.
-pub(super) trait Feed {
-    /// The inputs of a step, from 0 on; with several microbatches behind an axis of them.
-    fn step(&mut self, step: u64) -> Result<Given, CliError>;
+/// Source of training batches.
+pub(super) trait DataLoader {
+    /// Inputs of a step, counted from 0. Several microbatches are stacked along a leading axis.
+    fn step(&mut self, step: u64) -> Result<TrainingBatch, CliError>;
 
-    /// Batches of all there is, once, for a graph of one microbatch.
-    fn once(&self) -> Result<Once<'_>, CliError>;
+    /// All data once, in batches for a graph with one microbatch.
+    fn once(&self) -> Result<EpochIter<'_>, CliError>;
 }
 
-pub(super) type Once<'a> = Box<dyn Iterator<Item = Result<Given, CliError>> + 'a>;
+pub(super) type EpochIter<'a> = Box<dyn Iterator<Item = Result<TrainingBatch, CliError>> + 'a>;
 
-/// Rows of tokens, packed.
-pub(super) struct Rows {
-    packed: Packed,
-    batches: Batches,
+/// Packed rows of tokens.
+pub(super) struct PackedTokenLoader {
+    packed: PackedCorpus,
+    batches: PackedBatches,
     batch: usize,
     microbatches: usize,
 }
@@ -36,11 +36,14 @@ fn no_batch<E: Into<tercet_models::Error>>() -> impl FnOnce(E) -> CliError {
     CliError::model("cannot make a batch")
 }
 
-impl Rows {
-    pub(super) fn new(args: &Args, packed: Packed) -> Result<Rows, CliError> {
+impl PackedTokenLoader {
+    pub(super) fn new(
+        args: &FinetuneArgs,
+        packed: PackedCorpus,
+    ) -> Result<PackedTokenLoader, CliError> {
         let batches = packed.batches(args.batch, args.seed);
         let no_data = CliError::model(format!("cannot train on {}", args.data.display()));
-        Ok(Rows {
+        Ok(PackedTokenLoader {
             batches: batches.map_err(no_data)?,
             packed,
             batch: args.batch,
@@ -49,12 +52,12 @@ impl Rows {
     }
 }
 
-impl Feed for Rows {
-    fn step(&mut self, step: u64) -> Result<Given, CliError> {
+impl DataLoader for PackedTokenLoader {
+    fn step(&mut self, step: u64) -> Result<TrainingBatch, CliError> {
         self.batches.seek(step * self.microbatches as u64);
         let mut parts = Vec::with_capacity(self.microbatches);
         for batch in self.batches.by_ref().take(self.microbatches) {
-            parts.push(given(batch.map_err(no_batch())?));
+            parts.push(training_batch(batch.map_err(no_batch())?));
         }
         match parts.len() {
             1 => Ok(parts.remove(0)),
@@ -62,17 +65,17 @@ impl Feed for Rows {
         }
     }
 
-    fn once(&self) -> Result<Once<'_>, CliError> {
+    fn once(&self) -> Result<EpochIter<'_>, CliError> {
         let batches = self.packed.once(self.batch).map_err(no_batch())?;
-        Ok(Box::new(
-            batches.map(|batch| batch.map(given).map_err(no_batch())),
-        ))
+        Ok(Box::new(batches.map(|batch| {
+            batch.map(training_batch).map_err(no_batch())
+        })))
     }
 }
 
-/// The inputs of a training graph.
-fn given(batch: TokenBatch) -> Given {
-    Given {
+/// Converts a batch to the inputs of a training graph.
+fn training_batch(batch: TokenBatch) -> TrainingBatch {
+    TrainingBatch {
         inputs: vec![
             ("tokens", batch.tokens),
             ("positions", batch.positions),
@@ -83,8 +86,8 @@ fn given(batch: TokenBatch) -> Given {
     }
 }
 
-/// Microbatches behind each other, along an axis of their own.
-fn stacked(parts: &[Given]) -> Result<Given, CliError> {
+/// Stacks microbatches along a new leading axis.
+fn stacked(parts: &[TrainingBatch]) -> Result<TrainingBatch, CliError> {
     let filled = parts.iter().map(|part| part.filled).sum();
     let first = parts.first().map_or(&[][..], |part| &part.inputs);
     let mut inputs = Vec::with_capacity(first.len());
@@ -95,7 +98,7 @@ fn stacked(parts: &[Given]) -> Result<Given, CliError> {
         let stacked = Tensor::from_slice(&shape, &values);
         inputs.push((*name, stacked.map_err(no_tensor)?));
     }
-    Ok(Given { inputs, filled })
+    Ok(TrainingBatch { inputs, filled })
 }
 
 pub(super) fn no_tensor(source: tercet::TensorError) -> CliError {

@@ -1,26 +1,27 @@
-//! Where memory does not suffice: how much was asked for, and which arguments ask for less.
+//! Out-of-memory errors of training: the size of the failed allocation, and the flags that reduce
+//! memory use.
 
 use std::error::Error;
 
 use tercet::train::TrainError;
 use tercet::{CompileError, EvalError, RunError, TensorError, TypeError};
 
-use super::Args;
+use super::FinetuneArgs;
 use crate::error::CliError;
 use crate::output;
 
-/// The error with what to lower, where it is about memory; else as it is.
-pub(super) fn with_remedy(args: &Args, e: CliError) -> CliError {
+/// Adds a remedy to an out-of-memory error; other errors are unchanged.
+pub(super) fn with_remedy(args: &FinetuneArgs, e: CliError) -> CliError {
     match lacking(&e) {
         Some(what) => CliError::Memory {
-            what: format!("training takes more memory than there is: {what}"),
+            what: format!("training exceeds the available memory: {what}"),
             remedy: remedy(args),
         },
         None => e,
     }
 }
 
-/// What could not be had.
+/// Description of the failed allocation, if the error is about memory.
 fn lacking(e: &CliError) -> Option<String> {
     match e {
         CliError::Compile(e) | CliError::Train(TrainError::Compile(e)) => match e {
@@ -37,16 +38,18 @@ fn lacking(e: &CliError) -> Option<String> {
             | RunError::Node {
                 source: EvalError::Tensor(e),
                 ..
-            } => of_tensor(e),
+            } => tensor_error_text(e),
             _ => None,
         },
-        CliError::Train(TrainError::Tensor(e)) | CliError::Tensor { source: e, .. } => of_tensor(e),
+        CliError::Train(TrainError::Tensor(e)) | CliError::Tensor { source: e, .. } => {
+            tensor_error_text(e)
+        }
         CliError::Model { source, .. } => too_large(source),
         _ => None,
     }
 }
 
-fn of_tensor(e: &TensorError) -> Option<String> {
+fn tensor_error_text(e: &TensorError) -> Option<String> {
     match e {
         TensorError::OutOfMemory { ty, bytes } => Some(sized(&format!("a tensor {ty}"), *bytes)),
         TensorError::Overflow { .. } => Some(e.to_string()),
@@ -54,7 +57,7 @@ fn of_tensor(e: &TensorError) -> Option<String> {
     }
 }
 
-/// A type among the causes that no machine can hold.
+/// Description of a tensor type in the error chain that exceeds the address space.
 fn too_large(e: &(dyn Error + 'static)) -> Option<String> {
     let mut cause = Some(e);
     while let Some(e) = cause {
@@ -66,7 +69,7 @@ fn too_large(e: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
-/// `the arena of 12.0 GiB cannot be allocated`; sizes beyond the address space are not known.
+/// `the arena of 12.0 GiB cannot be allocated`. Beyond the address space the size is unknown.
 fn sized(what: &str, bytes: u64) -> String {
     match bytes {
         u64::MAX => format!("{what} is larger than the address space"),
@@ -74,25 +77,25 @@ fn sized(what: &str, bytes: u64) -> String {
     }
 }
 
-/// The arguments that ask for less than these do.
-fn remedy(args: &Args) -> String {
+/// Flags whose change reduces memory use.
+fn remedy(args: &FinetuneArgs) -> String {
     let mut less = Vec::new();
     if args.batch > 1 {
         let batch = args.batch;
         less.push(format!(
-            "lower --batch, which is {batch} (with --microbatches a step sees as many rows)"
+            "lower --batch from {batch} (--microbatches keeps the rows per step)"
         ));
     }
     less.push(match args.seq {
-        Some(seq) => format!("lower --seq, which is {seq}"),
-        None => "give a small --seq".to_string(),
+        Some(seq) => format!("lower --seq from {seq}"),
+        None => "set a small --seq".to_string(),
     });
     for (flag, is_given) in [
-        ("--recompute", args.recompute),
-        ("--recompute-activations", args.recompute_activations),
+        ("--checkpoint-layers", args.recompute),
+        ("--remat-cheap", args.recompute_activations),
     ] {
         if !is_given {
-            less.push(format!("give {flag}"));
+            less.push(format!("set {flag}"));
         }
     }
     if args.full {
@@ -109,15 +112,15 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct MemoryTestCli {
         #[command(flatten)]
-        args: Args,
+        args: FinetuneArgs,
     }
 
-    /// What is said of an error with these arguments.
+    /// Error message for `e` with these arguments.
     fn said(more: &[&str], e: impl Into<CliError>) -> String {
         let base = ["finetune", "--data", "d.txt", "--out", "o.gguf"];
-        let cli = Cli::parse_from(base.iter().chain(more));
+        let cli = MemoryTestCli::parse_from(base.iter().chain(more));
         with_remedy(&cli.args, e.into()).to_string()
     }
 
@@ -131,9 +134,9 @@ mod tests {
         };
         assert_eq!(
             said(&["--batch", "64", "--seq", "512"], arena()),
-            "training takes more memory than there is: the arena of 3.0 TiB cannot be allocated; lower --batch, \
-             which is 64 (with --microbatches a step sees as many rows), or lower --seq, which is 512, or give \
-             --recompute, or give --recompute-activations"
+            "training exceeds the available memory: the arena of 3.0 TiB cannot be allocated; lower --batch \
+             from 64 (--microbatches keeps the rows per step), or lower --seq from 512, or set \
+             --checkpoint-layers, or set --remat-cheap"
         );
         assert_eq!(
             said(
@@ -141,12 +144,12 @@ mod tests {
                     "--batch",
                     "1",
                     "--full",
-                    "--recompute",
-                    "--recompute-activations"
+                    "--checkpoint-layers",
+                    "--remat-cheap"
                 ],
                 arena()
             ),
-            "training takes more memory than there is: the arena of 3.0 TiB cannot be allocated; give a small \
+            "training exceeds the available memory: the arena of 3.0 TiB cannot be allocated; set a small \
              --seq, or train an adapter, without --full"
         );
     }
@@ -179,7 +182,7 @@ mod tests {
         ] {
             assert!(said(&[], e).contains("f32[1099511627776] of 4.0 TiB"));
         }
-        let other = said(&[], TrainError::Torn);
+        let other = said(&[], TrainError::InconsistentStates);
         assert_eq!(other, "the training failed");
     }
 }

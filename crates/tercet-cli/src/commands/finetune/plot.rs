@@ -1,16 +1,16 @@
-//! Losses by steps as an SVG.
+//! Plots losses over steps as an SVG.
 
 use std::fs::File;
 use std::io::{Error, Result, Write};
 
 use plotters::prelude::*;
 
-use super::train::Losses;
+use super::train::LossHistory;
 
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draws the losses of steps, and those of the held-out part.
-pub(super) fn draw(mut file: File, losses: &Losses) -> Result<()> {
+/// Plots the training losses and the held-out losses.
+pub(super) fn draw(mut file: File, losses: &LossHistory) -> Result<()> {
     let mut text = String::new();
     drawn(&mut text, losses).map_err(|e| Error::other(e.to_string()))?;
     file.write_all(text.as_bytes())
@@ -18,7 +18,7 @@ pub(super) fn draw(mut file: File, losses: &Losses) -> Result<()> {
 
 fn drawn(
     text: &mut String,
-    losses: &Losses,
+    losses: &LossHistory,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let train: Vec<(f64, f64)> = losses
         .train

@@ -1,105 +1,112 @@
-//! What is made ready before the first step: the trainer with its weights, over data and graphs of either kind of model.
+//! Set-up of a training run: the trainer with its weights, over the data and graphs of a decoder or
+//! an encoder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use tercet::train::{
-    AdamW, Evaluator, LossScale, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
+    AdamW, EvalWeights, Evaluator, LearningRateSchedule, LossScale, StepOptions, TrainStep,
+    Trainable, Trainer,
 };
 use tercet::{CompileOptions, DType, Device, Graph, Tensor};
 use tercet_models::save::{SaveOptions, name_classes, save_model};
-use tercet_models::training::{LoraOptions, Training, Tuning};
-use tercet_models::{DecoderSpec, Family, ModelFiles};
+use tercet_models::training::{FineTuneMode, LoraOptions, TrainingGraph};
+use tercet_models::{DecoderSpec, ModelFamily, ModelFiles};
 
-use super::Args;
-use super::feed::Feed;
+use super::FinetuneArgs;
+use super::feed::DataLoader;
 use super::{decoder, encoder};
 use crate::error::CliError;
 
-/// What was trained, as far as writing it depends on that.
-pub(super) enum Kind {
+/// Model family, for writing the result.
+pub(super) enum TrainedModelKind {
     Decoder(Box<DecoderSpec>),
     Encoder {
-        /// The classes, where there are any.
+        /// Class names, if the model is a classifier.
         labels: Option<Vec<String>>,
     },
 }
 
-/// A model's graphs and its data.
-pub(super) struct Ready {
-    pub(super) training: Training,
-    /// The bounds of sizes.
+/// Training graphs of a model, with the data.
+pub(super) struct TrainingSetup {
+    pub(super) training: TrainingGraph,
+    /// Bounds of the symbolic sizes.
     pub(super) bounds: CompileOptions,
-    pub(super) feed: Box<dyn Feed>,
-    /// The held-out part, and the graph for it.
-    pub(super) held: Option<(Box<dyn Feed>, Graph)>,
-    /// How much there is of what, for the report.
+    pub(super) feed: Box<dyn DataLoader>,
+    /// Held-out data and its evaluation graph.
+    pub(super) held_out: Option<(Box<dyn DataLoader>, Graph)>,
+    /// Item counts, by name, for the report.
     pub(super) amounts: BTreeMap<&'static str, usize>,
-    /// What a user should know.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
-    /// What a checkpoint has to agree with.
+    /// Settings that a resumed checkpoint must match.
     pub(super) settings: BTreeMap<String, String>,
-    pub(super) kind: Kind,
+    pub(super) kind: TrainedModelKind,
 }
 
-/// A model and its data, ready to be trained.
-pub(super) struct Prepared {
-    pub(super) training: Training,
+/// A compiled training run: trainer, data and evaluation.
+pub(super) struct TrainingRun {
+    pub(super) training: TrainingGraph,
     pub(super) trainer: Trainer,
-    pub(super) feed: Box<dyn Feed>,
-    /// The held-out part, and what runs it.
-    pub(super) held: Option<(Box<dyn Feed>, Evaluator)>,
+    pub(super) feed: Box<dyn DataLoader>,
+    /// Held-out data and its evaluator.
+    pub(super) held_out: Option<(Box<dyn DataLoader>, Evaluator)>,
     pub(super) amounts: BTreeMap<&'static str, usize>,
     pub(super) notes: Vec<String>,
     pub(super) settings: BTreeMap<String, String>,
-    pub(super) kind: Kind,
+    pub(super) kind: TrainedModelKind,
 }
 
-/// Makes a model of any family ready.
+/// Prepares the training of a model of any supported family.
 pub(super) fn prepare(
-    args: &Args,
+    args: &FinetuneArgs,
     device: &Device,
     files: &ModelFiles,
     what: &str,
-) -> Result<Prepared, CliError> {
+) -> Result<TrainingRun, CliError> {
     let family = files.family();
     match family.map_err(CliError::model(what.to_string()))? {
-        Family::Decoder => decoder::prepare(args, device, files, what),
-        Family::Vision => Err(CliError::Usage(
-            "models of pictures are not trained; decoders and encoders of texts are".to_string(),
+        ModelFamily::Decoder => decoder::prepare(args, device, files, what),
+        ModelFamily::Vision => Err(CliError::Usage(
+            "image models cannot be trained; language models and text encoders can".to_string(),
         )),
-        Family::Encoder if args.to_gguf() => Err(CliError::Usage(
-            "encoders are written as folders; give --out a name without .gguf".to_string(),
+        ModelFamily::Encoder if args.to_gguf() => Err(CliError::Usage(
+            "encoders are written as folders; use an --out name without .gguf".to_string(),
         )),
-        Family::Encoder => encoder::prepare(args, device, files, what),
-        Family::VisionLanguage => Err(CliError::Usage(
-            "models of pictures and texts are not trained; language models and text encoders are"
+        ModelFamily::Encoder => encoder::prepare(args, device, files, what),
+        ModelFamily::VisionLanguage => Err(CliError::Usage(
+            "image-text models cannot be trained; language models and text encoders can"
                 .to_string(),
         )),
-        Family::TextToText => Err(CliError::Usage(
-            "encoder-decoders are not trained; language models and text encoders are".to_string(),
+        ModelFamily::TextToText => Err(CliError::Usage(
+            "encoder-decoders cannot be trained; language models and text encoders can".to_string(),
         )),
-        Family::Speech => Err(CliError::Usage(
-            "speech recognizers are not trained; language models and text encoders are".to_string(),
+        ModelFamily::Speech => Err(CliError::Usage(
+            "speech recognition models cannot be trained; language models and text encoders can"
+                .to_string(),
         )),
     }
 }
 
-impl Prepared {
-    pub(super) fn new(args: &Args, device: &Device, ready: Ready) -> Result<Prepared, CliError> {
+impl TrainingRun {
+    pub(super) fn new(
+        args: &FinetuneArgs,
+        device: &Device,
+        ready: TrainingSetup,
+    ) -> Result<TrainingRun, CliError> {
         let trainer = trainer(args, device, &ready.training, &ready.bounds)?;
-        let held = match ready.held {
+        let held = match ready.held_out {
             None => None,
             Some((feed, graph)) => {
-                let evaluator = trainer.evaluator(&graph, Weights::Current, &ready.bounds)?;
+                let evaluator = trainer.evaluator(&graph, EvalWeights::Current, &ready.bounds)?;
                 Some((feed, evaluator))
             }
         };
-        Ok(Prepared {
+        Ok(TrainingRun {
             training: ready.training,
             trainer,
             feed: ready.feed,
-            held,
+            held_out: held,
             amounts: ready.amounts,
             notes: ready.notes,
             settings: ready.settings,
@@ -107,15 +114,15 @@ impl Prepared {
         })
     }
 
-    /// Trained weights that still are what they were.
-    pub(super) fn unmoved(&self) -> Result<Vec<String>, CliError> {
-        Ok(self.trainer.unmoved()?)
+    /// Names of trained weights that still have their initial values.
+    pub(super) fn unchanged_weights(&self) -> Result<Vec<String>, CliError> {
+        Ok(self.trainer.unchanged_trainables()?)
     }
 
     /// Writes the adapter, or the model.
     pub(super) fn write(
         &self,
-        args: &Args,
+        args: &FinetuneArgs,
         files: &ModelFiles,
         what: &str,
     ) -> Result<(), CliError> {
@@ -126,10 +133,10 @@ impl Prepared {
             let saved = save_model(files, &weights, &args.out, &SaveOptions::default());
             saved.map(drop).map_err(CliError::model(cannot.clone()))?;
             return match &self.kind {
-                Kind::Encoder {
+                TrainedModelKind::Encoder {
                     labels: Some(labels),
                 } => name_classes(&args.out, labels).map_err(CliError::model(cannot)),
-                Kind::Encoder { labels: None } | Kind::Decoder(_) => Ok(()),
+                TrainedModelKind::Encoder { labels: None } | TrainedModelKind::Decoder(_) => Ok(()),
             };
         }
         let adapter = self.training.adapter(read)?;
@@ -138,18 +145,22 @@ impl Prepared {
             None => adapter.with_base(what.to_string()),
         };
         match &self.kind {
-            Kind::Decoder(config) if args.to_gguf() => adapter.write_gguf(&args.out, config),
-            Kind::Decoder(_) | Kind::Encoder { .. } => adapter.write_peft(&args.out),
+            TrainedModelKind::Decoder(config) if args.to_gguf() => {
+                adapter.write_gguf(&args.out, config)
+            }
+            TrainedModelKind::Decoder(_) | TrainedModelKind::Encoder { .. } => {
+                adapter.write_peft(&args.out)
+            }
         }
         .map_err(CliError::model(cannot))
     }
 }
 
-/// What is trained; adapters with this probability of dropping.
-pub(super) fn tuning(args: &Args, dropout: f64) -> Tuning {
+/// Trained weights: all, or an adapter with this dropout.
+pub(super) fn tuning(args: &FinetuneArgs, dropout: f64) -> FineTuneMode {
     match args.full {
-        true => Tuning::Full,
-        false => Tuning::Lora(LoraOptions {
+        true => FineTuneMode::Full,
+        false => FineTuneMode::Lora(LoraOptions {
             alpha: args.alpha.unwrap_or(2.0 * args.lora as f64),
             dropout,
             seed: args.seed,
@@ -159,15 +170,15 @@ pub(super) fn tuning(args: &Args, dropout: f64) -> Tuning {
 }
 
 fn trainer(
-    args: &Args,
+    args: &FinetuneArgs,
     device: &Device,
-    training: &Training,
+    training: &TrainingGraph,
     bounds: &CompileOptions,
 ) -> Result<Trainer, CliError> {
     let step = StepOptions {
         clip_norm: Some(args.clip),
         microbatches: args.microbatches,
-        // A batch counts by its targets.
+        // Microbatches are weighted by their number of target tokens.
         loss_weight: (args.microbatches > 1).then_some(training.tokens),
         loss_scale: (args.dtype.dtype() == DType::F16).then(LossScale::default),
         recompute_activations: args.recompute_activations,
@@ -185,7 +196,7 @@ fn trainer(
     let step = TrainStep::build(&training.graph, training.loss, &names, &adamw, &step)?;
     let steps = args.steps as u64;
     let warmup = args.warmup.unwrap_or(steps / 20);
-    let schedule = Schedule::cosine(args.learning_rate(), warmup, steps);
+    let schedule = LearningRateSchedule::cosine(args.learning_rate(), warmup, steps);
     let mut trainer = Trainer::new(device, step, schedule, bounds)?;
     for (name, tensor) in &training.params {
         trainer.set_param(name, tensor.clone())?;
@@ -197,15 +208,15 @@ fn trainer(
     Ok(trainer)
 }
 
-/// FNV-1a.
+/// 64-bit FNV-1a hash.
 pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// What decides which batch a step sees: a run that goes on has to agree.
-pub(super) fn settings(args: &Args, seq: usize, data: u64) -> BTreeMap<String, String> {
+/// Settings that determine the batches of each step. A resumed run must use the same.
+pub(super) fn settings(args: &FinetuneArgs, seq: usize, data: u64) -> BTreeMap<String, String> {
     let numbers = [
         ("batch", args.batch.to_string()),
         ("seq", seq.to_string()),
@@ -220,7 +231,7 @@ pub(super) fn settings(args: &Args, seq: usize, data: u64) -> BTreeMap<String, S
         .collect()
 }
 
-/// Refuses to go on with other settings than a checkpoint was made with.
+/// Returns an error if the settings differ from those of the checkpoint.
 pub(super) fn check_settings(
     path: &Path,
     found: &BTreeMap<String, String>,
@@ -234,10 +245,10 @@ pub(super) fn check_settings(
         let path = path.display();
         return Err(CliError::Usage(match name.as_str() {
             "data" => format!(
-                "{path} was made with other data; give the same --data, or leave out --resume"
+                "{path} is a checkpoint for other data; use the same --data, or leave out --resume"
             ),
             name => format!(
-                "{path} was made with --{name} {was}, not {value}; give the same, or leave out --resume"
+                "{path} is a checkpoint for --{name} {was}, not {value}; use the same value, or leave out --resume"
             ),
         }));
     }
@@ -252,17 +263,18 @@ mod tests {
     use crate::commands::generate::open_model;
 
     #[derive(Parser)]
-    struct Cli {
+    struct PrepareTestCli {
         #[command(flatten)]
-        args: Args,
+        args: FinetuneArgs,
     }
 
-    /// Bytes between the steps of a plan for the embedded model, all of whose weights are trained with these arguments.
+    /// Arena bytes of the training step that fine-tunes all weights of the embedded model with
+    /// these arguments.
     fn arena(data: &Path, more: &[&str]) -> u64 {
         let data = data.display().to_string();
         let base = ["finetune", "--data", &data, "--out", "o.gguf", "--full"];
         let size = ["--batch", "8", "--seq", "256"];
-        let cli = Cli::parse_from(base.iter().chain(&size).chain(more));
+        let cli = PrepareTestCli::parse_from(base.iter().chain(&size).chain(more));
         let (files, what) = open_model(None).unwrap();
         let device = Device::cpu();
         let prepared = prepare(&cli.args, &device, &files, &what).unwrap();
@@ -280,9 +292,9 @@ mod tests {
         std::fs::write(&data, text).unwrap();
         let [plain, activations, layers, both] = [
             &[][..],
-            &["--recompute-activations"],
-            &["--recompute"],
-            &["--recompute", "--recompute-activations"],
+            &["--remat-cheap"],
+            &["--checkpoint-layers"],
+            &["--checkpoint-layers", "--remat-cheap"],
         ]
         .map(|more| arena(&data, more));
         std::fs::remove_file(&data).unwrap();

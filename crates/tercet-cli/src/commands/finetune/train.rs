@@ -1,4 +1,4 @@
-//! The loop of training: batches, progress, losses of the held-out part, checkpoints.
+//! The training loop: batches, progress, held-out losses, checkpoints.
 
 use std::time::Instant;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 use tercet::Tensor;
 use tercet::train::StepReport;
 
-use super::Args;
-use super::prepare::{Prepared, check_settings};
+use super::FinetuneArgs;
+use super::prepare::{TrainingRun, check_settings};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
 
-/// What a training did.
-pub(super) struct Trained {
-    pub(super) losses: Losses,
-    /// The steps done before this run.
+/// Result of the training loop.
+pub(super) struct TrainingOutcome {
+    pub(super) losses: LossHistory,
+    /// Number of steps from the resumed checkpoint.
     pub(super) first_step: u64,
     pub(super) steps: u64,
     pub(super) tokens_per_second: f64,
@@ -24,22 +24,23 @@ pub(super) struct Trained {
     pub(super) interrupted: bool,
 }
 
-/// Losses by the step after which they were found: means over tokens in natural logarithms.
+/// Losses with the step after which each was measured: means over tokens, as natural logarithms.
 #[derive(Default, Serialize)]
-pub(super) struct Losses {
+pub(super) struct LossHistory {
     pub(super) train: Vec<(u64, f32)>,
     pub(super) held_out: Vec<(u64, f64)>,
-    /// Of encoders: the part of the held-out texts whose class, or of the pairs whose partner within a batch, is found.
+    /// For encoders: the fraction of held-out texts with the correct class, or of pairs whose
+    /// partner in the batch ranks first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) accuracy: Vec<(u64, f64)>,
 }
 
-impl Losses {
+impl LossHistory {
     pub(super) fn last(&self) -> Option<f32> {
         self.train.last().map(|(_, loss)| *loss)
     }
 
-    /// Perplexities of the held-out part before and after, where accuracies say less.
+    /// Held-out perplexities before and after training, if there are no accuracies.
     pub(super) fn perplexities(&self) -> Option<[f64; 2]> {
         let of = |at: Option<&(u64, f64)>| at.map(|(_, loss)| loss.exp());
         let both = [self.held_out.first(), self.held_out.last()].map(of);
@@ -49,14 +50,17 @@ impl Losses {
         self.accuracy.is_empty().then_some([before, after])
     }
 
-    /// Accuracies before and after.
+    /// Held-out accuracies before and after training.
     pub(super) fn accuracies(&self) -> Option<[f64; 2]> {
         let (before, after) = (self.accuracy.first()?, self.accuracy.last()?);
         Some([before.1, after.1])
     }
 }
 
-pub(super) fn train(args: &Args, prepared: &mut Prepared) -> Result<Trained, CliError> {
+pub(super) fn train(
+    args: &FinetuneArgs,
+    prepared: &mut TrainingRun,
+) -> Result<TrainingOutcome, CliError> {
     let path = args.checkpoint();
     if args.resume {
         let info = prepared.trainer.restore(&path)?;
@@ -65,31 +69,31 @@ pub(super) fn train(args: &Args, prepared: &mut Prepared) -> Result<Trained, Cli
     let first_step = prepared.trainer.steps();
     let bar = progress::bar("training", args.steps, "steps");
     bar.set_position(first_step);
-    let mut run = Run {
+    let mut run = FinetuneRun {
         args,
         prepared,
         bar,
-        losses: Losses::default(),
+        losses: LossHistory::default(),
         tokens: 0,
         began: Instant::now(),
     };
-    run.look()?;
+    run.evaluate_held_out()?;
     run.began = Instant::now();
     let done = run.steps();
     run.bar.finish_and_clear();
     if let Err(e) = done {
-        // The states are as they were before the step that failed: worth keeping.
+        // A failed step leaves the states of the previous step intact, so they are saved.
         if run.prepared.trainer.steps() > first_step {
             run.save()?;
-            output::note(format_args!(
-                "note: the steps before it are kept in {}",
+            output::print_note(format_args!(
+                "note: the previous steps are saved in {}",
                 path.display()
             ));
         }
         return Err(e);
     }
     let seconds = run.began.elapsed().as_secs_f64();
-    Ok(Trained {
+    Ok(TrainingOutcome {
         first_step,
         steps: run.prepared.trainer.steps(),
         tokens_per_second: run.tokens as f64 / seconds.max(1e-9),
@@ -99,17 +103,17 @@ pub(super) fn train(args: &Args, prepared: &mut Prepared) -> Result<Trained, Cli
     })
 }
 
-/// A training under way.
-struct Run<'a> {
-    args: &'a Args,
-    prepared: &'a mut Prepared,
+/// State of the training loop.
+struct FinetuneRun<'a> {
+    args: &'a FinetuneArgs,
+    prepared: &'a mut TrainingRun,
     bar: ProgressBar,
-    losses: Losses,
+    losses: LossHistory,
     tokens: usize,
     began: Instant,
 }
 
-impl Run<'_> {
+impl FinetuneRun<'_> {
     fn steps(&mut self) -> Result<(), CliError> {
         let all = self.args.steps as u64;
         while self.prepared.trainer.steps() < all && !interrupted() {
@@ -120,7 +124,7 @@ impl Run<'_> {
             self.bar
                 .set_message(format!("loss {:.4}, {rate:.0} tokens/s", report.loss));
             if report.step.is_multiple_of(self.args.eval_every()) || report.step == all {
-                self.look()?;
+                self.evaluate_held_out()?;
             }
             if report.step.is_multiple_of(self.args.save_every as u64) {
                 self.save()?;
@@ -130,7 +134,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) -> Result<StepReport, CliError> {
-        let Prepared { feed, trainer, .. } = &mut *self.prepared;
+        let TrainingRun { feed, trainer, .. } = &mut *self.prepared;
         let given = feed.step(trainer.steps())?;
         self.tokens += given.filled;
         let inputs = given.inputs.iter().map(|(name, t)| (*name, t));
@@ -138,13 +142,18 @@ impl Run<'_> {
         Ok(trainer.step(&inputs)?)
     }
 
-    /// The loss of the held-out part with the weights as they are.
-    fn look(&mut self) -> Result<(), CliError> {
-        let Prepared { held, trainer, .. } = &mut *self.prepared;
+    /// Measures the held-out loss with the current weights.
+    fn evaluate_held_out(&mut self) -> Result<(), CliError> {
+        let TrainingRun {
+            held_out: held,
+            trainer,
+            ..
+        } = &mut *self.prepared;
         let Some((held, evaluator)) = held else {
             return Ok(());
         };
-        // The outputs of a training graph: the loss, its sum and its count, and what an encoder gets right.
+        // The outputs of a training graph: loss, sum of losses, number of targets and, for
+        // encoders, number of correct results.
         let mut sums = [0.0; 4];
         let mut is_told = false;
         for given in held.once()? {
@@ -171,7 +180,7 @@ impl Run<'_> {
             self.losses.accuracy.push((step, share));
         }
         self.bar.suspend(|| {
-            output::note(format_args!("step {step}: held-out loss {loss:.4}, {more}"));
+            output::print_note(format_args!("step {step}: held-out loss {loss:.4}, {more}"));
         });
         Ok(())
     }

@@ -1,36 +1,37 @@
-//! Models that are compiled otherwise: encoder-decoders, and for several sequences.
+//! Compilation of other model variants: encoder-decoders, and batched decoders for several
+//! sequences.
 
-use tercet_models::{BatchGenerator, BatchOptions, Sampling, TextToTextOptions};
+use tercet_models::{BatchGenerator, BatchOptions, Sampling, Seq2SeqOptions};
 
-use super::super::{Arithmetic, Precision};
-use super::{Loading, Opened, Writer};
+use super::super::{ComputePrecision, FloatPrecision};
+use super::{ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
 use crate::progress;
 
-impl Loading {
+impl ModelArgs {
     /// Opens the device and compiles an encoder-decoder for it.
-    pub(super) fn load_text_to_text(&self, sampling: Sampling) -> Result<Writer, CliError> {
+    pub(super) fn load_text_to_text(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
         let refused = match (self.lora.is_empty(), self.dtype) {
             _ if self.cache_dtype.is_some() => {
-                Some("encoder-decoders are computed in f32; leave out --cache-dtype")
+                Some("encoder-decoders run in f32; leave out --cache-dtype")
             }
-            (false, _) => Some("encoder-decoders take no adapters; leave out --lora"),
-            (true, Arithmetic::F16 | Arithmetic::Bf16) => {
-                Some("encoder-decoders are computed in f32; leave out --dtype")
+            (false, _) => Some("encoder-decoders do not support adapters; leave out --lora"),
+            (true, ComputePrecision::F16 | ComputePrecision::Bf16) => {
+                Some("encoder-decoders run in f32; leave out --dtype")
             }
-            (true, Arithmetic::Auto | Arithmetic::F32) => None,
+            (true, ComputePrecision::Auto | ComputePrecision::F32) => None,
         };
         if let Some(refused) = refused {
             return Err(CliError::Usage(refused.into()));
         }
         let spinner = progress::spinner("loading");
-        let Opened {
+        let ModelSource {
             device,
             files,
             what,
             adapters: _,
         } = self.open()?;
-        let model = files.text_to_text(|spec| TextToTextOptions {
+        let model = files.seq2seq(|spec| Seq2SeqOptions {
             context: self.context.unwrap_or(spec.encoder.context),
             sampling: Some(sampling),
         });
@@ -38,9 +39,9 @@ impl Loading {
         let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
         let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
-        Ok(Writer {
-            dtype: Precision::F32.dtype().to_string(),
-            noted: false,
+        Ok(TextGenerator {
+            dtype: FloatPrecision::F32.dtype().to_string(),
+            fallback_reported: false,
             device,
             files,
             tokenizer,
@@ -48,20 +49,20 @@ impl Loading {
             eos: model.spec.eos,
             vocab: model.spec.encoder.vocab,
             reader: Some(reader),
-            seeing: None,
+            images: None,
             #[cfg(feature = "grammar")]
             constrained: None,
         })
     }
 
-    /// Compiles the model for so many sequences side by side, each of this context.
+    /// Compiles the model for a batch of sequences, each with this context length.
     pub(crate) fn load_batch(
         &self,
         slots: usize,
         context: usize,
     ) -> Result<BatchGenerator, CliError> {
         let spinner = progress::spinner("loading");
-        let Opened {
+        let ModelSource {
             device,
             files,
             what,
@@ -72,7 +73,7 @@ impl Loading {
             chunk: BatchOptions::new(config, slots).chunk.min(context),
             dtype: self.dtype.dtype(),
             cache: self.cache(),
-            products: self.dtype.products(),
+            matmul_precision: self.dtype.matmul_precision(),
             adapters,
             ..BatchOptions::new(config, slots)
         });

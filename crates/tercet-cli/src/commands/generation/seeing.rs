@@ -1,26 +1,26 @@
-//! Pictures that a text is written about.
+//! Image inputs of a vision-language model.
 
 use std::path::PathBuf;
 
-use tercet_models::dataset::{Message, Role};
-use tercet_models::{DecoderOptions, Picture, PictureReader, Sampling};
+use tercet_models::dataset::{ChatMessage, Role};
+use tercet_models::{DecoderOptions, Image, ImageEncoder, Sampling};
 
-use super::{Loading, Opened, Writer};
+use super::{ModelArgs, ModelSource, TextGenerator};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::progress;
 
-/// What reads pictures, and those that it was given.
-pub(super) struct Seeing {
-    reader: PictureReader,
-    pictures: Vec<Picture>,
+/// The image encoder and the images provided so far.
+pub(super) struct ImageInputs {
+    reader: ImageEncoder,
+    images: Vec<Image>,
 }
 
-impl Loading {
-    /// Opens the device and compiles a model of pictures and texts for it.
-    pub(super) fn load_seeing(&self, sampling: Sampling) -> Result<Writer, CliError> {
+impl ModelArgs {
+    /// Opens the device and compiles a vision-language model for it.
+    pub(super) fn load_seeing(&self, sampling: Sampling) -> Result<TextGenerator, CliError> {
         let spinner = progress::spinner("loading");
-        let Opened {
+        let ModelSource {
             device,
             files,
             what,
@@ -34,7 +34,7 @@ impl Loading {
                 chunk: options.chunk.min(context),
                 dtype: self.dtype.dtype(),
                 cache: self.cache(),
-                products: self.dtype.products(),
+                matmul_precision: self.dtype.matmul_precision(),
                 sampling: Some(sampling),
                 adapters,
                 ..options
@@ -44,9 +44,9 @@ impl Loading {
         let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
         let (reader, generator) = model.compile(&device).map_err(CliError::model(&*what))?;
         spinner.finish_and_clear();
-        Ok(Writer {
-            dtype: self.dtype.shown(&model.decoder, &device),
-            noted: false,
+        Ok(TextGenerator {
+            dtype: self.dtype.label(&model.decoder, &device),
+            fallback_reported: false,
             device,
             files,
             tokenizer,
@@ -54,9 +54,9 @@ impl Loading {
             eos: model.spec.decoder.eos,
             vocab: model.spec.decoder.vocab,
             reader: None,
-            seeing: Some(Seeing {
+            images: Some(ImageInputs {
                 reader,
-                pictures: Vec::new(),
+                images: Vec::new(),
             }),
             #[cfg(feature = "grammar")]
             constrained: None,
@@ -64,65 +64,64 @@ impl Loading {
     }
 }
 
-impl Writer {
-    /// Gives the model these pictures behind those that it has.
-    pub(crate) fn look(&mut self, paths: &[PathBuf]) -> Result<(), CliError> {
+impl TextGenerator {
+    /// Adds images after those already provided.
+    pub(crate) fn add_images(&mut self, paths: &[PathBuf]) -> Result<(), CliError> {
         if paths.is_empty() {
             return Ok(());
         }
-        let Some(seeing) = &mut self.seeing else {
-            let text = "the model reads no pictures; leave out --image, or name a folder of a model of pictures and texts \
+        let Some(seeing) = &mut self.images else {
+            let text = "the model does not accept images; leave out --image, or use the folder of a vision-language model \
                         (idefics3, smolvlm)";
             return Err(CliError::Usage(text.into()));
         };
         for path in paths {
-            let picture = Picture::open(path).map_err(tercet_models::Error::from);
-            let what = format!("cannot read the picture {}", path.display());
-            seeing
-                .pictures
-                .push(picture.map_err(CliError::model(what))?);
+            let picture = Image::open(path).map_err(tercet_models::Error::from);
+            let what = format!("cannot read the image {}", path.display());
+            seeing.images.push(picture.map_err(CliError::model(what))?);
         }
         Ok(())
     }
 
-    /// Whether the model sees.
-    pub(crate) fn sees(&self) -> bool {
-        self.seeing.is_some()
+    /// Whether the model accepts images.
+    pub(crate) fn has_vision(&self) -> bool {
+        self.images.is_some()
     }
 
-    /// Tokens of a prompt as the tokenizer has them.
-    pub(crate) fn spelled(&self, tokens: Vec<u32>) -> Vec<u32> {
-        match &self.seeing {
-            Some(seeing) => seeing.reader.spelled(&tokens),
+    /// Tokens of a prompt as the tokenizer produced them, before image tokens were expanded.
+    pub(crate) fn normalize_tokens(&self, tokens: Vec<u32>) -> Vec<u32> {
+        match &self.images {
+            Some(seeing) => seeing.reader.to_tokenizer_ids(&tokens),
             None => tokens,
         }
     }
 
-    /// How many pictures the model was given.
-    pub(crate) fn pictures(&self) -> usize {
-        self.seeing.as_ref().map_or(0, |of| of.pictures.len())
+    /// Number of images provided so far.
+    pub(crate) fn image_count(&self) -> usize {
+        self.images.as_ref().map_or(0, |of| of.images.len())
     }
 
-    /// Leaves the model the first so many pictures.
-    pub(crate) fn keep_pictures(&mut self, count: usize) {
-        if let Some(seeing) = &mut self.seeing {
-            seeing.pictures.truncate(count);
+    /// Drops all images after the first `count`.
+    pub(crate) fn truncate_images(&mut self, count: usize) {
+        if let Some(seeing) = &mut self.images {
+            seeing.images.truncate(count);
         }
     }
 
-    /// A message with so many pictures, as the model's template reads it.
-    pub(crate) fn message(&self, role: Role, pictures: usize, text: &str) -> Message {
-        match self.sees() {
-            true => Message::of_parts(role, pictures, text),
-            false => Message::new(role, text),
+    /// A message with this number of images, in the form that the model's chat template expects.
+    pub(crate) fn message(&self, role: Role, pictures: usize, text: &str) -> ChatMessage {
+        match self.has_vision() {
+            true => ChatMessage::from_parts(role, pictures, text),
+            false => ChatMessage::new(role, text),
         }
     }
 
-    /// The tokens of a prompt that goes on. Where it has no places for pictures, they stand before it.
+    /// Tokens of a prompt without a chat template. If the prompt has no image placeholders, the
+    /// images precede it.
     pub(crate) fn prompt(&mut self, text: &str) -> Result<Vec<u32>, CliError> {
         const PLACE: &str = "<image>";
         let what = "cannot process the prompt";
-        match self.pictures() {
+        match self.image_count() {
             0 => self.encode(text, true, what),
             _ if text.contains(PLACE) => self.encode(text, true, what),
             count => {
@@ -132,18 +131,22 @@ impl Writer {
         }
     }
 
-    /// The tokens of a text with the pictures that the model was given.
+    /// Tokenizes a text together with the images.
     pub(super) fn encode(
         &mut self,
         text: &str,
         special: bool,
         what: &str,
     ) -> Result<Vec<u32>, CliError> {
-        let Some(Seeing { reader, pictures }) = &mut self.seeing else {
+        let Some(ImageInputs {
+            reader,
+            images: pictures,
+        }) = &mut self.images
+        else {
             let tokens = self.tokenizer.encode(text, special);
             return tokens.map_err(CliError::model(what));
         };
-        let bar = progress::bar("pictures", 1, "tiles");
+        let bar = progress::bar("images", 1, "tiles");
         let read = reader.read(
             (text, pictures),
             (&self.tokenizer, special),
@@ -156,6 +159,6 @@ impl Writer {
         );
         bar.finish_and_clear();
         let read = read.map_err(CliError::model(what))?;
-        read.ok_or_else(|| CliError::Usage("interrupted while pictures were read".into()))
+        read.ok_or_else(|| CliError::Usage("interrupted while encoding images".into()))
     }
 }

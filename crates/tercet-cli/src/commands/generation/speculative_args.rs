@@ -1,47 +1,48 @@
-//! Tokens that are proposed and checked several at a time.
+//! Speculative decoding: a draft proposes tokens, and the model verifies several in one run.
 
 use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use tercet_models::{Draft, DraftCounts, DraftOptions, MOST_DRAFTED, Sampling};
+use tercet_models::{Draft, DraftCounts, DraftOptions, MAX_DRAFT_TOKENS, Sampling};
 
 use super::super::generate::open_model;
-use super::{Loading, Writer};
+use super::{ModelArgs, TextGenerator};
 use crate::error::CliError;
 use crate::progress;
 
-/// The arguments of commands that write texts.
+/// Speculative decoding flags.
 #[derive(clap::Args)]
-pub(crate) struct Drafting {
-    /// Have tokens proposed, and check several in one run: by a smaller model with the same vocabulary, or by `ngram`, which
-    /// proposes what followed the last tokens earlier in the text. What is written stays the same
+pub(crate) struct SpeculativeArgs {
+    /// Speculative decoding with a draft: a smaller model with the same vocabulary, or `ngram`,
+    /// which proposes the tokens that followed the last n-gram earlier in the text. The output does
+    /// not change
     #[arg(long, value_name = "PATH|ngram")]
     draft: Option<String>,
-    /// The most tokens proposed at a time, 1 to 7
-    #[arg(long, default_value_t = 5, value_name = "N", requires = "draft", value_parser = drafted)]
+    /// Maximum draft tokens per run, 1 to 7
+    #[arg(long, default_value_t = 5, value_name = "N", requires = "draft", value_parser = parse_draft_count)]
     draft_tokens: usize,
 }
 
-fn drafted(text: &str) -> Result<usize, String> {
+fn parse_draft_count(text: &str) -> Result<usize, String> {
     let n: Option<usize> = text.parse().ok();
-    n.filter(|n| (1..=MOST_DRAFTED).contains(n))
-        .ok_or_else(|| format!("expected a whole number from 1 to {MOST_DRAFTED}"))
+    n.filter(|n| (1..=MAX_DRAFT_TOKENS).contains(n))
+        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_DRAFT_TOKENS}"))
 }
 
-/// What became of proposed tokens.
+/// Counts of draft tokens.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Drafts {
+pub(crate) struct SpeculationStats {
     proposed: u64,
     accepted: u64,
     runs: u64,
     near_ties: u64,
 }
 
-impl Drafts {
-    /// Of what happened in between.
-    pub(crate) fn between(before: DraftCounts, now: DraftCounts) -> Drafts {
-        Drafts {
+impl SpeculationStats {
+    /// Counts between two readings of the generator's counters.
+    pub(crate) fn since(before: DraftCounts, now: DraftCounts) -> SpeculationStats {
+        SpeculationStats {
             proposed: now.proposed - before.proposed,
             accepted: now.accepted - before.accepted,
             runs: now.runs - before.runs,
@@ -50,26 +51,26 @@ impl Drafts {
     }
 }
 
-impl fmt::Display for Drafts {
+impl fmt::Display for SpeculationStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Drafts {
+        let SpeculationStats {
             proposed, accepted, ..
         } = self;
         let percent = 100.0 * *accepted as f64 / (*proposed).max(1) as f64;
         write!(
             f,
-            "{accepted} of {proposed} drafted accepted ({percent:.0} %)"
+            "{accepted} of {proposed} draft tokens accepted ({percent:.0} %)"
         )
     }
 }
 
-impl Drafting {
-    /// Whether tokens are to be proposed.
-    pub(crate) fn is_asked(&self) -> bool {
+impl SpeculativeArgs {
+    /// Whether the flags request speculative decoding.
+    pub(crate) fn is_enabled(&self) -> bool {
         self.draft.is_some()
     }
 
-    /// Rows of logits that one run has to give.
+    /// Rows of logits that one run must return.
     pub(crate) fn rows(&self) -> usize {
         match self.draft {
             Some(_) => self.draft_tokens + 1,
@@ -77,11 +78,11 @@ impl Drafting {
         }
     }
 
-    /// Has tokens proposed to a model, which was loaded by `loading` and samples like this.
+    /// Attaches the draft to a model that was loaded by `loading` with this sampling.
     pub(crate) fn attach(
         &self,
-        writer: &mut Writer,
-        loading: &Loading,
+        writer: &mut TextGenerator,
+        loading: &ModelArgs,
         sampling: Sampling,
     ) -> Result<(), CliError> {
         let draft = match self.draft.as_deref() {
@@ -96,8 +97,8 @@ impl Drafting {
     fn model(
         &self,
         path: &Path,
-        writer: &Writer,
-        loading: &Loading,
+        writer: &TextGenerator,
+        loading: &ModelArgs,
         sampling: Sampling,
     ) -> Result<Draft, CliError> {
         let spinner = progress::spinner("loading the draft");
@@ -106,7 +107,7 @@ impl Drafting {
             device: &writer.device,
             context: writer.generator.context(),
             dtype: loading.dtype(),
-            products: loading.products(),
+            matmul_precision: loading.matmul_precision(),
             sampling,
         };
         let draft = files.draft(&options, &writer.tokenizer);
@@ -115,9 +116,9 @@ impl Drafting {
         draft.map_err(CliError::model(what))
     }
 
-    /// What a server is told of it.
+    /// Speculative decoding options of a server.
     #[cfg(feature = "serve")]
-    pub(crate) fn served(&self) -> Result<Option<tercet_serve::Drafting>, CliError> {
+    pub(crate) fn served(&self) -> Result<Option<tercet_serve::SpeculativeOptions>, CliError> {
         let by = match self.draft.as_deref() {
             None => return Ok(None),
             Some("ngram") => tercet_serve::DraftSource::Ngrams,
@@ -125,7 +126,7 @@ impl Drafting {
                 open_model(Some(Path::new(path)))?.0,
             )),
         };
-        Ok(Some(tercet_serve::Drafting {
+        Ok(Some(tercet_serve::SpeculativeOptions {
             by,
             tokens: self.draft_tokens,
         }))

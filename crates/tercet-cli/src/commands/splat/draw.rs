@@ -1,4 +1,4 @@
-//! An image of a scene of 3-D Gaussians.
+//! Renders an image of a 3D Gaussian splatting scene.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -6,49 +6,51 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde_json::json;
-use tercet_models::splat::{Frame, LookAt, Scene, SplatCamera, SplatError, SplatRenderer};
+use tercet_models::splat::{
+    LookAt, SplatCamera, SplatError, SplatFrame, SplatRenderer, SplatScene,
+};
 
 use crate::commands::{device, positive, within};
-use crate::error::{CliError, Outcome};
-use crate::{destination, output};
+use crate::error::{CliError, CommandOutcome};
+use crate::{output, output_path};
 
 #[derive(clap::Args)]
-pub(super) struct Args {
-    /// The scene: a .ply file as 3-D Gaussian splatting writes it
+pub(super) struct SplatDrawArgs {
+    /// Scene: a .ply file in the format of 3D Gaussian Splatting
     #[arg(required = true)]
     scene: Option<PathBuf>,
-    /// A camera as JSON, or a list of them such as cameras.json: position, rotation, width, height, and fx
-    /// and fy or fov [default: one that sees most of the scene]
+    /// Camera as JSON, or a list of cameras such as cameras.json, with position, rotation, width,
+    /// height, and fx and fy or fov [default: a camera that shows most of the scene]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["eye", "target", "up", "fov"])]
     camera: Option<PathBuf>,
-    /// Which camera of a list
+    /// Index of the camera in a list
     #[arg(long, default_value_t = 0, value_name = "N", requires = "camera")]
     camera_index: usize,
-    /// Where the camera is
+    /// Position of the camera
     #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "target")]
     eye: Option<[f64; 3]>,
-    /// What the camera looks at
+    /// Point that the camera looks at
     #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "eye")]
     target: Option<[f64; 3]>,
-    /// What is up in the image
+    /// Up direction of the image
     #[arg(long, value_name = "X,Y,Z", value_parser = up, allow_hyphen_values = true, default_value = "0,-1,0", requires = "eye")]
     up: [f64; 3],
-    /// The angle from the top to the bottom of the image in degrees
+    /// Vertical field of view in degrees
     #[arg(long, value_name = "DEGREES", allow_negative_numbers = true, value_parser = within(0.1..=179.0), default_value_t = 50.0)]
     fov: f64,
-    /// The size of the image in pixels [default: that of the camera file, else 800x600]
+    /// Image size in pixels [default: that of the camera file, else 800x600]
     #[arg(long, value_name = "WxH", value_parser = size)]
     size: Option<[usize; 2]>,
-    /// The colour behind the scene, 0 to 1 each
+    /// Background colour; each channel from 0 to 1
     #[arg(long, value_name = "R,G,B", value_parser = colour, allow_hyphen_values = true, default_value = "0,0,0")]
     background: [f64; 3],
-    /// The image to write
+    /// Output image
     #[arg(short, long, default_value = "splat.png", value_name = "FILE.png")]
     output: PathBuf,
-    /// Frames to time after the first
+    /// Number of frames to time, after a first frame
     #[arg(long, default_value = "3", value_name = "N", value_parser = frames)]
     frames: usize,
-    /// Where to run; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
     /// Print sizes and times as JSON
@@ -56,7 +58,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Three numbers with commas between them.
+/// Parses three comma-separated numbers.
 pub(super) fn vector(text: &str) -> Result<[f64; 3], String> {
     let numbers = text.split(',').map(|x| x.trim().parse().ok());
     let numbers: Option<Vec<f64>> = numbers.collect();
@@ -66,12 +68,12 @@ pub(super) fn vector(text: &str) -> Result<[f64; 3], String> {
         .ok_or_else(|| "expected three numbers such as 0,1.5,-2".to_string())
 }
 
-/// A direction.
+/// Parses a direction.
 fn up(text: &str) -> Result<[f64; 3], String> {
     let up = vector(text)?;
     match up.iter().any(|x| *x != 0.0) {
         true => Ok(up),
-        false => Err("all three are 0, which is no direction".to_string()),
+        false => Err("a direction must have a component other than 0".to_string()),
     }
 }
 
@@ -83,27 +85,27 @@ pub(super) fn colour(text: &str) -> Result<[f64; 3], String> {
     }
 }
 
-/// Each one's time is kept.
+/// Parses a number of frames. It has a maximum, because the time of each frame is stored.
 fn frames(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1 << 20;
+    const MAX_FRAMES: usize = 1 << 20;
     positive(text)
         .ok()
-        .filter(|n| *n <= MOST)
-        .ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+        .filter(|n| *n <= MAX_FRAMES)
+        .ok_or_else(|| format!("expected a whole number from 1 to {MAX_FRAMES}"))
 }
 
-/// `640x480`
+/// Parses a size: `640x480`
 pub(super) fn size(text: &str) -> Result<[usize; 2], String> {
     let sides = text.split_once('x');
     let sides = sides.and_then(|(w, h)| Some([positive(w).ok()?, positive(h).ok()?]));
     sides.ok_or_else(|| "expected a size such as 640x480".to_string())
 }
 
-fn of(what: &str) -> impl FnOnce(SplatError) -> CliError {
+fn render_error(what: &str) -> impl FnOnce(SplatError) -> CliError {
     CliError::model(what)
 }
 
-fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
+fn camera(args: &SplatDrawArgs, scene: &SplatScene) -> Result<SplatCamera, CliError> {
     let image = args.size.unwrap_or([800, 600]);
     let what = "cannot place the camera";
     if let Some(path) = &args.camera {
@@ -112,7 +114,7 @@ fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
             source,
         })?;
         let camera = SplatCamera::from_json(&text, args.camera_index);
-        let camera = camera.map_err(of(&format!("cannot read {}", path.display())))?;
+        let camera = camera.map_err(render_error(&format!("cannot read {}", path.display())))?;
         return Ok(args.size.map_or(camera, |image| camera.resized(image)));
     }
     let camera = match (args.eye, args.target) {
@@ -125,32 +127,37 @@ fn camera(args: &Args, scene: &Scene) -> Result<SplatCamera, CliError> {
             };
             SplatCamera::look_at(&look, image)
         }
-        _ => SplatCamera::before(scene, image, args.fov),
+        _ => SplatCamera::in_front_of(scene, image, args.fov),
     };
-    camera.map_err(of(what))
+    camera.map_err(render_error(what))
 }
 
-pub(super) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &SplatDrawArgs) -> Result<CommandOutcome, CliError> {
     let png = args.output.extension();
     if !png.is_some_and(|e| e.eq_ignore_ascii_case("png")) {
         let path = args.output.display();
-        let text = format!("cannot write to {path}; images are .png files");
+        let text = format!("cannot write to {path}; expected a .png file");
         return Err(CliError::Usage(text));
     }
-    destination::check(&args.output)?;
+    output_path::check(&args.output)?;
     let Some(path) = &args.scene else {
-        return Err(CliError::Usage("no scene is given".to_string()));
+        return Err(CliError::Usage(
+            "no scene is named; pass a .ply file".to_string(),
+        ));
     };
     let shown = path.display().to_string();
-    let scene = Scene::open(path).map_err(of(&format!("cannot read {shown}")))?;
+    let scene = SplatScene::open(path).map_err(render_error(&format!("cannot read {shown}")))?;
     let camera = camera(args, &scene)?;
     let device = device(&args.device)?;
-    let what = format!("cannot draw {shown}");
+    let what = format!("cannot render {shown}");
     let background = args.background.map(|x| x as f32);
-    let mut renderer = SplatRenderer::new(&device, &scene, camera.image).map_err(of(&what))?;
+    let mut renderer =
+        SplatRenderer::new(&device, &scene, camera.image).map_err(render_error(&what))?;
     let mut draw = || {
         let start = Instant::now();
-        let frame = renderer.draw(&camera, background).map_err(of(&what))?;
+        let frame = renderer
+            .draw(&camera, background)
+            .map_err(render_error(&what))?;
         Ok::<_, CliError>((frame, start.elapsed().as_secs_f64() * 1e3))
     };
     let (frame, first) = draw()?;
@@ -160,7 +167,7 @@ pub(super) fn run(args: &Args) -> Result<Outcome, CliError> {
     }
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
-    destination::write(&args.output, |file| write_png(file, &frame))?;
+    output_path::write(&args.output, |file| write_png(file, &frame))?;
     let ([width, height], count) = (camera.image, scene.len());
     let name = device.name().to_string();
     if args.json {
@@ -170,16 +177,16 @@ pub(super) fn run(args: &Args) -> Result<Outcome, CliError> {
             "output": args.output.display().to_string(),
         }))?;
     }
-    output::note(format_args!(
-        "{} {}, {width}x{height} pixels on {name}: {median:.2} ms a frame (the first {first:.2} ms); {}",
+    output::print_note(format_args!(
+        "{} {}, {width}x{height} pixels on {name}: {median:.2} ms per frame (first frame {first:.2} ms); {}",
         output::count(count as u64),
         if count == 1 { "splat" } else { "splats" },
         args.output.display()
     ));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
-fn write_png(file: File, frame: &Frame) -> std::io::Result<()> {
+fn write_png(file: File, frame: &SplatFrame) -> std::io::Result<()> {
     let [width, height] = frame.image.map(|n| n as u32);
     let mut encoder = png::Encoder::new(BufWriter::new(file), width, height);
     encoder.set_color(png::ColorType::Rgb);

@@ -1,4 +1,4 @@
-//! `tercet splat fit`: what is fitted to what, and the loop of steps.
+//! `tercet splat fit`: training images, initial scene and the optimization loop.
 
 use std::io::BufWriter;
 use std::path::PathBuf;
@@ -7,81 +7,84 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tercet::train::{
-    AdamW, Evaluator, ParamGroup, Schedule, StepOptions, TrainStep, Trainable, Trainer, Weights,
+    AdamW, EvalWeights, Evaluator, LearningRateSchedule, ParamGroup, StepOptions, TrainStep,
+    Trainable, Trainer,
 };
 use tercet::{CompileOptions, Device, Tensor};
-use tercet_models::splat::Scene;
-use tercet_models::splat::fit::{CAMERA, FitShape, Numbers, PICTURE, learning_rates, relocate};
+use tercet_models::splat::SplatScene;
+use tercet_models::splat::fit::{CAMERA, FitShape, PICTURE, SplatFitRng, learning_rates, relocate};
 
 use super::draw::{colour, size, vector};
-use super::pictures::{Shot, Shots};
+use super::pictures::{PosedImage, PosedImageSet};
 use crate::commands::{device, positive, seed, within};
-use crate::error::{CliError, Outcome};
+use crate::error::{CliError, CommandOutcome};
 use crate::interrupt::{self, interrupted};
-use crate::{destination, output, progress};
+use crate::{output, output_path, progress};
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("pictures").required(true).args(["data", "from"])))]
-pub(crate) struct Args {
-    /// Pictures with known cameras: a folder with transforms.json as NeRF has it and PNG files, or the document itself
+pub(crate) struct SplatFitArgs {
+    /// Images with known cameras: a folder with a NeRF transforms.json and PNG files, or the JSON
+    /// file itself
     #[arg(long, value_name = "PATH")]
     pub(super) data: Option<PathBuf>,
-    /// Instead of pictures: a scene (.ply) that is drawn from cameras around it
+    /// Fit to rendered images of this scene (.ply), from cameras around it
     #[arg(long, value_name = "FILE.ply")]
     pub(super) from: Option<PathBuf>,
-    /// How many pictures are drawn of --from
+    /// Number of images to render of --from
     #[arg(long, default_value_t = 24, value_name = "N", value_parser = positive, conflicts_with = "data")]
     pub(super) views: usize,
-    /// The size of pictures that are drawn of --from
+    /// Size of the images rendered of --from
     #[arg(long, default_value = "128x128", value_name = "WxH", value_parser = size, conflicts_with = "data")]
     pub(super) size: [usize; 2],
-    /// Make pictures smaller by this whole number
+    /// Downscale the images by this integer factor
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, conflicts_with = "from")]
     pub(super) shrink: usize,
-    /// The scene to write, as `tercet splat` and viewers read it
+    /// Output scene (.ply), readable by `tercet splat` and other viewers
     #[arg(short, long, default_value = "fitted.ply", value_name = "FILE.ply")]
     output: PathBuf,
-    /// What the scene begins as: a .ply file of Gaussians, or of points with or without colours [default: Gaussians
-    /// anywhere in a box around what cameras look at]
+    /// Initial scene: a .ply file of Gaussians, or of points with or without colours [default:
+    /// random Gaussians in a box around the point that the cameras look at]
     #[arg(long, value_name = "FILE.ply", conflicts_with_all = ["gaussians", "center", "half_side"])]
     init: Option<PathBuf>,
-    /// How many Gaussians there are in the box
+    /// Number of random Gaussians in the box
     #[arg(long, default_value_t = 2000, value_name = "N", value_parser = positive)]
     gaussians: usize,
-    /// The middle of the box [default: what the cameras look at]
+    /// Centre of the box [default: the point that the cameras look at]
     #[arg(long, value_name = "X,Y,Z", value_parser = vector, allow_hyphen_values = true, requires = "half_side")]
     center: Option<[f64; 3]>,
-    /// Half of a side of the box [default: half of the distance of the cameras]
+    /// Half of the side length of the box [default: half of the cameras' distance]
     #[arg(long = "box", value_name = "R", value_parser = within(1e-6..=1e6))]
     half_side: Option<f64>,
-    /// The degree of the spherical harmonics by which colours depend on the direction, 0 to 3
+    /// Degree of the spherical harmonics of view-dependent colour, 0 to 3
     #[arg(long, default_value_t = 1, value_name = "D", value_parser = clap::value_parser!(u8).range(0..=3))]
     degree: u8,
-    /// Steps in all; each sees one picture
+    /// Total number of steps; each step uses one image
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = positive)]
     steps: usize,
-    /// What the learning rates are multiplied by
+    /// Factor on all learning rates
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = within(0.0..=100.0))]
     lr: f64,
-    /// The part of the loss that is 1 - SSIM; the rest is the mean absolute difference
+    /// Weight of 1 - SSIM in the loss; the mean absolute error has the remaining weight
     #[arg(long, default_value_t = 0.2, value_name = "PART", value_parser = within(0.0..=1.0))]
     ssim: f64,
-    /// Steps after which Gaussians that show nothing move to others, in the first three quarters of all; 0 for never
+    /// Steps between relocations of invisible Gaussians, during the first three quarters of all
+    /// steps; 0 for never
     #[arg(long, default_value_t = 100, value_name = "N")]
     relocate_every: usize,
-    /// Every so many views one is held out to tell how good the scene gets; 0 for none
+    /// Hold out every N-th view for evaluation; 0 for none
     #[arg(long, default_value_t = 8, value_name = "N")]
     held_out: usize,
-    /// Steps between looks at the held-out views [default: a fifth of all]
+    /// Steps between evaluations of the held-out views [default: a fifth of all steps]
     #[arg(long, value_name = "N", value_parser = positive)]
     eval_every: Option<usize>,
-    /// The colour behind the scene, and behind pictures that let light through
+    /// Background colour of the scene, and of transparent pixels in the images
     #[arg(long, value_name = "R,G,B", value_parser = colour, allow_hyphen_values = true, default_value = "0,0,0")]
     background: [f64; 3],
-    /// Seed of the box and of the order of pictures; -1 draws one
+    /// Seed of the random Gaussians and of the image order; -1 draws one
     #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: u64,
-    /// Where to fit; see `tercet devices`
+    /// Device to run on; see `tercet devices`
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
     /// Print one JSON document at the end
@@ -89,7 +92,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-impl Args {
+impl SplatFitArgs {
     pub(super) fn background(&self) -> [f32; 3] {
         self.background.map(|x| x as f32)
     }
@@ -100,7 +103,7 @@ impl Args {
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct SplatFitReport<'a> {
     device: &'a str,
     output: String,
     views: usize,
@@ -111,9 +114,9 @@ struct Report<'a> {
     written: usize,
     steps: u64,
     seed: u64,
-    /// By the step after which they were found.
+    /// With the step after which each loss was measured.
     loss: &'a [(u64, f32)],
-    /// Of held-out views, or of all if none is.
+    /// PSNR of the held-out views, or of all views if none is held out.
     psnr: &'a [(u64, f64)],
     psnr_before: f64,
     psnr_after: f64,
@@ -123,17 +126,17 @@ struct Report<'a> {
     unmoved: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
+pub(crate) fn run(args: &SplatFitArgs) -> Result<CommandOutcome, CliError> {
     let ply = args.output.extension();
     if !ply.is_some_and(|e| e.eq_ignore_ascii_case("ply")) {
         let path = args.output.display();
-        let text = format!("cannot write to {path}; scenes are .ply files");
+        let text = format!("cannot write to {path}; expected a .ply file");
         return Err(CliError::Usage(text));
     }
-    destination::check(&args.output)?;
+    output_path::check(&args.output)?;
     let device = device(&args.device)?;
     let spinner = progress::spinner("loading");
-    let fit = Fit::prepare(args, &device);
+    let fit = SplatFitRun::prepare(args, &device);
     spinner.finish_and_clear();
     let mut fit = fit?;
     interrupt::listen();
@@ -142,43 +145,47 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     fit.bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
     if let Err(e) = done {
-        // The states are as they were before the step that failed: worth keeping.
+        // A failed step leaves the states of the previous step intact, so they are saved.
         if fit.trainer.steps() > 0 {
             fit.write()?;
             let path = args.output.display();
-            output::note(format_args!("note: the steps before it are kept in {path}"));
+            output::print_note(format_args!("note: the previous steps are saved in {path}"));
         }
         return Err(e);
     }
     let written = fit.write()?;
-    fit.say(written, seconds)?;
+    fit.print_report(written, seconds)?;
     Ok(match interrupted() {
-        true => Outcome::Interrupted,
-        false => Outcome::Done,
+        true => CommandOutcome::Interrupted,
+        false => CommandOutcome::Done,
     })
 }
 
-/// A fit under way.
-struct Fit<'a> {
-    args: &'a Args,
+/// State of a fit.
+struct SplatFitRun<'a> {
+    args: &'a SplatFitArgs,
     shape: FitShape,
     image: [usize; 2],
-    shown: Vec<Shot>,
-    held_out: Vec<Shot>,
+    shown: Vec<PosedImage>,
+    held_out: Vec<PosedImage>,
     trainer: Trainer,
     evaluator: Evaluator,
-    numbers: Numbers,
-    /// Pictures that are left of this turn through all.
+    numbers: SplatFitRng,
+    /// Indices of the images that the current epoch has not used yet.
     order: Vec<usize>,
     bar: ProgressBar,
     loss: Vec<(u64, f32)>,
     psnr: Vec<(u64, f64)>,
 }
 
-impl<'a> Fit<'a> {
-    fn prepare(args: &'a Args, device: &Device) -> Result<Fit<'a>, CliError> {
-        let mut numbers = Numbers::of(args.seed);
-        let Shots { all, image, around } = Shots::of(args, device)?;
+impl<'a> SplatFitRun<'a> {
+    fn prepare(args: &'a SplatFitArgs, device: &Device) -> Result<SplatFitRun<'a>, CliError> {
+        let mut numbers = SplatFitRng::new(args.seed);
+        let PosedImageSet {
+            images: all,
+            image,
+            look_at: around,
+        } = PosedImageSet::new(args, device)?;
         let scene = begin(args, around, &mut numbers)?;
         let shape = FitShape {
             count: scene.len(),
@@ -189,10 +196,11 @@ impl<'a> Fit<'a> {
         let trainer = trainer(args, device, shape, &scene, extent)?;
         let drawing = shape
             .drawing()
-            .map_err(CliError::model("cannot draw the scene"))?;
-        let evaluator = trainer.evaluator(&drawing, Weights::Current, &CompileOptions::new())?;
+            .map_err(CliError::model("cannot render the scene"))?;
+        let evaluator =
+            trainer.evaluator(&drawing, EvalWeights::Current, &CompileOptions::new())?;
         let (mut shown, mut held_out) = (Vec::new(), Vec::new());
-        // The last of each so many, so that few views hold none out.
+        // Every `held_out`-th view, so with fewer views than that none is held out.
         let is_held = |at: usize| args.held_out > 0 && (at + 1).is_multiple_of(args.held_out);
         for (at, shot) in all.into_iter().enumerate() {
             match is_held(at) {
@@ -201,10 +209,10 @@ impl<'a> Fit<'a> {
             }
         }
         if shown.is_empty() {
-            let text = "--held-out 1 leaves no view to fit to".to_string();
+            let text = "--held-out 1 holds out all views; none is left for training".to_string();
             return Err(CliError::Usage(text));
         }
-        Ok(Fit {
+        Ok(SplatFitRun {
             args,
             shape,
             image,
@@ -222,13 +230,16 @@ impl<'a> Fit<'a> {
 
     fn steps(&mut self) -> Result<(), CliError> {
         let all = self.args.steps as u64;
-        self.look()?;
+        self.evaluate_held_out()?;
         while self.trainer.steps() < all && !interrupted() {
             if self.order.is_empty() {
                 self.order = (0..self.shown.len()).collect();
             }
             let at = self.numbers.below(self.order.len());
-            let Shot { camera, picture } = &self.shown[self.order.swap_remove(at)];
+            let PosedImage {
+                camera,
+                image: picture,
+            } = &self.shown[self.order.swap_remove(at)];
             let report = self.trainer.step(&[(CAMERA, camera), (PICTURE, picture)])?;
             self.loss.push((report.step, report.loss));
             self.bar.set_position(report.step);
@@ -240,20 +251,24 @@ impl<'a> Fit<'a> {
                 self.relocate()?;
             }
             if report.step.is_multiple_of(self.args.eval_every()) && report.step < all {
-                self.look()?;
+                self.evaluate_held_out()?;
             }
         }
-        self.look()
+        self.evaluate_held_out()
     }
 
-    /// The mean PSNR of held-out views, or of all if there are none.
-    fn look(&mut self) -> Result<(), CliError> {
+    /// Mean PSNR of the held-out views, or of all views if none is held out.
+    fn evaluate_held_out(&mut self) -> Result<(), CliError> {
         let views = match self.held_out.is_empty() {
             true => &self.shown,
             false => &self.held_out,
         };
         let mut sum = 0.0;
-        for Shot { camera, picture } in views {
+        for PosedImage {
+            camera,
+            image: picture,
+        } in views
+        {
             let results = self
                 .trainer
                 .evaluate(&mut self.evaluator, &[(CAMERA, camera)])?;
@@ -268,18 +283,19 @@ impl<'a> Fit<'a> {
             false => "held-out PSNR",
         };
         self.bar
-            .suspend(|| output::note(format_args!("step {step}: {what} {psnr:.2} dB")));
+            .suspend(|| output::print_note(format_args!("step {step}: {what} {psnr:.2} dB")));
         Ok(())
     }
 
-    fn scene(&self) -> Result<Scene, CliError> {
+    fn scene(&self) -> Result<SplatScene, CliError> {
         let names = self.shape.names().into_iter();
         let states: Result<Vec<Tensor>, _> = names.map(|name| self.trainer.state(name)).collect();
-        Scene::from_fit_states(&self.shape, &states?)
+        SplatScene::from_fit_states(&self.shape, &states?)
             .map_err(CliError::model("cannot read the scene"))
     }
 
-    /// Moves Gaussians that show nothing to others, and forgets the moments of both.
+    /// Moves invisible Gaussians to the positions of visible ones, and resets the optimizer moments
+    /// of both.
     fn relocate(&mut self) -> Result<(), CliError> {
         let mut scene = self.scene()?;
         let changed = relocate(&mut scene, &mut self.numbers);
@@ -287,7 +303,7 @@ impl<'a> Fit<'a> {
             return Ok(());
         }
         let states = scene.fit_states();
-        for (name, tensor) in states.map_err(CliError::model("cannot move Gaussians"))? {
+        for (name, tensor) in states.map_err(CliError::model("cannot relocate Gaussians"))? {
             self.trainer.set_state(name, &tensor)?;
             for moment in ["m", "v"] {
                 let name = format!("adamw.{moment}.{name}");
@@ -298,20 +314,20 @@ impl<'a> Fit<'a> {
         Ok(())
     }
 
-    /// Writes what shows anything and says how much that is.
+    /// Writes the visible Gaussians and returns their number.
     fn write(&self) -> Result<usize, CliError> {
-        let scene = self.scene()?.shown();
-        destination::write(&self.args.output, |file| {
+        let scene = self.scene()?.visible();
+        output_path::write(&self.args.output, |file| {
             scene.write_ply(&mut BufWriter::new(file))
         })?;
         Ok(scene.len())
     }
 
-    fn say(&self, written: usize, seconds: f64) -> Result<(), CliError> {
+    fn print_report(&self, written: usize, seconds: f64) -> Result<(), CliError> {
         let at = |psnr: Option<&(u64, f64)>| psnr.map_or(f64::NAN, |(_, psnr)| *psnr);
         let [width, height] = self.image;
         let steps = self.trainer.steps();
-        let report = Report {
+        let report = SplatFitReport {
             device: self.trainer.device().name(),
             output: self.args.output.display().to_string(),
             views: self.shown.len(),
@@ -329,12 +345,12 @@ impl<'a> Fit<'a> {
             steps_per_second: steps as f64 / seconds.max(1e-9),
             seconds,
             interrupted: interrupted(),
-            unmoved: self.trainer.unmoved()?,
+            unmoved: self.trainer.unchanged_trainables()?,
         };
         if self.args.json {
             return output::json(&report);
         }
-        output::note(format_args!(
+        output::print_note(format_args!(
             "{steps} steps of {width}x{height} pixels, {:.1} steps/s, {seconds:.1} s; PSNR {:.2} to {:.2} dB; wrote {} \
              Gaussians to {}",
             report.steps_per_second,
@@ -347,22 +363,22 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// What a scene begins as.
+/// The initial scene.
 fn begin(
-    args: &Args,
+    args: &SplatFitArgs,
     around: Option<([f64; 3], f64)>,
-    numbers: &mut Numbers,
-) -> Result<Scene, CliError> {
+    numbers: &mut SplatFitRng,
+) -> Result<SplatScene, CliError> {
     let harmonics = (usize::from(args.degree) + 1).pow(2);
     if let Some(path) = &args.init {
         let size = around.map_or(0.01, |(_, distance)| distance / 100.0);
         let shown = path.display();
-        let scene = Scene::open_points(path, size);
+        let scene = SplatScene::open_points(path, size);
         let scene = scene.map_err(CliError::model(format!("cannot read {shown}")))?;
-        let scene = scene.shown().with_harmonics(harmonics);
+        let scene = scene.visible().with_harmonics(harmonics);
         if scene.is_empty() {
             return Err(CliError::Fit(format!(
-                "{shown} has no Gaussians or points that show"
+                "{shown} has no visible Gaussians or points"
             )));
         }
         return Ok(scene);
@@ -372,11 +388,10 @@ fn begin(
         .half_side
         .or(around.map(|(_, distance)| distance / 2.0));
     let (Some(center), Some(half)) = (center, half) else {
-        let text =
-            "the cameras all look the same way; say where the scene is by --center and --box";
+        let text = "all cameras have parallel view directions; set the scene's position with --center and --box";
         return Err(CliError::Fit(text.to_string()));
     };
-    Ok(Scene::random(
+    Ok(SplatScene::random(
         args.gaussians,
         harmonics,
         center,
@@ -385,8 +400,9 @@ fn begin(
     ))
 }
 
-/// The greatest distance of a coordinate from the mean, for a scene whose cameras say nothing of its size.
-fn reach(scene: &Scene) -> f64 {
+/// Maximum distance of a coordinate from the mean. It is the size of the scene if the cameras do
+/// not determine one.
+fn reach(scene: &SplatScene) -> f64 {
     let count = scene.len().max(1) as f64;
     let reach = (0..3).map(|axis| {
         let along = || {
@@ -404,10 +420,10 @@ fn reach(scene: &Scene) -> f64 {
 }
 
 fn trainer(
-    args: &Args,
+    args: &SplatFitArgs,
     device: &Device,
     shape: FitShape,
-    scene: &Scene,
+    scene: &SplatScene,
     extent: f64,
 ) -> Result<Trainer, CliError> {
     let what = "cannot fit the scene";
@@ -423,7 +439,7 @@ fn trainer(
         })
     });
     let trainables: Vec<Trainable> = trainables.collect();
-    // Gradients of means over pixels are small.
+    // Gradients of means over pixels are small, so AdamW needs a small epsilon.
     let optimizer = AdamW {
         epsilon: 1e-15,
         ..AdamW::default()
@@ -435,7 +451,8 @@ fn trainer(
         &optimizer,
         &StepOptions::default(),
     )?;
-    let schedule = Schedule::cosine(args.lr, 0, args.steps as u64).ending_at(args.lr / 10.0);
+    let schedule =
+        LearningRateSchedule::cosine(args.lr, 0, args.steps as u64).ending_at(args.lr / 10.0);
     let mut trainer = Trainer::new(device, step, schedule, &CompileOptions::new())?;
     for (name, tensor) in &states {
         trainer.set_state(name, tensor)?;
@@ -443,10 +460,10 @@ fn trainer(
     Ok(trainer)
 }
 
-/// A tensor with zeros in some rows.
+/// A copy of a tensor with zeros in some rows.
 fn without(tensor: &Tensor, rows: &[usize]) -> Result<Tensor, CliError> {
     let failed = |source| CliError::Tensor {
-        what: "a moment is no tensor of numbers".to_string(),
+        what: "cannot create a tensor for an optimizer moment".to_string(),
         source,
     };
     let shape = tensor.shape().to_vec();
@@ -458,7 +475,7 @@ fn without(tensor: &Tensor, rows: &[usize]) -> Result<Tensor, CliError> {
     Tensor::from_slice(&shape, &list).map_err(failed)
 }
 
-/// The peak signal-to-noise ratio of an image, whose brightest value is 1.
+/// Peak signal-to-noise ratio of an image with values from 0 to 1.
 fn psnr(image: &Tensor, picture: &Tensor) -> f64 {
     let (image, picture) = (image.to_f64s(), picture.to_f64s());
     let squares = image

@@ -1,78 +1,83 @@
-//! The pictures that a scene is fitted to, with their cameras: from a folder, or drawn of another scene.
+//! Training images with their cameras: read from a folder, or rendered of another scene.
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
 use tercet::{Device, Tensor};
-use tercet_models::splat::{Scene, SplatCamera, SplatRenderer, View, looked_at, views};
+use tercet_models::splat::{SplatCamera, SplatRenderer, SplatScene, SplatView, looked_at, views};
 
-use super::fit::Args;
+use super::fit::SplatFitArgs;
 use crate::error::CliError;
 
-/// The names that documents of views have.
+/// File names of view documents (NeRF).
 const DOCUMENTS: [&str; 2] = ["transforms.json", "transforms_train.json"];
-/// More pixels than this in a picture are refused before there is memory for them.
-const MOST_PIXELS: usize = 1 << 27;
+/// Maximum pixels of an image, checked before its memory is allocated.
+const MAX_PIXELS: usize = 1 << 27;
 
-/// A picture and its camera.
-pub(super) struct Shot {
-    /// The block of the camera with its background, `[25]`.
+/// An image and its camera.
+pub(super) struct PosedImage {
+    /// Camera block with the background colour, `[25]`.
     pub(super) camera: Tensor,
     /// `[height, width, 3]`, 0 to 1.
-    pub(super) picture: Tensor,
+    pub(super) image: Tensor,
 }
 
-/// All of them, of one size.
-pub(super) struct Shots {
-    pub(super) all: Vec<Shot>,
+/// All training images. They have the same size.
+pub(super) struct PosedImageSet {
+    pub(super) images: Vec<PosedImage>,
     /// Width and height in pixels.
     pub(super) image: [usize; 2],
-    /// What the cameras look at, and from how far; nothing of cameras that all look the same way.
-    pub(super) around: Option<([f64; 3], f64)>,
+    /// The point that the cameras look at, and their distance from it. `None` if all cameras have
+    /// parallel view directions.
+    pub(super) look_at: Option<([f64; 3], f64)>,
 }
 
-impl Shots {
-    pub(super) fn of(args: &Args, device: &Device) -> Result<Shots, CliError> {
+impl PosedImageSet {
+    pub(super) fn new(args: &SplatFitArgs, device: &Device) -> Result<PosedImageSet, CliError> {
         let background = args.background();
         let (cameras, pictures, image) = match (&args.data, &args.from) {
             (Some(path), _) => read(path, args.shrink, background)?,
-            (None, Some(path)) => drawn(path, args, device)?,
+            (None, Some(path)) => render_views(path, args, device)?,
             (None, None) => {
-                let text = "give pictures by --data or a scene by --from";
+                let text = "set --data to a folder of images or --from to a scene";
                 return Err(CliError::Usage(text.to_string()));
             }
         };
         let around = looked_at(&cameras);
         let all = cameras.iter().zip(pictures).map(|(camera, picture)| {
             let [width, height] = image;
-            Ok(Shot {
+            Ok(PosedImage {
                 camera: tensor(camera.block(background))?,
-                picture: tensor(Tensor::from_slice(&[height, width, 3], &picture))?,
+                image: tensor(Tensor::from_slice(&[height, width, 3], &picture))?,
             })
         });
-        Ok(Shots {
-            all: all.collect::<Result<_, CliError>>()?,
+        Ok(PosedImageSet {
+            images: all.collect::<Result<_, CliError>>()?,
             image,
-            around,
+            look_at: around,
         })
     }
 }
 
 fn tensor(made: Result<Tensor, tercet::TensorError>) -> Result<Tensor, CliError> {
     made.map_err(|source| CliError::Tensor {
-        what: "a picture or camera makes no tensor".to_string(),
+        what: "cannot create a tensor for an image or camera".to_string(),
         source,
     })
 }
 
-type Read = (Vec<SplatCamera>, Vec<Vec<f32>>, [usize; 2]);
+type DecodedViews = (Vec<SplatCamera>, Vec<Vec<f32>>, [usize; 2]);
 
-/// Pictures of another scene from cameras around it.
-fn drawn(path: &Path, args: &Args, device: &Device) -> Result<Read, CliError> {
-    let what = format!("cannot draw {}", path.display());
-    let scene =
-        Scene::open(path).map_err(CliError::model(format!("cannot read {}", path.display())))?;
+/// Renders images of another scene from cameras around it.
+fn render_views(
+    path: &Path,
+    args: &SplatFitArgs,
+    device: &Device,
+) -> Result<DecodedViews, CliError> {
+    let what = format!("cannot render {}", path.display());
+    let scene = SplatScene::open(path)
+        .map_err(CliError::model(format!("cannot read {}", path.display())))?;
     if scene.is_empty() {
         return Err(CliError::Fit(format!(
             "{} has no Gaussians",
@@ -93,8 +98,8 @@ fn drawn(path: &Path, args: &Args, device: &Device) -> Result<Read, CliError> {
     Ok((cameras, pictures, image))
 }
 
-/// The pictures of a folder or of a document of views.
-fn read(path: &Path, shrink: usize, background: [f32; 3]) -> Result<Read, CliError> {
+/// Reads the images of a folder or of a view document.
+fn read(path: &Path, shrink: usize, background: [f32; 3]) -> Result<DecodedViews, CliError> {
     let document = match path.is_dir() {
         true => DOCUMENTS
             .map(|name| path.join(name))
@@ -121,13 +126,13 @@ fn read(path: &Path, shrink: usize, background: [f32; 3]) -> Result<Read, CliErr
     }
     let (mut cameras, mut pictures) = (Vec::new(), Vec::new());
     let mut size = None;
-    for View { picture: path, .. } in &views {
-        let ([width, height], colors) = picture(path, background)?;
+    for SplatView { image: path, .. } in &views {
+        let ([width, height], colors) = load_png(path, background)?;
         let own = [width, height];
         let expected = *size.get_or_insert(own);
         if own != expected {
             let reason = format!(
-                "it has {width}x{height} pixels, those before it {}x{}",
+                "it has {width}x{height} pixels, previous images have {}x{}",
                 expected[0], expected[1]
             );
             return Err(CliError::Picture {
@@ -135,20 +140,20 @@ fn read(path: &Path, shrink: usize, background: [f32; 3]) -> Result<Read, CliErr
                 reason,
             });
         }
-        pictures.push(shrunk(&colors, own, shrink));
+        pictures.push(downsample(&colors, own, shrink));
     }
     let whole = size.unwrap_or_default();
     let image = whole.map(|n| n / shrink);
     if image.contains(&0) {
         let text = format!(
-            "--shrink {shrink} leaves nothing of {}x{} pixels",
+            "--shrink {shrink} is too large for images of {}x{} pixels",
             whole[0], whole[1]
         );
         return Err(CliError::Usage(text));
     }
     for view in &views {
         let camera = view.camera(whole).map_err(CliError::model(what.clone()))?;
-        // Rows and columns that do not fill a pixel are left out.
+        // Rows and columns that do not fill a downscaled pixel are cropped.
         let used = image.map(|n| n * shrink);
         let used = SplatCamera {
             image: used,
@@ -159,8 +164,8 @@ fn read(path: &Path, shrink: usize, background: [f32; 3]) -> Result<Read, CliErr
     Ok((cameras, pictures, image))
 }
 
-/// The mean of squares of so many pixels a side.
-fn shrunk(colors: &[f32], [width, height]: [usize; 2], by: usize) -> Vec<f32> {
+/// Downscales by averaging squares of `by` x `by` pixels.
+fn downsample(colors: &[f32], [width, height]: [usize; 2], by: usize) -> Vec<f32> {
     if by == 1 {
         return colors.to_vec();
     }
@@ -176,15 +181,15 @@ fn shrunk(colors: &[f32], [width, height]: [usize; 2], by: usize) -> Vec<f32> {
     small
 }
 
-/// The colours of a PNG file, 0 to 1, over the background where it lets light through.
-fn picture(path: &Path, background: [f32; 3]) -> Result<([usize; 2], Vec<f32>), CliError> {
+/// Colours of a PNG file, 0 to 1, composited over the background.
+fn load_png(path: &Path, background: [f32; 3]) -> Result<([usize; 2], Vec<f32>), CliError> {
     let bad = |reason: String| CliError::Picture {
         path: path.to_path_buf(),
         reason,
     };
     let not_png = |e: png::DecodingError| match e {
-        png::DecodingError::IoError(e) => bad(format!("it is incomplete or not a PNG file ({e})")),
-        e => bad(format!("it is not a PNG file that can be read ({e})")),
+        png::DecodingError::IoError(e) => bad(format!("it is truncated or not a PNG file ({e})")),
+        e => bad(format!("it is not a readable PNG file ({e})")),
     };
     let file = File::open(path).map_err(|source| CliError::File {
         path: path.to_path_buf(),
@@ -194,7 +199,7 @@ fn picture(path: &Path, background: [f32; 3]) -> Result<([usize; 2], Vec<f32>), 
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(not_png)?;
     let size = [reader.info().width, reader.info().height].map(|n| n as usize);
-    if size[0].saturating_mul(size[1]) > MOST_PIXELS {
+    if size[0].saturating_mul(size[1]) > MAX_PIXELS {
         return Err(bad(format!("{}x{} pixels are too many", size[0], size[1])));
     }
     let len = reader.output_buffer_size();

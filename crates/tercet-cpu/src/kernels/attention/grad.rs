@@ -1,32 +1,34 @@
-//! The cotangents of attention from the logarithms of its sums (Dao et al., "FlashAttention", 2022).
+//! Attention backward pass from the saved log-sum-exp (Dao et al., "FlashAttention", 2022).
 //!
-//! A task takes one key-value head of one batch entry: its keys and values are packed once, both ways, then blocks of queries of its group's heads
-//! pass by. Of each block the weights `p` and the cotangents `ds` of scores lie in the second cache level, and feed the sums of
-//! queries, keys and values at once. What no query of a tile sees by position is left out. No other task adds to the
-//! same sums, whose order is fixed.
+//! A task computes one key-value head of one batch entry. It packs keys and values once, by rows
+//! and by columns, and then loops over blocks of queries of the group's heads. For each block, the
+//! weights `p` and the score cotangents `ds` stay in the L2 cache. They are used at once for dQ, dK
+//! and dV. Tiles that are masked by position are skipped. No other task adds to the same sums, so
+//! the order of summation is fixed.
 
 mod block;
 
 use std::ops::Range;
 
-use super::{Attention, HeadsView, HeadsViewMut, Mask};
+use super::{AttentionArgs, AttentionKeyMask, HeadsView, HeadsViewMut};
 use crate::kernels::gemm::{self, MatView};
-use crate::kernels::parallel::{self, SharedMut, Threads};
+use crate::kernels::parallel::{self, KernelThreads, SharedMut};
 use crate::kernels::simd::{Simd, SimdLevel, simd_dispatch};
-use block::{Block, scores, sums, weights};
+use block::{AttentionGradBlock, scores, sums, weights};
 
-/// Queries of a block.
+/// Queries per block.
 const QUERY_BLOCK: usize = 64;
-/// Keys of a block: a multiple of the columns of any panel.
+/// Keys per block, a multiple of every panel width.
 const KEY_BLOCK: usize = 192;
-/// From one query's scores to the next: an odd number of cache lines, so that columns of them lie in all sets.
+/// Row stride of the scores: an odd number of cache lines, so that a column is spread over all
+/// cache sets.
 const ROW: usize = KEY_BLOCK + 16;
 
-/// What the cotangents are made of. `dy` has the sizes of the result of the attention; `lse` and `delta` are `[batch, q_heads, q_len]`: the logarithm of the
-/// sum of the exponentials of a query's scores, and `dy . y`.
+/// Inputs of the backward pass. `dy` has the shape of the attention result. `lse` and `delta` are
+/// `[batch, q_heads, q_len]`: the log-sum-exp of each query's scores, and `dy . y`.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the usual names")]
-pub struct Backward<'a> {
+#[allow(missing_docs, reason = "conventional names")]
+pub struct AttentionGradArgs<'a> {
     pub q: HeadsView<'a>,
     pub k: HeadsView<'a>,
     pub v: HeadsView<'a>,
@@ -35,57 +37,57 @@ pub struct Backward<'a> {
     pub delta: &'a [f32],
 }
 
-/// Where cotangents go.
+/// Outputs of the backward pass.
 #[derive(Debug)]
-pub struct Cotangents<'a> {
-    /// Of the queries, where they are wanted.
+pub struct AttentionCotangents<'a> {
+    /// dQ, if requested.
     pub queries: Option<HeadsViewMut<'a>>,
-    /// Of the keys and of the values.
+    /// dK and dV, if requested.
     pub keys: Option<[HeadsViewMut<'a>; 2]>,
 }
 
-/// A result that tasks share.
+/// Output memory that tasks share.
 #[derive(Clone, Copy)]
-struct Out {
+struct AttentionGradOut {
     data: SharedMut<f32>,
     strides: [usize; 3],
 }
 
-impl Out {
-    fn new(view: HeadsViewMut<'_>) -> Out {
-        Out {
+impl AttentionGradOut {
+    fn new(view: HeadsViewMut<'_>) -> AttentionGradOut {
+        AttentionGradOut {
             data: SharedMut::new(view.data),
             strides: view.strides,
         }
     }
 
-    /// The first element of a head.
+    /// Pointer to the first element of a head.
     fn head(&self, b: usize, head: usize) -> *mut f32 {
         let [of_batch, of_head, _] = self.strides;
         self.data.from(b * of_batch + head * of_head).ptr()
     }
 }
 
-/// The parts of a task's scratch memory, in floats.
-struct Parts {
-    /// Keys and values as columns, keys as rows.
-    turned_keys: usize,
-    turned_values: usize,
+/// Sizes of the parts of a task's scratch memory, in floats.
+struct AttentionGradScratch {
+    /// Keys and values packed by columns, and keys packed by rows.
+    transposed_keys: usize,
+    transposed_values: usize,
     keys: usize,
-    /// Queries and cotangents of a block as rows.
+    /// Queries and cotangents of a block, packed by rows.
     queries: usize,
     dy: usize,
-    /// Weights, and as many cotangents of scores.
+    /// Weights, and the same number of score cotangents.
     scores: usize,
 }
 
-impl Parts {
-    fn new(nr: usize, a: &Attention<'_>) -> Parts {
+impl AttentionGradScratch {
+    fn new(nr: usize, a: &AttentionArgs<'_>) -> AttentionGradScratch {
         let keys = a.kv_lens.iter().copied().max().unwrap_or(0);
         let whole = |n: usize| n.next_multiple_of(nr);
-        Parts {
-            turned_keys: whole(keys) * a.dk,
-            turned_values: whole(keys) * a.dv,
+        AttentionGradScratch {
+            transposed_keys: whole(keys) * a.dk,
+            transposed_values: whole(keys) * a.dv,
             keys: whole(a.dk) * keys,
             queries: whole(a.dk) * QUERY_BLOCK,
             dy: whole(a.dv) * QUERY_BLOCK,
@@ -94,34 +96,43 @@ impl Parts {
     }
 
     fn len(&self) -> usize {
-        let packed = self.turned_keys + self.turned_values + self.keys;
+        let packed = self.transposed_keys + self.transposed_values + self.keys;
         packed + self.queries + self.dy + 2 * self.scores
     }
 }
 
-/// Floats of scratch memory that [`attention_grad`] needs; bounds for lengths give a bound.
+/// Floats of scratch memory for [`attention_grad`]. The size for maximum lengths also suffices for
+/// smaller ones.
 #[must_use]
-pub fn attention_grad_scratch_len(level: SimdLevel, threads: Threads, a: &Attention<'_>) -> usize {
-    threads.count() * Parts::new(gemm::tile_shape(level).1, a).len()
+pub fn attention_grad_scratch_len(
+    level: SimdLevel,
+    threads: KernelThreads,
+    a: &AttentionArgs<'_>,
+) -> usize {
+    threads.count() * AttentionGradScratch::new(gemm::tile_shape(level).1, a).len()
 }
 
-/// With the weights `p = exp(s - lse)` of [`attention`](super::attention) and `ds = p (dy . v - delta)` times the derivative of a score by the
-/// product of query and key: `dq = ds k`, `dk = dsT q`, `dv = pT dy`. Keys and values that no query sees have to be finite.
+/// Computes `dq = ds k`, `dk = dsT q` and `dv = pT dy` for [`attention`](super::attention).
+///
+/// The weights are `p = exp(s - lse)`. The score cotangents are `ds = p (dy . v - delta)`, times
+/// the derivative of a score by the product of query and key. Keys and values must be finite even
+/// if they are masked for all queries.
 ///
 /// # Panics
-/// If the mask is a bias, an operand or result is shorter than its sizes and strides say, or `scratch` is shorter than [`attention_grad_scratch_len`].
+/// If the mask is a bias, or an operand or result is shorter than its sizes and strides require.
+/// Also panics if `scratch` is shorter than [`attention_grad_scratch_len`].
 pub fn attention_grad(
     level: SimdLevel,
-    threads: Threads,
-    a: &Attention<'_>,
-    of: &Backward<'_>,
-    to: Cotangents<'_>,
+    threads: KernelThreads,
+    a: &AttentionArgs<'_>,
+    of: &AttentionGradArgs<'_>,
+    to: AttentionCotangents<'_>,
     scratch: &mut [f32],
 ) {
     a.check(&of.q, &of.k, &of.v, (of.dy.data.len(), of.dy.strides));
     assert!(
-        !matches!(a.mask, Mask::Bias(..)),
-        "the cotangent of a bias is as large as the scores"
+        !matches!(a.mask, AttentionKeyMask::Bias(..)),
+        "attention gradients do not support a bias mask"
     );
     let queries = a.batch * a.q_heads * a.q_len;
     assert!(
@@ -130,7 +141,7 @@ pub fn attention_grad(
     );
     let kv_len = a.kv_lens.iter().copied().max().unwrap_or(0);
     let check = |view: &HeadsViewMut<'_>, sizes: [usize; 3], name: &str| {
-        let fits = a.fits(view.data.len(), sizes, view.strides);
+        let fits = a.is_in_bounds(view.data.len(), sizes, view.strides);
         assert!(fits, "{name} is too short");
     };
     if let Some(dq) = &to.queries {
@@ -140,15 +151,15 @@ pub fn attention_grad(
         check(dk, [a.kv_heads, kv_len, a.dk], "dk");
         check(dv, [a.kv_heads, kv_len, a.dv], "dv");
     }
-    let outs = Outs {
-        dq: to.queries.map(Out::new),
-        dkv: to.keys.map(|both| both.map(Out::new)),
+    let outs = AttentionGradOuts {
+        dq: to.queries.map(AttentionGradOut::new),
+        dkv: to.keys.map(|both| both.map(AttentionGradOut::new)),
     };
-    let each = Parts::new(gemm::tile_shape(level).1, a).len();
+    let each = AttentionGradScratch::new(gemm::tile_shape(level).1, a).len();
     let tasks = a.batch * a.kv_heads;
     let threads = a.threads(threads);
     parallel::for_each_with_scratch(threads, tasks, scratch, each, |task, scratch| {
-        let job = Job {
+        let job = AttentionGradTask {
             a,
             of,
             outs: &outs,
@@ -159,29 +170,29 @@ pub fn attention_grad(
     });
 }
 
-struct Outs {
-    dq: Option<Out>,
-    dkv: Option<[Out; 2]>,
+struct AttentionGradOuts {
+    dq: Option<AttentionGradOut>,
+    dkv: Option<[AttentionGradOut; 2]>,
 }
 
-/// One task.
-struct Job<'a> {
-    a: &'a Attention<'a>,
-    of: &'a Backward<'a>,
-    outs: &'a Outs,
+/// One task of the backward pass.
+struct AttentionGradTask<'a> {
+    a: &'a AttentionArgs<'a>,
+    of: &'a AttentionGradArgs<'a>,
+    outs: &'a AttentionGradOuts,
     b: usize,
     kv_head: usize,
 }
 
-impl Job<'_> {
-    /// The elements of an operand from the head's position `at` on.
+impl AttentionGradTask<'_> {
+    /// Elements of an operand from position `at` of a head on.
     fn rows<'x>(&self, x: &HeadsView<'x>, head: usize, at: usize) -> &'x [f32] {
         let [of_batch, of_head, of_row] = x.strides;
         let start = self.b * of_batch + head * of_head + at * of_row;
         x.data.get(start..).unwrap_or(&[])
     }
 
-    /// Positions of a head as rows of so many elements.
+    /// Positions of a head as rows of a matrix.
     fn matrix<'x>(
         &self,
         x: &HeadsView<'x>,
@@ -199,20 +210,20 @@ impl Job<'_> {
     }
 }
 
-/// A matrix in panels of columns: where it begins, and its rows.
+/// A matrix packed into column panels: pointer and number of rows.
 #[derive(Clone, Copy)]
-struct Panels {
+struct AttentionGradPanels {
     data: *const f32,
     rows: usize,
 }
 
-impl Panels {
-    /// Packs `view` into `to`, which has room for whole panels.
+impl AttentionGradPanels {
+    /// Packs `view` into `to`, which must have room for whole panels.
     ///
     /// # Safety
-    /// Needs the instructions of `S`; the view was checked.
+    /// Requires the instructions of `S`; the view was checked.
     #[inline(always)]
-    unsafe fn pack<S: Simd>(view: &MatView<'_>, to: &mut [f32]) -> Panels {
+    unsafe fn pack<S: Simd>(view: &MatView<'_>, to: &mut [f32]) -> AttentionGradPanels {
         let nr = S::TILE_VECTORS * S::LANES;
         if view.rows > 0 {
             for (i, panel) in to.chunks_exact_mut(view.rows * nr).enumerate() {
@@ -221,31 +232,31 @@ impl Panels {
                 }
             }
         }
-        Panels {
+        AttentionGradPanels {
             data: to.as_ptr(),
             rows: view.rows,
         }
     }
 
-    /// The rows from `row` of the panel with the column `col`, its first.
+    /// Pointer to row `row` of the panel whose first column is `col`.
     fn at<S: Simd>(self, col: usize, row: usize) -> *const f32 {
         let nr = S::TILE_VECTORS * S::LANES;
         self.data.wrapping_add(col * self.rows + row * nr)
     }
 }
 
-simd_dispatch!(fn run_job(job: &Job<'_>, scratch: &mut [f32]) = run_job_body);
+simd_dispatch!(fn run_job(job: &AttentionGradTask<'_>, scratch: &mut [f32]) = run_job_body);
 
 /// # Safety
-/// Needs the instructions of `S`; operands and results were checked, and no other task writes what belongs to the head.
+/// Requires the instructions of `S`; operands and results were checked, and no other task writes what belongs to the head.
 #[inline(always)]
-unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
+unsafe fn run_job_body<S: Simd>(job: &AttentionGradTask<'_>, scratch: &mut [f32]) {
     let (a, of) = (job.a, job.of);
     let nr = S::TILE_VECTORS * S::LANES;
     let kv_len = a.kv_len(job.b);
-    let parts = Parts::new(nr, a);
-    let (kt, scratch) = scratch.split_at_mut(parts.turned_keys);
-    let (vt, scratch) = scratch.split_at_mut(parts.turned_values);
+    let parts = AttentionGradScratch::new(nr, a);
+    let (kt, scratch) = scratch.split_at_mut(parts.transposed_keys);
+    let (vt, scratch) = scratch.split_at_mut(parts.transposed_values);
     let (kp, scratch) = scratch.split_at_mut(parts.keys);
     let (qp, scratch) = scratch.split_at_mut(parts.queries);
     let (yp, scratch) = scratch.split_at_mut(parts.dy);
@@ -258,10 +269,10 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
     }
     let keys = job.matrix(&of.k, job.kv_head, 0..kv_len, a.dk);
     let values = job.matrix(&of.v, job.kv_head, 0..kv_len, a.dv);
-    let packed = Packed {
-        turned_keys: Panels::pack::<S>(&keys.transposed(), kt),
-        turned_values: Panels::pack::<S>(&values.transposed(), vt),
-        keys: Panels::pack::<S>(&keys, kp),
+    let packed = PackedGradKv {
+        transposed_keys: AttentionGradPanels::pack::<S>(&keys.transposed(), kt),
+        transposed_values: AttentionGradPanels::pack::<S>(&values.transposed(), vt),
+        keys: AttentionGradPanels::pack::<S>(&keys, kp),
     };
     let mut seen = [(0, 0); QUERY_BLOCK];
     for head in job.kv_head * group..(job.kv_head + 1) * group {
@@ -274,18 +285,18 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
             }
             let own = job.matrix(&of.q, head, queries.clone(), a.dk);
             let dy = job.matrix(&of.dy, head, queries.clone(), a.dv);
-            let lines = Lines {
-                queries: Panels::pack::<S>(&own, qp),
-                dy: Panels::pack::<S>(&dy, yp),
+            let lines = PackedGradQueries {
+                queries: AttentionGradPanels::pack::<S>(&own, qp),
+                dy: AttentionGradPanels::pack::<S>(&dy, yp),
             };
-            // Blocks begin where panels do.
+            // Blocks start at panel boundaries.
             let (from, to) = (seen[0].0 / nr * nr, seen[seen.len() - 1].1);
             for key in (from..to).step_by(KEY_BLOCK) {
-                let block = Block {
+                let block = AttentionGradBlock {
                     head,
                     queries: queries.clone(),
                     keys: key..to.min(key + KEY_BLOCK),
-                    seen,
+                    visible: seen,
                 };
                 scores::<S>(job, &block, &packed, p, ds);
                 weights::<S>(job, &block, p, ds);
@@ -295,30 +306,30 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
     }
 }
 
-/// What a task packs of its keys and values.
-struct Packed {
-    turned_keys: Panels,
-    turned_values: Panels,
-    keys: Panels,
+/// Packed keys and values of a task.
+struct PackedGradKv {
+    transposed_keys: AttentionGradPanels,
+    transposed_values: AttentionGradPanels,
+    keys: AttentionGradPanels,
 }
 
-/// What it packs of a block of queries.
-struct Lines {
-    queries: Panels,
-    dy: Panels,
+/// Packed queries of a block.
+struct PackedGradQueries {
+    queries: AttentionGradPanels,
+    dy: AttentionGradPanels,
 }
 
-/// Sums begin at zero.
+/// Sets the output sums to zero.
 ///
 /// # Safety
-/// As [`run_job`].
-unsafe fn clear(job: &Job<'_>, group: usize) {
+/// Same as [`run_job`].
+unsafe fn clear(job: &AttentionGradTask<'_>, group: usize) {
     let a = job.a;
     let keys = a.kv_lens.iter().copied().max().unwrap_or(0);
-    let clear = |out: &Out, head: usize, rows: usize, len: usize| {
+    let clear = |out: &AttentionGradOut, head: usize, rows: usize, len: usize| {
         for row in 0..rows {
             let to = out.head(job.b, head).wrapping_add(row * out.strides[2]);
-            // SAFETY: a row of the head.
+            // SAFETY: the range is a row of the head.
             unsafe { to.write_bytes(0, len) };
         }
     };

@@ -1,21 +1,21 @@
-//! Products of a block of keys: scores of queries, and sums of weighted values.
+//! Matmuls for a block of keys: scores, and weighted sums of values.
 
 use std::ops::Range;
 
-use super::{Job, KEY_BLOCK};
-use crate::kernels::gemm::{self, Asks, Columns, MatView, Tile};
+use super::{AttentionTask, KEY_BLOCK};
+use crate::kernels::gemm::{self, GemmColumnReads, GemmMicroTile, MatView, Prefetch};
 use crate::kernels::simd::Simd;
 
-/// Rows from which packing keys pays.
+/// Minimum rows for which packing the keys is profitable.
 pub(super) const TILED_ROWS: usize = 6;
 
 /// `scores[r, j] = queries[r] . k[keys.start + j]`.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(super) unsafe fn score_block<S: Simd>(
-    job: &Job<'_>,
+    job: &AttentionTask<'_>,
     queries: &[f32],
     keys: Range<usize>,
     scores: &mut [f32],
@@ -28,7 +28,7 @@ pub(super) unsafe fn score_block<S: Simd>(
     if n < TILED_ROWS || dk == 0 {
         for j in (0..keys.len()).step_by(4) {
             let count = 4.min(keys.len() - j);
-            // The last key repeats where fewer than four are left.
+            // With fewer than four remaining keys, the last one is repeated.
             let four = std::array::from_fn(|v| {
                 let key = j + v.min(count - 1);
                 job.k.data[base + key * job.k.strides[2]..][..dk].as_ptr()
@@ -51,14 +51,14 @@ pub(super) unsafe fn score_block<S: Simd>(
         gemm::pack_panel::<S>(&view, col, panel);
         let columns = col..keys.len().min(col + nr);
         let wanted = |rows: Range<usize>| {
-            let seen = job.seen(rows, &keys);
+            let seen = job.visible_keys(rows, &keys);
             match seen.start < columns.end && columns.start < seen.end {
                 true => 0..dk,
-                // The mask writes these scores.
+                // Masked scores are written by the mask instead.
                 false => 0..0,
             }
         };
-        let product = Product {
+        let product = AttentionPanelProduct {
             n,
             a: queries.as_ptr(),
             a_row: dk,
@@ -67,15 +67,15 @@ pub(super) unsafe fn score_block<S: Simd>(
             c: scores.as_mut_ptr().add(col),
             c_row: KEY_BLOCK,
             cols: columns.len(),
-            columns: Columns::Padded,
+            columns: GemmColumnReads::Padded,
         };
         product.tiles::<S>(wanted);
     }
 }
 
-/// `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, `+=` for a `b` of [`Columns::Exact`], for at most the columns of one panel.
-/// Strides are between rows, but for those of `b`.
-struct Product {
+/// Computes `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, or `+=` for a `b` of
+/// [`GemmColumnReads::Exact`]. `cols` is at most the width of one panel. `b_step` is the row stride of `b`.
+struct AttentionPanelProduct {
     n: usize,
     a: *const f32,
     a_row: usize,
@@ -84,14 +84,15 @@ struct Product {
     c: *mut f32,
     c_row: usize,
     cols: usize,
-    columns: Columns,
+    columns: GemmColumnReads,
 }
 
-impl Product {
-    /// Tile by tile, of those products `0..k` that `wanted` says of its rows; tiles of none are left as they are.
+impl AttentionPanelProduct {
+    /// Computes tile by tile. `wanted` returns the part of `0..k` that the rows of a tile need; a
+    /// tile with an empty range is not written.
     ///
     /// # Safety
-    /// Needs the instructions of `S`; all operands are valid for these sizes.
+    /// Requires the instructions of `S`; all operands are valid for these sizes.
     #[inline(always)]
     unsafe fn tiles<S: Simd>(&self, wanted: impl Fn(Range<usize>) -> Range<usize>) {
         let vectors = self.cols.div_ceil(S::LANES);
@@ -103,7 +104,7 @@ impl Product {
                 continue;
             }
             let b = self.b.add(ks.start * self.b_step);
-            let tile = Tile {
+            let tile = GemmMicroTile {
                 k: ks.len(),
                 a: self.a.add(row * self.a_row + ks.start),
                 a_row: self.a_row,
@@ -112,14 +113,14 @@ impl Product {
                 b_step: self.b_step,
                 c: self.c.add(row * self.c_row),
                 c_row: self.c_row,
-                // Near already, as scratch memory or from the first tile on.
-                next: match self.columns == Columns::Padded || i > 0 {
+                // Already in cache: scratch memory, or read by the first tile.
+                next: match self.columns == GemmColumnReads::Padded || i > 0 {
                     true => std::ptr::null(),
                     false => b,
                 },
-                asks: Asks::Steps,
-                last: self.cols - (vectors - 1) * S::LANES,
-                add: self.columns == Columns::Exact,
+                prefetch: Prefetch::Steps,
+                last_lanes: self.cols - (vectors - 1) * S::LANES,
+                add: self.columns == GemmColumnReads::Exact,
                 bias: std::ptr::null(),
             };
             gemm::tile_function(S::LEVEL, end - row, vectors, self.columns)(&tile);
@@ -130,10 +131,10 @@ impl Product {
 /// `acc[r] += sum_j scores[r, j] v[keys.start + j]`.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(super) unsafe fn add_values<S: Simd>(
-    job: &Job<'_>,
+    job: &AttentionTask<'_>,
     n: usize,
     keys: Range<usize>,
     scores: &[f32],
@@ -149,7 +150,8 @@ pub(super) unsafe fn add_values<S: Simd>(
             for col in (0..dv).step_by(S::LANES) {
                 let lanes = S::LANES.min(dv - col);
                 let to = acc.as_mut_ptr().add(r * dv + col);
-                // From zero: one chain over all keys would gather the roundings of a long sum.
+                // Sums start from zero for each block: one chain over all keys would accumulate
+                // rounding errors.
                 let mut sum = S::splat(0.0);
                 for (j, p) in p.iter().enumerate() {
                     let v = job.v.data[base + j * stride + col..][..lanes].as_ptr();
@@ -161,7 +163,7 @@ pub(super) unsafe fn add_values<S: Simd>(
         return;
     }
     for col in (0..dv).step_by(nr) {
-        let product = Product {
+        let product = AttentionPanelProduct {
             n,
             a: scores.as_ptr(),
             a_row: KEY_BLOCK,
@@ -170,9 +172,10 @@ pub(super) unsafe fn add_values<S: Simd>(
             c: acc.as_mut_ptr().add(col),
             c_row: dv,
             cols: nr.min(dv - col),
-            columns: Columns::Exact,
+            columns: GemmColumnReads::Exact,
         };
-        // Keys that no row of a tile sees have the weight zero.
-        product.tiles::<S>(|rows| job.seen(rows, &keys));
+        // The weights of masked keys are zero, so tiles skip keys that are masked for all of their
+        // rows.
+        product.tiles::<S>(|rows| job.visible_keys(rows, &keys));
     }
 }

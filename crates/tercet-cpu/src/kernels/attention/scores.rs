@@ -1,15 +1,15 @@
-//! Rows of scores: softcap, mask, exponentials.
+//! Row operations on scores: softcap, mask, exponentials.
 
 use std::ops::Range;
 
-use super::{Job, Mask};
+use super::{AttentionKeyMask, AttentionTask};
 use crate::kernels::simd::Simd;
 use crate::kernels::vmath::scalar;
 
-/// Softcap and mask of one row of scores.
+/// Applies the softcap and the mask to one row of scores.
 #[inline(always)]
 pub(super) fn mask_row<S: Simd>(
-    job: &Job<'_>,
+    job: &AttentionTask<'_>,
     r: usize,
     keys: Range<usize>,
     kv_len: usize,
@@ -23,21 +23,21 @@ pub(super) fn mask_row<S: Simd>(
     }
     let start = |s: &[usize; 4]| job.b * s[0] + head * s[1] + query * s[2] + keys.start * s[3];
     match &job.a.mask {
-        Mask::None => {}
-        Mask::Causal | Mask::SlidingWindow(_) => {
+        AttentionKeyMask::None => {}
+        AttentionKeyMask::Causal | AttentionKeyMask::SlidingWindow(_) => {
             let seen = job.a.visible(query, kv_len);
             let from = seen.start.clamp(keys.start, keys.end) - keys.start;
             let to = seen.end.clamp(keys.start, keys.end) - keys.start;
             scores[..from].fill(f32::NEG_INFINITY);
             scores[to.max(from)..].fill(f32::NEG_INFINITY);
         }
-        Mask::Keep(keep, strides) => {
+        AttentionKeyMask::Keep(keep, strides) => {
             let keep = &keep[start(strides)..];
             masked(scores, keep, strides[3], |s, keep| {
                 if keep == 0 { f32::NEG_INFINITY } else { s }
             });
         }
-        Mask::Bias(bias, strides) => {
+        AttentionKeyMask::Bias(bias, strides) => {
             let bias = &bias[start(strides)..];
             masked(scores, bias, strides[3], |s, bias| s + bias);
         }
@@ -62,11 +62,11 @@ fn masked<T: Copy>(scores: &mut [f32], mask: &[T], step: usize, f: impl Fn(f32, 
     }
 }
 
-/// Turns scores into `e^(s - max)` with the row's new maximum, adds them to
-/// `sum`, and returns the factor by which older results shrink.
+/// Replaces the scores by `e^(s - max)` with the row's new maximum, and adds them to `sum`. Returns
+/// the factor that rescales previous results.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(super) unsafe fn exp_row<S: Simd>(scores: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
     let new = (*max).max(crate::kernels::rows::max_ignoring_nan(scores));

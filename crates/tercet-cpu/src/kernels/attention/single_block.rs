@@ -1,71 +1,76 @@
-//! Attention over keys that are few enough to be seen at once: those of short texts.
+//! Attention for short sequences, whose keys fit in a single block (no online softmax).
 //!
-//! A task packs the keys and values of one head of one text, which stay in the second-level cache, and takes its queries a register
-//! tile at a time: their scores over all keys, masks, exponentials and weighted sums stay in the nearest cache, whole vectors of them.
+//! A task packs the keys and values of one head of one sequence, which stay in the L2 cache. It
+//! then processes the queries one register tile after the other. The scores over all keys, masks,
+//! exponentials and weighted sums of a tile stay in the L1 cache.
 
-use super::super::gemm::{self, Asks, MatView, Tile};
+use super::super::gemm::{self, GemmMicroTile, MatView, Prefetch};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::super::vmath::scalar::exp_of_negative;
 use super::products::TILED_ROWS;
 use super::scores::mask_row;
-use super::{Attention, Job, Mask, finish_row, load_query};
+use super::{AttentionArgs, AttentionKeyMask, AttentionTask, finish_row, load_query};
 
-/// Keys that are seen at once, at most: heads of 64 elements then take 256 KB.
-const WHOLE: usize = 512;
+/// Maximum number of keys of a single block; with head size 64 they take 256 KB.
+const MAX_SINGLE_BLOCK_KEYS: usize = 512;
 
-/// Whether all keys of a text are seen at once.
-pub(super) fn is_whole(a: &Attention<'_>) -> bool {
-    most_keys(a) <= WHOLE && has_tiles(a) && a.dk > 0
+/// True if all keys of a sequence fit in a single block.
+pub(super) fn is_single_block(a: &AttentionArgs<'_>) -> bool {
+    max_keys(a) <= MAX_SINGLE_BLOCK_KEYS && has_tiles(a) && a.dk > 0
 }
 
-/// Whether there are so many rows that packing keys pays.
-fn has_tiles(a: &Attention<'_>) -> bool {
+/// True if there are enough rows for packing the keys to be profitable.
+fn has_tiles(a: &AttentionArgs<'_>) -> bool {
     a.q_heads / a.kv_heads * a.q_len >= TILED_ROWS
 }
 
-fn most_keys(a: &Attention<'_>) -> usize {
+fn max_keys(a: &AttentionArgs<'_>) -> usize {
     a.kv_lens.iter().copied().max().unwrap_or(0)
 }
 
-/// Floats of scratch memory of one task, for as many keys as are seen at once.
-pub(super) fn part_len(level: SimdLevel, a: &Attention<'_>) -> usize {
+/// Scratch floats of one task for the maximum number of keys.
+pub(super) fn part_len(level: SimdLevel, a: &AttentionArgs<'_>) -> usize {
     if !has_tiles(a) {
         return 0;
     }
     let (mr, nr) = gemm::tile_shape(level);
-    let keys = most_keys(a).min(WHOLE).next_multiple_of(nr);
+    let keys = max_keys(a).min(MAX_SINGLE_BLOCK_KEYS).next_multiple_of(nr);
     let wide = a.dv.next_multiple_of(nr);
     keys * (a.dk + wide) + mr * (a.dk + keys + wide)
 }
 
 simd_dispatch!(
-    /// One task.
-    pub(super) fn run_whole(job: &Job<'_>, scratch: &mut [f32]) = run_whole_body
+    /// Runs one task.
+    pub(super) fn run_single_block(job: &AttentionTask<'_>, scratch: &mut [f32]) = run_whole_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`; no other task writes the rows of this job.
+/// Requires the instructions of `S`; no other task writes the rows of this job.
 #[inline(always)]
-unsafe fn run_whole_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
+unsafe fn run_whole_body<S: Simd>(job: &AttentionTask<'_>, scratch: &mut [f32]) {
     match (S::TILE_ROWS, S::TILE_VECTORS) {
         (8, 3) => run::<S, 8, 3>(job, scratch),
         (6, 2) => run::<S, 6, 2>(job, scratch),
         (4, 1) => run::<S, 4, 1>(job, scratch),
-        _ => unreachable!("invariant: levels have three shapes of tiles"),
+        _ => unreachable!("invariant: SIMD levels have three tile shapes"),
     }
 }
 
-/// What the tiles of a task share: packed keys, `[panel][dk][nr]`, and values, `[panel][key][nr]`.
-struct Packed<'a> {
+/// Operands shared by the tiles of a task: packed keys `[panel][dk][nr]` and values
+/// `[panel][key][nr]`.
+struct PackedKv<'a> {
     keys: &'a [f32],
     values: &'a [f32],
     kv_len: usize,
 }
 
 /// # Safety
-/// As [`run_whole_body`], for tiles of `R` rows and `NV` vectors.
+/// Same as [`run_whole_body`], for tiles of `R` rows and `NV` vectors.
 #[inline(always)]
-unsafe fn run<S: Simd, const R: usize, const NV: usize>(job: &Job<'_>, scratch: &mut [f32]) {
+unsafe fn run<S: Simd, const R: usize, const NV: usize>(
+    job: &AttentionTask<'_>,
+    scratch: &mut [f32],
+) {
     let (a, nr) = (job.a, NV * S::LANES);
     let kv_len = a.kv_len(job.b);
     let padded = kv_len.next_multiple_of(nr);
@@ -94,7 +99,7 @@ unsafe fn run<S: Simd, const R: usize, const NV: usize>(job: &Job<'_>, scratch: 
             gemm::pack_panel::<S>(&view, i * nr, panel);
         }
     }
-    let packed = Packed {
+    let packed = PackedKv {
         keys,
         values,
         kv_len,
@@ -104,14 +109,14 @@ unsafe fn run<S: Simd, const R: usize, const NV: usize>(job: &Job<'_>, scratch: 
     }
 }
 
-/// `R` rows of a task from `first` on. Where fewer are left the last one stands for the others.
+/// Computes `R` rows of a task, starting at `first`. If fewer remain, the last row is repeated.
 ///
 /// # Safety
-/// As [`run`].
+/// Same as [`run`].
 #[inline(always)]
 unsafe fn tile<S: Simd, const R: usize, const NV: usize>(
-    job: &Job<'_>,
-    packed: &Packed<'_>,
+    job: &AttentionTask<'_>,
+    packed: &PackedKv<'_>,
     first: usize,
     scratch: &mut [f32],
 ) {
@@ -129,7 +134,7 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize>(
         let seen = a.visible(job.row(r).1, kv_len);
         (from, end) = (from.min(seen.start), end.max(seen.end));
     }
-    // Whole panels of keys that one of the rows sees by position.
+    // Whole panels of keys that are visible by position to at least one of the rows.
     from = from.min(end) / nr * nr;
     let to = end.next_multiple_of(nr);
     for col in (from..to).step_by(nr) {
@@ -138,7 +143,7 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize>(
         product::<S, R, NV>(a.dk, (queries.as_ptr(), a.dk), keys, (to, row_len));
     }
     let (mut most, mut sums) = ([f32::NEG_INFINITY; R], [0.0; R]);
-    let is_masked = a.softcap.is_some() || !matches!(a.mask, Mask::None);
+    let is_masked = a.softcap.is_some() || !matches!(a.mask, AttentionKeyMask::None);
     let last = to.min(kv_len);
     for i in 0..count {
         let row = &mut scores[i * row_len..][from..to];
@@ -165,10 +170,10 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize>(
     }
 }
 
-/// `c = a b` of one tile, `a` and `c` with the strides of their rows, `b` a panel.
+/// Computes `c = a b` for one tile; `a` and `c` have row strides, `b` is a panel.
 ///
 /// # Safety
-/// Needs the instructions of `S`; all operands are valid for these sizes.
+/// Requires the instructions of `S`; all operands are valid for these sizes.
 #[inline(always)]
 unsafe fn product<S: Simd, const R: usize, const NV: usize>(
     k: usize,
@@ -176,7 +181,7 @@ unsafe fn product<S: Simd, const R: usize, const NV: usize>(
     b: *const f32,
     (c, c_row): (*mut f32, usize),
 ) {
-    gemm::inline_tile::<S, R, NV, false>(&Tile {
+    gemm::inline_tile::<S, R, NV, false>(&GemmMicroTile {
         k,
         a,
         a_row,
@@ -185,18 +190,18 @@ unsafe fn product<S: Simd, const R: usize, const NV: usize>(
         b_step: NV * S::LANES,
         c,
         c_row,
-        last: S::LANES,
+        last_lanes: S::LANES,
         next: std::ptr::null(),
-        asks: Asks::Steps,
+        prefetch: Prefetch::Steps,
         add: false,
         bias: std::ptr::null(),
     });
 }
 
-/// The greatest number of whole vectors; `-inf` of none.
+/// Maximum of a row of whole vectors; `-inf` if it is empty.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn greatest<S: Simd>(row: &[f32]) -> f32 {
     let mut most = S::splat(f32::NEG_INFINITY);
@@ -206,10 +211,11 @@ unsafe fn greatest<S: Simd>(row: &[f32]) -> f32 {
     S::greatest(most)
 }
 
-/// `e^(x - most)` of whole vectors in place, and their sum; zeros where all are `-inf`.
+/// Replaces whole vectors by `e^(x - most)` and returns their sum. Writes zeros if all elements are
+/// `-inf`.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn exponentials<S: Simd>(row: &mut [f32], most: f32) -> f32 {
     if most == f32::NEG_INFINITY && !row.iter().any(|x| x.is_nan()) {

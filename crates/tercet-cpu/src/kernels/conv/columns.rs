@@ -1,46 +1,47 @@
-//! Convolution as a product whose right side is packed from windows, a few panels at a time.
+//! Convolution as a GEMM with im2col, a few panels at once.
 //!
-//! For each batch entry and group, `y[m, windows] = w[m, k] columns[k, windows]`; a task makes the columns
-//! of some windows as packed panels in its scratch, multiplies, and finishes its part of y while it is
-//! hot. Takes any window: what [`super::direct`] leaves, few channels and wide gaps between taps.
+//! For each batch entry and group, it computes `y[m, windows] = w[m, k] columns[k, windows]`. A
+//! task packs the columns of some windows into panels in its scratch memory. It then multiplies,
+//! and applies the epilogue while its part of y is in cache. It supports any window. It is used for
+//! few channels and for large dilations, which [`super::direct`] does not support.
 
 use std::ops::Range;
 
-use super::super::gemm::{self, Activation, Epilogue, MatView, PackedB};
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::gemm::{self, GemmActivation, GemmEpilogue, MatView, PackedB};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::super::vmath::scalar;
-use super::{Call, ConvShape, TASKS};
+use super::{ConvCall, ConvShape, TASKS};
 
-/// Floats of the columns that a task packs at a time, about: with its part of y they stay in the
-/// second-level cache.
+/// Approximate floats of columns that a task packs at once. Together with its part of y they stay
+/// in the L2 cache.
 const BLOCK: usize = 48 << 10;
 
-/// Windows of a task: whole panels, but for the last.
+/// Windows per task: whole panels, except for the last task.
 fn step(level: SimdLevel, shape: &ConvShape) -> usize {
     let nr = gemm::packed_b_len(level, 1, 1);
     let panels = BLOCK / (shape.k() * nr).max(1);
     nr * panels.clamp(1, 8)
 }
 
-/// Whether columns are rows of x that so few tiles read that packing them costs more.
+/// True if columns are rows of x and so few tiles read them that packing is not profitable.
 fn reads_in_place(level: SimdLevel, shape: &ConvShape) -> bool {
-    /// Tiles of rows.
+    /// Maximum number of row tiles.
     const FEW: usize = 3;
     let few = shape.m <= FEW * gemm::tile_shape(level).0;
     few && shape.windows.is_identity() && shape.k() <= gemm::CHAIN
 }
 
-/// Floats of scratch of each thread.
+/// Scratch floats per thread.
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
     gemm::packed_b_len(level, shape.k(), step(level, shape))
 }
 
-/// The convolution, from weights as they are.
+/// Runs the convolution with unpacked weights.
 pub(super) fn run(
     level: SimdLevel,
-    threads: Threads,
-    call: &Call<'_>,
+    threads: KernelThreads,
+    call: &ConvCall<'_>,
     w: &[f32],
     y: &mut [f32],
     scratch: &mut [f32],
@@ -59,7 +60,7 @@ pub(super) fn run(
         let group = entry % shape.groups;
         let w = &w[group * shape.m * shape.k()..][..shape.m * shape.k()];
         let a = MatView::row_major(w, shape.m, shape.k());
-        // Tasks own disjoint columns of disjoint entries of y.
+        // Tasks have disjoint columns of y, or different batch entries.
         let first = entry * shape.m * windows + columns.start;
         match reads_in_place(level, shape) {
             true => {
@@ -71,11 +72,11 @@ pub(super) fn run(
             false => {
                 pack(level, call, entry, columns.clone(), panels);
                 let b = PackedB::new(level, panels, shape.k(), columns.len());
-                gemm::gemm_packed_columns(level, a, b, out, windows, first, &Epilogue::NONE);
+                gemm::gemm_packed_columns(level, a, b, out, windows, first, &GemmEpilogue::NONE);
             }
         }
         for row in 0..shape.m {
-            // SAFETY: the columns of this task, inside the entry.
+            // SAFETY: the columns of this task, inside the batch entry.
             let y = unsafe { out.slice(first + row * windows, columns.len()) };
             finish(level, call, group * shape.m + row, y);
         }
@@ -83,15 +84,15 @@ pub(super) fn run(
 }
 
 simd_dispatch!(
-    /// Packs the windows `columns` of an entry as panels.
-    fn pack(call: &Call<'_>, entry: usize, columns: Range<usize>, panels: &mut [f32]) = pack_body
+    /// Packs the windows `columns` of a batch entry as panels.
+    fn pack(call: &ConvCall<'_>, entry: usize, columns: Range<usize>, panels: &mut [f32]) = pack_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn pack_body<S: Simd>(
-    call: &Call<'_>,
+    call: &ConvCall<'_>,
     entry: usize,
     columns: Range<usize>,
     panels: &mut [f32],
@@ -128,25 +129,25 @@ unsafe fn pack_body<S: Simd>(
 }
 
 simd_dispatch!(
-    /// Adds the bias of a channel and applies the function.
-    fn finish(call: &Call<'_>, channel: usize, y: &mut [f32]) = finish_body
+    /// Adds the bias of a channel and applies the activation.
+    fn finish(call: &ConvCall<'_>, channel: usize, y: &mut [f32]) = finish_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn finish_body<S: Simd>(call: &Call<'_>, channel: usize, y: &mut [f32]) {
+unsafe fn finish_body<S: Simd>(call: &ConvCall<'_>, channel: usize, y: &mut [f32]) {
     let bias = call.bias.map_or(0.0, |bias| bias[channel]);
     match call.activation {
-        // One pass.
-        Activation::Relu => return map(y, |y| scalar::relu(y + bias)),
-        Activation::Relu6 => return map(y, |y| scalar::relu6(y + bias)),
+        // A single pass over y.
+        GemmActivation::Relu => return map(y, |y| scalar::relu(y + bias)),
+        GemmActivation::Relu6 => return map(y, |y| scalar::relu6(y + bias)),
         _ if call.bias.is_some() => map(y, |y| y + bias),
         _ => {}
     }
-    let epilogue = Epilogue {
+    let epilogue = GemmEpilogue {
         activation: call.activation,
-        ..Epilogue::NONE
+        ..GemmEpilogue::NONE
     };
     epilogue.apply::<S>(y, 0, 0);
 }

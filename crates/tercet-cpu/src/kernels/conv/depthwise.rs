@@ -1,21 +1,22 @@
-//! Convolution of one channel of x for each channel of y, as many channels at a time as a vector has lanes.
+//! Depthwise convolution (one channel of x per channel of y), vectorized over channels.
 //!
-//! A task copies a block of these channels with its padding, transposed so that an element of the slab is a
-//! vector ([`super::slab`]): neither short rows, nor strides, nor padding cost lanes. Long rows are taken as
-//! they lie ([`super::rows`]).
+//! A task copies a block of as many channels as a vector has lanes, with padding. The copy is
+//! transposed, so that each element of the slab is a vector ([`super::slab`]). So neither short
+//! rows, strides nor padding waste lanes. Long rows use [`super::rows`] instead, without a
+//! transpose.
 
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::slab::{Blocks, SLACK};
-use super::sums::{self, Channels, MOST_SUMS, Panel};
-use super::{Call, ConvShape, Job, TASKS, rows, tile};
+use super::slab::{ConvWindowBlocks, SLACK};
+use super::sums::{self, ConvChannelPanel, ConvOutputChannels, MAX_ACCUMULATORS};
+use super::{ConvCall, ConvShape, ConvTaskArgs, TASKS, rows, tile};
 
-/// Elements of a slab, about: vectors of them stay in the second-level cache.
+/// Approximate elements of a slab; as vectors they stay in the L2 cache.
 const AREA: usize = 1536;
-/// Windows of a task at most.
-const MOST_WINDOWS: usize = 1024;
-/// Windows below which tasks are not cut further.
-const FEW_WINDOWS: usize = 128;
+/// Maximum windows per task.
+const MAX_WINDOWS: usize = 1024;
+/// Minimum windows per task when tasks are split.
+const MIN_TASK_WINDOWS: usize = 128;
 
 fn area(shape: &ConvShape) -> usize {
     AREA / shape.windows.kernel[0].max(1)
@@ -26,7 +27,7 @@ pub(super) fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
     shape.groups.next_multiple_of(level.lanes()) * shape.m * shape.windows.taps()
 }
 
-/// Packs weights for [`run`]: `[groups of lanes][m][taps][lanes]`.
+/// Packs weights for [`run`] as `[groups of lanes][m][taps][lanes]`.
 pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f32]) {
     let (lanes, taps) = (level.lanes(), shape.windows.taps());
     let panels = out[..packed_len(level, shape)].chunks_exact_mut(taps * lanes);
@@ -41,37 +42,37 @@ pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f3
     }
 }
 
-/// Floats of scratch of each thread; it grows with the sizes.
+/// Scratch floats per thread; monotonic in the sizes.
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
-    let plane = Blocks::plane_bound(&shape.windows, area(shape));
-    let windows = shape.windows.count().min(MOST_WINDOWS);
+    let plane = ConvWindowBlocks::plane_bound(&shape.windows, area(shape));
+    let windows = shape.windows.count().min(MAX_WINDOWS);
     let own = slab_len(plane, level.lanes()) + windows * level.lanes();
     own.max(rows::scratch_len(shape))
 }
 
-/// Floats that a slab of `plane` vectors takes.
+/// Floats of a slab of `plane` vectors.
 fn slab_len(plane: usize, lanes: usize) -> usize {
     (plane * lanes + SLACK).next_multiple_of(16)
 }
 
-/// The convolution, from weights packed by [`pack`].
+/// Runs the convolution with weights packed by [`pack`].
 pub(super) fn run(
     level: SimdLevel,
-    threads: Threads,
-    call: &Call<'_>,
+    threads: KernelThreads,
+    call: &ConvCall<'_>,
     weights: &[f32],
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
     let shape = call.shape;
-    if rows::takes(level, shape) {
+    if rows::supports(level, shape) {
         return rows::run(level, threads, call, weights, y, scratch);
     }
     let parts = shape.batch * shape.groups.div_ceil(level.lanes());
     let most = parts * shape.windows.count() / (TASKS * threads.count());
-    let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
-    let blocks = Blocks::new(&shape.windows, area(shape), most, 1);
-    let job = Job {
+    let most = most.clamp(MIN_TASK_WINDOWS, MAX_WINDOWS);
+    let blocks = ConvWindowBlocks::new(&shape.windows, area(shape), most, 1);
+    let job = ConvTaskArgs {
         call,
         weights,
         blocks,
@@ -83,14 +84,14 @@ pub(super) fn run(
     });
 }
 
-simd_dispatch!(fn run_task(job: &Job<'_>, task: usize, part: &mut [f32]) = task_body);
+simd_dispatch!(fn run_task(job: &ConvTaskArgs<'_>, task: usize, part: &mut [f32]) = task_body);
 
-/// A block of some channels of an entry.
+/// Computes a block of some channels of a batch entry.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task has this number.
+/// Requires the instructions of `S`; no other task has this number.
 #[inline(always)]
-unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
+unsafe fn task_body<S: Simd>(job: &ConvTaskArgs<'_>, task: usize, part: &mut [f32]) {
     let call = job.call;
     let shape = call.shape;
     let (w, blocks) = (&shape.windows, &job.blocks);
@@ -104,13 +105,13 @@ unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
     blocks.fill_lanes::<S>(w, &block, x, slab);
     let panel_len = w.taps() * S::LANES;
     for j in 0..shape.m {
-        let mut start = [0.0; MOST_SUMS];
+        let mut start = [0.0; MAX_ACCUMULATORS];
         if let Some(bias) = call.bias {
             let from = bias[first * shape.m + j..].iter().step_by(shape.m);
             let to = start[..S::LANES].iter_mut();
             to.zip(from).for_each(|(to, from)| *to = *from);
         }
-        let panel = Panel {
+        let panel = ConvChannelPanel {
             channels: 1,
             weights: &job.weights[(lanes * shape.m + j) * panel_len..][..panel_len],
             nr: S::LANES,
@@ -120,7 +121,7 @@ unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, part: &mut [f32]) {
             start,
         };
         sums::compute::<S>(w, blocks, &block, &panel, slab, sums);
-        let channels = Channels {
+        let channels = ConvOutputChannels {
             first: (entry * shape.groups + first) * shape.m + j,
             step: shape.m,
             count,

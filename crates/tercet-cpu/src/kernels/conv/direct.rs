@@ -1,26 +1,26 @@
-//! Convolution with channels of y side by side in vectors.
+//! Direct convolution, vectorized over the output channels.
 //!
-//! The transpose of the usual product: rows are windows, columns are channels, whose weights lie in packed
-//! panels as those of any product. An element of the left side is read where the window has it, in a slab of x
-//! ([`super::slab`]), so that no matrix of columns is made, and no lane is lost where rows of windows are short.
-//! Sums stay in `[windows, channels of a panel]` until they are whole; then they are finished and
-//! transposed into y.
+//! It is the transpose of the usual im2col GEMM: rows are windows, columns are channels, and
+//! weights are packed into panels like any B matrix. The kernel reads each window in place from a
+//! slab of x ([`super::slab`]). So it needs no column matrix, and short window rows waste no lanes.
+//! Sums stay in `[windows, channels of a panel]` until they are complete. Then the epilogue is
+//! applied and they are transposed into y.
 
 use super::super::gemm::{self, MatView};
-use super::super::parallel::{self, SharedMut, Tasks, Threads};
+use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::slab::{Block, Blocks, SLACK};
-use super::sums::{self, Channels, MOST_SUMS, Panel};
-use super::{Call, ConvShape, Job, TASKS, tile};
+use super::slab::{ConvWindowBlock, ConvWindowBlocks, SLACK};
+use super::sums::{self, ConvChannelPanel, ConvOutputChannels, MAX_ACCUMULATORS};
+use super::{ConvCall, ConvShape, ConvTaskArgs, TASKS, tile};
 
-/// Floats of a slab, about: half of a second-level cache.
+/// Approximate floats of a slab: half of an L2 cache.
 const SLAB: usize = 128 << 10;
-/// Windows of a task at most: their sums for a panel stay in the second-level cache.
-const MOST_WINDOWS: usize = 512;
-/// Windows below which tasks are not cut further.
-const FEW_WINDOWS: usize = 32;
+/// Maximum windows per task; their sums for one panel stay in the L2 cache.
+const MAX_WINDOWS: usize = 512;
+/// Minimum windows per task when tasks are split.
+const MIN_TASK_WINDOWS: usize = 32;
 
-/// Elements of a slab for each channel and tap of depth, about.
+/// Approximate elements of a slab per channel and depth tap.
 fn area(shape: &ConvShape) -> usize {
     SLAB / (shape.channels * shape.windows.kernel[0]).max(1)
 }
@@ -38,7 +38,7 @@ pub(super) fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
 /// Packs weights for [`run`].
 pub(super) fn pack(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     shape: &ConvShape,
     w: &[f32],
     out: &mut [f32],
@@ -52,24 +52,24 @@ pub(super) fn pack(
     }
 }
 
-/// Floats of scratch of each thread; it grows with the sizes.
+/// Scratch floats per thread; monotonic in the sizes.
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
     let nr = gemm::packed_b_len(level, 1, 1);
-    let plane = Blocks::plane_bound(&shape.windows, area(shape));
-    let windows = shape.windows.count().min(MOST_WINDOWS);
+    let plane = ConvWindowBlocks::plane_bound(&shape.windows, area(shape));
+    let windows = shape.windows.count().min(MAX_WINDOWS);
     slab_len(shape.channels * plane) + windows * nr
 }
 
-/// Floats that a slab of `len` takes.
+/// Floats of a slab of length `len`, including slack.
 fn slab_len(len: usize) -> usize {
     (len + SLACK).next_multiple_of(16)
 }
 
-/// The convolution, from weights packed by [`pack`].
+/// Runs the convolution with weights packed by [`pack`].
 pub(super) fn run(
     level: SimdLevel,
-    threads: Threads,
-    call: &Call<'_>,
+    threads: KernelThreads,
+    call: &ConvCall<'_>,
     weights: &[f32],
     y: &mut [f32],
     scratch: &mut [f32],
@@ -77,10 +77,10 @@ pub(super) fn run(
     let shape = call.shape;
     let (entries, count) = (shape.batch * shape.groups, threads.count());
     let most = entries * shape.windows.count() / (TASKS * count);
-    let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
-    let blocks = Blocks::new(&shape.windows, area(shape), most, count);
+    let most = most.clamp(MIN_TASK_WINDOWS, MAX_WINDOWS);
+    let blocks = ConvWindowBlocks::new(&shape.windows, area(shape), most, count);
     let panels = shape.m.div_ceil(gemm::packed_b_len(level, 1, 1));
-    let job = Job {
+    let job = ConvTaskArgs {
         call,
         weights,
         blocks,
@@ -93,14 +93,15 @@ pub(super) fn run(
     });
 }
 
-simd_dispatch!(fn run_tasks(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32]) = tasks_body);
+simd_dispatch!(fn run_tasks(job: &ConvTaskArgs<'_>, tasks: ClaimedTasks<'_>, part: &mut [f32]) = tasks_body);
 
-/// Blocks of windows, a panel of channels each: those of a block follow each other, and share its slab.
+/// Runs tasks of one window block and one channel panel each. Consecutive tasks of the same block
+/// share its slab.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other worker has these tasks.
+/// Requires the instructions of `S`; no other worker has these tasks.
 #[inline(always)]
-unsafe fn tasks_body<S: Simd>(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32]) {
+unsafe fn tasks_body<S: Simd>(job: &ConvTaskArgs<'_>, tasks: ClaimedTasks<'_>, part: &mut [f32]) {
     let call = job.call;
     let (shape, blocks) = (call.shape, &job.blocks);
     let w = &shape.windows;
@@ -118,16 +119,16 @@ unsafe fn tasks_body<S: Simd>(job: &Job<'_>, tasks: Tasks<'_>, part: &mut [f32])
     }
 }
 
-/// The windows of a block of an entry for a panel of channels.
+/// Computes the windows of a block of a batch entry for a panel of channels.
 ///
 /// # Safety
-/// As [`tasks_body`].
+/// Same as [`tasks_body`].
 #[inline(always)]
 unsafe fn run_panel<S: Simd>(
-    job: &Job<'_>,
+    job: &ConvTaskArgs<'_>,
     entry: usize,
     panel: usize,
-    block: &Block,
+    block: &ConvWindowBlock,
     slab: &[f32],
     sums: &mut [f32],
 ) {
@@ -135,12 +136,12 @@ unsafe fn run_panel<S: Simd>(
     let nr = S::TILE_VECTORS * S::LANES;
     let (group, first) = (entry % shape.groups, panel * nr);
     let count = nr.min(shape.m - first);
-    let mut start = [0.0; MOST_SUMS];
+    let mut start = [0.0; MAX_ACCUMULATORS];
     if let Some(bias) = call.bias {
         start[..count].copy_from_slice(&bias[group * shape.m + first..][..count]);
     }
     let weights = &job.weights[group * group_len(SimdLevel(S::LEVEL), shape)..];
-    let panel = Panel {
+    let panel = ConvChannelPanel {
         channels: shape.channels,
         weights: &weights[panel * shape.k() * nr..][..shape.k() * nr],
         nr,
@@ -150,7 +151,7 @@ unsafe fn run_panel<S: Simd>(
         start,
     };
     sums::compute::<S>(&shape.windows, &job.blocks, block, &panel, slab, sums);
-    let channels = Channels {
+    let channels = ConvOutputChannels {
         first: entry * shape.m + first,
         step: 1,
         count,

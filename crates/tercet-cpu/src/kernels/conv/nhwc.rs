@@ -1,62 +1,65 @@
-//! Convolution with channels last: y is `[batch, windows, channels]`, and x too, but for that of a first layer.
+//! Channels-last (NHWC) convolution: y is `[batch, windows, channels]`. x has the same layout,
+//! except in a first layer.
 //!
-//! A few windows of one element are rows of a product with packed weights. Other windows are rows whose parts lie where
-//! addresses of each tap say ([`dense`]): nothing is copied, padding is read from zeros. One channel of x for each
-//! of y is done by vectors of channels ([`depthwise`]).
+//! A few 1x1 windows form the rows of a GEMM with packed weights. Other windows are read tap by tap
+//! through a pointer table ([`dense`]): nothing is copied, and padding is read from a buffer of
+//! zeros. Depthwise convolutions are vectorized over channels ([`depthwise`]).
 //!
-//! An element of y is a chain of `fma` over taps and then channels, in blocks of at most [`gemm::CHAIN`].
+//! An element of y is a chain of `fma` over taps and then channels, in blocks of at most
+//! [`gemm::CHAIN`].
 
 mod dense;
 mod depthwise;
 mod tile;
 
-use super::super::gemm::{self, Activation, Epilogue, MatView, PackedB};
-use super::super::parallel::{SharedMut, Threads};
+use super::super::gemm::{self, GemmActivation, GemmEpilogue, MatView, PackedB};
+use super::super::parallel::{KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::{Call, ConvShape, SERIAL_WORK, direct};
+use super::{ConvCall, ConvShape, SERIAL_WORK, direct};
 
-/// Rows that are a product.
-const FEW_ROWS: usize = 8;
+/// Maximum number of rows that are computed as a plain GEMM.
+const MIN_ROWS_FOR_GEMM: usize = 8;
 
-/// How x lies.
+/// Layout of x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastSource {
-    /// `[batch, channels, ..]`, dense: for few channels, of one group and windows that are compact.
-    First,
-    /// Channels side by side: elements from one entry, one row, one column to the next.
-    Last([usize; 3]),
+pub enum NhwcInputLayout {
+    /// Dense `[batch, channels, ..]`; only for few channels, one group and compact windows.
+    ChannelsFirst,
+    /// Contiguous channels; strides of batch entries, rows and columns in elements.
+    ChannelsLast([usize; 3]),
 }
 
-/// The kernel of a convolution; it follows from weights and attributes alone.
+/// Algorithm of a convolution; depends only on weights and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum NhwcConvAlgorithm {
     Depthwise,
     Dense,
 }
 
-fn way(shape: &ConvShape) -> Way {
+fn way(shape: &ConvShape) -> NhwcConvAlgorithm {
     match shape.groups {
-        1 => Way::Dense,
-        _ => Way::Depthwise,
+        1 => NhwcConvAlgorithm::Dense,
+        _ => NhwcConvAlgorithm::Depthwise,
     }
 }
 
-/// Floats of packed weights; sizes of x make no difference.
+/// Floats of packed weights; independent of the sizes of x.
 #[must_use]
-pub fn packed_conv_last_len(level: SimdLevel, shape: &ConvShape) -> usize {
+pub fn packed_nhwc_conv_len(level: SimdLevel, shape: &ConvShape) -> usize {
     match way(shape) {
-        Way::Depthwise => shape.groups * shape.windows.taps(),
-        Way::Dense => gemm::packed_b_len(level, shape.k(), shape.m),
+        NhwcConvAlgorithm::Depthwise => shape.groups * shape.windows.taps(),
+        NhwcConvAlgorithm::Dense => gemm::packed_b_len(level, shape.k(), shape.m),
     }
 }
 
-/// Packs weights `[groups * m, channels, ..]` into [`packed_conv_last_len`] floats, for x of this kind.
+/// Packs weights `[groups * m, channels, ..]` into [`packed_nhwc_conv_len`] floats, for this layout
+/// of x.
 ///
 /// # Panics
 /// If a length is wrong.
-pub fn pack_conv_last(
+pub fn pack_nhwc_conv(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     shape: &ConvShape,
     is_first: bool,
     w: &[f32],
@@ -65,8 +68,8 @@ pub fn pack_conv_last(
     assert_eq!(w.len(), shape.groups * shape.m * shape.k());
     let (taps, channels) = (shape.windows.taps(), shape.channels);
     match way(shape) {
-        Way::Depthwise => depthwise::pack(level, shape, w, out),
-        Way::Dense => {
+        NhwcConvAlgorithm::Depthwise => depthwise::pack(level, shape, w, out),
+        NhwcConvAlgorithm::Dense => {
             let w = MatView::row_major(w, shape.m, shape.k()).transposed();
             match is_first || taps == 1 || channels == 1 {
                 true => gemm::pack_b(level, threads, w, out),
@@ -76,63 +79,64 @@ pub fn pack_conv_last(
     }
 }
 
-/// Floats of scratch that [`conv_last`] needs; it grows with the sizes of x.
+/// Floats of scratch memory for [`nhwc_conv`]; monotonic in the sizes of x.
 #[must_use]
-pub fn conv_last_scratch_len(
+pub fn nhwc_conv_scratch_len(
     level: SimdLevel,
     threads: usize,
     shape: &ConvShape,
     is_first: bool,
 ) -> usize {
     let part = match way(shape) {
-        Way::Depthwise => depthwise::scratch_len(level, shape),
-        Way::Dense if is_first => direct::scratch_len(level, shape),
-        Way::Dense => dense::scratch_len(shape),
+        NhwcConvAlgorithm::Depthwise => depthwise::scratch_len(level, shape),
+        NhwcConvAlgorithm::Dense if is_first => direct::scratch_len(level, shape),
+        NhwcConvAlgorithm::Dense => dense::scratch_len(shape),
     };
     threads * part
 }
 
-/// The convolution of one call.
-struct Job<'a> {
+/// Arguments of one convolution call, shared by its tasks.
+struct NhwcConvTaskArgs<'a> {
     shape: &'a ConvShape,
     x: &'a [f32],
-    /// From one entry, row, column of x to the next.
+    /// Strides of batch entries, rows and columns of x.
     strides: [usize; 3],
     weights: &'a [f32],
     bias: Option<&'a [f32]>,
-    epilogue: Epilogue<'a>,
+    epilogue: GemmEpilogue<'a>,
     y: SharedMut<f32>,
 }
 
-/// What a convolution does with its sums.
+/// Epilogue of an NHWC convolution.
 #[derive(Clone, Copy, Debug)]
-pub struct LastEnd<'a> {
-    /// Applied to sums with their bias.
-    pub activation: Activation,
-    /// As large as y, added after that; of dense kernels only.
+pub struct NhwcEpilogue<'a> {
+    /// Activation of the sums and their bias.
+    pub activation: GemmActivation,
+    /// Residual of the size of y, added after the activation; dense kernels only.
     pub residual: Option<&'a [f32]>,
-    /// Applied last.
-    pub after: Activation,
+    /// Activation that is applied last.
+    pub after: GemmActivation,
 }
 
-/// `y = after(activation(x * w + bias) + residual)` with weights as [`pack_conv_last`] wrote them; windows have at most two axes. `x`
-/// begins with the first element.
+/// Computes `y = after(activation(x * w + bias) + residual)` with weights from [`pack_nhwc_conv`].
+/// Windows have at most two axes. `x` starts at the first element.
 ///
 /// # Panics
-/// If a slice has another length than shape and source say, or `scratch` is shorter than [`conv_last_scratch_len`] asks.
+/// If a slice has the wrong length for the shape and layout, or `scratch` is shorter than
+/// [`nhwc_conv_scratch_len`].
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
 )]
-pub fn conv_last(
+pub fn nhwc_conv(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     shape: &ConvShape,
     x: &[f32],
-    source: LastSource,
+    source: NhwcInputLayout,
     packed: &[f32],
     bias: Option<&[f32]>,
-    end: LastEnd<'_>,
+    end: NhwcEpilogue<'_>,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -141,27 +145,27 @@ pub fn conv_last(
     assert!(w.kernel[0] == 1 && w.sizes[0] == 1 && w.out[0] == 1);
     assert_eq!(y.len(), rows * columns);
     assert!(bias.is_none_or(|b| b.len() == columns));
-    assert!(packed.len() >= packed_conv_last_len(level, shape));
+    assert!(packed.len() >= packed_nhwc_conv_len(level, shape));
     if y.is_empty() {
         return;
     }
     let threads = match y.len() * shape.k() < SERIAL_WORK {
-        true => Threads::Serial,
+        true => KernelThreads::Serial,
         false => threads,
     };
     let strides = match source {
-        LastSource::First => {
-            let call = Call {
+        NhwcInputLayout::ChannelsFirst => {
+            let call = ConvCall {
                 shape,
                 x,
                 bias,
                 activation: end.activation,
-                last: true,
+                is_nhwc: true,
             };
-            assert!(end.residual.is_none() && end.after == Activation::None);
+            assert!(end.residual.is_none() && end.after == GemmActivation::None);
             return direct::run(level, threads, &call, packed, y, scratch);
         }
-        LastSource::Last(strides) => strides,
+        NhwcInputLayout::ChannelsLast(strides) => strides,
     };
     let ends = [shape.batch, w.sizes[1], w.sizes[2]];
     let far: usize = strides
@@ -172,20 +176,20 @@ pub fn conv_last(
     assert!(ends.contains(&0) || far + shape.groups * shape.channels <= x.len());
     assert!(
         end.residual
-            .is_none_or(|r| r.len() == y.len() && way(shape) == Way::Dense)
+            .is_none_or(|r| r.len() == y.len() && way(shape) == NhwcConvAlgorithm::Dense)
     );
-    let epilogue = Epilogue {
+    let epilogue = GemmEpilogue {
         activation: end.activation,
         residual: end.residual.map(|r| MatView::row_major(r, rows, columns)),
         after: end.after,
-        ..Epilogue::NONE
+        ..GemmEpilogue::NONE
     };
     if let Some(a) = as_rows(shape, x, strides, rows) {
         let b = PackedB::new(level, packed, shape.channels, shape.m);
-        let epilogue = Epilogue { bias, ..epilogue };
+        let epilogue = GemmEpilogue { bias, ..epilogue };
         return gemm::gemm_packed(level, threads, a, b, y, columns, &epilogue, &mut []);
     }
-    let job = Job {
+    let job = NhwcConvTaskArgs {
         shape,
         x,
         strides,
@@ -195,13 +199,13 @@ pub fn conv_last(
         y: SharedMut::new(y),
     };
     match way(shape) {
-        Way::Depthwise => depthwise::run(level, threads, &job, scratch),
-        Way::Dense => dense::run(level, threads, &job, scratch),
+        NhwcConvAlgorithm::Depthwise => depthwise::run(level, threads, &job, scratch),
+        NhwcConvAlgorithm::Dense => dense::run(level, threads, &job, scratch),
     }
 }
 
-/// The operand of a convolution as a matrix of `rows` rows, where it is a product of few: these are bound by reading weights, which products
-/// read in several streams.
+/// The input as a matrix of `rows` rows, if the convolution is a GEMM with few rows. Such a GEMM is
+/// limited by the bandwidth of reading weights, and the GEMM kernel reads them in several streams.
 fn as_rows<'x>(
     shape: &ConvShape,
     x: &'x [f32],
@@ -209,10 +213,11 @@ fn as_rows<'x>(
     rows: usize,
 ) -> Option<MatView<'x>> {
     let w = &shape.windows;
-    let even = rows <= FEW_ROWS
+    let even = rows <= MIN_ROWS_FOR_GEMM
         && (w.sizes[1] == 1 || row == w.sizes[2] * column)
         && (shape.batch == 1 || entry == w.sizes[1] * w.sizes[2] * column);
-    let is_product = way(shape) == Way::Dense && w.is_identity() && even && shape.channels > 0;
+    let is_product =
+        way(shape) == NhwcConvAlgorithm::Dense && w.is_identity() && even && shape.channels > 0;
     is_product.then_some(MatView {
         data: x,
         rows,
@@ -223,16 +228,16 @@ fn as_rows<'x>(
 }
 
 simd_dispatch!(
-    /// The greater of each pair, in `y`; NaN stays.
+    /// Elementwise maximum into `y`; NaN propagates.
     pub(crate) fn extreme_greater(y: &mut [f32], x: &[f32]) = greater_body
 );
 simd_dispatch!(
-    /// The lesser of each pair, in `y`; NaN stays.
+    /// Elementwise minimum into `y`; NaN propagates.
     pub(crate) fn extreme_lesser(y: &mut [f32], x: &[f32]) = lesser_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn greater_body<S: Simd>(y: &mut [f32], x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
@@ -241,7 +246,7 @@ unsafe fn greater_body<S: Simd>(y: &mut [f32], x: &[f32]) {
 }
 
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn lesser_body<S: Simd>(y: &mut [f32], x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {

@@ -1,50 +1,51 @@
-//! Convolution of one channel of x for each channel of y along long rows: vectors of neighbouring windows, from
-//! windows of 3x3 or 5x5 taps one apart.
+//! Depthwise convolution along long rows, vectorized over adjacent windows. It supports 3x3 and 5x5
+//! windows with stride 1.
 //!
-//! A task copies a block of a channel with its padding ([`super::slab`]). An element that is loaded counts for
-//! all rows of a tile that see it, and sums go to y as they are: nothing is transposed. The sums are those of
-//! [`super::depthwise`], in the same order.
+//! A task copies a block of a channel with its padding ([`super::slab`]). Each loaded element is
+//! used for all rows of the tile that contain it, and sums are written to y without a transpose.
+//! The sums and their order are the same as in [`super::depthwise`].
 
 #![allow(
     clippy::needless_range_loop,
     reason = "indices name rows and taps in several arrays at once"
 )]
 
-use super::super::gemm::Epilogue;
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::gemm::GemmEpilogue;
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::slab::{Block, Blocks, SLACK};
-use super::{Call, ConvShape, Job};
+use super::slab::{ConvWindowBlock, ConvWindowBlocks, SLACK};
+use super::{ConvCall, ConvShape, ConvTaskArgs};
 
-/// Elements of a slab, about: half of a first-level cache.
+/// Approximate elements of a slab: half of an L1 cache.
 const AREA: usize = 4096;
-/// Rows of a tile.
+/// Rows per tile.
 const ROWS: usize = 4;
 
-/// Whether this kernel takes a convolution; it depends on how long rows are.
-pub(super) fn takes(level: SimdLevel, shape: &ConvShape) -> bool {
+/// True if this kernel supports the convolution; depends on the row length.
+pub(super) fn supports(level: SimdLevel, shape: &ConvShape) -> bool {
     let w = &shape.windows;
     let near = w.stride == [1; 3] && w.dilation == [1; 3];
     near && matches!(w.kernel, [1, 3, 3] | [1, 5, 5]) && 4 * w.out[2] >= 7 * level.lanes()
 }
 
-/// Floats of scratch of each thread; it grows with the sizes.
+/// Scratch floats per thread; monotonic in the sizes.
 pub(super) fn scratch_len(shape: &ConvShape) -> usize {
-    (Blocks::plane_bound(&shape.windows, AREA) + SLACK).next_multiple_of(16)
+    (ConvWindowBlocks::plane_bound(&shape.windows, AREA) + SLACK).next_multiple_of(16)
 }
 
-/// The convolution, if [`takes`] says so, from weights packed by [`super::depthwise::pack`].
+/// Runs the convolution, which [`supports`] must support, with weights packed by
+/// [`super::depthwise::pack`].
 pub(super) fn run(
     level: SimdLevel,
-    threads: Threads,
-    call: &Call<'_>,
+    threads: KernelThreads,
+    call: &ConvCall<'_>,
     weights: &[f32],
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
     let (w, channels) = (&call.shape.windows, call.shape.batch * call.shape.groups);
-    let blocks = Blocks::new(w, AREA, w.count(), 1);
-    let job = Job {
+    let blocks = ConvWindowBlocks::new(w, AREA, w.count(), 1);
+    let job = ConvTaskArgs {
         call,
         weights,
         blocks,
@@ -56,14 +57,14 @@ pub(super) fn run(
     });
 }
 
-simd_dispatch!(fn run_task(job: &Job<'_>, task: usize, slab: &mut [f32]) = task_body);
+simd_dispatch!(fn run_task(job: &ConvTaskArgs<'_>, task: usize, slab: &mut [f32]) = task_body);
 
-/// A block of a channel of x, for all of its channels of y.
+/// Computes a block of one channel of x for all of its channels of y.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task has this number.
+/// Requires the instructions of `S`; no other task has this number.
 #[inline(always)]
-unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, slab: &mut [f32]) {
+unsafe fn task_body<S: Simd>(job: &ConvTaskArgs<'_>, task: usize, slab: &mut [f32]) {
     let (call, blocks) = (job.call, &job.blocks);
     let (shape, w) = (call.shape, &call.shape.windows);
     let (channel, block) = (task / blocks.count(), blocks.get(task % blocks.count()));
@@ -80,21 +81,21 @@ unsafe fn task_body<S: Simd>(job: &Job<'_>, task: usize, slab: &mut [f32]) {
             3 => sums::<S, 3>(&block, slab, blocks.pitch(), weights, bias, y),
             _ => sums::<S, 5>(&block, slab, blocks.pitch(), weights, bias, y),
         }
-        let epilogue = Epilogue {
+        let epilogue = GemmEpilogue {
             activation: call.activation,
-            ..Epilogue::NONE
+            ..GemmEpilogue::NONE
         };
         epilogue.apply::<S>(y, 0, 0);
     }
 }
 
-/// The sums of a block for one channel of y.
+/// Computes a block for one channel of y.
 ///
 /// # Safety
-/// Needs the instructions of `S`; the slab is that of the block, with slack behind it.
+/// Requires the instructions of `S`; the slab is that of the block, with slack behind it.
 #[inline(always)]
 unsafe fn sums<S: Simd, const K: usize>(
-    block: &Block,
+    block: &ConvWindowBlock,
     slab: &[f32],
     pitch: usize,
     weights: &[f32],
@@ -108,10 +109,11 @@ unsafe fn sums<S: Simd, const K: usize>(
     let (rows, cols) = (block.rows, block.cols);
     let seen = (rows + K - 1) * pitch;
     assert!(y.len() == rows * cols && cols + K - 1 <= pitch && seen + S::LANES <= slab.len());
-    // No closures: what is not inlined lacks the instructions of the level.
+    // No closures here: a closure that is not inlined is compiled without the level's target
+    // features.
     let size = if rows < ROWS { 1 } else { ROWS };
     for first in (0..rows).step_by(size) {
-        // The last rows of a block may be some that are done already.
+        // The last tile of a block may overlap rows that are already done.
         let row = first.min(rows - size);
         let x = slab.as_ptr().add(row * pitch);
         let y = y.as_mut_ptr().add(row * cols);
@@ -123,10 +125,10 @@ unsafe fn sums<S: Simd, const K: usize>(
     }
 }
 
-/// `R` rows of `cols` windows, a vector of each at a time.
+/// Computes `R` rows of `cols` windows, one vector of each at every step.
 ///
 /// # Safety
-/// Needs the instructions of `S`; x has `R + K - 1` rows and a vector more, y `R` rows.
+/// Requires the instructions of `S`; x has `R + K - 1` rows and a vector more, y `R` rows.
 #[inline(always)]
 unsafe fn tile<S: Simd, const K: usize, const R: usize>(
     x: *const f32,

@@ -1,21 +1,23 @@
-//! The part of x that a block of windows reads, copied with its padding, so that kernels read without
-//! asking where the borders are.
+//! Slabs: the part of x that a block of windows reads, copied with its padding. Kernels then read
+//! it without border checks.
 
 use super::super::simd::Simd;
-use super::Windows;
+use super::ConvWindowAxes;
 
-/// Columns that a block has at least where a row has as many.
-const FEW: usize = 16;
-/// Floats that filling may write beyond a slab.
+/// Minimum columns of a block, if the row has that many.
+const MIN_BLOCK_COLUMNS: usize = 16;
+/// Floats that filling may write past the end of a slab.
 pub(super) const SLACK: usize = 8 * 16;
 
-/// Windows of a channel cut into blocks of whole rows, or of parts of one row, and the slab of each:
-/// `[taps of depth][rows][columns]` of x for a channel. Blocks follow each other in y.
+/// Partition of a channel's windows into blocks of whole rows, or of parts of one row.
+///
+/// The slab of a block is `[taps of depth][rows][columns]` of x for a channel. Blocks are numbered
+/// in the order of y.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blocks {
+pub(super) struct ConvWindowBlocks {
     /// Rows and columns of windows.
     out: [usize; 2],
-    /// How many blocks a channel has along each axis.
+    /// Number of blocks of a channel along each axis.
     grid: [usize; 3],
     /// Rows and columns of the slab of the largest block.
     height: usize,
@@ -25,52 +27,58 @@ pub(super) struct Blocks {
 
 /// A block of windows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    /// Its first window: depth, row, column.
+pub(super) struct ConvWindowBlock {
+    /// First window: depth, row, column.
     pub(super) first: [usize; 3],
     /// Rows and columns of windows.
     pub(super) rows: usize,
     pub(super) cols: usize,
 }
 
-impl Block {
-    /// Windows of the block; they follow each other in y.
+impl ConvWindowBlock {
+    /// Number of windows of the block; they are contiguous in y.
     pub(super) fn windows(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// The number of its first window.
-    pub(super) fn start(&self, w: &Windows) -> usize {
+    /// Index of its first window.
+    pub(super) fn start(&self, w: &ConvWindowAxes) -> usize {
         let [d, h, col] = self.first;
         (d * w.out[1] + h) * w.out[2] + col
     }
 }
 
-/// Where the columns of a row of a slab come from: zeros, then `count` elements of x from `at`, then zeros.
-struct Parts {
-    before: usize,
+/// Sources of a slab row: zeros, then `count` elements of x from `at` on, then zeros.
+struct SlabColumnParts {
+    zeros_before: usize,
     at: usize,
     count: usize,
 }
 
-/// Elements of an axis of x that `windows` of them span.
-fn span(w: &Windows, axis: usize, windows: usize) -> usize {
+/// Elements of x along an axis that `windows` windows cover.
+fn span(w: &ConvWindowAxes, axis: usize, windows: usize) -> usize {
     windows.saturating_sub(1) * w.stride[axis] + w.extent(axis)
 }
 
-impl Blocks {
-    /// Blocks of at most `most` windows (but a few of a row), whose slabs have about `area` elements for
-    /// each tap of depth. Where rows are cut, a multiple of `threads` of them, if they stay long enough.
-    pub(super) fn new(w: &Windows, area: usize, most: usize, threads: usize) -> Blocks {
+impl ConvWindowBlocks {
+    /// Partitions windows into blocks of at most `most` windows and about `area` slab elements per
+    /// depth tap. A block of a few columns of one row may have more windows. Rows that must be
+    /// split are split into a multiple of `threads` parts, if the parts stay long enough.
+    pub(super) fn new(
+        w: &ConvWindowAxes,
+        area: usize,
+        most: usize,
+        threads: usize,
+    ) -> ConvWindowBlocks {
         let [depth, height, width] = w.out;
         let tall = w.extent(1);
         let cols = match width <= most && span(w, 2, width) * tall <= area {
             true => width,
             false => {
                 let room = (area / tall).saturating_sub(w.extent(2)) / w.stride[2] + 1;
-                let parts = width.div_ceil(room.min(most).max(FEW));
+                let parts = width.div_ceil(room.min(most).max(MIN_BLOCK_COLUMNS));
                 let even = width.div_ceil(parts.next_multiple_of(threads));
-                match even >= FEW {
+                match even >= MIN_BLOCK_COLUMNS {
                     true => even,
                     false => width.div_ceil(parts),
                 }
@@ -84,7 +92,7 @@ impl Blocks {
                 height.div_ceil(height.div_ceil(rows).max(1))
             }
         };
-        Blocks {
+        ConvWindowBlocks {
             out: [height, width],
             grid: [
                 depth,
@@ -97,19 +105,19 @@ impl Blocks {
         }
     }
 
-    /// An upper bound of [`Self::plane`] for windows no more than these; it grows with sizes.
-    pub(super) fn plane_bound(w: &Windows, area: usize) -> usize {
-        let few = w.extent(1) * span(w, 2, w.out[2].min(FEW));
+    /// Upper bound of [`Self::plane`] for windows up to these sizes; monotonic in the sizes.
+    pub(super) fn plane_bound(w: &ConvWindowAxes, area: usize) -> usize {
+        let few = w.extent(1) * span(w, 2, w.out[2].min(MIN_BLOCK_COLUMNS));
         let all = span(w, 1, w.out[1]) * span(w, 2, w.out[2]);
         w.kernel[0] * area.max(few).min(all)
     }
 
-    /// How many blocks a channel has.
+    /// Number of blocks of a channel.
     pub(super) fn count(&self) -> usize {
         self.grid.iter().product()
     }
 
-    /// From one row of a slab to the next.
+    /// Row stride of a slab.
     pub(super) fn pitch(&self) -> usize {
         self.pitch
     }
@@ -119,57 +127,63 @@ impl Blocks {
         self.depth * self.height * self.pitch
     }
 
-    /// Block `i` in the order of y; all are as large as each other but for one row or column.
-    pub(super) fn get(&self, i: usize) -> Block {
+    /// Block `i` in the order of y. Block sizes differ by at most one row or column.
+    pub(super) fn get(&self, i: usize) -> ConvWindowBlock {
         let ([_, tall, wide], [height, width]) = (self.grid, self.out);
         let (row, col) = (i / wide % tall, i % wide);
         let (top, left) = (row * height / tall, col * width / wide);
-        Block {
+        ConvWindowBlock {
             first: [i / (tall * wide), top, left],
             rows: (row + 1) * height / tall - top,
             cols: (col + 1) * width / wide - left,
         }
     }
 
-    /// From what a tap of a window reads to what the tap of the window below does, and to that of the window beside.
-    pub(super) fn steps(&self, w: &Windows) -> [usize; 2] {
+    /// Strides in the slab between a window and the window below it, and between adjacent windows.
+    pub(super) fn steps(&self, w: &ConvWindowAxes) -> [usize; 2] {
         [w.stride[1] * self.pitch, w.stride[2]]
     }
 
-    /// Where a tap of the first window lies in a channel of a slab.
-    pub(super) fn tap(&self, w: &Windows, [d, h, col]: [usize; 3]) -> usize {
+    /// Offset of a tap of the first window within a channel of a slab.
+    pub(super) fn tap(&self, w: &ConvWindowAxes, [d, h, col]: [usize; 3]) -> usize {
         (d * self.height + h * w.dilation[1]) * self.pitch + col * w.dilation[2]
     }
 
     /// The row of channel `x` that is row `i` of a channel's slab; `None` for padding.
     #[inline(always)]
-    fn source<'a>(&self, w: &Windows, block: &Block, x: &'a [f32], i: usize) -> Option<&'a [f32]> {
+    fn source<'a>(
+        &self,
+        w: &ConvWindowAxes,
+        block: &ConvWindowBlock,
+        x: &'a [f32],
+        i: usize,
+    ) -> Option<&'a [f32]> {
         let (d, h) = (i / self.height, i % self.height);
         let d = block.first[0] * w.stride[0] + d * w.dilation[0];
         w.row_at(x, d, block.first[1] * w.stride[1] + h)
     }
 
-    /// What the rows of a block's slab are made of.
-    fn parts(&self, w: &Windows, block: &Block) -> Parts {
+    /// Sources of the rows of a block's slab.
+    fn parts(&self, w: &ConvWindowAxes, block: &ConvWindowBlock) -> SlabColumnParts {
         let start = block.first[2] * w.stride[2];
         let before = w.pad[2].saturating_sub(start).min(self.pitch);
         let at = (start + before).saturating_sub(w.pad[2]);
-        Parts {
-            before,
+        SlabColumnParts {
+            zeros_before: before,
             at,
             count: w.sizes[2].saturating_sub(at).min(self.pitch - before),
         }
     }
 
-    /// Copies what a block reads of the channels `x` as `[channels][plane]`.
+    /// Copies the part of the channels `x` that a block reads, as `[channels][plane]`.
     ///
     /// # Safety
-    /// Needs the instructions of `S`.
+    /// Requires the instructions of `S`.
     #[inline(always)]
     pub(super) unsafe fn fill<S: Simd>(
         &self,
-        w: &Windows,
-        block: &Block,
+        w: &ConvWindowAxes,
+        block: &ConvWindowBlock,
         x: &[f32],
         channels: usize,
         slab: &mut [f32],
@@ -192,15 +206,16 @@ impl Blocks {
         }
     }
 
-    /// Copies what a block reads of the channels `x`, no more than lanes, as `[plane][lanes]`.
+    /// Copies the part of the channels `x` that a block reads, as `[plane][lanes]`. There are at
+    /// most as many channels as lanes.
     ///
     /// # Safety
-    /// Needs the instructions of `S`.
+    /// Requires the instructions of `S`.
     #[inline(always)]
     pub(super) unsafe fn fill_lanes<S: Simd>(
         &self,
-        w: &Windows,
-        block: &Block,
+        w: &ConvWindowAxes,
+        block: &ConvWindowBlock,
         x: &[f32],
         slab: &mut [f32],
     ) {
@@ -217,10 +232,14 @@ impl Blocks {
                 zero::<S>(to, pitch * S::LANES);
                 continue;
             };
-            let Parts { before, at, count } = parts;
+            let SlabColumnParts {
+                zeros_before: before,
+                at,
+                count,
+            } = parts;
             zero::<S>(to, before * S::LANES);
             let first = from.as_ptr().offset_from_unsigned(x.as_ptr()) + at;
-            // Eight columns at a time even where there are fewer: the others are written again.
+            // Always copy eight columns if memory allows; surplus columns are overwritten later.
             let cols = match first + (channels - 1) * plane + 8 <= x.len() {
                 true => count.max(8),
                 false => count,
@@ -233,28 +252,33 @@ impl Blocks {
     }
 }
 
-impl Blocks {
-    /// Copies what a block reads of `vectors` vectors of channels, which lie side by side in `x`, whose rows and columns are
-    /// `steps` apart, as `[rows][columns][lanes]` each, `own` floats apart.
+impl ConvWindowBlocks {
+    /// Copies the part of `vectors` channel vectors that a block reads. The vectors are adjacent in
+    /// `x`, which has the row and column strides `steps`. Each vector becomes
+    /// `[rows][columns][lanes]`, with a distance of `own` floats.
     ///
     /// # Safety
-    /// Needs the instructions of `S`; windows have one tap of depth.
+    /// Requires the instructions of `S`; windows have one tap of depth.
     #[inline(always)]
     #[allow(
         clippy::too_many_arguments,
-        reason = "operand and slabs with their distances"
+        reason = "operand and slabs with their strides"
     )]
     pub(super) unsafe fn fill_vectors<S: Simd>(
         &self,
-        w: &Windows,
-        block: &Block,
+        w: &ConvWindowAxes,
+        block: &ConvWindowBlock,
         x: &[f32],
         steps: [usize; 2],
         vectors: usize,
         slabs: &mut [f32],
         own: usize,
     ) {
-        let Parts { before, at, count } = self.parts(w, block);
+        let SlabColumnParts {
+            zeros_before: before,
+            at,
+            count,
+        } = self.parts(w, block);
         assert!(self.depth == 1 && own >= self.plane() * S::LANES);
         assert!(slabs.len() >= vectors * own);
         let after = self.pitch - before - count;
@@ -288,10 +312,10 @@ impl Blocks {
     }
 }
 
-/// Writes `len` zeros, and up to a vector more.
+/// Writes `len` zeros, and up to one vector more.
 ///
 /// # Safety
-/// Needs the instructions of `S`, and `to` valid for what is written.
+/// Requires the instructions of `S`, and `to` valid for what is written.
 #[inline(always)]
 unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
     for i in (0..len).step_by(S::LANES) {
@@ -299,15 +323,16 @@ unsafe fn zero<S: Simd>(to: *mut f32, len: usize) {
     }
 }
 
-/// Writes a row of `len` elements, and up to a vector more: rows are filled in their order.
+/// Writes a row of `len` elements, and up to one vector more. So rows must be filled in order.
 ///
 /// # Safety
-/// Needs the instructions of `S`, `to` valid for what is written, and `from` as long as `parts` says.
+/// Requires the instructions of `S`, `to` valid for what is written, and `from` as long as `parts`
+/// says.
 #[inline(always)]
-unsafe fn fill_row<S: Simd>(parts: &Parts, from: &[f32], to: *mut f32, len: usize) {
-    zero::<S>(to, parts.before);
+unsafe fn fill_row<S: Simd>(parts: &SlabColumnParts, from: &[f32], to: *mut f32, len: usize) {
+    zero::<S>(to, parts.zeros_before);
     let from = from.as_ptr().wrapping_add(parts.at);
-    let inside = to.add(parts.before);
+    let inside = to.add(parts.zeros_before);
     let mut i = 0;
     while i + S::LANES <= parts.count {
         S::store(inside.add(i), S::load(from.add(i)));
@@ -317,13 +342,16 @@ unsafe fn fill_row<S: Simd>(parts: &Parts, from: &[f32], to: *mut f32, len: usiz
         S::store(inside.add(i), S::load_n(from.add(i), parts.count - i));
         i += S::LANES;
     }
-    zero::<S>(inside.wrapping_add(i), len.saturating_sub(parts.before + i));
+    zero::<S>(
+        inside.wrapping_add(i),
+        len.saturating_sub(parts.zeros_before + i),
+    );
 }
 
-/// `to[j * to_step + i] = from[i * from_step + j]` for `rows` of `cols`.
+/// Computes `to[j * to_step + i] = from[i * from_step + j]` for `rows` x `cols` elements.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `from` and `to` have these elements.
+/// Requires the instructions of `S`; `from` and `to` have these elements.
 #[inline(always)]
 pub(super) unsafe fn transpose<S: Simd>(
     from: &[f32],
@@ -342,7 +370,7 @@ pub(super) unsafe fn transpose<S: Simd>(
         }
         return;
     }
-    // The last eight of an axis may be some that are done already.
+    // The last eight rows or columns may overlap those that are already done.
     for i in (0..rows).step_by(8).map(|i| i.min(rows - 8)) {
         for j in (0..cols).step_by(8).map(|j| j.min(cols - 8)) {
             let to = to.add(j * to_step + i);

@@ -1,58 +1,58 @@
-//! Sums of windows by channels, `[windows][channels]`: how tiles make them, and their way into y.
+//! Sums `[windows][channels]` of a block: computed by tiles, then transposed into y.
 
-use super::super::gemm::Epilogue;
+use super::super::gemm::GemmEpilogue;
 use super::super::parallel::SharedMut;
 use super::super::simd::Simd;
-use super::slab::{Block, Blocks, transpose};
-use super::tile::{self, MOST_ROWS, Tile};
-use super::{Call, Windows};
+use super::slab::{ConvWindowBlock, ConvWindowBlocks, transpose};
+use super::tile::{self, ConvTile, MAX_ROWS};
+use super::{ConvCall, ConvWindowAxes};
 
-/// Steps of a sum that a tile makes at a time: many, as sums are read and written in between, while the weights of
-/// a panel stay near when windows pass by.
+/// Steps of a sum that a tile computes in one call. It is large because sums are loaded and stored
+/// between calls, but limited so that the panel's weights stay in cache for all windows.
 const STEPS: usize = 384;
 
-/// Sums of a window at any level.
-pub(super) const MOST_SUMS: usize = 48;
+/// Maximum sums per window at any SIMD level.
+pub(super) const MAX_ACCUMULATORS: usize = 48;
 
-/// A panel of channels: what tiles need beside their windows.
-pub(super) struct Panel<'a> {
-    /// Channels of x that are summed; 1 where each has its own lane.
+/// A panel of channels: operands of a tile besides its windows.
+pub(super) struct ConvChannelPanel<'a> {
+    /// Number of channels of x to sum; 1 if each channel has its own lane.
     pub(super) channels: usize,
-    /// `[channels][taps][nr]`.
+    /// Weights as `[channels][taps][nr]`.
     pub(super) weights: &'a [f32],
-    /// Floats of a step: as many sums has a window.
+    /// Floats per step; also the number of sums per window.
     pub(super) nr: usize,
-    /// Floats of an element in the slab: 1, or the lanes.
+    /// Floats of an element in the slab: 1, or the number of lanes.
     pub(super) lanes: usize,
-    /// The kernel for a number of windows.
-    pub(super) tile: tile::Pick,
-    /// Vectors of a window.
+    /// Selects the micro-kernel for a number of windows.
+    pub(super) tile: tile::SelectMicroKernel,
+    /// Vectors per window.
     pub(super) vectors: usize,
-    /// Where sums begin: the bias of each channel.
-    pub(super) start: [f32; MOST_SUMS],
+    /// Initial values of the sums: the bias of each channel.
+    pub(super) start: [f32; MAX_ACCUMULATORS],
 }
 
-/// The sums of all windows of a block.
+/// Computes the sums of all windows of a block.
 ///
 /// # Safety
-/// Needs the instructions of `S`; the slab is that of the block.
+/// Requires the instructions of `S`; the slab is that of the block.
 #[inline(always)]
 pub(super) unsafe fn compute<S: Simd>(
-    w: &Windows,
-    blocks: &Blocks,
-    block: &Block,
-    panel: &Panel<'_>,
+    w: &ConvWindowAxes,
+    blocks: &ConvWindowBlocks,
+    block: &ConvWindowBlock,
+    panel: &ConvChannelPanel<'_>,
     slab: &[f32],
     sums: &mut [f32],
 ) {
-    let &Panel { nr, lanes, .. } = panel;
+    let &ConvChannelPanel { nr, lanes, .. } = panel;
     let (taps, windows) = (w.taps(), block.windows());
     assert!(windows * nr <= sums.len());
     assert!(panel.channels * blocks.plane() * lanes <= slab.len());
     let tiles = windows.div_ceil(S::TILE_ROWS);
     let [below, right] = blocks.steps(w).map(|step| step * lanes);
     let below = below.wrapping_sub(block.cols * right);
-    // Several channels with all their taps, or some taps of one channel.
+    // A tile covers several channels with all their taps, or some taps of one channel.
     let tap_step = taps.div_ceil(taps.div_ceil(STEPS));
     let parts = panel.channels.div_ceil((STEPS / taps).max(1));
     let channels = panel.channels.div_ceil(parts);
@@ -63,9 +63,10 @@ pub(super) unsafe fn compute<S: Simd>(
             for (i, offset) in offsets.iter_mut().enumerate() {
                 *offset = (first * blocks.plane() + blocks.tap(w, w.tap(tap + i))) * lanes;
             }
-            // Written field by field: a copy of the addresses would wait for their stores.
-            let mut tile = Tile {
-                rows: [slab.as_ptr(); MOST_ROWS],
+            // Written field by field: copying the whole struct would stall on the preceding stores
+            // of the addresses.
+            let mut tile = ConvTile {
+                rows: [slab.as_ptr(); MAX_ROWS],
                 taps: offsets,
                 channels: channels.min(panel.channels - first),
                 plane: blocks.plane() * lanes,
@@ -94,24 +95,24 @@ pub(super) unsafe fn compute<S: Simd>(
     }
 }
 
-/// Channels of y that sums are for.
-pub(super) struct Channels {
-    /// The first, counted over all entries.
+/// Channels of y of a set of sums.
+pub(super) struct ConvOutputChannels {
+    /// First channel, counted over all batch entries.
     pub(super) first: usize,
-    /// From one to the next.
+    /// Distance between consecutive channels.
     pub(super) step: usize,
     pub(super) count: usize,
 }
 
-/// Applies the function, and writes the sums of a block to y.
+/// Applies the activation, and writes the sums of a block to y.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task has these channels of this block.
+/// Requires the instructions of `S`; no other task has these channels of this block.
 #[inline(always)]
 pub(super) unsafe fn finish<S: Simd>(
-    call: &Call<'_>,
-    block: &Block,
-    channels: &Channels,
+    call: &ConvCall<'_>,
+    block: &ConvWindowBlock,
+    channels: &ConvOutputChannels,
     nr: usize,
     sums: &mut [f32],
     y: SharedMut<f32>,
@@ -119,12 +120,12 @@ pub(super) unsafe fn finish<S: Simd>(
     let w = &call.shape.windows;
     let windows = block.windows();
     let sums = &mut sums[..windows * nr];
-    let epilogue = Epilogue {
+    let epilogue = GemmEpilogue {
         activation: call.activation,
-        ..Epilogue::NONE
+        ..GemmEpilogue::NONE
     };
     epilogue.apply::<S>(sums, 0, 0);
-    if call.last {
+    if call.is_nhwc {
         let all = call.shape.groups * call.shape.m;
         let (entry, first) = (channels.first / all, channels.first % all);
         let start = (entry * w.count() + block.start(w)) * all + first;

@@ -1,8 +1,8 @@
-//! The register kernels of [`super::direct`] and [`super::depthwise`]: sums of a few windows for the channels
-//! of a panel.
+//! Register micro-kernels of [`super::direct`] and [`super::depthwise`]: sums of a few windows for
+//! the channels of a panel.
 //!
-//! As those of products ([`super::super::gemm`]), but for where an element of the left side lies: at the
-//! place of its window plus the offset of its tap.
+//! They are like the GEMM micro-kernels ([`super::super::gemm`]), except for the address of an
+//! element of A. It is the base of its window plus the offset of its tap.
 
 #![allow(
     clippy::needless_range_loop,
@@ -13,67 +13,68 @@
 use super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::simd::Avx512;
-use super::super::simd::{Level, Portable, Simd};
+use super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
-/// Windows of a tile at any level.
-pub(super) const MOST_ROWS: usize = 8;
+/// Maximum windows of a tile at any SIMD level.
+pub(super) const MAX_ROWS: usize = 8;
 
-/// Operands of one tile. Distances are in elements.
-pub(super) struct Tile<'a> {
-    /// Where each window begins.
-    pub(super) rows: [*const f32; MOST_ROWS],
-    /// From there to each tap of the first channel.
+/// Operands of one tile. Strides are in elements.
+pub(super) struct ConvTile<'a> {
+    /// Base address of each window.
+    pub(super) rows: [*const f32; MAX_ROWS],
+    /// Offset of each tap of the first channel from the base.
     pub(super) taps: &'a [usize],
-    /// Channels of x.
+    /// Number of channels of x.
     pub(super) channels: usize,
-    /// From one channel to the next.
+    /// Stride between channels.
     pub(super) plane: usize,
-    /// `[channels][taps][nr]`, where `nr` are the lanes of all vectors.
+    /// Weights as `[channels][taps][nr]`, where `nr` is the number of lanes of all vectors.
     pub(super) weights: *const f32,
-    /// `[windows][nr]`.
+    /// Sums as `[windows][nr]`.
     pub(super) sums: *mut f32,
-    /// Where sums begin, one for each lane of all vectors.
+    /// Initial values of the sums, one per lane of all vectors.
     pub(super) start: *const f32,
-    /// Adds to the sums instead, from zero.
+    /// If true, adds to the existing sums; the new ones start at zero.
     pub(super) add: bool,
 }
 
-/// A kernel of `R` windows and `NV` vectors of channels.
+/// Micro-kernel of `R` windows and `NV` vectors of channels.
 ///
 /// # Safety
-/// The machine has the level's instructions; each tap of each channel lies inside x for the first `R` windows,
-/// and weights and sums are as long as [`Tile`] says.
-pub(super) type TileFn = unsafe fn(&Tile<'_>);
+/// The machine has the level's instructions. Each tap of each channel is inside x for the first `R`
+/// windows. Weights and sums have the lengths that [`ConvTile`] documents.
+pub(super) type ConvMicroKernel = unsafe fn(&ConvTile<'_>);
 
-/// The kernel for `1 <= windows <= TILE_ROWS` and `1 <= vectors <= TILE_VECTORS`.
-pub(super) type Pick = fn(Level, usize, usize) -> TileFn;
+/// Selects the kernel for `1 <= windows <= TILE_ROWS` and `1 <= vectors <= TILE_VECTORS`.
+pub(super) type SelectMicroKernel = fn(SimdLevelKind, usize, usize) -> ConvMicroKernel;
 
-/// Sums over channels: an element of x counts for all channels of y.
+/// Kernels of the direct convolution: they sum over channels, and each element of x is broadcast to
+/// all channels of y.
 #[inline]
-pub(super) fn dense(level: Level, windows: usize, vectors: usize) -> TileFn {
+pub(super) fn dense(level: SimdLevelKind, windows: usize, vectors: usize) -> ConvMicroKernel {
     match level {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => AVX512[windows - 1][vectors - 1],
+        SimdLevelKind::Avx512 => AVX512[windows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => AVX2[windows - 1][vectors - 1],
-        Level::Portable => PORTABLE[windows - 1][vectors - 1],
+        SimdLevelKind::Avx2 => AVX2[windows - 1][vectors - 1],
+        SimdLevelKind::Portable => PORTABLE[windows - 1][vectors - 1],
     }
 }
 
-/// A channel of x for each channel of y: an element of x is a vector, of as many channels.
+/// Depthwise kernels: each element of x is a vector of channels.
 #[inline]
-pub(super) fn depthwise(level: Level, windows: usize, _: usize) -> TileFn {
+pub(super) fn depthwise(level: SimdLevelKind, windows: usize, _: usize) -> ConvMicroKernel {
     match level {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => AVX512[windows - 1][Avx512::TILE_VECTORS],
+        SimdLevelKind::Avx512 => AVX512[windows - 1][Avx512::TILE_VECTORS],
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => AVX2[windows - 1][Avx2::TILE_VECTORS],
-        Level::Portable => PORTABLE[windows - 1][Portable::TILE_VECTORS],
+        SimdLevelKind::Avx2 => AVX2[windows - 1][Avx2::TILE_VECTORS],
+        SimdLevelKind::Portable => PORTABLE[windows - 1][PortableSimd::TILE_VECTORS],
     }
 }
 
 /// `table!(f, [1 2], [rows...])` is `[[f::<1, 1, false>, f::<1, 2, false>, f::<1, 1, true>], ...]`:
-/// kernels by rows and vectors, the depthwise one last.
+/// kernels indexed by rows and vectors, with the depthwise one last.
 macro_rules! table {
     ($f:ident, 1, [$($r:literal)*]) => {
         [$([$f::<$r, 1, false>, $f::<$r, 1, true>]),*]
@@ -87,39 +88,40 @@ macro_rules! table {
 }
 
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-static AVX512: [[TileFn; Avx512::TILE_VECTORS + 1]; Avx512::TILE_ROWS] =
+static AVX512: [[ConvMicroKernel; Avx512::TILE_VECTORS + 1]; Avx512::TILE_ROWS] =
     table!(avx512, 3, [1 2 3 4 5 6 7 8]);
 #[cfg(target_arch = "x86_64")]
-static AVX2: [[TileFn; Avx2::TILE_VECTORS + 1]; Avx2::TILE_ROWS] = table!(avx2, 2, [1 2 3 4 5 6]);
-static PORTABLE: [[TileFn; Portable::TILE_VECTORS + 1]; Portable::TILE_ROWS] =
+static AVX2: [[ConvMicroKernel; Avx2::TILE_VECTORS + 1]; Avx2::TILE_ROWS] =
+    table!(avx2, 2, [1 2 3 4 5 6]);
+static PORTABLE: [[ConvMicroKernel; PortableSimd::TILE_VECTORS + 1]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`ConvMicroKernel`], on a processor with the instructions of the level.
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<const R: usize, const NV: usize, const EACH: bool>(t: &Tile<'_>) {
+unsafe fn avx512<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
     tile::<Avx512, R, NV, EACH>(t);
 }
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`ConvMicroKernel`], on a processor with the instructions of the level.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<const R: usize, const NV: usize, const EACH: bool>(t: &Tile<'_>) {
+unsafe fn avx2<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
     tile::<Avx2, R, NV, EACH>(t);
 }
 
 /// # Safety
-/// As [`TileFn`].
-unsafe fn portable<const R: usize, const NV: usize, const EACH: bool>(t: &Tile<'_>) {
-    tile::<Portable, R, NV, EACH>(t);
+/// Same as [`ConvMicroKernel`].
+unsafe fn portable<const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
+    tile::<PortableSimd, R, NV, EACH>(t);
 }
 
 /// # Safety
-/// As [`TileFn`].
+/// Same as [`ConvMicroKernel`].
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EACH: bool>(t: &Tile<'_>) {
+unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EACH: bool>(t: &ConvTile<'_>) {
     let nr = if EACH {
         S::LANES
     } else {

@@ -1,25 +1,25 @@
-//! Windows on three spatial axes, and what a tap of them reads.
+//! Window geometry on three spatial axes, and the elements that each tap reads.
 
 use std::ops::Range;
 
-/// Windows on three spatial axes; missing ones have size 1.
+/// Windows on three spatial axes; missing axes have size 1.
 #[derive(Clone, Copy, Debug)]
-pub struct Windows {
-    /// The sizes of a channel of x.
+pub struct ConvWindowAxes {
+    /// Sizes of a channel of x.
     pub sizes: [usize; 3],
-    /// Taps of a window.
+    /// Taps along each axis.
     pub kernel: [usize; 3],
-    /// How many windows there are.
+    /// Number of windows along each axis.
     pub out: [usize; 3],
-    /// From one window to the next.
+    /// Stride between windows.
     pub stride: [usize; 3],
-    /// From one tap to the next.
+    /// Stride between taps.
     pub dilation: [usize; 3],
-    /// Zeros before each axis.
+    /// Zero padding before each axis.
     pub pad: [usize; 3],
 }
 
-impl Windows {
+impl ConvWindowAxes {
     /// Taps of a window.
     #[must_use]
     pub fn taps(&self) -> usize {
@@ -38,19 +38,19 @@ impl Windows {
         self.sizes.iter().product()
     }
 
-    /// A tap by its number.
+    /// Coordinates of a tap by its index.
     #[must_use]
     pub fn tap(&self, t: usize) -> [usize; 3] {
         let [_, kh, kw] = self.kernel;
         [t / (kh * kw), t / kw % kh, t % kw]
     }
 
-    /// Elements of an axis from the first tap of a window to the last.
+    /// Elements of an axis from the first to the last tap of a window.
     pub(super) fn extent(&self, axis: usize) -> usize {
         self.kernel[axis].saturating_sub(1) * self.dilation[axis] + 1
     }
 
-    /// Whether windows that lie close together read elements that do, too: no wide gaps between taps, nor between windows.
+    /// True if adjacent windows read adjacent elements: neither large dilations nor large strides.
     pub(crate) fn is_compact(&self) -> bool {
         const WIDE: usize = 64;
         (0..3).all(|axis| {
@@ -59,15 +59,15 @@ impl Windows {
         })
     }
 
-    /// Whether windows are the elements of x, in their order.
+    /// True if the windows are the elements of x, in the same order.
     pub(super) fn is_identity(&self) -> bool {
         self.taps() == 1 && self.stride == [1; 3] && self.out == self.sizes
     }
 
-    /// As few rows as can be: one where windows are the elements of x.
-    pub(super) fn flattened(self) -> Windows {
+    /// The equivalent windows with the fewest rows: one row if the windows are the elements of x.
+    pub(super) fn flattened(self) -> ConvWindowAxes {
         match self.is_identity() {
-            true => Windows {
+            true => ConvWindowAxes {
                 sizes: [1, 1, self.plane()],
                 out: [1, 1, self.count()],
                 ..self
@@ -76,7 +76,8 @@ impl Windows {
         }
     }
 
-    /// The windows of a row, among `of`, whose tap is inside, and what the first of them reads.
+    /// Windows of a row within `of` whose tap is inside x, and the index of the first element that
+    /// they read.
     pub(crate) fn inside(&self, tap: usize, of: Range<usize>) -> (Range<usize>, usize) {
         let (stride, reach) = (self.stride[2], tap * self.dilation[2]);
         let before = self.pad[2].saturating_sub(reach).div_ceil(stride);
@@ -87,7 +88,7 @@ impl Windows {
         (start..end, first)
     }
 
-    /// The row of a channel that a tap reads for the windows of row `row`; `None` for padding.
+    /// Row of a channel that a tap reads for the windows of row `row`; `None` for padding.
     pub(crate) fn row<'a, T>(
         &self,
         plane: &'a [T],
@@ -100,7 +101,7 @@ impl Windows {
         self.row_at(plane, at(0, d), at(1, h))
     }
 
-    /// A row of a channel, counted with padding; `None` for padding.
+    /// Row of a channel at padded coordinates; `None` for padding.
     #[inline(always)]
     pub(super) fn row_at<'a, T>(&self, plane: &'a [T], d: usize, h: usize) -> Option<&'a [T]> {
         let inside = |axis: usize, at: usize| {
@@ -112,8 +113,8 @@ impl Windows {
         plane.get((d * self.sizes[1] + h) * width..)?.get(..width)
     }
 
-    /// What a tap reads of a channel for windows `windows`, which may be of several rows; zeros for
-    /// padding.
+    /// Gathers the elements of a channel that a tap reads for `windows`, which may span several
+    /// rows. Padding gives zeros.
     #[inline(always)]
     pub(crate) fn gather<T: Copy + Default>(
         &self,

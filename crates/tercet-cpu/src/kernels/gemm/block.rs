@@ -1,4 +1,4 @@
-//! One task of a product: a rectangle of C, all of k.
+//! One GEMM task: a rectangle of C over all of k.
 
 #![allow(
     clippy::needless_range_loop,
@@ -9,12 +9,12 @@ use std::ops::Range;
 
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
-use super::across::{copy_block, tile_rows};
-use super::tile::{self, Asks, Columns, LINE, Tile, UNROLLED};
-use super::{Epilogue, FEW_ROWS, MatView};
+use super::pack_a::{copy_block, tile_rows};
+use super::tile::{self, GemmColumnReads, GemmMicroTile, LINE, Prefetch, UNROLLED};
+use super::{GemmEpilogue, MAX_SMALL_M_ROWS, MatView};
 
-/// A rectangle of C to compute.
-pub(super) struct Block<'a> {
+/// Rectangle of C to compute.
+pub(super) struct TaskTile<'a> {
     pub(super) a: MatView<'a>,
     pub(super) b: &'a [f32],
     pub(super) k: usize,
@@ -24,30 +24,31 @@ pub(super) struct Block<'a> {
     pub(super) panels: Range<usize>,
     pub(super) c: SharedMut<f32>,
     pub(super) c_stride: usize,
-    /// The column of C, bias and residual where column 0 of B goes.
+    /// Column of C, bias and residual that corresponds to column 0 of B.
     pub(super) col0: usize,
-    pub(super) epilogue: &'a Epilogue<'a>,
-    /// Room of this task alone for its rows of A over one run of k, where they are copied.
+    pub(super) epilogue: &'a GemmEpilogue<'a>,
+    /// Private memory of this task for its packed rows of A over one k block, if A is packed.
     pub(super) copy: Option<*mut f32>,
 }
 
-impl Block<'_> {
-    /// Few rows are bound by reading B once, in order: panel by panel, not block by block of k.
+impl TaskTile<'_> {
+    /// True for few rows, which are limited by the bandwidth of reading B. They read B once in
+    /// order, panel by panel instead of k block by k block.
     fn is_narrow(&self) -> bool {
-        self.rows.len() <= FEW_ROWS
+        self.rows.len() <= MAX_SMALL_M_ROWS
     }
 }
 
 simd_dispatch!(
-    /// Computes a block; no other task may touch its rectangle of C, and its
-    /// bounds were checked by the caller.
-    pub(super) fn run_block(block: &Block<'_>) = run_block_body
+    /// Computes a block. No other task may write its rectangle of C, and the caller must have
+    /// checked its bounds.
+    pub(super) fn run_block(block: &TaskTile<'_>) = run_block_body
 );
 
 /// # Safety
-/// As [`run_block`]; needs the instructions of `S`.
+/// Same as [`run_block`]; requires the instructions of `S`.
 #[inline(always)]
-unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
+unsafe fn run_block_body<S: Simd>(block: &TaskTile<'_>) {
     let nr = S::TILE_VECTORS * S::LANES;
     let at_once = match block.rows.len() {
         1 => STREAMS,
@@ -80,9 +81,9 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
                     let col = block.col0 + panel * nr;
                     let cols = col..col + nr.min(block.n - panel * nr);
                     let rows = block.rows.clone();
-                    // Tiles have added it already.
+                    // The tiles have already added the bias.
                     let bias = block.epilogue.bias.filter(|_| side_by_side);
-                    let epilogue = Epilogue {
+                    let epilogue = GemmEpilogue {
                         bias,
                         ..*block.epilogue
                     };
@@ -97,16 +98,20 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
     }
 }
 
-/// Panels that one row reads side by side: so many streams of addresses keep more of the memory busy than one does, however
-/// early its lines are asked for.
+/// Panels that a single row reads in parallel. Several address streams use more memory bandwidth
+/// than one, even with prefetching.
 pub(super) const STREAMS: usize = 4;
 
-/// One row by [`STREAMS`] whole panels of `NV` vectors over one run of k.
+/// Multiplies one row by [`STREAMS`] whole panels of `NV` vectors over one k block.
 ///
 /// # Safety
-/// As [`run_block`]; needs the instructions of `S`, whose panels have as many vectors.
+/// Same as [`run_block`]; requires the instructions of `S`, whose panels have as many vectors.
 #[inline(always)]
-unsafe fn run_streams<S: Simd, const NV: usize>(block: &Block<'_>, first: usize, ks: Range<usize>) {
+unsafe fn run_streams<S: Simd, const NV: usize>(
+    block: &TaskTile<'_>,
+    first: usize,
+    ks: Range<usize>,
+) {
     let nr = NV * S::LANES;
     let (a, row) = (&block.a, block.rows.start);
     let mut x = a
@@ -142,12 +147,12 @@ unsafe fn run_streams<S: Simd, const NV: usize>(block: &Block<'_>, first: usize,
     }
 }
 
-/// The tiles of one panel over one run of k.
+/// Computes the tiles of one panel over one k block.
 ///
 /// # Safety
-/// As [`run_block`]; needs the instructions of `S`.
+/// Same as [`run_block`]; requires the instructions of `S`.
 #[inline(always)]
-unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) {
+unsafe fn run_panel<S: Simd>(block: &TaskTile<'_>, panel: usize, ks: Range<usize>) {
     let nr = S::TILE_VECTORS * S::LANES;
     let col = panel * nr;
     let cols = nr.min(block.n - col);
@@ -160,8 +165,9 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
         .as_ptr()
         .wrapping_add((panel * block.k + ks.start) * nr);
     let len = ks.len() * nr;
-    // Few tiles ask for what comes next in memory while they read this panel. Of many the last ones ask for the next panel: what is
-    // asked for earlier is gone from the caches again, and all at once is more than memory gives meanwhile.
+    // With few tiles, the first ones prefetch the data that follows in memory. With many tiles, the
+    // last ones prefetch the next panel. An earlier prefetch would be evicted, and a later burst
+    // would exceed the memory bandwidth.
     let is_narrow = block.is_narrow();
     let next = b.wrapping_add(if is_narrow { len } else { block.k * nr });
     let (asking, each) = match is_narrow {
@@ -186,7 +192,7 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
                 (a0.wrapping_add(at), a.row_stride, a.col_stride)
             }
         };
-        let tile = Tile {
+        let tile = GemmMicroTile {
             k: ks.len(),
             a,
             a_row,
@@ -197,18 +203,19 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
             c_row: block.c_stride,
             next: match i.checked_sub(asking) {
                 Some(i) if i * each < len => next.wrapping_add(i * each),
-                // The first tile reads a panel that is not near yet.
+                // The first tile reads a panel that is not in cache yet, so it prefetches that
+                // panel.
                 None if i == 0 => b,
                 Some(_) | None => std::ptr::null(),
             },
-            asks: match is_narrow || i == 0 {
-                true => Asks::Steps,
-                false => Asks::Turns,
+            prefetch: match is_narrow || i == 0 {
+                true => Prefetch::Steps,
+                false => Prefetch::EveryUnroll,
             },
-            last: cols - (vectors - 1) * S::LANES,
+            last_lanes: cols - (vectors - 1) * S::LANES,
             add: ks.start > 0,
             bias,
         };
-        tile::function(S::LEVEL, count, vectors, Columns::Padded)(&tile);
+        tile::function(S::LEVEL, count, vectors, GemmColumnReads::Padded)(&tile);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to a tile of C while it is hot.
+//! GEMM epilogue, applied to a tile of C while it is in cache.
 
 use std::ops::Range;
 
@@ -7,18 +7,18 @@ use super::super::simd::Simd;
 use super::super::vmath::scalar;
 use super::MatView;
 
-/// The activation of an [`Epilogue`].
+/// Activation of an [`GemmEpilogue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// The identity.
+pub enum GemmActivation {
+    /// Identity.
     None,
-    /// `max(x, 0)`, NaN stays NaN.
+    /// `max(x, 0)`; NaN stays NaN.
     Relu,
-    /// `min(max(x, 0), 6)`, NaN stays NaN.
+    /// `min(max(x, 0), 6)`; NaN stays NaN.
     Relu6,
     /// `x Phi(x)`.
     Gelu,
-    /// The tanh approximation of GELU.
+    /// GELU by tanh.
     GeluTanh,
     /// `x sigmoid(x)`.
     Silu,
@@ -28,26 +28,26 @@ pub enum Activation {
     Tanh,
 }
 
-/// `after(activation(acc + bias) + residual)`, each optional.
+/// Epilogue `after(activation(acc + bias) + residual)`; each part is optional.
 #[derive(Clone, Copy, Debug)]
-pub struct Epilogue<'a> {
-    /// `[n]`, added to each row.
+pub struct GemmEpilogue<'a> {
+    /// Bias `[n]`, added to each row.
     pub bias: Option<&'a [f32]>,
-    /// Applied after the bias.
-    pub activation: Activation,
-    /// `[m, n]` with `col_stride` 1, added last.
+    /// Activation after the bias.
+    pub activation: GemmActivation,
+    /// Residual `[m, n]` with `col_stride` 1, added after the activation.
     pub residual: Option<MatView<'a>>,
-    /// Applied to all of that.
-    pub after: Activation,
+    /// Activation that is applied last.
+    pub after: GemmActivation,
 }
 
-impl Epilogue<'_> {
-    /// Stores the product itself.
-    pub const NONE: Epilogue<'static> = Epilogue {
+impl GemmEpilogue<'_> {
+    /// Empty epilogue: stores the unchanged product.
+    pub const NONE: GemmEpilogue<'static> = GemmEpilogue {
         bias: None,
-        activation: Activation::None,
+        activation: GemmActivation::None,
         residual: None,
-        after: Activation::None,
+        after: GemmActivation::None,
     };
 
     pub(crate) fn check(&self, m: usize, n: usize) {
@@ -67,19 +67,19 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Whether the product is stored unchanged.
+    /// True if the product is stored unchanged.
     fn is_none(&self) -> bool {
         self.bias.is_none() && self.residual.is_none() && self.activates_nothing()
     }
 
     fn activates_nothing(&self) -> bool {
-        self.activation == Activation::None && self.after == Activation::None
+        self.activation == GemmActivation::None && self.after == GemmActivation::None
     }
 
-    /// Applies itself to a rectangle of C.
+    /// Applies the epilogue to a rectangle of C.
     ///
     /// # Safety
-    /// Needs the instructions of `S`; C has the rectangle, which no other task touches.
+    /// Requires the instructions of `S`; C has the rectangle, which no other task touches.
     #[inline(always)]
     pub(crate) unsafe fn finish<S: Simd>(
         &self,
@@ -97,10 +97,10 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Applies itself to `c`, the elements of row `row` from column `col`.
+    /// Applies the epilogue to `c`, the elements of row `row` starting at column `col`.
     ///
     /// # Safety
-    /// Needs the instructions of `S`.
+    /// Requires the instructions of `S`.
     #[inline(always)]
     pub(crate) unsafe fn apply<S: Simd>(&self, c: &mut [f32], row: usize, col: usize) {
         if let Some(bias) = self.bias {
@@ -119,21 +119,21 @@ impl Epilogue<'_> {
     }
 }
 
-/// Applies a function to elements.
+/// Applies an activation to elements.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
-unsafe fn activate<S: Simd>(activation: Activation, c: &mut [f32]) {
+unsafe fn activate<S: Simd>(activation: GemmActivation, c: &mut [f32]) {
     match activation {
-        Activation::None => {}
-        Activation::Relu => map(c, scalar::relu),
-        Activation::Relu6 => map(c, scalar::relu6),
-        Activation::Gelu => map(c, scalar::gelu::<S>),
-        Activation::GeluTanh => map(c, scalar::gelu_tanh::<S>),
-        Activation::Silu => map(c, scalar::silu::<S>),
-        Activation::Sigmoid => map(c, scalar::sigmoid::<S>),
-        Activation::Tanh => map(c, scalar::tanh::<S>),
+        GemmActivation::None => {}
+        GemmActivation::Relu => map(c, scalar::relu),
+        GemmActivation::Relu6 => map(c, scalar::relu6),
+        GemmActivation::Gelu => map(c, scalar::gelu::<S>),
+        GemmActivation::GeluTanh => map(c, scalar::gelu_tanh::<S>),
+        GemmActivation::Silu => map(c, scalar::silu::<S>),
+        GemmActivation::Sigmoid => map(c, scalar::sigmoid::<S>),
+        GemmActivation::Tanh => map(c, scalar::tanh::<S>),
     }
 }
 

@@ -1,10 +1,10 @@
-//! B packed into column panels.
+//! Packs B into column panels.
 
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::{MatView, tile_shape};
 
-/// A packed B of `k x n`: made by [`pack_b`] for one level.
+/// A packed B of `k x n`, made by [`pack_b`] for one SIMD level.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedB<'a> {
     pub(super) data: &'a [f32],
@@ -14,7 +14,7 @@ pub struct PackedB<'a> {
 }
 
 impl<'a> PackedB<'a> {
-    /// Views what [`pack_b`] wrote for a matrix of `k x n` at this level.
+    /// Views data that [`pack_b`] wrote for a `k x n` matrix at this level.
     ///
     /// # Panics
     /// If `data` is shorter than [`packed_b_len`].
@@ -35,29 +35,29 @@ impl<'a> PackedB<'a> {
     }
 }
 
-/// Floats that a packed B of `k x n` takes at this level.
+/// Floats of a packed `k x n` B at this level.
 #[must_use]
 pub fn packed_b_len(level: SimdLevel, k: usize, n: usize) -> usize {
     n.next_multiple_of(tile_shape(level).1) * k
 }
 
-/// Packs `b` for [`super::gemm_packed`]. A weight stored `[n, k]` is passed as
-/// its transposed view.
+/// Packs `b` for [`super::gemm_packed`]. A weight stored as `[n, k]` is passed as its transposed
+/// view.
 ///
 /// # Panics
 /// If `out` is shorter than [`packed_b_len`].
-pub fn pack_b(level: SimdLevel, threads: Threads, b: MatView<'_>, out: &mut [f32]) {
+pub fn pack_b(level: SimdLevel, threads: KernelThreads, b: MatView<'_>, out: &mut [f32]) {
     panels(level, threads, b, out, pack_one);
 }
 
-/// As [`pack_b`], with the rows of `b`, of which `taps` are those of a channel, in another order: the first rows of all channels, then
-/// their second ones.
+/// Like [`pack_b`], but reorders the rows of `b` from `[channel][tap]` to `[tap][channel]`, with
+/// `taps` taps per channel.
 ///
 /// # Panics
 /// If `out` is shorter than [`packed_b_len`].
 pub(crate) fn pack_b_by_taps(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     b: MatView<'_>,
     taps: usize,
     out: &mut [f32],
@@ -67,10 +67,10 @@ pub(crate) fn pack_b_by_taps(
     });
 }
 
-/// Packs each panel by `pack`, which is given its first column.
+/// Calls `pack` for each panel, with its first column.
 fn panels(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     b: MatView<'_>,
     out: &mut [f32],
     pack: impl Fn(SimdLevel, &MatView<'_>, usize, &mut [f32]) + Send + Sync,
@@ -84,39 +84,39 @@ fn panels(
         return;
     }
     parallel::for_each(threads, n.div_ceil(nr), |panel| {
-        // SAFETY: each task owns its own panel, `k * nr` floats inside `out`.
+        // SAFETY: each task writes its own panel, `k * nr` floats inside `out`.
         let dst = unsafe { shared.slice(panel * k * nr, k * nr) };
         pack(level, &b, panel * nr, dst);
     });
 }
 
-/// Rows that are asked for ahead.
+/// Prefetch distance in rows.
 const AHEAD: usize = 16;
 
 simd_dispatch!(fn pack_one(b: &MatView<'_>, col0: usize, dst: &mut [f32]) = pack_panel);
 simd_dispatch!(fn pack_one_by_taps(b: &MatView<'_>, taps: usize, col0: usize, dst: &mut [f32]) = panel_by_taps);
 
-/// Rows that are turned together.
-const TURNED: usize = 8;
-/// Columns of a panel at any level, at most.
+/// Rows that are transposed together.
+const TRANSPOSE_ROWS: usize = 8;
+/// Maximum panel width of any SIMD level.
 const WIDEST: usize = 64;
 
-/// As [`pack_panel`], with the rows in another order: see [`pack_b_by_taps`].
+/// Like [`pack_panel`], with reordered rows: see [`pack_b_by_taps`].
 ///
 /// # Safety
-/// Needs the instructions of `S`; `b` was checked.
+/// Requires the instructions of `S`; `b` was checked.
 #[inline(always)]
 unsafe fn panel_by_taps<S: Simd>(b: &MatView<'_>, taps: usize, col0: usize, dst: &mut [f32]) {
     const { assert!(S::TILE_VECTORS * S::LANES <= WIDEST) };
     let nr = S::TILE_VECTORS * S::LANES;
     let channels = b.rows / taps;
     assert!(dst.len() >= b.rows * nr && channels * taps == b.rows);
-    let mut stage = [0.0; TURNED * WIDEST];
+    let mut stage = [0.0; TRANSPOSE_ROWS * WIDEST];
     let (mut channel, mut tap) = (0, 0);
-    for p in (0..b.rows).step_by(TURNED) {
+    for p in (0..b.rows).step_by(TRANSPOSE_ROWS) {
         let part = MatView {
             data: &b.data[p * b.row_stride..],
-            rows: TURNED.min(b.rows - p),
+            rows: TRANSPOSE_ROWS.min(b.rows - p),
             ..*b
         };
         let stage = &mut stage[..part.rows * nr];
@@ -134,11 +134,11 @@ unsafe fn panel_by_taps<S: Simd>(b: &MatView<'_>, taps: usize, col0: usize, dst:
     }
 }
 
-/// Packs the columns `col0..col0 + nr` of `b` into `dst`, all of its `rows * nr`,
-/// padding with zeros.
+/// Packs the columns `col0..col0 + nr` of `b` into the `rows * nr` floats of `dst`, padded with
+/// zeros.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `b` was checked.
+/// Requires the instructions of `S`; `b` was checked.
 #[inline(always)]
 pub(crate) unsafe fn pack_panel<S: Simd>(b: &MatView<'_>, col0: usize, dst: &mut [f32]) {
     let nr = S::TILE_VECTORS * S::LANES;
@@ -151,11 +151,11 @@ pub(crate) unsafe fn pack_panel<S: Simd>(b: &MatView<'_>, col0: usize, dst: &mut
                 src.wrapping_add(p * b.row_stride),
                 dst.as_mut_ptr().add(p * nr),
             );
-            // The hardware does not follow lines that lie a row apart.
+            // The hardware prefetcher does not follow accesses with a stride of a row.
             S::prefetch(src.wrapping_add(AHEAD * b.row_stride).cast());
             for v in 0..S::TILE_VECTORS {
                 let lanes = cols.saturating_sub(v * S::LANES).min(S::LANES);
-                // No lanes, no access: only the address is made.
+                // With zero lanes only the address is computed; nothing is accessed.
                 S::store(
                     dst.add(v * S::LANES),
                     S::load_n(src.wrapping_add(v * S::LANES), lanes),

@@ -1,38 +1,40 @@
-//! Blocks of an A whose rows are stored across its columns, copied so that tiles read them in order: a step of k of such a
-//! matrix is a line of its own, often a power of two from the next, which no near cache holds until its neighbours are read.
+//! Packs blocks of a column-major A, so that tiles read them contiguously.
+//!
+//! In such a matrix each step of k is in a separate cache line, often at a power-of-two stride. The
+//! L1 cache evicts these lines before the adjacent elements are read.
 
 use std::ops::Range;
 
 use super::super::simd::{Simd, SimdLevel};
-use super::{FEW_ROWS, MatView, ROWS_PER_TASK, k_block, tile_shape};
+use super::{MAX_SMALL_M_ROWS, MatView, ROWS_PER_TASK, k_block, tile_shape};
 
-/// Steps of k that are copied for all tiles before the next ones: their lines stay in the nearest cache.
+/// Steps of k that are copied for all tiles before the next steps; their cache lines stay in L1.
 const STEPS: usize = 8;
 
-/// Steps of k that are asked for ahead: the hardware does not follow lines that lie so far apart.
+/// Prefetch distance in steps of k: the hardware prefetcher does not follow such large strides.
 const AHEAD: usize = 2 * STEPS;
 
-/// Whether products `[m, n, k]` of an A with this stride of columns copy it, where they have scratch memory for that: each number is read by more
-/// than one panel of B.
+/// True if a GEMM `[m, n, k]` should pack an A with this column stride, given enough scratch
+/// memory. Packing is profitable if more than one panel of B reads each element.
 pub(super) fn is_copied(level: SimdLevel, [m, n, k]: [usize; 3], col_stride: usize) -> bool {
-    col_stride != 1 && m > FEW_ROWS && k > 1 && n > tile_shape(level).1
+    col_stride != 1 && m > MAX_SMALL_M_ROWS && k > 1 && n > tile_shape(level).1
 }
 
-/// Floats of a block of one task.
+/// Floats of a packed block of one task.
 pub(super) fn block_len(level: SimdLevel, m: usize, k: usize) -> usize {
     m.min(ROWS_PER_TASK + tile_shape(level).0) * k_block(k)
 }
 
-/// The rows of tile `i` of so many, as even as can be: no tile is a sliver.
+/// Rows of tile `i` of `tiles`, split as evenly as possible so that no tile is very small.
 #[inline(always)]
 pub(super) fn tile_rows(rows: &Range<usize>, i: usize, tiles: usize) -> Range<usize> {
     rows.start + i * rows.len() / tiles..rows.start + (i + 1) * rows.len() / tiles
 }
 
-/// Copies `rows` and `ks` of `a`: tile by tile, of each the steps of k, of each its rows.
+/// Packs `rows` and `ks` of `a`: tile by tile, then by steps of k, then by rows.
 ///
 /// # Safety
-/// Needs the instructions of `S`; the block is inside `a`, and `to` has room for it.
+/// Requires the instructions of `S`; the block is inside `a`, and `to` has room for it.
 #[inline(always)]
 pub(super) unsafe fn copy_block<S: Simd>(
     a: &MatView<'_>,
@@ -84,7 +86,7 @@ pub(super) unsafe fn copy_block<S: Simd>(
 }
 
 /// # Safety
-/// As [`copy_block`], for a tile of `R` rows.
+/// Same as [`copy_block`], for a tile of `R` rows.
 #[inline(always)]
 unsafe fn copy_rows<const R: usize>(
     from: *const f32,

@@ -1,49 +1,51 @@
-//! Products of at most eight rows with a B that is not packed: bound by reading
-//! B once, so it is read where it lies.
+//! Skinny GEMM: at most eight rows times an unpacked B. It is limited by the bandwidth of reading B
+//! once, so B is read in place.
 //!
-//! Rows of B contiguous: rows of C stay in cache while B passes by (a chain of
-//! `fma` for each block of k per element, as in the packed product). Columns of B
-//! contiguous, as in a weight stored `[n, k]`: dot products in lanes, summed as a
-//! tree.
+//! If rows of B are contiguous, rows of C stay in cache while the kernel iterates over B. Each
+//! element is then a chain of `fma` per k block, the same as in the packed product. If columns of B
+//! are contiguous, as in a weight stored `[n, k]`, the kernel computes dot products in lanes and
+//! adds the lanes as a tree.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::{CHAIN, Epilogue, FEW_ROWS, MatView, check, k_block, threads_for};
+use super::{CHAIN, GemmEpilogue, MAX_SMALL_M_ROWS, MatView, check, k_block, threads_for};
 
-/// Columns of C that one task covers: eight rows of them stay in the
-/// first-level cache.
+/// Columns of C per task; eight rows of them stay in the L1 cache.
 const COLS_PER_TASK: usize = 512;
-/// Rows of B that pass over C at once.
+/// Rows of B that are added to C in one pass.
 const STEPS: usize = 4;
 
-/// Whether [`gemm_few_rows`] takes `b`.
+/// True if [`gemm_small_m`] supports `b`.
 pub(super) fn reads_in_place(b: &MatView<'_>) -> bool {
     b.col_stride == 1 || b.row_stride == 1
 }
 
-/// As [`super::gemm`], for `b` with one unit stride and at most [`FEW_ROWS`] rows of `a`.
-pub(super) fn gemm_few_rows(
+/// Same as [`super::gemm`], for a `b` with one unit stride and at most [`MAX_SMALL_M_ROWS`] rows of `a`.
+pub(super) fn gemm_small_m(
     level: SimdLevel,
-    threads: Threads,
+    threads: KernelThreads,
     a: MatView<'_>,
     b: MatView<'_>,
     c: &mut [f32],
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) {
     let (m, n, k) = (a.rows, b.cols, b.rows);
     b.check();
-    // Sums of blocks of k have room for so many.
-    assert!(m <= FEW_ROWS, "a has {m} rows, more than {FEW_ROWS}");
+    // The buffer for sums of later k blocks has this size.
+    assert!(
+        m <= MAX_SMALL_M_ROWS,
+        "a has {m} rows, more than {MAX_SMALL_M_ROWS}"
+    );
     if !check(&a, n, k, c, c_stride, epilogue) {
         return;
     }
     let out = SharedMut::new(c);
     let threads = threads_for(threads, m, n, k);
-    // Fewer columns where that gives every thread some; a multiple of 32 of them.
+    // Use fewer columns per task, a multiple of 32, if every thread then gets a task.
     let width = n.div_ceil(4 * threads.count()).next_multiple_of(32);
     let width = width.min(COLS_PER_TASK);
     parallel::for_each(threads, n.div_ceil(width), |task| {
@@ -63,12 +65,12 @@ simd_dispatch!(
         cols: Range<usize>,
         c: SharedMut<f32>,
         c_stride: usize,
-        epilogue: &Epilogue<'_>,
+        epilogue: &GemmEpilogue<'_>,
     ) = axpy_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`; views were checked; no other task touches
+/// Requires the instructions of `S`; views were checked; no other task touches
 /// these columns of C.
 #[inline(always)]
 unsafe fn axpy_body<S: Simd>(
@@ -77,12 +79,12 @@ unsafe fn axpy_body<S: Simd>(
     cols: Range<usize>,
     c: SharedMut<f32>,
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) {
     let n = cols.len();
     let to = c.ptr().add(cols.start);
-    // Sums of the later blocks of k: written before they are read.
-    let mut part = MaybeUninit::<[f32; FEW_ROWS * COLS_PER_TASK]>::uninit();
+    // Sums of the later k blocks; written before they are read.
+    let mut part = MaybeUninit::<[f32; MAX_SMALL_M_ROWS * COLS_PER_TASK]>::uninit();
     let part = part.as_mut_ptr().cast::<f32>();
     let block = k_block(b.rows);
     add_block::<S>(a, b, 0..b.rows.min(block), &cols, to, c_stride);
@@ -97,10 +99,10 @@ unsafe fn axpy_body<S: Simd>(
     epilogue.finish::<S>(0..a.rows, cols, c, c_stride);
 }
 
-/// The sums over `ks` for the columns `cols`, in rows of `to`.
+/// Computes the sums over `ks` for the columns `cols`, in rows of `to`.
 ///
 /// # Safety
-/// As [`axpy_body`]; `to` is valid for the rows of A, as many floats as columns each.
+/// Same as [`axpy_body`]; `to` is valid for the rows of A, as many floats as columns each.
 #[inline(always)]
 unsafe fn add_block<S: Simd>(
     a: &MatView<'_>,
@@ -137,10 +139,10 @@ unsafe fn add_block<S: Simd>(
     }
 }
 
-/// `c[j] += x[0] b[0][j] + x[1] b[1][j] ...`, as a chain.
+/// Computes `c[j] += x[0] b[0][j] + x[1] b[1][j] ...` as a chain.
 ///
 /// # Safety
-/// Needs the instructions of `S`; all pointers are valid for `n` floats.
+/// Requires the instructions of `S`; all pointers are valid for `n` floats.
 #[inline(always)]
 unsafe fn add_rows<S: Simd, const N: usize>(
     n: usize,
@@ -178,12 +180,12 @@ simd_dispatch!(
         cols: Range<usize>,
         c: SharedMut<f32>,
         c_stride: usize,
-        epilogue: &Epilogue<'_>,
+        epilogue: &GemmEpilogue<'_>,
     ) = dots_body
 );
 
 /// # Safety
-/// As [`axpy_body`].
+/// Same as [`axpy_body`].
 #[inline(always)]
 unsafe fn dots_body<S: Simd>(
     a: &MatView<'_>,
@@ -191,14 +193,14 @@ unsafe fn dots_body<S: Simd>(
     cols: Range<usize>,
     c: SharedMut<f32>,
     c_stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) {
     let k = b.rows;
     let column = |j: usize| b.data.as_ptr().wrapping_add(j * b.col_stride);
     let mut j = cols.start;
     while j < cols.end {
         let count = 4.min(cols.end - j);
-        // The last columns repeat where fewer than four are left.
+        // With fewer than four remaining columns, the last one is repeated.
         let four = std::array::from_fn(|v| column(j + v.min(count - 1)));
         for i in 0..a.rows {
             let row = a.data.as_ptr().wrapping_add(i * a.row_stride);
@@ -240,10 +242,10 @@ unsafe fn strided_dots<S: Simd>(
     sums
 }
 
-/// The dot products of one row with four columns.
+/// Dot products of one row with four columns.
 ///
 /// # Safety
-/// Needs the instructions of `S`; all pointers are valid for `k` floats.
+/// Requires the instructions of `S`; all pointers are valid for `k` floats.
 #[inline(always)]
 pub(crate) unsafe fn dot4<S: Simd>(k: usize, x: *const f32, columns: [*const f32; 4]) -> [f32; 4] {
     let mut sums = [0.0; 4];
@@ -261,10 +263,10 @@ pub(crate) unsafe fn dot4<S: Simd>(k: usize, x: *const f32, columns: [*const f32
     sums
 }
 
-/// [`dot4`] as `2 * LANES` chains.
+/// [`dot4`] with `2 * LANES` independent chains.
 ///
 /// # Safety
-/// As [`dot4`].
+/// Same as [`dot4`].
 #[inline(always)]
 unsafe fn dot4_block<S: Simd>(k: usize, x: *const f32, columns: [*const f32; 4]) -> [f32; 4] {
     let mut acc = [[S::splat(0.0); 4]; 2];

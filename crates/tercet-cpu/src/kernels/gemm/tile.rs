@@ -1,11 +1,12 @@
-//! The register kernels: a tile of C in registers over a run of k.
+//! GEMM register micro-kernels: a tile of C in registers over a k block.
 //!
-//! One function per level, number of rows, number of vectors and kind of B, so
-//! that each is fully unrolled under its own target features; callers pick one
-//! by [`function`]. Per step of k a tile loads its vectors of B, broadcasts each
-//! element of A once from memory, and does `rows * vectors` fused multiply-adds.
-//! Products wait for the width of the processor's front, which another program
-//! on the same core may halve: whole panels go by steps that do nothing else.
+//! There is one function per SIMD level, number of rows, number of vectors and kind of B. Each is
+//! fully unrolled under its own target features; callers select one by [`function`]. Per step of k
+//! a tile loads its vectors of B, broadcasts each element of A once from memory, and does `rows *
+//! vectors` fused multiply-adds.
+//!
+//! The kernels are limited by the front end of the core, which a second hardware thread may halve.
+//! So whole panels use a loop without any other instructions.
 
 #![allow(
     clippy::needless_range_loop,
@@ -16,75 +17,80 @@
 use super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::simd::Avx512;
-use super::super::simd::{Level, Portable, Simd};
+use super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
 /// Operands of one tile. All strides are in elements.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
+pub(crate) struct GemmMicroTile {
     pub(crate) k: usize,
     pub(crate) a: *const f32,
-    /// From one row of A to the next.
+    /// Row stride of A.
     pub(crate) a_row: usize,
-    /// From one column of A to the next.
+    /// Column stride of A.
     pub(crate) a_step: usize,
     pub(crate) b: *const f32,
-    /// From one row of B to the next.
+    /// Row stride of B.
     pub(crate) b_step: usize,
     pub(crate) c: *mut f32,
     pub(crate) c_row: usize,
-    /// Lanes of the last vector that are columns of C.
-    pub(crate) last: usize,
-    /// Where memory to be used by later tiles begins, which may lie anywhere. Null where the panel is near
-    /// already and nothing is to be asked for.
+    /// Valid lanes of the last vector.
+    pub(crate) last_lanes: usize,
+    /// Start of the memory to prefetch for later tiles, at any address. Null if there is nothing to
+    /// prefetch.
     pub(crate) next: *const f32,
-    pub(crate) asks: Asks,
-    /// Adds to C instead of replacing it.
+    pub(crate) prefetch: Prefetch,
+    /// If true, adds to C instead of replacing it.
     pub(crate) add: bool,
-    /// Added to each row at the end; null where nothing is.
+    /// Bias that is added to each row at the end; null for none.
     pub(crate) bias: *const f32,
 }
 
-/// How much of the next memory a tile asks for.
+/// Prefetch rate of a tile.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
-    /// A line in each step of k.
+pub(crate) enum Prefetch {
+    /// One cache line per step of k.
     Steps,
-    /// A line in every [`UNROLLED`] steps.
-    Turns,
+    /// One cache line per [`UNROLLED`] steps.
+    EveryUnroll,
 }
 
-/// A kernel of `R` rows and `NV` vectors.
+/// Micro-kernel of `R` rows and `NV` vectors.
 ///
 /// # Safety
-/// The machine has the level's instructions; A is valid for `R x k`, C for `R`
-/// rows of `(NV - 1) * LANES + last` columns, B for `k` rows of as many columns,
-/// or of `NV * LANES` where it is padded.
-pub(crate) type TileFn = unsafe fn(&Tile);
+/// The machine has the level's instructions. A is valid for `R x k` elements. C is valid for `R`
+/// rows of `last_lanes + LANES * (NV - 1)` columns. B is valid for `k` rows of that number of
+/// columns, or of `NV * LANES` columns if it is padded.
+pub(crate) type MicroKernel = unsafe fn(&GemmMicroTile);
 
 /// Whether rows of B can be read to the end of the last vector.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Columns {
-    /// As in a packed panel.
+pub(crate) enum GemmColumnReads {
+    /// Yes: a packed panel, padded with zeros.
     Padded,
-    /// As in a caller's matrix.
+    /// No: a caller's matrix.
     Exact,
 }
 
-/// The kernel of a tile: `1 <= rows <= TILE_ROWS`, `1 <= vectors <= TILE_VECTORS`.
+/// Selects the kernel of a tile: `1 <= rows <= TILE_ROWS`, `1 <= vectors <= TILE_VECTORS`.
 #[inline]
-pub(crate) fn function(level: Level, rows: usize, vectors: usize, columns: Columns) -> TileFn {
-    let kind = usize::from(columns == Columns::Exact);
+pub(crate) fn function(
+    level: SimdLevelKind,
+    rows: usize,
+    vectors: usize,
+    columns: GemmColumnReads,
+) -> MicroKernel {
+    let kind = usize::from(columns == GemmColumnReads::Exact);
     match level {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => AVX512[kind][rows - 1][vectors - 1],
+        SimdLevelKind::Avx512 => AVX512[kind][rows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => AVX2[kind][rows - 1][vectors - 1],
-        Level::Portable => PORTABLE[kind][rows - 1][vectors - 1],
+        SimdLevelKind::Avx2 => AVX2[kind][rows - 1][vectors - 1],
+        SimdLevelKind::Portable => PORTABLE[kind][rows - 1][vectors - 1],
     }
 }
 
-/// `table!(f, 2, [1 2])` is `[[[f::<1, 1, false>, f::<1, 2, false>], ...], [...]]`:
-/// kernels by kind of B, rows, vectors.
+/// `table!(f, 2, [1 2])` is `[[[f::<1, 1, false>, f::<1, 2, false>], ...], [...]]`: kernels indexed
+/// by kind of B, rows and vectors.
 macro_rules! table {
     ($f:ident, 1, [$($r:literal)*]) => {
         [[$([$f::<$r, 1, false>]),*], [$([$f::<$r, 1, true>]),*]]
@@ -104,56 +110,58 @@ macro_rules! table {
 }
 
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-static AVX512: [[[TileFn; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS]; 2] =
+static AVX512: [[[MicroKernel; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS]; 2] =
     table!(avx512, 3, [1 2 3 4 5 6 7 8]);
 #[cfg(target_arch = "x86_64")]
-static AVX2: [[[TileFn; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] = table!(avx2, 2, [1 2 3 4 5 6]);
-static PORTABLE: [[[TileFn; Portable::TILE_VECTORS]; Portable::TILE_ROWS]; 2] =
+static AVX2: [[[MicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS]; 2] =
+    table!(avx2, 2, [1 2 3 4 5 6]);
+static PORTABLE: [[[MicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS]; 2] =
     table!(portable, 1, [1 2 3 4]);
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`MicroKernel`], on a processor with the instructions of the level.
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+unsafe fn avx512<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMicroTile) {
     tile::<Avx512, R, NV, EXACT>(t);
 }
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`MicroKernel`], on a processor with the instructions of the level.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+unsafe fn avx2<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMicroTile) {
     tile::<Avx2, R, NV, EXACT>(t);
 }
 
 /// # Safety
-/// As [`TileFn`].
-unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
-    tile::<Portable, R, NV, EXACT>(t);
+/// Same as [`MicroKernel`].
+unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &GemmMicroTile) {
+    tile::<PortableSimd, R, NV, EXACT>(t);
 }
 
-/// Bytes of B asked for ahead of their use: the hardware follows one panel too,
-/// but stops at each page.
+/// Prefetch distance of B in bytes. The hardware prefetcher follows a panel too, but stops at each
+/// page boundary.
 const AHEAD: usize = 2048;
 
-/// Floats of a line of the caches.
+/// Floats per cache line.
 pub(super) const LINE: usize = 16;
 
-/// Steps of k between two ends of a loop.
+/// Unroll factor of the loop over k.
 pub(super) const UNROLLED: usize = 4;
 
-/// Nothing is asked for.
+/// No prefetch.
 const NOTHING: usize = usize::MAX;
 
-/// The first steps of k over a whole packed panel, as many as [`UNROLLED`] divides: their number. None where elements of A lie neither side by side
-/// along k nor along the rows of the tile, or B is no such panel.
+/// Computes the first steps of k over a whole packed panel, in multiples of [`UNROLLED`], and
+/// returns their number. Returns 0 if A is contiguous neither along k nor along the rows of the
+/// tile, or if B is not a whole packed panel.
 ///
 /// # Safety
-/// As [`TileFn`]; `rows` are those of A.
+/// Same as [`MicroKernel`]; `rows` are those of A.
 #[inline(always)]
 unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
-    t: &Tile,
+    t: &GemmMicroTile,
     rows: &[*const f32; R],
     acc: &mut [[S::V; NV]; R],
 ) -> usize {
@@ -163,27 +171,27 @@ unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
     let count = t.k / UNROLLED * UNROLLED;
     let along = |p: usize, i: usize| *rows[i].add(p);
     let across = |p: usize, i: usize| *t.a.add(p * t.a_step + i);
-    match (t.a_step, t.a_row, t.asks) {
+    match (t.a_step, t.a_row, t.prefetch) {
         (1, _, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, along, t, acc),
-        (1, _, Asks::Steps) => steps::<S, R, NV, 1>(count, along, t, acc),
-        (1, _, Asks::Turns) => steps::<S, R, NV, UNROLLED>(count, along, t, acc),
+        (1, _, Prefetch::Steps) => steps::<S, R, NV, 1>(count, along, t, acc),
+        (1, _, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED>(count, along, t, acc),
         (_, 1, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, across, t, acc),
-        (_, 1, Asks::Steps) => steps::<S, R, NV, 1>(count, across, t, acc),
-        (_, 1, Asks::Turns) => steps::<S, R, NV, UNROLLED>(count, across, t, acc),
+        (_, 1, Prefetch::Steps) => steps::<S, R, NV, 1>(count, across, t, acc),
+        (_, 1, Prefetch::EveryUnroll) => steps::<S, R, NV, UNROLLED>(count, across, t, acc),
         _ => return 0,
     }
     count
 }
 
-/// A line is asked for in every `EACH`th step.
+/// Runs the unrolled loop, with a prefetch in every `EACH`th step.
 ///
 /// # Safety
-/// As [`panel_steps`]; `a` gives the elements of A by step and row.
+/// Same as [`panel_steps`]; `a` gives the elements of A by step and row.
 #[inline(always)]
 unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
     count: usize,
     a: impl Fn(usize, usize) -> f32,
-    t: &Tile,
+    t: &GemmMicroTile,
     acc: &mut [[S::V; NV]; R],
 ) {
     let width = NV * S::LANES;
@@ -212,14 +220,16 @@ unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
     }
 }
 
-/// A tile where the caller is.
+/// Runs a tile, inlined into the caller.
 ///
 /// # Safety
-/// As [`TileFn`]; needs the instructions of `S`.
+/// Same as [`MicroKernel`]; requires the instructions of `S`.
 #[inline(always)]
-pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(
+    t: &GemmMicroTile,
+) {
     let mut acc = [[S::splat(0.0); NV]; R];
-    // C is needed at the end: its lines, a page apart, arrive meanwhile.
+    // Prefetch C, which is needed at the end; its rows are often a page apart.
     for i in 0..R {
         for v in 0..NV {
             S::prefetch(t.c.wrapping_add(i * t.c_row + v * S::LANES).cast());
@@ -245,7 +255,7 @@ pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT:
                 S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
             }
             columns[v] = if EXACT && v == NV - 1 {
-                S::load_n(p, t.last)
+                S::load_n(p, t.last_lanes)
             } else {
                 S::load(p)
             };
@@ -268,7 +278,7 @@ pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT:
         for v in 0..NV {
             let (c, lanes) = (
                 c.add(v * S::LANES),
-                if v == NV - 1 { t.last } else { S::LANES },
+                if v == NV - 1 { t.last_lanes } else { S::LANES },
             );
             let mut sum = acc[i][v];
             let bias = t.bias.wrapping_add(v * S::LANES);

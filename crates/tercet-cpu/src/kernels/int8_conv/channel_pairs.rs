@@ -1,47 +1,48 @@
-//! Rows of two channels of x as words, one element of each in a word, less the zero point.
+//! Rows of two channels of x as words: one element of each channel per word, minus the zero point.
 
-use super::super::conv::Windows;
-use super::Codes;
+use super::super::conv::ConvWindowAxes;
+use super::Int8Encoding;
 
-/// Words behind the last one of a row that vectors may read or write.
+/// Words past the end of a row that vectors may read or write.
 pub(super) const SLACK: usize = 24;
 
-/// The part of a row that some windows read, with padding: places `begin..begin + count` of the padded row.
+/// The part of a padded row that some windows read: positions `begin..begin + count`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// The first place.
+pub(super) struct PaddedRowPart {
+    /// First position.
     pub(super) begin: usize,
-    /// Places.
+    /// Number of positions.
     pub(super) count: usize,
-    /// 1, or 2: then words at even places, counted from the first, lie before those at odd ones.
+    /// Stride, 1 or 2. With stride 2, words at even positions (relative to the first) come before
+    /// those at odd ones.
     pub(super) stride: usize,
-    /// Words of a phase, at least [`SLACK`] more than it has places.
+    /// Words per phase, at least [`SLACK`] more than its positions.
     pub(super) phase: usize,
 }
 
-/// Row `at` of x, counted with padding, of channel `2 p` and the one after it, if there is one.
+/// Row `at` of x (in padded coordinates) of channel `2 p` and of the next channel, if it exists.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rows<'a> {
-    /// The channels of an entry; more may follow.
+pub(super) struct ChannelPairRow<'a> {
+    /// Channels of a batch entry; other data may follow.
     pub(super) x: &'a [u8],
     pub(super) channels: usize,
-    pub(super) windows: &'a Windows,
-    pub(super) codes: Codes,
+    pub(super) windows: &'a ConvWindowAxes,
+    pub(super) codes: Int8Encoding,
 }
 
-impl Rows<'_> {
+impl ChannelPairRow<'_> {
     /// Writes the words of a part of row `at` of pair `p`.
     ///
     /// # Safety
     /// The machine has AVX2.
-    pub(super) unsafe fn write(&self, p: usize, at: usize, part: Part, to: &mut [i32]) {
+    pub(super) unsafe fn write(&self, p: usize, at: usize, part: PaddedRowPart, to: &mut [i32]) {
         let w = self.windows;
         let to = &mut to[..part.stride * part.phase];
         let Some(row) = at.checked_sub(w.pad[1]).filter(|row| *row < w.sizes[1]) else {
             return to.fill(0);
         };
         let (width, pad) = (w.sizes[2], w.pad[2]);
-        // The first place that holds an element, and which.
+        // First position that is not padding, and its element.
         let place = pad.saturating_sub(part.begin);
         let first = (part.begin + place - pad).min(width);
         let place = place.min(part.count);
@@ -63,7 +64,7 @@ impl Rows<'_> {
             0 => [&mut even[place / 2..], &mut odd[place / 2..]],
             _ => [&mut odd[place / 2..], &mut even[place / 2 + 1..]],
         };
-        avx2::halves(low, high, count, codes, halves);
+        avx2::deinterleave(low, high, count, codes, halves);
         even[end.div_ceil(2)..].fill(0);
         odd[end / 2..].fill(0);
     }
@@ -79,7 +80,7 @@ mod avx2 {
         _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
     };
 
-    /// 16 bytes of a row from `at` on, zeros where it ends.
+    /// Loads 16 bytes of a row from `at` on; zeros past its end.
     #[inline(always)]
     unsafe fn load(row: &[u8], at: usize) -> __m128i {
         if let Some(bytes) = row.get(at..at + 16) {
@@ -91,7 +92,7 @@ mod avx2 {
         _mm_loadu_si128(bytes.as_ptr().cast())
     }
 
-    /// 16 codes of both channels less their zero point.
+    /// Loads 16 values of both channels minus their zero point.
     #[inline(always)]
     unsafe fn both(
         low: &[u8],
@@ -111,7 +112,7 @@ mod avx2 {
         [_mm256_sub_epi16(a, zero), b]
     }
 
-    /// `count` elements of two channels as words.
+    /// Converts `count` elements of two channels to words.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -130,7 +131,7 @@ mod avx2 {
         let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
         for at in (0..count).step_by(16) {
             let [a, b] = both(low, high, at, flip, zero);
-            // Numbers 0 to 3 and 8 to 11, then the others.
+            // Elements 0 to 3 and 8 to 11, then the others.
             let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
             let to = to.as_mut_ptr().add(at);
             let words = _mm256_permute2x128_si256::<0x20>(first, last);
@@ -140,7 +141,7 @@ mod avx2 {
         }
     }
 
-    /// As [`row`], 16 words at a time, `apart` from each other.
+    /// Like [`row`], in groups of 16 words with distance `apart`.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -169,7 +170,8 @@ mod avx2 {
         }
     }
 
-    /// `count` elements of two channels as words: those at even places, then those at odd ones.
+    /// Converts `count` elements of two channels to words: those at even positions, then those at
+    /// odd positions.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -177,7 +179,7 @@ mod avx2 {
     /// # Panics
     /// If a half has no room for 8 words more than it gets.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn halves(
+    pub(super) unsafe fn deinterleave(
         low: &[u8],
         high: Option<&[u8]>,
         count: usize,

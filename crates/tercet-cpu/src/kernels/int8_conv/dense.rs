@@ -1,108 +1,108 @@
-//! Convolution of bytes as products: weights `[m, k]` by columns `[k, windows]`.
+//! Int8 convolution as a GEMM with im2col: weights `[m, k]` times columns `[k, windows]`.
 //!
-//! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
-//! 16 windows, or 4, all sums stay in registers.
+//! A task computes some channels of y for some windows. It packs the columns of these windows once,
+//! into panels of 16 windows. All sums of a tile (6 or 4 channels by 16 windows) stay in registers.
 
 use std::ops::Range;
 
-use self::source::{Run, Source, elements, interleave};
-use super::super::parallel::{self, SharedMut, Tasks, Threads};
+use self::source::{Int8PanelSource, Int8WindowRun, elements, interleave};
+use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
-use super::slab::{SLACK, Slab};
-use super::{ByteCall, Codes, ConvShape, TASKS, finish, has_avx2};
+use super::slab::{Int8Slab, SLACK};
+use super::{ConvShape, Int8ConvArgs, Int8Encoding, TASKS, has_avx2, requantize};
 
-/// Windows of a panel.
+/// Windows per panel.
 pub(super) const NR: usize = 16;
-/// Channels of a tile at most.
+/// Maximum channels per tile.
 pub(super) const MR: usize = 6;
-/// Words of the columns of a task, about: most of a second-level cache.
+/// Approximate words of the columns of a task: most of an L2 cache.
 const COLUMNS: usize = 80 << 10;
-/// Panels of a task at most.
-const MOST_PANELS: usize = 8;
-/// Words of weights that are cheap to read again for other windows.
-const FEW_WEIGHTS: usize = 48 << 10;
+/// Maximum panels per task.
+const MAX_PANELS: usize = 8;
+/// Maximum words of weights that are cheap to read again for other windows.
+const MAX_REREAD_WEIGHT_WORDS: usize = 48 << 10;
 /// Rows of columns that are gathered together.
 const STAGE: usize = 64;
 
-/// What a word of columns holds.
+/// Format of a 32-bit word of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Two elements of 16 bits, by as many weights.
+pub(super) enum Int8WordFormat {
+    /// Two 16-bit elements, multiplied by two weights.
     Pairs,
-    /// Four bytes, by four weights that are at most 128: see [`super::quads`].
+    /// Four bytes, multiplied by four weights of magnitude at most 128: see [`super::maddubs`].
     #[cfg(target_arch = "x86_64")]
     Quads,
 }
 
-impl Form {
-    pub(super) fn of(level: SimdLevel, weights: Codes) -> Form {
+impl Int8WordFormat {
+    pub(super) fn select(level: SimdLevel, weights: Int8Encoding) -> Int8WordFormat {
         #[cfg(target_arch = "x86_64")]
-        if has_avx2(level) && super::quads::takes(weights) {
-            return Form::Quads;
+        if has_avx2(level) && super::maddubs::supports(weights) {
+            return Int8WordFormat::Quads;
         }
         let _ = (level, weights);
-        Form::Pairs
+        Int8WordFormat::Pairs
     }
 
-    /// Elements of a word.
+    /// Elements per word.
     pub(super) fn depth(self) -> usize {
         match self {
-            Form::Pairs => 2,
+            Int8WordFormat::Pairs => 2,
             #[cfg(target_arch = "x86_64")]
-            Form::Quads => 4,
+            Int8WordFormat::Quads => 4,
         }
     }
 
-    /// Channels of a tile.
+    /// Channels per tile.
     pub(super) fn rows(self) -> usize {
         match self {
-            Form::Pairs => MR,
+            Int8WordFormat::Pairs => MR,
             #[cfg(target_arch = "x86_64")]
-            Form::Quads => super::quads::ROWS,
+            Int8WordFormat::Quads => super::maddubs::ROWS,
         }
     }
 
-    /// Words of columns of a window.
+    /// Words of columns per window.
     fn steps(self, shape: &ConvShape) -> usize {
         shape.k().div_ceil(self.depth())
     }
 
-    /// Words of weights of a channel, but for what [`super::quads`] has at their end.
-    pub(super) fn words(self, shape: &ConvShape) -> usize {
+    /// Words of weights per channel, without the trailer of [`super::maddubs`].
+    pub(super) fn weight_words(self, shape: &ConvShape) -> usize {
         match self {
-            Form::Pairs => self.steps(shape),
+            Int8WordFormat::Pairs => self.steps(shape),
             #[cfg(target_arch = "x86_64")]
-            Form::Quads => 2 * self.steps(shape),
+            Int8WordFormat::Quads => 2 * self.steps(shape),
         }
     }
 }
 
-/// How a convolution falls into tasks.
-struct Plan {
-    /// Panels of a task.
+/// Partition of a convolution into tasks.
+struct Int8DensePlan {
+    /// Panels per task.
     panels: usize,
-    /// Tasks side by side along the windows of an entry.
+    /// Number of tasks along the windows of a batch entry.
     blocks: usize,
-    /// Tasks along the channels.
+    /// Number of tasks along the channels.
     chunks: usize,
-    /// Channels of a task.
+    /// Channels per task.
     rows: usize,
 }
 
-/// Panels of a task whose columns fit.
-fn most_panels(form: Form, shape: &ConvShape) -> usize {
+/// Number of panels of a task whose columns fit in the cache.
+fn max_panels(form: Int8WordFormat, shape: &ConvShape) -> usize {
     let own = form.steps(shape).max(1) * NR;
     let all = shape.windows.count().div_ceil(NR).max(1);
-    (COLUMNS / own).clamp(1, MOST_PANELS).min(all)
+    (COLUMNS / own).clamp(1, MAX_PANELS).min(all)
 }
 
-impl Plan {
-    fn new(form: Form, shape: &ConvShape, threads: usize) -> Plan {
+impl Int8DensePlan {
+    fn new(form: Int8WordFormat, shape: &ConvShape, threads: usize) -> Int8DensePlan {
         let all = shape.windows.count().div_ceil(NR);
         let entries = shape.batch * shape.groups;
         let wanted = TASKS * threads;
-        let mut panels = most_panels(form, shape);
-        if shape.m * shape.k() / 2 <= FEW_WEIGHTS {
+        let mut panels = max_panels(form, shape);
+        if shape.m * shape.k() / 2 <= MAX_REREAD_WEIGHT_WORDS {
             panels = panels.min((all * entries).div_ceil(wanted)).max(1);
         }
         let blocks = all.div_ceil(panels);
@@ -111,7 +111,7 @@ impl Plan {
             .div_ceil(entries * blocks)
             .clamp(1, tiles.div_ceil(2).max(1));
         let rows = tiles.div_ceil(chunks) * form.rows();
-        Plan {
+        Int8DensePlan {
             panels,
             blocks,
             chunks: shape.m.div_ceil(rows),
@@ -120,13 +120,13 @@ impl Plan {
     }
 }
 
-/// Whether columns are the rows of x as they are.
+/// True if columns are unchanged rows of x.
 fn reads_planes(shape: &ConvShape) -> bool {
     let w = &shape.windows;
     w.taps() == 1 && w.stride == [1; 3] && w.pad == [0; 3] && w.out == w.sizes
 }
 
-/// Whether columns are some elements of x.
+/// True if columns are a subset of the elements of x (one tap, no padding).
 fn takes_elements(shape: &ConvShape) -> bool {
     let w = &shape.windows;
     w.taps() == 1
@@ -136,39 +136,39 @@ fn takes_elements(shape: &ConvShape) -> bool {
             .all(|&i| (w.out[i].max(1) - 1) * w.stride[i] < w.sizes[i].max(1))
 }
 
-/// Bytes of the slab of a task.
-fn slab_len(form: Form, shape: &ConvShape) -> usize {
+/// Slab bytes of a task.
+fn slab_len(form: Int8WordFormat, shape: &ConvShape) -> usize {
     if reads_planes(shape) {
         return 0;
     }
     let w = &shape.windows;
     if takes_elements(shape) {
-        return shape.channels * most_panels(form, shape) * NR + SLACK;
+        return shape.channels * max_panels(form, shape) * NR + SLACK;
     }
-    let rows = (most_panels(form, shape) * NR).div_ceil(w.out[2].max(1)) + 1;
-    let slab = Slab::new(w, 0, rows.min(w.out[1]));
+    let rows = (max_panels(form, shape) * NR).div_ceil(w.out[2].max(1)) + 1;
+    let slab = Int8Slab::new(w, 0, rows.min(w.out[1]));
     shape.channels * slab.channel() + SLACK
 }
 
-/// Words of scratch memory of a thread.
-pub(super) fn part_len(form: Form, shape: &ConvShape) -> usize {
-    let columns = most_panels(form, shape) * form.steps(shape) * NR;
+/// Scratch words per thread.
+pub(super) fn part_len(form: Int8WordFormat, shape: &ConvShape) -> usize {
+    let columns = max_panels(form, shape) * form.steps(shape) * NR;
     (columns + slab_len(form, shape).div_ceil(4)).next_multiple_of(16)
 }
 
 pub(super) fn run(
-    (level, form): (SimdLevel, Form),
-    threads: Threads,
-    call: &ByteCall<'_>,
+    (level, form): (SimdLevel, Int8WordFormat),
+    threads: KernelThreads,
+    call: &Int8ConvArgs<'_>,
     weights: &[i32],
     y: &mut [u8],
     scratch: &mut [i32],
 ) {
     let shape = call.shape;
-    let plan = Plan::new(form, shape, threads.count());
+    let plan = Int8DensePlan::new(form, shape, threads.count());
     let tasks = shape.batch * shape.groups * plan.blocks * plan.chunks;
     let part = part_len(form, shape);
-    let job = Job {
+    let job = Int8DenseTaskArgs {
         level,
         form,
         call,
@@ -181,32 +181,32 @@ pub(super) fn run(
     });
 }
 
-/// Channels of a panel.
-pub(super) struct Block<'a> {
-    /// The channels of y, of all groups.
+/// Channels to multiply with a panel.
+pub(super) struct Int8ChannelBlock<'a> {
+    /// Channels of y, counted over all groups.
     pub(super) channels: Range<usize>,
-    /// Windows of the panel.
+    /// Number of windows of the panel.
     pub(super) width: usize,
-    /// The weights of the channels, but for what [`super::quads`] has at their end.
+    /// Weights of the channels, without the trailer of [`super::maddubs`].
     pub(super) a: &'a [i32],
-    /// The columns.
+    /// Columns of the panel.
     pub(super) b: &'a [i32],
 }
 
-struct Job<'a> {
+struct Int8DenseTaskArgs<'a> {
     level: SimdLevel,
-    form: Form,
-    call: &'a ByteCall<'a>,
+    form: Int8WordFormat,
+    call: &'a Int8ConvArgs<'a>,
     weights: &'a [i32],
-    plan: Plan,
+    plan: Int8DensePlan,
     y: SharedMut<u8>,
 }
 
-impl Job<'_> {
-    /// Tasks of the same windows follow each other, and share columns.
-    fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
+impl Int8DenseTaskArgs<'_> {
+    /// Runs tasks; consecutive tasks with the same windows share columns.
+    fn run(&self, tasks: ClaimedTasks<'_>, part: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
-        let len = most_panels(self.form, shape) * self.form.steps(shape) * NR;
+        let len = max_panels(self.form, shape) * self.form.steps(shape) * NR;
         let (columns, slab) = part.split_at_mut(len);
         let slab: &mut [u8] = bytemuck::cast_slice_mut(slab);
         let mut made = None;
@@ -222,7 +222,7 @@ impl Job<'_> {
         }
     }
 
-    /// The columns of windows `first..end` of an entry as panels.
+    /// Packs the columns of windows `first..end` of a batch entry as panels.
     fn columns(
         &self,
         entry: usize,
@@ -254,7 +254,7 @@ impl Job<'_> {
         let panels = columns.chunks_exact_mut(panel_len.max(1));
         let firsts = (first..end).step_by(NR);
         let (top, bottom) = (first / w.out[2], (end - 1) / w.out[2] + 1);
-        let lies = Slab::new(w, top, bottom);
+        let lies = Int8Slab::new(w, top, bottom);
         let pad = codes.zero as u8;
         for c in 0..shape.channels {
             let plane = &x[c * w.plane()..][..w.plane()];
@@ -262,25 +262,25 @@ impl Job<'_> {
             match has_avx2(self.level) && w.stride[2] == 2 {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the level has AVX2.
-                true => unsafe { lies.fill_halves(w, plane, pad, to) },
+                true => unsafe { lies.fill_stride2(w, plane, pad, to) },
                 _ => lies.fill(w, plane, pad, to, |x| x),
             }
         }
         let bytes = &slab[..shape.channels * lies.channel() + SLACK];
         for (at, panel) in firsts.zip(panels) {
-            let mut runs = [Run { from: 0, to: 0 }; NR];
+            let mut runs = [Int8WindowRun { from: 0, to: 0 }; NR];
             let (mut count, mut window) = (0, at);
             let stop = end.min(at + NR);
             while window < stop {
                 let (row, col) = (window / w.out[2], window % w.out[2]);
-                runs[count] = Run {
+                runs[count] = Int8WindowRun {
                     from: lies.window_row(w, row) + col,
                     to: window - at,
                 };
                 count += 1;
                 window += w.out[2] - col;
             }
-            let source = Source {
+            let source = Int8PanelSource {
                 bytes,
                 runs: &runs[..count],
                 last: NR,
@@ -295,7 +295,7 @@ impl Job<'_> {
         }
     }
 
-    /// Panels of `count` windows of planes that lie `apart`.
+    /// Packs `count` windows of planes with distance `apart` into panels.
     fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let panel_len = self.form.steps(shape) * NR;
@@ -307,14 +307,21 @@ impl Job<'_> {
                 // SAFETY: the level has AVX2.
                 unsafe {
                     match self.form {
-                        Form::Pairs => {
+                        Int8WordFormat::Pairs => {
                             let codes = (codes.flip(), codes.flipped_zero());
                             let low_row = &from[low * apart..];
-                            super::pairs::panels(low_row, of(low + 1), count, codes, to, panel_len);
+                            super::channel_pairs::panels(
+                                low_row,
+                                of(low + 1),
+                                count,
+                                codes,
+                                to,
+                                panel_len,
+                            );
                         }
-                        Form::Quads => {
+                        Int8WordFormat::Quads => {
                             let rows = [0, 1, 2, 3].map(|i| of(low + i));
-                            super::quads::panels(rows, count, codes, to, panel_len);
+                            super::maddubs::panels(rows, count, codes, to, panel_len);
                         }
                     }
                 }
@@ -323,17 +330,22 @@ impl Job<'_> {
         }
         let panels = columns.chunks_exact_mut(panel_len.max(1));
         for (at, panel) in (0..count).step_by(NR).zip(panels) {
-            let source = Source {
+            let source = Int8PanelSource {
                 bytes: from,
-                runs: &[Run { from: at, to: 0 }],
+                runs: &[Int8WindowRun { from: at, to: 0 }],
                 last: NR.min(count - at),
             };
             self.panel(&source, (0..shape.channels).map(|c| c * apart), panel);
         }
     }
 
-    /// The rows of a panel, at these offsets of the source, as words.
-    fn panel(&self, source: &Source<'_>, offsets: impl Iterator<Item = usize>, panel: &mut [i32]) {
+    /// Packs the rows of a panel from these offsets of the source as words.
+    fn panel(
+        &self,
+        source: &Int8PanelSource<'_>,
+        offsets: impl Iterator<Item = usize>,
+        panel: &mut [i32],
+    ) {
         let codes = self.call.codes;
         let depth = self.form.depth();
         let mut stage = [0u8; (STAGE + 1) * NR];
@@ -345,28 +357,30 @@ impl Job<'_> {
                 source.gather(offset, &mut stage[made * NR..]);
                 made += 1;
             }
-            // The last word: the weights beside these rows are zeros.
+            // Padding of the last word: the corresponding weights are zero.
             stage[made * NR..rows.max(made) * NR].fill(0);
             match self.form {
-                Form::Pairs => {
+                Int8WordFormat::Pairs => {
                     let (flip, zero) = (codes.flip(), codes.flipped_zero());
                     interleave(self.level, &stage, flip, zero, panel);
                 }
-                // SAFETY: there is AVX2 where words have four bytes.
+                // SAFETY: words of four bytes are only used with AVX2.
                 #[cfg(target_arch = "x86_64")]
-                Form::Quads => unsafe { super::quads::interleave(&stage, codes, panel) },
+                Int8WordFormat::Quads => unsafe {
+                    super::maddubs::interleave(&stage, codes, panel)
+                },
             }
         }
     }
 
-    /// Some channels of the windows `first..end`.
+    /// Computes some channels of the windows `first..end`.
     fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
         let (shape, plan, form) = (self.call.shape, &self.plan, self.form);
-        let (steps, words) = (form.steps(shape), form.words(shape));
+        let (steps, words) = (form.steps(shape), form.weight_words(shape));
         let group = entry % shape.groups;
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        // Weights that are many pass by once for all panels.
-        let together = match rows.len() * words <= FEW_WEIGHTS {
+        // A large weight matrix is read once for all panels; a small one is read per panel.
+        let together = match rows.len() * words <= MAX_REREAD_WEIGHT_WORDS {
             true => rows.len(),
             false => form.rows(),
         };
@@ -374,7 +388,7 @@ impl Job<'_> {
             let count = together.min(rows.end - row);
             let channel = group * shape.m + row;
             for (panel, at) in (first..end).step_by(NR).enumerate() {
-                let block = Block {
+                let block = Int8ChannelBlock {
                     channels: channel..channel + count,
                     width: NR.min(end - at),
                     a: &self.weights[channel * words..][..count * words],
@@ -384,22 +398,22 @@ impl Job<'_> {
                     .y
                     .from((entry * shape.m + row) * shape.windows.count() + at);
                 match form {
-                    Form::Pairs => self.tiles(&block, y),
+                    Int8WordFormat::Pairs => self.tiles(&block, y),
                     #[cfg(target_arch = "x86_64")]
-                    Form::Quads => {
-                        let of = super::quads::Channels::of(shape);
-                        let ends = super::quads::Ends::of(&of, self.weights);
-                        // SAFETY: there is AVX2 where words have four bytes; a task has its channels of its windows to
-                        // itself, all within y.
-                        unsafe { super::quads::channels(self.call, &block, ends, y.ptr()) };
+                    Int8WordFormat::Quads => {
+                        let of = super::maddubs::MaddubsChannels::new(shape);
+                        let ends = super::maddubs::MaddubsTrailer::new(&of, self.weights);
+                        // SAFETY: words of four bytes are only used with AVX2; each task writes
+                        // only its channels of its windows, all within y.
+                        unsafe { super::maddubs::channels(self.call, &block, ends, y.ptr()) };
                     }
                 }
             }
         }
     }
 
-    /// Channels of a panel; `y` is the first window of the first.
-    fn tiles(&self, block: &Block<'_>, y: SharedMut<u8>) {
+    /// Computes the channels of a panel; `y` is the first window of the first channel.
+    fn tiles(&self, block: &Int8ChannelBlock<'_>, y: SharedMut<u8>) {
         let Range { start, end } = block.channels;
         let words = block.a.len() / (end - start);
         for first in (start..end).step_by(MR) {
@@ -409,14 +423,14 @@ impl Job<'_> {
             self.tile(channels.clone(), block.width, a, block.b, &mut bytes);
             for (channel, bytes) in channels.zip(&bytes) {
                 let to = (channel - start) * self.call.shape.windows.count();
-                // SAFETY: a task has its channels of its windows to itself, all within y.
+                // SAFETY: each task writes only its channels of its windows, all within y.
                 let y = unsafe { y.slice(to, block.width) };
                 y.copy_from_slice(&bytes[..block.width]);
             }
         }
     }
 
-    /// The bytes of a tile.
+    /// Computes the output bytes of a tile.
     fn tile(
         &self,
         channels: Range<usize>,
@@ -444,7 +458,7 @@ impl Job<'_> {
                     (5, true) => avx2::tile::<5, 2>,
                     (_, true) => avx2::tile::<6, 2>,
                 };
-                // SAFETY: the level has AVX2; rows and columns are as deep as each other.
+                // SAFETY: the level has AVX2; rows and columns have the same depth.
                 unsafe { tile(a, b, (&self.call.finish, channels.start), bytes) };
             }
             return;
@@ -460,7 +474,7 @@ impl Job<'_> {
             }
         }
         for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
-            let channel = finish::Channel::new(&self.call.finish, channels.start + r);
+            let channel = requantize::RequantizeChannel::new(&self.call.finish, channels.start + r);
             bytes
                 .iter_mut()
                 .zip(sums)

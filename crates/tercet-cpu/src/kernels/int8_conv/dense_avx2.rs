@@ -1,4 +1,4 @@
-//! The tiles and columns of products with AVX2.
+//! AVX2 micro-kernels and packing of the int8 GEMM.
 
 use std::arch::x86_64::{
     _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8,
@@ -7,11 +7,11 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm256_sub_epi16,
 };
 
-use super::super::Finish;
-use super::super::finish::avx2::Vectors;
+use super::super::Requantize;
+use super::super::requantize::avx2::RequantizeVectors;
 use super::{MR, NR};
 
-/// The bytes of `R` channels for `8 V` windows.
+/// Computes the output bytes of `R` channels for `8 V` windows.
 ///
 /// # Safety
 /// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth.
@@ -19,7 +19,7 @@ use super::{MR, NR};
 pub(super) unsafe fn tile<const R: usize, const V: usize>(
     a: &[i32],
     b: &[i32],
-    (finish, channel): (&Finish<'_>, usize),
+    (finish, channel): (&Requantize<'_>, usize),
     bytes: &mut [[u8; NR]; MR],
 ) {
     let mut sums = [[_mm256_setzero_si256(); V]; R];
@@ -38,11 +38,11 @@ pub(super) unsafe fn tile<const R: usize, const V: usize>(
         a = a.add(R);
         b = b.add(NR);
     }
-    let mut vectors = Vectors::of(finish);
+    let mut vectors = RequantizeVectors::from_requantize(finish);
     for (r, sums) in sums.iter().enumerate() {
-        vectors.turn(finish, channel + r);
+        vectors.set_channel(finish, channel + r);
         let (first, last) = (sums[0], sums[V - 1]);
-        // Numbers 0 to 3 and 8 to 11, then the others.
+        // Elements 0 to 3 and 8 to 11, then the others.
         let low = _mm256_permute2x128_si256::<0x20>(first, last);
         let high = _mm256_permute2x128_si256::<0x31>(first, last);
         let packed = vectors.bytes(low, high);

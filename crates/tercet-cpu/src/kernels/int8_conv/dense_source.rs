@@ -1,12 +1,12 @@
-//! Where columns of products come from.
+//! Sources of GEMM columns: gathers rows of a panel.
 
-use super::super::super::conv::Windows;
+use super::super::super::conv::ConvWindowAxes;
 use super::super::super::simd::SimdLevel;
 use super::super::{has_avx2, pair};
 use super::NR;
 
-/// What some windows of one tap read, in their order.
-pub(super) fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
+/// Copies the elements that a single tap reads for consecutive windows.
+pub(super) fn elements(w: &ConvWindowAxes, plane: &[u8], first: usize, to: &mut [u8]) {
     let (mut window, mut rest) = (first, to);
     while !rest.is_empty() {
         let (row, col) = (window / w.out[2], window % w.out[2]);
@@ -29,24 +29,25 @@ pub(super) fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
     }
 }
 
-/// Where the windows of a panel lie one after the other.
+/// A run of windows in a panel whose elements are contiguous in the source.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct Int8WindowRun {
     pub(super) from: usize,
-    /// The first window, within the panel.
+    /// Index of the first window within the panel.
     pub(super) to: usize,
 }
 
-/// What rows of a panel are gathered from.
-pub(super) struct Source<'a> {
+/// Source of the rows of a panel.
+pub(super) struct Int8PanelSource<'a> {
     pub(super) bytes: &'a [u8],
-    pub(super) runs: &'a [Run],
-    /// Elements that may be read of the last run, at least as many as it has windows.
+    pub(super) runs: &'a [Int8WindowRun],
+    /// Readable elements of the last run, at least its number of windows.
     pub(super) last: usize,
 }
 
-impl Source<'_> {
-    /// Writes the bytes at an offset, run by run: each whole, what comes after it over what it has too much.
+impl Int8PanelSource<'_> {
+    /// Gathers the bytes at an offset, run by run. Each run is copied with a fixed length; the next
+    /// run overwrites the surplus.
     #[inline(always)]
     pub(super) fn gather(&self, offset: usize, to: &mut [u8]) {
         if let [run] = self.runs {
@@ -64,11 +65,11 @@ impl Source<'_> {
     }
 }
 
-/// Rows of bytes, two by two, as words of pairs.
+/// Interleaves rows of bytes in pairs into words.
 pub(super) fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
     assert!(stage.len() >= 2 * panel.len());
     if has_avx2(level) {
-        // SAFETY: the level has AVX2, and there are two rows of bytes for each of words.
+        // SAFETY: the level has AVX2, and each word has two rows of bytes.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             super::avx2::interleave(stage, flip, zero, panel);

@@ -1,47 +1,47 @@
-//! Convolution of bytes where each channel of y reads one channel of x.
+//! Int8 depthwise convolution: each channel of y reads one channel of x.
 //!
-//! A task has some rows of windows of a channel of x: a slab of them as 16 bits less the zero point, then 16 windows at a time, taps
-//! two by two.
+//! A task computes some rows of windows of a channel of x. It writes them to a slab as 16-bit
+//! values minus the zero point. Then it computes 16 windows at once, two taps per step.
 
 use std::ops::Range;
 
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
-use super::halves;
-use super::slab::{SLACK, Slab};
-use super::{ByteCall, ConvShape, MOST_TAPS, TASKS, finish, has_avx2};
+use super::depthwise_stride2;
+use super::slab::{Int8Slab, SLACK};
+use super::{ConvShape, Int8ConvArgs, MAX_TAPS, TASKS, has_avx2, requantize};
 
 /// Windows that are computed together.
 const NR: usize = 16;
-/// Elements of a slab, about.
+/// Approximate elements of a slab.
 const AREA: usize = 16 << 10;
 
-/// Windows of a task at least, where channels are small.
-const FEW: usize = 2048;
+/// Minimum windows per task; tasks with small channels process several channels.
+const MIN_TASK_WINDOWS: usize = 2048;
 
-/// Rows of windows of a task at most.
-fn most_rows(shape: &ConvShape) -> usize {
+/// Maximum window rows per task.
+fn max_rows(shape: &ConvShape) -> usize {
     let w = &shape.windows;
-    let row = Slab::new(w, 0, 1).row() * w.stride[1];
+    let row = Int8Slab::new(w, 0, 1).row() * w.stride[1];
     (AREA / row.max(1)).clamp(1, w.out[1].max(1))
 }
 
 fn slab_len(shape: &ConvShape, rows: usize) -> usize {
-    Slab::new(&shape.windows, 0, rows).channel() + SLACK
+    Int8Slab::new(&shape.windows, 0, rows).channel() + SLACK
 }
 
-/// Words of scratch memory of a thread.
+/// Scratch words per thread.
 pub(super) fn part_len(shape: &ConvShape) -> usize {
-    slab_len(shape, most_rows(shape))
+    slab_len(shape, max_rows(shape))
         .div_ceil(2)
         .next_multiple_of(16)
 }
 
 pub(super) fn run(
     level: SimdLevel,
-    threads: Threads,
-    call: &ByteCall<'_>,
+    threads: KernelThreads,
+    call: &Int8ConvArgs<'_>,
     weights: &[i32],
     y: &mut [u8],
     scratch: &mut [i32],
@@ -49,18 +49,17 @@ pub(super) fn run(
     let shape = call.shape;
     let planes = shape.batch * shape.groups;
     let height = shape.windows.out[1];
-    // Rows are cut further where there are few channels.
+    // With few channels, rows are split further.
     let cuts = (TASKS * threads.count()).div_ceil(planes).min(height);
-    let rows = most_rows(shape).min(height.div_ceil(cuts));
+    let rows = max_rows(shape).min(height.div_ceil(cuts));
     let blocks = height.div_ceil(rows);
-    // Small channels several at a time: counting tasks costs as much as they do.
+    // Small channels are grouped, because the scheduling cost of a task is as high as its work.
     let together = match blocks {
-        1 => {
-            (FEW / shape.windows.count().max(1)).clamp(1, planes.div_ceil(TASKS * threads.count()))
-        }
+        1 => (MIN_TASK_WINDOWS / shape.windows.count().max(1))
+            .clamp(1, planes.div_ceil(TASKS * threads.count())),
         _ => 1,
     };
-    let job = Job {
+    let job = Int8DepthwiseTaskArgs {
         level,
         call,
         weights,
@@ -76,36 +75,36 @@ pub(super) fn run(
     });
 }
 
-struct Job<'a> {
+struct Int8DepthwiseTaskArgs<'a> {
     level: SimdLevel,
-    call: &'a ByteCall<'a>,
+    call: &'a Int8ConvArgs<'a>,
     weights: &'a [i32],
     y: SharedMut<u8>,
 }
 
-impl Job<'_> {
-    /// The rows `first..end` of windows of some channels of x.
+impl Int8DepthwiseTaskArgs<'_> {
+    /// Computes the window rows `first..end` of some channels of x.
     fn run(&self, planes: Range<usize>, first: usize, end: usize, slab: &mut [i16]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let w = &shape.windows;
         let [_, height, width] = w.out;
         let rows_of = |plane: usize, j: usize| {
             let own = (plane * shape.m + j) * height + first;
-            // SAFETY: a task has these rows of these channels of y to itself.
+            // SAFETY: each task writes only these rows of these channels of y.
             unsafe { self.y.slice(own * width, (end - first) * width) }
         };
         #[cfg(target_arch = "x86_64")]
-        if has_avx2(self.level) && halves::takes(shape, self.call.weights) {
+        if has_avx2(self.level) && depthwise_stride2::supports(shape, self.call.weights) {
             let slab = bytemuck::cast_slice_mut(slab);
             // SAFETY: the level has AVX2.
             return unsafe {
-                halves::run(self.call, planes, [first, end], self.weights, slab, rows_of)
+                depthwise_stride2::run(self.call, planes, [first, end], self.weights, slab, rows_of)
             };
         }
-        let lies = Slab::new(w, first, end);
+        let lies = Int8Slab::new(w, first, end);
         let slab = &mut slab[..lies.channel() + SLACK];
         let (taps, pairs) = (w.taps(), w.taps().div_ceil(2));
-        let mut offsets = [0; MOST_TAPS + 1];
+        let mut offsets = [0; MAX_TAPS + 1];
         for (t, offset) in offsets[..taps].iter_mut().enumerate() {
             *offset = lies.tap(w, t / w.kernel[2], t % w.kernel[2]);
         }
@@ -117,7 +116,7 @@ impl Job<'_> {
                 true => unsafe { lies.fill_words(w, x, codes, slab) },
                 _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
             }
-            let rows = Rows {
+            let rows = Int8DepthwiseRows {
                 slab,
                 begin: lies.window_row(w, first),
                 step: w.stride[1] * lies.row(),
@@ -126,7 +125,7 @@ impl Job<'_> {
             };
             for j in 0..shape.m {
                 let channel = plane % shape.groups * shape.m + j;
-                let finish = finish::Channel::new(&self.call.finish, channel);
+                let finish = requantize::RequantizeChannel::new(&self.call.finish, channel);
                 let weights = &self.weights[channel * pairs..][..pairs];
                 rows.compute(self.level, weights, &finish, rows_of(plane, j));
             }
@@ -134,23 +133,29 @@ impl Job<'_> {
     }
 }
 
-/// Rows of windows of a channel.
-struct Rows<'a> {
+/// Window rows of a channel.
+struct Int8DepthwiseRows<'a> {
     slab: &'a [i16],
-    /// Where the first row of windows begins.
+    /// Offset of the first row of windows in the slab.
     begin: usize,
-    /// From one row of windows to the next.
+    /// Distance between rows of windows.
     step: usize,
-    /// Where taps lie from where their window begins.
-    offsets: &'a [usize; MOST_TAPS + 1],
-    /// Windows of a row.
+    /// Offset of each tap from the start of its window.
+    offsets: &'a [usize; MAX_TAPS + 1],
+    /// Windows per row.
     width: usize,
 }
 
-impl Rows<'_> {
-    /// The windows, rows of which follow each other in `y`.
-    fn compute(&self, level: SimdLevel, weights: &[i32], finish: &finish::Channel, y: &mut [u8]) {
-        let &Rows {
+impl Int8DepthwiseRows<'_> {
+    /// Computes the windows; their rows are contiguous in `y`.
+    fn compute(
+        &self,
+        level: SimdLevel,
+        weights: &[i32],
+        finish: &requantize::RequantizeChannel,
+        y: &mut [u8],
+    ) {
+        let &Int8DepthwiseRows {
             slab,
             begin,
             step,
@@ -161,13 +166,16 @@ impl Rows<'_> {
         let furthest = offsets[..2 * weights.len()].iter().max().copied();
         let reach = furthest.unwrap_or(0) + width.next_multiple_of(NR);
         let last = begin + rows.saturating_sub(1) * step;
-        assert!(slab.len() >= last + reach, "a slab without slack");
+        assert!(
+            slab.len() >= last + reach,
+            "the slab is too short for vector reads"
+        );
         if has_avx2(level) {
-            // SAFETY: the level has AVX2, and the slab goes on as far as vectors read.
+            // SAFETY: the level has AVX2, and the slab has slack for vector reads.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 match (weights.len(), width <= NR / 2) {
-                    // Windows of 3 x 3 and 5 x 5.
+                    // Specialized for 3 x 3 and 5 x 5 windows.
                     (5, false) => avx2::rows::<5, false>(self, weights, finish, y),
                     (5, true) => avx2::rows::<5, true>(self, weights, finish, y),
                     (13, false) => avx2::rows::<13, false>(self, weights, finish, y),
@@ -198,10 +206,10 @@ pub(super) mod avx2 {
         _mm256_set1_epi32, _mm256_setzero_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
     };
 
-    use super::super::finish::{Channel, avx2::Vectors};
-    use super::{NR, Rows};
+    use super::super::requantize::{RequantizeChannel, avx2::RequantizeVectors};
+    use super::{Int8DepthwiseRows, NR};
 
-    /// 16 elements of a row, or 8 and as many of another.
+    /// Loads 16 elements of a row, or 8 elements each of two rows.
     #[inline(always)]
     unsafe fn elements<const TWO: bool>([from, below]: [*const i16; 2], at: usize) -> __m256i {
         if TWO {
@@ -213,7 +221,8 @@ pub(super) mod avx2 {
         _mm256_loadu_si256(from.add(at).cast())
     }
 
-    /// Adds the products of two taps to sums of 16 windows, those of the second half from another row if `TWO`.
+    /// Adds the products of two taps to the sums of 16 windows. If `TWO`, the second half belongs
+    /// to another row.
     #[inline(always)]
     unsafe fn add<const TWO: bool>(
         sums: &mut [__m256i; 2],
@@ -229,18 +238,19 @@ pub(super) mod avx2 {
         sums[1] = _mm256_add_epi32(sums[1], products);
     }
 
-    /// With `P` pairs of taps, or as many as there are weights if that is 0; 8 windows of each of two rows at once if `TWO`.
+    /// Computes rows with `P` pairs of taps; 0 means that the number of weights decides. If `TWO`,
+    /// it computes 8 windows of each of two rows at once.
     ///
     /// # Safety
-    /// The machine has AVX2; the slab goes on behind the last tap of the last 16 windows that begin in a row.
+    /// The machine has AVX2. The slab extends past the last tap of the last 16 windows of a row.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn rows<const P: usize, const TWO: bool>(
-        of: &Rows<'_>,
+        of: &Int8DepthwiseRows<'_>,
         weights: &[i32],
-        finish: &Channel,
+        finish: &RequantizeChannel,
         y: &mut [u8],
     ) {
-        let vectors = Vectors::new(finish);
+        let vectors = RequantizeVectors::new(finish);
         let mut own = [_mm256_setzero_si256(); P];
         for (own, weight) in own.iter_mut().zip(weights) {
             *own = _mm256_set1_epi32(*weight);
@@ -268,7 +278,8 @@ pub(super) mod avx2 {
         }
     }
 
-    /// Writes the windows from `col` of a row on, which lie at `at`, and if `TWO` those of the row below it, if there is one.
+    /// Stores the windows of a row from `col` on at offset `at`. If `TWO`, also stores those of the
+    /// next row, if it exists.
     #[inline(always)]
     pub(in super::super) unsafe fn store<const TWO: bool>(
         bytes: __m128i,
@@ -277,7 +288,7 @@ pub(super) mod avx2 {
         col: usize,
         y: &mut [u8],
     ) {
-        // What is too much belongs to the next row, which comes later.
+        // Surplus bytes are overwritten by the next row.
         if TWO && at + width + NR / 2 <= y.len() {
             let y = y.as_mut_ptr().add(at);
             _mm_storel_epi64(y.cast(), bytes);

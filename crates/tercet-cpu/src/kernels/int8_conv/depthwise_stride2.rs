@@ -1,31 +1,32 @@
-//! Convolution of bytes where each channel of y reads one channel of x and windows of 3 x 3 or 5 x 5 lie two apart, with AVX2.
+//! Int8 depthwise convolution with stride 2, for 3 x 3 and 5 x 5 windows, with AVX2.
 //!
-//! What two taps side by side read for 16 windows is 32 bytes as they lie, a pair of bytes for each window: a slab has the rows of x
-//! with their padding, bytes without sign. Products of pairs are made as in [`super::quads`]; the last tap of a row stands alone, and
-//! its product with a byte without sign fits 16 bits.
+//! For 16 windows, two adjacent taps read 32 contiguous bytes, one pair of bytes per window. So a
+//! slab contains the rows of x with padding as unsigned bytes. Products of pairs are computed as in
+//! [`super::maddubs`]. The last tap of a row has no partner; its product with an unsigned byte fits
+//! in 16 bits.
 
 use std::ops::Range;
 
-use super::{ByteCall, Codes, ConvShape, finish};
+use super::{ConvShape, Int8ConvArgs, Int8Encoding, requantize};
 
-/// Bytes behind the last row that are read.
+/// Bytes past the last row that may be read.
 const SLACK: usize = 64;
 
-/// Whether windows are computed so where there is AVX2; sizes of x make no difference.
-pub(super) fn takes(shape: &ConvShape, weights: Codes) -> bool {
+/// True if this algorithm supports the windows (with AVX2); independent of the sizes of x.
+pub(super) fn supports(shape: &ConvShape, weights: Int8Encoding) -> bool {
     let w = &shape.windows;
     let kernel = matches!(w.kernel, [1, 3, 3] | [1, 5, 5]);
-    // A weight that stands alone is a byte with sign.
+    // A weight without a partner must fit in a signed byte.
     let bytes = weights.zero == if weights.signed { 0 } else { 128 };
     kernel && w.stride[2] == 2 && w.dilation[2] == 1 && bytes
 }
 
-/// Pairs of taps of a row, the last of which is one tap.
+/// Pairs of taps per row; the last pair has a single tap.
 fn pairs(shape: &ConvShape) -> usize {
     shape.windows.kernel[2].div_ceil(2)
 }
 
-/// Words of packed weights of a channel.
+/// Words of packed weights per channel.
 fn words(shape: &ConvShape) -> usize {
     shape.windows.kernel[1] * pairs(shape) + 2
 }
@@ -35,9 +36,10 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * words(shape)
 }
 
-/// Packs weights `[groups m, taps]`: of each channel, of a pair of taps two sizes and the bits to turn, of a single tap the weight;
-/// then the sum of all weights, and what their sums begin with where the zero point is 0.
-pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
+/// Packs weights `[groups m, taps]`. Each channel has two magnitudes and the bits to flip for every
+/// pair of taps, and the weight of each single tap. The sum of all weights follows, then the
+/// initial value of the sums for zero point 0.
+pub(super) fn pack(shape: &ConvShape, codes: Int8Encoding, w: &[u8], out: &mut [i32]) {
     let (taps, row, words) = (shape.windows.taps(), shape.windows.kernel[2], words(shape));
     let channels = w.chunks_exact(taps).zip(out.chunks_exact_mut(words));
     for (w, out) in channels.take(shape.groups * shape.m) {
@@ -53,7 +55,7 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
                         let mut both = [0u8; 4];
                         for (i, w) in values.into_iter().enumerate() {
                             both[i] = w.unsigned_abs() as u8;
-                            // Bytes without sign become ones with sign on the way.
+                            // The kernel converts unsigned bytes to signed ones.
                             both[2 + i] = if w < 0 { 0x7f } else { 0x80 };
                             begin += 128 * i32::from(w) - i32::from(w.min(0));
                         }
@@ -67,7 +69,7 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
     }
 }
 
-/// The rows `first..end` of windows of some channels of x, to rows of channels of y.
+/// Computes the window rows `first..end` of some channels of x, into rows of channels of y.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -75,7 +77,7 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
 /// # Panics
 /// If the slab has less room than its rows take.
 pub(super) unsafe fn run<'a>(
-    call: &ByteCall<'_>,
+    call: &Int8ConvArgs<'_>,
     planes: Range<usize>,
     [first, end]: [usize; 2],
     weights: &[i32],
@@ -96,7 +98,7 @@ pub(super) unsafe fn run<'a>(
         (_, true) => avx2::rows::<5, 3, true>,
     };
     for plane in planes {
-        let lines = avx2::Lines {
+        let lines = avx2::Stride2Lines {
             x: &call.x[plane * w.plane()..],
             sizes: [w.sizes[1], w.sizes[2]],
             pad: [w.pad[1], w.pad[2]],
@@ -109,7 +111,7 @@ pub(super) unsafe fn run<'a>(
             let channel = plane % shape.groups * shape.m + j;
             let (own, ends) = weights[channel * words..][..words].split_at(words - 2);
             let zero = i32::from(codes.flipped_zero());
-            let of = avx2::Rows {
+            let of = avx2::Stride2Rows {
                 slab,
                 tap: w.dilation[1] * row,
                 step: w.stride[1] * row,
@@ -117,7 +119,7 @@ pub(super) unsafe fn run<'a>(
                 weights: own,
                 begin: ends[1].wrapping_sub(zero.wrapping_mul(ends[0])),
             };
-            let finish = finish::Channel::new(&call.finish, channel);
+            let finish = requantize::RequantizeChannel::new(&call.finish, channel);
             rows(&of, &finish, y(plane, j));
         }
     }
@@ -132,24 +134,24 @@ mod avx2 {
     };
 
     use super::super::depthwise::avx2::store;
-    use super::super::finish::{Channel, avx2::Vectors};
+    use super::super::requantize::{RequantizeChannel, avx2::RequantizeVectors};
     use super::SLACK;
 
-    /// Rows of x, as they are to be written.
-    pub(super) struct Lines<'a> {
-        /// A channel; more may follow.
+    /// Rows of x to write to a slab.
+    pub(super) struct Stride2Lines<'a> {
+        /// A channel of x; other data may follow it.
         pub(super) x: &'a [u8],
         /// Height and width of x, and the padding before.
         pub(super) sizes: [usize; 2],
         pub(super) pad: [usize; 2],
-        /// The first row, counted with padding; bytes of a row; rows.
+        /// First row (in padded coordinates), bytes per row, and number of rows.
         pub(super) first: usize,
         pub(super) row: usize,
         pub(super) count: usize,
     }
 
-    impl Lines<'_> {
-        /// Writes the rows, bytes with these bits turned, with `zero` as padding.
+    impl Stride2Lines<'_> {
+        /// Writes the rows, flipping the bits `flip` of each byte; the padding is `zero`.
         ///
         /// # Safety
         /// The machine has AVX2.
@@ -162,7 +164,7 @@ mod avx2 {
             let flip = _mm256_set1_epi8(flip as i8);
             let zeros = _mm256_set1_epi8(zero as i8);
             let width = self.sizes[1];
-            // What is too much belongs to the next row, which comes later.
+            // Surplus bytes are overwritten by the next row.
             for i in 0..self.count {
                 let to = slab.as_mut_ptr().add(i * self.row);
                 let row = (self.first + i).checked_sub(self.pad[0]);
@@ -188,7 +190,7 @@ mod avx2 {
         }
     }
 
-    /// 32 bytes, zeros behind the end.
+    /// Loads 32 bytes; zeros past the end.
     #[inline(always)]
     unsafe fn thirty_two(from: &[u8], at: usize) -> __m256i {
         if let Some(bytes) = from.get(at..at + 32) {
@@ -201,19 +203,20 @@ mod avx2 {
     }
 
     /// Rows of windows of a channel.
-    pub(super) struct Rows<'a> {
+    pub(super) struct Stride2Rows<'a> {
         pub(super) slab: &'a [u8],
-        /// From one row of taps to the next, and from one row of windows to the next.
+        /// Distance between rows of taps, and between rows of windows.
         pub(super) tap: usize,
         pub(super) step: usize,
-        /// Windows of a row.
+        /// Windows per row.
         pub(super) width: usize,
         pub(super) weights: &'a [i32],
-        /// What sums begin with.
+        /// Initial value of the sums.
         pub(super) begin: i32,
     }
 
-    /// Windows of `K x K` with `P` pairs a row, 16 of a row together, or 8 of each of two rows.
+    /// Computes `K x K` windows with `P` pairs per row: 16 windows of a row at once, or 8 of each
+    /// of two rows.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -222,15 +225,15 @@ mod avx2 {
     /// If the slab ends before what is read.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn rows<const K: usize, const P: usize, const TWO: bool>(
-        of: &Rows<'_>,
-        finish: &Channel,
+        of: &Stride2Rows<'_>,
+        finish: &RequantizeChannel,
         y: &mut [u8],
     ) {
         let rows = y.len() / of.width;
         let reach = (rows.max(1) - 1) * of.step + (K - 1) * of.tap + 2 * (P - 1);
         let last = (of.width - 1) / 16 * 32 + 32;
         assert!(of.weights.len() == K * P && of.slab.len() >= reach + last);
-        let vectors = Vectors::new(finish);
+        let vectors = RequantizeVectors::new(finish);
         let ones = _mm256_set1_epi16(1);
         let mut own = [[_mm256_setzero_si256(); P]; K];
         let mut turned = own;

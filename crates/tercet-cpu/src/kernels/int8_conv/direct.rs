@@ -1,28 +1,32 @@
-//! Convolution of bytes without columns: windows side by side read their taps where the rows of x lie as words of two channels.
+//! Direct int8 convolution without im2col: adjacent windows read their taps in place from rows of
+//! x. A word of such a row contains the elements of two channels.
 //!
-//! A task has a rectangle of windows, whose rows of x are made words once, and some channels. Of a tile, 6 channels by 16 windows
-//! of a row, all sums stay in registers.
+//! A task computes some channels of a rectangle of windows, and converts the required rows of x
+//! once. All sums of a tile (6 channels by 16 windows of a row) stay in registers.
 
-use super::super::conv::Windows;
-use super::super::parallel::{self, SharedMut, Tasks, Threads};
-use super::pairs::{Part, Rows, SLACK};
-use super::{ByteCall, Codes, ConvShape, TASKS, pair};
+use super::super::conv::ConvWindowAxes;
+use super::super::parallel::{self, ClaimedTasks, KernelThreads, SharedMut};
+use super::channel_pairs::{ChannelPairRow, PaddedRowPart, SLACK};
+use super::{ConvShape, Int8ConvArgs, Int8Encoding, TASKS, pair};
 
-/// Windows of a panel.
+/// Windows per panel.
 const NR: usize = 16;
-/// Channels of a tile.
+/// Channels per tile.
 const MR: usize = 6;
-/// Words of the rows of a task, about: half of a second-level cache.
+/// Approximate words of the rows of a task: half of an L2 cache.
 const SLAB: usize = 64 << 10;
-/// Words of weights that are cheap to read again for other windows.
-const FEW_WEIGHTS: usize = 40 << 10;
+/// Maximum words of weights that are cheap to read again for other windows.
+const MAX_REREAD_WEIGHT_WORDS: usize = 40 << 10;
 
-/// Channels of x at most: beyond, what a panel reads lies too far apart for the first cache.
-const MANY: usize = 64;
+/// Maximum channels of x: with more channels, the elements that a panel reads do not stay in the L1
+/// cache.
+const MAX_CHANNELS: usize = 64;
 
-/// Whether a convolution is computed so, where there is AVX2; sizes of x make no difference.
-pub(super) fn takes(shape: &ConvShape) -> bool {
-    shape.windows.stride[2] <= 2 && shape.windows.taps() > 1 && (2..=MANY).contains(&shape.channels)
+/// True if this algorithm supports the convolution (with AVX2); independent of the sizes of x.
+pub(super) fn supports(shape: &ConvShape) -> bool {
+    shape.windows.stride[2] <= 2
+        && shape.windows.taps() > 1
+        && (2..=MAX_CHANNELS).contains(&shape.channels)
 }
 
 fn pairs(shape: &ConvShape) -> usize {
@@ -38,8 +42,9 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * steps(shape)
 }
 
-/// Packs weights `[groups m, channels, taps]`: of each block of [`MR`] channels, the words of each pair of channels, tap by tap.
-pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
+/// Packs weights `[groups m, channels, taps]`. The order is: blocks of [`MR`] channels of y, pairs
+/// of channels of x, taps.
+pub(super) fn pack(shape: &ConvShape, codes: Int8Encoding, w: &[u8], out: &mut [i32]) {
     let (taps, channels, steps) = (shape.windows.taps(), shape.channels, steps(shape));
     let at = |row: usize, c: usize, tap: usize| match c < channels {
         true => codes.value(w[(row * channels + c) * taps + tap]),
@@ -61,40 +66,40 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
     }
 }
 
-/// How a convolution falls into tasks, and how their rows of x lie.
+/// Partition of a convolution into tasks, and the layout of their rows of x.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
-    windows: Windows,
-    /// Windows of a task along both axes.
-    own: [usize; 2],
-    /// Tasks along both axes.
+struct Int8DirectPlan {
+    windows: ConvWindowAxes,
+    /// Windows per task along both axes.
+    task_windows: [usize; 2],
+    /// Number of tasks along both axes.
     cuts: [usize; 2],
-    /// Tasks along the channels of y, and the channels of each.
+    /// Number of tasks along the channels of y, and channels per task.
     chunks: usize,
     rows: usize,
-    /// Whether weights are read for one panel after the other.
-    few: bool,
+    /// True if the weights are read again for each panel.
+    one_panel_each: bool,
 }
 
-impl Plan {
-    fn new(shape: &ConvShape, threads: usize) -> Plan {
+impl Int8DirectPlan {
+    fn new(shape: &ConvShape, threads: usize) -> Int8DirectPlan {
         let mut windows = shape.windows;
-        // Where windows are the elements of x, rows make no difference.
+        // 1x1 windows with stride 1 are the elements of x, so the plane is treated as a single row.
         if windows.taps() == 1 && windows.stride == [1; 3] && windows.sizes == windows.out {
             windows.sizes = [1, 1, windows.plane()];
             windows.out = windows.sizes;
         }
         let [_, height, width] = windows.out;
         let pairs = pairs(shape).max(1);
-        let few = shape.m * steps(shape) <= FEW_WEIGHTS;
+        let few = shape.m * steps(shape) <= MAX_REREAD_WEIGHT_WORDS;
         let wanted = (TASKS * threads).div_ceil(shape.batch * shape.groups);
-        let mut plan = Plan {
+        let mut plan = Int8DirectPlan {
             windows,
-            own: [1, width],
+            task_windows: [1, width],
             cuts: [1; 2],
             chunks: 1,
             rows: 0,
-            few,
+            one_panel_each: few,
         };
         let most = SLAB / (pairs * plan.lines() * windows.stride[2]) / NR * NR;
         let mut cuts = width.div_ceil(most.max(NR));
@@ -102,16 +107,16 @@ impl Plan {
             let more = wanted.div_ceil(height).min(width.div_ceil(2 * NR));
             cuts = cuts.max(more);
         }
-        plan.own[1] = width.div_ceil(cuts).next_multiple_of(NR).min(width);
-        plan.cuts[1] = width.div_ceil(plan.own[1]);
+        plan.task_windows[1] = width.div_ceil(cuts).next_multiple_of(NR).min(width);
+        plan.cuts[1] = width.div_ceil(plan.task_windows[1]);
         let lines = SLAB / (pairs * plan.row());
         let more = lines.saturating_sub(plan.lines()) / plan.line_step();
         let mut rows = (1 + more).min(height);
         if few {
             rows = rows.min(height.div_ceil(wanted.div_ceil(plan.cuts[1])));
         }
-        plan.own[0] = height.div_ceil(height.div_ceil(rows));
-        plan.cuts[0] = height.div_ceil(plan.own[0]);
+        plan.task_windows[0] = height.div_ceil(height.div_ceil(rows));
+        plan.cuts[0] = height.div_ceil(plan.task_windows[0]);
         let tiles = shape.m.div_ceil(MR);
         let chunks = wanted
             .div_ceil(plan.cuts[0] * plan.cuts[1])
@@ -121,7 +126,8 @@ impl Plan {
         plan
     }
 
-    /// Lines from one row of windows to the next: rows of x that none reads are left out where windows have one row.
+    /// Distance in lines between rows of windows. If windows have one row, rows of x that no window
+    /// reads are omitted.
     fn line_step(&self) -> usize {
         match self.windows.kernel[1] {
             1 => 1,
@@ -132,48 +138,51 @@ impl Plan {
     /// Lines that the windows of a task read.
     fn lines(&self) -> usize {
         let w = &self.windows;
-        (self.own[0] - 1) * self.line_step() + (w.kernel[1].max(1) - 1) * w.dilation[1] + 1
+        (self.task_windows[0] - 1) * self.line_step() + (w.kernel[1].max(1) - 1) * w.dilation[1] + 1
     }
 
-    /// Places of a line that some windows of a row read.
+    /// Positions of a line that `windows` windows of a row read.
     fn places(&self, windows: usize) -> usize {
         let w = &self.windows;
         (windows - 1) * w.stride[2] + (w.kernel[2].max(1) - 1) * w.dilation[2] + 1
     }
 
     fn phase(&self) -> usize {
-        self.places(self.own[1]).div_ceil(self.windows.stride[2]) + SLACK
+        self.places(self.task_windows[1])
+            .div_ceil(self.windows.stride[2])
+            + SLACK
     }
 
-    /// Words of a line.
+    /// Words per line.
     fn row(&self) -> usize {
         self.phase() * self.windows.stride[2]
     }
 
-    /// Words from one pair of channels to the next: an odd number of cache lines, so that they lie in all sets of a cache.
+    /// Stride in words between pairs of channels: an odd number of cache lines, so that accesses
+    /// are spread over all cache sets.
     fn lead(&self) -> usize {
         ((self.lines() * self.row()).div_ceil(NR) | 1) * NR
     }
 }
 
-/// Words of scratch memory of a thread, of so many.
+/// Scratch words per thread, for `threads` threads.
 pub(super) fn part_len(threads: usize, shape: &ConvShape) -> usize {
-    let plan = Plan::new(shape, threads);
+    let plan = Int8DirectPlan::new(shape, threads);
     (steps(shape) + pairs(shape) * plan.lead()).next_multiple_of(16)
 }
 
 pub(super) fn run(
-    threads: Threads,
-    call: &ByteCall<'_>,
+    threads: KernelThreads,
+    call: &Int8ConvArgs<'_>,
     weights: &[i32],
     y: &mut [u8],
     scratch: &mut [i32],
 ) {
     let shape = call.shape;
-    let plan = Plan::new(shape, threads.count());
+    let plan = Int8DirectPlan::new(shape, threads.count());
     let tasks = shape.batch * shape.groups * plan.cuts[0] * plan.cuts[1] * plan.chunks;
     let part = part_len(threads.count(), shape);
-    let job = Job {
+    let job = Int8DirectTaskArgs {
         call,
         weights,
         plan,
@@ -184,25 +193,25 @@ pub(super) fn run(
     });
 }
 
-struct Job<'a> {
-    call: &'a ByteCall<'a>,
+struct Int8DirectTaskArgs<'a> {
+    call: &'a Int8ConvArgs<'a>,
     weights: &'a [i32],
-    plan: Plan,
+    plan: Int8DirectPlan,
     y: SharedMut<u8>,
 }
 
-/// The windows of a task.
+/// Windows of a task.
 #[derive(Clone, Copy, Debug)]
-struct Area {
-    /// The first one, along both axes.
+struct Int8DirectArea {
+    /// Index of the first window along both axes.
     first: [usize; 2],
-    /// How many, along both axes.
+    /// Number of windows along both axes.
     count: [usize; 2],
 }
 
-impl Job<'_> {
-    /// Tasks of the same windows follow each other, and share the rows of x.
-    fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
+impl Int8DirectTaskArgs<'_> {
+    /// Runs tasks; consecutive tasks with the same windows share the rows of x.
+    fn run(&self, tasks: ClaimedTasks<'_>, part: &mut [i32]) {
         let plan = &self.plan;
         let (offsets, slab) = part.split_at_mut(steps(self.call.shape));
         self.offsets(offsets);
@@ -212,10 +221,10 @@ impl Job<'_> {
             let blocks = plan.cuts[0] * plan.cuts[1];
             let (entry, block) = (place / blocks, place % blocks);
             let first = [block / plan.cuts[1], block % plan.cuts[1]];
-            let first = [0, 1].map(|axis| first[axis] * plan.own[axis]);
+            let first = [0, 1].map(|axis| first[axis] * plan.task_windows[axis]);
             let out = [plan.windows.out[1], plan.windows.out[2]];
-            let count = [0, 1].map(|axis| plan.own[axis].min(out[axis] - first[axis]));
-            let area = Area { first, count };
+            let count = [0, 1].map(|axis| plan.task_windows[axis].min(out[axis] - first[axis]));
+            let area = Int8DirectArea { first, count };
             if made.replace(place) != Some(place) {
                 self.fill(entry, area, slab);
             }
@@ -223,7 +232,7 @@ impl Job<'_> {
         }
     }
 
-    /// Where a window's words of each step lie, from where it begins.
+    /// Offset of each step's words from the start of a window.
     fn offsets(&self, offsets: &mut [i32]) {
         let (w, plan) = (&self.plan.windows, &self.plan);
         let taps = w.taps();
@@ -235,38 +244,45 @@ impl Job<'_> {
         }
     }
 
-    /// The rows of x that some windows of an entry read.
-    fn fill(&self, entry: usize, area: Area, slab: &mut [i32]) {
+    /// Converts the rows of x that some windows of a batch entry read.
+    fn fill(&self, entry: usize, area: Int8DirectArea, slab: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let w = &plan.windows;
-        let rows = Rows {
+        let rows = ChannelPairRow {
             x: &self.call.x[entry * shape.channels * w.plane()..],
             channels: shape.channels,
             windows: w,
             codes: self.call.codes,
         };
-        let part = Part {
+        let part = PaddedRowPart {
             begin: area.first[1] * w.stride[2],
             count: plan.places(area.count[1]),
             stride: w.stride[2],
             phase: plan.phase(),
         };
         let step = plan.line_step();
-        let lines = (area.count[0] - 1) * step + plan.lines() - (plan.own[0] - 1) * step;
-        // From one line to the next, as rows of x.
+        let lines = (area.count[0] - 1) * step + plan.lines() - (plan.task_windows[0] - 1) * step;
+        // Distance between lines, in rows of x.
         let apart = w.stride[1] / step;
         for p in 0..pairs(shape) {
             let to = &mut slab[p * plan.lead()..];
             for i in 0..lines {
                 let at = area.first[0] * w.stride[1] + i * apart;
-                // SAFETY: there is AVX2 where a convolution is computed so.
+                // SAFETY: this algorithm is only used with AVX2.
                 unsafe { rows.write(p, at, part, &mut to[i * plan.row()..]) };
             }
         }
     }
 
-    /// Some channels of some windows.
-    fn channels(&self, entry: usize, chunk: usize, area: Area, offsets: &[i32], slab: &[i32]) {
+    /// Computes some channels of some windows.
+    fn channels(
+        &self,
+        entry: usize,
+        chunk: usize,
+        area: Int8DirectArea,
+        offsets: &[i32],
+        slab: &[i32],
+    ) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let own = shape.m * offsets.len();
         let weights = &self.weights[entry % shape.groups * own..][..own];
@@ -277,7 +293,7 @@ impl Job<'_> {
         let reach = offsets.iter().max().map_or(0, |last| *last as usize + NR);
         let steps = (offsets, reach);
         for i in 0..tiles * panels {
-            let (tile, panel) = match plan.few {
+            let (tile, panel) = match plan.one_panel_each {
                 true => (i % tiles, i / tiles),
                 false => (i / panels, i % panels),
             };
@@ -290,12 +306,13 @@ impl Job<'_> {
             let first = entry % shape.groups * shape.m + row;
             let finish = (&self.call.finish, first);
             let mut bytes = [[0; NR]; MR];
-            // SAFETY: there is AVX2 where a convolution is computed so; the reach is that of the offsets.
+            // SAFETY: this algorithm is only used with AVX2; the reach is computed from the
+            // offsets.
             unsafe { avx2::tile(count, width > NR / 2, a, b, steps, finish, &mut bytes) };
             let at = (area.first[0] + line) * plan.windows.out[2] + area.first[1] + col;
             for (r, bytes) in bytes[..count].iter().enumerate() {
                 let to = (entry * shape.m + row + r) * plan.windows.count() + at;
-                // SAFETY: a task has its channels of its windows to itself, all within y.
+                // SAFETY: each task writes only its channels of its windows, all within y.
                 let y = unsafe { self.y.slice(to, width) };
                 match width {
                     NR => y.copy_from_slice(bytes),
@@ -312,11 +329,12 @@ mod avx2 {
         _mm256_permute2x128_si256, _mm256_set1_epi32, _mm256_setzero_si256,
     };
 
-    use super::super::Finish;
-    use super::super::finish::avx2::Vectors;
+    use super::super::Requantize;
+    use super::super::requantize::avx2::RequantizeVectors;
     use super::{MR, NR};
 
-    /// The bytes of up to 6 channels for 16 windows, or 8; `reach` is 16 more than the greatest offset.
+    /// Computes the output bytes of up to 6 channels for 16 or 8 windows; `reach` is the maximum
+    /// offset plus 16.
     ///
     /// # Safety
     /// The machine has AVX2, and the reach is that.
@@ -329,7 +347,7 @@ mod avx2 {
         a: &[i32],
         b: &[i32],
         (offsets, reach): (&[i32], usize),
-        finish: (&Finish<'_>, usize),
+        finish: (&Requantize<'_>, usize),
         bytes: &mut [[u8; NR]; MR],
     ) {
         assert!(a.len() == channels * offsets.len() && b.len() >= reach);
@@ -351,13 +369,14 @@ mod avx2 {
     }
 
     /// # Safety
-    /// The machine has AVX2; there are `R` words of `a` for each offset, and `8 V` of `b` behind each.
+    /// The machine has AVX2; there are `R` words of `a` for each offset, and `8 V` of `b` from each
+    /// offset on.
     #[target_feature(enable = "avx2")]
     unsafe fn sums<const R: usize, const V: usize>(
         mut a: *const i32,
         b: *const i32,
         offsets: &[i32],
-        (finish, channel): (&Finish<'_>, usize),
+        (finish, channel): (&Requantize<'_>, usize),
         bytes: &mut [[u8; NR]; MR],
     ) {
         let mut sums = [[_mm256_setzero_si256(); V]; R];
@@ -375,11 +394,11 @@ mod avx2 {
             }
             a = a.add(R);
         }
-        let mut vectors = Vectors::of(finish);
+        let mut vectors = RequantizeVectors::from_requantize(finish);
         for (r, sums) in sums.iter().enumerate() {
-            vectors.turn(finish, channel + r);
+            vectors.set_channel(finish, channel + r);
             let (first, last) = (sums[0], sums[V - 1]);
-            // Numbers 0 to 3 and 8 to 11, then the others.
+            // Elements 0 to 3 and 8 to 11, then the others.
             let low = _mm256_permute2x128_si256::<0x20>(first, last);
             let high = _mm256_permute2x128_si256::<0x31>(first, last);
             let packed = vectors.bytes(low, high);

@@ -1,67 +1,70 @@
-//! Products of I32 matrices of which the right one holds weights that are bytes with sign, with AVX2.
+//! GEMM of I32 matrices with AVX2 if the right-hand side contains weights in the i8 range.
 //!
-//! Weights are packed as those of convolutions (`quads`): their columns are channels. Sixteen rows of A are a panel of windows; its elements less
-//! the least of them are bytes, as those of quantised rows are. Otherwise they are numbers of up to four digits of 8 bits each, and the product is made of each digit's,
-//! the greatest first, each sum 256 times that before and its own. Sums wrap, so that it is exact for all elements.
+//! Weights are packed like those of int8 convolutions (`quads`), with columns of B as channels.
+//! Sixteen rows of A form a panel of windows. If the elements of a panel minus their minimum fit in
+//! a byte, as in quantized models, one product suffices. Otherwise each element is split into up to
+//! four 8-bit limbs. There is one product per limb, highest limb first, and each step multiplies
+//! the previous sum by 256. Sums wrap, so the result is exact for all elements.
 
 use std::ops::Range;
 
-use super::super::int_gemm::IntShape;
-use super::super::parallel::{self, Chunks, SharedMut, Threads};
+use super::super::int_gemm::IntGemmShape;
+use super::super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
-use super::dense::{Block, NR};
-use super::quads::{self, Channels, ROWS, Tile};
-use super::{Codes, TASKS, has_avx2};
+use super::dense::{Int8ChannelBlock, NR};
+use super::maddubs::{self, MaddubsChannels, MaddubsTile, ROWS};
+use super::{Int8Encoding, TASKS, has_avx2};
 
-/// Multiply-adds below which waking another thread costs more than it gains.
+/// Multiply-adds below which waking another thread is not profitable.
 const SERIAL_WORK: usize = 1 << 18;
-/// Multiply-adds of a task at least, but for what makes all threads busy.
+/// Minimum multiply-adds per task, unless some threads would then be idle.
 const TASK_WORK: usize = 1 << 18;
-/// Words of panels that are multiplied with all weights before the next, about: most of a second-level cache.
+/// Approximate words of panels that are multiplied with all weights before the next panels: most of
+/// an L2 cache.
 const TOGETHER: usize = 80 << 10;
-/// Words of weights that stay in the nearest cache beside a panel, about.
+/// Approximate words of weights that stay in the L1 cache together with a panel.
 const NEAR: usize = 4 << 10;
-/// Columns of B that are read together: a line of a cache.
+/// Columns of B that are read together: one cache line.
 const COLUMNS: usize = 16;
-/// Bytes with sign.
-const BYTES: Codes = Codes {
+/// Encoding of signed bytes with zero point 0.
+const BYTES: Int8Encoding = Int8Encoding {
     signed: true,
     zero: 0,
 };
 
-fn channels(shape: &IntShape) -> Channels {
-    Channels {
+fn channels(shape: &IntGemmShape) -> MaddubsChannels {
+    MaddubsChannels {
         groups: 1,
         m: shape.n,
         k: shape.k,
     }
 }
 
-/// Whether weights are bytes with sign, and the level has instructions for them.
+/// True if all weights are in the i8 range and the level has the instructions.
 #[must_use]
-pub fn takes(level: SimdLevel, b: &[i32]) -> bool {
-    // Without a branch: vectors of it.
+pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
+    // Branch-free, so that the compiler vectorizes it.
     let beyond = |b: &[i32]| b.iter().fold(0, |all, x| all | (i32::from(*x as i8) ^ x));
     has_avx2(level) && b.chunks(1 << 12).all(|b| beyond(b) == 0)
 }
 
 /// Words of packed weights.
 #[must_use]
-pub fn packed_len(shape: &IntShape) -> usize {
-    // The last says which form it is.
+pub fn packed_len(shape: &IntGemmShape) -> usize {
+    // The last word stores the packing format.
     channels(shape).packed_len().max(even::packed_len(shape)) + 1
 }
 
-/// Packs weights `[k, n]` that [`takes`] takes.
+/// Packs weights `[k, n]` that [`supports`] accepts.
 ///
 /// # Panics
-/// If a slice is shorter than the shape says.
-pub fn pack(shape: &IntShape, b: &[i32], out: &mut [i32]) {
-    assert_eq!(b.len(), shape.k * shape.n, "B has another size");
+/// If a slice is shorter than the shape requires.
+pub fn pack(shape: &IntGemmShape, b: &[i32], out: &mut [i32]) {
+    assert_eq!(b.len(), shape.k * shape.n, "B must have k * n elements");
     let of = channels(shape);
     let steps = of.steps();
     let (out, form) = out[..packed_len(shape)].split_at_mut(packed_len(shape) - 1);
-    // Words of a column one after the other.
+    // The words of each column, contiguous.
     let mut turned = vec![0u32; COLUMNS * steps];
     let even = is_even(shape, b);
     form[0] = i32::from(even);
@@ -73,7 +76,7 @@ pub fn pack(shape: &IntShape, b: &[i32], out: &mut [i32]) {
         }
         return;
     }
-    quads::pack_by(&of, BYTES, out, |columns, pack| {
+    maddubs::pack_by(&of, BYTES, out, |columns, pack| {
         let first = columns.start / COLUMNS * COLUMNS;
         if columns.start == first {
             turn(shape, b, first, &mut turned);
@@ -83,13 +86,13 @@ pub fn pack(shape: &IntShape, b: &[i32], out: &mut [i32]) {
     });
 }
 
-/// Whether so many pairs of weights are too large for [`quads`] that elements of A are looked at instead.
-fn is_even(shape: &IntShape, b: &[i32]) -> bool {
-    /// Rows and columns that are looked at, about.
+/// True if [`super::maddubs`] would split too many weight pairs, so that splitting elements of A is cheaper.
+fn is_even(shape: &IntGemmShape, b: &[i32]) -> bool {
+    /// Approximate number of sampled rows and of sampled columns.
     const SAMPLES: usize = 64;
-    /// One of so many pairs is too large.
+    /// Threshold: more than one in `SHARE` pairs overflows.
     const SHARE: usize = 16;
-    let &IntShape { k, n, .. } = shape;
+    let &IntGemmShape { k, n, .. } = shape;
     let apart = |len: usize| (len / SAMPLES).max(1);
     let (mut pairs, mut large) = (0, 0);
     for row in (0..k / 2).step_by(apart(k / 2)) {
@@ -97,14 +100,14 @@ fn is_even(shape: &IntShape, b: &[i32]) -> bool {
         for (a, b) in first.iter().zip(second).step_by(apart(n)) {
             pairs += 1;
             let of_one_sign = (*a < 0) == (*b < 0);
-            large += usize::from(of_one_sign && (a + b).abs() > i32::from(quads::MOST_SIZE));
+            large += usize::from(of_one_sign && (a + b).abs() > i32::from(maddubs::MAX_SIZE));
         }
     }
     large * SHARE > pairs
 }
 
-/// The words of [`COLUMNS`] columns of B from `first` on, each one after the other.
-fn turn(shape: &IntShape, b: &[i32], first: usize, to: &mut [u32]) {
+/// Transposes [`COLUMNS`] columns of B from `first` on into contiguous words.
+fn turn(shape: &IntGemmShape, b: &[i32], first: usize, to: &mut [u32]) {
     let (n, steps) = (shape.n, channels(shape).steps());
     for (step, four) in b.chunks(4 * n).enumerate() {
         let mut words = [0u32; COLUMNS];
@@ -124,91 +127,104 @@ fn turn(shape: &IntShape, b: &[i32], first: usize, to: &mut [u32]) {
     }
 }
 
-/// Eight bits of numbers without sign that elements less the least are.
+/// An 8-bit limb of the unsigned numbers `element - min`.
 #[derive(Clone, Copy, Debug)]
-struct Digit {
-    least: i32,
-    /// How many digits are below.
+struct Limb {
+    min: i32,
+    /// Index of the limb; 0 is the lowest.
     place: i32,
 }
 
-impl Digit {
-    fn of(self, x: i32) -> u8 {
-        (x.wrapping_sub(self.least) as u32 >> (8 * self.place)) as u8
+impl Limb {
+    fn extract(self, x: i32) -> u8 {
+        (x.wrapping_sub(self.min) as u32 >> (8 * self.place)) as u8
     }
 }
 
-/// Whether words of so many rows lie as [`quads::Sink::ALONE`] says: tiles of fewer columns have no kernel for that.
-fn alone(shape: &IntShape, rows: usize) -> bool {
+/// True if panels of this number of rows use the layout of [`super::maddubs`]. Tiles with fewer
+/// columns have no kernel for it.
+fn is_unpaired(shape: &IntGemmShape, rows: usize) -> bool {
     rows <= 2 && shape.n.is_multiple_of(ROWS)
 }
 
-/// Writes a digit of some rows to their panel.
-fn fill(even: bool, shape: &IntShape, rows: &[i32], digit: Digit, panel: &mut [i32]) {
+/// Writes one limb of some rows to their panel.
+fn fill(even: bool, shape: &IntGemmShape, rows: &[i32], digit: Limb, panel: &mut [i32]) {
     let k = shape.k;
     if even {
-        return even::Panel::of(shape, panel).fill(rows, k, digit);
+        return even::U8GemmPanelMemory::new(shape, panel).fill(rows, k, digit);
     }
-    match alone(shape, rows.len() / k) {
-        true => avx2::alone(rows, k, digit, panel),
-        // SAFETY: there is AVX2 where products are taken.
+    match is_unpaired(shape, rows.len() / k) {
+        true => avx2::unpaired_words(rows, k, digit, panel),
+        // SAFETY: this GEMM is only used with AVX2.
         false => unsafe { avx2::panel(rows, k, 0..k, (digit, 0), panel) },
     }
 }
 
-/// Words of a panel of one form.
-fn panel_len(even: bool, shape: &IntShape) -> usize {
+/// Words of a panel in either packing format.
+fn panel_len(even: bool, shape: &IntGemmShape) -> usize {
     match even {
         true => even::panel_len(shape),
         false => channels(shape).steps() * NR,
     }
 }
 
-/// Words of scratch memory: columns of all panels, and two words for each.
+/// Words of scratch memory: the columns of all panels, and two words per panel.
 #[must_use]
-pub fn scratch_len(shape: &IntShape) -> usize {
+pub fn scratch_len(shape: &IntGemmShape) -> usize {
     shape.m.div_ceil(NR) * (panel_len(true, shape).max(panel_len(false, shape)) + 2)
 }
 
-/// `c = a b` for B that [`pack`] wrote.
+/// Computes `c = a b` for a B packed by [`pack`].
 ///
 /// # Panics
-/// If a slice has another length than the shape says, or the level has no instructions for it.
+/// If a slice does not have the length of the shape, or the level does not have the instructions.
 pub fn byte_gemm(
     level: SimdLevel,
-    threads: Threads,
-    shape: &IntShape,
+    threads: KernelThreads,
+    shape: &IntGemmShape,
     a: &[i32],
     weights: &[i32],
     c: &mut [i32],
     scratch: &mut [i32],
 ) {
-    let &IntShape { m, k, n } = shape;
+    let &IntGemmShape { m, k, n } = shape;
     let sizes = (a.len(), c.len());
-    assert_eq!(sizes, (m * k, m * n), "A or C has another size");
+    assert_eq!(sizes, (m * k, m * n), "A must have m * k elements, C m * n");
     assert!(has_avx2(level) && weights.len() >= packed_len(shape));
     if k == 0 || c.is_empty() {
         return c.fill(0);
     }
     let threads = match m * n * k < SERIAL_WORK {
-        true => Threads::Serial,
+        true => KernelThreads::Serial,
         false => threads,
     };
     let even = weights[packed_len(shape) - 1] != 0;
     let len = panel_len(even, shape);
     let (panels, ranges) = scratch[..m.div_ceil(NR) * (len + 2)].split_at_mut(m.div_ceil(NR) * len);
-    let parts = (Chunks::new(&mut *panels, len), Chunks::new(&mut *ranges, 2));
+    let parts = (
+        DisjointChunks::new(&mut *panels, len),
+        DisjointChunks::new(&mut *ranges, 2),
+    );
     parallel::for_each_part(threads, parts, |i, (panel, range)| {
         let rows = &a[i * NR * k..m.min((i + 1) * NR) * k];
         // SAFETY: the level has AVX2.
         let [least, digits] = unsafe { avx2::range(rows) };
         range.copy_from_slice(&[least, digits]);
         if digits == 1 {
-            fill(even, shape, rows, Digit { least, place: 0 }, panel);
+            fill(
+                even,
+                shape,
+                rows,
+                Limb {
+                    min: least,
+                    place: 0,
+                },
+                panel,
+            );
         }
     });
     let digits = ranges.chunks_exact(2).map(|range| range[1]).max();
-    let mut job = Job {
+    let mut job = LimbGemmTask {
         even,
         shape,
         weights,
@@ -219,12 +235,12 @@ pub fn byte_gemm(
     };
     for place in (0..digits.unwrap_or(1)).rev() {
         if digits != Some(1) {
-            let parts = Chunks::new(&mut *job.panels, len);
+            let parts = DisjointChunks::new(&mut *job.panels, len);
             let ranges = job.ranges;
             parallel::for_each_part(threads, parts, |i, panel| {
                 let rows = &a[i * NR * k..m.min((i + 1) * NR) * k];
                 let least = ranges[2 * i];
-                fill(even, shape, rows, Digit { least, place }, panel);
+                fill(even, shape, rows, Limb { min: least, place }, panel);
             });
         }
         job.run(threads, place);
@@ -232,27 +248,28 @@ pub fn byte_gemm(
     }
 }
 
-/// A product of one digit.
-struct Job<'a> {
+/// Product of one limb.
+struct LimbGemmTask<'a> {
     even: bool,
-    shape: &'a IntShape,
+    shape: &'a IntGemmShape,
     weights: &'a [i32],
-    /// The least element of each panel, and how many digits the others less that have.
+    /// Minimum element of each panel, and number of limbs of the other elements minus that minimum.
     ranges: &'a [i32],
     panels: &'a mut [i32],
     c: SharedMut<i32>,
-    /// Whether C holds the sums of the digits before.
+    /// True if C already contains the sums of higher limbs.
     after: bool,
 }
 
-impl Job<'_> {
-    fn run(&self, threads: Threads, place: i32) {
-        let &IntShape { m, n, .. } = self.shape;
+impl LimbGemmTask<'_> {
+    fn run(&self, threads: KernelThreads, place: i32) {
+        let &IntGemmShape { m, n, .. } = self.shape;
         let panels = m.div_ceil(NR);
         let steps = channels(self.shape).steps();
         let blocks = panels.div_ceil((TOGETHER / (steps * NR)).max(1));
         let together = panels.div_ceil(blocks);
-        // A share of each thread at most, else what stays in the nearest cache: threads that are held up even out.
+        // Columns per task: at most one thread's share, and at most the weights that stay in the L1
+        // cache. Small tasks balance preempted threads.
         let share = n.div_ceil((TASKS * threads.count()).div_ceil(blocks));
         let near = NEAR / steps;
         let least = TASK_WORK / (together * NR.min(m) * steps * 4);
@@ -268,14 +285,15 @@ impl Job<'_> {
         });
     }
 
-    /// Some columns of B with the rows of a panel.
+    /// Multiplies the rows of a panel by some columns of B.
     fn multiply(&self, columns: Range<usize>, panel: usize, place: i32) {
-        let &IntShape { m, n, .. } = self.shape;
+        let &IntGemmShape { m, n, .. } = self.shape;
         let row = panel * NR;
         let width = NR.min(m - row);
         let len = panel_len(self.even, self.shape);
         let columns_of = &self.panels[panel * len..][..len];
-        // The least element was taken away once.
+        // The minimum was subtracted from the whole element, so it is added back with the lowest
+        // limb only.
         let least = if place == 0 {
             self.ranges[2 * panel]
         } else {
@@ -288,28 +306,29 @@ impl Job<'_> {
         }
         let shape = channels(self.shape);
         let words = 2 * shape.steps();
-        let block = Block {
+        let block = Int8ChannelBlock {
             a: &self.weights[columns.start * words..columns.end * words],
             b: columns_of,
             channels: columns,
             width,
         };
-        let ends = quads::Ends::of(&shape, self.weights);
-        // Bytes with sign on the way are 128 less.
-        let tile = Tile::new(&shape, &block, ends, least.wrapping_add(128));
-        // SAFETY: there is AVX2; a task has its columns of its rows to itself, all within C.
+        let ends = maddubs::MaddubsTrailer::new(&shape, self.weights);
+        // The kernel subtracts 128 from unsigned bytes to make them signed.
+        let tile = MaddubsTile::new(&shape, &block, ends, least.wrapping_add(128));
+        // SAFETY: this GEMM is only used with AVX2; each task writes only its columns of its rows,
+        // all within C.
         unsafe {
-            match alone(self.shape, width) {
-                true => quads::tiles(&tile, self.rows::<true>(c, width), NR / 2),
-                false => quads::tiles(&tile, self.rows::<false>(c, width), NR / 2),
+            match is_unpaired(self.shape, width) {
+                true => maddubs::tiles(&tile, self.rows::<true>(c, width), NR / 2),
+                false => maddubs::tiles(&tile, self.rows::<false>(c, width), NR / 2),
             }
         }
     }
 
-    fn rows<const ALONE: bool>(&self, c: *mut i32, width: usize) -> avx2::Rows<ALONE> {
-        avx2::Rows {
+    fn rows<const ALONE: bool>(&self, c: *mut i32, width: usize) -> avx2::LimbGemmRows<ALONE> {
+        avx2::LimbGemmRows {
             c,
-            apart: self.shape.n,
+            stride: self.shape.n,
             width,
             after: self.after,
         }
@@ -318,5 +337,5 @@ impl Job<'_> {
 
 #[path = "gemm_avx2.rs"]
 mod avx2;
-#[path = "gemm_even.rs"]
+#[path = "gemm_u8_weights.rs"]
 mod even;

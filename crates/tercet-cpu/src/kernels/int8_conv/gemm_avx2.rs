@@ -1,4 +1,4 @@
-//! Panels and sums of products of integers with AVX2.
+//! AVX2 packing of panels, and sums of integer GEMMs.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_cvtsi32_si128, _mm_loadu_si128, _mm_slli_epi32,
@@ -11,15 +11,15 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::super::quads::{ROWS, Sink};
-use super::{Digit, NR};
+use super::super::maddubs::{ChannelSumSink, ROWS};
+use super::{Limb, NR};
 
-/// Elements of a vector.
+/// I32 elements per vector.
 pub(super) const LANES: usize = 8;
-/// Elements of a vector of bytes.
+/// Bytes per vector.
 const BYTES: usize = 4 * LANES;
 
-/// The least element, and how many digits of 8 bits the others less that have, one at least.
+/// Minimum element, and the number of 8-bit limbs of `element - minimum`, at least one.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -45,23 +45,24 @@ pub(super) unsafe fn range(x: &[i32]) -> [i32; 2] {
     [least, bits.div_ceil(u8::BITS).max(1) as i32]
 }
 
-/// A digit of rows `[.., k]` as words of a panel that lie as [`Sink::ALONE`] says.
+/// Writes one limb of rows `[.., k]` as panel words in the layout of [`ChannelSumSink::ALONE`].
 ///
 /// # Panics
-/// If there are more rows than a panel has so.
-pub(super) fn alone(rows: &[i32], k: usize, digit: Digit, to: &mut [i32]) {
+/// If there are more rows than such a panel has.
+pub(super) fn unpaired_words(rows: &[i32], k: usize, digit: Limb, to: &mut [i32]) {
     assert!(rows.len() / k * ROWS <= NR);
     let rows = rows.chunks_exact(k).flat_map(|row| row.chunks(4));
     for (to, x) in to.chunks_exact_mut(ROWS).zip(rows) {
         let mut word = [0; 4];
         word.iter_mut()
             .zip(x)
-            .for_each(|(to, x)| *to = digit.of(*x));
+            .for_each(|(to, x)| *to = digit.extract(*x));
         to.fill(i32::from_le_bytes(word));
     }
 }
 
-/// A digit of a part of rows `[.., k]` as columns of a panel, four bytes in a word; `pad` for what is not there.
+/// Writes one limb of a part of rows `[.., k]` as columns of a panel, four bytes per word. Missing
+/// elements become `pad`.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -73,13 +74,13 @@ pub(super) unsafe fn panel(
     rows: &[i32],
     k: usize,
     depth: Range<usize>,
-    (digit, pad): (Digit, u8),
+    (digit, pad): (Limb, u8),
     to: &mut [i32],
 ) {
     let count = rows.len() / k;
     assert!(count <= NR && to.len() == depth.len().div_ceil(4) * NR);
-    let digits = Digits {
-        least: _mm256_set1_epi32(digit.least),
+    let digits = LimbExtract {
+        min: _mm256_set1_epi32(digit.min),
         shift: _mm_cvtsi32_si128(8 * digit.place),
     };
     for half in [0, LANES] {
@@ -94,7 +95,7 @@ pub(super) unsafe fn panel(
                     Some(x) => digits.bytes(x.as_ptr()),
                     None => {
                         let pad = i32::from(pad) << (8 * digit.place);
-                        let mut x = [digit.least.wrapping_add(pad); BYTES];
+                        let mut x = [digit.min.wrapping_add(pad); BYTES];
                         x[..depth.end - at].copy_from_slice(&row[at..]);
                         digits.bytes(x.as_ptr())
                     }
@@ -109,32 +110,32 @@ pub(super) unsafe fn panel(
     }
 }
 
-/// Which digit is taken of elements.
-struct Digits {
-    least: __m256i,
+/// Extracts a limb from elements.
+struct LimbExtract {
+    min: __m256i,
     shift: __m128i,
 }
 
-impl Digits {
-    /// Those of [`BYTES`] elements.
+impl LimbExtract {
+    /// Limbs of [`BYTES`] elements.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn bytes(&self, x: *const i32) -> __m256i {
         let mut parts = [_mm256_setzero_si256(); 4];
         for (i, part) in parts.iter_mut().enumerate() {
-            let x = _mm256_sub_epi32(_mm256_loadu_si256(x.add(LANES * i).cast()), self.least);
+            let x = _mm256_sub_epi32(_mm256_loadu_si256(x.add(LANES * i).cast()), self.min);
             let digit = _mm256_srl_epi32(x, self.shift);
             *part = _mm256_and_si256(digit, _mm256_set1_epi32(0xff));
         }
         let low = _mm256_packs_epi32(parts[0], parts[1]);
         let high = _mm256_packs_epi32(parts[2], parts[3]);
-        // Both steps work within halves: words 0, 2, 4, 6 come before the others.
+        // Both pack steps work within 128-bit halves: words 0, 2, 4, 6 come before the others.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order)
     }
 }
 
-/// Rows as columns.
+/// Transposes an 8 x 8 block of words.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn turn(rows: [__m256i; LANES]) -> [__m256i; LANES] {
@@ -156,7 +157,7 @@ unsafe fn turn(rows: [__m256i; LANES]) -> [__m256i; LANES] {
     columns
 }
 
-/// Of four rows the columns 0 to 3, each beside the one four later.
+/// Columns 0 to 3 of four rows, each next to the column four further.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn fours_of([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
@@ -170,23 +171,23 @@ unsafe fn fours_of([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// Sums that are rows of C.
+/// Sink that writes sums to rows of C.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<const ALONE: bool> {
-    /// The first column of the first row, and from one row to the next.
+pub(super) struct LimbGemmRows<const ALONE: bool> {
+    /// First column of the first row, and the row stride.
     pub(super) c: *mut i32,
-    pub(super) apart: usize,
-    /// Rows.
+    pub(super) stride: usize,
+    /// Number of rows.
     pub(super) width: usize,
-    /// Whether C holds sums of greater digits.
+    /// True if C already contains the sums of higher limbs.
     pub(super) after: bool,
 }
 
-impl<const ALONE: bool> Rows<ALONE> {
-    /// Writes columns of one row from `column` on, `R` of them.
+impl<const ALONE: bool> LimbGemmRows<ALONE> {
+    /// Stores `R` columns of one row, starting at `column`.
     #[inline(always)]
     pub(super) unsafe fn store<const R: usize>(self, row: usize, column: usize, sums: __m128i) {
-        let c = self.c.add(row * self.apart + column);
+        let c = self.c.add(row * self.stride + column);
         if R < ROWS {
             let mut all = [0; ROWS];
             _mm_storeu_si128(all.as_mut_ptr().cast(), sums);
@@ -204,7 +205,7 @@ impl<const ALONE: bool> Rows<ALONE> {
     }
 }
 
-impl<const ALONE: bool> Sink for Rows<ALONE> {
+impl<const ALONE: bool> ChannelSumSink for LimbGemmRows<ALONE> {
     const ALONE: bool = ALONE;
 
     #[inline(always)]

@@ -1,31 +1,39 @@
-//! Weights that are spread evenly, by elements of A that are not.
+//! GEMM with u8 weights and i8 activations, for weights with a flat distribution. In contrast to
+//! `quads`, it splits elements of A, not weights.
 //!
-//! Weights plus 128 are bytes without sign, and elements of A less a number in their midst are bytes with sign: of two neighbours along k, or of four
-//! where the products of two words are added, products fit 16 bits whatever the weights if those of one sign add up to [`MOST_SIZE`] at most.
-//! Rows of networks have few large elements. So each panel has its own list of words: pairs of steps whose products are added, then steps that stand
-//! alone, with what is over of a step as another one. What 128 and the number in the midst amount to is added for each row and each column.
+//! Weights plus 128 are unsigned bytes. Elements of A minus a center value (`midst`) are signed
+//! bytes. The products of two neighbours along k, or of four if two words are combined, are added
+//! in 16 bits. For any weights, these sums do not overflow if the elements of one sign add up to at
+//! most [`MAX_SIZE`].
+//!
+//! Activations of neural networks have few large elements. So each panel has its own list of words.
+//! First come pairs of steps whose products are added, then single steps; the excess of a step
+//! becomes an additional single step. The contributions of 128 and of the center value are added
+//! per row and per column.
 
 use std::ops::Range;
 
-use super::super::quads::{MOST_SIZE, ROWS, keep, word};
-use super::avx2::{Rows, panel};
-use super::{Digit, IntShape, NR, channels};
+use super::super::maddubs::{MAX_SIZE, ROWS, split_overflow, word};
+use super::avx2::{LimbGemmRows, panel};
+use super::{IntGemmShape, Limb, NR, channels};
 
-/// Words of columns of a step at most: what is over of two elements of at most [`MOST_MIDST`] and 255 less that takes two steps more.
-const MOST_WORDS: usize = 3;
-/// Bounds of what is taken away of bytes without sign.
+/// Maximum words of columns per step: the excess of two elements, for a center within
+/// [`MIDST`] of either end, needs at most two further steps.
+const MAX_WORDS: usize = 3;
+/// Range of the center value that is subtracted from unsigned bytes.
 const MIDST: Range<i16> = 64..192;
-/// Pairs of a panel that are looked at to choose it.
+/// Number of pairs of a panel that are sampled to choose the center value.
 const SAMPLES: usize = 256;
 
-/// Words of packed weights: four columns of a step side by side, then the sums of all columns.
-pub(super) fn packed_len(shape: &IntShape) -> usize {
+/// Words of packed weights: four adjacent columns per step, then the sums of all columns.
+pub(super) fn packed_len(shape: &IntGemmShape) -> usize {
     let columns = shape.n.next_multiple_of(ROWS);
     columns * (channels(shape).steps() + 1)
 }
 
-/// Packs some columns from `first` on, where a tile begins, of which `words` has those of each one after the other.
-pub(super) fn pack(shape: &IntShape, first: usize, words: &[u32], out: &mut [i32]) {
+/// Packs columns from `first` on, which is the start of a tile. `words` contains the contiguous
+/// words of each column.
+pub(super) fn pack(shape: &IntGemmShape, first: usize, words: &[u32], out: &mut [i32]) {
     let steps = channels(shape).steps();
     let all = shape.n.next_multiple_of(ROWS) * steps;
     let (weights, sums) = out[..packed_len(shape)].split_at_mut(all);
@@ -43,7 +51,7 @@ pub(super) fn pack(shape: &IntShape, first: usize, words: &[u32], out: &mut [i32
             }
             sums[i] = sum;
         }
-        // Beyond k weights are zeros, whatever is beside them.
+        // Weights past k are zeros, so the elements of A there have no effect.
         if !shape.k.is_multiple_of(4) {
             for last in &mut to[(steps - 1) * ROWS..] {
                 *last &= (1 << (shape.k % 4 * 8)) - 1;
@@ -52,32 +60,33 @@ pub(super) fn pack(shape: &IntShape, first: usize, words: &[u32], out: &mut [i32
     }
 }
 
-/// Parts of a panel's memory.
-pub(super) struct Panel<'a> {
-    /// Columns of pairs of steps from the front, of steps that stand alone from the back.
+/// Parts of the memory of a panel.
+pub(super) struct U8GemmPanelMemory<'a> {
+    /// Columns: pairs of steps from the front, single steps from the back.
     columns: &'a mut [i32],
-    /// Which steps these are, likewise.
+    /// Step indices of these columns, in the same order.
     steps: &'a mut [i32],
-    /// What is added to the sums of each row.
+    /// Constant that is added to the sums of each row.
     rows: &'a mut [i32],
-    /// Pairs and steps alone, or what is over of each of few rows; and what has been taken away of elements.
+    /// Number of pairs and of single steps (or, for few rows, the number of excess words of each
+    /// row), and the center value.
     head: &'a mut [i32],
 }
 
 /// Words of a panel.
-pub(super) fn panel_len(shape: &IntShape) -> usize {
-    channels(shape).steps() * MOST_WORDS * (NR + 1) + NR + HEAD
+pub(super) fn panel_len(shape: &IntGemmShape) -> usize {
+    channels(shape).steps() * MAX_WORDS * (NR + 1) + NR + HEAD
 }
 
 const HEAD: usize = 3;
 
-impl<'a> Panel<'a> {
-    pub(super) fn of(shape: &IntShape, memory: &'a mut [i32]) -> Panel<'a> {
-        let most = channels(shape).steps() * MOST_WORDS;
+impl<'a> U8GemmPanelMemory<'a> {
+    pub(super) fn new(shape: &IntGemmShape, memory: &'a mut [i32]) -> U8GemmPanelMemory<'a> {
+        let most = channels(shape).steps() * MAX_WORDS;
         let (columns, rest) = memory.split_at_mut(most * NR);
         let (steps, rest) = rest.split_at_mut(most);
         let (rows, rest) = rest.split_at_mut(NR);
-        Panel {
+        U8GemmPanelMemory {
             columns,
             steps,
             rows,
@@ -85,16 +94,16 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// Writes a digit of rows `[.., k]`.
-    pub(super) fn fill(self, rows: &[i32], k: usize, digit: Digit) {
+    /// Packs one limb of the rows `[.., k]`.
+    pub(super) fn fill(self, rows: &[i32], k: usize, digit: Limb) {
         let midst = midst(rows, digit);
-        if rows.len() / k <= FEW {
+        if rows.len() / k <= MAX_SINGLE_ROWS {
             return self.fill_few(rows, k, digit, midst);
         }
-        let mut to = List {
+        let mut to = U8GemmPanelWriter {
             panel: self,
             pairs: 0,
-            alone: 0,
+            unpaired: 0,
             midst,
         };
         let mut stage = [0; STAGE * NR];
@@ -103,10 +112,10 @@ impl<'a> Panel<'a> {
             let depth = first..k.min(first + 4 * STAGE);
             let steps = depth.len().div_ceil(4);
             let stage = &mut stage[..steps * NR];
-            // SAFETY: there is AVX2 where products are taken.
+            // SAFETY: this GEMM is only used with AVX2.
             unsafe { panel(rows, k, depth, (digit, midst as u8), stage) };
             for (i, columns) in stage.chunks_mut(2 * NR).enumerate() {
-                // SAFETY: as above.
+                // SAFETY: this GEMM is only used with AVX2.
                 let fit = unsafe { avx2::center(columns, midst, &mut sums) };
                 to.push(first / 4 + 2 * i, columns, fit);
             }
@@ -117,29 +126,30 @@ impl<'a> Panel<'a> {
         }
         to.panel
             .head
-            .copy_from_slice(&[to.pairs as i32, to.alone as i32, i32::from(midst)]);
+            .copy_from_slice(&[to.pairs as i32, to.unpaired as i32, i32::from(midst)]);
     }
 }
 
-impl Panel<'_> {
-    /// Writes rows one by one: words of all steps, each four times, and what is over of them with the step that it is of.
-    fn fill_few(self, rows: &[i32], k: usize, digit: Digit, midst: i16) {
+impl U8GemmPanelMemory<'_> {
+    /// Packs few rows, one by one: the words of all steps, each four times, then the excess words
+    /// with their step index.
+    fn fill_few(self, rows: &[i32], k: usize, digit: Limb, midst: i16) {
         self.head.copy_from_slice(&[0, 0, i32::from(midst)]);
         let steps = k.div_ceil(4);
-        let (words, over) = self.columns.split_at_mut(FEW * ROWS * steps);
+        let (words, over) = self.columns.split_at_mut(MAX_SINGLE_ROWS * ROWS * steps);
         for (i, row) in rows.chunks_exact(k).enumerate() {
-            let mut over = over[i * 2 * MOST_WORDS * steps..].chunks_exact_mut(2);
+            let mut over = over[i * 2 * MAX_WORDS * steps..].chunks_exact_mut(2);
             let words = words[i * ROWS * steps..].chunks_exact_mut(ROWS);
             let mut sum = 0i32;
             for (step, (x, to)) in row.chunks(4).zip(words).enumerate() {
                 let mut left = [0; 4];
                 for (left, x) in left.iter_mut().zip(x) {
-                    *left = i16::from(digit.of(*x)) - midst;
+                    *left = i16::from(digit.extract(*x)) - midst;
                     sum = sum.wrapping_add(i32::from(*left));
                 }
                 let mut part = || {
                     let mut kept = [left];
-                    keep(&mut kept, std::slice::from_mut(&mut left));
+                    split_overflow(&mut kept, std::slice::from_mut(&mut left));
                     (word(kept[0]), left != [0; 4])
                 };
                 let (first, mut more) = part();
@@ -158,67 +168,67 @@ impl Panel<'_> {
     }
 }
 
-/// Rows of a panel that has no more, which are taken one by one.
-const FEW: usize = 2;
+/// Maximum rows of a panel whose rows are processed one by one.
+const MAX_SINGLE_ROWS: usize = 2;
 
-/// Steps that are looked at together: an even number.
+/// Steps that are examined together; an even number.
 const STAGE: usize = 64;
 
-/// How elements of two steps fit.
+/// How the elements of two steps fit in the 16-bit sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// Products of both may be added.
+pub(super) enum U8GemmStepFit {
+    /// Products of both steps may be added.
     Both,
-    /// Products of each.
+    /// Each step fits on its own.
     Each,
-    /// Something is over; elements are as they were.
+    /// There is excess; the elements are unchanged.
     Over,
 }
 
-/// A panel that is being written.
-struct List<'a> {
-    panel: Panel<'a>,
+/// A panel under construction.
+struct U8GemmPanelWriter<'a> {
+    panel: U8GemmPanelMemory<'a>,
     pairs: usize,
-    alone: usize,
+    unpaired: usize,
     midst: i16,
 }
 
-impl List<'_> {
-    /// Takes columns of one step or two.
-    fn push(&mut self, step: usize, columns: &[i32], fit: Fit) {
+impl U8GemmPanelWriter<'_> {
+    /// Appends the columns of one or two steps.
+    fn push(&mut self, step: usize, columns: &[i32], fit: U8GemmStepFit) {
         match fit {
-            Fit::Both if columns.len() == 2 * NR => {
+            U8GemmStepFit::Both if columns.len() == 2 * NR => {
                 self.panel.columns[self.pairs * 2 * NR..][..2 * NR].copy_from_slice(columns);
                 self.panel.steps[self.pairs] = step as i32;
                 self.pairs += 1;
             }
-            Fit::Both | Fit::Each => {
+            U8GemmStepFit::Both | U8GemmStepFit::Each => {
                 for (i, columns) in columns.chunks_exact(NR).enumerate() {
-                    self.alone(step + i, columns);
+                    self.push_unpaired(step + i, columns);
                 }
             }
-            Fit::Over => {
+            U8GemmStepFit::Over => {
                 for (i, columns) in columns.chunks_exact(NR).enumerate() {
                     let midst = self.midst;
-                    let part = |part: &[i32; NR]| self.alone(step + i, part);
-                    // SAFETY: there is AVX2 where products are taken.
+                    let part = |part: &[i32; NR]| self.push_unpaired(step + i, part);
+                    // SAFETY: this GEMM is only used with AVX2.
                     unsafe { avx2::split(columns, midst, part) };
                 }
             }
         }
     }
 
-    fn alone(&mut self, step: usize, columns: &[i32]) {
-        self.alone += 1;
-        let at = self.panel.steps.len() - self.alone;
+    fn push_unpaired(&mut self, step: usize, columns: &[i32]) {
+        self.unpaired += 1;
+        let at = self.panel.steps.len() - self.unpaired;
         self.panel.steps[at] = step as i32;
         self.panel.columns[at * NR..][..NR].copy_from_slice(columns);
     }
 }
 
-/// What to take away of bytes without sign so that few pairs of them are too large: by some of them.
-fn midst(rows: &[i32], digit: Digit) -> i16 {
-    let byte = |x: i32| usize::from(digit.of(x));
+/// Chooses the center value for which the fewest sampled pairs of unsigned bytes overflow.
+fn midst(rows: &[i32], digit: Limb) -> i16 {
+    let byte = |x: i32| usize::from(digit.extract(x));
     let mut counts = [0u16; 2 * 256];
     let pairs = rows.len() / 2;
     let apart = (pairs / SAMPLES).max(1) | 1;
@@ -228,8 +238,9 @@ fn midst(rows: &[i32], digit: Digit) -> i16 {
     for i in 1..counts.len() {
         counts[i] += counts[i - 1];
     }
-    // Sums from `2 midst - 128` to `2 midst + 128` fit; of equals, the one amid them.
-    let most = usize::from(MOST_SIZE as u16);
+    // Pair sums from `2 midst - 128` to `2 midst + 128` fit. Among equally good values, use the
+    // middle one.
+    let most = usize::from(MAX_SIZE as u16);
     let fitting = |midst: usize| {
         let below = (2 * midst).checked_sub(most + 1).map_or(0, |at| counts[at]);
         counts[(2 * midst + most).min(counts.len() - 1)] - below
@@ -241,36 +252,37 @@ fn midst(rows: &[i32], digit: Digit) -> i16 {
     (first.unwrap_or(128) + last.unwrap_or(128)) as i16 / 2
 }
 
-/// The rows of a panel by some columns of B, of which the first begins a tile: those at `c` of the first row.
+/// Multiplies the rows of a panel by the columns `columns` of B, which start at a tile boundary.
+/// `to` writes the results to C.
 pub(super) fn multiply(
-    shape: &IntShape,
+    shape: &IntGemmShape,
     columns: Range<usize>,
     weights: &[i32],
     panel: &[i32],
     least: i32,
-    to: Rows<false>,
+    to: LimbGemmRows<false>,
 ) {
     let steps = channels(shape).steps();
     let (weights, sums) =
         weights[..packed_len(shape)].split_at(shape.n.next_multiple_of(ROWS) * steps);
-    let most = steps * MOST_WORDS;
+    let most = steps * MAX_WORDS;
     let (words, rest) = panel.split_at(most * NR);
     let (numbers, rest) = rest.split_at(most);
     let (rows, head) = rest.split_at(NR);
     let (pairs, alone) = (head[0] as usize, head[1] as usize);
     assert!(columns.end <= shape.n);
     let of = match to.width {
-        0..=FEW => avx2::Panel::Few([0, 1].map(|i| {
-            let over = &words[FEW * ROWS * steps + i * 2 * MOST_WORDS * steps..];
-            avx2::Row {
+        0..=MAX_SINGLE_ROWS => avx2::U8GemmPanel::TwoRows([0, 1].map(|i| {
+            let over = &words[MAX_SINGLE_ROWS * ROWS * steps + i * 2 * MAX_WORDS * steps..];
+            avx2::U8GemmRow {
                 words: &words[i * ROWS * steps..][..ROWS * steps],
                 over: &over[..2 * head[i] as usize],
                 more: rows[i],
             }
         })),
-        _ => avx2::Panel::Listed(avx2::Listed {
+        _ => avx2::U8GemmPanel::Listed(avx2::U8GemmPanelWords {
             pairs: (&numbers[..pairs], &words[..pairs * 2 * NR]),
-            alone: (&numbers[most - alone..], &words[(most - alone) * NR..]),
+            unpaired: (&numbers[most - alone..], &words[(most - alone) * NR..]),
             rows,
         }),
     };
@@ -279,10 +291,10 @@ pub(super) fn multiply(
         let a = &weights[first * steps..(first + ROWS) * steps];
         let begin: [i32; ROWS] = std::array::from_fn(|r| sums[first + r].wrapping_mul(less));
         let count = ROWS.min(columns.end - first);
-        // SAFETY: there is AVX2 where products are taken; steps are within the weights.
+        // SAFETY: this GEMM is only used with AVX2; the steps are within the weights.
         unsafe { avx2::columns(&of, a, begin, (first - columns.start, count), to) };
     }
 }
 
-#[path = "gemm_even_avx2.rs"]
+#[path = "gemm_u8_weights_avx2.rs"]
 mod avx2;

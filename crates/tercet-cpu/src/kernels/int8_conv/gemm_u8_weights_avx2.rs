@@ -1,4 +1,4 @@
-//! Panels and tiles of evenly spread weights with AVX2.
+//! AVX2 packing and micro-kernels of the GEMM with u8 weights.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_loadu_si128, _mm_madd_epi16, _mm_maddubs_epi16,
@@ -10,17 +10,17 @@ use std::arch::x86_64::{
     _mm256_testz_si256,
 };
 
-use super::super::super::quads::{MOST_SIZE, ROWS, Sink};
+use super::super::super::maddubs::{ChannelSumSink, MAX_SIZE, ROWS};
 use super::super::NR;
-use super::super::avx2::{LANES, Rows};
-use super::Fit;
+use super::super::avx2::{LANES, LimbGemmRows};
+use super::U8GemmStepFit;
 
-/// Two bytes of each word, the others likewise, as 16 bits.
-type Halves = [__m256i; 2];
+/// The bytes of each word as 16-bit values: two bytes in each of the two vectors.
+type I16Halves = [__m256i; 2];
 
-/// Those of a word less `midst`.
+/// Splits a word into 16-bit values minus `midst`.
 #[inline(always)]
-unsafe fn halves(x: __m256i, midst: __m256i) -> Halves {
+unsafe fn halves(x: __m256i, midst: __m256i) -> I16Halves {
     let low = _mm256_and_si256(x, _mm256_set1_epi16(0xff));
     [
         _mm256_sub_epi16(low, midst),
@@ -28,21 +28,26 @@ unsafe fn halves(x: __m256i, midst: __m256i) -> Halves {
     ]
 }
 
-/// Their low bytes as words.
+/// Packs the low bytes of both vectors into words.
 #[inline(always)]
-unsafe fn bytes_of([low, high]: Halves) -> __m256i {
+unsafe fn bytes_of([low, high]: I16Halves) -> __m256i {
     let low = _mm256_and_si256(low, _mm256_set1_epi16(0xff));
     _mm256_or_si256(low, _mm256_slli_epi16::<8>(high))
 }
 
-/// Takes `midst` from columns of one step or two, unless something is over; adds what elements were to sums.
+/// Subtracts `midst` from the columns of one or two steps, unless there is excess. Adds the
+/// original elements to `sums`.
 ///
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn center(columns: &mut [i32], midst: i16, sums: &mut [i32; NR]) -> Fit {
+pub(super) unsafe fn center(
+    columns: &mut [i32],
+    midst: i16,
+    sums: &mut [i32; NR],
+) -> U8GemmStepFit {
     let zero = _mm256_setzero_si256();
-    let (most, least) = (_mm256_set1_epi16(MOST_SIZE), _mm256_set1_epi16(-MOST_SIZE));
+    let (most, least) = (_mm256_set1_epi16(MAX_SIZE), _mm256_set1_epi16(-MAX_SIZE));
     let greatest = _mm256_set1_epi16(i16::from(i8::MAX));
     let midst = _mm256_set1_epi16(midst);
     let mut words = [[zero; 2]; 2];
@@ -56,7 +61,7 @@ pub(super) unsafe fn center(columns: &mut [i32], midst: i16, sums: &mut [i32; NR
             let [low, high] = halves(x, midst);
             let up = _mm256_add_epi16(_mm256_max_epi16(low, zero), _mm256_max_epi16(high, zero));
             let down = _mm256_add_epi16(_mm256_min_epi16(low, zero), _mm256_min_epi16(high, zero));
-            // 128 alone is no byte with sign.
+            // A single 128 is not a signed byte.
             let large = _mm256_cmpgt_epi16(_mm256_max_epi16(low, high), greatest);
             let large = _mm256_or_si256(large, _mm256_cmpgt_epi16(up, most));
             let small = _mm256_cmpgt_epi16(least, down);
@@ -70,7 +75,7 @@ pub(super) unsafe fn center(columns: &mut [i32], midst: i16, sums: &mut [i32; NR
         over_both = _mm256_or_si256(over_both, _mm256_or_si256(large, small));
     }
     if _mm256_testz_si256(over, over) == 0 {
-        return Fit::Over;
+        return U8GemmStepFit::Over;
     }
     for (columns, words) in columns.chunks_exact_mut(NR).zip(words) {
         for (to, word) in columns.chunks_exact_mut(LANES).zip(words) {
@@ -78,21 +83,22 @@ pub(super) unsafe fn center(columns: &mut [i32], midst: i16, sums: &mut [i32; NR
         }
     }
     match _mm256_testz_si256(over_both, over_both) {
-        0 => Fit::Each,
-        _ => Fit::Both,
+        0 => U8GemmStepFit::Each,
+        _ => U8GemmStepFit::Both,
     }
 }
 
-/// Takes `midst` from columns of a step and hands them on in parts that fit: see `keep` of `quads`.
+/// Subtracts `midst` from the columns of a step, and calls `part` with parts that fit: see `keep`
+/// of `quads`.
 ///
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn split(columns: &[i32], midst: i16, mut part: impl FnMut(&[i32; NR])) {
     let zero = _mm256_setzero_si256();
-    let most = _mm256_set1_epi16(MOST_SIZE);
+    let most = _mm256_set1_epi16(MAX_SIZE);
     let greatest = _mm256_set1_epi16(i16::from(i8::MAX));
-    let least = _mm256_set1_epi16(-MOST_SIZE);
+    let least = _mm256_set1_epi16(-MAX_SIZE);
     let mut over = [[zero; 2]; 2];
     for (half, over) in over.iter_mut().enumerate() {
         let x = _mm256_loadu_si256(columns[LANES * half..][..LANES].as_ptr().cast());
@@ -126,48 +132,48 @@ pub(super) unsafe fn split(columns: &[i32], midst: i16, mut part: impl FnMut(&[i
     }
 }
 
-/// Words of a panel with the steps that they are of.
-pub(super) struct Listed<'a> {
-    /// Pairs of steps, by the first.
+/// Words of a panel with the indices of their steps.
+pub(super) struct U8GemmPanelWords<'a> {
+    /// Words of pairs of steps, and the index of the first step of each pair.
     pub(super) pairs: (&'a [i32], &'a [i32]),
-    pub(super) alone: (&'a [i32], &'a [i32]),
-    /// What is added to the sums of each row.
+    pub(super) unpaired: (&'a [i32], &'a [i32]),
+    /// Constant that is added to the sums of each row.
     pub(super) rows: &'a [i32],
 }
 
-/// A row on its own.
+/// A row that is processed individually.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    /// [`ROWS`] times the word of each step.
+pub(super) struct U8GemmRow<'a> {
+    /// The word of each step, repeated [`ROWS`] times.
     pub(super) words: &'a [i32],
-    /// Steps, and other words of them.
+    /// Excess words, each with its step index.
     pub(super) over: &'a [i32],
-    /// What is added to its sums.
+    /// Constant that is added to its sums.
     pub(super) more: i32,
 }
 
-/// A panel as it was written.
-pub(super) enum Panel<'a> {
-    /// Two rows at most.
-    Few([Row<'a>; 2]),
-    /// More rows.
-    Listed(Listed<'a>),
+/// A packed panel.
+pub(super) enum U8GemmPanel<'a> {
+    /// At most two rows.
+    TwoRows([U8GemmRow<'a>; 2]),
+    /// More than two rows.
+    Listed(U8GemmPanelWords<'a>),
 }
 
-/// Columns of one tile, `count` from `column` on, whose sums begin with `begin`.
+/// Computes `count` columns of one tile from `column` on; sums start at `begin`.
 ///
 /// # Safety
 /// The machine has AVX2; weights `a` have all steps of the list, and C has the tile.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn columns(
-    of: &Panel<'_>,
+    of: &U8GemmPanel<'_>,
     a: &[i32],
     begin: [i32; ROWS],
     (column, count): (usize, usize),
-    to: Rows<false>,
+    to: LimbGemmRows<false>,
 ) {
     match of {
-        Panel::Few(rows) => {
+        U8GemmPanel::TwoRows(rows) => {
             for (row, of) in rows[..to.width].iter().enumerate() {
                 let sums = row_sums(of, a, begin);
                 match count {
@@ -178,17 +184,17 @@ pub(super) unsafe fn columns(
                 }
             }
         }
-        Panel::Listed(of) if to.width <= LANES => {
+        U8GemmPanel::Listed(of) if to.width <= LANES => {
             put(to, column, count, listed_tile::<1>(of, a, begin));
         }
-        Panel::Listed(of) => put(to, column, count, listed_tile::<2>(of, a, begin)),
+        U8GemmPanel::Listed(of) => put(to, column, count, listed_tile::<2>(of, a, begin)),
     }
 }
 
-/// Writes the columns of a tile that there are.
+/// Stores the existing columns of a tile.
 #[inline(always)]
 unsafe fn put<const V: usize>(
-    to: Rows<false>,
+    to: LimbGemmRows<false>,
     column: usize,
     count: usize,
     sums: [[__m256i; V]; ROWS],
@@ -201,7 +207,7 @@ unsafe fn put<const V: usize>(
     }
 }
 
-/// Adds products of pairs of bytes, or sums of two such, to the sums of their columns.
+/// Adds products of byte pairs, or sums of two such products, to the column sums.
 #[inline(always)]
 unsafe fn add(sum: &mut __m256i, two: __m256i) {
     *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
@@ -209,7 +215,7 @@ unsafe fn add(sum: &mut __m256i, two: __m256i) {
 
 #[inline(always)]
 unsafe fn listed_tile<const V: usize>(
-    of: &Listed<'_>,
+    of: &U8GemmPanelWords<'_>,
     a: &[i32],
     begin: [i32; ROWS],
 ) -> [[__m256i; V]; ROWS] {
@@ -238,8 +244,8 @@ unsafe fn listed_tile<const V: usize>(
         }
         x = x.add(2 * NR);
     }
-    let mut x = of.alone.1.as_ptr();
-    for step in of.alone.0 {
+    let mut x = of.unpaired.1.as_ptr();
+    for step in of.unpaired.0 {
         let a = a.as_ptr().add(*step as usize * ROWS);
         for (r, sums) in sums.iter_mut().enumerate() {
             let weight = _mm256_set1_epi32(*a.add(r));
@@ -253,9 +259,10 @@ unsafe fn listed_tile<const V: usize>(
     sums
 }
 
-/// The columns of a tile in one row: weights of a step are a vector, those of two steps one of twice the length.
+/// Computes the columns of a tile for one row. The weights of one step form a 128-bit vector, those
+/// of two steps a 256-bit vector.
 #[inline(always)]
-unsafe fn row_sums(of: &Row<'_>, a: &[i32], begin: [i32; ROWS]) -> __m128i {
+unsafe fn row_sums(of: &U8GemmRow<'_>, a: &[i32], begin: [i32; ROWS]) -> __m128i {
     let steps = of.words.len();
     assert!(a.len() == steps);
     let mut twos = [_mm256_setzero_si256(); 2];
@@ -285,7 +292,7 @@ unsafe fn row_sums(of: &Row<'_>, a: &[i32], begin: [i32; ROWS]) -> __m128i {
     _mm_add_epi32(sums, _mm_add_epi32(begin, _mm_set1_epi32(of.more)))
 }
 
-/// Adds the products of a step of one row.
+/// Adds the products of one step of one row.
 #[inline(always)]
 unsafe fn add_one(sums: &mut __m128i, weights: &[i32], x: i32) {
     let weights = _mm_loadu_si128(weights.as_ptr().cast());

@@ -1,27 +1,37 @@
-//! Products of bytes with AVX2: four elements of x in a word, by four weights.
+//! Int8 products with the AVX2 instruction `maddubs`: four elements of x per word, times four
+//! weights.
 //!
-//! `pmaddubsw` adds two products of a byte without sign and one with sign in 16 bits, where they saturate. They do not if the first
-//! is the size of a weight, at most 128, and the second is `e`, an element of x between -128 and 127: two products are within
-//! `-128 (128 + 128)` and `127 (128 + 128)`. Under a weight below zero all bits of `e` are turned, which makes it `-e - 1`; then
-//! the size of the weight is to be added once, which is a number of the channel.
+//! `pmaddubsw` multiplies unsigned by signed bytes and adds two products in 16 bits, with
+//! saturation. There are two formats that avoid the saturation.
 //!
-//! That costs an instruction and a word of weights for each word. Without it the byte without sign is one of x and the one with sign a
-//! weight, and two products saturate where both weights have one sign and add up to more than [`MOST_SIZE`]. Of weights with
-//! few large ones that are few pairs: such a pair keeps what fits, and what is left of it is a word of its own, for its channel alone,
-//! at the end. Where even four weights, two of a word and those of the next word in their place, add up to no more on either side of zero, the
-//! products of both words are added in 16 bits before they are widened, which saves an instruction in six.
-//! Which of these forms a block of channels takes is counted when its weights are packed.
+//! Sign-flipped format: the unsigned operand is the magnitude of a weight, at most 128. The signed
+//! operand is `e`, an element of x from -128 to 127. Two products are then between `-128 (128 +
+//! 128)` and `127 (128 + 128)`. For a negative weight all bits of `e` are flipped, and the result
+//! is `-e-1`. The missing weight magnitude is a constant per channel, added once. Compared with the
+//! plain format, each word costs one more instruction and one more word of weights.
+//!
+//! Plain format: the unsigned operand is x, the signed operand a weight. Two products saturate only
+//! if both weights have the same sign and their sum exceeds [`MAX_SIZE`]. If large weights are
+//! rare, there are few such pairs. Such a pair is clipped to the part that fits. The excess becomes
+//! an additional word for its channel, stored at the end.
+//!
+//! The plain format may also combine two words. Its limit then applies to four weights: two of a
+//! word, and the two at the same position of the next word. The products of both words are added in
+//! 16 bits before widening, which saves one of six instructions.
+//!
+//! The packing step counts the excess words of each block of channels and selects the cheapest
+//! format.
 
 use std::ops::Range;
 
-use super::dense::{Block, NR};
-use super::{ByteCall, Codes, ConvShape};
+use super::dense::{Int8ChannelBlock, NR};
+use super::{ConvShape, Int8ConvArgs, Int8Encoding};
 
-/// Channels of a tile.
+/// Channels per tile.
 pub(super) const ROWS: usize = 4;
 
-/// Whether weights are small enough.
-pub(super) fn takes(weights: Codes) -> bool {
+/// True if the weights are small enough.
+pub(super) fn supports(weights: Int8Encoding) -> bool {
     let (least, most) = if weights.signed {
         (-128, 127)
     } else {
@@ -30,24 +40,24 @@ pub(super) fn takes(weights: Codes) -> bool {
     least - weights.zero >= -128 && most - weights.zero <= 128
 }
 
-/// What two weights of one sign add up to at most: `255 * 128` fits 16 bits.
-pub(super) const MOST_SIZE: i16 = 128;
+/// Maximum sum of two weights of the same sign: `255 * 128` fits in 16 bits.
+pub(super) const MAX_SIZE: i16 = 128;
 
-/// The channels that weights are of.
+/// Channels of a set of weights.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Channels {
-    /// Groups of channels.
+pub(super) struct MaddubsChannels {
+    /// Number of groups of channels.
     pub(super) groups: usize,
-    /// Channels of a group.
+    /// Channels per group.
     pub(super) m: usize,
-    /// Weights of a channel.
+    /// Weights per channel.
     pub(super) k: usize,
 }
 
-impl Channels {
-    /// Those of a convolution.
-    pub(super) fn of(shape: &ConvShape) -> Channels {
-        Channels {
+impl MaddubsChannels {
+    /// Channels of a convolution.
+    pub(super) fn new(shape: &ConvShape) -> MaddubsChannels {
+        MaddubsChannels {
             groups: shape.groups,
             m: shape.m,
             k: shape.k(),
@@ -58,63 +68,69 @@ impl Channels {
         self.groups * self.m
     }
 
-    /// Words of columns of a window.
+    /// Words of columns per window.
     pub(super) fn steps(&self) -> usize {
         self.k.div_ceil(4)
     }
 
-    /// Words of packed weights: two for each step of a channel, two sums of each channel, and a head of each block of channels.
+    /// Words of packed weights: two per step and channel, two sums per channel, and a head per
+    /// block of channels.
     pub(super) fn packed_len(&self) -> usize {
         self.count() * (2 * self.steps() + 2) + self.groups * self.m.div_ceil(ROWS) * HEAD
     }
 }
 
-/// Words that say how a block is packed: its [`Kind`], then how many words each channel has at its end.
+/// Words of a block's head: its [`MaddubsPacking`], then the number of excess words of each channel.
 const HEAD: usize = 1 + ROWS;
 
-/// How a block of channels is packed.
+/// Packing format of a block of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-enum Kind {
-    /// Sizes, and bits to turn.
-    Turned = 0,
+enum MaddubsPacking {
+    /// Magnitudes, and bits to flip.
+    SignFlipped = 0,
     /// Weights as they are.
     Plain = 1,
-    /// Likewise, with two words whose products may be added in 16 bits.
+    /// Weights as they are; the products of two words may be added in 16 bits.
     Twos = 2,
 }
 
-/// Weights that are looked at together.
-const MANY: usize = 32;
+/// Weights that are examined together.
+const GROUP_WEIGHTS: usize = 32;
 
-/// The sizes of some weights, the bits to turn for each, their sum, and that of those below zero.
+/// Magnitudes of some weights, the bits to flip for each, the sum of the weights, and the sum of
+/// the negative weights.
 #[inline(always)]
-fn sizes(w: &[u8; MANY], codes: Codes) -> ([u8; MANY], [u8; MANY], [i32; 2]) {
-    let (mut sizes, mut turned) = ([0; MANY], [0; MANY]);
+fn sizes(
+    w: &[u8; GROUP_WEIGHTS],
+    codes: Int8Encoding,
+) -> ([u8; GROUP_WEIGHTS], [u8; GROUP_WEIGHTS], [i32; 2]) {
+    let (mut sizes, mut turned) = ([0; GROUP_WEIGHTS], [0; GROUP_WEIGHTS]);
     let (mut sum, mut below) = (0i16, 0i16);
-    for i in 0..MANY {
+    for i in 0..GROUP_WEIGHTS {
         let w = codes.value(w[i]);
         sizes[i] = w.unsigned_abs() as u8;
-        // Bytes of x without sign become ones with sign on the way.
+        // The 0x80 converts unsigned bytes of x to signed ones.
         turned[i] = (w >> 15) as u8 ^ 0x80;
-        // 32 weights are at most 4096.
+        // The sum of 32 weights is at most 4096.
         sum += w;
         below += w.min(0);
     }
     (sizes, turned, [i32::from(sum), i32::from(below)])
 }
 
-/// Packs weights `[groups m, k]`, by blocks of [`ROWS`] channels.
-pub(super) fn pack(shape: &Channels, codes: Codes, w: &[u8], out: &mut [i32]) {
+/// Packs weights `[groups m, k]` in blocks of [`ROWS`] channels.
+pub(super) fn pack(shape: &MaddubsChannels, codes: Int8Encoding, w: &[u8], out: &mut [i32]) {
     pack_by(shape, codes, out, |rows, pack| {
         pack(&w[rows.start * shape.k..rows.end * shape.k]);
     });
 }
 
-/// As [`pack`], of weights that `of` hands on for some channels `[channels, k]`, or with zeros that fill the last word.
+/// Like [`pack`], with weights that `of` provides for a range of channels as `[channels, k]`. The
+/// rows may include zeros that fill the last word.
 pub(super) fn pack_by(
-    shape: &Channels,
-    codes: Codes,
+    shape: &MaddubsChannels,
+    codes: Int8Encoding,
     out: &mut [i32],
     mut of: impl FnMut(Range<usize>, &mut dyn FnMut(&[u8])),
 ) {
@@ -130,30 +146,31 @@ pub(super) fn pack_by(
         of(first..first + count, &mut |w| {
             let k = w.len() / count;
             assert!(w.len() == k * count && k.div_ceil(4) == steps);
-            Rows { w, k, count, codes }.pack(to, sums, head);
+            MaddubsWeightRows { w, k, count, codes }.pack(to, sums, head);
         });
     }
 }
 
 /// Weights of a block of channels.
-struct Rows<'a> {
+struct MaddubsWeightRows<'a> {
     w: &'a [u8],
     k: usize,
     count: usize,
-    codes: Codes,
+    codes: Int8Encoding,
 }
 
-impl Rows<'_> {
+impl MaddubsWeightRows<'_> {
     fn pack(&self, to: &mut [i32], sums: &mut [i32], head: &mut [i32]) {
         let done = self.pack_plain::<2>(to, sums, head) || self.pack_plain::<1>(to, sums, head);
         if !done {
-            head.fill(Kind::Turned as i32);
+            head.fill(MaddubsPacking::SignFlipped as i32);
             self.pack_turned(to, sums);
         }
     }
 
-    /// Packs words of weights step by step, then what is left of them, channel by channel: a word and where its columns begin.
-    /// False if that is more than the next kind costs, with `to` half written.
+    /// Packs words of weights step by step, then the excess of each channel, as a word and the
+    /// offset of its columns. Returns false if the excess costs more than the next format; `to` is
+    /// then partly written.
     fn pack_plain<const TOGETHER: usize>(
         &self,
         to: &mut [i32],
@@ -162,25 +179,26 @@ impl Rows<'_> {
     ) -> bool {
         let (count, steps) = (self.count, self.k.div_ceil(4));
         let (words, rest) = to.split_at_mut(count * steps);
-        // A word for one channel costs what three words of a block save, or what eight save that are added two by two.
+        // An excess word for one channel costs as much as three words of a block save, or eight if
+        // words are added in pairs.
         let (kind, most) = match TOGETHER {
-            2 => (Kind::Twos, count * steps / 8),
-            _ => (Kind::Plain, count * steps / 4),
+            2 => (MaddubsPacking::Twos, count * steps / 8),
+            _ => (MaddubsPacking::Plain, count * steps / 4),
         };
         let mut rest = rest.chunks_exact_mut(2).take(most);
         head.fill(0);
         head[0] = kind as i32;
         for (own, w) in self.w.chunks_exact(self.k.max(1)).enumerate() {
             let mut sum = 0;
-            let parts = words.chunks_mut(count * MANY / 4);
-            for (many, (w, words)) in w.chunks(MANY).zip(parts).enumerate() {
-                let mut look = Look::at::<TOGETHER>(w, self.codes);
+            let parts = words.chunks_mut(count * GROUP_WEIGHTS / 4);
+            for (many, (w, words)) in w.chunks(GROUP_WEIGHTS).zip(parts).enumerate() {
+                let mut look = MaddubsWeightGroup::at::<TOGETHER>(w, self.codes);
                 sum += look.sum;
                 if look.over {
                     let mut left = look.bytes.map(|w| self.codes.value(w));
                     look.words = split::<TOGETHER>(&mut left);
-                    while left != [0; MANY] {
-                        let over = (many * MANY / 4..).zip(split::<1>(&mut left));
+                    while left != [0; GROUP_WEIGHTS] {
+                        let over = (many * GROUP_WEIGHTS / 4..).zip(split::<1>(&mut left));
                         for (step, word) in over.filter(|(_, word)| *word != 0) {
                             let Some(rest) = rest.next() else {
                                 return false;
@@ -194,21 +212,21 @@ impl Rows<'_> {
                     words[own] = word;
                 }
             }
-            // Bytes of x without sign are counted from 0, not from 128.
+            // The kernel counts unsigned bytes of x from 0, not from 128.
             sums[2 * own..][..2].copy_from_slice(&[sum, i32::wrapping_mul(sum, -128)]);
         }
         true
     }
 
-    /// Packs both words of each channel, sizes and bits to turn, step by step.
+    /// Packs two words per step and channel: magnitudes, and bits to flip.
     fn pack_turned(&self, to: &mut [i32], ends: &mut [i32]) {
         let count = self.count;
         for (own, w) in self.w.chunks_exact(self.k.max(1)).enumerate() {
             let mut sums = [0; 2];
-            let parts = w.chunks(MANY);
-            for (w, to) in parts.zip(to.chunks_mut(2 * count * MANY / 4)) {
-                // What stands for zero fills the last ones.
-                let mut all = [self.codes.zero as u8; MANY];
+            let parts = w.chunks(GROUP_WEIGHTS);
+            for (w, to) in parts.zip(to.chunks_mut(2 * count * GROUP_WEIGHTS / 4)) {
+                // The last group is padded with the zero point.
+                let mut all = [self.codes.zero as u8; GROUP_WEIGHTS];
                 all[..w.len()].copy_from_slice(w);
                 let (sizes, turned, more) = sizes(&all, self.codes);
                 let words = sizes.as_chunks::<4>().0.iter();
@@ -224,63 +242,66 @@ impl Rows<'_> {
     }
 }
 
-/// Four weights as a word.
+/// Packs four weights into a word.
 pub(super) fn word(w: [i16; 4]) -> i32 {
     i32::from_le_bytes(w.map(|w| w as u8))
 }
 
-/// Weights that are looked at together, and zeros where there are fewer.
-struct Look {
-    /// The weights.
-    bytes: [u8; MANY],
-    /// Likewise, as words, of what is kept.
-    words: [i32; MANY / 4],
-    /// Whether something may be left of a word.
+/// A group of weights that are examined together, padded with zeros.
+struct MaddubsWeightGroup {
+    /// Bytes of the weights.
+    bytes: [u8; GROUP_WEIGHTS],
+    /// Words of the weights after clipping.
+    words: [i32; GROUP_WEIGHTS / 4],
+    /// True if a word may have excess.
     over: bool,
     sum: i32,
 }
 
-impl Look {
-    fn at<const TOGETHER: usize>(w: &[u8], codes: Codes) -> Look {
-        let mut bytes = [codes.zero as u8; MANY];
+impl MaddubsWeightGroup {
+    fn at<const TOGETHER: usize>(w: &[u8], codes: Int8Encoding) -> MaddubsWeightGroup {
+        let mut bytes = [codes.zero as u8; GROUP_WEIGHTS];
         match w.first_chunk() {
             Some(whole) => bytes = *whole,
             None => bytes[..w.len()].copy_from_slice(w),
         }
-        let mut look = Look {
+        let mut look = MaddubsWeightGroup {
             bytes,
-            words: [0; MANY / 4],
+            words: [0; GROUP_WEIGHTS / 4],
             over: true,
             sum: 0,
         };
-        // Codes that are bytes with sign, less their zero point.
+        // Encodings whose bytes minus the zero point are signed bytes.
         let flip = match (codes.signed, codes.zero) {
             (true, 0) => Some(0),
             (false, 128) => Some(0x80),
             _ => None,
         };
         match flip {
-            // SAFETY: there is AVX2 where words have four bytes.
-            Some(flip) => unsafe { avx2::look(&mut look, flip, TOGETHER == 2) },
+            // SAFETY: words of four bytes are only used with AVX2.
+            Some(flip) => unsafe { avx2::weight_group(&mut look, flip, TOGETHER == 2) },
             None => look.sum = bytes.iter().map(|w| i32::from(codes.value(*w))).sum(),
         }
         look
     }
 }
 
-/// Words of what [`keep`] keeps of weights, `TOGETHER` words at a time; what is over stays.
-fn split<const TOGETHER: usize>(w: &mut [i16; MANY]) -> [i32; MANY / 4] {
-    // SAFETY: there is AVX2 where words have four bytes.
+/// Clips weights as [`split_overflow`] does, `TOGETHER` words per step, and returns the words. The excess
+/// remains in `w`.
+fn split<const TOGETHER: usize>(w: &mut [i16; GROUP_WEIGHTS]) -> [i32; GROUP_WEIGHTS / 4] {
+    // SAFETY: words of four bytes are only used with AVX2.
     unsafe { avx2::split::<TOGETHER>(w) }
 }
 
-/// Splits `all`, one word or two, in what their products may be added of in 16 bits, and what is over.
+/// Splits `all` (one or two words) into the part whose products can be added in 16 bits, and the
+/// excess.
 ///
-/// Products of bytes without sign are between 255 times the sum of the weights below zero and 255 times that of the others.
-pub(super) fn keep(all: &mut [[i16; 4]], over: &mut [[i16; 4]]) {
+/// The sum of products with unsigned bytes is between 255 times the sum of the negative weights and
+/// 255 times that of the positive weights.
+pub(super) fn split_overflow(all: &mut [[i16; 4]], over: &mut [[i16; 4]]) {
     for half in [0, 2] {
         for sign in [1, -1] {
-            let mut room = MOST_SIZE;
+            let mut room = MAX_SIZE;
             for (all, over) in all.iter_mut().zip(over.iter_mut()) {
                 for (w, over) in all[half..half + 2]
                     .iter_mut()
@@ -300,60 +321,70 @@ pub(super) fn keep(all: &mut [[i16; 4]], over: &mut [[i16; 4]]) {
     }
 }
 
-/// What [`pack`] wrote behind the weights of all channels.
+/// The trailer that [`pack`] wrote after the weights of all channels.
 #[derive(Clone, Copy)]
-pub(super) struct Ends<'a> {
-    /// Two words for each channel: the sum of its weights, and what else its sums begin with.
+pub(super) struct MaddubsTrailer<'a> {
+    /// Two words per channel: the sum of its weights, and a further initial value of its sums.
     sums: &'a [i32],
-    /// [`HEAD`] words for each block.
+    /// [`HEAD`] words per block.
     heads: &'a [i32],
 }
 
-impl<'a> Ends<'a> {
-    /// Of the weights of a shape.
-    pub(super) fn of(shape: &Channels, weights: &'a [i32]) -> Ends<'a> {
+impl<'a> MaddubsTrailer<'a> {
+    /// Trailer of packed weights of this shape.
+    pub(super) fn new(shape: &MaddubsChannels, weights: &'a [i32]) -> MaddubsTrailer<'a> {
         let rows = shape.count();
         let from = rows * 2 * shape.steps();
         let (sums, heads) = weights[from..shape.packed_len()].split_at(2 * rows);
-        Ends { sums, heads }
+        MaddubsTrailer { sums, heads }
     }
 
-    /// Those of some channels of one group, the first of which begins a block.
-    fn part(self, shape: &Channels, channels: &Range<usize>) -> Ends<'a> {
+    /// Trailer of some channels of one group; the first channel must start a block.
+    fn part(self, shape: &MaddubsChannels, channels: &Range<usize>) -> MaddubsTrailer<'a> {
         let (group, row) = (channels.start / shape.m, channels.start % shape.m);
-        assert!(row.is_multiple_of(ROWS), "channels begin with a block");
+        assert!(
+            row.is_multiple_of(ROWS),
+            "the first channel must start a block"
+        );
         let block = group * shape.m.div_ceil(ROWS) + row / ROWS;
         let count = channels.len().div_ceil(ROWS);
-        Ends {
+        MaddubsTrailer {
             sums: &self.sums[2 * channels.start..2 * channels.end],
             heads: &self.heads[block * HEAD..][..count * HEAD],
         }
     }
 }
 
-/// Channels of a panel as bytes, from weights and what lies behind all weights; `y` is the first window of the first channel.
+/// Computes the channels of a panel as bytes; `y` is the first window of the first channel.
 ///
 /// # Safety
-/// The machine has AVX2. In `y` are the windows of all channels.
+/// The machine has AVX2. `y` contains the windows of all channels.
 ///
 /// # Panics
-/// If there are not two words of weights for each channel and step of the panel, or too few words behind them.
-pub(super) unsafe fn channels(call: &ByteCall<'_>, block: &Block<'_>, ends: Ends<'_>, y: *mut u8) {
+/// If there are not two words of weights for each channel and step of the panel, or too few words
+/// in the trailer.
+pub(super) unsafe fn channels(
+    call: &Int8ConvArgs<'_>,
+    block: &Int8ChannelBlock<'_>,
+    ends: MaddubsTrailer<'_>,
+    y: *mut u8,
+) {
     let end = block.channels.end;
     assert!(call.finish.scale.len() >= end && call.finish.bias.len() >= end);
-    // Elements of x are codes without sign less 128, not less their zero point.
+    // The kernel uses unsigned elements of x minus 128, not minus their zero point.
     let more = 128 - i32::from(call.codes.flipped_zero());
-    let of = Tile::new(&Channels::of(call.shape), block, ends, more);
-    let bytes = avx2::Bytes::new(call, block.channels.start, block.width, y);
-    // Of the order of columns, the first vector has numbers 0 to 3.
+    let of = MaddubsTile::new(&MaddubsChannels::new(call.shape), block, ends, more);
+    let bytes = avx2::RequantizedBytes::new(call, block.channels.start, block.width, y);
+    // In this order of columns, the first vector contains elements 0 to 3.
     tiles(&of, bytes, 4);
 }
 
-/// The sums of tiles, by vectors of the columns as wide as windows need; the first holds those below `half`.
+/// Computes the sums of tiles, with only as many column vectors as the windows need. The first
+/// vector contains the windows below `half`.
 ///
 /// # Safety
 /// The machine has AVX2; the sink has room for channels and windows.
-pub(super) unsafe fn tiles<S: Sink>(of: &Tile, to: S, half: usize) {
+pub(super) unsafe fn tiles<S: ChannelSumSink>(of: &MaddubsTile, to: S, half: usize) {
     match of.width {
         0..=2 => avx2::channels::<S, 0>(of, to),
         width if width <= half => avx2::channels::<S, 1>(of, to),
@@ -361,32 +392,37 @@ pub(super) unsafe fn tiles<S: Sink>(of: &Tile, to: S, half: usize) {
     }
 }
 
-/// What tiles are made of.
-pub(super) struct Tile {
-    /// Two words for each channel and step.
+/// Operands of the tiles of a panel.
+pub(super) struct MaddubsTile {
+    /// Two words per channel and step.
     a: *const i32,
-    /// 16 words for each step.
+    /// 16 words per step.
     b: *const i32,
     steps: usize,
-    /// Two words for each channel, and what the first is multiplied by.
+    /// Two words per channel, and the factor of the first one.
     sums: *const i32,
     more: i32,
-    /// See [`Ends`].
+    /// Heads of the blocks, see [`MaddubsTrailer`].
     heads: *const i32,
-    /// Channels and windows.
+    /// Number of channels and of windows.
     count: usize,
     width: usize,
 }
 
-impl Tile {
+impl MaddubsTile {
     /// # Panics
     /// See [`channels`].
-    pub(super) fn new(shape: &Channels, block: &Block<'_>, ends: Ends<'_>, more: i32) -> Tile {
+    pub(super) fn new(
+        shape: &MaddubsChannels,
+        block: &Int8ChannelBlock<'_>,
+        ends: MaddubsTrailer<'_>,
+        more: i32,
+    ) -> MaddubsTile {
         let (count, steps) = (block.channels.len(), block.b.len() / NR);
         assert_eq!(block.a.len(), 2 * count * steps);
         assert!(block.width <= NR && steps == shape.steps());
         let ends = ends.part(shape, &block.channels);
-        Tile {
+        MaddubsTile {
             a: block.a.as_ptr(),
             b: block.b.as_ptr(),
             steps,
@@ -399,7 +435,8 @@ impl Tile {
     }
 }
 
-/// `count` elements of four rows as words, 16 at a time, `apart` from each other; zeros for rows that are not there.
+/// Interleaves `count` elements of four rows into words, in groups of 16 with distance `apart`.
+/// Missing rows are zero.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -409,7 +446,7 @@ impl Tile {
 pub(super) unsafe fn panels(
     rows: [Option<&[u8]>; 4],
     count: usize,
-    codes: Codes,
+    codes: Int8Encoding,
     to: &mut [i32],
     apart: usize,
 ) {
@@ -418,19 +455,19 @@ pub(super) unsafe fn panels(
     avx2::panels(rows, count, codes.flip(), to, apart);
 }
 
-/// Rows of 16 bytes, four by four, as words.
+/// Interleaves rows of 16 bytes into words, four rows per word.
 ///
 /// # Safety
 /// The machine has AVX2.
 ///
 /// # Panics
 /// If there are too few rows.
-pub(super) unsafe fn interleave(stage: &[u8], codes: Codes, panel: &mut [i32]) {
+pub(super) unsafe fn interleave(stage: &[u8], codes: Int8Encoding, panel: &mut [i32]) {
     assert!(stage.len() >= 4 * panel.len());
     avx2::interleave(stage, codes.flip(), panel);
 }
 
-pub(super) use avx2::Sink;
+pub(super) use avx2::ChannelSumSink;
 
-#[path = "quads_avx2.rs"]
+#[path = "maddubs_avx2.rs"]
 mod avx2;

@@ -1,4 +1,4 @@
-//! Tiles and columns of products of bytes with AVX2.
+//! AVX2 micro-kernels and packing for products with `maddubs`.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi8, _mm_loadu_si128,
@@ -14,33 +14,37 @@ use std::arch::x86_64::{
     _mm256_testz_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
 };
 
-use super::super::finish::avx2::Vectors;
-use super::{ByteCall, HEAD, Kind, Look, MANY, MOST_SIZE, NR, ROWS, Tile};
+use super::super::requantize::avx2::RequantizeVectors;
+use super::{
+    GROUP_WEIGHTS, HEAD, Int8ConvArgs, MAX_SIZE, MaddubsPacking, MaddubsTile, MaddubsWeightGroup,
+    NR, ROWS,
+};
 
-/// Where sums of channels go.
-pub(in super::super) trait Sink: Copy {
-    /// Whether two windows at most lie one after the other, each word as often as there are [`ROWS`].
+/// Sink for the sums of channels.
+pub(in super::super) trait ChannelSumSink: Copy {
+    /// True if the layout has at most two windows, one after the other, with each word repeated
+    /// [`ROWS`] times.
     const ALONE: bool;
 
-    /// Takes the sums of `R` channels from `row` on.
+    /// Stores the sums of `R` channels from `row` on.
     ///
     /// # Safety
     /// The machine has AVX2, and the channels are among those of the sink.
     unsafe fn tile<const R: usize, const V: usize>(self, row: usize, sums: &[[__m256i; V]; R]);
 
-    /// Takes the sums of [`ROWS`] channels from `row` on for one window.
+    /// Stores the sums of [`ROWS`] channels from `row` on for one window.
     ///
     /// # Safety
-    /// As for [`Sink::tile`].
+    /// Same as [`ChannelSumSink::tile`].
     unsafe fn window(self, row: usize, window: usize, sums: [i32; ROWS]);
 }
 
-/// Channels for 16 windows, with `V` = 1 for half of them, with 0 for two at most.
+/// Computes channels for 16 windows; with `V` = 1 for 8 windows, with `V` = 0 for at most two.
 ///
 /// # Safety
 /// The machine has AVX2; the sink has room for channels and windows.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn channels<S: Sink, const V: usize>(of: &Tile, to: S) {
+pub(super) unsafe fn channels<S: ChannelSumSink, const V: usize>(of: &MaddubsTile, to: S) {
     let whole = of.count / ROWS * ROWS;
     for row in (0..whole).step_by(ROWS) {
         if V == 0 {
@@ -62,15 +66,15 @@ pub(super) unsafe fn channels<S: Sink, const V: usize>(of: &Tile, to: S) {
     }
 }
 
-impl Tile {
-    /// How a block is packed, and how many words its channels have at their end.
+impl MaddubsTile {
+    /// Packing format of a block, and the numbers of excess words of its channels.
     #[inline(always)]
     unsafe fn head(&self, row: usize) -> (i32, *const i32) {
         let head = self.heads.add(row / ROWS * HEAD);
         (*head, head.add(1))
     }
 
-    /// What the sums of a channel begin with.
+    /// Initial value of the sums of a channel.
     #[inline(always)]
     unsafe fn begin(&self, channel: usize) -> i32 {
         let sums = self.sums.add(2 * channel);
@@ -87,22 +91,26 @@ unsafe fn columns<const V: usize>(b: *const i32) -> [__m256i; V] {
     columns
 }
 
-/// Adds to each pair of a sum's bytes of x by weights.
+/// Adds pairs of 16-bit products to the 32-bit sums.
 #[inline(always)]
 unsafe fn add(sum: &mut __m256i, two: __m256i) {
     *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
 }
 
-/// The sums of `R` channels from `row` on.
+/// Computes the sums of `R` channels from `row` on.
 #[inline(always)]
-unsafe fn tile<S: Sink, const R: usize, const V: usize>(of: &Tile, row: usize, to: S) {
+unsafe fn tile<S: ChannelSumSink, const R: usize, const V: usize>(
+    of: &MaddubsTile,
+    row: usize,
+    to: S,
+) {
     let mut sums = [[_mm256_setzero_si256(); V]; R];
     for (r, sums) in sums.iter_mut().enumerate() {
         *sums = [_mm256_set1_epi32(of.begin(row + r)); V];
     }
     let (mut a, mut b) = (of.a.add(2 * row * of.steps), of.b);
     let (kind, more) = of.head(row);
-    if kind == Kind::Turned as i32 {
+    if kind == MaddubsPacking::SignFlipped as i32 {
         for _ in 0..of.steps {
             let columns = columns::<V>(b);
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -121,7 +129,7 @@ unsafe fn tile<S: Sink, const R: usize, const V: usize>(of: &Tile, row: usize, t
         return to.tile(row, &sums);
     }
     let mut left = of.steps;
-    if kind == Kind::Twos as i32 {
+    if kind == MaddubsPacking::Twos as i32 {
         while left >= 2 {
             let (first, second) = (columns::<V>(b), columns::<V>(b.add(NR)));
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -162,20 +170,21 @@ unsafe fn tile<S: Sink, const R: usize, const V: usize>(of: &Tile, row: usize, t
     to.tile(row, &sums);
 }
 
-/// The sums of [`ROWS`] channels from `row` on of one window, whose weights of a step are a vector.
+/// Computes the sums of [`ROWS`] channels from `row` on for one window; the weights of a step form
+/// a vector.
 #[inline(always)]
-unsafe fn window_of_four<S: Sink>(of: &Tile, row: usize, window: usize, to: S) {
+unsafe fn window_of_four<S: ChannelSumSink>(of: &MaddubsTile, row: usize, window: usize, to: S) {
     let own = if S::ALONE { ROWS * of.steps } else { 1 };
-    // From one word of the window to the next.
+    // Distance between the words of the window.
     let next = if S::ALONE { ROWS } else { NR };
     let (a, b) = (of.a.add(2 * row * of.steps), of.b.add(window * own));
     let (kind, more) = of.head(row);
     let mut all = [0i32; 2 * ROWS];
-    // Where the sum of each channel lies among lanes.
+    // Lane distance between the sums of two channels.
     let mut apart = 1;
-    if kind == Kind::Turned as i32 {
+    if kind == MaddubsPacking::SignFlipped as i32 {
         apart = 2;
-        // Numbers of odd lanes mean nothing.
+        // The contents of odd lanes are not used.
         let mut sums = _mm256_setzero_si256();
         for i in 0..of.steps {
             let words = _mm256_loadu_si256(a.add(i * 2 * ROWS).cast());
@@ -189,7 +198,7 @@ unsafe fn window_of_four<S: Sink>(of: &Tile, row: usize, window: usize, to: S) {
         let mut sums = _mm_setzero_si128();
         let mut first = 0;
         if S::ALONE {
-            // Two steps at a time, and two sums of each.
+            // Two steps per iteration, with two sums each.
             let mut twos = [_mm256_setzero_si256(); 2];
             while first + 4 <= of.steps {
                 for (i, sums) in twos.iter_mut().enumerate() {
@@ -229,53 +238,58 @@ unsafe fn window_of_four<S: Sink>(of: &Tile, row: usize, window: usize, to: S) {
     to.window(row, window, sums);
 }
 
-/// Sums that become bytes.
+/// Sink that requantizes sums to bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Bytes {
-    /// The first window of the first channel, and from one channel to the next.
+pub(super) struct RequantizedBytes {
+    /// First window of the first channel, and the channel stride.
     y: *mut u8,
-    apart: usize,
+    stride: usize,
     width: usize,
     scale: *const f32,
     bias: *const f32,
-    vectors: Vectors,
+    vectors: RequantizeVectors,
 }
 
-impl Bytes {
-    /// Those of channels from `first` on.
+impl RequantizedBytes {
+    /// Sink for channels from `first` on.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn new(call: &ByteCall<'_>, first: usize, width: usize, y: *mut u8) -> Bytes {
-        Bytes {
+    pub(super) unsafe fn new(
+        call: &Int8ConvArgs<'_>,
+        first: usize,
+        width: usize,
+        y: *mut u8,
+    ) -> RequantizedBytes {
+        RequantizedBytes {
             y,
-            apart: call.shape.windows.count(),
+            stride: call.shape.windows.count(),
             width,
             scale: call.finish.scale.as_ptr().add(first),
             bias: call.finish.bias.as_ptr().add(first),
-            vectors: Vectors::of(&call.finish),
+            vectors: RequantizeVectors::from_requantize(&call.finish),
         }
     }
 
-    /// How a channel is finished.
+    /// Requantization parameters of a channel.
     #[inline(always)]
-    unsafe fn of(&self, channel: usize) -> Vectors {
+    unsafe fn requantize_vectors(&self, channel: usize) -> RequantizeVectors {
         let (scale, bias) = (*self.scale.add(channel), *self.bias.add(channel));
         self.vectors.with(scale, bias)
     }
 
-    /// What the sums of a channel become in 16 bits.
+    /// Requantizes the sums of a channel to 16 bits.
     #[inline(always)]
     unsafe fn words<const V: usize>(&self, channel: usize, sums: &[__m256i; V]) -> __m256i {
-        self.of(channel).words(sums[0], sums[V - 1])
+        self.requantize_vectors(channel).words(sums[0], sums[V - 1])
     }
 }
 
-impl Sink for Bytes {
+impl ChannelSumSink for RequantizedBytes {
     const ALONE: bool = false;
 
-    /// Two channels at a time.
+    /// Processes two channels per iteration.
     #[inline(always)]
     unsafe fn tile<const R: usize, const V: usize>(self, row: usize, sums: &[[__m256i; V]; R]) {
         for r in (0..R).step_by(2) {
@@ -286,7 +300,7 @@ impl Sink for Bytes {
             ];
             let rows = self.vectors.rows(words);
             for (r, bytes) in [r, other].into_iter().zip(rows) {
-                let y = self.y.add((row + r) * self.apart);
+                let y = self.y.add((row + r) * self.stride);
                 if V == 2 && self.width == NR {
                     _mm_storeu_si128(y.cast(), bytes);
                     continue;
@@ -302,19 +316,20 @@ impl Sink for Bytes {
     unsafe fn window(self, row: usize, window: usize, sums: [i32; ROWS]) {
         for (r, sum) in sums.into_iter().enumerate() {
             let sum = _mm256_set1_epi32(sum);
-            let bytes = self.of(row + r).bytes(sum, sum);
-            *self.y.add((row + r) * self.apart + window) = _mm_extract_epi8::<0>(bytes) as u8;
+            let bytes = self.requantize_vectors(row + r).bytes(sum, sum);
+            *self.y.add((row + r) * self.stride + window) = _mm_extract_epi8::<0>(bytes) as u8;
         }
     }
 }
 
-/// Words of weights whose codes less the zero point are bytes with sign, which `flip` makes of them; their sum, and of which words
-/// something is left: see [`super::keep`].
+/// Converts weights to words, for encodings whose values minus the zero point are signed bytes
+/// after XOR with `flip`. Also computes their sum, and whether a word has excess: see
+/// [`super::split_overflow`].
 ///
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn look(look: &mut Look, flip: u8, together: bool) {
+pub(super) unsafe fn weight_group(look: &mut MaddubsWeightGroup, flip: u8, together: bool) {
     let bytes = _mm256_loadu_si256(look.bytes.as_ptr().cast());
     let bytes = _mm256_xor_si256(bytes, _mm256_set1_epi8(flip as i8));
     _mm256_storeu_si256(look.words.as_mut_ptr().cast(), bytes);
@@ -326,27 +341,27 @@ pub(super) unsafe fn look(look: &mut Look, flip: u8, together: bool) {
         _mm256_maddubs_epi16(_mm256_set1_epi8(1), below),
     );
     if together {
-        // Neighbours change places.
+        // Swaps adjacent lanes.
         above = _mm256_add_epi16(above, _mm256_shuffle_epi32::<0b10_11_00_01>(above));
         below = _mm256_add_epi16(below, _mm256_shuffle_epi32::<0b10_11_00_01>(below));
     }
     let over = _mm256_or_si256(
-        _mm256_cmpgt_epi16(above, _mm256_set1_epi16(MOST_SIZE)),
-        _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST_SIZE), below),
+        _mm256_cmpgt_epi16(above, _mm256_set1_epi16(MAX_SIZE)),
+        _mm256_cmpgt_epi16(_mm256_set1_epi16(-MAX_SIZE), below),
     );
     look.over = _mm256_testz_si256(over, over) == 0;
-    // Of bytes without sign, 128 too much each.
+    // Removes the 128 per byte that the conversion to unsigned bytes added.
     let moved = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
     let mut sums = [0i64; 4];
     _mm256_storeu_si256(sums.as_mut_ptr().cast(), _mm256_sad_epu8(moved, zero));
-    look.sum = sums.iter().sum::<i64>() as i32 - 128 * MANY as i32;
+    look.sum = sums.iter().sum::<i64>() as i32 - 128 * GROUP_WEIGHTS as i32;
 }
 
-/// What [`super::keep`] keeps of 16 weights, `TOGETHER` words at a time.
+/// Clips 16 weights like [`super::split_overflow`], `TOGETHER` words per step.
 #[inline(always)]
 unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
     let zero = _mm256_setzero_si256();
-    let all = _mm256_set1_epi32(MOST_SIZE.into());
+    let all = _mm256_set1_epi32(MAX_SIZE.into());
     let mut kept = zero;
     for below in [false, true] {
         let (size, most) = match below {
@@ -365,7 +380,7 @@ unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
         };
         let mut own = in_room(all);
         if TOGETHER == 2 {
-            // The second word of two has the room that the first leaves: words change places.
+            // The second word of a pair may use the room that the first one leaves: swap the words.
             let used = _mm256_add_epi32(own[0], own[1]);
             let used = _mm256_shuffle_epi32::<0b01_00_11_10>(used);
             let of_second = in_room(_mm256_sub_epi32(all, used));
@@ -382,21 +397,24 @@ unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
     kept
 }
 
-/// Words of what [`super::keep`] keeps of weights, `TOGETHER` words at a time; what is over stays.
+/// Clips weights as [`super::split_overflow`] does, `TOGETHER` words per step, and returns the words. The
+/// excess remains in `w`.
 ///
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn split<const TOGETHER: usize>(w: &mut [i16; MANY]) -> [i32; MANY / 4] {
+pub(super) unsafe fn split<const TOGETHER: usize>(
+    w: &mut [i16; GROUP_WEIGHTS],
+) -> [i32; GROUP_WEIGHTS / 4] {
     let mut halves = [_mm256_setzero_si256(); 2];
-    for (half, w) in halves.iter_mut().zip(w.chunks_exact_mut(MANY / 2)) {
+    for (half, w) in halves.iter_mut().zip(w.chunks_exact_mut(GROUP_WEIGHTS / 2)) {
         let all = _mm256_loadu_si256(w.as_ptr().cast());
         *half = kept::<TOGETHER>(all);
         _mm256_storeu_si256(w.as_mut_ptr().cast(), _mm256_sub_epi16(all, *half));
     }
-    // Packing takes halves of both operands by turns.
+    // `packs` interleaves the 128-bit halves of its operands.
     let bytes = _mm256_packs_epi16(halves[0], halves[1]);
-    let mut words = [0; MANY / 4];
+    let mut words = [0; GROUP_WEIGHTS / 4];
     _mm256_storeu_si256(
         words.as_mut_ptr().cast(),
         _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes),
@@ -404,7 +422,7 @@ pub(super) unsafe fn split<const TOGETHER: usize>(w: &mut [i16; MANY]) -> [i32; 
     words
 }
 
-/// 16 bytes of a row from `at` on, zeros where it ends.
+/// Loads 16 bytes of a row from `at` on; zeros past its end.
 #[inline(always)]
 unsafe fn load(row: &[u8], at: usize) -> __m128i {
     if let Some(bytes) = row.get(at..at + NR) {
@@ -416,7 +434,7 @@ unsafe fn load(row: &[u8], at: usize) -> __m128i {
     _mm_loadu_si128(bytes.as_ptr().cast())
 }
 
-/// Words of 16 elements of each row: numbers 0 to 3 and 8 to 11, then the others.
+/// Interleaves 16 elements of four rows into words: elements 0 to 3 and 8 to 11, then the others.
 #[inline(always)]
 unsafe fn store([a, b, c, d]: [__m128i; 4], to: *mut i32) {
     let ab = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));

@@ -1,10 +1,10 @@
-//! Sums as bytes.
+//! Requantization of I32 sums to bytes.
 
-use super::Finish;
+use super::Requantize;
 
-/// What one channel's sums are finished with.
+/// Requantization parameters of one channel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Channel {
+pub(super) struct RequantizeChannel {
     scale: f32,
     bias: f32,
     /// Bounds before the zero point is added.
@@ -13,9 +13,9 @@ pub(super) struct Channel {
     zero: i32,
 }
 
-impl Channel {
-    pub(super) fn new(finish: &Finish<'_>, channel: usize) -> Channel {
-        Channel {
+impl RequantizeChannel {
+    pub(super) fn new(finish: &Requantize<'_>, channel: usize) -> RequantizeChannel {
+        RequantizeChannel {
             scale: finish.scale[channel],
             bias: finish.bias[channel],
             lo: (finish.lo - finish.zero) as f32,
@@ -24,7 +24,7 @@ impl Channel {
         }
     }
 
-    /// The byte of a sum.
+    /// Requantizes a sum.
     #[inline(always)]
     pub(super) fn byte(&self, sum: i32) -> u8 {
         let scaled = (sum as f32 * self.scale + self.bias)
@@ -44,11 +44,11 @@ pub(super) mod avx2 {
         _mm256_permute4x64_epi64, _mm256_set1_epi16, _mm256_set1_ps, _mm256_xor_si256,
     };
 
-    use super::{Channel, Finish};
+    use super::{Requantize, RequantizeChannel};
 
-    /// A [`Channel`] as vectors. Codes with a sign are counted from the least of all until they are bytes.
+    /// A [`RequantizeChannel`] in vectors. Signed values are offset to unsigned until the last step.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Vectors {
+    pub(in super::super) struct RequantizeVectors {
         scale: __m256,
         bias: __m256,
         hi: __m256,
@@ -57,36 +57,38 @@ pub(super) mod avx2 {
         flip: __m128i,
     }
 
-    impl Vectors {
+    impl RequantizeVectors {
         /// # Safety
         /// The machine has AVX2.
         #[target_feature(enable = "avx2")]
-        pub(in super::super) unsafe fn new(channel: &Channel) -> Vectors {
+        pub(in super::super) unsafe fn new(channel: &RequantizeChannel) -> RequantizeVectors {
             let lo = channel.lo as i32 + channel.zero;
-            Vectors {
+            RequantizeVectors {
                 scale: _mm256_set1_ps(channel.scale),
                 bias: _mm256_set1_ps(channel.bias),
-                ..Vectors::bounds(lo, channel.hi, channel.zero)
+                ..RequantizeVectors::bounds(lo, channel.hi, channel.zero)
             }
         }
 
-        /// Those of channels in turns: see [`Vectors::turn`].
+        /// Parameters for several channels; [`RequantizeVectors::set_channel`] selects the channel.
         ///
         /// # Safety
         /// The machine has AVX2.
         #[inline]
         #[target_feature(enable = "avx2")]
-        pub(in super::super) unsafe fn of(finish: &Finish<'_>) -> Vectors {
-            Vectors::bounds(finish.lo, (finish.hi - finish.zero) as f32, finish.zero)
+        pub(in super::super) unsafe fn from_requantize(
+            finish: &Requantize<'_>,
+        ) -> RequantizeVectors {
+            RequantizeVectors::bounds(finish.lo, (finish.hi - finish.zero) as f32, finish.zero)
         }
 
         /// # Safety
         /// The machine has AVX2.
         #[inline]
         #[target_feature(enable = "avx2")]
-        unsafe fn bounds(lo: i32, hi: f32, zero: i32) -> Vectors {
+        unsafe fn bounds(lo: i32, hi: f32, zero: i32) -> RequantizeVectors {
             let least = if lo < 0 { 128 } else { 0 };
-            Vectors {
+            RequantizeVectors {
                 scale: _mm256_set1_ps(1.0),
                 bias: _mm256_set1_ps(0.0),
                 hi: _mm256_set1_ps(hi),
@@ -96,32 +98,37 @@ pub(super) mod avx2 {
             }
         }
 
-        /// Those of a channel of this scale and bias.
+        /// The same parameters with another scale and bias.
         ///
         /// # Safety
         /// The machine has AVX2.
         #[inline]
         #[target_feature(enable = "avx2")]
-        pub(in super::super) unsafe fn with(&self, scale: f32, bias: f32) -> Vectors {
-            Vectors {
+        pub(in super::super) unsafe fn with(&self, scale: f32, bias: f32) -> RequantizeVectors {
+            RequantizeVectors {
                 scale: _mm256_set1_ps(scale),
                 bias: _mm256_set1_ps(bias),
                 ..*self
             }
         }
 
-        /// Goes on to a channel.
+        /// Selects a channel.
         ///
         /// # Safety
         /// The machine has AVX2.
         #[inline]
         #[target_feature(enable = "avx2")]
-        pub(in super::super) unsafe fn turn(&mut self, finish: &Finish<'_>, channel: usize) {
+        pub(in super::super) unsafe fn set_channel(
+            &mut self,
+            finish: &Requantize<'_>,
+            channel: usize,
+        ) {
             self.scale = _mm256_set1_ps(finish.scale[channel]);
             self.bias = _mm256_set1_ps(finish.bias[channel]);
         }
 
-        /// Numbers that are rounded, bounded above. What is far below or none becomes the least integer.
+        /// Scales, clamps from above and rounds. Values below the I32 range and NaN become
+        /// `i32::MIN`.
         ///
         /// # Safety
         /// The machine has AVX2.
@@ -130,12 +137,12 @@ pub(super) mod avx2 {
         unsafe fn rounded(&self, sums: __m256i) -> __m256i {
             let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), self.scale);
             let moved = _mm256_add_ps(scaled, self.bias);
-            // Of a number and none, the second operand is taken.
+            // `minps` returns its second operand if one operand is NaN.
             _mm256_cvtps_epi32(_mm256_min_ps(self.hi, moved))
         }
 
-        /// What 16 sums become in 16 bits, of which `low` has numbers 0 to 3 and 8 to 11, `high` the others. Both steps saturate:
-        /// what is below the least code becomes that.
+        /// Requantizes 16 sums to 16 bits. `low` contains elements 0 to 3 and 8 to 11, `high` the
+        /// others. Both steps saturate, so values below the minimum become the minimum.
         ///
         /// # Safety
         /// The machine has AVX2.
@@ -146,7 +153,7 @@ pub(super) mod avx2 {
             _mm256_adds_epi16(words, self.zero)
         }
 
-        /// The bytes of two rows of [`Vectors::words`].
+        /// Bytes of two rows of [`RequantizeVectors::words`].
         ///
         /// # Safety
         /// The machine has AVX2.
@@ -166,7 +173,7 @@ pub(super) mod avx2 {
             ]
         }
 
-        /// The bytes of 16 sums, in the order of [`Vectors::words`].
+        /// Bytes of 16 sums, in the order of [`RequantizeVectors::words`].
         ///
         /// # Safety
         /// The machine has AVX2.

@@ -1,33 +1,34 @@
-//! The rows of some channels of x that some windows read.
+//! Slab: a copy of the rows of x that some windows of some channels read.
 //!
-//! A row lies in as many phases as the stride: phase `p` has the elements `p`, `p + stride`, .. of the padded row, so that what one
-//! tap reads for neighbouring windows lies side by side.
+//! A row is stored in phases, one per stride position. Phase `p` contains the elements `p`, `p +
+//! stride`, ... of the padded row. So the elements that one tap reads for adjacent windows are
+//! contiguous.
 
-use super::super::conv::Windows;
+use super::super::conv::ConvWindowAxes;
 #[cfg(target_arch = "x86_64")]
-use super::Codes;
+use super::Int8Encoding;
 
 /// Elements after the last row that vectors may read.
 pub(super) const SLACK: usize = 32;
 
-/// Where the elements of a slab lie.
+/// Layout of a slab.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slab {
-    /// The first row, counted with padding.
+pub(super) struct Int8Slab {
+    /// First row, in padded coordinates.
     first: usize,
-    /// Rows of a channel.
+    /// Rows per channel.
     rows: usize,
     /// Elements of a phase of a row.
     phase: usize,
     stride: usize,
 }
 
-impl Slab {
-    /// The slab of rows of windows `first..end`.
-    pub(super) fn new(w: &Windows, first: usize, end: usize) -> Slab {
+impl Int8Slab {
+    /// Slab for the window rows `first..end`.
+    pub(super) fn new(w: &ConvWindowAxes, first: usize, end: usize) -> Int8Slab {
         let reach = |axis: usize| (w.kernel[axis].max(1) - 1) * w.dilation[axis];
         let width = (w.out[2].max(1) - 1) * w.stride[2] + reach(2) + 1;
-        Slab {
+        Int8Slab {
             first: first * w.stride[1],
             rows: (end.max(first + 1) - first - 1) * w.stride[1] + reach(1) + 1,
             phase: width.div_ceil(w.stride[2]),
@@ -35,32 +36,32 @@ impl Slab {
         }
     }
 
-    /// Elements of a row.
+    /// Elements per row.
     pub(super) fn row(&self) -> usize {
         self.phase * self.stride
     }
 
-    /// Elements of a channel.
+    /// Elements per channel.
     pub(super) fn channel(&self) -> usize {
         self.rows * self.row()
     }
 
-    /// Where the window at `(row, 0)` of the first row of windows begins.
-    pub(super) fn window_row(&self, w: &Windows, row: usize) -> usize {
+    /// Offset of window `(row, 0)`.
+    pub(super) fn window_row(&self, w: &ConvWindowAxes, row: usize) -> usize {
         (row * w.stride[1] - self.first) * self.row()
     }
 
-    /// How far what a tap reads lies from where its window begins.
-    pub(super) fn tap(&self, w: &Windows, ty: usize, tx: usize) -> usize {
+    /// Offset of a tap from the start of its window.
+    pub(super) fn tap(&self, w: &ConvWindowAxes, ty: usize, tx: usize) -> usize {
         let x = tx * w.dilation[2];
         ty * w.dilation[1] * self.row() + x % self.stride * self.phase + x / self.stride
     }
 
-    /// Writes the rows of one channel; `pad` is what padding holds, `f` what an element becomes.
+    /// Writes the rows of one channel. `pad` is the padding value; `f` converts an element.
     #[inline(always)]
     pub(super) fn fill<T: Copy>(
         &self,
-        w: &Windows,
+        w: &ConvWindowAxes,
         plane: &[u8],
         pad: T,
         to: &mut [T],
@@ -108,18 +109,25 @@ impl Slab {
         }
     }
 
-    /// Whether rows lie in one phase or two: [`Slab::fill_words`] takes no more.
+    /// True if rows have one or two phases, the maximum for [`Int8Slab::fill_words`].
     pub(super) fn is_narrow(&self) -> bool {
         self.stride <= 2
     }
 
-    /// As [`Slab::fill`] with bytes as they are, where the stride is 2. `from` may go on behind the channel.
+    /// Like [`Int8Slab::fill`] for unchanged bytes and stride 2. Other data may follow the channel in
+    /// `from`.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn fill_halves(&self, w: &Windows, from: &[u8], pad: u8, to: &mut [u8]) {
+    pub(super) unsafe fn fill_stride2(
+        &self,
+        w: &ConvWindowAxes,
+        from: &[u8],
+        pad: u8,
+        to: &mut [u8],
+    ) {
         assert!(self.stride == 2);
         to[..self.channel()].fill(pad);
         let (width, before) = (w.sizes[2], w.pad[2]);
@@ -130,11 +138,12 @@ impl Slab {
             };
             let (at, count) = self.places(width, before);
             let to = &mut to[i * self.row()..][..self.row()];
-            avx2::half_bytes(&from[row * width..], count, at, to);
+            avx2::deinterleave_bytes(&from[row * width..], count, at, to);
         }
     }
 
-    /// Where elements at even places of a row without padding begin, and those at odd ones, and how many there are.
+    /// Offsets and counts of the elements at even and at odd positions of a row without its
+    /// padding.
     #[cfg(target_arch = "x86_64")]
     fn places(&self, width: usize, before: usize) -> ([usize; 2], [usize; 2]) {
         let at = [before, before + 1].map(|q| (q % 2 * self.phase, (q / 2).min(self.phase)));
@@ -143,17 +152,23 @@ impl Slab {
         (at.map(|(phase, start)| phase + start), count)
     }
 
-    /// As [`Slab::fill`] with codes less their zero point. `from` may go on behind the channel; what follows the slab in `to`
-    /// is written, too.
+    /// Like [`Int8Slab::fill`] for values minus their zero point. Other data may follow the channel in
+    /// `from`; elements after the slab in `to` are overwritten.
     ///
     /// # Safety
     /// The machine has AVX2.
     ///
     /// # Panics
-    /// If `to` ends less than [`SLACK`] elements behind the slab.
+    /// If `to` ends less than [`SLACK`] elements after the slab.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn fill_words(&self, w: &Windows, from: &[u8], codes: Codes, to: &mut [i16]) {
+    pub(super) unsafe fn fill_words(
+        &self,
+        w: &ConvWindowAxes,
+        from: &[u8],
+        codes: Int8Encoding,
+        to: &mut [i16],
+    ) {
         assert!(self.is_narrow() && to.len() >= self.channel() + SLACK);
         to[..self.channel()].fill(0);
         let (width, before) = (w.sizes[2], w.pad[2]);
@@ -171,7 +186,7 @@ impl Slab {
                 continue;
             }
             let (at, count) = self.places(width, before);
-            avx2::halves(from, count, codes, at, to);
+            avx2::deinterleave(from, count, codes, at, to);
         }
     }
 }
@@ -185,9 +200,9 @@ mod avx2 {
         _mm256_srli_epi16, _mm256_storeu_si256, _mm256_sub_epi16, _mm256_xor_si256,
     };
 
-    use super::Codes;
+    use super::Int8Encoding;
 
-    /// 16 bytes, zeros behind the end.
+    /// Loads 16 bytes; zeros past the end.
     #[inline(always)]
     unsafe fn sixteen(from: &[u8], at: usize) -> __m128i {
         if let Some(bytes) = from.get(at..at + 16) {
@@ -199,7 +214,7 @@ mod avx2 {
         _mm_loadu_si128(bytes.as_ptr().cast())
     }
 
-    /// 32 bytes, zeros behind the end.
+    /// Loads 32 bytes; zeros past the end.
     #[inline(always)]
     unsafe fn thirty_two(from: &[u8], at: usize) -> __m256i {
         if let Some(bytes) = from.get(at..at + 32) {
@@ -211,7 +226,7 @@ mod avx2 {
         _mm256_loadu_si256(bytes.as_ptr().cast())
     }
 
-    /// Codes less their zero point, zeros from number `count` on.
+    /// Subtracts the zero point; elements from index `count` on become zero.
     #[inline(always)]
     unsafe fn less(wide: __m256i, zero: __m256i, count: usize) -> __m256i {
         let values = _mm256_sub_epi16(wide, zero);
@@ -223,12 +238,13 @@ mod avx2 {
         _mm256_and_si256(values, inside)
     }
 
-    /// `count` codes less their zero point; zeros behind them, to a whole vector.
+    /// Converts `count` bytes to values minus their zero point, followed by zeros up to a whole
+    /// vector.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn words(from: &[u8], count: usize, codes: Codes, to: &mut [i16]) {
+    pub(super) unsafe fn words(from: &[u8], count: usize, codes: Int8Encoding, to: &mut [i16]) {
         assert!(to.len() >= count.next_multiple_of(16));
         let flip = _mm_set1_epi8(codes.flip() as i8);
         let zero = _mm256_set1_epi16(codes.flipped_zero());
@@ -239,17 +255,23 @@ mod avx2 {
         }
     }
 
-    /// Bytes at even places, `count[0]` of them, to `to[at[0]..]`, and those at odd ones.
+    /// Copies the bytes at even positions, `count[0]` of them, to `to[at[0]..]`, and those at odd
+    /// positions to `to[at[1]..]`.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn half_bytes(from: &[u8], count: [usize; 2], at: [usize; 2], to: &mut [u8]) {
+    pub(super) unsafe fn deinterleave_bytes(
+        from: &[u8],
+        count: [usize; 2],
+        at: [usize; 2],
+        to: &mut [u8],
+    ) {
         let low = _mm256_set1_epi16(0xff);
         for i in (0..count[0].max(count[1])).step_by(16) {
             let bytes = thirty_two(from, 2 * i);
             let (even, odd) = (_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes));
-            // Both halves of each half of 128 bits.
+            // `packus` works within 128-bit halves, so the quarters are reordered.
             let both = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packus_epi16(even, odd));
             let mut all = [[0u8; 16]; 2];
             _mm256_storeu_si256(all.as_mut_ptr().cast(), both);
@@ -264,15 +286,16 @@ mod avx2 {
         }
     }
 
-    /// Codes at even places less their zero point, `count[0]` of them, to `to[at[0]..]`, and those at odd ones.
+    /// Copies the values at even positions minus their zero point, `count[0]` of them, to
+    /// `to[at[0]..]`. Those at odd positions go to `to[at[1]..]`.
     ///
     /// # Safety
     /// The machine has AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn halves(
+    pub(super) unsafe fn deinterleave(
         from: &[u8],
         count: [usize; 2],
-        codes: Codes,
+        codes: Int8Encoding,
         at: [usize; 2],
         to: &mut [i16],
     ) {
@@ -293,7 +316,7 @@ mod avx2 {
                     _mm256_storeu_si256(to.as_mut_ptr().cast(), values);
                     continue;
                 }
-                // Behind one half lies the other.
+                // The other phase follows directly, so the last vector is stored partially.
                 let mut all = [0i16; 16];
                 _mm256_storeu_si256(all.as_mut_ptr().cast(), values);
                 to[..left].copy_from_slice(&all[..left]);

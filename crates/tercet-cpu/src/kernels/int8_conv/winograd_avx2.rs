@@ -1,4 +1,4 @@
-//! The steps of tiles with AVX2.
+//! AVX2 transforms and products of the Winograd convolution.
 
 use std::arch::x86_64::{
     __m256i, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_loadu_si256,
@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm256_unpacklo_epi32,
 };
 
-use super::super::finish::{Channel, avx2::Vectors};
+use super::super::requantize::{RequantizeChannel, avx2::RequantizeVectors};
 use super::{MR, NR, POINTS};
 
 #[inline(always)]
@@ -15,7 +15,8 @@ unsafe fn words(from: *const i32) -> __m256i {
     _mm256_loadu_si256(from.cast())
 }
 
-/// `B^T d B` of a row of tiles, from four rows of x in halves; point `i` goes to `step i` of `v`.
+/// Computes `B^T d B` of a row of tiles, from four rows of x in even and odd halves. Point `i` is
+/// stored at `step i` of `v`.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -55,7 +56,7 @@ pub(super) unsafe fn points(rows: &[i32], half: usize, tiles: usize, v: &mut [i3
     }
 }
 
-/// The sums of up to 6 channels for 16 tiles, or 8.
+/// Computes the sums of up to 6 channels for 16 or 8 tiles.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -90,7 +91,8 @@ pub(super) unsafe fn product(
 }
 
 /// # Safety
-/// The machine has AVX2; `u` has `R` words and `b` `8 V`, `lead` apart, for each step, `to` has rows of 16 words.
+/// The machine has AVX2. For each step, `u` has `R` words and `b` has `8 V`, with a stride of
+/// `lead`. `to` has rows of 16 words.
 #[target_feature(enable = "avx2")]
 unsafe fn sums<const R: usize, const V: usize>(
     mut u: *const i32,
@@ -121,14 +123,15 @@ unsafe fn sums<const R: usize, const V: usize>(
     }
 }
 
-/// `a + b + c` and `b - c - d`.
+/// Computes `a + b + c` and `b - c - d`.
 #[inline(always)]
 unsafe fn both([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
     let first = _mm256_add_epi32(_mm256_add_epi32(a, b), c);
     [first, _mm256_sub_epi32(_mm256_sub_epi32(b, c), d)]
 }
 
-/// The bytes of both rows of windows of 8 tiles; the sums of a point lie `step` behind those of the one before.
+/// Computes the output bytes of both rows of windows of 8 tiles; consecutive points have a distance
+/// of `step` in the sums.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -139,11 +142,11 @@ unsafe fn both([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
 pub(super) unsafe fn windows(
     sums: &[i32],
     step: usize,
-    channel: &Channel,
+    channel: &RequantizeChannel,
     bytes: &mut [[u8; NR]; 2],
 ) {
     assert!(sums.len() >= (POINTS - 1) * step + 8);
-    let vectors = Vectors::new(channel);
+    let vectors = RequantizeVectors::new(channel);
     let zero = _mm256_setzero_si256();
     let [mut first, mut second] = [[zero; 4]; 2];
     for (j, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {

@@ -1,4 +1,5 @@
-//! Packed weights as bytes of codes in vectors, with what scales and offsets make of them: for kernels of integers (AVX2).
+//! Decodes quantized weights into vectors of bytes with their scales and offsets, for the integer
+//! kernels (AVX2).
 
 use std::arch::x86_64::*;
 
@@ -8,31 +9,33 @@ use super::super::simd::{Avx2, Simd};
 use super::AHEAD;
 use super::decode::{four_halves, q3_k_scales, scale16, scales_apart};
 
-/// Takes the groups of 32 weights of a block, of which group `g` begins at weight `32 g`.
+/// Receives the groups of 32 weights of a block; group `g` starts at weight `32 g`.
 ///
 /// # Safety
-/// All need AVX2 and FMA; the taker has room for the block's weights.
-pub(super) trait Groups {
-    /// Weights of group `g`: `d (code - 2^CENTER)`, or `d code` where that is 0.
+/// All methods require AVX2 and FMA; the sink has room for the block's weights.
+pub(super) trait WeightGroupSink {
+    /// Weights of group `g`: `d (code - 2^CENTER)`, or `d code` if `CENTER` is 0.
     unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32);
 
-    /// What all weights of group `g` have in addition.
+    /// Offset that is added to all weights of group `g`.
     unsafe fn offset(&mut self, g: usize, m: f32);
 
-    /// 256 weights whose scales and offsets are of 32, `d s code + offset`: the bytes of `s`, below 64, from the lowest on.
+    /// 256 weights `d s code + offset`, with one scale and offset per 32 weights. `s` has one byte
+    /// (below 64) per group, lowest byte first.
     unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]);
 
-    /// 256 weights whose scales are of 16, `d s (code - 2^CENTER)`, or `d s code` where that is 0.
+    /// 256 weights `d s (code - 2^CENTER)`, or `d s code` if `CENTER` is 0, with one scale `s` per
+    /// 16 weights.
     unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32);
 
-    /// What all weights of each 16 of 256 have in addition.
+    /// Offsets that are added to each 16 of 256 weights.
     unsafe fn offsets_16(&mut self, offsets: &[f32; 16]);
 
-    /// Goes on by a block of `len` weights.
+    /// Advances by a block of `len` weights.
     unsafe fn advance(&mut self, len: usize);
 }
 
-/// Whether weights of this scheme have unsigned codes of at most six bits.
+/// True if the quantized values of the scheme are unsigned and have at most six bits.
 pub(super) fn has_small_codes(scheme: Scheme) -> bool {
     match scheme {
         Scheme::Q4_0
@@ -69,8 +72,8 @@ pub(super) fn has_small_codes(scheme: Scheme) -> bool {
     }
 }
 
-/// Calls a method for each block of `$len` weights in `$size` bytes. No function takes the method: it must be inlined
-/// into the one that has the instructions.
+/// Calls a method for each block of `$len` weights in `$size` bytes. It is a macro because the
+/// method must be inlined into the function that has the target features.
 macro_rules! each_block {
     ($groups:ident, $bytes:ident, $len:literal, $size:literal, $block:ident) => {
         for i in 0..$bytes.len() / $size {
@@ -85,12 +88,12 @@ macro_rules! each_block {
 }
 pub(super) use each_block;
 
-/// Gives the whole blocks of `bytes` to `groups`.
+/// Passes the whole blocks of `bytes` to `groups`.
 ///
 /// # Safety
-/// As [`Groups`]; the scheme has small codes.
+/// Same as [`WeightGroupSink`]; the scheme has small codes.
 #[inline(always)]
-pub(super) unsafe fn visit(groups: &mut impl Formats, scheme: Scheme, bytes: &[u8]) {
+pub(super) unsafe fn visit(groups: &mut impl QuantFormatDecoder, scheme: Scheme, bytes: &[u8]) {
     match scheme {
         Scheme::Q4_0 => each_block!(groups, bytes, 32, 18, q4_0),
         Scheme::Q4_1 => each_block!(groups, bytes, 32, 20, q4_1),
@@ -122,15 +125,15 @@ pub(super) unsafe fn visit(groups: &mut impl Formats, scheme: Scheme, bytes: &[u
         | Scheme::Mxfp4
         | Scheme::Nvfp4
         | Scheme::Fp8E4m3
-        | Scheme::Fp8E5m2 => unreachable!("codes of these are not small"),
+        | Scheme::Fp8E5m2 => unreachable!("these schemes do not have small unsigned codes"),
     }
 }
 
-/// The formats, each a block of it; layouts: `tercet_ir::quant`.
+/// Decoders of the formats, one block per call; layouts: `tercet_ir::quant`.
 ///
 /// # Safety
-/// As [`Groups`], `b` is valid for the block.
-pub(super) trait Formats: Groups {
+/// Same as [`WeightGroupSink`], `b` is valid for the block.
+pub(super) trait QuantFormatDecoder: WeightGroupSink {
     #[inline(always)]
     unsafe fn q4_0(&mut self, b: *const u8) {
         let d = Avx2::halves(b).0;
@@ -247,28 +250,29 @@ pub(super) trait Formats: Groups {
     }
 }
 
-impl<G: Groups> Formats for G {}
+impl<G: WeightGroupSink> QuantFormatDecoder for G {}
 
 /// # Safety
-/// Needs AVX2; `p` is valid for 32 bytes.
+/// Requires AVX2; `p` is valid for 32 bytes.
 #[inline(always)]
 unsafe fn load(p: *const u8) -> __m256i {
     _mm256_loadu_si256(p.cast())
 }
 
-/// Bytes shifted right by `SHIFT`, of which the bits `MASK` stay; bits that come from the neighbour must not be among them.
+/// Shifts bytes right by `SHIFT` and masks them with `MASK`, which must clear the bits shifted in
+/// from the adjacent byte.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn low_bits<const SHIFT: i32, const MASK: i8>(v: __m256i) -> __m256i {
     _mm256_and_si256(_mm256_srli_epi16::<SHIFT>(v), _mm256_set1_epi8(MASK))
 }
 
-/// 16 bytes: their low nibbles, then their high ones.
+/// Low nibbles of 16 bytes, then their high nibbles.
 ///
 /// # Safety
-/// Needs AVX2; `p` is valid for 16 bytes.
+/// Requires AVX2; `p` is valid for 16 bytes.
 #[inline(always)]
 unsafe fn nibbles(p: *const u8) -> __m256i {
     let q = _mm_loadu_si128(p.cast());
@@ -276,13 +280,13 @@ unsafe fn nibbles(p: *const u8) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(15))
 }
 
-/// Nibbles at `low` with the bits of the word at `fifth` above them.
+/// Nibbles at `low`, with the bits of the word at `fifth` as bit 4.
 ///
 /// # Safety
-/// Needs AVX2; `low` is valid for 16 bytes, `fifth` for 4.
+/// Requires AVX2; `low` is valid for 16 bytes, `fifth` for 4.
 #[inline(always)]
 unsafe fn five_bits(fifth: *const u8, low: *const u8) -> __m256i {
-    // Byte i gets byte i / 8 of the word, of which it tests bit i % 8.
+    // Byte i gets byte i / 8 of the word and tests its bit i % 8.
     let word = _mm256_set1_epi32(i32::from_le_bytes(*fifth.cast()));
     let bytes = _mm256_setr_epi64x(
         0,
@@ -296,10 +300,10 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8) -> __m256i {
     _mm256_or_si256(nibbles(low), _mm256_and_si256(set, _mm256_set1_epi8(16)))
 }
 
-/// The eight groups of 2-bit codes in 64 bytes: of each 32 bytes the lowest bits first.
+/// The eight groups of 2-bit values in 64 bytes; within each 32 bytes the lowest bits come first.
 ///
 /// # Safety
-/// Needs AVX2; `p` is valid for 64 bytes.
+/// Requires AVX2; `p` is valid for 64 bytes.
 #[inline(always)]
 unsafe fn two_bits(p: *const u8) -> [__m256i; 8] {
     let (a, b) = (load(p), load(p.add(32)));

@@ -1,61 +1,61 @@
-//! Weights of one block as vectors of floats, in order, handed to a [`Sink`].
+//! Decodes the weights of a block into float vectors, in order, for a [`WeightSink`].
 //!
-//! Formats of plain nibbles are looked up in a 16-entry table per scale; the
-//! others are put together as signed bytes first, in loops that compilers
-//! vectorise, then widened and scaled. Layouts: `tercet_ir::quant`.
+//! Formats of plain nibbles use a 16-entry lookup table per scale. Other formats are first
+//! assembled as signed bytes, in loops that compilers vectorize, and then widened and scaled.
+//! Layouts: `tercet_ir::quant`.
 
 use tercet_ir::Scheme;
 
 use super::super::simd::Simd;
 
-/// Takes `LANES` weights from element `at` of the block. A trait, not a closure:
-/// its body must be inlined into the function that has the level's features.
-pub(super) trait Sink<S: Simd> {
-    /// `chain` (0 or 1, a literal where it is inlined) tells apart two sums that
-    /// can run at the same time.
+/// Receives `LANES` weights from element `at` of the block on. It is a trait, not a closure,
+/// because its body must be inlined into the function with the level's target features.
+pub(super) trait WeightSink<S: Simd> {
+    /// `chain` (0 or 1, a constant after inlining) selects one of two independent sums, for
+    /// instruction-level parallelism.
     ///
     /// # Safety
-    /// Needs the instructions of `S`; `at + LANES` is at most the block's length.
+    /// Requires the instructions of `S`; `at + LANES` is at most the block's length.
     unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V);
 
-    /// Takes the first `n` lanes.
+    /// Receives the first `n` lanes.
     ///
     /// # Safety
-    /// As [`Self::put`].
+    /// Same as [`Self::put`].
     unsafe fn put_n(&mut self, at: usize, n: usize, weights: S::V);
 
-    /// Goes on by `len` weights.
+    /// Advances by `len` weights.
     ///
     /// # Safety
     /// The block had `len` weights.
     unsafe fn advance(&mut self, len: usize);
 }
 
-/// A block format.
-pub(super) trait Block {
-    /// Weights of a block.
+/// Block format of quantized weights.
+pub(super) trait QuantBlockFormat {
+    /// Weights per block.
     const LEN: usize;
-    /// Its size.
+    /// Bytes per block.
     const BYTES: usize;
 
     /// # Safety
-    /// Needs the instructions of `S`; `b` is valid for `BYTES`.
-    unsafe fn decode<S: Simd>(b: *const u8, sink: &mut impl Sink<S>);
+    /// Requires the instructions of `S`; `b` is valid for `BYTES`.
+    unsafe fn decode<S: Simd>(b: *const u8, sink: &mut impl WeightSink<S>);
 }
 
-/// Declares a format: `blocks! { Name[LEN, BYTES] = |S, b, sink| body; }` gives a
-/// type and its [`Block`] implementation, with `b: *const u8`.
+/// Declares a format. `blocks! { Name[LEN, BYTES] = |S, b, sink| body; }` gives a type and its
+/// [`QuantBlockFormat`] implementation, with `b: *const u8`.
 macro_rules! blocks {
     ($($(#[$meta:meta])* $name:ident[$len:literal, $bytes:literal] = |$s:ident, $b:ident, $sink:ident| $body:block)*) => {$(
         $(#[$meta])*
         pub(super) struct $name;
 
-        impl Block for $name {
+        impl QuantBlockFormat for $name {
             const LEN: usize = $len;
             const BYTES: usize = $bytes;
 
             #[inline(always)]
-            unsafe fn decode<$s: Simd>($b: *const u8, $sink: &mut impl Sink<$s>) $body
+            unsafe fn decode<$s: Simd>($b: *const u8, $sink: &mut impl WeightSink<$s>) $body
         }
     )*};
 }
@@ -100,7 +100,7 @@ blocks! {
         let (d, m) = S::halves(b);
         groups::<S, 32, 32, 1>(&codes, &[d], &[m], sink);
     }
-    /// `(d s) q - (m t)`, sub-blocks of 32.
+    /// `(d s) q - (m t)`, in sub-blocks of 32.
     Q4K[256, 144] = |S, b, sink| {
         let (scales, offsets) = scales_and_offsets::<S>(b);
         for pair in 0..4 {
@@ -109,7 +109,7 @@ blocks! {
             nibbles::<S, 32>(b.add(16 + 32 * pair), low, high, 64 * pair, sink);
         }
     }
-    /// As Q4_K with a fifth bit.
+    /// Like Q4_K, with a fifth bit.
     Q5K[256, 176] = |S, b, sink| {
         let (scales, offsets) = scales_and_offsets::<S>(b);
         let high = &*b.add(16).cast::<[u8; 32]>();
@@ -125,7 +125,7 @@ blocks! {
         }
         groups::<S, 256, 32, 8>(&codes, &scales, &offsets, sink);
     }
-    /// `(d s) q - (m t)`, sub-blocks of 16.
+    /// `(d s) q - (m t)`, in sub-blocks of 16.
     Q2K[256, 84] = |S, b, sink| {
         let (d, m) = S::halves(b.add(80));
         let packed = &*b.cast::<[u8; 16]>();
@@ -141,7 +141,7 @@ blocks! {
         }
         groups::<S, 256, 16, 16>(&codes, &scales, &offsets, sink);
     }
-    /// `(d (s - 32)) (q - 4)`, sub-blocks of 16.
+    /// `(d (s - 32)) (q - 4)`, in sub-blocks of 16.
     Q3K[256, 110] = |S, b, sink| {
         let (_, d) = S::halves(b.add(106));
         let high = &*b.cast::<[u8; 32]>();
@@ -157,7 +157,7 @@ blocks! {
         }
         groups::<S, 256, 16, 16>(&codes, &scales, &[0.0; 16], sink);
     }
-    /// `(d s) (q - 32)`, sub-blocks of 16.
+    /// `(d s) (q - 32)`, in sub-blocks of 16.
     Q6K[256, 210] = |S, b, sink| {
         let (_, d) = S::halves(b.add(206));
         let packed = &*b.add(192).cast::<[i8; 16]>();
@@ -178,12 +178,12 @@ blocks! {
         }
         groups::<S, 256, 16, 16>(&codes, &scales, &[0.0; 16], sink);
     }
-    /// `d q`, groups of 32.
+    /// `d q`, in groups of 32.
     Int8[128, 136] = |S, b, sink| {
         let codes = &*b.add(8).cast::<[i8; 128]>();
         groups::<S, 128, 32, 4>(codes, &four_halves::<S>(b), &[0.0; 4], sink);
     }
-    /// `d (q - z)`, groups of 32: `d (q - 128) + d (128 - z)`, exactly.
+    /// `d (q - z)` in groups of 32, computed as `d (q - 128) + d (128 - z)`, exactly.
     Int8Asym[128, 140] = |S, b, sink| {
         let packed = &*b.add(12).cast::<[u8; 128]>();
         let codes = packed.map(|q| (q ^ 0x80) as i8);
@@ -191,7 +191,7 @@ blocks! {
         let offset = |g: usize| scales[g] * (128.0 - f32::from(zeros[g]));
         groups::<S, 128, 32, 4>(&codes, &scales, &[offset(0), offset(1), offset(2), offset(3)], sink);
     }
-    /// `d (q - 8)`, groups of 32.
+    /// `d (q - 8)`, in groups of 32.
     Int4[128, 72] = |S, b, sink| {
         let scales = four_halves::<S>(b);
         for (g, d) in scales.into_iter().enumerate() {
@@ -199,7 +199,7 @@ blocks! {
             nibbles::<S, 16>(b.add(8 + 16 * g), table, table, 32 * g, sink);
         }
     }
-    /// `d (q - z)`, groups of 32.
+    /// `d (q - z)`, in groups of 32.
     Int4Asym[128, 76] = |S, b, sink| {
         let (scales, zeros) = (four_halves::<S>(b), &*b.add(8).cast::<[u8; 4]>());
         for (g, d) in scales.into_iter().enumerate() {
@@ -212,25 +212,25 @@ blocks! {
 /// The f16 scales in the first 8 bytes.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `b` is valid for 8 bytes.
+/// Requires the instructions of `S`; `b` is valid for 8 bytes.
 #[inline(always)]
 pub(super) unsafe fn four_halves<S: Simd>(b: *const u8) -> [f32; 4] {
     let ((a, b), (c, d)) = (S::halves(b), S::halves(b.add(4)));
     [a, b, c, d]
 }
 
-/// `N` bytes whose low nibbles are the elements from `at`, whose high nibbles
-/// the next `N`.
+/// Decodes `N` bytes: their low nibbles are the elements from `at` on, their high nibbles the next
+/// `N`.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `q` is valid for `N` bytes.
+/// Requires the instructions of `S`; `q` is valid for `N` bytes.
 #[inline(always)]
 unsafe fn nibbles<S: Simd, const N: usize>(
     q: *const u8,
     low: S::Table,
     high: S::Table,
     at: usize,
-    sink: &mut impl Sink<S>,
+    sink: &mut impl WeightSink<S>,
 ) {
     for i in (0..N).step_by(S::LANES) {
         let (l, h) = S::decode(q.add(i), low, high);
@@ -239,20 +239,20 @@ unsafe fn nibbles<S: Simd, const N: usize>(
     }
 }
 
-/// `scale q + offset` for groups of `G` codes.
+/// Computes `scale q + offset` for groups of `G` quantized values.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 unsafe fn groups<S: Simd, const LEN: usize, const G: usize, const N: usize>(
     codes: &[i8; LEN],
     scales: &[f32; N],
     offsets: &[f32; N],
-    sink: &mut impl Sink<S>,
+    sink: &mut impl WeightSink<S>,
 ) {
-    // SAFETY: as this function.
+    // SAFETY: the requirements are those of this function.
     let part = |j: usize| unsafe { (S::splat(scales[j]), S::splat(offsets[j])) };
-    // SAFETY: as this function; `j < N` and `i + LANES <= G`.
+    // SAFETY: the requirements are those of this function; `j < N` and `i + LANES <= G`.
     let mut one = |j: usize, i: usize, chain: usize, (scale, offset): (S::V, S::V)| unsafe {
         let q = S::from_i8(codes.as_ptr().add(j * G + i));
         sink.put(j * G + i, chain, S::fma(q, scale, offset));
@@ -271,8 +271,7 @@ unsafe fn groups<S: Simd, const LEN: usize, const G: usize, const N: usize>(
     }
 }
 
-/// The codes of a 5-bit block of 32: nibbles at `low`, fifth bits at `fifth`,
-/// plus `offset`.
+/// Quantized values of a 5-bit block of 32, plus `offset`: nibbles at `low`, fifth bits at `fifth`.
 ///
 /// # Safety
 /// `fifth` is valid for 4 bytes, `low` for 16.
@@ -289,25 +288,26 @@ unsafe fn five_bits(fifth: *const u8, low: *const u8, offset: i8) -> [i8; 32] {
     codes
 }
 
-/// The scales `d s` and offsets `-m t` of the eight sub-blocks of Q4_K and Q5_K:
-/// d, m, then 6-bit `s` and `t`, four of them in each 32-bit word at a time.
+/// Scales `d s` and offsets `-m t` of the eight sub-blocks of Q4_K and Q5_K. The input is d, m,
+/// then the 6-bit `s` and `t`, decoded four at once in 32-bit words.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `b` is valid for 16 bytes.
+/// Requires the instructions of `S`; `b` is valid for 16 bytes.
 #[inline(always)]
 unsafe fn scales_and_offsets<S: Simd>(b: *const u8) -> ([f32; 8], [f32; 8]) {
     let (d, s, offsets) = scales_apart::<S>(b);
     (S::scale8(s.to_le_bytes().map(|s| s as i8), d), offsets)
 }
 
-/// As [`scales_and_offsets`], but `d` and the eight bytes of `s`, from the lowest on, by themselves.
+/// Like [`scales_and_offsets`], but returns `d` and the eight bytes of `s` (lowest byte first)
+/// separately.
 ///
 /// # Safety
-/// As [`scales_and_offsets`].
+/// Same as [`scales_and_offsets`].
 #[inline(always)]
 pub(super) unsafe fn scales_apart<S: Simd>(b: *const u8) -> (f32, u64, [f32; 8]) {
     let (d, m) = S::halves(b);
-    // SAFETY: the three words lie inside the 16 bytes.
+    // SAFETY: the three words are inside the 16 bytes.
     let word = |i: usize| unsafe { b.add(4 + 4 * i).cast::<u32>().read_unaligned() };
     let (scale, min, rest) = (word(0).to_le(), word(1).to_le(), word(2).to_le());
     let both = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -322,7 +322,7 @@ pub(super) unsafe fn scales_apart<S: Simd>(b: *const u8) -> (f32, u64, [f32; 8])
     (d, s, S::scale8(t.to_le_bytes().map(|t| t as i8), -m))
 }
 
-/// The 6-bit scales of Q3_K, less 32.
+/// The 6-bit scales of Q3_K, minus 32.
 ///
 /// # Safety
 /// `packed` is valid for 12 bytes.
@@ -332,7 +332,7 @@ pub(super) unsafe fn q3_k_scales(packed: *const u8) -> [i8; 16] {
     let mut scales = [0i8; 16];
     for j in 0..4 {
         for part in 0..4 {
-            // Scale 4 part + j: its nibble is in byte j or 4 + j, low half first.
+            // Scale `4 part + j`: its low nibble is in byte j or 4 + j, lower half first.
             let nibble = packed[4 * (part % 2) + j] >> (4 * (part / 2)) & 15;
             let top = packed[8 + j] >> (2 * part) & 3;
             scales[4 * part + j] = (nibble | top << 4) as i8 - 32;
@@ -341,10 +341,10 @@ pub(super) unsafe fn q3_k_scales(packed: *const u8) -> [i8; 16] {
     scales
 }
 
-/// `factor * codes[i]`.
+/// Computes `factor * codes[i]`.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(super) unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16] {
     let (halves, _) = codes.as_chunks::<8>();
@@ -354,26 +354,26 @@ pub(super) unsafe fn scale16<S: Simd>(codes: &[i8; 16], factor: f32) -> [f32; 16
     out
 }
 
-/// Gives the `k` weights of `bytes` to `sink`.
+/// Passes the `k` weights of `bytes` to `sink`.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `sink` takes `k` weights.
+/// Requires the instructions of `S`; `sink` takes `k` weights.
 #[inline(always)]
 pub(super) unsafe fn visit<S: Simd>(
     scheme: Scheme,
     bytes: &[u8],
     k: usize,
-    sink: &mut impl Sink<S>,
+    sink: &mut impl WeightSink<S>,
 ) {
     match scheme {
         Scheme::F16 => {
             blocks::<S, F16>(bytes, sink);
-            // SAFETY: as this function.
+            // SAFETY: the requirements are those of this function.
             tail::<S>(bytes, k, |p| unsafe { S::from_f16(p) }, sink);
         }
         Scheme::BF16 => {
             blocks::<S, BF16>(bytes, sink);
-            // SAFETY: as this function.
+            // SAFETY: the requirements are those of this function.
             tail::<S>(bytes, k, |p| unsafe { S::from_bf16(p) }, sink);
         }
         Scheme::Q8_0 => blocks::<S, Q8_0>(bytes, sink),
@@ -408,12 +408,13 @@ pub(super) unsafe fn visit<S: Simd>(
     }
 }
 
-/// Blocks of formats that no vectors decode: by their definition, one block at a time.
+/// Fallback for formats without a vector decoder: decodes by the format's definition, one block per
+/// step.
 ///
 /// # Safety
-/// As [`visit`].
+/// Same as [`visit`].
 #[inline(always)]
-unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl Sink<S>) {
+unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl WeightSink<S>) {
     let len = scheme.block_len();
     let mut values = [0f32; super::K_CHUNK];
     for block in bytes.chunks_exact(scheme.block_bytes()) {
@@ -426,9 +427,9 @@ unsafe fn plain_blocks<S: Simd>(scheme: Scheme, bytes: &[u8], sink: &mut impl Si
 }
 
 /// # Safety
-/// As [`visit`], for the whole blocks of `bytes`.
+/// Same as [`visit`], for the whole blocks of `bytes`.
 #[inline(always)]
-unsafe fn blocks<S: Simd, B: Block>(bytes: &[u8], sink: &mut impl Sink<S>) {
+unsafe fn blocks<S: Simd, B: QuantBlockFormat>(bytes: &[u8], sink: &mut impl WeightSink<S>) {
     let p = bytes.as_ptr();
     for i in 0..bytes.len() / B::BYTES {
         let b = p.add(i * B::BYTES);
@@ -440,16 +441,16 @@ unsafe fn blocks<S: Simd, B: Block>(bytes: &[u8], sink: &mut impl Sink<S>) {
     }
 }
 
-/// The weights of two bytes each after the whole blocks.
+/// Decodes the two-byte weights after the last whole block.
 ///
 /// # Safety
-/// As [`visit`].
+/// Same as [`visit`].
 #[inline(always)]
 unsafe fn tail<S: Simd>(
     bytes: &[u8],
     k: usize,
     widen: impl Fn(*const u16) -> S::V,
-    sink: &mut impl Sink<S>,
+    sink: &mut impl WeightSink<S>,
 ) {
     let rest = k % F16::LEN;
     let mut padded = [0u16; F16::LEN];

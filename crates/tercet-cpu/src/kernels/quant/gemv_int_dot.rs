@@ -1,16 +1,21 @@
-//! One row of activations times packed weights by integer dot products (AVX2, or AVX-512 VNNI at 256 bits).
+//! Quantized GEMV with integer dot products (AVX2, or AVX-512 VNNI at 256 bits).
 //!
-//! The row becomes 24-bit fixed point, a power of two for each 256 elements: element `i` is `t[i] * scale`, with
-//! `|t| < 2^23`, so it is off by at most half a unit in the last place of the largest of the 256. `t` is three signed
-//! bytes, `d2 * 2^16 + d1 * 2^8 + d0`, each multiplied with the unsigned codes of weights by 8-bit dot products. Their sums are
-//! exact integers: what is rounded is one sum of a group of weights, not each product. Where the scales of groups are
-//! integers themselves, the sum of 256 products is. Offsets of weights are multiplied with sums of `t`; where an offset is
-//! a power of two of scales of floats, it is taken off as an integer.
+//! The activation row is converted to 24-bit fixed point, with a power-of-two scale per 256
+//! elements. Element `i` is `t[i] * scale` with `|t| < 2^23`. Its error is at most half a unit in
+//! the last place of the largest of the 256. `t` consists of three signed 8-bit limbs, `d2 * 2^16 +
+//! d1 * 2^8 + d0`. Each limb is multiplied with the unsigned quantized weights by 8-bit dot
+//! products.
 //!
-//! A row whose numbers do not fit (not finite, or so small that the scale would be subnormal) is left to the kernels of
-//! floats. So are several rows: decoding weights to floats is shared by all of them.
+//! The sums are exact integers, so only the sum of each weight group is rounded, not each product.
+//! If group scales are themselves integers, the sum of 256 products is exact. Weight offsets are
+//! multiplied with sums of `t`. If an offset is a power of two times a float scale, it is
+//! subtracted as an integer.
 //!
-//! Next: `row.rs` for the fixed point, `codes.rs` beside this file for what blocks are made of.
+//! A row that does not fit is computed by the float kernels: it contains non-finite values, or its
+//! scale would be subnormal. Several rows also use the float kernels, because they share the
+//! decoding of weights.
+//!
+//! Related files: `row.rs` for the fixed-point row, `codes.rs` for the decoding of blocks.
 
 mod row;
 mod strips;
@@ -21,52 +26,57 @@ use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::simd::{Avx2, Level, Simd, SimdLevel};
-use super::codes::{Groups, has_small_codes, visit};
+use super::super::simd::{Avx2, Simd, SimdLevel, SimdLevelKind};
+use super::codes::{WeightGroupSink, has_small_codes, visit};
 use super::decode::scale16;
-use super::strips::STRIP;
-use super::{Arrangement, QuantView};
-pub(super) use row::Row;
+use super::repack_x8::STRIP;
+use super::{QuantRowLayout, QuantView};
+pub(super) use row::FixedPointRow;
 
-/// Elements whose digits lie side by side.
+/// Elements whose limbs are stored together.
 const GROUP: usize = 32;
-/// Elements that have one scale, but for the last of a row: no block of weights spans two.
+/// Elements that share a scale, except at the end of a row; no weight block spans two such ranges.
 const SPAN: usize = 256;
-/// Bytes of a group's digits and of the sums of four `t` each.
+/// Bytes of a group: its limbs, and the sums of four adjacent `t`.
 const PLANES: usize = 4 * GROUP;
-/// Floats of scratch for a group: these, the scale, the sums of the halves and of all.
+/// Scratch floats per group: limbs and sums, the scale, the sums of both halves, and the total sum.
 const GROUP_FLOATS: usize = PLANES / 4 + 1 + 2 + 1;
-/// Weights of a row that are multiplied before the next row's: their digits stay in the nearest cache.
+/// Weights per row that are multiplied before the next row; their limbs stay in the L1 cache.
 const CHUNK: usize = 4096;
-/// Floats of scratch that a row of `k` elements takes.
+/// Scratch floats for a row of `k` elements.
 pub(super) fn scratch_len(k: usize) -> usize {
     k.div_ceil(GROUP) * GROUP_FLOATS
 }
 
-/// Whether weights of this scheme are multiplied as integers.
+/// True if weights of this scheme are multiplied as integers.
 pub(super) fn supports(level: SimdLevel, scheme: Scheme) -> bool {
-    has_small_codes(scheme) && level.0 != Level::Portable
+    has_small_codes(scheme) && level.0 != SimdLevelKind::Portable
 }
 
-/// Exact dot products of 8-bit numbers.
-trait Dots: Copy {
-    /// Whether integer scales are multiplied as integers ([`scaled`]), on the way from 16 to 32 bits.
+/// Exact dot products of 8-bit integers.
+trait IntDotProduct: Copy {
+    /// True if integer scales are multiplied as integers ([`scaled`]) while sums are widened from
+    /// 16 to 32 bits.
     const SCALED: bool;
 
-    /// Lane `i` is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`; codes are below 64, and `digits` the three planes
-    /// of their group.
+    /// Lane `i` is the sum of `codes[j] * t[j]` for `4 i <= j < 4 i + 4`. The codes are below 64,
+    /// and `digits` are the three limb planes of their group.
     ///
     /// # Safety
-    /// Needs the instructions; `digits` is valid for [`PLANES`] bytes.
+    /// Requires the instructions of the implementation; `digits` is valid for [`PLANES`] bytes.
     unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i;
 }
 
-/// As [`Dots::dot`], as floats, with codes less `2^CENTER`; less nothing where that is 0.
+/// Like [`IntDotProduct::dot`], converted to floats, with `2^CENTER` subtracted from the codes unless
+/// `CENTER` is 0.
 ///
 /// # Safety
-/// As [`Dots::dot`].
+/// Same as [`IntDotProduct::dot`].
 #[inline(always)]
-unsafe fn centered<D: Dots, const CENTER: i32>(codes: __m256i, digits: *const i8) -> __m256 {
+unsafe fn centered<D: IntDotProduct, const CENTER: i32>(
+    codes: __m256i,
+    digits: *const i8,
+) -> __m256 {
     let mut dots = D::dot(codes, digits);
     if CENTER > 0 {
         let quads = _mm256_loadu_si256(digits.add(3 * GROUP).cast());
@@ -75,16 +85,17 @@ unsafe fn centered<D: Dots, const CENTER: i32>(codes: __m256i, digits: *const i8
     _mm256_cvtepi32_ps(dots)
 }
 
-/// By products of pairs in 16 bits.
+/// Dot products by `maddubs`: pairs of products added in 16 bits.
 #[derive(Clone, Copy)]
-struct Pairs;
+struct MaddPairsDot;
 
-impl Dots for Pairs {
+impl IntDotProduct for MaddPairsDot {
     const SCALED: bool = true;
 
     #[inline(always)]
     unsafe fn dot(codes: __m256i, digits: *const i8) -> __m256i {
-        // At most 2 * 63 * 128: no 16-bit sum saturates. Four of them by 2^16 are below 2^31.
+        // At most 2 * 63 * 128, so 16-bit sums never saturate. Four of them times 2^16 are below
+        // 2^31.
         let low = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.cast()));
         let middle = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(32).cast()));
         let high = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(digits.add(64).cast()));
@@ -95,25 +106,25 @@ impl Dots for Pairs {
     }
 }
 
-/// Adds the products of a group's codes, below 64, with its digits and its scales, to the sums of each digit; all scales
-/// of the two neighbours in a word of `s` are alike.
+/// Adds a group's products of codes (below 64), limbs and scales to the sum of each limb. Both
+/// halves of a word of `s` contain the same scale.
 ///
 /// # Safety
-/// Needs AVX2; `digits` is valid for [`PLANES`] bytes.
+/// Requires AVX2; `digits` is valid for [`PLANES`] bytes.
 #[inline(always)]
 unsafe fn scaled(sums: &mut [__m256i; 3], codes: __m256i, digits: *const i8, s: __m256i) {
     for (plane, sum) in sums.iter_mut().enumerate() {
-        // As in `Pairs`; eight groups of these, with scales of a byte, stay below 2^26.
+        // No saturation, as in `MaddPairsDot`; the sum of eight groups with 8-bit scales stays below 2^26.
         let digits = _mm256_loadu_si256(digits.add(GROUP * plane).cast());
         let pairs = _mm256_maddubs_epi16(codes, digits);
         *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, s));
     }
 }
 
-/// The sums of all digits as floats.
+/// Combines the sums of the three limbs into floats.
 ///
 /// # Safety
-/// Needs AVX2 and FMA.
+/// Requires AVX2 and FMA.
 #[inline(always)]
 unsafe fn joined(sums: [__m256i; 3]) -> __m256 {
     let (low, middle) = (_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1]));
@@ -122,14 +133,14 @@ unsafe fn joined(sums: [__m256i; 3]) -> __m256 {
     Avx2::fma(above, Avx2::splat(256.0), low)
 }
 
-/// By dot products of four.
+/// Dot products of four by VNNI (`vpdpbusd`).
 #[cfg(tercet_avx512)]
 #[derive(Clone, Copy)]
-struct Vnni;
+struct VnniDot;
 
 #[cfg(tercet_avx512)]
-impl Dots for Vnni {
-    // Its sums have 32 bits from the start.
+impl IntDotProduct for VnniDot {
+    // VNNI sums have 32 bits from the start.
     const SCALED: bool = false;
 
     #[inline(always)]
@@ -149,23 +160,24 @@ impl Dots for Vnni {
     }
 }
 
-/// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, whole strips but for the last rows where W lies as strips.
+/// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W. If W is repacked, these are whole
+/// strips, except for the last rows.
 ///
 /// # Panics
-/// As [`dot_row`].
+/// Same as [`dot_row`].
 ///
 /// # Safety
-/// As [`dot_row`].
+/// Same as [`dot_row`].
 pub(super) unsafe fn dot_rows(
     level: SimdLevel,
-    row: Row<'_>,
+    row: FixedPointRow<'_>,
     w: &QuantView<'_>,
     rows: Range<usize>,
     y: *mut f32,
 ) {
     let left = match w.arrangement {
-        Arrangement::Rows => rows,
-        Arrangement::Strips => {
+        QuantRowLayout::Rows => rows,
+        QuantRowLayout::Strips => {
             assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
             let end = rows.end / STRIP * STRIP;
             strips::dot_strips(row, w, rows.start..end, y);
@@ -177,51 +189,56 @@ pub(super) unsafe fn dot_rows(
     }
 }
 
-/// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W.
+/// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W.
 ///
 /// # Panics
 /// If the scheme has no integer dot products, or `row` is shorter than a row of W.
 ///
 /// # Safety
-/// `level` is of this machine; `y` is valid for `rows`, which no one else touches.
+/// `level` is of this machine; `y` is valid for `rows`, which no other task accesses.
 unsafe fn dot_row(
     level: SimdLevel,
-    row: Row<'_>,
+    row: FixedPointRow<'_>,
     w: &QuantView<'_>,
     rows: Range<usize>,
     y: *mut f32,
 ) {
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2(row: Row<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
-        all_rows::<Pairs>(row, w, rows, y);
+    unsafe fn avx2(row: FixedPointRow<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
+        all_rows::<MaddPairsDot>(row, w, rows, y);
     }
     #[cfg(tercet_avx512)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn vnni(row: Row<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
-        all_rows::<Vnni>(row, w, rows, y);
+    unsafe fn vnni(row: FixedPointRow<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
+        all_rows::<VnniDot>(row, w, rows, y);
     }
     assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
     match level.0 {
-        Level::Portable => unreachable!("`supports` leaves this level out"),
-        Level::Avx2 => avx2(row, w, rows, y),
+        SimdLevelKind::Portable => unreachable!("`supports` rejects this level"),
+        SimdLevelKind::Avx2 => avx2(row, w, rows, y),
         #[cfg(tercet_avx512)]
-        Level::Avx512 if is_x86_feature_detected!("avx512vnni") => vnni(row, w, rows, y),
+        SimdLevelKind::Avx512 if is_x86_feature_detected!("avx512vnni") => vnni(row, w, rows, y),
         #[cfg(tercet_avx512)]
-        Level::Avx512 => avx2(row, w, rows, y),
+        SimdLevelKind::Avx512 => avx2(row, w, rows, y),
     }
 }
 
 /// # Safety
-/// As [`dot_row`]; needs the instructions of `D`.
+/// Same as [`dot_row`]; requires the instructions of `D`.
 #[inline(always)]
-unsafe fn all_rows<D: Dots>(row: Row<'_>, w: &QuantView<'_>, rows: Range<usize>, y: *mut f32) {
+unsafe fn all_rows<D: IntDotProduct>(
+    row: FixedPointRow<'_>,
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+) {
     let row_bytes = w.row_bytes();
     for k0 in (0..w.k.max(1)).step_by(CHUNK) {
-        // Not for each row: what divides takes as long as some blocks.
+        // Computed once, not per row: the divisions inside cost as much as some blocks.
         let (start, end) = (w.at(k0), w.at(w.k.min(k0 + CHUNK)));
         for j in rows.clone() {
             let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
-            let mut sum = Sum::<D>::new(&row, k0 / GROUP);
+            let mut sum = GemvRowSum::<D>::new(&row, k0 / GROUP);
             visit(&mut sum, w.scheme, bytes);
             let (to, sum) = (y.add(j), sum.finish());
             *to = if k0 > 0 { *to + sum } else { sum };
@@ -229,8 +246,8 @@ unsafe fn all_rows<D: Dots>(row: Row<'_>, w: &QuantView<'_>, rows: Range<usize>,
     }
 }
 
-/// Sums of a row of weights, from a group on.
-struct Sum<D: Dots> {
+/// Partial sum of a row of weights, starting at a group.
+struct GemvRowSum<D: IntDotProduct> {
     digits: *const i8,
     scales: *const f32,
     sums16: *const f32,
@@ -241,11 +258,11 @@ struct Sum<D: Dots> {
     dots: std::marker::PhantomData<D>,
 }
 
-impl<D: Dots> Sum<D> {
+impl<D: IntDotProduct> GemvRowSum<D> {
     /// # Safety
-    /// Needs the instructions of `D`.
+    /// Requires the instructions of `D`.
     #[inline(always)]
-    unsafe fn new(row: &Row<'_>, group: usize) -> Self {
+    unsafe fn new(row: &FixedPointRow<'_>, group: usize) -> Self {
         Self {
             digits: row.digits.as_ptr().wrapping_add(PLANES * group),
             scales: row.scales.as_ptr().wrapping_add(group),
@@ -258,19 +275,19 @@ impl<D: Dots> Sum<D> {
         }
     }
 
-    /// Adds the sums of digits of 256 weights.
+    /// Adds the limb sums of 256 weights.
     ///
     /// # Safety
-    /// Needs the instructions of `D`.
+    /// Requires the instructions of `D`.
     #[inline(always)]
     unsafe fn add_joined(&mut self, sums: [__m256i; 3], d: f32) {
-        // The scale of all eight groups.
+        // The same scale for all eight groups.
         let factor = Avx2::splat(d * *self.scales);
         self.products[0] = Avx2::fma(joined(sums), factor, self.products[0]);
     }
 
     /// # Safety
-    /// Needs the instructions of `D`.
+    /// Requires the instructions of `D`.
     #[inline(always)]
     unsafe fn finish(self) -> f32 {
         let products = Avx2::add(self.products[0], self.products[1]);
@@ -278,7 +295,7 @@ impl<D: Dots> Sum<D> {
     }
 }
 
-impl<D: Dots> Groups for Sum<D> {
+impl<D: IntDotProduct> WeightGroupSink for GemvRowSum<D> {
     #[inline(always)]
     unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32) {
         let dots = centered::<D, CENTER>(codes, self.digits.add(PLANES * g));
@@ -295,7 +312,7 @@ impl<D: Dots> Groups for Sum<D> {
     unsafe fn by_32(&mut self, codes: [__m256i; 8], s: u64, d: f32, offsets: &[f32; 8]) {
         if D::SCALED {
             let s = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(s as i64));
-            // Both halves of a word.
+            // Copies the scale into both halves of a word.
             let s = _mm256_or_si256(s, _mm256_slli_epi32::<16>(s));
             let mut each = [0i32; 8];
             _mm256_storeu_si256(each.as_mut_ptr().cast(), s);
@@ -319,7 +336,8 @@ impl<D: Dots> Groups for Sum<D> {
     unsafe fn by_16<const CENTER: i32>(&mut self, codes: [__m256i; 8], s: &[i8; 16], d: f32) {
         let scales = scale16::<Avx2>(s, d);
         if D::SCALED {
-            // Two scales for each group, in the halves of its vector: a word of both, of which halves take one each.
+            // Two scales per group, one for each half of its vector: broadcast as pairs, then
+            // select one per half.
             let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(s.as_ptr().cast()));
             let mut each = [0i32; 8];
             _mm256_storeu_si256(each.as_mut_ptr().cast(), wide);

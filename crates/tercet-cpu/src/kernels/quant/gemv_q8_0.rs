@@ -1,4 +1,5 @@
-//! One row of activations times Q8_0: the scale of a block joins its sum, not each weight, so that memory is the limit.
+//! Q8_0 GEMV: scales are applied to the sum of a block, not to each weight, so that the kernel is
+//! limited by memory bandwidth.
 
 use std::ops::Range;
 
@@ -6,14 +7,15 @@ use super::super::gemm::CHAIN;
 use super::super::simd::Simd;
 use super::{AHEAD, QuantView};
 
-/// Weights of a block, and its bytes.
+/// Weights per block, and bytes per block.
 const LEN: usize = 32;
 const BYTES: usize = 34;
 
-/// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, which is Q8_0.
+/// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of a Q8_0 matrix W.
 ///
 /// # Safety
-/// Needs the instructions of `S`; `w` was checked; `x` is valid for its `k`, `y` for `rows`, which no one else touches.
+/// Requires the instructions of `S`; `w` was checked; `x` is valid for its `k`, and `y` for `rows`,
+/// which no other task accesses.
 #[inline(always)]
 pub(super) unsafe fn dot_row<S: Simd>(
     w: &QuantView<'_>,
@@ -22,7 +24,7 @@ pub(super) unsafe fn dot_row<S: Simd>(
     y: *mut f32,
 ) {
     let row_bytes = w.row_bytes();
-    // Blocks whose sums are one chain.
+    // Blocks whose sums form one chain.
     let at_once = CHAIN;
     let blocks = w.k / LEN;
     for b0 in (0..blocks.max(1)).step_by(at_once) {

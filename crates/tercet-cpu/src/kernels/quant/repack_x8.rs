@@ -1,39 +1,43 @@
-//! Packed weights as strips: eight rows side by side, word by word.
+//! Repacked quantized weights: eight rows interleaved word by word (strips; llama.cpp calls this
+//! repacking).
 //!
-//! A tile is a block of each of eight rows: their first words of 32 bits, then their second ones, and so on; what is left of a block after
-//! whole words is two bytes of each row. A strip is the tiles of eight rows along k. So a vector holds four codes of each
-//! of eight rows, and sums of products with one row of activations need no addition across lanes (`dots/strips.rs`). Strips take the room
-//! of their rows and begin where the first of them would; rows that are left at the end stay rows.
+//! A tile contains one block of each of eight rows: first all their first 32-bit words, then all
+//! their second words, and so on. If a block is not a multiple of four bytes, the last two bytes of
+//! each row follow. A strip is all tiles of eight rows along k. So a vector contains four quantized
+//! values of each of eight rows, and a GEMV needs no additions across lanes (`dots/strips.rs`).
 //!
-//! Kernels for other numbers of rows turn tiles back ([`Reader`], [`unpack_strip`]).
+//! A strip has the same size and start address as its eight rows. Rows after the last whole strip
+//! are not interleaved. Kernels for more than one activation row convert tiles back to rows
+//! ([`QuantRowReader`], [`unpack_strip`]).
 
 use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::parallel::{self, SharedMut, Threads};
+use super::super::parallel::{self, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
 use super::QuantView;
 
-/// Rows of a strip.
+/// Rows per strip.
 pub(super) const STRIP: usize = 8;
-/// Bytes of a tile at most: of Q6_K.
+/// Maximum bytes of a tile, that of Q6_K.
 const TILE_BYTES: usize = STRIP * 210;
 
-/// How rows of packed weights lie.
+/// Memory layout of quantized weight rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrangement {
-    /// One after the other.
+pub enum QuantRowLayout {
+    /// Row by row.
     Rows,
-    /// Eight side by side, as [`pack_strips`] makes them.
+    /// Eight rows interleaved by [`pack_strips`].
     Strips,
 }
 
-/// Whether one row times weights of this scheme is faster with [`Arrangement::Strips`], which other products then read, too.
+/// True if a GEMV with weights of this scheme is faster with [`QuantRowLayout::Strips`]. All other
+/// matmuls then read that layout too.
 #[must_use]
-pub fn strips_pay(level: SimdLevel, scheme: Scheme) -> bool {
+pub fn repack_is_profitable(level: SimdLevel, scheme: Scheme) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return level.0 == super::super::simd::Level::Avx2
+    return level.0 == super::super::simd::SimdLevelKind::Avx2
         && matches!(scheme, Scheme::Q4K | Scheme::Q5K | Scheme::Q6K);
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -42,8 +46,8 @@ pub fn strips_pay(level: SimdLevel, scheme: Scheme) -> bool {
     }
 }
 
-/// Floats of scratch that products of few rows with strips need besides those of [`quant_matmul`](super::quant_matmul):
-/// a strip for each of `threads`.
+/// Additional scratch floats of matmuls with few rows if weights are repacked: one strip for each
+/// of `threads`. The base size is that of [`quant_matmul`](super::quant_matmul).
 #[must_use]
 pub fn strips_scratch_len(scheme: Scheme, threads: usize, k: usize) -> usize {
     threads * strip_floats(k / scheme.block_len() * scheme.block_bytes())
@@ -54,19 +58,24 @@ pub(super) fn strip_floats(row_bytes: usize) -> usize {
     (STRIP * row_bytes).div_ceil(4)
 }
 
-/// Writes the weights, which lie as rows, as strips.
+/// Repacks row-major weights as strips.
 ///
 /// # Panics
-/// If [`strips_pay`] says no, the weights are strips already, too short for `n` rows of whole blocks, or `out` has another length.
-pub fn pack_strips(level: SimdLevel, threads: Threads, w: &QuantView<'_>, out: &mut [u8]) {
+/// If [`repack_is_profitable`] rejects the scheme or the weights are already repacked. Also panics if they
+/// are too short for `n` rows of whole blocks, or `out` has the wrong length.
+pub fn pack_strips(level: SimdLevel, threads: KernelThreads, w: &QuantView<'_>, out: &mut [u8]) {
     assert!(
-        strips_pay(level, w.scheme) && w.arrangement == Arrangement::Rows,
-        "weights that do not become strips"
+        repack_is_profitable(level, w.scheme) && w.arrangement == QuantRowLayout::Rows,
+        "these weights cannot be repacked"
     );
     w.check();
     let row_bytes = w.row_bytes();
     let bytes = &w.bytes[..w.n * row_bytes];
-    assert_eq!(out.len(), bytes.len(), "strips take the room of rows");
+    assert_eq!(
+        out.len(),
+        bytes.len(),
+        "repacked weights must have the same size as the rows"
+    );
     let strip_bytes = STRIP * row_bytes;
     let strips = w.n / STRIP;
     let (_, rest) = bytes.split_at(strips * strip_bytes);
@@ -74,75 +83,85 @@ pub fn pack_strips(level: SimdLevel, threads: Threads, w: &QuantView<'_>, out: &
     let out = SharedMut::new(out);
     parallel::for_each(threads, strips, |strip| {
         let from = &bytes[strip * strip_bytes..][..strip_bytes];
-        // SAFETY: strips are apart.
+        // SAFETY: strips are disjoint.
         let to = unsafe { out.slice(strip * strip_bytes, strip_bytes) };
         let block = w.scheme.block_bytes();
         for (i, tile) in to.chunks_exact_mut(STRIP * block).enumerate() {
-            // SAFETY: a level that strips pay at has AVX2; the blocks of eight rows, and a tile of as many bytes.
+            // SAFETY: a level for which repacking is profitable has AVX2; both sides have the bytes
+            // of eight blocks.
             unsafe {
                 turn(
-                    Side::rows(from[i * block..].as_ptr().cast_mut(), row_bytes),
+                    StripRuns::rows(from[i * block..].as_ptr().cast_mut(), row_bytes),
                     tile.as_mut_ptr(),
                     block,
-                    Way::ToTile,
+                    StripTransposeSide::ToTile,
                 );
             }
         }
     });
 }
 
-/// The rows of strip `strip`, one after the other.
+/// Unpacks the rows of strip `strip`, one after the other.
 ///
 /// # Panics
-/// If the weights are no strips, or `out` is shorter than eight rows.
+/// If the weights are not repacked, or `out` is shorter than eight rows.
 pub(super) fn unpack_strip(w: &QuantView<'_>, strip: usize, out: &mut [u8]) {
-    assert!(w.arrangement == Arrangement::Strips, "weights are rows");
+    assert!(
+        w.arrangement == QuantRowLayout::Strips,
+        "weights are not repacked"
+    );
     let (block, row_bytes) = (w.scheme.block_bytes(), w.row_bytes());
     let from = &w.bytes[strip * STRIP * row_bytes..][..STRIP * row_bytes];
     let out = &mut out[..STRIP * row_bytes];
     for (i, tile) in from.chunks_exact(STRIP * block).enumerate() {
-        // SAFETY: only levels with AVX2 have strips; sizes are those of `pack_strips`.
+        // SAFETY: only levels with AVX2 have strips; the sizes are those of `pack_strips`.
         unsafe {
             turn(
-                Side::rows(out[i * block..].as_mut_ptr(), row_bytes),
+                StripRuns::rows(out[i * block..].as_mut_ptr(), row_bytes),
                 tile.as_ptr().cast_mut(),
                 block,
-                Way::ToRows,
+                StripTransposeSide::ToRows,
             );
         }
     }
 }
 
-/// Reads rows of weights a block at a time, however they lie: those of one strip by turns.
-pub(super) struct Reader<'w, 'a> {
+/// Reads rows of weights block by block in either layout. It caches the last tile, so consecutive
+/// reads of the rows of one strip unpack it once.
+pub(super) struct QuantRowReader<'w, 'a> {
     w: &'w QuantView<'a>,
-    /// The tile whose blocks are in `blocks`, by its place in bytes.
-    held: Option<usize>,
+    /// Byte offset of the tile whose blocks are in `blocks`.
+    loaded_tile: Option<usize>,
     blocks: [u8; TILE_BYTES],
 }
 
-impl<'w, 'a> Reader<'w, 'a> {
+impl<'w, 'a> QuantRowReader<'w, 'a> {
     #[inline(always)]
     pub(super) fn new(w: &'w QuantView<'a>) -> Self {
         Self {
             w,
-            held: None,
+            loaded_tile: None,
             blocks: [0; TILE_BYTES],
         }
     }
 
-    /// The weights `ks` of a row: whole blocks, of strips one.
+    /// Returns the weights `ks` of a row: whole blocks, or exactly one block if the weights are
+    /// repacked.
     #[inline(always)]
     pub(super) fn row(&mut self, row: usize, ks: &Range<usize>) -> &[u8] {
         let (w, row_bytes) = (self.w, self.w.row_bytes());
         let (start, end) = (w.at(ks.start), w.at(ks.end));
-        if w.arrangement == Arrangement::Rows || row >= w.n / STRIP * STRIP {
+        if w.arrangement == QuantRowLayout::Rows || row >= w.n / STRIP * STRIP {
             return &w.bytes[row * row_bytes + start..row * row_bytes + end];
         }
         let block = w.scheme.block_bytes();
-        assert_eq!(end - start, block, "strips are read a block at a time");
+        assert_eq!(
+            end - start,
+            block,
+            "repacked weights are read one block per call"
+        );
         let tile = row / STRIP * STRIP * row_bytes + STRIP * start;
-        if self.held != Some(tile) {
+        if self.loaded_tile != Some(tile) {
             self.fill(tile, block);
         }
         &self.blocks[row % STRIP * block..][..block]
@@ -152,57 +171,57 @@ impl<'w, 'a> Reader<'w, 'a> {
     fn fill(&mut self, tile: usize, block: usize) {
         let from = &self.w.bytes[tile..][..STRIP * block];
         let to = &mut self.blocks[..STRIP * block];
-        // SAFETY: only levels with AVX2 have strips; both have the bytes of eight blocks.
+        // SAFETY: only levels with AVX2 have strips; both sides have the bytes of eight blocks.
         unsafe {
             turn(
-                Side::rows(to.as_mut_ptr(), block),
+                StripRuns::rows(to.as_mut_ptr(), block),
                 from.as_ptr().cast_mut(),
                 block,
-                Way::ToRows,
+                StripTransposeSide::ToRows,
             );
         }
-        self.held = Some(tile);
+        self.loaded_tile = Some(tile);
     }
 }
 
-/// Eight runs of bytes at equal distances.
+/// Eight byte ranges with a constant distance.
 #[derive(Clone, Copy)]
-struct Side {
+struct StripRuns {
     at: *mut u8,
     stride: usize,
 }
 
-impl Side {
+impl StripRuns {
     fn rows(at: *mut u8, stride: usize) -> Self {
         Self { at, stride }
     }
 }
 
-/// Which side of [`turn`] is written.
+/// The side that [`turn`] writes.
 #[derive(Clone, Copy)]
-enum Way {
+enum StripTransposeSide {
     ToTile,
     ToRows,
 }
 
-/// Turns eight blocks of `block` bytes at `rows` into the tile at `tile`, or back.
+/// Transposes eight blocks of `block` bytes at `rows` into the tile at `tile`, or back.
 ///
 /// # Safety
-/// The machine has AVX2; `rows` is valid for eight blocks, `tile` for their bytes, each for what the way does to it; a block has at
-/// least eight words.
+/// The machine has AVX2. `rows` is valid for eight blocks and `tile` for their bytes, for reads or
+/// writes according to `way`. A block has at least eight words.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn turn(rows: Side, tile: *mut u8, block: usize, way: Way) {
+unsafe fn turn(rows: StripRuns, tile: *mut u8, block: usize, way: StripTransposeSide) {
     let words = block / 4;
     let mut word = 0;
     while word < words {
-        // The last eight words overlap those before.
+        // The last eight words overlap the previous ones.
         let first = word.min(words - 8);
-        let row = Side::rows(rows.at.add(4 * first), rows.stride);
-        let column = Side::rows(tile.add(4 * STRIP * first), 4 * STRIP);
+        let row = StripRuns::rows(rows.at.add(4 * first), rows.stride);
+        let column = StripRuns::rows(tile.add(4 * STRIP * first), 4 * STRIP);
         match way {
-            Way::ToTile => transpose8(row, column),
-            Way::ToRows => transpose8(column, row),
+            StripTransposeSide::ToTile => transpose8(row, column),
+            StripTransposeSide::ToRows => transpose8(column, row),
         }
         word = first + 8;
     }
@@ -211,26 +230,26 @@ unsafe fn turn(rows: Side, tile: *mut u8, block: usize, way: Way) {
         let a = rows.at.add(row * rows.stride + 4 * words);
         let b = tile.add(4 * words * STRIP + rest * row);
         match way {
-            Way::ToTile => b.copy_from_nonoverlapping(a, rest),
-            Way::ToRows => a.copy_from_nonoverlapping(b, rest),
+            StripTransposeSide::ToTile => b.copy_from_nonoverlapping(a, rest),
+            StripTransposeSide::ToRows => a.copy_from_nonoverlapping(b, rest),
         }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn turn(_: Side, _: *mut u8, _: usize, _: Way) {
-    unreachable!("invariant: no other machine has strips")
+unsafe fn turn(_: StripRuns, _: *mut u8, _: usize, _: StripTransposeSide) {
+    unreachable!("invariant: only AVX2 machines repack weights")
 }
 
-/// Eight rows of eight words as columns.
+/// Transposes eight rows of eight words.
 ///
 /// # Safety
 /// The machine has AVX2; `from` is valid for reads and `to` for writes of 32 bytes each.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn transpose8(from: Side, to: Side) {
+unsafe fn transpose8(from: StripRuns, to: StripRuns) {
     use std::arch::x86_64::*;
-    // Halves of rows i and i + 4 share a register, so that halves are swapped while loading.
+    // Rows i and i + 4 share a register, so the loads already exchange the 128-bit halves.
     let pair = |i: usize, half: usize| {
         let low = _mm_loadu_ps(from.at.add(i * from.stride + 16 * half).cast());
         let high = _mm_loadu_ps(from.at.add((i + 4) * from.stride + 16 * half).cast());

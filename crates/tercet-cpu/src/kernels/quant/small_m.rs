@@ -1,41 +1,42 @@
-//! Few rows of activations times packed weights, as floats: a block is decoded once for up to four of them.
+//! Quantized matmul of a few activation rows in floats: each weight block is decoded once for up to
+//! four rows.
 
 use std::ops::Range;
 
 use tercet_ir::Scheme;
 
-use super::super::gemm::{self, Epilogue, MatView};
+use super::super::gemm::{self, GemmEpilogue, MatView};
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
-use super::decode::{Sink, visit};
-use super::{QuantView, bytes};
+use super::decode::{WeightSink, visit};
+use super::{QuantView, gemv_q8_0};
 
 simd_dispatch!(
-    pub(super) fn few_rows(
+    pub(super) fn small_m(
         x: &MatView<'_>,
         w: &QuantView<'_>,
         rows: Range<usize>,
         out: SharedMut<f32>,
         stride: usize,
-        epilogue: &Epilogue<'_>,
-    ) = few_rows_body
+        epilogue: &GemmEpilogue<'_>,
+    ) = small_m_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`; operands were checked; no other task touches
+/// Requires the instructions of `S`; operands were checked; no other task touches
 /// the columns `rows` of y.
 #[inline(always)]
-unsafe fn few_rows_body<S: Simd>(
+unsafe fn small_m_body<S: Simd>(
     x: &MatView<'_>,
     w: &QuantView<'_>,
     rows: Range<usize>,
     out: SharedMut<f32>,
     stride: usize,
-    epilogue: &Epilogue<'_>,
+    epilogue: &GemmEpilogue<'_>,
 ) {
     let mut i = 0;
     if x.rows == 1 && w.scheme == Scheme::Q8_0 {
-        bytes::dot_row::<S>(w, rows.clone(), x.data.as_ptr(), out.ptr());
+        gemv_q8_0::dot_row::<S>(w, rows.clone(), x.data.as_ptr(), out.ptr());
         i = 1;
     }
     while i < x.rows {
@@ -47,17 +48,17 @@ unsafe fn few_rows_body<S: Simd>(
             2 => dot_rows::<S, 2>(w, rows.clone(), from, x.row_stride, to, stride),
             3 => dot_rows::<S, 3>(w, rows.clone(), from, x.row_stride, to, stride),
             4 => dot_rows::<S, 4>(w, rows.clone(), from, x.row_stride, to, stride),
-            _ => unreachable!("a level takes at most four rows at once"),
+            _ => unreachable!("SIMD levels process at most four rows at once"),
         }
         i += count;
     }
     epilogue.finish::<S>(0..x.rows, rows, out, stride);
 }
 
-/// `y[i, j]` for `R` rows of x and the rows `rows` of W.
+/// Computes `y[i, j]` for `R` rows of x and the rows `rows` of W.
 ///
 /// # Safety
-/// As [`few_rows_body`]; `x` and `y` point to the first of the `R` rows.
+/// Same as [`small_m_body`]; `x` and `y` point to the first of the `R` rows.
 #[inline(always)]
 unsafe fn dot_rows<S: Simd, const R: usize>(
     w: &QuantView<'_>,
@@ -68,14 +69,14 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     y_stride: usize,
 ) {
     let row_bytes = w.row_bytes();
-    // Whole blocks of every scheme.
+    // A multiple of every scheme's block length.
     let block = 2 * S::LANES * gemm::CHAIN;
     for k0 in (0..w.k.max(1)).step_by(block) {
         let k1 = w.k.min(k0 + block);
         let (start, end) = (w.at(k0), w.at(k1));
         for j in rows.clone() {
             let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
-            let mut dot = Dot::<S, R> {
+            let mut dot = SmallMDot::<S, R> {
                 x: x.wrapping_add(k0),
                 x_stride,
                 acc: [[S::splat(0.0); 2]; R],
@@ -89,14 +90,14 @@ unsafe fn dot_rows<S: Simd, const R: usize>(
     }
 }
 
-/// Multiplies weights with `R` rows of activations.
-struct Dot<S: Simd, const R: usize> {
+/// Multiplies weights with `R` activation rows.
+struct SmallMDot<S: Simd, const R: usize> {
     x: *const f32,
     x_stride: usize,
     acc: [[S::V; 2]; R],
 }
 
-impl<S: Simd, const R: usize> Sink<S> for Dot<S, R> {
+impl<S: Simd, const R: usize> WeightSink<S> for SmallMDot<S, R> {
     #[inline(always)]
     unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V) {
         for i in 0..R {

@@ -1,11 +1,10 @@
-//! The bodies: branch-free scalar functions that the compiler turns into
-//! vectors when a block function inlines them under a level's features.
+//! Scalar function bodies without branches. The compiler vectorizes them when a block function
+//! inlines them under a level's target features.
 //!
-//! Range reductions are arranged to be exact without fused multiply-add, so
-//! accuracy is the same at every level. The polynomials are least-squares fits
-//! in relative error on Chebyshev nodes, reweighted towards minimax; the
-//! comment beside each gives interval and error. Functions that would lose
-//! accuracy to cancellation compute in f64 and round once.
+//! Range reductions are exact without fused multiply-add, so the accuracy is the same at every
+//! level. The polynomials are least-squares fits of the relative error on Chebyshev nodes,
+//! reweighted towards minimax. The comment at each polynomial states its interval and error.
+//! Functions that would lose accuracy by cancellation compute in f64 and round once.
 
 #![allow(clippy::excessive_precision, reason = "polynomials as fitted")]
 
@@ -16,19 +15,20 @@ use std::f64::consts::{LN_2, LOG2_E};
 use super::super::simd::Simd;
 pub(crate) use gelu::{gelu, gelu_tanh, gelu_tanh_grad};
 
-/// Adding and subtracting it rounds to the nearest integer, which also stands
-/// in the low bits of the sum.
+/// Magic number: adding and subtracting it rounds to the nearest integer. The low bits of the sum
+/// contain that integer.
 const ROUND32: f32 = 12_582_912.0;
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
-/// `a` if so, else `b`: by their bits, so that loops over it have no branches.
+/// Returns `a` if the condition holds, else `b`. It selects by bits, so that loops over it have no
+/// branches.
 #[inline(always)]
 pub(crate) fn pick(condition: bool, a: f32, b: f32) -> f32 {
     let mask = 0u32.wrapping_sub(u32::from(condition));
     f32::from_bits((a.to_bits() & mask) | (b.to_bits() & !mask))
 }
 
-/// IEEE 754-2019 `maximum`: NaN wins, and `+0 > -0`.
+/// IEEE 754-2019 `maximum`: NaN if an operand is NaN, and `+0 > -0`.
 #[inline(always)]
 pub(crate) fn maximum(a: f32, b: f32) -> f32 {
     if a.is_nan() {
@@ -87,7 +87,7 @@ fn poly64<S: Simd>(x: f64, coefficients: &[f64]) -> f64 {
     y
 }
 
-/// `(e^r - 1 - r) / r^2`, |r| <= 0.3476, 2^-34.
+/// Polynomial of `(e^r - 1 - r) / r^2` for `|r| <= 0.3476`; error 2^-34.
 const EXP32: [f32; 6] = [
     0.500_000_008_03,
     0.166_666_668_265,
@@ -96,7 +96,7 @@ const EXP32: [f32; 6] = [
     0.001_394_653_589_4,
     0.000_199_145_466_1,
 ];
-/// The same for f64, 2^-43.
+/// The same polynomial for f64; error 2^-43.
 const EXP64: [f64; 8] = [
     0.499_999_999_997_934_62,
     0.166_666_666_666_087_01,
@@ -108,8 +108,8 @@ const EXP64: [f64; 8] = [
     2.763_731_923_899_561_2e-6,
 ];
 
-/// `2^n e^r` for `|r| <= ln(2) / 2` as two factors, so that a product with them
-/// rounds once into subnormals; `n` is still offset by [`ROUND32`].
+/// Computes `2^n e^r` for `|r| <= ln(2) / 2` as two factors, so that their product rounds once into
+/// subnormals. `n` is still offset by [`ROUND32`].
 #[inline(always)]
 fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     let e = 1.0 + S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
@@ -120,14 +120,14 @@ fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     (e * first, second)
 }
 
-/// `ln(2)` in two parts: the first has few bits, so that products with |n| <= 250 are exact.
+/// `ln(2)` in two parts. The first has few bits, so products with `|n| <= 250` are exact.
 const LN2_HIGH: f32 = 0.693_359_375;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
-/// `e^x` as two factors.
+/// Computes `e^x` as two factors.
 #[inline(always)]
 fn exp_parts32<S: Simd>(x: f32) -> (f32, f32) {
-    // Written as comparisons so that NaN passes.
+    // A comparison instead of `min`, so that NaN passes through.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -150.0 { -150.0 } else { x };
     let t = S::fmaf(x, std::f32::consts::LOG2_E, ROUND32);
@@ -143,13 +143,13 @@ pub(crate) fn exp<S: Simd>(x: f32) -> f32 {
     e * scale
 }
 
-/// `e^x` of a vector of `x <= 0`; NaN stays NaN. What is below the normal numbers may be 0.
+/// Computes `e^x` of a vector of `x <= 0`; NaN stays NaN. Subnormal results may be 0.
 ///
 /// # Safety
-/// Needs the instructions of `S`.
+/// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn exp_of_negative<S: Simd>(x: S::V) -> S::V {
-    // Where the power of two is 0.
+    // The power of two is 0 from here on.
     const END: f32 = -88.1;
     let x = S::clamp(x, S::splat(END), S::splat(0.0));
     let t = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND32));
@@ -174,7 +174,7 @@ pub(crate) fn exp2<S: Simd>(x: f32) -> f32 {
     e * scale
 }
 
-/// `(2^n, e^r - 1)` with `e^x = 2^n e^r`, for |x| <= 700.
+/// Returns `(2^n, e^r - 1)` with `e^x = 2^n e^r`, for `|x| <= 700`.
 #[inline(always)]
 fn exp_parts64<S: Simd>(x: f64) -> (f64, f64) {
     let t = S::fmad(x, LOG2_E, ROUND64);
@@ -183,7 +183,7 @@ fn exp_parts64<S: Simd>(x: f64) -> (f64, f64) {
     (scale, S::fmad(r * r, poly64::<S>(r, &EXP64), r))
 }
 
-/// Clamps to a range that `e^x` in f64 and then f32 saturates in; NaN passes.
+/// Clamps x so that `e^x` cannot overflow f64, but it still saturates in f32; NaN passes through.
 #[inline(always)]
 fn clamp64(x: f64) -> f64 {
     let x = if x > 200.0 { 200.0 } else { x };
@@ -194,11 +194,11 @@ fn clamp64(x: f64) -> f64 {
 pub(crate) fn expm1<S: Simd>(x: f32) -> f32 {
     let (scale, m1) = exp_parts64::<S>(clamp64(f64::from(x)));
     let y = S::fmad(scale, m1, scale - 1.0) as f32;
-    // Keeps the sign of zero.
+    // Preserves the sign of zero.
     if x == 0.0 { x } else { y }
 }
 
-/// `(atanh(s) / s - 1) / s^2` in `s^2 <= 0.0298`, 2^-44.
+/// Polynomial of `(atanh(s) / s - 1) / s^2` in `s^2 <= 0.0298`; error 2^-44.
 const ATANH: [f64; 5] = [
     0.333_333_333_381_545_67,
     0.199_999_977_141_437_2,
@@ -207,14 +207,14 @@ const ATANH: [f64; 5] = [
     0.097_998_791_884_248_557,
 ];
 
-/// `ln(x)` for a normal positive f64.
+/// Computes `ln(x)` for a normal positive f64.
 #[inline(always)]
 fn ln64<S: Simd>(x: f64) -> f64 {
     const SQRT_HALF: u64 = 0x3FE6_A09E_667F_3BCD;
     const ONE: u64 = 1023 << 52;
     const TWO_POW_52: f64 = 4_503_599_627_370_496.0;
-    // Mantissa into [sqrt(1/2), sqrt(2)); the exponent becomes a float through
-    // the low bits of 2^52, as not every level converts 64-bit integers.
+    // Reduces the mantissa to [sqrt(1/2), sqrt(2)). The exponent is converted to a float through
+    // the low bits of 2^52, because not every level converts 64-bit integers.
     let v = x.to_bits().wrapping_add(ONE - SQRT_HALF);
     let e = f64::from_bits((v >> 52) | TWO_POW_52.to_bits()) - (TWO_POW_52 + 1023.0);
     let f = f64::from_bits((v & ((1 << 52) - 1)) + SQRT_HALF) - 1.0;
@@ -223,7 +223,7 @@ fn ln64<S: Simd>(x: f64) -> f64 {
     S::fmad(e, LN_2, 2.0 * S::fmad(s * z, poly64::<S>(z, &ATANH), s))
 }
 
-/// The logarithm's values at 0, infinity and outside the domain.
+/// Values of the logarithm at 0, at infinity and outside of its domain.
 #[inline(always)]
 fn log_limits(x: f32, y: f32) -> f32 {
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
@@ -241,7 +241,7 @@ pub(crate) fn log2<S: Simd>(x: f32) -> f32 {
     log_limits(x, (ln64::<S>(f64::from(x)) * LOG2_E) as f32)
 }
 
-/// `ln(1 + x)` for `x > -1`, exact for tiny `x` too.
+/// Computes `ln(1 + x)` for `x > -1`, accurate for tiny `x` too.
 #[inline(always)]
 fn log1p64<S: Simd>(x: f64) -> f64 {
     let tiny = S::fmad(x * x, S::fmad(x, 1.0 / 3.0, -0.5), x);
@@ -260,7 +260,7 @@ pub(crate) fn log1p<S: Simd>(x: f32) -> f32 {
     if x >= -1.0 { y } else { f32::NAN }
 }
 
-/// `ln(1 + e^x)`.
+/// Softplus `ln(1 + e^x)`.
 #[inline(always)]
 pub(crate) fn softplus<S: Simd>(x: f32) -> f32 {
     let (scale, m1) = exp_parts64::<S>(clamp64(-f64::from(x).abs()));
@@ -269,7 +269,7 @@ pub(crate) fn softplus<S: Simd>(x: f32) -> f32 {
     if x.is_nan() { x } else { y }
 }
 
-/// `(tanh(x) / x - 1) / x^2` in `x^2 <= 0.4225`, 2^-32.
+/// Polynomial of `(tanh(x) / x - 1) / x^2` in `x^2 <= 0.4225`; error 2^-32.
 const TANH: [f32; 6] = [
     -0.333_333_296_1,
     0.133_331_577_9,
@@ -296,14 +296,14 @@ pub(crate) fn sigmoid<S: Simd>(x: f32) -> f32 {
 
 #[inline(always)]
 pub(crate) fn silu<S: Simd>(x: f32) -> f32 {
-    // Below -150 the result is -0; the clamp keeps -inf from becoming NaN.
+    // Below -150 the result is -0; the clamp prevents NaN for `-inf`.
     let x = if x < -150.0 { -150.0 } else { x };
     let (e, scale) = exp_parts32::<S>(-x.abs());
     let y = if x < 0.0 { x * e * scale } else { x };
     y / (1.0 + e * scale)
 }
 
-/// `erf(x) / x - 1` in `x^2 <= 0.9025`, 2^-30.
+/// Polynomial of `erf(x) / x - 1` in `x^2 <= 0.9025`; error 2^-30.
 const ERF: [f32; 7] = [
     0.128_379_166_49,
     -0.376_126_322_84,
@@ -313,7 +313,7 @@ const ERF: [f32; 7] = [
     -0.000_810_594_587_2,
     8.215_352_47e-5,
 ];
-/// `-ln(erfc(t)) / t` on [0.9, 4.1], 2^-32 in erfc.
+/// Polynomial of `-ln(erfc(t)) / t` on [0.9, 4.1]; error 2^-32 in erfc.
 const ERFC: [f32; 8] = [
     1.128_544_926_9,
     0.635_656_392_38,
@@ -335,14 +335,14 @@ pub(crate) fn erf<S: Simd>(x: f32) -> f32 {
     (if a < 0.92 { small } else { large }).copysign(x)
 }
 
-/// `(sin(r) / r - 1) / r^2`, |r| <= pi/4, 2^-37.
+/// Polynomial of `(sin(r) / r - 1) / r^2` for `|r| <= pi/4`; error 2^-37.
 const SIN: [f64; 4] = [
     -0.166_666_666_395_444_78,
     0.008_333_329_142_800_155_6,
     -0.000_198_392_563_547_433_84,
     2.717_562_285_145_148e-6,
 ];
-/// `(cos(r) - 1 + r^2 / 2) / r^4`, 2^-43.
+/// Polynomial of `(cos(r) - 1 + r^2 / 2) / r^4` for `|r| <= pi/4`; error 2^-43.
 const COS: [f64; 4] = [
     0.041_666_666_619_172_358,
     -0.001_388_888_343_618_744_4,
@@ -350,13 +350,13 @@ const COS: [f64; 4] = [
     -2.720_326_837_098_631_1e-7,
 ];
 
-/// The largest |x| that [`sin_cos`] reduces exactly.
+/// Maximum `|x|` that [`sin_cos`] reduces exactly.
 pub(crate) const TRIG_MAX: f32 = 1e5;
 
-/// `sin(x + quarter * pi / 2)` for |x| <= [`TRIG_MAX`].
+/// Computes `sin(x + quarter * pi / 2)` for `|x|` up to [`TRIG_MAX`].
 #[inline(always)]
 pub(crate) fn sin_cos<S: Simd>(x: f32, quarter: u64) -> f32 {
-    // pi / 2 in two parts; the first has 33 bits, so its products are exact.
+    // `pi / 2` in two parts; the first has 33 bits, so its products are exact.
     const PIO2_HIGH: f64 = 1.570_796_326_734_125_6;
     const PIO2_LOW: f64 = 6.077_100_506_506_192e-11;
     let v = f64::from(x);
@@ -369,6 +369,6 @@ pub(crate) fn sin_cos<S: Simd>(x: f32, quarter: u64) -> f32 {
     let cos = S::fmad(z * z, poly64::<S>(z, &COS), S::fmad(z, -0.5, 1.0));
     let y = if q & 1 == 0 { sin } else { cos };
     let y = f64::from_bits(y.to_bits() ^ ((q & 2) << 62)) as f32;
-    // Keeps the sign of zero for sin.
+    // Preserves the sign of zero for sin.
     if quarter == 0 && x == 0.0 { x } else { y }
 }

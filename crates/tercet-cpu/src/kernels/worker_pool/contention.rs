@@ -1,62 +1,64 @@
-//! Whether other processes want the cores, as threads that gave theirs away notice.
+//! Detects CPU contention with other processes, from the duration of `yield_now`.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long threads wait awake.
+/// Spin-wait policy.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
-    /// A helper without work.
-    pub(super) stay: Duration,
-    /// A thread that gave its core away and got it back so late says that others want it.
-    pub(super) late: Duration,
+pub(super) struct SpinPolicy {
+    /// Time that an idle helper spins.
+    pub(super) spin_time: Duration,
+    /// A yield that takes longer than this means that the thread was preempted by another process.
+    pub(super) preemption_threshold: Duration,
 }
 
-impl Patience {
-    /// Helpers stay longer than most serial steps between two kernels; who is late waited while somebody else had a whole turn.
-    pub(super) const USUAL: Patience = Patience {
-        stay: Duration::from_micros(200),
-        late: Duration::from_micros(100),
+impl SpinPolicy {
+    /// Default policy. Workers spin longer than a typical serial gap between kernels. A yield
+    /// longer than `preemption_threshold` means that another process ran for a full time slice.
+    pub(super) const USUAL: SpinPolicy = SpinPolicy {
+        spin_time: Duration::from_micros(200),
+        preemption_threshold: Duration::from_micros(100),
     };
 }
 
-/// Whether others want the cores.
-pub(super) struct Crowd {
-    /// None in browsers, which have no clock for us, and no threads that would wait.
+/// Whether other processes compete for the cores.
+pub(super) struct CpuContention {
+    /// Start of the clock. `None` in browsers, which provide no clock here and have no spinning
+    /// threads.
     start: Option<Instant>,
-    /// Until when, in microseconds from the start.
+    /// End of the contended period, in microseconds since `start`.
     pub(super) until: AtomicU64,
 }
 
-impl Crowd {
-    /// For so long nobody waits awake after a thread was late.
+impl CpuContention {
+    /// No thread spins for this long after a detected preemption.
     const LASTS: Duration = Duration::from_millis(20);
 
-    pub(super) fn new() -> Crowd {
-        Crowd {
+    pub(super) fn new() -> CpuContention {
+        CpuContention {
             start: (!cfg!(target_arch = "wasm32")).then(Instant::now),
             until: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn now(&self) -> u64 {
+    pub(super) fn now_micros(&self) -> u64 {
         (self.start).map_or(0, |start| start.elapsed().as_micros() as u64)
     }
 
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn is_contended(&self) -> bool {
         let until = self.until.load(Relaxed);
-        until > 0 && self.now() < until
+        until > 0 && self.now_micros() < until
     }
 
-    /// Offers the core to others; false if somebody took it and gave it back late.
+    /// Yields the core. Returns false if the yield took so long that the thread was preempted.
     pub(super) fn yields(&self, late: Duration) -> bool {
         let before = Instant::now();
         thread::yield_now();
         let is_late = before.elapsed() > late;
         if is_late {
-            let until = self.now() + Self::LASTS.as_micros() as u64;
+            let until = self.now_micros() + Self::LASTS.as_micros() as u64;
             self.until.store(until, Relaxed);
         }
         !is_late

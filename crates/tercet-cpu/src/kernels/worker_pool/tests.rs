@@ -1,30 +1,30 @@
-//! What a team promises: every job ends, whatever happens to it.
+//! Tests of the worker pool: every job completes under contention, nesting and panics.
 
 use super::*;
-use crate::kernels::parallel::{Threads, for_each, for_each_with_scratch};
+use crate::kernels::parallel::{KernelThreads, for_each, for_each_with_scratch};
 
 const SOON: Duration = Duration::from_secs(20);
 
-impl Team {
+impl WorkerPool {
     fn install<R>(&self, f: impl FnOnce() -> R) -> R {
         install(self.shared(), usize::MAX, f)
     }
 
-    fn run(&self, most: usize, job: Job<'_>) {
+    fn run(&self, most: usize, job: WorkerJobFn<'_>) {
         let shared = self.shared();
-        let current = Current {
+        let current = CurrentWorkerPool {
             shared,
-            most: usize::MAX,
+            max_threads: usize::MAX,
         };
         current.run(most, job);
     }
 }
 
-fn team(threads: usize) -> Team {
-    Team::new(threads).expect("threads")
+fn team(threads: usize) -> WorkerPool {
+    WorkerPool::new(threads).expect("threads")
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, so: impl Fn() -> bool) {
     let start = Instant::now();
     while !so() {
@@ -33,21 +33,21 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// So many turns of a test; fewer under Miri, which takes minutes for them.
+/// Number of iterations of a test; fewer under Miri, which is slow.
 fn turns(n: usize) -> usize {
     if cfg!(miri) { n.min(5) } else { n }
 }
 
-fn all_leave(team: &Team) {
+fn all_leave(team: &WorkerPool) {
     until("helpers leave", || team.0.around.load(SeqCst) == 0);
 }
 
-/// Runs a job that ends only when `threads` take part in it.
-fn needs(team: &Team, threads: usize) {
+/// Runs a job that completes only if `threads` threads take part in it.
+fn needs(team: &WorkerPool, threads: usize) {
     let inside = AtomicUsize::new(0);
     team.run(threads, &|_| {
         inside.fetch_add(1, SeqCst);
-        until("all come", || inside.load(SeqCst) == threads);
+        until("all threads take part", || inside.load(SeqCst) == threads);
     });
 }
 
@@ -56,14 +56,14 @@ fn each_task_runs_once_and_scratch_is_not_shared() {
     for threads in [1, 2, 3, turns(20)] {
         let team = team(threads);
         team.install(|| {
-            assert_eq!(Threads::Pool.count(), threads);
+            assert_eq!(KernelThreads::Pool.count(), threads);
             for tasks in [0, 1, 2, 7, turns(100), turns(1000)] {
                 let ran: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                for_each(Threads::Pool, tasks, |i| {
+                for_each(KernelThreads::Pool, tasks, |i| {
                     ran[i].fetch_add(1, SeqCst);
                 });
                 let mut scratch = vec![0usize; 3 * threads];
-                for_each_with_scratch(Threads::Pool, tasks, &mut scratch, 3, |i, own| {
+                for_each_with_scratch(KernelThreads::Pool, tasks, &mut scratch, 3, |i, own| {
                     assert_eq!(own.len(), 3);
                     own[0] += 1;
                     ran[i].fetch_add(1, SeqCst);
@@ -86,23 +86,24 @@ fn helpers_leave_and_are_called_again() {
 
 #[test]
 fn helpers_stay_between_jobs_where_nobody_wants_the_cores() {
-    // Other processes may want them: with the usual patience helpers may leave at any job.
-    let patience = Patience {
-        stay: Duration::from_secs(1),
-        late: SOON,
+    // Other processes may load the machine: with the default policy helpers may leave after any
+    // job.
+    let patience = SpinPolicy {
+        spin_time: Duration::from_secs(1),
+        preemption_threshold: SOON,
     };
-    let team = Team::with_patience(2, patience).expect("threads");
+    let team = WorkerPool::with_patience(2, patience).expect("threads");
     let called = helpers_called();
     team.install(|| {
         for _ in 0..turns(1000) {
             needs(&team, 2);
         }
     });
-    // Other tests of this process call theirs, too; these jobs need one call.
+    // Other tests of this process request helpers too; these jobs need a single request.
     let here = helpers_called() - called;
     assert!(
         10 * here < 9 * turns(1000),
-        "{here} calls for {} jobs",
+        "{here} helper requests for {} jobs",
         turns(1000)
     );
 }
@@ -113,11 +114,11 @@ fn a_caller_of_a_pool_is_helped_by_its_threads() {
     let pool = named.num_threads(3).build().expect("threads");
     let names = Mutex::new(std::collections::BTreeSet::new());
     pool.install(|| {
-        assert_eq!(Threads::Pool.count(), 3);
+        assert_eq!(KernelThreads::Pool.count(), 3);
         let inside = AtomicUsize::new(0);
         current().run(3, &|_| {
             inside.fetch_add(1, SeqCst);
-            until("all come", || inside.load(SeqCst) == 3);
+            until("all threads take part", || inside.load(SeqCst) == 3);
             let name = thread::current().name().map(str::to_string);
             lock(&names).insert(name.unwrap_or_default());
         });
@@ -134,12 +135,12 @@ fn where_the_pool_is_busy_the_caller_works_alone() {
     pool.in_place_scope(|scope| {
         scope.spawn(|_| {
             begun.store(true, SeqCst);
-            until("the other is done", || done.load(SeqCst));
+            until("the other job is done", || done.load(SeqCst));
         });
         until("one thread is busy", || begun.load(SeqCst));
         let count = pool.install(|| {
             let count = AtomicUsize::new(0);
-            for_each(Threads::Pool, 100, |_| {
+            for_each(KernelThreads::Pool, 100, |_| {
                 count.fetch_add(1, SeqCst);
             });
             count.into_inner()
@@ -153,11 +154,11 @@ fn where_the_pool_is_busy_the_caller_works_alone() {
 fn a_run_counts_on_no_more_threads_than_it_has_memory_for() {
     let team = team(4);
     install(team.shared(), 2, || {
-        assert_eq!(Threads::Pool.count(), 2);
+        assert_eq!(KernelThreads::Pool.count(), 2);
         let most = AtomicUsize::new(0);
         current().run(4, &|i| {
             most.fetch_max(i, SeqCst);
-            assert_eq!(Threads::Pool.count(), 2);
+            assert_eq!(KernelThreads::Pool.count(), 2);
         });
         assert!(most.load(SeqCst) < 2);
     });
@@ -165,20 +166,20 @@ fn a_run_counts_on_no_more_threads_than_it_has_memory_for() {
 
 #[test]
 fn a_crowd_is_noticed_and_forgotten() {
-    let crowd = Crowd::new();
-    assert!(!crowd.is_there());
-    crowd.until.store(crowd.now() + 20_000, Relaxed);
-    assert!(crowd.is_there());
-    until("it is forgotten", || !crowd.is_there());
-    // Nobody waits awake in one: a caller sleeps until the last helper has left.
+    let crowd = CpuContention::new();
+    assert!(!crowd.is_contended());
+    crowd.until.store(crowd.now_micros() + 20_000, Relaxed);
+    assert!(crowd.is_contended());
+    until("the contention expires", || !crowd.is_contended());
+    // No thread spins in this test: the caller sleeps until the last helper has left.
     let team = team(3);
     for _ in 0..turns(20) {
-        let crowd = &team.0.crowd;
-        crowd.until.store(crowd.now() + 1_000_000, Relaxed);
+        let crowd = &team.0.contention;
+        crowd.until.store(crowd.now_micros() + 1_000_000, Relaxed);
         let inside = AtomicUsize::new(0);
         team.run(3, &|i| {
             inside.fetch_add(1, SeqCst);
-            until("all come", || inside.load(SeqCst) == 3);
+            until("all threads take part", || inside.load(SeqCst) == 3);
             if i > 0 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -201,9 +202,9 @@ fn jobs_within_jobs_end() {
     let count = AtomicUsize::new(0);
     team.install(|| {
         for _ in 0..turns(50) {
-            for_each(Threads::Pool, 6, |_| {
-                for_each(Threads::Pool, 5, |_| {
-                    for_each(Threads::Pool, 4, |_| {
+            for_each(KernelThreads::Pool, 6, |_| {
+                for_each(KernelThreads::Pool, 5, |_| {
+                    for_each(KernelThreads::Pool, 4, |_| {
                         count.fetch_add(1, SeqCst);
                     });
                 });
@@ -220,7 +221,7 @@ fn a_panic_reaches_the_caller_and_nobody_else() {
         let inside = AtomicUsize::new(0);
         let job = |i: usize| {
             inside.fetch_add(1, SeqCst);
-            until("all come", || inside.load(SeqCst) == 3);
+            until("all threads take part", || inside.load(SeqCst) == 3);
             if i == culprit {
                 resume_unwind(Box::new(i));
             }
@@ -247,7 +248,7 @@ fn many_callers_share_a_team() {
                 team.install(|| {
                     for round in 0..turns(100) {
                         let sum = AtomicUsize::new(0);
-                        for_each(Threads::Pool, 10, |i| {
+                        for_each(KernelThreads::Pool, 10, |i| {
                             sum.fetch_add(i + caller * round, SeqCst);
                         });
                         assert_eq!(sum.load(SeqCst), 45 + 10 * caller * round);
@@ -273,7 +274,7 @@ fn threads_end_with_their_team() {
     };
     check(true);
     check(false);
-    // A job outlives its team.
+    // A job outlives its pool.
     let own = team(2);
     let shared = own.shared();
     drop(own);

@@ -1,4 +1,5 @@
-//! Attention that keeps its sums, and its gradients: without its scores in memory.
+//! Attention that also returns its log-sum-exp, and attention gradients, without scores in memory
+//! (FlashAttention style).
 
 use std::ops::Range;
 
@@ -6,21 +7,24 @@ use tercet_ir::ops::{Attention as AttentionOp, AttentionGrad, AttentionGradOf, M
 use tercet_ir::{DType, Graph, Node, NodeId, Op, Support};
 
 use super::{heads, heads_mut, keep_mask, sized, work};
-use crate::args::Args;
-use crate::kernels::attention::{Backward, Cotangents, attention_grad, attention_grad_scratch_len};
-use crate::kernels::{SimdLevel, Threads};
+use crate::args::KernelArgs;
+use crate::kernels::attention::{
+    AttentionCotangents, AttentionGradArgs, attention_grad, attention_grad_scratch_len,
+};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::native_for;
-use crate::lower::{Accept, Lowered, floats_mut, missing};
+use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, missing};
 
-/// F32, but for what is left to the scores: the cotangent of a bias is as large, and keys in use are no matter of position.
+/// Supports F32 without a bias or `kv_len`. The gradient of a bias is as large as the scores, and
+/// `kv_len` masks do not follow from positions. Both cases fall back to explicit scores.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let op = match &node.op {
         Op::AttentionWithLse(o) => o.attention(),
         Op::AttentionGrad(o) => o.attention(),
-        _ => unreachable!("invariant: the table gives this kernel two operators"),
+        _ => unreachable!("invariant: the kernel table maps only two operators to this kernel"),
     };
     if op.mask == MaskKind::Bias || op.kv_len {
-        return missing("cotangents of attention with a bias or `kv_len`");
+        return missing("no attention gradient with a bias mask or `kv_len`");
     }
     match super::supports(graph, node) {
         Support::Native => native_for(&[DType::F32], graph.ty(node.inputs[0]).dtype),
@@ -28,10 +32,10 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     }
 }
 
-/// Operands before the mask.
+/// Number of operands before the mask.
 const OPERANDS: usize = 6;
 
-/// The other gradient of the same attention, after this one: both are computed at once.
+/// The later node with the other gradients of the same attention. One step then computes both.
 pub(crate) fn twin(graph: &Graph, id: NodeId, node: &Node) -> Option<NodeId> {
     let Op::AttentionGrad(own) = &node.op else {
         return None;
@@ -46,7 +50,7 @@ pub(crate) fn twin(graph: &Graph, id: NodeId, node: &Node) -> Option<NodeId> {
     others.next().map(|(other, _)| other)
 }
 
-/// The results of an `AttentionGrad` among the cotangents of queries, keys and values.
+/// Range of an `AttentionGrad`'s results within (dQ, dK, dV).
 pub(crate) fn results(of: AttentionGradOf) -> Range<usize> {
     match of {
         AttentionGradOf::Queries => 0..1,
@@ -54,35 +58,35 @@ pub(crate) fn results(of: AttentionGradOf) -> Range<usize> {
     }
 }
 
-/// `AttentionGrad` of a node by itself.
-pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
+/// Lowers a single `AttentionGrad`.
+pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let Op::AttentionGrad(o) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
+        unreachable!("invariant: the kernel table maps only one operator to this kernel")
     };
     lowered(node, o, results(o.of))
 }
 
-/// A gradient of attention with its twin: the cotangents of queries, keys and values.
-pub(crate) fn lower_both(_: &Graph, node: &Node) -> Lowered {
+/// Lowers an `AttentionGrad` together with its twin: all of dQ, dK and dV.
+pub(crate) fn lower_both(_: &Graph, node: &Node) -> LoweredNode {
     let Op::AttentionGrad(o) = &node.op else {
-        unreachable!("invariant: twins are gradients of attention")
+        unreachable!("invariant: both nodes are gradients of attention")
     };
     lowered(node, o, 0..3)
 }
 
-/// The cotangents that are `wanted` of those of queries, keys and values.
-fn lowered(node: &Node, op: &AttentionGrad, wanted: Range<usize>) -> Lowered {
+/// Computes the cotangents `wanted` of (dQ, dK, dV).
+fn lowered(node: &Node, op: &AttentionGrad, wanted: Range<usize>) -> LoweredNode {
     let level = SimdLevel::detect();
     let op: AttentionOp = op.attention();
     let sizing = op.clone();
-    let run = move |args: &mut Args<'_>| {
+    let run = move |args: &mut KernelArgs<'_>| {
         let [q, k, v, dy] = [args.ins[0], args.ins[1], args.ins[2], args.ins[3]];
         let lens = [k.shape()[op.layout.seq_axis()]];
         let mut a = sized(&op, [q.layout, k.layout, v.layout], &lens);
         if op.mask == MaskKind::Keep {
             a.mask = keep_mask(&args.ins[OPERANDS]);
         }
-        let of = Backward {
+        let of = AttentionGradArgs {
             q: heads(op.layout, &q),
             k: heads(op.layout, &k),
             v: heads(op.layout, &v),
@@ -100,22 +104,22 @@ fn lowered(node: &Node, op: &AttentionGrad, wanted: Range<usize>) -> Lowered {
             _ => None,
         };
         let scratch = floats_mut(args.scratch);
-        let threads = Threads::parallel(args.parallel);
-        let to = Cotangents { queries, keys };
+        let threads = KernelThreads::parallel(args.parallel);
+        let to = AttentionCotangents { queries, keys };
         attention_grad(level, threads, &a, &of, to, scratch);
         Ok(())
     };
-    let mut accepts = vec![Accept::Dense; node.inputs.len()];
-    accepts[..4].fill(Accept::Rows);
-    Lowered {
+    let mut accepts = vec![AcceptedLayout::Dense; node.inputs.len()];
+    accepts[..4].fill(AcceptedLayout::Rows);
+    LoweredNode {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
             let [q, k, v] = [&layouts[0], &layouts[1], &layouts[2]];
             let lens = [k.shape()[sizing.layout.seq_axis()]];
             let a = sized(&sizing, [q, k, v], &lens);
-            4 * threads * attention_grad_scratch_len(level, Threads::Serial, &a)
+            4 * threads * attention_grad_scratch_len(level, KernelThreads::Serial, &a)
         })),
         work,
-        ..Lowered::new(node.inputs.len(), run)
+        ..LoweredNode::new(node.inputs.len(), run)
     }
 }

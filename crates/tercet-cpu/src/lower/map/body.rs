@@ -1,46 +1,46 @@
-//! The steps of a map with their registers, decided when compiling.
+//! Steps of an elementwise map and their registers, allocated at compile time.
 
 use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep};
 use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{DType, DTypeClass, Dim, Op, Shape};
 
 use super::BLOCK;
-use super::chain::{CHAIN_BLOCK, Chain};
-use super::derivative::Shorter;
-use super::whole;
+use super::chain::{CHAIN_BLOCK, MapChain};
+use super::derivative::FoldedDerivatives;
+use super::integer_range;
 
-/// How the elements of a register are stored.
+/// Storage class of a register's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
-    /// f32, for f32, f16 and bf16.
+pub(super) enum MapRegisterClass {
+    /// f32; used for f32, f16 and bf16.
     F32,
     /// f64.
     F64,
-    /// i64, for every integer.
+    /// i64; used for every integer dtype.
     Int,
     /// u8, 0 or 1.
     Bool,
 }
 
-impl Class {
-    pub(super) fn of(dtype: DType) -> Class {
+impl MapRegisterClass {
+    pub(super) fn for_dtype(dtype: DType) -> MapRegisterClass {
         match (dtype, dtype.class()) {
-            (DType::F64, _) => Class::F64,
-            (_, DTypeClass::Float) => Class::F32,
-            (_, DTypeClass::Bool) => Class::Bool,
-            (_, DTypeClass::Signed | DTypeClass::Unsigned) => Class::Int,
+            (DType::F64, _) => MapRegisterClass::F64,
+            (_, DTypeClass::Float) => MapRegisterClass::F32,
+            (_, DTypeClass::Bool) => MapRegisterClass::Bool,
+            (_, DTypeClass::Signed | DTypeClass::Unsigned) => MapRegisterClass::Int,
         }
     }
 
     fn bytes(self) -> usize {
         match self {
-            Class::F32 => 4,
-            Class::F64 | Class::Int => 8,
-            Class::Bool => 1,
+            MapRegisterClass::F32 => 4,
+            MapRegisterClass::F64 | MapRegisterClass::Int => 8,
+            MapRegisterClass::Bool => 1,
         }
     }
 
-    /// True if memory of this dtype is a register of this class as it is.
+    /// True if memory of this dtype has the same representation as a register of this class.
     pub(super) fn is_native(dtype: DType) -> bool {
         matches!(dtype, DType::F32 | DType::F64 | DType::Bool | DType::I64)
     }
@@ -48,74 +48,77 @@ impl Class {
 
 /// A register: a range of the scratch memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reg {
+pub(super) struct MapRegister {
     pub(super) offset: usize,
-    pub(super) class: Class,
+    pub(super) class: MapRegisterClass,
 }
 
-impl Reg {
-    /// The bytes of `len` elements.
+impl MapRegister {
+    /// Byte range of `len` elements.
     pub(super) fn range(self, len: usize) -> std::ops::Range<usize> {
         self.offset..self.offset + len * self.class.bytes()
     }
 }
 
-/// Where a step writes.
+/// Destination of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dst {
+pub(super) enum MapStepDst {
     /// A register.
-    Reg(Reg),
+    Reg(MapRegister),
     /// Result `k`, which no later step reads.
     Out(usize),
 }
 
-/// An operand of a step.
+/// Operand of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arg {
+pub(super) enum MapStepArg {
     Input(usize),
-    Reg(Reg),
+    Reg(MapRegister),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct MapBodyStep {
     pub(super) op: ScalarOp,
-    pub(super) args: Vec<Arg>,
-    /// The dtype of the last operand; of the result if there is none.
+    pub(super) args: Vec<MapStepArg>,
+    /// Dtype of the last operand; without operands, dtype of the result.
     pub(super) from: DType,
     pub(super) dtype: DType,
-    pub(super) dst: Dst,
-    /// A constant or, outside of chains, one number for the whole result, computed for the first block of a task: its register
-    /// keeps it from block to block.
+    pub(super) dst: MapStepDst,
+    /// True if the step is computed once per task, for its first block, and its register is reused
+    /// for later blocks. This holds for constants. Outside of chains it also holds for values that
+    /// are uniform over the whole result.
     pub(super) once: bool,
-    /// Whether what it gives once is read element by element: its register is filled with it.
-    pub(super) spread: bool,
+    /// True if another step reads the uniform value element by element, so its register must be
+    /// filled.
+    pub(super) broadcast: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Input {
+pub(super) struct MapBodyInput {
     pub(super) map: IndexMap,
     pub(super) dtype: DType,
-    /// Where it is loaded if it cannot be read where it lies.
-    pub(super) reg: Reg,
+    /// Register into which the operand is loaded if it cannot be read in place.
+    pub(super) reg: MapRegister,
 }
 
-/// A map made ready to run.
+/// A compiled map.
 #[derive(Clone, Debug)]
-pub(super) struct Body {
-    pub(super) inputs: Vec<Input>,
-    pub(super) steps: Vec<Step>,
+pub(super) struct MapBody {
+    pub(super) inputs: Vec<MapBodyInput>,
+    pub(super) steps: Vec<MapBodyStep>,
     pub(super) results: Vec<usize>,
     /// Bytes of an element of each result.
     pub(super) result_bytes: Vec<usize>,
-    /// The registers of one task.
+    /// Bytes of the registers of one task.
     pub(super) scratch_bytes: usize,
-    /// Elements of a block and of a register.
+    /// Elements of a block, and of a register.
     pub(super) block: usize,
-    /// The steps in one call, where all values are f32, integers that f32 holds, or truth values between them.
-    pub(super) chain: Option<Chain>,
+    /// All steps fused into one call. Present if all values are f32, integers exact in f32, or
+    /// booleans between them.
+    pub(super) chain: Option<MapChain>,
 }
 
-/// An elementwise operator as a map.
+/// Converts an elementwise operator to a map of one step.
 pub(super) fn as_map(op: &Op, operands: &[&[Dim]], shape: &Shape) -> Map {
     let op = match op {
         Op::Map(map) => return map.clone(),
@@ -126,7 +129,9 @@ pub(super) fn as_map(op: &Op, operands: &[&[Dim]], shape: &Shape) -> Map {
         Op::Fma(_) => ScalarOp::Fma,
         Op::Clamp(o) => ScalarOp::Clamp { lo: o.lo, hi: o.hi },
         Op::Cast(o) => ScalarOp::Cast(o.to),
-        _ => unreachable!("invariant: the table gives this kernel elementwise operators only"),
+        _ => unreachable!(
+            "invariant: the kernel table maps only elementwise operators to this kernel"
+        ),
     };
     let args: Vec<MapArg> = (0..operands.len()).map(MapArg::Input).collect();
     let inputs = operands.iter().map(|from| IndexMap::broadcast(from, shape));
@@ -138,24 +143,24 @@ pub(super) fn as_map(op: &Op, operands: &[&[Dim]], shape: &Shape) -> Map {
     }
 }
 
-/// Hands out registers and takes them back.
-struct Registers {
+/// Allocates registers and reuses freed ones.
+struct MapRegisterAllocator {
     block: usize,
-    free: Vec<Reg>,
+    free: Vec<MapRegister>,
     bytes: usize,
 }
 
-impl Registers {
-    fn take(&mut self, class: Class) -> Reg {
+impl MapRegisterAllocator {
+    fn take(&mut self, class: MapRegisterClass) -> MapRegister {
         if let Some(at) = self.free.iter().rposition(|r| r.class == class) {
             return self.free.swap_remove(at);
         }
         self.fresh(class)
     }
 
-    /// A register that no step had before: for what is written once and stays.
-    fn fresh(&mut self, class: Class) -> Reg {
-        let reg = Reg {
+    /// A register that no earlier step used, for values that must persist across blocks.
+    fn fresh(&mut self, class: MapRegisterClass) -> MapRegister {
+        let reg = MapRegister {
             offset: self.bytes,
             class,
         };
@@ -164,13 +169,13 @@ impl Registers {
     }
 }
 
-impl Body {
-    /// The body of a map whose I32 operands `small` are within [`whole::SMALL`].
-    pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> Body {
+impl MapBody {
+    /// Compiles a map. `small` are the I32 operands whose values are within [`integer_range::SMALL`].
+    pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> MapBody {
         let chained = is_chain(map, inputs, dtypes, small);
         let shorter = chained.then(|| {
-            let (map, dtypes) = whole::without_copies(map, inputs, dtypes);
-            Shorter::new(&map, &dtypes)
+            let (map, dtypes) = integer_range::without_copies(map, inputs, dtypes);
+            FoldedDerivatives::new(&map, &dtypes)
         });
         let (map, dtypes) = match &shorter {
             Some(shorter) => (&shorter.map, shorter.dtypes.as_slice()),
@@ -183,23 +188,23 @@ impl Body {
             BLOCK
         };
         let class = |dtype| class_of(chained, dtype);
-        let mut registers = Registers {
+        let mut registers = MapRegisterAllocator {
             block,
             free: Vec::new(),
             bytes: 0,
         };
-        let inputs: Vec<Input> = map
+        let inputs: Vec<MapBodyInput> = map
             .inputs
             .iter()
             .zip(inputs)
-            .map(|(map, &dtype)| Input {
+            .map(|(map, &dtype)| MapBodyInput {
                 map: map.clone(),
                 dtype,
                 reg: registers.take(class(dtype)),
             })
             .collect();
         let steps = steps(map, &inputs, dtypes, chained, &mut registers);
-        let mut body = Body {
+        let mut body = MapBody {
             result_bytes: map
                 .results
                 .iter()
@@ -213,9 +218,9 @@ impl Body {
             chain: None,
         };
         if let Some(shorter) = &shorter {
-            let register_bytes = block * Class::F32.bytes();
-            let (chain, bytes) = Chain::new(&body, register_bytes, &shorter.derivatives);
-            // A register for each operand, and for each result that is made of floats.
+            let register_bytes = block * MapRegisterClass::F32.bytes();
+            let (chain, bytes) = MapChain::new(&body, register_bytes, &shorter.derivatives);
+            // One register per operand, and one per result that is converted from floats.
             let registers = body.inputs.len() + body.results.len();
             body.scratch_bytes = registers * register_bytes + bytes;
             body.chain = Some(chain);
@@ -224,25 +229,26 @@ impl Body {
     }
 }
 
-/// Of a chain all registers hold floats.
-fn class_of(chained: bool, dtype: DType) -> Class {
+/// Register class of a dtype; in a chain all registers hold f32.
+fn class_of(chained: bool, dtype: DType) -> MapRegisterClass {
     match chained {
-        true => Class::F32,
-        false => Class::of(dtype),
+        true => MapRegisterClass::F32,
+        false => MapRegisterClass::for_dtype(dtype),
     }
 }
 
-/// The steps of a body: a result that no step reads goes where it belongs, if values of its dtype lie in memory as in registers.
+/// Allocates the steps of a body. A result that no step reads is written directly to memory if
+/// registers and memory have the same representation.
 fn steps(
     map: &Map,
-    inputs: &[Input],
+    inputs: &[MapBodyInput],
     dtypes: &[DType],
     chained: bool,
-    registers: &mut Registers,
-) -> Vec<Step> {
+    registers: &mut MapRegisterAllocator,
+) -> Vec<MapBodyStep> {
     let class = |dtype| class_of(chained, dtype);
-    // A chain stores what it has as it has to be.
-    let is_stored = |dtype| chained || Class::is_native(dtype);
+    // A chain converts results when it stores them.
+    let is_stored = |dtype| chained || MapRegisterClass::is_native(dtype);
     let last_read = |s: usize| {
         let reads = |step: &MapStep| step.args.contains(&MapArg::Step(s));
         map.body.iter().rposition(reads)
@@ -253,39 +259,42 @@ fn steps(
             |(at, step): (usize, &MapStep)| !once[at] && step.args.contains(&MapArg::Step(s));
         map.results.contains(&s) || map.body.iter().enumerate().any(reads)
     };
-    let mut steps: Vec<Step> = Vec::with_capacity(map.body.len());
+    let mut steps: Vec<MapBodyStep> = Vec::with_capacity(map.body.len());
     for (at, step) in map.body.iter().enumerate() {
         let dtype = dtypes[at];
         let of = |arg: &MapArg| match *arg {
-            MapArg::Input(i) => (Arg::Input(i), inputs[i].dtype),
+            MapArg::Input(i) => (MapStepArg::Input(i), inputs[i].dtype),
             MapArg::Step(s) => match steps[s].dst {
-                Dst::Reg(reg) => (Arg::Reg(reg), steps[s].dtype),
-                Dst::Out(_) => unreachable!("invariant: no step reads a step kept in a result"),
+                MapStepDst::Reg(reg) => (MapStepArg::Reg(reg), steps[s].dtype),
+                MapStepDst::Out(_) => {
+                    unreachable!("invariant: no step reads a step stored in a result")
+                }
             },
         };
-        let (args, from): (Vec<Arg>, Vec<DType>) = step.args.iter().map(of).unzip();
+        let (args, from): (Vec<MapStepArg>, Vec<DType>) = step.args.iter().map(of).unzip();
         let results: Vec<usize> = (0..map.results.len())
             .filter(|&k| map.results[k] == at)
             .collect();
         let dst = match (last_read(at), results.as_slice()) {
-            (None, &[k]) if is_stored(dtype) && !once[at] => Dst::Out(k),
-            _ if once[at] => Dst::Reg(registers.fresh(class(dtype))),
-            _ => Dst::Reg(registers.take(class(dtype))),
+            (None, &[k]) if is_stored(dtype) && !once[at] => MapStepDst::Out(k),
+            _ if once[at] => MapStepDst::Reg(registers.fresh(class(dtype))),
+            _ => MapStepDst::Reg(registers.take(class(dtype))),
         };
-        steps.push(Step {
+        steps.push(MapBodyStep {
             op: step.op.clone(),
             args,
             from: from.last().copied().unwrap_or(dtype),
             dtype,
             dst,
             once: once[at],
-            spread: spread(at),
+            broadcast: spread(at),
         });
-        // A register is free again after its last reader; results and constants stay.
+        // A register is free after its last reader; registers of results and constants stay
+        // allocated.
         for (s, step) in steps.iter().enumerate() {
             let done = last_read(s).unwrap_or(s) == at;
             let kept = map.results.contains(&s) || step.once;
-            if let (true, false, Dst::Reg(reg)) = (done, kept, step.dst) {
+            if let (true, false, MapStepDst::Reg(reg)) = (done, kept, step.dst) {
                 registers.free.push(reg);
             }
         }
@@ -293,8 +302,8 @@ fn steps(
     steps
 }
 
-/// Which steps are computed once: constants and, unless a chain finds them itself, what is made of nothing but those and operands of
-/// one element.
+/// Flags of the steps that are computed once. These are constants and, except in a chain, values
+/// computed only from constants and single-element operands.
 fn steps_once(map: &Map, chained: bool) -> Vec<bool> {
     let uniform = |i: usize| map.inputs[i].axes.iter().all(|axis| axis.from.is_none());
     let mut once: Vec<bool> = Vec::with_capacity(map.body.len());
@@ -309,8 +318,8 @@ fn steps_once(map: &Map, chained: bool) -> Vec<bool> {
     once
 }
 
-/// True if a [`Chain`] can run the map.
+/// True if a [`MapChain`] can run the map.
 fn is_chain(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
     let constant = |&s: &usize| matches!(map.body[s].op, ScalarOp::Const(..));
-    whole::fits(map, inputs, dtypes, small) && !map.results.iter().any(constant)
+    integer_range::is_exact_in_f32(map, inputs, dtypes, small) && !map.results.iter().any(constant)
 }

@@ -1,15 +1,16 @@
-//! Rows times one row for all of an entry: what gates channels that lie side by side.
+//! Broadcast multiplication: rows times one row per batch entry. Squeeze-and-excitation gates of
+//! channels-last tensors have this form.
 
 use tercet_ir::scalar::BinaryFn;
 use tercet_ir::{DType, Graph, Node, Op};
 
-use crate::args::{Args, View};
+use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::parts;
 
-/// Elements of a parallel task, at least.
+/// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
-/// Whether a node may be such a product; layouts decide.
+/// True if a node may be such a product; the layouts of a run decide.
 pub(super) fn may(graph: &Graph, node: &Node) -> bool {
     let is_f32 = |v: &tercet_ir::Value| graph.ty(*v).dtype == DType::F32;
     let multiplies = matches!(&node.op, Op::Binary(b) if b.f == BinaryFn::Mul);
@@ -17,8 +18,8 @@ pub(super) fn may(graph: &Graph, node: &Node) -> bool {
     multiplies && node.inputs.iter().all(is_f32) && node.outputs[0].rank() == 4 && differ()
 }
 
-/// Computes the product if its operands lie so.
-pub(super) fn run(args: &mut Args<'_>) -> bool {
+/// Computes the product if the layouts match. Returns false otherwise.
+pub(super) fn run(args: &mut KernelArgs<'_>) -> bool {
     let &[a, b] = args.ins.as_slice() else {
         return false;
     };
@@ -27,8 +28,8 @@ pub(super) fn run(args: &mut Args<'_>) -> bool {
         return false;
     };
     let whole =
-        |v: &View<'_>| v.layout.is_dense() && v.shape() == [entries, height, width, columns];
-    let gates = |v: &View<'_>| {
+        |v: &KernelView<'_>| v.layout.is_dense() && v.shape() == [entries, height, width, columns];
+    let gates = |v: &KernelView<'_>| {
         let strides = v.layout.strides();
         v.shape() == [entries, 1, 1, columns] && strides[3] == 1 && strides[0] >= 0
     };

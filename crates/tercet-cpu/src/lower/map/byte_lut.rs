@@ -1,31 +1,32 @@
-//! Maps of one byte: 256 results, computed once, and a table.
+//! Lookup tables for maps of one byte-sized operand: 256 results, computed once.
 
 use tercet_ir::ops::{Map, MapArg};
 use tercet_ir::scalar::{Scalar, ScalarOp};
 use tercet_ir::{DType, EvalError, Graph, Node};
 
 use super::TASK;
-use crate::args::Args;
-use crate::lower::Lowered;
+use crate::args::KernelArgs;
+use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
 
-/// Steps of a map, constants left aside, below which they are as fast as a table.
-const FEW_STEPS: usize = 3;
+/// Minimum steps, without constants, for which a table is faster than computing the map.
+const MIN_STEPS_FOR_LUT: usize = 3;
 
-/// The results of every byte.
-enum Table {
+/// Results for every byte.
+enum ByteLut {
     Bytes(Box<[u8; 256]>),
     Words(Box<[u32; 256]>),
 }
 
-/// The kernel of a map of one operand of bytes that is as large as the results, if it has enough steps.
+/// Lowers a map with enough steps and one 8-bit operand of the size of the results. `None` for
+/// other maps.
 pub(super) fn lower(
     graph: &Graph,
     node: &Node,
     map: &Map,
     inputs: &[DType],
     dtypes: &[DType],
-) -> Option<Lowered> {
+) -> Option<LoweredNode> {
     let &[from @ (DType::U8 | DType::I8)] = inputs else {
         return None;
     };
@@ -33,35 +34,35 @@ pub(super) fn lower(
     let same = map.inputs[0].is_identity(out.rank()) && graph.ty(node.inputs[0]).shape == out.shape;
     let constant = |op: &ScalarOp| matches!(op, ScalarOp::Const(..));
     let steps = map.body.iter().filter(|step| !constant(&step.op)).count();
-    if !same || steps < FEW_STEPS {
+    if !same || steps < MIN_STEPS_FOR_LUT {
         return None;
     }
     let tables = tables(map, from, dtypes)?;
-    // A result of bytes takes the operand's memory if it is alone.
+    // A single 8-bit result can share the operand's memory.
     let in_place = match tables.as_slice() {
-        [Table::Bytes(_)] => vec![0],
+        [ByteLut::Bytes(_)] => vec![0],
         _ => Vec::new(),
     };
-    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+    let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
         look_up(&tables, args);
         Ok(())
     };
-    Some(Lowered {
+    Some(LoweredNode {
         in_place,
-        ..Lowered::new(1, run)
+        ..LoweredNode::new(1, run)
     })
 }
 
-fn look_up(tables: &[Table], args: &mut Args<'_>) {
+fn look_up(tables: &[ByteLut], args: &mut KernelArgs<'_>) {
     let (x, parallel) = (args.ins[0], args.parallel);
     for (table, out) in tables.iter().zip(&mut args.outs) {
         match table {
-            Table::Bytes(table) if x.root.is_empty() => {
+            ByteLut::Bytes(table) if x.root.is_empty() => {
                 parts(parallel, out.bytes, TASK, |_, part| {
                     part.iter_mut().for_each(|y| *y = table[usize::from(*y)]);
                 });
             }
-            Table::Bytes(table) => {
+            ByteLut::Bytes(table) => {
                 let x = x.dense_bytes();
                 parts(parallel, out.bytes, TASK, |i, part| {
                     let x = &x[i * TASK..][..part.len()];
@@ -70,7 +71,7 @@ fn look_up(tables: &[Table], args: &mut Args<'_>) {
                         .for_each(|(y, x)| *y = table[usize::from(*x)]);
                 });
             }
-            Table::Words(table) => {
+            ByteLut::Words(table) => {
                 let x = x.dense_bytes();
                 let words: &mut [u32] = bytemuck::cast_slice_mut(out.bytes);
                 parts(parallel, words, TASK, |i, part| {
@@ -84,7 +85,7 @@ fn look_up(tables: &[Table], args: &mut Args<'_>) {
     }
 }
 
-fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<Table>> {
+fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<ByteLut>> {
     let all = all_values(map, from, dtypes);
     let table = |&result: &usize| {
         let words = |f: &dyn Fn(Scalar) -> u32| {
@@ -97,17 +98,17 @@ fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<Table>> {
         Some(match dtypes[result] {
             DType::U8 | DType::I8 | DType::Bool => {
                 let words = words(&|v| v.as_i64() as u32);
-                Table::Bytes(Box::new(words.map(|word| word as u8)))
+                ByteLut::Bytes(Box::new(words.map(|word| word as u8)))
             }
-            DType::I32 | DType::U32 => Table::Words(words(&|v| v.as_i64() as u32)),
-            DType::F32 => Table::Words(words(&|v| (v.as_f64() as f32).to_bits())),
+            DType::I32 | DType::U32 => ByteLut::Words(words(&|v| v.as_i64() as u32)),
+            DType::F32 => ByteLut::Words(words(&|v| (v.as_f64() as f32).to_bits())),
             DType::F16 | DType::BF16 | DType::F64 | DType::I64 => return None,
         })
     };
     map.results.iter().map(table).collect()
 }
 
-/// Every step's value for each byte, which stands for all operands.
+/// Values of all steps for each byte, used as the value of all operands.
 pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Scalar>> {
     let of = |byte: usize| match from {
         DType::I8 => Scalar::I(i64::from(byte as u8 as i8)),
@@ -118,7 +119,7 @@ pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Sc
         .collect()
 }
 
-/// Every step's value for one of the operand's.
+/// Values of all steps for one value of the operand.
 fn values(map: &Map, from: DType, dtypes: &[DType], x: Scalar) -> Vec<Scalar> {
     let mut done: Vec<Scalar> = Vec::with_capacity(map.body.len());
     let mut args = Vec::new();

@@ -1,31 +1,32 @@
-//! Maps whose every value is f32, or an integer that f32 holds: the steps become one call of [`crate::kernels::chain`] per block.
-//! Operands and results of integers are converted on the way.
+//! Maps whose values are all f32, or integers that are exact in f32. All steps run in one call of
+//! [`crate::kernels::chain`] per block. Integer operands and results are converted at the boundary.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 use tercet_ir::DType;
 use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 
-use super::body::{Arg, Body, Dst, Step};
-use super::geometry::{Block, Walk};
-use super::{Job, Outs, load, step};
-use crate::kernels::chain::{self, Action, Input, Source, Target, scratch_len};
+use super::body::{MapBody, MapBodyStep, MapStepArg, MapStepDst};
+use super::geometry::{MapBlock, MapOperandWalk};
+use super::{MapOuts, MapTaskArgs, load, step};
+use crate::kernels::chain::{self, ChainInput, ChainOp, ChainSource, ChainTarget, scratch_len};
 use crate::kernels::vmath;
 
-/// Elements of a block: no register holds one, unless an operand has to be gathered.
+/// Elements of a block. Larger than [`BLOCK`](super::BLOCK), because chains use a block-sized
+/// register only for gathered operands.
 pub(super) const CHAIN_BLOCK: usize = 4096;
 
-/// The steps of a map for [`chain::run`].
+/// Fused steps of a map, for [`chain::run`].
 #[derive(Clone, Debug)]
-pub(super) struct Chain {
-    steps: Vec<chain::Step>,
+pub(super) struct MapChain {
+    steps: Vec<chain::ChainStep>,
     tiles: usize,
-    /// Results that operands may lie in.
-    held: usize,
+    /// Number of results whose memory operands may share.
+    results: usize,
 }
 
-/// True if a chain can run this step of f32.
-pub(super) fn takes(op: &ScalarOp) -> bool {
+/// True if a chain supports this f32 step.
+pub(super) fn supports(op: &ScalarOp) -> bool {
     match op {
         ScalarOp::Const(..) | ScalarOp::Clamp { .. } | ScalarOp::Fma => true,
         ScalarOp::Unary(f) => step::unary_function(*f).is_some(),
@@ -35,19 +36,19 @@ pub(super) fn takes(op: &ScalarOp) -> bool {
     }
 }
 
-/// True if a chain can run this step that gives truth values, of floats.
-pub(super) fn tells(op: &ScalarOp) -> bool {
+/// True if a chain supports this step, which compares floats and gives booleans.
+pub(super) fn supports_predicate(op: &ScalarOp) -> bool {
     matches!(op, ScalarOp::Compare(_) | ScalarOp::Unary(UnaryFn::IsNan))
 }
 
-fn binary(f: BinaryFn) -> Option<fn(Source, Source) -> Action> {
+fn binary(f: BinaryFn) -> Option<fn(ChainSource, ChainSource) -> ChainOp> {
     Some(match f {
-        BinaryFn::Add => Action::Add,
-        BinaryFn::Sub => Action::Sub,
-        BinaryFn::Mul => Action::Mul,
-        BinaryFn::Div => Action::Div,
-        BinaryFn::Max => Action::Max,
-        BinaryFn::Min => Action::Min,
+        BinaryFn::Add => ChainOp::Add,
+        BinaryFn::Sub => ChainOp::Sub,
+        BinaryFn::Mul => ChainOp::Mul,
+        BinaryFn::Div => ChainOp::Div,
+        BinaryFn::Max => ChainOp::Max,
+        BinaryFn::Min => ChainOp::Min,
         BinaryFn::Rem
         | BinaryFn::Pow
         | BinaryFn::Atan2
@@ -59,68 +60,81 @@ fn binary(f: BinaryFn) -> Option<fn(Source, Source) -> Action> {
     })
 }
 
-impl Chain {
-    /// The chain of a body of which [`takes`] accepted every step, all of f32, where no result is a
-    /// constant; and the bytes of its scratch memory after the operands' registers. `derivatives` are the steps that stand for one
-    /// of GELU by tanh.
-    pub(super) fn new(body: &Body, register_bytes: usize, derivatives: &[bool]) -> (Chain, usize) {
+impl MapChain {
+    /// Builds the chain of a body; [`supports`] must have accepted every step. All steps are f32, and
+    /// no result is a constant. `derivatives` marks the `GeluTanh` steps that stand for the
+    /// derivative of GELU. Also returns the bytes of scratch memory after the operands' registers.
+    pub(super) fn new(
+        body: &MapBody,
+        register_bytes: usize,
+        derivatives: &[bool],
+    ) -> (MapChain, usize) {
         let inputs = body.inputs.len();
         let tile = |offset: usize| offset / register_bytes - inputs;
         let constant = |offset: usize| {
-            let held = |s: &&Step| s.once && matches!(s.dst, Dst::Reg(r) if r.offset == offset);
+            let held = |s: &&MapBodyStep| {
+                s.once && matches!(s.dst, MapStepDst::Reg(r) if r.offset == offset)
+            };
             body.steps.iter().find(held).map(value)
         };
-        let source = |arg: &Arg| match *arg {
-            Arg::Input(i) => Source::Input(i),
-            Arg::Reg(r) => match constant(r.offset) {
-                Some(c) => Source::Const(c),
-                None => Source::Tile(tile(r.offset)),
+        let source = |arg: &MapStepArg| match *arg {
+            MapStepArg::Input(i) => ChainSource::Input(i),
+            MapStepArg::Reg(r) => match constant(r.offset) {
+                Some(c) => ChainSource::Const(c),
+                None => ChainSource::Tile(tile(r.offset)),
             },
         };
         let mut steps = Vec::new();
-        // Room for the value between the two comparisons of a clamp.
+        // Room for the intermediate value between the two comparisons of a clamp.
         let spare = body.scratch_bytes / register_bytes - inputs;
         for (at, step) in body.steps.iter().enumerate().filter(|(_, s)| !s.once) {
-            let args: SmallVec<[Source; 3]> = step.args.iter().map(source).collect();
+            let args: SmallVec<[ChainSource; 3]> = step.args.iter().map(source).collect();
             let to = match step.dst {
-                Dst::Out(k) => Target::Out(k),
-                Dst::Reg(r) => Target::Tile(tile(r.offset)),
+                MapStepDst::Out(k) => ChainTarget::Out(k),
+                MapStepDst::Reg(r) => ChainTarget::Tile(tile(r.offset)),
             };
             if let ScalarOp::Clamp { lo, hi } = step.op {
-                let bound = |b: f64| Source::Const(step.from.round_f64(b) as f32);
+                let bound = |b: f64| ChainSource::Const(step.from.round_f64(b) as f32);
                 let raised = match lo.0.to_bits() == 0 {
-                    true => Action::Relu(args[0]),
-                    false => Action::Max(args[0], bound(lo.0)),
+                    true => ChainOp::Relu(args[0]),
+                    false => ChainOp::Max(args[0], bound(lo.0)),
                 };
-                steps.push(chain::Step {
+                steps.push(chain::ChainStep {
                     action: raised,
-                    to: Target::Tile(spare),
+                    to: ChainTarget::Tile(spare),
                 });
-                let action = Action::Min(Source::Tile(spare), bound(hi.0));
-                steps.push(chain::Step { action, to });
+                let action = ChainOp::Min(ChainSource::Tile(spare), bound(hi.0));
+                steps.push(chain::ChainStep { action, to });
             } else {
                 let action = match derivatives[at] {
-                    true => Action::Call(vmath::gelu_tanh_grad, args[0]),
+                    true => ChainOp::Call(vmath::gelu_tanh_grad, args[0]),
                     false => action(step, &args),
                 };
-                steps.push(chain::Step { action, to });
+                steps.push(chain::ChainStep { action, to });
             }
-            let Target::Tile(t) = to else { continue };
-            // A result that later steps read lies in a tile too.
+            let ChainTarget::Tile(t) = to else { continue };
+            // A result that later steps read is also stored in a tile.
             let kept = (0..body.results.len()).filter(|&k| body.results[k] == at);
-            steps.extend(kept.map(|k| chain::Step {
-                action: Action::Copy(Source::Tile(t)),
-                to: Target::Out(k),
+            steps.extend(kept.map(|k| chain::ChainStep {
+                action: ChainOp::Copy(ChainSource::Tile(t)),
+                to: ChainTarget::Out(k),
             }));
         }
         let tiles = spare + 1;
         let held = body.results.len();
         let bytes = 4 * scratch_len(tiles, held);
-        (Chain { steps, tiles, held }, bytes)
+        (
+            MapChain {
+                steps,
+                tiles,
+                results: held,
+            },
+            bytes,
+        )
     }
 
-    /// The steps of a run, with what its operands of one element make of them.
-    pub(super) fn settled(&self, job: &Job<'_>) -> chain::Steps {
+    /// Steps of a run after substitution of its single-element operands.
+    pub(super) fn settled(&self, job: &MapTaskArgs<'_>) -> chain::ChainSteps {
         let known = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
         let scalars: SmallVec<[Option<f32>; 8]> = known
             .map(|((input, view), walk)| {
@@ -135,18 +149,18 @@ impl Chain {
     /// Runs the chain over one block.
     pub(super) fn run(
         &self,
-        job: &Job<'_>,
-        block: &Block,
-        outs: &mut Outs<'_>,
+        job: &MapTaskArgs<'_>,
+        block: &MapBlock,
+        outs: &mut MapOuts<'_>,
         scratch: &mut [u8],
     ) {
-        let len = scratch.len() - 4 * scratch_len(self.tiles, self.held);
+        let len = scratch.len() - 4 * scratch_len(self.tiles, self.results);
         let (registers, tiles) = scratch.split_at_mut(len);
         let own = len - job.body.results.len() * 4 * job.body.block;
         let (registers, converted) = registers.split_at_mut(own);
         let result = |k: usize| job.body.steps[job.body.results[k]].dtype;
         let known = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
-        // An operand that lies in a result is read there if both are floats.
+        // An operand that shares the memory of a result is read there if both are F32.
         let in_place = |dtype: DType, within: u8| {
             dtype == DType::F32 && result(usize::from(within)) == DType::F32
         };
@@ -163,20 +177,20 @@ impl Chain {
                 load::floats(job, block, input.dtype, view.root, Some(walk), to);
             }
         }
-        let inputs: SmallVec<[Input<'_>; 8]> = known
+        let inputs: SmallVec<[ChainInput<'_>; 8]> = known
             .map(|((input, view), walk)| {
                 let register: &[f32] = cast_slice(&registers[input.reg.range(block.len)]);
                 if view.root.is_empty() {
                     match in_place(input.dtype, view.within) {
-                        true => Input::InPlace(usize::from(view.within)),
-                        false => Input::Slice(register),
+                        true => ChainInput::InPlace(usize::from(view.within)),
+                        false => ChainInput::Slice(register),
                     }
                 } else if job.geometry.is_steady(walk, block) {
-                    Input::Scalar(scalar(job, block, input.dtype, view.root, walk))
+                    ChainInput::Scalar(scalar(job, block, input.dtype, view.root, walk))
                 } else if let Some(start) = load::direct(job, block, walk, input.dtype) {
-                    Input::Slice(&view.root_as()[start..start + block.len])
+                    ChainInput::Slice(&view.root_as()[start..start + block.len])
                 } else {
-                    Input::Slice(register)
+                    ChainInput::Slice(register)
                 }
             })
             .collect();
@@ -196,15 +210,21 @@ impl Chain {
         for (k, (out, made)) in outs.iter_mut().zip(made).enumerate() {
             if result(k) != DType::F32 {
                 let made: &[f32] = cast_slice(&made[..4 * block.len]);
-                load::store_whole(job.level, result(k), made, out);
+                load::store_integral(job.level, result(k), made, out);
             }
         }
     }
 }
 
-/// The element that an operand is throughout a block.
-fn scalar(job: &Job<'_>, block: &Block, dtype: DType, root: &[u8], walk: &Walk) -> f32 {
-    let one = Block {
+/// Value of an operand that is uniform within a block.
+fn scalar(
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
+    dtype: DType,
+    root: &[u8],
+    walk: &MapOperandWalk,
+) -> f32 {
+    let one = MapBlock {
         len: 1,
         rows: 1,
         cols: 1,
@@ -222,32 +242,32 @@ fn scalar(job: &Job<'_>, block: &Block, dtype: DType, root: &[u8], walk: &Walk) 
     value[0]
 }
 
-/// The value of a constant step.
-fn value(step: &Step) -> f32 {
+/// Value of a constant step.
+fn value(step: &MapBodyStep) -> f32 {
     step.op.eval(step.from, step.dtype, &[]).as_f64() as f32
 }
 
-fn action(step: &Step, args: &[Source]) -> Action {
+fn action(step: &MapBodyStep, args: &[ChainSource]) -> ChainOp {
     match (&step.op, args) {
-        (ScalarOp::Unary(UnaryFn::Relu), &[x]) => Action::Relu(x),
-        (ScalarOp::Unary(UnaryFn::Abs), &[x]) => Action::Abs(x),
-        (ScalarOp::Unary(UnaryFn::Neg), &[x]) => Action::Neg(x),
-        (ScalarOp::Unary(UnaryFn::IsNan), &[x]) => Action::IsNan(x),
-        (ScalarOp::Compare(f), &[a, b]) => Action::Compare(step::comparison(*f), a, b),
-        (ScalarOp::Where, &[a, b, c]) => Action::Pick(a, b, c),
+        (ScalarOp::Unary(UnaryFn::Relu), &[x]) => ChainOp::Relu(x),
+        (ScalarOp::Unary(UnaryFn::Abs), &[x]) => ChainOp::Abs(x),
+        (ScalarOp::Unary(UnaryFn::Neg), &[x]) => ChainOp::Neg(x),
+        (ScalarOp::Unary(UnaryFn::IsNan), &[x]) => ChainOp::IsNan(x),
+        (ScalarOp::Compare(f), &[a, b]) => ChainOp::Compare(step::comparison(*f), a, b),
+        (ScalarOp::Where, &[a, b, c]) => ChainOp::Pick(a, b, c),
         (ScalarOp::Unary(f), &[x]) => {
-            let f = step::unary_function(*f).expect("invariant: `takes` accepted it");
-            Action::Call(f, x)
+            let f = step::unary_function(*f).expect("invariant: `takes` accepted the step");
+            ChainOp::Call(f, x)
         }
         (ScalarOp::Binary(f), &[a, b]) => {
-            let f = binary(*f).expect("invariant: `takes` accepted it");
+            let f = binary(*f).expect("invariant: `takes` accepted the step");
             f(a, b)
         }
-        (ScalarOp::Fma, &[a, b, c]) => Action::Fma(a, b, c),
+        (ScalarOp::Fma, &[a, b, c]) => ChainOp::Fma(a, b, c),
         (ScalarOp::Cast(to), &[x]) if step.from == DType::F32 && *to != DType::F32 => {
-            Action::Whole(x)
+            ChainOp::Truncate(x)
         }
-        (ScalarOp::Cast(_), &[x]) => Action::Copy(x),
-        _ => unreachable!("invariant: `takes` accepted it"),
+        (ScalarOp::Cast(_), &[x]) => ChainOp::Copy(x),
+        _ => unreachable!("invariant: `takes` accepted the step"),
     }
 }

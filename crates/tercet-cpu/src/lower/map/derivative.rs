@@ -1,45 +1,45 @@
-//! The derivative of GELU by tanh, which gradients write out in fifteen steps, as one.
+//! Pattern match that replaces the fifteen steps of the derivative of tanh-GELU by a single step.
 
 use tercet_ir::DType;
 use tercet_ir::ops::{Map, MapArg, MapStep};
 use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 
-use self::Pattern::{Const, Product, Rest, Sum, Tanh, X};
+use self::DerivativePattern::{Const, OneMinus, Product, Sum, Tanh, X};
 
-/// What the derivative is written as.
-enum Pattern {
-    /// The operand between its bounds.
+/// Expression tree to match.
+enum DerivativePattern {
+    /// The clamped operand x.
     X,
     Const(f64),
-    Tanh(&'static Pattern),
-    Sum(&'static Pattern, &'static Pattern),
-    Product(&'static Pattern, &'static Pattern),
-    /// 1 less it.
-    Rest(&'static Pattern),
+    Tanh(&'static DerivativePattern),
+    Sum(&'static DerivativePattern, &'static DerivativePattern),
+    Product(&'static DerivativePattern, &'static DerivativePattern),
+    /// `1 - x` of the sub-pattern.
+    OneMinus(&'static DerivativePattern),
 }
 
 const B: f64 = 0.044715;
 const C: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
 
-static SQUARE: Pattern = Product(&X, &X);
-static FACTOR: Pattern = Sum(&Product(&SQUARE, &Const(B * C)), &Const(C));
-static TANH: Pattern = Tanh(&Product(&X, &FACTOR));
-static STEEP: Pattern = Sum(&Product(&SQUARE, &Const(3.0 * B * C)), &Const(C));
-static CHANGE: Pattern = Product(&Rest(&Product(&TANH, &TANH)), &STEEP);
-static TWICE: Pattern = Sum(&Sum(&Product(&X, &CHANGE), &TANH), &Const(1.0));
-static WHOLE: Pattern = Product(&TWICE, &Const(0.5));
+static SQUARE: DerivativePattern = Product(&X, &X);
+static FACTOR: DerivativePattern = Sum(&Product(&SQUARE, &Const(B * C)), &Const(C));
+static TANH: DerivativePattern = Tanh(&Product(&X, &FACTOR));
+static STEEP: DerivativePattern = Sum(&Product(&SQUARE, &Const(3.0 * B * C)), &Const(C));
+static CHANGE: DerivativePattern = Product(&OneMinus(&Product(&TANH, &TANH)), &STEEP);
+static TWICE: DerivativePattern = Sum(&Sum(&Product(&X, &CHANGE), &TANH), &Const(1.0));
+static WHOLE: DerivativePattern = Product(&TWICE, &Const(0.5));
 
-/// A map with such steps as one, what its steps give, and which of them are that: they have the operand of the derivative, and
-/// stand as GELU by tanh.
-pub(super) struct Shorter {
+/// A map after this replacement, with the dtypes of its steps. `derivatives` marks the replaced
+/// steps: each is encoded as `GeluTanh` of the derivative's operand.
+pub(super) struct FoldedDerivatives {
     pub(super) map: Map,
     pub(super) dtypes: Vec<DType>,
     pub(super) derivatives: Vec<bool>,
 }
 
-impl Shorter {
-    /// Of a map whose steps that matter here are F32.
-    pub(super) fn new(map: &Map, dtypes: &[DType]) -> Shorter {
+impl FoldedDerivatives {
+    /// Replaces the derivatives in a map whose steps, apart from booleans and integers, are F32.
+    pub(super) fn new(map: &Map, dtypes: &[DType]) -> FoldedDerivatives {
         let mut body = map.body.clone();
         let mut derivatives = vec![false; body.len()];
         for s in 0..body.len() {
@@ -69,7 +69,7 @@ impl Shorter {
         }
         let kept = |s: &usize| read[*s];
         let steps = || (0..body.len()).filter(kept);
-        Shorter {
+        FoldedDerivatives {
             map: Map {
                 body: steps().map(|s| body[s].clone()).collect(),
                 results: map.results.iter().map(|&s| place(s)).collect(),
@@ -81,7 +81,7 @@ impl Shorter {
     }
 }
 
-/// What the last step is the derivative at, if it is one.
+/// Operand x if the last step is the derivative of GELU at x.
 fn derived(body: &[MapStep]) -> Option<MapArg> {
     let mut bounded = None;
     let last = MapArg::Step(body.len() - 1);
@@ -101,8 +101,8 @@ fn derived(body: &[MapStep]) -> Option<MapArg> {
     }
 }
 
-/// Whether `arg` is written as the pattern says; `x` is what stands for its operand, once that was met.
-fn is(body: &[MapStep], arg: MapArg, pattern: &Pattern, x: &mut Option<MapArg>) -> bool {
+/// True if `arg` matches the pattern. `x` is the operand that the pattern's `X` matched first.
+fn is(body: &[MapStep], arg: MapArg, pattern: &DerivativePattern, x: &mut Option<MapArg>) -> bool {
     if matches!(pattern, X) {
         return *x.get_or_insert(arg) == arg;
     }
@@ -110,7 +110,7 @@ fn is(body: &[MapStep], arg: MapArg, pattern: &Pattern, x: &mut Option<MapArg>) 
         return false;
     };
     let MapStep { op, args } = &body[s];
-    let mut either = |a: &Pattern, b: &Pattern| {
+    let mut either = |a: &DerivativePattern, b: &DerivativePattern| {
         let before = *x;
         if is(body, args[0], a, x) && is(body, args[1], b, x) {
             return true;
@@ -123,7 +123,7 @@ fn is(body: &[MapStep], arg: MapArg, pattern: &Pattern, x: &mut Option<MapArg>) 
         (Tanh(a), ScalarOp::Unary(UnaryFn::Tanh)) => is(body, args[0], a, x),
         (Sum(a, b), ScalarOp::Binary(BinaryFn::Add)) => either(a, b),
         (Product(a, b), ScalarOp::Binary(BinaryFn::Mul)) => either(a, b),
-        (Rest(a), ScalarOp::Binary(BinaryFn::Sub)) => {
+        (OneMinus(a), ScalarOp::Binary(BinaryFn::Sub)) => {
             is(body, args[0], &Const(1.0), x) && is(body, args[1], a, x)
         }
         _ => false,

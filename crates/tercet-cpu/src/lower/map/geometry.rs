@@ -1,49 +1,50 @@
-//! How a map's elements lie: the result's axes merged as far as all operands allow, cut into blocks.
+//! Iteration space of a map: the result's axes, merged as far as all operands allow, and cut into
+//! blocks.
 
 use smallvec::SmallVec;
 use tercet_ir::MAX_RANK;
 
 use super::BLOCK;
-use super::body::Input;
-use crate::args::View;
+use super::body::MapBodyInput;
+use crate::args::KernelView;
 
-/// An operand over the merged axes.
+/// Strides of an operand over the merged axes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Walk {
-    /// The element at index zero.
+pub(super) struct MapOperandWalk {
+    /// Offset of the element at index zero.
     pub(super) offset: isize,
-    /// Per merged axis.
+    /// Stride per merged axis.
     pub(super) strides: [isize; MAX_RANK],
-    /// Per merged axis, how far the index is shifted right.
+    /// Per merged axis: right shift of the index.
     pub(super) shifts: [u8; MAX_RANK],
-    /// Any shift at all.
+    /// True if any shift is not zero.
     pub(super) shifted: bool,
-    /// One element for the whole result.
+    /// True if the operand is one element for the whole result.
     pub(super) uniform: bool,
 }
 
 /// Axes and blocks of one run.
-pub(super) struct Geometry {
+pub(super) struct MapGeometry {
     rank: usize,
     sizes: [usize; MAX_RANK],
-    pub(super) walks: SmallVec<[Walk; 8]>,
+    pub(super) walks: SmallVec<[MapOperandWalk; 8]>,
     /// Elements of the last axis.
     pub(super) inner: usize,
     rows: usize,
-    /// Blocks of a row, where rows are long.
+    /// Blocks per row, for long rows.
     blocks_per_row: usize,
     /// Elements of a block of a long row.
     block: usize,
-    /// Rows of a block, where rows are short.
+    /// Rows per block, for short rows.
     rows_per_block: usize,
 }
 
-/// A block: a part of one row, or some whole rows.
+/// A block: part of one row, or several whole rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    /// Its first element in the result.
+pub(super) struct MapBlock {
+    /// Position of its first element in the result.
     pub(super) start: usize,
-    /// Its elements.
+    /// Number of elements.
     pub(super) len: usize,
     pub(super) row: usize,
     pub(super) rows: usize,
@@ -51,17 +52,17 @@ pub(super) struct Block {
     pub(super) cols: usize,
 }
 
-impl Geometry {
+impl MapGeometry {
     pub(super) fn new(
-        inputs: &[Input],
-        views: &[View<'_>],
+        inputs: &[MapBodyInput],
+        views: &[KernelView<'_>],
         shape: &[usize],
         block: usize,
-    ) -> Geometry {
-        let mut walks: SmallVec<[Walk; 8]> = inputs
+    ) -> MapGeometry {
+        let mut walks: SmallVec<[MapOperandWalk; 8]> = inputs
             .iter()
             .zip(views)
-            .map(|(input, view)| Walk::new(input, view, shape))
+            .map(|(input, view)| MapOperandWalk::new(input, view, shape))
             .collect();
         let (rank, sizes) = merge(shape, &mut walks);
         for walk in &mut walks {
@@ -71,7 +72,7 @@ impl Geometry {
         let rows: usize = sizes[..rank.saturating_sub(1)].iter().product();
         let rows = if inner == 0 { 0 } else { rows };
         let long = inner >= BLOCK / 4 || rows <= 1;
-        Geometry {
+        MapGeometry {
             rank,
             sizes,
             walks,
@@ -91,18 +92,19 @@ impl Geometry {
         self.rows.div_ceil(self.rows_per_block) * self.blocks_per_row
     }
 
-    /// The first element of a block; the number of elements for the block after the last.
+    /// Position of a block's first element. For the block after the last one, the number of
+    /// elements.
     pub(super) fn start(&self, block: usize) -> usize {
         let row = (block / self.blocks_per_row * self.rows_per_block).min(self.rows);
         row * self.inner + block % self.blocks_per_row * self.block
     }
 
-    pub(super) fn block(&self, block: usize) -> Block {
+    pub(super) fn block(&self, block: usize) -> MapBlock {
         let row = block / self.blocks_per_row * self.rows_per_block;
         let col = block % self.blocks_per_row * self.block;
         let rows = self.rows_per_block.min(self.rows - row);
         let cols = (self.inner - col).min(self.block);
-        Block {
+        MapBlock {
             start: row * self.inner + col,
             len: rows * cols,
             row,
@@ -112,9 +114,9 @@ impl Geometry {
         }
     }
 
-    /// The element of an operand at the start of a row, and its stride along the row; shifts are
-    /// not applied to the row itself.
-    pub(super) fn row(&self, walk: &Walk, row: usize) -> (isize, isize) {
+    /// Start offset of an operand in a row, and its stride along the row. Shifts are not applied
+    /// along the row.
+    pub(super) fn row(&self, walk: &MapOperandWalk, row: usize) -> (isize, isize) {
         let outer = self.rank.saturating_sub(1);
         let (mut at, mut rest) = (walk.offset, row);
         for axis in (0..outer).rev() {
@@ -128,8 +130,8 @@ impl Geometry {
         }
     }
 
-    /// Whether an operand is one element throughout a block.
-    pub(super) fn is_steady(&self, walk: &Walk, block: &Block) -> bool {
+    /// True if the operand is uniform within the block.
+    pub(super) fn is_steady(&self, walk: &MapOperandWalk, block: &MapBlock) -> bool {
         let along_row = self
             .rank
             .checked_sub(1)
@@ -137,8 +139,8 @@ impl Geometry {
         walk.uniform || (block.rows == 1 && along_row == 0)
     }
 
-    /// The shift along a row.
-    pub(super) fn row_shift(&self, walk: &Walk) -> u8 {
+    /// Right shift of the index along the row.
+    pub(super) fn row_shift(&self, walk: &MapOperandWalk) -> u8 {
         match self.rank {
             0 => 0,
             rank => walk.shifts[rank - 1],
@@ -146,9 +148,9 @@ impl Geometry {
     }
 }
 
-impl Walk {
-    fn new(input: &Input, view: &View<'_>, shape: &[usize]) -> Walk {
-        let mut walk = Walk {
+impl MapOperandWalk {
+    fn new(input: &MapBodyInput, view: &KernelView<'_>, shape: &[usize]) -> MapOperandWalk {
+        let mut walk = MapOperandWalk {
             offset: view.layout.offset as isize,
             strides: [0; MAX_RANK],
             shifts: [0; MAX_RANK],
@@ -158,8 +160,8 @@ impl Walk {
         for (map, &stride) in input.map.axes.iter().zip(view.layout.strides()) {
             walk.offset += map.start as isize * stride;
             let Some(axis) = map.from else { continue };
-            // Two axes of an operand that follow one axis of the result add up (a diagonal), but
-            // only with equal shifts; the text form and fusion make no other.
+            // If two axes of an operand follow one axis of the result (a diagonal), their strides
+            // add up. This requires equal shifts; the text format and fusion never produce others.
             walk.strides[axis] += map.step as isize * stride;
             if map.shift > 0 && shape[axis] > 1 {
                 walk.shifts[axis] = map.shift;
@@ -170,8 +172,8 @@ impl Walk {
     }
 }
 
-/// Drops axes of size 1 and merges neighbours that every operand walks as one.
-fn merge(shape: &[usize], walks: &mut [Walk]) -> (usize, [usize; MAX_RANK]) {
+/// Drops axes of size 1, and merges adjacent axes that are contiguous in every operand.
+fn merge(shape: &[usize], walks: &mut [MapOperandWalk]) -> (usize, [usize; MAX_RANK]) {
     let mut sizes = [0; MAX_RANK];
     let mut rank = 0;
     for (axis, &n) in shape.iter().enumerate() {

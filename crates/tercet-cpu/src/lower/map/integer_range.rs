@@ -1,7 +1,8 @@
-//! Which maps of integers run in f32: those whose every integer is known to be one that f32 holds exactly.
+//! Range analysis: finds integer maps that f32 computes exactly.
 //!
-//! What dequantises and quantises is made of such maps: bytes, less a zero point, as floats; floats that are rounded, bounded and
-//! become bytes. Ranges follow from the dtypes of the operands, from constants and from bounds.
+//! Dequantization and quantization consist of such maps. They subtract a zero point from bytes and
+//! convert to float, or they round, clamp and convert floats to bytes. Ranges follow from the
+//! dtypes of the operands, from constants and from clamps.
 
 use tercet_ir::DType;
 use tercet_ir::ops::{Map, MapArg, MapStep};
@@ -9,23 +10,31 @@ use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 
 use super::chain;
 
-/// Integers within `-LIMIT..=LIMIT` have few enough bits for [`crate::kernels::convert::whole_to_i32`].
+/// Bound of integers `-LIMIT..=LIMIT` that [`crate::kernels::convert::integral_to_i32`] converts
+/// exactly.
 const LIMIT: f64 = 4_194_304.0;
 
-/// Where the values of an operand or a step lie, NaN left aside; nothing where it is not known.
-type Range = Option<(f64, f64)>;
+/// Range of the values of an operand or a step, without NaN; `None` if unknown.
+type ValueRange = Option<(f64, f64)>;
 
-/// What an I32 operand of one element may be at most, if a map counts on it: such zero points are known when it runs.
+/// Maximum magnitude of a single-element I32 operand that a map may assume. Zero points are checked
+/// against it at run time.
 pub(super) const SMALL: i32 = 1 << 16;
 
-/// Whether every value of a map fits f32, every integer exactly, and no truth value is a result. An I32 operand that only conversions to F32 read counts as
-/// the float that it becomes, one that is `small` as within [`SMALL`].
-pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
+/// True if f32 represents every value of a map, every integer exactly, and no result is boolean. An
+/// I32 operand that is only converted to F32 counts as a float. An operand in `small` is assumed to
+/// be within [`SMALL`].
+pub(super) fn is_exact_in_f32(
+    map: &Map,
+    inputs: &[DType],
+    dtypes: &[DType],
+    small: &[usize],
+) -> bool {
     let of_input = |(i, dtype): (usize, &DType)| match small.contains(&i) {
         true => Some((f64::from(-SMALL), f64::from(SMALL))),
         false => range_of(*dtype),
     };
-    let of_inputs: Vec<Range> = inputs.iter().enumerate().map(of_input).collect();
+    let of_inputs: Vec<ValueRange> = inputs.iter().enumerate().map(of_input).collect();
     for (i, dtype) in inputs.iter().enumerate() {
         let known = match dtype {
             DType::F32 | DType::U8 | DType::I8 => true,
@@ -43,24 +52,29 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize
     if map.results.iter().any(|&s| dtypes[s] == DType::Bool) {
         return false;
     }
-    let mut done: Vec<Range> = Vec::with_capacity(map.body.len());
+    let mut done: Vec<ValueRange> = Vec::with_capacity(map.body.len());
     for (step, dtype) in map.body.iter().zip(dtypes) {
         let of = |arg: &MapArg| match *arg {
             MapArg::Input(i) => (of_inputs[i], inputs[i]),
             MapArg::Step(s) => (done[s], dtypes[s]),
         };
-        let args: Vec<(Range, DType)> = step.args.iter().map(of).collect();
+        let args: Vec<(ValueRange, DType)> = step.args.iter().map(of).collect();
         let range = match dtype {
-            DType::F32 => match chain::takes(&step.op) {
-                true => of_float(step, &args),
+            DType::F32 => match chain::supports(&step.op) {
+                true => float_range(step, &args),
                 false => return false,
             },
-            DType::U8 | DType::I8 | DType::I32 => match of_integer(step, *dtype, &args) {
+            DType::U8 | DType::I8 | DType::I32 => match integer_range(step, *dtype, &args) {
                 Some(range) => Some(range),
                 None => return false,
             },
-            // Truth values are 0 and 1 in floats, which choices read.
-            DType::Bool if chain::tells(&step.op) && args.iter().all(|a| a.1 == DType::F32) => None,
+            // Booleans are the floats 0 and 1, which `select` steps read.
+            DType::Bool
+                if chain::supports_predicate(&step.op)
+                    && args.iter().all(|a| a.1 == DType::F32) =>
+            {
+                None
+            }
             DType::F16 | DType::BF16 | DType::F64 | DType::U32 | DType::I64 | DType::Bool => {
                 return false;
             }
@@ -70,7 +84,8 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize
     true
 }
 
-/// The map without conversions of integers that leave the float as it is, and the dtypes of its steps; [`fits`] accepted it.
+/// Removes integer conversions that do not change the float value, and returns the map with its
+/// step dtypes. [`is_exact_in_f32`] must have accepted the map.
 pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (Map, Vec<DType>) {
     let dtype = |arg: &MapArg| match *arg {
         MapArg::Input(i) => inputs[i],
@@ -78,7 +93,7 @@ pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (
     };
     let is_copy = |s: usize, step: &MapStep| {
         let bounded = |other: &MapStep| {
-            // Bounds are rounded to the dtype of what they bound.
+            // The bounds of a clamp are rounded to the dtype of its operand.
             matches!(other.op, ScalarOp::Clamp { .. }) && other.args.contains(&MapArg::Step(s))
         };
         matches!(step.op, ScalarOp::Cast(_))
@@ -86,7 +101,7 @@ pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (
             && !map.results.contains(&s)
             && !map.body.iter().any(bounded)
     };
-    // What stands for each step.
+    // Replacement of each step.
     let mut stands: Vec<MapArg> = Vec::with_capacity(dtypes.len());
     let (mut body, mut left) = (Vec::new(), Vec::new());
     for (s, step) in map.body.iter().enumerate() {
@@ -107,7 +122,7 @@ pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (
     }
     let results = map.results.iter().map(|&s| match stands[s] {
         MapArg::Step(s) => s,
-        MapArg::Input(_) => unreachable!("invariant: results stay steps"),
+        MapArg::Input(_) => unreachable!("invariant: results remain steps"),
     });
     let map = Map {
         results: results.collect(),
@@ -117,7 +132,7 @@ pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (
     (map, left)
 }
 
-fn range_of(dtype: DType) -> Range {
+fn range_of(dtype: DType) -> ValueRange {
     match dtype {
         DType::U8 | DType::I8 => {
             let (lo, hi) = dtype.int_range()?;
@@ -127,7 +142,7 @@ fn range_of(dtype: DType) -> Range {
     }
 }
 
-fn of_float(step: &MapStep, args: &[(Range, DType)]) -> Range {
+fn float_range(step: &MapStep, args: &[(ValueRange, DType)]) -> ValueRange {
     match (&step.op, args) {
         (ScalarOp::Clamp { lo, hi }, _) => Some((lo.0, hi.0)),
         (ScalarOp::Cast(_), &[(range, _)]) => range,
@@ -138,11 +153,11 @@ fn of_float(step: &MapStep, args: &[(Range, DType)]) -> Range {
     }
 }
 
-/// The range of an integer step that f32 computes exactly.
-fn of_integer(step: &MapStep, dtype: DType, args: &[(Range, DType)]) -> Range {
+/// Range of an integer step that f32 computes exactly.
+fn integer_range(step: &MapStep, dtype: DType, args: &[(ValueRange, DType)]) -> ValueRange {
     let (lo, hi) = match (&step.op, args) {
         (ScalarOp::Const(_, v), _) if v.0.fract() == 0.0 => (v.0, v.0),
-        // Towards zero; NaN becomes 0.
+        // Conversion rounds toward zero; NaN becomes 0.
         (ScalarOp::Cast(_), &[(Some((lo, hi)), _)]) => (lo.trunc().min(0.0), hi.trunc().max(0.0)),
         (ScalarOp::Binary(BinaryFn::Add), &[(Some(a), _), (Some(b), _)]) => (a.0 + b.0, a.1 + b.1),
         (ScalarOp::Binary(BinaryFn::Sub), &[(Some(a), _), (Some(b), _)]) => (a.0 - b.1, a.1 - b.0),

@@ -1,19 +1,20 @@
-//! Steps to integers, which wait in registers of 64 bits: loops over a block for what quantised graphs are full of.
+//! Integer steps on 64-bit registers, with vectorizable loops for the operations that are common in
+//! quantized graphs.
 
 use tercet_ir::DType;
 use tercet_ir::scalar::{BinaryFn, ScalarOp};
 
-use super::body::{Class, Step};
-use super::step::Operands;
+use super::body::{MapBodyStep, MapRegisterClass};
+use super::step::MapStepOperands;
 
-/// Sums, products and conversions of a block; false if this is none of them.
-pub(super) fn of(step: &Step, x: &Operands<'_>, out: &mut [i64]) -> bool {
+/// Computes sums, products and conversions of a block. Returns false for other operations.
+pub(super) fn run_step(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [i64]) -> bool {
     match (&step.op, x.args.len()) {
         (ScalarOp::Binary(f), 2) => binary(*f, step.dtype, [x.get(0), x.get(1)], out),
         (ScalarOp::Cast(_), 1) => match x.class(0) {
-            Class::F32 => from_floats(step.dtype, x.get(0), out),
-            Class::Int => from_integers(step.dtype, x.get(0), out),
-            Class::F64 | Class::Bool => false,
+            MapRegisterClass::F32 => from_floats(step.dtype, x.get(0), out),
+            MapRegisterClass::Int => from_integers(step.dtype, x.get(0), out),
+            MapRegisterClass::F64 | MapRegisterClass::Bool => false,
         },
         (_, _) => false,
     }
@@ -24,7 +25,7 @@ fn binary(f: BinaryFn, dtype: DType, [a, b]: [&[i64]; 2], out: &mut [i64]) -> bo
         let pairs = out.iter_mut().zip(a).zip(b);
         pairs.for_each(|((out, a), b)| *out = f(*a, *b));
     }
-    // Others wrap otherwise.
+    // The other dtypes wrap differently.
     if dtype != DType::I32 {
         return false;
     }
@@ -40,7 +41,7 @@ fn binary(f: BinaryFn, dtype: DType, [a, b]: [&[i64]; 2], out: &mut [i64]) -> bo
     true
 }
 
-/// Towards zero, within the range of the dtype; NaN becomes 0.
+/// Converts toward zero and saturates to the range of the dtype; NaN becomes 0.
 fn from_floats(dtype: DType, from: &[f32], out: &mut [i64]) -> bool {
     fn each(out: &mut [i64], from: &[f32], f: impl Fn(f32) -> i64) {
         out.iter_mut().zip(from).for_each(|(out, x)| *out = f(*x));
@@ -68,7 +69,7 @@ fn from_integers(dtype: DType, from: &[i64], out: &mut [i64]) -> bool {
     true
 }
 
-/// One comparison of a block.
+/// Compares two blocks element by element.
 pub(super) fn compare(a: &[i64], b: &[i64], out: &mut [u8], f: impl Fn(i64, i64) -> bool) {
     let pairs = out.iter_mut().zip(a).zip(b);
     pairs.for_each(|((out, a), b)| *out = u8::from(f(*a, *b)));

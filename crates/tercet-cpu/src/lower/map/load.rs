@@ -1,87 +1,99 @@
-//! Operands into registers, registers into results.
+//! Loads operands into registers, and stores registers into results.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
 use tercet_ir::DType;
 
-use super::body::{Class, Reg};
-use super::geometry::{Block, Walk};
-use super::{BLOCK, Job};
+use super::body::{MapRegister, MapRegisterClass};
+use super::geometry::{MapBlock, MapOperandWalk};
+use super::{BLOCK, MapTaskArgs};
 use crate::kernels::{SimdLevel, convert};
 
-/// Where the elements of an operand are for one block.
+/// Location of an operand's elements for one block.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
-    /// In the operand's memory from this element on.
+pub(super) enum MapOperandSource {
+    /// In the operand's memory, from this element on.
     Root(usize),
     /// In the operand's register.
     Reg,
 }
 
-/// Loads what cannot be read where it lies.
+/// Loads the operands that cannot be read in place.
 pub(super) fn load(
-    job: &Job<'_>,
-    block: &Block,
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
     outs: &[&mut [u8]],
     scratch: &mut [u8],
     first: bool,
-) -> SmallVec<[Source; 8]> {
+) -> SmallVec<[MapOperandSource; 8]> {
     let inputs = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
     inputs
         .map(|((input, view), walk)| {
             if let Some(start) = direct(job, block, walk, input.dtype)
                 && !view.root.is_empty()
             {
-                return Source::Root(start);
+                return MapOperandSource::Root(start);
             }
             if first || !walk.uniform {
                 let to = &mut scratch[input.reg.range(block_capacity(block, walk))];
-                // An operand whose memory a result took lies where that is written.
+                // An operand that shares the memory of a result is read from the result's block.
                 match view.root.is_empty() {
                     true => {
                         let held = &*outs[usize::from(view.within)];
-                        widen(job, block, input.dtype, &From::Block(held), to);
+                        widen(job, block, input.dtype, &MapLoadSource::Block(held), to);
                     }
                     false => gather(job, block, input.dtype, view.root, walk, to),
                 }
             }
-            Source::Reg
+            MapOperandSource::Reg
         })
         .collect()
 }
 
-/// A uniform operand is loaded once for blocks of any length.
-fn block_capacity(block: &Block, walk: &Walk) -> usize {
+/// Elements to load into the register. A uniform operand fills the whole register, for blocks of
+/// any length.
+fn block_capacity(block: &MapBlock, walk: &MapOperandWalk) -> usize {
     if walk.uniform { BLOCK } else { block.len }
 }
 
-/// The element of the operand where the block lies in one piece, if it does.
-pub(super) fn direct(job: &Job<'_>, block: &Block, walk: &Walk, dtype: DType) -> Option<usize> {
+/// Start element of the operand if the block is contiguous in its memory; otherwise `None`.
+pub(super) fn direct(
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
+    walk: &MapOperandWalk,
+    dtype: DType,
+) -> Option<usize> {
     let (start, stride) = job.geometry.row(walk, block.row);
     let dense = stride == 1 && job.geometry.row_shift(walk) == 0 && block.rows == 1;
-    (dense && Class::is_native(dtype)).then(|| start as usize + block.col)
+    (dense && MapRegisterClass::is_native(dtype)).then(|| start as usize + block.col)
 }
 
 /// Loads the elements of a block from an operand's memory.
 pub(super) fn gather(
-    job: &Job<'_>,
-    block: &Block,
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
     dtype: DType,
     root: &[u8],
-    walk: &Walk,
+    walk: &MapOperandWalk,
     to: &mut [u8],
 ) {
-    widen(job, block, dtype, &From::Walk(root, walk), to);
+    widen(job, block, dtype, &MapLoadSource::Walk(root, walk), to);
 }
 
-enum From<'a> {
-    /// The elements of the block, one after the other.
+enum MapLoadSource<'a> {
+    /// Elements of the block, contiguous.
     Block(&'a [u8]),
-    /// The operand's memory.
-    Walk(&'a [u8], &'a Walk),
+    /// Memory of the operand, with its strides.
+    Walk(&'a [u8], &'a MapOperandWalk),
 }
 
-fn widen(job: &Job<'_>, block: &Block, dtype: DType, from: &From<'_>, to: &mut [u8]) {
+fn widen(
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
+    dtype: DType,
+    from: &MapLoadSource<'_>,
+    to: &mut [u8],
+) {
     match dtype {
         DType::F32 => each::<f32, f32>(job, block, from, to, |x| x),
         DType::F64 => each::<f64, f64>(job, block, from, to, |x| x),
@@ -105,20 +117,20 @@ fn widen(job: &Job<'_>, block: &Block, dtype: DType, from: &From<'_>, to: &mut [
 }
 
 fn each<T: Pod, U: Pod>(
-    job: &Job<'_>,
-    block: &Block,
-    from: &From<'_>,
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
+    from: &MapLoadSource<'_>,
     to: &mut [u8],
     f: impl Fn(T) -> U,
 ) {
     let to: &mut [U] = cast_slice_mut(to);
     let (root, walk) = match from {
-        From::Block(bytes) => {
+        MapLoadSource::Block(bytes) => {
             let elements = cast_slice::<u8, T>(bytes);
             to.iter_mut().zip(elements).for_each(|(o, &x)| *o = f(x));
             return;
         }
-        From::Walk(root, walk) => (root, walk),
+        MapLoadSource::Walk(root, walk) => (root, walk),
     };
     let root: &[T] = cast_slice(&root[..root.len() / size_of::<T>() * size_of::<T>()]);
     if walk.uniform {
@@ -153,18 +165,19 @@ fn each<T: Pod, U: Pod>(
     }
 }
 
-/// Loads the elements of a block as floats: of an operand's memory, or of a result's that the operand lies in.
+/// Loads the elements of a block as floats, either from an operand's memory or from the result that
+/// shares it.
 pub(super) fn floats(
-    job: &Job<'_>,
-    block: &Block,
+    job: &MapTaskArgs<'_>,
+    block: &MapBlock,
     dtype: DType,
     root: &[u8],
-    walk: Option<&Walk>,
+    walk: Option<&MapOperandWalk>,
     to: &mut [u8],
 ) {
     let from = match walk {
-        Some(walk) => From::Walk(root, walk),
-        None => From::Block(root),
+        Some(walk) => MapLoadSource::Walk(root, walk),
+        None => MapLoadSource::Block(root),
     };
     if block.rows == 1 {
         let row = match walk {
@@ -202,12 +215,12 @@ pub(super) fn floats(
     }
 }
 
-/// Writes floats that are whole numbers, and few enough, as a result of this dtype.
-pub(super) fn store_whole(level: SimdLevel, dtype: DType, from: &[f32], out: &mut [u8]) {
+/// Stores integral floats of small magnitude as a result of this dtype.
+pub(super) fn store_integral(level: SimdLevel, dtype: DType, from: &[f32], out: &mut [u8]) {
     match dtype {
-        DType::I32 => convert::whole_to_i32(level, from, cast_slice_mut(out)),
-        // The low byte is the same with a sign and without.
-        DType::U8 | DType::I8 => convert::whole_to_bytes(level, from, out),
+        DType::I32 => convert::integral_to_i32(level, from, cast_slice_mut(out)),
+        // The low byte is the same for signed and unsigned values.
+        DType::U8 | DType::I8 => convert::integral_to_bytes(level, from, out),
         DType::F32
         | DType::F16
         | DType::BF16
@@ -218,8 +231,14 @@ pub(super) fn store_whole(level: SimdLevel, dtype: DType, from: &[f32], out: &mu
     }
 }
 
-/// Writes a register as a result of this dtype.
-pub(super) fn store(level: SimdLevel, reg: Reg, dtype: DType, scratch: &[u8], out: &mut [u8]) {
+/// Stores a register as a result of this dtype.
+pub(super) fn store(
+    level: SimdLevel,
+    reg: MapRegister,
+    dtype: DType,
+    scratch: &[u8],
+    out: &mut [u8],
+) {
     let len = out.len() / dtype.size_bytes();
     let from = &scratch[reg.range(len)];
     match dtype {

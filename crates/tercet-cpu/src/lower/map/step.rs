@@ -1,42 +1,44 @@
-//! One step over one block: the vector functions where the class is f32, else the IR's own scalar
-//! functions element by element.
+//! Runs one step over one block: vector functions for f32 registers, otherwise the IR's scalar
+//! functions per element.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use tercet_ir::DType;
 use tercet_ir::scalar::{BinaryFn, CompareFn, Scalar, ScalarOp, UnaryFn};
 
-use super::body::{Arg, Class, Dst, Reg, Step};
-use super::geometry::Block;
-use super::load::{Source, round};
-use super::{BLOCK, Job, integers};
-use crate::kernels::chain::Function;
-use crate::kernels::vmath::{self, Comparison};
+use super::body::{MapBodyStep, MapRegister, MapRegisterClass, MapStepArg, MapStepDst};
+use super::geometry::MapBlock;
+use super::load::{MapOperandSource, round};
+use super::{BLOCK, MapTaskArgs, integers};
+use crate::kernels::chain::VmathFn;
+use crate::kernels::vmath::{self, VmathComparison};
 
-/// The operands of a step for one block.
-pub(super) struct Operands<'a> {
-    job: &'a Job<'a>,
-    sources: &'a [Source],
-    pub(super) args: &'a [Arg],
+/// Operands of a step for one block.
+pub(super) struct MapStepOperands<'a> {
+    job: &'a MapTaskArgs<'a>,
+    sources: &'a [MapOperandSource],
+    pub(super) args: &'a [MapStepArg],
     len: usize,
-    /// The scratch memory before and after the step's own register.
+    /// Scratch memory before and after the step's own register.
     low: &'a [u8],
     high: &'a [u8],
     high_start: usize,
 }
 
-impl Operands<'_> {
+impl MapStepOperands<'_> {
     pub(super) fn get<T: Pod>(&self, at: usize) -> &[T] {
         let reg = match self.args[at] {
-            Arg::Reg(reg) => reg,
-            Arg::Input(i) => match self.sources[i] {
-                Source::Root(start) => return &self.job.ins[i].root_as()[start..start + self.len],
-                Source::Reg => self.job.body.inputs[i].reg,
+            MapStepArg::Reg(reg) => reg,
+            MapStepArg::Input(i) => match self.sources[i] {
+                MapOperandSource::Root(start) => {
+                    return &self.job.ins[i].root_as()[start..start + self.len];
+                }
+                MapOperandSource::Reg => self.job.body.inputs[i].reg,
             },
         };
         cast_slice(self.reg(reg))
     }
 
-    fn reg(&self, reg: Reg) -> &[u8] {
+    fn reg(&self, reg: MapRegister) -> &[u8] {
         let range = reg.range(self.len);
         match range.start < self.high_start {
             true => &self.low[range],
@@ -44,25 +46,25 @@ impl Operands<'_> {
         }
     }
 
-    pub(super) fn class(&self, at: usize) -> Class {
+    pub(super) fn class(&self, at: usize) -> MapRegisterClass {
         match self.args[at] {
-            Arg::Reg(reg) => reg.class,
-            Arg::Input(i) => self.job.body.inputs[i].reg.class,
+            MapStepArg::Reg(reg) => reg.class,
+            MapStepArg::Input(i) => self.job.body.inputs[i].reg.class,
         }
     }
 }
 
 /// Runs step `at` of the body.
 pub(super) fn run(
-    job: &Job<'_>,
+    job: &MapTaskArgs<'_>,
     at: usize,
-    block: &Block,
-    sources: &[Source],
+    block: &MapBlock,
+    sources: &[MapOperandSource],
     outs: &mut [&mut [u8]],
     scratch: &mut [u8],
 ) {
     let step = &job.body.steps[at];
-    let mut x = Operands {
+    let mut x = MapStepOperands {
         job,
         sources,
         args: &step.args,
@@ -72,13 +74,14 @@ pub(super) fn run(
         high_start: usize::MAX,
     };
     match step.dst {
-        Dst::Out(k) => {
+        MapStepDst::Out(k) => {
             x.low = scratch;
             apply(step, &x, outs[k]);
         }
-        Dst::Reg(reg) => {
-            // What is read element by element fills its register for blocks of every length.
-            let len = match (step.once, step.spread) {
+        MapStepDst::Reg(reg) => {
+            // A uniform value that is read element by element fills its whole register, for blocks
+            // of every length.
+            let len = match (step.once, step.broadcast) {
                 (true, true) => BLOCK,
                 (true, false) => 1,
                 (false, _) => block.len,
@@ -102,23 +105,23 @@ pub(super) fn run(
     }
 }
 
-fn apply(step: &Step, x: &Operands<'_>, out: &mut [u8]) {
-    match Class::of(step.dtype) {
-        Class::F32 => {
+fn apply(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) {
+    match MapRegisterClass::for_dtype(step.dtype) {
+        MapRegisterClass::F32 => {
             let out: &mut [f32] = cast_slice_mut(out);
             if floats(step, x, out) {
                 return round(x.job.level, step.dtype, out);
             }
             scalars(step, x, out, |s| s.as_f64() as f32);
         }
-        Class::F64 => scalars::<f64>(step, x, cast_slice_mut(out), Scalar::as_f64),
-        Class::Int => {
+        MapRegisterClass::F64 => scalars::<f64>(step, x, cast_slice_mut(out), Scalar::as_f64),
+        MapRegisterClass::Int => {
             let out: &mut [i64] = cast_slice_mut(out);
-            if !integers::of(step, x, out) {
+            if !integers::run_step(step, x, out) {
                 scalars(step, x, out, Scalar::as_i64);
             }
         }
-        Class::Bool => {
+        MapRegisterClass::Bool => {
             if !truths(step, x, out) {
                 scalars::<u8>(step, x, out, |s| u8::from(s.truth()));
             }
@@ -126,9 +129,9 @@ fn apply(step: &Step, x: &Operands<'_>, out: &mut [u8]) {
     }
 }
 
-/// Functions of f32 registers to f32 registers that are vectorised; false if this is none. The
+/// Vectorized functions from f32 registers to f32 registers. Returns false for other functions. The
 /// caller rounds.
-fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
+fn floats(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [f32]) -> bool {
     let level = x.job.level;
     match &step.op {
         ScalarOp::Unary(f) => return unary(x, *f, out),
@@ -155,7 +158,7 @@ fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
             apply(level, x.get(0), x.get(1), out);
         }
         ScalarOp::Where => vmath::select(level, x.get(0), x.get(1), x.get(2), out),
-        // One rounding: f32's own; narrower floats go through f64.
+        // f32 has a fused multiply-add with one rounding; narrower floats use f64.
         ScalarOp::Fma if step.dtype == DType::F32 => {
             vmath::fma(level, x.get(0), x.get(1), x.get(2), out);
         }
@@ -170,14 +173,14 @@ fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
                 vmath::min(level, &raised[..n], &hi[..n], out);
             }
         }
-        ScalarOp::Cast(_) if x.class(0) == Class::F32 => out.copy_from_slice(x.get(0)),
-        ScalarOp::Cast(_) if x.class(0) == Class::Bool => {
+        ScalarOp::Cast(_) if x.class(0) == MapRegisterClass::F32 => out.copy_from_slice(x.get(0)),
+        ScalarOp::Cast(_) if x.class(0) == MapRegisterClass::Bool => {
             let from: &[u8] = x.get(0);
             out.iter_mut()
                 .zip(from)
                 .for_each(|(o, &b)| *o = f32::from(b));
         }
-        ScalarOp::Cast(_) if step.dtype == DType::F32 && x.class(0) == Class::Int => {
+        ScalarOp::Cast(_) if step.dtype == DType::F32 && x.class(0) == MapRegisterClass::Int => {
             let from: &[i64] = x.get(0);
             out.iter_mut().zip(from).for_each(|(o, &i)| *o = i as f32);
         }
@@ -188,7 +191,7 @@ fn floats(step: &Step, x: &Operands<'_>, out: &mut [f32]) -> bool {
     true
 }
 
-fn unary(x: &Operands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
+fn unary(x: &MapStepOperands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
     let Some(apply) = unary_function(f) else {
         return false;
     };
@@ -196,8 +199,8 @@ fn unary(x: &Operands<'_>, f: UnaryFn, out: &mut [f32]) -> bool {
     true
 }
 
-/// The vectorised function of f32, if there is one.
-pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
+/// Vectorized f32 function, if there is one.
+pub(super) fn unary_function(f: UnaryFn) -> Option<VmathFn> {
     use UnaryFn::*;
     Some(match f {
         Relu => vmath::relu,
@@ -230,25 +233,25 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
     })
 }
 
-/// A comparison as kernels name it.
-pub(super) fn comparison(f: CompareFn) -> Comparison {
+/// The kernels' type for a comparison.
+pub(super) fn comparison(f: CompareFn) -> VmathComparison {
     match f {
-        CompareFn::Eq => Comparison::Eq,
-        CompareFn::Ne => Comparison::Ne,
-        CompareFn::Lt => Comparison::Lt,
-        CompareFn::Le => Comparison::Le,
-        CompareFn::Gt => Comparison::Gt,
-        CompareFn::Ge => Comparison::Ge,
+        CompareFn::Eq => VmathComparison::Eq,
+        CompareFn::Ne => VmathComparison::Ne,
+        CompareFn::Lt => VmathComparison::Lt,
+        CompareFn::Le => VmathComparison::Le,
+        CompareFn::Gt => VmathComparison::Gt,
+        CompareFn::Ge => VmathComparison::Ge,
     }
 }
 
-/// Predicates of f32 registers that are vectorised; false if this is none.
-fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
+/// Vectorized predicates of f32 registers. Returns false for other predicates.
+fn truths(step: &MapBodyStep, x: &MapStepOperands<'_>, out: &mut [u8]) -> bool {
     match &step.op {
-        ScalarOp::Compare(f) if x.class(0) == Class::F32 => {
+        ScalarOp::Compare(f) if x.class(0) == MapRegisterClass::F32 => {
             vmath::compare(x.job.level, comparison(*f), x.get(0), x.get(1), out);
         }
-        ScalarOp::Compare(f) if x.class(0) == Class::Int => {
+        ScalarOp::Compare(f) if x.class(0) == MapRegisterClass::Int => {
             let (a, b): (&[i64], &[i64]) = (x.get(0), x.get(1));
             match f {
                 CompareFn::Eq => integers::compare(a, b, out, |a, b| a == b),
@@ -284,8 +287,13 @@ fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
     true
 }
 
-/// Any step by the IR's own scalar function, which rounds to the step's dtype.
-fn scalars<U: Copy>(step: &Step, x: &Operands<'_>, out: &mut [U], to: impl Fn(Scalar) -> U) {
+/// Any step through the IR's scalar function, which rounds to the step's dtype.
+fn scalars<U: Copy>(
+    step: &MapBodyStep,
+    x: &MapStepOperands<'_>,
+    out: &mut [U],
+    to: impl Fn(Scalar) -> U,
+) {
     let mut args = [Scalar::I(0); 3];
     let n = step.args.len();
     if n == 0 {
@@ -294,10 +302,10 @@ fn scalars<U: Copy>(step: &Step, x: &Operands<'_>, out: &mut [U], to: impl Fn(Sc
     for (i, out) in out.iter_mut().enumerate() {
         for (a, arg) in args[..n].iter_mut().enumerate() {
             *arg = match x.class(a) {
-                Class::F32 => Scalar::F(f64::from(x.get::<f32>(a)[i])),
-                Class::F64 => Scalar::F(x.get::<f64>(a)[i]),
-                Class::Int => Scalar::I(x.get::<i64>(a)[i]),
-                Class::Bool => Scalar::I(i64::from(x.get::<u8>(a)[i])),
+                MapRegisterClass::F32 => Scalar::F(f64::from(x.get::<f32>(a)[i])),
+                MapRegisterClass::F64 => Scalar::F(x.get::<f64>(a)[i]),
+                MapRegisterClass::Int => Scalar::I(x.get::<i64>(a)[i]),
+                MapRegisterClass::Bool => Scalar::I(i64::from(x.get::<u8>(a)[i])),
             };
         }
         *out = to(step.op.eval(step.from, step.dtype, &args[..n]));

@@ -1,30 +1,31 @@
-//! Maps of two operands of bytes that meet in one sum, whose result is bytes: what quantisers make of the sum of two branches.
+//! Quantized addition (QLinearAdd): maps that dequantize two 8-bit operands, add them, and quantize
+//! the sum.
 
 use tercet_ir::ops::{Map, MapArg, MapStep};
 use tercet_ir::scalar::{BinaryFn, Scalar, ScalarOp, UnaryFn};
 use tercet_ir::{DType, EvalError, Graph, Node};
 
-use super::{TASK, table, whole};
-use crate::args::Args;
+use super::{TASK, byte_lut, integer_range};
+use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
-use crate::kernels::byte_sum::{Action, ByteSum, byte_sum};
-use crate::lower::Lowered;
+use crate::kernels::int8_add::{Int8Add, Int8AddEpilogue, int8_add};
+use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
 
-/// The greatest scale: sums of two bytes by it are far from infinity.
-const MOST: f32 = 1e30;
+/// Maximum scale, so that scaled sums of two bytes stay far below infinity.
+const MAX_SCALE: f32 = 1e30;
 
-/// Which operands a value depends on, a bit each.
+/// Bit mask of the operands that a value depends on; here, both.
 const BOTH: u8 = 3;
 
-/// The kernel of such a map, if it is one.
+/// Lowers a map of this form; `None` for other maps.
 pub(super) fn lower(
     graph: &Graph,
     node: &Node,
     map: &Map,
     inputs: &[DType],
     dtypes: &[DType],
-) -> Option<Lowered> {
+) -> Option<LoweredNode> {
     let &[a @ (DType::U8 | DType::I8), b] = inputs else {
         return None;
     };
@@ -32,24 +33,24 @@ pub(super) fn lower(
     let same = |i: usize| {
         map.inputs[i].is_identity(out.rank()) && graph.ty(node.inputs[i]).shape == out.shape
     };
-    if a != b || !same(0) || !same(1) || !whole::fits(map, inputs, dtypes, &[]) {
+    if a != b || !same(0) || !same(1) || !integer_range::is_exact_in_f32(map, inputs, dtypes, &[]) {
         return None;
     }
     let sum = recognize(map, a, dtypes)?;
     let level = SimdLevel::detect();
-    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+    let run = move |args: &mut KernelArgs<'_>| -> Result<(), EvalError> {
         let (a, b) = (args.ins[0].dense_bytes(), args.ins[1].dense_bytes());
         parts(args.parallel, args.outs[0].bytes, TASK, |i, y| {
             let own = i * TASK..i * TASK + y.len();
-            byte_sum(level, &sum, &a[own.clone()], &b[own], y);
+            int8_add(level, &sum, &a[own.clone()], &b[own], y);
         });
         Ok(())
     };
-    Some(Lowered::new(2, run))
+    Some(LoweredNode::new(2, run))
 }
 
-/// The sum that a map is, whose integers are known to be small.
-fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<ByteSum> {
+/// Recognizes a quantized addition in a map whose integers are known to be small.
+fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<Int8Add> {
     let mut depends: Vec<u8> = Vec::with_capacity(map.body.len());
     for step in &map.body {
         let of = |arg: &MapArg| match *arg {
@@ -70,20 +71,20 @@ fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<ByteSum> {
     if map.results != [last] || dtypes[meet] != DType::F32 || depends[a] == depends[b] {
         return None;
     }
-    // A sum of floats is the same in both orders.
+    // Float addition is commutative.
     let [a, b] = if depends[a] == 1 { [a, b] } else { [b, a] };
-    let values = table::all_values(map, from, dtypes);
+    let values = byte_lut::all_values(map, from, dtypes);
     let constant = |s: usize| (depends[s] == 0).then(|| values[0][s]);
     let (mut actions, mut before) = (Vec::new(), meet);
     for (s, step) in map.body.iter().enumerate().skip(meet + 1) {
         if depends[s] == 0 {
             continue;
         }
-        // A conversion to integers is none where numbers are integers.
+        // A conversion to integers is a no-op only if the values are already integers.
         if dtypes[s].int_range().is_some() && !is_whole(&actions) {
             return None;
         }
-        actions.extend(of_step(step, dtypes[s], before, &constant)?);
+        actions.extend(step_actions(step, dtypes[s], before, &constant)?);
         before = s;
     }
     let signed = |dtype: DType| match dtype {
@@ -95,7 +96,7 @@ fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<ByteSum> {
         let number = |byte: usize| values[byte][s].as_f64() as f32;
         linear(signed(from)?, number)
     };
-    Some(ByteSum {
+    Some(Int8Add {
         signed: signed(from)?,
         operands: [linear(a)?, linear(b)?],
         actions,
@@ -103,23 +104,27 @@ fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<ByteSum> {
     })
 }
 
-/// Whether a number is an integer after all this.
-fn is_whole(actions: &[Action]) -> bool {
-    let keeps = |action: &Action| match action {
-        Action::Add(by) | Action::Max(by) | Action::Min(by) => by.fract() == 0.0,
-        Action::Mul(_) | Action::Div(_) | Action::Round => false,
+/// True if the value is an integer after these actions.
+fn is_whole(actions: &[Int8AddEpilogue]) -> bool {
+    let keeps = |action: &Int8AddEpilogue| match action {
+        Int8AddEpilogue::Add(by) | Int8AddEpilogue::Max(by) | Int8AddEpilogue::Min(by) => {
+            by.fract() == 0.0
+        }
+        Int8AddEpilogue::Mul(_) | Int8AddEpilogue::Div(_) | Int8AddEpilogue::Round => false,
     };
-    let rounded = actions.iter().rposition(|action| *action == Action::Round);
+    let rounded = actions
+        .iter()
+        .rposition(|action| *action == Int8AddEpilogue::Round);
     rounded.is_some_and(|at| actions[at + 1..].iter().all(keeps))
 }
 
-/// What a step does with the one before it.
-fn of_step(
+/// Actions of a step on the value of the previous step.
+fn step_actions(
     step: &MapStep,
     dtype: DType,
     before: usize,
     constant: &dyn Fn(usize) -> Option<Scalar>,
-) -> Option<Vec<Action>> {
+) -> Option<Vec<Int8AddEpilogue>> {
     let number = |value: f64| {
         let value = value as f32;
         value.is_finite().then_some(value)
@@ -130,35 +135,37 @@ fn of_step(
         MapArg::Input(_) => None,
     };
     match (&step.op, step.args.as_slice()) {
-        (ScalarOp::Unary(UnaryFn::Relu), [x]) if is_before(x) => Some(vec![Action::Max(0.0)]),
+        (ScalarOp::Unary(UnaryFn::Relu), [x]) if is_before(x) => {
+            Some(vec![Int8AddEpilogue::Max(0.0)])
+        }
         (ScalarOp::Unary(UnaryFn::Round), [x]) if is_before(x) && dtype == DType::F32 => {
-            Some(vec![Action::Round])
+            Some(vec![Int8AddEpilogue::Round])
         }
         (ScalarOp::Cast(_), [x]) if is_before(x) => Some(Vec::new()),
         (ScalarOp::Clamp { lo, hi }, [x]) if is_before(x) => {
             let [lo, hi] = [number(lo.0)?, number(hi.0)?];
-            Some(vec![Action::Max(lo), Action::Min(hi)])
+            Some(vec![Int8AddEpilogue::Max(lo), Int8AddEpilogue::Min(hi)])
         }
         (ScalarOp::Binary(f), [x, c]) if is_before(x) => {
             let c = by(c)?;
             Some(vec![match f {
-                BinaryFn::Add => Action::Add(c),
-                BinaryFn::Sub => Action::Add(-c),
-                BinaryFn::Mul if c.abs() < MOST => Action::Mul(c),
-                BinaryFn::Div if c.abs() > 1.0 / MOST => Action::Div(c),
-                BinaryFn::Max => Action::Max(c),
-                BinaryFn::Min => Action::Min(c),
+                BinaryFn::Add => Int8AddEpilogue::Add(c),
+                BinaryFn::Sub => Int8AddEpilogue::Add(-c),
+                BinaryFn::Mul if c.abs() < MAX_SCALE => Int8AddEpilogue::Mul(c),
+                BinaryFn::Div if c.abs() > 1.0 / MAX_SCALE => Int8AddEpilogue::Div(c),
+                BinaryFn::Max => Int8AddEpilogue::Max(c),
+                BinaryFn::Min => Int8AddEpilogue::Min(c),
                 _ => return None,
             }])
         }
         (ScalarOp::Binary(BinaryFn::Add), [c, x]) if is_before(x) => {
-            Some(vec![Action::Add(by(c)?)])
+            Some(vec![Int8AddEpilogue::Add(by(c)?)])
         }
         (_, _) => None,
     }
 }
 
-/// Zero and scale, if every byte stands for `(code - zero) scale`, bit by bit.
+/// Zero point and scale, if every byte maps exactly to `(code - zero) scale`.
 fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
     let byte = |code: i32| usize::from(code as u8);
     let (least, greatest) = if signed { (-128, 127) } else { (0, 255) };
@@ -171,7 +178,7 @@ fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
         let want = (code as f32 - zero as f32) * scale;
         number(byte(code)).to_bits() == want.to_bits()
     };
-    let small = scale.abs() < MOST && scale != 0.0;
+    let small = scale.abs() < MAX_SCALE && scale != 0.0;
     (small && (least..=greatest).all(is)).then_some([zero as f32, scale])
 }
 

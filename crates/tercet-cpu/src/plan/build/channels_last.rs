@@ -1,48 +1,57 @@
-//! Steps of the nodes whose results lie with their channels last, as views of the types that they have.
+//! Steps of nodes whose results are stored channels-last. Later steps read them as permuted views
+//! of their types.
 
 use tercet_ir::passes::{FROM_LAST, TO_LAST};
 use tercet_ir::{CompileError, Node, NodeId, Op, Type};
 
-use super::steps::Site;
-use super::{Builder, Homes};
-use crate::lower::last;
-use crate::plan::Place;
+use super::steps::StepLabel;
+use super::{CpuProgramBuilder, ResultPlacements};
+use crate::lower::channels_last;
+use crate::plan::ValuePlacement;
 
-impl Builder<'_> {
-    /// The step of a convolution or pool, and the view of its result.
-    pub(super) fn last(
+impl CpuProgramBuilder<'_> {
+    /// Emits the step of a convolution or pool, and returns the view of its result.
+    pub(super) fn channels_last_step(
         &mut self,
         kernel: &'static str,
         id: NodeId,
         node: &Node,
-    ) -> Result<Vec<Place>, CompileError> {
-        let mut ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+    ) -> Result<Vec<ValuePlacement>, CompileError> {
+        let mut ins: Vec<ValuePlacement> =
+            node.inputs.iter().map(|v| self.place(*v).clone()).collect();
         let turned = ins[0].layout.transpose(&TO_LAST);
         let in_planes = !turned.has_dense_rows() && ins[0].layout.is_contiguous();
-        let is_first = in_planes && last::reads_planes(self.graph, node);
+        let is_first = in_planes && channels_last::reads_planes(self.graph, node);
         if !is_first {
             ins[0].layout = turned;
         }
-        let sum = self.last.sums.get(&id);
+        let sum = self.channels_last.sums.get(&id);
         if let Some(sum) = sum {
             let mut to = self.place(sum.to).clone();
             to.layout = to.layout.transpose(&TO_LAST);
             ins.push(to);
         }
         let lowered = match &node.op {
-            Op::Conv(_) => last::lower_conv(node, is_first, sum),
-            _ => last::lower_pool(node),
+            Op::Conv(_) => channels_last::lower_conv(node, is_first, sum),
+            _ => channels_last::lower_pool(node),
         };
         let ty = &node.outputs[0];
         let shape: Vec<_> = TO_LAST.iter().map(|&a| ty.shape[a].clone()).collect();
-        let site = Site::of(id, node, kernel);
+        let site = StepLabel::new(id, node, kernel);
         let results = [Type::new(ty.dtype, shape)];
-        let mut places = self.emit(site, lowered, ins, &results, &Homes::new(), false)?;
+        let mut places = self.emit(
+            site,
+            lowered,
+            ins,
+            &results,
+            &ResultPlacements::new(),
+            false,
+        )?;
         for place in &mut places {
             place.layout = place.layout.transpose(&FROM_LAST);
         }
         if let Some(sum) = sum {
-            self.made.insert(sum.node, places.clone());
+            self.computed.insert(sum.node, places.clone());
         }
         Ok(places)
     }

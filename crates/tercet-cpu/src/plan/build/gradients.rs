@@ -1,37 +1,38 @@
-//! The gradients of one attention, which share most of their work, as one step.
+//! Fuses the gradients of one attention into one step, because they share most of their work.
 
 use tercet_ir::{CompileError, Node, NodeId, Op};
 
-use super::steps::Site;
-use super::{Builder, Homes};
-use crate::lower::Kernel;
+use super::steps::StepLabel;
+use super::{CpuProgramBuilder, ResultPlacements};
+use crate::lower::CpuKernel;
 use crate::lower::attention::grad::{lower_both, results};
-use crate::plan::Place;
+use crate::plan::ValuePlacement;
 
-impl Builder<'_> {
-    /// The step of a gradient of attention and of its twin, which finds its results there.
+impl CpuProgramBuilder<'_> {
+    /// Emits the step of a gradient of attention. The same step also computes the results of its
+    /// twin.
     pub(super) fn both_gradients(
         &mut self,
-        kernel: &Kernel,
+        kernel: &CpuKernel,
         id: NodeId,
         node: &Node,
         other: NodeId,
-    ) -> Result<Vec<Place>, CompileError> {
-        let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-        let site = Site::of(id, node, kernel.name);
+    ) -> Result<Vec<ValuePlacement>, CompileError> {
+        let ins: Vec<ValuePlacement> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
+        let site = StepLabel::new(id, node, kernel.name);
         // Queries, keys and values have the types of their cotangents.
         let types: Vec<_> = node.inputs[..3]
             .iter()
             .map(|v| self.graph.ty(*v).clone())
             .collect();
-        let lowered = kernel.make(lower_both, self.graph, node);
-        let places = self.emit(site, lowered, ins, &types, &Homes::new(), false)?;
+        let lowered = kernel.lower_node(lower_both, self.graph, node);
+        let places = self.emit(site, lowered, ins, &types, &ResultPlacements::new(), false)?;
         let of = |node: &Node| match &node.op {
             Op::AttentionGrad(o) => places[results(o.of)].to_vec(),
-            _ => unreachable!("invariant: twins are gradients of attention"),
+            _ => unreachable!("invariant: both nodes are gradients of attention"),
         };
         let twin = of(self.graph.node(other));
-        self.made.insert(other, twin);
+        self.computed.insert(other, twin);
         Ok(of(node))
     }
 }

@@ -1,23 +1,26 @@
-//! The steps of a program: operands where their kernel takes them, results, scratch memory, what is packed.
+//! Emits the steps of a program: operand layouts that the kernel accepts, results, scratch memory
+//! and packed operands.
 
 use tercet_ir::layout::SymLayout;
 use tercet_ir::{CompileError, Node, NodeId, Type};
 
-use super::{Builder, Homes, too_large};
-use crate::lower::{Lowered, Pack, copy_kernel};
-use crate::plan::{Operand, PackDef, Place, Root, SlotDraft, Source, Step};
+use super::{CpuProgramBuilder, ResultPlacements, too_large};
+use crate::lower::{KernelPackFn, LoweredNode, copy_kernel};
+use crate::plan::{
+    ConstSource, CpuStep, MemoryRoot, PackDef, PendingArenaSlot, StepOperand, ValuePlacement,
+};
 
-/// What a step is said to do.
-pub(super) struct Site {
+/// Labels of a step: its node, operator and kernel.
+pub(super) struct StepLabel {
     pub(super) id: NodeId,
     pub(super) op: &'static str,
     pub(super) kernel: &'static str,
 }
 
-impl Site {
-    /// The call of a kernel for a node.
-    pub(super) fn of(id: NodeId, node: &Node, kernel: &'static str) -> Site {
-        Site {
+impl StepLabel {
+    /// Label of a kernel call for a node.
+    pub(super) fn new(id: NodeId, node: &Node, kernel: &'static str) -> StepLabel {
+        StepLabel {
             id,
             op: node.op.kind().doc().name,
             kernel,
@@ -25,9 +28,13 @@ impl Site {
     }
 }
 
-impl Builder<'_> {
-    /// The value as dense memory, copied once however many need it.
-    pub(super) fn dense(&mut self, from: &Place, id: NodeId) -> Result<Place, CompileError> {
+impl CpuProgramBuilder<'_> {
+    /// The value in dense layout. It is copied at most once, for all readers.
+    pub(super) fn dense(
+        &mut self,
+        from: &ValuePlacement,
+        id: NodeId,
+    ) -> Result<ValuePlacement, CompileError> {
         let known = self.dense.get(&from.root).and_then(|list| {
             list.iter()
                 .find(|(layout, _)| *layout == from.layout)
@@ -46,17 +53,17 @@ impl Builder<'_> {
 
     pub(super) fn copy(
         &mut self,
-        from: &Place,
+        from: &ValuePlacement,
         id: NodeId,
-        to: Option<Root>,
-    ) -> Result<Place, CompileError> {
+        to: Option<MemoryRoot>,
+    ) -> Result<ValuePlacement, CompileError> {
         let ty = Type::new(from.dtype, from.layout.shape().to_vec());
-        let site = Site {
+        let site = StepLabel {
             id,
             op: "copy",
             kernel: "copy",
         };
-        let homes: Homes = to.map(|root| (0, root)).into_iter().collect();
+        let homes: ResultPlacements = to.map(|root| (0, root)).into_iter().collect();
         let forced = to.is_some();
         let places = self.emit(
             site,
@@ -74,14 +81,14 @@ impl Builder<'_> {
 
     pub(super) fn emit(
         &mut self,
-        site: Site,
-        lowered: Lowered,
-        mut ins: Vec<Place>,
+        site: StepLabel,
+        lowered: LoweredNode,
+        mut ins: Vec<ValuePlacement>,
         results: &[Type],
-        homes: &Homes,
+        homes: &ResultPlacements,
         varies: bool,
-    ) -> Result<Vec<Place>, CompileError> {
-        let Lowered {
+    ) -> Result<Vec<ValuePlacement>, CompileError> {
+        let LoweredNode {
             run,
             accepts,
             fallible,
@@ -91,18 +98,19 @@ impl Builder<'_> {
             work,
             undo,
         } = lowered;
-        // What depends on sizes of the run cannot be made before it: results, or a constant that is spread over them.
+        // A step that depends on sizes of the run cannot run at compile time. This holds for its
+        // results, and for constants broadcast to such a size.
         let of_run = |dims: &[tercet_ir::Dim]| dims.iter().any(|d| d.known().is_none());
         let sized_by_run = results.iter().any(|ty| of_run(&ty.shape))
             || ins.iter().any(|place| of_run(place.layout.shape()));
         let varies =
-            varies || sized_by_run || ins.iter().any(|p| !matches!(p.root, Root::Const(_)));
+            varies || sized_by_run || ins.iter().any(|p| !matches!(p.root, MemoryRoot::Const(_)));
         for (place, accept) in ins.iter_mut().zip(&accepts) {
-            if !accept.takes(&place.layout) {
+            if !accept.accepts(&place.layout) {
                 *place = self.dense(place, site.id)?;
             }
         }
-        let mut operands: Vec<Operand> = ins.iter().map(Place::operand).collect();
+        let mut operands: Vec<StepOperand> = ins.iter().map(ValuePlacement::operand).collect();
         let packed = pack.and_then(|(at, pack)| self.packed(&site, &mut operands, at, pack));
         let params = self.params_of(&operands);
         let places = self.results(results, homes, (!varies).then_some(params))?;
@@ -113,14 +121,14 @@ impl Builder<'_> {
             }
         }
         let n_ins = operands.len();
-        operands.extend(places.iter().map(Place::operand));
+        operands.extend(places.iter().map(ValuePlacement::operand));
         let scratch = match scratch {
             Some(size) => Some((self.scratch(&operands, &size)?, size)),
             None => None,
         };
         let start = self.program.operands.len();
         self.program.operands.append(&mut operands);
-        let step = Step {
+        let step = CpuStep {
             op: site.op,
             kernel: site.kernel,
             node: site.id,
@@ -132,7 +140,11 @@ impl Builder<'_> {
             fallible,
             in_place,
             work,
-            undo: undo.filter(|_| homes.iter().any(|(_, root)| matches!(root, Root::State(_)))),
+            undo: undo.filter(|_| {
+                homes
+                    .iter()
+                    .any(|(_, root)| matches!(root, MemoryRoot::State(_)))
+            }),
         };
         match varies {
             true => self.program.steps.push(step),
@@ -141,14 +153,14 @@ impl Builder<'_> {
         Ok(places)
     }
 
-    /// Where the results of the next step lie: at home, else in slots, else in constants that `prepared` says the
-    /// parameters of.
+    /// Places the results of the next step: in predefined memory, in slots, or in constants. They
+    /// are constants if `prepared` lists the parameters that they depend on.
     fn results(
         &mut self,
         results: &[Type],
-        homes: &Homes,
+        homes: &ResultPlacements,
         prepared: Option<Vec<usize>>,
-    ) -> Result<Vec<Place>, CompileError> {
+    ) -> Result<Vec<ValuePlacement>, CompileError> {
         let mut places = Vec::with_capacity(results.len());
         for (port, ty) in results.iter().enumerate() {
             let home = homes.iter().find(|(p, _)| usize::from(*p) == port);
@@ -157,11 +169,11 @@ impl Builder<'_> {
                 (None, None) => self.slot(ty)?,
                 (None, Some(params)) => {
                     let step = self.program.prepare.len();
-                    self.constant(Source::Step(step), params.clone())
+                    self.constant(ConstSource::Step(step), params.clone())
                 }
             };
             let layout = SymLayout::dense(&ty.shape).ok_or_else(|| too_large(ty))?;
-            places.push(Place {
+            places.push(ValuePlacement {
                 root,
                 layout,
                 dtype: ty.dtype,
@@ -170,16 +182,16 @@ impl Builder<'_> {
         Ok(places)
     }
 
-    /// Packs operand `at` when the program is made, if it is a constant: the step then reads the packed form only.
+    /// Packs operand `at` once if it is a constant; the step then reads only the packed form.
     fn packed(
         &mut self,
-        site: &Site,
-        operands: &mut [Operand],
+        site: &StepLabel,
+        operands: &mut [StepOperand],
         at: usize,
-        pack: Pack,
+        pack: KernelPackFn,
     ) -> Option<usize> {
         let operand = operands.get_mut(at)?;
-        let Root::Const(of) = operand.root else {
+        let MemoryRoot::Const(of) = operand.root else {
             return None;
         };
         let whole = operand.clone();
@@ -194,18 +206,18 @@ impl Builder<'_> {
         Some(self.program.packs.len() - 1)
     }
 
-    /// A slot for scratch memory, sized at the bounds.
+    /// A slot for scratch memory, sized for the bounds.
     fn scratch(
         &mut self,
-        operands: &[Operand],
-        size: &crate::lower::Scratch,
+        operands: &[StepOperand],
+        size: &crate::lower::KernelScratchFn,
     ) -> Result<usize, CompileError> {
         let layouts: Result<Vec<_>, _> = operands
             .iter()
             .map(|o| o.layout.eval(self.bounds))
             .collect();
-        let bytes = size(&layouts?, self.how.threads);
-        self.slots.push(SlotDraft {
+        let bytes = size(&layouts?, self.options.threads);
+        self.slots.push(PendingArenaSlot {
             numel: None,
             elem_bytes: 1,
             bytes,
@@ -214,12 +226,15 @@ impl Builder<'_> {
         Ok(self.slots.len() - 1)
     }
 
-    fn params_of(&self, operands: &[Operand]) -> Vec<usize> {
+    fn params_of(&self, operands: &[StepOperand]) -> Vec<usize> {
         let mut params: Vec<usize> = operands
             .iter()
             .filter_map(|o| match o.root {
-                Root::Const(c) => Some(self.program.consts[c].params.iter().copied()),
-                Root::Input(_) | Root::State(_) | Root::Output(_) | Root::Slot(_) => None,
+                MemoryRoot::Const(c) => Some(self.program.consts[c].params.iter().copied()),
+                MemoryRoot::Input(_)
+                | MemoryRoot::State(_)
+                | MemoryRoot::Output(_)
+                | MemoryRoot::Slot(_) => None,
             })
             .flatten()
             .collect();

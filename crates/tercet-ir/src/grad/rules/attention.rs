@@ -1,32 +1,36 @@
-//! Attention backwards. In F16, and in F32 and BF16 where there are many scores, [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
-//! [`AttentionWithLse`] keeps.
+//! Gradient of attention. For F16, and for F32 and BF16 with many scores, [`AttentionGrad`]
+//! computes the cotangents of queries, keys and values from the log-sum-exp that
+//! [`AttentionWithLse`] saves.
 //!
-//! The cotangent of a bias is as large as the scores; and no executor has kernels of other dtypes without the scores, where
-//! `delta = dy . y` would only add roundings of `y`. There the scores are made, from the weights `p` of values: `dv = pT dy`, `ds = p (dp - sum(p dp))` with `dp = dy vT`, and on
-//! through masks, caps and scale to the scores of queries and keys. Groups of query heads are rows of one product, so that
-//! the sums over a group are those of the product.
+//! Other cases compute the full score matrix. The cotangent of a bias is as large as the scores. No
+//! executor has kernels for other dtypes that avoid the scores, and there `delta = dy . y` would
+//! only add roundings of `y`. With the attention weights `p`: `dv = pT dy` and `ds = p (dp - sum(p
+//! dp))` with `dp = dy vT`. `ds` is then propagated through masks, cap and scale to queries and
+//! keys. Groups of query heads are rows of one matmul, which therefore also sums over a group.
 //!
-//! Factors of products are in the operands' dtype, sums in F32 or wider.
+//! Matmul operands have the operands' dtype, and sums are F32 or wider.
 
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::grad::decompose::decompose;
-use crate::grad::reverse::pull;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::reverse::reverse_pass;
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::{NodeId, Value};
 use crate::ops::{
-    Attention, AttentionGrad, AttentionGradOf, AttentionWithLse, Layout, MaskKind, Op, OpKind,
+    Attention, AttentionGrad, AttentionGradOf, AttentionLayout, AttentionWithLse, MaskKind, Op,
+    OpKind,
 };
 use crate::scalar::CompareFn;
 
-/// Scores of a key head below which they are made in F32 and BF16: kernels without them do not pay, and `delta` would only add roundings.
-const FEW_SCORES: usize = 8192;
+/// Number of scores of a key head below which F32 and BF16 use the full score matrix. Kernels that
+/// avoid it are then not profitable, and `delta` would only add roundings.
+const MIN_SCORES_FOR_KERNELS: usize = 8192;
 
-/// The scores of a key head, where the sizes are known.
+/// The number of scores of a key head, if the sizes are known.
 fn scores_of(op: &Attention, v: &Vjp<'_>) -> Option<usize> {
     let seq = match op.layout {
-        Layout::Bhsd => 2,
-        Layout::Bshd => 1,
+        AttentionLayout::Bhsd => 2,
+        AttentionLayout::Bshd => 1,
     };
     let queries = v.shape(v.x(0))[seq].known()?;
     let keys = v.shape(v.x(1))[seq].known()?;
@@ -35,11 +39,11 @@ fn scores_of(op: &Attention, v: &Vjp<'_>) -> Option<usize> {
         .checked_mul(keys)
 }
 
-pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
-    let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
+pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> VjpResult {
+    let wants_bias = op.mask == MaskKind::Bias && v.needs_cotangent(3);
     let has_kernels = match v.dtype(v.x(0)) {
         DType::F16 => true,
-        DType::F32 | DType::BF16 => scores_of(op, v).is_some_and(|n| n >= FEW_SCORES),
+        DType::F32 | DType::BF16 => scores_of(op, v).is_some_and(|n| n >= MIN_SCORES_FOR_KERNELS),
         _ => false,
     };
     match has_kernels && !wants_bias {
@@ -48,7 +52,7 @@ pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     }
 }
 
-fn without_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
+fn without_scores(op: &Attention, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let operands = v.operands();
     let y = v.add(AttentionWithLse::from(op.clone()), &operands)?;
@@ -57,27 +61,27 @@ fn without_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let both = v.mul(wide_dy, y)?;
     let delta = v.reduce_sum(both, &[3], false)?;
     let delta = match op.layout {
-        Layout::Bhsd => delta,
-        Layout::Bshd => v.permuted(delta, &[0, 2, 1])?,
+        AttentionLayout::Bhsd => delta,
+        AttentionLayout::Bshd => v.permuted(delta, &[0, 2, 1])?,
     };
     let (first, rest) = operands.split_at(3);
     let all = [first, &[dy, lse, delta], rest].concat();
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let dq = v.add(
             AttentionGrad::new(AttentionGradOf::Queries, op.clone()),
             &all,
         )?;
-        v.give(0, dq)?;
+        v.accumulate(0, dq)?;
     }
-    if v.wants(1) || v.wants(2) {
+    if v.needs_cotangent(1) || v.needs_cotangent(2) {
         let dk = v.add(AttentionGrad::new(AttentionGradOf::Keys, op.clone()), &all)?;
-        v.give(1, dk)?;
-        v.give(2, dk.port(1))?;
+        v.accumulate(1, dk)?;
+        v.accumulate(2, dk.port(1))?;
     }
     Ok(())
 }
 
-fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
+fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let dtype = v.dtype(v.x(0));
     let from = v.len();
@@ -86,7 +90,7 @@ fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let (products, softmax) = (OpKind::MatMul, OpKind::Softmax);
     let (scores, p) = (first_of(v, from, products)?, first_of(v, from, softmax)?);
     let seen = v.node(p.node).inputs[0];
-    // Rows of scores of one key head: query heads of the group times queries.
+    // Score rows of one key head: query heads of the group times queries.
     let grouped = v.shape(scores);
     let rows = |v: &mut Vjp<'_>, x: Value| -> Result<Value, OpError> {
         let x = heads_first(v, x, op.layout)?;
@@ -95,18 +99,19 @@ fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
         v.shaped(x, shape)
     };
     let dy = rows(v, dy)?;
-    if v.wants(2) {
+    if v.needs_cotangent(2) {
         let p = v.shaped(p, grouped.clone())?;
         let p = v.in_dtype(p, dtype)?;
-        // As its transpose: the few columns of values are turned instead of all weights.
+        // Computed as the transpose of the reversed product: transposing values, which have few
+        // columns, is cheaper than transposing all weights.
         let turned = v.swapped(dy)?;
         let dv = v.matmul(turned, p)?;
         let dv = v.swapped(dv)?;
         let dv = heads_first(v, dv, op.layout)?;
-        v.give(2, dv)?;
+        v.accumulate(2, dv)?;
     }
-    let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
-    if !v.wants(0) && !v.wants(1) && !wants_bias {
+    let wants_bias = op.mask == MaskKind::Bias && v.needs_cotangent(3);
+    if !v.needs_cotangent(0) && !v.needs_cotangent(1) && !wants_bias {
         return Ok(());
     }
     let values = heads_first(v, v.x(2), op.layout)?;
@@ -116,7 +121,7 @@ fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let full = v.shape(p);
     let mut dp = v.shaped(dp, full)?;
     if op.mask != MaskKind::None || op.kv_len {
-        // What a query does not see may hold anything.
+        // Masked keys may hold any data, including NaN.
         let weighs = v.is(CompareFn::Gt, p, 0.0)?;
         dp = v.only_where(weighs, dp)?;
     }
@@ -126,40 +131,41 @@ fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let ds = v.mul(p, rest)?;
     let mut wanted = vec![scores];
     wanted.extend(wants_bias.then(|| v.x(3)));
-    let pulled = pull(v, from, &[(seen, ds)], &wanted, Vec::new())
+    let pulled = reverse_pass(v, from, &[(seen, ds)], &wanted, Vec::new())
         .map_err(|e| NoGradient::because(crate::one_line(&e)))?;
     if let Some(Some(dbias)) = pulled.cotangents.get(1) {
-        v.give(3, *dbias)?;
+        v.accumulate(3, *dbias)?;
     }
     let Some(Some(ds)) = pulled.cotangents.first().copied() else {
         return Ok(());
     };
     let ds = v.in_dtype(ds, dtype)?;
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let keys = heads_first(v, v.x(1), op.layout)?;
         let dq = v.matmul(ds, keys)?;
         let queries = heads_first(v, v.x(0), op.layout)?;
         let shape = v.shape(queries);
         let dq = v.shaped(dq, shape)?;
         let dq = heads_first(v, dq, op.layout)?;
-        v.give(0, dq)?;
+        v.accumulate(0, dq)?;
     }
-    if v.wants(1) {
+    if v.needs_cotangent(1) {
         let queries = rows(v, v.x(0))?;
         let turned = v.swapped(queries)?;
         let dk = v.matmul(turned, ds)?;
         let dk = v.swapped(dk)?;
         let dk = heads_first(v, dk, op.layout)?;
-        v.give(1, dk)?;
+        v.accumulate(1, dk)?;
     }
     Ok(())
 }
 
-/// `[batch, heads, sequence, head dim]` from the layout of the operator, and back: both turn the same axes.
-fn heads_first(v: &mut Vjp<'_>, x: Value, layout: Layout) -> Result<Value, OpError> {
+/// Converts between the operator's layout and `[batch, heads, sequence, head dim]`; the conversion
+/// is its own inverse.
+fn heads_first(v: &mut Vjp<'_>, x: Value, layout: AttentionLayout) -> Result<Value, OpError> {
     match layout {
-        Layout::Bhsd => Ok(x),
-        Layout::Bshd => v.permuted(x, &[0, 2, 1, 3]),
+        AttentionLayout::Bhsd => Ok(x),
+        AttentionLayout::Bshd => v.permuted(x, &[0, 2, 1, 3]),
     }
 }
 
@@ -168,6 +174,7 @@ fn first_of(v: &Vjp<'_>, from: usize, kind: OpKind) -> Result<Value, NoGradient>
     let mut nodes = v.nodes().skip(from);
     let found = nodes.find(|(_, node)| node.op.kind() == kind);
     let node: Option<NodeId> = found.map(|(id, _)| id);
-    let node = node.ok_or_else(|| NoGradient::because("no decomposition has its scores"))?;
+    let node = node
+        .ok_or_else(|| NoGradient::because("there is no decomposition that computes the scores"))?;
     Ok(Value { node, port: 0 })
 }

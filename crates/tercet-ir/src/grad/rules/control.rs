@@ -1,10 +1,11 @@
-//! Control flow. A branch is differentiated into a branch, a scan into a scan from the other end that computes each
-//! step again from the state before it, which a scan of its own keeps.
+//! Gradients of control flow. The gradient of an `If` is an `If`. The gradient of a scan is a scan
+//! in the opposite direction, which recomputes each step from the state before it. An additional
+//! forward scan saves those states.
 
-use crate::grad::build::wide;
+use crate::grad::build::accumulate_dtype;
 use crate::grad::decompose::inline;
-use crate::grad::reverse::{active, pull};
-use crate::grad::{GradError, NoGradient, Ruled, Vjp};
+use crate::grad::reverse::{active, reverse_pass};
+use crate::grad::{GradError, NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{If, Scan};
 use crate::subgraph::SubGraph;
@@ -12,32 +13,32 @@ use crate::types::Type;
 
 /// Why loops of unknown length have no gradient.
 pub(crate) const WHILE: &str =
-    "how many states it would have to keep is known only when it has run; use `scan`";
+    "the number of states to save is known only after the run; use `scan` instead";
 
-/// A block's own operands and results in the graph of its gradient.
-struct Block {
+/// A block's arguments and results in the graph of its gradient.
+struct GradSubgraph {
     graph: Graph,
     arguments: Vec<Value>,
     results: Vec<Value>,
 }
 
-impl Block {
-    /// The nodes of a block, as a graph with arguments of these types.
-    fn of(block: &SubGraph) -> Result<Block, NoGradient> {
+impl GradSubgraph {
+    /// The nodes of a block, in a graph with arguments of these types.
+    fn new(block: &SubGraph) -> Result<GradSubgraph, NoGradient> {
         let mut graph = Graph::new();
         let mut arguments = Vec::new();
         for (i, ty) in block.arguments().enumerate() {
             arguments.push(graph.input(&format!("x{i}"), ty.clone())?);
         }
         let results = inline(&mut graph, block.graph(), &arguments)?;
-        Ok(Block {
+        Ok(GradSubgraph {
             graph,
             arguments,
             results,
         })
     }
 
-    /// The cotangents of some arguments from those of some results, zeros where there are none.
+    /// The cotangents of some arguments from those of some results; missing ones are zeros.
     fn pulled(
         &mut self,
         name: &str,
@@ -45,12 +46,13 @@ impl Block {
         wanted: &[usize],
     ) -> Result<Vec<Value>, NoGradient> {
         let wanted: Vec<Value> = wanted.iter().map(|&i| self.arguments[i]).collect();
-        let pulled = pull(&mut self.graph, 0, seeds, &wanted, Vec::new()).map_err(|e| match e {
-            GradError::Rule { source, .. } => NoGradient::Refused(source),
-            e => NoGradient::because(crate::one_line(&e)),
-        })?;
-        if !pulled.severed.is_empty() {
-            let nodes: Vec<String> = pulled.severed.iter().map(ToString::to_string).collect();
+        let pulled =
+            reverse_pass(&mut self.graph, 0, seeds, &wanted, Vec::new()).map_err(|e| match e {
+                GradError::Rule { source, .. } => NoGradient::InvalidNode(source),
+                e => NoGradient::because(crate::one_line(&e)),
+            })?;
+        if !pulled.breaks.is_empty() {
+            let nodes: Vec<String> = pulled.breaks.iter().map(ToString::to_string).collect();
             let reason = format!("in `{name}`, {}", nodes.join("; "));
             return Err(NoGradient::because(reason));
         }
@@ -77,9 +79,11 @@ impl Block {
     }
 }
 
-pub(crate) fn branch(op: &If, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn branch(op: &If, v: &mut Vjp<'_>) -> VjpResult {
     let operands = v.operands();
-    let wanted: Vec<usize> = (1..operands.len()).filter(|i| v.wants(*i)).collect();
+    let wanted: Vec<usize> = (1..operands.len())
+        .filter(|i| v.needs_cotangent(*i))
+        .collect();
     let results = op.then.results();
     let ports: Vec<u8> = (0..results.len() as u8).filter(|p| v.has(*p)).collect();
     let mut captures = operands;
@@ -89,7 +93,7 @@ pub(crate) fn branch(op: &If, v: &mut Vjp<'_>) -> Ruled {
     }
     let arguments: Vec<usize> = wanted.iter().map(|i| i - 1).collect();
     let one = |block: &SubGraph, name: &str| -> Result<SubGraph, NoGradient> {
-        let mut inner = Block::of(block)?;
+        let mut inner = GradSubgraph::new(block)?;
         let mut seeds = Vec::with_capacity(ports.len());
         for &port in &ports {
             let own = inner.results[usize::from(port)];
@@ -105,15 +109,16 @@ pub(crate) fn branch(op: &If, v: &mut Vjp<'_>) -> Ruled {
     };
     let first = v.add(back, &captures)?;
     for (port, &operand) in (0..).zip(&wanted) {
-        v.give(operand, first.port(port))?;
+        v.accumulate(operand, first.port(port))?;
     }
     Ok(())
 }
 
-/// Which arguments of a scan's body change with what is wanted: values carried pass it on to each other.
+/// For each argument of a scan's body, whether it depends on a requested value. Carried values
+/// propagate the dependence to each other.
 fn changing(op: &Scan, v: &Vjp<'_>) -> Result<Vec<bool>, NoGradient> {
-    let block = Block::of(&op.body)?;
-    let mut changes: Vec<bool> = (0..v.count()).map(|i| v.wants(i)).collect();
+    let block = GradSubgraph::new(&op.body)?;
+    let mut changes: Vec<bool> = (0..v.count()).map(|i| v.needs_cotangent(i)).collect();
     loop {
         let from: Vec<Value> = (block.arguments.iter().zip(&changes))
             .filter_map(|(v, changes)| changes.then_some(*v))
@@ -131,12 +136,12 @@ fn changing(op: &Scan, v: &Vjp<'_>) -> Result<Vec<bool>, NoGradient> {
     }
 }
 
-/// What each value carried was before each step, as sequences.
+/// The value of each carried state before each step, as sequences.
 fn states(op: &Scan, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
     if op.carried == 0 {
         return Ok(Vec::new());
     }
-    let block = Block::of(&op.body)?;
+    let block = GradSubgraph::new(&op.body)?;
     let before = block.arguments[..op.carried].to_vec();
     let outputs = [&block.results[..op.carried], &before].concat();
     let kept = Scan {
@@ -150,21 +155,22 @@ fn states(op: &Scan, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
     Ok(ports.map(|port| first.port(port)).collect())
 }
 
-/// The arguments of a scan's body that have cotangents, by what they are, and the result sequences that do.
-struct Parts {
+/// The arguments of a scan's body that need cotangents, by role, and the result sequences that have
+/// cotangents.
+struct ScanGradOperands {
     carried: Vec<usize>,
     scanned: Vec<usize>,
     captures: Vec<usize>,
     results: Vec<usize>,
 }
 
-impl Parts {
-    fn of(op: &Scan, v: &Vjp<'_>) -> Result<Parts, NoGradient> {
+impl ScanGradOperands {
+    fn new(op: &Scan, v: &Vjp<'_>) -> Result<ScanGradOperands, NoGradient> {
         let changes = changing(op, v)?;
         let among = |range: std::ops::Range<usize>| range.filter(|i| changes[*i]).collect();
         let first = op.carried + op.scanned;
         let has = |i: &usize| v.has((op.carried + i) as u8);
-        Ok(Parts {
+        Ok(ScanGradOperands {
             carried: among(0..op.carried),
             scanned: among(op.carried..first),
             captures: among(first..v.count()),
@@ -172,17 +178,19 @@ impl Parts {
         })
     }
 
-    /// In the order of the results of the scan backwards.
+    /// The arguments in the order of the backward scan's results.
     fn wanted(&self) -> Vec<usize> {
         [&self.carried[..], &self.captures, &self.scanned].concat()
     }
 }
 
-pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> VjpResult {
     if op.carried > usize::from(u8::MAX / 2) {
-        return Err(NoGradient::because("it carries more than 127 values"));
+        return Err(NoGradient::because(
+            "the scan has more than 127 carried values",
+        ));
     }
-    let parts = Parts::of(op, v)?;
+    let parts = ScanGradOperands::new(op, v)?;
     let reversed = Scan {
         body: body_backwards(op, &parts)?,
         carried: parts.carried.len() + parts.captures.len(),
@@ -203,16 +211,17 @@ pub(crate) fn scan(op: &Scan, v: &mut Vjp<'_>) -> Ruled {
     let own = v.operands();
     for (port, operand) in (0..).zip(parts.wanted()) {
         let dx = v.in_dtype_of(first.port(port), own[operand])?;
-        v.give(operand, dx)?;
+        v.accumulate(operand, dx)?;
     }
     Ok(())
 }
 
-/// One step backwards. It takes the cotangents of values carried and the sums for captures; the states, the parts of
-/// sequences and the cotangents of those of results; the captures.
-fn body_backwards(op: &Scan, parts: &Parts) -> Result<SubGraph, NoGradient> {
+/// The body of the backward scan. Its arguments are: the cotangents of carried values and the
+/// running sums for captures; the saved states, the sequence elements and the cotangents of result
+/// elements; the captures.
+fn body_backwards(op: &Scan, parts: &ScanGradOperands) -> Result<SubGraph, NoGradient> {
     let first = op.carried + op.scanned;
-    let mut inner = Block::of(&op.body)?;
+    let mut inner = GradSubgraph::new(&op.body)?;
     let mut seeds = Vec::new();
     for &i in &parts.carried {
         let own = inner.results[i];
@@ -222,7 +231,7 @@ fn body_backwards(op: &Scan, parts: &Parts) -> Result<SubGraph, NoGradient> {
     let mut sums = Vec::new();
     for &i in &parts.captures {
         let ty = inner.graph.ty(inner.arguments[i]);
-        let ty = ty.with_dtype(wide(ty.dtype));
+        let ty = ty.with_dtype(accumulate_dtype(ty.dtype));
         sums.push(inner.input("sum", ty)?);
     }
     for &i in &parts.results {
@@ -242,8 +251,12 @@ fn body_backwards(op: &Scan, parts: &Parts) -> Result<SubGraph, NoGradient> {
     reordered(&inner.graph, &inputs, &outputs)
 }
 
-/// What the steps of [`body_backwards`] are given.
-fn operands_backwards(op: &Scan, parts: &Parts, v: &mut Vjp<'_>) -> Result<Vec<Value>, NoGradient> {
+/// The operands of the backward scan with body [`body_backwards`].
+fn operands_backwards(
+    op: &Scan,
+    parts: &ScanGradOperands,
+    v: &mut Vjp<'_>,
+) -> Result<Vec<Value>, NoGradient> {
     let (own, first) = (v.operands(), op.carried + op.scanned);
     let mut operands = Vec::new();
     for &i in &parts.carried {
@@ -251,7 +264,7 @@ fn operands_backwards(op: &Scan, parts: &Parts, v: &mut Vjp<'_>) -> Result<Vec<V
     }
     for &i in &parts.captures {
         let ty = v.ty(own[i]);
-        let ty = ty.with_dtype(wide(ty.dtype));
+        let ty = ty.with_dtype(accumulate_dtype(ty.dtype));
         operands.push(v.filled(&ty, 0.0)?);
     }
     operands.extend(states(op, v)?);
@@ -263,7 +276,7 @@ fn operands_backwards(op: &Scan, parts: &Parts, v: &mut Vjp<'_>) -> Result<Vec<V
     Ok(operands)
 }
 
-/// A graph with its inputs in this order, as a block of these results.
+/// A graph with its inputs in this order, as a block with these results.
 fn reordered(graph: &Graph, inputs: &[Value], outputs: &[Value]) -> Result<SubGraph, NoGradient> {
     let mut block = Graph::new();
     let mut map: Vec<Option<Value>> = vec![None; graph.len()];

@@ -1,18 +1,19 @@
-//! Convolutions. The cotangent of the operand is the transposed convolution of that of the result, the other way
-//! round for transposed ones; that of the weights sums over the batch and the windows.
+//! Gradients of convolutions. The cotangent of the operand is the transposed convolution of the
+//! result's cotangent; for transposed convolutions it is the convolution. The cotangent of the
+//! weights sums over the batch and the windows.
 
 use crate::dim::Dim;
 use crate::error::OpError;
 use crate::grad::build::numel;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Conv, ConvTranspose, ConvWeightGrad, Im2Col, Window};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType};
 
-use super::product::before_activation;
+use super::matmul::before_activation;
 
-pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> VjpResult {
     let operands = v.operands();
     let (x, w) = (operands[0], operands[1]);
     let plain = Conv {
@@ -23,62 +24,62 @@ pub(crate) fn conv(op: &Conv, v: &mut Vjp<'_>) -> Ruled {
     let Some(dz) = before_activation(v, op.activation, pre)? else {
         return Ok(());
     };
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let sizes = v.shape(x);
         let dx = windows_added(v, dz, w, &op.window(), op.groups, &sizes[2..])?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(1) {
-        let dw = of_weights(v, dz, x, w, &op.window(), op.groups)?;
-        v.give(1, dw)?;
+    if v.needs_cotangent(1) {
+        let dw = window_weight_grad(v, dz, x, w, &op.window(), op.groups)?;
+        v.accumulate(1, dw)?;
     }
     give_bias(v, dz)
 }
 
-pub(crate) fn conv_transpose(op: &ConvTranspose, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn conv_transpose(op: &ConvTranspose, v: &mut Vjp<'_>) -> VjpResult {
     let (mut x, w, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let window = op.window();
     if v.shape(x)[2..].contains(&Dim::Known(0)) {
         for (i, operand) in [x, w].into_iter().enumerate() {
             let none = v.zeros_like(operand)?;
-            v.give(i, none)?;
+            v.accumulate(i, none)?;
         }
         return give_bias(v, dy);
     }
-    // Padding of the result may hold whole windows, which no element added to.
+    // Padding of the result may contain whole windows to which no element contributes.
     let beyond: Vec<usize> = (0..op.stride.len())
         .map(|axis| op.output_padding[axis] / op.stride[axis])
         .collect();
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let mut dx = v.conv(dy, w, None, window.clone(), op.groups)?;
         for (axis, &beyond) in beyond.iter().enumerate().filter(|(_, n)| **n > 0) {
             dx = v.slice_axis(dx, 2 + axis, 0, -(beyond as i64), 1)?;
         }
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(1) {
+    if v.needs_cotangent(1) {
         for (axis, &beyond) in beyond.iter().enumerate() {
             x = v.zeros_around(x, 2 + axis, 0, beyond)?;
         }
-        let dw = of_weights(v, x, dy, w, &window, op.groups)?;
-        v.give(1, dw)?;
+        let dw = window_weight_grad(v, x, dy, w, &window, op.groups)?;
+        v.accumulate(1, dw)?;
     }
     give_bias(v, dy)
 }
 
-/// The sum over everything but the channels.
-fn give_bias(v: &mut Vjp<'_>, dy: Value) -> Ruled {
-    if !v.wants(2) {
+/// The sum over all axes except the channels.
+fn give_bias(v: &mut Vjp<'_>, dy: Value) -> VjpResult {
+    if !v.needs_cotangent(2) {
         return Ok(());
     }
     let axes: Vec<usize> = (0..v.rank(dy)).filter(|axis| *axis != 1).collect();
     let db = v.reduce_sum(dy, &axes, false)?;
-    Ok(v.give(2, db)?)
+    Ok(v.accumulate(2, db)?)
 }
 
-/// The cotangent of weights `[A, B / groups, ..]` between values `at [N, A, windows..]` and the elements that windows
-/// on `read [N, B, ..]` cover: the sum over windows of their products.
-fn of_weights(
+/// The cotangent of weights `[A, B / groups, ..]`. It sums the products of values `at [N, A,
+/// windows..]` and the elements of `read [N, B, ..]` that each window covers.
+fn window_weight_grad(
     v: &mut Vjp<'_>,
     at: Value,
     read: Value,
@@ -87,27 +88,28 @@ fn of_weights(
     groups: usize,
 ) -> Result<Value, NoGradient> {
     let kernel: Vec<usize> = v.shape(w)[2..].iter().filter_map(Dim::known).collect();
-    let op = ConvWeightGrad::of(kernel, window.clone(), groups);
+    let op = ConvWeightGrad::new(kernel, window.clone(), groups);
     Ok(v.add(op, &[read, at])?)
 }
 
-/// A cotangent of cotangents of weights is as weights to both operands.
-pub(crate) fn conv_weight_grad(op: &ConvWeightGrad, v: &mut Vjp<'_>) -> Ruled {
+/// The second derivative treats the cotangent as the weights of both operands.
+pub(crate) fn conv_weight_grad(op: &ConvWeightGrad, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy, dw) = (v.x(0), v.x(1), v.dy(0)?);
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let sizes = v.shape(x);
         let dx = windows_added(v, dy, dw, &op.window(), op.groups, &sizes[2..])?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(1) {
+    if v.needs_cotangent(1) {
         let ddy = v.conv(x, dw, None, op.window(), op.groups)?;
-        v.give(1, ddy)?;
+        v.accumulate(1, ddy)?;
     }
     Ok(())
 }
 
-/// Each element of `x [N, A, windows..]` times `w [A, B / groups, taps..]`, added to what its window covers of axes of
-/// these sizes. What it adds to padding is dropped, what no window covers is 0.
+/// Multiplies each element of `x [N, A, windows..]` by `w [A, B / groups, taps..]`, and adds the
+/// products to the elements that its window covers, along axes of these sizes. Contributions to
+/// padding are dropped, and uncovered elements are 0.
 pub(super) fn windows_added(
     v: &mut Vjp<'_>,
     x: Value,
@@ -132,9 +134,7 @@ pub(super) fn windows_added(
             .and_then(|n| n.checked_add(&Dim::Known(reach)));
         let wanted = n.checked_add(&Dim::Known(before + window.stride[axis]));
         let (Some(all), Some(wanted)) = (all, wanted) else {
-            return Err(NoGradient::because(
-                "its windows reach beyond what can be counted",
-            ));
+            return Err(NoGradient::because("the extent of its windows overflows"));
         };
         let less = |a: &Dim, b: &Dim| a.checked_sub(b).and_then(|d| d.known());
         match (less(&wanted, &all), less(&all, &wanted)) {
@@ -142,12 +142,12 @@ pub(super) fn windows_added(
             (None, Some(beyond)) => cut.pad_after[axis] = beyond,
             (None, None) => {
                 return Err(NoGradient::because(format!(
-                    "{all} elements of windows and {wanted} of the operand differ by a number that is known \
-                     only at run time"
+                    "the difference of {all} window elements and {wanted} operand elements is known only at \
+                     run time"
                 )));
             }
         }
-        // No window reaches the operand.
+        // Whether any window covers an element of the operand.
         let reached = all
             .known()
             .is_none_or(|all| all > before + window.stride[axis]);
@@ -155,7 +155,8 @@ pub(super) fn windows_added(
     }
     if !is_covered {
         let channels = of_w[1].checked_mul(&Dim::Known(groups));
-        let channels = channels.ok_or_else(|| NoGradient::because("its channels are too many"))?;
+        let channels =
+            channels.ok_or_else(|| NoGradient::because("the number of channels overflows"))?;
         let shape: Shape = [of_x[0].clone(), channels]
             .into_iter()
             .chain(sizes.iter().cloned())
@@ -163,7 +164,8 @@ pub(super) fn windows_added(
         let ty = v.ty(x).with_shape(shape);
         return Ok(v.filled(&ty, 0.0)?);
     }
-    // What no window covers lies after the others: less than a stride of it, but for windows beyond the operand.
+    // The uncovered elements are at the end. There are fewer than a stride of them, unless windows
+    // begin beyond the operand.
     let most = window.stride.iter().zip(&window.dilation);
     let most = most.map(|(stride, dilation)| stride.max(dilation) - 1);
     let own: Vec<usize> = missing.iter().zip(most).map(|(n, m)| *n.min(&m)).collect();
@@ -174,16 +176,17 @@ pub(super) fn windows_added(
     Ok(y)
 }
 
-/// The cotangents of columns added to the elements that they were.
-pub(crate) fn im2_col(op: &Im2Col, v: &mut Vjp<'_>) -> Ruled {
+/// Adds the cotangents of columns to the elements that were read.
+pub(crate) fn im2_col(op: &Im2Col, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let windows = op.windows(v.ty(x));
     let windows = windows.map_err(|e| NoGradient::because(e.to_string()))?;
     let dx = columns_added(v, dy, &op.kernel, &op.window(), &windows, x)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// Columns of windows of `x [N, C, ..]`, `[N, C taps, windows]` in any shape, added up in the shape of `x`.
+/// Sums columns of windows of `x [N, C, ..]`, given as `[N, C taps, windows]` in any shape, into
+/// the shape of `x`.
 pub(super) fn columns_added(
     v: &mut Vjp<'_>,
     columns: Value,
@@ -206,7 +209,7 @@ pub(super) fn columns_added(
     Ok(v.shaped(sums, shape)?)
 }
 
-/// Weights `[taps, 1, taps..]` by which element `t` of a column goes to tap `t` of its window.
+/// Weights `[taps, 1, taps..]` that map element `t` of a column to tap `t` of its window.
 fn each_tap(v: &mut Vjp<'_>, dtype: crate::DType, kernel: &[usize]) -> Result<Value, OpError> {
     let taps: usize = kernel.iter().product();
     let mut weights = vec![0.0; taps * taps];

@@ -1,24 +1,25 @@
-//! Functions of elements: the cotangent times the derivative, summed where an operand was broadcast. Derivatives of
-//! narrow floats are computed in F32 and rounded once. At kinks `relu` and `abs` have the slope 0, a maximum or minimum
-//! shares its cotangent among equal operands, and `clamp` passes it at its bounds.
+//! Gradients of elementwise functions: the cotangent times the derivative, summed over broadcast
+//! axes. Derivatives of narrow floats are computed in F32 and rounded once. At kinks, `relu` and
+//! `abs` have derivative 0, a maximum or minimum divides its cotangent equally among equal
+//! operands, and `clamp` passes it at its bounds.
 
 use crate::error::OpError;
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{Binary, Cast, Clamp, Fma, Unary, Where};
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
 
-type Built = Result<Value, OpError>;
+type ElementwiseGradResult = Result<Value, OpError>;
 
-pub(crate) fn unary(op: &Unary, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn unary(op: &Unary, v: &mut Vjp<'_>) -> VjpResult {
     let (x, y, dy) = (v.x(0), v.y(0), v.dy(0)?);
     match slope(v, op.f, x, y, dy)? {
-        Some(dx) => Ok(v.give(0, dx)?),
+        Some(dx) => Ok(v.accumulate(0, dx)?),
         None => Ok(()),
     }
 }
 
-/// The cotangent of `x` for `y = f(x)`; nothing where `f` is flat.
+/// The cotangent of `x` for `y = f(x)`; `None` if the derivative of `f` is zero.
 pub(crate) fn slope(
     g: &mut Graph,
     f: UnaryFn,
@@ -52,7 +53,7 @@ pub(crate) fn slope(
     g.in_dtype(dx, dtype).map(Some)
 }
 
-/// `f'(x)`, of `x` and `y = f(x)`.
+/// `f'(x)`, from `x` and `y = f(x)`.
 fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Value>, OpError> {
     use UnaryFn::*;
     let derivative = match f {
@@ -67,7 +68,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
             let inverse = g.recip(y)?;
             g.times(inverse, 0.5)
         }
-        // y / x would be less exact near zero.
+        // y / x would be less accurate near zero.
         Rsqrt => {
             let square = g.mul(y, y)?;
             let cube = g.mul(square, y)?;
@@ -79,7 +80,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
         }
         Gelu => gelu(g, x),
         GeluTanh => gelu_tanh(g, x),
-        // s + y (1 - s) keeps the limit at -inf.
+        // s + y (1 - s) has the correct limit at -inf.
         Silu => {
             let s = g.sigmoid(x)?;
             let rest = g.number_less(1.0, s)?;
@@ -121,7 +122,7 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
             g.recip(sum)
         }
         Expm1 => g.shifted(y, 1.0),
-        // Linear ones are done above; the others are flat wherever they have a slope.
+        // Linear functions are handled above; the derivative of the others is zero.
         Relu | Relu6 | Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsInf => {
             return Ok(None);
         }
@@ -129,29 +130,30 @@ fn derivative(g: &mut Graph, f: UnaryFn, x: Value, y: Value) -> Result<Option<Va
     derivative.map(Some)
 }
 
-fn one_minus_square(g: &mut Graph, y: Value) -> Built {
+fn one_minus_square(g: &mut Graph, y: Value) -> ElementwiseGradResult {
     let square = g.mul(y, y)?;
     g.number_less(1.0, square)
 }
 
 /// `exp(-x^2 / width)`
-fn bell(g: &mut Graph, x: Value, width: f64) -> Built {
+fn bell(g: &mut Graph, x: Value, width: f64) -> ElementwiseGradResult {
     let square = g.mul(x, x)?;
     let exponent = g.times(square, -1.0 / width)?;
     g.exp(exponent)
 }
 
 /// `1 / sqrt(1 - x^2)`
-fn arc(g: &mut Graph, x: Value) -> Built {
+fn arc(g: &mut Graph, x: Value) -> ElementwiseGradResult {
     let rest = one_minus_square(g, x)?;
     g.rsqrt(rest)
 }
 
-/// Beyond this a gelu is 0 or its operand, in every dtype; squares of what is within do not overflow.
+/// For magnitudes above this, gelu is 0 or its operand in every dtype. Squares of smaller
+/// magnitudes do not overflow.
 const GELU_REACH: f64 = 40.0;
 
 /// `cdf(x) + x pdf(x)` of the normal distribution.
-fn gelu(g: &mut Graph, x: Value) -> Built {
+fn gelu(g: &mut Graph, x: Value) -> ElementwiseGradResult {
     let x = g.clamp(x, -GELU_REACH, GELU_REACH)?;
     let scaled = g.times(x, std::f64::consts::FRAC_1_SQRT_2)?;
     let erf = g.erf(scaled)?;
@@ -165,8 +167,8 @@ fn gelu(g: &mut Graph, x: Value) -> Built {
     g.fma(x, pdf, cdf)
 }
 
-/// Of `y = x (1 + tanh(u)) / 2` with `u = c (x + b x^3)`.
-fn gelu_tanh(g: &mut Graph, x: Value) -> Built {
+/// The derivative of `y = x (1 + tanh(u)) / 2` with `u = c (x + b x^3)`.
+fn gelu_tanh(g: &mut Graph, x: Value) -> ElementwiseGradResult {
     const B: f64 = 0.044715;
     let c = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
     let x = g.clamp(x, -GELU_REACH, GELU_REACH)?;
@@ -185,10 +187,10 @@ fn gelu_tanh(g: &mut Graph, x: Value) -> Built {
     g.times(sum, 0.5)
 }
 
-pub(crate) fn binary(op: &Binary, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn binary(op: &Binary, v: &mut Vjp<'_>) -> VjpResult {
     let (a, b, y, dy) = (v.x(0), v.x(1), v.y(0), v.dy(0)?);
     for (i, x) in [a, b].into_iter().enumerate() {
-        if !v.wants(i) {
+        if !v.needs_cotangent(i) {
             continue;
         }
         let dx = match op.f {
@@ -218,13 +220,19 @@ pub(crate) fn binary(op: &Binary, v: &mut Vjp<'_>) -> Ruled {
         };
         let shape = v.shape(x);
         let dx = v.summed_to(dx, &shape)?;
-        v.give(i, dx)?;
+        v.accumulate(i, dx)?;
     }
     Ok(())
 }
 
 /// The cotangent of operand `i` of `y = f(a, b)`, in the shape of `y`.
-fn curved(g: &mut Graph, f: BinaryFn, i: usize, [a, b, y]: [Value; 3], dy: Value) -> Built {
+fn curved(
+    g: &mut Graph,
+    f: BinaryFn,
+    i: usize,
+    [a, b, y]: [Value; 3],
+    dy: Value,
+) -> ElementwiseGradResult {
     match (f, i) {
         (BinaryFn::Div, 0) => g.div(dy, b),
         (BinaryFn::Div, _) => {
@@ -233,7 +241,7 @@ fn curved(g: &mut Graph, f: BinaryFn, i: usize, [a, b, y]: [Value; 3], dy: Value
             g.neg(product)
         }
         (BinaryFn::Rem, 0) => Ok(dy),
-        // a - y is a multiple of b but for its rounding.
+        // a - y is a multiple of b, apart from rounding.
         (BinaryFn::Rem, _) => {
             let whole = g.sub(a, y)?;
             let quotient = g.div(whole, b)?;
@@ -280,7 +288,7 @@ fn curved(g: &mut Graph, f: BinaryFn, i: usize, [a, b, y]: [Value; 3], dy: Value
             };
             g.mul(dy, slope)
         }
-        // Sums and products are done by the caller; functions of bits take no floats.
+        // The caller handles sums and products; bitwise functions do not accept floats.
         (BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul, _)
         | (BinaryFn::And | BinaryFn::Or | BinaryFn::Xor | BinaryFn::Shl | BinaryFn::Shr, _) => {
             Ok(dy)
@@ -288,11 +296,11 @@ fn curved(g: &mut Graph, f: BinaryFn, i: usize, [a, b, y]: [Value; 3], dy: Value
     }
 }
 
-pub(crate) fn fma(_: &Fma, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn fma(_: &Fma, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let factors = [Some(v.x(1)), Some(v.x(0)), None];
     for (i, factor) in factors.into_iter().enumerate() {
-        if !v.wants(i) {
+        if !v.needs_cotangent(i) {
             continue;
         }
         let dx = match factor {
@@ -301,15 +309,15 @@ pub(crate) fn fma(_: &Fma, v: &mut Vjp<'_>) -> Ruled {
         };
         let shape = v.shape(v.x(i));
         let dx = v.summed_to(dx, &shape)?;
-        v.give(i, dx)?;
+        v.accumulate(i, dx)?;
     }
     Ok(())
 }
 
-pub(crate) fn select(_: &Where, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn select(_: &Where, v: &mut Vjp<'_>) -> VjpResult {
     let (cond, dy) = (v.x(0), v.dy(0)?);
     for i in [1, 2] {
-        if !v.wants(i) {
+        if !v.needs_cotangent(i) {
             continue;
         }
         let dx = match i {
@@ -318,22 +326,22 @@ pub(crate) fn select(_: &Where, v: &mut Vjp<'_>) -> Ruled {
         };
         let shape = v.shape(v.x(i));
         let dx = v.summed_to(dx, &shape)?;
-        v.give(i, dx)?;
+        v.accumulate(i, dx)?;
     }
     Ok(())
 }
 
-pub(crate) fn clamp(op: &Clamp, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn clamp(op: &Clamp, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let above = v.is(CompareFn::Ge, x, op.lo.0)?;
     let below = v.is(CompareFn::Le, x, op.hi.0)?;
     let inside = v.and(above, below)?;
     let dx = v.only_where(inside, dy)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn cast(_: &Cast, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn cast(_: &Cast, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let dx = v.in_dtype_of(dy, x)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }

@@ -1,10 +1,10 @@
-//! Operators that read or write by indices: what was read from several times adds up, in the order of the indices.
-//! Indices have no gradient.
+//! Gradients of operators that read or write by indices. Cotangents of an element that was read
+//! several times are added in the order of the indices. Indices have no gradient.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::grad::build::numel;
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{
     DynamicSlice, DynamicUpdateSlice, Gather, GatherElements, GatherNd, ScatterReduce, Sort, TopK,
@@ -14,7 +14,7 @@ use crate::scalar::CompareFn;
 use crate::types::Type;
 
 /// `dx[idx[i]] += dy[i]` along the axis.
-pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> VjpResult {
     let (data, idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let (shape, of_idx, of_dy) = (v.shape(data), v.shape(idx), v.shape(dy));
     let count = numel(&of_idx)?;
@@ -23,10 +23,10 @@ pub(crate) fn gather(op: &Gather, v: &mut Vjp<'_>) -> Ruled {
     let dy = v.shaped(dy, flat)?;
     let idx = v.shaped(idx, [count])?;
     let dx = v.added_at(dy, op.axis, idx, &shape[op.axis])?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> VjpResult {
     let (data, idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let mut one = v.shape(data);
     one.dims_mut()[op.axis] = Dim::Known(1);
@@ -34,11 +34,11 @@ pub(crate) fn gather_elements(op: &GatherElements, v: &mut Vjp<'_>) -> Ruled {
         true => placed(v, data, idx, dy, op.axis)?,
         false => elements_added(v, data, idx, dy, op.axis)?,
     };
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// Zeros like `data` but for one element of each line, which an elementwise comparison finds: what reads it need not read
-/// memory for it.
+/// Zeros like `data`, except for one element of each line. An elementwise comparison selects it, so
+/// its reader can fuse it and needs no memory for it.
 fn placed(
     v: &mut Vjp<'_>,
     data: Value,
@@ -62,7 +62,7 @@ fn placed(
     v.only_where(is_own, dy)
 }
 
-/// Zeros like `data` with each of `dy` added where its index says.
+/// Zeros like `data`, with each element of `dy` added at its index.
 fn elements_added(
     v: &mut Vjp<'_>,
     data: Value,
@@ -74,11 +74,11 @@ fn elements_added(
     v.scatter_elements(zeros, idx, dy, axis, ScatterReduce::Add)
 }
 
-pub(crate) fn gather_nd(op: &GatherNd, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn gather_nd(op: &GatherNd, v: &mut Vjp<'_>) -> VjpResult {
     let (data, mut idx, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let rows = v.shape(idx);
     let rows = &rows[..rows.rank() - 1];
-    // Coordinates within the shared axes, so that all axes are led to.
+    // Coordinates of the batch axes, so that the index has a coordinate for every axis.
     for axis in (0..op.batch_dims).rev() {
         let places = v.iota(&rows[axis])?;
         let places = v.in_dtype_of(places, idx)?;
@@ -87,31 +87,32 @@ pub(crate) fn gather_nd(op: &GatherNd, v: &mut Vjp<'_>) -> Ruled {
         let places = v.shaped(places, column)?;
         let mut full = rows.to_vec();
         full.push(Dim::Known(1));
-        let places = v.spread(places, full)?;
+        let places = v.broadcast_to_shape(places, full)?;
         idx = v.concat(&[places, idx], rows.len())?;
     }
     let zeros = v.zeros_like(data)?;
     let dx = v.scatter_nd(zeros, idx, dy, ScatterReduce::Add)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn top_k(op: &TopK, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn top_k(op: &TopK, v: &mut Vjp<'_>) -> VjpResult {
     ordered(v, op.axis)
 }
 
-pub(crate) fn sort(op: &Sort, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn sort(op: &Sort, v: &mut Vjp<'_>) -> VjpResult {
     ordered(v, op.axis)
 }
 
-/// Of values and the indices that they came from.
-fn ordered(v: &mut Vjp<'_>, axis: usize) -> Ruled {
+/// Routes the cotangents of sorted values to the indices that they came from.
+fn ordered(v: &mut Vjp<'_>, axis: usize) -> VjpResult {
     let (x, indices, dy) = (v.x(0), v.y(1), v.dy(0)?);
     let dx = elements_added(v, x, indices, dy, axis)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// The first element of each value gets its cotangent; places after the last value are constant.
-pub(crate) fn unique(_: &Unique, v: &mut Vjp<'_>) -> Ruled {
+/// The first element of each value receives its cotangent; entries after the last value are
+/// constant.
+pub(crate) fn unique(_: &Unique, v: &mut Vjp<'_>) -> VjpResult {
     let (x, firsts, count, dy) = (v.x(0), v.y(1), v.y(4), v.dy(0)?);
     let shape = v.shape(x);
     let n = numel(&shape)?;
@@ -120,32 +121,32 @@ pub(crate) fn unique(_: &Unique, v: &mut Vjp<'_>) -> Ruled {
     let dy = v.only_where(used, dy)?;
     let dx = v.scatter_add(dy, firsts, n)?;
     let dx = v.shaped(dx, shape)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn dynamic_slice(_: &DynamicSlice, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn dynamic_slice(_: &DynamicSlice, v: &mut Vjp<'_>) -> VjpResult {
     let (x, starts, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let zeros = v.zeros_like(x)?;
     let dx = v.dynamic_update_slice(zeros, dy, starts)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn dynamic_update_slice(_: &DynamicUpdateSlice, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn dynamic_update_slice(_: &DynamicUpdateSlice, v: &mut Vjp<'_>) -> VjpResult {
     let (update, starts, dy) = (v.x(1), v.x(2), v.dy(0)?);
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let zeros = v.zeros_like(update)?;
         let dx = v.dynamic_update_slice(dy, zeros, starts)?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(1) {
+    if v.needs_cotangent(1) {
         let sizes = v.shape(update);
         let du = v.dynamic_slice(dy, starts, sizes)?;
-        v.give(1, du)?;
+        v.accumulate(1, du)?;
     }
     Ok(())
 }
 
-/// `0, 1, ..` in the shape of a value, as `I32`: a number for each of its elements.
+/// `0, 1, ..` in the shape of a value, as `I32`: the flat index of each element.
 pub(super) fn numbered(v: &mut Vjp<'_>, x: Value) -> Result<Value, crate::grad::NoGradient> {
     let shape = v.shape(x);
     let count = numel(&shape)?;

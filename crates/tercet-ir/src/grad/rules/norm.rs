@@ -1,28 +1,29 @@
-//! Norms over lines: with `n` the line at unit scale and `s` its inverse deviation, the cotangent of a line is
-//! `s (g - n mean(g n))` of `g = dy gamma`, less the mean of `g` where the line was centred.
+//! Gradients of norms over lines. With `n` the normalized line, `s` its inverse deviation and `g =
+//! dy gamma`, the cotangent of a line is `s (g - n mean(g n))`. For a norm that subtracts the mean,
+//! the mean of `g` is subtracted too.
 
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::error::OpError;
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{LayerNorm, RmsNorm};
 
-pub(crate) fn layer_norm(op: &LayerNorm, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn layer_norm(op: &LayerNorm, v: &mut Vjp<'_>) -> VjpResult {
     let axes: Vec<usize> = (op.axis..v.rank(v.x(0))).collect();
     normed(v, &axes, op.eps, true)
 }
 
-pub(crate) fn rms_norm(op: &RmsNorm, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn rms_norm(op: &RmsNorm, v: &mut Vjp<'_>) -> VjpResult {
     let last = v.rank(v.x(0)) - 1;
     normed(v, &[last], op.eps, false)
 }
 
-fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
+fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: FloatAttr, centred: bool) -> VjpResult {
     let (x, gamma, dy) = (v.x(0), v.x(1), v.dy(0)?);
     let dtype = v.dtype(x);
     let dy = v.widen(dy)?;
     let mut sums = Vec::new();
-    if v.wants(0) || v.wants(1) {
+    if v.needs_cotangent(0) || v.needs_cotangent(1) {
         let mut x = v.widen(x)?;
         if centred {
             let mean = v.reduce_mean(x, axes, true)?;
@@ -33,13 +34,13 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
         let sum = v.shifted(variance, eps.0)?;
         let scale = v.rsqrt(sum)?;
         let unit = v.mul(x, scale)?;
-        if v.wants(0) {
+        if v.needs_cotangent(0) {
             let gamma = match v.dtype(gamma) == v.dtype(x) {
                 true => gamma,
-                // Spread before it is widened, so that it is widened where it is read.
+                // Broadcasting before widening lets the reader fuse the conversion.
                 false => {
                     let whole = v.shape(x);
-                    let spread = v.spread(gamma, whole)?;
+                    let spread = v.broadcast_to_shape(gamma, whole)?;
                     v.widen(spread)?
                 }
             };
@@ -54,26 +55,26 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
             }
             let dx = v.mul(rest, scale)?;
             let dx = v.in_dtype(dx, dtype)?;
-            v.give(0, dx)?;
+            v.accumulate(0, dx)?;
         }
-        if v.wants(1) {
+        if v.needs_cotangent(1) {
             let weighed = v.mul(dy, unit)?;
             sums.push((1, summed(v, 1, weighed)?));
         }
     }
-    if v.wants(2) {
+    if v.needs_cotangent(2) {
         sums.push((2, summed(v, 2, dy)?));
     }
-    // What reads the sums stands after all of them, so that they may be computed together.
+    // The readers of the sums come after all sums, so that the sums can be fused.
     for (operand, sum) in sums {
         let dtype = v.dtype(v.x(operand));
         let sum = v.in_dtype(sum, dtype)?;
-        v.give(operand, sum)?;
+        v.accumulate(operand, sum)?;
     }
     Ok(())
 }
 
-/// The sum over all lines, for an operand that is the same for them.
+/// The sum over all lines, for an operand that all lines share.
 fn summed(v: &mut Vjp<'_>, operand: usize, all: Value) -> Result<Value, OpError> {
     let shape = v.shape(v.x(operand));
     v.summed_to(all, &shape)

@@ -1,10 +1,10 @@
-//! Pools and resizing: linear in their elements, but for the choice of an extreme.
+//! Gradients of pooling and resizing: linear in their elements, except for max and min pooling.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::grad::build::numel;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Im2Col, PadMode, Pool, PoolFn, Resize};
 use crate::scalar::{BinaryFn, CompareFn};
@@ -13,21 +13,22 @@ use crate::types::TensorType;
 
 use super::conv::{columns_added, windows_added};
 
-pub(crate) fn pool(op: &Pool, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn pool(op: &Pool, v: &mut Vjp<'_>) -> VjpResult {
     let dx = match op.f {
         PoolFn::Sum | PoolFn::Mean => averaged(op, v)?,
         PoolFn::Max | PoolFn::Min => chosen(op, v)?,
     };
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// Each element of a window gets the window's cotangent, over the count for means.
+/// Each element of a window receives the window's cotangent, divided by the count for means.
 fn averaged(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     let (x, mut dy) = (v.x(0), v.dy(0)?);
     let (shape, dtype) = (v.shape(x), v.dtype(x));
     dy = v.widen(dy)?;
     if op.f == PoolFn::Mean {
-        // Of ones the sum is the elements covered, the mean that over the count.
+        // Pooling a tensor of ones gives the number of covered elements for sums, and that number
+        // divided by the count for means.
         let mut one_each = v.ty(dy).with_shape(shape.clone());
         one_each.shape.dims_mut()[..2].fill(Dim::Known(1));
         let ones = v.filled(&one_each, 1.0)?;
@@ -53,7 +54,7 @@ fn averaged(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     Ok(v.in_dtype(dx, dtype)?)
 }
 
-/// The first extreme of a window gets its cotangent.
+/// The first extreme of a window receives its cotangent.
 fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let (shape, windows) = (v.shape(x), v.shape(dy)[2..].to_vec());
@@ -75,7 +76,7 @@ fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
         pad_after: vec![0; rank - 2],
         ..op.window()
     };
-    let columns = v.add(Im2Col::of(op.kernel.clone(), unpadded), &[padded])?;
+    let columns = v.add(Im2Col::new(op.kernel.clone(), unpadded), &[padded])?;
     let taps: usize = op.kernel.iter().product();
     let (lines, count) = (numel(&shape[..2])?, numel(&windows)?);
     let columns = v.shaped(columns, [lines.clone(), Dim::Known(taps), count.clone()])?;
@@ -91,7 +92,7 @@ fn chosen(op: &Pool, v: &mut Vjp<'_>) -> Result<Value, NoGradient> {
     columns_added(v, dy, &op.kernel, &op.window(), &windows, x)
 }
 
-/// How many elements the last window reads after an axis.
+/// The number of elements that the last window reads beyond the end of an axis.
 fn beyond(
     n: &Dim,
     windows: &Dim,
@@ -103,8 +104,7 @@ fn beyond(
         .checked_mul(&Dim::Known(stride))
         .and_then(|n| n.checked_add(&Dim::Known(reach)));
     let own = n.checked_add(&Dim::Known(before + stride));
-    let unknown =
-        || NoGradient::because("how far its last window reaches is known only at run time");
+    let unknown = || NoGradient::because("the extent of the last window is known only at run time");
     let (end, own) = end.zip(own).ok_or_else(unknown)?;
     match (end.checked_sub(&own), own.checked_sub(&end)) {
         (Some(Dim::Known(n)), _) => Ok(n),
@@ -113,14 +113,14 @@ fn beyond(
     }
 }
 
-/// Every result gives its cotangent to the elements it was made of, by their weights.
-pub(crate) fn resize(op: &Resize, v: &mut Vjp<'_>) -> Ruled {
+/// Each result adds its cotangent to its source elements, with the interpolation weights.
+pub(crate) fn resize(op: &Resize, v: &mut Vjp<'_>) -> VjpResult {
     let (x, mut dx) = (v.x(0), v.dy(0)?);
     let (shape, dtype) = (v.shape(x), v.dtype(x));
     dx = v.widen(dx)?;
     for axis in op.axes(&shape) {
         let (Some(n), Some(m)) = (shape[axis].known(), op.sizes[axis].known()) else {
-            return Err(NoGradient::because("a size that changes is symbolic"));
+            return Err(NoGradient::because("a resized axis has a symbolic size"));
         };
         let taps = op.taps(axis, n, m);
         let mut sum: Option<Value> = None;
@@ -136,7 +136,7 @@ pub(crate) fn resize(op: &Resize, v: &mut Vjp<'_>) -> Ruled {
         dx = sum.unwrap_or(dx);
     }
     let dx = v.in_dtype(dx, dtype)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
 fn added_by(

@@ -1,26 +1,26 @@
-//! Recurrences are differentiated through a [`Scan`] of the same steps.
+//! Gradients of recurrences: each is differentiated through a [`Scan`] with the same steps.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
-use crate::ops::{Cell, GatedDeltaNet, Mamba2, Op, Recurrence, Scan, SelectiveScan};
+use crate::ops::{GatedDeltaNet, Mamba2, Op, Recurrence, RecurrentCell, Scan, SelectiveScan};
 use crate::types::{Shape, Type};
 
-type Built = Result<Value, OpError>;
+type RecurrentGradResult = Result<Value, OpError>;
 
-/// A scan under construction: the body, and what it is given.
-struct Steps {
+/// A scan under construction: the body and the operands.
+struct GradScanBuilder {
     body: Graph,
     carried: Vec<Value>,
     scanned: Vec<Value>,
     captures: Vec<Value>,
 }
 
-impl Steps {
-    fn new() -> Steps {
-        Steps {
+impl GradScanBuilder {
+    fn new() -> GradScanBuilder {
+        GradScanBuilder {
             body: Graph::new(),
             carried: Vec::new(),
             scanned: Vec::new(),
@@ -28,34 +28,34 @@ impl Steps {
         }
     }
 
-    fn argument(&mut self, ty: Type) -> Built {
+    fn argument(&mut self, ty: Type) -> RecurrentGradResult {
         let name = format!("x{}", self.body.len());
         self.body.input(&name, ty)
     }
 
-    fn carry(&mut self, g: &mut Graph, start: Value) -> Built {
+    fn carry(&mut self, g: &mut Graph, start: Value) -> RecurrentGradResult {
         let start = g.widen(start)?;
         self.carried.push(start);
         self.argument(g.ty(start).clone())
     }
 
-    /// The part of each step of a sequence `[B, S, ..]`.
-    fn sequence(&mut self, g: &mut Graph, x: Value) -> Built {
+    /// The element of a sequence `[B, S, ..]` at each step.
+    fn sequence(&mut self, g: &mut Graph, x: Value) -> RecurrentGradResult {
         let x = g.widen(x)?;
-        let x = g.axis_moved(x, 1, 0)?;
+        let x = g.move_axis(x, 1, 0)?;
         self.scanned.push(x);
         let ty = g.ty(x);
         let part: Shape = ty.shape.iter().skip(1).cloned().collect();
         self.argument(ty.with_shape(part))
     }
 
-    fn capture(&mut self, g: &mut Graph, x: Value) -> Built {
+    fn capture(&mut self, g: &mut Graph, x: Value) -> RecurrentGradResult {
         let x = g.widen(x)?;
         self.captures.push(x);
         self.argument(g.ty(x).clone())
     }
 
-    /// The values carried at the end, and the results of the steps as `[B, S, ..]`.
+    /// The final carried values, and the results of the steps as `[B, S, ..]`.
     fn run(
         mut self,
         g: &mut Graph,
@@ -84,13 +84,13 @@ impl Steps {
         let operands = [self.carried, self.scanned, self.captures].concat();
         let first = g.add(scan, &operands)?;
         let last: Vec<Value> = (0..next.len() as u8).map(|p| first.port(p)).collect();
-        let y = g.axis_moved(first.port(next.len() as u8), 0, 1)?;
+        let y = g.move_axis(first.port(next.len() as u8), 0, 1)?;
         Ok((last, y))
     }
 }
 
-/// `x` with axes of size 1 put in before these of its axes.
-fn with_ones(g: &mut Graph, x: Value, before: &[usize]) -> Built {
+/// Inserts axes of size 1 before these axes of `x`.
+fn with_ones(g: &mut Graph, x: Value, before: &[usize]) -> RecurrentGradResult {
     let mut shape = g.shape(x).into_dims();
     for &axis in before.iter().rev() {
         shape.insert(axis, Dim::Known(1));
@@ -98,12 +98,12 @@ fn with_ones(g: &mut Graph, x: Value, before: &[usize]) -> Built {
     g.reshape(x, Shape::from(shape))
 }
 
-pub(crate) fn recurrence(op: &Recurrence, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn recurrence(op: &Recurrence, v: &mut Vjp<'_>) -> VjpResult {
     v.through(|g, operands| {
         let dtype = g.dtype(operands[0]);
         let size = g.shape(operands[1])[0].known();
         let size = size.ok_or_else(|| NoGradient::because("its state has a symbolic size"))?;
-        let mut steps = Steps::new();
+        let mut steps = GradScanBuilder::new();
         let mut states = Vec::new();
         for state in &operands[3..] {
             states.push(steps.carry(g, *state)?);
@@ -124,10 +124,10 @@ pub(crate) fn recurrence(op: &Recurrence, v: &mut Vjp<'_>) -> Ruled {
     })
 }
 
-/// The next states, from what the gates get of the input and of the state.
+/// The next states, from the gates' contributions of the input and of the state.
 fn cell(
     b: &mut Graph,
-    cell: Cell,
+    cell: RecurrentCell,
     size: usize,
     x: Value,
     h: Value,
@@ -137,7 +137,7 @@ fn cell(
         b.slice_axis(v, 1, (i * size) as i64, ((i + 1) * size) as i64, 1)
     };
     Ok(match cell {
-        Cell::Lstm => {
+        RecurrentCell::Lstm => {
             let sum = b.plus(x, h)?;
             let [i, f, c, o] = [0, 1, 2, 3].map(|i| part(b, sum, i));
             let (i, f, o) = (b.sigmoid(i?)?, b.sigmoid(f?)?, b.sigmoid(o?)?);
@@ -147,7 +147,7 @@ fn cell(
             let seen = b.tanh(next)?;
             vec![b.mul(o, seen)?, next]
         }
-        Cell::Gru => {
+        RecurrentCell::Gru => {
             let [xr, xz, xn] = [0, 1, 2].map(|i| part(b, x, i));
             let [hr, hz, hn] = [0, 1, 2].map(|i| part(b, h, i));
             let r = b.plus(xr?, hr?)?;
@@ -159,19 +159,24 @@ fn cell(
             let change = b.sub(states[0], n)?;
             vec![b.fma(z, change, n)?]
         }
-        Cell::Tanh => {
+        RecurrentCell::Tanh => {
             let sum = b.plus(x, h)?;
             vec![b.tanh(sum)?]
         }
-        Cell::Relu => {
+        RecurrentCell::Relu => {
             let sum = b.plus(x, h)?;
             vec![b.relu(sum)?]
         }
     })
 }
 
-/// The states that a scan is given, or zeros.
-fn first_states(g: &mut Graph, operands: &[Value], dtype: DType, shape: &[Dim]) -> Built {
+/// The initial states of a scan from its operands, or zeros.
+fn first_states(
+    g: &mut Graph,
+    operands: &[Value],
+    dtype: DType,
+    shape: &[Dim],
+) -> RecurrentGradResult {
     match operands.get(5) {
         Some(state) => Ok(*state),
         None => g.filled(
@@ -181,13 +186,13 @@ fn first_states(g: &mut Graph, operands: &[Value], dtype: DType, shape: &[Dim]) 
     }
 }
 
-pub(crate) fn selective_scan(op: &SelectiveScan, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn selective_scan(op: &SelectiveScan, v: &mut Vjp<'_>) -> VjpResult {
     v.through(|g, operands| {
         let ty = g.ty(operands[0]).clone();
         let states = g.shape(operands[2])[1].clone();
         let start = [ty.shape[0].clone(), ty.shape[2].clone(), states];
         let start = first_states(g, operands, ty.dtype, &start)?;
-        let mut steps = Steps::new();
+        let mut steps = GradScanBuilder::new();
         let h = steps.carry(g, start)?;
         let [x, dt] = [
             steps.sequence(g, operands[0])?,
@@ -218,7 +223,7 @@ pub(crate) fn selective_scan(op: &SelectiveScan, v: &mut Vjp<'_>) -> Ruled {
     })
 }
 
-pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> VjpResult {
     v.through(|g, operands| {
         let ty = g.ty(operands[0]).clone();
         let (of_x, of_b) = (ty.shape.clone(), g.shape(operands[3]));
@@ -232,7 +237,7 @@ pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
             states.clone(),
         ];
         let start = first_states(g, operands, ty.dtype, &start)?;
-        let mut steps = Steps::new();
+        let mut steps = GradScanBuilder::new();
         let h = steps.carry(g, start)?;
         let [x, dt] = [
             steps.sequence(g, operands[0])?,
@@ -244,8 +249,8 @@ pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
         ];
         let a = steps.capture(g, operands[2])?;
         let s = &mut steps.body;
-        // Each group for all of its heads: [B, H, 1, N].
-        let of_heads = |s: &mut Graph, v: Value| -> Built {
+        // Each group is repeated for its heads: [B, H, 1, N].
+        let of_heads = |s: &mut Graph, v: Value| -> RecurrentGradResult {
             let v = with_ones(s, v, &[2])?;
             let full = [
                 of_x[0].clone(),
@@ -253,7 +258,7 @@ pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
                 each.clone(),
                 states.clone(),
             ];
-            let v = s.spread(v, full)?;
+            let v = s.broadcast_to_shape(v, full)?;
             let one = Dim::Known(1);
             s.reshape(v, [of_x[0].clone(), heads.clone(), one, states.clone()])
         };
@@ -277,7 +282,7 @@ pub(crate) fn mamba2(op: &Mamba2, v: &mut Vjp<'_>) -> Ruled {
     })
 }
 
-pub(crate) fn gated_delta_net(op: &GatedDeltaNet, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn gated_delta_net(op: &GatedDeltaNet, v: &mut Vjp<'_>) -> VjpResult {
     v.through(|g, operands| {
         let dtype = g.dtype(operands[0]);
         let (of_q, of_v) = (g.shape(operands[0]), g.shape(operands[2]));
@@ -288,7 +293,7 @@ pub(crate) fn gated_delta_net(op: &GatedDeltaNet, v: &mut Vjp<'_>) -> Ruled {
                 g.filled(&Type::new(dtype, of_state), 0.0)?
             }
         };
-        let mut steps = Steps::new();
+        let mut steps = GradScanBuilder::new();
         let state = steps.carry(g, start)?;
         let mut parts = Vec::new();
         for x in &operands[..5] {

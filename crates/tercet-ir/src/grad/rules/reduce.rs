@@ -1,16 +1,16 @@
-//! Reductions, running reductions and softmaxes.
+//! Gradients of reductions, running reductions and softmax.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
-use crate::grad::build::{numel, wide};
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::build::{accumulate_dtype, numel};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::{Graph, Value};
 use crate::ops::{CumSum, LogSoftmax, Reduce, ReduceFn, Scan, ScanFn, ScatterReduce, Softmax};
 use crate::scalar::{BinaryFn, CompareFn};
 use crate::types::Shape;
 
-pub(crate) fn reduce(op: &Reduce, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn reduce(op: &Reduce, v: &mut Vjp<'_>) -> VjpResult {
     let (x, y, dy) = (v.x(0), v.y(0), v.dy(0)?);
     let shape = v.shape(x);
     let mut kept = shape.clone();
@@ -21,7 +21,7 @@ pub(crate) fn reduce(op: &Reduce, v: &mut Vjp<'_>) -> Ruled {
         ReduceFn::Mean => {
             let dims: Vec<Dim> = op.axes.iter().map(|&a| shape[a].clone()).collect();
             let dtype = v.dtype(x);
-            let count = v.count_of(&dims, wide(dtype))?;
+            let count = v.count_of(&dims, accumulate_dtype(dtype))?;
             let dy = v.widen(dy)?;
             let mean = v.div(dy, count)?;
             v.in_dtype(mean, dtype)?
@@ -35,11 +35,11 @@ pub(crate) fn reduce(op: &Reduce, v: &mut Vjp<'_>) -> Ruled {
             v.mul(others, dy)?
         }
     };
-    let dx = v.spread(dx, shape)?;
-    Ok(v.give(0, dx)?)
+    let dx = v.broadcast_to_shape(dx, shape)?;
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// The cotangent of an extreme, in equal parts to all elements that it equals.
+/// The cotangent of an extreme, divided equally among all elements equal to it.
 fn shared(
     v: &mut Vjp<'_>,
     x: Value,
@@ -49,9 +49,9 @@ fn shared(
 ) -> Result<Value, OpError> {
     let dtype = v.dtype(x);
     let hit = v.compare(CompareFn::Eq, x, y)?;
-    let ones = v.in_dtype(hit, wide(dtype))?;
+    let ones = v.in_dtype(hit, accumulate_dtype(dtype))?;
     let count = v.sum_along(ones, axes)?;
-    // No element equals a NaN.
+    // No element equals a NaN, so the count may be 0.
     let count = v.with(BinaryFn::Max, count, 1.0)?;
     let dy = v.widen(dy)?;
     let share = v.div(dy, count)?;
@@ -59,8 +59,8 @@ fn shared(
     v.only_where(hit, share)
 }
 
-/// For each element the product of the others along the axes: of those before it and of those after it, so that zeros
-/// divide nothing.
+/// For each element, the product of all other elements along the axes. It multiplies the product
+/// before and the product after the element, which avoids a division by zero elements.
 fn others(v: &mut Vjp<'_>, x: Value, axes: &[usize]) -> Result<Value, NoGradient> {
     let shape = v.shape(x);
     let kept: Vec<usize> = (0..shape.rank()).filter(|a| !axes.contains(a)).collect();
@@ -88,7 +88,7 @@ fn others(v: &mut Vjp<'_>, x: Value, axes: &[usize]) -> Result<Value, NoGradient
     Ok(v.in_dtype(others, dtype)?)
 }
 
-pub(crate) fn cum_sum(op: &CumSum, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn cum_sum(op: &CumSum, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let dx = match op.f {
         ScanFn::Sum => {
@@ -101,7 +101,7 @@ pub(crate) fn cum_sum(op: &CumSum, v: &mut Vjp<'_>) -> Ruled {
         ScanFn::Prod => running_product(op, v, dy)?,
         ScanFn::Max | ScanFn::Min => running_extreme(op, v, dy)?,
     };
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
 /// The cotangent of each running extreme goes to the last element that set or equalled it.
@@ -121,7 +121,8 @@ fn running_extreme(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, OpE
     line[axis] = shape[axis].clone();
     let places = v.iota(&shape[axis])?;
     let places = v.shaped(places, line)?;
-    // Places of records, each carried on to the next one; the first element is one, unless it is NaN.
+    // Indices of new extremes, each propagated up to the next one. The first element is one, unless
+    // it is NaN.
     let (f, none) = match op.reverse {
         false => (ScanFn::Max, v.scalar(DType::I32, 0.0)?),
         true => {
@@ -139,7 +140,7 @@ fn running_extreme(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, OpE
     v.scatter_elements(zeros, from, dy, axis, ScatterReduce::Add)
 }
 
-/// The cotangents of exclusive results as those of inclusive ones: each one step earlier.
+/// Shifts the cotangents of an exclusive scan by one step, to those of an inclusive one.
 fn moved_back(v: &mut Vjp<'_>, dy: Value, axis: usize, reverse: bool) -> Result<Value, OpError> {
     if v.shape(dy)[axis] == Dim::Known(0) {
         return Ok(dy);
@@ -156,8 +157,9 @@ fn moved_back(v: &mut Vjp<'_>, dy: Value, axis: usize, reverse: bool) -> Result<
     }
 }
 
-/// `dx[i] = p[i] s[i]` with `p` the product of what comes before, and `s[i] = dy[i] + x[i + 1] s[i + 1]`, the sum over
-/// later results of the products between: zeros divide nothing.
+/// `dx[i] = p[i] s[i]`, with `p` the product of the preceding elements and `s[i] = dy[i] + x[i + 1]
+/// s[i + 1]`. `s` sums over later results, times the products between. There is no division, so
+/// zero elements are safe.
 fn running_product(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, NoGradient> {
     let (x, axis) = (v.x(0), op.axis);
     let dtype = v.dtype(x);
@@ -174,8 +176,8 @@ fn running_product(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, NoG
     };
     let (wide_x, wide_dy) = (v.widen(x)?, v.widen(dy)?);
     let sequences = [
-        v.axis_moved(wide_x, axis, 0)?,
-        v.axis_moved(wide_dy, axis, 0)?,
+        v.move_axis(wide_x, axis, 0)?,
+        v.move_axis(wide_dy, axis, 0)?,
     ];
     let mut part = v.ty(sequences[0]).clone();
     part.shape = part.shape.iter().skip(1).cloned().collect::<Shape>();
@@ -202,14 +204,14 @@ fn running_product(op: &CumSum, v: &mut Vjp<'_>, dy: Value) -> Result<Value, NoG
     let sums = v
         .add(scan, &[&[start], &sequences[..], &symbols].concat())?
         .port(1);
-    let sums = v.axis_moved(sums, 0, axis)?;
+    let sums = v.move_axis(sums, 0, axis)?;
     let before = v.widen(before)?;
     let dx = v.mul(before, sums)?;
     Ok(v.in_dtype(dx, dtype)?)
 }
 
 /// `dx = y (dy - sum(dy y))`
-pub(crate) fn softmax(op: &Softmax, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn softmax(op: &Softmax, v: &mut Vjp<'_>) -> VjpResult {
     let (y, dy) = (v.y(0), v.dy(0)?);
     let dtype = v.dtype(y);
     let (y, dy) = (v.widen(y)?, v.widen(dy)?);
@@ -218,11 +220,11 @@ pub(crate) fn softmax(op: &Softmax, v: &mut Vjp<'_>) -> Ruled {
     let rest = v.sub(dy, sum)?;
     let dx = v.mul(y, rest)?;
     let dx = v.in_dtype(dx, dtype)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
 /// `dx = dy - exp(y) sum(dy)`
-pub(crate) fn log_softmax(op: &LogSoftmax, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn log_softmax(op: &LogSoftmax, v: &mut Vjp<'_>) -> VjpResult {
     let (y, dy) = (v.y(0), v.dy(0)?);
     let dtype = v.dtype(y);
     let (y, dy) = (v.widen(y)?, v.widen(dy)?);
@@ -231,5 +233,5 @@ pub(crate) fn log_softmax(op: &LogSoftmax, v: &mut Vjp<'_>) -> Ruled {
     let part = v.mul(p, sum)?;
     let dx = v.sub(dy, part)?;
     let dx = v.in_dtype(dx, dtype)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }

@@ -1,60 +1,69 @@
-//! Updates by indices. The four combinations have one rule over two primitives, which the forms of indices differ in:
-//! reading where an update went, and scattering.
+//! Gradients of scatter operators. The reductions (replace, sum, extreme, product) share one rule
+//! for all index forms. The rule uses two primitives that depend on the index form: gathering at
+//! the updated elements, and scattering.
 
 use crate::error::OpError;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{ScatterAdd, ScatterElements, ScatterNd, ScatterReduce};
 use crate::scalar::CompareFn;
 
 use super::index::numbered;
 
-type Built = Result<Value, OpError>;
+type ScatterGradResult = Result<Value, OpError>;
 
-/// How indices lead from updates to elements.
+/// The index form: how indices map updates to elements.
 #[derive(Clone, Copy)]
-enum Way {
+enum ScatterIndexing {
     Elements { axis: usize, idx: Value },
     Slices { idx: Value },
 }
 
-impl Way {
-    /// For each update the element of `data` that it goes to.
-    fn read(self, v: &mut Vjp<'_>, data: Value) -> Built {
+impl ScatterIndexing {
+    /// For each update, the element of `data` at its index.
+    fn read(self, v: &mut Vjp<'_>, data: Value) -> ScatterGradResult {
         match self {
-            Way::Elements { axis, idx } => v.gather_elements(data, idx, axis),
-            Way::Slices { idx } => v.gather_nd(data, idx, 0),
+            ScatterIndexing::Elements { axis, idx } => v.gather_elements(data, idx, axis),
+            ScatterIndexing::Slices { idx } => v.gather_nd(data, idx, 0),
         }
     }
 
-    fn scatter(self, v: &mut Vjp<'_>, data: Value, updates: Value, f: ScatterReduce) -> Built {
+    fn scatter(
+        self,
+        v: &mut Vjp<'_>,
+        data: Value,
+        updates: Value,
+        f: ScatterReduce,
+    ) -> ScatterGradResult {
         match self {
-            Way::Elements { axis, idx } => v.scatter_elements(data, idx, updates, axis, f),
-            Way::Slices { idx } => v.scatter_nd(data, idx, updates, f),
+            ScatterIndexing::Elements { axis, idx } => {
+                v.scatter_elements(data, idx, updates, axis, f)
+            }
+            ScatterIndexing::Slices { idx } => v.scatter_nd(data, idx, updates, f),
         }
     }
 }
 
-pub(crate) fn elements(op: &ScatterElements, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn elements(op: &ScatterElements, v: &mut Vjp<'_>) -> VjpResult {
     let idx = v.x(1);
     let axis = op.axis;
-    combined(v, Way::Elements { axis, idx }, op.reduce)
+    combined(v, ScatterIndexing::Elements { axis, idx }, op.reduce)
 }
 
-pub(crate) fn nd(op: &ScatterNd, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn nd(op: &ScatterNd, v: &mut Vjp<'_>) -> VjpResult {
     let idx = v.x(1);
-    combined(v, Way::Slices { idx }, op.reduce)
+    combined(v, ScatterIndexing::Slices { idx }, op.reduce)
 }
 
-fn combined(v: &mut Vjp<'_>, way: Way, f: ScatterReduce) -> Ruled {
+fn combined(v: &mut Vjp<'_>, way: ScatterIndexing, f: ScatterReduce) -> VjpResult {
     let dy = v.dy(0)?;
     match f {
         ScatterReduce::Replace => replaced(v, way, dy),
         ScatterReduce::Add => {
-            v.give(0, dy)?;
-            if v.wants(2) {
+            v.accumulate(0, dy)?;
+            if v.needs_cotangent(2) {
                 let du = way.read(v, dy)?;
-                v.give(2, du)?;
+                v.accumulate(2, du)?;
             }
             Ok(())
         }
@@ -63,15 +72,15 @@ fn combined(v: &mut Vjp<'_>, way: Way, f: ScatterReduce) -> Ruled {
     }
 }
 
-/// The last update of an element gets its cotangent, what the element held none.
-fn replaced(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
+/// The last update of an element receives its cotangent; the overwritten element receives none.
+fn replaced(v: &mut Vjp<'_>, way: ScatterIndexing, dy: Value) -> VjpResult {
     let (data, updates) = (v.x(0), v.x(2));
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let zeros = v.zeros_like(updates)?;
         let dx = way.scatter(v, dy, zeros, ScatterReduce::Replace)?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(2) {
+    if v.needs_cotangent(2) {
         let own = numbered(v, updates)?;
         let blank = v.ty(data).with_dtype(v.dtype(own));
         let blank = v.filled(&blank, 0.0)?;
@@ -80,13 +89,13 @@ fn replaced(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
         let stays = v.compare(CompareFn::Eq, last, own)?;
         let du = way.read(v, dy)?;
         let du = v.only_where(stays, du)?;
-        v.give(2, du)?;
+        v.accumulate(2, du)?;
     }
     Ok(())
 }
 
-/// Those that equal the result share its cotangent.
-fn extreme(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
+/// Operands equal to the result divide its cotangent equally.
+fn extreme(v: &mut Vjp<'_>, way: ScatterIndexing, dy: Value) -> VjpResult {
     let (data, updates, y) = (v.x(0), v.x(2), v.y(0));
     let dtype = v.dtype(data);
     let of_data = v.compare(CompareFn::Eq, data, y)?;
@@ -95,34 +104,35 @@ fn extreme(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
     let ones = v.in_dtype(of_data, dtype)?;
     let more = v.in_dtype(of_updates, dtype)?;
     let count = way.scatter(v, ones, more, ScatterReduce::Add)?;
-    // No operand equals a NaN.
+    // No operand equals a NaN, so the count may be 0.
     let one = v.scalar(dtype, 1.0)?;
     let count = v.max(count, one)?;
     let share = v.div(dy, count)?;
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let dx = v.only_where(of_data, share)?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if v.wants(2) {
+    if v.needs_cotangent(2) {
         let du = way.read(v, share)?;
         let du = v.only_where(of_updates, du)?;
-        v.give(2, du)?;
+        v.accumulate(2, du)?;
     }
     Ok(())
 }
 
-/// The product of all factors but one: of those that are not 0, if none of the others is 0.
-fn multiplied(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
+/// The product of all factors but one: the product of the nonzero factors, if none of the others is
+/// 0.
+fn multiplied(v: &mut Vjp<'_>, way: ScatterIndexing, dy: Value) -> VjpResult {
     let (data, updates) = (v.x(0), v.x(2));
     let dtype = v.dtype(data);
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let one = v.ty(data).clone();
         let ones = v.filled(&one, 1.0)?;
         let others = way.scatter(v, ones, updates, ScatterReduce::Mul)?;
         let dx = v.mul(dy, others)?;
-        v.give(0, dx)?;
+        v.accumulate(0, dx)?;
     }
-    if !v.wants(2) {
+    if !v.needs_cotangent(2) {
         return Ok(());
     }
     let one = v.scalar(dtype, 1.0)?;
@@ -143,12 +153,12 @@ fn multiplied(v: &mut Vjp<'_>, way: Way, dy: Value) -> Ruled {
     let others = v.only_where(none, others)?;
     let du = way.read(v, dy)?;
     let du = v.mul(du, others)?;
-    Ok(v.give(2, du)?)
+    Ok(v.accumulate(2, du)?)
 }
 
 /// `du[i] = dy[idx[i]]`
-pub(crate) fn add(_: &ScatterAdd, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn add(_: &ScatterAdd, v: &mut Vjp<'_>) -> VjpResult {
     let (idx, dy) = (v.x(1), v.dy(0)?);
     let du = v.gather(dy, idx, 0)?;
-    Ok(v.give(0, du)?)
+    Ok(v.accumulate(0, du)?)
 }

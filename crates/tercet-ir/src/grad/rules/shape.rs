@@ -1,49 +1,50 @@
-//! Operators that move elements: the cotangent moves back, and adds up where an element was used several times.
+//! Gradients of operators that move elements: the cotangent moves back, and is summed if an element
+//! was used several times.
 
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::grad::build::numel;
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::graph::Value;
 use crate::ops::{Concat, Expand, Pad, PadMode, Reshape, Roll, Slice, Tile, Transpose, Trilu};
 use crate::types::Shape;
 
-pub(crate) fn identity<O>(_: &O, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn identity<O>(_: &O, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
-    Ok(v.give(0, dy)?)
+    Ok(v.accumulate(0, dy)?)
 }
 
-pub(crate) fn reshape(_: &Reshape, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn reshape(_: &Reshape, v: &mut Vjp<'_>) -> VjpResult {
     let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
     let dx = v.shaped(dy, shape)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn transpose(op: &Transpose, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn transpose(op: &Transpose, v: &mut Vjp<'_>) -> VjpResult {
     let mut inverse = vec![0; op.perm.len()];
     for (to, &from) in op.perm.iter().enumerate() {
         inverse[from] = to;
     }
     let dy = v.dy(0)?;
     let dx = v.permuted(dy, &inverse)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn expand(_: &Expand, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn expand(_: &Expand, v: &mut Vjp<'_>) -> VjpResult {
     let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
     let dx = v.summed_to(dy, &shape)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn tile(op: &Tile, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn tile(op: &Tile, v: &mut Vjp<'_>) -> VjpResult {
     let mut dx = v.dy(0)?;
     let sizes = v.shape(v.x(0));
     for (axis, &reps) in op.reps.iter().enumerate().filter(|(_, reps)| **reps != 1) {
         let mut apart = v.shape(dx).into_dims();
         apart[axis] = sizes[axis].clone();
         apart.insert(axis, Dim::Known(reps));
-        // One axis more than there may be.
+        // Splitting the axis could exceed the maximum rank, so the outer axes are merged.
         let outer = numel(&apart[..axis])?;
         let inner = numel(&apart[axis + 1..])?;
         let shape = [&apart[..axis], &apart[axis + 1..]].concat();
@@ -51,12 +52,13 @@ pub(crate) fn tile(op: &Tile, v: &mut Vjp<'_>) -> Ruled {
         let sum = v.reduce_sum(flat, &[1], false)?;
         dx = v.shaped(sum, shape)?;
     }
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn roll(op: &Roll, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn roll(op: &Roll, v: &mut Vjp<'_>) -> VjpResult {
     let sizes = v.shape(v.x(0));
-    // The opposite of the least number of its width is none; of an axis of any size that is I32's.
+    // The minimum integer has no negative of the same width; for a symbolic axis, the minimum of
+    // I32 counts.
     let mut back = Vec::with_capacity(op.shifts.len());
     let mut rest = vec![0; op.shifts.len()];
     for (axis, &shift) in op.shifts.iter().enumerate() {
@@ -75,25 +77,25 @@ pub(crate) fn roll(op: &Roll, v: &mut Vjp<'_>) -> Ruled {
             dx = v.roll(dx, &shifts)?;
         }
     }
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn trilu(op: &Trilu, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn trilu(op: &Trilu, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let dx = v.trilu(dy, op.upper, op.k)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn slice(op: &Slice, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn slice(op: &Slice, v: &mut Vjp<'_>) -> VjpResult {
     let (mut dx, sizes) = (v.dy(0)?, v.shape(v.x(0)));
     for (axis, n) in sizes.iter().enumerate() {
         let (start, end, step) = (op.starts[axis], op.ends[axis], op.steps[axis]);
         dx = unsliced(v, dx, axis, n, [start, end, step])?;
     }
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// `dy` at the places of an axis of `n` elements that a slice takes, zeros at the others.
+/// `dy` at the indices of an axis of `n` elements that a slice takes, zeros at the others.
 fn unsliced(
     v: &mut Vjp<'_>,
     dy: Value,
@@ -104,7 +106,7 @@ fn unsliced(
     if step == 1 && v.shape(dy)[axis] == *n {
         return Ok(dy);
     }
-    // A tail or a head of an axis of any size.
+    // A prefix or suffix of a symbolic axis.
     let rest = n.checked_sub(&v.shape(dy)[axis]).and_then(|d| d.known());
     if let Some(rest) = rest.filter(|_| step == 1) {
         let from_start = usize::try_from(start).ok().filter(|s| *s <= rest);
@@ -155,7 +157,7 @@ fn placed(
     v.zeros_around(x, axis, first, n - first - reach)
 }
 
-/// Each element of an axis followed by `stride - 1` zeros.
+/// Inserts `stride - 1` zeros after each element of an axis.
 fn apart(v: &mut Vjp<'_>, x: Value, axis: usize, stride: usize) -> Result<Value, OpError> {
     let shape = v.shape(x);
     let known = |dims: &[Dim]| dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
@@ -177,7 +179,7 @@ fn apart(v: &mut Vjp<'_>, x: Value, axis: usize, stride: usize) -> Result<Value,
     v.shaped(x, joined)
 }
 
-pub(crate) fn pad(op: &Pad, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn pad(op: &Pad, v: &mut Vjp<'_>) -> VjpResult {
     let (mut dx, sizes) = (v.dy(0)?, v.shape(v.x(0)));
     for (axis, n) in sizes.iter().enumerate() {
         let (before, after) = (op.before[axis], op.after[axis]);
@@ -192,7 +194,7 @@ pub(crate) fn pad(op: &Pad, v: &mut Vjp<'_>) -> Ruled {
                 };
                 v.slice_axis(dx, axis, before as i64, end, 1)?
             }
-            // Where every element came from.
+            // Computes the source index of every element.
             PadMode::Reflect | PadMode::Edge | PadMode::Wrap => {
                 let places = v.iota(n)?;
                 let from = v.pad(places, &[before], &[after], op.mode, 0.0)?;
@@ -200,15 +202,15 @@ pub(crate) fn pad(op: &Pad, v: &mut Vjp<'_>) -> Ruled {
             }
         };
     }
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-pub(crate) fn concat(op: &Concat, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn concat(op: &Concat, v: &mut Vjp<'_>) -> VjpResult {
     let (axis, dy) = (op.axis, v.dy(0)?);
     let parts = v.operands();
     let sizes: Vec<Dim> = parts.iter().map(|x| v.shape(*x)[axis].clone()).collect();
     for (i, size) in sizes.iter().enumerate() {
-        if !v.wants(i) {
+        if !v.needs_cotangent(i) {
             continue;
         }
         let sum = |dims: &[Dim]| numel_sum(dims).and_then(|d| d.known());
@@ -228,7 +230,7 @@ pub(crate) fn concat(op: &Concat, v: &mut Vjp<'_>) -> Ruled {
             }
             _ => part(v, dy, axis, &sizes[..i], size)?,
         };
-        v.give(i, dx)?;
+        v.accumulate(i, dx)?;
     }
     Ok(())
 }
@@ -238,7 +240,7 @@ fn numel_sum(dims: &[Dim]) -> Option<Dim> {
     dims.try_fold(Dim::Known(0), |n, d| n.checked_add(d))
 }
 
-/// `size` elements along an axis, after as many as these sizes say at run time.
+/// `size` elements along an axis, at an offset that is the sum of these runtime sizes.
 fn part(
     v: &mut Vjp<'_>,
     x: Value,

@@ -1,13 +1,13 @@
-//! Fourier transforms are linear: the cotangent goes through the adjoint, which is the inverse transform with the
-//! scale of the transform itself.
+//! Gradients of Fourier transforms. They are linear, so the cotangent passes through the adjoint:
+//! the inverse transform with the scale of the forward transform.
 
 use crate::dim::Dim;
-use crate::grad::{NoGradient, Ruled, Vjp};
+use crate::grad::{NoGradient, Vjp, VjpResult};
 use crate::ops::{Fft, FftNorm, IRFft, RFft};
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// The convention in which the other direction has this one's scale.
+/// The normalization with which the opposite direction has the scale of this direction.
 fn adjoint(norm: FftNorm) -> FftNorm {
     match norm {
         FftNorm::Backward => FftNorm::Forward,
@@ -16,18 +16,18 @@ fn adjoint(norm: FftNorm) -> FftNorm {
     }
 }
 
-pub(crate) fn fft(op: &Fft, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn fft(op: &Fft, v: &mut Vjp<'_>) -> VjpResult {
     let dy = v.dy(0)?;
     let back = Fft {
         inverse: !op.inverse,
         norm: adjoint(op.norm),
     };
     let dx = v.add(back, &[dy])?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// The real part of the adjoint of the bins that there are.
-pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> Ruled {
+/// The real part of the adjoint, over the stored bins.
+pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> VjpResult {
     let (shape, dy) = (v.shape(v.x(0)), v.dy(0)?);
     let bins = v.rank(dy) - 2;
     let missing = shape[bins].known().zip(v.shape(dy)[bins].known());
@@ -40,11 +40,11 @@ pub(crate) fn rfft(op: &RFft, v: &mut Vjp<'_>) -> Ruled {
     let dx = v.add(back, &[full])?;
     let real = v.slice_axis(dx, bins + 1, 0, 1, 1)?;
     let dx = v.shaped(real, shape)?;
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }
 
-/// Bins that stand for two count twice.
-pub(crate) fn irfft(op: &IRFft, v: &mut Vjp<'_>) -> Ruled {
+/// Bins that represent two conjugate bins count twice.
+pub(crate) fn irfft(op: &IRFft, v: &mut Vjp<'_>) -> VjpResult {
     let (x, dy) = (v.x(0), v.dy(0)?);
     let norm = adjoint(op.norm);
     let dx = v.add(RFft { norm }, &[dy])?;
@@ -60,5 +60,5 @@ pub(crate) fn irfft(op: &IRFft, v: &mut Vjp<'_>) -> Ruled {
     let counts = v.constant(counts)?;
     let dx = v.mul(dx, counts)?;
     debug_assert_eq!(v.shape(dx)[v.rank(dx) - 2], Dim::Known(bins));
-    Ok(v.give(0, dx)?)
+    Ok(v.accumulate(0, dx)?)
 }

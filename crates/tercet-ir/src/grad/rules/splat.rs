@@ -1,40 +1,41 @@
-//! Splats: rasterising by an operator of its own, projection through the nodes that it is made of.
+//! Gradients of Gaussian splatting. Rasterization has a separate gradient operator; projection is
+//! differentiated through its decomposition.
 //!
-//! The nodes work on all Gaussians at once: `[N,1]`, `[N,3]`, `[N,3,3]`. They say what
-//! [`Gaussian::project`](crate::ops::splat::Gaussian::project) says of one that is drawn; of one that is culled they see
-//! numbers without harm, and pass nothing.
+//! The nodes process all Gaussians at once: `[N,1]`, `[N,3]`, `[N,3,3]`. For visible Gaussians they
+//! compute the same as [`Gaussian::project`](crate::ops::splat::Gaussian::project). For culled ones
+//! they use harmless substitute values and propagate no gradient.
 
 use crate::dim::Dim;
 use crate::error::OpError;
-use crate::grad::{Ruled, Vjp};
+use crate::grad::{Vjp, VjpResult};
 use crate::graph::{Graph, Value};
-use crate::ops::splat::{DEPTH_AT, DILATION, FOOTPRINT_LEN, LEAST_TURN};
+use crate::ops::splat::{DEPTH_AT, DILATION, FOOTPRINT_LEN, MIN_ROTATION_NORM};
 use crate::ops::{GaussianSplatPrepare, GaussianSplatRasterize, GaussianSplatRasterizeGrad};
 use crate::scalar::CompareFn;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-type Built = Result<Value, OpError>;
+type SplatGradResult = Result<Value, OpError>;
 
-pub(crate) fn rasterize(op: &GaussianSplatRasterize, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn rasterize(op: &GaussianSplatRasterize, v: &mut Vjp<'_>) -> VjpResult {
     let (image, left) = (v.y(0), v.y(1));
     let (d_image, d_left) = (v.dy(0)?, v.dy(1)?);
-    if v.wants(0) {
+    if v.needs_cotangent(0) {
         let operands = [v.x(0), v.x(1), image, left, d_image, d_left];
         let (width, height) = (op.width, op.height);
         let d_splats = v.add(GaussianSplatRasterizeGrad { width, height }, &operands)?;
-        v.give(0, d_splats)?;
+        v.accumulate(0, d_splats)?;
     }
-    if v.wants(2) {
+    if v.needs_cotangent(2) {
         let left = v.unsqueeze(left, 2)?;
         let behind = v.mul(d_image, left)?;
         let d_background = v.reduce_sum(behind, &[0, 1], false)?;
-        v.give(2, d_background)?;
+        v.accumulate(2, d_background)?;
     }
     Ok(())
 }
 
-pub(crate) fn prepare(op: &GaussianSplatPrepare, v: &mut Vjp<'_>) -> Ruled {
+pub(crate) fn prepare(op: &GaussianSplatPrepare, v: &mut Vjp<'_>) -> VjpResult {
     let footprints = v.y(1);
     let image = [op.width, op.height];
     v.through(|g, operands| {
@@ -43,22 +44,27 @@ pub(crate) fn prepare(op: &GaussianSplatPrepare, v: &mut Vjp<'_>) -> Ruled {
     })
 }
 
-/// The splats of a scene; `footprints` say which of them are drawn.
-fn projected(g: &mut Graph, operands: &[Value], footprints: Value, image: [usize; 2]) -> Built {
-    // Only the radius of a splat that is culled is 0.
+/// The projected splats of a scene; `footprints` marks the visible ones.
+fn projected(
+    g: &mut Graph,
+    operands: &[Value],
+    footprints: Value,
+    image: [usize; 2],
+) -> SplatGradResult {
+    // The radius is 0 only for culled splats.
     let radius = g.narrow(footprints, 1, FOOTPRINT_LEN - 1, 1)?;
     let drawn = g.is(CompareFn::Gt, radius, 0.0)?;
-    let camera = Camera::of(g, operands[5])?;
+    let camera = CameraOperands::from_block(g, operands[5])?;
     let positions = g.only_where(drawn, operands[0])?;
     let log_scales = g.only_where(drawn, operands[1])?;
     let rotations = g.only_where(drawn, operands[2])?;
     let own = g.squeeze(drawn, 1)?;
     let opacities = g.only_where(own, operands[3])?;
-    let at = camera.seen(g, positions)?;
+    let at = camera.to_camera_space(g, positions)?;
     let depth = g.narrow(at, 1, 2, 1)?;
     let near = replaced(g, drawn, depth, 1.0)?;
     let beside = g.narrow(at, 1, 0, 2)?;
-    // How far beside the middle of the image for each unit of depth, `[N,2]`.
+    // The offset from the image centre per unit of depth, `[N,2]`.
     let slopes = g.div(beside, near)?;
     let scaled = g.mul(slopes, camera.focal)?;
     let place = g.plus(scaled, camera.center)?;
@@ -73,60 +79,61 @@ fn projected(g: &mut Graph, operands: &[Value], footprints: Value, image: [usize
     g.only_where(drawn, splats)
 }
 
-/// `x` where the condition holds, else a number.
-fn replaced(g: &mut Graph, cond: Value, x: Value, number: f64) -> Built {
+/// `x` with a number in place of the elements that satisfy the condition.
+fn replaced(g: &mut Graph, cond: Value, x: Value, number: f64) -> SplatGradResult {
     let number = g.scalar(g.dtype(x), number)?;
     g.where_(cond, x, number)
 }
 
-/// A matrix of written numbers in the dtype of a value.
-fn matrix(g: &mut Graph, like: Value, shape: [usize; 2], numbers: &[f64]) -> Built {
+/// A constant matrix in the dtype of a value.
+fn matrix(g: &mut Graph, like: Value, shape: [usize; 2], numbers: &[f64]) -> SplatGradResult {
     let ty = TensorType::new(g.dtype(like), &shape);
     let tensor = Tensor::from_f64s(ty, numbers).expect("invariant: as many numbers as elements");
     g.constant(tensor)
 }
 
 /// The parts of a camera block.
-struct Camera {
-    /// `[3,3]`, rows of the rotation from the world to the camera.
-    turn: Value,
-    /// `[1,3]`
+struct CameraOperands {
+    /// The rotation from world to camera, `[3,3]`, by rows.
+    rotation: Value,
+    /// The translation, `[1,3]`.
     shift: Value,
-    /// `[1,2]`
+    /// The focal lengths, `[1,2]`.
     focal: Value,
-    /// `[1,2]`
+    /// The image centre, `[1,2]`.
     center: Value,
 }
 
-impl Camera {
-    fn of(g: &mut Graph, block: Value) -> Result<Camera, OpError> {
+impl CameraOperands {
+    fn from_block(g: &mut Graph, block: Value) -> Result<CameraOperands, OpError> {
         let view = g.narrow(block, 0, 0, 12)?;
         let view = g.reshape(view, [3, 4])?;
         let shift = g.narrow(view, 1, 3, 1)?;
         let focal = g.narrow(block, 0, 16, 2)?;
         let center = g.narrow(block, 0, 18, 2)?;
-        Ok(Camera {
-            turn: g.narrow(view, 1, 0, 3)?,
+        Ok(CameraOperands {
+            rotation: g.narrow(view, 1, 0, 3)?,
             shift: g.reshape(shift, [1, 3])?,
             focal: g.reshape(focal, [1, 2])?,
             center: g.reshape(center, [1, 2])?,
         })
     }
 
-    /// Points `[N,3]` as the camera has them.
-    fn seen(&self, g: &mut Graph, points: Value) -> Built {
-        let back = g.swapped(self.turn)?;
+    /// Points `[N,3]` in camera coordinates.
+    fn to_camera_space(&self, g: &mut Graph, points: Value) -> SplatGradResult {
+        let back = g.swapped(self.rotation)?;
         let turned = g.matmul(points, back)?;
         g.plus(turned, self.shift)
     }
 
-    /// Where the camera stands, `[1,3]`: the inverse of a rotation is its transpose.
-    fn eye(&self, g: &mut Graph) -> Built {
-        let turned = g.matmul(self.shift, self.turn)?;
+    /// The camera position in the world, `[1,3]`; the inverse of a rotation is its transpose.
+    fn eye(&self, g: &mut Graph) -> SplatGradResult {
+        let turned = g.matmul(self.shift, self.rotation)?;
         g.neg(turned)
     }
 
-    /// The rows `[N,2,3]` of the maps from the ellipsoids' own axes (columns of `axes`) to pixels.
+    /// The rows `[N,2,3]` of the maps from the ellipsoids' local axes (columns of `axes`) to
+    /// pixels.
     fn rows(
         &self,
         g: &mut Graph,
@@ -134,7 +141,7 @@ impl Camera {
         slopes: Value,
         depth: Value,
         [width, height]: [usize; 2],
-    ) -> Built {
+    ) -> SplatGradResult {
         let sides = [0.65 * width as f64, 0.65 * height as f64];
         let sides = matrix(g, depth, [1, 2], &sides)?;
         let limits = g.div(sides, self.focal)?;
@@ -145,12 +152,12 @@ impl Camera {
         let scales = g.div(self.focal, depth)?;
         let [slopes, scales] = [slopes, scales].map(|x| g.unsqueeze(x, 2));
         let (slopes, scales) = (slopes?, scales?);
-        let beside = g.narrow(self.turn, 0, 0, 2)?;
-        let ahead = g.narrow(self.turn, 0, 2, 1)?;
+        let beside = g.narrow(self.rotation, 0, 0, 2)?;
+        let ahead = g.narrow(self.rotation, 0, 2, 1)?;
         let bent = g.mul(slopes, ahead)?;
         let rows = g.sub(beside, bent)?;
         let rows = g.mul(rows, scales)?;
-        // Products of so few numbers are sums of elements.
+        // With so few factors, a matmul is computed as sums of elementwise products.
         let rows = g.unsqueeze(rows, 3)?;
         let axes = g.unsqueeze(axes, 1)?;
         let products = g.mul(rows, axes)?;
@@ -159,13 +166,14 @@ impl Camera {
 }
 
 /// The axes `[N,3,3]` of ellipsoids as columns: rotations times scales.
-fn axes(g: &mut Graph, rotations: Value, log_scales: Value) -> Built {
+fn axes(g: &mut Graph, rotations: Value, log_scales: Value) -> SplatGradResult {
     let n = g.shape(rotations)[0].clone();
     let sizes = g.abs(rotations)?;
     let most = g.reduce_max(sizes, &[1], true)?;
-    // A quaternion's length does not matter: what it is divided by first is no part of the gradient.
+    // A quaternion's length does not affect the result, so the first normalization is excluded from
+    // the gradient.
     let most = g.stop_gradient(most)?;
-    let turns = g.is(CompareFn::Ge, most, LEAST_TURN)?;
+    let turns = g.is(CompareFn::Ge, most, MIN_ROTATION_NORM)?;
     let most = replaced(g, turns, most, 1.0)?;
     let q = g.div(rotations, most)?;
     let none = matrix(g, rotations, [1, 4], &[1.0, 0.0, 0.0, 0.0])?;
@@ -174,7 +182,7 @@ fn axes(g: &mut Graph, rotations: Value, log_scales: Value) -> Built {
     let square = g.reduce_sum(squares, &[1], true)?;
     let length = g.sqrt(square)?;
     let q = g.div(q, length)?;
-    // The matrix is linear in products of two components.
+    // The rotation matrix is linear in products of two quaternion components.
     let (left, right) = (g.unsqueeze(q, 2)?, g.unsqueeze(q, 1)?);
     let products = g.mul(left, right)?;
     let products = g.reshape(products, vec![n.clone(), 16.into()])?;
@@ -188,13 +196,14 @@ fn axes(g: &mut Graph, rotations: Value, log_scales: Value) -> Built {
     g.mul(turn, scales)
 }
 
-/// `[16,9]`: what products of components `w x y z` of a quaternion of length 1 add to the unit matrix.
+/// `[16,9]`: the contribution of products of components `w x y z` of a unit quaternion to the
+/// rotation matrix, added to the identity matrix.
 fn turn_of_products() -> Vec<f64> {
     const W: usize = 0;
     const X: usize = 1;
     const Y: usize = 2;
     const Z: usize = 3;
-    // For each number of the matrix two products, each with its sign.
+    // For each matrix element, two products with their signs.
     let of: [[(usize, usize, f64); 2]; 9] = [
         [(Y, Y, -2.0), (Z, Z, -2.0)],
         [(X, Y, 2.0), (W, Z, -2.0)],
@@ -215,8 +224,8 @@ fn turn_of_products() -> Vec<f64> {
     table
 }
 
-/// Conics `[N,3]` of the variances that rows `[N,2,3]` give.
-fn conic(g: &mut Graph, rows: Value) -> Built {
+/// Conics `[N,3]` of the variances given by rows `[N,2,3]`.
+fn conic(g: &mut Graph, rows: Value) -> SplatGradResult {
     let first = g.narrow(rows, 1, 0, 1)?;
     let second = g.narrow(rows, 1, 1, 1)?;
     let (a, b) = (g.squeeze(first, 1)?, g.squeeze(second, 1)?);
@@ -225,7 +234,7 @@ fn conic(g: &mut Graph, rows: Value) -> Built {
         g.reduce_sum(products, &[1], true)
     };
     let (own_x, xy, own_y) = (dot(g, a, a)?, dot(g, a, b)?, dot(g, b, b)?);
-    // The cross product: components after each other, one and two places on.
+    // The cross product from components rotated by one and by two positions.
     let [a1, b1, a2, b2] = [(a, -1), (b, -1), (a, -2), (b, -2)].map(|(x, by)| g.roll(x, &[0, by]));
     let (ahead, behind) = (g.mul(a1?, b2?)?, g.mul(a2?, b1?)?);
     let normal = g.sub(ahead, behind)?;
@@ -240,12 +249,18 @@ fn conic(g: &mut Graph, rows: Value) -> Built {
     g.div(conic, det)
 }
 
-/// Colours `[N,3]` towards the camera.
-fn color(g: &mut Graph, drawn: Value, positions: Value, colors: Value, camera: &Camera) -> Built {
+/// Colours `[N,3]` in the direction of the camera.
+fn color(
+    g: &mut Graph,
+    drawn: Value,
+    positions: Value,
+    colors: Value,
+    camera: &CameraOperands,
+) -> SplatGradResult {
     let count = match &g.shape(colors)[..] {
-        [_, count, _] => count.known().unwrap_or_else(|| {
-            unreachable!("invariant: inference refuses counts that are not known")
-        }),
+        [_, count, _] => count
+            .known()
+            .unwrap_or_else(|| unreachable!("invariant: inference rejects unknown counts")),
         _ => return g.only_where(drawn, colors),
     };
     let wide = g.unsqueeze(drawn, 2)?;
@@ -263,17 +278,17 @@ fn color(g: &mut Graph, drawn: Value, positions: Value, colors: Value, camera: &
     g.relu(half)
 }
 
-/// The harmonic of degree 0.
+/// The spherical harmonic of degree 0.
 const DEGREE_0: f64 = 0.28209479177387814;
 
-/// The first harmonics `[N, count]` of the directions from a camera.
+/// The first spherical harmonics `[N, count]` of the directions from a camera.
 fn harmonics(
     g: &mut Graph,
     drawn: Value,
     positions: Value,
-    camera: &Camera,
+    camera: &CameraOperands,
     count: usize,
-) -> Built {
+) -> SplatGradResult {
     let eye = camera.eye(g)?;
     let away = g.sub(positions, eye)?;
     let squares = g.mul(away, away)?;
@@ -282,7 +297,7 @@ fn harmonics(
     let length = g.sqrt(square)?;
     let direction = g.div(away, length)?;
     let ones = g.filled(&g.ty(square).clone(), 1.0)?;
-    // Harmonics are linear in products of 1, x, y and z: of as many as their degree.
+    // A harmonic of degree d is linear in products of d factors from 1, x, y and z.
     let terms = g.concat(&[ones, direction], 1)?;
     let n = g.shape(positions)[0].clone();
     let degree = count.isqrt() - 1;
@@ -297,7 +312,7 @@ fn harmonics(
     g.matmul(products, table)
 }
 
-/// `[4^degree, (degree + 1)^2]`: harmonics by products of as many of 1, x, y and z as the degree says.
+/// `[4^degree, (degree + 1)^2]`: harmonics from products of `degree` factors out of 1, x, y and z.
 fn harmonics_of_products(degree: usize) -> Vec<f64> {
     const X: usize = 1;
     const Y: usize = 2;
@@ -306,7 +321,7 @@ fn harmonics_of_products(degree: usize) -> Vec<f64> {
     let mut table = vec![0.0; count << (2 * degree)];
     let mut put = |harmonic: usize, factors: &[usize], number: f64| {
         if harmonic < count {
-            // Further factors are 1, which is number 0.
+            // The remaining factors are 1, which has index 0.
             let row = factors.iter().fold(0, |row, f| 4 * row + f);
             table[row * count + harmonic] += number;
         }

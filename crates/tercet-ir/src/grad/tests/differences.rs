@@ -1,8 +1,8 @@
-//! A vector-Jacobian product against a central difference, along one direction.
+//! Compares a vector-Jacobian product with a central difference along one direction.
 
 use std::collections::BTreeMap;
 
-use crate::case::{CaseGraph, Fill};
+use crate::case::{CaseGraph, InputFill};
 use crate::grad::GradError;
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::verify::verify;
@@ -11,36 +11,36 @@ use crate::{
     parse,
 };
 
-/// The step of a difference, and the error that is allowed of it, relative to the sum of its parts.
+/// The step of a difference, and its permitted error relative to the sum of its terms.
 #[derive(Clone, Copy)]
-struct Step {
+struct FiniteDifferenceStep {
     size: f64,
     allowed: f64,
 }
 
-const F64_STEP: Step = Step {
+const F64_STEP: FiniteDifferenceStep = FiniteDifferenceStep {
     size: 1.0 / 1048576.0,
     allowed: 1e-5,
 };
-/// For graphs that have no F64: the difference has the roundings of F32.
-const F32_STEP: Step = Step {
+/// For graphs that do not support F64: the difference has the roundings of F32.
+const F32_STEP: FiniteDifferenceStep = FiniteDifferenceStep {
     size: 1.0 / 1024.0,
     allowed: 5e-3,
 };
 
-/// What a check found.
+/// The outcome of a check.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum GradCheckOutcome {
     Same,
-    /// There is nothing to differentiate, or too much.
+    /// There is nothing to differentiate, or the graph is too large.
     Skipped,
-    /// There is no gradient, for this reason.
-    Refused(String),
+    /// The graph has no gradient, for this reason.
+    NoGradient(String),
     Wrong(String),
 }
 
-/// Functions that are differentiated within a part of their domain only.
-fn domain(op: &Op, operand: usize) -> Option<Fill> {
+/// Functions that are differentiated only within a part of their domain.
+fn domain(op: &Op, operand: usize) -> Option<InputFill> {
     let (lo, hi) = match op {
         Op::Unary(o) => match o.f {
             UnaryFn::Ln | UnaryFn::Log2 | UnaryFn::Sqrt | UnaryFn::Rsqrt | UnaryFn::Recip => {
@@ -58,10 +58,10 @@ fn domain(op: &Op, operand: usize) -> Option<Fill> {
         },
         _ => return None,
     };
-    Some(Fill::Uniform(lo, hi))
+    Some(InputFill::Uniform(lo, hi))
 }
 
-/// True of operators that take `-inf` for what is masked.
+/// True for operators that use `-inf` as a mask.
 fn masks(op: &Op) -> bool {
     matches!(
         op.kind(),
@@ -73,8 +73,8 @@ fn masks(op: &Op) -> bool {
     )
 }
 
-/// A graph in which every float is an F64, or the graph as it is where an operator takes none.
-fn widened(graph: &Graph) -> (Graph, Step) {
+/// The graph with every float as F64, or the unchanged graph if an operator does not support F64.
+fn widened(graph: &Graph) -> (Graph, FiniteDifferenceStep) {
     let text = graph.to_string();
     let narrow = ["bf16", "f16", "f32"];
     let text = narrow.iter().fold(text, |t, d| t.replace(d, "f64"));
@@ -100,17 +100,17 @@ pub(super) fn float_leaves(graph: &Graph) -> Vec<(String, Value, DType)> {
     named.collect()
 }
 
-/// False for integers, and for floats between which a step is nothing.
+/// False for integers, and for floats too narrow for a difference step.
 fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64)
 }
 
-fn random(name: &str, shape: &[usize], fill: &Fill) -> Vec<f64> {
+fn random(name: &str, shape: &[usize], fill: &InputFill) -> Vec<f64> {
     let ty = TensorType::new(DType::F64, shape);
     fill.tensor(name, ty).to_f64s()
 }
 
-/// Data of a leaf away from ties and from what is no number; `-inf` stays where it masks.
+/// Finite data of a leaf, away from ties; `-inf` remains if it is a mask.
 fn data(graph: &Graph, leaf: Value, name: &str, given: &Tensor, dtype: DType) -> Tensor {
     let reads = graph.nodes().flat_map(|(_, node)| {
         let operands = node.inputs.iter().enumerate();
@@ -124,35 +124,35 @@ fn data(graph: &Graph, leaf: Value, name: &str, given: &Tensor, dtype: DType) ->
     let values = match reads.iter().find_map(|(op, i)| domain(op, *i)) {
         Some(fill) => random(name, shape, &fill),
         None if values.iter().all(is_plain) => {
-            let noise = Fill::Uniform(-0.02, 0.02);
+            let noise = InputFill::Uniform(-0.02, 0.02);
             let noise = random(&format!("{name} noise"), shape, &noise);
             values.iter().zip(noise).map(|(x, n)| x + n).collect()
         }
-        None => random(name, shape, &Fill::Normal),
+        None => random(name, shape, &InputFill::Normal),
     };
-    Tensor::from_f64s(TensorType::new(dtype, shape), &values).expect("as many values")
+    Tensor::from_f64s(TensorType::new(dtype, shape), &values).expect("one value per element")
 }
 
-/// A graph with data, whose float results are differentiated with respect to its float leaves.
-pub(super) struct Subject {
+/// A graph with data; its float results are differentiated with respect to its float leaves.
+pub(super) struct GradCheckGraph {
     graph: Graph,
-    step: Step,
+    step: FiniteDifferenceStep,
     leaves: BTreeMap<String, Tensor>,
     sizes: Bindings,
-    wanted: Vec<(String, Value, DType)>,
+    targets: Vec<(String, Value, DType)>,
     outputs: Vec<Value>,
 }
 
-/// A subject's graph with gradients, and the cotangents that they are of.
-struct Differentiated {
+/// A subject's graph with gradients, and the cotangents that were used.
+struct DifferentiatedGraph {
     graph: Graph,
     gradients: Vec<Option<Value>>,
     cotangents: Vec<Vec<f64>>,
     leaves: BTreeMap<String, Tensor>,
 }
 
-impl Subject {
-    pub(super) fn of(c: &CaseGraph) -> Subject {
+impl GradCheckGraph {
+    pub(super) fn for_case(c: &CaseGraph) -> GradCheckGraph {
         let (graph, step) = widened(&c.graph);
         let mut leaves = c.tensors.clone();
         let wanted = match c.expected_fault {
@@ -170,54 +170,54 @@ impl Subject {
             let given = leaves.get(name).cloned().unwrap_or_else(zeros);
             leaves.insert(name.clone(), data(&graph, *leaf, name, &given, *dtype));
         }
-        Subject::new(graph, step, leaves, c.sizes.clone(), wanted)
+        GradCheckGraph::new(graph, step, leaves, c.sizes.clone(), wanted)
     }
 
     fn new(
         graph: Graph,
-        step: Step,
+        step: FiniteDifferenceStep,
         leaves: BTreeMap<String, Tensor>,
         sizes: Bindings,
         wanted: Vec<(String, Value, DType)>,
-    ) -> Subject {
+    ) -> GradCheckGraph {
         let outputs = graph
             .results()
             .filter(|v| is_wide(graph.ty(*v).dtype))
             .collect();
-        Subject {
+        GradCheckGraph {
             graph,
             step,
             leaves,
             sizes,
-            wanted,
+            targets: wanted,
             outputs,
         }
     }
 
-    /// The elements of all values.
+    /// The total number of elements of all values.
     pub(super) fn elements(&self) -> Option<usize> {
         let types = self.graph.nodes().flat_map(|(_, n)| &n.outputs);
         let counts = types.map(|ty| Some(ty.eval(&self.sizes).ok()?.numel()));
         counts.sum()
     }
 
-    pub(super) fn check(&self, most: usize) -> Outcome {
-        let is_empty = self.wanted.is_empty() || self.outputs.is_empty();
+    pub(super) fn check(&self, most: usize) -> GradCheckOutcome {
+        let is_empty = self.targets.is_empty() || self.outputs.is_empty();
         if is_empty || self.elements().is_none_or(|n| n > most) {
-            return Outcome::Skipped;
+            return GradCheckOutcome::Skipped;
         }
         match self.differentiated() {
-            Ok(done) => self.compared(&done).unwrap_or_else(Outcome::Wrong),
+            Ok(done) => self.compared(&done).unwrap_or_else(GradCheckOutcome::Wrong),
             Err(outcome) => outcome,
         }
     }
 
-    /// The gradients of this subject, to be differentiated again.
-    pub(super) fn gradient(&self) -> Result<Subject, Outcome> {
-        if self.wanted.is_empty() || self.outputs.is_empty() {
-            return Err(Outcome::Skipped);
+    /// The gradients of this subject as a new subject, for second derivatives.
+    pub(super) fn gradient(&self) -> Result<GradCheckGraph, GradCheckOutcome> {
+        if self.targets.is_empty() || self.outputs.is_empty() {
+            return Err(GradCheckOutcome::Skipped);
         }
-        let Differentiated {
+        let DifferentiatedGraph {
             mut graph,
             gradients,
             leaves,
@@ -228,17 +228,17 @@ impl Subject {
             graph.output(&name, *value).expect("a fresh name");
         }
         let first = graph.outputs().len() - gradients.iter().flatten().count();
-        let wanted = self.wanted.clone();
-        let mut subject = Subject::new(graph, self.step, leaves, self.sizes.clone(), wanted);
+        let wanted = self.targets.clone();
+        let mut subject = GradCheckGraph::new(graph, self.step, leaves, self.sizes.clone(), wanted);
         let gradients = subject.graph.outputs()[first..].iter().map(|o| o.value);
         let gradients = gradients.filter(|v| is_wide(subject.graph.ty(*v).dtype));
         subject.outputs = gradients.collect();
         Ok(subject)
     }
 
-    /// Cotangents are inputs; where a result is no number they are 0.
-    fn differentiated(&self) -> Result<Differentiated, Outcome> {
-        let failed = |e: &dyn std::error::Error| Outcome::Wrong(one_line(e));
+    /// Cotangents are inputs; they are 0 for results that are not finite.
+    fn differentiated(&self) -> Result<DifferentiatedGraph, GradCheckOutcome> {
+        let failed = |e: &dyn std::error::Error| GradCheckOutcome::Wrong(one_line(e));
         let done = evaluate(&self.graph, &EvalCtx::default(), &self.leaves);
         let done = done.map_err(|e| failed(&e))?;
         let (mut graph, mut leaves) = (self.graph.clone(), self.leaves.clone());
@@ -249,21 +249,21 @@ impl Subject {
             let dy = graph.input(&name, ty).expect("a fresh name");
             pairs.push((*y, dy));
             let y = done.get(*y);
-            let mut u = random(&name, y.shape(), &Fill::Normal);
+            let mut u = random(&name, y.shape(), &InputFill::Normal);
             for (u, y) in u.iter_mut().zip(y.to_f64s()) {
                 *u = if y.is_finite() { *u } else { 0.0 };
             }
-            let tensor = Tensor::from_f64s(y.ty().clone(), &u).expect("as many values");
+            let tensor = Tensor::from_f64s(y.ty().clone(), &u).expect("one value per element");
             leaves.insert(name, tensor);
             cotangents.push(u);
         }
-        let wanted: Vec<Value> = self.wanted.iter().map(|(_, v, _)| *v).collect();
+        let wanted: Vec<Value> = self.targets.iter().map(|(_, v, _)| *v).collect();
         let gradients = graph.vjp(&pairs, &wanted).map_err(|e| match e {
-            GradError::Severed { .. } => Outcome::Refused(one_line(&e)),
+            GradError::Severed { .. } => GradCheckOutcome::NoGradient(one_line(&e)),
             e => failed(&e),
         })?;
         verify(&graph).map_err(|e| failed(&e))?;
-        Ok(Differentiated {
+        Ok(DifferentiatedGraph {
             graph,
             gradients,
             cotangents,
@@ -271,17 +271,17 @@ impl Subject {
         })
     }
 
-    fn compared(&self, with: &Differentiated) -> Result<Outcome, String> {
+    fn compared(&self, with: &DifferentiatedGraph) -> Result<GradCheckOutcome, String> {
         let done = evaluate(&with.graph, &EvalCtx::default(), &with.leaves);
         let done = done.map_err(|e| one_line(&e))?;
         let mut direction = BTreeMap::new();
         let (mut product, mut scale) = (0.0, 0.0);
-        for ((name, _, dtype), gradient) in self.wanted.iter().zip(&with.gradients) {
+        for ((name, _, dtype), gradient) in self.targets.iter().zip(&with.gradients) {
             let at = &self.leaves[name];
             let name_of_v = format!("{name} direction");
-            let mut v = random(&name_of_v, at.shape(), &Fill::Uniform(-1.0, 1.0));
+            let mut v = random(&name_of_v, at.shape(), &InputFill::Uniform(-1.0, 1.0));
             for (v, x) in v.iter_mut().zip(at.to_f64s()) {
-                // A step is less than the distance of two narrow numbers.
+                // A difference step is smaller than the spacing of narrow floats.
                 let moves = x.is_finite() && is_wide(*dtype);
                 *v = if moves { *v } else { 0.0 };
             }
@@ -294,19 +294,20 @@ impl Subject {
             }
             direction.insert(name.clone(), v);
         }
-        let Step { size, allowed } = self.step;
+        let FiniteDifferenceStep { size, allowed } = self.step;
         let ahead = self.along(&with.cotangents, &direction, size)?;
         let behind = self.along(&with.cotangents, &direction, -size)?;
         let difference = (ahead - behind) / (2.0 * size);
         let level = (ahead.abs() + behind.abs()) * 1e-8;
         if (difference - product).abs() <= allowed * (scale + difference.abs()) + level {
-            return Ok(Outcome::Same);
+            return Ok(GradCheckOutcome::Same);
         }
         let what = format!("{product:e} by the rule, {difference:e} by differences");
-        Ok(Outcome::Wrong(what))
+        Ok(GradCheckOutcome::Wrong(what))
     }
 
-    /// The sum over outputs of their products with the cotangents, at the leaves moved by so much along the direction.
+    /// The sum over outputs of their products with the cotangents, with the leaves moved along the
+    /// direction by `by`.
     fn along(
         &self,
         cotangents: &[Vec<f64>],
@@ -318,7 +319,7 @@ impl Subject {
             let at = &self.leaves[name];
             let moved = at.to_f64s().into_iter().zip(v).map(|(x, v)| x + by * v);
             let moved: Vec<f64> = moved.collect();
-            let moved = Tensor::from_f64s(at.ty().clone(), &moved).expect("as many values");
+            let moved = Tensor::from_f64s(at.ty().clone(), &moved).expect("one value per element");
             leaves.insert(name.clone(), moved);
         }
         let done = evaluate(&self.graph, &EvalCtx::default(), &leaves).map_err(|e| one_line(&e))?;

@@ -1,18 +1,18 @@
-//! Every way in which a graph cannot be differentiated.
+//! Tests for every error of differentiation.
 
-use crate::attr::Literal;
+use crate::attr::AttrLiteral;
 use crate::custom::{CustomOp, WgslKernel};
-use crate::grad::{GradError, NoGradient, Ruled, Vjp};
+use crate::grad::{GradError, NoGradient, Vjp, VjpResult};
 use crate::{DType, EvalError, Graph, Tensor, TensorType, Type, TypeError, Value, one_line};
 
-/// `x` of a type as an input.
+/// An input of this type.
 fn input(g: &mut Graph, name: &str, dtype: DType, shape: &[usize]) -> Value {
     g.input(name, Type::new(dtype, shape))
         .expect("a fresh name")
 }
 
-/// The error, after which the graph is as before.
-fn refused(g: &mut Graph, loss: Value, wanted: &[Value]) -> GradError {
+/// The error; checks that the graph is unchanged afterwards.
+fn grad_error(g: &mut Graph, loss: Value, wanted: &[Value]) -> GradError {
     let before = g.clone();
     let e = g.gradients(loss, wanted).expect_err("it has no gradients");
     assert_eq!(*g, before, "nodes are left over");
@@ -24,12 +24,15 @@ fn a_loss_is_one_float() {
     let mut g = Graph::new();
     let x = input(&mut g, "x", DType::F32, &[3]);
     let i = input(&mut g, "i", DType::I32, &[]);
-    let text = one_line(&refused(&mut g, x, &[x]));
+    let text = one_line(&grad_error(&mut g, x, &[x]));
     assert!(
         text.contains("the loss %0 is f32[3]; expected a float of rank 0"),
         "{text}"
     );
-    assert!(matches!(refused(&mut g, i, &[x]), GradError::Loss { .. }));
+    assert!(matches!(
+        grad_error(&mut g, i, &[x]),
+        GradError::Loss { .. }
+    ));
 }
 
 #[test]
@@ -37,15 +40,15 @@ fn values_are_floats_of_the_graph() {
     let mut g = Graph::new();
     let x = input(&mut g, "x", DType::F32, &[]);
     let i = input(&mut g, "labels", DType::I32, &[3]);
-    let text = one_line(&refused(&mut g, x, &[x, i]));
+    let text = one_line(&grad_error(&mut g, x, &[x, i]));
     assert_eq!(text, "%1 `labels` is i32[3]; only floats have gradients");
     let other = x.port(1);
     assert_eq!(
-        refused(&mut g, x, &[other]),
+        grad_error(&mut g, x, &[other]),
         GradError::NotOfGraph { value: other }
     );
     assert_eq!(
-        refused(&mut g, other, &[x]),
+        grad_error(&mut g, other, &[x]),
         GradError::NotOfGraph { value: other }
     );
 }
@@ -81,39 +84,41 @@ fn values_off_the_way_are_named() {
     let weight = g.cast(above, DType::F32).expect("any dtype");
     let y = g.mul(x, weight).expect("floats");
     let loss = g.reduce_sum(y, &[0], false).expect("floats");
-    let e = refused(&mut g, loss, &[x, w, unused]);
+    let e = grad_error(&mut g, loss, &[x, w, unused]);
     let GradError::Unused { values, .. } = &e else {
         panic!("{e:?}")
     };
     assert_eq!(values.len(), 2, "{e}");
     let text = one_line(&e);
     assert!(
-        text.contains("%1 `w`, whose way ends at %3 compare: truth values are flat"),
+        text.contains(
+            "%1 `w`, whose gradient path ends at %3 compare: the derivative of a boolean is zero"
+        ),
         "{text}"
     );
     assert!(text.contains("%2 `unused`"), "{text}");
-    // Flat functions end a way as well: silence would be a gradient of zero.
+    // Operators with zero derivative also block the path; a silent zero gradient would hide that.
     let flat = g.floor(w).expect("a float");
     let loss = g.reduce_sum(flat, &[0], false).expect("floats");
-    let text = one_line(&refused(&mut g, loss, &[w]));
+    let text = one_line(&grad_error(&mut g, loss, &[w]));
     assert!(
-        text.contains("whose way ends at %7 unary: its slope is 0"),
+        text.contains("whose gradient path ends at %7 unary: its derivative is 0"),
         "{text}"
     );
-    // As products with vectors nothing is no error.
+    // A vector-Jacobian product without a path is not an error.
     let dy = g.scalar(DType::F32, 1.0).expect("a float");
     assert_eq!(g.vjp(&[(loss, dy)], &[w]), Ok(vec![None]));
 }
 
-/// An operator of a user that has no gradient.
+/// A custom operator without a gradient.
 #[derive(Debug)]
-struct Opaque;
+struct OpaqueOp;
 
-impl CustomOp for Opaque {
+impl CustomOp for OpaqueOp {
     fn name(&self) -> &str {
         "test.opaque"
     }
-    fn attrs(&self) -> Vec<(&'static str, Literal)> {
+    fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
         Vec::new()
     }
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
@@ -125,8 +130,8 @@ impl CustomOp for Opaque {
     fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
         None
     }
-    fn gradient(&self, _: &mut Vjp<'_>) -> Ruled {
-        Err(NoGradient::because("nobody knows"))
+    fn gradient(&self, _: &mut Vjp<'_>) -> VjpResult {
+        Err(NoGradient::because("the reason is unknown"))
     }
 }
 
@@ -134,7 +139,7 @@ impl CustomOp for Opaque {
 fn every_node_that_blocks_the_way_is_named() {
     let mut g = Graph::new();
     let x = input(&mut g, "x", DType::F32, &[3]);
-    let y = g.custom(Opaque, &[x]).expect("any operand");
+    let y = g.custom(OpaqueOp, &[x]).expect("any operand");
     let y = g.exp(y).expect("a float");
     let mut body = Graph::new();
     let carried = input(&mut body, "c", DType::F32, &[3]);
@@ -148,33 +153,33 @@ fn every_node_that_blocks_the_way_is_named() {
         .expect("floats");
     cond.output("goes_on", goes_on).expect("a fresh name");
     let y = g.while_loop(&[y], &[], cond, body, 10).expect("it fits");
-    // Off the way: of something else than the wanted value.
+    // These nodes are not on the path from the requested value.
     let other = input(&mut g, "other", DType::F32, &[3]);
-    let other = g.custom(Opaque, &[other]).expect("any operand");
+    let other = g.custom(OpaqueOp, &[other]).expect("any operand");
     let y = g.mul(y, other).expect("floats");
     let loss = g.reduce_sum(y, &[0], false).expect("floats");
-    let e = refused(&mut g, loss, &[x]);
+    let e = grad_error(&mut g, loss, &[x]);
     let GradError::Severed { nodes } = &e else {
         panic!("{e:?}")
     };
     let named: Vec<(u32, &str)> = nodes.iter().map(|n| (n.node.0, n.op)).collect();
     assert_eq!(named, [(3, "while"), (1, "custom")], "{e}");
     let text = one_line(&e);
-    assert!(text.contains("%1 custom: nobody knows"), "{text}");
-    assert!(text.contains("%3 while: how many states"), "{text}");
-    // Behind the nodes there is a way.
+    assert!(text.contains("%1 custom: the reason is unknown"), "{text}");
+    assert!(text.contains("%3 while: the number of states"), "{text}");
+    // A value after the non-differentiable nodes has a gradient.
     assert!(g.gradients(loss, &[y]).is_ok());
 }
 
 #[test]
 fn a_rule_that_gives_another_type_is_an_error() {
     #[derive(Debug)]
-    struct Wrong;
-    impl CustomOp for Wrong {
+    struct WrongGradOp;
+    impl CustomOp for WrongGradOp {
         fn name(&self) -> &str {
             "test.wrong"
         }
-        fn attrs(&self) -> Vec<(&'static str, Literal)> {
+        fn attrs(&self) -> Vec<(&'static str, AttrLiteral)> {
             Vec::new()
         }
         fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
@@ -186,15 +191,15 @@ fn a_rule_that_gives_another_type_is_an_error() {
         fn kernels(&self, _: &[&Type], _: &[Type]) -> Option<Vec<WgslKernel>> {
             None
         }
-        fn gradient(&self, v: &mut Vjp<'_>) -> Ruled {
+        fn gradient(&self, v: &mut Vjp<'_>) -> VjpResult {
             let dy = v.dy(0)?;
-            Ok(v.give(0, dy)?)
+            Ok(v.accumulate(0, dy)?)
         }
     }
     let mut g = Graph::new();
     let x = input(&mut g, "x", DType::F32, &[3]);
-    let loss = g.custom(Wrong, &[x]).expect("any operand");
-    let e = refused(&mut g, loss, &[x]);
+    let loss = g.custom(WrongGradOp, &[x]).expect("any operand");
+    let e = grad_error(&mut g, loss, &[x]);
     let text = one_line(&e);
     assert!(text.contains("the gradient of %1 (custom)"), "{text}");
     assert!(
@@ -214,7 +219,7 @@ fn packed_weights_do_not_learn() {
         .expect("they fit");
     let loss = g.reduce_sum(y, &[0, 1], false).expect("floats");
     assert!(matches!(
-        refused(&mut g, loss, &[w]),
+        grad_error(&mut g, loss, &[w]),
         GradError::NotFloat { .. }
     ));
     assert!(g.gradients(loss, &[x]).is_ok());

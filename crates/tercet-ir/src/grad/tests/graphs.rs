@@ -1,8 +1,8 @@
-//! Gradients of small graphs against what is known of them.
+//! Gradients of small graphs, compared with known values.
 
 use std::collections::BTreeMap;
 
-use crate::case::Fill;
+use crate::case::InputFill;
 use crate::passes::optimize;
 use crate::scalar::UnaryFn;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 
 const X: [f64; 3] = [-0.7, 0.4, 1.9];
 
-/// The values of gradients with respect to `x`, an F64 of 3 elements, of what is built of it.
+/// The gradients with respect to `x`, an F64 vector of 3 elements, of the built scalar.
 fn gradients(build: impl FnOnce(&mut Graph, Value) -> Result<Value, OpError>) -> Vec<f64> {
     let mut g = Graph::new();
     let x = g
@@ -40,7 +40,7 @@ fn expect(got: &[f64], want: impl Fn(f64) -> f64) {
 
 #[test]
 fn uses_add_up() {
-    // Two ways that part and meet again, and the value itself on a third.
+    // Two paths that diverge and rejoin, plus `x` itself on a third.
     let dx = gradients(|g, x| {
         let square = g.mul(x, x)?;
         let cube = g.mul(square, x)?;
@@ -115,8 +115,8 @@ fn symbolic_sizes_are_summed_over() {
     let y = g.plus(x, bias).expect("they broadcast");
     let loss = g.reduce_mean(y, &[0, 1], false).expect("floats");
     let db = g.gradients(loss, &[bias]).expect("it is used")[0];
-    let x = Fill::Normal.tensor("x", TensorType::new(DType::F64, &[4, 3]));
-    let bias = Fill::Normal.tensor("bias", TensorType::new(DType::F64, &[3]));
+    let x = InputFill::Normal.tensor("x", TensorType::new(DType::F64, &[4, 3]));
+    let bias = InputFill::Normal.tensor("bias", TensorType::new(DType::F64, &[3]));
     let leaves = BTreeMap::from([("x".to_string(), x), ("bias".to_string(), bias)]);
     let done = evaluate(&g, &EvalCtx::default(), &leaves).expect("it runs");
     for got in done.get(db).to_f64s() {
@@ -124,7 +124,7 @@ fn symbolic_sizes_are_summed_over() {
     }
 }
 
-/// Steps of differences are too small for them.
+/// Difference steps are smaller than the spacing of such floats, so the oracle cannot test them.
 #[test]
 fn weights_stored_as_narrow_floats_have_gradients() {
     for (scheme, dtype) in [(Scheme::F16, DType::F16), (Scheme::BF16, DType::BF16)] {
@@ -145,7 +145,7 @@ fn weights_stored_as_narrow_floats_have_gradients() {
         let of = |name: &str, dtype, shape: &[usize]| {
             (
                 name.to_string(),
-                Fill::Normal.tensor(name, TensorType::new(dtype, shape)),
+                InputFill::Normal.tensor(name, TensorType::new(dtype, shape)),
             )
         };
         let leaves = BTreeMap::from([
@@ -177,7 +177,7 @@ fn what_is_stopped_is_a_constant() {
     expect(&dx, |x| x.exp() + 1.0);
 }
 
-/// Three layers with a checkpoint after each; the loss, and the gradients of `x` and `w`.
+/// Three layers, each followed by a checkpoint; the loss, and the gradients of `x` and `w`.
 fn layers(with_checkpoints: bool) -> (Graph, [Value; 2]) {
     let mut g = Graph::new();
     let ty = Type::new(DType::F64, [3]);
@@ -204,7 +204,7 @@ fn layers(with_checkpoints: bool) -> (Graph, [Value; 2]) {
 
 #[test]
 fn checkpoints_are_computed_from_again() {
-    let leaf = |name: &str| Fill::Normal.tensor(name, TensorType::new(DType::F64, &[3]));
+    let leaf = |name: &str| InputFill::Normal.tensor(name, TensorType::new(DType::F64, &[3]));
     let leaves = BTreeMap::from(["x", "w"].map(|name| (name.to_string(), leaf(name))));
     let [plain, kept] = [false, true].map(|with| {
         let (g, values) = layers(with);
@@ -212,7 +212,7 @@ fn checkpoints_are_computed_from_again() {
         values.map(|v| done.get(v).to_f64s())
     });
     assert_eq!(plain, kept);
-    // Passes leave what is computed again, without the marks.
+    // Passes preserve the recomputed nodes and remove the checkpoints.
     let sines = |with| {
         let (g, _) = layers(with);
         let g = optimize(&g, &CompileOptions::new().without_pass("fuse_elementwise"));
@@ -225,9 +225,9 @@ fn checkpoints_are_computed_from_again() {
         assert_eq!(marks.count(), 0);
         is(UnaryFn::Sin)
     };
-    // The first layer depends on no checkpoint.
+    // The first layer does not depend on a checkpoint.
     assert_eq!((sines(false), sines(true)), (3, 5));
-    // Of gradients, too.
+    // Second derivatives through checkpoints.
     let (mut g, [dx, _]) = layers(true);
     let x = Value {
         node: g.leaf("x").expect("it is there"),

@@ -1,17 +1,18 @@
-//! Every float case of every operator: the vector-Jacobian product along a random direction against a central
-//! difference of the reference in F64. Cotangents are random, so that a rule that ignores them, or a factor on the way,
-//! is found; a direction touches every element, so that a wrong one is.
+//! Gradient checks of every float case of every operator. The vector-Jacobian product along a
+//! random direction is compared with a central difference of the reference in F64. Random
+//! cotangents reveal rules that ignore them or miss a factor. A dense direction reveals a wrong
+//! gradient of any element.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::differences::{Outcome, Subject};
-use crate::case::Case;
+use super::differences::{GradCheckGraph, GradCheckOutcome};
+use crate::case::OpCase;
 use crate::grad::{GradError, GradientKind};
 use crate::verify::verify;
 use crate::{DType, Graph, OpKind, Value, one_line, parse};
 
-/// Cases, or all of an operator, that central differences do not decide, with the reason.
+/// Cases, or whole operators, that central differences cannot check, with the reason.
 const EXCLUDED: &[(&str, &str)] = &[
     ("stop_gradient", "its gradient is not its derivative"),
     ("top_k/whole_long_lines", CLOSE),
@@ -27,29 +28,31 @@ const INFINITE: &str = "0 times an infinite weight";
 
 /// Operators with cases that have no gradient, and a part of the reason.
 const REFUSED: &[(&str, &str)] = &[
-    ("while", "known only when it has run"),
-    ("scan", "known only when it has run"),
+    ("while", "known only after the run"),
+    ("scan", "known only after the run"),
     ("gaussian_splat_rasterize_grad", NOT_TWICE),
 ];
 
-const NOT_TWICE: &str = "second derivatives of rasterising";
+const NOT_TWICE: &str = "second derivatives of rasterization";
 
-/// The same, of second derivatives.
+/// Operators with cases that have no second derivative, and a part of the reason.
 const REFUSED_TWICE: &[(&str, &str)] = &[
     ("gaussian_splat_rasterize", NOT_TWICE),
     ("gaussian_splat_render", NOT_TWICE),
 ];
 
-/// Operators with a gradient that no case has differences of, with the reason.
+/// Operators that have a gradient but no case to check it, with the reason.
 const UNTRIED: &[(&str, &str)] = &[];
 
-/// More elements than this in all values of a case are left to smaller cases of the same operator.
-const MOST_ELEMENTS: usize = 1 << 16;
-/// As [`MOST_ELEMENTS`], for second derivatives.
-const MOST_ELEMENTS_TWICE: usize = 1 << 10;
+/// Maximum number of elements in all values of a case. Larger cases are skipped in favour of
+/// smaller ones of the same operator.
+const MAX_ELEMENTS: usize = 1 << 16;
+/// As [`MAX_ELEMENTS`], for second derivatives.
+const MAX_ELEMENTS_SECOND_ORDER: usize = 1 << 10;
 
-/// The cases of an operator that are not excluded, with the first of their dtypes in this order, by name.
-fn cases_of(kind: OpKind) -> Vec<(String, Case, DType)> {
+/// The cases of an operator that are not excluded, by name, each with its first supported dtype in
+/// this order.
+fn cases_of(kind: OpKind) -> Vec<(String, OpCase, DType)> {
     let order = [DType::F64, DType::F32, DType::F16, DType::BF16];
     let doc = kind.doc();
     let mut cases = Vec::new();
@@ -65,18 +68,24 @@ fn cases_of(kind: OpKind) -> Vec<(String, Case, DType)> {
     cases
 }
 
-/// Adds a line for an outcome that is not as it should be.
-fn report(wrong: &mut String, refused: &[(&str, &str)], op: &str, name: &str, outcome: &Outcome) {
+/// Adds a line for an unexpected outcome.
+fn report(
+    wrong: &mut String,
+    refused: &[(&str, &str)],
+    op: &str,
+    name: &str,
+    outcome: &GradCheckOutcome,
+) {
     let what = match outcome {
-        Outcome::Same | Outcome::Skipped => return,
-        Outcome::Refused(why) => {
+        GradCheckOutcome::Same | GradCheckOutcome::Skipped => return,
+        GradCheckOutcome::NoGradient(why) => {
             let mut known = refused.iter();
             if known.any(|(o, reason)| *o == op && why.contains(reason)) {
                 return;
             }
             why
         }
-        Outcome::Wrong(what) => what,
+        GradCheckOutcome::Wrong(what) => what,
     };
     writeln!(wrong, "{name}: {what}").expect("text grows");
 }
@@ -89,8 +98,8 @@ fn products_agree_with_central_differences() {
         let mut tried = 0;
         for (name, case, dtype) in cases_of(kind) {
             let c = case.build(dtype).expect("cases build");
-            let outcome = Subject::of(&c).check(MOST_ELEMENTS);
-            tried += usize::from(matches!(outcome, Outcome::Same));
+            let outcome = GradCheckGraph::for_case(&c).check(MAX_ELEMENTS);
+            tried += usize::from(matches!(outcome, GradCheckOutcome::Same));
             report(&mut wrong, REFUSED, op, &name, &outcome);
         }
         let has_one = matches!(
@@ -105,7 +114,7 @@ fn products_agree_with_central_differences() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The same of the graphs of gradients, where they are small.
+/// Repeats the check on the gradient graphs, if they are small.
 #[test]
 fn second_derivatives_agree_with_central_differences() {
     let mut wrong = String::new();
@@ -114,16 +123,19 @@ fn second_derivatives_agree_with_central_differences() {
         let op = kind.doc().name;
         for (name, case, dtype) in cases_of(kind) {
             let c = case.build(dtype).expect("cases build");
-            let subject = Subject::of(&c);
-            if subject.elements().is_none_or(|n| n > MOST_ELEMENTS_TWICE) {
+            let subject = GradCheckGraph::for_case(&c);
+            if subject
+                .elements()
+                .is_none_or(|n| n > MAX_ELEMENTS_SECOND_ORDER)
+            {
                 continue;
             }
             match subject.gradient() {
                 Ok(gradient) => {
-                    let outcome = gradient.check(MOST_ELEMENTS);
+                    let outcome = gradient.check(MAX_ELEMENTS);
                     report(&mut wrong, &refused, op, &name, &outcome);
                 }
-                Err(Outcome::Refused(_) | Outcome::Skipped) => {}
+                Err(GradCheckOutcome::NoGradient(_) | GradCheckOutcome::Skipped) => {}
                 Err(outcome) => report(&mut wrong, &refused, op, &name, &outcome),
             }
         }
@@ -131,7 +143,7 @@ fn second_derivatives_agree_with_central_differences() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// Of every float dtype, and through the text form.
+/// Checks every float dtype, and a round trip through the text form.
 #[test]
 fn gradients_are_ordinary_graphs() {
     for &kind in OpKind::ALL {
@@ -160,7 +172,7 @@ fn gradients_are_ordinary_graphs() {
     }
 }
 
-/// Adds cotangents as inputs and gives the float leaves that got one with it.
+/// Adds cotangents as inputs and returns each float leaf with its gradient, if it has one.
 fn differentiated(graph: &mut Graph) -> Result<Vec<(Value, Value)>, GradError> {
     let before = graph.clone();
     let leaves = super::differences::float_leaves(graph);

@@ -1,26 +1,26 @@
-//! Cases of attention: every mask, layout and mask shape, the alignment of queries to keys, and
-//! queries that see nothing.
+//! Test cases of attention: every mask, layout and mask shape, the alignment of queries to keys,
+//! and queries for which all keys are masked.
 
+mod fusion_orders;
 mod long;
-mod orders;
 mod parts;
-mod refusals;
+mod rejections;
 mod sizes;
 mod spread;
 mod tokens;
 pub(super) mod training;
 
-use super::{AttentionOptions, Layout};
-use crate::case::{Case, CaseGraph, Fill};
+use super::{AttentionLayout, AttentionOptions};
+use crate::case::{CaseGraph, InputFill, OpCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::types::{Shape, Type};
-pub(super) use refusals::rejects;
+pub(super) use rejections::rejects;
 
-/// Sizes of a case.
+/// The sizes of a case.
 #[derive(Clone, Copy)]
-struct Dims {
+struct AttentionCaseDims {
     b: usize,
     sq: usize,
     sk: usize,
@@ -28,10 +28,10 @@ struct Dims {
     kv_heads: usize,
     d: usize,
     dv: usize,
-    layout: Layout,
+    layout: AttentionLayout,
 }
 
-const BASE: Dims = Dims {
+const BASE: AttentionCaseDims = AttentionCaseDims {
     b: 2,
     sq: 5,
     sk: 7,
@@ -39,37 +39,41 @@ const BASE: Dims = Dims {
     kv_heads: 2,
     d: 8,
     dv: 8,
-    layout: Layout::Bshd,
+    layout: AttentionLayout::Bshd,
 };
-const HEADS_FIRST: Dims = Dims {
-    layout: Layout::Bhsd,
+const HEADS_FIRST: AttentionCaseDims = AttentionCaseDims {
+    layout: AttentionLayout::Bhsd,
     ..BASE
 };
 
-impl Dims {
+impl AttentionCaseDims {
     fn shape(self, s: usize, h: usize, d: usize) -> [usize; 4] {
         match self.layout {
-            Layout::Bshd => [self.b, s, h, d],
-            Layout::Bhsd => [self.b, h, s, d],
+            AttentionLayout::Bshd => [self.b, s, h, d],
+            AttentionLayout::Bhsd => [self.b, h, s, d],
         }
     }
 }
 
-type Choose = fn(&mut CaseGraph, AttentionOptions) -> Result<AttentionOptions, OpError>;
+type AttentionOptionsFn = fn(&mut CaseGraph, AttentionOptions) -> Result<AttentionOptions, OpError>;
 
-/// A case of normal data.
-fn random(name: &str, dims: Dims, choose: Choose) -> Case {
-    Case::new(name, move |c| {
-        let q = c.input("q", dims.shape(dims.sq, dims.q_heads, dims.d), Fill::Normal)?;
+/// A case with normally distributed data.
+fn random(name: &str, dims: AttentionCaseDims, choose: AttentionOptionsFn) -> OpCase {
+    OpCase::new(name, move |c| {
+        let q = c.input(
+            "q",
+            dims.shape(dims.sq, dims.q_heads, dims.d),
+            InputFill::Normal,
+        )?;
         let k = c.input(
             "k",
             dims.shape(dims.sk, dims.kv_heads, dims.d),
-            Fill::Normal,
+            InputFill::Normal,
         )?;
         let v = c.input(
             "v",
             dims.shape(dims.sk, dims.kv_heads, dims.dv),
-            Fill::Normal,
+            InputFill::Normal,
         )?;
         let options = AttentionOptions::new(dims.q_heads, dims.kv_heads, dims.layout);
         let options = choose(c, options)?;
@@ -79,40 +83,40 @@ fn random(name: &str, dims: Dims, choose: Choose) -> Case {
 }
 
 fn bools(c: &mut CaseGraph, shape: &[usize]) -> Result<Value, OpError> {
-    c.input_of("mask", Type::new(DType::Bool, shape), Fill::Normal)
+    c.input_of("mask", Type::new(DType::Bool, shape), InputFill::Normal)
 }
 
 fn lens(c: &mut CaseGraph, shape: &[usize], values: &[f64]) -> Result<Value, OpError> {
     c.input_of(
         "kv_len",
         Type::new(DType::I32, shape),
-        Fill::Values(values.to_vec()),
+        InputFill::Values(values.to_vec()),
     )
 }
 
-/// A case of one head and one element per head whose queries are zero, so that each gives the mean
-/// of the values that it sees: `v` holds `[b][sk]`, `want` `[b][sq]`.
+/// A case with one head and one element per head. The queries are zero, so each result is the mean
+/// of the visible values. `v` holds `[b][sk]`, `want` `[b][sq]`.
 fn means(
     name: &str,
     [b, sq]: [usize; 2],
     v: &'static [f64],
     want: &'static [f64],
-    choose: Choose,
-) -> Case {
-    Case::new(name, move |c| {
+    choose: AttentionOptionsFn,
+) -> OpCase {
+    OpCase::new(name, move |c| {
         let sk = v.len() / b;
-        let q = c.input("q", [b, sq, 1, 1], Fill::Values(vec![0.0; b * sq]))?;
-        // A key is NaN where its value is: neither may be read there.
+        let q = c.input("q", [b, sq, 1, 1], InputFill::Values(vec![0.0; b * sq]))?;
+        // A key is NaN if its value is NaN; kernels must read neither.
         let k = v.iter().map(|x| if x.is_nan() { *x } else { 1.0 });
-        let k = c.input("k", [b, sk, 1, 1], Fill::Values(k.collect()))?;
-        let v = c.input("v", [b, sk, 1, 1], Fill::Values(v.to_vec()))?;
-        let options = choose(c, AttentionOptions::new(1, 1, Layout::Bshd))?;
+        let k = c.input("k", [b, sk, 1, 1], InputFill::Values(k.collect()))?;
+        let v = c.input("v", [b, sk, 1, 1], InputFill::Values(v.to_vec()))?;
+        let options = choose(c, AttentionOptions::new(1, 1, AttentionLayout::Bshd))?;
         let y = c.graph.attention(q, k, v, options)?;
         c.output_expect(y, want)
     })
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let mut all = random_cases();
     all.extend(mean_cases());
     all.extend(special_cases());
@@ -121,30 +125,30 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(parts::cases());
     all.extend(spread::cases());
     all.extend(tokens::cases());
-    all.extend(orders::cases());
+    all.extend(fusion_orders::cases());
     all
 }
 
-fn random_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
-    let wide = Dims {
+fn random_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
+    let wide = AttentionCaseDims {
         d: 80,
         dv: 13,
         ..BASE
     };
-    let long = Dims {
+    let long = AttentionCaseDims {
         sq: 33,
         sk: 300,
         d: 64,
         dv: 64,
         ..BASE
     };
-    let decode = Dims {
+    let decode = AttentionCaseDims {
         sq: 1,
         sk: 129,
         ..long
     };
-    let single = Dims {
+    let single = AttentionCaseDims {
         kv_heads: 1,
         q_heads: 3,
         ..BASE
@@ -160,7 +164,7 @@ fn random_cases() -> Vec<Case> {
         random("one_kv_head", single, |_, o| Ok(o.causal())),
         random(
             "as_many_kv_heads",
-            Dims {
+            AttentionCaseDims {
                 kv_heads: 4,
                 ..BASE
             },
@@ -197,28 +201,34 @@ fn random_cases() -> Vec<Case> {
             Ok(o.keep(bools(c, &[1, 1, 5, 7])?))
         }),
         random("bias_heads", BASE, |c, o| {
-            Ok(o.bias(c.input("bias", [2, 4, 5, 7], Fill::Normal)?))
+            Ok(o.bias(c.input("bias", [2, 4, 5, 7], InputFill::Normal)?))
         }),
         random("bias_broadcast_keys", HEADS_FIRST, |c, o| {
-            Ok(o.bias(c.input("bias", [1, 4, 5, 1], Fill::Normal)?))
+            Ok(o.bias(c.input("bias", [1, 4, 5, 1], InputFill::Normal)?))
         }),
         random("bias_keys_softcap_kv_len", BASE, |c, o| {
-            let bias = c.input("bias", [2, 7], Fill::Normal)?;
+            let bias = c.input("bias", [2, 7], InputFill::Normal)?;
             Ok(o.bias(bias)
                 .softcap(2.0)
                 .kv_len(lens(c, &[2], &[5.0, 7.0])?))
         }),
-        random("no_queries", Dims { sq: 0, ..BASE }, |_, o| Ok(o.causal())),
-        random("no_keys", Dims { sk: 0, ..BASE }, |_, o| Ok(o)),
-        random("no_batch", Dims { b: 0, ..BASE }, |c, o| {
+        random("no_queries", AttentionCaseDims { sq: 0, ..BASE }, |_, o| {
+            Ok(o.causal())
+        }),
+        random("no_keys", AttentionCaseDims { sk: 0, ..BASE }, |_, o| Ok(o)),
+        random("no_batch", AttentionCaseDims { b: 0, ..BASE }, |c, o| {
             Ok(o.kv_len(lens(c, &[0], &[])?))
         }),
-        random("head_dim_zero", Dims { d: 0, ..BASE }, |_, o| Ok(o)),
+        random(
+            "head_dim_zero",
+            AttentionCaseDims { d: 0, ..BASE },
+            |_, o| Ok(o),
+        ),
     ]
 }
 
-fn mean_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn mean_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     const NAN: f64 = f64::NAN;
     const FOUR: &[f64] = &[2.0, 4.0, 8.0, 16.0];
     vec![
@@ -226,7 +236,7 @@ fn mean_cases() -> Vec<Case> {
         means("pinned_causal_last_query", [1, 1], FOUR, &[7.5], |_, o| {
             Ok(o.causal())
         }),
-        // The first query stands before the first key.
+        // The position of the first query precedes the first key.
         means(
             "pinned_causal_more_queries",
             [1, 3],
@@ -276,7 +286,7 @@ fn mean_cases() -> Vec<Case> {
             &[4.0, 0.0],
             |c, o| {
                 let mask = Type::new(DType::Bool, [2, 3]);
-                let keep = Fill::Values(vec![1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+                let keep = InputFill::Values(vec![1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
                 Ok(o.keep(c.input_of("mask", mask, keep)?))
             },
         ),
@@ -287,32 +297,32 @@ fn mean_cases() -> Vec<Case> {
             &[4.0, 0.0],
             |c, o| {
                 let inf = f64::NEG_INFINITY;
-                let bias = Fill::Values(vec![3.0, inf, 3.0, inf, inf, inf]);
+                let bias = InputFill::Values(vec![3.0, inf, 3.0, inf, inf, inf]);
                 Ok(o.bias(c.input("bias", [2, 3], bias)?))
             },
         ),
         means("pinned_keep_within_kv_len", [1, 1], FOUR, &[4.0], |c, o| {
             let mask = Type::new(DType::Bool, [1, 4]);
-            let mask = c.input_of("mask", mask, Fill::Values(vec![0.0, 1.0, 0.0, 1.0]))?;
+            let mask = c.input_of("mask", mask, InputFill::Values(vec![0.0, 1.0, 0.0, 1.0]))?;
             Ok(o.keep(mask).kv_len(lens(c, &[1], &[3.0])?))
         }),
-        // After the mask, the bound would let masked keys in again.
+        // If the cap came after the mask, it would make masked keys visible again.
         means("softcap_before_the_mask", [1, 1], FOUR, &[3.0], |c, o| {
-            let bias = Fill::Values(vec![0.0, 0.0, -30000.0, -30000.0]);
+            let bias = InputFill::Values(vec![0.0, 0.0, -30000.0, -30000.0]);
             Ok(o.softcap(2.0).bias(c.input("bias", [1, 4], bias)?))
         }),
         means("nan_bias_gives_nan", [1, 1], FOUR, &[NAN], |c, o| {
-            let bias = Fill::Values(vec![0.0, NAN, 0.0, 0.0]);
+            let bias = InputFill::Values(vec![0.0, NAN, 0.0, 0.0]);
             Ok(o.bias(c.input("bias", [1, 4], bias)?))
         }),
     ]
 }
 
-fn special_cases() -> Vec<Case> {
+fn special_cases() -> Vec<OpCase> {
     let fault = |name: &str, len: f64, message: &'static str| {
-        Case::new(name, move |c| {
-            let x = c.input("x", [1, 3, 1, 2], Fill::Normal)?;
-            let options = AttentionOptions::new(1, 1, Layout::Bshd);
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [1, 3, 1, 2], InputFill::Normal)?;
+            let options = AttentionOptions::new(1, 1, AttentionLayout::Bshd);
             let options = options.kv_len(lens(c, &[], &[len])?);
             let y = c.graph.attention(x, x, x, options)?;
             c.expect_fault(message);
@@ -322,36 +332,36 @@ fn special_cases() -> Vec<Case> {
     vec![
         fault("kv_len_too_long", 4.0, "kv_len is 4; accepted: 0 to 3"),
         fault("kv_len_negative", -1.0, "kv_len is -1; accepted: 0 to 3"),
-        Case::new("pinned_grouped_heads", |c| {
-            let q = c.input("q", [1, 1, 4, 2], Fill::Normal)?;
-            let k = c.input("k", [1, 1, 2, 2], Fill::Normal)?;
-            let v = c.input("v", [1, 1, 2, 1], Fill::Values(vec![3.0, 5.0]))?;
-            let y = c
-                .graph
-                .attention(q, k, v, AttentionOptions::new(4, 2, Layout::Bshd))?;
+        OpCase::new("pinned_grouped_heads", |c| {
+            let q = c.input("q", [1, 1, 4, 2], InputFill::Normal)?;
+            let k = c.input("k", [1, 1, 2, 2], InputFill::Normal)?;
+            let v = c.input("v", [1, 1, 2, 1], InputFill::Values(vec![3.0, 5.0]))?;
+            let y =
+                c.graph
+                    .attention(q, k, v, AttentionOptions::new(4, 2, AttentionLayout::Bshd))?;
             c.output_expect(y, &[3.0, 3.0, 5.0, 5.0])
         }),
-        // Scores of 0 and 8192: the greatest is taken off before the exponential.
-        Case::new("large_scores_do_not_overflow", |c| {
-            let q = c.input("q", [1, 1, 1, 4], Fill::Values(vec![64.0; 4]))?;
+        // Scores of 0 and 8192: the maximum is subtracted before the exponential.
+        OpCase::new("large_scores_do_not_overflow", |c| {
+            let q = c.input("q", [1, 1, 1, 4], InputFill::Values(vec![64.0; 4]))?;
             let k = [0.0, 64.0].iter().flat_map(|&x| [x; 4]).collect();
-            let k = c.input("k", [1, 2, 1, 4], Fill::Values(k))?;
-            let v = c.input("v", [1, 2, 1, 1], Fill::Values(vec![2.0, 7.0]))?;
-            let y = c
-                .graph
-                .attention(q, k, v, AttentionOptions::new(1, 1, Layout::Bshd))?;
+            let k = c.input("k", [1, 2, 1, 4], InputFill::Values(k))?;
+            let v = c.input("v", [1, 2, 1, 1], InputFill::Values(vec![2.0, 7.0]))?;
+            let y =
+                c.graph
+                    .attention(q, k, v, AttentionOptions::new(1, 1, AttentionLayout::Bshd))?;
             c.output_expect(y, &[7.0])
         }),
-        Case::new("symbolic_sequences", |c| {
+        OpCase::new("symbolic_sequences", |c| {
             let (b, s, n) = (c.sym("b", 2, 4), c.sym("s", 3, 8), c.sym("n", 6, 16));
             let q: Shape = [b.clone(), s, 4.into(), 8.into()].into();
             let kv: Shape = [b.clone(), n, 2.into(), 8.into()].into();
-            let q = c.input("q", q, Fill::Normal)?;
-            let k = c.input("k", kv.clone(), Fill::Normal)?;
-            let v = c.input("v", kv, Fill::Normal)?;
-            let len = Fill::Values(vec![6.0, 4.0]);
+            let q = c.input("q", q, InputFill::Normal)?;
+            let k = c.input("k", kv.clone(), InputFill::Normal)?;
+            let v = c.input("v", kv, InputFill::Normal)?;
+            let len = InputFill::Values(vec![6.0, 4.0]);
             let len = c.input_of("kv_len", Type::new(DType::I32, [b]), len)?;
-            let options = AttentionOptions::new(4, 2, Layout::Bshd).causal();
+            let options = AttentionOptions::new(4, 2, AttentionLayout::Bshd).causal();
             let y = c.graph.attention(q, k, v, options.kv_len(len))?;
             c.output(y)
         }),
@@ -365,7 +375,8 @@ mod tests {
     use super::*;
     use crate::{EvalCtx, Graph, Tensor, evaluate};
 
-    /// Attention of one query `2` over keys `1, -0.5` with values `0, 1`: the weight of the second.
+    /// Attention of one query `2` over keys `1, -0.5` with values `0, 1`. The result is the weight
+    /// of the second key.
     fn second_weight(
         choose: impl Fn(AttentionOptions, Value) -> AttentionOptions,
     ) -> Result<f64, Box<dyn std::error::Error>> {
@@ -375,7 +386,7 @@ mod tests {
         let k = g.constant(f64s(&[1, 2, 1, 1], &[1.0, -0.5])?)?;
         let v = g.constant(f64s(&[1, 2, 1, 1], &[0.0, 1.0])?)?;
         let bias = g.constant(f64s(&[1, 2], &[0.25, 1.0])?)?;
-        let options = choose(AttentionOptions::new(1, 1, Layout::Bshd), bias);
+        let options = choose(AttentionOptions::new(1, 1, AttentionLayout::Bshd), bias);
         let y = g.attention(q, k, v, options)?;
         let done = evaluate(&g, &EvalCtx::default(), &BTreeMap::new())?;
         Ok(done.get(y).as_slice::<f64>()?[0])
@@ -383,7 +394,7 @@ mod tests {
 
     #[test]
     fn scale_then_softcap_then_bias() -> Result<(), Box<dyn std::error::Error>> {
-        // Of two scores the second has weight 1 / (1 + exp(first - second)).
+        // With two scores, the second has weight 1 / (1 + exp(first - second)).
         let weight = |a: f64, b: f64| 1.0 / (1.0 + (a - b).exp());
         let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-14, "{got} {want}");
         near(second_weight(|o, _| o)?, weight(2.0, -1.0));

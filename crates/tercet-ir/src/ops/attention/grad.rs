@@ -1,20 +1,20 @@
-//! The gradients of attention, from the logarithm of each query's sum of exponentials.
+//! The gradients of attention, computed from the log-sum-exp of each query's scores.
 
-use super::reference::{Rows, dot};
+use super::reference::{AttentionHeadRows, dot};
 use super::saved::by_query;
-use super::{Attention, Layout, MaskKind, Reference, cases, like_attention};
+use super::{Attention, AttentionLayout, AttentionReference, MaskKind, cases, like_attention};
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
-use crate::case::{Case, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 crate::spelled! {
-    /// Which operands an [`AttentionGrad`] is of.
+    /// Which operands' cotangents an [`AttentionGrad`] computes.
     pub enum AttentionGradOf {
         /// One result: the cotangent of the queries.
         Queries "queries",
@@ -24,37 +24,41 @@ crate::spelled! {
 }
 
 like_attention! {
-    /// The cotangents of the operands of [`Attention`] without its scores (Dao et al., "FlashAttention", 2022).
+    /// The cotangents of the operands of [`Attention`], computed without storing the scores (Dao et
+    /// al., "FlashAttention", 2022).
     ///
-    /// With the scores `s` of a query, after cap and mask, its weights are `p = exp(s - lse)` where it sees the key, else
-    /// 0; `dp = dy . v`; the cotangent of the product of query and key is `ds = p (dp - delta)` times the derivative of the
-    /// score by the product. `dv` is the sum of `p dy` over the queries of all heads that read it, `dk` that of `ds q`, `dq`
-    /// that of `ds k` over the keys. `lse` is the second result of
-    /// [`AttentionWithLse`](super::AttentionWithLse), `delta[b, h, i]` is `dy . y`. They have
-    /// to be that: who computes the cotangents may make them again.
+    /// `s` are the scores of a query after cap and mask. The weights are `p = exp(s - lse)` for
+    /// visible keys, else 0, and `dp = dy . v`. The cotangent of the query-key product is `ds = p
+    /// (dp - delta)`, times the derivative of the score with respect to that product. `dv` sums `p
+    /// dy` over the queries of all heads that read the value, `dk` sums `ds q` over the same
+    /// queries, and `dq` sums `ds k` over the keys.
     ///
-    /// Weights and `ds` may be rounded to the dtype of `q` before they are summed; sums are in F32 or wider. Keys and values that
-    /// are not seen must be finite.
+    /// `lse` must be the second result of [`AttentionWithLse`](super::AttentionWithLse), and
+    /// `delta[b, h, i]` must be `dy . y`, because implementations may recompute both.
+    ///
+    /// Weights and `ds` may be rounded to the dtype of `q` before they are summed; sums are in F32
+    /// or wider. Masked keys and values must be finite.
     pub struct AttentionGrad {
-        /// What the results are.
+        /// The cotangents to compute.
         of: AttentionGradOf,
     }
 }
 
 impl AttentionGrad {
-    /// Of these operands of this attention.
+    /// The operator that computes these cotangents of this attention.
     pub fn new(of: AttentionGradOf, op: Attention) -> AttentionGrad {
-        AttentionGrad::of_attention(of, op)
+        AttentionGrad::from_attention(of, op)
     }
 }
 
-/// Operands before those of the mask.
+/// Number of operands before those of the mask.
 const OPERANDS: usize = 6;
 
 impl OpSpec for AttentionGrad {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "attention_grad",
-        text: "Cotangents of the queries, or of keys and values, of `attention`: from `dy`, the `lse` of `attention_with_lse` and `delta = dy . y`.",
+        text: "The cotangents of the queries, or of keys and values, of `attention`, from `dy`, \
+               the `lse` of `attention_with_lse` and `delta = dy . y`.",
         operands: &["q", "k", "v", "dy", "lse", "delta", "mask?", "kv_len?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -71,11 +75,11 @@ impl OpSpec for AttentionGrad {
                 given: operands.len(),
             });
         };
-        let of_attention: Vec<&Type> = [*q, *k, *v]
+        let from_attention: Vec<&Type> = [*q, *k, *v]
             .into_iter()
             .chain(rest.iter().copied())
             .collect();
-        let y = self.attention().result(&of_attention)?;
+        let y = self.attention().result(&from_attention)?;
         let stats = by_query(q, self.layout);
         for (name, own, wanted) in [
             ("dy", dy, &y),
@@ -100,12 +104,15 @@ impl OpSpec for AttentionGrad {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let op = self.attention();
-        let reference = Reference::new(&op, operands, &operands[OPERANDS..])?;
-        let (v, dy) = (Rows::new(&op, operands[2]), Rows::new(&op, operands[3]));
+        let reference = AttentionReference::new(&op, operands, &operands[OPERANDS..])?;
+        let (v, dy) = (
+            AttentionHeadRows::new(&op, operands[2]),
+            AttentionHeadRows::new(&op, operands[3]),
+        );
         let (lse, delta) = (operands[4].to_f64s(), operands[5].to_f64s());
-        let mut sums: Vec<Rows> = results
+        let mut sums: Vec<AttentionHeadRows> = results
             .iter()
-            .map(|ty| Rows::zeros(&op, &ty.shape))
+            .map(|ty| AttentionHeadRows::zeros(&op, &ty.shape))
             .collect();
         let mut query = 0;
         reference.each_query(|at, scores| {
@@ -128,11 +135,11 @@ impl OpSpec for AttentionGrad {
         Ok(tensors.collect::<Result<Vec<_>, _>>()?)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::training::grad()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::training::rejects_grad()
     }
 }

@@ -1,27 +1,27 @@
 //! The builder of attention.
 
-use super::{Attention, Layout, MaskKind};
-use crate::attr::Real;
+use super::{Attention, AttentionLayout, MaskKind};
+use crate::attr::FloatAttr;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 
-/// Which keys a query sees, with the operand where there is one.
+/// Which keys a query attends to, with the mask operand if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttentionMask {
-    /// Every key.
+    /// All keys are visible.
     None,
-    /// Keys up to the query's own position.
+    /// Causal mask: keys up to the query's position.
     Causal,
-    /// The last so many keys up to the query's own position.
+    /// Sliding window: this number of keys, up to the query's position.
     Window(usize),
-    /// Keys where a `Bool` operand is true.
+    /// Keys at which a `Bool` operand is true.
     Keep(Value),
-    /// A term of the scores.
+    /// An additive bias of the scores.
     Bias(Value),
 }
 
 impl AttentionMask {
-    /// The attribute and the operand.
+    /// Splits the mask into its attribute and its operand.
     pub(crate) fn split(self) -> (MaskKind, Option<Value>) {
         match self {
             AttentionMask::None => (MaskKind::None, None),
@@ -33,7 +33,7 @@ impl AttentionMask {
     }
 }
 
-/// How [`Graph::attention`] attends.
+/// Options of [`Graph::attention`].
 ///
 /// ```
 /// use tercet_ir::{DType, Graph, Type, ops::{AttentionOptions, Layout}};
@@ -48,25 +48,25 @@ impl AttentionMask {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionOptions {
-    /// Heads of the queries; a multiple of `kv_heads`.
+    /// Number of query heads; a multiple of `kv_heads`.
     pub q_heads: usize,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: usize,
     /// The order of the axes.
-    pub layout: Layout,
-    /// Which keys a query sees.
+    pub layout: AttentionLayout,
+    /// Which keys a query attends to.
     pub mask: AttentionMask,
-    /// Factor of the scores; `1 / sqrt(head dim)` where absent.
+    /// Factor of the scores; `1 / sqrt(head dim)` if absent.
     pub scale: Option<f64>,
-    /// Bounds the scores where present.
+    /// Caps the scores if present.
     pub softcap: Option<f64>,
-    /// How many keys there are, I32 `[]` or `[B]`; all where absent.
+    /// The number of keys, I32 `[]` or `[B]`; all keys if absent.
     pub kv_len: Option<Value>,
 }
 
 impl AttentionOptions {
-    /// Every key is seen, the scale is the default, scores are not bounded.
-    pub fn new(q_heads: usize, kv_heads: usize, layout: Layout) -> AttentionOptions {
+    /// Options without a mask and a cap, with the default scale.
+    pub fn new(q_heads: usize, kv_heads: usize, layout: AttentionLayout) -> AttentionOptions {
         AttentionOptions {
             q_heads,
             kv_heads,
@@ -78,52 +78,53 @@ impl AttentionOptions {
         }
     }
 
-    /// A query sees the keys up to its own position, counted from the end of both sequences.
+    /// Causal mask: a query attends to the keys up to its position, with the ends of both sequences
+    /// aligned.
     pub fn causal(self) -> AttentionOptions {
         self.mask(AttentionMask::Causal)
     }
 
-    /// A query sees the last `w` keys up to its own position.
+    /// Sliding window: a query attends to the last `w` keys up to its position.
     pub fn window(self, w: usize) -> AttentionOptions {
         self.mask(AttentionMask::Window(w))
     }
 
-    /// A query sees the keys where `mask` is true: `Bool [B,Sk]`, `[B,Sq,Sk]` or `[B,H,Sq,Sk]`,
-    /// where an axis of 1 repeats.
+    /// A query attends to the keys at which `mask` is true: `Bool [B,Sk]`, `[B,Sq,Sk]` or
+    /// `[B,H,Sq,Sk]`; axes of size 1 broadcast.
     pub fn keep(self, mask: Value) -> AttentionOptions {
         self.mask(AttentionMask::Keep(mask))
     }
 
-    /// Adds `bias` to the scores: of the dtype of `q` and of a shape as for
-    /// [`AttentionOptions::keep`]; a key at `-inf` is not seen.
+    /// Adds `bias` to the scores. It has the dtype of `q` and a shape as in
+    /// [`AttentionOptions::keep`]; `-inf` masks a key.
     pub fn bias(self, bias: Value) -> AttentionOptions {
         self.mask(AttentionMask::Bias(bias))
     }
 
-    /// Which keys a query sees.
+    /// Sets which keys a query attends to.
     pub fn mask(self, mask: AttentionMask) -> AttentionOptions {
         AttentionOptions { mask, ..self }
     }
 
-    /// The factor of the scores.
+    /// Sets the factor of the scores.
     pub fn scale(self, scale: f64) -> AttentionOptions {
         let scale = Some(scale);
         AttentionOptions { scale, ..self }
     }
 
-    /// Scores become `softcap * tanh(s / softcap)`.
+    /// Caps the scores as `softcap * tanh(s / softcap)`.
     pub fn softcap(self, softcap: f64) -> AttentionOptions {
         let softcap = Some(softcap);
         AttentionOptions { softcap, ..self }
     }
 
-    /// How many keys there are, I32 `[]` or `[B]`; those beyond are never seen.
+    /// Sets the number of keys, I32 `[]` or `[B]`; keys beyond it are masked.
     pub fn kv_len(self, kv_len: Value) -> AttentionOptions {
         let kv_len = Some(kv_len);
         AttentionOptions { kv_len, ..self }
     }
 
-    /// The operator, and its operands from the mask on.
+    /// Splits the options into the operator and its operands from the mask on.
     pub(crate) fn split(self) -> (Attention, Vec<Value>) {
         let (mask, operand) = self.mask.split();
         let op = Attention {
@@ -131,8 +132,8 @@ impl AttentionOptions {
             kv_heads: self.kv_heads,
             layout: self.layout,
             mask,
-            scale: self.scale.map(Real),
-            softcap: self.softcap.map(Real),
+            scale: self.scale.map(FloatAttr),
+            softcap: self.softcap.map(FloatAttr),
             kv_len: self.kv_len.is_some(),
         };
         (op, operand.into_iter().chain(self.kv_len).collect())
@@ -141,12 +142,12 @@ impl AttentionOptions {
 
 impl Graph {
     /// Attention of `q [B,Sq,q_heads,D]` over `k [B,Sk,kv_heads,D]` and `v [B,Sk,kv_heads,Dv]`
-    /// (the middle axes in the order of the layout), floats of one dtype: `[B,Sq,q_heads,Dv]`. See
-    /// [`Attention`] and [`MaskKind`] for the meaning.
+    /// (with the axis order of the layout), floats of one dtype. The result is `[B,Sq,q_heads,Dv]`.
+    /// See [`Attention`] and [`MaskKind`] for the definition.
     ///
     /// # Errors
-    /// [`OpError`] when types, heads or the mask do not fit, a head dim is symbolic, the window is
-    /// 0, or scale or softcap are not finite. A `kv_len` outside `0 ..= Sk` ends the run.
+    /// [`OpError`] when types, heads or the mask do not match, a head dim is symbolic, the window
+    /// is 0, or scale or softcap are not finite. A run fails if `kv_len` is outside `0 ..= Sk`.
     pub fn attention(
         &mut self,
         q: Value,

@@ -1,4 +1,5 @@
-//! The reference of attention and of its gradients: all scores of one query after the other, in F64.
+//! The reference of attention and of its gradients: computes all scores of one query at a time, in
+//! F64.
 
 use super::{Attention, MaskKind};
 use crate::error::EvalError;
@@ -7,52 +8,52 @@ use crate::scalar::maximum;
 use crate::tensor::Tensor;
 
 /// The sizes of an attention, from its operands' shapes.
-pub(super) struct Sizes {
+pub(super) struct AttentionSizes {
     pub(super) batch: usize,
     pub(super) queries: usize,
     pub(super) keys: usize,
     pub(super) head_dim: usize,
 }
 
-/// What a query gives a key.
+/// The score of one query and key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Score {
-    /// After the cap and the mask.
+pub(super) struct AttentionScore {
+    /// The score after cap and mask.
     pub(super) score: f64,
-    /// The derivative of the score by the product of query and key.
+    /// The derivative of the score with respect to the query-key product.
     pub(super) slope: f64,
     pub(super) key: usize,
 }
 
-/// Queries and keys of an attention with what masks them.
-pub(super) struct Reference<'a> {
+/// Queries and keys of an attention, with their mask operands.
+pub(super) struct AttentionReference<'a> {
     op: &'a Attention,
-    pub(super) sizes: Sizes,
-    q: Rows,
-    k: Rows,
+    pub(super) sizes: AttentionSizes,
+    q: AttentionHeadRows,
+    k: AttentionHeadRows,
     mask: Option<MaskData>,
     lens: Vec<usize>,
 }
 
-/// A rank 4 operand by batch entry, head and position.
-pub(super) struct Rows {
+/// A rank 4 operand, indexed by batch entry, head and position.
+pub(super) struct AttentionHeadRows {
     values: Vec<f64>,
     strides: [usize; 3],
     dim: usize,
 }
 
-impl Rows {
-    pub(super) fn new(op: &Attention, tensor: &Tensor) -> Rows {
-        Rows {
+impl AttentionHeadRows {
+    pub(super) fn new(op: &Attention, tensor: &Tensor) -> AttentionHeadRows {
+        AttentionHeadRows {
             values: tensor.to_f64s(),
             strides: op.layout.strides(tensor.shape()),
             dim: tensor.shape()[3],
         }
     }
 
-    /// Zeros of the shape of an operand.
-    pub(super) fn zeros(op: &Attention, shape: &[usize]) -> Rows {
-        Rows {
+    /// Zeros with the shape of an operand.
+    pub(super) fn zeros(op: &Attention, shape: &[usize]) -> AttentionHeadRows {
+        AttentionHeadRows {
             values: vec![0.0; shape.iter().product()],
             strides: op.layout.strides(shape),
             dim: shape[3],
@@ -69,7 +70,7 @@ impl Rows {
         &self.values[self.range(at)]
     }
 
-    /// Adds a row, times a factor.
+    /// Adds a row multiplied by a factor.
     pub(super) fn add(&mut self, at: [usize; 3], row: &[f64], factor: f64) {
         let own = self.range(at);
         for (to, x) in self.values[own].iter_mut().zip(row) {
@@ -86,7 +87,7 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The mask operand with the strides of `[batch, head, query, key]`, 0 where it broadcasts.
+/// The mask operand with strides of `[batch, head, query, key]`; stride 0 broadcasts.
 struct MaskData {
     values: Vec<f64>,
     strides: [usize; 4],
@@ -124,8 +125,8 @@ impl MaskData {
     }
 }
 
-/// The number of keys per batch entry.
-fn kv_lens(operand: Option<&Tensor>, sizes: &Sizes) -> Result<Vec<usize>, EvalError> {
+/// The number of keys of each batch entry.
+fn kv_lens(operand: Option<&Tensor>, sizes: &AttentionSizes) -> Result<Vec<usize>, EvalError> {
     let Some(lens) = operand else {
         return Ok(vec![sizes.keys; sizes.batch]);
     };
@@ -137,7 +138,7 @@ fn kv_lens(operand: Option<&Tensor>, sizes: &Sizes) -> Result<Vec<usize>, EvalEr
             let keys = sizes.keys;
             len.ok_or_else(|| {
                 EvalError::Data(format!(
-                    "kv_len is {n}; accepted: 0 to {keys}, the keys given"
+                    "kv_len is {n}; accepted: 0 to {keys}, the number of keys"
                 ))
             })
         })
@@ -146,15 +147,16 @@ fn kv_lens(operand: Option<&Tensor>, sizes: &Sizes) -> Result<Vec<usize>, EvalEr
     Ok((0..sizes.batch).map(|b| lens[b % lens.len()]).collect())
 }
 
-impl<'a> Reference<'a> {
-    /// Of operands that begin with `q` and `k`; `rest` is the mask and the number of keys, where they are operands.
+impl<'a> AttentionReference<'a> {
+    /// Reads the operands `q`, `k` and `rest`, which holds the mask and the number of keys if they
+    /// are operands.
     pub(super) fn new(
         op: &'a Attention,
         operands: &[&Tensor],
         rest: &[&Tensor],
-    ) -> Result<Reference<'a>, EvalError> {
+    ) -> Result<AttentionReference<'a>, EvalError> {
         let (q, k) = (operands[0], operands[1]);
-        let sizes = Sizes {
+        let sizes = AttentionSizes {
             batch: q.shape()[0],
             queries: q.shape()[op.layout.seq_axis()],
             keys: k.shape()[op.layout.seq_axis()],
@@ -164,17 +166,17 @@ impl<'a> Reference<'a> {
             true => rest.last().copied(),
             false => None,
         };
-        Ok(Reference {
+        Ok(AttentionReference {
             op,
-            q: Rows::new(op, q),
-            k: Rows::new(op, k),
+            q: AttentionHeadRows::new(op, q),
+            k: AttentionHeadRows::new(op, k),
             mask: op.has_mask_operand().then(|| MaskData::new(rest[0])),
             lens: kv_lens(lens, &sizes)?,
             sizes,
         })
     }
 
-    /// The key head of a query head.
+    /// The key head that a query head reads.
     pub(super) fn key_head(&self, head: usize) -> usize {
         head / (self.op.q_heads / self.op.kv_heads)
     }
@@ -187,8 +189,9 @@ impl<'a> Reference<'a> {
         self.k.row([b, self.key_head(h), key])
     }
 
-    /// Calls `f` for every query, by batch entry, head and position, with the scores of the keys that it sees.
-    pub(super) fn each_query(&self, mut f: impl FnMut([usize; 3], &[Score])) {
+    /// Calls `f` for every query, by batch entry, head and position, with the scores of its visible
+    /// keys.
+    pub(super) fn each_query(&self, mut f: impl FnMut([usize; 3], &[AttentionScore])) {
         let op = self.op;
         let scale = op.scale_for(self.sizes.head_dim);
         let all = [self.sizes.batch, op.q_heads, self.sizes.queries];
@@ -211,21 +214,21 @@ impl<'a> Reference<'a> {
                     }
                     score += if keep { 0.0 } else { m };
                 }
-                scores.push(Score { score, slope, key });
+                scores.push(AttentionScore { score, slope, key });
             }
             f(at, &scores);
         });
     }
 
-    /// The results in the order of their type, and the logarithm of the sum of the exponentials of each query's scores
-    /// by batch entry, head and position.
+    /// The results in the order of their type, and the log-sum-exp of each query's scores by batch
+    /// entry, head and position.
     pub(super) fn attend(&self, v: &Tensor) -> (Vec<f64>, Vec<f64>) {
         let op = self.op;
-        let values = Rows::new(op, v);
+        let values = AttentionHeadRows::new(op, v);
         let mut shape = [self.sizes.batch, 0, 0, values.dim];
         shape[op.layout.head_axis()] = op.q_heads;
         shape[op.layout.seq_axis()] = self.sizes.queries;
-        let mut y = Rows::zeros(op, &shape);
+        let mut y = AttentionHeadRows::zeros(op, &shape);
         let mut lse = Vec::new();
         self.each_query(|at, scores| {
             let max = scores

@@ -1,31 +1,34 @@
-//! Attention that keeps what its gradients need.
+//! Attention that also returns the log-sum-exp that its gradients need.
 
-use super::{Attention, AttentionOptions, Layout, MaskKind, Reference, cases, like_attention};
+use super::{
+    Attention, AttentionLayout, AttentionOptions, AttentionReference, MaskKind, cases,
+    like_attention,
+};
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
-use crate::case::{Case, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 like_attention! {
-    /// [`Attention`] with a second result: the logarithm of the sum of the exponentials of each query's scores,
-    /// `lse[b, h, i]`, from which [`AttentionGrad`](super::AttentionGrad) makes the weights again; `-inf` for a query that
-    /// sees no key.
+    /// [`Attention`] with a second result: the log-sum-exp of each query's scores, `lse[b, h, i]`.
+    /// [`AttentionGrad`](super::AttentionGrad) recomputes the weights from it. It is `-inf` for a
+    /// query without visible keys.
     pub struct AttentionWithLse {}
 }
 
 impl From<Attention> for AttentionWithLse {
     fn from(op: Attention) -> AttentionWithLse {
-        AttentionWithLse::of_attention(op)
+        AttentionWithLse::from_attention(op)
     }
 }
 
-/// The dtype of sums over scores.
+/// The accumulation dtype of sums over scores.
 pub(super) fn sums(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -33,17 +36,18 @@ pub(super) fn sums(dtype: DType) -> DType {
     }
 }
 
-/// `[batch, heads, queries]` of a query's type.
-pub(super) fn by_query(q: &Type, layout: Layout) -> Type {
+/// The shape `[batch, heads, queries]` for a query's type.
+pub(super) fn by_query(q: &Type, layout: AttentionLayout) -> Type {
     let of = |axis: usize| q.shape[axis].clone();
     let shape = [of(0), of(layout.head_axis()), of(layout.seq_axis())];
     Type::new(sums(q.dtype), shape)
 }
 
 impl OpSpec for AttentionWithLse {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "attention_with_lse",
-        text: "Two results: `y` of `attention`, and `lse[b, h, i]`, the logarithm of the sum of the exponentials of a query's scores, in F32 or wider.",
+        text: "Two results: `y` of `attention`, and the log-sum-exp of each query's scores `lse[b, \
+               h, i]`, in F32 or wider.",
         operands: &["q", "k", "v", "mask?", "kv_len?"],
         dtypes: DType::FLOATS,
         accuracy: Accuracy::Contraction,
@@ -64,25 +68,25 @@ impl OpSpec for AttentionWithLse {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let op = self.attention();
-        let (y, lse) = Reference::new(&op, operands, &operands[3..])?.attend(operands[2]);
+        let (y, lse) = AttentionReference::new(&op, operands, &operands[3..])?.attend(operands[2]);
         Ok(vec![
             Tensor::from_f64s(results[0].clone(), &y)?,
             Tensor::from_f64s(results[1].clone(), &lse)?,
         ])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::training::with_lse()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::training::rejects_with_lse()
     }
 }
 
 impl Graph {
-    /// [`Graph::attention`] and the logarithm of the sum of the exponentials of each query's scores,
-    /// `[batch, heads, queries]` in F32 or wider: see [`AttentionWithLse`].
+    /// [`Graph::attention`], and the log-sum-exp of each query's scores, `[batch, heads, queries]`
+    /// in F32 or wider: see [`AttentionWithLse`].
     ///
     /// # Errors
     /// As [`Graph::attention`].

@@ -1,20 +1,20 @@
-//! Self-attention of rows, from their projection to queries, keys and values to the output projection.
+//! A self-attention block, from the QKV projection to the output projection.
 
 use super::{
-    AttentionBlockOptions, Block, Compose, Dense, Operands, dense, eval, expect_count, expect_line,
-    expect_matrix, first, heads, infer, reshape,
+    AttentionBlockOptions, ComposedOp, ComposedOperands, LinearWeights, OpComposer, dense, eval,
+    expect_count, expect_line, expect_matrix, first, heads, infer, reshape,
 };
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
-use crate::ops::attention::{Attention, Layout, MaskKind};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
+use crate::ops::attention::{Attention, AttentionLayout, MaskKind};
 use crate::ops::rope::{Rope, RopeStyle};
 use crate::ops::util::{expect_dtype, expect_rank};
 use crate::tensor::Tensor;
@@ -23,35 +23,36 @@ use crate::types::{Shape, TensorType, Type};
 pub(super) mod cases;
 
 attrs! {
-    /// Self-attention of rows `x [B, S, E]` (Vaswani and others 2017): `x w_qkv + b_qkv` is cut into heads of
-    /// queries, keys and values, queries and keys are rotated, and `attention(q, k, v) w_out + b_out` is the
-    /// result.
+    /// Self-attention of rows `x [B, S, E]` (Vaswani and others 2017). `x w_qkv + b_qkv` is split
+    /// into heads of queries, keys and values. Queries and keys are rotated, and the result is
+    /// `attention(q, k, v) w_out + b_out`.
     ///
-    /// The columns of `w_qkv` are those of all query heads, then of all key heads, then of all value
-    /// heads, each `D` wide. A rotation covers the first elements of each head, as many as twice the
-    /// columns of its tables. Every result inside is rounded to the dtype of `x`.
+    /// `w_qkv` has the columns of all query heads, then of all key heads, then of all value heads,
+    /// each `D` wide. A rotation applies to the first elements of each head, twice the column count
+    /// of its tables. Every intermediate result is rounded to the dtype of `x`.
     pub struct AttentionBlock {
-        /// Heads of the queries; a multiple of `kv_heads`.
+        /// Number of query heads; a multiple of `kv_heads`.
         pub q_heads: usize,
-        /// Heads of keys and values.
+        /// Number of key and value heads.
         pub kv_heads: usize,
-        /// Which tokens a token sees. `keep` and `bias` take one more operand.
+        /// Which tokens a token attends to. `keep` and `bias` need an additional operand.
         pub mask: MaskKind,
-        /// Factor of the scores; `1 / sqrt(head dim)` where absent.
-        pub scale: Option<Real>,
-        /// Bounds the scores by `softcap * tanh(s / softcap)` where present.
-        pub softcap: Option<Real>,
-        /// Which elements of a head are rotated together, by two more operands; none where absent.
+        /// Factor of the scores; `1 / sqrt(head dim)` if absent.
+        pub scale: Option<FloatAttr>,
+        /// Caps the scores as `softcap * tanh(s / softcap)` if present.
+        pub softcap: Option<FloatAttr>,
+        /// Which elements of a head are rotated as a pair, with two additional operands; no
+        /// rotation if absent.
         pub rope: Option<RopeStyle>,
-        /// True for one more operand that is added to queries, keys and values.
+        /// True for an additional operand, the bias of queries, keys and values.
         pub qkv_bias: bool,
-        /// True for one more operand that is added to the result.
+        /// True for an additional operand, the bias of the result.
         pub out_bias: bool,
     }
 }
 
 /// The operands of a block by name.
-struct Parts<'a, P> {
+struct AttentionBlockOperands<'a, P> {
     x: &'a P,
     w_qkv: &'a P,
     w_out: &'a P,
@@ -66,7 +67,7 @@ impl AttentionBlock {
         Attention {
             q_heads: self.q_heads,
             kv_heads: self.kv_heads,
-            layout: Layout::Bshd,
+            layout: AttentionLayout::Bshd,
             mask: self.mask,
             scale: self.scale,
             softcap: self.softcap,
@@ -74,9 +75,9 @@ impl AttentionBlock {
         }
     }
 
-    fn parts<'a, P>(&self, operands: &'a [P]) -> Parts<'a, P> {
-        let mut rest = Operands::of(operands);
-        Parts {
+    fn parts<'a, P>(&self, operands: &'a [P]) -> AttentionBlockOperands<'a, P> {
+        let mut rest = ComposedOperands::new(operands);
+        AttentionBlockOperands {
             x: rest.take(),
             w_qkv: rest.take(),
             w_out: rest.take(),
@@ -87,19 +88,19 @@ impl AttentionBlock {
         }
     }
 
-    /// The operands after the two weights.
+    /// The number of operands after the two weights.
     pub(super) fn more_operands(&self) -> usize {
         let has_mask = self.attention().has_mask_operand();
         let flags = [self.qkv_bias, self.out_bias, has_mask];
         flags.into_iter().map(usize::from).sum::<usize>() + 2 * usize::from(self.rope.is_some())
     }
 
-    /// The heads of queries, keys and values together, where they are few enough to be counted.
+    /// The total number of heads of queries, keys and values; `None` on overflow.
     fn all_heads(&self) -> Option<usize> {
         self.kv_heads.checked_mul(2)?.checked_add(self.q_heads)
     }
 
-    /// The width of a head, from the columns of the first weight.
+    /// The width of a head, computed from the column count of the first weight.
     fn head_dim(&self, w_qkv: &Shape) -> Option<usize> {
         let columns = w_qkv.get(1)?.known()?;
         let heads = self.all_heads()?;
@@ -107,7 +108,7 @@ impl AttentionBlock {
     }
 }
 
-impl Block for AttentionBlock {
+impl ComposedOp for AttentionBlock {
     fn check(&self, operands: &[Type]) -> Result<(), TypeError> {
         self.attention().check_attrs()?;
         expect_count(3 + self.more_operands(), operands)?;
@@ -120,7 +121,7 @@ impl Block for AttentionBlock {
         let Some(head_dim) = self.head_dim(&parts.w_qkv.shape) else {
             let (q, kv) = (self.q_heads, self.kv_heads);
             let reason = format!(
-                "w_qkv has {columns} columns, which is no known multiple of {q} + 2 * {kv} heads"
+                "w_qkv has {columns} columns; expected a known multiple of {q} + 2 * {kv} heads"
             );
             return Err(TypeError::Other(reason));
         };
@@ -137,13 +138,14 @@ impl Block for AttentionBlock {
         if let Some([cos, _]) = parts.tables
             && half_rotated(&cos.shape).is_none()
         {
-            let reason = "the last axis of cos must be a known size, half of what is rotated";
+            let reason =
+                "the last axis of cos must have a known size, half of the rotated elements";
             return Err(TypeError::Other(reason.into()));
         }
         Ok(())
     }
 
-    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
+    fn compose<C: OpComposer>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
         const CHECKED: &str = "invariant: inference checked the sizes";
         let parts = self.parts(operands);
         let all = self.all_heads().expect(CHECKED);
@@ -163,7 +165,7 @@ impl Block for AttentionBlock {
             let rope = Rope {
                 style,
                 n_rot: half_rotated(&c.dims(cos)).expect(CHECKED) * 2,
-                layout: Layout::Bshd,
+                layout: AttentionLayout::Bshd,
             };
             let turn =
                 |c: &mut C, x: C::Part| first(c, rope.clone(), &[x, cos.clone(), sin.clone()]);
@@ -177,16 +179,17 @@ impl Block for AttentionBlock {
     }
 }
 
-/// The columns of a table of angles, where twice as many can be counted.
+/// Twice the column count of a table of angles; `None` on overflow.
 fn half_rotated(table: &Shape) -> Option<usize> {
     let half = table.last()?.known()?;
     half.checked_mul(2).map(|_| half)
 }
 
 impl OpSpec for AttentionBlock {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "attention_block",
-        text: "`attention(rope(q), rope(k), v) w_out + b_out` with `q k v = x w_qkv + b_qkv` of rows `x [B, S, E]`.",
+        text: "Self-attention of rows `x [B, S, E]`: `attention(rope(q), rope(k), v) w_out + \
+               b_out` with `q k v = x w_qkv + b_qkv`.",
         operands: &[
             "x", "w_qkv", "w_out", "b_qkv?", "b_out?", "cos?", "sin?", "mask?",
         ],
@@ -210,27 +213,28 @@ impl OpSpec for AttentionBlock {
         eval(self, ctx, operands)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
-    /// Self-attention of rows `x [B, S, E]`, floats: `qkv` is `[E, (q_heads + 2 kv_heads) D]`, `out`
-    /// `[q_heads D, N]`, the result `[B, S, N]`. See [`AttentionBlock`] for the meaning.
+    /// Self-attention of rows `x [B, S, E]`, floats. `qkv` is `[E, (q_heads + 2 kv_heads) D]`,
+    /// `out` is `[q_heads D, N]`, and the result is `[B, S, N]`. See [`AttentionBlock`] for the
+    /// definition.
     ///
     /// # Errors
-    /// [`OpError`] when types, heads, tables or the mask do not fit, the width of `qkv` is symbolic or no
-    /// multiple of the heads, or scale or softcap are not finite.
+    /// [`OpError`] when types, heads, tables or the mask do not match, or scale or softcap are not
+    /// finite. Also when the width of `qkv` is symbolic or not a multiple of the heads.
     pub fn attention_block(
         &mut self,
         x: Value,
-        qkv: Dense,
-        out: Dense,
+        qkv: LinearWeights,
+        out: LinearWeights,
         options: AttentionBlockOptions,
     ) -> Result<Value, OpError> {
         let (mask, operand) = options.mask.split();
@@ -238,8 +242,8 @@ impl Graph {
             q_heads: options.q_heads,
             kv_heads: options.kv_heads,
             mask,
-            scale: options.scale.map(Real),
-            softcap: options.softcap.map(Real),
+            scale: options.scale.map(FloatAttr),
+            softcap: options.softcap.map(FloatAttr),
             rope: options.rope.map(|r| r.style),
             qkv_bias: qkv.bias.is_some(),
             out_bias: out.bias.is_some(),

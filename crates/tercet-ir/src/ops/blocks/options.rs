@@ -1,61 +1,61 @@
-//! What builders of blocks take: weights and options.
+//! Arguments of the block builders: weights and options.
 
 use crate::graph::Value;
 use crate::ops::attention::AttentionMask;
 use crate::ops::rope::RopeStyle;
 
-/// A product with what is added to it.
+/// A linear layer: weight and optional bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dense {
-    /// `[K, N]`
+pub struct LinearWeights {
+    /// The weight matrix `[K, N]`.
     pub weight: Value,
-    /// `[N]`
+    /// The bias `[N]`.
     pub bias: Option<Value>,
 }
 
-impl Dense {
-    /// A product with a bias.
-    pub fn new(weight: Value, bias: Value) -> Dense {
+impl LinearWeights {
+    /// A linear layer with a bias.
+    pub fn new(weight: Value, bias: Value) -> LinearWeights {
         let bias = Some(bias);
-        Dense { weight, bias }
+        LinearWeights { weight, bias }
     }
 
-    /// A product alone.
-    pub fn without_bias(weight: Value) -> Dense {
-        Dense { weight, bias: None }
+    /// A linear layer without a bias.
+    pub fn without_bias(weight: Value) -> LinearWeights {
+        LinearWeights { weight, bias: None }
     }
 }
 
-/// The rotation of the queries and keys of a block, by tables as of [`Rope`](crate::ops::Rope).
+/// The rotation of the queries and keys of a block, with tables as for [`Rope`](crate::ops::Rope).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRope {
-    /// Which elements make a pair.
+    /// Which elements form a pair.
     pub style: RopeStyle,
-    /// `[S, n_rot/2]` or `[B, S, n_rot/2]`, of the dtype of the rows or F32.
+    /// Cosines `[S, n_rot/2]` or `[B, S, n_rot/2]`, of the dtype of the rows or F32.
     pub cos: Value,
-    /// As `cos`.
+    /// Sines, with the type of `cos`.
     pub sin: Value,
 }
 
-/// How a block attends.
+/// The attention options of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionBlockOptions {
-    /// Heads of the queries; a multiple of `kv_heads`.
+    /// Number of query heads; a multiple of `kv_heads`.
     pub q_heads: usize,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: usize,
-    /// Which tokens a token sees.
+    /// Which tokens a token attends to.
     pub mask: AttentionMask,
-    /// Factor of the scores; `1 / sqrt(head dim)` where absent.
+    /// Factor of the scores; `1 / sqrt(head dim)` if absent.
     pub scale: Option<f64>,
-    /// Bounds the scores where present.
+    /// Caps the scores if present.
     pub softcap: Option<f64>,
-    /// Rotates queries and keys where present.
+    /// Rotates queries and keys if present.
     pub rope: Option<BlockRope>,
 }
 
 impl AttentionBlockOptions {
-    /// Every token is seen, the scale is the default, scores are not bounded, nothing is rotated.
+    /// Options without mask, cap and rotation, with the default scale.
     pub fn new(q_heads: usize, kv_heads: usize) -> AttentionBlockOptions {
         AttentionBlockOptions {
             q_heads,
@@ -67,43 +67,44 @@ impl AttentionBlockOptions {
         }
     }
 
-    /// Which tokens a token sees.
+    /// Sets which tokens a token attends to.
     pub fn mask(self, mask: AttentionMask) -> AttentionBlockOptions {
         AttentionBlockOptions { mask, ..self }
     }
 
-    /// The factor of the scores.
+    /// Sets the factor of the scores.
     pub fn scale(self, scale: f64) -> AttentionBlockOptions {
         let scale = Some(scale);
         AttentionBlockOptions { scale, ..self }
     }
 
-    /// Scores become `softcap * tanh(s / softcap)`.
+    /// Caps the scores as `softcap * tanh(s / softcap)`.
     pub fn softcap(self, softcap: f64) -> AttentionBlockOptions {
         let softcap = Some(softcap);
         AttentionBlockOptions { softcap, ..self }
     }
 
-    /// Rotates queries and keys by tables.
+    /// Rotates queries and keys with these tables.
     pub fn rope(self, style: RopeStyle, cos: Value, sin: Value) -> AttentionBlockOptions {
         let rope = Some(BlockRope { style, cos, sin });
         AttentionBlockOptions { rope, ..self }
     }
 }
 
-/// The weights of an encoder layer over rows of `E`.
+/// The weights of an encoder layer over rows of width `E`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerWeights {
-    /// `[E, (q_heads + 2 kv_heads) D]`: columns of all queries, then keys, then values.
-    pub qkv: Dense,
-    /// `[q_heads D, E]`
-    pub out: Dense,
-    /// Gamma and beta after attention, each `[E]`.
+    /// QKV projection `[E, (q_heads + 2 kv_heads) D]`: columns of all queries, then keys, then
+    /// values.
+    pub qkv: LinearWeights,
+    /// Output projection of attention, `[q_heads D, E]`.
+    pub out: LinearWeights,
+    /// Gamma and beta of the norm after attention, each `[E]`.
     pub attention_norm: [Value; 2],
-    /// `[E, F]`
-    pub up: Dense,
-    /// `[F, E]`
-    pub down: Dense,
-    /// Gamma and beta at the end, each `[E]`.
+    /// First feed-forward projection, `[E, F]`.
+    pub up: LinearWeights,
+    /// Second feed-forward projection, `[F, E]`.
+    pub down: LinearWeights,
+    /// Gamma and beta of the final norm, each `[E]`.
     pub last_norm: [Value; 2],
 }

@@ -1,18 +1,18 @@
-//! An encoder layer whose norms stand after its sums.
+//! A post-norm transformer encoder layer.
 
 use super::{
-    AttentionBlock, AttentionBlockOptions, Block, Compose, Operands, TransformerWeights, dense,
-    eval, expect_count, expect_line, expect_matrix, first, infer,
+    AttentionBlock, AttentionBlockOptions, ComposedOp, ComposedOperands, OpComposer,
+    TransformerWeights, dense, eval, expect_count, expect_line, expect_matrix, first, infer,
 };
 use crate::accuracy::Accuracy;
-use crate::attr::Real;
+use crate::attr::FloatAttr;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::Gradient;
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::attention::MaskKind;
 use crate::ops::residual_norm::ResidualLayerNorm;
 use crate::ops::rope::RopeStyle;
@@ -24,39 +24,40 @@ use crate::types::{TensorType, Type};
 mod cases;
 
 attrs! {
-    /// An encoder layer (Vaswani and others 2017, BERT): `h = norm(x + attention(x))`, then
-    /// `norm(h + f(h w_up + b_up) w_down + b_down)`, layer norms over the last axis of `x [B, S, E]`.
+    /// An encoder layer (Vaswani and others 2017, BERT): `h = norm(x + attention(x))`, then `norm(h
+    /// + f(h w_up + b_up) w_down + b_down)`, with layer norms over the last axis of `x [B, S, E]`.
     ///
-    /// Attention is an [`AttentionBlock`]; sums are those of
-    /// [`ResidualLayerNorm`]. Every result inside is rounded to the dtype of `x`.
+    /// Attention is an [`AttentionBlock`]; residual sums are those of [`ResidualLayerNorm`]. Every
+    /// intermediate result is rounded to the dtype of `x`.
     pub struct TransformerLayer {
-        /// Heads of the queries; a multiple of `kv_heads`.
+        /// Number of query heads; a multiple of `kv_heads`.
         pub q_heads: usize,
-        /// Heads of keys and values.
+        /// Number of key and value heads.
         pub kv_heads: usize,
-        /// Which tokens a token sees. `keep` and `bias` take one more operand.
+        /// Which tokens a token attends to. `keep` and `bias` need an additional operand.
         pub mask: MaskKind,
-        /// Factor of the scores; `1 / sqrt(head dim)` where absent.
-        pub scale: Option<Real>,
-        /// Bounds the scores by `softcap * tanh(s / softcap)` where present.
-        pub softcap: Option<Real>,
-        /// Which elements of a head are rotated together, by two more operands; none where absent.
+        /// Factor of the scores; `1 / sqrt(head dim)` if absent.
+        pub scale: Option<FloatAttr>,
+        /// Caps the scores as `softcap * tanh(s / softcap)` if present.
+        pub softcap: Option<FloatAttr>,
+        /// Which elements of a head are rotated as a pair, with two additional operands; no
+        /// rotation if absent.
         pub rope: Option<RopeStyle>,
-        /// The function `f`, of a dtype to itself; none for the identity.
+        /// The activation `f`, which must preserve the dtype; `None` for the identity.
         pub activation: Option<UnaryFn>,
-        /// Added to the variances.
-        pub eps: Real,
-        /// True for one more operand that is added to queries, keys and values.
+        /// Constant added to the variances.
+        pub eps: FloatAttr,
+        /// True for an additional operand, the bias of queries, keys and values.
         pub qkv_bias: bool,
-        /// True for one more operand that is added to the result of attention.
+        /// True for an additional operand, the bias of the attention result.
         pub out_bias: bool,
-        /// True for two more operands that are added to the two products after attention.
+        /// True for two additional operands, the biases of the two feed-forward matmuls.
         pub ffn_bias: bool,
     }
 }
 
-/// The operands of a layer by name; those of attention after its weights are behind.
-struct Parts<'a, P> {
+/// The operands of a layer by name. Optional operands of attention come last.
+struct TransformerLayerOperands<'a, P> {
     x: &'a P,
     attention: [&'a P; 2],
     attention_norm: [&'a P; 2],
@@ -67,7 +68,7 @@ struct Parts<'a, P> {
     rest: &'a [P],
 }
 
-/// Operands that are always there.
+/// Number of operands that are always present.
 const REQUIRED: usize = 9;
 
 impl TransformerLayer {
@@ -84,9 +85,9 @@ impl TransformerLayer {
         }
     }
 
-    fn parts<'a, P>(&self, operands: &'a [P]) -> Parts<'a, P> {
-        let mut each = Operands::of(operands);
-        Parts {
+    fn parts<'a, P>(&self, operands: &'a [P]) -> TransformerLayerOperands<'a, P> {
+        let mut each = ComposedOperands::new(operands);
+        TransformerLayerOperands {
             x: each.take(),
             attention: [each.take(), each.take()],
             attention_norm: [each.take(), each.take()],
@@ -98,8 +99,8 @@ impl TransformerLayer {
         }
     }
 
-    /// The norm of a sum.
-    fn norm<C: Compose>(
+    /// The norm of a residual sum.
+    fn norm<C: OpComposer>(
         &self,
         c: &mut C,
         [x, residual]: [&C::Part; 2],
@@ -110,7 +111,7 @@ impl TransformerLayer {
     }
 }
 
-impl Block for TransformerLayer {
+impl ComposedOp for TransformerLayer {
     fn check(&self, operands: &[Type]) -> Result<(), TypeError> {
         let more = self.block().more_operands() + 2 * usize::from(self.ffn_bias);
         expect_count(REQUIRED + more, operands)?;
@@ -134,7 +135,7 @@ impl Block for TransformerLayer {
         Ok(())
     }
 
-    fn compose<C: Compose>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
+    fn compose<C: OpComposer>(&self, c: &mut C, operands: &[C::Part]) -> Result<C::Part, C::Error> {
         let parts = self.parts(operands);
         let [w_qkv, w_out] = parts.attention;
         let block: Vec<C::Part> = [parts.x, w_qkv, w_out]
@@ -155,9 +156,10 @@ impl Block for TransformerLayer {
 }
 
 impl OpSpec for TransformerLayer {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "transformer_layer",
-        text: "`norm(h + f(h w_up + b_up) w_down + b_down)` with `h = norm(x + attention_block(x))`, an encoder layer of rows `x [B, S, E]`.",
+        text: "An encoder layer over rows `x [B, S, E]`: `norm(h + f(h w_up + b_up) w_down + \
+               b_down)` with `h = norm(x + attention_block(x))`.",
         operands: &[
             "x", "w_qkv", "w_out", "gamma_1", "beta_1", "w_up", "w_down", "gamma_2", "beta_2",
             "b_up?", "b_down?", "b_qkv?", "b_out?", "cos?", "sin?", "mask?",
@@ -182,23 +184,23 @@ impl OpSpec for TransformerLayer {
         eval(self, ctx, operands)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases::rejects()
     }
 }
 
 impl Graph {
     /// An encoder layer over rows `x [B, S, E]`, floats; the result has the type of `x`. See
-    /// [`TransformerLayer`] for the meaning.
+    /// [`TransformerLayer`] for the definition.
     ///
     /// # Errors
-    /// As [`Graph::attention_block`], and when another weight does not fit, one of the products after
-    /// attention has a bias and the other has none, `activation` gives another dtype, or `eps` is negative or
-    /// not finite.
+    /// As [`Graph::attention_block`]. Also when another weight does not match, only one
+    /// feed-forward matmul has a bias, `activation` changes the dtype, or `eps` is negative or not
+    /// finite.
     pub fn transformer_layer(
         &mut self,
         x: Value,
@@ -220,11 +222,11 @@ impl Graph {
             q_heads: options.q_heads,
             kv_heads: options.kv_heads,
             mask,
-            scale: options.scale.map(Real),
-            softcap: options.softcap.map(Real),
+            scale: options.scale.map(FloatAttr),
+            softcap: options.softcap.map(FloatAttr),
             rope: options.rope.map(|r| r.style),
             activation,
-            eps: Real(eps),
+            eps: FloatAttr(eps),
             qkv_bias: qkv.bias.is_some(),
             out_bias: out.bias.is_some(),
             ffn_bias: up.bias.is_some(),

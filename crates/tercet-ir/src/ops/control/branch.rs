@@ -1,27 +1,27 @@
-//! `If`: one of two graphs.
+//! `If`: runs one of two graphs.
 
-use super::{cases, expect_predicate, expect_results, holds};
+use super::{cases, expect_predicate, expect_results, is_true};
 use crate::accuracy::Accuracy;
-use crate::attr::{AttrError, AttrValue, Attrs, Literal, take_attr};
-use crate::case::{Case, Reject};
+use crate::attr::{AttrError, AttrLiteral, AttrValue, Attrs, take_attr};
+use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
-/// `then` where the predicate holds, else `else`; the other one does not run.
+/// Runs `then` if the predicate is true, else `else`; the other graph does not run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct If {
-    /// Where the predicate holds.
+    /// The graph that runs if the predicate is true.
     pub then: SubGraph,
-    /// Where it does not; `else` in the text form.
+    /// The graph that runs if the predicate is false; `else` in the text form.
     pub otherwise: SubGraph,
 }
 
-// By hand, since `else` is no name of a field.
+// Implemented by hand, because `else` cannot be a Rust field name.
 impl Attrs for If {
     const NAMES: &'static [&'static str] = &["then", "else"];
 
@@ -29,14 +29,14 @@ impl Attrs for If {
         vec![("then", SubGraph::kind()), ("else", SubGraph::kind())]
     }
 
-    fn to_literals(&self) -> Vec<(&'static str, Literal)> {
+    fn to_literals(&self) -> Vec<(&'static str, AttrLiteral)> {
         vec![
             ("then", self.then.to_literal()),
             ("else", self.otherwise.to_literal()),
         ]
     }
 
-    fn from_literals(given: &[(String, Literal)]) -> Result<Self, AttrError> {
+    fn from_literals(given: &[(String, AttrLiteral)]) -> Result<Self, AttrError> {
         if let Some((name, _)) = given
             .iter()
             .find(|(n, _)| !Self::NAMES.contains(&n.as_str()))
@@ -53,9 +53,9 @@ impl Attrs for If {
 }
 
 impl If {
-    /// The graph that a predicate takes.
-    pub fn taken(&self, predicate: &Tensor) -> &SubGraph {
-        match holds(predicate) {
+    /// The graph that runs for a predicate.
+    pub fn selected_branch(&self, predicate: &Tensor) -> &SubGraph {
+        match is_true(predicate) {
             true => &self.then,
             false => &self.otherwise,
         }
@@ -63,10 +63,11 @@ impl If {
 }
 
 impl OpSpec for If {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "if",
-        text: "The results of the graph `then` where `pred` (`bool[]`) holds, else those of `else`; \
-               the other one does not run. Both take the captures and give results of the same types.",
+        text: "The results of the graph `then` if `pred` (`bool[]`) is true, else those of `else`; \
+               the other graph does not run. The captures are the arguments of both, and their \
+               results have the same types.",
         operands: &["pred", "captures..."],
         dtypes: cases::DTYPES,
         accuracy: Accuracy::Elementwise,
@@ -109,29 +110,30 @@ impl OpSpec for If {
         operands: &[&Tensor],
         _: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
-        let name = match holds(operands[0]) {
+        let name = match is_true(operands[0]) {
             true => "then",
             false => "else",
         };
-        self.taken(operands[0]).evaluate(name, ctx, &operands[1..])
+        self.selected_branch(operands[0])
+            .evaluate(name, ctx, &operands[1..])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::branches()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_branches()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_branches()
     }
 }
 
 impl Graph {
-    /// `then` or `otherwise` of the captures, as `pred` says; the first result, `.port(1)` is the
-    /// second.
+    /// Runs `then` or `otherwise` on the captures, depending on `pred`. Returns the first result;
+    /// `.port(1)` is the second.
     ///
     /// # Errors
-    /// [`OpError`] when `pred` is not `bool[]`, a graph does not take the captures, or their results
-    /// have different types.
+    /// [`OpError`] when `pred` is not `bool[]`, a graph does not accept the captures, or their
+    /// results have different types.
     pub fn if_else(
         &mut self,
         pred: Value,

@@ -1,12 +1,12 @@
-//! The cases of control flow: graphs inside graphs, small ones.
+//! Cases of control flow, with small nested graphs.
 
 mod branches;
 mod loops;
 mod scans;
 
-pub(super) use branches::{branches, refused_branches};
-pub(super) use loops::{loops, refused_loops};
-pub(super) use scans::{refused_scans, scans};
+pub(super) use branches::{branches, rejected_branches};
+pub(super) use loops::{loops, rejected_loops};
+pub(super) use scans::{rejected_scans, scans};
 
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -15,7 +15,7 @@ use crate::types::Type;
 
 pub(super) const DTYPES: &[DType] = &[DType::F32, DType::F16, DType::I32];
 
-/// A graph of arguments of these types that gives what `f` makes of them.
+/// A graph with arguments of these types whose outputs `f` builds.
 fn block(
     arguments: &[Type],
     f: impl FnOnce(&mut Graph, &[Value]) -> Result<Vec<Value>, OpError>,
@@ -31,7 +31,7 @@ fn block(
     Ok(g)
 }
 
-/// The types of values, to take them as arguments.
+/// The types of values, for use as argument types.
 fn types(graph: &Graph, values: &[Value]) -> Vec<Type> {
     values.iter().map(|v| graph.ty(*v).clone()).collect()
 }

@@ -1,42 +1,44 @@
-//! `While`: a graph again and again.
+//! `While`: repeats a graph while a condition holds.
 
-use super::{cases, expect_carried, expect_predicate, expect_results, holds};
+use super::{cases, expect_carried, expect_predicate, expect_results, is_true};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `body` as long as `cond` holds. Both take the values carried, then the captures.
+    /// Repeats `body` while `cond` is true. The arguments of both are the carried values, then the
+    /// captures.
     pub struct While {
-        /// One result, `bool[]`: whether there is another iteration.
+        /// A graph with one result, `bool[]`: whether to run another iteration.
         pub cond: SubGraph,
-        /// The values carried into the next iteration, of the same types.
+        /// A graph whose results are the carried values of the next iteration, with the same types.
         pub body: SubGraph,
-        /// The most iterations; a run in which there would be more fails.
+        /// Maximum number of iterations; a run that would need more fails.
         pub max_iter: u64,
     }
 }
 
 impl While {
-    /// The number of values carried.
+    /// The number of carried values.
     pub fn carried(&self) -> usize {
         self.body.graph().outputs().len()
     }
 }
 
 impl OpSpec for While {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "while",
-        text: "While the graph `cond` of the carried values and the captures gives true, the carried \
-               values become the results of `body` of the same; the carried values at the end. A run \
-               in which `cond` still holds after `max_iter` iterations fails.",
+        text: "Repeats the graph `body` while the graph `cond` is true. The arguments of both are \
+               the carried values and the captures; the results of `body` are the next carried \
+               values. Returns the final carried values. A run fails if `cond` is still true after \
+               `max_iter` iterations.",
         operands: &["carried...", "captures..."],
         dtypes: cases::DTYPES,
         accuracy: Accuracy::Elementwise,
@@ -58,7 +60,10 @@ impl OpSpec for While {
         match self.cond.infer("cond", operands)?.as_slice() {
             [predicate] => expect_predicate("cond", predicate)?,
             others => {
-                let reason = format!("it has {} results; expected one, bool[]", others.len());
+                let reason = format!(
+                    "the graph has {} results; expected one, bool[]",
+                    others.len()
+                );
                 let name = "cond";
                 return Err(TypeError::Attr { name, reason });
             }
@@ -78,7 +83,7 @@ impl OpSpec for While {
         loop {
             let arguments: Vec<&Tensor> = carried.iter().chain(captures.iter().copied()).collect();
             let more = self.cond.evaluate("cond", ctx, &arguments)?;
-            if !more.first().is_some_and(holds) {
+            if !more.first().is_some_and(is_true) {
                 return Ok(carried);
             }
             if done == self.max_iter {
@@ -90,22 +95,22 @@ impl OpSpec for While {
         }
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::loops()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_loops()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_loops()
     }
 }
 
 impl Graph {
-    /// `body` of the values carried and the captures, again and again while `cond` holds, at most
-    /// `max_iter` times; the first value carried at the end, `.port(1)` is the second.
+    /// Repeats `body` on the carried values and the captures while `cond` is true, at most
+    /// `max_iter` times. Returns the first final carried value; `.port(1)` is the second.
     ///
     /// # Errors
-    /// [`OpError`] when a graph does not take these operands, `cond` does not give `bool[]`, or `body`
-    /// not the types that are carried.
+    /// [`OpError`] when a graph does not accept these operands, or the result of `cond` is not
+    /// `bool[]`. Also when the results of `body` do not have the types of the carried values.
     pub fn while_loop(
         &mut self,
         carried: &[Value],

@@ -1,45 +1,45 @@
-//! `Scan`: a graph along sequences.
+//! `Scan`: runs a graph for each step of sequences.
 
 use super::{cases, expect_carried, expect_results};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{expect_equal, expect_rank_at_least};
 use crate::subgraph::SubGraph;
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType, Type};
 
 attrs! {
-    /// `body` once for each step of sequences, which are walked along their first axis (ONNX `Scan`).
+    /// Runs `body` once for each step of sequences, along their first axis (ONNX `Scan`).
     ///
-    /// Operands: the values carried, the sequences, the captures. The body takes the values carried, the
-    /// step's part of each sequence and the captures, and gives the values carried on, then what the
-    /// step adds to each result sequence.
+    /// The operands are the carried values, the sequences and the captures. The arguments of the
+    /// body are the carried values, the step's element of each sequence, and the captures. Its
+    /// results are the next carried values, then an element of each result sequence.
     pub struct Scan {
-        /// What a step does.
+        /// The graph that runs for each step.
         pub body: SubGraph,
-        /// The number of values carried.
+        /// The number of carried values.
         pub carried: usize,
         /// The number of sequences, at least one.
         pub scanned: usize,
-        /// For each sequence, whether it is walked from its end.
+        /// For each sequence, whether it is read from its end.
         pub reverse: Vec<bool>,
         /// For each result sequence, whether it is filled from its end.
         pub reverse_results: Vec<bool>,
     }
 }
 
-/// The type of a step's part of a sequence.
+/// The type of one element of a sequence.
 fn part(sequence: &Type) -> Type {
     sequence.with_shape(sequence.shape.iter().skip(1).cloned().collect::<Shape>())
 }
 
-/// The place of a step in a sequence of `steps`.
+/// The index of a step in a sequence of `steps` elements.
 fn place(step: usize, steps: usize, reverse: bool) -> usize {
     match reverse {
         true => steps - 1 - step,
@@ -47,7 +47,7 @@ fn place(step: usize, steps: usize, reverse: bool) -> usize {
     }
 }
 
-/// The part of a sequence at a place.
+/// The element of a sequence at an index.
 fn part_of(sequence: &Tensor, at: usize) -> Result<Tensor, EvalError> {
     let ty = TensorType::new(sequence.dtype(), &sequence.shape()[1..]);
     let bytes = ty.size_bytes();
@@ -71,7 +71,7 @@ impl Scan {
             expect_rank_at_least("scanned", sequence, 1)?;
         }
         let [first, rest @ ..] = sequences else {
-            let reason = "there is nothing to scan; expected 1 or more".to_string();
+            let reason = "0 scanned sequences; expected 1 or more".to_string();
             let name = "scanned";
             return Err(TypeError::Attr { name, reason });
         };
@@ -96,12 +96,13 @@ fn expect_flags(name: &'static str, flags: &[bool], count: usize) -> Result<(), 
 }
 
 impl OpSpec for Scan {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "scan",
-        text: "For each step of the sequences `scanned` (ONNX `Scan` along the first axis), the graph \
-               `body` of the carried values, the step's part of each sequence and the captures gives the \
-               carried values of the next step, then a part of each result sequence. The carried values \
-               at the end, then the result sequences.",
+        text: "Runs the graph `body` for each step of the sequences `scanned` (ONNX `Scan` along \
+               the first axis). Its arguments are the carried values, the step's element of each \
+               sequence, and the captures. Its results are the next carried values, then an \
+               element of each result sequence. Returns the final carried values, then the result \
+               sequences.",
         operands: &["carried...", "scanned...", "captures..."],
         dtypes: cases::DTYPES,
         accuracy: Accuracy::Elementwise,
@@ -165,22 +166,23 @@ impl OpSpec for Scan {
         Ok(carried)
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         cases::scans()
     }
 
-    fn rejects() -> Vec<Reject> {
-        cases::refused_scans()
+    fn rejects() -> Vec<RejectCase> {
+        cases::rejected_scans()
     }
 }
 
 impl Graph {
-    /// `body` once for each step along the first axis of the sequences `scanned`, from their starts;
-    /// [`Scan`] itself takes directions. The values carried at the end, then the result sequences, by
-    /// port.
+    /// Runs `body` once for each step along the first axis of the sequences `scanned`, from their
+    /// starts; [`Scan`] itself supports both directions. The results are the final carried values,
+    /// then the result sequences, by port.
     ///
     /// # Errors
-    /// [`OpError`] when the sequences differ in length or `body` does not take or give what it must.
+    /// [`OpError`] when the sequences differ in length or the arguments or results of `body` do not
+    /// match.
     pub fn scan_over(
         &mut self,
         carried: &[Value],

@@ -1,6 +1,6 @@
-//! Convolutions that executors are tested on.
+//! Test cases of convolutions.
 
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -11,8 +11,8 @@ use crate::ops::window::Window;
 use crate::scalar::UnaryFn;
 use crate::types::Type;
 
-/// A convolution by its shapes.
-struct Shapes {
+/// A convolution given by its shapes.
+struct ConvCaseShapes {
     name: &'static str,
     x: &'static [usize],
     w: &'static [usize],
@@ -26,8 +26,8 @@ const fn shapes(
     w: &'static [usize],
     groups: usize,
     window: fn(Window) -> Window,
-) -> Shapes {
-    Shapes {
+) -> ConvCaseShapes {
+    ConvCaseShapes {
         name,
         x,
         w,
@@ -36,15 +36,15 @@ const fn shapes(
     }
 }
 
-/// Of floats, and a few of every dtype.
-const FLOATS: &[Shapes] = &[
+/// Shapes for float cases; a few run with every dtype.
+const FLOATS: &[ConvCaseShapes] = &[
     shapes("line_2x3x19", &[2, 3, 19], &[5, 3, 4], 1, |w| {
         w.with_stride(&[2]).with_pads(&[3], &[1])
     }),
     shapes("plane_3x3_2x5x9x7", &[2, 5, 9, 7], &[6, 5, 3, 3], 1, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
-    // Whole tiles and a rest along channels, windows and depth.
+    // Full and partial tiles along channels, windows and depth.
     shapes("tiles_and_rest", &[2, 9, 13, 11], &[70, 9, 3, 3], 1, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
@@ -114,11 +114,11 @@ const FLOATS: &[Shapes] = &[
         3,
         |w| w.with_pads(&[1, 1], &[1, 1]),
     ),
-    // Sums over so many that they are made in parts, windows that cross from entry to entry.
+    // Sums long enough for split-K, and window tiles that span batch entries.
     shapes("deep", &[2, 192, 3, 3], &[16, 192, 3, 3], 1, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
-    // Channels in whole steps: taps are gathered one after the other.
+    // Channels in full blocks: kernels gather one tap after the other.
     shapes("deep_groups", &[2, 128, 4, 4], &[40, 64, 3, 3], 2, |w| {
         w.with_pads(&[1, 1], &[1, 1])
     }),
@@ -138,7 +138,7 @@ const FLOATS: &[Shapes] = &[
     }),
 ];
 
-const EVERY_DTYPE: &[Shapes] = &[
+const EVERY_DTYPE: &[ConvCaseShapes] = &[
     shapes("small_plane", &[1, 2, 5, 4], &[3, 2, 3, 2], 1, |w| {
         w.with_pads(&[1, 1], &[1, 0]).with_stride(&[1, 2])
     }),
@@ -163,29 +163,29 @@ const ACTIVATIONS: [UnaryFn; 7] = [
     UnaryFn::Softplus,
 ];
 
-/// A case without, and one with a bias.
-fn pair(s: &'static Shapes, activation: Option<UnaryFn>, prefix: &str) -> [Case; 2] {
+/// A case without and one with a bias.
+fn pair(s: &'static ConvCaseShapes, activation: Option<UnaryFn>, prefix: &str) -> [OpCase; 2] {
     [false, true].map(|biased| {
         let name = format!("{prefix}{}{}", s.name, if biased { "_bias" } else { "" });
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let dtype = c.dtype;
-            let x = c.input("x", s.x, Fill::Normal)?;
-            let w = c.param_of("w", Type::new(dtype, s.w), Fill::Normal)?;
+            let x = c.input("x", s.x, InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, s.w), InputFill::Normal)?;
             let mut operands = vec![x, w];
             if biased {
-                operands.push(c.param_of("bias", Type::new(dtype, [s.w[0]]), Fill::Normal)?);
+                operands.push(c.param_of("bias", Type::new(dtype, [s.w[0]]), InputFill::Normal)?);
             }
             let window = (s.window)(Window::new(s.x.len() - 2));
             let y = c
                 .graph
-                .add(Conv::of(window, s.groups, activation), &operands)?;
+                .add(Conv::new(window, s.groups, activation), &operands)?;
             c.output(y)
         })
     })
 }
 
-pub(super) fn all() -> Vec<Case> {
-    let of = |list: &'static [Shapes], only: &'static [DType]| {
+pub(super) fn all() -> Vec<OpCase> {
+    let of = |list: &'static [ConvCaseShapes], only: &'static [DType]| {
         let cases = list.iter().flat_map(|s| pair(s, None, ""));
         cases.map(move |case| case.only(only))
     };
@@ -193,7 +193,7 @@ pub(super) fn all() -> Vec<Case> {
     let quads = FLOATS.iter().find(|s| s.name == "whole_quads");
     let depthwise = FLOATS.iter().find(|s| s.name == "depthwise");
     let activated = ACTIVATIONS.iter().flat_map(move |&f| {
-        // Whole quads of weights, with a short and a long function.
+        // Groups of four weights, with a short and a long activation.
         let long = matches!(f, UnaryFn::Relu | UnaryFn::Silu);
         let shapes = [plane, depthwise, quads.filter(|_| long)];
         let shapes = shapes.into_iter().flatten();
@@ -205,58 +205,58 @@ pub(super) fn all() -> Vec<Case> {
     of(FLOATS, DType::FLOATS)
         .chain(of(EVERY_DTYPE, DType::NUMBERS))
         .chain(activated)
-        .chain(written())
+        .chain(fixed_value_cases())
         .chain(symbolic())
         .chain(views())
         .collect()
 }
 
-fn written() -> Vec<Case> {
+fn fixed_value_cases() -> Vec<OpCase> {
     vec![
-        Case::new("written_line", |c| {
+        OpCase::new("written_line", |c| {
             let x = c.input("x", [1, 1, 4], counted(&[1, 1, 4]))?;
-            let w = c.input("w", [1, 1, 3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
+            let w = c.input("w", [1, 1, 3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
             let window = Window::new(1).with_pads(&[1], &[1]);
             let y = c.graph.conv(x, w, None, window, 1)?;
             c.output_expect(y, &[3.0, 8.0, 14.0, 8.0])
         }),
-        Case::new("written_groups", |c| {
+        OpCase::new("written_groups", |c| {
             let x = c.input("x", [1, 2, 3], counted(&[1, 2, 3]))?;
-            let w = c.input("w", [2, 1, 2], Fill::Values(vec![1.0, 1.0, 0.0, 2.0]))?;
-            let bias = c.input("bias", [2], Fill::Values(vec![1.0, 5.0]))?;
+            let w = c.input("w", [2, 1, 2], InputFill::Values(vec![1.0, 1.0, 0.0, 2.0]))?;
+            let bias = c.input("bias", [2], InputFill::Values(vec![1.0, 5.0]))?;
             let y = c.graph.conv(x, w, Some(bias), Window::new(1), 2)?;
             c.output_expect(y, &[2.0, 4.0, 13.0, 15.0])
         }),
-        Case::new("empty_sum_is_the_bias", |c| {
-            let x = c.input("x", [1, 0, 2], Fill::Normal)?;
-            let w = c.input("w", [2, 0, 1], Fill::Normal)?;
-            let bias = c.input("bias", [2], Fill::Values(vec![3.0, 5.0]))?;
+        OpCase::new("empty_sum_is_the_bias", |c| {
+            let x = c.input("x", [1, 0, 2], InputFill::Normal)?;
+            let w = c.input("w", [2, 0, 1], InputFill::Normal)?;
+            let bias = c.input("bias", [2], InputFill::Values(vec![3.0, 5.0]))?;
             let y = c.graph.conv(x, w, Some(bias), Window::new(1), 1)?;
             c.output_expect(y, &[3.0, 3.0, 5.0, 5.0])
         }),
-        // Padding is not read: a weight of infinity times nothing is nothing.
-        Case::new("relu_keeps_nan", |c| {
-            let x = c.input("x", [1, 1, 2], Fill::Values(vec![f64::NAN, -2.0]))?;
-            let w = c.input("w", [1, 1, 1], Fill::Values(vec![1.0]))?;
-            let conv = Conv::of(Window::new(1), 1, Some(UnaryFn::Relu));
+        // Padding is skipped, so an infinite weight on padding does not give NaN.
+        OpCase::new("relu_keeps_nan", |c| {
+            let x = c.input("x", [1, 1, 2], InputFill::Values(vec![f64::NAN, -2.0]))?;
+            let w = c.input("w", [1, 1, 1], InputFill::Values(vec![1.0]))?;
+            let conv = Conv::new(Window::new(1), 1, Some(UnaryFn::Relu));
             let y = c.graph.add(conv, &[x, w])?;
             c.output_expect(y, &[f64::NAN, 0.0])
         })
         .only(DType::FLOATS),
         // 2049 is not an f16: rounding it before the bias is added would give 2048.
-        Case::new("bias_is_added_before_rounding", |c| {
-            let x = c.input("x", [1, 2, 1], Fill::Values(vec![2048.0, 1.0]))?;
-            let w = c.input("w", [1, 2, 1], Fill::Values(vec![1.0, 1.0]))?;
-            let bias = c.input("bias", [1], Fill::Values(vec![1.0]))?;
+        OpCase::new("bias_is_added_before_rounding", |c| {
+            let x = c.input("x", [1, 2, 1], InputFill::Values(vec![2048.0, 1.0]))?;
+            let w = c.input("w", [1, 2, 1], InputFill::Values(vec![1.0, 1.0]))?;
+            let bias = c.input("bias", [1], InputFill::Values(vec![1.0]))?;
             let y = c.graph.conv(x, w, Some(bias), Window::new(1), 1)?;
             c.output_expect(y, &[2050.0])
         })
         .only(&[DType::F32, DType::F16, DType::F64]),
-        Case::new("integers_wrap_before_relu", |c| {
-            let x = c.input("x", [1, 1, 1], Fill::Values(vec![100.0]))?;
-            let w = c.input("w", [2, 1, 1], Fill::Values(vec![1.0, -1.0]))?;
-            let bias = c.input("bias", [2], Fill::Values(vec![100.0, -100.0]))?;
-            let conv = Conv::of(Window::new(1), 1, Some(UnaryFn::Relu));
+        OpCase::new("integers_wrap_before_relu", |c| {
+            let x = c.input("x", [1, 1, 1], InputFill::Values(vec![100.0]))?;
+            let w = c.input("w", [2, 1, 1], InputFill::Values(vec![1.0, -1.0]))?;
+            let bias = c.input("bias", [2], InputFill::Values(vec![100.0, -100.0]))?;
+            let conv = Conv::new(Window::new(1), 1, Some(UnaryFn::Relu));
             let y = c.graph.add(conv, &[x, w, bias])?;
             c.output_expect(y, &[0.0, 56.0])
         })
@@ -264,15 +264,15 @@ fn written() -> Vec<Case> {
     ]
 }
 
-fn symbolic() -> Vec<Case> {
+fn symbolic() -> Vec<OpCase> {
     let of = |name, groups: usize, kernel: &'static [usize]| {
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let (b, s, dtype) = (c.sym("b", 2, 3), c.sym("s", 5, 9), c.dtype);
             let wide = s.checked_mul(&Dim::Known(2)).expect("small");
-            let x = c.input("x", [b, 6.into(), s, wide], Fill::Normal)?;
+            let x = c.input("x", [b, 6.into(), s, wide], InputFill::Normal)?;
             let shape = [&[12, 6 / groups], kernel].concat();
-            let w = c.param_of("w", Type::new(dtype, shape.as_slice()), Fill::Normal)?;
-            let bias = c.param_of("bias", Type::new(dtype, [12]), Fill::Normal)?;
+            let w = c.param_of("w", Type::new(dtype, shape.as_slice()), InputFill::Normal)?;
+            let bias = c.param_of("bias", Type::new(dtype, [12]), InputFill::Normal)?;
             let pad = kernel[0] / 2;
             let window = match pad {
                 0 => Window::new(2),
@@ -292,18 +292,18 @@ fn symbolic() -> Vec<Case> {
     ]
 }
 
-/// Operands that do not lie row by row.
-fn views() -> Vec<Case> {
+/// Operands that are not row-major.
+fn views() -> Vec<OpCase> {
     let of = |name, channels: usize, groups: usize, kernel: usize| {
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let dtype = c.dtype;
-            // Channels last, and a part of each row.
-            let x = c.input("x", [2, 8, 6, channels + 1], Fill::Normal)?;
+            // Channels-last data, and a slice of each row.
+            let x = c.input("x", [2, 8, 6, channels + 1], InputFill::Normal)?;
             let x = c.graph.narrow(x, 3, 1, channels)?;
             let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
             let own = channels / groups;
             let w = Type::new(dtype, [own, kernel, kernel, 8]);
-            let w = c.param_of("w", w, Fill::Normal)?;
+            let w = c.param_of("w", w, InputFill::Normal)?;
             let w = c.graph.transpose(w, &[3, 0, 1, 2])?;
             let y = c.graph.conv(x, w, None, Window::new(2), groups)?;
             c.output(y)
@@ -317,8 +317,8 @@ fn views() -> Vec<Case> {
     ]
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
-    fn of(
+pub(super) fn rejects() -> Vec<RejectCase> {
+    fn build(
         g: &mut Graph,
         x: &[usize],
         w: &[usize],
@@ -334,35 +334,35 @@ pub(super) fn rejects() -> Vec<Reject> {
     }
     vec![
         reject("rank", "expected rank 3 to 5", |g| {
-            of(g, &[3, 4], &[2, 3, 1], 1, None)
+            build(g, &[3, 4], &[2, 3, 1], 1, None)
         }),
         reject("rank_of_w", "expected rank 3", |g| {
-            of(g, &[1, 3, 4], &[2, 3, 1, 1], 1, None)
+            build(g, &[1, 3, 4], &[2, 3, 1, 1], 1, None)
         }),
         reject(
             "channels",
             "channels of a group and of w: 3 and 4 differ",
-            |g| of(g, &[1, 3, 5], &[2, 4, 1], 1, None),
+            |g| build(g, &[1, 3, 5], &[2, 4, 1], 1, None),
         ),
         reject("groups_of_x", "2 does not divide 3 channels", |g| {
-            of(g, &[1, 3, 5], &[2, 1, 1], 2, None)
+            build(g, &[1, 3, 5], &[2, 1, 1], 2, None)
         }),
         reject("groups_of_w", "2 does not divide 3 channels", |g| {
-            of(g, &[1, 4, 5], &[3, 2, 1], 2, None)
+            build(g, &[1, 4, 5], &[3, 2, 1], 2, None)
         }),
         reject("no_groups", "0 does not divide", |g| {
-            of(g, &[1, 4, 5], &[3, 4, 1], 0, None)
+            build(g, &[1, 4, 5], &[3, 4, 1], 0, None)
         }),
         reject(
             "bias",
             "bias and channels of the result: 3 and 2 differ",
-            |g| of(g, &[1, 4, 5], &[2, 4, 1], 1, Some(3)),
+            |g| build(g, &[1, 4, 5], &[2, 4, 1], 1, Some(3)),
         ),
         reject("too_small", "does not fit spatial axis 0", |g| {
-            of(g, &[1, 4, 5], &[2, 4, 6], 1, None)
+            build(g, &[1, 4, 5], &[2, 4, 6], 1, None)
         }),
         reject("no_taps", "must be known and between", |g| {
-            of(g, &[1, 4, 5], &[2, 4, 0], 1, None)
+            build(g, &[1, 4, 5], &[2, 4, 0], 1, None)
         }),
         reject("symbolic_taps", "must be known", |g| {
             let x = g.input("x", Type::new(DType::F32, [1, 1, 5]))?;
@@ -378,7 +378,7 @@ pub(super) fn rejects() -> Vec<Reject> {
         reject("activation_to_truth_values", "is_nan gives bool", |g| {
             let x = g.input("x", Type::new(DType::F32, [1, 1, 5]))?;
             let w = g.input("w", Type::new(DType::F32, [1, 1, 2]))?;
-            let conv = Conv::of(Window::new(1), 1, Some(UnaryFn::IsNan));
+            let conv = Conv::new(Window::new(1), 1, Some(UnaryFn::IsNan));
             g.add(conv, &[x, w])
         }),
     ]

@@ -1,7 +1,7 @@
-//! Cases of the operators that are shipped.
+//! Cases of the built-in custom operators.
 
-use crate::attr::Real;
-use crate::case::{Case, Fill, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::custom::{GroupLimitedGate, PairwiseKnn};
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -13,32 +13,41 @@ const GATE: GroupLimitedGate = GroupLimitedGate {
     groups: 4,
     keep: 2,
     k: 3,
-    scale: Real(2.5),
+    scale: FloatAttr(2.5),
 };
 
-fn gate(name: &str, [rows, experts]: [usize; 2], op: GroupLimitedGate) -> Case {
-    Case::new(name, move |c| {
-        let logits = c.input("logits", [rows, experts], Fill::Normal)?;
+fn gate(name: &str, [rows, experts]: [usize; 2], op: GroupLimitedGate) -> OpCase {
+    OpCase::new(name, move |c| {
+        let logits = c.input("logits", [rows, experts], InputFill::Normal)?;
         let bias = c.param_of(
             "bias",
             Type::new(c.dtype, [experts]),
-            Fill::Uniform(-0.5, 0.5),
+            InputFill::Uniform(-0.5, 0.5),
         )?;
         let y = c.graph.custom(op.clone(), &[logits, bias])?;
         c.output(y)
     })
 }
 
-/// Rows of written logits without a bias, scaled by 2, of which the experts are known.
-fn chosen(name: &str, logits: &'static [f64], op: GroupLimitedGate, want: &'static [f64]) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("logits", [1, logits.len()], Fill::Values(logits.to_vec()))?;
-        let zeros = Fill::Values(vec![0.0; logits.len()]);
+/// Explicit logits without a bias, scaled by 2, with the expected experts.
+fn chosen(
+    name: &str,
+    logits: &'static [f64],
+    op: GroupLimitedGate,
+    want: &'static [f64],
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input(
+            "logits",
+            [1, logits.len()],
+            InputFill::Values(logits.to_vec()),
+        )?;
+        let zeros = InputFill::Values(vec![0.0; logits.len()]);
         let bias = c.input("bias", [logits.len()], zeros)?;
         let y = c.graph.custom(op.clone(), &[x, bias])?;
         let numbers = c.graph.narrow(y, 1, 0, op.k)?;
         c.output_expect(numbers, want)?;
-        // What the sum of weights is with a NaN among them is of no interest.
+        // The sum of weights that contain a NaN is not checked.
         match logits.iter().any(|x| x.is_nan()) {
             true => Ok(()),
             false => c.output(y),
@@ -46,7 +55,7 @@ fn chosen(name: &str, logits: &'static [f64], op: GroupLimitedGate, want: &'stat
     })
 }
 
-fn gates() -> Vec<Case> {
+fn gates() -> Vec<OpCase> {
     const INF: f64 = f64::INFINITY;
     const NAN: f64 = f64::NAN;
     let of = |groups, keep, k| GroupLimitedGate {
@@ -67,7 +76,7 @@ fn gates() -> Vec<Case> {
             of(70, 66, 130),
         ),
         gate("gate_no_rows", [0, 8], GATE),
-        // The second group has the greatest expert, the first has two of the next.
+        // The second group has the largest expert; the first has the two next largest.
         chosen(
             "gate_by_the_best_two",
             &[2.0, 2.0, 3.0, -9.0],
@@ -81,34 +90,34 @@ fn gates() -> Vec<Case> {
             of(1, 1, 6),
             &[5.0, 1.0, 3.0, 4.0, 0.0, 2.0],
         ),
-        Case::new("gate_pinned", move |c| {
-            let logits = Fill::Values(vec![0.0, 0.0, 0.0, 0.0]);
+        OpCase::new("gate_pinned", move |c| {
+            let logits = InputFill::Values(vec![0.0, 0.0, 0.0, 0.0]);
             let logits = c.input("logits", [1, 4], logits)?;
-            let bias = Fill::Values(vec![0.0, 1.0, 3.0, 0.5]);
+            let bias = InputFill::Values(vec![0.0, 1.0, 3.0, 0.5]);
             let bias = c.input("bias", [4], bias)?;
             let op = GroupLimitedGate {
-                scale: Real(3.0),
+                scale: FloatAttr(3.0),
                 ..of(2, 1, 2)
             };
             let y = c.graph.custom(op, &[logits, bias])?;
             c.output_expect(y, &[2.0, 3.0, 1.5, 1.5])
         }),
-        Case::new("gate_symbolic_rows", |c| {
+        OpCase::new("gate_symbolic_rows", |c| {
             let s = c.sym("s", 5, 130);
-            let logits = c.input("logits", [s, 12.into()], Fill::Normal)?;
-            let bias = c.input("bias", [12], Fill::Uniform(-0.5, 0.5))?;
+            let logits = c.input("logits", [s, 12.into()], InputFill::Normal)?;
+            let bias = c.input("bias", [12], InputFill::Uniform(-0.5, 0.5))?;
             let y = c.graph.custom(GATE, &[logits, bias])?;
             c.output(y)
         }),
     ]
 }
 
-fn knns() -> Vec<Case> {
+fn knns() -> Vec<OpCase> {
     const INF: f64 = f64::INFINITY;
     const NAN: f64 = f64::NAN;
     let near = |name: &str, n: usize, k: usize| {
-        Case::new(name, move |c| {
-            let distances = c.input("distances", [n, n], Fill::Uniform(-1.0, 9.0))?;
+        OpCase::new(name, move |c| {
+            let distances = c.input("distances", [n, n], InputFill::Uniform(-1.0, 9.0))?;
             let numbers = c.graph.custom(PairwiseKnn { k }, &[distances])?;
             c.output(numbers)?;
             c.output(numbers.port(1))
@@ -122,22 +131,22 @@ fn knns() -> Vec<Case> {
         near("knn_one_point", 1, 2),
         near("knn_no_points", 0, 2),
         near("knn_none", 5, 0),
-        Case::new("knn_pinned", |c| {
+        OpCase::new("knn_pinned", |c| {
             let rows = [
                 [0.0, 2.0, 2.0, 1.0],
                 [NAN, 0.0, INF, 5.0],
                 [NAN, NAN, NAN, -0.0],
                 [3.0, 0.0, -0.0, -7.0],
             ];
-            let x = c.input("distances", [4, 4], Fill::Values(rows.concat()))?;
+            let x = c.input("distances", [4, 4], InputFill::Values(rows.concat()))?;
             let numbers = c.graph.custom(PairwiseKnn { k: 3 }, &[x])?;
             let near = [1.0, 2.0, 2.0, 5.0, INF, NAN, 0.0, NAN, NAN, 0.0, 0.0, 3.0];
             c.output_expect(numbers, &[3., 1., 2., 3., 2., 0., 3., 0., 1., 1., 2., 0.])?;
             c.output_expect(numbers.port(1), &near)
         }),
-        Case::new("knn_symbolic_of_a_view", |c| {
+        OpCase::new("knn_symbolic_of_a_view", |c| {
             let n = c.sym("n", 5, 70);
-            let x = c.input("distances", [n.clone(), n], Fill::Uniform(0.0, 9.0))?;
+            let x = c.input("distances", [n.clone(), n], InputFill::Uniform(0.0, 9.0))?;
             let x = c.graph.transpose(x, &[1, 0])?;
             let numbers = c.graph.custom(PairwiseKnn { k: 4 }, &[x])?;
             c.output(numbers)?;
@@ -146,33 +155,35 @@ fn knns() -> Vec<Case> {
     ]
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let mut all = gates();
     all.extend(knns());
     all
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
+pub(super) fn rejects() -> Vec<RejectCase> {
     fn gated(g: &mut Graph, experts: [usize; 2], op: GroupLimitedGate) -> Result<Value, OpError> {
         let logits = g.input("logits", Type::new(DType::F32, [3, experts[0]]))?;
         let bias = g.input("bias", Type::new(DType::F32, [experts[1]]))?;
         g.custom(op, &[logits, bias])
     }
     vec![
-        reject("gate_groups", "10 experts are not 4 groups", |g| {
-            gated(g, [10, 10], GATE)
-        }),
+        reject(
+            "gate_groups",
+            "10 experts are not a multiple of 4 groups",
+            |g| gated(g, [10, 10], GATE),
+        ),
         reject("gate_no_groups", "attribute `groups`", |g| {
             gated(g, [8, 8], GroupLimitedGate { groups: 0, ..GATE })
         }),
-        reject("gate_keep", "5 of 4 groups cannot stay", |g| {
+        reject("gate_keep", "5 is out of range for 4 groups", |g| {
             gated(g, [8, 8], GroupLimitedGate { keep: 5, ..GATE })
         }),
-        reject("gate_k", "5 of 4 experts cannot be chosen", |g| {
+        reject("gate_k", "5 is out of range for 4 remaining experts", |g| {
             gated(g, [8, 8], GroupLimitedGate { k: 5, ..GATE })
         }),
         reject("gate_scale", "is not finite", |g| {
-            let scale = Real(f64::NAN);
+            let scale = FloatAttr(f64::NAN);
             gated(g, [8, 8], GroupLimitedGate { scale, ..GATE })
         }),
         reject(

@@ -1,14 +1,14 @@
-//! Cases of products with packed weights: every format, as a constant and as it comes with a run, shapes at which
-//! executors do something else, and numbers that are not finite.
+//! Cases of matmuls with quantized weights: every format, as parameters and as inputs of a run,
+//! shapes that select different kernels, and non-finite numbers.
 
 use super::{stored, weights};
-use crate::case::{Case, Fill};
+use crate::case::{InputFill, OpCase};
 use crate::dtype::DType;
 use crate::ops::layers;
 use crate::quant::Scheme;
 use crate::types::Type;
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let per_scheme = Scheme::ALL.iter().flat_map(|&s| {
         let mut cases = vec![
             multiplied(s, "decode_1x2_blocks", &[1], 2, 41),
@@ -18,21 +18,21 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(multiplied(s, "vector", &[], 1, 3));
             cases.push(multiplied(s, "few_rows_3x9_blocks", &[3], 9, 21));
         }
-        cases.into_iter().map(move |case| of_dtypes(s, case))
+        cases.into_iter().map(move |case| with_dtypes(s, case))
     });
-    // Blocks in the order of files, which executors may not rearrange.
+    // Blocks in the layout of model files; executors cannot prepack them.
     let given = Scheme::ALL.iter().flat_map(|&s| {
         let mut cases = vec![
-            given(s, "given_3x2_blocks", 3, 2, 6),
-            given(s, "given_66x1_block", 66, 1, 8),
+            packed_weights_case(s, "given_3x2_blocks", 3, 2, 6),
+            packed_weights_case(s, "given_66x1_block", 66, 1, 8),
         ];
         if is_common(s) {
-            cases.push(given(s, "given_1x3_blocks", 1, 3, 19));
+            cases.push(packed_weights_case(s, "given_1x3_blocks", 1, 3, 19));
         }
-        cases.into_iter().map(move |case| of_dtypes(s, case))
+        cases.into_iter().map(move |case| with_dtypes(s, case))
     });
     let layers = layers::cases();
-    let others = shapes().into_iter().chain(written());
+    let others = shapes().into_iter().chain(fixed_value_cases());
     per_scheme
         .chain(given)
         .chain(others)
@@ -40,10 +40,11 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Shapes at which executors do something else.
-fn shapes() -> Vec<Case> {
+/// Shapes that select different kernels.
+fn shapes() -> Vec<OpCase> {
     vec![
-        // Rows longer than what a workgroup keeps of them, and columns for several turns of it.
+        // Rows longer than the part that a workgroup stores, and columns for several iterations of
+        // it.
         multiplied(Scheme::Q4K, "long_row", &[1], 19, 37),
         multiplied(Scheme::Q4K, "long_rows", &[8], 11, 9),
         multiplied(Scheme::Q5K, "long_row", &[1], 37, 6),
@@ -70,9 +71,9 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::Q4K, "whole_words_70", &[70], 2, 72),
         multiplied(Scheme::F16, "whole_words_150", &[150], 40, 200),
         multiplied(Scheme::Q8_0, "long_rows", &[2], 40, 9),
-        // So few results of sums so long that devices may sum parts of them.
+        // Few results with long sums, for which devices may use split-K.
         multiplied(Scheme::Q8_0, "long_sums", &[20], 13, 44).only(&[DType::F32]),
-        // More than a few rows, for which some devices have kernels of their own.
+        // More than a few rows, for which some devices have small-M kernels.
         multiplied(Scheme::Q4_0, "dozens_of_rows", &[20], 9, 37),
         multiplied(Scheme::Q8_0, "dozens_of_rows", &[33], 19, 48),
         multiplied(Scheme::Q4K, "dozens_of_rows", &[41], 3, 37),
@@ -101,36 +102,36 @@ fn shapes() -> Vec<Case> {
     ]
 }
 
-/// Written weights and symbolic sizes.
-fn written() -> Vec<Case> {
+/// Explicit weights, and symbolic sizes.
+fn fixed_value_cases() -> Vec<OpCase> {
     vec![
-        // Weights beyond the range of F16, whose products are within it.
-        Case::new("q8_0_weights_beyond_f16", |c| {
+        // Weights beyond the range of F16 whose matmul results are within it.
+        OpCase::new("q8_0_weights_beyond_f16", |c| {
             let block = [0.0, 100.0].into_iter().chain([127.0; 32]);
             let bytes = block.cycle().take(8 * 34).collect();
             let ty = Type::new(DType::U8, [8, 34]);
-            let w = c.param_of("w", ty, Fill::Values(bytes))?;
-            let x = Fill::Values(vec![1.0 / 1024.0; 70 * 32]);
+            let w = c.param_of("w", ty, InputFill::Values(bytes))?;
+            let x = InputFill::Values(vec![1.0 / 1024.0; 70 * 32]);
             let x = c.input("x", [70, 32], x)?;
             let y = c.graph.dequant_matmul(x, w, Scheme::Q8_0)?;
             c.output_expect(y, &[4064.0; 560])
         }),
-        Case::new("symbolic_rows", |c| {
+        OpCase::new("symbolic_rows", |c| {
             let (b, s) = (c.sym("b", 2, 3), c.sym("s", 5, 9));
-            let x = c.input("x", [b, s, 64.into()], Fill::Normal)?;
+            let x = c.input("x", [b, s, 64.into()], InputFill::Normal)?;
             let w = c.param_of(
                 "w",
                 stored(Scheme::Q5_1, &[6], 64),
-                Fill::Blocks(Scheme::Q5_1),
+                InputFill::Blocks(Scheme::Q5_1),
             )?;
             let y = c.graph.dequant_matmul(x, w, Scheme::Q5_1)?;
             c.output(y)
         }),
-        Case::new("symbolic_depth_of_floats", |c| {
+        OpCase::new("symbolic_depth_of_floats", |c| {
             let k = c.sym("k", 19, 32);
-            let x = c.input("x", [3.into(), k.clone()], Fill::Normal)?;
+            let x = c.input("x", [3.into(), k.clone()], InputFill::Normal)?;
             let ty = Type::new(DType::F16, [5.into(), k]);
-            let w = c.input_of("w", ty, Fill::Blocks(Scheme::F16))?;
+            let w = c.input_of("w", ty, InputFill::Blocks(Scheme::F16))?;
             let y = c.graph.dequant_matmul(x, w, Scheme::F16)?;
             c.output(y)
         }),
@@ -146,18 +147,18 @@ fn written() -> Vec<Case> {
         with_one(Scheme::Q8_0, "great_in_dozens", 17, -1e25).only(&[DType::F32, DType::BF16]),
         with_one(Scheme::Q8_0, "infinity_in_rows", 6, f64::NEG_INFINITY),
         with_one(Scheme::Q4_0, "great_in_rows", 2, 1e30).only(&[DType::F32, DType::BF16]),
-        Case::new("q8_0_sum_of_codes", |c| {
+        OpCase::new("q8_0_sum_of_codes", |c| {
             let block = [0.0, 60.0].into_iter().chain((0..32).map(f64::from));
             let ty = Type::new(DType::U8, [1, 34]);
-            let w = c.param_of("w", ty, Fill::Values(block.collect()))?;
-            let x = c.input("x", [1, 32], Fill::Values(vec![2.0; 32]))?;
+            let w = c.param_of("w", ty, InputFill::Values(block.collect()))?;
+            let x = c.input("x", [1, 32], InputFill::Values(vec![2.0; 32]))?;
             let y = c.graph.dequant_matmul(x, w, Scheme::Q8_0)?;
             c.output_expect(y, &[992.0])
         }),
     ]
 }
 
-/// True for the formats that most weights are in: their cases are more.
+/// True for the most common formats, which have more cases.
 fn is_common(scheme: Scheme) -> bool {
     matches!(
         scheme,
@@ -176,57 +177,64 @@ fn is_common(scheme: Scheme) -> bool {
     )
 }
 
-/// For F32 and F16 only where a scheme is not common: the other dtypes are decoded alike.
-fn of_dtypes(scheme: Scheme, case: Case) -> Case {
+/// Restricts a case to F32 and F16 unless the scheme is common: the other dtypes use the same
+/// decoder.
+fn with_dtypes(scheme: Scheme, case: OpCase) -> OpCase {
     match is_common(scheme) {
         true => case,
         false => case.only(&[DType::F32, DType::F16]),
     }
 }
 
-/// `x [lead.., k]` times `n` rows of `blocks` blocks.
-fn multiplied(scheme: Scheme, name: &str, lead: &'static [usize], blocks: usize, n: usize) -> Case {
-    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+/// `x [lead.., k]` times `n` weight rows of `blocks` blocks.
+fn multiplied(
+    scheme: Scheme,
+    name: &str,
+    lead: &'static [usize],
+    blocks: usize,
+    n: usize,
+) -> OpCase {
+    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, blocks);
         let dims: Vec<usize> = lead.iter().copied().chain([k]).collect();
-        let x = c.input("x", &dims[..], Fill::Normal)?;
-        let w = c.param_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let x = c.input("x", &dims[..], InputFill::Normal)?;
+        let w = c.param_of("w", stored(scheme, &[n], k), InputFill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })
 }
 
-/// Rows of small numbers; the last one has this number in the middle.
-fn with_one(scheme: Scheme, name: &str, rows: usize, middle: f64) -> Case {
-    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+/// Rows of small numbers; the middle element of the last row is this number.
+fn with_one(scheme: Scheme, name: &str, rows: usize, middle: f64) -> OpCase {
+    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, 3 * 32_usize.div_ceil(scheme.block_len()));
         let small = |i| (i % 7) as f64 * 0.25 - 0.75;
         let at = (rows - 1) * k + k / 2;
         let x = (0..rows * k).map(|i| if i == at { middle } else { small(i) });
-        let x = c.input("x", [rows, k], Fill::Values(x.collect()))?;
-        let w = c.param_of("w", stored(scheme, &[9], k), Fill::Blocks(scheme))?;
+        let x = c.input("x", [rows, k], InputFill::Values(x.collect()))?;
+        let w = c.param_of("w", stored(scheme, &[9], k), InputFill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })
 }
 
-/// As [`multiplied`], with `rows` rows and weights that come with each run.
-fn given(scheme: Scheme, name: &str, rows: usize, blocks: usize, n: usize) -> Case {
-    Case::new(format!("{}_{name}", scheme.name()), move |c| {
+/// As [`multiplied`], with `rows` rows and weights that are an input of each run.
+fn packed_weights_case(scheme: Scheme, name: &str, rows: usize, blocks: usize, n: usize) -> OpCase {
+    OpCase::new(format!("{}_{name}", scheme.name()), move |c| {
         let k = weights(scheme, blocks);
-        let x = c.input("x", [rows, k], Fill::Normal)?;
-        let w = c.input_of("w", stored(scheme, &[n], k), Fill::Blocks(scheme))?;
+        let x = c.input("x", [rows, k], InputFill::Normal)?;
+        let w = c.input_of("w", stored(scheme, &[n], k), InputFill::Blocks(scheme))?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)
     })
 }
 
-/// A row of 3 blocks, or of 24 floats, times all rows of the weights but the first.
-fn later_rows(scheme: Scheme, n: usize) -> Case {
-    Case::new(format!("{}_later_rows", scheme.name()), move |c| {
+/// A row of 3 blocks, or of 24 floats, times all weight rows except the first.
+fn later_rows(scheme: Scheme, n: usize) -> OpCase {
+    OpCase::new(format!("{}_later_rows", scheme.name()), move |c| {
         let k = weights(scheme, 3 * 8_usize.div_ceil(scheme.block_len()));
-        let x = c.input("x", [1, k], Fill::Normal)?;
-        let w = c.param_of("w", stored(scheme, &[n + 1], k), Fill::Blocks(scheme))?;
+        let x = c.input("x", [1, k], InputFill::Normal)?;
+        let w = c.param_of("w", stored(scheme, &[n + 1], k), InputFill::Blocks(scheme))?;
         let w = c.graph.narrow(w, 0, 1, n)?;
         let y = c.graph.dequant_matmul(x, w, scheme)?;
         c.output(y)

@@ -1,8 +1,8 @@
-//! Cases and refusals of [`Map`].
+//! Cases and rejected graphs of [`Map`].
 
 use super::{AxisMap, IndexMap, Map, MapArg, MapStep};
-use crate::attr::Real;
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -57,7 +57,7 @@ fn cast(to: DType, x: MapArg) -> MapStep {
     MapStep::new(ScalarOp::Cast(to), [x])
 }
 
-/// A map that casts one operand to its own dtype: what it reads is what it gives.
+/// A map that casts one operand to its own dtype, so its result equals the elements that it reads.
 fn reads(
     c: &mut CaseGraph,
     from: &[usize],
@@ -68,29 +68,29 @@ fn reads(
     let x = c.input(
         "x",
         from,
-        Fill::Values((0..count).map(|i| i as f64).collect()),
+        InputFill::Values((0..count).map(|i| i as f64).collect()),
     )?;
     let body = vec![cast(c.dtype, I0)];
     (c.graph).map(map(to, vec![axes.to_vec()], body, &[0]), &[x])
 }
 
-/// Everything but `Bool`, whose two values would not tell positions apart.
+/// Every dtype except `Bool`, whose two values cannot distinguish positions.
 fn reading(
     name: &'static str,
     from: &'static [usize],
     to: &'static [usize],
     axes: Vec<AxisMap>,
     expected: &'static [f64],
-) -> Case {
-    Case::new(name, move |c| {
+) -> OpCase {
+    OpCase::new(name, move |c| {
         let y = reads(c, from, to, &axes)?;
         c.output_expect(y, expected)
     })
     .only(DType::NUMBERS)
 }
 
-fn index_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn index_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     vec![
         reading(
             "transpose_2x3",
@@ -174,21 +174,21 @@ fn index_cases() -> Vec<Case> {
     ]
 }
 
-fn body_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn body_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     vec![
-        Case::new("gate_17x33", |c| {
-            let a = c.input("a", [17, 33], Fill::Normal)?;
-            let b = c.input("b", [33], Fill::Normal)?;
+        OpCase::new("gate_17x33", |c| {
+            let a = c.input("a", [17, 33], InputFill::Normal)?;
+            let b = c.input("b", [33], InputFill::Normal)?;
             let body = vec![unary(UnaryFn::Silu, I0), binary(BinaryFn::Mul, step(0), I1)];
             let inputs = vec![straight(2), vec![AxisMap::axis(1)]];
             let y = (c.graph).map(map([17, 33], inputs, body, &[1]), &[a, b])?;
             c.output(y)
         })
         .only(DType::FLOATS),
-        Case::new("two_results_and_mixed_dtypes", |c| {
-            let x = c.input("x", [5, 3], Fill::Special)?;
-            let zero = MapStep::new(ScalarOp::Const(c.dtype, Real(0.0)), []);
+        OpCase::new("two_results_and_mixed_dtypes", |c| {
+            let x = c.input("x", [5, 3], InputFill::Special)?;
+            let zero = MapStep::new(ScalarOp::Const(c.dtype, FloatAttr(0.0)), []);
             let body = vec![
                 zero,
                 MapStep::new(ScalarOp::Compare(CompareFn::Lt), [I0, step(0)]),
@@ -200,30 +200,32 @@ fn body_cases() -> Vec<Case> {
             c.output(y.port(1))
         })
         .only(DType::NUMBERS),
-        // More elements than executors take at a time; the constant comes after a step that nobody reads again.
-        Case::new("late_constant", |c| {
-            let x = c.input("x", [3, 1001], Fill::Uniform(1.0, 5.0))?;
+        // More elements than executors process at once; the constant follows a step that is not
+        // read again.
+        OpCase::new("late_constant", |c| {
+            let x = c.input("x", [3, 1001], InputFill::Uniform(1.0, 5.0))?;
             let body = vec![
                 binary(BinaryFn::Add, I0, I0),
                 binary(BinaryFn::Mul, step(0), I0),
-                MapStep::new(ScalarOp::Const(c.dtype, Real(3.0)), []),
+                MapStep::new(ScalarOp::Const(c.dtype, FloatAttr(3.0)), []),
                 binary(BinaryFn::Add, step(1), step(2)),
             ];
             let y = (c.graph).map(map([3, 1001], vec![straight(2)], body, &[3]), &[x])?;
             c.output(y)
         })
         .only(DType::NUMBERS),
-        Case::new("same_step_twice", |c| {
-            let x = c.input("x", [4], Fill::Special)?;
+        OpCase::new("same_step_twice", |c| {
+            let x = c.input("x", [4], InputFill::Special)?;
             let body = vec![cast(c.dtype, I0)];
             let y = (c.graph).map(map([4], vec![straight(1)], body, &[0, 0]), &[x])?;
             c.output(y)?;
             c.output(y.port(1))
         }),
-        // 2048 + 1 ties to 2048 in F16, so the difference is 0: the sum is rounded before it is used.
-        Case::new("each_step_rounds", |c| {
-            let x = c.input("x", [1], Fill::Values(vec![2048.0]))?;
-            let one = MapStep::new(ScalarOp::Const(DType::F16, Real(1.0)), []);
+        // 2048 + 1 ties to 2048 in F16, so the difference is 0: the sum is rounded before it is
+        // used.
+        OpCase::new("each_step_rounds", |c| {
+            let x = c.input("x", [1], InputFill::Values(vec![2048.0]))?;
+            let one = MapStep::new(ScalarOp::Const(DType::F16, FloatAttr(1.0)), []);
             let body = vec![
                 one,
                 binary(BinaryFn::Add, I0, step(0)),
@@ -233,9 +235,9 @@ fn body_cases() -> Vec<Case> {
             c.output_expect(y, &[0.0])
         })
         .only(&[DType::F16]),
-        Case::new("integers_stay_integers", |c| {
-            let x = c.input("x", [2], Fill::Values(vec![16_777_217.0, -7.0]))?;
-            let zero = MapStep::new(ScalarOp::Const(c.dtype, Real(0.0)), []);
+        OpCase::new("integers_stay_integers", |c| {
+            let x = c.input("x", [2], InputFill::Values(vec![16_777_217.0, -7.0]))?;
+            let zero = MapStep::new(ScalarOp::Const(c.dtype, FloatAttr(0.0)), []);
             let body = vec![
                 zero,
                 binary(BinaryFn::Add, I0, step(0)),
@@ -245,9 +247,9 @@ fn body_cases() -> Vec<Case> {
             c.output_expect(y, &[16_777_217.0, -7.0])
         })
         .only(&[DType::I32, DType::I64]),
-        Case::new("nan_through_clamp_and_relu", |c| {
-            let x = c.input("x", [3], Fill::Values(vec![f64::NAN, -1.0, 9.0]))?;
-            let (lo, hi) = (Real(-0.5), Real(2.0));
+        OpCase::new("nan_through_clamp_and_relu", |c| {
+            let x = c.input("x", [3], InputFill::Values(vec![f64::NAN, -1.0, 9.0]))?;
+            let (lo, hi) = (FloatAttr(-0.5), FloatAttr(2.0));
             let body = vec![
                 MapStep::new(ScalarOp::Clamp { lo, hi }, [I0]),
                 unary(UnaryFn::Relu, step(0)),
@@ -256,21 +258,21 @@ fn body_cases() -> Vec<Case> {
             c.output_expect(y, &[f64::NAN, 0.0, 2.0])
         })
         .only(DType::FLOATS),
-        Case::new("fma_with_broadcast", |c| {
-            let x = c.input("x", [2, 5], Fill::Normal)?;
-            let a = c.input("a", [2, 1], Fill::Normal)?;
+        OpCase::new("fma_with_broadcast", |c| {
+            let x = c.input("x", [2, 5], InputFill::Normal)?;
+            let a = c.input("a", [2, 1], InputFill::Normal)?;
             let body = vec![MapStep::new(ScalarOp::Fma, [I0, I1, I0])];
             let inputs = vec![straight(2), vec![AxisMap::axis(0), AxisMap::constant(0)]];
             let y = (c.graph).map(map([2, 5], inputs, body, &[0]), &[x, a])?;
             c.output(y)
         })
         .only(DType::NUMBERS),
-        Case::new("symbolic_rows", |c| {
+        OpCase::new("symbolic_rows", |c| {
             let s = c.sym("s", 3, 8);
             let more = s.checked_add(&Dim::Known(2));
             let more = more.expect("invariant: a small sum does not overflow");
-            let x = c.input("x", [s.clone(), Dim::Known(4)], Fill::Special)?;
-            let row = c.input("row", [more], Fill::Special)?;
+            let x = c.input("x", [s.clone(), Dim::Known(4)], InputFill::Special)?;
+            let row = c.input("row", [more], InputFill::Special)?;
             let body = vec![
                 cast(DType::F32, I0),
                 cast(DType::F32, I1),
@@ -280,15 +282,15 @@ fn body_cases() -> Vec<Case> {
             let y = (c.graph).map(map([s, Dim::Known(4)], inputs, body, &[2]), &[x, row])?;
             c.output(y)
         }),
-        Case::new("no_operands", |c| {
-            let body = vec![MapStep::new(ScalarOp::Const(c.dtype, Real(1.0)), [])];
+        OpCase::new("no_operands", |c| {
+            let body = vec![MapStep::new(ScalarOp::Const(c.dtype, FloatAttr(1.0)), [])];
             let y = (c.graph).map(map([2, 2], vec![], body, &[0]), &[])?;
             c.output_expect(y, &[1.0; 4])
         }),
     ]
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let mut all = index_cases();
     all.extend(body_cases());
     all
@@ -301,24 +303,24 @@ fn relu_of(g: &mut Graph, to: usize, axes: Vec<AxisMap>) -> Result<Value, OpErro
     g.map(map([to], vec![axes], body, &[0]), &[x])
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
+pub(super) fn rejects() -> Vec<RejectCase> {
     vec![
-        reject("index_past_the_end", "not provably inside", |g| {
+        reject("index_past_the_end", "not provably in range", |g| {
             relu_of(g, 4, vec![axis(0, 1, 1, 0)])
         }),
-        reject("index_below_zero", "not provably inside", |g| {
+        reject("index_below_zero", "not provably in range", |g| {
             relu_of(g, 4, vec![axis(0, 2, -1, 0)])
         }),
-        reject("negative_start", "not provably inside", |g| {
+        reject("negative_start", "not provably in range", |g| {
             relu_of(g, 4, vec![axis(0, -1, 1, 0)])
         }),
-        reject("constant_outside", "not provably inside", |g| {
+        reject("constant_outside", "not provably in range", |g| {
             relu_of(g, 4, vec![AxisMap::constant(4)])
         }),
-        reject("step_that_overflows", "not provably inside", |g| {
+        reject("step_that_overflows", "not provably in range", |g| {
             relu_of(g, 4, vec![axis(0, 3, i64::MIN, 0)])
         }),
-        reject("upsampled_too_far", "not provably inside", |g| {
+        reject("upsampled_too_far", "not provably in range", |g| {
             relu_of(g, 9, vec![axis(0, 0, 1, 1)])
         }),
         reject("no_such_axis", "the result does not have", |g| {
@@ -328,7 +330,7 @@ pub(super) fn rejects() -> Vec<Reject> {
             relu_of(g, 4, vec![axis(0, 0, 1, 64)])
         }),
         reject("rank", "has 2 axes", |g| relu_of(g, 4, straight(2))),
-        reject("other_symbol", "not provably inside", |g| {
+        reject("other_symbol", "not provably in range", |g| {
             let x = g.input("x", Type::new(DType::F32, [Dim::sym("s")]))?;
             let body = vec![unary(UnaryFn::Relu, I0)];
             g.map(map([Dim::sym("t")], vec![straight(1)], body, &[0]), &[x])
@@ -345,11 +347,14 @@ pub(super) fn rejects() -> Vec<Reject> {
             let body = vec![unary(UnaryFn::Relu, I0)];
             g.map(map([4], vec![], body, &[0]), &[])
         }),
-        reject("missing_result", "there is no step s1", |g| {
-            let body = vec![MapStep::new(ScalarOp::Const(DType::F32, Real(0.0)), [])];
+        reject("missing_result", "step s1 does not exist", |g| {
+            let body = vec![MapStep::new(
+                ScalarOp::Const(DType::F32, FloatAttr(0.0)),
+                [],
+            )];
             g.map(map([4], vec![], body, &[1]), &[])
         }),
-        reject("no_results", "1 to 255 results", |g| {
+        reject("no_results", "0 results; expected 1 to 255", |g| {
             g.map(map([4], vec![], vec![], &[]), &[])
         }),
         reject("step_of_mixed_dtypes", "step s0", |g| {

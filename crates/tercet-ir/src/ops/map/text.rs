@@ -1,12 +1,12 @@
-//! The spelling of a map's attributes.
+//! The text form of a map's attributes.
 //!
-//! An axis is `1` (axis 1 of the result), `none` (index 0 everywhere: a broadcast), `at(3)` (index 3
-//! everywhere) or `axis(from, start, step, shift)`. A step is its function applied to `i0`, `i1`,
-//! ... (operands) and `s0`, `s1`, ... (earlier steps), attributes first: `clamp(0.0, 6.0, i0)`,
+//! An axis is `1` (axis 1 of the result), `none` (constant index 0: a broadcast), `at(3)` (constant
+//! index 3) or `axis(from, start, step, shift)`. A step is its function applied to `i0`, `i1`, ...
+//! (operands) and `s0`, `s1`, ... (earlier steps), with attributes first: `clamp(0.0, 6.0, i0)`,
 //! `cast(f16, s1)`, `const(f32, 1.5)`.
 
 use super::{AxisMap, IndexMap, MapArg, MapStep};
-use crate::attr::{AttrError, AttrValue, Literal, Real};
+use crate::attr::{AttrError, AttrLiteral, AttrValue, FloatAttr};
 use crate::dtype::DType;
 use crate::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 
@@ -14,7 +14,7 @@ impl AttrValue for AxisMap {
     fn kind() -> String {
         "axis, `none`, `at(index)` or `axis(from, start, step, shift)`".to_string()
     }
-    fn to_literal(&self) -> Literal {
+    fn to_literal(&self) -> AttrLiteral {
         match *self {
             AxisMap {
                 from: Some(from),
@@ -27,7 +27,7 @@ impl AttrValue for AxisMap {
                 start,
                 step,
                 shift,
-            } => Literal::Call(
+            } => AttrLiteral::Call(
                 "axis".to_string(),
                 vec![
                     from.to_literal(),
@@ -40,19 +40,19 @@ impl AttrValue for AxisMap {
                 from: None,
                 start: 0,
                 ..
-            } => Literal::Ident("none".to_string()),
+            } => AttrLiteral::Ident("none".to_string()),
             AxisMap {
                 from: None, start, ..
-            } => Literal::Call("at".to_string(), vec![start.to_literal()]),
+            } => AttrLiteral::Call("at".to_string(), vec![start.to_literal()]),
         }
     }
 
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let expected = "an axis, none, at(INDEX) or axis(FROM, START, STEP, SHIFT)";
         match l {
-            Literal::Int(_) => usize::from_literal(l).map(AxisMap::axis),
-            Literal::Ident(s) if s == "none" => Ok(AxisMap::constant(0)),
-            Literal::Call(name, args) => match (name.as_str(), args.as_slice()) {
+            AttrLiteral::Int(_) => usize::from_literal(l).map(AxisMap::axis),
+            AttrLiteral::Ident(s) if s == "none" => Ok(AxisMap::constant(0)),
+            AttrLiteral::Call(name, args) => match (name.as_str(), args.as_slice()) {
                 ("at", [start]) => i64::from_literal(start).map(AxisMap::constant),
                 ("axis", [from, start, step, shift]) => Ok(AxisMap {
                     from: Some(usize::from_literal(from)?),
@@ -71,10 +71,10 @@ impl AttrValue for IndexMap {
     fn kind() -> String {
         Vec::<AxisMap>::kind()
     }
-    fn to_literal(&self) -> Literal {
+    fn to_literal(&self) -> AttrLiteral {
         self.axes.to_literal()
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         Vec::from_literal(l).map(|axes| IndexMap { axes })
     }
 }
@@ -83,15 +83,15 @@ impl AttrValue for MapArg {
     fn kind() -> String {
         "`i0`, `i1`, ... or `s0`, `s1`, ...".to_string()
     }
-    fn to_literal(&self) -> Literal {
-        Literal::Ident(match self {
+    fn to_literal(&self) -> AttrLiteral {
+        AttrLiteral::Ident(match self {
             MapArg::Input(i) => format!("i{i}"),
             MapArg::Step(s) => format!("s{s}"),
         })
     }
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let found = match l {
-            Literal::Ident(s) => match (s.strip_prefix('i'), s.strip_prefix('s')) {
+            AttrLiteral::Ident(s) => match (s.strip_prefix('i'), s.strip_prefix('s')) {
                 (Some(i), _) => i.parse().ok().map(MapArg::Input),
                 (None, Some(s)) => s.parse().ok().map(MapArg::Step),
                 (None, None) => None,
@@ -106,7 +106,7 @@ impl AttrValue for MapStep {
     fn kind() -> String {
         "step such as `mul(i0, s1)`".to_string()
     }
-    fn to_literal(&self) -> Literal {
+    fn to_literal(&self) -> AttrLiteral {
         let (name, attrs) = match &self.op {
             ScalarOp::Const(d, v) => ("const", vec![d.to_literal(), v.to_literal()]),
             ScalarOp::Unary(f) => (f.name(), vec![]),
@@ -118,12 +118,12 @@ impl AttrValue for MapStep {
             ScalarOp::Cast(d) => ("cast", vec![d.to_literal()]),
         };
         let args = self.args.iter().map(AttrValue::to_literal);
-        Literal::Call(name.to_string(), attrs.into_iter().chain(args).collect())
+        AttrLiteral::Call(name.to_string(), attrs.into_iter().chain(args).collect())
     }
 
-    fn from_literal(l: &Literal) -> Result<Self, AttrError> {
+    fn from_literal(l: &AttrLiteral) -> Result<Self, AttrError> {
         let expected = || AttrError::kind("a step such as add(i0, s0)", l);
-        let Literal::Call(name, all) = l else {
+        let AttrLiteral::Call(name, all) = l else {
             return Err(expected());
         };
         let plain = |name: &str| {
@@ -136,11 +136,11 @@ impl AttrValue for MapStep {
         };
         let (op, args) = match (name.as_str(), all.as_slice()) {
             ("const", [d, v]) => {
-                let op = ScalarOp::Const(DType::from_literal(d)?, Real::from_literal(v)?);
+                let op = ScalarOp::Const(DType::from_literal(d)?, FloatAttr::from_literal(v)?);
                 (op, [].as_slice())
             }
             ("clamp", [lo, hi, args @ ..]) => {
-                let (lo, hi) = (Real::from_literal(lo)?, Real::from_literal(hi)?);
+                let (lo, hi) = (FloatAttr::from_literal(lo)?, FloatAttr::from_literal(hi)?);
                 (ScalarOp::Clamp { lo, hi }, args)
             }
             ("cast", [d, args @ ..]) => (ScalarOp::Cast(DType::from_literal(d)?), args),
@@ -171,13 +171,13 @@ mod tests {
 
     #[test]
     fn bad_spellings_are_refused() {
-        let call = |name: &str, args: Vec<Literal>| Literal::Call(name.into(), args);
-        let ident = |s: &str| Literal::Ident(s.into());
+        let call = |name: &str, args: Vec<AttrLiteral>| AttrLiteral::Call(name.into(), args);
+        let ident = |s: &str| AttrLiteral::Ident(s.into());
         assert!(MapStep::from_literal(&call("what", vec![ident("i0")])).is_err());
         assert!(MapStep::from_literal(&call("relu", vec![ident("x0")])).is_err());
         assert!(MapStep::from_literal(&call("const", vec![ident("f32")])).is_err());
         assert!(MapStep::from_literal(&ident("relu")).is_err());
         assert!(AxisMap::from_literal(&call("at", vec![])).is_err());
-        assert!(AxisMap::from_literal(&Literal::Int(-1)).is_err());
+        assert!(AxisMap::from_literal(&AttrLiteral::Int(-1)).is_err());
     }
 }

@@ -1,26 +1,27 @@
-//! Cases of reductions with elementwise work before, between and after them, which executors may compute together.
+//! Cases of reductions with elementwise operators before, between and after them, which executors
+//! may fuse.
 
-use crate::case::{Case, CaseGraph, Fill};
+use crate::case::{CaseGraph, InputFill, OpCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::types::Shape;
 
-/// Rows, and columns, of work around reductions.
-pub(super) fn cases() -> Vec<Case> {
+/// Fused reductions along rows and along columns.
+pub(super) fn cases() -> Vec<OpCase> {
     let mut cases = along_rows();
     cases.extend(over_columns());
     cases
 }
 
-/// A case of one input of this shape.
-fn of_one(
+/// A case with one input of this shape.
+fn single_input_case(
     name: &str,
     shape: &'static [usize],
     build: fn(&mut CaseGraph, Value) -> Result<(), OpError>,
-) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", shape, Fill::Normal)?;
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", shape, InputFill::Normal)?;
         build(c, x)
     })
     .only(DType::FLOATS)
@@ -41,7 +42,7 @@ fn standardized(c: &mut CaseGraph, x: Value) -> Result<(), OpError> {
     c.output(y)
 }
 
-/// `ln(sum(exp(x - max))) + max`: numbers of rows only.
+/// `ln(sum(exp(x - max))) + max`: reductions along rows only.
 fn log_sum_exp(c: &mut CaseGraph, x: Value) -> Result<(), OpError> {
     let g = &mut c.graph;
     let most = g.reduce_max(x, &[1], true)?;
@@ -54,7 +55,7 @@ fn log_sum_exp(c: &mut CaseGraph, x: Value) -> Result<(), OpError> {
     c.output(y)
 }
 
-/// `(x - min) / (max - min)`, of which the least is read as well.
+/// `(x - min) / (max - min)`; the minimum is also an output.
 fn between_extremes(c: &mut CaseGraph, x: Value) -> Result<(), OpError> {
     let g = &mut c.graph;
     let least = g.reduce_min(x, &[1], true)?;
@@ -66,19 +67,19 @@ fn between_extremes(c: &mut CaseGraph, x: Value) -> Result<(), OpError> {
     c.output(least)
 }
 
-fn along_rows() -> Vec<Case> {
+fn along_rows() -> Vec<OpCase> {
     vec![
-        of_one("rows_standardized", &[6, 40], standardized),
-        of_one("rows_standardized_odd", &[5, 33], standardized),
-        of_one("rows_standardized_many", &[70, 300], standardized),
-        of_one("rows_standardized_3d", &[2, 3, 24], standardized),
-        of_one("rows_log_sum_exp", &[5, 36], log_sum_exp),
-        of_one("rows_log_sum_exp_odd", &[5, 31], log_sum_exp),
-        of_one("rows_between_extremes", &[4, 64], between_extremes),
-        // More than invocations keep between two passes.
-        Case::new("rows_weighed_long", |c| {
-            let x = c.input("x", [2, 8192], Fill::Normal)?;
-            let w = c.input("w", [2, 8192], Fill::Uniform(0.5, 1.5))?;
+        single_input_case("rows_standardized", &[6, 40], standardized),
+        single_input_case("rows_standardized_odd", &[5, 33], standardized),
+        single_input_case("rows_standardized_many", &[70, 300], standardized),
+        single_input_case("rows_standardized_3d", &[2, 3, 24], standardized),
+        single_input_case("rows_log_sum_exp", &[5, 36], log_sum_exp),
+        single_input_case("rows_log_sum_exp_odd", &[5, 31], log_sum_exp),
+        single_input_case("rows_between_extremes", &[4, 64], between_extremes),
+        // Rows longer than the data that threads keep between two passes.
+        OpCase::new("rows_weighed_long", |c| {
+            let x = c.input("x", [2, 8192], InputFill::Normal)?;
+            let w = c.input("w", [2, 8192], InputFill::Uniform(0.5, 1.5))?;
             let g = &mut c.graph;
             let mean = g.reduce_mean(x, &[1], true)?;
             let centred = g.sub(x, mean)?;
@@ -88,14 +89,15 @@ fn along_rows() -> Vec<Case> {
             c.output(y)
         })
         .only(DType::FLOATS),
-        Case::new("rows_standardized_symbolic", |c| {
+        OpCase::new("rows_standardized_symbolic", |c| {
             let n = c.sym("n", 3, 5);
-            let x = c.input("x", Shape::from(vec![n, 48.into()]), Fill::Normal)?;
+            let x = c.input("x", Shape::from(vec![n, 48.into()]), InputFill::Normal)?;
             standardized(c, x)
         })
         .only(DType::FLOATS),
-        // An operand of the group in another order, and one that a group's result is read in.
-        of_one("rows_in_another_order", &[12, 12], |c, x| {
+        // An operand of the fusion group is transposed, and another operand reads a result of the
+        // group.
+        single_input_case("rows_in_another_order", &[12, 12], |c, x| {
             let g = &mut c.graph;
             let turned = g.transpose(x, &[1, 0])?;
             let sum = g.plus(x, turned)?;
@@ -107,22 +109,22 @@ fn along_rows() -> Vec<Case> {
             let z = g.div(back, most)?;
             c.output(z)
         }),
-        // What is not finite stays with its row.
-        Case::new("rows_of_not_a_number", |c| {
+        // Non-finite elements must affect only their row.
+        OpCase::new("rows_of_not_a_number", |c| {
             const INF: f64 = f64::INFINITY;
             const NAN: f64 = f64::NAN;
             let rows = [
                 1.0, 2.0, NAN, 4.0, 1.0, INF, 3.0, 2.0, -INF, 1.0, 0.0, 2.0, -1.0, 3.0, 0.5, 0.0,
             ];
-            let x = c.input("x", [4, 4], Fill::Values(rows.to_vec()))?;
+            let x = c.input("x", [4, 4], InputFill::Values(rows.to_vec()))?;
             between_extremes(c, x)
         })
         .only(DType::FLOATS),
-        // A row that a condition leaves nothing of.
-        Case::new("rows_under_a_mask", |c| {
-            let x = c.input("x", [6, 32], Fill::Normal)?;
+        // A row for which the condition is false everywhere.
+        OpCase::new("rows_under_a_mask", |c| {
+            let x = c.input("x", [6, 32], InputFill::Normal)?;
             let ty = crate::types::Type::new(DType::Bool, [6, 32]);
-            let keep = c.input_of("keep", ty, Fill::Index(2))?;
+            let keep = c.input_of("keep", ty, InputFill::Index(2))?;
             let g = &mut c.graph;
             let zero = g.scalar(c.dtype, 0.0)?;
             let kept = g.where_(keep, x, zero)?;
@@ -134,12 +136,12 @@ fn along_rows() -> Vec<Case> {
     ]
 }
 
-fn over_columns() -> Vec<Case> {
+fn over_columns() -> Vec<OpCase> {
     vec![
-        // Two sums of which one reads what the other does.
-        Case::new("columns_of_two_sums", |c| {
-            let x = c.input("x", [40, 24], Fill::Normal)?;
-            let w = c.input("w", [40, 24], Fill::Normal)?;
+        // Two sums; one reads an operand of the other.
+        OpCase::new("columns_of_two_sums", |c| {
+            let x = c.input("x", [40, 24], InputFill::Normal)?;
+            let w = c.input("w", [40, 24], InputFill::Normal)?;
             let g = &mut c.graph;
             let product = g.mul(x, w)?;
             let first = g.reduce_sum(product, &[0], false)?;
@@ -150,10 +152,10 @@ fn over_columns() -> Vec<Case> {
             c.output(third)
         })
         .only(DType::FLOATS),
-        // The sum reads numbers of rows that a group makes.
-        Case::new("columns_of_standardized_rows", |c| {
-            let x = c.input("x", [30, 36], Fill::Normal)?;
-            let w = c.input("w", [30, 36], Fill::Normal)?;
+        // The sum reads row statistics computed by another fusion group.
+        OpCase::new("columns_of_standardized_rows", |c| {
+            let x = c.input("x", [30, 36], InputFill::Normal)?;
+            let w = c.input("w", [30, 36], InputFill::Normal)?;
             let g = &mut c.graph;
             let mean = g.reduce_mean(x, &[1], true)?;
             let centred = g.sub(x, mean)?;
@@ -165,16 +167,20 @@ fn over_columns() -> Vec<Case> {
             c.output(sums)
         })
         .only(DType::FLOATS),
-        Case::new("columns_3d_symbolic", |c| {
+        OpCase::new("columns_3d_symbolic", |c| {
             let n = c.sym("n", 5, 9);
-            let x = c.input("x", Shape::from(vec![n, 3.into(), 7.into()]), Fill::Normal)?;
+            let x = c.input(
+                "x",
+                Shape::from(vec![n, 3.into(), 7.into()]),
+                InputFill::Normal,
+            )?;
             let g = &mut c.graph;
             let y = g.exp(x)?;
             let sum = g.reduce_sum(y, &[0, 1], false)?;
             c.output(sum)
         })
         .only(DType::FLOATS),
-        of_one("columns_of_many_rows", &[700, 5], |c, x| {
+        single_input_case("columns_of_many_rows", &[700, 5], |c, x| {
             let g = &mut c.graph;
             let squares = g.mul(x, x)?;
             let mean = g.reduce_mean(squares, &[0], false)?;

@@ -1,7 +1,7 @@
-//! Resizings that executors are tested on.
+//! Test cases of resizing.
 
-use crate::attr::Real;
-use crate::case::{Case, Fill, Reject};
+use crate::attr::FloatAttr;
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -17,16 +17,16 @@ fn accepted(mode: ResizeMode) -> &'static [DType] {
     }
 }
 
-/// A case of one operand, resized to sizes.
+/// A case that resizes one operand to these sizes.
 fn to_sizes(
     name: String,
     x: &'static [usize],
     sizes: &'static [usize],
     how: Resize,
     only: &'static [DType],
-) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", x, Fill::Normal)?;
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", x, InputFill::Normal)?;
         let resize = Resize {
             sizes: Shape::known(sizes),
             ..how.clone()
@@ -43,17 +43,17 @@ fn by_scales(
     scales: &'static [f64],
     how: Resize,
     only: &'static [DType],
-) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", x, Fill::Normal)?;
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", x, InputFill::Normal)?;
         let y = c.graph.resize_by(x, scales, how.clone())?;
         c.output(y)
     })
     .only(only)
 }
 
-pub(super) fn all() -> Vec<Case> {
-    // Long: a table, one row a case.
+pub(super) fn all() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     let of = |mode| Resize::to_sizes([0usize; 0], mode);
     let mut all = Vec::new();
     for &mode in ResizeMode::ALL {
@@ -81,7 +81,7 @@ pub(super) fn all() -> Vec<Case> {
             ("no_batch", &[0, 2, 4], &[0, 2, 8]),
             ("to_nothing", &[1, 2, 4], &[1, 2, 0]),
         ];
-        // As many as one invocation takes several planes of, and one that is left over.
+        // As many planes as one thread processes, plus one.
         all.push(to_sizes(
             name("many_planes"),
             &[37, 30, 16],
@@ -93,8 +93,8 @@ pub(super) fn all() -> Vec<Case> {
             all.push(to_sizes(name(what), x, sizes, of(mode), accepted(mode)));
         }
         all.push(
-            Case::new(name("channels_last"), move |c| {
-                let x = c.input("x", [1, 4, 6, 5], Fill::Normal)?;
+            OpCase::new(name("channels_last"), move |c| {
+                let x = c.input("x", [1, 4, 6, 5], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[0, 3, 1, 2])?;
                 let y = c.graph.resize(x, [1, 5, 7, 3], mode)?;
                 c.output(y)
@@ -102,9 +102,9 @@ pub(super) fn all() -> Vec<Case> {
             .only(DType::FLOATS),
         );
         all.push(
-            Case::new(name("symbolic_batch"), move |c| {
+            OpCase::new(name("symbolic_batch"), move |c| {
                 let b = c.sym("b", 2, 5);
-                let x = c.input("x", [b.clone(), 3.into(), 4.into()], Fill::Normal)?;
+                let x = c.input("x", [b.clone(), 3.into(), 4.into()], InputFill::Normal)?;
                 let y = c.graph.resize(x, [b, 3.into(), 9.into()], mode)?;
                 c.output(y)
             })
@@ -130,7 +130,7 @@ pub(super) fn all() -> Vec<Case> {
     for exclude_outside in [false, true] {
         for (mode, cubic_a) in [(ResizeMode::Cubic, -0.5), (ResizeMode::Linear, -0.75)] {
             let how = Resize {
-                cubic_a: Real(cubic_a),
+                cubic_a: FloatAttr(cubic_a),
                 exclude_outside,
                 ..of(mode)
             };
@@ -139,11 +139,11 @@ pub(super) fn all() -> Vec<Case> {
             all.push(to_sizes(name, sizes.0, sizes.1, how, DType::FLOATS));
         }
     }
-    all.extend(written());
+    all.extend(fixed_value_cases());
     all
 }
 
-fn written() -> Vec<Case> {
+fn fixed_value_cases() -> Vec<OpCase> {
     let line = |name: &str, n: usize, how: Resize, y: &'static [f64]| {
         let only = accepted(how.mode);
         let only = if only == DType::ALL {
@@ -151,7 +151,7 @@ fn written() -> Vec<Case> {
         } else {
             only
         };
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let x = c.input("x", [n], counted(&[n]))?;
             let resize = Resize {
                 sizes: Shape::known(&[y.len()]),
@@ -191,9 +191,9 @@ fn written() -> Vec<Case> {
             },
             &[0.0, 0.5, 1.0, 1.5, 2.0],
         ),
-        // A weight of 0 reads nothing: infinity stays where it is.
-        Case::new("infinity_stays", |c| {
-            let x = Fill::Values(vec![1.0, f64::INFINITY, 2.0]);
+        // Elements with weight 0 are not read, so an infinity does not spread.
+        OpCase::new("infinity_stays", |c| {
+            let x = InputFill::Values(vec![1.0, f64::INFINITY, 2.0]);
             let x = c.input("x", [3], x)?;
             let how = Resize {
                 coordinates: Coordinates::AlignCorners,
@@ -206,18 +206,18 @@ fn written() -> Vec<Case> {
     ]
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
-    fn of(g: &mut Graph, x: &[usize], sizes: &[usize]) -> Result<Value, OpError> {
+pub(super) fn rejects() -> Vec<RejectCase> {
+    fn build(g: &mut Graph, x: &[usize], sizes: &[usize]) -> Result<Value, OpError> {
         let x = g.input("x", Type::new(DType::F32, x))?;
         g.resize(x, sizes, ResizeMode::Linear)
     }
     vec![
-        reject("rank", "1 values for 2 axes", |g| of(g, &[2, 3], &[2])),
+        reject("rank", "1 values for 2 axes", |g| build(g, &[2, 3], &[2])),
         reject("of_nothing", "no or too many elements", |g| {
-            of(g, &[0], &[2])
+            build(g, &[0], &[2])
         }),
         reject("four_axes", "4 axes change", |g| {
-            of(g, &[1, 1, 1, 1], &[2, 2, 2, 2])
+            build(g, &[1, 1, 1, 1], &[2, 2, 2, 2])
         }),
         reject("linear_of_integers", "accepted: f32", |g| {
             let x = g.input("x", Type::new(DType::I32, [3]))?;
@@ -231,10 +231,10 @@ pub(super) fn rejects() -> Vec<Reject> {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             g.resize_by(x, &[-1.0], Resize::to_sizes([3], ResizeMode::Linear))
         }),
-        reject("scales", "does not make 5 of 3", |g| {
+        reject("scales", "does not give size 5 from size 3", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             let resize = Resize {
-                scales: vec![Real(2.0)],
+                scales: vec![FloatAttr(2.0)],
                 ..Resize::to_sizes([5], ResizeMode::Linear)
             };
             g.add(resize, &[x])
@@ -242,7 +242,7 @@ pub(super) fn rejects() -> Vec<Reject> {
         reject("cubic_a", "is not finite", |g| {
             let x = g.input("x", Type::new(DType::F32, [3]))?;
             let resize = Resize {
-                cubic_a: Real(f64::INFINITY),
+                cubic_a: FloatAttr(f64::INFINITY),
                 ..Resize::to_sizes([5], ResizeMode::Cubic)
             };
             g.add(resize, &[x])

@@ -1,11 +1,11 @@
-//! Which elements results are made of, along one axis.
+//! The source elements of interpolated results along one axis.
 //!
-//! Places are quotients of whole numbers: a scale is one, as every float is, so that no rounding decides
-//! which elements are read.
+//! Positions are exact fractions of integers, because every float scale is a fraction. Rounding
+//! therefore never decides which elements are read.
 
 use super::{Coordinates, NearestRounding, Resize, ResizeMode};
 
-/// A quotient with a divisor above 0.
+/// A fraction with a positive denominator.
 #[derive(Clone, Copy)]
 struct Quotient {
     over: i128,
@@ -30,7 +30,7 @@ impl Quotient {
     }
 }
 
-/// A positive number as the quotient that it is.
+/// A positive float as an exact fraction.
 fn exact(scale: f64) -> Quotient {
     let bits = scale.to_bits();
     let (exponent, digits) = ((bits >> 52) as i32, bits & ((1 << 52) - 1) | 1 << 52);
@@ -48,7 +48,7 @@ fn exact(scale: f64) -> Quotient {
     }
 }
 
-/// `floor(n scale)`; `None` where it is no size. The scale is between 1e-6 and 1e6.
+/// `floor(n scale)`; `None` if it does not fit `usize`. The scale is between 1e-6 and 1e6.
 pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
     if !(1e-6..=1e6).contains(&scale) {
         return None;
@@ -58,7 +58,7 @@ pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
     usize::try_from(product.div_euclid(s.under)).ok()
 }
 
-/// The place of result `o`, of `m`, among `n` elements.
+/// The source position of result `o` of `m`, on an axis of `n` elements.
 fn place(c: Coordinates, scale: Option<f64>, [o, n, m]: [i128; 3]) -> Quotient {
     let s = match scale {
         Some(s) => exact(s),
@@ -87,32 +87,32 @@ fn nearest(rounding: NearestRounding, x: Quotient) -> i128 {
     }
 }
 
-/// The weights of four neighbours of a place `f` after the second (Keys 1981).
+/// The weights of four neighbours for a position at distance `f` after the second one (Keys 1981).
 fn cubic(a: f64, f: f64) -> [f64; 4] {
     let far = |d: f64| ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a;
     let near = |d: f64| ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0;
     [far(f + 1.0), near(f), near(1.0 - f), far(2.0 - f)]
 }
 
-/// The elements along an axis that each result is made of, with their weights.
+/// The source elements of each result along an axis, with their weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taps {
-    /// The elements of a result.
+pub struct ResizeTaps {
+    /// Number of source elements per result.
     pub count: usize,
-    /// Their indices, all inside the axis, result by result.
+    /// The element indices, all inside the axis, result by result.
     pub indices: Vec<u32>,
-    /// Their weights.
+    /// The weights of the elements.
     pub weights: Vec<f64>,
 }
 
-impl Taps {
-    pub(super) fn of(op: &Resize, scale: Option<f64>, n: usize, m: usize) -> Taps {
+impl ResizeTaps {
+    pub(super) fn new(op: &Resize, scale: Option<f64>, n: usize, m: usize) -> ResizeTaps {
         let count = match op.mode {
             ResizeMode::Nearest => 1,
             ResizeMode::Linear => 2,
             ResizeMode::Cubic => 4,
         };
-        let mut taps = Taps {
+        let mut taps = ResizeTaps {
             count,
             indices: Vec::with_capacity(m * count),
             weights: Vec::with_capacity(m * count),
@@ -144,18 +144,18 @@ impl Taps {
         taps
     }
 
-    /// Element `tap` of a result.
+    /// The index of element `tap` of a result.
     pub fn index(&self, result: usize, tap: usize) -> usize {
         self.indices[result * self.count + tap] as usize
     }
 
-    /// Its weight.
+    /// The weight of element `tap` of a result.
     pub fn weight(&self, result: usize, tap: usize) -> f64 {
         self.weights[result * self.count + tap]
     }
 }
 
-/// What is left of a place beyond its floor, from 0 to 1.
+/// The fractional part of a position, 0 to 1.
 fn rest(x: Quotient) -> f64 {
     (x.over - x.floor() * x.under) as f64 / x.under as f64
 }
@@ -170,7 +170,7 @@ mod tests {
             let q = exact(s);
             assert_eq!(q.over as f64 / q.under as f64, s, "{s}");
         }
-        // 0.1 is a little more than a tenth, the f32 0.7 a little less than seven tenths.
+        // As floats, 0.1 is slightly above a tenth, and the f32 0.7 slightly below seven tenths.
         assert_eq!(scaled(10, 0.1), Some(1));
         assert_eq!(scaled(10, f64::from(0.7f32)), Some(6));
         assert_eq!(scaled(3, 2.5), Some(7));

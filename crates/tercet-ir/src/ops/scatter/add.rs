@@ -1,15 +1,15 @@
-//! Sums of rows by index.
+//! Sums of rows by index (scatter-add).
 
 use super::{ScatterReduce, scatter};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{
     INDEX_DTYPES, counted, exactly, expect_dtype, expect_equal, expect_rank, expect_rank_at_least,
     reject, resolve_index,
@@ -18,8 +18,8 @@ use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// For each row the sum of the updates whose index names it, in order; 0 where none does. It takes
-    /// back what `Gather` along axis 0 does. Negative indices count from the end.
+    /// For each row, the sum of the updates with its index, in order; 0 for rows without updates.
+    /// It is the adjoint of `Gather` along axis 0. Negative indices count from the end.
     pub struct ScatterAdd {
         /// The number of rows of the result.
         pub rows: Dim,
@@ -27,10 +27,11 @@ attrs! {
 }
 
 impl OpSpec for ScatterAdd {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "scatter_add",
-        text: "For each of `rows` rows the sum of the updates whose index names it, in order; 0 where \
-               none does. Negative indices count from the end; one out of range ends the run.",
+        text: "For each of `rows` rows, the sum of the updates with its index, in order; 0 for \
+               rows without updates. Negative indices count from the end. A run with an \
+               out-of-range index fails.",
         operands: &["updates", "idx"],
         dtypes: DType::NUMBERS,
         accuracy: Accuracy::Reduction,
@@ -71,32 +72,32 @@ impl OpSpec for ScatterAdd {
         Ok(vec![y])
     }
 
-    fn cases() -> Vec<Case> {
+    fn cases() -> Vec<OpCase> {
         let summed = |name: &str, updates: &'static [usize], rows: usize, of: DType| {
-            Case::new(name, move |c| {
-                let x = c.input("updates", updates, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("updates", updates, InputFill::Normal)?;
                 let ty = Type::new(of, [updates[0]]);
-                let idx = c.input_of("idx", ty, Fill::Index(rows))?;
+                let idx = c.input_of("idx", ty, InputFill::Index(rows))?;
                 let y = c.graph.scatter_add(x, idx, rows)?;
                 c.output(y)
             })
         };
         let fault = |name: &str, index: f64, message: &'static str| {
-            Case::new(name, move |c| {
-                let x = c.input("updates", [3, 2], Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("updates", [3, 2], InputFill::Normal)?;
                 let idx = Type::new(DType::I32, [3]);
-                let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, index, 9.0]))?;
+                let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, index, 9.0]))?;
                 let y = c.graph.scatter_add(x, idx, 4usize)?;
                 c.expect_fault(message);
                 c.output(y)
             })
         };
         let symbolic = |name: &str, len: usize, below: usize| {
-            Case::new(name, move |c| {
+            OpCase::new(name, move |c| {
                 let (s, rows) = (c.sym("s", 5, 9), c.sym("rows", 4, 6));
-                let x = c.input("updates", [s.clone(), len.into()], Fill::Normal)?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [s]), Fill::Index(below))?;
-                let like = c.input("like", [rows.clone()], Fill::Normal)?;
+                let x = c.input("updates", [s.clone(), len.into()], InputFill::Normal)?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [s]), InputFill::Index(below))?;
+                let like = c.input("like", [rows.clone()], InputFill::Normal)?;
                 let y = c.graph.scatter_add(x, idx, rows)?;
                 c.output(like)?;
                 c.output(y)
@@ -118,17 +119,17 @@ impl OpSpec for ScatterAdd {
             summed("wide_41_to_more_rows", &[6, 41], 23, DType::I32),
             summed("wide_64_to_fewer_rows", &[29, 64], 4, DType::I64),
             summed("wide_of_no_updates", &[0, 40], 4, DType::I32),
-            Case::new("pinned", |c| {
+            OpCase::new("pinned", |c| {
                 let x = c.input("updates", [4, 2], counted(&[4, 2]))?;
                 let ty = Type::new(DType::I32, [4]);
-                let idx = c.input_of("idx", ty, Fill::Values(vec![2.0, 0.0, -1.0, 0.0]))?;
+                let idx = c.input_of("idx", ty, InputFill::Values(vec![2.0, 0.0, -1.0, 0.0]))?;
                 let y = c.graph.scatter_add(x, idx, 3usize)?;
                 c.output_expect(y, &[8.0, 10.0, 0.0, 0.0, 4.0, 6.0])
             }),
-            Case::new("of_views", |c| {
-                let x = c.input("updates", [3, 5, 7], Fill::Normal)?;
+            OpCase::new("of_views", |c| {
+                let x = c.input("updates", [3, 5, 7], InputFill::Normal)?;
                 let x = c.graph.transpose(x, &[2, 0, 1])?;
-                let idx = c.input_of("idx", Type::new(DType::I32, [7]), Fill::Index(3))?;
+                let idx = c.input_of("idx", Type::new(DType::I32, [7]), InputFill::Index(3))?;
                 let idx = c.graph.reverse(idx, 0)?;
                 let y = c.graph.scatter_add(x, idx, 3usize)?;
                 c.output(y)
@@ -148,32 +149,32 @@ impl OpSpec for ScatterAdd {
         ]
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, updates: Type, idx: Type) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, updates: Type, idx: Type) -> Result<Value, OpError> {
             let x = g.input("x", updates)?;
             let idx = g.input("idx", idx)?;
             g.scatter_add(x, idx, 4usize)
         }
         vec![
             reject("float_indices", "operand idx is f32", |g| {
-                of(g, Type::new(DType::F32, [3, 2]), Type::new(DType::F32, [3]))
+                build(g, Type::new(DType::F32, [3, 2]), Type::new(DType::F32, [3]))
             }),
             reject("truth_values", "operand updates is bool", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::Bool, [3, 2]),
                     Type::new(DType::I32, [3]),
                 )
             }),
             reject("scalar", "rank 1 or more", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [0usize; 0]),
                     Type::new(DType::I32, [3]),
                 )
             }),
             reject("matrix_of_indices", "rank 1", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [3, 2]),
                     Type::new(DType::I32, [3, 2]),
@@ -182,19 +183,19 @@ impl OpSpec for ScatterAdd {
             reject(
                 "numbers",
                 "numbers of updates and indices: 3 and 4 differ",
-                |g| of(g, Type::new(DType::F32, [3, 2]), Type::new(DType::I32, [4])),
+                |g| build(g, Type::new(DType::F32, [3, 2]), Type::new(DType::I32, [4])),
             ),
         ]
     }
 }
 
 impl Graph {
-    /// For each of `rows` rows the sum of the rows of `updates`, numbers of any dtype, whose index
-    /// (`I32` or `I64`) names it, in order.
+    /// For each of `rows` rows, the sum of the rows of `updates`, numbers of any dtype, with this
+    /// index (`I32` or `I64`), in order.
     ///
     /// # Errors
-    /// [`OpError`] when there is not one index for each update, or the dtypes do not fit. An index
-    /// outside `-rows..rows` ends the run.
+    /// [`OpError`] when there is not one index for each update, or the dtypes do not match. A run
+    /// fails if an index is outside `-rows..rows`.
     pub fn scatter_add(
         &mut self,
         updates: Value,

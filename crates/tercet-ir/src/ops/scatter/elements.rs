@@ -1,38 +1,40 @@
-//! Updates to elements along one axis.
+//! Updates of elements by index along one axis.
 
 use super::{ScatterReduce, accepted, expect_updates, scatter};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::gather_elements::{expect_within, places};
 use crate::ops::util::{exactly, expect_equal, expect_rank, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `data` with each update taken to its own place but along one axis, where its index says (ONNX
-    /// `ScatterElements`, PyTorch `scatter` and `scatter_reduce`): with axis 1,
-    /// `y[i, idx[i, j]] = updates[i, j]`. Negative indices count from the end.
+    /// `data` with each update written to its position along all axes but one. Along that axis, its
+    /// index is the position. It equals ONNX `ScatterElements` and PyTorch `scatter` and
+    /// `scatter_reduce`: with axis 1, `y[i, idx[i, j]] = updates[i, j]`. Negative indices count
+    /// from the end.
     pub struct ScatterElements {
-        /// The axis of `data`.
+        /// The indexed axis of `data`.
         pub axis: usize,
-        /// What becomes of an element and its updates.
+        /// How updates are combined with an element.
         pub reduce: ScatterReduce,
     }
 }
 
 impl OpSpec for ScatterElements {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "scatter_elements",
-        text: "`data` with each update taken to its own place but for the axis, where its index \
-               says: `y[i, idx[i, j]] = updates[i, j]` for axis 1. Updates to one element are taken \
-               in row-major order: the last stays, or with `reduce` they are combined with what the \
-               element held. Negative indices count from the end; one out of range ends the run.",
+        text: "`data` with each update written at its position, except that its index replaces the \
+               position along the axis: `y[i, idx[i, j]] = updates[i, j]` for axis 1. Updates of \
+               one element are applied in row-major order: the last one remains, or with `reduce` \
+               they are combined with the old element. Negative indices count from the end. A run \
+               with an out-of-range index fails.",
         operands: &["data", "idx", "updates"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Reduction,
@@ -63,8 +65,8 @@ impl OpSpec for ScatterElements {
         Ok(vec![scatter(data, updates, 1, &places, self.reduce)?])
     }
 
-    fn cases() -> Vec<Case> {
-        let mut cases: Vec<Case> = ScatterReduce::ALL
+    fn cases() -> Vec<OpCase> {
+        let mut cases: Vec<OpCase> = ScatterReduce::ALL
             .iter()
             .flat_map(|&reduce| shaped_cases(reduce))
             .collect();
@@ -72,8 +74,8 @@ impl OpSpec for ScatterElements {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, idx: Type, updates: Type, axis: usize) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, idx: Type, updates: Type, axis: usize) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let idx = g.input("idx", idx)?;
             let updates = g.input("updates", updates)?;
@@ -82,14 +84,14 @@ impl OpSpec for ScatterElements {
         vec![
             reject("float_indices", "operand idx is f32", |g| {
                 let ty = Type::new(DType::F32, [3, 2]);
-                of(g, ty.clone(), ty, 0)
+                build(g, ty.clone(), ty, 0)
             }),
             reject("other_updates", "operand updates is i32", |g| {
                 let ty = Type::new(DType::I32, [3, 2]);
-                of(g, ty.clone(), ty, 0)
+                build(g, ty.clone(), ty, 0)
             }),
             reject("axis", "axis 2 is out of range for rank 2", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::I32, [3, 2]),
                     Type::new(DType::F32, [3, 2]),
@@ -97,7 +99,7 @@ impl OpSpec for ScatterElements {
                 )
             }),
             reject("too_many", "indices of size 3 on axis 1 of size 2", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::I32, [3, 3]),
                     Type::new(DType::F32, [3, 3]),
@@ -108,7 +110,7 @@ impl OpSpec for ScatterElements {
                 "other_sizes",
                 "sizes of idx and updates along axis 0: 3 and 2",
                 |g| {
-                    of(
+                    build(
                         g,
                         Type::new(DType::I32, [3, 2]),
                         Type::new(DType::F32, [2, 2]),
@@ -125,14 +127,14 @@ impl OpSpec for ScatterElements {
     }
 }
 
-/// Indices of a short axis, so that several updates go to one element.
-fn shaped_cases(reduce: ScatterReduce) -> Vec<Case> {
+/// Indices of a short axis, so that several updates have the same element.
+fn shaped_cases(reduce: ScatterReduce) -> Vec<OpCase> {
     let shaped = |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize| {
-        Case::new(format!("{}_{name}", reduce.name()), move |c| {
-            let x = c.input("data", data, Fill::Normal)?;
+        OpCase::new(format!("{}_{name}", reduce.name()), move |c| {
+            let x = c.input("data", data, InputFill::Normal)?;
             let ty = Type::new(DType::I32, idx);
-            let at = c.input_of("idx", ty, Fill::Index(data[axis]))?;
-            let updates = c.input("updates", idx, Fill::Normal)?;
+            let at = c.input_of("idx", ty, InputFill::Index(data[axis]))?;
+            let updates = c.input("updates", idx, InputFill::Normal)?;
             let y = c.graph.scatter_elements(x, at, updates, axis, reduce)?;
             c.output(y)
         })
@@ -146,14 +148,14 @@ fn shaped_cases(reduce: ScatterReduce) -> Vec<Case> {
     ]
 }
 
-fn value_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn value_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     let shaped =
         |name: &str, data: &'static [usize], idx: &'static [usize], axis: usize, of: DType| {
-            Case::new(name, move |c| {
-                let x = c.input("data", data, Fill::Special)?;
-                let at = c.input_of("idx", Type::new(of, idx), Fill::Index(data[axis]))?;
-                let updates = c.input("updates", idx, Fill::Normal)?;
+            OpCase::new(name, move |c| {
+                let x = c.input("data", data, InputFill::Special)?;
+                let at = c.input_of("idx", Type::new(of, idx), InputFill::Index(data[axis]))?;
+                let updates = c.input("updates", idx, InputFill::Normal)?;
                 let reduce = ScatterReduce::Replace;
                 let y = c.graph.scatter_elements(x, at, updates, axis, reduce)?;
                 c.output(y)
@@ -161,21 +163,21 @@ fn value_cases() -> Vec<Case> {
         };
     let pinned = |name: &str, reduce, data: &[f64], updates: &[f64], y: &[f64]| {
         let (data, updates, y) = (data.to_vec(), updates.to_vec(), y.to_vec());
-        Case::new(name, move |c| {
-            let x = c.input("data", [data.len()], Fill::Values(data.clone()))?;
+        OpCase::new(name, move |c| {
+            let x = c.input("data", [data.len()], InputFill::Values(data.clone()))?;
             let ty = Type::new(DType::I32, [4]);
-            let idx = c.input_of("idx", ty, Fill::Values(vec![1.0, -1.0, 1.0, -2.0]))?;
-            let updates = c.input("updates", [4], Fill::Values(updates.clone()))?;
+            let idx = c.input_of("idx", ty, InputFill::Values(vec![1.0, -1.0, 1.0, -2.0]))?;
+            let updates = c.input("updates", [4], InputFill::Values(updates.clone()))?;
             let out = c.graph.scatter_elements(x, idx, updates, 0, reduce)?;
             c.output_expect(out, &y)
         })
     };
     let fault = |name: &str, index: f64, message: &'static str| {
-        Case::new(name, move |c| {
-            let x = c.input("data", [2, 3], Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("data", [2, 3], InputFill::Normal)?;
             let idx = Type::new(DType::I32, [2, 2]);
-            let idx = c.input_of("idx", idx, Fill::Values(vec![0.0, 1.0, index, 9.0]))?;
-            let updates = c.input("updates", [2, 2], Fill::Normal)?;
+            let idx = c.input_of("idx", idx, InputFill::Values(vec![0.0, 1.0, index, 9.0]))?;
+            let updates = c.input("updates", [2, 2], InputFill::Normal)?;
             let reduce = ScatterReduce::Add;
             let y = c.graph.scatter_elements(x, idx, updates, 1, reduce)?;
             c.expect_fault(message);
@@ -245,7 +247,7 @@ fn value_cases() -> Vec<Case> {
             &[1.0, NAN, 3.0],
         )
         .only(DType::FLOATS),
-        // 2048 + 1 is not an f16; the running sum must not lose it.
+        // 2049 is not an f16; the running sum must not lose the 1.
         pinned(
             "narrow_sums_run_wide",
             Add,
@@ -262,32 +264,32 @@ fn value_cases() -> Vec<Case> {
             &[0.0, -56.0, 0.0],
         )
         .only(&[DType::I8]),
-        Case::new("ones_to_one_element", |c| {
-            let x = c.input("data", [1], Fill::Values(vec![0.0]))?;
-            let idx = c.input_of("idx", Type::new(DType::I32, [2000]), Fill::Index(1))?;
-            let updates = c.input("updates", [2000], Fill::Values(vec![1.0; 2000]))?;
+        OpCase::new("ones_to_one_element", |c| {
+            let x = c.input("data", [1], InputFill::Values(vec![0.0]))?;
+            let idx = c.input_of("idx", Type::new(DType::I32, [2000]), InputFill::Index(1))?;
+            let updates = c.input("updates", [2000], InputFill::Values(vec![1.0; 2000]))?;
             let y = c
                 .graph
                 .scatter_elements(x, idx, updates, 0, ScatterReduce::Add)?;
             c.output_expect(y, &[2000.0])
         })
         .only(&[DType::F32, DType::F16, DType::BF16, DType::I32]),
-        Case::new("special_values", |c| {
-            let x = c.input("data", [5, 9], Fill::Special)?;
-            let idx = c.input_of("idx", Type::new(DType::I32, [5, 20]), Fill::Index(9))?;
-            let updates = c.input("updates", [5, 20], Fill::Special)?;
+        OpCase::new("special_values", |c| {
+            let x = c.input("data", [5, 9], InputFill::Special)?;
+            let idx = c.input_of("idx", Type::new(DType::I32, [5, 20]), InputFill::Index(9))?;
+            let updates = c.input("updates", [5, 20], InputFill::Special)?;
             let y = c
                 .graph
                 .scatter_elements(x, idx, updates, 1, ScatterReduce::Min)?;
             c.output(y)
         })
         .only(DType::NUMBERS),
-        Case::new("of_views", |c| {
-            let x = c.input("data", [3, 5, 7], Fill::Special)?;
+        OpCase::new("of_views", |c| {
+            let x = c.input("data", [3, 5, 7], InputFill::Special)?;
             let x = c.graph.transpose(x, &[2, 0, 1])?;
-            let idx = c.input_of("idx", Type::new(DType::I32, [4, 7, 3]), Fill::Index(5))?;
+            let idx = c.input_of("idx", Type::new(DType::I32, [4, 7, 3]), InputFill::Index(5))?;
             let idx = c.graph.transpose(idx, &[1, 2, 0])?;
-            let updates = c.input("updates", [7, 4, 3], Fill::Normal)?;
+            let updates = c.input("updates", [7, 4, 3], InputFill::Normal)?;
             let updates = c.graph.transpose(updates, &[0, 2, 1])?;
             let y = c
                 .graph
@@ -304,23 +306,27 @@ fn value_cases() -> Vec<Case> {
             -4.0,
             "index -4 is out of range for axis of 3",
         ),
-        Case::new("symbolic", |c| {
+        OpCase::new("symbolic", |c| {
             let s = c.sym("s", 5, 9);
-            let x = c.input("data", [s.clone(), 7.into()], Fill::Normal)?;
+            let x = c.input("data", [s.clone(), 7.into()], InputFill::Normal)?;
             let ty = Type::new(DType::I32, [s.clone(), 13.into()]);
-            let idx = c.input_of("idx", ty, Fill::Index(7))?;
-            let updates = c.input("updates", [s, 13.into()], Fill::Normal)?;
+            let idx = c.input_of("idx", ty, InputFill::Index(7))?;
+            let updates = c.input("updates", [s, 13.into()], InputFill::Normal)?;
             let y = c
                 .graph
                 .scatter_elements(x, idx, updates, 1, ScatterReduce::Add)?;
             c.output(y)
         })
         .only(DType::NUMBERS),
-        Case::new("counts_of_a_symbolic_axis", |c| {
+        OpCase::new("counts_of_a_symbolic_axis", |c| {
             let s = c.sym("s", 5, 3000);
-            let x = c.input("data", [7], Fill::Normal)?;
-            let idx = c.input_of("idx", Type::new(DType::I32, [s.clone()]), Fill::Index(7))?;
-            let updates = c.input("updates", [s], Fill::Normal)?;
+            let x = c.input("data", [7], InputFill::Normal)?;
+            let idx = c.input_of(
+                "idx",
+                Type::new(DType::I32, [s.clone()]),
+                InputFill::Index(7),
+            )?;
+            let updates = c.input("updates", [s], InputFill::Normal)?;
             let y = c
                 .graph
                 .scatter_elements(x, idx, updates, 0, ScatterReduce::Max)?;
@@ -331,13 +337,14 @@ fn value_cases() -> Vec<Case> {
 }
 
 impl Graph {
-    /// `data`, of any dtype, with each element of `updates` taken to its own place but along `axis`,
-    /// where `idx` (`I32` or `I64`, of the shape of `updates`) says. Updates to one element are taken
-    /// in row-major order.
+    /// `data`, of any dtype, with each element of `updates` written to it. Along `axis`, the
+    /// element's index in `idx` (`I32` or `I64`, of the shape of `updates`) is the position; along
+    /// the other axes, the position does not change. Updates of one element are applied in
+    /// row-major order.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not fit, `axis` is out of range, or truth values would be
-    /// combined. An index outside `-n..n` ends the run.
+    /// [`OpError`] when dtypes or sizes do not match, `axis` is out of range, or booleans would be
+    /// combined. A run fails if an index is outside `-n..n`.
     pub fn scatter_elements(
         &mut self,
         data: Value,

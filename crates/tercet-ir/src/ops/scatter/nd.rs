@@ -1,37 +1,37 @@
-//! Updates to slices by coordinates.
+//! Updates of slices by coordinates.
 
 use super::{ScatterReduce, accepted, expect_updates, scatter};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Fill, Reject};
+use crate::case::{InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::{EvalError, OpError, TypeError};
 use crate::grad::{Gradient, rules};
 use crate::graph::{Graph, Value};
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::gather_nd::{coordinates, slices};
 use crate::ops::util::{counted, exactly, expect_equal, expect_rank, reject};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// `data` with each slice of `updates` taken to the slice that its row of coordinates, in the
-    /// last axis of `idx`, leads to (ONNX `ScatterND`): `y[idx[i, 0], idx[i, 1], ..] = updates[i, ..]`.
-    /// Negative coordinates count from the end.
+    /// `data` with each slice of `updates` written at its row of coordinates in the last axis of
+    /// `idx` (ONNX `ScatterND`): `y[idx[i, 0], idx[i, 1], ..] = updates[i, ..]`. Negative
+    /// coordinates count from the end.
     pub struct ScatterNd {
-        /// What becomes of an element and its updates.
+        /// How updates are combined with an element.
         pub reduce: ScatterReduce,
     }
 }
 
 impl OpSpec for ScatterNd {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "scatter_nd",
-        text: "`data` with each slice of `updates` taken to the slice its row of coordinates, in the \
-               last axis of `idx`, leads to: `y[idx[i, 0], idx[i, 1], ..] = updates[i, ..]`. Updates \
-               to one element are taken in row-major order: the last stays, or with `reduce` they \
-               are combined with what the element held. Negative coordinates count from the end; one \
-               out of range ends the run.",
+        text: "`data` with each slice of `updates` written at its row of coordinates in the last \
+               axis of `idx`: `y[idx[i, 0], idx[i, 1], ..] = updates[i, ..]`. Updates of one \
+               element are applied in row-major order: the last one remains, or with `reduce` they \
+               are combined with the old element. Negative coordinates count from the end. A run \
+               with an out-of-range coordinate fails.",
         operands: &["data", "idx", "updates"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Reduction,
@@ -53,7 +53,7 @@ impl OpSpec for ScatterNd {
         let wanted = rows.iter().chain(&data.shape[k..]);
         for (axis, (m, n)) in wanted.zip(updates.shape.iter()).enumerate() {
             expect_equal(
-                &format!("wanted and given sizes of updates along axis {axis}"),
+                &format!("expected and actual sizes of updates along axis {axis}"),
                 m,
                 n,
             )?;
@@ -70,14 +70,14 @@ impl OpSpec for ScatterNd {
         let [data, idx, updates] = [operands[0], operands[1], operands[2]];
         let k = idx.shape()[idx.shape().len() - 1];
         let (lens, slice) = data.shape().split_at(k);
-        // All rows are of one batch.
+        // All rows belong to one batch.
         let slices = slices(lens, idx, usize::MAX)?;
         let inner = slice.iter().product();
         Ok(vec![scatter(data, updates, inner, &slices, self.reduce)?])
     }
 
-    fn cases() -> Vec<Case> {
-        let mut cases: Vec<Case> = ScatterReduce::ALL
+    fn cases() -> Vec<OpCase> {
+        let mut cases: Vec<OpCase> = ScatterReduce::ALL
             .iter()
             .flat_map(|&reduce| {
                 [
@@ -92,8 +92,8 @@ impl OpSpec for ScatterNd {
         cases
     }
 
-    fn rejects() -> Vec<Reject> {
-        fn of(g: &mut Graph, idx: Type, updates: Type) -> Result<Value, OpError> {
+    fn rejects() -> Vec<RejectCase> {
+        fn build(g: &mut Graph, idx: Type, updates: Type) -> Result<Value, OpError> {
             let x = g.input("x", Type::new(DType::F32, [3, 2]))?;
             let idx = g.input("idx", idx)?;
             let updates = g.input("updates", updates)?;
@@ -101,27 +101,27 @@ impl OpSpec for ScatterNd {
         }
         vec![
             reject("float_indices", "operand idx is f32", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::F32, [4, 1]),
                     Type::new(DType::F32, [4, 2]),
                 )
             }),
             reject("other_updates", "operand updates is i32", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::I32, [4, 1]),
                     Type::new(DType::I32, [4, 2]),
                 )
             }),
             reject("coordinates", "3 coordinates for data of 2 axes", |g| {
-                of(g, Type::new(DType::I32, [4, 3]), Type::new(DType::F32, [4]))
+                build(g, Type::new(DType::I32, [4, 3]), Type::new(DType::F32, [4]))
             }),
             reject("rank", "rank 2", |g| {
-                of(g, Type::new(DType::I32, [4, 1]), Type::new(DType::F32, [4]))
+                build(g, Type::new(DType::I32, [4, 1]), Type::new(DType::F32, [4]))
             }),
             reject("sizes", "along axis 1: 2 and 3 differ", |g| {
-                of(
+                build(
                     g,
                     Type::new(DType::I32, [4, 1]),
                     Type::new(DType::F32, [4, 3]),
@@ -137,31 +137,31 @@ fn shaped(
     idx: &'static [usize],
     updates: &'static [usize],
     reduce: ScatterReduce,
-) -> Case {
-    Case::new(format!("{}_{name}", reduce.name()), move |c| {
-        let x = c.input("data", data, Fill::Normal)?;
-        // Indices that suit every axis are those of the shortest.
+) -> OpCase {
+    OpCase::new(format!("{}_{name}", reduce.name()), move |c| {
+        let x = c.input("data", data, InputFill::Normal)?;
+        // Valid indices of the shortest axis are valid for every axis.
         let least = data[..idx[idx.len() - 1]].iter().min().copied();
-        let fill = Fill::Index(least.unwrap_or(1));
+        let fill = InputFill::Index(least.unwrap_or(1));
         let at = c.input_of("idx", Type::new(DType::I32, idx), fill)?;
-        let updates = c.input("updates", updates, Fill::Normal)?;
+        let updates = c.input("updates", updates, InputFill::Normal)?;
         let y = c.graph.scatter_nd(x, at, updates, reduce)?;
         c.output(y)
     })
     .only(accepted(reduce))
 }
 
-/// Slices of a state that is assigned what comes out; the last two go to one of them.
-fn into_state(name: &str, shape: [usize; 3], rows: usize) -> Case {
-    Case::new(name, move |c| {
-        let cache = c.state_of("cache", Type::new(c.dtype, shape), Fill::Normal)?;
+/// Updates slices of a state that is assigned the result; the last two updates have the same slice.
+fn into_state(name: &str, shape: [usize; 3], rows: usize) -> OpCase {
+    OpCase::new(name, move |c| {
+        let cache = c.state_of("cache", Type::new(c.dtype, shape), InputFill::Normal)?;
         let places = (0..rows).flat_map(|row| {
             let slice = (row * 5).min((rows - 2) * 5) % (shape[0] * shape[1]);
             [slice / shape[1], slice % shape[1]]
         });
-        let places = Fill::Values(places.map(|i| i as f64).collect());
+        let places = InputFill::Values(places.map(|i| i as f64).collect());
         let idx = c.input_of("idx", Type::new(DType::I32, [rows, 2]), places)?;
-        let updates = c.input("updates", [rows, shape[2]], Fill::Normal)?;
+        let updates = c.input("updates", [rows, shape[2]], InputFill::Normal)?;
         let y = c
             .graph
             .scatter_nd(cache, idx, updates, ScatterReduce::Replace)?;
@@ -171,15 +171,19 @@ fn into_state(name: &str, shape: [usize; 3], rows: usize) -> Case {
     })
 }
 
-/// A state that a run which fails later must not change.
-fn kept_by_a_fault() -> Case {
-    Case::new("state_kept_by_a_fault", |c| {
-        let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), Fill::Normal)?;
-        let x = c.input("x", [2, 3], Fill::Normal)?;
+/// A state that must not change in a run that fails later.
+fn kept_by_a_fault() -> OpCase {
+    OpCase::new("state_kept_by_a_fault", |c| {
+        let cache = c.state_of("cache", Type::new(c.dtype, [4, 3]), InputFill::Normal)?;
+        let x = c.input("x", [2, 3], InputFill::Normal)?;
         let ty = Type::new(DType::I32, [1]);
-        let idx = c.input_of("idx", ty, Fill::Values(vec![5.0]))?;
+        let idx = c.input_of("idx", ty, InputFill::Values(vec![5.0]))?;
         let rows = c.graph.gather(x, idx, 0)?;
-        let at = c.input_of("at", Type::new(DType::I32, [1, 1]), Fill::Values(vec![2.0]))?;
+        let at = c.input_of(
+            "at",
+            Type::new(DType::I32, [1, 1]),
+            InputFill::Values(vec![2.0]),
+        )?;
         let y = c
             .graph
             .scatter_nd(cache, at, rows, ScatterReduce::Replace)?;
@@ -189,14 +193,14 @@ fn kept_by_a_fault() -> Case {
     })
 }
 
-fn value_cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn value_cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     let fault = |name: &str, index: [f64; 4], message: &'static str| {
-        Case::new(name, move |c| {
-            let x = c.input("data", [2, 3, 2], Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("data", [2, 3, 2], InputFill::Normal)?;
             let idx = Type::new(DType::I32, [2, 2]);
-            let idx = c.input_of("idx", idx, Fill::Values(index.to_vec()))?;
-            let updates = c.input("updates", [2, 2], Fill::Normal)?;
+            let idx = c.input_of("idx", idx, InputFill::Values(index.to_vec()))?;
+            let updates = c.input("updates", [2, 2], InputFill::Normal)?;
             let y = c
                 .graph
                 .scatter_nd(x, idx, updates, ScatterReduce::Replace)?;
@@ -205,10 +209,10 @@ fn value_cases() -> Vec<Case> {
         })
     };
     let pinned = |name: &str, reduce, y: [f64; 6]| {
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let x = c.input("data", [3, 2], counted(&[3, 2]))?;
             let ty = Type::new(DType::I32, [3, 1]);
-            let idx = c.input_of("idx", ty, Fill::Values(vec![2.0, 0.0, -1.0]))?;
+            let idx = c.input_of("idx", ty, InputFill::Values(vec![2.0, 0.0, -1.0]))?;
             let updates = c.input("updates", [3, 2], counted(&[3, 2]))?;
             let out = c.graph.scatter_nd(x, idx, updates, reduce)?;
             c.output_expect(out, &y)
@@ -256,24 +260,24 @@ fn value_cases() -> Vec<Case> {
             [-3.0, 4.0, 1.0, 0.0],
             "index -3 is out of range for axis of 2",
         ),
-        Case::new("of_views", |c| {
-            let x = c.input("data", [3, 5, 7], Fill::Special)?;
+        OpCase::new("of_views", |c| {
+            let x = c.input("data", [3, 5, 7], InputFill::Special)?;
             let x = c.graph.transpose(x, &[2, 0, 1])?;
-            let idx = c.input_of("idx", Type::new(DType::I32, [2, 6]), Fill::Index(3))?;
+            let idx = c.input_of("idx", Type::new(DType::I32, [2, 6]), InputFill::Index(3))?;
             let idx = c.graph.transpose(idx, &[1, 0])?;
-            let updates = c.input("updates", [5, 6], Fill::Normal)?;
+            let updates = c.input("updates", [5, 6], InputFill::Normal)?;
             let updates = c.graph.transpose(updates, &[1, 0])?;
             let y = c
                 .graph
                 .scatter_nd(x, idx, updates, ScatterReduce::Replace)?;
             c.output(y)
         }),
-        Case::new("symbolic", |c| {
+        OpCase::new("symbolic", |c| {
             let s = c.sym("s", 5, 9);
-            let x = c.input("data", [7, 3], Fill::Normal)?;
+            let x = c.input("data", [7, 3], InputFill::Normal)?;
             let ty = Type::new(DType::I32, [s.clone(), 1.into()]);
-            let idx = c.input_of("idx", ty, Fill::Index(7))?;
-            let updates = c.input("updates", [s, 3.into()], Fill::Normal)?;
+            let idx = c.input_of("idx", ty, InputFill::Index(7))?;
+            let updates = c.input("updates", [s, 3.into()], InputFill::Normal)?;
             let y = c.graph.scatter_nd(x, idx, updates, ScatterReduce::Mul)?;
             c.output(y)
         })
@@ -282,13 +286,12 @@ fn value_cases() -> Vec<Case> {
 }
 
 impl Graph {
-    /// `data`, of any dtype, with each slice of `updates` taken to where its row of coordinates, in
-    /// the last axis of `idx` (`I32` or `I64`), leads. Updates to one element are taken in row-major
-    /// order.
+    /// `data`, of any dtype, with each slice of `updates` written at its row of coordinates in the
+    /// last axis of `idx` (`I32` or `I64`). Updates of one element are applied in row-major order.
     ///
     /// # Errors
-    /// [`OpError`] when dtypes or sizes do not fit, the last axis of `idx` is not of a known size, or
-    /// truth values would be combined. A coordinate outside `-n..n` ends the run.
+    /// [`OpError`] when dtypes or sizes do not match, the last axis of `idx` is not of known size,
+    /// or booleans would be combined. A run fails if a coordinate is outside `-n..n`.
     pub fn scatter_nd(
         &mut self,
         data: Value,

@@ -1,8 +1,8 @@
-//! Cases of projection and rendering: scenes made of a few rough numbers, which keep away from borders (a
-//! test measures how far).
+//! Cases of projection and rendering. The scenes consist of coarse numbers that keep a distance
+//! from discontinuities; a test measures that distance.
 
-use super::{CAMERA_LEN, Scene};
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use super::{CAMERA_LEN, SplatSceneOperands};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -10,10 +10,11 @@ use crate::graph::{Graph, Value};
 use crate::ops::util::reject;
 use crate::types::{Shape, Type};
 
-/// Numbers of a range in steps of 1/64 (Lehmer 1951, with the multiplier of Park and Miller).
-pub(super) struct Numbers(pub(super) u64);
+/// Random numbers of a range in steps of 1/64 (Lehmer 1951, with the multiplier of Park and
+/// Miller).
+pub(super) struct SplatCaseRng(pub(super) u64);
 
-impl Numbers {
+impl SplatCaseRng {
     pub(super) fn list(&mut self, count: usize, least: f64, most: f64) -> Vec<f64> {
         let one = |state: &mut u64| {
             *state = *state * 16807 % 0x7fff_ffff;
@@ -24,42 +25,42 @@ impl Numbers {
     }
 }
 
-/// What colours are.
+/// The form of the colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Colors {
+enum SplatCaseColors {
     Plain,
     Harmonics(usize),
 }
 
-impl Colors {
+impl SplatCaseColors {
     fn shape(self, n: Dim) -> Shape {
         match self {
-            Colors::Plain => vec![n, 3.into()].into(),
-            Colors::Harmonics(k) => vec![n, k.into(), 3.into()].into(),
+            SplatCaseColors::Plain => vec![n, 3.into()].into(),
+            SplatCaseColors::Harmonics(k) => vec![n, k.into(), 3.into()].into(),
         }
     }
 }
 
 /// The data of a scene.
 #[derive(Clone, Debug)]
-struct Data {
+struct SplatCaseData {
     count: usize,
-    colors: Colors,
-    /// `positions log_scales rotations opacities colors`
+    colors: SplatCaseColors,
+    /// The values of `positions log_scales rotations opacities colors`.
     values: [Vec<f64>; 5],
 }
 
-impl Data {
-    /// Gaussians some units before the origin, some at its edges.
-    fn made(count: usize, colors: Colors, seed: u64) -> Data {
-        let mut n = Numbers(seed);
+impl SplatCaseData {
+    /// Gaussians a few units in front of the origin, some at the image edges.
+    fn random(count: usize, colors: SplatCaseColors, seed: u64) -> SplatCaseData {
+        let mut n = SplatCaseRng(seed);
         let mut positions = n.list(3 * count, -1.5, 1.5);
         for at in positions.chunks_exact_mut(3) {
             at[2] += 4.0;
         }
         let own = match colors {
-            Colors::Plain => n.list(3 * count, 0.0, 1.0),
-            Colors::Harmonics(k) => n.list(3 * k * count, -0.75, 0.75),
+            SplatCaseColors::Plain => n.list(3 * count, 0.0, 1.0),
+            SplatCaseColors::Harmonics(k) => n.list(3 * k * count, -0.75, 0.75),
         };
         let values = [
             positions,
@@ -68,24 +69,24 @@ impl Data {
             n.list(count, -1.0, 3.0),
             own,
         ];
-        Data {
+        SplatCaseData {
             count,
             colors,
             values,
         }
     }
 
-    /// The same with one number changed.
-    fn with(mut self, list: usize, at: usize, value: f64) -> Data {
+    /// The data with one number changed.
+    fn with(mut self, list: usize, at: usize, value: f64) -> SplatCaseData {
         self.values[list][at] = value;
         self
     }
 
-    fn inputs(&self, c: &mut CaseGraph, n: Dim) -> Result<Scene, OpError> {
+    fn inputs(&self, c: &mut CaseGraph, n: Dim) -> Result<SplatSceneOperands, OpError> {
         let [positions, scales, rotations, opacities, colors] =
-            self.values.clone().map(Fill::Values);
+            self.values.clone().map(InputFill::Values);
         let rows = |width: usize| -> Shape { vec![n.clone(), width.into()].into() };
-        Ok(Scene {
+        Ok(SplatSceneOperands {
             positions: c.input("positions", rows(3), positions)?,
             log_scales: c.input("log_scales", rows(3), scales)?,
             rotations: c.input("rotations", rows(4), rotations)?,
@@ -95,7 +96,7 @@ impl Data {
     }
 }
 
-/// A camera at the origin, or one that is turned and shifted a little.
+/// A camera at the origin, or one that is slightly rotated and shifted.
 fn camera([width, height]: [usize; 2], focal: f64, turned: bool) -> Vec<f64> {
     let view: [f64; 12] = match turned {
         false => [1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 1., 0.],
@@ -110,19 +111,19 @@ fn camera([width, height]: [usize; 2], focal: f64, turned: bool) -> Vec<f64> {
     all.copied().collect()
 }
 
-/// A scene and how it is seen.
+/// A scene with its camera and image size.
 #[derive(Clone, Debug)]
-struct Shot {
-    data: Data,
+struct SplatCaseView {
+    data: SplatCaseData,
     image: [usize; 2],
     camera: Vec<f64>,
-    /// The number of Gaussians is a symbol.
+    /// Whether the number of Gaussians is a symbol.
     symbolic: bool,
 }
 
-impl Shot {
-    fn of(data: Data, image: [usize; 2], focal: f64, turned: bool) -> Shot {
-        Shot {
+impl SplatCaseView {
+    fn new(data: SplatCaseData, image: [usize; 2], focal: f64, turned: bool) -> SplatCaseView {
+        SplatCaseView {
             data,
             image,
             camera: camera(image, focal, turned),
@@ -133,16 +134,20 @@ impl Shot {
     fn case(
         self,
         name: &str,
-        build: fn(&mut Graph, &Scene, Value, [usize; 2]) -> Result<Value, OpError>,
-    ) -> Case {
-        Case::new(name, move |c| {
+        build: fn(&mut Graph, &SplatSceneOperands, Value, [usize; 2]) -> Result<Value, OpError>,
+    ) -> OpCase {
+        OpCase::new(name, move |c| {
             let count = self.data.count;
             let n = match self.symbolic {
                 true => c.sym("n", count, count + 3),
                 false => count.into(),
             };
             let scene = self.data.inputs(c, n)?;
-            let camera = c.input("camera", [CAMERA_LEN], Fill::Values(self.camera.clone()))?;
+            let camera = c.input(
+                "camera",
+                [CAMERA_LEN],
+                InputFill::Values(self.camera.clone()),
+            )?;
             let y = build(&mut c.graph, &scene, camera, self.image)?;
             c.output(y)?;
             c.output(y.port(1))
@@ -152,14 +157,14 @@ impl Shot {
 
 const NAN: f64 = f64::NAN;
 
-/// Scenes that both projection and rendering are tested on.
-fn shots() -> Vec<(&'static str, Shot)> {
-    use Colors::{Harmonics, Plain};
+/// Scenes for testing both projection and rendering.
+fn shots() -> Vec<(&'static str, SplatCaseView)> {
+    use SplatCaseColors::{Harmonics, Plain};
     let wide = [40, 24];
-    let of = |data: Data, image: [usize; 2]| Shot::of(data, image, 24.0, true);
-    let near = Data::made(5, Plain, 154);
-    // One behind the camera, one before the near depth, one beyond the far depth.
-    let mut beyond = Shot::of(near.clone(), wide, 24.0, false);
+    let of = |data: SplatCaseData, image: [usize; 2]| SplatCaseView::new(data, image, 24.0, true);
+    let near = SplatCaseData::random(5, Plain, 154);
+    // One Gaussian behind the camera, one in front of the near plane, one beyond the far plane.
+    let mut beyond = SplatCaseView::new(near.clone(), wide, 24.0, false);
     for (i, z) in [(0, -3.0), (2, 0.125), (4, 150.0)] {
         beyond.data.values[0][3 * i + 2] = z;
     }
@@ -167,28 +172,40 @@ fn shots() -> Vec<(&'static str, Shot)> {
     turns.values[2][..4].fill(0.0);
     turns.values[2][4..8].fill(1e-20);
     turns.values[2][8..12].copy_from_slice(&[3e18, 0.0, -1e18, 0.0]);
-    let mut not_finite = Data::made(9, Harmonics(4), 305);
+    let mut not_finite = SplatCaseData::random(9, Harmonics(4), 305);
     for (list, at) in [(0, 1), (1, 5), (2, 8), (3, 3), (4, 4 * 12 + 7)] {
         not_finite.values[list][at] = NAN;
     }
     not_finite.values[0][17] = f64::INFINITY;
     not_finite.values[3][6] = f64::NEG_INFINITY;
-    let symbolic = Shot {
+    let symbolic = SplatCaseView {
         symbolic: true,
-        ..of(Data::made(6, Harmonics(1), 324), wide)
+        ..of(SplatCaseData::random(6, Harmonics(1), 324), wide)
     };
-    // Beyond 2^40 pixels.
+    // Sizes beyond 2^40 pixels.
     let huge = near.clone().with(1, 0, 30.0).with(1, 4, 80.0);
     vec![
-        ("colors", of(Data::made(9, Plain, 42), wide)),
-        ("degree_0", of(Data::made(6, Harmonics(1), 155), wide)),
-        ("degree_1", of(Data::made(6, Harmonics(4), 38), [33, 17])),
-        ("degree_2", of(Data::made(6, Harmonics(9), 324), [17, 33])),
-        ("degree_3", of(Data::made(7, Harmonics(16), 281), wide)),
-        ("no_splats", of(Data::made(0, Plain, 1), wide)),
+        ("colors", of(SplatCaseData::random(9, Plain, 42), wide)),
+        (
+            "degree_0",
+            of(SplatCaseData::random(6, Harmonics(1), 155), wide),
+        ),
+        (
+            "degree_1",
+            of(SplatCaseData::random(6, Harmonics(4), 38), [33, 17]),
+        ),
+        (
+            "degree_2",
+            of(SplatCaseData::random(6, Harmonics(9), 324), [17, 33]),
+        ),
+        (
+            "degree_3",
+            of(SplatCaseData::random(7, Harmonics(16), 281), wide),
+        ),
+        ("no_splats", of(SplatCaseData::random(0, Plain, 1), wide)),
         (
             "no_splats_of_degree_1",
-            of(Data::made(0, Harmonics(4), 1), [5, 3]),
+            of(SplatCaseData::random(0, Harmonics(4), 1), [5, 3]),
         ),
         ("one_pixel", of(near.clone(), [1, 1])),
         ("whole_tiles", of(near.clone(), [32, 16])),
@@ -201,17 +218,18 @@ fn shots() -> Vec<(&'static str, Shot)> {
     ]
 }
 
-pub(super) fn of_prepare() -> Vec<Case> {
+pub(super) fn prepare_cases() -> Vec<OpCase> {
     let build = Graph::gaussian_splat_prepare;
-    let mut cases: Vec<Case> = (shots().into_iter())
+    let mut cases: Vec<OpCase> = (shots().into_iter())
         .map(|(name, shot)| shot.case(name, build))
         .collect();
     cases.push(
-        Case::new("written", |c| {
-            // Variance (16 / 2)^2 in both axes; half a colour of degree 0 above half.
-            let data = Data {
+        OpCase::new("written", |c| {
+            // The variance is (16 / 2)^2 in both axes; the colour is half a degree 0 coefficient
+            // plus 0.5.
+            let data = SplatCaseData {
                 count: 1,
-                colors: Colors::Harmonics(1),
+                colors: SplatCaseColors::Harmonics(1),
                 values: [
                     vec![0.0, 0.0, 2.0],
                     vec![0.0; 3],
@@ -223,7 +241,7 @@ pub(super) fn of_prepare() -> Vec<Case> {
             let scene = data.inputs(c, 1.into())?;
             let mut camera = camera([32, 48], 16.0, false);
             camera[17] = 16.0;
-            let camera = c.input("camera", [CAMERA_LEN], Fill::Values(camera))?;
+            let camera = c.input("camera", [CAMERA_LEN], InputFill::Values(camera))?;
             let y = c.graph.gaussian_splat_prepare(&scene, camera, [32, 48])?;
             let conic = 64.3 / (64.3 * 64.3);
             let splat = [16.0, 24.0, conic, 0.0, conic, 0.5, 0.5, 0.5, 0.0, 2.0];
@@ -235,25 +253,25 @@ pub(super) fn of_prepare() -> Vec<Case> {
     cases
 }
 
-pub(super) fn of_render() -> Vec<Case> {
+pub(super) fn render_cases() -> Vec<OpCase> {
     let build = Graph::gaussian_splat_render;
     (shots().into_iter())
         .map(|(name, shot)| shot.case(name, build))
         .collect()
 }
 
-/// A scene of these shapes for a camera of so many numbers.
+/// A scene with operands of these shapes, and a camera of this length.
 fn wrong(
     g: &mut Graph,
     rotations: [usize; 2],
     colors: &[usize],
     camera: usize,
-    build: fn(&mut Graph, &Scene, Value, [usize; 2]) -> Result<Value, OpError>,
+    build: fn(&mut Graph, &SplatSceneOperands, Value, [usize; 2]) -> Result<Value, OpError>,
 ) -> Result<Value, OpError> {
     let input = |g: &mut Graph, name: &str, shape: &[usize]| {
         g.input(name, Type::new(DType::F32, Shape::known(shape)))
     };
-    let scene = Scene {
+    let scene = SplatSceneOperands {
         positions: input(g, "positions", &[8, 3])?,
         log_scales: input(g, "log_scales", &[8, 3])?,
         rotations: input(g, "rotations", &rotations)?,
@@ -264,7 +282,7 @@ fn wrong(
     build(g, &scene, camera, [64, 32])
 }
 
-pub(super) fn rejects_of_prepare() -> Vec<Reject> {
+pub(super) fn rejects_of_prepare() -> Vec<RejectCase> {
     let of = |name, message, build| reject(name, message, build);
     vec![
         of("rotations", "axis 1 of rotations: 3 and 4 differ", |g| {
@@ -296,7 +314,7 @@ pub(super) fn rejects_of_prepare() -> Vec<Reject> {
             };
             let (x, q) = (input("x", &[2, 3])?, input("q", &[2, 4])?);
             let (o, camera) = (input("o", &[2])?, input("camera", &[25])?);
-            let scene = Scene {
+            let scene = SplatSceneOperands {
                 positions: x,
                 log_scales: x,
                 rotations: q,
@@ -308,7 +326,7 @@ pub(super) fn rejects_of_prepare() -> Vec<Reject> {
     ]
 }
 
-pub(super) fn rejects_of_render() -> Vec<Reject> {
+pub(super) fn rejects_of_render() -> Vec<RejectCase> {
     vec![
         reject("harmonics", "8 spherical harmonics", |g| {
             wrong(g, [8, 4], &[8, 8, 3], 25, Graph::gaussian_splat_render)

@@ -1,19 +1,19 @@
-//! Cases of the gradient of rasterising: of images that rasterising makes of the same splats.
+//! Cases of the rasterization gradient, on images that rasterization computes from the same splats.
 
-use super::cases::Numbers;
-use super::flat::{ALL, Flat, GREEN, RED, many, not_finite, plain, spread, tiles_anywhere};
+use super::cases::SplatCaseRng;
+use super::flat::{ALL, FlatSplats, GREEN, RED, many, not_finite, plain, spread, tiles_anywhere};
 use super::{FOOTPRINT_LEN, GaussianSplatRasterizeGrad, SPLAT_LEN};
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::util::reject;
 use crate::types::Type;
 
-/// The gradient of an image of splats for cotangents of these values, random ones where there are none.
+/// The gradient of a rasterized image for these cotangents, or random ones if none are passed.
 fn gradient(
     c: &mut CaseGraph,
-    flat: &Flat,
+    flat: &FlatSplats,
     image: [usize; 2],
     symbolic: bool,
     cotangents: Option<[f64; 4]>,
@@ -23,7 +23,7 @@ fn gradient(
         .graph
         .gaussian_splat_rasterize(splats, footprints, background, image)?;
     let [width, height] = image;
-    let mut n = Numbers(271);
+    let mut n = SplatCaseRng(271);
     let (d_image, d_left) = match cotangents {
         Some([r, g, b, left]) => (vec![r, g, b], vec![left]),
         None => (
@@ -31,46 +31,50 @@ fn gradient(
             n.list(width * height, -1.0, 1.0),
         ),
     };
-    let d_image = c.input("d_image", [height, width, 3], Fill::Values(d_image))?;
-    let d_left = c.input("d_transmittance", [height, width], Fill::Values(d_left))?;
+    let d_image = c.input("d_image", [height, width, 3], InputFill::Values(d_image))?;
+    let d_left = c.input(
+        "d_transmittance",
+        [height, width],
+        InputFill::Values(d_left),
+    )?;
     c.graph.add(
         GaussianSplatRasterizeGrad { width, height },
         &[splats, footprints, drawn, drawn.port(1), d_image, d_left],
     )
 }
 
-fn random(name: &str, flat: Flat, image: [usize; 2]) -> Case {
-    Case::new(name, move |c| {
+fn random(name: &str, flat: FlatSplats, image: [usize; 2]) -> OpCase {
+    OpCase::new(name, move |c| {
         let y = gradient(c, &flat, image, false, None)?;
         c.output(y)
     })
 }
 
-/// A case of one pixel with written results.
-fn written(
+/// A case of one pixel with explicit results.
+fn fixed_value_case(
     name: &str,
     splats: &[[f64; SPLAT_LEN]],
     cotangents: [f64; 4],
     expected: &[[f64; SPLAT_LEN]],
-) -> Case {
-    let mut flat = Flat::default();
+) -> OpCase {
+    let mut flat = FlatSplats::default();
     splats.iter().for_each(|s| flat.splat(*s, ALL));
     let expected = expected.concat();
-    Case::new(name, move |c| {
+    OpCase::new(name, move |c| {
         let y = gradient(c, &flat, [1, 1], false, Some(cotangents))?;
         c.output_expect(y, &expected)
     })
     .only(&[DType::F32])
 }
 
-/// A splat that covers all pixels alike and has its place in the corner of the first.
+/// A splat that covers all pixels equally; its centre is the corner of the first pixel.
 fn flat_one(opacity: f64, color: [f64; 3]) -> [f64; SPLAT_LEN] {
     let mut own = plain(opacity, color, 1.0);
     own[..5].fill(0.0);
     own
 }
 
-pub(super) fn of_rasterize_grad() -> Vec<Case> {
+pub(super) fn rasterize_grad_cases() -> Vec<OpCase> {
     let none = [0.0; SPLAT_LEN];
     let mut colored = none;
     colored[6..9].copy_from_slice(&[0.99, 0.0, -0.99]);
@@ -79,12 +83,13 @@ pub(super) fn of_rasterize_grad() -> Vec<Case> {
         random("one_row", spread(9, 263), [37, 1]),
         random("whole_tiles", spread(5, 243), [32, 16]),
         random("many", many(8500), [33, 5]),
-        random("no_splats", Flat::default(), [19, 3]),
+        random("no_splats", FlatSplats::default(), [19, 3]),
         random("no_pixels", spread(3, 8), [3, 0]),
         random("tiles_anywhere", tiles_anywhere(), [40, 20]),
         random("not_finite", not_finite(), [2, 2]),
-        // Before a background of 0.5, 0.25, 1: the slope of red by alpha is 1 - 0.5.
-        written(
+        // In front of a background of 0.5, 0.25, 1: the derivative of red with respect to alpha is
+        // 1 - 0.5.
+        fixed_value_case(
             "one",
             &[flat_one(0.5, RED)],
             [1.0, 0.0, 0.0, 0.0],
@@ -92,7 +97,7 @@ pub(super) fn of_rasterize_grad() -> Vec<Case> {
                 0.0, 0.0, -0.03125, -0.0625, -0.03125, 0.5, 0.5, 0.0, 0.0, 0.0,
             ]],
         ),
-        written(
+        fixed_value_case(
             "what_is_let_through",
             &[flat_one(0.5, RED), flat_one(0.25, GREEN)],
             [0.0, 0.0, 0.0, 1.0],
@@ -105,14 +110,14 @@ pub(super) fn of_rasterize_grad() -> Vec<Case> {
                 ],
             ],
         ),
-        written(
+        fixed_value_case(
             "none_beyond_the_greatest_alpha",
             &[flat_one(7.0, RED)],
             [1.0, 0.0, -1.0, 1.0],
             &[colored],
         ),
-        // The fourth would leave less than 1e-4.
-        written(
+        // The fourth splat would reduce the transmittance below 1e-4.
+        fixed_value_case(
             "the_last_is_not_drawn",
             &[0.9375; 4].map(|alpha| flat_one(alpha, [0.0; 3])),
             [0.0, 1.0, 0.0, 0.0],
@@ -128,15 +133,15 @@ pub(super) fn of_rasterize_grad() -> Vec<Case> {
                 own
             }),
         ),
-        Case::new("symbolic", |c| {
+        OpCase::new("symbolic", |c| {
             let y = gradient(c, &spread(7, 30), [18, 18], true, None)?;
             c.output(y)
         }),
     ]
 }
 
-pub(super) fn rejects_of_rasterize_grad() -> Vec<Reject> {
-    fn of(
+pub(super) fn rejects_of_rasterize_grad() -> Vec<RejectCase> {
+    fn build(
         g: &mut Graph,
         splats: usize,
         image: [usize; 3],
@@ -157,18 +162,18 @@ pub(super) fn rejects_of_rasterize_grad() -> Vec<Reject> {
     }
     vec![
         reject("splats", "axis 0 of footprints: 4 and 5 differ", |g| {
-            of(g, 5, [32, 64, 3], [32, 64], DType::F32)
+            build(g, 5, [32, 64, 3], [32, 64], DType::F32)
         }),
         reject("image", "axis 0 of image: 64 and 32 differ", |g| {
-            of(g, 4, [64, 32, 3], [32, 64], DType::F32)
+            build(g, 4, [64, 32, 3], [32, 64], DType::F32)
         }),
         reject(
             "transmittance",
             "axis 1 of transmittance: 63 and 64 differ",
-            |g| of(g, 4, [32, 64, 3], [32, 63], DType::F32),
+            |g| build(g, 4, [32, 64, 3], [32, 63], DType::F32),
         ),
         reject("dtype", "operand d_image", |g| {
-            of(g, 4, [32, 64, 3], [32, 64], DType::F64)
+            build(g, 4, [32, 64, 3], [32, 64], DType::F64)
         }),
         reject("operands", "expected 6 operands, got 1", |g| {
             let splats = g.input("splats", Type::new(DType::F32, [4, SPLAT_LEN]))?;

@@ -1,35 +1,38 @@
-//! The projection of one Gaussian: what an image sees of it, and in which tiles.
+//! The projection of one Gaussian to its splat and the tiles that it covers.
 //!
-//! Written once for F64 (the reference) and F32 (the fast CPU executor); shaders have their own text.
+//! The code is generic over F64 (the reference) and F32 (the fast CPU executor); shaders have a
+//! separate implementation.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// The side of a tile in pixels.
 pub const TILE: usize = 16;
-/// Numbers of a camera block: a view matrix of four rows, from the world to the camera (x right, y down, z
-/// ahead), of which the last row is not read; focal lengths and the principal point in pixels (pixel `i` is
-/// centred at `i + 0.5`); the near and far depth; the background.
+/// Length of a camera block: the view matrix, the focal lengths and principal point in pixels, the
+/// near and far depth, and the background. The view matrix maps world to camera coordinates (x
+/// right, y down, z forward). It has four rows, of which the last is not read. Pixel `i` is centred
+/// at `i + 0.5`.
 pub const CAMERA_LEN: usize = 25;
-/// Where the background stands in a camera block.
+/// Offset of the background in a camera block.
 pub const BACKGROUND_AT: usize = 22;
-/// Numbers of a projected splat: place in pixels, conic `xx xy yy`, opacity, colour, depth.
+/// Length of a projected splat: position in pixels, conic `xx xy yy`, opacity, colour, depth.
 pub const SPLAT_LEN: usize = 10;
-/// Where the depth stands in a projected splat.
+/// Offset of the depth in a projected splat.
 pub const DEPTH_AT: usize = 9;
-/// Numbers of a footprint: first tile in x and y, tile past the last in x and y, radius in pixels.
+/// Length of a footprint: first tile in x and y, tile after the last in x and y, radius in pixels.
 pub const FOOTPRINT_LEN: usize = 5;
-/// Added to the variance of a splat in x and y, in square pixels: none is thinner than about a pixel.
+/// Added to the variance of a splat in x and y, in square pixels, so that no splat is thinner than
+/// about a pixel.
 pub const DILATION: f64 = 0.3;
-/// The least depth that is drawn, whatever `near` says.
-pub const LEAST_DEPTH: f64 = 1e-6;
-/// Coordinates in pixels and variances in square pixels from here on count as infinite: beyond it
-/// F32 has no use for them.
+/// Minimum depth that is drawn, even if `near` is smaller.
+pub const MIN_DEPTH: f64 = 1e-6;
+/// Coordinates in pixels and variances in square pixels from this value on count as infinite,
+/// because F32 cannot represent them usefully.
 pub const FAR_OUT: f64 = (1u64 << 40) as f64;
-/// A quaternion whose greatest component is below this turns nothing.
-pub const LEAST_TURN: f64 = 1e-12;
+/// A quaternion whose largest component is below this counts as no rotation.
+pub const MIN_ROTATION_NORM: f64 = 1e-12;
 
-/// A float that projection computes in.
-pub trait Float:
+/// The float type of the projection.
+pub trait ProjectionFloat:
     Copy
     + PartialOrd
     + Add<Output = Self>
@@ -38,39 +41,39 @@ pub trait Float:
     + Div<Output = Self>
     + Neg<Output = Self>
 {
-    /// The nearest number.
-    fn of(x: f64) -> Self;
+    /// Converts to the nearest number of this type.
+    fn from_f64(x: f64) -> Self;
     /// `e^x`
     fn exp(self) -> Self;
     /// The square root.
     fn sqrt(self) -> Self;
-    /// The whole number below.
+    /// The largest integer that is not greater.
     fn floor(self) -> Self;
-    /// Neither NaN nor infinite.
+    /// True if neither NaN nor infinite.
     fn is_finite(self) -> bool;
-    /// The whole part; NaN is 0.
-    fn whole(self) -> i32;
+    /// The integer part; NaN is 0.
+    fn to_i32(self) -> i32;
 }
 
 macro_rules! floats {
-    ($($t:ident),*) => {$(impl Float for $t {
-        fn of(x: f64) -> $t { x as $t }
+    ($($t:ident),*) => {$(impl ProjectionFloat for $t {
+        fn from_f64(x: f64) -> $t { x as $t }
         fn exp(self) -> $t { self.exp() }
         fn sqrt(self) -> $t { self.sqrt() }
         fn floor(self) -> $t { self.floor() }
         fn is_finite(self) -> bool { self.is_finite() }
-        fn whole(self) -> i32 { self as i32 }
+        fn to_i32(self) -> i32 { self as i32 }
     })*};
 }
 floats!(f32, f64);
 
 type Vec3<T> = [T; 3];
 
-fn dot<T: Float>(a: Vec3<T>, b: Vec3<T>) -> T {
+fn dot<T: ProjectionFloat>(a: Vec3<T>, b: Vec3<T>) -> T {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 }
 
-fn cross<T: Float>(a: Vec3<T>, b: Vec3<T>) -> Vec3<T> {
+fn cross<T: ProjectionFloat>(a: Vec3<T>, b: Vec3<T>) -> Vec3<T> {
     [
         a[1] * b[2] - a[2] * b[1],
         a[2] * b[0] - a[0] * b[2],
@@ -78,11 +81,11 @@ fn cross<T: Float>(a: Vec3<T>, b: Vec3<T>) -> Vec3<T> {
     ]
 }
 
-fn greater<T: Float>(a: T, b: T) -> T {
+fn greater<T: ProjectionFloat>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-fn within<T: Float>(x: T, least: T, most: T) -> T {
+fn within<T: ProjectionFloat>(x: T, least: T, most: T) -> T {
     match (x < least, x > most) {
         (true, _) => least,
         (_, true) => most,
@@ -90,30 +93,30 @@ fn within<T: Float>(x: T, least: T, most: T) -> T {
     }
 }
 
-/// A camera, from the numbers of its block.
+/// A camera, decoded from its block.
 #[derive(Clone, Copy, Debug)]
-pub struct Camera<T> {
-    /// Rows of the rotation from the world to the camera.
-    turn: [Vec3<T>; 3],
+pub struct PinholeCamera<T> {
+    /// Rows of the rotation from world to camera.
+    rotation: [Vec3<T>; 3],
     shift: Vec3<T>,
     focal: [T; 2],
     center: [T; 2],
     near: T,
     far: T,
-    /// Where it stands in the world.
+    /// The camera position in world coordinates.
     position: Vec3<T>,
 }
 
-impl<T: Float> Camera<T> {
-    /// The camera of a block of [`CAMERA_LEN`] numbers.
-    pub fn of(block: &[T]) -> Camera<T> {
+impl<T: ProjectionFloat> PinholeCamera<T> {
+    /// Decodes a camera from a block of [`CAMERA_LEN`] numbers.
+    pub fn from_block(block: &[T]) -> PinholeCamera<T> {
         let row = |i: usize| [block[4 * i], block[4 * i + 1], block[4 * i + 2]];
         let turn = [row(0), row(1), row(2)];
         let shift = [block[3], block[7], block[11]];
-        // The turned shift: the inverse of a rotation is its transpose.
+        // The rotated translation: the inverse of a rotation is its transpose.
         let back = |i: usize| -dot([turn[0][i], turn[1][i], turn[2][i]], shift);
-        Camera {
-            turn,
+        PinholeCamera {
+            rotation: turn,
             shift,
             focal: [block[16], block[17]],
             center: [block[18], block[19]],
@@ -123,25 +126,26 @@ impl<T: Float> Camera<T> {
         }
     }
 
-    /// A point as the camera has it.
-    fn seen(&self, x: Vec3<T>) -> Vec3<T> {
-        [0, 1, 2].map(|i| dot(self.turn[i], x) + self.shift[i])
+    /// A point in camera coordinates.
+    fn to_camera_space(&self, x: Vec3<T>) -> Vec3<T> {
+        [0, 1, 2].map(|i| dot(self.rotation[i], x) + self.shift[i])
     }
 
     fn draws_depth(&self, z: T) -> bool {
-        z > self.near && z > T::of(LEAST_DEPTH) && z < self.far
+        z > self.near && z > T::from_f64(MIN_DEPTH) && z < self.far
     }
 
-    /// The two rows of the map from an ellipsoid's own axes (columns of `axes`) to pixels, near a point
-    /// that is `at` for the camera. Points far outside the image are taken nearer (at 1.3 times its half
-    /// width), where the linear map is still of use.
+    /// The two rows of the linear map from an ellipsoid's local axes (columns of `axes`) to pixels,
+    /// near the camera-space point `at`. Points far outside the image are clamped to 1.3 times its
+    /// half width, so that the linear map remains useful.
     fn rows(&self, at: Vec3<T>, axes: &[Vec3<T>; 3], image: [usize; 2]) -> [Vec3<T>; 2] {
         [0, 1].map(|i| {
             let scale = self.focal[i] / at[2];
-            let limit = T::of(0.65 * image[i] as f64) / self.focal[i];
+            let limit = T::from_f64(0.65 * image[i] as f64) / self.focal[i];
             let limit = greater(limit, -limit);
             let slope = within(at[i] / at[2], -limit, limit);
-            let row = [0, 1, 2].map(|j| scale * (self.turn[i][j] - slope * self.turn[2][j]));
+            let row =
+                [0, 1, 2].map(|j| scale * (self.rotation[i][j] - slope * self.rotation[2][j]));
             [0, 1, 2].map(|j| dot(row, [axes[0][j], axes[1][j], axes[2][j]]))
         })
     }
@@ -150,48 +154,48 @@ impl<T: Float> Camera<T> {
 /// A Gaussian of a scene.
 #[derive(Clone, Copy, Debug)]
 pub struct Gaussian<'a, T> {
-    /// Where it is.
+    /// Position of the centre.
     pub position: [T; 3],
-    /// The logarithms of its standard deviations along its own axes.
+    /// Logarithms of the standard deviations along the Gaussian's axes.
     pub log_scales: [T; 3],
-    /// The quaternion `w x y z` that turns its axes; any length.
+    /// Quaternion `w x y z` of any length that rotates the axes.
     pub rotation: [T; 4],
-    /// Its opacity before the sigmoid.
+    /// Opacity before the sigmoid.
     pub opacity: T,
-    /// A colour, or with `harmonics` three numbers for each function.
+    /// A colour, or with `harmonics` three coefficients per basis function.
     pub colors: &'a [T],
     /// True if `colors` are coefficients of spherical harmonics.
     pub harmonics: bool,
 }
 
-/// A Gaussian on an image.
+/// A Gaussian projected to an image.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Projected<T> {
-    /// As [`SPLAT_LEN`] says.
+pub struct ProjectedGaussian<T> {
+    /// The splat, described at [`SPLAT_LEN`].
     pub splat: [T; SPLAT_LEN],
-    /// As [`FOOTPRINT_LEN`] says.
+    /// The footprint, described at [`FOOTPRINT_LEN`].
     pub footprint: [i32; FOOTPRINT_LEN],
 }
 
-impl<T: Float> Projected<T> {
-    /// What stands for a splat that is not drawn: zeros, infinitely deep, in no tile.
-    pub fn culled() -> Projected<T> {
-        let mut splat = [T::of(0.0); SPLAT_LEN];
-        splat[DEPTH_AT] = T::of(f64::INFINITY);
-        Projected {
+impl<T: ProjectionFloat> ProjectedGaussian<T> {
+    /// The placeholder for a culled Gaussian: zeros, infinitely deep, in no tile.
+    pub fn culled() -> ProjectedGaussian<T> {
+        let mut splat = [T::from_f64(0.0); SPLAT_LEN];
+        splat[DEPTH_AT] = T::from_f64(f64::INFINITY);
+        ProjectedGaussian {
             splat,
             footprint: [0; FOOTPRINT_LEN],
         }
     }
 }
 
-/// The matrix of a quaternion, row by row.
-fn turn_of<T: Float>(rotation: [T; 4]) -> [Vec3<T>; 3] {
-    let (zero, one, two) = (T::of(0.0), T::of(1.0), T::of(2.0));
+/// The rotation matrix of a quaternion, row by row.
+fn turn_of<T: ProjectionFloat>(rotation: [T; 4]) -> [Vec3<T>; 3] {
+    let (zero, one, two) = (T::from_f64(0.0), T::from_f64(1.0), T::from_f64(2.0));
     let most = rotation
         .iter()
         .fold(zero, |m, &q| greater(m, greater(q, -q)));
-    let [w, x, y, z] = match most < T::of(LEAST_TURN) {
+    let [w, x, y, z] = match most < T::from_f64(MIN_ROTATION_NORM) {
         true => [one, zero, zero, zero],
         false => {
             let q = rotation.map(|q| q / most);
@@ -218,10 +222,10 @@ fn turn_of<T: Float>(rotation: [T; 4]) -> [Vec3<T>; 3] {
     ]
 }
 
-/// The first `count` real spherical harmonics of a direction of length 1, with the signs of Kerbl et al.
-pub(super) fn harmonics<T: Float>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
+/// The first `count` real spherical harmonics of a unit direction, with the signs of Kerbl et al.
+pub(super) fn harmonics<T: ProjectionFloat>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
     let (xx, yy, zz) = (x * x, y * y, z * z);
-    let n = T::of;
+    let n = T::from_f64;
     let mut basis = [n(0.0); 16];
     basis[0] = n(0.28209479177387814);
     if count > 1 {
@@ -254,14 +258,14 @@ pub(super) fn harmonics<T: Float>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
     basis
 }
 
-impl<T: Float> Gaussian<'_, T> {
+impl<T: ProjectionFloat> Gaussian<'_, T> {
     fn is_finite(&self) -> bool {
         let own = self.position.iter().chain(&self.log_scales);
         let own = own.chain(&self.rotation).chain([&self.opacity]);
         own.chain(self.colors).all(|x| x.is_finite())
     }
 
-    /// The colour towards a camera at `eye`; of harmonics, half added, not below 0.
+    /// The colour towards a camera at `eye`. For harmonics, adds 0.5 and clamps to at least 0.
     fn color(&self, eye: Vec3<T>) -> Vec3<T> {
         if !self.harmonics {
             return [0, 1, 2].map(|c| self.colors[c]);
@@ -271,27 +275,31 @@ impl<T: Float> Gaussian<'_, T> {
         let count = self.colors.len() / 3;
         let basis = harmonics(away.map(|x| x / length), count);
         [0, 1, 2].map(|c| {
-            let mut sum = T::of(0.0);
+            let mut sum = T::from_f64(0.0);
             for (k, own) in basis.iter().enumerate().take(count) {
                 sum = sum + *own * self.colors[3 * k + c];
             }
-            greater(sum + T::of(0.5), T::of(0.0))
+            greater(sum + T::from_f64(0.5), T::from_f64(0.0))
         })
     }
 
-    /// What a camera with an image of these sizes sees of it; nothing of one that is not finite, not
+    /// Projects the Gaussian to a camera's image of these sizes. `None` if it is not finite, not
     /// between the near and far depth, or in no tile.
-    pub fn project(&self, camera: &Camera<T>, image: [usize; 2]) -> Option<Projected<T>> {
-        let n = T::of;
-        let at = camera.seen(self.position);
+    pub fn project(
+        &self,
+        camera: &PinholeCamera<T>,
+        image: [usize; 2],
+    ) -> Option<ProjectedGaussian<T>> {
+        let n = T::from_f64;
+        let at = camera.to_camera_space(self.position);
         if !self.is_finite() || !camera.draws_depth(at[2]) {
             return None;
         }
         let turn = turn_of(self.rotation);
-        let scales = self.log_scales.map(Float::exp);
+        let scales = self.log_scales.map(ProjectionFloat::exp);
         let axes = turn.map(|row| [0, 1, 2].map(|j| row[j] * scales[j]));
         let [a, b] = camera.rows(at, &axes, image);
-        // The determinant as a sum of squares: no digits cancel, however thin the splat.
+        // The determinant is computed as a sum of squares: no digits cancel, even for thin splats.
         let (own_x, own_y, normal) = (dot(a, a), dot(b, b), cross(a, b));
         let dilation = n(DILATION);
         let (xx, xy, yy) = (own_x + dilation, dot(a, b), own_y + dilation);
@@ -312,7 +320,7 @@ impl<T: Float> Gaussian<'_, T> {
         }
         let color = self.color(camera.position);
         let opacity = n(1.0) / (n(1.0) + (-self.opacity).exp());
-        Some(Projected {
+        Some(ProjectedGaussian {
             splat: [
                 place[0],
                 place[1],
@@ -325,15 +333,16 @@ impl<T: Float> Gaussian<'_, T> {
                 color[2],
                 at[2],
             ],
-            footprint: [left, top, right, bottom, radius.whole()],
+            footprint: [left, top, right, bottom, radius.to_i32()],
         })
     }
 }
 
-/// The first tile that a splat reaches along an axis, and the one past the last (the rule of Kerbl et al.).
-fn tiles<T: Float>(place: T, radius: T, count: usize) -> [i32; 2] {
-    let (side, most) = (T::of(TILE as f64), T::of(count as f64));
+/// The first tile that a splat reaches along an axis, and the tile after the last (the rule of
+/// Kerbl et al.).
+fn tiles<T: ProjectionFloat>(place: T, radius: T, count: usize) -> [i32; 2] {
+    let (side, most) = (T::from_f64(TILE as f64), T::from_f64(count as f64));
     let first = ((place - radius) / side).floor();
-    let end = ((place + radius + T::of(TILE as f64 - 1.0)) / side).floor();
-    [first, end].map(|x| within(x, T::of(0.0), most).whole())
+    let end = ((place + radius + T::from_f64(TILE as f64 - 1.0)) / side).floor();
+    [first, end].map(|x| within(x, T::from_f64(0.0), most).to_i32())
 }

@@ -1,36 +1,38 @@
-//! `GaussianSplatRasterizeGrad`: what rasterising does to cotangents.
+//! `GaussianSplatRasterizeGrad`: the gradient of rasterization.
 //!
-//! A pixel whose splats cover `a_i` of it and have the light `T_i = prod_(j < i) (1 - a_j)` shows
-//! `C = sum_i c_i a_i T_i + T b`, so that for cotangents `g` of the image and `h` of what is let through
+//! In a pixel, splats have alphas `a_i` and transmittances `T_i = prod_(j < i) (1 - a_j)`, and the
+//! colour is `C = sum_i c_i a_i T_i + T b`. For cotangents `g` of the image and `h` of the final
+//! transmittance:
 //!
 //! ```text
 //! dL/dc_i = a_i T_i g
 //! dL/da_i = T_i g c_i - (g C + h T - sum_(j <= i) a_j T_j g c_j) / (1 - a_i)
 //! ```
 //!
-//! (Kerbl et al. 2023, appendix C, read front to back: what is behind a splat is what the pixel shows, less what is
-//! up to it, and the same splats are drawn in the same order as on the way forward). `a = min(o exp(p), 0.99)` passes
-//! its cotangent at its bound and not beyond; where a splat is left out, it has none. The depth decides about order
-//! alone and has none.
+//! This is Kerbl et al. 2023, appendix C, evaluated front to back. The contribution behind a splat
+//! is the pixel's colour minus the contributions up to the splat. The splats and their order are
+//! those of the forward pass. `a = min(o exp(p), 0.99)` passes its cotangent at its bound but not
+//! beyond. Skipped splats have no cotangent. The depth determines only the order, so its cotangent
+//! is 0.
 
-use super::raster::{GREATEST_ALPHA, drawn, walk};
+use super::raster::{GREATEST_ALPHA, drawn, for_each_covering_splat};
 use super::{DTYPES, FOOTPRINT_LEN, SPLAT_LEN, cases_grad, expect_image, expect_sizes};
 use crate::accuracy::Accuracy;
 use crate::attrs;
-use crate::case::{Case, Reject};
+use crate::case::{OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::{EvalError, TypeError};
 use crate::grad::Gradient;
-use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::op::{EvalCtx, OpDoc, OpSpec, Tier};
 use crate::ops::util::{exactly, expect_dtype, expect_rank, expect_same_dtype};
 use crate::tensor::Tensor;
 use crate::types::{TensorType, Type};
 
 attrs! {
-    /// The cotangent of `splats [N,10]` of `GaussianSplatRasterize`, from the results `image [height, width, 3]` and
-    /// `transmittance [height, width]` that it gave and their cotangents. That of a depth is 0, as is that of a
-    /// splat that is not drawn.
+    /// The cotangent of `splats [N,10]` of `GaussianSplatRasterize`, from its results `image
+    /// [height, width, 3]` and `transmittance [height, width]` and their cotangents. The cotangents
+    /// of depths and of splats that are not drawn are 0.
     pub struct GaussianSplatRasterizeGrad {
         /// The width of the image in pixels.
         pub width: usize,
@@ -39,18 +41,18 @@ attrs! {
     }
 }
 
-/// The results of rasterising and their cotangents.
-struct Pixels {
+/// The results of rasterization and their cotangents.
+struct RasterGradPixels {
     image: Vec<f64>,
-    left: Vec<f64>,
+    transmittance: Vec<f64>,
     d_image: Vec<f64>,
-    d_left: Vec<f64>,
+    d_transmittance: Vec<f64>,
 }
 
 fn gradient(
     splats: &[f64],
     footprints: &[i64],
-    pixels: &Pixels,
+    pixels: &RasterGradPixels,
     [width, height]: [usize; 2],
 ) -> Vec<f64> {
     let order = drawn(splats);
@@ -59,8 +61,9 @@ fn gradient(
         let at = y * width + x;
         let g = &pixels.d_image[3 * at..][..3];
         let dot = |c: &[f64]| -> f64 { g.iter().zip(c).map(|(g, c)| g * c).sum() };
-        let mut rest = dot(&pixels.image[3 * at..]) + pixels.d_left[at] * pixels.left[at];
-        walk((splats, footprints, &order), [x, y], |i, alpha, light| {
+        let mut rest =
+            dot(&pixels.image[3 * at..]) + pixels.d_transmittance[at] * pixels.transmittance[at];
+        for_each_covering_splat((splats, footprints, &order), [x, y], |i, alpha, light| {
             let (own, sum) = (&splats[i * SPLAT_LEN..], &mut sums[i * SPLAT_LEN..]);
             let weight = alpha * light;
             for (sum, g) in sum[6..9].iter_mut().zip(g) {
@@ -88,10 +91,10 @@ fn gradient(
 }
 
 impl OpSpec for GaussianSplatRasterizeGrad {
-    const DOC: Doc = Doc {
+    const DOC: OpDoc = OpDoc {
         name: "gaussian_splat_rasterize_grad",
-        text: "The cotangent of the `splats` of `gaussian_splat_rasterize` from its results and their cotangents. \
-               Depths, and splats that are not drawn, have 0.",
+        text: "The cotangent of the `splats` of `gaussian_splat_rasterize`, from its results and \
+               their cotangents. It is 0 for depths and for splats that are not drawn.",
         operands: &[
             "splats",
             "footprints",
@@ -106,7 +109,7 @@ impl OpSpec for GaussianSplatRasterizeGrad {
     };
 
     const GRADIENT: Gradient<Self> =
-        Gradient::None("second derivatives of rasterising splats are not written");
+        Gradient::None("second derivatives of rasterization are not implemented");
 
     fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
         let [splats, footprints, image, left, d_image, d_left] = exactly(operands)?;
@@ -136,22 +139,22 @@ impl OpSpec for GaussianSplatRasterizeGrad {
         results: &[TensorType],
     ) -> Result<Vec<Tensor>, EvalError> {
         let [image, left, d_image, d_left] = [2, 3, 4, 5].map(|i| operands[i].to_f64s());
-        let pixels = Pixels {
+        let pixels = RasterGradPixels {
             image,
-            left,
+            transmittance: left,
             d_image,
-            d_left,
+            d_transmittance: d_left,
         };
         let (splats, footprints) = (operands[0].to_f64s(), operands[1].to_i64s());
         let sums = gradient(&splats, &footprints, &pixels, [self.width, self.height]);
         Ok(vec![Tensor::from_f64s(results[0].clone(), &sums)?])
     }
 
-    fn cases() -> Vec<Case> {
-        cases_grad::of_rasterize_grad()
+    fn cases() -> Vec<OpCase> {
+        cases_grad::rasterize_grad_cases()
     }
 
-    fn rejects() -> Vec<Reject> {
+    fn rejects() -> Vec<RejectCase> {
         cases_grad::rejects_of_rasterize_grad()
     }
 }

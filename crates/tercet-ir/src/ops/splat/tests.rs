@@ -1,4 +1,5 @@
-//! Cases keep away from borders; projection and harmonics against their definitions.
+//! Tests that cases keep a distance from discontinuities, and compares projection and harmonics
+//! with their definitions.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -9,17 +10,17 @@ use super::*;
 use crate::case::CaseGraph;
 use crate::{Op, OpKind};
 
-/// How far numbers must be from borders, relative to them, or in pixels and tiles.
-const LEAST_MARGIN: f64 = 2e-4;
+/// Minimum distance of numbers from discontinuities, relative to them, or in pixels and tiles.
+const MIN_MARGIN: f64 = 2e-4;
 
-/// The least of distances, with what it is that of.
+/// The smallest distance, with a description of its source.
 #[derive(Clone, Debug)]
-struct Margin(f64, String);
+struct BranchMargin(f64, String);
 
-impl Margin {
+impl BranchMargin {
     fn take(&mut self, distance: f64, what: impl FnOnce() -> String) {
         if distance < self.0 {
-            *self = Margin(distance, what());
+            *self = BranchMargin(distance, what());
         }
     }
 }
@@ -28,8 +29,12 @@ fn from_whole(x: f64) -> f64 {
     (x - x.round()).abs()
 }
 
-/// Distances of depths, radii and tiles from where they would be others.
-fn of_projection(tensors: &BTreeMap<String, Tensor>, image: [usize; 2], margin: &mut Margin) {
+/// Distances of depths, radii and tiles from values at which the result would change.
+fn projection_margin(
+    tensors: &BTreeMap<String, Tensor>,
+    image: [usize; 2],
+    margin: &mut BranchMargin,
+) {
     let block = tensors["camera"].to_f64s();
     let names = [
         "positions",
@@ -58,7 +63,7 @@ fn of_projection(tensors: &BTreeMap<String, Tensor>, image: [usize; 2], margin: 
         let (xx, xy, yy) = (own[4] / det, -own[3] / det, own[2] / det);
         let gap = ((xx - yy) / 2.0).powi(2) + xy * xy;
         let radius = 3.0 * ((xx + yy) / 2.0 + gap.max(0.1).sqrt()).sqrt();
-        // Of a great radius, as many digits are known as of a small one.
+        // The distance is relative to the radius, because rounding errors are.
         margin.take(from_whole(radius) / radius, || {
             format!("radius {radius} of {i}")
         });
@@ -80,11 +85,16 @@ fn of_projection(tensors: &BTreeMap<String, Tensor>, image: [usize; 2], margin: 
             });
         }
     }
-    of_image(&splats, &footprints, image, margin);
+    image_margin(&splats, &footprints, image, margin);
 }
 
-/// Distances of coverings and of light from where they would end.
-fn of_image(splats: &[f64], footprints: &[i64], [width, height]: [usize; 2], margin: &mut Margin) {
+/// Distances of alphas and transmittances from their thresholds.
+fn image_margin(
+    splats: &[f64],
+    footprints: &[i64],
+    [width, height]: [usize; 2],
+    margin: &mut BranchMargin,
+) {
     let order = drawn(splats);
     for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
         let mut light = 1.0;
@@ -100,10 +110,10 @@ fn of_image(splats: &[f64], footprints: &[i64], [width, height]: [usize; 2], mar
                 format!("{covered}/255 of {i} at {x} {y}")
             });
             let next = light * (1.0 - alpha(own, x, y).unwrap_or(0.0));
-            margin.take((next / LEAST_TRANSMITTANCE - 1.0).abs(), || {
+            margin.take((next / MIN_TRANSMITTANCE - 1.0).abs(), || {
                 format!("light {next} after {i} at {x} {y}")
             });
-            if next < LEAST_TRANSMITTANCE {
+            if next < MIN_TRANSMITTANCE {
                 break;
             }
             light = next;
@@ -111,7 +121,8 @@ fn of_image(splats: &[f64], footprints: &[i64], [width, height]: [usize; 2], mar
     }
 }
 
-/// The data of a case repeated or cut to other numbers of splats, as trials do.
+/// The data of a case, repeated or truncated to another number of splats, as tests of symbolic
+/// sizes do.
 fn resized(tensors: &BTreeMap<String, Tensor>, count: usize) -> BTreeMap<String, Tensor> {
     let fixed = ["camera", "background"];
     let own = tensors.iter().map(|(name, tensor)| {
@@ -127,8 +138,8 @@ fn resized(tensors: &BTreeMap<String, Tensor>, count: usize) -> BTreeMap<String,
     own.collect()
 }
 
-fn margin_of(case: &CaseGraph) -> Margin {
-    let mut margin = Margin(f64::INFINITY, String::new());
+fn margin_of(case: &CaseGraph) -> BranchMargin {
+    let mut margin = BranchMargin(f64::INFINITY, String::new());
     let mut sets = vec![case.tensors.clone()];
     for sizes in [&case.bounds, &case.sizes] {
         let counts = sizes.iter().map(|(_, n)| n);
@@ -142,15 +153,15 @@ fn margin_of(case: &CaseGraph) -> Margin {
         for (_, node) in case.graph.nodes() {
             match &node.op {
                 Op::GaussianSplatPrepare(o) => {
-                    of_projection(&tensors, [o.width, o.height], &mut margin);
+                    projection_margin(&tensors, [o.width, o.height], &mut margin);
                 }
                 Op::GaussianSplatRender(o) => {
-                    of_projection(&tensors, [o.width, o.height], &mut margin);
+                    projection_margin(&tensors, [o.width, o.height], &mut margin);
                 }
                 Op::GaussianSplatRasterize(o) => {
                     let splats = tensors["splats"].to_f64s();
                     let footprints = tensors["footprints"].to_i64s();
-                    of_image(&splats, &footprints, [o.width, o.height], &mut margin);
+                    image_margin(&splats, &footprints, [o.width, o.height], &mut margin);
                 }
                 _ => {}
             }
@@ -169,8 +180,8 @@ fn cases_keep_away_from_borders() {
         OpKind::GaussianSplatRender,
     ] {
         for case in kind.cases() {
-            let Margin(distance, what) = margin_of(&case.build(DType::F32).unwrap());
-            if distance < LEAST_MARGIN {
+            let BranchMargin(distance, what) = margin_of(&case.build(DType::F32).unwrap());
+            if distance < MIN_MARGIN {
                 near.push(format!(
                     "{}/{}: {distance:e}, {what}",
                     kind.doc().name,
@@ -182,7 +193,7 @@ fn cases_keep_away_from_borders() {
     assert!(near.is_empty(), "{}", near.join("\n"));
 }
 
-/// Products of harmonics integrate to 1 with themselves and to 0 with others over the sphere.
+/// Products of harmonics integrate over the sphere to 1 with themselves and to 0 with others.
 #[test]
 fn harmonics_are_orthonormal() {
     let (rings, spokes) = (64, 64);
@@ -202,21 +213,22 @@ fn harmonics_are_orthonormal() {
     }
 }
 
-type Matrix = [[f64; 3]; 3];
+type RotationMatrix = [[f64; 3]; 3];
 
-fn times(a: Matrix, b: Matrix) -> Matrix {
+fn times(a: RotationMatrix, b: RotationMatrix) -> RotationMatrix {
     [0, 1, 2].map(|i| [0, 1, 2].map(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
-fn transposed(a: Matrix) -> Matrix {
+fn transposed(a: RotationMatrix) -> RotationMatrix {
     [0, 1, 2].map(|i| [0, 1, 2].map(|j| a[j][i]))
 }
 
-/// `J W S W^T J^T` with matrices written out (Zwicker et al. 2001, eq. 31), inverted by cofactors.
+/// Checks `J W S W^T J^T` with explicit matrices (Zwicker et al. 2001, eq. 31), inverted by
+/// cofactors.
 #[test]
 fn conics_are_inverse_variances() {
     let (cos, sin) = (0.8f64, 0.6f64);
-    let view: Matrix = [[cos, 0.0, -sin], [0.0, 1.0, 0.0], [sin, 0.0, cos]];
+    let view: RotationMatrix = [[cos, 0.0, -sin], [0.0, 1.0, 0.0], [sin, 0.0, cos]];
     let mut block = vec![0.0; CAMERA_LEN];
     for (i, row) in view.iter().enumerate() {
         block[4 * i..][..3].copy_from_slice(row);
@@ -224,8 +236,8 @@ fn conics_are_inverse_variances() {
     block[11] = 1.0;
     block[16..22].copy_from_slice(&[50.0, 40.0, 32.0, 24.0, 0.1, 100.0]);
     let position = [1.0, -0.5, 4.0];
-    // A third of a turn about (1, 1, 1) takes x to y, y to z, z to x.
-    let turn: Matrix = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]];
+    // A third of a turn about (1, 1, 1) maps x to y, y to z, z to x.
+    let turn: RotationMatrix = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]];
     let scales = [0.5f64, 0.25, 0.125];
     let own = Gaussian {
         position,
@@ -235,7 +247,9 @@ fn conics_are_inverse_variances() {
         colors: &[0.0; 3],
         harmonics: false,
     };
-    let got = own.project(&Camera::of(&block), [64, 48]).unwrap();
+    let got = own
+        .project(&PinholeCamera::from_block(&block), [64, 48])
+        .unwrap();
 
     let variances =
         [0, 1, 2].map(|i| [0, 1, 2].map(|j| if i == j { scales[i] * scales[i] } else { 0.0 }));
@@ -245,7 +259,7 @@ fn conics_are_inverse_variances() {
         let sum: f64 = (0..3).map(|k| view[i][k] * position[k]).sum();
         sum + if i == 2 { 1.0 } else { 0.0 }
     });
-    let slopes: Matrix = [
+    let slopes: RotationMatrix = [
         [50.0 / z, 0.0, -50.0 * x / (z * z)],
         [0.0, 40.0 / z, -40.0 * y / (z * z)],
         [0.0; 3],

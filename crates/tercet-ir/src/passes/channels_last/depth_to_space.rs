@@ -1,9 +1,10 @@
-//! Transposed convolutions whose windows do not overlap: a convolution of single elements whose channels are spread over
-//! pictures afterwards. With channels last a tap has all its channels side by side, so that whole runs move.
+//! Transposed convolutions without overlap: a 1x1 convolution followed by depth-to-space. In
+//! channels-last layout, all channels of a kernel tap are contiguous, so depth-to-space copies
+//! contiguous runs.
 
 use std::collections::HashMap;
 
-use super::super::rewrite::{Rewriter, Uses};
+use super::super::rewrite::{Rewriter, ValueUses};
 use super::{from_last, to_last};
 use crate::dim::Dim;
 use crate::error::CompileError;
@@ -11,21 +12,21 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Op, Reshape, Transpose};
 use crate::types::Shape;
 
-/// `[N, O, tall, wide, H, W]` as `[N, O, H, tall, W, wide]`.
+/// The permutation from `[N, O, tall, wide, H, W]` to `[N, O, H, tall, W, wide]`.
 const SPREAD: [usize; 6] = [0, 1, 4, 2, 5, 3];
 
-/// A convolution with what spreads its channels.
+/// A 1x1 convolution with its depth-to-space nodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
+pub(super) struct DepthToSpaceConv {
     pub(super) conv: NodeId,
-    /// What becomes of its result, in order, before the last node.
+    /// The nodes between the convolution and the last node, in order.
     pub(super) between: [NodeId; 2],
     channels: usize,
     taps: [usize; 2],
 }
 
-/// All of them, by their last node.
-pub(super) fn spreads(graph: &Graph, uses: &Uses) -> HashMap<NodeId, Spread> {
+/// All such convolutions in a graph, keyed by their last node.
+pub(super) fn spreads(graph: &Graph, uses: &ValueUses) -> HashMap<NodeId, DepthToSpaceConv> {
     let found = graph.nodes().filter_map(|(id, node)| {
         let (Op::Reshape(_), &[turned]) = (&node.op, node.inputs.as_slice()) else {
             return None;
@@ -35,8 +36,13 @@ pub(super) fn spreads(graph: &Graph, uses: &Uses) -> HashMap<NodeId, Spread> {
     found.collect()
 }
 
-fn spread(graph: &Graph, uses: &Uses, last: NodeId, turned: Value) -> Option<Spread> {
-    let read_by = |v: Value, by: NodeId| uses.of_value(v).only() == Some(by);
+fn spread(
+    graph: &Graph,
+    uses: &ValueUses,
+    last: NodeId,
+    turned: Value,
+) -> Option<DepthToSpaceConv> {
+    let read_by = |v: Value, by: NodeId| uses.readers_of(v).only() == Some(by);
     let Op::Transpose(t) = &graph.node(turned.node).op else {
         return None;
     };
@@ -63,7 +69,7 @@ fn spread(graph: &Graph, uses: &Uses, last: NodeId, turned: Value) -> Option<Spr
         && joined[1] == Dim::Known(channels)
         && size(2, taps[0])? == joined[2]
         && size(3, taps[1])? == joined[3];
-    (same && grown && weights[2..] == [1, 1]).then_some(Spread {
+    (same && grown && weights[2..] == [1, 1]).then_some(DepthToSpaceConv {
         conv: conv.node,
         between: [split.node, turned.node],
         channels,
@@ -71,8 +77,8 @@ fn spread(graph: &Graph, uses: &Uses, last: NodeId, turned: Value) -> Option<Spr
     })
 }
 
-/// The rows of weights or the bias, those of a tap side by side instead of those of a channel.
-fn by_taps(rw: &mut Rewriter<'_>, s: &Spread, v: Value) -> Result<Value, CompileError> {
+/// Reorders the rows of the weights or of the bias from channel-major to tap-major.
+fn by_taps(rw: &mut Rewriter<'_>, s: &DepthToSpaceConv, v: Value) -> Result<Value, CompileError> {
     let whole = rw.new_graph().ty(v).shape.clone();
     let taps = Dim::Known(s.taps.iter().product());
     let rest: Vec<Dim> = whole.iter().skip(1).cloned().collect();
@@ -86,15 +92,15 @@ fn by_taps(rw: &mut Rewriter<'_>, s: &Spread, v: Value) -> Result<Value, Compile
     rw.add(Reshape { shape: whole }, &[v])
 }
 
-/// The convolution and its spread result; gives both.
-pub(super) fn turned(
+/// Rewrites to a convolution and depth-to-space in channels-last layout; returns both results.
+pub(super) fn depth_to_space_conv(
     rw: &mut Rewriter<'_>,
     id: NodeId,
-    s: &Spread,
+    s: &DepthToSpaceConv,
 ) -> Result<[Value; 2], CompileError> {
     let conv = rw.old().node(s.conv);
     let mut inputs = rw.values(&conv.inputs);
-    rw.stand_for(s.conv);
+    rw.set_origin(s.conv);
     for v in &mut inputs[1..] {
         *v = by_taps(rw, s, *v)?;
     }
@@ -105,7 +111,7 @@ pub(super) fn turned(
     let channels = Dim::Known(s.channels);
     let shape: Shape = [n, h, w, tall, wide, channels].into_iter().collect();
     let split = rw.add(Reshape { shape }, &[last])?;
-    rw.stand_for(id);
+    rw.set_origin(id);
     let perm = vec![0, 1, 3, 2, 4, 5];
     let apart = rw.add(Transpose { perm }, &[split])?;
     let joined = &rw.old().node(id).outputs[0].shape;

@@ -1,18 +1,18 @@
-//! Functions of one element that are written out.
+//! Recognizes activations that are composed of several operators.
 
 use super::super::rewrite::Rewriter;
-use super::{Seen, orders, other};
+use super::{MatchContext, orders, other};
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{Op, Unary};
 use crate::scalar::{BinaryFn, UnaryFn};
 
-/// How far constants of a formula may be from the formula's.
+/// Maximum deviation of a graph's constants from the constants of a formula.
 const ROUNDED: f64 = 1e-3;
 
-/// The function that the node ends, of its operand.
-pub(super) fn of(
-    seen: &Seen<'_>,
+/// The activation that ends at the node, with its operand.
+pub(super) fn recognize(
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
     node: &Node,
 ) -> Result<Option<Value>, CompileError> {
@@ -39,14 +39,14 @@ pub(super) fn of(
     }
 }
 
-fn silu(seen: &Seen<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
+fn silu(seen: &MatchContext<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
     orders(pair).into_iter().find_map(|[x, gate]| {
         (seen.unary(gate, UnaryFn::Sigmoid) == Some(x)).then_some((x, UnaryFn::Silu))
     })
 }
 
-/// `min(max(x, 0), 6)`.
-fn relu6(seen: &Seen<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
+/// Matches `min(max(x, 0), 6)`.
+fn relu6(seen: &MatchContext<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
     orders(pair).into_iter().find_map(|[low, six]| {
         let six = seen.splat(six)? == 6.0;
         let (x, zero) = seen.with_number(low, BinaryFn::Max)?;
@@ -54,10 +54,10 @@ fn relu6(seen: &Seen<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
     })
 }
 
-/// A product of `x`, `1 + erf(x / sqrt(2))` and 1/2 in any order.
-fn gelu(seen: &Seen<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
+/// Matches a product of `x`, `1 + erf(x / sqrt(2))` and 1/2 in any order.
+fn gelu(seen: &MatchContext<'_>, pair: [Value; 2]) -> Option<(Value, UnaryFn)> {
     orders(pair).into_iter().find_map(|[a, b]| {
-        // The half is beside the product of the others, or beside one of them.
+        // The factor 1/2 multiplies either the product of the other two or one of them.
         let (rest, half) = match seen.splat(b) {
             Some(half) => (seen.binary(a, BinaryFn::Mul)?, half),
             None => {

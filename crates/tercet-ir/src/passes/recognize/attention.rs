@@ -1,18 +1,19 @@
-//! Attention that is written out: two products with a softmax between.
+//! Recognizes attention that is composed of two matmuls with a softmax between them.
 
 use super::super::rewrite::Rewriter;
-use super::Seen;
-use crate::attr::Real;
+use super::MatchContext;
+use crate::attr::FloatAttr;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
-use crate::ops::{Attention, Layout, MaskKind, Op, Reshape, Transpose};
+use crate::ops::{Attention, AttentionLayout, MaskKind, Op, Reshape, Transpose};
 use crate::scalar::BinaryFn;
 use crate::types::Shape;
 
-/// The operands of an attention, of rank 4 with heads first; keys as they are multiplied.
-struct Parts {
+/// The operands of an attention, of rank 4 in head-major order; keys in the form that the matmul
+/// reads.
+struct AttentionMatch {
     q: Value,
     keys: Value,
     v: Value,
@@ -21,9 +22,9 @@ struct Parts {
     heads: usize,
 }
 
-/// The attention that the node ends, a product with the values.
-pub(super) fn of(
-    seen: &Seen<'_>,
+/// The attention that ends at the node, which is the matmul with the values.
+pub(super) fn recognize(
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
     node: &Node,
 ) -> Result<Option<Value>, CompileError> {
@@ -46,19 +47,19 @@ pub(super) fn of(
     let op = Attention {
         q_heads: parts.heads,
         kv_heads: parts.heads,
-        layout: Layout::Bhsd,
+        layout: AttentionLayout::Bhsd,
         mask: match parts.mask {
             Some(_) => MaskKind::Bias,
             None => MaskKind::None,
         },
-        scale: Some(Real(parts.scale)),
+        scale: Some(FloatAttr(parts.scale)),
         softcap: None,
         kv_len: false,
     };
     rw.add(op, &operands).map(Some)
 }
 
-fn parts(seen: &Seen<'_>, node: &Node) -> Option<Parts> {
+fn parts(seen: &MatchContext<'_>, node: &Node) -> Option<AttentionMatch> {
     let g = seen.graph;
     let (Op::MatMul(_), &[weights, v]) = (&node.op, node.inputs.as_slice()) else {
         return None;
@@ -85,7 +86,7 @@ fn parts(seen: &Seen<'_>, node: &Node) -> Option<Parts> {
     if !same(q_shape) || !same(k_shape) || heads == 0 || !scale.is_finite() {
         return None;
     }
-    // Heads without elements are products alone.
+    // Empty heads remain matmuls.
     if k_shape[2].known() == Some(0) || ty.shape[3].known() == Some(0) {
         return None;
     }
@@ -98,7 +99,7 @@ fn parts(seen: &Seen<'_>, node: &Node) -> Option<Parts> {
             return None;
         }
     }
-    Some(Parts {
+    Some(AttentionMatch {
         q,
         keys,
         v,
@@ -108,8 +109,8 @@ fn parts(seen: &Seen<'_>, node: &Node) -> Option<Parts> {
     })
 }
 
-/// The product of queries and keys that scores are made of, what is added to it, and its factor.
-fn scored(seen: &Seen<'_>, scores: Value) -> Option<(Value, Option<Value>, f64)> {
+/// The matmul of queries and keys behind the scores, the added mask, and the scale factor.
+fn scored(seen: &MatchContext<'_>, scores: Value) -> Option<(Value, Option<Value>, f64)> {
     let product = |v: Value| {
         let (x, scale) = seen.scaled(v);
         let once = seen.read_once(v) && seen.read_once(x);
@@ -131,8 +132,13 @@ fn scored(seen: &Seen<'_>, scores: Value) -> Option<(Value, Option<Value>, f64)>
     (seen.graph.ty(x) == seen.graph.ty(scores)).then_some((x, Some(mask), scale))
 }
 
-/// Keys as rows, of keys as columns: without the transposition that made them so, where there is one.
-fn rows(seen: &Seen<'_>, rw: &mut Rewriter<'_>, keys: Value) -> Result<Value, CompileError> {
+/// Keys as rows, computed from keys as columns. If the columns are a transpose of rows, the
+/// transpose is removed.
+fn rows(
+    seen: &MatchContext<'_>,
+    rw: &mut Rewriter<'_>,
+    keys: Value,
+) -> Result<Value, CompileError> {
     let node = seen.node(keys);
     if let (Op::Transpose(t), &[x]) = (&node.op, node.inputs.as_slice()) {
         let mut perm = t.perm.clone();
@@ -151,8 +157,8 @@ fn rows(seen: &Seen<'_>, rw: &mut Rewriter<'_>, keys: Value) -> Result<Value, Co
     rw.add(Transpose { perm }, &[keys])
 }
 
-/// The rows of keys that were transposed with batch and heads as one axis.
-fn flattened(seen: &Seen<'_>, keys: Value) -> Option<Value> {
+/// The rows of keys that were transposed with batch and heads merged into one axis.
+fn flattened(seen: &MatchContext<'_>, keys: Value) -> Option<Value> {
     let reshaped = |v: Value| {
         let node = seen.node(v);
         match (&node.op, node.inputs.as_slice()) {
@@ -171,7 +177,7 @@ fn flattened(seen: &Seen<'_>, keys: Value) -> Option<Value> {
     if !swapped {
         return None;
     }
-    // The flat form has the same last two axes.
+    // The merged form has the same last two axes.
     let flat = &seen.graph.ty(flat).shape;
     let kept = flat[1] == shape[2] && flat[2] == shape[3];
     shape.swap(2, 3);

@@ -1,16 +1,17 @@
-//! Numbers that rows are multiplied by before or behind a product become factors of its weights, where those are converted
-//! in any case.
+//! Folds scalar multiplications before or after a matmul into its weights, if the weights are
+//! converted anyway.
 //!
-//! The sigmoid that stands for GELU in CLIP, `x sigmoid(1.702 x)`, is SiLU between two such numbers, which kept it out of the
-//! product before it. Weights that are parameters of F32 and multiplied in fewer bits take a factor before they are rounded, so
-//! that they are as exact as before, and it is computed once. Weights that are read as they are stay so: a factor would
-//! be a copy of them.
+//! CLIP approximates GELU by `x sigmoid(1.702 x)`, which is SiLU between two scalar
+//! multiplications. Without this pass they prevent the fusion of the SiLU into the preceding
+//! matmul. F32 parameters that are converted to a narrower type are scaled before they are rounded.
+//! Their accuracy is therefore unchanged, and the scaling is computed once. Weights that are not
+//! converted remain unchanged, because scaling them would need a copy.
 
 use std::collections::{HashMap, HashSet};
 
 use super::super::pack_qkv;
-use super::super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
-use super::Seen;
+use super::super::rewrite::{Rewriter, ValueUses, live_nodes, rebuild};
+use super::MatchContext;
 use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, NodeId, Value};
@@ -18,41 +19,42 @@ use crate::ops::{Binary, Cast, Const, Linear, Op, Transpose};
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::tensor::Tensor;
 
-/// Factors up to this, or its inverse, leave weights and results within the range of narrow numbers.
-const MOST: f64 = 4.0;
+/// Factors up to this value, or its inverse, keep weights and results within the range of narrow
+/// floats.
+const MAX_FOLDED_SCALE: f64 = 4.0;
 
-/// A parameter that is converted, and turned where it is a matrix.
-struct Converted {
+/// A parameter that is converted, and transposed if it is a matrix.
+struct ConvertedParam {
     leaf: Value,
     to: DType,
-    is_turned: bool,
+    is_transposed: bool,
 }
 
-/// A product whose weights take the factors around it.
-struct Scaled {
+/// A matmul whose weights absorb the factors around it.
+struct ScaledMatMul {
     product: NodeId,
     x: Value,
-    weight: Converted,
-    bias: Option<Converted>,
+    weight: ConvertedParam,
+    bias: Option<ConvertedParam>,
     activation: Option<UnaryFn>,
-    /// Before and behind the product.
+    /// The factors before and after the matmul.
     factors: [f64; 2],
-    /// What it stands for.
+    /// The node whose value the scaled matmul replaces.
     last: NodeId,
     inner: Vec<NodeId>,
 }
 
-/// Gives factors to weights.
+/// Folds factors into weights.
 pub(in super::super) fn factors(graph: &Graph) -> Result<Graph, CompileError> {
     let live = live_nodes(graph);
-    let seen = Seen {
+    let seen = MatchContext {
         graph,
-        uses: Uses::of(graph),
+        uses: ValueUses::new(graph),
     };
     let packable: HashSet<NodeId> = pack_qkv::groups(graph).into_iter().flatten().collect();
     let products = graph.nodes().map(|(id, _)| id);
-    // A number between two products goes to the first.
-    let mut found: HashMap<NodeId, Scaled> = HashMap::new();
+    // A factor between two matmuls is folded into the first one.
+    let mut found: HashMap<NodeId, ScaledMatMul> = HashMap::new();
     for id in products.filter(|id| live[id.index()] && !packable.contains(id)) {
         if let Some(scaled) = scaled(&seen, id, |before| found.contains_key(&before)) {
             found.insert(scaled.last, scaled);
@@ -64,7 +66,7 @@ pub(in super::super) fn factors(graph: &Graph) -> Result<Graph, CompileError> {
     let inner: HashSet<NodeId> = found.values().flat_map(|s| s.inner.clone()).collect();
     rebuild(graph, |rw, id, _| {
         if let Some(scaled) = found.get(&id) {
-            rw.stand_for(scaled.product);
+            rw.set_origin(scaled.product);
             let new = scaled.product(rw)?;
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
@@ -76,16 +78,16 @@ pub(in super::super) fn factors(graph: &Graph) -> Result<Graph, CompileError> {
     })
 }
 
-/// A number beside a value that it leaves its type, if it is within bounds.
-fn factor(seen: &Seen<'_>, v: Value) -> Option<(Value, f64)> {
+/// A multiplication of a value by a scalar within bounds that does not change the value's type.
+fn factor(seen: &MatchContext<'_>, v: Value) -> Option<(Value, f64)> {
     let found = seen.with_number(v, BinaryFn::Mul)?;
-    (1.0 / MOST..=MOST)
+    (1.0 / MAX_FOLDED_SCALE..=MAX_FOLDED_SCALE)
         .contains(&found.1.abs())
         .then_some(found)
 }
 
-/// The parameter of F32 that a value is, in fewer bits.
-fn converted(graph: &Graph, mut v: Value) -> Option<Converted> {
+/// The F32 parameter behind a value that is its conversion to a narrower type.
+fn converted(graph: &Graph, mut v: Value) -> Option<ConvertedParam> {
     let mut is_turned = false;
     let mut node = graph.node(v.node);
     if let (Op::Transpose(t), &[x]) = (&node.op, node.inputs.as_slice())
@@ -99,15 +101,20 @@ fn converted(graph: &Graph, mut v: Value) -> Option<Converted> {
     };
     let is_wide = graph.ty(leaf).dtype == DType::F32 && matches!(cast.to, DType::F16 | DType::BF16);
     let is_param = matches!(graph.node(leaf.node).op, Op::Param(_));
-    (is_wide && is_param).then_some(Converted {
+    (is_wide && is_param).then_some(ConvertedParam {
         leaf,
         to: cast.to,
-        is_turned,
+        is_transposed: is_turned,
     })
 }
 
-/// A product with factors around it, but for numbers before it that are `taken`.
-fn scaled(seen: &Seen<'_>, id: NodeId, taken: impl Fn(NodeId) -> bool) -> Option<Scaled> {
+/// A matmul with factors around it. Factors before it that are already `taken` by another matmul
+/// are excluded.
+fn scaled(
+    seen: &MatchContext<'_>,
+    id: NodeId,
+    taken: impl Fn(NodeId) -> bool,
+) -> Option<ScaledMatMul> {
     let graph = seen.graph;
     let node = graph.node(id);
     let (&[x, w, ref bias @ ..], activation) = (
@@ -124,7 +131,7 @@ fn scaled(seen: &Seen<'_>, id: NodeId, taken: impl Fn(NodeId) -> bool) -> Option
         return None;
     }
     let weight = converted(graph, w)?;
-    let mut found = Scaled {
+    let mut found = ScaledMatMul {
         product: id,
         x,
         weight,
@@ -138,7 +145,7 @@ fn scaled(seen: &Seen<'_>, id: NodeId, taken: impl Fn(NodeId) -> bool) -> Option
         inner: Vec::new(),
     };
     if let Some((own, by)) = factor(seen, x)
-        && seen.uses.of_value(x).only() == Some(id)
+        && seen.uses.readers_of(x).only() == Some(id)
         && !taken(x.node)
     {
         (found.x, found.factors[0]) = (own, by);
@@ -150,10 +157,10 @@ fn scaled(seen: &Seen<'_>, id: NodeId, taken: impl Fn(NodeId) -> bool) -> Option
     (found.factors != [1.0; 2]).then_some(found)
 }
 
-impl Scaled {
-    /// Takes a factor behind the product, or behind the sum with a bias.
-    fn take_behind(&mut self, seen: &Seen<'_>) {
-        let reader = |node| seen.uses.of_value(Value { node, port: 0 }).only();
+impl ScaledMatMul {
+    /// Absorbs a factor after the matmul, or after the sum with a bias.
+    fn take_behind(&mut self, seen: &MatchContext<'_>) {
+        let reader = |node| seen.uses.readers_of(Value { node, port: 0 }).only();
         let mut last = self.last;
         let mut bias = None;
         if self.bias.is_none()
@@ -201,8 +208,8 @@ impl Scaled {
     }
 }
 
-/// A parameter times a number, converted.
-fn times(rw: &mut Rewriter<'_>, of: &Converted, by: f64) -> Result<Value, CompileError> {
+/// A parameter times a number, converted to the narrower type.
+fn times(rw: &mut Rewriter<'_>, of: &ConvertedParam, by: f64) -> Result<Value, CompileError> {
     let mut v = rw.leaf(of.leaf)?;
     if by != 1.0 {
         let tensor = Tensor::scalar(by as f32);
@@ -210,7 +217,7 @@ fn times(rw: &mut Rewriter<'_>, of: &Converted, by: f64) -> Result<Value, Compil
         v = rw.add(Binary { f: BinaryFn::Mul }, &[v, by])?;
     }
     v = rw.add(Cast { to: of.to }, &[v])?;
-    match of.is_turned {
+    match of.is_transposed {
         true => rw.add(Transpose { perm: vec![1, 0] }, &[v]),
         false => Ok(v),
     }

@@ -1,18 +1,18 @@
-//! RMS norms that are written out.
+//! Recognizes RMS norms that are composed of several operators.
 
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
-use super::{Seen, orders};
-use crate::attr::Real;
+use super::{MatchContext, orders};
+use crate::attr::FloatAttr;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{Op, ReduceFn, Reshape, RmsNorm};
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::types::Shape;
 
-/// The norm that the node ends, a product with its weights.
-pub(super) fn of(
-    seen: &Seen<'_>,
+/// The norm that ends at the node, which is the product with its weights.
+pub(super) fn recognize(
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
     node: &Node,
 ) -> Result<Option<Value>, CompileError> {
@@ -47,11 +47,18 @@ pub(super) fn of(
     if rw.new_graph().ty(gamma).shape != last {
         gamma = rw.add(Reshape { shape: last }, &[gamma])?;
     }
-    rw.add(RmsNorm { eps: Real(eps) }, &[x, gamma]).map(Some)
+    rw.add(
+        RmsNorm {
+            eps: FloatAttr(eps),
+        },
+        &[x, gamma],
+    )
+    .map(Some)
 }
 
-/// `x` and `eps` of `x / sqrt(mean(x^2) + eps)` over the last axis, which may be computed in a wider dtype.
-fn normalized(seen: &Seen<'_>, y: Value) -> Option<(Value, f64)> {
+/// `x` and `eps` of `x / sqrt(mean(x^2) + eps)` over the last axis, possibly computed in a wider
+/// dtype.
+fn normalized(seen: &MatchContext<'_>, y: Value) -> Option<(Value, f64)> {
     let y = uncast(seen, y);
     let (x, mean) = match seen.binary(y, BinaryFn::Div) {
         Some([x, root]) => (x, seen.unary(root, UnaryFn::Sqrt)?),
@@ -88,8 +95,8 @@ fn normalized(seen: &Seen<'_>, y: Value) -> Option<(Value, f64)> {
     (wide == x || uncast(seen, wide) == own).then_some((own, eps))
 }
 
-/// What was converted, if the value is a conversion.
-fn uncast(seen: &Seen<'_>, v: Value) -> Value {
+/// The operand of a conversion, or the value itself.
+fn uncast(seen: &MatchContext<'_>, v: Value) -> Value {
     let node = seen.node(v);
     match (&node.op, node.inputs.as_slice()) {
         (Op::Cast(_), &[x]) => x,

@@ -1,12 +1,13 @@
-//! Codes of 8 bits that are dequantised, computed with and quantised again.
+//! QDQ fusion: int8 values that are dequantized, computed with and quantized again.
 //!
-//! Exporters write `quantise(f(dequantise(codes)))`. A convolution becomes one of codes, and so does a product of few rows; what only moves or
-//! compares numbers does the same with codes, and quantises anew where its result has another scale.
+//! Exporters write `quantize(f(dequantize(x)))`. A convolution becomes an int8 convolution, and so
+//! does a matmul with few rows. Operators that only move or compare numbers are applied to the int8
+//! values directly. If the result has another scale, it is requantized.
 
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
-use super::{Seen, orders};
-use crate::attr::Real;
+use super::{MatchContext, orders};
+use crate::attr::FloatAttr;
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::CompileError;
@@ -19,33 +20,33 @@ use crate::scalar::{BinaryFn, UnaryFn};
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// How codes stand for numbers.
+/// The quantization parameters of int8 values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Scheme {
+struct QuantParams {
     scale: f64,
     zero: i64,
     dtype: DType,
 }
 
-/// Numbers that are made of codes: `(codes - zero) * scale`.
-pub(super) struct Dequantized {
+/// Floats that are dequantized int8 values: `(codes - zero) * scale`.
+pub(super) struct DequantizedValue {
     pub(super) codes: Value,
     pub(super) zero: i64,
     pub(super) scale: Value,
 }
 
-/// Codes that are made of numbers: `clamp(round(numbers / scale) + zero)`, with a function that bounds numbers before as bounds of
-/// the codes.
-struct Quantized {
+/// Int8 values that are quantized floats: `clamp(round(numbers / scale) + zero)`. A preceding clamp
+/// of the floats is expressed as bounds of the int8 values.
+struct QuantizedValue {
     numbers: Value,
-    to: Scheme,
+    to: QuantParams,
     lo: i64,
     hi: i64,
 }
 
-/// What stands for the node, if it ends a quantisation of what is made of codes.
-pub(super) fn of(
-    seen: &Seen<'_>,
+/// The replacement of the node, if it ends a quantization of a result computed from int8 values.
+pub(super) fn recognize(
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
     node: &Node,
 ) -> Result<Option<Value>, CompileError> {
@@ -62,18 +63,18 @@ fn is_code(dtype: DType) -> bool {
     matches!(dtype, DType::U8 | DType::I8)
 }
 
-/// A whole number that every element of a constant is.
-fn whole(seen: &Seen<'_>, v: Value) -> Option<i64> {
+/// The integer that all elements of a constant equal.
+fn as_integer(seen: &MatchContext<'_>, v: Value) -> Option<i64> {
     let n = seen.splat(v)?;
     (n.fract() == 0.0 && n.abs() <= 65_536.0).then_some(n as i64)
 }
 
-/// A scale that is one number.
-fn one_scale(seen: &Seen<'_>, v: Value) -> Option<f64> {
+/// The scale, if it is a single number.
+fn one_scale(seen: &MatchContext<'_>, v: Value) -> Option<f64> {
     seen.splat(v).filter(|s| s.is_finite() && *s > 0.0)
 }
 
-fn quantized(seen: &Seen<'_>, node: &Node) -> Option<Quantized> {
+fn quantized(seen: &MatchContext<'_>, node: &Node) -> Option<QuantizedValue> {
     let (&Op::Cast(Cast { to }), &[bounded]) = (&node.op, node.inputs.as_slice()) else {
         return None;
     };
@@ -90,7 +91,7 @@ fn quantized(seen: &Seen<'_>, node: &Node) -> Option<Quantized> {
             let pair = seen.binary(moved, BinaryFn::Add)?;
             let found = orders(pair).into_iter().find_map(|[rounded, zero]| {
                 seen.unary(rounded, UnaryFn::Round)?;
-                Some((alone(rounded)?, whole(seen, zero)?))
+                Some((alone(rounded)?, as_integer(seen, zero)?))
             });
             found?
         }
@@ -101,9 +102,9 @@ fn quantized(seen: &Seen<'_>, node: &Node) -> Option<Quantized> {
     if !(least..=greatest).contains(&zero) || seen.graph.ty(numbers) != seen.graph.ty(scaled) {
         return None;
     }
-    let mut made = Quantized {
+    let mut made = QuantizedValue {
         numbers,
-        to: Scheme {
+        to: QuantParams {
             scale,
             zero,
             dtype: to,
@@ -111,7 +112,7 @@ fn quantized(seen: &Seen<'_>, node: &Node) -> Option<Quantized> {
         lo: least,
         hi: greatest,
     };
-    // Rounding keeps the order: a bound of numbers is one of codes.
+    // Rounding is monotonic, so a bound of floats is also a bound of int8 values.
     let code = |number: f64| {
         let code = (number / scale).round_ties_even() + zero as f64;
         code.clamp(least as f64, greatest as f64) as i64
@@ -128,8 +129,8 @@ fn quantized(seen: &Seen<'_>, node: &Node) -> Option<Quantized> {
     Some(made)
 }
 
-/// The operand of a clamp, or of the maximum and minimum that make one, and its bounds.
-fn bounds(seen: &Seen<'_>, v: Value) -> Option<(Value, f64, f64)> {
+/// The operand and bounds of a clamp, or of the equivalent maximum and minimum.
+fn bounds(seen: &MatchContext<'_>, v: Value) -> Option<(Value, f64, f64)> {
     let node = seen.node(v);
     if let (Op::Clamp(clamp), &[x]) = (&node.op, node.inputs.as_slice()) {
         return Some((x, clamp.lo.0, clamp.hi.0));
@@ -139,7 +140,7 @@ fn bounds(seen: &Seen<'_>, v: Value) -> Option<(Value, f64, f64)> {
     (seen.read_once(x) && lo <= hi).then_some((inner, lo, hi))
 }
 
-pub(super) fn dequantized(seen: &Seen<'_>, v: Value) -> Option<Dequantized> {
+pub(super) fn dequantized(seen: &MatchContext<'_>, v: Value) -> Option<DequantizedValue> {
     let pair = seen.binary(v, BinaryFn::Mul)?;
     orders(pair).into_iter().find_map(|[number, scale]| {
         if seen.graph.ty(v).dtype != DType::F32 || seen.graph.ty(number) != seen.graph.ty(v) {
@@ -154,7 +155,7 @@ pub(super) fn dequantized(seen: &Seen<'_>, v: Value) -> Option<Dequantized> {
             if seen.graph.ty(codes) != seen.graph.ty(integer) {
                 return None;
             }
-            (integer, zero) = (codes, whole(seen, by)?);
+            (integer, zero) = (codes, as_integer(seen, by)?);
         }
         let wide = seen.node(integer);
         let codes = match (&wide.op, wide.inputs.as_slice()) {
@@ -163,7 +164,7 @@ pub(super) fn dequantized(seen: &Seen<'_>, v: Value) -> Option<Dequantized> {
         };
         let (least, greatest) = seen.graph.ty(codes).dtype.int_range()?;
         let known = is_code(seen.graph.ty(codes).dtype) && (least..=greatest).contains(&zero);
-        known.then_some(Dequantized { codes, zero, scale })
+        known.then_some(DequantizedValue { codes, zero, scale })
     })
 }
 
@@ -173,18 +174,21 @@ fn scalar(rw: &mut Rewriter<'_>, value: f64) -> Result<Value, CompileError> {
     rw.add(Const { tensor }, &[])
 }
 
-/// A convolution whose operands are codes.
+/// An int8 convolution.
 fn conv(
-    seen: &Seen<'_>,
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
-    made: &Quantized,
+    made: &QuantizedValue,
 ) -> Result<Option<Value>, CompileError> {
     let node = seen.node(made.numbers);
     let (Op::Conv(op), &[x, w, ref bias @ ..]) = (&node.op, node.inputs.as_slice()) else {
         return Ok(None);
     };
     let alone = op.activation.is_none() && seen.read_once(made.numbers);
-    let Some(found) = alone.then(|| Codes::of(seen, x, w, 0)).flatten() else {
+    let Some(found) = alone
+        .then(|| QdqMatMulOperand::from_operands(seen, x, w, 0))
+        .flatten()
+    else {
         return Ok(None);
     };
     let bias = bias.first().map(|bias| rw.value(*bias));
@@ -198,26 +202,31 @@ fn conv(
     rw.add(new, &[x, codes, scale, moved]).map(Some)
 }
 
-/// Codes that are multiplied with codes of weights.
-struct Codes {
-    x: Dequantized,
+/// The int8 operands of a convolution or matmul.
+struct QdqMatMulOperand {
+    x: DequantizedValue,
     x_scale: f64,
-    w: Dequantized,
-    /// The weights' axis of channels, how many they are, and whether each has its scale.
+    w: DequantizedValue,
+    /// The number of output channels, and whether each channel has a separate scale.
     channels: Dim,
     each: bool,
 }
 
-impl Codes {
-    /// Those of two operands, the channels of the second on this axis.
-    fn of(seen: &Seen<'_>, x: Value, w: Value, axis: usize) -> Option<Codes> {
+impl QdqMatMulOperand {
+    /// The int8 operands `x` and `w`; `axis` is the output channel axis of `w`.
+    fn from_operands(
+        seen: &MatchContext<'_>,
+        x: Value,
+        w: Value,
+        axis: usize,
+    ) -> Option<QdqMatMulOperand> {
         let graph = seen.graph;
         let (x, own) = (dequantized(seen, x)?, dequantized(seen, w)?);
         let x_scale = one_scale(seen, x.scale)?;
-        // One scale for all, or one for each channel of the result.
+        // Either one scale for all channels, or one scale per channel of the result.
         let channels = graph.ty(w).shape[axis].clone();
         let spread = &graph.ty(own.scale).shape;
-        // A scale of fewer axes is of the last ones.
+        // If the scale has a lower rank, its axes are the last axes of the weights.
         let missing = graph.ty(w).rank().checked_sub(spread.rank())?;
         let others = |(i, n): (usize, &Dim)| i + missing == axis || n.is_one();
         let each = axis
@@ -226,7 +235,7 @@ impl Codes {
             && spread.iter().enumerate().all(others);
         let of_all = spread.iter().all(Dim::is_one);
         let weights = is_weight(graph, own.codes) && is_weight(graph, own.scale);
-        (weights && (each || of_all)).then_some(Codes {
+        (weights && (each || of_all)).then_some(QdqMatMulOperand {
             x,
             x_scale,
             w: own,
@@ -235,11 +244,11 @@ impl Codes {
         })
     }
 
-    /// What sums are multiplied with and what is added, one number for each channel.
+    /// The factor of the sums and the addend, one number per channel.
     fn factors(
         &self,
         rw: &mut Rewriter<'_>,
-        made: &Quantized,
+        made: &QuantizedValue,
         bias: Option<Value>,
     ) -> Result<[Value; 2], CompileError> {
         let flat = match self.each {
@@ -267,8 +276,8 @@ impl Codes {
         Ok(both)
     }
 
-    /// The operator of these windows, without groups.
-    fn conv(&self, window: Window, made: &Quantized) -> QuantizedConv {
+    /// The operator for these windows, without groups.
+    fn conv(&self, window: Window, made: &QuantizedValue) -> QuantizedConv {
         QuantizedConv {
             stride: window.stride,
             pad_before: window.pad_before,
@@ -285,26 +294,28 @@ impl Codes {
     }
 }
 
-/// A product of matrices of numbers, with what is added to each row.
-struct Product {
+/// A float matmul, with the addend of each row.
+struct BiasedMatMul {
     x: Value,
     w: Value,
     bias: Option<Value>,
 }
 
-impl Product {
-    fn of(seen: &Seen<'_>, v: Value) -> Option<Product> {
+impl BiasedMatMul {
+    fn from_value(seen: &MatchContext<'_>, v: Value) -> Option<BiasedMatMul> {
         let node = seen.node(v);
         if !seen.read_once(v) {
             return None;
         }
         match (&node.op, node.inputs.as_slice()) {
-            (Op::Linear(Linear { activation: None }), &[x, w, ref bias @ ..]) => Some(Product {
-                x,
-                w,
-                bias: bias.first().copied(),
-            }),
-            (Op::MatMul(_), &[x, w]) => Some(Product { x, w, bias: None }),
+            (Op::Linear(Linear { activation: None }), &[x, w, ref bias @ ..]) => {
+                Some(BiasedMatMul {
+                    x,
+                    w,
+                    bias: bias.first().copied(),
+                })
+            }
+            (Op::MatMul(_), &[x, w]) => Some(BiasedMatMul { x, w, bias: None }),
             (_, _) => {
                 let pair = seen.binary(v, BinaryFn::Add)?;
                 orders(pair).into_iter().find_map(|[product, bias]| {
@@ -317,8 +328,10 @@ impl Product {
                     let sum = !matches!(seen.node(product).op, Op::Binary(_))
                         && ty(product) == ty(v)
                         && of_columns;
-                    let found = sum.then(|| Product::of(seen, product)).flatten()?;
-                    found.bias.is_none().then_some(Product {
+                    let found = sum
+                        .then(|| BiasedMatMul::from_value(seen, product))
+                        .flatten()?;
+                    found.bias.is_none().then_some(BiasedMatMul {
                         bias: Some(bias),
                         ..found
                     })
@@ -328,19 +341,19 @@ impl Product {
     }
 }
 
-/// A product whose operands are codes, of few rows: a convolution with one window for each row.
+/// An int8 matmul with few rows, expressed as a convolution with one window per row.
 fn product(
-    seen: &Seen<'_>,
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
-    made: &Quantized,
+    made: &QuantizedValue,
 ) -> Result<Option<Value>, CompileError> {
-    /// Rows at most: products of more share what they read of the weights.
-    const FEW: usize = 4;
+    /// Maximum rows; matmuls with more rows reuse the weights that they read.
+    const MAX_SMALL_M_ROWS: usize = 4;
     let graph = seen.graph;
-    let Some(Product { x, w, bias }) = Product::of(seen, made.numbers) else {
+    let Some(BiasedMatMul { x, w, bias }) = BiasedMatMul::from_value(seen, made.numbers) else {
         return Ok(None);
     };
-    // Weights `[n, k]` are often turned on their way.
+    // Weights `[n, k]` are often transposed before use.
     let (own, turned) = match (&seen.node(w).op, seen.node(w).inputs.as_slice()) {
         (Op::Transpose(t), &[own]) if t.perm == [1, 0] => (own, true),
         (_, _) => (w, false),
@@ -349,12 +362,12 @@ fn product(
     if graph.ty(w).rank() != 2 || rank == 0 {
         return Ok(None);
     }
-    let Some(found) = Codes::of(seen, x, own, usize::from(!turned)) else {
+    let Some(found) = QdqMatMulOperand::from_operands(seen, x, own, usize::from(!turned)) else {
         return Ok(None);
     };
     let (rows, depth) = graph.ty(x).shape.split_at(rank - 1);
     let rows = rows.iter().try_fold(1, |rows, n| Some(rows * n.known()?));
-    let Some(rows) = rows.filter(|rows| (1..=FEW).contains(rows)) else {
+    let Some(rows) = rows.filter(|rows| (1..=MAX_SMALL_M_ROWS).contains(rows)) else {
         return Ok(None);
     };
     let (one, depth) = (Dim::Known(1), depth[0].clone());
@@ -388,11 +401,11 @@ fn product(
     rw.add(Reshape { shape }, &[y]).map(Some)
 }
 
-/// An operator that moves numbers, or takes the greatest: of codes the same.
+/// Applies an operator that moves numbers or takes their maximum to the int8 values.
 fn moved(
-    seen: &Seen<'_>,
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
-    made: &Quantized,
+    made: &QuantizedValue,
 ) -> Result<Option<Value>, CompileError> {
     let node = seen.node(made.numbers);
     let moves = match &node.op {
@@ -405,12 +418,12 @@ fn moved(
     if !moves || Some((made.lo, made.hi)) != full || node.outputs.len() != 1 {
         return Ok(None);
     }
-    let found: Option<Vec<(Value, Scheme)>> = node
+    let found: Option<Vec<(Value, QuantParams)>> = node
         .inputs
         .iter()
         .map(|v| {
             let x = dequantized(seen, *v)?;
-            let scheme = Scheme {
+            let scheme = QuantParams {
                 scale: one_scale(seen, x.scale)?,
                 zero: x.zero,
                 dtype: seen.graph.ty(x.codes).dtype,
@@ -426,14 +439,19 @@ fn moved(
         let x = rw.value(x);
         codes.push(match scheme == made.to {
             true => x,
-            false => again(rw, x, scheme, made.to)?,
+            false => requantize(rw, x, scheme, made.to)?,
         });
     }
     rw.add(node.op.clone(), &codes).map(Some)
 }
 
-/// Codes of one scheme as those of another.
-fn again(rw: &mut Rewriter<'_>, x: Value, from: Scheme, to: Scheme) -> Result<Value, CompileError> {
+/// Requantizes int8 values to other quantization parameters.
+fn requantize(
+    rw: &mut Rewriter<'_>,
+    x: Value,
+    from: QuantParams,
+    to: QuantParams,
+) -> Result<Value, CompileError> {
     let (least, greatest) = to.dtype.int_range().expect("invariant: codes are integers");
     let mut y = rw.add(Cast { to: DType::F32 }, &[x])?;
     let mut step = |rw: &mut Rewriter<'_>, f: BinaryFn, by: f64| {
@@ -448,8 +466,8 @@ fn again(rw: &mut Rewriter<'_>, x: Value, from: Scheme, to: Scheme) -> Result<Va
     let zero = scalar(rw, to.zero as f64)?;
     let moved = rw.add(Binary { f: BinaryFn::Add }, &[rounded, zero])?;
     let bounds = Clamp {
-        lo: Real(least as f64),
-        hi: Real(greatest as f64),
+        lo: FloatAttr(least as f64),
+        hi: FloatAttr(greatest as f64),
     };
     let bounded = rw.add(bounds, &[moved])?;
     rw.add(Cast { to: to.dtype }, &[bounded])

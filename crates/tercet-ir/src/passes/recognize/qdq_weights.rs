@@ -1,13 +1,14 @@
-//! Products of numbers with weights that are dequantised codes of 8 bits.
+//! Recognizes matmuls of float activations with dequantized int8 weights (weight-only QDQ).
 //!
-//! The codes stay as they are: in blocks of a scheme whose scales are 1, so that the product is one of packed weights, of a quarter
-//! of the bytes. The scale of the codes, which is wider than that of a block, multiplies what has fewer elements: the numbers, or
-//! the result where each column has its own.
+//! The int8 values remain unchanged, in blocks of a scheme with scale 1. The matmul becomes one
+//! with quantized weights, a quarter of the bytes. The quantization scale has more precision than a
+//! block scale, so it multiplies the smaller operand: the activations, or the result if each column
+//! has a separate scale.
 
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
-use super::Seen;
-use super::codes::{self, Dequantized};
+use super::MatchContext;
+use super::qdq::{self, DequantizedValue};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::CompileError;
@@ -18,34 +19,34 @@ use crate::scalar::BinaryFn;
 use crate::tensor::Tensor;
 use crate::types::TensorType;
 
-/// Blocks of bytes with scales and zero points of groups before them.
+/// The scheme of the blocks: bytes preceded by scales and zero points of groups.
 const SCHEME: Scheme = Scheme::Int8Asym;
-/// Groups of a block.
+/// Groups per block.
 const GROUPS: usize = 4;
 
-/// Codes of weights `[N, K]`, or `[K, N]` that are to be turned.
-struct Weights {
+/// Int8 weights `[N, K]`, or `[K, N]` that must be transposed.
+struct QdqWeights {
     codes: Value,
-    turned: bool,
+    transposed: bool,
     n: usize,
     blocks: usize,
-    /// In unsigned codes.
+    /// The zero point in unsigned values.
     zero: u8,
     scale: Value,
     of_columns: bool,
 }
 
-/// What stands for a product of numbers with codes.
-pub(super) fn of(
-    seen: &Seen<'_>,
+/// The replacement of a matmul of floats with int8 weights.
+pub(super) fn recognize(
+    seen: &MatchContext<'_>,
     rw: &mut Rewriter<'_>,
     node: &Node,
 ) -> Result<Option<Value>, CompileError> {
     let (Op::MatMul(_), &[x, w]) = (&node.op, node.inputs.as_slice()) else {
         return Ok(None);
     };
-    // Codes on both sides are a product of integers.
-    if seen.graph.ty(x).rank() < 2 || codes::dequantized(seen, x).is_some() {
+    // If both sides are quantized, the matmul is an integer matmul.
+    if seen.graph.ty(x).rank() < 2 || qdq::dequantized(seen, x).is_some() {
         return Ok(None);
     }
     let Some(w) = weights(seen, w) else {
@@ -69,10 +70,10 @@ pub(super) fn of(
     rw.add(product, &[x, packed]).map(Some)
 }
 
-/// Weights of whole blocks that the product alone reads.
-fn weights(seen: &Seen<'_>, v: Value) -> Option<Weights> {
+/// Weights that consist of whole blocks and that only the matmul reads.
+fn weights(seen: &MatchContext<'_>, v: Value) -> Option<QdqWeights> {
     let graph = seen.graph;
-    let Dequantized { codes, zero, scale } = codes::dequantized(seen, v)?;
+    let DequantizedValue { codes, zero, scale } = qdq::dequantized(seen, v)?;
     let [Dim::Known(k), Dim::Known(n)] = graph.ty(v).shape[..] else {
         return None;
     };
@@ -89,9 +90,9 @@ fn weights(seen: &Seen<'_>, v: Value) -> Option<Weights> {
         (Op::Transpose(t), &[rows]) if t.perm == [1, 0] => (rows, false),
         (_, _) => (codes, true),
     };
-    Some(Weights {
+    Some(QdqWeights {
         codes,
-        turned,
+        transposed: turned,
         n,
         blocks: k / SCHEME.block_len(),
         zero: u8::try_from(zero + if signed { 128 } else { 0 }).ok()?,
@@ -100,15 +101,15 @@ fn weights(seen: &Seen<'_>, v: Value) -> Option<Weights> {
     })
 }
 
-/// The blocks, `[N, bytes]`.
-fn packed(rw: &mut Rewriter<'_>, w: &Weights, dtype: DType) -> Result<Value, CompileError> {
+/// The weights packed as blocks, `[N, bytes]`.
+fn packed(rw: &mut Rewriter<'_>, w: &QdqWeights, dtype: DType) -> Result<Value, CompileError> {
     let mut codes = rw.leaf(w.codes)?;
     if dtype == DType::I8 {
         codes = rw.add(Cast { to: DType::U8 }, &[codes])?;
         let half = constant(rw, &[128], &[])?;
         codes = rw.add(Binary { f: BinaryFn::Add }, &[codes, half])?;
     }
-    if w.turned {
+    if w.transposed {
         codes = rw.add(Transpose { perm: vec![1, 0] }, &[codes])?;
     }
     let mut before = Vec::with_capacity(3 * GROUPS);

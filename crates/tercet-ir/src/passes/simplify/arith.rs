@@ -1,6 +1,6 @@
-//! Rules of elementwise operators.
+//! Simplification rules of elementwise operators.
 
-use super::{Simplification, Simplified, Simplifier};
+use super::{Simplification, Simplifier, SimplifyResult};
 use crate::dtype::DType;
 use crate::graph::Value;
 use crate::ops::{Binary, Cast, Expand, Op, OpKind};
@@ -41,7 +41,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "absorbing_operand",
-        doc: "x * 0 = x & 0 = 0 for integers and truth values",
+        doc: "x * 0 = x & 0 = 0 for integers and booleans",
         on: OpKind::Binary,
         apply: absorbing_operand,
     },
@@ -77,13 +77,13 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "cast_of_lossless_cast",
-        doc: "cast(cast(x)) = cast(x) where the inner cast keeps every value",
+        doc: "cast(cast(x)) = cast(x) if the inner cast preserves every value",
         on: OpKind::Cast,
         apply: cast_of_lossless_cast,
     },
 ];
 
-/// The function and the operand's function with its operand, of a unary node on a unary node.
+/// For a unary node on a unary node: the outer function, the inner function and its operand.
 fn unary_pair(
     s: &Simplifier<'_, '_>,
     op: &Op,
@@ -98,14 +98,14 @@ fn unary_pair(
     }
 }
 
-fn involution(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn involution(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     Ok(match unary_pair(s, op, inputs) {
         Some((UnaryFn::Neg, UnaryFn::Neg, y) | (UnaryFn::Not, UnaryFn::Not, y)) => Some(y),
         Some(_) | None => None,
     })
 }
 
-fn idempotent(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn idempotent(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     use UnaryFn::{Abs, Ceil, Floor, Relu, Round, Sign, Trunc};
     let Some((outer, inner, _)) = unary_pair(s, op, inputs) else {
         return Ok(None);
@@ -114,14 +114,14 @@ fn idempotent(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplifi
     Ok((once && outer == inner).then(|| inputs[0]))
 }
 
-fn abs_of_neg(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn abs_of_neg(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     match unary_pair(s, op, inputs) {
         Some((UnaryFn::Abs, UnaryFn::Neg, y)) => s.add(op.clone(), &[y]).map(Some),
         Some(_) | None => Ok(None),
     }
 }
 
-fn round_of_integers(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn round_of_integers(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Unary(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -132,7 +132,7 @@ fn round_of_integers(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> S
     Ok((rounds && s.ty(x).dtype.is_int()).then_some(x))
 }
 
-/// The one value of a constant, through operators that only change its shape.
+/// The common value of a constant's elements, looking through operators that only change its shape.
 fn splat(s: &Simplifier<'_, '_>, mut v: Value) -> Option<f64> {
     loop {
         let node = s.node(v);
@@ -144,8 +144,13 @@ fn splat(s: &Simplifier<'_, '_>, mut v: Value) -> Option<f64> {
     }
 }
 
-/// `x` broadcast to the shape that `op` gives.
-fn in_result_shape(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value], x: Value) -> Simplified {
+/// `x` broadcast to the result shape of `op`.
+fn in_result_shape(
+    s: &mut Simplifier<'_, '_>,
+    op: &Op,
+    inputs: &[Value],
+    x: Value,
+) -> SimplifyResult {
     let Some(ty) = s.infer(op, inputs) else {
         return Ok(None);
     };
@@ -155,14 +160,14 @@ fn in_result_shape(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value], x: Val
     }
 }
 
-fn neutral_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn neutral_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     use BinaryFn::{Add, Div, Mul, Or, Pow, Shl, Shr, Sub, Xor};
     let (Op::Binary(o), &[a, b]) = (op, inputs) else {
         return Ok(None);
     };
     let float = s.ty(a).dtype.is_float();
     let is = |v: Value, want: f64| splat(s, v).is_some_and(|x| x.to_bits() == want.to_bits());
-    // -0.0 + x is x for every float; for integers 0 has no sign.
+    // -0.0 + x equals x for every float; integers have no signed zero.
     let zero_sum = if float { -0.0 } else { 0.0 };
     let (left, right) = match o.f {
         Add => (Some(zero_sum), Some(zero_sum)),
@@ -184,7 +189,7 @@ fn neutral_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Sim
     in_result_shape(s, op, inputs, kept)
 }
 
-fn absorbing_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn absorbing_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Binary(o), &[a, b]) = (op, inputs) else {
         return Ok(None);
     };
@@ -195,7 +200,7 @@ fn absorbing_operand(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> S
     }
 }
 
-fn same_operands(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn same_operands(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     use BinaryFn::{And, Max, Min, Or};
     let (Op::Binary(o), &[a, b]) = (op, inputs) else {
         return Ok(None);
@@ -203,7 +208,7 @@ fn same_operands(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simpl
     Ok((a == b && matches!(o.f, Max | Min | And | Or)).then_some(a))
 }
 
-fn add_of_neg(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn add_of_neg(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Binary(o), &[a, b]) = (op, inputs) else {
         return Ok(None);
     };
@@ -222,7 +227,7 @@ fn add_of_neg(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplifi
     Ok(None)
 }
 
-fn where_of_constant(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn where_of_constant(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let &[cond, a, b] = inputs else {
         return Ok(None);
     };
@@ -232,21 +237,21 @@ fn where_of_constant(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> S
     }
 }
 
-fn where_of_same(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn where_of_same(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     match inputs {
         &[_, a, b] if a == b => in_result_shape(s, op, inputs, a),
         _ => Ok(None),
     }
 }
 
-fn cast_to_same(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn cast_to_same(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Cast(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
     Ok((s.ty(x).dtype == o.to).then_some(x))
 }
 
-fn cast_of_lossless_cast(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn cast_of_lossless_cast(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Cast(outer), &[y]) = (op, inputs) else {
         return Ok(None);
     };
@@ -254,7 +259,7 @@ fn cast_of_lossless_cast(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) 
         return Ok(None);
     };
     let (from, via, to) = (s.ty(x).dtype, inner.to, outer.to);
-    // Integers wrap where floats saturate: through a float, a narrowing is another function.
+    // Integers wrap but floats saturate, so narrowing through a float is a different function.
     let saturates = !from.is_float() && via.is_float() && !to.is_float() && !keeps_values(from, to);
     if !keeps_values(from, via) || (saturates && to != DType::Bool) {
         return Ok(None);
@@ -262,9 +267,9 @@ fn cast_of_lossless_cast(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) 
     s.add(Cast { to }, &[x]).map(Some)
 }
 
-/// True if every value of `from` is a value of `to`.
+/// True if `to` represents every value of `from` exactly.
 fn keeps_values(from: DType, to: DType) -> bool {
-    /// Integers up to this magnitude are exact in a float dtype.
+    /// The largest magnitude up to which all integers are exact in a float dtype.
     const fn exact_integers(d: DType) -> i64 {
         match d {
             DType::F64 => 1 << 53,

@@ -1,9 +1,9 @@
-//! Rules of operators that move data.
+//! Simplification rules of data movement operators.
 
-use super::{Simplification, Simplified, Simplifier};
+use super::{Simplification, Simplifier, SimplifyResult};
 use crate::graph::Value;
 use crate::ops::{Op, OpKind, Reshape, Slice, Transpose};
-use crate::passes::view::{first_index, known_range, takes_all};
+use crate::passes::view::{first_index, is_full_slice, known_range};
 
 pub(super) const RULES: &[Simplification] = &[
     Simplification {
@@ -32,7 +32,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "transpose_of_unit_axes",
-        doc: "transpose(x) = reshape(x) where only axes of size 1 change places",
+        doc: "transpose(x) = reshape(x) if only axes of size 1 are exchanged",
         on: OpKind::Transpose,
         apply: transpose_of_unit_axes,
     },
@@ -50,7 +50,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "slice_of_all",
-        doc: "slice(x) = x where every axis is taken whole",
+        doc: "slice(x) = x if it takes every axis whole",
         on: OpKind::Slice,
         apply: slice_of_all,
     },
@@ -68,7 +68,7 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "slice_of_slice",
-        doc: "slice(slice(x)) = slice(x) where the sizes are known or one of them takes all",
+        doc: "slice(slice(x)) = slice(x) if the sizes are known or one of them takes all elements",
         on: OpKind::Slice,
         apply: slice_of_slice,
     },
@@ -80,31 +80,32 @@ pub(super) const RULES: &[Simplification] = &[
     },
     Simplification {
         name: "pad_of_nothing",
-        doc: "pad(x) = x where nothing is added",
+        doc: "pad(x) = x without padding",
         on: OpKind::Pad,
         apply: pad_of_nothing,
     },
     Simplification {
         name: "stop_gradient_of_any",
-        doc: "stop_gradient(x) = x: nothing is differentiated after passes",
+        doc: "stop_gradient(x) = x: passes run after differentiation",
         on: OpKind::StopGradient,
         apply: operand,
     },
 ];
 
-fn operand(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> Simplified {
+fn operand(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> SimplifyResult {
     Ok(inputs.first().copied())
 }
 
-fn to_same_type(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn to_same_type(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let &[x] = inputs else {
         return Ok(None);
     };
     Ok((s.infer(op, inputs).as_ref() == Some(s.ty(x))).then_some(x))
 }
 
-/// The last operator of the kind decides; the one below it may be left out.
-fn same_op_below(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+/// Two consecutive operators of one kind: the outer one determines the result, so the inner one can
+/// be skipped.
+fn same_op_below(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let &[y] = inputs else {
         return Ok(None);
     };
@@ -117,7 +118,7 @@ fn same_op_below(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simpl
     }
 }
 
-fn transpose_of_transpose(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn transpose_of_transpose(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Transpose(outer), &[y]) = (op, inputs) else {
         return Ok(None);
     };
@@ -128,14 +129,14 @@ fn transpose_of_transpose(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value])
     s.add(Transpose { perm }, &[x]).map(Some)
 }
 
-fn transpose_in_order(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn transpose_in_order(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Transpose(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
     Ok(o.perm.iter().copied().eq(0..o.perm.len()).then_some(x))
 }
 
-fn transpose_of_unit_axes(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn transpose_of_unit_axes(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Transpose(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
@@ -150,16 +151,16 @@ fn transpose_of_unit_axes(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value])
     s.add(Reshape { shape }, &[x]).map(Some)
 }
 
-fn slice_of_all(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn slice_of_all(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Slice(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };
-    let all = (s.ty(x).shape.iter().enumerate()).all(|(axis, n)| takes_all(o, axis, n));
+    let all = (s.ty(x).shape.iter().enumerate()).all(|(axis, n)| is_full_slice(o, axis, n));
     Ok(all.then_some(x))
 }
 
-/// What is gathered is read before it is widened, so that nothing wide needs memory for it.
-fn gather_of_wider(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+/// Gathers before widening, so that the wide data needs no memory.
+fn gather_of_wider(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let [data, idx] = *inputs else {
         return Ok(None);
     };
@@ -174,7 +175,7 @@ fn gather_of_wider(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Sim
     s.add(cast, &[narrow]).map(Some)
 }
 
-fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Slice(outer), &[y]) = (op, inputs) else {
         return Ok(None);
     };
@@ -192,8 +193,8 @@ fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simp
     };
     for axis in 0..from.rank() {
         let one = match (
-            takes_all(inner, axis, &from[axis]),
-            takes_all(outer, axis, &via[axis]),
+            is_full_slice(inner, axis, &from[axis]),
+            is_full_slice(outer, axis, &via[axis]),
         ) {
             (true, _) => (outer.starts[axis], outer.ends[axis], outer.steps[axis]),
             (_, true) => (inner.starts[axis], inner.ends[axis], inner.steps[axis]),
@@ -219,14 +220,14 @@ fn slice_of_slice(s: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simp
     s.add(joined, &[x]).map(Some)
 }
 
-fn concat_of_one(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> Simplified {
+fn concat_of_one(_: &mut Simplifier<'_, '_>, _: &Op, inputs: &[Value]) -> SimplifyResult {
     match inputs {
         &[x] => Ok(Some(x)),
         _ => Ok(None),
     }
 }
 
-fn pad_of_nothing(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> Simplified {
+fn pad_of_nothing(_: &mut Simplifier<'_, '_>, op: &Op, inputs: &[Value]) -> SimplifyResult {
     let (Op::Pad(o), &[x]) = (op, inputs) else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! Which rows are taken, and by what.
+//! Row selections: which rows of an axis a slice or gather takes.
 
 use super::super::rewrite::Rewriter;
 use crate::dim::Dim;
@@ -8,27 +8,27 @@ use crate::ops::{GatherNd, Op, Reshape, Slice};
 use crate::tensor::Tensor;
 use crate::types::{Shape, Type};
 
-/// Of an axis of known size at most one in so many rows is few.
-const FEW: usize = 2;
+/// A selection counts as few rows if it takes at most one row in `MIN_AXIS_TO_SELECTED_RATIO` of an axis of known size.
+const MIN_AXIS_TO_SELECTED_RATIO: usize = 2;
 
-/// Few rows of an axis.
+/// A selection of few rows of an axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Taken {
+pub(super) struct RowSelection {
     axis: usize,
-    which: Which,
+    which: RowSelectionKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Which {
-    /// From here on so many, as a slice says it.
+enum RowSelectionKind {
+    /// A contiguous range of `len` rows, with the start and end of a slice.
     Range { start: i64, end: i64, len: usize },
-    /// One of each entry of the axes before, at the place that this old value has for it.
+    /// One row per entry of the preceding axes; this old value holds the row indices.
     Picked(Value),
 }
 
-impl Taken {
-    /// The rows that a node takes; none where it does not take few of one axis.
-    pub(super) fn by(graph: &Graph, node: &Node) -> Option<Taken> {
+impl RowSelection {
+    /// The rows that a node selects; `None` if it does not select few rows of one axis.
+    pub(super) fn by(graph: &Graph, node: &Node) -> Option<RowSelection> {
         let x = graph.ty(*node.inputs.first()?);
         match &node.op {
             Op::Slice(slice) => range(slice, &x.shape, &node.outputs[0].shape),
@@ -42,53 +42,54 @@ impl Taken {
                 let axis = gather.batch_dims;
                 let idx = node.inputs[1];
                 let shape = &graph.ty(idx).shape;
-                // One coordinate, and one place for each entry of the axes before.
+                // The index has one coordinate, and one row per entry of the preceding axes.
                 let is_one = shape.rank() == axis + 1 && shape[axis].is_one();
-                let few = (x.shape.get(axis)?.known()).is_none_or(|n| n >= FEW);
-                let which = Which::Picked(idx);
+                let few =
+                    (x.shape.get(axis)?.known()).is_none_or(|n| n >= MIN_AXIS_TO_SELECTED_RATIO);
+                let which = RowSelectionKind::Picked(idx);
                 let fits = is_one && few && shape[..axis] == x.shape[..axis];
-                fits.then_some(Taken { axis, which })
+                fits.then_some(RowSelection { axis, which })
             }
             _ => None,
         }
     }
 
-    /// The axis.
+    /// The axis of the rows.
     pub(super) fn axis(&self) -> usize {
         self.axis
     }
 
     /// The same rows of another axis.
-    pub(super) fn on(&self, axis: usize) -> Taken {
+    pub(super) fn on(&self, axis: usize) -> RowSelection {
         let which = self.which.clone();
-        Taken { axis, which }
+        RowSelection { axis, which }
     }
 
-    /// Whether the axes before say which rows are taken.
+    /// Whether an index value selects a row for each entry of the preceding axes.
     pub(super) fn is_picked(&self) -> bool {
-        matches!(self.which, Which::Picked(_))
+        matches!(self.which, RowSelectionKind::Picked(_))
     }
 
-    /// How many rows they are.
+    /// Number of selected rows.
     pub(super) fn len(&self) -> usize {
         match self.which {
-            Which::Range { len, .. } => len,
-            Which::Picked(_) => 1,
+            RowSelectionKind::Range { len, .. } => len,
+            RowSelectionKind::Picked(_) => 1,
         }
     }
 
-    /// The shape of what has these rows.
+    /// The shape of a value reduced to these rows.
     pub(super) fn shape(&self, whole: &Shape) -> Shape {
         let mut dims = whole.to_vec();
         dims[self.axis] = Dim::Known(self.len());
         dims.into()
     }
 
-    /// These rows of a new value, whose axes stay.
-    pub(super) fn of(&self, rw: &mut Rewriter<'_>, whole: Value) -> Result<Value, CompileError> {
+    /// Selects these rows of a new value; the rank does not change.
+    pub(super) fn apply(&self, rw: &mut Rewriter<'_>, whole: Value) -> Result<Value, CompileError> {
         let shape = rw.new_graph().ty(whole).shape.clone();
         match self.which {
-            Which::Range { start, end, .. } => {
+            RowSelectionKind::Range { start, end, .. } => {
                 let mut slice = Slice {
                     starts: vec![0; shape.rank()],
                     ends: vec![i64::MAX; shape.rank()],
@@ -97,7 +98,7 @@ impl Taken {
                 (slice.starts[self.axis], slice.ends[self.axis]) = (start, end);
                 rw.add(slice, &[whole])
             }
-            Which::Picked(idx) => {
+            RowSelectionKind::Picked(idx) => {
                 let idx = rw.leaf(idx)?;
                 let batch_dims = self.axis;
                 let row = rw.add(GatherNd { batch_dims }, &[whole, idx])?;
@@ -107,7 +108,7 @@ impl Taken {
         }
     }
 
-    /// Rows, whose axis is still there, as the type of the result of the node that takes them.
+    /// Converts rows that still have their axis to the result type of the selecting node.
     pub(super) fn as_result(
         &self,
         rw: &mut Rewriter<'_>,
@@ -124,23 +125,25 @@ impl Taken {
     }
 }
 
-/// The row at a place that is known.
-fn one_of(from: &Shape, axis: usize, at: &Tensor) -> Option<Taken> {
+/// The selection of one row at a constant index.
+fn one_of(from: &Shape, axis: usize, at: &Tensor) -> Option<RowSelection> {
     let &[start] = &at.to_i64s()[..] else {
         return None;
     };
     let is_there = |n: usize| (-(n as i64)..n as i64).contains(&start);
-    let few = from[axis].known().is_none_or(|n| n >= FEW && is_there(n));
+    let few = from[axis]
+        .known()
+        .is_none_or(|n| n >= MIN_AXIS_TO_SELECTED_RATIO && is_there(n));
     let end = match start {
         -1 => i64::MAX,
         _ => start.checked_add(1)?,
     };
-    let which = Which::Range { start, end, len: 1 };
-    few.then_some(Taken { axis, which })
+    let which = RowSelectionKind::Range { start, end, len: 1 };
+    few.then_some(RowSelection { axis, which })
 }
 
 /// The rows of a slice along one axis.
-fn range(slice: &Slice, from: &Shape, to: &Shape) -> Option<Taken> {
+fn range(slice: &Slice, from: &Shape, to: &Shape) -> Option<RowSelection> {
     let mut cut = (0..from.rank()).filter(|&i| from[i] != to[i]);
     let (axis, None) = (cut.next()?, cut.next()) else {
         return None;
@@ -148,14 +151,14 @@ fn range(slice: &Slice, from: &Shape, to: &Shape) -> Option<Taken> {
     let len = to[axis].known()?;
     let is_forward = slice.steps.iter().all(|step| *step == 1);
     let few = match from[axis].known() {
-        Some(n) => n >= FEW * len,
-        // There may be no more of them.
+        Some(n) => n >= MIN_AXIS_TO_SELECTED_RATIO * len,
+        // The axis may have only one row.
         None => len == 1,
     };
-    let which = Which::Range {
+    let which = RowSelectionKind::Range {
         start: slice.starts[axis],
         end: slice.ends[axis],
         len,
     };
-    (is_forward && few).then_some(Taken { axis, which })
+    (is_forward && few).then_some(RowSelection { axis, which })
 }

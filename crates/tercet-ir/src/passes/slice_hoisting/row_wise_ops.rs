@@ -1,12 +1,12 @@
-//! What computes the rows of an axis one by one.
+//! Row-wise operators: operators that compute each row of an axis independently.
 
-use super::taken::Taken;
+use super::row_selection::RowSelection;
 use crate::dim::Dim;
 use crate::graph::{Graph, Node, Value};
-use crate::ops::{Layout, MaskKind, Op, Reshape};
+use crate::ops::{AttentionLayout, MaskKind, Op, Reshape};
 use crate::types::Shape;
 
-/// Whether few rows of a result are worth it by themselves.
+/// Whether computing fewer rows of this operator is worth a rewrite.
 pub(super) fn is_heavy(op: &Op) -> bool {
     matches!(
         op,
@@ -14,22 +14,26 @@ pub(super) fn is_heavy(op: &Op) -> bool {
     )
 }
 
-/// Rows along this axis of the first operand of a node, and all of the others.
-pub(super) fn first_of(node: &Node, axis: usize) -> Vec<Option<usize>> {
+/// The axes for a node that needs these rows of its first operand, and all other operands whole.
+pub(super) fn rows_of_first_operand(node: &Node, axis: usize) -> Vec<Option<usize>> {
     let mut axes = vec![None; node.inputs.len()];
     axes[0] = Some(axis);
     axes
 }
 
-/// The axis of each operand along which these rows of the result need the same rows alone, none for operands that they need
-/// all of; none where they do not follow from rows.
-pub(super) fn rows_of(graph: &Graph, node: &Node, taken: &Taken) -> Option<Vec<Option<usize>>> {
+/// For each operand, the axis along which the node needs only the selected rows, or `None` if it
+/// needs the whole operand. Returns `None` if the operator is not row-wise along the axis.
+pub(super) fn rows_of(
+    graph: &Graph,
+    node: &Node,
+    taken: &RowSelection,
+) -> Option<Vec<Option<usize>>> {
     let [ty] = &node.outputs[..] else {
         return None;
     };
     let (axis, rank) = (taken.axis(), ty.rank());
     let shape = |v: &Value| &graph.ty(*v).shape;
-    let first = |axis| first_of(node, axis);
+    let first = |axis| rows_of_first_operand(node, axis);
     let axes = match &node.op {
         Op::Unary(_) | Op::Cast(_) | Op::Clamp(_) => first(axis),
         Op::Binary(_) | Op::Compare(_) | Op::Where(_) => {
@@ -49,8 +53,8 @@ pub(super) fn rows_of(graph: &Graph, node: &Node, taken: &Taken) -> Option<Vec<O
         Op::Transpose(t) => first(t.perm[axis]),
         Op::Attention(a) => {
             let positions = match a.layout {
-                Layout::Bshd => 1,
-                Layout::Bhsd => 2,
+                AttentionLayout::Bshd => 1,
+                AttentionLayout::Bhsd => 2,
             };
             let by_position = matches!(a.mask, MaskKind::Causal | MaskKind::Window(_));
             if axis != positions || by_position {
@@ -66,7 +70,8 @@ pub(super) fn rows_of(graph: &Graph, node: &Node, taken: &Taken) -> Option<Vec<O
         }
         _ => return None,
     };
-    // What is picked for each entry of the axes before is so for operands that have them.
+    // An index value that selects a row for each entry of the preceding axes applies only to
+    // operands with the same preceding axes.
     let is_same = |v: &Value, at: Option<usize>| {
         at.is_none_or(|at| at == axis && shape(v)[..at] == ty.shape[..at])
     };
@@ -75,7 +80,7 @@ pub(super) fn rows_of(graph: &Graph, node: &Node, taken: &Taken) -> Option<Vec<O
     follows.then_some(axes)
 }
 
-/// The axis that an axis of a reshaped value was before.
+/// The source axis of an axis of a reshaped value.
 fn reshaped(to: &Shape, axis: usize, from: &Shape) -> Option<usize> {
     let wide = |dims: &[Dim]| -> Vec<Dim> {
         let wide = dims.iter().filter(|d| !d.is_one());
@@ -87,7 +92,7 @@ fn reshaped(to: &Shape, axis: usize, from: &Shape) -> Option<usize> {
 }
 
 /// The operator of a node for these rows of its result.
-pub(super) fn narrowed(node: &Node, taken: &Taken) -> Op {
+pub(super) fn narrowed(node: &Node, taken: &RowSelection) -> Op {
     match &node.op {
         Op::Reshape(_) => {
             let shape = taken.shape(&node.outputs[0].shape);

@@ -1,31 +1,34 @@
-//! The gradients of attention, down to products of matrices of queries by keys.
+//! Decomposition of the attention gradients into matmuls over all queries and keys.
 //!
-//! Factors of products are in the operands' dtype, sums in F32 or wider. Groups of query heads are rows of one product, so
-//! that the sums over a group are those of the product.
+//! Matmul operands have the dtype of the attention's operands, and sums are F32 or wider. Groups of
+//! query heads are rows of one matmul, which therefore also sums over a group.
 //!
-//! Of F16 and BF16 the weights are made from the sums that were kept. Of wider dtypes they are a softmax, and `delta` is the sum of `p dp`: what the
-//! operands are by definition, without the roundings of `y`, so that cotangents that are zero come out as zero.
+//! For F16 and BF16 the attention weights are recomputed from the saved log-sum-exp. For wider
+//! dtypes they are a softmax, and `delta` is the sum of `p dp`. Both equal the operands by
+//! definition, but do not contain the roundings of `y`, so cotangents that are mathematically zero
+//! are exactly zero.
 
-use super::{Operands, masked, operands, scores};
+use super::{AttentionRuleOperands, masked, operands, scores};
 use crate::dtype::DType;
 use crate::graph::Value;
-use crate::legalize::Builder;
-use crate::ops::{AttentionGradOf, Layout, MaskKind, Op, ReduceFn, Softmax};
-use crate::rules::Applied;
-use crate::rules::util::Built;
+use crate::legalize::LegalizeBuilder;
+use crate::ops::{AttentionGradOf, AttentionLayout, MaskKind, Op, ReduceFn, Softmax};
+use crate::rules::RuleResult;
+use crate::rules::util::ValueResult;
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
 use crate::types::Shape;
 
-/// What the products share.
-struct Parts {
-    layout: Layout,
+/// The common properties of the matmuls.
+struct AttentionGradOperands {
+    layout: AttentionLayout,
     dtype: DType,
-    /// `[batch, heads, queries, keys]` and `[batch, key heads, rows, keys]`, one matrix for each key head.
+    /// `full` is `[batch, heads, queries, keys]`; `grouped` is `[batch, key heads, rows, keys]`,
+    /// one matrix for each key head.
     full: Shape,
     grouped: Shape,
 }
 
-pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+pub(super) fn attention_grad(b: &mut LegalizeBuilder<'_>, op: &Op, inputs: &[Value]) -> RuleResult {
     let (Op::AttentionGrad(o), &[q, k, v, dy, lse, delta, ref rest @ ..]) = (op, inputs) else {
         return Ok(None);
     };
@@ -33,12 +36,12 @@ pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> 
     let Some(all) = operands(b, &o, [q, k, v], rest)? else {
         return Ok(None);
     };
-    let Operands {
+    let AttentionRuleOperands {
         dims, mask, len, ..
     } = all;
     let s = scores(b, &o, all.q, all.k, all.head_dim, &dims)?;
     let full = b.shape(s);
-    let parts = Parts {
+    let parts = AttentionGradOperands {
         layout: o.layout,
         dtype: b.dtype(q),
         grouped: vec![
@@ -57,8 +60,8 @@ pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> 
         true => weights(b, seen, lse, hides)?,
         false => b.add(Softmax { axis: 3 }, &[seen])?,
     };
-    let products = Products { p, dy, v, hides };
-    let ds = products.of_scores(b, &parts, keeps_sums.then_some(delta))?;
+    let products = AttentionGradProducts { p, dy, v, hides };
+    let ds = products.score_grad(b, &parts, keeps_sums.then_some(delta))?;
     let slope = b.scalar(b.dtype(ds), o.scale_for(all.head_dim))?;
     let ds = match o.softcap {
         None => ds,
@@ -84,16 +87,16 @@ pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> 
             vec![parts.heads_first(b, dq)?]
         }
         AttentionGradOf::Keys => {
-            let dk = parts.turned_product(b, q, ds)?;
+            let dk = parts.transposed_product(b, q, ds)?;
             let p = b.reshape(p, parts.grouped.clone())?;
             let p = b.cast(p, parts.dtype)?;
-            vec![dk, parts.turned_product(b, dy, p)?]
+            vec![dk, parts.transposed_product(b, dy, p)?]
         }
     }))
 }
 
-/// `exp(scores - lse)`; 0 where a query does not see a key.
-fn weights(b: &mut Builder<'_>, scores: Value, lse: Value, hides: bool) -> Built {
+/// `exp(scores - lse)`; 0 at masked keys.
+fn weights(b: &mut LegalizeBuilder<'_>, scores: Value, lse: Value, hides: bool) -> ValueResult {
     let mut shape = b.shape(lse).into_dims();
     shape.push(1.into());
     let lse = b.reshape(lse, shape)?;
@@ -108,24 +111,30 @@ fn weights(b: &mut Builder<'_>, scores: Value, lse: Value, hides: bool) -> Built
     b.select(is_seen, p, zero)
 }
 
-struct Products {
+struct AttentionGradProducts {
     p: Value,
     dy: Value,
     v: Value,
     hides: bool,
 }
 
-impl Products {
-    /// `p (dy vT - delta)`, `[batch, heads, queries, keys]`; the sum of `p dy vT` where no `delta` is given.
-    fn of_scores(&self, b: &mut Builder<'_>, parts: &Parts, delta: Option<Value>) -> Built {
+impl AttentionGradProducts {
+    /// `p (dy vT - delta)`, `[batch, heads, queries, keys]`. Without a `delta`, uses the sum of `p
+    /// dy vT`.
+    fn score_grad(
+        &self,
+        b: &mut LegalizeBuilder<'_>,
+        parts: &AttentionGradOperands,
+        delta: Option<Value>,
+    ) -> ValueResult {
         let values = parts.heads_first(b, self.v)?;
         let dy = parts.rows(b, self.dy)?;
         let (values, dy) = (b.widen(values)?, b.widen(dy)?);
-        let values = b.swap_last(values)?;
+        let values = b.transpose_last_two(values)?;
         let dp = b.matmul(dy, values)?;
         let mut dp = b.reshape(dp, parts.full.clone())?;
         if self.hides {
-            // What a query does not see may hold anything.
+            // Masked keys may hold any data, including NaN.
             let zero = b.scalar(b.dtype(dp), 0.0)?;
             let weighs = b.compare(CompareFn::Gt, self.p, zero)?;
             dp = b.select(weighs, dp, zero)?;
@@ -146,30 +155,31 @@ impl Products {
     }
 }
 
-impl Parts {
-    /// `[batch, heads, sequence, head dim]` from the layout of the operator, and back: both turn the same axes.
-    fn heads_first(&self, b: &mut Builder<'_>, x: Value) -> Built {
+impl AttentionGradOperands {
+    /// Converts between the operator's layout and `[batch, heads, sequence, head dim]`; the
+    /// conversion is its own inverse.
+    fn heads_first(&self, b: &mut LegalizeBuilder<'_>, x: Value) -> ValueResult {
         match self.layout {
-            Layout::Bhsd => Ok(x),
-            Layout::Bshd => b.transpose(x, &[0, 2, 1, 3]),
+            AttentionLayout::Bhsd => Ok(x),
+            AttentionLayout::Bshd => b.transpose(x, &[0, 2, 1, 3]),
         }
     }
 
-    /// What belongs to queries as rows of one product for each key head.
-    fn rows(&self, b: &mut Builder<'_>, x: Value) -> Built {
+    /// Reshapes a per-query value to rows of one matmul for each key head.
+    fn rows(&self, b: &mut LegalizeBuilder<'_>, x: Value) -> ValueResult {
         let x = self.heads_first(b, x)?;
         let mut shape = self.grouped.clone();
         shape.dims_mut()[3] = b.shape(x)[3].clone();
         b.reshape(x, shape)
     }
 
-    /// `by` transposed times what belongs to queries. As the transpose of that: the few columns of `x` are turned instead of
-    /// all of `by`.
-    fn turned_product(&self, b: &mut Builder<'_>, x: Value, by: Value) -> Built {
+    /// `by` transposed times a per-query value. It is computed as the transpose of the reversed
+    /// product: transposing `x`, which has few columns, is cheaper than transposing `by`.
+    fn transposed_product(&self, b: &mut LegalizeBuilder<'_>, x: Value, by: Value) -> ValueResult {
         let x = self.rows(b, x)?;
-        let turned = b.swap_last(x)?;
+        let turned = b.transpose_last_two(x)?;
         let product = b.matmul(turned, by)?;
-        let product = b.swap_last(product)?;
+        let product = b.transpose_last_two(product)?;
         self.heads_first(b, product)
     }
 }

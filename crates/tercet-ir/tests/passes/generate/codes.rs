@@ -1,6 +1,6 @@
-//! Numbers that go through codes of 8 bits, as quantisers write it.
+//! Generates quantize-dequantize (QDQ) sequences, as quantization tools write them.
 
-use tercet_ir::attr::Real;
+use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::*;
 use tercet_ir::scalar::{BinaryFn, UnaryFn};
 use tercet_ir::{DType, Tensor, TensorType, Value};
@@ -8,7 +8,7 @@ use tercet_ir::{DType, Tensor, TensorType, Value};
 use super::Generator;
 
 impl Generator<'_> {
-    /// A value whose numbers became codes, were moved, and became codes again, as numbers.
+    /// A value that is quantized to int8, moved, quantized and dequantized again.
     pub(super) fn through_codes(&mut self) -> Option<()> {
         let is_float = |v: &&Value| {
             let ty = self.graph.ty(**v);
@@ -42,7 +42,7 @@ impl Generator<'_> {
         let f = UnaryFn::Round;
         let rounded = self.graph.add(Unary { f }, &[scaled]).ok()?;
         let moved = self.with_number(BinaryFn::Add, rounded, zero)?;
-        let (lo, hi) = (Real(0.0), Real(255.0));
+        let (lo, hi) = (FloatAttr(0.0), FloatAttr(255.0));
         let bounded = self.graph.add(Clamp { lo, hi }, &[moved]).ok()?;
         self.graph.cast(bounded, DType::U8).ok()
     }

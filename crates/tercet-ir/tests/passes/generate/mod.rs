@@ -1,7 +1,7 @@
 //! The generator of random graphs.
 //!
-//! A graph is grown from a list of numbers, one decision each; what an operator refuses is left
-//! out, so that every list gives a graph.
+//! A list of numbers determines the graph; each number is one decision. Nodes that an operator
+//! rejects are omitted, so every list gives a graph.
 
 mod codes;
 mod movement;
@@ -9,20 +9,20 @@ mod rows;
 
 use std::collections::BTreeMap;
 
-use tercet_ir::attr::Real;
-use tercet_ir::case::Fill;
+use tercet_ir::attr::FloatAttr;
+use tercet_ir::case::InputFill;
 use tercet_ir::ops::*;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{Bindings, DType, Dim, Graph, Shape, Tensor, TensorType, Type, Value};
 
-/// Elements of a tensor of a random graph.
+/// Maximum number of elements of a tensor of a random graph.
 const MAX_ELEMENTS: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Every operator, with NaNs, infinities and extremes among the data.
+    /// Every operator, with NaNs, infinities and extremes in the data.
     Wild,
-    /// Neither jumps nor poles: small differences stay small.
+    /// Only functions without discontinuities and poles, so small differences remain small.
     Smooth,
 }
 
@@ -41,7 +41,7 @@ struct Generator<'a> {
     decisions: std::slice::Iter<'a, u16>,
 }
 
-/// The graph of a list of decisions.
+/// The graph for a list of decisions.
 pub(crate) fn sample(kind: Kind, decisions: &[u16]) -> Sample {
     let mut g = Generator {
         kind,
@@ -56,7 +56,7 @@ pub(crate) fn sample(kind: Kind, decisions: &[u16]) -> Sample {
         g.step();
     }
     if kind == Kind::Wild {
-        // Rounding jumps.
+        // Rounding is discontinuous, so smooth graphs exclude it.
         g.through_codes();
     }
     g.finish()
@@ -72,10 +72,10 @@ impl Generator<'_> {
         list[self.next(list.len())]
     }
 
-    fn fill(&self) -> Fill {
+    fn fill(&self) -> InputFill {
         match self.kind {
-            Kind::Wild => Fill::Special,
-            Kind::Smooth => Fill::Normal,
+            Kind::Wild => InputFill::Special,
+            Kind::Smooth => InputFill::Normal,
         }
     }
 
@@ -95,7 +95,7 @@ impl Generator<'_> {
             let ty = Type::new(dtype, shape);
             let data = ty.eval(&self.sizes).unwrap();
             let fill = if name == "y" {
-                Fill::Normal
+                InputFill::Normal
             } else {
                 self.fill()
             };
@@ -116,7 +116,7 @@ impl Generator<'_> {
             self.weight(name, &[4]);
         }
         let ty = TensorType::new(DType::F32, &[2, 4]);
-        let data = Fill::Normal.tensor("state", ty.clone());
+        let data = InputFill::Normal.tensor("state", ty.clone());
         self.tensors.insert("state".into(), data);
         let state = self.graph.state("state", (&ty).into()).unwrap();
         self.values.push(state);
@@ -124,16 +124,16 @@ impl Generator<'_> {
 
     fn weight(&mut self, name: &str, shape: &[usize]) {
         let ty = TensorType::new(DType::F32, shape);
-        let data = Fill::Normal.tensor(name, ty.clone());
+        let data = InputFill::Normal.tensor(name, ty.clone());
         self.tensors.insert(name.into(), data);
         let v = self.graph.param(name, (&ty).into()).unwrap();
         self.values.push(v);
     }
 
-    /// A value for which `op` with `before` is accepted, from a random place on.
+    /// A value that `op` accepts after the operands `before`, searched from a random position on.
     fn operand(&mut self, op: &Op, before: &[Value], more: usize) -> Option<Value> {
         let start = self.next(self.values.len());
-        // Recent values first make deep graphs.
+        // Trying recent values first makes deep graphs.
         let recent = self.values.iter().rev().cycle().skip(start).copied();
         recent.take(self.values.len()).find(|v| {
             let mut all = before.to_vec();
@@ -204,7 +204,7 @@ impl Generator<'_> {
                     true => self.pick(&[Relu, Sigmoid, Tanh, Neg, Abs, Gelu, Silu, Sin, Softplus]),
                     false => self.pick(UnaryFn::ALL),
                 };
-                // Written out, as exporters do.
+                // Decomposes the activation, as exporters do.
                 if matches!(f, Sigmoid | Silu) && self.next(4) > 0 {
                     let gate = self.apply(Unary { f: Sigmoid }, 1)?;
                     let x = self.graph.node(gate.node).inputs[0];
@@ -222,8 +222,8 @@ impl Generator<'_> {
             }
             5 if smooth => self.apply(
                 Clamp {
-                    lo: Real(-2.0),
-                    hi: Real(2.5),
+                    lo: FloatAttr(-2.0),
+                    hi: FloatAttr(2.5),
                 },
                 1,
             ),
@@ -250,7 +250,7 @@ impl Generator<'_> {
         self.push(Where {}, &[cond, a, b])
     }
 
-    /// Products of a value with weights, with what epilogue fusion and packing look for.
+    /// Matmuls of a value with weights, in patterns that epilogue fusion and packing match.
     fn product(&mut self) -> Option<Value> {
         let start = self.next(self.values.len());
         let n = self.values.len();
@@ -260,7 +260,7 @@ impl Generator<'_> {
                 let ty = self.graph.ty(*v);
                 ty.dtype == DType::F32 && ty.rank() >= 2 && ty.shape.last() == Some(&Dim::Known(4))
             })?;
-        // Several products of one value are what packing looks for.
+        // Packing needs several matmuls of one value.
         self.projection(x)?;
         match self.next(2) {
             0 => self.projection(x),
@@ -343,8 +343,8 @@ impl Generator<'_> {
             a = self.push(Binary { f }, &[x, leaf(&self.graph, "b1")])?;
         }
         let sum = self.push(Binary { f }, &[a, residual])?;
-        // A wide eps keeps the norm of nearly equal numbers smooth.
-        let eps = Real(0.5);
+        // A large eps keeps the norm of nearly equal numbers smooth.
+        let eps = FloatAttr(0.5);
         let axis = self.graph.ty(sum).rank().checked_sub(1)?;
         match self.next(2) {
             0 => self.push(LayerNorm { axis, eps }, &[sum, gamma, beta]),
@@ -362,11 +362,11 @@ impl Generator<'_> {
         let ty = TensorType::new(dtype, shape);
         let values = vec![value; ty.numel()];
         let tensor = match self.next(3) {
-            0 => Fill::Normal.tensor("constant", ty),
+            0 => InputFill::Normal.tensor("constant", ty),
             _ => Tensor::from_f64s(ty, &values).unwrap(),
         };
         let constant = self.push(Const { tensor }, &[])?;
-        // Most rules of the simplifier are about an operation with a constant.
+        // Most simplification rules apply to an operation with a constant.
         let f = match self.kind {
             Kind::Wild => {
                 use BinaryFn::*;
@@ -389,8 +389,8 @@ impl Generator<'_> {
                 let rng = RngUniform {
                     shape: [3, 4].into(),
                     dtype: DType::F32,
-                    lo: Real(-1.0),
-                    hi: Real(1.0),
+                    lo: FloatAttr(-1.0),
+                    hi: FloatAttr(1.0),
                     seed: 7,
                     stream: self.next(2) as u32,
                 };
@@ -422,7 +422,8 @@ impl Generator<'_> {
     }
 
     fn finish(mut self) -> Sample {
-        // The most recent values, and some from anywhere; the rest is dead code.
+        // The outputs are the most recent values and some random ones; the other nodes are dead
+        // code.
         let n = self.values.len();
         for i in 0..6 {
             let v = self.values[n - 1 - i * 3 % n];

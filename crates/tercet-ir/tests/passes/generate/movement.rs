@@ -1,6 +1,6 @@
-//! Operators that move elements.
+//! Generates operators that move elements.
 
-use tercet_ir::attr::Real;
+use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::*;
 use tercet_ir::{Shape, Value};
 
@@ -60,7 +60,7 @@ impl Generator<'_> {
                     before: vec![0; rank],
                     after: vec![0; rank],
                     mode,
-                    value: Real(0.0),
+                    value: FloatAttr(0.0),
                 };
                 if rank > 0 {
                     let axis = self.next(rank);

@@ -1,4 +1,4 @@
-//! Products whose rows, windows and factors passes look at.
+//! Generates matmuls and convolutions in patterns that `few_rows`, `factors` and `patches` match.
 
 use tercet_ir::ops::*;
 use tercet_ir::scalar::BinaryFn;
@@ -7,7 +7,7 @@ use tercet_ir::{DType, Tensor, TensorType, Value};
 use super::Generator;
 
 impl Generator<'_> {
-    /// One row of a product, as a slice or at a place that is computed.
+    /// One row of a matmul, selected by a slice or by a computed index.
     pub(super) fn few_rows(&mut self) -> Option<Value> {
         let y = self.projection(self.leaf("cube"))?;
         let slice = Slice {
@@ -24,7 +24,7 @@ impl Generator<'_> {
         self.push(GatherNd { batch_dims: 1 }, &[y, places])
     }
 
-    /// A number behind or before a product whose weights are converted.
+    /// A scalar factor before or after a matmul with converted weights.
     pub(super) fn factor(&mut self) -> Option<Value> {
         let (mut x, w) = (self.leaf("half"), self.leaf("w0"));
         let w = self.push(Cast { to: DType::F16 }, &[w])?;
@@ -43,7 +43,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Windows that lie side by side, and mostly what turns their result to rows.
+    /// A convolution with adjacent windows, usually followed by a reshape of its result to rows.
     pub(super) fn patches(&mut self) -> Option<Value> {
         let shape = [1, 1, 4, 4].into();
         let x = self.push(Reshape { shape }, &[self.leaf("w0")])?;
@@ -51,7 +51,7 @@ impl Generator<'_> {
         let w = self.push(Reshape { shape }, &[self.leaf("w2")])?;
         let stride = self.pick(&[2, 2, 2, 1]);
         let window = Window::new(2).with_stride(&[stride, stride]);
-        let y = self.push(Conv::of(window, 1, None), &[x, w])?;
+        let y = self.push(Conv::new(window, 1, None), &[x, w])?;
         let places = if stride == 2 { 4 } else { 9 };
         let shape = [1, 4, places].into();
         let y = self.push(Reshape { shape }, &[y])?;

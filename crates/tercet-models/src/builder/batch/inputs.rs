@@ -1,38 +1,38 @@
-//! The inputs of a run.
+//! Input tensors of a batch run.
 
 use tercet::{DType, Tensor, TensorType};
 
 use super::windows::WindowInputs;
 
-/// New tokens of a slot.
-pub(super) struct Part {
+/// New tokens of one slot in a run.
+pub(super) struct SlotChunk {
     pub(super) slot: usize,
-    /// Of the slot's sequence, its place among those to choose from.
+    /// Index of the adapter that the slot's sequence selected.
     pub(super) adapter: Option<usize>,
-    /// The position of the first.
+    /// Position of the first new token.
     pub(super) start: usize,
-    /// In which of the slot's banks what was before lies, and to which it goes with these.
+    /// Buffers of the slot's window caches: the one that is read, and the one that is written.
     pub(super) banks: [usize; 2],
     pub(super) tokens: Vec<u32>,
 }
 
-/// What a run computes.
-pub(super) enum Rows<'a> {
-    /// A new token of each of these slots, in their order, and so many rows of none.
-    Tokens(&'a [Part], usize),
-    /// A part of a prompt.
-    Prompt(&'a Part),
+/// Rows of a run: either one decode step of several sequences, or one prefill chunk.
+pub(super) enum BatchRunRows<'a> {
+    /// One new token for each of these slots in order, followed by a number of padding rows.
+    Tokens(&'a [SlotChunk], usize),
+    /// One prefill chunk of a prompt.
+    Prompt(&'a SlotChunk),
 }
 
-impl Rows<'_> {
-    pub(super) fn parts(&self) -> &[Part] {
+impl BatchRunRows<'_> {
+    pub(super) fn parts(&self) -> &[SlotChunk] {
         match self {
-            Rows::Tokens(parts, _) => parts,
-            Rows::Prompt(part) => std::slice::from_ref(part),
+            BatchRunRows::Tokens(parts, _) => parts,
+            BatchRunRows::Prompt(part) => std::slice::from_ref(part),
         }
     }
 
-    /// How many rows there are.
+    /// Total number of rows, including padding rows.
     pub(super) fn count(&self) -> usize {
         let own: usize = self.parts().iter().map(|part| part.tokens.len()).sum();
         own + self.idle()
@@ -40,22 +40,22 @@ impl Rows<'_> {
 
     pub(super) fn idle(&self) -> usize {
         match self {
-            Rows::Tokens(_, idle) => *idle,
-            Rows::Prompt(_) => 0,
+            BatchRunRows::Tokens(_, idle) => *idle,
+            BatchRunRows::Prompt(_) => 0,
         }
     }
 }
 
-/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, [`ADAPTERS`], and
-/// those of windows.
-pub(super) struct Inputs {
+/// Named inputs of the graph: [`COMMON`], then [`OF_SLOT`] per slot if the graph has them, then
+/// [`ADAPTERS`], then the window inputs.
+pub(super) struct BatchInputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
     slots: usize,
     context: usize,
     have_adapters: bool,
     windows: Vec<WindowInputs>,
-    /// As long as the slot that has most, where caches are decoded.
+    /// Input whose length is the longest filled slot, for caches that are decoded to another dtype.
     filled: Option<Tensor>,
 }
 
@@ -76,18 +76,19 @@ const COMMON: [&str; 12] = [
     "prompt.seen",
 ];
 const OF_SLOT: [&str; 2] = ["rows", "start"];
-/// Of models whose sequences choose an adapter, behind the others.
+/// Adapter index of each row, for models with selectable adapters; it is the last input.
 const ADAPTERS: &str = "adapters";
 
-impl Inputs {
-    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters; beside
-    /// the caches of all positions there are those of these windows, and caches may have to be decoded.
+impl BatchInputs {
+    /// Allocates the inputs for `slots` caches of length `context`. `are_apart` adds row inputs per
+    /// slot, `have_adapters` adds the adapter input. `windows` lists the sliding windows with
+    /// separate caches. `decodes` marks caches that are decoded before attention.
     pub(super) fn new(
         [slots, context]: [usize; 2],
         are_apart: bool,
         have_adapters: bool,
         (windows, decodes): (&[usize], bool),
-    ) -> Inputs {
+    ) -> BatchInputs {
         let apart = if are_apart { slots } else { 0 };
         let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
         let names: Vec<String> = COMMON
@@ -101,7 +102,7 @@ impl Inputs {
                 .expect("invariant: an empty tensor fits memory")
         };
         let tensors = names.iter().map(|_| empty());
-        Inputs {
+        BatchInputs {
             tensors: tensors.collect(),
             names,
             slots,
@@ -115,16 +116,16 @@ impl Inputs {
         }
     }
 
-    /// Those of a run. Of a prompt the last token gives logits, of others all rows do: a run has as many rows of logits as
-    /// another of as many rows.
-    pub(super) fn fill(&mut self, rows: &Rows<'_>) {
+    /// Fills the inputs for a run. A prefill chunk produces logits only for its last token, a
+    /// decode run for every row.
+    pub(super) fn fill(&mut self, rows: &BatchRunRows<'_>) {
         let (parts, idle) = (rows.parts(), rows.idle());
         let all = rows.count();
         let none = std::iter::repeat_n(0, idle);
         let tokens = parts.iter().flat_map(|part| &part.tokens);
         let tokens: Vec<i32> = tokens.map(|t| *t as i32).chain(none.clone()).collect();
         let positions =
-            |part: &Part| (part.start..part.start + part.tokens.len()).map(|p| p as i32);
+            |part: &SlotChunk| (part.start..part.start + part.tokens.len()).map(|p| p as i32);
         let own = parts.iter().flat_map(&positions);
         let at: Vec<i32> = own.chain(none).collect();
         let own = parts
@@ -139,14 +140,14 @@ impl Inputs {
         let counted: Vec<i32> = (0..all as i32).collect();
         let mut logits = counted.as_slice();
         match rows {
-            Rows::Tokens(parts, _) => {
+            BatchRunRows::Tokens(parts, _) => {
                 for (row, part) in parts.iter().enumerate() {
                     row_of_slot[part.slot] = row as i32;
                     kv_lens[part.slot] = part.start as i32 + 1;
                     slot_of_row.push(part.slot as i32);
                 }
             }
-            Rows::Prompt(part) => {
+            BatchRunRows::Prompt(part) => {
                 prompt = (&counted, part.slot, part.start + part.tokens.len());
                 logits = &counted[all - 1..];
             }
@@ -182,15 +183,15 @@ impl Inputs {
         }
     }
 
-    /// The rows of each slot, where they are computed by themselves.
-    fn fill_apart(&mut self, parts: &[Part]) {
+    /// Fills the row inputs per slot, for layers that compute each slot separately.
+    fn fill_apart(&mut self, parts: &[SlotChunk]) {
         let apart = (self.names.len() - COMMON.len()) / OF_SLOT.len();
-        // There may be one of adapters behind them.
+        // Integer division ignores the adapter input, which may follow.
         let mut parts = parts.iter().peekable();
         let mut row = 0;
         for slot in 0..apart {
             let part = parts.next_if(|part| part.slot == slot);
-            // Without rows it goes on where it is: only at 0 are states those of a beginning.
+            // Slots without rows use start 1: start 0 would reset their recurrent states.
             let (start, count) = part.map_or((1, 0), |part| (part.start, part.tokens.len()));
             let own: Vec<i32> = (row..row + count as i32).collect();
             row += count as i32;
@@ -215,7 +216,7 @@ impl Inputs {
     }
 }
 
-/// Makes an input these numbers.
+/// Resizes an I32 input and fills it with these values.
 pub(super) fn write(tensor: &mut Tensor, shape: &[usize], values: &[i32]) {
     tensor
         .reset_to(DType::I32, shape)

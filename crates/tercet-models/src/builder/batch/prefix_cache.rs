@@ -1,19 +1,24 @@
-//! What layers that do not remember all positions held at some place of a prompt, for sequences that begin with the same tokens.
+//! Prefix checkpoints: recurrent states and window caches at one position of a prompt, reused by
+//! sequences with the same prefix.
 //!
-//! Caches of windows stay in the slot's other bank, at no cost; states of layers that scan are copied to the host and back.
+//! Window caches stay in the slot's second buffer without a copy. Recurrent states are copied to
+//! the host and back.
 
-use super::sequence::{Kept, Sequence};
+use super::sequence::{PrefixCheckpoint, Sequence};
 use super::{BatchGenerator, ModelError};
 
-/// What names of states of scans begin with.
+/// Name prefix of recurrent states.
 const STATES: &str = "state.";
 
 impl BatchGenerator {
-    /// Before which part of a prompt, of which `same` tokens need not be computed, to keep what layers remember; 0 for none.
+    /// Position in the prompt before which to save a checkpoint; 0 means none. `same` is the number
+    /// of prompt tokens that are already cached.
     ///
-    /// A text that goes on from one that a slot holds is likely to be gone on from: before its last part. One that parts from it
-    /// has a beginning in common with others: there. Of the first of its kind nothing is known; states are not copied for it.
-    pub(super) fn keep_at(&self, sequence: &Sequence, same: usize) -> usize {
+    /// If the prompt extends a cached sequence, it will probably be extended again: the checkpoint
+    /// goes before its last chunk. If the prompt diverges from a cached sequence, others probably
+    /// share their common prefix: the checkpoint goes at the end of that prefix. A prompt without a
+    /// common prefix gets no checkpoint of recurrent states, because copying them takes time.
+    pub(super) fn checkpoint_position(&self, sequence: &Sequence, same: usize) -> usize {
         if !self.has_states && !self.has_windows {
             return 0;
         }
@@ -21,7 +26,7 @@ impl BatchGenerator {
         let last = last - last % self.chunk;
         let held = self.slots.iter().map(|slot| {
             let common = slot.same(sequence, self.chunk);
-            (common, common == slot.whole)
+            (common, common == slot.chunk_aligned)
         });
         let at = match held.max() {
             None | Some((0, _)) if self.has_states => 0,
@@ -31,29 +36,29 @@ impl BatchGenerator {
         if at > same { at } else { 0 }
     }
 
-    /// Makes states of a slot what they were after the tokens that were kept.
-    pub(super) fn put_back(&mut self, at: usize) -> Result<(), ModelError> {
+    /// Restores the recurrent states of a slot from its checkpoint.
+    pub(super) fn restore_checkpoint(&mut self, at: usize) -> Result<(), ModelError> {
         let slot = &mut self.slots[at];
-        if !slot.is_behind {
+        if !slot.needs_restore {
             return Ok(());
         }
         let exe = self.exe.as_mut().ok_or_else(super::no_executable)?;
-        let kept = slot.kept.iter().flat_map(|kept| &kept.states);
+        let kept = slot.checkpoint.iter().flat_map(|kept| &kept.states);
         for (name, tensor) in kept {
             exe.write_state(name, tensor)?;
         }
-        slot.is_behind = false;
+        slot.needs_restore = false;
         Ok(())
     }
 
-    /// Keeps what layers remember of a slot, if its next part is the one to do so before.
-    pub(super) fn keep(&mut self, at: usize) -> Result<(), ModelError> {
+    /// Saves a checkpoint of a slot if its next chunk starts at the requested position.
+    pub(super) fn save_checkpoint(&mut self, at: usize) -> Result<(), ModelError> {
         let slot = &mut self.slots[at];
-        let tokens = slot.cached.len();
+        let tokens = slot.cached_tokens.len();
         let wants = slot
-            .text
+            .active
             .as_ref()
-            .is_some_and(|text| text.keep_at == tokens);
+            .is_some_and(|text| text.checkpoint_at == tokens);
         if !wants || tokens == 0 {
             return Ok(());
         }
@@ -65,9 +70,9 @@ impl BatchGenerator {
         for name in names {
             states.push((name.clone(), exe.read_state(name)?));
         }
-        slot.kept = Some(Kept {
+        slot.checkpoint = Some(PrefixCheckpoint {
             at: tokens,
-            bank: slot.bank,
+            bank: slot.buffer_index,
             states,
         });
         Ok(())

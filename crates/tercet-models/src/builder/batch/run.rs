@@ -1,11 +1,13 @@
-//! Runs, again in a wider type where one leaves the range of its own.
+//! Batch runs with overflow fallback: if a result overflows its dtype, the model is recompiled in a
+//! wider dtype.
 
-use tercet::{Executable, Wanted};
+use tercet::{Executable, OutputSelection};
 
-use super::inputs::{Part, Rows};
-use super::{BatchGenerator, ModelError, Wider, no_executable, not_the_output};
+use super::inputs::{BatchRunRows, SlotChunk};
+use super::{BatchGenerator, ModelError, WidenedModel, no_executable, not_the_output};
 
-/// Rows up to which no plan rounds products: the logits of longer runs are looked at.
+/// Maximum rows for which no executor rounds matmul inputs. Longer runs check their logits for
+/// overflow.
 const NOT_ROUNDED: usize = 8;
 
 impl BatchGenerator {
@@ -13,40 +15,43 @@ impl BatchGenerator {
         self.exe.as_mut().ok_or_else(no_executable)
     }
 
-    /// Runs the model on these rows; again in a wider type where rounded products leave the range of theirs. The outputs are
-    /// `next` and, for who asks, `logits`.
-    pub(super) fn run(&mut self, rows: &Rows<'_>, logits: bool) -> Result<(), ModelError> {
-        self.given.clear();
+    /// Runs the model on these rows. If rounded matmuls overflow, it recompiles in a wider dtype
+    /// and repeats the run. The outputs are `next` and, if `logits` is set, `logits`.
+    pub(super) fn run(&mut self, rows: &BatchRunRows<'_>, logits: bool) -> Result<(), ModelError> {
+        self.logit_owners.clear();
         self.run_once(rows, logits)?;
         let may_round = match rows {
-            Rows::Prompt(part) if part.tokens.len() > 1 => true,
+            BatchRunRows::Prompt(part) if part.tokens.len() > 1 => true,
             _ => rows.count() > NOT_ROUNDED,
         };
-        while self.rounded.is_some() && may_round && !self.is_finite(rows.parts().len())? {
+        while self.overflow_fallback.is_some()
+            && may_round
+            && !self.is_finite(rows.parts().len())?
+        {
             self.widen()?;
             self.run_once(rows, logits)?;
         }
         for part in rows.parts() {
             let slot = &mut self.slots[part.slot];
-            slot.cached.extend_from_slice(&part.tokens);
-            slot.bank = part.banks[1];
+            slot.cached_tokens.extend_from_slice(&part.tokens);
+            slot.buffer_index = part.banks[1];
         }
         Ok(())
     }
 
-    fn run_once(&mut self, rows: &Rows<'_>, logits: bool) -> Result<(), ModelError> {
+    fn run_once(&mut self, rows: &BatchRunRows<'_>, logits: bool) -> Result<(), ModelError> {
         self.inputs.fill(rows);
         let wanted: &[&str] = match logits {
             true => &["next", "logits"],
             false => &["next"],
         };
         let exe = self.exe.as_mut().ok_or_else(no_executable)?;
-        exe.submit(&self.inputs.named(), Wanted::Only(wanted))?;
+        exe.submit(&self.inputs.named(), OutputSelection::Only(wanted))?;
         exe.wait(&mut self.outputs)?;
         Ok(())
     }
 
-    /// Whether the first rows of logits of the last run are finite, by their sums.
+    /// True if the logits of the last run are finite in its first `rows` rows; checks their sums.
     fn is_finite(&mut self, rows: usize) -> Result<bool, ModelError> {
         let sums = self.exe()?.read_output_rows("sums", 0..rows)?;
         let sums = sums.as_slice::<f32>();
@@ -54,40 +59,44 @@ impl BatchGenerator {
         Ok(sums.iter().all(|x| x.is_finite()))
     }
 
-    /// Compiles the model in a wider type, and computes what sequences have so far again.
+    /// Recompiles the model in a wider dtype and recomputes the caches of all active sequences.
     fn widen(&mut self) -> Result<(), ModelError> {
-        let Some(rounded) = self.rounded.take() else {
+        let Some(rounded) = self.overflow_fallback.take() else {
             return Ok(());
         };
-        // The old one's memory goes first.
+        // Free the memory of the old executable before compiling the new one.
         self.exe = None;
-        let Wider { exe, moved, again } = rounded.wider()?;
+        let WidenedModel {
+            exe,
+            fallback: moved,
+            next_fallback: again,
+        } = rounded.widen()?;
         self.exe = Some(exe);
-        self.moved = Some(moved);
-        self.rounded = again;
+        self.precision_fallback = Some(moved);
+        self.overflow_fallback = again;
         for slot in 0..self.slots.len() {
-            self.slots[slot].whole = 0;
-            self.slots[slot].kept = None;
-            self.slots[slot].is_behind = false;
-            let cached = std::mem::take(&mut self.slots[slot].cached);
-            if self.slots[slot].text.is_none() {
+            self.slots[slot].chunk_aligned = 0;
+            self.slots[slot].checkpoint = None;
+            self.slots[slot].needs_restore = false;
+            let cached = std::mem::take(&mut self.slots[slot].cached_tokens);
+            if self.slots[slot].active.is_none() {
                 continue;
             }
             for (i, tokens) in cached.chunks(self.chunk).enumerate() {
-                let part = Part {
+                let part = SlotChunk {
                     slot,
                     adapter: self.slots[slot].adapter,
                     start: i * self.chunk,
-                    banks: [self.slots[slot].bank; 2],
+                    banks: [self.slots[slot].buffer_index; 2],
                     tokens: tokens.to_vec(),
                 };
-                if let Err(e) = self.run_once(&Rows::Prompt(&part), false) {
-                    // What slots hold is not what they are said to hold.
+                if let Err(e) = self.run_once(&BatchRunRows::Prompt(&part), false) {
+                    // The caches no longer match the token lists, so the executable is unusable.
                     self.exe = None;
                     return Err(e);
                 }
             }
-            self.slots[slot].cached = cached;
+            self.slots[slot].cached_tokens = cached;
         }
         Ok(())
     }

@@ -1,34 +1,37 @@
-//! Sequences, and the slots that hold them.
+//! Sequences of a batch and the cache slots they occupy.
 
 use tercet::Tensor;
 
 use crate::builder::decoder::slot_windows::BANKS;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use crate::constraint::Constraint;
-use crate::writing::Finish;
+use crate::generate::FinishReason;
 
-/// A text to be written by a [`BatchGenerator`](super::BatchGenerator).
+/// A generation request for a [`BatchGenerator`](super::BatchGenerator).
 pub struct Sequence {
-    /// The tokens that it begins with; at least one.
+    /// Prompt token ids; at least one.
     pub prompt: Vec<u32>,
-    /// The most tokens to write.
+    /// Maximum number of generated tokens.
     pub max_tokens: usize,
-    /// Tokens that end it.
+    /// Token ids that end the sequence.
     pub eos: Vec<u32>,
-    /// How its tokens are chosen. The greatest logit is found on the device; for anything else logits are read back.
+    /// Sampling options. Greedy decoding runs on the device; all other options copy the logits to
+    /// the host.
     pub sampling: SamplingOptions,
-    /// Of its random numbers: the same seed draws the same tokens from the same logits, however many slots there are.
+    /// Seed of sampling. The same seed and logits give the same tokens for any number of slots.
     pub seed: u64,
-    /// Which tokens it may have.
+    /// Constraint on the allowed tokens.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Which of [`BatchOptions::choices`](crate::BatchOptions::choices) changes the model, by its place; none for the model itself.
+    /// Index of the adapter in [`BatchOptions::adapter_count`](crate::BatchOptions::adapter_count); `None` uses
+    /// the base model.
     pub adapter: Option<usize>,
-    /// Whether the logits of each of its tokens will be asked for: then no draft gives it several tokens in one run.
-    pub wants_logits: bool,
+    /// Makes the logits of every token available. It disables drafts, which generate several tokens
+    /// per run.
+    pub needs_logits: bool,
 }
 
 impl Sequence {
-    /// At most so many tokens after a prompt, each of the greatest logit; nothing else ends it.
+    /// Greedy sequence of at most `max_tokens` generated tokens, without end tokens.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Sequence {
         Sequence {
             prompt,
@@ -38,11 +41,11 @@ impl Sequence {
             seed: 0,
             constraint: None,
             adapter: None,
-            wants_logits: false,
+            needs_logits: false,
         }
     }
 
-    /// Refuses what cannot be written with so many tokens of context, in the vocabulary, and adapters to choose from.
+    /// Checks the sequence against the context length, vocabulary size and number of adapters.
     pub(super) fn check(&self, [context, vocab, choices]: [usize; 3]) -> Result<(), ModelError> {
         let tokens = self.prompt.len();
         if tokens == 0 {
@@ -57,146 +60,154 @@ impl Sequence {
         }
         if let Some(at) = self.adapter.filter(|at| *at >= choices) {
             return Err(ModelError::Unsupported(format!(
-                "a sequence asks for the adapter at {at}; the model was compiled with {choices}"
+                "adapter index {at} is out of range; the model was compiled with {choices} adapters"
             )));
         }
         self.sampling.check(vocab)
     }
 }
 
-/// Tells the sequences of a [`BatchGenerator`](super::BatchGenerator) apart; none is given twice.
+/// Unique identifier of a sequence within a [`BatchGenerator`](super::BatchGenerator); never
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub(super) u64);
 
-/// What a step did for a sequence.
+/// A result of a step for one sequence.
 #[derive(Debug)]
 pub struct BatchEvent {
-    /// Which.
+    /// Sequence that the event belongs to.
     pub sequence: SequenceId,
-    /// What.
-    pub happened: Happened,
+    /// Payload of the event.
+    pub kind: BatchEventKind,
 }
 
-/// What happens to a sequence.
+/// Payload of a batch event.
 #[derive(Debug)]
-pub enum Happened {
-    /// So many tokens of the prompt are done.
+pub enum BatchEventKind {
+    /// Number of prompt tokens computed so far.
     Prompt(usize),
-    /// Its next token.
+    /// Next generated token id.
     Token(u32),
-    /// It has ended, and its slot is free; never [`Finish::Stop`] or [`Finish::Cancelled`], which others decide on.
-    Ended(Finish),
-    /// No token can be chosen, as its constraint does not go on; its slot is free.
+    /// The sequence ended and its slot is free. The reason is never [`FinishReason::Stop`] or
+    /// [`FinishReason::Cancelled`], which only the caller decides.
+    Ended(FinishReason),
+    /// The sequence failed because no token satisfies its constraint; its slot is free.
     Failed(ModelError),
 }
 
-/// Caches of one sequence.
+/// Cache state of one slot.
 #[derive(Default)]
-pub(super) struct Slot {
-    /// The tokens whose keys and values they hold.
-    pub(super) cached: Vec<u32>,
-    /// How many of these were computed in whole parts of prompts, from the first on.
-    pub(super) whole: usize,
-    /// The adapter that they were computed with.
+pub(super) struct CacheSlot {
+    /// Token ids whose keys and values are cached.
+    pub(super) cached_tokens: Vec<u32>,
+    /// Number of leading cached tokens that were computed in whole prefill chunks.
+    pub(super) chunk_aligned: usize,
+    /// Index of the adapter used for the cached tokens.
     pub(super) adapter: Option<usize>,
-    /// Which of the places of a slot holds them in caches of windows.
-    pub(super) bank: usize,
-    /// What layers remembered of the first of them.
-    pub(super) kept: Option<Kept>,
-    /// States are not those of `cached` yet, but `kept` has them.
-    pub(super) is_behind: bool,
-    /// The sequence.
-    pub(super) text: Option<Text>,
+    /// Index of the buffer that holds the current window caches.
+    pub(super) buffer_index: usize,
+    /// Prefix checkpoint of the cached tokens.
+    pub(super) checkpoint: Option<PrefixCheckpoint>,
+    /// True if the recurrent states must be restored from the checkpoint before the next run.
+    pub(super) needs_restore: bool,
+    /// Active sequence of the slot.
+    pub(super) active: Option<ActiveSequence>,
 }
 
-/// What layers that do not remember all positions held when a part of a prompt began.
-pub(super) struct Kept {
-    /// How many tokens they had read.
+/// Recurrent states and window caches at the start of a prefill chunk.
+pub(super) struct PrefixCheckpoint {
+    /// Number of tokens before the checkpoint.
     pub(super) at: usize,
     pub(super) bank: usize,
-    /// Of layers that scan, by name.
+    /// Recurrent states by name.
     pub(super) states: Vec<(String, Tensor)>,
 }
 
-impl Slot {
-    /// How many tokens of a sequence's prompt need not be computed here, in whole parts: never the last one, whose logits are wanted.
+impl CacheSlot {
+    /// Number of prompt tokens that the cache already covers, rounded down to whole chunks. The
+    /// last prompt token never counts, because its logits are required.
     pub(super) fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
         if self.adapter != sequence.adapter {
             return 0;
         }
         let prompt = &sequence.prompt;
-        let held = &self.cached[..self.whole.min(self.cached.len())];
+        let held = &self.cached_tokens[..self.chunk_aligned.min(self.cached_tokens.len())];
         let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
         let same = pairs.take_while(|(a, b)| a == b).count();
         same - same % chunk
     }
 
-    /// How many tokens of a sequence's prompt need not be computed where layers do not remember all positions: those that were
-    /// kept, if it begins with them.
-    pub(super) fn kept_of(&self, sequence: &Sequence) -> usize {
-        let Some(kept) = (self.kept.as_ref()).filter(|_| self.adapter == sequence.adapter) else {
+    /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
+    /// 0. For models with recurrent states or window caches.
+    pub(super) fn checkpoint_match(&self, sequence: &Sequence) -> usize {
+        let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.adapter == sequence.adapter)
+        else {
             return 0;
         };
         let prompt = &sequence.prompt;
-        let is_same = prompt.len() > kept.at && prompt[..kept.at] == self.cached[..kept.at];
+        let is_same = prompt.len() > kept.at && prompt[..kept.at] == self.cached_tokens[..kept.at];
         if is_same { kept.at } else { 0 }
     }
 
-    /// Goes back to the first tokens, all that were kept or none where layers do not remember all positions.
+    /// Rolls the slot back to its first `tokens` tokens. With recurrent states or window caches,
+    /// `tokens` is the checkpoint position or 0.
     pub(super) fn go_back(&mut self, tokens: usize) {
         self.cut(tokens);
-        self.kept = self.kept.take().filter(|kept| kept.at == tokens);
-        self.is_behind = false;
-        if let Some(kept) = &self.kept {
-            self.bank = kept.bank;
-            self.is_behind = !kept.states.is_empty();
+        self.checkpoint = self.checkpoint.take().filter(|kept| kept.at == tokens);
+        self.needs_restore = false;
+        if let Some(kept) = &self.checkpoint {
+            self.buffer_index = kept.bank;
+            self.needs_restore = !kept.states.is_empty();
         }
     }
 
-    /// The bank where `cached` is, and that to which the next tokens go: another one where the former is kept.
+    /// Buffers of the window caches to read and to write. They differ if the read buffer holds the
+    /// checkpoint.
     pub(super) fn banks(&self) -> [usize; 2] {
-        let stays = |kept: &Kept| kept.at == self.cached.len() && kept.bank == self.bank;
-        match self.kept.as_ref().is_some_and(stays) {
-            true => [self.bank, BANKS - 1 - self.bank],
-            false => [self.bank; 2],
+        let stays = |kept: &PrefixCheckpoint| {
+            kept.at == self.cached_tokens.len() && kept.bank == self.buffer_index
+        };
+        match self.checkpoint.as_ref().is_some_and(stays) {
+            true => [self.buffer_index, BANKS - 1 - self.buffer_index],
+            false => [self.buffer_index; 2],
         }
     }
 
-    /// Forgets all tokens but the first.
+    /// Removes all cached tokens after the first `tokens`.
     pub(super) fn cut(&mut self, tokens: usize) {
-        self.cached.truncate(tokens);
-        self.whole = self.whole.min(tokens);
+        self.cached_tokens.truncate(tokens);
+        self.chunk_aligned = self.chunk_aligned.min(tokens);
     }
 
     pub(super) fn id(&self) -> Option<SequenceId> {
-        self.text.as_ref().map(|text| text.id)
+        self.active.as_ref().map(|text| text.id)
     }
 
-    /// The token that is to be computed next, where the prompt is done.
+    /// Token to compute in the next decode run; `None` during prefill.
     pub(super) fn next(&self) -> Option<u32> {
-        self.text.as_ref()?.next
+        self.active.as_ref()?.next
     }
 }
 
-/// A sequence that has a slot.
-pub(super) struct Text {
+/// State of a sequence that occupies a slot.
+pub(super) struct ActiveSequence {
     pub(super) id: SequenceId,
     pub(super) prompt: Vec<u32>,
     pub(super) max_tokens: usize,
     pub(super) eos: Vec<u32>,
-    /// None for the greatest logit.
+    /// Sampling options; `None` means greedy decoding.
     sampling: Option<SamplingOptions>,
     pub(super) seed: u64,
     pub(super) constraint: Option<Box<dyn Constraint>>,
-    pub(super) written: usize,
-    /// The token chosen last, not computed yet.
+    pub(super) generated: usize,
+    /// Last sampled token, not computed yet.
     pub(super) next: Option<u32>,
-    /// Before which part of the prompt what layers remember is kept; 0 for none.
-    pub(super) keep_at: usize,
+    /// Prompt position of the prefix checkpoint; 0 means none.
+    pub(super) checkpoint_at: usize,
 }
 
-impl Text {
-    pub(super) fn new(id: SequenceId, sequence: Sequence, keep_at: usize) -> Text {
+impl ActiveSequence {
+    pub(super) fn new(id: SequenceId, sequence: Sequence, keep_at: usize) -> ActiveSequence {
         let Sequence {
             prompt,
             max_tokens,
@@ -205,9 +216,9 @@ impl Text {
             seed,
             constraint,
             adapter: _,
-            wants_logits: _,
+            needs_logits: _,
         } = sequence;
-        Text {
+        ActiveSequence {
             id,
             prompt,
             max_tokens,
@@ -215,59 +226,71 @@ impl Text {
             sampling: (!sampling.is(&Sampling::GREEDY)).then_some(sampling),
             seed,
             constraint,
-            written: 0,
+            generated: 0,
             next: None,
-            keep_at,
+            checkpoint_at: keep_at,
         }
     }
 
-    /// Whether its tokens are chosen from logits that are read back.
+    /// True if tokens are sampled on the host from copied logits.
     pub(super) fn is_on_host(&self) -> bool {
         self.sampling.is_some() || self.constraint.is_some()
     }
 
-    /// Adds that no token can be chosen; the text ends so.
+    /// Records a failure event and returns false: the sequence ends.
     pub(super) fn fail(&self, e: ModelError, events: &mut Vec<BatchEvent>) -> bool {
         events.push(BatchEvent {
             sequence: self.id,
-            happened: Happened::Failed(e),
+            kind: BatchEventKind::Failed(e),
         });
         false
     }
 
-    /// Adds what becomes of the text by its next token; false where it ends so. `is_full` says that no other would find room.
-    pub(super) fn take(&mut self, token: u32, is_full: bool, events: &mut Vec<BatchEvent>) -> bool {
+    /// Records the events of a sampled token. Returns false if the sequence ends. `is_full` is true
+    /// if the cache has no room for another token.
+    pub(super) fn accept(
+        &mut self,
+        token: u32,
+        is_full: bool,
+        events: &mut Vec<BatchEvent>,
+    ) -> bool {
         let sequence = self.id;
-        let mut happened = |happened| events.push(BatchEvent { sequence, happened });
-        if self.written >= self.max_tokens {
-            happened(Happened::Ended(Finish::Length));
+        let mut happened = |happened| {
+            events.push(BatchEvent {
+                sequence,
+                kind: happened,
+            })
+        };
+        if self.generated >= self.max_tokens {
+            happened(BatchEventKind::Ended(FinishReason::Length));
             return false;
         }
         if self.eos.contains(&token) {
-            happened(Happened::Ended(Finish::End));
+            happened(BatchEventKind::Ended(FinishReason::End));
             return false;
         }
-        self.written += 1;
-        happened(Happened::Token(token));
-        let ended = match self.written >= self.max_tokens {
-            true => Finish::Length,
-            false if is_full => Finish::Context,
+        self.generated += 1;
+        happened(BatchEventKind::Token(token));
+        let ended = match self.generated >= self.max_tokens {
+            true => FinishReason::Length,
+            false if is_full => FinishReason::Context,
             false => {
                 self.next = Some(token);
                 return true;
             }
         };
-        happened(Happened::Ended(ended));
+        happened(BatchEventKind::Ended(ended));
         false
     }
 
-    /// The run, from its first one on, that gives the logits of the next token: where its random numbers are.
+    /// Random counter for the next token: the index of the run that computes its logits, counted
+    /// from the first prefill chunk.
     pub(super) fn draw(&self, chunk: usize) -> u64 {
-        (self.prompt.len().div_ceil(chunk) - 1 + self.written) as u64
+        (self.prompt.len().div_ceil(chunk) - 1 + self.generated) as u64
     }
 
-    /// The token chosen from a row of logits; `cached` is what the model has seen.
-    pub(super) fn choose(
+    /// Samples a token from one row of logits; `cached` contains the tokens of the sequence so far.
+    pub(super) fn sample(
         &mut self,
         logits: &[f32],
         cached: &[u32],
@@ -284,8 +307,8 @@ impl Text {
         };
         let written = cached.get(self.prompt.len()..).unwrap_or(&[]);
         let chosen = match &self.sampling {
-            Some(options) => options.choose(logits, cached, written, unit),
-            None => SamplingOptions::default().choose(logits, cached, written, unit),
+            Some(options) => options.sample(logits, cached, written, unit),
+            None => SamplingOptions::default().sample(logits, cached, written, unit),
         };
         if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
             constraint.take(token)?;

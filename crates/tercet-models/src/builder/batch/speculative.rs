@@ -1,65 +1,70 @@
-//! One sequence at a time, several of whose tokens are proposed and checked in one run (ADR 0045): what has the face of a
-//! [`BatchGenerator`](super::BatchGenerator) of one slot, over a [`Generator`] with a draft.
+//! Speculative decoding of one sequence behind the batch API: a draft proposes several tokens and
+//! one run verifies them (ADR 0045). The interface is that of a
+//! [`BatchGenerator`](super::BatchGenerator) with one slot, on top of a [`Generator`] with a draft.
 //!
-//! A sequence is what it is without the draft, and, as there, the same whatever was written before it: of what the cache
-//! holds only whole parts of prompts stay for the next one.
+//! The output is the same as without a draft, and independent of earlier sequences. For this reason
+//! the prefix cache reuses only whole prefill chunks of the previous prompt.
 
-use tercet::random::Random;
+use tercet::random::RngState;
 
-use super::super::{DraftCounts, Generator, ModelError, Products};
-use super::sequence::{BatchEvent, Happened, Sequence, SequenceId, Text};
+use super::super::{DraftCounts, Generator, MatmulPrecision, ModelError};
+use super::sequence::{ActiveSequence, BatchEvent, BatchEventKind, Sequence, SequenceId};
 
-/// A compiled language model that writes one sequence at a time.
-pub struct DraftedGenerator {
+/// A compiled language model that generates one sequence at a time with a draft.
+pub struct SpeculativeGenerator {
     generator: Generator,
-    /// How many tokens in the cache were computed in whole parts of prompts, from the first on.
-    whole: usize,
-    /// Sequences started so far.
+    /// Number of leading cached tokens that were computed in whole prefill chunks.
+    chunk_aligned: usize,
+    /// Number of sequences started so far.
     started: u64,
-    wants_logits: bool,
-    text: Option<Text>,
+    needs_logits: bool,
+    text: Option<ActiveSequence>,
 }
 
-impl DraftedGenerator {
-    /// Of a model whose graph takes the greatest logit, with its draft ([`Generator::set_draft`]); without one it writes a token in each run.
+impl SpeculativeGenerator {
+    /// Wraps a model with greedy sampling in its graph and a draft ([`Generator::set_draft`]).
+    /// Without a draft each run generates one token.
     #[must_use]
-    pub fn new(mut generator: Generator) -> DraftedGenerator {
+    pub fn new(mut generator: Generator) -> SpeculativeGenerator {
         generator.reset();
         generator.skip_logits();
         generator.draw_in(super::STREAM);
-        DraftedGenerator {
+        SpeculativeGenerator {
             generator,
-            whole: 0,
+            chunk_aligned: 0,
             started: 0,
-            wants_logits: false,
+            needs_logits: false,
             text: None,
         }
     }
 
-    /// How many sequences there may be at once.
+    /// Maximum number of concurrent sequences: 1.
     pub fn slots(&self) -> usize {
         1
     }
 
-    /// What became of the proposals so far; `None` without a draft.
+    /// Counts of proposed and accepted draft tokens so far; `None` without a draft.
     pub fn draft_counts(&self) -> Option<DraftCounts> {
         self.generator.draft_counts()
     }
 
-    /// As [`BatchGenerator::note`](super::BatchGenerator::note).
-    pub fn note(&self) -> Option<String> {
-        self.generator.note()
+    /// User-facing message about a precision fallback, as
+    /// [`BatchGenerator::fallback_message`](super::BatchGenerator::fallback_message).
+    pub fn fallback_message(&self) -> Option<String> {
+        self.generator.fallback_message()
     }
 
-    /// As [`BatchGenerator::moved_to`](super::BatchGenerator::moved_to).
-    pub fn moved_to(&self) -> Option<Products> {
-        self.generator.moved_to()
+    /// Matmul precision after an overflow fallback, as
+    /// [`BatchGenerator::fallback_precision`](super::BatchGenerator::fallback_precision).
+    pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
+        self.generator.fallback_precision()
     }
 
-    /// Takes a sequence, where there is none; [`DraftedGenerator::step`] computes it.
+    /// Starts a sequence if no other is active; [`SpeculativeGenerator::step`] computes it.
     ///
     /// # Errors
-    /// As [`BatchGenerator::start`](super::BatchGenerator::start); no adapter can be chosen.
+    /// Same errors as [`BatchGenerator::start`](super::BatchGenerator::start). Selecting an adapter is an
+    /// error.
     pub fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
         let [chunk, vocab] = self.generator.sizes();
         sequence.check([self.generator.context(), vocab, 0])?;
@@ -68,38 +73,38 @@ impl DraftedGenerator {
         }
         self.generator.set_sampling(&sequence.sampling)?;
         let prompt = &sequence.prompt;
-        // The last token's logits are wanted.
-        let held = &self.generator.cached()[..self.whole];
+        // The last prompt token is always recomputed because its logits are required.
+        let held = &self.generator.cached()[..self.chunk_aligned];
         let pairs = held.iter().zip(&prompt[..prompt.len() - 1]);
         let same = pairs.take_while(|(a, b)| a == b).count();
-        self.whole = self.generator.truncate(same - same % chunk);
-        self.generator.penalties_from(prompt.len());
+        self.chunk_aligned = self.generator.truncate(same - same % chunk);
+        self.generator.set_penalty_start(prompt.len());
         self.started += 1;
         let id = SequenceId(self.started);
-        self.wants_logits = sequence.wants_logits;
-        self.text = Some(Text::new(id, sequence, 0));
+        self.needs_logits = sequence.needs_logits;
+        self.text = Some(ActiveSequence::new(id, sequence, 0));
         Ok(id)
     }
 
-    /// Takes away a sequence. True where it was there: one that has ended is not any more.
+    /// Cancels the sequence. Returns true if it was active, false if it has ended.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         let is_it = self.text.as_ref().is_some_and(|text| text.id == id);
         is_it && self.text.take().is_some()
     }
 
-    /// Cancels the sequence and forgets what the cache holds.
+    /// Cancels the sequence and clears the cache.
     pub fn reset(&mut self) {
         self.text = None;
-        self.whole = 0;
+        self.chunk_aligned = 0;
         self.generator.reset();
     }
 
-    /// The next part of the prompt, or one run that gives one token or several, and what came of it; nothing where there is no
-    /// sequence.
+    /// Runs the next prefill chunk, or one decode run that generates one or more tokens. Returns
+    /// the resulting events; the list is empty if no sequence is active.
     ///
     /// # Errors
-    /// Those of the device and of the draft: what the sequence is then is not known, and only
-    /// [`DraftedGenerator::reset`] helps.
+    /// Errors of the device and of the draft. The state of the sequence is then undefined; call
+    /// [`SpeculativeGenerator::reset`].
     pub fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
         let Some(text) = &mut self.text else {
             return Ok(Vec::new());
@@ -107,18 +112,18 @@ impl DraftedGenerator {
         let mut events = Vec::new();
         let tokens = match text.next {
             Some(token) => {
-                let most = match self.wants_logits {
+                let most = match self.needs_logits {
                     true => 1,
-                    false => text.max_tokens - text.written,
+                    false => text.max_tokens - text.generated,
                 };
                 self.generator.advance(token, most, &text.eos)
             }
             None => {
-                let part = part_of_prompt(&mut self.generator, &mut self.whole, text);
+                let part = part_of_prompt(&mut self.generator, &mut self.chunk_aligned, text);
                 if let Ok((done, _)) = part {
                     events.push(BatchEvent {
                         sequence: text.id,
-                        happened: Happened::Prompt(done),
+                        kind: BatchEventKind::Prompt(done),
                     });
                 }
                 part.map(|(_, token)| Vec::from_iter(token))
@@ -126,7 +131,7 @@ impl DraftedGenerator {
         };
         let tokens = match tokens {
             Ok(tokens) => tokens,
-            // The constraint of this sequence alone does not go on.
+            // Only this sequence fails: its output can no longer satisfy the constraint.
             Err(e @ ModelError::Constraint(_)) => {
                 text.fail(e, &mut events);
                 self.text = None;
@@ -134,50 +139,52 @@ impl DraftedGenerator {
             }
             Err(e) => return Err(e),
         };
-        // The last of them is not in the cache yet.
+        // The last token of the run is not in the cache yet.
         let behind = (0..tokens.len()).rev();
         let is_full = |behind| self.generator.position() - behind >= self.generator.context();
         let goes_on = tokens
             .into_iter()
             .zip(behind)
-            .all(|(token, behind)| text.take(token, is_full(behind), &mut events));
+            .all(|(token, behind)| text.accept(token, is_full(behind), &mut events));
         if !goes_on {
             self.text = None;
         }
         Ok(events)
     }
 
-    /// The logits of the token that a sequence that wants them was given last, `[vocab]`, read from the device.
+    /// Logits of the last generated token, `[vocab]`, copied from the device. `None` unless the
+    /// sequence has `needs_logits`.
     ///
     /// # Errors
     /// [`ModelError::Run`] of the device.
     pub fn logits(&mut self, id: SequenceId) -> Result<Option<Vec<f32>>, ModelError> {
-        let is_last = id.0 == self.started && self.wants_logits;
+        let is_last = id.0 == self.started && self.needs_logits;
         is_last.then(|| self.generator.logits()).transpose()
     }
 }
 
-/// Computes the next part of a prompt; how many tokens of it are done and, after the last, the first token of the text.
+/// Runs the next prefill chunk. Returns the number of finished prompt tokens and, after the last
+/// chunk, the first generated token.
 fn part_of_prompt(
     generator: &mut Generator,
     whole: &mut usize,
-    text: &mut Text,
+    text: &mut ActiveSequence,
 ) -> Result<(usize, Option<u32>), ModelError> {
     let [chunk, _] = generator.sizes();
     let start = generator.position();
     let end = text.prompt.len().min(start + chunk);
     let is_last = end == text.prompt.len();
-    // What a run of another part gives is not chosen from.
+    // Only the last chunk samples a token, so only it needs the constraint.
     let constraint = text.constraint.take_if(|_| is_last);
     generator.set_constraint(constraint)?;
     if is_last {
-        // Those with which a sequence in a slot draws its tokens.
-        generator.set_random(Random {
+        // Use the same random numbers as a sequence in a slot of `BatchGenerator`.
+        generator.set_random(RngState {
             seed: Some(text.seed),
             counter: text.draw(chunk),
         });
     }
-    let next = generator.feed(&text.prompt[start..end])?.next;
+    let next = generator.forward(&text.prompt[start..end])?.next;
     let next = next.ok_or_else(super::no_logits)?;
     if end - start == chunk && *whole == start {
         *whole = end;

@@ -1,11 +1,11 @@
-//! Where rows go in the caches of layers with a window.
+//! Inputs that map rows to positions in the window caches of each slot.
 
 use tercet::{DType, Tensor, TensorType};
 
 use super::super::decoder::slot_windows::{BANKS, inputs};
-use super::inputs::{Part, Rows, write};
+use super::inputs::{BatchRunRows, SlotChunk, write};
 
-/// The inputs of the layers with one window.
+/// Inputs of all layers with the same sliding window.
 pub(super) struct WindowInputs {
     window: usize,
     slots: usize,
@@ -31,15 +31,15 @@ impl WindowInputs {
         self.names.iter().map(String::as_str).zip(&self.tensors)
     }
 
-    /// Those of a run.
-    pub(super) fn fill(&mut self, rows: &Rows<'_>) {
+    /// Fills the inputs for a run.
+    pub(super) fn fill(&mut self, rows: &BatchRunRows<'_>) {
         let places = BANKS * self.slots;
         let (mut row_of_place, mut kv_lens) = (vec![0; places], vec![1; places]);
         let mut place_of_row = Vec::new();
         let mut old = Vec::new();
         let mut prompt_len = 0;
         match rows {
-            Rows::Tokens(parts, _) => {
+            BatchRunRows::Tokens(parts, _) => {
                 for (row, part) in parts.iter().enumerate() {
                     let place = self.place(part, part.banks[1]);
                     row_of_place[place] = row as i32;
@@ -47,12 +47,12 @@ impl WindowInputs {
                     place_of_row.push(place as i32);
                 }
             }
-            Rows::Prompt(part) => {
+            BatchRunRows::Prompt(part) => {
                 old = (self.first(part.start)..part.start).collect();
                 prompt_len = old.len() + part.tokens.len();
             }
         }
-        let from = |part: &Part, p: usize| {
+        let from = |part: &SlotChunk, p: usize| {
             let place = self.place(part, part.banks[0]);
             [place as i32, (p % self.window) as i32]
         };
@@ -63,7 +63,7 @@ impl WindowInputs {
         let old_to: Vec<i32> = of_prompt
             .flat_map(|part| old.iter().flat_map(|p| self.to(part, *p)))
             .collect();
-        let of_part = |part: &Part| part.start..part.start + part.tokens.len();
+        let of_part = |part: &SlotChunk| part.start..part.start + part.tokens.len();
         let own = rows.parts().iter();
         let own = own.flat_map(|part| of_part(part).flat_map(|p| self.to(part, p)));
         let idle = std::iter::repeat_n(self.nowhere(), rows.idle()).flatten();
@@ -92,17 +92,18 @@ impl WindowInputs {
         }
     }
 
-    fn place(&self, part: &Part, bank: usize) -> usize {
+    fn place(&self, part: &SlotChunk, bank: usize) -> usize {
         bank * self.slots + part.slot
     }
 
-    /// The first position that a token at `position` sees.
+    /// First position that a token at `position` attends to.
     fn first(&self, position: usize) -> usize {
         (position + 1).saturating_sub(self.window)
     }
 
-    /// Where position `p` goes: nowhere if what the part writes takes its place.
-    fn to(&self, part: &Part, p: usize) -> [i32; 2] {
+    /// Cache index of position `p`; the discard position if a later token of the same chunk
+    /// overwrites it.
+    fn to(&self, part: &SlotChunk, p: usize) -> [i32; 2] {
         let end = part.start + part.tokens.len();
         match p + self.window < end {
             true => self.nowhere(),
@@ -113,7 +114,7 @@ impl WindowInputs {
         }
     }
 
-    /// A position that nobody reads.
+    /// Discard position of the cache, which no attention reads.
     fn nowhere(&self) -> [i32; 2] {
         [0, self.window as i32]
     }

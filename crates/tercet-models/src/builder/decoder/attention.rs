@@ -1,34 +1,34 @@
-//! Attention of a layer.
+//! Attention of a decoder layer.
 
-use tercet::ops::{AttentionOptions, Layout, RopeStyle, ScatterReduce};
+use tercet::ops::{AttentionLayout, AttentionOptions, RopeStyle, ScatterReduce};
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Type, Value};
 
-use super::super::{Builder, ModelError};
-use super::cache::{CacheFormat, Stored};
+use super::super::{ModelBuilder, ModelError};
+use super::cache::{CacheFormat, StoredCacheRows};
 use super::latent;
-use super::layer::{Attend, Seen, Shared, SlotRows, norm, project};
+use super::layer::{AttentionMode, ForwardContext, SlotRows, VisibleCache, norm, project};
 use super::windows::caches;
-use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
+use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec, QkNorm, RopeLayout};
 
-/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, with the norms of queries and keys; `gate` becomes
-/// the gates of queries where there are some, of the same shape.
+/// Queries, keys and values of a layer, `[batch, len, heads, head_dim]`, after the query and key
+/// norms. If the queries have gates, `gate` receives them with the same shape.
 fn heads(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     layer: usize,
     h: Value,
     gate: &mut Option<Value>,
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
-        Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
-        Attend::Whole { .. } => shared.batch.clone(),
+        AttentionMode::Cached { .. } | AttentionMode::Slots { .. } => Dim::Known(1),
+        AttentionMode::FullSequences { .. } => shared.batch.clone(),
     };
     let (q, kv) = (spec.q_width(), spec.kv_width());
     let parts = match spec.fused_qkv {
         true if spec.qkv_by_group => {
-            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let all = project(b, spec, DecoderPart::Qkv, layer, h)?;
             let size = spec.head_dim;
             let queries = spec.heads / spec.kv_heads * size;
             let shape = [
@@ -45,7 +45,7 @@ fn heads(
             ]
         }
         true => {
-            let all = project(b, spec, Part::Qkv, layer, h)?;
+            let all = project(b, spec, DecoderPart::Qkv, layer, h)?;
             let axis = b.graph.ty(all).shape.len() - 1;
             [
                 b.graph.narrow(all, axis, 0, q)?,
@@ -54,9 +54,9 @@ fn heads(
             ]
         }
         false => [
-            project(b, spec, Part::Query, layer, h)?,
-            project(b, spec, Part::Key, layer, h)?,
-            project(b, spec, Part::Value, layer, h)?,
+            project(b, spec, DecoderPart::Query, layer, h)?,
+            project(b, spec, DecoderPart::Key, layer, h)?,
+            project(b, spec, DecoderPart::Value, layer, h)?,
         ],
     };
     let mut parts = parts;
@@ -67,12 +67,16 @@ fn heads(
         parts[0] = b.graph.narrow(both, 3, 0, size)?;
         *gate = Some(b.graph.narrow(both, 3, size, size)?);
     }
-    let norms = [Some(Part::QueryNorm), Some(Part::KeyNorm), None];
+    let norms = [
+        Some(DecoderPart::QueryNorm),
+        Some(DecoderPart::KeyNorm),
+        None,
+    ];
     let counts = [spec.heads, spec.kv_heads, spec.kv_heads];
     let mut heads = parts;
     for ((head, norm_part), count) in heads.iter_mut().zip(norms).zip(counts) {
         let normed = norm_part.zip(spec.qk_norm);
-        if let Some((part, QkNorm::Whole)) = normed {
+        if let Some((part, QkNorm::AllHeads)) = normed {
             *head = norm(b, spec, part, layer, *head)?;
         }
         let (len, size) = (shared.len.clone(), spec.head_dim.into());
@@ -85,16 +89,16 @@ fn heads(
     Ok(heads)
 }
 
-/// A layer's attention of `h`.
+/// Attention output of a layer for `h`.
 pub(super) fn attention(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     at: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
     let layer = spec.layers[at];
-    let [before, after] = spec.factors.attention;
+    let [before, after] = spec.multipliers.attention;
     let h = b.times(h, before)?;
     let mut gate = None;
     let [q, k, v] = match &spec.latent {
@@ -103,8 +107,8 @@ pub(super) fn attention(
             let [q, k, v] = heads(b, spec, shared, at, h, &mut gate)?;
             let dims = spec.rope_dims;
             [
-                turned(b, spec, shared, (layer, dims), q)?,
-                turned(b, spec, shared, (layer, dims), k)?,
+                apply_rope(b, spec, shared, (layer, dims), q)?,
+                apply_rope(b, spec, shared, (layer, dims), k)?,
                 v,
             ]
         }
@@ -126,15 +130,15 @@ pub(super) fn attention(
         None => y,
     };
     let y = b.graph.reshape(y, shared.rows(width))?;
-    let y = project(b, spec, Part::AttentionOutput, at, y)?;
+    let y = project(b, spec, DecoderPart::AttentionOutput, at, y)?;
     b.times(y, after)
 }
 
-/// The first `dims` elements of heads turned by their positions, where the layer does so.
-pub(super) fn turned(
-    b: &mut Builder<'_>,
+/// Applies RoPE to the first `dims` elements of each head, if the layer uses RoPE.
+pub(super) fn apply_rope(
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     (layer, dims): (LayerSpec, usize),
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -146,18 +150,19 @@ pub(super) fn turned(
         RopeLayout::Halves => RopeStyle::NeoX,
         RopeLayout::Pairs => RopeStyle::GptJ,
     };
-    Ok(b.graph.rope(x, cos, sin, style, dims, Layout::Bshd)?)
+    Ok(b.graph
+        .rope(x, cos, sin, style, dims, AttentionLayout::Bshd)?)
 }
 
-/// The result of attention, F32 `[batch, len, heads, head_dim]`.
+/// Attention result per head, F32 `[batch, len, heads, head_dim]`.
 fn attended(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     (at, layer): (usize, LayerSpec),
     [q, k, v]: [Value; 3],
 ) -> Result<Value, ModelError> {
-    let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, Layout::Bshd);
+    let mut options = AttentionOptions::new(spec.heads, spec.kv_heads, AttentionLayout::Bshd);
     if let Some(scale) = spec.attention_scale {
         options = options.scale(scale);
     }
@@ -165,58 +170,58 @@ fn attended(
         options = options.softcap(cap);
     }
     match &shared.attend {
-        Attend::Whole { masks, kv_len } => {
+        AttentionMode::FullSequences { masks, kv_len } => {
             let mask = masks.iter().find(|(window, _)| *window == layer.window);
             let (_, mask) = mask.expect("invariant: there is a mask for every window");
             let mut options = options.mask(*mask);
             options.kv_len = *kv_len;
             weighted(b, spec, at, [q, k, v], options)
         }
-        Attend::Cached {
+        AttentionMode::Cached {
             start,
             kv_len,
             context,
             format,
-            seen,
+            visible: seen,
             windows,
         } => {
             let own = windows.iter().find(|own| layer.window == Some(own.window));
-            // The caches of windows are short: all of them are looked at.
+            // Window caches are short, so attention always reads them whole.
             let seen = seen.as_ref().filter(|_| own.is_none());
             let whole = (*start, *kv_len, *context);
             let (start, kv_len, positions) =
                 own.map_or(whole, |own| (own.start, own.kv_len, own.positions));
-            let cache = Cache {
+            let cache = SequenceCache {
                 names: caches(at),
                 start,
                 kv_len,
                 positions,
                 format: *format,
-                seen,
+                visible: seen,
             };
             cached(
                 b,
                 spec,
                 at,
                 &cache,
-                of_layer(options, layer, positions),
+                layer_options(options, layer, positions),
                 [q, k, v],
             )
         }
-        Attend::Slots { .. } => in_slots(b, spec, shared, (at, layer), options, [q, k, v]),
+        AttentionMode::Slots { .. } => in_slots(b, spec, shared, (at, layer), options, [q, k, v]),
     }
 }
 
-/// The result of attention where rows are of several slots, or of none.
+/// Attention result for batch runs, with rows of several slots and padding.
 fn in_slots(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     (at, layer): (usize, LayerSpec),
     options: AttentionOptions,
     [q, k, v]: [Value; 3],
 ) -> Result<Value, ModelError> {
-    let Attend::Slots {
+    let AttentionMode::Slots {
         rows,
         windows,
         idle,
@@ -226,7 +231,7 @@ fn in_slots(
         ..
     } = &shared.attend
     else {
-        unreachable!("invariant: the caller looked at how layers attend");
+        unreachable!("invariant: the caller checked the attention mode");
     };
     let own = windows.iter().find(|own| layer.window == Some(own.window));
     let [of_slots, of_prompt] = match own {
@@ -258,7 +263,7 @@ fn in_slots(
     Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
 }
 
-/// The caches of all slots.
+/// Full-context KV caches of all slots.
 struct SlotCaches<'a> {
     rows: &'a SlotRows,
     context: usize,
@@ -267,10 +272,16 @@ struct SlotCaches<'a> {
 }
 
 impl SlotCaches<'_> {
-    /// Writes the new keys or values of all rows, `[1, n, heads, size]`, where they belong, and returns the whole cache.
-    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Stored, ModelError> {
+    /// Writes the new keys or values of all rows, `[1, n, heads, size]`, to their slots and
+    /// positions. Returns the whole cache.
+    fn append(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        name: &str,
+        new: Value,
+    ) -> Result<StoredCacheRows, ModelError> {
         let count = b.graph.ty(new).shape[1].clone();
-        let new = Stored::of(b, self.format, new)?;
+        let new = StoredCacheRows::new(b, self.format, new)?;
         let first = [self.rows.count, slot_positions(self.context)];
         let cache = new.states(b, name, first)?;
         let new = new.reshaped(b, &[count])?;
@@ -283,9 +294,14 @@ impl SlotCaches<'_> {
         Ok(updated)
     }
 
-    /// What the new tokens of all slots see: all, or if it has to be decoded no more than any slot has.
-    fn seen_by_slots(&self, b: &mut Builder<'_>, cache: &Stored) -> Result<Value, ModelError> {
-        match &self.rows.slots_seen {
+    /// Keys or values for decode rows: the whole cache, or if it must be dequantized only the
+    /// longest filled length.
+    fn seen_by_slots(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        cache: &StoredCacheRows,
+    ) -> Result<Value, ModelError> {
+        match &self.rows.slots_visible {
             Some(most) => {
                 let own = [self.rows.count.into(), most.clone()];
                 cache.slice(b, self.origin, own)?.decoded(b)
@@ -294,17 +310,22 @@ impl SlotCaches<'_> {
         }
     }
 
-    /// What a prompt's slot holds: a copy of what is filled.
-    fn seen_by_prompt(&self, b: &mut Builder<'_>, cache: &Stored) -> Result<Value, ModelError> {
-        let own = [Dim::Known(1), self.rows.prompt_seen.clone()];
+    /// Keys or values for a prefill chunk: a copy of the filled positions of its slot.
+    fn seen_by_prompt(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        cache: &StoredCacheRows,
+    ) -> Result<Value, ModelError> {
+        let own = [Dim::Known(1), self.rows.prompt_visible.clone()];
         let seen = cache.slice(b, self.rows.prompt_start, own)?;
         seen.decoded(b)
     }
 
-    /// Attention of the new tokens of slots, `[1, d, heads, size]`, and of a part of a prompt, `[1, s, heads, size]`.
+    /// Attention of decode rows, `[1, d, heads, size]`, and of a prefill chunk, `[1, s, heads,
+    /// size]`.
     fn attended(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         spec: &DecoderSpec,
         (at, layer): (usize, LayerSpec),
         options: AttentionOptions,
@@ -313,8 +334,8 @@ impl SlotCaches<'_> {
         let [keys, values] = caches(at);
         let keys = self.append(b, &keys, k)?;
         let values = self.append(b, &values, v)?;
-        let q = cast(b, q, self.format.seen())?;
-        let options = of_layer(options, layer, self.context);
+        let q = cast(b, q, self.format.attention_dtype())?;
+        let options = layer_options(options, layer, self.context);
         let rows = self.rows;
         let own = b.graph.gather(q, rows.row_of_slot, 1)?;
         let heads = [spec.heads.into(), b.graph.ty(q).shape[3].clone()];
@@ -342,43 +363,49 @@ impl SlotCaches<'_> {
     }
 }
 
-/// Positions of the cache of a slot: the last one is where rows of no slot go.
+/// Positions per slot in the cache. The extra last position receives the padding rows.
 pub(super) fn slot_positions(context: usize) -> usize {
     (context + 1).next_multiple_of(SLOT_ALIGN)
 }
 
-/// Positions of caches come in so many.
+/// The number of cache positions is a multiple of this alignment.
 const SLOT_ALIGN: usize = 16;
 
-/// With the window of a layer; one of all positions is none.
-fn of_layer(options: AttentionOptions, layer: LayerSpec, context: usize) -> AttentionOptions {
+/// Attention options with the layer's sliding window; a window that covers the context becomes
+/// plain causal attention.
+fn layer_options(options: AttentionOptions, layer: LayerSpec, context: usize) -> AttentionOptions {
     match layer.window {
         Some(window) if window < context => options.window(window),
         Some(_) | None => options.causal(),
     }
 }
 
-/// The caches of a sequence, and how far they are filled.
-struct Cache<'a> {
-    /// Of keys and of values.
+/// KV cache of a single sequence and its filled length.
+struct SequenceCache<'a> {
+    /// Names of the key cache and the value cache.
     names: [String; 2],
     start: Value,
     kv_len: Value,
     positions: usize,
     format: CacheFormat,
-    seen: Option<&'a Seen>,
+    visible: Option<&'a VisibleCache>,
 }
 
-impl Cache<'_> {
-    /// Writes new keys or values, `[1, s, heads, size]`, and returns what attention sees.
-    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Value, ModelError> {
-        let new = Stored::of(b, self.format, new)?;
+impl SequenceCache<'_> {
+    /// Appends new keys or values, `[1, s, heads, size]`, and returns the rows for attention.
+    fn append(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        name: &str,
+        new: Value,
+    ) -> Result<Value, ModelError> {
+        let new = StoredCacheRows::new(b, self.format, new)?;
         let cache = new.states(b, name, [1, self.positions])?;
         let updated = cache.with(b, &new, |b, cache, new| {
             Ok(b.graph.dynamic_update_slice(cache, new, self.start)?)
         })?;
         updated.assign(b, &cache)?;
-        match self.seen {
+        match self.visible {
             Some(seen) => {
                 let own = [Dim::Known(1), seen.positions.clone()];
                 updated.slice(b, seen.origin, own)?.decoded(b)
@@ -388,28 +415,29 @@ impl Cache<'_> {
     }
 }
 
-/// Attention of the newest tokens of a sequence over its caches, to which their keys and values are appended.
+/// Appends the keys and values to the cache and computes the attention of the newest tokens over
+/// it.
 fn cached(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     at: usize,
-    cache: &Cache<'_>,
+    cache: &SequenceCache<'_>,
     options: AttentionOptions,
     [q, k, v]: [Value; 3],
 ) -> Result<Value, ModelError> {
     let [keys, values] = &cache.names;
     let k = cache.append(b, keys, k)?;
     let v = cache.append(b, values, v)?;
-    let q = cast(b, q, cache.format.seen())?;
+    let q = cast(b, q, cache.format.attention_dtype())?;
     weighted(b, spec, at, [q, k, v], options.kv_len(cache.kv_len))
 }
 
-/// Attention in F32, with sinks where the model has them.
+/// F32 attention, with attention sinks if the model has them.
 ///
-/// A sink is one more exponential `e^s` among those of the scores that the softmax divides by. With `lse`, the logarithm of
-/// the sum of the others, it makes `sigmoid(lse - s)` of what attention without it gives.
+/// A sink adds one exponential `e^s` to the denominator of the softmax. With `lse`, the log-sum-exp
+/// of the scores, the result is the plain attention result times `sigmoid(lse - s)`.
 pub(super) fn weighted(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     at: usize,
     [q, k, v]: [Value; 3],
@@ -421,18 +449,21 @@ pub(super) fn weighted(
     }
     let (y, lse) = b.graph.attention_with_lse(q, k, v, options)?;
     let y = cast(b, y, DType::F32)?;
-    // [batch, heads, queries] as [batch, queries, heads].
+    // Layout change from [batch, heads, queries] to [batch, queries, heads].
     let lse = b.graph.transpose(lse, &[0, 2, 1])?;
-    let sinks = b.vector(&Part::Sinks.name(spec, b.weights, at, "weight"), spec.heads)?;
+    let sinks = b.vector(
+        &DecoderPart::Sinks.name(spec, b.weights, at, "weight"),
+        spec.heads,
+    )?;
     let rest = b.graph.sub(lse, sinks)?;
     let rest = b.graph.unary(UnaryFn::Sigmoid, rest)?;
     let rest = b.graph.unsqueeze(rest, 3)?;
     Ok(b.graph.mul(y, rest)?)
 }
 
-/// Writes the new keys or values into their cache and returns all of it.
+/// Writes the new keys or values to their cache and returns the whole cache.
 pub(crate) fn append(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     new: Value,
     ty: &Type,
@@ -445,7 +476,7 @@ pub(crate) fn append(
     Ok(updated)
 }
 
-pub(super) fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
+pub(super) fn cast(b: &mut ModelBuilder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
     if b.graph.ty(x).dtype == to {
         return Ok(x);
     }

@@ -1,83 +1,95 @@
-//! The graph of several sequences side by side.
+//! Decoder graph for continuous batching: several sequences in one run.
 //!
-//! Every sequence has a slot. A run takes a new token of each sequence that is written, or a part of one prompt.
-//! Projections, norms and the feed-forward network see rows, whatever slots they are of; caches have an axis of slots, and
-//! one attention reads those of all ([`Attend::Slots`]). Rows of no slot may follow, so that a run has as many rows as
-//! another with more sequences: how a row is computed depends on how many there are, not on the others (ADR 0028).
+//! Every sequence has a slot. A run computes either one new token per decoding sequence, or a
+//! prefill chunk of one prompt. Projections, norms and the feed-forward network process rows
+//! independently of their slots. Caches have a slot axis, and one attention reads the caches of all
+//! slots ([`AttentionMode::Slots`]). Padding rows may follow: the rounding of a row depends on the number
+//! of rows, not on their contents (ADR 0028).
 //!
 //! Inputs, all I32:
 //!
-//! | input | shape | holds |
+//! | input | shape | contents |
 //! |---|---|---|
-//! | `tokens` | `[n]` | the new tokens, one of each of `d` slots or `s` of a prompt; then those of no slot |
-//! | `positions` | `[n]` | their positions |
-//! | `places` | `[n, 2]` | their slots and positions; `(0, context)` for those of no slot |
-//! | `rows` | `[r]` | which of the `n` give logits |
-//! | `idle` | `[z]` | nothing; there are as many rows of no slot |
-//! | `slots.row` | `[slots]` | which row is each slot's; any where none is |
-//! | `slots.kv_len` | `[slots]` | positions of each slot filled after this run; 1 where no row is its own |
-//! | `slots.of` | `[d]` | the slots of the first `d` rows |
-//! | `prompt.rows` | `[s]` | which rows are of a prompt |
+//! | `tokens` | `[n]` | new tokens: one for each of `d` slots, or `s` of a prompt; then padding |
+//! | `positions` | `[n]` | position of each token |
+//! | `places` | `[n, 2]` | slot and position of each row; `(0, context)` for padding |
+//! | `rows` | `[r]` | indices of the rows that produce logits |
+//! | `idle` | `[z]` | unused; only its length counts: number of padding rows |
+//! | `slots.row` | `[slots]` | row of each slot; any value for a slot without a row |
+//! | `slots.kv_len` | `[slots]` | filled positions of each slot after this run; 1 for a slot without a row |
+//! | `slots.of` | `[d]` | slots of the first `d` rows |
+//! | `prompt.rows` | `[s]` | indices of the rows that belong to a prompt |
 //! | `prompt.start` | `[4]` | `[slot, 0, 0, 0]` |
-//! | `prompt.kv_len` | `[]` | positions of that slot filled after this run |
-//! | `prompt.seen` | `[c]` | nothing; there are as many of these positions |
-//! | `slots.seen` | `[m]` | nothing; the slot that has most has as many; where caches are of Q8_0 |
-//! | `adapters` | `[n]` | which adapter each row has, from 1; 0 for none; where there are [`BatchOptions::choices`] |
+//! | `prompt.kv_len` | `[]` | filled positions of that slot after this run |
+//! | `prompt.seen` | `[c]` | unused; only its length counts: the same number of positions |
+//! | `slots.seen` | `[m]` | unused; only its length counts: the longest filled slot; only with Q8_0 caches |
+//! | `adapters` | `[n]` | adapter index of each row, from 1, 0 for none; only with [`BatchOptions::selectable_adapters`] |
 //!
-//! and where layers remember otherwise or choose experts, for each slot `K`
+//! Models with recurrent states or experts have these inputs for each slot `K`:
 //!
-//! | input | shape | holds |
+//! | input | shape | contents |
 //! |---|---|---|
-//! | `rows.K` | `[sK]` | which of the `n` are the slot's; none may be |
+//! | `rows.K` | `[sK]` | indices of the slot's rows; may be empty |
 //! | `start.K` | `[4]` | `[0, first position, 0, 0]` |
 //!
-//! and for the layers of each window `W` whose caches do not hold the context what `slot_windows` says.
+//! Sliding windows `W` whose caches are shorter than the context add the inputs described in
+//! `slot_windows`.
 //!
-//! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]`, the greatest of them, and `sums`
-//! F32 `[r]`, those of all logits of a row, which are finite if these are.
+//! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]` (argmax
+//! of the logits), and `sums` F32 `[r]` (sum of the logits of a row). The sums are finite if all
+//! logits are.
 
 use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
 use super::cache::{CacheFormat, check_cache};
-use super::layer::{Attend, Shared, Slot, SlotRows, embed, query_scales, rope_tables};
+use super::layer::{
+    AttentionMode, ForwardContext, SlotInputs, SlotRows, embed, query_scales, rope_tables,
+};
 use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
-use super::{Rounded, Sampling, check_context, logits, rounded_to};
-use crate::builder::chosen::{Choices, MOST_CHOICES};
-use crate::builder::tuned::{Mode, ScaledAdapter};
-use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
+use super::{OverflowFallback, Sampling, check_context, logits, rounded_to};
+use crate::builder::multi_lora::{MAX_ADAPTERS, MultiLora};
+use crate::builder::trainable::{ScaledAdapter, WeightUse};
+use crate::builder::{
+    BatchGenerator, MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights,
+};
 use crate::config::decoder::DecoderSpec;
 
-/// More than any device writes at a time; a mistyped number would fill the memory.
-const MOST_SLOTS: usize = 256;
+/// Maximum number of slots; it catches typing errors that would exhaust the memory.
+const MAX_SLOTS: usize = 256;
 
-/// Choices of a graph of several sequences.
+/// Options of a continuous-batching graph.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
-    /// Sequences side by side, 1 to 256.
+    /// Maximum concurrent sequences, 1 to 256.
     pub slots: usize,
-    /// Capacity of the cache of each, in tokens.
+    /// Cache capacity per sequence, in tokens.
     pub context: usize,
-    /// The most tokens of a prompt in one run; longer prompts are fed in parts, between which others are written.
+    /// Maximum prompt tokens per run. Longer prompts are split into chunks, and decode steps of
+    /// other sequences run in between.
     pub chunk: usize,
-    /// The most sequences that one run writes a token of, at least 1; where there are more they take turns. None for all of
-    /// them, or for as many as gain by it where weights are packed ([`Device::packed_rows`]).
+    /// Maximum sequences per decode run, at least 1; further sequences take turns. `None` means all
+    /// sequences, or for quantized weights the largest number that is profitable
+    /// ([`Device::max_small_m_rows`]).
     pub together: Option<usize>,
-    /// The float dtype of the arithmetic.
+    /// Float dtype of the arithmetic.
     pub dtype: DType,
-    /// How caches store keys and values; in the dtype of the arithmetic where it is none. Another one is for arithmetic in F32.
+    /// Storage format of the KV caches; `None` means the dtype of the arithmetic. Other formats
+    /// require F32 arithmetic.
     pub cache: Option<CacheFormat>,
-    /// What rows of F32 become on their way into products; of no effect in other dtypes.
-    pub products: Products,
-    /// Adapters that change the projections, all at once and for all sequences; none by default.
+    /// Precision of matmul inputs with F32 arithmetic; no effect in other dtypes.
+    pub matmul_precision: MatmulPrecision,
+    /// Adapters that apply to the projections of all sequences, all at once; none by default.
     pub adapters: Vec<ScaledAdapter>,
-    /// Adapters of which each sequence has one or none ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64 and not
-    /// beside the others; none by default.
-    pub choices: Vec<ScaledAdapter>,
+    /// Adapters that each sequence can select one of
+    /// ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64. Cannot be combined with
+    /// `adapters`; none by default.
+    pub selectable_adapters: Vec<ScaledAdapter>,
 }
 
 impl BatchOptions {
-    /// So many slots of the context that the model was trained for, parts of 256 tokens, F32, products too.
+    /// Options for this number of slots: context length of training, prefill chunks of 256 tokens,
+    /// F32 arithmetic and matmuls.
     pub fn new(config: &DecoderSpec, slots: usize) -> BatchOptions {
         BatchOptions {
             slots,
@@ -86,29 +98,29 @@ impl BatchOptions {
             together: None,
             dtype: DType::F32,
             cache: None,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
             adapters: Vec::new(),
-            choices: Vec::new(),
+            selectable_adapters: Vec::new(),
         }
     }
 }
 
-/// A decoder of several sequences: its graph, parameters and configuration.
+/// A decoder for several sequences: graph, parameters and configuration.
 #[derive(Debug)]
 pub struct BatchDecoder {
     /// Graph and parameters.
-    pub model: Model,
-    /// The configuration it was built from.
+    pub model: ModelGraph,
+    /// Configuration that the graph was built from.
     pub config: DecoderSpec,
-    /// The options it was built with.
+    /// Options that the graph was built with.
     pub options: BatchOptions,
 }
 
 impl BatchDecoder {
-    /// Builds the graph over the weights of a file.
+    /// Builds the graph from the weights of a file.
     ///
     /// # Errors
-    /// As [`Decoder::build`](super::Decoder::build).
+    /// Same errors as [`Decoder::build`](super::Decoder::build).
     pub fn build(
         config: &DecoderSpec,
         weights: &Weights,
@@ -121,8 +133,8 @@ impl BatchDecoder {
             dtype,
             ..
         } = options;
-        let b = Builder::new(weights, dtype).of_decoder(config);
-        let mut b = b.in_mode(Mode::Adapted(&options.adapters));
+        let b = ModelBuilder::new(weights, dtype).with_decoder_spec(config);
+        let mut b = b.in_mode(WeightUse::Adapted(&options.adapters));
         let mut input =
             |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
         let len = Dim::sym("n");
@@ -130,7 +142,7 @@ impl BatchDecoder {
         let tokens = input("tokens", [len.clone()].into())?;
         let positions = input("positions", [len.clone()].into())?;
         let rows = input("rows", [Dim::sym("r")].into())?;
-        // Read by nothing: it says how many.
+        // No node reads this input; its length sets the number of padding rows.
         input("idle", [idle.clone()].into())?;
         let decodes = options.cache_format() == CacheFormat::Q8_0;
         let of_rows = slot_rows(&mut input, (slots, decodes), &len)?;
@@ -138,28 +150,31 @@ impl BatchDecoder {
         let windows = slot_window_inputs(&mut b, &windows, slots, &len)?;
         let mut input =
             |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
-        let adapters = match options.choices.is_empty() {
+        let adapters = match options.selectable_adapters.is_empty() {
             true => None,
             false => Some(input("adapters", [len.clone()].into())?),
         };
-        let apart = if has_rows_apart(config) { slots } else { 0 };
+        let apart = if has_per_slot_rows(config) { slots } else { 0 };
         let inputs = (0..apart).map(|slot| {
-            Ok(Slot {
+            Ok(SlotInputs {
                 rows: input(&format!("rows.{slot}"), [Dim::sym(&symbol(slot))].into())?,
                 start: input(&format!("start.{slot}"), [Dim::Known(4)].into())?,
             })
         });
-        let inputs = inputs.collect::<Result<Vec<Slot>, OpError>>()?;
+        let inputs = inputs.collect::<Result<Vec<SlotInputs>, OpError>>()?;
         if let Some(of_row) = adapters {
-            let adapters = &options.choices;
-            b = b.in_mode(Mode::Chosen(Choices { adapters, of_row }));
+            let adapters = &options.selectable_adapters;
+            b = b.in_mode(WeightUse::MultiLora(MultiLora {
+                adapters,
+                adapter_of_row: of_row,
+            }));
         }
         let origin = Tensor::from_slice(&[4], &[0i32; 4]);
         let origin = origin.expect("invariant: four numbers fit memory");
         let ropes = rope_tables(&mut b, config, context, positions)?;
         let query_scales = query_scales(&mut b, config, context, positions)?;
-        let shared = Shared {
-            attend: Attend::Slots {
+        let shared = ForwardContext {
+            attend: AttentionMode::Slots {
                 slots: inputs,
                 rows: Box::new(of_rows),
                 windows,
@@ -184,7 +199,7 @@ impl BatchDecoder {
         })
     }
 
-    /// The bounds of the graph's symbols.
+    /// Upper bounds of the graph's symbolic sizes.
     pub fn compile_options(&self) -> CompileOptions {
         let BatchOptions {
             slots,
@@ -205,7 +220,7 @@ impl BatchDecoder {
             CacheFormat::Q8_0 => options.bound("m", context),
         };
         let options = bounded(options, &slot_windows(&self.config, context));
-        let apart = if has_rows_apart(&self.config) {
+        let apart = if has_per_slot_rows(&self.config) {
             slots
         } else {
             0
@@ -213,18 +228,19 @@ impl BatchDecoder {
         (0..apart).fold(options, |options, slot| options.bound(&symbol(slot), chunk))
     }
 
-    /// How many rows a run of single tokens has at least. On GPUs a kernel of few rows takes as long for one as for all, and
-    /// which one it is depends on how many; on the CPU only a row alone is multiplied otherwise.
-    fn least_rows(&self, device: &Device) -> usize {
+    /// Minimum rows of a decode run. On a GPU the kernel depends on the number of rows, and a
+    /// small-M kernel takes the same time for any number. On the CPU only a single row uses a
+    /// different kernel.
+    fn min_rows(&self, device: &Device) -> usize {
         let together = self.together(device);
-        // Processors have no such number for any scheme.
-        match device.packed_rows(Scheme::Q8_0).is_none() && together <= CPU_ROWS {
+        // Only CPUs return no small-M limit for any scheme.
+        match device.max_small_m_rows(Scheme::Q8_0).is_none() && together <= CPU_ROWS {
             true => together.min(2),
             false => together,
         }
     }
 
-    /// How many sequences one run writes a token of.
+    /// Maximum number of sequences in one decode run.
     fn together(&self, device: &Device) -> usize {
         let BatchOptions {
             slots, together, ..
@@ -232,7 +248,7 @@ impl BatchDecoder {
         let nodes = self.model.graph.nodes();
         let rows = nodes.filter_map(|(_, node)| match &node.op {
             Op::DequantMatMul(op) if op.scheme.storage() == DType::U8 => {
-                device.packed_rows(op.scheme)
+                device.max_small_m_rows(op.scheme)
             }
             _ => None,
         });
@@ -248,22 +264,24 @@ impl BatchDecoder {
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
     pub fn generator(&self, device: &Device) -> Result<BatchGenerator, ModelError> {
         let BatchOptions {
-            dtype, products, ..
+            dtype,
+            matmul_precision: products,
+            ..
         } = self.options;
         let products = rounded_to(&self.model, device, dtype, products);
-        let options = self.compile_options().products_in(products);
+        let options = self.compile_options().with_matmul_precision(products);
         let exe = self.model.compile(device, &options)?;
-        let rounded = products.map(|to| Rounded::new(to, device, options, &self.model));
+        let rounded = products.map(|to| OverflowFallback::new(to, device, options, &self.model));
         Ok(BatchGenerator::new(
             exe,
             rounded,
-            [self.least_rows(device), self.together(device)],
+            [self.min_rows(device), self.together(device)],
             self,
         ))
     }
 }
 
-/// Refuses options that are not possible.
+/// Checks the options for valid ranges and combinations.
 fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError> {
     let BatchOptions {
         slots,
@@ -277,9 +295,9 @@ fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError>
         let reason = "context and chunk must be at least 1";
         return Err(ModelError::Unsupported(reason.into()));
     }
-    if !(1..=MOST_SLOTS).contains(&slots) {
+    if !(1..=MAX_SLOTS).contains(&slots) {
         return Err(ModelError::Unsupported(format!(
-            "{slots} sequences side by side; 1 to {MOST_SLOTS} are possible"
+            "number of slots {slots} is out of range; expected 1 to {MAX_SLOTS}"
         )));
     }
     check_context(config, context)?;
@@ -287,8 +305,8 @@ fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError>
     check_choices(options)
 }
 
-/// The outputs `next` and `sums` of logits.
-fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> {
+/// Adds the outputs `next` and `sums` for the logits.
+fn outputs_beside(b: &mut ModelBuilder<'_>, logits: Value) -> Result<(), ModelError> {
     let greedy = SampleOptions {
         top_k: Sampling::GREEDY.top_k,
         top_p: Sampling::GREEDY.top_p,
@@ -301,30 +319,30 @@ fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> 
     Ok(())
 }
 
-/// Refuses more adapters to choose from than there may be, and others beside them.
+/// Checks the number of selectable adapters and that no other adapters are set.
 fn check_choices(options: &BatchOptions) -> Result<(), ModelError> {
-    let count = options.choices.len();
+    let count = options.selectable_adapters.len();
     let refused = match count {
         0 => return Ok(()),
-        _ if count > MOST_CHOICES => {
-            format!("{count} adapters to choose from; at most {MOST_CHOICES} are possible")
+        _ if count > MAX_ADAPTERS => {
+            format!("{count} selectable adapters; expected at most {MAX_ADAPTERS}")
         }
         _ if !options.adapters.is_empty() => {
-            "adapters for all sequences beside adapters to choose from; merge the former into the model".into()
+            "adapters for all sequences cannot be combined with selectable adapters; merge the former into the model".into()
         }
         _ => return Ok(()),
     };
     Err(ModelError::Unsupported(refused))
 }
 
-/// The inputs that say which rows are whose.
+/// Adds the inputs that map rows to slots.
 fn slot_rows(
     input: &mut impl FnMut(&str, Shape) -> Result<Value, OpError>,
     (slots, decodes): (usize, bool),
     len: &Dim,
 ) -> Result<SlotRows, OpError> {
     let seen = Dim::sym("c");
-    // Read by nothing: it says how many.
+    // No node reads this input; its length sets the number of visible positions.
     input("prompt.seen", [seen.clone()].into())?;
     let most = Dim::sym("m");
     if decodes {
@@ -339,21 +357,22 @@ fn slot_rows(
         prompt_rows: input("prompt.rows", [Dim::sym("s")].into())?,
         prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
         prompt_len: input("prompt.kv_len", Shape::default())?,
-        prompt_seen: seen,
-        slots_seen: decodes.then_some(most),
+        prompt_visible: seen,
+        slots_visible: decodes.then_some(most),
     })
 }
 
-/// Rows from 2 to which products on the CPU have the same bits however many there are: each is multiplied by the same loops.
+/// Maximum rows for which CPU matmuls of 2 or more rows round alike: the same loops compute each
+/// row.
 const CPU_ROWS: usize = 8;
 
-/// Whether rows of a slot are computed by themselves: those of layers that remember in other states than caches, and of
-/// experts, which multiply rows of one together.
-pub(crate) fn has_rows_apart(config: &DecoderSpec) -> bool {
+/// True if the rows of each slot are computed separately: for recurrent states and for experts,
+/// which group rows by expert.
+pub(crate) fn has_per_slot_rows(config: &DecoderSpec) -> bool {
     config.has_states() || config.experts.is_some()
 }
 
-/// The symbol for how many rows are of this slot.
+/// Symbol for the number of rows of this slot.
 fn symbol(slot: usize) -> String {
     format!("s{slot}")
 }

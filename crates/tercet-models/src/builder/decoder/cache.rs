@@ -1,23 +1,24 @@
-//! How caches store keys and values.
+//! Storage formats of KV caches.
 //!
-//! Floats are one state of `[.., heads, size]`. Q8_0 is two: codes I8 `[.., 1, 32 blocks]` of all heads of a row, with zeros to whole blocks, and
-//! scales F16 `[.., 1, blocks]`, which `name.scale` names. A row is rounded when it is written; what attention sees is decoded in
-//! front of it, in F32 (ADR 0051).
+//! A float cache is one state `[.., heads, size]`. A Q8_0 cache is two states. The int8 values I8
+//! `[.., 1, 32 blocks]` contain all heads of a row, zero-padded to whole blocks. The scales F16
+//! `[.., 1, blocks]` have the name `name.scale`. Rows are quantized when they are appended. Before
+//! attention the visible rows are dequantized to F32 (ADR 0051).
 
 use tercet::scalar::{BinaryFn, UnaryFn};
 use tercet::{DType, Dim, Shape, Type, Value};
 
-use super::super::{Builder, ModelError};
+use super::super::{ModelBuilder, ModelError};
 use super::attention::cast;
 use crate::config::decoder::DecoderSpec;
 
-/// How caches store keys and values.
+/// Storage format of the keys and values in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheFormat {
-    /// In a float dtype: F32, F16 or BF16.
+    /// Float dtype: F32, F16 or BF16.
     Float(DType),
-    /// Codes of 8 bits with an F16 scale for each 32, as GGUF's blocks of this name: 34 bytes. A row is the keys or the values of
-    /// all heads of a position, with zeros to whole blocks.
+    /// Int8 values with one F16 scale per 32 elements, as in GGUF's Q8_0 blocks (34 bytes). A row
+    /// contains the keys or the values of all heads at one position, zero-padded to whole blocks.
     Q8_0,
 }
 
@@ -36,22 +37,22 @@ impl std::fmt::Display for CacheFormat {
     }
 }
 
-/// Elements of a block.
+/// Elements per Q8_0 block.
 const BLOCK: usize = 32;
 
-/// What the names of the scales of a cache end with.
+/// Name suffix of the state with the scales.
 const SCALE: &str = ".scale";
 
 impl CacheFormat {
-    /// The dtype that attention sees, for arithmetic in F32.
-    pub(super) fn seen(self) -> DType {
+    /// Dtype of the keys and values in attention, for F32 arithmetic.
+    pub(super) fn attention_dtype(self) -> DType {
         match self {
             CacheFormat::Float(dtype) => dtype,
             CacheFormat::Q8_0 => DType::F32,
         }
     }
 
-    /// Bytes of a row of so many elements.
+    /// Bytes of a row with this number of elements.
     pub(crate) fn bytes(self, elements: usize) -> usize {
         match self {
             CacheFormat::Float(dtype) => elements * dtype.size_bytes(),
@@ -59,7 +60,7 @@ impl CacheFormat {
         }
     }
 
-    /// The names of the states of a cache.
+    /// Names of the states that store a cache.
     pub(crate) fn states(self, name: &str) -> Vec<String> {
         match self {
             CacheFormat::Float(_) => vec![name.to_string()],
@@ -67,7 +68,7 @@ impl CacheFormat {
         }
     }
 
-    /// Bytes of a position of a layer's keys and values.
+    /// Bytes of one position in a layer's KV cache.
     pub(crate) fn row_bytes(self, spec: &DecoderSpec) -> usize {
         let sizes = [spec.head_dim, spec.value_dim()];
         let bytes = sizes.map(|size| self.bytes(spec.kv_heads * size));
@@ -75,7 +76,8 @@ impl CacheFormat {
     }
 }
 
-/// Refuses caches that are no floats, and those of another type than 16-bit arithmetic.
+/// Checks the cache format: it must be a float or Q8_0, and must equal the arithmetic dtype if that
+/// has 16 bits.
 pub(super) fn check_cache(dtype: DType, cache: Option<CacheFormat>) -> Result<(), ModelError> {
     let Some(cache) = cache else {
         return Ok(());
@@ -85,51 +87,51 @@ pub(super) fn check_cache(dtype: DType, cache: Option<CacheFormat>) -> Result<()
         (CacheFormat::Float(of), _) if of == dtype => return Ok(()),
         (CacheFormat::Float(of), DType::F32) if is_float(of) => return Ok(()),
         (CacheFormat::Float(of), DType::F32) => {
-            format!("caches of {of}; F32, F16, BF16 and Q8_0 are possible")
+            format!("caches of {of} are not supported; expected F32, F16, BF16 or Q8_0")
         }
         (CacheFormat::Q8_0, DType::F32) => return Ok(()),
         (cache, _) => format!(
-            "caches of {cache} beside arithmetic in {dtype}; only that in F32 takes caches of another type"
+            "caches of {cache} cannot be combined with arithmetic in {dtype}; use F32 arithmetic"
         ),
     };
     Err(ModelError::Unsupported(refused))
 }
 
-/// Rows as a cache stores them: `[.., heads, size]`, or codes and scales.
+/// Cache rows in their storage format: floats `[.., heads, size]`, or int8 values and scales.
 #[derive(Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredCacheRows {
     format: CacheFormat,
-    /// Heads, and elements of each.
+    /// Number of heads and elements per head.
     heads: [Dim; 2],
     pub(super) parts: Vec<Value>,
 }
 
-impl Stored {
-    /// Rows `[.., heads, size]` as they are stored.
-    pub(super) fn of(
-        b: &mut Builder<'_>,
+impl StoredCacheRows {
+    /// Converts float rows `[.., heads, size]` to the storage format.
+    pub(super) fn new(
+        b: &mut ModelBuilder<'_>,
         format: CacheFormat,
         x: Value,
-    ) -> Result<Stored, ModelError> {
+    ) -> Result<StoredCacheRows, ModelError> {
         let (_, heads) = ends(b, x);
         let parts = match format {
             CacheFormat::Float(dtype) => vec![cast(b, x, dtype)?],
             CacheFormat::Q8_0 => coded(b, x)?.into(),
         };
-        Ok(Stored {
+        Ok(StoredCacheRows {
             format,
             heads,
             parts,
         })
     }
 
-    /// The states of a cache `[first.., heads, size]` of such rows.
+    /// Graph states of a cache `[first.., heads, size]` with rows in this format.
     pub(super) fn states(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         first: [usize; 2],
-    ) -> Result<Stored, ModelError> {
+    ) -> Result<StoredCacheRows, ModelError> {
         let names = self.format.states(name);
         let mut parts = Vec::with_capacity(names.len());
         for (name, part) in names.iter().zip(&self.parts) {
@@ -138,42 +140,42 @@ impl Stored {
             let ty = Type::new(b.graph.ty(*part).dtype, shape);
             parts.push(b.graph.state(name, ty)?);
         }
-        Ok(Stored {
+        Ok(StoredCacheRows {
             parts,
             ..self.clone()
         })
     }
 
-    /// What `f` makes of each part, and of the same part of another.
+    /// Applies `f` to each stored part and the corresponding part of `other`.
     pub(super) fn with(
         &self,
-        b: &mut Builder<'_>,
-        other: &Stored,
-        mut f: impl FnMut(&mut Builder<'_>, Value, Value) -> Result<Value, ModelError>,
-    ) -> Result<Stored, ModelError> {
+        b: &mut ModelBuilder<'_>,
+        other: &StoredCacheRows,
+        mut f: impl FnMut(&mut ModelBuilder<'_>, Value, Value) -> Result<Value, ModelError>,
+    ) -> Result<StoredCacheRows, ModelError> {
         let pairs = self.parts.iter().zip(&other.parts);
         let parts = pairs.map(|(own, other)| f(b, *own, *other));
-        Ok(Stored {
+        Ok(StoredCacheRows {
             parts: parts.collect::<Result<_, _>>()?,
             ..self.clone()
         })
     }
 
-    /// What `f` makes of each part.
+    /// Applies `f` to each stored part.
     pub(super) fn map(
         &self,
-        b: &mut Builder<'_>,
-        mut f: impl FnMut(&mut Builder<'_>, Value) -> Result<Value, ModelError>,
-    ) -> Result<Stored, ModelError> {
+        b: &mut ModelBuilder<'_>,
+        mut f: impl FnMut(&mut ModelBuilder<'_>, Value) -> Result<Value, ModelError>,
+    ) -> Result<StoredCacheRows, ModelError> {
         self.with(b, self, |b, part, _| f(b, part))
     }
 
-    /// With these axes before the last two of each part.
+    /// Reshapes the leading axes of each part; the last two axes stay.
     pub(super) fn reshaped(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         first: &[Dim],
-    ) -> Result<Stored, ModelError> {
+    ) -> Result<StoredCacheRows, ModelError> {
         self.map(b, |b, part| {
             let (_, rest) = ends(b, part);
             let shape: Vec<Dim> = first.iter().cloned().chain(rest).collect();
@@ -181,13 +183,13 @@ impl Stored {
         })
     }
 
-    /// These rows of each part, `[1, positions, ..]` from `start` I32 `[4]` on.
+    /// Rows `[1, positions, ..]` of each part, starting at `start` I32 `[4]`.
     pub(super) fn slice(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         start: Value,
         [slots, positions]: [Dim; 2],
-    ) -> Result<Stored, ModelError> {
+    ) -> Result<StoredCacheRows, ModelError> {
         self.map(b, |b, part| {
             let (_, [a, z]) = ends(b, part);
             let window = [slots.clone(), positions.clone(), a, z];
@@ -195,18 +197,22 @@ impl Stored {
         })
     }
 
-    /// Each part becomes the next contents of this cache.
-    pub(super) fn assign(&self, b: &mut Builder<'_>, cache: &Stored) -> Result<(), ModelError> {
+    /// Assigns each part to the corresponding state of this cache.
+    pub(super) fn assign(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        cache: &StoredCacheRows,
+    ) -> Result<(), ModelError> {
         for (state, part) in cache.parts.iter().zip(&self.parts) {
             b.graph.assign(*state, *part)?;
         }
         Ok(())
     }
 
-    /// The rows as attention sees them, `[.., heads, size]`.
-    pub(super) fn decoded(&self, b: &mut Builder<'_>) -> Result<Value, ModelError> {
+    /// Rows dequantized for attention, `[.., heads, size]`.
+    pub(super) fn decoded(&self, b: &mut ModelBuilder<'_>) -> Result<Value, ModelError> {
         let [first, rest @ ..] = self.parts.as_slice() else {
-            unreachable!("invariant: rows have a part at least");
+            unreachable!("invariant: rows have at least one part");
         };
         let [scales] = rest else {
             return Ok(*first);
@@ -239,21 +245,22 @@ impl Stored {
     }
 }
 
-/// The sizes of axes of rows.
+/// Static sizes of these axes; all are known at build time.
 fn known<const N: usize>(dims: &[Dim; N]) -> [usize; N] {
     let of = |at: usize| dims[at].known();
     std::array::from_fn(|at| of(at).expect("invariant: heads and their sizes are known"))
 }
 
-/// The axes of rows, and the two that a row has.
-fn ends(b: &Builder<'_>, x: Value) -> (Vec<Dim>, [Dim; 2]) {
+/// Leading axes of `x`, and its last two axes.
+fn ends(b: &ModelBuilder<'_>, x: Value) -> (Vec<Dim>, [Dim; 2]) {
     let shape = &b.graph.ty(x).shape;
     let (first, rest) = shape.split_at(shape.len() - 2);
     (first.to_vec(), [rest[0].clone(), rest[1].clone()])
 }
 
-/// Codes I8 `[.., 1, 32 blocks]` and scales F16 `[.., 1, blocks]` of rows `[.., heads, size]`.
-fn coded(b: &mut Builder<'_>, x: Value) -> Result<[Value; 2], ModelError> {
+/// Quantizes rows `[.., heads, size]` to int8 values I8 `[.., 1, 32 blocks]` and scales F16 `[..,
+/// 1, blocks]`.
+fn coded(b: &mut ModelBuilder<'_>, x: Value) -> Result<[Value; 2], ModelError> {
     let (before, rest) = ends(b, x);
     let [heads, size] = known(&rest);
     let of = |rest: [usize; 2]| -> Shape {
@@ -278,11 +285,12 @@ fn coded(b: &mut Builder<'_>, x: Value) -> Result<[Value; 2], ModelError> {
     let scale = b.graph.div(most, codes)?;
     let scale = b.graph.cast(scale, DType::F16)?;
     let divisor = b.graph.cast(scale, DType::F32)?;
-    // A block of zeros, or of numbers below all scales, is one of zeros.
+    // The minimum divisor avoids 0 / 0: blocks of zeros, or of values too small for an F16 scale,
+    // become zeros.
     let least = b.graph.scalar(DType::F32, f64::from(f32::MIN_POSITIVE))?;
     let divisor = b.graph.binary(BinaryFn::Max, divisor, least)?;
     let y = b.graph.div(x, divisor)?;
-    // Halves away from zero.
+    // Round half away from zero.
     let half = b.graph.unary(UnaryFn::Sign, y)?;
     let half = b.times(half, 0.5)?;
     let y = b.graph.plus(y, half)?;

@@ -1,41 +1,41 @@
-//! Gated delta rules in place of attention.
+//! Gated delta rule layers, used instead of attention.
 
 use tercet::scalar::UnaryFn;
 use tercet::{Dim, Tensor, Value};
 
 use super::super::weights::bytes_error;
-use super::super::{Builder, ModelError};
-use super::states::Scan;
-use crate::config::decoder::{DeltaRows, Part, StateKind, StateSpace};
+use super::super::{ModelBuilder, ModelError};
+use super::states::ScanMixerBuilder;
+use crate::config::decoder::{DecoderPart, DeltaRows, SsmSpec, StateKind};
 
-/// Added to the squared length by which queries and keys are divided.
+/// Epsilon added to the squared length in the L2 normalization of queries and keys.
 const EPS: f64 = 1e-6;
 
-/// The sizes of a layer's heads.
+/// Head sizes of a layer.
 #[derive(Clone, Copy)]
-struct Heads {
-    /// Heads of values, and elements of each.
+struct DeltaNetHeads {
+    /// Number of value heads and elements per value head.
     values: [usize; 2],
-    /// Heads of keys, and elements of each.
+    /// Number of key heads and elements per key head.
     keys: [usize; 2],
 }
 
-impl Heads {
-    /// Heads of values of each key head.
+impl DeltaNetHeads {
+    /// Number of value heads per key head.
     fn per_key(self) -> usize {
         self.values[0] / self.keys[0]
     }
 }
 
-impl Scan<'_> {
-    /// `[batch, len, inner]` of the first projection and the others.
+impl ScanMixerBuilder<'_> {
+    /// Layer result `[batch, len, inner]` from the first projection and the other projections.
     pub(super) fn delta(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         first: Value,
         others: &[Value],
     ) -> Result<Value, ModelError> {
-        let StateSpace { inner, states, .. } = *self.of;
+        let SsmSpec { inner, states, .. } = *self.of;
         let StateKind::Delta {
             heads: count,
             key_heads,
@@ -43,9 +43,9 @@ impl Scan<'_> {
             rows,
         } = self.of.kind
         else {
-            unreachable!("invariant: the caller looked at the kind");
+            unreachable!("invariant: the caller checked the kind");
         };
-        let heads = Heads {
+        let heads = DeltaNetHeads {
             values: [count, inner / count],
             keys: [key_heads, states],
         };
@@ -58,9 +58,9 @@ impl Scan<'_> {
         let convolved = self.convolve(b, convolved)?;
         let width = key_heads * states;
         let q = b.graph.narrow(convolved, 2, 0, width)?;
-        let q = self.of_keys(b, q, heads, rows)?;
+        let q = self.repeat_key_heads(b, q, heads, rows)?;
         let k = b.graph.narrow(convolved, 2, width, width)?;
-        let k = self.of_keys(b, k, heads, rows)?;
+        let k = self.repeat_key_heads(b, k, heads, rows)?;
         let v = b.graph.narrow(convolved, 2, 2 * width, inner)?;
         let v = self.rows(b, v, &heads.values)?;
         let carried = self.remembered(b, "scan", &[1, count, states, inner / count])?;
@@ -72,7 +72,7 @@ impl Scan<'_> {
             b.graph.assign(state, y.port(1))?;
         }
         let size = inner / count;
-        let gain = self.vector(b, Part::StatesNorm, size, &[size])?;
+        let gain = self.vector(b, DecoderPart::StatesNorm, size, &[size])?;
         let y = b.graph.rms_norm(y, gain, None, eps.into())?;
         let gate = self.rows(b, gate, &heads.values)?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
@@ -80,12 +80,12 @@ impl Scan<'_> {
         self.rows(b, y, &[inner])
     }
 
-    /// What is convolved and the gates of one projection, in which those of a key head stand together.
+    /// Splits a fused projection, grouped by key head, into the convolution input and the gates.
     fn by_key_head(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         all: Value,
-        heads: Heads,
+        heads: DeltaNetHeads,
     ) -> Result<[Value; 2], ModelError> {
         let [count, size] = heads.keys;
         let own = heads.per_key() * heads.values[1];
@@ -100,12 +100,12 @@ impl Scan<'_> {
         Ok([b.graph.concat(&parts[..3], 2)?, parts[3]])
     }
 
-    /// Strengths and logarithms of decays, `[batch, len, heads]`.
+    /// Write strengths (beta) and log decays of the delta rule, `[batch, len, heads]`.
     fn rates(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         projected: &[Value],
-        heads: Heads,
+        heads: DeltaNetHeads,
         rows: DeltaRows,
     ) -> Result<[Value; 2], ModelError> {
         let count = heads.values[0];
@@ -122,24 +122,24 @@ impl Scan<'_> {
         };
         let [beta, a] = [self.rows(b, beta, &[count])?, self.rows(b, a, &[count])?];
         let beta = b.graph.unary(UnaryFn::Sigmoid, beta)?;
-        let bias = self.vector(b, Part::StatesStepBias, count, &[count])?;
+        let bias = self.vector(b, DecoderPart::StatesStepBias, count, &[count])?;
         let a = b.graph.plus(a, bias)?;
         let a = b.graph.unary(UnaryFn::Softplus, a)?;
         let decay = self.decay(b, &[count])?;
         Ok([beta, b.graph.mul(a, decay)?])
     }
 
-    /// Queries or keys over their length, once for each head of values.
-    fn of_keys(
+    /// L2-normalized queries or keys, repeated for each value head.
+    fn repeat_key_heads(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         x: Value,
-        heads: Heads,
+        heads: DeltaNetHeads,
         rows: DeltaRows,
     ) -> Result<Value, ModelError> {
         let [count, size] = heads.keys;
         let x = self.rows(b, x, &heads.keys)?;
-        // By the root of the mean square, of which the length is the square root of `size` times.
+        // RMS norm divides by length / sqrt(size), so a gain of 1 / sqrt(size) makes it an L2 norm.
         let gain = vec![(size as f32).sqrt().recip(); size];
         let gain = Tensor::from_slice(&[size], &gain);
         let gain = gain.map_err(|e| bytes_error("the gain of a norm", e))?;

@@ -1,45 +1,46 @@
-//! Experts in place of a feed-forward network: rows go through the matrices that their greatest scores name.
+//! Mixture of experts: a router sends each row to the experts with the highest scores.
 
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Tensor, Value};
 
-use super::super::tuned::Mode;
-use super::super::weights::Matrix;
-use super::super::{Builder, ModelError, Weights};
+use super::super::trainable::WeightUse;
+use super::super::weights::WeightMatrix;
+use super::super::{ModelBuilder, ModelError, Weights};
 use super::layer::{activate, linear};
 use crate::config::decoder::{
-    Activation, DecoderSpec, EXPERT, ExpertTensors, Experts, FeedForward, Groups, Part, Scores,
-    Shared,
+    DecoderPart, DecoderSpec, EXPERT, ExpertGroups, ExpertTensors, Experts, FeedForward,
+    FfnActivation, RouterScoring, SharedExpert,
 };
 
-/// The factor of a gate inside its sigmoid where gates are bounded.
+/// Factor of the gate inside its sigmoid, for models with clamped gates.
 const CLAMPED_GATE: f32 = 1.702;
 
-/// What experts are made of that all of a layer's functions read.
+/// Configuration shared by all functions of a mixture-of-experts layer.
 #[derive(Clone, Copy)]
-struct Of<'a> {
+struct MoeContext<'a> {
     spec: &'a DecoderSpec,
     experts: &'a Experts,
     layer: usize,
-    activation: Activation,
-    /// Whether there are gates.
+    activation: FfnActivation,
+    /// True if the experts have gate projections.
     gated: bool,
 }
 
-/// A layer's experts of `h`.
+/// Mixture-of-experts output of a layer for `h`.
 pub(super) fn experts(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     (spec, experts): (&DecoderSpec, &Experts),
     layer: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
-    if let Mode::Full = b.mode {
+    if let WeightUse::Full = b.mode {
         return Err(ModelError::Unsupported(
-            "experts are not trained whole; adapters of attention are possible".to_string(),
+            "full fine-tuning of experts is not supported; train adapters on attention instead"
+                .to_string(),
         ));
     }
     let (FeedForward::Gated(activation) | FeedForward::Plain(activation)) = spec.feed_forward;
-    let of = Of {
+    let of = MoeContext {
         spec,
         experts,
         layer,
@@ -66,10 +67,10 @@ pub(super) fn experts(
 }
 
 fn too_large() -> ModelError {
-    ModelError::Unsupported("a batch that is too large".to_string())
+    ModelError::Unsupported("the batch is too large".to_string())
 }
 
-/// All axes but the last as one.
+/// Product of all axes except the last.
 fn rows(shape: &[Dim]) -> Result<Dim, ModelError> {
     let all = shape[..shape.len() - 1].iter();
     all.cloned()
@@ -77,38 +78,42 @@ fn rows(shape: &[Dim]) -> Result<Dim, ModelError> {
         .ok_or_else(too_large)
 }
 
-/// Each row of `x [n, hidden]` through the experts of its greatest scores, added by them.
-fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError> {
+/// Weighted sum of the selected experts' outputs for each row of `x [n, hidden]`.
+fn routed(b: &mut ModelBuilder<'_>, of: MoeContext<'_>, x: Value) -> Result<Value, ModelError> {
     let (n, used) = (b.graph.ty(x).shape[0].clone(), of.experts.used);
     let each = n.checked_mul(&Dim::Known(used)).ok_or_else(too_large)?;
-    let [weights, expert] = chosen(b, of, x)?;
+    let [weights, expert] = route(b, of, x)?;
     let expert = b.graph.reshape(expert, [each.clone()])?;
     let (x, hidden) = match of.experts.latent {
-        Some(width) => (linear(b, of.spec, Part::ExpertsIn, of.layer, x)?, width),
+        Some(width) => (
+            linear(b, of.spec, DecoderPart::ExpertsIn, of.layer, x)?,
+            width,
+        ),
         None => (x, of.spec.hidden),
     };
-    // A row for each of its experts.
+    // Repeat each row once per selected expert.
     let x = b.graph.unsqueeze(x, 1)?;
     let x = b.graph.expand(x, [n.clone(), used.into(), hidden.into()])?;
     let x = b.graph.reshape(x, [each.clone(), hidden.into()])?;
     let h = match (of.gated, of.experts.stored.joins_gates()) {
         (true, true) => {
-            let both = product(b, of, Part::ExpertGateUp, x, expert)?;
+            let both = product(b, of, DecoderPart::ExpertGateUp, x, expert)?;
             let (gate, up) = halves(b, both, of.experts.ffn)?;
             gated(b, of, gate, up)?
         }
         (true, false) => {
-            let gate = product(b, of, Part::ExpertGate, x, expert)?;
-            let up = product(b, of, Part::ExpertUp, x, expert)?;
+            let gate = product(b, of, DecoderPart::ExpertGate, x, expert)?;
+            let up = product(b, of, DecoderPart::ExpertUp, x, expert)?;
             gated(b, of, gate, up)?
         }
         (false, _) => {
-            let up = product(b, of, Part::ExpertUp, x, expert)?;
+            let up = product(b, of, DecoderPart::ExpertUp, x, expert)?;
             activate(b, of.activation, up)?
         }
     };
-    // Without a bias the projection down is linear: rows are weighed where they are gated, by the same map.
-    let is_linear = !Part::ExpertDown.has_bias(of.spec);
+    // Without a bias the down projection is linear. The router weights can then multiply its input,
+    // in the same elementwise kernel as the gate.
+    let is_linear = !DecoderPart::ExpertDown.has_bias(of.spec);
     let h = match is_linear {
         true => {
             let weights = b.graph.reshape(weights, [each, 1.into()])?;
@@ -116,7 +121,7 @@ fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError
         }
         false => h,
     };
-    let y = product(b, of, Part::ExpertDown, h, expert)?;
+    let y = product(b, of, DecoderPart::ExpertDown, h, expert)?;
     let y = b.graph.reshape(y, [n, used.into(), hidden.into()])?;
     let y = match is_linear {
         true => y,
@@ -127,18 +132,23 @@ fn routed(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<Value, ModelError
     };
     let y = b.graph.reduce_sum(y, &[1], false)?;
     match of.experts.latent {
-        Some(_) => linear(b, of.spec, Part::ExpertsOut, of.layer, y),
+        Some(_) => linear(b, of.spec, DecoderPart::ExpertsOut, of.layer, y),
         None => Ok(y),
     }
 }
 
-/// The columns of gates and those of projections up.
-fn halves(b: &mut Builder<'_>, both: Value, ffn: usize) -> Result<(Value, Value), ModelError> {
+/// Splits a fused projection into its gate columns and its up columns.
+fn halves(b: &mut ModelBuilder<'_>, both: Value, ffn: usize) -> Result<(Value, Value), ModelError> {
     let gate = b.graph.narrow(both, 1, 0, ffn)?;
     Ok((gate, b.graph.narrow(both, 1, ffn, ffn)?))
 }
 
-fn gated(b: &mut Builder<'_>, of: Of<'_>, gate: Value, up: Value) -> Result<Value, ModelError> {
+fn gated(
+    b: &mut ModelBuilder<'_>,
+    of: MoeContext<'_>,
+    gate: Value,
+    up: Value,
+) -> Result<Value, ModelError> {
     let Some(most) = of.experts.clamp else {
         let gate = activate(b, of.activation, gate)?;
         return Ok(b.graph.mul(gate, up)?);
@@ -154,26 +164,26 @@ fn gated(b: &mut Builder<'_>, of: Of<'_>, gate: Value, up: Value) -> Result<Valu
     Ok(b.graph.mul(gate, up)?)
 }
 
-/// The weights of the experts that each row goes through and their numbers, `[n, used]` both.
-fn chosen(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<[Value; 2], ModelError> {
+/// Router: weights and indices of the selected experts of each row, both `[n, used]`.
+fn route(b: &mut ModelBuilder<'_>, of: MoeContext<'_>, x: Value) -> Result<[Value; 2], ModelError> {
     let Experts {
         used,
         count,
         scores,
-        choice_bias,
+        router_bias: choice_bias,
         groups,
         normalized,
         scale,
         ..
     } = *of.experts;
-    let logits = linear(b, of.spec, Part::Router, of.layer, x)?;
+    let logits = linear(b, of.spec, DecoderPart::Router, of.layer, x)?;
     let scores = match scores {
-        Scores::Softmax => b.graph.softmax(logits, 1)?,
-        Scores::Sigmoid => b.graph.unary(UnaryFn::Sigmoid, logits)?,
+        RouterScoring::Softmax => b.graph.softmax(logits, 1)?,
+        RouterScoring::Sigmoid => b.graph.unary(UnaryFn::Sigmoid, logits)?,
     };
     let mut choice = scores;
     if choice_bias {
-        let name = Part::RouterChoice.name(of.spec, b.weights, of.layer, "weight");
+        let name = DecoderPart::RouterBias.name(of.spec, b.weights, of.layer, "weight");
         let bias = b.vector(&name, count)?;
         choice = b.graph.plus(choice, bias)?;
     }
@@ -196,12 +206,13 @@ fn chosen(b: &mut Builder<'_>, of: Of<'_>, x: Value) -> Result<[Value; 2], Model
     Ok([b.times(weights, scale.unwrap_or(1.0))?, expert])
 }
 
-/// Scores `[n, count]`, with minus infinity for experts of groups that a row may not choose from.
+/// Group-limited routing: scores `[n, count]` with minus infinity for experts outside the selected
+/// groups.
 fn in_groups(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     scores: Value,
     count: usize,
-    groups: Groups,
+    groups: ExpertGroups,
 ) -> Result<Value, ModelError> {
     let n = b.graph.ty(scores).shape[0].clone();
     let size = count / groups.count;
@@ -210,7 +221,7 @@ fn in_groups(
     let best = b.graph.top_k(apart, groups.best, 2, true)?;
     let best = b.graph.reduce_sum(best, &[2], false)?;
     let best = b.graph.top_k(best, groups.used, 1, true)?;
-    // Whether a group is one of the best, as the greatest of 0 and 1.
+    // Mask of the selected groups, as the maximum of 0 and 1 over the selections.
     let own = b.graph.unsqueeze(best.port(1), 2)?;
     let all: Vec<i32> = (0..groups.count as i32).collect();
     let all = Tensor::from_slice(&[1, 1, groups.count], &all);
@@ -226,14 +237,15 @@ fn in_groups(
     Ok(b.graph.reshape(kept, [n, count.into()])?)
 }
 
-/// The expert that all rows go through, times the sigmoid of its score where it has one.
+/// Output of the shared expert, which processes every row. It is multiplied by the sigmoid of its
+/// score if it has one.
 fn shared_expert(
-    b: &mut Builder<'_>,
-    of: Of<'_>,
-    shared: Shared,
+    b: &mut ModelBuilder<'_>,
+    of: MoeContext<'_>,
+    shared: SharedExpert,
     x: Value,
 ) -> Result<Value, ModelError> {
-    let Of {
+    let MoeContext {
         spec,
         layer,
         activation,
@@ -242,39 +254,39 @@ fn shared_expert(
     } = of;
     let (gate, up) = match (gated, shared.fused) {
         (true, true) => {
-            let both = linear(b, spec, Part::SharedGateUp, layer, x)?;
+            let both = linear(b, spec, DecoderPart::SharedGateUp, layer, x)?;
             let (gate, up) = halves(b, both, shared.ffn)?;
             (gate, Some(up))
         }
         (true, false) => (
-            linear(b, spec, Part::SharedGate, layer, x)?,
-            Some(linear(b, spec, Part::SharedUp, layer, x)?),
+            linear(b, spec, DecoderPart::SharedGate, layer, x)?,
+            Some(linear(b, spec, DecoderPart::SharedUp, layer, x)?),
         ),
-        (false, _) => (linear(b, spec, Part::SharedUp, layer, x)?, None),
+        (false, _) => (linear(b, spec, DecoderPart::SharedUp, layer, x)?, None),
     };
     let gate = activate(b, activation, gate)?;
     let h = match up {
         Some(up) => b.graph.mul(gate, up)?,
         None => gate,
     };
-    let y = linear(b, spec, Part::SharedDown, layer, h)?;
+    let y = linear(b, spec, DecoderPart::SharedDown, layer, h)?;
     if !shared.scored {
         return Ok(y);
     }
-    let score = linear(b, spec, Part::SharedScore, layer, x)?;
+    let score = linear(b, spec, DecoderPart::SharedScore, layer, x)?;
     let score = b.graph.unary(UnaryFn::Sigmoid, score)?;
     Ok(b.graph.mul(y, score)?)
 }
 
-/// Each row of `x` times the matrix of the expert that its index names, with the bias of that expert.
+/// Multiplies each row of `x` by the matrix of its expert index and adds that expert's bias.
 fn product(
-    b: &mut Builder<'_>,
-    of: Of<'_>,
-    part: Part,
+    b: &mut ModelBuilder<'_>,
+    of: MoeContext<'_>,
+    part: DecoderPart,
     x: Value,
     expert: Value,
 ) -> Result<Value, ModelError> {
-    let Of {
+    let MoeContext {
         spec,
         experts,
         layer,
@@ -283,13 +295,13 @@ fn product(
     let [rows, cols] = part.shape(spec);
     let count = experts.count;
     let name = part.name(spec, b.weights, layer, "weight");
-    let is_turned = experts.stored == ExpertTensors::TurnedPairs;
-    let pairs = is_turned && part == Part::ExpertGateUp;
+    let is_turned = experts.stored == ExpertTensors::TransposedPairs;
+    let pairs = is_turned && part == DecoderPart::ExpertGateUp;
     let matrix = match (b.weights, is_turned) {
         (Weights::Hf(_), true) => {
             let pieces = ["blocks", "scales"].map(|s| part.name(spec, b.weights, layer, s));
             b.weights
-                .turned_experts((&name, &pieces), [count, rows, cols], pairs)?
+                .transposed_experts((&name, &pieces), [count, rows, cols], pairs)?
         }
         (Weights::Hf(_), false) if name.contains(EXPERT) => {
             let of = |e: usize| name.replace(EXPERT, &e.to_string());
@@ -302,12 +314,12 @@ fn product(
     };
     let factor = b.weights.factor(&name)?.unwrap_or(1.0);
     let y = match matrix {
-        Matrix::Dense(tensor) => {
+        WeightMatrix::Dense(tensor) => {
             let w = b.param(&name, tensor)?;
             let w = b.graph.transpose(w, &[0, 2, 1])?;
             b.graph.grouped_matmul(x, w, expert)?
         }
-        Matrix::Packed(scheme, tensor) => {
+        WeightMatrix::Packed(scheme, tensor) => {
             let w = b.param(&name, tensor)?;
             b.graph.dequant_grouped_matmul(x, w, expert, scheme)?
         }
@@ -319,7 +331,7 @@ fn product(
     let name = part.name(spec, b.weights, layer, "bias");
     let mut bias = b.weights.dense_f32(&name, &[count, rows])?;
     if pairs {
-        super::super::stacked::part_pairs(&name, &mut bias)?;
+        super::super::weight_transforms::part_pairs(&name, &mut bias)?;
     }
     let bias = b.param(&name, bias)?;
     let bias = b.graph.gather(bias, expert, 0)?;

@@ -1,25 +1,27 @@
-//! Latent attention: heads of keys and values as projections of one narrow row.
+//! Multi-head latent attention (MLA): keys and values of all heads are projections of one narrow
+//! row.
 //!
-//! The cache holds whole heads, as that of other models does: exact, and larger than it has to be.
+//! The cache stores the full heads, as for other models. The result is exact, but the cache is
+//! larger than the latent row would be.
 
 use tercet::{Dim, Value};
 
-use super::super::{Builder, ModelError};
-use super::attention::turned;
-use super::layer::{Attend, Shared, project};
-use crate::config::decoder::{DecoderSpec, Latent, Part};
+use super::super::{ModelBuilder, ModelError};
+use super::attention::apply_rope;
+use super::layer::{AttentionMode, ForwardContext, project};
+use crate::config::decoder::{DecoderPart, DecoderSpec, LatentAttention};
 
-/// Queries, keys and values of a layer, `[batch, len, heads, elements]`, turned by their positions.
+/// Queries, keys and values of a layer, `[batch, len, heads, elements]`, after RoPE.
 pub(super) fn heads(
-    b: &mut Builder<'_>,
-    (spec, latent): (&DecoderSpec, &Latent),
-    shared: &Shared,
+    b: &mut ModelBuilder<'_>,
+    (spec, latent): (&DecoderSpec, &LatentAttention),
+    shared: &ForwardContext,
     at: usize,
     h: Value,
 ) -> Result<[Value; 3], ModelError> {
     let batch = match shared.attend {
-        Attend::Cached { .. } | Attend::Slots { .. } => Dim::Known(1),
-        Attend::Whole { .. } => shared.batch.clone(),
+        AttentionMode::Cached { .. } | AttentionMode::Slots { .. } => Dim::Known(1),
+        AttentionMode::FullSequences { .. } => shared.batch.clone(),
     };
     let of = |heads: usize, size: usize| {
         let len = shared.len.clone();
@@ -30,26 +32,26 @@ pub(super) fn heads(
     let layer = spec.layers[at];
     let row = match latent.query_rank {
         Some(_) => {
-            let row = project(b, spec, Part::QueryRow, at, h)?;
-            normed(b, (spec, latent), Part::QueryRowNorm, at, row)?
+            let row = project(b, spec, DecoderPart::QueryRow, at, h)?;
+            normed(b, (spec, latent), DecoderPart::QueryRowNorm, at, row)?
         }
         None => h,
     };
-    let q = project(b, spec, Part::Query, at, row)?;
+    let q = project(b, spec, DecoderPart::Query, at, row)?;
     let q = b.graph.reshape(q, of(spec.heads, all))?;
     let q_plain = b.graph.narrow(q, 3, 0, plain)?;
     let q_turned = b.graph.narrow(q, 3, plain, turning)?;
-    let q_turned = turned(b, spec, shared, (layer, turning), q_turned)?;
+    let q_turned = apply_rope(b, spec, shared, (layer, turning), q_turned)?;
     let q = b.graph.concat(&[q_plain, q_turned], 3)?;
 
-    let row = project(b, spec, Part::KvRow, at, h)?;
+    let row = project(b, spec, DecoderPart::KvRow, at, h)?;
     let axis = b.graph.ty(row).shape.len() - 1;
     let k_turned = b.graph.narrow(row, axis, latent.rank, turning)?;
     let k_turned = b.graph.reshape(k_turned, of(1, turning))?;
-    let k_turned = turned(b, spec, shared, (layer, turning), k_turned)?;
+    let k_turned = apply_rope(b, spec, shared, (layer, turning), k_turned)?;
     let k_turned = b.graph.expand(k_turned, of(spec.heads, turning))?;
     let row = b.graph.narrow(row, axis, 0, latent.rank)?;
-    let row = normed(b, (spec, latent), Part::KvRowNorm, at, row)?;
+    let row = normed(b, (spec, latent), DecoderPart::KvRowNorm, at, row)?;
     let [k_plain, v] = match latent.split {
         true => {
             let k = keys(b, (spec, latent), at, row)?;
@@ -58,7 +60,7 @@ pub(super) fn heads(
             [k, b.graph.reshape(v, of(spec.heads, latent.value_dim))?]
         }
         false => {
-            let kv = project(b, spec, Part::Kv, at, row)?;
+            let kv = project(b, spec, DecoderPart::Kv, at, row)?;
             let kv = b
                 .graph
                 .reshape(kv, of(spec.heads, plain + latent.value_dim))?;
@@ -70,38 +72,38 @@ pub(super) fn heads(
     Ok([q, k, v])
 }
 
-/// The parts of keys that are not rotated, of a projection that lies the other way round by head. It is a small part of a
-/// model: it is widened where it is packed.
+/// The unrotated part of the keys. GGUF files store its projection transposed per head. A packed
+/// matrix is dequantized here, because it is a small part of the model.
 fn keys(
-    b: &mut Builder<'_>,
-    (spec, latent): (&DecoderSpec, &Latent),
+    b: &mut ModelBuilder<'_>,
+    (spec, latent): (&DecoderSpec, &LatentAttention),
     at: usize,
     row: Value,
 ) -> Result<Value, ModelError> {
     let (heads, plain) = (spec.heads, spec.head_dim - spec.rope_dims);
-    let name = Part::KvKeys.name(spec, b.weights, at, "weight");
+    let name = DecoderPart::KvKeys.name(spec, b.weights, at, "weight");
     let w = b.dense(&name, &[heads, latent.rank, plain])?;
     let w = b.graph.transpose(w, &[1, 0, 2])?;
     let w = b.graph.reshape(w, [latent.rank, heads * plain])?;
     Ok(b.graph.matmul(row, w)?)
 }
 
-/// The values.
+/// Values per head, projected from the latent row.
 fn values(
-    b: &mut Builder<'_>,
-    (spec, latent): (&DecoderSpec, &Latent),
+    b: &mut ModelBuilder<'_>,
+    (spec, latent): (&DecoderSpec, &LatentAttention),
     at: usize,
     row: Value,
 ) -> Result<Value, ModelError> {
-    let name = Part::KvValues.name(spec, b.weights, at, "weight");
+    let name = DecoderPart::KvValues.name(spec, b.weights, at, "weight");
     b.by_head(row, &name, [spec.heads, latent.value_dim, latent.rank])
 }
 
-/// The RMS norm of a row, without bias.
+/// RMS norm of a row, without a bias.
 fn normed(
-    b: &mut Builder<'_>,
-    (spec, latent): (&DecoderSpec, &Latent),
-    part: Part,
+    b: &mut ModelBuilder<'_>,
+    (spec, latent): (&DecoderSpec, &LatentAttention),
+    part: DecoderPart,
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {

@@ -1,125 +1,134 @@
-//! The parts of a decoder layer, over how weights are had ([`Builder`]) and how attention is done ([`Attend`]).
+//! Decoder layer components, independent of the weight mode ([`ModelBuilder`]) and the attention mode
+//! ([`AttentionMode`]).
 
 use tercet::ops::AttentionMask;
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Tensor, TensorType, Value};
 
-use super::super::tuned::{Mode, Site};
-use super::super::{Builder, ModelError};
+use super::super::trainable::{ProjectionSite, WeightUse};
+use super::super::{ModelBuilder, ModelError};
 use super::attention::attention;
 use super::cache::CacheFormat;
 use super::experts::experts;
 use super::slot_windows::SlotWindow;
 use super::states::scan;
 use super::windows::WindowCache;
-use crate::adapter::rows::Rows;
+use crate::adapter::rows::ProjectionRowOrder;
 use crate::config::decoder::{
-    Activation, DecoderSpec, FeedForward, Mixer, NormKind, NormPlacement, Part, Residual, Rope,
+    DecoderPart, DecoderSpec, FeedForward, FfnActivation, Mixer, NormKind, NormPlacement,
+    ResidualOrder, RopeSpec,
 };
 
-/// How a layer attends.
-pub(crate) enum Attend {
-    /// New keys and values are appended to caches, which are states of this capacity and format; the rows of `x` are
-    /// one sequence.
+/// Attention mode of a layer: single sequence, batch of slots, or full sequences without a cache.
+pub(crate) enum AttentionMode {
+    /// One sequence with a KV cache: the rows of `x` are appended to caches with this capacity and
+    /// format.
     Cached {
         start: Value,
         kv_len: Value,
         context: usize,
         format: CacheFormat,
-        /// How far caches are filled, where what attention sees of them is decoded first.
-        seen: Option<Seen>,
-        /// Of layers whose caches do not hold the context.
+        /// Filled part of the caches, for caches that are dequantized before attention.
+        visible: Option<VisibleCache>,
+        /// Window caches of layers that cache fewer positions than the context.
         windows: Vec<WindowCache>,
     },
-    /// The rows of `x` are new tokens of several sequences, one of each, or a part of one prompt, then rows of none. Each
-    /// sequence has a slot; caches are states with an axis of slots in front.
+    /// Batch of slots: the rows of `x` are one new token of several sequences, or a prefill chunk
+    /// of one prompt, followed by padding rows. Each sequence has a slot; caches have a leading
+    /// slot axis.
     Slots {
-        /// Which rows are of each slot, where layers compute those of one by themselves.
-        slots: Vec<Slot>,
+        /// Row indices of each slot, for layers that compute each slot separately.
+        slots: Vec<SlotInputs>,
         rows: Box<SlotRows>,
-        /// Of layers whose caches do not hold the context.
+        /// Window caches of layers that cache fewer positions than the context.
         windows: Vec<SlotWindow>,
-        /// How many rows are of no slot.
+        /// Number of padding rows.
         idle: Dim,
-        /// I32 `[4]` zeros: where all rows begin.
+        /// I32 `[4]` zeros: start indices of slices that begin at the first row.
         origin: Value,
         context: usize,
         format: CacheFormat,
     },
-    /// Sequences attend to themselves; `x` has an axis for them.
-    Whole {
-        /// A mask for each window of the model's layers.
+    /// Full sequences without a cache; `x` has a batch axis.
+    FullSequences {
+        /// Attention mask for each window size of the model's layers.
         masks: Vec<(Option<usize>, AttentionMask)>,
-        /// How many tokens each sequence has, I32 `[batch]`, where masks do not say.
+        /// Length of each sequence, I32 `[batch]`, if the masks do not include it.
         kv_len: Option<Value>,
     },
 }
 
-/// The first positions of a cache.
-pub(crate) struct Seen {
-    /// How many, as an axis.
+/// Filled prefix of a KV cache.
+pub(crate) struct VisibleCache {
+    /// Number of filled positions, as a symbolic axis.
     pub(crate) positions: Dim,
-    /// I32 `[4]` zeros: where they begin.
+    /// I32 `[4]` zeros: start indices of the slice.
     pub(crate) origin: Value,
 }
 
-/// What a run says of a slot; all I32.
-pub(crate) struct Slot {
-    /// Which rows are its own, `[s]`.
+/// Inputs of a run for one slot, all I32.
+pub(crate) struct SlotInputs {
+    /// Indices of the slot's rows, `[s]`.
     pub(crate) rows: Value,
-    /// `[4]`: its second number is the position of the first.
+    /// Start indices, `[4]`; the second element is the position of the slot's first row.
     pub(crate) start: Value,
 }
 
-/// What a run says of the rows of all slots; all I32.
+/// Inputs of a run that map rows to slots, all I32.
 pub(crate) struct SlotRows {
-    /// How many slots there are.
+    /// Number of slots.
     pub(crate) count: usize,
-    /// The slot and the position of each row, `[n, 2]`; those of rows of no slot are the last of a cache.
+    /// Slot and position of each row, `[n, 2]`; padding rows use the last cache position.
     pub(crate) places: Value,
-    /// Which row the new token of each slot is, `[slots]`, and the positions filled after this run, `[slots]`.
+    /// Row of each slot's new token, `[slots]`. The next field contains the filled positions of
+    /// each slot after this run, `[slots]`.
     pub(crate) row_of_slot: Value,
     pub(crate) kv_lens: Value,
-    /// The slots of new tokens, `[d]`.
+    /// Slots of the new tokens, `[d]`.
     pub(crate) slot_of_row: Value,
-    /// The rows of a part of a prompt, `[s]`; where its slot begins, `[4]`; and how many of its positions are filled after
-    /// this run, by number and as an axis.
+    /// Rows of a prefill chunk, `[s]`. The next fields are the start indices of its slot, `[4]`,
+    /// and the filled positions after this run, as a scalar and as a symbolic axis.
     pub(crate) prompt_rows: Value,
     pub(crate) prompt_start: Value,
     pub(crate) prompt_len: Value,
-    pub(crate) prompt_seen: Dim,
-    /// Positions filled of the slot that has most, as an axis, where what attention sees is decoded first.
-    pub(crate) slots_seen: Option<Dim>,
+    pub(crate) prompt_visible: Dim,
+    /// Longest filled length of all slots, as a symbolic axis, for caches that are dequantized
+    /// before attention.
+    pub(crate) slots_visible: Option<Dim>,
 }
 
-/// Values that every layer reads.
-pub(crate) struct Shared {
-    pub(crate) attend: Attend,
-    /// The cosines and sines of each of the model's rotary embeddings.
+/// Values computed once per run and read by every layer.
+pub(crate) struct ForwardContext {
+    pub(crate) attend: AttentionMode,
+    /// Cosines and sines of each RoPE configuration of the model.
     pub(crate) ropes: Vec<[Value; 2]>,
-    /// What queries are times by their positions, F32, with two axes of 1 after those of positions.
+    /// Factors of the queries by position, F32, with two trailing axes of length 1.
     pub(crate) query_scales: Option<Value>,
     pub(crate) batch: Dim,
     pub(crate) len: Dim,
 }
 
-impl Shared {
-    /// The shape of rows of this width.
+impl ForwardContext {
+    /// Shape of activation rows with this width.
     pub(super) fn rows(&self, width: usize) -> tercet::Shape {
         match self.attend {
-            Attend::Cached { .. } | Attend::Slots { .. } => [self.len.clone(), width.into()].into(),
-            Attend::Whole { .. } => [self.batch.clone(), self.len.clone(), width.into()].into(),
+            AttentionMode::Cached { .. } | AttentionMode::Slots { .. } => {
+                [self.len.clone(), width.into()].into()
+            }
+            AttentionMode::FullSequences { .. } => {
+                [self.batch.clone(), self.len.clone(), width.into()].into()
+            }
         }
     }
 }
 
-/// Positions up to which F32, in which angles are computed, counts.
-pub(crate) const MOST_CONTEXT: usize = 1 << 24;
+/// Maximum context: F32 represents integers exactly up to this position.
+pub(crate) const MAX_CONTEXT: usize = 1 << 24;
 
-/// The F32 cosines and sines of the positions at hand for each rotary embedding, with an axis of `rope_dims / 2` after
-/// those of `positions`.
+/// F32 cosines and sines for the positions of this run, for each RoPE configuration. The last axis
+/// has length `rope_dims / 2`; the axes before it are those of `positions`.
 pub(crate) fn rope_tables(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     context: usize,
     positions: Value,
@@ -128,14 +137,14 @@ pub(crate) fn rope_tables(
     spec.ropes.iter().map(tables).collect()
 }
 
-/// Angles are computed as the reference implementations do: frequencies and angles in F32.
+/// RoPE table with frequencies and angles in F32, as in the reference implementations.
 pub(crate) fn rope_table(
-    b: &mut Builder<'_>,
-    rope: &Rope,
+    b: &mut ModelBuilder<'_>,
+    rope: &RopeSpec,
     [dims, context]: [usize; 2],
     positions: Value,
 ) -> Result<[Value; 2], ModelError> {
-    // Once for all positions: powers took half of the time of long tables.
+    // Compute the frequencies once for all positions: `pow` dominates the time of long tables.
     let (frequencies, factor) = rope.frequencies(dims, context);
     let ty = TensorType::new(DType::F32, &[context, dims / 2]);
     let mut gather = |f: fn(f32) -> f32| -> Result<Value, ModelError> {
@@ -154,14 +163,14 @@ pub(crate) fn rope_table(
     Ok([gather(f32::cos)?, gather(f32::sin)?])
 }
 
-/// What queries at the positions at hand are times, where the model's grow.
+/// Query factors for the positions of this run, if the model scales queries by position.
 pub(crate) fn query_scales(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     context: usize,
     positions: Value,
 ) -> Result<Option<Value>, ModelError> {
-    let Some(growth) = spec.query_growth else {
+    let Some(growth) = spec.attention_temperature else {
         return Ok(None);
     };
     let factors: Vec<f32> = (0..context).map(|p| growth.at(p)).collect();
@@ -170,29 +179,30 @@ pub(crate) fn query_scales(
     Ok(Some(b.graph.gather(table, positions, 0)?))
 }
 
-/// The rows of the embedding at `tokens`, times the model's factor, with those of their positions where the model has some.
+/// Token embeddings times the model's embedding factor, plus position embeddings if the model has
+/// them.
 pub(crate) fn embed(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     tokens: Value,
     positions: Value,
 ) -> Result<Value, ModelError> {
-    let name = Part::Embedding.name(spec, b.weights, 0, "weight");
-    let x = b.embedding(tokens, &name, Part::Embedding.shape(spec))?;
+    let name = DecoderPart::Embedding.name(spec, b.weights, 0, "weight");
+    let x = b.embedding(tokens, &name, DecoderPart::Embedding.shape(spec))?;
     let x = b.times(x, spec.embedding_scale)?;
     if !spec.learned_positions {
         return Ok(x);
     }
-    let name = Part::Positions.name(spec, b.weights, 0, "weight");
-    let of_positions = b.embedding(positions, &name, Part::Positions.shape(spec))?;
+    let name = DecoderPart::Positions.name(spec, b.weights, 0, "weight");
+    let of_positions = b.embedding(positions, &name, DecoderPart::Positions.shape(spec))?;
     Ok(b.graph.plus(x, of_positions)?)
 }
 
-/// The norm of `x` with the gain of this part.
+/// Norm of `x` with the gain of this part.
 pub(crate) fn norm(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    part: Part,
+    part: DecoderPart,
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -212,10 +222,10 @@ pub(crate) fn norm(
     }
 }
 
-/// The gain of a norm, to which 1 is added where files store it without: in the graph where it is trained, else once, in
-/// F32.
+/// Gain of a norm. If files store `gain - 1`, 1 is added: in the graph if the gain is trained,
+/// otherwise once in F32 at build time.
 fn gain(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     name: &str,
     len: usize,
@@ -223,7 +233,7 @@ fn gain(
     if !spec.norm.one_plus {
         return b.vector(name, len);
     }
-    if let Mode::Full = b.mode {
+    if let WeightUse::Full = b.mode {
         let gain = b.vector(name, len)?;
         let one = b.graph.scalar(DType::F32, 1.0)?;
         return Ok(b.graph.plus(gain, one)?);
@@ -235,9 +245,9 @@ fn gain(
     b.param(name, gain)
 }
 
-/// `c tanh(x / c)`.
+/// Soft cap of logits or scores: `c tanh(x / c)`.
 pub(crate) fn soft_cap(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     x: Value,
     cap: Option<f64>,
 ) -> Result<Value, ModelError> {
@@ -249,21 +259,25 @@ pub(crate) fn soft_cap(
     b.times(x, cap as f32)
 }
 
-/// The logits of normed rows.
-pub(crate) fn head(b: &mut Builder<'_>, spec: &DecoderSpec, x: Value) -> Result<Value, ModelError> {
+/// Logits of normalized hidden rows.
+pub(crate) fn head(
+    b: &mut ModelBuilder<'_>,
+    spec: &DecoderSpec,
+    x: Value,
+) -> Result<Value, ModelError> {
     let part = match spec.tied_embeddings {
-        true => Part::Embedding,
-        false => Part::Output,
+        true => DecoderPart::Embedding,
+        false => DecoderPart::Output,
     };
-    let shape = Part::Output.shape(spec);
-    let bias = Part::Output.has_bias(spec);
-    let bias = bias.then(|| Part::Output.name(spec, b.weights, 0, "bias"));
+    let shape = DecoderPart::Output.shape(spec);
+    let bias = DecoderPart::Output.has_bias(spec);
+    let bias = bias.then(|| DecoderPart::Output.name(spec, b.weights, 0, "bias"));
     let name = part.name(spec, b.weights, 0, "weight");
     let logits = b.linear(x, &name, bias.as_deref(), shape)?;
-    let site = Site {
-        module: &Part::Output.module(spec, 0),
+    let site = ProjectionSite {
+        module: &DecoderPart::Output.module(spec, 0),
         shape,
-        rows: Rows::Plain,
+        rows: ProjectionRowOrder::Plain,
         layer: false,
     };
     let logits = b.adapted(x, logits, &site)?;
@@ -271,11 +285,11 @@ pub(crate) fn head(b: &mut Builder<'_>, spec: &DecoderSpec, x: Value) -> Result<
     soft_cap(b, logits, spec.logit_softcap)
 }
 
-/// A projection that no adapter changes.
+/// Projection that adapters do not apply to.
 pub(super) fn linear(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    part: Part,
+    part: DecoderPart,
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -285,17 +299,17 @@ pub(super) fn linear(
     b.linear(x, &weight, bias.as_deref(), part.shape(spec))
 }
 
-/// One that adapters may change.
+/// Projection with the contributions of adapters.
 pub(super) fn project(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    part: Part,
+    part: DecoderPart,
     layer: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
     let y = linear(b, spec, part, layer, x)?;
     let shape = part.shape(spec);
-    let site = Site {
+    let site = ProjectionSite {
         module: &part.module(spec, layer),
         shape,
         rows: part.rows(spec),
@@ -304,11 +318,11 @@ pub(super) fn project(
     b.adapted(x, y, &site)
 }
 
-/// What a decoder layer makes of `x`.
+/// Output of a decoder layer for the hidden rows `x`.
 pub(crate) fn layer(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     at: usize,
     x: Value,
 ) -> Result<Value, ModelError> {
@@ -318,7 +332,7 @@ pub(crate) fn layer(
         Mixer::None => (x, x),
         Mixer::Attention | Mixer::StateSpace | Mixer::Both => {
             let h = match before {
-                true => norm(b, spec, Part::AttentionNorm, at, x)?,
+                true => norm(b, spec, DecoderPart::AttentionNorm, at, x)?,
                 false => x,
             };
             let y = match of.mixer {
@@ -330,28 +344,32 @@ pub(crate) fn layer(
                     b.graph.plus(scanned, attended)?
                 }
             };
-            (added(b, spec, (Part::AttentionPostNorm, at), x, y)?, h)
+            (
+                added(b, spec, (DecoderPart::AttentionPostNorm, at), x, y)?,
+                h,
+            )
         }
     };
     if !of.feed_forward {
         return Ok(sum);
     }
     let h = match (spec.residual, before) {
-        (Residual::Parallel, _) => h,
-        (Residual::ParallelNorms, true) => norm(b, spec, Part::FfnNorm, at, x)?,
-        (Residual::ParallelNorms, false) => x,
-        (Residual::Serial, true) => norm(b, spec, Part::FfnNorm, at, sum)?,
-        (Residual::Serial, false) => sum,
+        (ResidualOrder::Parallel, _) => h,
+        (ResidualOrder::ParallelNorms, true) => norm(b, spec, DecoderPart::FfnNorm, at, x)?,
+        (ResidualOrder::ParallelNorms, false) => x,
+        (ResidualOrder::Serial, true) => norm(b, spec, DecoderPart::FfnNorm, at, sum)?,
+        (ResidualOrder::Serial, false) => sum,
     };
     let y = feed_forward(b, spec, shared, at, h)?;
-    added(b, spec, (Part::FfnPostNorm, at), sum, y)
+    added(b, spec, (DecoderPart::FfnPostNorm, at), sum, y)
 }
 
-/// `x` and what a half of a layer adds to it, normed first where the model does so.
+/// Residual connection: `x` plus the sublayer output `y`, which is normalized first if the model
+/// has post-norms.
 fn added(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    (after, at): (Part, usize),
+    (after, at): (DecoderPart, usize),
     x: Value,
     y: Value,
 ) -> Result<Value, ModelError> {
@@ -365,21 +383,21 @@ fn added(
 }
 
 pub(crate) fn activate(
-    b: &mut Builder<'_>,
-    activation: Activation,
+    b: &mut ModelBuilder<'_>,
+    activation: FfnActivation,
     x: Value,
 ) -> Result<Value, ModelError> {
-    if activation == Activation::ReluSquared {
+    if activation == FfnActivation::ReluSquared {
         let x = b.graph.relu(x)?;
         return Ok(b.graph.mul(x, x)?);
     }
     let f = match activation {
-        Activation::Silu => UnaryFn::Silu,
-        Activation::Gelu => UnaryFn::Gelu,
-        Activation::GeluTanh => UnaryFn::GeluTanh,
-        Activation::Relu | Activation::ReluSquared => UnaryFn::Relu,
-        Activation::Tanh => UnaryFn::Tanh,
-        Activation::GeluQuick => {
+        FfnActivation::Silu => UnaryFn::Silu,
+        FfnActivation::Gelu => UnaryFn::Gelu,
+        FfnActivation::GeluTanh => UnaryFn::GeluTanh,
+        FfnActivation::Relu | FfnActivation::ReluSquared => UnaryFn::Relu,
+        FfnActivation::Tanh => UnaryFn::Tanh,
+        FfnActivation::GeluQuick => {
             let scaled = b.times(x, 1.702)?;
             let y = b.graph.unary(UnaryFn::Silu, scaled)?;
             return b.times(y, 1.0 / 1.702);
@@ -388,15 +406,15 @@ pub(crate) fn activate(
     Ok(b.graph.unary(f, x)?)
 }
 
-/// What `f` makes of the rows `h` `[n, width]`, of each slot's apart where there are slots; `f` gives F32 rows of the same
-/// width.
+/// Applies `f` to the rows `h` `[n, width]`, separately for each slot in batch mode. `f` returns
+/// F32 rows of the same width.
 fn by_slot(
-    b: &mut Builder<'_>,
-    shared: &Shared,
+    b: &mut ModelBuilder<'_>,
+    shared: &ForwardContext,
     h: Value,
-    mut f: impl FnMut(&mut Builder<'_>, Value) -> Result<Value, ModelError>,
+    mut f: impl FnMut(&mut ModelBuilder<'_>, Value) -> Result<Value, ModelError>,
 ) -> Result<Value, ModelError> {
-    let Attend::Slots {
+    let AttentionMode::Slots {
         slots,
         idle,
         origin,
@@ -419,35 +437,36 @@ fn by_slot(
         .dynamic_slice(all, starts, [shared.len.clone(), width])?)
 }
 
-/// A layer's feed-forward network of `h`.
+/// Feed-forward output of a layer for `h`.
 fn feed_forward(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     layer: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
     if let (Some(of), true) = (spec.experts, spec.layers[layer].experts) {
-        // Rows of one expert are multiplied together: in the rows of a slot there are no others'.
+        // Experts group rows by expert. Computing each slot separately makes the result independent
+        // of other slots.
         return by_slot(b, shared, h, |b, h| experts(b, (spec, &of), layer, h));
     }
-    let [of_gate, after] = spec.factors.feed_forward;
+    let [of_gate, after] = spec.multipliers.feed_forward;
     let h = match spec.feed_forward {
         FeedForward::Plain(activation) => {
-            let up = project(b, spec, Part::Up, layer, h)?;
+            let up = project(b, spec, DecoderPart::Up, layer, h)?;
             activate(b, activation, up)?
         }
         FeedForward::Gated(activation) => {
             let (gate, up) = match spec.fused_gate_up {
                 true => {
-                    let both = project(b, spec, Part::GateUp, layer, h)?;
+                    let both = project(b, spec, DecoderPart::GateUp, layer, h)?;
                     let axis = b.graph.ty(both).shape.len() - 1;
                     let gate = b.graph.narrow(both, axis, 0, spec.ffn)?;
                     (gate, b.graph.narrow(both, axis, spec.ffn, spec.ffn)?)
                 }
                 false => (
-                    project(b, spec, Part::Gate, layer, h)?,
-                    project(b, spec, Part::Up, layer, h)?,
+                    project(b, spec, DecoderPart::Gate, layer, h)?,
+                    project(b, spec, DecoderPart::Up, layer, h)?,
                 ),
             };
             let gate = b.times(gate, of_gate)?;
@@ -455,6 +474,6 @@ fn feed_forward(
             b.graph.mul(gate, up)?
         }
     };
-    let y = project(b, spec, Part::Down, layer, h)?;
+    let y = project(b, spec, DecoderPart::Down, layer, h)?;
     b.times(y, after)
 }

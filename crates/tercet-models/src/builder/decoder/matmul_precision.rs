@@ -1,49 +1,57 @@
-//! What rows are rounded to on their way into products with weights of 16 bits or packed ones.
+//! Input precision of matmuls with 16-bit or quantized weights.
 //!
-//! The graph is the same whatever is chosen, in F32: [`CompileOptions::products`] lets an executor round rows where
-//! it multiplies them faster then, which is where there are many of them, as in prompts. Single tokens, residuals, norms,
-//! softmax, sums and logits stay F32.
+//! The F32 graph is the same for every setting. [`CompileOptions::matmul_precision`] allows an executor to
+//! round matmul inputs if that is faster, which applies to runs with many rows such as prefill.
+//! Single-token decode, residuals, norms, softmax, sums and logits stay in F32.
 
 use std::fmt;
 
 use tercet::ops::Op;
 use tercet::{CompileOptions, DType, Device, Executable, Graph, Scheme};
 
-use super::super::{Model, ModelError};
+use super::super::{ModelError, ModelGraph};
 
-/// What rows of F32 become on their way into products with weights of 16 bits or packed ones.
+/// Precision of F32 matmul inputs with 16-bit or quantized weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Products {
-    /// They stay as they are.
+pub enum MatmulPrecision {
+    /// No rounding: inputs stay in F32.
     #[default]
-    Exact,
-    /// Rounded to the type that the device multiplies fastest with these weights, F16 or BF16, if there is one. Where a
-    /// prompt leaves the range of F16, the model goes on in BF16 or F32 ([`Generator::note`](crate::Generator::note)).
+    Full,
+    /// Rounds to the dtype that is fastest on the device for these weights, F16 or BF16, if there
+    /// is one. If a prompt overflows F16, the model is recompiled in BF16 or F32
+    /// ([`Generator::fallback_message`](crate::Generator::fallback_message)).
     Auto,
-    /// Rounded to this type, F16 or BF16, where the device gains by it; else as with [`Products::Auto`].
-    In(DType),
+    /// Rounds to this dtype, F16 or BF16, if that is faster on the device. Overflow is handled as
+    /// with [`MatmulPrecision::Auto`].
+    Fixed(DType),
 }
 
-impl Products {
-    /// What rows of this graph are rounded to on the device.
-    pub(crate) fn of(self, graph: &Graph, device: &Device) -> Option<DType> {
-        self.choose(graph, [&device.products(), &device.packed_products()])
+impl MatmulPrecision {
+    /// Rounding dtype for this graph on the device; `None` if inputs stay in F32.
+    pub(crate) fn resolve(self, graph: &Graph, device: &Device) -> Option<DType> {
+        self.choose_dtype(
+            graph,
+            [
+                &device.fast_matmul_dtypes(),
+                &device.fast_quant_matmul_dtypes(),
+            ],
+        )
     }
 
-    /// What rows of this graph are rounded to where these types are multiplied faster than F32, with weights that are floats and with
-    /// packed ones.
-    fn choose(self, graph: &Graph, [faster, packed]: [&[DType]; 2]) -> Option<DType> {
+    /// Rounding dtype for this graph. `faster` and `packed` list the dtypes that are faster than
+    /// F32 with float weights and with quantized weights.
+    fn choose_dtype(self, graph: &Graph, [faster, packed]: [&[DType]; 2]) -> Option<DType> {
         let has = |dtype: DType| faster.contains(&dtype).then_some(dtype);
         let has_packed = |dtype: DType| packed.contains(&dtype).then_some(dtype);
         match self {
-            Products::Exact => None,
-            Products::In(dtype) => Some(dtype),
-            Products::Auto => match Stored::of(graph) {
-                Stored { all: 0, .. } => None,
-                Stored { all, bf16, .. } if 2 * bf16 > all => has(DType::BF16),
-                // Matrices of bf16 are left as they are.
-                Stored { packed: 0, .. } => has(DType::F16).or(has(DType::BF16)),
-                Stored { .. } => (has(DType::F16).or(has(DType::BF16)))
+            MatmulPrecision::Full => None,
+            MatmulPrecision::Fixed(dtype) => Some(dtype),
+            MatmulPrecision::Auto => match StoredWeightBytes::new(graph) {
+                StoredWeightBytes { all: 0, .. } => None,
+                StoredWeightBytes { all, bf16, .. } if 2 * bf16 > all => has(DType::BF16),
+                // BF16 weights are not converted to F16.
+                StoredWeightBytes { packed: 0, .. } => has(DType::F16).or(has(DType::BF16)),
+                StoredWeightBytes { .. } => (has(DType::F16).or(has(DType::BF16)))
                     .or(has_packed(DType::F16))
                     .or(has_packed(DType::BF16)),
             },
@@ -51,17 +59,17 @@ impl Products {
     }
 }
 
-/// Bytes of weights that products take as they are stored.
+/// Bytes of weights that matmuls read in their stored format.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Stored {
+struct StoredWeightBytes {
     all: usize,
     bf16: usize,
     packed: usize,
 }
 
-impl Stored {
-    fn of(graph: &Graph) -> Stored {
-        let mut stored = Stored::default();
+impl StoredWeightBytes {
+    fn new(graph: &Graph) -> StoredWeightBytes {
+        let mut stored = StoredWeightBytes::default();
         for (_, node) in graph.nodes() {
             let Op::DequantMatMul(op) = &node.op else {
                 continue;
@@ -81,28 +89,28 @@ impl Stored {
     }
 }
 
-/// A model whose products are rounded, and what it takes to compile it otherwise.
-pub(crate) struct Rounded {
-    /// What rows are rounded to.
+/// A model with rounded matmul inputs, and everything to recompile it in a wider dtype.
+pub(crate) struct OverflowFallback {
+    /// Dtype of the rounding.
     to: DType,
     device: Device,
     options: CompileOptions,
-    model: Model,
+    model: ModelGraph,
 }
 
-impl Rounded {
+impl OverflowFallback {
     pub(crate) fn new(
         to: DType,
         device: &Device,
         options: CompileOptions,
-        model: &Model,
-    ) -> Rounded {
-        let model = Model {
+        model: &ModelGraph,
+    ) -> OverflowFallback {
+        let model = ModelGraph {
             graph: model.graph.clone(),
-            // Tensors share their bytes.
+            // Cloned tensors share their memory.
             params: model.params.clone(),
         };
-        Rounded {
+        OverflowFallback {
             to,
             device: device.clone(),
             options,
@@ -110,58 +118,63 @@ impl Rounded {
         }
     }
 
-    /// The same model in BF16 where that is faster than F32 and was not what it was in, else in F32.
-    pub(crate) fn wider(self) -> Result<Wider, ModelError> {
-        let faster = self.device.products();
+    /// Recompiles the model after an overflow: in BF16 if that is faster than F32 and not the
+    /// current dtype, otherwise in F32.
+    pub(crate) fn widen(self) -> Result<WidenedModel, ModelError> {
+        let faster = self.device.fast_matmul_dtypes();
         let next = Some(DType::BF16).filter(|bf16| self.to != *bf16 && faster.contains(bf16));
-        let options = self.options.products_in(next);
+        let options = self.options.with_matmul_precision(next);
         let exe = self.model.compile(&self.device, &options)?;
-        let moved = Moved {
+        let moved = PrecisionFallback {
             from: self.to,
             to: next.unwrap_or(DType::F32),
         };
-        let again = next.map(|to| Rounded {
+        let again = next.map(|to| OverflowFallback {
             to,
             device: self.device,
             options,
             model: self.model,
         });
-        Ok(Wider { exe, moved, again })
+        Ok(WidenedModel {
+            exe,
+            fallback: moved,
+            next_fallback: again,
+        })
     }
 }
 
-/// A model that was compiled again.
-pub(crate) struct Wider {
+/// A model recompiled in a wider dtype.
+pub(crate) struct WidenedModel {
     pub(crate) exe: Box<dyn Executable>,
-    /// What it was and is in.
-    pub(crate) moved: Moved,
-    /// What it takes to compile it otherwise once more.
-    pub(crate) again: Option<Rounded>,
+    /// Old and new dtype.
+    pub(crate) fallback: PrecisionFallback,
+    /// Fallback for a further overflow; `None` in F32.
+    pub(crate) next_fallback: Option<OverflowFallback>,
 }
 
-/// That a model left a range.
+/// A change of matmul precision after an overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct PrecisionFallback {
     from: DType,
     to: DType,
 }
 
-impl Moved {
-    /// The products that models of the same file are to be compiled with.
-    pub(crate) fn products(self) -> Products {
+impl PrecisionFallback {
+    /// Matmul precision for compiling further models of the same file.
+    pub(crate) fn matmul_precision(self) -> MatmulPrecision {
         match self.to {
-            DType::F32 => Products::Exact,
-            narrow => Products::In(narrow),
+            DType::F32 => MatmulPrecision::Full,
+            narrow => MatmulPrecision::Fixed(narrow),
         }
     }
 }
 
-impl fmt::Display for Moved {
+impl fmt::Display for PrecisionFallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Moved { from, to } = self;
+        let PrecisionFallback { from, to } = self;
         write!(
             f,
-            "the prompt leaves the range of {from}, in which it was multiplied; the model goes on in {to}"
+            "the prompt leaves the range of {from} in matmul inputs; the model continues in {to}"
         )
     }
 }
@@ -171,7 +184,7 @@ mod tests {
     use super::*;
     use tercet::Type;
 
-    /// A graph with products of these weights, by their numbers of rows.
+    /// Test graph with matmuls of these weights; `weights` gives the scheme and the number of rows.
     fn graph(weights: &[(Scheme, usize)], dense: bool) -> Graph {
         let mut g = Graph::new();
         let x = g.input("x", Type::new(DType::F32, [3, 256])).unwrap();
@@ -206,28 +219,34 @@ mod tests {
             (&packed, &[][..], None),
             (&halves, both, Some(f16)),
             (&brains, both, Some(bf16)),
-            // What only F16 would round is the smaller part.
+            // F16 would round only the smaller part of the weights.
             (&brains, half, None),
             (&mixed, both, Some(f16)),
             (&dense, both, None),
         ] {
-            assert_eq!(Products::Auto.choose(graph, [faster; 2]), want);
-            assert_eq!(Products::Exact.choose(graph, [faster; 2]), None);
-            assert_eq!(Products::In(bf16).choose(graph, [faster; 2]), Some(bf16));
+            assert_eq!(MatmulPrecision::Auto.choose_dtype(graph, [faster; 2]), want);
+            assert_eq!(MatmulPrecision::Full.choose_dtype(graph, [faster; 2]), None);
+            assert_eq!(
+                MatmulPrecision::Fixed(bf16).choose_dtype(graph, [faster; 2]),
+                Some(bf16)
+            );
         }
-        // Processors gain by packed weights alone.
+        // CPUs are faster only with quantized weights.
         let processor: [&[DType]; 2] = [&[], half];
-        assert_eq!(Products::Auto.choose(&packed, processor), Some(f16));
-        assert_eq!(Products::Auto.choose(&halves, processor), None);
-        assert_eq!(Products::Auto.choose(&dense, processor), None);
+        assert_eq!(
+            MatmulPrecision::Auto.choose_dtype(&packed, processor),
+            Some(f16)
+        );
+        assert_eq!(MatmulPrecision::Auto.choose_dtype(&halves, processor), None);
+        assert_eq!(MatmulPrecision::Auto.choose_dtype(&dense, processor), None);
     }
 
     #[test]
     fn processors_gain_by_f16_or_by_nothing() {
-        // By the instructions that they have.
-        assert_eq!(Device::cpu().products(), []);
-        let cpu = Device::cpu().packed_products();
+        // Depends on the instruction set of the CPU.
+        assert_eq!(Device::cpu().fast_matmul_dtypes(), []);
+        let cpu = Device::cpu().fast_quant_matmul_dtypes();
         assert!(cpu.is_empty() || cpu == [DType::F16], "{cpu:?}");
-        assert_eq!(Device::reference().products(), []);
+        assert_eq!(Device::reference().fast_matmul_dtypes(), []);
     }
 }

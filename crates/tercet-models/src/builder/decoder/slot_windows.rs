@@ -1,42 +1,46 @@
-//! Caches of layers with a window where several sequences are side by side: they hold what a window reaches and no more.
+//! Ring-buffer KV caches of sliding-window layers in batch mode; they hold one window per sequence.
 //!
-//! A position `p` lies at `p` modulo the window, so that a new token takes the place of the one that has just left the window, and
-//! what is filled is what is seen, in some order. A part of a prompt sees its rows and those before it, which are gathered
-//! in their order first. Each slot has two places: a part may read one and write the other, which keeps the former as it
-//! was where the part began (ADR 0050).
+//! Position `p` has the cache index `p` modulo the window. A new token therefore overwrites the
+//! token that has just left the window, and every filled index is visible, in arbitrary order. A
+//! prefill chunk attends to its own rows and the positions before it, which are first gathered in
+//! order. Each slot has two buffers. A chunk may read one and write the other, which preserves the
+//! cache as of the start of the chunk (ADR 0050).
 
 use tercet::ops::{AttentionOptions, ScatterReduce};
 use tercet::{CompileOptions, DType, Dim, OpError, Shape, Type, Value};
 
-use super::super::{Builder, ModelError};
+use super::super::{ModelBuilder, ModelError};
 use super::attention::{cast, slot_positions, weighted};
 use super::batch::BatchOptions;
-use super::cache::{CacheFormat, Stored};
+use super::cache::{CacheFormat, StoredCacheRows};
 use super::layer::SlotRows;
 use crate::config::decoder::{DecoderSpec, LayerSpec};
 
-/// Places of a slot in the caches of a window.
+/// Buffers per slot in a window cache.
 pub(crate) const BANKS: usize = 2;
 
-/// What a run says of the caches of layers with one window; all I32. A place is a slot and its bank (`bank * slots + slot`).
+/// Inputs of a run for the window caches of one window size, all I32. A buffer index is `bank *
+/// slots + slot`.
 pub(crate) struct SlotWindow {
     pub(super) window: usize,
-    /// Where the positions before a part of a prompt lie, in order, and where they go, both `[c, 2]`.
+    /// Source indices of the positions before a prefill chunk, in order, `[c, 2]`.
     old_from: Value,
-    /// Where what is written goes: the positions before, then the new rows; `[c + n, 2]`.
+    /// Destination indices of all written rows: first the old positions, then the new rows, `[c +
+    /// n, 2]`.
     places: Value,
-    /// Which row the new token of each place is, and how many positions it has filled after this run, both `[places]`.
+    /// Row of the new token of each buffer, `[places]`. The next field contains the filled
+    /// positions of each buffer after this run, `[places]`.
     row_of_place: Value,
     kv_lens: Value,
-    /// The places of new tokens, `[d]`.
+    /// Buffers of the new tokens, `[d]`.
     place_of_row: Value,
-    /// Positions before a part of a prompt and its own, `[]`.
+    /// Number of positions visible to a prefill chunk: those before it plus its own, `[]`.
     prompt_len: Value,
-    /// How many positions there are before.
+    /// Number of positions before the chunk, as a symbolic axis.
     old: Dim,
 }
 
-/// The windows of layers whose caches do not hold the context.
+/// Window sizes of the layers whose caches are shorter than the context.
 pub(crate) fn slot_windows(spec: &DecoderSpec, context: usize) -> Vec<usize> {
     let attend = spec.layers.iter().filter(|l| l.mixer.attends());
     let windows = attend.filter_map(|layer| layer.window.filter(|w| is_ring(*w, context)));
@@ -46,12 +50,12 @@ pub(crate) fn slot_windows(spec: &DecoderSpec, context: usize) -> Vec<usize> {
     all
 }
 
-/// Whether two rings take less than the context.
+/// True if two ring buffers are smaller than one full-context cache.
 fn is_ring(window: usize, context: usize) -> bool {
     window > 0 && window < context && BANKS * slot_positions(window) < slot_positions(context)
 }
 
-/// The names of the inputs of the layers with this window.
+/// Input names of the layers with this window size.
 pub(crate) fn inputs(window: usize) -> [String; 7] {
     [
         "old.from",
@@ -65,14 +69,14 @@ pub(crate) fn inputs(window: usize) -> [String; 7] {
     .map(|name| format!("{name}.{window}"))
 }
 
-/// The symbol for how many positions there are before a part of a prompt.
+/// Symbol for the number of positions before a prefill chunk.
 fn symbol(window: usize) -> String {
     format!("c{window}")
 }
 
-/// The inputs of these windows.
+/// Adds the inputs of these window sizes.
 pub(super) fn slot_window_inputs(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     windows: &[usize],
     slots: usize,
     len: &Dim,
@@ -105,21 +109,21 @@ pub(super) fn slot_window_inputs(
     windows.iter().map(of).collect()
 }
 
-/// With the bounds of these inputs' symbols.
+/// Adds the upper bounds of the inputs' symbolic sizes.
 pub(super) fn bounded(options: CompileOptions, windows: &[usize]) -> CompileOptions {
     let of = |options: CompileOptions, window: &usize| {
-        // The new row is one of those that it sees.
+        // The window includes the new token itself, so at most `window - 1` positions precede it.
         options.bound(&symbol(*window), (window - 1).max(1))
     };
     windows.iter().fold(options, of)
 }
 
 impl SlotWindow {
-    /// Attention of the new tokens of slots, `[1, d, heads, size]`, and of a part of a prompt, `[1, s, heads, size]`, over
-    /// caches `names` of this type.
+    /// Attention of decode rows, `[1, d, heads, size]`, and of a prefill chunk, `[1, s, heads,
+    /// size]`, over the caches `names` in this format.
     pub(super) fn attended(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         spec: &DecoderSpec,
         rows: &SlotRows,
         (at, names, format): (usize, [String; 2], CacheFormat),
@@ -129,14 +133,14 @@ impl SlotWindow {
         let [keys, values] = names;
         let [k, all_k] = self.append(b, rows, (&keys, format), k)?;
         let [v, all_v] = self.append(b, rows, (&values, format), v)?;
-        let q = cast(b, q, format.seen())?;
+        let q = cast(b, q, format.attention_dtype())?;
         let own = b.graph.gather(q, self.row_of_place, 1)?;
         let shape = b.graph.ty(own).shape.clone();
         let (heads, size) = (shape[2].clone(), shape[3].clone());
         let places = Dim::Known(BANKS * rows.count);
         let shape = [places.clone(), 1.into(), heads.clone(), size];
         let own = b.graph.reshape(own, shape)?;
-        // All that is filled is seen.
+        // The ring buffer contains only visible positions, so no window mask is required.
         let of_slots = options.causal().kv_len(self.kv_lens);
         let y = weighted(b, spec, at, [own, k, v], of_slots)?;
         let shape = [Dim::Known(1), places, heads, spec.value_dim().into()];
@@ -148,20 +152,21 @@ impl SlotWindow {
         Ok([of_slots, of_prompt])
     }
 
-    /// Writes the new keys or values of all rows, `[1, n, heads, size]`, where they belong, and returns the whole cache, and
-    /// what a part of a prompt sees, `[1, c + s, heads, size]`.
+    /// Writes the new keys or values of all rows, `[1, n, heads, size]`, to the ring buffers.
+    /// Returns the whole cache, and the rows that a prefill chunk attends to, `[1, c + s, heads,
+    /// size]`.
     fn append(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         rows: &SlotRows,
         (name, format): (&str, CacheFormat),
         new: Value,
     ) -> Result<[Value; 2], ModelError> {
         let count = b.graph.ty(new).shape[1].clone();
-        let new = Stored::of(b, format, new)?;
+        let new = StoredCacheRows::new(b, format, new)?;
         let first = [BANKS * rows.count, slot_positions(self.window)];
         let cache = new.states(b, name, first)?;
-        // Before anything is written: new rows take the places of old ones.
+        // Gather before the scatter: new rows overwrite old ones.
         let old = cache.map(b, |b, cache| {
             Ok(b.graph.gather_nd(cache, self.old_from, 0)?)
         })?;
@@ -181,7 +186,7 @@ impl SlotWindow {
     }
 }
 
-/// Positions of the cache of a slot of a layer, in all its places.
+/// Cache positions per slot of a layer, over both buffers.
 pub(super) fn positions(layer: LayerSpec, context: usize) -> usize {
     match layer.window {
         Some(window) if is_ring(window, context) => BANKS * slot_positions(window),
@@ -190,14 +195,15 @@ pub(super) fn positions(layer: LayerSpec, context: usize) -> usize {
 }
 
 impl BatchOptions {
-    /// How caches store keys and values.
+    /// Storage format of the KV caches.
     pub fn cache_format(&self) -> CacheFormat {
         self.cache.unwrap_or(CacheFormat::Float(self.dtype))
     }
 
-    /// Bytes of the caches of all slots, which the graph has as states: of keys and values of every layer that attends, those
-    /// of a layer with a window twice what it reaches where that is less than the context. States of layers that scan are not among
-    /// them, nor is what one layer's attention sees while a run lasts, F32, where caches are of Q8_0.
+    /// Total bytes of the KV caches of all slots, which are states of the graph. A sliding-window
+    /// layer counts two windows if that is less than the context. Recurrent states are not
+    /// included. The F32 copy that attention makes of a Q8_0 cache during a run is not included
+    /// either.
     pub fn cache_bytes(&self, spec: &DecoderSpec) -> u64 {
         let attend = spec.layers.iter().filter(|l| l.mixer.attends());
         let positions = attend.map(|layer| positions(*layer, self.context) as u64);

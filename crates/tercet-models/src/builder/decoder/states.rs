@@ -1,54 +1,55 @@
-//! Scans over states of a layer: Mamba and Mamba-2; gated delta rules are in `delta.rs`.
+//! Recurrent layers (state-space models): Mamba and Mamba-2. Gated delta rules are in `delta.rs`.
 //!
-//! Between runs a layer remembers the last rows of its convolution and the states of its scan, F32 in every precision.
+//! Between runs a layer keeps the last rows of its convolution and the states of its scan, in F32
+//! for every precision.
 
 use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Tensor, Type, Value};
 
-use super::super::tuned::Mode;
+use super::super::trainable::WeightUse;
 use super::super::weights::bytes_error;
-use super::super::{Builder, ModelError, Weights};
-use super::layer::{Attend, Shared, linear, project};
-use crate::config::decoder::{DecoderSpec, Part, StateKind, StateNorm, StateSpace};
+use super::super::{ModelBuilder, ModelError, Weights};
+use super::layer::{AttentionMode, ForwardContext, linear, project};
+use crate::config::decoder::{DecoderPart, DecoderSpec, SsmSpec, StateKind, StateNorm};
 
-/// A layer's mixer under construction.
-pub(super) struct Scan<'a> {
+/// A recurrent mixer layer under construction.
+pub(super) struct ScanMixerBuilder<'a> {
     pub(super) spec: &'a DecoderSpec,
-    pub(super) of: &'a StateSpace,
+    pub(super) of: &'a SsmSpec,
     pub(super) at: usize,
     batch: Dim,
     len: Dim,
-    /// None where sequences are whole.
-    sequence: Option<Sequence>,
+    /// Recurrent state; `None` for full sequences, which start from zero.
+    sequence: Option<RecurrentSequence>,
 }
 
-/// A sequence that goes on from run to run.
-struct Sequence {
-    /// Whether nothing was read before, Bool `[1]`.
+/// A sequence that continues from run to run.
+struct RecurrentSequence {
+    /// True if this run starts the sequence, Bool `[1]`.
     is_first: Value,
-    /// What the names of its states end with.
+    /// Name suffix of the sequence's states.
     suffix: String,
-    /// Whether whoever runs the graph sets its states to zeros where a text begins.
+    /// True if the caller zeroes the states at the start of a sequence.
     is_alone: bool,
 }
 
-/// A layer's scan over the normed rows `h`.
+/// Output of a layer's scan for the normalized rows `h`.
 pub(super) fn scan(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
-    shared: &Shared,
+    shared: &ForwardContext,
     at: usize,
     h: Value,
 ) -> Result<Value, ModelError> {
     let of = spec.states.as_ref();
-    let of = of.expect("invariant: a specification with states says their sizes");
-    let [before, after] = spec.factors.states;
+    let of = of.expect("invariant: a specification with states contains their sizes");
+    let [before, after] = spec.multipliers.states;
     let h = b.times(h, before)?;
     let mut projected = Vec::new();
-    for part in Part::into_states(of) {
+    for part in DecoderPart::into_states(of) {
         projected.push(project(b, spec, part, at, h)?);
     }
-    let whole = |batch: Dim, sequence: Option<Sequence>| Scan {
+    let whole = |batch: Dim, sequence: Option<RecurrentSequence>| ScanMixerBuilder {
         spec,
         of,
         at,
@@ -57,15 +58,17 @@ pub(super) fn scan(
         sequence,
     };
     let y = match &shared.attend {
-        Attend::Whole { .. } => whole(shared.batch.clone(), None).of_rows(b, &projected)?,
-        Attend::Cached { start, .. } => {
-            let sequence = Sequence {
-                is_alone: true,
-                ..Sequence::of(b, *start, String::new())?
-            };
-            whole(Dim::Known(1), Some(sequence)).of_rows(b, &projected)?
+        AttentionMode::FullSequences { .. } => {
+            whole(shared.batch.clone(), None).scan_rows(b, &projected)?
         }
-        Attend::Slots {
+        AttentionMode::Cached { start, .. } => {
+            let sequence = RecurrentSequence {
+                is_alone: true,
+                ..RecurrentSequence::new(b, *start, String::new())?
+            };
+            whole(Dim::Known(1), Some(sequence)).scan_rows(b, &projected)?
+        }
+        AttentionMode::Slots {
             slots,
             idle,
             origin,
@@ -80,12 +83,12 @@ pub(super) fn scan(
                 let own: Result<Vec<Value>, _> =
                     own.map(|x| b.graph.gather(*x, slot.rows, 1)).collect();
                 let len = b.graph.ty(slot.rows).shape[0].clone();
-                let sequence = Sequence::of(b, slot.start, format!(".{number}"))?;
-                let scan = Scan {
+                let sequence = RecurrentSequence::new(b, slot.start, format!(".{number}"))?;
+                let scan = ScanMixerBuilder {
                     len,
                     ..whole(Dim::Known(1), Some(sequence))
                 };
-                parts.push(scan.of_rows(b, &own?)?);
+                parts.push(scan.scan_rows(b, &own?)?);
             }
             let of = |rows: &Dim| [Dim::Known(1), rows.clone(), of.inner.into()];
             let zero = b.graph.scalar(DType::F32, 0.0)?;
@@ -103,19 +106,23 @@ pub(super) fn scan(
         ..
     } = of.kind
     {
-        // Next to the projection, whose kernels may take a norm in.
+        // Keep the norm next to the projection, so that the projection's kernel can fuse it.
         y = whole(shared.batch.clone(), None).normed(b, y, groups, eps)?;
     }
-    let y = project(b, spec, Part::StatesOut, at, y)?;
+    let y = project(b, spec, DecoderPart::StatesOut, at, y)?;
     b.times(y, after)
 }
 
-impl Sequence {
-    /// `start` is I32 `[4]`: where the sequence goes on is its second number.
-    fn of(b: &mut Builder<'_>, start: Value, suffix: String) -> Result<Sequence, ModelError> {
+impl RecurrentSequence {
+    /// `start` is I32 `[4]`; its second element is the position of the first row.
+    fn new(
+        b: &mut ModelBuilder<'_>,
+        start: Value,
+        suffix: String,
+    ) -> Result<RecurrentSequence, ModelError> {
         let first = b.graph.narrow(start, 0, 1, 1)?;
         let zero = b.graph.scalar(DType::I32, 0.0)?;
-        Ok(Sequence {
+        Ok(RecurrentSequence {
             is_first: b.graph.equal(first, zero)?,
             suffix,
             is_alone: false,
@@ -123,9 +130,13 @@ impl Sequence {
     }
 }
 
-impl Scan<'_> {
-    /// `[batch, len, inner]` of what the projections give.
-    fn of_rows(&self, b: &mut Builder<'_>, projected: &[Value]) -> Result<Value, ModelError> {
+impl ScanMixerBuilder<'_> {
+    /// Scan result `[batch, len, inner]` from the projections.
+    fn scan_rows(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        projected: &[Value],
+    ) -> Result<Value, ModelError> {
         let all = self.rows(b, projected[0], &[self.of.projected()])?;
         match self.of.kind {
             StateKind::Channels { rank, normed } => self.channels(b, all, rank, normed),
@@ -139,10 +150,10 @@ impl Scan<'_> {
         }
     }
 
-    /// `x` as `[batch, len, ..]`.
+    /// Reshapes `x` to `[batch, len, ..]`.
     pub(super) fn rows(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         x: Value,
         rest: &[usize],
     ) -> Result<Value, ModelError> {
@@ -154,15 +165,15 @@ impl Scan<'_> {
         Ok(b.graph.reshape(x, shape)?)
     }
 
-    fn name(&self, b: &Builder<'_>, part: Part, suffix: &str) -> String {
+    fn name(&self, b: &ModelBuilder<'_>, part: DecoderPart, suffix: &str) -> String {
         part.name(self.spec, b.weights, self.at, suffix)
     }
 
-    /// Everything of a part as F32, by the shapes that folders and GGUF files store it in.
+    /// A whole parameter as F32, for the different shapes in folders and GGUF files.
     pub(super) fn vector(
         &self,
-        b: &mut Builder<'_>,
-        part: Part,
+        b: &mut ModelBuilder<'_>,
+        part: DecoderPart,
         len: usize,
         in_gguf: &[usize],
     ) -> Result<Value, ModelError> {
@@ -172,13 +183,17 @@ impl Scan<'_> {
                 let stored = b.dense(&name, in_gguf)?;
                 Ok(b.graph.reshape(stored, [len])?)
             }
-            Weights::Hf(_) | Weights::MadeUp(_) => b.vector(&name, len),
+            Weights::Hf(_) | Weights::Dummy(_) => b.vector(&name, len),
         }
     }
 
-    /// The rates of decay: the negated exponentials of what folders store, which GGUF files have as they are.
-    pub(super) fn decay(&self, b: &mut Builder<'_>, shape: &[usize]) -> Result<Value, ModelError> {
-        let name = self.name(b, Part::StatesDecay, "weight");
+    /// Decay rates: `-exp` of the values in folders; GGUF files store the result.
+    pub(super) fn decay(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        shape: &[usize],
+    ) -> Result<Value, ModelError> {
+        let name = self.name(b, DecoderPart::StatesDecay, "weight");
         if let Weights::Gguf(_) = b.weights {
             let stored: &[usize] = match (self.of.kind, shape) {
                 (StateKind::Heads { .. }, [heads]) => &[*heads, 1],
@@ -187,7 +202,7 @@ impl Scan<'_> {
             let stored = b.dense(&name, stored)?;
             return Ok(b.graph.reshape(stored, shape)?);
         }
-        if let Mode::Full = b.mode {
+        if let WeightUse::Full = b.mode {
             let logs = b.dense(&name, shape)?;
             let rates = b.graph.unary(UnaryFn::Exp, logs)?;
             return b.times(rates, -1.0);
@@ -199,14 +214,15 @@ impl Scan<'_> {
         b.param(&name, rates)
     }
 
-    /// What is remembered between runs, and what of it counts: zeros at the beginning of a text.
+    /// A state tensor, and its effective value: zero at the start of a sequence. `None` for full
+    /// sequences.
     pub(super) fn remembered(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         what: &str,
         shape: &[usize],
     ) -> Result<Option<[Value; 2]>, ModelError> {
-        let Some(Sequence {
+        let Some(RecurrentSequence {
             is_first,
             suffix,
             is_alone,
@@ -226,22 +242,22 @@ impl Scan<'_> {
         Ok(Some([state, before]))
     }
 
-    /// The causal convolution of each channel, and SiLU.
-    pub(super) fn convolve(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+    /// Depthwise causal convolution followed by SiLU.
+    pub(super) fn convolve(&self, b: &mut ModelBuilder<'_>, x: Value) -> Result<Value, ModelError> {
         let (channels, kernel) = (self.of.convolved(), self.of.kernel);
-        let name = self.name(b, Part::StatesConv, "weight");
+        let name = self.name(b, DecoderPart::StatesConv, "weight");
         let weight = match b.weights {
             Weights::Gguf(_) => b.dense(&name, &[channels, kernel])?,
-            Weights::Hf(_) | Weights::MadeUp(_) => {
+            Weights::Hf(_) | Weights::Dummy(_) => {
                 let weight = b.dense(&name, &[channels, 1, kernel])?;
                 b.graph.reshape(weight, [channels, kernel])?
             }
         };
-        let weight = self.of_factors(b, weight)?;
+        let weight = self.scale_conv_weight(b, weight)?;
         let weight = b.graph.transpose(weight, &[1, 0])?;
-        let bias = match Part::StatesConv.has_bias(self.spec) {
+        let bias = match DecoderPart::StatesConv.has_bias(self.spec) {
             true => {
-                let bias = self.name(b, Part::StatesConv, "bias");
+                let bias = self.name(b, DecoderPart::StatesConv, "bias");
                 b.vector(&bias, channels)?
             }
             false => {
@@ -259,16 +275,21 @@ impl Scan<'_> {
         Ok(y)
     }
 
-    /// The weight `[channels, kernel]` of a convolution times the factors of what it reads, which are its rows'.
-    fn of_factors(&self, b: &mut Builder<'_>, weight: Value) -> Result<Value, ModelError> {
+    /// Convolution weight `[channels, kernel]` with the model's input multipliers folded into its
+    /// rows.
+    fn scale_conv_weight(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        weight: Value,
+    ) -> Result<Value, ModelError> {
         let StateKind::Heads { groups, .. } = self.of.kind else {
             return Ok(weight);
         };
-        let [_, x, enter, leave, _] = self.spec.factors.into_states;
+        let [_, x, enter, leave, _] = self.spec.multipliers.into_states;
         if [x, enter, leave] == [1.0; 3] {
             return Ok(weight);
         }
-        let StateSpace { inner, states, .. } = *self.of;
+        let SsmSpec { inner, states, .. } = *self.of;
         let mut factors = vec![x; inner];
         factors.extend(vec![enter; groups * states]);
         factors.extend(vec![leave; groups * states]);
@@ -278,8 +299,8 @@ impl Scan<'_> {
         Ok(b.graph.mul(weight, factors)?)
     }
 
-    /// Step sizes within their range.
-    fn steps(&self, b: &mut Builder<'_>, dt: Value) -> Result<Value, ModelError> {
+    /// Step sizes: softplus, clamped to the model's range.
+    fn steps(&self, b: &mut ModelBuilder<'_>, dt: Value) -> Result<Value, ModelError> {
         let dt = b.graph.unary(UnaryFn::Softplus, dt)?;
         match self.of.steps {
             [0.0, f32::INFINITY] => Ok(dt),
@@ -287,10 +308,10 @@ impl Scan<'_> {
         }
     }
 
-    /// What `x` is after the states: `y + D x`.
+    /// Adds the skip connection of the scan: `y + D x`.
     fn skipped(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         y: Value,
         x: Value,
         heads: usize,
@@ -299,7 +320,7 @@ impl Scan<'_> {
             StateKind::Channels { .. } | StateKind::Delta { .. } => &[heads],
             StateKind::Heads { .. } => &[heads, 1],
         };
-        let mut skip = self.vector(b, Part::StatesSkip, heads, in_gguf)?;
+        let mut skip = self.vector(b, DecoderPart::StatesSkip, heads, in_gguf)?;
         if let StateKind::Heads { .. } = self.of.kind {
             skip = b.graph.unsqueeze(skip, 1)?;
         }
@@ -307,19 +328,19 @@ impl Scan<'_> {
         Ok(b.graph.plus(y, past)?)
     }
 
-    /// Mamba: `projected` holds what is convolved, then the gate.
+    /// Mamba scan; `projected` contains the convolution input, then the gate.
     fn channels(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         projected: Value,
         rank: usize,
         normed: Option<f32>,
     ) -> Result<Value, ModelError> {
-        let StateSpace { inner, states, .. } = *self.of;
+        let SsmSpec { inner, states, .. } = *self.of;
         let x = b.graph.narrow(projected, 2, 0, inner)?;
         let gate = b.graph.narrow(projected, 2, inner, inner)?;
         let x = self.convolve(b, x)?;
-        let row = linear(b, self.spec, Part::StatesRow, self.at, x)?;
+        let row = linear(b, self.spec, DecoderPart::StatesRow, self.at, x)?;
         let mut parts = [
             b.graph.narrow(row, 2, 0, rank)?,
             b.graph.narrow(row, 2, rank, states)?,
@@ -334,7 +355,7 @@ impl Scan<'_> {
             }
         }
         let [dt, enter, leave] = parts;
-        let dt = linear(b, self.spec, Part::StatesStep, self.at, dt)?;
+        let dt = linear(b, self.spec, DecoderPart::StatesStep, self.at, dt)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[inner, states])?;
         let carried = self.remembered(b, "scan", &[1, inner, states])?;
@@ -351,16 +372,16 @@ impl Scan<'_> {
         Ok(b.graph.mul(y, gate)?)
     }
 
-    /// Mamba-2: `projected` holds the gate, what is convolved, then step sizes.
+    /// Mamba-2 scan; `projected` contains the gate, the convolution input, then the step sizes.
     fn heads(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         projected: Value,
         [heads, groups]: [usize; 2],
         (norm, eps): (StateNorm, f32),
     ) -> Result<Value, ModelError> {
-        let StateSpace { inner, states, .. } = *self.of;
-        let [of_gate, .., of_steps] = self.spec.factors.into_states;
+        let SsmSpec { inner, states, .. } = *self.of;
+        let [of_gate, .., of_steps] = self.spec.multipliers.into_states;
         let per_head = inner / heads;
         let gate = b.graph.narrow(projected, 2, 0, inner)?;
         let gate = b.times(gate, of_gate)?;
@@ -369,7 +390,7 @@ impl Scan<'_> {
             .graph
             .narrow(projected, 2, inner + self.of.convolved(), heads)?;
         let convolved = self.convolve(b, convolved)?;
-        let part = |b: &mut Builder<'_>, first: usize, shape: [usize; 2]| {
+        let part = |b: &mut ModelBuilder<'_>, first: usize, shape: [usize; 2]| {
             let part = b.graph.narrow(convolved, 2, first, shape[0] * shape[1])?;
             self.rows(b, part, &shape)
         };
@@ -377,7 +398,7 @@ impl Scan<'_> {
         let enter = part(b, inner, [groups, states])?;
         let leave = part(b, inner + groups * states, [groups, states])?;
         let dt = b.times(dt, of_steps)?;
-        let bias = self.vector(b, Part::StatesStepBias, heads, &[heads])?;
+        let bias = self.vector(b, DecoderPart::StatesStepBias, heads, &[heads])?;
         let dt = b.graph.plus(dt, bias)?;
         let dt = self.steps(b, dt)?;
         let a = self.decay(b, &[heads])?;
@@ -389,11 +410,11 @@ impl Scan<'_> {
             b.graph.assign(state, y.port(1))?;
         }
         let y = self.skipped(b, y, x, heads)?;
-        // By heads, so that it is one map with the skip.
+        // Shaped by heads, so that gate and skip fuse into one elementwise kernel.
         let gate = self.rows(b, gate, &[heads, per_head])?;
         let gate = b.graph.unary(UnaryFn::Silu, gate)?;
         match norm {
-            // Its norm stands next to the projection.
+            // The caller applies this norm next to the projection.
             StateNorm::None | StateNorm::AfterGate => {
                 let y = b.graph.mul(y, gate)?;
                 self.rows(b, y, &[inner])
@@ -407,17 +428,17 @@ impl Scan<'_> {
         }
     }
 
-    /// The norm of each group of columns of `y`.
+    /// RMS norm of each group of columns of `y`.
     fn normed(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         y: Value,
         groups: usize,
         eps: f32,
     ) -> Result<Value, ModelError> {
         let inner = self.of.inner;
         let each = inner / groups;
-        let gain = self.vector(b, Part::StatesNorm, inner, &[groups, each])?;
+        let gain = self.vector(b, DecoderPart::StatesNorm, inner, &[groups, each])?;
         if groups == 1 {
             return Ok(b.graph.rms_norm(y, gain, None, eps.into())?);
         }

@@ -1,46 +1,48 @@
-//! Caches of layers with a window: they hold what a window reaches and the rows of some runs, not the whole context.
+//! KV caches of sliding-window layers for a single sequence; they hold one window and the rows of
+//! some runs, not the whole context.
 //!
-//! To attention such a cache is one whose first position is not that of the text, which `start.W` and `kv_len.W` count
-//! from; whoever runs the graph moves what the window still reaches to the front when it is full (`generator/windows.rs`,
-//! ADR 0046).
+//! For attention the first cache position is position 0; `start.W` and `kv_len.W` are relative to
+//! it. When the cache is full, the generator moves the rows inside the window to the front
+//! (`generator/windows.rs`, ADR 0046).
 
 use tercet::{DType, OpError, Shape, Type, Value};
 
-use super::super::Builder;
+use super::super::ModelBuilder;
 use super::DecoderOptions;
 use super::cache::CacheFormat;
 use crate::config::decoder::{DecoderSpec, LayerSpec, Mixer};
 
-/// What a run says of the caches of layers with a window.
+/// Inputs of a run for the caches of one window size.
 #[derive(Clone, Copy)]
 pub(crate) struct WindowCache {
     pub(super) window: usize,
-    /// Their capacity.
+    /// Cache capacity in positions.
     pub(super) positions: usize,
-    /// I32 `[4]`: its second number is where the first new row goes.
+    /// I32 `[4]`; the second element is the cache index of the first new row.
     pub(super) start: Value,
-    /// I32 `[]`: positions filled after this run.
+    /// I32 `[]`: filled cache positions after this run.
     pub(super) kv_len: Value,
 }
 
-/// Positions come in so many.
+/// The number of cache positions is a multiple of this alignment.
 const ALIGN: usize = 16;
 
-/// Positions of the cache of a layer, for runs of so many rows: half a window more than one reaches where runs are short, so
-/// that little is moved.
+/// Cache positions of a layer for runs of at most `chunk` rows. The cache holds at least 1.5
+/// windows, so that rows move rarely even if runs are short.
 pub(crate) fn positions(layer: LayerSpec, context: usize, chunk: usize) -> usize {
     let Some(window) = layer.window else {
         return context;
     };
     let rows = chunk.min(context).max(window / 2);
     let reached = window.saturating_add(rows);
-    // First the lesser: a window of any size is no overflow.
+    // Take the minimum before rounding up, so that a huge window does not overflow.
     reached.min(context).next_multiple_of(ALIGN).min(context)
 }
 
-/// The windows of layers whose caches do not hold the context, with their positions and the layers.
-pub(crate) fn windows(spec: &DecoderSpec, options: &DecoderOptions) -> Vec<Windowed> {
-    let mut all: Vec<Windowed> = Vec::new();
+/// Sliding windows whose caches are shorter than the context, each with its cache positions and
+/// layers.
+pub(crate) fn windows(spec: &DecoderSpec, options: &DecoderOptions) -> Vec<WindowedLayers> {
+    let mut all: Vec<WindowedLayers> = Vec::new();
     for (at, layer) in spec.layers.iter().enumerate() {
         let positions = positions(*layer, options.context, options.chunk);
         let (Some(window), Mixer::Attention) = (layer.window, layer.mixer) else {
@@ -51,7 +53,7 @@ pub(crate) fn windows(spec: &DecoderSpec, options: &DecoderOptions) -> Vec<Windo
         }
         match all.iter_mut().find(|own| own.window == window) {
             Some(own) => own.layers.push(at),
-            None => all.push(Windowed {
+            None => all.push(WindowedLayers {
                 window,
                 positions,
                 layers: vec![at],
@@ -62,39 +64,39 @@ pub(crate) fn windows(spec: &DecoderSpec, options: &DecoderOptions) -> Vec<Windo
     all
 }
 
-/// Layers of one window.
-pub(crate) struct Windowed {
+/// Layers with the same window size.
+pub(crate) struct WindowedLayers {
     pub(crate) window: usize,
-    /// Of the cache of each.
+    /// Cache positions per layer.
     pub(crate) positions: usize,
     pub(crate) layers: Vec<usize>,
     pub(crate) format: CacheFormat,
 }
 
-impl Windowed {
-    /// The names of the states of all caches.
+impl WindowedLayers {
+    /// Names of the states of all caches.
     pub(crate) fn states(&self) -> Vec<String> {
         let caches = self.layers.iter().flat_map(|at| caches(*at));
         caches.flat_map(|name| self.format.states(&name)).collect()
     }
 }
 
-/// The names of the inputs of the layers with this window.
+/// Input names of the layers with this window size.
 pub(crate) fn inputs(window: usize) -> [String; 2] {
     [format!("start.{window}"), format!("kv_len.{window}")]
 }
 
-/// The names of the caches of a layer.
+/// Names of the key cache and the value cache of a layer.
 pub(crate) fn caches(at: usize) -> [String; 2] {
     ["k", "v"].map(|of| format!("cache.{at}.{of}"))
 }
 
-/// The inputs of these layers.
+/// Adds the inputs of these layers.
 pub(super) fn window_caches(
-    b: &mut Builder<'_>,
-    windows: &[Windowed],
+    b: &mut ModelBuilder<'_>,
+    windows: &[WindowedLayers],
 ) -> Result<Vec<WindowCache>, OpError> {
-    let of = |own: &Windowed| {
+    let of = |own: &WindowedLayers| {
         let [start, kv_len] = inputs(own.window);
         Ok(WindowCache {
             window: own.window,
@@ -107,14 +109,15 @@ pub(super) fn window_caches(
 }
 
 impl DecoderOptions {
-    /// How caches store keys and values.
+    /// Storage format of the KV caches.
     pub fn cache_format(&self) -> CacheFormat {
         self.cache.unwrap_or(CacheFormat::Float(self.dtype))
     }
 
-    /// Bytes of the caches of a model, which its graph has as states: of keys and values of every layer that attends, those
-    /// of a layer with a window as far as the window reaches and a run of [`DecoderOptions::chunk`] goes. States of layers that
-    /// scan are not among them, nor is what one layer's attention sees while a run lasts, F32, where caches are of Q8_0.
+    /// Total bytes of the KV caches of a model, which are states of its graph. A sliding-window
+    /// layer counts its window plus the rows of a run ([`DecoderOptions::chunk`]). Recurrent states
+    /// are not included. The F32 copy that attention makes of a Q8_0 cache during a run is not
+    /// included either.
     pub fn cache_bytes(&self, spec: &DecoderSpec) -> u64 {
         let attend = spec.layers.iter().filter(|l| l.mixer.attends());
         let positions = attend.map(|layer| positions(*layer, self.context, self.chunk) as u64);

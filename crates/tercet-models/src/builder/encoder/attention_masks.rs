@@ -1,36 +1,36 @@
-//! What all layers of an encoder read: which tokens see each other, and rotations.
+//! Values shared by all layers of an encoder: attention masks and RoPE tables.
 
 use tercet::ops::{AttentionMask, ReduceFn};
 use tercet::{DType, Dim, Value};
 
 use super::super::decoder::layer::rope_table;
-use super::super::{Builder, ModelError};
-use super::layer::{Model, Texts, counted};
+use super::super::{ModelBuilder, ModelError};
+use super::layer::{EncoderContext, EncoderTexts, counted};
 use super::relative::relative_bias;
-use crate::config::encoder::{EncoderLayer, Visible};
+use crate::config::encoder::{AttentionPattern, EncoderLayer};
 
-/// Which keys queries see.
+/// Attention mask and key lengths of a layer.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct AttentionMasks {
     pub(super) mask: AttentionMask,
     pub(super) kv_len: Option<Value>,
 }
 
-/// Values that every layer reads.
-pub(super) struct Shared {
-    full: Seen,
-    /// By window.
-    windows: Vec<(usize, Seen)>,
+/// Values computed once per run and read by every layer.
+pub(super) struct EncoderForwardContext {
+    full: AttentionMasks,
+    /// Masks by window size.
+    windows: Vec<(usize, AttentionMasks)>,
     pub(super) ropes: Vec<[Value; 2]>,
     pub(super) rows: Dim,
     pub(super) len: Dim,
 }
 
-impl Shared {
-    /// Of patches, which see each other.
-    pub(super) fn of_patches(rows: Dim, len: Dim) -> Shared {
-        Shared {
-            full: Seen {
+impl EncoderForwardContext {
+    /// Values for image patches: full bidirectional attention.
+    pub(super) fn for_patches(rows: Dim, len: Dim) -> EncoderForwardContext {
+        EncoderForwardContext {
+            full: AttentionMasks {
                 mask: AttentionMask::None,
                 kv_len: None,
             },
@@ -41,8 +41,8 @@ impl Shared {
         }
     }
 
-    /// What this layer's queries see.
-    pub(super) fn seen(&self, layer: &EncoderLayer) -> Seen {
+    /// Attention masks of this layer.
+    pub(super) fn attention_masks(&self, layer: &EncoderLayer) -> AttentionMasks {
         let of_window = |window| self.windows.iter().find(|(known, _)| *known == window);
         match layer.window {
             Some(window) => {
@@ -55,16 +55,20 @@ impl Shared {
     }
 }
 
-impl Model<'_> {
-    /// What the layers of texts read.
-    pub(super) fn shared(&self, b: &mut Builder<'_>, texts: &Texts) -> Result<Shared, ModelError> {
+impl EncoderContext<'_> {
+    /// Computes the shared values for a batch of texts.
+    pub(super) fn forward_context(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        texts: &EncoderTexts,
+    ) -> Result<EncoderForwardContext, ModelError> {
         let spec = self.spec;
         let shape = &b.graph.ty(texts.ids).shape;
         let (rows, len) = (shape[0].clone(), shape[1].clone());
         let windowed = spec.layers.iter().any(|layer| layer.window.is_some());
-        // Masks of every pair of positions are the same for all texts, whose ends are counted: they would be the largest
-        // values of a model otherwise.
-        let by_count = windowed || spec.relative.is_some();
+        // Masks of shape `[len, len]` are shared by all texts, and padding is excluded by text
+        // lengths. One such mask per text would be the largest tensor of the model.
+        let by_count = windowed || spec.relative_position_bias.is_some();
         let kv_len = match texts.mask {
             Some(mask) if by_count => {
                 let tokens = b.graph.cast(mask, DType::I32)?;
@@ -72,27 +76,29 @@ impl Model<'_> {
             }
             Some(_) | None => None,
         };
-        let full = match spec.relative {
-            Some(terms) => Seen {
+        let full = match spec.relative_position_bias {
+            Some(terms) => AttentionMasks {
                 mask: AttentionMask::Bias(relative_bias(b, self, terms, &len)?),
                 kv_len,
             },
-            None => Seen {
-                mask: match (spec.visible, texts.mask) {
-                    (Visible::Tokens, Some(mask)) => AttentionMask::Keep(mask),
-                    (Visible::Causal, _) => AttentionMask::Causal,
-                    (Visible::Tokens, None) | (Visible::All, _) => AttentionMask::None,
+            None => AttentionMasks {
+                mask: match (spec.attention_pattern, texts.mask) {
+                    (AttentionPattern::Tokens, Some(mask)) => AttentionMask::Keep(mask),
+                    (AttentionPattern::Causal, _) => AttentionMask::Causal,
+                    (AttentionPattern::Tokens, None) | (AttentionPattern::All, _) => {
+                        AttentionMask::None
+                    }
                 },
                 kv_len: None,
             },
         };
-        let mut windows: Vec<(usize, Seen)> = Vec::new();
+        let mut windows: Vec<(usize, AttentionMasks)> = Vec::new();
         for EncoderLayer { window, .. } in &spec.layers {
             if let Some(window) = *window
                 && !windows.iter().any(|(known, _)| *known == window)
             {
                 let mask = AttentionMask::Keep(near(b, window, &len)?);
-                windows.push((window, Seen { mask, kv_len }));
+                windows.push((window, AttentionMasks { mask, kv_len }));
             }
         }
         let mut ropes = Vec::new();
@@ -107,7 +113,7 @@ impl Model<'_> {
                 )?);
             }
         }
-        Ok(Shared {
+        Ok(EncoderForwardContext {
             full,
             windows,
             ropes,
@@ -117,8 +123,12 @@ impl Model<'_> {
     }
 }
 
-/// Which positions are at most `window` apart, Bool `[1, len, len]`.
-pub(super) fn near(b: &mut Builder<'_>, window: usize, len: &Dim) -> Result<Value, ModelError> {
+/// Mask of positions at most `window` apart, Bool `[1, len, len]`.
+pub(super) fn near(
+    b: &mut ModelBuilder<'_>,
+    window: usize,
+    len: &Dim,
+) -> Result<Value, ModelError> {
     let g = &mut b.graph;
     let all = g.scalar(DType::Bool, 1.0)?;
     let all = g.expand(all, [len.clone(), len.clone()])?;

@@ -1,26 +1,26 @@
-//! Texts to classes, tokens to classes, pairs of texts to scores.
+//! Text classification, token classification and reranking with an encoder.
 
 use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{Longer, Runner, Tokens, all_tokens};
+use super::runner::{EncoderRunner, EncoderTokens, OverlengthPolicy, all_tokens};
+use crate::maybe_async::{WaitMode, block_on_ready};
 use crate::tokenizer::Tokenizer;
-use crate::waits::{Waits, now};
 
-/// What logits become.
+/// Conversion of logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scoring {
-    /// Probabilities that add up to 1: one class applies.
+    /// Softmax probabilities that sum to 1, for exactly one class per text.
     Softmax,
-    /// A probability each: any number of classes apply.
+    /// Sigmoid probability of each class, for any number of classes per text.
     Sigmoid,
-    /// They stay.
+    /// The logits themselves.
     Raw,
 }
 
 impl Scoring {
-    /// The scores of logits, in place.
+    /// Converts logits to scores in place.
     pub fn apply(self, logits: &mut [f32]) {
         match self {
             Scoring::Raw => {}
@@ -37,51 +37,53 @@ impl Scoring {
     }
 }
 
-/// A class of a text.
+/// A class and its score.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Label {
-    /// Its place among the model's classes.
+pub struct ClassScore {
+    /// Index of the class in the model's label list.
     pub class: usize,
-    /// Its score.
+    /// Score of the class.
     pub score: f32,
 }
 
-impl Label {
-    /// The class of the greatest score, the first among equals.
-    pub(super) fn likeliest(logits: &[f32], scoring: Scoring) -> Label {
+impl ClassScore {
+    /// Class with the greatest score, the first among equals.
+    pub(super) fn top_class(logits: &[f32], scoring: Scoring) -> ClassScore {
         let mut own = logits.to_vec();
         scoring.apply(&mut own);
         let (class, score) = greatest(&own);
-        Label { class, score }
+        ClassScore { class, score }
     }
 }
 
-/// The class of a token.
+/// Predicted class of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLabel {
-    /// The token as the vocabulary spells it.
+    /// Token text as in the vocabulary.
     pub token: String,
-    /// Its likeliest class.
-    pub label: Label,
+    /// Most likely class of the token.
+    pub label: ClassScore,
 }
 
-/// A compiled encoder with a head, its tokenizer and the names of its classes.
+/// A compiled encoder with a classification head, its tokenizer and class names.
 pub struct Classifier {
-    pub(super) runner: Runner,
+    pub(super) runner: EncoderRunner,
     pub(super) tokenizer: Tokenizer,
-    most: usize,
-    longer: Longer,
+    max_tokens: usize,
+    overlength: OverlengthPolicy,
     pub(super) labels: Vec<String>,
     pub(super) scoring: Scoring,
 }
 
 impl Classifier {
-    /// Compiles `encoder` (built for [`EncoderOutput::Classes`](super::EncoderOutput) or `TokenClasses` of as many classes
-    /// as there are labels) for texts of at most `most` tokens, `batch` of them at once (as
-    /// [`Embedder::new`](super::Embedder::new)); longer ones are an error ([`Self::cutting`]).
+    /// Compiles `encoder` for texts of at most `most` tokens and batches of `batch` texts (default
+    /// as in [`Embedder::new`](super::Embedder::new)). The encoder must be built for
+    /// [`EncoderOutput::Classes`](super::EncoderOutput) or `TokenClasses` with one class per label.
+    /// Longer texts are an error ([`Self::truncating`]).
     ///
     /// # Errors
-    /// As [`Encoder::compile`]; [`ModelError::Unsupported`] when the graph gives no logits, or of another number of classes.
+    /// Same errors as [`Encoder::compile`]; [`ModelError::Unsupported`] if the graph has no logits or another
+    /// number of classes.
     pub fn new(
         encoder: &Encoder,
         tokenizer: Tokenizer,
@@ -91,54 +93,55 @@ impl Classifier {
         scoring: Scoring,
     ) -> Result<Classifier, ModelError> {
         let pad = tokenizer.pad().unwrap_or(0);
-        let runner = Runner::new(encoder, device, pad, (batch, most))?;
+        let runner = EncoderRunner::new(encoder, device, pad, (batch, most))?;
         if runner.output() != Some("logits") || encoder.width != labels.len() {
             return Err(ModelError::Unsupported(format!(
-                "the encoder was not built for logits of {} classes",
+                "the encoder was not built with logits for {} classes",
                 labels.len()
             )));
         }
         Ok(Classifier {
             runner,
             tokenizer,
-            most,
-            longer: Longer::Refused,
+            max_tokens: most,
+            overlength: OverlengthPolicy::Error,
             labels,
             scoring,
         })
     }
 
-    /// Cuts texts that are too long; of a pair the longer one first.
+    /// Enables truncation of texts that are too long; of a pair, the longer text is truncated
+    /// first.
     #[must_use]
-    pub fn cutting(mut self, cut: bool) -> Classifier {
-        self.set_cutting(cut);
+    pub fn truncating(mut self, cut: bool) -> Classifier {
+        self.set_truncating(cut);
         self
     }
 
-    /// As [`Self::cutting`], from the next texts on.
-    pub fn set_cutting(&mut self, cut: bool) {
-        self.longer = match cut {
-            true => Longer::Cut,
-            false => Longer::Refused,
+    /// Same setting as [`Self::truncating`], for later calls.
+    pub fn set_truncating(&mut self, cut: bool) {
+        self.overlength = match cut {
+            true => OverlengthPolicy::Truncate,
+            false => OverlengthPolicy::Error,
         };
     }
 
-    /// Makes other scores of logits, from the next texts on.
+    /// Sets the scoring for later calls.
     pub fn set_scoring(&mut self, scoring: Scoring) {
         self.scoring = scoring;
     }
 
-    /// Tokens of the longest text, or pair of texts.
-    pub fn most_tokens(&self) -> usize {
-        self.most
+    /// Maximum tokens of a text, or of a pair of texts.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
-    /// The names of the classes.
+    /// Names of the classes.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// The scores of the classes of each text, in the order of [`Self::labels`]. `progress` as for
+    /// Class scores of each text, in the order of [`Self::labels`]. `progress` is the callback of
     /// [`Embedder::embed`](super::Embedder::embed).
     ///
     /// # Errors
@@ -152,10 +155,10 @@ impl Classifier {
         self.scores(texts, progress)
     }
 
-    /// How well each document answers the query: the score of each pair. The model has one class.
+    /// Relevance score of each document for the query. Requires a model with one class.
     ///
     /// # Errors
-    /// As [`Self::classify`]; [`ModelError::Unsupported`] for a model of several classes.
+    /// Same errors as [`Self::classify`]; [`ModelError::Unsupported`] for a model with several classes.
     pub fn rerank<T: AsRef<str>>(
         &mut self,
         query: &str,
@@ -165,7 +168,7 @@ impl Classifier {
         if self.labels.len() != 1 {
             let classes = self.labels.len();
             return Err(ModelError::Unsupported(format!(
-                "the model tells {classes} classes; one that ranks has one score"
+                "the model has {classes} classes; a reranker has exactly 1"
             ))
             .into());
         }
@@ -187,14 +190,14 @@ impl Classifier {
             scoring.apply(&mut own);
             scores[at] = own;
         };
-        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
+        block_on_ready((self.runner).run_all(&all, progress, take, WaitMode::Blocking))?;
         Ok(scores)
     }
 
-    /// The likeliest class of each token, special ones left out, for a model of classes of tokens.
+    /// Most likely class of each token without special tokens, for a token classification model.
     ///
     /// # Errors
-    /// As [`Self::classify`].
+    /// Same errors as [`Self::classify`].
     pub fn classify_tokens<T: AsRef<str>>(
         &mut self,
         texts: &[T],
@@ -211,24 +214,24 @@ impl Classifier {
             let shown = rows.filter(|(_, id)| !special.contains(id));
             let labels = shown.map(|(logits, id)| TokenLabel {
                 token: tokenizer.id_to_token(*id).unwrap_or_default(),
-                label: Label::likeliest(logits, scoring),
+                label: ClassScore::top_class(logits, scoring),
             });
             found[at] = labels.collect();
         };
-        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
+        block_on_ready((self.runner).run_all(&all, progress, take, WaitMode::Blocking))?;
         Ok(found)
     }
 
     pub(super) fn tokens<'t>(
         &self,
         texts: impl Iterator<Item = (&'t str, Option<&'t str>)>,
-    ) -> Result<Vec<Tokens>, crate::Error> {
+    ) -> Result<Vec<EncoderTokens>, crate::Error> {
         let texts: Vec<(&str, Option<&str>)> = texts.collect();
-        all_tokens(&self.tokenizer, &texts, (self.most, self.longer))
+        all_tokens(&self.tokenizer, &texts, (self.max_tokens, self.overlength))
     }
 }
 
-/// The place of the greatest score, the first among equals, and the score.
+/// Index and value of the greatest score, the first among equals.
 fn greatest(scores: &[f32]) -> (usize, f32) {
     let mut best = (0, f32::NEG_INFINITY);
     for (class, score) in scores.iter().enumerate() {

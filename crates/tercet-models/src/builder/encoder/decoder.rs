@@ -1,38 +1,40 @@
-//! Decoders as sentence encoders: the states of a causal model, pooled.
+//! Decoder models as sentence encoders: pooled hidden states of a causal or bidirectional decoder.
 
 use tercet::ops::{AttentionMask, ReduceFn};
 use tercet::{DType, Dim, Type, Value};
 
-use super::super::decoder::layer::{Attend, Shared, embed, layer, norm, query_scales, rope_tables};
-use super::super::{Builder, ModelError, Products, Weights};
+use super::super::decoder::layer::{
+    AttentionMode, ForwardContext, embed, layer, norm, query_scales, rope_tables,
+};
+use super::super::{MatmulPrecision, ModelBuilder, ModelError, Weights};
+use super::attention_masks::near;
 use super::layer::counted;
-use super::seen::near;
 use super::{Encoder, EncoderOutput, embedding};
 use crate::config::DecoderSpec;
-use crate::config::decoder::{LayerSpec, Part};
+use crate::config::decoder::{DecoderPart, LayerSpec};
 
 impl Encoder {
-    /// Builds the graph of a decoder that embeds. Its tokens see those before them, so padding after a text changes nothing;
-    /// where they see both ways, padding is not seen.
+    /// Builds the embedding graph of a decoder. Causal attention ignores the padding after a text;
+    /// bidirectional attention masks it.
     ///
     /// # Errors
-    /// As [`Encoder::build`]; [`ModelError::Unsupported`] for classes.
-    pub fn of_decoder(
+    /// Same errors as [`Encoder::build`]; [`ModelError::Unsupported`] for classification outputs.
+    pub fn from_decoder(
         spec: &DecoderSpec,
         weights: &Weights,
         output: &EncoderOutput,
         dtype: DType,
     ) -> Result<Encoder, ModelError> {
-        let mut b = Builder::new(weights, dtype);
+        let mut b = ModelBuilder::new(weights, dtype);
         let shape = [Dim::sym("b"), Dim::sym("s")];
         let [batch, len] = shape.clone();
         let ids = b.graph.input("ids", Type::new(DType::I32, shape.clone()))?;
         let mask = b.graph.input("mask", Type::new(DType::Bool, shape))?;
-        let attend = seen(&mut b, spec, mask, &len)?;
+        let attend = attention_masks(&mut b, spec, mask, &len)?;
         let positions = counted(&mut b, spec.context, &len)?;
         let ropes = rope_tables(&mut b, spec, spec.context, positions)?;
         let query_scales = query_scales(&mut b, spec, spec.context, positions)?;
-        let shared = Shared {
+        let shared = ForwardContext {
             attend,
             ropes,
             query_scales,
@@ -43,7 +45,7 @@ impl Encoder {
         for at in 0..spec.layers.len() {
             x = layer(&mut b, spec, &shared, at, x)?;
         }
-        let x = norm(&mut b, spec, Part::FinalNorm, 0, x)?;
+        let x = norm(&mut b, spec, DecoderPart::FinalNorm, 0, x)?;
         let width = match output {
             EncoderOutput::Hidden => {
                 b.graph.output("hidden", x)?;
@@ -54,7 +56,7 @@ impl Encoder {
                 modules.width(spec.hidden)
             }
             EncoderOutput::Classes(_) | EncoderOutput::TokenClasses(_) => {
-                let reason = "classes of a decoder; it embeds";
+                let reason = "decoders do not support classification; use the output Embedding";
                 return Err(ModelError::Unsupported(reason.into()));
             }
         };
@@ -62,19 +64,19 @@ impl Encoder {
             model: b.finish().with_precision(dtype)?,
             context: spec.context,
             width,
-            products: Products::Exact,
+            matmul_precision: MatmulPrecision::Full,
         })
     }
 }
 
-/// What the queries of each layer see.
-fn seen(
-    b: &mut Builder<'_>,
+/// Attention mask of each window size.
+fn attention_masks(
+    b: &mut ModelBuilder<'_>,
     spec: &DecoderSpec,
     mask: Value,
     len: &Dim,
-) -> Result<Attend, ModelError> {
-    // Windows are masks of every pair of positions, the same for all texts, whose ends are counted.
+) -> Result<AttentionMode, ModelError> {
+    // A window mask is shared by all texts, so padding is excluded by the length of each text.
     let kv_len = match spec.bidirectional {
         true => {
             let tokens = b.graph.cast(mask, DType::I32)?;
@@ -95,5 +97,5 @@ fn seen(
         };
         masks.push((*window, own));
     }
-    Ok(Attend::Whole { masks, kv_len })
+    Ok(AttentionMode::FullSequences { masks, kv_len })
 }

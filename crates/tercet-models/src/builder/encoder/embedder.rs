@@ -1,36 +1,38 @@
-//! Texts to vectors.
+//! Text embedding with a compiled encoder.
 
 use tercet::Device;
 
 use super::super::ModelError;
 use super::Encoder;
-use super::runner::{Longer, Runner, all_tokens};
+use super::runner::{EncoderRunner, OverlengthPolicy, all_tokens};
 use crate::config::TextPooling;
-use crate::tokenizer::{Row, Tokenizer};
-use crate::waits::{Waits, now};
+use crate::maybe_async::{WaitMode, block_on_ready};
+use crate::tokenizer::{TokenizedRow, Tokenizer};
 
-/// A compiled sentence encoder with its tokenizer: texts in, vectors out, of length 1 where the model normalizes.
+/// A compiled sentence encoder with its tokenizer. It turns texts into vectors, which have length 1
+/// if the model normalizes.
 pub struct Embedder {
-    runner: Runner,
+    runner: EncoderRunner,
     tokenizer: Tokenizer,
-    most: usize,
+    max_tokens: usize,
     width: usize,
-    longer: Longer,
+    overlength: OverlengthPolicy,
     lower_case: bool,
     prompt: String,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     prompt_tokens: usize,
-    /// Which token stands for a text, where the graph is told; texts are filled up to so many tokens with this one.
+    /// Rule for the token whose state represents a text, if the graph has a `place` input. The
+    /// numbers are the padded length and the padding token id.
     pooling: Option<(TextPooling, usize, u32)>,
 }
 
 impl Embedder {
-    /// Compiles `encoder` (built for [`EncoderOutput::Embedding`](super::EncoderOutput)) for texts of at most
-    /// `most` tokens, `batch` of them at once (32, fewer of long ones, where there is none); longer ones are an error
-    /// ([`Self::cutting`]).
+    /// Compiles `encoder` for texts of at most `most` tokens and batches of `batch` texts. The
+    /// encoder must be built for [`EncoderOutput::Embedding`](super::EncoderOutput). The default
+    /// batch is 32, or smaller for long texts. Longer texts are an error ([`Self::truncating`]).
     ///
     /// # Errors
-    /// As [`Encoder::compile`]; [`ModelError::Unsupported`] when the graph gives no vectors.
+    /// Same errors as [`Encoder::compile`]; [`ModelError::Unsupported`] if the graph has no embedding output.
     pub fn new(
         encoder: &Encoder,
         tokenizer: Tokenizer,
@@ -39,19 +41,19 @@ impl Embedder {
         most: usize,
     ) -> Result<Embedder, ModelError> {
         let pad = tokenizer.pad().unwrap_or(0);
-        let runner = Runner::new(encoder, device, pad, (batch, most))?;
+        let runner = EncoderRunner::new(encoder, device, pad, (batch, most))?;
         if runner.output() != Some("embedding") {
             return Err(ModelError::Unsupported(
-                "the encoder was built without pooling; build it with the modules of its folder"
+                "the encoder was built without pooling; build it with the sentence modules of its folder"
                     .into(),
             ));
         }
         Ok(Embedder {
             runner,
             tokenizer,
-            most,
+            max_tokens: most,
             width: encoder.width,
-            longer: Longer::Refused,
+            overlength: OverlengthPolicy::Error,
             lower_case: false,
             prompt: String::new(),
             prompt_tokens: 0,
@@ -59,37 +61,37 @@ impl Embedder {
         })
     }
 
-    /// Cuts texts that are too long.
+    /// Enables truncation of texts that are too long.
     #[must_use]
-    pub fn cutting(mut self, cut: bool) -> Embedder {
-        self.set_cutting(cut);
+    pub fn truncating(mut self, cut: bool) -> Embedder {
+        self.set_truncating(cut);
         self
     }
 
-    /// Of a graph that is told which token stands for a text ([`Encoder::of_texts`]), with the positions of the model and
-    /// its padding token.
+    /// Sets the pooling rule of a graph with a `place` input ([`Encoder::from_text_tower`]), the model's
+    /// context length and its padding token id.
     pub(crate) fn pooled(mut self, pooling: TextPooling, (context, pad): (usize, u32)) -> Embedder {
         let pad = self.tokenizer.pad().unwrap_or(pad);
         self.pooling = Some((pooling, context, pad));
         self
     }
 
-    /// As [`Self::cutting`], from the next texts on.
-    pub fn set_cutting(&mut self, cut: bool) {
-        self.longer = match cut {
-            true => Longer::Cut,
-            false => Longer::Refused,
+    /// Same setting as [`Self::truncating`], for later calls.
+    pub fn set_truncating(&mut self, cut: bool) {
+        self.overlength = match cut {
+            true => OverlengthPolicy::Truncate,
+            false => OverlengthPolicy::Error,
         };
     }
 
-    /// Makes texts lower case first, as some folders ask for.
+    /// Enables conversion of texts to lower case, as some model folders require.
     #[must_use]
     pub fn lower_case(mut self, lower: bool) -> Embedder {
         self.lower_case = lower;
         self
     }
 
-    /// Puts this before each text.
+    /// Sets a prompt that is prepended to each text.
     ///
     /// # Errors
     /// [`crate::Error`] of the tokenizer.
@@ -105,14 +107,14 @@ impl Embedder {
         Ok(self)
     }
 
-    /// The number of elements of an embedding.
+    /// Number of elements of an embedding.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Tokens of the longest text that is not cut or refused.
-    pub fn most_tokens(&self) -> usize {
-        self.most
+    /// Maximum tokens of a text before truncation or an error.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
     fn text(&self, text: &str) -> String {
@@ -123,44 +125,46 @@ impl Embedder {
         }
     }
 
-    /// The embeddings of these texts, in their order. Texts of similar length share a batch.
-    /// `progress` is called with the number of texts done; false stops early with what is done.
+    /// Embeddings of these texts, in order. Texts of similar length share a batch. `progress`
+    /// receives the number of finished texts after each batch. If it returns false, the call stops
+    /// early and the remaining embeddings are empty.
     ///
     /// # Errors
-    /// [`ModelError::TextTooLong`], before any text is computed; [`crate::Error`] of the tokenizer or the device.
+    /// [`ModelError::TextTooLong`] before any text is computed; [`crate::Error`] of the tokenizer
+    /// or the device.
     pub fn embed<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
-        now(self.embed_in(texts, progress, Waits::Blocking))
+        block_on_ready(self.embed_in(texts, progress, WaitMode::Blocking))
     }
 
-    /// As [`Self::embed`], awaiting the device: the thread is not blocked where the executor can be awaited, in browsers
-    /// above all.
+    /// Async form of [`Self::embed`]: awaits the device instead of blocking the thread, if the
+    /// executor supports it (browsers require it).
     ///
     /// # Errors
-    /// As [`Self::embed`].
+    /// Same errors as [`Self::embed`].
     pub async fn embed_async<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
-        self.embed_in(texts, progress, Waits::Awaiting).await
+        self.embed_in(texts, progress, WaitMode::Awaiting).await
     }
 
     async fn embed_in<T: AsRef<str>>(
         &mut self,
         texts: &[T],
         progress: &mut dyn FnMut(usize) -> bool,
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<Vec<Vec<f32>>, crate::Error> {
         let written = texts.iter().map(|text| (self.text(text.as_ref()), None));
         let written: Vec<(String, Option<String>)> = written.collect();
-        let limit = (self.most, self.longer);
+        let limit = (self.max_tokens, self.overlength);
         let mut all = all_tokens(&self.tokenizer, &written, limit)?;
         for own in &mut all {
-            own.left_out = self.prompt_tokens;
+            own.unpooled_prefix = self.prompt_tokens;
             if let Some((pooling, context, pad)) = self.pooling {
                 own.place = place(pooling, &mut own.row, (context, pad));
             }
@@ -172,8 +176,9 @@ impl Embedder {
     }
 }
 
-/// The place of the token that stands for a text. Where that is the last of all positions, the text is filled up.
-fn place(pooling: TextPooling, row: &mut Row, (context, pad): (usize, u32)) -> usize {
+/// Index of the token whose state represents a text. If that is the last position of the context,
+/// the text is padded to the context length.
+fn place(pooling: TextPooling, row: &mut TokenizedRow, (context, pad): (usize, u32)) -> usize {
     let ids = &mut row.ids;
     match pooling {
         TextPooling::First(end) => ids.iter().position(|id| *id == end).unwrap_or(0),

@@ -1,33 +1,33 @@
-//! Tokens of one class that stand side by side, joined to a piece of the text.
+//! Named entity recognition: adjacent tokens of one class are merged into a span of the text.
 
 use std::ops::Range;
 
 use super::super::ModelError;
-use super::classifier::{Classifier, Label};
+use super::classifier::{ClassScore, Classifier};
 use crate::error::Error;
-use crate::waits::{Waits, now};
+use crate::maybe_async::{WaitMode, block_on_ready};
 
-/// What classes of tokens that mean nothing are called.
+/// Class name of tokens outside any entity.
 const OUTSIDE: &str = "O";
 
-/// A piece of a text, and what it is.
+/// A named entity: a span of a text with its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entity {
-    /// The name of its class, without what says that a piece begins or goes on (`B-`, `I-`).
+    /// Class name without the begin or inside prefix (`B-`, `I-`).
     pub name: String,
-    /// The mean of the scores of its tokens.
+    /// Mean score of the entity's tokens.
     pub score: f32,
-    /// Its bytes in the text.
+    /// Byte range in the text.
     pub span: Range<usize>,
 }
 
 impl Classifier {
-    /// The pieces of each text that are something, for a model of classes of tokens: neighbours whose likeliest classes have one
-    /// name belong together, but for a token of a class `B-...`, which begins a piece. Tokens of the class `O` are left out. This
-    /// is what the pipeline of transformers calls "simple".
+    /// Entities of each text, for a token classification model. Adjacent tokens are merged if their
+    /// most likely classes have the same name; a class `B-...` starts a new entity. Tokens of class
+    /// `O` are ignored. This is the aggregation strategy "simple" of the transformers pipeline.
     ///
     /// # Errors
-    /// As [`Classifier::classify_tokens`].
+    /// Same errors as [`Classifier::classify_tokens`].
     pub fn entities<T: AsRef<str>>(
         &mut self,
         texts: &[T],
@@ -38,11 +38,14 @@ impl Classifier {
         let mut spans = Vec::with_capacity(texts.len());
         for (at, (text, own)) in texts.iter().zip(&all).enumerate() {
             let found = self.tokenizer.encode_with_spans(text.as_ref())?;
-            // A text that was cut has fewer.
+            // A truncated text has fewer tokens.
             let same = found.iter().zip(own.row.ids.iter().skip(before));
             let count = same.take_while(|((id, _), own)| id == *own).count();
             if count == 0 && !found.is_empty() {
-                let reason = format!("text {}: its tokens have no places in it", at + 1);
+                let reason = format!(
+                    "text {}: the tokenizer does not map tokens to byte ranges",
+                    at + 1
+                );
                 return Err(ModelError::Unsupported(reason).into());
             }
             let found = found.into_iter().take(count).map(|(_, span)| span);
@@ -53,17 +56,17 @@ impl Classifier {
         let take = &mut |at: usize, logits: &[f32]| {
             let rows = logits.chunks_exact(labels.len()).skip(before);
             let tokens = rows.zip(&spans[at]).map(|(logits, span)| {
-                let label = Label::likeliest(logits, scoring);
+                let label = ClassScore::top_class(logits, scoring);
                 (label, span.clone())
             });
             entities[at] = joined(tokens, labels);
         };
-        now((self.runner).run_all(&all, progress, take, Waits::Blocking))?;
+        block_on_ready((self.runner).run_all(&all, progress, take, WaitMode::Blocking))?;
         Ok(entities)
     }
 }
 
-/// Whether a class begins a piece, and what tokens of one piece have in common.
+/// Splits a class into its begin flag and its name without the prefix.
 fn tag(label: &str) -> (bool, &str) {
     match (label.strip_prefix("B-"), label.strip_prefix("I-")) {
         (Some(tag), _) => (true, tag),
@@ -72,11 +75,14 @@ fn tag(label: &str) -> (bool, &str) {
     }
 }
 
-fn joined(tokens: impl Iterator<Item = (Label, Range<usize>)>, labels: &[String]) -> Vec<Entity> {
-    /// A piece: its tag, the sum and the number of its scores, its bytes.
+fn joined(
+    tokens: impl Iterator<Item = (ClassScore, Range<usize>)>,
+    labels: &[String],
+) -> Vec<Entity> {
+    /// An entity under construction: class name, sum and number of scores, byte range, class label.
     type Piece<'a> = (&'a str, f32, usize, Range<usize>, &'a str);
     let mut pieces: Vec<Piece<'_>> = Vec::new();
-    for (Label { class, score }, span) in tokens {
+    for (ClassScore { class, score }, span) in tokens {
         let label = labels[class].as_str();
         let (begins, tag) = tag(label);
         match pieces.last_mut() {
@@ -111,7 +117,7 @@ mod tests {
         let classes = [0, 1, 2, 1, 2, 2, 0, 0, 3, 3, 2];
         let tokens = classes.iter().enumerate().map(|(i, &class)| {
             let score = i as f32;
-            (Label { class, score }, i * 10..i * 10 + 5)
+            (ClassScore { class, score }, i * 10..i * 10 + 5)
         });
         let found = joined(tokens, &labels);
         let found: Vec<(&str, f32, Range<usize>)> = (found.iter())

@@ -1,16 +1,16 @@
-//! Heads that tell classes.
+//! Classification heads of encoders.
 
 use tercet::Value;
 
 use super::super::decoder::layer::activate;
-use super::super::{Builder, ModelError};
-use super::layer::Model;
+use super::super::{ModelBuilder, ModelError};
+use super::layer::EncoderContext;
 use super::mean;
 use crate::config::encoder::{EncoderNames, EncoderPart, EncoderSpec};
 
-/// `x [rows, len, hidden]` to the logits of each text, `[rows, classes]`.
+/// Logits of each text, `[rows, classes]`, from hidden states `x [rows, len, hidden]`.
 pub(super) fn text_logits(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &EncoderSpec,
     x: Value,
     mask: Value,
@@ -23,19 +23,19 @@ pub(super) fn text_logits(
             b.graph.squeeze(first, 1)?
         }
     };
-    let of = of(b, spec);
+    let of = encoder_context(b, spec);
     let pooled = of.dense(b, pooled)?;
     of.classes(b, EncoderPart::Classifier, pooled, classes)
 }
 
-/// `x [rows, len, hidden]` to the logits of each token, `[rows, len, classes]`.
+/// Logits of each token, `[rows, len, classes]`, from hidden states `x [rows, len, hidden]`.
 pub(super) fn token_logits(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &EncoderSpec,
     x: Value,
     classes: usize,
 ) -> Result<Value, ModelError> {
-    let of = of(b, spec);
+    let of = encoder_context(b, spec);
     let x = match spec.head.dense_of_tokens {
         true => of.dense(b, x)?,
         false => x,
@@ -43,14 +43,14 @@ pub(super) fn token_logits(
     of.classes(b, EncoderPart::TokenClassifier, x, classes)
 }
 
-fn of<'s>(b: &Builder<'_>, spec: &'s EncoderSpec) -> Model<'s> {
-    let names = EncoderNames::of(spec, b.weights);
-    Model { spec, names }
+fn encoder_context<'s>(b: &ModelBuilder<'_>, spec: &'s EncoderSpec) -> EncoderContext<'s> {
+    let names = EncoderNames::new(spec, b.weights);
+    EncoderContext { spec, names }
 }
 
-impl Model<'_> {
-    /// The layer before the classifier, where there is one.
-    fn dense(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+impl EncoderContext<'_> {
+    /// Dense layer before the classifier, if the model has one.
+    fn dense(&self, b: &mut ModelBuilder<'_>, x: Value) -> Result<Value, ModelError> {
         let Some(activation) = self.spec.head.dense else {
             return Ok(x);
         };
@@ -64,7 +64,7 @@ impl Model<'_> {
 
     fn classes(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         part: EncoderPart,
         x: Value,
         classes: usize,

@@ -1,44 +1,45 @@
-//! The parts of an encoder, over how weights are had ([`Builder`]).
+//! Components of encoder layers, independent of the weight mode ([`ModelBuilder`]).
 
-use tercet::ops::{AttentionOptions, Layout, RopeStyle};
+use tercet::ops::{AttentionLayout, AttentionOptions, RopeStyle};
 use tercet::{DType, Dim, OpError, Tensor, Value};
 
 use super::super::decoder::layer::activate;
-use super::super::tuned::Site;
-use super::super::{Builder, ModelError};
-use super::seen::Shared;
-use crate::adapter::rows::Rows;
+use super::super::trainable::ProjectionSite;
+use super::super::{ModelBuilder, ModelError};
+use super::attention_masks::EncoderForwardContext;
+use crate::adapter::rows::ProjectionRowOrder;
 use crate::config::decoder::{FeedForward, NormKind};
 use crate::config::encoder::{
-    EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes,
+    EncoderNames, EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes,
 };
 
-/// Texts in a graph, all `[rows, len]`: ids and the segments of tokens I32, and which of them are no padding. The tokens of
-/// a text come first, padding after them.
-pub(crate) struct Texts {
+/// Input texts of an encoder graph, all `[rows, len]`: token ids and segment ids as I32, and the
+/// padding mask. Padding follows the tokens of a text.
+pub(crate) struct EncoderTexts {
     pub(crate) ids: Value,
     pub(crate) type_ids: Option<Value>,
-    /// Where padding is not seen.
+    /// Padding mask; `None` if padding needs no mask.
     pub(crate) mask: Option<Value>,
 }
 
-/// What every part reads.
-pub(super) struct Model<'a> {
+/// Configuration and tensor names shared by all components.
+pub(super) struct EncoderContext<'a> {
     pub(super) spec: &'a EncoderSpec,
     pub(super) names: EncoderNames<'a>,
 }
 
-/// The hidden states `[rows, len, hidden]`. With `checkpoints` gradients keep only what enters the norm before a layer:
-/// the layer's own products, made twice of one value, would be made one.
+/// Hidden states `[rows, len, hidden]`. `checkpoints` enables activation checkpointing: only the
+/// input of the norm before each layer is saved for backward. The layer's input itself is not
+/// suitable, because CSE would merge the recomputed matmuls with the original ones.
 pub(crate) fn encode(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &EncoderSpec,
-    texts: &Texts,
+    texts: &EncoderTexts,
     checkpoints: bool,
 ) -> Result<Value, ModelError> {
-    let names = EncoderNames::of(spec, b.weights);
-    let of = Model { spec, names };
-    let keep = keeping(checkpoints);
+    let names = EncoderNames::new(spec, b.weights);
+    let of = EncoderContext { spec, names };
+    let keep = checkpointing(checkpoints);
     let x = of.embeddings(b, texts)?;
     let mut x = keep(b, x)?;
     if spec.embedding_norm {
@@ -48,46 +49,52 @@ pub(crate) fn encode(
     if spec.embedding != spec.hidden {
         x = of.linear(b, EncoderPart::EmbeddingProjection, 0, x)?;
     }
-    let shared = of.shared(b, texts)?;
+    let shared = of.forward_context(b, texts)?;
     of.layers(b, &shared, x, checkpoints)
 }
 
-/// Keeps a value for gradients, or leaves that to them.
-fn keeping(checkpoints: bool) -> impl Fn(&mut Builder<'_>, Value) -> Result<Value, OpError> {
+/// Saves a value for backward if checkpointing is enabled, otherwise returns it unchanged.
+fn checkpointing(
+    checkpoints: bool,
+) -> impl Fn(&mut ModelBuilder<'_>, Value) -> Result<Value, OpError> {
     move |b, x| match checkpoints {
         true => b.graph.checkpoint(x),
         false => Ok(x),
     }
 }
 
-/// The numbers from 0 on, I32 `[len]`, of at most `context`.
-pub(super) fn counted(b: &mut Builder<'_>, context: usize, len: &Dim) -> Result<Value, ModelError> {
+/// The integers `0..len`, I32 `[len]`; `len` is at most `context`.
+pub(super) fn counted(
+    b: &mut ModelBuilder<'_>,
+    context: usize,
+    len: &Dim,
+) -> Result<Value, ModelError> {
     let all: Vec<i32> = (0..context as i32).collect();
     let all = Tensor::from_slice(&[context], &all);
-    let all = all.expect("invariant: so many numbers make a vector of so many");
+    let all = all.expect("invariant: the shape matches the number of elements");
     let all = b.graph.constant(all)?;
     let zeros = zeros(b, 1)?;
     Ok(b.graph.dynamic_slice(all, zeros, [len.clone()])?)
 }
 
-/// I32 `[n]`.
-fn zeros(b: &mut Builder<'_>, n: usize) -> Result<Value, ModelError> {
+/// Zeros, I32 `[n]`.
+fn zeros(b: &mut ModelBuilder<'_>, n: usize) -> Result<Value, ModelError> {
     let zeros = Tensor::from_slice(&[n], &vec![0i32; n]);
-    let zeros = zeros.expect("invariant: so many numbers make a vector of so many");
+    let zeros = zeros.expect("invariant: the shape matches the number of elements");
     Ok(b.graph.constant(zeros)?)
 }
 
-impl Model<'_> {
-    /// All layers, and the norm after them where they have none at their end.
+impl EncoderContext<'_> {
+    /// All layers; pre-norm models also get the final norm.
     fn layers(
         &self,
-        b: &mut Builder<'_>,
-        shared: &Shared,
+        b: &mut ModelBuilder<'_>,
+        shared: &EncoderForwardContext,
         mut x: Value,
         checkpoints: bool,
     ) -> Result<Value, ModelError> {
         let spec = self.spec;
-        let keep = keeping(checkpoints);
+        let keep = checkpointing(checkpoints);
         for at in 0..spec.layers.len() {
             match spec.placement {
                 EncoderNorms::AfterSums => {
@@ -119,10 +126,10 @@ impl Model<'_> {
         }
     }
 
-    /// The norm of `x` with the gain of this part.
+    /// Norm of `x` with the gain of this part.
     pub(super) fn norm(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         part: EncoderPart,
         layer: usize,
         x: Value,
@@ -143,10 +150,10 @@ impl Model<'_> {
         }
     }
 
-    /// A projection that no adapter changes.
+    /// Projection that adapters do not apply to.
     pub(super) fn linear(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         part: EncoderPart,
         layer: usize,
         x: Value,
@@ -157,35 +164,39 @@ impl Model<'_> {
         b.linear(x, &weight, bias.as_deref(), part.shape(self.spec))
     }
 
-    /// One that adapters may change.
+    /// Projection with the contributions of adapters.
     fn project(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         part: EncoderPart,
         layer: usize,
         x: Value,
     ) -> Result<Value, ModelError> {
         let y = self.linear(b, part, layer, x)?;
-        let site = Site {
+        let site = ProjectionSite {
             module: &self.names.module(part, layer),
             shape: part.shape(self.spec),
-            rows: Rows::Plain,
+            rows: ProjectionRowOrder::Plain,
             layer: true,
         };
         b.adapted(x, y, &site)
     }
 
-    /// All layers over the patches of pictures, `[rows, len, hidden]`, which see each other.
-    pub(super) fn patch_layers(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+    /// All layers over image patches, `[rows, len, hidden]`, with full bidirectional attention.
+    pub(super) fn patch_layers(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        x: Value,
+    ) -> Result<Value, ModelError> {
         let shape = &b.graph.ty(x).shape;
-        let shared = Shared::of_patches(shape[0].clone(), shape[1].clone());
+        let shared = EncoderForwardContext::for_patches(shape[0].clone(), shape[1].clone());
         self.layers(b, &shared, x, false)
     }
 
-    /// `y` times the vector of this part, where the layers have one.
+    /// `y` times the layer scale vector of this part, if the layers have one.
     fn scaled(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         part: EncoderPart,
         at: usize,
         y: Value,
@@ -197,8 +208,12 @@ impl Model<'_> {
         Ok(b.graph.mul(y, scale)?)
     }
 
-    /// The sum of the embeddings, before its norm.
-    fn embeddings(&self, b: &mut Builder<'_>, texts: &Texts) -> Result<Value, ModelError> {
+    /// Sum of the token, type and position embeddings, before the norm.
+    fn embeddings(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        texts: &EncoderTexts,
+    ) -> Result<Value, ModelError> {
         let spec = self.spec;
         let table = |part: EncoderPart| (self.names.tensor(part, 0, "weight"), part.shape(spec));
         let (name, shape) = table(EncoderPart::Words);
@@ -219,15 +234,15 @@ impl Model<'_> {
         }
         let (name, shape) = table(EncoderPart::PositionTable);
         let positions = match spec.positions {
-            Positions::Rotary | Positions::Distances => return Ok(x),
-            Positions::Learned { .. } => {
+            PositionEncoding::Rotary | PositionEncoding::Distances => return Ok(x),
+            PositionEncoding::Learned { .. } => {
                 let len = b.graph.ty(texts.ids).shape[1].clone();
                 let table = b.dense(&name, &shape)?;
                 let zeros = zeros(b, 2)?;
                 b.graph
                     .dynamic_slice(table, zeros, [len, shape[1].into()])?
             }
-            Positions::AfterPadding { .. } => {
+            PositionEncoding::AfterPadding { .. } => {
                 let places = self.places(b, texts.ids)?;
                 let table = b.dense(&name, &shape)?;
                 b.graph.gather(table, places, 0)?
@@ -236,9 +251,9 @@ impl Model<'_> {
         Ok(b.graph.plus(x, positions)?)
     }
 
-    /// The rows of the position table for tokens: counted from the padding token's id plus 1 on over all that are no
-    /// padding tokens, which have the row of their id.
-    fn places(&self, b: &mut Builder<'_>, ids: Value) -> Result<Value, ModelError> {
+    /// Row of the position table for each token, as in RoBERTa: tokens count from the padding id
+    /// plus 1, and padding uses the row of the padding id.
+    fn places(&self, b: &mut ModelBuilder<'_>, ids: Value) -> Result<Value, ModelError> {
         let g = &mut b.graph;
         let pad = g.scalar(DType::I32, f64::from(self.spec.pad))?;
         let is_pad = g.equal(ids, pad)?;
@@ -249,11 +264,11 @@ impl Model<'_> {
         Ok(g.plus(places, pad)?)
     }
 
-    /// A layer's attention of `h`, before the sum.
+    /// Attention output of a layer for `h`, before the residual sum.
     fn attention(
         &self,
-        b: &mut Builder<'_>,
-        shared: &Shared,
+        b: &mut ModelBuilder<'_>,
+        shared: &EncoderForwardContext,
         at: usize,
         h: Value,
     ) -> Result<Value, ModelError> {
@@ -285,14 +300,15 @@ impl Model<'_> {
         if let Some(rope) = layer.rope {
             let [cos, sin] = shared.ropes[rope];
             for x in &mut split[..2] {
-                let turned = b
-                    .graph
-                    .rope(*x, cos, sin, RopeStyle::NeoX, size, Layout::Bshd);
+                let turned =
+                    b.graph
+                        .rope(*x, cos, sin, RopeStyle::NeoX, size, AttentionLayout::Bshd);
                 *x = turned?;
             }
         }
-        let seen = shared.seen(layer);
-        let mut options = AttentionOptions::new(heads, heads, Layout::Bshd).mask(seen.mask);
+        let seen = shared.attention_masks(layer);
+        let mut options =
+            AttentionOptions::new(heads, heads, AttentionLayout::Bshd).mask(seen.mask);
         options.kv_len = seen.kv_len;
         if let Some(scale) = spec.attention_scale {
             options = options.scale(scale);
@@ -305,8 +321,13 @@ impl Model<'_> {
         b.drop(y)
     }
 
-    /// A layer's feed-forward network of `h`, before the sum.
-    fn feed_forward(&self, b: &mut Builder<'_>, at: usize, h: Value) -> Result<Value, ModelError> {
+    /// Feed-forward output of a layer for `h`, before the residual sum.
+    fn feed_forward(
+        &self,
+        b: &mut ModelBuilder<'_>,
+        at: usize,
+        h: Value,
+    ) -> Result<Value, ModelError> {
         let spec = self.spec;
         let h = match spec.feed_forward {
             FeedForward::Plain(activation) => {

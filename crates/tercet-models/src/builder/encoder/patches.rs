@@ -1,37 +1,37 @@
-//! Pictures as an encoder reads them: patches in the place of tokens.
+//! Image input of encoders (ViT): patch embeddings instead of token embeddings.
 
 use tercet::ops::Window;
 use tercet::{Dim, Tensor, Value};
 
 use super::super::weights::bytes_error;
-use super::super::{Builder, ModelError};
-use super::layer::Model;
+use super::super::{ModelBuilder, ModelError};
+use super::layer::EncoderContext;
 use crate::config::encoder::{EncoderNames, EncoderPart, EncoderSpec, PatchSpec};
 
-/// The states `[rows, len, hidden]` of pictures `pixels [rows, 3, height, width]` of this height and width: of the class
-/// token, if there is one, and of the patches row by row.
-pub(crate) fn encode_pictures(
-    b: &mut Builder<'_>,
+/// Hidden states `[rows, len, hidden]` of images `pixels [rows, 3, height, width]`. The class token
+/// comes first, if there is one, then the patches in row-major order.
+pub(crate) fn encode_images(
+    b: &mut ModelBuilder<'_>,
     spec: &EncoderSpec,
     pixels: Value,
     size: [usize; 2],
 ) -> Result<Value, ModelError> {
     let Some(patches) = &spec.patches else {
         return Err(ModelError::Unsupported(
-            "an encoder of texts reads no pictures".to_string(),
+            "a text encoder does not accept images".to_string(),
         ));
     };
     if size != patches.image && !patches.interpolated {
         let [height, width] = size;
         let own = patches.image;
         return Err(ModelError::Unsupported(format!(
-            "preprocessor_config.json makes pictures {height} pixels high and {width} wide, the model reads {} by {} \
+            "preprocessor_config.json produces pictures {height} pixels high and {width} wide; the model expects {} by {} \
              (image_size of config.json); positions are interpolated for DINOv2 only",
             own[0], own[1]
         )));
     }
-    let names = EncoderNames::of(spec, b.weights);
-    let of = Model { spec, names };
+    let names = EncoderNames::new(spec, b.weights);
+    let of = EncoderContext { spec, names };
     let mut x = of.patches(b, patches, pixels)?;
     let table = of.rows(b, EncoderPart::PatchPositions)?;
     let table = match size == patches.image {
@@ -47,11 +47,11 @@ pub(crate) fn encode_pictures(
     of.patch_layers(b, x)
 }
 
-impl Model<'_> {
-    /// The class token and the patches, without their positions.
+impl EncoderContext<'_> {
+    /// Class token and patch embeddings, without position embeddings.
     fn patches(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         patches: &PatchSpec,
         pixels: Value,
     ) -> Result<Value, ModelError> {
@@ -79,15 +79,16 @@ impl Model<'_> {
         Ok(b.graph.concat(&[token, x], 1)?)
     }
 
-    /// A part that the reference has as a parameter with leading axes of 1, or without.
-    fn rows(&self, b: &mut Builder<'_>, part: EncoderPart) -> Result<Tensor, ModelError> {
+    /// A parameter that the reference implementation stores with or without leading axes of length
+    /// 1.
+    fn rows(&self, b: &mut ModelBuilder<'_>, part: EncoderPart) -> Result<Tensor, ModelError> {
         let name = self.names.tensor(part, 0, "");
         b.weights.rows_f32(&name, part.shape(self.spec))
     }
 }
 
-/// `[rows, channels, height, width]` as `[rows, height * width, channels]`.
-pub(crate) fn as_rows(b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+/// Reshapes `[rows, channels, height, width]` to `[rows, height * width, channels]`.
+pub(crate) fn as_rows(b: &mut ModelBuilder<'_>, x: Value) -> Result<Value, ModelError> {
     let shape = &b.graph.ty(x).shape;
     let side = |axis: usize| {
         let side = shape[axis].known();
@@ -99,8 +100,8 @@ pub(crate) fn as_rows(b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError
     Ok(b.graph.transpose(x, &[0, 2, 1])?)
 }
 
-/// The rows of the patches for another size of pictures, bicubic (Keys, 1981, with -0.75), edges repeated; the class
-/// token's stays.
+/// Position embeddings resampled to another image size by bicubic interpolation (Keys 1981, a =
+/// -0.75) with edge replication. The class token's embedding stays.
 fn interpolated(
     table: &Tensor,
     patches: &PatchSpec,
@@ -110,7 +111,7 @@ fn interpolated(
     let to = patches.grid(size);
     if to.contains(&0) {
         return Err(ModelError::Unsupported(format!(
-            "pictures of {size:?} pixels have no patch of {:?}",
+            "images of {size:?} pixels are smaller than a patch of {:?}",
             patches.patch
         )));
     }
@@ -135,7 +136,7 @@ fn interpolated(
     found.map_err(|e| bytes_error("interpolated positions", e))
 }
 
-/// The four places and weights that each of `to` places between `from` is made of.
+/// The four source indices and weights for each of the `to` output positions.
 fn taps(from: usize, to: usize) -> Vec<[(usize, f64); 4]> {
     const A: f64 = -0.75;
     let near = |t: f64| ((A + 2.0) * t - (A + 3.0)) * t * t + 1.0;

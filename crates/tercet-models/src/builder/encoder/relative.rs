@@ -1,21 +1,22 @@
-//! Terms of the scores by the distance of query and key (Raffel and others, "Exploring the limits of transfer learning",
-//! 2020; MPNet).
+//! Relative position bias: a learned term of each attention score that depends on the distance of
+//! query and key. Used by T5 (Raffel et al., "Exploring the limits of transfer learning", 2020) and
+//! MPNet.
 
 use tercet::{DType, Dim, Tensor, Value};
 
-use super::super::{Builder, ModelError};
-use super::layer::{Model, counted};
-use crate::config::RelativeTerms;
+use super::super::{ModelBuilder, ModelError};
+use super::layer::{EncoderContext, counted};
+use crate::config::RelativePositionBias;
 use crate::config::encoder::EncoderPart;
 
-/// What keys after a query add to scores where tokens see none of them: their weights are 0.
+/// Score bias of keys after the query in causal attention: their softmax weight is 0.
 const UNSEEN: f64 = f64::NEG_INFINITY;
 
-/// The terms of an encoder, `[1, heads, len, len]`.
+/// Relative position bias of an encoder, `[1, heads, len, len]`.
 pub(super) fn relative_bias(
-    b: &mut Builder<'_>,
-    of: &Model<'_>,
-    terms: RelativeTerms,
+    b: &mut ModelBuilder<'_>,
+    of: &EncoderContext<'_>,
+    terms: RelativePositionBias,
     len: &Dim,
 ) -> Result<Value, ModelError> {
     let context = of.spec.context;
@@ -27,12 +28,13 @@ pub(super) fn relative_bias(
     })
 }
 
-/// The terms of a decoder whose queries are at `positions`, I32 `[len]`, over a cache of `context` keys, `[1, heads, len,
-/// context]`. Of a `table [buckets, heads]` there are no rows for keys after a query.
+/// Relative position bias of a decoder, `[1, heads, len, context]`, for queries at `positions`, I32
+/// `[len]`, over a cache of `context` keys. `table [buckets, heads]` has no rows for keys after the
+/// query, so they get the masking bias.
 pub(crate) fn causal_bias(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     table: Value,
-    (context, terms): (usize, RelativeTerms),
+    (context, terms): (usize, RelativePositionBias),
     positions: Value,
 ) -> Result<Value, ModelError> {
     let heads = b.graph.ty(table).shape[1].clone();
@@ -52,20 +54,20 @@ pub(crate) fn causal_bias(
     )
 }
 
-/// The rows of a table that `row` says for distances of keys from queries, both at positions below `context`, `[1, heads,
-/// queries, keys]`.
+/// Looks up `table` by the distance from query to key: `row` maps a distance to a table row. Result
+/// `[1, heads, queries, keys]`; all positions are below `context`.
 fn by_distance(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     table: Value,
     context: usize,
     [queries, keys]: [Value; 2],
     row: &dyn Fn(i64) -> i32,
 ) -> Result<Value, ModelError> {
-    // By distance, the most negative first.
+    // One row per distance, starting at the most negative one.
     let most = context as i64 - 1;
     let all: Vec<i32> = (-most..=most).map(row).collect();
     let all = Tensor::from_slice(&[all.len()], &all);
-    let all = all.expect("invariant: so many numbers make a vector of so many");
+    let all = all.expect("invariant: the shape matches the number of elements");
     let all = b.graph.constant(all)?;
     let by_distance = b.graph.gather(table, all, 0)?;
     let g = &mut b.graph;
@@ -79,20 +81,21 @@ fn by_distance(
     Ok(g.unsqueeze(terms, 0)?)
 }
 
-/// The bucket of a key this far after its query, half of them for each direction.
-fn both_ways(distance: i64, terms: RelativeTerms) -> i32 {
+/// Bucket of a signed distance: half of the buckets are for keys after the query, half for keys
+/// before it.
+fn both_ways(distance: i64, terms: RelativePositionBias) -> i32 {
     let half = terms.buckets / 2;
     let side = if distance > 0 { half as i32 } else { 0 };
     side + bucket(distance.unsigned_abs(), half, terms.farthest)
 }
 
-/// Of so many buckets that of a distance: half are exact and half logarithmic.
+/// Bucket of an absolute distance: the first half is exact, the second half logarithmic.
 fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
     let exact = buckets / 2;
     if far < exact as u64 {
         return far as i32;
     }
-    // In F32, as the reference implementation does.
+    // F32 as in the reference implementation, for the same rounding.
     let ratio = (far as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
     let beyond = exact as i32 + (ratio * (buckets - exact) as f32) as i32;
     beyond.min(buckets as i32 - 1)
@@ -104,7 +107,7 @@ mod tests {
 
     #[test]
     fn buckets_are_exact_near_and_shared_far() {
-        let terms = RelativeTerms {
+        let terms = RelativePositionBias {
             buckets: 32,
             farthest: 128,
         };

@@ -1,64 +1,64 @@
-//! Batches of texts through a compiled encoder.
+//! Batched execution of texts on a compiled encoder.
 
 #[cfg(not(target_family = "wasm"))]
 use rayon::prelude::*;
-use tercet::{DType, Device, Executable, Tensor, TensorType, Wanted};
+use tercet::{DType, Device, Executable, OutputSelection, Tensor, TensorType};
 
-use super::super::{ModelError, Products};
+use super::super::{MatmulPrecision, ModelError};
 use super::Encoder;
-use crate::tokenizer::{Row, Tokenizer};
-use crate::waits::Waits;
+use crate::maybe_async::WaitMode;
+use crate::tokenizer::{TokenizedRow, Tokenizer};
 
-/// A text as an encoder reads it.
+/// A tokenized text for an encoder.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tokens {
-    pub(super) row: Row,
-    /// Leading tokens that take no part in pooling.
-    pub(super) left_out: usize,
-    /// The token whose state stands for the text, where the graph is told.
+pub(super) struct EncoderTokens {
+    pub(super) row: TokenizedRow,
+    /// Number of leading tokens that pooling excludes.
+    pub(super) unpooled_prefix: usize,
+    /// Index of the token whose state represents the text, if the graph has a `place` input.
     pub(super) place: usize,
 }
 
-/// What becomes of texts that are longer than the model reads.
+/// Policy for texts that exceed the maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Longer {
-    /// They are an error.
-    Refused,
-    /// They are cut.
-    Cut,
+pub(super) enum OverlengthPolicy {
+    /// Return an error.
+    Error,
+    /// Truncate the text.
+    Truncate,
 }
 
-/// The tokens of texts, or of pairs of them, of at most `most` tokens; cores share the work.
+/// Tokenizes texts or pairs of texts in parallel; each has at most `most` tokens.
 pub(super) fn all_tokens<T: AsRef<str> + Sync>(
     tokenizer: &Tokenizer,
     texts: &[(T, Option<T>)],
-    (most, longer): (usize, Longer),
-) -> Result<Vec<Tokens>, crate::Error> {
+    (most, longer): (usize, OverlengthPolicy),
+) -> Result<Vec<EncoderTokens>, crate::Error> {
     let own = |(at, (text, pair)): (usize, &(T, Option<T>))| {
         let text = (text.as_ref(), pair.as_ref().map(T::as_ref));
         tokens(tokenizer, text, (at, most, longer))
     };
-    // Browsers have one thread.
+    // WebAssembly in browsers runs on a single thread.
     #[cfg(target_family = "wasm")]
     return texts.iter().enumerate().map(own).collect();
     #[cfg(not(target_family = "wasm"))]
     {
-        // The first error is that of the first text.
-        let all: Vec<Result<Tokens, crate::Error>> =
+        // Collect in order, so that the reported error belongs to the first failing text.
+        let all: Vec<Result<EncoderTokens, crate::Error>> =
             texts.par_iter().enumerate().map(own).collect();
         all.into_iter().collect()
     }
 }
 
-/// The tokens of a text, or of a pair of them; `at` is its place among the others.
+/// Tokenizes a text or a pair; `at` is its index for error messages.
 fn tokens(
     tokenizer: &Tokenizer,
     (text, pair): (&str, Option<&str>),
-    (at, most, longer): (usize, usize, Longer),
-) -> Result<Tokens, crate::Error> {
+    (at, most, longer): (usize, usize, OverlengthPolicy),
+) -> Result<EncoderTokens, crate::Error> {
     let row = match longer {
-        Longer::Cut => tokenizer.encode_row(text, pair, Some(most))?,
-        Longer::Refused => tokenizer.encode_row(text, pair, None)?,
+        OverlengthPolicy::Truncate => tokenizer.encode_row(text, pair, Some(most))?,
+        OverlengthPolicy::Error => tokenizer.encode_row(text, pair, None)?,
     };
     let tokens = row.ids.len();
     if tokens > most {
@@ -68,75 +68,84 @@ fn tokens(
     if row.ids.is_empty() {
         return Err(ModelError::NoTokens.into());
     }
-    Ok(Tokens {
+    Ok(EncoderTokens {
         row,
-        left_out: 0,
+        unpooled_prefix: 0,
         place: 0,
     })
 }
 
-/// Texts up to so many tokens share batches that are planned for them: memory is planned for the longest text times the
-/// batch.
-const SHORT: usize = 512;
-/// Tokens of a batch of longer texts, unless one text has more.
-const LONG_TOKENS: usize = 32 * SHORT;
-/// Texts of a batch unless the caller says.
+/// Maximum tokens of a short text. Short texts have a separate program, because a program's memory
+/// is proportional to its longest text times its batch.
+const MAX_SHORT_TEXT_TOKENS: usize = 512;
+/// Maximum total tokens in a batch of long texts; a single text may exceed it.
+const MAX_LONG_BATCH_TOKENS: usize = 32 * MAX_SHORT_TEXT_TOKENS;
+/// Default number of texts per batch.
 const BATCH: usize = 32;
-/// Tokens from which a batch on the CPU gains nothing by more texts that are padded.
-const ENOUGH: usize = 512;
+/// Number of tokens above which a CPU batch does not profit from further, padded texts.
+const MIN_TOKENS_FOR_FULL_BATCH: usize = 512;
 
-/// How many texts run at once, and of how many tokens at most.
+/// Maximum texts per batch and maximum tokens per text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct EncoderBatchBounds {
     pub(super) batch: usize,
-    pub(super) most: usize,
+    pub(super) max_tokens: usize,
 }
 
-impl Bounds {
-    /// Those of texts of any length, and those of short ones where that is another program.
-    fn of(batch: Option<usize>, most: usize) -> (Bounds, Option<Bounds>) {
-        let short = Bounds {
+impl EncoderBatchBounds {
+    /// Bounds for texts of any length, and bounds for short texts if these have a separate program.
+    fn for_batch(
+        batch: Option<usize>,
+        most: usize,
+    ) -> (EncoderBatchBounds, Option<EncoderBatchBounds>) {
+        let short = EncoderBatchBounds {
             batch: batch.unwrap_or(BATCH),
-            most: most.min(SHORT),
+            max_tokens: most.min(MAX_SHORT_TEXT_TOKENS),
         };
-        match most > SHORT {
+        match most > MAX_SHORT_TEXT_TOKENS {
             false => (short, None),
             true => {
-                let batch = batch.unwrap_or((LONG_TOKENS / most).clamp(1, BATCH));
-                (Bounds { batch, most }, Some(short))
+                let batch = batch.unwrap_or((MAX_LONG_BATCH_TOKENS / most).clamp(1, BATCH));
+                (
+                    EncoderBatchBounds {
+                        batch,
+                        max_tokens: most,
+                    },
+                    Some(short),
+                )
             }
         }
     }
 }
 
-/// An encoder with the programs that were compiled of it, and the tensors that they read and write.
-pub(super) struct Runner {
+/// An encoder with its compiled programs and reusable input and output tensors.
+pub(super) struct EncoderRunner {
     encoder: Encoder,
     device: Device,
-    /// Of short texts, or of all.
-    short: Program,
-    long: Option<Long>,
-    /// Whether rows are rounded on their way into products.
-    rounded: bool,
+    /// Program for short texts, or for all texts if there is no long program.
+    short: EncoderProgram,
+    long: Option<LongTextProgram>,
+    /// True if matmul inputs are rounded to a narrow dtype.
+    is_reduced_precision: bool,
     pad: u32,
-    inputs: Vec<(Input, Tensor)>,
+    inputs: Vec<(EncoderInput, Tensor)>,
     outputs: Vec<Tensor>,
 }
 
-struct Program {
+struct EncoderProgram {
     exe: Box<dyn Executable>,
-    bounds: Bounds,
+    bounds: EncoderBatchBounds,
 }
 
-/// What long texts run on, compiled for the first of them.
-struct Long {
-    bounds: Bounds,
-    program: Option<Program>,
+/// Program for long texts, compiled when the first one arrives.
+struct LongTextProgram {
+    bounds: EncoderBatchBounds,
+    program: Option<EncoderProgram>,
 }
 
-/// The inputs that encoders have.
+/// Possible inputs of an encoder graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Input {
+enum EncoderInput {
     Ids,
     TypeIds,
     Mask,
@@ -144,45 +153,48 @@ enum Input {
     Place,
 }
 
-impl Input {
-    const ALL: [(Input, &'static str, DType); 5] = [
-        (Input::Ids, "ids", DType::I32),
-        (Input::TypeIds, "type_ids", DType::I32),
-        (Input::Mask, "mask", DType::Bool),
-        (Input::Pooled, "pooled", DType::Bool),
-        (Input::Place, "place", DType::I32),
+impl EncoderInput {
+    const ALL: [(EncoderInput, &'static str, DType); 5] = [
+        (EncoderInput::Ids, "ids", DType::I32),
+        (EncoderInput::TypeIds, "type_ids", DType::I32),
+        (EncoderInput::Mask, "mask", DType::Bool),
+        (EncoderInput::Pooled, "pooled", DType::Bool),
+        (EncoderInput::Place, "place", DType::I32),
     ];
 
     fn name(self) -> &'static str {
-        let of =
-            |(input, name, _): &(Input, &'static str, DType)| (*input == self).then_some(*name);
-        Input::ALL.iter().find_map(of).unwrap_or_default()
+        let of = |(input, name, _): &(EncoderInput, &'static str, DType)| {
+            (*input == self).then_some(*name)
+        };
+        EncoderInput::ALL.iter().find_map(of).unwrap_or_default()
     }
 }
 
-impl Runner {
-    /// Compiles for texts of at most `most` tokens, `batch` of them at once.
+impl EncoderRunner {
+    /// Compiles the encoder for texts of at most `most` tokens in batches of `batch` texts.
     pub(super) fn new(
         encoder: &Encoder,
         device: &Device,
         pad: u32,
         (batch, most): (Option<usize>, usize),
-    ) -> Result<Runner, ModelError> {
+    ) -> Result<EncoderRunner, ModelError> {
         if most > encoder.context {
             return Err(ModelError::Context {
                 tokens: most,
                 context: encoder.context,
             });
         }
-        let (all, short) = Bounds::of(batch, most);
+        let (all, short) = EncoderBatchBounds::for_batch(batch, most);
         let bounds = short.unwrap_or(all);
-        let exe = encoder.compile(device, bounds.batch, bounds.most)?;
-        let long = short.map(|_| Long {
+        let exe = encoder.compile(device, bounds.batch, bounds.max_tokens)?;
+        let long = short.map(|_| LongTextProgram {
             bounds: all,
             program: None,
         });
         let named = |name: &str| exe.signature().inputs.iter().any(|i| i.name == name);
-        let own = Input::ALL.into_iter().filter(|(_, name, _)| named(name));
+        let own = EncoderInput::ALL
+            .into_iter()
+            .filter(|(_, name, _)| named(name));
         let inputs = own.map(|(input, _, dtype)| {
             let empty = Tensor::zeros(TensorType::new(dtype, &[0, 0]));
             (
@@ -191,48 +203,49 @@ impl Runner {
             )
         });
         let inputs = inputs.collect();
-        Ok(Runner {
+        Ok(EncoderRunner {
             encoder: encoder.clone(),
             device: device.clone(),
-            short: Program { exe, bounds },
+            short: EncoderProgram { exe, bounds },
             long,
-            rounded: encoder.rounded_to(device).is_some(),
+            is_reduced_precision: encoder.matmul_dtype(device).is_some(),
             pad,
             inputs,
             outputs: Vec::new(),
         })
     }
 
-    /// The name of what the graph gives.
+    /// Name of the graph's output.
     pub(super) fn output(&self) -> Option<&str> {
         let first = self.short.exe.signature().outputs.first();
         first.map(|output| output.name.as_str())
     }
 
-    /// Runs all texts, those of similar length together, and hands what comes out of each to `take` with its place.
-    /// `progress` is called with the number of texts done; false stops early.
+    /// Runs all texts in batches of similar length and passes each result to `take` with the text's
+    /// index. `progress` receives the number of finished texts; if it returns false, the call stops
+    /// early.
     pub(super) async fn run_all(
         &mut self,
-        texts: &[Tokens],
+        texts: &[EncoderTokens],
         progress: &mut dyn FnMut(usize) -> bool,
         take: &mut dyn FnMut(usize, &[f32]),
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<(), ModelError> {
         let len_of = |at: usize| texts[at].row.ids.len();
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|&at| len_of(at));
         let mut done = 0;
         let enough = match self.device.name() {
-            "cpu" => ENOUGH,
+            "cpu" => MIN_TOKENS_FOR_FULL_BATCH,
             _ => usize::MAX,
         };
         while done < order.len() {
             let bounds = match &self.long {
-                Some(long) if len_of(order[done]) > self.short.bounds.most => long.bounds,
+                Some(long) if len_of(order[done]) > self.short.bounds.max_tokens => long.bounds,
                 Some(_) | None => self.short.bounds,
             };
             let part = group(&order[done..], bounds, enough, &len_of);
-            let of_part: Vec<&Tokens> = part.iter().map(|&at| &texts[at]).collect();
+            let of_part: Vec<&EncoderTokens> = part.iter().map(|&at| &texts[at]).collect();
             let all = self.run(&of_part, waits).await?;
             let each = all.len() / part.len();
             for (at, own) in part.iter().zip(all.chunks_exact(each.max(1))) {
@@ -246,18 +259,21 @@ impl Runner {
         Ok(())
     }
 
-    /// What comes out of a batch, row-major, padded to the longest text. Where rounded rows left the range of their type, the
-    /// model is compiled without rounding, from this batch on.
+    /// Output of one batch, row-major, padded to the longest text. If rounded matmuls overflow, the
+    /// model is recompiled without rounding for this and later batches.
     pub(super) async fn run(
         &mut self,
-        texts: &[&Tokens],
-        waits: Waits,
+        texts: &[&EncoderTokens],
+        waits: WaitMode,
     ) -> Result<&[f32], ModelError> {
         self.run_once(texts, waits).await?;
-        if self.rounded && self.output_values()?.iter().any(|x| !x.is_finite()) {
-            self.rounded = false;
-            self.encoder.products = Products::Exact;
-            let Bounds { batch, most } = self.short.bounds;
+        if self.is_reduced_precision && self.output_values()?.iter().any(|x| !x.is_finite()) {
+            self.is_reduced_precision = false;
+            self.encoder.matmul_precision = MatmulPrecision::Full;
+            let EncoderBatchBounds {
+                batch,
+                max_tokens: most,
+            } = self.short.bounds;
             self.short.exe = self.encoder.compile(&self.device, batch, most)?;
             if let Some(long) = &mut self.long {
                 long.program = None;
@@ -273,24 +289,28 @@ impl Runner {
         first.as_slice::<f32>().map_err(tensor_error)
     }
 
-    async fn run_once(&mut self, texts: &[&Tokens], waits: Waits) -> Result<(), ModelError> {
+    async fn run_once(
+        &mut self,
+        texts: &[&EncoderTokens],
+        waits: WaitMode,
+    ) -> Result<(), ModelError> {
         let len = texts.iter().map(|t| t.row.ids.len()).max().unwrap_or(0);
         let shape = [texts.len(), len];
         for (input, tensor) in &mut self.inputs {
             let dtype = tensor.dtype();
             let shape = match input {
-                Input::Place => [texts.len(), 1],
+                EncoderInput::Place => [texts.len(), 1],
                 _ => shape,
             };
             tensor.reset_to(dtype, &shape).map_err(tensor_error)?;
             match input {
-                Input::Place => {
+                EncoderInput::Place => {
                     let to = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;
                     let places = texts.iter().map(|text| text.place as i32);
                     to.iter_mut().zip(places).for_each(|(to, at)| *to = at);
                 }
-                Input::Ids | Input::TypeIds => {
-                    let ids = *input == Input::Ids;
+                EncoderInput::Ids | EncoderInput::TypeIds => {
+                    let ids = *input == EncoderInput::Ids;
                     let to = tensor.as_slice_mut::<i32>().map_err(tensor_error)?;
                     to.fill(if ids { self.pad as i32 } else { 0 });
                     for (to, text) in to.chunks_exact_mut(len.max(1)).zip(texts) {
@@ -302,12 +322,12 @@ impl Runner {
                         to.iter_mut().zip(own).for_each(|(to, id)| *to = *id as i32);
                     }
                 }
-                Input::Mask | Input::Pooled => {
+                EncoderInput::Mask | EncoderInput::Pooled => {
                     let to = tensor.bytes_mut();
                     to.fill(0);
                     for (to, row) in to.chunks_exact_mut(len.max(1)).zip(texts) {
                         let from = match input {
-                            Input::Pooled => row.left_out.min(row.row.ids.len()),
+                            EncoderInput::Pooled => row.unpooled_prefix.min(row.row.ids.len()),
                             _ => 0,
                         };
                         to[from..row.row.ids.len()].fill(1);
@@ -319,37 +339,44 @@ impl Runner {
             .map(|(input, tensor)| (input.name(), tensor))
             .collect();
         let program = match &mut self.long {
-            Some(long) if len > self.short.bounds.most => {
+            Some(long) if len > self.short.bounds.max_tokens => {
                 long.program(&self.encoder, &self.device)?
             }
             Some(_) | None => &mut self.short,
         };
         let exe = &mut *program.exe;
-        waits.submit(exe, &inputs, Wanted::All).await?;
+        waits.submit(exe, &inputs, OutputSelection::All).await?;
         Ok(exe.wait(&mut self.outputs)?)
     }
 }
 
-impl Long {
-    fn program(&mut self, encoder: &Encoder, device: &Device) -> Result<&mut Program, ModelError> {
-        let Bounds { batch, most } = self.bounds;
+impl LongTextProgram {
+    fn program(
+        &mut self,
+        encoder: &Encoder,
+        device: &Device,
+    ) -> Result<&mut EncoderProgram, ModelError> {
+        let EncoderBatchBounds {
+            batch,
+            max_tokens: most,
+        } = self.bounds;
         match &mut self.program {
             Some(program) => Ok(program),
             none => {
                 let exe = encoder.compile(device, batch, most)?;
                 let bounds = self.bounds;
-                Ok(none.insert(Program { exe, bounds }))
+                Ok(none.insert(EncoderProgram { exe, bounds }))
             }
         }
     }
 }
 
-/// The texts that run next, of those that are left by length: as many as the bounds allow, of which at most a fifth is
-/// padding, or from `enough` tokens on a 33rd.
+/// Longest prefix of the length-sorted texts that forms the next batch within the bounds. Padding
+/// is limited to a fifth of the batch, or to 1/33 once the batch has `max_run_tokens` tokens.
 fn group<'a>(
     order: &'a [usize],
-    bounds: Bounds,
-    enough: usize,
+    bounds: EncoderBatchBounds,
+    max_run_tokens: usize,
     len_of: &dyn Fn(usize) -> usize,
 ) -> &'a [usize] {
     let mut tokens = 0;
@@ -357,8 +384,8 @@ fn group<'a>(
     for &at in order.iter().take(bounds.batch.max(1)) {
         let own = len_of(at);
         let padded = own * (taken + 1);
-        let part = if tokens < enough { 4 } else { 32 };
-        if taken > 0 && (own > bounds.most || padded * part > (tokens + own) * (part + 1)) {
+        let part = if tokens < max_run_tokens { 4 } else { 32 };
+        if taken > 0 && (own > bounds.max_tokens || padded * part > (tokens + own) * (part + 1)) {
             break;
         }
         tokens += own;
@@ -368,38 +395,50 @@ fn group<'a>(
 }
 
 fn tensor_error(e: tercet::TensorError) -> ModelError {
-    ModelError::Unsupported(format!("the batch or the output of the encoder: {e}"))
+    ModelError::Unsupported(format!("encoder batch or output: {e}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bounds, group};
+    use super::{EncoderBatchBounds, group};
 
     #[test]
     fn texts_of_similar_length_run_together() {
         let lens = [3, 3, 3, 4, 9, 9, 10, 40];
         let order: Vec<usize> = (0..lens.len()).collect();
         let of = |from: usize, batch| {
-            let bounds = Bounds { batch, most: 40 };
+            let bounds = EncoderBatchBounds {
+                batch,
+                max_tokens: 40,
+            };
             group(&order[from..], bounds, usize::MAX, &|at| lens[at])
         };
         assert_eq!(of(0, 8), [0, 1, 2, 3]);
         assert_eq!(of(0, 2), [0, 1]);
         assert_eq!(of(4, 8), [4, 5, 6]);
         assert_eq!(of(7, 8), [7]);
-        let bounds = Bounds { batch: 8, most: 40 };
+        let bounds = EncoderBatchBounds {
+            batch: 8,
+            max_tokens: 40,
+        };
         assert_eq!(group(&order, bounds, 9, &|at| lens[at]), [0, 1, 2]);
     }
 
     #[test]
     fn long_texts_have_batches_of_their_own() {
-        let bounds = |batch, most| Bounds { batch, most };
-        assert_eq!(Bounds::of(None, 256), (bounds(32, 256), None));
-        let (all, short) = Bounds::of(None, 8192);
+        let bounds = |batch, most| EncoderBatchBounds {
+            batch,
+            max_tokens: most,
+        };
+        assert_eq!(
+            EncoderBatchBounds::for_batch(None, 256),
+            (bounds(32, 256), None)
+        );
+        let (all, short) = EncoderBatchBounds::for_batch(None, 8192);
         assert_eq!((all, short), (bounds(2, 8192), Some(bounds(32, 512))));
-        let (all, _) = Bounds::of(Some(5), 100_000);
+        let (all, _) = EncoderBatchBounds::for_batch(Some(5), 100_000);
         assert_eq!(all, bounds(5, 100_000));
-        // The first that is long ends a batch of short ones.
+        // The first long text ends a batch of short texts.
         let lens = [500, 510, 520];
         let order = [0, 1, 2];
         assert_eq!(

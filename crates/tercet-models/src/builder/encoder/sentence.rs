@@ -1,72 +1,73 @@
-//! From the hidden states of a text to one vector: pooling and the modules after it (Reimers and Gurevych,
+//! Sentence embeddings: pooling of hidden states and the modules after it (Reimers and Gurevych,
 //! "Sentence-BERT", 2019).
 
 use tercet::ops::ReduceFn;
 use tercet::{DType, Graph, OpError, Tensor, Value};
 
 use super::super::decoder::layer::activate;
-use super::super::{Builder, ModelError};
+use super::super::{ModelBuilder, ModelError};
 use super::layer::counted;
-use crate::config::Activation;
+use crate::config::FfnActivation;
 
-/// Divisors are at least this, so that a text without tokens gives zeros rather than NaN.
-const LEAST_COUNT: f64 = 1e-9;
-const LEAST_NORM: f64 = 1e-12;
+/// Lower bound of divisors, so that a text without tokens yields zeros instead of NaN.
+const MIN_TOKEN_COUNT: f64 = 1e-9;
+const MIN_NORM: f64 = 1e-12;
 
-/// How the states of a text's tokens become one.
+/// Pooling of the token states of a text into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolingMode {
-    /// That of the first token (the class token of BERT).
+    /// State of the first token (the class token of BERT).
     Cls,
-    /// The greatest of each element.
+    /// Maximum of each element.
     Max,
-    /// The mean.
+    /// Mean over the tokens.
     Mean,
-    /// The sum over the root of the number of tokens.
+    /// Sum divided by the square root of the number of tokens.
     MeanSqrtLen,
-    /// The mean weighted by the places of tokens, the first counting once.
+    /// Mean weighted by position, with weight 1 for the first token.
     WeightedMean,
-    /// That of the last token.
+    /// State of the last token.
     LastToken,
 }
 
 /// A dense layer after pooling.
 #[derive(Clone, Debug)]
 pub struct DenseModule {
-    /// What its tensors are called in the graph.
+    /// Name prefix of its tensors in the graph.
     pub name: String,
-    /// F32 `[outputs, inputs]`.
+    /// Weight, F32 `[outputs, inputs]`.
     pub weight: Tensor,
-    /// F32 `[outputs]`.
+    /// Bias, F32 `[outputs]`.
     pub bias: Option<Tensor>,
-    /// The nonlinearity after it.
-    pub activation: Option<Activation>,
+    /// Activation after the layer.
+    pub activation: Option<FfnActivation>,
 }
 
-/// What follows pooling.
+/// A module after pooling.
 #[derive(Clone, Debug)]
 pub enum SentenceModule {
     /// A dense layer.
     Dense(DenseModule),
-    /// Division by the L2 norm.
+    /// L2 normalization.
     Normalize,
 }
 
-/// How a vector is made of the hidden states of a text.
+/// Pipeline from hidden states to an embedding vector.
 #[derive(Clone, Debug)]
 pub struct SentenceModules {
-    /// Poolings, whose results stand behind each other.
+    /// Pooling modes; their results are concatenated.
     pub modes: Vec<PoolingMode>,
-    /// Whether the tokens of a prompt take part in pooling.
+    /// True if pooling includes the prompt tokens.
     pub include_prompt: bool,
-    /// What follows, in order.
+    /// Modules after pooling, in order.
     pub then: Vec<SentenceModule>,
-    /// Only so many leading elements, normalized again (Kusupati and others, "Matryoshka representation learning", 2022).
+    /// Number of leading elements to keep, with renormalization (Kusupati et al., "Matryoshka
+    /// representation learning", 2022).
     pub dims: Option<usize>,
 }
 
 impl SentenceModules {
-    /// One pooling, then the L2 norm.
+    /// One pooling mode followed by L2 normalization.
     pub fn normalized(mode: PoolingMode) -> SentenceModules {
         SentenceModules {
             modes: vec![mode],
@@ -76,7 +77,7 @@ impl SentenceModules {
         }
     }
 
-    /// The elements of a vector, for hidden states of this width.
+    /// Elements of an embedding for hidden states of this width.
     pub fn width(&self, hidden: usize) -> usize {
         let pooled = hidden * self.modes.len();
         let last = self.then.iter().rev().find_map(|module| match module {
@@ -86,10 +87,11 @@ impl SentenceModules {
         self.dims.unwrap_or(last.unwrap_or(pooled))
     }
 
-    /// The vectors `[rows, width]` of `x [rows, len, hidden]`; `pooled [rows, len]` says which tokens take part.
+    /// Embeddings `[rows, width]` of hidden states `x [rows, len, hidden]`; `pooled [rows, len]`
+    /// marks the tokens to pool.
     pub(super) fn apply(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         x: Value,
         [mask, pooled]: [Value; 2],
         context: usize,
@@ -100,7 +102,7 @@ impl SentenceModules {
             parts.push(pool(b, *mode, x, [mask, pooled], context)?);
         }
         let mut y = match parts[..] {
-            [] => return unsupported("a pooling of no kind".to_string()),
+            [] => return unsupported("no pooling mode is set; expected at least one".to_string()),
             [one] => one,
             _ => b.graph.concat(&parts, 1)?,
         };
@@ -120,7 +122,7 @@ impl SentenceModules {
             (Some(dims), width) => {
                 let width = width.unwrap_or_default();
                 unsupported(format!(
-                    "{dims} dimensions; the model's vectors have {width}"
+                    "{dims} dimensions requested, but the model's embeddings have {width}"
                 ))
             }
         }
@@ -128,7 +130,7 @@ impl SentenceModules {
 }
 
 impl DenseModule {
-    fn apply(&self, b: &mut Builder<'_>, x: Value) -> Result<Value, ModelError> {
+    fn apply(&self, b: &mut ModelBuilder<'_>, x: Value) -> Result<Value, ModelError> {
         let &[outputs, inputs] = self.weight.shape() else {
             return Err(ModelError::WeightShape {
                 tensor: format!("{}.weight", self.name),
@@ -138,7 +140,7 @@ impl DenseModule {
         };
         if b.graph.ty(x).shape[1].known() != Some(inputs) {
             return Err(ModelError::Unsupported(format!(
-                "the module `{}` takes vectors of {inputs} elements; those before it have {}",
+                "module `{}` expects vectors of {inputs} elements; the previous module returns {}",
                 self.name,
                 b.graph.ty(x).shape[1]
             )));
@@ -166,7 +168,7 @@ impl DenseModule {
 }
 
 fn pool(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     mode: PoolingMode,
     x: Value,
     [mask, pooled]: [Value; 2],
@@ -179,7 +181,7 @@ fn pool(
             Ok(b.graph.squeeze(first, 1)?)
         }
         PoolingMode::Cls => {
-            // As many are left out as are masked and not pooled.
+            // The number of excluded prompt tokens is the difference of the two masks' counts.
             let [all, own] = [mask, pooled].map(|mask| count(&mut b.graph, mask));
             let left_out = b.graph.sub(all?, own?)?;
             token(b, x, left_out, context)
@@ -221,15 +223,15 @@ fn pool(
     }
 }
 
-/// How many of each row are true, I32 `[rows, 1]`.
+/// Number of true elements per row, I32 `[rows, 1]`.
 fn count(g: &mut Graph, mask: Value) -> Result<Value, OpError> {
     let ones = g.cast(mask, DType::I32)?;
     g.reduce(ReduceFn::Sum, ones, &[1], true)
 }
 
-/// The states of the tokens at `place`, I32 `[rows, 1]`; zeros where there is none.
+/// States of the tokens at index `place`, I32 `[rows, 1]`; zeros for an index out of range.
 pub(crate) fn token(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     x: Value,
     place: Value,
     context: usize,
@@ -247,16 +249,16 @@ pub(crate) fn token(
     Ok(g.where_(is_there, own, none)?)
 }
 
-/// The weighted sum over tokens, and the sum of weights, which is not 0.
+/// Weighted sum over the tokens, and the sum of weights, bounded away from 0.
 fn weighted(g: &mut Graph, x: Value, weight: Value) -> Result<[Value; 2], OpError> {
     let kept = g.mul(x, weight)?;
     let sum = g.reduce(ReduceFn::Sum, kept, &[1], false)?;
     let count = g.reduce(ReduceFn::Sum, weight, &[1], false)?;
-    let least = g.scalar(DType::F32, LEAST_COUNT)?;
+    let least = g.scalar(DType::F32, MIN_TOKEN_COUNT)?;
     Ok([sum, g.max(count, least)?])
 }
 
-/// `x [b, s, hidden]`, `mask [b, s]` to the mean over the tokens of each text, `[b, hidden]`.
+/// Mean over the tokens of each text, `[b, hidden]`, from `x [b, s, hidden]` and `mask [b, s]`.
 pub(crate) fn mean(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
     let weight = g.cast(mask, DType::F32)?;
     let weight = g.unsqueeze(weight, 2)?;
@@ -264,18 +266,18 @@ pub(crate) fn mean(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpErro
     g.div(sum, count)
 }
 
-/// The unit vectors of [`mean`].
+/// L2-normalized [`mean`].
 pub(crate) fn mean_normalized(g: &mut Graph, x: Value, mask: Value) -> Result<Value, OpError> {
     let mean = mean(g, x, mask)?;
     normalized(g, mean)
 }
 
-/// The rows of `x [b, hidden]`, each divided by its L2 norm.
+/// L2-normalized rows of `x [b, hidden]`.
 fn normalized(g: &mut Graph, x: Value) -> Result<Value, OpError> {
     let squares = g.mul(x, x)?;
     let norm = g.reduce(ReduceFn::Sum, squares, &[1], true)?;
     let norm = g.sqrt(norm)?;
-    let least = g.scalar(DType::F32, LEAST_NORM)?;
+    let least = g.scalar(DType::F32, MIN_NORM)?;
     let norm = g.max(norm, least)?;
     g.div(x, norm)
 }

@@ -1,99 +1,102 @@
-//! What proposes tokens: a smaller model, or the text itself.
+//! Sources of draft tokens: a smaller model, or n-grams of the sequence itself.
 
-use tercet::random::Random;
+use tercet::random::RngState;
 
 use super::super::ModelError;
 use super::Generator;
+use crate::maybe_async::WaitMode;
 use crate::tokenizer::Tokenizer;
-use crate::waits::Waits;
 
-/// The longest and the shortest run of tokens that is looked for earlier in a text.
+/// Longest and shortest n-gram that is looked up earlier in the sequence.
 const NGRAMS: [usize; 2] = [4, 2];
 
-/// The most tokens that are proposed at a time: with the token before them no executor computes so few rows in another precision.
-pub const MOST_DRAFTED: usize = 7;
+/// Maximum draft length. With the token before them these rows are still few enough that no
+/// executor computes them in another precision.
+pub const MAX_DRAFT_TOKENS: usize = 7;
 
-/// What proposes the next tokens of a text; a [`Generator`] checks several of them in one run ([`Generator::set_draft`]).
+/// Source of draft tokens; a [`Generator`] verifies several of them in one run
+/// ([`Generator::set_draft`]).
 pub struct Draft {
-    pub(super) source: Source,
+    pub(super) source: DraftProposer,
 }
 
-pub(super) enum Source {
+pub(super) enum DraftProposer {
     Ngrams,
     Model(Box<Generator>),
 }
 
-/// Why a draft cannot be used.
+/// Error of setting up a draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// The vocabularies differ in size.
+    /// The vocabularies of the draft model and the model differ in size.
     #[error(
         "the draft model's vocabulary has {draft} tokens, the model's {target}; a draft needs the same vocabulary"
     )]
     VocabularySize {
-        /// Tokens of the draft model.
+        /// Vocabulary size of the draft model.
         draft: usize,
-        /// Tokens of the model.
+        /// Vocabulary size of the target model.
         target: usize,
     },
-    /// The vocabularies differ in a token.
+    /// The vocabularies of the draft model and the model differ in a token.
     #[error(
-        "token {token} is {draft:?} to the draft model and {target:?} to the model; a draft needs the same vocabulary"
+        "token {token} is {draft:?} in the draft model and {target:?} in the model; a draft needs the same vocabulary"
     )]
     Vocabulary {
-        /// The first that differs.
+        /// First token id that differs.
         token: u32,
-        /// What it is to the draft model.
+        /// Text of the token in the draft model's vocabulary.
         draft: String,
-        /// What it is to the model.
+        /// Text of the token in the target model's vocabulary.
         target: String,
     },
-    /// Layers remember in states.
+    /// The model has recurrent states, which cannot be rolled back after a rejected draft token.
     #[error(
-        "{which} remembers what it read in states, from which a token that was proposed in vain cannot be taken back; leave out the draft"
+        "{which} has recurrent states, which cannot be rolled back after a rejected draft token; leave out the draft"
     )]
     States {
         /// `the model` or `the draft model`.
         which: &'static str,
     },
-    /// Too many or no tokens at a time.
-    #[error("{tokens} tokens proposed at a time; 1 to {MOST_DRAFTED} are possible")]
+    /// The requested draft length is out of range.
+    #[error("draft length {tokens} is out of range; expected 1 to {MAX_DRAFT_TOKENS} tokens")]
     Tokens {
-        /// Tokens that were asked for.
+        /// Requested draft length.
         tokens: usize,
     },
-    /// The graph gives too few rows of logits.
+    /// The graph computes too few rows of logits per run for the requested draft length.
     #[error(
-        "{tokens} tokens proposed at a time need a model that was built for {} rows of logits in one run; it has {rows}",
+        "draft length {tokens} needs a model built with {} rows of logits per run; it has {rows}",
         tokens + 1
     )]
     Rows {
-        /// Tokens that were asked for.
+        /// Requested draft length.
         tokens: usize,
-        /// Rows of one run.
+        /// Rows of logits per run that the graph supports.
         rows: usize,
     },
-    /// The model does not write texts of tokens alone.
-    #[error("drafts are for language models of texts; leave out the draft")]
+    /// The model is not a plain text decoder.
+    #[error("drafts are supported only for text-only language models; leave out the draft")]
     Kind,
 }
 
 impl Draft {
-    /// What followed the last tokens where they occurred before, in the prompt or in what was written: for texts that repeat
-    /// themselves, as code and summaries do.
+    /// N-gram draft: proposes the tokens that followed the last n-gram at its previous occurrence.
+    /// Suitable for repetitive outputs such as code and summaries.
     #[must_use]
     pub fn ngrams() -> Draft {
         Draft {
-            source: Source::Ngrams,
+            source: DraftProposer::Ngrams,
         }
     }
 
-    /// A smaller model with a tokenizer of the same tokens as that of the model it writes for. Its context need not be as
-    /// large: beyond it nothing is proposed.
+    /// Draft model: a smaller model with the same vocabulary as the target model. Its context may
+    /// be shorter; beyond it no tokens are proposed.
     ///
     /// # Errors
-    /// [`DraftError::VocabularySize`], [`DraftError::Vocabulary`]; [`DraftError::States`] for a model that remembers in states.
+    /// [`DraftError::VocabularySize`], [`DraftError::Vocabulary`]; [`DraftError::States`] for a
+    /// model with recurrent states.
     pub fn model(
         mut draft: Generator,
         own: &Tokenizer,
@@ -121,23 +124,24 @@ impl Draft {
         }
         draft.skip_logits();
         Ok(Draft {
-            source: Source::Model(Box::new(draft)),
+            source: DraftProposer::Model(Box::new(draft)),
         })
     }
 
-    /// At most so many tokens after `text` and `next`. `random` is what the model draws its next token with, and one more
-    /// for each that follows; a draft model draws with the same numbers, so that it chooses as the model does where they agree.
+    /// Proposes at most `most` tokens after `text` and `next`. `random` is the random state of the
+    /// target model's next token. A draft model samples with the same random numbers and so chooses
+    /// the same token if the distributions agree.
     pub(super) async fn propose(
         &mut self,
         text: &[u32],
         next: u32,
         most: usize,
-        random: Random,
-        waits: Waits,
+        random: RngState,
+        waits: WaitMode,
     ) -> Result<Vec<u32>, ModelError> {
         let draft = match &mut self.source {
-            Source::Ngrams => return Ok(repeated(text, next, most)),
-            Source::Model(draft) => draft,
+            DraftProposer::Ngrams => return Ok(repeated(text, next, most)),
+            DraftProposer::Model(draft) => draft,
         };
         let most = most.min(draft.context.saturating_sub(text.len() + 1));
         let cached = draft.cached().iter().zip(text);
@@ -146,11 +150,11 @@ impl Draft {
         let mut new = [&text[same..], &[next]].concat();
         let mut proposed = Vec::with_capacity(most);
         while proposed.len() < most && new.iter().all(|t| (*t as usize) < draft.vocab) {
-            draft.exe()?.set_random(Random {
+            draft.exe()?.set_random(RngState {
                 counter: random.counter.wrapping_add(proposed.len() as u64),
                 ..random
             });
-            let step = draft.feed_in(&new, &mut |_| true, waits).await?;
+            let step = draft.forward_in(&new, &mut |_| true, waits).await?;
             let Some(token) = step.next else {
                 break;
             };
@@ -161,8 +165,8 @@ impl Draft {
     }
 }
 
-/// What followed the last tokens of `text` and `next` where the longest such run of them occurred last. Where that reaches
-/// the end of the text it goes on as a text that repeats itself.
+/// Tokens after the last earlier occurrence of the longest matching n-gram at the end of `text` and
+/// `next`. If the match reaches the end of the sequence, the draft continues periodically.
 fn repeated(text: &[u32], next: u32, most: usize) -> Vec<u32> {
     let mut all = Vec::with_capacity(text.len() + 1 + most);
     all.extend_from_slice(text);
@@ -195,13 +199,13 @@ mod tests {
         };
         check(&[7], 3, &[]);
         check(&[1, 2, 3, 4], 3, &[]);
-        // A single token that occurred says too little.
+        // A single matching token is too short for an n-gram.
         check(&[1, 2, 3, 1], 3, &[]);
         check(&[1, 2, 9, 8, 7, 1, 2], 3, &[9, 8, 7]);
-        // The last occurrence, and before it the longest run.
+        // The longest n-gram takes precedence over the last occurrence.
         check(&[1, 2, 9, 1, 2, 5, 6, 1, 2], 2, &[5, 6]);
         check(&[3, 1, 2, 9, 1, 2, 5, 3, 1, 2], 1, &[9]);
-        // It goes on where the text ends.
+        // The draft continues past the end of the sequence.
         check(&[4, 4, 4], 4, &[4, 4, 4, 4]);
         check(&[1, 2, 3, 1, 2, 3, 1, 2], 5, &[3, 1, 2, 3, 1]);
         check(&[1, 2, 9, 1, 2], 0, &[]);

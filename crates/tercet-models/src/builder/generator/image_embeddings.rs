@@ -1,22 +1,22 @@
-//! Rows of pictures, which tokens behind the vocabulary stand for.
+//! Image embeddings addressed by token ids above the vocabulary.
 
 use tercet::{Executable, Tensor};
 
 use super::super::ModelError;
 use super::Generator;
 
-/// The rows that tokens may stand for.
-pub(super) struct Seen {
-    /// At least one row: an input is never empty.
+/// Embedding rows that image tokens refer to.
+pub(super) struct ImageEmbeddings {
+    /// Embedding rows; at least one, because an input cannot be empty.
     rows: Tensor,
-    /// How many are of pictures.
+    /// Number of valid image rows.
     pub(super) count: usize,
 }
 
-/// The input with the rows.
+/// Name of the graph input with the embedding rows.
 pub(in crate::builder) const PICTURES: &str = "pictures";
 
-impl Seen {
+impl ImageEmbeddings {
     pub(super) fn bind(&self, exe: &mut dyn Executable) -> Result<(), ModelError> {
         let rows = exe.upload(&self.rows)?;
         Ok(exe.bind(PICTURES, &rows)?)
@@ -24,23 +24,28 @@ impl Seen {
 }
 
 impl Generator {
-    /// From now on the token `vocab + i` is the row `i` of `rows`, of `width` numbers each.
-    pub(in crate::builder) fn see(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
+    /// Sets the image embeddings: token id `vocab + i` refers to row `i` of `rows`, with `width`
+    /// elements per row.
+    pub(in crate::builder) fn set_image_embeddings(
+        &mut self,
+        width: usize,
+        rows: &[f32],
+    ) -> Result<(), ModelError> {
         let count = rows.len() / width.max(1);
         let rows = match count {
             0 => Tensor::from_slice(&[1, width], &vec![0.0f32; width]),
             _ => Tensor::from_slice(&[count, width], rows),
         };
-        let rows = rows.map_err(|e| ModelError::Unsupported(format!("rows of pictures: {e}")))?;
-        let seen = Seen { rows, count };
+        let rows = rows.map_err(|e| ModelError::Unsupported(format!("image embeddings: {e}")))?;
+        let seen = ImageEmbeddings { rows, count };
         let exe = self.exe()?;
         seen.bind(&mut **exe)?;
-        self.seen = Some(seen);
+        self.image_embeddings = Some(seen);
         Ok(())
     }
 
-    /// Forgets the first token of this number or a greater one, and those behind it.
-    pub(in crate::builder) fn forget_from(&mut self, token: u32) {
+    /// Truncates the cache at the first token whose id is `token` or greater.
+    pub(in crate::builder) fn truncate_from(&mut self, token: u32) {
         if let Some(at) = self.tokens.iter().position(|own| *own >= token) {
             self.truncate(at);
         }

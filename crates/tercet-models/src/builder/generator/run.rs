@@ -1,26 +1,28 @@
-//! Runs, again in a wider type where one leaves the range of its own.
+//! Runs with overflow fallback: if a result overflows its dtype, the model is recompiled in a wider
+//! dtype.
 
-use tercet::{DType, Tensor, Wanted};
+use tercet::{DType, OutputSelection, Tensor};
 
 use super::super::ModelError;
 use super::super::decoder::SEEN;
-use super::super::decoder::products::Wider;
+use super::super::decoder::matmul_precision::WidenedModel;
 use super::windows::WindowStates;
-use super::{Generator, INPUTS, Rows, fill, no_executable, not_the_output};
-use crate::waits::Waits;
+use super::{Generator, INPUTS, LogitRowSelection, fill, no_executable, not_the_output};
+use crate::maybe_async::WaitMode;
 
 impl Generator {
-    /// Runs a part of a text; again in a wider type where rounded products leave the range of theirs.
+    /// Runs a chunk of tokens. If rounded matmuls overflow, it recompiles in a wider dtype and
+    /// repeats the run.
     pub(super) async fn append(
         &mut self,
         part: &[u32],
-        rows: Rows,
-        waits: Waits,
+        rows: LogitRowSelection,
+        waits: WaitMode,
     ) -> Result<(), ModelError> {
         let random = self.exe()?.random();
         self.run(part, rows, waits).await?;
-        // Few rows are not rounded.
-        while self.rounded.is_some() && part.len() > 1 && !self.is_finite(waits).await? {
+        // Runs of a single token do not round matmul inputs.
+        while self.overflow_fallback.is_some() && part.len() > 1 && !self.is_finite(waits).await? {
             let before = self.position - part.len();
             self.widen(before, waits).await?;
             self.exe()?.set_random(random);
@@ -29,8 +31,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Whether the logits of the last run are finite.
-    async fn is_finite(&mut self, waits: Waits) -> Result<bool, ModelError> {
+    /// True if all logits of the last run are finite.
+    async fn is_finite(&mut self, waits: WaitMode) -> Result<bool, ModelError> {
         let finite = |logits: &[f32]| logits.iter().all(|x| x.is_finite());
         match self.outputs.first() {
             Some(logits) if logits.dtype() == DType::F32 => {
@@ -41,38 +43,44 @@ impl Generator {
         }
     }
 
-    /// Compiles the model in a wider type, and computes the first tokens of the cache again.
-    async fn widen(&mut self, tokens: usize, waits: Waits) -> Result<(), ModelError> {
-        let Some(rounded) = self.rounded.take() else {
+    /// Recompiles the model in a wider dtype and recomputes the first `tokens` cached tokens.
+    async fn widen(&mut self, tokens: usize, waits: WaitMode) -> Result<(), ModelError> {
+        let Some(rounded) = self.overflow_fallback.take() else {
             return Ok(());
         };
-        // The old one's memory goes first.
+        // Free the memory of the old executable before compiling the new one.
         self.exe = None;
-        let Wider {
+        let WidenedModel {
             mut exe,
-            moved,
-            again,
-        } = rounded.wider()?;
-        if let Some(seen) = &self.seen {
+            fallback: moved,
+            next_fallback: again,
+        } = rounded.widen()?;
+        if let Some(seen) = &self.image_embeddings {
             seen.bind(&mut *exe)?;
         }
         self.exe = Some(exe);
         self.is_blank = true;
-        self.moved = Some(moved);
-        self.rounded = again;
+        self.precision_fallback = Some(moved);
+        self.overflow_fallback = again;
         let done = std::mem::take(&mut self.tokens);
         self.position = 0;
         for part in done[..tokens].chunks(self.chunk) {
-            self.run(part, Rows::Last, waits).await?;
+            self.run(part, LogitRowSelection::Last, waits).await?;
         }
         Ok(())
     }
 
-    /// Runs a part of a text, and starts the run of the token that it chooses.
-    async fn run(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
-        // What is awaited is not waited for in here.
-        let may_go_ahead = matches!(rows_of, Rows::Last) && waits == Waits::Blocking;
-        if !(may_go_ahead && self.is_under_way(part)) {
+    /// Runs a chunk of tokens and, if run-ahead applies, enqueues the run of the next token.
+    async fn run(
+        &mut self,
+        part: &[u32],
+        rows_of: LogitRowSelection,
+        waits: WaitMode,
+    ) -> Result<(), ModelError> {
+        // Async mode never blocks in `exe.wait`, so it does not use run-ahead.
+        let may_go_ahead =
+            matches!(rows_of, LogitRowSelection::Last) && waits == WaitMode::Blocking;
+        if !(may_go_ahead && self.is_in_flight(part)) {
             self.drop_ahead();
             self.start(part, rows_of, waits).await?;
         }
@@ -83,8 +91,8 @@ impl Generator {
         if has_next {
             let next = self.outputs.first().filter(|_| done.is_ok());
             let next = next.and_then(|next| next.as_slice::<i32>().ok()?.first());
-            // No text goes on with what is no token.
-            self.ahead.token = Some(next.map_or(u32::MAX, |&token| token as u32));
+            // `u32::MAX` is never a token id, so the pending run will be discarded.
+            self.run_ahead.token = Some(next.map_or(u32::MAX, |&token| token as u32));
         }
         if done.is_err() {
             self.drop_ahead();
@@ -95,11 +103,16 @@ impl Generator {
         Ok(())
     }
 
-    /// Starts the run of a part of a text.
-    async fn start(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
+    /// Enqueues the run of a chunk of tokens.
+    async fn start(
+        &mut self,
+        part: &[u32],
+        rows_of: LogitRowSelection,
+        waits: WaitMode,
+    ) -> Result<(), ModelError> {
         let (wanted_rows, logits_only) = match rows_of {
-            Rows::Last => (1, false),
-            Rows::All => (part.len(), true),
+            LogitRowSelection::Last => (1, false),
+            LogitRowSelection::All => (part.len(), true),
         };
         let (n, start) = (part.len(), self.position);
         let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
@@ -113,20 +126,20 @@ impl Generator {
         }
         let on_host = self.on_host() || logits_only;
         let wanted = match (self.next_only, on_host) {
-            (_, true) => Wanted::Only(&["logits"]),
-            (true, false) => Wanted::Only(&["next"]),
-            (false, false) => Wanted::All,
+            (_, true) => OutputSelection::Only(&["logits"]),
+            (true, false) => OutputSelection::Only(&["next"]),
+            (false, false) => OutputSelection::All,
         };
         let exe = self.exe.as_mut().ok_or_else(no_executable)?;
         if start == 0 && self.has_states && !self.is_blank {
-            // A text begins, whose scans go on from zeros.
+            // A new sequence starts, so recurrent states must be zero.
             let random = exe.random();
             exe.reset();
             exe.set_random(random);
         }
         self.is_blank = false;
         for own in &mut self.windows {
-            if let Err(e) = own.make_room(&mut **exe, [start, n], waits).await {
+            if let Err(e) = own.reserve(&mut **exe, [start, n], waits).await {
                 self.position = 0;
                 self.tokens.clear();
                 return Err(e);

@@ -1,51 +1,55 @@
-//! Tokens ahead: the run of a token that the graph chooses is started before the host has seen which it is.
+//! Run-ahead: the decode run of the next token is enqueued before the host knows the token.
 //!
-//! Greedy or drawn, a text mostly goes on with what was chosen. The device takes the token from where the run before left
-//! it, so that it does not wait between tokens for the host to read, decide and submit. Where the text goes on otherwise,
-//! the run that was started is thrown away: it wrote into the cache behind the last token alone, and random numbers go on
-//! as if it had not been.
+//! The device reads the token from the output buffer of the previous run. It therefore does not
+//! idle while the host reads, decides and submits. If the sequence continues with a different
+//! token, the result of the enqueued run is discarded. That run wrote only cache positions after
+//! the last token, and the random number counter is restored.
 
-use tercet::Wanted;
+use tercet::OutputSelection;
 
 use super::{Generator, INPUTS, fill};
 
-/// What is known of runs ahead.
+/// State of run-ahead execution.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct RunAhead {
     is_on: bool,
-    /// The token whose run is under way, which begins at the end of the cache.
+    /// Token of the pending run, which starts at the end of the cache.
     pub(super) token: Option<u32>,
 }
 
 impl Generator {
-    /// From the next token on, starts the run of a token that the graph chose before the host has seen it, where that can be done:
-    /// after [`Generator::skip_logits`], on devices that take the token from the run before, while nothing but the
-    /// graph chooses tokens, in models whose layers keep all that they read. Texts are the same. [`Generator::logits`]
-    /// gives none while such a run is under way.
+    /// Enables run-ahead: each decode run is enqueued before the host has read its input token. The
+    /// generated tokens stay the same. Takes effect at the next token.
+    ///
+    /// Run-ahead requires [`Generator::skip_logits`] and a device that can pass the token from run
+    /// to run. It also requires that the graph alone samples tokens, and that no layer has
+    /// recurrent states or a window cache. [`Generator::logits`] is an error while such a run is
+    /// pending.
     pub fn run_ahead(&mut self) {
-        self.ahead.is_on = true;
+        self.run_ahead.is_on = true;
     }
 
-    /// Whether the token after those in the cache may be run before it is known.
+    /// True if the run of the next token may be enqueued before the token is known.
     fn runs_ahead(&self) -> bool {
         let keeps_all = !self.has_states && self.windows.is_empty() && self.filled.is_none();
         let by_graph = self.next_only && !self.on_host() && self.speculation.is_none();
-        self.ahead.is_on && keeps_all && by_graph
+        self.run_ahead.is_on && keeps_all && by_graph
     }
 
-    /// Whether the run of these tokens at the end of the cache is under way. A run of others is thrown away.
-    pub(super) fn is_under_way(&mut self, part: &[u32]) -> bool {
-        let it_is = self.ahead.token.is_some_and(|token| part == [token]) && self.runs_ahead();
+    /// True if the pending run computes exactly these tokens. Discards any other pending run.
+    pub(super) fn is_in_flight(&mut self, part: &[u32]) -> bool {
+        let it_is = self.run_ahead.token.is_some_and(|token| part == [token]) && self.runs_ahead();
         if !it_is {
             self.drop_ahead();
         }
-        self.ahead.token = None;
+        self.run_ahead.token = None;
         it_is
     }
 
-    /// Throws the run ahead away, if there is one: the next run finishes it, and random numbers do not count it.
+    /// Discards the pending run, if any. The next run waits for it, and its random numbers are not
+    /// consumed.
     pub(super) fn drop_ahead(&mut self) {
-        if self.ahead.token.take().is_some()
+        if self.run_ahead.token.take().is_some()
             && let Some(exe) = &mut self.exe
         {
             let random = exe.random();
@@ -53,7 +57,8 @@ impl Generator {
         }
     }
 
-    /// Starts the run of the token that the run under way chooses, for its place `start`; false where it was not.
+    /// Enqueues the run at position `start` of the token that the current run will sample. Returns
+    /// false if run-ahead does not apply.
     pub(super) fn start_next(&mut self, start: usize) -> Result<bool, tercet::RunError> {
         if !self.runs_ahead() || start >= self.context {
             return Ok(false);
@@ -68,6 +73,10 @@ impl Generator {
         fill(rows, &[1], |_| 0);
         let own = INPUTS.into_iter().zip(&self.inputs).skip(1);
         let inputs: Vec<(&str, &tercet::Tensor)> = own.collect();
-        exe.submit_behind(&inputs, &[("tokens", "next")], Wanted::Only(&["next"]))
+        exe.submit_pipelined(
+            &inputs,
+            &[("tokens", "next")],
+            OutputSelection::Only(&["next"]),
+        )
     }
 }

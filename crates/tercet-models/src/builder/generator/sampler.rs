@@ -1,7 +1,7 @@
-//! Which token follows, where the graph did not choose it.
+//! Host-side sampling of the next token.
 
 use tercet::DType;
-use tercet::random::Random;
+use tercet::random::RngState;
 
 use super::super::ModelError;
 use super::super::decoder::Sampling;
@@ -9,22 +9,23 @@ use super::super::sampling::SamplingOptions;
 use super::{Generator, not_the_output};
 use crate::constraint::Constraint;
 
-/// How tokens are chosen.
-pub(super) struct Chooser {
-    /// By the graph.
+/// Sampling configuration of a generator.
+pub(super) struct Sampler {
+    /// Sampling compiled into the graph.
     pub(super) compiled: Sampling,
-    /// The stream of the graph's random numbers.
+    /// Random number stream of the graph's sampler.
     pub(super) stream: u32,
-    /// What was set in its place.
+    /// Options that override the compiled sampling.
     pub(super) set: Option<SamplingOptions>,
 }
 
 impl Generator {
-    /// Chooses tokens in this way from the next one on; nothing is compiled. What the graph was built with is chosen on
-    /// the device; anything else from the logits, which are then read back for each token, by the same random numbers.
+    /// Sets the sampling options from the next token on, without recompilation. If they equal the
+    /// compiled sampling, the device samples. Otherwise the logits are copied to the host for each
+    /// token and the host samples with the same random numbers.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] for a number outside its range, and where the graph does not sample;
+    /// [`ModelError::Unsupported`] for a value outside its range, or if the graph does not sample;
     /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
     pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
         options.check(self.vocab)?;
@@ -33,11 +34,11 @@ impl Generator {
         self.set_draft_sampling(options)
     }
 
-    /// Chooses only tokens that a constraint allows, from the next one on, or any again. Each token that is chosen is told
-    /// to the constraint, which takes it for the next one of the text; [`Generator::reset`] takes the constraint away.
+    /// Sets or removes the constraint, from the next token on. The constraint receives each sampled
+    /// token and treats it as part of the output. [`Generator::reset`] removes the constraint.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] where the graph does not sample.
+    /// [`ModelError::Unsupported`] if the graph does not sample.
     pub fn set_constraint(
         &mut self,
         constraint: Option<Box<dyn Constraint>>,
@@ -49,7 +50,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Tokens that are not chosen by the graph are drawn in this stream of random numbers from now on, by a draft model as well.
+    /// Sets the random number stream of host-side sampling, for this model and its draft model.
     pub(in crate::builder) fn draw_in(&mut self, stream: u32) {
         if let Some(chooser) = &mut self.sampling {
             chooser.stream = stream;
@@ -59,19 +60,19 @@ impl Generator {
         }
     }
 
-    /// Whether tokens are chosen in a way that the graph was not built with.
+    /// True if the host samples, because of a constraint or overriding options.
     pub(super) fn on_host(&self) -> bool {
         self.constraint.is_some() || self.sampling.as_ref().is_some_and(|c| c.set.is_some())
     }
 
-    /// The token that was chosen from the logits of the last run, where the graph did not choose it; `random` is what
-    /// that run drew with.
-    pub(super) fn chosen(&mut self, random: Random) -> Result<Option<u32>, ModelError> {
+    /// Samples a token on the host from the logits of the last run; `None` if the device samples.
+    /// `random` is the random state of that run.
+    pub(super) fn sampled_token(&mut self, random: RngState) -> Result<Option<u32>, ModelError> {
         let on_host = self.on_host();
         let Some(chooser) = self.sampling.as_ref().filter(|_| on_host) else {
             return Ok(None);
         };
-        let Chooser {
+        let Sampler {
             compiled, stream, ..
         } = chooser;
         let Some(logits) = self.outputs.first() else {
@@ -91,8 +92,8 @@ impl Generator {
         let unit = random.stream(compiled.seed, *stream).unit(DType::F32, 0);
         let written = self.tokens.get(self.penalties_from..).unwrap_or(&[]);
         let chosen = match &chooser.set {
-            Some(options) => options.choose(logits, &self.tokens, written, unit),
-            None => SamplingOptions::from(*compiled).choose(logits, &self.tokens, written, unit),
+            Some(options) => options.sample(logits, &self.tokens, written, unit),
+            None => SamplingOptions::from(*compiled).sample(logits, &self.tokens, written, unit),
         };
         if let (Some(constraint), Some(token)) = (&mut self.constraint, chosen) {
             constraint.take(token)?;

@@ -1,44 +1,46 @@
-//! Speculative decoding (Leviathan et al. 2023): several tokens are proposed, and one run of the model says how many of
-//! them it chooses itself.
+//! Speculative decoding (Leviathan et al. 2023): a draft proposes several tokens and one run of the
+//! model verifies them.
 //!
-//! What is written does not depend on the proposals. Each token is chosen from the model's own logits, with the penalties,
-//! the constraint and the random number that it would have been chosen with, and a proposal only saves a run where it is
-//! that token. The logits of a run of several rows differ from those of one row by their rounding: where the greatest
-//! logit leads by less than [`near_tie`], a run of one row decides, as it does without proposals (ADR 0045).
+//! The output does not depend on the draft. Each token is sampled from the model's own logits, with
+//! the same penalties, constraint and random number as without a draft. An accepted draft token
+//! only saves a run. Logits of a multi-row run differ from those of a one-row run by rounding. If
+//! the top logit leads by less than [`near_tie`], a one-row run therefore decides, as it does
+//! without a draft (ADR 0045).
 
 use tercet::DType;
-use tercet::random::Random;
+use tercet::random::RngState;
 
 use super::super::ModelError;
 use super::super::sampling::SamplingOptions;
-use super::drafts::{Draft, DraftError, MOST_DRAFTED, Source};
-use super::{Generator, Rows, not_the_output};
-use crate::waits::{Waits, now};
+use super::drafts::{Draft, DraftError, DraftProposer, MAX_DRAFT_TOKENS};
+use super::{Generator, LogitRowSelection, not_the_output};
+use crate::maybe_async::{WaitMode, block_on_ready};
 
-/// What becomes of proposals.
+/// Statistics of speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
-    /// Tokens that were proposed.
+    /// Number of draft tokens proposed.
     pub proposed: u64,
-    /// Those of them that were written.
+    /// Number of draft tokens accepted.
     pub accepted: u64,
-    /// Runs that checked some.
+    /// Number of verification runs.
     pub runs: u64,
-    /// Tokens that a further run of one row decided on, as two logits were nearly equal.
+    /// Number of tokens that needed an extra one-row run because of a near tie.
     pub near_ties: u64,
 }
 
-/// A draft at work.
+/// Active draft and its state.
 pub(super) struct Speculation {
     draft: Draft,
-    most: usize,
-    /// How many tokens are proposed next: more after a run that took all, fewer after one that did not.
-    ahead: usize,
+    max_draft_tokens: usize,
+    /// Length of the next draft: grows after a fully accepted draft, shrinks after a partially
+    /// accepted one.
+    draft_len: usize,
     pub(super) counts: DraftCounts,
 }
 
-/// How far the greatest logit has to lead, of the distance between the greatest and the least, for a run of several rows to
-/// decide: a hundred times what runs differ by.
+/// Minimum lead of the top logit for a multi-row run to decide, relative to the range of the
+/// logits. It is about a hundred times the rounding difference between multi-row and one-row runs.
 fn near_tie(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => 2e-2,
@@ -48,12 +50,14 @@ fn near_tie(dtype: DType) -> f32 {
 }
 
 impl Generator {
-    /// From now on [`Generator::advance`] has at most so many tokens proposed at a time by `draft`, or none any more.
+    /// Sets or removes the draft used by [`Generator::advance`], with at most `most` draft tokens
+    /// per run.
     ///
     /// # Errors
-    /// [`ModelError::Draft`] where a number is not possible or the graph has too few rows of logits
-    /// ([`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows), one more than `most`), and for models that remember
-    /// in states, that see, or that write about a text.
+    /// [`ModelError::Draft`] if `most` is out of range, or if the graph computes fewer than `most +
+    /// 1` rows of logits ([`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows)). The
+    /// same error is returned for models with recurrent states, vision-language models and
+    /// encoder-decoder models.
     pub fn set_draft(&mut self, draft: Option<Draft>, most: usize) -> Result<(), ModelError> {
         let Some(mut draft) = draft else {
             self.speculation = None;
@@ -62,8 +66,10 @@ impl Generator {
         let rows = self.logit_rows.min(self.chunk);
         let refused = match most {
             _ if self.has_states => Some(DraftError::States { which: "the model" }),
-            _ if self.seen.is_some() || self.sampling.is_none() => Some(DraftError::Kind),
-            most if !(1..=MOST_DRAFTED).contains(&most) => {
+            _ if self.image_embeddings.is_some() || self.sampling.is_none() => {
+                Some(DraftError::Kind)
+            }
+            most if !(1..=MAX_DRAFT_TOKENS).contains(&most) => {
                 Some(DraftError::Tokens { tokens: most })
             }
             tokens if rows <= most => Some(DraftError::Rows { tokens, rows }),
@@ -73,24 +79,24 @@ impl Generator {
             return Err(refused.into());
         }
         let set = self.sampling.as_ref().and_then(|c| c.set.clone());
-        if let (Some(options), Source::Model(model)) = (set, &mut draft.source) {
+        if let (Some(options), DraftProposer::Model(model)) = (set, &mut draft.source) {
             model.set_sampling(&for_vocab(&options, model.vocab))?;
         }
         self.speculation = Some(Speculation {
             draft,
-            most,
-            ahead: most,
+            max_draft_tokens: most,
+            draft_len: most,
             counts: DraftCounts::default(),
         });
         Ok(())
     }
 
-    /// What became of the proposals so far; `None` without a draft.
+    /// Statistics of the draft so far; `None` without a draft.
     pub fn draft_counts(&self) -> Option<DraftCounts> {
         Some(self.speculation.as_ref()?.counts)
     }
 
-    /// A draft model chooses as its model does.
+    /// Sets the sampling options of the draft model to those of the target model.
     pub(super) fn set_draft_sampling(
         &mut self,
         options: &SamplingOptions,
@@ -101,27 +107,29 @@ impl Generator {
         }
     }
 
-    /// The model that proposes tokens, where one does.
+    /// The draft model, if the draft is a model.
     pub(super) fn draft_model(&mut self) -> Option<&mut Generator> {
         match &mut self.speculation.as_mut()?.draft.source {
-            Source::Model(draft) => Some(draft),
-            Source::Ngrams => None,
+            DraftProposer::Model(draft) => Some(draft),
+            DraftProposer::Ngrams => None,
         }
     }
 
-    /// Appends a token and gives those that follow it, at most `most` and at least one: without a draft it is one, as
-    /// [`Generator::feed`] gives. All but the last are in the cache already, and only the last is to be given to the next
-    /// call. Nothing follows one of `ends`.
+    /// Appends a token and returns the next tokens, between one and `most`. Without a draft it
+    /// returns one token, as [`Generator::forward`] does. All returned tokens except the last are
+    /// already in the cache; pass the last one to the next call. Generation stops after a token in
+    /// `ends`.
     ///
     /// # Errors
-    /// As [`Generator::feed`], and [`ModelError::Unsupported`] where the graph does not sample; those of a draft model.
+    /// Same errors as [`Generator::forward`], and [`ModelError::Unsupported`] if the graph does not sample; errors
+    /// of a draft model.
     pub fn advance(
         &mut self,
         token: u32,
         most: usize,
         ends: &[u32],
     ) -> Result<Vec<u32>, ModelError> {
-        now(self.advance_in(token, most, ends, Waits::Blocking))
+        block_on_ready(self.advance_in(token, most, ends, WaitMode::Blocking))
     }
 
     pub(crate) async fn advance_in(
@@ -129,7 +137,7 @@ impl Generator {
         token: u32,
         most: usize,
         ends: &[u32],
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<Vec<u32>, ModelError> {
         let proposed = self.proposed(token, most, ends, waits).await?;
         if proposed.is_empty() {
@@ -137,11 +145,11 @@ impl Generator {
         }
         let part = [&[token], &proposed[..]].concat();
         let (start, random) = (self.position, self.exe()?.random());
-        self.append(&part, Rows::All, waits).await?;
+        self.append(&part, LogitRowSelection::All, waits).await?;
         let (mut chosen, is_decided) = self.verified(&part, random)?;
-        // What was proposed in vain is taken back, and so are its random numbers.
+        // Remove the rejected draft tokens from the cache and restore their random numbers.
         self.truncate(start + chosen.len());
-        self.exe()?.set_random(Random {
+        self.exe()?.set_random(RngState {
             counter: random.counter.wrapping_add(chosen.len() as u64),
             ..random
         });
@@ -150,8 +158,8 @@ impl Generator {
             chosen.push(self.fed(token, waits).await?);
         }
         if let Some(Speculation {
-            most,
-            ahead,
+            max_draft_tokens: most,
+            draft_len: ahead,
             counts,
             ..
         }) = &mut self.speculation
@@ -169,31 +177,32 @@ impl Generator {
         Ok(chosen)
     }
 
-    /// Forgets the last so many tokens that [`Generator::advance`] gave, and their random numbers, where a text ended before them.
-    pub(crate) fn take_back(&mut self, tokens: usize) {
+    /// Removes the last `tokens` results of [`Generator::advance`] and restores their random
+    /// numbers, for a sequence that ended before them.
+    pub(crate) fn rollback(&mut self, tokens: usize) {
         self.truncate(self.position.saturating_sub(tokens));
         if let Some(exe) = &mut self.exe {
             let random = exe.random();
-            exe.set_random(Random {
+            exe.set_random(RngState {
                 counter: random.counter.wrapping_sub(tokens as u64),
                 ..random
             });
         }
     }
 
-    /// The token after `token`, by a run of one row.
-    async fn fed(&mut self, token: u32, waits: Waits) -> Result<u32, ModelError> {
-        let step = self.feed_in(&[token], &mut |_| true, waits).await?;
-        step.next.ok_or_else(super::choice::does_not_sample)
+    /// Next token after `token`, computed by a one-row run.
+    async fn fed(&mut self, token: u32, waits: WaitMode) -> Result<u32, ModelError> {
+        let step = self.forward_in(&[token], &mut |_| true, waits).await?;
+        step.next.ok_or_else(super::sampler::does_not_sample)
     }
 
-    /// What is proposed after `token`, where there is room for it.
+    /// Draft tokens after `token`, limited by the remaining context.
     async fn proposed(
         &mut self,
         token: u32,
         most: usize,
         ends: &[u32],
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<Vec<u32>, ModelError> {
         self.check(&[token])?;
         let random = self.exe()?.random();
@@ -201,14 +210,16 @@ impl Generator {
             return Ok(Vec::new());
         };
         let room = most.saturating_sub(1);
-        let room = room.min(self.context - self.position - 1).min(own.ahead);
+        let room = room
+            .min(self.context - self.position - 1)
+            .min(own.draft_len);
         if room == 0 {
             return Ok(Vec::new());
         }
-        if let Source::Model(draft) = &mut own.draft.source {
+        if let DraftProposer::Model(draft) = &mut own.draft.source {
             draft.penalties_from = self.penalties_from;
         }
-        let random = Random {
+        let random = RngState {
             seed: Some(random.seed.unwrap_or(chooser.compiled.seed)),
             ..random
         };
@@ -221,9 +232,10 @@ impl Generator {
         Ok(proposed)
     }
 
-    /// The tokens chosen after those of `part`, whose logits the last run gave, up to the first that was not proposed; and
-    /// whether the run decided them all, or would not decide the next.
-    fn verified(&mut self, part: &[u32], random: Random) -> Result<(Vec<u32>, bool), ModelError> {
+    /// Samples from each logits row of the last run, up to the first token that differs from the
+    /// draft in `part`. The flag is false if the next token is a near tie, which this run does not
+    /// decide.
+    fn verified(&mut self, part: &[u32], random: RngState) -> Result<(Vec<u32>, bool), ModelError> {
         let Some(chooser) = &self.sampling else {
             return Ok((Vec::new(), false));
         };
@@ -260,13 +272,13 @@ impl Generator {
                     Some(_) | None => return Ok((chosen, false)),
                 }
             } else {
-                let random = Random {
+                let random = RngState {
                     counter: random.counter.wrapping_add(i as u64),
                     ..random
                 };
                 let stream = random.stream(chooser.compiled.seed, chooser.stream);
                 let unit = stream.unit(DType::F32, 0);
-                match options.choose(row, seen, written, unit) {
+                match options.sample(row, seen, written, unit) {
                     Some(token) => token,
                     None => return Ok((chosen, false)),
                 }
@@ -283,7 +295,7 @@ impl Generator {
     }
 }
 
-/// Options without biases of tokens that a smaller vocabulary does not have.
+/// Sampling options without logit biases for tokens outside a smaller vocabulary.
 fn for_vocab(options: &SamplingOptions, vocab: usize) -> SamplingOptions {
     let mut options = options.clone();
     options
@@ -292,7 +304,8 @@ fn for_vocab(options: &SamplingOptions, vocab: usize) -> SamplingOptions {
     options
 }
 
-/// The first of the greatest logits and how far it leads the next one; none among numbers that are not finite.
+/// First token with the greatest logit, and its lead over the second greatest; `None` if the
+/// greatest is not finite.
 fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
     let (mut at, mut best, mut next) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
     for (i, x) in logits.enumerate() {
@@ -306,7 +319,7 @@ fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
     best.is_finite().then_some((at as u32, lead))
 }
 
-/// The distance between the greatest and the least finite logit.
+/// Difference between the greatest and the least finite logit.
 fn spread(logits: &[f32]) -> f64 {
     let finite = logits.iter().filter(|x| x.is_finite());
     let (least, most) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| {

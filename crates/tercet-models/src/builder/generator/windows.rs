@@ -1,16 +1,16 @@
-//! Caches of layers with a window, whose first position moves along the text.
+//! Sliding-window caches whose first position moves along the sequence.
 
 use tercet::{DType, Executable, Tensor, TensorType};
 
 use super::super::ModelError;
-use super::super::decoder::windows::{Windowed, inputs};
-use crate::waits::Waits;
+use super::super::decoder::windows::{WindowedLayers, inputs};
+use crate::maybe_async::WaitMode;
 
-/// The caches of the layers of one window.
+/// Caches of all layers with the same sliding window.
 pub(super) struct WindowStates {
     window: usize,
     positions: usize,
-    /// The position of the text that is the first of the caches.
+    /// Sequence position of the first cache entry.
     base: usize,
     states: Vec<String>,
     names: [String; 2],
@@ -18,7 +18,7 @@ pub(super) struct WindowStates {
 }
 
 impl WindowStates {
-    pub(super) fn new(of: Windowed) -> WindowStates {
+    pub(super) fn new(of: WindowedLayers) -> WindowStates {
         let empty = |shape: &[usize]| {
             Tensor::zeros(TensorType::new(DType::I32, shape))
                 .expect("invariant: small shapes fit memory")
@@ -33,25 +33,26 @@ impl WindowStates {
         }
     }
 
-    /// Whether a text may go on at `position`: all that its window reaches is there.
+    /// True if the cache still covers the window of a token at `position`.
     pub(super) fn reaches(&self, position: usize) -> bool {
         self.base <= self.first(position)
     }
 
-    /// The first position that a token at `position` sees.
+    /// First position that a token at `position` attends to.
     fn first(&self, position: usize) -> usize {
         (position + 1).saturating_sub(self.window)
     }
 
-    /// Makes room for `rows` tokens from `start` on, and says where they go. Nothing is moved where there is room.
+    /// Makes room for `rows` tokens from position `start` on and sets their cache offsets. If the
+    /// cache is full, the entries in the window move to the front.
     ///
     /// # Errors
-    /// [`ModelError::Run`]; then nothing that the caches hold counts any more.
-    pub(super) async fn make_room(
+    /// [`ModelError::Run`]; the cache contents are then invalid.
+    pub(super) async fn reserve(
         &mut self,
         exe: &mut dyn Executable,
         [start, rows]: [usize; 2],
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<(), ModelError> {
         if start == 0 {
             self.base = 0;
@@ -60,8 +61,8 @@ impl WindowStates {
             let first = self.first(start);
             for name in &self.states {
                 let mut state = match waits {
-                    Waits::Blocking => exe.read_state(name)?,
-                    Waits::Awaiting => exe.fetch_state(name)?.await?,
+                    WaitMode::Blocking => exe.read_state(name)?,
+                    WaitMode::Awaiting => exe.fetch_state(name)?.await?,
                 };
                 let row = state.bytes().len() / self.positions;
                 let kept = (first - self.base) * row..(start - self.base) * row;
@@ -84,7 +85,7 @@ impl WindowStates {
         Ok(())
     }
 
-    /// The inputs of a run.
+    /// Names and tensors of the inputs of a run.
     pub(super) fn inputs(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.names.iter().map(String::as_str).zip(&self.tensors)
     }

@@ -1,19 +1,19 @@
-//! The parts of a layer, of encoder and decoder alike.
+//! Layer components shared by the Whisper encoder and decoder.
 
 use tercet::Value;
 
-use super::super::cross::Projections;
+use super::super::cross_attention::AttentionProjections;
 use super::super::decoder::layer::activate;
-use super::super::{Builder, ModelError};
-use crate::config::Activation;
+use super::super::{ModelBuilder, ModelError};
+use crate::config::FfnActivation;
 
-/// What layer norms add to variances, whatever the configuration says.
+/// Epsilon of the layer norms; the reference ignores the configuration here.
 pub(super) const EPS: f64 = 1e-5;
 
-/// The projections of an attention of so many heads.
-pub(super) fn projections(heads: usize, width: usize) -> Projections {
-    Projections {
-        // Keys alone have no bias: it would add the same to all scores of a query.
+/// Attention projections for this number of heads.
+pub(super) fn projections(heads: usize, width: usize) -> AttentionProjections {
+    AttentionProjections {
+        // Keys have no bias: it would add the same constant to all scores of a query.
         names: [
             ("q_proj", true),
             ("k_proj", false),
@@ -24,13 +24,13 @@ pub(super) fn projections(heads: usize, width: usize) -> Projections {
         head_dim: width / heads,
         width,
         scale: None,
-        turn: None,
+        rope: None,
     }
 }
 
-/// A layer norm with gain and bias.
+/// Layer norm with gain and bias.
 pub(super) fn layer_norm(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     width: usize,
     x: Value,
@@ -41,16 +41,16 @@ pub(super) fn layer_norm(
     Ok(b.graph.layer_norm(x, gain, Some(bias), axis, EPS)?)
 }
 
-/// A residual sum.
-pub(super) fn plus(b: &mut Builder<'_>, x: Value, y: Value) -> Result<Value, ModelError> {
+/// Residual sum.
+pub(super) fn plus(b: &mut ModelBuilder<'_>, x: Value, y: Value) -> Result<Value, ModelError> {
     Ok(b.graph.plus(x, y)?)
 }
 
-/// `x` and the feed-forward network of its norm.
+/// Feed-forward block with its norm and residual connection.
 pub(super) fn feed_forward(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     (layer, ffn, width): (&str, usize, usize),
-    activation: Activation,
+    activation: FfnActivation,
     x: Value,
 ) -> Result<Value, ModelError> {
     let h = layer_norm(b, &format!("{layer}.final_layer_norm"), width, x)?;
@@ -61,7 +61,7 @@ pub(super) fn feed_forward(
 }
 
 fn biased(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     x: Value,
     shape: [usize; 2],

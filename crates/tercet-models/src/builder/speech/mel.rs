@@ -1,4 +1,4 @@
-//! Window and filters of the features.
+//! Window function and mel filters of the speech features.
 
 use std::f64::consts::PI;
 
@@ -7,20 +7,20 @@ use tercet::{Tensor, TensorError};
 use super::super::{ModelError, weights::bytes_error};
 use crate::config::speech::{FRAME, RATE};
 
-/// Bins of the spectrum of a frame.
+/// Frequency bins of a frame's spectrum.
 const BINS: usize = FRAME / 2 + 1;
-/// Where filters end, in Hz.
+/// Upper frequency of the mel filters, in Hz.
 const HIGHEST: f64 = 8000.0;
 
-/// The periodic Hann window, `[400]`.
+/// Periodic Hann window, F32 `[400]`.
 pub(super) fn hann() -> Tensor {
     let at = |i: usize| 0.5 - 0.5 * (2.0 * PI * i as f64 / FRAME as f64).cos();
     let window: Vec<f32> = (0..FRAME).map(|i| at(i) as f32).collect();
     Tensor::from_slice(&[FRAME], &window).expect("invariant: a small vector fits memory")
 }
 
-/// Triangles `[bins, mels]` between points that are equally far apart on Slaney's mel scale, each of equal area (Slaney, "Auditory
-/// Toolbox", 1998).
+/// Mel filter bank `[bins, mels]`: triangular filters of equal area, evenly spaced on Slaney's mel
+/// scale (Slaney, "Auditory Toolbox", 1998).
 pub(super) fn filters(mels: usize) -> Result<Tensor, ModelError> {
     let failed = |e: TensorError| bytes_error("mel filters", e);
     let top = hertz_to_mel(HIGHEST);
@@ -44,10 +44,10 @@ pub(super) fn filters(mels: usize) -> Result<Tensor, ModelError> {
     Ok(filters)
 }
 
-/// Where the scale turns from linear to logarithmic.
+/// Hz and mel value at which Slaney's mel scale changes from linear to logarithmic.
 const TURN: (f64, f64) = (1000.0, 15.0);
 
-/// The logarithm of what a step above the turn multiplies with.
+/// Logarithm of the frequency ratio of one mel in the logarithmic range.
 fn step() -> f64 {
     6.4f64.ln() / 27.0
 }

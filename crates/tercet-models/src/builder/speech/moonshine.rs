@@ -1,44 +1,48 @@
-//! Moonshine: the graphs of any [`MoonshineSpec`], in F32.
+//! Moonshine: F32 graphs for any [`MoonshineSpec`].
 //!
-//! Two graphs, as of Whisper without its features: the encoder reads frames of samples, once for each piece of a recording. Its
-//! convolutions are products of rows that are gathered, because how long a piece is is only known by a run.
+//! There are two graphs, as for Whisper but without features: the encoder reads frames of raw
+//! samples, once per audio chunk. Its convolutions are matmuls of gathered rows, because the chunk
+//! length is known only at run time.
 //!
 //! | graph | inputs | outputs |
 //! |---|---|---|
-//! | encoder | `frames [f, 127]`: a frame of samples every 64; `second [g, 7]` and `third [p, 3]` I32: the rows that each row of the next two convolutions reads; `positions [p]` I32 | `hidden [1, p, width]`, for each layer `cross.0.k` and `cross.0.v [1, p, heads, head_dim]` |
-//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32), and what the encoder gives for each layer | `logits [r, vocab]` |
+//! | encoder | `frames [f, 127]`: a frame of samples every 64; `second [g, 7]` and `third [p, 3]` I32: input rows of the next two convolutions; `positions [p]` I32 | `hidden [1, p, width]`; for each layer `cross.0.k` and `cross.0.v [1, p, heads, head_dim]` |
+//! | decoder | `tokens [s]`, `positions [s]`, `start [4]`, `kv_len []`, `rows [r]` (all I32); the encoder's keys and values of each layer | `logits [r, vocab]` |
 
 use tercet::scalar::UnaryFn;
 use tercet::{
     CompileOptions, DType, Device, Dim, Executable, Shape, Tensor, TensorError, Type, Value,
 };
 
-use super::super::cross::{Cache, Keys, Projections, Turn, attend, cross, keys_and_values};
+use super::super::cross_attention::{
+    AttentionProjections, CrossAttentionCache, InterleavedRope, KeyValueSource, attend, cross,
+    keys_and_values,
+};
 use super::super::decoder::layer::{activate, rope_table};
-use super::super::{Builder, Model, ModelError, Weights};
+use super::super::{ModelBuilder, ModelError, ModelGraph, Weights};
 use super::LOGIT_ROWS;
 use super::layer::EPS;
 use crate::config::speech::{RATE, RAW_FRAME, RAW_HOP, STEMS};
-use crate::config::{MoonshineSpec, Rope};
+use crate::config::{MoonshineSpec, RopeSpec};
 
-/// Seconds of a piece at most.
+/// Maximum length of an audio chunk, in seconds.
 pub(crate) const PIECE_SECONDS: usize = 30;
 
-/// A speech recognizer over samples: graphs and parameters.
+/// A speech recognition model on raw samples: graphs and parameters.
 #[derive(Clone, Debug)]
-pub struct Moonshine {
-    /// Frames of samples to the keys and values of cross attention.
-    pub encoder: Model,
-    /// Tokens to logits.
-    pub decoder: Model,
-    /// The configuration they were built from.
+pub struct MoonshineModel {
+    /// Graph from frames of samples to cross-attention keys and values.
+    pub encoder: ModelGraph,
+    /// Graph from tokens to logits.
+    pub decoder: ModelGraph,
+    /// Configuration that the graphs were built from.
     pub spec: MoonshineSpec,
 }
 
-/// Samples of a piece at least.
-const LEAST: usize = RATE / 10;
+/// Minimum length of an audio chunk, in samples.
+const MIN_SAMPLES: usize = RATE / 10;
 
-/// Rows after each convolution of so many samples.
+/// Output rows of each of the three convolutions for this number of samples.
 fn rows_of(samples: usize) -> [usize; 3] {
     let after = |rows: usize, [kernel, stride]: [usize; 2]| match rows.checked_sub(kernel) {
         Some(rest) => rest / stride + 1,
@@ -49,30 +53,30 @@ fn rows_of(samples: usize) -> [usize; 3] {
     [frames, second, after(second, STEMS[1])]
 }
 
-impl Moonshine {
-    /// Builds the graphs over the weights of a folder.
+impl MoonshineModel {
+    /// Builds the graphs from the weights of a folder.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format.
-    pub fn build(spec: &MoonshineSpec, weights: &Weights) -> Result<Moonshine, ModelError> {
-        Ok(Moonshine {
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format.
+    pub fn build(spec: &MoonshineSpec, weights: &Weights) -> Result<MoonshineModel, ModelError> {
+        Ok(MoonshineModel {
             encoder: encoder(spec, weights)?,
             decoder: decoder(spec, weights)?,
             spec: spec.clone(),
         })
     }
 
-    /// The inputs of the encoder for samples, 16,000 a second; silence follows fewer than a tenth of a second. At most 30 seconds fit
-    /// what is compiled.
+    /// Encoder inputs for 16 kHz mono samples. Chunks shorter than 0.1 seconds are padded with
+    /// silence. The compiled encoder accepts at most 30 seconds.
     ///
     /// # Errors
-    /// [`TensorError`] where memory does not hold them.
+    /// [`TensorError`] if the tensors do not fit into memory.
     pub fn inputs(samples: &[f32]) -> Result<[(&'static str, Tensor); 4], TensorError> {
         let mut padded;
-        let samples = match samples.len() < LEAST {
+        let samples = match samples.len() < MIN_SAMPLES {
             true => {
                 padded = samples.to_vec();
-                padded.resize(LEAST, 0.0);
+                padded.resize(MIN_SAMPLES, 0.0);
                 &padded
             }
             false => samples,
@@ -94,7 +98,7 @@ impl Moonshine {
         ])
     }
 
-    /// Encoder and decoder, compiled for a device.
+    /// Compiles the encoder and decoder for a device.
     ///
     /// # Errors
     /// [`ModelError::Compile`] and [`ModelError::Run`] of the device.
@@ -115,8 +119,8 @@ impl Moonshine {
     }
 }
 
-fn projections(spec: &MoonshineSpec, turn: Option<Turn>) -> Projections {
-    Projections {
+fn projections(spec: &MoonshineSpec, turn: Option<InterleavedRope>) -> AttentionProjections {
+    AttentionProjections {
         names: [
             ("q_proj", spec.bias),
             ("k_proj", spec.bias),
@@ -127,31 +131,36 @@ fn projections(spec: &MoonshineSpec, turn: Option<Turn>) -> Projections {
         head_dim: spec.width / spec.heads,
         width: spec.width,
         scale: None,
-        turn,
+        rope: turn,
     }
 }
 
-/// Cosines and sines of positions, of which there are `most`.
+/// RoPE cosines and sines of these positions; the table has `most` positions.
 fn turn(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &MoonshineSpec,
-    most: usize,
+    max_positions: usize,
     positions: Value,
-) -> Result<Turn, ModelError> {
+) -> Result<InterleavedRope, ModelError> {
     let dims = spec.rope_dims;
-    let [cos, sin] = rope_table(b, &Rope::new(spec.theta), [dims, most], positions)?;
-    Ok(Turn { cos, sin, dims })
+    let [cos, sin] = rope_table(
+        b,
+        &RopeSpec::new(spec.theta),
+        [dims, max_positions],
+        positions,
+    )?;
+    Ok(InterleavedRope { cos, sin, dims })
 }
 
-/// A layer norm with gain alone.
-fn norm(b: &mut Builder<'_>, name: &str, width: usize, x: Value) -> Result<Value, ModelError> {
+/// Layer norm with a gain and no bias.
+fn norm(b: &mut ModelBuilder<'_>, name: &str, width: usize, x: Value) -> Result<Value, ModelError> {
     let gain = b.vector(&format!("{name}.weight"), width)?;
     let axis = b.graph.ty(x).rank() - 1;
     Ok(b.graph.layer_norm(x, gain, None, axis, EPS)?)
 }
 
 fn biased(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     name: &str,
     x: Value,
     shape: [usize; 2],
@@ -160,9 +169,9 @@ fn biased(
     b.linear(x, &weight, Some(&bias), shape)
 }
 
-/// The encoder of a piece, and the keys and values of the decoder's cross attention.
-fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Encoder graph of one audio chunk, with the decoder's cross-attention keys and values as outputs.
+fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let width = spec.width;
     let (frames, len) = (Dim::sym("f"), Dim::sym("p"));
     let ty = Type::new(DType::F32, [frames, RAW_FRAME.into()]);
@@ -192,7 +201,7 @@ fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
         let layer = format!("model.encoder.layers.{at}");
         let h = norm(&mut b, &format!("{layer}.input_layernorm"), width, x)?;
         let name = format!("{layer}.self_attn");
-        let y = attend(&mut b, (&name, &of), h, &len, Keys::Own)?;
+        let y = attend(&mut b, (&name, &of), h, &len, KeyValueSource::SelfAttention)?;
         x = b.graph.plus(x, y)?;
         let name = format!("{layer}.post_attention_layernorm");
         let h = norm(&mut b, &name, width, x)?;
@@ -215,8 +224,13 @@ fn encoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
     Ok(b.finish())
 }
 
-/// The first convolution, whose rows are frames, its nonlinearity, and a norm of all rows and channels together.
-fn first(b: &mut Builder<'_>, spec: &MoonshineSpec, frames: Value) -> Result<Value, ModelError> {
+/// First convolution as a matmul over frames, followed by tanh and a group norm over all rows and
+/// channels.
+fn first(
+    b: &mut ModelBuilder<'_>,
+    spec: &MoonshineSpec,
+    frames: Value,
+) -> Result<Value, ModelError> {
     let width = spec.width;
     let name = "model.encoder.conv1.weight";
     let w = b.dense(name, &[width, 1, RAW_FRAME])?;
@@ -238,9 +252,10 @@ fn first(b: &mut Builder<'_>, spec: &MoonshineSpec, frames: Value) -> Result<Val
     Ok(b.graph.plus(x, bias)?)
 }
 
-/// A convolution over the rows that `input` names for each of its own, and GELU.
+/// Convolution over gathered rows, followed by GELU. The input `input` contains the row indices of
+/// each output row.
 fn gathered(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     (input, conv, rows): (&str, &str, &str),
     x: Value,
     [outputs, inputs]: [usize; 2],
@@ -261,9 +276,9 @@ fn gathered(
     Ok(b.graph.unary(UnaryFn::Gelu, y)?)
 }
 
-/// The decoder over a cache of all positions.
-fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError> {
-    let mut b = Builder::new(weights, DType::F32);
+/// Decoder graph with a KV cache of all positions.
+fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<ModelGraph, ModelError> {
+    let mut b = ModelBuilder::new(weights, DType::F32);
     let (width, context) = (spec.width, spec.text_positions);
     let (len, rows) = (Dim::sym("s"), Dim::sym("r"));
     let ids = |of: Dim| Type::new(DType::I32, [of]);
@@ -282,7 +297,7 @@ fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
     for at in 0..spec.decoder_layers {
         let layer = format!("model.decoder.layers.{at}");
         let h = norm(&mut b, &format!("{layer}.input_layernorm"), width, x)?;
-        let keys = Keys::Cached(Cache {
+        let keys = KeyValueSource::Cached(CrossAttentionCache {
             layer: at,
             context,
             start,
@@ -297,7 +312,7 @@ fn decoder(spec: &MoonshineSpec, weights: &Weights) -> Result<Model, ModelError>
         let mut given =
             |name: &String| b.graph.input(name, Type::new(DType::F32, cross_ty.clone()));
         let [k, v] = cross(at);
-        let keys = Keys::Given([given(&k)?, given(&v)?]);
+        let keys = KeyValueSource::CrossAttention([given(&k)?, given(&v)?]);
         let name = format!("{layer}.encoder_attn");
         let y = attend(&mut b, (&name, &other), h, &len, keys)?;
         x = b.graph.plus(x, y)?;
@@ -329,7 +344,7 @@ mod tests {
     #[test]
     fn the_shortest_pieces_have_a_row() {
         for len in [0, 1, 100, 894, 895, 1600, 1601] {
-            let inputs = Moonshine::inputs(&vec![0.1; len]).unwrap();
+            let inputs = MoonshineModel::inputs(&vec![0.1; len]).unwrap();
             assert!(inputs[3].1.shape()[0] >= 1, "{len}");
         }
     }

@@ -1,93 +1,98 @@
-//! Training graphs of text encoders: embeddings of all families, classifiers of BERT's.
+//! Training graphs of text encoders: embeddings for all families, classification for the BERT
+//! family.
 //!
-//! | input | type | holds |
+//! | input | type | contents |
 //! |---|---|---|
-//! | `ids` | I32 `[rows, len]` | the tokens |
-//! | `type_ids` | I32 `[rows, len]` | their types |
+//! | `ids` | I32 `[rows, len]` | token ids |
+//! | `type_ids` | I32 `[rows, len]` | segment ids |
 //! | `mask` | Bool `[rows, len]` | true for tokens, false for padding |
-//! | `labels` | I32 `[batch]` | for classes: the class of each text, or [`IGNORED`](super::IGNORED) |
+//! | `labels` | I32 `[batch]` | classification only: the class of each text, or [`IGNORED`](super::IGNORED) |
 //!
-//! Beside the loss there is the output `correct`, F32 `[]`: of how many texts the greatest logit is that of the label, or of how
-//! many anchors the nearest text is their own.
+//! Besides the loss there is the output `correct`, F32 `[]`. It counts the texts whose greatest
+//! logit is the label, or the anchors whose nearest text is their positive.
 //!
-//! For classes `rows` is the batch. For pairs it is `2 + negatives` times that: all anchors, then the text that belongs
-//! to each of them, then the texts that do not, those of all anchors in each part (Gao and others, "SimCSE", 2021;
-//! Henderson and others, "Efficient natural language response suggestion", 2017).
+//! For classification `rows` is the batch. For pairs it is `2 + negatives` times the batch: all
+//! anchors, then the positive text of each anchor, then the negatives. Each of these parts contains
+//! one text per anchor (Gao et al., "SimCSE", 2021; Henderson et al., "Efficient natural language
+//! response suggestion", 2017).
 
 use tercet::{DType, Dim, Graph, Tensor, TensorType, Type, Value};
 
-use super::super::encoder::{Texts, encode, mean, mean_normalized};
-use super::super::tuned::{Mode, uniform};
+use super::super::encoder::{EncoderTexts, encode, mean, mean_normalized};
+use super::super::trainable::{WeightUse, uniform};
 use super::super::weights::bytes_error;
-use super::super::{Builder, ModelError, Weights};
+use super::super::{ModelBuilder, ModelError, Weights};
 use super::loss::{LossTerms, correct, cross_entropy, not_negative};
 use super::states::with_states;
-use super::{Training, Tuning};
+use super::{FineTuneMode, TrainingGraph};
 use crate::config::EncoderSpec;
 use crate::config::encoder::{EncoderFamily, EncoderNames, EncoderPart};
 
-/// What classes are told from.
+/// Pooling that provides the input of the classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassPooling {
-    /// The first token's state through the model's own pooler, a dense layer and a hyperbolic tangent.
+    /// First token's state after the model's own pooler, a dense layer with tanh.
     Pooler,
-    /// The first token's state.
+    /// First token's state.
     First,
-    /// The mean over the tokens.
+    /// Mean over the tokens.
     Mean,
 }
 
-/// What an encoder is trained for.
+/// Training task of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BertTask {
-    /// The class of a text, by a linear layer `classifier`, which is trained whole in any case and starts as the model
-    /// has it, or near zero.
+    /// Text classification with a linear layer `classifier`. The layer is always fully trained. It
+    /// starts from the file's values, or near zero if the file has none.
     Classes {
-        /// The number of classes.
+        /// Number of classes.
         classes: usize,
-        /// What they are told from.
+        /// Pooling of the classifier's input.
         pooling: ClassPooling,
     },
-    /// That texts which belong together have embeddings (means over tokens, normalized) nearer than others of the batch.
+    /// Contrastive embedding training: embeddings (mean over tokens, normalized) of matching texts
+    /// become more similar than those of the other texts in the batch.
     Pairs {
-        /// What cosines are divided by; 0.05 is usual.
+        /// Divisor of the cosine similarities; 0.05 is usual.
         temperature: f64,
-        /// Texts per anchor that are known not to belong to it.
+        /// Explicit negative texts per anchor.
         negatives: usize,
     },
 }
 
-/// Choices of a BERT training graph.
+/// Options of an encoder training graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertTrainingOptions {
-    /// Texts, or pairs, of a batch.
+    /// Texts or pairs per batch.
     pub batch: Dim,
-    /// Tokens of a text, padding included.
+    /// Tokens per text, padding included.
     pub len: Dim,
-    /// What is trained.
-    pub tuning: Tuning,
-    /// What for.
+    /// Full fine-tuning or LoRA.
+    pub tuning: FineTuneMode,
+    /// Training task.
     pub task: BertTask,
-    /// The float dtype of the encoder's arithmetic: F32, F16 or BF16. What follows it is computed in F32.
+    /// Float dtype of the encoder's arithmetic: F32, F16 or BF16. The head and the loss are
+    /// computed in F32.
     pub dtype: DType,
-    /// Whether only what enters a layer is kept for its gradients, and the rest computed again.
+    /// Activation checkpointing: only the input of each layer is saved for backward; the rest is
+    /// recomputed.
     pub checkpoints: bool,
-    /// The part of a label's weight that is spread over all classes.
+    /// Label smoothing: the part of a label's weight that is spread over all classes.
     pub label_smoothing: f64,
-    /// The probability with which elements are dropped of the embeddings, of the results of attention and of feed-forward
-    /// networks, and of what a classifier reads. Those of attention's probabilities, which are never in memory, are not
-    /// dropped. A graph to evaluate with is made with 0.
+    /// Dropout probability for the embeddings, the attention outputs, the feed-forward outputs and
+    /// the classifier's input. Attention probabilities are never in memory, so dropout does not
+    /// apply to them. Use 0 for an evaluation graph.
     pub dropout: f64,
-    /// Seed of a classifier's first values, and of what is dropped.
+    /// Seed of the classifier's initial values and of dropout.
     pub seed: u64,
 }
 
 impl BertTrainingOptions {
-    /// In F32, nothing computed twice, no smoothing, nothing dropped, seed 0.
+    /// Default options: F32, no checkpointing, no smoothing, no dropout, seed 0.
     pub fn new(
         batch: impl Into<Dim>,
         len: impl Into<Dim>,
-        tuning: Tuning,
+        tuning: FineTuneMode,
         task: BertTask,
     ) -> BertTrainingOptions {
         BertTrainingOptions {
@@ -103,19 +108,19 @@ impl BertTrainingOptions {
         }
     }
 
-    /// How many texts of a batch go with each of its labels or pairs.
+    /// Number of texts per label or pair.
     fn texts_each(&self) -> Result<usize, ModelError> {
         let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
         match self.task {
             BertTask::Classes { classes: 0, .. } => {
-                unsupported("a classifier of no classes".into())
+                unsupported("the classifier has no classes; expected at least 1".into())
             }
             BertTask::Classes { .. } => Ok(1),
             BertTask::Pairs { temperature, .. }
                 if !(temperature.is_finite() && temperature > 0.0) =>
             {
                 unsupported(format!(
-                    "a temperature of {temperature}; expected a finite number above 0"
+                    "temperature {temperature} is out of range; expected a finite number above 0"
                 ))
             }
             BertTask::Pairs { negatives, .. } => Ok(negatives.saturating_add(2)),
@@ -123,19 +128,19 @@ impl BertTrainingOptions {
     }
 }
 
-impl Training {
-    /// The training graph of a text encoder over the weights of a file.
+impl TrainingGraph {
+    /// Builds the training graph of a text encoder from the weights of a file.
     ///
-    /// A token or a label outside its range ends the run.
+    /// A run fails if a token or label is outside its range.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible;
-    /// [`ModelError::Adapter`] for a rank or a target that the model does not have.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if an option
+    /// is out of range. [`ModelError::Adapter`] for a rank or target that the model does not have.
     pub fn bert(
         config: &EncoderSpec,
         weights: &Weights,
         options: &BertTrainingOptions,
-    ) -> Result<Training, ModelError> {
+    ) -> Result<TrainingGraph, ModelError> {
         let terms = LossTerms {
             smoothing: options.label_smoothing,
             z_loss: 0.0,
@@ -152,7 +157,7 @@ impl Training {
         {
             let family = config.family.model_type();
             return Err(ModelError::Unsupported(format!(
-                "training a classifier of the family {family}; that of bert is, and embeddings of all"
+                "training a classifier is not supported for the family {family}; use bert, or train embeddings"
             )));
         }
         let each = Dim::Known(options.texts_each()?);
@@ -163,10 +168,10 @@ impl Training {
             )));
         };
         let mode = match &options.tuning {
-            Tuning::Full => Mode::Full,
-            Tuning::Lora(lora) => Mode::Lora(lora),
+            FineTuneMode::Full => WeightUse::Full,
+            FineTuneMode::Lora(lora) => WeightUse::Lora(lora),
         };
-        let b = Builder::new(weights, options.dtype).in_mode(mode);
+        let b = ModelBuilder::new(weights, options.dtype).in_mode(mode);
         let mut b = b.with_dropout(options.dropout, options.seed)?;
         let (texts, mask) = inputs(&mut b, rows, &options.len)?;
         let x = encode(&mut b, config, &texts, options.checkpoints)?;
@@ -195,19 +200,23 @@ impl Training {
             Ok(())
         })?;
         let (sums, correct) = found.ok_or(ModelError::NoTokens)?;
-        let mut training = Training::of(forward, sums)?;
+        let mut training = TrainingGraph::new(forward, sums)?;
         training.graph.output("correct", correct)?;
         Ok(training)
     }
 }
 
-fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<(Texts, Value), ModelError> {
+fn inputs(
+    b: &mut ModelBuilder<'_>,
+    rows: Dim,
+    len: &Dim,
+) -> Result<(EncoderTexts, Value), ModelError> {
     let g = &mut b.graph;
     let of = |dtype| Type::new(dtype, [rows.clone(), len.clone()]);
     let ids = g.input("ids", of(DType::I32))?;
     let type_ids = g.input("type_ids", of(DType::I32))?;
     let mask = g.input("mask", of(DType::Bool))?;
-    let texts = Texts {
+    let texts = EncoderTexts {
         ids: not_negative(g, ids)?,
         type_ids: Some(not_negative(g, type_ids)?),
         mask: Some(mask),
@@ -215,9 +224,9 @@ fn inputs(b: &mut Builder<'_>, rows: Dim, len: &Dim) -> Result<(Texts, Value), M
     Ok((texts, mask))
 }
 
-/// `[batch, classes]`.
+/// Logits of each text, `[batch, classes]`.
 fn class_logits(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     config: &EncoderSpec,
     seed: u64,
     classes: usize,
@@ -235,7 +244,7 @@ fn class_logits(
     };
     let pooled = match pooling {
         ClassPooling::Pooler => {
-            let names = EncoderNames::of(config, b.weights);
+            let names = EncoderNames::new(config, b.weights);
             let name = |what: &str| names.tensor(EncoderPart::HeadDense, 0, what);
             let (weight, bias) = (name("weight"), name("bias"));
             let y = b.linear(pooled, &weight, Some(&bias), [hidden, hidden])?;
@@ -253,14 +262,15 @@ fn class_logits(
     Ok(b.graph.plus(y, bias)?)
 }
 
-/// What the file has; else uniform numbers of a standard deviation of 0.02, and zeros for a bias.
+/// Initial values of a classifier tensor: the file's values if present. Otherwise weights are
+/// uniform with standard deviation 0.02 and biases are zero.
 fn first_values(
-    b: &Builder<'_>,
+    b: &ModelBuilder<'_>,
     name: &str,
     shape: &[usize],
     seed: u64,
 ) -> Result<Tensor, ModelError> {
-    if !matches!(b.weights, Weights::MadeUp(_)) && b.weights.has(name) {
+    if !matches!(b.weights, Weights::Dummy(_)) && b.weights.has(name) {
         return b.weights.dense_f32(name, shape);
     }
     let failed = |e| bytes_error(name, e);
@@ -272,7 +282,8 @@ fn first_values(
     Ok(tensor)
 }
 
-/// The losses of `vectors [each * batch, hidden]`: of each anchor, that its own text is the nearest of all; and of how many it is.
+/// Contrastive losses of `vectors [each * batch, hidden]`: each anchor should be nearest to its
+/// positive. Also returns the number of anchors that are.
 fn pair_losses(
     g: &mut Graph,
     vectors: Value,
@@ -296,7 +307,7 @@ fn pair_losses(
     let scores = g.matmul(anchors, others)?;
     let divisor = g.scalar(DType::F32, temperature)?;
     let scores = g.div(scores, divisor)?;
-    // The own text of anchor `i` is column `i`: the sum of so many ones, less one.
+    // The positive of anchor `i` is column `i`, so the labels are `0..batch`.
     let one = g.scalar(DType::I32, 1.0)?;
     let ones = g.expand(one, [batch.clone()])?;
     let counted = g.cum_sum(ones, 0)?;

@@ -1,67 +1,72 @@
-//! Training graphs of the llama family.
+//! Training graphs of decoder-only language models.
 //!
 //! Inputs, all I32 `[batch, len]`:
 //!
-//! | input | holds |
+//! | input | contents |
 //! |---|---|
-//! | `tokens` | the tokens |
-//! | `positions` | the position of each within its text |
-//! | `segments` | the number of its text: a token sees the tokens before it that have its own number |
-//! | `labels` | the token that should come next, so shifted already; [`IGNORED`](super::IGNORED) where none counts |
+//! | `tokens` | token ids |
+//! | `positions` | position of each token within its document |
+//! | `segments` | document index of each token: tokens attend only to earlier tokens with the same index |
+//! | `labels` | next token of each position, already shifted; [`IGNORED`](super::IGNORED) excludes a position |
 //!
-//! Padding is a text of its own whose labels are ignored. Without packing there is no input `segments`: each row is one
-//! text, whose padding is at its end.
+//! Padding is a document whose labels are all ignored. Without packing there is no input
+//! `segments`: each row is one document with padding at its end.
 
 use tercet::ops::{AttentionMask, PadMode};
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::check_causal;
 use super::super::decoder::layer::{
-    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, query_scales, rope_tables, soft_cap,
+    AttentionMode, ForwardContext, MAX_CONTEXT, embed, head, layer, norm, query_scales,
+    rope_tables, soft_cap,
 };
-use super::super::tuned::Mode;
-use super::super::{Builder, ModelError, Weights};
+use super::super::trainable::WeightUse;
+use super::super::{ModelBuilder, ModelError, Weights};
 use super::loss::{LossTerms, cross_entropy, not_negative};
 use super::states::with_states;
-use super::{Training, Tuning};
-use crate::config::decoder::{DecoderSpec, LayerSpec, Part};
+use super::{FineTuneMode, TrainingGraph};
+use crate::config::decoder::{DecoderPart, DecoderSpec, LayerSpec};
 
-/// What the columns of logits are a multiple of where rows would begin inside of vectors: what tiles of products take.
-const WHOLE_COLUMNS: usize = 64;
+/// Alignment of the number of logit columns when rows would not be 16-byte aligned. It is a
+/// multiple of the matmul tile sizes.
+const LOGIT_COLUMN_ALIGNMENT: usize = 64;
 
-/// Choices of a llama training graph.
+/// Options of a decoder training graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderTrainingOptions {
-    /// Rows of a batch.
+    /// Rows per batch.
     pub batch: Dim,
-    /// Tokens of a row.
+    /// Tokens per row.
     pub len: Dim,
-    /// What is trained.
-    pub tuning: Tuning,
-    /// The float dtype of the arithmetic: F32, F16 or BF16. The loss is computed in F32.
+    /// Full fine-tuning or LoRA.
+    pub tuning: FineTuneMode,
+    /// Float dtype of the arithmetic: F32, F16 or BF16. The loss is computed in F32.
     pub dtype: DType,
-    /// Whether rows hold several texts, told apart by `segments`.
+    /// Sequence packing: rows contain several documents, separated by `segments`.
     pub packed: bool,
-    /// Whether only what enters a layer is kept for its gradients, and the rest computed again.
+    /// Activation checkpointing: only the input of each layer is saved for backward; the rest is
+    /// recomputed.
     pub checkpoints: bool,
-    /// In how many parts the rows' logits and losses are computed, so that those of one part only are in memory at once
-    /// (gradients compute them again); 1 unless batch and length are known numbers.
+    /// Number of parts for computing logits and losses, so that the logits of only one part are in
+    /// memory. Backward recomputes them. Must be 1 unless batch and length are static.
     pub loss_parts: usize,
-    /// The probability with which elements are dropped of the embeddings and of the results of attention and of feed-forward
-    /// networks. A graph to evaluate with is made with 0.
+    /// Dropout probability for the embeddings, the attention outputs and the feed-forward outputs.
+    /// Use 0 for an evaluation graph.
     pub dropout: f64,
-    /// The part of a label's weight that is spread over all tokens (Szegedy and others, 2016).
+    /// Label smoothing: the part of a label's weight that is spread over all tokens (Szegedy et al.
+    /// 2016).
     pub label_smoothing: f64,
-    /// The factor of the squared logarithm of the sum of exponentials (Chowdhery and others, "PaLM", 2022).
+    /// Factor of the z-loss, the squared log-sum-exp of the logits (Chowdhery et al., "PaLM",
+    /// 2022).
     pub z_loss: f64,
 }
 
 impl DecoderTrainingOptions {
-    /// Packed rows in F32, nothing computed twice, nothing dropped, plain cross-entropy.
+    /// Default options: packed rows in F32, no checkpointing, no dropout, plain cross-entropy.
     pub fn new(
         batch: impl Into<Dim>,
         len: impl Into<Dim>,
-        tuning: Tuning,
+        tuning: FineTuneMode,
     ) -> DecoderTrainingOptions {
         DecoderTrainingOptions {
             batch: batch.into(),
@@ -77,7 +82,7 @@ impl DecoderTrainingOptions {
         }
     }
 
-    /// The number of rows of logits, checked.
+    /// Number of logits rows; checks the options.
     fn rows(&self, config: &DecoderSpec) -> Result<Dim, ModelError> {
         let unsupported = |reason: String| Err(ModelError::Unsupported(reason));
         if let Some(tokens) = self.len.known()
@@ -86,47 +91,49 @@ impl DecoderTrainingOptions {
             let context = config.context;
             return Err(ModelError::Context { tokens, context });
         }
-        if config.context > MOST_CONTEXT {
+        if config.context > MAX_CONTEXT {
             let context = config.context;
             return unsupported(format!(
-                "a context of {context} tokens; at most {MOST_CONTEXT} are possible"
+                "context length {context} is out of range; expected at most {MAX_CONTEXT} tokens"
             ));
         }
         if self.packed && config.has_states() {
             return unsupported(
-                "several texts in a row of a model whose layers have states: these would go from one text into the next; \
-                 build it with `packed` false, a text in each row"
+                "packed rows are not supported for a model with recurrent states, which would leak from one text \
+                 into the next; set `packed` to false"
                     .to_string(),
             );
         }
         let Some(rows) = self.batch.checked_mul(&self.len) else {
             let (batch, len) = (&self.batch, &self.len);
             return unsupported(format!(
-                "a batch of {batch} rows of {len} tokens is too large"
+                "batch of {batch} rows with {len} tokens is too large"
             ));
         };
         let most = rows.known().unwrap_or(1);
         if self.loss_parts == 0 || self.loss_parts > most {
             let parts = self.loss_parts;
-            return unsupported(format!("{parts} parts of the loss; expected 1 to {most}"));
+            return unsupported(format!(
+                "number of loss parts {parts} is out of range; expected 1 to {most}"
+            ));
         }
         Ok(rows)
     }
 }
 
-impl Training {
-    /// The training graph of a decoder over the weights of a file.
+impl TrainingGraph {
+    /// Builds the training graph of a decoder from the weights of a file.
     ///
-    /// A token, a position or a label outside its range ends the run.
+    /// A run fails if a token, position or label is outside its range.
     ///
     /// # Errors
-    /// [`ModelError`] when a weight is missing or of another shape or format, or an option is not possible;
-    /// [`ModelError::Adapter`] for a rank or a target that the model does not have.
+    /// [`ModelError`] if a weight is missing or has an unexpected shape or format, or if an option
+    /// is out of range. [`ModelError::Adapter`] for a rank or target that the model does not have.
     pub fn decoder(
         config: &DecoderSpec,
         weights: &Weights,
         options: &DecoderTrainingOptions,
-    ) -> Result<Training, ModelError> {
+    ) -> Result<TrainingGraph, ModelError> {
         check_causal(config)?;
         let rows = options.rows(config)?;
         let terms = LossTerms {
@@ -135,10 +142,10 @@ impl Training {
         };
         let terms = terms.check()?;
         let mode = match &options.tuning {
-            Tuning::Full => Mode::Full,
-            Tuning::Lora(lora) => Mode::Lora(lora),
+            FineTuneMode::Full => WeightUse::Full,
+            FineTuneMode::Lora(lora) => WeightUse::Lora(lora),
         };
-        let b = Builder::new(weights, options.dtype).of_decoder(config);
+        let b = ModelBuilder::new(weights, options.dtype).with_decoder_spec(config);
         let b = b.in_mode(mode);
         let mut b = b.with_dropout(options.dropout, 0)?;
         let x = hidden(&mut b, config, options)?;
@@ -171,13 +178,13 @@ impl Training {
             });
             Ok(())
         })?;
-        Training::of(forward, sums.ok_or(ModelError::NoTokens)?)
+        TrainingGraph::new(forward, sums.ok_or(ModelError::NoTokens)?)
     }
 }
 
-/// What the layers make of the inputs, `[batch, len, hidden]`.
+/// Hidden states of all layers, `[batch, len, hidden]`.
 fn hidden(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     config: &DecoderSpec,
     options: &DecoderTrainingOptions,
 ) -> Result<Value, ModelError> {
@@ -198,8 +205,8 @@ fn hidden(
     let positions = not_negative(&mut b.graph, positions)?;
     let ropes = rope_tables(b, config, config.context, positions)?;
     let query_scales = query_scales(b, config, config.context, positions)?;
-    let shared = Shared {
-        attend: Attend::Whole {
+    let shared = ForwardContext {
+        attend: AttentionMode::FullSequences {
             masks,
             kv_len: None,
         },
@@ -220,9 +227,10 @@ fn hidden(
     Ok(x)
 }
 
-/// What a query sees: the keys of its own segment that are not after it, the last `window` of them where there is one.
+/// Attention mask: causal within a document, limited to the last `window` keys if the layer has a
+/// window.
 fn mask(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     segments: Option<Value>,
     window: Option<usize>,
 ) -> Result<AttentionMask, ModelError> {
@@ -240,17 +248,18 @@ fn mask(
     }))
 }
 
-/// The logits of `x [rows, hidden]`, before its norm, in as many parts as asked for. Where gradients compute again what enters a layer,
-/// logits of one part are kept, since they would be computed twice for nothing.
+/// Logits of `x [rows, hidden]`, which is not normalized yet, split into the requested parts. With
+/// checkpointing and a single part the logits are saved, because recomputing them is a full matmul
+/// without benefit.
 fn parts_of_logits(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     config: &DecoderSpec,
     options: &DecoderTrainingOptions,
     x: Value,
 ) -> Result<Vec<Value>, ModelError> {
     let rows = b.graph.ty(x).shape[0].known();
     let (Some(rows), 2..) = (rows, options.loss_parts) else {
-        let x = norm(b, config, Part::FinalNorm, 0, x)?;
+        let x = norm(b, config, DecoderPart::FinalNorm, 0, x)?;
         let logits = whole_rows(b, config, x)?;
         return Ok(vec![match options.checkpoints {
             true => b.graph.checkpoint(logits)?,
@@ -261,32 +270,38 @@ fn parts_of_logits(
     let mut parts = Vec::new();
     for start in (0..rows).step_by(part) {
         let own = b.graph.narrow(x, 0, start, part.min(rows - start))?;
-        // The norm is computed again as well: two products of one value would be made one, and kept.
+        // The norm is recomputed too. Otherwise CSE would merge the recomputed matmul with the
+        // original one and keep the logits in memory.
         let own = b.graph.checkpoint(own)?;
-        let own = norm(b, config, Part::FinalNorm, 0, own)?;
+        let own = norm(b, config, DecoderPart::FinalNorm, 0, own)?;
         parts.push(whole_rows(b, config, own)?);
     }
     Ok(parts)
 }
 
-/// Logits of normed rows, `[rows, vocab or more]`: where all weights are trained, columns of zeros make a row a whole number of vectors of 16
-/// bytes, without which products and the loss, and their gradients, go through memory element by element.
-fn whole_rows(b: &mut Builder<'_>, config: &DecoderSpec, x: Value) -> Result<Value, ModelError> {
+/// Logits of normalized rows, `[rows, vocab or more]`. If all weights are trained, zero columns
+/// align each row to 16 bytes. Without this alignment matmuls, loss and gradients access memory
+/// element by element.
+fn whole_rows(
+    b: &mut ModelBuilder<'_>,
+    config: &DecoderSpec,
+    x: Value,
+) -> Result<Value, ModelError> {
     let vocab = config.vocab;
-    let beyond = vocab.next_multiple_of(WHOLE_COLUMNS) - vocab;
-    let is_trained = matches!(b.mode, Mode::Full);
-    if !is_trained || vocab.is_multiple_of(8) || Part::Output.has_bias(config) {
+    let beyond = vocab.next_multiple_of(LOGIT_COLUMN_ALIGNMENT) - vocab;
+    let is_trained = matches!(b.mode, WeightUse::Full);
+    if !is_trained || vocab.is_multiple_of(8) || DecoderPart::Output.has_bias(config) {
         return head(b, config, x);
     }
     let part = match config.tied_embeddings {
-        true => Part::Embedding,
-        false => Part::Output,
+        true => DecoderPart::Embedding,
+        false => DecoderPart::Output,
     };
     let name = part.name(config, b.weights, 0, "weight");
     if b.is_turned(&name) {
         return head(b, config, x);
     }
-    let w = b.dense(&name, &Part::Output.shape(config))?;
+    let w = b.dense(&name, &DecoderPart::Output.shape(config))?;
     let w = b
         .graph
         .pad(w, &[0, 0], &[beyond, 0], PadMode::Constant, 0.0)?;

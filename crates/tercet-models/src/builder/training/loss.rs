@@ -1,18 +1,18 @@
-//! Cross-entropy of logits, in F32, over targets that are not ignored.
+//! F32 cross-entropy of logits over all targets that are not ignored.
 
 use tercet::{DType, Graph, OpError, Tensor, Value};
 
 use super::super::ModelError;
 
-/// The label of a target that does not count.
+/// Label of a target that the loss excludes.
 pub const IGNORED: i32 = -100;
 
-/// What is added to plain cross-entropy.
+/// Options that modify plain cross-entropy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LossTerms {
-    /// The part of a target's weight that is spread over all classes.
+    /// Label smoothing: the part of a target's weight that is spread over all classes.
     pub(super) smoothing: f64,
-    /// Factor of the square of the logarithm of the sum of exponentials.
+    /// Factor of the z-loss, the squared log-sum-exp of the logits.
     pub(super) z_loss: f64,
 }
 
@@ -21,20 +21,20 @@ impl LossTerms {
         let LossTerms { smoothing, z_loss } = self;
         if !(0.0..1.0).contains(&smoothing) {
             return Err(ModelError::Unsupported(format!(
-                "a label smoothing of {smoothing}; expected 0 or more and less than 1"
+                "label smoothing {smoothing} is out of range; expected 0 or more and less than 1"
             )));
         }
         if !(z_loss.is_finite() && z_loss >= 0.0) {
             return Err(ModelError::Unsupported(format!(
-                "a z-loss factor of {z_loss}; expected a finite number of 0 or more"
+                "z-loss factor {z_loss} is out of range; expected a finite number of at least 0"
             )));
         }
         Ok(self)
     }
 }
 
-/// `idx` where it is not negative: an index beyond any axis elsewhere, which ends a run. Operators that read by indices
-/// would count a negative one from the end.
+/// Replaces negative indices with an index out of range, which makes the run fail. Gather operators
+/// would otherwise count a negative index from the end.
 pub(super) fn not_negative(g: &mut Graph, idx: Value) -> Result<Value, OpError> {
     let zero = g.scalar(DType::I32, 0.0)?;
     let beyond = g.scalar(DType::I32, f64::from(i32::MAX))?;
@@ -42,11 +42,12 @@ pub(super) fn not_negative(g: &mut Graph, idx: Value) -> Result<Value, OpError> 
     g.where_(negative, beyond, idx)
 }
 
-/// The sum of losses and the number of targets, both F32 `[]`, of `logits [n, classes or more]`, F32, and `labels [n]`, I32.
-/// Without `classes` every column is one.
+/// Sum of losses and number of targets, both F32 `[]`, for `logits [n, classes or more]`, F32, and
+/// `labels [n]`, I32. Without `classes` every column is a class.
 ///
-/// The greatest logit of a row is taken from it first, so that no exponential overflows. A label that is neither
-/// [`IGNORED`] nor a class ends the run. Columns behind the classes make rows whole words, and count for nothing.
+/// The row maximum is subtracted first, so that no exponential overflows. A label that is neither
+/// [`IGNORED`] nor a valid class makes the run fail. Columns beyond the classes are alignment
+/// padding and do not affect the loss.
 pub(super) fn cross_entropy(
     g: &mut Graph,
     logits: Value,
@@ -102,7 +103,8 @@ pub(super) fn cross_entropy(
     let none = g.scalar(DType::F32, 0.0)?;
     let losses = g.where_(counts, losses, none)?;
     let loss_sum = g.reduce_sum(losses, &[0], false)?;
-    // Kept, so that what gradients read of a sum of several does not lead them to all at once.
+    // Save the sum for backward. Otherwise the gradient of a sum of several parts would need all
+    // parts at once.
     let loss_sum = g.checkpoint(loss_sum)?;
     let counts = g.cast(counts, DType::F32)?;
     let count = g.reduce_sum(counts, &[0], false)?;
@@ -115,12 +117,13 @@ fn without(g: &mut Graph, logits: Value, beyond: usize) -> Result<Value, OpError
     let mut mask = vec![0.0_f32; columns];
     mask[columns - beyond..].fill(f32::NEG_INFINITY);
     let mask = Tensor::from_slice(&[1, columns], &mask);
-    let mask = mask.expect("invariant: as many numbers as columns");
+    let mask = mask.expect("invariant: the mask has one element per column");
     let mask = g.constant(mask)?;
     g.plus(logits, mask)
 }
 
-/// How many rows of `logits [n, classes]` are greatest at their label, F32 `[]`; ignored ones never are.
+/// Number of rows of `logits [n, classes]` whose argmax is the label, F32 `[]`. Ignored rows never
+/// count.
 pub(super) fn correct(g: &mut Graph, logits: Value, labels: Value) -> Result<Value, OpError> {
     let greatest = g.arg_max(logits, 1, false)?;
     let right = g.equal(greatest, labels)?;
@@ -133,7 +136,7 @@ fn times(g: &mut Graph, x: Value, factor: f64) -> Result<Value, OpError> {
     g.mul(x, factor)
 }
 
-/// Names the outputs `loss`, `loss_sum` and `tokens`, and gives their values in this order.
+/// Adds the outputs `loss`, `loss_sum` and `tokens` and returns their values in this order.
 pub(super) fn outputs(g: &mut Graph, [sum, count]: [Value; 2]) -> Result<[Value; 3], OpError> {
     let one = g.scalar(DType::F32, 1.0)?;
     let at_least = g.max(count, one)?;

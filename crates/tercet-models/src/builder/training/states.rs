@@ -1,32 +1,38 @@
-//! From the graph that a builder made, in F32 with all weights as parameters, to the graph of a training step: its
-//! arithmetic in another dtype, and trained weights as F32 states.
+//! Conversion of a builder's graph to a training graph. The builder's graph is F32 with all weights
+//! as parameters. The training graph may use another arithmetic dtype and has its trained weights
+//! as F32 states.
 
 use tercet::ops::{Op, State};
 use tercet::{DType, Graph, NodeId, Tensor, Type, Value};
 
-use super::super::tuned::{Mode, Tuned};
-use super::super::{Builder, ModelError};
+use super::super::trainable::{TrainableSet, WeightUse};
+use super::super::{ModelBuilder, ModelError};
 
-/// A graph with states.
-pub(super) struct Forward {
+/// A graph whose trained weights are states.
+pub(super) struct StatefulGraph {
     pub(super) graph: Graph,
     pub(super) params: Vec<(String, Tensor)>,
     pub(super) trainables: Vec<(String, Tensor)>,
-    pub(super) tuned: super::Tuned,
+    pub(super) tuned: super::TrainedStateKind,
 }
 
-/// What is built of a result, in F32, as soon as it is there: so that gradients are through with one result and what was
-/// built of it before they come to the one before.
-pub(super) type OfHead<'a> = dyn FnMut(&mut Graph, Value) -> Result<(), ModelError> + 'a;
+/// Callback that builds the F32 head of a result, such as its loss, immediately after the result.
+/// Backward therefore finishes one result and its head before it starts the previous one.
+pub(super) type HeadBuilder<'a> = dyn FnMut(&mut Graph, Value) -> Result<(), ModelError> + 'a;
 
-/// The graph of a builder, computed in the builder's dtype, with what `of_head` builds of each of these values.
+/// Converts a builder's graph to the builder's dtype and calls `of_head` for each of these values.
 pub(super) fn with_states(
-    mut b: Builder<'_>,
+    mut b: ModelBuilder<'_>,
     heads: &[Value],
-    of_head: &mut OfHead<'_>,
-) -> Result<Forward, ModelError> {
+    of_head: &mut HeadBuilder<'_>,
+) -> Result<StatefulGraph, ModelError> {
     b.check_tuned()?;
-    let ids: Vec<Value> = b.tuned.late.iter().map(|late| late.ids).collect();
+    let ids: Vec<Value> = b
+        .tuned
+        .deferred_lookups
+        .iter()
+        .map(|late| late.ids)
+        .collect();
     for (i, value) in heads.iter().chain(&ids).enumerate() {
         b.graph.output(&format!("{i}"), *value)?;
     }
@@ -41,7 +47,7 @@ pub(super) fn with_states(
         .params
         .into_iter()
         .partition(|(name, _)| !b.tuned.trained.contains(name));
-    let old = Old {
+    let old = SourceGraph {
         graph: &narrow,
         tuned: &b.tuned,
         ids: of_ids,
@@ -50,13 +56,15 @@ pub(super) fn with_states(
     };
     let graph = old.rebuilt(of_head)?;
     let tuned = match b.mode {
-        Mode::Frozen | Mode::Adapted(_) | Mode::Chosen(_) | Mode::Full => super::Tuned::Full,
-        Mode::Lora(options) => super::Tuned::Lora {
+        WeightUse::Frozen | WeightUse::Adapted(_) | WeightUse::MultiLora(_) | WeightUse::Full => {
+            super::TrainedStateKind::Full
+        }
+        WeightUse::Lora(options) => super::TrainedStateKind::Lora {
             sites: b.tuned.sites,
             alpha: options.alpha,
         },
     };
-    Ok(Forward {
+    Ok(StatefulGraph {
         graph,
         params,
         trainables,
@@ -64,7 +72,7 @@ pub(super) fn with_states(
     })
 }
 
-/// What a result was before it was cast at the end of the graph.
+/// A result before the cast at the end of the graph.
 fn before_cast(graph: &Graph, v: Value) -> Value {
     let node = graph.node(v.node);
     match node.op {
@@ -80,20 +88,20 @@ fn placed(places: &[NodeId], v: Value) -> Value {
     }
 }
 
-/// The graph before, in the dtype of its arithmetic.
-struct Old<'a> {
+/// The source graph, in the arithmetic dtype.
+struct SourceGraph<'a> {
     graph: &'a Graph,
-    tuned: &'a Tuned,
-    /// Where the rows of tables are read, for each of the inputs that stand for them.
+    tuned: &'a TrainableSet,
+    /// Token ids of each deferred embedding lookup.
     ids: &'a [Value],
     heads: &'a [Value],
     trainables: &'a [(String, Tensor)],
 }
 
-impl Old<'_> {
-    /// The graph with trained parameters as states, rows of tables read where an input stands for them, and what is
-    /// built of results.
-    fn rebuilt(&self, of_head: &mut OfHead<'_>) -> Result<Graph, ModelError> {
+impl SourceGraph<'_> {
+    /// Rebuilds the graph: trained parameters become states, deferred lookups are inserted for
+    /// their input placeholders, and heads are added to the results.
+    fn rebuilt(&self, of_head: &mut HeadBuilder<'_>) -> Result<Graph, ModelError> {
         let mut new = Graph::new();
         let mut places: Vec<NodeId> = Vec::with_capacity(self.graph.len());
         for (id, node) in self.graph.nodes() {
@@ -102,7 +110,11 @@ impl Old<'_> {
                     state(&mut new, &p.name, &p.ty)?
                 }
                 Op::Input(input) => {
-                    let late = self.tuned.late.iter().position(|l| l.input == input.name);
+                    let late = self
+                        .tuned
+                        .deferred_lookups
+                        .iter()
+                        .position(|l| l.input == input.name);
                     match late {
                         Some(at) => self.rows_of_table(&mut new, &places, at)?,
                         None => new.add(node.op.clone(), &[])?,
@@ -133,7 +145,7 @@ impl Old<'_> {
         places: &[NodeId],
         at: usize,
     ) -> Result<Value, ModelError> {
-        let name = &self.tuned.late[at].table;
+        let name = &self.tuned.deferred_lookups[at].table;
         let table = self.trainables.iter().find(|(n, _)| n == name);
         let (_, tensor) = table.ok_or_else(|| ModelError::MissingWeight {
             tensor: name.clone(),
@@ -143,7 +155,7 @@ impl Old<'_> {
     }
 }
 
-/// The state of this name, made once.
+/// State of this name; repeated calls return the same state.
 fn state(graph: &mut Graph, name: &str, ty: &Type) -> Result<Value, ModelError> {
     if let Some(node) = graph.leaf(name) {
         debug_assert!(matches!(graph.node(node).op, Op::State(_)));

@@ -1,4 +1,4 @@
-//! Pictures to vectors and classes.
+//! Image embedding and classification with a compiled vision model.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use tercet::{DType, Device, Executable, Tensor, TensorType};
 use super::super::{ModelError, Scoring};
 use super::VisionModel;
 use crate::error::Error;
-use crate::picture::{Picture, PictureProcessor};
+use crate::image::{Image, ImageProcessor};
 
-/// Pictures of a run unless the caller says.
+/// Default number of images per run.
 const BATCH: usize = 8;
 
-/// A compiled model of pictures with what prepares them: pictures in, rows of numbers out.
-pub struct PictureEncoder {
+/// A compiled vision model with its preprocessing. It turns images into output rows.
+pub struct ImageEmbedder {
     exe: Box<dyn Executable>,
-    processor: PictureProcessor,
+    processor: ImageProcessor,
     size: [usize; 2],
     batch: usize,
     width: usize,
@@ -23,20 +23,20 @@ pub struct PictureEncoder {
     outputs: Vec<Tensor>,
 }
 
-impl PictureEncoder {
-    /// Compiles `model` for `batch` pictures at once; 8 where there is none.
+impl ImageEmbedder {
+    /// Compiles `model` for batches of `batch` images; the default is 8.
     ///
     /// # Errors
-    /// As [`VisionModel::compile`].
+    /// Same errors as [`VisionModel::compile`].
     pub fn new(
         model: &VisionModel,
-        processor: PictureProcessor,
+        processor: ImageProcessor,
         device: &Device,
         batch: Option<usize>,
-    ) -> Result<PictureEncoder, ModelError> {
+    ) -> Result<ImageEmbedder, ModelError> {
         let batch = batch.unwrap_or(BATCH).max(1);
         let empty = Tensor::zeros(TensorType::new(DType::F32, &[0, 0, 0, 0]));
-        Ok(PictureEncoder {
+        Ok(ImageEmbedder {
             exe: model.compile(device, batch)?,
             processor,
             size: model.size,
@@ -47,39 +47,39 @@ impl PictureEncoder {
         })
     }
 
-    /// Elements of a row.
+    /// Elements per output row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// The rows of these files, in their order: of features, or logits of classes. As many files as run at once are in
-    /// memory. `progress` is called with the number of pictures done; false stops early with what is done, and rows of the
-    /// others are empty.
+    /// Output rows of these image files, in order: features or class logits. Only the images of one
+    /// batch are in memory. `progress` receives the number of finished images. If it returns false,
+    /// the call stops early and the remaining rows are empty.
     ///
     /// # Errors
-    /// [`Error::Picture`] of a file; [`Error::Model`] of the device.
-    pub fn of_files<P: AsRef<Path>>(
+    /// [`Error::Image`] of a file; [`Error::Model`] of the device.
+    pub fn embed_files<P: AsRef<Path>>(
         &mut self,
         paths: &[P],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let mut read = |at: usize| -> Result<Picture, Error> { Ok(Picture::open(&paths[at])?) };
+        let mut read = |at: usize| -> Result<Image, Error> { Ok(Image::open(&paths[at])?) };
         self.run_all(paths.len(), &mut read, progress)
     }
 
-    /// The rows of these pictures, as [`Self::of_files`].
+    /// Output rows of these images, as [`Self::embed_files`].
     ///
     /// # Errors
-    /// As [`Self::of_files`].
-    pub fn of_pictures(&mut self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>, Error> {
-        let mut read = |at: usize| -> Result<Picture, Error> { Ok(pictures[at].clone()) };
+    /// Same errors as [`Self::embed_files`].
+    pub fn embed_images(&mut self, pictures: &[Image]) -> Result<Vec<Vec<f32>>, Error> {
+        let mut read = |at: usize| -> Result<Image, Error> { Ok(pictures[at].clone()) };
         self.run_all(pictures.len(), &mut read, &mut |_| true)
     }
 
     fn run_all(
         &mut self,
         count: usize,
-        read: &mut dyn FnMut(usize) -> Result<Picture, Error>,
+        read: &mut dyn FnMut(usize) -> Result<Image, Error>,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
         let mut rows = vec![Vec::new(); count];
@@ -105,7 +105,7 @@ impl PictureEncoder {
     fn run(
         &mut self,
         count: usize,
-        read: &mut dyn FnMut(usize) -> Result<Picture, Error>,
+        read: &mut dyn FnMut(usize) -> Result<Image, Error>,
     ) -> Result<(), Error> {
         let [height, width] = self.size;
         let shape = [count, 3, height, width];
@@ -122,57 +122,55 @@ impl PictureEncoder {
 }
 
 fn tensor_error(e: tercet::TensorError) -> ModelError {
-    ModelError::Unsupported(format!("the pixels or the output of the model: {e}"))
+    ModelError::Unsupported(format!("pixels or output of the model: {e}"))
 }
 
-/// What a model of pictures tells: the names of its classes and what logits mean.
+/// Class names and scoring of an image classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PictureLabels {
-    /// The classes, in order.
+pub struct ImageLabels {
+    /// Class names, in order.
     pub labels: Vec<String>,
-    /// What logits become.
+    /// Conversion of logits to scores.
     pub scoring: Scoring,
 }
 
-/// A compiled model of pictures that tells their classes.
-pub struct PictureClassifier {
-    encoder: PictureEncoder,
-    labels: PictureLabels,
+/// A compiled image classifier.
+pub struct ImageClassifier {
+    encoder: ImageEmbedder,
+    labels: ImageLabels,
 }
 
-impl PictureClassifier {
-    /// Of an encoder of logits of as many classes as there are labels.
+impl ImageClassifier {
+    /// Wraps a model whose number of logits equals the number of labels.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] for another number.
-    pub fn new(
-        encoder: PictureEncoder,
-        labels: PictureLabels,
-    ) -> Result<PictureClassifier, ModelError> {
+    /// [`ModelError::Unsupported`] if the numbers differ.
+    pub fn new(encoder: ImageEmbedder, labels: ImageLabels) -> Result<ImageClassifier, ModelError> {
         match encoder.width() == labels.labels.len() {
-            true => Ok(PictureClassifier { encoder, labels }),
+            true => Ok(ImageClassifier { encoder, labels }),
             false => Err(ModelError::Unsupported(format!(
-                "the model was not built for logits of {} classes",
+                "the model was not built with logits for {} classes",
                 labels.labels.len()
             ))),
         }
     }
 
-    /// The names of the classes.
+    /// Names of the classes.
     pub fn labels(&self) -> &[String] {
         &self.labels.labels
     }
 
-    /// The scores of all classes for each file; `progress` as [`PictureEncoder::of_files`].
+    /// Scores of all classes for each file; `progress` is the callback of
+    /// [`ImageEmbedder::embed_files`].
     ///
     /// # Errors
-    /// As [`PictureEncoder::of_files`].
+    /// Same errors as [`ImageEmbedder::embed_files`].
     pub fn classify<P: AsRef<Path>>(
         &mut self,
         paths: &[P],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let mut rows = self.encoder.of_files(paths, progress)?;
+        let mut rows = self.encoder.embed_files(paths, progress)?;
         let scoring = self.labels.scoring;
         rows.iter_mut().for_each(|row| scoring.apply(row));
         Ok(rows)

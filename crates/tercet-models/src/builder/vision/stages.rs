@@ -1,39 +1,39 @@
-//! Stages of convolutions.
+//! Convolutional vision models: ResNet and ConvNeXt stages.
 
 use tercet::Value;
 use tercet::ops::{PoolFn, ReduceFn, Window};
 
 use super::super::decoder::layer::activate;
 use super::super::encoder::as_rows;
-use super::super::{Builder, ModelError};
-use crate::config::{Activation, ResidualLayer, StagesKind, StagesSpec, VisionFamily};
+use super::super::{ModelBuilder, ModelError};
+use crate::config::{FfnActivation, ResidualLayer, StagesKind, StagesSpec, VisionFamily};
 
-/// Added to variances by all norms of ResNet.
+/// Epsilon of all ResNet batch norms.
 const BATCH_EPS: f64 = 1e-5;
-/// Added to variances by ConvNeXt's norms before the last.
+/// Epsilon of the ConvNeXt norms, except the last one.
 const LAYER_EPS: f64 = 1e-6;
 
-/// A model with what its tensors begin with.
-struct Stages<'a> {
+/// A convolutional model and its tensor name prefix.
+struct StagesBuilder<'a> {
     spec: &'a StagesSpec,
     prefix: &'static str,
 }
 
-/// The vectors `[rows, width]` of pictures `[rows, 3, height, width]`.
+/// Feature vectors `[rows, width]` of images `[rows, 3, height, width]`.
 pub(super) fn vectors(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     (family, spec): (VisionFamily, &StagesSpec),
     pixels: Value,
     size: [usize; 2],
 ) -> Result<Value, ModelError> {
-    let least = spec.least_side();
+    let least = spec.min_side();
     if size.iter().any(|side| *side < least) {
         return Err(ModelError::Unsupported(format!(
-            "pictures of {size:?} pixels; this model reads {least} by {least} at least"
+            "images of {size:?} pixels are too small; this model expects at least {least} by {least}"
         )));
     }
     let prefix = spec.prefix(family.prefix(), b.weights);
-    let of = Stages { spec, prefix };
+    let of = StagesBuilder { spec, prefix };
     match spec.kind {
         StagesKind::Residual { stem, layer, .. } => {
             let x = of.unit(b, "embedder.embedder", pixels, ([stem, 3, 7], 2))?;
@@ -76,15 +76,16 @@ pub(super) fn vectors(
     }
 }
 
-impl Stages<'_> {
+impl StagesBuilder<'_> {
     fn named(&self, name: &str, suffix: &str) -> String {
         format!("{}{name}.{suffix}", self.prefix)
     }
 
-    /// A convolution with a bias, of `[outputs, inputs of a group, taps of a side]` and `[stride, padding, groups]`.
+    /// Convolution with a bias. The parameters are `[outputs, inputs per group, kernel size]` and
+    /// `[stride, padding, groups]`.
     fn conv(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         x: Value,
         ([outputs, inputs, taps], [stride, pad, groups]): ([usize; 3], [usize; 3]),
@@ -95,10 +96,10 @@ impl Stages<'_> {
         Ok(b.graph.conv(x, weight, Some(bias), window, groups)?)
     }
 
-    /// A convolution and its norm.
+    /// Convolution followed by batch norm.
     fn unit(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         x: Value,
         ([outputs, inputs, taps], stride): ([usize; 3], usize),
@@ -116,10 +117,10 @@ impl Stages<'_> {
         Ok(b.graph.batch_norm_inference(x, weights, BATCH_EPS)?)
     }
 
-    /// A layer of ResNet of `x` with so many channels.
+    /// A ResNet layer; `before` is the number of input channels of `x`.
     fn residual(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         (stage, at): (usize, usize),
         layer: ResidualLayer,
         (x, before): (Value, usize),
@@ -156,8 +157,9 @@ impl Stages<'_> {
         for (i, unit) in units.into_iter().enumerate() {
             y = self.unit(b, &format!("{name}.layer.{i}"), y, unit)?;
             if i < last {
-                // Whatever the configuration says: the reference asks it for the sums alone.
-                y = activate(b, Activation::Relu, y)?;
+                // Always ReLU: the reference applies the configured activation only after the
+                // residual sum.
+                y = activate(b, FfnActivation::Relu, y)?;
             }
         }
         let x = match shortcut {
@@ -171,10 +173,10 @@ impl Stages<'_> {
         activate(b, self.spec.activation, sum)
     }
 
-    /// A layer of ConvNeXt.
+    /// A ConvNeXt layer.
     fn mixed(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         (x, channels): (Value, usize),
         layer_scale: bool,
@@ -188,7 +190,7 @@ impl Stages<'_> {
         )?;
         let y = as_rows(b, y)?;
         let y = self.layer_norm(b, &format!("{name}.layernorm"), y, (channels, LAYER_EPS))?;
-        let linear = |b: &mut Builder<'_>, x, part: &str, shape| {
+        let linear = |b: &mut ModelBuilder<'_>, x, part: &str, shape| {
             let of = |suffix| self.named(&format!("{name}.{part}"), suffix);
             b.linear(x, &of("weight"), Some(&of("bias")), shape)
         };
@@ -204,10 +206,10 @@ impl Stages<'_> {
         Ok(b.graph.plus(x, y)?)
     }
 
-    /// The norm over the last axis.
+    /// Layer norm over the last axis.
     fn layer_norm(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         x: Value,
         (len, eps): (usize, f64),
@@ -218,10 +220,10 @@ impl Stages<'_> {
         Ok(b.graph.layer_norm(x, gain, Some(bias), axis, eps)?)
     }
 
-    /// The norm over the channels of each place.
+    /// Layer norm over the channels of each position.
     fn norm_of_places(
         &self,
-        b: &mut Builder<'_>,
+        b: &mut ModelBuilder<'_>,
         name: &str,
         x: Value,
         channels: usize,

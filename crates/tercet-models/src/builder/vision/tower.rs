@@ -1,19 +1,19 @@
-//! The towers of pictures and texts, and what follows them.
+//! Vision and text towers with their pooling and projection.
 
-use tercet::ops::{AttentionOptions, Layout, ReduceFn};
+use tercet::ops::{AttentionLayout, AttentionOptions, ReduceFn};
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::layer::activate;
-use super::super::encoder::{Texts, encode, encode_pictures, token};
-use super::super::{Builder, ModelError};
+use super::super::encoder::{EncoderTexts, encode, encode_images, token};
+use super::super::{ModelBuilder, ModelError};
 use super::VisionOutput;
 use crate::config::{
-    EncoderSpec, FeedForward, PicturePooling, TextTower, VisionBody, VisionFamily, VisionSpec,
+    EncoderSpec, FeedForward, ImagePooling, TextTower, VisionBody, VisionFamily, VisionSpec,
 };
 
-/// The vectors of pictures: their features, or what a classifier reads.
+/// Vectors of images: features, or the input of a classifier.
 pub(super) fn vectors(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     spec: &VisionSpec,
     pixels: Value,
     size: [usize; 2],
@@ -25,15 +25,15 @@ pub(super) fn vectors(
         projection,
     } = &spec.body
     else {
-        unreachable!("invariant: stages have a builder of their own");
+        unreachable!("invariant: stages have a separate builder");
     };
-    let x = encode_pictures(b, layers, pixels, size)?;
+    let x = encode_images(b, layers, pixels, size)?;
     let vectors = match pooling {
-        PicturePooling::ClassToken => {
+        ImagePooling::ClassToken => {
             let first = b.graph.narrow(x, 1, 0, 1)?;
             b.graph.squeeze(first, 1)?
         }
-        PicturePooling::Attention => attended(b, layers, x)?,
+        ImagePooling::Attention => attended(b, layers, x)?,
     };
     match (output, spec.family) {
         (VisionOutput::Features, _) => match projection {
@@ -52,15 +52,16 @@ pub(super) fn vectors(
         (VisionOutput::Classes(_), VisionFamily::Clip | VisionFamily::Siglip) => {
             let family = spec.family.model_type();
             Err(ModelError::Unsupported(format!(
-                "a model of `{family}` has no classes of its own; it tells those that are described to it"
+                "a model of the family `{family}` has no classes; describe them for zero-shot classification"
             )))
         }
         (VisionOutput::Classes(_), _) => Ok(vectors),
     }
 }
 
-/// What a learned query attends to among `x [rows, len, hidden]`, and a feed-forward network beside it: `[rows, hidden]`.
-fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, ModelError> {
+/// Attention pooling: a learned query attends to `x [rows, len, hidden]`, followed by a
+/// feed-forward block. Result `[rows, hidden]`.
+fn attended(b: &mut ModelBuilder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, ModelError> {
     const HEAD: &str = "vision_model.head";
     let (hidden, heads) = (spec.hidden, spec.heads);
     let shape = b.graph.ty(x).shape.clone();
@@ -91,10 +92,10 @@ fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, 
         let shape = [rows.clone(), len, heads.into(), spec.head_dim.into()];
         split.push(b.graph.reshape(y, shape)?);
     }
-    let options = AttentionOptions::new(heads, heads, Layout::Bshd);
+    let options = AttentionOptions::new(heads, heads, AttentionLayout::Bshd);
     let y = b.graph.attention(split[0], split[1], split[2], options)?;
     let y = b.graph.reshape(y, [rows, hidden.into()])?;
-    let linear = |b: &mut Builder<'_>, x, name: &str, shape| {
+    let linear = |b: &mut ModelBuilder<'_>, x, name: &str, shape| {
         let (weight, bias) = (
             format!("{HEAD}.{name}.weight"),
             format!("{HEAD}.{name}.bias"),
@@ -113,9 +114,9 @@ fn attended(b: &mut Builder<'_>, spec: &EncoderSpec, x: Value) -> Result<Value, 
     Ok(b.graph.plus(y, h)?)
 }
 
-/// The vectors of texts.
+/// Vectors of texts.
 pub(super) fn text_vectors(
-    b: &mut Builder<'_>,
+    b: &mut ModelBuilder<'_>,
     family: VisionFamily,
     text: &TextTower,
 ) -> Result<Value, ModelError> {
@@ -125,7 +126,7 @@ pub(super) fn text_vectors(
     let ids = b.graph.input("ids", Type::new(DType::I32, shape))?;
     let ty = Type::new(DType::I32, [rows, Dim::Known(1)]);
     let place = b.graph.input("place", ty)?;
-    let texts = Texts {
+    let texts = EncoderTexts {
         ids,
         type_ids: None,
         mask: None,

@@ -1,41 +1,42 @@
-//! Prompts with pictures to tokens, of which those behind the vocabulary are rows of the pictures.
+//! Tokenization of prompts with images; token ids above the vocabulary refer to image embedding
+//! rows.
 
 use sha2::{Digest, Sha256};
 use tercet::{DType, Executable, Tensor, TensorType};
 
 use super::super::{Generator, ModelError};
 use super::BATCH;
-use super::prompt::{places, tokens_around, written};
+use super::prompt::{expand_image_tokens, places, tokens_around};
 use crate::config::VisionLanguageSpec;
 use crate::error::Error;
-use crate::picture::{Picture, TileProcessor, Tiles};
+use crate::image::{Image, ImageTileProcessor, ImageTiles};
 use crate::tokenizer::Tokenizer;
 
-/// A compiled tower, which gives a [`Generator`] the pictures that a prompt is about.
-pub struct PictureReader {
+/// A compiled vision tower; it provides a [`Generator`] with the image embeddings of a prompt.
+pub struct ImageEncoder {
     exe: Box<dyn Executable>,
-    processor: TileProcessor,
+    processor: ImageTileProcessor,
     side: usize,
     rows_of_tile: usize,
-    /// Elements of a row.
+    /// Elements per embedding row.
     width: usize,
     vocab: usize,
     image_token: u32,
     pixels: Tensor,
     outputs: Vec<Tensor>,
-    /// What the generator has, in order: a digest of each picture and its rows.
+    /// Images known to the generator, in order: digest and number of embedding rows.
     read: Vec<([u8; 32], usize)>,
     rows: Vec<f32>,
 }
 
-impl PictureReader {
+impl ImageEncoder {
     pub(super) fn new(
         exe: Box<dyn Executable>,
         spec: &VisionLanguageSpec,
-        processor: TileProcessor,
-    ) -> PictureReader {
+        processor: ImageTileProcessor,
+    ) -> ImageEncoder {
         let empty = Tensor::zeros(TensorType::new(DType::F32, &[0, 0, 0, 0]));
-        PictureReader {
+        ImageEncoder {
             exe,
             processor,
             side: spec.side(),
@@ -50,31 +51,32 @@ impl PictureReader {
         }
     }
 
-    /// The tokens of a prompt with pictures, each in the place of an `<image>`, and the generator knows their rows: what is fed
-    /// of these tokens is about them. Pictures that the prompt before had in the same order are not computed again, and tokens
-    /// that the generator has of others are forgotten. `special` adds what the tokenizer puts around texts. `progress` is
-    /// called with the tiles done and those of all new pictures; false stops, and there are no tokens then.
+    /// Tokenizes a prompt with one `<image>` placeholder per image and sets the generator's image
+    /// embeddings. Images that match the previous prompt in the same order are not recomputed.
+    /// Cached tokens of other images are removed from the generator.
+    ///
+    /// `special` adds the tokenizer's special tokens. `progress` receives the number of finished
+    /// tiles and the total for all new images. If it returns false, the call stops and returns no
+    /// tokens.
     ///
     /// # Errors
-    /// [`Error::Model`]: the prompt has other places than there are pictures ([`ModelError::Places`]), or more tokens than
-    /// the context ([`ModelError::Context`]), which is known before a picture is computed; [`Error::Picture`],
-    /// [`Error::Tokenizer`].
+    /// [`Error::Model`]: [`ModelError::Places`] if the numbers of placeholders and images differ, [`ModelError::Context`] if the prompt exceeds the context. The latter is checked before any image is computed. [`Error::Image`], [`Error::Tokenizer`].
     pub fn read(
         &mut self,
-        prompt: (&str, &[Picture]),
+        prompt: (&str, &[Image]),
         (tokenizer, special): (&Tokenizer, bool),
         generator: &mut Generator,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<Vec<u32>>, Error> {
         let (text, pictures) = prompt;
         let tiles = self.tiles(text, pictures, generator.context())?;
-        let text = written(text, &tiles, self.rows_of_tile);
+        let text = expand_image_tokens(text, &tiles, self.rows_of_tile);
         let mut ids = tokenizer.encode(&text, special)?;
         let (tokens, context) = (ids.len(), generator.context());
         if tokens > context {
             return Err(ModelError::Context { tokens, context }.into());
         }
-        // Without pictures the token is one like any other.
+        // Without images, `<image>` is ordinary text.
         if !pictures.is_empty() {
             let all: usize = tiles.iter().map(|of| of.count() * self.rows_of_tile).sum();
             let places = ids.iter_mut().filter(|id| **id == self.image_token);
@@ -84,19 +86,19 @@ impl PictureReader {
             }
             if found != all {
                 return Err(ModelError::Unsupported(format!(
-                    "the tokenizer makes {found} tokens {} (image_token_id) of {all} times `<image>`; tokenizer.json and \
-                     config.json are not of one model",
+                    "the tokenizer produces {found} tokens {} (image_token_id) for {all} times `<image>`; tokenizer.json and \
+                     config.json belong to different models",
                     self.image_token
                 ))
                 .into());
             }
         }
-        let done = self.see(pictures, &tiles, generator, progress)?;
+        let done = self.encode_images(pictures, &tiles, generator, progress)?;
         Ok(done.then_some(ids))
     }
 
-    /// The tokens as the tokenizer has them: `<image>` for rows of pictures.
-    pub fn spelled(&self, tokens: &[u32]) -> Vec<u32> {
+    /// Token ids as the tokenizer produces them: embedding rows become the `<image>` token.
+    pub fn to_tokenizer_ids(&self, tokens: &[u32]) -> Vec<u32> {
         let own = |token: &u32| match (*token as usize) < self.vocab {
             true => *token,
             false => self.image_token,
@@ -104,13 +106,18 @@ impl PictureReader {
         tokens.iter().map(own).collect()
     }
 
-    /// The rows of the pictures that were read last, `[rows, width]`.
+    /// Embedding rows of the images read last, `[rows, width]`.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }
 
-    /// The tiles of each picture.
-    fn tiles(&self, text: &str, pictures: &[Picture], context: usize) -> Result<Vec<Tiles>, Error> {
+    /// Tile layout of each image.
+    fn tiles(
+        &self,
+        text: &str,
+        pictures: &[Image],
+        context: usize,
+    ) -> Result<Vec<ImageTiles>, Error> {
         let (places, given) = (places(text), pictures.len());
         if places != given && given > 0 {
             return Err(ModelError::Places {
@@ -119,10 +126,10 @@ impl PictureReader {
             }
             .into());
         }
-        let tiles = |picture: &Picture| self.processor.tiles(picture.width(), picture.height());
+        let tiles = |picture: &Image| self.processor.tiles(picture.width(), picture.height());
         let tiles = pictures.iter().map(tiles).collect::<Result<Vec<_>, _>>()?;
-        // Before there is memory for a text of them.
-        let least = |of: &Tiles| of.count() * self.rows_of_tile + tokens_around(*of);
+        // Check the length before allocating the expanded prompt.
+        let least = |of: &ImageTiles| of.count() * self.rows_of_tile + tokens_around(*of);
         let tokens = tiles.iter().map(least).sum();
         match tokens > context {
             true => Err(ModelError::Context { tokens, context }.into()),
@@ -130,11 +137,12 @@ impl PictureReader {
         }
     }
 
-    /// Has the generator know these pictures; false where it was stopped.
-    fn see(
+    /// Computes the embeddings of new images and passes all of them to the generator. Returns false
+    /// if `progress` stopped it.
+    fn encode_images(
         &mut self,
-        pictures: &[Picture],
-        tiles: &[Tiles],
+        pictures: &[Image],
+        tiles: &[ImageTiles],
         generator: &mut Generator,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool, Error> {
@@ -147,7 +155,7 @@ impl PictureReader {
         self.read.truncate(same);
         let rows: usize = self.read.iter().map(|(_, rows)| rows).sum();
         self.rows.truncate(rows * self.width);
-        generator.forget_from((self.vocab + rows) as u32);
+        generator.truncate_from((self.vocab + rows) as u32);
         let count = tiles[same..].iter().map(|of| of.count()).sum();
         let mut done = 0;
         for (at, picture) in pictures.iter().enumerate().skip(same) {
@@ -161,14 +169,14 @@ impl PictureReader {
             self.read.push((digests[at], own.len() / self.width));
             self.rows.extend(own);
         }
-        generator.see(self.width, &self.rows)?;
+        generator.set_image_embeddings(self.width, &self.rows)?;
         Ok(true)
     }
 
-    /// The rows of a picture.
+    /// Embedding rows of one image.
     fn run(
         &mut self,
-        picture: &Picture,
+        picture: &Image,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<Vec<f32>>, Error> {
         let prepared = self.processor.prepare(picture)?;
@@ -179,17 +187,17 @@ impl PictureReader {
             let now = BATCH.min(count - done);
             let pixels = &mut self.pixels;
             let shape = [now, 3, side, side];
-            pixels.reset_to(DType::F32, &shape).map_err(of_tensor)?;
-            let to = pixels.as_slice_mut::<f32>().map_err(of_tensor)?;
+            pixels.reset_to(DType::F32, &shape).map_err(tensor_error)?;
+            let to = pixels.as_slice_mut::<f32>().map_err(tensor_error)?;
             for (at, to) in to.chunks_exact_mut(3 * side * side).enumerate() {
-                prepared.write(done + at, to);
+                prepared.write_tile(done + at, to);
             }
             let inputs = [("pixels", &self.pixels)];
             let run = self.exe.run_into(&inputs, &mut self.outputs);
             run.map_err(ModelError::from)?;
             let first = self.outputs.first();
             let first = first.ok_or_else(|| ModelError::Unsupported("no output".into()))?;
-            rows.extend_from_slice(first.as_slice::<f32>().map_err(of_tensor)?);
+            rows.extend_from_slice(first.as_slice::<f32>().map_err(tensor_error)?);
             done += now;
             if !progress(now) {
                 return Ok(None);
@@ -199,7 +207,7 @@ impl PictureReader {
     }
 }
 
-fn digest(picture: &Picture) -> [u8; 32] {
+fn digest(picture: &Image) -> [u8; 32] {
     let mut hash = Sha256::new();
     for side in [picture.width(), picture.height()] {
         hash.update((side as u64).to_le_bytes());
@@ -208,6 +216,6 @@ fn digest(picture: &Picture) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn of_tensor(e: tercet::TensorError) -> ModelError {
-    ModelError::Unsupported(format!("the pixels or the rows of a picture: {e}"))
+fn tensor_error(e: tercet::TensorError) -> ModelError {
+    ModelError::Unsupported(format!("pixels or embedding rows of an image: {e}"))
 }

@@ -1,16 +1,17 @@
-//! Prompts with pictures: what stands for one, as the reference's processor writes it.
+//! Expansion of `<image>` placeholders in prompts, in the format of the reference processor.
 
 use crate::hf::{AROUND, IMAGE, WHOLE};
-use crate::picture::Tiles;
+use crate::image::ImageTiles;
 
-/// Tokens around the rows of a picture with these tiles, at least: what precedes each tile, and what follows the last.
-pub(super) fn tokens_around(tiles: Tiles) -> usize {
+/// Minimum number of marker tokens for an image with these tiles: markers before each tile and
+/// after the last.
+pub(super) fn tokens_around(tiles: ImageTiles) -> usize {
     2 * tiles.count() + 1
 }
 
-/// The prompt with each place of a picture written out, `rows` places a tile. There are as many places as pictures, or no
-/// pictures.
-pub(super) fn written(prompt: &str, pictures: &[Tiles], rows: usize) -> String {
+/// The prompt with each `<image>` placeholder expanded to `rows` placeholders per tile. The number
+/// of placeholders equals the number of images, or there are no images.
+pub(super) fn expand_image_tokens(prompt: &str, pictures: &[ImageTiles], rows: usize) -> String {
     if pictures.is_empty() {
         return prompt.to_string();
     }
@@ -23,13 +24,13 @@ pub(super) fn written(prompt: &str, pictures: &[Tiles], rows: usize) -> String {
     text
 }
 
-/// How many places for pictures a prompt has.
+/// Number of `<image>` placeholders in a prompt.
 pub(super) fn places(prompt: &str) -> usize {
     prompt.matches(IMAGE).count()
 }
 
-fn push_picture(text: &mut String, tiles: Tiles, places: &str) {
-    let Tiles { rows, columns } = tiles;
+fn push_picture(text: &mut String, tiles: ImageTiles, places: &str) {
+    let ImageTiles { rows, columns } = tiles;
     for row in 1..=rows {
         for column in 1..=columns {
             text.push_str(&format!("{AROUND}<row_{row}_col_{column}>{places}"));
@@ -48,22 +49,22 @@ mod tests {
 
     #[test]
     fn rows_and_columns_are_counted_from_one() {
-        let whole = Tiles {
+        let whole = ImageTiles {
             rows: 0,
             columns: 0,
         };
-        let split = Tiles {
+        let split = ImageTiles {
             rows: 1,
             columns: 2,
         };
         assert_eq!(places("a<image>b<image>"), 2);
         assert_eq!(
-            written("a<image>b<image>", &[whole, split], 2),
+            expand_image_tokens("a<image>b<image>", &[whole, split], 2),
             "a<fake_token_around_image><global-img><image><image><fake_token_around_image>b\
              <fake_token_around_image><row_1_col_1><image><image><fake_token_around_image><row_1_col_2><image><image>\n\
              \n<fake_token_around_image><global-img><image><image><fake_token_around_image>"
         );
         assert_eq!(tokens_around(whole), 3);
-        assert_eq!(written("a<image>b", &[], 2), "a<image>b");
+        assert_eq!(expand_image_tokens("a<image>b", &[], 2), "a<image>b");
     }
 }

@@ -1,43 +1,47 @@
-//! Experts in place of a feed-forward network.
+//! Mixture-of-experts layers in place of a feed-forward network.
 
 use super::super::{ConfigError, ensure};
 
-/// Experts in place of a feed-forward network (Shazeer and others, "Outrageously Large Neural Networks", 2017): each token
-/// goes through those whose score is greatest, and results are added by it.
+/// A mixture-of-experts layer in place of a feed-forward network (Shazeer and others, "Outrageously
+/// Large Neural Networks", 2017). Each token is routed to the experts with the highest router
+/// scores; the layer returns the sum of their outputs, weighted by score.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// Through how many a token goes.
+    /// Number of experts that each token is routed to.
     pub used: usize,
-    /// Width of one.
+    /// Intermediate width of one expert.
     pub ffn: usize,
-    /// What is made of the projection that scores them.
-    pub scores: Scores,
-    /// Whether a stored number for each expert is added to the scores that choose, but not to those that weigh.
-    pub choice_bias: bool,
-    /// Which groups of experts a token may choose from.
-    pub groups: Option<Groups>,
-    /// Whether the scores of those that are used are divided by their sum.
+    /// The function that turns router logits into scores.
+    pub scores: RouterScoring,
+    /// Whether a stored bias per expert is added to the scores for the selection of experts. The
+    /// weights of the sum do not include it.
+    pub router_bias: bool,
+    /// Groups that limit the experts a token may be routed to.
+    pub groups: Option<ExpertGroups>,
+    /// Whether the scores of the selected experts are divided by their sum.
     pub normalized: bool,
-    /// The factor of these scores.
+    /// A factor on the scores of the selected experts.
     pub scale: Option<f32>,
-    /// Whether the projection that scores and those of experts have biases.
+    /// Whether the router and the experts' projections have biases.
     pub bias: bool,
-    /// Gates and projections up are bounded by this number, `(up + 1) gate sigmoid(1.702 gate)` in place of a product
-    /// (the experts of gpt-oss).
+    /// The limit of the gate and up activations for experts of gpt-oss. These compute `(up + 1)
+    /// gate sigmoid(1.702 gate)` instead of a plain gated product.
     pub clamp: Option<f32>,
-    /// How a folder has the projections of gates and up.
+    /// The layout of the gate and up projections in a folder.
     pub stored: ExpertTensors,
-    /// The width of the rows that experts read and write, which are projected from and to those of the model; its own where
-    /// there is none. The shared one reads the model's.
+    /// Width of the experts' inputs and outputs if they are projected from and to the model's
+    /// width; `None` if the experts use the model's width directly. The shared expert always reads
+    /// the model's width.
     pub latent: Option<usize>,
-    /// The one that all tokens go through, if there is one.
-    pub shared: Option<Shared>,
+    /// The shared expert, which processes every token, if there is one.
+    pub shared: Option<SharedExpert>,
 }
 
 impl Experts {
-    /// What Mixtral and Qwen have: `used` of `count` by a softmax over all.
+    /// The experts of Mixtral and Qwen: softmax over all `count` router logits, of which the best
+    /// `used` are selected.
     pub fn new([count, used, ffn]: [usize; 3], normalized: bool) -> Experts {
         Experts {
             count,
@@ -51,14 +55,14 @@ impl Experts {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let Experts { count, used, .. } = *self;
         ensure(used <= count, || {
-            format!("{used} of {count} experts cannot be used")
+            format!("cannot route tokens to {used} of {count} experts")
         })?;
         for (what, value) in [
-            ("the factor of experts' scores", self.scale),
-            ("the bound of experts' gates", self.clamp),
+            ("the scale of expert scores", self.scale),
+            ("the clamp of expert gates", self.clamp),
         ] {
             ensure(value.is_none_or(|x| x.is_finite() && x > 0.0), || {
-                format!("{what} is {value:?}, it must be positive")
+                format!("{what} is {value:?}; expected a positive number")
             })?;
         }
         let Some(groups) = self.groups else {
@@ -71,15 +75,16 @@ impl Experts {
             && (1..=size).contains(&groups.best)
             && used <= groups.used * size;
         ensure(sound, || {
-            format!("{count} experts, of which {used} are used, cannot be in {groups:?}")
+            format!("{count} experts with {used} per token cannot be split into {groups:?}")
         })
     }
 }
 
-impl Shared {
-    /// One of this width: no score, projections apart, no biases.
-    pub fn new(ffn: usize) -> Shared {
-        Shared {
+impl SharedExpert {
+    /// A shared expert of width `ffn`, without a score, with separate projections and without
+    /// biases.
+    pub fn new(ffn: usize) -> SharedExpert {
+        SharedExpert {
             ffn,
             scored: false,
             fused: false,
@@ -88,59 +93,64 @@ impl Shared {
     }
 }
 
-/// The expert that all tokens go through.
+/// The shared expert, which processes every token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shared {
-    /// Its width.
+pub struct SharedExpert {
+    /// Intermediate width of the shared expert.
     pub ffn: usize,
-    /// Whether its result is times the sigmoid of a projection.
+    /// Whether the shared expert's output is multiplied by the sigmoid of a projection of its
+    /// input.
     pub scored: bool,
-    /// Whether a folder has gates and projections up as rows of one, the gates first.
+    /// Whether a folder fuses gate and up projections into one tensor, gate rows first.
     pub fused: bool,
-    /// Whether its projections, and those into and out of the width that other experts read, have biases.
+    /// Whether the shared expert's projections have biases. This also applies to the projections
+    /// into and out of the routed experts' latent width.
     pub bias: bool,
 }
 
-/// How a folder has the matrices of a layer's experts. GGUF files have three tensors, of all experts each.
+/// The layout of expert matrices in a folder. GGUF files have three tensors, each with the matrices
+/// of all experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ExpertTensors {
-    /// Three for each expert.
+    /// Three tensors per expert: gate, up and down.
     #[default]
-    Apart,
-    /// Two of all experts: rows of gates and then of projections up, and those down.
+    Separate,
+    /// Two tensors for all experts: gate rows followed by up rows, and the down projections.
     GateThenUp,
-    /// Two of all experts, `[expert, inputs, outputs]`: columns of gates and of projections up take turns. In MXFP4 `[expert,
-    /// outputs, blocks]`, a tensor of codes and one of scales each.
-    TurnedPairs,
+    /// Two tensors for all experts, `[expert, inputs, outputs]`, with gate and up columns
+    /// interleaved. In MXFP4 each is stored as a tensor of quantized values and one of scales,
+    /// `[expert, outputs, blocks]`.
+    TransposedPairs,
 }
 
 impl ExpertTensors {
-    /// Whether gates and projections up are of one tensor.
+    /// Whether gate and up projections share one tensor.
     pub(crate) fn joins_gates(self) -> bool {
         match self {
-            ExpertTensors::Apart => false,
-            ExpertTensors::GateThenUp | ExpertTensors::TurnedPairs => true,
+            ExpertTensors::Separate => false,
+            ExpertTensors::GateThenUp | ExpertTensors::TransposedPairs => true,
         }
     }
 }
 
-/// What scores of experts are.
+/// The function from router logits to expert scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scores {
-    /// Probabilities by a softmax over all.
+pub enum RouterScoring {
+    /// Softmax over all experts.
     #[default]
     Softmax,
-    /// A sigmoid of each.
+    /// Sigmoid of each expert's logit.
     Sigmoid,
 }
 
-/// Experts in groups of one size, of which a token takes the best (DeepSeek-AI, "DeepSeek-V2", 2024).
+/// Group-limited routing: experts are split into groups of equal size, and a token selects experts
+/// only from its best groups (DeepSeek-AI, "DeepSeek-V2", 2024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Groups {
-    /// How many there are.
+pub struct ExpertGroups {
+    /// Number of groups.
     pub count: usize,
-    /// From how many a token may choose.
+    /// Number of groups that a token may select experts from.
     pub used: usize,
-    /// A group is as good as the sum of so many of its best scores.
+    /// A group's score is the sum of its `best` highest expert scores.
     pub best: usize,
 }

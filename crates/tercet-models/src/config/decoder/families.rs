@@ -1,4 +1,4 @@
-//! The families of decoders: a row for each, a file for those that belong together.
+//! The model families of decoders. Each family is a table row; related families share a file.
 
 mod cohere;
 mod deepseek;
@@ -19,87 +19,91 @@ mod qwen_next;
 mod stablelm;
 mod starcoder;
 
-use super::super::{ConfigError, Fields};
-use super::keys::Keys;
-use super::part::Names;
+use super::super::{ConfigError, ConfigFields};
+use super::keys::GgufKeys;
+use super::part::DecoderPartNames;
 use super::{DecoderSpec, RopeLayout};
 
-/// What tells a family from the others.
-pub(crate) struct FamilyRow {
-    /// The `model_type` of its folders.
+/// The properties of a model family.
+pub(crate) struct DecoderFamilyRow {
+    /// The `model_type` of the family's folders.
     pub(super) model_type: &'static str,
-    /// The architecture of its GGUF files.
+    /// The architecture of the family's GGUF files.
     pub(crate) architecture: &'static str,
-    /// Whether its GGUF files may say the sizes of layers one by one: 0 key heads of those that do not attend.
+    /// Whether GGUF files may have a list of sizes per layer; 0 key heads mark a layer without
+    /// attention.
     pub(super) varies_in_gguf: bool,
-    /// Whether the tokens of its GGUF files see both ways.
+    /// Whether GGUF files of this family are bidirectional models.
     pub(super) bidirectional_in_gguf: bool,
-    /// What its folders call sizes in `config.json`.
-    pub(super) sizes: Sizes,
-    /// What its folders call parts otherwise than those of llama.
-    pub(super) names: Names,
-    /// What goes before these where it depends on the model.
-    pub(super) names_of: fn(&DecoderSpec) -> Names,
-    /// What its GGUF files call parts otherwise than those of llama.
-    pub(super) names_of_gguf: fn(&DecoderSpec) -> Names,
-    /// What names in folders begin with unless they were written without the head.
+    /// The `config.json` fields of sizes.
+    pub(super) sizes: DecoderSizeKeys,
+    /// Folder names of parts that differ from llama's.
+    pub(super) names: DecoderPartNames,
+    /// Model-dependent folder names of parts, which take precedence over `names`.
+    pub(super) names_of: fn(&DecoderSpec) -> DecoderPartNames,
+    /// GGUF names of parts that differ from llama's.
+    pub(super) names_of_gguf: fn(&DecoderSpec) -> DecoderPartNames,
+    /// The prefix of tensor names in folders, unless they were saved without the LM head.
     pub(crate) prefix: &'static str,
-    /// Ends of tensors' names in folders that hold what the configuration says already.
+    /// Suffixes of folder tensors whose content the configuration already determines.
     pub(super) derived: &'static [&'static str],
-    /// Beginnings of tensors' names in folders that are of another model beside this one, which foretells further tokens.
+    /// Prefixes of tensors of an additional multi-token prediction (MTP) model in the folder.
     pub(super) beside: &'static [&'static str],
-    /// Last components of the names of projections that folders have as `[inputs, outputs]`.
-    pub(crate) turned: &'static [&'static str],
-    /// The `quant_method` of folders that are read.
+    /// Last name components of the projections that folders store transposed, as `[inputs,
+    /// outputs]`.
+    pub(crate) transposed: &'static [&'static str],
+    /// The supported `quant_method` of the family's quantized folders.
     pub(super) quantized: Option<&'static str>,
-    /// The order of rotated elements in Q and K weights of folders.
+    /// The rotary element pairing of Q and K weights in folders.
     pub(crate) rope_in_folders: RopeLayout,
-    /// That of GGUF files.
+    /// The rotary element pairing of Q and K weights in GGUF files.
     pub(crate) rope_in_gguf: RopeLayout,
-    /// Whether rows of a fused Q, K and V projection are by key head in folders; GGUF files never have them so.
+    /// Whether folders group the rows of the fused QKV projection by key head. GGUF files never do.
     pub(crate) qkv_by_group_in_folders: bool,
     /// The field with the epsilon of norms.
     pub(super) eps: &'static str,
-    /// The fields with the activation, of which the first that is there counts.
+    /// The fields that may have the activation; the first one present is used.
     pub(super) activations: &'static [&'static str],
-    /// Whether probabilities of the experts that are used are divided by their sum in GGUF files, which do not say so; none
-    /// where there are no experts.
+    /// Whether the scores of the selected experts are divided by their sum, for GGUF files, which
+    /// do not store it. `None` for families without experts.
     pub(super) normalizes_experts: Option<bool>,
-    /// Whether rotary embeddings may name sections of a head for axes of pictures, which are the same for texts.
+    /// Whether the rotary embedding may have head sections for image axes (M-RoPE). They do not
+    /// change text-only inputs.
     pub(super) has_sections: bool,
-    /// Whether queries grow with positions by what rotary embeddings say.
+    /// Whether `rope_parameters` may define a position-dependent query scale.
     pub(super) grows_queries: bool,
-    /// Whether heads of values may have another size than those of keys, which its own keys say.
+    /// Whether value heads may differ in size from key heads, as specified by the family's keys.
     pub(super) has_value_length: bool,
-    /// What all its models have, whatever file they are in.
+    /// Sets the properties that all models of the family share, in any file format.
     pub(super) defaults: fn(&mut DecoderSpec),
-    /// Its own fields of `config.json`.
-    pub(super) json: fn(&Fields<'_>, &mut DecoderSpec) -> Result<(), ConfigError>,
-    /// Its own keys of GGUF metadata.
-    pub(super) keys: fn(&Keys<'_>, &mut DecoderSpec) -> Result<(), ConfigError>,
+    /// Reads the family-specific fields of `config.json`.
+    pub(super) json: fn(&ConfigFields<'_>, &mut DecoderSpec) -> Result<(), ConfigError>,
+    /// Reads the family-specific keys of GGUF metadata.
+    pub(super) keys: fn(&GgufKeys<'_>, &mut DecoderSpec) -> Result<(), ConfigError>,
 }
 
-/// The fields of `config.json` with a model's sizes, of which the first that is there counts.
+/// The `config.json` fields of a model's sizes; of each list, the first field present is used.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct DecoderSizeKeys {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
-    /// None where no layer attends.
+    /// Empty if no layer has attention.
     pub(super) heads: &'static [&'static str],
-    /// None where no layer has a feed-forward network. Where there may be none, four times the width is meant if `ffn_is_derived`.
+    /// Empty if no layer has a feed-forward network. If the field is absent and `ffn_is_derived` is
+    /// set, the width is four times `hidden`.
     pub(super) ffn: &'static [&'static str],
     pub(super) ffn_is_derived: bool,
     pub(super) context: &'static [&'static str],
-    /// Positions of models that do not say.
+    /// The default context length of models that do not store one.
     pub(super) typical_context: Option<usize>,
 }
 
-/// A family of decoders: its place in the table.
+/// A model family of decoders, as an index into the table of families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecoderFamily(usize);
 
-/// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 40] = [
+/// All decoder families, llama first.
+const FAMILIES: [&DecoderFamilyRow; 40] = [
     &llama::LLAMA,
     &llama::MISTRAL,
     &llama::MIXTRAL,
@@ -145,48 +149,48 @@ const FAMILIES: [&FamilyRow; 40] = [
 impl DecoderFamily {
     pub(super) const LLAMA: DecoderFamily = DecoderFamily(0);
 
-    /// The `model_type` of its folders.
+    /// The `model_type` of the family's folders.
     pub fn model_type(self) -> &'static str {
         self.get().model_type
     }
 
-    /// The row of the table.
-    pub(crate) fn get(self) -> &'static FamilyRow {
+    /// The family's row in the table.
+    pub(crate) fn get(self) -> &'static DecoderFamilyRow {
         FAMILIES[self.0]
     }
 }
 
-/// The family that a folder's configuration names.
-pub(crate) fn of_model_type(name: &str) -> Option<DecoderFamily> {
+/// The family with this `model_type`.
+pub(crate) fn for_model_type(name: &str) -> Option<DecoderFamily> {
     let at = FAMILIES.iter().position(|f| f.model_type == name)?;
     Some(DecoderFamily(at))
 }
 
-/// The family that a GGUF file's metadata name.
-pub(crate) fn of_gguf(name: &str) -> Option<DecoderFamily> {
+/// The family with this GGUF architecture.
+pub(crate) fn for_gguf_architecture(name: &str) -> Option<DecoderFamily> {
     let at = FAMILIES.iter().position(|f| f.architecture == name)?;
     Some(DecoderFamily(at))
 }
 
-/// What folders may name.
+/// The supported values of `model_type`, for error messages.
 pub(super) fn model_types() -> String {
     let mut names = FAMILIES.map(|f| f.model_type).to_vec();
-    // Those of one name stand side by side.
+    // Families with the same `model_type` are adjacent in the table.
     names.dedup();
     names.join(", ")
 }
 
-/// What GGUF files may name.
+/// The supported GGUF architectures, for error messages.
 pub(super) fn gguf_names() -> String {
     let mut names: Vec<&str> = FAMILIES.iter().map(|f| f.architecture).collect();
     names.dedup();
     names.join(", ")
 }
 
-/// Nothing beyond what all families have.
+/// Defaults of a family without special properties.
 fn plain(_: &mut DecoderSpec) {}
 
-/// No keys of its own.
-fn no_keys(_: &Keys<'_>, _: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Key reader of a family without special keys.
+fn no_keys(_: &GgufKeys<'_>, _: &mut DecoderSpec) -> Result<(), ConfigError> {
     Ok(())
 }

@@ -1,23 +1,23 @@
-//! `config.json` of a decoder, of which every field is read, known to have no influence, or refused.
+//! `config.json` of a decoder. Every field is applied, known to be harmless, or an error.
 
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, Fields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
-    Activation, DecoderDims, DecoderSpec, FeedForward, QueryGrowth, Rope, RopeScaling,
-    derived_head_dim,
+    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, FfnActivation, RopeScaling,
+    RopeSpec, derived_head_dim,
 };
 use crate::hf::packing::{Packing, SUPPORTED};
 
-/// Reads what all families have, then what this one has.
-pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
+/// Reads the fields common to all families, then those of the model's family.
+pub(super) fn read(fields: &ConfigFields<'_>) -> Result<DecoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
-    let family = families::of_model_type(model_type);
+    let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
-    // Refused above where there is none.
+    // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(DecoderFamily::LLAMA);
     let mut spec = common(fields, family)?;
     (family.get().json)(fields, &mut spec)?;
@@ -25,7 +25,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderSpec, ConfigError> {
     Ok(spec)
 }
 
-fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
+fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
     let family = id.get();
     let own = |v: &Value| {
         let method = v.get("quant_method").and_then(Value::as_str);
@@ -47,7 +47,7 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     let sizes = &family.sizes;
     let [hidden, layers, heads] =
         [sizes.hidden, sizes.layers, sizes.heads].map(|names| first_size(fields, names));
-    // What a family has no name for it has one of.
+    // A family without a field name for a size has a size of 1.
     let needed = |found: Result<Option<usize>, ConfigError>, names: &[&'static str]| {
         let found = found?;
         match names.first() {
@@ -91,8 +91,8 @@ fn common(fields: &Fields<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigE
     Ok(spec)
 }
 
-/// Of how many layers the kinds are listed, where their number is not said.
-fn listed_layers(fields: &Fields<'_>) -> Option<usize> {
+/// The number of layers by the list of layer types, for families without a field for the number.
+fn listed_layers(fields: &ConfigFields<'_>) -> Option<usize> {
     let pattern = fields
         .get("hybrid_override_pattern")
         .and_then(Value::as_str);
@@ -101,8 +101,11 @@ fn listed_layers(fields: &Fields<'_>) -> Option<usize> {
     count.filter(|count| *count > 0)
 }
 
-/// The size that the first of these fields has which is there.
-fn first_size(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usize>, ConfigError> {
+/// The value of the first field in `names` that is present.
+fn first_size(
+    fields: &ConfigFields<'_>,
+    names: &[&'static str],
+) -> Result<Option<usize>, ConfigError> {
     for &name in names {
         if let Some(size) = fields.opt_size(name)? {
             return Ok(Some(size));
@@ -112,17 +115,17 @@ fn first_size(fields: &Fields<'_>, names: &[&'static str]) -> Result<Option<usiz
 }
 
 fn set_activation(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: &'static str,
     spec: &mut DecoderSpec,
 ) -> Result<(), ConfigError> {
     let mut found = None;
     fields.only(name, "silu, gelu, gelu_pytorch_tanh or relu", |v| {
         found = match v.as_str() {
-            Some("silu" | "swish") => Some(Activation::Silu),
-            Some("gelu") => Some(Activation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Some(Activation::GeluTanh),
-            Some("relu") => Some(Activation::Relu),
+            Some("silu" | "swish") => Some(FfnActivation::Silu),
+            Some("gelu") => Some(FfnActivation::Gelu),
+            Some("gelu_new" | "gelu_pytorch_tanh") => Some(FfnActivation::GeluTanh),
+            Some("relu") => Some(FfnActivation::Relu),
             Some(_) | None => None,
         };
         found.is_some()
@@ -136,17 +139,20 @@ fn set_activation(
     Ok(())
 }
 
-/// The fields of projections' biases that llama has.
-pub(super) fn llama_biases(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the bias flags of llama's `config.json`.
+pub(super) fn llama_biases(
+    fields: &ConfigFields<'_>,
+    spec: &mut DecoderSpec,
+) -> Result<(), ConfigError> {
     let attention = fields.opt_bool("attention_bias")?.unwrap_or(false);
     (spec.qkv_bias, spec.output_bias) = (attention, attention);
     spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
     Ok(())
 }
 
-/// The windows of layers: `layer_types` where it is given, else `windowed` of a layer's number.
+/// Sets the layers' attention windows: from `layer_types` if present, else by `windowed(layer)`.
 pub(super) fn windows(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     spec: &mut DecoderSpec,
     windowed: impl Fn(usize) -> bool,
 ) -> Result<(), ConfigError> {
@@ -175,7 +181,7 @@ pub(super) fn windows(
     Ok(())
 }
 
-/// Where there are two rotary embeddings, layers with a window have the second.
+/// If the model has two rotary embeddings, layers with a window use the second.
 pub(super) fn turn_windowed_layers(spec: &mut DecoderSpec) {
     if spec.ropes.len() == 2 {
         for layer in &mut spec.layers {
@@ -184,16 +190,16 @@ pub(super) fn turn_windowed_layers(spec: &mut DecoderSpec) {
     }
 }
 
-/// What one object says of a rotary embedding.
-pub(in crate::config) struct Stretched {
+/// One `rope_scaling` or `rope_parameters` object.
+pub(in crate::config) struct RopeScalingConfig {
     pub(in crate::config) theta: Option<f64>,
     partial: Option<f64>,
     pub(in crate::config) scaling: RopeScaling,
 }
 
-/// The rotary embeddings: old files have `rope_theta` and `rope_scaling`, new ones `rope_parameters` with both, or two of
-/// them for layers without and with windows.
-fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the rotary embeddings. Older files have `rope_theta` and `rope_scaling`. Newer files have
+/// `rope_parameters` with both, or two of these objects: for layers without and with windows.
+fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     if spec.ropes.is_empty() {
         return Ok(());
     }
@@ -217,13 +223,13 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
         };
         ropes.clear();
         for (i, object) in objects.into_iter().enumerate() {
-            let inner = Fields::new(object, prefix);
+            let inner = ConfigFields::new(object, prefix);
             if spec.family.get().has_sections {
                 inner.only("mrope_section", "a list", Value::is_array)?;
                 inner.only("mrope_interleaved", "true or false", Value::is_boolean)?;
             }
             if spec.family.get().grows_queries {
-                spec.query_growth = query_growth(&inner)?;
+                spec.attention_temperature = query_growth(&inner)?;
             }
             let found = stretched(&inner, original, spec.context)?;
             if let (Some(outer), Some(inner), 0) = (outer, found.theta, i) {
@@ -232,7 +238,7 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
                 })?;
             }
             partial = found.partial.or(partial);
-            ropes.push(Rope {
+            ropes.push(RopeSpec {
                 theta: found.theta.or(outer).unwrap_or(spec.ropes[0].theta),
                 scaling: found.scaling,
             });
@@ -251,12 +257,12 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// How queries grow: 0 is not at all.
-fn query_growth(inner: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigError> {
-    // Said once more, of no influence.
+/// Reads the position-dependent query scale; a `beta` of 0 disables it.
+fn query_growth(inner: &ConfigFields<'_>) -> Result<Option<AttentionTemperature>, ConfigError> {
+    // A duplicate of the model's context length, without influence.
     inner.only("max_position_embeddings", "a size", Value::is_u64)?;
     let beta = inner.opt_not_negative("llama_4_scaling_beta")?;
-    let growth = QueryGrowth {
+    let growth = AttentionTemperature {
         beta: inner.required("llama_4_scaling_beta", beta)? as f32,
         original: inner.size("original_max_position_embeddings")?,
     };
@@ -264,10 +270,10 @@ fn query_growth(inner: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigError> 
 }
 
 pub(in crate::config) fn stretched(
-    inner: &Fields<'_>,
+    inner: &ConfigFields<'_>,
     original: Option<usize>,
     context: usize,
-) -> Result<Stretched, ConfigError> {
+) -> Result<RopeScalingConfig, ConfigError> {
     let mut kind = "default";
     for field in ["type", "rope_type"] {
         kind = inner.opt_str(field)?.unwrap_or(kind);
@@ -313,7 +319,7 @@ pub(in crate::config) fn stretched(
             RopeScaling::None
         }
     };
-    let stretched = Stretched {
+    let stretched = RopeScalingConfig {
         theta: inner.opt_positive("rope_theta")?,
         partial: inner.opt_positive("partial_rotary_factor")?,
         scaling,
@@ -323,7 +329,7 @@ pub(in crate::config) fn stretched(
 }
 
 fn yarn(
-    inner: &Fields<'_>,
+    inner: &ConfigFields<'_>,
     factor: Option<f64>,
     original: usize,
     context: usize,
@@ -333,7 +339,7 @@ fn yarn(
         let found = inner.opt_positive(name)?;
         Ok::<_, ConfigError>(found.map_or(default, |x| x as f32))
     };
-    // 0 is as if it were not there.
+    // A value of 0 counts as absent.
     let scale = |name| {
         let found = inner.opt_not_negative(name)?;
         Ok::<_, ConfigError>(found.filter(|scale| *scale > 0.0))
@@ -355,7 +361,7 @@ fn yarn(
     })
 }
 
-fn divisors(inner: &Fields<'_>, name: &'static str) -> Result<Vec<f32>, ConfigError> {
+fn divisors(inner: &ConfigFields<'_>, name: &'static str) -> Result<Vec<f32>, ConfigError> {
     let mut found = None;
     inner.only(name, "a list of numbers", |v| {
         let all = v.as_array();

@@ -1,41 +1,41 @@
-//! GGUF metadata of a decoder: the keys of its architecture, of which every one is read or refused.
+//! GGUF metadata of a decoder. Every key of its architecture is read, or is an error.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::super::{ConfigError, ensure};
-use super::families::{self, DecoderFamily, FamilyRow};
+use super::families::{self, DecoderFamily, DecoderFamilyRow};
 use super::{
-    DecoderDims, DecoderSpec, ExpertTensors, Experts, FeedForward, NormKind, Part, Rope,
-    RopeScaling, Shared, derived_head_dim, rope,
+    DecoderDims, DecoderPart, DecoderSpec, ExpertTensors, Experts, FeedForward, NormKind,
+    RopeScaling, RopeSpec, SharedExpert, derived_head_dim, rope,
 };
-use crate::gguf::{Gguf, GgufError, Metadata, Value, clip};
-use crate::weight::{Weight, gguf_weight};
+use crate::gguf::{Gguf, GgufError, GgufMetadata, GgufValue, clip};
+use crate::weight::{ModelWeight, gguf_weight};
 
-/// The keys `<architecture>.*` of a file; those that were asked for are known.
-pub(in crate::config) struct Keys<'a> {
+/// Access to the keys `<architecture>.*` of a file. It records the keys that were read.
+pub(in crate::config) struct GgufKeys<'a> {
     pub(in crate::config) gguf: &'a Gguf,
     architecture: &'a str,
-    seen: RefCell<BTreeSet<String>>,
+    used_keys: RefCell<BTreeSet<String>>,
 }
 
-impl<'a> Keys<'a> {
-    pub(in crate::config) fn new(gguf: &'a Gguf, architecture: &'a str) -> Keys<'a> {
-        Keys {
+impl<'a> GgufKeys<'a> {
+    pub(in crate::config) fn new(gguf: &'a Gguf, architecture: &'a str) -> GgufKeys<'a> {
+        GgufKeys {
             gguf,
             architecture,
-            seen: RefCell::default(),
+            used_keys: RefCell::default(),
         }
     }
 
-    /// The whole key, from now on known.
+    /// The full key, which is marked as known.
     pub(in crate::config) fn key(&self, name: &str) -> String {
         let key = format!("{}.{name}", self.architecture);
-        self.seen.borrow_mut().insert(key.clone());
+        self.used_keys.borrow_mut().insert(key.clone());
         key
     }
 
-    fn meta(&self) -> &'a Metadata {
+    fn meta(&self) -> &'a GgufMetadata {
         self.gguf.metadata()
     }
 
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         self.opt_size(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// The error of a key that must be there.
+    /// The error for a missing required key.
     pub(in crate::config) fn missing(&self, name: &str) -> ConfigError {
         ConfigError::from(GgufError::MissingKey {
             key: self.key(name),
@@ -73,14 +73,14 @@ impl<'a> Keys<'a> {
         Ok(self.meta().opt_bool(&self.key(name))?)
     }
 
-    /// A number for each layer, or one for all of them.
+    /// Reads a number per layer. The file may have one for each layer or a single number for all.
     pub(super) fn by_layer(
         &self,
         name: &str,
         layers: usize,
     ) -> Result<Option<Vec<usize>>, ConfigError> {
         let key = self.key(name);
-        let Some(Value::Array(all)) = self.meta().get(&key) else {
+        let Some(GgufValue::Array(all)) = self.meta().get(&key) else {
             let one = self.meta().opt_u32(&key)?;
             return Ok(one.map(|one| vec![one as usize; layers]));
         };
@@ -98,8 +98,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// How many blocks of a file foretell further tokens, behind those of the model.
-    pub(super) fn foretelling(&self, family: &FamilyRow) -> Result<usize, ConfigError> {
+    /// The number of multi-token prediction blocks, which follow the model's own blocks in the
+    /// file.
+    pub(super) fn mtp_layers(&self, family: &DecoderFamilyRow) -> Result<usize, ConfigError> {
         if family.beside.is_empty() {
             return Ok(0);
         }
@@ -107,7 +108,7 @@ impl<'a> Keys<'a> {
         Ok(found.unwrap_or(0) as usize)
     }
 
-    /// A positive factor; 0, which some converters write, is none.
+    /// An optional positive factor; 0, which some converters write, counts as absent.
     pub(super) fn opt_factor(&self, name: &str) -> Result<Option<f32>, ConfigError> {
         Ok(self.opt_f32(name)?.filter(|factor| *factor != 0.0))
     }
@@ -118,14 +119,14 @@ impl<'a> Keys<'a> {
             return Ok(None);
         }
         match gguf_weight(self.gguf, self.gguf.tensor(name)?) {
-            Ok(Weight::Dense(t)) => Ok(Some(t.to_f64s().iter().map(|x| *x as f32).collect())),
-            Ok(Weight::Packed { .. }) | Err(_) => Err(ConfigError::Inconsistent {
+            Ok(ModelWeight::Dense(t)) => Ok(Some(t.to_f64s().iter().map(|x| *x as f32).collect())),
+            Ok(ModelWeight::Packed { .. }) | Err(_) => Err(ConfigError::Inconsistent {
                 reason: format!("`{name}` is not a list of floats"),
             }),
         }
     }
 
-    /// A factor that must be there; 0, which some converters write, is none.
+    /// A required factor; 0, which some converters write, counts as absent.
     pub(super) fn factor(&self, name: &str) -> Result<Option<f32>, ConfigError> {
         let found = self.opt_f32(name)?.ok_or_else(|| GgufError::MissingKey {
             key: self.key(name),
@@ -146,9 +147,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses keys of the architecture that nobody asked for.
+    /// Returns an error if the file has keys of the architecture that were not read.
     pub(in crate::config) fn finish(&self) -> Result<(), ConfigError> {
-        let seen = self.seen.borrow();
+        let seen = self.used_keys.borrow();
         let prefix = format!("{}.", self.architecture);
         let keys = self.meta().iter().map(|(key, _)| key);
         let unknown: Vec<String> = keys
@@ -168,16 +169,17 @@ impl<'a> Keys<'a> {
 /// Keys that describe the file or its training.
 const HARMLESS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
 
-/// Reads what all families have, then what this one has.
+/// Reads the keys common to all families, then those of the model's family.
 pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
     let meta = gguf.metadata();
     let architecture = meta.get_str("general.architecture")?;
-    let family = families::of_gguf(architecture).ok_or_else(|| ConfigError::Unsupported {
-        field: "general.architecture".to_string(),
-        found: clip(architecture),
-        supported: families::gguf_names(),
-    })?;
-    let keys = Keys::new(gguf, architecture);
+    let family =
+        families::for_gguf_architecture(architecture).ok_or_else(|| ConfigError::Unsupported {
+            field: "general.architecture".to_string(),
+            found: clip(architecture),
+            supported: families::gguf_names(),
+        })?;
+    let keys = GgufKeys::new(gguf, architecture);
     let mut spec = common(&keys, family)?;
     experts(&keys, &mut spec)?;
     (family.get().keys)(&keys, &mut spec)?;
@@ -185,8 +187,8 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
     Ok(spec)
 }
 
-/// The experts, where a file has some and its family knows them; 0 of them are none.
-fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the mixture-of-experts keys. A count of 0 means a dense model.
+fn experts(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let number = |name: &str| {
         let found = keys.meta().opt_u32(&keys.key(name))?;
         Ok::<_, ConfigError>(
@@ -205,35 +207,36 @@ fn experts(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         return Err(keys.unsupported("expert_count", &count.to_string(), "a dense model"));
     };
     let used = keys.size("expert_used_count")?;
-    // The first layers may have no experts.
-    let has = |part: Part, layer: usize, suffix: &str| {
+    // The first layers may be dense.
+    let has = |part: DecoderPart, layer: usize, suffix: &str| {
         let name = part.gguf(spec, layer);
         keys.gguf.has_tensor(&format!("{name}.{suffix}"))
     };
     let layers = 0..spec.layers.len();
-    let some = |part: Part, suffix: &str| layers.clone().any(|layer| has(part, layer, suffix));
-    let scored = some(Part::SharedScore, "weight");
+    let some =
+        |part: DecoderPart, suffix: &str| layers.clone().any(|layer| has(part, layer, suffix));
+    let scored = some(DecoderPart::SharedScore, "weight");
     let experts = Experts {
-        shared: shared.map(|ffn| Shared {
+        shared: shared.map(|ffn| SharedExpert {
             scored,
-            ..Shared::new(ffn)
+            ..SharedExpert::new(ffn)
         }),
-        stored: match some(Part::ExpertGateUp, "weight") {
+        stored: match some(DecoderPart::ExpertGateUp, "weight") {
             true => ExpertTensors::GateThenUp,
-            false => ExpertTensors::Apart,
+            false => ExpertTensors::Separate,
         },
-        bias: some(Part::Router, "bias"),
+        bias: some(DecoderPart::Router, "bias"),
         ..Experts::new([count, used, ffn.unwrap_or(spec.ffn)], normalized)
     };
     let sparse: Vec<bool> = layers
-        .map(|layer| has(Part::Router, layer, "weight"))
+        .map(|layer| has(DecoderPart::Router, layer, "weight"))
         .collect();
     spec.set_experts(experts, |layer| sparse[layer]);
     Ok(())
 }
 
-fn refuse_variants(keys: &Keys<'_>, family: &FamilyRow) -> Result<(), ConfigError> {
-    // Read with the other modules of an embedding model.
+fn reject_variants(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<(), ConfigError> {
+    // Read with the pooling modules of an embedding model.
     keys.key("pooling_type");
     if keys.opt_bool("attention.causal")? == Some(false) && !family.bidirectional_in_gguf {
         return Err(keys.unsupported("attention.causal", "false", "true"));
@@ -241,20 +244,23 @@ fn refuse_variants(keys: &Keys<'_>, family: &FamilyRow) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// The layers of a file that are the model's.
-fn layers(keys: &Keys<'_>, family: &FamilyRow) -> Result<usize, ConfigError> {
-    let (all, beside) = (keys.size("block_count")?, keys.foretelling(family)?);
+/// The number of decoder layers, without multi-token prediction blocks.
+fn layers(keys: &GgufKeys<'_>, family: &DecoderFamilyRow) -> Result<usize, ConfigError> {
+    let (all, beside) = (keys.size("block_count")?, keys.mtp_layers(family)?);
     ensure(all > beside, || {
-        format!("of {all} blocks {beside} foretell further tokens")
+        format!(
+            "{beside} of {all} blocks are for multi-token prediction, so none remains for \
+             the decoder"
+        )
     })?;
     Ok(all - beside)
 }
 
-fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
+fn common(keys: &GgufKeys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError> {
     let (gguf, meta, family) = (keys.gguf, keys.meta(), id.get());
-    refuse_variants(keys, family)?;
+    reject_variants(keys, family)?;
     let hidden = keys.size("embedding_length")?;
-    // Files without attention or feed-forward networks say 0 of them.
+    // Files of models without attention or feed-forward networks store 0 for these sizes.
     let unless_none = |names: &[&str], key: &str| match names.is_empty() {
         true => {
             keys.key(key);
@@ -297,7 +303,7 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     });
     spec.family = id;
     (family.defaults)(&mut spec);
-    // Gains are stored as they are used.
+    // GGUF stores norm gains with the 1 already added.
     spec.norm.one_plus = false;
     let eps = match spec.norm.kind {
         NormKind::Rms => "attention.layer_norm_rms_epsilon",
@@ -308,40 +314,40 @@ fn common(keys: &Keys<'_>, id: DecoderFamily) -> Result<DecoderSpec, ConfigError
     if let [rope, ..] = &mut spec.ropes[..] {
         spec.rope_dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
         let theta = keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0);
-        *rope = Rope {
+        *rope = RopeSpec {
             theta: theta.into(),
             scaling: scaling(keys, spec.context)?,
         };
     }
-    of_tensors(gguf, &mut spec);
+    read_tensor_flags(gguf, &mut spec);
     spec.bos = meta.opt_u32("tokenizer.ggml.bos_token_id")?;
     spec.eos = gguf_eos(meta)?;
     Ok(spec)
 }
 
-/// What is seen from a file's tensors.
-fn of_tensors(gguf: &Gguf, spec: &mut DecoderSpec) {
+/// Sets the specification's fields that depend on which tensors exist.
+fn read_tensor_flags(gguf: &Gguf, spec: &mut DecoderSpec) {
     let names = spec.clone();
-    // Layers may be of several kinds.
-    let has = |part: Part, suffix: &str| {
+    // Layers may differ, so a tensor of any layer counts.
+    let has = |part: DecoderPart, suffix: &str| {
         let mut layers = 0..names.layers.len();
         layers.any(|layer| gguf.has_tensor(&format!("{}.{suffix}", part.gguf(&names, layer))))
     };
-    spec.tied_embeddings = !has(Part::Output, "weight");
-    spec.fused_qkv = has(Part::Qkv, "weight");
+    spec.tied_embeddings = !has(DecoderPart::Output, "weight");
+    spec.fused_qkv = has(DecoderPart::Qkv, "weight");
     spec.fused_gate_up = matches!(spec.feed_forward, FeedForward::Gated(_))
-        && has(Part::Up, "weight")
-        && !has(Part::Gate, "weight");
-    spec.qkv_bias = has(Part::Query, "bias") || has(Part::Qkv, "bias");
-    spec.output_bias = has(Part::AttentionOutput, "bias");
-    spec.mlp_bias = has(Part::Down, "bias");
-    spec.head_bias = has(Part::Output, "bias");
-    spec.norm.bias = has(Part::FinalNorm, "bias");
+        && has(DecoderPart::Up, "weight")
+        && !has(DecoderPart::Gate, "weight");
+    spec.qkv_bias = has(DecoderPart::Query, "bias") || has(DecoderPart::Qkv, "bias");
+    spec.output_bias = has(DecoderPart::AttentionOutput, "bias");
+    spec.mlp_bias = has(DecoderPart::Down, "bias");
+    spec.head_bias = has(DecoderPart::Output, "bias");
+    spec.norm.bias = has(DecoderPart::FinalNorm, "bias");
 }
 
-/// What is done to rotary frequencies.
+/// Reads the scaling of rotary frequencies.
 pub(in crate::config) fn scaling(
-    keys: &Keys<'_>,
+    keys: &GgufKeys<'_>,
     context: usize,
 ) -> Result<RopeScaling, ConfigError> {
     let kind = "rope.scaling.type";
@@ -365,16 +371,16 @@ pub(in crate::config) fn scaling(
         keys.floats("rope_factors_long.weight")?,
     ];
     if let Some(divisors) = keys.floats("rope_freqs.weight")? {
-        // They hold all of the scaling.
+        // The divisors already include all scaling.
         ensure(matches!(named, None | Some("none")), || {
             format!(
-                "rope_freqs.weight and a rotary scaling of type {}",
+                "rope_freqs.weight excludes a rotary scaling of type {}",
                 named.unwrap_or_default()
             )
         })?;
         let plain = named == Some("none") || matches!(factor, None | Some(1.0));
         ensure(plain, || {
-            "rope_freqs.weight and a factor of rotary scaling".to_string()
+            "rope_freqs.weight excludes a rotary scaling factor".to_string()
         })?;
         return unscaled(RopeScaling::Divisors(divisors));
     }
@@ -413,7 +419,7 @@ pub(in crate::config) fn scaling(
     }
 }
 
-pub(in crate::config) fn vocab(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+pub(in crate::config) fn vocab(keys: &GgufKeys<'_>) -> Result<usize, ConfigError> {
     let embedding = keys.gguf.tensor("token_embd.weight")?;
     let shape = embedding.shape();
     let &[rows, _] = shape.as_slice() else {
@@ -432,8 +438,8 @@ pub(in crate::config) fn vocab(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     Ok(rows)
 }
 
-/// The end-of-text token, and the end-of-turn token where a chat model has another one.
-pub(crate) fn gguf_eos(meta: &Metadata) -> Result<Vec<u32>, GgufError> {
+/// The end-of-text token, and the end-of-turn token if a chat model has a separate one.
+pub(crate) fn gguf_eos(meta: &GgufMetadata) -> Result<Vec<u32>, GgufError> {
     let mut eos = Vec::new();
     for key in [
         "tokenizer.ggml.eos_token_id",

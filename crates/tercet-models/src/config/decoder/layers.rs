@@ -1,113 +1,119 @@
-//! What layers of decoders consist of.
+//! The components of decoder layers.
 
-/// Which elements of a head rotary embedding turns together.
+/// The pairs of head elements that rotary embedding rotates together.
 ///
-/// The two orders give the same model with the rows of the Q and K weights permuted; GGUF files
-/// of the llama architecture store them permuted.
+/// Both layouts describe the same model if the rows of the Q and K weights are permuted
+/// accordingly. GGUF files of the llama architecture store them permuted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeLayout {
-    /// Element `i` with `i + n_rot / 2` (GPT-NeoX, Hugging Face).
+    /// Element `i` is paired with element `i + n_rot / 2` (GPT-NeoX, Hugging Face).
     Halves,
-    /// Element `2 i` with `2 i + 1` (GPT-J, GGUF's llama).
+    /// Element `2 i` is paired with element `2 i + 1` (GPT-J, GGUF's llama).
     Pairs,
 }
 
-/// What a norm divides by.
+/// The type of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
-    /// The root of the mean square (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+    /// Divides by the root mean square (Zhang and Sennrich, "Root Mean Square Layer Normalization",
+    /// 2019).
     Rms,
-    /// The standard deviation, after the mean is taken away (Ba and others, "Layer Normalization", 2016).
+    /// Subtracts the mean and divides by the standard deviation (Ba and others, "Layer
+    /// Normalization", 2016).
     Layer,
 }
 
 /// The norms of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Norm {
-    /// What they divide by.
+pub struct NormSpec {
+    /// RMS norm or layer norm.
     pub kind: NormKind,
-    /// Added to the mean square or the variance.
+    /// The epsilon added to the mean square or the variance.
     pub eps: f32,
-    /// Whether they have biases.
+    /// Whether the norms have biases.
     pub bias: bool,
-    /// Whether stored gains are what is added to 1.
+    /// Whether the gain is 1 plus the stored value (Gemma).
     pub one_plus: bool,
 }
 
-/// Where a layer's norms stand.
+/// The placement of norms in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormPlacement {
-    /// Before attention and before the feed-forward network.
+    /// Pre-norm: before attention and before the feed-forward network.
     Before,
-    /// After each of them, before their result is added.
+    /// Post-norm: on the output of attention and of the feed-forward network, before the residual
+    /// addition.
     After,
-    /// Before and after.
+    /// Before and after attention and the feed-forward network.
     Around,
 }
 
-/// How a layer's two halves follow each other.
+/// The order of attention and the feed-forward network in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Residual {
-    /// The feed-forward network reads the sum of `x` and attention.
+pub enum ResidualOrder {
+    /// The feed-forward network reads the sum of `x` and the attention output.
     Serial,
-    /// Both read the normed `x`, by one norm, and both results are added to `x`.
+    /// Attention and the feed-forward network read the same norm of `x`; both outputs are added to
+    /// `x`.
     Parallel,
-    /// Both read `x`, each by a norm of its own, and both results are added to `x`.
+    /// Attention and the feed-forward network each read their own norm of `x`; both outputs are
+    /// added to `x`.
     ParallelNorms,
 }
 
-/// Norms of queries and keys before they are rotated.
+/// Norms of queries and keys before the rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QkNorm {
-    /// Of each head, with one gain of `head_dim` elements for all.
+    /// A norm over each head, with one shared gain of `head_dim` elements.
     Heads,
-    /// Of all heads together, with a gain for each element.
-    Whole,
+    /// A norm over all heads together, with one gain per element.
+    AllHeads,
 }
 
-/// The nonlinearity of a feed-forward network.
+/// The activation function of a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x sigmoid(x)`.
+pub enum FfnActivation {
+    /// SiLU: `x sigmoid(x)`.
     Silu,
-    /// `x Phi(x)`, by the error function.
+    /// GELU with the error function: `x Phi(x)`.
     Gelu,
-    /// Its approximation by a hyperbolic tangent.
+    /// GELU in its tanh approximation.
     GeluTanh,
-    /// `x sigmoid(1.702 x)` (Hendrycks and Gimpel, "Gaussian error linear units", 2016).
+    /// QuickGELU: `x sigmoid(1.702 x)` (Hendrycks and Gimpel, "Gaussian error linear units", 2016).
     GeluQuick,
-    /// `max(x, 0)`.
+    /// ReLU: `max(x, 0)`.
     Relu,
     /// The hyperbolic tangent.
     Tanh,
-    /// `max(x, 0)^2` (So and others, "Primer", 2021).
+    /// Squared ReLU: `max(x, 0)^2` (So and others, "Primer", 2021).
     ReluSquared,
 }
 
-/// A layer's feed-forward network.
+/// The feed-forward network of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {
-    /// `down(f(gate(x)) up(x))` (Shazeer, "GLU Variants Improve Transformer", 2020).
-    Gated(Activation),
-    /// `down(f(up(x)))`.
-    Plain(Activation),
+    /// Gated: `down(f(gate(x)) * up(x))` (Shazeer, "GLU Variants Improve Transformer", 2020).
+    Gated(FfnActivation),
+    /// Ungated: `down(f(up(x)))`.
+    Plain(FfnActivation),
 }
 
-/// What carries something from one position to the next ones.
+/// The sequence mixer of a layer: the operation that combines positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {
-    /// Attention to the positions before.
+    /// Causal self-attention.
     Attention,
-    /// A scan over states, of the model's [`DecoderSpec::states`](crate::DecoderSpec::states).
+    /// A state-space scan, described by the model's
+    /// [`DecoderSpec::states`](crate::DecoderSpec::states).
     StateSpace,
-    /// Both, side by side over the same rows: their results are added.
+    /// Attention and a scan in parallel on the same input; their outputs are added.
     Both,
-    /// Nothing: the layer is a feed-forward network.
+    /// No mixer: the layer is only a feed-forward network.
     None,
 }
 
 impl Mixer {
-    /// Whether positions attend to those before.
+    /// Whether the layer has attention.
     pub(crate) fn attends(self) -> bool {
         match self {
             Mixer::Attention | Mixer::Both => true,
@@ -115,7 +121,7 @@ impl Mixer {
         }
     }
 
-    /// Whether there is a scan over states.
+    /// Whether the layer has a state-space scan.
     pub(crate) fn scans(self) -> bool {
         match self {
             Mixer::StateSpace | Mixer::Both => true,
@@ -124,24 +130,27 @@ impl Mixer {
     }
 }
 
-/// What tells one layer from another.
+/// The properties that may differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerSpec {
-    /// How positions know of each other.
+    /// The sequence mixer.
     pub mixer: Mixer,
-    /// Whether there is a feed-forward network.
+    /// Whether the layer has a feed-forward network.
     pub feed_forward: bool,
-    /// Of how many keys, its own included, a query sees the last; all before it where there is none. In a model that sees both
-    /// ways ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) how many positions either way.
+    /// Sliding attention window: the number of keys a query attends to, including its own position;
+    /// `None` for all previous positions. In a bidirectional model
+    /// ([`DecoderSpec::bidirectional`](crate::DecoderSpec::bidirectional)) it counts positions in
+    /// each direction.
     pub window: Option<usize>,
-    /// Which of the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) turns queries and keys; none leaves them as they are.
+    /// Index into the model's [`DecoderSpec::ropes`](crate::DecoderSpec::ropes) for queries and
+    /// keys; `None` applies no rotary embedding.
     pub rope: Option<usize>,
-    /// Whether its feed-forward network is one of experts.
+    /// Whether the layer's feed-forward network is a mixture of experts.
     pub experts: bool,
 }
 
 impl LayerSpec {
-    /// A scan over states, and no feed-forward network.
+    /// A layer with a state-space scan and without a feed-forward network.
     pub const STATES: LayerSpec = LayerSpec {
         mixer: Mixer::StateSpace,
         feed_forward: false,
@@ -149,7 +158,7 @@ impl LayerSpec {
         ..LayerSpec::FULL
     };
 
-    /// Full causal attention with the first rotary embedding.
+    /// A layer with full causal attention and the first rotary embedding.
     pub const FULL: LayerSpec = LayerSpec {
         mixer: Mixer::Attention,
         feed_forward: true,
@@ -159,18 +168,21 @@ impl LayerSpec {
     };
 }
 
-/// Latent attention (DeepSeek-AI, "DeepSeek-V2", 2024): keys and values of all heads are projections of one narrow row, beside
-/// which all heads share the rotated part of a key.
+/// Multi-head latent attention (MLA; DeepSeek-AI, "DeepSeek-V2", 2024). Keys and values of all
+/// heads are projected from one narrow latent row. All heads also share the rotated part of the
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Latent {
-    /// Width of the row that queries are projected from; none where they are projected from the layer's own.
+pub struct LatentAttention {
+    /// Width of the latent row from which queries are projected; `None` if they are projected from
+    /// the layer's input.
     pub query_rank: Option<usize>,
-    /// Width of the row that keys and values are projected from.
+    /// Width of the latent row from which keys and values are projected.
     pub rank: usize,
-    /// Elements of a head of the values; those of queries and keys are the model's.
+    /// Size of a value head; query and key heads have the model's `head_dim`.
     pub value_dim: usize,
-    /// Added to the mean square by the norms of these rows.
+    /// The epsilon of the norms of the latent rows.
     pub eps: f32,
-    /// Whether a file has the projection of keys and that of values apart, by head, the former `[head, inputs, outputs]`.
+    /// Whether a file stores the key and the value projections separately, by head. The key
+    /// projection then is `[head, inputs, outputs]`.
     pub split: bool,
 }

@@ -1,23 +1,23 @@
-//! Factors of projections and of queries.
+//! Scale factors of projections and of queries.
 
-/// Factors with which a model's width was scaled in training (Yang and others, "Tensor Programs V", 2022), beside those of
-/// embeddings, keys and logits.
+/// Scale factors of width-scaled training (muP; Yang and others, "Tensor Programs V", 2022). The
+/// factors of embeddings, keys and logits are separate fields of the decoder specification.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Factors {
-    /// Of the rows that attention reads, and of what it gives.
+pub struct Multipliers {
+    /// Factors of the input and of the output of attention.
     pub attention: [f32; 2],
-    /// Of the rows that a scan reads, and of what it gives.
+    /// Factors of the input and of the output of a state-space scan.
     pub states: [f32; 2],
-    /// Of the parts of a projection into a scan by heads: the gate, the rows, what enters states, what leaves them, and step
-    /// sizes.
+    /// Factors of the parts of a multi-head scan's input projection: gate, `x`, `B` (input matrix),
+    /// `C` (output matrix), and step sizes `dt`.
     pub into_states: [f32; 5],
-    /// Of gates before their nonlinearity, and of what the feed-forward network gives.
+    /// Factors of the gate before its activation, and of the feed-forward network's output.
     pub feed_forward: [f32; 2],
 }
 
-impl Factors {
-    /// None of them changes anything.
-    pub const ONES: Factors = Factors {
+impl Multipliers {
+    /// All factors are 1, which changes nothing.
+    pub const ONES: Multipliers = Multipliers {
         attention: [1.0; 2],
         states: [1.0; 2],
         into_states: [1.0; 5],
@@ -25,18 +25,19 @@ impl Factors {
     };
 }
 
-/// How queries grow with their positions, so that the weights of attention stay sharp where there are many keys ("temperature
-/// tuning" of Llama 4, 2025).
+/// Position-dependent scale of queries, which keeps attention weights sharp over long contexts
+/// ("temperature tuning" of Llama 4, 2025).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueryGrowth {
-    /// How much.
+pub struct AttentionTemperature {
+    /// The coefficient of the logarithmic growth.
     pub beta: f32,
-    /// Positions of the first training, below which nothing grows.
+    /// Context length of the original training. The scale is 1 at positions below it.
     pub original: usize,
 }
 
-impl QueryGrowth {
-    /// The factor of a query at this position: `1 + beta ln(1 + floor(position / original))`, in F32 as the reference has it.
+impl AttentionTemperature {
+    /// The scale of a query at `position`: `1 + beta ln(1 + floor(position / original))`, computed
+    /// in F32 as in the reference implementation.
     pub fn at(self, position: usize) -> f32 {
         let turns = position / self.original.max(1);
         1.0 + self.beta * (1.0 + turns as f32).ln()

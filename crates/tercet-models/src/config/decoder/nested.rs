@@ -1,19 +1,19 @@
-//! Decoders that are a part of a folder's model: Mistral Small 3.1 and later, and Ministral 3, which stand beside a tower that reads
-//! pictures. Their texts' side is read. The tower and its projector are not built: their fields and tensors are passed over, and
-//! a picture is refused where it is given.
+//! Decoders inside a larger model: Mistral Small 3.1 and later, and Ministral 3, which also have a
+//! vision tower. Only the text decoder is read. Fields and tensors of the tower and its projector
+//! are skipped, and image inputs are an error.
 
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::{ConfigError, DecoderSpec, Fields, Part, families, part};
+use super::{ConfigError, ConfigFields, DecoderPart, DecoderSpec, families, part};
 
-/// The `model_type` of the whole.
+/// The `model_type` of the full model.
 const WRAPPER: &str = "mistral3";
 
-/// The `model_type` of the decoders inside.
+/// The supported values of `model_type` in `text_config`.
 const INNER: [&str; 2] = ["mistral", "ministral3"];
 
-/// Fields of the pictures' side.
+/// Configuration fields of the vision part.
 const OF_PICTURES: &[&str] = &[
     "image_token_id",
     "image_token_index",
@@ -24,7 +24,7 @@ const OF_PICTURES: &[&str] = &[
     "vision_feature_layer",
 ];
 
-/// Beginnings of the names of its tensors.
+/// Prefixes of the vision part's tensor names.
 const TENSORS_OF_PICTURES: &[&str] = &[
     "vision_tower.",
     "multi_modal_projector.",
@@ -32,10 +32,10 @@ const TENSORS_OF_PICTURES: &[&str] = &[
     "model.multi_modal_projector.",
 ];
 
-/// What a decoder's names in a folder begin with.
+/// The prefix of a decoder's tensor names in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Inside {
-    /// The model is the whole: `model.layers`, `lm_head`.
+pub enum NestedPrefix {
+    /// The decoder is the full model: `model.layers`, `lm_head`.
     Nothing,
     /// `model.text_model.layers`, `lm_head`.
     TextModel,
@@ -45,55 +45,59 @@ pub enum Inside {
     WholeLanguageModel,
 }
 
-impl Inside {
-    /// The name in the folder of what is called so where the model is the whole.
+impl NestedPrefix {
+    /// Converts the tensor name of a standalone decoder to the name in this folder.
     pub(super) fn named(self, name: String) -> String {
         match (self, name.strip_prefix("model.")) {
-            (Inside::TextModel, Some(rest)) => format!("model.text_model.{rest}"),
-            (Inside::LanguageModel, Some(rest)) => format!("model.language_model.{rest}"),
-            (Inside::WholeLanguageModel, _) => format!("language_model.{name}"),
-            (Inside::Nothing | Inside::TextModel | Inside::LanguageModel, _) => name,
+            (NestedPrefix::TextModel, Some(rest)) => format!("model.text_model.{rest}"),
+            (NestedPrefix::LanguageModel, Some(rest)) => format!("model.language_model.{rest}"),
+            (NestedPrefix::WholeLanguageModel, _) => format!("language_model.{name}"),
+            (NestedPrefix::Nothing | NestedPrefix::TextModel | NestedPrefix::LanguageModel, _) => {
+                name
+            }
         }
     }
 
-    /// Beginnings of the names of tensors that are not the decoder's and that nobody reads.
+    /// Prefixes of the tensors outside the decoder, which are not read.
     pub(super) fn beside(self) -> &'static [&'static str] {
         match self {
-            Inside::LanguageModel | Inside::WholeLanguageModel => TENSORS_OF_PICTURES,
-            Inside::Nothing | Inside::TextModel => &[],
+            NestedPrefix::LanguageModel | NestedPrefix::WholeLanguageModel => TENSORS_OF_PICTURES,
+            NestedPrefix::Nothing | NestedPrefix::TextModel => &[],
         }
     }
 }
 
-/// Whether a folder of this `model_type` is of a model around a decoder, which is opened without the rest.
+/// Whether `model_type` belongs to a model that wraps a decoder. Only the decoder of such a model
+/// is opened.
 pub(crate) fn is_wrapper(model_type: &str) -> bool {
     model_type == WRAPPER
 }
 
 /// Whether a decoder can be opened from a folder of this `model_type`.
 pub(crate) fn is_decoder(model_type: &str) -> bool {
-    is_wrapper(model_type) || families::of_model_type(model_type).is_some()
+    is_wrapper(model_type) || families::for_model_type(model_type).is_some()
 }
 
-/// What folders may name.
+/// The supported values of `model_type`, for error messages.
 pub(crate) fn model_types() -> String {
     format!("{}, {WRAPPER}", families::model_types())
 }
 
-/// Reads the configuration of the whole: the decoder from `text_config`, and what is said above it.
+/// Reads the wrapping model's configuration: the decoder from `text_config`, and the top-level
+/// fields that apply to it.
 pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError> {
     const PREFIX: &str = "text_config.";
-    let fields = Fields::new(json, "");
+    let fields = ConfigFields::new(json, "");
     let text = fields.opt_object("text_config")?;
     let text = fields.required("text_config", text)?;
-    let inner = Fields::new(text, PREFIX);
+    let inner = ConfigFields::new(text, PREFIX);
     inner.required("model_type", inner.opt_str("model_type")?)?;
     inner.only("model_type", &INNER.join(" or "), |v| {
         v.as_str().is_some_and(|name| INNER.contains(&name))
     })?;
     inner.only(
         "quantization_config",
-        "none: it is a field of the whole",
+        "a quantization_config at the top level",
         |_| false,
     )?;
     let said = [&fields, &inner].map(|fields| fields.opt_bool("tie_word_embeddings"));
@@ -105,7 +109,8 @@ pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError
         text.insert("quantization_config".to_string(), packing.clone());
     }
     let mut spec = DecoderSpec::from_part(&text, PREFIX)?;
-    // Where nobody says it the embedding is the output, if there is no other: `settle` looks.
+    // If neither level has `tie_word_embeddings`, assume tied embeddings; `settle` clears it if an
+    // output projection exists.
     spec.tied_embeddings = [whole, own].contains(&Some(true)) || (whole, own) == (None, None);
     spec.bos = spec.bos.or(fields.opt_token("bos_token_id")?);
     for id in fields.tokens("eos_token_id")? {
@@ -114,29 +119,30 @@ pub(super) fn read(json: &Map<String, Value>) -> Result<DecoderSpec, ConfigError
         }
     }
     fields.finish(&[HARMLESS, OF_PICTURES])?;
-    spec.inside = Inside::LanguageModel;
+    spec.nested_prefix = NestedPrefix::LanguageModel;
     spec.check()?;
     Ok(spec)
 }
 
-/// Takes from a folder's tensors which of its two ways to name them it has, and whether there is an output of its own, which
-/// counts whatever the configuration says of ties: a copy of the embedding gives the same.
+/// Detects from the folder's tensors which of the two naming schemes it uses, and whether an output
+/// projection exists. An existing projection is used even if the configuration ties it, because a
+/// copy of the embedding gives the same result.
 pub(super) fn settle(spec: &mut DecoderSpec, has: &dyn Fn(&str) -> bool) {
-    if spec.inside != Inside::LanguageModel {
+    if spec.nested_prefix != NestedPrefix::LanguageModel {
         return;
     }
-    let has_part = |spec: &DecoderSpec, of: Part| {
+    let has_part = |spec: &DecoderSpec, of: DecoderPart| {
         let module = of.module(spec, 0);
         ["weight", "qweight", "weight_packed"]
             .iter()
             .any(|end| has(&part::tensor(&module, end)))
     };
     let older = DecoderSpec {
-        inside: Inside::WholeLanguageModel,
+        nested_prefix: NestedPrefix::WholeLanguageModel,
         ..spec.clone()
     };
-    if has_part(&older, Part::Embedding) {
-        spec.inside = Inside::WholeLanguageModel;
+    if has_part(&older, DecoderPart::Embedding) {
+        spec.nested_prefix = NestedPrefix::WholeLanguageModel;
     }
-    spec.tied_embeddings &= !has_part(spec, Part::Output);
+    spec.tied_embeddings &= !has_part(spec, DecoderPart::Output);
 }

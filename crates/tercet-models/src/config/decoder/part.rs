@@ -1,33 +1,34 @@
-//! The tensors of a decoder: which there are, what files call them, and their shapes.
+//! The tensors of a decoder: their set, their names in files, and their shapes.
 
-use super::{DecoderSpec, QkNorm, StateKind, StateSpace};
-use crate::adapter::rows::Rows;
+use super::{DecoderSpec, QkNorm, SsmSpec, StateKind};
+use crate::adapter::rows::ProjectionRowOrder;
 use crate::builder::Weights;
 
-/// The parts of a model whose tensors have a name in each kind of file.
+/// The parts of a model, each with a tensor name in each file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum DecoderPart {
     Embedding,
-    /// The table of learned positions.
+    /// The table of learned position embeddings.
     Positions,
     AttentionNorm,
     Query,
     Key,
     Value,
-    /// Query, key and value in one.
+    /// The fused query, key and value projection.
     Qkv,
     QueryNorm,
     KeyNorm,
-    /// The scores of what is no key.
+    /// The attention sinks: one score per head.
     Sinks,
-    /// The row that queries are projected from, and its norm.
+    /// Latent attention: the projection to the query latent row, and its norm.
     QueryRow,
     QueryRowNorm,
-    /// The row that keys and values are projected from, with the rotated part of keys; its norm; its projection.
+    /// Latent attention: the projection to the key/value latent row and the rotated part of keys.
+    /// Its norm and the projection from the latent row follow.
     KvRow,
     KvRowNorm,
     Kv,
-    /// The parts of the latter, of keys and of values.
+    /// The key and the value part of the projection from the latent row, stored separately.
     KvKeys,
     KvValues,
     AttentionOutput,
@@ -35,49 +36,50 @@ pub(crate) enum Part {
     FfnNorm,
     Gate,
     Up,
-    /// Gate and up in one.
+    /// The fused gate and up projection.
     GateUp,
     Down,
-    /// Into and out of the rows of experts.
+    /// The projections into and out of the experts' latent width.
     ExpertsIn,
     ExpertsOut,
-    /// The scores of experts.
+    /// The router's projection.
     Router,
-    /// What is added to scores that choose.
-    RouterChoice,
+    /// The bias that is added to router scores for selection only.
+    RouterBias,
     ExpertGate,
     ExpertUp,
-    /// Gate and up in one.
+    /// The fused gate and up projection of the experts.
     ExpertGateUp,
     ExpertDown,
-    /// Of the expert that all tokens go through.
+    /// The gate of the shared expert.
     SharedGate,
     SharedUp,
-    /// Gate and up in one.
+    /// The fused gate and up projection of the shared expert.
     SharedGateUp,
     SharedDown,
     SharedScore,
     FfnPostNorm,
-    /// Into a scan over states: the gate, what is convolved, and step sizes of heads. Of a delta rule what is convolved, and the
-    /// gate where it is fused.
+    /// The input projection of a state-space scan: gate, convolution input, and step sizes of
+    /// heads. For a delta rule: the convolution input, and the gate if it is fused.
     StatesIn,
-    /// Of a delta rule: the gate.
+    /// Delta rule: the gate projection.
     StatesGate,
-    /// Of a delta rule: strengths and decays in one, or each.
+    /// Delta rule: write strengths and decays, as one projection or as two.
     StatesRates,
     StatesStrength,
     StatesForget,
-    /// The convolution.
+    /// The short causal convolution.
     StatesConv,
-    /// Of channels: the row of step sizes, what enters states and what leaves them.
+    /// Per-channel scan (Mamba): the projection to the step-size row and to the input and output
+    /// matrices `B` and `C`.
     StatesRow,
-    /// Of channels: step sizes from their row.
+    /// Per-channel scan (Mamba): the projection from the step-size row to step sizes.
     StatesStep,
-    /// Of heads: what is added to step sizes.
+    /// Multi-head scan (Mamba-2): the bias of step sizes.
     StatesStepBias,
-    /// The logarithms of the negated rates of decay.
+    /// The logarithms of the negated decay rates.
     StatesDecay,
-    /// What goes past the states.
+    /// The skip connection around the states (`D`).
     StatesSkip,
     StatesNorm,
     StatesOut,
@@ -85,13 +87,13 @@ pub(crate) enum Part {
     Output,
 }
 
-/// Where a folder's names have the number of an expert.
+/// Placeholder for the expert's number in tensor names of folders.
 pub(crate) const EXPERT: &str = "[]";
 
-/// What names end with that are those of tensors themselves, to which nothing is added but `_bias`.
+/// The suffix that marks a complete tensor name: only `_bias` may be appended to it.
 pub(crate) const WHOLE: char = '=';
 
-/// The name of a tensor of a part: `weight` or `bias`.
+/// The tensor name of a part's `weight` or `bias`.
 pub(crate) fn tensor(base: &str, suffix: &str) -> String {
     match (base.strip_suffix(WHOLE), suffix) {
         (Some(name), "weight") => name.to_string(),
@@ -100,129 +102,139 @@ pub(crate) fn tensor(base: &str, suffix: &str) -> String {
     }
 }
 
-/// What folders call the output projection.
+/// The folder name of the output projection.
 pub(crate) const OUTPUT_MODULE: &str = "lm_head";
 
-/// What a family's folders call parts otherwise than those of llama.
-pub(crate) type Names = &'static [(Part, &'static str)];
+/// The tensor names of a family's folders that differ from llama's.
+pub(crate) type DecoderPartNames = &'static [(DecoderPart, &'static str)];
 
-impl Part {
-    /// The names in a Hugging Face folder of llama and in a GGUF file, without `.weight`; `{}` is the layer, `[]` the
-    /// expert.
-    // Long: a table, one row a part.
+impl DecoderPart {
+    /// The module names without `.weight`: in a Hugging Face folder of llama, and in a GGUF file.
+    /// `{}` stands for the layer and `[]` for the expert.
+    // Long: a table with one row per part.
     const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Part::Embedding => ("model.embed_tokens", "token_embd"),
-            Part::Positions => ("model.embed_positions", "position_embd"),
-            Part::AttentionNorm => ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
-            Part::Query => ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
-            Part::Key => ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
-            Part::Value => ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
-            Part::Qkv => ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),
-            Part::QueryNorm => ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
-            Part::KeyNorm => ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
-            Part::Sinks => ("model.layers.{}.self_attn.sinks=", "blk.{}.attn_sinks"),
-            Part::QueryRow => ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
-            Part::QueryRowNorm => (
+            DecoderPart::Embedding => ("model.embed_tokens", "token_embd"),
+            DecoderPart::Positions => ("model.embed_positions", "position_embd"),
+            DecoderPart::AttentionNorm => ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
+            DecoderPart::Query => ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
+            DecoderPart::Key => ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
+            DecoderPart::Value => ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
+            DecoderPart::Qkv => ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),
+            DecoderPart::QueryNorm => ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
+            DecoderPart::KeyNorm => ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
+            DecoderPart::Sinks => ("model.layers.{}.self_attn.sinks=", "blk.{}.attn_sinks"),
+            DecoderPart::QueryRow => ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
+            DecoderPart::QueryRowNorm => (
                 "model.layers.{}.self_attn.q_a_layernorm",
                 "blk.{}.attn_q_a_norm",
             ),
-            Part::KvRow => (
+            DecoderPart::KvRow => (
                 "model.layers.{}.self_attn.kv_a_proj_with_mqa",
                 "blk.{}.attn_kv_a_mqa",
             ),
-            Part::KvRowNorm => (
+            DecoderPart::KvRowNorm => (
                 "model.layers.{}.self_attn.kv_a_layernorm",
                 "blk.{}.attn_kv_a_norm",
             ),
-            Part::Kv => ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
-            Part::KvKeys => ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
-            Part::KvValues => ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
-            Part::AttentionOutput => ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
-            Part::AttentionPostNorm => (
+            DecoderPart::Kv => ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
+            DecoderPart::KvKeys => ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
+            DecoderPart::KvValues => ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
+            DecoderPart::AttentionOutput => {
+                ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output")
+            }
+            DecoderPart::AttentionPostNorm => (
                 "model.layers.{}.post_attention_layernorm",
                 "blk.{}.post_attention_norm",
             ),
-            Part::FfnNorm => (
+            DecoderPart::FfnNorm => (
                 "model.layers.{}.post_attention_layernorm",
                 "blk.{}.ffn_norm",
             ),
-            Part::Gate => ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
-            Part::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
-            Part::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
-            Part::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
-            Part::ExpertsIn => (
+            DecoderPart::Gate => ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
+            DecoderPart::Up => ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
+            DecoderPart::GateUp => ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
+            DecoderPart::Down => ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+            DecoderPart::ExpertsIn => (
                 "model.layers.{}.mlp.fc1_latent_proj",
                 "blk.{}.ffn_latent_down",
             ),
-            Part::ExpertsOut => (
+            DecoderPart::ExpertsOut => (
                 "model.layers.{}.mlp.fc2_latent_proj",
                 "blk.{}.ffn_latent_up",
             ),
-            Part::Router => ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
-            Part::RouterChoice => (
+            DecoderPart::Router => ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
+            DecoderPart::RouterBias => (
                 "model.layers.{}.mlp.gate.e_score_correction_bias=",
                 "blk.{}.exp_probs_b.bias=",
             ),
-            Part::ExpertGateUp => (
+            DecoderPart::ExpertGateUp => (
                 "model.layers.{}.mlp.experts.gate_up_proj=",
                 "blk.{}.ffn_gate_up_exps",
             ),
-            Part::SharedGateUp => (
+            DecoderPart::SharedGateUp => (
                 "model.layers.{}.shared_mlp.input_linear",
                 "blk.{}.ffn_gate_up_shexp",
             ),
-            Part::ExpertGate => (
+            DecoderPart::ExpertGate => (
                 "model.layers.{}.mlp.experts.[].gate_proj",
                 "blk.{}.ffn_gate_exps",
             ),
-            Part::ExpertUp => (
+            DecoderPart::ExpertUp => (
                 "model.layers.{}.mlp.experts.[].up_proj",
                 "blk.{}.ffn_up_exps",
             ),
-            Part::ExpertDown => (
+            DecoderPart::ExpertDown => (
                 "model.layers.{}.mlp.experts.[].down_proj",
                 "blk.{}.ffn_down_exps",
             ),
-            Part::SharedGate => (
+            DecoderPart::SharedGate => (
                 "model.layers.{}.mlp.shared_expert.gate_proj",
                 "blk.{}.ffn_gate_shexp",
             ),
-            Part::SharedUp => (
+            DecoderPart::SharedUp => (
                 "model.layers.{}.mlp.shared_expert.up_proj",
                 "blk.{}.ffn_up_shexp",
             ),
-            Part::SharedDown => (
+            DecoderPart::SharedDown => (
                 "model.layers.{}.mlp.shared_expert.down_proj",
                 "blk.{}.ffn_down_shexp",
             ),
-            Part::SharedScore => (
+            DecoderPart::SharedScore => (
                 "model.layers.{}.mlp.shared_expert_gate",
                 "blk.{}.ffn_gate_inp_shexp",
             ),
-            Part::FfnPostNorm => (
+            DecoderPart::FfnPostNorm => (
                 "model.layers.{}.post_feedforward_layernorm",
                 "blk.{}.post_ffw_norm",
             ),
-            Part::StatesIn => ("backbone.layers.{}.mixer.in_proj", "blk.{}.ssm_in"),
-            Part::StatesGate => ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"),
-            Part::StatesRates => ("model.layers.{}.linear_attn.in_proj_ba", "blk.{}.ssm_ba"),
-            Part::StatesStrength => ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"),
-            Part::StatesForget => ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"),
-            Part::StatesConv => ("backbone.layers.{}.mixer.conv1d", "blk.{}.ssm_conv1d"),
-            Part::StatesRow => ("backbone.layers.{}.mixer.x_proj", "blk.{}.ssm_x"),
-            Part::StatesStep => ("backbone.layers.{}.mixer.dt_proj", "blk.{}.ssm_dt"),
-            Part::StatesStepBias => ("backbone.layers.{}.mixer.dt_bias=", "blk.{}.ssm_dt.bias="),
-            Part::StatesDecay => ("backbone.layers.{}.mixer.A_log=", "blk.{}.ssm_a="),
-            Part::StatesSkip => ("backbone.layers.{}.mixer.D=", "blk.{}.ssm_d="),
-            Part::StatesNorm => ("backbone.layers.{}.mixer.norm", "blk.{}.ssm_norm"),
-            Part::StatesOut => ("backbone.layers.{}.mixer.out_proj", "blk.{}.ssm_out"),
-            Part::FinalNorm => ("model.norm", "output_norm"),
-            Part::Output => (OUTPUT_MODULE, "output"),
+            DecoderPart::StatesIn => ("backbone.layers.{}.mixer.in_proj", "blk.{}.ssm_in"),
+            DecoderPart::StatesGate => {
+                ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate")
+            }
+            DecoderPart::StatesRates => ("model.layers.{}.linear_attn.in_proj_ba", "blk.{}.ssm_ba"),
+            DecoderPart::StatesStrength => {
+                ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta")
+            }
+            DecoderPart::StatesForget => {
+                ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha")
+            }
+            DecoderPart::StatesConv => ("backbone.layers.{}.mixer.conv1d", "blk.{}.ssm_conv1d"),
+            DecoderPart::StatesRow => ("backbone.layers.{}.mixer.x_proj", "blk.{}.ssm_x"),
+            DecoderPart::StatesStep => ("backbone.layers.{}.mixer.dt_proj", "blk.{}.ssm_dt"),
+            DecoderPart::StatesStepBias => {
+                ("backbone.layers.{}.mixer.dt_bias=", "blk.{}.ssm_dt.bias=")
+            }
+            DecoderPart::StatesDecay => ("backbone.layers.{}.mixer.A_log=", "blk.{}.ssm_a="),
+            DecoderPart::StatesSkip => ("backbone.layers.{}.mixer.D=", "blk.{}.ssm_d="),
+            DecoderPart::StatesNorm => ("backbone.layers.{}.mixer.norm", "blk.{}.ssm_norm"),
+            DecoderPart::StatesOut => ("backbone.layers.{}.mixer.out_proj", "blk.{}.ssm_out"),
+            DecoderPart::FinalNorm => ("model.norm", "output_norm"),
+            DecoderPart::Output => (OUTPUT_MODULE, "output"),
         }
     }
 
-    /// The name of a tensor in files of this kind.
+    /// The module name in a folder or a GGUF file.
     pub(crate) fn name(
         self,
         spec: &DecoderSpec,
@@ -231,15 +243,15 @@ impl Part {
         suffix: &str,
     ) -> String {
         let base = match weights {
-            Weights::Hf(_) | Weights::MadeUp(_) => self.module(spec, layer),
+            Weights::Hf(_) | Weights::Dummy(_) => self.module(spec, layer),
             Weights::Gguf(_) => self.gguf(spec, layer),
         };
         tensor(&base, suffix)
     }
 
-    /// The name in a Hugging Face folder, without `.weight`.
+    /// The module name in a Hugging Face folder, without `.weight`.
     pub(crate) fn module(self, spec: &DecoderSpec, layer: usize) -> String {
-        if self == Part::Output && spec.output_is_lm_head {
+        if self == DecoderPart::Output && spec.output_is_lm_head {
             return OUTPUT_MODULE.to_string();
         }
         let row = spec.family.get();
@@ -250,35 +262,38 @@ impl Part {
             false => name,
         };
         let name = name.replace("{}", &layer.to_string());
-        spec.inside.named(name)
+        spec.nested_prefix.named(name)
     }
 
-    /// The name in a GGUF file, without `.weight`.
+    /// The module name in a GGUF file, without `.weight`.
     pub(crate) fn gguf(self, spec: &DecoderSpec, layer: usize) -> String {
         let names = (spec.family.get().names_of_gguf)(spec).iter();
         let name = self.own(names).unwrap_or(self.names().1);
         name.replace("{}", &layer.to_string())
     }
 
-    /// Whether it is a projection of experts.
+    /// Whether the part is a projection of routed experts.
     pub(crate) fn is_of_experts(self) -> bool {
         matches!(
             self,
-            Part::ExpertGate | Part::ExpertUp | Part::ExpertGateUp | Part::ExpertDown
+            DecoderPart::ExpertGate
+                | DecoderPart::ExpertUp
+                | DecoderPart::ExpertGateUp
+                | DecoderPart::ExpertDown
         )
     }
 
-    /// The first name that a family has for it.
+    /// The first name that the family's lists have for this part.
     fn own(
         self,
-        mut names: impl Iterator<Item = &'static (Part, &'static str)>,
+        mut names: impl Iterator<Item = &'static (DecoderPart, &'static str)>,
     ) -> Option<&'static str> {
         let found = names.find(|(part, _)| *part == self);
         found.map(|(_, name)| *name)
     }
 
-    /// Outputs and inputs of a projection; of a norm 1 and its elements.
-    // Long: a table, one row a part.
+    /// Outputs and inputs of a projection; 1 and the number of elements for a norm.
+    // Long: a table with one row per part.
     pub(crate) fn shape(self, spec: &DecoderSpec) -> [usize; 2] {
         let DecoderSpec {
             hidden, ffn, vocab, ..
@@ -292,137 +307,141 @@ impl Part {
             None => (0, 0),
         };
         let of_heads = |whole: usize| match spec.qk_norm {
-            Some(QkNorm::Whole) => whole,
+            Some(QkNorm::AllHeads) => whole,
             Some(QkNorm::Heads) | None => spec.head_dim,
         };
         let of_states =
-            |size: fn(&StateSpace) -> [usize; 2]| spec.states.as_ref().map_or([0; 2], size);
+            |size: fn(&SsmSpec) -> [usize; 2]| spec.states.as_ref().map_or([0; 2], size);
         match self {
-            Part::StatesIn => [of_states(|s| [s.projected(), 0])[0], hidden],
-            Part::StatesOut => [hidden, of_states(|s| [s.inner, 0])[0]],
-            Part::StatesGate => [of_states(|s| [s.inner, 0])[0], hidden],
-            Part::StatesRates => [of_states(|s| [2 * s.heads(), 0])[0], hidden],
-            Part::StatesStrength | Part::StatesForget => [of_states(|s| [s.heads(), 0])[0], hidden],
-            Part::StatesConv => of_states(|s| [s.convolved(), s.kernel]),
-            Part::StatesRow => of_states(|s| [s.rank() + 2 * s.states, s.inner]),
-            Part::StatesStep => of_states(|s| [s.inner, s.rank()]),
-            Part::StatesStepBias => of_states(|s| [1, s.heads()]),
-            Part::StatesDecay => of_states(|s| match s.kind {
+            DecoderPart::StatesIn => [of_states(|s| [s.projected(), 0])[0], hidden],
+            DecoderPart::StatesOut => [hidden, of_states(|s| [s.inner, 0])[0]],
+            DecoderPart::StatesGate => [of_states(|s| [s.inner, 0])[0], hidden],
+            DecoderPart::StatesRates => [of_states(|s| [2 * s.heads(), 0])[0], hidden],
+            DecoderPart::StatesStrength | DecoderPart::StatesForget => {
+                [of_states(|s| [s.heads(), 0])[0], hidden]
+            }
+            DecoderPart::StatesConv => of_states(|s| [s.convolved(), s.kernel]),
+            DecoderPart::StatesRow => of_states(|s| [s.rank() + 2 * s.states, s.inner]),
+            DecoderPart::StatesStep => of_states(|s| [s.inner, s.rank()]),
+            DecoderPart::StatesStepBias => of_states(|s| [1, s.heads()]),
+            DecoderPart::StatesDecay => of_states(|s| match s.kind {
                 StateKind::Channels { .. } => [s.inner, s.states],
                 StateKind::Heads { heads, .. } | StateKind::Delta { heads, .. } => [1, heads],
             }),
-            Part::StatesSkip => of_states(|s| [1, s.heads()]),
-            Part::StatesNorm => of_states(|s| match s.kind {
+            DecoderPart::StatesSkip => of_states(|s| [1, s.heads()]),
+            DecoderPart::StatesNorm => of_states(|s| match s.kind {
                 StateKind::Channels { .. } | StateKind::Heads { .. } => [1, s.inner],
                 StateKind::Delta { heads, .. } => [1, s.inner / heads],
             }),
-            Part::Query => match query_rank {
+            DecoderPart::Query => match query_rank {
                 0 if spec.gated_attention => [2 * q, hidden],
                 0 => [q, hidden],
                 rank => [q, rank],
             },
-            Part::QueryRow => [query_rank, hidden],
-            Part::QueryRowNorm => [1, query_rank],
-            Part::KvRow => [rank + spec.rope_dims, hidden],
-            Part::KvRowNorm => [1, rank],
-            Part::Kv => [
+            DecoderPart::QueryRow => [query_rank, hidden],
+            DecoderPart::QueryRowNorm => [1, query_rank],
+            DecoderPart::KvRow => [rank + spec.rope_dims, hidden],
+            DecoderPart::KvRowNorm => [1, rank],
+            DecoderPart::Kv => [
                 spec.heads * (spec.head_dim - spec.rope_dims + spec.value_dim()),
                 rank,
             ],
-            Part::KvKeys => [spec.heads * (spec.head_dim - spec.rope_dims), rank],
-            Part::KvValues => [spec.heads * spec.value_dim(), rank],
-            Part::Sinks => [1, spec.heads],
-            Part::Key | Part::Value => [kv, hidden],
-            Part::Qkv => [q + 2 * kv, hidden],
-            Part::AttentionOutput => [hidden, spec.heads * spec.value_dim()],
-            Part::Gate | Part::Up => [ffn, hidden],
-            Part::GateUp => [2 * ffn, hidden],
-            Part::Down => [hidden, ffn],
-            Part::Router => [experts.count, hidden],
-            Part::RouterChoice => [1, experts.count],
-            Part::ExpertsIn => [of_experts, hidden],
-            Part::ExpertsOut => [hidden, of_experts],
-            Part::ExpertGateUp => [2 * experts.ffn, of_experts],
-            Part::SharedGateUp => [2 * shared, hidden],
-            Part::ExpertGate | Part::ExpertUp => [experts.ffn, of_experts],
-            Part::ExpertDown => [of_experts, experts.ffn],
-            Part::SharedGate | Part::SharedUp => [shared, hidden],
-            Part::SharedDown => [hidden, shared],
-            Part::SharedScore => [1, hidden],
-            Part::Embedding | Part::Output => [vocab, hidden],
-            Part::Positions => [spec.context, hidden],
-            Part::QueryNorm => [1, of_heads(q)],
-            Part::KeyNorm => [1, of_heads(kv)],
-            Part::AttentionNorm
-            | Part::AttentionPostNorm
-            | Part::FfnNorm
-            | Part::FfnPostNorm
-            | Part::FinalNorm => [1, hidden],
+            DecoderPart::KvKeys => [spec.heads * (spec.head_dim - spec.rope_dims), rank],
+            DecoderPart::KvValues => [spec.heads * spec.value_dim(), rank],
+            DecoderPart::Sinks => [1, spec.heads],
+            DecoderPart::Key | DecoderPart::Value => [kv, hidden],
+            DecoderPart::Qkv => [q + 2 * kv, hidden],
+            DecoderPart::AttentionOutput => [hidden, spec.heads * spec.value_dim()],
+            DecoderPart::Gate | DecoderPart::Up => [ffn, hidden],
+            DecoderPart::GateUp => [2 * ffn, hidden],
+            DecoderPart::Down => [hidden, ffn],
+            DecoderPart::Router => [experts.count, hidden],
+            DecoderPart::RouterBias => [1, experts.count],
+            DecoderPart::ExpertsIn => [of_experts, hidden],
+            DecoderPart::ExpertsOut => [hidden, of_experts],
+            DecoderPart::ExpertGateUp => [2 * experts.ffn, of_experts],
+            DecoderPart::SharedGateUp => [2 * shared, hidden],
+            DecoderPart::ExpertGate | DecoderPart::ExpertUp => [experts.ffn, of_experts],
+            DecoderPart::ExpertDown => [of_experts, experts.ffn],
+            DecoderPart::SharedGate | DecoderPart::SharedUp => [shared, hidden],
+            DecoderPart::SharedDown => [hidden, shared],
+            DecoderPart::SharedScore => [1, hidden],
+            DecoderPart::Embedding | DecoderPart::Output => [vocab, hidden],
+            DecoderPart::Positions => [spec.context, hidden],
+            DecoderPart::QueryNorm => [1, of_heads(q)],
+            DecoderPart::KeyNorm => [1, of_heads(kv)],
+            DecoderPart::AttentionNorm
+            | DecoderPart::AttentionPostNorm
+            | DecoderPart::FfnNorm
+            | DecoderPart::FfnPostNorm
+            | DecoderPart::FinalNorm => [1, hidden],
         }
     }
 
-    /// The order of a projection's rows.
-    pub(crate) fn rows(self, spec: &DecoderSpec) -> Rows {
+    /// The row order of a projection.
+    pub(crate) fn rows(self, spec: &DecoderSpec) -> ProjectionRowOrder {
         match self {
-            Part::Query | Part::Key => Rows::of_heads(spec),
-            Part::Qkv => Rows::of_fused(spec),
-            _ => Rows::Plain,
+            DecoderPart::Query | DecoderPart::Key => ProjectionRowOrder::for_heads(spec),
+            DecoderPart::Qkv => ProjectionRowOrder::for_fused(spec),
+            _ => ProjectionRowOrder::Plain,
         }
     }
 
     pub(crate) fn has_bias(self, spec: &DecoderSpec) -> bool {
         match self {
-            Part::Query | Part::Key | Part::Value | Part::Qkv => {
+            DecoderPart::Query | DecoderPart::Key | DecoderPart::Value | DecoderPart::Qkv => {
                 spec.qkv_bias && spec.latent.is_none()
             }
-            Part::AttentionOutput => spec.output_bias,
-            Part::Gate | Part::Up | Part::GateUp | Part::Down => spec.mlp_bias,
-            Part::Output => spec.head_bias,
-            Part::AttentionNorm
-            | Part::AttentionPostNorm
-            | Part::FfnNorm
-            | Part::FfnPostNorm
-            | Part::FinalNorm => spec.norm.bias,
-            Part::Router
-            | Part::ExpertGate
-            | Part::ExpertUp
-            | Part::ExpertGateUp
-            | Part::ExpertDown => spec.experts.is_some_and(|experts| experts.bias),
-            Part::SharedGate
-            | Part::SharedUp
-            | Part::SharedGateUp
-            | Part::SharedDown
-            | Part::ExpertsIn
-            | Part::ExpertsOut => {
+            DecoderPart::AttentionOutput => spec.output_bias,
+            DecoderPart::Gate | DecoderPart::Up | DecoderPart::GateUp | DecoderPart::Down => {
+                spec.mlp_bias
+            }
+            DecoderPart::Output => spec.head_bias,
+            DecoderPart::AttentionNorm
+            | DecoderPart::AttentionPostNorm
+            | DecoderPart::FfnNorm
+            | DecoderPart::FfnPostNorm
+            | DecoderPart::FinalNorm => spec.norm.bias,
+            DecoderPart::Router
+            | DecoderPart::ExpertGate
+            | DecoderPart::ExpertUp
+            | DecoderPart::ExpertGateUp
+            | DecoderPart::ExpertDown => spec.experts.is_some_and(|experts| experts.bias),
+            DecoderPart::SharedGate
+            | DecoderPart::SharedUp
+            | DecoderPart::SharedGateUp
+            | DecoderPart::SharedDown
+            | DecoderPart::ExpertsIn
+            | DecoderPart::ExpertsOut => {
                 let shared = spec.experts.and_then(|experts| experts.shared);
                 shared.is_some_and(|shared| shared.bias)
             }
-            Part::QueryRow | Part::KvRow => spec.qkv_bias,
-            Part::StatesIn => spec.states.is_some_and(|s| s.bias[0]),
-            Part::StatesOut => spec.states.is_some_and(|s| s.bias[1]),
-            Part::StatesConv => spec.states.is_some_and(|s| s.conv_bias),
-            Part::StatesStep => true,
-            Part::Embedding
-            | Part::Positions
-            | Part::QueryNorm
-            | Part::KeyNorm
-            | Part::Sinks
-            | Part::QueryRowNorm
-            | Part::KvRowNorm
-            | Part::Kv
-            | Part::KvKeys
-            | Part::KvValues
-            | Part::RouterChoice
-            | Part::SharedScore
-            | Part::StatesGate
-            | Part::StatesRates
-            | Part::StatesStrength
-            | Part::StatesForget
-            | Part::StatesRow
-            | Part::StatesStepBias
-            | Part::StatesDecay
-            | Part::StatesSkip
-            | Part::StatesNorm => false,
+            DecoderPart::QueryRow | DecoderPart::KvRow => spec.qkv_bias,
+            DecoderPart::StatesIn => spec.states.is_some_and(|s| s.bias[0]),
+            DecoderPart::StatesOut => spec.states.is_some_and(|s| s.bias[1]),
+            DecoderPart::StatesConv => spec.states.is_some_and(|s| s.conv_bias),
+            DecoderPart::StatesStep => true,
+            DecoderPart::Embedding
+            | DecoderPart::Positions
+            | DecoderPart::QueryNorm
+            | DecoderPart::KeyNorm
+            | DecoderPart::Sinks
+            | DecoderPart::QueryRowNorm
+            | DecoderPart::KvRowNorm
+            | DecoderPart::Kv
+            | DecoderPart::KvKeys
+            | DecoderPart::KvValues
+            | DecoderPart::RouterBias
+            | DecoderPart::SharedScore
+            | DecoderPart::StatesGate
+            | DecoderPart::StatesRates
+            | DecoderPart::StatesStrength
+            | DecoderPart::StatesForget
+            | DecoderPart::StatesRow
+            | DecoderPart::StatesStepBias
+            | DecoderPart::StatesDecay
+            | DecoderPart::StatesSkip
+            | DecoderPart::StatesNorm => false,
         }
     }
 }

@@ -1,104 +1,114 @@
-//! Which parts a layer has.
+//! The parts of each layer.
 
 use super::{
-    DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlacement, Part, Residual, StateKind,
-    StateNorm, StateSpace,
+    DecoderPart, DecoderSpec, FeedForward, LayerSpec, Mixer, NormPlacement, ResidualOrder, SsmSpec,
+    StateKind, StateNorm,
 };
 
-impl Part {
-    /// The projections of a layer that adapters may change; those of experts are none.
-    pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
+impl DecoderPart {
+    /// The projections of a layer that adapters can modify, without those of experts.
+    pub(crate) fn projections(spec: &DecoderSpec, layer: usize) -> Vec<DecoderPart> {
         let of = spec.layers[layer];
         let mut parts = match (spec.latent, spec.fused_qkv) {
             _ if !of.mixer.attends() => Vec::new(),
             (Some(latent), _) => {
-                let row = latent.query_rank.map(|_| Part::QueryRow);
+                let row = latent.query_rank.map(|_| DecoderPart::QueryRow);
                 let row = row.into_iter();
-                let kv = (!latent.split).then_some(Part::Kv);
-                row.chain([Part::Query, Part::KvRow]).chain(kv).collect()
+                let kv = (!latent.split).then_some(DecoderPart::Kv);
+                row.chain([DecoderPart::Query, DecoderPart::KvRow])
+                    .chain(kv)
+                    .collect()
             }
-            (None, true) => vec![Part::Qkv],
-            (None, false) => vec![Part::Query, Part::Key, Part::Value],
+            (None, true) => vec![DecoderPart::Qkv],
+            (None, false) => vec![DecoderPart::Query, DecoderPart::Key, DecoderPart::Value],
         };
         if of.mixer.attends() {
-            parts.push(Part::AttentionOutput);
+            parts.push(DecoderPart::AttentionOutput);
         }
         if let (Some(states), true) = (&spec.states, of.mixer.scans()) {
-            parts.extend(Part::into_states(states));
-            parts.push(Part::StatesOut);
+            parts.extend(DecoderPart::into_states(states));
+            parts.push(DecoderPart::StatesOut);
         }
         if of.experts || !of.feed_forward {
             return parts;
         }
         match (spec.feed_forward, spec.fused_gate_up) {
-            (FeedForward::Gated(_), true) => parts.push(Part::GateUp),
-            (FeedForward::Gated(_), false) => parts.extend([Part::Gate, Part::Up]),
-            (FeedForward::Plain(_), _) => parts.push(Part::Up),
+            (FeedForward::Gated(_), true) => parts.push(DecoderPart::GateUp),
+            (FeedForward::Gated(_), false) => parts.extend([DecoderPart::Gate, DecoderPart::Up]),
+            (FeedForward::Plain(_), _) => parts.push(DecoderPart::Up),
         }
-        parts.push(Part::Down);
+        parts.push(DecoderPart::Down);
         parts
     }
 
-    /// The projections into a scan, in the order in which it takes their results.
-    pub(crate) fn into_states(states: &StateSpace) -> Vec<Part> {
-        let mut parts = vec![Part::StatesIn];
+    /// The input projections of a scan, in the order of the scan's inputs.
+    pub(crate) fn into_states(states: &SsmSpec) -> Vec<DecoderPart> {
+        let mut parts = vec![DecoderPart::StatesIn];
         if let StateKind::Delta { rows, .. } = states.kind {
             if !rows.fused {
-                parts.push(Part::StatesGate);
+                parts.push(DecoderPart::StatesGate);
             }
             match rows.rates_fused {
-                true => parts.push(Part::StatesRates),
-                false => parts.extend([Part::StatesStrength, Part::StatesForget]),
+                true => parts.push(DecoderPart::StatesRates),
+                false => parts.extend([DecoderPart::StatesStrength, DecoderPart::StatesForget]),
             }
         }
         parts
     }
 
-    /// What a scan has beside projections.
-    fn of_states(states: &StateSpace) -> Vec<Part> {
-        let mut parts = vec![Part::StatesConv, Part::StatesDecay];
+    /// The parts of a scan other than input projections.
+    fn for_states(states: &SsmSpec) -> Vec<DecoderPart> {
+        let mut parts = vec![DecoderPart::StatesConv, DecoderPart::StatesDecay];
         match states.kind {
             StateKind::Channels { .. } => {
-                parts.extend([Part::StatesSkip, Part::StatesRow, Part::StatesStep]);
+                parts.extend([
+                    DecoderPart::StatesSkip,
+                    DecoderPart::StatesRow,
+                    DecoderPart::StatesStep,
+                ]);
             }
             StateKind::Heads { norm, .. } => {
-                parts.extend([Part::StatesSkip, Part::StatesStepBias]);
+                parts.extend([DecoderPart::StatesSkip, DecoderPart::StatesStepBias]);
                 match norm {
                     StateNorm::None => {}
-                    StateNorm::AfterGate | StateNorm::BeforeGate => parts.push(Part::StatesNorm),
+                    StateNorm::AfterGate | StateNorm::BeforeGate => {
+                        parts.push(DecoderPart::StatesNorm)
+                    }
                 }
             }
-            StateKind::Delta { .. } => parts.extend([Part::StatesStepBias, Part::StatesNorm]),
+            StateKind::Delta { .. } => {
+                parts.extend([DecoderPart::StatesStepBias, DecoderPart::StatesNorm])
+            }
         }
         parts
     }
 
-    /// Everything of a layer that has tensors.
-    pub(crate) fn of_layer(spec: &DecoderSpec, layer: usize) -> Vec<Part> {
-        let mut parts = Part::projections(spec, layer);
+    /// All parts of a layer that have tensors.
+    pub(crate) fn for_layer(spec: &DecoderSpec, layer: usize) -> Vec<DecoderPart> {
+        let mut parts = DecoderPart::projections(spec, layer);
         if let (Some(experts), true) = (spec.experts, spec.layers[layer].experts) {
-            parts.extend([Part::Router, Part::ExpertDown]);
+            parts.extend([DecoderPart::Router, DecoderPart::ExpertDown]);
             let gated = matches!(spec.feed_forward, FeedForward::Gated(_));
             match (gated, experts.stored.joins_gates()) {
-                (true, true) => parts.push(Part::ExpertGateUp),
-                (true, false) => parts.extend([Part::ExpertGate, Part::ExpertUp]),
-                (false, _) => parts.push(Part::ExpertUp),
+                (true, true) => parts.push(DecoderPart::ExpertGateUp),
+                (true, false) => parts.extend([DecoderPart::ExpertGate, DecoderPart::ExpertUp]),
+                (false, _) => parts.push(DecoderPart::ExpertUp),
             }
             if experts.latent.is_some() {
-                parts.extend([Part::ExpertsIn, Part::ExpertsOut]);
+                parts.extend([DecoderPart::ExpertsIn, DecoderPart::ExpertsOut]);
             }
-            if experts.choice_bias {
-                parts.push(Part::RouterChoice);
+            if experts.router_bias {
+                parts.push(DecoderPart::RouterBias);
             }
             if let Some(shared) = experts.shared {
-                parts.push(Part::SharedDown);
+                parts.push(DecoderPart::SharedDown);
                 match (gated, shared.fused) {
-                    (true, true) => parts.push(Part::SharedGateUp),
-                    (true, false) => parts.extend([Part::SharedGate, Part::SharedUp]),
-                    (false, _) => parts.push(Part::SharedUp),
+                    (true, true) => parts.push(DecoderPart::SharedGateUp),
+                    (true, false) => parts.extend([DecoderPart::SharedGate, DecoderPart::SharedUp]),
+                    (false, _) => parts.push(DecoderPart::SharedUp),
                 }
                 if shared.scored {
-                    parts.push(Part::SharedScore);
+                    parts.push(DecoderPart::SharedScore);
                 }
             }
         }
@@ -109,14 +119,15 @@ impl Part {
         } = spec.layers[layer];
         let norms = [
             (
-                Part::AttentionNorm,
-                Part::AttentionPostNorm,
+                DecoderPart::AttentionNorm,
+                DecoderPart::AttentionPostNorm,
                 mixer != Mixer::None,
             ),
-            (Part::FfnNorm, Part::FfnPostNorm, feed_forward),
+            (DecoderPart::FfnNorm, DecoderPart::FfnPostNorm, feed_forward),
         ];
         for (before, after, _) in norms.into_iter().filter(|(.., has)| *has) {
-            let has_one = before != Part::FfnNorm || spec.residual != Residual::Parallel;
+            let has_one =
+                before != DecoderPart::FfnNorm || spec.residual != ResidualOrder::Parallel;
             if spec.placement != NormPlacement::After && has_one {
                 parts.push(before);
             }
@@ -125,34 +136,34 @@ impl Part {
             }
         }
         if let (Some(states), true) = (&spec.states, mixer.scans()) {
-            parts.extend(Part::of_states(states));
+            parts.extend(DecoderPart::for_states(states));
         }
         if !mixer.attends() {
             return parts;
         }
         if spec.sinks {
-            parts.push(Part::Sinks);
+            parts.push(DecoderPart::Sinks);
         }
         if let Some(latent) = spec.latent {
-            parts.extend(latent.query_rank.map(|_| Part::QueryRowNorm));
-            parts.push(Part::KvRowNorm);
+            parts.extend(latent.query_rank.map(|_| DecoderPart::QueryRowNorm));
+            parts.push(DecoderPart::KvRowNorm);
             if latent.split {
-                parts.extend([Part::KvKeys, Part::KvValues]);
+                parts.extend([DecoderPart::KvKeys, DecoderPart::KvValues]);
             }
         }
         if spec.qk_norm.is_some() {
-            parts.extend([Part::QueryNorm, Part::KeyNorm]);
+            parts.extend([DecoderPart::QueryNorm, DecoderPart::KeyNorm]);
         }
         parts
     }
 }
 
-/// The projections that adapters may change: those of the layers, then the output.
-pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (Part, usize)> {
+/// The projections that adapters can modify: those of the layers, then the output projection.
+pub(crate) fn projections(spec: &DecoderSpec) -> impl Iterator<Item = (DecoderPart, usize)> {
     let layers = 0..spec.layers.len();
     let of_layers = layers.flat_map(|layer| {
-        let parts = Part::projections(spec, layer);
+        let parts = DecoderPart::projections(spec, layer);
         parts.into_iter().map(move |part| (part, layer))
     });
-    of_layers.chain([(Part::Output, 0)])
+    of_layers.chain([(DecoderPart::Output, 0)])
 }

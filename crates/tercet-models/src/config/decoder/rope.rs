@@ -1,81 +1,85 @@
-//! Rotary embeddings (Su and others, "RoFormer", 2021) and how models stretch them over longer texts.
+//! Rotary embeddings (Su and others, "RoFormer", 2021) and their scaling for longer contexts.
 
 use std::f32::consts::TAU;
 
 use super::super::{ConfigError, ensure};
 
-/// A rotary embedding: a base and what is done to its frequencies.
+/// A rotary embedding: its base and its frequency scaling.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
+pub struct RopeSpec {
     /// The base of the frequencies `theta^(-2 i / dims)`.
     pub theta: f64,
-    /// What is done to them.
+    /// The scaling of the frequencies.
     pub scaling: RopeScaling,
 }
 
-/// How frequencies are changed for texts longer than those of the first training.
+/// Scaling of rotary frequencies for contexts longer than the original training's.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// All divided by the factor (Chen and others, "Extending Context Window ... via Positional Interpolation", 2023).
+    /// All frequencies are divided by the factor (Chen and others, "Extending Context Window ...
+    /// via Positional Interpolation", 2023).
     Linear {
-        /// The factor.
+        /// The divisor of all frequencies.
         factor: f32,
     },
-    /// As Llama 3.1 does: long waves are divided by the factor, short ones are kept, between them both are mixed.
+    /// The scaling of Llama 3.1: long wavelengths are divided by the factor, short ones are
+    /// unchanged, and those between are interpolated.
     Llama3 {
-        /// The factor.
+        /// The divisor of the frequencies with long wavelengths.
         factor: f32,
-        /// Waves longer than `original / low` positions are divided.
+        /// Wavelengths above `original / low` positions are scaled by the full factor.
         low: f32,
-        /// Waves shorter than `original / high` positions are kept.
+        /// Wavelengths below `original / high` positions are unchanged.
         high: f32,
-        /// Positions of the first training.
+        /// Context length of the original training, in positions.
         original: usize,
     },
     /// YaRN (Peng and others, 2023).
     Yarn {
-        /// The factor.
+        /// The divisor of low frequencies.
         factor: f32,
-        /// Turns within `original` positions from which on frequencies are kept.
+        /// Frequencies with at least this number of rotations within `original` positions are
+        /// unchanged.
         beta_fast: f32,
-        /// Turns below which they are divided.
+        /// Frequencies with fewer rotations than this within `original` positions are divided by
+        /// the factor.
         beta_slow: f32,
-        /// Positions of the first training.
+        /// Context length of the original training, in positions.
         original: usize,
         /// The factor of cosines and sines.
         attention: f32,
-        /// Whether the bounds between which frequencies are mixed are whole numbers.
+        /// Whether the bounds of the interpolated range of frequencies are rounded to integers.
         truncate: bool,
     },
-    /// LongRoPE (Ding and others, 2024): a divisor for each frequency. Which list counts is decided by the context that
-    /// the model is built for, so that one cache holds keys of one kind.
+    /// LongRoPE (Ding and others, 2024): one divisor per frequency. The context length that the
+    /// model is built for selects the list of divisors, so all keys in a cache are rotated alike.
     LongRope {
-        /// The divisors up to `original` positions.
+        /// The divisors for contexts of at most `original` positions.
         short: Vec<f32>,
-        /// The divisors beyond.
+        /// The divisors for longer contexts.
         long: Vec<f32>,
-        /// Positions of the first training.
+        /// Context length of the original training, in positions.
         original: usize,
         /// The factor of cosines and sines.
         attention: f32,
     },
-    /// A divisor for each frequency (GGUF's `rope_freqs.weight`).
+    /// One divisor per frequency (GGUF's `rope_freqs.weight`).
     Divisors(Vec<f32>),
 }
 
-impl Rope {
-    /// The plain rotary embedding of this base.
-    pub fn new(theta: f64) -> Rope {
-        Rope {
+impl RopeSpec {
+    /// An unscaled rotary embedding with base `theta`.
+    pub fn new(theta: f64) -> RopeSpec {
+        RopeSpec {
             theta,
             scaling: RopeScaling::None,
         }
     }
 
-    /// The `dims / 2` frequencies in radians a position, and the factor of cosines and sines, of a model that is built
-    /// for this context. Computed in F32, as the reference implementations do.
+    /// The `dims / 2` frequencies in radians per position, and the factor of cosines and sines, for
+    /// a model built for `context` positions. Computed in F32, as in the reference implementations.
     pub fn frequencies(&self, dims: usize, context: usize) -> (Vec<f32>, f32) {
         let plain = (0..dims / 2).map(|i| {
             let exponent = (2 * i) as f32 / dims as f32;
@@ -135,7 +139,7 @@ impl Rope {
         }
     }
 
-    /// The index of the frequency that turns this often within the first training's positions.
+    /// The index of the frequency with `turns` rotations within the `original` positions.
     fn index_of(&self, turns: f32, dims: usize, original: usize, truncate: bool, up: bool) -> f32 {
         let waves = original as f64 / (f64::from(turns) * std::f64::consts::TAU);
         let index = (dims as f64 * waves.ln() / (2.0 * self.theta.ln())) as f32;
@@ -149,13 +153,13 @@ impl Rope {
     pub(in crate::config) fn check(&self, dims: usize) -> Result<(), ConfigError> {
         let theta = self.theta;
         ensure(theta.is_finite() && theta > 0.0, || {
-            format!("the rotary base is {theta}, it must be positive")
+            format!("the rotary base is {theta}; expected a positive number")
         })?;
         let divisors = |name: &str, by: &[f32]| {
             let sound = by.len() == dims / 2 && by.iter().all(|f| f.is_finite() && *f > 0.0);
             ensure(sound, || {
                 format!(
-                    "{name} has {} divisors of rotary frequencies; {} positive numbers are expected",
+                    "{name} has {} divisors of rotary frequencies; expected {} positive numbers",
                     by.len(),
                     dims / 2
                 )
@@ -164,7 +168,7 @@ impl Rope {
         let numbers = |numbers: &[f32]| {
             let sound = numbers.iter().all(|x| x.is_finite() && *x > 0.0);
             ensure(sound, || {
-                format!("the rotary scaling's numbers {numbers:?} must be positive")
+                format!("the rotary scaling parameters {numbers:?} must be positive")
             })
         };
         match &self.scaling {
@@ -175,7 +179,7 @@ impl Rope {
             } => {
                 numbers(&[*factor, *low, *high])?;
                 ensure(low < high, || {
-                    format!("low_freq_factor is {low}, which is not below high_freq_factor, {high}")
+                    format!("low_freq_factor is {low}; expected less than high_freq_factor, {high}")
                 })
             }
             RopeScaling::Yarn {
@@ -187,7 +191,7 @@ impl Rope {
             } => {
                 numbers(&[*factor, *beta_fast, *beta_slow, *attention])?;
                 ensure(theta > 1.0, || {
-                    format!("the rotary base is {theta}; with yarn it must be above 1")
+                    format!("the rotary base is {theta}; yarn requires a base above 1")
                 })
             }
             RopeScaling::LongRope {
@@ -205,7 +209,7 @@ impl Rope {
     }
 }
 
-/// The factor of cosines and sines that YaRN derives from the factor of frequencies.
+/// YaRN's factor of cosines and sines, derived from the frequency factor.
 pub(super) fn yarn_attention(factor: f32, mscale: f32) -> f32 {
     match factor > 1.0 {
         true => 0.1 * mscale * factor.ln() + 1.0,
@@ -213,7 +217,7 @@ pub(super) fn yarn_attention(factor: f32, mscale: f32) -> f32 {
     }
 }
 
-/// The factor of cosines and sines that LongRoPE derives from how much longer texts become.
+/// LongRoPE's factor of cosines and sines, derived from the ratio of context lengths.
 pub(super) fn longrope_attention(factor: f64, original: usize) -> f32 {
     match factor > 1.0 {
         true => (1.0 + factor.ln() / (original as f64).ln()).sqrt() as f32,

@@ -1,86 +1,91 @@
-//! Scans over states: what stands in place of attention in state-space models.
+//! State-space scans, which replace attention in state-space models.
 
 use super::super::{ConfigError, ensure};
 
-/// How the states of a scan lie.
+/// The variant of a state-space scan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StateKind {
-    /// Each channel has a step size and decays of its own (Gu and Dao, "Mamba", 2023).
+    /// Each channel has a separate step size and decays (Gu and Dao, "Mamba", 2023).
     Channels {
-        /// Width of the row that step sizes are projected from.
+        /// Width of the row from which step sizes are projected.
         rank: usize,
-        /// Added to the mean square of that row and of what enters and leaves states, where these are normed, without a gain.
+        /// If set, the step-size row, `B` and `C` are RMS-normalized without a gain, with this
+        /// epsilon.
         normed: Option<f32>,
     },
-    /// Heads of channels share step size and decay (Dao and Gu, "Transformers are SSMs", 2024).
+    /// The channels of a head share step size and decay (Mamba-2; Dao and Gu, "Transformers are
+    /// SSMs", 2024).
     Heads {
-        /// Heads.
+        /// Number of heads.
         heads: usize,
-        /// Groups of heads that follow each other, which share what enters and leaves states, and a norm.
+        /// Number of groups of consecutive heads. The heads of a group share `B`, `C` and a norm.
         groups: usize,
-        /// Added to the mean square by the norm.
+        /// The epsilon of the norm.
         eps: f32,
-        /// Where the norm stands.
+        /// The placement of the norm.
         norm: StateNorm,
     },
-    /// Gated delta rules (Yang and others, "Gated Delta Networks", 2024): heads of values, several of which may share a key and a
-    /// query. A head's norm stands before its gate.
+    /// Gated delta rule (Yang and others, "Gated Delta Networks", 2024). Several value heads may
+    /// share a key and a query head. Each head is normalized before its gate.
     Delta {
-        /// Heads of values.
+        /// Number of value heads.
         heads: usize,
-        /// Heads of queries and of keys; divides `heads`.
+        /// Number of query and key heads; divides `heads`.
         key_heads: usize,
-        /// Added to the mean square of a head by its norm.
+        /// The epsilon of the per-head norm.
         eps: f32,
-        /// How projections lie.
+        /// The row layout of the projections.
         rows: DeltaRows,
     },
 }
 
-/// Where the norm of a scan by heads stands.
+/// The placement of the norm in a multi-head scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StateNorm {
-    /// There is none.
+    /// No norm.
     None,
-    /// It norms what the gate lets through.
+    /// The norm follows the gate.
     AfterGate,
-    /// The gate is applied to what is normed.
+    /// The norm precedes the gate.
     BeforeGate,
 }
 
-/// How the projections of a gated delta rule lie.
+/// The row layout of the projections of a gated delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeltaRows {
-    /// Whether query, key, values and gates are one projection: those of the first key head, then those of the second, and so on.
-    /// Else all queries, all keys, all values, and another projection for gates.
+    /// Whether query, key, value and gate rows form one projection, grouped by key head. Otherwise
+    /// all queries come first, then all keys, then all values, and the gates have a separate
+    /// projection.
     pub fused: bool,
-    /// Whether strengths and decays are one projection: for each key head the strengths of its value heads, then their decays.
+    /// Whether strengths and decays form one projection. For each key head, it has the strengths of
+    /// its value heads, then their decays.
     pub rates_fused: bool,
-    /// Whether the value heads of a key head are as far apart as there are key heads; else they follow each other.
+    /// Whether the value heads of a key head are strided by the number of key heads; otherwise they
+    /// are consecutive.
     pub tiled: bool,
 }
 
-/// A short causal convolution, then a scan over states with a gate.
+/// A mixer with a short causal convolution and a gated state-space scan.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StateSpace {
-    /// How states lie.
+pub struct SsmSpec {
+    /// The variant of the scan.
     pub kind: StateKind,
-    /// Channels.
+    /// Number of channels.
     pub inner: usize,
-    /// States of a channel; elements of a key where there are some.
+    /// Number of states per channel; the size of a key head for a delta rule.
     pub states: usize,
-    /// Positions that the convolution reads.
+    /// Kernel size of the convolution, in positions.
     pub kernel: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
-    /// Whether the projections into and out of the mixer have biases.
+    /// Whether the input and the output projection of the mixer have biases.
     pub bias: [bool; 2],
-    /// The range that step sizes are held in.
+    /// The range to which step sizes are clamped.
     pub steps: [f32; 2],
 }
 
-impl StateSpace {
-    /// Width of the row that step sizes are projected from; 0 where there is none.
+impl SsmSpec {
+    /// Width of the row from which step sizes are projected; 0 for variants without one.
     pub(crate) fn rank(&self) -> usize {
         match self.kind {
             StateKind::Channels { rank, .. } => rank,
@@ -88,7 +93,7 @@ impl StateSpace {
         }
     }
 
-    /// Heads, or channels where each has a step size of its own.
+    /// Number of heads; for per-channel step sizes, the number of channels.
     pub(crate) fn heads(&self) -> usize {
         match self.kind {
             StateKind::Channels { .. } => self.inner,
@@ -96,7 +101,7 @@ impl StateSpace {
         }
     }
 
-    /// Channels of the convolution.
+    /// Number of channels of the convolution.
     pub(crate) fn convolved(&self) -> usize {
         match self.kind {
             StateKind::Channels { .. } => self.inner,
@@ -105,7 +110,7 @@ impl StateSpace {
         }
     }
 
-    /// Outputs of the first projection into the mixer.
+    /// Output width of the mixer's first projection.
     pub(crate) fn projected(&self) -> usize {
         match self.kind {
             StateKind::Channels { .. } => 2 * self.inner,
@@ -128,17 +133,17 @@ impl StateSpace {
         if let Some((heads, groups)) = apart {
             ensure(self.inner.is_multiple_of(heads), || {
                 format!(
-                    "{} channels are no whole number for each of {heads} heads",
+                    "{} channels are not a multiple of {heads} heads",
                     self.inner
                 )
             })?;
             ensure(heads.is_multiple_of(groups), || {
-                format!("{heads} heads are no whole number for each of {groups} groups")
+                format!("{heads} heads are not a multiple of {groups} groups")
             })?;
         }
         let [least, most] = self.steps;
         ensure(least >= 0.0 && least <= most, || {
-            format!("step sizes are held between {least} and {most}")
+            format!("invalid range of step sizes: {least} to {most}")
         })
     }
 }

@@ -1,37 +1,38 @@
-//! A tensor that the builder would not read may change the result: it is refused.
+//! Detection of unknown tensors. A tensor that the builder would not read may change the result, so
+//! it is an error.
 
 use std::collections::HashSet;
 
 use super::super::ConfigError;
 use super::part::{EXPERT, tensor};
-use super::{DecoderSpec, Part};
+use super::{DecoderPart, DecoderSpec};
 use crate::builder::Weights;
 use crate::gguf::{Gguf, clip};
 
-/// Tables of frequencies, which are honoured where the metadata is read.
+/// Tables of rotary frequencies, which the metadata reader applies.
 const OF_GGUF: [&str; 3] = [
     "rope_freqs.weight",
     "rope_factors_long.weight",
     "rope_factors_short.weight",
 ];
 
-/// What GGUF files call the dense layers after pooling, in order.
+/// The GGUF names of the dense layers after pooling, in order.
 pub(crate) const DENSE_OF_GGUF: [&str; 2] = ["dense_2", "dense_3"];
 
-/// Ends of tensors' names in folders that hold what the configuration says already, in any family.
+/// Suffixes of folder tensors whose content the configuration already determines, in any family.
 const DERIVED: [&str; 1] = ["rotary_emb.inv_freq"];
 
-/// How many names an error lists.
+/// Maximum number of names in an error message.
 const LISTED: usize = 5;
 
-/// Refuses a GGUF file with a tensor that a model of this specification does not have.
-pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), ConfigError> {
+/// Rejects a GGUF file with a tensor that a model of this specification does not have.
+pub(super) fn reject_unknown_tensors(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), ConfigError> {
     let mut known = names(spec, &|part, layer| part.gguf(spec, layer));
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
     known.extend(factors);
     known.extend(OF_GGUF.map(String::from));
     if spec.bidirectional {
-        // They follow the pooling of an embedding model.
+        // The dense layers that follow the pooling of an embedding model.
         known.extend(DENSE_OF_GGUF.map(|name| format!("{name}.weight")));
     }
     let own = spec.layers.len();
@@ -42,41 +43,53 @@ pub(super) fn refuse_unknown(spec: &DecoderSpec, gguf: &Gguf) -> Result<(), Conf
         !family.beside.is_empty() && block.is_some_and(|block| block >= own)
     };
     let names = gguf.tensors().iter().map(|t| t.name());
-    refuse(names.filter(|name| !beside(name)), &known)
+    reject_names(names.filter(|name| !beside(name)), &known)
 }
 
-/// Refuses a folder with a tensor that a model of this specification does not have.
+/// Rejects a folder with a tensor that a model of this specification does not have.
 ///
 /// # Errors
 /// [`ConfigError::UnknownTensors`] names the first few.
-pub(crate) fn refuse_unknown_modules<'a>(
+pub(crate) fn reject_unknown_modules<'a>(
     spec: &DecoderSpec,
     tensors: impl Iterator<Item = &'a str>,
 ) -> Result<(), ConfigError> {
     let known = known_modules(spec);
     let derived = || DERIVED.iter().chain(spec.family.get().derived);
     let tensors = tensors.filter(|name| !derived().any(|end| name.ends_with(end)));
-    let beside = spec.family.get().beside.iter().chain(spec.inside.beside());
+    let beside = spec
+        .family
+        .get()
+        .beside
+        .iter()
+        .chain(spec.nested_prefix.beside());
     let tensors = tensors.filter(|name| !beside.clone().any(|begin| name.starts_with(begin)));
-    refuse(tensors, &known)
+    reject_names(tensors, &known)
 }
 
-/// The tensors that a folder with a model of this specification has.
+/// The tensor names of a folder with a model of this specification.
 pub(crate) fn known_modules(spec: &DecoderSpec) -> HashSet<String> {
     let mut known = names(spec, &|part, layer| part.module(spec, layer));
-    // Some writers keep a copy of the embedding.
-    known.insert(format!("{}.weight", Part::Output.module(spec, 0)));
+    // Some tools save a copy of the tied embedding as the output projection.
+    known.insert(format!("{}.weight", DecoderPart::Output.module(spec, 0)));
     known
 }
 
-fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<String> {
+fn names(spec: &DecoderSpec, name: &dyn Fn(DecoderPart, usize) -> String) -> HashSet<String> {
     let layers = 0..spec.layers.len();
     let layers = layers.flat_map(|layer| {
-        let parts = Part::of_layer(spec, layer);
+        let parts = DecoderPart::for_layer(spec, layer);
         parts.into_iter().map(move |part| (part, layer))
     });
-    let ends = [Part::Embedding, Part::FinalNorm, Part::Output].map(|part| (part, 0));
-    let positions = spec.learned_positions.then_some((Part::Positions, 0));
+    let ends = [
+        DecoderPart::Embedding,
+        DecoderPart::FinalNorm,
+        DecoderPart::Output,
+    ]
+    .map(|part| (part, 0));
+    let positions = spec
+        .learned_positions
+        .then_some((DecoderPart::Positions, 0));
     let ends = ends.into_iter().chain(positions);
     let mut names = HashSet::new();
     for (part, layer) in layers.chain(ends) {
@@ -99,7 +112,7 @@ fn names(spec: &DecoderSpec, name: &dyn Fn(Part, usize) -> String) -> HashSet<St
     names
 }
 
-pub(in crate::config) fn refuse<'a>(
+pub(in crate::config) fn reject_names<'a>(
     tensors: impl Iterator<Item = &'a str>,
     known: &HashSet<String>,
 ) -> Result<(), ConfigError> {

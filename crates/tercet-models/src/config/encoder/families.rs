@@ -1,29 +1,29 @@
-//! The families of encoders: a row for each.
+//! The model families of encoders: one table row for each.
 
-use super::super::{ConfigError, Fields, ensure};
-use super::part::Names;
-use super::patches::PatchRow;
-use super::{EncoderPart, EncoderSpec, Positions, RelativeTerms, TokenTypes};
+use super::super::{ConfigError, ConfigFields, ensure};
+use super::part::EncoderPartNames;
+use super::patches::PatchFamilyRow;
+use super::{EncoderPart, EncoderSpec, PositionEncoding, RelativePositionBias, TokenTypes};
 use super::{modern, t5, towers};
-use crate::config::decoder::Activation;
+use crate::config::decoder::FfnActivation;
 
-/// What a family's `config.json` calls what all of them have; any one of several names.
-pub(super) struct Spelled {
+/// The family's names of the common `config.json` fields; each list has alternative names.
+pub(super) struct ConfigKeys {
     pub(super) hidden: &'static [&'static str],
     pub(super) layers: &'static [&'static str],
     pub(super) heads: &'static [&'static str],
-    /// The size of a head, where it need not be the width over the heads.
+    /// The field of the head size, if it may differ from `hidden / heads`.
     pub(super) head_dim: Option<&'static str>,
     pub(super) ffn: &'static [&'static str],
     pub(super) context: &'static [&'static str],
-    /// Positions of models that do not say.
+    /// The default context length of models that do not store one.
     pub(super) typical_context: Option<usize>,
     pub(super) eps: &'static [&'static str],
     pub(super) activation: &'static [&'static str],
 }
 
-/// The names that most have.
-pub(super) const COMMON: Spelled = Spelled {
+/// The field names that most families use.
+pub(super) const COMMON: ConfigKeys = ConfigKeys {
     hidden: &["hidden_size"],
     layers: &["num_hidden_layers"],
     heads: &["num_attention_heads"],
@@ -35,40 +35,40 @@ pub(super) const COMMON: Spelled = Spelled {
     activation: &["hidden_act"],
 };
 
-/// What tells a family from the others.
-pub(crate) struct FamilyRow {
-    /// The `model_type` of its folders.
+/// The properties of a model family.
+pub(crate) struct EncoderFamilyRow {
+    /// The `model_type` of the family's folders.
     pub(super) model_type: &'static str,
-    /// What its `config.json` calls common fields.
-    pub(super) spelled: Spelled,
-    /// How its encoders read pictures; those of texts do not.
-    pub(super) patches: Option<PatchRow>,
-    /// Whether its folders may have a decoder beside the encoder.
+    /// The names of the common `config.json` fields.
+    pub(super) config_keys: ConfigKeys,
+    /// The image patches of a vision encoder; `None` for text encoders.
+    pub(super) patches: Option<PatchFamilyRow>,
+    /// Whether folders may also have a decoder.
     pub(super) with_decoder: bool,
-    /// What tensors of the encoder begin with in checkpoints that have a head.
+    /// The prefix of the encoder's tensor names in checkpoints with a head.
     pub(super) prefix: &'static str,
-    /// What its folders call parts otherwise than those of BERT.
-    pub(super) names: Names,
-    /// What its folders of old called them, where that was another name.
-    pub(super) old_names: Names,
-    /// What its GGUF files call parts otherwise than those of BERT.
-    pub(super) gguf_names: Names,
-    /// What the names of tensors that belong to heads begin with.
+    /// Folder names of parts that differ from BERT's.
+    pub(super) names: EncoderPartNames,
+    /// Older folder names of parts that were renamed.
+    pub(super) old_names: EncoderPartNames,
+    /// GGUF names of parts that differ from BERT's.
+    pub(super) gguf_names: EncoderPartNames,
+    /// Prefixes of tensors that belong to heads.
     pub(super) heads: &'static [&'static str],
-    /// Its fields about training, and about heads that are not built.
+    /// Fields about training, and about heads that are not implemented.
     pub(super) harmless: &'static [&'static str],
-    /// What all its models have.
+    /// Sets the properties that all models of the family share.
     pub(super) defaults: fn(&mut EncoderSpec),
-    /// Its own fields.
-    pub(super) json: fn(&Fields<'_>, &mut EncoderSpec) -> Result<(), ConfigError>,
+    /// Reads the family-specific fields.
+    pub(super) json: fn(&ConfigFields<'_>, &mut EncoderSpec) -> Result<(), ConfigError>,
 }
 
-/// A family of encoders: its place in the table.
+/// A model family of encoders, as an index into the tables of families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderFamily(usize);
 
-/// Those of texts; BERT is the first. Towers of other models stand behind them.
-const FAMILIES: [&FamilyRow; 9] = [
+/// The text encoders, BERT first. The towers of other models have the indices after them.
+const FAMILIES: [&EncoderFamilyRow; 9] = [
     &BERT,
     &ROBERTA,
     &XLM_ROBERTA,
@@ -83,25 +83,25 @@ const FAMILIES: [&FamilyRow; 9] = [
 impl EncoderFamily {
     pub(crate) const BERT: EncoderFamily = EncoderFamily(0);
 
-    /// The `model_type` of its folders.
+    /// The `model_type` of the family's folders.
     pub fn model_type(self) -> &'static str {
         self.get().model_type
     }
 
-    /// Whether its folders may have a decoder beside the encoder.
+    /// Whether folders may also have a decoder.
     pub(crate) fn has_decoder(self) -> bool {
         self.get().with_decoder
     }
 
-    /// The row of the table.
-    pub(crate) fn get(self) -> &'static FamilyRow {
+    /// The family's row in the table.
+    pub(crate) fn get(self) -> &'static EncoderFamilyRow {
         match self.0.checked_sub(FAMILIES.len()) {
             None => FAMILIES[self.0],
             Some(at) => towers::TOWERS[at],
         }
     }
 
-    /// The tower of a model of pictures, or of pictures and texts, by the `model_type` of its part of the configuration.
+    /// The family of a vision or text tower, by the `model_type` of the tower's configuration.
     pub(crate) fn tower(model_type: &str) -> Option<EncoderFamily> {
         let at = towers::TOWERS
             .iter()
@@ -110,30 +110,30 @@ impl EncoderFamily {
     }
 }
 
-/// The family that a folder's configuration names.
-pub(crate) fn of_model_type(name: &str) -> Option<EncoderFamily> {
+/// The family with this `model_type`.
+pub(crate) fn for_model_type(name: &str) -> Option<EncoderFamily> {
     let at = FAMILIES.iter().position(|f| f.model_type == name)?;
     Some(EncoderFamily(at))
 }
 
-/// What folders may name.
+/// The supported values of `model_type`, for error messages.
 pub(crate) fn model_types() -> String {
     FAMILIES.map(|f| f.model_type).join(", ")
 }
 
-/// What tensors of encoders begin with in checkpoints that have a head, but for `model.`, with which those of decoders
-/// begin in any.
+/// The prefixes of encoder tensor names in checkpoints with a head. They exclude `model.`, which is
+/// the prefix of all decoders.
 pub(crate) fn task_prefixes() -> impl Iterator<Item = &'static str> {
     let prefixes = FAMILIES.iter().map(|row| row.prefix);
     prefixes.filter(|prefix| *prefix != "model.")
 }
 
-/// Heads of language models, of questions and of classes.
+/// Prefixes of the heads for language modelling, question answering and classification.
 const HEADS: &[&str] = &["cls.", "lm_head.", "classifier.", "qa_outputs."];
 
-pub(super) const BERT: FamilyRow = FamilyRow {
+pub(super) const BERT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "bert",
-    spelled: COMMON,
+    config_keys: COMMON,
     patches: None,
     with_decoder: false,
     prefix: "bert.",
@@ -146,14 +146,15 @@ pub(super) const BERT: FamilyRow = FamilyRow {
     json: |_, _| Ok(()),
 };
 
-/// A head of classes with a dense layer of its own.
-const ROBERTA_HEAD: Names = &[
+/// A classification head with its own dense layer.
+const ROBERTA_HEAD: EncoderPartNames = &[
     (EncoderPart::HeadDense, "classifier.dense"),
     (EncoderPart::Classifier, "classifier.out_proj"),
 ];
 
-/// RoBERTa (Liu and others, 2019): positions counted after the padding token's, segments without influence.
-const ROBERTA: FamilyRow = FamilyRow {
+/// RoBERTa (Liu and others, 2019): positions are counted from the padding token's id plus 1, and
+/// segments are unused.
+const ROBERTA: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "roberta",
     prefix: "roberta.",
     names: ROBERTA_HEAD,
@@ -166,25 +167,25 @@ const ROBERTA: FamilyRow = FamilyRow {
 };
 
 /// XLM-RoBERTa (Conneau and others, 2020).
-const XLM_ROBERTA: FamilyRow = FamilyRow {
+const XLM_ROBERTA: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "xlm-roberta",
     ..ROBERTA
 };
 
-/// Positions are counted from the padding token's id plus 1 on.
+/// Counts positions from the padding token's id plus 1.
 fn after_padding(spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     let rows = spec.context;
     let before = spec.pad as usize + 1;
     ensure(rows > before, || {
-        format!("{rows} positions, of which {before} are before that of the first token")
+        format!("{rows} positions are too few, because the first {before} are reserved")
     })?;
-    spec.positions = Positions::AfterPadding { rows };
+    spec.positions = PositionEncoding::AfterPadding { rows };
     spec.context = rows - before;
     Ok(())
 }
 
-/// MPNet (Song and others, 2020): RoBERTa's positions, no segments, and terms of the scores by distance.
-const MPNET: FamilyRow = FamilyRow {
+/// MPNet (Song and others, 2020): RoBERTa's positions, no segments, and relative position biases.
+const MPNET: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "mpnet",
     prefix: "mpnet.",
     names: &[
@@ -205,13 +206,13 @@ const MPNET: FamilyRow = FamilyRow {
     defaults: |spec| {
         spec.pad = 1;
         spec.token_types = TokenTypes::None;
-        spec.relative = Some(RelativeTerms {
+        spec.relative_position_bias = Some(RelativePositionBias {
             buckets: 32,
             farthest: 128,
         });
     },
     json: |fields, spec| {
-        // Both are constants of the reference implementation, whatever the file says of the table.
+        // The reference implementation has constants for both, whatever the configuration says.
         fields.only("relative_attention_num_buckets", "32", |v| {
             v.as_u64() == Some(32)
         })?;
@@ -222,9 +223,9 @@ const MPNET: FamilyRow = FamilyRow {
 };
 
 /// DistilBERT (Sanh and others, 2019): BERT without segments.
-const DISTILBERT: FamilyRow = FamilyRow {
+const DISTILBERT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "distilbert",
-    spelled: Spelled {
+    config_keys: ConfigKeys {
         hidden: &["dim"],
         layers: &["n_layers"],
         heads: &["n_heads"],
@@ -268,19 +269,19 @@ const DISTILBERT: FamilyRow = FamilyRow {
         "dropout",
         "qa_dropout",
         "seq_classif_dropout",
-        // The table is a tensor of the file either way.
+        // The position table is a tensor of the file in both cases.
         "sinusoidal_pos_embds",
         "tie_weights_",
     ],
     defaults: |spec| {
         spec.token_types = TokenTypes::None;
-        spec.head.dense = Some(Activation::Relu);
+        spec.head.dense = Some(FfnActivation::Relu);
     },
     ..BERT
 };
 
-/// The discriminator of ELECTRA (Clark and others, 2020): BERT with embeddings of a width of their own.
-const ELECTRA: FamilyRow = FamilyRow {
+/// The discriminator of ELECTRA (Clark and others, 2020): BERT with a separate embedding width.
+const ELECTRA: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "electra",
     prefix: "electra.",
     names: ROBERTA_HEAD,
@@ -297,7 +298,7 @@ const ELECTRA: FamilyRow = FamilyRow {
         "summary_type",
         "summary_use_proj",
     ],
-    defaults: |spec| spec.head.dense = Some(Activation::Gelu),
+    defaults: |spec| spec.head.dense = Some(FfnActivation::Gelu),
     json: |fields, spec| {
         spec.embedding = fields.opt_size("embedding_size")?.unwrap_or(spec.hidden);
         Ok(())

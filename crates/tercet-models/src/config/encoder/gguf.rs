@@ -1,43 +1,44 @@
-//! GGUF metadata of an encoder: the keys of its architecture, of which every one is read or refused.
+//! GGUF metadata of an encoder. Every key of its architecture is read, or is an error.
 
 use super::super::{ConfigError, ensure};
-use super::families::of_model_type;
+use super::families::for_model_type;
 use super::modern::first_follows_a_norm;
 use super::{
-    EncoderDims, EncoderNames, EncoderPart, EncoderSpec, Positions, TokenTypes, known_tensors,
+    EncoderDims, EncoderNames, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes,
+    known_tensors,
 };
 use crate::builder::Weights;
-use crate::config::decoder::keys::{Keys, scaling, vocab};
-use crate::config::decoder::{Activation, FeedForward, NormKind, Rope, refuse};
+use crate::config::decoder::keys::{GgufKeys, scaling, vocab};
+use crate::config::decoder::{FeedForward, FfnActivation, NormKind, RopeSpec, reject_names};
 use crate::gguf::{Gguf, clip};
 
-/// An architecture whose files are read.
-struct Row {
+/// A supported GGUF architecture of encoders.
+struct GgufEncoderRow {
     architecture: &'static str,
-    /// The `model_type` of its folders.
+    /// The `model_type` of the corresponding folders.
     model_type: &'static str,
-    keys: fn(&Keys<'_>, &mut EncoderSpec) -> Result<(), ConfigError>,
+    keys: fn(&GgufKeys<'_>, &mut EncoderSpec) -> Result<(), ConfigError>,
 }
 
-/// `bert` is what converters make of RoBERTa, XLM-RoBERTa and DistilBERT, too: positions are rows from 0 on, without those
-/// before that of the first token.
-const ROWS: [Row; 4] = [
-    Row {
+/// The supported architectures. Converters also use `bert` for RoBERTa, XLM-RoBERTa and DistilBERT.
+/// They drop the position rows before the first token's, so positions count from 0.
+const ROWS: [GgufEncoderRow; 4] = [
+    GgufEncoderRow {
         architecture: "bert",
         model_type: "bert",
         keys: bert,
     },
-    Row {
+    GgufEncoderRow {
         architecture: "nomic-bert",
         model_type: "nomic_bert",
         keys: nomic_bert,
     },
-    Row {
+    GgufEncoderRow {
         architecture: "modern-bert",
         model_type: "modernbert",
         keys: modernbert,
     },
-    Row {
+    GgufEncoderRow {
         architecture: "t5encoder",
         model_type: "t5",
         keys: t5,
@@ -49,7 +50,8 @@ pub(crate) fn is_encoder(architecture: &str) -> bool {
     ROWS.iter().any(|row| row.architecture == architecture)
 }
 
-/// Keys about heads and decoders, which have no influence on the encoder, and what is read with the file's other modules.
+/// Keys of heads and decoders, which do not affect the encoder, and keys that are read with the
+/// file's other modules.
 const ELSEWHERE: [&str; 4] = [
     "classifier.output_labels",
     "decoder_block_count",
@@ -57,11 +59,11 @@ const ELSEWHERE: [&str; 4] = [
     "pooling_type",
 ];
 
-/// Reads what all architectures have, then what this one has.
+/// Reads the keys common to all architectures, then those of the file's architecture.
 pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
     let architecture = gguf.metadata().get_str("general.architecture")?;
     let row = ROWS.iter().find(|row| row.architecture == architecture);
-    let family = row.and_then(|row| of_model_type(row.model_type));
+    let family = row.and_then(|row| for_model_type(row.model_type));
     let (Some(row), Some(family)) = (row, family) else {
         return Err(ConfigError::Unsupported {
             field: "general.architecture".to_string(),
@@ -69,7 +71,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
             supported: ROWS.map(|row| row.architecture).join(", "),
         });
     };
-    let keys = Keys::new(gguf, architecture);
+    let keys = GgufKeys::new(gguf, architecture);
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
     let mut spec = EncoderSpec::bert(EncoderDims {
@@ -87,7 +89,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
         (NormKind::Layer, "attention.layer_norm_epsilon"),
         (NormKind::Rms, "attention.layer_norm_rms_epsilon"),
     ] {
-        // Some converters write both.
+        // Some converters write both epsilons.
         let found = keys.opt_f32(key)?;
         if kind == spec.norm.kind {
             spec.norm.eps = found.ok_or_else(|| keys.missing(key))?;
@@ -105,22 +107,22 @@ pub(super) fn read(gguf: &Gguf) -> Result<EncoderSpec, ConfigError> {
         keys.key(key);
     }
     keys.finish()?;
-    let names = EncoderNames::of(&spec, &Weights::Gguf(gguf.clone()));
+    let names = EncoderNames::new(&spec, &Weights::Gguf(gguf.clone()));
     let mut known = known_tensors(&spec, &names);
     let factors: Vec<String> = known.iter().flat_map(|n| Weights::factors_of(n)).collect();
     known.extend(factors);
-    // Heads of classes.
+    // Ignore classification heads.
     let tensors = gguf.tensors().iter().map(|t| t.name());
-    refuse(tensors.filter(|name| !name.starts_with("cls.")), &known)?;
+    reject_names(tensors.filter(|name| !name.starts_with("cls.")), &known)?;
     Ok(spec)
 }
 
-fn head_dim(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<usize, ConfigError> {
+fn head_dim(keys: &GgufKeys<'_>, spec: &EncoderSpec) -> Result<usize, ConfigError> {
     let EncoderSpec { hidden, heads, .. } = *spec;
     if let Some(found) = keys.opt_size("attention.head_count_kv")?
         && found != heads
     {
-        let supported = format!("{heads} (as many as heads)");
+        let supported = format!("{heads} (the number of query heads)");
         let found = found.to_string();
         return Err(keys.unsupported("attention.head_count_kv", &found, &supported));
     }
@@ -130,7 +132,7 @@ fn head_dim(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<usize, ConfigError> {
         Some(size) => size,
         None => {
             ensure(hidden.is_multiple_of(heads), || {
-                format!("{heads} heads of a width of {hidden}")
+                format!("a width of {hidden} is not a multiple of {heads} heads")
             })?;
             hidden / heads
         }
@@ -145,11 +147,11 @@ fn head_dim(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<usize, ConfigError> {
     }
 }
 
-/// What files say by the tensors that they have.
+/// Sets the specification's fields that depend on which tensors exist.
 fn tensors_say(gguf: &Gguf, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     let weights = Weights::Gguf(gguf.clone());
     let named = spec.clone();
-    let names = EncoderNames::of(&named, &weights);
+    let names = EncoderNames::new(&named, &weights);
     let has = |part: EncoderPart, suffix: &str| gguf.has_tensor(&names.tensor(part, 0, suffix));
     spec.fused_qkv = has(EncoderPart::Qkv, "weight");
     spec.qkv_bias = has(EncoderPart::Qkv, "bias") || has(EncoderPart::Query, "bias");
@@ -167,24 +169,24 @@ fn tensors_say(gguf: &Gguf, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn bert(_: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
-    spec.positions = Positions::Learned { rows: spec.context };
+fn bert(_: &GgufKeys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    spec.positions = PositionEncoding::Learned { rows: spec.context };
     Ok(())
 }
 
-fn nomic_bert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+fn nomic_bert(keys: &GgufKeys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     whole_heads(keys, spec)?;
-    spec.ropes = vec![Rope {
+    spec.ropes = vec![RopeSpec {
         theta: keys.opt_f32("rope.freq_base")?.unwrap_or(10_000.0).into(),
         scaling: scaling(keys, spec.context)?,
     }];
     Ok(())
 }
 
-fn modernbert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+fn modernbert(keys: &GgufKeys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     whole_heads(keys, spec)?;
     first_follows_a_norm(spec);
-    // Half of it lies on either side.
+    // The key has the full width of the window, half of it on each side.
     let whole = keys.size("attention.sliding_window")?;
     let every = keys
         .opt_size("attention.sliding_window_pattern")?
@@ -194,7 +196,7 @@ fn modernbert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError
     let local = keys.opt_f32("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let scaling = scaling(keys, spec.context)?;
     spec.ropes = [global, local]
-        .map(|theta| Rope {
+        .map(|theta| RopeSpec {
             theta: theta.into(),
             scaling: scaling.clone(),
         })
@@ -205,8 +207,8 @@ fn modernbert(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Refuses rotary embeddings of a part of each head.
-fn whole_heads(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<(), ConfigError> {
+/// Rejects partial rotary embeddings.
+fn whole_heads(keys: &GgufKeys<'_>, spec: &EncoderSpec) -> Result<(), ConfigError> {
     match keys.opt_size("rope.dimension_count")? {
         Some(found) if found != spec.head_dim => {
             let supported = format!("{} (a whole head)", spec.head_dim);
@@ -216,15 +218,16 @@ fn whole_heads(keys: &Keys<'_>, spec: &EncoderSpec) -> Result<(), ConfigError> {
     }
 }
 
-fn t5(keys: &Keys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
-    if let Some(terms) = &mut spec.relative {
+fn t5(keys: &GgufKeys<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    if let Some(terms) = &mut spec.relative_position_bias {
         let buckets = keys.opt_size("attention.relative_buckets_count")?;
         terms.buckets = buckets.unwrap_or(terms.buckets);
     }
-    // Files do not say it: a gate is that of 1.1 and Flan.
+    // Files do not store the activation. A gate implies T5 1.1 or Flan-T5, which have GELU; T5 has
+    // ReLU.
     spec.feed_forward = match keys.gguf.has_tensor("enc.blk.0.ffn_gate.weight") {
-        true => FeedForward::Gated(Activation::GeluTanh),
-        false => FeedForward::Plain(Activation::Relu),
+        true => FeedForward::Gated(FfnActivation::GeluTanh),
+        false => FeedForward::Plain(FfnActivation::Relu),
     };
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! `config.json` of an encoder, of which every field is read, known to have no influence, or refused.
+//! `config.json` of an encoder. Every field is applied, known to be harmless, or an error.
 
 use serde_json::Value;
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, Fields, ensure};
-use super::families::{self, EncoderFamily, Spelled};
+use super::super::{ConfigError, ConfigFields, ensure};
+use super::families::{self, ConfigKeys, EncoderFamily};
 use super::{EncoderDims, EncoderSpec, TokenTypes};
-use crate::config::decoder::{Activation, FeedForward};
+use crate::config::decoder::{FeedForward, FfnActivation};
 
-/// Fields about training, generation, and heads; those about the head that tells classes are read where it is built.
+/// Fields about training, generation, and heads. The builder of the classification head reads its
+/// own fields.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "bos_token_id",
     "cls_token_id",
@@ -27,19 +28,19 @@ const WITHOUT_INFLUENCE: &[&str] = &[
     "tie_word_embeddings",
 ];
 
-/// Reads what all families have, then what this one has.
-pub(super) fn read(fields: &Fields<'_>) -> Result<EncoderSpec, ConfigError> {
+/// Reads the fields common to all families, then those of the model's family.
+pub(super) fn read(fields: &ConfigFields<'_>) -> Result<EncoderSpec, ConfigError> {
     let model_type = fields.required("model_type", fields.opt_str("model_type")?)?;
-    let family = families::of_model_type(model_type);
+    let family = families::for_model_type(model_type);
     fields.only("model_type", &families::model_types(), |_| family.is_some())?;
-    // Refused above where there is none.
+    // An unsupported `model_type` is already an error above.
     let family = family.unwrap_or(EncoderFamily::BERT);
     read_family(fields, family)
 }
 
-/// The same of a family that is known already.
+/// Reads the configuration of a known family.
 pub(super) fn read_family(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     family: EncoderFamily,
 ) -> Result<EncoderSpec, ConfigError> {
     let mut spec = common(fields, family)?;
@@ -48,7 +49,7 @@ pub(super) fn read_family(
     Ok(spec)
 }
 
-fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigError> {
+fn common(fields: &ConfigFields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigError> {
     let family = id.get();
     fields.only("quantization_config", "an unquantised checkpoint", |_| {
         false
@@ -63,7 +64,7 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
     fields.only("is_encoder_decoder", "false", |_| {
         !with_decoder || family.with_decoder
     })?;
-    let Spelled {
+    let ConfigKeys {
         hidden,
         layers,
         heads,
@@ -73,7 +74,7 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
         typical_context,
         eps,
         activation,
-    } = family.spelled;
+    } = family.config_keys;
     let patches = family.patches.map(|of| of.read(fields)).transpose()?;
     let (vocab, context) = match &patches {
         Some(patches) => (0, patches.positions()),
@@ -88,7 +89,7 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
         layers: size(fields, layers)?,
         heads: size(fields, heads)?,
         ffn: match ffn {
-            // The row reads it.
+            // The family's row reads the width.
             [] => 1,
             names => size(fields, names)?,
         },
@@ -125,9 +126,9 @@ fn common(fields: &Fields<'_>, id: EncoderFamily) -> Result<EncoderSpec, ConfigE
     Ok(spec)
 }
 
-/// Elements of a head: what this field says, or the width over the heads.
+/// The head size: the value of field `name`, or `hidden / heads`.
 fn size_of_heads(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: Option<&'static str>,
     spec: &EncoderSpec,
 ) -> Result<usize, ConfigError> {
@@ -142,8 +143,8 @@ fn size_of_heads(
     Ok(hidden / heads)
 }
 
-/// The size under one of these names; where a file has several, they must agree.
-fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, ConfigError> {
+/// The size under one of these field names; if several are present, they must agree.
+fn size(fields: &ConfigFields<'_>, names: &'static [&'static str]) -> Result<usize, ConfigError> {
     let [first, ..] = names else {
         unreachable!("invariant: every size has a name");
     };
@@ -151,7 +152,7 @@ fn size(fields: &Fields<'_>, names: &'static [&'static str]) -> Result<usize, Co
 }
 
 fn opt_size(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     names: &'static [&'static str],
 ) -> Result<Option<usize>, ConfigError> {
     let mut found: Option<(&str, usize)> = None;
@@ -169,21 +170,21 @@ fn opt_size(
     Ok(found.map(|(_, size)| size))
 }
 
-/// The nonlinearity that a field names.
+/// The activation in field `name`.
 pub(crate) fn activation(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: &'static str,
-) -> Result<Option<Activation>, ConfigError> {
+) -> Result<Option<FfnActivation>, ConfigError> {
     let mut found = None;
     let supported = "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, silu, swish or tanh";
     fields.only(name, supported, |v| {
         found = match v.as_str() {
-            Some("gelu") => Some(Activation::Gelu),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Some(Activation::GeluTanh),
-            Some("quick_gelu") => Some(Activation::GeluQuick),
-            Some("relu") => Some(Activation::Relu),
-            Some("silu" | "swish") => Some(Activation::Silu),
-            Some("tanh") => Some(Activation::Tanh),
+            Some("gelu") => Some(FfnActivation::Gelu),
+            Some("gelu_new" | "gelu_pytorch_tanh") => Some(FfnActivation::GeluTanh),
+            Some("quick_gelu") => Some(FfnActivation::GeluQuick),
+            Some("relu") => Some(FfnActivation::Relu),
+            Some("silu" | "swish") => Some(FfnActivation::Silu),
+            Some("tanh") => Some(FfnActivation::Tanh),
             Some(_) | None => None,
         };
         found.is_some()
@@ -191,8 +192,11 @@ pub(crate) fn activation(
     Ok(found)
 }
 
-/// Refuses any of these fields that is not false, or absent.
-pub(super) fn only_false(fields: &Fields<'_>, names: &[&'static str]) -> Result<(), ConfigError> {
+/// Returns an error if one of these fields is present and not false.
+pub(super) fn only_false(
+    fields: &ConfigFields<'_>,
+    names: &[&'static str],
+) -> Result<(), ConfigError> {
     let off = |v: &Value| v.as_bool() == Some(false);
     names
         .iter()

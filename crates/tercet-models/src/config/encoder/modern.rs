@@ -1,18 +1,18 @@
-//! Encoders with rotary embeddings and gates.
+//! Encoders with rotary embeddings and gated feed-forward networks.
 
 use serde_json::{Map, Value};
 
-use super::super::{ConfigError, Fields, ensure};
-use super::families::{BERT, COMMON, FamilyRow, Spelled};
+use super::super::{ConfigError, ConfigFields, ensure};
+use super::families::{BERT, COMMON, ConfigKeys, EncoderFamilyRow};
 use super::json::{activation, only_false};
-use super::{EncoderNorms, EncoderPart, EncoderSpec, Positions, TokenTypes};
-use crate::config::decoder::{Activation, FeedForward, Rope, stretched};
+use super::{EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, TokenTypes};
+use crate::config::decoder::{FeedForward, FfnActivation, RopeSpec, stretched};
 
-/// ModernBERT (Warner and others, 2024): norms before, GeGLU, rotary embeddings, windows in two of three layers with a
-/// base of their own.
-pub(super) const MODERNBERT: FamilyRow = FamilyRow {
+/// ModernBERT (Warner and others, 2024): pre-norm layers, GeGLU and rotary embeddings. Two of every
+/// three layers have a window and a separate rotary base.
+pub(super) const MODERNBERT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "modernbert",
-    spelled: Spelled {
+    config_keys: ConfigKeys {
         eps: &["norm_eps"],
         activation: &["hidden_activation"],
         ..COMMON
@@ -39,7 +39,7 @@ pub(super) const MODERNBERT: FamilyRow = FamilyRow {
         "deterministic_flash_attn",
         "embedding_dropout",
         "initializer_cutoff_factor",
-        // What the reference's other kernels are asked for.
+        // Options of the reference implementation's kernels.
         "reference_compile",
         "repad_logits_with_grad",
         "sparse_pred_ignore_index",
@@ -50,12 +50,12 @@ pub(super) const MODERNBERT: FamilyRow = FamilyRow {
         spec.norm.eps = 1e-5;
         spec.norm.bias = false;
         spec.placement = EncoderNorms::Before;
-        spec.positions = Positions::Rotary;
+        spec.positions = PositionEncoding::Rotary;
         spec.token_types = TokenTypes::None;
-        spec.feed_forward = FeedForward::Gated(Activation::Gelu);
+        spec.feed_forward = FeedForward::Gated(FfnActivation::Gelu);
         (spec.fused_qkv, spec.fused_gate_up) = (true, true);
         (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (false, false, false);
-        spec.head.dense = Some(Activation::Gelu);
+        spec.head.dense = Some(FfnActivation::Gelu);
         (spec.head.dense_bias, spec.head.norm) = (false, true);
         spec.head.dense_of_tokens = true;
     },
@@ -63,7 +63,7 @@ pub(super) const MODERNBERT: FamilyRow = FamilyRow {
     ..BERT
 };
 
-fn modernbert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+fn modernbert(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     spec.norm.bias = fields.opt_bool("norm_bias")?.unwrap_or(false);
     let bias = fields.opt_bool("attention_bias")?.unwrap_or(false);
     (spec.qkv_bias, spec.output_bias) = (bias, bias);
@@ -106,26 +106,26 @@ fn modernbert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigE
     })
 }
 
-/// The embeddings' norm stands before the first layer's attention.
+/// Removes the first layer's attention norm, because the embedding norm precedes it.
 pub(super) fn first_follows_a_norm(spec: &mut EncoderSpec) {
     if let Some(first) = spec.layers.first_mut() {
         first.attention_norm = false;
     }
 }
 
-/// The rotary embeddings of layers without and with windows: an object for each in `rope_parameters`, or one
-/// `rope_scaling` for both.
+/// Reads the rotary embeddings of layers without and with windows. `rope_parameters` has one object
+/// for each, or one `rope_scaling` object applies to both.
 fn two_ropes(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     thetas: [f64; 2],
     context: usize,
-) -> Result<Vec<Rope>, ConfigError> {
+) -> Result<Vec<RopeSpec>, ConfigError> {
     let scaling = fields.opt_object("rope_scaling")?;
     let both = fields.opt_object("rope_parameters")?;
     let empty = Map::new();
     let names = ["full_attention", "sliding_attention"];
     if let Some(both) = both {
-        let inner = Fields::new(both, "rope_parameters.");
+        let inner = ConfigFields::new(both, "rope_parameters.");
         for name in names {
             inner.opt_object(name)?;
         }
@@ -139,9 +139,9 @@ fn two_ropes(
             Some(_) => "rope_parameters.",
             None => "rope_scaling.",
         };
-        let inner = Fields::new(own.or(scaling).unwrap_or(&empty), prefix);
+        let inner = ConfigFields::new(own.or(scaling).unwrap_or(&empty), prefix);
         let found = stretched(&inner, None, context)?;
-        ropes.push(Rope {
+        ropes.push(RopeSpec {
             theta: found.theta.unwrap_or(theta),
             scaling: found.scaling,
         });
@@ -149,11 +149,12 @@ fn two_ropes(
     Ok(ropes)
 }
 
-/// Nomic BERT (Nussbaum and others, 2024): BERT's norms and segments with rotary embeddings, SwiGLU, and no biases but
-/// those of norms. Its first folders have GPT-2's fields and one projection for Q, K and V.
-pub(super) const NOMIC_BERT: FamilyRow = FamilyRow {
+/// Nomic BERT (Nussbaum and others, 2024): BERT's norms and segments with rotary embeddings and
+/// SwiGLU. Only norms have biases. Its first folders have GPT-2's field names and a fused QKV
+/// projection.
+pub(super) const NOMIC_BERT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "nomic_bert",
-    spelled: Spelled {
+    config_keys: ConfigKeys {
         hidden: &["hidden_size", "n_embd"],
         layers: &["num_hidden_layers", "n_layer"],
         heads: &["num_attention_heads", "n_head"],
@@ -209,10 +210,10 @@ pub(super) const NOMIC_BERT: FamilyRow = FamilyRow {
         "use_xentropy",
     ],
     defaults: |spec| {
-        spec.positions = Positions::Rotary;
-        spec.feed_forward = FeedForward::Gated(Activation::Silu);
+        spec.positions = PositionEncoding::Rotary;
+        spec.feed_forward = FeedForward::Gated(FfnActivation::Silu);
         (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (false, false, false);
-        spec.ropes = vec![Rope::new(1000.0)];
+        spec.ropes = vec![RopeSpec::new(1000.0)];
         for layer in &mut spec.layers {
             layer.rope = Some(0);
         }
@@ -221,7 +222,7 @@ pub(super) const NOMIC_BERT: FamilyRow = FamilyRow {
     ..BERT
 };
 
-fn nomic_bert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+fn nomic_bert(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     spec.old_names = fields.get("n_embd").is_some();
     spec.fused_qkv = spec.old_names;
     only_false(
@@ -250,7 +251,7 @@ fn nomic_bert(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigE
     let rope = &mut spec.ropes[0];
     if let Some(parameters) = fields.opt_object("rope_parameters")? {
         let found = stretched(
-            &Fields::new(parameters, "rope_parameters."),
+            &ConfigFields::new(parameters, "rope_parameters."),
             None,
             spec.context,
         )?;

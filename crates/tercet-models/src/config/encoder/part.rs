@@ -1,56 +1,57 @@
-//! The tensors of an encoder: which there are, what folders call them, and their shapes.
+//! The tensors of an encoder: their set, their names in files, and their shapes.
 
-use super::{EncoderNorms, EncoderSpec, Positions, TokenTypes};
+use super::{EncoderNorms, EncoderSpec, PositionEncoding, TokenTypes};
 use crate::builder::Weights;
 use crate::config::decoder::FeedForward;
 
-/// The parts of an encoder whose tensors have a name.
+/// The parts of an encoder that have a tensor name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EncoderPart {
     Words,
     Types,
     PositionTable,
     EmbeddingNorm,
-    /// Of the pixels of a patch.
+    /// The projection of a patch's pixels.
     PatchProjection,
-    /// What stands before the patches.
+    /// The class token, which precedes the patches.
     ClassToken,
-    /// A row for each patch, and for the class token before them.
+    /// The position embeddings: one row for the class token, then one per patch.
     PatchPositions,
-    /// From the width of embeddings to that of the residual stream.
+    /// The projection from the embedding width to the width of the residual stream.
     EmbeddingProjection,
-    /// A term of the scores for each distance and head.
+    /// The relative position biases: one value per distance bucket and head.
     RelativeBias,
     Query,
     Key,
     Value,
-    /// Query, key and value in one.
+    /// The fused query, key and value projection.
     Qkv,
     AttentionOutput,
     AttentionNorm,
-    /// What the result of attention is multiplied with.
+    /// The LayerScale vector of the attention output.
     AttentionScale,
     Gate,
     Up,
-    /// Gate and up in one.
+    /// The fused gate and up projection.
     GateUp,
     Down,
     FfnNorm,
     FfnScale,
     FinalNorm,
-    /// Before the classifier.
+    /// The dense layer before the classifier.
     HeadDense,
     HeadNorm,
-    /// Of texts.
+    /// The classifier of whole texts.
     Classifier,
     TokenClassifier,
 }
 
-/// What a family's folders call parts otherwise than those of BERT.
-pub(super) type Names = &'static [(EncoderPart, &'static str)];
+/// The tensor names of a family's folders that differ from BERT's.
+pub(super) type EncoderPartNames = &'static [(EncoderPart, &'static str)];
 
 impl EncoderPart {
-    /// The name in a folder of BERT without prefix and `.weight`; `{}` is the layer.
+    /// The module name in a folder of BERT, without prefix and `.weight`; `{}` stands for the
+    /// layer.
     const fn name(self) -> &'static str {
         match self {
             EncoderPart::Words => "embeddings.word_embeddings",
@@ -82,7 +83,8 @@ impl EncoderPart {
         }
     }
 
-    /// The name in a GGUF file of BERT without `.weight`; `{}` is the layer. Parts that no such file has keep that of folders.
+    /// The module name in a GGUF file of BERT, without `.weight`; `{}` stands for the layer. Parts
+    /// without a GGUF name keep their folder name.
     const fn gguf(self) -> &'static str {
         match self {
             EncoderPart::Words => "token_embd",
@@ -114,8 +116,8 @@ impl EncoderPart {
         }
     }
 
-    /// Outputs and inputs of a projection; rows and width of a table; of a norm 1 and its elements. The rows of
-    /// classifiers are classes, which the specification does not know.
+    /// Outputs and inputs of a projection, rows and width of a table, or 1 and the number of
+    /// elements for a norm. A classifier's outputs are not part of the specification.
     pub(crate) fn shape(self, spec: &EncoderSpec) -> [usize; 2] {
         let EncoderSpec {
             hidden,
@@ -132,8 +134,10 @@ impl EncoderPart {
                 TokenTypes::First { rows } | TokenTypes::BySegment { rows } => [rows, embedding],
             },
             EncoderPart::PositionTable => match spec.positions {
-                Positions::Learned { rows } | Positions::AfterPadding { rows } => [rows, embedding],
-                Positions::Rotary | Positions::Distances => [0, embedding],
+                PositionEncoding::Learned { rows } | PositionEncoding::AfterPadding { rows } => {
+                    [rows, embedding]
+                }
+                PositionEncoding::Rotary | PositionEncoding::Distances => [0, embedding],
             },
             EncoderPart::EmbeddingNorm => [1, embedding],
             EncoderPart::PatchProjection => {
@@ -144,7 +148,10 @@ impl EncoderPart {
             }
             EncoderPart::PatchPositions => [spec.context, hidden],
             EncoderPart::EmbeddingProjection => [hidden, embedding],
-            EncoderPart::RelativeBias => [spec.relative.map_or(0, |of| of.buckets), spec.heads],
+            EncoderPart::RelativeBias => [
+                spec.relative_position_bias.map_or(0, |of| of.buckets),
+                spec.heads,
+            ],
             EncoderPart::Query | EncoderPart::Key | EncoderPart::Value => [q, hidden],
             EncoderPart::Qkv => [3 * q, hidden],
             EncoderPart::AttentionOutput => [hidden, q],
@@ -193,7 +200,7 @@ impl EncoderPart {
         }
     }
 
-    /// The projections of a layer, which adapters may change.
+    /// The projections of a layer, which adapters can modify.
     pub(crate) fn projections(spec: &EncoderSpec) -> Vec<EncoderPart> {
         let mut parts = match spec.fused_qkv {
             true => vec![EncoderPart::Qkv],
@@ -209,8 +216,8 @@ impl EncoderPart {
         parts
     }
 
-    /// Everything of a layer that has tensors.
-    pub(super) fn of_layer(spec: &EncoderSpec, layer: usize) -> Vec<EncoderPart> {
+    /// All parts of a layer that have tensors.
+    pub(super) fn for_layer(spec: &EncoderSpec, layer: usize) -> Vec<EncoderPart> {
         let mut parts = EncoderPart::projections(spec);
         if spec.layers[layer].attention_norm {
             parts.push(EncoderPart::AttentionNorm);
@@ -222,7 +229,7 @@ impl EncoderPart {
         parts
     }
 
-    /// Everything outside of layers and heads that has tensors.
+    /// All parts outside of layers and heads that have tensors.
     pub(super) fn outside(spec: &EncoderSpec) -> Vec<EncoderPart> {
         let mut parts = match &spec.patches {
             None => vec![EncoderPart::Words],
@@ -238,8 +245,10 @@ impl EncoderPart {
             parts.push(EncoderPart::Types);
         }
         let has_table = match spec.positions {
-            Positions::Learned { .. } | Positions::AfterPadding { .. } => spec.patches.is_none(),
-            Positions::Rotary | Positions::Distances => false,
+            PositionEncoding::Learned { .. } | PositionEncoding::AfterPadding { .. } => {
+                spec.patches.is_none()
+            }
+            PositionEncoding::Rotary | PositionEncoding::Distances => false,
         };
         if has_table {
             parts.push(EncoderPart::PositionTable);
@@ -247,7 +256,7 @@ impl EncoderPart {
         if spec.embedding != spec.hidden {
             parts.push(EncoderPart::EmbeddingProjection);
         }
-        if spec.relative.is_some() {
+        if spec.relative_position_bias.is_some() {
             parts.push(EncoderPart::RelativeBias);
         }
         if spec.placement == EncoderNorms::Before {
@@ -257,7 +266,7 @@ impl EncoderPart {
     }
 }
 
-/// What the tensors of one file are called.
+/// The tensor names of one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncoderNames<'a> {
     spec: &'a EncoderSpec,
@@ -267,8 +276,9 @@ pub(crate) struct EncoderNames<'a> {
 }
 
 impl<'a> EncoderNames<'a> {
-    /// Checkpoints of the bare encoder have no prefix, those with a head have one.
-    pub(crate) fn of(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
+    /// Detects the naming scheme. Checkpoints of a bare encoder have no prefix; those with a head
+    /// have one.
+    pub(crate) fn new(spec: &'a EncoderSpec, weights: &Weights) -> EncoderNames<'a> {
         let gguf = matches!(weights, Weights::Gguf(_));
         let bare = EncoderNames {
             spec,
@@ -284,19 +294,19 @@ impl<'a> EncoderNames<'a> {
             Some(_) => EncoderPart::PatchProjection,
         };
         let first = format!("{prefix}{}.weight", bare.module(first, 0));
-        let prefixed = !matches!(weights, Weights::MadeUp(_)) && weights.has(&first);
+        let prefixed = !matches!(weights, Weights::Dummy(_)) && weights.has(&first);
         match prefixed {
             true => EncoderNames { prefix, ..bare },
             false => bare,
         }
     }
 
-    /// The prefix.
+    /// The prefix of the encoder's tensor names in this file.
     pub(crate) fn prefix(&self) -> &'static str {
         self.prefix
     }
 
-    /// The name of a part without prefix and `.weight`, as adapters have it.
+    /// The module name without prefix and `.weight`, as in adapter files.
     pub(crate) fn module(&self, part: EncoderPart, layer: usize) -> String {
         let row = self.spec.family.get();
         if self.gguf {
@@ -304,7 +314,7 @@ impl<'a> EncoderNames<'a> {
             let name = own.map_or(part.gguf(), |(_, name)| name);
             return name.replace("{}", &layer.to_string());
         }
-        let old: Names = match self.spec.old_names {
+        let old: EncoderPartNames = match self.spec.old_names {
             true => row.old_names,
             false => &[],
         };
@@ -314,12 +324,12 @@ impl<'a> EncoderNames<'a> {
         name.replace("{}", &layer.to_string())
     }
 
-    /// The name of a tensor.
+    /// The tensor name of a part's `weight` or `bias`.
     pub(crate) fn tensor(&self, part: EncoderPart, layer: usize, suffix: &str) -> String {
         let module = self.module(part, layer);
         let outside = match part {
             EncoderPart::Classifier | EncoderPart::TokenClassifier | EncoderPart::HeadNorm => true,
-            // BERT's is a part of the encoder.
+            // BERT's pooler is part of the encoder, so its name has the prefix.
             EncoderPart::HeadDense => !module.starts_with("pooler."),
             _ => false,
         };
@@ -331,7 +341,8 @@ impl<'a> EncoderNames<'a> {
                 | EncoderPart::FfnScale
         );
         match outside {
-            // These are parameters of their own in the reference, not modules that have one.
+            // These parts are bare parameters in the reference implementation, so their names have
+            // no suffix.
             _ if whole => format!("{}{module}", self.prefix),
             true => format!("{module}.{suffix}"),
             false => format!("{}{module}.{suffix}", self.prefix),

@@ -1,38 +1,39 @@
-//! How an encoder reads a picture: as patches in the place of tokens (Dosovitskiy and others, "An image is worth 16x16
-//! words", 2020).
+//! Image input of an encoder as patches in place of tokens (Dosovitskiy and others, "An image is
+//! worth 16x16 words", 2020).
 
 use serde_json::Value;
 
-use super::super::{ConfigError, Fields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure};
 
-/// The patches of a picture.
+/// The patches of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PatchSpec {
-    /// Height and width in pixels of the pictures that the rows of the position table belong to.
+    /// Height and width, in pixels, of the images for which the position table has one row per
+    /// patch.
     pub image: [usize; 2],
-    /// Height and width of a patch in pixels.
+    /// Height and width of a patch, in pixels.
     pub patch: [usize; 2],
-    /// Channels of a pixel: 3.
+    /// Number of channels per pixel: 3.
     pub channels: usize,
-    /// Whether a learned token stands before the patches, whose state stands for the picture.
+    /// Whether a learned class token precedes the patches. Its final state represents the image.
     pub class_token: bool,
     /// Whether the projection of patches has a bias.
     pub bias: bool,
-    /// Whether pictures of other sizes are read with interpolated rows of the position table.
+    /// Whether images of other sizes are supported by interpolation of the position table.
     pub interpolated: bool,
 }
 
-/// What a family's patches are like, beyond what the configuration says.
+/// The family-specific properties of patches that the configuration does not store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PatchRow {
+pub(super) struct PatchFamilyRow {
     pub(super) class_token: bool,
     pub(super) bias: bool,
     pub(super) interpolated: bool,
 }
 
-impl PatchRow {
-    pub(super) fn read(self, fields: &Fields<'_>) -> Result<PatchSpec, ConfigError> {
-        let PatchRow {
+impl PatchFamilyRow {
+    pub(super) fn read(self, fields: &ConfigFields<'_>) -> Result<PatchSpec, ConfigError> {
+        let PatchFamilyRow {
             class_token,
             bias,
             interpolated,
@@ -41,7 +42,7 @@ impl PatchRow {
         let patch = fields.required("patch_size", sides(fields, "patch_size")?)?;
         fields.only("num_channels", "3", |v| v.as_u64() == Some(3))?;
         ensure(patch[0] <= image[0] && patch[1] <= image[1], || {
-            format!("patches of {patch:?} pixels do not fit pictures of {image:?}")
+            format!("patches of {patch:?} pixels do not fit into images of {image:?} pixels")
         })?;
         let spec = PatchSpec {
             image,
@@ -51,25 +52,28 @@ impl PatchRow {
             bias,
             interpolated,
         };
-        ensure(spec.positions() <= MOST_PATCHES, || {
-            format!("a picture of {} patches", spec.positions())
+        ensure(spec.positions() <= MAX_PATCHES, || {
+            format!(
+                "an image has {} patches, which is too many",
+                spec.positions()
+            )
         })?;
         Ok(spec)
     }
 }
 
-/// Patches of a picture at most: a quarter of a million.
-const MOST_PATCHES: usize = 1 << 18;
-/// Pixels of a side at most.
-const MOST_SIDE: u64 = 1 << 14;
+/// Maximum number of patches per image: a quarter of a million.
+const MAX_PATCHES: usize = 1 << 18;
+/// Maximum side of an image, in pixels.
+const MAX_SIDE: u64 = 1 << 14;
 
-/// Height and width: one number for both, or a list of two.
+/// Reads a height and a width: one number for both, or a list of two.
 pub(crate) fn sides(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     name: &'static str,
 ) -> Result<Option<[usize; 2]>, ConfigError> {
     let side = |v: &Value| {
-        let side = v.as_u64().filter(|n| (1..=MOST_SIDE).contains(n));
+        let side = v.as_u64().filter(|n| (1..=MAX_SIDE).contains(n));
         side.map(|n| n as usize)
     };
     let mut found = None;
@@ -86,12 +90,13 @@ pub(crate) fn sides(
 }
 
 impl PatchSpec {
-    /// Rows and columns of patches of a picture of this height and width; pixels that fill no patch are left out.
+    /// Rows and columns of patches for an image of this height and width. Pixels of incomplete
+    /// patches are ignored.
     pub(crate) fn grid(&self, [height, width]: [usize; 2]) -> [usize; 2] {
         [height / self.patch[0], width / self.patch[1]]
     }
 
-    /// The rows of the position table.
+    /// Number of rows of the position table.
     pub(crate) fn positions(&self) -> usize {
         let [rows, columns] = self.grid(self.image);
         usize::from(self.class_token) + rows * columns

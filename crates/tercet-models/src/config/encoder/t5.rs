@@ -1,16 +1,18 @@
-//! Encoders that stand before a decoder.
+//! Encoders of encoder-decoder models.
 
-use super::super::{ConfigError, Fields, ensure};
-use super::families::{BERT, FamilyRow, Spelled};
-use super::{EncoderNorms, EncoderPart, EncoderSpec, Positions, RelativeTerms, TokenTypes};
-use crate::config::decoder::{Activation, FeedForward, NormKind};
+use super::super::{ConfigError, ConfigFields, ensure};
+use super::families::{BERT, ConfigKeys, EncoderFamilyRow};
+use super::{
+    EncoderNorms, EncoderPart, EncoderSpec, PositionEncoding, RelativePositionBias, TokenTypes,
+};
+use crate::config::decoder::{FeedForward, FfnActivation, NormKind};
 
-/// T5 (Raffel and others, "Exploring the limits of transfer learning", 2020) and those after it (1.1, Flan): norms before
-/// that divide by the root of the mean square, terms of the scores by distance in place of positions, scores that are not
-/// scaled, no biases. Its first models have a plain feed-forward network.
-pub(super) const T5: FamilyRow = FamilyRow {
+/// T5 (Raffel and others, "Exploring the limits of transfer learning", 2020) and its successors T5
+/// 1.1 and Flan-T5. They have pre-norm layers with RMS norms, relative position biases, unscaled
+/// attention scores and no biases. The first models have an ungated feed-forward network.
+pub(super) const T5: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "t5",
-    spelled: Spelled {
+    config_keys: ConfigKeys {
         hidden: &["d_model"],
         layers: &["num_layers"],
         heads: &["num_heads"],
@@ -78,7 +80,7 @@ pub(super) const T5: FamilyRow = FamilyRow {
         (EncoderPart::FfnNorm, "enc.blk.{}.ffn_norm"),
         (EncoderPart::FinalNorm, "enc.output_norm"),
     ],
-    // Of the decoder, and of heads; embeddings are one table under three names.
+    // Tensors of the decoder and of heads; the shared embedding table may appear under three names.
     heads: &[
         "decoder.",
         "lm_head.",
@@ -86,7 +88,7 @@ pub(super) const T5: FamilyRow = FamilyRow {
         "encoder.embed_tokens.",
     ],
     harmless: &[
-        // About the decoder, which reads them itself, and about texts that are written.
+        // Fields about the decoder, which its own reader handles, and about generation.
         "decoder_start_token_id",
         "num_decoder_layers",
         "scale_decoder_outputs",
@@ -95,7 +97,7 @@ pub(super) const T5: FamilyRow = FamilyRow {
         "initializer_factor",
     ],
     defaults: |spec| {
-        spec.positions = Positions::Distances;
+        spec.positions = PositionEncoding::Distances;
         spec.token_types = TokenTypes::None;
         spec.embedding_norm = false;
         spec.placement = EncoderNorms::Before;
@@ -104,7 +106,7 @@ pub(super) const T5: FamilyRow = FamilyRow {
         spec.norm.bias = false;
         (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (false, false, false);
         spec.attention_scale = Some(1.0);
-        spec.relative = Some(RelativeTerms {
+        spec.relative_position_bias = Some(RelativePositionBias {
             buckets: 32,
             farthest: 128,
         });
@@ -113,8 +115,8 @@ pub(super) const T5: FamilyRow = FamilyRow {
     ..BERT
 };
 
-fn t5(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
-    if let Some(terms) = &mut spec.relative {
+fn t5(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+    if let Some(terms) = &mut spec.relative_position_bias {
         let buckets = fields.opt_size("relative_attention_num_buckets")?;
         let farthest = fields.opt_size("relative_attention_max_distance")?;
         terms.buckets = buckets.unwrap_or(terms.buckets);
@@ -125,28 +127,28 @@ fn t5(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
         Some(name) => (true, name),
         None => (false, found),
     };
-    // The reference means the approximation by a gated GELU alone.
+    // The reference implementation uses tanh GELU for `gated-gelu` and exact GELU for `gelu`.
     let own = match (name, gated) {
         ("gelu", true) => "gelu_new",
         (name, _) => name,
     };
     let activation = match own {
-        "relu" => Some(Activation::Relu),
-        "gelu" => Some(Activation::Gelu),
-        "gelu_new" => Some(Activation::GeluTanh),
-        "silu" | "swish" => Some(Activation::Silu),
+        "relu" => Some(FfnActivation::Relu),
+        "gelu" => Some(FfnActivation::Gelu),
+        "gelu_new" => Some(FfnActivation::GeluTanh),
+        "silu" | "swish" => Some(FfnActivation::Silu),
         _ => None,
     };
     let supported = "relu, gelu, gelu_new, silu or swish, with `gated-` before it or without";
     fields.only("feed_forward_proj", supported, |_| activation.is_some())?;
-    // Refused above where there is none.
-    let activation = activation.unwrap_or(Activation::Relu);
+    // An unsupported activation is already an error above.
+    let activation = activation.unwrap_or(FfnActivation::Relu);
     spec.feed_forward = match gated {
         true => FeedForward::Gated(activation),
         false => FeedForward::Plain(activation),
     };
     spec.old_names = !gated;
-    // The library writes what follows from that field beside it.
+    // transformers also writes fields that it derives from `feed_forward_proj`.
     let said = fields.opt_bool("is_gated_act")?;
     ensure(said.is_none_or(|said| said == gated), || {
         format!(

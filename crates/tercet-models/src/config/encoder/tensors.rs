@@ -1,30 +1,32 @@
-//! A tensor that no builder would read may change the result: it is refused.
+//! Detection of unknown tensors. A tensor that no builder would read may change the result, so it
+//! is an error.
 
 use std::collections::HashSet;
 
 use super::super::ConfigError;
-use super::super::decoder::refuse;
+use super::super::decoder::reject_names;
 use super::{EncoderNames, EncoderPart, EncoderSpec};
 use crate::builder::Weights;
 use crate::hf::HfWeights;
 
-/// Ends of tensors' names that hold what the configuration says already.
+/// Suffixes of tensors whose content the configuration already determines.
 const DERIVED: [&str; 3] = [
     "embeddings.position_ids",
     "embeddings.token_type_ids",
     "rotary_emb.inv_freq",
 ];
 
-/// Refuses a folder with a tensor that a model of this specification does not have. What belongs to heads (of language
-/// models, questions, classes) has no influence on the encoder.
+/// Rejects a folder with a tensor that a model of this specification does not have. Tensors of
+/// heads (language modelling, question answering, classification) are allowed, because they do not
+/// affect the encoder.
 ///
 /// # Errors
 /// [`ConfigError::UnknownTensors`] names the first few.
-pub(crate) fn refuse_unknown_modules(
+pub(crate) fn reject_unknown_modules(
     spec: &EncoderSpec,
     weights: &HfWeights,
 ) -> Result<(), ConfigError> {
-    let names = EncoderNames::of(spec, &Weights::Hf(weights.clone()));
+    let names = EncoderNames::new(spec, &Weights::Hf(weights.clone()));
     let mut known = known_tensors(spec, &names);
     for suffix in ["weight", "bias"] {
         known.insert(format!("{}pooler.dense.{suffix}", names.prefix()));
@@ -33,15 +35,15 @@ pub(crate) fn refuse_unknown_modules(
     let tensors = weights.tensors().map(|(_, info)| info.name());
     let tensors = tensors
         .filter(|name| !is_derived(name) && !heads.iter().any(|head| name.starts_with(head)));
-    refuse(tensors, &known)
+    reject_names(tensors, &known)
 }
 
-/// Whether a tensor holds what the configuration says already.
+/// Whether the configuration already determines a tensor's content.
 pub(crate) fn is_derived(name: &str) -> bool {
     DERIVED.iter().any(|end| name.ends_with(end))
 }
 
-/// The tensors that the layers and embeddings of this specification have.
+/// The tensor names of the layers and embeddings of this specification.
 pub(crate) fn known_tensors(spec: &EncoderSpec, names: &EncoderNames<'_>) -> HashSet<String> {
     let mut known = HashSet::new();
     let mut add = |part: EncoderPart, layer: usize| {
@@ -54,7 +56,7 @@ pub(crate) fn known_tensors(spec: &EncoderSpec, names: &EncoderNames<'_>) -> Has
         add(part, 0);
     }
     for layer in 0..spec.layers.len() {
-        for part in EncoderPart::of_layer(spec, layer) {
+        for part in EncoderPart::for_layer(spec, layer) {
             add(part, layer);
         }
     }

@@ -1,17 +1,17 @@
-//! The towers of models of pictures, and of pictures and texts: a row for each.
+//! The vision and text towers of vision and vision-language models: one table row for each.
 
 use serde_json::{Map, Value};
 
-use super::super::{ConfigError, Fields, ensure};
-use super::families::{BERT, COMMON, EncoderFamily, FamilyRow, Spelled};
+use super::super::{ConfigError, ConfigFields, ensure};
+use super::families::{BERT, COMMON, ConfigKeys, EncoderFamily, EncoderFamilyRow};
 use super::json::read_family;
-use super::part::Names;
-use super::patches::PatchRow;
-use super::{EncoderNorms, EncoderPart, EncoderSpec, TokenTypes, Visible};
-use crate::config::decoder::{Activation, FeedForward};
+use super::part::EncoderPartNames;
+use super::patches::PatchFamilyRow;
+use super::{AttentionPattern, EncoderNorms, EncoderPart, EncoderSpec, TokenTypes};
+use crate::config::decoder::{FeedForward, FfnActivation};
 
-/// All of them.
-pub(super) const TOWERS: [&FamilyRow; 7] = [
+/// All towers.
+pub(super) const TOWERS: [&EncoderFamilyRow; 7] = [
     &VIT,
     &DINOV2,
     &CLIP_VISION,
@@ -21,7 +21,7 @@ pub(super) const TOWERS: [&FamilyRow; 7] = [
     &IDEFICS3_VISION,
 ];
 
-/// Numbers that the reference assumes where the configuration of a tower does not say them.
+/// Defaults of the reference implementation for fields that a tower's configuration lacks.
 const ASSUMED: [(&str, &[(&str, u64)]); 7] = [
     ("vit", &OF_VIT),
     ("dinov2", &OF_VIT),
@@ -82,7 +82,8 @@ const OF_VIT: [(&str, u64); 6] = [
     ("patch_size", 16),
 ];
 
-/// Reads the configuration of a tower, which is one of [`TOWERS`] by `model_type`, whether the object says that or not.
+/// Reads the configuration of the tower of [`TOWERS`] with this `model_type`, which the object need
+/// not contain.
 pub(crate) fn read_tower(
     json: &Map<String, Value>,
     prefix: &'static str,
@@ -96,7 +97,7 @@ pub(crate) fn read_tower(
             *own = Value::from(*value);
         }
     }
-    let fields = Fields::new(&json, prefix);
+    let fields = ConfigFields::new(&json, prefix);
     let supported = format!("\"{model_type}\"");
     fields.only("model_type", &supported, |v| v.as_str() == Some(model_type))?;
     let family = EncoderFamily::tower(model_type)
@@ -106,7 +107,8 @@ pub(crate) fn read_tower(
     Ok(spec)
 }
 
-/// Fields about generation, which the reference once wrote into every configuration, and about training.
+/// Fields about training, and about generation, which older versions of transformers wrote into
+/// every configuration.
 const OF_GENERATION: &[&str] = &[
     "bad_words_ids",
     "begin_suppress_tokens",
@@ -147,8 +149,8 @@ const OF_GENERATION: &[&str] = &[
     "use_bfloat16",
 ];
 
-/// Fields of backbones, of which other stages than the last can be asked for, and of ViT's pooler and pretraining, which
-/// are not built.
+/// Fields of backbones, which select other stages than the last, and of ViT's pooler and
+/// pretraining. Neither is implemented.
 const OF_PICTURES: &[&str] = &[
     "drop_path_rate",
     "encoder_stride",
@@ -162,18 +164,18 @@ const OF_PICTURES: &[&str] = &[
     "use_mask_token",
 ];
 
-/// What all have: norms before, no segments.
+/// Sets the properties that all towers share: pre-norm layers and no segments.
 fn tower(spec: &mut EncoderSpec) {
     spec.placement = EncoderNorms::Before;
     spec.token_types = TokenTypes::None;
-    spec.visible = Visible::All;
+    spec.attention_pattern = AttentionPattern::All;
     spec.embedding_norm = false;
 }
 
 /// ViT (Dosovitskiy and others, 2020).
-const VIT: FamilyRow = FamilyRow {
+const VIT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "vit",
-    patches: Some(PatchRow {
+    patches: Some(PatchFamilyRow {
         class_token: true,
         bias: true,
         interpolated: false,
@@ -209,12 +211,12 @@ const VIT: FamilyRow = FamilyRow {
     ..BERT
 };
 
-/// DINOv2 (Oquab and others, 2023): ViT with layer scale, a feed-forward network by a ratio, maybe gated, and positions that
-/// are interpolated.
-const DINOV2: FamilyRow = FamilyRow {
+/// DINOv2 (Oquab and others, 2023): ViT with LayerScale, interpolated positions, and a feed-forward
+/// width relative to the hidden width. Some models have a gated feed-forward network.
+const DINOV2: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "dinov2",
-    spelled: Spelled { ffn: &[], ..COMMON },
-    patches: Some(PatchRow {
+    config_keys: ConfigKeys { ffn: &[], ..COMMON },
+    patches: Some(PatchFamilyRow {
         class_token: true,
         bias: true,
         interpolated: true,
@@ -238,7 +240,7 @@ const DINOV2: FamilyRow = FamilyRow {
         (EncoderPart::FfnNorm, "encoder.layer.{}.norm2"),
         (EncoderPart::FinalNorm, "layernorm"),
     ],
-    // Those of gated networks.
+    // The name in models with a gated feed-forward network.
     old_names: &[(EncoderPart::Down, "encoder.layer.{}.mlp.weights_out")],
     gguf_names: &[],
     heads: &[],
@@ -251,9 +253,9 @@ const DINOV2: FamilyRow = FamilyRow {
     json: dinov2,
 };
 
-fn dinov2(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
+fn dinov2(fields: &ConfigFields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError> {
     spec.qkv_bias = fields.opt_bool("qkv_bias")?.unwrap_or(true);
-    // Of models of its own kind without influence: the width is the ratio's.
+    // DINOv2 ignores this field: `mlp_ratio` determines the width.
     fields.opt_size("intermediate_size")?;
     fields.only("apply_layernorm", "true", |v| v.as_bool() == Some(true))?;
     let ratio = fields.opt_positive("mlp_ratio")?.unwrap_or(4.0);
@@ -263,16 +265,16 @@ fn dinov2(fields: &Fields<'_>, spec: &mut EncoderSpec) -> Result<(), ConfigError
     })?;
     spec.ffn = width as usize;
     if fields.opt_bool("use_swiglu_ffn")?.unwrap_or(false) {
-        // Two thirds, a multiple of 8.
+        // A gated network has two thirds of the width, rounded up to a multiple of 8.
         spec.ffn = (((spec.ffn * 2) as f64 / 3.0) as usize).next_multiple_of(8);
-        spec.feed_forward = FeedForward::Gated(Activation::Silu);
+        spec.feed_forward = FeedForward::Gated(FfnActivation::Silu);
         spec.fused_gate_up = true;
         spec.old_names = true;
     }
     Ok(())
 }
 
-/// Names of the parts of CLIP's layers.
+/// The tensor names of the parts of CLIP's layers.
 macro_rules! of_clip {
     ($(($part:ident, $name:literal)),* $(,)?) => {
         &[
@@ -289,13 +291,13 @@ macro_rules! of_clip {
     };
 }
 
-const OF_TEXT: Names = of_clip![
+const OF_TEXT: EncoderPartNames = of_clip![
     (Words, "embeddings.token_embedding"),
     (PositionTable, "embeddings.position_embedding"),
     (FinalNorm, "final_layer_norm"),
 ];
 
-const OF_VISION: Names = of_clip![
+const OF_VISION: EncoderPartNames = of_clip![
     (PatchProjection, "embeddings.patch_embedding"),
     (ClassToken, "embeddings.class_embedding"),
     (PatchPositions, "embeddings.position_embedding.weight"),
@@ -303,11 +305,11 @@ const OF_VISION: Names = of_clip![
     (FinalNorm, "post_layernorm"),
 ];
 
-/// The pictures' side of CLIP (Radford and others, 2021): a norm of the embeddings, whose name is misspelt in all its
-/// files.
-const CLIP_VISION: FamilyRow = FamilyRow {
+/// The vision tower of CLIP (Radford and others, 2021), which has an embedding norm. The norm's
+/// misspelt name is the one in all files.
+const CLIP_VISION: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "clip_vision_model",
-    patches: Some(PatchRow {
+    patches: Some(PatchFamilyRow {
         class_token: true,
         bias: false,
         interpolated: false,
@@ -319,19 +321,19 @@ const CLIP_VISION: FamilyRow = FamilyRow {
     defaults: |spec| {
         tower(spec);
         spec.norm.eps = 1e-5;
-        spec.feed_forward = FeedForward::Plain(Activation::GeluQuick);
+        spec.feed_forward = FeedForward::Plain(FfnActivation::GeluQuick);
         spec.embedding_norm = true;
     },
     json: |fields, _| {
-        // The model's own counts.
+        // The top-level `projection_dim` takes precedence.
         fields.opt_size("projection_dim")?;
         Ok(())
     },
     ..BERT
 };
 
-/// The texts' side of CLIP: tokens see those before them.
-const CLIP_TEXT: FamilyRow = FamilyRow {
+/// The text tower of CLIP, with causal attention.
+const CLIP_TEXT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "clip_text_model",
     patches: None,
     prefix: "text_model.",
@@ -341,22 +343,22 @@ const CLIP_TEXT: FamilyRow = FamilyRow {
     defaults: |spec| {
         tower(spec);
         spec.norm.eps = 1e-5;
-        spec.feed_forward = FeedForward::Plain(Activation::GeluQuick);
-        spec.visible = Visible::Causal;
+        spec.feed_forward = FeedForward::Plain(FfnActivation::GeluQuick);
+        spec.attention_pattern = AttentionPattern::Causal;
     },
     json: |fields, spec| {
         fields.opt_size("projection_dim")?;
-        // Padding follows the end, which does not see it: any token will do.
+        // Padding follows the end token, and causal attention hides it. Any token works.
         spec.pad = 0;
         Ok(())
     },
     ..BERT
 };
 
-/// The pictures' side of SigLIP (Zhai and others, 2023): no class token.
-const SIGLIP_VISION: FamilyRow = FamilyRow {
+/// The vision tower of SigLIP (Zhai and others, 2023), without a class token.
+const SIGLIP_VISION: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "siglip_vision_model",
-    patches: Some(PatchRow {
+    patches: Some(PatchFamilyRow {
         class_token: false,
         bias: true,
         interpolated: false,
@@ -370,8 +372,8 @@ const SIGLIP_VISION: FamilyRow = FamilyRow {
     ..BERT
 };
 
-/// The texts' side of SigLIP: tokens see each other, and padding.
-const SIGLIP_TEXT: FamilyRow = FamilyRow {
+/// The text tower of SigLIP: tokens attend to all tokens, including padding.
+const SIGLIP_TEXT: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "siglip_text_model",
     patches: None,
     prefix: "text_model.",
@@ -383,7 +385,7 @@ const SIGLIP_TEXT: FamilyRow = FamilyRow {
         spec.pad = 1;
     },
     json: |fields, _| {
-        // Of the model around the tower.
+        // Read for the model that contains the tower.
         fields.opt_size("projection_size")?;
         Ok(())
     },
@@ -393,11 +395,11 @@ const SIGLIP_TEXT: FamilyRow = FamilyRow {
 fn siglip(spec: &mut EncoderSpec) {
     tower(spec);
     spec.norm.eps = 1e-6;
-    spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+    spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
 }
 
-/// The pictures' side of Idefics3 and SmolVLM: that of SigLIP without what stands for a whole picture.
-const IDEFICS3_VISION: FamilyRow = FamilyRow {
+/// The vision tower of Idefics3 and SmolVLM: that of SigLIP without pooling.
+const IDEFICS3_VISION: EncoderFamilyRow = EncoderFamilyRow {
     model_type: "idefics3_vision",
     prefix: "model.vision_model.",
     harmless: &[

@@ -1,18 +1,18 @@
-//! `preprocessor_config.json`: that the features of the folder are those that are computed.
+//! `preprocessor_config.json`: checks that the folder's audio features equal the implemented ones.
 
 use serde_json::{Map, Value};
 
-use super::super::{ConfigError, Fields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure};
 use super::SpeechSpec;
 
-/// Samples of a second.
+/// Sample rate, in Hz.
 pub(crate) const RATE: usize = 16_000;
-/// Samples of a frame.
+/// Frame length, in samples.
 pub(crate) const FRAME: usize = 400;
-/// Samples from one frame to the next.
+/// Distance between the starts of consecutive frames, in samples.
 pub(crate) const HOP: usize = 160;
 
-/// What is computed from the others, or describes the file.
+/// Fields that are derived from others, or describe the file.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "feature_extractor_type",
     "image_processor_type",
@@ -21,8 +21,8 @@ const WITHOUT_INFLUENCE: &[&str] = &[
     "return_attention_mask",
 ];
 
-/// Refuses a folder whose features are others than those of Whisper at this specification: log-mel, frames of 400 samples at
-/// 16 kHz each 160 after the one before, windows as long as the encoder reads.
+/// Rejects a folder whose features differ from Whisper's: log-mel bands of 400-sample frames with a
+/// hop of 160 samples at 16 kHz. The window must have the length that the encoder of `spec` reads.
 ///
 /// # Errors
 /// [`ConfigError`] names the field.
@@ -30,7 +30,7 @@ pub(crate) fn checked_features(
     json: &Map<String, Value>,
     spec: &SpeechSpec,
 ) -> Result<(), ConfigError> {
-    let fields = Fields::new(json, "");
+    let fields = ConfigFields::new(json, "");
     let samples = spec.frames() * HOP;
     for (name, want) in [
         ("feature_size", spec.mels),

@@ -1,29 +1,29 @@
-//! `config.json` of Moonshine, of which every field is read, known to have no influence, or refused.
+//! `config.json` of Moonshine. Every field is applied, known to be harmless, or an error.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, Fields, decoder, encoder, ensure};
+use super::super::{ConfigError, ConfigFields, decoder, encoder, ensure};
 use super::RATE;
-use crate::config::Activation;
+use crate::config::FfnActivation;
 use crate::hf::HfWeights;
 
-/// The `model_type` of folders of Moonshine.
+/// The `model_type` of Moonshine folders.
 pub(crate) const MOONSHINE: &str = "moonshine";
 
-/// Samples that a frame is made of, and from one frame to the next.
+/// Kernel size and stride of the first convolution, in samples.
 pub(crate) const RAW_FRAME: usize = 127;
 pub(crate) const RAW_HOP: usize = 64;
-/// Rows that the second and the third convolution read, and from one to the next.
+/// Kernel size and stride of the second and the third convolution, in rows.
 pub(crate) const STEMS: [[usize; 2]; 2] = [[7, 3], [3, 2]];
 
-/// How padding, which does not change the result, is written.
+/// Fields of `config.json` about padding, which does not change the result.
 const WITHOUT_INFLUENCE: &[&str] = &["pad_head_dim_to_multiple_of"];
-/// The same of `generation_config.json`.
+/// Harmless fields of `generation_config.json`.
 const OF_GENERATION: &[&str] = &["_from_model_config", "bos_token_id", "transformers_version"];
-/// The same of `preprocessor_config.json`.
+/// Harmless fields of `preprocessor_config.json`.
 const OF_FEATURES: &[&str] = &[
     "feature_extractor_type",
     "padding_side",
@@ -32,53 +32,53 @@ const OF_FEATURES: &[&str] = &[
     "return_attention_mask",
 ];
 
-/// Layers of either side at most.
-const MOST_LAYERS: usize = 4096;
+/// Maximum number of layers of the encoder and of the decoder.
+const MAX_LAYERS: usize = 4096;
 
-/// What a model of Moonshine consists of (Jeffries et al., "Moonshine: Speech Recognition for Live Transcription and Voice
-/// Commands", 2024): three convolutions over samples, pre-norm layers with rotary embeddings, and a decoder with cross
-/// attention.
+/// The specification of a Moonshine model (Jeffries et al., "Moonshine: Speech Recognition for Live
+/// Transcription and Voice Commands", 2024). It has three convolutions over samples, pre-norm
+/// layers with rotary embeddings, and a decoder with cross-attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MoonshineSpec {
-    /// Width of the residual stream, of encoder and decoder.
+    /// Width of the residual stream of encoder and decoder.
     pub width: usize,
-    /// Heads of all attentions.
+    /// Number of heads of every attention.
     pub heads: usize,
-    /// Inner width of the feed-forward networks.
+    /// Intermediate width of the feed-forward networks.
     pub ffn: usize,
-    /// Layers of the encoder.
+    /// Number of encoder layers.
     pub encoder_layers: usize,
-    /// Layers of the decoder.
+    /// Number of decoder layers.
     pub decoder_layers: usize,
-    /// Tokens.
+    /// Vocabulary size.
     pub vocab: usize,
-    /// Tokens of the longest text.
+    /// Maximum length of a text, in tokens.
     pub text_positions: usize,
-    /// The base of rotary frequencies.
+    /// The base of the rotary frequencies.
     pub theta: f64,
-    /// Leading elements of a head that are rotated, neighbours together.
+    /// Leading elements of a head that are rotated, in adjacent pairs.
     pub rope_dims: usize,
-    /// Whether projections of queries, keys and values have biases.
+    /// Whether the Q, K and V projections have biases.
     pub bias: bool,
-    /// The nonlinearity of the encoder's feed-forward networks.
-    pub encoder_activation: Activation,
-    /// That of the gates of the decoder's.
-    pub decoder_activation: Activation,
-    /// What every text begins with.
+    /// The activation of the encoder's feed-forward networks.
+    pub encoder_activation: FfnActivation,
+    /// The activation of the gates in the decoder's feed-forward networks.
+    pub decoder_activation: FfnActivation,
+    /// The decoder's start token.
     pub start: u32,
-    /// What ends a text.
+    /// The end-of-sequence tokens.
     pub end: Vec<u32>,
-    /// Tokens of a text at most, the first included.
+    /// Maximum number of generated tokens per text, including the start token.
     pub max_length: usize,
 }
 
 impl MoonshineSpec {
-    /// Reads a `config.json`.
+    /// Reads a Hugging Face `config.json`.
     ///
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
     pub fn from_json(json: &Map<String, Value>) -> Result<MoonshineSpec, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         fields.only("model_type", MOONSHINE, |v| v.as_str() == Some(MOONSHINE))?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -93,7 +93,7 @@ impl MoonshineSpec {
             "encoder_num_key_value_heads",
             "decoder_num_key_value_heads",
         ] {
-            let supported = format!("{heads}, the heads of the decoder");
+            let supported = format!("{heads} (the number of decoder heads)");
             fields.only(name, &supported, |v| v.as_u64() == Some(heads as u64))?;
         }
         ensure(width.is_multiple_of(heads), || {
@@ -118,8 +118,8 @@ impl MoonshineSpec {
             theta,
             rope_dims: (size as f64 * partial) as usize,
             bias: fields.opt_bool("attention_bias")?.unwrap_or(false),
-            encoder_activation: activation("encoder_hidden_act", Activation::Gelu)?,
-            decoder_activation: activation("decoder_hidden_act", Activation::Silu)?,
+            encoder_activation: activation("encoder_hidden_act", FfnActivation::Gelu)?,
+            decoder_activation: activation("decoder_hidden_act", FfnActivation::Silu)?,
             start: start.unwrap_or(1),
             end: fields.tokens("eos_token_id")?,
             max_length: text_positions,
@@ -129,12 +129,13 @@ impl MoonshineSpec {
         Ok(spec)
     }
 
-    /// Reads a `generation_config.json`: the tokens around a text, and how long one may be.
+    /// Reads a `generation_config.json`: the start and end tokens, and the maximum length of a
+    /// text.
     ///
     /// # Errors
     /// [`ConfigError`] for a field that is wrong, not supported or not known.
     pub(crate) fn read_generation(&mut self, json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         for name in ["num_beams", "num_return_sequences", "temperature"] {
             fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
         }
@@ -153,12 +154,12 @@ impl MoonshineSpec {
         self.check()
     }
 
-    /// Refuses a folder whose samples are to be prepared otherwise than by nothing.
+    /// Rejects a folder whose samples require preprocessing.
     ///
     /// # Errors
     /// [`ConfigError`] names the field.
     pub(crate) fn check_features(json: &Map<String, Value>) -> Result<(), ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         for (name, want) in [("feature_size", 1), ("sampling_rate", RATE)] {
             fields.only(name, &want.to_string(), |v| v.as_u64() == Some(want as u64))?;
         }
@@ -173,13 +174,14 @@ impl MoonshineSpec {
             || {
                 let dims = self.rope_dims;
                 format!(
-                    "rotary embedding of {dims} elements of a head of {size}; an even number is needed"
+                    "rotary embedding covers {dims} of a head's {size} elements; expected an \
+                     even number"
                 )
             },
         )?;
         for layers in [self.encoder_layers, self.decoder_layers] {
-            ensure(layers <= MOST_LAYERS, || {
-                format!("{layers} layers; at most {MOST_LAYERS} are possible")
+            ensure(layers <= MAX_LAYERS, || {
+                format!("{layers} layers; at most {MAX_LAYERS} are supported")
             })?;
         }
         let mut tokens = self.end.iter().chain([&self.start]);
@@ -188,11 +190,11 @@ impl MoonshineSpec {
         })
     }
 
-    /// Refuses a folder with a tensor that a model of this specification does not have.
+    /// Rejects a folder with a tensor that a model of this specification does not have.
     ///
     /// # Errors
     /// [`ConfigError::UnknownTensors`] names the first few.
-    pub(crate) fn refuse_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
+    pub(crate) fn reject_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
         let mut known: HashSet<String> = HashSet::new();
         let mut add = |module: String, bias: bool| {
             known.insert(format!("{module}.weight"));
@@ -200,7 +202,7 @@ impl MoonshineSpec {
                 known.insert(format!("{module}.bias"));
             }
         };
-        // Some writers keep a copy of the tied embedding.
+        // Some tools save a copy of the tied embedding as the output projection.
         add("proj_out".into(), false);
         for (name, bias) in OUTSIDE {
             add(format!("model.{name}"), *bias);
@@ -230,17 +232,17 @@ impl MoonshineSpec {
                 }
             }
         }
-        decoder::refuse(weights.tensors().map(|(_, info)| info.name()), &known)
+        decoder::reject_names(weights.tensors().map(|(_, info)| info.name()), &known)
     }
 }
 
-/// The base of rotary frequencies, and the part of a head that is rotated.
-fn rope(fields: &Fields<'_>) -> Result<(f64, f64), ConfigError> {
+/// Reads the base of the rotary frequencies, and the rotated fraction of a head.
+fn rope(fields: &ConfigFields<'_>) -> Result<(f64, f64), ConfigError> {
     let mut theta = fields.opt_positive("rope_theta")?;
     let mut partial = fields.opt_positive("partial_rotary_factor")?;
     fields.only("rope_scaling", "null", |_| false)?;
     if let Some(object) = fields.opt_object("rope_parameters")? {
-        let inner = Fields::new(object, "rope_parameters.");
+        let inner = ConfigFields::new(object, "rope_parameters.");
         inner.only("rope_type", "default", |v| v.as_str() == Some("default"))?;
         theta = inner.opt_positive("rope_theta")?.or(theta);
         partial = inner.opt_positive("partial_rotary_factor")?.or(partial);
@@ -253,7 +255,7 @@ fn rope(fields: &Fields<'_>) -> Result<(f64, f64), ConfigError> {
     Ok((theta.unwrap_or(10_000.0), partial))
 }
 
-/// Modules outside of layers, and whether they have a bias.
+/// Modules outside of layers, and whether each has a bias.
 const OUTSIDE: &[(&str, bool)] = &[
     ("encoder.conv1", false),
     ("encoder.conv2", true),
@@ -264,9 +266,9 @@ const OUTSIDE: &[(&str, bool)] = &[
     ("decoder.norm", false),
 ];
 
-/// The attentions of a layer: the encoder's has the first.
+/// The attentions of a decoder layer; encoder layers have the first only.
 const ATTENTIONS: [&str; 2] = ["self_attn", "encoder_attn"];
-/// The norms of a layer: the encoder's has the first two.
+/// The norms of a decoder layer; encoder layers have the first two only.
 const NORMS: [&str; 3] = [
     "input_layernorm",
     "post_attention_layernorm",
@@ -277,7 +279,7 @@ const NORMS: [&str; 3] = [
 mod tests {
     use super::*;
 
-    /// The fields of the tiny model, as its folder has them.
+    /// The configuration of Moonshine Tiny, as in its folder.
     fn tiny() -> Map<String, Value> {
         let json = r#"{
             "model_type": "moonshine", "hidden_size": 288, "intermediate_size": 1152, "vocab_size": 32768,
@@ -315,7 +317,7 @@ mod tests {
             assert!(said.contains(name), "{name}: {said}");
         }
         let odd = [
-            // 27 of 36 elements.
+            // 27 of the head's 36 elements are rotated, which is odd.
             ("partial_rotary_factor", 0.75),
             ("partial_rotary_factor", 1.5),
         ];

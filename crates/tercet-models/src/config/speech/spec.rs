@@ -1,16 +1,17 @@
-//! `config.json` of Whisper, of which every field is read, known to have no influence, or refused.
+//! `config.json` of Whisper. Every field is applied, known to be harmless, or an error.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
 use super::super::fields::HARMLESS;
-use super::super::{ConfigError, Fields, decoder, encoder, ensure};
+use super::super::{ConfigError, ConfigFields, decoder, encoder, ensure};
 use super::MODEL_TYPE;
-use crate::config::Activation;
+use crate::config::FfnActivation;
 use crate::hf::HfWeights;
 
-/// Fields about training and heads that are not built, and those that `generation_config.json` says instead.
+/// Fields about training and unimplemented heads, and fields that `generation_config.json`
+/// overrides.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "activation_dropout",
     "apply_spec_augment",
@@ -37,49 +38,49 @@ const WITHOUT_INFLUENCE: &[&str] = &[
     "use_weighted_layer_sum",
 ];
 
-/// What a model of Whisper consists of (Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision", 2022):
-/// two convolutions and pre-norm layers over log-mel features, and a decoder with cross attention. Heads of both have
-/// `width / heads` elements.
+/// The specification of a Whisper model (Radford et al., "Robust Speech Recognition via Large-Scale
+/// Weak Supervision", 2022). The encoder has two convolutions and pre-norm layers over log-mel
+/// features; the decoder has cross-attention. Attention heads have `width / heads` elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechSpec {
-    /// Mel bands of a frame.
+    /// Number of mel bands per frame.
     pub mels: usize,
-    /// Width of the residual stream, of encoder and decoder.
+    /// Width of the residual stream of encoder and decoder.
     pub width: usize,
-    /// Layers of the encoder.
+    /// Number of encoder layers.
     pub encoder_layers: usize,
-    /// Heads of a layer of the encoder.
+    /// Number of attention heads per encoder layer.
     pub encoder_heads: usize,
-    /// Inner width of a feed-forward network of the encoder.
+    /// Intermediate width of the encoder's feed-forward networks.
     pub encoder_ffn: usize,
-    /// Layers of the decoder.
+    /// Number of decoder layers.
     pub decoder_layers: usize,
-    /// Heads of a layer of the decoder, for both attentions.
+    /// Number of heads of self-attention and of cross-attention per decoder layer.
     pub decoder_heads: usize,
-    /// Inner width of a feed-forward network of the decoder.
+    /// Intermediate width of the decoder's feed-forward networks.
     pub decoder_ffn: usize,
-    /// Tokens, timestamps included.
+    /// Vocabulary size, including timestamp tokens.
     pub vocab: usize,
-    /// Rows that the encoder gives of a window; it reads two frames for each.
+    /// Number of encoder output rows per window; the encoder reads two frames for each row.
     pub audio_positions: usize,
-    /// Tokens of the longest text.
+    /// Maximum length of a text, in tokens.
     pub text_positions: usize,
-    /// The nonlinearity of the feed-forward networks.
-    pub activation: Activation,
+    /// The activation of the feed-forward networks.
+    pub activation: FfnActivation,
 }
 
 impl SpeechSpec {
-    /// Frames of a window: what the encoder reads at once.
+    /// Number of frames per window, the unit of audio that the encoder reads in one run.
     pub fn frames(&self) -> usize {
         2 * self.audio_positions
     }
 
-    /// Reads a `config.json`.
+    /// Reads a Hugging Face `config.json`.
     ///
     /// # Errors
     /// [`ConfigError`] for a field that is missing, wrong, not supported or not known.
     pub fn from_json(json: &Map<String, Value>) -> Result<SpeechSpec, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         fields.only("model_type", MODEL_TYPE, |v| v.as_str() == Some(MODEL_TYPE))?;
         fields.only("quantization_config", "an unquantised checkpoint", |_| {
             false
@@ -87,7 +88,7 @@ impl SpeechSpec {
         fields.only("is_encoder_decoder", "true", |v| v.as_bool() == Some(true))?;
         fields.only("tie_word_embeddings", "true", |v| v.as_bool() == Some(true))?;
         let width = fields.size("d_model")?;
-        // No model has it, and what the library does with it has changed.
+        // No published model sets it, and its meaning differs between versions of transformers.
         fields.only("scale_embedding", "false", |v| v.as_bool() == Some(false))?;
         let spec = SpeechSpec {
             mels: fields.size("num_mel_bins")?,
@@ -102,7 +103,7 @@ impl SpeechSpec {
             audio_positions: fields.size("max_source_positions")?,
             text_positions: fields.size("max_target_positions")?,
             activation: encoder::activation(&fields, "activation_function")?
-                .unwrap_or(Activation::Gelu),
+                .unwrap_or(FfnActivation::Gelu),
         };
         fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
         for (name, heads) in [
@@ -117,23 +118,23 @@ impl SpeechSpec {
             ("encoder_layers", spec.encoder_layers),
             ("decoder_layers", spec.decoder_layers),
         ] {
-            ensure(layers <= MOST_LAYERS, || {
-                format!("`{name}` = {layers}; at most {MOST_LAYERS} are possible")
+            ensure(layers <= MAX_LAYERS, || {
+                format!("`{name}` = {layers}; at most {MAX_LAYERS} are supported")
             })?;
         }
-        // Whisper's own window has 1500; this leaves room, and sizes that fit.
-        ensure(spec.audio_positions <= MOST_POSITIONS, || {
+        // Whisper has 1500 positions. The limit permits longer windows and keeps sizes computable.
+        ensure(spec.audio_positions <= MAX_POSITIONS, || {
             let n = spec.audio_positions;
-            format!("`max_source_positions` = {n}; at most {MOST_POSITIONS} are possible")
+            format!("`max_source_positions` = {n}; at most {MAX_POSITIONS} are supported")
         })?;
         Ok(spec)
     }
 
-    /// Refuses a folder with a tensor that a model of this specification does not have.
+    /// Rejects a folder with a tensor that a model of this specification does not have.
     ///
     /// # Errors
     /// [`ConfigError::UnknownTensors`] names the first few.
-    pub(crate) fn refuse_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
+    pub(crate) fn reject_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
         let mut known: HashSet<String> = HashSet::new();
         let mut add = |module: String, bias: bool| {
             known.insert(format!("{module}.weight"));
@@ -141,7 +142,7 @@ impl SpeechSpec {
                 known.insert(format!("{module}.bias"));
             }
         };
-        // Some writers keep a copy of the tied embedding.
+        // Some tools save a copy of the tied embedding as the output projection.
         add("proj_out".into(), false);
         for (name, bias) in OUTSIDE {
             add(format!("model.{name}"), *bias);
@@ -163,16 +164,16 @@ impl SpeechSpec {
                 }
             }
         }
-        decoder::refuse(weights.tensors().map(|(_, info)| info.name()), &known)
+        decoder::reject_names(weights.tensors().map(|(_, info)| info.name()), &known)
     }
 }
 
-/// Layers of either side at most; the largest model has 32.
-const MOST_LAYERS: usize = 4096;
-/// Rows of the encoder at most.
-const MOST_POSITIONS: usize = 1 << 16;
+/// Maximum number of layers of the encoder and of the decoder; the largest model has 32.
+const MAX_LAYERS: usize = 4096;
+/// Maximum number of encoder output rows.
+const MAX_POSITIONS: usize = 1 << 16;
 
-/// Modules outside of layers, and whether they have a bias.
+/// Modules outside of layers, and whether each has a bias.
 const OUTSIDE: &[(&str, bool)] = &[
     ("encoder.conv1", true),
     ("encoder.conv2", true),
@@ -183,10 +184,10 @@ const OUTSIDE: &[(&str, bool)] = &[
     ("decoder.layer_norm", true),
 ];
 
-/// The attentions of a layer: the encoder's has the first.
+/// The attentions of a decoder layer; encoder layers have the first only.
 const ATTENTIONS: [&str; 2] = ["self_attn", "encoder_attn"];
 
-/// Projections of an attention, and whether they have a bias.
+/// The projections of an attention, and whether each has a bias.
 const PROJECTIONS: &[(&str, bool)] = &[
     ("q_proj", true),
     ("k_proj", false),
@@ -198,7 +199,7 @@ const PROJECTIONS: &[(&str, bool)] = &[
 mod tests {
     use super::*;
 
-    /// The fields of large-v3 that matter, as its folder has them.
+    /// The relevant fields of large-v3, as in its folder.
     fn large() -> Map<String, Value> {
         let json = r#"{
             "model_type": "whisper", "d_model": 1280, "num_mel_bins": 128, "encoder_layers": 32, "decoder_layers": 32,
@@ -215,7 +216,7 @@ mod tests {
     fn the_largest_is_read() {
         let spec = SpeechSpec::from_json(&large()).unwrap();
         assert_eq!((spec.mels, spec.frames(), spec.vocab), (128, 3000, 51_866));
-        // Its turbo.
+        // The turbo variant.
         let mut turbo = large();
         turbo.insert("decoder_layers".into(), 4.into());
         assert_eq!(SpeechSpec::from_json(&turbo).unwrap().decoder_layers, 4);

@@ -1,14 +1,14 @@
-//! `generation_config.json` of Whisper: which tokens mean what, and which are never written.
+//! `generation_config.json` of Whisper: special tokens and suppressed tokens.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::super::{ConfigError, Fields, ensure};
+use super::super::{ConfigError, ConfigFields, ensure};
 use super::SpeechSpec;
 use crate::gguf::clip;
 
-/// Fields about the file, beams, and times of words, which are not computed.
+/// Fields about the file, beam search, and word-level timestamps, which are not implemented.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "_from_model_config",
     "alignment_heads",
@@ -22,49 +22,53 @@ const WITHOUT_INFLUENCE: &[&str] = &[
 /// The tokens of a speech recognizer, from `generation_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeechTokens {
-    /// What every text begins with.
+    /// The decoder's start token.
     pub start: u32,
-    /// What ends a text.
+    /// The end-of-text token.
     pub end: u32,
-    /// What earlier text is announced by.
+    /// The token that precedes text of earlier windows in the prompt.
     pub previous: Option<u32>,
-    /// What says that there are no timestamps. The first timestamp, of 0 s, comes after it; what says that there is no speech
-    /// comes before it.
+    /// The token that disables timestamps. It directly follows the no-speech token and directly
+    /// precedes the timestamp of 0 s.
     pub no_timestamps: u32,
-    /// Tokens of languages, by what is between `<|` and `|>`: `en`. Empty for models of English alone.
+    /// Language tokens by the code between `<|` and `|>`, such as `en`. Empty for English-only
+    /// models.
     pub languages: BTreeMap<String, u32>,
-    /// Tokens of tasks: `transcribe`, `translate`. Empty for models of English alone.
+    /// Task tokens: `transcribe` and `translate`. Empty for English-only models.
     pub tasks: BTreeMap<String, u32>,
-    /// Whether the model knows several languages.
+    /// Whether the model is multilingual.
     pub multilingual: bool,
-    /// Tokens after the first where neither language nor task was chosen; `None` is a language to be found out.
+    /// The tokens after the start token if the caller chooses neither language nor task. `None`
+    /// stands for a detected language.
     pub forced: Vec<Option<u32>>,
-    /// The language unless another is chosen, as [`SpeechTokens::languages`] has it.
+    /// The default language, a key of [`SpeechTokens::languages`].
     pub language: Option<String>,
-    /// The task unless another is chosen.
+    /// The default task.
     pub task: Option<String>,
-    /// Never written.
+    /// Tokens that are never generated.
     pub suppressed: Vec<u32>,
-    /// Not written first.
+    /// Tokens that are not generated first.
     pub suppressed_first: Vec<u32>,
-    /// The latest first timestamp, in steps of 20 ms.
+    /// Maximum value of the first timestamp, in steps of 20 ms.
     pub latest_first: Option<usize>,
-    /// Tokens of a text at most, prompt included, before what the prompt of a window adds.
+    /// Maximum number of tokens per text. It includes the start of the prompt, and excludes the
+    /// text of earlier windows.
     pub max_length: usize,
 }
 
 impl SpeechTokens {
-    /// Reads a `generation_config.json`; `config` is the `config.json` beside it, which says which tokens are forced where the
-    /// former does not.
+    /// Reads a `generation_config.json`. If it has no forced tokens, those of the `config.json` in
+    /// `config` are used.
     ///
     /// # Errors
-    /// [`ConfigError`] for a field that is missing, wrong, not supported or not known, and for a token outside the vocabulary.
+    /// [`ConfigError`] for a field that is missing, wrong, not supported or not known, and for a
+    /// token outside the vocabulary.
     pub fn from_json(
         json: &Map<String, Value>,
         config: &Map<String, Value>,
         spec: &SpeechSpec,
     ) -> Result<SpeechTokens, ConfigError> {
-        let fields = Fields::new(json, "");
+        let fields = ConfigFields::new(json, "");
         let token = |name| fields.required(name, fields.opt_token(name)?);
         for name in ["num_beams", "num_return_sequences", "temperature"] {
             fields.only(name, "1", |v| v.as_f64() == Some(1.0))?;
@@ -90,7 +94,8 @@ impl SpeechTokens {
             },
         };
         let language = fields.opt_str("language")?;
-        // Old files name what begins a text as the BOS token, which ends it, too.
+        // In older files `bos_token_id` is the end-of-text token, which is also the start of a
+        // training text.
         fields.opt_token("bos_token_id")?;
         let tokens = SpeechTokens {
             start: token("decoder_start_token_id")?,
@@ -116,7 +121,7 @@ impl SpeechTokens {
         Ok(tokens)
     }
 
-    /// The timestamp of 0 s.
+    /// The timestamp token of 0 s.
     pub fn first_timestamp(&self) -> u32 {
         self.no_timestamps + 1
     }
@@ -132,11 +137,16 @@ impl SpeechTokens {
         for token in all {
             ensure((token as usize) < spec.vocab, || {
                 let vocab = spec.vocab;
-                format!("generation_config.json names token {token}; there are {vocab}")
+                format!(
+                    "token {token} of generation_config.json is beyond the vocabulary of \
+                     {vocab}"
+                )
             })?;
         }
         ensure(self.no_timestamps > 0, || {
-            "`no_timestamps_token_id` = 0; what says that there is no speech comes before it".into()
+            "`no_timestamps_token_id` = 0; expected at least 1, because the no-speech token \
+             precedes it"
+                .into()
         })?;
         ensure((self.no_timestamps as usize) + 1 < spec.vocab, || {
             let (last, vocab) = (self.no_timestamps, spec.vocab);
@@ -145,8 +155,11 @@ impl SpeechTokens {
     }
 }
 
-/// Names and their tokens.
-fn table(fields: &Fields<'_>, name: &'static str) -> Result<BTreeMap<String, u32>, ConfigError> {
+/// Reads a table of names and token ids.
+fn table(
+    fields: &ConfigFields<'_>,
+    name: &'static str,
+) -> Result<BTreeMap<String, u32>, ConfigError> {
     let mut tokens = BTreeMap::new();
     for (key, value) in fields.opt_object(name)?.into_iter().flatten() {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -160,11 +173,11 @@ fn table(fields: &Fields<'_>, name: &'static str) -> Result<BTreeMap<String, u32
     Ok(tokens)
 }
 
-/// Pairs of places, from 1 on, and tokens.
+/// Reads pairs of positions, consecutive from 1, and tokens.
 fn forced_tokens(json: &Value) -> Result<Vec<Option<u32>>, ConfigError> {
     let wrong = || ConfigError::WrongType {
         field: "forced_decoder_ids".to_string(),
-        expected: "pairs of consecutive places from 1 on, and tokens",
+        expected: "pairs of a position, consecutive from 1, and a token",
         found: clip(&json.to_string()),
     };
     let pairs = json.as_array().ok_or_else(wrong)?;
@@ -177,7 +190,7 @@ fn forced_tokens(json: &Value) -> Result<Vec<Option<u32>>, ConfigError> {
             return Err(wrong());
         }
         forced.push(match token {
-            // Only the language is found out.
+            // Only the language can be detected.
             Value::Null if at == 0 => None,
             token => {
                 let id = token.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -221,7 +234,7 @@ mod tests {
             (tokens.first_timestamp(), tokens.latest_first),
             (50_364, Some(50))
         );
-        // What is forced may stand in config.json.
+        // Forced tokens may also be in `config.json`.
         let mut own = many();
         let mut config = Map::new();
         config.extend(

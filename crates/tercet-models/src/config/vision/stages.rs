@@ -1,68 +1,68 @@
-//! Stages of convolutions: ResNet (He and others, "Deep residual learning", 2015) and ConvNeXt (Liu and others, "A ConvNet for
-//! the 2020s", 2022).
+//! Convolutional stages: ResNet (He and others, "Deep residual learning", 2015) and ConvNeXt (Liu
+//! and others, "A ConvNet for the 2020s", 2022).
 
 use serde_json::Value;
 
 use super::super::encoder::activation;
 use super::super::fields::HARMLESS;
-use super::super::{Activation, ConfigError, Fields, ensure};
+use super::super::{ConfigError, ConfigFields, FfnActivation, ensure};
 use crate::builder::Weights;
 
-/// What a layer of ResNet consists of.
+/// The structure of a ResNet layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResidualLayer {
-    /// Two convolutions of 3 by 3 taps.
+    /// Two 3 x 3 convolutions.
     Basic,
-    /// One of 3 by 3 taps between two of one tap, on a quarter of the channels.
+    /// A 3 x 3 convolution between two 1 x 1 convolutions, with a quarter of the channels.
     Bottleneck {
-        /// Whether the first of them makes the picture smaller; else the second.
+        /// Whether the first 1 x 1 convolution has the stride; otherwise the 3 x 3 convolution.
         shrinks_first: bool,
     },
 }
 
-/// What tells the two apart.
+/// The model family of the stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StagesKind {
     /// ResNet.
     Residual {
-        /// Channels before the first stage.
+        /// Number of channels before the first stage.
         stem: usize,
-        /// What a layer is.
+        /// The structure of a layer.
         layer: ResidualLayer,
-        /// Whether the first stage makes the picture smaller, as others do.
+        /// Whether the first stage halves the resolution, as all later stages do.
         shrinks_at_once: bool,
     },
     /// ConvNeXt.
     ConvNext {
-        /// Pixels of a side of a patch, which is what the first stage reads.
+        /// Side of a patch, in pixels; a patch is one position of the first stage's input.
         patch: usize,
-        /// Whether layers end in a vector that is multiplied with.
+        /// Whether layers have a LayerScale vector.
         layer_scale: bool,
     },
 }
 
-/// A model of stages, in each of which layers of as many channels follow each other.
+/// A convolutional model in stages. All layers of a stage have the same number of channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagesSpec {
-    /// The channels of each stage.
+    /// Number of channels of each stage.
     pub channels: Vec<usize>,
-    /// The layers of each stage.
+    /// Number of layers of each stage.
     pub depths: Vec<usize>,
-    /// The nonlinearity.
-    pub activation: Activation,
-    /// Added to the variance by the last norm; those before have constants of their own.
+    /// The activation.
+    pub activation: FfnActivation,
+    /// The epsilon of the last norm; the other norms use constants.
     pub eps: f32,
-    /// What is in them.
+    /// The structure of the layers.
     pub kind: StagesKind,
 }
 
 impl StagesSpec {
-    /// Elements of a picture's vector: the channels of the last stage.
+    /// Length of an image vector: the number of channels of the last stage.
     pub fn width(&self) -> usize {
         self.channels.last().copied().unwrap_or(0)
     }
 
-    /// What the tensors of a file begin with: `prefix` where there is a classifier beside them.
+    /// The prefix of the file's tensor names: `prefix` if the file has a classifier, else empty.
     pub(crate) fn prefix(&self, prefix: &'static str, weights: &Weights) -> &'static str {
         let first = match self.kind {
             StagesKind::Residual { .. } => "embedder.embedder.convolution.weight",
@@ -74,8 +74,8 @@ impl StagesSpec {
         }
     }
 
-    /// The first layer of a stage of ResNet: what its pictures are divided by, and whether its input goes through a
-    /// convolution to be added.
+    /// The stride of a ResNet stage's first layer, and whether its residual connection has a
+    /// projection convolution.
     pub(crate) fn first_of(&self, stage: usize) -> (usize, bool) {
         let before = match (stage.checked_sub(1), self.kind) {
             (Some(before), _) => self.channels[before],
@@ -92,7 +92,8 @@ impl StagesSpec {
         (stride, shrinks || before != self.channels[stage])
     }
 
-    /// The names of all tensors but those of a classifier, without prefix and counts of batches.
+    /// The names of all tensors except those of a classifier, without prefix. Batch counters of
+    /// batch norms are excluded.
     pub(crate) fn tensors(&self) -> Vec<String> {
         let mut names = Vec::new();
         match self.kind {
@@ -146,8 +147,8 @@ impl StagesSpec {
         names
     }
 
-    /// Rows and columns that a picture of this side has at least, so that every stage has some.
-    pub(crate) fn least_side(&self) -> usize {
+    /// Minimum image side, in pixels, for which every stage has at least one position.
+    pub(crate) fn min_side(&self) -> usize {
         match self.kind {
             StagesKind::Residual { .. } => 1,
             StagesKind::ConvNext { patch, .. } => {
@@ -158,22 +159,24 @@ impl StagesSpec {
     }
 }
 
-/// Stages at most, and layers of one.
-const MOST: usize = 1024;
+/// Maximum number of stages, and of layers per stage.
+const MAX_STAGES: usize = 1024;
 
-fn sizes(fields: &Fields<'_>, name: &'static str) -> Result<Vec<usize>, ConfigError> {
+fn sizes(fields: &ConfigFields<'_>, name: &'static str) -> Result<Vec<usize>, ConfigError> {
     let mut found = None;
     let size = |v: &Value| v.as_u64().filter(|n| (1..1 << 20).contains(n));
     let supported = "a list of sizes, one for each of at most 1024 stages";
     fields.only(name, supported, |v| {
-        let all = v.as_array().filter(|all| (1..=MOST).contains(&all.len()));
+        let all = v
+            .as_array()
+            .filter(|all| (1..=MAX_STAGES).contains(&all.len()));
         found = all.and_then(|all| all.iter().map(|v| Some(size(v)? as usize)).collect());
         found.is_some()
     })?;
     fields.required(name, found)
 }
 
-/// Fields of training, and of backbones, of which other stages than the last can be asked for.
+/// Fields about training, and about backbones, which select other stages than the last.
 const WITHOUT_INFLUENCE: &[&str] = &[
     "drop_path_rate",
     "image_size",
@@ -182,7 +185,7 @@ const WITHOUT_INFLUENCE: &[&str] = &[
     "stage_names",
 ];
 
-fn common(fields: &Fields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigError> {
+fn common(fields: &ConfigFields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigError> {
     fields.only("num_channels", "3", |v| v.as_u64() == Some(3))?;
     let channels = sizes(fields, "hidden_sizes")?;
     let depths = sizes(fields, "depths")?;
@@ -193,8 +196,8 @@ fn common(fields: &Fields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigErr
             depths.len()
         )
     })?;
-    ensure(depths.iter().all(|depth| *depth <= MOST), || {
-        format!("a stage of more than {MOST} layers")
+    ensure(depths.iter().all(|depth| *depth <= MAX_STAGES), || {
+        format!("a stage has more than {MAX_STAGES} layers")
     })?;
     let found = activation(fields, "hidden_act")?;
     Ok(StagesSpec {
@@ -206,7 +209,7 @@ fn common(fields: &Fields<'_>, kind: StagesKind) -> Result<StagesSpec, ConfigErr
     })
 }
 
-pub(super) fn resnet(fields: &Fields<'_>) -> Result<StagesSpec, ConfigError> {
+pub(super) fn resnet(fields: &ConfigFields<'_>) -> Result<StagesSpec, ConfigError> {
     let flag = |name| Ok::<_, ConfigError>(fields.opt_bool(name)?.unwrap_or(false));
     let shrinks_first = flag("downsample_in_bottleneck")?;
     let mut layer = ResidualLayer::Bottleneck { shrinks_first };
@@ -224,14 +227,14 @@ pub(super) fn resnet(fields: &Fields<'_>) -> Result<StagesSpec, ConfigError> {
     let spec = common(fields, kind)?;
     if let ResidualLayer::Bottleneck { .. } = layer {
         ensure(spec.channels.iter().all(|n| *n >= 4), || {
-            "a bottleneck of fewer than 4 channels".to_string()
+            "a bottleneck has fewer than 4 channels".to_string()
         })?;
     }
     fields.finish(&[HARMLESS, WITHOUT_INFLUENCE])?;
     Ok(spec)
 }
 
-pub(super) fn convnext(fields: &Fields<'_>) -> Result<StagesSpec, ConfigError> {
+pub(super) fn convnext(fields: &ConfigFields<'_>) -> Result<StagesSpec, ConfigError> {
     let mut scale = Some(1e-6);
     fields.only("layer_scale_init_value", "a number", |v| {
         scale = v.as_f64();

@@ -1,15 +1,16 @@
-//! A tensor that no builder would read may change the result: it is refused.
+//! Detection of unknown tensors. A tensor that no builder would read may change the result, so it
+//! is an error.
 
 use std::collections::HashSet;
 
 use super::super::ConfigError;
-use super::super::decoder::refuse;
+use super::super::decoder::reject_names;
 use super::super::encoder::{EncoderNames, is_derived, known_tensors};
-use super::{PicturePooling, VisionBody, VisionFamily, VisionSpec};
+use super::{ImagePooling, VisionBody, VisionFamily, VisionSpec};
 use crate::builder::Weights;
 use crate::hf::HfWeights;
 
-/// Tensors of the head of a SigLIP tower.
+/// The tensors of the attention pooling head of a SigLIP tower.
 const OF_ATTENTION_HEAD: [&str; 11] = [
     "probe",
     "attention.in_proj_weight",
@@ -25,11 +26,11 @@ const OF_ATTENTION_HEAD: [&str; 11] = [
 ];
 
 impl VisionSpec {
-    /// Refuses a folder with a tensor that a model of this specification does not have.
+    /// Rejects a folder with a tensor that a model of this specification does not have.
     ///
     /// # Errors
     /// [`ConfigError::UnknownTensors`] names the first few.
-    pub(crate) fn refuse_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
+    pub(crate) fn reject_unknown_tensors(&self, weights: &HfWeights) -> Result<(), ConfigError> {
         let all = Weights::Hf(weights.clone());
         let mut known = HashSet::new();
         let mut add = |name: &str| known.insert(name.to_string());
@@ -38,8 +39,8 @@ impl VisionSpec {
         }
         match self.family {
             VisionFamily::Vit | VisionFamily::Dinov2 => {
-                // ViT's pooler is another vector than the class token's, which a classifier does not read; the mask token is
-                // of training.
+                // The classifier reads the class token directly and not ViT's pooler. The mask
+                // token is for training only.
                 for prefix in ["", self.family.prefix()] {
                     for name in [
                         "pooler.dense.weight",
@@ -75,7 +76,7 @@ impl VisionSpec {
         match &self.body {
             VisionBody::Tower { spec, pooling, .. } => {
                 towers.push(spec);
-                if *pooling == PicturePooling::Attention {
+                if *pooling == ImagePooling::Attention {
                     for name in OF_ATTENTION_HEAD {
                         add(&format!("vision_model.head.{name}"));
                     }
@@ -93,11 +94,11 @@ impl VisionSpec {
         }
         towers.extend(self.text.iter().map(|text| &text.spec));
         for spec in towers {
-            known.extend(known_tensors(spec, &EncoderNames::of(spec, &all)));
+            known.extend(known_tensors(spec, &EncoderNames::new(spec, &all)));
         }
         let tensors = weights.tensors().map(|(_, info)| info.name());
         let counts = "num_batches_tracked";
-        refuse(
+        reject_names(
             tensors.filter(|name| !is_derived(name) && !name.ends_with(counts)),
             &known,
         )

@@ -1,31 +1,31 @@
-//! Equality, order and containment of values.
+//! Equality, order and containment of template values.
 
 use std::cmp::Ordering;
 
-use super::eval::Run;
-use super::parser::CompareOp;
-use super::value::{Internal, InternalKind};
-use super::{TemplateError, Value};
+use super::eval::TemplateEvaluator;
+use super::parser::TemplateCompareOp;
+use super::value::{TemplateInternal, TemplateInternalKind};
+use super::{TemplateError, TemplateValue};
 
-impl Run<'_> {
+impl TemplateEvaluator<'_> {
     pub(super) fn compare(
         &mut self,
-        op: CompareOp,
-        left: &Value,
-        right: &Value,
+        op: TemplateCompareOp,
+        left: &TemplateValue,
+        right: &TemplateValue,
     ) -> Result<bool, TemplateError> {
         Ok(match op {
-            CompareOp::Eq => self.equal(left, right)?,
-            CompareOp::Ne => !self.equal(left, right)?,
-            CompareOp::In => self.contains(right, left)?,
-            CompareOp::NotIn => !self.contains(right, left)?,
-            CompareOp::Lt => self.order(left, right)? == Some(Ordering::Less),
-            CompareOp::Le => matches!(
+            TemplateCompareOp::Eq => self.equal(left, right)?,
+            TemplateCompareOp::Ne => !self.equal(left, right)?,
+            TemplateCompareOp::In => self.contains(right, left)?,
+            TemplateCompareOp::NotIn => !self.contains(right, left)?,
+            TemplateCompareOp::Lt => self.order(left, right)? == Some(Ordering::Less),
+            TemplateCompareOp::Le => matches!(
                 self.order(left, right)?,
                 Some(Ordering::Less | Ordering::Equal)
             ),
-            CompareOp::Gt => self.order(left, right)? == Some(Ordering::Greater),
-            CompareOp::Ge => matches!(
+            TemplateCompareOp::Gt => self.order(left, right)? == Some(Ordering::Greater),
+            TemplateCompareOp::Ge => matches!(
                 self.order(left, right)?,
                 Some(Ordering::Greater | Ordering::Equal)
             ),
@@ -33,8 +33,12 @@ impl Run<'_> {
     }
 
     /// The order of two numbers or texts; `None` for NaN.
-    fn order(&mut self, left: &Value, right: &Value) -> Result<Option<Ordering>, TemplateError> {
-        if let (Value::Text(a), Value::Text(b)) = (left, right) {
+    fn order(
+        &mut self,
+        left: &TemplateValue,
+        right: &TemplateValue,
+    ) -> Result<Option<Ordering>, TemplateError> {
+        if let (TemplateValue::Text(a), TemplateValue::Text(b)) = (left, right) {
             self.scan(a.len().min(b.len()))?;
             return Ok(Some(a.cmp(b)));
         }
@@ -50,15 +54,20 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn equal(&mut self, left: &Value, right: &Value) -> Result<bool, TemplateError> {
+    pub(super) fn equal(
+        &mut self,
+        left: &TemplateValue,
+        right: &TemplateValue,
+    ) -> Result<bool, TemplateError> {
         self.step(1)?;
         match (left, right) {
-            (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => Ok(true),
-            (Value::Text(a), Value::Text(b)) => {
+            (TemplateValue::Undefined, TemplateValue::Undefined)
+            | (TemplateValue::None, TemplateValue::None) => Ok(true),
+            (TemplateValue::Text(a), TemplateValue::Text(b)) => {
                 self.scan(a.len().min(b.len()))?;
                 Ok(a == b)
             }
-            (Value::List(a), Value::List(b)) => {
+            (TemplateValue::List(a), TemplateValue::List(b)) => {
                 if a.items.len() != b.items.len() {
                     return Ok(false);
                 }
@@ -69,7 +78,7 @@ impl Run<'_> {
                 }
                 Ok(true)
             }
-            (Value::Map(a), Value::Map(b)) => {
+            (TemplateValue::Map(a), TemplateValue::Map(b)) => {
                 if a.entries.len() != b.entries.len() {
                     return Ok(false);
                 }
@@ -84,8 +93,8 @@ impl Run<'_> {
                 Ok(true)
             }
             (
-                Value::Internal(Internal(InternalKind::Namespace(a))),
-                Value::Internal(Internal(InternalKind::Namespace(b))),
+                TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Namespace(a))),
+                TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Namespace(b))),
             ) => Ok(a == b),
             _ => match (left.as_int(), right.as_int()) {
                 (Some(a), Some(b)) => Ok(a == b),
@@ -97,13 +106,17 @@ impl Run<'_> {
         }
     }
 
-    fn contains(&mut self, value: &Value, part: &Value) -> Result<bool, TemplateError> {
+    fn contains(
+        &mut self,
+        value: &TemplateValue,
+        part: &TemplateValue,
+    ) -> Result<bool, TemplateError> {
         match (value, part) {
-            (Value::Text(text), Value::Text(part)) => {
+            (TemplateValue::Text(text), TemplateValue::Text(part)) => {
                 self.scan(text.len())?;
                 Ok(text.contains(&**part))
             }
-            (Value::List(list), _) => {
+            (TemplateValue::List(list), _) => {
                 for item in &list.items {
                     if self.equal(item, part)? {
                         return Ok(true);
@@ -111,11 +124,11 @@ impl Run<'_> {
                 }
                 Ok(false)
             }
-            (Value::Map(map), Value::Text(key)) => {
+            (TemplateValue::Map(map), TemplateValue::Text(key)) => {
                 self.step(map.entries.len())?;
                 Ok(map.entries.iter().any(|(k, _)| k == key))
             }
-            (Value::Map(_) | Value::Undefined, _) => Ok(false),
+            (TemplateValue::Map(_) | TemplateValue::Undefined, _) => Ok(false),
             _ => {
                 let (value, part) = (value.kind(), part.kind());
                 Err(self.fail(format!("{value} cannot contain {part}")))

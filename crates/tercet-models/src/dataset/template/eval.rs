@@ -1,59 +1,61 @@
-//! Rendering: statements, and the account of steps and bytes.
+//! Rendering of statements, with accounting of steps and bytes.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::functions::Function;
-use super::parser::{Args, For, Macro, Node, NodeKind, Target};
-use super::value::{Internal, InternalKind, List};
-use super::{Limits, Rendered, Template, TemplateError, Value, clip};
+use super::functions::TemplateFunction;
+use super::parser::{
+    TemplateArgs, TemplateFor, TemplateMacro, TemplateNode, TemplateNodeKind, TemplateTarget,
+};
+use super::value::{TemplateInternal, TemplateInternalKind, TemplateList};
+use super::{RenderedTemplate, Template, TemplateError, TemplateLimits, TemplateValue, clip};
 
-/// Lists and objects nest at most this deep.
+/// Maximum nesting depth of lists and objects.
 const MAX_VALUE_DEPTH: u32 = 150;
 
-/// What follows a statement.
+/// Control flow after a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
+enum TemplateFlow {
     Next,
     Break,
     Continue,
 }
 
-type Frame = HashMap<String, Value>;
+type TemplateScope = HashMap<String, TemplateValue>;
 
-/// The values of arguments.
+/// The values of call arguments.
 #[derive(Debug, Default)]
-pub(super) struct Called {
-    pub(super) plain: Vec<Value>,
-    pub(super) named: Vec<(String, Value)>,
+pub(super) struct TemplateCallArgs {
+    pub(super) plain: Vec<TemplateValue>,
+    pub(super) named: Vec<(String, TemplateValue)>,
 }
 
-pub(super) struct Run<'t> {
+pub(super) struct TemplateEvaluator<'t> {
     pub(super) template: &'t Template,
     pub(super) now: i64,
-    limits: Limits,
+    limits: TemplateLimits,
     steps: u64,
     bytes: u64,
     depth: u32,
     pub(super) line: usize,
-    frames: Vec<Frame>,
-    pub(super) namespaces: Vec<Vec<(Arc<str>, Value)>>,
-    macros: Vec<Arc<Macro>>,
-    /// The text of the template, then of each block or macro that is being caught.
+    frames: Vec<TemplateScope>,
+    pub(super) namespaces: Vec<Vec<(Arc<str>, TemplateValue)>>,
+    macros: Vec<Arc<TemplateMacro>>,
+    /// Stack of output buffers: the template's text, then one per captured block or macro.
     out: Vec<String>,
     generated: Vec<Range<usize>>,
 }
 
 pub(super) fn render(
     template: &Template,
-    variables: &[(&str, Value)],
+    variables: &[(&str, TemplateValue)],
     now: i64,
-    limits: Limits,
-) -> Result<Rendered, TemplateError> {
+    limits: TemplateLimits,
+) -> Result<RenderedTemplate, TemplateError> {
     let variables = variables.iter();
     let globals = variables.map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let mut run = Run {
+    let mut run = TemplateEvaluator {
         template,
         now,
         limits,
@@ -68,13 +70,13 @@ pub(super) fn render(
         generated: Vec::new(),
     };
     run.body(&template.nodes)?;
-    Ok(Rendered {
+    Ok(RenderedTemplate {
         text: run.out.pop().unwrap_or_default(),
         generated: run.generated,
     })
 }
 
-impl Run<'_> {
+impl TemplateEvaluator<'_> {
     pub(super) fn fail(&self, reason: impl Into<String>) -> TemplateError {
         TemplateError::Failed {
             line: self.line,
@@ -94,7 +96,7 @@ impl Run<'_> {
         TemplateError::Limit { line, what, limit }
     }
 
-    /// Accounts for steps.
+    /// Counts `steps` against the limit.
     pub(super) fn step(&mut self, steps: usize) -> Result<(), TemplateError> {
         self.steps = self.steps.saturating_add(steps as u64);
         match self.steps > self.limits.steps {
@@ -103,13 +105,13 @@ impl Run<'_> {
         }
     }
 
-    /// Accounts for going over `len` bytes of text.
+    /// Counts the scan of `len` bytes of text.
     pub(super) fn scan(&mut self, len: usize) -> Result<(), TemplateError> {
         self.step(len / 64)
     }
 
-    /// Accounts for `len` bytes that are about to be made.
-    pub(super) fn make(&mut self, len: usize) -> Result<(), TemplateError> {
+    /// Counts `len` bytes that are about to be allocated.
+    pub(super) fn reserve_bytes(&mut self, len: usize) -> Result<(), TemplateError> {
         self.bytes = self.bytes.saturating_add(len as u64);
         if self.bytes > self.limits.bytes {
             return Err(self.limit("bytes", self.limits.bytes));
@@ -117,7 +119,7 @@ impl Run<'_> {
         self.scan(len)
     }
 
-    /// Runs something one level deeper.
+    /// Runs a closure one nesting level deeper.
     pub(super) fn deeper<T>(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<T, TemplateError>,
@@ -132,59 +134,72 @@ impl Run<'_> {
         result
     }
 
-    /// A text that was made here.
-    pub(super) fn text(&mut self, text: &str) -> Result<Value, TemplateError> {
-        self.make(text.len() + 32)?;
-        Ok(Value::text(text))
+    /// A newly created text value.
+    pub(super) fn text(&mut self, text: &str) -> Result<TemplateValue, TemplateError> {
+        self.reserve_bytes(text.len() + 32)?;
+        Ok(TemplateValue::text(text))
     }
 
-    /// A list that was made here.
-    pub(super) fn list(&mut self, items: Vec<Value>) -> Result<Value, TemplateError> {
-        self.make(items.len() * size_of::<Value>() + 32)?;
-        self.checked(Value::list(items))
+    /// A newly created list.
+    pub(super) fn list(
+        &mut self,
+        items: Vec<TemplateValue>,
+    ) -> Result<TemplateValue, TemplateError> {
+        self.reserve_bytes(items.len() * size_of::<TemplateValue>() + 32)?;
+        self.checked(TemplateValue::list(items))
     }
 
-    /// An object that was made here.
-    pub(super) fn map(&mut self, entries: Vec<(Arc<str>, Value)>) -> Result<Value, TemplateError> {
-        self.make(entries.len() * 4 * size_of::<Value>() + 32)?;
-        self.checked(Value::map(entries))
+    /// A newly created object.
+    pub(super) fn map(
+        &mut self,
+        entries: Vec<(Arc<str>, TemplateValue)>,
+    ) -> Result<TemplateValue, TemplateError> {
+        self.reserve_bytes(entries.len() * 4 * size_of::<TemplateValue>() + 32)?;
+        self.checked(TemplateValue::map(entries))
     }
 
-    fn checked(&self, value: Value) -> Result<Value, TemplateError> {
+    fn checked(&self, value: TemplateValue) -> Result<TemplateValue, TemplateError> {
         match value.depth() > MAX_VALUE_DEPTH {
             true => Err(self.limit("levels of lists and objects", MAX_VALUE_DEPTH.into())),
             false => Ok(value),
         }
     }
 
-    pub(super) fn lookup(&self, name: &str) -> Value {
+    pub(super) fn lookup(&self, name: &str) -> TemplateValue {
         let found = self.frames.iter().rev().find_map(|f| f.get(name));
-        match (found, Function::named(name)) {
+        match (found, TemplateFunction::named(name)) {
             (Some(value), _) => value.clone(),
-            (None, Some(function)) => Value::Internal(Internal(InternalKind::Function(function))),
-            (None, None) => Value::Undefined,
+            (None, Some(function)) => {
+                TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Function(function)))
+            }
+            (None, None) => TemplateValue::Undefined,
         }
     }
 
-    fn bind(&mut self, name: &str, value: Value) -> Result<(), TemplateError> {
-        self.make(name.len() + 64)?;
+    fn bind(&mut self, name: &str, value: TemplateValue) -> Result<(), TemplateError> {
+        self.reserve_bytes(name.len() + 64)?;
         if let Some(frame) = self.frames.last_mut() {
             frame.insert(name.to_owned(), value);
         }
         Ok(())
     }
 
-    fn assign(&mut self, target: &Target, value: Value) -> Result<(), TemplateError> {
+    fn assign(
+        &mut self,
+        target: &TemplateTarget,
+        value: TemplateValue,
+    ) -> Result<(), TemplateError> {
         match target {
-            Target::Name(name) => self.bind(name, value),
-            Target::Attribute(name, attribute) => {
-                let Value::Internal(Internal(InternalKind::Namespace(at))) = self.lookup(name)
+            TemplateTarget::Name(name) => self.bind(name, value),
+            TemplateTarget::Attribute(name, attribute) => {
+                let TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Namespace(at))) =
+                    self.lookup(name)
                 else {
-                    return Err(self.fail(format!("`{}` is no namespace", clip(name))));
+                    return Err(self.fail(format!("`{}` is not a namespace", clip(name))));
                 };
                 self.set_attribute(at, attribute, value)
             }
-            Target::Names(names) => {
+            TemplateTarget::Names(names) => {
                 let values = self.items(&value)?;
                 if values.items.len() != names.len() {
                     let (wanted, found) = (names.len(), values.items.len());
@@ -203,9 +218,9 @@ impl Run<'_> {
         &mut self,
         namespace: usize,
         name: &str,
-        value: Value,
+        value: TemplateValue,
     ) -> Result<(), TemplateError> {
-        self.make(name.len() + 64)?;
+        self.reserve_bytes(name.len() + 64)?;
         let entries = &mut self.namespaces[namespace];
         let searched = entries.len();
         match entries.iter_mut().find(|(k, _)| &**k == name) {
@@ -216,33 +231,33 @@ impl Run<'_> {
     }
 
     fn print(&mut self, text: &str) -> Result<(), TemplateError> {
-        self.make(text.len())?;
+        self.reserve_bytes(text.len())?;
         if let Some(out) = self.out.last_mut() {
             out.push_str(text);
         }
         Ok(())
     }
 
-    fn body(&mut self, nodes: &[Node]) -> Result<Flow, TemplateError> {
+    fn body(&mut self, nodes: &[TemplateNode]) -> Result<TemplateFlow, TemplateError> {
         for node in nodes {
             self.line = node.line;
             let flow = self.deeper(|run| run.node(&node.kind))?;
-            if flow != Flow::Next {
+            if flow != TemplateFlow::Next {
                 return Ok(flow);
             }
         }
-        Ok(Flow::Next)
+        Ok(TemplateFlow::Next)
     }
 
-    fn node(&mut self, node: &NodeKind) -> Result<Flow, TemplateError> {
+    fn node(&mut self, node: &TemplateNodeKind) -> Result<TemplateFlow, TemplateError> {
         match node {
-            NodeKind::Text(text) => self.print(text)?,
-            NodeKind::Print(expr) => {
+            TemplateNodeKind::Text(text) => self.print(text)?,
+            TemplateNodeKind::Print(expr) => {
                 let value = self.eval(*expr)?;
                 let text = self.text_of(&value)?;
                 self.print(&text)?;
             }
-            NodeKind::If(arms, otherwise) => {
+            TemplateNodeKind::If(arms, otherwise) => {
                 for (condition, body) in arms {
                     if self.eval(*condition)?.is_true() {
                         return self.body(body);
@@ -250,64 +265,68 @@ impl Run<'_> {
                 }
                 return self.body(otherwise);
             }
-            NodeKind::For(of) => return self.for_loop(of),
-            NodeKind::Set(target, expr) => {
+            TemplateNodeKind::For(of) => return self.for_loop(of),
+            TemplateNodeKind::Set(target, expr) => {
                 let value = self.eval(*expr)?;
                 self.assign(target, value)?;
             }
-            NodeKind::SetBlock(target, filters, body) => {
+            TemplateNodeKind::SetBlock(target, filters, body) => {
                 let value = self.caught(filters, body)?;
                 self.assign(target, value)?;
             }
-            NodeKind::FilterBlock(filters, body) => {
+            TemplateNodeKind::FilterBlock(filters, body) => {
                 let value = self.caught(filters, body)?;
                 let text = self.text_of(&value)?;
                 self.print(&text)?;
             }
-            NodeKind::Macro(of) => {
-                let value = InternalKind::Macro(self.macros.len());
-                self.make(64)?;
+            TemplateNodeKind::Macro(of) => {
+                let value = TemplateInternalKind::Macro(self.macros.len());
+                self.reserve_bytes(64)?;
                 self.macros.push(Arc::clone(of));
-                self.bind(&of.name, Value::Internal(Internal(value)))?;
+                self.bind(&of.name, TemplateValue::Internal(TemplateInternal(value)))?;
             }
-            NodeKind::Generation(body) => return self.generation(body),
-            NodeKind::Break => return Ok(Flow::Break),
-            NodeKind::Continue => return Ok(Flow::Continue),
+            TemplateNodeKind::Generation(body) => return self.generation(body),
+            TemplateNodeKind::Break => return Ok(TemplateFlow::Break),
+            TemplateNodeKind::Continue => return Ok(TemplateFlow::Continue),
         }
-        Ok(Flow::Next)
+        Ok(TemplateFlow::Next)
     }
 
-    /// Runs a body with names of its own.
-    fn scoped(&mut self, frame: Frame, body: &[Node]) -> Result<Flow, TemplateError> {
+    /// Runs a body in a new scope.
+    fn scoped(
+        &mut self,
+        frame: TemplateScope,
+        body: &[TemplateNode],
+    ) -> Result<TemplateFlow, TemplateError> {
         self.frames.push(frame);
         let flow = self.body(body);
         self.frames.pop();
         flow
     }
 
-    fn generation(&mut self, body: &[Node]) -> Result<Flow, TemplateError> {
+    fn generation(&mut self, body: &[TemplateNode]) -> Result<TemplateFlow, TemplateError> {
         if self.out.len() != 1 {
             return Err(
                 self.unsupported("`generation` inside a macro, a `set` block or a `filter` block")
             );
         }
         let start = self.out[0].len();
-        let flow = self.scoped(Frame::new(), body)?;
+        let flow = self.scoped(TemplateScope::new(), body)?;
         self.generated.push(start..self.out[0].len());
         Ok(flow)
     }
 
-    /// The text of a block, through filters.
+    /// Renders a block into a text and applies filters to it.
     fn caught(
         &mut self,
-        filters: &[(String, Args)],
-        body: &[Node],
-    ) -> Result<Value, TemplateError> {
+        filters: &[(String, TemplateArgs)],
+        body: &[TemplateNode],
+    ) -> Result<TemplateValue, TemplateError> {
         self.out.push(String::new());
-        let flow = self.scoped(Frame::new(), body);
+        let flow = self.scoped(TemplateScope::new(), body);
         let text = self.out.pop().unwrap_or_default();
-        if flow? != Flow::Next {
-            return Err(self.unsupported("leaving a loop from inside a block that is caught"));
+        if flow? != TemplateFlow::Next {
+            return Err(self.unsupported("leaving a loop from inside a captured block"));
         }
         let mut value = self.text(&text)?;
         for (name, args) in filters {
@@ -317,14 +336,14 @@ impl Run<'_> {
         Ok(value)
     }
 
-    fn for_loop(&mut self, of: &For) -> Result<Flow, TemplateError> {
+    fn for_loop(&mut self, of: &TemplateFor) -> Result<TemplateFlow, TemplateError> {
         let over = self.eval(of.over)?;
         let mut items = self.items(&over)?;
         if let Some(condition) = of.condition {
             let mut kept = Vec::new();
             for item in &items.items {
                 self.step(1)?;
-                self.frames.push(Frame::new());
+                self.frames.push(TemplateScope::new());
                 let keep = self.assign(&of.target, item.clone());
                 let keep = keep.and_then(|()| self.eval(condition));
                 self.frames.pop();
@@ -339,53 +358,64 @@ impl Run<'_> {
             return self.body(&of.otherwise);
         }
         for (index, item) in items.items.iter().enumerate() {
-            let this = InternalKind::Loop {
+            let this = TemplateInternalKind::Loop {
                 items: Arc::clone(&items),
                 index,
             };
-            self.frames.push(Frame::new());
+            self.frames.push(TemplateScope::new());
             let flow = self
                 .assign(&of.target, item.clone())
-                .and_then(|()| self.bind("loop", Value::Internal(Internal(this))))
+                .and_then(|()| self.bind("loop", TemplateValue::Internal(TemplateInternal(this))))
                 .and_then(|()| self.body(&of.body));
             self.frames.pop();
             match flow? {
-                Flow::Next | Flow::Continue => {}
-                Flow::Break => break,
+                TemplateFlow::Next | TemplateFlow::Continue => {}
+                TemplateFlow::Break => break,
             }
         }
-        Ok(Flow::Next)
+        Ok(TemplateFlow::Next)
     }
 
-    /// What a loop goes over.
-    pub(super) fn items(&mut self, value: &Value) -> Result<Arc<List>, TemplateError> {
+    /// The items that a loop iterates over.
+    pub(super) fn items(
+        &mut self,
+        value: &TemplateValue,
+    ) -> Result<Arc<TemplateList>, TemplateError> {
         let items = match value {
-            Value::List(list) => return Ok(Arc::clone(list)),
-            Value::Undefined => Vec::new(),
-            Value::Map(map) => {
+            TemplateValue::List(list) => return Ok(Arc::clone(list)),
+            TemplateValue::Undefined => Vec::new(),
+            TemplateValue::Map(map) => {
                 let keys = map.entries.iter();
-                keys.map(|(key, _)| Value::Text(Arc::clone(key))).collect()
+                keys.map(|(key, _)| TemplateValue::Text(Arc::clone(key)))
+                    .collect()
             }
-            Value::Text(text) => {
-                self.make(text.len() * (size_of::<Value>() + 24))?;
+            TemplateValue::Text(text) => {
+                self.reserve_bytes(text.len() * (size_of::<TemplateValue>() + 24))?;
                 let mut buffer = [0; 4];
                 let chars = text.chars();
                 chars
-                    .map(|c| Value::text(c.encode_utf8(&mut buffer)))
+                    .map(|c| TemplateValue::text(c.encode_utf8(&mut buffer)))
                     .collect()
             }
-            Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Internal(_) => {
+            TemplateValue::None
+            | TemplateValue::Bool(_)
+            | TemplateValue::Int(_)
+            | TemplateValue::Float(_)
+            | TemplateValue::Internal(_) => {
                 return Err(self.fail(format!("{} has no items", value.kind())));
             }
         };
         match self.list(items)? {
-            Value::List(list) => Ok(list),
+            TemplateValue::List(list) => Ok(list),
             _ => unreachable!("invariant: a list was made"),
         }
     }
 
-    pub(super) fn called(&mut self, args: &Args) -> Result<Called, TemplateError> {
-        let mut called = Called::default();
+    pub(super) fn called(
+        &mut self,
+        args: &TemplateArgs,
+    ) -> Result<TemplateCallArgs, TemplateError> {
+        let mut called = TemplateCallArgs::default();
         for arg in &args.plain {
             called.plain.push(self.eval(*arg)?);
         }
@@ -395,13 +425,17 @@ impl Run<'_> {
         Ok(called)
     }
 
-    /// A macro sees the template's own names and its parameters.
-    pub(super) fn call_macro(&mut self, at: usize, args: Called) -> Result<Value, TemplateError> {
+    /// Calls a macro, whose scope has the template's top-level names and the macro's parameters.
+    pub(super) fn call_macro(
+        &mut self,
+        at: usize,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         let of = Arc::clone(&self.macros[at]);
         let names: Vec<&str> = of.params.iter().map(|(name, _)| name.as_str()).collect();
-        let given = self.given(&of.name, args, &names)?;
+        let given = self.bind_args(&of.name, args, &names)?;
         let around = self.frames.split_off(1);
-        self.frames.push(Frame::new());
+        self.frames.push(TemplateScope::new());
         self.out.push(String::new());
         let result = self.macro_body(&of, given);
         let text = self.out.pop().unwrap_or_default();
@@ -411,25 +445,29 @@ impl Run<'_> {
         self.text(&text)
     }
 
-    fn macro_body(&mut self, of: &Macro, given: Vec<Option<Value>>) -> Result<(), TemplateError> {
+    fn macro_body(
+        &mut self,
+        of: &TemplateMacro,
+        given: Vec<Option<TemplateValue>>,
+    ) -> Result<(), TemplateError> {
         for ((name, default), value) in of.params.iter().zip(given) {
             let value = match (value, default) {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.eval(*default)?,
-                (None, None) => Value::Undefined,
+                (None, None) => TemplateValue::Undefined,
             };
             self.bind(name, value)?;
         }
         self.body(&of.body).map(|_flow| ())
     }
 
-    /// Sorts arguments by the names of parameters.
-    pub(super) fn given(
+    /// Assigns arguments to parameters by position or name.
+    pub(super) fn bind_args(
         &self,
         callee: &str,
-        args: Called,
+        args: TemplateCallArgs,
         names: &[&str],
-    ) -> Result<Vec<Option<Value>>, TemplateError> {
+    ) -> Result<Vec<Option<TemplateValue>>, TemplateError> {
         let callee = clip(callee);
         if args.plain.len() > names.len() {
             let (most, found) = (names.len(), args.plain.len());
@@ -437,7 +475,7 @@ impl Run<'_> {
                 "`{callee}` takes at most {most} arguments, not {found}"
             )));
         }
-        let mut given: Vec<Option<Value>> = args.plain.into_iter().map(Some).collect();
+        let mut given: Vec<Option<TemplateValue>> = args.plain.into_iter().map(Some).collect();
         given.resize_with(names.len(), || None);
         for (name, value) in args.named {
             match names.iter().position(|n| *n == name) {

@@ -1,38 +1,45 @@
-//! Expressions, by the precedence that Jinja gives them: `if`, `or`, `and`, `not`, comparisons,
-//! `+ -`, `~`, `* / // %`, signs and `**`, then what follows an operand.
+//! The expression parser, in Jinja's order of precedence: `if`, `or`, `and`, `not`, comparisons, `+
+//! -`, `~`, `* / // %`, signs and `**`, then postfix operators.
 
-use super::lexer::TokenKind;
-use super::parser::{Args, BinaryOp, CompareOp, Expr, ExprId, ExprKind, Parser};
-use super::{TemplateError, Value, clip};
+use super::lexer::TemplateTokenKind;
+use super::parser::{
+    TemplateArgs, TemplateBinaryOp, TemplateCompareOp, TemplateExpr, TemplateExprId,
+    TemplateExprKind, TemplateParser,
+};
+use super::{TemplateError, TemplateValue, clip};
 
-/// Operands in a row at most.
+/// Maximum number of operands in a chain of equal operators.
 const MAX_CHAIN: usize = 1000;
 
-impl Parser {
-    pub(super) fn unexpected(&self, found: Option<&TokenKind>, wanted: &str) -> TemplateError {
+impl TemplateParser {
+    pub(super) fn unexpected(
+        &self,
+        found: Option<&TemplateTokenKind>,
+        wanted: &str,
+    ) -> TemplateError {
         let found = match found {
             None => "the end of the tag".to_owned(),
-            Some(TokenKind::Name(name)) => format!("`{}`", clip(name)),
-            Some(TokenKind::Text(text)) => format!("the text '{}'", clip(text)),
-            Some(TokenKind::Int(_) | TokenKind::Float(_)) => "a number".to_owned(),
-            Some(TokenKind::Op(op)) => format!("`{op}`"),
+            Some(TemplateTokenKind::Name(name)) => format!("`{}`", clip(name)),
+            Some(TemplateTokenKind::Text(text)) => format!("the text '{}'", clip(text)),
+            Some(TemplateTokenKind::Int(_) | TemplateTokenKind::Float(_)) => "a number".to_owned(),
+            Some(TemplateTokenKind::Op(op)) => format!("`{op}`"),
         };
-        self.syntax(format!("{found} stands where {wanted} is expected"))
+        self.syntax(format!("expected {wanted}, found {found}"))
     }
 
     pub(super) fn name(&mut self) -> Result<String, TemplateError> {
         match self.tokens.next().map(|t| t.kind) {
-            Some(TokenKind::Name(name)) => Ok(name),
+            Some(TemplateTokenKind::Name(name)) => Ok(name),
             found => Err(self.unexpected(found.as_ref(), "a name")),
         }
     }
 
     fn at_name(&mut self, name: &str) -> bool {
-        matches!(self.tokens.peek().map(|t| &t.kind), Some(TokenKind::Name(n)) if n == name)
+        matches!(self.tokens.peek().map(|t| &t.kind), Some(TemplateTokenKind::Name(n)) if n == name)
     }
 
     fn at_op(&mut self, op: &str) -> bool {
-        matches!(self.tokens.peek().map(|t| &t.kind), Some(TokenKind::Op(o)) if *o == op)
+        matches!(self.tokens.peek().map(|t| &t.kind), Some(TemplateTokenKind::Op(o)) if *o == op)
     }
 
     pub(super) fn take_name(&mut self, name: &str) -> bool {
@@ -53,39 +60,39 @@ impl Parser {
 
     pub(super) fn expect_name(&mut self, name: &str) -> Result<(), TemplateError> {
         match self.tokens.next().map(|t| t.kind) {
-            Some(TokenKind::Name(n)) if n == name => Ok(()),
+            Some(TemplateTokenKind::Name(n)) if n == name => Ok(()),
             found => Err(self.unexpected(found.as_ref(), &format!("`{name}`"))),
         }
     }
 
     pub(super) fn expect_op(&mut self, op: &str) -> Result<(), TemplateError> {
         match self.tokens.next().map(|t| t.kind) {
-            Some(TokenKind::Op(o)) if o == op => Ok(()),
+            Some(TemplateTokenKind::Op(o)) if o == op => Ok(()),
             found => Err(self.unexpected(found.as_ref(), &format!("`{op}`"))),
         }
     }
 
-    fn push(&mut self, kind: ExprKind) -> ExprId {
+    fn push(&mut self, kind: TemplateExprKind) -> TemplateExprId {
         let line = self.line;
-        self.exprs.push(Expr { line, kind });
-        // A template has at most 2^20 bytes, so there are fewer expressions than 2^32.
-        ExprId((self.exprs.len() - 1) as u32)
+        self.exprs.push(TemplateExpr { line, kind });
+        // A template has at most 2^20 bytes, so the number of expressions fits 32 bits.
+        TemplateExprId((self.exprs.len() - 1) as u32)
     }
 
-    /// An expression, or several with commas between them: a list.
-    pub(super) fn tuple(&mut self) -> Result<ExprId, TemplateError> {
-        self.listed(Parser::expr)
+    /// Parses an expression, or several with commas between them as a list.
+    pub(super) fn tuple(&mut self) -> Result<TemplateExprId, TemplateError> {
+        self.listed(TemplateParser::expr)
     }
 
-    /// As [`Self::tuple`], up to an `if` that filters a loop.
-    pub(super) fn tuple_without_condition(&mut self) -> Result<ExprId, TemplateError> {
-        self.listed(|p| p.nested(Parser::or))
+    /// Parses as [`Self::tuple`] does, but stops before an `if`, which filters the loop.
+    pub(super) fn tuple_without_condition(&mut self) -> Result<TemplateExprId, TemplateError> {
+        self.listed(|p| p.nested(TemplateParser::or))
     }
 
     fn listed(
         &mut self,
-        item: impl Fn(&mut Self) -> Result<ExprId, TemplateError>,
-    ) -> Result<ExprId, TemplateError> {
+        item: impl Fn(&mut Self) -> Result<TemplateExprId, TemplateError>,
+    ) -> Result<TemplateExprId, TemplateError> {
         let first = item(self)?;
         if !self.at_op(",") {
             return Ok(first);
@@ -97,10 +104,10 @@ impl Parser {
             }
             items.push(item(self)?);
         }
-        Ok(self.push(ExprKind::List(items)))
+        Ok(self.push(TemplateExprKind::List(items)))
     }
 
-    pub(super) fn expr(&mut self) -> Result<ExprId, TemplateError> {
+    pub(super) fn expr(&mut self) -> Result<TemplateExprId, TemplateError> {
         self.nested(|p| {
             let mut yes = p.or()?;
             while p.take_name("if") {
@@ -109,55 +116,55 @@ impl Parser {
                     true => Some(p.expr()?),
                     false => None,
                 };
-                yes = p.push(ExprKind::Choose { condition, yes, no });
+                yes = p.push(TemplateExprKind::Choose { condition, yes, no });
             }
             Ok(yes)
         })
     }
 
-    fn or(&mut self) -> Result<ExprId, TemplateError> {
+    fn or(&mut self) -> Result<TemplateExprId, TemplateError> {
         let mut left = self.and()?;
         while self.take_name("or") {
             let right = self.and()?;
-            left = self.push(ExprKind::Or(left, right));
+            left = self.push(TemplateExprKind::Or(left, right));
         }
         Ok(left)
     }
 
-    fn and(&mut self) -> Result<ExprId, TemplateError> {
+    fn and(&mut self) -> Result<TemplateExprId, TemplateError> {
         let mut left = self.not()?;
         while self.take_name("and") {
             let right = self.not()?;
-            left = self.push(ExprKind::And(left, right));
+            left = self.push(TemplateExprKind::And(left, right));
         }
         Ok(left)
     }
 
-    fn not(&mut self) -> Result<ExprId, TemplateError> {
+    fn not(&mut self) -> Result<TemplateExprId, TemplateError> {
         if self.take_name("not") {
-            let operand = self.nested(Parser::not)?;
-            return Ok(self.push(ExprKind::Not(operand)));
+            let operand = self.nested(TemplateParser::not)?;
+            return Ok(self.push(TemplateExprKind::Not(operand)));
         }
         self.compare()
     }
 
-    fn compare(&mut self) -> Result<ExprId, TemplateError> {
+    fn compare(&mut self) -> Result<TemplateExprId, TemplateError> {
         let first = self.sum()?;
         let mut rest = Vec::new();
         loop {
             let op = match self.tokens.peek().map(|t| &t.kind) {
-                Some(TokenKind::Op("==")) => CompareOp::Eq,
-                Some(TokenKind::Op("!=")) => CompareOp::Ne,
-                Some(TokenKind::Op("<")) => CompareOp::Lt,
-                Some(TokenKind::Op("<=")) => CompareOp::Le,
-                Some(TokenKind::Op(">")) => CompareOp::Gt,
-                Some(TokenKind::Op(">=")) => CompareOp::Ge,
-                Some(TokenKind::Name(name)) if name == "in" => CompareOp::In,
-                Some(TokenKind::Name(name)) if name == "not" => CompareOp::NotIn,
+                Some(TemplateTokenKind::Op("==")) => TemplateCompareOp::Eq,
+                Some(TemplateTokenKind::Op("!=")) => TemplateCompareOp::Ne,
+                Some(TemplateTokenKind::Op("<")) => TemplateCompareOp::Lt,
+                Some(TemplateTokenKind::Op("<=")) => TemplateCompareOp::Le,
+                Some(TemplateTokenKind::Op(">")) => TemplateCompareOp::Gt,
+                Some(TemplateTokenKind::Op(">=")) => TemplateCompareOp::Ge,
+                Some(TemplateTokenKind::Name(name)) if name == "in" => TemplateCompareOp::In,
+                Some(TemplateTokenKind::Name(name)) if name == "not" => TemplateCompareOp::NotIn,
                 _ => break,
             };
             self.tokens.next();
-            if op == CompareOp::NotIn {
+            if op == TemplateCompareOp::NotIn {
                 self.expect_name("in")?;
             }
             let right = self.sum()?;
@@ -165,31 +172,31 @@ impl Parser {
         }
         match rest.is_empty() {
             true => Ok(first),
-            false => Ok(self.push(ExprKind::Compare(first, rest))),
+            false => Ok(self.push(TemplateExprKind::Compare(first, rest))),
         }
     }
 
-    /// Left-associative operators of one level.
+    /// Parses left-associative operators of one precedence level.
     fn chain(
         &mut self,
-        ops: &[(&str, BinaryOp)],
-        operand: fn(&mut Self) -> Result<ExprId, TemplateError>,
-    ) -> Result<ExprId, TemplateError> {
+        ops: &[(&str, TemplateBinaryOp)],
+        operand: fn(&mut Self) -> Result<TemplateExprId, TemplateError>,
+    ) -> Result<TemplateExprId, TemplateError> {
         let mut left = operand(self)?;
         while let Some((_, op)) = ops.iter().copied().find(|(text, _)| self.at_op(text)) {
             self.tokens.next();
             let right = operand(self)?;
-            left = self.push(ExprKind::Binary(op, left, right));
+            left = self.push(TemplateExprKind::Binary(op, left, right));
         }
         Ok(left)
     }
 
-    fn sum(&mut self) -> Result<ExprId, TemplateError> {
-        let ops = [("+", BinaryOp::Add), ("-", BinaryOp::Sub)];
-        self.chain(&ops, Parser::concat)
+    fn sum(&mut self) -> Result<TemplateExprId, TemplateError> {
+        let ops = [("+", TemplateBinaryOp::Add), ("-", TemplateBinaryOp::Sub)];
+        self.chain(&ops, TemplateParser::concat)
     }
 
-    fn concat(&mut self) -> Result<ExprId, TemplateError> {
+    fn concat(&mut self) -> Result<TemplateExprId, TemplateError> {
         let first = self.product()?;
         if !self.at_op("~") {
             return Ok(first);
@@ -201,26 +208,26 @@ impl Parser {
         if operands.len() > MAX_CHAIN {
             return Err(self.unsupported(format!("a chain of more than {MAX_CHAIN} operands")));
         }
-        Ok(self.push(ExprKind::Concat(operands)))
+        Ok(self.push(TemplateExprKind::Concat(operands)))
     }
 
-    fn product(&mut self) -> Result<ExprId, TemplateError> {
+    fn product(&mut self) -> Result<TemplateExprId, TemplateError> {
         let ops = [
-            ("*", BinaryOp::Mul),
-            ("/", BinaryOp::Div),
-            ("//", BinaryOp::FloorDiv),
-            ("%", BinaryOp::Rem),
+            ("*", TemplateBinaryOp::Mul),
+            ("/", TemplateBinaryOp::Div),
+            ("//", TemplateBinaryOp::FloorDiv),
+            ("%", TemplateBinaryOp::Rem),
         ];
         self.chain(&ops, |p| {
-            p.chain(&[("**", BinaryOp::Pow)], |p| p.signed(true))
+            p.chain(&[("**", TemplateBinaryOp::Pow)], |p| p.signed(true))
         })
     }
 
-    /// Filters and tests bind less tightly than a sign before the operand.
-    fn signed(&mut self, filtered: bool) -> Result<ExprId, TemplateError> {
+    /// Parses a signed operand. Filters and tests bind less tightly than the sign.
+    fn signed(&mut self, filtered: bool) -> Result<TemplateExprId, TemplateError> {
         let operand = if self.take_op("-") {
             let operand = self.nested(|p| p.signed(false))?;
-            self.push(ExprKind::Negative(operand))
+            self.push(TemplateExprKind::Negative(operand))
         } else if self.take_op("+") {
             self.nested(|p| p.signed(false))?
         } else {
@@ -233,37 +240,42 @@ impl Parser {
         }
     }
 
-    fn primary(&mut self) -> Result<ExprId, TemplateError> {
+    fn primary(&mut self) -> Result<TemplateExprId, TemplateError> {
         let token = self.tokens.next();
         if let Some(token) = &token {
             self.line = token.line;
         }
         let kind = match token.map(|t| t.kind) {
-            Some(TokenKind::Name(name)) => match name.as_str() {
-                "true" | "True" => ExprKind::Literal(Value::Bool(true)),
-                "false" | "False" => ExprKind::Literal(Value::Bool(false)),
-                "none" | "None" => ExprKind::Literal(Value::None),
-                _ => ExprKind::Name(name),
+            Some(TemplateTokenKind::Name(name)) => match name.as_str() {
+                "true" | "True" => TemplateExprKind::Literal(TemplateValue::Bool(true)),
+                "false" | "False" => TemplateExprKind::Literal(TemplateValue::Bool(false)),
+                "none" | "None" => TemplateExprKind::Literal(TemplateValue::None),
+                _ => TemplateExprKind::Name(name),
             },
-            Some(TokenKind::Text(mut text)) => {
-                while let Some(TokenKind::Text(more)) = self.tokens.peek().map(|t| &t.kind) {
+            Some(TemplateTokenKind::Text(mut text)) => {
+                while let Some(TemplateTokenKind::Text(more)) = self.tokens.peek().map(|t| &t.kind)
+                {
                     text.push_str(more);
                     self.tokens.next();
                 }
-                ExprKind::Literal(Value::text(&text))
+                TemplateExprKind::Literal(TemplateValue::text(&text))
             }
-            Some(TokenKind::Int(number)) => ExprKind::Literal(Value::Int(number)),
-            Some(TokenKind::Float(number)) => ExprKind::Literal(Value::Float(number)),
-            Some(TokenKind::Op("(")) => {
+            Some(TemplateTokenKind::Int(number)) => {
+                TemplateExprKind::Literal(TemplateValue::Int(number))
+            }
+            Some(TemplateTokenKind::Float(number)) => {
+                TemplateExprKind::Literal(TemplateValue::Float(number))
+            }
+            Some(TemplateTokenKind::Op("(")) => {
                 if self.take_op(")") {
-                    ExprKind::List(Vec::new())
+                    TemplateExprKind::List(Vec::new())
                 } else {
                     let inner = self.tuple()?;
                     self.expect_op(")")?;
                     return Ok(inner);
                 }
             }
-            Some(TokenKind::Op("[")) => {
+            Some(TemplateTokenKind::Op("[")) => {
                 let mut items = Vec::new();
                 while !self.take_op("]") {
                     items.push(self.expr()?);
@@ -272,9 +284,9 @@ impl Parser {
                         break;
                     }
                 }
-                ExprKind::List(items)
+                TemplateExprKind::List(items)
             }
-            Some(TokenKind::Op("{")) => {
+            Some(TemplateTokenKind::Op("{")) => {
                 let mut entries = Vec::new();
                 while !self.take_op("}") {
                     let key = self.expr()?;
@@ -285,22 +297,25 @@ impl Parser {
                         break;
                     }
                 }
-                ExprKind::Dict(entries)
+                TemplateExprKind::Dict(entries)
             }
             found => return Err(self.unexpected(found.as_ref(), "an expression")),
         };
         Ok(self.push(kind))
     }
 
-    /// Attributes, items and calls.
-    fn postfix(&mut self, mut operand: ExprId) -> Result<ExprId, TemplateError> {
+    /// Parses attributes, items and calls after an operand.
+    fn postfix(&mut self, mut operand: TemplateExprId) -> Result<TemplateExprId, TemplateError> {
         loop {
             if self.take_op(".") {
                 let kind = match self.tokens.next().map(|t| t.kind) {
-                    Some(TokenKind::Name(name)) => ExprKind::Attribute(operand, name),
-                    Some(TokenKind::Int(number)) => {
-                        let index = self.push(ExprKind::Literal(Value::Int(number)));
-                        ExprKind::Item(operand, index)
+                    Some(TemplateTokenKind::Name(name)) => {
+                        TemplateExprKind::Attribute(operand, name)
+                    }
+                    Some(TemplateTokenKind::Int(number)) => {
+                        let index =
+                            self.push(TemplateExprKind::Literal(TemplateValue::Int(number)));
+                        TemplateExprKind::Item(operand, index)
                     }
                     found => return Err(self.unexpected(found.as_ref(), "a name")),
                 };
@@ -309,15 +324,15 @@ impl Parser {
                 operand = self.subscript(operand)?;
             } else if self.take_op("(") {
                 let args = self.args()?;
-                operand = self.push(ExprKind::Call(operand, args));
+                operand = self.push(TemplateExprKind::Call(operand, args));
             } else {
                 return Ok(operand);
             }
         }
     }
 
-    fn subscript(&mut self, operand: ExprId) -> Result<ExprId, TemplateError> {
-        let mut parts: [Option<ExprId>; 3] = [None; 3];
+    fn subscript(&mut self, operand: TemplateExprId) -> Result<TemplateExprId, TemplateError> {
+        let mut parts: [Option<TemplateExprId>; 3] = [None; 3];
         let mut colons = 0;
         loop {
             if self.take_op("]") {
@@ -334,15 +349,15 @@ impl Parser {
             }
         }
         match (colons, parts[0]) {
-            (0, Some(index)) => Ok(self.push(ExprKind::Item(operand, index))),
-            (0, None) => Err(self.unexpected(Some(&TokenKind::Op("]")), "an index")),
-            _ => Ok(self.push(ExprKind::Slice(operand, parts))),
+            (0, Some(index)) => Ok(self.push(TemplateExprKind::Item(operand, index))),
+            (0, None) => Err(self.unexpected(Some(&TemplateTokenKind::Op("]")), "an index")),
+            _ => Ok(self.push(TemplateExprKind::Slice(operand, parts))),
         }
     }
 
-    /// Arguments up to `)`, which is taken.
-    fn args(&mut self) -> Result<Args, TemplateError> {
-        let mut args = Args {
+    /// Parses arguments up to and including `)`.
+    fn args(&mut self) -> Result<TemplateArgs, TemplateError> {
+        let mut args = TemplateArgs {
             plain: Vec::new(),
             named: Vec::new(),
         };
@@ -350,11 +365,11 @@ impl Parser {
             if self.at_op("*") || self.at_op("**") {
                 return Err(self.unsupported("unpacking arguments with `*`"));
             }
-            // A name before `=` parses as an expression, which is then dropped.
+            // A name before `=` was parsed as an expression, which is discarded.
             let value = self.expr()?;
             if self.take_op("=") {
-                let ExprKind::Name(name) = &self.exprs[value.0 as usize].kind else {
-                    return Err(self.unexpected(Some(&TokenKind::Op("=")), "`,`"));
+                let TemplateExprKind::Name(name) = &self.exprs[value.0 as usize].kind else {
+                    return Err(self.unexpected(Some(&TemplateTokenKind::Op("=")), "`,`"));
                 };
                 let name = name.clone();
                 args.named.push((name, self.expr()?));
@@ -369,18 +384,18 @@ impl Parser {
         Ok(args)
     }
 
-    fn opt_args(&mut self) -> Result<Args, TemplateError> {
+    fn opt_args(&mut self) -> Result<TemplateArgs, TemplateError> {
         if self.take_op("(") {
             return self.args();
         }
-        Ok(Args {
+        Ok(TemplateArgs {
             plain: Vec::new(),
             named: Vec::new(),
         })
     }
 
-    /// `name(args) | name ...`
-    pub(super) fn filters(&mut self) -> Result<Vec<(String, Args)>, TemplateError> {
+    /// Parses `name(args) | name ...`.
+    pub(super) fn filters(&mut self) -> Result<Vec<(String, TemplateArgs)>, TemplateError> {
         let mut filters = Vec::new();
         loop {
             let name = self.name()?;
@@ -391,46 +406,50 @@ impl Parser {
         }
     }
 
-    /// Filters and tests behind an operand.
-    fn filtered(&mut self, mut operand: ExprId) -> Result<ExprId, TemplateError> {
+    /// Parses filters and tests after an operand.
+    fn filtered(&mut self, mut operand: TemplateExprId) -> Result<TemplateExprId, TemplateError> {
         loop {
             if self.take_op("|") {
                 let name = self.name()?;
                 let args = self.opt_args()?;
-                operand = self.push(ExprKind::Filter(operand, name, args));
+                operand = self.push(TemplateExprKind::Filter(operand, name, args));
             } else if self.take_name("is") {
                 operand = self.test(operand)?;
             } else if self.take_op("(") {
                 let args = self.args()?;
-                operand = self.push(ExprKind::Call(operand, args));
+                operand = self.push(TemplateExprKind::Call(operand, args));
             } else {
                 return Ok(operand);
             }
         }
     }
 
-    fn test(&mut self, subject: ExprId) -> Result<ExprId, TemplateError> {
+    fn test(&mut self, subject: TemplateExprId) -> Result<TemplateExprId, TemplateError> {
         let negated = self.take_name("not");
         let name = self.name()?;
         let bare = match self.tokens.peek().map(|t| &t.kind) {
-            Some(TokenKind::Name(word)) => !matches!(
+            Some(TemplateTokenKind::Name(word)) => !matches!(
                 word.as_str(),
                 "else" | "or" | "and" | "is" | "if" | "in" | "not"
             ),
-            Some(TokenKind::Text(_) | TokenKind::Int(_) | TokenKind::Float(_)) => true,
-            Some(TokenKind::Op(op)) => matches!(*op, "[" | "{"),
+            Some(
+                TemplateTokenKind::Text(_)
+                | TemplateTokenKind::Int(_)
+                | TemplateTokenKind::Float(_),
+            ) => true,
+            Some(TemplateTokenKind::Op(op)) => matches!(*op, "[" | "{"),
             None => false,
         };
         let args = if bare {
             let operand = self.primary()?;
-            Args {
+            TemplateArgs {
                 plain: vec![self.postfix(operand)?],
                 named: Vec::new(),
             }
         } else {
             self.opt_args()?
         };
-        Ok(self.push(ExprKind::Test {
+        Ok(self.push(TemplateExprKind::Test {
             subject,
             name,
             args,

@@ -2,64 +2,68 @@
 
 use std::sync::Arc;
 
-use super::eval::{Called, Run};
-use super::parser::CompareOp;
-use super::value::{Internal, InternalKind};
-use super::{TemplateError, Value, clip};
+use super::eval::{TemplateCallArgs, TemplateEvaluator};
+use super::parser::TemplateCompareOp;
+use super::value::{TemplateInternal, TemplateInternalKind};
+use super::{TemplateError, TemplateValue, clip};
 
-impl Run<'_> {
+impl TemplateEvaluator<'_> {
     pub(super) fn filter(
         &mut self,
         name: &str,
-        value: Value,
-        args: Called,
-    ) -> Result<Value, TemplateError> {
+        value: TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         self.step(1)?;
         match name {
             "default" | "d" => {
-                let given = self.given(name, args, &["default_value", "boolean"])?;
+                let given = self.bind_args(name, args, &["default_value", "boolean"])?;
                 let mut given = given.into_iter();
-                let default = given.next().flatten().unwrap_or_else(|| Value::text(""));
+                let default = given
+                    .next()
+                    .flatten()
+                    .unwrap_or_else(|| TemplateValue::text(""));
                 let falsy = given.next().flatten().is_some_and(|b| b.is_true());
-                let missing = matches!(value, Value::Undefined) || (falsy && !value.is_true());
+                let missing =
+                    matches!(value, TemplateValue::Undefined) || (falsy && !value.is_true());
                 Ok(if missing { default } else { value })
             }
             "length" | "count" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 self.length(&value)
             }
             "first" | "last" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 let items = self.items(&value)?;
                 let item = match name {
                     "first" => items.items.first(),
                     _ => items.items.last(),
                 };
-                Ok(item.cloned().unwrap_or(Value::Undefined))
+                Ok(item.cloned().unwrap_or(TemplateValue::Undefined))
             }
             "list" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 let items = self.items(&value)?;
-                Ok(Value::List(items))
+                Ok(TemplateValue::List(items))
             }
             "string" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 let text = self.text_of(&value)?;
-                Ok(Value::Text(text))
+                Ok(TemplateValue::Text(text))
             }
             "safe" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 Ok(value)
             }
             "reverse" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 self.reverse(&value)
             }
             "join" => self.join(value, args),
             "tojson" => self.tojson(&value, args),
             "items" => match value {
-                Value::Undefined => self.list(Vec::new()),
-                Value::Map(_) => self.method(&value, "items", args),
+                TemplateValue::Undefined => self.list(Vec::new()),
+                TemplateValue::Map(_) => self.method(&value, "items", args),
                 _ => Err(self.fail(format!("{} has no entries", value.kind()))),
             },
             "dictsort" => self.dictsort(&value, args),
@@ -68,7 +72,7 @@ impl Run<'_> {
             "select" | "reject" | "selectattr" | "rejectattr" => self.select(name, &value, args),
             "map" => self.map_filter(&value, args),
             "trim" | "upper" | "lower" | "title" | "capitalize" | "replace" => {
-                let text = Value::Text(self.text_of(&value)?);
+                let text = TemplateValue::Text(self.text_of(&value)?);
                 let method = if name == "trim" { "strip" } else { name };
                 self.method(&text, method, args)
             }
@@ -76,24 +80,24 @@ impl Run<'_> {
         }
     }
 
-    fn length(&mut self, value: &Value) -> Result<Value, TemplateError> {
+    fn length(&mut self, value: &TemplateValue) -> Result<TemplateValue, TemplateError> {
         let len = match value {
-            Value::Text(text) => {
+            TemplateValue::Text(text) => {
                 self.scan(text.len())?;
                 text.chars().count()
             }
-            Value::List(list) => list.items.len(),
-            Value::Map(map) => map.entries.len(),
-            Value::Undefined => 0,
+            TemplateValue::List(list) => list.items.len(),
+            TemplateValue::Map(map) => map.entries.len(),
+            TemplateValue::Undefined => 0,
             _ => return Err(self.fail(format!("{} has no length", value.kind()))),
         };
-        Ok(Value::Int(len as i64))
+        Ok(TemplateValue::Int(len as i64))
     }
 
-    fn reverse(&mut self, value: &Value) -> Result<Value, TemplateError> {
+    fn reverse(&mut self, value: &TemplateValue) -> Result<TemplateValue, TemplateError> {
         match value {
-            Value::Text(text) => {
-                self.make(text.len())?;
+            TemplateValue::Text(text) => {
+                self.reserve_bytes(text.len())?;
                 let text: String = text.chars().rev().collect();
                 self.text(&text)
             }
@@ -105,10 +109,17 @@ impl Run<'_> {
         }
     }
 
-    fn join(&mut self, value: Value, args: Called) -> Result<Value, TemplateError> {
-        let given = self.given("join", args, &["d", "attribute"])?;
+    fn join(
+        &mut self,
+        value: TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let given = self.bind_args("join", args, &["d", "attribute"])?;
         let mut given = given.into_iter();
-        let between = given.next().flatten().unwrap_or_else(|| Value::text(""));
+        let between = given
+            .next()
+            .flatten()
+            .unwrap_or_else(|| TemplateValue::text(""));
         let between = self.text_of(&between)?;
         let attribute = given.next().flatten();
         let items = self.items(&value)?;
@@ -121,22 +132,26 @@ impl Run<'_> {
                     self.text_of(&value)?
                 }
             };
-            self.make(between.len() + text.len())?;
+            self.reserve_bytes(between.len() + text.len())?;
             joined.push_str(if at > 0 { &between } else { "" });
             joined.push_str(&text);
         }
         self.text(&joined)
     }
 
-    fn tojson(&mut self, value: &Value, args: Called) -> Result<Value, TemplateError> {
+    fn tojson(
+        &mut self,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         let names = ["indent", "ensure_ascii", "separators", "sort_keys"];
-        let given = self.given("tojson", args, &names)?;
+        let given = self.bind_args("tojson", args, &names)?;
         let mut given = given.into_iter();
         let indent = match given.next().flatten() {
-            None | Some(Value::None) => None,
+            None | Some(TemplateValue::None) => None,
             Some(indent) => match indent.as_int().and_then(|x| usize::try_from(x).ok()) {
                 Some(indent) => Some(indent),
-                None => return Err(self.fail("the indent of `tojson` is no number")),
+                None => return Err(self.fail("the indent of `tojson` is not a number")),
             },
         };
         if given.flatten().any(|option| option.is_true()) {
@@ -147,67 +162,82 @@ impl Run<'_> {
         self.text(&out)
     }
 
-    fn dictsort(&mut self, value: &Value, args: Called) -> Result<Value, TemplateError> {
-        self.given("dictsort", args, &[])?;
-        let Value::Map(map) = value else {
+    fn dictsort(
+        &mut self,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        self.bind_args("dictsort", args, &[])?;
+        let TemplateValue::Map(map) = value else {
             return Err(self.fail(format!("{} has no entries", value.kind())));
         };
         let mut entries: Vec<_> = map.entries.iter().collect();
         for (key, _) in &entries {
-            self.make(key.len() + 64)?;
+            self.reserve_bytes(key.len() + 64)?;
         }
         entries.sort_by_cached_key(|(key, _)| key.to_lowercase());
         let pairs = entries.into_iter();
         let pairs = pairs
-            .map(|(key, value)| Value::list(vec![Value::Text(Arc::clone(key)), value.clone()]))
+            .map(|(key, value)| {
+                TemplateValue::list(vec![TemplateValue::Text(Arc::clone(key)), value.clone()])
+            })
             .collect();
         self.list(pairs)
     }
 
-    fn number(&mut self, name: &str, value: &Value, args: Called) -> Result<Value, TemplateError> {
-        let given = self.given(name, args, &["default"])?;
+    fn number(
+        &mut self,
+        name: &str,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let given = self.bind_args(name, args, &["default"])?;
         let default = given.into_iter().next().flatten();
         let text = match value {
-            Value::Text(text) => text.trim(),
+            TemplateValue::Text(text) => text.trim(),
             _ => "",
         };
         Ok(match name {
             "int" => {
                 let float = value.as_float().or_else(|| text.parse().ok());
                 let int = value.as_int().or_else(|| text.parse().ok());
-                // A cast to an integer stays within its range.
+                // Rust's float-to-integer cast saturates.
                 int.or(float.map(|x| x as i64))
-                    .map(Value::Int)
+                    .map(TemplateValue::Int)
                     .or(default)
-                    .unwrap_or(Value::Int(0))
+                    .unwrap_or(TemplateValue::Int(0))
             }
             "float" => {
                 let float = value.as_float().or_else(|| text.parse().ok());
                 float
-                    .map(Value::Float)
+                    .map(TemplateValue::Float)
                     .or(default)
-                    .unwrap_or(Value::Float(0.0))
+                    .unwrap_or(TemplateValue::Float(0.0))
             }
             _ => match value {
-                Value::Float(x) => Value::Float(x.abs()),
+                TemplateValue::Float(x) => TemplateValue::Float(x.abs()),
                 _ => match value.as_int().and_then(i64::checked_abs) {
-                    Some(x) => Value::Int(x),
+                    Some(x) => TemplateValue::Int(x),
                     None => return Err(self.fail(format!("{} has no size", value.kind()))),
                 },
             },
         })
     }
 
-    fn indent(&mut self, value: &Value, args: Called) -> Result<Value, TemplateError> {
-        let given = self.given("indent", args, &["width", "first", "blank"])?;
+    fn indent(
+        &mut self,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let given = self.bind_args("indent", args, &["width", "first", "blank"])?;
         let mut given = given.into_iter();
         let before = match given.next().flatten() {
             None => "    ".to_owned(),
-            Some(Value::Text(text)) => text.to_string(),
+            Some(TemplateValue::Text(text)) => text.to_string(),
             Some(width) => {
                 let width = width.as_int().and_then(|w| usize::try_from(w).ok());
                 let width = width.unwrap_or(0);
-                self.make(width)?;
+                self.reserve_bytes(width)?;
                 " ".repeat(width)
             }
         };
@@ -216,7 +246,7 @@ impl Run<'_> {
         let text = self.text_of(value)?;
         let mut out = String::new();
         for (at, line) in text.split('\n').enumerate() {
-            self.make(before.len() + line.len() + 1)?;
+            self.reserve_bytes(before.len() + line.len() + 1)?;
             out.push_str(if at > 0 { "\n" } else { "" });
             if (at > 0 || first) && (blank || first && at == 0 || !line.is_empty()) {
                 out.push_str(&before);
@@ -226,8 +256,12 @@ impl Run<'_> {
         self.text(&out)
     }
 
-    /// The attribute of an item, by a name or a path with dots.
-    fn path(&mut self, item: &Value, path: &Value) -> Result<Value, TemplateError> {
+    /// An attribute of an item, by name or by a path with dots.
+    fn path(
+        &mut self,
+        item: &TemplateValue,
+        path: &TemplateValue,
+    ) -> Result<TemplateValue, TemplateError> {
         let path = self.text_of(path)?;
         let mut value = item.clone();
         for name in path.split('.') {
@@ -237,7 +271,12 @@ impl Run<'_> {
         Ok(value)
     }
 
-    fn select(&mut self, name: &str, value: &Value, args: Called) -> Result<Value, TemplateError> {
+    fn select(
+        &mut self,
+        name: &str,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         let mut plain = args.plain.into_iter();
         let attribute = match name {
             "selectattr" | "rejectattr" => match plain.next() {
@@ -248,7 +287,7 @@ impl Run<'_> {
         };
         let wanted = matches!(name, "select" | "selectattr");
         let test = plain.next();
-        let rest: Vec<Value> = plain.collect();
+        let rest: Vec<TemplateValue> = plain.collect();
         let items = self.items(value)?;
         let mut kept = Vec::new();
         for item in &items.items {
@@ -258,8 +297,8 @@ impl Run<'_> {
             };
             let holds = match &test {
                 None => subject.is_true(),
-                Some(Value::Text(test)) => {
-                    let called = Called {
+                Some(TemplateValue::Text(test)) => {
+                    let called = TemplateCallArgs {
                         plain: rest.clone(),
                         named: Vec::new(),
                     };
@@ -274,7 +313,11 @@ impl Run<'_> {
         self.list(kept)
     }
 
-    fn map_filter(&mut self, value: &Value, args: Called) -> Result<Value, TemplateError> {
+    fn map_filter(
+        &mut self,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         let items = self.items(value)?;
         let mut mapped = Vec::with_capacity(items.items.len());
         if let [(name, attribute)] = &args.named[..]
@@ -287,16 +330,16 @@ impl Run<'_> {
             return self.list(mapped);
         }
         let mut plain = args.plain.into_iter();
-        let Some(Value::Text(filter)) = plain.next() else {
+        let Some(TemplateValue::Text(filter)) = plain.next() else {
             return Err(self.fail("`map` takes an attribute or the name of a filter"));
         };
-        // A filter of filters of filters has no end of its own.
+        // `map` of `map` could recurse without limit.
         if &*filter == "map" {
             return Err(self.unsupported("`map` through `map`"));
         }
-        let rest: Vec<Value> = plain.collect();
+        let rest: Vec<TemplateValue> = plain.collect();
         for item in &items.items {
-            let called = Called {
+            let called = TemplateCallArgs {
                 plain: rest.clone(),
                 named: args.named.clone(),
             };
@@ -308,22 +351,22 @@ impl Run<'_> {
     pub(super) fn test(
         &mut self,
         name: &str,
-        value: &Value,
-        args: Called,
+        value: &TemplateValue,
+        args: TemplateCallArgs,
     ) -> Result<bool, TemplateError> {
         self.step(1)?;
         let compared = match name {
-            "eq" | "equalto" | "==" | "sameas" => Some(CompareOp::Eq),
-            "ne" | "!=" => Some(CompareOp::Ne),
-            "lt" | "lessthan" | "<" => Some(CompareOp::Lt),
-            "le" | "<=" => Some(CompareOp::Le),
-            "gt" | "greaterthan" | ">" => Some(CompareOp::Gt),
-            "ge" | ">=" => Some(CompareOp::Ge),
-            "in" => Some(CompareOp::In),
+            "eq" | "equalto" | "==" | "sameas" => Some(TemplateCompareOp::Eq),
+            "ne" | "!=" => Some(TemplateCompareOp::Ne),
+            "lt" | "lessthan" | "<" => Some(TemplateCompareOp::Lt),
+            "le" | "<=" => Some(TemplateCompareOp::Le),
+            "gt" | "greaterthan" | ">" => Some(TemplateCompareOp::Gt),
+            "ge" | ">=" => Some(TemplateCompareOp::Ge),
+            "in" => Some(TemplateCompareOp::In),
             _ => None,
         };
         if compared.is_some() || name == "divisibleby" {
-            let mut given = self.given(name, args, &["other"])?;
+            let mut given = self.bind_args(name, args, &["other"])?;
             let Some(other) = given.pop().flatten() else {
                 return Err(self.fail(format!("the test `{}` takes an operand", clip(name))));
             };
@@ -331,34 +374,42 @@ impl Run<'_> {
                 Some(op) => self.compare(op, value, &other),
                 None => match (value.as_int(), other.as_int()) {
                     (Some(a), Some(b)) if b != 0 => Ok(a.checked_rem(b).unwrap_or(0) == 0),
-                    _ => Err(self.fail("`divisibleby` takes integers, and not 0")),
+                    _ => Err(self.fail("`divisibleby` takes integers other than 0")),
                 },
             };
         }
-        self.given(name, args, &[])?;
-        let is_callable = |kind: &InternalKind| {
-            matches!(kind, InternalKind::Function(_) | InternalKind::Macro(_))
+        self.bind_args(name, args, &[])?;
+        let is_callable = |kind: &TemplateInternalKind| {
+            matches!(
+                kind,
+                TemplateInternalKind::Function(_) | TemplateInternalKind::Macro(_)
+            )
         };
         Ok(match name {
-            "defined" => !matches!(value, Value::Undefined),
-            "undefined" => matches!(value, Value::Undefined),
-            "none" => matches!(value, Value::None),
-            "string" => matches!(value, Value::Text(_)),
-            "boolean" => matches!(value, Value::Bool(_)),
-            "true" => matches!(value, Value::Bool(true)),
-            "false" => matches!(value, Value::Bool(false)),
-            "integer" => matches!(value, Value::Int(_)),
-            "float" => matches!(value, Value::Float(_)),
+            "defined" => !matches!(value, TemplateValue::Undefined),
+            "undefined" => matches!(value, TemplateValue::Undefined),
+            "none" => matches!(value, TemplateValue::None),
+            "string" => matches!(value, TemplateValue::Text(_)),
+            "boolean" => matches!(value, TemplateValue::Bool(_)),
+            "true" => matches!(value, TemplateValue::Bool(true)),
+            "false" => matches!(value, TemplateValue::Bool(false)),
+            "integer" => matches!(value, TemplateValue::Int(_)),
+            "float" => matches!(value, TemplateValue::Float(_)),
             "number" => value.as_float().is_some(),
-            "mapping" => matches!(value, Value::Map(_)),
+            "mapping" => matches!(value, TemplateValue::Map(_)),
             "sequence" | "iterable" => matches!(
                 value,
-                Value::List(_) | Value::Map(_) | Value::Text(_) | Value::Undefined
+                TemplateValue::List(_)
+                    | TemplateValue::Map(_)
+                    | TemplateValue::Text(_)
+                    | TemplateValue::Undefined
             ),
-            "callable" => matches!(value, Value::Internal(Internal(kind)) if is_callable(kind)),
+            "callable" => {
+                matches!(value, TemplateValue::Internal(TemplateInternal(kind)) if is_callable(kind))
+            }
             "odd" | "even" => match value.as_int() {
                 Some(x) => (x.rem_euclid(2) == 1) == (name == "odd"),
-                None => return Err(self.fail(format!("{} is no integer", value.kind()))),
+                None => return Err(self.fail(format!("{} is not an integer", value.kind()))),
             },
             _ => return Err(self.unsupported(format!("the test `{}`", clip(name)))),
         })

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::eval::{Called, Run};
-use super::value::{Internal, InternalKind};
-use super::{TemplateError, Value, clip};
+use super::eval::{TemplateCallArgs, TemplateEvaluator};
+use super::value::{TemplateInternal, TemplateInternalKind};
+use super::{TemplateError, TemplateValue, clip};
 
-/// As in Jinja's sandbox.
+/// The limit of Jinja's sandbox.
 const MAX_RANGE: i64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
+pub(super) enum TemplateFunction {
     Range,
     Namespace,
     Dict,
@@ -18,51 +18,51 @@ pub(super) enum Function {
     StrftimeNow,
 }
 
-impl Function {
-    pub(super) fn named(name: &str) -> Option<Function> {
+impl TemplateFunction {
+    pub(super) fn named(name: &str) -> Option<TemplateFunction> {
         match name {
-            "range" => Some(Function::Range),
-            "namespace" => Some(Function::Namespace),
-            "dict" => Some(Function::Dict),
-            "raise_exception" => Some(Function::RaiseException),
-            "strftime_now" => Some(Function::StrftimeNow),
+            "range" => Some(TemplateFunction::Range),
+            "namespace" => Some(TemplateFunction::Namespace),
+            "dict" => Some(TemplateFunction::Dict),
+            "raise_exception" => Some(TemplateFunction::RaiseException),
+            "strftime_now" => Some(TemplateFunction::StrftimeNow),
             _ => None,
         }
     }
 }
 
-impl Run<'_> {
+impl TemplateEvaluator<'_> {
     pub(super) fn function(
         &mut self,
-        function: Function,
-        args: Called,
-    ) -> Result<Value, TemplateError> {
+        function: TemplateFunction,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         match function {
-            Function::Range => self.range(args),
-            Function::Namespace => {
+            TemplateFunction::Range => self.range(args),
+            TemplateFunction::Namespace => {
                 let entries = self.entries("namespace", args)?;
-                self.make(64 + entries.len() * 64)?;
+                self.reserve_bytes(64 + entries.len() * 64)?;
                 self.namespaces.push(entries);
-                let kind = InternalKind::Namespace(self.namespaces.len() - 1);
-                Ok(Value::Internal(Internal(kind)))
+                let kind = TemplateInternalKind::Namespace(self.namespaces.len() - 1);
+                Ok(TemplateValue::Internal(TemplateInternal(kind)))
             }
-            Function::Dict => {
+            TemplateFunction::Dict => {
                 let entries = self.entries("dict", args)?;
                 self.map(entries)
             }
-            Function::RaiseException => {
-                let given = self.given("raise_exception", args, &["message"])?;
+            TemplateFunction::RaiseException => {
+                let given = self.bind_args("raise_exception", args, &["message"])?;
                 let message = given.into_iter().next().flatten();
-                let message = self.text_of(&message.unwrap_or(Value::Undefined))?;
+                let message = self.text_of(&message.unwrap_or(TemplateValue::Undefined))?;
                 Err(TemplateError::Raised {
                     message: clip(&message),
                 })
             }
-            Function::StrftimeNow => {
-                let given = self.given("strftime_now", args, &["format"])?;
+            TemplateFunction::StrftimeNow => {
+                let given = self.bind_args("strftime_now", args, &["format"])?;
                 match given.into_iter().next().flatten() {
-                    Some(Value::Text(format)) => {
-                        self.make(8 * format.len())?;
+                    Some(TemplateValue::Text(format)) => {
+                        self.reserve_bytes(8 * format.len())?;
                         let text = self.strftime(&format)?;
                         self.text(&text)
                     }
@@ -72,16 +72,16 @@ impl Run<'_> {
         }
     }
 
-    /// Entries of an object or a namespace: those of another one, then named ones.
+    /// Entries of an object or a namespace: those of another object, then named ones.
     fn entries(
         &mut self,
         callee: &str,
-        args: Called,
-    ) -> Result<Vec<(Arc<str>, Value)>, TemplateError> {
+        args: TemplateCallArgs,
+    ) -> Result<Vec<(Arc<str>, TemplateValue)>, TemplateError> {
         let mut entries = match &args.plain[..] {
             [] => Vec::new(),
-            [Value::Map(map)] => {
-                self.make(map.entries.len() * 64)?;
+            [TemplateValue::Map(map)] => {
+                self.reserve_bytes(map.entries.len() * 64)?;
                 map.entries.clone()
             }
             _ => return Err(self.unsupported(format!("`{callee}` of this"))),
@@ -92,8 +92,8 @@ impl Run<'_> {
         Ok(entries)
     }
 
-    fn range(&mut self, args: Called) -> Result<Value, TemplateError> {
-        let given = self.given("range", args, &["start", "stop", "step"])?;
+    fn range(&mut self, args: TemplateCallArgs) -> Result<TemplateValue, TemplateError> {
+        let given = self.bind_args("range", args, &["start", "stop", "step"])?;
         let mut bounds = [None; 3];
         for (bound, value) in bounds.iter_mut().zip(given) {
             let Some(value) = value else { continue };
@@ -124,12 +124,12 @@ impl Run<'_> {
         let count = count as i64;
         self.step(count as usize)?;
         let items = (0..count)
-            .map(|i| Value::Int(start.wrapping_add(i.wrapping_mul(step))))
+            .map(|i| TemplateValue::Int(start.wrapping_add(i.wrapping_mul(step))))
             .collect();
         self.list(items)
     }
 
-    /// Prints the time of the rendering, in UTC.
+    /// Formats the rendering time, in UTC.
     fn strftime(&self, format: &str) -> Result<String, TemplateError> {
         const DAYS: [&str; 7] = [
             "Sunday",
@@ -209,7 +209,7 @@ impl Run<'_> {
 /// The last second of the year 9999.
 const MAX_TIME: i64 = 253_402_300_799;
 
-/// Year, month and day of a day since 1970 of the Gregorian calendar.
+/// Gregorian year, month and day of a day number since 1970.
 fn civil(mut days: i64) -> (i64, i64, i64) {
     let leap = |year: i64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     let cycles = days / 146_097;

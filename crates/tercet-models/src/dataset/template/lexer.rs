@@ -1,25 +1,25 @@
-//! Text, tags and their tokens, with the white space around tags settled.
+//! The lexer: text and tags with their tokens, after white-space trimming around tags.
 
 use super::{TemplateError, clip};
 
-/// A part of a template.
+/// A text or a tag of a template.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Piece {
+pub(super) enum TemplatePiece {
     Text(String),
     /// `{{ ... }}`
-    Print(Vec<Token>),
+    Print(Vec<TemplateToken>),
     /// `{% ... %}`
-    Tag(Vec<Token>),
+    Tag(Vec<TemplateToken>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Token {
-    pub(super) kind: TokenKind,
+pub(super) struct TemplateToken {
+    pub(super) kind: TemplateTokenKind,
     pub(super) line: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum TokenKind {
+pub(super) enum TemplateTokenKind {
     Name(String),
     Text(String),
     Int(i64),
@@ -27,43 +27,43 @@ pub(super) enum TokenKind {
     Op(&'static str),
 }
 
-/// Longer ones first.
+/// Longer operators come first, so that they match first.
 const OPERATORS: &[&str] = &[
     "//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">", "=", "|", "(", ")",
     "[", "]", "{", "}", ",", ":", ".",
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TagKind {
+enum TemplateTagKind {
     Print,
     Statement,
     Comment,
 }
 
-impl TagKind {
+impl TemplateTagKind {
     fn end(self) -> &'static str {
         match self {
-            TagKind::Print => "}}",
-            TagKind::Statement => "%}",
-            TagKind::Comment => "#}",
+            TemplateTagKind::Print => "}}",
+            TemplateTagKind::Statement => "%}",
+            TemplateTagKind::Comment => "#}",
         }
     }
 }
 
-struct Lexer<'a> {
+struct TemplateLexer<'a> {
     source: &'a str,
     at: usize,
     line: usize,
-    /// Whether what was read last ended a line.
+    /// Whether the position is directly after a line end.
     line_starting: bool,
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
 }
 
-pub(super) fn lex(source: &str) -> Result<Vec<Piece>, TemplateError> {
+pub(super) fn lex(source: &str) -> Result<Vec<TemplatePiece>, TemplateError> {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    // One line end at the very end is not part of a template.
+    // Jinja drops one line end at the end of a template.
     let source = source.strip_suffix('\n').unwrap_or(&source);
-    let mut lexer = Lexer {
+    let mut lexer = TemplateLexer {
         source,
         at: 0,
         line: 1,
@@ -76,7 +76,7 @@ pub(super) fn lex(source: &str) -> Result<Vec<Piece>, TemplateError> {
     Ok(lexer.pieces)
 }
 
-impl Lexer<'_> {
+impl TemplateLexer<'_> {
     fn rest(&self) -> &str {
         &self.source[self.at..]
     }
@@ -94,7 +94,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// The text up to the next tag, and the tag.
+    /// Reads the text up to the next tag, and the tag.
     fn next_piece(&mut self) -> Result<(), TemplateError> {
         let rest = self.rest();
         let Some((start, kind)) = find_tag(rest) else {
@@ -109,7 +109,7 @@ impl Lexer<'_> {
         let signed = matches!(sign, Some('-' | '+'));
         self.advance(start + 2 + usize::from(signed));
         match kind {
-            TagKind::Comment => {
+            TemplateTagKind::Comment => {
                 let Some(len) = self.rest().find("#}") else {
                     return Err(self.syntax("the comment has no end `#}`"));
                 };
@@ -117,17 +117,17 @@ impl Lexer<'_> {
                 self.advance(len + 2);
                 self.after_tag(kind, sign);
             }
-            TagKind::Print => {
+            TemplateTagKind::Print => {
                 let tokens = self.tokens(kind)?;
-                self.pieces.push(Piece::Print(tokens));
+                self.pieces.push(TemplatePiece::Print(tokens));
             }
-            TagKind::Statement => {
+            TemplateTagKind::Statement => {
                 let tokens = self.tokens(kind)?;
-                if matches!(&tokens[..], [Token { kind: TokenKind::Name(name), .. }] if name == "raw")
+                if matches!(&tokens[..], [TemplateToken { kind: TemplateTokenKind::Name(name), .. }] if name == "raw")
                 {
                     return self.raw();
                 }
-                self.pieces.push(Piece::Tag(tokens));
+                self.pieces.push(TemplatePiece::Tag(tokens));
             }
         }
         Ok(())
@@ -135,16 +135,16 @@ impl Lexer<'_> {
 
     fn push_text(&mut self, text: String) {
         if !text.is_empty() {
-            self.pieces.push(Piece::Text(text));
+            self.pieces.push(TemplatePiece::Text(text));
         }
     }
 
-    /// The text before a tag, without what the tag strips.
-    fn before_tag<'t>(&self, text: &'t str, kind: TagKind, sign: Option<char>) -> &'t str {
+    /// The text before a tag, without the white space that the tag strips.
+    fn before_tag<'t>(&self, text: &'t str, kind: TemplateTagKind, sign: Option<char>) -> &'t str {
         match (sign, kind) {
             (Some('-'), _) => text.trim_end(),
-            (Some('+'), _) | (_, TagKind::Print) => text,
-            (_, TagKind::Statement | TagKind::Comment) => {
+            (Some('+'), _) | (_, TemplateTagKind::Print) => text,
+            (_, TemplateTagKind::Statement | TemplateTagKind::Comment) => {
                 let line = text.rfind('\n').map(|at| at + 1);
                 match line {
                     None if !self.line_starting => text,
@@ -155,19 +155,21 @@ impl Lexer<'_> {
         }
     }
 
-    /// Skips what a tag strips behind it; `sign` is the character before its end.
-    fn after_tag(&mut self, kind: TagKind, sign: Option<char>) {
+    /// Skips the white space that a tag strips after it; `sign` is the character before its end.
+    fn after_tag(&mut self, kind: TemplateTagKind, sign: Option<char>) {
         let rest = self.rest();
         let skipped = match (sign, kind) {
             (Some('-'), _) => rest.len() - rest.trim_start().len(),
-            (Some('+'), _) | (_, TagKind::Print) => 0,
-            (_, TagKind::Statement | TagKind::Comment) => usize::from(rest.starts_with('\n')),
+            (Some('+'), _) | (_, TemplateTagKind::Print) => 0,
+            (_, TemplateTagKind::Statement | TemplateTagKind::Comment) => {
+                usize::from(rest.starts_with('\n'))
+            }
         };
         self.line_starting = rest[..skipped].ends_with('\n');
         self.advance(skipped);
     }
 
-    /// The text between `{% raw %}` and `{% endraw %}`.
+    /// Reads the text between `{% raw %}` and `{% endraw %}`.
     fn raw(&mut self) -> Result<(), TemplateError> {
         let mut from = 0;
         while let Some(at) = self.rest()[from..].find("{%") {
@@ -180,13 +182,13 @@ impl Lexer<'_> {
                 && let closing = tail.trim_start_matches(['-', '+'])
                 && closing.starts_with("%}")
             {
-                let text = self.before_tag(&self.rest()[..start], TagKind::Statement, sign);
+                let text = self.before_tag(&self.rest()[..start], TemplateTagKind::Statement, sign);
                 let text = text.to_owned();
                 let end_sign = tail.chars().next();
                 let len = self.rest().len() - closing.len() + 2;
                 self.push_text(text);
                 self.advance(len);
-                self.after_tag(TagKind::Statement, end_sign);
+                self.after_tag(TemplateTagKind::Statement, end_sign);
                 return Ok(());
             }
             from = start + 2;
@@ -194,7 +196,7 @@ impl Lexer<'_> {
         Err(self.syntax("`raw` has no `endraw`"))
     }
 
-    fn tokens(&mut self, tag: TagKind) -> Result<Vec<Token>, TemplateError> {
+    fn tokens(&mut self, tag: TemplateTagKind) -> Result<Vec<TemplateToken>, TemplateError> {
         let mut tokens = Vec::new();
         let mut open: Vec<&'static str> = Vec::new();
         loop {
@@ -221,19 +223,19 @@ impl Lexer<'_> {
                 '\'' | '"' => self.string(first)?,
                 _ => self.operator(&mut open)?,
             };
-            tokens.push(Token { kind, line });
+            tokens.push(TemplateToken { kind, line });
         }
     }
 
-    fn name(&mut self) -> TokenKind {
+    fn name(&mut self) -> TemplateTokenKind {
         let rest = self.rest();
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
         let name = rest[..end.unwrap_or(rest.len())].to_owned();
         self.advance(name.len());
-        TokenKind::Name(name)
+        TemplateTokenKind::Name(name)
     }
 
-    fn number(&mut self) -> Result<TokenKind, TemplateError> {
+    fn number(&mut self) -> Result<TemplateTokenKind, TemplateError> {
         let rest = self.rest();
         let digits = |text: &str| {
             let end = text.find(|c: char| !c.is_ascii_digit() && c != '_');
@@ -254,9 +256,9 @@ impl Lexer<'_> {
         len += exponent;
         let text = rest[..len].replace('_', "");
         let number = if fraction + exponent > 0 {
-            text.parse().ok().map(TokenKind::Float)
+            text.parse().ok().map(TemplateTokenKind::Float)
         } else {
-            text.parse().ok().map(TokenKind::Int)
+            text.parse().ok().map(TemplateTokenKind::Int)
         };
         let number =
             number.ok_or_else(|| self.syntax(format!("`{}` is out of range", clip(&text))))?;
@@ -264,7 +266,10 @@ impl Lexer<'_> {
         Ok(number)
     }
 
-    fn operator(&mut self, open: &mut Vec<&'static str>) -> Result<TokenKind, TemplateError> {
+    fn operator(
+        &mut self,
+        open: &mut Vec<&'static str>,
+    ) -> Result<TemplateTokenKind, TemplateError> {
         let rest = self.rest();
         let Some(op) = OPERATORS.iter().find(|op| rest.starts_with(**op)) else {
             let c: String = rest.chars().take(1).collect();
@@ -275,31 +280,31 @@ impl Lexer<'_> {
             "[" => open.push("]"),
             "{" => open.push("}"),
             ")" | "]" | "}" if open.pop() != Some(op) => {
-                return Err(self.syntax(format!("`{op}` closes nothing")));
+                return Err(self.syntax(format!("`{op}` has no matching opening bracket")));
             }
             _ => {}
         }
         self.advance(op.len());
-        Ok(TokenKind::Op(op))
+        Ok(TemplateTokenKind::Op(op))
     }
 
-    fn string(&mut self, quote: char) -> Result<TokenKind, TemplateError> {
+    fn string(&mut self, quote: char) -> Result<TemplateTokenKind, TemplateError> {
         let mut text = String::new();
         let mut chars = self.rest()[1..].char_indices();
         loop {
             let Some((at, c)) = chars.next() else {
-                return Err(self.syntax("a string has no end"));
+                return Err(self.syntax("unterminated string"));
             };
             if c == quote {
                 self.advance(1 + at + 1);
-                return Ok(TokenKind::Text(text));
+                return Ok(TemplateTokenKind::Text(text));
             }
             if c != '\\' {
                 text.push(c);
                 continue;
             }
             let Some((_, escaped)) = chars.next() else {
-                return Err(self.syntax("a string has no end"));
+                return Err(self.syntax("unterminated string"));
             };
             let hex_digits = match escaped {
                 'x' => 2,
@@ -332,15 +337,15 @@ impl Lexer<'_> {
     }
 }
 
-/// The place and kind of the first tag.
-fn find_tag(text: &str) -> Option<(usize, TagKind)> {
+/// Offset and kind of the first tag.
+fn find_tag(text: &str) -> Option<(usize, TemplateTagKind)> {
     let mut from = 0;
     while let Some(at) = text[from..].find('{') {
         let start = from + at;
         match text.as_bytes().get(start + 1) {
-            Some(b'{') => return Some((start, TagKind::Print)),
-            Some(b'%') => return Some((start, TagKind::Statement)),
-            Some(b'#') => return Some((start, TagKind::Comment)),
+            Some(b'{') => return Some((start, TemplateTagKind::Print)),
+            Some(b'%') => return Some((start, TemplateTagKind::Statement)),
+            Some(b'#') => return Some((start, TemplateTagKind::Comment)),
             _ => from = start + 1,
         }
     }

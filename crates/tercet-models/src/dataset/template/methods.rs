@@ -1,24 +1,24 @@
-//! Methods of texts, lists and objects, as Python has them.
+//! Methods of texts, lists and objects, with Python's semantics.
 
 use std::sync::Arc;
 
-use super::eval::{Called, Run};
-use super::value::{Internal, InternalKind};
-use super::{TemplateError, Value, clip};
+use super::eval::{TemplateCallArgs, TemplateEvaluator};
+use super::value::{TemplateInternal, TemplateInternalKind};
+use super::{TemplateError, TemplateValue, clip};
 
-impl Run<'_> {
+impl TemplateEvaluator<'_> {
     pub(super) fn method(
         &mut self,
-        value: &Value,
+        value: &TemplateValue,
         name: &str,
-        args: Called,
-    ) -> Result<Value, TemplateError> {
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         self.step(1)?;
         match value {
-            Value::Text(text) => self.text_method(text, name, args),
-            Value::Map(map) => self.map_method(value, &map.entries, name, args),
-            Value::List(list) if matches!(name, "index" | "count") => {
-                let [Some(wanted)] = &self.given(name, args, &["value"])?[..] else {
+            TemplateValue::Text(text) => self.text_method(text, name, args),
+            TemplateValue::Map(map) => self.map_method(value, &map.entries, name, args),
+            TemplateValue::List(list) if matches!(name, "index" | "count") => {
+                let [Some(wanted)] = &self.bind_args(name, args, &["value"])?[..] else {
                     return Err(self.fail(format!("`{name}` takes a value")));
                 };
                 let mut count = 0;
@@ -26,21 +26,21 @@ impl Run<'_> {
                     if self.equal(item, wanted)? {
                         count += 1;
                         if name == "index" {
-                            return Ok(Value::Int(at as i64));
+                            return Ok(TemplateValue::Int(at as i64));
                         }
                     }
                 }
                 match name {
-                    "count" => Ok(Value::Int(count)),
+                    "count" => Ok(TemplateValue::Int(count)),
                     _ => Err(self.fail("the list does not have the value")),
                 }
             }
-            Value::Internal(Internal(InternalKind::Loop { index, .. })) if name == "cycle" => {
-                match args.plain.len() {
-                    0 => Err(self.fail("`cycle` takes values")),
-                    len => Ok(args.plain[index % len].clone()),
-                }
-            }
+            TemplateValue::Internal(TemplateInternal(TemplateInternalKind::Loop {
+                index, ..
+            })) if name == "cycle" => match args.plain.len() {
+                0 => Err(self.fail("`cycle` takes values")),
+                len => Ok(args.plain[index % len].clone()),
+            },
             _ => {
                 let (kind, name) = (value.kind(), clip(name));
                 Err(self.unsupported(format!("the method `{name}` of {kind}")))
@@ -50,25 +50,27 @@ impl Run<'_> {
 
     fn map_method(
         &mut self,
-        value: &Value,
-        entries: &[(Arc<str>, Value)],
+        value: &TemplateValue,
+        entries: &[(Arc<str>, TemplateValue)],
         name: &str,
-        args: Called,
-    ) -> Result<Value, TemplateError> {
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         match name {
             "get" => {
-                let mut given = self.given(name, args, &["key", "default"])?.into_iter();
+                let mut given = self.bind_args(name, args, &["key", "default"])?.into_iter();
                 self.step(entries.len() / 8)?;
                 let key = given.next().flatten();
-                let found = key.as_ref().and_then(Value::as_text);
+                let found = key.as_ref().and_then(TemplateValue::as_text);
                 let found = found.and_then(|key| value.get(key)).cloned();
-                Ok(found.or(given.next().flatten()).unwrap_or(Value::None))
+                Ok(found
+                    .or(given.next().flatten())
+                    .unwrap_or(TemplateValue::None))
             }
             "keys" | "values" | "items" => {
-                self.given(name, args, &[])?;
+                self.bind_args(name, args, &[])?;
                 let mut items = Vec::with_capacity(entries.len());
                 for (key, value) in entries {
-                    let key = Value::Text(Arc::clone(key));
+                    let key = TemplateValue::Text(Arc::clone(key));
                     items.push(match name {
                         "keys" => key,
                         "values" => value.clone(),
@@ -88,8 +90,8 @@ impl Run<'_> {
         &mut self,
         text: &Arc<str>,
         name: &str,
-        args: Called,
-    ) -> Result<Value, TemplateError> {
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         self.scan(text.len())?;
         match name {
             "strip" | "lstrip" | "rstrip" => self.strip(text, name, args),
@@ -98,24 +100,27 @@ impl Run<'_> {
             "replace" => self.replace(text, args),
             "join" => self.join_method(text, args),
             "find" | "count" | "removeprefix" | "removesuffix" => {
-                let [Some(Value::Text(part))] = &self.given(name, args, &["part"])?[..] else {
+                let [Some(TemplateValue::Text(part))] = &self.bind_args(name, args, &["part"])?[..]
+                else {
                     return Err(self.fail(format!("`{name}` takes a string")));
                 };
                 match name {
                     "find" => {
                         let at = text.find(&**part);
                         let at = at.map(|at| text[..at].chars().count() as i64);
-                        Ok(Value::Int(at.unwrap_or(-1)))
+                        Ok(TemplateValue::Int(at.unwrap_or(-1)))
                     }
-                    "count" if part.is_empty() => Ok(Value::Int(text.chars().count() as i64 + 1)),
-                    "count" => Ok(Value::Int(text.matches(&**part).count() as i64)),
+                    "count" if part.is_empty() => {
+                        Ok(TemplateValue::Int(text.chars().count() as i64 + 1))
+                    }
+                    "count" => Ok(TemplateValue::Int(text.matches(&**part).count() as i64)),
                     "removeprefix" => self.text(text.strip_prefix(&**part).unwrap_or(text)),
                     _ => self.text(text.strip_suffix(&**part).unwrap_or(text)),
                 }
             }
             _ => {
-                self.given(name, args, &[])?;
-                self.make(4 * text.len())?;
+                self.bind_args(name, args, &[])?;
+                self.reserve_bytes(4 * text.len())?;
                 match name {
                     "upper" => self.text(&text.to_uppercase()),
                     "lower" => self.text(&text.to_lowercase()),
@@ -132,10 +137,10 @@ impl Run<'_> {
                     "isalpha" => all(text, char::is_alphabetic),
                     "isalnum" => all(text, char::is_alphanumeric),
                     "isspace" => all(text, char::is_whitespace),
-                    "isupper" => Ok(Value::Bool(
+                    "isupper" => Ok(TemplateValue::Bool(
                         **text != *text.to_lowercase() && **text == *text.to_uppercase(),
                     )),
-                    "islower" => Ok(Value::Bool(
+                    "islower" => Ok(TemplateValue::Bool(
                         **text != *text.to_uppercase() && **text == *text.to_lowercase(),
                     )),
                     _ => Err(self.unsupported(format!("the method `{}` of a string", clip(name)))),
@@ -144,10 +149,15 @@ impl Run<'_> {
         }
     }
 
-    fn strip(&mut self, text: &str, name: &str, args: Called) -> Result<Value, TemplateError> {
-        let chars = match self.given(name, args, &["chars"])?.pop().flatten() {
-            None | Some(Value::None) => None,
-            Some(Value::Text(chars)) => Some(chars),
+    fn strip(
+        &mut self,
+        text: &str,
+        name: &str,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let chars = match self.bind_args(name, args, &["chars"])?.pop().flatten() {
+            None | Some(TemplateValue::None) => None,
+            Some(TemplateValue::Text(chars)) => Some(chars),
             Some(other) => {
                 let kind = other.kind();
                 return Err(self.fail(format!("`{name}` takes characters, not {kind}")));
@@ -169,45 +179,57 @@ impl Run<'_> {
         self.text(stripped)
     }
 
-    fn starts(&mut self, text: &str, name: &str, args: Called) -> Result<Value, TemplateError> {
+    fn starts(
+        &mut self,
+        text: &str,
+        name: &str,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
         let holds = |part: &str| match name {
             "startswith" => text.starts_with(part),
             _ => text.ends_with(part),
         };
-        match self.given(name, args, &["part"])?.pop().flatten() {
-            Some(Value::Text(part)) => Ok(Value::Bool(holds(&part))),
-            Some(Value::List(parts)) => {
+        match self.bind_args(name, args, &["part"])?.pop().flatten() {
+            Some(TemplateValue::Text(part)) => Ok(TemplateValue::Bool(holds(&part))),
+            Some(TemplateValue::List(parts)) => {
                 self.step(parts.items.len() * (1 + text.len() / 64))?;
-                let mut parts = parts.items.iter().filter_map(Value::as_text);
-                Ok(Value::Bool(parts.any(holds)))
+                let mut parts = parts.items.iter().filter_map(TemplateValue::as_text);
+                Ok(TemplateValue::Bool(parts.any(holds)))
             }
             _ => Err(self.fail(format!("`{name}` takes a string"))),
         }
     }
 
-    fn split(&mut self, text: &str, name: &str, args: Called) -> Result<Value, TemplateError> {
-        let mut given = self.given(name, args, &["sep", "maxsplit"])?.into_iter();
+    fn split(
+        &mut self,
+        text: &str,
+        name: &str,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let mut given = self
+            .bind_args(name, args, &["sep", "maxsplit"])?
+            .into_iter();
         let between = given.next().flatten();
         let most = given.next().flatten().and_then(|v| v.as_int());
-        // As many pieces as there are splits, and one more.
+        // A number of splits gives one more piece than splits.
         let most = most.and_then(|m| usize::try_from(m).ok());
         let pieces = most.map_or(usize::MAX, |m| m.saturating_add(1));
-        self.make(text.len() / 2 * size_of::<&str>())?;
+        self.reserve_bytes(text.len() / 2 * size_of::<&str>())?;
         let mut parts: Vec<&str> = match &between {
-            None | Some(Value::None) if most.is_some() => {
+            None | Some(TemplateValue::None) if most.is_some() => {
                 return Err(self.unsupported("`split` at white space with a limit"));
             }
-            None | Some(Value::None) => text.split_whitespace().collect(),
-            Some(Value::Text(between)) if between.is_empty() => {
+            None | Some(TemplateValue::None) => text.split_whitespace().collect(),
+            Some(TemplateValue::Text(between)) if between.is_empty() => {
                 return Err(self.fail("`split` at an empty text"));
             }
-            Some(Value::Text(between)) => match name {
+            Some(TemplateValue::Text(between)) => match name {
                 "split" => text.splitn(pieces, &**between).collect(),
                 _ => text.rsplitn(pieces, &**between).collect(),
             },
             Some(_) => return Err(self.fail("`split` takes a string")),
         };
-        if name == "rsplit" && matches!(between, Some(Value::Text(_))) {
+        if name == "rsplit" && matches!(between, Some(TemplateValue::Text(_))) {
             parts.reverse();
         }
         let mut items = Vec::with_capacity(parts.len());
@@ -217,20 +239,24 @@ impl Run<'_> {
         self.list(items)
     }
 
-    fn replace(&mut self, text: &str, args: Called) -> Result<Value, TemplateError> {
-        let given = self.given("replace", args, &["old", "new", "count"])?;
+    fn replace(
+        &mut self,
+        text: &str,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let given = self.bind_args("replace", args, &["old", "new", "count"])?;
         let [Some(old), Some(new), count] = &given[..] else {
             return Err(self.fail("`replace` takes two strings"));
         };
         let (old, new) = (self.text_of(old)?, self.text_of(new)?);
-        let most = count.as_ref().and_then(Value::as_int);
+        let most = count.as_ref().and_then(TemplateValue::as_int);
         let most = most.and_then(|m| usize::try_from(m).ok());
         let most = most.unwrap_or(usize::MAX);
         let found = match old.is_empty() {
             true => text.len() + 1,
             false => text.matches(&*old).count(),
         };
-        self.make(
+        self.reserve_bytes(
             found
                 .min(most)
                 .saturating_mul(new.len())
@@ -239,17 +265,21 @@ impl Run<'_> {
         self.text(&text.replacen(&*old, &new, most))
     }
 
-    fn join_method(&mut self, between: &str, args: Called) -> Result<Value, TemplateError> {
-        let Some(of) = self.given("join", args, &["of"])?.pop().flatten() else {
+    fn join_method(
+        &mut self,
+        between: &str,
+        args: TemplateCallArgs,
+    ) -> Result<TemplateValue, TemplateError> {
+        let Some(of) = self.bind_args("join", args, &["of"])?.pop().flatten() else {
             return Err(self.fail("`join` takes a list"));
         };
         let items = self.items(&of)?;
         let mut joined = String::new();
         for (at, item) in items.items.iter().enumerate() {
-            let Value::Text(text) = item else {
+            let TemplateValue::Text(text) = item else {
                 return Err(self.fail(format!("`join` of {}", item.kind())));
             };
-            self.make(between.len() + text.len())?;
+            self.reserve_bytes(between.len() + text.len())?;
             joined.push_str(if at > 0 { between } else { "" });
             joined.push_str(text);
         }
@@ -257,8 +287,10 @@ impl Run<'_> {
     }
 }
 
-fn all(text: &str, is: impl Fn(char) -> bool) -> Result<Value, TemplateError> {
-    Ok(Value::Bool(!text.is_empty() && text.chars().all(is)))
+fn all(text: &str, is: impl Fn(char) -> bool) -> Result<TemplateValue, TemplateError> {
+    Ok(TemplateValue::Bool(
+        !text.is_empty() && text.chars().all(is),
+    ))
 }
 
 fn capitalized(text: &str) -> String {

@@ -1,29 +1,29 @@
-//! Statements. Expressions are in `expressions.rs`, as methods of the same parser.
+//! The statement parser. The expression parser is in `expressions.rs`, as methods of the same type.
 
-use super::lexer::{Piece, Token, TokenKind};
-use super::{Template, TemplateError, Value, clip};
+use super::lexer::{TemplatePiece, TemplateToken, TemplateTokenKind};
+use super::{Template, TemplateError, TemplateValue, clip};
 
-/// Statements and brackets nest at most this deep.
+/// Maximum nesting depth of statements and brackets.
 const MAX_NESTING: u32 = 60;
 
-/// The place of an expression in its template.
+/// Index of an expression in its template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ExprId(pub(super) u32);
+pub(super) struct TemplateExprId(pub(super) u32);
 
 #[derive(Clone, Debug)]
-pub(super) struct Expr {
+pub(super) struct TemplateExpr {
     pub(super) line: usize,
-    pub(super) kind: ExprKind,
+    pub(super) kind: TemplateExprKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Args {
-    pub(super) plain: Vec<ExprId>,
-    pub(super) named: Vec<(String, ExprId)>,
+pub(super) struct TemplateArgs {
+    pub(super) plain: Vec<TemplateExprId>,
+    pub(super) named: Vec<(String, TemplateExprId)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BinaryOp {
+pub(super) enum TemplateBinaryOp {
     Add,
     Sub,
     Mul,
@@ -34,7 +34,7 @@ pub(super) enum BinaryOp {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompareOp {
+pub(super) enum TemplateCompareOp {
     Eq,
     Ne,
     Lt,
@@ -46,40 +46,40 @@ pub(super) enum CompareOp {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum ExprKind {
-    Literal(Value),
+pub(super) enum TemplateExprKind {
+    Literal(TemplateValue),
     Name(String),
-    List(Vec<ExprId>),
-    Dict(Vec<(ExprId, ExprId)>),
-    Attribute(ExprId, String),
-    Item(ExprId, ExprId),
-    Slice(ExprId, [Option<ExprId>; 3]),
-    Call(ExprId, Args),
-    Filter(ExprId, String, Args),
+    List(Vec<TemplateExprId>),
+    Dict(Vec<(TemplateExprId, TemplateExprId)>),
+    Attribute(TemplateExprId, String),
+    Item(TemplateExprId, TemplateExprId),
+    Slice(TemplateExprId, [Option<TemplateExprId>; 3]),
+    Call(TemplateExprId, TemplateArgs),
+    Filter(TemplateExprId, String, TemplateArgs),
     Test {
-        subject: ExprId,
+        subject: TemplateExprId,
         name: String,
-        args: Args,
+        args: TemplateArgs,
         negated: bool,
     },
-    Not(ExprId),
-    Negative(ExprId),
-    And(ExprId, ExprId),
-    Or(ExprId, ExprId),
-    Compare(ExprId, Vec<(CompareOp, ExprId)>),
-    Binary(BinaryOp, ExprId, ExprId),
+    Not(TemplateExprId),
+    Negative(TemplateExprId),
+    And(TemplateExprId, TemplateExprId),
+    Or(TemplateExprId, TemplateExprId),
+    Compare(TemplateExprId, Vec<(TemplateCompareOp, TemplateExprId)>),
+    Binary(TemplateBinaryOp, TemplateExprId, TemplateExprId),
     /// `a ~ b ~ c`
-    Concat(Vec<ExprId>),
+    Concat(Vec<TemplateExprId>),
     Choose {
-        condition: ExprId,
-        yes: ExprId,
-        no: Option<ExprId>,
+        condition: TemplateExprId,
+        yes: TemplateExprId,
+        no: Option<TemplateExprId>,
     },
 }
 
-/// What an assignment or a loop binds.
+/// The names that an assignment or a loop binds.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
+pub(super) enum TemplateTarget {
     Name(String),
     /// An attribute of a namespace.
     Attribute(String, String),
@@ -87,56 +87,60 @@ pub(super) enum Target {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct TemplateNode {
     pub(super) line: usize,
-    pub(super) kind: NodeKind,
+    pub(super) kind: TemplateNodeKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum NodeKind {
+pub(super) enum TemplateNodeKind {
     Text(String),
-    Print(ExprId),
-    If(Vec<(ExprId, Vec<Node>)>, Vec<Node>),
-    For(Box<For>),
-    Set(Target, ExprId),
-    /// The body's text, through filters.
-    SetBlock(Target, Vec<(String, Args)>, Vec<Node>),
-    FilterBlock(Vec<(String, Args)>, Vec<Node>),
-    Macro(std::sync::Arc<Macro>),
-    Generation(Vec<Node>),
+    Print(TemplateExprId),
+    If(Vec<(TemplateExprId, Vec<TemplateNode>)>, Vec<TemplateNode>),
+    For(Box<TemplateFor>),
+    Set(TemplateTarget, TemplateExprId),
+    /// Assigns the rendered body, after filters, to the target.
+    SetBlock(
+        TemplateTarget,
+        Vec<(String, TemplateArgs)>,
+        Vec<TemplateNode>,
+    ),
+    FilterBlock(Vec<(String, TemplateArgs)>, Vec<TemplateNode>),
+    Macro(std::sync::Arc<TemplateMacro>),
+    Generation(Vec<TemplateNode>),
     Break,
     Continue,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct For {
-    pub(super) target: Target,
-    pub(super) over: ExprId,
-    pub(super) condition: Option<ExprId>,
-    pub(super) body: Vec<Node>,
-    pub(super) otherwise: Vec<Node>,
+pub(super) struct TemplateFor {
+    pub(super) target: TemplateTarget,
+    pub(super) over: TemplateExprId,
+    pub(super) condition: Option<TemplateExprId>,
+    pub(super) body: Vec<TemplateNode>,
+    pub(super) otherwise: Vec<TemplateNode>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Macro {
+pub(super) struct TemplateMacro {
     pub(super) name: String,
-    pub(super) params: Vec<(String, Option<ExprId>)>,
-    pub(super) body: Vec<Node>,
+    pub(super) params: Vec<(String, Option<TemplateExprId>)>,
+    pub(super) body: Vec<TemplateNode>,
 }
 
-/// A parser of statements over pieces, and of expressions over the tokens of the tag at hand.
-pub(super) struct Parser {
-    pieces: std::vec::IntoIter<Piece>,
-    pub(super) tokens: std::iter::Peekable<std::vec::IntoIter<Token>>,
+/// A parser of statements over pieces, and of expressions over the current tag's tokens.
+pub(super) struct TemplateParser {
+    pieces: std::vec::IntoIter<TemplatePiece>,
+    pub(super) tokens: std::iter::Peekable<std::vec::IntoIter<TemplateToken>>,
     pub(super) line: usize,
-    pub(super) exprs: Vec<Expr>,
+    pub(super) exprs: Vec<TemplateExpr>,
     nesting: u32,
     loops: u32,
     generation: bool,
 }
 
-pub(super) fn parse(pieces: Vec<Piece>) -> Result<Template, TemplateError> {
-    let mut parser = Parser {
+pub(super) fn parse(pieces: Vec<TemplatePiece>) -> Result<Template, TemplateError> {
+    let mut parser = TemplateParser {
         pieces: pieces.into_iter(),
         tokens: Vec::new().into_iter().peekable(),
         line: 1,
@@ -153,7 +157,7 @@ pub(super) fn parse(pieces: Vec<Piece>) -> Result<Template, TemplateError> {
     })
 }
 
-impl Parser {
+impl TemplateParser {
     pub(super) fn syntax(&self, reason: impl Into<String>) -> TemplateError {
         TemplateError::Syntax {
             line: self.line,
@@ -181,29 +185,32 @@ impl Parser {
         parsed
     }
 
-    /// The statements up to a tag that begins with one of `ends`, whose name is taken and returned;
-    /// to the end of the template where there are none.
-    fn body(&mut self, ends: &[&'static str]) -> Result<(Vec<Node>, &'static str), TemplateError> {
+    /// Parses statements up to a tag that begins with one of `ends`, and returns that tag's name.
+    /// If `ends` is empty, it parses to the end of the template.
+    fn body(
+        &mut self,
+        ends: &[&'static str],
+    ) -> Result<(Vec<TemplateNode>, &'static str), TemplateError> {
         let begun = self.line;
         let mut nodes = Vec::new();
         while let Some(piece) = self.pieces.next() {
             let tokens = match piece {
-                Piece::Text(text) => {
+                TemplatePiece::Text(text) => {
                     let line = self.line;
                     self.line += text.bytes().filter(|b| *b == b'\n').count();
-                    let kind = NodeKind::Text(text);
-                    nodes.push(Node { line, kind });
+                    let kind = TemplateNodeKind::Text(text);
+                    nodes.push(TemplateNode { line, kind });
                     continue;
                 }
-                Piece::Print(tokens) => {
+                TemplatePiece::Print(tokens) => {
                     self.enter_tag(tokens);
                     let line = self.line;
-                    let kind = NodeKind::Print(self.tuple()?);
+                    let kind = TemplateNodeKind::Print(self.tuple()?);
                     self.end_tag()?;
-                    nodes.push(Node { line, kind });
+                    nodes.push(TemplateNode { line, kind });
                     continue;
                 }
-                Piece::Tag(tokens) => tokens,
+                TemplatePiece::Tag(tokens) => tokens,
             };
             self.enter_tag(tokens);
             let line = self.line;
@@ -212,18 +219,18 @@ impl Parser {
                 return Ok((nodes, end));
             }
             let kind = self.nested(|p| p.statement(&name))?;
-            nodes.push(Node { line, kind });
+            nodes.push(TemplateNode { line, kind });
         }
         match ends.last() {
             None => Ok((nodes, "")),
             Some(end) => {
                 self.line = begun;
-                Err(self.syntax(format!("what begins here has no `{end}`")))
+                Err(self.syntax(format!("the block that begins here has no `{end}`")))
             }
         }
     }
 
-    fn enter_tag(&mut self, tokens: Vec<Token>) {
+    fn enter_tag(&mut self, tokens: Vec<TemplateToken>) {
         if let Some(first) = tokens.first() {
             self.line = first.line;
         }
@@ -237,7 +244,7 @@ impl Parser {
         }
     }
 
-    fn statement(&mut self, name: &str) -> Result<NodeKind, TemplateError> {
+    fn statement(&mut self, name: &str) -> Result<TemplateNodeKind, TemplateError> {
         match name {
             "if" => self.if_statement(),
             "for" => self.for_statement(),
@@ -247,37 +254,37 @@ impl Parser {
                 let filters = self.filters()?;
                 self.end_tag()?;
                 let (body, _end) = self.closed_body(&["endfilter"])?;
-                Ok(NodeKind::FilterBlock(filters, body))
+                Ok(TemplateNodeKind::FilterBlock(filters, body))
             }
             "generation" => {
                 self.end_tag()?;
                 self.generation = true;
                 let (body, _end) = self.closed_body(&["endgeneration"])?;
-                Ok(NodeKind::Generation(body))
+                Ok(TemplateNodeKind::Generation(body))
             }
             "break" | "continue" => {
                 self.end_tag()?;
                 match (self.loops, name) {
-                    (0, _) => Err(self.syntax(format!("`{name}` stands outside a loop"))),
-                    (_, "break") => Ok(NodeKind::Break),
-                    (_, _) => Ok(NodeKind::Continue),
+                    (0, _) => Err(self.syntax(format!("`{name}` is outside a loop"))),
+                    (_, "break") => Ok(TemplateNodeKind::Break),
+                    (_, _) => Ok(TemplateNodeKind::Continue),
                 }
             }
             _ => Err(self.unsupported(format!("the statement `{}`", clip(name)))),
         }
     }
 
-    /// A body whose closing tag has nothing behind its name.
+    /// Parses a body whose closing tag has only its name.
     fn closed_body(
         &mut self,
         ends: &[&'static str],
-    ) -> Result<(Vec<Node>, &'static str), TemplateError> {
+    ) -> Result<(Vec<TemplateNode>, &'static str), TemplateError> {
         let (body, end) = self.body(ends)?;
         self.end_tag()?;
         Ok((body, end))
     }
 
-    fn if_statement(&mut self) -> Result<NodeKind, TemplateError> {
+    fn if_statement(&mut self) -> Result<TemplateNodeKind, TemplateError> {
         let mut arms = Vec::new();
         loop {
             let condition = self.tuple()?;
@@ -292,11 +299,11 @@ impl Parser {
                 "else" => self.closed_body(&["endif"])?.0,
                 _ => Vec::new(),
             };
-            return Ok(NodeKind::If(arms, otherwise));
+            return Ok(TemplateNodeKind::If(arms, otherwise));
         }
     }
 
-    fn for_statement(&mut self) -> Result<NodeKind, TemplateError> {
+    fn for_statement(&mut self) -> Result<TemplateNodeKind, TemplateError> {
         let target = self.names()?;
         self.expect_name("in")?;
         let over = self.tuple_without_condition()?;
@@ -316,7 +323,7 @@ impl Parser {
             "else" => self.closed_body(&["endfor"])?.0,
             _ => Vec::new(),
         };
-        Ok(NodeKind::For(Box::new(For {
+        Ok(TemplateNodeKind::For(Box::new(TemplateFor {
             target,
             over,
             condition,
@@ -325,17 +332,17 @@ impl Parser {
         })))
     }
 
-    fn set_statement(&mut self) -> Result<NodeKind, TemplateError> {
+    fn set_statement(&mut self) -> Result<TemplateNodeKind, TemplateError> {
         let mut target = self.names()?;
-        if let Target::Name(of) = &target
+        if let TemplateTarget::Name(of) = &target
             && self.take_op(".")
         {
-            target = Target::Attribute(of.clone(), self.name()?);
+            target = TemplateTarget::Attribute(of.clone(), self.name()?);
         }
         if self.take_op("=") {
             let value = self.tuple()?;
             self.end_tag()?;
-            return Ok(NodeKind::Set(target, value));
+            return Ok(TemplateNodeKind::Set(target, value));
         }
         let filters = match self.take_op("|") {
             true => self.filters()?,
@@ -343,10 +350,10 @@ impl Parser {
         };
         self.end_tag()?;
         let (body, _end) = self.closed_body(&["endset"])?;
-        Ok(NodeKind::SetBlock(target, filters, body))
+        Ok(TemplateNodeKind::SetBlock(target, filters, body))
     }
 
-    fn macro_statement(&mut self) -> Result<NodeKind, TemplateError> {
+    fn macro_statement(&mut self) -> Result<TemplateNodeKind, TemplateError> {
         let name = self.name()?;
         self.expect_op("(")?;
         let mut params = Vec::new();
@@ -363,22 +370,20 @@ impl Parser {
             }
         }
         self.end_tag()?;
-        // A loop around the macro is not one around its body.
+        // A loop around the macro does not count as a loop around its body.
         let loops = std::mem::take(&mut self.loops);
         let body = self.body(&["endmacro"]);
         self.loops = loops;
         let (body, _end) = body?;
         self.take_name(&name);
         self.end_tag()?;
-        Ok(NodeKind::Macro(std::sync::Arc::new(Macro {
-            name,
-            params,
-            body,
-        })))
+        Ok(TemplateNodeKind::Macro(std::sync::Arc::new(
+            TemplateMacro { name, params, body },
+        )))
     }
 
-    /// `name`, or `name, name`, in brackets or not.
-    fn names(&mut self) -> Result<Target, TemplateError> {
+    /// Parses `name` or `name, name`, with optional brackets.
+    fn names(&mut self) -> Result<TemplateTarget, TemplateError> {
         let bracket = self.take_op("(");
         let first = self.name()?;
         let mut names = vec![first];
@@ -386,7 +391,7 @@ impl Parser {
         while self.take_op(",") {
             several = true;
             match self.tokens.peek().map(|t| &t.kind) {
-                Some(TokenKind::Name(name)) if name != "in" => names.push(self.name()?),
+                Some(TemplateTokenKind::Name(name)) if name != "in" => names.push(self.name()?),
                 _ => break,
             }
         }
@@ -394,10 +399,10 @@ impl Parser {
             self.expect_op(")")?;
         }
         match names.pop() {
-            Some(name) if !several => Ok(Target::Name(name)),
+            Some(name) if !several => Ok(TemplateTarget::Name(name)),
             last => {
                 names.extend(last);
-                Ok(Target::Names(names))
+                Ok(TemplateTarget::Names(names))
             }
         }
     }

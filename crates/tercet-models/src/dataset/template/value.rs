@@ -1,18 +1,18 @@
-//! Values of templates, in Python's manner.
+//! Template values, with Python's semantics.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::functions::Function;
+use super::functions::TemplateFunction;
 
-/// A value: what JSON has, with objects in the order they were written in, and what only
-/// templates make.
+/// A template value: a JSON value with objects in insertion order, or a value that exists only in
+/// templates.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Value {
-    /// A variable or an attribute that is not there.
+pub enum TemplateValue {
+    /// An undefined variable or attribute.
     Undefined,
     /// `none`, JSON's `null`.
     None,
@@ -20,69 +20,70 @@ pub enum Value {
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// Another number.
+    /// A floating-point number.
     Float(f64),
     /// Text.
     Text(Arc<str>),
     /// A list.
-    List(Arc<List>),
+    List(Arc<TemplateList>),
     /// An object.
-    Map(Arc<Map>),
-    /// What exists while a template is rendered only.
-    Internal(Internal),
+    Map(Arc<TemplateMap>),
+    /// A value that exists only during rendering.
+    Internal(TemplateInternal),
 }
 
 /// The items of a list.
 #[derive(Debug)]
-pub struct List {
-    pub(super) items: Vec<Value>,
+pub struct TemplateList {
+    pub(super) items: Vec<TemplateValue>,
     depth: u32,
 }
 
 /// The entries of an object, in order.
 #[derive(Debug)]
-pub struct Map {
-    pub(super) entries: Vec<(Arc<str>, Value)>,
+pub struct TemplateMap {
+    pub(super) entries: Vec<(Arc<str>, TemplateValue)>,
     depth: u32,
 }
 
 /// Functions, macros, namespaces and loops: opaque outside of templates.
 #[derive(Clone, Debug)]
-pub struct Internal(pub(super) InternalKind);
+pub struct TemplateInternal(pub(super) TemplateInternalKind);
 
 #[derive(Clone, Debug)]
-pub(super) enum InternalKind {
-    Function(Function),
-    /// Its place among the macros of the run.
+pub(super) enum TemplateInternalKind {
+    Function(TemplateFunction),
+    /// Index of the macro in the rendering.
     Macro(usize),
-    /// Its place among the namespaces of the run: a namespace that holds itself makes no cycle.
+    /// Index of the namespace in the rendering. A namespace that contains itself therefore forms no
+    /// reference cycle.
     Namespace(usize),
     Loop {
-        items: Arc<List>,
+        items: Arc<TemplateList>,
         index: usize,
     },
 }
 
-impl Value {
-    /// Text.
+impl TemplateValue {
+    /// A text value.
     #[must_use]
-    pub fn text(text: &str) -> Value {
-        Value::Text(Arc::from(text))
+    pub fn text(text: &str) -> TemplateValue {
+        TemplateValue::Text(Arc::from(text))
     }
 
-    /// A list.
+    /// A list value.
     #[must_use]
-    pub fn list(items: Vec<Value>) -> Value {
-        let depth = 1 + items.iter().map(Value::depth).max().unwrap_or(0);
-        Value::List(Arc::new(List { items, depth }))
+    pub fn list(items: Vec<TemplateValue>) -> TemplateValue {
+        let depth = 1 + items.iter().map(TemplateValue::depth).max().unwrap_or(0);
+        TemplateValue::List(Arc::new(TemplateList { items, depth }))
     }
 
-    /// An object; of entries with the same key, the last one counts.
+    /// An object value; of entries with the same key, the last one is used.
     #[must_use]
-    pub fn map<K: AsRef<str>>(entries: Vec<(K, Value)>) -> Value {
+    pub fn map<K: AsRef<str>>(entries: Vec<(K, TemplateValue)>) -> TemplateValue {
         let depth = 1 + entries.iter().map(|(_, v)| v.depth()).max().unwrap_or(0);
         let mut places = std::collections::HashMap::new();
-        let mut kept: Vec<(Arc<str>, Value)> = Vec::with_capacity(entries.len());
+        let mut kept: Vec<(Arc<str>, TemplateValue)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let key: Arc<str> = Arc::from(key.as_ref());
             match places.get(&key) {
@@ -97,104 +98,104 @@ impl Value {
             }
         }
         let entries = kept;
-        Value::Map(Arc::new(Map { entries, depth }))
+        TemplateValue::Map(Arc::new(TemplateMap { entries, depth }))
     }
 
-    /// The text, if it is one.
+    /// The text, if the value is a text.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
-            Value::Text(text) => Some(text),
+            TemplateValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    /// The items, if it is a list.
+    /// The items, if the value is a list.
     #[must_use]
-    pub fn as_list(&self) -> Option<&[Value]> {
+    pub fn as_list(&self) -> Option<&[TemplateValue]> {
         match self {
-            Value::List(list) => Some(&list.items),
+            TemplateValue::List(list) => Some(&list.items),
             _ => None,
         }
     }
 
-    /// The entries in order, if it is an object.
+    /// The entries in order, if the value is an object.
     #[must_use]
-    pub fn as_map(&self) -> Option<&[(Arc<str>, Value)]> {
+    pub fn as_map(&self) -> Option<&[(Arc<str>, TemplateValue)]> {
         match self {
-            Value::Map(map) => Some(&map.entries),
+            TemplateValue::Map(map) => Some(&map.entries),
             _ => None,
         }
     }
 
-    /// The value of a key, if it is an object that has the key.
+    /// The value of a key, if the value is an object with that key.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&TemplateValue> {
         let (_, value) = self.as_map()?.iter().find(|(k, _)| &**k == key)?;
         Some(value)
     }
 
-    /// How deep lists and objects nest.
+    /// Nesting depth of lists and objects.
     pub(super) fn depth(&self) -> u32 {
         match self {
-            Value::List(list) => list.depth,
-            Value::Map(map) => map.depth,
+            TemplateValue::List(list) => list.depth,
+            TemplateValue::Map(map) => map.depth,
             _ => 0,
         }
     }
 
     pub(super) fn is_true(&self) -> bool {
         match self {
-            Value::Undefined | Value::None => false,
-            Value::Bool(x) => *x,
-            Value::Int(x) => *x != 0,
-            Value::Float(x) => *x != 0.0,
-            Value::Text(x) => !x.is_empty(),
-            Value::List(x) => !x.items.is_empty(),
-            Value::Map(x) => !x.entries.is_empty(),
-            Value::Internal(_) => true,
+            TemplateValue::Undefined | TemplateValue::None => false,
+            TemplateValue::Bool(x) => *x,
+            TemplateValue::Int(x) => *x != 0,
+            TemplateValue::Float(x) => *x != 0.0,
+            TemplateValue::Text(x) => !x.is_empty(),
+            TemplateValue::List(x) => !x.items.is_empty(),
+            TemplateValue::Map(x) => !x.entries.is_empty(),
+            TemplateValue::Internal(_) => true,
         }
     }
 
-    /// How messages call it, as JSON and Python's users do.
+    /// The type name for error messages, in JSON's and Python's terms.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Value::Undefined => "undefined",
-            Value::None => "null",
-            Value::Bool(_) => "a boolean",
-            Value::Int(_) => "an integer",
-            Value::Float(_) => "a number",
-            Value::Text(_) => "a string",
-            Value::List(_) => "a list",
-            Value::Map(_) => "an object",
-            Value::Internal(internal) => match internal.0 {
-                InternalKind::Function(_) => "a function",
-                InternalKind::Macro(_) => "a macro",
-                InternalKind::Namespace(_) => "a namespace",
-                InternalKind::Loop { .. } => "a loop",
+            TemplateValue::Undefined => "undefined",
+            TemplateValue::None => "null",
+            TemplateValue::Bool(_) => "a boolean",
+            TemplateValue::Int(_) => "an integer",
+            TemplateValue::Float(_) => "a number",
+            TemplateValue::Text(_) => "a string",
+            TemplateValue::List(_) => "a list",
+            TemplateValue::Map(_) => "an object",
+            TemplateValue::Internal(internal) => match internal.0 {
+                TemplateInternalKind::Function(_) => "a function",
+                TemplateInternalKind::Macro(_) => "a macro",
+                TemplateInternalKind::Namespace(_) => "a namespace",
+                TemplateInternalKind::Loop { .. } => "a loop",
             },
         }
     }
 
-    /// An integer, with booleans as 0 and 1.
+    /// The value as an integer, with booleans as 0 and 1.
     pub(super) fn as_int(&self) -> Option<i64> {
         match self {
-            Value::Int(x) => Some(*x),
-            Value::Bool(x) => Some(i64::from(*x)),
+            TemplateValue::Int(x) => Some(*x),
+            TemplateValue::Bool(x) => Some(i64::from(*x)),
             _ => None,
         }
     }
 
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
-            Value::Float(x) => Some(*x),
+            TemplateValue::Float(x) => Some(*x),
             _ => self.as_int().map(|x| x as f64),
         }
     }
 }
 
-/// A number as Python prints it.
+/// A number in Python's format.
 pub(super) fn float_text(x: f64) -> String {
     if x.is_nan() {
         return "nan".to_owned();
@@ -215,7 +216,7 @@ pub(super) fn float_text(x: f64) -> String {
     format!("{x:?}")
 }
 
-/// Text in quotes, as Python's `repr` gives it.
+/// Appends a quoted text in the format of Python's `repr`.
 pub(super) fn quoted(text: &str, out: &mut String) {
     let quote = match text.contains('\'') && !text.contains('"') {
         true => '"',
@@ -236,7 +237,7 @@ pub(super) fn quoted(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Text in quotes, as JSON without escapes of what is not ASCII.
+/// Appends a quoted JSON text without escapes of non-ASCII characters.
 pub(super) fn json_quoted(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {
@@ -255,47 +256,47 @@ pub(super) fn json_quoted(text: &str, out: &mut String) {
     out.push('"');
 }
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+impl<'de> Deserialize<'de> for TemplateValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TemplateValue, D::Error> {
         struct ValueVisitor;
 
         impl<'de> Visitor<'de> for ValueVisitor {
-            type Value = Value;
+            type Value = TemplateValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("JSON")
             }
-            fn visit_unit<E>(self) -> Result<Value, E> {
-                Ok(Value::None)
+            fn visit_unit<E>(self) -> Result<TemplateValue, E> {
+                Ok(TemplateValue::None)
             }
-            fn visit_bool<E>(self, x: bool) -> Result<Value, E> {
-                Ok(Value::Bool(x))
+            fn visit_bool<E>(self, x: bool) -> Result<TemplateValue, E> {
+                Ok(TemplateValue::Bool(x))
             }
-            fn visit_i64<E>(self, x: i64) -> Result<Value, E> {
-                Ok(Value::Int(x))
+            fn visit_i64<E>(self, x: i64) -> Result<TemplateValue, E> {
+                Ok(TemplateValue::Int(x))
             }
-            fn visit_u64<E>(self, x: u64) -> Result<Value, E> {
-                Ok(i64::try_from(x).map_or(Value::Float(x as f64), Value::Int))
+            fn visit_u64<E>(self, x: u64) -> Result<TemplateValue, E> {
+                Ok(i64::try_from(x).map_or(TemplateValue::Float(x as f64), TemplateValue::Int))
             }
-            fn visit_f64<E>(self, x: f64) -> Result<Value, E> {
-                Ok(Value::Float(x))
+            fn visit_f64<E>(self, x: f64) -> Result<TemplateValue, E> {
+                Ok(TemplateValue::Float(x))
             }
-            fn visit_str<E>(self, x: &str) -> Result<Value, E> {
-                Ok(Value::text(x))
+            fn visit_str<E>(self, x: &str) -> Result<TemplateValue, E> {
+                Ok(TemplateValue::text(x))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<TemplateValue, A::Error> {
                 let mut items = Vec::new();
                 while let Some(item) = seq.next_element()? {
                     items.push(item);
                 }
-                Ok(Value::list(items))
+                Ok(TemplateValue::list(items))
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-                let mut entries: Vec<(String, Value)> = Vec::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TemplateValue, A::Error> {
+                let mut entries: Vec<(String, TemplateValue)> = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Value::map(entries))
+                Ok(TemplateValue::map(entries))
             }
         }
 

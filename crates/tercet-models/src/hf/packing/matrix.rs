@@ -1,33 +1,33 @@
-//! The tensors of one matrix, checked against each other, as blocks.
+//! Conversion of the tensors of one quantized matrix to blocks, after consistency checks.
 
 use tercet::{DType, Scheme, Tensor, TensorType};
 
 use super::super::HfWeights;
 use super::Packing;
-use super::pack::{self, Codes, Grid};
+use super::pack::{self, QuantCodeFn, QuantGroupGrid};
 use crate::safetensors::{SafeDtype, SafeTensorInfo, SafeTensors};
-use crate::weight::{Weight, safetensors_tensor};
+use crate::weight::{ModelWeight, safetensors_tensor};
 
-type Stored<'a> = (&'a SafeTensors, &'a SafeTensorInfo);
+type SafeTensorRef<'a> = (&'a SafeTensors, &'a SafeTensorInfo);
 
-/// Where the tensors of one matrix are.
-pub(super) struct Parts<'a> {
+/// The tensors of one quantized matrix.
+pub(super) struct PackedMatrixTensors<'a> {
     weights: &'a HfWeights,
-    /// The name up to `.weight`.
+    /// The tensor name up to `.weight`.
     base: &'a str,
-    /// The codes.
-    codes: Stored<'a>,
+    /// The quantized values.
+    codes: SafeTensorRef<'a>,
 }
 
-/// Numbers by row and group of columns.
-struct Scales {
+/// Scales by row and group of columns.
+struct GroupScales {
     values: Vec<f32>,
     shape: [usize; 2],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PackedMatrixTensors<'a> {
     /// The parts of the weight of this name, if it is stored as several tensors.
-    pub(super) fn of(weights: &'a HfWeights, name: &'a str) -> Option<Parts<'a>> {
+    pub(super) fn find(weights: &'a HfWeights, name: &'a str) -> Option<PackedMatrixTensors<'a>> {
         let base = name.strip_suffix(".weight")?;
         let find = |end: &str| weights.find_as_read(&format!("{base}.{end}"));
         let has_scale = || {
@@ -36,12 +36,14 @@ impl<'a> Parts<'a> {
                 .is_some()
         };
         let narrow = [SafeDtype::I8, SafeDtype::F8_E4M3, SafeDtype::F8_E5M2];
-        // Codes without a scale are a damaged file's, no numbers.
-        let is_codes = |stored: &Stored<'_>| has_scale() || narrow.contains(&stored.1.dtype());
+        // A narrow type without a scale belongs to a damaged file; its values are not plain
+        // numbers.
+        let is_codes =
+            |stored: &SafeTensorRef<'_>| has_scale() || narrow.contains(&stored.1.dtype());
         let codes = find("qweight")
             .or_else(|| find("weight_packed"))
             .or_else(|| find("weight").filter(is_codes))?;
-        Some(Parts {
+        Some(PackedMatrixTensors {
             weights,
             base,
             codes,
@@ -49,7 +51,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The matrix as blocks `[rows, row bytes]`.
-    pub(super) fn weight(&self, packing: Packing) -> Result<Weight, String> {
+    pub(super) fn weight(&self, packing: Packing) -> Result<ModelWeight, String> {
         let made = match packing {
             Packing::Gptq {
                 bits,
@@ -66,7 +68,7 @@ impl<'a> Parts<'a> {
         made.map_err(|e| format!("`{}`: {e}", self.base))
     }
 
-    fn part(&self, end: &str) -> Result<Stored<'a>, String> {
+    fn part(&self, end: &str) -> Result<SafeTensorRef<'a>, String> {
         let found = self.weights.find_as_read(&format!("{}.{end}", self.base));
         found.ok_or_else(|| format!("has no `{end}`"))
     }
@@ -74,30 +76,31 @@ impl<'a> Parts<'a> {
     /// The bytes of a matrix of this dtype, and its shape.
     fn matrix(
         &self,
-        (file, info): Stored<'a>,
+        (file, info): SafeTensorRef<'a>,
         dtype: SafeDtype,
     ) -> Result<(&'a [u8], [usize; 2]), String> {
         let &[rows, columns] = info.shape() else {
-            return Err(format!("`{}` is no matrix", info.name()));
+            return Err(format!("`{}` is not a matrix", info.name()));
         };
         match info.dtype() == dtype {
             true => Ok((file.data(info), [rows, columns])),
             false => {
                 let (found, wanted) = (info.dtype().name(), dtype.name());
-                Err(format!("`{}` is {found}, not {wanted}", info.name()))
+                Err(format!("`{}` is {found}; expected {wanted}", info.name()))
             }
         }
     }
 
-    fn words_of(&self, stored: Stored<'a>) -> Result<(Vec<u32>, [usize; 2]), String> {
+    fn words_of(&self, stored: SafeTensorRef<'a>) -> Result<(Vec<u32>, [usize; 2]), String> {
         let (bytes, shape) = self.matrix(stored, SafeDtype::I32)?;
         let (words, _) = bytes.as_chunks::<4>();
         let words = words.iter().map(|word| u32::from_le_bytes(*word));
         Ok((words.collect(), shape))
     }
 
-    /// Floats of any width; a vector or one number is a matrix of one column.
-    fn scales(&self, end: &str) -> Result<Scales, String> {
+    /// Reads scales of any float type. A vector or a single number counts as a matrix of one
+    /// column.
+    fn scales(&self, end: &str) -> Result<GroupScales, String> {
         let (file, info) = self.part(end)?;
         let shape = match *info.shape() {
             [] => [1, 1],
@@ -111,12 +114,13 @@ impl<'a> Parts<'a> {
         }
         let values: Vec<f32> = tensor.to_f64s().iter().map(|x| *x as f32).collect();
         match values.iter().all(|x| x.is_finite()) {
-            true => Ok(Scales { values, shape }),
-            false => Err(format!("`{end}` is not finite everywhere")),
+            true => Ok(GroupScales { values, shape }),
+            false => Err(format!("`{end}` has values that are not finite")),
         }
     }
 
-    /// Whether the group of each column is what its place says.
+    /// Checks that the group index of each column follows from its position (no activation
+    /// reordering).
     fn check_order(&self, group: usize) -> Result<(), String> {
         let Ok((file, info)) = self.part("g_idx") else {
             return Ok(());
@@ -126,13 +130,14 @@ impl<'a> Parts<'a> {
         match index.to_i64s().into_iter().enumerate().all(is_own) {
             true => Ok(()),
             false => {
-                let what = "columns are in the order of their activations (desc_act); a checkpoint without is supported";
+                let what = "columns are in the order of their activations (desc_act); use a \
+                 checkpoint without desc_act";
                 Err(what.to_string())
             }
         }
     }
 
-    fn gptq(&self, bits: u32, group: usize, less_one: bool) -> Result<Weight, String> {
+    fn gptq(&self, bits: u32, group: usize, less_one: bool) -> Result<ModelWeight, String> {
         self.check_order(group)?;
         let per = (32 / bits) as usize;
         let (words, [word_rows, rows]) = self.words_of(self.codes)?;
@@ -150,7 +155,7 @@ impl<'a> Parts<'a> {
             let word = zeros[at * zero_shape[1] + row / per];
             (word >> (bits as usize * (row % per)) & mask) + u32::from(less_one)
         };
-        let grid = Grid {
+        let grid = QuantGroupGrid {
             group,
             scale: &|row, at| scales.values[at * rows + row],
             zero: &zero,
@@ -158,8 +163,8 @@ impl<'a> Parts<'a> {
         integers([rows, columns], bits, &code, &grid)
     }
 
-    fn awq(&self, group: usize) -> Result<Weight, String> {
-        /// The place of each row within its word.
+    fn awq(&self, group: usize) -> Result<ModelWeight, String> {
+        /// Position of each row within its word.
         const PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
         let (words, [columns, word_rows]) = self.words_of(self.codes)?;
         let (zeros, zero_shape) = self.words_of(self.part("qzeros")?)?;
@@ -171,7 +176,7 @@ impl<'a> Parts<'a> {
         let of = |words: &[u32], row: usize, at: usize| {
             words[at * word_rows + row / 8] >> (4 * PLACES[row % 8]) & 15
         };
-        let grid = Grid {
+        let grid = QuantGroupGrid {
             group,
             scale: &|row, at| scales.values[at * rows + row],
             zero: &|row, at| of(&zeros, row, at),
@@ -180,21 +185,22 @@ impl<'a> Parts<'a> {
         integers([rows, columns], 4, &code, &grid)
     }
 
-    /// Scales by row and group, as many groups as the tensor has.
-    fn by_row(&self, rows: usize, columns: usize) -> Result<(Scales, usize), String> {
+    /// Scales by row and group; the tensor determines the number of groups.
+    fn by_row(&self, rows: usize, columns: usize) -> Result<(GroupScales, usize), String> {
         let scales = self.scales("weight_scale")?;
         let groups = scales.shape[1];
         let group = columns.checked_div(groups).unwrap_or(0);
         if scales.shape[0] != rows || group * groups != columns || group % 32 != 0 {
             let found = scales.shape;
             return Err(format!(
-                "`weight_scale` is {found:?} for a matrix of {rows} x {columns}"
+                "`weight_scale` has shape {found:?}, which does not match a matrix of {rows} x \
+                 {columns}"
             ));
         }
         Ok((scales, group))
     }
 
-    fn words(&self, bits: u32) -> Result<Weight, String> {
+    fn words(&self, bits: u32) -> Result<ModelWeight, String> {
         let per = (32 / bits) as usize;
         let (words, [rows, word_columns]) = self.words_of(self.codes)?;
         let columns = word_columns * per;
@@ -204,7 +210,7 @@ impl<'a> Parts<'a> {
             let word = words[row * word_columns + column / per];
             (word >> (bits as usize * (column % per)) & mask) as u8
         };
-        let grid = Grid {
+        let grid = QuantGroupGrid {
             group,
             scale: &|row, at| scales.values[row * scales.shape[1] + at],
             zero: &|_, _| 1 << (bits - 1),
@@ -212,10 +218,10 @@ impl<'a> Parts<'a> {
         integers([rows, columns], bits, &code, &grid)
     }
 
-    fn bytes(&self) -> Result<Weight, String> {
+    fn bytes(&self) -> Result<ModelWeight, String> {
         let (bytes, [rows, columns]) = self.matrix(self.codes, SafeDtype::I8)?;
         let (scales, group) = self.by_row(rows, columns)?;
-        let grid = Grid {
+        let grid = QuantGroupGrid {
             group,
             scale: &|row, at| scales.values[row * scales.shape[1] + at],
             zero: &|_, _| 128,
@@ -224,7 +230,7 @@ impl<'a> Parts<'a> {
         integers([rows, columns], 8, &code, &grid)
     }
 
-    fn float8(&self) -> Result<Weight, String> {
+    fn float8(&self) -> Result<ModelWeight, String> {
         let info = self.codes.1;
         let scheme = match info.dtype() {
             SafeDtype::F8_E4M3 => Scheme::Fp8E4m3,
@@ -248,7 +254,7 @@ impl<'a> Parts<'a> {
         let tile = [tile(rows, high), tile(columns, wide)];
         let ([Some(row_tile), Some(column_tile)], true) = (tile, column_fits(tile[1], wide)) else {
             return Err(format!(
-                "`{end}` is {:?} for a matrix of {rows} x {columns}",
+                "`{end}` has shape {:?}, which does not match a matrix of {rows} x {columns}",
                 scales.shape
             ));
         };
@@ -258,7 +264,7 @@ impl<'a> Parts<'a> {
         weight(scheme, blocks, [rows, columns])
     }
 
-    fn nvfp4(&self) -> Result<Weight, String> {
+    fn nvfp4(&self) -> Result<ModelWeight, String> {
         let (codes, [rows, half]) = self.matrix(self.codes, SafeDtype::U8)?;
         let (scales, shape) = self.matrix(self.part("weight_scale")?, SafeDtype::F8_E4M3)?;
         expect("weight_scale", shape, [rows, 2 * half / 16])?;
@@ -266,7 +272,7 @@ impl<'a> Parts<'a> {
         weight(Scheme::Nvfp4, blocks, [rows, 2 * half])
     }
 
-    fn mxfp4(&self) -> Result<Weight, String> {
+    fn mxfp4(&self) -> Result<ModelWeight, String> {
         let (codes, [rows, half]) = self.matrix(self.codes, SafeDtype::U8)?;
         let (scales, shape) = self.matrix(self.part("weight_scale")?, SafeDtype::U8)?;
         expect("weight_scale", shape, [rows, 2 * half / 32])?;
@@ -274,20 +280,21 @@ impl<'a> Parts<'a> {
         weight(Scheme::Mxfp4, blocks, [rows, 2 * half])
     }
 
-    /// What the values of [`Packing::Nvfp4`] are multiplied with besides.
+    /// The additional factor of all values of [`Packing::Nvfp4`].
     pub(super) fn factor(&self) -> Result<f32, String> {
         let global = self.scales("weight_global_scale")?;
         match global.values[..] {
             [global] if global != 0.0 && (1.0 / global).is_finite() => Ok(1.0 / global),
             _ => Err(format!(
-                "`{}`: `weight_global_scale` is no number to divide by",
+                "`{}`: `weight_global_scale` is not a number to divide by",
                 self.base
             )),
         }
     }
 }
 
-/// How many rows or columns share one of so many scales: all, one each, or the tile of 128 that such files have.
+/// The number of rows or columns that share one scale: all of them, 1, or 128, the tile size of
+/// such files.
 fn tile(len: usize, scales: usize) -> Option<usize> {
     const TILE: usize = 128;
     match scales {
@@ -298,7 +305,7 @@ fn tile(len: usize, scales: usize) -> Option<usize> {
     }
 }
 
-/// Whether columns share scales in whole blocks.
+/// Whether the columns that share a scale are whole blocks.
 fn column_fits(tile: Option<usize>, scales: usize) -> bool {
     scales == 1 || tile.is_some_and(|t| t % 128 == 0)
 }
@@ -306,26 +313,31 @@ fn column_fits(tile: Option<usize>, scales: usize) -> bool {
 fn expect(end: &str, found: [usize; 2], wanted: [usize; 2]) -> Result<(), String> {
     match found == wanted {
         true => Ok(()),
-        false => Err(format!("`{end}` is {found:?}, not {wanted:?}")),
+        false => Err(format!("`{end}` has shape {found:?}; expected {wanted:?}")),
     }
 }
 
-/// Integers with a scale for each group as blocks: without zero points where they are half the range everywhere.
+/// Converts integers with a scale per group to blocks. Zero points are omitted if all are half the
+/// range.
 fn integers(
     shape: [usize; 2],
     bits: u32,
-    code: Codes<'_>,
-    grid: &Grid<'_>,
-) -> Result<Weight, String> {
+    code: QuantCodeFn<'_>,
+    grid: &QuantGroupGrid<'_>,
+) -> Result<ModelWeight, String> {
     let (scheme, blocks) = pack::integers(shape, bits, code, grid)?;
     weight(scheme, blocks, shape)
 }
 
-fn weight(scheme: Scheme, blocks: Vec<u8>, [rows, columns]: [usize; 2]) -> Result<Weight, String> {
+fn weight(
+    scheme: Scheme,
+    blocks: Vec<u8>,
+    [rows, columns]: [usize; 2],
+) -> Result<ModelWeight, String> {
     let row_bytes = columns / scheme.block_len() * scheme.block_bytes();
     let ty = TensorType::new(DType::U8, &[rows, row_bytes]);
     let blocks = Tensor::from_bytes(ty, &blocks).map_err(|e| e.to_string())?;
-    Ok(Weight::Packed {
+    Ok(ModelWeight::Packed {
         scheme,
         blocks,
         shape: vec![rows, columns],

@@ -1,18 +1,18 @@
-//! Codes and scales of other layouts as the blocks of a [`Scheme`].
+//! Conversion of quantized values and scales in other layouts to the blocks of a [`Scheme`].
 
 use tercet::Scheme;
 
-/// Weights in a block of integers or of 8-bit floats.
+/// Number of weights per block of integers or of 8-bit floats.
 const BLOCK: usize = 128;
-/// Weights of a block that have a scale of their own.
+/// Minimum number of weights that share a scale within a block.
 const GROUP: usize = 32;
 
-/// The code at a row and a column.
-pub(super) type Codes<'a> = &'a dyn Fn(usize, usize) -> u8;
+/// The quantized value at a row and a column.
+pub(super) type QuantCodeFn<'a> = &'a dyn Fn(usize, usize) -> u8;
 
 /// Scales and zero points, by row and group of columns.
-pub(super) struct Grid<'a> {
-    /// Columns that share them.
+pub(super) struct QuantGroupGrid<'a> {
+    /// Number of columns per group.
     pub(super) group: usize,
     pub(super) scale: &'a dyn Fn(usize, usize) -> f32,
     pub(super) zero: &'a dyn Fn(usize, usize) -> u32,
@@ -22,28 +22,28 @@ fn whole_blocks(columns: usize, block: usize) -> Result<usize, String> {
     match columns % block {
         0 => Ok(columns / block),
         _ => Err(format!(
-            "{columns} columns are no multiple of {block}, the length of a block"
+            "{columns} columns are not a multiple of {block}, the length of a block"
         )),
     }
 }
 
-/// A scale in binary16, if it is one.
+/// Converts a scale to binary16, if that is exact.
 fn half_of(scale: f32) -> Result<[u8; 2], String> {
     let half = half::f16::from_f32(scale);
     match half.to_f32() == scale {
         true => Ok(half.to_le_bytes()),
         false => Err(format!(
-            "the scale {scale:e} is no F16, in which blocks of integers have theirs"
+            "the scale {scale:e} is not exact in F16, as integer blocks require"
         )),
     }
 }
 
-/// Integers of 4 or 8 bits, `scale (code - zero)`.
+/// Converts integers of 4 or 8 bits with value `scale (code - zero)`.
 pub(super) fn integers(
     [rows, columns]: [usize; 2],
     bits: u32,
-    code: Codes<'_>,
-    grid: &Grid<'_>,
+    code: QuantCodeFn<'_>,
+    grid: &QuantGroupGrid<'_>,
 ) -> Result<(Scheme, Vec<u8>), String> {
     let blocks = whole_blocks(columns, BLOCK)?;
     let groups = columns.div_ceil(grid.group);
@@ -78,7 +78,7 @@ pub(super) fn integers(
             }
             match bits {
                 4 => nibbles(&codes, GROUP, &mut bytes),
-                // Signed where there is no zero point.
+                // Without zero points, values are stored as signed.
                 _ if is_symmetric => bytes.extend(codes.map(|c| c ^ 0x80)),
                 _ => bytes.extend(codes),
             }
@@ -87,7 +87,8 @@ pub(super) fn integers(
     Ok((scheme, bytes))
 }
 
-/// Of each group the first half in the low halves of bytes, the second in the high ones.
+/// Packs each group of 4-bit values: the first half into the low nibbles, the second half into the
+/// high nibbles.
 fn nibbles(codes: &[u8], group: usize, bytes: &mut Vec<u8>) {
     for group in codes.chunks_exact(group) {
         let (low, high) = group.split_at(group.len() / 2);
@@ -95,7 +96,7 @@ fn nibbles(codes: &[u8], group: usize, bytes: &mut Vec<u8>) {
     }
 }
 
-/// 8-bit floats, a scale by row and column that is one within a block.
+/// Converts 8-bit floats. The scale of a row and column must be constant within a block.
 pub(super) fn float8(
     codes: &[u8],
     [rows, columns]: [usize; 2],
@@ -111,7 +112,8 @@ pub(super) fn float8(
     Ok(bytes)
 }
 
-/// 4-bit floats, two neighbours in a byte, with a scale of one byte for each `group`, as blocks of so many groups.
+/// Converts 4-bit floats, stored as two adjacent values per byte with a one-byte scale per `group`.
+/// A block has `groups` groups.
 pub(super) fn float4(
     codes: &[u8],
     scales: &[u8],

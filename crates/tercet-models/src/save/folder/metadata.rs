@@ -1,16 +1,16 @@
-//! What a specification says, as keys of GGUF metadata.
+//! Conversion of a specification to GGUF metadata keys.
 
 use super::{SaveError, has_windows, unsupported};
-use crate::config::decoder::{NormKind, Residual};
-use crate::config::{DecoderSpec, Rope, RopeScaling};
-use crate::gguf::Value;
-use crate::gguf::write::Header;
+use crate::config::decoder::{NormKind, ResidualOrder};
+use crate::config::{DecoderSpec, RopeScaling, RopeSpec};
+use crate::gguf::GgufValue;
+use crate::gguf::write::GgufHeader;
 use crate::hf::HfFolder;
 
-/// A scaling that files have as a table of divisors becomes one.
-pub(super) fn as_divisors(rope: &mut Rope, dims: usize) {
+/// Converts a frequency scaling that GGUF files store as a table of divisors.
+pub(super) fn as_divisors(rope: &mut RopeSpec, dims: usize) {
     if let RopeScaling::Llama3 { .. } = rope.scaling {
-        let (plain, _) = Rope::new(rope.theta).frequencies(dims, 1);
+        let (plain, _) = RopeSpec::new(rope.theta).frequencies(dims, 1);
         let (scaled, _) = rope.frequencies(dims, 1);
         let divisors = plain
             .iter()
@@ -21,15 +21,15 @@ pub(super) fn as_divisors(rope: &mut Rope, dims: usize) {
 }
 
 /// The metadata of a model, without its vocabulary.
-pub(super) fn header(folder: &HfFolder, spec: &DecoderSpec) -> Result<Header, SaveError> {
-    let mut keys = Keys {
-        header: Header::new(),
+pub(super) fn header(folder: &HfFolder, spec: &DecoderSpec) -> Result<GgufHeader, SaveError> {
+    let mut keys = GgufKeyWriter {
+        header: GgufHeader::new(),
         architecture: spec.family.get().architecture,
     };
     keys.header
-        .push("general.architecture", Value::String(keys.architecture));
+        .push("general.architecture", GgufValue::String(keys.architecture));
     if let Some(name) = folder.dir().file_name().and_then(|name| name.to_str()) {
-        keys.header.push("general.name", Value::String(name));
+        keys.header.push("general.name", GgufValue::String(name));
     }
     keys.size("context_length", spec.context)?;
     keys.size("embedding_length", spec.hidden)?;
@@ -47,16 +47,16 @@ pub(super) fn header(folder: &HfFolder, spec: &DecoderSpec) -> Result<Header, Sa
     keys.float(eps, spec.norm.eps);
     ropes(&mut keys, spec)?;
     experts(&mut keys, spec)?;
-    of_family(&mut keys, spec)?;
+    write_family_keys(&mut keys, spec)?;
     Ok(keys.header)
 }
 
-struct Keys {
-    header: Header,
+struct GgufKeyWriter {
+    header: GgufHeader,
     architecture: &'static str,
 }
 
-impl Keys {
+impl GgufKeyWriter {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -65,23 +65,23 @@ impl Keys {
         let key = self.key(name);
         let value = u32::try_from(value);
         let value = value.map_err(|_| unsupported(format!("`{key}` is beyond 32 bits")))?;
-        self.header.push(&key, Value::U32(value));
+        self.header.push(&key, GgufValue::U32(value));
         Ok(())
     }
 
     fn float(&mut self, name: &str, value: f32) {
         let key = self.key(name);
-        self.header.push(&key, Value::F32(value));
+        self.header.push(&key, GgufValue::F32(value));
     }
 
     fn text(&mut self, name: &str, value: &str) {
         let key = self.key(name);
-        self.header.push(&key, Value::String(value));
+        self.header.push(&key, GgufValue::String(value));
     }
 }
 
-/// Rotary embeddings; tables of divisors are tensors.
-fn ropes(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+/// Writes the keys of rotary embeddings; tables of divisors are tensors.
+fn ropes(keys: &mut GgufKeyWriter, spec: &DecoderSpec) -> Result<(), SaveError> {
     let [first, others @ ..] = spec.ropes.as_slice() else {
         return Ok(());
     };
@@ -121,7 +121,7 @@ fn ropes(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
     }
 }
 
-fn experts(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+fn experts(keys: &mut GgufKeyWriter, spec: &DecoderSpec) -> Result<(), SaveError> {
     let Some(experts) = spec.experts else {
         return Ok(());
     };
@@ -136,8 +136,8 @@ fn experts(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
     }
 }
 
-/// Windows, caps and factors, as far as the family's files have them.
-fn of_family(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+/// Writes windows, soft caps and factors, if files of the family have them.
+fn write_family_keys(keys: &mut GgufKeyWriter, spec: &DecoderSpec) -> Result<(), SaveError> {
     let window = spec.layers.iter().find_map(|layer| layer.window);
     if let Some(window) = window.filter(|_| has_windows(keys.architecture)) {
         keys.size("attention.sliding_window", window)?;
@@ -147,7 +147,7 @@ fn of_family(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
         ("final_logit_softcapping", spec.logit_softcap),
     ];
     for (name, cap) in caps {
-        // Files of Gemma 2 must say: 0 is none.
+        // The keys are mandatory for Gemma 2; 0 means none.
         let silent = (keys.architecture == "gemma2").then_some(0.0);
         if let Some(cap) = cap.or(silent) {
             keys.float(name, cap as f32);
@@ -165,9 +165,9 @@ fn of_family(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
         }
         "command-r" | "cohere2" => keys.float("logit_scale", spec.logit_scale),
         "stablelm" | "gptneox" => {
-            let is_parallel = spec.residual != Residual::Serial;
+            let is_parallel = spec.residual != ResidualOrder::Serial;
             let key = keys.key("use_parallel_residual");
-            keys.header.push(&key, Value::Bool(is_parallel));
+            keys.header.push(&key, GgufValue::Bool(is_parallel));
         }
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Tensors under the names and in the order that GGUF files have.
+//! Tensors with the names and the order of GGUF files.
 
 use std::borrow::Cow;
 
@@ -8,35 +8,36 @@ use super::metadata::as_divisors;
 use super::{SaveError, unsupported};
 use crate::adapter::rows::to_f32;
 use crate::builder::{ModelError, Weights};
-use crate::config::decoder::{EXPERT, Part, tensor_name};
+use crate::config::decoder::{DecoderPart, EXPERT, tensor_name};
 use crate::config::{DecoderSpec, RopeScaling};
 use crate::gguf::GgmlType;
 use crate::hf::HfFolder;
-use crate::save::{Entry, Storage};
-use crate::weight::Weight;
+use crate::save::{SavedTensorEntry, SavedTensorStorage};
+use crate::weight::ModelWeight;
 
-/// What is written of a part.
-struct Source<'a> {
+/// The tensors of one part.
+struct GgufPartSource<'a> {
     weights: Weights,
     spec: &'a DecoderSpec,
-    written: &'a DecoderSpec,
+    target_spec: &'a DecoderSpec,
 }
 
-/// All tensors of a folder's model, of which `spec` is the specification there and `written` that of the file.
+/// All tensors of a folder's model. `spec` is the folder's specification, `written` that of the
+/// file.
 pub(super) fn entries<'a>(
     folder: &HfFolder,
     spec: &'a DecoderSpec,
     written: &'a DecoderSpec,
-) -> Result<Vec<Entry<'a>>, SaveError> {
-    let source = Source {
+) -> Result<Vec<SavedTensorEntry<'a>>, SaveError> {
+    let source = GgufPartSource {
         weights: Weights::Hf(folder.weights().clone()),
         spec,
-        written,
+        target_spec: written,
     };
-    let ends = [Part::Embedding, Part::FinalNorm].map(|part| (part, 0));
-    let output = (!spec.tied_embeddings).then_some((Part::Output, 0));
+    let ends = [DecoderPart::Embedding, DecoderPart::FinalNorm].map(|part| (part, 0));
+    let output = (!spec.tied_embeddings).then_some((DecoderPart::Output, 0));
     let layers = (0..spec.layers.len()).flat_map(|layer| {
-        let parts = Part::of_layer(spec, layer);
+        let parts = DecoderPart::for_layer(spec, layer);
         parts.into_iter().map(move |part| (part, layer))
     });
     let mut entries = tables(spec);
@@ -50,8 +51,8 @@ pub(super) fn entries<'a>(
     Ok(entries)
 }
 
-/// Tables of divisors of frequencies.
-fn tables<'a>(spec: &DecoderSpec) -> Vec<Entry<'a>> {
+/// Tables of divisors of rotary frequencies.
+fn tables<'a>(spec: &DecoderSpec) -> Vec<SavedTensorEntry<'a>> {
     let Some(rope) = spec.ropes.first() else {
         return Vec::new();
     };
@@ -68,9 +69,9 @@ fn tables<'a>(spec: &DecoderSpec) -> Vec<Entry<'a>> {
         | RopeScaling::Llama3 { .. }
         | RopeScaling::Yarn { .. } => Vec::new(),
     };
-    let entry = |(name, table): (&str, Vec<f32>)| Entry {
+    let entry = |(name, table): (&str, Vec<f32>)| SavedTensorEntry {
         name: name.to_string(),
-        storage: Storage::Ggml(GgmlType::F32),
+        storage: SavedTensorStorage::Ggml(GgmlType::F32),
         shape: vec![table.len()],
         len_bytes: 4 * table.len(),
         bytes: Box::new(move || {
@@ -81,23 +82,28 @@ fn tables<'a>(spec: &DecoderSpec) -> Vec<Entry<'a>> {
     tables.into_iter().map(entry).collect()
 }
 
-/// Whether a part is a norm, to whose gain some families add 1.
-fn is_gain(part: Part) -> bool {
+/// Whether a part is a norm, whose gain some families store minus 1.
+fn is_gain(part: DecoderPart) -> bool {
     matches!(
         part,
-        Part::AttentionNorm
-            | Part::AttentionPostNorm
-            | Part::FfnNorm
-            | Part::FfnPostNorm
-            | Part::FinalNorm
-            | Part::QueryNorm
-            | Part::KeyNorm
+        DecoderPart::AttentionNorm
+            | DecoderPart::AttentionPostNorm
+            | DecoderPart::FfnNorm
+            | DecoderPart::FfnPostNorm
+            | DecoderPart::FinalNorm
+            | DecoderPart::QueryNorm
+            | DecoderPart::KeyNorm
     )
 }
 
-impl<'a> Source<'a> {
-    fn entry(&self, part: Part, layer: usize, suffix: &str) -> Result<Entry<'a>, SaveError> {
-        let (spec, written) = (self.spec, self.written);
+impl<'a> GgufPartSource<'a> {
+    fn entry(
+        &self,
+        part: DecoderPart,
+        layer: usize,
+        suffix: &str,
+    ) -> Result<SavedTensorEntry<'a>, SaveError> {
+        let (spec, written) = (self.spec, self.target_spec);
         let base = part.module(spec, layer);
         let names: Vec<String> = match (base.contains(EXPERT), spec.experts) {
             (true, Some(experts)) => (0..experts.count)
@@ -106,8 +112,8 @@ impl<'a> Source<'a> {
             _ => vec![tensor_name(&base, suffix)],
         };
         let first = dense(&self.weights, &names[0])?;
-        // One row is a vector there.
-        let is_vector = first.shape().len() == 1 || part == Part::SharedScore;
+        // A matrix of one row is stored as a vector in GGUF.
+        let is_vector = first.shape().len() == 1 || part == DecoderPart::SharedScore;
         let mut shape = match is_vector {
             true => vec![first.shape().iter().product()],
             false => first.shape().to_vec(),
@@ -122,7 +128,7 @@ impl<'a> Source<'a> {
             (_, DType::BF16) => (GgmlType::BF16, 2),
             (_, found) => {
                 return Err(unsupported(format!(
-                    "tensor `{}` is of {found}; F32, F16 and BF16 are written",
+                    "tensor `{}` is {found}; supported: F32, F16 and BF16",
                     names[0]
                 )));
             }
@@ -150,9 +156,9 @@ impl<'a> Source<'a> {
             }
             Ok(Cow::Owned(all))
         };
-        Ok(Entry {
+        Ok(SavedTensorEntry {
             name: tensor_name(&part.gguf(written, layer), suffix),
-            storage: Storage::Ggml(ty),
+            storage: SavedTensorStorage::Ggml(ty),
             shape,
             len_bytes,
             bytes: Box::new(bytes),
@@ -170,16 +176,16 @@ fn bad_bytes(name: &str, source: tercet::TensorError) -> SaveError {
     }
 }
 
-/// A tensor that is not packed.
+/// Reads a tensor that is not packed.
 fn dense(weights: &Weights, name: &str) -> Result<Tensor, SaveError> {
     let found = weights.get(name).map_err(|source| SaveError::Tensor {
         tensor: name.to_string(),
         source: Box::new(source),
     })?;
     match found {
-        Weight::Dense(tensor) => Ok(tensor),
-        Weight::Packed { .. } => Err(unsupported(format!(
-            "tensor `{name}` is quantised already; give the folder that it was made of"
+        ModelWeight::Dense(tensor) => Ok(tensor),
+        ModelWeight::Packed { .. } => Err(unsupported(format!(
+            "tensor `{name}` is quantised already; use the unquantised folder"
         ))),
     }
 }

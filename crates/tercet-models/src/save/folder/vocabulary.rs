@@ -1,4 +1,4 @@
-//! The tokenizer and the chat template of a folder, as keys of GGUF metadata.
+//! Conversion of a folder's tokenizer and chat template to GGUF metadata keys.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde_json::{Map, Value as Json};
 
 use super::{SaveError, chain, unsupported};
 use crate::config::DecoderSpec;
-use crate::gguf::write::Header;
-use crate::gguf::{Gguf, Value};
+use crate::gguf::write::GgufHeader;
+use crate::gguf::{Gguf, GgufValue};
 use crate::hf::{HfFolder, read_optional_json};
 use crate::mmap::read_small;
 use crate::tokenizer::{MAX_FILE_BYTES, TokenType, Tokenizer, pieces_of, pre_tokenizer_of};
 
-/// The score that tokens have which were added to pieces.
+/// The score of tokens that were added to a SentencePiece vocabulary.
 const ADDED_SCORE: f32 = -1000.0;
 
 /// One entry of a vocabulary.
 #[derive(Clone)]
-struct Token {
+struct VocabEntry {
     text: String,
     score: f32,
     ty: TokenType,
 }
 
-/// Adds the vocabulary, what is put around a text, and the chat template.
+/// Writes the vocabulary, the special tokens around a text, and the chat template.
 pub(super) fn push(
-    header: &mut Header,
+    header: &mut GgufHeader,
     folder: &HfFolder,
     tokenizer: &Tokenizer,
     spec: &DecoderSpec,
@@ -37,12 +37,12 @@ pub(super) fn push(
     let mut tokens = match pieces.exists() {
         true => {
             let bytes = read_small(&pieces, MAX_FILE_BYTES).map_err(|e| read(&e))?;
-            of_pieces(header, &bytes)?
+            read_pieces(header, &bytes)?
         }
         false => {
             let json = json.as_ref();
             let json = json.ok_or_else(|| unsupported("a folder without a tokenizer".into()))?;
-            of_json(header, json)?
+            read_json(header, json)?
         }
     };
     for (id, (text, is_special)) in added {
@@ -51,7 +51,7 @@ pub(super) fn push(
             false => TokenType::UserDefined,
         };
         let score = ADDED_SCORE;
-        tokens.insert(id, Token { text, score, ty });
+        tokens.insert(id, VocabEntry { text, score, ty });
     }
     let tokens = whole(tokens, spec.vocab)?;
     header.push_strings(
@@ -69,16 +69,19 @@ pub(super) fn push(
     let template = crate::dataset::chat_templates(folder);
     let [plain, with_tools] = template.map_err(|e| unsupported(chain(&e)))?;
     if let Some(plain) = plain {
-        header.push("tokenizer.chat_template", Value::String(&plain));
+        header.push("tokenizer.chat_template", GgufValue::String(&plain));
     }
     if let Some(tools) = with_tools {
-        header.push("tokenizer.chat_template.tool_use", Value::String(&tools));
+        header.push(
+            "tokenizer.chat_template.tool_use",
+            GgufValue::String(&tools),
+        );
     }
     Ok(())
 }
 
-/// Tokens by id for each row of the embedding: those that are not there are unused.
-fn whole(mut tokens: BTreeMap<u32, Token>, rows: usize) -> Result<Vec<Token>, SaveError> {
+/// Tokens by id, one for each row of the embedding; missing ids become unused tokens.
+fn whole(mut tokens: BTreeMap<u32, VocabEntry>, rows: usize) -> Result<Vec<VocabEntry>, SaveError> {
     if let Some((id, token)) = tokens.iter().find(|(id, _)| **id as usize >= rows) {
         let text = crate::gguf::clip(&token.text);
         return Err(unsupported(format!(
@@ -87,7 +90,7 @@ fn whole(mut tokens: BTreeMap<u32, Token>, rows: usize) -> Result<Vec<Token>, Sa
     }
     let token = |id: usize| {
         let own = tokens.remove(&(id as u32));
-        own.unwrap_or_else(|| Token {
+        own.unwrap_or_else(|| VocabEntry {
             text: format!("[PAD{id}]"),
             score: ADDED_SCORE,
             ty: TokenType::Unused,
@@ -96,7 +99,7 @@ fn whole(mut tokens: BTreeMap<u32, Token>, rows: usize) -> Result<Vec<Token>, Sa
     Ok((0..rows).map(token).collect())
 }
 
-/// Added tokens by id: their spelling, and whether they are special.
+/// Added tokens by id, each with its spelling and whether it is special.
 fn added(json: Option<&Map<String, Json>>) -> Result<BTreeMap<u32, (String, bool)>, SaveError> {
     let all = json.and_then(|json| json.get("added_tokens"));
     let all = all.and_then(Json::as_array).into_iter().flatten();
@@ -109,21 +112,21 @@ fn added(json: Option<&Map<String, Json>>) -> Result<BTreeMap<u32, (String, bool
     all.map(of).collect()
 }
 
-/// A byte-level BPE of `tokenizer.json`.
-fn of_json(
-    header: &mut Header,
+/// Reads a byte-level BPE vocabulary from `tokenizer.json`.
+fn read_json(
+    header: &mut GgufHeader,
     json: &Map<String, Json>,
-) -> Result<BTreeMap<u32, Token>, SaveError> {
+) -> Result<BTreeMap<u32, VocabEntry>, SaveError> {
     let pre = pre_tokenizer_of(json).map_err(unsupported)?;
-    header.push("tokenizer.ggml.model", Value::String("gpt2"));
-    header.push("tokenizer.ggml.pre", Value::String(pre));
+    header.push("tokenizer.ggml.model", GgufValue::String("gpt2"));
+    header.push("tokenizer.ggml.pre", GgufValue::String(pre));
     let bad = |what: &str| unsupported(format!("tokenizer.json: `model.{what}` cannot be read"));
     let model = json.get("model");
     let vocab = model.and_then(|model| model.get("vocab")?.as_object());
     let mut tokens = BTreeMap::new();
     for (text, id) in vocab.ok_or_else(|| bad("vocab"))? {
         let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
-        let token = Token {
+        let token = VocabEntry {
             text: text.clone(),
             score: 0.0,
             ty: TokenType::Normal,
@@ -144,28 +147,35 @@ fn of_json(
     Ok(tokens)
 }
 
-/// A SentencePiece BPE.
-fn of_pieces(header: &mut Header, bytes: &[u8]) -> Result<BTreeMap<u32, Token>, SaveError> {
+/// Reads a SentencePiece BPE vocabulary.
+fn read_pieces(
+    header: &mut GgufHeader,
+    bytes: &[u8],
+) -> Result<BTreeMap<u32, VocabEntry>, SaveError> {
     let pieces = pieces_of(bytes);
     let pieces = pieces.map_err(|e| unsupported(format!("tokenizer.model: {}", chain(&e))))?;
-    header.push("tokenizer.ggml.model", Value::String("llama"));
-    header.push("tokenizer.ggml.pre", Value::String("default"));
-    let prefix = Value::Bool(pieces.add_space_prefix);
+    header.push("tokenizer.ggml.model", GgufValue::String("llama"));
+    header.push("tokenizer.ggml.pre", GgufValue::String("default"));
+    let prefix = GgufValue::Bool(pieces.add_space_prefix);
     header.push("tokenizer.ggml.add_space_prefix", prefix);
     if pieces.remove_extra_whitespaces {
-        let remove = Value::Bool(true);
+        let remove = GgufValue::Bool(true);
         header.push("tokenizer.ggml.remove_extra_whitespaces", remove);
     }
     if let Some(unknown) = pieces.unknown {
-        header.push("tokenizer.ggml.unknown_token_id", Value::U32(unknown));
+        header.push("tokenizer.ggml.unknown_token_id", GgufValue::U32(unknown));
     }
     let tokens = pieces.tokens.into_iter().zip(0..);
-    let tokens = tokens.map(|((text, score, ty), id)| (id, Token { text, score, ty }));
+    let tokens = tokens.map(|((text, score, ty), id)| (id, VocabEntry { text, score, ty }));
     Ok(tokens.collect())
 }
 
-/// The tokens that begin and end a text, and whether they are put around one.
-fn around(header: &mut Header, tokenizer: &Tokenizer, spec: &DecoderSpec) -> Result<(), SaveError> {
+/// Writes the BOS and EOS tokens, and whether they are added to a text.
+fn around(
+    header: &mut GgufHeader,
+    tokenizer: &Tokenizer,
+    spec: &DecoderSpec,
+) -> Result<(), SaveError> {
     let put = tokenizer.encode("", true);
     let put = put.map_err(|e| unsupported(format!("the tokenizer: {}", chain(&e))))?;
     let (begin, end) = match put.as_slice() {
@@ -175,54 +185,58 @@ fn around(header: &mut Header, tokenizer: &Tokenizer, spec: &DecoderSpec) -> Res
         [first, last] => (Some(*first), Some(*last)),
         more => {
             return Err(unsupported(format!(
-                "the tokenizer puts {} tokens around a text; GGUF files say one before and one after",
+                "the tokenizer adds {} tokens around a text; GGUF files support one before and \
+                 one after",
                 more.len()
             )));
         }
     };
     if begin.is_some() && spec.bos.is_some() && begin != spec.bos {
         return Err(unsupported(format!(
-            "the tokenizer begins texts with the token {}, and the configuration says {}",
+            "the tokenizer prepends the token {}, but the configuration has {}",
             begin.unwrap_or_default(),
             spec.bos.unwrap_or_default()
         )));
     }
     if let Some(bos) = spec.bos {
-        header.push("tokenizer.ggml.bos_token_id", Value::U32(bos));
+        header.push("tokenizer.ggml.bos_token_id", GgufValue::U32(bos));
     }
     let first = spec.eos.first().copied();
     if end.is_some() && end != first {
         return Err(unsupported(
-            "the tokenizer ends texts with another token than the first that ends an answer".into(),
+            "the tokenizer appends a token other than the first end-of-sequence token".into(),
         ));
     }
     const ENDS: [&str; 3] = ["eos", "eot", "eom"];
     if spec.eos.len() > ENDS.len() {
         return Err(unsupported(format!(
-            "{} tokens end a text; GGUF files name {}",
+            "{} end-of-sequence tokens; GGUF files support {}",
             spec.eos.len(),
             ENDS.len()
         )));
     }
     for (name, id) in ENDS.into_iter().zip(&spec.eos) {
         let key = format!("tokenizer.ggml.{name}_token_id");
-        header.push(&key, Value::U32(*id));
+        header.push(&key, GgufValue::U32(*id));
     }
     if let Some(pad) = tokenizer.pad() {
-        header.push("tokenizer.ggml.padding_token_id", Value::U32(pad));
+        header.push("tokenizer.ggml.padding_token_id", GgufValue::U32(pad));
     }
     let begins = begin.is_some() && spec.bos.is_some();
     if begin.is_some() && !begins {
         return Err(unsupported(
-            "the tokenizer begins texts with a token that the configuration does not name".into(),
+            "the tokenizer prepends a token, but the configuration has no BOS token".into(),
         ));
     }
-    header.push("tokenizer.ggml.add_bos_token", Value::Bool(begins));
-    header.push("tokenizer.ggml.add_eos_token", Value::Bool(end.is_some()));
+    header.push("tokenizer.ggml.add_bos_token", GgufValue::Bool(begins));
+    header.push(
+        "tokenizer.ggml.add_eos_token",
+        GgufValue::Bool(end.is_some()),
+    );
     Ok(())
 }
 
-/// Texts of many kinds, of which both tokenizers have to give the same ids.
+/// Sample texts of different scripts, for which both tokenizers must produce the same ids.
 const TEXTS: [&str; 12] = [
     "",
     " ",
@@ -238,7 +252,7 @@ const TEXTS: [&str; 12] = [
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa WWWWwwww I'M they'll 3rd",
 ];
 
-/// Refuses a vocabulary that cuts texts otherwise than the folder's.
+/// Checks that the written vocabulary tokenizes the sample texts as the folder's tokenizer does.
 pub(super) fn check(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<(), SaveError> {
     let failed = |e: &dyn std::error::Error| unsupported(format!("the vocabulary: {}", chain(e)));
     let own = Tokenizer::from_gguf(gguf).map_err(|e| failed(&e))?;
@@ -248,7 +262,7 @@ pub(super) fn check(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<(), SaveError>
             let found = own.encode(text, special).map_err(|e| failed(&e))?;
             if want != found {
                 return Err(unsupported(format!(
-                    "GGUF files cannot say how the folder's tokenizer cuts {text:?}"
+                    "GGUF files cannot represent the folder's tokenization of {text:?}"
                 )));
             }
         }

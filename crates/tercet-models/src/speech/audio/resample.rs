@@ -1,33 +1,35 @@
-//! Another rate, by a windowed sinc for each phase between the two rates.
+//! Sample rate conversion with a polyphase windowed-sinc filter.
 //!
-//! An own one, as the ratio of two rates is a fraction: each of the `up` phases has its taps once, computed in F64, and places of
-//! samples are exact however long the recording is.
+//! The ratio of the two rates is a fraction. Each of the `up` phases has its filter taps, computed
+//! once in F64. Sample positions are integers, so they stay exact for audio of any length.
 
 use std::f64::consts::PI;
 
 /// Zero crossings of the sinc on each side, at the lower of the two rates.
 const CROSSINGS: usize = 64;
-/// The shape of the Kaiser window (Kaiser, 1974): 90 dB below at the end of the transition.
+/// Shape parameter of the Kaiser window (Kaiser 1974): 90 dB attenuation at the end of the
+/// transition band.
 const BETA: f64 = 9.0;
-/// Where the transition has its middle, of the lower Nyquist frequency; it ends there.
+/// Middle of the transition band, as a fraction of the lower Nyquist frequency; the band ends at
+/// that frequency.
 const MIDDLE: f64 = 0.955;
 
-/// Turns samples of one rate into those of another, piece by piece.
+/// Streaming sample rate converter.
 pub(super) struct Resampler {
-    /// Phases: samples out for `down` samples in.
+    /// Number of phases: `up` output samples per `down` input samples.
     up: usize,
     down: usize,
-    /// Taps on each side of a place.
+    /// Taps on each side of an output position.
     half: usize,
-    /// `[up, 2 half]`.
+    /// Filter taps, `[up, 2 half]`.
     taps: Vec<f32>,
-    /// Samples that are still read, `half - 1` of them before the first place.
+    /// Input samples that are still needed; `half - 1` of them precede the current position.
     pending: Vec<f32>,
-    /// The phase of the next sample out after the place of the first tap.
+    /// Phase of the next output sample.
     phase: usize,
-    /// Samples in and out so far.
+    /// Number of input samples so far. The next field is the number of output samples.
     read: u64,
-    written: u64,
+    produced: u64,
 }
 
 impl Resampler {
@@ -36,7 +38,7 @@ impl Resampler {
         let (up, down) = (to / common, from / common);
         let lower = (up as f64 / down as f64).min(1.0);
         let (half, taps) = match up == down {
-            // Nothing changes.
+            // Equal rates: the filter is the identity.
             true => (1, vec![1.0, 0.0]),
             false => {
                 let half = (CROSSINGS as f64 / lower).ceil() as usize;
@@ -51,18 +53,18 @@ impl Resampler {
             pending: vec![0.0; half - 1],
             phase: 0,
             read: 0,
-            written: 0,
+            produced: 0,
         }
     }
 
-    /// Takes samples and appends those that they settle.
+    /// Consumes samples and appends all output samples that they determine.
     pub(super) fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) {
         self.read += samples.len() as u64;
         self.pending.extend_from_slice(samples);
         self.write(out, u64::MAX);
     }
 
-    /// Appends the last samples, up to the end of what was read.
+    /// Appends the last output samples, up to the end of the input.
     pub(super) fn finish(&mut self, out: &mut Vec<f32>) {
         let (up, down) = (self.up as u64, self.down as u64);
         let all = (self.read * up).div_ceil(down);
@@ -74,11 +76,11 @@ impl Resampler {
     fn write(&mut self, out: &mut Vec<f32>, most: u64) {
         let width = 2 * self.half;
         let mut at = 0;
-        while self.written < most && at + width <= self.pending.len() {
+        while self.produced < most && at + width <= self.pending.len() {
             let taps = &self.taps[self.phase * width..][..width];
             let samples = &self.pending[at..][..width];
             out.push(dot(taps, samples));
-            self.written += 1;
+            self.produced += 1;
             self.phase += self.down;
             at += self.phase / self.up;
             self.phase %= self.up;
@@ -87,7 +89,8 @@ impl Resampler {
     }
 }
 
-/// Sums by lanes, so that they need not wait for each other.
+/// Dot product with independent accumulators, so that the additions do not form one dependency
+/// chain.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 8;
     let mut sums = [0.0f32; LANES];
@@ -106,7 +109,8 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Taps of every phase, each of sum 1; `cutoff` is a fraction of the Nyquist frequency of what is read.
+/// Filter taps of all phases, normalized to sum 1; `cutoff` is a fraction of the input's Nyquist
+/// frequency.
 fn taps(up: usize, half: usize, cutoff: f64) -> Vec<f32> {
     let mut all = Vec::with_capacity(up * 2 * half);
     for phase in 0..up {
@@ -125,7 +129,7 @@ fn taps(up: usize, half: usize, cutoff: f64) -> Vec<f32> {
     all
 }
 
-/// The modified Bessel function of order zero, by its series.
+/// Modified Bessel function of order zero, by its power series.
 fn bessel(x: f64) -> f64 {
     let (mut term, mut sum) = (1.0, 1.0);
     for k in 1..60 {
@@ -149,7 +153,7 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// A tone through the resampler in pieces of this length.
+    /// Resamples a test tone in chunks of `piece` samples.
     fn tone(hertz: f64, [from, to]: [usize; 2], piece: usize) -> Vec<f32> {
         let at = |i: usize| (2.0 * PI * hertz * i as f64 / from as f64).sin() as f32;
         let samples: Vec<f32> = (0..from).map(at).collect();
@@ -170,7 +174,7 @@ mod tests {
             let out = tone(1_000.0, [from, 16_000], 1_000);
             assert_eq!(out.len(), 16_000, "{from}");
             let wanted = |i: usize| (2.0 * PI * 1_000.0 * i as f64 / 16_000.0).sin() as f32;
-            // The ends lack neighbours.
+            // The ends are excluded: their filter windows are incomplete.
             let off = (500..15_500).map(|i| (out[i] - wanted(i)).abs());
             let worst = off.fold(0.0, f32::max);
             assert!(worst < 1e-4, "{from}: {worst}");

@@ -1,5 +1,5 @@
-//! Byte-level BPE (`gpt2`): `tokenizer.ggml.merges` are in order of rank, and
-//! `tokenizer.ggml.pre` names how a text is cut into words.
+//! Byte-level BPE (`gpt2`). `tokenizer.ggml.merges` are in rank order, and `tokenizer.ggml.pre`
+//! names the word splitting.
 
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -7,11 +7,11 @@ use tokenizers::{AddedToken, Tokenizer as Inner};
 
 use super::super::byte_level::char_of_byte;
 use super::super::{Tokenizer, TokenizerError, pre_tokenizers};
-use super::{Around, TokenType, bad, read_types, strings};
-use crate::gguf::{Metadata, clip};
+use super::{BosEosDefaults, TokenType, bad, read_types, strings};
+use crate::gguf::{GgufMetadata, clip};
 
-/// A vocabulary of `gpt2`.
-pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
+/// Reads a `gpt2` vocabulary.
+pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
     if meta.opt_bool("tokenizer.ggml.add_space_prefix")? == Some(true) {
         return Err(TokenizerError::UnsupportedSetting {
             key: "tokenizer.ggml.add_space_prefix",
@@ -33,14 +33,14 @@ pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
     inner.with_pre_tokenizer(Some(pre.build()?));
     inner.with_decoder(Some(ByteLevel::default()));
     inner.add_tokens(&added);
-    let around = Around {
+    let around = BosEosDefaults {
         bos: pre.add_bos,
         eos: false,
     };
-    around.of(meta, Tokenizer::new(inner)?, [None; 3])
+    around.from_metadata(meta, Tokenizer::new(inner)?, [None; 3])
 }
 
-fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
+fn read_vocab(meta: &GgufMetadata) -> Result<Vocab, TokenizerError> {
     let mut vocab = Vocab::default();
     for (id, token) in strings(meta, "tokenizer.ggml.tokens")?.enumerate() {
         let id = u32::try_from(id).map_err(|_| bad("more than 2^32 tokens".to_owned()))?;
@@ -51,8 +51,8 @@ fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
             )));
         }
     }
-    // A byte without a token would vanish from texts without a trace. The bytes left out here
-    // do not occur in UTF-8.
+    // A byte without a token would silently vanish from texts. The bytes excluded here do not occur
+    // in UTF-8.
     for (byte, spelled) in (0..=u8::MAX).zip(char_of_byte()) {
         let in_utf8 = !matches!(byte, 0xC0 | 0xC1 | 0xF5..=0xFF);
         if in_utf8 && !vocab.contains_key(spelled.to_string().as_str()) {
@@ -64,7 +64,10 @@ fn read_vocab(meta: &Metadata) -> Result<Vocab, TokenizerError> {
     Ok(vocab)
 }
 
-fn read_merges(meta: &Metadata, vocab: &Vocab) -> Result<Vec<(String, String)>, TokenizerError> {
+fn read_merges(
+    meta: &GgufMetadata,
+    vocab: &Vocab,
+) -> Result<Vec<(String, String)>, TokenizerError> {
     let mut merges = Vec::new();
     for (rank, merge) in strings(meta, "tokenizer.ggml.merges")?.enumerate() {
         let Some((left, right)) = merge.split_once(' ') else {
@@ -87,8 +90,8 @@ fn read_merges(meta: &Metadata, vocab: &Vocab) -> Result<Vec<(String, String)>, 
     Ok(merges)
 }
 
-/// The tokens that are recognised in a text before it is cut into words.
-pub(super) fn read_added(meta: &Metadata) -> Result<Vec<AddedToken>, TokenizerError> {
+/// The tokens that are recognized in a text before it is split into words.
+pub(super) fn read_added(meta: &GgufMetadata) -> Result<Vec<AddedToken>, TokenizerError> {
     let tokens = strings(meta, "tokenizer.ggml.tokens")?;
     let added = tokens.zip(read_types(meta)?).filter_map(|(token, ty)| {
         let special = match ty {

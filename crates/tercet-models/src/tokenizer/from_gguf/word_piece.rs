@@ -1,6 +1,7 @@
-//! WordPiece (`bert`): words begin with U+2581, and what continues a word has no mark.
+//! WordPiece (`bert`): the first piece of a word begins with U+2581, and continuations have no
+//! mark.
 //!
-//! The `tokenizers` crate spells it the other way round: what continues a word begins with `##`.
+//! The `tokenizers` crate uses the opposite spelling: continuations begin with `##`.
 
 use tokenizers::Tokenizer as Inner;
 use tokenizers::decoders::wordpiece::WordPiece as Decoder;
@@ -12,13 +13,13 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use super::super::sentencepiece::SPACE;
 use super::super::{Tokenizer, TokenizerError};
 use super::bpe::read_added;
-use super::{Around, bad, strings};
-use crate::gguf::{Metadata, clip};
+use super::{BosEosDefaults, bad, strings};
+use crate::gguf::{GgufMetadata, clip};
 
 const CONTINUES: &str = "##";
 
-/// A vocabulary of `bert`.
-pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
+/// Reads a `bert` vocabulary.
+pub(super) fn build(meta: &GgufMetadata) -> Result<Tokenizer, TokenizerError> {
     let (vocab, spelled) = read_vocab(meta)?;
     let id = |key: &str, usual: u32| Ok(meta.opt_u32(key)?.unwrap_or(usual));
     let unknown: Result<u32, TokenizerError> = id("tokenizer.ggml.unknown_token_id", 100);
@@ -51,25 +52,25 @@ pub(super) fn build(meta: &Metadata) -> Result<Tokenizer, TokenizerError> {
     inner.with_decoder(Some(Decoder::new(CONTINUES.to_owned(), true)));
     inner.add_tokens(&read_added(meta)?);
 
-    let around = Around {
+    let around = BosEosDefaults {
         bos: true,
         eos: false,
     };
     let cls = meta.opt_u32("tokenizer.ggml.cls_token_id")?;
-    let mut tokenizer = around.of(
+    let mut tokenizer = around.from_metadata(
         meta,
         Tokenizer::new(inner)?,
         [Some(cls.unwrap_or(101)), None, Some(0)],
     )?;
     if meta.opt_bool("tokenizer.ggml.add_sep_token")? != Some(false) {
-        // The key is spelled like this.
+        // The specification spells the key this way.
         tokenizer = tokenizer.with_eos(id("tokenizer.ggml.seperator_token_id", 102)?)?;
     }
     Ok(tokenizer)
 }
 
-/// The vocabulary as the crate spells it, and the spelling of each token.
-fn read_vocab(meta: &Metadata) -> Result<(Vocab, Vec<String>), TokenizerError> {
+/// The vocabulary in the crate's spelling, and the original spelling of each token.
+fn read_vocab(meta: &GgufMetadata) -> Result<(Vocab, Vec<String>), TokenizerError> {
     let mut vocab = Vocab::default();
     let mut spelled = Vec::new();
     for (id, token) in (0_u32..).zip(strings(meta, "tokenizer.ggml.tokens")?) {

@@ -1,61 +1,61 @@
-//! Merging neighbours by score (Sennrich et al. 2016, as SentencePiece orders it).
+//! BPE merging of neighbours by score (Sennrich et al. 2016, in SentencePiece's order).
 //!
-//! The pair whose piece has the highest score is merged first, of equal ones the leftmost. A
-//! heap holds the pairs; those that an earlier merge made stale are known by their length.
+//! The pair whose piece has the highest score is merged first; ties go to the leftmost pair. A heap
+//! stores the pairs; pairs that an earlier merge invalidated are detected by their length.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
-use super::{Kind, Model, Span};
+use super::{SentencePieceKind, SentencePieceModel, SentencePieceSpan};
 
 const NONE: usize = usize::MAX;
 
-struct Symbol {
+struct BpeSymbol {
     prev: usize,
     next: usize,
     start: usize,
-    /// 0 once it was merged into the one before.
+    /// Length of the symbol; 0 after it was merged into the previous one.
     len: usize,
-    /// A symbol that the user defined is never merged.
+    /// Whether the symbol is user-defined, which excludes it from merges.
     frozen: bool,
 }
 
 #[derive(PartialEq)]
-struct Pair {
+struct BpePair {
     score: f32,
     left: usize,
     right: usize,
     len: usize,
 }
 
-impl Eq for Pair {}
+impl Eq for BpePair {}
 
-impl Ord for Pair {
+impl Ord for BpePair {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_score = self.score.total_cmp(&other.score);
         by_score.then_with(|| other.left.cmp(&self.left))
     }
 }
 
-impl PartialOrd for Pair {
+impl PartialOrd for BpePair {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-struct Merger<'a> {
-    model: &'a Model,
+struct BpeMerger<'a> {
+    model: &'a SentencePieceModel,
     text: &'a str,
-    symbols: Vec<Symbol>,
-    pairs: BinaryHeap<Pair>,
-    /// What pieces that are not to be used were merged from: the length of the left part.
+    symbols: Vec<BpeSymbol>,
+    pairs: BinaryHeap<BpePair>,
+    /// For each unused piece, the length of the left part of its last merge.
     unused: HashMap<u32, usize>,
 }
 
-impl Model {
-    /// The characters of `text`, and what the user defined, as they are.
-    pub(super) fn characters(&self, text: &str) -> Vec<Span> {
+impl SentencePieceModel {
+    /// The initial symbols of `text`: its characters and user-defined pieces.
+    pub(super) fn characters(&self, text: &str) -> Vec<SentencePieceSpan> {
         let mut spans = Vec::new();
         let mut at = 0;
         while let Some(first) = text[at..].chars().next() {
@@ -68,8 +68,8 @@ impl Model {
     }
 
     /// The pieces of `text`, merged by score.
-    pub(super) fn merge(&self, text: &str) -> Vec<Span> {
-        let mut merger = Merger {
+    pub(super) fn merge(&self, text: &str) -> Vec<SentencePieceSpan> {
+        let mut merger = BpeMerger {
             model: self,
             text,
             symbols: self.symbols(text),
@@ -83,14 +83,14 @@ impl Model {
         merger.finish()
     }
 
-    fn symbols(&self, text: &str) -> Vec<Symbol> {
+    fn symbols(&self, text: &str) -> Vec<BpeSymbol> {
         let mut symbols = Vec::new();
         let mut start = 0;
         while let Some(first) = text[start..].chars().next() {
             let defined = self.user_defined.longest(&text.as_bytes()[start..]);
             let len = defined.map_or(first.len_utf8(), |(len, _)| len);
             let index = symbols.len();
-            symbols.push(Symbol {
+            symbols.push(BpeSymbol {
                 prev: index.checked_sub(1).unwrap_or(NONE),
                 next: index + 1,
                 start,
@@ -106,7 +106,7 @@ impl Model {
     }
 }
 
-impl Merger<'_> {
+impl BpeMerger<'_> {
     fn push_pair(&mut self, left: usize, right: usize) {
         if left == NONE || right == NONE {
             return;
@@ -120,10 +120,10 @@ impl Merger<'_> {
             return;
         };
         let piece = &self.model.pieces[id as usize];
-        if piece.kind == Kind::Unused {
+        if piece.kind == SentencePieceKind::Unused {
             self.unused.insert(id, a.len);
         }
-        self.pairs.push(Pair {
+        self.pairs.push(BpePair {
             score: piece.score,
             left,
             right,
@@ -132,7 +132,7 @@ impl Merger<'_> {
     }
 
     fn run(&mut self) {
-        while let Some(Pair {
+        while let Some(BpePair {
             left, right, len, ..
         }) = self.pairs.pop()
         {
@@ -152,7 +152,7 @@ impl Merger<'_> {
         }
     }
 
-    fn finish(self) -> Vec<Span> {
+    fn finish(self) -> Vec<SentencePieceSpan> {
         let mut spans = Vec::new();
         let merged = self.symbols.iter().filter(|symbol| symbol.len > 0);
         for symbol in merged {
@@ -161,12 +161,13 @@ impl Merger<'_> {
         spans
     }
 
-    /// Pieces that are not to be used are taken apart as they were merged.
-    fn take_apart(&self, whole: Range<usize>, spans: &mut Vec<Span>) {
+    /// Splits unused pieces into the parts that they were merged from.
+    fn take_apart(&self, whole: Range<usize>, spans: &mut Vec<SentencePieceSpan>) {
         let mut waiting = vec![whole];
         while let Some(range) = waiting.pop() {
             let id = self.model.id_or_unknown(&self.text[range.clone()]);
-            let unused = id.filter(|id| self.model.pieces[*id as usize].kind == Kind::Unused);
+            let unused =
+                id.filter(|id| self.model.pieces[*id as usize].kind == SentencePieceKind::Unused);
             match unused.and_then(|id| self.unused.get(&id)) {
                 Some(left) => {
                     let middle = range.start + left;

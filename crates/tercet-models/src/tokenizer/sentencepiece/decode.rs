@@ -1,26 +1,29 @@
-//! Pieces back to text, one by one or at once.
+//! Decoding of pieces to text, incrementally or at once.
 //!
-//! A run of byte pieces becomes characters; a byte that is part of none becomes U+FFFD. The
-//! space that the normaliser put before a text is taken away again.
+//! A run of byte pieces becomes characters; a byte that is not part of any becomes U+FFFD. The
+//! space that the normalizer prepends to a text is removed.
 
-use super::super::Specials;
-use super::{Kind, Model, SPACE};
+use super::super::SpecialTokenDecoding;
+use super::{SPACE, SentencePieceKind, SentencePieceModel};
 
-/// Takes pieces and gives complete characters.
+/// Accepts pieces one by one and returns complete characters.
 #[derive(Debug)]
 pub(in crate::tokenizer) struct PieceDecoder<'a> {
-    model: &'a Model,
-    specials: Specials,
-    /// Bytes of a character that is not complete.
+    model: &'a SentencePieceModel,
+    specials: SpecialTokenDecoding,
+    /// The bytes of an incomplete character.
     pending: Vec<u8>,
-    /// Whether any text was given out.
+    /// Whether any text was returned.
     started: bool,
-    /// Whether the piece before lost its space.
+    /// Whether the previous piece lost its leading space.
     lost_space: bool,
 }
 
 impl<'a> PieceDecoder<'a> {
-    pub(in crate::tokenizer) fn new(model: &'a Model, specials: Specials) -> Self {
+    pub(in crate::tokenizer) fn new(
+        model: &'a SentencePieceModel,
+        specials: SpecialTokenDecoding,
+    ) -> Self {
         Self {
             model,
             specials,
@@ -30,10 +33,10 @@ impl<'a> PieceDecoder<'a> {
         }
     }
 
-    /// The text that is complete with the piece `id`; `None` where there is no such piece.
+    /// The text that the piece `id` completes; `None` for an unknown id.
     pub(in crate::tokenizer) fn push(&mut self, id: u32) -> Option<String> {
         let piece = self.model.piece(id)?;
-        if let Kind::Byte(byte) = piece.kind {
+        if let SentencePieceKind::Byte(byte) = piece.kind {
             self.pending.push(byte);
             return Some(self.take_bytes(false));
         }
@@ -43,10 +46,21 @@ impl<'a> PieceDecoder<'a> {
         }
         self.lost_space = false;
         match (piece.kind, self.specials) {
-            (Kind::Control, Specials::Skip) => {}
-            (Kind::Unknown, Specials::Skip) => text.push_str(&self.model.unknown_surface),
-            (Kind::Control | Kind::Unknown, Specials::Spell) => text.push_str(&piece.text),
-            (Kind::Normal | Kind::UserDefined | Kind::Unused | Kind::Byte(_), _) => {
+            (SentencePieceKind::Control, SpecialTokenDecoding::Skip) => {}
+            (SentencePieceKind::Unknown, SpecialTokenDecoding::Skip) => {
+                text.push_str(&self.model.unknown_surface)
+            }
+            (
+                SentencePieceKind::Control | SentencePieceKind::Unknown,
+                SpecialTokenDecoding::Spell,
+            ) => text.push_str(&piece.text),
+            (
+                SentencePieceKind::Normal
+                | SentencePieceKind::UserDefined
+                | SentencePieceKind::Unused
+                | SentencePieceKind::Byte(_),
+                _,
+            ) => {
                 text.push_str(&self.without_first_space(&piece.text).replace(SPACE, " "));
             }
         }
@@ -54,7 +68,7 @@ impl<'a> PieceDecoder<'a> {
         Some(text)
     }
 
-    /// What is left when no piece follows.
+    /// The text that was held back, at the end of the stream.
     pub(in crate::tokenizer) fn finish(mut self) -> String {
         self.take_bytes(true)
     }
@@ -64,7 +78,7 @@ impl<'a> PieceDecoder<'a> {
         let adds = normalizer.add_dummy_prefix || normalizer.remove_extra_whitespaces;
         match text.strip_prefix(SPACE) {
             Some(rest) if adds && !self.started => {
-                // Where spaces were removed, all at the front are.
+                // If the normalizer removes extra spaces, all leading spaces are dropped.
                 self.lost_space = !normalizer.remove_extra_whitespaces;
                 rest
             }
@@ -72,7 +86,7 @@ impl<'a> PieceDecoder<'a> {
         }
     }
 
-    /// Takes the characters that are complete, or with `all` everything.
+    /// Removes the complete characters from the buffer; everything if `all` is set.
     fn take_bytes(&mut self, all: bool) -> String {
         let mut text = String::new();
         let mut at = 0;

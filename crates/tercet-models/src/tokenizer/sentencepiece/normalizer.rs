@@ -1,4 +1,4 @@
-//! What happens to a text before it is cut into pieces: replacements, and the rules of spaces.
+//! Text normalization before segmentation: replacements and the rules for spaces.
 
 use super::super::charsmap::CharsMap;
 use super::super::trie::Trie;
@@ -6,7 +6,7 @@ use super::SPACE;
 
 /// The settings of a `NormalizerSpec`, and one of the trainer's.
 #[derive(Debug)]
-pub(in crate::tokenizer) struct Normalizer {
+pub(in crate::tokenizer) struct SentencePieceNormalizer {
     pub(in crate::tokenizer) charsmap: Option<CharsMap>,
     pub(in crate::tokenizer) add_dummy_prefix: bool,
     pub(in crate::tokenizer) remove_extra_whitespaces: bool,
@@ -14,25 +14,25 @@ pub(in crate::tokenizer) struct Normalizer {
     pub(in crate::tokenizer) whitespace_as_suffix: bool,
 }
 
-/// A normalised text.
+/// A normalized text.
 #[derive(Debug, Default)]
-pub(super) struct Normalized {
+pub(super) struct NormalizedText {
     pub(super) text: String,
-    /// Where each byte of `text` comes from, and where the last one ends.
+    /// The position in the original text of each byte of `text`, followed by the end position.
     pub(super) origins: Vec<usize>,
 }
 
-impl Normalized {
+impl NormalizedText {
     fn push(&mut self, text: &str, origin: usize) {
         self.text.push_str(text);
         self.origins.resize(self.text.len(), origin);
     }
 }
 
-impl Normalizer {
-    /// Normalises `text`; what `kept` lists stays as it is.
-    pub(super) fn normalize(&self, text: &str, kept: &Trie) -> Normalized {
-        let mut out = Normalized::default();
+impl SentencePieceNormalizer {
+    /// Normalizes `text`; strings in `kept` stay unchanged.
+    pub(super) fn normalize(&self, text: &str, kept: &Trie) -> NormalizedText {
+        let mut out = NormalizedText::default();
         let space = if self.escape_whitespaces { SPACE } else { " " };
         let mut at = 0;
         if self.remove_extra_whitespaces {
@@ -79,7 +79,7 @@ impl Normalizer {
         out
     }
 
-    /// What stands for the beginning of `text[at..]`, and how many bytes of it that is.
+    /// The replacement of the beginning of `text[at..]`, and the number of bytes it replaces.
     fn step<'a>(&'a self, text: &'a str, at: usize, kept: &Trie) -> Option<(&'a str, usize)> {
         let rest = &text.as_bytes()[at..];
         if rest.is_empty() {
@@ -92,7 +92,7 @@ impl Normalizer {
         if let Some((len, replacement)) = map.and_then(|map| map.longest(rest)) {
             return Some((replacement, len));
         }
-        // A table may have replaced a part of a character.
+        // A replacement may have ended in the middle of a character.
         let first = text.get(at..).and_then(|rest| rest.chars().next());
         Some(match first {
             Some(first) => (&text[at..at + first.len_utf8()], first.len_utf8()),

@@ -1,21 +1,24 @@
-//! Reading a `tokenizer.model`: the message `ModelProto` of `sentencepiece_model.proto`.
+//! Reader of a `tokenizer.model`: the message `ModelProto` of `sentencepiece_model.proto`.
 //!
-//! A reader of protocol buffers of our own: three messages are needed, every length is checked
-//! against what is there, and memory is bounded by the file's size.
+//! This is a minimal protocol buffer reader, because only three messages are needed. Every length
+//! is checked against the remaining bytes, and memory is bounded by the file size.
 
 use super::super::TokenizerError;
 use super::super::charsmap::CharsMap;
-use super::{Algorithm, Description, Kind, Normalizer, Piece, UNKNOWN_SURFACE, byte_of};
+use super::{
+    SentencePieceAlgorithm, SentencePieceEntry, SentencePieceKind, SentencePieceNormalizer,
+    SentencePieceSpec, UNKNOWN_SURFACE, byte_of,
+};
 use crate::gguf::clip;
 
 /// Reads a `tokenizer.model`.
 ///
 /// # Errors
-/// [`TokenizerError::BadModel`] with the place, [`TokenizerError::BadCharsMap`],
+/// [`TokenizerError::BadModel`] with the byte offset, [`TokenizerError::BadCharsMap`],
 /// [`TokenizerError::UnsupportedPieces`].
-pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<Description, TokenizerError> {
-    let mut proto = Proto::default();
-    let mut message = Message { bytes, offset: 0 };
+pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<SentencePieceSpec, TokenizerError> {
+    let mut proto = SentencePieceProto::default();
+    let mut message = ProtoMessage { bytes, offset: 0 };
     while let Some(field) = message.next()? {
         match field.number {
             1 => proto.pieces.push(read_piece(field, proto.pieces.len())?),
@@ -34,26 +37,26 @@ pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<Description, TokenizerE
         });
     }
     let algorithm = match proto.model_type {
-        1 => Algorithm::Unigram,
-        2 => Algorithm::Bpe,
-        4 => Algorithm::Characters,
+        1 => SentencePieceAlgorithm::Unigram,
+        2 => SentencePieceAlgorithm::Bpe,
+        4 => SentencePieceAlgorithm::Characters,
         3 => {
             return Err(TokenizerError::UnsupportedPieces {
                 what: "a vocabulary of whole words",
             });
         }
-        _ => return Err(message.bad("its model type is none of 1 to 4")),
+        _ => return Err(message.bad("its model type is not 1 to 4")),
     };
-    let Spec {
+    let NormalizerSpecProto {
         charsmap,
         add_dummy_prefix,
         remove_extra_whitespaces,
         escape_whitespaces,
     } = proto.normalizer;
-    Ok(Description {
+    Ok(SentencePieceSpec {
         pieces: proto.pieces,
         algorithm,
-        normalizer: Normalizer {
+        normalizer: SentencePieceNormalizer {
             charsmap,
             add_dummy_prefix,
             remove_extra_whitespaces,
@@ -65,38 +68,38 @@ pub(in crate::tokenizer) fn read(bytes: &[u8]) -> Result<Description, TokenizerE
     })
 }
 
-/// What of a `ModelProto` is used, with its defaults.
-struct Proto {
-    pieces: Vec<Piece>,
+/// The fields of a `ModelProto` that are used, with their defaults.
+struct SentencePieceProto {
+    pieces: Vec<SentencePieceEntry>,
     model_type: u64,
     whitespace_as_suffix: bool,
     unknown_surface: String,
-    normalizer: Spec,
-    denormalizer: Spec,
+    normalizer: NormalizerSpecProto,
+    denormalizer: NormalizerSpecProto,
 }
 
-impl Default for Proto {
+impl Default for SentencePieceProto {
     fn default() -> Self {
         Self {
             pieces: Vec::new(),
             model_type: 1,
             whitespace_as_suffix: false,
             unknown_surface: UNKNOWN_SURFACE.to_owned(),
-            normalizer: Spec::default(),
-            denormalizer: Spec::default(),
+            normalizer: NormalizerSpecProto::default(),
+            denormalizer: NormalizerSpecProto::default(),
         }
     }
 }
 
 /// A `NormalizerSpec`.
-struct Spec {
+struct NormalizerSpecProto {
     charsmap: Option<CharsMap>,
     add_dummy_prefix: bool,
     remove_extra_whitespaces: bool,
     escape_whitespaces: bool,
 }
 
-impl Default for Spec {
+impl Default for NormalizerSpecProto {
     fn default() -> Self {
         Self {
             charsmap: None,
@@ -107,11 +110,11 @@ impl Default for Spec {
     }
 }
 
-fn read_piece(field: Field<'_>, id: usize) -> Result<Piece, TokenizerError> {
-    let mut piece = Piece {
+fn read_piece(field: ProtoField<'_>, id: usize) -> Result<SentencePieceEntry, TokenizerError> {
+    let mut piece = SentencePieceEntry {
         text: String::new(),
         score: 0.0,
-        kind: Kind::Normal,
+        kind: SentencePieceKind::Normal,
     };
     let mut kind = 1;
     let mut message = field.message()?;
@@ -124,21 +127,24 @@ fn read_piece(field: Field<'_>, id: usize) -> Result<Piece, TokenizerError> {
         }
     }
     piece.kind = match kind {
-        1 => Kind::Normal,
-        2 => Kind::Unknown,
-        3 => Kind::Control,
-        4 => Kind::UserDefined,
-        5 => Kind::Unused,
-        6 => Kind::Byte(byte_of(&piece.text).ok_or_else(|| {
+        1 => SentencePieceKind::Normal,
+        2 => SentencePieceKind::Unknown,
+        3 => SentencePieceKind::Control,
+        4 => SentencePieceKind::UserDefined,
+        5 => SentencePieceKind::Unused,
+        6 => SentencePieceKind::Byte(byte_of(&piece.text).ok_or_else(|| {
             let text = clip(&piece.text);
             message.bad(format!("the byte piece {id} is spelled `{text}`"))
         })?),
-        _ => return Err(message.bad(format!("piece {id} has type {kind}, 1 to 6 exist"))),
+        _ => return Err(message.bad(format!("piece {id} has type {kind}; expected 1 to 6"))),
     };
     Ok(piece)
 }
 
-fn read_trainer(field: Field<'_>, proto: &mut Proto) -> Result<(), TokenizerError> {
+fn read_trainer(
+    field: ProtoField<'_>,
+    proto: &mut SentencePieceProto,
+) -> Result<(), TokenizerError> {
     let mut message = field.message()?;
     while let Some(field) = message.next()? {
         match field.number {
@@ -151,7 +157,10 @@ fn read_trainer(field: Field<'_>, proto: &mut Proto) -> Result<(), TokenizerErro
     Ok(())
 }
 
-fn read_normalizer(field: Field<'_>, spec: &mut Spec) -> Result<(), TokenizerError> {
+fn read_normalizer(
+    field: ProtoField<'_>,
+    spec: &mut NormalizerSpecProto,
+) -> Result<(), TokenizerError> {
     let mut message = field.message()?;
     while let Some(field) = message.next()? {
         match field.number {
@@ -171,21 +180,21 @@ fn read_normalizer(field: Field<'_>, spec: &mut Spec) -> Result<(), TokenizerErr
     Ok(())
 }
 
-/// The bytes of a message that are still to be read, and where they begin in the file.
-struct Message<'a> {
+/// The remaining bytes of a message, and their offset in the file.
+struct ProtoMessage<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
 
-struct Field<'a> {
+struct ProtoField<'a> {
     number: u64,
-    value: Value<'a>,
+    value: ProtoValue<'a>,
     offset: usize,
 }
 
-enum Value<'a> {
+enum ProtoValue<'a> {
     Integer(u64),
-    /// Of eight bytes: nothing that is read here.
+    /// An eight-byte field, of which none is used.
     Long,
     Bytes(&'a [u8]),
     Float(f32),
@@ -198,7 +207,7 @@ fn bad(offset: usize, reason: impl Into<String>) -> TokenizerError {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> ProtoMessage<'a> {
     fn bad(&self, reason: impl Into<String>) -> TokenizerError {
         bad(self.offset, reason)
     }
@@ -207,7 +216,7 @@ impl<'a> Message<'a> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Some((taken, rest)) = self.bytes.split_at_checked(len) else {
             let left = self.bytes.len();
-            return Err(self.bad(format!("a field of {len} bytes, {left} are left")));
+            return Err(self.bad(format!("a field of {len} bytes, but {left} remain")));
         };
         self.bytes = rest;
         self.offset += len;
@@ -226,28 +235,28 @@ impl<'a> Message<'a> {
         Err(self.bad("a number of more than 64 bits"))
     }
 
-    fn next(&mut self) -> Result<Option<Field<'a>>, TokenizerError> {
+    fn next(&mut self) -> Result<Option<ProtoField<'a>>, TokenizerError> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
         let key = self.varint()?;
         let value = match key & 7 {
-            0 => Value::Integer(self.varint()?),
+            0 => ProtoValue::Integer(self.varint()?),
             1 => {
                 self.take(8)?;
-                Value::Long
+                ProtoValue::Long
             }
             2 => {
                 let len = self.varint()?;
-                Value::Bytes(self.take(len)?)
+                ProtoValue::Bytes(self.take(len)?)
             }
             5 => {
                 let bytes = self.take(4)?;
-                Value::Float(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+                ProtoValue::Float(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
             }
             other => return Err(self.bad(format!("a field of the unknown wire type {other}"))),
         };
-        Ok(Some(Field {
+        Ok(Some(ProtoField {
             number: key >> 3,
             value,
             offset: self.offset,
@@ -255,7 +264,7 @@ impl<'a> Message<'a> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> ProtoField<'a> {
     fn wrong(&self, expected: &str) -> TokenizerError {
         bad(
             self.offset,
@@ -265,14 +274,16 @@ impl<'a> Field<'a> {
 
     fn bytes(&self) -> Result<&'a [u8], TokenizerError> {
         match self.value {
-            Value::Bytes(bytes) => Ok(bytes),
-            Value::Integer(_) | Value::Long | Value::Float(_) => Err(self.wrong("bytes")),
+            ProtoValue::Bytes(bytes) => Ok(bytes),
+            ProtoValue::Integer(_) | ProtoValue::Long | ProtoValue::Float(_) => {
+                Err(self.wrong("bytes"))
+            }
         }
     }
 
-    fn message(&self) -> Result<Message<'a>, TokenizerError> {
+    fn message(&self) -> Result<ProtoMessage<'a>, TokenizerError> {
         let bytes = self.bytes()?;
-        Ok(Message {
+        Ok(ProtoMessage {
             bytes,
             offset: self.offset - bytes.len(),
         })
@@ -284,15 +295,19 @@ impl<'a> Field<'a> {
 
     fn integer(&self) -> Result<u64, TokenizerError> {
         match self.value {
-            Value::Integer(value) => Ok(value),
-            Value::Bytes(_) | Value::Long | Value::Float(_) => Err(self.wrong("an integer")),
+            ProtoValue::Integer(value) => Ok(value),
+            ProtoValue::Bytes(_) | ProtoValue::Long | ProtoValue::Float(_) => {
+                Err(self.wrong("an integer"))
+            }
         }
     }
 
     fn float(&self) -> Result<f32, TokenizerError> {
         match self.value {
-            Value::Float(value) => Ok(value),
-            Value::Integer(_) | Value::Bytes(_) | Value::Long => Err(self.wrong("a float")),
+            ProtoValue::Float(value) => Ok(value),
+            ProtoValue::Integer(_) | ProtoValue::Bytes(_) | ProtoValue::Long => {
+                Err(self.wrong("a float"))
+            }
         }
     }
 }

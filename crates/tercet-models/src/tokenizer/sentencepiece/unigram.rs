@@ -1,19 +1,21 @@
-//! The likeliest cut under a unigram model (Kudo 2018), by the Viterbi algorithm.
+//! Segmentation with maximum likelihood under a unigram model (Kudo 2018), by the Viterbi
+//! algorithm.
 //!
-//! Sums are those of F32, as `sentencepiece` has them: which of two cuts of nearly the same
-//! likelihood wins hangs on it.
+//! Sums are F32, as in `sentencepiece`: the rounding decides between segmentations of almost equal
+//! likelihood.
 
-use super::{Kind, Model, Span};
+use super::{SentencePieceKind, SentencePieceModel, SentencePieceSpan};
 
-/// How much less likely a character without a piece is than the least likely piece.
+/// Difference between the score of a character without a piece and the lowest piece score.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// What a piece that the user defined gains for each byte after its first: likelihoods are below 0, so that it wins
-/// against any other cut, and a long one against short ones. As in `sentencepiece` 0.2.3; in 0.2.0 all had -0.1.
+/// The score of a user-defined piece for each byte after the first. Other scores are below 0, so a
+/// user-defined piece wins against any other segmentation, and a long one wins against short ones.
+/// This equals `sentencepiece` 0.2.3; in 0.2.0 the score was -0.1 for all.
 const USER_DEFINED_BONUS: f64 = 0.1;
 
-/// The best cut that ends at a byte.
+/// The best segmentation that ends at a byte.
 #[derive(Clone)]
-struct Best {
+struct ViterbiEntry {
     score: f32,
     start: usize,
     id: Option<u32>,
@@ -21,18 +23,18 @@ struct Best {
 
 const UNREACHED: usize = usize::MAX;
 
-impl Best {
+impl ViterbiEntry {
     fn offer(&mut self, score: f32, start: usize, id: Option<u32>) {
         if self.start == UNREACHED || score > self.score {
-            *self = Best { score, start, id };
+            *self = ViterbiEntry { score, start, id };
         }
     }
 }
 
-impl Model {
-    /// The likeliest pieces of `text`.
-    pub(super) fn likeliest(&self, text: &str) -> Vec<Span> {
-        let unreached = Best {
+impl SentencePieceModel {
+    /// The pieces of `text` with maximum likelihood.
+    pub(super) fn viterbi(&self, text: &str) -> Vec<SentencePieceSpan> {
+        let unreached = ViterbiEntry {
             score: 0.0,
             start: UNREACHED,
             id: None,
@@ -45,11 +47,15 @@ impl Model {
             for (len, id) in self.usable.prefixes(&text.as_bytes()[start..]) {
                 let piece = &self.pieces[id as usize];
                 let score = match piece.kind {
-                    Kind::UserDefined => (USER_DEFINED_BONUS * (len - 1) as f64) as f32,
-                    // Every other one in `usable` is a normal piece.
-                    Kind::Normal | Kind::Unused | Kind::Unknown | Kind::Control | Kind::Byte(_) => {
-                        piece.score
+                    SentencePieceKind::UserDefined => {
+                        (USER_DEFINED_BONUS * (len - 1) as f64) as f32
                     }
+                    // All other pieces in `usable` are normal ones.
+                    SentencePieceKind::Normal
+                    | SentencePieceKind::Unused
+                    | SentencePieceKind::Unknown
+                    | SentencePieceKind::Control
+                    | SentencePieceKind::Byte(_) => piece.score,
                 };
                 best[start + len].offer(score + so_far, start, Some(id));
                 whole_character |= len == first.len_utf8();
@@ -61,7 +67,7 @@ impl Model {
         let mut spans = Vec::new();
         let mut end = text.len();
         while end > 0 {
-            let Best { start, id, .. } = best[end];
+            let ViterbiEntry { start, id, .. } = best[end];
             spans.push((start..end, id));
             end = start;
         }

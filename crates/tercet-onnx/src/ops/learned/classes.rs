@@ -3,36 +3,44 @@
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{DType, Tensor, Value};
 
-use crate::call::{Call, Done};
+use crate::call::{ImportNode, NodeOutputs};
 use crate::elem::Narrow;
-use crate::error::Reason;
-use crate::val::{Maps, Val};
+use crate::error::NodeErrorKind;
+use crate::val::{ImportedValue, SampleMaps};
 
 /// The labels of classes: numbers, or places of strings.
-pub(super) struct Classes {
+pub(super) struct ClassLabels {
     labels: Vec<i64>,
     strings: bool,
 }
 
-impl Classes {
+impl ClassLabels {
     /// The labels of the attribute `ints`, or of `classlabels_strings`.
-    pub(super) fn read(k: &Call<'_, '_>, ints: &str) -> Result<Classes, Reason> {
+    pub(super) fn read(k: &ImportNode<'_, '_>, ints: &str) -> Result<ClassLabels, NodeErrorKind> {
         let numbers = k.attrs.ints_opt(ints)?.unwrap_or_default();
         let texts = k.attrs.strings_opt("classlabels_strings")?;
         let texts = texts.unwrap_or_default();
         let strings = match (numbers.is_empty(), texts.is_empty()) {
             (false, true) => false,
             (true, false) => true,
-            (true, true) => return Err(Reason::attribute(ints, "there are no labels of classes")),
+            (true, true) => {
+                return Err(NodeErrorKind::attribute(
+                    ints,
+                    "there are no labels of classes",
+                ));
+            }
             (false, false) => {
-                return Err(Reason::attribute(ints, "labels are numbers and strings"));
+                return Err(NodeErrorKind::attribute(
+                    ints,
+                    "labels are numbers and strings",
+                ));
             }
         };
         let labels = match strings {
             true => k.c.strings.places(&texts),
             false => numbers.to_vec(),
         };
-        Ok(Classes { labels, strings })
+        Ok(ClassLabels { labels, strings })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,12 +48,16 @@ impl Classes {
     }
 
     /// The labels of classes that are given by number, `[samples]`.
-    pub(super) fn labels(&self, k: &mut Call<'_, '_>, class: Value) -> Result<Val, Reason> {
+    pub(super) fn labels(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        class: Value,
+    ) -> Result<ImportedValue, NodeErrorKind> {
         let labels = Tensor::from_slice(&[self.labels.len()], &self.labels)?;
         let labels = k.g().constant(labels)?;
-        let chosen = Val::Graph(k.g().gather(labels, class, 0)?);
+        let chosen = ImportedValue::Graph(k.g().gather(labels, class, 0)?);
         Ok(match self.strings {
-            true => Val::Narrow(Narrow::Text, chosen.into()),
+            true => ImportedValue::Narrow(Narrow::Text, chosen.into()),
             false => chosen,
         })
     }
@@ -53,10 +65,10 @@ impl Classes {
     /// The label of the greatest score of each sample, and the scores after a transform: `[samples, classes]` both times.
     pub(super) fn greatest(
         &self,
-        k: &mut Call<'_, '_>,
+        k: &mut ImportNode<'_, '_>,
         scores: Value,
-        transform: Transform,
-    ) -> Done {
+        transform: PostTransform,
+    ) -> NodeOutputs {
         let class = k.g().arg_max(scores, 1, false)?;
         let labels = self.labels(k, class)?;
         Ok(vec![labels, transform.apply(k, scores)?.into()])
@@ -64,39 +76,39 @@ impl Classes {
 
     /// The same for two classes of which only the second has a score, `[samples, 1]`; it is chosen above `threshold`, and
     /// `other` is the score of the first class.
-    pub(super) fn of_two(
+    pub(super) fn binary(
         &self,
-        k: &mut Call<'_, '_>,
+        k: &mut ImportNode<'_, '_>,
         score: Value,
-        (threshold, other): (f64, Other),
-        transform: Transform,
-    ) -> Done {
+        (threshold, other): (f64, BinaryScoreRule),
+        transform: PostTransform,
+    ) -> NodeOutputs {
         let bound = k.like(score, threshold)?;
         let above = k.g().compare(CompareFn::Gt, score, bound)?;
         let class = k.g().cast(above, DType::I64)?;
         let class = k.g().squeeze(class, 1)?;
         let labels = self.labels(k, class)?;
-        let scores = Classes::scores_of_two(k, score, other, transform)?;
+        let scores = ClassLabels::scores_of_two(k, score, other, transform)?;
         Ok(vec![labels, scores.into()])
     }
 
     /// The scores of two classes by that of the second.
     pub(super) fn scores_of_two(
-        k: &mut Call<'_, '_>,
+        k: &mut ImportNode<'_, '_>,
         score: Value,
-        other: Other,
-        transform: Transform,
-    ) -> Result<Value, Reason> {
+        other: BinaryScoreRule,
+        transform: PostTransform,
+    ) -> Result<Value, NodeErrorKind> {
         let negative = k.g().neg(score)?;
         let (first, second) = match (transform, other) {
-            (Transform::Logistic, _) => (k.g().sigmoid(negative)?, k.g().sigmoid(score)?),
+            (PostTransform::Logistic, _) => (k.g().sigmoid(negative)?, k.g().sigmoid(score)?),
             // A normal quantile of one score is not said to make two.
-            (Transform::Probit, _) => {
+            (PostTransform::Probit, _) => {
                 let reason = "PROBIT of one score for two classes is not supported";
-                return Err(Reason::attribute("post_transform", reason));
+                return Err(NodeErrorKind::attribute("post_transform", reason));
             }
-            (_, Other::Negative) => (negative, score),
-            (_, Other::Complement) => {
+            (_, BinaryScoreRule::Negative) => (negative, score),
+            (_, BinaryScoreRule::Complement) => {
                 let one = k.like(score, 1.0)?;
                 (k.g().sub(one, score)?, score)
             }
@@ -107,7 +119,7 @@ impl Classes {
 
 /// The score of the first of two classes by that of the second.
 #[derive(Clone, Copy)]
-pub(super) enum Other {
+pub(super) enum BinaryScoreRule {
     /// `-s`: scores are sums.
     Negative,
     /// `1 - s`: scores are probabilities.
@@ -116,7 +128,7 @@ pub(super) enum Other {
 
 /// What becomes of scores, the attribute `post_transform`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transform {
+pub(crate) enum PostTransform {
     None,
     Softmax,
     Logistic,
@@ -124,51 +136,55 @@ pub(crate) enum Transform {
     Probit,
 }
 
-impl Transform {
-    pub(super) fn read(k: &Call<'_, '_>) -> Result<Transform, Reason> {
+impl PostTransform {
+    pub(super) fn read(k: &ImportNode<'_, '_>) -> Result<PostTransform, NodeErrorKind> {
         let name = k.attrs.string("post_transform", "NONE")?;
         Ok(match name.as_str() {
-            "NONE" => Transform::None,
-            "SOFTMAX" => Transform::Softmax,
-            "LOGISTIC" => Transform::Logistic,
-            "SOFTMAX_ZERO" => Transform::SoftmaxZero,
-            "PROBIT" => Transform::Probit,
+            "NONE" => PostTransform::None,
+            "SOFTMAX" => PostTransform::Softmax,
+            "LOGISTIC" => PostTransform::Logistic,
+            "SOFTMAX_ZERO" => PostTransform::SoftmaxZero,
+            "PROBIT" => PostTransform::Probit,
             other => {
                 let reason = format!("`{other}` is not known");
-                return Err(Reason::attribute("post_transform", reason));
+                return Err(NodeErrorKind::attribute("post_transform", reason));
             }
         })
     }
 
     /// By its number in `TreeEnsemble`.
-    pub(super) fn of_number(number: i64) -> Result<Transform, Reason> {
+    pub(super) fn from_number(number: i64) -> Result<PostTransform, NodeErrorKind> {
         Ok(match number {
-            0 => Transform::None,
-            1 => Transform::Softmax,
-            2 => Transform::Logistic,
-            3 => Transform::SoftmaxZero,
-            4 => Transform::Probit,
+            0 => PostTransform::None,
+            1 => PostTransform::Softmax,
+            2 => PostTransform::Logistic,
+            3 => PostTransform::SoftmaxZero,
+            4 => PostTransform::Probit,
             other => {
                 let reason = format!("{other} is not known");
-                return Err(Reason::attribute("post_transform", reason));
+                return Err(NodeErrorKind::attribute("post_transform", reason));
             }
         })
     }
 
     /// Scores `[samples, classes]` after it.
-    pub(super) fn apply(self, k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reason> {
+    pub(super) fn apply(
+        self,
+        k: &mut ImportNode<'_, '_>,
+        scores: Value,
+    ) -> Result<Value, NodeErrorKind> {
         match self {
-            Transform::None => Ok(scores),
-            Transform::Softmax => Ok(k.g().softmax(scores, 1)?),
-            Transform::Logistic => Ok(k.g().sigmoid(scores)?),
-            Transform::SoftmaxZero => softmax_of_scored(k, scores),
-            Transform::Probit => probit(k, scores),
+            PostTransform::None => Ok(scores),
+            PostTransform::Softmax => Ok(k.g().softmax(scores, 1)?),
+            PostTransform::Logistic => Ok(k.g().sigmoid(scores)?),
+            PostTransform::SoftmaxZero => softmax_of_scored(k, scores),
+            PostTransform::Probit => probit(k, scores),
         }
     }
 }
 
 /// Softmax of the scores that are not 0; those that are stay 0.
-fn softmax_of_scored(k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reason> {
+fn softmax_of_scored(k: &mut ImportNode<'_, '_>, scores: Value) -> Result<Value, NodeErrorKind> {
     /// What counts as 0.
     const NOTHING: f64 = 1e-7;
     let (nothing, zero) = (k.like(scores, NOTHING)?, k.like(scores, 0.0)?);
@@ -184,7 +200,7 @@ fn softmax_of_scored(k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reaso
 }
 
 /// `sqrt(2) erfinv(2 s - 1)`, with the inverse of the error function by Winitzki's formula (2008), as ONNX defines it.
-fn probit(k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reason> {
+fn probit(k: &mut ImportNode<'_, '_>, scores: Value) -> Result<Value, NodeErrorKind> {
     const A: f64 = 0.147;
     let mut number = |n: f64| k.like(scores, n);
     let (one, two, half) = (number(1.0)?, number(2.0)?, number(0.5)?);
@@ -210,7 +226,7 @@ fn probit(k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reason> {
 }
 
 /// Scores as maps from labels: the same matrix, whose columns have keys.
-pub(super) fn zip_map(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn zip_map(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let numbers = k.attrs.ints_opt("classlabels_int64s")?;
     let texts = k.attrs.strings_opt("classlabels_strings")?;
@@ -219,15 +235,17 @@ pub(super) fn zip_map(k: &mut Call<'_, '_>) -> Done {
         (None, Some(texts)) => texts,
         (None, None) | (Some(_), Some(_)) => {
             let reason = "keys are either numbers or strings";
-            return Err(Reason::attribute("classlabels_int64s", reason));
+            return Err(NodeErrorKind::attribute("classlabels_int64s", reason));
         }
     };
     let last = k.rank(x).checked_sub(1);
-    let last = last.ok_or_else(|| Reason::operand(0, "is a scalar"))?;
+    let last = last.ok_or_else(|| NodeErrorKind::operand(0, "is a scalar"))?;
     let columns = k.size(x, last)?;
     if columns != keys.len() {
         let reason = format!("has {columns} columns, there are {} keys", keys.len());
-        return Err(Reason::operand(0, reason));
+        return Err(NodeErrorKind::operand(0, reason));
     }
-    Ok(vec![Val::Maps(Maps { keys, value: x }.into())])
+    Ok(vec![ImportedValue::Maps(
+        SampleMaps { keys, value: x }.into(),
+    )])
 }

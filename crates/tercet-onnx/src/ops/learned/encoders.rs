@@ -4,50 +4,59 @@ use tercet_ir::ops::ReduceFn;
 use tercet_ir::scalar::{CompareFn, UnaryFn};
 use tercet_ir::{DType, Tensor, TensorType, Value};
 
-use crate::call::{Call, Done, one};
+use crate::call::{ImportNode, NodeOutputs, one};
 use crate::elem::Narrow;
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 use crate::strings::UNUSED;
 use crate::tensor;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// Values of one dtype, in their carrier where the graph does not have it.
-struct List {
+struct EncoderValueList {
     tensor: Tensor,
     narrow: Option<Narrow>,
 }
 
-impl List {
-    fn of_strings(k: &Call<'_, '_>, texts: &[String]) -> Result<List, Reason> {
+impl EncoderValueList {
+    fn from_strings(
+        k: &ImportNode<'_, '_>,
+        texts: &[String],
+    ) -> Result<EncoderValueList, NodeErrorKind> {
         let tensor = Tensor::from_slice(&[texts.len()], &k.c.strings.places(texts))?;
         let narrow = Some(Narrow::Text);
-        Ok(List { tensor, narrow })
+        Ok(EncoderValueList { tensor, narrow })
     }
 
-    fn of_numbers(tensor: Tensor) -> List {
+    fn from_numbers(tensor: Tensor) -> EncoderValueList {
         let narrow = None;
-        List { tensor, narrow }
+        EncoderValueList { tensor, narrow }
     }
 
     /// One of the attributes `NAME_int64s`, `NAME_floats`, `NAME_strings`, `NAME_tensor`.
-    fn read(k: &Call<'_, '_>, name: &str) -> Result<Option<List>, Reason> {
+    fn read(k: &ImportNode<'_, '_>, name: &str) -> Result<Option<EncoderValueList>, NodeErrorKind> {
         let own = |kind: &str| format!("{name}_{kind}");
         let mut found = Vec::new();
         if let Some(list) = k.attrs.ints_opt(&own("int64s"))? {
-            found.push(List::of_numbers(Tensor::from_slice(&[list.len()], list)?));
+            found.push(EncoderValueList::from_numbers(Tensor::from_slice(
+                &[list.len()],
+                list,
+            )?));
         }
         if let Some(list) = k.attrs.floats_opt(&own("floats"))? {
-            found.push(List::of_numbers(Tensor::from_slice(&[list.len()], list)?));
+            found.push(EncoderValueList::from_numbers(Tensor::from_slice(
+                &[list.len()],
+                list,
+            )?));
         }
         if let Some(list) = k.attrs.strings_opt(&own("strings"))? {
-            found.push(List::of_strings(k, &list)?);
+            found.push(EncoderValueList::from_strings(k, &list)?);
         }
         if let Some(proto) = k.attrs.tensor_opt(&own("tensor"))? {
             found.push(decoded(k, &own("tensor"), proto)?);
         }
         match found.len() {
             0 | 1 => Ok(found.pop()),
-            _ => Err(Reason::attribute(name, "is given in several dtypes")),
+            _ => Err(NodeErrorKind::attribute(name, "is given in several dtypes")),
         }
     }
 
@@ -57,30 +66,37 @@ impl List {
 }
 
 fn decoded(
-    k: &Call<'_, '_>,
+    k: &ImportNode<'_, '_>,
     name: &str,
     proto: &crate::proto::TensorProto,
-) -> Result<List, Reason> {
+) -> Result<EncoderValueList, NodeErrorKind> {
     let made = tensor::decode(proto, &k.c.folder, &k.c.strings);
-    let (tensor, narrow) = made.map_err(|e| Reason::attribute(name, e))?;
+    let (tensor, narrow) = made.map_err(|e| NodeErrorKind::attribute(name, e))?;
     let n = tensor.numel();
     let tensor = tensor.reshaped(&[n])?;
-    Ok(List { tensor, narrow })
+    Ok(EncoderValueList { tensor, narrow })
 }
 
 /// Keys must be of the dtype of what is looked up, but for its width.
-fn check_kind(of: Option<Narrow>, keys: &List) -> Result<(), Reason> {
+fn check_kind(of: Option<Narrow>, keys: &EncoderValueList) -> Result<(), NodeErrorKind> {
     match of == keys.narrow {
         true => Ok(()),
-        false => Err(Reason::operand(0, "is of another kind than the keys")),
+        false => Err(NodeErrorKind::operand(
+            0,
+            "is of another kind than the keys",
+        )),
     }
 }
 
 /// Whether each element is each key: one axis more, along the keys. From version 4 on NaN is NaN.
-fn hits(k: &mut Call<'_, '_>, x: Value, keys: &List) -> Result<Value, Reason> {
+fn hits(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    keys: &EncoderValueList,
+) -> Result<Value, NodeErrorKind> {
     let (n, nan_is_nan) = (keys.len(), k.opset >= 4);
     if !k.c.spend(n) {
-        return Err(Reason::unsupported(format!("{n} keys are too many")));
+        return Err(NodeErrorKind::unsupported(format!("{n} keys are too many")));
     }
     let keys = k.g().constant(keys.tensor.clone())?;
     let dtype = k.dtype(keys);
@@ -100,18 +116,18 @@ fn hits(k: &mut Call<'_, '_>, x: Value, keys: &List) -> Result<Value, Reason> {
 
 /// The value of the first key that an element is, else the default.
 fn looked_up(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     x: Value,
-    (keys, values): (&List, &List),
-    default: &List,
-) -> Done {
+    (keys, values): (&EncoderValueList, &EncoderValueList),
+    default: &EncoderValueList,
+) -> NodeOutputs {
     if keys.len() != values.len() || keys.len() == 0 {
         let reason = format!("{} keys have {} values", keys.len(), values.len());
-        return Err(Reason::unsupported(reason));
+        return Err(NodeErrorKind::unsupported(reason));
     }
-    let kind = |list: &List| (list.tensor.dtype(), list.narrow);
+    let kind = |list: &EncoderValueList| (list.tensor.dtype(), list.narrow);
     if default.len() != 1 || kind(default) != kind(values) {
-        return Err(Reason::unsupported(
+        return Err(NodeErrorKind::unsupported(
             "the default is not one value like others",
         ));
     }
@@ -125,15 +141,18 @@ fn looked_up(
     let values_ = g.constant(values.tensor.clone())?;
     let default = g.constant(default.tensor.reshaped(&[])?)?;
     let chosen = g.gather(values_, first, 0)?;
-    let y = Val::Graph(g.where_(found, chosen, default)?);
+    let y = ImportedValue::Graph(g.where_(found, chosen, default)?);
     Ok(vec![match values.narrow {
-        Some(narrow) => Val::Narrow(narrow, y.into()),
+        Some(narrow) => ImportedValue::Narrow(narrow, y.into()),
         None => y,
     }])
 }
 
 /// The default of values of a kind.
-fn default_of(k: &Call<'_, '_>, values: &List) -> Result<List, Reason> {
+fn default_of(
+    k: &ImportNode<'_, '_>,
+    values: &EncoderValueList,
+) -> Result<EncoderValueList, NodeErrorKind> {
     let text = k.attrs.string("default_string", UNUSED)?;
     let (int, float) = (
         k.attrs.int("default_int64", -1)?,
@@ -143,37 +162,38 @@ fn default_of(k: &Call<'_, '_>, values: &List) -> Result<List, Reason> {
         return decoded(k, "default_tensor", proto);
     }
     if values.narrow == Some(Narrow::Text) {
-        return List::of_strings(k, &[text]);
+        return EncoderValueList::from_strings(k, &[text]);
     }
     let ty = TensorType::new(values.tensor.dtype(), &[1]);
     let tensor = match ty.dtype.is_float() {
         true => Tensor::from_f64s(ty, &[float])?,
         false => Tensor::from_i64s(ty, &[int])?,
     };
-    Ok(List {
+    Ok(EncoderValueList {
         tensor,
         narrow: values.narrow,
     })
 }
 
 /// Keys and values of any kind; in the first version strings and their places in a list, whichever way.
-pub(super) fn label(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn label(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, narrow) = k.carried(0)?;
     let (keys, values) = match k.attrs.strings_opt("classes_strings")? {
         Some(classes) => {
-            let texts = List::of_strings(k, &classes)?;
+            let texts = EncoderValueList::from_strings(k, &classes)?;
             let places: Vec<i64> = (0..classes.len() as i64).collect();
-            let places = List::of_numbers(Tensor::from_slice(&[places.len()], &places)?);
+            let places =
+                EncoderValueList::from_numbers(Tensor::from_slice(&[places.len()], &places)?);
             match narrow {
                 Some(_) => (texts, places),
                 None => (places, texts),
             }
         }
         None => {
-            let required = |name: &str| Reason::attribute(name, "is required");
+            let required = |name: &str| NodeErrorKind::attribute(name, "is required");
             (
-                List::read(k, "keys")?.ok_or_else(|| required("keys_*"))?,
-                List::read(k, "values")?.ok_or_else(|| required("values_*"))?,
+                EncoderValueList::read(k, "keys")?.ok_or_else(|| required("keys_*"))?,
+                EncoderValueList::read(k, "values")?.ok_or_else(|| required("values_*"))?,
             )
         }
     };
@@ -183,14 +203,14 @@ pub(super) fn label(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Strings as their numbers, or numbers as their strings.
-pub(super) fn category(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn category(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, narrow) = k.carried(0)?;
-    let required = |name: &str| Reason::attribute(name, "is required");
+    let required = |name: &str| NodeErrorKind::attribute(name, "is required");
     let numbers = k.attrs.ints_opt("cats_int64s")?;
     let numbers = numbers.ok_or_else(|| required("cats_int64s"))?;
     let texts = k.attrs.strings_opt("cats_strings")?;
-    let texts = List::of_strings(k, &texts.ok_or_else(|| required("cats_strings"))?)?;
-    let numbers = List::of_numbers(Tensor::from_slice(&[numbers.len()], numbers)?);
+    let texts = EncoderValueList::from_strings(k, &texts.ok_or_else(|| required("cats_strings"))?)?;
+    let numbers = EncoderValueList::from_numbers(Tensor::from_slice(&[numbers.len()], numbers)?);
     let (keys, values) = match narrow {
         Some(_) => (texts, numbers),
         None => (numbers, texts),
@@ -201,11 +221,11 @@ pub(super) fn category(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// For each category a number, 1 where it is the element; F32. Without `zeros` an element that is none fails the run.
-pub(super) fn one_hot(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn one_hot(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let zeros = k.attrs.flag("zeros", true)?;
     let (x, narrow) = k.carried(0)?;
-    let keys = List::read(k, "cats")?;
-    let keys = keys.ok_or_else(|| Reason::attribute("cats_*", "is required"))?;
+    let keys = EncoderValueList::read(k, "cats")?;
+    let keys = keys.ok_or_else(|| NodeErrorKind::attribute("cats_*", "is required"))?;
     check_kind(narrow, &keys)?;
     let hit = hits(k, x, &keys)?;
     let hot = k.g().cast(hit, DType::F32)?;

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::error::Reason;
+use crate::error::NodeErrorKind;
 
 /// How a feature is compared with a node's threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Mode {
+pub(super) enum SplitMode {
     LessOrEqual,
     Less,
     GreaterOrEqual,
@@ -17,35 +17,35 @@ pub(super) enum Mode {
 
 /// A node that asks.
 #[derive(Clone, Debug)]
-pub(super) struct Inner {
+pub(super) struct SplitNode {
     pub(super) feature: i64,
     pub(super) threshold: f64,
-    pub(super) mode: Mode,
+    pub(super) mode: SplitMode,
     /// A feature that is NaN goes where a true answer goes.
     pub(super) nan_is_true: bool,
     /// Where a false and a true answer lead.
-    pub(super) next: [Place; 2],
+    pub(super) next: [TreeNodeIndex; 2],
 }
 
 /// A node by its place among its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum TreeNodeIndex {
     Inner(usize),
     Leaf(usize),
 }
 
 /// All trees.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ensemble {
-    pub(super) inner: Vec<Inner>,
+pub(super) struct TreeEnsemble {
+    pub(super) inner: Vec<SplitNode>,
     /// Weights of each leaf by target.
     pub(super) leaves: Vec<Vec<(usize, f64)>>,
     /// Where each tree begins.
-    pub(super) roots: Vec<Place>,
+    pub(super) roots: Vec<TreeNodeIndex>,
 }
 
 /// Nodes as the files of `TreeEnsembleClassifier` and `TreeEnsembleRegressor` have them: lists of one length.
-pub(super) struct Lists<'a> {
+pub(super) struct TreeNodeLists<'a> {
     pub(super) trees: &'a [i64],
     pub(super) ids: &'a [i64],
     pub(super) features: &'a [i64],
@@ -57,37 +57,40 @@ pub(super) struct Lists<'a> {
 }
 
 /// Weights of leaves: tree and node, target, weight.
-pub(super) struct Weights<'a> {
+pub(super) struct LeafWeights<'a> {
     pub(super) trees: &'a [i64],
     pub(super) ids: &'a [i64],
     pub(super) targets: &'a [i64],
     pub(super) weights: Vec<f64>,
 }
 
-fn bad(what: impl Into<String>) -> Reason {
-    Reason::unsupported(what)
+fn bad(what: impl Into<String>) -> NodeErrorKind {
+    NodeErrorKind::unsupported(what)
 }
 
 /// The mode by its name; none for a leaf.
-fn mode(name: &str) -> Result<Option<Mode>, Reason> {
+fn mode(name: &str) -> Result<Option<SplitMode>, NodeErrorKind> {
     Ok(Some(match name {
         "LEAF" => return Ok(None),
-        "BRANCH_LEQ" => Mode::LessOrEqual,
-        "BRANCH_LT" => Mode::Less,
-        "BRANCH_GTE" => Mode::GreaterOrEqual,
-        "BRANCH_GT" => Mode::Greater,
-        "BRANCH_EQ" => Mode::Equal,
-        "BRANCH_NEQ" => Mode::NotEqual,
+        "BRANCH_LEQ" => SplitMode::LessOrEqual,
+        "BRANCH_LT" => SplitMode::Less,
+        "BRANCH_GTE" => SplitMode::GreaterOrEqual,
+        "BRANCH_GT" => SplitMode::Greater,
+        "BRANCH_EQ" => SplitMode::Equal,
+        "BRANCH_NEQ" => SplitMode::NotEqual,
         other => {
             let reason = format!("`{other}` is not known");
-            return Err(Reason::attribute("nodes_modes", reason));
+            return Err(NodeErrorKind::attribute("nodes_modes", reason));
         }
     }))
 }
 
-impl Ensemble {
+impl TreeEnsemble {
     /// The trees of lists. Each begins at its first node.
-    pub(super) fn of_lists(lists: &Lists<'_>, weights: &Weights<'_>) -> Result<Ensemble, Reason> {
+    pub(super) fn from_lists(
+        lists: &TreeNodeLists<'_>,
+        weights: &LeafWeights<'_>,
+    ) -> Result<TreeEnsemble, NodeErrorKind> {
         let n = lists.ids.len();
         let lengths = [
             ("nodes_treeids", lists.trees.len()),
@@ -100,23 +103,32 @@ impl Ensemble {
         for (name, found) in lengths {
             if found != n {
                 let reason = format!("has {found} elements, `nodes_nodeids` has {n}");
-                return Err(Reason::attribute(name, reason));
+                return Err(NodeErrorKind::attribute(name, reason));
             }
         }
         if !lists.nan_is_true.is_empty() && lists.nan_is_true.len() != n {
             let name = "nodes_missing_value_tracks_true";
-            return Err(Reason::attribute(name, format!("has not {n} elements")));
+            return Err(NodeErrorKind::attribute(
+                name,
+                format!("has not {n} elements"),
+            ));
         }
-        let mut ensemble = Ensemble::default();
-        let mut places: HashMap<(i64, i64), Place> = HashMap::with_capacity(n);
+        let mut ensemble = TreeEnsemble::default();
+        let mut places: HashMap<(i64, i64), TreeNodeIndex> = HashMap::with_capacity(n);
         let mut modes = Vec::with_capacity(n);
         let (mut inner, mut leaves) = (0, 0);
         let mut seen = std::collections::HashSet::new();
         for i in 0..n {
             let own = mode(&lists.modes[i])?;
             let (count, place) = match own {
-                Some(_) => (&mut inner, Place::Inner as fn(usize) -> Place),
-                None => (&mut leaves, Place::Leaf as fn(usize) -> Place),
+                Some(_) => (
+                    &mut inner,
+                    TreeNodeIndex::Inner as fn(usize) -> TreeNodeIndex,
+                ),
+                None => (
+                    &mut leaves,
+                    TreeNodeIndex::Leaf as fn(usize) -> TreeNodeIndex,
+                ),
             };
             let place = place(*count);
             *count += 1;
@@ -144,7 +156,7 @@ impl Ensemble {
                 };
                 places.get(&(tree, id)).copied().ok_or_else(missing)
             };
-            ensemble.inner.push(Inner {
+            ensemble.inner.push(SplitNode {
                 feature: lists.features[i],
                 threshold: lists.thresholds[i],
                 mode,
@@ -159,9 +171,9 @@ impl Ensemble {
 
     fn weigh(
         &mut self,
-        weights: &Weights<'_>,
-        places: &HashMap<(i64, i64), Place>,
-    ) -> Result<(), Reason> {
+        weights: &LeafWeights<'_>,
+        places: &HashMap<(i64, i64), TreeNodeIndex>,
+    ) -> Result<(), NodeErrorKind> {
         let n = weights.weights.len();
         if [weights.trees, weights.ids, weights.targets]
             .iter()
@@ -171,7 +183,7 @@ impl Ensemble {
         }
         for i in 0..n {
             let key = (weights.trees[i], weights.ids[i]);
-            let Some(Place::Leaf(leaf)) = places.get(&key) else {
+            let Some(TreeNodeIndex::Leaf(leaf)) = places.get(&key) else {
                 return Err(bad(format!(
                     "a weight is of node {} of tree {}, which is no leaf",
                     key.1, key.0
@@ -185,53 +197,55 @@ impl Ensemble {
     }
 
     /// How many questions lead to a leaf at most. What leads back to itself is an error.
-    pub(super) fn depth(&self) -> Result<usize, Reason> {
+    pub(super) fn depth(&self) -> Result<usize, NodeErrorKind> {
         /// What is known of a node.
         #[derive(Clone, Copy)]
-        enum State {
+        enum TreeNodeState {
             New,
             Under,
             Done(usize),
         }
-        let mut states = vec![State::New; self.inner.len()];
-        let depth_of = |states: &[State], place: Place| match place {
-            Place::Leaf(_) => Some(0),
-            Place::Inner(at) => match states[at] {
-                State::Done(depth) => Some(depth),
-                State::New | State::Under => None,
+        let mut states = vec![TreeNodeState::New; self.inner.len()];
+        let depth_of = |states: &[TreeNodeState], place: TreeNodeIndex| match place {
+            TreeNodeIndex::Leaf(_) => Some(0),
+            TreeNodeIndex::Inner(at) => match states[at] {
+                TreeNodeState::Done(depth) => Some(depth),
+                TreeNodeState::New | TreeNodeState::Under => None,
             },
         };
         let mut greatest = 0;
         for root in &self.roots {
-            let Place::Inner(root) = *root else { continue };
+            let TreeNodeIndex::Inner(root) = *root else {
+                continue;
+            };
             let mut stack = vec![root];
             while let Some(at) = stack.last().copied() {
                 let next = self.inner[at].next;
                 let known = next.map(|p| depth_of(&states, p));
                 if let [Some(a), Some(b)] = known {
-                    states[at] = State::Done(1 + a.max(b));
+                    states[at] = TreeNodeState::Done(1 + a.max(b));
                     stack.pop();
                     continue;
                 }
-                states[at] = State::Under;
+                states[at] = TreeNodeState::Under;
                 for (place, known) in next.into_iter().zip(known) {
-                    let (Place::Inner(below), None) = (place, known) else {
+                    let (TreeNodeIndex::Inner(below), None) = (place, known) else {
                         continue;
                     };
-                    if matches!(states[below], State::Under) {
+                    if matches!(states[below], TreeNodeState::Under) {
                         return Err(bad("nodes of a tree lead back to themselves"));
                     }
                     stack.push(below);
                 }
             }
-            greatest = greatest.max(depth_of(&states, Place::Inner(root)).unwrap_or(0));
+            greatest = greatest.max(depth_of(&states, TreeNodeIndex::Inner(root)).unwrap_or(0));
         }
         Ok(greatest)
     }
 }
 
 /// Nodes as `TreeEnsemble` has them: inner ones and leaves in lists of their own.
-pub(super) struct Separate<'a> {
+pub(super) struct SeparateTreeNodes<'a> {
     pub(super) roots: &'a [i64],
     pub(super) features: &'a [i64],
     pub(super) thresholds: Vec<f64>,
@@ -248,9 +262,11 @@ pub(super) struct Separate<'a> {
 /// The mode that asks whether a feature is in a set.
 const MEMBER: i64 = 6;
 
-impl Ensemble {
+impl TreeEnsemble {
     /// The trees of separate lists. A question for membership becomes one for each member.
-    pub(super) fn of_separate(lists: &Separate<'_>) -> Result<Ensemble, Reason> {
+    pub(super) fn from_separate(
+        lists: &SeparateTreeNodes<'_>,
+    ) -> Result<TreeEnsemble, NodeErrorKind> {
         let (n, leaves) = (lists.features.len(), lists.targets.len());
         let of_nodes = lists
             .next
@@ -265,7 +281,7 @@ impl Ensemble {
                 "`nodes_missing_value_tracks_true` has another length than nodes",
             ));
         }
-        let mut ensemble = Ensemble::default();
+        let mut ensemble = TreeEnsemble::default();
         for (target, weight) in lists.targets.iter().zip(&lists.weights) {
             let place =
                 usize::try_from(*target).map_err(|_| bad(format!("a target is {target}")))?;
@@ -278,16 +294,16 @@ impl Ensemble {
         let mut sets = lists.members.split(|v| v.is_nan());
         let mut more = Vec::new();
         for i in 0..n {
-            let place = |(ids, are): (&[i64], &[i64])| -> Result<Place, Reason> {
+            let place = |(ids, are): (&[i64], &[i64])| -> Result<TreeNodeIndex, NodeErrorKind> {
                 Ok(match are[i] {
-                    0 => Place::Inner(within(ids[i], n)?),
-                    _ => Place::Leaf(within(ids[i], leaves)?),
+                    0 => TreeNodeIndex::Inner(within(ids[i], n)?),
+                    _ => TreeNodeIndex::Leaf(within(ids[i], leaves)?),
                 })
             };
-            let mut node = Inner {
+            let mut node = SplitNode {
                 feature: lists.features[i],
                 threshold: lists.thresholds[i],
-                mode: Mode::Equal,
+                mode: SplitMode::Equal,
                 nan_is_true: lists.nan_is_true.get(i).is_some_and(|t| *t != 0),
                 next: [place(lists.next[0])?, place(lists.next[1])?],
             };
@@ -302,12 +318,12 @@ impl Ensemble {
                     // Each further member is asked for when those before were not it.
                     let mut behind = otherwise;
                     for member in rest.iter().rev() {
-                        more.push(Inner {
+                        more.push(SplitNode {
                             threshold: *member,
                             next: [behind, node.next[1]],
                             ..node.clone()
                         });
-                        behind = Place::Inner(n + more.len() - 1);
+                        behind = TreeNodeIndex::Inner(n + more.len() - 1);
                     }
                     node.next[0] = behind;
                 }
@@ -317,23 +333,23 @@ impl Ensemble {
         }
         ensemble.inner.extend(more);
         for root in lists.roots {
-            ensemble.roots.push(Place::Inner(within(*root, n)?));
+            ensemble.roots.push(TreeNodeIndex::Inner(within(*root, n)?));
         }
         Ok(ensemble)
     }
 }
 
-fn numbered(number: i64) -> Result<Mode, Reason> {
+fn numbered(number: i64) -> Result<SplitMode, NodeErrorKind> {
     Ok(match number {
-        0 => Mode::LessOrEqual,
-        1 => Mode::Less,
-        2 => Mode::GreaterOrEqual,
-        3 => Mode::Greater,
-        4 => Mode::Equal,
-        5 => Mode::NotEqual,
+        0 => SplitMode::LessOrEqual,
+        1 => SplitMode::Less,
+        2 => SplitMode::GreaterOrEqual,
+        3 => SplitMode::Greater,
+        4 => SplitMode::Equal,
+        5 => SplitMode::NotEqual,
         other => {
             let reason = format!("{other} is not known");
-            return Err(Reason::attribute("nodes_modes", reason));
+            return Err(NodeErrorKind::attribute("nodes_modes", reason));
         }
     })
 }

@@ -5,18 +5,18 @@ use tercet_ir::scalar::{CompareFn, UnaryFn};
 use tercet_ir::{DType, Tensor, Value};
 
 use super::{features, features_f32};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
 /// Numbers of an attribute: one for each feature, or one for all.
-fn each(k: &mut Call<'_, '_>, name: &str, x: Value) -> Result<Option<Value>, Reason> {
+fn each(k: &mut ImportNode<'_, '_>, name: &str, x: Value) -> Result<Option<Value>, NodeErrorKind> {
     let Some(list) = k.attrs.floats_opt(name)?.filter(|l| !l.is_empty()) else {
         return Ok(None);
     };
     let features = k.size(x, 1)?;
     if list.len() != 1 && list.len() != features {
         let reason = format!("has {} numbers for {features} features", list.len());
-        return Err(Reason::attribute(name, reason));
+        return Err(NodeErrorKind::attribute(name, reason));
     }
     let list = Tensor::from_slice(&[list.len()], list)?;
     let list = k.g().constant(list)?;
@@ -25,7 +25,7 @@ fn each(k: &mut Call<'_, '_>, name: &str, x: Value) -> Result<Option<Value>, Rea
 }
 
 /// `(x - offset) scale`
-pub(super) fn scaler(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn scaler(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let mut x = features(k)?;
     if let Some(offset) = each(k, "offset", x)? {
         x = k.g().sub(x, offset)?;
@@ -37,7 +37,7 @@ pub(super) fn scaler(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// `x / norm(x)` of each sample; one whose norm is 0 stays.
-pub(super) fn normalizer(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn normalizer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let norm = k.attrs.string("norm", "MAX")?;
     let x = features_f32(k)?;
     let (one_, zero) = (k.like(x, 1.0)?, k.like(x, 0.0)?);
@@ -55,7 +55,7 @@ pub(super) fn normalizer(k: &mut Call<'_, '_>) -> Done {
         }
         other => {
             let reason = format!("`{other}` is none of MAX, L1 and L2");
-            return Err(Reason::attribute("norm", reason));
+            return Err(NodeErrorKind::attribute("norm", reason));
         }
     };
     let nothing = g.compare(CompareFn::Eq, size, zero)?;
@@ -64,7 +64,7 @@ pub(super) fn normalizer(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// A value that stands for a missing one is replaced.
-pub(super) fn imputer(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn imputer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     if !k.dtype(x).is_float() {
         return imputer_of_integers(k, x);
@@ -80,11 +80,11 @@ pub(super) fn imputer(k: &mut Call<'_, '_>) -> Done {
         }
     };
     let name = "imputed_value_floats";
-    let imputed = each(k, name, x)?.ok_or_else(|| Reason::attribute(name, "is required"))?;
+    let imputed = each(k, name, x)?.ok_or_else(|| NodeErrorKind::attribute(name, "is required"))?;
     one(k.g().where_(missing, imputed, x)?)
 }
 
-fn imputer_of_integers(k: &mut Call<'_, '_>, x: Value) -> Done {
+fn imputer_of_integers(k: &mut ImportNode<'_, '_>, x: Value) -> NodeOutputs {
     k.attrs.ignore(&["replaced_value_float"]);
     let name = "imputed_value_int64s";
     let replaced = k.attrs.int("replaced_value_int64", 0)?;
@@ -92,7 +92,7 @@ fn imputer_of_integers(k: &mut Call<'_, '_>, x: Value) -> Done {
     let features = k.size(x, k.rank(x).saturating_sub(1))?;
     if list.len() != 1 && list.len() != features {
         let reason = format!("has {} numbers for {features} features", list.len());
-        return Err(Reason::attribute(name, reason));
+        return Err(NodeErrorKind::attribute(name, reason));
     }
     let dtype = k.dtype(x);
     let (list, replaced) = (
@@ -107,7 +107,7 @@ fn imputer_of_integers(k: &mut Call<'_, '_>, x: Value) -> Done {
 }
 
 /// Features side by side.
-pub(super) fn vectorizer(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn vectorizer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let sizes = k.attrs.ints_opt("inputdimensions")?.unwrap_or_default();
     let mut parts = Vec::with_capacity(k.ins.len());
     for (index, x) in k.xs()?.into_iter().enumerate() {
@@ -117,14 +117,14 @@ pub(super) fn vectorizer(k: &mut Call<'_, '_>) -> Done {
             2 => x,
             _ => {
                 let reason = format!("has {rank} axes; samples by features are expected");
-                return Err(Reason::operand(index, reason));
+                return Err(NodeErrorKind::operand(index, reason));
             }
         };
         let found = k.size(x, 1)?;
         let said = sizes.get(index).copied().unwrap_or(found as i64);
         if said != found as i64 {
             let reason = format!("has {found} features, `inputdimensions` says {said}");
-            return Err(Reason::operand(index, reason));
+            return Err(NodeErrorKind::operand(index, reason));
         }
         parts.push(crate::narrow::cast_to(k.g(), x, DType::F32)?);
     }

@@ -2,17 +2,17 @@
 
 use tercet_ir::{Tensor, Value};
 
-use super::classes::Other;
-use super::{Classes, Transform, features_f32, table};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::classes::BinaryScoreRule;
+use super::{ClassLabels, PostTransform, features_f32, table};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
 /// `x C^T + b`, `[samples, targets]`, with coefficients that lie target by target.
-fn scores(k: &mut Call<'_, '_>, targets: usize) -> Result<Value, Reason> {
+fn scores(k: &mut ImportNode<'_, '_>, targets: usize) -> Result<Value, NodeErrorKind> {
     let x = features_f32(k)?;
     let features = k.size(x, 1)?;
     let count = features.checked_mul(targets);
-    let count = count.ok_or_else(|| Reason::unsupported("coefficients overflow"))?;
+    let count = count.ok_or_else(|| NodeErrorKind::unsupported("coefficients overflow"))?;
     let coefficients = super::floats(k, "coefficients", count)?;
     let coefficients = Tensor::from_slice(&[targets, features], coefficients)?;
     let coefficients = table(k, "coefficients", coefficients)?;
@@ -29,32 +29,32 @@ fn scores(k: &mut Call<'_, '_>, targets: usize) -> Result<Value, Reason> {
     }
 }
 
-pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn regressor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let targets = k.attrs.int("targets", 1)?;
     let targets = usize::try_from(targets).ok().filter(|n| *n > 0);
-    let targets = targets.ok_or_else(|| Reason::attribute("targets", "must be above 0"))?;
-    let transform = Transform::read(k)?;
+    let targets = targets.ok_or_else(|| NodeErrorKind::attribute("targets", "must be above 0"))?;
+    let transform = PostTransform::read(k)?;
     let y = scores(k, targets)?;
     one(transform.apply(k, y)?)
 }
 
 /// Two classes may have one row of coefficients, which is the second's.
-pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
-    let classes = Classes::read(k, "classlabels_ints")?;
-    let transform = Transform::read(k)?;
+pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let classes = ClassLabels::read(k, "classlabels_ints")?;
+    let transform = PostTransform::read(k)?;
     // How classes were told apart in training; scores are the same sums.
     k.attrs.ignore(&["multi_class"]);
     let rows = k.attrs.floats_opt("intercepts")?.map_or(0, <[f32]>::len);
     match rows {
         1 if classes.len() == 2 => {
             let y = scores(k, 1)?;
-            classes.of_two(k, y, (0.0, Other::Complement), transform)
+            classes.binary(k, y, (0.0, BinaryScoreRule::Complement), transform)
         }
         n if n == classes.len() || n == 0 => {
             let y = scores(k, classes.len())?;
             classes.greatest(k, y, transform)
         }
-        n => Err(Reason::attribute(
+        n => Err(NodeErrorKind::attribute(
             "intercepts",
             format!("{n} for {} classes", classes.len()),
         )),

@@ -12,30 +12,30 @@ mod linear;
 mod svm;
 mod trees;
 
-use classes::{Classes, Transform};
+use classes::{ClassLabels, PostTransform};
 
 use tercet_ir::{DType, Dim, Tensor, Value};
 
 use super::shape::reshaped;
-use super::{Entry, Import, op};
-use crate::call::Call;
-use crate::error::Reason;
+use super::{NodeImportFn, OpsetEntry, op};
+use crate::call::ImportNode;
+use crate::error::NodeErrorKind;
 use crate::strings::LEARNED;
-use crate::val::Val;
+use crate::val::ImportedValue;
 
 /// An operator of the domain, from its first version on.
-const fn learned(name: &'static str, import: Import) -> Entry {
-    op(name, 1, import).of(LEARNED)
+const fn learned(name: &'static str, import: NodeImportFn) -> OpsetEntry {
+    op(name, 1, import).in_domain(LEARNED)
 }
 
-pub(crate) const TABLE: &[Entry] = &[
+pub(crate) const TABLE: &[OpsetEntry] = &[
     learned("LinearClassifier", linear::classifier),
     learned("LinearRegressor", linear::regressor),
     learned("SVMClassifier", svm::classifier),
     learned("SVMRegressor", svm::regressor),
     learned("TreeEnsembleClassifier", trees::classifier),
     learned("TreeEnsembleRegressor", trees::regressor),
-    op("TreeEnsemble", 5, trees::ensemble).of(LEARNED),
+    op("TreeEnsemble", 5, trees::ensemble).in_domain(LEARNED),
     learned("Scaler", features::scaler),
     learned("Normalizer", features::normalizer),
     learned("Imputer", features::imputer),
@@ -47,14 +47,14 @@ pub(crate) const TABLE: &[Entry] = &[
 ];
 
 /// The features of samples, `[samples, features]`, as floats: what is no float becomes F32. A vector is one sample.
-fn features(k: &mut Call<'_, '_>) -> Result<Value, Reason> {
+fn features(k: &mut ImportNode<'_, '_>) -> Result<Value, NodeErrorKind> {
     let x = k.x(0)?;
     let x = match k.dims(x).as_slice() {
         [n] => reshaped(k.g(), x, &[Dim::Known(1), n.clone()])?,
         [_, _] => x,
         dims => {
             let reason = format!("has {} axes; samples by features are expected", dims.len());
-            return Err(Reason::operand(0, reason));
+            return Err(NodeErrorKind::operand(0, reason));
         }
     };
     match k.dtype(x).is_float() {
@@ -64,24 +64,28 @@ fn features(k: &mut Call<'_, '_>) -> Result<Value, Reason> {
 }
 
 /// The features as F32.
-fn features_f32(k: &mut Call<'_, '_>) -> Result<Value, Reason> {
+fn features_f32(k: &mut ImportNode<'_, '_>) -> Result<Value, NodeErrorKind> {
     let x = features(k)?;
     crate::narrow::cast_to(k.g(), x, DType::F32)
 }
 
 /// A table of the model in the graph: a weight where it is large.
-fn table(k: &mut Call<'_, '_>, what: &str, tensor: Tensor) -> Result<Value, Reason> {
+fn table(k: &mut ImportNode<'_, '_>, what: &str, tensor: Tensor) -> Result<Value, NodeErrorKind> {
     let of = k.node.output.iter().find(|n| !n.is_empty());
     let name = format!("{}.{what}", of.map_or("model", String::as_str));
-    k.c.place(&Val::named(tensor, Some(name)), 0)
+    k.c.place(&ImportedValue::named(tensor, Some(name)), 0)
 }
 
 /// An attribute that must be there and have `count` numbers.
-fn floats<'m>(k: &Call<'_, 'm>, name: &str, count: usize) -> Result<&'m [f32], Reason> {
+fn floats<'m>(
+    k: &ImportNode<'_, 'm>,
+    name: &str,
+    count: usize,
+) -> Result<&'m [f32], NodeErrorKind> {
     let list = k.attrs.floats_opt(name)?.unwrap_or_default();
     match list.len() == count {
         true => Ok(list),
-        false => Err(Reason::attribute(
+        false => Err(NodeErrorKind::attribute(
             name,
             format!("has {} numbers, {count} are expected", list.len()),
         )),

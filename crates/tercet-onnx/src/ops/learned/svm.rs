@@ -4,20 +4,20 @@ use tercet_ir::ops::ReduceFn;
 use tercet_ir::scalar::{CompareFn, UnaryFn};
 use tercet_ir::{DType, Tensor, Value};
 
-use super::classes::Other;
-use super::{Classes, Transform, features_f32, floats, table};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::classes::BinaryScoreRule;
+use super::{ClassLabels, PostTransform, features_f32, floats, table};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
 /// The attributes `kernel_type` and `kernel_params`, applied to samples and support vectors, `[samples, vectors]`.
-fn kernel(k: &mut Call<'_, '_>, x: Value, vectors: Value) -> Result<Value, Reason> {
+fn kernel(k: &mut ImportNode<'_, '_>, x: Value, vectors: Value) -> Result<Value, NodeErrorKind> {
     let name = k.attrs.string("kernel_type", "LINEAR")?;
     let [gamma, coef0, degree] = match k.attrs.floats_opt("kernel_params")?.unwrap_or_default() {
         [] => [0.0, 0.0, 3.0],
         [gamma, coef0, degree] => [*gamma, *coef0, *degree].map(f64::from),
         other => {
             let reason = format!("has {} numbers, three are expected", other.len());
-            return Err(Reason::attribute("kernel_params", reason));
+            return Err(NodeErrorKind::attribute("kernel_params", reason));
         }
     };
     if name == "RBF" {
@@ -44,27 +44,27 @@ fn kernel(k: &mut Call<'_, '_>, x: Value, vectors: Value) -> Result<Value, Reaso
         "SIGMOID" => Ok(k.g().tanh(moved)?),
         other => {
             let reason = format!("`{other}` is none of LINEAR, POLY, RBF and SIGMOID");
-            Err(Reason::attribute("kernel_type", reason))
+            Err(NodeErrorKind::attribute("kernel_type", reason))
         }
     }
 }
 
 /// The support vectors, `[vectors, features]`.
-fn support(k: &mut Call<'_, '_>, x: Value, count: usize) -> Result<Value, Reason> {
+fn support(k: &mut ImportNode<'_, '_>, x: Value, count: usize) -> Result<Value, NodeErrorKind> {
     let features = k.size(x, 1)?;
     let size = count.checked_mul(features);
-    let size = size.ok_or_else(|| Reason::unsupported("support vectors overflow"))?;
+    let size = size.ok_or_else(|| NodeErrorKind::unsupported("support vectors overflow"))?;
     let vectors = floats(k, "support_vectors", size)?;
     let vectors = Tensor::from_slice(&[count, features], vectors)?;
     table(k, "support_vectors", vectors)
 }
 
 /// `sum of c K(x, v) + rho`, `[samples, 1]`; without support vectors a linear model.
-pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn regressor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = features_f32(k)?;
-    let transform = Transform::read(k)?;
+    let transform = PostTransform::read(k)?;
     let count = usize::try_from(k.attrs.int("n_supports", 0)?);
-    let count = count.map_err(|_| Reason::attribute("n_supports", "is negative"))?;
+    let count = count.map_err(|_| NodeErrorKind::attribute("n_supports", "is negative"))?;
     let kernels = match count {
         0 => {
             k.attrs
@@ -92,30 +92,30 @@ pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Pairs of classes, each of which votes for one of its two; scores are those of pairs.
-pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
-    let classes = Classes::read(k, "classlabels_ints")?;
-    let transform = Transform::read(k)?;
+pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let classes = ClassLabels::read(k, "classlabels_ints")?;
+    let transform = PostTransform::read(k)?;
     let n = classes.len();
     let counts = k.attrs.ints_opt("vectors_per_class")?.unwrap_or_default();
     let of_class: Option<Vec<usize>> = counts.iter().map(|c| usize::try_from(*c).ok()).collect();
     let of_class = of_class.filter(|c| c.len() == n && n > 1).ok_or_else(|| {
         let reason = format!("{} numbers for {n} classes are not supported", counts.len());
-        Reason::attribute("vectors_per_class", reason)
+        NodeErrorKind::attribute("vectors_per_class", reason)
     })?;
     for name in ["prob_a", "prob_b"] {
         if k.attrs.floats_opt(name)?.is_some_and(|p| !p.is_empty()) {
             let reason = "probabilities by pairwise coupling are not supported";
-            return Err(Reason::attribute(name, reason));
+            return Err(NodeErrorKind::attribute(name, reason));
         }
     }
     let x = features_f32(k)?;
     let total = of_class
         .iter()
         .try_fold(0usize, |sum, c| sum.checked_add(*c));
-    let total = total.ok_or_else(|| Reason::unsupported("support vectors overflow"))?;
+    let total = total.ok_or_else(|| NodeErrorKind::unsupported("support vectors overflow"))?;
     let vectors = support(k, x, total)?;
     let kernels = kernel(k, x, vectors)?;
-    let pairs = Pairs::new(k, &of_class, total)?;
+    let pairs = SvmPairs::new(k, &of_class, total)?;
     let weights = table(k, "coefficients", pairs.weights)?;
     let rho = floats(k, "rho", pairs.count)?;
     let rho = k.g().constant(Tensor::from_slice(&[pairs.count], rho)?)?;
@@ -126,10 +126,10 @@ pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
     let scores = match n {
         2 => {
             let other = match transform {
-                Transform::None => Other::Negative,
-                _ => Other::Complement,
+                PostTransform::None => BinaryScoreRule::Negative,
+                _ => BinaryScoreRule::Complement,
             };
-            Classes::scores_of_two(k, y, other, transform)?
+            ClassLabels::scores_of_two(k, y, other, transform)?
         }
         _ => transform.apply(k, y)?,
     };
@@ -137,26 +137,31 @@ pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Coefficients by pair, and who is voted for.
-struct Pairs {
+struct SvmPairs {
     count: usize,
     /// `[vectors, pairs]`
     weights: Tensor,
-    votes: Votes,
+    votes: SvmVotes,
 }
 
 /// What a positive score of a pair adds to the votes of classes, `[pairs, classes]`, beside what all negative ones give.
-struct Votes {
+struct SvmVotes {
     of_positive: Tensor,
     without: Tensor,
 }
 
-impl Pairs {
+impl SvmPairs {
     /// Coefficients lie as `[classes - 1, vectors]`: a vector has one for each class but its own.
-    fn new(k: &mut Call<'_, '_>, of_class: &[usize], total: usize) -> Result<Pairs, Reason> {
+    fn new(
+        k: &mut ImportNode<'_, '_>,
+        of_class: &[usize],
+        total: usize,
+    ) -> Result<SvmPairs, NodeErrorKind> {
         let n = of_class.len();
         let count = n * (n - 1) / 2;
         let size = total.checked_mul(count).filter(|size| k.c.spend(*size));
-        let size = size.ok_or_else(|| Reason::unsupported("too many classes and vectors"))?;
+        let size =
+            size.ok_or_else(|| NodeErrorKind::unsupported("too many classes and vectors"))?;
         let given = (n - 1) * total;
         let coefficients = floats(k, "coefficients", given)?;
         let starts: Vec<usize> = of_class
@@ -177,10 +182,10 @@ impl Pairs {
             of_positive[pair * n + j] = -1.0;
             without[j] += 1.0;
         }
-        Ok(Pairs {
+        Ok(SvmPairs {
             count,
             weights: Tensor::from_slice(&[total, count], &weights)?,
-            votes: Votes {
+            votes: SvmVotes {
                 of_positive: Tensor::from_slice(&[count, n], &of_positive)?,
                 without: Tensor::from_slice(&[n], &without)?,
             },
@@ -188,9 +193,9 @@ impl Pairs {
     }
 }
 
-impl Votes {
+impl SvmVotes {
     /// The class with most votes, the first of several.
-    fn count(self, k: &mut Call<'_, '_>, scores: Value) -> Result<Value, Reason> {
+    fn count(self, k: &mut ImportNode<'_, '_>, scores: Value) -> Result<Value, NodeErrorKind> {
         let zero = k.like(scores, 0.0)?;
         let g = k.g();
         let positive = g.compare(CompareFn::Gt, scores, zero)?;

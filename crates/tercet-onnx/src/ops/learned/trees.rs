@@ -7,11 +7,14 @@ use tercet_ir::ops::ReduceFn;
 use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
 use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
 
-use super::classes::Other;
-use super::ensemble::{Ensemble, Inner, Lists, Mode, Place, Separate, Weights};
-use super::{Classes, Transform, features, table};
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use super::classes::BinaryScoreRule;
+use super::ensemble::{
+    LeafWeights, SeparateTreeNodes, SplitMode, SplitNode, TreeEnsemble, TreeNodeIndex,
+    TreeNodeLists,
+};
+use super::{ClassLabels, PostTransform, features, table};
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 use crate::tensor;
 
 /// Deeper trees are refused: each level is a step of the graph.
@@ -19,36 +22,36 @@ const MAX_DEPTH: usize = 256;
 
 /// How weights of all trees become one score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aggregate {
+enum TreeAggregate {
     Average,
     Sum,
     Min,
     Max,
 }
 
-impl Aggregate {
-    fn named(name: &str) -> Result<Aggregate, Reason> {
+impl TreeAggregate {
+    fn named(name: &str) -> Result<TreeAggregate, NodeErrorKind> {
         Ok(match name {
-            "AVERAGE" => Aggregate::Average,
-            "SUM" => Aggregate::Sum,
-            "MIN" => Aggregate::Min,
-            "MAX" => Aggregate::Max,
+            "AVERAGE" => TreeAggregate::Average,
+            "SUM" => TreeAggregate::Sum,
+            "MIN" => TreeAggregate::Min,
+            "MAX" => TreeAggregate::Max,
             other => {
                 let reason = format!("`{other}` is not known");
-                return Err(Reason::attribute("aggregate_function", reason));
+                return Err(NodeErrorKind::attribute("aggregate_function", reason));
             }
         })
     }
 
-    fn numbered(number: i64) -> Result<Aggregate, Reason> {
+    fn numbered(number: i64) -> Result<TreeAggregate, NodeErrorKind> {
         Ok(match number {
-            0 => Aggregate::Average,
-            1 => Aggregate::Sum,
-            2 => Aggregate::Min,
-            3 => Aggregate::Max,
+            0 => TreeAggregate::Average,
+            1 => TreeAggregate::Sum,
+            2 => TreeAggregate::Min,
+            3 => TreeAggregate::Max,
             other => {
                 let reason = format!("{other} is not known");
-                return Err(Reason::attribute("aggregate_function", reason));
+                return Err(NodeErrorKind::attribute("aggregate_function", reason));
             }
         })
     }
@@ -56,43 +59,45 @@ impl Aggregate {
     /// The weight of a leaf that has none for a target.
     fn nothing(self) -> f64 {
         match self {
-            Aggregate::Average | Aggregate::Sum => 0.0,
-            Aggregate::Min => f64::INFINITY,
-            Aggregate::Max => f64::NEG_INFINITY,
+            TreeAggregate::Average | TreeAggregate::Sum => 0.0,
+            TreeAggregate::Min => f64::INFINITY,
+            TreeAggregate::Max => f64::NEG_INFINITY,
         }
     }
 }
 
 /// Numbers of an attribute in F32, or of one with `_as_tensor` behind its name.
-fn numbers(k: &Call<'_, '_>, name: &str) -> Result<Vec<f64>, Reason> {
+fn numbers(k: &ImportNode<'_, '_>, name: &str) -> Result<Vec<f64>, NodeErrorKind> {
     let list = k.attrs.floats_opt(name)?.unwrap_or_default();
     let wide = format!("{name}_as_tensor");
     match k.attrs.tensor_opt(&wide)? {
         None => Ok(list.iter().map(|x| f64::from(*x)).collect()),
-        Some(_) => of_tensor(k, &wide),
+        Some(_) => tensor_attr(k, &wide),
     }
 }
 
-fn of_tensor(k: &Call<'_, '_>, name: &str) -> Result<Vec<f64>, Reason> {
+fn tensor_attr(k: &ImportNode<'_, '_>, name: &str) -> Result<Vec<f64>, NodeErrorKind> {
     match k.attrs.tensor_opt(name)? {
         None => Ok(Vec::new()),
         Some(proto) => {
             let tensor = tensor::plain(proto, &k.c.folder);
-            Ok(tensor.map_err(|e| Reason::attribute(name, e))?.to_f64s())
+            Ok(tensor
+                .map_err(|e| NodeErrorKind::attribute(name, e))?
+                .to_f64s())
         }
     }
 }
 
-fn integers<'m>(k: &Call<'_, 'm>, name: &str) -> Result<&'m [i64], Reason> {
+fn integers<'m>(k: &ImportNode<'_, 'm>, name: &str) -> Result<&'m [i64], NodeErrorKind> {
     Ok(k.attrs.ints_opt(name)?.unwrap_or_default())
 }
 
 /// The trees of a classifier or a regressor, whose weights are attributes that begin with `weights`.
-fn read(k: &Call<'_, '_>, weights: &str) -> Result<Ensemble, Reason> {
+fn read(k: &ImportNode<'_, '_>, weights: &str) -> Result<TreeEnsemble, NodeErrorKind> {
     // How often a node was reached in training.
     k.attrs
         .ignore(&["nodes_hitrates", "nodes_hitrates_as_tensor"]);
-    let lists = Lists {
+    let lists = TreeNodeLists {
         trees: integers(k, "nodes_treeids")?,
         ids: integers(k, "nodes_nodeids")?,
         features: integers(k, "nodes_featureids")?,
@@ -103,39 +108,39 @@ fn read(k: &Call<'_, '_>, weights: &str) -> Result<Ensemble, Reason> {
         nan_is_true: integers(k, "nodes_missing_value_tracks_true")?,
     };
     let own = |what: &str| format!("{weights}_{what}");
-    let weights = Weights {
+    let weights = LeafWeights {
         trees: integers(k, &own("treeids"))?,
         ids: integers(k, &own("nodeids"))?,
         targets: integers(k, &own("ids"))?,
         weights: numbers(k, &own("weights"))?,
     };
-    Ensemble::of_lists(&lists, &weights)
+    TreeEnsemble::from_lists(&lists, &weights)
 }
 
 /// Scores before any base: `[samples, targets]`.
 fn scores(
-    k: &mut Call<'_, '_>,
-    ensemble: &Ensemble,
+    k: &mut ImportNode<'_, '_>,
+    ensemble: &TreeEnsemble,
     targets: usize,
-    aggregate: Aggregate,
-) -> Result<Value, Reason> {
+    aggregate: TreeAggregate,
+) -> Result<Value, NodeErrorKind> {
     let leaves = reached(k, ensemble)?;
     let weights = weights(k, ensemble, targets, aggregate)?;
     let g = k.g();
     let found = g.gather(weights, leaves, 0)?;
     let f = match aggregate {
-        Aggregate::Average | Aggregate::Sum => ReduceFn::Sum,
-        Aggregate::Min => ReduceFn::Min,
-        Aggregate::Max => ReduceFn::Max,
+        TreeAggregate::Average | TreeAggregate::Sum => ReduceFn::Sum,
+        TreeAggregate::Min => ReduceFn::Min,
+        TreeAggregate::Max => ReduceFn::Max,
     };
     let y = g.reduce(f, found, &[1], false)?;
     match aggregate {
-        Aggregate::Sum => Ok(y),
-        Aggregate::Average => {
+        TreeAggregate::Sum => Ok(y),
+        TreeAggregate::Average => {
             let trees = k.like(y, ensemble.roots.len() as f64)?;
             Ok(k.g().div(y, trees)?)
         }
-        Aggregate::Min | Aggregate::Max => {
+        TreeAggregate::Min | TreeAggregate::Max => {
             let zero = k.like(y, 0.0)?;
             let none = k.g().unary(UnaryFn::IsInf, y)?;
             Ok(k.g().where_(none, zero, y)?)
@@ -145,24 +150,24 @@ fn scores(
 
 /// The weights of leaves, `[leaves, targets]`.
 fn weights(
-    k: &mut Call<'_, '_>,
-    ensemble: &Ensemble,
+    k: &mut ImportNode<'_, '_>,
+    ensemble: &TreeEnsemble,
     targets: usize,
-    aggregate: Aggregate,
-) -> Result<Value, Reason> {
+    aggregate: TreeAggregate,
+) -> Result<Value, NodeErrorKind> {
     let leaves = ensemble.leaves.len();
     let in_file: usize = ensemble.leaves.iter().map(Vec::len).sum();
     let count = leaves.checked_mul(targets);
     let count = count.filter(|n| k.c.spend(n.saturating_sub(in_file)));
     let count = count.ok_or_else(|| {
         let text = format!("weights of {leaves} leaves for {targets} targets are too many");
-        Reason::unsupported(text)
+        NodeErrorKind::unsupported(text)
     })?;
     let mut dense = vec![aggregate.nothing(); count];
     for (leaf, own) in ensemble.leaves.iter().enumerate() {
         for (target, weight) in own {
             if *target >= targets {
-                return Err(Reason::unsupported(format!(
+                return Err(NodeErrorKind::unsupported(format!(
                     "a leaf has a weight for target {target} of {targets}"
                 )));
             }
@@ -178,10 +183,10 @@ fn weights(
 }
 
 /// The leaf that each sample reaches in each tree, `[samples, trees]`.
-fn reached(k: &mut Call<'_, '_>, ensemble: &Ensemble) -> Result<Value, Reason> {
+fn reached(k: &mut ImportNode<'_, '_>, ensemble: &TreeEnsemble) -> Result<Value, NodeErrorKind> {
     let depth = ensemble.depth()?;
     if depth > MAX_DEPTH {
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "a tree is {depth} levels deep; at most {MAX_DEPTH} are possible"
         )));
     }
@@ -191,19 +196,19 @@ fn reached(k: &mut Call<'_, '_>, ensemble: &Ensemble) -> Result<Value, Reason> {
         _ => crate::narrow::cast_to(k.g(), x, DType::F32)?,
     };
     let (inner, trees) = (ensemble.inner.len(), ensemble.roots.len());
-    let number = |place: &Place| match place {
-        Place::Inner(at) => *at as i32,
-        Place::Leaf(at) => (inner + at) as i32,
+    let number = |place: &TreeNodeIndex| match place {
+        TreeNodeIndex::Inner(at) => *at as i32,
+        TreeNodeIndex::Leaf(at) => (inner + at) as i32,
     };
     if i32::try_from((inner + ensemble.leaves.len()) * 2).is_err() || trees == 0 {
-        return Err(Reason::unsupported("no trees, or too many nodes"));
+        return Err(NodeErrorKind::unsupported("no trees, or too many nodes"));
     }
     let roots: Vec<i32> = ensemble.roots.iter().map(number).collect();
     let roots = table(k, "roots", Tensor::from_slice(&[trees], &roots)?)?;
     let samples = k.dims(x)[0].clone();
     let mut at = k.g().expand(roots, [samples, Dim::Known(trees)])?;
     if depth > 0 {
-        let questions = Questions::new(k, ensemble, x, number)?;
+        let questions = SplitTables::new(k, ensemble, x, number)?;
         for _ in 0..depth {
             at = questions.ask(k, at)?;
         }
@@ -213,25 +218,25 @@ fn reached(k: &mut Call<'_, '_>, ensemble: &Ensemble) -> Result<Value, Reason> {
 }
 
 /// Tables by the number of a node, and what asks them.
-struct Questions {
+struct SplitTables {
     x: Value,
     features: Value,
     thresholds: Value,
     /// Where a false answer leads, then where a true one does, of each node.
     next: Value,
     /// The mode of all nodes, or each by its number in a list.
-    modes: Vec<Mode>,
+    modes: Vec<SplitMode>,
     mode_of: Option<Value>,
     nan_is_true: Option<Value>,
 }
 
-impl Questions {
+impl SplitTables {
     fn new(
-        k: &mut Call<'_, '_>,
-        ensemble: &Ensemble,
+        k: &mut ImportNode<'_, '_>,
+        ensemble: &TreeEnsemble,
         x: Value,
-        number: impl Fn(&Place) -> i32,
-    ) -> Result<Questions, Reason> {
+        number: impl Fn(&TreeNodeIndex) -> i32,
+    ) -> Result<SplitTables, NodeErrorKind> {
         let (inner, n) = (
             &ensemble.inner,
             ensemble.inner.len() + ensemble.leaves.len(),
@@ -240,11 +245,11 @@ impl Questions {
         let outside = inner
             .iter()
             .find(|i| usize::try_from(i.feature).map_or(true, |f| f >= width));
-        if let Some(Inner { feature, .. }) = outside {
+        if let Some(SplitNode { feature, .. }) = outside {
             let reason = format!("has {width} features, a node asks for feature {feature}");
-            return Err(Reason::operand(0, reason));
+            return Err(NodeErrorKind::operand(0, reason));
         }
-        let by_node = |of: &dyn Fn(&Inner) -> i32| -> Result<Tensor, Reason> {
+        let by_node = |of: &dyn Fn(&SplitNode) -> i32| -> Result<Tensor, NodeErrorKind> {
             let mut list: Vec<i32> = inner.iter().map(of).collect();
             list.resize(n, 0);
             Ok(Tensor::from_slice(&[n], &list)?)
@@ -256,13 +261,13 @@ impl Questions {
             .flat_map(|i| i.next.each_ref().map(&number))
             .collect();
         next.extend((inner.len()..n).flat_map(|leaf| [leaf as i32; 2]));
-        let mut modes: Vec<Mode> = Vec::new();
+        let mut modes: Vec<SplitMode> = Vec::new();
         for node in inner {
             if !modes.contains(&node.mode) {
                 modes.push(node.mode);
             }
         }
-        let place_of = |mode: Mode| modes.iter().position(|m| *m == mode).unwrap_or(0) as i32;
+        let place_of = |mode: SplitMode| modes.iter().position(|m| *m == mode).unwrap_or(0) as i32;
         let mode_of = match modes.len() {
             1 => None,
             _ => Some(table(k, "modes", by_node(&|i| place_of(i.mode))?)?),
@@ -276,7 +281,7 @@ impl Questions {
             )?),
         };
         let ty = TensorType::new(k.dtype(x), &[n]);
-        Ok(Questions {
+        Ok(SplitTables {
             x,
             features: table(k, "features", by_node(&|i| i.feature as i32)?)?,
             thresholds: table(k, "thresholds", Tensor::from_f64s(ty, &thresholds)?)?,
@@ -288,7 +293,7 @@ impl Questions {
     }
 
     /// One step of all samples in all trees, `[samples, trees]`.
-    fn ask(&self, k: &mut Call<'_, '_>, at: Value) -> Result<Value, Reason> {
+    fn ask(&self, k: &mut ImportNode<'_, '_>, at: Value) -> Result<Value, NodeErrorKind> {
         let g = k.g();
         let feature = g.gather(self.features, at, 0)?;
         let found = g.gather_elements(self.x, feature, 1)?;
@@ -311,7 +316,8 @@ impl Questions {
                 Some(before) => g.binary(BinaryFn::Or, before, true_here)?,
             });
         }
-        let mut answer = answer.ok_or_else(|| Reason::unsupported("no node asks anything"))?;
+        let mut answer =
+            answer.ok_or_else(|| NodeErrorKind::unsupported("no node asks anything"))?;
         let g = k.g();
         if let Some(table) = self.nan_is_true {
             let flag = g.gather(table, at, 0)?;
@@ -327,21 +333,21 @@ impl Questions {
     }
 }
 
-impl Mode {
+impl SplitMode {
     fn compare(self) -> CompareFn {
         match self {
-            Mode::LessOrEqual => CompareFn::Le,
-            Mode::Less => CompareFn::Lt,
-            Mode::GreaterOrEqual => CompareFn::Ge,
-            Mode::Greater => CompareFn::Gt,
-            Mode::Equal => CompareFn::Eq,
-            Mode::NotEqual => CompareFn::Ne,
+            SplitMode::LessOrEqual => CompareFn::Le,
+            SplitMode::Less => CompareFn::Lt,
+            SplitMode::GreaterOrEqual => CompareFn::Ge,
+            SplitMode::Greater => CompareFn::Gt,
+            SplitMode::Equal => CompareFn::Eq,
+            SplitMode::NotEqual => CompareFn::Ne,
         }
     }
 }
 
 /// Scores and one number more for each target.
-fn based(k: &mut Call<'_, '_>, y: Value, base: &[f64]) -> Result<Value, Reason> {
+fn based(k: &mut ImportNode<'_, '_>, y: Value, base: &[f64]) -> Result<Value, NodeErrorKind> {
     let targets = k.size(y, 1)?;
     match base.len() {
         0 => Ok(y),
@@ -350,17 +356,17 @@ fn based(k: &mut Call<'_, '_>, y: Value, base: &[f64]) -> Result<Value, Reason> 
             let base = k.g().constant(Tensor::from_f64s(ty, base)?)?;
             Ok(k.g().plus(y, base)?)
         }
-        n => Err(Reason::attribute(
+        n => Err(NodeErrorKind::attribute(
             "base_values",
             format!("{n} for {targets} scores"),
         )),
     }
 }
 
-pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn regressor(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ensemble = read(k, "target")?;
-    let aggregate = Aggregate::named(&k.attrs.string("aggregate_function", "SUM")?)?;
-    let transform = Transform::read(k)?;
+    let aggregate = TreeAggregate::named(&k.attrs.string("aggregate_function", "SUM")?)?;
+    let transform = PostTransform::read(k)?;
     let targets = targets(k)?;
     let base = numbers(k, "base_values")?;
     let y = scores(k, &ensemble, targets, aggregate)?;
@@ -368,57 +374,57 @@ pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
     one(transform.apply(k, y)?)
 }
 
-fn targets(k: &Call<'_, '_>) -> Result<usize, Reason> {
+fn targets(k: &ImportNode<'_, '_>) -> Result<usize, NodeErrorKind> {
     let targets = k.attrs.int("n_targets", 1)?;
     let targets = usize::try_from(targets).ok().filter(|n| *n > 0);
-    targets.ok_or_else(|| Reason::attribute("n_targets", "must be above 0"))
+    targets.ok_or_else(|| NodeErrorKind::attribute("n_targets", "must be above 0"))
 }
 
 /// Of two classes the weights may be the second's alone, and are then of target 0; where none is negative they are
 /// probabilities.
-pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn classifier(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ensemble = read(k, "class")?;
-    let classes = Classes::read(k, "classlabels_int64s")?;
-    let transform = Transform::read(k)?;
+    let classes = ClassLabels::read(k, "classlabels_int64s")?;
+    let transform = PostTransform::read(k)?;
     let base = numbers(k, "base_values")?;
     let weights = || ensemble.leaves.iter().flatten();
     let first = weights().next().map(|(target, _)| *target);
     let alone = weights().all(|(target, _)| Some(*target) == first);
     match (classes.len(), first) {
         (2, Some(0)) if alone => {
-            let y = scores(k, &ensemble, 1, Aggregate::Sum)?;
+            let y = scores(k, &ensemble, 1, TreeAggregate::Sum)?;
             let y = based(k, y, &base)?;
             let bound = match weights().all(|(_, w)| *w >= 0.0) {
-                true => (0.5, Other::Complement),
-                false => (0.0, Other::Negative),
+                true => (0.5, BinaryScoreRule::Complement),
+                false => (0.0, BinaryScoreRule::Negative),
             };
-            classes.of_two(k, y, bound, transform)
+            classes.binary(k, y, bound, transform)
         }
-        (2, Some(_)) if alone => Err(Reason::attribute(
+        (2, Some(_)) if alone => Err(NodeErrorKind::attribute(
             "class_ids",
             "of two classes the second alone has weights, which is not supported",
         )),
-        (0 | 1, _) | (_, None) => Err(Reason::unsupported(
+        (0 | 1, _) | (_, None) => Err(NodeErrorKind::unsupported(
             "fewer than two classes, or no weights at all",
         )),
         (n, Some(_)) => {
-            let y = scores(k, &ensemble, n, Aggregate::Sum)?;
+            let y = scores(k, &ensemble, n, TreeAggregate::Sum)?;
             let y = based(k, y, &base)?;
             classes.greatest(k, y, transform)
         }
     }
 }
 
-pub(super) fn ensemble(k: &mut Call<'_, '_>) -> Done {
+pub(super) fn ensemble(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     k.attrs.ignore(&["nodes_hitrates"]);
-    let side = |nodes: &str, leaves: &str| -> Result<_, Reason> {
+    let side = |nodes: &str, leaves: &str| -> Result<_, NodeErrorKind> {
         Ok((integers(k, nodes)?, integers(k, leaves)?))
     };
-    let modes = of_tensor(k, "nodes_modes")?;
-    let lists = Separate {
+    let modes = tensor_attr(k, "nodes_modes")?;
+    let lists = SeparateTreeNodes {
         roots: integers(k, "tree_roots")?,
         features: integers(k, "nodes_featureids")?,
-        thresholds: of_tensor(k, "nodes_splits")?,
+        thresholds: tensor_attr(k, "nodes_splits")?,
         modes: modes.iter().map(|m| *m as i64).collect(),
         nan_is_true: integers(k, "nodes_missing_value_tracks_true")?,
         next: [
@@ -426,12 +432,12 @@ pub(super) fn ensemble(k: &mut Call<'_, '_>) -> Done {
             side("nodes_truenodeids", "nodes_trueleafs")?,
         ],
         targets: integers(k, "leaf_targetids")?,
-        weights: of_tensor(k, "leaf_weights")?,
-        members: of_tensor(k, "membership_values")?,
+        weights: tensor_attr(k, "leaf_weights")?,
+        members: tensor_attr(k, "membership_values")?,
     };
-    let ensemble = Ensemble::of_separate(&lists)?;
-    let aggregate = Aggregate::numbered(k.attrs.int("aggregate_function", 1)?)?;
-    let transform = Transform::of_number(k.attrs.int("post_transform", 0)?)?;
+    let ensemble = TreeEnsemble::from_separate(&lists)?;
+    let aggregate = TreeAggregate::numbered(k.attrs.int("aggregate_function", 1)?)?;
+    let transform = PostTransform::from_number(k.attrs.int("post_transform", 0)?)?;
     let targets = targets(k)?;
     let x = k.x(0)?;
     let dtype = k.dtype(x);

@@ -1,43 +1,43 @@
 //! Attention as ONNX Runtime's optimizer and builders of decoders write it: packed projections, caches of keys and values, and
 //! masks as lengths, as rows of keys or as terms of the scores.
 
-use tercet_ir::ops::{AttentionMask, AttentionOptions, Layout};
+use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
 use tercet_ir::scalar::CompareFn;
 use tercet_ir::{DType, Dim, Value};
 
 use super::super::attention::{
-    bias_of, heads, join_heads, joined, positions, split_heads, turned_by,
+    bias_of, heads, join_heads, joined, positions, rotate_by, split_heads,
 };
 use super::super::shape::reshaped;
-use super::super::{Entry, linear, op};
+use super::super::{OpsetEntry, linear, op};
 use super::DOMAIN;
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 use crate::narrow::cast_to;
-use crate::val::{Num, Val};
+use crate::val::{ImportedValue, ShapeElem};
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("RotaryEmbedding", 1, rotary).of(DOMAIN),
-    op("MultiHeadAttention", 1, multi_head).of(DOMAIN),
-    op("Attention", 1, attention).of(DOMAIN),
-    op("QAttention", 1, quantized).of(DOMAIN),
-    op("GroupQueryAttention", 1, grouped).of(DOMAIN),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("RotaryEmbedding", 1, rotary).in_domain(DOMAIN),
+    op("MultiHeadAttention", 1, multi_head).in_domain(DOMAIN),
+    op("Attention", 1, attention).in_domain(DOMAIN),
+    op("QAttention", 1, quantized).in_domain(DOMAIN),
+    op("GroupQueryAttention", 1, grouped).in_domain(DOMAIN),
 ];
 
 /// Attributes that are honoured at these values alone.
-fn only(k: &Call<'_, '_>, values: &[(&str, i64)]) -> Result<(), Reason> {
+fn only(k: &ImportNode<'_, '_>, values: &[(&str, i64)]) -> Result<(), NodeErrorKind> {
     for (name, value) in values {
         let found = k.attrs.int(name, *value)?;
         if found != *value {
             let text = format!("{found} is not supported");
-            return Err(Reason::attribute(name, text));
+            return Err(NodeErrorKind::attribute(name, text));
         }
     }
     Ok(())
 }
 
-fn required_heads(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
-    heads(k, name)?.ok_or_else(|| Reason::attribute(name, "is required"))
+fn required_heads(k: &ImportNode<'_, '_>, name: &str) -> Result<usize, NodeErrorKind> {
+    heads(k, name)?.ok_or_else(|| NodeErrorKind::attribute(name, "is required"))
 }
 
 fn known(n: usize) -> Dim {
@@ -45,10 +45,13 @@ fn known(n: usize) -> Dim {
 }
 
 /// Rows of angles by positions `[B, S]`, or from the one of `[1]` on.
-fn rotary(k: &mut Call<'_, '_>) -> Done {
+fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     only(k, &[("is_packed_batching", 0)])?;
     if k.attrs.float("scale", 1.0)? != 1.0 {
-        return Err(Reason::attribute("scale", "other than 1 is not supported"));
+        return Err(NodeErrorKind::attribute(
+            "scale",
+            "other than 1 is not supported",
+        ));
     }
     let (x, ids, cos, sin) = (k.x(0)?, k.x(1)?, k.x(2)?, k.x(3)?);
     let interleaved = k.attrs.flag("interleaved", false)?;
@@ -71,12 +74,12 @@ fn rotary(k: &mut Call<'_, '_>) -> Done {
         _ => ids,
     };
     let angles = [k.g().gather(cos, ids, 0)?, k.g().gather(sin, ids, 0)?];
-    let y = turned_by(k, x, angles, interleaved, turned.unwrap_or(2 * half))?;
+    let y = rotate_by(k, x, angles, interleaved, turned.unwrap_or(2 * half))?;
     one(if flat { join_heads(k, y)? } else { y })
 }
 
 /// 0 for keys that a mask keeps, else what the node says is added to their scores.
-fn filtered(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Reason> {
+fn filtered(k: &mut ImportNode<'_, '_>, keep: Value, dtype: DType) -> Result<Value, NodeErrorKind> {
     let filter = k.attrs.float("mask_filter_value", -10000.0)?;
     let (zero, filter) = (k.c.scalar(dtype, 0.0)?, k.c.scalar(dtype, filter)?);
     Ok(k.g().where_(keep, zero, filter)?)
@@ -84,11 +87,11 @@ fn filtered(k: &mut Call<'_, '_>, keep: Value, dtype: DType) -> Result<Value, Re
 
 /// A mask of keys as a term of the scores: how many of a row are there `[B]`, or which `[B, keys]`, `[B, queries, keys]`.
 fn masked(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     at: usize,
     keys: &Dim,
     dtype: DType,
-) -> Result<Option<Value>, Reason> {
+) -> Result<Option<Value>, NodeErrorKind> {
     let Some(mask) = k.opt(at)? else {
         k.attrs.ignore(&["mask_filter_value"]);
         return Ok(None);
@@ -117,25 +120,32 @@ fn masked(
         }
         rank => {
             let text = format!("a mask of {rank} axes is not supported");
-            return Err(Reason::operand(at, text));
+            return Err(NodeErrorKind::operand(at, text));
         }
     };
     Ok(Some(filtered(k, keep, dtype)?))
 }
 
 /// Whether a query sees a key by their positions: `[queries, keys]`, the last of both at the same one.
-fn past_only(k: &mut Call<'_, '_>, queries: &Dim, keys: &Dim) -> Result<Value, Reason> {
+fn past_only(
+    k: &mut ImportNode<'_, '_>,
+    queries: &Dim,
+    keys: &Dim,
+) -> Result<Value, NodeErrorKind> {
     let (i, j) = (positions(k, queries)?, positions(k, keys)?);
     let i = reshaped(k.g(), i, &[queries.clone(), known(1)])?;
     let before = keys.checked_sub(queries);
-    let before = before.ok_or_else(|| Reason::unsupported("fewer keys than queries"))?;
-    let before = k.c.place(&Val::sizes(vec![Num::of(&before)], true), 0)?;
+    let before = before.ok_or_else(|| NodeErrorKind::unsupported("fewer keys than queries"))?;
+    let before = k.c.place(
+        &ImportedValue::sizes(vec![ShapeElem::from_dim(&before)], true),
+        0,
+    )?;
     let i = k.g().plus(i, before)?;
     Ok(k.g().compare(CompareFn::Le, j, i)?)
 }
 
 /// Where masks and terms of the scores are.
-struct Masks {
+struct AttentionMaskInputs {
     /// The operand of the mask.
     mask: usize,
     /// The operand that is added to scores.
@@ -144,10 +154,10 @@ struct Masks {
 
 /// Attention of `[B, heads, S, D]`, with what decides which keys are seen: `[B, S, heads D]`.
 fn attend(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     [q, key, value]: [Value; 3],
-    masks: Masks,
-) -> Result<Value, Reason> {
+    masks: AttentionMaskInputs,
+) -> Result<Value, NodeErrorKind> {
     let count = k.size(q, 1)?;
     let (queries, keys, dtype) = (k.dims(q)[2].clone(), k.dims(key)[2].clone(), k.dtype(q));
     let mut term = masked(k, masks.mask, &keys, dtype)?;
@@ -155,7 +165,7 @@ fn attend(
         term = Some(joined(k, term, own)?);
     }
     let causal = k.attrs.flag("unidirectional", false)?;
-    let mut options = AttentionOptions::new(count, count, Layout::Bhsd);
+    let mut options = AttentionOptions::new(count, count, AttentionLayout::Bhsd);
     if let Some(scale) = k.attrs.float_opt("scale")?.filter(|s| *s != 0.0) {
         options = options.scale(scale);
     }
@@ -180,16 +190,16 @@ fn attend(
     join_heads(k, y)
 }
 
-fn multi_head(k: &mut Call<'_, '_>) -> Done {
-    if k.has(8) || k.has(9) || k.wants(3) {
+fn multi_head(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    if k.has(8) || k.has(9) || k.is_requested(3) {
         let text = "shared caches, beams and the scores as a result are not supported";
-        return Err(Reason::unsupported(text));
+        return Err(NodeErrorKind::unsupported(text));
     }
     let count = required_heads(k, "num_heads")?;
     let mut parts = [k.x(0)?, k.x(1)?, k.x(2)?];
     if k.rank(parts[0]) != 3 {
         let text = "queries, keys and values packed together are not supported";
-        return Err(Reason::operand(0, text));
+        return Err(NodeErrorKind::operand(0, text));
     }
     if let Some(bias) = k.opt(3)? {
         let mut start = 0;
@@ -212,23 +222,30 @@ fn multi_head(k: &mut Call<'_, '_>) -> Done {
             split[part] = k.g().concat(&[past, split[part]], 2)?;
         }
     }
-    let y = attend(k, split, Masks { mask: 4, term: 5 })?;
+    let y = attend(k, split, AttentionMaskInputs { mask: 4, term: 5 })?;
     Ok(vec![y.into(), split[1].into(), split[2].into()])
 }
 
 /// A projection `[B, S, all]` as heads of queries, keys and values, which lie one after the other.
-fn projected(k: &mut Call<'_, '_>, x: Value, count: usize) -> Result<[Value; 3], Reason> {
+fn projected(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    count: usize,
+) -> Result<[Value; 3], NodeErrorKind> {
     let all = k.size(x, 2)?;
     let widths = match k.attrs.ints_opt("qkv_hidden_sizes")? {
         Some(list) => crate::call::unsigned("qkv_hidden_sizes", list)?,
         None => vec![all / 3; 3],
     };
     let [q, key, value] = widths[..] else {
-        return Err(Reason::attribute("qkv_hidden_sizes", "must be three"));
+        return Err(NodeErrorKind::attribute(
+            "qkv_hidden_sizes",
+            "must be three",
+        ));
     };
     if q + key + value != all {
         let text = format!("{widths:?} are not the {all} columns of the weights");
-        return Err(Reason::attribute("qkv_hidden_sizes", text));
+        return Err(NodeErrorKind::attribute("qkv_hidden_sizes", text));
     }
     let mut parts = [x; 3];
     for (part, (start, width)) in parts.iter_mut().zip([(0, q), (q, key), (q + key, value)]) {
@@ -240,10 +257,10 @@ fn projected(k: &mut Call<'_, '_>, x: Value, count: usize) -> Result<[Value; 3],
 
 /// Keys and values behind those of `[2, B, heads, P, D]`, and both together in that form.
 fn with_past(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     past: usize,
     [key, value]: [Value; 2],
-) -> Result<([Value; 2], Val), Reason> {
+) -> Result<([Value; 2], ImportedValue), NodeErrorKind> {
     let mut both = [key, value];
     if let Some(past) = k.opt(past)? {
         for (i, part) in both.iter_mut().enumerate() {
@@ -252,8 +269,8 @@ fn with_past(
             *part = k.g().concat(&[own, *part], 2)?;
         }
     }
-    if !k.wants(1) {
-        return Ok((both, Val::Absent));
+    if !k.is_requested(1) {
+        return Ok((both, ImportedValue::Absent));
     }
     let (a, b) = (k.g().unsqueeze(both[0], 0)?, k.g().unsqueeze(both[1], 0)?);
     let present = k.g().concat(&[a, b], 0)?;
@@ -261,7 +278,12 @@ fn with_past(
 }
 
 /// Attention of a projection: the result, and keys and values.
-fn self_attention(k: &mut Call<'_, '_>, x: Value, masks: Masks, past: usize) -> Done {
+fn self_attention(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    masks: AttentionMaskInputs,
+    past: usize,
+) -> NodeOutputs {
     only(k, &[("past_present_share_buffer", 0), ("do_rotary", 0)])?;
     k.attrs.ignore(&["rotary_embedding_dim"]);
     let count = required_heads(k, "num_heads")?;
@@ -271,19 +293,19 @@ fn self_attention(k: &mut Call<'_, '_>, x: Value, masks: Masks, past: usize) -> 
     Ok(vec![y.into(), present])
 }
 
-fn attention(k: &mut Call<'_, '_>) -> Done {
+fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if k.has(6) {
-        return Err(Reason::operand(6, "is not supported"));
+        return Err(NodeErrorKind::operand(6, "is not supported"));
     }
     let (x, weights, bias) = (k.x(0)?, k.x(1)?, k.opt(2)?);
     let mut all = linear::vectors(k, x, weights)?;
     if let Some(bias) = bias {
         all = k.g().plus(all, bias)?;
     }
-    self_attention(k, all, Masks { mask: 3, term: 5 }, 4)
+    self_attention(k, all, AttentionMaskInputs { mask: 3, term: 5 }, 4)
 }
 
-fn quantized(k: &mut Call<'_, '_>) -> Done {
+fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, weights) = (
         super::super::conv::shifted(k, 0, 6, None)?,
         super::super::conv::shifted(k, 1, 7, None)?,
@@ -295,7 +317,7 @@ fn quantized(k: &mut Call<'_, '_>) -> Done {
     let all = k.g().mul(number, scale)?;
     let all = k.g().plus(all, bias)?;
     // It has no term of the scores.
-    let masks = Masks {
+    let masks = AttentionMaskInputs {
         mask: 5,
         term: usize::MAX,
     };
@@ -303,10 +325,14 @@ fn quantized(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Queries, keys and values of grouped heads, from three operands or one with all.
-fn grouped_parts(k: &mut Call<'_, '_>, count: usize, groups: usize) -> Result<[Value; 3], Reason> {
+fn grouped_parts(
+    k: &mut ImportNode<'_, '_>,
+    count: usize,
+    groups: usize,
+) -> Result<[Value; 3], NodeErrorKind> {
     let q = k.x(0)?;
     if k.has(1) != k.has(2) {
-        return Err(Reason::operand(
+        return Err(NodeErrorKind::operand(
             2,
             "keys and values are there together or not",
         ));
@@ -329,12 +355,15 @@ fn grouped_parts(k: &mut Call<'_, '_>, count: usize, groups: usize) -> Result<[V
 }
 
 /// Where the first query of each row stands: the keys of before, `[B, 1]`.
-fn before(k: &mut Call<'_, '_>, queries: &Dim) -> Result<Value, Reason> {
+fn before(k: &mut ImportNode<'_, '_>, queries: &Dim) -> Result<Value, NodeErrorKind> {
     let last = k.x(5)?;
     let n = k.dims(last)[0].clone();
     let last = cast_to(k.g(), last, DType::I64)?;
     let last = reshaped(k.g(), last, &[n, known(1)])?;
-    let own = k.c.place(&Val::sizes(vec![Num::of(queries)], true), 0)?;
+    let own = k.c.place(
+        &ImportedValue::sizes(vec![ShapeElem::from_dim(queries)], true),
+        0,
+    )?;
     let (one_, zero) = (k.c.scalar(DType::I64, 1.0)?, k.c.scalar(DType::I64, 0.0)?);
     let total = k.g().plus(last, one_)?;
     let before = k.g().sub(total, own)?;
@@ -344,18 +373,24 @@ fn before(k: &mut Call<'_, '_>, queries: &Dim) -> Result<Value, Reason> {
 
 /// Keys or values behind those of before, of which each row has its own number.
 fn appended(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     past: Option<Value>,
     fresh: Value,
     before: Value,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let Some(past) = past else { return Ok(fresh) };
     let room = k.dims(past)[2].clone();
     let both = k.g().concat(&[past, fresh], 2)?;
     let dims = k.dims(both);
     let t = positions(k, &dims[2])?;
-    let room = k.c.place(&Val::sizes(vec![Num::of(&room)], true), 0)?;
-    let last = k.c.place(&Val::sizes(vec![Num::of(&dims[2])], true), 0)?;
+    let room = k.c.place(
+        &ImportedValue::sizes(vec![ShapeElem::from_dim(&room)], true),
+        0,
+    )?;
+    let last = k.c.place(
+        &ImportedValue::sizes(vec![ShapeElem::from_dim(&dims[2])], true),
+        0,
+    )?;
     let one_ = k.c.scalar(DType::I64, 1.0)?;
     let g = k.g();
     let skipped = g.sub(room, before)?;
@@ -378,9 +413,9 @@ fn appended(
 }
 
 /// Heads of queries in groups that share keys; each row has as many keys as `seqlens_k` says, and one more.
-fn grouped(k: &mut Call<'_, '_>) -> Done {
+fn grouped(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(at) = (11..17).find(|at| k.has(*at)) {
-        return Err(Reason::operand(at, "is not supported"));
+        return Err(NodeErrorKind::operand(at, "is not supported"));
     }
     let fixed = [
         ("smooth_softmax", 0),
@@ -392,7 +427,7 @@ fn grouped(k: &mut Call<'_, '_>) -> Done {
     only(k, &fixed)?;
     for name in ["k_quant_type", "v_quant_type"] {
         if k.attrs.string(name, "NONE")? != "NONE" {
-            return Err(Reason::attribute(name, "is not supported"));
+            return Err(NodeErrorKind::attribute(name, "is not supported"));
         }
     }
     k.attrs
@@ -412,14 +447,14 @@ fn grouped(k: &mut Call<'_, '_>) -> Done {
         let ids = k.opt(9)?.unwrap_or(at);
         let width = 2 * k.size(cos, 1)?;
         let angles = [k.g().gather(cos, ids, 0)?, k.g().gather(sin, ids, 0)?];
-        q = turned_by(k, q, angles, interleaved, width)?;
-        key = turned_by(k, key, angles, interleaved, width)?;
+        q = rotate_by(k, q, angles, interleaved, width)?;
+        key = rotate_by(k, key, angles, interleaved, width)?;
     }
     let (old_keys, old_values) = (k.opt(3)?, k.opt(4)?);
     let key = appended(k, old_keys, key, before)?;
     let value = appended(k, old_values, value, before)?;
     let mask = grouped_mask(k, at, &k.dims(key)[2].clone())?;
-    let mut options = AttentionOptions::new(count, groups, Layout::Bhsd).mask(mask);
+    let mut options = AttentionOptions::new(count, groups, AttentionLayout::Bhsd).mask(mask);
     if let Some(scale) = k.attrs.float_opt("scale")?.filter(|s| *s != 0.0) {
         options = options.scale(scale);
     }
@@ -430,7 +465,11 @@ fn grouped(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// Keys up to a query's position `at [B, S]`, of which a window is seen where the node has one; and a term of the scores.
-fn grouped_mask(k: &mut Call<'_, '_>, at: Value, keys: &Dim) -> Result<AttentionMask, Reason> {
+fn grouped_mask(
+    k: &mut ImportNode<'_, '_>,
+    at: Value,
+    keys: &Dim,
+) -> Result<AttentionMask, NodeErrorKind> {
     let window = k.attrs.int("local_window_size", -1)?;
     let mut dims = k.dims(at);
     dims.insert(1, known(1));

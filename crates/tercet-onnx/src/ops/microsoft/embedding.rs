@@ -3,16 +3,17 @@
 use tercet_ir::ops::ReduceFn;
 use tercet_ir::{DType, Tensor};
 
-use super::super::{Entry, attention::positions, op};
+use super::super::{OpsetEntry, attention::positions, op};
 use super::DOMAIN;
-use crate::call::{Call, Done};
-use crate::error::Reason;
-use crate::val::Val;
+use crate::call::{ImportNode, NodeOutputs};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[op("EmbedLayerNormalization", 1, embed_layer_norm).of(DOMAIN)];
+pub(crate) const TABLE: &[OpsetEntry] =
+    &[op("EmbedLayerNormalization", 1, embed_layer_norm).in_domain(DOMAIN)];
 
 /// The norm of the sum of the embeddings of words, positions and segments; how many of a row the mask keeps; the sum.
-fn embed_layer_norm(k: &mut Call<'_, '_>) -> Done {
+fn embed_layer_norm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (ids, words, places) = (k.x(0)?, k.x(2)?, k.x(3)?);
     let (segments, table) = (k.opt(1)?, k.opt(4)?);
     let (gamma, beta, mask, at) = (k.x(5)?, k.x(6)?, k.opt(7)?, k.opt(8)?);
@@ -20,7 +21,7 @@ fn embed_layer_norm(k: &mut Call<'_, '_>) -> Done {
     let kind = k.attrs.int("mask_index_type", 0)?;
     let dims = k.dims(ids);
     let [batch, length] = dims.as_slice() else {
-        return Err(Reason::operand(0, "must be `[batch, sequence]`"));
+        return Err(NodeErrorKind::operand(0, "must be `[batch, sequence]`"));
     };
     let at = match at {
         Some(at) => at,
@@ -37,14 +38,17 @@ fn embed_layer_norm(k: &mut Call<'_, '_>) -> Done {
         (None, None) => {}
         _ => {
             let text = "segments need both their ids and their embeddings";
-            return Err(Reason::unsupported(text));
+            return Err(NodeErrorKind::unsupported(text));
         }
     }
     let y = k.g().layer_norm(sum, gamma, Some(beta), 2, eps)?;
-    let kept = match (mask, k.wants(1)) {
-        (_, false) => Val::Absent,
+    let kept = match (mask, k.is_requested(1)) {
+        (_, false) => ImportedValue::Absent,
         (Some(_), true) if kind != 0 => {
-            return Err(Reason::attribute("mask_index_type", "only 0 is supported"));
+            return Err(NodeErrorKind::attribute(
+                "mask_index_type",
+                "only 0 is supported",
+            ));
         }
         (Some(mask), true) => {
             let one_ = k.c.scalar(DType::I32, 1.0)?;
@@ -54,7 +58,7 @@ fn embed_layer_norm(k: &mut Call<'_, '_>) -> Done {
         }
         (None, true) => {
             let zero =
-                k.c.place(&Val::known(Tensor::from_slice(&[1], &[0i32])?), 7)?;
+                k.c.place(&ImportedValue::known(Tensor::from_slice(&[1], &[0i32])?), 7)?;
             k.g().expand(zero, [batch.clone()])?.into()
         }
     };

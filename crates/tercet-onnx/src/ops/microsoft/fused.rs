@@ -3,19 +3,19 @@
 use tercet_ir::Value;
 use tercet_ir::scalar::UnaryFn;
 
-use super::super::{Entry, op};
+use super::super::{OpsetEntry, op};
 use super::DOMAIN;
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("FusedConv", 1, fused_conv).of(DOMAIN),
-    op("FusedGemm", 1, fused_gemm).of(DOMAIN),
-    op("QuickGelu", 1, quick_gelu).of(DOMAIN),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("FusedConv", 1, fused_conv).in_domain(DOMAIN),
+    op("FusedGemm", 1, fused_gemm).in_domain(DOMAIN),
+    op("QuickGelu", 1, quick_gelu).in_domain(DOMAIN),
 ];
 
 /// `x * sigmoid(alpha x)`
-fn quick_gelu(k: &mut Call<'_, '_>) -> Done {
+fn quick_gelu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, alpha) = (k.x(0)?, k.attrs.float("alpha", 1.702)?);
     let alpha = k.like(x, alpha)?;
     let g = k.g();
@@ -25,19 +25,24 @@ fn quick_gelu(k: &mut Call<'_, '_>) -> Done {
 }
 
 /// The activation `name` with its numbers.
-fn activated(k: &mut Call<'_, '_>, x: Value, name: &str, numbers: &[f64]) -> Result<Value, Reason> {
+fn activated(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    name: &str,
+    numbers: &[f64],
+) -> Result<Value, NodeErrorKind> {
     let expected = match name {
         "" | "Relu" | "Tanh" | "Sigmoid" => 0,
         "LeakyRelu" => 1,
         "Clip" | "HardSigmoid" => 2,
         other => {
             let text = format!("`{other}` is not supported");
-            return Err(Reason::attribute("activation", text));
+            return Err(NodeErrorKind::attribute("activation", text));
         }
     };
     if numbers.len() < expected {
         let text = format!("{name} takes {expected} numbers, not {}", numbers.len());
-        return Err(Reason::attribute("activation_params", text));
+        return Err(NodeErrorKind::attribute("activation_params", text));
     }
     Ok(match name {
         "Relu" => k.g().unary(UnaryFn::Relu, x)?,
@@ -56,7 +61,11 @@ fn activated(k: &mut Call<'_, '_>, x: Value, name: &str, numbers: &[f64]) -> Res
 }
 
 /// `max(x, 0) + alpha min(x, 0)`
-pub(super) fn leaky(k: &mut Call<'_, '_>, x: Value, alpha: f64) -> Result<Value, Reason> {
+pub(super) fn leaky(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    alpha: f64,
+) -> Result<Value, NodeErrorKind> {
     let (zero, alpha) = (k.like(x, 0.0)?, k.like(x, alpha)?);
     let g = k.g();
     let (above, below) = (g.max(x, zero)?, g.min(x, zero)?);
@@ -65,7 +74,7 @@ pub(super) fn leaky(k: &mut Call<'_, '_>, x: Value, alpha: f64) -> Result<Value,
 }
 
 /// `activation(conv(X, W) + B + Z)`
-fn fused_conv(k: &mut Call<'_, '_>) -> Done {
+fn fused_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, w, bias, sum) = (k.x(0)?, k.x(1)?, k.opt(2)?, k.opt(3)?);
     let mut y = super::super::conv::convolved(k, x, w, bias)?;
     if let Some(sum) = sum {
@@ -77,7 +86,7 @@ fn fused_conv(k: &mut Call<'_, '_>) -> Done {
     one(activated(k, y, &name, &numbers)?)
 }
 
-fn fused_gemm(k: &mut Call<'_, '_>) -> Done {
+fn fused_gemm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let y = super::super::linear::gemm(k)?;
     let y = k.c.place(&y[0], 0)?;
     let name = k.attrs.string("activation", "")?;

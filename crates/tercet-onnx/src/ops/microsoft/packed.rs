@@ -5,24 +5,24 @@ use tercet_ir::scalar::BinaryFn;
 use tercet_ir::{DType, Dim, Scheme, Tensor, TensorType, Value};
 
 use super::super::shape::reshaped;
-use super::super::{Entry, op};
+use super::super::{OpsetEntry, op};
 use super::DOMAIN;
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
-use crate::val::Val;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
+use crate::val::ImportedValue;
 
-pub(crate) const TABLE: &[Entry] = &[op("MatMulNBits", 1, matmul_bits).of(DOMAIN)];
+pub(crate) const TABLE: &[OpsetEntry] = &[op("MatMulNBits", 1, matmul_bits).in_domain(DOMAIN)];
 
-fn count(k: &Call<'_, '_>, name: &str) -> Result<usize, Reason> {
+fn count(k: &ImportNode<'_, '_>, name: &str) -> Result<usize, NodeErrorKind> {
     let n = k.attrs.int(name, 0)?;
     let n = usize::try_from(n)
         .ok()
         .filter(|n| (1..=1 << 30).contains(n));
-    n.ok_or_else(|| Reason::attribute(name, "is required, from 1 to 2^30"))
+    n.ok_or_else(|| NodeErrorKind::attribute(name, "is required, from 1 to 2^30"))
 }
 
 /// The codes in bytes `[.., n]`, the first of a byte in its lowest bits: `[.., n * 8 / bits]`, I32.
-fn codes(k: &mut Call<'_, '_>, x: Value, bits: usize) -> Result<Value, Reason> {
+fn codes(k: &mut ImportNode<'_, '_>, x: Value, bits: usize) -> Result<Value, NodeErrorKind> {
     let x = k.g().cast(x, DType::I32)?;
     if bits == 8 {
         return Ok(x);
@@ -47,10 +47,10 @@ fn codes(k: &mut Call<'_, '_>, x: Value, bits: usize) -> Result<Value, Reason> {
 
 /// The zero point of each block, `[N, blocks, 1]` of the dtype of the scales.
 fn zero_points(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     [n, blocks, bits]: [usize; 3],
     dtype: DType,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let each = [Dim::Known(n), Dim::Known(blocks), Dim::Known(1)];
     let Some(zero) = k.opt(3)? else {
         return k.c.scalar(dtype, f64::from(1u32 << (bits - 1)));
@@ -70,7 +70,10 @@ fn zero_points(
 
 /// The weights of this many bits as blocks of 32 that products read as they are, `[N, bytes]`, if they are known and mean exactly the same:
 /// zero points are in the middle, and scales are numbers of F16.
-fn blocks_of_32(k: &Call<'_, '_>, [n, inner, block, bits]: [usize; 4]) -> Option<(Tensor, Scheme)> {
+fn blocks_of_32(
+    k: &ImportNode<'_, '_>,
+    [n, inner, block, bits]: [usize; 4],
+) -> Option<(Tensor, Scheme)> {
     /// Weights of a block, and bytes of its scale.
     const LEN: usize = 32;
     const SCALE: usize = 2;
@@ -83,7 +86,7 @@ fn blocks_of_32(k: &Call<'_, '_>, [n, inner, block, bits]: [usize; 4]) -> Option
     if !block.is_multiple_of(LEN) || !inner.is_multiple_of(LEN) || k.has(3) {
         return None;
     }
-    let (codes, scales) = (k.known(1).ok()?, k.known(2).ok()?);
+    let (codes, scales) = (k.const_operand(1).ok()?, k.const_operand(2).ok()?);
     let (blocks, bytes) = (inner.div_ceil(block), LEN * bits / 8);
     let scales = scales.to_f64s();
     let halves: Vec<f16> = scales.iter().map(|s| f16::from_f64(*s)).collect();
@@ -116,30 +119,30 @@ fn blocks_of_32(k: &Call<'_, '_>, [n, inner, block, bits]: [usize; 4]) -> Option
 }
 
 /// `A [.., K] @ ((codes - zero) * scale)^T + bias`, with `codes [N, K]` in blocks along K.
-fn matmul_bits(k: &mut Call<'_, '_>) -> Done {
+fn matmul_bits(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let a = k.x(0)?;
     let (inner, n, block) = (count(k, "K")?, count(k, "N")?, count(k, "block_size")?);
     let bits = match k.attrs.int("bits", 4)? {
         bits @ (2 | 4 | 8) => bits as usize,
         other => {
             let text = format!("{other} is not supported; 2, 4 and 8 are");
-            return Err(Reason::attribute("bits", text));
+            return Err(NodeErrorKind::attribute("bits", text));
         }
     };
     // How exact the products have to be at least.
     k.attrs.ignore(&["accuracy_level"]);
     if k.attrs.int("weight_prepacked", 0)? != 0 {
         let text = "weights in the order of another runtime's kernels are not supported";
-        return Err(Reason::attribute("weight_prepacked", text));
+        return Err(NodeErrorKind::attribute("weight_prepacked", text));
     }
     if k.has(4) {
         let text = "groups by an index of their own (`g_idx`) are not supported";
-        return Err(Reason::operand(4, text));
+        return Err(NodeErrorKind::operand(4, text));
     }
     if let Some((weights, scheme)) = blocks_of_32(k, [n, inner, block, bits])
         && k.rank(a) >= 2
     {
-        let weights = k.c.place(&Val::known(weights), 1)?;
+        let weights = k.c.place(&ImportedValue::known(weights), 1)?;
         let y = k.g().dequant_matmul(a, weights, scheme)?;
         return one(match k.opt(5)? {
             Some(bias) => k.g().plus(y, bias)?,
@@ -150,7 +153,10 @@ fn matmul_bits(k: &mut Call<'_, '_>) -> Done {
     let blocks = inner.div_ceil(block);
     let bytes = (block * bits).div_ceil(8);
     if k.dtype(packed) != DType::U8 || block * bits % 8 != 0 {
-        return Err(Reason::operand(1, "must be whole bytes in each block"));
+        return Err(NodeErrorKind::operand(
+            1,
+            "must be whole bytes in each block",
+        ));
     }
     let dtype = k.dtype(scales);
     let each = |last: usize| [Dim::Known(n), Dim::Known(blocks), Dim::Known(last)];

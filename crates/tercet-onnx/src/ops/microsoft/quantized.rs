@@ -5,61 +5,64 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{DType, Dim, Value};
 
-use super::super::quant::{at_least_f32, dynamic, rounded, rows};
+use super::super::quant::{dynamic, promote_to_f32, rounded, rows};
 use super::super::shape::reshaped;
-use super::super::{Entry, conv, linear, op};
+use super::super::{OpsetEntry, conv, linear, op};
 use super::DOMAIN;
-use crate::call::{Call, Done, one};
-use crate::error::Reason;
+use crate::call::{ImportNode, NodeOutputs, one};
+use crate::error::NodeErrorKind;
 
-pub(crate) const TABLE: &[Entry] = &[
-    op("DynamicQuantizeMatMul", 1, dynamic_matmul).of(DOMAIN),
-    op("MatMulIntegerToFloat", 1, matmul_to_float).of(DOMAIN),
-    op("QGemm", 1, gemm).of(DOMAIN),
+pub(crate) const TABLE: &[OpsetEntry] = &[
+    op("DynamicQuantizeMatMul", 1, dynamic_matmul).in_domain(DOMAIN),
+    op("MatMulIntegerToFloat", 1, matmul_to_float).in_domain(DOMAIN),
+    op("QGemm", 1, gemm).in_domain(DOMAIN),
     op("QLinearAdd", 1, |k| {
         binary(k, |k, a, b| Ok(k.g().plus(a, b)?))
     })
-    .of(DOMAIN),
+    .in_domain(DOMAIN),
     op("QLinearMul", 1, |k| {
         binary(k, |k, a, b| Ok(k.g().mul(a, b)?))
     })
-    .of(DOMAIN),
+    .in_domain(DOMAIN),
     op("QLinearSigmoid", 1, |k| {
         unary(k, |k, x| Ok(k.g().unary(UnaryFn::Sigmoid, x)?))
     })
-    .of(DOMAIN),
+    .in_domain(DOMAIN),
     op("QLinearLeakyRelu", 1, |k| {
         let alpha = k.attrs.float("alpha", 0.01)?;
         unary(k, |k, x| super::fused::leaky(k, x, alpha))
     })
-    .of(DOMAIN),
+    .in_domain(DOMAIN),
     op("QLinearGlobalAveragePool", 1, |k| {
         not_last(k)?;
         unary(k, conv::global_mean)
     })
-    .of(DOMAIN),
+    .in_domain(DOMAIN),
     op("QLinearAveragePool", 1, |k| {
         not_last(k)?;
         unary(k, conv::averages)
     })
-    .of(DOMAIN),
-    op("QLinearSoftmax", 1, softmax).of(DOMAIN),
-    op("QLinearConcat", 1, concat).of(DOMAIN),
+    .in_domain(DOMAIN),
+    op("QLinearSoftmax", 1, softmax).in_domain(DOMAIN),
+    op("QLinearConcat", 1, concat).in_domain(DOMAIN),
 ];
 
-fn not_last(k: &Call<'_, '_>) -> Result<(), Reason> {
+fn not_last(k: &ImportNode<'_, '_>) -> Result<(), NodeErrorKind> {
     match k.attrs.flag("channels_last", false)? {
         false => Ok(()),
-        true => Err(Reason::attribute("channels_last", "1 is not supported")),
+        true => Err(NodeErrorKind::attribute(
+            "channels_last",
+            "1 is not supported",
+        )),
     }
 }
 
 /// One number, of any rank.
-fn single(k: &mut Call<'_, '_>, index: usize) -> Result<Value, Reason> {
+fn single(k: &mut ImportNode<'_, '_>, index: usize) -> Result<Value, NodeErrorKind> {
     let x = k.x(index)?;
     match k.dims(x).iter().all(Dim::is_one) {
         true => reshaped(k.g(), x, &[]),
-        false => Err(Reason::operand(
+        false => Err(NodeErrorKind::operand(
             index,
             "more than one number is not supported",
         )),
@@ -67,7 +70,7 @@ fn single(k: &mut Call<'_, '_>, index: usize) -> Result<Value, Reason> {
 }
 
 /// What the operands from `at` on stand for: numbers, their scale, and their zero point where there is one.
-fn wide(k: &mut Call<'_, '_>, at: usize) -> Result<Value, Reason> {
+fn wide(k: &mut ImportNode<'_, '_>, at: usize) -> Result<Value, NodeErrorKind> {
     let (x, scale) = (k.x(at)?, single(k, at + 1)?);
     let x = k.g().cast(x, DType::F32)?;
     let moved = match k.has(at + 2) {
@@ -82,7 +85,12 @@ fn wide(k: &mut Call<'_, '_>, at: usize) -> Result<Value, Reason> {
 }
 
 /// Quantised by the scale at `at` and the zero point behind it, to the dtype of that or `own`.
-fn narrowed(k: &mut Call<'_, '_>, y: Value, at: usize, own: DType) -> Result<Value, Reason> {
+fn narrowed(
+    k: &mut ImportNode<'_, '_>,
+    y: Value,
+    at: usize,
+    own: DType,
+) -> Result<Value, NodeErrorKind> {
     let scale = single(k, at)?;
     let zero = match k.has(at + 1) {
         true => Some(single(k, at + 1)?),
@@ -93,9 +101,9 @@ fn narrowed(k: &mut Call<'_, '_>, y: Value, at: usize, own: DType) -> Result<Val
     rounded(k, scaled, zero, to)
 }
 
-type Binary = fn(&mut Call<'_, '_>, Value, Value) -> Result<Value, Reason>;
+type BinaryImportFn = fn(&mut ImportNode<'_, '_>, Value, Value) -> Result<Value, NodeErrorKind>;
 
-fn binary(k: &mut Call<'_, '_>, f: Binary) -> Done {
+fn binary(k: &mut ImportNode<'_, '_>, f: BinaryImportFn) -> NodeOutputs {
     let (a, b) = (wide(k, 0)?, wide(k, 3)?);
     let y = f(k, a, b)?;
     let x = k.x(0)?;
@@ -104,9 +112,9 @@ fn binary(k: &mut Call<'_, '_>, f: Binary) -> Done {
 }
 
 fn unary(
-    k: &mut Call<'_, '_>,
-    f: impl FnOnce(&mut Call<'_, '_>, Value) -> Result<Value, Reason>,
-) -> Done {
+    k: &mut ImportNode<'_, '_>,
+    f: impl FnOnce(&mut ImportNode<'_, '_>, Value) -> Result<Value, NodeErrorKind>,
+) -> NodeOutputs {
     let x = wide(k, 0)?;
     let y = f(k, x)?;
     let x = k.x(0)?;
@@ -114,23 +122,23 @@ fn unary(
     one(narrowed(k, y, 3, own)?)
 }
 
-fn softmax(k: &mut Call<'_, '_>) -> Done {
+fn softmax(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, opset) = (k.x(0)?, k.attrs.int("opset", 0)?);
     let rank = k.rank(x);
     let at = k.axis(-1, rank)?;
     if opset < 13 && at + 1 != rank {
         let text = "of several axes at once is not supported";
-        return Err(Reason::attribute("axis", text));
+        return Err(NodeErrorKind::attribute("axis", text));
     }
     unary(k, |k, x| Ok(k.g().softmax(x, at)?))
 }
 
 /// Scale and zero point of the result come first, then three operands for each part.
-fn concat(k: &mut Call<'_, '_>) -> Done {
+fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let parts = k.ins.len().saturating_sub(2) / 3;
     if parts == 0 || k.ins.len() != 2 + 3 * parts {
         let text = "three for each part, behind a scale and a zero point, are expected";
-        return Err(Reason::unsupported(format!(
+        return Err(NodeErrorKind::unsupported(format!(
             "{} operands; {text}",
             k.ins.len()
         )));
@@ -147,11 +155,11 @@ fn concat(k: &mut Call<'_, '_>) -> Done {
 
 /// A sum of integers as F32, times the scales, and a bias.
 fn scaled(
-    k: &mut Call<'_, '_>,
+    k: &mut ImportNode<'_, '_>,
     sum: Value,
     scales: [Value; 2],
     bias: Option<Value>,
-) -> Result<Value, Reason> {
+) -> Result<Value, NodeErrorKind> {
     let number = k.g().cast(sum, DType::F32)?;
     let scale = k.g().mul(scales[0], scales[1])?;
     let y = k.g().mul(number, scale)?;
@@ -162,11 +170,11 @@ fn scaled(
 }
 
 /// Zero points of columns broadcast along the rows as they are.
-fn columns(k: &mut Call<'_, '_>, x: usize, zero: usize) -> Result<Value, Reason> {
+fn columns(k: &mut ImportNode<'_, '_>, x: usize, zero: usize) -> Result<Value, NodeErrorKind> {
     conv::shifted(k, x, zero, None)
 }
 
-fn dynamic_matmul(k: &mut Call<'_, '_>) -> Done {
+fn dynamic_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let [codes, scale, zero] = dynamic(k, x)?;
     let (codes, zero) = (
@@ -179,19 +187,19 @@ fn dynamic_matmul(k: &mut Call<'_, '_>) -> Done {
     one(scaled(k, sum, [scale, b_scale], bias)?)
 }
 
-fn matmul_to_float(k: &mut Call<'_, '_>) -> Done {
+fn matmul_to_float(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (rows(k, 0, 4)?, columns(k, 1, 5)?);
     let (a_scale, b_scale, bias) = (k.x(2)?, k.x(3)?, k.opt(6)?);
     if !k.dims(a_scale).iter().all(Dim::is_one) {
         let text = "a scale for each row is not supported";
-        return Err(Reason::operand(2, text));
+        return Err(NodeErrorKind::operand(2, text));
     }
     let sum = linear::vectors(k, a, b)?;
     one(scaled(k, sum, [a_scale, b_scale], bias)?)
 }
 
 /// Sums with an integer bias, scaled; quantised again where there is a scale for it.
-fn gemm(k: &mut Call<'_, '_>) -> Done {
+fn gemm(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (mut a, mut b) = (columns(k, 0, 2)?, k.x(3)?);
     let turned = k.attrs.flag("transB", false)?;
     b = k.g().cast(b, DType::I32)?;
@@ -218,6 +226,6 @@ fn gemm(k: &mut Call<'_, '_>) -> Done {
     if !k.has(7) {
         return one(y);
     }
-    let y = at_least_f32(k, y)?;
+    let y = promote_to_f32(k, y)?;
     one(narrowed(k, y, 7, DType::U8)?)
 }

@@ -1,20 +1,22 @@
-//! Attention that keeps the logarithms of its sums, and its gradients, on cooperative matrices of F16.
+//! Lowering of attention for training, on F16 cooperative matrices: forward with log-sum-exp (LSE),
+//! and backward.
 //!
-//! The shader of the gradients is `shaders/vulkan/include/attention_grad.glsl`; its header says what the numbers mean.
+//! The backward shader is `shaders/vulkan/include/attention_grad.glsl`; its header documents the
+//! parameters.
 
 use tercet_ir::ops::{AttentionGradOf, MaskKind};
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support};
 
-use super::coop::{self, Factors};
-use super::{AttentionProblem, Rest, is_whole, problem, strides};
-use crate::caps::{Caps, CoopShape};
-use crate::emit::{Emit, View};
-use crate::families::{Family, missing};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::coop::{self, MmaPrecision};
+use super::{AttentionProblem, MaskOperands, has_contiguous_rows, problem, strides};
+use crate::caps::{CoopShape, DeviceCaps};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::{Lowering, missing};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `attention_grad.glsl`.
+    /// Parameter block of `attention_grad.glsl`.
     pub struct AttentionGradParams {
         q_offset: U32,
         q_batch: U32,
@@ -61,10 +63,11 @@ crate::params! {
     }
 }
 
-/// A module of gradients, with the access of what follows operands, statistics, mask and lengths.
+/// A SPIR-V module of the backward shader. Takes the access modes of the arguments after operands,
+/// statistics, mask and lengths.
 macro_rules! module {
     ($name:literal, $($more:expr),*) => {
-        Kernel::spirv(
+        TypedKernel::spirv(
             $name,
             include_bytes!(concat!(
                 env!("CARGO_MANIFEST_DIR"),
@@ -73,14 +76,14 @@ macro_rules! module {
                 ".spv"
             )),
             &[
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
                 $($more,)*
             ],
             &[
@@ -92,19 +95,23 @@ macro_rules! module {
 
 pub(super) use module;
 
-static QUERIES: Kernel<AttentionGradParams> = module!("attention_grad_queries_f16", Access::Write);
-static KEYS: Kernel<AttentionGradParams> =
-    module!("attention_grad_keys_f16", Access::Write, Access::Write);
-static CONVERT_QUERIES: Kernel<AttentionGradParams> =
-    module!("attention_grad_queries_convert_f16", Access::Write);
-static CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
+static QUERIES: TypedKernel<AttentionGradParams> =
+    module!("attention_grad_queries_f16", ArgAccess::Write);
+static KEYS: TypedKernel<AttentionGradParams> = module!(
+    "attention_grad_keys_f16",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
+static CONVERT_QUERIES: TypedKernel<AttentionGradParams> =
+    module!("attention_grad_queries_convert_f16", ArgAccess::Write);
+static CONVERT_KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_convert_f16",
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// `AttentionWithLse` and `AttentionGrad`.
-pub(crate) static FAMILY: Family = Family {
+/// Lowering of `AttentionWithLse` and `AttentionGrad` in F16.
+pub(crate) static FAMILY: Lowering = Lowering {
     name: "attention_training",
     ops: &[OpKind::AttentionWithLse, OpKind::AttentionGrad],
     kernels: &[
@@ -117,80 +124,90 @@ pub(crate) static FAMILY: Family = Family {
     lower,
 };
 
-/// Elements that the kernels load at a time.
+/// Elements per vector load of the kernels.
 const LOAD: usize = 8;
 
-fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
     let [q, k, v] = [0, 1, 2].map(|at| graph.ty(node.inputs[at]));
     if q.dtype != DType::F16 {
-        return missing("gradients of attention without its scores are made in F16");
+        return missing("the fused attention backward pass requires F16");
     }
     let (Some(head_dim), Some(value_dim)) = (q.shape[3].known(), v.shape[3].known()) else {
-        return missing("the head dims are not known");
+        return missing("head sizes are unknown");
     };
     let is_empty = |dim: &tercet_ir::Dim| dim.known() == Some(0);
     let sizes = [q, k, v].into_iter().flat_map(|ty| &ty.shape[..]);
     if sizes.into_iter().any(is_empty) || head_dim % LOAD != 0 || value_dim % LOAD != 0 {
-        return missing("head dims are not whole vectors of eight, or something is empty");
+        return missing("head sizes are not multiples of 8, or an operand is empty");
     }
-    let forward = coop::AttentionTiling::choose(caps, [head_dim, value_dim], 1, 1, Factors::Halves);
+    let forward =
+        coop::AttentionTiling::choose(caps, [head_dim, value_dim], 1, 1, MmaPrecision::F16);
     let backward = [AttentionGradOf::Queries, AttentionGradOf::Keys]
         .map(|of| GradTiling::choose(caps, [head_dim, value_dim], of));
     if forward.is_none() || backward.contains(&None) {
-        return missing("it needs cooperative matrices of F16 and room for heads of this size");
+        return missing(
+            "requires F16 cooperative matrices, and registers and shared memory for heads of this size",
+        );
     }
     Support::Native
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     match &node.op {
         Op::AttentionWithLse(op) => {
             let op = op.attention();
             let [q, k, v] = vectors(e, node)?;
-            let rest = Rest::of(e, &op, node, 3)?;
+            let rest = MaskOperands::new(e, &op, node, 3)?;
             let (y, lse) = (e.result(0)?, e.result(1)?);
             let p = problem(e, &op, [&q, &k, &v, &y], &rest)?;
             let queries = e.bound(p.queries)?;
             let Some(tiling) = coop::tiling(e, &p, &y, queries)? else {
-                unreachable!("invariant: the family supports it")
+                unreachable!("invariant: the lowering supports the node")
             };
             let results = (y.slot, &[lse.slot][..]);
             coop::dispatch(e, &p, [q.slot, k.slot, v.slot], results, &tiling);
             Ok(())
         }
         Op::AttentionGrad(op) => lower_grad(e, node, op.of),
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// Queries, keys, values and `dy` as rows of whole vectors, copied where they are not.
-fn vectors<const N: usize>(e: &mut Emit<'_>, node: &Node) -> Result<[View; N], CompileError> {
+/// Queries, keys, values and `dy` as rows of whole vectors; copied if the layout does not allow it.
+fn vectors<const N: usize>(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+) -> Result<[SlotView; N], CompileError> {
     let mut views = Vec::with_capacity(N);
     for at in 0..N {
         let view = e.view(node.inputs[at]);
-        views.push(match is_whole(&view, LOAD) {
+        views.push(match has_contiguous_rows(&view, LOAD) {
             true => view,
             false => e.dense(&view)?,
         });
     }
     let Ok(views) = views.try_into() else {
-        unreachable!("invariant: as many views as asked for")
+        unreachable!("invariant: the number of views matches the request")
     };
     Ok(views)
 }
 
-fn lower_grad(e: &mut Emit<'_>, node: &Node, of: AttentionGradOf) -> Result<(), CompileError> {
+fn lower_grad(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    of: AttentionGradOf,
+) -> Result<(), CompileError> {
     let Op::AttentionGrad(op) = &node.op else {
-        unreachable!("invariant: asked for this operator alone")
+        unreachable!("invariant: the lowering receives only this operator")
     };
     let op = op.attention();
     let [q, k, v, dy] = vectors(e, node)?;
     let (lse, delta) = (e.view(node.inputs[4]), e.view(node.inputs[5]));
     let (lse, delta) = (e.dense(&lse)?, e.dense(&delta)?);
-    let rest = Rest::of(e, &op, node, 6)?;
+    let rest = MaskOperands::new(e, &op, node, 6)?;
     let p = problem(e, &op, [&q, &k, &v, &dy], &rest)?;
     let Some(tiling) = GradTiling::choose(e.caps, [p.head_dim, p.value_dim], of) else {
-        unreachable!("invariant: the family supports it")
+        unreachable!("invariant: the lowering supports the node")
     };
     let first = e.result(0)?;
     let second = match of {
@@ -246,11 +263,11 @@ fn lower_grad(e: &mut Emit<'_>, node: &Node, of: AttentionGradOf) -> Result<(), 
 }
 
 pub(super) fn params(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    dy: &View,
-    [first, second]: [&View; 2],
-    [tiles, groups]: [Num; 2],
+    dy: &SlotView,
+    [first, second]: [&SlotView; 2],
+    [tiles, groups]: [SymInt; 2],
 ) -> AttentionGradParams {
     let b = p.block.clone();
     let [first_batch, first_head, first_seq, _] = strides(e, p.op, first);
@@ -301,28 +318,29 @@ pub(super) fn params(
     }
 }
 
-/// How gradients of attention are divided over workgroups, subgroups and fragments.
+/// Tiling of the attention backward pass: work of workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradTiling {
-    /// Invocations of a subgroup.
+    /// Threads per subgroup.
     pub(super) subgroup: u32,
-    /// Subgroups of a workgroup.
+    /// Subgroups per workgroup.
     pub(super) subgroups: u32,
-    /// Strips of lines of a subgroup, each of a fragment's rows.
+    /// Strips of rows per subgroup; a strip has the height of a fragment.
     pub(super) strips: u32,
-    /// The device's matrices, `m n k`.
+    /// Cooperative-matrix shape of the device, `m n k`.
     pub(super) fragment: [u32; 3],
-    /// Walked lines of a step.
+    /// Rows of the other operand processed per step of the loop.
     pub(super) step: u32,
-    /// Elements of a query and of a value, in whole fragments.
+    /// Head size of queries and of values, rounded up to whole fragments.
     pub(super) dims: [u32; 2],
-    /// Weights become factors by a conversion.
+    /// Softmax weights become matmul operands by conversion of the accumulator.
     pub(super) converts: bool,
 }
 
 impl GradTiling {
-    /// One strip, and steps of one fragment, for heads of these sizes; none where the device has no cooperative matrices of F16.
-    pub(super) fn least(caps: &Caps, dims: [usize; 2]) -> Option<GradTiling> {
+    /// The smallest tiling for these head sizes: one strip, steps of one fragment. `None` if the
+    /// device lacks F16 cooperative matrices.
+    pub(super) fn minimal(caps: &DeviceCaps, dims: [usize; 2]) -> Option<GradTiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
             return None;
@@ -341,34 +359,36 @@ impl GradTiling {
         })
     }
 
-    /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
-    fn choose(caps: &Caps, dims: [usize; 2], what: AttentionGradOf) -> Option<GradTiling> {
-        let least = GradTiling::least(caps, dims)?;
+    /// The tiling for these head sizes. `None` if the device lacks F16 cooperative matrices,
+    /// registers or shared memory.
+    fn choose(caps: &DeviceCaps, dims: [usize; 2], what: AttentionGradOf) -> Option<GradTiling> {
+        let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, strips, parts]: [u32; 3]| GradTiling {
             subgroups,
             strips,
             step: parts * least.step,
             ..least
         };
-        let room = caps.device.held(least.subgroup);
+        let room = caps.device.max_fragment_registers(least.subgroup);
         let fits = |t: &GradTiling| {
-            // Several strips are worth it where two workgroups of a unit have all that they hold in registers.
-            let together = caps.device.together(t.shared_bytes());
+            // Several strips are profitable if two workgroups per unit fit into the registers.
+            let together = caps.device.resident_workgroups(t.shared_bytes());
             let most = if t.strips > 1 { 1 } else { coop::TOO_MANY_HELD };
-            t.held(what) <= most * room
+            t.fragment_registers(what) <= most * room
                 && (t.strips == 1 || together > 1)
                 && t.shared_bytes() <= caps.workgroup_bytes
                 && t.threads() <= caps.max_workgroup
                 && t.step <= t.threads()
         };
-        // Strips share what a subgroup loads, subgroups what is staged; more lines of a step meet less often, and take
-        // shared memory.
+        // Strips share the loads of a subgroup; subgroups share staged data. Longer steps
+        // synchronize less often, but need more shared memory.
         let all = [[4, 2, 2], [8, 1, 4], [8, 1, 2], [4, 1, 2], [2, 1, 2]].map(of);
         all.into_iter().find(fits)
     }
 
-    /// The 32-bit numbers of an invocation in fragments: own operands, sums, and those of one fragment of scores.
-    fn held(&self, of: AttentionGradOf) -> u32 {
+    /// 32-bit registers per thread used by fragments: own operands, sums, and one fragment of
+    /// scores each.
+    fn fragment_registers(&self, of: AttentionGradOf) -> u32 {
         let [head_dim, value_dim] = self.dims;
         let sums = match of {
             AttentionGradOf::Queries => head_dim,
@@ -378,17 +398,18 @@ impl GradTiling {
         self.strips * self.fragment[0] * columns / self.subgroup
     }
 
-    /// Own lines of a workgroup.
+    /// Rows per workgroup.
     pub(super) fn lines(&self) -> u32 {
         self.subgroups * self.strips * self.fragment[0]
     }
 
-    /// Invocations of a workgroup.
+    /// Threads per workgroup.
     pub(super) fn threads(&self) -> u32 {
         self.subgroup * self.subgroups
     }
 
-    /// Shared memory of a workgroup, of the kernel that takes more. As in the shader.
+    /// Shared memory per workgroup in bytes, for the larger of both kernels; computed as in the
+    /// shader.
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, fk] = self.fragment;
         let [h_stride, v_stride] = self.dims.map(|d| d / 8 + 1);
@@ -410,7 +431,7 @@ impl GradTiling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {
@@ -421,7 +442,12 @@ mod tests {
 
     #[test]
     fn tilings_keep_the_constraints_of_the_shader() {
-        for caps in [Caps::h200(), Caps::rdna3(32), Caps::rdna3(64), Caps::arc()] {
+        for caps in [
+            DeviceCaps::h200(),
+            DeviceCaps::rdna3(32),
+            DeviceCaps::rdna3(64),
+            DeviceCaps::arc(),
+        ] {
             let dims = [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]];
             let of = [AttentionGradOf::Queries, AttentionGradOf::Keys];
             for (dims, of) in dims.into_iter().flat_map(|dims| of.map(|of| (dims, of))) {
@@ -436,16 +462,17 @@ mod tests {
                 assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
             }
         }
-        let h200 = |of| GradTiling::choose(&Caps::h200(), [64, 64], of).unwrap();
+        let h200 = |of| GradTiling::choose(&DeviceCaps::h200(), [64, 64], of).unwrap();
         let (queries, keys) = (h200(AttentionGradOf::Queries), h200(AttentionGradOf::Keys));
         assert_eq!(
             (queries.subgroups, queries.lines(), queries.step),
             (4, 128, 32)
         );
-        let wide = GradTiling::choose(&Caps::h200(), [128, 128], AttentionGradOf::Keys).unwrap();
+        let wide =
+            GradTiling::choose(&DeviceCaps::h200(), [128, 128], AttentionGradOf::Keys).unwrap();
         assert_eq!((wide.subgroups, wide.lines(), wide.step), (8, 128, 32));
         assert_eq!((keys.subgroups, keys.lines(), keys.step), (8, 128, 64));
-        let browser = GradTiling::choose(&Caps::browser(), [64, 64], AttentionGradOf::Keys);
+        let browser = GradTiling::choose(&DeviceCaps::browser(), [64, 64], AttentionGradOf::Keys);
         assert_eq!(browser, None);
     }
 }

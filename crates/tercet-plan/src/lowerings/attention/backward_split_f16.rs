@@ -1,7 +1,9 @@
-//! F32 attention that keeps the logarithms of its sums, and its gradients, as pairs of F16 on cooperative matrices; BF16 likewise, widened.
+//! Lowering of F32 attention for training on split-F16 cooperative matrices: forward with
+//! log-sum-exp, and backward. BF16 is converted to F32 first.
 //!
-//! The shader of the gradients is `shaders/vulkan/include/attention_grad_pairs.glsl`. Key heads that pairs do not hold as well as
-//! F32 does are left to kernels on F32 (`attention_grad_rest.glsl`, `attention_lse_rest.glsl`), as on the way forward (ADR 0010).
+//! The backward shader is `shaders/vulkan/include/attention_grad_pairs.glsl`. KV heads that
+//! split-F16 cannot represent with F32 accuracy run on F32 fallback kernels
+//! (`attention_grad_rest.glsl`, `attention_lse_rest.glsl`), as in inference (ADR 0010).
 
 use tercet_ir::ops::{Attention, AttentionGradOf, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support};
@@ -10,20 +12,20 @@ use self::kernels::{
     CONVERT_KEYS, CONVERT_QUERIES, KEYS, QUERIES, REST_KEYS, REST_LSE, REST_QUERIES,
     SCALED_CONVERT_KEYS, SCALED_CONVERT_QUERIES, SCALED_KEYS, SCALED_QUERIES,
 };
-use super::coop::{self, AttentionTiling, Factors};
-use super::pairs::{self, PairRows};
-use super::training::{AttentionGradParams, GradTiling, params};
-use super::widened::{self, Widened};
-use super::{AttentionProblem, Rest, is_whole, problem, variants};
-use crate::caps::Caps;
-use crate::emit::{Emit, Order, View};
-use crate::families::{Family, copy, missing};
-use crate::kernel::Kernel;
-use crate::num::Num;
+use super::backward::{AttentionGradParams, GradTiling, params};
+use super::coop::{self, AttentionTiling, MmaPrecision};
+use super::pairs::{self, SplitF16Rows};
+use super::widened::{self, UpcastPolicy};
+use super::{AttentionProblem, MaskOperands, has_contiguous_rows, problem, variants};
+use crate::caps::DeviceCaps;
+use crate::emit::{CopyOrder, LoweringCtx, SlotView};
+use crate::kernel::TypedKernel;
+use crate::lowerings::{Lowering, copy, missing};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// `AttentionWithLse` and `AttentionGrad` in F32 and BF16.
-pub(crate) static FAMILY: Family = Family {
+/// Lowering of `AttentionWithLse` and `AttentionGrad` in F32 and BF16.
+pub(crate) static FAMILY: Lowering = Lowering {
     name: "attention_training_pairs",
     ops: &[OpKind::AttentionWithLse, OpKind::AttentionGrad],
     kernels: &[
@@ -47,31 +49,32 @@ pub(crate) static FAMILY: Family = Family {
     lower,
 };
 
-/// Elements that the kernels load at a time.
+/// Elements per vector load of the kernels.
 const LOAD: usize = 4;
-/// Own lines of a workgroup of the kernels on F32, and the square of that: its invocations. As in the shader.
+/// Rows per workgroup of the F32 fallback kernels; the workgroup has the square of that in threads.
+/// The same as in the shader.
 const REST_LINES: u32 = 16;
 
-/// Workgroups of a key head of the kernels on F32, which seldom have something to do.
+/// Workgroups per KV head of the F32 fallback kernels, which rarely have work to do.
 const REST_GROUPS: i64 = 8;
 
-/// Sizes of an attention, all of them known.
-struct Sizes {
+/// Sizes of an attention, all known at compile time.
+struct AttentionGradSizes {
     batch: usize,
     kv_heads: usize,
-    /// Queries of all query heads of a key head.
+    /// Query rows per KV head: queries times query heads.
     rows: usize,
     keys: usize,
-    /// Elements of a query and of a value.
+    /// Head size of queries and of values.
     dims: [usize; 2],
 }
 
-impl Sizes {
-    fn of(graph: &Graph, node: &Node, op: &Attention) -> Option<Sizes> {
+impl AttentionGradSizes {
+    fn new(graph: &Graph, node: &Node, op: &Attention) -> Option<AttentionGradSizes> {
         let [q, k, v] = [0, 1, 2].map(|at| &graph.ty(node.inputs[at]).shape);
         let seq = op.layout.seq_axis();
         let group = op.q_heads / op.kv_heads;
-        Some(Sizes {
+        Some(AttentionGradSizes {
             batch: q[0].known()?,
             kv_heads: op.kv_heads,
             rows: q[seq].known()?.checked_mul(group)?,
@@ -80,8 +83,9 @@ impl Sizes {
         })
     }
 
-    /// The bytes of the factors of the largest operand, of lines of so many columns.
-    fn most_bytes(&self, columns: u32, factors: Factors) -> u64 {
+    /// Size in bytes of the split form of the largest operand, for rows with this number of
+    /// columns.
+    fn max_bytes(&self, columns: u32, factors: MmaPrecision) -> u64 {
         let lines = self.rows.max(self.keys).div_ceil(pairs::CHUNK);
         let heads = self.batch.saturating_mul(self.kv_heads);
         let words = lines.saturating_mul(pairs::chunk_len(columns as usize, factors));
@@ -89,28 +93,30 @@ impl Sizes {
     }
 }
 
-fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+fn supports(graph: &Graph, node: &Node, caps: &DeviceCaps) -> Support {
     let op = match &node.op {
         Op::AttentionWithLse(op) => op.attention(),
         Op::AttentionGrad(op) => op.attention(),
-        _ => unreachable!("invariant: a family is asked for its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     };
     if !matches!(graph.ty(node.inputs[0]).dtype, DType::F32 | DType::BF16) {
-        return missing("pairs of F16 are made of F32 and BF16");
+        return missing("split-F16 attention requires F32 or BF16 operands");
     }
     if op.mask == MaskKind::Bias {
-        return missing("a bias may be so large that the sums of F32 do not tell keys apart");
+        return missing(
+            "split-F16 attention does not support an additive bias mask, which may exceed its accuracy",
+        );
     }
-    let Some(sizes) = Sizes::of(graph, node, &op) else {
-        return missing("not all sizes are known");
+    let Some(sizes) = AttentionGradSizes::new(graph, node, &op) else {
+        return missing("split-F16 attention requires known sizes");
     };
     let [head_dim, value_dim] = sizes.dims;
     let is_whole = |dim: usize| dim > 0 && dim.is_multiple_of(LOAD);
     if sizes.batch == 0 || !is_whole(head_dim) || !is_whole(value_dim) {
-        return missing("head dims are not whole vectors of four, or something is empty");
+        return missing("head sizes are not multiples of 4, or an operand is empty");
     }
-    if sizes.rows.saturating_mul(sizes.keys) < caps.device.rates.attention.pairs {
-        return missing("so few scores are faster as products");
+    if sizes.rows.saturating_mul(sizes.keys) < caps.device.rates.attention.min_split_f16_work {
+        return missing("with so few scores, separate matmuls are faster");
     }
     let heads = sizes.batch.saturating_mul(sizes.kv_heads);
     let factors = factors_of(graph.ty(node.inputs[0]).dtype);
@@ -118,89 +124,93 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
     let backward = PairTiling::choose(caps, sizes.dims, factors);
     let (Some(forward), Some(backward)) = (forward, backward) else {
         return missing(
-            "it needs cooperative matrices of F16 and room for pairs of heads of this size",
+            "requires F16 cooperative matrices, and registers and shared memory for split-F16 heads of this size",
         );
     };
     let columns = forward.dims().into_iter().chain(backward.tiling.dims).max();
-    if columns.is_none_or(|n| sizes.most_bytes(n, factors) > caps.max_binding_bytes) {
-        return missing("pairs of an operand exceed one binding");
+    if columns.is_none_or(|n| sizes.max_bytes(n, factors) > caps.max_binding_bytes) {
+        return missing("the split form of an operand exceeds the binding limit");
     }
     Support::Native
 }
 
-/// What operands of a dtype are multiplied as: of BF16, high halves are all there is.
-fn factors_of(dtype: DType) -> Factors {
+/// Operand precision for a dtype. BF16 needs only the high F16 half.
+fn factors_of(dtype: DType) -> MmaPrecision {
     match dtype {
-        DType::BF16 => Factors::Scaled,
-        _ => Factors::Pairs,
+        DType::BF16 => MmaPrecision::Scaled,
+        _ => MmaPrecision::SplitF16,
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     match &node.op {
         Op::AttentionWithLse(op) => lower_with_lse(e, node, &op.attention()),
         Op::AttentionGrad(op) => lower_grad(e, node, op.of, &op.attention()),
-        _ => unreachable!("invariant: a family lowers its own operators"),
+        _ => unreachable!("invariant: a lowering receives only its own operators"),
     }
 }
 
-/// The first operands as F32, as rows of whole vectors, in slots of their own: not where the mask is, whose type is another. Copied
-/// where they are not.
+/// The first operands converted to F32, as rows of whole vectors; copied if the layout does not
+/// allow it. They never share a slot with the mask, which has another type.
 fn vectors<const N: usize>(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
-    mask: Option<&View>,
-    how: Widened,
-) -> Result<[View; N], CompileError> {
+    mask: Option<&SlotView>,
+    how: UpcastPolicy,
+) -> Result<[SlotView; N], CompileError> {
     let mut views = Vec::with_capacity(N);
     for at in 0..N {
         let view = e.view(node.inputs[at]);
         let is_apart = mask.is_none_or(|mask| mask.slot != view.slot);
-        views.push(match is_apart && is_whole(&view, LOAD) {
+        views.push(match is_apart && has_contiguous_rows(&view, LOAD) {
             _ if view.dtype == DType::BF16 => widened::widen(e, &view, how)?,
             true => view,
-            false => e.in_order(&view, Order::Dense, |e, to| copy::emit(e, &view, to))?,
+            false => e.in_order(&view, CopyOrder::Dense, |e, to| copy::emit(e, &view, to))?,
         });
     }
     let Ok(views) = views.try_into() else {
-        unreachable!("invariant: as many views as asked for")
+        unreachable!("invariant: the number of views matches the request")
     };
     Ok(views)
 }
 
-fn lower_with_lse(e: &mut Emit<'_>, node: &Node, op: &Attention) -> Result<(), CompileError> {
-    let rest = Rest::of(e, op, node, 3)?;
-    let [q, k, v] = vectors(e, node, rest.mask.as_ref(), Widened::Anew)?;
+fn lower_with_lse(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    op: &Attention,
+) -> Result<(), CompileError> {
+    let rest = MaskOperands::new(e, op, node, 3)?;
+    let [q, k, v] = vectors(e, node, rest.mask.as_ref(), UpcastPolicy::PerNode)?;
     let (result, lse) = (e.result(0)?, e.result(1)?);
     let y = widened::result(e, &result)?;
     let p = problem(e, op, [&q, &k, &v, &y], &rest)?;
     let queries = e.bound(p.queries)?;
     let factors = factors_of(result.dtype);
     let Some(tiling) = coop::tiling_of(e, &p, factors, queries)? else {
-        unreachable!("invariant: the family supports it")
+        unreachable!("invariant: the lowering supports the node")
     };
     let left = pairs::emit(e, &p, &y, Some(lse.slot), queries, &tiling)?;
-    let absent = e.absent()?;
+    let absent = e.placeholder_slot()?;
     let args = [q.slot, k.slot, v.slot, q.slot, absent, absent];
-    emit_rest(e, &p, &y, &REST_LSE, &args, [&lse, &lse], left);
+    emit_fallback(e, &p, &y, &REST_LSE, &args, [&lse, &lse], left);
     widened::round(e, &y, &result);
     Ok(())
 }
 
 fn lower_grad(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     node: &Node,
     of: AttentionGradOf,
     op: &Attention,
 ) -> Result<(), CompileError> {
-    let rest = Rest::of(e, op, node, 6)?;
-    let [q, k, v, dy] = vectors(e, node, rest.mask.as_ref(), Widened::Once)?;
+    let rest = MaskOperands::new(e, op, node, 6)?;
+    let [q, k, v, dy] = vectors(e, node, rest.mask.as_ref(), UpcastPolicy::Shared)?;
     let (lse, delta) = (e.view(node.inputs[4]), e.view(node.inputs[5]));
     let (lse, delta) = (e.dense(&lse)?, e.dense(&delta)?);
     let p = problem(e, op, [&q, &k, &v, &dy], &rest)?;
     let factors = factors_of(e.view(node.inputs[0]).dtype);
     let Some(tiling) = PairTiling::choose(e.caps, [p.head_dim, p.value_dim], factors) else {
-        unreachable!("invariant: the family supports it")
+        unreachable!("invariant: the lowering supports the node")
     };
     let split = split(e, &p, [&q, &k, &v, &dy], &tiling)?;
     let first = e.result(0)?;
@@ -209,7 +219,7 @@ fn lower_grad(
         AttentionGradOf::Keys => vec![first, e.result(1)?],
     };
     let results = given.iter().map(|view| widened::result(e, view));
-    let results = results.collect::<Result<Vec<View>, _>>()?;
+    let results = results.collect::<Result<Vec<SlotView>, _>>()?;
     let ends = [&results[0], results.last().unwrap_or(&results[0])];
     let lines = match of {
         AttentionGradOf::Queries => variants::rows(e, &p),
@@ -223,7 +233,7 @@ fn lower_grad(
     args.extend([lse.slot, delta.slot, p.slots[3], p.slots[4]]);
     args.extend(results.iter().map(|view| view.slot));
     args.push(left.slot);
-    let kernel = kernels::of(of, factors, tiling.tiling.converts);
+    let kernel = kernels::kernel_for(of, factors, tiling.tiling.converts);
     let grid = e.flat_grid(groups);
     e.dispatch(kernel, &tiling.consts(&p), &args, &block, grid);
     let kernel = match of {
@@ -231,24 +241,24 @@ fn lower_grad(
         AttentionGradOf::Keys => &REST_KEYS,
     };
     let args = [q.slot, k.slot, v.slot, dy.slot, lse.slot, delta.slot];
-    emit_rest(e, &p, &dy, kernel, &args, ends, left.slot);
+    emit_fallback(e, &p, &dy, kernel, &args, ends, left.slot);
     for (from, to) in results.iter().zip(&given) {
         widened::round(e, from, to);
     }
     Ok(())
 }
 
-/// The key heads that are left, on F32.
-fn emit_rest(
-    e: &mut Emit<'_>,
+/// Emits the F32 fallback kernels for the remaining KV heads.
+fn emit_fallback(
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    dy: &View,
-    kernel: &'static Kernel<AttentionGradParams>,
+    dy: &SlotView,
+    kernel: &'static TypedKernel<AttentionGradParams>,
     operands: &[SlotId; 6],
-    [first, second]: [&View; 2],
+    [first, second]: [&SlotView; 2],
     left: SlotId,
 ) {
-    let tiles = Num::Const(REST_GROUPS);
+    let tiles = SymInt::Const(REST_GROUPS);
     let groups = variants::groups(e, p, &[tiles]);
     let has_strides = first.layout.shape().len() == 4;
     let ends = if has_strides {
@@ -281,16 +291,17 @@ fn emit_rest(
     e.dispatch(kernel, &consts, &args, &block, grid);
 }
 
-/// The pairs of queries, keys, values and `dy`: made once for the gradients of queries and for those of keys.
+/// Splits queries, keys, values and `dy` into F16 pairs. The backward kernels for queries and for
+/// keys share the result.
 fn split(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    [q, k, v, dy]: [&View; 4],
+    [q, k, v, dy]: [&SlotView; 4],
     tiling: &PairTiling,
 ) -> Result<[SlotId; 4], CompileError> {
     let b = p.block.clone();
     let [head_columns, value_columns] = tiling.tiling.dims;
-    let queries = PairRows {
+    let queries = SplitF16Rows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
         count: variants::rows(e, p),
         bound: e.bound(p.queries)?.saturating_mul(p.group()),
@@ -301,28 +312,28 @@ fn split(
         sign: 1.0,
         factors: tiling.factors,
     };
-    let keys = PairRows {
+    let keys = SplitF16Rows {
         strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
         count: b.keys,
         bound: e.bound(p.keys)?,
-        group: Num::ONE,
+        group: SymInt::ONE,
         has_lens: p.op.kv_len,
         ..queries
     };
-    let values = PairRows {
+    let values = SplitF16Rows {
         strides: [b.v_offset, b.v_batch, b.v_head, b.v_seq],
         dim: b.value_dim,
         columns: value_columns,
         ..keys
     };
-    let cotangents = PairRows {
+    let cotangents = SplitF16Rows {
         strides: [e.offset(dy), b.y_batch, b.y_head, b.y_seq],
         dim: b.value_dim,
         columns: value_columns,
         ..queries
     };
-    let mut once = |view: &View, rows: &PairRows, group: usize| {
-        let order = Order::Pairs {
+    let mut once = |view: &SlotView, rows: &SplitF16Rows, group: usize| {
+        let order = CopyOrder::SplitF16 {
             group,
             columns: rows.columns,
             lens: rows.has_lens.then_some(p.slots[4]),
@@ -338,17 +349,18 @@ fn split(
     ])
 }
 
-/// How gradients of attention are divided, of pairs or of halves with a scale.
+/// Tiling of the backward pass on split-F16 or on scaled F16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PairTiling {
     tiling: GradTiling,
-    factors: Factors,
+    factors: MmaPrecision,
 }
 
 impl PairTiling {
-    /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
-    fn choose(caps: &Caps, dims: [usize; 2], factors: Factors) -> Option<PairTiling> {
-        let least = GradTiling::least(caps, dims)?;
+    /// The tiling for these head sizes. `None` if the device lacks F16 cooperative matrices,
+    /// registers or shared memory.
+    fn choose(caps: &DeviceCaps, dims: [usize; 2], factors: MmaPrecision) -> Option<PairTiling> {
+        let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, step]: [u32; 2]| PairTiling {
             tiling: GradTiling {
                 subgroups,
@@ -357,15 +369,15 @@ impl PairTiling {
             },
             factors,
         };
-        let room = caps.device.held(least.subgroup);
+        let room = caps.device.max_fragment_registers(least.subgroup);
         let chunk = pairs::CHUNK as u32;
         let fits = |tiling: &PairTiling| {
             let t = &tiling.tiling;
-            // What has one scale is not cut across.
+            // Rows that share a scale factor must not be split between tiles.
             chunk.is_multiple_of(t.step)
                 && chunk.is_multiple_of(t.fragment[0])
                 && t.step.is_multiple_of(least.step)
-                && tiling.held() <= room + room / 4
+                && tiling.fragment_registers() <= room + room / 4
                 && tiling.shared_bytes() <= caps.workgroup_bytes
                 && t.threads() <= caps.max_workgroup
                 && t.step <= t.threads()
@@ -376,8 +388,9 @@ impl PairTiling {
         tilings.into_iter().find(|t| has_rest && fits(t))
     }
 
-    /// The 32-bit numbers of an invocation in fragments: own pairs, sums, and those of one fragment of scores.
-    fn held(&self) -> u32 {
+    /// 32-bit registers per thread used by fragments: own operand pairs, sums, and one fragment of
+    /// scores each.
+    fn fragment_registers(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
         let dims = t.dims[0] + t.dims[1];
@@ -403,7 +416,8 @@ impl PairTiling {
         ]
     }
 
-    /// Shared memory of a workgroup, of the kernel that takes more. As in the shader.
+    /// Shared memory per workgroup in bytes, for the larger of both kernels; computed as in the
+    /// shader.
     fn shared_bytes(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
@@ -423,7 +437,8 @@ impl PairTiling {
     }
 }
 
-/// Shared memory of the kernels on F32: lines of four operands, weights and `ds`.
+/// Shared memory of the F32 fallback kernels in bytes: rows of four operands, softmax weights and
+/// `ds`.
 fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
     let lines = 2 * REST_LINES * (dims[0] + dims[1] + 2);
     4 * (lines + 2 * REST_LINES * (REST_LINES + 1))

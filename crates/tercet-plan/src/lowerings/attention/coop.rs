@@ -1,21 +1,21 @@
-//! Attention of many queries on cooperative matrices.
+//! Many-query attention on cooperative matrices.
 //!
-//! The shader is `shaders/vulkan/include/attention_coop.glsl`; its header says what the numbers mean.
+//! The shader is `shaders/vulkan/include/attention_coop.glsl`; its header documents the parameters.
 
-pub(super) mod lanes;
+pub(super) mod mma;
 mod tiling;
 
 use tercet_ir::{CompileError, DType};
 
-pub(super) use self::tiling::{AttentionTiling, Factors, TOO_MANY_HELD, shape};
+pub(super) use self::tiling::{AttentionTiling, MmaPrecision, TOO_MANY_HELD, shape};
 use super::{AttentionParams, AttentionProblem, pairs};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel, Params};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, ParamBlock, TypedKernel};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `attention_coop.glsl`.
+    /// Parameter block of `attention_coop.glsl`.
     pub struct AttentionCoopParams {
         q_offset: U32,
         q_batch: U32,
@@ -56,10 +56,10 @@ crate::params! {
     }
 }
 
-/// A module of the shader, with the access of the results after the first.
+/// A SPIR-V module of the shader, with the access modes of additional results.
 macro_rules! module {
     ($name:literal $(, $more:expr)*) => {
-        Kernel::spirv(
+        TypedKernel::spirv(
             $name,
             include_bytes!(concat!(
                 env!("CARGO_MANIFEST_DIR"),
@@ -68,12 +68,12 @@ macro_rules! module {
                 ".spv"
             )),
             &[
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Write,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Read,
+                ArgAccess::Write,
                 $($more,)*
             ],
             &[
@@ -86,73 +86,82 @@ macro_rules! module {
 
 pub(super) use module;
 
-/// Weights become factors through shared memory.
-pub(super) static F16: Kernel<AttentionCoopParams> = module!("attention_coop_f16");
+/// Softmax weights become matmul operands through shared memory.
+pub(super) static F16: TypedKernel<AttentionCoopParams> = module!("attention_coop_f16");
 
-/// Weights become factors by a conversion.
-pub(super) static CONVERT_F16: Kernel<AttentionCoopParams> = module!("attention_convert_f16");
+/// Softmax weights become matmul operands by conversion of the accumulator.
+pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> = module!("attention_convert_f16");
 
-/// The logarithms of the sums of exponentials are a second result; weights become factors as above.
-pub(super) static LSE_F16: Kernel<AttentionCoopParams> =
-    module!("attention_coop_lse_f16", Access::Write);
+/// With the log-sum-exp of each row as second result; softmax weights go through shared memory.
+pub(super) static LSE_F16: TypedKernel<AttentionCoopParams> =
+    module!("attention_coop_lse_f16", ArgAccess::Write);
 
-/// The same where weights become factors by a conversion.
-pub(super) static CONVERT_LSE_F16: Kernel<AttentionCoopParams> =
-    module!("attention_convert_lse_f16", Access::Write);
+/// With the log-sum-exp as second result; softmax weights are converted.
+pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
+    module!("attention_convert_lse_f16", ArgAccess::Write);
 
-/// F32 as pairs of F16, whose heads that were left are told by the last argument; weights become factors as above.
-pub(super) static PAIRS: Kernel<AttentionCoopParams> =
-    module!("attention_halves_f32", Access::Write);
+/// F32 on split-F16. The last argument flags heads left to the F32 fallback. Softmax weights go
+/// through shared memory.
+pub(super) static PAIRS: TypedKernel<AttentionCoopParams> =
+    module!("attention_halves_f32", ArgAccess::Write);
 
-/// The same where weights become factors by a conversion.
-pub(super) static CONVERT_PAIRS: Kernel<AttentionCoopParams> =
-    module!("attention_halves_convert_f32", Access::Write);
+/// F32 on split-F16; softmax weights are converted.
+pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> =
+    module!("attention_halves_convert_f32", ArgAccess::Write);
 
-/// The same, with the logarithms of sums as one more result; weights become factors as above.
-pub(super) static LSE_PAIRS: Kernel<AttentionCoopParams> =
-    module!("attention_halves_lse_f32", Access::Write, Access::Write);
+/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights go through shared
+/// memory.
+pub(super) static LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
+    "attention_halves_lse_f32",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
 
-/// The same where weights become factors by a conversion.
-pub(super) static CONVERT_LSE_PAIRS: Kernel<AttentionCoopParams> = module!(
+/// F32 on split-F16 with the log-sum-exp as additional result; softmax weights are converted.
+pub(super) static CONVERT_LSE_PAIRS: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_f32",
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// BF16 as F16 with a scale, with the logarithms of sums as above.
-pub(super) static LSE_SCALED: Kernel<AttentionCoopParams> =
-    module!("attention_halves_lse_bf16", Access::Write, Access::Write);
+/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights go through shared
+/// memory.
+pub(super) static LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
+    "attention_halves_lse_bf16",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
 
-/// The same where weights become factors by a conversion.
-pub(super) static CONVERT_LSE_SCALED: Kernel<AttentionCoopParams> = module!(
+/// BF16 as scaled F16 with the log-sum-exp as additional result; softmax weights are converted.
+pub(super) static CONVERT_LSE_SCALED: TypedKernel<AttentionCoopParams> = module!(
     "attention_halves_convert_lse_bf16",
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// Elements that the kernel loads at a time.
+/// Elements per vector load of the kernel.
 const LOAD: usize = 8;
 
-/// How the kernel computes this attention of up to `queries` queries; none where it does not.
+/// Tiling of this attention for up to `queries` queries; `None` if the kernel does not support it.
 pub(super) fn tiling(
-    e: &Emit<'_>,
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
+    y: &SlotView,
     queries: usize,
 ) -> Result<Option<AttentionTiling>, CompileError> {
     let factors = match (p.dtype, y.dtype) {
-        (DType::F16, DType::F16) if p.together >= LOAD => Factors::Halves,
-        (DType::F32, DType::F32) if pairs::takes(e, p, queries)? => Factors::Pairs,
+        (DType::F16, DType::F16) if p.vector_width >= LOAD => MmaPrecision::F16,
+        (DType::F32, DType::F32) if pairs::supports(e, p, queries)? => MmaPrecision::SplitF16,
         _ => return Ok(None),
     };
     tiling_of(e, p, factors, queries)
 }
 
-/// How the kernel computes this attention of up to `queries` queries as such factors; none where it does not.
+/// As [`tiling`], for this operand precision.
 pub(super) fn tiling_of(
-    e: &Emit<'_>,
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    factors: Factors,
+    factors: MmaPrecision,
     queries: usize,
 ) -> Result<Option<AttentionTiling>, CompileError> {
     let rows = queries.saturating_mul(p.group());
@@ -160,37 +169,41 @@ pub(super) fn tiling_of(
     let dims = [p.head_dim, p.value_dim];
     let tiling = AttentionTiling::choose(e.caps, dims, rows, heads, factors);
     Ok(match (tiling, factors) {
-        (Some(t), Factors::Pairs | Factors::Scaled) if !pairs::fit(e, p, queries, &t)? => None,
+        (Some(t), MmaPrecision::SplitF16 | MmaPrecision::Scaled)
+            if !pairs::fit(e, p, queries, &t)? =>
+        {
+            None
+        }
         (tiling, _) => tiling,
     })
 }
 
-/// Runs it on queries, keys and values in these slots. Results beside `y`: of F32 the heads that are left, and the logarithms
-/// of sums if they are wanted.
+/// Dispatches the kernel on queries, keys and values in these slots. Results besides `y`: for F32,
+/// the fallback flags of the heads; and the log-sum-exp if requested.
 pub(super) fn dispatch(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     operands: [SlotId; 3],
     (y, beside): (SlotId, &[SlotId]),
     tiling: &AttentionTiling,
 ) {
-    // Pairs always say which heads are left.
+    // Split-F16 kernels always write the fallback flags.
     let keeps_lse = match tiling.factors {
-        Factors::Halves => !beside.is_empty(),
-        Factors::Pairs | Factors::Scaled => beside.len() > 1,
+        MmaPrecision::F16 => !beside.is_empty(),
+        MmaPrecision::SplitF16 | MmaPrecision::Scaled => beside.len() > 1,
     };
     let kernel = match (tiling.factors, keeps_lse, tiling.converts) {
-        (Factors::Halves, false, false) => &F16,
-        (Factors::Halves, false, true) => &CONVERT_F16,
-        (Factors::Halves, true, false) => &LSE_F16,
-        (Factors::Halves, true, true) => &CONVERT_LSE_F16,
-        (Factors::Pairs, false, false) => &PAIRS,
-        (Factors::Pairs, false, true) => &CONVERT_PAIRS,
-        (Factors::Pairs, true, false) => &LSE_PAIRS,
-        (Factors::Pairs, true, true) => &CONVERT_LSE_PAIRS,
-        // Only what is trained is multiplied so.
-        (Factors::Scaled, _, false) => &LSE_SCALED,
-        (Factors::Scaled, _, true) => &CONVERT_LSE_SCALED,
+        (MmaPrecision::F16, false, false) => &F16,
+        (MmaPrecision::F16, false, true) => &CONVERT_F16,
+        (MmaPrecision::F16, true, false) => &LSE_F16,
+        (MmaPrecision::F16, true, true) => &CONVERT_LSE_F16,
+        (MmaPrecision::SplitF16, false, false) => &PAIRS,
+        (MmaPrecision::SplitF16, false, true) => &CONVERT_PAIRS,
+        (MmaPrecision::SplitF16, true, false) => &LSE_PAIRS,
+        (MmaPrecision::SplitF16, true, true) => &CONVERT_LSE_PAIRS,
+        // Scaled BF16 is only used in training.
+        (MmaPrecision::Scaled, _, false) => &LSE_SCALED,
+        (MmaPrecision::Scaled, _, true) => &CONVERT_LSE_SCALED,
     };
     let params = params(e, p, tiling);
     let mut results = vec![y];
@@ -204,13 +217,13 @@ pub(super) fn dispatch(
     );
 }
 
-/// The numbers of a kernel that takes all keys.
+/// Parameters of a kernel whose workgroups process all keys.
 pub(super) fn params(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     tiling: &AttentionTiling,
 ) -> AttentionCoopParams {
-    // Long: a list of the shader's numbers.
+    // Long: a list of the shader's parameters.
     let rows = super::variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows[0]);
     let groups = super::variants::groups(e, p, &[tiles]);
@@ -249,26 +262,26 @@ pub(super) fn params(
         value_dim: b.value_dim,
         tiles,
         groups,
-        parts: Num::ONE,
+        parts: SymInt::ONE,
         scale: b.scale,
         softcap: b.softcap,
     }
 }
 
-/// Runs one of the kernels in so many workgroups.
-pub(super) fn run<P: Params>(
-    e: &mut Emit<'_>,
+/// Dispatches one of the kernels with this number of workgroups.
+pub(super) fn run<P: ParamBlock>(
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     ([q, k, v], results): ([SlotId; 3], &[SlotId]),
     tiling: &AttentionTiling,
-    (kernel, params, groups): (&Kernel<P>, &P, Num),
+    (kernel, params, groups): (&TypedKernel<P>, &P, SymInt),
 ) {
     let b = &p.block;
     let has_key_mask =
-        p.op.has_mask_operand() && b.mask_head == Num::ZERO && b.mask_query == Num::ZERO;
+        p.op.has_mask_operand() && b.mask_head == SymInt::ZERO && b.mask_query == SymInt::ZERO;
     let [fm, fn_, fk] = tiling.fragment;
     let [_, _, mask, capped] = p.consts(p.dtype)[..] else {
-        unreachable!("invariant: dtypes, mask and cap")
+        unreachable!("invariant: one constant per dtype, mask and softcap")
     };
     let consts = [
         tiling.threads(),
@@ -295,11 +308,11 @@ pub(super) fn run<P: Params>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
-        gemm_coop::tests::agrees(&lanes::LANES_F16.def);
+        gemm_coop::tests::agrees(&mma::LANES_F16.def);
         gemm_coop::tests::agrees(&F16.def);
         gemm_coop::tests::agrees(&CONVERT_F16.def);
         gemm_coop::tests::agrees(&LSE_F16.def);

@@ -1,19 +1,20 @@
-//! One query a batch entry, without a mask operand, on cooperative matrices: its keys in pieces, which the last
-//! workgroup of a head puts together.
+//! Flash decoding: attention with one query per batch entry on cooperative matrices, without mask
+//! operand. Keys are split over workgroups (split-KV), and the last workgroup of a head combines
+//! the parts.
 //!
-//! The shader is `shaders/vulkan/attention_pieces_f16.comp`; its header says what the numbers mean.
+//! The shader is `shaders/vulkan/attention_pieces_f16.comp`; its header documents the parameters.
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionProblem, one};
-use crate::caps::{Caps, CoopShape, CoopType};
-use crate::emit::{Emit, Home, View};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{AttentionProblem, single_query};
+use crate::caps::{CoopShape, CoopType, DeviceCaps};
+use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `attention_pieces_f16.comp`.
-    pub struct PiecesParams {
+    /// Parameter block of `attention_pieces_f16.comp`.
+    pub struct FlashDecodeParams {
         q_offset: U32,
         q_batch: U32,
         q_head: U32,
@@ -39,22 +40,22 @@ crate::params! {
     }
 }
 
-/// F16.
-pub(super) static F16: Kernel<PiecesParams> = Kernel::spirv(
+/// The F16 kernel.
+pub(super) static F16: TypedKernel<FlashDecodeParams> = TypedKernel::spirv(
     "attention_pieces_f16",
     include_bytes!(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../shaders/vulkan/spirv/attention_pieces_f16.spv"
     )),
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
     ],
     &[
         "THREADS",
@@ -70,36 +71,37 @@ pub(super) static F16: Kernel<PiecesParams> = Kernel::spirv(
     ],
 );
 
-/// Elements that the kernel loads at a time.
+/// Elements per vector load of the kernel.
 const LOAD: usize = 8;
-/// Keys that a subgroup stages at a time.
+/// Keys that a subgroup stages at once.
 const STAGED: u32 = 16;
-/// The least and the most elements of a query and of a value.
+/// Minimum and maximum head size of queries and values.
 const DIMS: [usize; 2] = [32, 128];
 
-/// How an attention is divided over workgroups, subgroups and fragments.
+/// Split-KV configuration: work of workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// Invocations of a subgroup, and subgroups of a workgroup.
+pub(super) struct FlashDecodeSplit {
+    /// Threads per subgroup, and subgroups per workgroup.
     subgroup: u32,
     subgroups: u32,
-    /// The device's matrices, `m n k`.
+    /// Cooperative-matrix shape of the device, `m n k`.
     fragment: [u32; 3],
-    /// Times that a subgroup stages keys.
+    /// Number of staging steps per subgroup.
     steps: u32,
-    /// Elements of a query and of a value.
+    /// Head size of queries and of values.
     dims: [u32; 2],
 }
 
-impl Cut {
-    /// The cut for heads of these sizes, `group` query heads of each of `heads` key heads and so many keys; none where
-    /// the device has no cooperative matrices of F16 that fit, or not the shared memory.
+impl FlashDecodeSplit {
+    /// The configuration for these head sizes, `heads` KV heads with `group` query heads each, and
+    /// this number of keys. `None` if the device lacks suitable F16 cooperative matrices or shared
+    /// memory.
     pub(super) fn choose(
-        caps: &Caps,
+        caps: &DeviceCaps,
         dims: [usize; 2],
         [group, heads]: [usize; 2],
         keys: usize,
-    ) -> Option<Cut> {
+    ) -> Option<FlashDecodeSplit> {
         let subgroup = caps.subgroup?;
         let fits = |s: &&CoopShape| {
             let whole = STAGED.is_multiple_of(s.m) && STAGED.is_multiple_of(s.k);
@@ -110,37 +112,38 @@ impl Cut {
         if !caps.spirv || !dims.iter().all(is_held) || !(8..=64).contains(&subgroup) {
             return None;
         }
-        let of = |[subgroups, steps]: [u32; 2]| Cut {
+        let of = |[subgroups, steps]: [u32; 2]| FlashDecodeSplit {
             subgroup,
             subgroups,
             fragment: [shape.m, shape.n, shape.k],
             steps,
             dims: dims.map(|dim| dim as u32),
         };
-        let able = |cut: &Cut| {
+        let able = |cut: &FlashDecodeSplit| {
             cut.shared_bytes() <= caps.workgroup_bytes && cut.threads() <= caps.max_workgroup
         };
-        // Large pieces are few to put together; where they leave units without work, smaller ones.
+        // Larger parts need less combining. If they leave compute units idle, smaller parts are
+        // tried.
         let all = [[8, 2], [8, 1], [4, 1], [2, 1]].map(of);
-        let fit: Vec<Cut> = all.into_iter().filter(able).collect();
-        let enough = |cut: &&Cut| {
+        let fit: Vec<FlashDecodeSplit> = all.into_iter().filter(able).collect();
+        let enough = |cut: &&FlashDecodeSplit| {
             let groups = keys.div_ceil(cut.keys() as usize).saturating_mul(heads);
             2 * groups > caps.units()
         };
         fit.iter().find(enough).or(fit.last()).copied()
     }
 
-    /// Invocations of a workgroup.
+    /// Threads per workgroup.
     fn threads(&self) -> u32 {
         self.subgroup * self.subgroups
     }
 
-    /// Keys of a workgroup.
+    /// Keys per workgroup.
     fn keys(&self) -> u32 {
         STAGED * self.steps * self.subgroups
     }
 
-    /// Shared memory of a workgroup. As in the shader.
+    /// Shared memory per workgroup in bytes, computed as in the shader.
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [head, value] = self.dims;
@@ -152,39 +155,45 @@ impl Cut {
     }
 }
 
-/// How the kernel computes this attention of one query; none where it does not.
+/// The configuration for this single-query attention; `None` if the kernel does not support it.
 pub(super) fn cut(
-    e: &Emit<'_>,
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
-) -> Result<Option<Cut>, CompileError> {
+    y: &SlotView,
+) -> Result<Option<FlashDecodeSplit>, CompileError> {
     let is_half = p.dtype == DType::F16 && y.dtype == DType::F16;
     let keys = e.bound(p.keys)?;
-    let few = keys <= e.caps.device.rates.attention.few_keys;
+    let few = keys <= e.caps.device.rates.attention.max_single_workgroup_keys;
     let has_room = e.caps.max_storage_buffers as usize >= F16.def.args.len();
-    if p.together < LOAD || !is_half || !one::is_bare(p) || few || !has_room {
+    if p.vector_width < LOAD || !is_half || !single_query::is_plain_attention(p) || few || !has_room
+    {
         return Ok(None);
     }
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let dims = [p.head_dim, p.value_dim];
-    Ok(Cut::choose(e.caps, dims, [p.group(), heads], keys))
+    Ok(FlashDecodeSplit::choose(
+        e.caps,
+        dims,
+        [p.group(), heads],
+        keys,
+    ))
 }
 
-/// Runs it.
+/// Emits the kernel.
 pub(super) fn emit(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
-    cut: &Cut,
+    y: &SlotView,
+    cut: &FlashDecodeSplit,
 ) -> Result<(), CompileError> {
     let most = e.bound(p.keys)?.div_ceil(cut.keys() as usize).max(1);
     let tape = e.tape();
     let pieces = tape.ceil_div(p.block.keys, cut.keys());
-    let pieces = tape.max(pieces, Num::ONE);
+    let pieces = tape.max(pieces, SymInt::ONE);
     let entries = tape.mul(p.block.batch, p.block.kv_heads);
     let groups = tape.mul(entries, pieces);
     let b = &p.block;
-    let params = PiecesParams {
+    let params = FlashDecodeParams {
         q_offset: b.q_offset,
         q_batch: b.q_batch,
         q_head: b.q_head,
@@ -209,15 +218,15 @@ pub(super) fn emit(
         scale: b.scale,
     };
     let heads = Dim::Known(p.op.kv_heads);
-    let sums = |e: &mut Emit<'_>, last: usize| {
+    let sums = |e: &mut LoweringCtx<'_>, last: usize| {
         let shape = [p.batch.clone(), heads.clone(), most.into(), last.into()];
         e.temp(DType::F32, &shape)
     };
     let [sums, stats] = [sums(e, p.group() * p.value_dim)?, sums(e, 2 * p.group())?];
-    let counts = e.place(
+    let counts = e.allocate(
         DType::U32,
         &[p.batch.clone(), heads.clone()],
-        Home::Counters,
+        SlotPlacement::Counters,
     )?;
     let [fm, fn_, fk] = cut.fragment;
     let [group, kv_heads] = [p.group(), p.op.kv_heads].map(|n| n as u32);
@@ -243,7 +252,7 @@ pub(super) fn emit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
@@ -257,18 +266,18 @@ mod tests {
             m,
             n,
             k,
-            narrow_sums: true,
+            narrow_accumulators: true,
         };
-        let mut found = Caps::h200();
+        let mut found = DeviceCaps::h200();
         found.coop.push(shape([16, 8, 16]));
-        let mut software = Caps::h200();
+        let mut software = DeviceCaps::h200();
         software.subgroup = Some(8);
         software.workgroup_bytes = 32 << 10;
         software.coop = vec![shape([8, 8, 8])];
-        for caps in [Caps::h200(), found.clone(), software] {
+        for caps in [DeviceCaps::h200(), found.clone(), software] {
             for dims in [[32, 32], [64, 64], [128, 128], [64, 128]] {
                 for group in [1, 3, 8] {
-                    let cut = Cut::choose(&caps, dims, [group, 8], 600).unwrap();
+                    let cut = FlashDecodeSplit::choose(&caps, dims, [group, 8], 600).unwrap();
                     let [fm, fn_, fk] = cut.fragment;
                     assert!(
                         STAGED.is_multiple_of(fm) && STAGED.is_multiple_of(fk),
@@ -283,16 +292,25 @@ mod tests {
                 }
             }
         }
-        // The fewest columns that hold the queries.
-        let few = Cut::choose(&found, [128, 128], [4, 8], 4096).unwrap();
+        // The smallest number of columns that fits the queries.
+        let few = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 4096).unwrap();
         assert_eq!((few.fragment, few.keys()), ([16, 8, 16], 256));
-        // Fewer keys go to as many units.
-        let short = Cut::choose(&found, [128, 128], [4, 8], 1024).unwrap();
+        // Fewer keys are distributed over the same number of units.
+        let short = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 1024).unwrap();
         assert_eq!(short.keys(), 64);
-        let many = Cut::choose(&found, [128, 128], [16, 2], 4096).unwrap();
+        let many = FlashDecodeSplit::choose(&found, [128, 128], [16, 2], 4096).unwrap();
         assert_eq!(many.fragment, [16, 16, 16]);
-        assert_eq!(Cut::choose(&found, [128, 128], [17, 2], 4096), None);
-        assert_eq!(Cut::choose(&found, [96, 96], [4, 8], 4096), None);
-        assert_eq!(Cut::choose(&Caps::browser(), [64, 64], [1, 8], 4096), None);
+        assert_eq!(
+            FlashDecodeSplit::choose(&found, [128, 128], [17, 2], 4096),
+            None
+        );
+        assert_eq!(
+            FlashDecodeSplit::choose(&found, [96, 96], [4, 8], 4096),
+            None
+        );
+        assert_eq!(
+            FlashDecodeSplit::choose(&DeviceCaps::browser(), [64, 64], [1, 8], 4096),
+            None
+        );
     }
 }

@@ -1,20 +1,20 @@
-//! One query of one sequence together with what stands before it (`KvAppend` of `fusions`): RoPE of it and of its key, and
-//! the appends of key and value to their caches.
+//! Fused decode step (`KvAppend` of `fusions`) for one query of one sequence: RoPE of query and
+//! key, append of key and value to the KV cache, and single-query attention.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{AttentionProblem, one};
-use crate::emit::{Emit, Home, View};
-use crate::families::portable;
-use crate::families::rope::append::{Append, AppendParams};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{AttentionProblem, single_query};
+use crate::emit::{LoweringCtx, SlotPlacement, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::portable;
+use crate::lowerings::rope::append::{RopeAppend, RopeAppendParams};
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `attention_token.wgsl`.
-    pub struct TokenParams {
+    /// Parameter block of `attention_token.wgsl`.
+    pub struct AttentionFusedDecodeParams {
         q_offset: U32,
         q_head: U32,
         k_offset: U32,
@@ -36,7 +36,8 @@ crate::params! {
     }
 }
 
-/// What a kernel of one token is made of, with ways to wait for what stands before it.
+/// WGSL source of the fused decode kernel, with fragments that implement waiting on the previous
+/// dispatch.
 macro_rules! pieces {
     ($($piece:expr),*) => {
         &[
@@ -67,70 +68,71 @@ const CONSTS: &[&str] = &[
     "ALONE",
 ];
 
-/// One token, as a link of a chain.
-pub(super) static CHAINED: Kernel<TokenParams> = Kernel::wgsl(
+/// The fused decode kernel with dependent launch.
+pub(super) static CHAINED: TypedKernel<AttentionFusedDecodeParams> = TypedKernel::wgsl(
     "attention_token_chained",
     pieces![
         portable!("attention_token_chained.wgsl"),
         portable!("chain.wgsl")
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        // The counters of a chain, which order nothing by themselves.
-        Access::Read,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        // The counters of dependent launches; declared as read, so that they cause no barriers.
+        ArgAccess::Read,
+        ArgAccess::Read,
     ],
     CONSTS,
 );
 
-/// One token.
-pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
+/// The fused decode kernel without dependent launch.
+pub(super) static TOKEN: TypedKernel<AttentionFusedDecodeParams> = TypedKernel::wgsl(
     "attention_token",
     pieces![
         portable!("attention_token_alone.wgsl"),
         portable!("chain_none.wgsl")
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     CONSTS,
 );
 
-/// Workgroups of a query head at most: the last of them puts their sums together.
-const MOST_SPLITS: usize = 16;
+/// Maximum number of workgroups per query head; the last one combines their partial results.
+const MAX_SPLITS: usize = 16;
 
-/// Keys that a workgroup takes at a time. As in the shader.
+/// Keys that a workgroup processes at once, computed as in the shader.
 fn block(p: &AttentionProblem<'_>) -> usize {
     let chunk = 16 / p.dtype.size_bytes();
     let own = p.head_dim / chunk / 8;
     32 * if own > 2 { 2 } else { 4 }
 }
 
-/// Workgroups of a query head: enough for all units where these can wait for each other's memory.
-fn splits(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
+/// Workgroups per query head: enough to saturate the device if workgroups can synchronize through
+/// storage, otherwise one.
+fn splits(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError> {
     if !e.caps.ordered_storage {
         return Ok(1);
     }
@@ -138,35 +140,36 @@ fn splits(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<usize, CompileError>
     if blocks <= e.caps.device.rates.attention.token_blocks as usize {
         return Ok(1);
     }
-    let wanted = (2 * e.caps.device.units_at_most()).div_ceil(p.op.q_heads);
-    Ok(wanted.min(blocks).clamp(1, MOST_SPLITS))
+    let wanted = (2 * e.caps.device.max_units()).div_ceil(p.op.q_heads);
+    Ok(wanted.min(blocks).clamp(1, MAX_SPLITS))
 }
 
-/// True if its keys are few enough for it: each of several workgroups takes some of them, or one all.
-fn is_short(e: &Emit<'_>, p: &AttentionProblem<'_>) -> Result<bool, CompileError> {
+/// True if the key count suits this kernel: split over several workgroups, or processed by a single
+/// one.
+fn has_few_keys(e: &LoweringCtx<'_>, p: &AttentionProblem<'_>) -> Result<bool, CompileError> {
     if splits(e, p)? == 1 {
-        return Ok(one::ranges(e, p)?[1] == 1);
+        return Ok(single_query::ranges(e, p)?[1] == 1);
     }
     let row = (p.head_dim + p.value_dim) * p.dtype.size_bytes();
     let bytes = e.bound(p.keys)?.saturating_mul(row * p.op.q_heads);
     Ok(bytes <= e.caps.device.rates.attention.token_bytes)
 }
 
-/// True if the kernel takes such operands in place of what `append` and `attention_one` do: of one sequence, whose
-/// keys are not too many.
-pub(super) fn takes(
-    e: &Emit<'_>,
+/// True if the kernel supports these operands and replaces `append` plus `attention_one`: a single
+/// sequence with a suitable key count.
+pub(super) fn supports(
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    append: &Append,
+    append: &RopeAppend,
 ) -> Result<bool, CompileError> {
     let (window, state) = (&append.window, &append.cache);
     let seq = p.op.layout.seq_axis();
     let others_whole = (0..4).all(|axis| axis == seq || window[axis] == state[axis]);
     let own = &append.params;
     let quads = (p.head_dim / 4) as u32;
-    // `fresh`, `products`, `sums` and what is small.
+    // Shared memory of `fresh`, `products`, `sums` and small variables.
     let bytes = 16 * 32 * quads + 4096 + 3 * 4 * p.head_dim as u32 + 256;
-    Ok(one::takes_rows(p)
+    Ok(single_query::supports_rows(p)
         && p.op.kv_len
         && p.batch.is_one()
         && state[0].is_one()
@@ -174,15 +177,19 @@ pub(super) fn takes(
         && others_whole
         && state[seq].known().is_some()
         && p.head_dim == p.value_dim
-        && [own.q_dim, own.k_dim, own.v_dim, own.cos_pair, own.sin_pair] == [Num::ONE; 5]
+        && [own.q_dim, own.k_dim, own.v_dim, own.cos_pair, own.sin_pair] == [SymInt::ONE; 5]
         && e.caps.max_storage_buffers as usize >= TOKEN.def.args.len().max(CHAINED.def.args.len())
         && e.caps.workgroup_bytes >= bytes
         && e.caps.max_workgroup >= 256
-        && is_short(e, p)?)
+        && has_few_keys(e, p)?)
 }
 
-fn params(p: &AttentionProblem<'_>, own: &AppendParams, window: usize) -> TokenParams {
-    TokenParams {
+fn params(
+    p: &AttentionProblem<'_>,
+    own: &RopeAppendParams,
+    window: usize,
+) -> AttentionFusedDecodeParams {
+    AttentionFusedDecodeParams {
         q_offset: own.q_offset,
         q_head: own.q_second,
         k_offset: own.k_offset,
@@ -195,31 +202,31 @@ fn params(p: &AttentionProblem<'_>, own: &AppendParams, window: usize) -> TokenP
         adjacent: own.adjacent,
         lens_offset: p.block.lens_offset,
         keys: p.block.keys,
-        window: Num::Const(window as i64),
+        window: SymInt::Const(window as i64),
         scale: p.block.scale,
-        chain_waits: Num::ZERO,
-        chain_wanted: Num::ZERO,
-        chain_own: Num::ZERO,
-        checks: Num::ZERO,
+        chain_waits: SymInt::ZERO,
+        chain_wanted: SymInt::ZERO,
+        chain_own: SymInt::ZERO,
+        checks: SymInt::ZERO,
     }
 }
 
 /// Emits the kernel.
 ///
 /// # Errors
-/// Those of [`Emit::temp`] and [`Emit::place`].
+/// Those of [`LoweringCtx::temp`] and [`LoweringCtx::allocate`].
 pub(super) fn emit(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
-    append: &Append,
+    y: &SlotView,
+    append: &RopeAppend,
 ) -> Result<(), CompileError> {
     let splits = splits(e, p)?;
     let seq = p.op.layout.seq_axis();
     let known = |dim: &Dim| dim.known().unwrap_or(0);
     let state = &append.cache;
     let head = p.head_dim;
-    // Positions stand before heads in what is appended.
+    // Appended keys and values are stored with positions before heads.
     let [key_step, head_step] = [p.op.kv_heads * head, head];
     let window = match p.op.mask {
         MaskKind::Window(window) => window.min(known(&state[seq])),
@@ -235,13 +242,13 @@ pub(super) fn emit(
         splits as u32,
         e.caps.device.rates.attention.token_blocks,
     ]);
-    // Nothing is written there by one workgroup.
+    // A single workgroup per head writes no partial results.
     let (sums, heads) = match splits {
         1 => (1, 1),
         _ => (p.op.q_heads * splits * (head + 2), p.op.q_heads),
     };
     let partial = e.temp(DType::U32, &[sums.into()])?;
-    let counts = e.place(DType::U32, &[heads.into()], Home::Counters)?;
+    let counts = e.allocate(DType::U32, &[heads.into()], SlotPlacement::Counters)?;
     let [x, k, v, cos, sin, starts, _, keys, values] = append.args;
     let lens = p.slots[4];
     let args = [
@@ -258,10 +265,11 @@ pub(super) fn emit(
         partial.slot,
         counts.slot,
     ];
-    // No query, no group.
-    let groups = e
-        .tape()
-        .mul(p.block.queries, Num::Const((p.op.q_heads * splits) as i64));
+    // Without queries, no workgroups run.
+    let groups = e.tape().mul(
+        p.block.queries,
+        SymInt::Const((p.op.q_heads * splits) as i64),
+    );
     let grid = e.flat_grid(groups);
     let mut args = args.to_vec();
     let kernel = match e.chain() {

@@ -1,11 +1,11 @@
-//! The kernels of attention and their parameter blocks.
+//! Kernels of attention and their parameter blocks.
 
-use crate::families::portable;
-use crate::kernel::{Access, Kernel};
-use crate::scalar::{PRELUDE, Piece};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::portable;
+use crate::scalar::{PRELUDE, WgslHelper};
 
 crate::params! {
-    /// The block of `attention_common.wgsl`.
+    /// Parameter block of `attention_common.wgsl`.
     pub struct AttentionParams {
         q_offset: U32,
         q_batch: U32,
@@ -50,8 +50,8 @@ crate::params! {
         scale: F32,
         softcap: F32,
     }
-    /// The block of `attention_combine.wgsl`.
-    pub struct CombineParams {
+    /// Parameter block of `attention_combine.wgsl`.
+    pub struct AttentionCombineParams {
         y_batch: U32,
         y_head: U32,
         y_seq: U32,
@@ -70,8 +70,8 @@ crate::params! {
         blocks: U32,
         groups: U32,
     }
-    /// The block of `attention_split.wgsl`.
-    pub struct SplitParams {
+    /// Parameter block of `attention_split.wgsl`.
+    pub struct AttentionSplitParams {
         offset: U32,
         of_batch: U32,
         of_head: U32,
@@ -87,15 +87,15 @@ crate::params! {
         groups: U32,
         sign: F32,
     }
-    /// The block of `attention_gather.wgsl`.
-    pub struct GatherParams {
+    /// Parameter block of `attention_gather.wgsl`.
+    pub struct AttentionSingleCombineParams {
         y_batch: U32,
         y_head: U32,
         splits: U32,
         groups: U32,
     }
-    /// The block of `attention_join.wgsl`.
-    pub struct JoinParams {
+    /// Parameter block of `attention_join.wgsl`.
+    pub struct AttentionSplitKvCombineParams {
         y_batch: U32,
         y_head: U32,
         y_seq: U32,
@@ -108,37 +108,37 @@ crate::params! {
         parts: U32,
         count: U32,
     }
-    /// The block of `attention_pack.wgsl` and `attention_widen.wgsl`.
-    pub struct PackParams {
+    /// Parameter block of `attention_pack.wgsl` and `attention_widen.wgsl`.
+    pub struct AttentionPackParams {
         numel: U32,
     }
 }
 
-/// Which keys are seen, and scores in order.
+/// WGSL fragments for the visible key range, and for scores in key order.
 const RANGE: &str = concat!(
     portable!("attention_order.wgsl"),
     portable!("attention_range.wgsl")
 );
 
-/// The text of a kernel that scores keys: what all of them begin with, then these files.
+/// WGSL source of a kernel that computes scores: a common start, followed by these files.
 macro_rules! pieces {
     ($($file:tt),*) => {
         &[
             PRELUDE,
-            Piece::Base.text(),
-            Piece::Exp.text(),
-            Piece::Hyperbolic.text(),
+            WgslHelper::Base.text(),
+            WgslHelper::Exp.text(),
+            WgslHelper::Hyperbolic.text(),
             RANGE,
             $(portable!($file),)*
         ]
     };
 }
 
-/// The kernels of operands read by `$operands`.
+/// The kernels whose operands are read by `$operands`.
 macro_rules! kernels {
     ($many:literal, $large:literal, $few:literal, $operands:literal) => {
-        Kernels {
-            tiles: Kernel::wgsl(
+        AttentionKernels {
+            tiles: TypedKernel::wgsl(
                 $many,
                 pieces![
                     $operands,
@@ -152,7 +152,7 @@ macro_rules! kernels {
                 TILES_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
             ),
-            large: Kernel::wgsl(
+            large: TypedKernel::wgsl(
                 $large,
                 pieces![
                     $operands,
@@ -165,7 +165,7 @@ macro_rules! kernels {
                 TILES_ARGS,
                 &["DTYPE", "OUT", "MASK", "CAPPED"],
             ),
-            decode: Kernel::wgsl(
+            decode: TypedKernel::wgsl(
                 $few,
                 pieces![
                     $operands,
@@ -182,60 +182,60 @@ macro_rules! kernels {
     };
 }
 
-/// q, k, v, mask, lens, y.
-const TILES_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// Arguments: q, k, v, mask, lens, y.
+const TILES_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
-/// The same and what is known of each range of keys.
-const DECODE_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
+/// The same arguments plus the partial results of each key range.
+const DECODE_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Write,
 ];
 
-/// The kernels of many queries, of very many and of few.
-pub(super) struct Kernels {
-    pub(super) tiles: Kernel<AttentionParams>,
-    pub(super) large: Kernel<AttentionParams>,
-    pub(super) decode: Kernel<AttentionParams>,
+/// The kernels for many, very many and few queries.
+pub(super) struct AttentionKernels {
+    pub(super) tiles: TypedKernel<AttentionParams>,
+    pub(super) large: TypedKernel<AttentionParams>,
+    pub(super) decode: TypedKernel<AttentionParams>,
 }
 
-/// Views of any strides.
-pub(super) static WORDS: Kernels = kernels!(
+/// Kernels for views with any strides.
+pub(super) static WORDS: AttentionKernels = kernels!(
     "attention",
     "attention_large",
     "attention_decode",
     "attention_words.wgsl"
 );
 
-/// F32 in whole 16 bytes.
-pub(super) static VEC4: Kernels = kernels!(
+/// Kernels for F32 rows of whole 16-byte vectors.
+pub(super) static VEC4: AttentionKernels = kernels!(
     "attention_vec4",
     "attention_large_vec4",
     "attention_decode_vec4",
     "attention_vec4.wgsl"
 );
 
-/// F16 and BF16 in whole 8 bytes.
-pub(super) static VEC2: Kernels = kernels!(
+/// Kernels for F16 and BF16 rows of whole 8-byte vectors.
+pub(super) static VEC2: AttentionKernels = kernels!(
     "attention_vec2",
     "attention_large_vec2",
     "attention_decode_vec2",
     "attention_vec2.wgsl"
 );
 
-/// Few queries of F16 and BF16 in whole 16 bytes.
-pub(super) static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
+/// Kernel for few queries, with F16 and BF16 rows of whole 16-byte vectors.
+pub(super) static DECODE_WIDE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_decode_wide",
     pieces![
         "attention_vec8.wgsl",
@@ -251,8 +251,8 @@ pub(super) static DECODE_WIDE: Kernel<AttentionParams> = Kernel::wgsl(
     ],
 );
 
-/// One query, few instructions.
-pub(super) static ONE: Kernel<AttentionParams> = Kernel::wgsl(
+/// Kernel for a single query, with few instructions per key.
+pub(super) static ONE: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_one",
     pieces![
         "attention_halves.wgsl",
@@ -274,60 +274,65 @@ pub(super) static ONE: Kernel<AttentionParams> = Kernel::wgsl(
     ],
 );
 
-/// The ranges of keys of few queries, together.
-pub(super) static COMBINE: Kernel<CombineParams> = Kernel::wgsl(
+/// Combines the key ranges of few queries.
+pub(super) static COMBINE: TypedKernel<AttentionCombineParams> = TypedKernel::wgsl(
     "attention_combine",
     &[PRELUDE, RANGE, portable!("attention_combine.wgsl")],
-    &[Access::Read, Access::Read, Access::Read, Access::Write],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
     &["OUT"],
 );
 
-/// The ranges of keys of one query, together.
-pub(super) static GATHER: Kernel<GatherParams> = Kernel::wgsl(
+/// Combines the key ranges of a single query.
+pub(super) static GATHER: TypedKernel<AttentionSingleCombineParams> = TypedKernel::wgsl(
     "attention_gather",
     &[
         PRELUDE,
         portable!("attention_order.wgsl"),
         portable!("attention_gather.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["OUT", "VALUE", "HEADS"],
 );
 
-/// The parts of keys of many queries on matrices, together.
-pub(super) static JOIN: Kernel<JoinParams> = Kernel::wgsl(
+/// Combines the split-KV parts of many queries on cooperative matrices.
+pub(super) static JOIN: TypedKernel<AttentionSplitKvCombineParams> = TypedKernel::wgsl(
     "attention_join",
     &[PRELUDE, portable!("attention_join.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["OUT", "NATURAL"],
 );
 
-/// Rows that share words.
-pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
+/// Packs rows that share words.
+pub(super) static PACK: TypedKernel<AttentionPackParams> = TypedKernel::wgsl(
     "attention_pack",
     &[PRELUDE, portable!("attention_pack.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["OUT"],
 );
 
-/// BF16 as F32.
-pub(super) static WIDEN: Kernel<PackParams> = Kernel::wgsl(
+/// Converts BF16 to F32.
+pub(super) static WIDEN: TypedKernel<AttentionPackParams> = TypedKernel::wgsl(
     "attention_widen",
     &[PRELUDE, portable!("attention_widen.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &[],
 );
 
-/// Rows of F32 as pairs of F16, or rows of what was BF16 as one of them.
-pub(super) static SPLIT: Kernel<SplitParams> = Kernel::wgsl(
+/// Splits F32 rows into F16 pairs, or converts BF16-valued rows to scaled F16.
+pub(super) static SPLIT: TypedKernel<AttentionSplitParams> = TypedKernel::wgsl(
     "attention_split",
     &[PRELUDE, portable!("attention_split.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     &["COLS", "PIECES"],
 );
 
-/// F32 in whole 16 bytes, of the key heads that the kernel on pairs of F16 left.
-pub(super) static REST: Kernel<AttentionParams> = Kernel::wgsl(
+/// F32 fallback for the KV heads that the split-F16 kernel skips; rows of whole 16-byte vectors.
+pub(super) static REST: TypedKernel<AttentionParams> = TypedKernel::wgsl(
     "attention_rest",
     pieces![
         "attention_vec4.wgsl",
@@ -339,13 +344,13 @@ pub(super) static REST: Kernel<AttentionParams> = Kernel::wgsl(
         "attention.wgsl"
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     &["DTYPE", "OUT", "MASK", "CAPPED", "ROWS", "COLS"],
 );

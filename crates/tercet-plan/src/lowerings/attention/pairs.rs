@@ -1,42 +1,45 @@
-//! F32 attention on cooperative matrices of F16, as exact as sums of F32: each number is the sum of two of F16.
+//! F32 attention on F16 cooperative matrices with F32 accuracy (split-F16): each F32 number is the
+//! sum of two F16 numbers.
 //!
-//! `attention_split.wgsl` makes the pairs of queries, keys and values, `attention_halves.glsl` multiplies them. Where
-//! the numbers of a key head differ so much that pairs would lose more than F32 does, or are not finite, it leaves that
-//! head to `attention_rest`, the kernel on F32 that reads the operands themselves.
+//! `attention_split.wgsl` splits queries, keys and values; `attention_halves.glsl` multiplies the
+//! parts. A KV head with a large value range would lose accuracy compared to F32. Such heads, and
+//! heads with non-finite values, are left to `attention_rest`, the F32 fallback kernel on the
+//! original operands.
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, AttentionTiling, Factors};
-use super::variants::Tiles;
-use super::{AttentionProblem, SPLIT, SplitParams, parts, variants};
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use super::coop::{self, AttentionTiling, MmaPrecision};
+use super::variants::QueryTileSet;
+use super::{AttentionProblem, AttentionSplitParams, SPLIT, split_kv, variants};
+use crate::emit::{LoweringCtx, SlotView};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// Rows with one scale. As in the shaders.
+/// Rows per scale factor; the same number as in the shaders.
 pub(super) const CHUNK: usize = 32;
-/// The 32-bit words that a chunk's scale takes. As in the shaders.
+/// Size of a chunk's scale in 32-bit words; the same number as in the shaders.
 const SCALE_LEN: usize = 32;
-/// Elements that are read at a time.
+/// Elements read per load.
 const LOAD: usize = 4;
 
-/// True if an F32 attention of up to `queries` queries runs on pairs, given the matrices.
-pub(super) fn takes(
-    e: &Emit<'_>,
+/// True if an F32 attention of up to `queries` queries runs on split-F16, assuming suitable
+/// cooperative matrices.
+pub(super) fn supports(
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     queries: usize,
 ) -> Result<bool, CompileError> {
     let rows = queries.saturating_mul(p.group());
-    let least = e.caps.device.rates.attention.pairs;
+    let least = e.caps.device.rates.attention.min_split_f16_work;
     Ok(p.has_vectors
-        && p.together >= LOAD
+        && p.vector_width >= LOAD
         && p.head_dim > 0
         && rows.saturating_mul(e.bound(p.keys)?) >= least)
 }
 
-/// True if the pairs of every operand lie in one binding.
+/// True if the split form of every operand fits into one binding.
 pub(super) fn fit(
-    e: &Emit<'_>,
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     queries: usize,
     tiling: &AttentionTiling,
@@ -57,33 +60,34 @@ pub(super) fn fit(
     }))
 }
 
-/// The 32-bit words of a chunk.
-pub(super) fn chunk_len(columns: usize, factors: Factors) -> usize {
+/// Size of a chunk in 32-bit words.
+pub(super) fn chunk_len(columns: usize, factors: MmaPrecision) -> usize {
     CHUNK * columns * factors.pieces() as usize / 2 + SCALE_LEN
 }
 
-/// Rows of queries, keys or values: where they begin, and how many they are.
-pub(super) struct PairRows {
-    /// The offset, and the strides of batch, head and position.
-    pub(super) strides: [Num; 4],
-    /// In a run, and at most.
-    pub(super) count: Num,
+/// Rows of queries, keys or values to be split into F16 pairs.
+pub(super) struct SplitF16Rows {
+    /// Offset, and strides of batch, head and position.
+    pub(super) strides: [SymInt; 4],
+    /// Number of rows in a run, and maximum number.
+    pub(super) count: SymInt,
     pub(super) bound: usize,
-    pub(super) group: Num,
-    pub(super) dim: Num,
-    /// Of each half, in whole fragments.
+    pub(super) group: SymInt,
+    pub(super) dim: SymInt,
+    /// Columns of each half, rounded up to whole fragments.
     pub(super) columns: u32,
-    /// A run may say how many count.
+    /// The run may supply the number of valid rows.
     pub(super) has_lens: bool,
     pub(super) sign: f32,
-    pub(super) factors: Factors,
+    pub(super) factors: MmaPrecision,
 }
 
-/// Emits the pairs, the products, and what is left; the key heads that are left. The logarithms of sums go to `lse`, but for those heads.
+/// Emits the splitting, the attention and the F32 fallback. Returns the fallback flags of the KV
+/// heads. Writes the log-sum-exp to `lse`, except for fallback heads.
 pub(super) fn emit(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
+    y: &SlotView,
     lse: Option<SlotId>,
     queries: usize,
     tiling: &AttentionTiling,
@@ -91,7 +95,7 @@ pub(super) fn emit(
     let b = p.block.clone();
     let [q, k, v, _, _] = p.slots;
     let [head_columns, value_columns] = tiling.dims();
-    let queries = PairRows {
+    let queries = SplitF16Rows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
         count: variants::rows(e, p),
         bound: queries.saturating_mul(p.group()),
@@ -99,20 +103,20 @@ pub(super) fn emit(
         dim: b.head_dim,
         columns: head_columns,
         has_lens: false,
-        // Greater products are greater scores.
+        // A positive scale keeps the order of scores; a negative one reverses it.
         sign: b.scale.signum(),
         factors: tiling.factors(),
     };
-    let keys = PairRows {
+    let keys = SplitF16Rows {
         strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
         count: b.keys,
         bound: e.bound(p.keys)?,
-        group: Num::ONE,
+        group: SymInt::ONE,
         has_lens: p.op.kv_len,
         sign: 1.0,
         ..queries
     };
-    let values = PairRows {
+    let values = SplitF16Rows {
         strides: [b.v_offset, b.v_batch, b.v_head, b.v_seq],
         dim: b.value_dim,
         columns: value_columns,
@@ -124,24 +128,24 @@ pub(super) fn emit(
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
     match lse {
         Some(lse) => coop::dispatch(e, p, [q, k, v], (y.slot, &[rest.slot, lse]), tiling),
-        None => parts::dispatch(e, p, [q, k, v], (y, &[rest.slot]), tiling)?,
+        None => split_kv::dispatch(e, p, [q, k, v], (y, &[rest.slot]), tiling)?,
     }
     let queries = queries.bound.div_ceil(p.group());
-    variants::many(e, p, y, queries, Tiles::Rest(rest.slot))?;
+    variants::emit_query_tiles(e, p, y, queries, QueryTileSet::Fallback(rest.slot))?;
     Ok(rest.slot)
 }
 
-/// The pairs of an operand's rows.
+/// Splits the rows of an operand into F16 pairs.
 pub(super) fn split(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     operand: SlotId,
-    of: &PairRows,
-) -> Result<View, CompileError> {
+    of: &SplitF16Rows,
+) -> Result<SlotView, CompileError> {
     let chunks = e.tape().ceil_div(of.count, CHUNK as u32);
     let groups = variants::groups(e, p, &[chunks]);
     let [offset, of_batch, of_head, of_seq] = of.strides;
-    let params = SplitParams {
+    let params = AttentionSplitParams {
         offset,
         of_batch,
         of_head,

@@ -1,58 +1,63 @@
-//! Attention on cooperative matrices with its keys in parts: where tiles of rows are fewer than the workgroups that a device runs side by
-//! side, several take the keys of a tile, and `attention_join.wgsl` puts together what they make.
+//! Split-KV for attention on cooperative matrices. If there are fewer row tiles than the device can
+//! run workgroups, several workgroups share the keys of a tile. `attention_join.wgsl` combines
+//! their results.
 //!
-//! How many parts there are follows from the sizes of a run; with one, the kernels of whole keys run.
+//! The sizes of a run determine the number of parts. With one part, the kernels for whole key
+//! sequences run.
 
 use tercet_ir::ops::MaskKind;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, AttentionCoopParams, AttentionTiling, Factors, module};
-use super::kernels::{JOIN, JoinParams};
+use super::coop::{self, AttentionCoopParams, AttentionTiling, MmaPrecision, module};
+use super::kernels::{AttentionSplitKvCombineParams, JOIN};
 use super::{AttentionProblem, variants};
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::code;
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// Weights become factors through shared memory.
-pub(super) static F16: Kernel<AttentionCoopParams> =
-    module!("attention_coop_parts_f16", Access::Write);
+/// Softmax weights become matmul operands through shared memory.
+pub(super) static F16: TypedKernel<AttentionCoopParams> =
+    module!("attention_coop_parts_f16", ArgAccess::Write);
 
-/// Weights become factors by a conversion.
-pub(super) static CONVERT_F16: Kernel<AttentionCoopParams> =
-    module!("attention_convert_parts_f16", Access::Write);
+/// Softmax weights become matmul operands by conversion of the accumulator.
+pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> =
+    module!("attention_convert_parts_f16", ArgAccess::Write);
 
-/// F32 as pairs of F16; weights become factors as above.
-pub(super) static PAIRS: Kernel<AttentionCoopParams> =
-    module!("attention_halves_parts_f32", Access::Write, Access::Write);
-
-/// The same where weights become factors by a conversion.
-pub(super) static CONVERT_PAIRS: Kernel<AttentionCoopParams> = module!(
-    "attention_halves_convert_parts_f32",
-    Access::Write,
-    Access::Write
+/// F32 on split-F16; softmax weights go through shared memory.
+pub(super) static PAIRS: TypedKernel<AttentionCoopParams> = module!(
+    "attention_halves_parts_f32",
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// Elements that are joined at a time.
+/// F32 on split-F16; softmax weights are converted.
+pub(super) static CONVERT_PAIRS: TypedKernel<AttentionCoopParams> = module!(
+    "attention_halves_convert_parts_f32",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
+
+/// Elements combined per step.
 const QUAD: usize = 4;
 
-/// Runs an attention on matrices, its keys in parts where that fills the device better. Results beside `y`: of F32 the heads that
-/// are left.
+/// Dispatches an attention on cooperative matrices, with split-KV if that saturates the device
+/// better. Results besides `y`: for F32, the fallback flags of the heads.
 pub(super) fn dispatch(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     operands: [SlotId; 3],
-    (y, beside): (&View, &[SlotId]),
+    (y, beside): (&SlotView, &[SlotId]),
     tiling: &AttentionTiling,
 ) -> Result<(), CompileError> {
-    let side_by_side = tiling.side_by_side(e.caps);
-    if !is_worth(e, p, side_by_side)? {
+    let side_by_side = tiling.resident_workgroups(e.caps);
+    if !is_profitable(e, p, side_by_side)? {
         coop::dispatch(e, p, operands, (y.slot, beside), tiling);
         return Ok(());
     }
     let parts = parts(e, p, tiling, side_by_side);
-    e.choose_by(parts, &[1], |e, arm| match arm {
+    e.switch_on(parts, &[1], |e, arm| match arm {
         0 => {
             coop::dispatch(e, p, operands, (y.slot, beside), tiling);
             Ok(())
@@ -61,54 +66,54 @@ pub(super) fn dispatch(
     })
 }
 
-/// True if some run may have several parts that one binding holds.
-pub(super) fn is_worth(
-    e: &Emit<'_>,
+/// True if some run may split the keys into several parts.
+pub(super) fn is_profitable(
+    e: &LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     side_by_side: usize,
 ) -> Result<bool, CompileError> {
-    let has_keys = e.bound(p.keys)? > e.caps.device.rates.attention.part_keys as usize;
+    let has_keys = e.bound(p.keys)? > e.caps.device.rates.attention.min_split_kv_keys as usize;
     let heads = p.batch.known().unwrap_or(1).saturating_mul(p.op.kv_heads);
     Ok(has_keys && 2 * heads <= side_by_side && p.value_dim.is_multiple_of(QUAD))
 }
 
-/// The parts of a run: as many as leave all workgroups side by side.
+/// Number of parts in a run: the maximum that can run concurrently.
 fn parts(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     tiling: &AttentionTiling,
     side_by_side: usize,
-) -> Num {
+) -> SymInt {
     let rows = variants::rows(e, p);
     let tiles = e.tape().ceil_div(rows, tiling.rows()[0]);
     let groups = variants::groups(e, p, &[tiles]);
-    let groups = e.tape().max(groups, Num::ONE);
-    let parts = e.tape().div(Num::Const(side_by_side as i64), groups);
-    let least = e.caps.device.rates.attention.part_keys;
+    let groups = e.tape().max(groups, SymInt::ONE);
+    let parts = e.tape().div(SymInt::Const(side_by_side as i64), groups);
+    let least = e.caps.device.rates.attention.min_split_kv_keys;
     let of_keys = e.tape().ceil_div(p.block.keys, least);
     let parts = e.tape().min(parts, of_keys);
-    e.tape().max(parts, Num::ONE)
+    e.tape().max(parts, SymInt::ONE)
 }
 
 fn in_parts(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
     operands: [SlotId; 3],
-    (y, beside): (&View, &[SlotId]),
+    (y, beside): (&SlotView, &[SlotId]),
     tiling: &AttentionTiling,
-    parts: Num,
+    parts: SymInt,
 ) -> Result<(), CompileError> {
     let [tile_rows, _] = tiling.rows();
-    // Groups times parts are no more than run side by side.
-    let slots = tiling.side_by_side(e.caps) * tile_rows as usize;
+    // Groups times parts do not exceed the number of concurrent workgroups.
+    let slots = tiling.resident_workgroups(e.caps) * tile_rows as usize;
     let sums = e.temp(DType::F32, &[slots, p.value_dim].map(Dim::Known))?;
     let stats = e.temp(DType::F32, &[slots, 2].map(Dim::Known))?;
     let kernel = match (tiling.factors(), tiling.converts()) {
-        (Factors::Halves, false) => &F16,
-        (Factors::Halves, true) => &CONVERT_F16,
-        (Factors::Pairs, false) => &PAIRS,
-        (Factors::Pairs, true) => &CONVERT_PAIRS,
-        (Factors::Scaled, _) => unreachable!("invariant: what is trained keeps its logarithms"),
+        (MmaPrecision::F16, false) => &F16,
+        (MmaPrecision::F16, true) => &CONVERT_F16,
+        (MmaPrecision::SplitF16, false) => &PAIRS,
+        (MmaPrecision::SplitF16, true) => &CONVERT_PAIRS,
+        (MmaPrecision::Scaled, _) => unreachable!("invariant: training requires the log-sum-exp"),
     };
     let whole = coop::params(e, p, tiling);
     let params = AttentionCoopParams {
@@ -129,16 +134,16 @@ fn in_parts(
 
     let rows = variants::rows(e, p);
     let quads = p.value_dim / QUAD;
-    let count = variants::groups(e, p, &[rows, Num::Const(quads as i64)]);
+    let count = variants::groups(e, p, &[rows, SymInt::Const(quads as i64)]);
     let grid = e.grid_of(count, 256);
-    let params = JoinParams {
+    let params = AttentionSplitKvCombineParams {
         y_batch: params.y_batch,
         y_head: params.y_head,
         y_seq: params.y_seq,
         rows,
         kv_heads: params.kv_heads,
         group: params.group,
-        quads: Num::Const(quads as i64),
+        quads: SymInt::Const(quads as i64),
         tiles: params.tiles,
         tile_rows: tile_rows.into(),
         parts,
@@ -153,7 +158,7 @@ fn in_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {

@@ -1,45 +1,46 @@
-//! Which kernels an attention runs on, and their grids.
+//! Kernel variants of attention, with their selection and grids.
 
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop::AttentionTiling;
 use super::{
-    AttentionParams, AttentionProblem, COMBINE, CombineParams, DECODE_WIDE, REST, coop,
-    flash_decoding, one, pairs, parts, token,
+    AttentionCombineParams, AttentionParams, AttentionProblem, COMBINE, DECODE_WIDE, REST, coop,
+    flash_decoding, fused_decode, pairs, single_query, split_kv,
 };
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::families::rope::append::Append;
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::lowerings::rope::append::RopeAppend;
 use crate::program::SlotId;
-use crate::tuning::Key;
-use crate::variant::{self, Refusal, Variant, needs};
+use crate::sym_int::SymInt;
+use crate::tuning::TuningKey;
+use crate::variant::{self, KernelVariant, VariantRejection, needs};
 
-/// Rows of a key head up to which the keys are split: beyond, tiles of rows read them less often.
-const FEW_ROWS: usize = 16;
-/// Vectors of four elements that the queries of a workgroup take in shared memory.
+/// Maximum number of rows per KV head for split-KV. With more rows, row tiles reuse the keys
+/// better.
+const MAX_SPLIT_KV_ROWS: usize = 16;
+/// Vectors of four query elements that a workgroup holds in shared memory.
 const QUERY_VECTORS: usize = 256;
-/// The least keys of a workgroup where it is not known how many keep the device busy.
-const LEAST_KEYS: usize = 128;
-/// The keys of one step of the kernels of few rows.
+/// Minimum number of keys per workgroup if the number of compute units is unknown.
+const MIN_KEYS_PER_WORKGROUP: usize = 128;
+/// Keys per step of the kernels for few rows.
 const STEP_KEYS: usize = 64;
-/// The most elements of a query and of a value that `attention_decode_wide` takes.
+/// Maximum head size of queries and values for `attention_decode_wide`.
 const WIDE_DIM: usize = 128;
-/// Shared memory of `attention_large`.
+/// Shared memory of `attention_large` in bytes.
 const LARGE_BYTES: u32 = 20 << 10;
-/// The least workgroups of so many rows.
-const MANY_GROUPS: usize = 32;
+/// Minimum number of workgroups for large row tiles.
+const MIN_WORKGROUPS_FOR_TILE128: usize = 32;
 
-/// Emits the way, or both where the number of queries decides. Where `before` is what turns queries, keys and values
-/// for it, that is emitted, too, or done by the way.
+/// Emits the kernels for few or many queries, or a shape switch with both. If `before` (RoPE and
+/// cache update) is present, it is emitted first or fused.
 pub(super) fn emit(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
-    before: Option<Append>,
+    y: &SlotView,
+    before: Option<RopeAppend>,
 ) -> Result<(), CompileError> {
     let (before, token) = match before {
-        Some(append) if token::takes(e, p, &append)? => (None, Some(append)),
+        Some(append) if fused_decode::supports(e, p, &append)? => (None, Some(append)),
         before => (before, None),
     };
     before.into_iter().for_each(|append| append.emit(e));
@@ -48,53 +49,57 @@ pub(super) fn emit(
     }
     let bound = e.bound(p.queries)?;
     let limit = match p.head_dim.div_ceil(4) <= QUERY_VECTORS {
-        true => (FEW_ROWS / p.group()).max(1),
+        true => (MAX_SPLIT_KV_ROWS / p.group()).max(1),
         false => 0,
     };
-    // One query is worth kernels of as many rows as it has.
+    // A single query always uses the kernels for few rows.
     let bounds: &[u32] = match limit {
         0 => &[],
         1 => &[1],
         limit => &[1, limit as u32],
     };
-    e.choose(p.queries, bounds, |e, arm| {
+    e.switch_on_size(p.queries, bounds, |e, arm| {
         let most = bounds.get(arm).map(|most| bound.min(*most as usize));
         if let Some(append) = &token {
             if most.is_some_and(|most| most <= 1) {
-                return token::emit(e, p, y, append);
+                return fused_decode::emit(e, p, y, append);
             }
             append.emit(e);
         }
         let queries = most.unwrap_or(bound);
-        let asked = Asked {
+        let asked = BoundedAttention {
             problem: p,
             y,
             queries,
         };
         let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
         let sizes = [heads, p.group(), queries, e.bound(p.keys)?, p.head_dim];
-        let measured = e.caps.device.tuning.find(|| Key::attention(p.dtype, sizes));
+        let measured = e
+            .caps
+            .device
+            .tuning
+            .find(|| TuningKey::attention(p.dtype, sizes));
         match most {
-            Some(_) => variant::run(e, &of_few(), measured, &asked),
-            None => variant::run(e, &of_many(), measured, &asked),
+            Some(_) => variant::run(e, &few_query_variants(), measured, &asked),
+            None => variant::run(e, &many_query_variants(), measured, &asked),
         }
     })
 }
 
-/// An attention of so many queries at most.
-struct Asked<'p> {
+/// An attention problem with at most `queries` queries.
+struct BoundedAttention<'p> {
     problem: &'p AttentionProblem<'p>,
-    y: &'p View,
+    y: &'p SlotView,
     queries: usize,
 }
 
-impl Asked<'_> {
-    fn heads(&self, e: &Emit<'_>) -> Result<f64, CompileError> {
+impl BoundedAttention<'_> {
+    fn heads(&self, e: &LoweringCtx<'_>) -> Result<f64, CompileError> {
         Ok(e.bound(self.problem.batch)? as f64 * self.problem.op.kv_heads as f64)
     }
 
-    /// What reading keys and values once takes, this many times as long.
-    fn seconds_of_reading(&self, e: &Emit<'_>, times: f64) -> Result<f64, CompileError> {
+    /// Time of one pass over keys and values multiplied by `times`, in seconds.
+    fn kv_read_seconds(&self, e: &LoweringCtx<'_>, times: f64) -> Result<f64, CompileError> {
         let p = self.problem;
         let dims = (p.head_dim + p.value_dim) as f64;
         let keys = self.heads(e)? * e.bound(p.keys)? as f64;
@@ -103,10 +108,10 @@ impl Asked<'_> {
         Ok(rates.dispatch_s + bytes / rates.bytes_per_s * times)
     }
 
-    /// What its products take at this rate of a unit, this many times as long.
+    /// Time of the matmuls at the given rate per unit, multiplied by `times`, in seconds.
     fn seconds_of_products(
         &self,
-        e: &Emit<'_>,
+        e: &LoweringCtx<'_>,
         [per_s, times]: [f64; 2],
     ) -> Result<f64, CompileError> {
         let p = self.problem;
@@ -116,68 +121,69 @@ impl Asked<'_> {
         Ok(e.caps.device.rates.dispatch_s + products * times / (per_s * units))
     }
 
-    fn on_matrices(&self, e: &Emit<'_>) -> Result<AttentionTiling, Refusal> {
+    fn coop_tiling(&self, e: &LoweringCtx<'_>) -> Result<AttentionTiling, VariantRejection> {
         let tiling = coop::tiling(e, self.problem, self.y, self.queries)?;
-        let what = "cooperative matrices of F16, room for them, whole vectors of heads";
-        tiling.ok_or(Refusal::Needs(what.into()))
+        let what = "F16 cooperative matrices, enough registers and shared memory, head sizes in whole vectors";
+        tiling.ok_or(VariantRejection::Needs(what.into()))
     }
 }
 
-/// The variants of one query or few.
-fn of_few<'p>() -> [Variant<Asked<'p>>; 3] {
+/// Variants for a single query and for few queries.
+fn few_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 3] {
     [
-        Variant {
+        KernelVariant {
             name: "pieces",
             supports: |e, a| {
                 needs(a.queries == 1, "one query")?;
                 let cut = flash_decoding::cut(e, a.problem, a.y)?;
                 let what =
-                    "cooperative matrices of F16, many keys, no mask, heads of 32, 64 or 128";
+                    "F16 cooperative matrices, many keys, no mask operand, head size 32, 64 or 128";
                 needs(cut.is_some(), what)
             },
-            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[0]),
+            cost: |e, a| a.kv_read_seconds(e, e.caps.device.rates.attention.single_query[0]),
             emit: |e, a| match flash_decoding::cut(e, a.problem, a.y)? {
                 Some(cut) => flash_decoding::emit(e, a.problem, a.y, &cut),
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "one",
             supports: |_, a| {
                 needs(a.queries == 1, "one query")?;
                 needs(
-                    one::takes(a.problem),
-                    "no mask and whole vectors of heads of up to 128",
+                    single_query::supports(a.problem),
+                    "no mask operand, head sizes up to 128 in whole vectors",
                 )
             },
-            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[1]),
-            emit: |e, a| one::emit(e, a.problem, a.y),
+            cost: |e, a| a.kv_read_seconds(e, e.caps.device.rates.attention.single_query[1]),
+            emit: |e, a| single_query::emit(e, a.problem, a.y),
         },
-        Variant {
+        KernelVariant {
             name: "ranges",
             supports: |_, _| Ok(()),
-            cost: |e, a| a.seconds_of_reading(e, e.caps.device.rates.attention.one_query[2]),
-            emit: |e, a| few(e, a.problem, a.y, a.queries),
+            cost: |e, a| a.kv_read_seconds(e, e.caps.device.rates.attention.single_query[2]),
+            emit: |e, a| emit_split_kv(e, a.problem, a.y, a.queries),
         },
     ]
 }
 
-/// Few keys of many queries, on matrices that invocations fill.
-fn of_lanes<'p>() -> Variant<Asked<'p>> {
-    Variant {
+/// Variant for many queries with few keys, on mma-style fragments.
+fn mma_variants<'p>() -> KernelVariant<BoundedAttention<'p>> {
+    KernelVariant {
         name: "lanes",
         supports: |e, a| {
-            let tiling = coop::lanes::tiling(e, a.problem, a.y, a.queries)?;
-            let what = "few keys, F16 heads of 64, no mask of values, known places in matrices";
+            let tiling = coop::mma::tiling(e, a.problem, a.y, a.queries)?;
+            let what =
+                "few keys, F16 heads of size 64, no mask operand, and the mma fragment layout";
             needs(tiling.is_some(), what)
         },
         cost: |e, a| {
             let rates = e.caps.device.rates;
             a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[4]])
         },
-        emit: |e, a| match coop::lanes::tiling(e, a.problem, a.y, a.queries)? {
+        emit: |e, a| match coop::mma::tiling(e, a.problem, a.y, a.queries)? {
             Some(tiling) => {
-                coop::lanes::emit(e, a.problem, a.y, &tiling);
+                coop::mma::emit(e, a.problem, a.y, &tiling);
                 Ok(())
             }
             None => unreachable!("invariant: the variant supports it"),
@@ -185,15 +191,15 @@ fn of_lanes<'p>() -> Variant<Asked<'p>> {
     }
 }
 
-/// The variants of many queries.
-fn of_many<'p>() -> [Variant<Asked<'p>>; 5] {
+/// Variants for many queries.
+fn many_query_variants<'p>() -> [KernelVariant<BoundedAttention<'p>>; 5] {
     [
-        of_lanes(),
-        Variant {
+        mma_variants(),
+        KernelVariant {
             name: "matrices",
             supports: |e, a| {
                 needs(a.problem.dtype != DType::F32, "16-bit floats")?;
-                a.on_matrices(e).map(drop)
+                a.coop_tiling(e).map(drop)
             },
             cost: |e, a| {
                 let rates = e.caps.device.rates;
@@ -202,16 +208,16 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 5] {
             emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
                 Some(tiling) => {
                     let [q, k, v, ..] = a.problem.slots;
-                    parts::dispatch(e, a.problem, [q, k, v], (a.y, &[]), &tiling)
+                    split_kv::dispatch(e, a.problem, [q, k, v], (a.y, &[]), &tiling)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "pairs",
             supports: |e, a| {
                 needs(a.problem.dtype == DType::F32, "F32")?;
-                a.on_matrices(e).map(drop)
+                a.coop_tiling(e).map(drop)
             },
             cost: |e, a| {
                 let rates = e.caps.device.rates;
@@ -222,60 +228,68 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 5] {
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "tiles_large",
             supports: |e, a| {
                 let rows = a.queries.saturating_mul(a.problem.group());
-                let is_large = is_large(e, a.problem, rows)?;
+                let is_large = uses_tile128(e, a.problem, rows)?;
                 needs(
                     is_large,
-                    "more tiles of 128 rows than units, values of up to 64",
+                    "more tiles of 128 rows than compute units, value head size up to 64",
                 )
             },
             cost: |e, a| {
                 let rates = e.caps.device.rates;
                 a.seconds_of_products(e, [rates.tiles.per_s, rates.attention.many_queries[2]])
             },
-            emit: |e, a| many(e, a.problem, a.y, a.queries, Tiles::Large),
+            emit: |e, a| emit_query_tiles(e, a.problem, a.y, a.queries, QueryTileSet::Tile128),
         },
-        Variant {
+        KernelVariant {
             name: "tiles",
             supports: |_, _| Ok(()),
             cost: |e, a| {
                 let rates = e.caps.device.rates;
                 a.seconds_of_products(e, [rates.tiles.per_s, rates.attention.many_queries[3]])
             },
-            emit: |e, a| many(e, a.problem, a.y, a.queries, Tiles::All),
+            emit: |e, a| emit_query_tiles(e, a.problem, a.y, a.queries, QueryTileSet::All),
         },
     ]
 }
 
-/// Which tiles of rows.
+/// Set of row tiles that a dispatch processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tiles {
-    /// All of them, 128 rows each.
-    Large,
-    /// All of them.
+pub(super) enum QueryTileSet {
+    /// All tiles, with 128 rows each.
+    Tile128,
+    /// All tiles.
     All,
-    /// Those of the key heads that this slot names.
-    Rest(SlotId),
+    /// Only the tiles of KV heads flagged in this slot (F32 fallback).
+    Fallback(SlotId),
 }
 
-/// The rows of a key head in each run.
-pub(super) fn rows(e: &mut Emit<'_>, p: &AttentionProblem<'_>) -> Num {
+/// Number of query rows per KV head, as a symbolic integer.
+pub(super) fn rows(e: &mut LoweringCtx<'_>, p: &AttentionProblem<'_>) -> SymInt {
     e.tape().mul(p.block.queries, p.block.group)
 }
 
-/// Workgroups for each batch entry and key head, times `factors`.
-pub(super) fn groups(e: &mut Emit<'_>, p: &AttentionProblem<'_>, factors: &[Num]) -> Num {
+/// Number of workgroups: batch entries times KV heads times `factors`.
+pub(super) fn groups(
+    e: &mut LoweringCtx<'_>,
+    p: &AttentionProblem<'_>,
+    factors: &[SymInt],
+) -> SymInt {
     let tape = e.tape();
     let heads = tape.mul(p.block.batch, p.block.kv_heads);
     factors.iter().fold(heads, |n, f| tape.mul(n, *f))
 }
 
-/// Whether so many rows make enough workgroups of 128: each reads keys and values less often and uses them
-/// more often, but takes more shared memory.
-fn is_large(e: &Emit<'_>, p: &AttentionProblem<'_>, rows: usize) -> Result<bool, CompileError> {
+/// Whether there are enough workgroups with tiles of 128 rows. Large tiles reuse keys and values
+/// more, but need more shared memory.
+fn uses_tile128(
+    e: &LoweringCtx<'_>,
+    p: &AttentionProblem<'_>,
+    rows: usize,
+) -> Result<bool, CompileError> {
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let groups = rows.div_ceil(128).saturating_mul(heads);
     let enough = groups
@@ -283,26 +297,26 @@ fn is_large(e: &Emit<'_>, p: &AttentionProblem<'_>, rows: usize) -> Result<bool,
             .device
             .units
             .map_or(0, |n| n as usize)
-            .max(MANY_GROUPS);
+            .max(MIN_WORKGROUPS_FOR_TILE128);
     Ok(enough && e.caps.workgroup_bytes >= LARGE_BYTES && rows > 32 && p.value_dim <= 64)
 }
 
-/// Tiles of rows.
-pub(super) fn many(
-    e: &mut Emit<'_>,
+/// Emits the kernel on row tiles.
+pub(super) fn emit_query_tiles(
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
+    y: &SlotView,
     queries: usize,
-    which: Tiles,
+    which: QueryTileSet,
 ) -> Result<(), CompileError> {
-    let most_rows = queries.saturating_mul(p.group());
-    let is_large = which == Tiles::Large;
+    let max_rows = queries.saturating_mul(p.group());
+    let is_large = which == QueryTileSet::Tile128;
     let own_columns: usize = match p.value_dim {
         0..=64 => 1,
         65..=128 => 2,
         _ => 4,
     };
-    let own_rows: u32 = match most_rows {
+    let own_rows: u32 = match max_rows {
         _ if is_large => 8,
         0..=16 => 1,
         17..=32 => 2,
@@ -310,7 +324,7 @@ pub(super) fn many(
     };
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, 16 * own_rows);
-    let slices = Num::Const(p.value_dim.div_ceil(64 * own_columns) as i64);
+    let slices = SymInt::Const(p.value_dim.div_ceil(64 * own_columns) as i64);
     let groups = groups(e, p, &[tiles, slices]);
     let params = AttentionParams {
         tiles,
@@ -323,9 +337,9 @@ pub(super) fn many(
         consts.extend([own_rows, own_columns as u32]);
     }
     let (kernel, rest) = match which {
-        Tiles::Large => (&p.kernels().large, None),
-        Tiles::All => (&p.kernels().tiles, None),
-        Tiles::Rest(slot) => (&REST, Some(slot)),
+        QueryTileSet::Tile128 => (&p.kernels().large, None),
+        QueryTileSet::All => (&p.kernels().tiles, None),
+        QueryTileSet::Fallback(slot) => (&REST, Some(slot)),
     };
     let [q, k, v, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
@@ -336,45 +350,53 @@ pub(super) fn many(
 }
 
 /// True if few rows run on `attention_decode_wide`.
-fn is_wide(p: &AttentionProblem<'_>) -> bool {
+fn uses_wide_decode(p: &AttentionProblem<'_>) -> bool {
     let dims = [p.head_dim, p.value_dim];
     p.has_vectors
-        && p.together == 8
+        && p.vector_width == 8
         && p.dtype != DType::F32
         && dims.into_iter().all(|d| (1..=WIDE_DIM).contains(&d))
 }
 
-/// How few rows are cut.
-struct Cut {
-    /// Rows of a workgroup.
+/// Split-KV configuration for few query rows.
+struct KvSplit {
+    /// Query rows per workgroup.
     rows: usize,
-    /// Invocations that share a value, and columns of each.
+    /// Threads that share a value row, and columns per thread.
     columns: usize,
     own_columns: usize,
-    /// Keys of a workgroup, and how many such ranges there are at the bounds.
+    /// Keys per workgroup, and number of key ranges at the bounds.
     split_keys: usize,
     splits: usize,
 }
 
-impl Cut {
-    fn of(e: &Emit<'_>, p: &AttentionProblem<'_>, queries: usize) -> Result<Cut, CompileError> {
+impl KvSplit {
+    fn new(
+        e: &LoweringCtx<'_>,
+        p: &AttentionProblem<'_>,
+        queries: usize,
+    ) -> Result<KvSplit, CompileError> {
         let rows = queries.saturating_mul(p.group()).max(1);
         let held = QUERY_VECTORS / p.head_dim.div_ceil(4).max(1);
         let own_rows = rows
             .next_power_of_two()
             .min(1 << held.max(1).ilog2())
             .min(8);
-        let (own_columns, most) = if is_wide(p) { (8, 16) } else { (4, 256) };
+        let (own_columns, most) = if uses_wide_decode(p) {
+            (8, 16)
+        } else {
+            (4, 256)
+        };
         let columns = p.value_dim.div_ceil(own_columns).next_power_of_two();
         let keys = e.bound(p.keys)?;
         let others = e.bound(p.batch)?.max(1) * p.op.kv_heads * rows.div_ceil(own_rows);
         let (enough, least) = match e.caps.device.units {
             Some(known) => (2 * known as usize, STEP_KEYS),
-            None => (8 * e.caps.device.units_at_most(), LEAST_KEYS),
+            None => (8 * e.caps.device.max_units(), MIN_KEYS_PER_WORKGROUP),
         };
         let wanted = enough.div_ceil(others).min(256);
         let split_keys = keys.div_ceil(wanted).next_multiple_of(STEP_KEYS).max(least);
-        Ok(Cut {
+        Ok(KvSplit {
             rows: own_rows,
             columns: columns.clamp(4, most),
             own_columns,
@@ -384,33 +406,33 @@ impl Cut {
     }
 }
 
-/// Ranges of keys, and what puts them together.
-fn few(
-    e: &mut Emit<'_>,
+/// Emits the kernel on key ranges, and the combining kernel.
+fn emit_split_kv(
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    y: &View,
+    y: &SlotView,
     queries: usize,
 ) -> Result<(), CompileError> {
-    let cut = Cut::of(e, p, queries)?;
+    let cut = KvSplit::new(e, p, queries)?;
     let is_split = cut.splits > 1;
     let rows = rows(e, p);
     let tiles = e.tape().ceil_div(rows, cut.rows as u32);
-    let slices = Num::Const(p.value_dim.div_ceil(cut.own_columns * cut.columns) as i64);
+    let slices = SymInt::Const(p.value_dim.div_ceil(cut.own_columns * cut.columns) as i64);
     let splits = match is_split {
         true => e.tape().ceil_div(p.block.keys, cut.split_keys as u32),
-        false => Num::ONE,
+        false => SymInt::ONE,
     };
     let groups = groups(e, p, &[tiles, slices, splits]);
     let params = AttentionParams {
         tiles,
         slices,
         splits,
-        split_keys: Num::Const(cut.split_keys as i64),
+        split_keys: SymInt::Const(cut.split_keys as i64),
         groups,
         ..p.block.clone()
     };
     let grid = e.flat_grid(groups);
-    // Each range's sums, greatest score and weights, by row.
+    // For each range and row: partial sums, and the largest score with the sum of weights.
     let (to, stats) = match is_split {
         true => {
             let known = |n: usize| Dim::Known(n);
@@ -427,16 +449,16 @@ fn few(
             let sums = e.temp(DType::F32, &shape(known(p.value_dim)))?;
             (sums, e.temp(DType::U32, &shape(known(2)))?)
         }
-        // Nothing is written there.
+        // A dummy slot; nothing is written to it.
         false => (y.clone(), e.temp(DType::U32, &[])?),
     };
     let mut consts = p.consts(to.dtype);
     consts.extend([cut.rows as u32, cut.columns as u32, u32::from(is_split)]);
     let [q, k, v, mask, lens] = p.slots;
     let args = [q, k, v, mask, lens, to.slot, stats.slot];
-    let kernel = match is_wide(p) {
+    let kernel = match uses_wide_decode(p) {
         true => {
-            // 8 elements for each of 4 invocations.
+            // Four threads share a key, with 8 elements each per step.
             consts.push(p.head_dim.div_ceil(32) as u32);
             &DECODE_WIDE
         }
@@ -450,16 +472,16 @@ fn few(
 }
 
 fn combine(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     p: &AttentionProblem<'_>,
-    [sums, stats, y]: [&View; 3],
+    [sums, stats, y]: [&SlotView; 3],
     of: &AttentionParams,
 ) {
     let lanes = 4 / y.dtype.size_bytes();
-    let blocks = Num::Const(p.value_dim.div_ceil(64 * lanes) as i64);
+    let blocks = SymInt::Const(p.value_dim.div_ceil(64 * lanes) as i64);
     let rows = rows(e, p);
     let groups = groups(e, p, &[rows, blocks]);
-    let params = CombineParams {
+    let params = AttentionCombineParams {
         y_batch: of.y_batch,
         y_head: of.y_head,
         y_seq: of.y_seq,

@@ -1,29 +1,34 @@
-//! BF16 where attention is made of pairs of F16: operands are widened to F32 before, results rounded after.
+//! BF16 support for attention on split-F16: operands are converted to F32 first, and results are
+//! rounded afterwards.
 
 use tercet_ir::{CompileError, DType};
 
-use super::kernels::{PACK, PackParams, WIDEN};
-use crate::emit::{Emit, Order, View};
-use crate::families::code;
+use super::kernels::{AttentionPackParams, PACK, WIDEN};
+use crate::emit::{CopyOrder, LoweringCtx, SlotView};
+use crate::lowerings::code;
 
-/// How often an operand is widened.
+/// Whether the F32 copy of an operand is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Widened {
-    /// For one node.
-    Anew,
-    /// Once for the gradients of queries and for those of keys.
-    Once,
+pub(super) enum UpcastPolicy {
+    /// A new copy for this node.
+    PerNode,
+    /// One copy, shared by the backward kernels for queries and for keys.
+    Shared,
 }
 
-/// BF16 as F32.
-pub(super) fn widen(e: &mut Emit<'_>, view: &View, how: Widened) -> Result<View, CompileError> {
+/// Converts BF16 to F32.
+pub(super) fn widen(
+    e: &mut LoweringCtx<'_>,
+    view: &SlotView,
+    how: UpcastPolicy,
+) -> Result<SlotView, CompileError> {
     match how {
-        Widened::Anew => emit(e, view),
-        Widened::Once => e.once(view, Order::Wide, |e| emit(e, view)),
+        UpcastPolicy::PerNode => emit(e, view),
+        UpcastPolicy::Shared => e.once(view, CopyOrder::Upcast, |e| emit(e, view)),
     }
 }
 
-fn emit(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
+fn emit(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileError> {
     let from = e.dense(view)?;
     let shape = from.layout.shape().to_vec();
     let to = e.temp(DType::F32, &shape)?;
@@ -34,22 +39,22 @@ fn emit(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
         &WIDEN,
         &[],
         &[from.slot, to.slot],
-        &PackParams { numel },
+        &AttentionPackParams { numel },
         grid,
     );
     Ok(to)
 }
 
-/// Where the kernels write a result: itself, or F32 that becomes it.
-pub(super) fn result(e: &mut Emit<'_>, result: &View) -> Result<View, CompileError> {
+/// The slot that kernels write a result to: the result itself, or a temporary F32 slot.
+pub(super) fn result(e: &mut LoweringCtx<'_>, result: &SlotView) -> Result<SlotView, CompileError> {
     match result.dtype {
         DType::F32 => Ok(result.clone()),
         _ => e.temp(DType::F32, result.layout.shape()),
     }
 }
 
-/// Rounds what was written for a result, where that is another.
-pub(super) fn round(e: &mut Emit<'_>, from: &View, result: &View) {
+/// Rounds a temporary F32 result to the result dtype; does nothing if there is none.
+pub(super) fn round(e: &mut LoweringCtx<'_>, from: &SlotView, result: &SlotView) {
     if from.slot == result.slot {
         return;
     }
@@ -62,7 +67,7 @@ pub(super) fn round(e: &mut Emit<'_>, from: &View, result: &View) {
         &PACK,
         &[code(result.dtype)],
         &args,
-        &PackParams { numel },
+        &AttentionPackParams { numel },
         grid,
     );
 }

@@ -1,24 +1,27 @@
-//! Convolutions of 16-bit floats on cooperative matrices: a product that gathers windows while it stages
-//! them (implicit GEMM), with bias and function.
+//! 16-bit convolutions on cooperative matrices as implicit GEMM, which gathers windows during
+//! staging, with bias and activation.
 //!
-//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `windows.glsl`. Rows are the channels of the
-//! result in a group, columns the windows of all batch entries; groups are batches. Where there are fewer
-//! tiles than the device runs at a time, workgroups sum parts of `k`, which `conv_finish.wgsl` adds.
+//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `windows.glsl`. Rows are the output
+//! channels of a group, columns the windows of all batch entries; groups are GEMM batches. If there
+//! are fewer tiles than the device runs concurrently, split-K is used, and `conv_finish.wgsl` adds
+//! the partial sums.
 
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::windows::WindowParams;
-use super::{Epilogue, Given, Sums};
+use super::{ConvEpilogueArgs, ConvProblem, PartialSumLayout};
 use crate::caps::CoopType;
-use crate::emit::{Emit, View};
-use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tiling, module};
-use crate::kernel::{Kernel, names};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{TypedKernel, names};
+use crate::lowerings::gemm_coop::{
+    self, CoopGemmOptions, CoopGemmTiling, GemmCoopParams, ImplicitGemm, module,
+};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
 
 crate::params! {
-    /// The block of `gemm_params.glsl` with `window_params.glsl`.
+    /// Parameter block of `gemm_params.glsl` with `window_params.glsl`.
     pub struct ConvCoopParams {
         ..product: GemmCoopParams,
         windows: U32,
@@ -54,43 +57,48 @@ const CONSTS: &[&str] = names![
     &["GATHERS", "KD", "KH", "KW", "INNER", "SPREAD"]
 ];
 
-pub(super) static F16: Kernel<ConvCoopParams> = Kernel::spirv(
+pub(super) static F16: TypedKernel<ConvCoopParams> = TypedKernel::spirv(
     "conv_coop_f16",
     module!("conv_coop_f16.spv"),
     gemm_coop::ARGS,
     CONSTS,
 );
 
-pub(super) static BF16: Kernel<ConvCoopParams> = Kernel::spirv(
+pub(super) static BF16: TypedKernel<ConvCoopParams> = TypedKernel::spirv(
     "conv_coop_bf16",
     module!("conv_coop_bf16.spv"),
     gemm_coop::ARGS,
     CONSTS,
 );
 
-/// Taps of a window that the kernel has a bit for.
-const MOST_TAPS: usize = 64;
+/// Maximum number of taps per window; the kernel stores one bit for each.
+const MAX_TAPS: usize = 64;
 
-/// The least channels of a group of the result, and sums of each, that fill fragments.
-const LEAST: usize = 16;
+/// Minimum output channels per group and minimum reduction length, so that fragments are filled.
+const MIN_FRAGMENT_DIM: usize = 16;
 
-/// How the kernel computes a convolution.
-pub(super) struct Coop {
+/// A convolution on cooperative matrices, with its tiling.
+pub(super) struct CoopConv {
     ty: CoopType,
-    tiling: Tiling,
-    /// True if windows are gathered, of all batch entries as columns; else they are rows of B as they lie,
-    /// and each entry is a product.
+    tiling: CoopGemmTiling,
+    /// True for an implicit GEMM with the windows of all batch entries as columns. Otherwise the
+    /// input rows are B in their original layout, with one GEMM per batch entry.
     gathers: bool,
-    /// True if channels are whole steps and weights constant, or little beside the windows: they are laid out tap by tap.
+    /// True if weights are reordered tap by tap. This requires that channels are a multiple of the
+    /// k step. Weights must also be constant, or small compared to the windows.
     inner: bool,
     problem: GemmProblem,
-    /// Products of this problem's size.
+    /// Number of GEMMs of this size.
     products: usize,
 }
 
-impl Coop {
-    /// None where the device has no cooperative matrices of this type, or the kernel does not take it.
-    pub(super) fn of(e: &Emit<'_>, c: &Given<'_>) -> Result<Option<Coop>, CompileError> {
+impl CoopConv {
+    /// `None` if the device lacks cooperative matrices of this type, or the kernel does not support
+    /// the convolution.
+    pub(super) fn new(
+        e: &LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
+    ) -> Result<Option<CoopConv>, CompileError> {
         let ty = match c.x.dtype {
             DType::F16 => CoopType::F16,
             DType::BF16 => CoopType::BF16,
@@ -98,10 +106,11 @@ impl Coop {
         };
         let (m, k) = (e.bound(&c.m)?, e.bound(&c.k)?);
         let taps: usize = c.windows.kernel.iter().product();
-        if m < LEAST || k < LEAST || taps > MOST_TAPS {
+        if m < MIN_FRAGMENT_DIM || k < MIN_FRAGMENT_DIM || taps > MAX_TAPS {
             return Ok(None);
         }
-        // Windows that are elements are rows of B; where these do not begin with whole words, gathering may take less.
+        // If windows are single elements, the input is B itself. If its rows are not word-aligned,
+        // gathering may still be faster.
         let are_rows = c.windows.are_elements() && c.x.layout.is_contiguous();
         let is_whole = c.windows.count.known().is_some_and(|n| n.is_multiple_of(8));
         let ways: &[bool] = match (are_rows, is_whole) {
@@ -109,12 +118,12 @@ impl Coop {
             (true, true) => &[false],
             (true, false) => &[false, true],
         };
-        let mut best: Option<Coop> = None;
+        let mut best: Option<CoopConv> = None;
         for &gathers in ways {
-            let Some(coop) = Coop::way(e, c, ty, gathers)? else {
+            let Some(coop) = CoopConv::choose_algorithm(e, c, ty, gathers)? else {
                 continue;
             };
-            let seconds = |coop: &Coop| match coop.gathers || is_whole {
+            let seconds = |coop: &CoopConv| match coop.gathers || is_whole {
                 true => coop.seconds(e),
                 false => coop.seconds(e) * e.caps.device.rates.matrices.broken_rows,
             };
@@ -125,13 +134,13 @@ impl Coop {
         Ok(best)
     }
 
-    /// How it is computed from gathered windows, or from rows.
-    fn way(
-        e: &Emit<'_>,
-        c: &Given<'_>,
+    /// The tiling for gathered windows, or for the input in its original layout.
+    fn choose_algorithm(
+        e: &LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
         ty: CoopType,
         gathers: bool,
-    ) -> Result<Option<Coop>, CompileError> {
+    ) -> Result<Option<CoopConv>, CompileError> {
         let (m, k) = (e.bound(&c.m)?, e.bound(&c.k)?);
         let (n, entries) = (e.bound(&c.windows.count)?, e.bound(&c.x.layout.shape()[0])?);
         let mut problem = GemmProblem {
@@ -146,39 +155,39 @@ impl Coop {
             false => entries.saturating_mul(c.op.groups),
         };
         let pays = e.is_constant(&c.w)
-            || n.saturating_mul(entries) >= e.caps.device.rates.matrices.many_windows;
+            || n.saturating_mul(entries) >= e.caps.device.rates.matrices.min_windows_for_prepack;
         let tiling = match gathers {
             true => {
                 problem.n = n.saturating_mul(entries);
-                let gathering = Gathering {
+                let gathering = ImplicitGemm {
                     products,
-                    channels: c.own.known().filter(|_| pays),
-                    most_parts: c.most_parts(e)?,
+                    channels: c.out_channels_dim.known().filter(|_| pays),
+                    max_parts: c.max_parts(e)?,
                 };
-                Tiling::choose_for_windows(e.caps, ty, &problem, &gathering)
+                CoopGemmTiling::choose_for_windows(e.caps, ty, &problem, &gathering)
             }
-            false => Tiling::choose_for_batches(e.caps, ty, &problem, products),
+            false => CoopGemmTiling::choose_for_batches(e.caps, ty, &problem, products),
         };
         Ok(tiling.map(|tiling| {
             let whole = |n: usize| n.is_multiple_of(tiling.tile[2] as usize);
-            Coop {
+            CoopConv {
                 ty,
                 tiling,
                 gathers,
-                inner: gathers && c.own.known().is_some_and(whole) && pays,
+                inner: gathers && c.out_channels_dim.known().is_some_and(whole) && pays,
                 problem,
                 products,
             }
         }))
     }
 
-    /// The name of its tiling.
+    /// Name of the tiling.
     pub(super) fn name(&self) -> String {
         self.tiling.to_string()
     }
 
-    /// About how many seconds it takes.
-    pub(super) fn seconds(&self, e: &Emit<'_>) -> f64 {
+    /// Estimated time in seconds.
+    pub(super) fn seconds(&self, e: &LoweringCtx<'_>) -> f64 {
         let products = self.products;
         match self.gathers {
             true => self
@@ -190,8 +199,12 @@ impl Coop {
         }
     }
 
-    /// Runs it.
-    pub(super) fn dispatch(&self, e: &mut Emit<'_>, c: &Given<'_>) -> Result<(), CompileError> {
+    /// Dispatches the convolution.
+    pub(super) fn dispatch(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
+    ) -> Result<(), CompileError> {
         let w = match self.inner {
             true => tap_by_tap(e, c)?,
             false => c.w.clone(),
@@ -210,7 +223,7 @@ impl Coop {
             return Ok(());
         }
         let parts = c.parts(e, splits)?;
-        let none = Epilogue::none(w.slot);
+        let none = ConvEpilogueArgs::none(w.slot);
         self.tiles(
             e,
             c,
@@ -218,17 +231,17 @@ impl Coop {
             &none,
             [w.slot, w.slot, parts.slot],
         );
-        c.finish(e, &parts, Sums::Parts(splits))
+        c.finish(e, &parts, PartialSumLayout::SplitK(splits))
     }
 
-    fn options(&self, c: &Given<'_>, parts: bool) -> Options {
+    fn options(&self, c: &ConvProblem<'_>, parts: bool) -> CoopGemmOptions {
         let whole = |n: Option<usize>| n.is_some_and(|n| n.is_multiple_of(8));
         let known_n = c.windows.count.known();
         let entries = c.x.layout.shape()[0].known();
         let x = &c.x.layout;
         let mut lines = x.offset().iter().chain(&x.strides()[..2]);
         let x_is_whole = lines.all(|t| t.power_of_two() >= 8);
-        let options = Options {
+        let options = CoopGemmOptions {
             b_transposed: self.gathers,
             aligned_a: whole(c.k.known()),
             aligned_b: whole(known_n) && x_is_whole,
@@ -238,15 +251,15 @@ impl Coop {
             out_f32: false,
             aligned_c: whole(known_n),
             planes: true,
-            // What its results take is loading windows.
-            native_halves: false,
-            least_rows: 1,
+            // Loading windows dominates the cost of the results.
+            native_f16_conversions: false,
+            min_rows: 1,
             known_lda: 0,
             a_panels: false,
         };
         match parts {
             false => options,
-            true => Options {
+            true => CoopGemmOptions {
                 activation: None,
                 bias_f32: None,
                 out_f32: true,
@@ -256,14 +269,14 @@ impl Coop {
         }
     }
 
-    /// Dispatches the tiles with weights, bias and result, or partial sums, `[m, columns]` of each part and
-    /// group.
+    /// Dispatches the tiles. The result has bias and activation applied, or consists of partial
+    /// sums `[m, columns]` per part and group.
     fn tiles(
         &self,
-        e: &mut Emit<'_>,
-        c: &Given<'_>,
-        options: &Options,
-        epilogue: &Epilogue,
+        e: &mut LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
+        options: &CoopGemmOptions,
+        epilogue: &ConvEpilogueArgs,
         [w, bias, y]: [SlotId; 3],
     ) {
         let params = self.params(e, c, epilogue);
@@ -288,9 +301,14 @@ impl Coop {
         e.dispatch(kernel, &consts, &args, &params, [gx, gy, depth]);
     }
 
-    fn params(&self, e: &mut Emit<'_>, c: &Given<'_>, epilogue: &Epilogue) -> ConvCoopParams {
+    fn params(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
+        epilogue: &ConvEpilogueArgs,
+    ) -> ConvCoopParams {
         let w = c.windows.params(e, &c.x);
-        let own = e.num(&c.own);
+        let own = e.num(&c.out_channels_dim);
         let product = self.product(e, c, &w, own, epilogue);
         let tape = e.tape();
         ConvCoopParams {
@@ -328,19 +346,19 @@ impl Coop {
 
     fn product(
         &self,
-        e: &mut Emit<'_>,
-        c: &Given<'_>,
+        e: &mut LoweringCtx<'_>,
+        c: &ConvProblem<'_>,
         w: &WindowParams,
-        own: Num,
-        epilogue: &Epilogue,
+        own: SymInt,
+        epilogue: &ConvEpilogueArgs,
     ) -> GemmCoopParams {
         let (m, k) = (e.num(&c.m), e.num(&c.k));
-        let groups = Num::Const(c.op.groups as i64);
-        let splits = Num::Const(i64::from(self.tiling.splits));
+        let groups = SymInt::Const(c.op.groups as i64);
+        let splits = SymInt::Const(i64::from(self.tiling.splits));
         let split_k = self.tiling.split_k(e.tape(), k);
         let tape = e.tape();
         let columns = tape.mul(w.batch, w.windows);
-        // Columns of a product, and of a row of C.
+        // Columns of one GEMM, which is the row length of C.
         let n = if self.gathers { columns } else { w.windows };
         let batches = match self.gathers {
             true => groups,
@@ -369,15 +387,15 @@ impl Coop {
             ldb: w.x_channel,
             ldc,
             ld_residual: epilogue.stride,
-            offset_a: Num::ZERO,
+            offset_a: SymInt::ZERO,
             offset_b: w.x_offset,
-            offset_c: Num::ZERO,
-            offset_bias: Num::ZERO,
+            offset_c: SymInt::ZERO,
+            offset_bias: SymInt::ZERO,
             offset_residual: epilogue.offset,
-            outer_a: Num::ZERO,
+            outer_a: SymInt::ZERO,
             outer_b: w.x_batch,
             outer_c,
-            outer_residual: Num::ZERO,
+            outer_residual: SymInt::ZERO,
             inner_a: tape.mul(m, k),
             inner_b: tape.mul(own, w.x_channel),
             inner_c: len,
@@ -388,14 +406,18 @@ impl Coop {
     }
 }
 
-/// Weights with taps before channels; they are dense.
-fn tap_by_tap(e: &mut Emit<'_>, c: &Given<'_>) -> Result<View, CompileError> {
+/// Dense weights with taps before channels.
+fn tap_by_tap(e: &mut LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<SlotView, CompileError> {
     let w = &c.w;
     let taps = Dim::Known(c.windows.kernel.iter().product());
-    let shape = [w.layout.shape()[0].clone(), c.own.clone(), taps];
+    let shape = [
+        w.layout.shape()[0].clone(),
+        c.out_channels_dim.clone(),
+        taps,
+    ];
     let layout = w.layout.reshape(&shape);
     let layout = layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape"));
-    let view = View {
+    let view = SlotView {
         layout: layout.transpose(&[0, 2, 1]),
         ..w.clone()
     };

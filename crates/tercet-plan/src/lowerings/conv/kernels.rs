@@ -1,14 +1,14 @@
-//! The kernels of convolutions.
+//! Kernels of convolutions.
 
 use super::windows::WindowParams;
-use crate::families::portable;
-use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
-use crate::kernel::{Access, Kernel, KernelDef, Params, names};
+use crate::kernel::{ArgAccess, KernelDef, ParamBlock, TypedKernel, names};
+use crate::lowerings::portable;
+use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::scalar::PRELUDE;
 
 crate::params! {
-    /// The block of `conv/conv_finish.wgsl`.
-    pub struct FinishParams {
+    /// Parameter block of `conv/conv_finish.wgsl`.
+    pub struct ConvFinishParams {
         count: U32,
         channels: U32,
         windows: U32,
@@ -27,27 +27,27 @@ const OPERANDS: &str = concat!(
     portable!("conv/windows.wgsl"),
     portable!("conv/operands.wgsl")
 );
-/// The tiled product that gathers windows.
+/// WGSL source of the tiled implicit GEMM.
 const TILES: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("conv/conv_gemm.wgsl")
 );
 
-/// The same of gradients of weights.
+/// WGSL source of the tiled weight gradient.
 const WEIGHT_TILES: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("conv/conv_weights.wgsl")
 );
 
-/// Two kernels that differ in what functions of a sum they have.
-pub(super) struct Pair<P: Params> {
-    plain: Kernel<P>,
-    activated: Kernel<P>,
+/// Two versions of a kernel: with short activations only, and with all activations.
+pub(super) struct ConvEpilogueKernels<P: ParamBlock> {
+    plain: TypedKernel<P>,
+    activated: TypedKernel<P>,
 }
 
-impl<P: Params> Pair<P> {
-    /// The one with long functions, or with short ones.
-    pub(super) fn pick(&'static self, activated: bool) -> &'static Kernel<P> {
+impl<P: ParamBlock> ConvEpilogueKernels<P> {
+    /// The version with long activations if `activated`, otherwise the one with short ones.
+    pub(super) fn pick(&'static self, activated: bool) -> &'static TypedKernel<P> {
         match activated {
             true => &self.activated,
             false => &self.plain,
@@ -55,18 +55,18 @@ impl<P: Params> Pair<P> {
     }
 }
 
-/// `pair!("name", "name_activated", [pieces], ARGS, ["CONSTANT"])`: kernels with the pieces of short and of
-/// long functions before their own.
+/// `pair!("name", "name_activated", [pieces], ARGS, ["CONSTANT"])`: both versions of a kernel, each
+/// with its activation fragments first.
 macro_rules! pair {
     ($plain:literal, $activated:literal, [$($piece:expr),*], $args:expr, [$($name:literal),*]) => {
-        Pair {
-            plain: Kernel::wgsl(
+        ConvEpilogueKernels {
+            plain: TypedKernel::wgsl(
                 $plain,
                 &[PRELUDE, PLAIN, SUMS, $($piece),*],
                 $args,
                 names![OF_SUMS, &[$($name),*]],
             ),
-            activated: Kernel::wgsl(
+            activated: TypedKernel::wgsl(
                 $activated,
                 with_functions![ACTIVATED, SUMS, $($piece),*],
                 $args,
@@ -76,37 +76,37 @@ macro_rules! pair {
     };
 }
 
-/// How weights are read.
+/// Access width of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Weights {
+pub(super) enum ConvWeightLoad {
     Words,
     Quads,
     HalfQuads,
 }
 
-/// The tiled product that gathers windows, by how weights are read.
-pub(super) struct Gemm {
-    words: Pair<WindowParams>,
-    quads: Pair<WindowParams>,
-    half_quads: Pair<WindowParams>,
+/// The tiled implicit GEMM, by access width of the weights.
+pub(super) struct WindowGemmKernels {
+    words: ConvEpilogueKernels<WindowParams>,
+    quads: ConvEpilogueKernels<WindowParams>,
+    half_quads: ConvEpilogueKernels<WindowParams>,
 }
 
-impl Gemm {
+impl WindowGemmKernels {
     pub(super) fn pick(
         &'static self,
-        weights: Weights,
+        weights: ConvWeightLoad,
         activated: bool,
-    ) -> &'static Kernel<WindowParams> {
+    ) -> &'static TypedKernel<WindowParams> {
         let pair = match weights {
-            Weights::Words => &self.words,
-            Weights::Quads => &self.quads,
-            Weights::HalfQuads => &self.half_quads,
+            ConvWeightLoad::Words => &self.words,
+            ConvWeightLoad::Quads => &self.quads,
+            ConvWeightLoad::HalfQuads => &self.half_quads,
         };
         pair.pick(activated)
     }
 }
 
-pub(super) static GEMM: Gemm = Gemm {
+pub(super) static GEMM: WindowGemmKernels = WindowGemmKernels {
     words: pair!(
         "conv_gemm",
         "conv_gemm_activated",
@@ -130,27 +130,27 @@ pub(super) static GEMM: Gemm = Gemm {
     ),
 };
 
-/// The tiled product of gradients of weights, by how the cotangent is read.
-pub(super) struct WeightTiles {
-    pub(super) words: Kernel<WindowParams>,
-    pub(super) quads: Kernel<WindowParams>,
-    pub(super) half_quads: Kernel<WindowParams>,
+/// The tiled weight gradient, by access width of the cotangent.
+pub(super) struct WeightGradGemmKernels {
+    pub(super) words: TypedKernel<WindowParams>,
+    pub(super) quads: TypedKernel<WindowParams>,
+    pub(super) half_quads: TypedKernel<WindowParams>,
 }
 
-impl WeightTiles {
-    pub(super) fn pick(&'static self, read: Weights) -> &'static Kernel<WindowParams> {
+impl WeightGradGemmKernels {
+    pub(super) fn pick(&'static self, read: ConvWeightLoad) -> &'static TypedKernel<WindowParams> {
         match read {
-            Weights::Words => &self.words,
-            Weights::Quads => &self.quads,
-            Weights::HalfQuads => &self.half_quads,
+            ConvWeightLoad::Words => &self.words,
+            ConvWeightLoad::Quads => &self.quads,
+            ConvWeightLoad::HalfQuads => &self.half_quads,
         }
     }
 }
 
-/// `weight_tiles!("name", PIECE)`: with the piece that reads quads of the cotangent.
+/// `weight_tiles!("name", PIECE)`: the kernel with the fragment that reads quads of the cotangent.
 macro_rules! weight_tiles {
     ($name:literal, $quads:expr) => {
-        Kernel::wgsl(
+        TypedKernel::wgsl(
             $name,
             &[PRELUDE, PLAIN, SUMS, OPERANDS, $quads, WEIGHT_TILES],
             ARGS,
@@ -159,13 +159,13 @@ macro_rules! weight_tiles {
     };
 }
 
-pub(super) static WEIGHTS: WeightTiles = WeightTiles {
+pub(super) static WEIGHTS: WeightGradGemmKernels = WeightGradGemmKernels {
     words: weight_tiles!("conv_weights", portable!("conv/w_words.wgsl")),
     quads: weight_tiles!("conv_weights_quads", portable!("conv/w_quads.wgsl")),
     half_quads: weight_tiles!("conv_weights_half", portable!("conv/w_quads_half.wgsl")),
 };
 
-pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(
+pub(super) static DEPTHWISE: ConvEpilogueKernels<WindowParams> = pair!(
     "conv_depthwise",
     "conv_depthwise_activated",
     [OPERANDS, portable!("conv/conv_depthwise.wgsl")],
@@ -173,20 +173,20 @@ pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(
     ["AXES", "KD", "KH", "KW", "STRIDE", "NEAR", "SPAN"]
 );
 
-/// Bias, function and rounding of F32 sums, in parts or whole.
-pub(super) static FINISH: Pair<FinishParams> = pair!(
+/// Adds partial F32 sums, bias and activation, and rounds to the result dtype.
+pub(super) static FINISH: ConvEpilogueKernels<ConvFinishParams> = pair!(
     "conv_finish",
     "conv_finish_activated",
     [portable!("conv/conv_finish.wgsl")],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     ["PARTS"]
 );
 
-/// Windows as columns, by bits.
-pub(super) static IM2COL: Kernel<WindowParams> = Kernel::wgsl(
+/// im2col: copies windows to columns, bitwise.
+pub(super) static IM2COL: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "im2col",
     &[PRELUDE, WINDOWS, portable!("conv/im2col.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["ELEM_BYTES", "AXES", "KD", "KH", "KW"],
 );
 
@@ -205,8 +205,8 @@ pub(super) static OF_CONV: &[&KernelDef] = &[
     &super::coop::BF16.def,
 ];
 
-/// Sums of transposed convolutions, each by itself.
-pub(super) static DIRECT: Kernel<WindowParams> = Kernel::wgsl(
+/// Direct transposed convolution: each result accumulates its inputs.
+pub(super) static DIRECT: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "conv_transpose",
     &[
         PRELUDE,
@@ -220,8 +220,8 @@ pub(super) static DIRECT: Kernel<WindowParams> = Kernel::wgsl(
     names![OF_SUMS, &["AXES", "KD", "KH", "KW"]],
 );
 
-/// Sums of the columns of transposed convolutions.
-pub(super) static COL2IM: Kernel<WindowParams> = Kernel::wgsl(
+/// col2im: adds the columns of a transposed convolution to its results.
+pub(super) static COL2IM: TypedKernel<WindowParams> = TypedKernel::wgsl(
     "col2im",
     &[
         PRELUDE,
@@ -231,6 +231,6 @@ pub(super) static COL2IM: Kernel<WindowParams> = Kernel::wgsl(
         portable!("conv/spread.wgsl"),
         portable!("conv/col2im.wgsl"),
     ],
-    &[Access::Read, Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
     names![OF_SUMS, &["AXES", "KD", "KH", "KW"]],
 );

@@ -1,26 +1,26 @@
-//! Windows of one element, one of each batch entry: few rows times a matrix, which reads weights once and nothing else. What squeezes
-//! and excites the channels of pictures is that.
+//! Convolutions with one single-element window per batch entry, as in squeeze-and-excitation: a
+//! skinny matmul that reads the weights once.
 
 use tercet_ir::{CompileError, Dim};
 
-use super::Given;
-use crate::caps::FEW_ROWS;
-use crate::emit::{Emit, View};
-use crate::families::matmul::linear_into;
-use crate::variant::{Variant, needs};
+use super::ConvProblem;
+use crate::caps::MAX_SKINNY_ROWS;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::matmul::linear_into;
+use crate::variant::{KernelVariant, needs};
 
-pub(super) fn variant<'a>() -> Variant<Given<'a>> {
-    Variant {
+pub(super) fn variant<'a>() -> KernelVariant<ConvProblem<'a>> {
+    KernelVariant {
         name: "rows",
         supports: |e, c| {
             let are_rows = c.windows.are_elements() && c.windows.count.is_one();
-            let few = e.bound(&c.x.layout.shape()[0])? <= FEW_ROWS;
+            let few = e.bound(&c.x.layout.shape()[0])? <= MAX_SKINNY_ROWS;
             needs(
-                are_rows && few && c.op.groups == 1 && !c.own.is_one(),
-                "up to 8 batch entries of one window of one element, in one group",
+                are_rows && few && c.op.groups == 1 && !c.out_channels_dim.is_one(),
+                "at most 8 batch entries with one single-element window, one group",
             )
         },
-        // Reading the weights.
+        // The cost is one pass over the weights.
         cost: |e, c| {
             let elements = e.bound(&c.m)? as f64 * e.bound(&c.k)? as f64;
             let bytes = elements * c.w.dtype.size_bytes() as f64;
@@ -30,18 +30,18 @@ pub(super) fn variant<'a>() -> Variant<Given<'a>> {
     }
 }
 
-impl Given<'_> {
-    /// Batch entries as rows of a product.
-    fn rows(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+impl ConvProblem<'_> {
+    /// Emits a matmul whose rows are the batch entries.
+    fn rows(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let entries = self.x.layout.shape()[0].clone();
-        let as_matrix = |view: View, dims: [&Dim; 2]| -> View {
+        let as_matrix = |view: SlotView, dims: [&Dim; 2]| -> SlotView {
             let layout = view.layout.reshape(&dims.map(Dim::clone));
             let layout = layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape"));
-            View { layout, ..view }
+            SlotView { layout, ..view }
         };
         let x = as_matrix(e.dense(&self.x)?, [&entries, &self.k]);
         let w = as_matrix(self.w.clone(), [&self.m, &self.k]);
-        let w = View {
+        let w = SlotView {
             layout: w.layout.transpose(&[1, 0]),
             ..w
         };

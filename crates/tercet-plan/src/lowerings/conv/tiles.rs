@@ -1,15 +1,17 @@
-//! Convolutions as tiles of a product that gathers windows while it multiplies, in WGSL.
+//! Convolutions as tiled implicit GEMM in WGSL.
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::kernels::{GEMM, Weights};
-use super::{Epilogue, Given};
-use crate::emit::{Emit, View};
-use crate::families::tiles::{Size, TileProblem, Tiles, Waits, full_unit};
-use crate::num::Num;
+use super::kernels::{ConvWeightLoad, GEMM};
+use super::{ConvEpilogueArgs, ConvProblem};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::tiles::{
+    LatencyClass, TileChoice, TileProblem, WorkgroupTile, saturating_threads,
+};
+use crate::sym_int::SymInt;
 
-/// Those with which the busiest unit has least to do.
-pub(super) fn best(e: &Emit<'_>, c: &Given<'_>) -> Result<Tiles, CompileError> {
+/// The tiles with the smallest load of the busiest compute unit.
+pub(super) fn best(e: &LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<TileChoice, CompileError> {
     let entries = e.bound(&c.x.layout.shape()[0])?;
     let problem = TileProblem {
         rows: e.bound(&c.m)?,
@@ -17,8 +19,8 @@ pub(super) fn best(e: &Emit<'_>, c: &Given<'_>) -> Result<Tiles, CompileError> {
         k: e.bound(&c.k)?,
         products: c.op.groups,
         device: &e.caps.device,
-        full_unit: full_unit(&e.caps.device, Waits::ForWindows),
-        most_bytes: e.caps.max_binding_bytes / 2,
+        saturating_threads: saturating_threads(&e.caps.device, LatencyClass::Windows),
+        max_bytes: e.caps.max_binding_bytes / 2,
     };
     let sizes = e
         .caps
@@ -27,27 +29,33 @@ pub(super) fn best(e: &Emit<'_>, c: &Given<'_>) -> Result<Tiles, CompileError> {
         .tiles
         .windows
         .each_ref()
-        .map(Size::of_quads);
+        .map(WorkgroupTile::from_rate);
     let best = problem.best(&sizes);
     Ok(best.unwrap_or_else(|| unreachable!("invariant: there are sizes")))
 }
 
-/// About how many seconds they take.
-pub(super) fn seconds(e: &Emit<'_>, c: &Given<'_>) -> Result<f64, CompileError> {
+/// Estimated time in seconds.
+pub(super) fn seconds(e: &LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<f64, CompileError> {
     Ok(best(e, c)?.time / e.caps.device.rates.tiles.per_s)
 }
 
-/// Dispatches them, into a result or into sums of parts.
-pub(super) fn emit(tiles: Tiles, e: &mut Emit<'_>, c: &Given<'_>, y: &View, epilogue: Epilogue) {
+/// Dispatches the tiles into the result, or into split-K partial sums.
+pub(super) fn emit(
+    tiles: TileChoice,
+    e: &mut LoweringCtx<'_>,
+    c: &ConvProblem<'_>,
+    y: &SlotView,
+    epilogue: ConvEpilogueArgs,
+) {
     let params = c.params(e, &epilogue);
     let apart = c.w.slot != c.x.slot && c.w.slot != epilogue.bias;
-    // No weights fill no quad, which a binding must.
+    // A binding must contain at least one quad, even without weights.
     let some = c.k != Dim::Known(0);
     let quads = apart && some && c.k.twos() >= 2;
     let weights = match (quads, c.w.dtype) {
-        (false, _) => Weights::Words,
-        (true, DType::F32) => Weights::Quads,
-        (true, _) => Weights::HalfQuads,
+        (false, _) => ConvWeightLoad::Words,
+        (true, DType::F32) => ConvWeightLoad::Quads,
+        (true, _) => ConvWeightLoad::HalfQuads,
     };
     let [tm, tn] = tiles.size.sides();
     let limit = e.caps.max_grid;
@@ -56,7 +64,7 @@ pub(super) fn emit(tiles: Tiles, e: &mut Emit<'_>, c: &Given<'_>, y: &View, epil
     let columns = tape.mul(params.batch, params.windows);
     let across = tape.ceil_div(columns, 8 * tn);
     let grid = tape.mul(down, across);
-    let products = tape.mul(params.groups, Num::Const(i64::from(tiles.parts)));
+    let products = tape.mul(params.groups, SymInt::Const(i64::from(tiles.parts)));
     let products = tape.min(products, limit);
     let [gx, gy, _] = e.flat_grid(grid);
     let mut consts = c.consts(&epilogue, y);

@@ -1,29 +1,32 @@
-//! Transposed convolutions of floats.
+//! Lowering of transposed convolutions of floats.
 //!
-//! On matrices, with small strides, a product that gathers the elements that reach a result as convolutions gather windows: taps
-//! that do not reach it are 0, so that a part of one in all strides counts.
+//! With cooperative matrices and small strides: an implicit GEMM that gathers the inputs of each
+//! result. Taps that do not reach the result read 0, so only one of `product(strides)`
+//! multiplications counts.
 //!
-//! Else a product of the weights with the operand gives what each element adds through each tap, as columns in
-//! F32; each result then adds up those that reach it. Where channels are few, or columns would be too
-//! large, each result sums over channels itself. Nothing is added to memory by several invocations.
+//! Otherwise a matmul of weights and input computes the contribution of each input through each
+//! tap, as F32 columns. Each result then adds its contributions (col2im). With few channels, or if
+//! the columns are too large, each result sums over channels directly. No two threads add to the
+//! same memory.
 //!
-//! Those without strides are convolutions with turned weights, by a rule.
+//! A rewrite rule turns transposed convolutions with stride 1 into convolutions with flipped
+//! weights.
 
 use tercet_ir::ops::{Conv, ConvTranspose, Op};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
-use super::Given;
-use super::coop::Coop;
+use super::ConvProblem;
+use super::coop::CoopConv;
 use super::kernels::{COL2IM, DIRECT};
-use super::windows::{WindowParams, Windows, known, product};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::families::matmul::product_into;
-use crate::families::{Family, code, gemm_coop, missing};
-use crate::num::Num;
+use super::windows::{GpuConvWindows, WindowParams, known, product};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::matmul::product_into;
+use crate::lowerings::{Lowering, code, gemm_coop, missing};
+use crate::sym_int::SymInt;
 
-/// Transposed convolutions.
-pub(crate) static TRANSPOSES: Family = Family {
+/// Lowering of transposed convolutions.
+pub(crate) static TRANSPOSES: Lowering = Lowering {
     name: "conv_transpose",
     ops: &[OpKind::ConvTranspose],
     kernels: &[&DIRECT.def, &COL2IM.def],
@@ -31,27 +34,30 @@ pub(crate) static TRANSPOSES: Family = Family {
     lower,
 };
 
-/// Results of which one has all taps of a window, along all axes: what is gathered for others is 0.
-const MOST_SPREAD: usize = 4;
+/// Maximum product of the strides for the implicit GEMM; all but one of that number of gathered
+/// taps are 0.
+const MAX_SPREAD: usize = 4;
 
-/// Channels of a group below which a product is not worth its columns.
-const FEW_CHANNELS: usize = 8;
+/// Minimum channels per group that justify a matmul with columns.
+const MIN_CHANNELS_FOR_MATMUL: usize = 8;
 
-fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
+fn supports(_: &Graph, node: &Node, _: &DeviceCaps) -> Support {
     let Op::ConvTranspose(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let is_spread = op.stride.iter().any(|n| *n > 1);
     match (node.outputs[0].dtype.is_float(), is_spread) {
         (true, true) => Support::Native,
-        (true, false) => missing("without strides it is a convolution with turned weights"),
-        (false, _) => missing("integers are convolved as columns and a product"),
+        (true, false) => {
+            missing("with stride 1 it is rewritten to a convolution with flipped weights")
+        }
+        (false, _) => missing("integer convolutions are decomposed to im2col and a matmul"),
     }
 }
 
-fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::ConvTranspose(op) = &node.op else {
-        unreachable!("invariant: a family lowers its own operators")
+        unreachable!("invariant: a lowering receives only its own operators")
     };
     let x = e.view(node.inputs[0]);
     let w = e.view(node.inputs[1]);
@@ -60,16 +66,16 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let kernel: Vec<usize> = w.layout.shape()[2..].iter().map(known).collect();
     let out = y.layout.shape()[2..].to_vec();
-    let windows = Windows::of(&op.window(), &kernel, out);
+    let windows = GpuConvWindows::new(&op.window(), &kernel, out);
     let own = x.layout.shape()[1].div_exact(&Dim::Known(op.groups));
     let own = own.unwrap_or_else(|| unreachable!("invariant: groups divide channels"));
-    if op.stride.iter().product::<usize>() <= MOST_SPREAD
-        && on_matrices(e, op, [&x, &w, &y], bias.as_ref())?
+    if op.stride.iter().product::<usize>() <= MAX_SPREAD
+        && emit_implicit_gemm(e, op, [&x, &w, &y], bias.as_ref())?
     {
         return Ok(());
     }
     let mut params = windows.params(e, &x);
-    params.groups = Num::Const(op.groups as i64);
+    params.groups = SymInt::Const(op.groups as i64);
     params.m = e.num(&w.layout.shape()[1]);
     params.channels = e.num(&own);
     let bias_slot = match &bias {
@@ -78,7 +84,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             params.bias_stride = e.strides(view)[0];
             view.slot
         }
-        // Never read.
+        // A dummy slot that is never read.
         None => e.temp(DType::U32, &[Dim::Known(1)])?.slot,
     };
     let words = e.words(y.dtype, y.layout.shape());
@@ -98,12 +104,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Emits it as a product on matrices that gathers; false where the device has none, or they do not take it.
-fn on_matrices(
-    e: &mut Emit<'_>,
+/// Emits an implicit GEMM on cooperative matrices. Returns false if the device lacks them, or they
+/// do not support the sizes.
+fn emit_implicit_gemm(
+    e: &mut LoweringCtx<'_>,
     op: &ConvTranspose,
-    [x, w, y]: [&View; 3],
-    bias: Option<&View>,
+    [x, w, y]: [&SlotView; 3],
+    bias: Option<&SlotView>,
 ) -> Result<bool, CompileError> {
     if gemm_coop::type_of(x.dtype).is_none_or(|ty| e.caps.coop.iter().all(|c| c.ty != ty)) {
         return Ok(false);
@@ -119,30 +126,30 @@ fn on_matrices(
         unreachable!("invariant: dense views reshape")
     };
     let turn: Vec<usize> = [0, 2, 1].into_iter().chain(3..3 + taps.len()).collect();
-    let turned = View {
+    let turned = SlotView {
         layout: apart.transpose(&turn),
         ..w.clone()
     };
-    let conv = Conv::of(op.window(), op.groups, None);
-    let mut given = Given {
+    let conv = Conv::new(op.window(), op.groups, None);
+    let mut given = ConvProblem {
         op: &conv,
-        windows: Windows::of(&op.window(), &taps, y.layout.shape()[2..].to_vec()),
+        windows: GpuConvWindows::new(&op.window(), &taps, y.layout.shape()[2..].to_vec()),
         x: x.clone(),
         k: product(&[std::slice::from_ref(&own), kernel].concat()),
         m: shape[1].clone(),
-        own: own.clone(),
+        out_channels_dim: own.clone(),
         w: turned,
         bias: bias.cloned(),
         y: y.clone(),
         is_spread: true,
     };
-    let Some(coop) = Coop::of(e, &given)? else {
+    let Some(coop) = CoopConv::new(e, &given)? else {
         return Ok(false);
     };
     let turned = e.dense(&given.w)?;
     let rows = [&[y.layout.shape()[1].clone(), own], kernel].concat();
     let layout = turned.layout.reshape(&rows);
-    given.w = View {
+    given.w = SlotView {
         layout: layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape")),
         ..turned
     };
@@ -150,15 +157,15 @@ fn on_matrices(
     Ok(true)
 }
 
-/// What each element adds through each tap: `[N, groups, O / groups taps, elements]` in F32; none where
-/// that is not worth it.
+/// Contributions of each input through each tap: `[N, groups, O / groups taps, elements]` in F32.
+/// `None` if the direct kernel is better.
 fn columns(
-    e: &mut Emit<'_>,
+    e: &mut LoweringCtx<'_>,
     op: &ConvTranspose,
     own: &Dim,
-    x: &View,
-    w: &View,
-) -> Result<Option<View>, CompileError> {
+    x: &SlotView,
+    w: &SlotView,
+) -> Result<Option<SlotView>, CompileError> {
     let shape = x.layout.shape().to_vec();
     let groups = Dim::Known(op.groups);
     let rows = product(&w.layout.shape()[1..]);
@@ -174,7 +181,7 @@ fn columns(
         bytes = bytes.saturating_mul(e.bound(dim)?);
     }
     let fits = bytes as u64 <= e.caps.max_binding_bytes / 2;
-    if e.bound(own)? < FEW_CHANNELS || !fits {
+    if e.bound(own)? < MIN_CHANNELS_FOR_MATMUL || !fits {
         return Ok(None);
     }
     let x = e.dense(x)?;
@@ -185,15 +192,15 @@ fn columns(
     ) else {
         unreachable!("invariant: dense views reshape")
     };
-    let weights = View {
+    let weights = SlotView {
         layout: weights.transpose(&[0, 2, 1]),
         ..w.clone()
     };
-    let matrix = View {
+    let matrix = SlotView {
         layout: matrix,
         ..x
     };
-    // Rows of neighbours; once, where weights are constant.
+    // Contiguous rows; copied once if weights are constant.
     let weights = e.dense(&weights)?;
     let columns = e.temp(DType::F32, &dims)?;
     product_into(e, &weights, &matrix, &columns)?;

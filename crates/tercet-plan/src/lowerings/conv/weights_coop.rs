@@ -1,20 +1,23 @@
-//! Gradients of convolutions' weights on cooperative matrices.
+//! Convolution weight gradients on cooperative matrices.
 //!
-//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `weights.glsl`. Rows are the channels of `dy` in a group,
-//! columns those of `x` and their taps, `k` the windows of all batch entries, each rounded up to whole steps.
+//! The shader is `shaders/vulkan/include/gemm_coop.glsl` with `weights.glsl`. Rows are the channels
+//! of `dy` in a group, columns the channels of `x` times taps. `k` runs over the windows of all
+//! batch entries, with each entry rounded up to whole steps.
 
 use tercet_ir::{CompileError, DType};
 
-use super::weights::Given;
+use super::weights::WeightGradProblem;
 use crate::caps::CoopType;
-use crate::emit::{Emit, View};
-use crate::families::gemm_coop::{self, Gathering, GemmCoopParams, Options, Tiling, module};
-use crate::kernel::{Kernel, names};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{TypedKernel, names};
+use crate::lowerings::gemm_coop::{
+    self, CoopGemmOptions, CoopGemmTiling, GemmCoopParams, ImplicitGemm, module,
+};
+use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
 
 crate::params! {
-    /// The block of `gemm_params.glsl` with `weight_params.glsl`.
+    /// Parameter block of `gemm_params.glsl` with `weight_params.glsl`.
     pub struct WeightCoopParams {
         ..product: GemmCoopParams,
         windows: U32,
@@ -45,50 +48,54 @@ crate::params! {
 
 const CONSTS: &[&str] = names![gemm_coop::CONSTS, &["GATHERS", "KD", "KH", "KW"]];
 
-pub(super) static F16: Kernel<WeightCoopParams> = Kernel::spirv(
+pub(super) static F16: TypedKernel<WeightCoopParams> = TypedKernel::spirv(
     "conv_weights_f16",
     module!("conv_weights_f16.spv"),
     gemm_coop::ARGS,
     CONSTS,
 );
 
-pub(super) static BF16: Kernel<WeightCoopParams> = Kernel::spirv(
+pub(super) static BF16: TypedKernel<WeightCoopParams> = TypedKernel::spirv(
     "conv_weights_bf16",
     module!("conv_weights_bf16.spv"),
     gemm_coop::ARGS,
     CONSTS,
 );
 
-/// Taps of a window that the kernel has a bit for.
-const MOST_TAPS: usize = 64;
+/// Maximum number of taps per window; the kernel stores one bit for each.
+const MAX_TAPS: usize = 64;
 
-/// The least rows and columns that fill fragments.
-const LEAST: usize = 16;
+/// Minimum rows and columns, so that fragments are filled.
+const MIN_FRAGMENT_DIM: usize = 16;
 
-/// What a step of most tilings takes of `k`, for the model.
+/// Length of a k step in most tilings, used by the cost model.
 const STEP: usize = 32;
 
-/// Elements that operands are read by.
+/// Elements per vector load of the operands.
 const LOAD: usize = 8;
 
-/// How the kernel computes a gradient.
-pub(super) struct Coop {
+/// A weight gradient on cooperative matrices, with its tiling.
+pub(super) struct CoopWeightGrad {
     ty: CoopType,
-    tiling: Tiling,
-    /// False if windows are elements, so that both operands are rows of `k`.
+    tiling: CoopGemmTiling,
+    /// False if windows are single elements, so that both operands are rows along `k`.
     gathers: bool,
     seconds: f64,
 }
 
-impl Coop {
-    /// None where the device has no cooperative matrices of this type, or the kernel does not take it.
-    pub(super) fn of(e: &Emit<'_>, g: &Given) -> Result<Option<Coop>, CompileError> {
+impl CoopWeightGrad {
+    /// `None` if the device lacks cooperative matrices of this type, or the kernel does not support
+    /// the gradient.
+    pub(super) fn new(
+        e: &LoweringCtx<'_>,
+        g: &WeightGradProblem,
+    ) -> Result<Option<CoopWeightGrad>, CompileError> {
         let Some(ty) = gemm_coop::type_of(g.x.dtype) else {
             return Ok(None);
         };
         let (m, n) = (e.bound(&g.m)?, e.bound(&g.n)?);
         let taps: usize = g.windows.kernel.iter().product();
-        if m < LEAST || n < LEAST || taps > MOST_TAPS {
+        if m < MIN_FRAGMENT_DIM || n < MIN_FRAGMENT_DIM || taps > MAX_TAPS {
             return Ok(None);
         }
         let gathers = !(g.windows.are_elements() && g.x.layout.is_contiguous());
@@ -102,14 +109,15 @@ impl Coop {
             k: entries.saturating_mul(span),
         };
         let bytes = m.saturating_mul(n).saturating_mul(4 * g.groups);
-        let most = Given::most_bytes(e) / bytes.max(1) as u64;
-        let gathering = Gathering {
+        let most = WeightGradProblem::max_bytes(e) / bytes.max(1) as u64;
+        let gathering = ImplicitGemm {
             products: g.groups,
             channels: None,
-            most_parts: most.min(u64::from(u32::MAX)) as u32,
+            max_parts: most.min(u64::from(u32::MAX)) as u32,
         };
-        let chosen = Tiling::choose_for_weights(e.caps, ty, &problem, gathers, &gathering);
-        Ok(chosen.map(|(tiling, seconds)| Coop {
+        let chosen =
+            CoopGemmTiling::choose_for_weight_grad(e.caps, ty, &problem, gathers, &gathering);
+        Ok(chosen.map(|(tiling, seconds)| CoopWeightGrad {
             ty,
             tiling,
             gathers,
@@ -117,18 +125,22 @@ impl Coop {
         }))
     }
 
-    /// The name of its tiling.
+    /// Name of the tiling.
     pub(super) fn name(&self) -> String {
         self.tiling.to_string()
     }
 
-    /// About how many seconds it takes.
-    pub(super) fn seconds(&self, _: &Emit<'_>) -> f64 {
+    /// Estimated time in seconds.
+    pub(super) fn seconds(&self, _: &LoweringCtx<'_>) -> f64 {
         self.seconds
     }
 
-    /// Runs it.
-    pub(super) fn dispatch(&self, e: &mut Emit<'_>, g: &Given) -> Result<(), CompileError> {
+    /// Dispatches the gradient.
+    pub(super) fn dispatch(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        g: &WeightGradProblem,
+    ) -> Result<(), CompileError> {
         let splits = self.tiling.splits;
         if splits == 1 {
             self.tiles(e, g, &g.y);
@@ -139,21 +151,21 @@ impl Coop {
         g.finish(e, &parts, splits)
     }
 
-    /// Dispatches the tiles into the result, or into sums of parts.
-    fn tiles(&self, e: &mut Emit<'_>, g: &Given, to: &View) {
+    /// Dispatches the tiles into the result, or into split-K partial sums.
+    fn tiles(&self, e: &mut LoweringCtx<'_>, g: &WeightGradProblem, to: &SlotView) {
         let whole = |n: Option<usize>| n.is_some_and(|n| n.is_multiple_of(LOAD));
         let x = &g.x.layout;
         let mut lines = x.offset().iter().chain(&x.strides()[..2]);
         let windows = whole(g.windows.count.known());
-        let options = Options {
+        let options = CoopGemmOptions {
             b_transposed: !self.gathers,
             aligned_a: windows,
             aligned_b: windows && lines.all(|t| t.power_of_two() >= LOAD as u64),
             out_f32: to.dtype == DType::F32,
             aligned_c: whole(g.n.known()),
             planes: true,
-            least_rows: 1,
-            ..Options::default()
+            min_rows: 1,
+            ..CoopGemmOptions::default()
         };
         let params = self.params(e, g);
         let mut consts = gemm_coop::constants(&self.tiling, &options);
@@ -172,24 +184,24 @@ impl Coop {
             CoopType::F16 => &F16,
             CoopType::BF16 => &BF16,
         };
-        // Neither bias nor residual is read.
+        // Dummies for bias and residual, which are not read.
         let args = [g.dy.slot, g.x.slot, g.dy.slot, g.dy.slot, to.slot];
         e.dispatch(kernel, &consts, &args, &params, [gx, gy, depth]);
     }
 
-    fn params(&self, e: &mut Emit<'_>, g: &Given) -> WeightCoopParams {
+    fn params(&self, e: &mut LoweringCtx<'_>, g: &WeightGradProblem) -> WeightCoopParams {
         let w = g.windows.params(e, &g.x);
         let (m, n, own) = (e.num(&g.m), e.num(&g.n), e.num(&g.own));
-        let groups = Num::Const(g.groups as i64);
+        let groups = SymInt::Const(g.groups as i64);
         let step = self.tiling.tile[2];
         let tape = e.tape();
         let steps = tape.ceil_div(w.windows, step);
-        let span = tape.mul(steps, Num::Const(step.into()));
+        let span = tape.mul(steps, SymInt::Const(step.into()));
         let k = tape.mul(w.batch, span);
         let rows = tape.mul(m, w.windows);
         let len = tape.mul(m, n);
         let all = tape.mul(groups, len);
-        let splits = Num::Const(i64::from(self.tiling.splits));
+        let splits = SymInt::Const(i64::from(self.tiling.splits));
         let product = GemmCoopParams {
             m,
             n,
@@ -201,20 +213,20 @@ impl Coop {
             lda: w.windows,
             ldb: w.x_channel,
             ldc: n,
-            ld_residual: Num::ZERO,
-            offset_a: Num::ZERO,
+            ld_residual: SymInt::ZERO,
+            offset_a: SymInt::ZERO,
             offset_b: w.x_offset,
-            offset_c: Num::ZERO,
-            offset_bias: Num::ZERO,
-            offset_residual: Num::ZERO,
+            offset_c: SymInt::ZERO,
+            offset_bias: SymInt::ZERO,
+            offset_residual: SymInt::ZERO,
             outer_a: tape.mul(groups, rows),
             outer_b: w.x_batch,
             outer_c: all,
-            outer_residual: Num::ZERO,
+            outer_residual: SymInt::ZERO,
             inner_a: rows,
             inner_b: tape.mul(own, w.x_channel),
             inner_c: len,
-            inner_residual: Num::ZERO,
+            inner_residual: SymInt::ZERO,
             split_c: all,
             len_c: tape.mul(all, splits),
         };

@@ -1,13 +1,13 @@
-//! The numbers of windows, as kernels take them: on three spatial axes, those missing of size 1.
+//! Window parameters as kernels take them: three spatial axes, with missing ones of size 1.
 
 use tercet_ir::Dim;
 use tercet_ir::ops::Window;
 
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `conv/windows.wgsl`.
+    /// Parameter block of `conv/windows.wgsl`.
     pub struct WindowParams {
         batch: U32,
         groups: U32,
@@ -46,30 +46,30 @@ crate::params! {
     }
 }
 
-/// Windows on the spatial axes of an operand.
-pub(in crate::families) struct Windows {
-    /// The spatial axes that there are.
+/// Convolution or pooling windows on the spatial axes of an operand.
+pub(in crate::lowerings) struct GpuConvWindows {
+    /// Number of spatial axes.
     axes: usize,
-    pub(in crate::families) kernel: [usize; 3],
-    pub(in crate::families) stride: [usize; 3],
-    pub(in crate::families) dilation: [usize; 3],
+    pub(in crate::lowerings) kernel: [usize; 3],
+    pub(in crate::lowerings) stride: [usize; 3],
+    pub(in crate::lowerings) dilation: [usize; 3],
     pad: [usize; 3],
     pad_after: [usize; 3],
     unpadded: bool,
-    /// Windows along each axis, and all of a batch entry.
+    /// Number of windows along each axis, and in total per batch entry.
     out: [Dim; 3],
-    pub(in crate::families) count: Dim,
+    pub(in crate::lowerings) count: Dim,
 }
 
 /// A size that the operator requires to be known.
-pub(in crate::families) fn known(dim: &Dim) -> usize {
+pub(in crate::lowerings) fn known(dim: &Dim) -> usize {
     let n = dim.known();
     n.unwrap_or_else(|| unreachable!("invariant: kernel sizes are known"))
 }
 
-/// The product of dimensions; where that overflows no slot could hold it.
-pub(in crate::families) fn product(dims: &[Dim]) -> Dim {
-    crate::families::rows::product(dims)
+/// Product of dimensions. If it overflows, it is larger than any slot.
+pub(in crate::lowerings) fn product(dims: &[Dim]) -> Dim {
+    crate::lowerings::rows::product(dims)
 }
 
 fn three<T: Clone>(list: &[T], missing: T) -> [T; 3] {
@@ -78,11 +78,15 @@ fn three<T: Clone>(list: &[T], missing: T) -> [T; 3] {
     all
 }
 
-impl Windows {
-    /// Windows of so many taps, `out` of them along each axis.
-    pub(in crate::families) fn of(window: &Window, kernel: &[usize], out: Vec<Dim>) -> Windows {
+impl GpuConvWindows {
+    /// Windows with `kernel` taps, and `out` windows along each axis.
+    pub(in crate::lowerings) fn new(
+        window: &Window,
+        kernel: &[usize],
+        out: Vec<Dim>,
+    ) -> GpuConvWindows {
         let unpadded = window.is_identity();
-        Windows {
+        GpuConvWindows {
             axes: kernel.len(),
             kernel: three(kernel, 1),
             stride: three(&window.stride, 1),
@@ -95,44 +99,49 @@ impl Windows {
         }
     }
 
-    /// True if each window is one element, and each element a window.
-    pub(in crate::families) fn are_elements(&self) -> bool {
+    /// True if windows and elements correspond one to one.
+    pub(in crate::lowerings) fn are_elements(&self) -> bool {
         self.unpadded && self.kernel == [1; 3]
     }
 
-    /// The taps along each axis that there is.
-    pub(in crate::families) fn taps(&self) -> Vec<usize> {
+    /// Taps along each existing axis.
+    pub(in crate::lowerings) fn taps(&self) -> Vec<usize> {
         self.kernel[3 - self.axes..].to_vec()
     }
 
-    /// The constants AXES, KD, KH, KW.
-    pub(in crate::families) fn consts(&self) -> [u32; 4] {
+    /// Values of the constants `AXES`, `KD`, `KH` and `KW`.
+    pub(in crate::lowerings) fn consts(&self) -> [u32; 4] {
         let [d, h, w] = self.kernel.map(|n| n as u32);
         [self.axes as u32, d, h, w]
     }
 
-    /// The block of windows on `x [N, C, ..]`; what only convolutions have is 0 or 1.
-    pub(in crate::families) fn params(&self, e: &mut Emit<'_>, x: &View) -> WindowParams {
+    /// Parameter block for windows on `x [N, C, ..]`. Parameters that only convolutions use are 0
+    /// or 1.
+    pub(in crate::lowerings) fn params(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        x: &SlotView,
+    ) -> WindowParams {
         let shape = x.layout.shape().to_vec();
         let strides = e.strides(x);
         let sizes = e.sizes(&shape[2..]);
-        let [size_d, size_h, size_w] = three(&sizes, Num::ONE);
-        let [x_deep, x_row, x_col] = three(&strides[2..], Num::ZERO);
+        let [size_d, size_h, size_w] = three(&sizes, SymInt::ONE);
+        let [x_deep, x_row, x_col] = three(&strides[2..], SymInt::ZERO);
         let out = self.out.clone();
         let [out_d, out_h, out_w] = out.map(|n| e.num(&n));
-        let of = |list: [usize; 3]| list.map(|n| Num::Const(n as i64));
+        let of = |list: [usize; 3]| list.map(|n| SymInt::Const(n as i64));
         let [stride_d, stride_h, stride_w] = of(self.stride);
         let [dilation_d, dilation_h, dilation_w] = of(self.dilation);
         let [pad_d, pad_h, pad_w] = of(self.pad);
-        let mut end = |n: Num, after: usize| e.tape().add(n, Num::Const(after as i64));
+        let mut end = |n: SymInt, after: usize| e.tape().add(n, SymInt::Const(after as i64));
         let end_d = end(size_d, self.pad_after[0]);
         let end_h = end(size_h, self.pad_after[1]);
         let end_w = end(size_w, self.pad_after[2]);
         WindowParams {
             batch: e.num(&shape[0]),
-            groups: Num::ONE,
-            m: Num::ONE,
-            k: Num::ONE,
+            groups: SymInt::ONE,
+            m: SymInt::ONE,
+            k: SymInt::ONE,
             channels: e.num(&shape[1]),
             windows: e.num(&self.count),
             x_offset: e.offset(x),
@@ -159,10 +168,10 @@ impl Windows {
             end_d,
             end_h,
             end_w,
-            bias_offset: Num::ZERO,
-            bias_row: Num::ZERO,
-            bias_stride: Num::ZERO,
-            zero: Num::ZERO,
+            bias_offset: SymInt::ZERO,
+            bias_row: SymInt::ZERO,
+            bias_stride: SymInt::ZERO,
+            zero: SymInt::ZERO,
         }
     }
 }

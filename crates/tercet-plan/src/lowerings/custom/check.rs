@@ -1,8 +1,8 @@
-//! Whether a user's kernel is what it is said to be: valid WGSL whose entry point, block and bindings keep to
-//! the convention of [`WgslKernel`].
+//! Validation of user-supplied kernels: valid WGSL whose entry point, parameter block and bindings
+//! follow the convention of [`WgslKernel`].
 //!
-//! Players bound every access by the length of an array. That is enough because every binding is an array of
-//! 32-bit words of which there is at least one.
+//! GPU runtimes clamp every access to the array length. This is sufficient, because every binding
+//! is an array of at least one 32-bit word.
 
 use naga::proc::Layouter;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -12,28 +12,32 @@ use naga::{
 };
 use tercet_ir::custom::{WgslKernel, WgslParam};
 
-use crate::caps::Caps;
+use crate::caps::DeviceCaps;
 
-/// The most invocations of a workgroup along its last axis, in every WebGPU.
-const MOST_DEEP: u32 = 64;
+/// Maximum number of threads along the last axis of a workgroup, guaranteed by WebGPU.
+const MAX_WORKGROUP_DEPTH: u32 = 64;
 
-/// Checks a kernel of an operator with so many operands and results.
+/// Validates a kernel of an operator with this number of operands and results.
 ///
 /// # Errors
-/// What is wrong with it, with what naga says of it.
+/// A description of the problem, with the message of naga if there is one.
 pub(super) fn kernel(
     kernel: &WgslKernel,
     operands: usize,
     results: usize,
-    caps: &Caps,
+    caps: &DeviceCaps,
 ) -> Result<(), String> {
     if let Some(port) = kernel.writes.iter().find(|port| **port >= results) {
-        return Err(format!("it writes result {port} of {results}"));
+        return Err(format!(
+            "it writes result {port}, but the operator has {results} results"
+        ));
     }
     let buffers = operands + kernel.writes.len();
     if buffers > caps.max_storage_buffers as usize {
         let most = caps.max_storage_buffers;
-        return Err(format!("it binds {buffers} tensors; accepted: {most}"));
+        return Err(format!(
+            "it binds {buffers} tensors; expected at most {most}"
+        ));
     }
     let module = parsed(&kernel.source)?;
     let entry = module
@@ -42,13 +46,15 @@ pub(super) fn kernel(
         .find(|e| e.name == kernel.entry && e.stage == ShaderStage::Compute)
         .ok_or_else(|| format!("it has no compute entry point `{}`", kernel.entry))?;
     if !module.overrides.is_empty() {
-        return Err("it has overrides; parameters are in its block".to_string());
+        return Err(
+            "it has overrides, which are not supported; pass parameters in its block".to_string(),
+        );
     }
     workgroup(kernel, entry, &module, caps)?;
     bindings(kernel, operands, &module)
 }
 
-/// The module, valid without extensions.
+/// Parses and validates the module, without WGSL extensions.
 fn parsed(text: &str) -> Result<Module, String> {
     let told = |message: String| message.trim_end().to_string();
     let module = naga::front::wgsl::parse_str(text)
@@ -59,30 +65,30 @@ fn parsed(text: &str) -> Result<Module, String> {
     Ok(module)
 }
 
-/// The size of a workgroup and its memory.
+/// Workgroup size of the entry point, with checks of size and shared memory.
 fn workgroup(
     kernel: &WgslKernel,
     entry: &EntryPoint,
     module: &Module,
-    caps: &Caps,
+    caps: &DeviceCaps,
 ) -> Result<(), String> {
     let (said, own) = (kernel.workgroup, entry.workgroup_size);
     if said != own {
         return Err(format!(
-            "a workgroup is {own:?} in the module, not {said:?}"
+            "workgroup size is {own:?} in the module, expected {said:?} as declared"
         ));
     }
     let most = caps.max_workgroup;
     let count: u64 = own.iter().map(|n| u64::from(*n)).product();
-    if count == 0 || count > u64::from(most) || own[2] > MOST_DEEP {
+    if count == 0 || count > u64::from(most) || own[2] > MAX_WORKGROUP_DEPTH {
         return Err(format!(
-            "a workgroup of {own:?}; accepted: 1 to {most} invocations, up to {MOST_DEEP} along the last axis"
+            "workgroup size is {own:?}; expected 1 to {most} threads, at most {MAX_WORKGROUP_DEPTH} along the last axis"
         ));
     }
     let mut layouter = Layouter::default();
     layouter
         .update(module.to_ctx())
-        .map_err(|e| format!("its types have no layout: {e}"))?;
+        .map_err(|e| format!("its types have no valid layout: {e}"))?;
     let shared = module.global_variables.iter();
     let shared = shared.filter(|(_, v)| v.space == AddressSpace::WorkGroup);
     let bytes: u64 = shared
@@ -90,14 +96,15 @@ fn workgroup(
         .sum();
     match bytes > u64::from(caps.workgroup_bytes) {
         true => Err(format!(
-            "a workgroup shares {bytes} bytes; accepted: {}",
+            "a workgroup uses {bytes} bytes of shared memory; expected at most {}",
             caps.workgroup_bytes
         )),
         false => Ok(()),
     }
 }
 
-/// The block and the tensors: exactly those of the convention.
+/// Checks that the bindings are exactly those of the convention: the parameter block and the
+/// tensors.
 fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(), String> {
     let mut is_bound = vec![false; 1 + operands + kernel.writes.len()];
     for (_, variable) in module.global_variables.iter() {
@@ -106,9 +113,7 @@ fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(),
             match variable.space {
                 AddressSpace::Private | AddressSpace::WorkGroup => continue,
                 _ => {
-                    return Err(format!(
-                        "`{name}` is of an address space that no kernel has"
-                    ));
+                    return Err(format!("`{name}` has an unsupported address space"));
                 }
             }
         };
@@ -117,13 +122,13 @@ fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(),
         let of_group = || format!("`{name}` at binding {at} of group {}", binding.group);
         let slot = is_bound.get_mut(at).filter(|_| binding.group == 0);
         let Some(slot) = slot.filter(|taken| !**taken) else {
-            return Err(format!("{} is one binding too many", of_group()));
+            return Err(format!("{} is an extra binding", of_group()));
         };
         *slot = true;
         match (variable.space, at) {
             (AddressSpace::Uniform, 0) if kernel.params.is_empty() => {
                 return Err(format!(
-                    "{} is a block, but there are no parameters",
+                    "{} is a parameter block, but no parameters are declared",
                     of_group()
                 ));
             }
@@ -132,26 +137,31 @@ fn bindings(kernel: &WgslKernel, operands: usize, module: &Module) -> Result<(),
                 let is_operand = at <= operands;
                 tensor(name, ty, access, is_operand, module)?;
             }
-            _ => return Err(format!("{} is no block and no tensor", of_group())),
+            _ => {
+                return Err(format!(
+                    "{} is neither a parameter block nor a tensor",
+                    of_group()
+                ));
+            }
         }
     }
     if !is_bound[0] && !kernel.params.is_empty() {
-        return Err("it has no block at binding 0 for its parameters".to_string());
+        return Err("parameter block at binding 0 is missing".to_string());
     }
     match is_bound.iter().skip(1).position(|bound| !bound) {
         None => Ok(()),
-        Some(i) if i < operands => Err(format!("it has no binding {} for operand {i}", i + 1)),
+        Some(i) if i < operands => Err(format!("binding {} for operand {i} is missing", i + 1)),
         Some(i) => {
             let port = kernel.writes[i - operands];
-            Err(format!("it has no binding {} for result {port}", i + 1))
+            Err(format!("binding {} for result {port} is missing", i + 1))
         }
     }
 }
 
-/// The struct at binding 0.
+/// Checks the struct at binding 0 against the declared parameters.
 fn block(params: &[WgslParam], ty: &Type, module: &Module) -> Result<(), String> {
     let TypeInner::Struct { members, .. } = &ty.inner else {
-        return Err("binding 0 is no struct".to_string());
+        return Err("binding 0 is not a struct".to_string());
     };
     let wanted: Vec<ScalarKind> = params.iter().map(kind).collect();
     let own: Option<Vec<ScalarKind>> = members
@@ -167,9 +177,9 @@ fn block(params: &[WgslParam], ty: &Type, module: &Module) -> Result<(), String>
     if own.as_ref() == Some(&wanted) {
         return Ok(());
     }
-    let names: Vec<&str> = params.iter().map(|p| spelled(kind(p))).collect();
+    let names: Vec<&str> = params.iter().map(|p| wgsl_name(kind(p))).collect();
     Err(format!(
-        "the struct at binding 0 does not have the fields of the parameters: {}",
+        "the struct at binding 0 does not match the declared parameters, expected {}",
         names.join(", ")
     ))
 }
@@ -182,7 +192,7 @@ fn kind(param: &WgslParam) -> ScalarKind {
     }
 }
 
-fn spelled(kind: ScalarKind) -> &'static str {
+fn wgsl_name(kind: ScalarKind) -> &'static str {
     match kind {
         ScalarKind::Uint => "u32",
         ScalarKind::Sint => "i32",
@@ -191,7 +201,7 @@ fn spelled(kind: ScalarKind) -> &'static str {
     }
 }
 
-/// An array of words, read or written as it should be.
+/// Checks that a binding is an array of words with the expected access mode.
 fn tensor(
     name: &str,
     ty: &Type,
@@ -212,14 +222,14 @@ fn tensor(
         } if is_word(&module.types[base]) => {}
         _ => {
             return Err(format!(
-                "`{name}` is no array of u32, i32 or f32 of any length"
+                "`{name}` is not a runtime-sized array of u32, i32 or f32"
             ));
         }
     }
     let is_written = access.contains(StorageAccess::STORE);
     match (is_operand, is_written) {
-        (true, true) => Err(format!("`{name}` is an operand and not only read")),
-        (false, false) => Err(format!("`{name}` is a result and only read")),
+        (true, true) => Err(format!("`{name}` is an operand, but it is not read-only")),
+        (false, false) => Err(format!("`{name}` is a result, but it is read-only")),
         (true, false) | (false, true) => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel of one length, as WGSL: radices in registers, unrolled, and what lies between them.
+//! WGSL code generation of FFT kernels, one per length: unrolled radices in registers, and
+//! exchanges through shared memory.
 
 use std::fmt::Write as _;
 
@@ -8,64 +9,69 @@ use super::super::rows::WORKGROUP;
 use super::super::{code, portable};
 use crate::scalar::PRELUDE;
 
-/// What is transformed into what.
+/// Kind of transform: complex, real to complex, or complex to real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum FftKind {
     Forward,
     Inverse,
-    /// Real numbers, two as one number, into the first half of their transform and one more.
-    OfReals,
-    /// Back.
+    /// Real to complex: pairs of reals are packed into complex numbers. The result is the first
+    /// half of the spectrum plus one element.
+    Reals,
+    /// Complex to real, the inverse of `Reals`.
     ToReals,
-    /// As `OfReals`, of frames of a signal times a window.
-    OfFrames,
+    /// As `Reals`, for frames of a signal times a window (STFT).
+    WindowedFrames,
 }
 
-impl Way {
-    /// True where the parts of a number are exchanged before and after, which makes an inverse.
+impl FftKind {
+    /// True if real and imaginary parts are swapped before and after, which yields the inverse
+    /// transform.
     fn exchanges(self) -> bool {
         match self {
-            Way::Inverse | Way::ToReals => true,
-            Way::Forward | Way::OfReals | Way::OfFrames => false,
+            FftKind::Inverse | FftKind::ToReals => true,
+            FftKind::Forward | FftKind::Reals | FftKind::WindowedFrames => false,
         }
     }
 
-    /// The real numbers of a complex one: the roots are those of so many times the length.
+    /// Reals packed per complex number. The table contains the roots of unity for the length times
+    /// this number.
     pub(super) fn reals(self) -> u32 {
         match self {
-            Way::Forward | Way::Inverse => 1,
-            Way::OfReals | Way::ToReals | Way::OfFrames => 2,
+            FftKind::Forward | FftKind::Inverse => 1,
+            FftKind::Reals | FftKind::ToReals | FftKind::WindowedFrames => 2,
         }
     }
 
-    /// True if the transform of real numbers is worked out of that of half as many as it is stored.
-    fn untangles(self) -> bool {
+    /// True if the spectrum of the reals is recovered from the packed half-length transform during
+    /// the store.
+    fn unpacks_real(self) -> bool {
         match self {
-            Way::OfReals | Way::OfFrames => true,
-            Way::Forward | Way::Inverse | Way::ToReals => false,
+            FftKind::Reals | FftKind::WindowedFrames => true,
+            FftKind::Forward | FftKind::Inverse | FftKind::ToReals => false,
         }
     }
 }
 
-/// How rows of one length are transformed.
+/// Execution plan for rows of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// The length.
+pub(super) struct FftKernelPlan {
+    /// Length of the transform, in complex numbers.
     pub(super) n: u32,
-    /// Its factors, in the order in which they are taken.
+    /// Radices in the order of the passes; their product is the length.
     pub(super) radices: Vec<u32>,
-    /// Invocations of a row, a power of two.
+    /// Threads per row, a power of two.
     pub(super) threads: u32,
-    /// One place in 17 of the shared memory is left out, so that powers of two apart are not in one bank.
+    /// Pads shared memory by one element after every 16, which avoids bank conflicts of
+    /// power-of-two strides.
     pub(super) spread: bool,
 }
 
-impl Plan {
-    /// The plan for a length, where a workgroup with this much shared memory holds a row and the prime
-    /// factors are small.
-    pub(super) fn of(n: usize, workgroup_bytes: u32) -> Option<Plan> {
+impl FftKernelPlan {
+    /// The plan for a length. `None` if a row does not fit the shared memory, or has large prime
+    /// factors.
+    pub(super) fn new(n: usize, workgroup_bytes: u32) -> Option<FftKernelPlan> {
         let places = workgroup_bytes / 8;
-        // Numbers of an invocation.
+        // Complex numbers per thread.
         let held = if places >= 16 * WORKGROUP { 16 } else { 8 };
         let n = u32::try_from(n)
             .ok()
@@ -74,7 +80,7 @@ impl Plan {
         let threads = n.div_ceil(held).next_power_of_two();
         let used = WORKGROUP / threads * n;
         let spread = used + used / 16 < places;
-        Some(Plan {
+        Some(FftKernelPlan {
             n,
             radices,
             threads,
@@ -83,7 +89,8 @@ impl Plan {
     }
 }
 
-/// The factors of a length: powers of two evenly over as few as there can be, then 7, 5 and 3.
+/// Radices of a length: powers of two split evenly into as few radices as possible, then 7, 5 and
+/// 3.
 fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
     let (twos, most) = (n.trailing_zeros(), held.trailing_zeros());
     let passes = twos.div_ceil(most);
@@ -103,15 +110,15 @@ fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
     (rest == 1).then_some(radices)
 }
 
-impl Plan {
-    /// True if the kernel reads a table of roots.
-    pub(super) fn has_roots(&self, way: Way) -> bool {
+impl FftKernelPlan {
+    /// True if the kernel reads a table of roots of unity.
+    pub(super) fn has_roots(&self, way: FftKind) -> bool {
         self.radices.len() > 1 || way.reals() > 1
     }
 }
 
-/// The kernel of a plan.
-pub(super) fn text(plan: &Plan, dtype: DType, way: Way, across: bool) -> String {
+/// WGSL source of the kernel for a plan.
+pub(super) fn text(plan: &FftKernelPlan, dtype: DType, way: FftKind, across: bool) -> String {
     let mut text = [
         PRELUDE,
         portable!("halves.wgsl"),
@@ -151,13 +158,13 @@ fn main(
         pass_text(&mut text, plan, way, pass, before);
         before *= plan.radices[pass];
     }
-    if way.untangles() {
-        untangle_text(&mut text, plan);
+    if way.unpacks_real() {
+        unpack_real_source(&mut text, plan);
     }
     text + "}\n"
 }
 
-fn header(plan: &Plan, dtype: DType, way: Way) -> String {
+fn header(plan: &FftKernelPlan, dtype: DType, way: FftKind) -> String {
     let mut text = String::from(
         "
 struct Params {
@@ -186,7 +193,7 @@ struct Params {
         );
         binding += 1;
     };
-    if way == Way::OfFrames {
+    if way == FftKind::WindowedFrames {
         bind(&mut text, "read", "x", "u32");
         bind(&mut text, "read", "window", "u32");
     } else {
@@ -198,11 +205,11 @@ struct Params {
     bind(&mut text, "read_write", "y", word);
     text += &save_text(dtype, way);
     text += &match way {
-        Way::Forward | Way::Inverse | Way::OfReals => numbers_text(dtype, way),
-        Way::ToReals => tangle_text(plan, dtype),
-        Way::OfFrames => frames_text(dtype),
+        FftKind::Forward | FftKind::Inverse | FftKind::Reals => numbers_text(dtype, way),
+        FftKind::ToReals => pack_real_source(plan, dtype),
+        FftKind::WindowedFrames => frames_text(dtype),
     };
-    if plan.radices.len() > 1 || way.untangles() {
+    if plan.radices.len() > 1 || way.unpacks_real() {
         let used = WORKGROUP / plan.threads * plan.n;
         let (places, place) = match plan.spread {
             true => (used + used / 16 + 1, "at + (at >> 4u)"),
@@ -222,7 +229,7 @@ fn place(at: u32) -> u32 {{
     text
 }
 
-/// The type of a number in memory, and the number that `word` of it is.
+/// The WGSL type of a complex number in memory, and the expression that unpacks `word`.
 fn number(dtype: DType, word: &str) -> (&'static str, String) {
     match dtype {
         DType::F32 => ("vec2<u32>", format!("bitcast<vec2<f32>>({word})")),
@@ -230,10 +237,11 @@ fn number(dtype: DType, word: &str) -> (&'static str, String) {
     }
 }
 
-/// How numbers are loaded: all that an invocation takes are fetched before the first is converted, which may
-/// take branches. An inverse is a transform with the parts exchanged before and after.
-fn numbers_text(dtype: DType, way: Way) -> String {
-    let parts = if way == Way::Inverse { ".yx" } else { "" };
+/// WGSL source that loads complex numbers. All loads of a thread are issued before the first
+/// conversion, because conversions may branch. For inverse transforms, real and imaginary parts are
+/// swapped before and after.
+fn numbers_text(dtype: DType, way: FftKind) -> String {
+    let parts = if way == FftKind::Inverse { ".yx" } else { "" };
     let (ty, value) = number(dtype, "found");
     format!(
         "
@@ -248,7 +256,7 @@ fn number(found: {ty}, k: u32) -> vec2<f32> {{
     )
 }
 
-fn save_text(dtype: DType, way: Way) -> String {
+fn save_text(dtype: DType, way: FftKind) -> String {
     let save = match dtype {
         DType::F32 => "bitcast<vec2<u32>>(v)".to_string(),
         _ => format!("two_bits(v, {}u)", code(dtype)),
@@ -264,7 +272,8 @@ fn save(at: u32, a: vec2<f32>) {{
     )
 }
 
-/// How two neighbours of a frame are loaded, which may begin at any element, with their weights.
+/// WGSL source that loads two adjacent elements of a frame, at any alignment, and multiplies them
+/// with the window.
 fn frames_text(dtype: DType) -> String {
     let (word, element) = match dtype {
         DType::F32 => ("at", "bitcast<f32>(word)".to_string()),
@@ -312,9 +321,10 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
     )
 }
 
-/// From the first half of the transform of real numbers that of half as many numbers: `(a + b) + i w^-k (a - b)`
-/// of `a = X[k]` and `b = conj X[h - k]`, with the parts exchanged. The first and the last of them are real.
-fn tangle_text(plan: &Plan, dtype: DType) -> String {
+/// WGSL source that packs half a spectrum of reals for a complex inverse transform of half the
+/// length. It computes `(a + b) + i w^-k (a - b)` for `a = X[k]` and `b = conj X[h - k]`, with real
+/// and imaginary parts swapped. The first and the last element of the spectrum are real.
+fn pack_real_source(plan: &FftKernelPlan, dtype: DType) -> String {
     let (ty, a) = number(dtype, "found.a");
     let (_, b) = number(dtype, "found.b");
     format!(
@@ -345,9 +355,10 @@ fn number(found: Found, k: u32) -> vec2<f32> {{
     )
 }
 
-/// From the transform of neighbours as one number, in shared memory, that of the real numbers: `S + T` at k and
-/// `conj (S - T)` at h - k, where `S = Z[k] + conj Z[h - k]` and `T = -i w^k (Z[k] - conj Z[h - k])`.
-fn untangle_text(text: &mut String, plan: &Plan) {
+/// WGSL source that recovers the spectrum of reals from the packed half-length transform in shared
+/// memory. It computes `S + T` at k and `conj (S - T)` at h - k. Here `S = Z[k] + conj Z[h - k]`
+/// and `T = -i w^k (Z[k] - conj Z[h - k])`.
+fn unpack_real_source(text: &mut String, plan: &FftKernelPlan) {
     let _ = write!(
         text,
         "    workgroupBarrier();
@@ -371,14 +382,15 @@ fn untangle_text(text: &mut String, plan: &Plan) {
     );
 }
 
-/// One radix: `before` is the product of those before it.
-fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32) {
+/// WGSL source of one pass with one radix; `before` is the product of the previous radices.
+fn pass_text(text: &mut String, plan: &FftKernelPlan, way: FftKind, pass: usize, before: u32) {
     let (n, radix) = (plan.n, plan.radices[pass]);
     let (first, last) = (pass == 0, pass + 1 == plan.radices.len());
     let count = n / radix;
     let each = count.div_ceil(plan.threads);
     let whole = each * plan.threads == count;
-    // Which invocations have numbers, and where they are in memory whether they have a row.
+    // Guard for threads without elements and, for global memory accesses, for threads without a
+    // row.
     let guard = |v: &str, needs_row: bool| match (needs_row, whole) {
         (true, true) => "if is_row ".to_string(),
         (true, false) => format!("if is_row && j{v} < {count}u "),
@@ -415,8 +427,8 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
         }
         let _ = writeln!(text, "        {v} = dft{radix}({v});\n    }}");
     }
-    // Sums that are untangled go through shared memory once more.
-    let saves = last && !way.untangles();
+    // Sums that need the recovery step go through shared memory once more.
+    let saves = last && !way.unpacks_real();
     if !saves && !first {
         text.push_str("    workgroupBarrier();\n");
     }
@@ -443,8 +455,8 @@ fn pass_text(text: &mut String, plan: &Plan, way: Way, pass: usize, before: u32)
     }
 }
 
-/// Power `r` of the root of a number: few are loaded, from places that lie apart; the others are products of
-/// at most two of them, or one more.
+/// Expression for power `r` of a root of unity. Few powers are loaded from the table. The others
+/// are products of at most two loaded powers, or three in one case.
 fn root(r: u32) -> String {
     match (r / 4 * 4, r % 4) {
         (0, 1) => "roots[turn]".to_string(),
@@ -480,7 +492,7 @@ mod tests {
     fn rows_fit_the_shared_memory() {
         for bytes in [16 << 10, 32 << 10, 48 << 10] {
             for n in 1..=4096 {
-                let Some(plan) = Plan::of(n, bytes) else {
+                let Some(plan) = FftKernelPlan::new(n, bytes) else {
                     continue;
                 };
                 let used = WORKGROUP / plan.threads * plan.n;

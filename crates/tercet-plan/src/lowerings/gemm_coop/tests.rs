@@ -1,28 +1,29 @@
-//! The modules declare what Rust says of them, and tilings keep the shader's constraints.
+//! Tests that SPIR-V modules match their Rust declarations, and that tilings satisfy the
+//! constraints of the shader.
 
 use std::collections::HashMap;
 
 use tercet_ir::DType;
 
 use super::*;
-use crate::caps::{Caps, CoopShape};
-use crate::kernel::{Code, FieldType, KernelDef};
-use crate::num::Num;
-use crate::tuning::{Entry, GemmProblem, Tuning};
+use crate::caps::{CoopShape, DeviceCaps};
+use crate::kernel::{FieldType, KernelCode, KernelDef};
+use crate::sym_int::SymInt;
+use crate::tuning::{GemmProblem, TuningEntry, TuningTable};
 
-/// What a SPIR-V module says of its interface.
+/// Interface of a SPIR-V module.
 #[derive(Default)]
-struct Module {
+struct SpirvInterface {
     names: HashMap<u32, String>,
     members: HashMap<(u32, u32), String>,
-    /// (target, decoration) to its operand.
+    /// Maps (target, decoration) to the decoration's operand.
     decorations: HashMap<(u32, u32), u32>,
     member_decorations: HashMap<(u32, u32, u32), u32>,
     pointees: HashMap<u32, u32>,
     structs: HashMap<u32, Vec<u32>>,
     unsigned: Vec<u32>,
     floats: Vec<u32>,
-    /// (id, pointer type, storage class)
+    /// Variables as (id, pointer type, storage class).
     variables: Vec<(u32, u32, u32)>,
 }
 
@@ -33,14 +34,14 @@ const OFFSET: u32 = 35;
 const UNIFORM: u32 = 2;
 const STORAGE_BUFFER: u32 = 12;
 
-impl Module {
-    fn read(bytes: &[u8]) -> Module {
+impl SpirvInterface {
+    fn read(bytes: &[u8]) -> SpirvInterface {
         let words: Vec<u32> = bytes
             .chunks_exact(4)
             .map(|w| u32::from_le_bytes(w.try_into().unwrap()))
             .collect();
         assert_eq!(words[0], 0x0723_0203);
-        let mut module = Module::default();
+        let mut module = SpirvInterface::default();
         let mut at = 5;
         while at < words.len() {
             let len = (words[at] >> 16) as usize;
@@ -71,7 +72,7 @@ impl Module {
         }
     }
 
-    /// The names of the specialization constants by their ids.
+    /// Names of the specialization constants, ordered by their ids.
     fn constants(&self) -> Vec<&str> {
         let mut found: Vec<(u32, &str)> = self
             .decorations
@@ -107,16 +108,20 @@ impl Module {
             .collect()
     }
 
-    /// The access of each storage binding from 1 on.
-    fn args(&self) -> Vec<Access> {
-        let mut found: Vec<(u32, Access)> = Vec::new();
+    /// Access modes of the storage bindings, from binding 1.
+    fn args(&self) -> Vec<ArgAccess> {
+        let mut found: Vec<(u32, ArgAccess)> = Vec::new();
         for (id, pointer, _) in self.variables.iter().filter(|v| v.2 == STORAGE_BUFFER) {
             let block = self.pointees[pointer];
             let read = self.decorations.contains_key(&(*id, NON_WRITABLE))
                 || self
                     .member_decorations
                     .contains_key(&(block, 0, NON_WRITABLE));
-            let access = if read { Access::Read } else { Access::Write };
+            let access = if read {
+                ArgAccess::Read
+            } else {
+                ArgAccess::Write
+            };
             let entry = (self.decorations[&(*id, BINDING)], access);
             if !found.contains(&entry) {
                 found.push(entry);
@@ -138,19 +143,19 @@ fn text(words: &[u32]) -> String {
 #[test]
 fn modules_declare_the_block_the_arguments_and_the_constants() {
     let types = [CoopType::F16, CoopType::BF16];
-    let scopes = [Scope::Subgroup, Scope::Workgroup];
+    let scopes = [CoopScope::Subgroup, CoopScope::Workgroup];
     for (ty, scope) in types.into_iter().flat_map(|ty| scopes.map(|s| (ty, s))) {
         agrees(&kernel(ty, scope).def);
     }
     agrees(&LAID_F16.def);
 }
 
-/// Fails where a module declares another interface than Rust says of it.
-pub(in crate::families) fn agrees(def: &KernelDef) {
-    let Code::SpirV(bytes) = def.code else {
+/// Fails if the interface of a module differs from its Rust declaration.
+pub(in crate::lowerings) fn agrees(def: &KernelDef) {
+    let KernelCode::SpirV(bytes) = def.code else {
         panic!("{} is SPIR-V", def.name)
     };
-    let module = Module::read(bytes);
+    let module = SpirvInterface::read(bytes);
     let fields: Vec<_> = def
         .fields
         .iter()
@@ -163,7 +168,7 @@ pub(in crate::families) fn agrees(def: &KernelDef) {
 
 #[test]
 fn tilings_keep_the_constraints_of_the_shader() {
-    let mut software = Caps::h200();
+    let mut software = DeviceCaps::h200();
     software.subgroup = Some(8);
     software.workgroup_bytes = 32 << 10;
     software.coop = vec![CoopShape {
@@ -171,15 +176,19 @@ fn tilings_keep_the_constraints_of_the_shader() {
         m: 8,
         n: 8,
         k: 8,
-        narrow_sums: true,
+        narrow_accumulators: true,
     }];
-    let others = [Caps::rdna3(32), Caps::rdna3(64), Caps::arc()];
-    for caps in [Caps::h200(), software].into_iter().chain(others) {
-        let all = Tiling::candidates(&caps, CoopType::F16);
+    let others = [
+        DeviceCaps::rdna3(32),
+        DeviceCaps::rdna3(64),
+        DeviceCaps::arc(),
+    ];
+    for caps in [DeviceCaps::h200(), software].into_iter().chain(others) {
+        let all = CoopGemmTiling::candidates(&caps, CoopType::F16);
         assert!(all.len() > 4, "{all:?}");
         let registers = caps.device.registers_of(caps.subgroup.unwrap());
-        for t in all.iter().filter(|t| t.scope == Scope::Subgroup) {
-            let ([fm, fn_, fk], [bm, bn, bk], [wm, wn]) = (t.fragment, t.tile, t.part);
+        for t in all.iter().filter(|t| t.scope == CoopScope::Subgroup) {
+            let ([fm, fn_, fk], [bm, bn, bk], [wm, wn]) = (t.fragment, t.tile, t.subgroup_tile);
             assert!(fk % 8 == 0 && fn_ % 4 == 0 && bn % 8 == 0, "{t:?}");
             assert!(bm % wm == 0 && bn % wn == 0 && bk % fk == 0, "{t:?}");
             assert!(wm % fm == 0 && wn % fn_ == 0 && wn % 8 == 0, "{t:?}");
@@ -187,7 +196,8 @@ fn tilings_keep_the_constraints_of_the_shader() {
             assert!(2 * wm * wn / t.subgroup <= registers + 1, "{t:?}");
             assert_eq!(t.splits, 1, "{t:?}");
         }
-        let names: std::collections::HashSet<String> = all.iter().map(Tiling::to_string).collect();
+        let names: std::collections::HashSet<String> =
+            all.iter().map(CoopGemmTiling::to_string).collect();
         assert_eq!(names.len(), all.len(), "names tell candidates apart");
     }
 }
@@ -202,45 +212,45 @@ fn problem(m: usize, n: usize, k: usize) -> GemmProblem {
     }
 }
 
-/// Few tiles and a long sum: parts of `k` give work to the units that are left over.
+/// With few tiles and a long reduction, split-K occupies the idle compute units.
 #[test]
 fn few_tiles_sum_k_in_parts() {
-    let caps = Caps::h200();
-    let choose = |p: &GemmProblem| Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
+    let caps = DeviceCaps::h200();
+    let choose = |p: &GemmProblem| CoopGemmTiling::choose(&caps, CoopType::F16, p, true).unwrap();
     let long = choose(&problem(128, 768, 8192));
     assert!(long.splits > 1, "{long}");
-    // Most units have work.
+    // At least half of the compute units have work.
     let groups = long.groups(128, 768) * long.splits as usize;
     assert!((66..400).contains(&groups), "{long}");
     for whole in [
         problem(4096, 4096, 8192),
         problem(64, 64, 64),
-        // What adds the parts does four columns at a time.
+        // The kernel that adds partial sums processes four columns at once.
         problem(128, 766, 8192),
     ] {
         assert_eq!(choose(&whole).splits, 1, "{whole:?}");
     }
     for k in [1, 63, 64, 65, 8192, 8200] {
-        let mut tape = crate::num::Tape::default();
-        let part = long.split_k(&mut tape, Num::Const(k)).known().unwrap();
+        let mut tape = crate::sym_int::ExprArena::default();
+        let part = long.split_k(&mut tape, SymInt::Const(k)).known().unwrap();
         assert!(part * i64::from(long.splits) >= k, "{k}: {part}");
         assert_eq!(part % i64::from(long.tile[2]), 0, "{k}: {part}");
     }
 }
 
-/// Windows are gathered in parts of `k` where tiles are few and there is room for their sums, and in long steps
+/// Implicit GEMM uses split-K if there are few tiles and room for partial sums. It uses long steps
 /// only within the channels of a tap.
 #[test]
 fn windows_are_gathered_in_parts_and_within_taps() {
-    let caps = Caps::h200();
-    let choose = |[m, n, k]: [usize; 3], channels, most_parts| {
-        let gathering = Gathering {
+    let caps = DeviceCaps::h200();
+    let choose = |[m, n, k]: [usize; 3], channels, max_parts| {
+        let gathering = ImplicitGemm {
             products: 1,
             channels,
-            most_parts,
+            max_parts,
         };
         let p = problem(m, n, k);
-        Tiling::choose_for_windows(&caps, CoopType::F16, &p, &gathering).unwrap()
+        CoopGemmTiling::choose_for_windows(&caps, CoopType::F16, &p, &gathering).unwrap()
     };
     let deep = [512, 1568, 4608];
     assert!(choose(deep, Some(512), 16).splits > 1);
@@ -258,20 +268,22 @@ fn windows_are_gathered_in_parts_and_within_taps() {
 
 #[test]
 fn tilings_follow_the_size_and_the_measurements() {
-    let caps = Caps::h200();
-    let choose = |caps: &Caps, p: &GemmProblem, aligned| {
-        let tiling = Tiling::choose(caps, CoopType::F16, p, aligned)?;
+    let caps = DeviceCaps::h200();
+    let choose = |caps: &DeviceCaps, p: &GemmProblem, aligned| {
+        let tiling = CoopGemmTiling::choose(caps, CoopType::F16, p, aligned)?;
         Some(tiling.to_string())
     };
-    let large = Tiling::choose(&caps, CoopType::F16, &problem(8192, 8192, 8192), true).unwrap();
-    let small = Tiling::choose(&caps, CoopType::F16, &problem(256, 256, 256), true).unwrap();
-    let area = |t: &Tiling| t.tile[0] * t.tile[1];
+    let large =
+        CoopGemmTiling::choose(&caps, CoopType::F16, &problem(8192, 8192, 8192), true).unwrap();
+    let small =
+        CoopGemmTiling::choose(&caps, CoopType::F16, &problem(256, 256, 256), true).unwrap();
+    let area = |t: &CoopGemmTiling| t.tile[0] * t.tile[1];
     assert!(
         area(&large) >= 128 * 128 && area(&small) <= 64 * 64,
         "{large} {small}"
     );
-    assert_eq!(large.scope, Scope::Subgroup);
-    // What was fastest of all where it was measured.
+    assert_eq!(large.scope, CoopScope::Subgroup);
+    // The fastest of all tilings, as measured.
     for (m, n, k, best) in [
         (4096, 4096, 4096, "128x256x16/64x64:2"),
         (2048, 2048, 2048, "128x256x16/64x64:2"),
@@ -285,23 +297,23 @@ fn tilings_follow_the_size_and_the_measurements() {
         assert_eq!(choose(&caps, &problem(m, n, k), true).unwrap(), best);
     }
     assert_eq!(
-        choose(&Caps::browser(), &problem(256, 256, 256), true),
+        choose(&DeviceCaps::browser(), &problem(256, 256, 256), true),
         None
     );
 
     let entries = [("128x256x64/block256", 4096), ("no such way", 512)];
-    let entries = entries.map(|(way, size)| Entry {
+    let entries = entries.map(|(way, size)| TuningEntry {
         key: problem(size, size, size).key(),
         variant: way.to_string(),
     });
-    let tuned = caps.clone().tuned(Tuning::new(entries.to_vec()));
+    let tuned = caps.clone().tuned(TuningTable::new(entries.to_vec()));
     let p = problem(4000, 4096, 4096);
     assert_eq!(
         choose(&tuned, &p, true).as_deref(),
         Some("128x256x64/block256")
     );
-    // The number of parts stands after the name of a tiling.
-    let of = |way| caps.clone().tuned(Tuning::always(way));
+    // The split-K factor follows the name of a tiling.
+    let of = |way| caps.clone().tuned(TuningTable::always(way));
     let way = "64x64x64/32x32:split4";
     assert_eq!(choose(&of(way), &p, true).as_deref(), Some(way));
     for wrong in [
@@ -311,18 +323,18 @@ fn tilings_follow_the_size_and_the_measurements() {
     ] {
         assert_eq!(choose(&of(wrong), &p, true), choose(&caps, &p, true));
     }
-    // What it cannot run, and what the device does not have, is passed over.
+    // Table entries that the problem or the device does not support are skipped.
     assert_eq!(choose(&tuned, &p, false), choose(&caps, &p, false));
     let p = problem(512, 512, 512);
     assert_eq!(choose(&tuned, &p, true), choose(&caps, &p, true));
 }
 
-/// Weights are laid out where that was measured to be faster, and where they can be.
+/// Weights are prepacked if this is supported and was measured to be faster.
 #[test]
 fn weights_are_laid_out_where_it_pays() {
-    let caps = Caps::h200();
-    let choose = |caps: &Caps, p: &GemmProblem| {
-        let tiling = Tiling::choose_laid(caps, CoopType::F16, p, true);
+    let caps = DeviceCaps::h200();
+    let choose = |caps: &DeviceCaps, p: &GemmProblem| {
+        let tiling = CoopGemmTiling::choose_prepacked(caps, CoopType::F16, p, true);
         tiling.map(|t| t.to_string())
     };
     for (m, n, k, best) in [
@@ -341,8 +353,8 @@ fn weights_are_laid_out_where_it_pays() {
         let p = problem(m, n, k);
         assert_eq!(choose(&caps, &p).unwrap(), best, "{p:?}");
     }
-    let unknown = Caps {
-        coop_lanes: false,
+    let unknown = DeviceCaps {
+        coop_fragment_layout: false,
         ..caps.clone()
     };
     let other = problem(4096, 2304 + 8, 768);
@@ -350,20 +362,20 @@ fn weights_are_laid_out_where_it_pays() {
     let is_laid = |way: Option<String>| way.unwrap().contains("laid");
     assert!(!is_laid(choose(&unknown, &problem(4096, 2304, 768))));
     assert!(!is_laid(choose(&caps, &other)) && !is_laid(choose(&caps, &short)));
-    // A table of operands as they lie does not count for those, a name of theirs does.
-    let tuned = |way| caps.clone().tuned(Tuning::always(way));
+    // Entries without prepacking do not apply to prepacked weights; entries with prepacking do.
+    let tuned = |way| caps.clone().tuned(TuningTable::always(way));
     let p = problem(4096, 2304, 768);
     assert!(is_laid(choose(&tuned("128x128x32/64x64"), &p)));
     let small = "16x64x32/laid16";
     assert_eq!(choose(&tuned(small), &p).as_deref(), Some(small));
 }
 
-/// Where the last turn of the device would be far from full, the last columns have `k` in parts, and cost less so.
+/// If the last wave of tiles would be nearly empty, the last columns use split-K, which costs less.
 #[test]
 fn a_last_turn_that_is_nearly_empty_is_in_parts() {
-    let caps = Caps::h200();
+    let caps = DeviceCaps::h200();
     let tail = |p: &GemmProblem| {
-        let tiling = Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
+        let tiling = CoopGemmTiling::choose(&caps, CoopType::F16, p, true).unwrap();
         let turn = caps.units() * tiling.groups_at_once(&caps).unwrap() as usize / caps.units();
         tiling.tail(&caps, CoopType::F16, p).map(|tail| {
             let across = p.n.div_ceil(tiling.tile[1] as usize);
@@ -371,11 +383,12 @@ fn a_last_turn_that_is_nearly_empty_is_in_parts() {
             (whole, turn, tail)
         })
     };
-    // 896 tiles, of which 264 run at a time.
+    // 896 tiles, of which 264 run concurrently.
     let (whole, turn, found) = tail(&problem(512, 28_672, 4096)).unwrap();
     assert!(whole <= 3 * turn && whole + 4 > 3 * turn, "{whole} {turn}");
     assert!(found.splits > 1, "{found:?}");
-    // Full turns, fewer tiles than units, and what cannot be added up by fours.
+    // No tail for whole waves, for fewer tiles than compute units, and for a column count that is
+    // no multiple of four.
     for whole in [
         problem(8192, 8192, 8192),
         problem(64, 64, 64),

@@ -1,31 +1,31 @@
-//! The steps of several nodes over one shape as those of one kernel.
+//! Combines the map steps of several nodes with one shape into the steps of one kernel.
 //!
-//! Next: `row_wise.rs` for groups with reductions along rows, `columns.rs` for reductions of columns.
+//! Next: `row_wise.rs` for fusion groups with row reductions, `columns.rs` for column reductions.
 
 use std::collections::{BTreeSet, HashMap};
 
-use tercet_ir::attr::Real;
+use tercet_ir::attr::FloatAttr;
 use tercet_ir::ops::{AxisMap, IndexMap, Map, MapArg, Op, ReduceFn};
 use tercet_ir::scalar::{BinaryFn, CompareFn, ScalarOp, UnaryFn};
 use tercet_ir::{DType, NodeId, Shape, Value};
 
 use super::as_map;
-use super::operand::Operand;
-use super::text::Step;
-use crate::emit::Emit;
-use crate::fusions::Part;
+use super::codegen::NamedStep;
+use super::operand::IndexedOperand;
+use crate::emit::LoweringCtx;
+use crate::fusions::RowWiseNodeKind;
 use crate::scalar;
 
-/// What an argument of a step is.
+/// Source of a step's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum StepArgument {
     Operand(usize),
     Step(usize),
 }
 
-/// What a step computes.
+/// Computation of a step.
 #[derive(Clone, Debug)]
-pub(super) enum Work {
+pub(super) enum RowStepOp {
     Scalar(ScalarOp),
     Reduce(ReduceFn),
 }
@@ -33,34 +33,37 @@ pub(super) enum Work {
 /// A step of the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct RowStep {
-    pub(super) work: Work,
-    pub(super) args: Vec<Source>,
-    /// The dtype of its last argument, and its own.
+    pub(super) work: RowStepOp,
+    pub(super) args: Vec<StepArgument>,
+    /// Dtype of the step's last argument, and dtype of the step.
     pub(super) from: DType,
     pub(super) to: DType,
-    /// Its value is the same along a row.
+    /// The value is constant along a row.
     pub(super) is_row: bool,
-    /// The passes over a row after which it can be computed.
+    /// Number of passes over a row that must complete before this step.
     pub(super) pass: usize,
 }
 
 impl RowStep {
     pub(super) fn is_constant(&self) -> bool {
-        matches!(self.work, Work::Scalar(ScalarOp::Const(..)))
+        matches!(self.work, RowStepOp::Scalar(ScalarOp::Const(..)))
     }
 }
 
 /// The steps of a kernel.
 #[derive(Clone, Copy)]
-pub(super) struct Steps<'m>(pub(super) &'m [RowStep]);
+pub(super) struct RowSteps<'m>(pub(super) &'m [RowStep]);
 
-impl<'m> Steps<'m> {
-    /// The steps of elements that these need, in order.
-    pub(super) fn needed(&self, wanted: impl IntoIterator<Item = Source>) -> Vec<usize> {
+impl<'m> RowSteps<'m> {
+    /// The elementwise steps that these sources require, in order.
+    pub(super) fn required_steps(
+        &self,
+        wanted: impl IntoIterator<Item = StepArgument>,
+    ) -> Vec<usize> {
         let mut needed = BTreeSet::new();
-        let mut open: Vec<Source> = wanted.into_iter().collect();
+        let mut open: Vec<StepArgument> = wanted.into_iter().collect();
         while let Some(source) = open.pop() {
-            let Source::Step(at) = source else {
+            let StepArgument::Step(at) = source else {
                 continue;
             };
             let step = &self.0[at];
@@ -71,18 +74,18 @@ impl<'m> Steps<'m> {
         needed.into_iter().collect()
     }
 
-    /// The name of a value where `v0`, `v1`.. are operands and `s0`, `s1`.. steps of elements.
-    pub(super) fn name_of(&self, source: Source) -> String {
+    /// Name of a value in WGSL: operands are `v0`, `v1`.., elementwise steps `s0`, `s1`..
+    pub(super) fn name_of(&self, source: StepArgument) -> String {
         match source {
-            Source::Operand(i) => format!("v{i}"),
-            Source::Step(at) => self.name_of_step(at),
+            StepArgument::Operand(i) => format!("v{i}"),
+            StepArgument::Step(at) => self.name_of_step(at),
         }
     }
 
     pub(super) fn name_of_step(&self, at: usize) -> String {
         let step = &self.0[at];
         match &step.work {
-            Work::Scalar(op) if step.is_constant() => {
+            RowStepOp::Scalar(op) if step.is_constant() => {
                 scalar::expression(op, step.from, step.to, &[]).0
             }
             _ if step.is_row => format!("r{at}"),
@@ -90,14 +93,14 @@ impl<'m> Steps<'m> {
         }
     }
 
-    /// Steps of elements as text has them.
-    pub(super) fn written(&self, steps: &[usize]) -> Vec<Step<'_>> {
+    /// Elementwise steps in the form that code generation takes.
+    pub(super) fn named_steps(&self, steps: &[usize]) -> Vec<NamedStep<'_>> {
         let written = steps.iter().filter_map(|&at| {
             let step = &self.0[at];
-            let Work::Scalar(op) = &step.work else {
+            let RowStepOp::Scalar(op) = &step.work else {
                 return None;
             };
-            Some(Step {
+            Some(NamedStep {
                 at,
                 op,
                 args: step.args.iter().map(|arg| self.name_of(*arg)).collect(),
@@ -110,22 +113,22 @@ impl<'m> Steps<'m> {
     }
 }
 
-/// The steps of several nodes while they are put together.
-pub(super) struct Body {
-    /// The shape that all elements have.
+/// Steps of several nodes under construction.
+pub(super) struct FusedBody {
+    /// Shape of all elementwise steps.
     shape: Shape,
-    /// The first axis along rows, where there are numbers of rows.
+    /// First axis along rows, if the body contains row values.
     axis: Option<usize>,
     pub(super) steps: Vec<RowStep>,
-    pub(super) operands: Vec<Operand>,
-    /// Which operands are the same along a row.
+    pub(super) operands: Vec<IndexedOperand>,
+    /// For each operand, whether it is constant along a row.
     pub(super) are_rows: Vec<bool>,
     pub(super) step_of: HashMap<Value, usize>,
 }
 
-impl Body {
-    pub(super) fn new(shape: &Shape, axis: Option<usize>) -> Body {
-        Body {
+impl FusedBody {
+    pub(super) fn new(shape: &Shape, axis: Option<usize>) -> FusedBody {
+        FusedBody {
             shape: shape.clone(),
             axis,
             steps: Vec::new(),
@@ -135,8 +138,8 @@ impl Body {
         }
     }
 
-    /// Appends a reduction along rows; nothing where it reads a step in an order of its own.
-    pub(super) fn reduction(&mut self, e: &mut Emit<'_>, id: NodeId) -> Option<()> {
+    /// Appends a row reduction. `None` if it reads a step with a different index map.
+    pub(super) fn reduction(&mut self, e: &mut LoweringCtx<'_>, id: NodeId) -> Option<()> {
         let node = e.graph.node(id);
         let Op::Reduce(op) = &node.op else {
             return None;
@@ -146,7 +149,7 @@ impl Body {
         let arg = self.source(e, node.inputs[0], &straight)?;
         let pass = self.pass(&[arg]) + 1;
         let step = RowStep {
-            work: Work::Reduce(f),
+            work: RowStepOp::Reduce(f),
             args: vec![arg],
             from: e.graph.ty(node.inputs[0]).dtype,
             to: node.outputs[0].dtype,
@@ -159,21 +162,23 @@ impl Body {
         Some(())
     }
 
-    /// Appends softmax of rows, or its logarithm, in F32; nothing as above.
+    /// Appends a row softmax or log-softmax in F32. `None` if it reads a step with a different
+    /// index map.
     ///
-    /// A row of only `-inf` gives zeros, or stays so: nothing is taken from it, and its sum is one.
-    pub(super) fn softmax(&mut self, e: &mut Emit<'_>, id: NodeId) -> Option<()> {
+    /// A row of only `-inf` gives zeros (or `-inf` for log-softmax): the maximum is not subtracted,
+    /// and the sum counts as one.
+    pub(super) fn softmax(&mut self, e: &mut LoweringCtx<'_>, id: NodeId) -> Option<()> {
         let node = e.graph.node(id);
         let is_log = matches!(node.op, Op::LogSoftmax(_));
         let dtype = node.outputs[0].dtype;
         let straight = IndexMap::identity(self.shape.rank());
         let x = self.source(e, node.inputs[0], &straight)?;
-        let number = |value| Work::Scalar(ScalarOp::Const(DType::F32, Real(value)));
-        let scalar = |op| Work::Scalar(op);
+        let number = |value| RowStepOp::Scalar(ScalarOp::Const(DType::F32, FloatAttr(value)));
+        let scalar = |op| RowStepOp::Scalar(op);
         let (f32, bool) = (DType::F32, DType::Bool);
         let none = self.push(number(f64::NEG_INFINITY), &[], f32);
         let [zero, one] = [0.0, 1.0].map(|n| self.push(number(n), &[], f32));
-        let most = self.push(Work::Reduce(ReduceFn::Max), &[x], f32);
+        let most = self.push(RowStepOp::Reduce(ReduceFn::Max), &[x], f32);
         let is_none = self.push(
             scalar(ScalarOp::Compare(CompareFn::Eq)),
             &[most, none],
@@ -182,7 +187,7 @@ impl Body {
         let least = self.push(scalar(ScalarOp::Where), &[is_none, zero, most], f32);
         let below = self.push(scalar(ScalarOp::Binary(BinaryFn::Sub)), &[x, least], f32);
         let part = self.push(scalar(ScalarOp::Unary(UnaryFn::Exp)), &[below], f32);
-        let sum = self.push(Work::Reduce(ReduceFn::Sum), &[part], f32);
+        let sum = self.push(RowStepOp::Reduce(ReduceFn::Sum), &[part], f32);
         let sum = self.push(scalar(ScalarOp::Where), &[is_none, one, sum], f32);
         let mut y = match is_log {
             true => {
@@ -201,15 +206,15 @@ impl Body {
         if dtype != f32 {
             y = self.push(scalar(ScalarOp::Cast(dtype)), &[y], dtype);
         }
-        if let Source::Step(at) = y {
+        if let StepArgument::Step(at) = y {
             self.step_of.insert(Value { node: id, port: 0 }, at);
         }
         Some(())
     }
 
-    /// Appends a step of operands in F32.
-    fn push(&mut self, work: Work, args: &[Source], to: DType) -> Source {
-        let reduces = matches!(work, Work::Reduce(_));
+    /// Appends a step with F32 arguments.
+    fn push(&mut self, work: RowStepOp, args: &[StepArgument], to: DType) -> StepArgument {
+        let reduces = matches!(work, RowStepOp::Reduce(_));
         self.steps.push(RowStep {
             work,
             args: args.to_vec(),
@@ -218,15 +223,16 @@ impl Body {
             is_row: reduces || args.iter().all(|arg| self.is_row(*arg)),
             pass: self.pass(args) + usize::from(reduces),
         });
-        Source::Step(self.steps.len() - 1)
+        StepArgument::Step(self.steps.len() - 1)
     }
 
-    /// Appends the steps of an elementwise node that these results of it need; nothing as above.
+    /// Appends the steps of an elementwise node that these of its results require. `None` if a step
+    /// is read with a different index map.
     pub(super) fn map(
         &mut self,
-        e: &mut Emit<'_>,
+        e: &mut LoweringCtx<'_>,
         id: NodeId,
-        part: Part,
+        part: RowWiseNodeKind,
         wanted: impl Fn(u8) -> bool,
     ) -> Option<()> {
         let graph = e.graph;
@@ -242,10 +248,10 @@ impl Body {
             let mut args = Vec::new();
             for arg in &step.args {
                 args.push(match *arg {
-                    MapArg::Step(s) => Source::Step(at_of[s]),
+                    MapArg::Step(s) => StepArgument::Step(at_of[s]),
                     MapArg::Input(i) => {
                         let index = match (part, self.axis) {
-                            (Part::Rows, Some(axis)) => of_rows(&map.inputs[i], axis),
+                            (RowWiseNodeKind::Rows, Some(axis)) => row_index(&map.inputs[i], axis),
                             _ => map.inputs[i].clone(),
                         };
                         self.source(e, node.inputs[i], &index)?
@@ -254,7 +260,7 @@ impl Body {
             }
             at_of[at] = self.steps.len();
             self.steps.push(RowStep {
-                work: Work::Scalar(step.op.clone()),
+                work: RowStepOp::Scalar(step.op.clone()),
                 is_row: self.axis.is_some() && args.iter().all(|arg| self.is_row(*arg)),
                 pass: self.pass(&args),
                 from: args.last().map_or(DType::F32, |arg| self.dtype(*arg)),
@@ -269,25 +275,25 @@ impl Body {
         Some(())
     }
 
-    /// A value as an index of the shape finds it: a step, or an operand.
+    /// Resolves a value, read with the given index map, to a step or an operand.
     pub(super) fn source(
         &mut self,
-        e: &mut Emit<'_>,
+        e: &mut LoweringCtx<'_>,
         v: Value,
         index: &IndexMap,
-    ) -> Option<Source> {
+    ) -> Option<StepArgument> {
         if let Some(&step) = self.step_of.get(&v) {
             let is_straight = match (e.graph.ty(v).shape == self.shape, self.axis) {
                 (true, _) => index.is_identity(self.shape.rank()),
                 (false, Some(axis)) => is_of_row(index, &self.shape, axis),
                 (false, None) => false,
             };
-            return is_straight.then_some(Source::Step(step));
+            return is_straight.then_some(StepArgument::Step(step));
         }
         let view = e.view(v);
-        let operand = Operand::of(e, &view, index, &self.shape);
+        let operand = IndexedOperand::new(e, &view, index, &self.shape);
         let known = self.operands.iter().position(|o| *o == operand);
-        Some(Source::Operand(known.unwrap_or_else(|| {
+        Some(StepArgument::Operand(known.unwrap_or_else(|| {
             let is_row = self.axis.is_some_and(|axis| {
                 let along = |a: &AxisMap| a.from.is_some_and(|from| from >= axis);
                 !index.axes.iter().any(along)
@@ -298,8 +304,8 @@ impl Body {
         })))
     }
 
-    /// Leaves out what these steps do not need.
-    pub(super) fn keep(&mut self, wanted: &[Value]) {
+    /// Removes the steps that these values do not require.
+    pub(super) fn retain_steps(&mut self, wanted: &[Value]) {
         let mut live = vec![false; self.steps.len()];
         wanted.iter().for_each(|v| live[self.step_of[v]] = true);
         let mut reads = vec![false; self.operands.len()];
@@ -309,8 +315,8 @@ impl Body {
             }
             for arg in &self.steps[at].args {
                 match *arg {
-                    Source::Step(s) => live[s] = true,
-                    Source::Operand(i) => reads[i] = true,
+                    StepArgument::Step(s) => live[s] = true,
+                    StepArgument::Operand(i) => reads[i] = true,
                 }
             }
         }
@@ -319,8 +325,8 @@ impl Body {
         for (mut step, _) in old.into_iter().zip(&live).filter(|(_, is)| **is) {
             for arg in &mut step.args {
                 *arg = match *arg {
-                    Source::Step(s) => Source::Step(steps[s]),
-                    Source::Operand(i) => Source::Operand(operands[i]),
+                    StepArgument::Step(s) => StepArgument::Step(steps[s]),
+                    StepArgument::Operand(i) => StepArgument::Operand(operands[i]),
                 };
             }
             self.steps.push(step);
@@ -333,30 +339,30 @@ impl Body {
         self.step_of.values_mut().for_each(|at| *at = steps[*at]);
     }
 
-    fn dtype(&self, of: Source) -> DType {
+    fn dtype(&self, of: StepArgument) -> DType {
         match of {
-            Source::Operand(i) => self.operands[i].dtype,
-            Source::Step(s) => self.steps[s].to,
+            StepArgument::Operand(i) => self.operands[i].dtype,
+            StepArgument::Step(s) => self.steps[s].to,
         }
     }
 
-    fn is_row(&self, of: Source) -> bool {
+    fn is_row(&self, of: StepArgument) -> bool {
         match of {
-            Source::Operand(i) => self.are_rows[i],
-            Source::Step(s) => self.steps[s].is_row,
+            StepArgument::Operand(i) => self.are_rows[i],
+            StepArgument::Step(s) => self.steps[s].is_row,
         }
     }
 
-    fn pass(&self, args: &[Source]) -> usize {
+    fn pass(&self, args: &[StepArgument]) -> usize {
         let passes = args.iter().map(|arg| match *arg {
-            Source::Operand(_) => 0,
-            Source::Step(s) => self.steps[s].pass,
+            StepArgument::Operand(_) => 0,
+            StepArgument::Step(s) => self.steps[s].pass,
         });
         passes.max().unwrap_or(0)
     }
 }
 
-/// The numbers of those that are kept.
+/// New indices of the entries that are retained.
 fn numbered(kept: &[bool]) -> Vec<usize> {
     let mut next = 0;
     let number = |kept: &bool| {
@@ -366,7 +372,7 @@ fn numbered(kept: &[bool]) -> Vec<usize> {
     kept.iter().map(number).collect()
 }
 
-/// The steps of a map that these results need, in order.
+/// The steps of a map that these results require, in order.
 pub(crate) fn steps_of(map: &Map, ports: impl Iterator<Item = u8>) -> BTreeSet<usize> {
     let mut needed = BTreeSet::new();
     let mut open: Vec<usize> = ports.map(|port| map.results[usize::from(port)]).collect();
@@ -382,8 +388,8 @@ pub(crate) fn steps_of(map: &Map, ports: impl Iterator<Item = u8>) -> BTreeSet<u
     needed
 }
 
-/// The index map of a number a row, as rows of elements find it.
-fn of_rows(index: &IndexMap, axis: usize) -> IndexMap {
+/// Converts the index map of a row value to the shape of elements.
+fn row_index(index: &IndexMap, axis: usize) -> IndexMap {
     let axes = index.axes.iter().map(|a| match a.from {
         Some(from) if from >= axis => AxisMap::constant(a.start),
         Some(_) | None => *a,
@@ -393,7 +399,7 @@ fn of_rows(index: &IndexMap, axis: usize) -> IndexMap {
     }
 }
 
-/// True if an index map finds the number of the row itself.
+/// True if an index map reads the value of the element's row.
 fn is_of_row(index: &IndexMap, shape: &Shape, axis: usize) -> bool {
     let (lead, rest) = match index.axes.split_at_checked(axis) {
         Some(both) => both,

@@ -1,4 +1,4 @@
-//! The text of a map's kernel.
+//! WGSL code generation of maps.
 //!
 //! ```text
 //! struct Params { w: array<vec4<u32>, 1> }
@@ -17,47 +17,47 @@
 //! }
 //! ```
 //!
-//! An invocation computes the elements of whole words of every result: as many as the result with the
-//! most elements in a word has there.
+//! Each thread computes whole words of every result. The result with the most elements per word
+//! determines the number of elements per thread.
 
 use std::fmt::Write;
 
 use tercet_ir::DType;
 use tercet_ir::scalar::ScalarOp;
 
-use super::vector::Vectors;
-use crate::families::code;
-use crate::scalar::{self, Class, Piece, class};
+use super::vector::VectorWidth;
+use crate::lowerings::code;
+use crate::scalar::{self, ScalarClass, WgslHelper, class};
 
-/// Invocations of a workgroup.
+/// Threads per workgroup.
 pub(super) const GROUP: u32 = 256;
 
-/// How the elements of a vector are read.
+/// Access pattern for the elements of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Load {
-    /// They are one vector of words.
+pub(super) enum VectorLoad {
+    /// The elements form one vector of words.
     Vector,
-    /// They are one element.
-    Once,
-    /// Each for itself.
-    Each,
+    /// All elements of the vector read the same operand element.
+    Broadcast,
+    /// Each element is read separately.
+    PerElement,
 }
 
-/// How an operand is read.
-pub(super) struct Read {
+/// Access of an operand in a kernel.
+pub(super) struct OperandRead {
     pub(super) dtype: DType,
-    /// At the result's own index.
+    /// The operand is read at the index of the result.
     pub(super) flat: bool,
-    /// The word of the element where the index is zero; zero without one.
+    /// Index of the parameter word with the offset; `None` for offset 0.
     pub(super) offset: Option<usize>,
-    pub(super) terms: Vec<Term>,
-    pub(super) load: Load,
-    /// The result that lies where this operand does, element by element.
+    pub(super) terms: Vec<IndexTerm>,
+    pub(super) load: VectorLoad,
+    /// The result that is written in place of this operand, element by element.
     pub(super) result: Option<usize>,
 }
 
-impl Read {
-    /// Its dtype, and the groups of axes that it follows: `f32`, `f16[0,1>>1]`.
+impl OperandRead {
+    /// Dtype and followed axis groups, as in `f32` or `f16[0,1>>1]`.
     fn name(&self) -> String {
         let terms = self.terms.iter().map(|t| match t.shift {
             0 => t.group.to_string(),
@@ -71,7 +71,7 @@ impl Read {
         }
     }
 
-    /// The name of its array, if it is operand `i`.
+    /// Name of the WGSL array of operand `i`.
     pub(super) fn array(&self, i: usize) -> String {
         match self.result {
             Some(result) => format!("y{result}"),
@@ -80,39 +80,39 @@ impl Read {
     }
 }
 
-/// Adds `word * (coordinate of the group >> shift)`.
-pub(super) struct Term {
+/// Address term `word * (coordinate of the group >> shift)`.
+pub(super) struct IndexTerm {
     pub(super) group: usize,
     pub(super) shift: u8,
     pub(super) word: usize,
 }
 
 /// A step with the names of its arguments.
-pub(super) struct Step<'m> {
+pub(super) struct NamedStep<'m> {
     pub(super) at: usize,
     pub(super) op: &'m ScalarOp,
     pub(super) args: Vec<String>,
-    /// The operand that holds its value already.
+    /// Name of the operand that stores the step's value, if it was computed by an earlier kernel.
     pub(super) kept: Option<String>,
     pub(super) from: DType,
     pub(super) to: DType,
 }
 
-/// What the text depends on.
-pub(super) struct Kernel<'m> {
-    /// Groups of axes; the sizes of all but the outermost are the words from 2 on.
+/// Input of the code generator for maps.
+pub(super) struct MapKernelSource<'m> {
+    /// Number of axis groups. Parameter words from 2 on contain their sizes, without the outermost.
     pub(super) axes: usize,
-    pub(super) reads: Vec<Read>,
-    pub(super) steps: Vec<Step<'m>>,
-    /// The step and dtype of each result.
+    pub(super) reads: Vec<OperandRead>,
+    pub(super) steps: Vec<NamedStep<'m>>,
+    /// Step and dtype of each result.
     pub(super) results: Vec<(usize, DType)>,
-    /// Words of the parameter block.
+    /// Number of words of the parameter block.
     pub(super) words: usize,
-    /// Where invocations compute vectors, how.
-    pub(super) vectors: Option<Vectors>,
+    /// Vector configuration, if threads compute vectors.
+    pub(super) vectors: Option<VectorWidth>,
 }
 
-/// Elements in a word.
+/// Elements per 32-bit word.
 pub(super) fn lanes(dtype: DType) -> u32 {
     4 / dtype.size_bytes() as u32
 }
@@ -121,17 +121,17 @@ pub(super) fn word(at: usize) -> String {
     format!("p.w[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4])
 }
 
-impl Kernel<'_> {
-    /// The elements of an invocation.
+impl MapKernelSource<'_> {
+    /// Elements per thread.
     pub(super) fn lanes(&self) -> u32 {
         if let Some(v) = &self.vectors {
-            return v.elements * v.turns;
+            return v.elements * v.vectors_per_thread;
         }
         let each = self.results.iter().map(|(_, dtype)| lanes(*dtype));
         each.max().unwrap_or(1)
     }
 
-    /// What it computes, for people: steps and dtypes.
+    /// Readable description of the kernel: steps and dtypes.
     pub(super) fn name(&self) -> String {
         const SHOWN: usize = 6;
         let mut name = "map".to_string();
@@ -142,38 +142,38 @@ impl Kernel<'_> {
         if let Some(more) = self.steps.len().checked_sub(SHOWN + 1) {
             name += &format!(" and {} more", more + 1);
         }
-        let from: Vec<String> = self.reads.iter().map(Read::name).collect();
+        let from: Vec<String> = self.reads.iter().map(OperandRead::name).collect();
         let to: Vec<&str> = self.results.iter().map(|(_, d)| d.name()).collect();
         let by = match &self.vectors {
-            Some(v) => format!(" by {}", v.elements * v.turns),
+            Some(v) => format!(" by {}", v.elements * v.vectors_per_thread),
             None => String::new(),
         };
         format!("{name} {}->{}{by}", from.join(","), to.join(","))
     }
 
-    /// The whole module.
+    /// WGSL source of the whole module.
     pub(super) fn text(&self) -> String {
         if let Some(vectors) = &self.vectors {
             return self.vector_text(vectors);
         }
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<WgslHelper> = Vec::new();
         let mut body = String::new();
         for (i, read) in self.reads.iter().enumerate() {
             body += &load(i, read);
         }
-        body += &self.values(Arithmetic::Exact, &mut pieces);
+        body += &self.values(ArithmeticMode::Exact, &mut pieces);
         for (i, (step, dtype)) in self.results.iter().enumerate() {
             body += &store(i, *step, *dtype);
         }
         let mut text = scalar::text(&pieces);
         text += "\n";
         text += &self.bindings();
-        text += &self.main(&body, scalar::closure(&pieces).contains(&Piece::Base));
+        text += &self.main(&body, scalar::closure(&pieces).contains(&WgslHelper::Base));
         text
     }
 
-    /// The values of the steps.
-    pub(super) fn values(&self, how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
+    /// WGSL source that computes the steps.
+    pub(super) fn values(&self, how: ArithmeticMode, pieces: &mut Vec<WgslHelper>) -> String {
         values(&self.steps, how, pieces)
     }
 
@@ -183,7 +183,7 @@ impl Kernel<'_> {
         self.bindings_of(reads, results)
     }
 
-    /// The declarations, with arrays of these types.
+    /// WGSL declarations of the bindings, with these array types.
     pub(super) fn bindings_of(&self, reads: Vec<String>, results: Vec<String>) -> String {
         let rows = self.words.div_ceil(4);
         let mut text = format!(
@@ -229,7 +229,7 @@ impl Kernel<'_> {
         )
     }
 
-    /// The coordinates that some operand uses, from the inside.
+    /// WGSL source of the coordinates that operands use, from the innermost on.
     pub(super) fn coordinates(&self) -> String {
         let used = |group: usize| {
             let terms = self.reads.iter().flat_map(|r| &r.terms);
@@ -241,7 +241,7 @@ impl Kernel<'_> {
             if !(0..=group).any(used) {
                 break;
             }
-            // Sizes start at word 2 with the second group.
+            // Sizes start at word 2, with the second group.
             let size = (group > 0).then(|| word(group + 1));
             if used(group) {
                 text += &match &size {
@@ -258,20 +258,24 @@ impl Kernel<'_> {
     }
 }
 
-/// How the values of steps are computed.
+/// Precision and speed of the arithmetic of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arithmetic {
-    /// Right for all operands.
+pub(super) enum ArithmeticMode {
+    /// Correct for all operands, including subnormal numbers.
     Exact,
-    /// Right, or else in doubt.
-    Quick,
-    /// As quick, but for sums and products that devices may make zero where they are subnormal: those that a reduction
-    /// adds up are within its tolerance all the same.
+    /// Fast; uncertain results are flagged and computed again exactly.
+    Fast,
+    /// As `Quick`, but with native sums and products, which may flush subnormal numbers. Only used
+    /// for reductions, whose tolerance covers this.
     Native,
 }
 
-/// The values of steps.
-pub(super) fn values(steps: &[Step<'_>], how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
+/// WGSL source that computes the steps.
+pub(super) fn values(
+    steps: &[NamedStep<'_>],
+    how: ArithmeticMode,
+    pieces: &mut Vec<WgslHelper>,
+) -> String {
     let mut body = String::new();
     for step in steps {
         let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
@@ -280,9 +284,9 @@ pub(super) fn values(steps: &[Step<'_>], how: Arithmetic, pieces: &mut Vec<Piece
         let native = || scalar::native(step.op, step.from, &args).unwrap_or_else(quick);
         let (value, called) = match (&step.kept, how) {
             (Some(name), _) => (name.clone(), Vec::new()),
-            (None, Arithmetic::Exact) => exact(),
-            (None, Arithmetic::Quick) => quick(),
-            (None, Arithmetic::Native) => native(),
+            (None, ArithmeticMode::Exact) => exact(),
+            (None, ArithmeticMode::Fast) => quick(),
+            (None, ArithmeticMode::Native) => native(),
         };
         pieces.extend(called);
         body += &format!("        let s{} = {value};\n", step.at);
@@ -290,15 +294,16 @@ pub(super) fn values(steps: &[Step<'_>], how: Arithmetic, pieces: &mut Vec<Piece
     body
 }
 
-/// True if native ways of these steps may be in doubt; else there is nothing to do exactly instead.
-pub(super) fn may_doubt(steps: &[Step<'_>]) -> bool {
+/// True if native arithmetic of these steps may flag uncertain results, so that an exact fallback
+/// is required.
+pub(super) fn needs_careful_path(steps: &[NamedStep<'_>]) -> bool {
     let mut pieces = Vec::new();
-    values(steps, Arithmetic::Native, &mut pieces);
-    scalar::closure(&pieces).contains(&Piece::Quick)
+    values(steps, ArithmeticMode::Native, &mut pieces);
+    scalar::closure(&pieces).contains(&WgslHelper::Quick)
 }
 
-/// Where the element of an operand lies that is `ahead` elements after the index.
-pub(super) fn place(read: &Read, innermost: usize, ahead: u32) -> String {
+/// Expression for the address of an operand's element, `ahead` elements after the current index.
+pub(super) fn element_index(read: &OperandRead, innermost: usize, ahead: u32) -> String {
     let ahead_of = |name: String, moves: bool| match ahead {
         1.. if moves => format!("({name} + {ahead}u)"),
         _ => name,
@@ -325,20 +330,20 @@ pub(super) fn place(read: &Read, innermost: usize, ahead: u32) -> String {
     at
 }
 
-/// An element of a word as a value.
+/// Expression that unpacks an element of a word.
 pub(super) fn value_of(dtype: DType, element: &str, lane: &str) -> String {
     let code = code(dtype);
     match class(dtype) {
-        Class::Float => format!("float_of({element}, {lane}, {code}u)"),
-        Class::Int => format!("int_of({element}, {lane}, {code}u)"),
-        Class::Uint => format!("uint_of({element}, {lane}, {code}u)"),
-        Class::Bool => format!("uint_of({element}, {lane}, {code}u) != 0u"),
+        ScalarClass::Float => format!("float_of({element}, {lane}, {code}u)"),
+        ScalarClass::Int => format!("int_of({element}, {lane}, {code}u)"),
+        ScalarClass::Uint => format!("uint_of({element}, {lane}, {code}u)"),
+        ScalarClass::Bool => format!("uint_of({element}, {lane}, {code}u) != 0u"),
     }
 }
 
-/// Loads an operand's element.
-fn load(i: usize, read: &Read) -> String {
-    let at = place(read, 0, 0);
+/// WGSL source that loads an operand's element.
+fn load(i: usize, read: &OperandRead) -> String {
+    let at = element_index(read, 0, 0);
     let (x, n) = (read.array(i), lanes(read.dtype));
     let (element, lane) = match n {
         1 => (format!("{x}[a{i}]"), "0u".to_string()),
@@ -351,17 +356,18 @@ fn load(i: usize, read: &Read) -> String {
     format!("        let a{i} = {at};\n        let v{i} = {value};\n")
 }
 
-/// The bits of a step's value, in the low end of a word.
+/// Expression for the bits of a step's value, in the low bits of a word.
 pub(super) fn bits_of(step: usize, dtype: DType) -> String {
     match class(dtype) {
-        Class::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
-        Class::Int => format!("int_bits(s{step}, {}u)", code(dtype)),
-        Class::Uint => format!("s{step}"),
-        Class::Bool => format!("u32(s{step})"),
+        ScalarClass::Float => format!("float_bits(s{step}, {}u)", code(dtype)),
+        ScalarClass::Int => format!("int_bits(s{step}, {}u)", code(dtype)),
+        ScalarClass::Uint => format!("s{step}"),
+        ScalarClass::Bool => format!("u32(s{step})"),
     }
 }
 
-/// Stores a result's element: at once where it is a word, else with its word's last one.
+/// WGSL source that stores a result's element. A narrow element is stored together with the last
+/// element of its word.
 fn store(i: usize, step: usize, dtype: DType) -> String {
     let value = bits_of(step, dtype);
     let n = lanes(dtype);

@@ -1,67 +1,78 @@
-//! Sums over leading axes with the elementwise work before them, as one kernel and what adds its parts.
+//! Fused sums over leading axes (column sums) with the elementwise work before them. A second
+//! kernel adds partial sums.
 //!
-//! A workgroup takes a strip of rows of some columns: invocations beside each other have vectors of columns beside each
-//! other, and every so many rows. Strips are added by the reduction of a matrix with a row for each (`strips.rs`).
+//! Each workgroup processes a strip of rows of some columns. Adjacent threads process adjacent
+//! column vectors and step over rows together. Strip results form a matrix with one row per strip,
+//! whose rows are then summed (`strips.rs`).
 //!
-//! Next: `channels.rs` for sums over leading and last axes, `columns_text.rs` for the text of the kernel, `fusions/columns.rs`
-//! for what is taken together.
+//! Next: `channels.rs` for sums over leading and trailing axes, `columns_text.rs` for code
+//! generation, `fusions/columns.rs` for the fusion groups.
 
 use tercet_ir::CompileError;
 use tercet_ir::ops::IndexMap;
 
-use super::body::{Body, Source, Steps};
+use super::body::{FusedBody, RowSteps, StepArgument};
 use super::channels;
-use super::columns_text::{Around, ColumnKernel};
-use super::operand::{Coordinates, Operand};
-use super::strips::Strips;
-use super::text::{Kernel, Read, Step};
-use super::vector::{self, Vectors};
-use crate::emit::{Emit, View};
-use crate::families::rows::{WORKGROUP, product};
-use crate::fusions::{Columns, Part};
-use crate::kernel::{Access, Word};
-use crate::num::Num;
+use super::codegen::{MapKernelSource, NamedStep, OperandRead};
+use super::columns_text::{ColumnKernelSource, OuterAxes};
+use super::operand::{CoordinateGroups, IndexedOperand};
+use super::strips::StripSums;
+use super::vector::{self, VectorWidth};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::{ColumnSumGroup, RowWiseNodeKind};
+use crate::kernel::{ArgAccess, ParamWord};
+use crate::lowerings::rows::{WORKGROUP, product};
+use crate::sym_int::SymInt;
 
-/// Invocations beside each other on one row at most.
-const MOST_BESIDE: u32 = 32;
-/// Workgroups for each unit of a device.
+/// Maximum number of adjacent threads on one row.
+const MAX_THREADS_PER_ROW: u32 = 32;
+/// Target number of workgroups per compute unit.
 pub(super) const GROUPS_OF_UNIT: usize = 8;
-/// Rows of an invocation at least, where rows are cut into strips.
-const FEWEST_ROWS: usize = 16;
+/// Minimum rows per thread when rows are split into strips.
+const MIN_STRIP_ROWS: usize = 16;
 
-/// Emits the sums of a group; their places in order.
+/// Emits the sums of a fusion group. Returns their views in order.
 ///
 /// # Errors
-/// [`CompileError`] when a result is too large.
-pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, CompileError> {
+/// [`CompileError`] if a result is too large.
+pub(crate) fn lower(
+    e: &mut LoweringCtx<'_>,
+    group: &ColumnSumGroup,
+) -> Result<Vec<SlotView>, CompileError> {
     if group.inner > 0 {
         return channels::lower(e, group);
     }
     let (lead, kept) = group.shape.split_at(group.axes);
     let (rows, columns) = (product(lead), product(kept));
-    let (body, sums) = given(e, group);
-    let operands: Vec<&Operand> = body.operands.iter().collect();
-    let coordinates = Coordinates::of(e, &group.shape, &operands);
+    let (body, sums) = summed_steps(e, group);
+    let operands: Vec<&IndexedOperand> = body.operands.iter().collect();
+    let coordinates = CoordinateGroups::new(e, &group.shape, &operands);
     let columns_num = e.num(&columns);
-    let usual = Vectors::of(e, &coordinates, &operands, &[], 1).map(|v| v.elements);
+    let usual = VectorWidth::new(e, &coordinates, &operands, &[], 1).map(|v| v.elements);
     let sizes = usual.into_iter().chain([4, 2, 1]);
-    let fits = |n: &u32| coordinates.keep_together(e, *n) && e.tape().is_multiple(columns_num, *n);
+    let fits = |n: &u32| coordinates.is_contiguous(e, *n) && e.tape().is_multiple(columns_num, *n);
     let elements = sizes.filter(|n| *n <= 8).find(fits).unwrap_or(1);
-    let vectors = Vectors { elements, turns: 1 };
+    let vectors = VectorWidth {
+        elements,
+        vectors_per_thread: 1,
+    };
 
     let units = e.bound(&columns)? / elements as usize;
-    let beside = (units.max(1).next_power_of_two() as u32).min(MOST_BESIDE);
+    let beside = (units.max(1).next_power_of_two() as u32).min(MAX_THREADS_PER_ROW);
     let deep = WORKGROUP / beside;
     let across = units.div_ceil(beside as usize).max(1);
-    let most = e.bound(&rows)?.div_ceil(FEWEST_ROWS * deep as usize).max(1);
+    let most = e
+        .bound(&rows)?
+        .div_ceil(MIN_STRIP_ROWS * deep as usize)
+        .max(1);
     let groups = GROUPS_OF_UNIT * e.caps.units();
     let parts = groups.div_ceil(across).min(most);
 
-    let strips = Strips::new(e, group, parts, columns)?;
+    let strips = StripSums::new(e, group, parts, columns)?;
     let numel = e.numel(&group.shape);
-    let mut words = vec![numel, Num::ZERO];
+    let mut words = vec![numel, SymInt::ZERO];
     words.extend(&coordinates.sizes);
-    let mut reads: Vec<Read> = Vec::new();
+    let mut reads: Vec<OperandRead> = Vec::new();
     for operand in &operands {
         reads.push(coordinates.read(e, operand, &mut words));
     }
@@ -73,49 +84,57 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
         rows_num,
         tape.div(columns_num, elements),
         tape.ceil_div(rows_num, parts as u32),
-        Num::Const(across as i64),
-        Num::Const(parts as i64),
+        SymInt::Const(across as i64),
+        SymInt::Const(parts as i64),
     ]);
-    let kernel = ColumnKernel {
-        map: Kernel {
+    let kernel = ColumnKernelSource {
+        map: MapKernelSource {
             axes: coordinates.sizes.len() + 1,
             reads,
-            steps: Vec::<Step<'_>>::new(),
+            steps: Vec::<NamedStep<'_>>::new(),
             results: Vec::new(),
             words: words.len(),
             vectors: Some(vectors),
         },
-        steps: Steps(&body.steps),
+        steps: RowSteps(&body.steps),
         sums: &sums,
         vectors,
-        around: Around::Beside(beside),
-        together: strips.is_together(),
+        around: OuterAxes::ThreadsPerRow(beside),
+        single_buffer: strips.is_single_buffer(),
         first_word,
     };
     let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
-    let mut access = vec![Access::Read; slots.len()];
+    let mut access = vec![ArgAccess::Read; slots.len()];
     for to in strips.partial() {
-        access.push(Access::Write);
+        access.push(ArgAccess::Write);
         slots.push(to.slot);
     }
-    let grid = e.flat_grid(Num::Const((across * parts) as i64));
-    let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
+    let grid = e.flat_grid(SymInt::Const((across * parts) as i64));
+    let words: Vec<ParamWord> = words.into_iter().map(ParamWord::SymInt).collect();
     e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
     strips.added(e, group, rows_num)
 }
 
-/// The steps of what is summed, and what of them each sum takes.
-pub(super) fn given(e: &mut Emit<'_>, group: &Columns) -> (Body, Vec<Source>) {
-    let mut body = Body::new(&group.shape, None);
-    for (&id, ports) in &group.inlined {
-        let done = body.map(e, id, Part::Elements, |port| ports.contains(&port));
-        debug_assert!(done.is_some(), "invariant: it reads others as they are");
+/// The steps that compute the summed values, and the source of each sum.
+pub(super) fn summed_steps(
+    e: &mut LoweringCtx<'_>,
+    group: &ColumnSumGroup,
+) -> (FusedBody, Vec<StepArgument>) {
+    let mut body = FusedBody::new(&group.shape, None);
+    for (&id, ports) in &group.recomputed {
+        let done = body.map(e, id, RowWiseNodeKind::Elements, |port| {
+            ports.contains(&port)
+        });
+        debug_assert!(
+            done.is_some(),
+            "invariant: the node reads other nodes without an index map"
+        );
     }
     let straight = IndexMap::identity(group.shape.rank());
     let sums = group.sums.iter().map(|sum| {
         let of = e.graph.node(*sum).inputs[0];
         let source = body.source(e, of, &straight);
-        source.unwrap_or_else(|| unreachable!("invariant: what is summed has a step"))
+        source.unwrap_or_else(|| unreachable!("invariant: every summed value has a step"))
     });
     let sums = sums.collect();
     (body, sums)

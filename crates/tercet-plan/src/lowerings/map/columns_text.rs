@@ -1,56 +1,57 @@
-//! The text of a kernel of sums over leading axes.
+//! WGSL code generation of kernels with sums over leading axes.
 //!
 //! ```text
 //! fn map_load(v: u32) -> In { .. }                         // operands of a vector
-//! fn given_quick(v0: f32) -> Given { .. }                  // what an element gives to the sums
+//! fn given_quick(v0: f32) -> Given { .. }                  // contribution of an element to the sums
 //! fn main(..) {
-//!     for each row of the strip: t0_0 += given(..).a0 ..   // an element each
+//!     for each row of the strip: t0_0 += given(..).a0 ..   // per element
 //!     add those of other rows of the workgroup
 //!     y0[strip * columns + column] = ..
 //! }
 //! ```
 
-use super::body::{Source, Steps};
-use super::text::{Arithmetic, GROUP, Kernel, may_doubt, values, word};
-use super::vector::{Vectors, binding_type};
-use crate::scalar::{self, Piece};
+use super::body::{RowSteps, StepArgument};
+use super::codegen::{ArithmeticMode, GROUP, MapKernelSource, needs_careful_path, values, word};
+use super::vector::{VectorWidth, binding_type};
+use crate::scalar::{self, WgslHelper};
 
-/// Rows that are read together.
+/// Number of rows read per loop iteration (unrolling).
 const TURNS: u32 = 4;
 
-/// What the text depends on.
-pub(super) struct ColumnKernel<'m> {
-    /// How operands are read.
-    pub(super) map: Kernel<'m>,
-    pub(super) steps: Steps<'m>,
-    /// What is summed.
-    pub(super) sums: &'m [Source],
-    pub(super) vectors: Vectors,
-    pub(super) around: Around,
-    /// Whether the sums are written behind each other, to one buffer.
-    pub(super) together: bool,
-    /// The first of five words: rows, vectors of a row, rows of a strip, groups across a row, strips. Of channels: vectors of a
-    /// channel, those that lie together, those of a strip, channels, strips.
+/// Input of the code generator for column sums.
+pub(super) struct ColumnKernelSource<'m> {
+    /// Operand access and elementwise steps.
+    pub(super) map: MapKernelSource<'m>,
+    pub(super) steps: RowSteps<'m>,
+    /// Sources of the sums.
+    pub(super) sums: &'m [StepArgument],
+    pub(super) vectors: VectorWidth,
+    pub(super) around: OuterAxes,
+    /// Whether all sums are written to one buffer, one after the other.
+    pub(super) single_buffer: bool,
+    /// Index of the first of five parameter words. For rows: rows, vectors per row, rows per strip,
+    /// workgroups across a row, strips. For channels: vectors per channel, contiguous vectors,
+    /// vectors per strip, channels, strips.
     pub(super) first_word: usize,
 }
 
-/// What lies around the axes that stay.
+/// Position of the summed axes relative to the remaining ones.
 #[derive(Clone, Copy)]
-pub(super) enum Around {
-    /// Rows; so many invocations are on one row.
-    Beside(u32),
-    /// Axes before and after: a workgroup is on one channel.
+pub(super) enum OuterAxes {
+    /// Sums over rows, with this number of adjacent threads per row.
+    ThreadsPerRow(u32),
+    /// Sums over axes before and after the channel axis; each workgroup processes one channel.
     Channels,
 }
 
-impl ColumnKernel<'_> {
-    /// What it computes, for people.
+impl ColumnKernelSource<'_> {
+    /// Readable description of the kernel.
     pub(super) fn name(&self) -> String {
         let from: Vec<&str> = self.map.reads.iter().map(|r| r.dtype.name()).collect();
         let steps = self.steps.0.iter().filter(|s| !s.is_constant()).count();
         let (what, over) = match self.around {
-            Around::Beside(beside) => ("columns", format!(" over {beside}")),
-            Around::Channels => ("channels", String::new()),
+            OuterAxes::ThreadsPerRow(beside) => ("columns", format!(" over {beside}")),
+            OuterAxes::Channels => ("channels", String::new()),
         };
         format!(
             "{what} {} sums of {steps} steps {} by {}{over}",
@@ -60,19 +61,19 @@ impl ColumnKernel<'_> {
         )
     }
 
-    /// The whole module.
+    /// WGSL source of the whole module.
     pub(super) fn text(&self) -> String {
         let mut pieces = Vec::new();
         let functions = self.functions(&mut pieces);
         let pieces = scalar::closure(&pieces);
-        let zero = match pieces.contains(&Piece::Base) {
+        let zero = match pieces.contains(&WgslHelper::Base) {
             true => format!("    opaque_zero = {};\n", word(1)),
             false => String::new(),
         };
         let mut text = scalar::text(&pieces) + "\n";
         let reads = self.map.reads.iter();
         let reads = reads.map(|r| binding_type(&self.vectors, r)).collect();
-        let results = match self.together {
+        let results = match self.single_buffer {
             true => vec!["u32".to_string()],
             false => vec!["u32".to_string(); self.sums.len()],
         };
@@ -81,27 +82,28 @@ impl ColumnKernel<'_> {
         text += &self.map.load(&self.vectors);
         text += &functions;
         text + &match self.around {
-            Around::Beside(beside) => self.main(&zero, beside),
-            Around::Channels => self.main_of_channels(&zero),
+            OuterAxes::ThreadsPerRow(beside) => self.main(&zero, beside),
+            OuterAxes::Channels => self.main_of_channels(&zero),
         }
     }
 
-    /// Where sum `i` is written, after those before it, which are `columns` in each of `strips`.
+    /// Buffer and offset of sum `i`. In a shared buffer it follows the previous sums, each of
+    /// `columns` columns by `strips` strips.
     fn target(&self, i: usize, strips: &str, columns: &str) -> (usize, String) {
-        match (self.together, i) {
+        match (self.single_buffer, i) {
             (true, 1..) => (0, format!("{i}u * {strips} * {columns} + ")),
             (true, 0) => (0, String::new()),
             (false, _) => (i, String::new()),
         }
     }
 
-    /// What an element gives, and what those of a vector give.
-    fn functions(&self, pieces: &mut Vec<Piece>) -> String {
-        let needed = self.steps.needed(self.sums.iter().copied());
-        let steps = self.steps.written(&needed);
+    /// WGSL functions for the contribution of an element and of a vector.
+    fn functions(&self, pieces: &mut Vec<WgslHelper>) -> String {
+        let needed = self.steps.required_steps(self.sums.iter().copied());
+        let steps = self.steps.named_steps(&needed);
         let params = self.map.parameters();
         let given: Vec<String> = self.sums.iter().map(|s| self.steps.name_of(*s)).collect();
-        let mut element = |name: &str, how: Arithmetic| {
+        let mut element = |name: &str, how: ArithmeticMode| {
             let body = values(&steps, how, pieces);
             format!(
                 "fn given_{name}({}) -> Given {{\n{body}        return Given({});\n}}\n",
@@ -109,10 +111,10 @@ impl ColumnKernel<'_> {
                 given.join(", ")
             )
         };
-        let in_doubt = may_doubt(&steps);
+        let in_doubt = needs_careful_path(&steps);
         let exact = match in_doubt {
-            true => element("exact", Arithmetic::Exact),
-            false => element("exact", Arithmetic::Native),
+            true => element("exact", ArithmeticMode::Exact),
+            false => element("exact", ArithmeticMode::Native),
         };
         let fields = (0..self.sums.len()).map(|i| format!("    a{i}: f32,\n"));
         let fields: String = fields.collect();
@@ -128,7 +130,7 @@ impl ColumnKernel<'_> {
         let all = all.join(", ");
         if in_doubt {
             let args = self.map.arguments(&self.vectors, None);
-            text += &element("quick", Arithmetic::Native);
+            text += &element("quick", ArithmeticMode::Native);
             text += &format!(
                 "fn given_careful(raw: In) -> All {{\n    var held = raw;\n    var all: All;\n    \
                  for (var k = 0u; k < {n}u; k += 1u) {{\n        all[k] = given_exact({args});\n    }}\n    \
@@ -197,14 +199,14 @@ impl ColumnKernel<'_> {
         )
     }
 
-    /// A line for each sum and element of a vector.
+    /// Generates one line per sum and vector element.
     fn each(&self, line: &dyn Fn(usize, u32) -> String) -> String {
         let n = self.vectors.elements;
         let all = (0..self.sums.len()).flat_map(|i| (0..n).map(move |k| (i, k)));
         all.map(|(i, k)| line(i, k)).collect()
     }
 
-    /// A workgroup takes a strip of what one channel has before and after it.
+    /// WGSL source of `main` for channels: each workgroup processes a strip of one channel.
     fn main_of_channels(&self, zero: &str) -> String {
         let [vectors, together, strip, channels, strips] =
             [0, 1, 2, 3, 4].map(|i| word(self.first_word + i));

@@ -1,44 +1,49 @@
-//! How operands are read: which axes of the result they follow, and as few of them as will do.
+//! Operand access of maps: the result axes that each operand follows, merged as far as possible.
 
 use tercet_ir::ops::IndexMap;
 use tercet_ir::{DType, Dim, Shape};
 
-use super::text::{Load, Read, Term};
-use crate::emit::{Emit, View};
-use crate::num::Num;
+use super::codegen::{IndexTerm, OperandRead, VectorLoad};
+use crate::emit::{LoweringCtx, SlotView};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// Adds `distance * (index[axis] >> shift)` to the place of an element.
+/// One term of an element's address: `distance * (index[axis] >> shift)`.
 #[derive(Clone, Debug, PartialEq)]
 struct AxisStep {
     axis: usize,
     shift: u8,
-    /// The size of the distance, and the part of it that is known.
+    /// The stride as a dimension times a known factor.
     distance: Dim,
     factor: i64,
     backwards: bool,
 }
 
-/// An operand as the result's index finds it.
+/// An operand addressed by the index of the result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Operand {
+pub(super) struct IndexedOperand {
     pub(super) slot: SlotId,
     pub(super) dtype: DType,
-    offset: Num,
+    offset: SymInt,
     walks: Vec<AxisStep>,
-    /// Element `offset + i` for element `i` of the result.
+    /// The operand is contiguous: element `i` of the result reads element `offset + i`.
     flat: bool,
 }
 
-impl Operand {
-    /// A view that is read through an index map for a result of this shape.
-    pub(super) fn of(e: &mut Emit<'_>, view: &View, index: &IndexMap, shape: &Shape) -> Operand {
+impl IndexedOperand {
+    /// The access of a view through an index map, for a result of this shape.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        view: &SlotView,
+        index: &IndexMap,
+        shape: &Shape,
+    ) -> IndexedOperand {
         let mut offset = e.offset(view);
         let strides = e.strides(view);
         let mut walks = Vec::new();
         let own = view.layout.shape().iter().zip(view.layout.strides());
         for ((map, (size, stride)), number) in index.axes.iter().zip(own).zip(strides) {
-            let start = e.tape().mul(number, Num::Const(map.start));
+            let start = e.tape().mul(number, SymInt::Const(map.start));
             offset = e.tape().add(offset, start);
             let factor = stride.factor().wrapping_mul(map.step);
             let distance = Dim::Known(factor.unsigned_abs() as usize);
@@ -46,7 +51,7 @@ impl Operand {
             else {
                 continue;
             };
-            // Along an axis of size 1 the index stays 0, and so it does after a shift by 32.
+            // On an axis of size 1, and after a shift by 32, the index is always 0.
             if factor != 0 && map.shift < 32 && !size.is_one() && !shape[axis].is_one() {
                 walks.push(AxisStep {
                     axis,
@@ -58,7 +63,7 @@ impl Operand {
             }
         }
         let flat = is_flat(&walks, shape);
-        Operand {
+        IndexedOperand {
             slot: view.slot,
             dtype: view.dtype,
             offset,
@@ -67,12 +72,12 @@ impl Operand {
         }
     }
 
-    /// The walks along an axis.
+    /// The address terms of an axis.
     fn along(&self, axis: usize) -> impl Iterator<Item = &AxisStep> {
         self.walks.iter().filter(move |w| w.axis == axis)
     }
 
-    /// True if stepping along `outer` is as stepping the whole of `inner`, of this size.
+    /// True if a step along `outer` equals stepping over all of `inner`, which has this size.
     fn merges(&self, outer: usize, inner: usize, size: &Dim) -> bool {
         let (mut a, mut b) = (self.along(outer), self.along(inner));
         match (a.next(), b.next(), a.next(), b.next()) {
@@ -86,7 +91,7 @@ impl Operand {
     }
 }
 
-/// True if the walks are the row-major strides of the shape.
+/// True if the terms are the row-major strides of the shape.
 fn is_flat(walks: &[AxisStep], shape: &Shape) -> bool {
     let mut dense = Some(Dim::Known(1));
     let mut count = 0;
@@ -107,20 +112,24 @@ fn is_flat(walks: &[AxisStep], shape: &Shape) -> bool {
     count == walks.len()
 }
 
-/// The coordinates that operands need: groups of axes of the result that none tells apart.
-pub(super) struct Coordinates {
-    /// The innermost axis of each group, from the outside.
+/// Coordinates that operands require: groups of result axes that can be merged for all operands.
+pub(super) struct CoordinateGroups {
+    /// Innermost axis of each group, from the outermost group on.
     inner: Vec<usize>,
-    /// The sizes of the groups, without the outermost.
-    pub(super) sizes: Vec<Num>,
-    numel: Num,
+    /// Sizes of the groups, except the outermost.
+    pub(super) sizes: Vec<SymInt>,
+    numel: SymInt,
 }
 
-impl Coordinates {
-    pub(super) fn of(e: &mut Emit<'_>, shape: &Shape, operands: &[&Operand]) -> Coordinates {
+impl CoordinateGroups {
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        shape: &Shape,
+        operands: &[&IndexedOperand],
+    ) -> CoordinateGroups {
         let strided = || operands.iter().filter(|o| !o.flat);
         let mut inner: Vec<usize> = Vec::new();
-        let mut sizes: Vec<Num> = Vec::new();
+        let mut sizes: Vec<SymInt> = Vec::new();
         let axes = (0..shape.len()).filter(|&a| !shape[a].is_one());
         for axis in axes.filter(|_| strided().next().is_some()) {
             let size = e.num(&shape[axis]);
@@ -141,28 +150,33 @@ impl Coordinates {
             sizes.remove(0);
         }
         let numel = e.numel(shape);
-        Coordinates {
+        CoordinateGroups {
             inner,
             sizes,
             numel,
         }
     }
 
-    /// True if this many elements, from a multiple of it on, differ in the innermost coordinate only.
-    pub(super) fn keep_together(&self, e: &mut Emit<'_>, elements: u32) -> bool {
+    /// True if aligned runs of `elements` elements differ only in the innermost coordinate.
+    pub(super) fn is_contiguous(&self, e: &mut LoweringCtx<'_>, elements: u32) -> bool {
         let row = self.sizes.last().copied().unwrap_or(self.numel);
         let tape = e.tape();
         tape.is_multiple(self.numel, elements) && tape.is_multiple(row, elements)
     }
 
-    /// How an operand lies along such elements.
-    pub(super) fn along(&self, e: &mut Emit<'_>, o: &Operand, elements: u32) -> Load {
+    /// Access pattern of an operand within such a run.
+    pub(super) fn along(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        o: &IndexedOperand,
+        elements: u32,
+    ) -> VectorLoad {
         let starts_whole = e.tape().is_multiple(o.offset, elements);
         let (true, false) = (!o.flat, o.walks.is_empty()) else {
             return match (o.flat, starts_whole) {
-                (true, true) => Load::Vector,
-                (true, false) => Load::Each,
-                (false, _) => Load::Once,
+                (true, true) => VectorLoad::Vector,
+                (true, false) => VectorLoad::PerElement,
+                (false, _) => VectorLoad::Broadcast,
             };
         };
         let last = self.inner.last().copied();
@@ -170,21 +184,26 @@ impl Coordinates {
         let (within, across): (Vec<&AxisStep>, Vec<&AxisStep>) =
             walked.partition(|w| Some(w.axis) == last);
         match within[..] {
-            [] => Load::Once,
+            [] => VectorLoad::Broadcast,
             [w] if w.distance.is_one() && !w.backwards && w.shift == 0 => {
                 let whole = |w: &&AxisStep| w.factor % i64::from(elements) == 0;
                 match starts_whole && across.iter().all(whole) {
-                    true => Load::Vector,
-                    false => Load::Each,
+                    true => VectorLoad::Vector,
+                    false => VectorLoad::PerElement,
                 }
             }
-            _ => Load::Each,
+            _ => VectorLoad::PerElement,
         }
     }
 
-    /// How an operand is read; its numbers are appended to `words`.
-    pub(super) fn read(&self, e: &mut Emit<'_>, o: &Operand, words: &mut Vec<Num>) -> Read {
-        let offset = (o.offset != Num::ZERO).then(|| {
+    /// Access of an operand in the kernel. Its strides and offset are appended to `words`.
+    pub(super) fn read(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        o: &IndexedOperand,
+        words: &mut Vec<SymInt>,
+    ) -> OperandRead {
+        let offset = (o.offset != SymInt::ZERO).then(|| {
             words.push(o.offset);
             words.len() - 1
         });
@@ -193,22 +212,22 @@ impl Coordinates {
             for walk in o.along(axis).filter(|_| !o.flat) {
                 let size = e.num(&walk.distance);
                 words.push(match walk.backwards {
-                    true => e.tape().sub(Num::ZERO, size),
+                    true => e.tape().sub(SymInt::ZERO, size),
                     false => size,
                 });
-                terms.push(Term {
+                terms.push(IndexTerm {
                     group,
                     shift: walk.shift,
                     word: words.len() - 1,
                 });
             }
         }
-        Read {
+        OperandRead {
             dtype: o.dtype,
             flat: o.flat,
             offset,
             terms,
-            load: Load::Each,
+            load: VectorLoad::PerElement,
             result: None,
         }
     }

@@ -1,13 +1,13 @@
-//! The text of a kernel of maps and reductions along rows.
+//! WGSL code generation of kernels with maps and row reductions.
 //!
 //! ```text
-//! var<private> r3: f32;                                    // what is the same along a row
+//! var<private> r3: f32;                                    // row value
 //! fn map_load(v: u32) -> In { .. }                         // operands of a vector
-//! fn pass1(raw: In) -> Pass1 { .. }                        // what a vector adds to the first reductions
-//! fn map_work(raw: In) -> Out { .. }                       // the results of a vector
+//! fn pass1(raw: In) -> Pass1 { .. }                        // contribution of a vector to the first reductions
+//! fn map_work(raw: In) -> Out { .. }                       // results of a vector
 //! fn main(..) {
 //!     for each vector of the row: join pass1(map_load(..))
-//!     over_row(..)                                         // with the other invocations
+//!     over_row(..)                                         // reduce across threads
 //!     r3 = ..
 //!     for each vector: store map_work(..)
 //! }
@@ -18,35 +18,37 @@ use std::collections::BTreeSet;
 use tercet_ir::DType;
 use tercet_ir::ops::ReduceFn;
 
-use super::body::{RowStep, Source, Steps, Work};
-use super::text::{Arithmetic, GROUP, Kernel, bits_of, may_doubt, value_of, values, word};
-use super::vector::{Vectors, binding_type};
-use crate::families::{code, portable};
-use crate::scalar::{self, Piece, class};
+use super::body::{RowStep, RowStepOp, RowSteps, StepArgument};
+use super::codegen::{
+    ArithmeticMode, GROUP, MapKernelSource, bits_of, needs_careful_path, value_of, values, word,
+};
+use super::vector::{VectorWidth, binding_type};
+use crate::lowerings::{code, portable};
+use crate::scalar::{self, WgslHelper, class};
 
-/// Vectors of an invocation above which sums are put together in blocks.
+/// Maximum vectors per thread for plain accumulation; beyond it, sums are accumulated in blocks.
 const LONG: u32 = 16;
 
-/// What the text depends on.
-pub(super) struct RowKernel<'m> {
-    /// How operands are read, and the results of elements; its steps are put in for each pass.
-    pub(super) map: Kernel<'m>,
-    pub(super) steps: Steps<'m>,
-    /// Which operands are the same along a row.
+/// Input of the code generator for row kernels.
+pub(super) struct RowKernelSource<'m> {
+    /// Operand access and element results; the steps are filled in for each pass.
+    pub(super) map: MapKernelSource<'m>,
+    pub(super) steps: RowSteps<'m>,
+    /// For each operand, whether it is constant along a row.
     pub(super) are_rows: &'m [bool],
-    /// The steps and dtypes of the results of rows.
-    pub(super) of_rows: Vec<(usize, DType)>,
-    pub(super) vectors: Vectors,
-    /// Invocations of a row.
+    /// Step and dtype of each row result.
+    pub(super) row_results: Vec<(usize, DType)>,
+    pub(super) vectors: VectorWidth,
+    /// Threads per row.
     pub(super) threads: u32,
-    /// Vectors of a row that an invocation keeps; 0 where it reads them in each pass.
-    pub(super) held: u32,
-    /// The first of three words: rows, vectors of a row, elements of a row.
+    /// Row vectors that each thread holds in registers; 0 if every pass reads them again.
+    pub(super) register_vectors: u32,
+    /// Index of the first of three parameter words: rows, vectors per row, elements per row.
     pub(super) first_word: usize,
 }
 
-impl RowKernel<'_> {
-    /// What it computes, for people.
+impl RowKernelSource<'_> {
+    /// Readable description of the kernel.
     pub(super) fn name(&self) -> String {
         let reductions: Vec<&str> = (self.reductions(None).iter())
             .map(|at| self.function(*at).name())
@@ -66,7 +68,7 @@ impl RowKernel<'_> {
         )
     }
 
-    /// The whole module.
+    /// WGSL source of the whole module.
     pub(super) fn text(mut self) -> String {
         let mut pieces = Vec::new();
         let mut functions = String::new();
@@ -94,7 +96,7 @@ impl RowKernel<'_> {
         text += &self.map.operand_struct(&self.vectors);
         text += &self.map.load(&self.vectors);
         text += &functions;
-        let zero = match pieces.contains(&Piece::Base) {
+        let zero = match pieces.contains(&WgslHelper::Base) {
             true => format!("    opaque_zero = {};\n", word(1)),
             false => String::new(),
         };
@@ -112,44 +114,44 @@ impl RowKernel<'_> {
             .results
             .iter()
             .map(|(_, d)| self.vectors.type_of(*d));
-        let of_rows = self.of_rows.iter().map(|_| "u32".to_string());
+        let of_rows = self.row_results.iter().map(|_| "u32".to_string());
         let results = of_elements.chain(of_rows).collect();
         self.map.bindings_of(reads.collect(), results)
     }
 
-    /// The passes over a row that end with reductions.
+    /// Number of passes over a row that end with reductions.
     fn passes(&self) -> usize {
         let passes = self.steps.0.iter().map(|s| s.pass);
         passes.max().unwrap_or(0)
     }
 
-    /// The reductions of a pass, or all.
+    /// The reductions of a pass, or all of them.
     fn reductions(&self, pass: Option<usize>) -> Vec<usize> {
         let of_pass = |s: &RowStep| pass.is_none_or(|p| s.pass == p);
         let all = self.steps.0.iter().enumerate();
-        let own = all.filter(|(_, s)| matches!(s.work, Work::Reduce(_)) && of_pass(s));
+        let own = all.filter(|(_, s)| matches!(s.work, RowStepOp::Reduce(_)) && of_pass(s));
         own.map(|(at, _)| at).collect()
     }
 
     fn function(&self, at: usize) -> ReduceFn {
         match self.steps.0[at].work {
-            Work::Reduce(f) => f,
-            Work::Scalar(_) => unreachable!("invariant: the step is a reduction"),
+            RowStepOp::Reduce(f) => f,
+            RowStepOp::Scalar(_) => unreachable!("invariant: the step is a reduction"),
         }
     }
 
-    /// The functions of the reductions of a pass: what an element gives, and what a vector does.
-    fn pass(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
+    /// WGSL functions for the reductions of a pass: the contribution of an element and of a vector.
+    fn pass(&self, pass: usize, pieces: &mut Vec<WgslHelper>) -> String {
         let reductions = self.reductions(Some(pass));
         if reductions.is_empty() {
             return String::new();
         }
-        let args: Vec<Source> = reductions
+        let args: Vec<StepArgument> = reductions
             .iter()
             .map(|at| self.steps.0[*at].args[0])
             .collect();
-        let needed = self.steps.needed(args.iter().copied());
-        let steps = self.steps.written(&needed);
+        let needed = self.steps.required_steps(args.iter().copied());
+        let steps = self.steps.named_steps(&needed);
         let fields = reductions.iter().enumerate().map(|(i, at)| {
             let ty = if is_sum(self.function(*at)) {
                 "f32"
@@ -169,7 +171,7 @@ impl RowKernel<'_> {
             }
         });
         let given: Vec<String> = given.collect();
-        let mut element = |name: &str, how: Arithmetic| {
+        let mut element = |name: &str, how: ArithmeticMode| {
             let body = values(&steps, how, pieces);
             format!(
                 "fn pass{pass}_{name}({}) -> Pass{pass} {{\n{body}        return Pass{pass}({});\n}}\n",
@@ -177,29 +179,30 @@ impl RowKernel<'_> {
                 given.join(", ")
             )
         };
-        let in_doubt = may_doubt(&steps);
+        let in_doubt = needs_careful_path(&steps);
         let exact = match in_doubt {
-            true => element("exact", Arithmetic::Exact),
-            false => element("exact", Arithmetic::Native),
+            true => element("exact", ArithmeticMode::Exact),
+            false => element("exact", ArithmeticMode::Native),
         };
         let mut text = format!("struct Pass{pass} {{\n{fields}}}\n{exact}");
         let n = self.vectors.elements;
         if in_doubt {
-            text += &element("quick", Arithmetic::Native);
+            text += &element("quick", ArithmeticMode::Native);
             text += &format!(
                 "fn pass{pass}_careful(raw: In) -> Pass{pass} {{\n    var held = raw;\n    \
                  var all = pass{pass}_exact({});\n    for (var k = 1u; k < {n}u; k += 1u) {{\n        \
                  let one = pass{pass}_exact({});\n        all = Pass{pass}({});\n    }}\n    return all;\n}}\n",
                 self.map.arguments(&self.vectors, Some(0)),
                 self.map.arguments(&self.vectors, None),
-                self.joined(&reductions, "all", "one"),
+                self.combined_fields(&reductions, "all", "one"),
             );
         }
-        text + &self.of_vector(pass, &reductions, in_doubt)
+        text + &self.vector_body(pass, &reductions, in_doubt)
     }
 
-    /// What the elements of a vector give to a pass together, exactly if one of them is in doubt.
-    fn of_vector(&self, pass: usize, reductions: &[usize], in_doubt: bool) -> String {
+    /// WGSL function for the contribution of a vector to a pass, computed exactly if an element is
+    /// flagged as uncertain.
+    fn vector_body(&self, pass: usize, reductions: &[usize], in_doubt: bool) -> String {
         let n = self.vectors.elements;
         let name = if in_doubt { "quick" } else { "exact" };
         let mut text = format!("fn pass{pass}(raw: In) -> Pass{pass} {{\n");
@@ -217,7 +220,7 @@ impl RowKernel<'_> {
         let mut width = 1;
         while width < n {
             for k in (0..n).step_by(2 * width as usize) {
-                let joined = self.joined(
+                let joined = self.combined_fields(
                     reductions,
                     &tree_name(k, width),
                     &tree_name(k + width, width),
@@ -230,8 +233,8 @@ impl RowKernel<'_> {
         text + &format!("    return {};\n}}\n", tree_name(0, n))
     }
 
-    /// The fields of two of a pass in one.
-    fn joined(&self, reductions: &[usize], a: &str, b: &str) -> String {
+    /// Expression that combines two partial results of a pass, field by field.
+    fn combined_fields(&self, reductions: &[usize], a: &str, b: &str) -> String {
         let fields = reductions
             .iter()
             .enumerate()
@@ -243,18 +246,22 @@ impl RowKernel<'_> {
         fields.join(", ")
     }
 
-    /// The functions that give the results of elements.
-    fn last_pass(&mut self, pieces: &mut Vec<Piece>) -> String {
-        let wanted = self.map.results.iter().map(|(at, _)| Source::Step(*at));
-        let needed = self.steps.needed(wanted.collect::<Vec<_>>());
-        let steps = self.steps.written(&needed);
-        // A result that is the same along a row has a name of its own there.
+    /// WGSL functions that compute the element results.
+    fn last_pass(&mut self, pieces: &mut Vec<WgslHelper>) -> String {
+        let wanted = self
+            .map
+            .results
+            .iter()
+            .map(|(at, _)| StepArgument::Step(*at));
+        let needed = self.steps.required_steps(wanted.collect::<Vec<_>>());
+        let steps = self.steps.named_steps(&needed);
+        // A result that is constant along a row gets a separate name.
         let results = self.map.results.iter().map(|(at, _)| *at);
         let rows: BTreeSet<usize> = results.filter(|at| self.steps.0[*at].is_row).collect();
         let rows: String = (rows.iter())
             .map(|at| format!("        let s{at} = {};\n", self.steps.name_of_step(*at)))
             .collect();
-        let element = |name: &str, how: Arithmetic, pieces: &mut Vec<Piece>| {
+        let element = |name: &str, how: ArithmeticMode, pieces: &mut Vec<WgslHelper>| {
             let body = values(&steps, how, pieces);
             let params = self.map.parameters();
             let bits = self.map.results.iter().map(|(s, d)| bits_of(*s, *d));
@@ -266,18 +273,18 @@ impl RowKernel<'_> {
             )
         };
         let mut text = self.map.result_structs(&self.vectors);
-        let in_doubt = may_doubt(&steps);
+        let in_doubt = needs_careful_path(&steps);
         if in_doubt {
-            text += &element("exact", Arithmetic::Exact, pieces);
-            text += &element("quick", Arithmetic::Native, pieces);
+            text += &element("exact", ArithmeticMode::Exact, pieces);
+            text += &element("quick", ArithmeticMode::Native, pieces);
             text += &self.map.careful(&self.vectors);
         } else {
-            text += &element("exact", Arithmetic::Native, pieces);
+            text += &element("exact", ArithmeticMode::Native, pieces);
         }
         text + &self.map.work(&self.vectors, in_doubt)
     }
 
-    fn main(&self, pieces: &mut Vec<Piece>) -> String {
+    fn main(&self, pieces: &mut Vec<WgslHelper>) -> String {
         let [rows, units] = [0, 1].map(|i| word(self.first_word + i));
         let threads = self.threads;
         let mut text = format!(
@@ -292,13 +299,13 @@ impl RowKernel<'_> {
                  let units = {units};\n    \
                  let first = min(row, {rows} - 1u) * units;\n"
         );
-        for i in 0..self.held {
+        for i in 0..self.register_vectors {
             text += &format!(
                 "    let h{i} = map_load(first + min(thread + {}u, units - 1u));\n",
                 i * threads
             );
         }
-        let raw = match self.held {
+        let raw = match self.register_vectors {
             0 => "map_load(first)",
             _ => "h0",
         };
@@ -311,16 +318,16 @@ impl RowKernel<'_> {
         text + "}\n"
     }
 
-    /// Something done with each vector of the row, which is `h` there.
+    /// Loop over the vectors of the row; `body` refers to the current vector as `h`.
     fn each_vector(&self, body: &str) -> String {
         let threads = self.threads;
-        if self.held == 0 {
+        if self.register_vectors == 0 {
             return format!(
                 "    for (var u = thread; u < units; u += {threads}u) {{\n        \
                  let h = map_load(first + u);\n{body}    }}\n"
             );
         }
-        let each = (0..self.held).map(|i| {
+        let each = (0..self.register_vectors).map(|i| {
             format!(
                 "    if (thread + {0}u < units) {{\n        let u = thread + {0}u;\n        \
                  let h = h{i};\n{body}    }}\n",
@@ -330,13 +337,13 @@ impl RowKernel<'_> {
         each.collect()
     }
 
-    /// The reductions of a pass.
+    /// WGSL source of the reductions of a pass.
     fn reduce(&self, pass: usize) -> String {
         let reductions = self.reductions(Some(pass));
         if reductions.is_empty() {
             return String::new();
         }
-        let is_long = self.held == 0 || self.held > LONG;
+        let is_long = self.register_vectors == 0 || self.register_vectors > LONG;
         let mut text = String::new();
         let mut body = format!("        let one{pass} = pass{pass}(h);\n");
         let sums: Vec<usize> = (0..reductions.len())
@@ -390,7 +397,7 @@ impl RowKernel<'_> {
         text
     }
 
-    /// A reduction's value from what all elements gave together.
+    /// Final value of a reduction, from the combined contributions of all elements.
     fn finish(&self, at: usize, all: &str) -> String {
         let step = &self.steps.0[at];
         let value = match self.function(at) {
@@ -403,22 +410,25 @@ impl RowKernel<'_> {
         }
     }
 
-    /// The steps of rows that can be computed after a pass.
-    fn row_steps(&self, pass: usize, pieces: &mut Vec<Piece>) -> String {
+    /// Row steps that can be computed after a pass.
+    fn row_steps(&self, pass: usize, pieces: &mut Vec<WgslHelper>) -> String {
         let mut text = String::new();
         for (at, step) in self.steps.0.iter().enumerate() {
-            let Work::Scalar(op) = &step.work else {
+            let RowStepOp::Scalar(op) = &step.work else {
                 continue;
             };
             if step.pass != pass || !step.is_row || step.is_constant() {
                 continue;
             }
             let args = step.args.iter().map(|arg| match *arg {
-                Source::Operand(i) => {
-                    debug_assert!(self.are_rows[i], "invariant: it is the same along a row");
+                StepArgument::Operand(i) => {
+                    debug_assert!(
+                        self.are_rows[i],
+                        "invariant: the operand is constant along a row"
+                    );
                     value_of(self.map.reads[i].dtype, &format!("any.x{i}"), "0u")
                 }
-                Source::Step(s) => self.steps.name_of_step(s),
+                StepArgument::Step(s) => self.steps.name_of_step(s),
             });
             let args: Vec<String> = args.collect();
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -439,9 +449,9 @@ impl RowKernel<'_> {
             }
             text += &self.each_vector(&body);
         }
-        if !self.of_rows.is_empty() {
+        if !self.row_results.is_empty() {
             text += "    if (thread == 0u) {\n";
-            for (i, (at, dtype)) in self.of_rows.iter().enumerate() {
+            for (i, (at, dtype)) in self.row_results.iter().enumerate() {
                 let value = format!("let s{at} = {};", self.steps.name_of_step(*at));
                 let bits = bits_of(*at, *dtype);
                 text += &format!("        {{ {value} y{}[row] = {bits}; }}\n", elements + i);
@@ -456,7 +466,7 @@ fn is_sum(f: ReduceFn) -> bool {
     matches!(f, ReduceFn::Sum | ReduceFn::Mean)
 }
 
-/// The name of what `width` elements from `k` on give together.
+/// Variable name of the combined contribution of `width` elements from `k` on.
 fn tree_name(k: u32, width: u32) -> String {
     match width {
         1 => format!("e{k}"),

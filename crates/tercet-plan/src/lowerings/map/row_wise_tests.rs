@@ -1,19 +1,19 @@
-//! Groups over rows: what becomes one kernel, and that its text is valid.
+//! Tests of row-wise fusion groups: which nodes become one kernel, and that its WGSL is valid.
 
 use tercet_ir::{CompileOptions, DType, Graph, OpError, Type, Value};
 
 use super::tests::validate;
-use crate::caps::Caps;
-use crate::kernel::Source;
-use crate::program::{Program, Work};
+use crate::caps::DeviceCaps;
+use crate::kernel::KernelSource;
+use crate::program::{GpuProgram, StepOp};
 
-/// The program of gradients of `build`'s result with respect to the first `wanted` inputs.
+/// The program of the gradients of `build`'s result with respect to the first `wanted` inputs.
 fn backward(
-    caps: &Caps,
+    caps: &DeviceCaps,
     inputs: &[Type],
     wanted: usize,
     build: impl FnOnce(&mut Graph, &[Value]) -> Result<Value, OpError>,
-) -> Program {
+) -> GpuProgram {
     let mut g = Graph::new();
     let mut values = Vec::new();
     for (i, ty) in inputs.iter().enumerate() {
@@ -27,28 +27,28 @@ fn backward(
     }
     let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
     let written = program.kernels.iter();
-    let written = written.filter(|k| matches!(k.source, Source::Wgsl(_)));
+    let written = written.filter(|k| matches!(k.source, KernelSource::Wgsl(_)));
     written.for_each(validate);
     program
 }
 
-/// The names of its dispatches in order.
-fn names(program: &Program) -> Vec<String> {
+/// Names of the program's kernels in dispatch order.
+fn names(program: &GpuProgram) -> Vec<String> {
     let dispatches = program.steps.iter().filter_map(|step| match &step.work {
-        Work::Dispatch(d) => Some(program.kernels[d.kernel.0 as usize].name.clone()),
-        Work::Copy { .. } | Work::Fill { .. } => None,
+        StepOp::Dispatch(d) => Some(program.kernels[d.kernel.0 as usize].name.clone()),
+        StepOp::Copy { .. } | StepOp::Fill { .. } => None,
     });
     dispatches.collect()
 }
 
-/// How many of the names begin so.
+/// Number of names with this prefix.
 fn count(names: &[String], start: &str) -> usize {
     names.iter().filter(|n| n.starts_with(start)).count()
 }
 
 #[test]
 fn norms_backwards_are_a_kernel_of_rows_and_one_of_columns() {
-    for caps in [Caps::browser(), Caps::h200()] {
+    for caps in [DeviceCaps::browser(), DeviceCaps::h200()] {
         for dtype in [DType::F32, DType::F16] {
             let x = || Type::new(dtype, [256, 512]);
             let gain = || Type::new(dtype, [512]);
@@ -58,7 +58,7 @@ fn norms_backwards_are_a_kernel_of_rows_and_one_of_columns() {
             let names = names(&p);
             assert_eq!(count(&names, "rows mean mean mean mean"), 1, "{names:#?}");
             assert_eq!(count(&names, "columns 2 sums"), 1, "{names:#?}");
-            // The results of both sums, which are one, are cast or copied out.
+            // Both sums share one kernel; their results are then cast or copied to the outputs.
             assert_eq!(names.len(), 5, "{names:#?}");
         }
     }
@@ -67,14 +67,14 @@ fn norms_backwards_are_a_kernel_of_rows_and_one_of_columns() {
 #[test]
 fn softmaxes_backwards_are_a_kernel() {
     let x = || Type::new(DType::F16, [256, 512]);
-    let p = backward(&Caps::browser(), &[x()], 1, |g, v| g.softmax(v[0], 1));
+    let p = backward(&DeviceCaps::browser(), &[x()], 1, |g, v| g.softmax(v[0], 1));
     let names = names(&p);
-    // The way forward is in it, too.
+    // The same kernel also contains the forward pass.
     assert_eq!(names.len(), 1, "{names:#?}");
     assert_eq!(count(&names, "rows max sum sum"), 1, "{names:#?}");
 }
 
-/// The names of the dispatches of a graph with an input `x`.
+/// Kernel names of a graph with an input `x`, in dispatch order.
 fn forward(
     shape: [usize; 2],
     build: impl FnOnce(&mut Graph, Value) -> Result<Value, OpError>,
@@ -83,7 +83,7 @@ fn forward(
     let x = g.input("x", Type::new(DType::F32, shape)).unwrap();
     let y = build(&mut g, x).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &Caps::browser()).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
     program.kernels.iter().for_each(validate);
     names(&program)
 }
@@ -117,17 +117,18 @@ fn rows_that_are_not_whole_words_are_computed_one_by_one() {
     let x = g.input("x", Type::new(DType::F16, [80, 33])).unwrap();
     let y = centred(&mut g, x).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &Caps::browser()).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::browser()).unwrap();
     assert_eq!(count(&names(&program), "rows"), 0);
 }
 
 #[test]
 fn attention_backwards_multiplies_narrow_factors_where_there_are_matrices() {
-    // So few scores that they are made.
-    for (caps, casts) in [(Caps::h200(), 0), (Caps::browser(), 4)] {
+    // With so few scores, attention is decomposed and the scores are materialized.
+    for (caps, casts) in [(DeviceCaps::h200(), 0), (DeviceCaps::browser(), 4)] {
         let x = || Type::new(DType::BF16, [2, 4, 64, 64]);
         let p = backward(&caps, &[x(), x(), x()], 3, |g, v| {
-            let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
+            let options =
+                tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::AttentionLayout::Bhsd);
             g.attention(v[0], v[1], v[2], options)
         });
         let names = names(&p);
@@ -146,29 +147,31 @@ fn attention_backwards_multiplies_narrow_factors_where_there_are_matrices() {
 
 #[test]
 fn attention_backwards_has_no_scores_where_there_are_matrices() {
-    let of = |dtype, caps: &Caps, len: usize| {
+    let of = |dtype, caps: &DeviceCaps, len: usize| {
         let x = || Type::new(dtype, [2, 4, len, 64]);
         let p = backward(caps, &[x(), x(), x()], 3, |g, v| {
-            let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
+            let options =
+                tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::AttentionLayout::Bhsd);
             g.attention(v[0], v[1], v[2], options)
         });
         names(&p)
     };
-    // Pairs of queries, keys and values are made on the way forward, and with those of cotangents once for both gradients.
+    // Queries, keys and values are split to F16 pairs in the forward pass. They are split once
+    // more, with the cotangents, for both gradients.
     for (dtype, forward, pairs) in [
         (DType::F16, "attention_convert_lse_f16", 0),
         (DType::F32, "attention_halves_convert_lse_f32", 3 + 4),
     ] {
-        let names = of(dtype, &Caps::h200(), 256);
+        let names = of(dtype, &DeviceCaps::h200(), 256);
         let count = |start: &str| names.iter().filter(|n| n.starts_with(start)).count();
-        // The way forward is computed once, with what the gradients need of it.
+        // The forward pass runs once and also stores the values that the gradients require.
         assert_eq!(count(forward), 1, "{names:#?}");
         assert_eq!(count("attention_split"), pairs, "{names:#?}");
         assert_eq!(count("attention_grad_queries_convert"), 1, "{names:#?}");
         assert_eq!(count("attention_grad_keys_convert"), 1, "{names:#?}");
         assert_eq!(count("gemm"), 0, "{names:#?}");
     }
-    for (caps, len) in [(Caps::h200(), 64), (Caps::browser(), 256)] {
+    for (caps, len) in [(DeviceCaps::h200(), 64), (DeviceCaps::browser(), 256)] {
         let names = of(DType::F32, &caps, len);
         let grads = names.iter().filter(|n| n.starts_with("attention_grad"));
         assert_eq!(grads.count(), 0, "{names:#?}");
@@ -177,7 +180,7 @@ fn attention_backwards_has_no_scores_where_there_are_matrices() {
 
 #[test]
 fn statistics_of_channels_are_sums_of_what_is_in_16_bits() {
-    for caps in [Caps::browser(), Caps::h200()] {
+    for caps in [DeviceCaps::browser(), DeviceCaps::h200()] {
         let x = Type::new(DType::F16, [8, 16, 14, 14]);
         let gain = || Type::new(DType::F32, [16]);
         let p = backward(&caps, &[x, gain(), gain()], 3, |g, v| {

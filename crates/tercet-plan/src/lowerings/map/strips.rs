@@ -1,38 +1,38 @@
-//! Sums of strips over leading axes, and what adds them up.
+//! Partial sums of strips over leading axes, and their final addition.
 //!
-//! Sums of one kind lie behind each other in one buffer, so that one kernel adds them all.
+//! Sums of one type share a buffer, so that one kernel adds all of them.
 
-use tercet_ir::layout::{Cut, SymLayout};
+use tercet_ir::layout::{AxisSlice, SymLayout};
 use tercet_ir::ops::{Op, ReduceFn};
 use tercet_ir::{CompileError, DType, Dim, NodeId, Type, Value};
 
-use crate::emit::{Emit, View};
-use crate::families::reduce::{self, Last};
-use crate::families::rows::Rows;
-use crate::fusions::Columns;
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::ColumnSumGroup;
+use crate::lowerings::reduce::{self, ReduceFinish};
+use crate::lowerings::rows::RowLayout;
+use crate::sym_int::SymInt;
 
-/// The sums of strips of a group.
-pub(super) struct Strips {
-    /// One for all sums, `[sums, strips, columns]`, or one for each, `[strips, columns]`.
-    partial: Vec<View>,
-    /// How each result lies in what adds them all, if that is one.
+/// The partial sums of a fusion group.
+pub(super) struct StripSums {
+    /// One buffer for all sums, `[sums, strips, columns]`, or one per sum, `[strips, columns]`.
+    partial: Vec<SlotView>,
+    /// Layout of each result within the combined result, if all sums are added together.
     together: Option<Vec<SymLayout>>,
     columns: Dim,
 }
 
-impl Strips {
-    /// Memory for them.
+impl StripSums {
+    /// Allocates the partial sums.
     ///
     /// # Errors
-    /// [`CompileError`] when they are too large.
+    /// [`CompileError`] if they are too large.
     pub(super) fn new(
-        e: &mut Emit<'_>,
-        group: &Columns,
+        e: &mut LoweringCtx<'_>,
+        group: &ColumnSumGroup,
         strips: usize,
         columns: Dim,
-    ) -> Result<Strips, CompileError> {
-        let together = together(e, group, &columns);
+    ) -> Result<StripSums, CompileError> {
+        let together = combined_layouts(e, group, &columns);
         let shape = [Dim::Known(strips), columns.clone()];
         let partial = match together {
             Some(_) => {
@@ -45,41 +45,41 @@ impl Strips {
                 each.collect::<Result<_, _>>()?
             }
         };
-        Ok(Strips {
+        Ok(StripSums {
             partial,
             together,
             columns,
         })
     }
 
-    /// What the kernel writes.
-    pub(super) fn partial(&self) -> &[View] {
+    /// Views that the strip kernel writes.
+    pub(super) fn partial(&self) -> &[SlotView] {
         &self.partial
     }
 
-    /// Whether all sums are written to one buffer.
-    pub(super) fn is_together(&self) -> bool {
+    /// Whether all partial sums share one buffer.
+    pub(super) fn is_single_buffer(&self) -> bool {
         self.together.is_some()
     }
 
-    /// The sums of strips, put together; `count` elements are in each.
+    /// Adds the partial sums; each covers `count` elements.
     ///
     /// # Errors
-    /// [`CompileError`] when a result is too large.
+    /// [`CompileError`] if a result is too large.
     pub(super) fn added(
         self,
-        e: &mut Emit<'_>,
-        group: &Columns,
-        count: Num,
-    ) -> Result<Vec<View>, CompileError> {
+        e: &mut LoweringCtx<'_>,
+        group: &ColumnSumGroup,
+        count: SymInt,
+    ) -> Result<Vec<SlotView>, CompileError> {
         if let Some(layouts) = self.together {
             let (f, ty) = result(e, group.sums[0]);
             let shape = [Dim::Known(group.sums.len()), self.columns];
             let y = e.temp(ty.dtype, &shape)?;
-            let rows = Rows::of(e, &self.partial[0], &[1])?;
-            let last = Last::new(f == ReduceFn::Mean, count);
+            let rows = RowLayout::new(e, &self.partial[0], &[1])?;
+            let last = ReduceFinish::new(f == ReduceFn::Mean, count);
             reduce::stage(e, f, &self.partial[0], &rows, &y, 1, Some(last));
-            let results = layouts.into_iter().map(|layout| View {
+            let results = layouts.into_iter().map(|layout| SlotView {
                 layout,
                 ..y.clone()
             });
@@ -89,8 +89,8 @@ impl Strips {
         for (&sum, partial) in group.sums.iter().zip(&self.partial) {
             let (f, ty) = result(e, sum);
             let y = e.temp(ty.dtype, &ty.shape)?;
-            let rows = Rows::of(e, partial, &[0])?;
-            let last = Last::new(f == ReduceFn::Mean, count);
+            let rows = RowLayout::new(e, partial, &[0])?;
+            let last = ReduceFinish::new(f == ReduceFn::Mean, count);
             reduce::stage(e, f, partial, &rows, &y, 1, Some(last));
             results.push(y);
         }
@@ -98,16 +98,20 @@ impl Strips {
     }
 }
 
-/// What a sum is, and its type.
-fn result(e: &Emit<'_>, sum: NodeId) -> (ReduceFn, Type) {
+/// Reduction function and type of a sum.
+fn result(e: &LoweringCtx<'_>, sum: NodeId) -> (ReduceFn, Type) {
     let Op::Reduce(op) = &e.graph.node(sum).op else {
-        unreachable!("invariant: the group is of sums")
+        unreachable!("invariant: the group consists of sums")
     };
     (op.f, e.graph.ty(Value { node: sum, port: 0 }).clone())
 }
 
-/// The layouts of several sums of one kind and dtype as rows of one matrix, if they have such.
-fn together(e: &Emit<'_>, group: &Columns, columns: &Dim) -> Option<Vec<SymLayout>> {
+/// Layouts of several sums of one function and dtype as rows of a matrix; `None` if they differ.
+fn combined_layouts(
+    e: &LoweringCtx<'_>,
+    group: &ColumnSumGroup,
+    columns: &Dim,
+) -> Option<Vec<SymLayout>> {
     let count = group.sums.len();
     let kinds: Vec<(ReduceFn, Type)> = group.sums.iter().map(|sum| result(e, *sum)).collect();
     let alike = |k: &(ReduceFn, Type)| k.0 == kinds[0].0 && k.1.dtype == kinds[0].1.dtype;
@@ -116,7 +120,7 @@ fn together(e: &Emit<'_>, group: &Columns, columns: &Dim) -> Option<Vec<SymLayou
     }
     let all = SymLayout::dense(&[Dim::Known(count), columns.clone()])?;
     let row = |(i, (_, ty)): (usize, &(ReduceFn, Type))| {
-        let cut = |start: usize| Cut {
+        let cut = |start: usize| AxisSlice {
             start: Dim::Known(start),
             step: 1,
         };

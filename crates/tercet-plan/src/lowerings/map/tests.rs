@@ -1,16 +1,16 @@
-//! Every generated text is valid.
+//! Tests that every generated WGSL module is valid.
 
 use std::collections::HashSet;
 
 use tercet_ir::{CompileOptions, DType, Dim, Graph, Type};
 
 use super::MAP;
-use crate::caps::Caps;
-use crate::kernel::{Instance, Source};
-use crate::program::{Program, Work};
+use crate::caps::DeviceCaps;
+use crate::kernel::{KernelInstance, KernelSource};
+use crate::program::{GpuProgram, StepOp};
 
-pub(super) fn validate(instance: &Instance) {
-    let Source::Wgsl(text) = &instance.source else {
+pub(super) fn validate(instance: &KernelInstance) {
+    let KernelSource::Wgsl(text) = &instance.source else {
         panic!("{instance} is not WGSL")
     };
     let fail = |e: String| -> ! { panic!("{instance}: {e}\n{text}") };
@@ -18,14 +18,14 @@ pub(super) fn validate(instance: &Instance) {
         naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
-        // Core WGSL; naga names it because OpenGL may lack it.
+        // This is core WGSL; naga has a flag for it because OpenGL may lack it.
         naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32 | naga::valid::Capabilities::SUBGROUP,
     )
     .validate(&module)
     .unwrap_or_else(|e| fail(e.emit_to_string(text)));
 }
 
-fn plan(graph: &Graph, caps: &Caps) -> Result<Program, tercet_ir::CompileError> {
+fn plan(graph: &Graph, caps: &DeviceCaps) -> Result<GpuProgram, tercet_ir::CompileError> {
     crate::compile(graph, &CompileOptions::new(), caps)
 }
 
@@ -42,7 +42,8 @@ fn texts_of_all_cases_are_valid() {
                     bounds: built.bounds.clone(),
                     ..CompileOptions::new()
                 };
-                let Ok(program) = crate::compile(&built.graph, &options, &Caps::browser()) else {
+                let Ok(program) = crate::compile(&built.graph, &options, &DeviceCaps::browser())
+                else {
                     let has_f64 = |(_, n): (_, &tercet_ir::Node)| {
                         n.outputs.iter().any(|t| t.dtype == DType::F64)
                             || format!("{:?}", n.op).contains("F64")
@@ -77,7 +78,7 @@ fn a_map_of_many_operands_runs_as_several() {
         sum = g.plus(sum, x).unwrap();
     }
     g.output("y", sum).unwrap();
-    let program = plan(&g, &Caps::browser()).unwrap();
+    let program = plan(&g, &DeviceCaps::browser()).unwrap();
     for instance in &program.kernels {
         assert!(instance.args.len() <= 8, "{instance}");
         validate(instance);
@@ -91,13 +92,13 @@ fn a_broadcast_reads_by_few_coordinates() {
     let b = g.input("b", Type::new(DType::F32, [4, 5])).unwrap();
     let y = g.plus(x, b).unwrap();
     g.output("y", y).unwrap();
-    let program = plan(&g, &Caps::browser()).unwrap();
+    let program = plan(&g, &DeviceCaps::browser()).unwrap();
     assert_eq!(program.kernels.len(), 1);
-    let Source::Wgsl(text) = &program.kernels[0].source else {
+    let KernelSource::Wgsl(text) = &program.kernels[0].source else {
         panic!("generated text")
     };
     let text = &text[text.find("fn map_load").unwrap()..];
-    // x is read at the result's index, b along the two inner axes as one.
+    // x is read at the result's index, b along both inner axes merged into one.
     assert!(
         text.contains("x0[(i) / 4u]") && text.contains("let c1 = i % p.w[0].z;"),
         "{text}"
@@ -106,10 +107,10 @@ fn a_broadcast_reads_by_few_coordinates() {
         text.contains("x1[(c1 * p.w[0].w) / 4u]") && !text.contains("c0"),
         "{text}"
     );
-    assert!(matches!(program.steps[0].work, Work::Dispatch(_)));
+    assert!(matches!(program.steps[0].work, StepOp::Dispatch(_)));
 }
 
-/// The name of the only kernel of `x + y` where `y` is `look` of an input.
+/// Name of the only kernel of `x + y`, for `y = look(input)`.
 fn name_of_sum(
     dtype: DType,
     shape: &[Dim],
@@ -121,7 +122,7 @@ fn name_of_sum(
     let sum = g.plus(x, y).unwrap();
     g.output("sum", sum).unwrap();
     let options = CompileOptions::new().bound("s", 100);
-    let program = crate::compile(&g, &options, &Caps::browser()).unwrap();
+    let program = crate::compile(&g, &options, &DeviceCaps::browser()).unwrap();
     program.kernels.iter().for_each(validate);
     let last = program.kernels.last().expect("a kernel");
     last.name.clone()
@@ -137,7 +138,7 @@ fn whole_vectors_at_any_size_are_computed_as_such() {
     let f16s = |n| name_of_sum(DType::F16, &rows(n), same(DType::F16, n));
     assert!(f32s(12).ends_with(" by 4") && !f32s(6).contains(" by "));
     assert!(f16s(24).ends_with(" by 8") && !f16s(12).contains(" by "));
-    // A row is shared by as many vectors as it has; a column is read once a vector.
+    // Vectors may not cross the end of a row; a column operand is read once per vector.
     let row = name_of_sum(DType::F32, &rows(12), |g| {
         g.input("y", Type::new(DType::F32, [12]))
     });
@@ -146,7 +147,7 @@ fn whole_vectors_at_any_size_are_computed_as_such() {
         g.input("y", Type::new(DType::F32, [Dim::sym("s"), Dim::Known(1)]))
     });
     assert!(column.ends_with("f32,f32[0]->f32 by 4"), "{column}");
-    // One slot read in two ways is one binding of words.
+    // A slot read with two access patterns gets one binding of words.
     let cut = name_of_sum(DType::F32, &[Dim::Known(8), Dim::Known(8)], |g| {
         let y = g.input("z", Type::new(DType::F32, [8, 9]))?;
         let a = g.slice(y, &[0, 0], &[8, 8], &[1, 1])?;

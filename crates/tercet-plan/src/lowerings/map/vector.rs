@@ -1,60 +1,67 @@
-//! The text of a map's kernel whose invocations compute vectors of elements.
+//! WGSL code generation of maps whose threads compute vectors of elements.
 //!
 //! ```text
 //! struct In { x0: vec4<u32>, x1: u32 }
 //! struct Out { y0: vec4<u32> }
-//! fn map_load(v: u32) -> In { .. }                       // coordinates once a vector
-//! fn map_quick(v0: f32, v1: f32) -> u32 { .. }           // one element; may raise a doubt
+//! fn map_load(v: u32) -> In { .. }                       // coordinates, once per vector
+//! fn map_quick(v0: f32, v1: f32) -> u32 { .. }           // one element; may flag it as uncertain
 //! fn map_exact(v0: f32, v1: f32) -> u32 { .. }
-//! fn map_work(raw: In) -> Out { .. }                    // quick for each, exact if in doubt
+//! fn map_work(raw: In) -> Out { .. }                    // quick for each element, exact if one is uncertain
 //! fn main(..) { all loads, then for each vector work and store }
 //! ```
 //!
-//! A vector has the elements of up to 16 bytes. It lies in one row of every operand: what its elements
-//! share is computed and read once. Loads of all vectors of an invocation come before the first store, so
-//! that they are in flight together.
+//! A vector consists of the elements in up to 16 bytes. It belongs to one row of every operand, so
+//! that shared values are computed and read once. A thread issues all its loads before the first
+//! store, so that they overlap.
 
-use super::operand::{Coordinates, Operand};
-use super::text::{Arithmetic, GROUP, Kernel, Load, Read, bits_of, lanes, place, value_of, word};
-use crate::emit::Emit;
-use crate::scalar::{self, Piece};
+use super::codegen::{
+    ArithmeticMode, GROUP, MapKernelSource, OperandRead, VectorLoad, bits_of, element_index, lanes,
+    value_of, word,
+};
+use super::operand::{CoordinateGroups, IndexedOperand};
+use crate::emit::LoweringCtx;
+use crate::scalar::{self, WgslHelper};
 use tercet_ir::DType;
 
-/// How invocations compute vectors.
+/// Vector configuration of a map kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vectors {
-    /// Elements of a vector.
+pub(super) struct VectorWidth {
+    /// Elements per vector.
     pub(super) elements: u32,
-    /// Vectors of an invocation.
-    pub(super) turns: u32,
+    /// Vectors per thread.
+    pub(super) vectors_per_thread: u32,
 }
 
-/// The most elements of a vector.
-const MOST: u32 = 8;
-/// Invocations have two vectors where there are as many elements as fill a large device twice over.
+/// Maximum number of elements per vector.
+const MAX_VECTOR_WIDTH: u32 = 8;
+/// Minimum number of elements for two vectors per thread; it saturates a large device twice.
 const TWO_FROM: i64 = 1 << 20;
 
-impl Vectors {
-    /// Vectors of which operands and results of these dtypes have whole words, where there are some.
-    pub(super) fn of(
-        e: &mut Emit<'_>,
-        coordinates: &Coordinates,
-        operands: &[&Operand],
+impl VectorWidth {
+    /// Vectors that consist of whole words in operands and results of these dtypes; `None` if not
+    /// possible.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        coordinates: &CoordinateGroups,
+        operands: &[&IndexedOperand],
         results: &[DType],
         most: usize,
-    ) -> Option<Vectors> {
+    ) -> Option<VectorWidth> {
         let all = operands.iter().map(|o| lanes(o.dtype));
         let all: Vec<u32> = all.chain(results.iter().map(|d| lanes(*d))).collect();
         let (least, greatest) = (*all.iter().min()?, *all.iter().max()?);
-        let elements = (4 * least).min(MOST).max(greatest);
-        if most == 0 || !coordinates.keep_together(e, elements) {
+        let elements = (4 * least).min(MAX_VECTOR_WIDTH).max(greatest);
+        if most == 0 || !coordinates.is_contiguous(e, elements) {
             return None;
         }
         let turns = if most as i64 >= TWO_FROM { 2 } else { 1 };
-        Some(Vectors { elements, turns })
+        Some(VectorWidth {
+            elements,
+            vectors_per_thread: turns,
+        })
     }
 
-    /// The words of a dtype in a vector.
+    /// Words of a dtype per vector.
     pub(super) fn words(self, dtype: DType) -> u32 {
         self.elements / lanes(dtype)
     }
@@ -71,8 +78,9 @@ fn vector_type(words: u32) -> String {
     }
 }
 
-/// Operands of one slot are one binding to some players: it can have one type only.
-pub(super) fn agree(reads: &mut [Read], operands: &[&Operand]) {
+/// Makes reads of one slot agree on a type, because some GPU runtimes use a single binding per
+/// slot.
+pub(super) fn agree(reads: &mut [OperandRead], operands: &[&IndexedOperand]) {
     for i in 0..reads.len() {
         let same = |j: usize| operands[j].slot == operands[i].slot;
         let others = (0..reads.len()).filter(|&j| same(j));
@@ -80,22 +88,22 @@ pub(super) fn agree(reads: &mut [Read], operands: &[&Operand]) {
         let list: Vec<usize> = others.collect();
         if list.iter().any(|&j| differ(j)) {
             for j in list {
-                if reads[j].load == Load::Vector {
-                    reads[j].load = Load::Each;
+                if reads[j].load == VectorLoad::Vector {
+                    reads[j].load = VectorLoad::PerElement;
                 }
             }
         }
     }
 }
 
-impl Kernel<'_> {
-    /// The whole module.
-    pub(super) fn vector_text(&self, v: &Vectors) -> String {
+impl MapKernelSource<'_> {
+    /// WGSL source of the whole module.
+    pub(super) fn vector_text(&self, v: &VectorWidth) -> String {
         let mut pieces = Vec::new();
-        let exact = self.element("exact", Arithmetic::Exact, &mut pieces);
-        let quick = self.element("quick", Arithmetic::Quick, &mut pieces);
+        let exact = self.element("exact", ArithmeticMode::Exact, &mut pieces);
+        let quick = self.element("quick", ArithmeticMode::Fast, &mut pieces);
         let pieces = scalar::closure(&pieces);
-        let in_doubt = pieces.contains(&Piece::Quick);
+        let in_doubt = pieces.contains(&WgslHelper::Quick);
         let mut text = scalar::text(&pieces);
         text += "\n";
         text += &self.bindings_of(
@@ -110,21 +118,21 @@ impl Kernel<'_> {
             text += &self.careful(v);
         }
         text += &self.work(v, in_doubt);
-        text += &self.vector_main(v, pieces.contains(&Piece::Base));
+        text += &self.vector_main(v, pieces.contains(&WgslHelper::Base));
         text
     }
 
-    fn structs(&self, v: &Vectors) -> String {
+    fn structs(&self, v: &VectorWidth) -> String {
         self.operand_struct(v) + &self.result_structs(v)
     }
 
-    /// What an invocation reads for a vector.
-    pub(super) fn operand_struct(&self, v: &Vectors) -> String {
+    /// WGSL struct of the operand data of a vector.
+    pub(super) fn operand_struct(&self, v: &VectorWidth) -> String {
         let reads = self.reads.iter().enumerate().map(|(i, read)| {
             let ty = match read.load {
-                Load::Vector => v.type_of(read.dtype),
-                Load::Once => "u32".to_string(),
-                Load::Each => format!("array<u32, {}>", v.elements),
+                VectorLoad::Vector => v.type_of(read.dtype),
+                VectorLoad::Broadcast => "u32".to_string(),
+                VectorLoad::PerElement => format!("array<u32, {}>", v.elements),
             };
             format!("    x{i}: {ty},\n")
         });
@@ -135,8 +143,8 @@ impl Kernel<'_> {
         format!("struct In {{\n{fields}}}\n")
     }
 
-    /// The bits of an element of every result, and the words of a vector of them.
-    pub(super) fn result_structs(&self, v: &Vectors) -> String {
+    /// WGSL structs of the results of an element, and of the words of a vector.
+    pub(super) fn result_structs(&self, v: &VectorWidth) -> String {
         let results = self.results.iter().enumerate();
         let bits: String = results
             .clone()
@@ -148,19 +156,19 @@ impl Kernel<'_> {
         format!("struct Bits {{\n{bits}}}\nstruct Out {{\n{words}}}\n\n")
     }
 
-    pub(super) fn load(&self, v: &Vectors) -> String {
+    pub(super) fn load(&self, v: &VectorWidth) -> String {
         let n = v.elements;
         let innermost = self.axes - 1;
         let mut values: Vec<String> = Vec::new();
         for (i, read) in self.reads.iter().enumerate() {
             values.push(match read.load {
-                Load::Vector => {
-                    let (x, at) = (read.array(i), place(read, innermost, 0));
+                VectorLoad::Vector => {
+                    let (x, at) = (read.array(i), element_index(read, innermost, 0));
                     format!("{x}[({at}) / {n}u]")
                 }
-                Load::Once => element(i, read, &place(read, innermost, 0)),
-                Load::Each => {
-                    let each = (0..n).map(|k| element(i, read, &place(read, innermost, k)));
+                VectorLoad::Broadcast => element(i, read, &element_index(read, innermost, 0)),
+                VectorLoad::PerElement => {
+                    let each = (0..n).map(|k| element(i, read, &element_index(read, innermost, k)));
                     let each: Vec<String> = each.collect();
                     format!("array<u32, {n}>({})", each.join(", "))
                 }
@@ -176,7 +184,7 @@ impl Kernel<'_> {
         )
     }
 
-    /// The operands of an element as parameters of a function.
+    /// Operands of an element as WGSL function parameters.
     pub(super) fn parameters(&self) -> String {
         let params = self.reads.iter().enumerate();
         let params = params.map(|(i, r)| format!("v{i}: {}", scalar::class(r.dtype).wgsl()));
@@ -184,8 +192,13 @@ impl Kernel<'_> {
         params.join(", ")
     }
 
-    /// A function of one element.
-    pub(super) fn element(&self, name: &str, how: Arithmetic, pieces: &mut Vec<Piece>) -> String {
+    /// WGSL function that computes one element.
+    pub(super) fn element(
+        &self,
+        name: &str,
+        how: ArithmeticMode,
+        pieces: &mut Vec<WgslHelper>,
+    ) -> String {
         let body = self.values(how, pieces);
         let params = self.parameters();
         let bits = self.results.iter().map(|(s, d)| bits_of(*s, *d));
@@ -197,14 +210,17 @@ impl Kernel<'_> {
         )
     }
 
-    /// The values of element `k` (a number, or a name with its lane computed).
-    pub(super) fn arguments(&self, v: &Vectors, k: Option<u32>) -> String {
+    /// Function arguments for element `k` of a vector. For `None`, the generated code uses its loop
+    /// variable `k`.
+    pub(super) fn arguments(&self, v: &VectorWidth, k: Option<u32>) -> String {
         let args = self.reads.iter().enumerate().map(|(i, read)| {
             let (from, lane) = match (read.load, k) {
-                (Load::Vector, k) => of_vector(&format!("raw.x{i}"), lanes(read.dtype), v, k),
-                (Load::Once, _) => (format!("raw.x{i}"), "0u".to_string()),
-                (Load::Each, Some(k)) => (format!("raw.x{i}[{k}]"), "0u".to_string()),
-                (Load::Each, None) => (format!("held.x{i}[k]"), "0u".to_string()),
+                (VectorLoad::Vector, k) => {
+                    vector_load(&format!("raw.x{i}"), lanes(read.dtype), v, k)
+                }
+                (VectorLoad::Broadcast, _) => (format!("raw.x{i}"), "0u".to_string()),
+                (VectorLoad::PerElement, Some(k)) => (format!("raw.x{i}[{k}]"), "0u".to_string()),
+                (VectorLoad::PerElement, None) => (format!("held.x{i}[k]"), "0u".to_string()),
             };
             value_of(read.dtype, &from, &lane)
         });
@@ -212,8 +228,8 @@ impl Kernel<'_> {
         args.join(", ")
     }
 
-    /// Every element exactly, in a loop, since it seldom runs.
-    pub(super) fn careful(&self, v: &Vectors) -> String {
+    /// WGSL function that computes all elements exactly, in a loop because it rarely runs.
+    pub(super) fn careful(&self, v: &VectorWidth) -> String {
         let n = v.elements;
         format!(
             "fn map_careful(raw: In) -> Out {{\n    var held = raw;\n    var e: array<Bits, {n}>;\n    \
@@ -224,8 +240,8 @@ impl Kernel<'_> {
         )
     }
 
-    /// The words of all results from the bits of elements.
-    fn packed(&self, v: &Vectors, name: impl Fn(u32) -> String) -> String {
+    /// WGSL source that packs the bits of elements into words of all results.
+    fn packed(&self, v: &VectorWidth, name: impl Fn(u32) -> String) -> String {
         let results = self.results.iter().enumerate().map(|(i, (_, dtype))| {
             let per = lanes(*dtype);
             let words = (0..v.words(*dtype)).map(|w| {
@@ -243,7 +259,7 @@ impl Kernel<'_> {
         results.join(", ")
     }
 
-    pub(super) fn work(&self, v: &Vectors, in_doubt: bool) -> String {
+    pub(super) fn work(&self, v: &VectorWidth, in_doubt: bool) -> String {
         let name = if in_doubt { "quick" } else { "exact" };
         let mut text = "fn map_work(raw: In) -> Out {\n".to_string();
         if in_doubt {
@@ -265,7 +281,7 @@ impl Kernel<'_> {
         text
     }
 
-    fn vector_main(&self, v: &Vectors, has_zero: bool) -> String {
+    fn vector_main(&self, v: &VectorWidth, has_zero: bool) -> String {
         let zero = match has_zero {
             true => format!("    opaque_zero = {};\n", word(1)),
             false => String::new(),
@@ -278,7 +294,7 @@ impl Kernel<'_> {
         };
         let mut loads = String::new();
         let mut stores = String::new();
-        for t in 0..v.turns {
+        for t in 0..v.vectors_per_thread {
             loads += &format!("    let v{t} = first + {t}u * apart;\n");
             loads += &format!("    let in{t} = map_load(min(v{t}, count - 1u));\n");
             stores += &format!(
@@ -304,16 +320,16 @@ impl Kernel<'_> {
     }
 }
 
-/// The type of the elements of a read's binding.
-pub(super) fn binding_type(v: &Vectors, read: &Read) -> String {
+/// Element type of a read's binding.
+pub(super) fn binding_type(v: &VectorWidth, read: &OperandRead) -> String {
     match read.load {
-        Load::Vector => v.type_of(read.dtype),
-        Load::Once | Load::Each => "u32".to_string(),
+        VectorLoad::Vector => v.type_of(read.dtype),
+        VectorLoad::Broadcast | VectorLoad::PerElement => "u32".to_string(),
     }
 }
 
-/// An element of an array of words, in the low end.
-fn element(i: usize, read: &Read, at: &str) -> String {
+/// Expression for an element of an array of words, in the low bits.
+fn element(i: usize, read: &OperandRead, at: &str) -> String {
     let x = read.array(i);
     match lanes(read.dtype) {
         1 => format!("{x}[{at}]"),
@@ -326,8 +342,8 @@ fn element(i: usize, read: &Read, at: &str) -> String {
     }
 }
 
-/// The word and the lane of element `k` of a vector.
-fn of_vector(name: &str, per: u32, v: &Vectors, k: Option<u32>) -> (String, String) {
+/// Word and lane expressions for element `k` of a vector; for `None`, of the loop variable `k`.
+fn vector_load(name: &str, per: u32, v: &VectorWidth, k: Option<u32>) -> (String, String) {
     let words = v.elements / per;
     let k = match k {
         Some(k) if words == 1 => return (name.to_string(), format!("{}u", k % per)),
@@ -340,24 +356,24 @@ fn of_vector(name: &str, per: u32, v: &Vectors, k: Option<u32>) -> (String, Stri
     }
 }
 
-/// What a dispatch in vectors needs: how every operand is read.
+/// Determines the vector access pattern of every operand.
 pub(super) fn choose(
-    e: &mut Emit<'_>,
-    coordinates: &Coordinates,
-    operands: &[&Operand],
-    reads: &mut [Read],
-    v: Vectors,
+    e: &mut LoweringCtx<'_>,
+    coordinates: &CoordinateGroups,
+    operands: &[&IndexedOperand],
+    reads: &mut [OperandRead],
+    v: VectorWidth,
 ) {
     for (read, operand) in reads.iter_mut().zip(operands) {
         read.load = coordinates.along(e, operand, v.elements);
-        // A vector of fewer elements than a word has.
-        if read.load == Load::Vector && lanes(read.dtype) > v.elements {
-            read.load = Load::Each;
+        // A vector has fewer elements than a word of this operand.
+        if read.load == VectorLoad::Vector && lanes(read.dtype) > v.elements {
+            read.load = VectorLoad::PerElement;
         }
     }
     agree(reads, operands);
     debug_assert!(
-        (reads.iter().filter(|r| r.load == Load::Vector))
+        (reads.iter().filter(|r| r.load == VectorLoad::Vector))
             .all(|r| v.elements.is_multiple_of(lanes(r.dtype)))
     );
 }

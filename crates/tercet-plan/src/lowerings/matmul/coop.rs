@@ -1,83 +1,84 @@
-//! Products of 16-bit floats on cooperative matrices, where the device has them.
+//! Matmuls of 16-bit floats on cooperative matrices, if the device has them.
 //!
-//! Where there are fewer tiles than the device runs at a time, workgroups sum parts of `k`: partial sums
-//! go to a slot in F32, and a second kernel adds them and does what is done to sums. Where the last turn of the device would
-//! be far from full, so do the last columns alone.
+//! If there are fewer tiles than the device runs concurrently, split-K is used. Partial sums go to
+//! an F32 slot, and a second kernel adds them and applies the epilogue. If the last wave of tiles
+//! would be nearly empty, only the last columns use split-K.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::kernels::{PartsParams, SUM_PARTS, SUM_PARTS_ACTIVATED};
-use super::portable::Given;
-use super::prepack::lay_out;
-use super::product::{Axis, Product, Side, least};
+use super::kernels::{SUM_PARTS, SUM_PARTS_ACTIVATED, SplitKReduceParams};
+use super::portable::MatMulArgs;
+use super::prepack::prepack;
+use super::product::{MatMulOperand, MatMulProblem, OperandAxis, min_size};
 use crate::caps::CoopType;
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::families::gemm_coop::{
-    GemmCoopParams, GemmLaidParams, LAID_F16, Options, Scope, TAIL, Tail, Tiling, constants, kernel,
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::lowerings::gemm_coop::{
+    CoopGemmOptions, CoopGemmTiling, CoopScope, GemmCoopParams, GemmPrepackedParams, LAID_F16,
+    TAIL, TailSplitK, constants, kernel,
 };
-use crate::families::sums::OF_SUMS;
-use crate::num::Num;
+use crate::lowerings::sums::OF_SUMS;
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
 
-/// The steps that load rows of operands read so many elements at a time.
+/// Elements per vector load of operand rows.
 const LOAD: u64 = 8;
 
-/// A product that the kernel takes, and how.
-pub(super) struct Coop {
+/// A matmul on cooperative matrices, with its tiling.
+pub(super) struct CoopMatMul {
     ty: CoopType,
-    tiling: Tiling,
-    options: Options,
+    tiling: CoopGemmTiling,
+    options: CoopGemmOptions,
     batch: [BatchAxis; 2],
-    /// The right side, `[k, n]`, where it is laid out.
-    weights: Option<View>,
-    /// The columns with `k` in parts, where not all have as many.
-    tail: Option<Tail>,
+    /// The right operand `[k, n]`, if it is prepacked.
+    weights: Option<SlotView>,
+    /// Columns that use split-K, if not all columns do.
+    tail: Option<TailSplitK>,
     problem: GemmProblem,
 }
 
-/// Columns of a result.
+/// A range of columns of the result.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
-    first: Num,
-    len: Num,
+pub(super) struct ColumnRange {
+    first: SymInt,
+    len: SymInt,
 }
 
-impl Columns {
-    /// All of them.
-    pub(super) fn all(given: &Given) -> Columns {
-        Columns {
-            first: Num::ZERO,
+impl ColumnRange {
+    /// The range of all columns.
+    pub(super) fn all(given: &MatMulArgs) -> ColumnRange {
+        ColumnRange {
+            first: SymInt::ZERO,
             len: given.params.n,
         }
     }
 }
 
-/// A batch axis with the distances of both operands.
+/// A batch axis with the strides of both operands.
 #[derive(Clone, Copy)]
 pub(super) struct BatchAxis {
-    pub(super) size: Num,
-    pub(super) a: Num,
-    pub(super) b: Num,
+    pub(super) size: SymInt,
+    pub(super) a: SymInt,
+    pub(super) b: SymInt,
 }
 
 impl BatchAxis {
     const ONE: BatchAxis = BatchAxis {
-        size: Num::ONE,
-        a: Num::ZERO,
-        b: Num::ZERO,
+        size: SymInt::ONE,
+        a: SymInt::ZERO,
+        b: SymInt::ZERO,
     };
 }
 
-impl Coop {
-    /// How the kernel computes this product into `y`; none where it does not.
-    pub(super) fn of(
-        e: &mut Emit<'_>,
-        p: &Product,
-        y: &View,
-    ) -> Result<Option<Coop>, CompileError> {
+impl CoopMatMul {
+    /// The plan for this matmul with result `y`; `None` if the kernel does not support it.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        y: &SlotView,
+    ) -> Result<Option<CoopMatMul>, CompileError> {
         let ty = match (p.a.dtype, p.b.dtype) {
             (DType::F16, DType::F16) => CoopType::F16,
             (DType::BF16, DType::BF16) => CoopType::BF16,
@@ -97,7 +98,7 @@ impl Coop {
             last.is_some_and(|t| t.factor() == 1 && *t.dim() == Dim::Known(1))
         });
         let has_units = bias_has_unit && residual_has_unit;
-        if !p.a.summed.unit || !(b_transposed || p.b.own.unit) || !has_units {
+        if !p.a.summed.unit || !(b_transposed || p.b.own_axis.unit) || !has_units {
             return Ok(None);
         }
         let whole = |known: &Dim| {
@@ -105,24 +106,26 @@ impl Coop {
                 .known()
                 .is_some_and(|n| (n as u64).is_multiple_of(LOAD))
         };
-        let aligned = |side: &Side, line: Axis, len| side.is_multiple(LOAD, line) && whole(len);
-        let options = Options {
+        let aligned = |side: &MatMulOperand, line: OperandAxis, len| {
+            side.is_multiple(LOAD, line) && whole(len)
+        };
+        let options = CoopGemmOptions {
             b_transposed,
-            aligned_a: aligned(&p.a, p.a.own, &p.k),
+            aligned_a: aligned(&p.a, p.a.own_axis, &p.k),
             aligned_b: match b_transposed {
-                true => aligned(&p.b, p.b.own, &p.k),
+                true => aligned(&p.b, p.b.own_axis, &p.k),
                 false => aligned(&p.b, p.b.summed, &p.n),
             },
             activation: p.activation,
             bias_f32: p.bias.as_ref().map(|b| b.dtype == DType::F32),
             residual_f32: p.residual.as_ref().map(|r| r.dtype == DType::F32),
             out_f32: y.dtype == DType::F32,
-            // The result is dense from element 0.
+            // The result is dense and starts at element 0.
             aligned_c: whole(&p.n),
             planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
-            native_halves: e.caps.natives.halves,
-            least_rows: least(&p.m),
-            known_lda: p.a.own.known_stride(),
+            native_f16_conversions: e.caps.natives.f16_conversions,
+            min_rows: min_size(&p.m),
+            known_lda: p.a.own_axis.known_stride(),
             a_panels: false,
         };
         let problem = GemmProblem {
@@ -135,72 +138,74 @@ impl Coop {
         let aligned = options.aligned();
         let known = p.k.known().is_some() && p.n.known().is_some();
         let weights = p.weights.as_ref();
-        let weights = weights.filter(|_| known && options.can_be_laid());
+        let weights = weights.filter(|_| known && options.can_prepack());
         let tiling = match weights {
-            Some(_) => Tiling::choose_laid(e.caps, ty, &problem, aligned),
-            None => Tiling::choose(e.caps, ty, &problem, aligned),
+            Some(_) => CoopGemmTiling::choose_prepacked(e.caps, ty, &problem, aligned),
+            None => CoopGemmTiling::choose(e.caps, ty, &problem, aligned),
         };
         Ok(tiling.map(|tiling| {
             let whole = !options.planes && known;
-            Coop {
+            CoopMatMul {
                 ty,
                 tiling,
                 options,
                 batch,
-                weights: weights.filter(|_| tiling.scope == Scope::Laid).cloned(),
+                weights: weights
+                    .filter(|_| tiling.scope == CoopScope::Prepacked)
+                    .cloned(),
                 tail: whole.then(|| tiling.tail(e.caps, ty, &problem)).flatten(),
                 problem,
             }
         }))
     }
 
-    /// True if a table of measurements names its tiling.
-    pub(super) fn is_measured(&self, e: &Emit<'_>) -> bool {
+    /// True if an autotuning table names the tiling.
+    pub(super) fn is_measured(&self, e: &LoweringCtx<'_>) -> bool {
         let named = e.caps.device.tuning.find(|| self.problem.key());
         named.is_some_and(|name| name.split(TAIL).next() == Some(&self.name()))
     }
 
-    /// The name of its tiling.
+    /// Name of the tiling.
     pub(super) fn name(&self) -> String {
         self.tiling.to_string()
     }
 
-    /// About how many seconds it takes.
-    pub(super) fn seconds(&self, e: &Emit<'_>) -> f64 {
+    /// Estimated time in seconds.
+    pub(super) fn seconds(&self, e: &LoweringCtx<'_>) -> f64 {
         self.tiling.seconds(e.caps, self.ty, &self.problem, 1)
     }
 
-    /// Runs it.
+    /// Dispatches the matmul.
     pub(super) fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        p: &Product,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        p: &MatMulProblem,
     ) -> Result<(), CompileError> {
         let splits = self.tiling.splits;
-        let all = Columns::all(given);
+        let all = ColumnRange::all(given);
         if splits > 1 {
             return self.in_parts(e, given, p, splits, &all);
         }
         if let Some(w) = &self.weights {
-            let w = lay_out(e, w)?;
-            // Whole parts take one address, and rows in panels.
-            let fewest = e.caps.device.rates.matrices.tallest_laid_part();
+            let w = prepack(e, w)?;
+            // Whole subgroup tiles need a single address and allow panel-packed rows.
+            let fewest = e.caps.device.rates.matrices.max_prepacked_tile_m();
             let fewer = fewest.saturating_sub(1);
-            if self.options.least_rows > fewer as usize {
-                self.laid(e, given, &w, &self.options);
+            if self.options.min_rows > fewer as usize {
+                self.dispatch_prepacked(e, given, &w, &self.options);
                 return Ok(());
             }
-            return e.choose(&p.m, &[fewer], |e, arm| {
-                let least_rows = match arm {
-                    0 => self.options.least_rows,
+            return e.switch_on_size(&p.m, &[fewer], |e, arm| {
+                let min_rows = match arm {
+                    0 => self.options.min_rows,
                     _ => fewest as usize,
                 };
-                let options = Options {
-                    least_rows,
+                let options = CoopGemmOptions {
+                    min_rows,
                     ..self.options
                 };
-                self.laid(e, given, &w, &options);
+                self.dispatch_prepacked(e, given, &w, &options);
                 Ok(())
             });
         }
@@ -211,35 +216,35 @@ impl Coop {
         };
         let [_, bn, _] = self.tiling.tile;
         let whole = (self.problem.n.div_ceil(bn as usize) - tail.columns as usize) * bn as usize;
-        let whole = Num::Const(whole as i64);
-        let first = Columns {
-            first: Num::ZERO,
+        let whole = SymInt::Const(whole as i64);
+        let first = ColumnRange {
+            first: SymInt::ZERO,
             len: whole,
         };
         self.tiles(e, given, &self.options, args, &self.tiling, &first);
-        let rest = Columns {
+        let rest = ColumnRange {
             first: whole,
             len: e.tape().sub(given.params.n, whole),
         };
         self.in_parts(e, given, p, tail.splits, &rest)
     }
 
-    /// Computes columns with so many parts of `k`.
+    /// Computes a range of columns with this split-K factor.
     fn in_parts(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        p: &Product,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        p: &MatMulProblem,
         splits: u32,
-        columns: &Columns,
+        columns: &ColumnRange,
     ) -> Result<(), CompileError> {
         let [a, b, ..] = given.args;
         let width = match columns.len {
-            Num::Const(n) if n != self.problem.n as i64 => Dim::Known(n as usize),
+            SymInt::Const(n) if n != self.problem.n as i64 => Dim::Known(n as usize),
             _ => p.n.clone(),
         };
         let sums = parts(e, p, splits, width)?;
-        let plain = Options {
+        let plain = CoopGemmOptions {
             activation: None,
             bias_f32: None,
             residual_f32: None,
@@ -253,20 +258,27 @@ impl Coop {
         Ok(())
     }
 
-    /// Dispatches the tiles of a product whose weights were laid out; rows lie in panels where what is before and behind it can do that.
-    fn laid(&self, e: &mut Emit<'_>, given: &Given, weights: &View, options: &Options) {
+    /// Dispatches the tiles of a matmul with prepacked weights. Input and output rows are
+    /// panel-packed if the neighboring nodes support it.
+    fn dispatch_prepacked(
+        &self,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        weights: &SlotView,
+        options: &CoopGemmOptions,
+    ) {
         let [a, _, bias, y] = given.args;
         let p = &given.params;
-        let is_whole = p.a_offset == Num::ZERO && p.a_row == p.k;
-        let is_full = options.least_rows >= self.tiling.part[0] as usize;
-        let options = Options {
-            a_panels: is_whole && is_full && e.take_panels(a, [p.m, p.k]),
+        let is_whole = p.a_offset == SymInt::ZERO && p.a_row == p.k;
+        let is_full = options.min_rows >= self.tiling.subgroup_tile[0] as usize;
+        let options = CoopGemmOptions {
+            a_panels: is_whole && is_full && e.accept_panels(a, [p.m, p.k]),
             ..*options
         };
-        let all = Columns::all(given);
-        let params = GemmLaidParams {
+        let all = ColumnRange::all(given);
+        let params = GemmPrepackedParams {
             product: self.params(e, given, &options, &self.tiling, &all),
-            c_panels: Num::ZERO,
+            c_panels: SymInt::ZERO,
         };
         let grid = self.grid(e, given, &self.tiling, &all);
         let consts = constants(&self.tiling, &options);
@@ -278,19 +290,19 @@ impl Coop {
             grid,
         );
         if is_full {
-            e.offer_panels::<GemmLaidParams>("c_panels", y, [p.m, p.n]);
+            e.offer_panels::<GemmPrepackedParams>("c_panels", y, [p.m, p.n]);
         }
     }
 
-    /// Dispatches the tiles of columns of `[a, b, bias, y]`, or of their partial sums, which are dense.
+    /// Dispatches the tiles of a column range of `[a, b, bias, y]`, or of dense partial sums.
     fn tiles(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        options: &Options,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        options: &CoopGemmOptions,
         args: [SlotId; 4],
-        tiling: &Tiling,
-        columns: &Columns,
+        tiling: &CoopGemmTiling,
+        columns: &ColumnRange,
     ) {
         let params = self.params(e, given, options, tiling, columns);
         let grid = self.grid(e, given, tiling, columns);
@@ -300,36 +312,36 @@ impl Coop {
         e.dispatch(kernel, &consts, &[a, b, bias, bias, c], &params, grid);
     }
 
-    /// The grid of the tiles of columns.
+    /// Grid for the tiles of a column range.
     fn grid(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        tiling: &Tiling,
-        columns: &Columns,
-    ) -> [Num; 3] {
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        tiling: &CoopGemmTiling,
+        columns: &ColumnRange,
+    ) -> [SymInt; 3] {
         let p = &given.params;
         let [bm, bn, _] = tiling.tile;
         let most = match tiling.scope {
-            Scope::Laid => tiling.groups_at_once(e.caps),
-            Scope::Subgroup | Scope::Workgroup => None,
+            CoopScope::Prepacked => tiling.groups_at_once(e.caps),
+            CoopScope::Subgroup | CoopScope::Workgroup => None,
         };
         let [x, y, _] = given.tile_grid_of_columns(e, columns.len, [bm, bn], most);
         let limit = e.caps.max_grid;
-        let splits = Num::Const(i64::from(tiling.splits));
+        let splits = SymInt::Const(i64::from(tiling.splits));
         let depth = e.tape().mul(p.batch, splits);
         let depth = e.tape().min(depth, limit);
         [x, y, depth]
     }
 
-    /// The numbers of the tiles of columns.
+    /// Parameters for the tiles of a column range.
     fn params(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        options: &Options,
-        tiling: &Tiling,
-        columns: &Columns,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        options: &CoopGemmOptions,
+        tiling: &CoopGemmTiling,
+        columns: &ColumnRange,
     ) -> GemmCoopParams {
         let p = &given.params;
         let [outer, inner] = self.batch;
@@ -339,7 +351,7 @@ impl Coop {
         };
         let len = e.tape().mul(p.m, row);
         let all = e.tape().mul(p.batch, len);
-        let splits = Num::Const(i64::from(tiling.splits));
+        let splits = SymInt::Const(i64::from(tiling.splits));
         let skipped = e.tape().mul(columns.first, p.b_col);
         GemmCoopParams {
             m: p.m,
@@ -358,31 +370,31 @@ impl Coop {
             ld_residual: p.bias_row,
             offset_a: p.a_offset,
             offset_b: match self.weights {
-                Some(_) => Num::ZERO,
+                Some(_) => SymInt::ZERO,
                 None => e.tape().add(p.b_offset, skipped),
             },
-            offset_c: Num::ZERO,
+            offset_c: SymInt::ZERO,
             offset_bias: p.bias_offset,
-            // One of both is there at most.
+            // Bias and residual never occur together, so they share the offset.
             offset_residual: p.bias_offset,
             outer_a: outer.a,
             outer_b: outer.b,
             outer_c: e.tape().mul(inner.size, len),
-            outer_residual: Num::ZERO,
+            outer_residual: SymInt::ZERO,
             inner_a: inner.a,
             inner_b: inner.b,
             inner_c: len,
-            inner_residual: Num::ZERO,
+            inner_residual: SymInt::ZERO,
             split_c: all,
             len_c: e.tape().mul(all, splits),
         }
     }
 }
 
-/// A slot for the sums of so many parts of `k`: `[part, batch.., m, width]`.
+/// A slot for split-K partial sums: `[subgroup_tile, batch.., m, width]`.
 pub(super) fn parts(
-    e: &mut Emit<'_>,
-    p: &Product,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
     count: u32,
     width: Dim,
 ) -> Result<SlotId, CompileError> {
@@ -392,14 +404,14 @@ pub(super) fn parts(
     Ok(e.temp(DType::F32, &shape)?.slot)
 }
 
-/// Adds partial sums into columns of the result of a product, with what is done to its sums.
+/// Adds partial sums into a column range of the result, and applies the epilogue.
 pub(super) fn add_parts(
-    e: &mut Emit<'_>,
-    given: &Given,
-    product: &Product,
+    e: &mut LoweringCtx<'_>,
+    given: &MatMulArgs,
+    product: &MatMulProblem,
     splits: u32,
     sums: SlotId,
-    columns: &Columns,
+    columns: &ColumnRange,
 ) {
     const QUAD: u32 = 4;
     const THREADS: u32 = 128;
@@ -408,7 +420,7 @@ pub(super) fn add_parts(
     let elements = e.tape().mul(rows, columns.len);
     let quads = e.tape().div(elements, QUAD);
     let skipped = e.tape().mul(columns.first, p.bias_stride);
-    let params = PartsParams {
+    let params = SplitKReduceParams {
         quads,
         m: p.m,
         n: columns.len,
@@ -417,14 +429,14 @@ pub(super) fn add_parts(
         bias_stride: p.bias_stride,
         first: e.tape().div(columns.first, QUAD),
         row_quads: e.tape().div(p.n, QUAD),
-        zero: Num::ZERO,
+        zero: SymInt::ZERO,
     };
     let kernel = match product.function() {
         None | Some(UnaryFn::Relu | UnaryFn::Relu6) => &SUM_PARTS,
         Some(_) => &SUM_PARTS_ACTIVATED,
     };
     let mut consts = given.consts.to_vec();
-    // What is added has a dtype of its own: rows of 16 bits may have a residual of F32.
+    // The residual has a separate dtype: 16-bit rows may have an F32 residual.
     if let (Some(added), Some(at)) = (
         product.bias.as_ref().or(product.residual.as_ref()),
         OF_SUMS.iter().position(|name| *name == "A_TYPE"),
@@ -437,20 +449,20 @@ pub(super) fn add_parts(
     e.dispatch(kernel, &consts, &[sums, bias, y], &params, grid);
 }
 
-/// The batch axes as an outer and an inner one; none where there are more.
-pub(super) fn two_axes(e: &mut Emit<'_>, p: &Product) -> Option<[BatchAxis; 2]> {
+/// The batch axes merged into an outer and an inner one; `None` if more are required.
+pub(super) fn two_axes(e: &mut LoweringCtx<'_>, p: &MatMulProblem) -> Option<[BatchAxis; 2]> {
     let sizes = e.sizes(&p.batch);
     let mut axes: Vec<BatchAxis> = Vec::new();
     for (at, size) in sizes
         .into_iter()
         .enumerate()
-        .filter(|(_, n)| *n != Num::ONE)
+        .filter(|(_, n)| *n != SymInt::ONE)
     {
         let (a, b) = (p.a.batch[at].stride, p.b.batch[at].stride);
         let outer = axes.last_mut();
         let tape = e.tape();
         match outer {
-            // A step of the outer axis is as the whole of this one.
+            // One step of the outer axis equals a pass over the whole inner axis.
             Some(outer) if outer.a == tape.mul(a, size) && outer.b == tape.mul(b, size) => {
                 *outer = BatchAxis {
                     size: tape.mul(outer.size, size),

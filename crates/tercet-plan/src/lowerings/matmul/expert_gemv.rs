@@ -1,30 +1,30 @@
-//! Rows that go through matrices of a stack, each through the one that its key numbers: products of one row side by side.
+//! Expert GEMV: each row times the matrix that its key selects from a stack, as a batch of GEMVs.
 
 use tercet_ir::{CompileError, Dim};
 
 use super::gemv;
-use super::portable::given;
-use super::product::{Axis, Product, Side};
-use crate::emit::{Emit, View};
-use crate::families::dequant::Blocks;
-use crate::num::Num;
+use super::portable::matmul_args;
+use super::product::{MatMulOperand, MatMulProblem, OperandAxis};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::dequant::PackedWeights;
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// A stack of matrices.
-pub(in crate::families) struct Stack<'a> {
-    /// Floats `[count, k, n]`, or the rows of blocks of all matrices, `[count * n, row bytes]`.
-    pub(in crate::families) view: &'a View,
-    pub(in crate::families) blocks: Option<&'a Blocks>,
-    /// From one matrix to the next: elements, or bytes of blocks.
-    pub(in crate::families) step: Num,
-    pub(in crate::families) columns: Dim,
+/// A stack of expert matrices.
+pub(in crate::lowerings) struct ExpertStack<'a> {
+    /// Floats `[count, k, n]`, or the quantized rows of all matrices, `[count * n, row bytes]`.
+    pub(in crate::lowerings) view: &'a SlotView,
+    pub(in crate::lowerings) blocks: Option<&'a PackedWeights>,
+    /// Distance between matrices: in elements, or in bytes for quantized rows.
+    pub(in crate::lowerings) step: SymInt,
+    pub(in crate::lowerings) columns: Dim,
 }
 
-/// Whether the kernels take rows `x` `[rows, k]` through such matrices.
-pub(in crate::families) fn takes_keyed(
-    e: &mut Emit<'_>,
-    x: &View,
-    stack: &Stack<'_>,
+/// Whether the kernels support rows `x` `[rows, k]` times such matrices.
+pub(in crate::lowerings) fn supports_keyed(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    stack: &ExpertStack<'_>,
 ) -> Result<bool, CompileError> {
     let product = product(e, x, stack);
     let some =
@@ -36,33 +36,33 @@ pub(in crate::families) fn takes_keyed(
         })
 }
 
-/// Emits `y` `[rows, n]`, dense, F32 or with whole words in a row.
-pub(in crate::families) fn keyed(
-    e: &mut Emit<'_>,
-    x: &View,
-    stack: &Stack<'_>,
+/// Emits `y` `[rows, n]`, which is dense and either F32 or with whole words per row.
+pub(in crate::lowerings) fn keyed(
+    e: &mut LoweringCtx<'_>,
+    x: &SlotView,
+    stack: &ExpertStack<'_>,
     keys: SlotId,
-    y: &View,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
     let product = product(e, x, stack);
-    let given = given(e, &product, y)?.keyed(keys);
+    let given = matmul_args(e, &product, y)?.with_keys(keys);
     match stack.blocks {
         Some(blocks) => {
-            let given = given.of_blocks(e, blocks)?;
+            let given = given.with_packed_weights(e, blocks)?;
             gemv::packed_keyed(e, &product, &given, blocks)
         }
         None => gemv::floats_keyed(e, &product, &given),
     }
 }
 
-/// The rows as batches of one row each.
-fn product(e: &mut Emit<'_>, x: &View, stack: &Stack<'_>) -> Product {
+/// A batched matmul with one row per batch entry.
+fn product(e: &mut LoweringCtx<'_>, x: &SlotView, stack: &ExpertStack<'_>) -> MatMulProblem {
     let shape = x.layout.shape();
     let batch = vec![shape[0].clone()];
-    let a = Side::of(e, x, None, 1, &batch);
+    let a = MatMulOperand::new(e, x, None, 1, &batch);
     let mut b = match stack.blocks {
-        Some(_) => Side::packed(e, stack.view).0,
-        None => Side::of(
+        Some(_) => MatMulOperand::packed(e, stack.view).0,
+        None => MatMulOperand::new(
             e,
             stack.view,
             Some(2),
@@ -70,16 +70,16 @@ fn product(e: &mut Emit<'_>, x: &View, stack: &Stack<'_>) -> Product {
             &[stack.view.layout.shape()[0].clone()],
         ),
     };
-    b.batch = vec![Axis {
+    b.batch = vec![OperandAxis {
         stride: stack.step,
         unit: false,
         multiple: match stack.blocks {
-            // Whole rows of blocks.
-            Some(_) => b.own.multiple,
+            // Rows consist of whole blocks.
+            Some(_) => b.own_axis.multiple,
             None => b.batch.first().map_or(1, |axis| axis.multiple),
         },
     }];
-    Product {
+    MatMulProblem {
         batch,
         m: Dim::Known(1),
         n: stack.columns.clone(),

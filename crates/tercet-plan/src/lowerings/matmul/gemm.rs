@@ -1,43 +1,43 @@
-//! Products of many rows: tiles on cooperative matrices, in vectors, or element by element.
+//! Large-M GEMM: tiles on cooperative matrices, in vectors, or element by element.
 
 use tercet_ir::CompileError;
 
-use super::coop::Coop;
-use super::gemm_decoded::{self, Half};
+use super::coop::CoopMatMul;
+use super::gemm_dequant::{self, DequantGemm};
 use super::gemm_vectors;
 use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
-use super::narrowed::{self, Rounding};
-use super::pairs::Pairs;
-use super::portable::{self, Given, Pair};
-use super::product::Product;
-use crate::device::Device;
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::families::dequant::Blocks;
-use crate::families::tiles::Size;
-use crate::tuning::Key;
-use crate::variant::{self, Variant, needs};
+use super::portable::{self, EpilogueKernels, MatMulArgs};
+use super::product::MatMulProblem;
+use super::reduced_precision::{self, ReducedPrecisionMatMul};
+use super::split_f16::SplitF16Gemm;
+use crate::device::DeviceModel;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::tiles::WorkgroupTile;
+use crate::tuning::TuningKey;
+use crate::variant::{self, KernelVariant, needs};
 
-static GEMM: Pair = Pair {
+static GEMM: EpilogueKernels = EpilogueKernels {
     plain: &GEMM_PLAIN,
     activated: &GEMM_ACTIVATED,
 };
 
-/// The invocations of a side of a workgroup, and whether each has 8 x 8 results instead of 4 x 4.
+/// Threads per side of a workgroup, and whether each thread has 8 x 8 results instead of 4 x 4.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
+pub(super) struct GemmWorkgroupTile {
     side: u32,
     wide: bool,
 }
 
-impl Tile {
+impl GemmWorkgroupTile {
     pub(super) fn len(self) -> u32 {
         self.side * 4 * (1 + u32::from(self.wide))
     }
 
-    pub(super) fn size(self, device: &Device) -> Size {
+    pub(super) fn size(self, device: &DeviceModel) -> WorkgroupTile {
         let [wide, large, small] = device.rates.tiles.plain;
-        Size {
+        WorkgroupTile {
             rows: self.len(),
             columns: self.len(),
             invocations: self.side * self.side,
@@ -49,18 +49,18 @@ impl Tile {
         }
     }
 
-    /// The largest that still gives work to the whole device.
-    fn of(e: &Emit<'_>, p: &Product) -> Result<Tile, CompileError> {
-        const SIZES: [Tile; 3] = [
-            Tile {
+    /// The largest tile for which the workgroups still fill the device.
+    fn new(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<GemmWorkgroupTile, CompileError> {
+        const SIZES: [GemmWorkgroupTile; 3] = [
+            GemmWorkgroupTile {
                 side: 16,
                 wide: true,
             },
-            Tile {
+            GemmWorkgroupTile {
                 side: 16,
                 wide: false,
             },
-            Tile {
+            GemmWorkgroupTile {
                 side: 8,
                 wide: false,
             },
@@ -71,7 +71,7 @@ impl Tile {
             batch = batch.saturating_mul(e.bound(dim)?);
         }
         let units = e.caps.units();
-        let fits = |t: &Tile| {
+        let fits = |t: &GemmWorkgroupTile| {
             let len = t.len() as usize;
             let tiles = m.div_ceil(len).saturating_mul(n.div_ceil(len));
             m.min(n) > len / 2 && tiles.saturating_mul(batch) >= units
@@ -80,43 +80,47 @@ impl Tile {
     }
 }
 
-/// True if a product of floats of many rows is taken as pairs of F16, whatever rows of its left operand lie along.
-pub(super) fn are_pairs(e: &mut Emit<'_>, p: &Product, sums: &View) -> Result<bool, CompileError> {
-    let Some(pairs) = Pairs::of(e, p, sums)? else {
+/// True if a large-M float GEMM runs on split-F16, whatever the orientation of its left operand.
+pub(super) fn are_pairs(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    sums: &SlotView,
+) -> Result<bool, CompileError> {
+    let Some(pairs) = SplitF16Gemm::new(e, p, sums)? else {
         return Ok(false);
     };
     Ok(pairs.seconds < gemm_vectors::seconds(e, p)?)
 }
 
-/// Emits the tiles of a product of floats.
+/// Emits the tiles of a float GEMM.
 pub(super) fn floats(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    sums: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    sums: &SlotView,
 ) -> Result<(), CompileError> {
-    if let Some(to) = narrowed::dtype_of(e, p)
+    if let Some(to) = reduced_precision::dtype_of(e, p)
         && to == p.b.dtype
     {
-        let rounding = Rounding::of(e, p, to)?;
+        let rounding = ReducedPrecisionMatMul::new(e, p, to)?;
         let product = &rounding.product;
-        // The other kernels take what is added to be of the dtype of the rows.
-        if Coop::of(e, product, sums)?.is_some() {
+        // The other kernels require a residual of the row dtype.
+        if CoopMatMul::new(e, product, sums)?.is_some() {
             rounding.emit(e);
-            let problem = Many {
+            let problem = LargeMGemm {
                 product,
-                given: &portable::given(e, product, sums)?,
+                args: &portable::matmul_args(e, product, sums)?,
                 sums,
-                tile: Tile::of(e, product)?,
+                tile: GemmWorkgroupTile::new(e, product)?,
             };
-            return variant::run(e, &of_many(), Some(MATRICES), &problem);
+            return variant::run(e, &large_m_variants(), Some(MATRICES), &problem);
         }
     }
-    let problem = Many {
+    let problem = LargeMGemm {
         product: p,
-        given,
+        args: given,
         sums,
-        tile: Tile::of(e, p)?,
+        tile: GemmWorkgroupTile::new(e, p)?,
     };
     let mut rows = e.bound(&p.m)?;
     for dim in &p.batch {
@@ -124,84 +128,88 @@ pub(super) fn floats(
     }
     let sizes = [rows, e.bound(&p.n)?, e.bound(&p.k)?];
     let tuning = &e.caps.device.tuning;
-    let table = of_many();
-    let named = tuning.find(|| Key::many(p.a.dtype, p.weights_of(None), sizes));
+    let table = large_m_variants();
+    let named = tuning.find(|| TuningKey::large_m(p.a.dtype, p.weights_of(None), sizes));
     let named = named.filter(|name| table.iter().any(|v| v.name == *name));
-    // Tilings of matrices are measured for themselves.
-    let measured = match (named, Coop::of(e, p, sums)?) {
+    // Tilings for cooperative matrices are autotuned separately.
+    let measured = match (named, CoopMatMul::new(e, p, sums)?) {
         (None, Some(coop)) if coop.is_measured(e) => Some(MATRICES),
         (named, _) => named,
     };
     variant::run(e, &table, measured, &problem)
 }
 
-/// The variant of cooperative matrices.
+/// Name of the variant with cooperative matrices.
 const MATRICES: &str = "matrices";
 
-/// A product of many rows of floats.
-struct Many<'p> {
-    product: &'p Product,
-    given: &'p Given,
-    sums: &'p View,
-    /// That of kernels without vectors.
-    tile: Tile,
+/// A large-M float GEMM.
+struct LargeMGemm<'p> {
+    product: &'p MatMulProblem,
+    args: &'p MatMulArgs,
+    sums: &'p SlotView,
+    /// Tile of the kernels without vector loads.
+    tile: GemmWorkgroupTile,
 }
 
-/// The variants of products of many rows of floats.
-fn of_many<'p>() -> [Variant<Many<'p>>; 4] {
+/// Variants of large-M float GEMMs.
+fn large_m_variants<'p>() -> [KernelVariant<LargeMGemm<'p>>; 4] {
     [
-        Variant {
+        KernelVariant {
             name: MATRICES,
             supports: |e, m| {
-                let coop = Coop::of(e, m.product, m.sums)?;
-                let what = "cooperative matrices of 16-bit floats, rows that lie together, up to two axes of batches";
+                let coop = CoopMatMul::new(e, m.product, m.sums)?;
+                let what = "16-bit cooperative matrices, contiguous rows, at most two batch axes";
                 needs(coop.is_some(), what)
             },
-            cost: |e, m| Ok(Coop::of(e, m.product, m.sums)?.map_or(0.0, |coop| coop.seconds(e))),
-            emit: |e, m| match Coop::of(e, m.product, m.sums)? {
+            cost: |e, m| {
+                Ok(CoopMatMul::new(e, m.product, m.sums)?.map_or(0.0, |coop| coop.seconds(e)))
+            },
+            emit: |e, m| match CoopMatMul::new(e, m.product, m.sums)? {
                 Some(coop) => {
-                    e.took_as(coop.name());
-                    coop.dispatch(e, m.given, m.product)
+                    e.record_variant_detail(coop.name());
+                    coop.dispatch(e, m.args, m.product)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "pairs",
             supports: |e, m| {
-                let pairs = Pairs::of(e, m.product, m.sums)?;
-                let what = "F32 on both sides, cooperative matrices of F16, rows or columns that lie together, up to one axis of batches";
+                let pairs = SplitF16Gemm::new(e, m.product, m.sums)?;
+                let what = "F32 operands, F16 cooperative matrices, contiguous rows or columns, at most one batch axis";
                 needs(pairs.is_some(), what)
             },
-            cost: |e, m| Ok(Pairs::of(e, m.product, m.sums)?.map_or(0.0, |pairs| pairs.seconds)),
-            emit: |e, m| match Pairs::of(e, m.product, m.sums)? {
+            cost: |e, m| {
+                Ok(SplitF16Gemm::new(e, m.product, m.sums)?.map_or(0.0, |pairs| pairs.seconds))
+            },
+            emit: |e, m| match SplitF16Gemm::new(e, m.product, m.sums)? {
                 Some(pairs) => {
-                    e.took_as(pairs.name());
-                    pairs.dispatch(e, m.given, m.product)
+                    e.record_variant_detail(pairs.name());
+                    pairs.dispatch(e, m.args, m.product)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "quads",
             supports: |_, m| {
-                let takes = gemm_vectors::takes(m.product, m.sums);
+                let takes = gemm_vectors::supports(m.product, m.sums);
                 needs(
                     takes,
-                    "rows of whole vectors on both sides, of one type or F32 and 16 bits",
+                    "operand rows of whole vectors, of one type or F32 with 16-bit weights",
                 )
             },
             cost: |e, m| gemm_vectors::seconds(e, m.product),
-            emit: |e, m| gemm_vectors::floats(e, m.product, m.given, m.sums),
+            emit: |e, m| gemm_vectors::floats(e, m.product, m.args, m.sums),
         },
-        Variant {
+        KernelVariant {
             name: "tiles",
             supports: |e, m| {
-                let splits =
-                    gemm_vectors::takes(m.product, m.sums) && gemm_vectors::splits(e, m.product)?;
+                let splits = gemm_vectors::supports(m.product, m.sums)
+                    && gemm_vectors::splits(e, m.product)?;
                 needs(
                     !splits,
-                    "more tiles than units, or rows without whole vectors",
+                    "more tiles than compute units, or rows without whole vectors",
                 )
             },
             cost: |e, m| gemm_vectors::seconds_of(e, m.product, m.tile),
@@ -211,33 +219,34 @@ fn of_many<'p>() -> [Variant<Many<'p>>; 4] {
                     code(p.b.dtype),
                     tile.side,
                     u32::from(tile.wide),
-                    u32::from(p.a.own.unit),
-                    u32::from(p.b.own.unit),
+                    u32::from(p.a.own_axis.unit),
+                    u32::from(p.b.own_axis.unit),
                 ];
-                m.given.tiles(e, GEMM.pick(p.activation), &own, tile);
+                m.args.tiles(e, GEMM.select(p.activation), &own, tile);
                 Ok(())
             },
         },
     ]
 }
 
-/// Tiles of packed weights; on matrices where that is possible and rows are many, which `are_many` says of all runs.
+/// Emits tiles of quantized weights. Uses cooperative matrices if supported and if rows are many,
+/// which `are_many` tells for each run.
 pub(super) fn packed(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    sums: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    blocks: &PackedWeights,
+    sums: &SlotView,
     are_many: bool,
 ) -> Result<(), CompileError> {
-    let Some(half) = Half::of(e, p, blocks, sums)? else {
+    let Some(half) = DequantGemm::new(e, p, blocks, sums)? else {
         return packed_in_place(e, p, given, blocks, sums);
     };
-    let fits = half.fits(e, blocks);
-    let least = [gemm_decoded::least_rows(e)];
+    let fits = half.fits_dtype(e, blocks);
+    let least = [gemm_dequant::min_rows(e)];
     let bounds = if are_many { &least[..0] } else { &least };
-    e.choose(&p.m, bounds, |e, arm| {
-        e.choose_by(fits, &[0], |e, is_fit| {
+    e.switch_on_size(&p.m, bounds, |e, arm| {
+        e.switch_on(fits, &[0], |e, is_fit| {
             match (arm == bounds.len(), is_fit) {
                 (true, 1) => half.dispatch(e, blocks, sums),
                 _ => packed_in_place(e, p, given, blocks, sums),
@@ -246,25 +255,25 @@ pub(super) fn packed(
     })
 }
 
-/// Tiles of packed weights, decoded as they are read.
+/// Emits tiles of quantized weights that are dequantized while they are read.
 fn packed_in_place(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    sums: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    blocks: &PackedWeights,
+    sums: &SlotView,
 ) -> Result<(), CompileError> {
     if gemm_vectors::packed(e, p, given, blocks, sums)? {
         return Ok(());
     }
-    // An invocation decodes as many weights as the tile has for each: 64 x 16 for 64.
-    let tile = Tile {
+    // Each of the 64 threads dequantizes its share of the 64 x 16 weights of a k step.
+    let tile = GemmWorkgroupTile {
         side: 8,
         wide: true,
     };
-    let own = [tile.side, 1, u32::from(p.a.own.unit)];
+    let own = [tile.side, 1, u32::from(p.a.own_axis.unit)];
     let own: Vec<u32> = blocks.consts().into_iter().chain(own).collect();
-    let kernel = match given.is_coded() {
+    let kernel = match given.uses_codebook() {
         true => &GEMM_CODED,
         false => &GEMM_PACKED,
     };

@@ -1,67 +1,69 @@
-//! Tiles of 16-bit activations and packed weights on matrices: the weights are decoded to the type of the
-//! activations first, into memory that the arena lends for it.
+//! GEMM of 16-bit activations and quantized weights on cooperative matrices. The weights are first
+//! dequantized to the activation type, into arena memory.
 //!
-//! Rounding weights to 16 bits is one rounding among those that products of 16-bit activations make
-//! anyway. F16 holds no large numbers, and few digits of tiny ones: where the scales of a parameter are
-//! such, which is found when it is set, runs take the other way.
+//! Rounding the weights to 16 bits is one more of the roundings that a 16-bit matmul has. F16
+//! cannot hold large numbers and has few bits for tiny ones. If the scales of a parameter are
+//! outside the F16 range, which is checked when it is set, runs use another branch.
 
 use tercet_ir::{CompileError, DType};
 
-use super::coop::Coop;
-use super::narrowed::{self, Rounding};
-use super::portable::given;
-use super::product::{Product, Side};
-use crate::emit::{Emit, View};
-use crate::families::dequant::{Blocks, UnpackHalfParams, piece_consts, unpack_half};
-use crate::num::Num;
+use super::coop::CoopMatMul;
+use super::portable::matmul_args;
+use super::product::{MatMulOperand, MatMulProblem};
+use super::reduced_precision::{self, ReducedPrecisionMatMul};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::dequant::{PackedWeights, UnpackHalfParams, piece_consts, unpack_half};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// The least rows for which decoding every weight costs less than it gains.
-pub(super) fn least_rows(e: &Emit<'_>) -> u32 {
-    e.caps.device.rates.rows.decoded_rows
+/// Minimum number of rows for which dequantizing all weights pays off.
+pub(super) fn min_rows(e: &LoweringCtx<'_>) -> u32 {
+    e.caps.device.rates.rows.min_rows_for_dequant
 }
 
-/// Weights that take more than this in 16 bits are multiplied from where they lie.
-const MOST_BYTES: usize = 512 << 20;
+/// Maximum size of dequantized weights in bytes; larger weights are dequantized inside the GEMM.
+const MAX_DECODED_BYTES: usize = 512 << 20;
 
-/// A product that may run this way.
-pub(super) struct Half {
-    product: Product,
-    /// Its rows as they are given.
+/// A GEMM that can run on dequantized 16-bit weights.
+pub(super) struct DequantGemm {
+    product: MatMulProblem,
+    /// Slot of the activation rows before any conversion.
     rows: SlotId,
-    /// Where its rows are F32 and may be rounded.
-    rounding: Option<Rounding>,
-    coop: Coop,
-    weights: View,
+    /// The cast of F32 rows to 16 bits, if it is allowed and required.
+    rounding: Option<ReducedPrecisionMatMul>,
+    coop: CoopMatMul,
+    weights: SlotView,
 }
 
-impl Half {
-    /// The way of a product with packed weights; none where it does not exist.
-    pub(super) fn of(
-        e: &mut Emit<'_>,
-        p: &Product,
-        blocks: &Blocks,
-        y: &View,
-    ) -> Result<Option<Half>, CompileError> {
-        let narrow = narrowed::dtype_of(e, p);
+impl DequantGemm {
+    /// The plan for a matmul with quantized weights; `None` if it is not supported.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        blocks: &PackedWeights,
+        y: &SlotView,
+    ) -> Result<Option<DequantGemm>, CompileError> {
+        let narrow = reduced_precision::dtype_of(e, p);
         let dtype = narrow.unwrap_or(p.a.dtype);
         let (n, k) = (e.bound(&p.n)?, e.bound(&p.k)?);
         let bytes = n.saturating_mul(k).saturating_mul(dtype.size_bytes());
-        let some = bytes > 0 && bytes <= MOST_BYTES && e.bound(&p.m)? > least_rows(e) as usize;
+        let some = bytes > 0 && bytes <= MAX_DECODED_BYTES && e.bound(&p.m)? > min_rows(e) as usize;
         let known = dtype == DType::BF16 || (dtype == DType::F16 && blocks.params.is_some());
         let has_matrices = e.caps.spirv && !e.caps.coop.is_empty();
         if !some || !known || !has_matrices || bytes as u64 > e.caps.max_binding_bytes {
             return Ok(None);
         }
         let weights = e.temp(dtype, &[p.n.clone(), p.k.clone()])?;
-        let rounding = narrow.map(|to| Rounding::of(e, p, to)).transpose()?;
+        let rounding = narrow
+            .map(|to| ReducedPrecisionMatMul::new(e, p, to))
+            .transpose()?;
         let rows = rounding.as_ref().map_or(p, |r| &r.product);
-        let product = Product {
-            b: Side::of(e, &weights, Some(0), 1, &[]),
+        let product = MatMulProblem {
+            b: MatMulOperand::new(e, &weights, Some(0), 1, &[]),
             ..rows.clone()
         };
-        let coop = Coop::of(e, &product, y)?;
-        Ok(coop.map(|coop| Half {
+        let coop = CoopMatMul::new(e, &product, y)?;
+        Ok(coop.map(|coop| DequantGemm {
             product,
             rows: p.a.slot,
             rounding,
@@ -70,35 +72,36 @@ impl Half {
         }))
     }
 
-    /// 1 where the values of the weights keep their digits in the type, else 0.
-    pub(super) fn fits(&self, e: &mut Emit<'_>, blocks: &Blocks) -> Num {
+    /// 1 if the target type represents the weights accurately, else 0.
+    pub(super) fn fits_dtype(&self, e: &mut LoweringCtx<'_>, blocks: &PackedWeights) -> SymInt {
         match (self.weights.dtype, &blocks.params) {
             (DType::F16, Some(params)) => {
                 let params = params.clone();
-                params.into_iter().fold(Num::ONE, |all, at| {
-                    let fits = e.tape().fits_half(at);
+                params.into_iter().fold(SymInt::ONE, |all, at| {
+                    let fits = e.tape().fits_f16(at);
                     e.tape().mul(all, fits)
                 })
             }
-            _ => Num::ONE,
+            _ => SymInt::ONE,
         }
     }
 
-    /// Decodes, beside a product before this one where there is one (`emit/decoding.rs`), then multiplies.
+    /// Dequantizes the weights, concurrently with an earlier matmul if possible
+    /// (`emit/decoding.rs`), then runs the GEMM.
     pub(super) fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        blocks: &Blocks,
-        y: &View,
+        e: &mut LoweringCtx<'_>,
+        blocks: &PackedWeights,
+        y: &SlotView,
     ) -> Result<(), CompileError> {
         if let Some(rounding) = &self.rounding {
             rounding.emit(e);
         }
-        let given = given(e, &self.product, y)?;
+        let given = matmul_args(e, &self.product, y)?;
         let k = e.num(&self.product.k);
         let [groups, _] = piece_consts(blocks.scheme);
         let weights = e.numel(&[self.product.n.clone(), self.product.k.clone()]);
-        let pieces = e.tape().div(weights, Num::Const(i64::from(16 * groups)));
+        let pieces = e.tape().div(weights, SymInt::Const(i64::from(16 * groups)));
         let params = UnpackHalfParams {
             pieces,
             offset: e.offset(&blocks.view),

@@ -1,37 +1,39 @@
-//! Tiled products of operands whose rows are whole quads: 4 elements at a time from memory.
+//! Tiled GEMM of operands whose rows are whole quads: 4 elements per load.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, Columns};
-use super::gemm::Tile;
+use super::coop::{self, ColumnRange};
+use super::gemm::GemmWorkgroupTile;
 use super::kernels::{
-    ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
+    MatMulParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
     QUADS_F32_ACTIVATED, QUADS_MIXED, QUADS_PACKED_16, QUADS_PACKED_F32,
 };
-use super::portable::{Given, Pair};
-use super::product::Product;
-use crate::device::rates::TileRate;
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::families::dequant::Blocks;
-use crate::families::tiles::{Size, TileProblem, Tiles, Waits, full_unit};
-use crate::kernel::Kernel;
-use crate::num::Num;
+use super::portable::{EpilogueKernels, MatMulArgs};
+use super::product::MatMulProblem;
+use crate::device::cost_model::TileRate;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::TypedKernel;
+use crate::lowerings::code;
+use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::tiles::{
+    LatencyClass, TileChoice, TileProblem, WorkgroupTile, saturating_threads,
+};
+use crate::sym_int::SymInt;
 
-/// Elements of a quad.
+/// Elements per quad.
 const QUAD: u64 = 4;
 
-static F32: Pair = Pair {
+static F32: EpilogueKernels = EpilogueKernels {
     plain: &QUADS_F32,
     activated: &QUADS_F32_ACTIVATED,
 };
-static HALF: Pair = Pair {
+static HALF: EpilogueKernels = EpilogueKernels {
     plain: &QUADS_16,
     activated: &QUADS_16_ACTIVATED,
 };
 
-fn problem<'a>(e: &Emit<'a>, p: &Product) -> Result<TileProblem<'a>, CompileError> {
+fn problem<'a>(e: &LoweringCtx<'a>, p: &MatMulProblem) -> Result<TileProblem<'a>, CompileError> {
     let mut products = 1usize;
     for dim in &p.batch {
         products = products.saturating_mul(e.bound(dim)?);
@@ -42,28 +44,30 @@ fn problem<'a>(e: &Emit<'a>, p: &Product) -> Result<TileProblem<'a>, CompileErro
         k: e.bound(&p.k)?,
         products,
         device: &e.caps.device,
-        full_unit: full_unit(&e.caps.device, Waits::ForRows),
-        // Sums of parts are of F32 activations only: others would be rounded once more.
-        most_bytes: match p.a.dtype {
+        saturating_threads: saturating_threads(&e.caps.device, LatencyClass::Rows),
+        // Split-K only for F32 activations, because partial sums of other types would be rounded
+        // once more.
+        max_bytes: match p.a.dtype {
             DType::F32 => e.caps.max_binding_bytes / 2,
             _ => 0,
         },
     })
 }
 
-fn best(problem: &TileProblem<'_>, rates: &[TileRate; 4]) -> Tiles {
-    let best = problem.best(&rates.each_ref().map(Size::of_quads));
+fn best(problem: &TileProblem<'_>, rates: &[TileRate; 4]) -> TileChoice {
+    let best = problem.best(&rates.each_ref().map(WorkgroupTile::from_rate));
     best.unwrap_or_else(|| unreachable!("invariant: there are sizes"))
 }
 
-/// Dispatches tiles with the constants of a kernel after TM, TN and PARTS, and what adds their parts.
+/// Dispatches tiles and the addition of split-K parts. `TM`, `TN` and `PARTS` precede the kernel's
+/// own constants.
 fn emit(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    kernel: &Kernel<ProductParams>,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    kernel: &TypedKernel<MatMulParams>,
     own: &[u32],
-    tiles: Tiles,
+    tiles: TileChoice,
 ) -> Result<(), CompileError> {
     let [tm, tn] = tiles.size.sides();
     let own: Vec<u32> = [tm, tn, tiles.parts]
@@ -77,95 +81,102 @@ fn emit(
     }
     let sums = coop::parts(e, p, tiles.parts, p.n.clone())?;
     let [x, y, batches] = grid;
-    let depth = e.tape().mul(batches, Num::Const(i64::from(tiles.parts)));
+    let depth = e.tape().mul(batches, SymInt::Const(i64::from(tiles.parts)));
     let limit = e.caps.max_grid;
     let depth = e.tape().min(depth, limit);
     given.sums(sums).dispatch(e, kernel, &own, [x, y, depth]);
-    coop::add_parts(e, given, p, tiles.parts, sums, &Columns::all(given));
+    coop::add_parts(e, given, p, tiles.parts, sums, &ColumnRange::all(given));
     Ok(())
 }
 
-fn whole(dim: &Dim) -> bool {
+fn is_whole_quads(dim: &Dim) -> bool {
     dim.known().is_some_and(|n| (n as u64).is_multiple_of(QUAD))
 }
 
-/// True if rows of the left operand and of the result are whole quads of one type.
-fn rows_are_quads(p: &Product, y: &View) -> bool {
-    let rows = p.a.summed.unit && p.a.is_multiple(QUAD, p.a.own) && whole(&p.k);
-    rows && whole(&p.n) && y.dtype == p.a.dtype
+/// True if the rows of the left operand and of the result consist of whole quads of one type.
+fn rows_are_quads(p: &MatMulProblem, y: &SlotView) -> bool {
+    let rows = p.a.summed.unit && p.a.is_multiple(QUAD, p.a.own_axis) && is_whole_quads(&p.k);
+    rows && is_whole_quads(&p.n) && y.dtype == p.a.dtype
 }
 
-fn kernel_of(p: &Product, activation: Option<UnaryFn>) -> Option<&'static Kernel<ProductParams>> {
+fn kernel_of(
+    p: &MatMulProblem,
+    activation: Option<UnaryFn>,
+) -> Option<&'static TypedKernel<MatMulParams>> {
     let half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
     match (p.a.dtype, p.b.dtype) {
-        (DType::F32, DType::F32) => Some(F32.pick(activation)),
-        (a, b) if half(a) && half(b) => Some(HALF.pick(activation)),
+        (DType::F32, DType::F32) => Some(F32.select(activation)),
+        (a, b) if half(a) && half(b) => Some(HALF.select(activation)),
         (DType::F32, b) if half(b) && activation.is_none() => Some(&QUADS_MIXED),
         _ => None,
     }
 }
 
-/// True if a product of floats is taken: into rows of `y` of the type of the left operand.
-pub(super) fn takes(p: &Product, y: &View) -> bool {
-    let [across, along] = lies(p);
+/// True if this float GEMM is supported; rows of `y` must have the type of the left operand.
+pub(super) fn supports(p: &MatMulProblem, y: &SlotView) -> bool {
+    let [across, along] = operand_orders(p);
     kernel_of(p, p.activation).is_some()
         && rows_are_quads(p, y)
         && (across || along)
         && p.is_apart()
 }
 
-/// Whether vectors of the right operand lie across k, and along it.
-fn lies(p: &Product) -> [bool; 2] {
+/// Whether the right operand can be read in vectors across k, and along k.
+fn operand_orders(p: &MatMulProblem) -> [bool; 2] {
     [
-        p.b.own.unit && p.b.is_multiple(QUAD, p.b.summed),
-        p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own),
+        p.b.own_axis.unit && p.b.is_multiple(QUAD, p.b.summed),
+        p.b.summed.unit && p.b.is_multiple(QUAD, p.b.own_axis),
     ]
 }
 
-/// True if a product of floats is summed in parts of `k`.
-pub(super) fn splits(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+/// True if a float GEMM uses split-K.
+pub(super) fn splits(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, CompileError> {
     let rates = &e.caps.device.rates.tiles;
     Ok(best(&problem(e, p)?, &rates.floats).parts > 1)
 }
 
-/// The same without parts, on units that are busy however few tiles they have: the rates of tiles without vectors are
-/// estimates that know nothing of how busy a unit is.
-fn busy<'a>(e: &Emit<'a>, p: &Product) -> Result<TileProblem<'a>, CompileError> {
+/// The tile problem without split-K and without the occupancy model. The estimated rates of tiles
+/// without vectors do not include occupancy.
+fn busy<'a>(e: &LoweringCtx<'a>, p: &MatMulProblem) -> Result<TileProblem<'a>, CompileError> {
     Ok(TileProblem {
-        full_unit: 1.0,
-        most_bytes: 0,
+        saturating_threads: 1.0,
+        max_bytes: 0,
         ..problem(e, p)?
     })
 }
 
-/// About how many seconds a product of floats takes.
-pub(super) fn seconds(e: &Emit<'_>, p: &Product) -> Result<f64, CompileError> {
+/// Estimated time of a float GEMM in seconds.
+pub(super) fn seconds(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<f64, CompileError> {
     let rates = &e.caps.device.rates.tiles;
     Ok(best(&problem(e, p)?, &rates.floats).time / rates.per_s)
 }
 
-/// The same with tiles without vectors, which leave units idle as others do.
-pub(super) fn seconds_of(e: &Emit<'_>, p: &Product, tile: Tile) -> Result<f64, CompileError> {
+/// Estimated time with tiles without vectors, assuming the same occupancy.
+pub(super) fn seconds_of(
+    e: &LoweringCtx<'_>,
+    p: &MatMulProblem,
+    tile: GemmWorkgroupTile,
+) -> Result<f64, CompileError> {
     let device = &e.caps.device;
     let busy = busy(e, p)?;
     let times = busy.time(tile.size(device), 1) / best(&busy, &device.rates.tiles.floats).time;
     Ok(times * seconds(e, p)?)
 }
 
-/// Emits a product of floats that is taken.
+/// Emits a supported float GEMM.
 pub(super) fn floats(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    y: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
-    debug_assert!(takes(p, y), "invariant: only what is taken is emitted");
+    debug_assert!(supports(p, y), "invariant: the kernel supports the problem");
     let tiles = best(&problem(e, p)?, &e.caps.device.rates.tiles.floats);
-    // What adds parts knows all functions of a sum; tiles of parts need none.
+    // With split-K, the kernel that adds the parts applies the activation.
     let plain = kernel_of(p, None).filter(|_| tiles.parts > 1);
     let kernel = plain.or_else(|| kernel_of(p, p.activation));
     let kernel = kernel.unwrap_or_else(|| unreachable!("invariant: there is a kernel for it"));
-    let [_, along] = lies(p);
+    let [_, along] = operand_orders(p);
     let mut own = vec![u32::from(!along)];
     if p.b.dtype != DType::F32 {
         own.push(code(p.b.dtype));
@@ -173,18 +184,18 @@ pub(super) fn floats(
     emit(e, p, given, kernel, &own, tiles)
 }
 
-/// Emits a product with weights in packed blocks in this way where it applies.
+/// Emits a GEMM with quantized weights on quads. Returns false if the layout is not supported.
 pub(super) fn packed(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
-    blocks: &Blocks,
-    y: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
+    blocks: &PackedWeights,
+    y: &SlotView,
 ) -> Result<bool, CompileError> {
     if !rows_are_quads(p, y) || !p.is_apart() {
         return Ok(false);
     }
-    let kernel = match (p.a.dtype, given.is_coded()) {
+    let kernel = match (p.a.dtype, given.uses_codebook()) {
         (DType::F32, false) => &QUADS_PACKED_F32,
         (_, false) => &QUADS_PACKED_16,
         (DType::F32, true) => &QUADS_CODED_F32,

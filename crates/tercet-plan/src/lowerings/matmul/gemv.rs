@@ -1,10 +1,10 @@
-//! Products of few rows: what their variants share.
+//! GEMV and skinny GEMM: code shared by their variants.
 //!
-//! Weights along k are read 16 bytes at a time where they are aligned, packed ones in pieces of 16 bytes
-//! of quants. Rows wait in shared memory in the order in which they are taken; one row times packed weights
-//! waits in registers (`gemv_packed.rs`).
+//! Weights along k are read in 16-byte pieces if they are aligned; quantized ones in pieces of 16
+//! bytes of quantized values. Activation rows are staged in shared memory in the order of use. GEMV
+//! with quantized weights holds its row in registers instead (`gemv_packed.rs`).
 //!
-//! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the tables of variants.
+//! Next: `gemv/floats.rs` and `gemv/blocks.rs` for the variant tables.
 
 mod blocks;
 mod floats;
@@ -13,68 +13,72 @@ use tercet_ir::{CompileError, DType};
 
 pub(super) use self::blocks::{keyed as packed_keyed, packed};
 pub(super) use self::floats::{
-    floats, has_strips, keyed as floats_keyed, strips, takes_keyed as floats_take_keyed,
+    floats, has_strips, keyed as floats_keyed, strips, supports_keyed as floats_take_keyed,
 };
-use super::portable::{Given, Takes};
-use super::product::Product;
-use super::skinny::{Few, Placed};
-use crate::device::rates::RowRates;
-use crate::emit::Emit;
-use crate::families::dequant::Blocks;
-use crate::num::Num;
-use crate::tuning::Key;
-use crate::variant::{Refusal, Variant, needs};
+use super::portable::{FusedOps, MatMulArgs};
+use super::product::MatMulProblem;
+use super::skinny::{SkinnyGemm, SkinnyGemmPlan};
+use crate::device::cost_model::GemvCosts;
+use crate::emit::LoweringCtx;
+use crate::lowerings::dequant::PackedWeights;
+use crate::sym_int::SymInt;
+use crate::tuning::TuningKey;
+use crate::variant::{KernelVariant, VariantRejection, needs};
 
-/// Invocations of a workgroup.
+/// Threads per workgroup.
 pub(super) const WORKGROUP: u32 = 256;
-/// Shared memory for several rows: what every device has.
-const LEAST_SHARED_BYTES: u32 = 16 << 10;
+/// Shared memory for several rows in bytes, available on every device.
+const MIN_SHARED_BYTES: u32 = 16 << 10;
 
-/// What the kernels of rows in shared memory do by the way: norms of one row.
-fn takes(p: &Product, rows: u32) -> Takes {
-    Takes {
+/// Prologue and epilogue that kernels with rows in shared memory absorb: norms of a single row.
+fn fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
+    FusedOps {
         norm: rows == 1 && p.k.known().is_some_and(|k| k > 0),
         gate: true,
-        ..Takes::NOTHING
+        ..FusedOps::NOTHING
     }
 }
 
-/// What variants of floats do by the way.
-pub(super) fn floats_take(e: &Emit<'_>, p: &Product, rows: u32) -> Result<Takes, CompileError> {
+/// Prologue and epilogue that the variants for float weights absorb.
+pub(super) fn float_fused_ops(
+    e: &LoweringCtx<'_>,
+    p: &MatMulProblem,
+    rows: u32,
+) -> Result<FusedOps, CompileError> {
     Ok(match reads_quads(e, p)? {
-        true => takes(p, rows_of(e, p, rows)?),
-        false => Takes::NOTHING,
+        true => fused_ops(p, rows_of(e, p, rows)?),
+        false => FusedOps::NOTHING,
     })
 }
 
-/// What variants of packed weights do by the way.
-pub(super) fn packed_take(p: &Product, rows: u32) -> Takes {
-    takes(p, rows)
+/// Prologue and epilogue that the variants for quantized weights absorb.
+pub(super) fn packed_fused_ops(p: &MatMulProblem, rows: u32) -> FusedOps {
+    fused_ops(p, rows)
 }
 
-/// GATED, NORMED.
-fn taken(p: &Product) -> [u32; 2] {
+/// Values of the constants `GATED` and `NORMED`.
+fn fused_op_consts(p: &MatMulProblem) -> [u32; 2] {
     [p.gate.is_some(), p.norm.is_some()].map(u32::from)
 }
 
-/// The vectors of four of a piece of 16 bytes.
+/// Vectors of four elements per 16-byte piece.
 fn quads_of(dtype: DType) -> u32 {
     if dtype == DType::F32 { 1 } else { 2 }
 }
 
-/// A product of which a run has up to `most` (1 or 8) rows, or blocks of so many.
-struct FewRows<'p> {
-    product: &'p Product,
-    given: &'p Given,
-    /// Weights in packed blocks; floats where there are none.
-    blocks: Option<&'p Blocks>,
-    most: u32,
+/// A matmul with at most `most` rows per run (1 or 8), or with blocks of that size.
+struct MultiRowGemv<'p> {
+    product: &'p MatMulProblem,
+    args: &'p MatMulArgs,
+    /// Quantized weights; `None` for float weights.
+    blocks: Option<&'p PackedWeights>,
+    max_rows: u32,
     in_blocks: bool,
 }
 
-impl FewRows<'_> {
-    /// What reading the weights once takes, this many times as long.
-    fn seconds(&self, e: &Emit<'_>, times: f64) -> Result<f64, CompileError> {
+impl MultiRowGemv<'_> {
+    /// Time of one pass over the weights multiplied by `times`, in seconds.
+    fn seconds(&self, e: &LoweringCtx<'_>, times: f64) -> Result<f64, CompileError> {
         let p = self.product;
         let (n, k) = (e.bound(&p.n)? as f64, e.bound(&p.k)? as f64);
         let bytes = match self.blocks {
@@ -89,139 +93,146 @@ impl FewRows<'_> {
         Ok(rates.dispatch_s + products * n * k * bytes / rates.bytes_per_s * times)
     }
 
-    /// What of the table of rates counts for these weights.
-    fn times(&self, e: &Emit<'_>, of: fn(&RowRates) -> [f64; 2]) -> f64 {
+    /// The entry of a cost factor for these weights: float or quantized.
+    fn times(&self, e: &LoweringCtx<'_>, of: fn(&GemvCosts) -> [f64; 2]) -> f64 {
         of(&e.caps.device.rates.rows)[usize::from(self.blocks.is_some())]
     }
 
-    /// The variant that a table of measurements names.
-    fn measured<'e>(&self, e: &Emit<'e>) -> Result<Option<&'e str>, CompileError> {
+    /// The variant that the autotuning table names.
+    fn tuned_variant<'e>(&self, e: &LoweringCtx<'e>) -> Result<Option<&'e str>, CompileError> {
         let p = self.product;
-        let rows = e.bound(&p.m)?.min(self.most as usize);
+        let rows = e.bound(&p.m)?.min(self.max_rows as usize);
         let sizes = [rows, e.bound(&p.n)?, e.bound(&p.k)?];
         let weights = p.weights_of(self.blocks.map(|blocks| blocks.scheme));
         Ok(e.caps
             .device
             .tuning
-            .find(|| Key::rows(p.a.dtype, weights, sizes)))
+            .find(|| TuningKey::rows(p.a.dtype, weights, sizes)))
     }
 
-    /// True if nothing but the product is to be done.
+    /// True if neither a norm prologue nor a gate is fused.
     fn is_alone(&self) -> bool {
         self.product.norm.is_none() && self.product.gate.is_none()
     }
 
-    fn few(&self, e: &Emit<'_>) -> Result<Option<Few>, CompileError> {
+    fn skinny_gemm(&self, e: &LoweringCtx<'_>) -> Result<Option<SkinnyGemm>, CompileError> {
         match self.blocks {
-            Some(blocks) => Few::packed(e, self.product, blocks, self.most),
-            None => Few::floats(e, self.product, self.most),
+            Some(blocks) => SkinnyGemm::packed(e, self.product, blocks, self.max_rows),
+            None => SkinnyGemm::floats(e, self.product, self.max_rows),
         }
     }
 
-    fn few_with(&self, e: &Emit<'_>, is_streamed: bool) -> Result<Placed, Refusal> {
-        let few = self.few(e)?;
+    fn skinny_plan(
+        &self,
+        e: &LoweringCtx<'_>,
+        is_streamed: bool,
+    ) -> Result<SkinnyGemmPlan, VariantRejection> {
+        let few = self.skinny_gemm(e)?;
         needs(
             few.is_some(),
-            "2 to 8 rows times whole rows of weights, and matrices that invocations fill",
+            "2 to 8 rows, whole rows of weights, and the mma fragment layout",
         )?;
         let few = few.and_then(|few| few.with_rows(e.caps, is_streamed));
-        few.ok_or(Refusal::Needs("more shared memory or registers".into()))
+        few.ok_or(VariantRejection::Needs(
+            "more shared memory or registers".into(),
+        ))
     }
 
-    fn emit_few(&self, e: &mut Emit<'_>, is_streamed: bool) -> Result<(), CompileError> {
-        let few = self.few(e)?;
+    fn emit_skinny(&self, e: &mut LoweringCtx<'_>, is_streamed: bool) -> Result<(), CompileError> {
+        let few = self.skinny_gemm(e)?;
         let few = few.and_then(|few| few.with_rows(e.caps, is_streamed));
         let few = few.unwrap_or_else(|| unreachable!("invariant: the variant supports it"));
-        few.dispatch(e, self.product, self.given);
+        few.dispatch(e, self.product, self.args);
         Ok(())
     }
 }
 
-/// The variants on matrices that invocations fill.
-fn few_rows<'p>() -> [Variant<FewRows<'p>>; 2] {
+/// Variants on mma-style fragments.
+fn skinny_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 2] {
     [
-        Variant {
+        KernelVariant {
             name: "few_rows_streamed",
-            supports: |e, r| r.few_with(e, true).map(drop),
+            supports: |e, r| r.skinny_plan(e, true).map(drop),
             cost: |e, r| {
-                let few = r.few(e)?;
+                let few = r.skinny_gemm(e)?;
                 let is_short = few.is_some_and(|few| few.has_few_tiles(e.caps));
                 let slower = if is_short {
                     e.caps.device.rates.rows.few_tiles
                 } else {
                     1.0
                 };
-                r.seconds(e, slower * r.times(e, |rates| rates.streamed))
+                r.seconds(e, slower * r.times(e, |rates| rates.shared_mem))
             },
-            emit: |e, r| r.emit_few(e, true),
+            emit: |e, r| r.emit_skinny(e, true),
         },
-        Variant {
+        KernelVariant {
             name: "few_rows_held",
-            supports: |e, r| r.few_with(e, false).map(drop),
-            cost: |e, r| r.seconds(e, r.times(e, |rates| rates.held)),
-            emit: |e, r| r.emit_few(e, false),
+            supports: |e, r| r.skinny_plan(e, false).map(drop),
+            cost: |e, r| r.seconds(e, r.times(e, |rates| rates.register_resident)),
+            emit: |e, r| r.emit_skinny(e, false),
         },
     ]
 }
 
-/// True if the row can be bound as quads of words, whole wherever pieces of the weights are.
-fn row_is_quads(p: &Product) -> bool {
+/// True if the row can be bound as quads of words and consists of whole 16-byte pieces.
+fn row_is_quads(p: &MatMulProblem) -> bool {
     let len = 16 / p.a.dtype.size_bytes() as u64;
     let whole = p.k.known().is_some_and(|k| (k as u64).is_multiple_of(len));
-    whole && p.a.summed.unit && p.a.is_multiple(len, p.a.own)
+    whole && p.a.summed.unit && p.a.is_multiple(len, p.a.own_axis)
 }
 
-/// The rows that the kernel has sums for.
-fn rows_of(e: &Emit<'_>, p: &Product, rows: u32) -> Result<u32, CompileError> {
+/// Number of rows that the kernel has accumulators for.
+fn rows_of(e: &LoweringCtx<'_>, p: &MatMulProblem, rows: u32) -> Result<u32, CompileError> {
     let few = rows > 1 && e.bound(&p.m)? <= 4;
     Ok(if few { 4 } else { rows })
 }
 
-/// True if the weights can be bound as quads of words, and columns are such quads.
-fn reads_quads(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+/// True if the weights can be bound as quads of words, and columns consist of such quads.
+fn reads_quads(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, CompileError> {
     let len = 4 * quads_of(p.b.dtype) as usize;
     let whole = p.k.known().is_some_and(|k| k >= len && k % len == 0);
-    let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own);
+    let aligned = p.b.summed.unit && p.b.is_multiple(len as u64, p.b.own_axis);
     Ok(whole && aligned && p.is_apart() && e.bound(&p.n)? > 0)
 }
 
-/// Teams of a workgroup for so many rows.
+/// Thread groups per workgroup for this number of rows.
 fn teams_of(rows: u32) -> u32 {
     if rows == 8 { 16 } else { 8 }
 }
 
-/// How the invocations of a workgroup share its columns.
+/// Assignment of threads to columns: groups of threads share a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Teams {
-    /// Teams, each of `per` columns at a time.
+struct ColumnThreadGroups {
+    /// Thread groups, each with `columns_per_group` columns at once.
     units: u32,
-    per: u32,
-    /// Pieces of k for each invocation whose elements of the rows fit in shared memory.
+    columns_per_group: u32,
+    /// Pieces of k per thread whose row elements fit into shared memory.
     steps: u32,
 }
 
-impl Teams {
-    /// The results of a workgroup in a row.
-    fn results(self, p: &Product) -> u32 {
-        self.units * self.per / (1 + u32::from(p.gate.is_some()))
+impl ColumnThreadGroups {
+    /// Results of a workgroup per row.
+    fn results(self, p: &MatMulProblem) -> u32 {
+        self.units * self.columns_per_group / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// For so many rows, at most `units` teams, and pieces of `quads` vectors, of which an invocation takes
-    /// `unroll` at a time. Shared memory has `extra` more vectors of each.
-    fn of(
-        e: &Emit<'_>,
-        p: &Product,
+    /// The assignment for `rows` rows, at most `units` thread groups, and pieces of `quads`
+    /// vectors. Each thread processes `unroll` pieces at once. Each piece takes `extra` more
+    /// vectors of shared memory.
+    fn new(
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
         [rows, units]: [u32; 2],
         [quads, extra]: [u32; 2],
         unroll: u32,
-    ) -> Result<Teams, CompileError> {
+    ) -> Result<ColumnThreadGroups, CompileError> {
         let n = e.bound(&p.columns())?;
         let pieces = e.bound(&p.k)?.div_ceil(4 * quads as usize);
         let device = e.caps.units();
-        // The sums of one row lie beside the tile, those of several take its place.
+        // The sums of one row are stored beside the tile; those of several rows overwrite it.
         let (bytes, sums) = match rows {
-            1 => (e.caps.device.several_bytes, WORKGROUP),
-            _ => (LEAST_SHARED_BYTES, 0),
+            1 => (e.caps.device.multi_occupancy_shared_bytes, WORKGROUP),
+            _ => (MIN_SHARED_BYTES, 0),
         };
         let steps = |units: u32| {
             let slices = WORKGROUP / units;
@@ -233,7 +244,8 @@ impl Teams {
             let fit = (bytes / 16 - sums) / step / unroll * unroll;
             fit.min(wanted.next_multiple_of(unroll))
         };
-        // Larger teams where columns are too few for all units and long enough for more invocations.
+        // Use larger thread groups if there are too few columns for all units, and columns are long
+        // enough.
         let mut units = units;
         while rows == 1
             && units > 2
@@ -243,26 +255,26 @@ impl Teams {
         {
             units /= 2;
         }
-        Ok(Teams {
+        Ok(ColumnThreadGroups {
             units,
-            // Two columns share what is read of the rows, where that leaves work for all units.
-            per: 1 + u32::from(p.gate.is_some() || n >= 24 * device),
+            // Two columns share the loads of the rows, if enough work remains for all units.
+            columns_per_group: 1 + u32::from(p.gate.is_some() || n >= 24 * device),
             steps: steps(units).max(unroll),
         })
     }
 }
 
-/// The grid of a kernel that gives each workgroup so many results at a time. Of many more groups than run
-/// side by side, some take several turns instead, so that what they hold of the rows serves all.
-fn grid(e: &mut Emit<'_>, r: &FewRows<'_>, results: u32) -> [Num; 3] {
-    let most = 8 * e.caps.device.units_at_most() as u32;
+/// Grid for `results` results per workgroup. If there are many more workgroups than the device runs
+/// concurrently, each workgroup processes several column groups, which reuse its staged rows.
+fn grid(e: &mut LoweringCtx<'_>, r: &MultiRowGemv<'_>, results: u32) -> [SymInt; 3] {
+    let most = 8 * e.caps.device.max_units() as u32;
     let columns = e.num(&r.product.columns());
     let groups = e.tape().ceil_div(columns, results);
     let mut groups = e.tape().min(groups, most);
     if r.in_blocks {
-        let blocks = e.tape().ceil_div(r.given.params.m, r.most);
+        let blocks = e.tape().ceil_div(r.args.params.m, r.max_rows);
         groups = e.tape().mul(groups, blocks);
     }
     let [x, y, _] = e.flat_grid(groups);
-    [x, y, r.given.batches]
+    [x, y, r.args.batches]
 }

@@ -1,43 +1,46 @@
-//! One row times packed weights, with the row in registers: how a workgroup shares its columns.
+//! GEMV with quantized weights and the activation row in registers: assignment of threads to
+//! columns.
 
 use tercet_ir::{CompileError, DType};
 
 use super::gemv::WORKGROUP;
-use super::product::Product;
-use crate::caps::Caps;
-use crate::emit::Emit;
+use super::product::MatMulProblem;
+use crate::caps::DeviceCaps;
+use crate::emit::LoweringCtx;
 
-/// The most invocations of a column where there are several rounds: sums wait beside the row then.
-const MOST_SLICES: u32 = 128;
-/// The most teams: each has squares beside the sums of columns.
-const MOST_TEAMS: u32 = 64;
+/// Maximum threads per column with several rounds; partial sums are then stored beside the row.
+const MAX_SLICES: u32 = 128;
+/// Maximum thread groups per workgroup; each has squares stored beside the sums of its columns.
+const MAX_THREAD_GROUPS: u32 = 64;
 
-/// What a workgroup takes of a device.
+/// Resources that a workgroup takes.
 #[derive(Clone, Copy)]
 struct WorkgroupUse {
-    /// Weights that an invocation takes of a column.
+    /// Weights of a column per thread.
     take: usize,
-    /// Bytes of its part of the row in shared memory, on its way to registers.
+    /// Size of a thread's part of the row in shared memory, in bytes, before it is loaded into
+    /// registers.
     part_bytes: u32,
-    /// The invocations of a workgroup.
+    /// Threads per workgroup.
     threads: u32,
-    /// Workgroups of a unit where that leaves each of them enough columns, and else.
+    /// Workgroups per compute unit: the first number if each gets enough columns, otherwise the
+    /// second.
     groups: [usize; 2],
-    /// The most shared memory.
-    bytes: fn(&Caps) -> u32,
-    /// Columns of a team that are under way where it has many.
+    /// Maximum shared memory in bytes.
+    bytes: fn(&DeviceCaps) -> u32,
+    /// Columns in flight per thread group, if it has many columns.
     depth: u32,
-    /// Digits of an element as an integer.
+    /// Int8 limbs per activation element.
     digits: u32,
 }
 
-/// With the row as floats, and as integers.
+/// Configurations with the row as floats (`FLOATS`) and as int8 limbs (`DOTS`).
 const FLOATS: WorkgroupUse = WorkgroupUse {
     take: 32,
     part_bytes: 16 * 8,
     threads: WORKGROUP,
     groups: [4, 2],
-    bytes: |caps| caps.device.several_bytes,
+    bytes: |caps| caps.device.multi_occupancy_shared_bytes,
     depth: 2,
     digits: 3,
 };
@@ -46,55 +49,57 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 13,
     threads: 2 * WORKGROUP,
     groups: [1, 1],
-    // It has a unit for itself.
+    // The workgroup has a compute unit to itself.
     bytes: |caps| caps.workgroup_bytes,
     depth: 1,
     digits: 3,
 };
-/// Rows that may be rounded to 16 bits. The digit that is left out makes room in registers for a second column of weights of
-/// 4 bits (ADR 0048).
+/// Configuration for rows that may be rounded to 16 bits. With one limb less, registers suffice for
+/// a second column of 4-bit weights (ADR 0048).
 const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
     part_bytes: 16 * 9,
     digits: 2,
     ..DOTS
 };
-/// Columns of a workgroup that are worth fetching the row.
-const ENOUGH_COLUMNS: usize = 16;
-/// Columns of a team that make up for the code that keeps two of them under way.
+/// Minimum columns per workgroup that amortize loading the row.
+const MIN_COLUMNS_FOR_ROW_FETCH: usize = 16;
+/// Minimum columns per thread group that amortize the code for two columns in flight.
 const DEEP_COLUMNS: u32 = 8;
 
-/// The constants of `gemv_held.wgsl`.
+/// Constants of `gemv_held.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
-    /// Invocations that share a column.
+pub(super) struct RegisterGemv {
+    /// Threads that share a column.
     slices: u32,
-    /// Such teams in a workgroup.
+    /// Thread groups per workgroup.
     teams: u32,
-    /// Columns of a workgroup.
+    /// Columns per workgroup.
     columns: u32,
-    /// How often a team takes its part of each column.
+    /// Number of passes of a thread group over its part of each column.
     rounds: u32,
-    /// How often a workgroup takes `columns`.
+    /// Number of times that a workgroup processes `columns`.
     batches: u32,
-    /// Columns of a team that are under way.
+    /// Columns in flight per thread group.
     depth: u32,
-    /// Digits of an element as an integer.
+    /// Int8 limbs per activation element.
     digits: u32,
 }
 
-impl Held {
-    /// The row as integers, for weights with this many `groups` in a piece, `narrow` where all bits of a code lie together: they take fewer instructions for a weight of up
-    /// to 6 bits, and a microsecond to make. Weights of 8 bits come no faster than floats take them. `None` where `k` is
-    /// not known or too little shared memory is there.
+impl RegisterGemv {
+    /// The configuration with the row as int8 limbs, for weights with `groups` groups per piece.
+    /// `narrow` tells that all bits of a quantized value are adjacent. For weights of up to 6 bits
+    /// it takes fewer instructions per weight, but about 1 us to convert the row. For 8-bit weights
+    /// it is not faster than floats. `None` if `k` is unknown or shared memory is too small.
     pub(super) fn integers(
-        e: &Emit<'_>,
-        p: &Product,
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
         groups: u32,
         narrow: bool,
-    ) -> Result<Option<Held>, CompileError> {
+    ) -> Result<Option<RegisterGemv>, CompileError> {
         let has_dots = e.caps.packed_dots && e.caps.max_workgroup >= DOTS.threads;
-        let has_matrices = |to| e.caps.products().contains(&to);
-        let may_round = e.facts.products.is_some_and(has_matrices) && p.a.dtype == DType::F32;
+        let has_matrices = |to| e.caps.coop_matmul_dtypes().contains(&to);
+        let may_round =
+            e.facts.reduced_matmul_dtype.is_some_and(has_matrices) && p.a.dtype == DType::F32;
         let share = match may_round {
             true => WorkgroupUse {
                 depth: 1 + u32::from(narrow),
@@ -103,41 +108,48 @@ impl Held {
             false => DOTS,
         };
         match has_dots && groups == 2 {
-            true => Held::with(e, p, share),
+            true => RegisterGemv::with(e, p, share),
             false => Ok(None),
         }
     }
 
-    /// The row as floats. `None` as for integers.
-    pub(super) fn floats(e: &Emit<'_>, p: &Product) -> Result<Option<Held>, CompileError> {
-        Held::with(e, p, FLOATS)
+    /// The configuration with the row as floats. `None` under the same conditions as for integers.
+    pub(super) fn floats(
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
+    ) -> Result<Option<RegisterGemv>, CompileError> {
+        RegisterGemv::with(e, p, FLOATS)
     }
 
-    /// True if teams take several columns one after the other.
+    /// True if thread groups process several columns in sequence.
     pub(super) fn teams_have_several(self) -> bool {
         self.batches * self.columns > self.teams
     }
 
-    /// The same with such workgroups, the row as floats.
-    fn with(e: &Emit<'_>, p: &Product, share: WorkgroupUse) -> Result<Option<Held>, CompileError> {
+    /// The configuration with these workgroup resources.
+    fn with(
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
+        share: WorkgroupUse,
+    ) -> Result<Option<RegisterGemv>, CompileError> {
         let bytes = (share.bytes)(e.caps).saturating_sub(16);
         let is_whole = |k: &usize| k.is_multiple_of(share.take) && *k > 0;
         let Some(k) = p.k.known().filter(is_whole) else {
             return Ok(None);
         };
         let takes = (k / share.take) as u32;
-        // One part more keeps the writes of neighbours apart.
+        // One more part of padding avoids bank conflicts between adjacent writes.
         let most = |bytes: u32| ((bytes / share.part_bytes).max(1) - 1) / 8 * 8;
         let (rounds, slices) = match takes <= most(bytes).min(WORKGROUP) {
             true => (1, takes.next_multiple_of(4)),
             false => {
-                let rounds = takes.div_ceil(most(bytes / 2).clamp(8, MOST_SLICES));
-                // Rounds begin with blocks, of which the longest are 8 parts.
+                let rounds = takes.div_ceil(most(bytes / 2).clamp(8, MAX_SLICES));
+                // Rounds start at block boundaries; the longest blocks have 8 parts.
                 (rounds, takes.div_ceil(rounds).next_multiple_of(8))
             }
         };
-        let teams = (share.threads / slices).clamp(1, MOST_TEAMS);
-        // Sums take the place of the row where it is not needed again.
+        let teams = (share.threads / slices).clamp(1, MAX_THREAD_GROUPS);
+        // Sums reuse the memory of the row if the row is read only once.
         let left = match rounds {
             1 => bytes,
             _ => bytes.saturating_sub((slices + 1) * share.part_bytes),
@@ -148,20 +160,24 @@ impl Held {
         let [many, few] = share
             .groups
             .map(|groups| n.div_ceil(e.caps.units() * groups));
-        let wanted = if many >= ENOUGH_COLUMNS { many } else { few };
+        let wanted = if many >= MIN_COLUMNS_FOR_ROW_FETCH {
+            many
+        } else {
+            few
+        };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX / 2);
-        // Whole pairs of a gate and whole words of results.
+        // Whole pairs of a gate, and whole words of results.
         let whole = 2 + 2 * u32::from(p.gate.is_some());
         let step_of = |depth: u32| {
             let mut steps = (1..=whole).map(|i| i * teams * depth);
             steps.find(|step| step % whole == 0).unwrap_or(whole)
         };
-        let most_of = |step: u32| (fit / step * step).min(slices * teams / step * step);
+        let max_of = |step: u32| (fit / step * step).min(slices * teams / step * step);
         let is_deep = rounds == 1 && wanted >= teams * DEEP_COLUMNS;
-        let fits = most_of(step_of(share.depth)) > 0;
+        let fits = max_of(step_of(share.depth)) > 0;
         let depth = if is_deep && fits { share.depth } else { 1 };
         let step = step_of(depth);
-        let most = most_of(step);
+        let most = max_of(step);
         if most == 0 {
             return Ok(None);
         }
@@ -170,7 +186,7 @@ impl Held {
             _ => 1,
         };
         let columns = wanted.div_ceil(batches).next_multiple_of(step).min(most);
-        Ok(Some(Held {
+        Ok(Some(RegisterGemv {
             slices,
             teams,
             columns,
@@ -181,14 +197,15 @@ impl Held {
         }))
     }
 
-    /// The results of a workgroup.
-    pub(super) fn results(self, p: &Product) -> u32 {
+    /// Results per workgroup.
+    pub(super) fn results(self, p: &MatMulProblem) -> u32 {
         self.batches * self.columns / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// SLICES, TEAMS, COLUMNS, ROUNDS, BATCHES, DEPTH, DIGITS.
+    /// Values of the constants `SLICES`, `TEAMS`, `COLUMNS`, `ROUNDS`, `BATCHES`, `DEPTH` and
+    /// `DIGITS`.
     pub(super) fn consts(self) -> [u32; 7] {
-        let Held {
+        let RegisterGemv {
             slices,
             teams,
             columns,
@@ -201,7 +218,7 @@ impl Held {
     }
 }
 
-/// Shared memory for the sums of a column.
+/// Shared memory for the sums of a column, in bytes.
 fn share_bytes(slices: u32) -> u32 {
     16 * ((slices / 4).max(8) + 1)
 }

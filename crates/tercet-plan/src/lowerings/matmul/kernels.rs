@@ -1,4 +1,4 @@
-//! The kernels of products. All have the block and the bindings of `operands.wgsl`.
+//! Kernels of matmuls. All use the parameter block and the bindings of `operands.wgsl`.
 
 mod held;
 mod keyed;
@@ -10,16 +10,16 @@ pub(super) use self::held::{
 };
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
-use super::{pairs, prepack, skinny, skinny_laid};
-use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
-use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
-use crate::families::{gemm_coop, portable};
-use crate::kernel::{Access, Kernel, KernelDef, names};
+use super::{prepack, skinny, skinny_prepacked_a, split_f16};
+use crate::kernel::{ArgAccess, KernelDef, TypedKernel, names};
+use crate::lowerings::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
+use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
+use crate::lowerings::{gemm_coop, portable};
 use crate::scalar::PRELUDE;
 
 crate::params! {
-    /// The block of `matmul/operands.wgsl`.
-    pub struct ProductParams {
+    /// Parameter block of `matmul/operands.wgsl`.
+    pub struct MatMulParams {
         batch_sizes: U32x8,
         a_batches: U32x8,
         b_batches: U32x8,
@@ -43,19 +43,19 @@ crate::params! {
         chain_wanted: U32,
         chain_own: U32,
     }
-    /// The block of `matmul/narrow.wgsl`.
-    pub struct NarrowParams {
+    /// Parameter block of `matmul/narrow.wgsl`.
+    pub struct CastF16Params {
         count: U32,
     }
-    /// The block of `matmul/narrow_rows.wgsl`.
+    /// Parameter block of `matmul/narrow_rows.wgsl`.
     pub struct NarrowRowsParams {
         count: U32,
         row_len: U32,
         offset: U32,
         row: U32,
     }
-    /// The block of `matmul/sum_parts.wgsl`.
-    pub struct PartsParams {
+    /// Parameter block of `matmul/sum_parts.wgsl`.
+    pub struct SplitKReduceParams {
         quads: U32,
         m: U32,
         n: U32,
@@ -68,39 +68,39 @@ crate::params! {
     }
 }
 
-/// [`ARGS`], and the gains of a norm.
-const ROW_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
+/// [`ARGS`] plus the gains of a norm.
+const ROW_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
 ];
-/// [`ARGS`] and [`ROW_ARGS`] with the rows of a codebook.
-const CODED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
+/// [`ARGS`] and [`ROW_ARGS`], each with a codebook.
+const CODED_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
 ];
-const CODED_ROW_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
+const CODED_ROW_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
 ];
-/// The constants of tiles in quads, after [`OF_SUMS`].
+/// Constants of quad tiles, after [`OF_SUMS`].
 const OF_QUADS: &[&str] = &["TM", "TN", "PARTS"];
-/// Those of packed weights whose groups have scales and minima of their own.
+/// Constants of quantized weights whose groups have separate scales and minima.
 const OF_GROUPS: &[&str] = names![&BLOCK_CONSTS, &["GROUPS", "SECOND"]];
-/// Those of rows in shared memory, at the end.
+/// Constants of kernels with rows in shared memory; they come last.
 const OF_ROWS: &[&str] = &["ROWS", "UNITS", "PER", "STEPS", "GATED", "NORMED"];
 const GRID: &str = portable!("dequant/grid_5.wgsl");
 const ROW_GRID: &str = portable!("dequant/grid_6.wgsl");
-/// What all products share but for the bindings of the left operand and the result.
+/// WGSL source common to all matmuls, except the bindings of left operand and result.
 const SHARED: &str = portable!("matmul/operands.wgsl");
 const OF_BATCHES: &str = portable!("matmul/batches.wgsl");
 const OPERANDS: &str = concat!(
@@ -122,7 +122,7 @@ const LOOSE: &str = concat!(
     portable!("matmul/gemv_loose.wgsl")
 );
 const GAINS: &str = portable!("matmul/gains_words.wgsl");
-/// What rows become on their way in.
+/// WGSL source of the norm prologue on activation rows.
 const PROLOGUE: &str = concat!(
     portable!("norm_scale.wgsl"),
     portable!("matmul/prologue_norm.wgsl")
@@ -130,18 +130,18 @@ const PROLOGUE: &str = concat!(
 const TILE: &str = portable!("matmul/gemv_tile.wgsl");
 const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 
-/// A product of floats: its own pieces and constants after those that all share, once with short
-/// functions of a sum and once with all.
+/// A kernel for float weights, in two versions: with short activations only, and with all
+/// activations. Its own fragments and constants follow the common ones.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
      [$($piece:expr),*], $names:expr) => {
-        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $plain: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
             ARGS,
             names![OF_SUMS, $names],
         );
-        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $full: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, $($piece),*],
             ARGS,
@@ -169,10 +169,10 @@ of_floats!(
 );
 
 pub(super) mod strips;
-/// Tiles of packed weights.
+/// A tiled kernel for quantized weights.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
-        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $label,
             &[
                 PRELUDE,
@@ -194,7 +194,7 @@ macro_rules! of_blocks {
 of_blocks!(GEMM_PACKED "gemm_packed", ARGS, [BLOCKS]);
 of_blocks!(GEMM_CODED "gemm_coded", CODED_ARGS, [CODED, GRID]);
 
-/// Tiles of operands that lie in quads.
+/// WGSL source of tiles whose operands are read in quads.
 const QUAD_PRODUCTS: &str = concat!(
     portable!("matmul/quad_tiles.wgsl"),
     portable!("matmul/gemm_quads.wgsl")
@@ -205,13 +205,13 @@ const B_QUADS_WIDE: &str = portable!("matmul/b_quads_wide.wgsl");
 const B_QUADS_HALF: &str = portable!("matmul/b_quads_half.wgsl");
 const B_QUADS_PACKED: &str = portable!("matmul/b_quads_packed.wgsl");
 
-/// Tiles of operands that lie in quads, with short functions of a sum.
+/// A quad-tiled kernel with short activations only.
 macro_rules! of_quads {
     ($kernel:ident $label:literal, $pieces:tt, $names:expr) => {
         of_quads!($kernel $label, ARGS, $pieces, $names);
     };
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
-        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $label,
             &[PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, QUAD_PRODUCTS, $($piece),*],
             $args,
@@ -220,10 +220,10 @@ macro_rules! of_quads {
     };
 }
 
-/// The same with all functions of a sum.
+/// A quad-tiled kernel with all activations.
 macro_rules! of_quads_activated {
     ($kernel:ident $label:literal, [$($piece:expr),*], $names:expr) => {
-        pub(super) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $label,
             with_functions![SHARED, OF_BATCHES, ACTIVATED, SUMS, QUAD_PRODUCTS, $($piece),*],
             ARGS,
@@ -277,21 +277,21 @@ of_quads!(
     &BLOCK_CONSTS
 );
 
-/// Few rows in shared memory, after a norm and before a gate where they are asked for, once with short
-/// functions of a sum and once with all.
+/// A kernel for few rows in shared memory, with optional norm prologue and gate. It has two
+/// versions: with short activations only, and with all activations.
 macro_rules! of_rows {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $pieces:tt, $names:expr) => {
         of_rows!($plain $plain_name, $full $full_name, ROW_ARGS, $pieces, $names);
     };
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $args:expr,
      [$($piece:expr),*], $names:expr) => {
-        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $plain: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,
             names![OF_SUMS, $names, OF_ROWS],
         );
-        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
+        pub(super) static $full: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,
@@ -323,7 +323,7 @@ of_rows!(
     &BLOCK_CONSTS
 );
 
-/// One row and the gains of its norm by quads of words.
+/// Bindings of one row, and of the gains of its norm, in quads of words.
 const ROW_QUADS: &str = portable!("matmul/row_quads.wgsl");
 const ROW: &str = concat!(
     portable!("matmul/gemv_shares.wgsl"),
@@ -336,8 +336,8 @@ const ROW_CONSTS: &[&str] = names![
     ],
 ];
 
-/// One row in registers times floats.
-pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
+/// GEMV with float weights and the row in registers.
+pub(super) static ROW_PLAIN: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemv_floats",
     &[
         PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, ROW,
@@ -345,7 +345,7 @@ pub(super) static ROW_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
     ROW_ARGS,
     ROW_CONSTS,
 );
-pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
+pub(super) static ROW_ACTIVATED: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemv_floats_activated",
     with_functions![
         SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, ROW
@@ -354,42 +354,42 @@ pub(super) static ROW_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
     ROW_CONSTS,
 );
 
-/// Integers of any width.
-pub(super) static INTS: Kernel<ProductParams> = Kernel::wgsl(
+/// Integer matmul for all integer widths.
+pub(super) static INTS: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "matmul_ints",
     &[PRELUDE, OPERANDS, B_WORDS, portable!("matmul/ints.wgsl")],
     ARGS,
     &["BIAS", "ACTIVATION", "DTYPE"],
 );
 
-/// F32 sums to a 16-bit result whose rows do not begin with words.
-pub(super) static NARROW: Kernel<NarrowParams> = Kernel::wgsl(
+/// Rounds F32 sums to a 16-bit result whose rows are not word-aligned.
+pub(super) static NARROW: TypedKernel<CastF16Params> = TypedKernel::wgsl(
     "matmul_narrow",
     &[PRELUDE, portable!("matmul/narrow.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["Y_TYPE"],
 );
 
-/// Rows of F32 to dense ones of 16 bits.
-pub(super) static NARROW_ROWS: Kernel<NarrowRowsParams> = Kernel::wgsl(
+/// Rounds F32 rows to dense 16-bit rows.
+pub(super) static NARROW_ROWS: TypedKernel<NarrowRowsParams> = TypedKernel::wgsl(
     "matmul_narrow_rows",
     &[PRELUDE, portable!("matmul/narrow_rows.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["Y_TYPE"],
 );
 
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
-const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
+const PARTS_ARGS: &[ArgAccess] = &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
 
-/// Partial sums to a result, with short functions of a sum and with all.
-pub(super) static SUM_PARTS: Kernel<PartsParams> = Kernel::wgsl(
+/// Adds split-K partial sums to a result, with short activations or with all.
+pub(super) static SUM_PARTS: TypedKernel<SplitKReduceParams> = TypedKernel::wgsl(
     "sum_parts",
     &[PRELUDE, PLAIN, SUMS, PARTS],
     PARTS_ARGS,
     PARTS_CONSTS,
 );
-pub(super) static SUM_PARTS_ACTIVATED: Kernel<PartsParams> = Kernel::wgsl(
+pub(super) static SUM_PARTS_ACTIVATED: TypedKernel<SplitKReduceParams> = TypedKernel::wgsl(
     "sum_parts_activated",
     with_functions![ACTIVATED, SUMS, PARTS],
     PARTS_ARGS,
@@ -426,8 +426,8 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_BF16.def,
     &gemm_coop::LAID_F16.def,
     &prepack::LAY_OUT.def,
-    &pairs::SPLIT_BLOCKS.def,
-    &pairs::PAIRS.def,
+    &split_f16::SPLIT_BLOCKS.def,
+    &split_f16::PAIRS.def,
     &GEMM_REST.def,
     &GEMM_REST_ACTIVATED.def,
     &skinny::F16.def,
@@ -459,11 +459,11 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
-    &skinny_laid::LAY_ROWS.def,
-    &skinny_laid::Q4_0.def,
-    &skinny_laid::Q8_0.def,
-    &skinny_laid::Q4_K.def,
-    &skinny_laid::Q6_K.def,
+    &skinny_prepacked_a::LAY_ROWS.def,
+    &skinny_prepacked_a::Q4_0.def,
+    &skinny_prepacked_a::Q8_0.def,
+    &skinny_prepacked_a::Q4_K.def,
+    &skinny_prepacked_a::Q6_K.def,
     &skinny::Q4_0.def,
     &skinny::Q8_0.def,
     &skinny::Q4_K.def,

@@ -1,74 +1,77 @@
-//! Which kernels compute a product, and their numbers.
+//! Kernel selection for matmuls, and the arguments common to all kernels.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType};
 
-use super::gemm::{self, Tile};
+use super::gemm::{self, GemmWorkgroupTile};
 use super::gemv;
-use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
-use super::narrowed;
-use super::product::{Product, activation_code, least};
-use super::skinny_laid::{self, Laid};
-use crate::caps::FEW_ROWS;
-use crate::emit::{Emit, View};
-use crate::families::dequant::Blocks;
-use crate::families::{code, map, norm};
-use crate::kernel::Kernel;
-use crate::num::Num;
+use super::kernels::{CastF16Params, INTS, MatMulParams, NARROW};
+use super::product::{MatMulProblem, activation_code, min_size};
+use super::reduced_precision;
+use super::skinny_prepacked_a::{self, PrepackedASkinny};
+use crate::caps::MAX_SKINNY_ROWS;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::TypedKernel;
+use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::{code, map, norm};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
-/// The ways of a product, by the number of its rows.
+/// Range of the row count (M) that a group of kernels handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowRange {
-    /// As rows, at most so many.
+    /// GEMV or skinny GEMM with at most this number of rows.
     UpTo(u32),
-    /// As rows, at most so many, in blocks of the most that are taken together.
+    /// At most this number of rows, in blocks of the maximum for skinny GEMM.
     Blocks(u32),
-    /// Laid out, at most so many.
-    Dozens(u32),
-    /// As tiles.
-    Many,
+    /// Prepacked rows, at most this number (small-M GEMM).
+    SmallM(u32),
+    /// Tiled GEMM, for any number of rows.
+    LargeM,
 }
 
-/// One row, and a few rows.
-const FEW: [RowRange; 2] = [RowRange::UpTo(1), RowRange::UpTo(FEW_ROWS as u32)];
+/// The ranges for one row, and for a few rows.
+const SKINNY_ROW_RANGES: [RowRange; 2] =
+    [RowRange::UpTo(1), RowRange::UpTo(MAX_SKINNY_ROWS as u32)];
 
 impl RowRange {
-    /// The most rows, where there is such a number.
-    fn most(self) -> Option<u32> {
+    /// Maximum number of rows; `None` if unlimited.
+    fn max_rows(self) -> Option<u32> {
         match self {
-            RowRange::UpTo(most) | RowRange::Blocks(most) | RowRange::Dozens(most) => Some(most),
-            RowRange::Many => None,
+            RowRange::UpTo(most) | RowRange::Blocks(most) | RowRange::SmallM(most) => Some(most),
+            RowRange::LargeM => None,
         }
     }
 }
 
-/// Emits the way of a product, or each of them where the number of rows decides: [`FEW`], `others`, and more.
+/// Emits the kernels for a matmul. If the row count is symbolic, emits a shape switch over [`SKINNY_ROW_RANGES`],
+/// `others`, and tiles.
 fn by_rows<'a>(
-    e: &mut Emit<'a>,
-    p: &Product,
+    e: &mut LoweringCtx<'a>,
+    p: &MatMulProblem,
     others: &[RowRange],
-    mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
+    mut way: impl FnMut(&mut LoweringCtx<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // No run has rows in a range that ends below their least number but for those without any, which every kernel takes.
-    let least = least(&p.m);
-    let is_reached = |rows: &&RowRange| rows.most().is_none_or(|most| most as usize >= least);
-    let all = FEW.iter().chain(others).filter(is_reached);
+    // Ranges below the minimum row count are unreachable, except for empty matmuls, which every
+    // kernel supports.
+    let least = min_size(&p.m);
+    let is_reached = |rows: &&RowRange| rows.max_rows().is_none_or(|most| most as usize >= least);
+    let all = SKINNY_ROW_RANGES.iter().chain(others).filter(is_reached);
     let all: Vec<RowRange> = all.copied().collect();
-    let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.most()).collect();
-    e.choose(&p.m, &bounds, |e, arm| {
-        way(e, all.get(arm).copied().unwrap_or(RowRange::Many))
+    let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.max_rows()).collect();
+    e.switch_on_size(&p.m, &bounds, |e, arm| {
+        way(e, all.get(arm).copied().unwrap_or(RowRange::LargeM))
     })
 }
 
-/// Two kernels that differ in what functions of a sum they have.
-pub(super) struct Pair {
-    pub(super) plain: &'static Kernel<ProductParams>,
-    pub(super) activated: &'static Kernel<ProductParams>,
+/// Two versions of a kernel: with short activations only, and with all activations.
+pub(super) struct EpilogueKernels {
+    pub(super) plain: &'static TypedKernel<MatMulParams>,
+    pub(super) activated: &'static TypedKernel<MatMulParams>,
 }
 
-impl Pair {
-    pub(super) fn pick(&self, activation: Option<UnaryFn>) -> &'static Kernel<ProductParams> {
+impl EpilogueKernels {
+    pub(super) fn select(&self, activation: Option<UnaryFn>) -> &'static TypedKernel<MatMulParams> {
         match activation {
             None | Some(UnaryFn::Relu | UnaryFn::Relu6) => self.plain,
             Some(_) => self.activated,
@@ -76,47 +79,51 @@ impl Pair {
     }
 }
 
-/// What all kernels of a product are given.
-pub(super) struct Given {
-    pub(super) params: ProductParams,
-    /// The operands, the bias or what stands in for it, the result.
+/// Arguments common to all matmul kernels.
+pub(super) struct MatMulArgs {
+    pub(super) params: MatMulParams,
+    /// The operands, the bias (or a dummy), and the result.
     pub(super) args: [SlotId; 4],
-    /// The gains of the norm, or what stands in for them.
+    /// The gains of the norm, or a dummy.
     gains: SlotId,
-    /// The keys of rows that have matrices of their own.
+    /// The expert index of each row, if rows use different matrices.
     keys: Option<SlotId>,
-    /// The codebook of packed weights, for kernels that take one.
+    /// The codebook of quantized weights, for kernels that take one.
     grid: Option<SlotId>,
-    /// BIAS, ACTIVATION, A_TYPE, Y_TYPE.
+    /// Values of the constants `BIAS`, `ACTIVATION`, `A_TYPE` and `Y_TYPE`.
     pub(super) consts: [u32; 4],
     /// Workgroups along z.
-    pub(super) batches: Num,
+    pub(super) batches: SymInt,
 }
 
-pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, CompileError> {
-    let mut params = ProductParams {
-        batch_sizes: [Num::ONE; 8],
-        a_batches: [Num::ZERO; 8],
-        b_batches: [Num::ZERO; 8],
-        batch_axes: Num::Const(p.batch.len() as i64),
+pub(super) fn matmul_args(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    y: &SlotView,
+) -> Result<MatMulArgs, CompileError> {
+    let mut params = MatMulParams {
+        batch_sizes: [SymInt::ONE; 8],
+        a_batches: [SymInt::ZERO; 8],
+        b_batches: [SymInt::ZERO; 8],
+        batch_axes: SymInt::Const(p.batch.len() as i64),
         batch: e.numel(&p.batch),
         m: e.num(&p.m),
         n: e.num(&p.n),
         k: e.num(&p.k),
         a_offset: p.a.offset,
-        a_row: p.a.own.stride,
+        a_row: p.a.own_axis.stride,
         a_col: p.a.summed.stride,
         b_offset: p.b.offset,
         b_row: p.b.summed.stride,
-        b_col: p.b.own.stride,
-        bias_offset: Num::ZERO,
-        bias_row: Num::ZERO,
-        bias_stride: Num::ZERO,
-        zero: Num::ZERO,
+        b_col: p.b.own_axis.stride,
+        bias_offset: SymInt::ZERO,
+        bias_row: SymInt::ZERO,
+        bias_stride: SymInt::ZERO,
+        zero: SymInt::ZERO,
         eps: p.norm.as_ref().map_or(0.0, |norm| norm.eps),
-        chain_waits: Num::ZERO,
-        chain_wanted: Num::ZERO,
-        chain_own: Num::ZERO,
+        chain_waits: SymInt::ZERO,
+        chain_wanted: SymInt::ZERO,
+        chain_own: SymInt::ZERO,
     };
     for (axis, size) in e.sizes(&p.batch).into_iter().enumerate() {
         params.batch_sizes[axis] = size;
@@ -133,15 +140,15 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
             params.bias_stride = strides[strides.len() - 1];
             view.slot
         }
-        None => e.absent()?,
+        None => e.placeholder_slot()?,
     };
     let gains = match &p.norm {
         Some(norm) => norm.gain.slot,
-        None => e.absent()?,
+        None => e.placeholder_slot()?,
     };
     let limit = e.caps.max_grid;
     let batches = e.tape().min(params.batch, limit);
-    Ok(Given {
+    Ok(MatMulArgs {
         args: [p.a.slot, p.b.slot, bias, y.slot],
         gains,
         keys: None,
@@ -157,35 +164,35 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
     })
 }
 
-impl Given {
-    /// The same with the codebook of the weights, where kernels take one.
-    pub(super) fn of_blocks(
+impl MatMulArgs {
+    /// These arguments with the codebook of the weights, for kernels that take one.
+    pub(super) fn with_packed_weights(
         self,
-        e: &mut Emit<'_>,
-        blocks: &Blocks,
-    ) -> Result<Given, CompileError> {
+        e: &mut LoweringCtx<'_>,
+        blocks: &PackedWeights,
+    ) -> Result<MatMulArgs, CompileError> {
         let grid = blocks.grid(e)?;
-        Ok(Given { grid, ..self })
+        Ok(MatMulArgs { grid, ..self })
     }
 
-    /// The same with the keys of rows that have matrices of their own.
-    pub(super) fn keyed(self, keys: SlotId) -> Given {
-        Given {
+    /// These arguments with the expert index of each row.
+    pub(super) fn with_keys(self, keys: SlotId) -> MatMulArgs {
+        MatMulArgs {
             keys: Some(keys),
             ..self
         }
     }
 
-    /// True if the weights are decoded with a codebook among the arguments.
-    pub(super) fn is_coded(&self) -> bool {
+    /// True if the weights are dequantized with a codebook argument.
+    pub(super) fn uses_codebook(&self) -> bool {
         self.grid.is_some()
     }
 
-    /// The same into sums of parts of `k`, to which nothing is done yet.
-    pub(super) fn sums(&self, sums: SlotId) -> Given {
+    /// These arguments with split-K partial sums as result and without epilogue.
+    pub(super) fn sums(&self, sums: SlotId) -> MatMulArgs {
         let [a, b, bias, _] = self.args;
         let [_, _, a_type, _] = self.consts;
-        Given {
+        MatMulArgs {
             args: [a, b, bias, sums],
             consts: [0, 0, a_type, code(DType::F32)],
             params: self.params.clone(),
@@ -195,23 +202,24 @@ impl Given {
 
     pub(super) fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        kernel: &Kernel<ProductParams>,
+        e: &mut LoweringCtx<'_>,
+        kernel: &TypedKernel<MatMulParams>,
         own: &[u32],
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let args: Vec<SlotId> = self.args.into_iter().chain(self.grid).collect();
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// As [`Given::dispatch`], for kernels that take the gains of a norm and the keys of rows, too.
+    /// As [`MatMulArgs::dispatch`], for kernels that also take the gains of a norm and the expert
+    /// indices.
     pub(super) fn dispatch_rows(
         &self,
-        e: &mut Emit<'_>,
-        kernel: &Kernel<ProductParams>,
+        e: &mut LoweringCtx<'_>,
+        kernel: &TypedKernel<MatMulParams>,
         own: &[u32],
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let args = self.args.into_iter().chain([self.gains]);
@@ -219,13 +227,13 @@ impl Given {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// As [`Given::dispatch_rows`], for kernels that are links of a chain where the device has them.
-    pub(super) fn dispatch_held(
+    /// As [`MatMulArgs::dispatch_rows`], with dependent launch if the device supports it.
+    pub(super) fn dispatch_dependent(
         &self,
-        e: &mut Emit<'_>,
-        kernels: [&Kernel<ProductParams>; 2],
+        e: &mut LoweringCtx<'_>,
+        kernels: [&TypedKernel<MatMulParams>; 2],
         own: &[u32],
-        grid: [Num; 3],
+        grid: [SymInt; 3],
     ) {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let [alone, chained] = kernels;
@@ -236,19 +244,19 @@ impl Given {
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 
-    /// The grid of tiles of so many rows and columns; flat over x and y.
-    pub(super) fn tile_grid(&self, e: &mut Emit<'_>, tile: [u32; 2]) -> [Num; 3] {
+    /// Grid of tiles with this number of rows and columns, flattened over x and y.
+    pub(super) fn tile_grid(&self, e: &mut LoweringCtx<'_>, tile: [u32; 2]) -> [SymInt; 3] {
         self.tile_grid_of_columns(e, self.params.n, tile, None)
     }
 
-    /// The same of so many columns, in so many groups at most, where there is a limit.
+    /// As [`MatMulArgs::tile_grid`], for this number of columns and at most `most` workgroups.
     pub(super) fn tile_grid_of_columns(
         &self,
-        e: &mut Emit<'_>,
-        columns: Num,
+        e: &mut LoweringCtx<'_>,
+        columns: SymInt,
         tile: [u32; 2],
         most: Option<u32>,
-    ) -> [Num; 3] {
+    ) -> [SymInt; 3] {
         let tape = e.tape();
         let down = tape.ceil_div(self.params.m, tile[0]);
         let across = tape.ceil_div(columns, tile[1]);
@@ -260,37 +268,41 @@ impl Given {
 
     pub(super) fn tiles(
         &self,
-        e: &mut Emit<'_>,
-        kernel: &Kernel<ProductParams>,
+        e: &mut LoweringCtx<'_>,
+        kernel: &TypedKernel<MatMulParams>,
         own: &[u32],
-        tile: Tile,
+        tile: GemmWorkgroupTile,
     ) {
         let grid = self.tile_grid(e, [tile.len(); 2]);
         self.dispatch(e, kernel, own, grid);
     }
 }
 
-/// The sums of a product of floats, in the dtype of `y` where rows of `y` begin with words, else in
-/// F32 and rounded by a kernel of its own.
-pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
-    let mut p = p.clone().of_one_column_as_row();
-    if !gemv::floats_take(e, &p, 1)?.norm {
-        let rounded = narrowed::dtype_of(e, &p);
+/// Emits a float matmul. If rows of `y` are word-aligned, kernels write `y` directly; otherwise
+/// they write F32 sums, which a separate kernel rounds.
+pub(super) fn floats(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    y: &SlotView,
+) -> Result<(), CompileError> {
+    let mut p = p.clone().transpose_single_column();
+    if !gemv::float_fused_ops(e, &p, 1)?.norm {
+        let rounded = reduced_precision::dtype_of(e, &p);
         p = with_norm_before(e, p, rounded)?;
     }
     let p = &p;
     through_f32(e, p, y, |e, sums| {
         by_rows(e, p, &[], |e, rows| {
             let takes = match rows {
-                RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
-                RowRange::Blocks(_) | RowRange::Dozens(_) => Takes::NOTHING,
-                RowRange::Many => Takes::nothing_of(e, p),
+                RowRange::UpTo(rows) => gemv::float_fused_ops(e, p, rows)?,
+                RowRange::Blocks(_) | RowRange::SmallM(_) => FusedOps::NOTHING,
+                RowRange::LargeM => FusedOps::none(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
-                let given = given(e, p, sums)?;
+                let given = matmul_args(e, p, sums)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::floats(e, p, &given, rows),
-                    RowRange::Blocks(_) | RowRange::Dozens(_) | RowRange::Many => {
+                    RowRange::Blocks(_) | RowRange::SmallM(_) | RowRange::LargeM => {
                         gemm::floats(e, p, &given, sums)
                     }
                 }
@@ -299,56 +311,59 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
     })
 }
 
-/// As [`floats`], for weights in packed blocks.
+/// As [`floats`], for quantized weights.
 pub(super) fn packed(
-    e: &mut Emit<'_>,
-    p: &Product,
-    blocks: &Blocks,
-    y: &View,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    blocks: &PackedWeights,
+    y: &SlotView,
 ) -> Result<(), CompileError> {
-    let dozens = e.caps.device.rates.rows.laid_rows;
-    let bare = Product {
+    let dozens = e.caps.device.rates.rows.max_prepacked_rows;
+    let bare = MatMulProblem {
         norm: None,
         ..p.clone()
     };
-    let has_dozens = Laid::of(e, &bare, blocks, dozens)?.is_some();
+    let has_dozens = PrepackedASkinny::new(e, &bare, blocks, dozens)?.is_some();
     let others: &[RowRange] = match has_dozens {
-        true => &[skinny_laid::FEWEST.min(dozens), dozens].map(RowRange::Dozens),
+        true => &[skinny_prepacked_a::MIN_PREPACKED_ROWS.min(dozens), dozens].map(RowRange::SmallM),
         false => &[RowRange::Blocks(e.caps.device.rates.rows.block_rows)],
     };
     through_f32(e, p, y, |e, sums| {
         by_rows(e, p, others, |e, rows| {
             let takes = match rows {
-                RowRange::UpTo(rows) | RowRange::Blocks(rows) => gemv::packed_take(p, rows),
-                RowRange::Dozens(_) => Takes {
+                RowRange::UpTo(rows) | RowRange::Blocks(rows) => gemv::packed_fused_ops(p, rows),
+                RowRange::SmallM(_) => FusedOps {
                     gate: true,
-                    ..Takes::NOTHING
+                    ..FusedOps::NOTHING
                 },
-                RowRange::Many => Takes::nothing_of(e, p),
+                RowRange::LargeM => FusedOps::none(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
-                let given = given(e, p, sums)?.of_blocks(e, blocks)?;
+                let given = matmul_args(e, p, sums)?.with_packed_weights(e, blocks)?;
                 match rows {
                     RowRange::UpTo(rows) | RowRange::Blocks(rows) => {
                         gemv::packed(e, p, &given, blocks, rows)
                     }
-                    RowRange::Dozens(rows) => match Laid::of(e, p, blocks, rows)? {
+                    RowRange::SmallM(rows) => match PrepackedASkinny::new(e, p, blocks, rows)? {
                         Some(laid) => laid.dispatch(e, p, &given),
-                        None => unreachable!("invariant: a norm leaves rows that the kernels take"),
+                        None => {
+                            unreachable!("invariant: the kernels support rows without the norm")
+                        }
                     },
-                    RowRange::Many => gemm::packed(e, p, &given, blocks, sums, has_dozens),
+                    RowRange::LargeM => gemm::packed(e, p, &given, blocks, sums, has_dozens),
                 }
             })
         })
     })
 }
 
-/// The same with its norm, if it has one, as a step before it, which also writes the rows in 16 bits where that is given.
+/// The matmul with its norm prologue emitted as a separate step. If `rounded` is given, the norm
+/// also writes 16-bit rows.
 fn with_norm_before(
-    e: &mut Emit<'_>,
-    mut p: Product,
+    e: &mut LoweringCtx<'_>,
+    mut p: MatMulProblem,
     rounded: Option<DType>,
-) -> Result<Product, CompileError> {
+) -> Result<MatMulProblem, CompileError> {
     let Some(norm) = p.norm.take() else {
         return Ok(p);
     };
@@ -356,37 +371,38 @@ fn with_norm_before(
     p.with_rows(e, &rows)
 }
 
-/// What of the norm before a product and the gate after it a kernel does by the way.
+/// Norm prologue and gate epilogue that a kernel absorbs.
 #[derive(Clone, Copy)]
-pub(super) struct Takes {
+pub(super) struct FusedOps {
     pub(super) norm: bool,
     pub(super) gate: bool,
-    /// The dtype that products of as many rows may round them to.
+    /// The dtype that matmuls with this number of rows may cast them to.
     pub(super) rounds: Option<DType>,
 }
 
-impl Takes {
-    pub(super) const NOTHING: Takes = Takes {
+impl FusedOps {
+    pub(super) const NOTHING: FusedOps = FusedOps {
         norm: false,
         gate: false,
         rounds: None,
     };
 
-    /// Nothing, of a product of many rows.
-    fn nothing_of(e: &Emit<'_>, p: &Product) -> Takes {
-        Takes {
-            rounds: narrowed::dtype_of(e, p),
-            ..Takes::NOTHING
+    /// Large-M kernels absorb neither prologue nor epilogue.
+    fn none(e: &LoweringCtx<'_>, p: &MatMulProblem) -> FusedOps {
+        FusedOps {
+            rounds: reduced_precision::dtype_of(e, p),
+            ..FusedOps::NOTHING
         }
     }
 
-    /// Emits a product through such a kernel, with the rest as steps of their own.
+    /// Emits a matmul with such a kernel, and the remaining prologue and epilogue as separate
+    /// steps.
     fn emit(
         self,
-        e: &mut Emit<'_>,
-        p: &Product,
-        y: &View,
-        kernel: impl FnOnce(&mut Emit<'_>, &Product, &View) -> Result<(), CompileError>,
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        y: &SlotView,
+        kernel: impl FnOnce(&mut LoweringCtx<'_>, &MatMulProblem, &SlotView) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         let mut p = match self.norm {
             true => p.clone(),
@@ -412,12 +428,12 @@ impl Takes {
 }
 
 fn through_f32(
-    e: &mut Emit<'_>,
-    p: &Product,
-    y: &View,
-    emit: impl FnOnce(&mut Emit<'_>, &View) -> Result<(), CompileError>,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    y: &SlotView,
+    emit: impl FnOnce(&mut LoweringCtx<'_>, &SlotView) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    // No rows in any run. Their slots are shorter than what some kernels read at a time.
+    // The row count is always zero. The slots are then shorter than a vector load of some kernels.
     if e.bound(&p.m)? == 0 {
         return Ok(());
     }
@@ -429,7 +445,7 @@ fn through_f32(
     let count = e.numel(y.layout.shape());
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 256);
-    let params = NarrowParams { count };
+    let params = CastF16Params { count };
     e.dispatch(
         &NARROW,
         &[code(y.dtype)],
@@ -440,8 +456,8 @@ fn through_f32(
     Ok(())
 }
 
-/// True if every row of a 16-bit result begins with a word.
-fn rows_are_words(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
+/// True if every row of a 16-bit result is word-aligned.
+fn rows_are_words(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Result<bool, CompileError> {
     let mut rows = e.bound(&p.m)?;
     for dim in &p.batch {
         rows = rows.saturating_mul(e.bound(dim)?);
@@ -449,9 +465,13 @@ fn rows_are_words(e: &Emit<'_>, p: &Product) -> Result<bool, CompileError> {
     Ok(rows <= 1 || p.columns().known().is_some_and(|n| n % 2 == 0))
 }
 
-/// A product of integers.
-pub(super) fn ints(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
-    let given = given(e, p, y)?;
+/// Emits an integer matmul.
+pub(super) fn ints(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    y: &SlotView,
+) -> Result<(), CompileError> {
+    let given = matmul_args(e, p, y)?;
     let words = e.words(y.dtype, y.layout.shape());
     let grid = e.grid_of(words, 64);
     let consts = [given.consts[0], given.consts[1], code(y.dtype)];

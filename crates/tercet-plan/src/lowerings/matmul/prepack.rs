@@ -1,16 +1,16 @@
-//! Weights as `gemm_laid_f16.comp` takes them: what a lane of a subgroup has of fragments of cooperative matrices lies
-//! together.
+//! Weight prepacking for `gemm_laid_f16.comp`: the fragment elements of each subgroup lane become
+//! contiguous.
 
 use tercet_ir::CompileError;
 
-use crate::emit::{Emit, Order, View};
-use crate::families::portable;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use crate::emit::{CopyOrder, LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::portable;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `matmul/lay_out.wgsl`.
-    pub struct LayOutParams {
+    /// Parameter block of `matmul/lay_out.wgsl`.
+    pub struct PrepackParams {
         words: U32,
         steps: U32,
         offset: U32,
@@ -19,30 +19,30 @@ crate::params! {
     }
 }
 
-/// Weights of two bytes to where their fragments expect them.
-pub(super) static LAY_OUT: Kernel<LayOutParams> = Kernel::wgsl(
+/// Copies 16-bit weights to fragment order.
+pub(super) static LAY_OUT: TypedKernel<PrepackParams> = TypedKernel::wgsl(
     "lay_out",
     &[portable!("matmul/lay_out.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &[],
 );
 
-/// Elements of k of a step, and in a word.
+/// Elements of k per step (`STEP`) and per word.
 const STEP: usize = 32;
 const PAIR: usize = 2;
 const THREADS: u32 = 256;
 
-/// These constant weights `[k, n]` of known sizes, laid out once before the first run.
-pub(super) fn lay_out(e: &mut Emit<'_>, w: &View) -> Result<View, CompileError> {
+/// Prepacks constant weights `[k, n]` of known size, once before the first run.
+pub(super) fn prepack(e: &mut LoweringCtx<'_>, w: &SlotView) -> Result<SlotView, CompileError> {
     let [k, n] = [0, 1].map(|axis| w.layout.shape()[axis].known().unwrap_or(0));
-    e.in_order(w, Order::Laid, |e, to| {
+    e.in_order(w, CopyOrder::Prepacked, |e, to| {
         let [row, column] = e.strides(w)[..] else {
             unreachable!("invariant: weights are a matrix")
         };
-        let words = Num::Const((k * n / PAIR) as i64);
-        let params = LayOutParams {
+        let words = SymInt::Const((k * n / PAIR) as i64);
+        let params = PrepackParams {
             words,
-            steps: Num::Const((k / STEP) as i64),
+            steps: SymInt::Const((k / STEP) as i64),
             offset: e.offset(w),
             row,
             column,

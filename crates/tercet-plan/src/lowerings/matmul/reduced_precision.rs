@@ -1,62 +1,69 @@
-//! Rows of F32 that may be rounded to 16 bits on their way into a product ([`CompileOptions::products`]), so that it runs on
-//! cooperative matrices: the kernel that makes the rows also writes them rounded where it can (norms, gates), else one kernel
-//! rounds them; everything after it is as for rows of 16 bits, but for results, which stay F32.
+//! Reduced-precision matmuls: F32 rows are cast to 16 bits if allowed
+//! ([`CompileOptions::matmul_precision`]), so that the matmul runs on cooperative matrices. The kernel that
+//! computes the rows (norm or gate) also writes the rounded copy if it can; otherwise a separate
+//! kernel rounds them. The matmul then runs as for 16-bit rows, but with F32 results.
 //!
-//! Products of few rows are bound by their weights and take the rows as they are, with what is fused around them.
+//! Matmuls of few rows are memory-bound on their weights. They read the F32 rows directly, with
+//! prologue and epilogue fused.
 //!
-//! [`CompileOptions::products`]: tercet_ir::CompileOptions::products
+//! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 
 use tercet_ir::{CompileError, DType};
 
 use super::kernels::{NARROW_ROWS, NarrowRowsParams};
-use super::product::{Product, Side};
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::num::Num;
+use super::product::{MatMulOperand, MatMulProblem};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::sym_int::SymInt;
 
-/// The dtype that rows of this product may be rounded to where that puts it on matrices.
-pub(super) fn dtype_of(e: &Emit<'_>, p: &Product) -> Option<DType> {
-    let to = e.facts.products?;
+/// The dtype that rows of this matmul may be cast to; `None` unless this enables cooperative
+/// matrices.
+pub(super) fn dtype_of(e: &LoweringCtx<'_>, p: &MatMulProblem) -> Option<DType> {
+    let to = e.facts.reduced_matmul_dtype?;
     let lies = p.a.dtype == DType::F32 && p.a.summed.unit && p.batch.is_empty();
-    (lies && e.caps.products().contains(&to)).then_some(to)
+    (lies && e.caps.coop_matmul_dtypes().contains(&to)).then_some(to)
 }
 
-/// A product of rows that are rounded first.
-pub(super) struct Rounding {
-    /// That of the rounded rows.
-    pub(super) product: Product,
-    /// The rows as they are given, unless they are there in 16 bits already.
-    from: Option<Side>,
+/// A matmul with its rows cast to 16 bits first.
+pub(super) struct ReducedPrecisionMatMul {
+    /// The matmul on the cast rows.
+    pub(super) product: MatMulProblem,
+    /// The original rows; `None` if a 16-bit copy already exists.
+    from: Option<MatMulOperand>,
     to: DType,
 }
 
-impl Rounding {
-    /// The rows of a product in this dtype, or room for them.
-    pub(super) fn of(e: &mut Emit<'_>, p: &Product, to: DType) -> Result<Rounding, CompileError> {
+impl ReducedPrecisionMatMul {
+    /// A matmul with rows in this dtype: an existing copy, or a new slot.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        to: DType,
+    ) -> Result<ReducedPrecisionMatMul, CompileError> {
         let shape = [p.m.clone(), p.k.clone()];
-        let is_dense = p.a.offset == Num::ZERO && p.a.own.stride == e.num(&p.k);
+        let is_dense = p.a.offset == SymInt::ZERO && p.a.own_axis.stride == e.num(&p.k);
         let known = e.rounded(p.a.slot, to).filter(|_| is_dense);
         let rows = match known {
-            Some(slot) => View {
+            Some(slot) => SlotView {
                 slot,
                 layout: e.dense_layout(&shape)?,
                 dtype: to,
             },
             None => e.temp(to, &shape)?,
         };
-        let product = Product {
-            a: Side::of(e, &rows, Some(0), 1, &[]),
+        let product = MatMulProblem {
+            a: MatMulOperand::new(e, &rows, Some(0), 1, &[]),
             ..p.clone()
         };
-        Ok(Rounding {
+        Ok(ReducedPrecisionMatMul {
             product,
             from: known.is_none().then(|| p.a.clone()),
             to,
         })
     }
 
-    /// Rounds the rows where nothing did.
-    pub(super) fn emit(&self, e: &mut Emit<'_>) {
+    /// Casts the rows if no other kernel did.
+    pub(super) fn emit(&self, e: &mut LoweringCtx<'_>) {
         let Some(from) = &self.from else { return };
         let p = &self.product;
         let count = e.numel(&[p.m.clone(), p.k.clone()]);
@@ -64,7 +71,7 @@ impl Rounding {
             count,
             row_len: e.num(&p.k),
             offset: from.offset,
-            row: from.own.stride,
+            row: from.own_axis.stride,
         };
         let words = e.tape().ceil_div(count, 2u32);
         let grid = e.grid_of(words, 256);

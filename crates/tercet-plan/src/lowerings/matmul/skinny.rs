@@ -1,26 +1,27 @@
-//! Two to eight rows times weights, on matrices of F16 that invocations fill themselves.
+//! Skinny GEMM: two to eight rows times weights, on mma-style F16 fragments.
 //!
-//! A device says nothing of how the elements of a matrix lie over a subgroup; where they lie as these kernels
-//! expect, which [`lanes`](crate::lanes) finds out, weights go from memory to registers to products and
-//! each is decoded once for all rows. The header of `shaders/vulkan/include/few_rows_common.glsl` has the formulas.
-//! Rows are held in registers where a workgroup has few columns; where it has many, they go through shared memory
-//! (`skinny_streamed.rs`) and leave the registers to weights.
+//! Drivers do not report the register layout of matrix fragments; the probe in
+//! [`lanes`](crate::lanes) verifies it. With the expected layout, weights go from memory to
+//! registers without staging, and each is dequantized once for all rows. The header of
+//! `shaders/vulkan/include/few_rows_common.glsl` has the formulas. If a workgroup has few columns,
+//! rows are held in registers. If it has many, rows are staged through shared memory
+//! (`skinny_streamed.rs`), which leaves the registers to weights.
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
-use super::portable::Given;
-use super::product::Product;
-use super::skinny_streamed::{self as streamed, FAT, SLIM, Stream};
-use crate::caps::Caps;
-use crate::emit::Emit;
-use crate::families::dequant::Blocks;
-use crate::families::gemm_coop::module;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::portable::MatMulArgs;
+use super::product::MatMulProblem;
+use super::skinny_shared_mem::{self as streamed, FAT, SLIM, SharedMemPipeline};
+use crate::caps::DeviceCaps;
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::gemm_coop::module;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `few_rows_common.glsl`.
-    pub struct FewRowsParams {
+    /// Parameter block of `few_rows_common.glsl`.
+    pub struct SkinnyGemmParams {
         m: U32,
         n: U32,
         k: U32,
@@ -36,11 +37,16 @@ crate::params! {
     }
 }
 
-/// Rows, weights, what is added, results.
-pub(super) const ARGS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+/// Arguments: rows, weights, bias or residual, results.
+pub(super) const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+];
 
-/// The kernels of all formats where rows are in one place: `few_rows!("few_rows", "PASS")`, the beginning of their names
-/// and files, what their third constant is, and what they have after those that all have.
+/// Kernels of all weight formats for one staging of the rows: `few_rows!("few_rows", "PASS")`. The
+/// arguments are the prefix of kernel and file names, the third constant, and additional constants.
 macro_rules! few_rows {
     ($way:literal, $third:literal $(, $last:literal)*) => {
         few_rows!(
@@ -52,7 +58,7 @@ macro_rules! few_rows {
         );
     };
     (@ $consts:tt, $way:literal, $($name:ident $format:literal),*) => {
-        $(pub(super) static $name: Kernel<FewRowsParams> = Kernel::spirv(
+        $(pub(super) static $name: TypedKernel<SkinnyGemmParams> = TypedKernel::spirv(
             concat!($way, $format),
             module!(concat!($way, $format, ".spv")),
             ARGS,
@@ -60,7 +66,7 @@ macro_rules! few_rows {
         );)*
 
         #[cfg(test)]
-        pub(super) static ALL: &[&Kernel<FewRowsParams>] = &[$(&$name),*];
+        pub(super) static ALL: &[&TypedKernel<SkinnyGemmParams>] = &[$(&$name),*];
     };
 }
 
@@ -68,115 +74,122 @@ pub(super) use few_rows;
 
 few_rows!("few_rows", "PASS");
 
-/// The kernels of a format.
-struct Format {
-    held: &'static Kernel<FewRowsParams>,
-    streamed: &'static Kernel<FewRowsParams>,
-    /// The shortest chunk of the latter.
-    least_chunk: u32,
-    /// Registers of its invocations with one number of F16 for each element of rows, and with two.
+/// Kernels of a weight format.
+struct SkinnyFormat {
+    register_kernel: &'static TypedKernel<SkinnyGemmParams>,
+    shared_mem_kernel: &'static TypedKernel<SkinnyGemmParams>,
+    /// Minimum chunk length of the kernel with rows in shared memory.
+    min_chunk: u32,
+    /// Registers per thread, with one F16 number per row element and with two.
     registers: [u32; 2],
 }
 
-impl Format {
-    const fn of(
-        held: &'static Kernel<FewRowsParams>,
-        streamed: &'static Kernel<FewRowsParams>,
+impl SkinnyFormat {
+    const fn new(
+        held: &'static TypedKernel<SkinnyGemmParams>,
+        streamed: &'static TypedKernel<SkinnyGemmParams>,
         registers: [u32; 2],
-    ) -> Format {
-        Format {
-            held,
-            streamed,
-            least_chunk: 1,
+    ) -> SkinnyFormat {
+        SkinnyFormat {
+            register_kernel: held,
+            shared_mem_kernel: streamed,
+            min_chunk: 1,
             registers,
         }
     }
 }
 
-static FLOATS: Format = Format::of(&F16, &streamed::F16, [FAT, FAT]);
+static FLOATS: SkinnyFormat = SkinnyFormat::new(&F16, &streamed::F16, [FAT, FAT]);
 
-static OF_SCHEMES: [(Scheme, Format); 4] = [
+static OF_SCHEMES: [(Scheme, SkinnyFormat); 4] = [
     (
         Scheme::Q4_0,
-        Format::of(&Q4_0, &streamed::Q4_0, [SLIM, SLIM]),
+        SkinnyFormat::new(&Q4_0, &streamed::Q4_0, [SLIM, SLIM]),
     ),
-    (Scheme::Q8_0, Format::of(&Q8_0, &streamed::Q8_0, [FAT, FAT])),
+    (
+        Scheme::Q8_0,
+        SkinnyFormat::new(&Q8_0, &streamed::Q8_0, [FAT, FAT]),
+    ),
     (
         Scheme::Q4K,
-        Format {
-            // Minima take sums of half a block.
-            least_chunk: 4,
-            ..Format::of(&Q4_K, &streamed::Q4_K, [FAT, FAT])
+        SkinnyFormat {
+            // Minima require the sums of half blocks.
+            min_chunk: 4,
+            ..SkinnyFormat::new(&Q4_K, &streamed::Q4_K, [FAT, FAT])
         },
     ),
-    (Scheme::Q6K, Format::of(&Q6_K, &streamed::Q6_K, [SLIM, FAT])),
+    (
+        Scheme::Q6K,
+        SkinnyFormat::new(&Q6_K, &streamed::Q6_K, [SLIM, FAT]),
+    ),
 ];
 
-/// Columns of a matrix of weights.
+/// Columns per weight fragment.
 pub(super) const TILE: u32 = 16;
-/// The part of k that a subgroup has at a time.
+/// Length of a subgroup's slice of k.
 pub(super) const SLICE: usize = 256;
-/// Invocations of a subgroup.
+/// Threads per subgroup.
 pub(super) const SUBGROUP: u32 = 32;
-/// Registers of an invocation that holds rows, half of them for these.
+/// Registers per thread with rows in registers; half of them hold the rows.
 const REGISTERS: u32 = 128;
-/// Sums of a tile and a subgroup, with what keeps their columns apart in shared memory.
+/// Shared memory for the sums of a tile and subgroup, with padding between columns.
 const SHARE_BYTES: u32 = 4 * 8 * (TILE + 4);
-/// Elements of rows that are read at a time, and of weights.
+/// Elements per vector load of rows and of weights.
 pub(super) const ROW_LOAD: u64 = 4;
 const FLOAT_LOAD: u64 = 8;
 pub(super) const BLOCK_LOAD: u64 = 16;
 
-/// The most subgroups of a workgroup that has a unit for itself, with so many registers an invocation.
-pub(super) fn most_subgroups(caps: &Caps, registers: u32) -> u32 {
+/// Maximum number of subgroups of a workgroup that has a unit to itself, at this number of
+/// registers per thread.
+pub(super) fn max_subgroups(caps: &DeviceCaps, registers: u32) -> u32 {
     (caps.device.unit_invocations(registers) / SUBGROUP).max(1)
 }
 
-/// A product that the kernels of a format take.
-pub(super) struct Few {
-    format: &'static Format,
-    /// Columns, with those of a gate, and the summed size.
+/// A skinny GEMM in one weight format.
+pub(super) struct SkinnyGemm {
+    format: &'static SkinnyFormat,
+    /// Number of columns (including those of a gate), and k.
     sizes: [usize; 2],
-    /// Blocks of a row of weights; 0 where there are none.
+    /// Blocks per row of weights; 0 for float weights.
     blocks: usize,
-    /// Rows that the kernel has sums for, 4 or 8.
+    /// Rows that the kernel has accumulators for: 4 or 8.
     rows: u32,
-    /// The shortest chunk of streamed rows, and the registers that they take.
+    /// Minimum chunk length for rows in shared memory, and the registers per thread of that kernel.
     limits: [u32; 2],
 }
 
-/// The same with rows in their place.
-pub(super) struct Placed {
-    kernel: &'static Kernel<FewRowsParams>,
+/// A skinny GEMM with its staging of rows.
+pub(super) struct SkinnyGemmPlan {
+    kernel: &'static TypedKernel<SkinnyGemmParams>,
     blocks: usize,
-    way: Way,
+    staging: AStaging,
     rows: u32,
 }
 
-/// Where rows are.
+/// Staging of the rows: in registers or through shared memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
-    Held(HeldSplit),
-    Streamed(Stream),
+enum AStaging {
+    Register(RegisterSplit),
+    SharedMem(SharedMemPipeline),
 }
 
-/// How columns and k are shared where rows are held.
+/// Split of columns and of k if rows are in registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct HeldSplit {
+struct RegisterSplit {
     subgroups: u32,
-    /// Tiles of a workgroup, and how many of them wait to be stored at once.
+    /// Tiles per workgroup, and number of tiles stored at once.
     tiles: u32,
     pass: u32,
-    /// How often the subgroups take their parts of k.
+    /// Number of passes of the subgroups over their parts of k.
     rounds: u32,
-    /// These parts are all of k, no more.
+    /// The parts cover k exactly.
     is_whole: bool,
 }
 
-impl HeldSplit {
-    fn of(caps: &Caps, [n, k]: [usize; 2]) -> Option<HeldSplit> {
+impl RegisterSplit {
+    fn new(caps: &DeviceCaps, [n, k]: [usize; 2]) -> Option<RegisterSplit> {
         let slices = k.div_ceil(SLICE);
-        let of_unit = most_subgroups(caps, REGISTERS) as usize;
+        let of_unit = max_subgroups(caps, REGISTERS) as usize;
         let most = (caps.max_workgroup / SUBGROUP) as usize;
         let rounds = slices.div_ceil(most.clamp(1, of_unit));
         let subgroups = slices.div_ceil(rounds);
@@ -185,7 +198,7 @@ impl HeldSplit {
         let bytes = caps.workgroup_bytes / together as u32;
         let most = (bytes / (subgroups as u32 * SHARE_BYTES)) as usize;
         let passes = tiles.div_ceil(most.max(1));
-        (most > 0).then(|| HeldSplit {
+        (most > 0).then(|| RegisterSplit {
             subgroups: subgroups as u32,
             tiles: tiles as u32,
             pass: tiles.div_ceil(passes) as u32,
@@ -194,35 +207,36 @@ impl HeldSplit {
         })
     }
 
-    /// From THREADS to ROUNDS, and WHOLE.
+    /// Values of the constants from `THREADS` to `ROUNDS`, and `WHOLE`.
     fn consts(self) -> ([u32; 4], bool) {
         let threads = self.subgroups * SUBGROUP;
         ([threads, self.tiles, self.pass, self.rounds], self.is_whole)
     }
 }
 
-impl Few {
-    /// How the floats of a product are taken; none where they are not. A run has up to `rows` rows.
+impl SkinnyGemm {
+    /// The plan for float weights and at most `rows` rows per run; `None` if not supported.
     pub(super) fn floats(
-        e: &Emit<'_>,
-        p: &Product,
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
         rows: u32,
-    ) -> Result<Option<Few>, CompileError> {
+    ) -> Result<Option<SkinnyGemm>, CompileError> {
         let k = p.k.known().unwrap_or(0);
-        let whole = k.is_multiple_of(FLOAT_LOAD as usize) && p.b.is_multiple(FLOAT_LOAD, p.b.own);
+        let whole =
+            k.is_multiple_of(FLOAT_LOAD as usize) && p.b.is_multiple(FLOAT_LOAD, p.b.own_axis);
         match p.b.dtype == DType::F16 && p.b.summed.unit && whole {
-            true => Few::with(e, p, rows, &FLOATS, 0),
+            true => SkinnyGemm::with(e, p, rows, &FLOATS, 0),
             false => Ok(None),
         }
     }
 
-    /// The same for weights in blocks.
+    /// The plan for quantized weights and at most `rows` rows per run; `None` if not supported.
     pub(super) fn packed(
-        e: &Emit<'_>,
-        p: &Product,
-        blocks: &Blocks,
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
+        blocks: &PackedWeights,
         rows: u32,
-    ) -> Result<Option<Few>, CompileError> {
+    ) -> Result<Option<SkinnyGemm>, CompileError> {
         let found = OF_SCHEMES
             .iter()
             .find(|(scheme, _)| *scheme == blocks.scheme);
@@ -230,70 +244,71 @@ impl Few {
             return Ok(None);
         };
         let k = p.k.known().unwrap_or(0);
-        let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own);
+        let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own_axis);
         match is_apart {
-            true => Few::with(e, p, rows, format, k / blocks.scheme.block_len()),
+            true => SkinnyGemm::with(e, p, rows, format, k / blocks.scheme.block_len()),
             false => Ok(None),
         }
     }
 
     fn with(
-        e: &Emit<'_>,
-        p: &Product,
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
         rows: u32,
-        format: &'static Format,
+        format: &'static SkinnyFormat,
         blocks: usize,
-    ) -> Result<Option<Few>, CompileError> {
+    ) -> Result<Option<SkinnyGemm>, CompileError> {
         let (n, k) = (e.bound(&p.columns())?, p.k.known().unwrap_or(0));
-        let takes = rows > 1 && e.caps.coop_lanes;
+        let takes = rows > 1 && e.caps.coop_fragment_layout;
         let is_matrix = p.batch.iter().all(Dim::is_one) && p.norm.is_none() && p.is_apart();
-        let reads_rows = p.a.summed.unit && p.a.is_multiple(ROW_LOAD, p.a.own);
+        let reads_rows = p.a.summed.unit && p.a.is_multiple(ROW_LOAD, p.a.own_axis);
         if !takes || !is_matrix || !reads_rows || n == 0 || k == 0 {
             return Ok(None);
         }
         let n = n << u32::from(p.gate.is_some());
         let rows = if e.bound(&p.m)? <= 4 { 4 } else { 8 };
         let numbers = usize::from(p.a.dtype == DType::F32 && rows == 8);
-        Ok(Some(Few {
+        Ok(Some(SkinnyGemm {
             format,
             sizes: [n, k],
             blocks,
             rows,
-            limits: [format.least_chunk, format.registers[numbers]],
+            limits: [format.min_chunk, format.registers[numbers]],
         }))
     }
 
-    /// With rows in registers or through shared memory; none where the device has too little of either.
-    pub(super) fn with_rows(&self, caps: &Caps, is_streamed: bool) -> Option<Placed> {
-        let placed = |kernel, way| Placed {
+    /// The plan with rows in registers or in shared memory; `None` if the device has too little of
+    /// either.
+    pub(super) fn with_rows(&self, caps: &DeviceCaps, is_streamed: bool) -> Option<SkinnyGemmPlan> {
+        let placed = |kernel, way| SkinnyGemmPlan {
             kernel,
             blocks: self.blocks,
-            way,
+            staging: way,
             rows: self.rows,
         };
         match is_streamed {
-            true => Stream::of(caps, self.sizes, self.rows, self.limits)
-                .map(|stream| placed(self.format.streamed, Way::Streamed(stream))),
-            false => HeldSplit::of(caps, self.sizes)
-                .map(|share| placed(self.format.held, Way::Held(share))),
+            true => SharedMemPipeline::new(caps, self.sizes, self.rows, self.limits)
+                .map(|stream| placed(self.format.shared_mem_kernel, AStaging::SharedMem(stream))),
+            false => RegisterSplit::new(caps, self.sizes)
+                .map(|share| placed(self.format.register_kernel, AStaging::Register(share))),
         }
     }
 
-    /// True if a unit has too few tiles to make up for rows that every workgroup brings through shared memory.
-    pub(super) fn has_few_tiles(&self, caps: &Caps) -> bool {
-        Stream::has_few_tiles(caps, self.sizes)
+    /// True if a compute unit has too few tiles to amortize staging the rows through shared memory.
+    pub(super) fn has_few_tiles(&self, caps: &DeviceCaps) -> bool {
+        SharedMemPipeline::has_few_tiles(caps, self.sizes)
     }
 }
 
-impl Placed {
-    /// Runs it.
-    pub(super) fn dispatch(&self, e: &mut Emit<'_>, p: &Product, given: &Given) {
+impl SkinnyGemmPlan {
+    /// Dispatches the kernel.
+    pub(super) fn dispatch(&self, e: &mut LoweringCtx<'_>, p: &MatMulProblem, given: &MatMulArgs) {
         let all = &given.params;
-        let params = FewRowsParams {
+        let params = SkinnyGemmParams {
             m: all.m,
             n: all.n,
             k: all.k,
-            blocks: Num::Const(self.blocks as i64),
+            blocks: SymInt::Const(self.blocks as i64),
             a_offset: all.a_offset,
             a_row: all.a_row,
             b_offset: all.b_offset,
@@ -303,16 +318,16 @@ impl Placed {
             bias_stride: all.bias_stride,
             zero: all.zero,
         };
-        let (shares, is_whole) = match self.way {
-            Way::Held(share) => share.consts(),
-            Way::Streamed(stream) => stream.consts(),
+        let (shares, is_whole) = match self.staging {
+            AStaging::Register(share) => share.consts(),
+            AStaging::SharedMem(stream) => stream.consts(),
         };
         let [_, tiles, ..] = shares;
         let mut consts = shares.to_vec();
         consts.extend([self.rows, u32::from(is_whole)]);
         consts.extend(given.consts); // BIAS to Y_TYPE
         consts.push(u32::from(p.gate.is_some()));
-        if let Way::Streamed(stream) = self.way {
+        if let AStaging::SharedMem(stream) = self.staging {
             consts.push(stream.chunk());
         }
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
@@ -324,7 +339,7 @@ impl Placed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {

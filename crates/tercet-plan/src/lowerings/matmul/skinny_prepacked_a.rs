@@ -1,29 +1,31 @@
-//! Some dozens of rows times packed weights: the kernels of `shaders/vulkan/include/few_rows_laid.glsl`, the rows that they
-//! read, and how a workgroup of them shares its columns.
+//! Small-M GEMM: dozens of rows times quantized weights, with prepacked rows. This file contains
+//! the kernels of `shaders/vulkan/include/few_rows_laid.glsl`, the prepacking of rows, and the work
+//! split of a workgroup.
 //!
-//! Rows of F32 whose products may be rounded ([`CompileOptions::products`]) are one number of F16 for each element, times a
-//! power of two of 256 neighbours, so that they keep their range; else two.
+//! F32 rows are stored as two F16 numbers per element. If rounding is allowed
+//! ([`CompileOptions::matmul_precision`]), one F16 number per element suffices. It has a power-of-two scale
+//! per 256 elements, which keeps the range.
 //!
-//! [`CompileOptions::products`]: tercet_ir::CompileOptions::products
+//! [`CompileOptions::matmul_precision`]: tercet_ir::CompileOptions::matmul_precision
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
-use super::portable::Given;
-use super::product::Product;
-use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, most_subgroups};
-use crate::caps::Caps;
-use crate::emit::Emit;
-use crate::families::dequant::Blocks;
-use crate::families::gemm_coop::module;
-use crate::families::{code, portable};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::portable::MatMulArgs;
+use super::product::MatMulProblem;
+use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, max_subgroups};
+use crate::caps::DeviceCaps;
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::dequant::PackedWeights;
+use crate::lowerings::gemm_coop::module;
+use crate::lowerings::{code, portable};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `few_rows_common.glsl` where rows are laid out.
-    pub struct LaidRowsParams {
+    /// Parameter block of `few_rows_common.glsl` with prepacked rows.
+    pub struct SkinnyPrepackedAParams {
         m: U32,
         n: U32,
         k: U32,
@@ -40,8 +42,8 @@ crate::params! {
         units_at: U32,
         sums_at: U32,
     }
-    /// The block of `matmul/lay_rows.wgsl`.
-    pub struct LayRowsParams {
+    /// Parameter block of `matmul/lay_rows.wgsl`.
+    pub struct PrepackAParams {
         m: U32,
         k: U32,
         offset: U32,
@@ -53,26 +55,26 @@ crate::params! {
     }
 }
 
-/// Rows for `few_rows_laid.glsl`.
-pub(super) static LAY_ROWS: Kernel<LayRowsParams> = Kernel::wgsl(
+/// Prepacks rows for `few_rows_laid.glsl`.
+pub(super) static LAY_ROWS: TypedKernel<PrepackAParams> = TypedKernel::wgsl(
     "lay_rows",
     &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
 );
 
-/// Rows, weights, what is added, results, the rows as they are laid out.
-const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
+/// Arguments: rows, weights, bias or residual, results, prepacked rows.
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
 ];
 
 macro_rules! laid_rows {
     ($($name:ident $format:literal),*) => {
-        $(pub(super) static $name: Kernel<LaidRowsParams> = Kernel::spirv(
+        $(pub(super) static $name: TypedKernel<SkinnyPrepackedAParams> = TypedKernel::spirv(
             concat!("few_rows_laid", $format),
             module!(concat!("few_rows_laid", $format, ".spv")),
             ARGS,
@@ -83,90 +85,91 @@ macro_rules! laid_rows {
         );)*
 
         #[cfg(test)]
-        pub(super) static ALL: &[&Kernel<LaidRowsParams>] = &[$(&$name),*];
+        pub(super) static ALL: &[&TypedKernel<SkinnyPrepackedAParams>] = &[$(&$name),*];
     };
 }
 
 laid_rows!(Q4_0 "_q4_0", Q8_0 "_q8_0", Q4_K "_q4_k", Q6_K "_q6_k");
 
-/// What the kernels of a scheme are, with its place in ORDER of `lay_rows.wgsl`.
-static OF_SCHEMES: [(Scheme, &Kernel<LaidRowsParams>, u32); 4] = [
+/// Kernel of each quantization scheme, with its code in `ORDER` of `lay_rows.wgsl`.
+static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32); 4] = [
     (Scheme::Q4_0, &Q4_0, 1),
     (Scheme::Q8_0, &Q8_0, 2),
     (Scheme::Q4K, &Q4_K, 3),
     (Scheme::Q6K, &Q6_K, 4),
 ];
 
-/// The fewest rows of a workgroup: up to so many have a way of their own.
-pub(super) const FEWEST: u32 = 16;
-/// The most matrices of 8 rows of a step that an invocation holds.
-const MOST_MATRICES: u32 = 4;
-/// Registers of an invocation.
+/// Minimum rows per workgroup; up to this number, a separate shape branch is used.
+pub(super) const MIN_PREPACKED_ROWS: u32 = 16;
+/// Maximum number of 8-row fragments per step in a thread's registers.
+const MAX_MATRICES: u32 = 4;
+/// Registers per thread.
 const REGISTERS: u32 = 128;
-/// Words of a slice of a row and number, and those of its sums for minima.
+/// Words per slice of a row and F16 number (`SLICE_WORDS`), and words of its sums for minima.
 const SLICE_WORDS: usize = SLICE / 2;
 const SUM_WORDS: usize = 8;
-/// The most parts of k of a workgroup.
-const MOST_PARTS: u32 = 8;
-/// Bytes of the sums of 8 rows of a subgroup.
+/// Maximum split-K factor within a workgroup.
+const MAX_SPLIT_K: u32 = 8;
+/// Bytes for the sums of 8 rows of a subgroup.
 const SHARE_BYTES: u32 = 16 * SUBGROUP;
 const THREADS: u32 = 256;
 
-/// Rows of a workgroup, where there are up to `most` of them.
+/// Rows per workgroup, for at most `most` rows.
 fn rows_of(numbers: u32, most: usize) -> u32 {
     let all = (most as u32).next_multiple_of(8);
-    all.clamp(FEWEST, 8 * MOST_MATRICES / numbers)
+    all.clamp(MIN_PREPACKED_ROWS, 8 * MAX_MATRICES / numbers)
 }
 
-/// A product of some dozens of rows that the kernels take.
-pub(super) struct Laid {
-    kernel: &'static Kernel<LaidRowsParams>,
+/// A small-M GEMM with prepacked rows.
+pub(super) struct PrepackedASkinny {
+    kernel: &'static TypedKernel<SkinnyPrepackedAParams>,
     order: u32,
     has_minima: bool,
     blocks: usize,
     numbers: u32,
-    /// Rows of a workgroup, and all at the bounds.
+    /// Rows per workgroup, and total rows at the bounds.
     rows: u32,
-    most: usize,
-    split: Split,
+    max_rows: usize,
+    split: PrepackedASplit,
 }
 
-/// How columns and k are shared.
+/// Split of columns and of k within a workgroup.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Split {
-    /// Tiles of a workgroup.
+struct PrepackedASplit {
+    /// Tiles per workgroup.
     tiles: u32,
-    /// Parts of k, each with a subgroup for every tile.
+    /// Split-K factor; each part has one subgroup per tile.
     parts: u32,
-    /// Slices of a part.
+    /// Slices of k per part.
     rounds: u32,
-    /// The parts are all of k, no more.
+    /// The parts cover k exactly.
     is_whole: bool,
 }
 
-impl Split {
-    /// What keeps all units busy with the fewest tiles one after the other; none where shared memory is too small for the
-    /// sums of a subgroup.
-    fn of(caps: &Caps, [n, k]: [usize; 2], rows: u32) -> Option<Split> {
+impl PrepackedASplit {
+    /// The split that saturates all compute units with the fewest consecutive tiles. `None` if
+    /// shared memory is too small for the sums of a subgroup.
+    fn new(caps: &DeviceCaps, [n, k]: [usize; 2], rows: u32) -> Option<PrepackedASplit> {
         let fit = caps.workgroup_bytes / (SHARE_BYTES * (rows / 8));
-        let most = most_subgroups(caps, REGISTERS)
+        let most = max_subgroups(caps, REGISTERS)
             .min(caps.max_workgroup / SUBGROUP)
             .min(fit);
         let slices = k.div_ceil(SLICE);
         let all = n.div_ceil(TILE as usize);
-        let mut best: Option<(f64, Split)> = None;
+        let mut best: Option<(f64, PrepackedASplit)> = None;
         for tiles in 1..=most {
-            for parts in 1..=MOST_PARTS.min(most / tiles).min(slices as u32) {
+            for parts in 1..=MAX_SPLIT_K.min(most / tiles).min(slices as u32) {
                 let rounds = slices.div_ceil(parts as usize);
                 let turns = all.div_ceil(tiles as usize).div_ceil(caps.units());
                 let taken = parts as usize * rounds;
                 let work = (turns * tiles as usize * taken) as f64 / slices as f64;
-                // Few subgroups leave a unit waiting for memory, and tiles of a workgroup share what they read of rows.
+                // With few subgroups, a unit stalls on memory; more tiles per workgroup share the
+                // loads of rows.
                 let busy = f64::from(tiles * parts) / f64::from(most);
                 let shared = 1.0 + 0.25 / f64::from(tiles);
                 let cost = work * shared / busy.min(1.0).sqrt();
                 if best.is_none_or(|(least, _)| cost < least) {
-                    let split = Split {
+                    let split = PrepackedASplit {
                         tiles,
                         parts,
                         rounds: rounds as u32,
@@ -180,70 +183,72 @@ impl Split {
     }
 }
 
-impl Laid {
-    /// How a product with weights in blocks is taken, of which runs have up to `most` rows; none where it is not.
-    pub(super) fn of(
-        e: &Emit<'_>,
-        p: &Product,
-        blocks: &Blocks,
+impl PrepackedASkinny {
+    /// The plan for quantized weights and at most `most` rows per run; `None` if not supported.
+    pub(super) fn new(
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
+        blocks: &PackedWeights,
         most: u32,
-    ) -> Result<Option<Laid>, CompileError> {
+    ) -> Result<Option<PrepackedASkinny>, CompileError> {
         let found = OF_SCHEMES
             .iter()
             .find(|(scheme, ..)| *scheme == blocks.scheme);
         let Some(&(_, kernel, order)) = found else {
             return Ok(None);
         };
-        let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own);
+        let is_apart = blocks.params.is_some() && p.b.is_multiple(BLOCK_LOAD, p.b.own_axis);
         let (n, k) = (e.bound(&p.columns())?, p.k.known().unwrap_or(0));
         let is_matrix = p.batch.iter().all(Dim::is_one) && p.norm.is_none() && p.is_apart();
-        let reads_rows = p.a.summed.unit && p.a.is_multiple(ROW_LOAD, p.a.own);
-        let takes = e.caps.coop_lanes && is_apart && is_matrix && reads_rows;
+        let reads_rows = p.a.summed.unit && p.a.is_multiple(ROW_LOAD, p.a.own_axis);
+        let takes = e.caps.coop_fragment_layout && is_apart && is_matrix && reads_rows;
         if !takes || n == 0 || k == 0 || !p.a.dtype.is_float() {
             return Ok(None);
         }
-        let is_exact = p.a.dtype == DType::F32 && e.facts.products.is_none();
+        let is_exact = p.a.dtype == DType::F32 && e.facts.reduced_matmul_dtype.is_none();
         let numbers = 1 + u32::from(is_exact);
         let rows = rows_of(numbers, e.bound(&p.m)?.min(most as usize));
         let n = n << u32::from(p.gate.is_some());
-        let split = Split::of(e.caps, [n, k], rows);
-        Ok(split.map(|split| Laid {
+        let split = PrepackedASplit::new(e.caps, [n, k], rows);
+        Ok(split.map(|split| PrepackedASkinny {
             kernel,
             order,
             has_minima: blocks.scheme == Scheme::Q4K,
             blocks: k / blocks.scheme.block_len(),
             numbers,
             rows,
-            most: (most as usize).next_multiple_of(rows as usize),
+            max_rows: (most as usize).next_multiple_of(rows as usize),
             split,
         }))
     }
 
-    /// Lays the rows out, and multiplies.
+    /// Prepacks the rows and dispatches the GEMM.
     pub(super) fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        p: &Product,
-        given: &Given,
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        given: &MatMulArgs,
     ) -> Result<(), CompileError> {
         let all = &given.params;
-        let Split {
+        let PrepackedASplit {
             tiles,
             parts,
             rounds,
             is_whole,
         } = self.split;
         let slices = parts * rounds;
-        let places = self.most * slices as usize;
+        let places = self.max_rows * slices as usize;
         let units_at = places * SLICE_WORDS * self.numbers as usize;
         let sums_at = units_at + places;
         let words = sums_at + usize::from(self.has_minima) * places * SUM_WORDS;
         let laid = e.temp(DType::U32, &[Dim::Known(words)])?;
         let row_blocks = e.tape().ceil_div(all.m, self.rows);
-        let rows = e.tape().mul(row_blocks, Num::Const(i64::from(self.rows)));
+        let rows = e
+            .tape()
+            .mul(row_blocks, SymInt::Const(i64::from(self.rows)));
         let [slices, units_at, sums_at] =
-            [slices as usize, units_at, sums_at].map(|n| Num::Const(n as i64));
-        let params = LayRowsParams {
+            [slices as usize, units_at, sums_at].map(|n| SymInt::Const(n as i64));
+        let params = PrepackAParams {
             m: all.m,
             k: all.k,
             offset: all.a_offset,
@@ -258,11 +263,11 @@ impl Laid {
         let consts = [code(p.a.dtype), self.order, self.numbers, self.rows];
         let [a, ..] = given.args;
         e.dispatch(&LAY_ROWS, &consts, &[a, laid.slot], &params, grid);
-        let params = LaidRowsParams {
+        let params = SkinnyPrepackedAParams {
             m: all.m,
             n: all.n,
             k: all.k,
-            blocks: Num::Const(self.blocks as i64),
+            blocks: SymInt::Const(self.blocks as i64),
             a_offset: all.a_offset,
             a_row: all.a_row,
             b_offset: all.b_offset,
@@ -276,8 +281,8 @@ impl Laid {
             sums_at,
         };
         let threads = tiles * parts * SUBGROUP;
-        let [few, more] = e.caps.device.rates.rows.laid_ahead;
-        let is_few = self.rows / 8 * self.numbers <= MOST_MATRICES / 2;
+        let [few, more] = e.caps.device.rates.rows.prepacked_prefetch;
+        let is_few = self.rows / 8 * self.numbers <= MAX_MATRICES / 2;
         let ahead = if is_few { few } else { more };
         let mut consts = vec![
             threads,
@@ -300,7 +305,7 @@ impl Laid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_modules_declare_the_block_the_arguments_and_the_constants() {
@@ -311,11 +316,11 @@ mod tests {
 
     #[test]
     fn all_of_k_is_taken_and_sums_fit() {
-        let caps = Caps::h200();
+        let caps = DeviceCaps::h200();
         for rows in [16, 24, 32] {
             for n in [16, 1_000, 4_096, 28_672, 151_936] {
                 for k in [32, 1_000, 4_096, 14_336] {
-                    let split = Split::of(&caps, [n, k], rows).unwrap();
+                    let split = PrepackedASplit::new(&caps, [n, k], rows).unwrap();
                     let covered = (split.parts * split.rounds) as usize * SLICE;
                     assert!(
                         (k..k + split.parts as usize * SLICE).contains(&covered),
@@ -323,7 +328,7 @@ mod tests {
                     );
                     let subgroups = split.tiles * split.parts;
                     assert!(subgroups * SHARE_BYTES * (rows / 8) <= caps.workgroup_bytes);
-                    assert!(subgroups <= most_subgroups(&caps, REGISTERS), "{split:?}");
+                    assert!(subgroups <= max_subgroups(&caps, REGISTERS), "{split:?}");
                     assert_eq!(split.is_whole, covered == k);
                 }
             }

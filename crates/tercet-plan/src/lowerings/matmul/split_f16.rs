@@ -1,27 +1,29 @@
-//! Products of F32 on cooperative matrices of F16, as exact as sums of F32: each number is the sum of two of F16.
+//! F32 GEMM emulated on F16 cooperative matrices with F32 accuracy (split-F16): each F32 number is
+//! the sum of two F16 numbers.
 //!
-//! `split_blocks.wgsl` makes pairs of both operands, once however many products read them, `gemm_pairs_f32.comp` multiplies
-//! them. Tiles whose numbers differ so much that pairs would lose more than F32 does, or are not finite, are left to the tiles
-//! of F32 that any product can run on, which read the operands themselves; the device finds out.
+//! `split_blocks.wgsl` splits both operands, once for all matmuls that read them;
+//! `gemm_pairs_f32.comp` multiplies them. A tile with a large value range would lose accuracy
+//! compared to F32. Such tiles, and tiles with non-finite values, are detected on the device. The
+//! portable F32 tiles compute them from the original operands.
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, Columns, two_axes};
+use super::coop::{self, ColumnRange, two_axes};
 use super::kernels::{GEMM_REST, GEMM_REST_ACTIVATED};
-use super::portable::{Given, Pair};
-use super::product::{Axis, Product, Side};
-use crate::emit::{Emit, Halves, View};
-use crate::families::gemm_coop::{ACTIVATIONS, GemmCoopParams, Tiling, module};
-use crate::families::{code, portable};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::portable::{EpilogueKernels, MatMulArgs};
+use super::product::{MatMulOperand, MatMulProblem, OperandAxis};
+use crate::emit::{LoweringCtx, SlotView, SplitF16Request};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::gemm_coop::{ACTIVATIONS, CoopGemmTiling, GemmCoopParams, module};
+use crate::lowerings::{code, portable};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 use crate::tuning::GemmProblem;
 
 crate::params! {
-    /// The block of `matmul/split_blocks.wgsl`.
-    pub struct SplitBlocksParams {
+    /// Parameter block of `matmul/split_blocks.wgsl`.
+    pub struct SplitF16ConvertParams {
         offset: U32,
         row: U32,
         rows: U32,
@@ -33,15 +35,15 @@ crate::params! {
     }
 }
 
-/// Numbers of F32 to pairs of F16.
-pub(super) static SPLIT_BLOCKS: Kernel<SplitBlocksParams> = Kernel::wgsl(
+/// Splits F32 numbers into F16 pairs.
+pub(super) static SPLIT_BLOCKS: TypedKernel<SplitF16ConvertParams> = TypedKernel::wgsl(
     "split_blocks",
     &[PRELUDE, portable!("matmul/split_blocks.wgsl")],
-    &[Access::Read, Access::Write],
+    &[ArgAccess::Read, ArgAccess::Write],
     &[],
 );
 
-/// The constants of `gemm_pairs_f32.comp`.
+/// Names of the constants of `gemm_pairs_f32.comp`.
 const CONSTS: &[&str] = &[
     "THREADS",
     "SUBGROUP",
@@ -62,63 +64,64 @@ const CONSTS: &[&str] = &[
     "BAND",
 ];
 
-/// A, B, bias, residual, C, and the tiles that are left.
-const ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
+/// Arguments: A, B, bias, residual, C, and the flags of fallback tiles.
+const ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Write,
 ];
 
-/// Products of pairs.
-pub(super) static PAIRS: Kernel<GemmCoopParams> = Kernel::spirv(
+/// The split-F16 GEMM.
+pub(super) static PAIRS: TypedKernel<GemmCoopParams> = TypedKernel::spirv(
     "gemm_pairs_f32",
     module!("gemm_pairs_f32.spv"),
     ARGS,
     CONSTS,
 );
 
-static REST: Pair = Pair {
+static REST: EpilogueKernels = EpilogueKernels {
     plain: &GEMM_REST,
     activated: &GEMM_REST_ACTIVATED,
 };
 
-/// Rows and columns with one scale, and the 32-bit words of their pairs. As in the shaders.
+/// Rows and columns that share a scale (`BLOCK`), and the size of their pairs in 32-bit words
+/// (`BLOCK_LEN`). As in the shaders.
 const BLOCK: u32 = 64;
 const BLOCK_LEN: u64 = 4096;
-/// Rows and columns of the tiles of F32 that compute what is left: 16 x 16 invocations with 8 x 8 sums each.
+/// Rows and columns of the F32 fallback tiles: 16 x 16 threads with 8 x 8 sums each.
 const REST_TILE: u32 = 128;
 const REST_SIDE: u32 = 16;
 
-/// A product that the kernel takes, and how.
-pub(super) struct Pairs {
-    tiling: Tiling,
-    /// About how long it takes.
+/// A GEMM on split-F16, with its tiling.
+pub(super) struct SplitF16Gemm {
+    tiling: CoopGemmTiling,
+    /// Estimated time in seconds.
     pub(super) seconds: f64,
-    /// The batch, and the distances of both operands.
-    batch: [Num; 3],
+    /// Batch size, and batch strides of both operands.
+    batch: [SymInt; 3],
 }
 
-/// How an operand lies: its rows, and whether these are along k.
-struct Lying<'p> {
+/// Storage order of an operand: its contiguous rows, and whether they are along k.
+struct OperandOrder<'p> {
     rows: &'p Dim,
     columns: &'p Dim,
-    row: Axis,
+    row: OperandAxis,
     along: bool,
 }
 
-impl<'p> Lying<'p> {
-    fn of(side: &Side, own: &'p Dim, k: &'p Dim) -> Option<Lying<'p>> {
-        match (side.summed.unit, side.own.unit) {
-            (true, _) => Some(Lying {
+impl<'p> OperandOrder<'p> {
+    fn new(side: &MatMulOperand, own: &'p Dim, k: &'p Dim) -> Option<OperandOrder<'p>> {
+        match (side.summed.unit, side.own_axis.unit) {
+            (true, _) => Some(OperandOrder {
                 rows: own,
                 columns: k,
-                row: side.own,
+                row: side.own_axis,
                 along: true,
             }),
-            (false, true) => Some(Lying {
+            (false, true) => Some(OperandOrder {
                 rows: k,
                 columns: own,
                 row: side.summed,
@@ -129,13 +132,13 @@ impl<'p> Lying<'p> {
     }
 }
 
-impl Pairs {
-    /// How the kernel computes this product into `y`; none where it does not.
-    pub(super) fn of(
-        e: &mut Emit<'_>,
-        p: &Product,
-        y: &View,
-    ) -> Result<Option<Pairs>, CompileError> {
+impl SplitF16Gemm {
+    /// The plan for this GEMM with result `y`; `None` if the kernel does not support it.
+    pub(super) fn new(
+        e: &mut LoweringCtx<'_>,
+        p: &MatMulProblem,
+        y: &SlotView,
+    ) -> Result<Option<SplitF16Gemm>, CompileError> {
         let is_f32 = [p.a.dtype, p.b.dtype, y.dtype]
             .iter()
             .all(|ty| *ty == DType::F32);
@@ -148,14 +151,15 @@ impl Pairs {
             let last = r.layout.strides().last();
             r.dtype == DType::F32 && last.is_some_and(|t| t.factor() == 1 && t.dim().is_one())
         });
-        let lies = Lying::of(&p.a, &p.m, &p.k).is_some() && Lying::of(&p.b, &p.n, &p.k).is_some();
+        let lies = OperandOrder::new(&p.a, &p.m, &p.k).is_some()
+            && OperandOrder::new(&p.b, &p.n, &p.k).is_some();
         if !is_f32 || !plain || !bias_fits || !residual_fits || !lies {
             return Ok(None);
         }
         let Some([outer, inner]) = two_axes(e, p) else {
             return Ok(None);
         };
-        if outer.size != Num::ONE {
+        if outer.size != SymInt::ONE {
             return Ok(None);
         }
         let mut batches = 1usize;
@@ -169,15 +173,16 @@ impl Pairs {
             n: e.bound(&p.n)?,
             k: e.bound(&p.k)?,
         };
-        let Some((tiling, mut seconds)) = Tiling::choose_for_pairs(e.caps, &problem, batches)
+        let Some((tiling, mut seconds)) =
+            CoopGemmTiling::choose_for_split_f16(e.caps, &problem, batches)
         else {
             return Ok(None);
         };
         let rates = &e.caps.device.rates;
-        // What is left, and what is split before.
+        // Dispatches for splitting and for the fallback tiles.
         seconds += 2.0 * rates.dispatch_s;
         for (side, own) in [(&p.a, problem.m), (&p.b, problem.n)] {
-            let moves = side.batch.iter().any(|axis| axis.stride != Num::ZERO);
+            let moves = side.batch.iter().any(|axis| axis.stride != SymInt::ZERO);
             let entries = if moves { batches } else { 1 };
             let blocks = (own.div_ceil(BLOCK as usize) as u64)
                 .saturating_mul(problem.k.div_ceil(BLOCK as usize) as u64)
@@ -190,24 +195,24 @@ impl Pairs {
                 seconds += bytes / rates.bytes_per_s;
             }
         }
-        Ok(Some(Pairs {
+        Ok(Some(SplitF16Gemm {
             tiling,
             seconds,
             batch: [inner.size, inner.a, inner.b],
         }))
     }
 
-    /// The name of its tiling.
+    /// Name of the tiling.
     pub(super) fn name(&self) -> String {
         self.tiling.to_string()
     }
 
-    /// Emits the pairs, the products, and what is left.
+    /// Emits the splitting, the GEMM, and the fallback tiles.
     pub(super) fn dispatch(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        p: &Product,
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        p: &MatMulProblem,
     ) -> Result<(), CompileError> {
         let [batch, of_a, of_b] = self.batch;
         let a = split(e, p, &p.a, &p.m, [batch, of_a])?;
@@ -223,7 +228,7 @@ impl Pairs {
         if splits > 1 {
             let sums = coop::parts(e, p, splits, p.n.clone())?;
             self.tiles(e, &given.sums(sums), p, [&a, &b], rest);
-            coop::add_parts(e, given, p, splits, sums, &Columns::all(given));
+            coop::add_parts(e, given, p, splits, sums, &ColumnRange::all(given));
         } else {
             self.tiles(e, given, p, [&a, &b], rest);
         }
@@ -231,19 +236,19 @@ impl Pairs {
         Ok(())
     }
 
-    /// Dispatches the tiles of pairs.
+    /// Dispatches the split-F16 tiles.
     fn tiles(
         &self,
-        e: &mut Emit<'_>,
-        given: &Given,
-        p: &Product,
-        sides: [&Split; 2],
+        e: &mut LoweringCtx<'_>,
+        given: &MatMulArgs,
+        p: &MatMulProblem,
+        sides: [&SplitF16Operand; 2],
         rest: SlotId,
     ) {
         let t = &self.tiling;
         let [a, b] = sides;
         let q = &given.params;
-        let splits = Num::Const(i64::from(t.splits));
+        let splits = SymInt::Const(i64::from(t.splits));
         let tape = e.tape();
         let len = tape.mul(q.m, q.n);
         let all = tape.mul(q.batch, len);
@@ -251,7 +256,7 @@ impl Pairs {
             1 => q.k,
             n => {
                 let steps = tape.ceil_div(q.k, n * BLOCK);
-                tape.mul(steps, Num::Const(i64::from(BLOCK)))
+                tape.mul(steps, SymInt::Const(i64::from(BLOCK)))
             }
         };
         let params = GemmCoopParams {
@@ -266,19 +271,19 @@ impl Pairs {
             ldb: b.blocks,
             ldc: q.n,
             ld_residual: q.bias_row,
-            offset_a: Num::ZERO,
-            offset_b: Num::ZERO,
-            offset_c: Num::ZERO,
+            offset_a: SymInt::ZERO,
+            offset_b: SymInt::ZERO,
+            offset_c: SymInt::ZERO,
             offset_bias: q.bias_offset,
             offset_residual: q.bias_offset,
-            outer_a: Num::ZERO,
-            outer_b: Num::ZERO,
-            outer_c: Num::ZERO,
-            outer_residual: Num::ZERO,
-            inner_a: a.of_batch,
-            inner_b: b.of_batch,
+            outer_a: SymInt::ZERO,
+            outer_b: SymInt::ZERO,
+            outer_c: SymInt::ZERO,
+            outer_residual: SymInt::ZERO,
+            inner_a: a.batch_stride,
+            inner_b: b.batch_stride,
             inner_c: len,
-            inner_residual: Num::ZERO,
+            inner_residual: SymInt::ZERO,
             split_c: all,
             len_c: tape.mul(all, splits),
         };
@@ -294,12 +299,12 @@ impl Pairs {
         e.dispatch(&PAIRS, &consts, &args, &params, [x, y, depth]);
     }
 
-    /// The values of the kernel's constants.
-    fn consts(&self, p: &Product, [a, b]: [&Split; 2]) -> Vec<u32> {
+    /// Values of the kernel's constants.
+    fn consts(&self, p: &MatMulProblem, [a, b]: [&SplitF16Operand; 2]) -> Vec<u32> {
         let t = &self.tiling;
         let [fm, fn_, fk] = t.fragment;
         let [bm, bn, bk] = t.tile;
-        let [wm, wn] = t.part;
+        let [wm, wn] = t.subgroup_tile;
         let in_parts = t.splits > 1;
         let activation = p.activation.filter(|_| !in_parts).map_or(0, |f| {
             let at = ACTIVATIONS.iter().position(|known| *known == f);
@@ -328,15 +333,15 @@ impl Pairs {
         ]
     }
 
-    /// Dispatches the tiles that are left.
-    fn rest(&self, e: &mut Emit<'_>, given: &Given, p: &Product, rest: SlotId) {
+    /// Dispatches the F32 fallback tiles.
+    fn rest(&self, e: &mut LoweringCtx<'_>, given: &MatMulArgs, p: &MatMulProblem, rest: SlotId) {
         let [bm, bn, _] = self.tiling.tile;
         let own = [
             code(p.b.dtype),
             REST_SIDE,
             1,
-            u32::from(p.a.own.unit),
-            u32::from(p.b.own.unit),
+            u32::from(p.a.own_axis.unit),
+            u32::from(p.b.own_axis.unit),
             bm,
             bn,
         ];
@@ -344,31 +349,39 @@ impl Pairs {
         let [a, b, bias, y] = given.args;
         let grid = given.tile_grid(e, [REST_TILE; 2]);
         let args = [a, b, bias, y, rest];
-        e.dispatch(REST.pick(p.activation), &consts, &args, &given.params, grid);
+        e.dispatch(
+            REST.select(p.activation),
+            &consts,
+            &args,
+            &given.params,
+            grid,
+        );
     }
 }
 
-/// The pairs of an operand.
-struct Split {
+/// The split form of an operand.
+struct SplitF16Operand {
     slot: SlotId,
-    /// Blocks in all, and from one batch to the next.
-    blocks: Num,
-    of_batch: Num,
+    /// Total number of blocks, and blocks per batch entry.
+    blocks: SymInt,
+    batch_stride: SymInt,
     along: bool,
 }
 
-/// The pairs of an operand of this size and k, with the batch and its distance.
+/// Splits an operand of this size and `k`, with its batch size and stride.
 fn split(
-    e: &mut Emit<'_>,
-    p: &Product,
-    side: &Side,
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    side: &MatMulOperand,
     own: &Dim,
-    [batch, distance]: [Num; 2],
-) -> Result<Split, CompileError> {
-    let lying = Lying::of(side, own, &p.k);
-    let lying = lying.unwrap_or_else(|| unreachable!("invariant: only what lies in rows is taken"));
-    let batch = if distance == Num::ZERO {
-        Num::ONE
+    [batch, distance]: [SymInt; 2],
+) -> Result<SplitF16Operand, CompileError> {
+    let lying = OperandOrder::new(side, own, &p.k);
+    let lying = lying.unwrap_or_else(|| {
+        unreachable!("invariant: supported operands have contiguous rows or columns")
+    });
+    let batch = if distance == SymInt::ZERO {
+        SymInt::ONE
     } else {
         batch
     };
@@ -377,7 +390,7 @@ fn split(
     let [down, across] = [rows, columns].map(|n| tape.ceil_div(n, BLOCK));
     let of_batch = tape.mul(down, across);
     let blocks = tape.mul(of_batch, batch);
-    let halves = Halves {
+    let halves = SplitF16Request {
         slot: side.slot,
         offset: side.offset,
         row: lying.row.stride,
@@ -385,16 +398,16 @@ fn split(
         batch: [batch, distance],
     };
     let mut entries = 1usize;
-    if batch != Num::ONE {
+    if batch != SymInt::ONE {
         for dim in &p.batch {
             entries = entries.saturating_mul(e.bound(dim)?);
         }
     }
     let bounds = [lying.rows, lying.columns].map(|dim| e.bound(dim));
-    let [most_rows, most_columns] = bounds.map(|n| n.map(|n| n.div_ceil(BLOCK as usize)));
+    let [max_rows, max_columns] = bounds.map(|n| n.map(|n| n.div_ceil(BLOCK as usize)));
     let most = entries
-        .saturating_mul(most_rows?)
-        .saturating_mul(most_columns?);
+        .saturating_mul(max_rows?)
+        .saturating_mul(max_columns?);
     let numbers = [
         rows,
         columns,
@@ -403,11 +416,11 @@ fn split(
         side.offset,
         lying.row.stride,
     ];
-    let is_known = numbers.iter().all(|n| matches!(n, Num::Const(_)));
+    let is_known = numbers.iter().all(|n| matches!(n, SymInt::Const(_)));
     let slot = e.halves(halves, is_known, |e| {
         let len = Dim::Known(most.saturating_mul(BLOCK_LEN as usize + 1));
         let to = e.temp(DType::U32, &[len])?.slot;
-        let params = SplitBlocksParams {
+        let params = SplitF16ConvertParams {
             offset: side.offset,
             row: lying.row.stride,
             rows,
@@ -421,11 +434,11 @@ fn split(
         e.dispatch(&SPLIT_BLOCKS, &[], &[side.slot, to], &params, grid);
         Ok(to)
     })?;
-    Ok(Split {
+    Ok(SplitF16Operand {
         slot,
         blocks,
-        of_batch: if distance == Num::ZERO {
-            Num::ZERO
+        batch_stride: if distance == SymInt::ZERO {
+            SymInt::ZERO
         } else {
             of_batch
         },

@@ -1,17 +1,17 @@
-//! Every text of a product is valid; which kernels run for which sizes.
+//! Tests that all WGSL of matmuls is valid, and of the kernels selected per size.
 
 use std::collections::HashSet;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileOptions, DType, Graph, OpKind, Scheme, Type};
 
-use crate::caps::Caps;
-use crate::kernel::{Instance, Source};
-use crate::launch::Launch;
-use crate::program::{Program, Work};
+use crate::caps::DeviceCaps;
+use crate::kernel::{KernelInstance, KernelSource};
+use crate::launch::LaunchSizes;
+use crate::program::{GpuProgram, StepOp};
 
-fn validate(instance: &Instance) {
-    let Source::Wgsl(text) = &instance.source else {
+fn validate(instance: &KernelInstance) {
+    let KernelSource::Wgsl(text) = &instance.source else {
         return;
     };
     let fail = |e: String| -> ! { panic!("{instance}: {e}") };
@@ -19,7 +19,7 @@ fn validate(instance: &Instance) {
         naga::front::wgsl::parse_str(text).unwrap_or_else(|e| fail(e.emit_to_string(text)));
     naga::valid::Validator::new(
         naga::valid::ValidationFlags::all(),
-        // Core WGSL; naga names it because OpenGL may lack it.
+        // This is core WGSL; naga has a flag for it because OpenGL may lack it.
         naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32 | naga::valid::Capabilities::SUBGROUP,
     )
     .validate(&module)
@@ -46,7 +46,11 @@ fn texts_of_all_cases_are_valid() {
                     bounds: built.bounds.clone(),
                     ..CompileOptions::new()
                 };
-                for caps in [Caps::browser(), Caps::h200(), Caps::lavapipe()] {
+                for caps in [
+                    DeviceCaps::browser(),
+                    DeviceCaps::h200(),
+                    DeviceCaps::lavapipe(),
+                ] {
                     let program = crate::compile(&built.graph, &options, &caps)
                         .unwrap_or_else(|e| panic!("{kind:?} {} {dtype}: {e}", case.name));
                     let new = program
@@ -61,17 +65,17 @@ fn texts_of_all_cases_are_valid() {
     assert!(seen.len() > 100, "{}", seen.len());
 }
 
-/// The kernels that do something when the symbol `m` has this size.
-fn running(program: &Program, m: usize) -> Vec<&str> {
-    let mut launch = Launch::default();
+/// Names of the kernels that run workgroups for this value of the symbol `m`.
+fn running(program: &GpuProgram, m: usize) -> Vec<&str> {
+    let mut launch = LaunchSizes::default();
     let sizes = tercet_ir::Bindings::new().with("m", m);
     launch
-        .compute(program, &sizes, tercet_ir::random::Random::default())
+        .compute(program, &sizes, tercet_ir::random::RngState::default())
         .unwrap();
     let steps = program.steps.iter().zip(&launch.grids);
     let on = steps.filter_map(|(step, grid)| match &step.work {
-        Work::Dispatch(d) if !grid.contains(&0) => Some(d.kernel),
-        Work::Dispatch(_) | Work::Copy { .. } | Work::Fill { .. } => None,
+        StepOp::Dispatch(d) if !grid.contains(&0) => Some(d.kernel),
+        StepOp::Dispatch(_) | StepOp::Copy { .. } | StepOp::Fill { .. } => None,
     });
     on.map(|k| {
         let name = &program.kernels[k.0 as usize].name;
@@ -93,7 +97,7 @@ fn one_program_serves_one_row_few_and_many() {
     let z = g.dequant_matmul(y, w, Scheme::Q4_0).unwrap();
     g.output("z", z).unwrap();
     let options = CompileOptions::new().bound("m", 512);
-    let program = crate::compile(&g, &options, &Caps::laptop()).unwrap();
+    let program = crate::compile(&g, &options, &DeviceCaps::laptop()).unwrap();
     for (m, names) in [
         (1, ["gemv_strips", "gemv_held"]),
         (8, ["gemv_across", "gemv_packed_wide"]),
@@ -114,7 +118,7 @@ fn views_of_operands_cost_no_copy() {
     let k = g.transpose(k, &[0, 2, 1]).unwrap();
     let y = g.matmul(q, k).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &Caps::laptop()).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::laptop()).unwrap();
     let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
     assert!(
         matches!(names[..], [one] if one.starts_with("gemv_along")),
@@ -123,8 +127,8 @@ fn views_of_operands_cost_no_copy() {
     assert!(names[0].contains("B_WORDS=1"), "{names:?}");
 }
 
-/// The kernels of `[batch.., m, 768] x [768, 3072]` with bias and gelu in a dtype.
-fn of_linear(dtype: DType, caps: &Caps, m: usize) -> Vec<String> {
+/// Kernels of `[batch.., m, 768] x [768, 3072]` with bias and GELU, for a dtype.
+fn linear_kernels(dtype: DType, caps: &DeviceCaps, m: usize) -> Vec<String> {
     let mut g = Graph::new();
     let rows = tercet_ir::Dim::sym("m");
     let x = g.input("x", Type::new(dtype, [2.into(), rows, 768.into()]));
@@ -147,39 +151,39 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
         (DType::F16, "gemm_coop_f16"),
         (DType::BF16, "gemm_coop_bf16"),
     ] {
-        let lying = Caps {
-            coop_lanes: false,
-            ..Caps::h200()
+        let lying = DeviceCaps {
+            coop_fragment_layout: false,
+            ..DeviceCaps::h200()
         };
-        let names = of_linear(dtype, &lying, 128);
+        let names = linear_kernels(dtype, &lying, 128);
         assert_eq!(names.len(), 1, "{names:?}");
         assert!(names[0].starts_with(name), "{names:?}");
         for constant in ["ALIGNED_A=1", "ALIGNED_B=1", "ACTIVATION=4", "HAS_BIAS=1"] {
             assert!(names[0].contains(constant), "{names:?}");
         }
-        // Few rows, a device without them, take the portable kernels.
-        let names = of_linear(dtype, &Caps::h200(), 2);
+        // Few rows, and devices without cooperative matrices of the dtype, use portable kernels.
+        let names = linear_kernels(dtype, &DeviceCaps::h200(), 2);
         assert!(names[0].starts_with("gemv_across_activated"), "{names:?}");
-        let names = of_linear(dtype, &Caps::laptop(), 128);
+        let names = linear_kernels(dtype, &DeviceCaps::laptop(), 128);
         assert!(
             names[0].starts_with("gemm_quads_half_activated"),
             "{names:?}"
         );
     }
-    // F32 as pairs of F16.
-    let names = of_linear(DType::F32, &Caps::h200(), 128);
+    // F32 uses split-F16.
+    let names = linear_kernels(DType::F32, &DeviceCaps::h200(), 128);
     assert!(names[0].starts_with("gemm_pairs_f32"), "{names:?}");
     assert!(names[1].starts_with("gemm_rest_activated"), "{names:?}");
-    let names = of_linear(DType::F32, &Caps::laptop(), 128);
+    let names = linear_kernels(DType::F32, &DeviceCaps::laptop(), 128);
     assert!(names[0].starts_with("gemm_quads_activated"), "{names:?}");
-    // Constant weights are laid out where elements of matrices are known to lie as expected.
-    let names = of_linear(DType::F16, &Caps::h200(), 128);
+    // Constant weights are prepacked if the fragment layout is known.
+    let names = linear_kernels(DType::F16, &DeviceCaps::h200(), 128);
     assert!(names[0].starts_with("gemm_laid_f16"), "{names:?}");
 }
 
 #[test]
 fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
-    let kernels = |scheme: Option<Scheme>, caps: &Caps| -> Vec<String> {
+    let kernels = |scheme: Option<Scheme>, caps: &DeviceCaps| -> Vec<String> {
         let mut g = Graph::new();
         let x = g.input("x", Type::new(DType::F32, [128, 3072])).unwrap();
         let y = match scheme {
@@ -198,26 +202,26 @@ fn products_of_few_tiles_sum_parts_of_k_side_by_side() {
         let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
         program.kernels.into_iter().map(|k| k.name).collect()
     };
-    let floats = kernels(None, &Caps::h200());
+    let floats = kernels(None, &DeviceCaps::h200());
     let [tiles, sums] = &floats[..] else {
         panic!("{floats:?}");
     };
-    // The function waits for the whole sum.
+    // With split-K, the activation is applied after the partial sums are added.
     assert!(
         tiles.starts_with("gemm_quads ") && !tiles.contains("PARTS=1 "),
         "{floats:?}"
     );
     assert!(sums.starts_with("sum_parts_activated"), "{floats:?}");
-    // Rows that are laid out need no parts.
-    let laid = kernels(Some(Scheme::Q8_0), &Caps::h200());
+    // Kernels with prepacked rows need no split-K.
+    let laid = kernels(Some(Scheme::Q8_0), &DeviceCaps::h200());
     assert!(
         matches!(&laid[..], [rows, tiles]
             if rows.starts_with("lay_rows ") && tiles.starts_with("few_rows_laid_q8_0 ")),
         "{laid:?}"
     );
-    let without_lanes = Caps {
-        coop_lanes: false,
-        ..Caps::h200()
+    let without_lanes = DeviceCaps {
+        coop_fragment_layout: false,
+        ..DeviceCaps::h200()
     };
     let packed = kernels(Some(Scheme::Q8_0), &without_lanes);
     assert!(
@@ -242,7 +246,7 @@ fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
     let k = head(&mut g, 1, [0, 2, 3, 1]);
     let y = g.matmul(q, k).unwrap();
     g.output("y", y).unwrap();
-    let program = crate::compile(&g, &CompileOptions::new(), &Caps::h200()).unwrap();
+    let program = crate::compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
     let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
     assert!(
         matches!(names[..], [one] if one.contains("B_TRANSPOSED=1")),
@@ -250,9 +254,9 @@ fn a_batch_of_heads_runs_on_cooperative_matrices_without_copies() {
     );
 }
 
-/// Shared memory and invocations of a WGSL kernel.
-fn workgroup_of(instance: &Instance) -> (u32, u32) {
-    let Source::Wgsl(text) = &instance.source else {
+/// Shared memory in bytes and number of threads of a WGSL kernel.
+fn workgroup_of(instance: &KernelInstance) -> (u32, u32) {
+    let KernelSource::Wgsl(text) = &instance.source else {
         panic!("{instance} is no WGSL");
     };
     let module = naga::front::wgsl::parse_str(text).unwrap();
@@ -276,11 +280,11 @@ fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
     for ((k, n), scheme) in cases {
         let row = scheme.row_bytes(k).unwrap();
         for caps in [
-            Caps::browser(),
-            Caps::laptop(),
-            Caps::h200(),
-            Caps::rdna3(64),
-            Caps::mali(),
+            DeviceCaps::browser(),
+            DeviceCaps::laptop(),
+            DeviceCaps::h200(),
+            DeviceCaps::rdna3(64),
+            DeviceCaps::mali(),
         ] {
             if (n * row) as u64 > caps.max_binding_bytes {
                 continue;
@@ -311,7 +315,7 @@ fn a_row_in_registers_keeps_to_what_a_workgroup_has() {
 
 #[test]
 fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
-    let program = |scheme: Scheme, products: Option<DType>, caps: &Caps| {
+    let program = |scheme: Scheme, products: Option<DType>, caps: &DeviceCaps| {
         let mut g = Graph::new();
         let m = tercet_ir::Dim::sym("m");
         let x = g.input("x", Type::new(DType::F32, [m, 4096.into()]));
@@ -320,11 +324,13 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         let y = g.dequant_matmul(x.unwrap(), w.unwrap(), scheme).unwrap();
         assert_eq!(g.ty(y).dtype, DType::F32);
         g.output("y", y).unwrap();
-        let options = CompileOptions::new().bound("m", 512).products_in(products);
+        let options = CompileOptions::new()
+            .bound("m", 512)
+            .with_matmul_precision(products);
         crate::compile(&g, &options, caps).unwrap()
     };
     let has = |on: &[String], name: &str| on.iter().any(|kernel| kernel.starts_with(name));
-    let h200 = Caps::h200();
+    let h200 = DeviceCaps::h200();
     for (scheme, dtype) in [
         (Scheme::Q4K, DType::F16),
         (Scheme::Q8_0, DType::BF16),
@@ -332,12 +338,12 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         (Scheme::BF16, DType::BF16),
     ] {
         let [exact, rounded] = [None, Some(dtype)].map(|p| program(scheme, p, &h200));
-        // Few rows run as they did.
+        // Kernels of few rows do not change.
         for m in [1, 2, 8] {
             assert_eq!(running(&exact, m), running(&rounded, m), "{scheme:?} {m}");
         }
-        // One row of integers has a digit less.
-        let digits = |p: &Program| {
+        // For a single row, the number of int8 limbs decreases by one.
+        let digits = |p: &GpuProgram| {
             let all = p.kernels.iter().map(|k| k.name.as_str());
             let all: Vec<&str> = all.filter(|k| k.starts_with("gemv_dots ")).collect();
             [2, 3].map(|n| all.iter().any(|k| k.contains(&format!(" DIGITS={n} "))))
@@ -358,11 +364,11 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         assert!(matrices, "{scheme:?}: {rounded:?}");
         assert!(!has(&exact, "matmul_narrow_rows"), "{scheme:?}: {exact:?}");
     }
-    // Weights of another type than that, and devices without matrices.
+    // Weights of another 16-bit type, and devices without cooperative matrices.
     let other = program(Scheme::BF16, Some(DType::F16), &h200);
     let exact = program(Scheme::BF16, None, &h200);
     assert_eq!(other.to_string(), exact.to_string());
-    let laptop = Caps::laptop();
+    let laptop = DeviceCaps::laptop();
     let without = program(Scheme::Q4K, Some(DType::F16), &laptop);
     let exact = program(Scheme::Q4K, None, &laptop);
     assert_eq!(without.to_string(), exact.to_string());
@@ -370,7 +376,7 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
 
 #[test]
 fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
-    let kernel = |scheme: Scheme, caps: &Caps| {
+    let kernel = |scheme: Scheme, caps: &DeviceCaps| {
         let mut g = Graph::new();
         let x = g.input("x", Type::new(DType::F32, [24, 4096])).unwrap();
         let row = scheme.row_bytes(4096).unwrap();
@@ -383,13 +389,13 @@ fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
         let names = program.kernels.iter().map(|k| k.name.clone());
         names.collect::<Vec<_>>().join("; ")
     };
-    let h200 = Caps::h200();
+    let h200 = DeviceCaps::h200();
     assert!(kernel(Scheme::Q4K, &h200).contains("few_rows_laid_q4_k"));
-    // There are no kernels of laid rows.
+    // Formats without kernels for prepacked rows.
     let all = [
         (Scheme::Q5K, &h200),
-        (Scheme::Q4K, &Caps::browser()),
-        (Scheme::Q4K, &Caps::laptop()),
+        (Scheme::Q4K, &DeviceCaps::browser()),
+        (Scheme::Q4K, &DeviceCaps::laptop()),
     ];
     for (scheme, caps) in all {
         let names = kernel(scheme, caps);
@@ -398,10 +404,11 @@ fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
     }
 }
 
-/// The steps of one token in a layer of an exported model: weights lie along columns, the sum is read later.
+/// Decode steps of one layer of an exported model: weights are stored along n, and the residual sum
+/// is read later.
 #[test]
 fn products_of_one_row_take_norms_in() {
-    let program = |caps: &Caps| {
+    let program = |caps: &DeviceCaps| {
         let mut g = Graph::new();
         let ty = |shape: &[usize]| Type::new(DType::F16, shape);
         let x = g.input("x", ty(&[1, 1, 768])).unwrap();
@@ -421,11 +428,11 @@ fn products_of_one_row_take_norms_in() {
         let names = program.kernels.iter().map(|k| k.name.clone());
         names.filter(|n| !n.starts_with("copy")).collect::<Vec<_>>()
     };
-    let names = program(&Caps::h200());
+    let names = program(&DeviceCaps::h200());
     let is_one = matches!(&names[..], [one] if one.starts_with("gemv_strips_normed "));
     assert!(is_one, "{names:?}");
-    // Without shuffles a norm for each workgroup would take longer.
-    let names = program(&Caps::browser());
+    // Without shuffles, repeating the norm in each workgroup would take longer.
+    let names = program(&DeviceCaps::browser());
     let are_two = names.iter().any(|n| n.starts_with("gemv_strips "));
     assert!(are_two && names.len() == 2, "{names:?}");
 }

@@ -1,38 +1,38 @@
-//! The norm of a residual sum, with the sum.
+//! Lowering of a norm of a residual sum; the sum is a second result.
 
 use tercet_ir::{CompileError, DType};
 
 use super::{
-    Norm, RESIDUAL, RESIDUAL_VECTORS, Readers, ResidualParams, ResidualVectorsParams, Rows, SUM,
-    cache, groups, in_vectors, matrix, optional, plain, share,
+    NormOperands, NormReaders, NormResidualParams, NormResidualVectorsParams, RESIDUAL,
+    RESIDUAL_VECTORS, RowLayout, SUM, cache, groups, in_vectors, matrix, optional, plain, share,
 };
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::num::Num;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::sym_int::SymInt;
 
-/// The operands of a residual sum, and the sum.
-pub(super) struct Residual {
-    pub(super) x: (View, Rows),
-    pub(super) residual: (View, Rows),
-    pub(super) bias: Option<View>,
-    pub(super) sum: View,
+/// Operands of a residual sum, and the sum.
+pub(super) struct ResidualSum {
+    pub(super) x: (SlotView, RowLayout),
+    pub(super) residual: (SlotView, RowLayout),
+    pub(super) bias: Option<SlotView>,
+    pub(super) sum: SlotView,
 }
 
-impl Residual {
+impl ResidualSum {
     pub(super) fn lower(
         &self,
-        e: &mut Emit<'_>,
-        norm: &Norm,
-        y: &View,
+        e: &mut LoweringCtx<'_>,
+        norm: &NormOperands,
+        y: &SlotView,
         axis: usize,
     ) -> Result<(), CompileError> {
-        let Residual {
+        let ResidualSum {
             x: (x, rows),
             residual: (residual, other),
             bias,
             sum,
         } = self;
-        let params = ResidualParams {
+        let params = NormResidualParams {
             rows: rows.rows,
             len: rows.len,
             x_offset: rows.offset,
@@ -54,13 +54,13 @@ impl Residual {
             let gamma = norm.gamma.slot;
             let args = [x.slot, residual.slot, gamma, beta, bias, y.slot, sum.slot];
             let grid = groups(e, rows, share);
-            let params = ResidualVectorsParams {
+            let params = NormResidualVectorsParams {
                 norm: params,
-                y_panels: Num::ZERO,
+                y_panels: SymInt::ZERO,
             };
             e.dispatch(&RESIDUAL_VECTORS, &consts, &args, &params, grid);
             let size = [rows.rows, rows.len];
-            e.offer_panels::<ResidualVectorsParams>("y_panels", y.slot, size);
+            e.offer_panels::<NormResidualVectorsParams>("y_panels", y.slot, size);
             return Ok(());
         }
         let per = rows.per_word(x.dtype).min(other.per_word(x.dtype));
@@ -70,7 +70,7 @@ impl Residual {
             let grid = e.grid_of(words, 256);
             e.dispatch(&SUM, &[dtype, has_bias], &args, &params, grid);
             let (sum, rows) = matrix(e, sum, axis)?;
-            return plain(e, norm, &sum, &rows, y, Readers::Nodes);
+            return plain(e, norm, &sum, &rows, y, NormReaders::Nodes);
         }
         let units = rows.bounds.len / per as usize;
         let share = share(rows, units);

@@ -1,22 +1,23 @@
-//! What stands before attention over a KV cache, in one step: RoPE of queries and keys, and the appends of keys and
-//! values to their caches (`KvAppend` of `fusions`). The attention that follows emits it, or does it itself.
+//! RoPE and KV append in one step (`KvAppendGroup` of `fusions`): RoPE of queries and keys, and the
+//! writes of keys and values to their caches. The lowering of the following attention emits this
+//! step, or fuses it.
 
 use tercet_ir::{CompileError, NodeId, Shape};
 
 use super::{RopeParams, turn};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::families::words::{eight, lanes};
-use crate::families::{dynamic_slice, portable};
-use crate::fusions::KvAppend;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::KvAppendGroup;
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::words::{eight, lanes};
+use crate::lowerings::{dynamic_slice, portable};
 use crate::program::SlotId;
 use crate::scalar::PRELUDE;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `rope_append.wgsl`.
-    pub struct AppendParams {
+    /// Parameter block of `rope_append.wgsl`.
+    pub struct RopeAppendParams {
         sizes: U32x8,
         window: U32x8,
         q_offset: U32,
@@ -55,8 +56,8 @@ crate::params! {
     }
 }
 
-/// RoPE of queries and keys; keys and values go into their caches.
-pub(super) static APPEND: Kernel<AppendParams> = Kernel::wgsl(
+/// Applies RoPE to queries and keys, and writes keys and values to their caches.
+pub(super) static APPEND: TypedKernel<RopeAppendParams> = TypedKernel::wgsl(
     "rope_append",
     &[
         PRELUDE,
@@ -65,55 +66,59 @@ pub(super) static APPEND: Kernel<AppendParams> = Kernel::wgsl(
         portable!("rope_append.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Write,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     &["DTYPE", "COS", "SIN", "HEAD", "HEADS"],
 );
 
-/// Neighbouring heads of which an invocation takes the same element, where heads are so many: most of its work is where they
-/// begin.
+/// Adjacent heads per thread if there are many heads. A thread then amortizes its address
+/// computation over several heads.
 const TOGETHER: usize = 4;
 
-/// True if the device binds as much as the kernel takes.
-pub(crate) fn is_available(caps: &Caps) -> bool {
+/// True if the device supports the number of bindings of the kernel.
+pub(crate) fn is_available(caps: &DeviceCaps) -> bool {
     caps.max_storage_buffers as usize >= APPEND.def.args.len()
 }
 
-/// The step, as plain data.
+/// A RoPE and KV append step, before emission.
 #[derive(Debug)]
-pub(crate) struct Append {
-    /// RoPE of the queries.
+pub(crate) struct RopeAppend {
+    /// The RoPE node of the queries.
     at: NodeId,
-    /// The queries with their positions.
-    queries: View,
-    pub(crate) params: AppendParams,
-    /// DTYPE, COS, SIN, HEAD.
+    /// The queries after RoPE.
+    queries: SlotView,
+    pub(crate) params: RopeAppendParams,
+    /// Values of the constants `DTYPE`, `COS`, `SIN` and `HEAD`.
     pub(crate) consts: [u32; 4],
-    /// Heads that an invocation takes.
+    /// Heads per thread.
     heads: u32,
-    /// As the kernel takes them: queries, keys and values, tables, starts, then results.
+    /// Arguments in kernel order: queries, keys, values, tables and starts, then the results.
     pub(crate) args: [SlotId; 9],
-    /// The shape of what is appended to a cache.
+    /// Shape of the slice appended to a cache.
     pub(crate) window: Shape,
-    /// The shape of a cache.
+    /// Shape of a cache.
     pub(crate) cache: Shape,
 }
 
-impl Append {
-    /// The step of a group. Its results get their places here, whoever writes them.
+impl RopeAppend {
+    /// The step for a fusion group. Allocates the views of its results, whichever kernel writes
+    /// them.
     ///
     /// # Errors
-    /// Those of [`Emit::temp`] and [`Emit::dense`].
-    pub(crate) fn of(e: &mut Emit<'_>, group: &KvAppend) -> Result<Append, CompileError> {
+    /// Those of [`LoweringCtx::temp`] and [`LoweringCtx::dense`].
+    pub(crate) fn new(
+        e: &mut LoweringCtx<'_>,
+        group: &KvAppendGroup,
+    ) -> Result<RopeAppend, CompileError> {
         let graph = e.graph;
         let [queries, keys] = [group.query_rope, group.key_rope].map(|id| graph.node(id));
         let update = graph.node(group.value_append);
@@ -127,7 +132,7 @@ impl Append {
         let window = keys.outputs[0].shape.clone();
         let params = params(e, [&q.params, &k.params], &v, &value_cache);
         let [dtype, cosines, sines] = q.consts();
-        // Rows of caches are whole words of known length.
+        // Rows of caches have a known length and consist of whole words.
         let head = window[3].known().unwrap_or(0);
         let has_groups = |shape: &Shape| {
             let heads = shape[2].known();
@@ -138,7 +143,7 @@ impl Append {
             false => 1,
         };
         let ([x, cos, sin], [keys, ..]) = (q.slots(), k.slots());
-        Ok(Append {
+        Ok(RopeAppend {
             at: group.query_rope,
             params,
             consts: [dtype, cosines, sines, head as u32],
@@ -161,7 +166,7 @@ impl Append {
     }
 
     /// Emits the step.
-    pub(crate) fn emit(&self, e: &mut Emit<'_>) {
+    pub(crate) fn emit(&self, e: &mut LoweringCtx<'_>) {
         let (k, q) = (self.params.k_numel, self.params.q_numel);
         let tape = e.tape();
         let both = tape.add(k, k);
@@ -175,8 +180,8 @@ impl Append {
     }
 }
 
-/// Where the cache lies that an update writes, which is also where its result does, and the starts of the window.
-fn cache(e: &mut Emit<'_>, update: NodeId) -> Result<(View, View), CompileError> {
+/// The cache that an update writes in place, and the start indices of the slice.
+fn cache(e: &mut LoweringCtx<'_>, update: NodeId) -> Result<(SlotView, SlotView), CompileError> {
     let node = e.graph.node(update);
     let starts = e.with_node(update, |e| dynamic_slice::starts_of_update(e, node))?;
     let cache = e.view(node.inputs[0]);
@@ -184,10 +189,15 @@ fn cache(e: &mut Emit<'_>, update: NodeId) -> Result<(View, View), CompileError>
     Ok((cache, starts))
 }
 
-/// The block of queries and keys with their positions, of values and of a cache.
-fn params(e: &mut Emit<'_>, [q, k]: [&RopeParams; 2], values: &View, cache: &View) -> AppendParams {
+/// Parameter block for queries and keys with RoPE, for values and for a cache.
+fn params(
+    e: &mut LoweringCtx<'_>,
+    [q, k]: [&RopeParams; 2],
+    values: &SlotView,
+    cache: &SlotView,
+) -> RopeAppendParams {
     let own = e.strides(values);
-    AppendParams {
+    RopeAppendParams {
         sizes: eight(&e.sizes(cache.layout.shape())),
         window: eight(&e.sizes(values.layout.shape())),
         q_offset: q.x_offset,
@@ -222,6 +232,6 @@ fn params(e: &mut Emit<'_>, [q, k]: [&RopeParams; 2], values: &View, cache: &Vie
         adjacent: q.adjacent,
         q_numel: q.numel,
         k_numel: k.numel,
-        checks: Num::ZERO,
+        checks: SymInt::ZERO,
     }
 }

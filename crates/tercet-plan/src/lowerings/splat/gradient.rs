@@ -1,36 +1,40 @@
-//! The gradient of rasterising: the splats are walked in the order in which they are drawn, in chunks, by all tiles.
+//! Backward pass of rasterization: all tiles walk the splats in drawing order, in chunks.
 //!
-//! Each tile has a place for its sums of each splat of a chunk, of which only those are written and read that the
-//! splat's footprint has; after a chunk they are added up by splat. Chunks are as long as places fit a buffer of
-//! [`MOST_BYTES`]; what pixels keep between chunks are two numbers. Nothing is added by atomics.
+//! Each tile has memory for its sums of each splat of a chunk. Only the splats whose footprint
+//! covers the tile are written and read. After each chunk, the sums are added per splat. The chunk
+//! length is limited so that the sums fit into [`MAX_SUM_BYTES`]. Between chunks, each pixel stores
+//! two numbers. No atomics are used.
 
 use tercet_ir::ops::splat::TILE;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::{BEGIN, BeginParams, Reach, SUM, SumParams, WALK, WORD, WalkParams, num, reach};
-use crate::emit::{Emit, View};
-use crate::families::words::words;
+use super::{
+    BEGIN, SUM, SortedSplats, SplatGradBeginParams, SplatGradSumParams, SplatRasterBackwardParams,
+    WALK, WORD, num, reach,
+};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::words::words;
 
-/// The most bytes of sums: what every device binds at once.
-const MOST_BYTES: u64 = 128 << 20;
-/// The most words of bits of a chunk: what a workgroup takes at once, 8,192 splats.
-const MOST_WORDS: usize = 256;
-/// Sums of a splat and a tile.
+/// Maximum size of the sums in bytes, which every device can bind.
+const MAX_SUM_BYTES: u64 = 128 << 20;
+/// Maximum words of the bit mask per chunk: the 8,192 splats that a workgroup processes at once.
+const MAX_CHUNK_WORDS: usize = 256;
+/// Sums per splat and tile.
 const SUMS: usize = 9;
 
-/// The splats of a chunk, in whole words of bits: as many as there is room for, at least a word.
-fn chunk_len(e: &Emit<'_>, tiles: usize, bound: usize) -> usize {
-    let room = MOST_BYTES.min(e.caps.max_binding_bytes) as usize / (4 * SUMS * tiles.max(1));
-    WORD * (room / WORD).clamp(1, bound.div_ceil(WORD).clamp(1, MOST_WORDS))
+/// Splats per chunk: as many whole mask words as fit, at least one.
+fn chunk_len(e: &LoweringCtx<'_>, tiles: usize, bound: usize) -> usize {
+    let room = MAX_SUM_BYTES.min(e.caps.max_binding_bytes) as usize / (4 * SUMS * tiles.max(1));
+    WORD * (room / WORD).clamp(1, bound.div_ceil(WORD).clamp(1, MAX_CHUNK_WORDS))
 }
 
 pub(super) fn rasterize(
-    e: &mut Emit<'_>,
-    operands: &[View],
+    e: &mut LoweringCtx<'_>,
+    operands: &[SlotView],
     [width, height]: [usize; 2],
 ) -> Result<(), CompileError> {
     let [splats, footprints, image, left, d_image, d_left] = operands else {
-        unreachable!("invariant: the gradient of rasterising takes six operands")
+        unreachable!("invariant: the gradient of rasterization has six operands")
     };
     let out = e.result(0)?;
     let of = splats.layout.shape()[0].clone();
@@ -40,7 +44,7 @@ pub(super) fn rasterize(
     }
     let [tile_columns, tile_rows] = [width, height].map(|n| n.div_ceil(TILE));
     let tiles = tile_columns * tile_rows;
-    let Reach {
+    let SortedSplats {
         sorted,
         columns,
         reached,
@@ -51,14 +55,14 @@ pub(super) fn rasterize(
     let state = e.temp(DType::F32, &[Dim::Known(2 * pixels.max(1))])?;
     let sums = e.temp(DType::F32, &[Dim::Known((SUMS * chunk * tiles).max(1))])?;
     let walked = words(e, tiles)?;
-    let begin = BeginParams {
+    let begin = SplatGradBeginParams {
         pixels: num(pixels),
     };
     let args = [image, left, d_image, d_left, &state].map(|v| v.slot);
     let grid = e.grid_of(num(pixels), 256);
     e.dispatch(&BEGIN, &[], &args, &begin, grid);
     for first in (0..bound).step_by(chunk) {
-        let walk = WalkParams {
+        let walk = SplatRasterBackwardParams {
             count,
             words: per_row,
             first_word: num(first / WORD),
@@ -74,7 +78,7 @@ pub(super) fn rasterize(
         ];
         let grid = e.flat_grid(num(tiles));
         e.dispatch(&WALK, &[], &args.map(|v| v.slot), &walk, grid);
-        let sum = SumParams {
+        let sum = SplatGradSumParams {
             count,
             first: num(first),
             chunk: num(chunk),

@@ -1,27 +1,30 @@
-//! `Mamba2` and `GatedDeltaNet` of 16 bits in chunks of 64 steps, on cooperative matrices.
+//! Chunked scan: `Mamba2` and `GatedDeltaNet` in 16 bits, in chunks of 64 steps on cooperative
+//! matrices.
 //!
-//! A first kernel makes what the rows of a chunk make of each other, for all chunks at once; a second one takes
-//! the states through the chunks, one workgroup for 32 channels of a head. The headers of
-//! `shaders/vulkan/include/chunk_rows.glsl` and `chunk_walk.glsl` have the formulas.
+//! A first kernel computes the interactions of the rows within each chunk, for all chunks in
+//! parallel. A second kernel carries the states through the chunks, with one workgroup per 32
+//! channels of a head. The headers of `shaders/vulkan/include/chunk_rows.glsl` and
+//! `chunk_walk.glsl` have the formulas.
 //!
-//! For 64 heads of 64 channels with 128 states, 4096 steps: a chunk takes 64 x 64 x 128 products for its rows, once
-//! for heads that share them, and 64 x (64 + 2 x 128) x 64 for values and states of each head, 5.4 G in all, which
-//! matrices of F16 do in some 20 us; squares of chunks are 34 MB, written once and read twice. What remains is latency: 128 workgroups go through 64 chunks
-//! of about two microseconds each.
+//! Example: 64 heads of 64 channels with 128 states, 4096 steps. A chunk takes 64 x 64 x 128
+//! multiply-adds for its rows, once per group of heads that share them. For values and states, each
+//! head takes 64 x (64 + 2 x 128) x 64. The total of 5.4 G takes about 20 us on F16 matrices. The
+//! chunk matrices are 34 MB, written once and read twice. The remaining cost is latency: 128
+//! workgroups pass through 64 chunks of about 2 us each.
 
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::super::gemm_coop::module;
-use super::{Dense, Scan};
-use crate::caps::{Caps, CoopType};
-use crate::emit::Emit;
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::{DenseScanOperands, HeadScan};
+use crate::caps::{CoopType, DeviceCaps};
+use crate::emit::LoweringCtx;
+use crate::kernel::{ArgAccess, TypedKernel};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `chunk_rows.glsl`.
-    pub struct ChunkRowsParams {
+    /// Parameter block of `chunk_rows.glsl`.
+    pub struct SsdIntraChunkParams {
         steps: U32,
         chunks: U32,
         heads: U32,
@@ -29,8 +32,8 @@ crate::params! {
         each: U32,
         count: U32,
     }
-    /// The block of `chunk_walk.glsl`.
-    pub struct ChunkWalkParams {
+    /// Parameter block of `chunk_walk.glsl`.
+    pub struct SsdStatePassingParams {
         steps: U32,
         chunks: U32,
         heads: U32,
@@ -42,28 +45,29 @@ crate::params! {
     }
 }
 
-/// Two rows, what decays; mixes, inverses, factors.
-const ROWS_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
+/// Arguments: two operand rows and decays; then the results: mixing matrices, inverses, factors.
+const ROWS_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write,
 ];
 
-/// Two rows, values, results; mixes, inverses, factors; the first state and the last.
-const WALK_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// Arguments: two operand rows, values, results; mixing matrices, inverses, factors; initial and
+/// final states.
+const WALK_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
 const ROWS_CONSTS: &[&str] = &["THREADS", "SUBGROUP", "STATES", "DELTA"];
@@ -72,81 +76,84 @@ const WALK_CONSTS: &[&str] = &[
     "THREADS", "SUBGROUP", "STATES", "DELTA", "COLUMNS", "PARTS", "INITIAL", "CARRY",
 ];
 
-pub(super) static ROWS_F16: Kernel<ChunkRowsParams> = Kernel::spirv(
+pub(super) static ROWS_F16: TypedKernel<SsdIntraChunkParams> = TypedKernel::spirv(
     "chunk_rows_f16",
     module!("chunk_rows_f16.spv"),
     ROWS_ARGS,
     ROWS_CONSTS,
 );
 
-pub(super) static ROWS_BF16: Kernel<ChunkRowsParams> = Kernel::spirv(
+pub(super) static ROWS_BF16: TypedKernel<SsdIntraChunkParams> = TypedKernel::spirv(
     "chunk_rows_bf16",
     module!("chunk_rows_bf16.spv"),
     ROWS_ARGS,
     ROWS_CONSTS,
 );
 
-pub(super) static WALK_F16: Kernel<ChunkWalkParams> = Kernel::spirv(
+pub(super) static WALK_F16: TypedKernel<SsdStatePassingParams> = TypedKernel::spirv(
     "chunk_walk_f16",
     module!("chunk_walk_f16.spv"),
     WALK_ARGS,
     WALK_CONSTS,
 );
 
-pub(super) static WALK_BF16: Kernel<ChunkWalkParams> = Kernel::spirv(
+pub(super) static WALK_BF16: TypedKernel<SsdStatePassingParams> = TypedKernel::spirv(
     "chunk_walk_bf16",
     module!("chunk_walk_bf16.spv"),
     WALK_ARGS,
     WALK_CONSTS,
 );
 
-/// Steps of a chunk.
+/// Steps per chunk.
 const CHUNK: usize = 64;
-/// Up to so many steps states are taken step by step.
-pub(super) const FEW_STEPS: u32 = 2 * CHUNK as u32 - 1;
-/// Rows, columns and depth of a matrix.
+/// Maximum number of steps that are scanned step by step.
+pub(super) const MAX_SEQUENTIAL_STEPS: u32 = 2 * CHUNK as u32 - 1;
+/// Rows, columns and depth of a cooperative matrix.
 const FRAGMENT: usize = 16;
-/// The most states of a channel: rows of more do not fit the shared memory beside the states.
-const MOST_STATES: usize = 128;
-/// Blocks of rows of a chunk, each with its subgroup.
+/// Maximum states per channel; longer rows do not fit into shared memory beside the states.
+const MAX_CHUNK_STATES: usize = 128;
+/// Row blocks per chunk, with one subgroup each.
 const BLOCKS: u32 = 4;
-/// Floats that the first kernel says of a chunk.
+/// Floats per chunk that the first kernel passes to the second.
 const FACTORS: usize = 2 * CHUNK + 4;
 
-/// How a scan is divided.
+/// Tiling of a chunked scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkTiling {
     ty: CoopType,
     subgroup: u32,
     states: usize,
-    /// Columns of a workgroup, and parts of them that different subgroups have.
+    /// Columns per workgroup, and the number of column parts that different subgroups process.
     columns: usize,
     parts: u32,
 }
 
 impl ChunkTiling {
-    /// None where the device has no such matrices, or the states or channels do not fit them.
+    /// The tiling for these sizes. `None` if the device lacks such cooperative matrices, or states
+    /// or channels do not fit.
     pub(super) fn choose(
-        caps: &Caps,
+        caps: &DeviceCaps,
         dtype: DType,
         states: usize,
         columns: usize,
     ) -> Option<ChunkTiling> {
         let ty = match dtype {
-            DType::F16 if caps.natives.halves => CoopType::F16,
+            DType::F16 if caps.natives.f16_conversions => CoopType::F16,
             DType::BF16 => CoopType::BF16,
             _ => return None,
         };
         let size = FRAGMENT as u32;
         let fits = |s: &crate::caps::CoopShape| {
-            s.ty == ty && [s.m, s.n, s.k] == [size; 3] && (s.narrow_sums || ty == CoopType::BF16)
+            s.ty == ty
+                && [s.m, s.n, s.k] == [size; 3]
+                && (s.narrow_accumulators || ty == CoopType::BF16)
         };
         let has_matrices = caps.spirv && caps.coop.iter().any(fits);
         let whole = |n: usize| n > 0 && n.is_multiple_of(FRAGMENT);
-        if !has_matrices || !whole(states) || states > MOST_STATES || !whole(columns) {
+        if !has_matrices || !whole(states) || states > MAX_CHUNK_STATES || !whole(columns) {
             return None;
         }
-        // Sums that cannot be narrowed take shared memory.
+        // Accumulators that cannot be converted to 16 bits go through shared memory.
         let together = match ty {
             CoopType::F16 if columns.is_multiple_of(2 * FRAGMENT) => 2,
             CoopType::F16 | CoopType::BF16 => 1,
@@ -163,12 +170,12 @@ impl ChunkTiling {
         fits.then_some(tiling)
     }
 
-    /// Invocations of a workgroup of the second kernel.
+    /// Threads per workgroup of the second kernel.
     fn threads(&self) -> u32 {
         self.subgroup * BLOCKS * self.parts
     }
 
-    /// Shared memory of a workgroup: at least that of either kernel. The first takes no more than this of few states.
+    /// Shared memory per workgroup in bytes: the larger of both kernels.
     fn shared_bytes(&self) -> usize {
         let subgroups = (BLOCKS * self.parts) as usize;
         let [row, stride, square] = [self.states, self.columns, CHUNK].map(|n| n / 8 + 1);
@@ -183,15 +190,18 @@ impl ChunkTiling {
     }
 }
 
-/// What the first kernel makes for the second.
-struct Made {
+/// Intermediate buffers between the first and the second kernel.
+struct ChunkIntermediates {
     mixes: SlotId,
     inverses: SlotId,
     factors: SlotId,
 }
 
-/// The tiling of a scan; none where the device or the sizes are not for it.
-pub(super) fn tiling(e: &Emit<'_>, scan: &Scan<'_>) -> Result<Option<ChunkTiling>, CompileError> {
+/// The tiling of a scan; `None` if the device or the sizes are not supported.
+pub(super) fn tiling(
+    e: &LoweringCtx<'_>,
+    scan: &HeadScan<'_>,
+) -> Result<Option<ChunkTiling>, CompileError> {
     let sizes = scan.sizes;
     let squares = squares(e, scan)?.saturating_mul(CHUNK * CHUNK * 2);
     if squares as u64 > e.caps.max_binding_bytes {
@@ -206,8 +216,8 @@ pub(super) fn tiling(e: &Emit<'_>, scan: &Scan<'_>) -> Result<Option<ChunkTiling
     ))
 }
 
-/// The most chunks of all heads.
-fn squares(e: &Emit<'_>, scan: &Scan<'_>) -> Result<usize, CompileError> {
+/// Maximum number of chunks over all heads.
+fn squares(e: &LoweringCtx<'_>, scan: &HeadScan<'_>) -> Result<usize, CompileError> {
     let [batch, steps] = scan.batch_and_steps();
     let chunks = e.bound(steps)?.div_ceil(CHUNK);
     Ok(e.bound(batch)?
@@ -215,10 +225,10 @@ fn squares(e: &Emit<'_>, scan: &Scan<'_>) -> Result<usize, CompileError> {
         .saturating_mul(chunks))
 }
 
-/// Runs both kernels; the sequence has more than [`FEW_STEPS`].
+/// Dispatches both kernels, for sequences longer than [`MAX_SEQUENTIAL_STEPS`].
 pub(super) fn dispatch(
-    e: &mut Emit<'_>,
-    scan: &Scan<'_>,
+    e: &mut LoweringCtx<'_>,
+    scan: &HeadScan<'_>,
     tiling: &ChunkTiling,
 ) -> Result<(), CompileError> {
     let squares = squares(e, scan)?;
@@ -230,7 +240,7 @@ pub(super) fn dispatch(
         false => e.temp(dtype, &[1.into()])?.slot,
     };
     let factors = e.temp(DType::F32, &square(FACTORS))?.slot;
-    let made = Made {
+    let made = ChunkIntermediates {
         mixes,
         inverses,
         factors,
@@ -240,46 +250,47 @@ pub(super) fn dispatch(
     let chunks = e.tape().ceil_div(steps, CHUNK as u32);
     let each = heads_of_workgroup(e, scan, squares);
     let given = scan.dense(e)?;
-    let kernels = Chunks {
+    let kernels = ChunkedScan {
         scan,
         tiling,
-        given: &given,
-        made: &made,
+        operands: &given,
+        intermediates: &made,
         sizes: [batch, steps, chunks],
     };
     kernels.multiply_rows(e, each);
-    kernels.walk(e)
+    kernels.emit_state_passing(e)
 }
 
-/// Heads that a workgroup of the first kernel makes the squares of, as long as there are workgroups for all units.
-fn heads_of_workgroup(e: &Emit<'_>, scan: &Scan<'_>, squares: usize) -> usize {
+/// Heads per workgroup of the first kernel; limited so that enough workgroups remain for all
+/// compute units.
+fn heads_of_workgroup(e: &LoweringCtx<'_>, scan: &HeadScan<'_>, squares: usize) -> usize {
     let units = e.caps.units();
     let together = scan.sizes.heads / scan.sizes.groups.max(1);
     let fits = |each: &usize| together.is_multiple_of(*each) && squares / each >= 4 * units;
     [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-fn known(n: usize) -> Num {
-    Num::Const(n as i64)
+fn known(n: usize) -> SymInt {
+    SymInt::Const(n as i64)
 }
 
-/// A scan in chunks under way.
-struct Chunks<'v> {
-    scan: &'v Scan<'v>,
+/// A chunked scan under lowering.
+struct ChunkedScan<'v> {
+    scan: &'v HeadScan<'v>,
     tiling: &'v ChunkTiling,
-    given: &'v Dense,
-    made: &'v Made,
-    /// The batch, steps and chunks of a sequence.
-    sizes: [Num; 3],
+    operands: &'v DenseScanOperands,
+    intermediates: &'v ChunkIntermediates,
+    /// Batch size, steps, and chunks per sequence.
+    sizes: [SymInt; 3],
 }
 
-impl Chunks<'_> {
-    fn multiply_rows(&self, e: &mut Emit<'_>, each: usize) {
+impl ChunkedScan<'_> {
+    fn multiply_rows(&self, e: &mut LoweringCtx<'_>, each: usize) {
         let (sizes, tiling) = (self.scan.sizes, self.tiling);
         let [batch, steps, chunks] = self.sizes;
         let bundles = e.tape().mul(batch, known(sizes.heads / each));
         let count = e.tape().mul(bundles, chunks);
-        let params = ChunkRowsParams {
+        let params = SsdIntraChunkParams {
             steps,
             chunks,
             heads: known(sizes.heads),
@@ -287,16 +298,16 @@ impl Chunks<'_> {
             each: known(each),
             count,
         };
-        let [enter, leave] = &self.given.rows;
-        let [gates, others] = self.given.gates;
+        let [enter, leave] = &self.operands.rows;
+        let [gates, others] = self.operands.gates;
         let args = [
             enter.slot,
             leave.slot,
             gates,
             others,
-            self.made.mixes,
-            self.made.inverses,
-            self.made.factors,
+            self.intermediates.mixes,
+            self.intermediates.inverses,
+            self.intermediates.factors,
         ];
         let consts = [
             BLOCKS * tiling.subgroup,
@@ -312,13 +323,13 @@ impl Chunks<'_> {
         e.dispatch(kernel, &consts, &args, &params, grid);
     }
 
-    fn walk(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+    fn emit_state_passing(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let (scan, tiling) = (self.scan, self.tiling);
         let (sizes, states) = (scan.sizes, scan.states);
         let [batch, steps, chunks] = self.sizes;
         let tiles = sizes.per_head / tiling.columns;
         let count = e.tape().mul(batch, known(sizes.heads * tiles));
-        let params = ChunkWalkParams {
+        let params = SsdStatePassingParams {
             steps,
             chunks,
             heads: known(sizes.heads),
@@ -328,17 +339,17 @@ impl Chunks<'_> {
             count,
             scale: scan.scale(),
         };
-        let [enter, leave] = &self.given.rows;
-        let last = states.make(e)?;
+        let [enter, leave] = &self.operands.rows;
+        let last = states.allocate(e)?;
         let args = [
             enter.slot,
             leave.slot,
-            self.given.values,
+            self.operands.values,
             scan.results,
-            self.made.mixes,
-            self.made.inverses,
-            self.made.factors,
-            states.initial.unwrap_or(self.given.values),
+            self.intermediates.mixes,
+            self.intermediates.inverses,
+            self.intermediates.factors,
+            states.initial.unwrap_or(self.operands.values),
             last.slot,
         ];
         let [initial, carry] = states.consts();
@@ -366,7 +377,7 @@ impl Chunks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::gemm_coop;
+    use crate::lowerings::gemm_coop;
 
     #[test]
     fn the_modules_declare_the_blocks_the_arguments_and_the_constants() {
@@ -377,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_matrices_goes_step_by_step() {
-        let h200 = Caps::h200();
+        let h200 = DeviceCaps::h200();
         let of = |dtype, states, columns| ChunkTiling::choose(&h200, dtype, states, columns);
         for dtype in [DType::F16, DType::BF16] {
             for (states, columns) in [(16, 16), (48, 80), (128, 64), (128, 128)] {
@@ -395,11 +406,11 @@ mod tests {
         }
         assert_eq!(of(DType::F32, 128, 64), None);
         assert_eq!(
-            ChunkTiling::choose(&Caps::browser(), DType::F16, 128, 64),
+            ChunkTiling::choose(&DeviceCaps::browser(), DType::F16, 128, 64),
             None
         );
-        let mut careful = Caps::h200();
-        careful.natives.halves = false;
+        let mut careful = DeviceCaps::h200();
+        careful.natives.f16_conversions = false;
         assert_eq!(ChunkTiling::choose(&careful, DType::F16, 128, 64), None);
     }
 }

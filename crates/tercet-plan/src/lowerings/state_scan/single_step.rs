@@ -1,21 +1,22 @@
-//! `SelectiveScan` and `Mamba2` of one step, as when a text is written: states are read and written once, by neighbours
-//! in memory, and the operands of the step lie where they are, parts of a projection among them.
+//! Single-step scan for `SelectiveScan` and `Mamba2`, as in decode. States are read and written
+//! once by adjacent threads. Operands are read with their strides, so they may be slices of a
+//! projection.
 
-use tercet_ir::layout::Term;
+use tercet_ir::layout::LayoutTerm;
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
 
-use super::states::States;
-use super::variants::Channels;
-use super::{Scan, num};
-use crate::emit::{Emit, View};
-use crate::families::{code, portable};
-use crate::kernel::{Access, Kernel};
-use crate::num::Num;
+use super::states::ScanStates;
+use super::variants::ChannelScan;
+use super::{HeadScan, num};
+use crate::emit::{LoweringCtx, SlotView};
+use crate::kernel::{ArgAccess, TypedKernel};
+use crate::lowerings::{code, portable};
 use crate::program::SlotId;
+use crate::sym_int::SymInt;
 
 crate::params! {
-    /// The block of `state_step.wgsl`.
+    /// Parameter block of `state_step.wgsl`.
     pub struct StateStepParams {
         steps: U32,
         states: U32,
@@ -40,8 +41,8 @@ const CONSTS: &[&str] = &[
     "DTYPE", "OUT", "LANES", "PER", "COLUMNS", "THREADS", "BY_STATE", "INITIAL", "CARRY",
 ];
 
-/// b, c, x, results, dt and a; the first states and the last.
-pub(super) static FREE: Kernel<StateStepParams> = Kernel::wgsl(
+/// Arguments: b, c, x, results, dt and a; then the initial and the final states.
+pub(super) static FREE: TypedKernel<StateStepParams> = TypedKernel::wgsl(
     "state_step",
     &[
         portable!("prelude.wgsl"),
@@ -50,20 +51,20 @@ pub(super) static FREE: Kernel<StateStepParams> = Kernel::wgsl(
         portable!("state_step.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
     ],
     CONSTS,
 );
 
-/// The same where the last states are a state of the graph; the records of checks.
-pub(super) static GUARDED: Kernel<StateStepParams> = Kernel::wgsl(
+/// The same kernel for final states that are a state of the graph; it also takes the fault records.
+pub(super) static GUARDED: TypedKernel<StateStepParams> = TypedKernel::wgsl(
     "state_step_guarded",
     &[
         portable!("prelude.wgsl"),
@@ -72,46 +73,46 @@ pub(super) static GUARDED: Kernel<StateStepParams> = Kernel::wgsl(
         portable!("state_step.wgsl"),
     ],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
-        Access::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+        ArgAccess::Read,
     ],
     CONSTS,
 );
 
-/// Where [`CONSTS`] say where the first states are, and that it is where the last ones go.
+/// Index of the constant for initial states in [`CONSTS`], and its value for an in-place update.
 const INITIAL: usize = 7;
 const IN_PLACE: u32 = 2;
 
-/// Invocations of a workgroup.
+/// Threads per workgroup.
 const THREADS: usize = 128;
 
-/// States that an invocation has of all its channels, where one channel does not have more of them.
+/// States that a thread holds over all its channels, unless a single channel has more.
 const HELD: usize = 8;
 
-/// A step as its kernel takes it.
-struct Step<'v> {
+/// A single step, with its operands as the kernel takes them.
+struct StateStep<'v> {
     sizes: ScanSizes,
-    /// x, dt, a, b and c.
-    operands: [&'v View; 5],
+    /// The operands x, dt, a, b and c.
+    operands: [&'v SlotView; 5],
     results: SlotId,
     out: DType,
-    states: &'v States,
-    /// Whether each state has a rate of its own.
+    states: &'v ScanStates,
+    /// Whether each state has a separate decay rate.
     by_state: bool,
 }
 
-impl Scan<'_> {
-    /// One step of a `Mamba2`.
-    pub(super) fn one(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+impl HeadScan<'_> {
+    /// Emits a single step of `Mamba2`.
+    pub(super) fn one(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let ([b, c], [dt, a]) = (self.rows, self.gates);
-        let step = Step {
+        let step = StateStep {
             sizes: self.sizes,
             operands: [self.values, dt, a, b, c],
             results: self.results,
@@ -123,10 +124,10 @@ impl Scan<'_> {
     }
 }
 
-impl Channels<'_> {
-    /// One step.
-    pub(super) fn one(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
-        let step = Step {
+impl ChannelScan<'_> {
+    /// Emits a single step of `SelectiveScan`.
+    pub(super) fn one(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
+        let step = StateStep {
             sizes: self.sizes,
             operands: self.operands.each_ref(),
             results: self.results.slot,
@@ -138,9 +139,9 @@ impl Channels<'_> {
     }
 }
 
-/// The view, copied unless each entry of the batch has its numbers of a step behind each other.
-fn of_one_step(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
-    let known = |term: &Term| Some(term.dim().known()? as i64 * term.factor());
+/// The view, copied unless the values of one batch entry are contiguous.
+fn single_step_view(e: &mut LoweringCtx<'_>, view: &SlotView) -> Result<SlotView, CompileError> {
+    let known = |term: &LayoutTerm| Some(term.dim().known()? as i64 * term.factor());
     let axes = view.layout.shape().iter().zip(view.layout.strides());
     let mut wanted = Some(1);
     for (size, stride) in axes.skip(2).rev() {
@@ -156,16 +157,16 @@ fn of_one_step(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
     }
 }
 
-impl Step<'_> {
-    fn emit(&self, e: &mut Emit<'_>) -> Result<(), CompileError> {
+impl StateStep<'_> {
+    fn emit(&self, e: &mut LoweringCtx<'_>) -> Result<(), CompileError> {
         let sizes = self.sizes;
         let [x, dt, a, b, c] = self.operands;
         let a = e.dense(a)?.slot;
         let [x, dt, b, c] = [
-            of_one_step(e, x)?,
-            of_one_step(e, dt)?,
-            of_one_step(e, b)?,
-            of_one_step(e, c)?,
+            single_step_view(e, x)?,
+            single_step_view(e, dt)?,
+            single_step_view(e, b)?,
+            single_step_view(e, c)?,
         ];
         let lanes = sizes.states.next_power_of_two().min(32);
         let per = sizes.states.div_ceil(lanes).max(1);
@@ -174,7 +175,7 @@ impl Step<'_> {
         let tiles = sizes.channels().div_ceil(tile);
         let [batch, steps] = [0, 1].map(|axis| e.num(&x.layout.shape()[axis]));
         let count = e.tape().mul(batch, num(tiles));
-        let mut place = |view: &View| [e.offset(view), e.strides(view)[0]];
+        let mut place = |view: &SlotView| [e.offset(view), e.strides(view)[0]];
         let [[x_at, x_row], [dt_at, dt_row]] = [place(&x), place(&dt)];
         let [[b_at, b_row], [c_at, c_row]] = [place(&b), place(&c)];
         let params = StateStepParams {
@@ -193,7 +194,7 @@ impl Step<'_> {
             c_row,
             dt_at,
             dt_row,
-            checks: Num::ZERO,
+            checks: SymInt::ZERO,
         };
         let [initial, carry] = self.states.consts();
         let mut consts = [
@@ -232,7 +233,7 @@ impl Step<'_> {
             e.dispatch_guarded(&GUARDED, &consts, &args, &params, grid);
             return Ok(());
         }
-        let made = self.states.make(e)?;
+        let made = self.states.allocate(e)?;
         e.dispatch(&FREE, &consts, &args(made.slot), &params, grid);
         self.states.finish(e, made);
         Ok(())

@@ -1,83 +1,90 @@
-//! Where the states of a scan come from and go to.
+//! Initial and final states of a scan.
 
 use tercet_ir::CompileError;
 
-use crate::emit::{Emit, View};
-use crate::families::copy;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::copy;
 use crate::program::SlotId;
 
-/// Where the states of a scan come from and go to, dense.
-pub(super) struct States {
+/// Initial and final states of a scan, dense.
+pub(super) struct ScanStates {
     pub(super) initial: Option<SlotId>,
-    pub(super) last: Option<Last>,
+    pub(super) last: Option<FinalStates>,
 }
 
-/// Where last states go.
-pub(super) struct Last {
-    pub(super) view: View,
-    /// Whether a state of the graph lies there: nothing is written if the run failed.
+/// Destination of the final states.
+pub(super) struct FinalStates {
+    pub(super) view: SlotView,
+    /// The destination is a state of the graph, which must not be written if the run fails.
     pub(super) is_state: bool,
 }
 
-/// Last states while a kernel makes them.
-pub(super) struct Made {
-    /// Any slot where nothing is kept.
+/// Final states before they are committed.
+pub(super) struct PendingStates {
+    /// Slot to write; a dummy if final states are not requested.
     pub(super) slot: SlotId,
-    apart: Option<View>,
+    scratch: Option<SlotView>,
 }
 
-impl States {
-    /// Those of a scan whose states are F32.
+impl ScanStates {
+    /// The states of a scan, in F32.
     pub(super) fn wide(
-        e: &mut Emit<'_>,
-        given: Option<&View>,
+        e: &mut LoweringCtx<'_>,
+        given: Option<&SlotView>,
         carry: bool,
-    ) -> Result<States, CompileError> {
+    ) -> Result<ScanStates, CompileError> {
         let initial = match given {
             Some(view) => Some(e.dense(view)?.slot),
             None => None,
         };
         let last = match carry {
-            true => Some(Last {
+            true => Some(FinalStates {
                 is_state: e.updated(1).is_some(),
                 view: e.result(1)?,
             }),
             false => None,
         };
-        Ok(States { initial, last })
+        Ok(ScanStates { initial, last })
     }
 
-    /// A place for last states that any kernel may write.
-    pub(super) fn make(&self, e: &mut Emit<'_>) -> Result<Made, CompileError> {
-        let Some(Last { view, is_state }) = &self.last else {
-            let slot = e.absent()?;
-            return Ok(Made { slot, apart: None });
+    /// A slot for final states that kernels may write unconditionally.
+    pub(super) fn allocate(&self, e: &mut LoweringCtx<'_>) -> Result<PendingStates, CompileError> {
+        let Some(FinalStates { view, is_state }) = &self.last else {
+            let slot = e.placeholder_slot()?;
+            return Ok(PendingStates {
+                slot,
+                scratch: None,
+            });
         };
         if !is_state {
             let slot = view.slot;
-            return Ok(Made { slot, apart: None });
+            return Ok(PendingStates {
+                slot,
+                scratch: None,
+            });
         }
         let apart = e.temp(view.dtype, view.layout.shape())?;
-        Ok(Made {
+        Ok(PendingStates {
             slot: apart.slot,
-            apart: Some(apart),
+            scratch: Some(apart),
         })
     }
 
-    /// Brings last states where they belong.
-    pub(super) fn finish(&self, e: &mut Emit<'_>, made: Made) {
-        if let (Some(last), Some(apart)) = (&self.last, made.apart) {
+    /// Commits the final states to their destination.
+    pub(super) fn finish(&self, e: &mut LoweringCtx<'_>, made: PendingStates) {
+        if let (Some(last), Some(apart)) = (&self.last, made.scratch) {
             copy::commit(e, &apart, &last.view);
         }
     }
 
-    /// Whether the last states take the place of the first, which kernels then read where they write: not by another binding.
+    /// Whether final states overwrite the initial ones. Kernels then read the initial states
+    /// through the binding that they write.
     pub(super) fn is_in_place(&self) -> bool {
         let last = self.last.as_ref().filter(|last| last.is_state);
         last.is_some_and(|last| Some(last.view.slot) == self.initial)
     }
 
-    /// The constants of kernels.
+    /// Kernel constants: whether there are initial states, and final states.
     pub(super) fn consts(&self) -> [u32; 2] {
         [self.initial.is_some().into(), self.last.is_some().into()]
     }

@@ -1,49 +1,49 @@
-//! How the states of channels lie in invocations, and steps in shared memory.
+//! Assignment of channel states to threads, and staging of steps in shared memory.
 //!
-//! What is near a limit on GPUs that were measured is shared memory: a vector of four floats takes as long as four
-//! of one, even where all invocations read the same. Rows are read once for all channels of an invocation, and
-//! sums are exchanged for all its states, so that an invocation should have several of both; but as many
-//! invocations as there are lanes should have any.
+//! On measured GPUs, shared memory bandwidth is the bottleneck: a vector of four floats takes as
+//! long as four scalars, even if all threads read the same address. A thread reads rows once for
+//! all its channels and exchanges sums once for all its states, so it should have several of both.
+//! Nevertheless, there should be at least as many active threads as lanes.
 
-use crate::caps::Caps;
+use crate::caps::DeviceCaps;
 
-/// Invocations of a workgroup.
+/// Threads per workgroup.
 const THREADS: usize = 128;
 
-/// The same where channels are few: two workgroups on a unit do not wait for each other.
-const FEW_THREADS: usize = 64;
+/// Threads per workgroup with few channels, so that two independent workgroups run on a unit.
+const SMALL_WORKGROUP_THREADS: usize = 64;
 
-/// The most states of a channel: four vectors of four in each invocation of half a workgroup.
-pub(super) const MOST_STATES: usize = 1024;
+/// Maximum states per channel: four vectors of four in each thread of half a workgroup.
+pub(super) const MAX_STATES: usize = 1024;
 
-/// What there is to do at each step: rows of channels that have states.
+/// Work per step: rows of channels with states.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
-    /// Entries of the batch, or heads of all of them.
+pub(super) struct ScanStepSizes {
+    /// Batch entries, or heads of all batch entries.
     pub(super) rows: usize,
-    /// Channels of each.
+    /// Channels per row.
     pub(super) channels: usize,
-    /// States of each.
+    /// States per channel.
     pub(super) states: usize,
 }
 
-impl Work {
-    /// Vectors of four states of a channel.
+impl ScanStepSizes {
+    /// Vectors of four states per channel.
     fn vectors(self) -> usize {
         self.states.div_ceil(4).max(1)
     }
 
-    /// Workgroups for each unit of the device, rounded up.
-    fn per_unit(self, tile: Tile, caps: &Caps) -> usize {
+    /// Workgroups per compute unit, rounded up.
+    fn per_unit(self, tile: ScanTile, caps: &DeviceCaps) -> usize {
         let units = caps.units();
         let tiles = self.channels.div_ceil(tile.channels());
         self.rows.saturating_mul(tiles).div_ceil(units)
     }
 }
 
-/// A tile of a workgroup: the constants of `states.wgsl`.
+/// Tile of a workgroup: the constants of `states.wgsl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(super) struct ScanTile {
     lanes: usize,
     quads: usize,
     columns: usize,
@@ -52,61 +52,65 @@ pub(super) struct Tile {
     threads: usize,
 }
 
-impl Tile {
-    /// Whether channels of `SelectiveScan` are so few that workgroups should be small.
-    pub(super) fn is_for_few(work: Work, caps: &Caps) -> bool {
-        work.per_unit(Tile::of_few(work), caps) <= 3
+impl ScanTile {
+    /// Whether a `SelectiveScan` has so few channels that workgroups should be small.
+    pub(super) fn uses_small_workgroups(work: ScanStepSizes, caps: &DeviceCaps) -> bool {
+        work.per_unit(ScanTile::small(work), caps) <= 3
     }
 
-    fn of_few(work: Work) -> Tile {
-        let few = Tile::of(work, work.vectors().div_ceil(16), 1);
-        match 2 * few.lanes <= FEW_THREADS {
-            true => Tile {
-                threads: FEW_THREADS,
+    fn small(work: ScanStepSizes) -> ScanTile {
+        let few = ScanTile::new(work, work.vectors().div_ceil(16), 1);
+        match 2 * few.lanes <= SMALL_WORKGROUP_THREADS {
+            true => ScanTile {
+                threads: SMALL_WORKGROUP_THREADS,
                 ..few
             },
             false => few,
         }
     }
 
-    /// Of `SelectiveScan` with few channels.
-    pub(super) fn few_channels(work: Work, caps: &Caps, is_narrow: bool) -> Tile {
-        // By what was measured: 16 bits want as many words on their way as F32 has, but no more.
+    /// Tile of a `SelectiveScan` with few channels.
+    pub(super) fn few_channels(
+        work: ScanStepSizes,
+        caps: &DeviceCaps,
+        is_narrow: bool,
+    ) -> ScanTile {
+        // As measured: 16-bit data needs as many words in flight as F32, but no more.
         let most = if is_narrow { 6 } else { 4 };
-        Tile::of_few(work).fit(work, caps, most, Tile::selective_bytes)
+        ScanTile::small(work).fit(work, caps, most, ScanTile::selective_bytes)
     }
 
-    /// Of `SelectiveScan` with many.
-    pub(super) fn many_channels(work: Work, caps: &Caps) -> Tile {
+    /// Tile of a `SelectiveScan` with many channels.
+    pub(super) fn many_channels(work: ScanStepSizes, caps: &DeviceCaps) -> ScanTile {
         let quads = work.vectors().div_ceil(16).max(2);
-        Tile::of(work, quads, 1).fit(work, caps, 2, Tile::selective_bytes)
+        ScanTile::new(work, quads, 1).fit(work, caps, 2, ScanTile::selective_bytes)
     }
 
-    /// Of `Mamba2`.
-    pub(super) fn heads(work: Work, caps: &Caps) -> Tile {
+    /// Tile of a `Mamba2` scan.
+    pub(super) fn heads(work: ScanStepSizes, caps: &DeviceCaps) -> ScanTile {
         let most = work.vectors().div_ceil(4).min(4);
-        Tile::of_heads(work, most).fit(work, caps, 4, Tile::heads_bytes)
+        ScanTile::for_heads(work, most).fit(work, caps, 4, ScanTile::heads_bytes)
     }
 
-    /// Of `GatedDeltaNet`.
-    pub(super) fn delta(work: Work, caps: &Caps) -> Tile {
+    /// Tile of a `GatedDeltaNet` scan.
+    pub(super) fn delta(work: ScanStepSizes, caps: &DeviceCaps) -> ScanTile {
         let most = work.vectors().div_ceil(4).min(4);
-        Tile::of_heads(work, most).fit(work, caps, 4, Tile::delta_bytes)
+        ScanTile::for_heads(work, most).fit(work, caps, 4, ScanTile::delta_bytes)
     }
 
-    /// Two channels an invocation where a head has as many.
-    fn of_heads(work: Work, quads: usize) -> Tile {
-        let one = Tile::of(work, quads, 1);
+    /// Tile with two channels per thread if a head has enough channels.
+    fn for_heads(work: ScanStepSizes, quads: usize) -> ScanTile {
+        let one = ScanTile::new(work, quads, 1);
         match one.channels() < work.channels && one.lanes > 1 {
-            true => Tile::of(work, quads, 2),
+            true => ScanTile::new(work, quads, 2),
             false => one,
         }
     }
 
-    /// Up to four vectors of states an invocation.
-    fn of(work: Work, quads: usize, columns: usize) -> Tile {
+    /// Tile with at most four vectors of states per thread.
+    fn new(work: ScanStepSizes, quads: usize, columns: usize) -> ScanTile {
         let quads = quads.next_power_of_two().min(4);
-        Tile {
+        ScanTile {
             lanes: work.vectors().div_ceil(quads).next_power_of_two(),
             quads,
             columns,
@@ -116,24 +120,31 @@ impl Tile {
         }
     }
 
-    /// As many steps as fit the shared memory, up to `most` fours; `bytes` is what a kernel takes.
-    fn fit(self, work: Work, caps: &Caps, most: usize, bytes: fn(&Tile) -> usize) -> Tile {
+    /// The tile with as many steps as fit into shared memory, up to `most` groups of four. `bytes`
+    /// returns the memory that the kernel needs.
+    fn fit(
+        self,
+        work: ScanStepSizes,
+        caps: &DeviceCaps,
+        most: usize,
+        bytes: fn(&ScanTile) -> usize,
+    ) -> ScanTile {
         let budget = match work.per_unit(self, caps) {
-            // It has a unit for itself.
+            // The workgroup has a compute unit to itself.
             0..=1 => caps.workgroup_bytes,
-            _ => caps.device.several_bytes,
+            _ => caps.device.multi_occupancy_shared_bytes,
         };
         let budget = budget as usize;
-        let fits = |tile: &Tile| bytes(tile) <= budget;
+        let fits = |tile: &ScanTile| bytes(tile) <= budget;
         let fours = [8, 6, 4, 2, 1].into_iter().filter(|fours| *fours <= most);
-        let staged = fours.map(|fours| Tile { fours, ..self }).find(fits);
-        staged.unwrap_or(Tile {
+        let staged = fours.map(|fours| ScanTile { fours, ..self }).find(fits);
+        staged.unwrap_or(ScanTile {
             staged: false,
             ..self
         })
     }
 
-    /// Shared memory of `states.wgsl`.
+    /// Shared memory of `states.wgsl` in bytes.
     fn bytes(&self) -> usize {
         let row = (self.lanes * self.quads) | 1;
         let rows = if self.staged { 4 * self.fours * row } else { 1 };
@@ -142,23 +153,24 @@ impl Tile {
         (2 * rows + values + sums) * 16
     }
 
-    /// Shared memory of `selective_scan.wgsl`: steps' sizes beside the values.
+    /// Shared memory of `selective_scan.wgsl` in bytes, including the step sizes.
     fn selective_bytes(&self) -> usize {
         self.bytes() + self.fours * self.channels() * 16
     }
 
-    /// Of `head_scan.wgsl`: steps of two blocks.
+    /// Shared memory of `head_scan.wgsl` in bytes, including the steps of two blocks.
     fn heads_bytes(&self) -> usize {
         self.bytes() + 2 * self.fours * 16
     }
 
-    /// Of `delta_scan.wgsl`: gates, products of rows in parts and whole, answers of lanes and of all.
+    /// Shared memory of `delta_scan.wgsl` in bytes: gates, partial and complete row products, and
+    /// results per lane and in total.
     fn delta_bytes(&self) -> usize {
         let answers = self.columns * self.threads + self.channels();
         self.bytes() + (self.fours * (2 + 4) + self.threads + answers) * 16
     }
 
-    /// Channels of a workgroup.
+    /// Channels per workgroup.
     pub(super) fn channels(&self) -> usize {
         self.threads / self.lanes * self.columns
     }
@@ -181,29 +193,35 @@ impl Tile {
 mod tests {
     use super::*;
 
-    type Made = (fn(Work, &Caps) -> Tile, fn(&Tile) -> usize);
+    type Made = (
+        fn(ScanStepSizes, &DeviceCaps) -> ScanTile,
+        fn(&ScanTile) -> usize,
+    );
 
     #[test]
     fn tiles_have_all_states_and_fit_the_shared_memory() {
         let made: [Made; 5] = [
             (
-                |w, c| Tile::few_channels(w, c, false),
-                Tile::selective_bytes,
+                |w, c| ScanTile::few_channels(w, c, false),
+                ScanTile::selective_bytes,
             ),
-            (|w, c| Tile::few_channels(w, c, true), Tile::selective_bytes),
-            (Tile::many_channels, Tile::selective_bytes),
-            (Tile::heads, Tile::heads_bytes),
-            (Tile::delta, Tile::delta_bytes),
+            (
+                |w, c| ScanTile::few_channels(w, c, true),
+                ScanTile::selective_bytes,
+            ),
+            (ScanTile::many_channels, ScanTile::selective_bytes),
+            (ScanTile::heads, ScanTile::heads_bytes),
+            (ScanTile::delta, ScanTile::delta_bytes),
         ];
-        let works = (0..=MOST_STATES).flat_map(|states| {
-            [(1, 3), (64, 64), (999, 4096)].map(|(rows, channels)| Work {
+        let works = (0..=MAX_STATES).flat_map(|states| {
+            [(1, 3), (64, 64), (999, 4096)].map(|(rows, channels)| ScanStepSizes {
                 rows,
                 channels,
                 states,
             })
         });
         for work in works {
-            for caps in [Caps::browser(), Caps::h200()] {
+            for caps in [DeviceCaps::browser(), DeviceCaps::h200()] {
                 for (of, bytes) in made {
                     let tile = of(work, &caps);
                     assert!(4 * tile.lanes * tile.quads >= work.states, "{tile:?}");

@@ -1,48 +1,52 @@
-//! Which kernels a scan over states runs on: the tables of `SelectiveScan`, and of `Mamba2` and `GatedDeltaNet`.
+//! Variants of state scans: the tables of `SelectiveScan`, and of `Mamba2` and `GatedDeltaNet`.
 //!
-//! What channels and batch fill of a device decides for the former, for the latter whether matrices take chunks of the
-//! sequence.
+//! For `SelectiveScan`, the number of channels and batch entries decides; for the others, whether
+//! cooperative matrices support chunks of the sequence.
 
 use tercet_ir::ops::ScanSizes;
 use tercet_ir::{CompileError, DType};
 
-use super::chunked::{self, FEW_STEPS};
-use super::states::States;
-use super::tile::{Tile, Work};
-use super::{SELECTIVE_SCAN, Scan, SelectiveScanParams, num};
-use crate::caps::Caps;
-use crate::emit::{Emit, View};
-use crate::families::code;
-use crate::tuning::Key;
-use crate::variant::{self, Variant, needs};
+use super::chunked::{self, MAX_SEQUENTIAL_STEPS};
+use super::states::ScanStates;
+use super::tile::{ScanStepSizes, ScanTile};
+use super::{HeadScan, SELECTIVE_SCAN, SelectiveScanParams, num};
+use crate::caps::DeviceCaps;
+use crate::emit::{LoweringCtx, SlotView};
+use crate::lowerings::code;
+use crate::tuning::TuningKey;
+use crate::variant::{self, KernelVariant, needs};
 
-/// A `SelectiveScan` as its kernels take it.
-pub(super) struct Channels<'v> {
+/// A `SelectiveScan` with its operands as the kernels take them.
+pub(super) struct ChannelScan<'v> {
     pub(super) sizes: ScanSizes,
-    /// x, dt, a, b and c.
-    pub(super) operands: &'v [View; 5],
-    pub(super) results: &'v View,
-    pub(super) states: &'v States,
+    /// The operands x, dt, a, b and c.
+    pub(super) operands: &'v [SlotView; 5],
+    pub(super) results: &'v SlotView,
+    pub(super) states: &'v ScanStates,
 }
 
-/// Channels through so many steps at most.
-struct Steps<'v> {
-    scan: &'v Channels<'v>,
+/// A `SelectiveScan` with at most `steps` steps.
+struct BoundedChannelScan<'v> {
+    scan: &'v ChannelScan<'v>,
     steps: usize,
 }
 
-/// A scan over heads of so many steps at most.
-struct Heads<'v> {
-    scan: &'v Scan<'v>,
+/// A scan over heads with at most `steps` steps.
+struct BoundedHeadScan<'v> {
+    scan: &'v HeadScan<'v>,
     steps: usize,
 }
 
-/// Emits the cheapest variant of a `SelectiveScan`, or two where there may be a single step.
-pub(super) fn of_channels(e: &mut Emit<'_>, scan: &Channels<'_>) -> Result<(), CompileError> {
+/// Emits the cheapest variant of a `SelectiveScan`, and a separate one for single steps if they may
+/// occur.
+pub(super) fn emit_channels(
+    e: &mut LoweringCtx<'_>,
+    scan: &ChannelScan<'_>,
+) -> Result<(), CompileError> {
     let shape = scan.operands[0].layout.shape();
     let [batch, bound] = [e.bound(&shape[0])?, e.bound(&shape[1])?];
-    e.choose(&shape[1], &[1], |e, arm| {
-        let asked = Steps {
+    e.switch_on_size(&shape[1], &[1], |e, arm| {
+        let asked = BoundedChannelScan {
             scan,
             steps: match arm {
                 0 => bound.min(1),
@@ -50,21 +54,21 @@ pub(super) fn of_channels(e: &mut Emit<'_>, scan: &Channels<'_>) -> Result<(), C
             },
         };
         let sizes = [batch, asked.steps];
-        let measured = measured(e.caps, scan.dtype(), "selective_scan", sizes, scan.sizes);
+        let measured = tuned_variant(e.caps, scan.dtype(), "selective_scan", sizes, scan.sizes);
         variant::run(e, &by_channels(), measured, &asked)
     })
 }
 
-/// Emits the cheapest variant of a scan over heads, or several where the number of steps decides.
-pub(super) fn of_heads(e: &mut Emit<'_>, scan: &Scan<'_>) -> Result<(), CompileError> {
+/// Emits the cheapest variants of a scan over heads, one per range of step counts.
+pub(super) fn emit_heads(e: &mut LoweringCtx<'_>, scan: &HeadScan<'_>) -> Result<(), CompileError> {
     let [batch, steps] = scan.batch_and_steps();
     let [batch, bound] = [e.bound(batch)?, e.bound(steps)?];
     let one = (!scan.is_delta).then_some(1);
-    let few = chunked::tiling(e, scan)?.map(|_| FEW_STEPS);
+    let few = chunked::tiling(e, scan)?.map(|_| MAX_SEQUENTIAL_STEPS);
     let bounds: Vec<u32> = one.into_iter().chain(few).collect();
-    e.choose(steps, &bounds, |e, arm| {
+    e.switch_on_size(steps, &bounds, |e, arm| {
         let most = bounds.get(arm).map(|most| bound.min(*most as usize));
-        let asked = Heads {
+        let asked = BoundedHeadScan {
             scan,
             steps: most.unwrap_or(bound),
         };
@@ -73,87 +77,93 @@ pub(super) fn of_heads(e: &mut Emit<'_>, scan: &Scan<'_>) -> Result<(), CompileE
             false => "mamba2",
         };
         let sizes = [batch, asked.steps];
-        let measured = measured(e.caps, scan.rows[0].dtype, what, sizes, scan.sizes);
+        let measured = tuned_variant(e.caps, scan.rows[0].dtype, what, sizes, scan.sizes);
         variant::run(e, &by_heads(), measured, &asked)
     })
 }
 
-/// The variant that a table of measurements names.
-fn measured<'c>(
-    caps: &'c Caps,
+/// The variant that the autotuning table names.
+fn tuned_variant<'c>(
+    caps: &'c DeviceCaps,
     dtype: DType,
     what: &str,
     [batch, steps]: [usize; 2],
     sizes: ScanSizes,
 ) -> Option<&'c str> {
     let sizes = [batch, steps, sizes.heads, sizes.per_head, sizes.states];
-    caps.device.tuning.find(|| Key::scan(what, dtype, sizes))
+    caps.device
+        .tuning
+        .find(|| TuningKey::scan(what, dtype, sizes))
 }
 
-/// What a variant for a single step needs.
+/// Requirement of a single-step variant.
 const ONE_STEP: &str = "one step";
 
-/// What a dispatch takes and so many states through so many steps, where a unit takes so many a second.
-fn seconds(e: &Emit<'_>, states: f64, steps: f64, per_s: f64) -> f64 {
+/// Estimated time in seconds: a dispatch plus `states` times `steps` updates at `per_s` updates per
+/// unit and second.
+fn seconds(e: &LoweringCtx<'_>, states: f64, steps: f64, per_s: f64) -> f64 {
     let units = e.caps.units() as f64;
     e.caps.device.rates.dispatch_s + states * steps / (per_s * units)
 }
 
-/// The variants of a `SelectiveScan`.
-fn by_channels<'v>() -> [Variant<Steps<'v>>; 3] {
+/// Variants of `SelectiveScan`.
+fn by_channels<'v>() -> [KernelVariant<BoundedChannelScan<'v>>; 3] {
     [
-        Variant {
+        KernelVariant {
             name: "one",
             supports: |_, asked| needs(asked.steps <= 1, ONE_STEP),
             cost: |e, _| Ok(e.caps.device.rates.dispatch_s),
             emit: |e, asked| asked.scan.one(e),
         },
-        Variant {
+        KernelVariant {
             name: "many_channels",
             supports: |e, asked| {
                 let work = asked.scan.work(e)?;
                 needs(
-                    !Tile::is_for_few(work, e.caps),
-                    "four workgroups or more on each unit",
+                    !ScanTile::uses_small_workgroups(work, e.caps),
+                    "at least four workgroups per compute unit",
                 )
             },
             cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.channels[0]),
             emit: |e, asked| {
-                let tile = Tile::many_channels(asked.scan.work(e)?, e.caps);
+                let tile = ScanTile::many_channels(asked.scan.work(e)?, e.caps);
                 asked.scan.emit(e, tile)
             },
         },
-        Variant {
+        KernelVariant {
             name: "few_channels",
             supports: |_, _| Ok(()),
             cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.channels[1]),
             emit: |e, asked| {
                 let is_narrow = asked.scan.dtype() != DType::F32;
-                let tile = Tile::few_channels(asked.scan.work(e)?, e.caps, is_narrow);
+                let tile = ScanTile::few_channels(asked.scan.work(e)?, e.caps, is_narrow);
                 asked.scan.emit(e, tile)
             },
         },
     ]
 }
 
-/// The variants of a scan over heads.
-fn by_heads<'v>() -> [Variant<Heads<'v>>; 3] {
+/// Variants of scans over heads.
+fn by_heads<'v>() -> [KernelVariant<BoundedHeadScan<'v>>; 3] {
     [
-        Variant {
+        KernelVariant {
             name: "one",
             supports: |_, asked| {
-                needs(!asked.scan.is_delta, "a state that answers no values")?;
+                needs(!asked.scan.is_delta, "a scan other than gated_delta_net")?;
                 needs(asked.steps <= 1, ONE_STEP)
             },
             cost: |e, _| Ok(e.caps.device.rates.dispatch_s),
             emit: |e, asked| asked.scan.one(e),
         },
-        Variant {
+        KernelVariant {
             name: "chunks",
             supports: |e, asked| {
-                needs(asked.steps > FEW_STEPS as usize, "more than 127 steps")?;
-                let what = "cooperative matrices of 16-bit floats, whole fragments of up to 128 states, \
-                        and of columns";
+                needs(
+                    asked.steps > MAX_SEQUENTIAL_STEPS as usize,
+                    "more than 127 steps",
+                )?;
+                let what = "16-bit cooperative matrices, at most 128 states in whole fragments, \
+                        and columns in whole fragments";
                 needs(chunked::tiling(e, asked.scan)?.is_some(), what)
             },
             cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.chunks),
@@ -162,7 +172,7 @@ fn by_heads<'v>() -> [Variant<Heads<'v>>; 3] {
                 None => unreachable!("invariant: the variant supports it"),
             },
         },
-        Variant {
+        KernelVariant {
             name: "steps",
             supports: |_, _| Ok(()),
             cost: |e, asked| asked.seconds(e, e.caps.device.rates.scans.steps),
@@ -171,9 +181,9 @@ fn by_heads<'v>() -> [Variant<Heads<'v>>; 3] {
     ]
 }
 
-impl Heads<'_> {
-    /// By the rates of `Mamba2` and `GatedDeltaNet`.
-    fn seconds(&self, e: &Emit<'_>, rates: [f64; 2]) -> Result<f64, CompileError> {
+impl BoundedHeadScan<'_> {
+    /// Estimated time in seconds, with the rates of `Mamba2` and `GatedDeltaNet`.
+    fn seconds(&self, e: &LoweringCtx<'_>, rates: [f64; 2]) -> Result<f64, CompileError> {
         let sizes = self.scan.sizes;
         let [batch, _] = self.scan.batch_and_steps();
         let states = [e.bound(batch)?, sizes.heads, sizes.per_head, sizes.states];
@@ -183,9 +193,9 @@ impl Heads<'_> {
     }
 }
 
-impl Steps<'_> {
-    fn seconds(&self, e: &Emit<'_>, rate: f64) -> Result<f64, CompileError> {
-        let Work {
+impl BoundedChannelScan<'_> {
+    fn seconds(&self, e: &LoweringCtx<'_>, rate: f64) -> Result<f64, CompileError> {
+        let ScanStepSizes {
             rows,
             channels,
             states,
@@ -195,20 +205,20 @@ impl Steps<'_> {
     }
 }
 
-impl Channels<'_> {
+impl ChannelScan<'_> {
     fn dtype(&self) -> DType {
         self.operands[0].dtype
     }
 
-    fn work(&self, e: &Emit<'_>) -> Result<Work, CompileError> {
-        Ok(Work {
+    fn work(&self, e: &LoweringCtx<'_>) -> Result<ScanStepSizes, CompileError> {
+        Ok(ScanStepSizes {
             rows: e.bound(&self.operands[0].layout.shape()[0])?,
             channels: self.sizes.heads,
             states: self.sizes.states,
         })
     }
 
-    fn emit(&self, e: &mut Emit<'_>, tile: Tile) -> Result<(), CompileError> {
+    fn emit(&self, e: &mut LoweringCtx<'_>, tile: ScanTile) -> Result<(), CompileError> {
         let sizes = self.sizes;
         let [x, dt, a, b, c] = self.operands;
         let (batch, steps) = (&x.layout.shape()[0], &x.layout.shape()[1]);
@@ -228,7 +238,7 @@ impl Channels<'_> {
         consts.extend(self.states.consts());
         let [x, dt, a] = [e.dense(x)?.slot, e.dense(dt)?.slot, e.dense(a)?.slot];
         let rows = [e.dense(b)?, e.dense(c)?];
-        let made = self.states.make(e)?;
+        let made = self.states.allocate(e)?;
         let initial = self.states.initial.unwrap_or(x);
         let others = [x, self.results.slot, dt, a, initial, made.slot];
         let rows = (rows.each_ref(), sizes.states);

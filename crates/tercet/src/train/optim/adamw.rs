@@ -2,10 +2,11 @@
 
 use tercet_ir::Value;
 
-use super::{Optimizer, Param, Update, expect, expect_decay, expect_not_negative};
+use super::{Optimizer, OptimizerUpdate, TrainedParam, expect, expect_decay, expect_not_negative};
 use crate::train::error::StepError;
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019):
+/// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled weight decay
+/// regularization", 2019):
 ///
 /// ```text
 /// m = beta1 m + (1 - beta1) g
@@ -13,16 +14,17 @@ use crate::train::error::StepError;
 /// w = w (1 - rate weight_decay) - rate / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + epsilon)
 /// ```
 ///
-/// States: `adamw.m.<name>`, `adamw.v.<name>`, and `adamw.step`, `I32 []`, which counts steps that were not skipped.
+/// States: `adamw.m.<name>`, `adamw.v.<name>`, and `adamw.step`, `I32 []`, which counts steps that
+/// were not skipped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdamW {
-    /// How much of the mean of gradients is kept, `[0, 1)`.
+    /// Decay of the mean of gradients, `[0, 1)`.
     pub beta1: f64,
-    /// How much of the mean of their squares is kept, `[0, 1)`.
+    /// Decay of the mean of squared gradients, `[0, 1)`.
     pub beta2: f64,
-    /// What keeps the divisor from 0, more than 0.
+    /// Added to the divisor so that it is not 0, more than 0.
     pub epsilon: f64,
-    /// The part of a weight that a learning rate of 1 would take away, 0 or more.
+    /// Decoupled weight decay per unit of learning rate, 0 or more.
     pub weight_decay: f64,
 }
 
@@ -39,11 +41,11 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// The updates of some parameters.
+    /// Adds the updates of some trainables.
     pub(super) fn update_all<'p>(
         &self,
-        u: &mut Update<'_>,
-        params: impl Iterator<Item = &'p Param>,
+        u: &mut OptimizerUpdate<'_>,
+        params: impl Iterator<Item = &'p TrainedParam>,
     ) -> Result<(), StepError> {
         let mut params = params.peekable();
         if params.peek().is_none() {
@@ -61,8 +63,8 @@ impl AdamW {
 
     fn update_one(
         &self,
-        u: &mut Update<'_>,
-        p: &Param,
+        u: &mut OptimizerUpdate<'_>,
+        p: &TrainedParam,
         of_m: Value,
         root: Value,
     ) -> Result<(), StepError> {
@@ -72,7 +74,8 @@ impl AdamW {
         let m = u.state(&format!("adamw.m.{}", p.name), p.ty.clone())?;
         let v = u.state(&format!("adamw.v.{}", p.name), p.ty.clone())?;
         let new_m = u.blend(m, self.beta1, g, 1.0 - self.beta1)?;
-        // Not the square that the norm of gradients sums: that one would be kept for here.
+        // This product differs from the square in the gradient norm. Sharing that node would keep
+        // its value in memory until here.
         let part = u.times(g, 1.0 - self.beta2)?;
         let square = u.graph().mul(part, g)?;
         let new_v = u.blend(v, self.beta2, square, 1.0)?;
@@ -101,7 +104,11 @@ impl Optimizer for AdamW {
         expect_not_negative("the weight decay of AdamW", self.weight_decay)
     }
 
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+    fn update(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        params: &[TrainedParam],
+    ) -> Result<(), StepError> {
         self.update_all(u, params.iter())
     }
 }

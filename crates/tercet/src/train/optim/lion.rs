@@ -1,6 +1,6 @@
 //! Lion.
 
-use super::{Optimizer, Param, Update, expect_decay, expect_not_negative};
+use super::{Optimizer, OptimizerUpdate, TrainedParam, expect_decay, expect_not_negative};
 use crate::train::error::StepError;
 
 /// Lion (Chen and others, "Symbolic discovery of optimization algorithms", 2023):
@@ -10,14 +10,15 @@ use crate::train::error::StepError;
 /// m = beta2 m + (1 - beta2) g
 /// ```
 ///
-/// Its rates are 3 to 10 times lower than AdamW's, its decay as much higher. States: `lion.m.<name>`.
+/// Typical learning rates are 3 to 10 times lower than those of AdamW, and weight decay is higher
+/// by the same factor. States: `lion.m.<name>`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lion {
-    /// How much the mean of gradients counts in a step, `[0, 1)`.
+    /// Weight of the mean in the update direction, `[0, 1)`.
     pub beta1: f64,
-    /// How much of that mean is kept, `[0, 1)`.
+    /// Decay of the mean of gradients, `[0, 1)`.
     pub beta2: f64,
-    /// The part of a weight that a learning rate of 1 would take away, 0 or more.
+    /// Decoupled weight decay per unit of learning rate, 0 or more.
     pub weight_decay: f64,
 }
 
@@ -43,7 +44,11 @@ impl Optimizer for Lion {
         expect_not_negative("the weight decay of Lion", self.weight_decay)
     }
 
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+    fn update(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        params: &[TrainedParam],
+    ) -> Result<(), StepError> {
         for p in params {
             let rate = u.learning_rate(&p.group)?;
             let kept = u.decay(&p.group, self.weight_decay)?;
@@ -53,7 +58,7 @@ impl Optimizer for Lion {
             let direction = u.graph().sign(mean)?;
             let w = u.stepped(p.weight, kept, rate, direction)?;
             u.assign(p.weight, w)?;
-            // The weight needs the mean as it was: it comes first, in a kernel of its own.
+            // The weight update reads the previous mean, so it comes first, in a separate kernel.
             let new_m = u.blend(m, self.beta2, g, 1.0 - self.beta2)?;
             u.assign(m, new_m)?;
         }

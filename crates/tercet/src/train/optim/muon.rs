@@ -2,21 +2,24 @@
 
 use tercet_ir::{OpError, Value};
 
-use super::{AdamW, Optimizer, Param, Update, expect, expect_decay, expect_not_negative};
+use super::{
+    AdamW, Optimizer, OptimizerUpdate, TrainedParam, expect, expect_decay, expect_not_negative,
+};
 use crate::train::error::StepError;
 
-/// How Muon's step is scaled by the sizes of a matrix of `rows` by `columns`.
+/// Scale of Muon's update for a matrix of `rows` by `columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MuonScale {
-    /// `0.2 sqrt(max(rows, columns))`, so that steps are as large as AdamW's and share its rate and decay (Liu and
-    /// others, "Muon is scalable for LLM training", 2025).
+    /// `0.2 sqrt(max(rows, columns))`. Updates then have the size of AdamW's and can use its
+    /// learning rate and decay (Liu and others, "Muon is scalable for LLM training", 2025).
     MatchAdamW,
-    /// `sqrt(max(1, rows / columns))`, that of the first publication.
+    /// `sqrt(max(1, rows / columns))`, as in the first publication.
     Original,
 }
 
-/// Muon (Jordan and others, "Muon: an optimizer for hidden layers in neural networks", 2024): the momentum of a matrix,
-/// made orthogonal by Newton and Schulz's iteration, is its step. What is no matrix is AdamW's.
+/// Muon (Jordan and others, "Muon: an optimizer for hidden layers in neural networks", 2024). The
+/// update of a matrix is its momentum, orthogonalized by Newton-Schulz iterations. Other tensors
+/// use AdamW.
 ///
 /// ```text
 /// b = momentum b + (1 - momentum) g
@@ -25,29 +28,31 @@ pub enum MuonScale {
 /// w = w (1 - rate weight_decay) - rate scale x
 /// ```
 ///
-/// Tensors of rank 3 are matrices side by side (experts); from rank 4 on they are matrices by their first axis
-/// (convolutions). States: `muon.momentum.<name>`, and [`AdamW`]'s.
+/// Tensors of rank 3 are batches of matrices (experts). Tensors of rank 4 or more are flattened to
+/// matrices whose rows are the first axis (convolutions). States: `muon.momentum.<name>`, and those
+/// of [`AdamW`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Muon {
-    /// How much of the momentum is kept, `[0, 1)`.
+    /// Decay of the momentum, `[0, 1)`.
     pub momentum: f64,
-    /// Whether the gradient counts as if the step had been taken.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// The part of a weight that a learning rate of 1 would take away, 0 or more.
+    /// Decoupled weight decay per unit of learning rate, 0 or more.
     pub weight_decay: f64,
-    /// The number of iterations, at least 1.
+    /// Number of Newton-Schulz iterations, at least 1.
     pub iterations: usize,
-    /// How steps are scaled.
+    /// Scale of updates.
     pub scale: MuonScale,
-    /// Parts of the names of matrices that are AdamW's all the same: embeddings and the head, as the authors say.
+    /// Matrices whose names contain one of these use AdamW: embeddings and the output head, as the
+    /// authors recommend.
     pub by_adamw: Vec<String>,
-    /// What updates the rest, with a decay of its own.
+    /// Optimizer of the other tensors, with a separate weight decay.
     pub adamw: AdamW,
 }
 
 impl Default for Muon {
-    /// A momentum of 0.95 by Nesterov, a decay of 0.1, 5 iterations, steps as large as AdamW's, which takes what has
-    /// `embed` or `lm_head` in its name.
+    /// Nesterov momentum of 0.95, a weight decay of 0.1, 5 iterations, updates of AdamW's size.
+    /// Names that contain `embed` or `lm_head` use AdamW.
     fn default() -> Muon {
         Muon {
             momentum: 0.95,
@@ -61,16 +66,16 @@ impl Default for Muon {
     }
 }
 
-/// The matrices that a shape stands for.
-struct Matrices {
-    /// The shape in which they are multiplied.
+/// A tensor as a batch of matrices.
+struct MatrixView {
+    /// Shape of the matmul operands.
     shape: Vec<usize>,
     rows: usize,
     columns: usize,
 }
 
-impl Matrices {
-    fn of(p: &Param) -> Option<Matrices> {
+impl MatrixView {
+    fn new(p: &TrainedParam) -> Option<MatrixView> {
         let sizes = p.ty.shape.as_known()?;
         let shape = match &sizes[..] {
             [_, _] | [_, _, _] => sizes,
@@ -80,7 +85,7 @@ impl Matrices {
         let [.., rows, columns] = shape[..] else {
             return None;
         };
-        (shape.iter().product::<usize>() > 0).then_some(Matrices {
+        (shape.iter().product::<usize>() > 0).then_some(MatrixView {
             shape,
             rows,
             columns,
@@ -89,19 +94,25 @@ impl Matrices {
 }
 
 impl Muon {
-    fn matrices(&self, p: &Param) -> Option<Matrices> {
+    fn matrices(&self, p: &TrainedParam) -> Option<MatrixView> {
         let other = self.by_adamw.iter().any(|part| p.name.contains(part));
-        if other { None } else { Matrices::of(p) }
+        if other { None } else { MatrixView::new(p) }
     }
 
-    /// The nearest matrix with singular values about 1, of the shape of the matrices.
-    fn orthogonal(&self, u: &mut Update<'_>, x: Value, of: &Matrices) -> Result<Value, OpError> {
+    /// Newton-Schulz orthogonalization: a matrix with the same singular vectors and singular values
+    /// of about 1.
+    fn orthogonal(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        x: Value,
+        of: &MatrixView,
+    ) -> Result<Value, OpError> {
         let (a, b, c) = (3.4445, -4.7750, 2.0315);
         let rank = of.shape.len();
         let mut swap: Vec<usize> = (0..rank).collect();
         swap.swap(rank - 2, rank - 1);
         let mut x = u.graph().reshape(x, &of.shape[..])?;
-        // The products are square by the shorter side.
+        // Transpose tall matrices, so that the Gram matrix has the size of the shorter side.
         let tall = of.rows > of.columns;
         if tall {
             x = u.graph().transpose(x, &swap)?;
@@ -126,7 +137,12 @@ impl Muon {
         Ok(x)
     }
 
-    fn update_one(&self, u: &mut Update<'_>, p: &Param, of: &Matrices) -> Result<(), StepError> {
+    fn update_one(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        p: &TrainedParam,
+        of: &MatrixView,
+    ) -> Result<(), StepError> {
         let rate = u.learning_rate(&p.group)?;
         let kept = u.decay(&p.group, self.weight_decay)?;
         let g = u.gradient(p)?;
@@ -166,7 +182,11 @@ impl Optimizer for Muon {
         self.adamw.check()
     }
 
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+    fn update(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        params: &[TrainedParam],
+    ) -> Result<(), StepError> {
         for p in params {
             if let Some(of) = self.matrices(p) {
                 self.update_one(u, p, &of)?;

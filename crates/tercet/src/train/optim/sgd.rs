@@ -1,10 +1,10 @@
 //! Stochastic gradient descent.
 
-use super::{Optimizer, Param, Update, expect_decay, expect_not_negative};
+use super::{Optimizer, OptimizerUpdate, TrainedParam, expect_decay, expect_not_negative};
 use crate::train::error::StepError;
 
-/// Stochastic gradient descent with momentum (Sutskever and others, "On the importance of initialization and momentum in
-/// deep learning", 2013), in the form that is usual:
+/// Stochastic gradient descent with momentum (Sutskever and others, "On the importance of
+/// initialization and momentum in deep learning", 2013), in the common form:
 ///
 /// ```text
 /// g = g + weight_decay w
@@ -15,16 +15,16 @@ use crate::train::error::StepError;
 /// States: `sgd.momentum.<name>`, none without momentum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sgd {
-    /// How much of the last steps is kept, `[0, 1)`.
+    /// Decay of the momentum, `[0, 1)`.
     pub momentum: f64,
-    /// Whether the gradient counts as if the step had been taken.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// What of the weights is added to gradients, 0 or more.
+    /// L2 weight decay, added to the gradients, 0 or more.
     pub weight_decay: f64,
 }
 
 impl Default for Sgd {
-    /// Plain: no momentum, no decay.
+    /// No momentum, no weight decay.
     fn default() -> Sgd {
         Sgd {
             momentum: 0.0,
@@ -44,7 +44,11 @@ impl Optimizer for Sgd {
         expect_not_negative("the weight decay of SGD", self.weight_decay)
     }
 
-    fn update(&self, u: &mut Update<'_>, params: &[Param]) -> Result<(), StepError> {
+    fn update(
+        &self,
+        u: &mut OptimizerUpdate<'_>,
+        params: &[TrainedParam],
+    ) -> Result<(), StepError> {
         for p in params {
             let rate = u.learning_rate(&p.group)?;
             let mut g = u.gradient(p)?;

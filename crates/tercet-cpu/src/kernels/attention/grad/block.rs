@@ -1,39 +1,40 @@
-//! A block of queries by a block of keys: weights, cotangents of scores, and what they add to the cotangents of operands.
+//! One block of queries times one block of keys: weights, score cotangents, and their contributions
+//! to dQ, dK and dV.
 
 use std::ops::Range;
 
-use super::{Job, Lines, Mask, Packed, ROW};
-use crate::kernels::gemm::{self, Asks, Columns, Tile};
+use super::{AttentionGradTask, AttentionKeyMask, PackedGradKv, PackedGradQueries, ROW};
+use crate::kernels::gemm::{self, GemmColumnReads, GemmMicroTile, Prefetch};
 use crate::kernels::simd::Simd;
 use crate::kernels::vmath::scalar;
 
-/// A block of queries of one head by a block of keys.
-pub(super) struct Block<'a> {
+/// A block of queries of one head and a block of keys.
+pub(super) struct AttentionGradBlock<'a> {
     pub(super) head: usize,
     pub(super) queries: Range<usize>,
     pub(super) keys: Range<usize>,
-    /// Of each query the keys that it sees by position; both ends ascend.
-    pub(super) seen: &'a [(usize, usize)],
+    /// Range of visible keys of each query, by position; both ends ascend.
+    pub(super) visible: &'a [(usize, usize)],
 }
 
-impl Block<'_> {
-    /// The keys of the block that one of some queries sees by position.
+impl AttentionGradBlock<'_> {
+    /// Keys of the block that are visible by position to at least one of the queries `rows`.
     fn keys_of(&self, rows: Range<usize>) -> Range<usize> {
-        let (first, last) = (self.seen[rows.start].0, self.seen[rows.end - 1].1);
+        let (first, last) = (self.visible[rows.start].0, self.visible[rows.end - 1].1);
         let of = |key: usize| key.clamp(self.keys.start, self.keys.end);
         of(first)..of(last).max(of(first))
     }
 
-    /// The queries of the block that see one of some keys by position.
+    /// Queries of the block to which at least one of the keys is visible by position.
     fn rows_of(&self, keys: &Range<usize>) -> Range<usize> {
-        let from = self.seen.partition_point(|seen| seen.1 <= keys.start);
-        let to = self.seen.partition_point(|seen| seen.0 < keys.end);
+        let from = self.visible.partition_point(|seen| seen.1 <= keys.start);
+        let to = self.visible.partition_point(|seen| seen.0 < keys.end);
         from..to.max(from)
     }
 }
 
-/// A tile of so many rows of A, over `k`, and the columns of one panel.
-struct Product {
+/// A tile: `rows` rows of A, depth `k`, and the columns of one panel.
+struct AttentionGradTile {
     rows: usize,
     k: usize,
     a: *const f32,
@@ -46,13 +47,13 @@ struct Product {
     add: bool,
 }
 
-impl Product {
+impl AttentionGradTile {
     /// # Safety
-    /// Needs the instructions of `S`; all operands are valid for these sizes.
+    /// Requires the instructions of `S`; all operands are valid for these sizes.
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let vectors = self.cols.div_ceil(S::LANES);
-        let tile = Tile {
+        let tile = GemmMicroTile {
             k: self.k,
             a: self.a,
             a_row: self.a_row,
@@ -61,38 +62,38 @@ impl Product {
             b_step: S::TILE_VECTORS * S::LANES,
             c: self.c,
             c_row: self.c_row,
-            last: self.cols - (vectors - 1) * S::LANES,
+            last_lanes: self.cols - (vectors - 1) * S::LANES,
             next: std::ptr::null(),
-            asks: Asks::Steps,
+            prefetch: Prefetch::Steps,
             add: self.add,
             bias: std::ptr::null(),
         };
-        gemm::tile_function(S::LEVEL, self.rows, vectors, Columns::Padded)(&tile);
+        gemm::tile_function(S::LEVEL, self.rows, vectors, GemmColumnReads::Padded)(&tile);
     }
 }
 
-/// The ranges of `0..n` in as few tiles as can be, as even as can be.
+/// Splits `0..n` into the minimum number of tiles, of nearly equal size.
 fn tiles<S: Simd>(n: usize) -> impl Iterator<Item = Range<usize>> {
     let count = n.div_ceil(S::TILE_ROWS);
     (0..count).map(move |i| i * n / count..(i + 1) * n / count)
 }
 
-/// `p = q kT` and `ds = dy vT` of a block, where a query of the tile sees a key of the panel by position.
+/// Computes `p = q kT` and `ds = dy vT` for the tiles that have visible keys by position.
 ///
 /// # Safety
-/// As [`run_job`](super::run_job).
+/// Same as [`run_job`](super::run_job).
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd>(
-    job: &Job<'_>,
-    block: &Block<'_>,
-    packed: &Packed,
+    job: &AttentionGradTask<'_>,
+    block: &AttentionGradBlock<'_>,
+    packed: &PackedGradKv,
     p: &mut [f32],
     ds: &mut [f32],
 ) {
     let nr = S::TILE_VECTORS * S::LANES;
     let sides = [
-        (&job.of.q, packed.turned_keys, p),
-        (&job.of.dy, packed.turned_values, ds),
+        (&job.of.q, packed.transposed_keys, p),
+        (&job.of.dy, packed.transposed_values, ds),
     ];
     for (x, by, to) in sides {
         let rows = job.rows(x, block.head, block.queries.start).as_ptr();
@@ -104,7 +105,7 @@ pub(super) unsafe fn scores<S: Simd>(
                     continue;
                 }
                 let at = tile.start * ROW + col - block.keys.start;
-                let product = Product {
+                let product = AttentionGradTile {
                     rows: tile.len(),
                     k: by.rows,
                     a: rows.wrapping_add(tile.start * x.strides[2]),
@@ -122,14 +123,14 @@ pub(super) unsafe fn scores<S: Simd>(
     }
 }
 
-/// The weights of a block's products and the cotangents of those, in their places.
+/// Replaces the products in place by the weights and the score cotangents of the block.
 ///
 /// # Safety
-/// As [`run_job`](super::run_job).
+/// Same as [`run_job`](super::run_job).
 #[inline(always)]
 pub(super) unsafe fn weights<S: Simd>(
-    job: &Job<'_>,
-    block: &Block<'_>,
+    job: &AttentionGradTask<'_>,
+    block: &AttentionGradBlock<'_>,
     p: &mut [f32],
     ds: &mut [f32],
 ) {
@@ -148,7 +149,13 @@ pub(super) unsafe fn weights<S: Simd>(
         let (lse, delta) = (of.lse[at], of.delta[at]);
         let pairs = p[seen.clone()].iter_mut().zip(&mut ds[seen]);
         match (a.softcap, &a.mask) {
-            (None, Mask::None | Mask::Causal | Mask::SlidingWindow(_) | Mask::Bias(..)) => {
+            (
+                None,
+                AttentionKeyMask::None
+                | AttentionKeyMask::Causal
+                | AttentionKeyMask::SlidingWindow(_)
+                | AttentionKeyMask::Bias(..),
+            ) => {
                 for (p, ds) in pairs {
                     *p = scalar::exp::<S>(a.scale * *p - lse);
                     *ds = *p * (*ds - delta) * a.scale;
@@ -156,10 +163,13 @@ pub(super) unsafe fn weights<S: Simd>(
             }
             (cap, mask) => {
                 let keep = |key: usize| match mask {
-                    Mask::Keep(keep, s) => {
+                    AttentionKeyMask::Keep(keep, s) => {
                         keep[job.b * s[0] + block.head * s[1] + query * s[2] + key * s[3]] != 0
                     }
-                    Mask::None | Mask::Causal | Mask::SlidingWindow(_) | Mask::Bias(..) => true,
+                    AttentionKeyMask::None
+                    | AttentionKeyMask::Causal
+                    | AttentionKeyMask::SlidingWindow(_)
+                    | AttentionKeyMask::Bias(..) => true,
                 };
                 for ((p, ds), key) in pairs.zip(keys) {
                     let score = a.scale * *p;
@@ -179,16 +189,16 @@ pub(super) unsafe fn weights<S: Simd>(
     }
 }
 
-/// Adds what a block has for the cotangents.
+/// Adds the block's contributions to the cotangents.
 ///
 /// # Safety
-/// As [`run_job`](super::run_job).
+/// Same as [`run_job`](super::run_job).
 #[inline(always)]
 pub(super) unsafe fn sums<S: Simd>(
-    job: &Job<'_>,
-    block: &Block<'_>,
-    packed: &Packed,
-    lines: &Lines,
+    job: &AttentionGradTask<'_>,
+    block: &AttentionGradBlock<'_>,
+    packed: &PackedGradKv,
+    lines: &PackedGradQueries,
     p: &[f32],
     ds: &[f32],
 ) {
@@ -203,7 +213,7 @@ pub(super) unsafe fn sums<S: Simd>(
                     continue;
                 }
                 let row = block.queries.start + tile.start;
-                let product = Product {
+                let product = AttentionGradTile {
                     rows: tile.len(),
                     k: keys.len(),
                     a: ds.as_ptr().add(tile.start * ROW + keys.start - first),
@@ -235,7 +245,7 @@ pub(super) unsafe fn sums<S: Simd>(
                 if rows.is_empty() {
                     continue;
                 }
-                let product = Product {
+                let product = AttentionGradTile {
                     rows: tile.len(),
                     k: rows.len(),
                     a: by.as_ptr().add(rows.start * ROW + tile.start),

@@ -1,67 +1,69 @@
-//! Windows of any kind as rows of a product: the address of each tap of each window is looked up, and its channels are
-//! multiplied with a part of a packed panel of weights.
+//! NHWC convolution of any windows as an indirect GEMM: the kernel reads each tap of each window
+//! through a pointer table. It multiplies the channels at each address with part of a packed weight
+//! panel.
 //!
-//! A task is a block of windows for some panels. Sums of long chains are gathered in y, which holds them until they are whole;
-//! then they are finished.
+//! A task computes a block of windows for some panels. Partial sums of long chains are accumulated
+//! in y; the epilogue runs after the last part.
 
-use super::super::super::gemm::{self, Activation};
-use super::super::super::parallel::{self, Tasks, Threads};
+use super::super::super::gemm::{self, GemmActivation};
+use super::super::super::parallel::{self, ClaimedTasks, KernelThreads};
 use super::super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::super::{ConvShape, TASKS};
-use super::Job;
-use super::tile::{self, Tile};
+use super::NhwcConvTaskArgs;
+use super::tile::{self, NhwcConvTile};
 
-/// Windows of a block at most and, where there are as many, at least.
-const MOST_WINDOWS: usize = 256;
-const FEW_WINDOWS: usize = 48;
-/// Floats of weights that stay in the nearest cache, and in the second-level one.
+/// Maximum windows of a block, and the minimum if there are enough windows.
+const MAX_WINDOWS: usize = 256;
+const MIN_TASK_WINDOWS: usize = 48;
+/// Floats of weights that stay in the L1 cache, and in the L2 cache.
 const NEAR: usize = 6 << 10;
 const FAR: usize = 64 << 10;
-/// Sums of the panel of any level.
-const MOST_SUMS: usize = 48;
+/// Maximum panel width of any SIMD level.
+const MAX_ACCUMULATORS: usize = 48;
 
-/// Floats of an address.
+/// Size of a pointer in floats.
 const ADDRESS: usize = size_of::<*const f32>().div_ceil(size_of::<f32>());
 
-/// Floats of zeros, and of all scratch of a thread; it grows with the sizes.
+/// Floats of zeros that padding is read from; monotonic in the sizes.
 fn zeros_len(shape: &ConvShape) -> usize {
     shape.channels.next_multiple_of(16)
 }
 
 pub(super) fn scratch_len(shape: &ConvShape) -> usize {
-    let windows = (shape.batch * shape.windows.count()).min(MOST_WINDOWS);
+    let windows = (shape.batch * shape.windows.count()).min(MAX_WINDOWS);
     let addresses = windows * shape.windows.taps() * ADDRESS;
     zeros_len(shape) + addresses.next_multiple_of(16)
 }
 
-/// How the work is cut.
-struct Grid {
-    /// All windows, and those of a block.
+/// Partition of the work.
+struct NhwcGrid {
+    /// Total number of windows, and windows per block.
     windows: usize,
     size: usize,
-    /// All panels, and parts of them.
+    /// Total number of panels, and number of panel groups.
     panels: usize,
     parts: usize,
 }
 
-impl Grid {
-    fn new(level: SimdLevel, threads: Threads, shape: &ConvShape) -> Grid {
+impl NhwcGrid {
+    fn new(level: SimdLevel, threads: KernelThreads, shape: &ConvShape) -> NhwcGrid {
         let (rows, columns) = gemm::tile_shape(level);
         let windows = shape.batch * shape.windows.count();
         let wanted = TASKS * threads.count();
-        // Weights that are read anew for each block are read for as many windows as can be.
+        // Weights larger than the L2 cache are read again for each block, so blocks have the
+        // maximum number of windows.
         let size = match shape.k() * shape.m > FAR {
-            true => MOST_WINDOWS,
+            true => MAX_WINDOWS,
             false => windows.div_ceil(wanted).next_multiple_of(rows),
         };
-        let size = size.clamp(FEW_WINDOWS, MOST_WINDOWS).min(windows);
+        let size = size.clamp(MIN_TASK_WINDOWS, MAX_WINDOWS).min(windows);
         let panels = shape.m.div_ceil(columns);
         let blocks = windows.div_ceil(size);
         let parts = match threads.count() {
             1 => 1,
             _ => wanted.div_ceil(blocks).min(panels),
         };
-        Grid {
+        NhwcGrid {
             windows,
             size: windows.div_ceil(blocks),
             panels,
@@ -74,9 +76,14 @@ impl Grid {
     }
 }
 
-/// The convolution.
-pub(super) fn run(level: SimdLevel, threads: Threads, job: &Job<'_>, scratch: &mut [f32]) {
-    let grid = Grid::new(level, threads, job.shape);
+/// Runs the convolution.
+pub(super) fn run(
+    level: SimdLevel,
+    threads: KernelThreads,
+    job: &NhwcConvTaskArgs<'_>,
+    scratch: &mut [f32],
+) {
+    let grid = NhwcGrid::new(level, threads, job.shape);
     let (tasks, part) = (grid.blocks() * grid.parts, scratch_len(job.shape));
     parallel::for_workers(threads, tasks, scratch, part, |tasks, part| {
         run_tasks(level, job, &grid, tasks, part);
@@ -84,19 +91,24 @@ pub(super) fn run(level: SimdLevel, threads: Threads, job: &Job<'_>, scratch: &m
 }
 
 simd_dispatch!(
-    fn run_tasks(job: &Job<'_>, grid: &Grid, tasks: Tasks<'_>, part: &mut [f32]) = tasks_body
+    fn run_tasks(job: &NhwcConvTaskArgs<'_>, grid: &NhwcGrid, tasks: ClaimedTasks<'_>, part: &mut [f32]) = tasks_body
 );
 
 /// # Safety
-/// Needs the instructions of `S`; no other worker has these tasks.
+/// Requires the instructions of `S`; no other worker has these tasks.
 #[inline(always)]
-unsafe fn tasks_body<S: Simd>(job: &Job<'_>, grid: &Grid, tasks: Tasks<'_>, part: &mut [f32]) {
+unsafe fn tasks_body<S: Simd>(
+    job: &NhwcConvTaskArgs<'_>,
+    grid: &NhwcGrid,
+    tasks: ClaimedTasks<'_>,
+    part: &mut [f32],
+) {
     let shape = job.shape;
     let (zeros, addresses) = part.split_at_mut(zeros_len(shape));
     zeros.fill(0.0);
     let zeros = zeros.as_ptr();
     assert!(addresses.len() >= grid.size * shape.windows.taps() * ADDRESS);
-    // Parts of scratch begin at multiples of 64 bytes.
+    // Parts of the scratch memory are aligned to 64 bytes.
     let addresses = addresses.as_mut_ptr().cast::<*const f32>();
     assert!(addresses.is_aligned());
     let mut known = None;
@@ -108,7 +120,7 @@ unsafe fn tasks_body<S: Simd>(job: &Job<'_>, grid: &Grid, tasks: Tasks<'_>, part
             address(job, first, count, zeros, addresses);
         }
         let panels = part * grid.panels / grid.parts..(part + 1) * grid.panels / grid.parts;
-        // Where all weights stay near, all channels of a few windows follow each other.
+        // If all weights stay in the L1 cache, all channels of a few windows are computed together.
         let step = match shape.k() * shape.m <= NEAR {
             true => S::TILE_ROWS,
             false => count,
@@ -126,13 +138,13 @@ unsafe fn tasks_body<S: Simd>(job: &Job<'_>, grid: &Grid, tasks: Tasks<'_>, part
     }
 }
 
-/// Writes where each tap of some windows reads: `[windows][taps]`.
+/// Writes the read address of each tap of each window: `[windows][taps]`.
 ///
 /// # Safety
 /// There is room for all of them.
 #[inline(always)]
 unsafe fn address(
-    job: &Job<'_>,
+    job: &NhwcConvTaskArgs<'_>,
     first: usize,
     count: usize,
     zeros: *const f32,
@@ -146,7 +158,8 @@ unsafe fn address(
     let mut col = first % width;
     for _ in 0..count {
         let x = job.x.as_ptr().wrapping_add(entry * each);
-        // Before the first row and column, wrapped numbers are greater than all that are inside.
+        // Coordinates before the first row or column wrap to large numbers, so one comparison
+        // checks both borders.
         let mut h = (row * w.stride[1]).wrapping_sub(w.pad[1]);
         let left = (col * w.stride[2]).wrapping_sub(w.pad[2]);
         for _ in 0..tall {
@@ -172,13 +185,13 @@ unsafe fn address(
     }
 }
 
-/// The sums of a block of windows for a panel of channels.
+/// Computes a block of windows for a panel of channels.
 ///
 /// # Safety
-/// As [`tasks_body`].
+/// Same as [`tasks_body`].
 #[inline(always)]
 unsafe fn run_panel<S: Simd>(
-    job: &Job<'_>,
+    job: &NhwcConvTaskArgs<'_>,
     panel: usize,
     first: usize,
     count: usize,
@@ -193,13 +206,13 @@ unsafe fn run_panel<S: Simd>(
     let col = panel * nr;
     let cols = nr.min(shape.m - col);
     let vectors = cols.div_ceil(S::LANES);
-    let mut start = [0.0; MOST_SUMS];
+    let mut start = [0.0; MAX_ACCUMULATORS];
     if let Some(bias) = job.bias {
         start[..cols].copy_from_slice(&bias[col..][..cols]);
     }
     let weights = &job.weights[panel * taps * channels * nr..][..taps * channels * nr];
     let tiles = count.div_ceil(S::TILE_ROWS);
-    // Several taps with all their channels, or some channels of one tap.
+    // A tile covers several taps with all their channels, or some channels of one tap.
     let channel_step = channels
         .div_ceil(channels.div_ceil(gemm::CHAIN).max(1))
         .max(1);
@@ -210,7 +223,7 @@ unsafe fn run_panel<S: Simd>(
     };
     for tap in (0..taps).step_by(tap_step) {
         for channel in (0..channels.max(1)).step_by(channel_step) {
-            let mut tile = Tile {
+            let mut tile = NhwcConvTile {
                 rows: addresses.add(tap),
                 row_step: taps,
                 taps: tap_step.min(taps - tap),
@@ -221,7 +234,7 @@ unsafe fn run_panel<S: Simd>(
                 y_step: shape.m,
                 start: start.as_ptr(),
                 add: tap + channel > 0,
-                last: cols - (vectors - 1) * S::LANES,
+                last_lanes: cols - (vectors - 1) * S::LANES,
                 bounds: None,
             };
             if tap + tile.taps == taps && channel + tile.channels == channels {
@@ -238,22 +251,28 @@ unsafe fn run_panel<S: Simd>(
     }
 }
 
-/// What sums are kept within, where that is all that is done with them.
+/// Clamp bounds of the epilogue, if the epilogue is only a clamp.
 #[inline(always)]
-fn bounds(job: &Job<'_>) -> Option<[f32; 2]> {
+fn bounds(job: &NhwcConvTaskArgs<'_>) -> Option<[f32; 2]> {
     match (job.epilogue.activation, job.epilogue.residual) {
-        (Activation::Relu, None) => Some([0.0, f32::INFINITY]),
-        (Activation::Relu6, None) => Some([0.0, 6.0]),
+        (GemmActivation::Relu, None) => Some([0.0, f32::INFINITY]),
+        (GemmActivation::Relu6, None) => Some([0.0, 6.0]),
         (_, _) => None,
     }
 }
 
-/// Applies the function to the channels of some panels.
+/// Applies the activation to the channels of some panels.
 ///
 /// # Safety
-/// As [`tasks_body`].
+/// Same as [`tasks_body`].
 #[inline(always)]
-unsafe fn finish<S: Simd>(job: &Job<'_>, from: usize, to: usize, first: usize, count: usize) {
+unsafe fn finish<S: Simd>(
+    job: &NhwcConvTaskArgs<'_>,
+    from: usize,
+    to: usize,
+    first: usize,
+    count: usize,
+) {
     if bounds(job).is_some() {
         return;
     }

@@ -1,35 +1,37 @@
-//! One channel of x for each of y: vectors of neighbouring channels.
+//! NHWC depthwise convolution, vectorized over adjacent channels.
 //!
-//! A task copies a block of a few vectors of channels with its padding, each vector by itself with element next to element, so
-//! that addresses are constants and rows a power of two apart do not meet in a cache; windows of a row are summed
-//! side by side. Several vectors, as their elements are far apart in x and y: a page holds but a few.
+//! A task copies a block of a few channel vectors, with padding. Each vector has its own contiguous
+//! slab, so addresses are constants, and rows a power of two apart do not conflict in the cache.
+//! Adjacent windows of a row are computed together. A task has several vectors, because a memory
+//! page contains only a few adjacent elements of one vector.
 
 #![allow(
     clippy::needless_range_loop,
     reason = "indices name windows and taps in several arrays at once"
 )]
 
-use super::super::super::parallel::{self, Threads};
+use super::super::super::parallel::{self, KernelThreads};
 use super::super::super::simd::{Simd, SimdLevel, simd_dispatch};
-use super::super::slab::{Block, Blocks, SLACK};
-use super::super::{ConvShape, TASKS, Windows};
-use super::Job;
+use super::super::slab::{ConvWindowBlock, ConvWindowBlocks, SLACK};
+use super::super::{ConvShape, ConvWindowAxes, TASKS};
+use super::NhwcConvTaskArgs;
 
-/// Elements of a slab of one vector, about: slabs stay in the second-level cache.
+/// Approximate elements of a slab of one vector; slabs stay in the L2 cache.
 const AREA: usize = 1024;
-/// Floats of the vectors of a task, and of those of small pictures.
+/// Channel floats per task, for large and for small images.
 const SOME: usize = 16;
 const MANY: usize = 32;
-/// Elements of x that make a picture large.
+/// Number of elements of x from which an image counts as large.
 const LARGE: usize = 400;
-/// Windows of a task at most.
-const MOST_WINDOWS: usize = 1024;
-/// Windows below which tasks are not cut further.
-const FEW_WINDOWS: usize = 196;
-/// Windows of a row that are summed side by side: pictures of 224 have multiples of it everywhere.
+/// Maximum windows per task.
+const MAX_WINDOWS: usize = 1024;
+/// Minimum windows per task when tasks are split.
+const MIN_TASK_WINDOWS: usize = 196;
+/// Adjacent windows of a row that are computed together. The feature maps of 224-pixel images have
+/// widths that are multiples of it.
 const SIDE: usize = 7;
 
-/// Packs weights: `[groups / lanes][taps][lanes]`.
+/// Packs weights as `[groups / lanes][taps][lanes]`.
 pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f32]) {
     let (lanes, taps) = (level.lanes(), shape.windows.taps());
     assert_eq!(shape.groups % lanes, 0);
@@ -42,22 +44,22 @@ pub(super) fn pack(level: SimdLevel, shape: &ConvShape, w: &[f32], out: &mut [f3
     }
 }
 
-/// Floats that a slab of `plane` vectors takes.
+/// Floats of a slab of `plane` vectors.
 fn slab_len(plane: usize, lanes: usize) -> usize {
     (plane * lanes + SLACK).next_multiple_of(16)
 }
 
-/// Floats of scratch of each thread; it grows with the sizes.
+/// Scratch floats per thread; monotonic in the sizes.
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
-    let plane = Blocks::plane_bound(&shape.windows, AREA);
-    let windows = shape.windows.count().min(MOST_WINDOWS);
+    let plane = ConvWindowBlocks::plane_bound(&shape.windows, AREA);
+    let windows = shape.windows.count().min(MAX_WINDOWS);
     let own = slab_len(plane, level.lanes()) + windows * level.lanes();
-    // With as many vectors as any picture below this one has.
+    // Assume a small image, which has more vectors per task.
     let vectors = MANY / level.lanes();
     (vectors * own).next_multiple_of(16)
 }
 
-/// Vectors of a task.
+/// Channel vectors per task.
 fn vectors(level: SimdLevel, shape: &ConvShape) -> usize {
     let floats = match shape.windows.plane() >= LARGE {
         true => SOME,
@@ -66,15 +68,20 @@ fn vectors(level: SimdLevel, shape: &ConvShape) -> usize {
     floats / level.lanes()
 }
 
-/// The convolution.
-pub(super) fn run(level: SimdLevel, threads: Threads, job: &Job<'_>, scratch: &mut [f32]) {
+/// Runs the convolution.
+pub(super) fn run(
+    level: SimdLevel,
+    threads: KernelThreads,
+    job: &NhwcConvTaskArgs<'_>,
+    scratch: &mut [f32],
+) {
     let shape = job.shape;
     assert!(shape.channels == 1 && shape.m == 1 && shape.groups.is_multiple_of(level.lanes()));
     let side = vectors(level, shape);
     let parts = shape.batch * (shape.groups / level.lanes()).div_ceil(side);
     let most = parts * shape.windows.count() / (TASKS * threads.count());
-    let most = most.clamp(FEW_WINDOWS, MOST_WINDOWS);
-    let blocks = Blocks::new(&shape.windows, AREA, most, 1);
+    let most = most.clamp(MIN_TASK_WINDOWS, MAX_WINDOWS);
+    let blocks = ConvWindowBlocks::new(&shape.windows, AREA, most, 1);
     let (tasks, part) = (parts * blocks.count(), scratch_len(level, shape));
     parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, part| {
         run_task(level, job, &blocks, side, task, part);
@@ -82,17 +89,17 @@ pub(super) fn run(level: SimdLevel, threads: Threads, job: &Job<'_>, scratch: &m
 }
 
 simd_dispatch!(
-    fn run_task(job: &Job<'_>, blocks: &Blocks, side: usize, task: usize, part: &mut [f32]) = task_body
+    fn run_task(job: &NhwcConvTaskArgs<'_>, blocks: &ConvWindowBlocks, side: usize, task: usize, part: &mut [f32]) = task_body
 );
 
-/// A block of `side` vectors of channels of an entry.
+/// Computes a block of `side` channel vectors of a batch entry.
 ///
 /// # Safety
-/// Needs the instructions of `S`; no other task has this number.
+/// Requires the instructions of `S`; no other task has this number.
 #[inline(always)]
 unsafe fn task_body<S: Simd>(
-    job: &Job<'_>,
-    blocks: &Blocks,
+    job: &NhwcConvTaskArgs<'_>,
+    blocks: &ConvWindowBlocks,
     side: usize,
     task: usize,
     part: &mut [f32],
@@ -131,22 +138,23 @@ unsafe fn task_body<S: Simd>(
     }
 }
 
-/// The sums of a block for a vector.
+/// Computes a block for one channel vector.
 ///
 /// # Safety
-/// Needs the instructions of `S`; the slab is that of the block.
+/// Requires the instructions of `S`; the slab is that of the block.
 #[inline(always)]
 unsafe fn compute<S: Simd>(
-    w: &Windows,
-    blocks: &Blocks,
-    block: &Block,
+    w: &ConvWindowAxes,
+    blocks: &ConvWindowBlocks,
+    block: &ConvWindowBlock,
     slab: &[f32],
     weights: &[f32],
     bias: S::V,
     sums: &mut [f32],
 ) {
     let pitch = blocks.pitch();
-    // No closures: what is not inlined lacks the instructions of the level.
+    // No closures here: a closure that is not inlined is compiled without the level's target
+    // features.
     match (w.kernel, w.stride, w.dilation) {
         ([1, 3, 3], [_, 1, 1], [_, 1, 1]) => {
             near::<S, 3, 1>(block, pitch, slab, weights, bias, sums);
@@ -164,13 +172,13 @@ unsafe fn compute<S: Simd>(
     }
 }
 
-/// The sums of a block whose windows have `K` taps along both axes and are `ST` apart.
+/// Computes a block of windows with `K` taps along both axes and stride `ST`.
 ///
 /// # Safety
-/// Needs the instructions of `S`; the slab is that of the block.
+/// Requires the instructions of `S`; the slab is that of the block.
 #[inline(always)]
 unsafe fn near<S: Simd, const K: usize, const ST: usize>(
-    block: &Block,
+    block: &ConvWindowBlock,
     pitch: usize,
     slab: &[f32],
     weights: &[f32],
@@ -192,7 +200,7 @@ unsafe fn near<S: Simd, const K: usize, const ST: usize>(
             continue;
         }
         for col in (0..cols).step_by(SIDE) {
-            // The last windows of a row may be some that are done already.
+            // The last group of a row may overlap windows that are already done.
             let col = col.min(cols - SIDE);
             let (x, to) = (x.add(col * ST * S::LANES), to.add(col * S::LANES));
             side::<S, K, ST, SIDE>(x, pitch, weights.as_ptr(), bias, to);
@@ -200,10 +208,10 @@ unsafe fn near<S: Simd, const K: usize, const ST: usize>(
     }
 }
 
-/// `R` neighbouring windows.
+/// Computes `R` adjacent windows.
 ///
 /// # Safety
-/// As [`near`].
+/// Same as [`near`].
 #[inline(always)]
 unsafe fn side<S: Simd, const K: usize, const ST: usize, const R: usize>(
     x: *const f32,
@@ -228,15 +236,15 @@ unsafe fn side<S: Simd, const K: usize, const ST: usize, const R: usize>(
     }
 }
 
-/// The sums of a block of any windows.
+/// Computes a block of any windows.
 ///
 /// # Safety
-/// As [`near`].
+/// Same as [`near`].
 #[inline(always)]
 unsafe fn any<S: Simd>(
-    w: &Windows,
-    blocks: &Blocks,
-    block: &Block,
+    w: &ConvWindowAxes,
+    blocks: &ConvWindowBlocks,
+    block: &ConvWindowBlock,
     slab: &[f32],
     weights: &[f32],
     bias: S::V,

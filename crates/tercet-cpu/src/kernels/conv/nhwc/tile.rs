@@ -1,5 +1,5 @@
-//! The register kernels of [`super::dense`]: sums of a few windows for a panel of channels, where each tap of each window
-//! has its own address.
+//! Register micro-kernels of [`super::dense`]: sums of a few windows for a panel of channels, with
+//! a separate address for each tap of each window.
 
 #![allow(
     clippy::needless_range_loop,
@@ -10,56 +10,58 @@
 use super::super::super::simd::Avx2;
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 use super::super::super::simd::Avx512;
-use super::super::super::simd::{Level, Portable, Simd};
+use super::super::super::simd::{PortableSimd, Simd, SimdLevelKind};
 
-/// Operands of one tile. Distances are in elements.
-pub(super) struct Tile {
-    /// Where the channels of each tap of each window lie: `[windows][row_step]`, the first `taps` of which count.
+/// Operands of one tile. Strides are in elements.
+pub(super) struct NhwcConvTile {
+    /// Address of the channels of each tap of each window: `[windows][row_step]`, with `taps` valid
+    /// entries per row.
     pub(super) rows: *const *const f32,
-    /// From the addresses of one window to those of the next.
+    /// Stride between the address rows of two windows.
     pub(super) row_step: usize,
-    /// Taps that are summed.
+    /// Number of taps to sum.
     pub(super) taps: usize,
-    /// The first channel of each.
+    /// First channel of each tap.
     pub(super) first: usize,
-    /// Channels of each.
+    /// Number of channels of each tap.
     pub(super) channels: usize,
-    /// `[taps][channels][lanes of all vectors]`.
+    /// Weights as `[taps][channels][lanes of all vectors]`.
     pub(super) weights: *const f32,
-    /// Where the sums go, a row for each window.
+    /// Output, one row per window.
     pub(super) y: *mut f32,
-    /// From one row of y to the next.
+    /// Row stride of y.
     pub(super) y_step: usize,
-    /// Where sums begin, one for each lane.
+    /// Initial value of the sums, per lane.
     pub(super) start: *const f32,
-    /// Adds to y instead, from zero.
+    /// If true, adds to y; the sums then start at zero.
     pub(super) add: bool,
-    /// Lanes of the last vector that are channels of y.
-    pub(super) last: usize,
-    /// What sums are kept within, if this is the last part of them.
+    /// Valid lanes of the last vector.
+    pub(super) last_lanes: usize,
+    /// Clamp bounds of the sums; only in their last part.
     pub(super) bounds: Option<[f32; 2]>,
 }
 
-/// A kernel of `R` windows and `NV` vectors of channels.
+/// Micro-kernel of `R` windows and `NV` vectors of channels.
 ///
 /// # Safety
-/// The machine has the level's instructions; addresses hold `first + channels` elements each; weights, start and y are as
-/// long as [`Tile`] says.
-pub(super) type TileFn = unsafe fn(&Tile);
+/// The machine has the level's instructions. Each address is valid for `first + channels` elements.
+/// Weights, start values and y have the lengths that [`NhwcConvTile`] documents.
+pub(super) type NhwcMicroKernel = unsafe fn(&NhwcConvTile);
 
-/// The kernel for `1 <= windows <= TILE_ROWS` and `1 <= vectors <= TILE_VECTORS`.
+/// Selects the kernel for `1 <= windows <= TILE_ROWS` and `1 <= vectors <= TILE_VECTORS`.
 #[inline]
-pub(super) fn function(level: Level, windows: usize, vectors: usize) -> TileFn {
+pub(super) fn function(level: SimdLevelKind, windows: usize, vectors: usize) -> NhwcMicroKernel {
     match level {
         #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-        Level::Avx512 => AVX512[windows - 1][vectors - 1],
+        SimdLevelKind::Avx512 => AVX512[windows - 1][vectors - 1],
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => AVX2[windows - 1][vectors - 1],
-        Level::Portable => PORTABLE[windows - 1][vectors - 1],
+        SimdLevelKind::Avx2 => AVX2[windows - 1][vectors - 1],
+        SimdLevelKind::Portable => PORTABLE[windows - 1][vectors - 1],
     }
 }
 
-/// `table!(f, 2, [1 2])` is `[[f::<1, 1>, f::<1, 2>], [f::<2, 1>, f::<2, 2>]]`: kernels by windows and vectors.
+/// `table!(f, 2, [1 2])` is `[[f::<1, 1>, f::<1, 2>], [f::<2, 1>, f::<2, 2>]]`: kernels indexed by
+/// windows and vectors.
 macro_rules! table {
     ($f:ident, 1, [$($r:literal)*]) => { [$([$f::<$r, 1>]),*] };
     ($f:ident, 2, [$($r:literal)*]) => { [$([$f::<$r, 1>, $f::<$r, 2>]),*] };
@@ -67,42 +69,43 @@ macro_rules! table {
 }
 
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
-static AVX512: [[TileFn; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS] =
+static AVX512: [[NhwcMicroKernel; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS] =
     table!(avx512, 3, [1 2 3 4 5 6 7 8]);
 #[cfg(target_arch = "x86_64")]
-static AVX2: [[TileFn; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS] = table!(avx2, 2, [1 2 3 4 5 6]);
-static PORTABLE: [[TileFn; Portable::TILE_VECTORS]; Portable::TILE_ROWS] =
+static AVX2: [[NhwcMicroKernel; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS] =
+    table!(avx2, 2, [1 2 3 4 5 6]);
+static PORTABLE: [[NhwcMicroKernel; PortableSimd::TILE_VECTORS]; PortableSimd::TILE_ROWS] =
     table!(portable, 1, [1 2 3 4]);
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`NhwcMicroKernel`], on a processor with the instructions of the level.
 #[cfg(all(target_arch = "x86_64", tercet_avx512))]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn avx512<const R: usize, const NV: usize>(t: &Tile) {
+unsafe fn avx512<const R: usize, const NV: usize>(t: &NhwcConvTile) {
     tile::<Avx512, R, NV>(t);
 }
 
 /// # Safety
-/// As [`TileFn`], on a processor with the instructions of the level.
+/// Same as [`NhwcMicroKernel`], on a processor with the instructions of the level.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<const R: usize, const NV: usize>(t: &Tile) {
+unsafe fn avx2<const R: usize, const NV: usize>(t: &NhwcConvTile) {
     tile::<Avx2, R, NV>(t);
 }
 
 /// # Safety
-/// As [`TileFn`].
-unsafe fn portable<const R: usize, const NV: usize>(t: &Tile) {
-    tile::<Portable, R, NV>(t);
+/// Same as [`NhwcMicroKernel`].
+unsafe fn portable<const R: usize, const NV: usize>(t: &NhwcConvTile) {
+    tile::<PortableSimd, R, NV>(t);
 }
 
-/// Bytes of weights asked for ahead of their use.
+/// Prefetch distance of weights in bytes.
 const AHEAD: usize = 2048;
 
 /// # Safety
-/// As [`TileFn`].
+/// Same as [`NhwcMicroKernel`].
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const NV: usize>(t: &Tile) {
+unsafe fn tile<S: Simd, const R: usize, const NV: usize>(t: &NhwcConvTile) {
     let nr = S::TILE_VECTORS * S::LANES;
     let mut start = [S::splat(0.0); NV];
     if !t.add {
@@ -142,7 +145,7 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize>(t: &Tile) {
     for i in 0..R {
         for v in 0..NV {
             let to = t.y.add(i * t.y_step + v * S::LANES);
-            let count = if v == NV - 1 { t.last } else { S::LANES };
+            let count = if v == NV - 1 { t.last_lanes } else { S::LANES };
             let mut sum = acc[i][v];
             if t.add {
                 let before = match count == S::LANES {

@@ -1,4 +1,4 @@
-//! Weights of 16 rows of W as integers of 16 bits.
+//! 16 rows of W as 16-bit integers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -6,33 +6,34 @@ use std::ops::Range;
 use tercet_ir::Scheme;
 
 use super::super::super::simd::{Avx2, Simd};
-use super::super::codes::{Groups, each_block, visit};
+use super::super::codes::{WeightGroupSink, each_block, visit};
 use super::super::decode::{four_halves, scale16};
-use super::super::strips::Reader;
+use super::super::repack_x8::QuantRowReader;
 use super::super::{AHEAD, K_CHUNK, QuantView};
 use super::tile::NR;
 
-/// Weights of a vector of codes.
+/// Weights per vector of bytes.
 const GROUP: usize = 32;
-/// Words of two codes in a row of a panel.
+/// Words (pairs of values) per row of a panel.
 const WORDS: usize = K_CHUNK / 2;
-/// Scales or offsets of a row at most: of 16 weights.
+/// Maximum scales or offsets per row: one per 16 weights.
 const SCALES: usize = K_CHUNK / 16;
 
-/// How weights of a scheme become integers.
+/// Integer representation of a scheme's weights.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
-    /// Weights that have one scale: 16, 32 or 64.
+pub(super) struct I16CodeFormat {
+    /// Weights per scale: 16, 32 or 64.
     pub(super) group: usize,
-    /// Weights that have one offset, 16 or 32; 0 where there are none.
+    /// Weights per offset, 16 or 32; 0 without offsets.
     pub(super) offset_of: usize,
 }
 
-impl Kind {
-    pub(super) fn of(scheme: Scheme) -> Self {
+impl I16CodeFormat {
+    pub(super) fn for_scheme(scheme: Scheme) -> Self {
         let kind = |group, offset_of| Self { group, offset_of };
         match scheme {
-            // Codes of four bits times scales of six are integers, too: 64 of them with 16 digits stay below 2^31.
+            // A 4-bit value times a 6-bit scale is an integer too; sums of 64 of them times 16-bit
+            // activations stay below 2^31.
             Scheme::Q4K => kind(64, 32),
             Scheme::Q5K | Scheme::Q4_1 | Scheme::Q5_1 => kind(32, 32),
             Scheme::Int4Asym => kind(32, 32),
@@ -43,37 +44,38 @@ impl Kind {
     }
 }
 
-/// 16 rows of W, some of k.
-pub(super) struct Panel<'a> {
-    /// Codes `[k / 2, 16]`, two in a word: as bits of floats, which transposing moves.
+/// A panel: 16 rows of W and a range of k.
+pub(super) struct I16WeightPanel<'a> {
+    /// Values `[k / 2, 16]`, two per word. They are stored as float bits, because the transpose
+    /// moves floats.
     words: &'a mut [f32],
-    /// Codes row by row, [`WORDS`] each.
+    /// Values row by row, [`WORDS`] words each.
     rows: &'a mut [f32],
-    /// `[k / group, 16]`.
+    /// Scales as `[k / group, 16]`.
     scales: &'a mut [f32],
-    /// `[k / offset_of, 16]`, if the scheme has any.
+    /// Offsets as `[k / offset_of, 16]`, if the scheme has offsets.
     offsets: &'a mut [f32],
-    /// Weights in a row.
+    /// Weights per row.
     len: usize,
-    kind: Kind,
+    kind: I16CodeFormat,
 }
 
-/// What a tile reads of a panel.
+/// The parts of a panel that a tile reads.
 #[derive(Clone, Copy)]
-pub(super) struct Parts {
+pub(super) struct I16PanelTile {
     pub(super) words: *const i32,
     pub(super) scales: *const f32,
     pub(super) offsets: *const f32,
-    /// Weights of a row.
+    /// Weights per row.
     pub(super) len: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: I16CodeFormat,
 }
 
-impl<'a> Panel<'a> {
-    /// Floats that it takes.
+impl<'a> I16WeightPanel<'a> {
+    /// Scratch floats of a panel.
     pub(super) const LEN: usize = 2 * (WORDS + SCALES) * NR;
 
-    /// An empty one in the first [`Self::LEN`] floats.
+    /// An empty panel in the first [`Self::LEN`] floats.
     pub(super) fn new(scratch: &'a mut [f32]) -> Self {
         let (words, rest) = scratch.split_at_mut(WORDS * NR);
         let (rows, rest) = rest.split_at_mut(WORDS * NR);
@@ -84,12 +86,12 @@ impl<'a> Panel<'a> {
             scales,
             offsets: &mut rest[..SCALES * NR],
             len: 0,
-            kind: Kind::of(Scheme::Q8_0),
+            kind: I16CodeFormat::for_scheme(Scheme::Q8_0),
         }
     }
 
-    pub(super) fn parts(&self) -> Parts {
-        Parts {
+    pub(super) fn parts(&self) -> I16PanelTile {
+        I16PanelTile {
             words: self.words.as_ptr().cast(),
             scales: self.scales.as_ptr(),
             offsets: self.offsets.as_ptr(),
@@ -98,15 +100,17 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// The weights `ks` of the rows `rows` of W, at most 16; those that are missing are 0.
+    /// Fills the panel with the weights `ks` of the rows `rows` of W, at most 16; missing rows are
+    /// 0.
     ///
     /// # Safety
-    /// The machine has AVX2, FMA and F16C; `w` was checked; `ks` are whole blocks, at most [`K_CHUNK`] weights.
+    /// The machine has AVX2, FMA and F16C; `w` was checked; `ks` are whole blocks, at most
+    /// [`K_CHUNK`] weights.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn fill(&mut self, w: &QuantView<'_>, rows: Range<usize>, ks: Range<usize>) {
         self.len = ks.len();
-        self.kind = Kind::of(w.scheme);
-        let mut reader = Reader::new(w);
+        self.kind = I16CodeFormat::for_scheme(w.scheme);
+        let mut reader = QuantRowReader::new(w);
         if rows.len() < NR {
             self.rows[rows.len() * WORDS..].fill(0.0);
             self.scales.fill(0.0);
@@ -114,7 +118,7 @@ impl<'a> Panel<'a> {
         }
         for (i, row) in rows.enumerate() {
             let bytes = reader.row(row, &ks);
-            let mut to = Column {
+            let mut to = I16PanelColumn {
                 codes: self.rows.as_mut_ptr().add(i * WORDS).cast(),
                 scales: self.scales.as_mut_ptr().add(i),
                 offsets: self.offsets.as_mut_ptr().add(i),
@@ -137,17 +141,17 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Where a row of W goes: codes one after the other, its scales and offsets [`NR`] apart.
-struct Column {
+/// Destination of a row of W: contiguous values, and scales and offsets with a stride of [`NR`].
+struct I16PanelColumn {
     codes: *mut i16,
     scales: *mut f32,
     offsets: *mut f32,
-    kind: Kind,
+    kind: I16CodeFormat,
 }
 
-impl Column {
+impl I16PanelColumn {
     /// # Safety
-    /// As [`Groups`].
+    /// Same as [`WeightGroupSink`].
     #[inline(always)]
     unsafe fn put(&mut self, g: usize, codes: __m256i) {
         let to = self.codes.add(GROUP * g);
@@ -157,7 +161,7 @@ impl Column {
     }
 
     /// # Safety
-    /// As [`Groups`]; `b` is valid for the block.
+    /// Same as [`WeightGroupSink`]; `b` is valid for the block.
     #[inline(always)]
     unsafe fn q8_0(&mut self, b: *const u8) {
         self.put(0, _mm256_loadu_si256(b.add(2).cast()));
@@ -165,7 +169,7 @@ impl Column {
     }
 
     /// # Safety
-    /// As [`Self::q8_0`].
+    /// Same as [`Self::q8_0`].
     #[inline(always)]
     unsafe fn int8(&mut self, b: *const u8) {
         for (g, d) in four_halves::<Avx2>(b).into_iter().enumerate() {
@@ -174,10 +178,10 @@ impl Column {
         }
     }
 
-    /// `d (q - z)`, of which the difference is an integer of 16 bits.
+    /// `d (q - z)`; the difference is a 16-bit integer.
     ///
     /// # Safety
-    /// As [`Self::q8_0`].
+    /// Same as [`Self::q8_0`].
     #[inline(always)]
     unsafe fn int8_asym(&mut self, b: *const u8) {
         let zeros = &*b.add(8).cast::<[u8; 4]>();
@@ -193,10 +197,10 @@ impl Column {
     }
 }
 
-/// Codes in 16 bits.
+/// Widens bytes to 16 bits.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn wide(codes: __m256i) -> [__m256i; 2] {
     [
@@ -205,10 +209,10 @@ unsafe fn wide(codes: __m256i) -> [__m256i; 2] {
     ]
 }
 
-/// Codes less their centre.
+/// Subtracts the center of the quantized values.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn less<const CENTER: i32>(codes: __m256i) -> __m256i {
     match CENTER {
@@ -217,7 +221,7 @@ unsafe fn less<const CENTER: i32>(codes: __m256i) -> __m256i {
     }
 }
 
-impl Groups for Column {
+impl WeightGroupSink for I16PanelColumn {
     #[inline(always)]
     unsafe fn group<const CENTER: i32>(&mut self, g: usize, codes: __m256i, d: f32) {
         self.put(g, less::<CENTER>(codes));

@@ -1,47 +1,49 @@
-//! Rows of activations in fixed point of 16 digits.
+//! Activation rows in 16-bit fixed point.
 
 use std::arch::x86_64::*;
 
 use super::super::super::gemm::MatView;
-use super::super::super::parallel::{self, SharedMut, Threads};
+use super::super::super::parallel::{self, KernelThreads, SharedMut};
 
-/// Elements that have a scale, but for the last of a row.
+/// Elements that share a scale, except at the end of a row.
 pub(super) const CHUNK: usize = super::super::K_CHUNK;
-/// The greatest integer, with what is rounded up to it.
+/// Maximum magnitude of the integers, after rounding.
 const MAX: f32 = 32_767.0;
 
 /// Rows in fixed point: element `p` of row `i` is `t[i, p] * scales[i, p / 256]`.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    /// Rows.
+pub(super) struct FixedPointRows<'a> {
+    /// Number of rows.
     pub(super) m: usize,
-    /// Elements of a row: a multiple of 32.
+    /// Elements per row, a multiple of 32.
     pub(super) k: usize,
-    /// `[m, k]`, as words of two.
+    /// Integers `[m, k]`, in words of two.
     pub(super) t: &'a [i16],
-    /// `[m, k / 256]`, powers of two.
+    /// Scales `[m, k / 256]`, powers of two.
     pub(super) scales: &'a [f32],
-    /// Sums of as many elements as weights have one offset, 16 or 32: `[m, k / 16]` or `[m, k / 32]`.
+    /// Sums of the elements of each weight offset (16 or 32 elements): `[m, k / 16]` or `[m, k /
+    /// 32]`.
     pub(super) sums: &'a [f32],
 }
 
-impl<'a> Rows<'a> {
-    /// Floats that `m` rows of `k` elements take.
+impl<'a> FixedPointRows<'a> {
+    /// Floats of `m` rows of `k` elements.
     pub(super) fn len(m: usize, k: usize) -> usize {
         m * (k / 2 + k.div_ceil(CHUNK) + k.div_ceil(16))
     }
 
-    /// The rows `x`, whose columns are contiguous and a multiple of 32, in `scratch` of [`Self::len`] floats. None where an element is not finite.
+    /// Converts the rows `x`, whose columns are contiguous and a multiple of 32, in `scratch` of
+    /// [`Self::len`] floats. `None` if an element is not finite.
     ///
     /// # Safety
     /// The machine has AVX2; `x` was checked; `sum_of` is 16 or 32.
     pub(super) unsafe fn new(
-        threads: Threads,
+        threads: KernelThreads,
         x: &MatView<'_>,
         sum_of: usize,
         scratch: &'a mut [f32],
     ) -> Option<Self> {
-        /// Rows of a task.
+        /// Rows per task.
         const STEP: usize = 4;
         let (m, k) = (x.rows, x.cols);
         let chunks = k.div_ceil(CHUNK);
@@ -58,7 +60,8 @@ impl<'a> Rows<'a> {
         parallel::for_each(threads, m.div_ceil(STEP), |task| {
             for i in task * STEP..m.min((task + 1) * STEP) {
                 let x = &x.data[i * x.row_stride..][..k];
-                // SAFETY: as this function; each row has its own part of the results.
+                // SAFETY: the requirements are those of this function; each row writes a separate
+                // part of the results.
                 let ok = unsafe {
                     let t = out.0.slice(i * k, k);
                     let scales = out.1.slice(i * chunks, chunks);
@@ -80,10 +83,10 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// One row; false where it is not finite.
+/// Converts one row. Returns false if an element is not finite.
 ///
 /// # Safety
-/// The machine has AVX2; the slices are as long as [`Rows`] says.
+/// The machine has AVX2; the slices are as long as [`FixedPointRows`] says.
 #[target_feature(enable = "avx2")]
 unsafe fn encode(
     x: &[f32],
@@ -105,15 +108,16 @@ unsafe fn encode(
         let (t, _) = t.as_chunks_mut::<16>();
         for ((x, t), sum) in x.iter().zip(t).zip(&mut halves) {
             let part = |i: usize| {
-                // SAFETY: as this function; there are 16 elements.
+                // SAFETY: the requirements are those of this function; there are 16 elements.
                 unsafe {
                     let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
-                    // A product with a power of two is exact, so this rounds once.
+                    // Multiplication by a power of two is exact, so this rounds once.
                     _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse))
                 }
             };
             let (low, high) = (part(0), part(1));
-            // Packing works within halves: quarters 0 and 2 of the first, then of the second.
+            // Packing works within 128-bit halves: quarters 0 and 2 of the first vector, then of
+            // the second.
             let both = _mm256_packs_epi32(low, high);
             let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
             _mm256_storeu_si256(t.as_mut_ptr().cast(), both);
@@ -129,10 +133,11 @@ unsafe fn encode(
     true
 }
 
-/// The least power of two of which all elements are at most [`MAX`], and its inverse; zeros where all are zero. None where one is not finite.
+/// Smallest power of two for which all integers are at most [`MAX`], and its inverse. Both are zero
+/// if all elements are zero. `None` if an element is not finite.
 #[inline(always)]
 fn scale_of(x: &[f32]) -> Option<(f32, f32)> {
-    // The greatest magnitude by its bits, which those of NaN and infinities exceed.
+    // Maximum magnitude by its bits; those of NaN and infinity are larger than all finite ones.
     let max = x
         .iter()
         .fold(0, |max, x| max.max(x.to_bits() & 0x7FFF_FFFF));
@@ -143,7 +148,8 @@ fn scale_of(x: &[f32]) -> Option<(f32, f32)> {
     if max == 0 {
         return Some((0.0, 0.0));
     }
-    // The scale is 2^14 below, a normal number with a finite inverse: what is less than 2^-112 has fewer digits.
+    // The scale is 2^14 below the maximum. The clamp keeps it normal and its inverse finite; values
+    // below 2^-112 then have fewer bits.
     let mut exponent = exponent.max(15) - 14;
     if f32::from_bits(max) > MAX * f32::from_bits(exponent << 23) {
         exponent += 1;

@@ -1,4 +1,4 @@
-//! The register kernel: some rows times a panel.
+//! Register micro-kernel: a few rows times a panel.
 
 #![allow(
     clippy::needless_range_loop,
@@ -7,20 +7,21 @@
 
 use std::arch::x86_64::*;
 
-use super::panel::{Panel, Parts};
-use super::rows::{CHUNK, Rows};
+use super::panel::{I16PanelTile, I16WeightPanel};
+use super::rows::{CHUNK, FixedPointRows};
 
-/// Rows of a tile at most: with two vectors each, their sums leave registers for the operands.
+/// Maximum rows of a tile: with two vectors per row, the sums leave enough registers for the
+/// operands.
 pub(super) const MR: usize = 6;
 /// Columns of a tile.
 pub(super) const NR: usize = 16;
 
-/// What a tile reads of rows.
+/// Rows that a tile reads.
 #[derive(Clone, Copy)]
-struct Left {
+struct I16GemmLhs {
     /// Words of two elements.
     t: *const i32,
-    /// From one row to the next.
+    /// Row stride in words.
     t_row: usize,
     scales: *const f32,
     scales_row: usize,
@@ -28,15 +29,16 @@ struct Left {
     sums_row: usize,
 }
 
-/// The products of `count` rows from `first` on with a panel of weights from `k0` on.
+/// Computes the products of `count` rows, from `first` on, with a panel of weights that starts at
+/// `k0`.
 ///
 /// # Safety
-/// The machine has AVX2 and FMA; there are so many rows and weights; `1 <= count <= MR`.
+/// The machine has AVX2 and FMA; the rows and weights exist; `1 <= count <= MR`.
 pub(super) unsafe fn run(
-    rows: &Rows<'_>,
+    rows: &FixedPointRows<'_>,
     first: usize,
     count: usize,
-    panel: &Panel<'_>,
+    panel: &I16WeightPanel<'_>,
     k0: usize,
     out: &mut [[f32; NR]; MR],
 ) {
@@ -44,12 +46,12 @@ pub(super) unsafe fn run(
     let scales_row = rows.k.div_ceil(CHUNK);
     let sum_of = b.kind.offset_of.max(16);
     let sums_row = rows.k / sum_of;
-    let a = Left {
+    let a = I16GemmLhs {
         t: rows.t.as_ptr().add(first * rows.k + k0).cast(),
         t_row: rows.k / 2,
         scales: rows.scales.as_ptr().add(first * scales_row + k0 / CHUNK),
         scales_row,
-        // Where there are no offsets, there may be no sums, and none is read.
+        // Without offsets there may be no sums, and they are not read.
         sums: rows
             .sums
             .as_ptr()
@@ -68,8 +70,8 @@ pub(super) unsafe fn run(
 }
 
 /// # Safety
-/// As [`run`], for `R` rows.
-unsafe fn by_group<const R: usize>(a: &Left, b: &Parts, out: &mut [[f32; NR]; MR]) {
+/// Same as [`run`], for `R` rows.
+unsafe fn by_group<const R: usize>(a: &I16GemmLhs, b: &I16PanelTile, out: &mut [[f32; NR]; MR]) {
     match b.kind.group {
         16 => codes::<R, 16>(a, b, out),
         64 => codes::<R, 64>(a, b, out),
@@ -78,12 +80,16 @@ unsafe fn by_group<const R: usize>(a: &Left, b: &Parts, out: &mut [[f32; NR]; MR
     finish::<R>(a, b, out);
 }
 
-/// `sum_g scale[g] sum_p t[p] code[p]` with a scale for each `G` weights.
+/// Computes `sum_g scale[g] sum_p t[p] code[p]`, with one scale per `G` weights.
 ///
 /// # Safety
-/// As [`run`], for `R` rows.
+/// Same as [`run`], for `R` rows.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn codes<const R: usize, const G: usize>(a: &Left, b: &Parts, out: &mut [[f32; NR]; MR]) {
+unsafe fn codes<const R: usize, const G: usize>(
+    a: &I16GemmLhs,
+    b: &I16PanelTile,
+    out: &mut [[f32; NR]; MR],
+) {
     for sums in &mut out[..R] {
         sums.fill(0.0);
     }
@@ -103,7 +109,8 @@ unsafe fn codes<const R: usize, const G: usize>(a: &Left, b: &Parts, out: &mut [
             for i in 0..R {
                 let x = _mm256_set1_epi32(*rows[i].add(p));
                 for v in 0..2 {
-                    // Below 2^31 in all: 64 times 945 (`Kind::of`), or 32 times 255, times 2^15 - 1.
+                    // The sum stays below 2^31: 64 times 945 (`Kind::of`), or 32 times 255, times
+                    // 2^15 - 1.
                     acc[i][v] = _mm256_add_epi32(acc[i][v], _mm256_madd_epi16(x, columns[v]));
                 }
             }
@@ -123,12 +130,12 @@ unsafe fn codes<const R: usize, const G: usize>(a: &Left, b: &Parts, out: &mut [
     }
 }
 
-/// Multiplies with the scales of rows, and adds the products of offsets and sums.
+/// Multiplies by the row scales, and adds the products of offsets and sums.
 ///
 /// # Safety
-/// As [`run`], for `R` rows.
+/// Same as [`run`], for `R` rows.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn finish<const R: usize>(a: &Left, b: &Parts, out: &mut [[f32; NR]; MR]) {
+unsafe fn finish<const R: usize>(a: &I16GemmLhs, b: &I16PanelTile, out: &mut [[f32; NR]; MR]) {
     let mut acc = [[_mm256_setzero_ps(); 2]; R];
     for i in 0..R {
         let scale = _mm256_set1_ps(*a.scales.add(i * a.scales_row));

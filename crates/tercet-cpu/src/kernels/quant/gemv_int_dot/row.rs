@@ -1,27 +1,29 @@
-//! A row of activations in 24-bit fixed point.
+//! Activation row in 24-bit fixed point.
 
 use std::arch::x86_64::*;
 
 use super::{GROUP, PLANES, SPAN};
 
-/// The greatest `t` whose digits are signed bytes: all three are 127.
+/// Maximum `t` whose three limbs are signed bytes: all limbs are 127.
 const MAX: f32 = 8_355_711.0;
 
-/// A row in fixed point.
+/// An activation row in fixed point.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Row<'a> {
-    /// For each group its lowest, middle and upper digits, and eight integers: the sums of four `t` each.
+pub(in super::super) struct FixedPointRow<'a> {
+    /// Per group: its low, middle and high limbs, and eight integers that are sums of four adjacent
+    /// `t`.
     pub(super) digits: &'a [i8],
-    /// Of each group, alike for those of [`SPAN`] elements.
+    /// Scale of each group, equal within [`SPAN`] elements.
     pub(super) scales: &'a [f32],
-    /// `scale * sum of t` of 16 elements each,
+    /// `scale * sum of t` for each 16 elements.
     pub(super) sums16: &'a [f32],
-    /// and of 32.
+    /// `scale * sum of t` for each 32 elements.
     pub(super) sums32: &'a [f32],
 }
 
-impl<'a> Row<'a> {
-    /// The row `x`, whole groups, in `scratch` of [`scratch_len`](super::scratch_len) floats. None where fixed point would not hold it.
+impl<'a> FixedPointRow<'a> {
+    /// Converts the row `x` of whole groups, in `scratch` of [`scratch_len`](super::scratch_len)
+    /// floats. `None` if fixed point cannot represent it.
     ///
     /// # Safety
     /// The machine has AVX2.
@@ -40,10 +42,10 @@ impl<'a> Row<'a> {
             if i % (SPAN / GROUP) == 0 {
                 scale = scale_of(&x[i * GROUP..x.len().min(i * GROUP + SPAN)])?;
             }
-            // SAFETY: as this function.
+            // SAFETY: the requirements are those of this function.
             let (low, high) = unsafe { encode(part, scale, planes) };
             scales[i] = scale;
-            // At most 16 * 2^23: exact as integers, rounded once as floats.
+            // At most 16 * 2^23: exact as an integer, rounded once as a float.
             sums16[2 * i] = low as f32 * scale;
             sums16[2 * i + 1] = high as f32 * scale;
             sums32[i] = (low + high) as f32 * scale;
@@ -57,10 +59,10 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The power of two of which all elements are less than 2^23; 0 for zeros.
+/// Smallest power of two for which all `|t|` are below 2^23; 0 if all elements are zero.
 #[inline(always)]
 fn scale_of(x: &[f32]) -> Option<f32> {
-    // The greatest magnitude by its bits, which those of NaN and infinities exceed.
+    // Maximum magnitude by its bits; those of NaN and infinity are larger than all finite ones.
     let max = x
         .iter()
         .fold(0, |max, x| max.max(x.to_bits() & 0x7FFF_FFFF));
@@ -68,7 +70,7 @@ fn scale_of(x: &[f32]) -> Option<f32> {
         return Some(0.0);
     }
     let exponent = max >> 23;
-    // The scale is 2^22 below, and its inverse finite.
+    // The scale is 2^22 below the maximum; this range keeps it normal and its inverse finite.
     if !(48..0xFF).contains(&exponent) {
         return None;
     }
@@ -80,10 +82,10 @@ fn scale_of(x: &[f32]) -> Option<f32> {
     })
 }
 
-/// Writes the digits of a group; the sums of both halves' integers.
+/// Writes the limbs of a group, and returns the integer sums of its two halves.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i32, i32) {
     let inverse = _mm256_set1_ps(if scale == 0.0 { 0.0 } else { 1.0 / scale });
@@ -91,7 +93,7 @@ unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i3
     let (mut digits, mut ts, mut sums) = ([[zero; 4]; 3], [zero; 4], [zero; 2]);
     for i in 0..4 {
         let x = _mm256_loadu_ps(x.as_ptr().add(8 * i));
-        // A product with a power of two is exact, so this rounds once.
+        // Multiplication by a power of two is exact, so this rounds once.
         let t = _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse));
         ts[i] = t;
         sums[i / 2] = _mm256_add_epi32(sums[i / 2], t);
@@ -102,12 +104,13 @@ unsafe fn encode(x: &[f32; GROUP], scale: f32, planes: &mut [i8; PLANES]) -> (i3
     }
     for (plane, [a, b, c, d]) in digits.into_iter().enumerate() {
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-        // Packing works within halves: four bytes of a, b, c, d each, twice.
+        // Packing works within 128-bit halves: four bytes each of a, b, c and d, twice.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         let bytes = _mm256_permutevar8x32_epi32(bytes, order);
         _mm256_storeu_si256(planes.as_mut_ptr().add(GROUP * plane).cast(), bytes);
     }
-    // Adding neighbours works within halves, too: the first four of each vector, then the last four of each.
+    // Horizontal adds work within 128-bit halves: first the low four of each vector, then the high
+    // four.
     let quads = _mm256_hadd_epi32(
         _mm256_hadd_epi32(ts[0], ts[1]),
         _mm256_hadd_epi32(ts[2], ts[3]),

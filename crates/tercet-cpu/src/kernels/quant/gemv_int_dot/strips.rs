@@ -1,8 +1,10 @@
-//! One row of activations times strips: a vector has four codes of each of eight rows of weights, each lane sums of its own row.
+//! Quantized GEMV with repacked weights: a vector contains four quantized values of each of eight
+//! rows, and each lane accumulates one row.
 //!
-//! Digits of four elements are the same for all lanes. Sums of products stay in 16 bits as long as they fit, eight codes of
-//! four bits of a group, four of five bits, two of six; scales, which are integers, join them on the way to 32 bits. So the sums of a tile
-//! are exact, as they are of a row by itself.
+//! The limbs of four activations are the same for all lanes. Sums of products stay in 16 bits as
+//! long as they fit: eight values of four bits per group, four of five bits, or two of six bits.
+//! The integer scales are multiplied while sums are widened to 32 bits. So the sums of a tile are
+//! exact, as in the kernel for a single row.
 
 #![allow(
     clippy::needless_range_loop,
@@ -16,24 +18,24 @@ use tercet_ir::Scheme;
 
 use super::super::super::simd::{Avx2, Simd};
 use super::super::QuantView;
-use super::super::strips::STRIP;
-use super::{CHUNK, GROUP, PLANES, Row, SPAN, joined};
+use super::super::repack_x8::STRIP;
+use super::{CHUNK, FixedPointRow, GROUP, PLANES, SPAN, joined};
 
-/// Groups of a tile.
+/// Groups per tile.
 const GROUPS: usize = SPAN / GROUP;
-/// Bytes of a vector, which is one word of each row.
+/// Bytes of a vector, which contains one word of each row.
 const WORD: usize = 32;
-/// Bytes of W asked for ahead of their use.
+/// Prefetch distance of W in bytes.
 const AHEAD: usize = 4096;
 
-/// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, whole strips.
+/// Computes `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, in whole strips.
 ///
 /// # Safety
-/// The machine has AVX2, FMA and F16C; `row` is as long as a row of W, whose strips they are; `y` is valid for `rows`, which no one
-/// else touches.
+/// The machine has AVX2, FMA and F16C. `row` is as long as a row of W, whose strips they are. `y`
+/// is valid for `rows`, which no other task accesses.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) unsafe fn dot_strips(
-    row: Row<'_>,
+    row: FixedPointRow<'_>,
     w: &QuantView<'_>,
     rows: Range<usize>,
     y: *mut f32,
@@ -43,7 +45,7 @@ pub(in super::super) unsafe fn dot_strips(
         let strip = &w.bytes[j * row_bytes..][..STRIP * row_bytes];
         let mut all = Avx2::splat(0.0);
         for k0 in (0..w.k).step_by(CHUNK) {
-            let from = Digits {
+            let from = FixedPointRowTail {
                 planes: row.digits.as_ptr().add(PLANES / GROUP * k0),
                 scales: row.scales.as_ptr().add(k0 / GROUP),
                 sums16: row.sums16.as_ptr().add(2 * (k0 / GROUP)),
@@ -55,7 +57,7 @@ pub(in super::super) unsafe fn dot_strips(
                 Scheme::Q4K => by_32::<4>(from, at, tiles),
                 Scheme::Q5K => by_32::<5>(from, at, tiles),
                 Scheme::Q6K => q6_k(from, at, tiles),
-                scheme => unreachable!("{scheme:?} has no strips"),
+                scheme => unreachable!("{scheme:?} cannot be repacked"),
             };
             all = Avx2::add(all, sums);
         }
@@ -63,30 +65,30 @@ pub(in super::super) unsafe fn dot_strips(
     }
 }
 
-/// A row from a tile on.
+/// The activation row from a tile on.
 #[derive(Clone, Copy)]
-struct Digits {
+struct FixedPointRowTail {
     planes: *const i8,
     scales: *const f32,
     sums16: *const f32,
     sums32: *const f32,
 }
 
-impl Digits {
-    /// Four digits of plane `plane` of group `g`, from element `4 quad` on, in all lanes.
+impl FixedPointRowTail {
+    /// Broadcasts four limbs of plane `plane` of group `g`, from element `4 quad` on, to all lanes.
     ///
     /// # Safety
-    /// Needs AVX2; there are such.
+    /// Requires AVX2; the group and the elements exist.
     #[inline(always)]
     unsafe fn quad(self, g: usize, plane: usize, quad: usize) -> __m256i {
         let at = self.planes.add(PLANES * g + GROUP * plane + 4 * quad);
         _mm256_set1_epi32(at.cast::<i32>().read_unaligned())
     }
 
-    /// Adds products of codes and digits to sums of pairs.
+    /// Adds products of quantized values and limbs to the 16-bit pair sums.
     ///
     /// # Safety
-    /// As [`Self::quad`].
+    /// Same as [`Self::quad`].
     #[inline(always)]
     unsafe fn products(self, sums: &mut [__m256i; 3], codes: __m256i, g: usize, quad: usize) {
         for plane in 0..3 {
@@ -113,9 +115,10 @@ unsafe fn word(p: *const u8, i: usize) -> __m256i {
     _mm256_loadu_si256(p.add(WORD * i).cast())
 }
 
-/// Where byte `i` of each lane goes: to both halves of 16 bits, upper bytes where `UPPER`.
+/// Shuffle masks that move byte `i` of each lane to both 16-bit halves; to their upper bytes if
+/// `UPPER`.
 const fn places<const UPPER: bool>() -> [[u8; WORD]; 4] {
-    // Beyond 127: zero.
+    // Indices above 127 give zero.
     let mut places = [[255; WORD]; 4];
     let mut i = 0;
     while i < 4 {
@@ -134,49 +137,53 @@ const fn places<const UPPER: bool>() -> [[u8; WORD]; 4] {
 static LOWER: [[u8; WORD]; 4] = places::<false>();
 static UPPER: [[u8; WORD]; 4] = places::<true>();
 
-/// Byte `i` of each lane, unsigned, in both of its halves.
+/// Byte `i` of each lane, zero-extended into both of its 16-bit halves.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn unsigned(v: __m256i, i: usize) -> __m256i {
     _mm256_shuffle_epi8(v, word(LOWER[i].as_ptr(), 0))
 }
 
-/// Byte `i` of each lane, signed, in both of its halves.
+/// Byte `i` of each lane, sign-extended into both of its 16-bit halves.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn signed(v: __m256i, i: usize) -> __m256i {
     _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(v, word(UPPER[i].as_ptr(), 0)))
 }
 
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn and(v: __m256i, mask: i8) -> __m256i {
     _mm256_and_si256(v, _mm256_set1_epi8(mask))
 }
 
-/// Eight halves of floats.
+/// Converts eight F16 values to floats.
 ///
 /// # Safety
-/// Needs F16C; `p` is valid for 16 bytes.
+/// Requires F16C; `p` is valid for 16 bytes.
 #[inline(always)]
 unsafe fn eight_halves(p: *const u8) -> __m256 {
     _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
 }
 
-/// Tiles of Q4_K and Q5_K (`BITS`): scales and offsets of 32.
+/// Computes tiles of Q4_K and Q5_K (4 or 5 `BITS`), which have one scale and offset per 32 weights.
 ///
 /// # Safety
-/// Needs AVX2, FMA and F16C; there are so many tiles and elements.
+/// Requires AVX2, FMA and F16C; `tiles` tiles and their elements exist.
 #[inline(always)]
-unsafe fn by_32<const BITS: usize>(mut x: Digits, mut b: *const u8, tiles: usize) -> __m256 {
-    // First words of what tiles are made of: `tercet_ir::quant`.
+unsafe fn by_32<const BITS: usize>(
+    mut x: FixedPointRowTail,
+    mut b: *const u8,
+    tiles: usize,
+) -> __m256 {
+    // Index of the first word of each part of a tile: `tercet_ir::quant`.
     let (fifth, codes, words) = if BITS == 5 { (4, 12, 44) } else { (4, 4, 36) };
-    // Products of two codes and digits of which sums stay in 16 bits.
+    // Number of products whose sum stays in 16 bits.
     let at_once = if BITS == 5 { 4 } else { 8 };
     let (mut products, mut offsets) = (Avx2::splat(0.0), Avx2::splat(0.0));
     for _ in 0..tiles {
@@ -230,7 +237,7 @@ unsafe fn by_32<const BITS: usize>(mut x: Digits, mut b: *const u8, tiles: usize
                 below = Avx2::fma(m, Avx2::splat(*x.sums32.add(g + i)), below);
             }
         }
-        // Halves of each lane: the scale of scales, and that of offsets.
+        // The two halves of each lane: the scale of the scales, and that of the offsets.
         let both = word(b, 0);
         let d = _mm256_and_si256(both, _mm256_set1_epi32(0xFFFF));
         let both = _mm256_packus_epi32(d, _mm256_srli_epi32::<16>(both));
@@ -246,12 +253,12 @@ unsafe fn by_32<const BITS: usize>(mut x: Digits, mut b: *const u8, tiles: usize
     _mm256_sub_ps(products, offsets)
 }
 
-/// Tiles of Q6_K: scales of 16, codes less 32.
+/// Computes tiles of Q6_K: one scale per 16 weights, quantized values minus 32.
 ///
 /// # Safety
-/// As [`by_32`].
+/// Same as [`by_32`].
 #[inline(always)]
-unsafe fn q6_k(mut x: Digits, mut b: *const u8, tiles: usize) -> __m256 {
+unsafe fn q6_k(mut x: FixedPointRowTail, mut b: *const u8, tiles: usize) -> __m256 {
     let (upper, scales, factors) = (32, 48, 52);
     let bytes = WORD * factors + 2 * STRIP;
     let (mut products, mut centers) = (Avx2::splat(0.0), Avx2::splat(0.0));
@@ -297,10 +304,10 @@ unsafe fn q6_k(mut x: Digits, mut b: *const u8, tiles: usize) -> __m256 {
     _mm256_fnmadd_ps(centers, Avx2::splat(32.0), products)
 }
 
-/// Codes of four groups from their lower nibbles and two bits above.
+/// 6-bit values of four groups, from their low nibbles and two high bits.
 ///
 /// # Safety
-/// Needs AVX2.
+/// Requires AVX2.
 #[inline(always)]
 unsafe fn six_bits(l0: __m256i, l1: __m256i, h: __m256i) -> [__m256i; 4] {
     [

@@ -1,9 +1,9 @@
-//! GELU by erf and by tanh, and the derivative of the latter.
+//! GELU by erf and by tanh, and the derivative of the tanh form.
 
 use super::{EXP32, LN2_HIGH, LN2_LOW, ROUND32, clamp64, exp_parts64, poly32, poly64};
 use crate::kernels::simd::Simd;
 
-/// `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0 <= a <= 14.5, 2^-26.6.
+/// Polynomial of `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)` for 0 <= a <= 14.5; error 2^-26.6.
 const TAIL: [f64; 10] = [
     5.310_887_94e-6,
     0.132_833_703_00,
@@ -25,11 +25,11 @@ pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
     }
 }
 
-/// Without fused products roundings cannot be caught.
+/// Variant for levels without FMA, which cannot compensate rounding errors in f32.
 #[inline(always)]
 fn gelu64<S: Simd>(x: f32) -> f32 {
-    // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; in f64, since roundings of
-    // the exponent and of R would add up to 7 of the result's.
+    // `Phi(-|x|) = e^(-x^2/2) R(|x|)` keeps relative accuracy in the tail. It is computed in f64,
+    // because the rounding errors of the exponent and of R would add up to 7 ulp of the result.
     let v = f64::from(if x < -15.0 { -15.0 } else { x });
     let a = v.abs();
     let a = if a > 15.0 { 15.0 } else { a };
@@ -38,7 +38,7 @@ fn gelu64<S: Simd>(x: f32) -> f32 {
     (v * if x < 0.0 { tail } else { 1.0 - tail }) as f32
 }
 
-/// `(Phi(x) - 1/2) / x` in `x^2 <= 0.7`, 2^-26.8.
+/// Polynomial of `(Phi(x) - 1/2) / x` in `x^2 <= 0.7`; error 2^-26.8.
 const CENTER: [f32; 5] = [
     0.398_942_291_74,
     -0.066_490_150_988,
@@ -46,7 +46,7 @@ const CENTER: [f32; 5] = [
     -0.001_177_577_534_7,
     9.965_958_452e-5,
 ];
-/// `a e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0.79 <= a <= 14.7, 2^-27.3.
+/// Polynomial of `a e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)` for 0.79 <= a <= 14.7; error 2^-27.3.
 const TAIL32: [f32; 9] = [
     0.398_920_923_47,
     0.000_565_599_242_69,
@@ -59,10 +59,11 @@ const TAIL32: [f32; 9] = [
     -0.140_129_536_39,
 ];
 
-/// At most 3.7 roundoffs off, of all floats.
+/// The error is at most 3.7 unit roundoffs for all floats.
 #[inline(always)]
 fn gelu32<S: Simd>(x: f32) -> f32 {
-    // `x + a e^(-a^2/2) (-R(a))` for x > 0. What rounding takes from the exponent and from u goes into the exponent's low part.
+    // `x + a e^(-a^2/2) (-R(a))` for x > 0. The low part of the exponent contains the rounding
+    // errors of the exponent and of u.
     const END: f32 = 14.6;
     let v = if x < -END { -END } else { x };
     let near = v * S::fmaf(v, poly32::<S>(v * v, &CENTER), 0.5);
@@ -71,9 +72,9 @@ fn gelu32<S: Simd>(x: f32) -> f32 {
     let square = a * a;
     let sum = a + 3.0;
     let u = 3.0 / sum;
-    // `3 - u (a + 3)` without the roundings of the sum and the quotient.
+    // `3 - u (a + 3)` without the rounding errors of the sum and the quotient.
     let left = S::fmaf(-u, a - (sum - 3.0), S::fmaf(-u, sum, 3.0));
-    // The logarithm's derivative by that, about.
+    // Approximate derivative of the logarithm of the tail by that residual.
     let slope = -2.2 * ((u * u) * (u * u));
     let x2 = -0.5 * square;
     let t = S::fmaf(x2, std::f32::consts::LOG2_E, ROUND32);
@@ -82,7 +83,7 @@ fn gelu32<S: Simd>(x: f32) -> f32 {
     let r = S::fmaf(n, -LN2_HIGH, x2) + S::fmaf(slope, left, low);
     let m1 = S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
     let tail = poly32::<S>(u, &TAIL32);
-    // Powers of two beyond the range of floats: by 2^64 more, which the last product takes off.
+    // Powers of two below the range of floats: scaled by 2^64, which the last product removes.
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
     let y = S::fmaf(tail, m1, tail) * scale;
     let far = S::fmaf(y, -BACK, if x < 0.0 { -0.0 } else { x });
@@ -99,9 +100,9 @@ pub(crate) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
 
 #[inline(always)]
 fn gelu_tanh64<S: Simd>(x: f32) -> f32 {
-    // 0.5 (1 + tanh(y)) = sigmoid(2 y), in f64 because y reaches 100.
+    // `0.5 (1 + tanh(y)) = sigmoid(2 y)`, in f64 because y reaches 100.
     const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
-    // Below -100 the result is -0; the clamp keeps -inf from becoming NaN.
+    // Below -100 the result is -0; the clamp prevents NaN for `-inf`.
     let v = f64::from(if x < -100.0 { -100.0 } else { x });
     let z = TWO_SQRT_2_OVER_PI * v * S::fmad(v * v, 0.044_715, 1.0);
     let (scale, m1) = exp_parts64::<S>(clamp64(-z.abs()));
@@ -109,7 +110,7 @@ fn gelu_tanh64<S: Simd>(x: f32) -> f32 {
     (v * (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)) as f32
 }
 
-/// `(2^r - 1) / r`, |r| <= 0.5, 2^-28 of `2^r`.
+/// Polynomial of `(2^r - 1) / r` for `|r| <= 0.5`; error 2^-28 of `2^r`.
 const EXP2M1: [f32; 6] = [
     std::f32::consts::LN_2,
     0.240_226_54,
@@ -119,15 +120,16 @@ const EXP2M1: [f32; 6] = [
     0.000_155_505_52,
 ];
 
-/// Beyond this a gelu by tanh is -0 or its operand.
+/// Magnitude of x from which the tanh form of GELU is -0 or x itself.
 const GELU_TANH_END: f32 = 10.8;
 /// 2^-64.
 const BACK: f32 = 5.421_010_862_427_522e-20;
 
-/// At most 3 roundoffs off, of all floats.
+/// The error is at most 3 unit roundoffs for all floats.
 #[inline(always)]
 fn gelu_tanh32<S: Simd>(x: f32) -> f32 {
-    // x sigmoid(z): the exponent's low part has what rounding takes from each of its products, since it reaches 107.
+    // `x sigmoid(z)`: the low part of the exponent contains the rounding errors of its products,
+    // because the exponent reaches 107.
     const C: f32 = -2.302_208_2;
     const C_LOW: f32 = -1.294_840_2e-8;
     const B: f32 = 0.044_715;
@@ -145,7 +147,7 @@ fn gelu_tanh32<S: Simd>(x: f32) -> f32 {
     let t = y + ROUND32;
     let r = (y - (t - ROUND32)) + y_low;
     let m1 = r * poly32::<S>(r, &EXP2M1);
-    // Powers of two beyond the range of floats: by 2^64 more, which the last product takes off.
+    // Powers of two below the range of floats: scaled by 2^64, which the last product removes.
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
     let low = scale * BACK;
     let x = if x < -GELU_TANH_END {
@@ -161,10 +163,11 @@ fn gelu_tanh32<S: Simd>(x: f32) -> f32 {
     above / S::fmaf(low, m1, low + 1.0) * if x < 0.0 { BACK } else { 1.0 }
 }
 
-/// The derivative of [`gelu_tanh`], 2^-22 off where it is largest.
+/// Derivative of [`gelu_tanh`]; the error is at most 2^-22 of its maximum.
 #[inline(always)]
 pub(crate) fn gelu_tanh_grad<S: Simd>(x: f32) -> f32 {
-    // With e = exp(-|z|) and s = 1 / (1 + e): sigmoid(z) is s or e s, and its derivative e s^2.
+    // With `e = exp(-|z|)` and `s = 1 / (1 + e)`, `sigmoid(z)` is s or e s, and its derivative is e
+    // s^2.
     const C: f32 = 1.595_769_1;
     const B: f32 = 0.044_715;
     let a = x.abs();

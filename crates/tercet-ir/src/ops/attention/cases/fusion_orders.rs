@@ -1,45 +1,45 @@
-//! Tokens whose queries, keys and values are made in other orders than one after the other, with norms, and with
-//! something else that reads the caches in between.
+//! Decoding steps that compute queries, keys and values in unusual orders, with norms, and with
+//! other readers of the caches in between.
 
-use crate::case::{Case, CaseGraph, Fill};
+use crate::case::{CaseGraph, InputFill, OpCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::ops::{ReduceFn, RopeStyle};
 use crate::types::{Shape, Type};
 
-use super::super::{AttentionOptions, Layout};
+use super::super::{AttentionLayout, AttentionOptions};
 use super::lens;
 
 const HEADS: usize = 4;
 const HEAD: usize = 64;
 const KEYS: usize = 40;
 
-/// What is done next.
+/// One step of the computation.
 #[derive(Clone, Copy)]
-enum Step {
+enum FusionOrderStep {
     QueryNorm,
     KeyNorm,
     QueryRope,
     KeyRope,
     KeyAppend,
     ValueAppend,
-    /// Sums over all rows of a cache, as it is now, are a result.
+    /// Adds a sum over all rows of the current key cache to the outputs.
     ReadKeys,
     ReadValues,
-    /// The values are a row that the cache of keys has now.
+    /// Computes the values from a row of the current key cache.
     ValueOfKeys,
-    /// The queries come from a row that the cache of values has now.
+    /// Computes the queries from a row of the current value cache.
     QueryOfValues,
 }
 
-use Step::{
+use FusionOrderStep::{
     KeyAppend, KeyNorm, KeyRope, QueryNorm, QueryOfValues, QueryRope, ReadKeys, ReadValues,
     ValueAppend, ValueOfKeys,
 };
 
-/// What steps work on, and what they share.
-struct Token {
+/// The operands and intermediate values of the steps.
+struct FusionOrderCase {
     q: Value,
     k: Value,
     v: Value,
@@ -49,23 +49,27 @@ struct Token {
     starts: Value,
 }
 
-impl Token {
-    fn of(c: &mut CaseGraph) -> Result<Token, OpError> {
+impl FusionOrderCase {
+    fn new(c: &mut CaseGraph) -> Result<FusionOrderCase, OpError> {
         let s = c.sym("s", 1, 3);
         let shape: Shape = [1.into(), s.clone(), (3 * HEADS).into(), HEAD.into()].into();
-        let x = c.input("x", shape, Fill::Normal)?;
+        let x = c.input("x", shape, InputFill::Normal)?;
         let mut cache = |name: &str| {
             let ty = Type::new(c.dtype, [1, KEYS, HEADS, HEAD]);
-            c.state_of(name, ty, Fill::Normal)
+            c.state_of(name, ty, InputFill::Normal)
         };
-        Ok(Token {
+        Ok(FusionOrderCase {
             caches: [cache("keys")?, cache("values")?],
-            gain: c.input("gain", [HEAD], Fill::Normal)?,
-            table: c.input("table", [s, (HEAD / 2).into()], Fill::Uniform(-1.0, 1.0))?,
+            gain: c.input("gain", [HEAD], InputFill::Normal)?,
+            table: c.input(
+                "table",
+                [s, (HEAD / 2).into()],
+                InputFill::Uniform(-1.0, 1.0),
+            )?,
             starts: c.input_of(
                 "at",
                 Type::new(DType::I32, [4]),
-                Fill::Values(vec![0.0, 5.0, 0.0, 0.0]),
+                InputFill::Values(vec![0.0, 5.0, 0.0, 0.0]),
             )?,
             q: c.graph.narrow(x, 2, 0, HEADS)?,
             k: c.graph.narrow(x, 2, HEADS, HEADS)?,
@@ -73,10 +77,10 @@ impl Token {
         })
     }
 
-    fn step(&mut self, c: &mut CaseGraph, step: Step) -> Result<(), OpError> {
+    fn step(&mut self, c: &mut CaseGraph, step: FusionOrderStep) -> Result<(), OpError> {
         let g = &mut c.graph;
         let mut rope = |x| {
-            let (table, layout) = (self.table, Layout::Bshd);
+            let (table, layout) = (self.table, AttentionLayout::Bshd);
             g.rope(x, table, table, RopeStyle::NeoX, HEAD, layout)
         };
         match step {
@@ -104,7 +108,7 @@ impl Token {
         Ok(())
     }
 
-    /// As many rows of a cache as there are tokens: its row `first` of one token.
+    /// Rows of a cache from row `first` on, one per token.
     fn row(&self, c: &mut CaseGraph, at: usize, first: usize) -> Result<Value, OpError> {
         let row = c.graph.narrow(self.caches[at], 1, first, 1)?;
         let shape = c.graph.ty(self.v).shape.clone();
@@ -113,13 +117,13 @@ impl Token {
 }
 
 /// Attention after these steps.
-fn case(name: &str, steps: &'static [Step]) -> Case {
-    Case::new(name, move |c| {
-        let mut token = Token::of(c)?;
+fn case(name: &str, steps: &'static [FusionOrderStep]) -> OpCase {
+    OpCase::new(name, move |c| {
+        let mut token = FusionOrderCase::new(c)?;
         for &step in steps {
             token.step(c, step)?;
         }
-        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bshd).causal();
+        let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bshd).causal();
         let options = options.kv_len(lens(c, &[], &[6.0])?);
         let [keys, values] = token.caches;
         let y = c.graph.attention(token.q, keys, values, options)?;
@@ -130,35 +134,49 @@ fn case(name: &str, steps: &'static [Step]) -> Case {
     })
 }
 
-/// A token whose heads have positions of their own.
-fn by_head() -> Case {
-    Case::new("token_of_positions_by_head", |c| {
+/// A token whose heads have different positions.
+fn by_head() -> OpCase {
+    OpCase::new("token_of_positions_by_head", |c| {
         let shape = [1, HEADS, 1, HEAD];
-        let q = c.input("q", shape, Fill::Normal)?;
-        let k = c.input("k", shape, Fill::Normal)?;
-        let v = c.input("v", shape, Fill::Normal)?;
-        let table = c.input("table", [HEADS, HEAD / 2], Fill::Uniform(-1.0, 1.0))?;
-        let at = Fill::Values(vec![0.0, 0.0, 5.0, 0.0]);
+        let q = c.input("q", shape, InputFill::Normal)?;
+        let k = c.input("k", shape, InputFill::Normal)?;
+        let v = c.input("v", shape, InputFill::Normal)?;
+        let table = c.input("table", [HEADS, HEAD / 2], InputFill::Uniform(-1.0, 1.0))?;
+        let at = InputFill::Values(vec![0.0, 0.0, 5.0, 0.0]);
         let at = c.input_of("at", Type::new(DType::I32, [4]), at)?;
         let g = &mut c.graph;
-        let q = g.rope(q, table, table, RopeStyle::NeoX, HEAD, Layout::Bshd)?;
-        let k = g.rope(k, table, table, RopeStyle::NeoX, HEAD, Layout::Bshd)?;
+        let q = g.rope(
+            q,
+            table,
+            table,
+            RopeStyle::NeoX,
+            HEAD,
+            AttentionLayout::Bshd,
+        )?;
+        let k = g.rope(
+            k,
+            table,
+            table,
+            RopeStyle::NeoX,
+            HEAD,
+            AttentionLayout::Bshd,
+        )?;
         let mut caches = Vec::new();
         for (name, new) in [("keys", k), ("values", v)] {
             let ty = Type::new(c.dtype, [1, HEADS, KEYS, HEAD]);
-            let cache = c.state_of(name, ty, Fill::Normal)?;
+            let cache = c.state_of(name, ty, InputFill::Normal)?;
             let all = c.graph.dynamic_update_slice(cache, new, at)?;
             c.graph.assign(cache, all)?;
             caches.push(all);
         }
-        let options = AttentionOptions::new(HEADS, HEADS, Layout::Bhsd).causal();
+        let options = AttentionOptions::new(HEADS, HEADS, AttentionLayout::Bhsd).causal();
         let options = options.kv_len(lens(c, &[], &[6.0])?);
         let y = c.graph.attention(q, caches[0], caches[1], options)?;
         c.output(y)
     })
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     vec![
         by_head(),
         case(

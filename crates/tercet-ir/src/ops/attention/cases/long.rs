@@ -1,11 +1,11 @@
-//! Cases of one query over more keys than one workgroup of a GPU takes: pieces that are full, that are not, of which
-//! a query sees nothing, and what lies behind the last key.
+//! Cases of one query over more keys than one GPU workgroup processes. They cover full and partial
+//! split-KV chunks, fully masked chunks, and data beyond the last key.
 
-use super::{BASE, Choose, Dims, HEADS_FIRST, lens, random};
-use crate::case::{Case, Fill};
+use super::{AttentionCaseDims, AttentionOptionsFn, BASE, HEADS_FIRST, lens, random};
+use crate::case::{InputFill, OpCase};
 use crate::ops::attention::AttentionOptions;
 
-const LONG: Dims = Dims {
+const LONG: AttentionCaseDims = AttentionCaseDims {
     sq: 1,
     sk: 600,
     d: 32,
@@ -13,15 +13,15 @@ const LONG: Dims = Dims {
     ..BASE
 };
 
-pub(super) fn cases() -> Vec<Case> {
-    let others = Dims {
+pub(super) fn cases() -> Vec<OpCase> {
+    let others = AttentionCaseDims {
         sk: 530,
         q_heads: 3,
         kv_heads: 1,
         d: 64,
         ..LONG
     };
-    let first = Dims {
+    let first = AttentionCaseDims {
         d: 32,
         dv: 32,
         sq: 1,
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         random("one_query_of_600_keys", LONG, |_, o| Ok(o)),
         random("one_query_of_600_keys_bhsd", first, |_, o| Ok(o.causal())),
-        // Sees keys of the middle of a piece on.
+        // The window begins in the middle of a chunk.
         random("one_query_window_of_600_keys", LONG, |_, o| {
             Ok(o.window(300))
         }),
@@ -42,19 +42,24 @@ pub(super) fn cases() -> Vec<Case> {
             Ok(o.causal().scale(-3.0))
         }),
         random("one_query_other_heads", others, |_, o| Ok(o.causal())),
-        behind("one_query_kv_len_behind", LONG, [600.0, 129.0], |c, o| {
+        nan_beyond_visible("one_query_kv_len_behind", LONG, [600.0, 129.0], |c, o| {
             Ok(o.kv_len(lens(c, &[2], &[600.0, 129.0])?))
         }),
-        behind("one_query_kv_len_of_none", LONG, [1.0, 0.0], |c, o| {
+        nan_beyond_visible("one_query_kv_len_of_none", LONG, [1.0, 0.0], |c, o| {
             Ok(o.causal().kv_len(lens(c, &[2], &[1.0, 0.0])?))
         }),
     ]
 }
 
-/// Keys and values behind the last ones that are seen are not numbers.
-pub(super) fn behind(name: &str, dims: Dims, seen: [f64; 2], choose: Choose) -> Case {
-    Case::new(name, move |c| {
-        let Dims {
+/// Keys and values beyond the last visible ones are NaN.
+pub(super) fn nan_beyond_visible(
+    name: &str,
+    dims: AttentionCaseDims,
+    seen: [f64; 2],
+    choose: AttentionOptionsFn,
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let AttentionCaseDims {
             b,
             sk,
             sq,
@@ -70,9 +75,9 @@ pub(super) fn behind(name: &str, dims: Dims, seen: [f64; 2], choose: Choose) -> 
                 true => (i * step % 509) as f64 / 128.0 - 2.0,
                 false => f64::NAN,
             };
-            Fill::Values((0..b * sk * row).map(at).collect())
+            InputFill::Values((0..b * sk * row).map(at).collect())
         };
-        let q = c.input("q", dims.shape(sq, q_heads, d), Fill::Normal)?;
+        let q = c.input("q", dims.shape(sq, q_heads, d), InputFill::Normal)?;
         let k = c.input("k", dims.shape(sk, kv_heads, d), filled(7))?;
         let v = c.input("v", dims.shape(sk, kv_heads, d), filled(11))?;
         let options = choose(c, AttentionOptions::new(q_heads, kv_heads, layout))?;

@@ -1,14 +1,14 @@
-//! What attention refuses.
+//! Graphs with attention that the builder must reject.
 
-use crate::attr::Real;
-use crate::case::Reject;
+use crate::attr::FloatAttr;
+use crate::case::RejectCase;
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
-use crate::ops::attention::{Attention, AttentionOptions, Layout, MaskKind};
+use crate::ops::attention::{Attention, AttentionLayout, AttentionOptions, MaskKind};
 use crate::types::Type;
 
-/// Attention of `f32[2, 5, 4, 8]` over `f32[2, 7, 2, 8]`, heads and mask as given.
+/// Attention of `f32[2, 5, 4, 8]` over `f32[2, 7, 2, 8]`, with these heads and this mask.
 fn try_attention(
     g: &mut Graph,
     q_heads: usize,
@@ -17,14 +17,14 @@ fn try_attention(
 ) -> Result<Value, OpError> {
     let q = g.input("q", Type::new(DType::F32, [2, 5, 4, 8]))?;
     let k = g.input("k", Type::new(DType::F32, [2, 7, 2, 8]))?;
-    let options = AttentionOptions::new(q_heads, kv_heads, Layout::Bshd);
+    let options = AttentionOptions::new(q_heads, kv_heads, AttentionLayout::Bshd);
     let options = choose(g, options)?;
     g.attention(q, k, k, options)
 }
 
-pub(in crate::ops::attention) fn rejects() -> Vec<Reject> {
-    // Long: a table, one row a case.
-    let reject = |name, message, build| Reject {
+pub(in crate::ops::attention) fn rejects() -> Vec<RejectCase> {
+    // Long: a table with one row per case.
+    let reject = |name, message, build| RejectCase {
         name,
         message,
         build,
@@ -104,9 +104,9 @@ pub(in crate::ops::attention) fn rejects() -> Vec<Reject> {
             let op = Attention {
                 q_heads: 1,
                 kv_heads: 1,
-                layout: Layout::Bshd,
+                layout: AttentionLayout::Bshd,
                 mask: MaskKind::Keep,
-                scale: Some(Real(1.0)),
+                scale: Some(FloatAttr(1.0)),
                 softcap: None,
                 kv_len: false,
             };
@@ -114,17 +114,17 @@ pub(in crate::ops::attention) fn rejects() -> Vec<Reject> {
         }),
         reject("rank", "expected rank 4", |g| {
             let x = g.input("x", Type::new(DType::F32, [2, 1, 4]))?;
-            g.attention(x, x, x, AttentionOptions::new(1, 1, Layout::Bshd))
+            g.attention(x, x, x, AttentionOptions::new(1, 1, AttentionLayout::Bshd))
         }),
         reject("dtypes", "operand k is f16", |g| {
             let q = g.input("q", Type::new(DType::F32, [1, 2, 1, 4]))?;
             let k = g.input("k", Type::new(DType::F16, [1, 2, 1, 4]))?;
-            g.attention(q, k, k, AttentionOptions::new(1, 1, Layout::Bshd))
+            g.attention(q, k, k, AttentionOptions::new(1, 1, AttentionLayout::Bshd))
         }),
         reject("head_dims", "head dim of q and k: 4 and 8 differ", |g| {
             let q = g.input("q", Type::new(DType::F32, [1, 2, 1, 4]))?;
             let k = g.input("k", Type::new(DType::F32, [1, 2, 1, 8]))?;
-            g.attention(q, k, k, AttentionOptions::new(1, 1, Layout::Bshd))
+            g.attention(q, k, k, AttentionOptions::new(1, 1, AttentionLayout::Bshd))
         }),
     ]
 }

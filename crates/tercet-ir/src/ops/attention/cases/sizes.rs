@@ -1,18 +1,18 @@
-//! Cases by size: many queries with every kind of mask, wide and odd heads, long keys, views.
+//! Cases by size: many queries with every mask kind, wide and odd heads, many keys, views.
 
-use super::{BASE, Choose, Dims, HEADS_FIRST, bools, lens, random};
-use crate::case::{Case, Fill};
+use super::{AttentionCaseDims, AttentionOptionsFn, BASE, HEADS_FIRST, bools, lens, random};
+use crate::case::{InputFill, OpCase};
 use crate::dtype::DType;
-use crate::ops::attention::{AttentionOptions, Layout};
+use crate::ops::attention::{AttentionLayout, AttentionOptions};
 use crate::types::{Shape, Type};
 
-const MANY: Dims = Dims {
+const MANY: AttentionCaseDims = AttentionCaseDims {
     sq: 21,
     sk: 40,
     ..BASE
 };
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let mut all = many_queries();
     all.extend(as_many_heads_as_tokens());
     all.extend(wide_heads());
@@ -21,21 +21,22 @@ pub(super) fn cases() -> Vec<Case> {
     all
 }
 
-/// As many heads as queries and keys, so that exchanged axes would not show in a shape.
-fn as_many_heads_as_tokens() -> Vec<Case> {
-    let square = Dims {
+/// The number of heads equals the number of queries and keys, so exchanged axes are not visible in
+/// a shape.
+fn as_many_heads_as_tokens() -> Vec<OpCase> {
+    let square = AttentionCaseDims {
         sq: 8,
         sk: 8,
         q_heads: 8,
         kv_heads: 8,
         ..BASE
     };
-    let grouped = Dims {
+    let grouped = AttentionCaseDims {
         kv_heads: 2,
         ..square
     };
-    let first = |dims| Dims {
-        layout: Layout::Bhsd,
+    let first = |dims| AttentionCaseDims {
+        layout: AttentionLayout::Bhsd,
         ..dims
     };
     vec![
@@ -48,18 +49,18 @@ fn as_many_heads_as_tokens() -> Vec<Case> {
     ]
 }
 
-fn many_queries() -> Vec<Case> {
-    // Long: a table, one row a case.
-    let heads_first = Dims {
+fn many_queries() -> Vec<OpCase> {
+    // Long: a table with one row per case.
+    let heads_first = AttentionCaseDims {
         sq: 9,
         ..HEADS_FIRST
     };
-    let many_causal = Dims {
+    let many_causal = AttentionCaseDims {
         sq: 40,
         sk: 17,
         ..MANY
     };
-    let tiles = Dims {
+    let tiles = AttentionCaseDims {
         b: 1,
         sq: 150,
         sk: 150,
@@ -67,7 +68,7 @@ fn many_queries() -> Vec<Case> {
         dv: 40,
         ..BASE
     };
-    let many_heads = Dims {
+    let many_heads = AttentionCaseDims {
         b: 4,
         sq: 40,
         sk: 90,
@@ -75,7 +76,7 @@ fn many_queries() -> Vec<Case> {
         kv_heads: 8,
         ..BASE
     };
-    let many_heads_odd = Dims {
+    let many_heads_odd = AttentionCaseDims {
         d: 7,
         dv: 5,
         ..many_heads
@@ -85,7 +86,7 @@ fn many_queries() -> Vec<Case> {
             Ok(o.keep(bools(c, &[2, 4, 21, 40])?))
         }),
         random("many_bias_softcap", MANY, |c, o| {
-            let bias = c.input("bias", [2, 1, 21, 40], Fill::Normal)?;
+            let bias = c.input("bias", [2, 1, 21, 40], InputFill::Normal)?;
             Ok(o.bias(bias).softcap(2.0))
         }),
         random("many_window_kv_len", MANY, |c, o| {
@@ -99,7 +100,7 @@ fn many_queries() -> Vec<Case> {
             Ok(o.keep(bools(c, &[2, 40])?))
         }),
         random("many_bias_keys_kv_len", MANY, |c, o| {
-            let bias = c.input("bias", [1, 1, 1, 40], Fill::Normal)?;
+            let bias = c.input("bias", [1, 1, 1, 40], InputFill::Normal)?;
             Ok(o.bias(bias).kv_len(lens(c, &[2], &[40.0, 11.0])?))
         }),
         random("many_causal_softcap", many_causal, |_, o| {
@@ -107,17 +108,17 @@ fn many_queries() -> Vec<Case> {
         }),
         random("rows_of_several_tiles", tiles, |_, o| Ok(o.window(45))),
         random("rows_of_several_tiles_bias", tiles, |c, o| {
-            let bias = c.input("bias", [1, 4, 150, 150], Fill::Normal)?;
+            let bias = c.input("bias", [1, 4, 150, 150], InputFill::Normal)?;
             Ok(o.bias(bias))
         }),
-        // Steps of keys whose scores the bias leaves as they are, and that it all but hides.
+        // The bias does not change the scores of some key blocks, and almost masks others.
         random("rows_of_several_tiles_bias_on_last_keys", tiles, |c, o| {
             let bias = (0..150).map(|at| if at < 100 { 0.0 } else { -20.0 });
-            let bias = Fill::Values(bias.collect());
+            let bias = InputFill::Values(bias.collect());
             Ok(o.scale(0.3).bias(c.input("bias", [1, 1, 1, 150], bias)?))
         }),
         random("many_heads_causal", many_heads, |_, o| Ok(o.causal())),
-        // Scores far above those of the keys before.
+        // Scores far above those of the preceding keys.
         random("many_heads_large_scores", many_heads, |_, o| {
             Ok(o.scale(4.0))
         }),
@@ -125,11 +126,11 @@ fn many_queries() -> Vec<Case> {
             Ok(o.causal().scale(-2.0))
         }),
         random("many_heads_odd", many_heads_odd, |_, o| Ok(o.causal())),
-        // Steps of keys that the mask leaves as they are, some of which it hides, and that it hides.
+        // Key blocks that are not masked, partially masked and fully masked.
         random("many_heads_keep_first_keys", many_heads, |c, o| {
             let seen = (0..4 * 90).map(|at| f64::from(at % 90 < [90, 70, 40, 0][at / 90]));
             let mask = Type::new(DType::Bool, [4, 90]);
-            Ok(o.keep(c.input_of("mask", mask, Fill::Values(seen.collect()))?))
+            Ok(o.keep(c.input_of("mask", mask, InputFill::Values(seen.collect()))?))
         }),
         random("many_heads_kv_len", many_heads, |c, o| {
             Ok(o.kv_len(lens(c, &[4], &[90.0, 64.0, 1.0, 0.0])?))
@@ -143,43 +144,44 @@ fn many_queries() -> Vec<Case> {
         not_finite("many_values_not_finite_keep", f64::INFINITY, |c, o| {
             let seen = (0..40 * 40).map(|at| f64::from(at / 40 >= 20 || at % 40 < 30));
             let mask = Type::new(DType::Bool, [1, 40, 40]);
-            Ok(o.keep(c.input_of("mask", mask, Fill::Values(seen.collect()))?))
+            Ok(o.keep(c.input_of("mask", mask, InputFill::Values(seen.collect()))?))
         }),
     ]
 }
 
-/// 40 queries and keys, of which the values of the keys 30 and 35 are not finite. Where a query sees 30
-/// and not 35, `first` is NaN: decomposed, infinities with a weight become NaN.
-fn not_finite(name: &str, first: f64, choose: Choose) -> Case {
-    Case::new(name, move |c| {
+/// 40 queries and keys; the values of keys 30 and 35 are not finite. `first` is the result of
+/// queries that attend to key 30 but not to 35. It is NaN in the decomposition, which turns
+/// infinities with nonzero weight into NaN.
+fn not_finite(name: &str, first: f64, choose: AttentionOptionsFn) -> OpCase {
+    OpCase::new(name, move |c| {
         let shape = [1, 40, 1, 8];
-        let q = c.input("q", shape, Fill::Normal)?;
-        let k = c.input("k", shape, Fill::Normal)?;
+        let q = c.input("q", shape, InputFill::Normal)?;
+        let k = c.input("k", shape, InputFill::Normal)?;
         let v = (0..40 * 8).map(|at| match (at / 8, at % 8) {
             (30, 2) => first,
             (30, 5) | (35, _) => f64::NAN,
             (key, column) => (key * 8 + column) as f64 / 64.0 - 2.0,
         });
-        let v = c.input("v", shape, Fill::Values(v.collect()))?;
-        let options = choose(c, AttentionOptions::new(1, 1, Layout::Bshd))?;
+        let v = c.input("v", shape, InputFill::Values(v.collect()))?;
+        let options = choose(c, AttentionOptions::new(1, 1, AttentionLayout::Bshd))?;
         let y = c.graph.attention(q, k, v, options)?;
         c.output(y)
     })
 }
 
-fn wide_heads() -> Vec<Case> {
-    let odd = Dims {
+fn wide_heads() -> Vec<OpCase> {
+    let odd = AttentionCaseDims {
         d: 33,
         dv: 71,
         ..MANY
     };
-    let wide = Dims {
+    let wide = AttentionCaseDims {
         b: 1,
         d: 320,
         dv: 576,
         ..MANY
     };
-    let latent = Dims {
+    let latent = AttentionCaseDims {
         sq: 1,
         d: 576,
         dv: 512,
@@ -187,19 +189,19 @@ fn wide_heads() -> Vec<Case> {
         kv_heads: 1,
         ..wide
     };
-    let of_320 = Dims {
+    let of_320 = AttentionCaseDims {
         d: 320,
         dv: 320,
         ..wide
     };
-    let of_576 = Dims {
+    let of_576 = AttentionCaseDims {
         d: 576,
         dv: 576,
-        layout: Layout::Bhsd,
+        layout: AttentionLayout::Bhsd,
         ..wide
     };
-    let one_of_576 = Dims { sq: 1, ..of_576 };
-    let widest = Dims {
+    let one_of_576 = AttentionCaseDims { sq: 1, ..of_576 };
+    let widest = AttentionCaseDims {
         sq: 1,
         sk: 5,
         d: 1100,
@@ -217,16 +219,16 @@ fn wide_heads() -> Vec<Case> {
     ]
 }
 
-fn long_keys() -> Vec<Case> {
-    let long = Dims {
+fn long_keys() -> Vec<OpCase> {
+    let long = AttentionCaseDims {
         sq: 2,
         sk: 700,
         d: 16,
         dv: 24,
         ..BASE
     };
-    let odd = Dims { dv: 7, ..long };
-    let of_128 = Dims {
+    let odd = AttentionCaseDims { dv: 7, ..long };
+    let of_128 = AttentionCaseDims {
         sq: 1,
         sk: 300,
         d: 128,
@@ -249,45 +251,46 @@ fn long_keys() -> Vec<Case> {
         random("long_keys_keep", long, |c, o| {
             Ok(o.keep(bools(c, &[2, 700])?))
         }),
-        // Queries and keys of one executable, from one query to more than a tile.
-        Case::new("symbolic_prefill_and_decode", |c| {
+        // One executable with symbolic numbers of queries and keys, from one query to more than a
+        // tile.
+        OpCase::new("symbolic_prefill_and_decode", |c| {
             let (s, n) = (c.sym("s", 3, 40), c.sym("n", 150, 300));
             let q: Shape = [1.into(), 4.into(), s, 8.into()].into();
             let kv: Shape = [1.into(), 2.into(), n, 8.into()].into();
-            let q = c.input("q", q, Fill::Normal)?;
-            let k = c.input("k", kv.clone(), Fill::Normal)?;
-            let v = c.input("v", kv, Fill::Normal)?;
-            let options = AttentionOptions::new(4, 2, Layout::Bhsd).causal();
+            let q = c.input("q", q, InputFill::Normal)?;
+            let k = c.input("k", kv.clone(), InputFill::Normal)?;
+            let v = c.input("v", kv, InputFill::Normal)?;
+            let options = AttentionOptions::new(4, 2, AttentionLayout::Bhsd).causal();
             let y = c.graph.attention(q, k, v, options)?;
             c.output(y)
         }),
     ]
 }
 
-fn views() -> Vec<Case> {
-    // Rows of queries, keys and values of 8 heads together.
+fn views() -> Vec<OpCase> {
+    // Packed QKV rows: queries, keys and values of 8 heads in one row.
     let packed = |name: &str, s: usize| {
-        Case::new(name, move |c| {
-            let x = c.input("qkv", [2, s, 8, 8], Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let x = c.input("qkv", [2, s, 8, 8], InputFill::Normal)?;
             let q = c.graph.narrow(x, 2, 0, 4)?;
             let k = c.graph.narrow(x, 2, 4, 2)?;
             let v = c.graph.narrow(x, 2, 6, 2)?;
-            let options = AttentionOptions::new(4, 2, Layout::Bshd).causal();
+            let options = AttentionOptions::new(4, 2, AttentionLayout::Bshd).causal();
             let y = c.graph.attention(q, k, v, options)?;
             c.output(y)
         })
     };
     let turned = |name: &str, s: usize| {
-        Case::new(name, move |c| {
-            let q = c.input("q", [2, 6, s, 4], Fill::Normal)?;
-            let k = c.input("k", [2, 2, 6, 15], Fill::Normal)?;
-            let v = c.input("v", [2, 10, 2, 15], Fill::Normal)?;
-            let mask = c.input_of("mask", Type::new(DType::Bool, [15, 2]), Fill::Normal)?;
+        OpCase::new(name, move |c| {
+            let q = c.input("q", [2, 6, s, 4], InputFill::Normal)?;
+            let k = c.input("k", [2, 2, 6, 15], InputFill::Normal)?;
+            let v = c.input("v", [2, 10, 2, 15], InputFill::Normal)?;
+            let mask = c.input_of("mask", Type::new(DType::Bool, [15, 2]), InputFill::Normal)?;
             let q = c.graph.transpose(q, &[0, 3, 2, 1])?;
             let k = c.graph.transpose(k, &[0, 1, 3, 2])?;
             let v = c.graph.transpose(v, &[0, 2, 3, 1])?;
             let mask = c.graph.transpose(mask, &[1, 0])?;
-            let options = AttentionOptions::new(4, 2, Layout::Bhsd).keep(mask);
+            let options = AttentionOptions::new(4, 2, AttentionLayout::Bhsd).keep(mask);
             let y = c.graph.attention(q, k, v, options)?;
             c.output(y)
         })

@@ -1,15 +1,16 @@
-//! Cases of F32 by the magnitudes of its numbers: within rows, between rows, columns and heads, and scores far apart. A
-//! kernel that multiplies F32 as sums of narrower numbers is as exact as F32 on all of them, or leaves them to another.
+//! F32 cases with various magnitudes: within rows, between rows, columns and heads, and with widely
+//! spread scores. Kernels that emulate F32 with narrower numbers (split-F16) must be as accurate as
+//! F32 on all of them, or use a fallback.
 
-use super::{Choose, Dims, bools, lens};
-use crate::case::{Case, CaseGraph, Fill};
+use super::{AttentionCaseDims, AttentionOptionsFn, bools, lens};
+use crate::case::{CaseGraph, InputFill, OpCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
-use crate::ops::attention::{AttentionOptions, Layout};
+use crate::ops::attention::{AttentionLayout, AttentionOptions};
 
-/// More rows than a tile of queries has, and keys of several steps.
-const SIZES: Dims = Dims {
+/// More rows than a query tile, and several blocks of keys.
+const SIZES: AttentionCaseDims = AttentionCaseDims {
     b: 1,
     sq: 100,
     sk: 90,
@@ -17,26 +18,26 @@ const SIZES: Dims = Dims {
     kv_heads: 2,
     d: 16,
     dv: 20,
-    layout: Layout::Bhsd,
+    layout: AttentionLayout::Bhsd,
 };
 
-/// The place of a number: head, row and column.
-type Place = [usize; 3];
+/// The index of an element: head, row and column.
+type HeadRowCol = [usize; 3];
 
-/// What numbers of queries, keys and values are multiplied by.
-type Factors = [fn(Place) -> f64; 3];
+/// Factors for the elements of queries, keys and values.
+type AttentionOperandFactors = [fn(HeadRowCol) -> f64; 3];
 
-fn one(_: Place) -> f64 {
+fn one(_: HeadRowCol) -> f64 {
     1.0
 }
 
-/// A number of -1 to 1 that differs from place to place.
-fn any([head, row, column]: Place) -> f64 {
+/// A number from -1 to 1 that varies with the index.
+fn any([head, row, column]: HeadRowCol) -> f64 {
     let mixed = (head * 7919 + row * 104_729 + column * 1_299_709 + 12345) % 10_007;
     mixed as f64 / 5003.0 - 1.0
 }
 
-fn by_rows([head, row, _]: Place) -> f64 {
+fn by_rows([head, row, _]: HeadRowCol) -> f64 {
     any([head, row, 0])
 }
 
@@ -44,22 +45,22 @@ fn operand(
     c: &mut CaseGraph,
     name: &str,
     [rows, columns]: [usize; 2],
-    factor: fn(Place) -> f64,
+    factor: fn(HeadRowCol) -> f64,
 ) -> Result<Value, OpError> {
     let shape = [1, SIZES.q_heads, rows, columns];
-    let x = c.input(name, shape, Fill::Normal)?;
+    let x = c.input(name, shape, InputFill::Normal)?;
     let factors = (0..SIZES.q_heads * rows * columns)
         .map(|at| factor([at / columns / rows, at / columns % rows, at % columns]));
     let by = c.input(
         &format!("{name}_by"),
         shape,
-        Fill::Values(factors.collect()),
+        InputFill::Values(factors.collect()),
     )?;
     c.graph.mul(x, by)
 }
 
-fn spread(name: &str, factors: Factors, choose: Choose) -> Case {
-    let case = Case::new(name, move |c| {
+fn spread(name: &str, factors: AttentionOperandFactors, choose: AttentionOptionsFn) -> OpCase {
+    let case = OpCase::new(name, move |c| {
         let q = operand(c, "q", [SIZES.sq, SIZES.d], factors[0])?;
         let k = operand(c, "k", [SIZES.sk, SIZES.d], factors[1])?;
         let v = operand(c, "v", [SIZES.sk, SIZES.dv], factors[2])?;
@@ -71,8 +72,8 @@ fn spread(name: &str, factors: Factors, choose: Choose) -> Case {
     case.only(&[DType::F32])
 }
 
-pub(super) fn cases() -> Vec<Case> {
-    // Long: a table, one row a case.
+pub(super) fn cases() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     vec![
         spread("spread_little", [one, one, one], |_, o| Ok(o)),
         spread("spread_little_keep", [one, one, one], |c, o| {
@@ -108,7 +109,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             |_, o| Ok(o.scale(1e-11)),
         ),
-        // Columns of queries and keys far apart, whose products are alike.
+        // Columns of queries and keys with very different magnitudes but similar products.
         spread(
             "spread_between_columns",
             [
@@ -118,7 +119,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             |_, o| Ok(o.causal()),
         ),
-        // One head with numbers near each other, one with numbers far apart.
+        // One head with similar magnitudes, and one with very different magnitudes.
         spread(
             "spread_in_one_head",
             [one, one, |at| {
@@ -130,7 +131,7 @@ pub(super) fn cases() -> Vec<Case> {
             }],
             |_, o| Ok(o.causal()),
         ),
-        // Values of later keys are greater or less, by more and more.
+        // The magnitude of values grows or shrinks with the key index.
         spread(
             "spread_upwards_over_keys",
             [one, one, |[_, row, _]| 1e-5 * 4f64.powi(row as i32 / 9)],
@@ -145,7 +146,7 @@ pub(super) fn cases() -> Vec<Case> {
             "spread_over_keys_with_bias_and_cap",
             [one, one, |[_, row, _]| 4f64.powi(row as i32 / 18)],
             |c, o| {
-                let bias = c.input("bias", [1, 1, SIZES.sq, SIZES.sk], Fill::Normal)?;
+                let bias = c.input("bias", [1, 1, SIZES.sq, SIZES.sk], InputFill::Normal)?;
                 Ok(o.bias(bias).softcap(3.0))
             },
         ),
@@ -155,11 +156,11 @@ pub(super) fn cases() -> Vec<Case> {
         spread("great_numbers", [|_| 1e9, |_| 1e9, |_| 1e9], |_, o| {
             Ok(o.scale(-1e-18))
         }),
-        // Beyond what pairs of F16 are scaled for.
+        // Numbers below the range for which split-F16 is scaled.
         spread("smallest_numbers", [one, one, |_| 1e-30], |_, o| Ok(o)),
         spread("greatest_numbers", [one, one, |_| 1e30], |_, o| Ok(o)),
         spread("scores_far_apart", [|_| 8.0, one, one], |_, o| Ok(o)),
-        // Chunks of zeros, which have no greatest number.
+        // Blocks of zeros, whose maximum magnitude is 0.
         spread(
             "zeros_among_keys_and_values",
             [
@@ -169,7 +170,7 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             |_, o| Ok(o),
         ),
-        // What stands beyond the length of a batch entry is not read.
+        // Data beyond the length of a batch entry must not be read.
         spread(
             "not_finite_beyond_the_keys",
             [

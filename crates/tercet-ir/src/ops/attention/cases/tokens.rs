@@ -1,39 +1,39 @@
-//! What a decoder does with a new token: its query and key are embedded, key and value go into caches, and the
-//! query attends to them.
+//! Decoding steps: RoPE is applied to the query and key of a new token, key and value are appended
+//! to the caches, and the query attends to them.
 
-use crate::case::{Case, Fill};
+use crate::case::{InputFill, OpCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::Value;
 use crate::ops::RopeStyle;
 use crate::types::{Shape, Type};
 
-use super::super::{AttentionOptions, Layout};
+use super::super::{AttentionLayout, AttentionOptions};
 use super::lens;
 
-/// A token, or some, of one sequence.
+/// One or several new tokens of one sequence.
 #[derive(Clone)]
-struct Token {
-    layout: Layout,
+struct DecodeTokenCase {
+    layout: AttentionLayout,
     style: RopeStyle,
-    /// Elements of a head, and how many of them are embedded.
+    /// Elements of a head, and the number of elements that RoPE rotates.
     d: usize,
     n_rot: usize,
-    /// Heads of queries and of keys.
+    /// Number of query heads and of key heads.
     heads: [usize; 2],
-    /// Rows of the caches.
+    /// Number of rows in the caches.
     keys: usize,
-    /// Where the first new row goes, and how many rows are filled then.
+    /// The position of the first new row, which is also the number of rows already in the caches.
     at: f64,
     len: f64,
-    /// New tokens, and their bound.
+    /// The number of new tokens, and its upper bound.
     tokens: [usize; 2],
-    /// 0: all keys up to its own.
+    /// Window size; 0 means all keys up to the token's position.
     window: usize,
 }
 
-const TOKEN: Token = Token {
-    layout: Layout::Bshd,
+const TOKEN: DecodeTokenCase = DecodeTokenCase {
+    layout: AttentionLayout::Bshd,
     style: RopeStyle::NeoX,
     d: 64,
     n_rot: 64,
@@ -45,24 +45,28 @@ const TOKEN: Token = Token {
     window: 0,
 };
 
-impl Token {
-    fn case(self, name: &str) -> Case {
-        Case::new(name, move |c| {
+impl DecodeTokenCase {
+    fn case(self, name: &str) -> OpCase {
+        OpCase::new(name, move |c| {
             let s = c.sym("s", self.tokens[0], self.tokens[1]);
             let [q_heads, heads] = self.heads;
             let shape = |s: crate::dim::Dim, h: usize| -> Shape {
                 match self.layout {
-                    Layout::Bshd => [1.into(), s, h.into(), self.d.into()].into(),
-                    Layout::Bhsd => [1.into(), h.into(), s, self.d.into()].into(),
+                    AttentionLayout::Bshd => [1.into(), s, h.into(), self.d.into()].into(),
+                    AttentionLayout::Bhsd => [1.into(), h.into(), s, self.d.into()].into(),
                 }
             };
-            let x = c.input("x", shape(s.clone(), q_heads + 2 * heads), Fill::Normal)?;
+            let x = c.input(
+                "x",
+                shape(s.clone(), q_heads + 2 * heads),
+                InputFill::Normal,
+            )?;
             let table = [s, (self.n_rot / 2).into()];
-            let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-            let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+            let cos = c.input("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+            let sin = c.input("sin", table, InputFill::Uniform(-1.0, 1.0))?;
             let mut starts = vec![0.0; 4];
             starts[self.layout.seq_axis()] = self.at;
-            let starts = c.input_of("at", Type::new(DType::I32, [4]), Fill::Values(starts))?;
+            let starts = c.input_of("at", Type::new(DType::I32, [4]), InputFill::Values(starts))?;
             let axis = self.layout.head_axis();
             let q = c.graph.narrow(x, axis, 0, q_heads)?;
             let k = c.graph.narrow(x, axis, q_heads, heads)?;
@@ -76,7 +80,7 @@ impl Token {
             let mut caches = Vec::new();
             for (name, new) in [("keys", k), ("values", v)] {
                 let ty = Type::new(c.dtype, shape(self.keys.into(), heads));
-                let cache = c.state_of(name, ty, Fill::Normal)?;
+                let cache = c.state_of(name, ty, InputFill::Normal)?;
                 let all = c.graph.dynamic_update_slice(cache, new, starts)?;
                 c.graph.assign(cache, all)?;
                 caches.push(all);
@@ -100,15 +104,15 @@ impl Token {
     }
 }
 
-pub(super) fn cases() -> Vec<Case> {
-    let by_head = Token {
-        layout: Layout::Bhsd,
+pub(super) fn cases() -> Vec<OpCase> {
+    let by_head = DecodeTokenCase {
+        layout: AttentionLayout::Bhsd,
         style: RopeStyle::GptJ,
         d: 128,
         n_rot: 96,
         ..TOKEN
     };
-    let long = Token {
+    let long = DecodeTokenCase {
         keys: 300,
         at: 283.0,
         len: 284.0,
@@ -118,33 +122,33 @@ pub(super) fn cases() -> Vec<Case> {
         TOKEN.case("token"),
         by_head.clone().case("token_by_head"),
         long.clone().case("token_of_many"),
-        Token {
+        DecodeTokenCase {
             tokens: [3, 3],
             ..TOKEN
         }
         .case("tokens_of_a_program_for_one"),
-        // The last of the keys is not the new one, which is there once.
-        Token {
+        // The last visible key is not the new one, which occurs only once.
+        DecodeTokenCase {
             at: -200.0,
             tokens: [1, 1],
             heads: [2, 2],
             ..long.clone()
         }
         .case("token_among_others"),
-        // The new row is not seen.
-        Token {
+        // The new row is masked.
+        DecodeTokenCase {
             at: 90.0,
             len: 7.0,
             ..TOKEN
         }
         .case("token_beyond_the_keys"),
-        Token { len: 0.0, ..TOKEN }.case("token_without_keys"),
-        Token {
+        DecodeTokenCase { len: 0.0, ..TOKEN }.case("token_without_keys"),
+        DecodeTokenCase {
             window: 130,
             ..long
         }
         .case("token_in_a_window"),
-        Token {
+        DecodeTokenCase {
             len: 41.0,
             ..by_head
         }
@@ -153,21 +157,25 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The first token: nobody looks at what the caches hold beyond.
-fn first() -> Case {
-    Case::new("token_alone", |c| {
-        let x = c.input("x", [1, 1, 1, 64], Fill::Normal)?;
-        let v = Fill::Values((0..64).map(f64::from).collect());
+/// The first token: the remaining cache contents must not be read.
+fn first() -> OpCase {
+    OpCase::new("token_alone", |c| {
+        let x = c.input("x", [1, 1, 1, 64], InputFill::Normal)?;
+        let v = InputFill::Values((0..64).map(f64::from).collect());
         let v = c.input("v", [1, 1, 1, 64], v)?;
-        let table = c.input("table", [1, 32], Fill::Uniform(-1.0, 1.0))?;
-        let at = c.input_of("at", Type::new(DType::I32, [4]), Fill::Values(vec![0.0; 4]))?;
-        let layout = Layout::Bshd;
+        let table = c.input("table", [1, 32], InputFill::Uniform(-1.0, 1.0))?;
+        let at = c.input_of(
+            "at",
+            Type::new(DType::I32, [4]),
+            InputFill::Values(vec![0.0; 4]),
+        )?;
+        let layout = AttentionLayout::Bshd;
         let q = (c.graph).rope(x, table, table, RopeStyle::NeoX, 64, layout)?;
         let k = (c.graph).rope(x, table, table, RopeStyle::NeoX, 64, layout)?;
         let mut caches = Vec::new();
         for (name, new) in [("keys", k), ("values", v)] {
             let ty = Type::new(c.dtype, [1, 40, 1, 64]);
-            let cache = c.state_of(name, ty, Fill::Values(vec![f64::NAN; 40 * 64]))?;
+            let cache = c.state_of(name, ty, InputFill::Values(vec![f64::NAN; 40 * 64]))?;
             let all = c.graph.dynamic_update_slice(cache, new, at)?;
             c.graph.assign(cache, all)?;
             caches.push(all);

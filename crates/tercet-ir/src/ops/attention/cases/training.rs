@@ -1,27 +1,27 @@
-//! Cases of attention that keeps what its gradients need, and of the gradients.
+//! Cases of attention with log-sum-exp, and of the gradients.
 
-use super::{BASE, Choose, Dims, HEADS_FIRST, bools, lens};
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use super::{AttentionCaseDims, AttentionOptionsFn, BASE, HEADS_FIRST, bools, lens};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::attention::saved::sums;
 use crate::ops::attention::{
-    Attention, AttentionGrad, AttentionGradOf, AttentionOptions, Layout, MaskKind,
+    Attention, AttentionGrad, AttentionGradOf, AttentionLayout, AttentionOptions, MaskKind,
 };
 use crate::types::Type;
 
-/// Queries, keys and values.
-fn operands(c: &mut CaseGraph, d: Dims) -> Result<[Value; 3], OpError> {
+/// Queries, keys and values as inputs.
+fn operands(c: &mut CaseGraph, d: AttentionCaseDims) -> Result<[Value; 3], OpError> {
     Ok([
-        c.input("q", d.shape(d.sq, d.q_heads, d.d), Fill::Normal)?,
-        c.input("k", d.shape(d.sk, d.kv_heads, d.d), Fill::Normal)?,
-        c.input("v", d.shape(d.sk, d.kv_heads, d.dv), Fill::Normal)?,
+        c.input("q", d.shape(d.sq, d.q_heads, d.d), InputFill::Normal)?,
+        c.input("k", d.shape(d.sk, d.kv_heads, d.d), InputFill::Normal)?,
+        c.input("v", d.shape(d.sk, d.kv_heads, d.dv), InputFill::Normal)?,
     ])
 }
 
-fn kept(name: &str, dims: Dims, choose: Choose) -> Case {
-    Case::new(name, move |c| {
+fn saved_lse_case(name: &str, dims: AttentionCaseDims, choose: AttentionOptionsFn) -> OpCase {
+    OpCase::new(name, move |c| {
         let [q, k, v] = operands(c, dims)?;
         let options = AttentionOptions::new(dims.q_heads, dims.kv_heads, dims.layout);
         let options = choose(c, options)?;
@@ -31,14 +31,19 @@ fn kept(name: &str, dims: Dims, choose: Choose) -> Case {
     })
 }
 
-/// Gradients of what an attention gives.
-fn grads(name: &str, dims: Dims, of: AttentionGradOf, choose: Choose) -> Case {
-    Case::new(name, move |c| {
+/// A case of the gradients of an attention.
+fn grads(
+    name: &str,
+    dims: AttentionCaseDims,
+    of: AttentionGradOf,
+    choose: AttentionOptionsFn,
+) -> OpCase {
+    OpCase::new(name, move |c| {
         let [q, k, v] = operands(c, dims)?;
         let dy = c.input(
             "dy",
             dims.shape(dims.sq, dims.q_heads, dims.dv),
-            Fill::Normal,
+            InputFill::Normal,
         )?;
         let options = AttentionOptions::new(dims.q_heads, dims.kv_heads, dims.layout);
         let options = choose(c, options)?;
@@ -55,25 +60,25 @@ fn grads(name: &str, dims: Dims, of: AttentionGradOf, choose: Choose) -> Case {
     })
 }
 
-fn delta(g: &mut Graph, layout: Layout, y: Value, dy: Value) -> Result<Value, OpError> {
+fn delta(g: &mut Graph, layout: AttentionLayout, y: Value, dy: Value) -> Result<Value, OpError> {
     let to = sums(g.ty(y).dtype);
     let (y, dy) = (g.cast(y, to)?, g.cast(dy, to)?);
     let both = g.mul(y, dy)?;
     let sum = g.reduce_sum(both, &[3], false)?;
     match layout {
-        Layout::Bhsd => Ok(sum),
-        Layout::Bshd => g.transpose(sum, &[0, 2, 1]),
+        AttentionLayout::Bhsd => Ok(sum),
+        AttentionLayout::Bshd => g.transpose(sum, &[0, 2, 1]),
     }
 }
 
-const LONG: Dims = Dims {
+const LONG: AttentionCaseDims = AttentionCaseDims {
     sq: 70,
     sk: 150,
     d: 64,
     dv: 64,
     ..HEADS_FIRST
 };
-const EQUAL: Dims = Dims {
+const EQUAL: AttentionCaseDims = AttentionCaseDims {
     sq: 130,
     sk: 130,
     d: 32,
@@ -82,7 +87,7 @@ const EQUAL: Dims = Dims {
     kv_heads: 2,
     ..BASE
 };
-const WIDE: Dims = Dims {
+const WIDE: AttentionCaseDims = AttentionCaseDims {
     sq: 40,
     sk: 70,
     d: 80,
@@ -92,8 +97,8 @@ const WIDE: Dims = Dims {
     ..BASE
 };
 
-/// What is attended to, once for each.
-fn ways() -> Vec<(&'static str, Dims, Choose)> {
+/// One case for each kind of mask.
+fn ways() -> Vec<(&'static str, AttentionCaseDims, AttentionOptionsFn)> {
     vec![
         ("none_bshd", BASE, |_, o| Ok(o)),
         ("causal_bhsd", HEADS_FIRST, |_, o| Ok(o.causal())),
@@ -103,7 +108,7 @@ fn ways() -> Vec<(&'static str, Dims, Choose)> {
         ("equal_causal", EQUAL, |_, o| Ok(o.causal())),
         (
             "more_queries_than_keys",
-            Dims { sk: 20, ..EQUAL },
+            AttentionCaseDims { sk: 20, ..EQUAL },
             |_, o| Ok(o.causal()),
         ),
         ("softcap_and_scale", LONG, |_, o| {
@@ -122,18 +127,18 @@ fn ways() -> Vec<(&'static str, Dims, Choose)> {
         }),
         ("keep_keys", WIDE, |c, o| Ok(o.keep(bools(c, &[2, 70])?))),
         ("bias_heads", LONG, |c, o| {
-            Ok(o.bias(c.input("bias", [2, 4, 70, 150], Fill::Normal)?))
+            Ok(o.bias(c.input("bias", [2, 4, 70, 150], InputFill::Normal)?))
         }),
     ]
 }
 
-pub(in crate::ops::attention) fn with_lse() -> Vec<Case> {
+pub(in crate::ops::attention) fn with_lse() -> Vec<OpCase> {
     let ways = ways().into_iter();
-    ways.map(|(name, dims, choose)| kept(name, dims, choose))
+    ways.map(|(name, dims, choose)| saved_lse_case(name, dims, choose))
         .collect()
 }
 
-pub(in crate::ops::attention) fn grad() -> Vec<Case> {
+pub(in crate::ops::attention) fn grad() -> Vec<OpCase> {
     let mut all = Vec::new();
     for of in AttentionGradOf::ALL {
         let ways = ways().into_iter();
@@ -156,11 +161,11 @@ fn types(g: &mut Graph) -> Result<[Value; 6], OpError> {
     ])
 }
 
-fn of(q_heads: usize) -> Attention {
+fn attention_op(q_heads: usize) -> Attention {
     Attention {
         q_heads,
         kv_heads: 2,
-        layout: Layout::Bshd,
+        layout: AttentionLayout::Bshd,
         mask: MaskKind::Causal,
         scale: None,
         softcap: None,
@@ -168,7 +173,7 @@ fn of(q_heads: usize) -> Attention {
     }
 }
 
-pub(in crate::ops::attention) fn rejects_with_lse() -> Vec<Reject> {
+pub(in crate::ops::attention) fn rejects_with_lse() -> Vec<RejectCase> {
     let reject = crate::ops::util::reject;
     vec![
         reject(
@@ -176,19 +181,19 @@ pub(in crate::ops::attention) fn rejects_with_lse() -> Vec<Reject> {
             "heads of q and q_heads: 4 and 8 differ",
             |g| {
                 let [q, k, v, ..] = types(g)?;
-                g.attention_with_lse(q, k, v, AttentionOptions::new(8, 2, Layout::Bshd))
+                g.attention_with_lse(q, k, v, AttentionOptions::new(8, 2, AttentionLayout::Bshd))
                     .map(|(y, _)| y)
             },
         ),
         reject("no_values", "operands", |g| {
             let [q, k, ..] = types(g)?;
-            let op = crate::ops::AttentionWithLse::from(of(4));
+            let op = crate::ops::AttentionWithLse::from(attention_op(4));
             g.add(op, &[q, k])
         }),
     ]
 }
 
-pub(in crate::ops::attention) fn rejects_grad() -> Vec<Reject> {
+pub(in crate::ops::attention) fn rejects_grad() -> Vec<RejectCase> {
     let reject = crate::ops::util::reject;
     vec![
         reject(
@@ -196,12 +201,18 @@ pub(in crate::ops::attention) fn rejects_grad() -> Vec<Reject> {
             "heads of q and q_heads: 4 and 8 differ",
             |g| {
                 let all = types(g)?;
-                g.add(AttentionGrad::new(AttentionGradOf::Keys, of(8)), &all)
+                g.add(
+                    AttentionGrad::new(AttentionGradOf::Keys, attention_op(8)),
+                    &all,
+                )
             },
         ),
         reject("too_few", "6 or more", |g| {
             let [q, k, v, ..] = types(g)?;
-            g.add(AttentionGrad::new(AttentionGradOf::Keys, of(4)), &[q, k, v])
+            g.add(
+                AttentionGrad::new(AttentionGradOf::Keys, attention_op(4)),
+                &[q, k, v],
+            )
         }),
         reject(
             "lse_by_position",
@@ -210,13 +221,19 @@ pub(in crate::ops::attention) fn rejects_grad() -> Vec<Reject> {
                 let [q, k, v, dy, _, delta] = types(g)?;
                 let lse = g.input("other", Type::new(DType::F32, [2, 5, 4]))?;
                 let all = [q, k, v, dy, lse, delta];
-                g.add(AttentionGrad::new(AttentionGradOf::Queries, of(4)), &all)
+                g.add(
+                    AttentionGrad::new(AttentionGradOf::Queries, attention_op(4)),
+                    &all,
+                )
             },
         ),
         reject("dy_of_another_size", "dy is f32[2, 7, 2, 8]", |g| {
             let [q, k, v, _, lse, delta] = types(g)?;
             let all = [q, k, v, k, lse, delta];
-            g.add(AttentionGrad::new(AttentionGradOf::Queries, of(4)), &all)
+            g.add(
+                AttentionGrad::new(AttentionGradOf::Queries, attention_op(4)),
+                &all,
+            )
         }),
     ]
 }

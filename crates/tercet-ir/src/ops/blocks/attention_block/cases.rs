@@ -1,73 +1,74 @@
-//! Cases of an attention block: every mask, grouped queries, rotations, biases, odd and empty sizes.
+//! Cases of an attention block: every mask, grouped queries, rotations, biases, odd and empty
+//! sizes.
 
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::attention::AttentionMask;
-use crate::ops::blocks::{AttentionBlockOptions, Dense};
+use crate::ops::blocks::{AttentionBlockOptions, LinearWeights};
 use crate::ops::rope::RopeStyle;
 use crate::ops::util::reject;
 use crate::types::{Shape, Type};
 
-/// Sizes of a block.
+/// The sizes of a block.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Sizes {
+pub(in super::super) struct AttentionBlockSizes {
     pub(in super::super) rows: [usize; 3],
     pub(in super::super) heads: [usize; 2],
     pub(in super::super) head_dim: usize,
 }
 
-pub(in super::super) const BASE: Sizes = Sizes {
+pub(in super::super) const BASE: AttentionBlockSizes = AttentionBlockSizes {
     rows: [2, 5, 12],
     heads: [4, 2],
     head_dim: 8,
 };
 
-pub(in super::super) const ODD: Sizes = Sizes {
+pub(in super::super) const ODD: AttentionBlockSizes = AttentionBlockSizes {
     rows: [3, 7, 13],
     heads: [3, 1],
     head_dim: 5,
 };
 
 /// [`BASE`] with other rows.
-pub(in super::super) fn rows(rows: [usize; 3]) -> Sizes {
-    Sizes { rows, ..BASE }
+pub(in super::super) fn rows(rows: [usize; 3]) -> AttentionBlockSizes {
+    AttentionBlockSizes { rows, ..BASE }
 }
 
 pub(in super::super) const BOTH: [bool; 2] = [true; 2];
 
-pub(in super::super) type Choose =
+pub(in super::super) type AttentionBlockOptionsFn =
     fn(&mut CaseGraph, AttentionBlockOptions) -> Result<AttentionBlockOptions, OpError>;
 
-/// A product whose results are about as large as its operands, perhaps with a bias.
+/// A linear layer whose results have about the magnitude of its operands, optionally with a bias.
 pub(in super::super) fn product(
     c: &mut CaseGraph,
     name: &str,
     [k, n]: [usize; 2],
     has_bias: bool,
-) -> Result<Dense, OpError> {
+) -> Result<LinearWeights, OpError> {
     let bound = (3.0 / k.max(1) as f64).sqrt();
-    let fill = Fill::Uniform(-bound, bound);
+    let fill = InputFill::Uniform(-bound, bound);
     let weight = c.param_of(&format!("w_{name}"), Type::new(c.dtype, [k, n]), fill)?;
     let bias = match has_bias {
         true => {
-            let fill = Fill::Uniform(-0.5, 0.5);
+            let fill = InputFill::Uniform(-0.5, 0.5);
             Some(c.param_of(&format!("b_{name}"), Type::new(c.dtype, [n]), fill)?)
         }
         false => None,
     };
-    Ok(Dense { weight, bias })
+    Ok(LinearWeights { weight, bias })
 }
 
-/// The two products of a block whose result is `out` wide.
+/// The two linear layers of a block with results of width `out`.
 pub(in super::super) fn products(
     c: &mut CaseGraph,
-    sizes: Sizes,
+    sizes: AttentionBlockSizes,
     out: usize,
     [qkv_bias, out_bias]: [bool; 2],
-) -> Result<[Dense; 2], OpError> {
-    let Sizes {
+) -> Result<[LinearWeights; 2], OpError> {
+    let AttentionBlockSizes {
         rows: [_, _, width],
         heads: [q, kv],
         head_dim,
@@ -77,9 +78,14 @@ pub(in super::super) fn products(
     Ok([qkv, out])
 }
 
-fn random(name: &str, sizes: Sizes, biases: [bool; 2], choose: Choose) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", sizes.rows, Fill::Normal)?;
+fn random(
+    name: &str,
+    sizes: AttentionBlockSizes,
+    biases: [bool; 2],
+    choose: AttentionBlockOptionsFn,
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", sizes.rows, InputFill::Normal)?;
         let [qkv, out] = products(c, sizes, sizes.rows[2], biases)?;
         let [q, kv] = sizes.heads;
         let options = choose(c, AttentionBlockOptions::new(q, kv))?;
@@ -89,11 +95,11 @@ fn random(name: &str, sizes: Sizes, biases: [bool; 2], choose: Choose) -> Case {
 }
 
 pub(in super::super) fn keep(c: &mut CaseGraph, shape: &[usize]) -> Result<AttentionMask, OpError> {
-    let mask = c.input_of("mask", Type::new(DType::Bool, shape), Fill::Normal)?;
+    let mask = c.input_of("mask", Type::new(DType::Bool, shape), InputFill::Normal)?;
     Ok(AttentionMask::Keep(mask))
 }
 
-/// A rotation by tables of this shape.
+/// A rotation with tables of this shape.
 pub(in super::super) fn rotated(
     c: &mut CaseGraph,
     options: AttentionBlockOptions,
@@ -102,20 +108,20 @@ pub(in super::super) fn rotated(
     dtype: DType,
 ) -> Result<AttentionBlockOptions, OpError> {
     let ty = Type::new(dtype, table);
-    let cos = c.input_of("cos", ty.clone(), Fill::Uniform(-1.0, 1.0))?;
-    let sin = c.input_of("sin", ty, Fill::Uniform(-1.0, 1.0))?;
+    let cos = c.input_of("cos", ty.clone(), InputFill::Uniform(-1.0, 1.0))?;
+    let sin = c.input_of("sin", ty, InputFill::Uniform(-1.0, 1.0))?;
     Ok(options.rope(style, cos, sin))
 }
 
 const NONE: [bool; 2] = [false; 2];
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<OpCase> {
     let mut all = options();
     all.extend(sizes());
     all
 }
 
-fn options() -> Vec<Case> {
+fn options() -> Vec<OpCase> {
     vec![
         random("without_biases", BASE, NONE, |_, o| Ok(o)),
         random("with_biases", BASE, BOTH, |_, o| Ok(o)),
@@ -137,7 +143,7 @@ fn options() -> Vec<Case> {
             Ok(o.mask(keep(c, &[2, 4, 5, 5])?))
         }),
         random("bias_of_scores", BASE, NONE, |c, o| {
-            let bias = c.input("bias", [1, 4, 5, 5], Fill::Normal)?;
+            let bias = c.input("bias", [1, 4, 5, 5], InputFill::Normal)?;
             Ok(o.mask(AttentionMask::Bias(bias)))
         }),
         random("scale_and_softcap", BASE, BOTH, |_, o| {
@@ -158,13 +164,13 @@ fn options() -> Vec<Case> {
     ]
 }
 
-fn sizes() -> Vec<Case> {
-    let as_many = Sizes {
+fn sizes() -> Vec<OpCase> {
+    let as_many = AttentionBlockSizes {
         heads: [4, 4],
         rows: [1, 4, 16],
         ..BASE
     };
-    let wide = Sizes {
+    let wide = AttentionBlockSizes {
         rows: [1, 9, 64],
         heads: [2, 1],
         head_dim: 64,
@@ -187,9 +193,9 @@ fn sizes() -> Vec<Case> {
     ]
 }
 
-fn other_width() -> Case {
-    Case::new("other_width", |c| {
-        let x = c.input("x", BASE.rows, Fill::Normal)?;
+fn other_width() -> OpCase {
+    OpCase::new("other_width", |c| {
+        let x = c.input("x", BASE.rows, InputFill::Normal)?;
         let [qkv, out] = products(c, BASE, 7, [true; 2])?;
         let options = AttentionBlockOptions::new(4, 2);
         let y = c.graph.attention_block(x, qkv, out, options)?;
@@ -197,29 +203,32 @@ fn other_width() -> Case {
     })
 }
 
-/// Queries of zero: each token gets twice the mean of the tokens up to it, plus 1.
-fn pinned() -> Case {
-    Case::new("pinned_running_means", |c| {
-        let x = c.input("x", [1, 3, 1], Fill::Values(vec![2.0, 4.0, 9.0]))?;
-        let qkv = c.input("qkv", [1, 3], Fill::Values(vec![0.0, 3.0, 1.0]))?;
-        let out = c.input("out", [1, 1], Fill::Values(vec![2.0]))?;
-        let one = c.input("one", [1], Fill::Values(vec![1.0]))?;
+/// Zero queries: the result of each token is twice the mean of the tokens up to it, plus 1.
+fn pinned() -> OpCase {
+    OpCase::new("pinned_running_means", |c| {
+        let x = c.input("x", [1, 3, 1], InputFill::Values(vec![2.0, 4.0, 9.0]))?;
+        let qkv = c.input("qkv", [1, 3], InputFill::Values(vec![0.0, 3.0, 1.0]))?;
+        let out = c.input("out", [1, 1], InputFill::Values(vec![2.0]))?;
+        let one = c.input("one", [1], InputFill::Values(vec![1.0]))?;
         let options = AttentionBlockOptions::new(1, 1).mask(AttentionMask::Causal);
-        let (qkv, out) = (Dense::without_bias(qkv), Dense::new(out, one));
+        let (qkv, out) = (
+            LinearWeights::without_bias(qkv),
+            LinearWeights::new(out, one),
+        );
         let y = c.graph.attention_block(x, qkv, out, options)?;
         c.output_expect(y, &[5.0, 7.0, 11.0])
     })
 }
 
-fn symbolic() -> Case {
-    Case::new("symbolic_rows_rotated", |c| {
+fn symbolic() -> OpCase {
+    OpCase::new("symbolic_rows_rotated", |c| {
         let (b, s) = (c.sym("b", 2, 3), c.sym("s", 4, 9));
         let shape: Shape = [b, s.clone(), 12.into()].into();
-        let x = c.input("x", shape, Fill::Normal)?;
+        let x = c.input("x", shape, InputFill::Normal)?;
         let [qkv, out] = products(c, BASE, 12, [true; 2])?;
         let table: Shape = [s, 4.into()].into();
-        let cos = c.input("cos", table.clone(), Fill::Uniform(-1.0, 1.0))?;
-        let sin = c.input("sin", table, Fill::Uniform(-1.0, 1.0))?;
+        let cos = c.input("cos", table.clone(), InputFill::Uniform(-1.0, 1.0))?;
+        let sin = c.input("sin", table, InputFill::Uniform(-1.0, 1.0))?;
         let options = AttentionBlockOptions::new(4, 2).mask(AttentionMask::Causal);
         let options = options.rope(RopeStyle::NeoX, cos, sin);
         let y = c.graph.attention_block(x, qkv, out, options)?;
@@ -227,7 +236,7 @@ fn symbolic() -> Case {
     })
 }
 
-/// A block of `f32[2, 5, 12]`, the weights of these shapes, the queries of 4 heads and keys of 2.
+/// A block of `f32[2, 5, 12]` with weights of these shapes, 4 query heads and 2 key heads.
 fn tried(
     g: &mut Graph,
     qkv: [usize; 2],
@@ -235,19 +244,19 @@ fn tried(
     choose: impl Fn(&mut Graph, AttentionBlockOptions) -> Result<AttentionBlockOptions, OpError>,
 ) -> Result<Value, OpError> {
     let x = g.input("x", Type::new(DType::F32, BASE.rows))?;
-    let qkv = Dense::without_bias(g.input("qkv", Type::new(DType::F32, qkv))?);
-    let out = Dense::without_bias(g.input("out", Type::new(DType::F32, out))?);
+    let qkv = LinearWeights::without_bias(g.input("qkv", Type::new(DType::F32, qkv))?);
+    let out = LinearWeights::without_bias(g.input("out", Type::new(DType::F32, out))?);
     let options = choose(g, AttentionBlockOptions::new(4, 2))?;
     g.attention_block(x, qkv, out, options)
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
+pub(super) fn rejects() -> Vec<RejectCase> {
     const QKV: [usize; 2] = [12, 64];
     const OUT: [usize; 2] = [32, 12];
     vec![
         reject(
             "columns",
-            "w_qkv has 60 columns, which is no known multiple of 4 + 2 * 2 heads",
+            "w_qkv has 60 columns; expected a known multiple of 4 + 2 * 2 heads",
             |g| tried(g, [12, 60], OUT, |_, o| Ok(o)),
         ),
         reject(
@@ -293,7 +302,7 @@ pub(super) fn rejects() -> Vec<Reject> {
             "operand x has type f32[5, 12]; expected rank 3",
             |g| {
                 let x = g.input("x", Type::new(DType::F32, [5, 12]))?;
-                let dense = Dense::without_bias(x);
+                let dense = LinearWeights::without_bias(x);
                 g.attention_block(x, dense, dense, AttentionBlockOptions::new(1, 1))
             },
         ),
@@ -305,14 +314,17 @@ pub(super) fn rejects() -> Vec<Reject> {
                 let qkv = g.input("qkv", Type::new(DType::F32, [4, 6]))?;
                 let out = g.input("out", Type::new(DType::F32, [2, 4]))?;
                 let bias = g.input("bias", Type::new(DType::F32, [3]))?;
-                let (qkv, out) = (Dense::new(qkv, bias), Dense::without_bias(out));
+                let (qkv, out) = (
+                    LinearWeights::new(qkv, bias),
+                    LinearWeights::without_bias(out),
+                );
                 g.attention_block(x, qkv, out, AttentionBlockOptions::new(1, 1))
             },
         ),
         reject("dtypes", "operand w_qkv is f16", |g| {
             let x = g.input("x", Type::new(DType::F32, [1, 2, 4]))?;
             let w = g.input("w", Type::new(DType::F16, [4, 12]))?;
-            let w = Dense::without_bias(w);
+            let w = LinearWeights::without_bias(w);
             g.attention_block(x, w, w, AttentionBlockOptions::new(1, 1))
         }),
     ]

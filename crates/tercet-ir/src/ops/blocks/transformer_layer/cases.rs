@@ -1,14 +1,15 @@
 //! Cases of an encoder layer: masks, rotations, activations, biases, odd and empty sizes.
 
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::attention::AttentionMask;
 use crate::ops::blocks::attention_block::cases::{
-    BASE, BOTH, Choose, ODD, Sizes, keep, product, products, rotated, rows,
+    AttentionBlockOptionsFn, AttentionBlockSizes, BASE, BOTH, ODD, keep, product, products,
+    rotated, rows,
 };
-use crate::ops::blocks::{AttentionBlockOptions, Dense, TransformerWeights};
+use crate::ops::blocks::{AttentionBlockOptions, LinearWeights, TransformerWeights};
 use crate::ops::rope::RopeStyle;
 use crate::ops::util::reject;
 use crate::scalar::UnaryFn;
@@ -19,15 +20,15 @@ fn norm(c: &mut CaseGraph, name: &str, width: usize) -> Result<[Value; 2], OpErr
     let gamma = c.param_of(
         &format!("gamma_{name}"),
         ty.clone(),
-        Fill::Uniform(0.5, 1.5),
+        InputFill::Uniform(0.5, 1.5),
     )?;
-    let beta = c.param_of(&format!("beta_{name}"), ty, Fill::Uniform(-0.5, 0.5))?;
+    let beta = c.param_of(&format!("beta_{name}"), ty, InputFill::Uniform(-0.5, 0.5))?;
     Ok([gamma, beta])
 }
 
 fn weights(
     c: &mut CaseGraph,
-    sizes: Sizes,
+    sizes: AttentionBlockSizes,
     inner: usize,
     [block, ffn]: [bool; 2],
 ) -> Result<TransformerWeights, OpError> {
@@ -43,12 +44,18 @@ fn weights(
     })
 }
 
-/// The function and what is added to the variances.
-type Inner = (Option<UnaryFn>, f64);
+/// The activation and eps of a case.
+type ActivationAndEps = (Option<UnaryFn>, f64);
 
-fn random(name: &str, sizes: Sizes, biases: [bool; 2], inner: Inner, choose: Choose) -> Case {
-    Case::new(name, move |c| {
-        let x = c.input("x", sizes.rows, Fill::Normal)?;
+fn random(
+    name: &str,
+    sizes: AttentionBlockSizes,
+    biases: [bool; 2],
+    inner: ActivationAndEps,
+    choose: AttentionBlockOptionsFn,
+) -> OpCase {
+    OpCase::new(name, move |c| {
+        let x = c.input("x", sizes.rows, InputFill::Normal)?;
         let weights = weights(c, sizes, 20, biases)?;
         let [q, kv] = sizes.heads;
         let options = choose(c, AttentionBlockOptions::new(q, kv))?;
@@ -58,9 +65,9 @@ fn random(name: &str, sizes: Sizes, biases: [bool; 2], inner: Inner, choose: Cho
     })
 }
 
-pub(super) fn cases() -> Vec<Case> {
-    const GELU: Inner = (Some(UnaryFn::Gelu), 1e-5);
-    const RELU: Inner = (Some(UnaryFn::Relu), 1e-3);
+pub(super) fn cases() -> Vec<OpCase> {
+    const GELU: ActivationAndEps = (Some(UnaryFn::Gelu), 1e-5);
+    const RELU: ActivationAndEps = (Some(UnaryFn::Relu), 1e-3);
     vec![
         random("gelu", BASE, BOTH, GELU, |_, o| Ok(o)),
         random("relu_keep_keys", BASE, BOTH, RELU, |c, o| {
@@ -89,7 +96,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         random("gptj_scale_softcap_bias", BASE, BOTH, GELU, |c, o| {
             let o = rotated(c, o, RopeStyle::GptJ, &[2, 5, 3], DType::F32)?;
-            let bias = c.input("bias", [2, 1, 5, 5], Fill::Normal)?;
+            let bias = c.input("bias", [2, 1, 5, 5], InputFill::Normal)?;
             let o = o.mask(AttentionMask::Bias(bias));
             Ok(o.scale(0.5).softcap(3.0))
         }),
@@ -102,26 +109,26 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Weights of zero where attention is: `h` is the norm of `x`, `(-1, 1)`; relu leaves `(0, 1)`, twice that
-/// and `h` are `(-1, 3)`, of norm `(-1, 1)`.
-fn pinned() -> Case {
-    Case::new("pinned", |c| {
-        let x = c.input("x", [1, 2, 2], Fill::Values(vec![1.0, 3.0, -8.0, 8.0]))?;
-        let qkv = c.input("qkv", [2, 3], Fill::Values(vec![0.0; 6]))?;
-        let out = c.input("out", [1, 2], Fill::Values(vec![0.0; 2]))?;
-        let unit = Fill::Values(vec![1.0, 0.0, 0.0, 1.0]);
+/// Zero attention weights: `h` is the norm of `x`, `(-1, 1)`. relu gives `(0, 1)`; twice that plus
+/// `h` is `(-1, 3)`, whose norm is `(-1, 1)`.
+fn pinned() -> OpCase {
+    OpCase::new("pinned", |c| {
+        let x = c.input("x", [1, 2, 2], InputFill::Values(vec![1.0, 3.0, -8.0, 8.0]))?;
+        let qkv = c.input("qkv", [2, 3], InputFill::Values(vec![0.0; 6]))?;
+        let out = c.input("out", [1, 2], InputFill::Values(vec![0.0; 2]))?;
+        let unit = InputFill::Values(vec![1.0, 0.0, 0.0, 1.0]);
         let up = c.input("up", [2, 2], unit)?;
-        let down = c.input("down", [2, 2], Fill::Values(vec![2.0, 0.0, 0.0, 2.0]))?;
-        let [ones, zeros] = [1.0, 0.0].map(|x| Fill::Values(vec![x; 2]));
+        let down = c.input("down", [2, 2], InputFill::Values(vec![2.0, 0.0, 0.0, 2.0]))?;
+        let [ones, zeros] = [1.0, 0.0].map(|x| InputFill::Values(vec![x; 2]));
         let (ones, zeros) = (c.input("ones", [2], ones)?, c.input("zeros", [2], zeros)?);
-        let gamma = c.input("gamma", [2], Fill::Values(vec![2.0, 4.0]))?;
-        let beta = c.input("beta", [2], Fill::Values(vec![0.5, 1.0]))?;
+        let gamma = c.input("gamma", [2], InputFill::Values(vec![2.0, 4.0]))?;
+        let beta = c.input("beta", [2], InputFill::Values(vec![0.5, 1.0]))?;
         let weights = TransformerWeights {
-            qkv: Dense::without_bias(qkv),
-            out: Dense::without_bias(out),
+            qkv: LinearWeights::without_bias(qkv),
+            out: LinearWeights::without_bias(out),
             attention_norm: [ones, zeros],
-            up: Dense::without_bias(up),
-            down: Dense::without_bias(down),
+            up: LinearWeights::without_bias(up),
+            down: LinearWeights::without_bias(down),
             last_norm: [gamma, beta],
         };
         let (options, f) = (AttentionBlockOptions::new(1, 1), Some(UnaryFn::Relu));
@@ -130,13 +137,13 @@ fn pinned() -> Case {
     })
 }
 
-fn symbolic() -> Case {
-    Case::new("symbolic_rows", |c| {
+fn symbolic() -> OpCase {
+    OpCase::new("symbolic_rows", |c| {
         let (b, s) = (c.sym("b", 2, 3), c.sym("s", 4, 9));
         let shape: Shape = [b.clone(), s.clone(), 12.into()].into();
-        let x = c.input("x", shape, Fill::Normal)?;
+        let x = c.input("x", shape, InputFill::Normal)?;
         let weights = weights(c, BASE, 20, [true; 2])?;
-        let mask = c.input_of("mask", Type::new(DType::Bool, [b, s]), Fill::Normal)?;
+        let mask = c.input_of("mask", Type::new(DType::Bool, [b, s]), InputFill::Normal)?;
         let options = AttentionBlockOptions::new(4, 2).mask(AttentionMask::Keep(mask));
         let f = Some(UnaryFn::GeluTanh);
         let y = (c.graph).transformer_layer(x, &weights, options, f, 1e-5)?;
@@ -144,7 +151,8 @@ fn symbolic() -> Case {
     })
 }
 
-/// A layer of `f32[2, 5, 12]` of 4 and 2 heads of 8 whose other parts have these types.
+/// A layer of `f32[2, 5, 12]` with 4 query heads and 2 key heads of width 8, whose other operands
+/// have these types.
 fn tried(
     g: &mut Graph,
     [up, down]: [[usize; 2]; 2],
@@ -156,18 +164,18 @@ fn tried(
     let x = of("x", &BASE.rows)?;
     let line = of("line", &[12])?;
     let weights = TransformerWeights {
-        qkv: Dense::without_bias(of("qkv", &[12, 64])?),
-        out: Dense::without_bias(of("out", &[32, 12])?),
+        qkv: LinearWeights::without_bias(of("qkv", &[12, 64])?),
+        out: LinearWeights::without_bias(of("out", &[32, 12])?),
         attention_norm: [line; 2],
-        up: Dense::without_bias(of("up", &up)?),
-        down: Dense::without_bias(of("down", &down)?),
+        up: LinearWeights::without_bias(of("up", &up)?),
+        down: LinearWeights::without_bias(of("down", &down)?),
         last_norm: [of("gamma", &gamma)?, line],
     };
     let options = AttentionBlockOptions::new(4, 2);
     g.transformer_layer(x, &weights, options, Some(activation), eps)
 }
 
-pub(super) fn rejects() -> Vec<Reject> {
+pub(super) fn rejects() -> Vec<RejectCase> {
     use UnaryFn::{IsNan, Relu};
     const UP: [usize; 2] = [12, 20];
     const DOWN: [usize; 2] = [20, 12];
@@ -195,12 +203,12 @@ pub(super) fn rejects() -> Vec<Reject> {
         }),
         reject("one_bias_of_two", "expected 11 operands, got 10", |g| {
             let x = g.input("x", Type::new(DType::F32, [1, 2, 4]))?;
-            let dense = Dense::without_bias(x);
+            let dense = LinearWeights::without_bias(x);
             let weights = TransformerWeights {
                 qkv: dense,
                 out: dense,
                 attention_norm: [x; 2],
-                up: Dense::new(x, x),
+                up: LinearWeights::new(x, x),
                 down: dense,
                 last_norm: [x; 2],
             };

@@ -1,14 +1,14 @@
 //! Cases of `While`.
 
 use super::{block, i32s, types};
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dtype::DType;
 use crate::error::OpError;
 use crate::graph::{Graph, Value};
 use crate::ops::util::reject;
 use crate::types::Type;
 
-/// `i < n`, for a loop that carries `i` first and takes `n` last.
+/// The condition `i < n`, for a loop whose first carried value is `i` and whose last is `n`.
 fn below(of: &[Type]) -> Result<Graph, OpError> {
     block(of, |g, a| Ok(vec![g.lt(a[0], a[a.len() - 1])?]))
 }
@@ -21,11 +21,12 @@ fn next(g: &mut Graph, i: Value) -> Result<Value, OpError> {
 
 fn count(c: &mut CaseGraph, n: usize) -> Result<(Value, Value), OpError> {
     let i = c.graph.scalar(DType::I32, 0.0)?;
-    let n = c.input_of("n", i32s(), Fill::Values(vec![n as f64]))?;
+    let n = c.input_of("n", i32s(), InputFill::Values(vec![n as f64]))?;
     Ok((i, n))
 }
 
-/// `n` iterations of `f`, which gets the carried values and the captures; all results are outputs.
+/// `n` iterations of `f`, which receives the carried values and the captures; all results are
+/// outputs.
 fn counted(
     c: &mut CaseGraph,
     n: usize,
@@ -50,10 +51,10 @@ fn outputs(c: &mut CaseGraph, first: Value, ports: u8) -> Result<(), OpError> {
     (0..ports).try_for_each(|p| c.output(first.port(p)))
 }
 
-/// Doubles until `n` iterations are done; `max_iter` is 3.
-fn at_most_three(c: &mut CaseGraph, n: usize) -> Result<(), OpError> {
+/// Doubles a value in `n` iterations; `max_iter` is 3.
+fn loop_up_to_three(c: &mut CaseGraph, n: usize) -> Result<(), OpError> {
     let (i, n) = count(c, n)?;
-    let x = c.input("x", [3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
+    let x = c.input("x", [3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
     let of = types(&c.graph, &[i, x, n]);
     let body = block(&of, |g, a| {
         let i = next(g, a[0])?;
@@ -63,10 +64,10 @@ fn at_most_three(c: &mut CaseGraph, n: usize) -> Result<(), OpError> {
     c.output_expect(y.port(1), &[8.0, 16.0, 24.0])
 }
 
-fn iterations() -> Vec<Case> {
+fn iterations() -> Vec<OpCase> {
     let double = |name: &str, n: usize, expected: &'static [f64]| {
-        Case::new(name, move |c| {
-            let x = c.input("x", [3], Fill::Values(vec![1.0, -2.0, 0.0]))?;
+        OpCase::new(name, move |c| {
+            let x = c.input("x", [3], InputFill::Values(vec![1.0, -2.0, 0.0]))?;
             let y = counted(c, n, &[x], &[], |g, _, a| Ok(vec![g.plus(a[0], a[0])?]))?;
             c.output_expect(y, &[n as f64])?;
             c.output_expect(y.port(1), expected)
@@ -76,37 +77,41 @@ fn iterations() -> Vec<Case> {
         double("no_iteration", 0, &[1.0, -2.0, 0.0]),
         double("one_iteration", 1, &[2.0, -4.0, 0.0]),
         double("five_iterations", 5, &[32.0, -64.0, 0.0]),
-        Case::new("max_iter_is_enough", |c| at_most_three(c, 3)),
-        Case::new("max_iter_exceeded", |c| {
-            c.expect_fault("its condition still holds after 3 iterations");
-            let s = c.state_of("s", Type::new(DType::F32, [2]), Fill::Normal)?;
+        OpCase::new("max_iter_is_enough", |c| loop_up_to_three(c, 3)),
+        OpCase::new("max_iter_exceeded", |c| {
+            c.expect_fault("the loop condition is still true after max_iter = 3 iterations");
+            let s = c.state_of("s", Type::new(DType::F32, [2]), InputFill::Normal)?;
             let twice = c.graph.plus(s, s)?;
             c.graph.assign(s, twice)?;
-            at_most_three(c, 4)
+            loop_up_to_three(c, 4)
         }),
-        Case::new("a_state_written_before_a_loop_that_fails", |c| {
-            c.expect_fault("its condition still holds after 3 iterations");
-            let s = c.state_of("s", Type::new(c.dtype, [4]), Fill::Normal)?;
-            let x = c.input("new", [1], Fill::Normal)?;
-            let at = c.input_of("at", Type::new(DType::I32, [1]), Fill::Values(vec![2.0]))?;
+        OpCase::new("a_state_written_before_a_loop_that_fails", |c| {
+            c.expect_fault("the loop condition is still true after max_iter = 3 iterations");
+            let s = c.state_of("s", Type::new(c.dtype, [4]), InputFill::Normal)?;
+            let x = c.input("new", [1], InputFill::Normal)?;
+            let at = c.input_of(
+                "at",
+                Type::new(DType::I32, [1]),
+                InputFill::Values(vec![2.0]),
+            )?;
             let written = c.graph.dynamic_update_slice(s, x, at)?;
             c.graph.assign(s, written)?;
-            at_most_three(c, 4)
+            loop_up_to_three(c, 4)
         }),
     ]
 }
 
-fn carried() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn carried() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     vec![
-        Case::new("two_values_that_change_places", |c| {
-            let x = c.input("x", [5], Fill::Normal)?;
-            let y = c.input("y", [5], Fill::Normal)?;
+        OpCase::new("two_values_that_change_places", |c| {
+            let x = c.input("x", [5], InputFill::Normal)?;
+            let y = c.input("y", [5], InputFill::Normal)?;
             let z = counted(c, 3, &[x, y], &[], |_, _, a| Ok(vec![a[1], a[0]]))?;
             outputs(c, z, 3)
         }),
-        Case::new("three_values_in_a_circle_7x3", |c| {
-            let x = c.input("x", [7, 3], Fill::Normal)?;
+        OpCase::new("three_values_in_a_circle_7x3", |c| {
+            let x = c.input("x", [7, 3], InputFill::Normal)?;
             let y = c.graph.plus(x, x)?;
             let z = c.graph.reverse(x, 0)?;
             let z = counted(c, 4, &[x, y, z], &[], |g, _, a| {
@@ -114,22 +119,22 @@ fn carried() -> Vec<Case> {
             })?;
             outputs(c, z, 4)
         }),
-        Case::new("one_value_carried_twice", |c| {
-            let x = c.input("x", [4], Fill::Normal)?;
+        OpCase::new("one_value_carried_twice", |c| {
+            let x = c.input("x", [4], InputFill::Normal)?;
             let z = counted(c, 2, &[x, x], &[], |g, _, a| {
                 let y = g.plus(a[0], a[1])?;
                 Ok(vec![y, y])
             })?;
             outputs(c, z, 3)
         }),
-        Case::new("turned_over_each_time", |c| {
-            let x = c.input("x", [6], Fill::Normal)?;
+        OpCase::new("turned_over_each_time", |c| {
+            let x = c.input("x", [6], InputFill::Normal)?;
             let z = counted(c, 3, &[x], &[], |g, _, a| Ok(vec![g.reverse(a[0], 0)?]))?;
             outputs(c, z, 2)
         }),
-        Case::new("captures_constants_and_a_parameter", |c| {
-            let x = c.input("x", [2, 3], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(c.dtype, [3]), Fill::Normal)?;
+        OpCase::new("captures_constants_and_a_parameter", |c| {
+            let x = c.input("x", [2, 3], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(c.dtype, [3]), InputFill::Normal)?;
             let dtype = c.dtype;
             let z = counted(c, 3, &[x], &[w], |g, _, a| {
                 let half = g.scalar(dtype, 2.0)?;
@@ -138,26 +143,26 @@ fn carried() -> Vec<Case> {
             })?;
             outputs(c, z, 2)
         }),
-        Case::new("a_capture_becomes_the_value", |c| {
-            let x = c.input("x", [3], Fill::Normal)?;
-            let w = c.input("w", [3], Fill::Normal)?;
+        OpCase::new("a_capture_becomes_the_value", |c| {
+            let x = c.input("x", [3], InputFill::Normal)?;
+            let w = c.input("w", [3], InputFill::Normal)?;
             let z = counted(c, 2, &[x], &[w], |_, _, a| Ok(vec![a[1]]))?;
             outputs(c, z, 2)
         }),
-        Case::new("symbolic", |c| {
+        OpCase::new("symbolic", |c| {
             let s = c.sym("s", 3, 5);
-            let x = c.input("x", [s, 3.into()], Fill::Normal)?;
+            let x = c.input("x", [s, 3.into()], InputFill::Normal)?;
             let z = counted(c, 2, &[x], &[], |g, _, a| Ok(vec![g.plus(a[0], a[0])?]))?;
             outputs(c, z, 2)
         }),
-        Case::new("empty", |c| {
-            let x = c.input("x", [3, 0], Fill::Normal)?;
+        OpCase::new("empty", |c| {
+            let x = c.input("x", [3, 0], InputFill::Normal)?;
             let z = counted(c, 2, &[x], &[], |g, _, a| Ok(vec![g.plus(a[0], a[0])?]))?;
             outputs(c, z, 2)
         }),
-        Case::new("a_window_written_at_each_step", |c| {
-            let x = c.input("x", [5, 2], Fill::Normal)?;
-            let row = c.input("row", [1, 2], Fill::Normal)?;
+        OpCase::new("a_window_written_at_each_step", |c| {
+            let x = c.input("x", [5, 2], InputFill::Normal)?;
+            let row = c.input("row", [1, 2], InputFill::Normal)?;
             let z = counted(c, 3, &[x], &[row], |g, i, a| {
                 let zero = g.scalar(DType::I32, 0.0)?;
                 let (i, zero) = (g.unsqueeze(i, 0)?, g.unsqueeze(zero, 0)?);
@@ -166,12 +171,12 @@ fn carried() -> Vec<Case> {
             })?;
             outputs(c, z, 2)
         }),
-        Case::new("a_window_seen_before_and_after", |c| {
-            let x = c.input("x", [3, 4], Fill::Normal)?;
-            let sum = c.input("sum", [12], Fill::Normal)?;
-            let row = c.input("row", [1, 4], Fill::Normal)?;
+        OpCase::new("a_window_seen_before_and_after", |c| {
+            let x = c.input("x", [3, 4], InputFill::Normal)?;
+            let sum = c.input("sum", [12], InputFill::Normal)?;
+            let row = c.input("row", [1, 4], InputFill::Normal)?;
             let z = counted(c, 3, &[x, sum], &[row], |g, i, a| {
-                // Columns one after the other: a copy.
+                // Flattens column by column, which needs a copy.
                 let columns = |g: &mut Graph, x| {
                     let x = g.transpose(x, &[1, 0])?;
                     g.reshape(x, [12])
@@ -190,12 +195,12 @@ fn carried() -> Vec<Case> {
     ]
 }
 
-fn nested() -> Vec<Case> {
+fn nested() -> Vec<OpCase> {
     vec![
-        Case::new("a_loop_in_a_loop", |c| {
-            let x = c.input("x", [3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
+        OpCase::new("a_loop_in_a_loop", |c| {
+            let x = c.input("x", [3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
             let z = counted(c, 3, &[x], &[], |g, i, a| {
-                // i more additions of x to itself.
+                // Adds x to itself i more times.
                 let j = g.scalar(DType::I32, 0.0)?;
                 let of = types(g, &[j, a[0], a[0], i]);
                 let body = block(&of, |g, a| {
@@ -207,9 +212,9 @@ fn nested() -> Vec<Case> {
             })?;
             c.output_expect(z.port(1), &[6.0, 12.0, 18.0])
         }),
-        Case::new("a_branch_in_a_loop", |c| {
-            // The steps of Collatz' sequence from 6 to 1.
-            let n = c.input_of("start", i32s(), Fill::Values(vec![6.0]))?;
+        OpCase::new("a_branch_in_a_loop", |c| {
+            // The steps of the Collatz sequence from 6 to 1.
+            let n = c.input_of("start", i32s(), InputFill::Values(vec![6.0]))?;
             let steps = c.graph.scalar(DType::I32, 0.0)?;
             let of = types(&c.graph, &[n, steps]);
             let cond = block(&of, |g, a| {
@@ -237,8 +242,8 @@ fn nested() -> Vec<Case> {
             c.output_expect(z.port(1), &[8.0])
         })
         .only(&[DType::I32]),
-        Case::new("until_what_is_computed_is_large", |c| {
-            let x = c.input("x", [2, 2], Fill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
+        OpCase::new("until_what_is_computed_is_large", |c| {
+            let x = c.input("x", [2, 2], InputFill::Values(vec![1.0, 2.0, 3.0, 4.0]))?;
             let of = types(&c.graph, &[x]);
             let dtype = c.dtype;
             let cond = block(&of, |g, a| {
@@ -253,23 +258,23 @@ fn nested() -> Vec<Case> {
     ]
 }
 
-fn faults() -> Vec<Case> {
+fn faults() -> Vec<OpCase> {
     vec![
-        Case::new("an_index_out_of_range_at_the_third_step", |c| {
+        OpCase::new("an_index_out_of_range_at_the_third_step", |c| {
             c.expect_fault("in `body`, %6 (gather): index 2 is out of range");
-            let x = c.input("x", [2], Fill::Normal)?;
-            let sum = c.input("sum", [0usize; 0], Fill::Normal)?;
+            let x = c.input("x", [2], InputFill::Normal)?;
+            let sum = c.input("sum", [0usize; 0], InputFill::Normal)?;
             let z = counted(c, 4, &[sum], &[x], |g, i, a| {
                 let x = g.gather(a[1], i, 0)?;
                 Ok(vec![g.plus(a[0], x)?])
             })?;
             outputs(c, z, 2)
         }),
-        Case::new("an_index_out_of_range_in_the_condition", |c| {
+        OpCase::new("an_index_out_of_range_in_the_condition", |c| {
             c.expect_fault("in `cond`, %2 (gather): index 3 is out of range");
             let i = c.graph.scalar(DType::I32, 0.0)?;
             let list = Type::new(DType::I32, [3]);
-            let list = c.input_of("list", list, Fill::Values(vec![1.0, 1.0, 1.0]))?;
+            let list = c.input_of("list", list, InputFill::Values(vec![1.0, 1.0, 1.0]))?;
             let of = types(&c.graph, &[i, list]);
             let cond = block(&of, |g, a| {
                 let (x, zero) = (g.gather(a[1], a[0], 0)?, g.scalar(DType::I32, 0.0)?);
@@ -283,21 +288,21 @@ fn faults() -> Vec<Case> {
     ]
 }
 
-pub(in super::super) fn loops() -> Vec<Case> {
+pub(in super::super) fn loops() -> Vec<OpCase> {
     [iterations(), carried(), nested(), faults()]
         .into_iter()
         .flatten()
         .collect()
 }
 
-pub(in super::super) fn refused_loops() -> Vec<Reject> {
+pub(in super::super) fn rejected_loops() -> Vec<RejectCase> {
     fn always(of: &[Type]) -> Result<Graph, OpError> {
         block(of, |g, a| Ok(vec![g.equal(a[0], a[0])?]))
     }
     vec![
         reject(
             "a_body_of_another_type",
-            "result 0 is f32[]; the value carried is i32[]",
+            "result 0 is f32[]; expected i32[], the type of the carried value",
             |g| {
                 let i = g.input("i", i32s())?;
                 let body = block(&[i32s()], |g, a| Ok(vec![g.cast(a[0], DType::F32)?]))?;
@@ -311,7 +316,7 @@ pub(in super::super) fn refused_loops() -> Vec<Reject> {
         }),
         reject(
             "two_conditions",
-            "it has 2 results; expected one, bool[]",
+            "the graph has 2 results; expected one, bool[]",
             |g| {
                 let i = g.input("i", i32s())?;
                 let same = block(&[i32s()], |_, a| Ok(vec![a[0]]))?;

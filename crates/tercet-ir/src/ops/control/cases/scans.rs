@@ -1,7 +1,7 @@
 //! Cases of `Scan`.
 
 use super::{block, i32s, types};
-use crate::case::{Case, CaseGraph, Fill, Reject};
+use crate::case::{CaseGraph, InputFill, OpCase, RejectCase};
 use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::OpError;
@@ -10,7 +10,7 @@ use crate::ops::Scan;
 use crate::ops::util::reject;
 use crate::types::{Shape, Type};
 
-/// The types that a body takes for these operands.
+/// The argument types of a body for these operands.
 fn arguments(graph: &Graph, carried: &[Value], scanned: &[Value], captures: &[Value]) -> Vec<Type> {
     let mut of = types(graph, carried);
     of.extend(types(graph, scanned).iter().map(|ty| {
@@ -23,8 +23,8 @@ fn arguments(graph: &Graph, carried: &[Value], scanned: &[Value], captures: &[Va
 
 /// Running sums of the rows of `x`: the last one, and all.
 fn sums(c: &mut CaseGraph, steps: impl Into<Dim>, columns: usize) -> Result<Value, OpError> {
-    let x = c.input("x", [steps.into(), columns.into()], Fill::Normal)?;
-    let first = c.input("first", [columns], Fill::Normal)?;
+    let x = c.input("x", [steps.into(), columns.into()], InputFill::Normal)?;
+    let first = c.input("first", [columns], InputFill::Normal)?;
     let of = arguments(&c.graph, &[first], &[x], &[]);
     let body = block(&of, |g, a| {
         let y = g.plus(a[0], a[1])?;
@@ -38,9 +38,9 @@ fn both(c: &mut CaseGraph, y: Value) -> Result<(), OpError> {
     c.output(y.port(1))
 }
 
-fn steps() -> Vec<Case> {
+fn steps() -> Vec<OpCase> {
     let of = |name: &str, steps: usize, columns: usize| {
-        Case::new(name, move |c| {
+        OpCase::new(name, move |c| {
             let y = sums(c, steps, columns)?;
             both(c, y)
         })
@@ -50,24 +50,24 @@ fn steps() -> Vec<Case> {
         of("one_step", 1, 3),
         of("many_steps_9x5", 9, 5),
         of("empty_parts", 3, 0),
-        Case::new("pinned", |c| {
-            let x = c.input("x", [3], Fill::Values(vec![1.0, 2.0, 3.0]))?;
-            let first = c.input("first", [0usize; 0], Fill::Values(vec![10.0]))?;
+        OpCase::new("pinned", |c| {
+            let x = c.input("x", [3], InputFill::Values(vec![1.0, 2.0, 3.0]))?;
+            let first = c.input("first", [0usize; 0], InputFill::Values(vec![10.0]))?;
             let of = arguments(&c.graph, &[first], &[x], &[]);
             let body = block(&of, |g, a| Ok(vec![g.plus(a[0], a[1])?, a[0]]))?;
             let y = c.graph.scan_over(&[first], &[x], &[], body)?;
             c.output_expect(y, &[16.0])?;
             c.output_expect(y.port(1), &[10.0, 11.0, 13.0])
         }),
-        Case::new("symbolic_steps", |c| {
+        OpCase::new("symbolic_steps", |c| {
             let s = c.sym("s", 4, 7);
             let y = sums(c, s, 3)?;
             both(c, y)
         }),
-        Case::new("symbolic_parts", |c| {
+        OpCase::new("symbolic_parts", |c| {
             let s = c.sym("s", 3, 5);
-            let x = c.input("x", [2.into(), s.clone()], Fill::Normal)?;
-            let first = c.input("first", [s], Fill::Normal)?;
+            let x = c.input("x", [2.into(), s.clone()], InputFill::Normal)?;
+            let first = c.input("first", [s], InputFill::Normal)?;
             let of = arguments(&c.graph, &[first], &[x], &[]);
             let body = block(&of, |g, a| Ok(vec![g.sub(a[1], a[0])?, a[0]]))?;
             let y = c.graph.scan_over(&[first], &[x], &[], body)?;
@@ -77,13 +77,13 @@ fn steps() -> Vec<Case> {
 }
 
 /// Two sequences and two result sequences with these directions.
-fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> Case {
+fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> OpCase {
     let flags = |f: [bool; 2]| f.map(|r| if r { "back" } else { "on" }).join("_");
     let name = format!("{}_to_{}", flags(reverse), flags(reverse_results));
-    Case::new(name, move |c| {
-        let x = c.input("x", [4, 3], Fill::Normal)?;
-        let y = c.input("y", [4, 3], Fill::Normal)?;
-        let first = c.input("first", [3], Fill::Normal)?;
+    OpCase::new(name, move |c| {
+        let x = c.input("x", [4, 3], InputFill::Normal)?;
+        let y = c.input("y", [4, 3], InputFill::Normal)?;
+        let first = c.input("first", [3], InputFill::Normal)?;
         let of = arguments(&c.graph, &[first], &[x, y], &[]);
         let body = block(&of, |g, a| {
             let sum = g.plus(a[0], a[1])?;
@@ -101,23 +101,23 @@ fn directed(reverse: [bool; 2], reverse_results: [bool; 2]) -> Case {
     })
 }
 
-fn bodies() -> Vec<Case> {
-    // Long: a table, one row a case.
+fn bodies() -> Vec<OpCase> {
+    // Long: a table with one row per case.
     vec![
-        Case::new("two_values_that_change_places", |c| {
-            let x = c.input("x", [3, 5], Fill::Normal)?;
+        OpCase::new("two_values_that_change_places", |c| {
+            let x = c.input("x", [3, 5], InputFill::Normal)?;
             let (a, b) = (
-                c.input("a", [5], Fill::Normal)?,
-                c.input("b", [5], Fill::Normal)?,
+                c.input("a", [5], InputFill::Normal)?,
+                c.input("b", [5], InputFill::Normal)?,
             );
             let of = arguments(&c.graph, &[a, b], &[x], &[]);
             let body = block(&of, |_, a| Ok(vec![a[1], a[0], a[0], a[2]]))?;
             let y = c.graph.scan_over(&[a, b], &[x], &[], body)?;
             (0..4).try_for_each(|p| c.output(y.port(p)))
         }),
-        Case::new("nothing_carried_and_a_capture", |c| {
-            let x = c.input("x", [4, 2, 3], Fill::Normal)?;
-            let w = c.param_of("w", Type::new(c.dtype, [3]), Fill::Normal)?;
+        OpCase::new("nothing_carried_and_a_capture", |c| {
+            let x = c.input("x", [4, 2, 3], InputFill::Normal)?;
+            let w = c.param_of("w", Type::new(c.dtype, [3]), InputFill::Normal)?;
             let dtype = c.dtype;
             let of = arguments(&c.graph, &[], &[x], &[w]);
             let body = block(&of, |g, a| {
@@ -128,25 +128,25 @@ fn bodies() -> Vec<Case> {
             let y = c.graph.scan_over(&[], &[x], &[w], body)?;
             both(c, y)
         }),
-        Case::new("no_result_sequence", |c| {
-            let x = c.input("x", [5, 3], Fill::Normal)?;
-            let first = c.input("first", [3], Fill::Normal)?;
+        OpCase::new("no_result_sequence", |c| {
+            let x = c.input("x", [5, 3], InputFill::Normal)?;
+            let first = c.input("first", [3], InputFill::Normal)?;
             let of = arguments(&c.graph, &[first], &[x], &[]);
             let body = block(&of, |g, a| Ok(vec![g.max(a[0], a[1])?]))?;
             let y = c.graph.scan_over(&[first], &[x], &[], body)?;
             c.output(y)
         }),
-        Case::new("a_sequence_that_is_a_view", |c| {
-            let x = c.input("x", [3, 4], Fill::Normal)?;
+        OpCase::new("a_sequence_that_is_a_view", |c| {
+            let x = c.input("x", [3, 4], InputFill::Normal)?;
             let x = c.graph.transpose(x, &[1, 0])?;
             let of = arguments(&c.graph, &[], &[x], &[]);
             let body = block(&of, |g, a| Ok(vec![g.reverse(a[0], 0)?]))?;
             let y = c.graph.scan_over(&[], &[x], &[], body)?;
             c.output(y)
         }),
-        Case::new("a_scan_in_a_scan", |c| {
-            let x = c.input("x", [2, 3, 4], Fill::Normal)?;
-            let first = c.input("first", [4], Fill::Normal)?;
+        OpCase::new("a_scan_in_a_scan", |c| {
+            let x = c.input("x", [2, 3, 4], InputFill::Normal)?;
+            let first = c.input("first", [4], InputFill::Normal)?;
             let of = arguments(&c.graph, &[first], &[x], &[]);
             let body = block(&of, |g, a| {
                 let of = arguments(g, &a[..1], &a[1..], &[]);
@@ -160,21 +160,21 @@ fn bodies() -> Vec<Case> {
             let y = c.graph.scan_over(&[first], &[x], &[], body)?;
             both(c, y)
         }),
-        Case::new("a_branch_and_a_loop_in_a_scan", |c| {
+        OpCase::new("a_branch_and_a_loop_in_a_scan", |c| {
             let n = c.input_of(
                 "n",
                 Type::new(DType::I32, [3]),
-                Fill::Values(vec![2.0, 0.0, 1.0]),
+                InputFill::Values(vec![2.0, 0.0, 1.0]),
             )?;
-            let x = c.input("x", [2], Fill::Normal)?;
+            let x = c.input("x", [2], InputFill::Normal)?;
             let of = arguments(&c.graph, &[x], &[n], &[]);
             let body = block(&of, scan_step)?;
             let y = c.graph.scan_over(&[x], &[n], &[], body)?;
             both(c, y)
         }),
-        Case::new("a_scan_in_a_loop", |c| {
+        OpCase::new("a_scan_in_a_loop", |c| {
             let i = c.graph.scalar(DType::I32, 0.0)?;
-            let x = c.input("x", [3, 2], Fill::Normal)?;
+            let x = c.input("x", [3, 2], InputFill::Normal)?;
             let of = types(&c.graph, &[i, x]);
             let cond = block(&of, |g, a| {
                 let two = g.scalar(DType::I32, 2.0)?;
@@ -193,20 +193,20 @@ fn bodies() -> Vec<Case> {
             let y = c.graph.while_loop(&[i, x], &[], cond, body, 9)?;
             both(c, y)
         }),
-        Case::new("an_index_out_of_range_at_a_step", |c| {
+        OpCase::new("an_index_out_of_range_at_a_step", |c| {
             c.expect_fault("in `body`, %2 (gather): index 7 is out of range");
             let at = Type::new(DType::I32, [4]);
-            let at = c.input_of("at", at, Fill::Values(vec![0.0, 7.0, 1.0, 8.0]))?;
-            let x = c.input("x", [3], Fill::Normal)?;
+            let at = c.input_of("at", at, InputFill::Values(vec![0.0, 7.0, 1.0, 8.0]))?;
+            let x = c.input("x", [3], InputFill::Normal)?;
             let of = arguments(&c.graph, &[], &[at], &[x]);
             let body = block(&of, |g, a| Ok(vec![g.gather(a[1], a[0], 0)?]))?;
             let y = c.graph.scan_over(&[], &[at], &[x], body)?;
             c.output(y)
         }),
-        Case::new("a_slice_that_only_a_step_would_need", |c| {
-            // Without steps nothing in the body can fail.
-            let x = c.input("x", [0, 3], Fill::Normal)?;
-            let at = c.input_of("at", i32s(), Fill::Values(vec![9.0]))?;
+        OpCase::new("a_slice_that_only_a_step_would_need", |c| {
+            // Without steps, the body does not run and cannot fail.
+            let x = c.input("x", [0, 3], InputFill::Normal)?;
+            let at = c.input_of("at", i32s(), InputFill::Values(vec![9.0]))?;
             let of = arguments(&c.graph, &[], &[x], &[at]);
             let body = block(&of, |g, a| Ok(vec![g.gather(a[0], a[1], 0)?]))?;
             let y = c.graph.scan_over(&[], &[x], &[at], body)?;
@@ -215,7 +215,7 @@ fn bodies() -> Vec<Case> {
     ]
 }
 
-/// Doubles `x` `n` times, unless `n` is 0: then it is negated.
+/// Doubles `x` `n` times; if `n` is 0, negates it.
 fn scan_step(g: &mut Graph, a: &[Value]) -> Result<Vec<Value>, OpError> {
     let zero = g.scalar(DType::I32, 0.0)?;
     let p = g.gt(a[1], zero)?;
@@ -238,7 +238,7 @@ fn scan_step(g: &mut Graph, a: &[Value]) -> Result<Vec<Value>, OpError> {
     Ok(vec![y, y])
 }
 
-pub(in super::super) fn scans() -> Vec<Case> {
+pub(in super::super) fn scans() -> Vec<OpCase> {
     let directions = [
         directed([true, false], [false, false]),
         directed([false, true], [true, false]),
@@ -248,7 +248,7 @@ pub(in super::super) fn scans() -> Vec<Case> {
     all.into_iter().flatten().collect()
 }
 
-pub(in super::super) fn refused_scans() -> Vec<Reject> {
+pub(in super::super) fn rejected_scans() -> Vec<RejectCase> {
     fn row() -> Type {
         Type::new(DType::F32, [3])
     }
@@ -259,7 +259,7 @@ pub(in super::super) fn refused_scans() -> Vec<Reject> {
         block(&[row()], |_, a| Ok(vec![a[0]]))
     }
     vec![
-        reject("nothing_to_scan", "there is nothing to scan", |g| {
+        reject("nothing_to_scan", "0 scanned sequences", |g| {
             let x = g.input("x", row())?;
             g.scan_over(&[x], &[], &[], same()?)
         }),
@@ -304,7 +304,7 @@ pub(in super::super) fn refused_scans() -> Vec<Reject> {
             };
             g.add(op, &[x])
         }),
-        reject("nine_axes", "at most 8 are possible", |g| {
+        reject("nine_axes", "expected at most 8", |g| {
             let x = g.input("x", Type::new(DType::F32, [2; 8]))?;
             let ty = Type::new(DType::F32, [2; 7]);
             let body = block(&[ty], |g, a| Ok(vec![g.unsqueeze(a[0], 0)?]))?;

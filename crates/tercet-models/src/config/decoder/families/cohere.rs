@@ -1,15 +1,18 @@
-//! Command R: layers whose halves read one layer norm without bias, pairs of neighbours rotated, logits times a factor.
-//! Command R7B: windows in three of four layers, the fourth rotates nothing.
+//! Command R: parallel layers with one bias-free layer norm, interleaved rotary pairs, and scaled
+//! logits. Command R7B: three of every four layers have a window; the fourth has no rotary
+//! embedding.
 
-use super::FamilyRow;
+use super::DecoderFamilyRow;
 use super::llama::LLAMA;
 use crate::config::decoder::json::{llama_biases, windows};
-use crate::config::decoder::{ConfigError, DecoderSpec, Fields, NormKind, Residual, RopeLayout};
+use crate::config::decoder::{
+    ConfigError, ConfigFields, DecoderSpec, NormKind, ResidualOrder, RopeLayout,
+};
 
-/// Of so many layers of Command R7B the last has no window.
+/// Every fourth layer of Command R7B has full attention.
 const STEP: usize = 4;
 
-pub(super) const COHERE: FamilyRow = FamilyRow {
+pub(super) const COHERE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "cohere",
     architecture: "command-r",
     normalizes_experts: None,
@@ -24,13 +27,13 @@ pub(super) const COHERE: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const COHERE2: FamilyRow = FamilyRow {
+pub(super) const COHERE2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "cohere2",
     architecture: "cohere2",
     json: |fields, spec| {
         own(fields, spec)?;
         let own = fields.opt_size("sliding_window_pattern")?;
-        // As the library writes it beside `layer_types`.
+        // transformers writes this field next to `layer_types`.
         let step = own
             .or(fields.opt_size("_sliding_window_pattern")?)
             .unwrap_or(STEP);
@@ -50,11 +53,11 @@ pub(super) const COHERE2: FamilyRow = FamilyRow {
 
 fn defaults(spec: &mut DecoderSpec) {
     spec.norm.kind = NormKind::Layer;
-    spec.residual = Residual::Parallel;
+    spec.residual = ResidualOrder::Parallel;
     spec.tied_embeddings = true;
 }
 
-fn own(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     fields.only("use_qk_norm", "false", |v| v.as_bool() == Some(false))?;
     llama_biases(fields, spec)?;
     spec.logit_scale = fields.opt_positive("logit_scale")?.unwrap_or(0.0625) as f32;

@@ -1,47 +1,50 @@
-//! DeepSeek V2 (DeepSeek-AI, 2024) and V3 (2024): latent attention, experts in groups beside a shared one, the first layers
-//! without experts; V3 scores by sigmoids and chooses with a bias.
+//! DeepSeek V2 (DeepSeek-AI, 2024) and V3 (2024): latent attention, grouped experts with a shared
+//! expert, and dense first layers. V3 scores experts by sigmoids and selects them with a bias.
 
 use serde_json::Value;
 
-use super::FamilyRow;
-use super::llama::{LLAMA, of_training};
-use crate::config::decoder::keys::Keys;
+use super::DecoderFamilyRow;
+use super::llama::{LLAMA, check_training_fields};
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::rope::yarn_attention;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Experts, Fields, Groups, Latent, Part, RopeLayout, RopeScaling,
-    Scores, Shared,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, ExpertGroups, Experts, LatentAttention,
+    RopeLayout, RopeScaling, RouterScoring, SharedExpert,
 };
 use crate::config::ensure;
 
-/// The epsilon of the norms of narrow rows, which folders do not name.
+/// The epsilon of the latent rows' norms, which folders do not specify.
 const EPS: f32 = 1e-6;
 
-/// The factor of V3's scores where a folder does not say.
+/// The default factor of V3's expert scores.
 const FACTOR: f32 = 2.5;
 
-/// The experts of V3's score of a group.
+/// Number of experts that V3 adds up for a group's score.
 const BEST: usize = 2;
 
-pub(super) const DEEPSEEK_V2: FamilyRow = FamilyRow {
+pub(super) const DEEPSEEK_V2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "deepseek_v2",
     architecture: "deepseek2",
     names: &[
         (
-            Part::SharedGate,
+            DecoderPart::SharedGate,
             "model.layers.{}.mlp.shared_experts.gate_proj",
         ),
-        (Part::SharedUp, "model.layers.{}.mlp.shared_experts.up_proj"),
         (
-            Part::SharedDown,
+            DecoderPart::SharedUp,
+            "model.layers.{}.mlp.shared_experts.up_proj",
+        ),
+        (
+            DecoderPart::SharedDown,
             "model.layers.{}.mlp.shared_experts.down_proj",
         ),
     ],
     names_of: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
-        Some(_) => &[(Part::Query, "model.layers.{}.self_attn.q_b_proj")],
+        Some(_) => &[(DecoderPart::Query, "model.layers.{}.self_attn.q_b_proj")],
         None => &[],
     },
     names_of_gguf: |spec| match spec.latent.and_then(|latent| latent.query_rank) {
-        Some(_) => &[(Part::Query, "blk.{}.attn_q_b")],
+        Some(_) => &[(DecoderPart::Query, "blk.{}.attn_q_b")],
         None => &[],
     },
     rope_in_folders: RopeLayout::Pairs,
@@ -50,7 +53,7 @@ pub(super) const DEEPSEEK_V2: FamilyRow = FamilyRow {
     normalizes_experts: Some(false),
     defaults: |_| (),
     json: |fields, spec| {
-        let shape = Shape::of(fields)?;
+        let shape = LatentHeadShape::from_fields(fields)?;
         shape.attention(fields, spec)?;
         fields.only("scoring_func", "softmax", |v| v.as_str() == Some("softmax"))?;
         fields.only("norm_topk_prob", "false", |v| v.as_bool() == Some(false))?;
@@ -69,10 +72,10 @@ pub(super) const DEEPSEEK_V2: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const DEEPSEEK_V3: FamilyRow = FamilyRow {
+pub(super) const DEEPSEEK_V3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "deepseek_v3",
     json: |fields, spec| {
-        let shape = Shape::of(fields)?;
+        let shape = LatentHeadShape::from_fields(fields)?;
         shape.attention(fields, spec)?;
         if !fields.opt_bool("rope_interleave")?.unwrap_or(true) {
             spec.rope_layout = RopeLayout::Halves;
@@ -83,11 +86,11 @@ pub(super) const DEEPSEEK_V3: FamilyRow = FamilyRow {
         })?;
         let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(true);
         shape.experts(fields, spec, |experts, groups| Experts {
-            scores: Scores::Sigmoid,
+            scores: RouterScoring::Sigmoid,
             scale: experts.scale.or(Some(FACTOR)),
-            choice_bias: true,
+            router_bias: true,
             normalized,
-            groups: groups.map(|groups| Groups {
+            groups: groups.map(|groups| ExpertGroups {
                 best: BEST,
                 ..groups
             }),
@@ -97,25 +100,25 @@ pub(super) const DEEPSEEK_V3: FamilyRow = FamilyRow {
     ..DEEPSEEK_V2
 };
 
-/// Kimi K2 (Moonshot AI, 2025), whose folders have a name of their own.
-pub(super) const KIMI_K2: FamilyRow = FamilyRow {
+/// Kimi K2 (Moonshot AI, 2025), which has the structure of V3 and a separate `model_type`.
+pub(super) const KIMI_K2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "kimi_k2",
     ..DEEPSEEK_V3
 };
 
-/// The sizes of heads and rows in a folder.
-struct Shape {
+/// The sizes of heads and latent rows in a folder's configuration.
+struct LatentHeadShape {
     plain: usize,
-    turned: usize,
-    latent: Latent,
+    rotated: usize,
+    latent: LatentAttention,
 }
 
-impl Shape {
-    fn of(fields: &Fields<'_>) -> Result<Shape, ConfigError> {
-        Ok(Shape {
+impl LatentHeadShape {
+    fn from_fields(fields: &ConfigFields<'_>) -> Result<LatentHeadShape, ConfigError> {
+        Ok(LatentHeadShape {
             plain: fields.size("qk_nope_head_dim")?,
-            turned: fields.size("qk_rope_head_dim")?,
-            latent: Latent {
+            rotated: fields.size("qk_rope_head_dim")?,
+            latent: LatentAttention {
                 query_rank: fields.opt_size("q_lora_rank")?,
                 rank: fields.size("kv_lora_rank")?,
                 value_dim: fields.size("v_head_dim")?,
@@ -125,19 +128,23 @@ impl Shape {
         })
     }
 
-    fn attention(&self, fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    fn attention(
+        &self,
+        fields: &ConfigFields<'_>,
+        spec: &mut DecoderSpec,
+    ) -> Result<(), ConfigError> {
         let bias = fields.opt_bool("attention_bias")?.unwrap_or(false);
         (spec.qkv_bias, spec.output_bias) = (bias, bias);
         spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
         fields.only("qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", |v| {
-            v.as_u64() == Some((self.plain + self.turned) as u64)
+            v.as_u64() == Some((self.plain + self.rotated) as u64)
         })?;
         let kv_heads = spec.heads;
-        heads(spec, [self.plain, self.turned], self.latent);
+        heads(spec, [self.plain, self.rotated], self.latent);
         fields.only("num_key_value_heads", "num_attention_heads", |v| {
             v.as_u64() == Some(kv_heads as u64)
         })?;
-        // How scores grow with the stretching of positions.
+        // YaRN's `mscale_all_dim` also scales the attention scores.
         for name in ["rope_scaling", "rope_parameters"] {
             let number = |of: &str| {
                 fields
@@ -154,12 +161,12 @@ impl Shape {
         Ok(())
     }
 
-    /// The experts of the layers that have some.
+    /// Reads the experts, for the layers that have some.
     fn experts(
         &self,
-        fields: &Fields<'_>,
+        fields: &ConfigFields<'_>,
         spec: &mut DecoderSpec,
-        own: impl FnOnce(Experts, Option<Groups>) -> Experts,
+        own: impl FnOnce(Experts, Option<ExpertGroups>) -> Experts,
     ) -> Result<(), ConfigError> {
         let count = fields.size("n_routed_experts")?;
         let used = fields.size("num_experts_per_tok")?;
@@ -167,7 +174,7 @@ impl Shape {
         let shared = fields.size("n_shared_experts")?.saturating_mul(ffn);
         let factor = fields.opt_positive("routed_scaling_factor")?;
         let groups = match (fields.opt_size("n_group")?, fields.opt_size("topk_group")?) {
-            (Some(count), Some(used)) => Some(Groups {
+            (Some(count), Some(used)) => Some(ExpertGroups {
                 count,
                 used,
                 best: 1,
@@ -178,18 +185,18 @@ impl Shape {
         fields.only("first_k_dense_replace", "a number of layers", Value::is_u64)?;
         fields.only("moe_layer_freq", "1", |v| v.as_u64() == Some(1))?;
         let experts = Experts {
-            shared: Some(Shared::new(shared)),
+            shared: Some(SharedExpert::new(shared)),
             scale: factor.map(|factor| factor as f32),
             ..Experts::new([count, used, ffn], false)
         };
         let first = first.unwrap_or(0);
         spec.set_experts(own(experts, groups), |i| i as u64 >= first);
-        // Of training, or of how the library runs them.
+        // These fields concern training, or how transformers executes the experts.
         fields.only("aux_loss_alpha", "a number", Value::is_number)?;
         fields.only("seq_aux", "true or false", Value::is_boolean)?;
         fields.only("ep_size", "a number", Value::is_number)?;
-        of_training(fields)?;
-        // Layers that foretell several tokens are not among those of the model.
+        check_training_fields(fields)?;
+        // Multi-token prediction layers are not part of the decoder.
         for name in ["num_nextn_predict_layers", "num_mtp_layers"] {
             fields.get(name);
         }
@@ -197,23 +204,24 @@ impl Shape {
     }
 }
 
-/// Heads of these parts, all with keys and values of their own.
-fn heads(spec: &mut DecoderSpec, [plain, turned]: [usize; 2], latent: Latent) {
+/// Sets the head sizes of latent attention; each query head has its own key and value head.
+fn heads(spec: &mut DecoderSpec, [plain, turned]: [usize; 2], latent: LatentAttention) {
     (spec.head_dim, spec.rope_dims) = (plain + turned, turned);
     spec.kv_heads = spec.heads;
     spec.latent = Some(latent);
 }
 
-/// Scores times the square of a factor, beside what the size of heads makes of them.
+/// Sets the score factor to `head_dim^-0.5` times the square of `factor`.
 fn scale_scores(spec: &mut DecoderSpec, factor: f32) {
     let factor = f64::from(factor);
     spec.attention_scale = Some((spec.head_dim as f64).powf(-0.5) * factor * factor);
 }
 
-fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let split = keys.gguf.has_tensor("blk.0.attn_k_b.weight");
     let turned = keys.size("rope.dimension_count")?;
-    // Files with the projection in two say the sizes of the rows it reads where others say those of heads.
+    // Files with a split projection store the latent sizes under the keys that otherwise hold the
+    // head sizes.
     let own = |name| keys.opt_size(name);
     let all = own("attention.key_length_mla")?.unwrap_or(spec.head_dim);
     let value_dim = match own("attention.value_length_mla")? {
@@ -221,9 +229,9 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         None => keys.size("attention.value_length")?,
     };
     ensure(turned < all, || {
-        format!("heads of {all} elements of which {turned} are rotated")
+        format!("cannot rotate {turned} of a head's {all} elements")
     })?;
-    let latent = Latent {
+    let latent = LatentAttention {
         query_rank: keys.opt_size("attention.q_lora_rank")?,
         rank: keys.size("attention.kv_lora_rank")?,
         value_dim,
@@ -231,7 +239,8 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         split,
     };
     heads(spec, [all - turned, turned], latent);
-    // Files mean equal factors of scores and of all, of which none is left to cosines and sines.
+    // In these files the factors of scores and of cosines cancel, so cosines and sines remain
+    // unscaled.
     let per = keys.opt_factor("rope.scaling.yarn_log_multiplier")?;
     let mut stretched = None;
     for rope in &mut spec.ropes {
@@ -244,14 +253,14 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         }
     }
     if let (Some(per), Some(factor)) = (per, stretched) {
-        // Stored is a tenth of it.
+        // The stored value is a tenth of `mscale_all_dim`.
         scale_scores(spec, yarn_attention(factor, 10.0 * per));
     }
     experts_of(keys, spec)
 }
 
-/// What this architecture's files say of experts beside the common keys.
-fn experts_of(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads this architecture's expert keys, in addition to the common ones.
+fn experts_of(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let shared = keys.opt_size("expert_shared_count")?;
     let scale = keys.opt_factor("expert_weights_scale")?;
     let normalized = keys.opt_bool("expert_weights_norm")?.unwrap_or(false);
@@ -260,23 +269,23 @@ fn experts_of(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
         keys.opt_size("expert_group_count")?,
         keys.opt_size("expert_group_used_count")?,
     );
-    // What a layer's tensors say as well.
+    // The tensors of a layer also determine whether it is dense.
     let dense = keys.key("leading_dense_block_count");
     let dense = keys.gguf.metadata().opt_u32(&dense)?.unwrap_or(0);
     let Some(first) = spec.layers.iter().position(|layer| layer.experts) else {
         return Ok(());
     };
     ensure(dense as usize == first, || {
-        format!("layers without experts are {first}, but leading_dense_block_count is {dense}")
+        format!("{first} layers have no experts, but leading_dense_block_count is {dense}")
     })?;
-    let bias = Part::RouterChoice.gguf(spec, first);
+    let bias = DecoderPart::RouterBias.gguf(spec, first);
     let choice_bias = keys.gguf.has_tensor(bias.trim_end_matches('='));
     let Some(experts) = &mut spec.experts else {
         return Ok(());
     };
     experts.scores = match gating {
-        1 => Scores::Softmax,
-        2 => Scores::Sigmoid,
+        1 => RouterScoring::Softmax,
+        2 => RouterScoring::Sigmoid,
         found => {
             return Err(ConfigError::Unsupported {
                 field: keys.key("expert_gating_func"),
@@ -286,15 +295,15 @@ fn experts_of(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
         }
     };
     let best = match experts.scores {
-        Scores::Softmax => 1,
-        Scores::Sigmoid => BEST,
+        RouterScoring::Softmax => 1,
+        RouterScoring::Sigmoid => BEST,
     };
     experts.groups = match groups {
-        (Some(count), Some(used)) if count > 1 => Some(Groups { count, used, best }),
+        (Some(count), Some(used)) if count > 1 => Some(ExpertGroups { count, used, best }),
         _ => None,
     };
     (experts.scale, experts.normalized) = (scale, normalized);
-    experts.choice_bias = choice_bias;
-    experts.shared = shared.map(|n| Shared::new(n.saturating_mul(experts.ffn)));
+    experts.router_bias = choice_bias;
+    experts.shared = shared.map(|n| SharedExpert::new(n.saturating_mul(experts.ffn)));
     Ok(())
 }

@@ -1,18 +1,20 @@
-//! Falcon (Almazrouei and others, "The Falcon Series of Open Language Models", 2023): halves of a layer side by side, with one
-//! norm (7B) or two (40B and above), one projection for Q, K and V. Folders have its rows by key head; GGUF files have those
-//! of all heads' Q, then K, then V.
+//! Falcon (Almazrouei and others, "The Falcon Series of Open Language Models", 2023): parallel
+//! layers with one norm (7B) or two (40B and above), and a fused QKV projection. Folders group the
+//! rows of the projection by key head. GGUF files store all Q rows, then all K rows, then all V
+//! rows.
 
 use super::llama::LLAMA;
-use super::{FamilyRow, Sizes};
-use crate::config::decoder::part::Names;
+use super::{DecoderFamilyRow, DecoderSizeKeys};
+use crate::config::decoder::part::DecoderPartNames;
 use crate::config::decoder::{
-    Activation, ConfigError, DecoderSpec, FeedForward, Fields, NormKind, Part, Residual, RopeLayout,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, FeedForward, FfnActivation, NormKind,
+    ResidualOrder, RopeLayout,
 };
 
-pub(super) const FALCON: FamilyRow = FamilyRow {
+pub(super) const FALCON: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "falcon",
     architecture: "falcon",
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         hidden: &["hidden_size", "n_embed"],
         layers: &["num_hidden_layers", "n_layer"],
         heads: &["num_attention_heads", "n_head"],
@@ -22,20 +24,29 @@ pub(super) const FALCON: FamilyRow = FamilyRow {
         typical_context: Some(2048),
     },
     names: &[
-        (Part::Embedding, "transformer.word_embeddings"),
-        (Part::AttentionNorm, "transformer.h.{}.input_layernorm"),
-        (Part::Qkv, "transformer.h.{}.self_attention.query_key_value"),
+        (DecoderPart::Embedding, "transformer.word_embeddings"),
         (
-            Part::AttentionOutput,
+            DecoderPart::AttentionNorm,
+            "transformer.h.{}.input_layernorm",
+        ),
+        (
+            DecoderPart::Qkv,
+            "transformer.h.{}.self_attention.query_key_value",
+        ),
+        (
+            DecoderPart::AttentionOutput,
             "transformer.h.{}.self_attention.dense",
         ),
-        (Part::FfnNorm, "transformer.h.{}.post_attention_layernorm"),
-        (Part::Up, "transformer.h.{}.mlp.dense_h_to_4h"),
-        (Part::Down, "transformer.h.{}.mlp.dense_4h_to_h"),
-        (Part::FinalNorm, "transformer.ln_f"),
+        (
+            DecoderPart::FfnNorm,
+            "transformer.h.{}.post_attention_layernorm",
+        ),
+        (DecoderPart::Up, "transformer.h.{}.mlp.dense_h_to_4h"),
+        (DecoderPart::Down, "transformer.h.{}.mlp.dense_4h_to_h"),
+        (DecoderPart::FinalNorm, "transformer.ln_f"),
     ],
-    names_of: |spec| of_two_norms(spec, &TWO_NORMS),
-    names_of_gguf: |spec| of_two_norms(spec, &TWO_NORMS_OF_GGUF),
+    names_of: |spec| two_norm_names(spec, &TWO_NORMS),
+    names_of_gguf: |spec| two_norm_names(spec, &TWO_NORMS_OF_GGUF),
     rope_in_gguf: RopeLayout::Halves,
     qkv_by_group_in_folders: true,
     eps: "layer_norm_epsilon",
@@ -43,39 +54,39 @@ pub(super) const FALCON: FamilyRow = FamilyRow {
     normalizes_experts: None,
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
-        spec.residual = Residual::Parallel;
-        spec.feed_forward = FeedForward::Plain(Activation::Gelu);
+        spec.residual = ResidualOrder::Parallel;
+        spec.feed_forward = FeedForward::Plain(FfnActivation::Gelu);
         (spec.fused_qkv, spec.tied_embeddings) = (true, true);
     },
     json: own,
     keys: |keys, spec| {
         if keys.gguf.has_tensor("blk.0.attn_norm_2.weight") {
-            spec.residual = Residual::ParallelNorms;
+            spec.residual = ResidualOrder::ParallelNorms;
         }
         Ok(())
     },
     ..LLAMA
 };
 
-const TWO_NORMS: [(Part, &str); 2] = [
-    (Part::AttentionNorm, "transformer.h.{}.ln_attn"),
-    (Part::FfnNorm, "transformer.h.{}.ln_mlp"),
+const TWO_NORMS: [(DecoderPart, &str); 2] = [
+    (DecoderPart::AttentionNorm, "transformer.h.{}.ln_attn"),
+    (DecoderPart::FfnNorm, "transformer.h.{}.ln_mlp"),
 ];
 
-/// The norm of the feed-forward network is the first one there.
-const TWO_NORMS_OF_GGUF: [(Part, &str); 2] = [
-    (Part::AttentionNorm, "blk.{}.attn_norm_2"),
-    (Part::FfnNorm, "blk.{}.attn_norm"),
+/// In these GGUF files `attn_norm` is the norm of the feed-forward network.
+const TWO_NORMS_OF_GGUF: [(DecoderPart, &str); 2] = [
+    (DecoderPart::AttentionNorm, "blk.{}.attn_norm_2"),
+    (DecoderPart::FfnNorm, "blk.{}.attn_norm"),
 ];
 
-fn of_two_norms(spec: &DecoderSpec, names: Names) -> Names {
+fn two_norm_names(spec: &DecoderSpec, names: DecoderPartNames) -> DecoderPartNames {
     match spec.residual {
-        Residual::ParallelNorms => names,
-        Residual::Serial | Residual::Parallel => &[],
+        ResidualOrder::ParallelNorms => names,
+        ResidualOrder::Serial | ResidualOrder::Parallel => &[],
     }
 }
 
-fn own(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let is_false = |v: &serde_json::Value| v.as_bool() == Some(false);
     fields.only("alibi", "false", is_false)?;
     fields.only(
@@ -102,13 +113,13 @@ fn own(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         matches!(norms, 1 | 2)
     })?;
     spec.residual = match (grouped, parallel) {
-        (true, true) if norms == 2 => Residual::ParallelNorms,
-        (_, true) => Residual::Parallel,
-        (false, false) => Residual::Serial,
+        (true, true) if norms == 2 => ResidualOrder::ParallelNorms,
+        (_, true) => ResidualOrder::Parallel,
+        (false, false) => ResidualOrder::Serial,
         (true, false) => {
             let supported = "true with new_decoder_architecture";
             fields.only("parallel_attn", supported, |_| false)?;
-            Residual::Parallel
+            ResidualOrder::Parallel
         }
     };
     Ok(())

@@ -1,34 +1,38 @@
-//! Falcon-H1 (Zuo and others, "Falcon-H1", 2025): in each layer attention and a scan over states side by side, and factors of all
-//! projections, which its GGUF files have in the weights.
+//! Falcon-H1 (Zuo and others, "Falcon-H1", 2025): each layer has attention and a state-space scan
+//! in parallel, and all projections have scale factors. GGUF files have the factors multiplied into
+//! the weights.
 
 use serde_json::Value;
 
-use super::FamilyRow;
+use super::DecoderFamilyRow;
 use super::llama::LLAMA;
-use super::mamba::{of_gguf, of_training, step_range};
+use super::mamba::{check_training_fields, read_gguf_keys, step_range};
 use crate::config::decoder::json::llama_biases;
-use crate::config::decoder::keys::Keys;
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Factors, Fields, Mixer, Part, RopeLayout, StateKind, StateNorm,
-    StateSpace, ensure,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, Mixer, Multipliers, RopeLayout, SsmSpec,
+    StateKind, StateNorm, ensure,
 };
 
-pub(super) const FALCON_H1: FamilyRow = FamilyRow {
+pub(super) const FALCON_H1: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "falcon_h1",
     architecture: "falcon-h1",
     names: &[
-        (Part::FfnNorm, "model.layers.{}.pre_ff_layernorm"),
-        (Part::Gate, "model.layers.{}.feed_forward.gate_proj"),
-        (Part::Up, "model.layers.{}.feed_forward.up_proj"),
-        (Part::Down, "model.layers.{}.feed_forward.down_proj"),
-        (Part::StatesIn, "model.layers.{}.mamba.in_proj"),
-        (Part::StatesConv, "model.layers.{}.mamba.conv1d"),
-        (Part::StatesStepBias, "model.layers.{}.mamba.dt_bias="),
-        (Part::StatesDecay, "model.layers.{}.mamba.A_log="),
-        (Part::StatesSkip, "model.layers.{}.mamba.D="),
-        (Part::StatesNorm, "model.layers.{}.mamba.norm"),
-        (Part::StatesOut, "model.layers.{}.mamba.out_proj"),
-        (Part::FinalNorm, "model.final_layernorm"),
+        (DecoderPart::FfnNorm, "model.layers.{}.pre_ff_layernorm"),
+        (DecoderPart::Gate, "model.layers.{}.feed_forward.gate_proj"),
+        (DecoderPart::Up, "model.layers.{}.feed_forward.up_proj"),
+        (DecoderPart::Down, "model.layers.{}.feed_forward.down_proj"),
+        (DecoderPart::StatesIn, "model.layers.{}.mamba.in_proj"),
+        (DecoderPart::StatesConv, "model.layers.{}.mamba.conv1d"),
+        (
+            DecoderPart::StatesStepBias,
+            "model.layers.{}.mamba.dt_bias=",
+        ),
+        (DecoderPart::StatesDecay, "model.layers.{}.mamba.A_log="),
+        (DecoderPart::StatesSkip, "model.layers.{}.mamba.D="),
+        (DecoderPart::StatesNorm, "model.layers.{}.mamba.norm"),
+        (DecoderPart::StatesOut, "model.layers.{}.mamba.out_proj"),
+        (DecoderPart::FinalNorm, "model.final_layernorm"),
     ],
     rope_in_gguf: RopeLayout::Halves,
     normalizes_experts: None,
@@ -42,10 +46,10 @@ pub(super) const FALCON_H1: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    of_training(fields)?;
+fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    check_training_fields(fields)?;
     llama_biases(fields, spec)?;
-    // The scan has the same function.
+    // The scan uses the same activation.
     fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
     fields.only("mamba_use_mlp", "true", |v| v.as_bool() == Some(true))?;
     fields.only("attn_layer_indices", "null", |_| false)?;
@@ -80,7 +84,7 @@ fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
     };
     let bias = ["mamba_proj_bias", "projectors_bias"].map(|name| fields.opt_bool(name));
     let [into, out] = bias;
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Heads {
             heads,
             groups: fields.opt_size("mamba_n_groups")?.unwrap_or(1),
@@ -97,12 +101,13 @@ fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
     factors(fields, spec)
 }
 
-/// The factors. Without biases those before projections are applied behind them, so that rows go from norms into products.
-fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the scale factors. Input factors of bias-free projections move to the output, so that
+/// norms feed the matmuls directly.
+fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let factor = |name| Ok::<_, ConfigError>(fields.opt_positive(name)?.unwrap_or(1.0) as f32);
     spec.embedding_scale = factor("embedding_multiplier")?;
     spec.logit_scale = factor("lm_head_multiplier")?;
-    let mut of = Factors {
+    let mut of = Multipliers {
         attention: [
             factor("attention_in_multiplier")?,
             factor("attention_out_multiplier")?,
@@ -125,12 +130,12 @@ fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
     if of_scores != 1.0 {
         spec.attention_scale = Some((spec.head_dim as f64).powf(-0.5) * of_scores);
     }
-    spec.factors = of;
+    spec.multipliers = of;
     Ok(())
 }
 
-fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    let name = Part::StatesNorm.gguf(spec, 0);
+fn keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let name = DecoderPart::StatesNorm.gguf(spec, 0);
     let kind = StateKind::Heads {
         heads: keys.size("ssm.time_step_rank")?,
         groups: keys.size("ssm.group_count")?,
@@ -140,5 +145,5 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
             false => StateNorm::None,
         },
     };
-    of_gguf(keys, spec, kind)
+    read_gguf_keys(keys, spec, kind)
 }

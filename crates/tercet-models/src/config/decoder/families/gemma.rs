@@ -1,28 +1,29 @@
-//! Gemma (2024): embeddings times the root of the width, gains that are added to 1, a gate of GELU. Gemma 2: norms around
-//! each half, soft caps, every other layer with a window. Gemma 3: norms of the heads of queries and keys, five layers with
-//! a window and a rotary embedding of their own to one without; EmbeddingGemma is one whose tokens see both ways.
+//! Gemma (2024): embeddings scaled by the square root of the width, gains of 1 plus the stored
+//! value, and a GELU gate. Gemma 2 has norms before and after attention and the feed-forward
+//! network, soft caps, and a window in every other layer. Gemma 3 has QK norms; five of every six
+//! layers have a window and a separate rotary embedding. EmbeddingGemma is a bidirectional Gemma 3.
 
 use super::llama::LLAMA;
-use super::{FamilyRow, no_keys};
+use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::{turn_windowed_layers, windows};
-use crate::config::decoder::keys::Keys;
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    Activation, ConfigError, DecoderSpec, FeedForward, Fields, NormPlacement, QkNorm, Rope,
-    RopeLayout,
+    ConfigError, ConfigFields, DecoderSpec, FeedForward, FfnActivation, NormPlacement, QkNorm,
+    RopeLayout, RopeSpec,
 };
 
-/// The base of the rotary embedding of Gemma 3's layers with a window.
+/// The rotary base of Gemma 3's layers with a window.
 const LOCAL_THETA: f64 = 10_000.0;
 
-/// Of so many layers of Gemma 3 the last has no window.
+/// Every sixth layer of Gemma 3 has full attention.
 const STEP: usize = 6;
 
-pub(super) const GEMMA: FamilyRow = FamilyRow {
+pub(super) const GEMMA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gemma",
     architecture: "gemma",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
-    // Folders of the first models have `hidden_act` "gelu" and mean its approximation.
+    // Folders of the first models have `hidden_act` "gelu" but mean its tanh approximation.
     activations: &["hidden_activation"],
     defaults,
     json: |fields, spec| {
@@ -35,11 +36,11 @@ pub(super) const GEMMA: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const GEMMA2: FamilyRow = FamilyRow {
+pub(super) const GEMMA2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gemma2",
     architecture: "gemma2",
     names: &[(
-        super::super::Part::FfnNorm,
+        super::super::DecoderPart::FfnNorm,
         "model.layers.{}.pre_feedforward_layernorm",
     )],
     defaults: |spec| {
@@ -55,7 +56,8 @@ pub(super) const GEMMA2: FamilyRow = FamilyRow {
         windows(fields, spec, |i| i % 2 == 0)
     },
     keys: |keys, spec| {
-        // The first files lack these keys and mean those of the models: refused rather than guessed.
+        // The first converted files lack these keys. They are an error, because guessed values
+        // could be wrong.
         spec.attention_softcap = keys.factor("attn_logit_softcapping")?.map(f64::from);
         spec.logit_softcap = keys.factor("final_logit_softcapping")?.map(f64::from);
         scale_of_the_largest(spec, 46);
@@ -66,7 +68,7 @@ pub(super) const GEMMA2: FamilyRow = FamilyRow {
     ..GEMMA
 };
 
-pub(super) const GEMMA3: FamilyRow = FamilyRow {
+pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gemma3_text",
     architecture: "gemma3",
     defaults: |spec| {
@@ -85,16 +87,16 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
         caps_and_scale(fields, spec)?;
         let local = fields.opt_positive("rope_local_base_freq")?;
         if spec.ropes.len() == 1 {
-            spec.ropes.push(Rope::new(local.unwrap_or(LOCAL_THETA)));
+            spec.ropes.push(RopeSpec::new(local.unwrap_or(LOCAL_THETA)));
         }
         let own = fields.opt_size("sliding_window_pattern")?;
-        // As the library writes it beside `layer_types`.
+        // transformers writes this field next to `layer_types`.
         let step = own
             .or(fields.opt_size("_sliding_window_pattern")?)
             .unwrap_or(STEP);
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
         if spec.bidirectional {
-            // The whole of the window is given, half of it lies on either side.
+            // The field has the full width of the window, half of it on each side.
             fields.size("sliding_window")?;
             for layer in &mut spec.layers {
                 layer.window = layer.window.map(|whole| whole / 2);
@@ -102,22 +104,22 @@ pub(super) const GEMMA3: FamilyRow = FamilyRow {
         }
         Ok(())
     },
-    keys: of_gemma3,
+    keys: read_gemma3_keys,
     ..GEMMA2
 };
 
-/// EmbeddingGemma, whose folders are Gemma 3's.
-pub(super) const GEMMA_EMBEDDING: FamilyRow = FamilyRow {
+/// EmbeddingGemma; its folders use Gemma 3's `model_type`.
+pub(super) const GEMMA_EMBEDDING: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "gemma-embedding",
     bidirectional_in_gguf: true,
     keys: |keys, spec| {
-        of_gemma3(keys, spec)?;
+        read_gemma3_keys(keys, spec)?;
         spec.bidirectional = true;
-        // The whole of the window is given, half of it lies on either side.
+        // The key has the full width of the window, half of it on each side.
         for layer in &mut spec.layers {
             layer.window = layer.window.map(|whole| whole / 2);
         }
-        // Their tensors say the same of the layers after pooling.
+        // The tensors of the dense layers after pooling have the same sizes.
         for layer in ["dense_2", "dense_3"] {
             keys.opt_size(&format!("{layer}_feat_in"))?;
             keys.opt_size(&format!("{layer}_feat_out"))?;
@@ -127,12 +129,12 @@ pub(super) const GEMMA_EMBEDDING: FamilyRow = FamilyRow {
     ..GEMMA3
 };
 
-fn of_gemma3(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn read_gemma3_keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     spec.logit_softcap = keys.opt_factor("final_logit_softcapping")?.map(f64::from);
     scale_of_the_largest(spec, 62);
     let local = keys.opt_f32("rope.freq_base_swa")?;
     let local = local.map_or(LOCAL_THETA, f64::from);
-    spec.ropes.push(Rope::new(local));
+    spec.ropes.push(RopeSpec::new(local));
     if let Some(window) = keys.opt_size("attention.sliding_window")? {
         spec.set_windows(window, |i| !(i + 1).is_multiple_of(STEP));
     }
@@ -144,16 +146,16 @@ fn defaults(spec: &mut DecoderSpec) {
     spec.embedding_scale = (spec.hidden as f64).sqrt() as f32;
     spec.norm.one_plus = true;
     spec.tied_embeddings = true;
-    spec.feed_forward = FeedForward::Gated(Activation::GeluTanh);
+    spec.feed_forward = FeedForward::Gated(FfnActivation::GeluTanh);
 }
 
-fn biases(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn biases(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let attention = fields.opt_bool("attention_bias")?.unwrap_or(false);
     (spec.qkv_bias, spec.output_bias) = (attention, attention);
     Ok(())
 }
 
-fn caps_and_scale(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn caps_and_scale(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     spec.attention_softcap = fields.opt_positive("attn_logit_softcapping")?;
     spec.logit_softcap = fields.opt_positive("final_logit_softcapping")?;
     let scalar = fields.opt_positive("query_pre_attn_scalar")?;
@@ -161,8 +163,8 @@ fn caps_and_scale(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), Con
     Ok(())
 }
 
-/// GGUF files do not say the scale of scores: the largest model of a generation, which is known by its layers, takes the
-/// width over the heads for the size of a head.
+/// Sets the attention scale of a generation's largest model, identified by its number of layers. It
+/// uses `hidden / heads` as the head size; GGUF files do not store the scale.
 fn scale_of_the_largest(spec: &mut DecoderSpec, layers: usize) {
     if spec.layers.len() == layers {
         spec.attention_scale = Some((spec.hidden as f64 / spec.heads as f64).powf(-0.5));

@@ -1,15 +1,16 @@
-//! GPT-2 (Radford and others, "Language Models are Unsupervised Multitask Learners", 2019): a row for each position, layer
-//! norms and biases everywhere. Folders have projections as `[inputs, outputs]`.
+//! GPT-2 (Radford and others, "Language Models are Unsupervised Multitask Learners", 2019): learned
+//! position embeddings, and layer norms and biases throughout. Folders store projections as
+//! `[inputs, outputs]`.
 
 use super::llama::LLAMA;
-use super::{FamilyRow, Sizes};
-use crate::config::decoder::{Activation, DecoderSpec, FeedForward, NormKind, Part};
+use super::{DecoderFamilyRow, DecoderSizeKeys};
+use crate::config::decoder::{DecoderPart, DecoderSpec, FeedForward, FfnActivation, NormKind};
 use crate::config::ensure;
 
-pub(super) const GPT2: FamilyRow = FamilyRow {
+pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gpt2",
     architecture: "gpt2",
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         hidden: &["n_embd"],
         layers: &["n_layer"],
         heads: &["n_head"],
@@ -19,26 +20,26 @@ pub(super) const GPT2: FamilyRow = FamilyRow {
         typical_context: None,
     },
     names: &[
-        (Part::Embedding, "transformer.wte"),
-        (Part::Positions, "transformer.wpe"),
-        (Part::AttentionNorm, "transformer.h.{}.ln_1"),
-        (Part::Qkv, "transformer.h.{}.attn.c_attn"),
-        (Part::AttentionOutput, "transformer.h.{}.attn.c_proj"),
-        (Part::FfnNorm, "transformer.h.{}.ln_2"),
-        (Part::Up, "transformer.h.{}.mlp.c_fc"),
-        (Part::Down, "transformer.h.{}.mlp.c_proj"),
-        (Part::FinalNorm, "transformer.ln_f"),
+        (DecoderPart::Embedding, "transformer.wte"),
+        (DecoderPart::Positions, "transformer.wpe"),
+        (DecoderPart::AttentionNorm, "transformer.h.{}.ln_1"),
+        (DecoderPart::Qkv, "transformer.h.{}.attn.c_attn"),
+        (DecoderPart::AttentionOutput, "transformer.h.{}.attn.c_proj"),
+        (DecoderPart::FfnNorm, "transformer.h.{}.ln_2"),
+        (DecoderPart::Up, "transformer.h.{}.mlp.c_fc"),
+        (DecoderPart::Down, "transformer.h.{}.mlp.c_proj"),
+        (DecoderPart::FinalNorm, "transformer.ln_f"),
     ],
     prefix: "transformer.",
     // The causal mask.
     derived: &[".attn.bias", ".attn.masked_bias"],
-    turned: &["c_attn", "c_proj", "c_fc"],
+    transposed: &["c_attn", "c_proj", "c_fc"],
     eps: "layer_norm_epsilon",
     activations: &["activation_function"],
     normalizes_experts: None,
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
-        spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+        spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
         (spec.qkv_bias, spec.output_bias, spec.mlp_bias) = (true, true, true);
         (spec.fused_qkv, spec.tied_embeddings) = (true, true);
         spec.learned_positions = true;
@@ -48,7 +49,7 @@ pub(super) const GPT2: FamilyRow = FamilyRow {
         fields.only("scale_attn_weights", "true", is(true))?;
         fields.only("scale_attn_by_inverse_layer_idx", "false", is(false))?;
         fields.only("add_cross_attention", "false", is(false))?;
-        // How F16 is computed.
+        // This field only changes how F16 attention is computed.
         fields.only("reorder_and_upcast_attn", "true or false", |v| {
             v.is_boolean()
         })?;
@@ -71,7 +72,7 @@ pub(super) const GPT2: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-/// What heads for other tasks have.
+/// Fields of heads for other tasks.
 const OF_TASKS: [&str; 6] = [
     "summary_activation",
     "summary_first_dropout",

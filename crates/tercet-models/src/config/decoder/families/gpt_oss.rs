@@ -1,22 +1,27 @@
-//! gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", 2025): experts with biases whose gates are bounded, in MXFP4; a
-//! score of each head that stands for no key; windows in every other layer; YaRN.
+//! gpt-oss (OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card", 2025): experts in MXFP4 with biases
+//! and clamped gates, attention sinks, a window in every other layer, and YaRN.
 
-use super::FamilyRow;
-use super::llama::{LLAMA, of_training};
+use super::DecoderFamilyRow;
+use super::llama::{LLAMA, check_training_fields};
 use crate::config::decoder::json::windows;
-use crate::config::decoder::{DecoderSpec, ExpertTensors, Experts, Part, RopeLayout, RopeScaling};
+use crate::config::decoder::{
+    DecoderPart, DecoderSpec, ExpertTensors, Experts, RopeLayout, RopeScaling,
+};
 
-/// The bound of gates of files that do not say.
+/// The default clamp of gates.
 const CLAMP: f32 = 7.0;
 
-pub(super) const GPT_OSS: FamilyRow = FamilyRow {
+pub(super) const GPT_OSS: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gpt_oss",
     architecture: "gpt-oss",
     names: &[
-        (Part::Router, "model.layers.{}.mlp.router"),
-        (Part::ExpertDown, "model.layers.{}.mlp.experts.down_proj="),
+        (DecoderPart::Router, "model.layers.{}.mlp.router"),
+        (
+            DecoderPart::ExpertDown,
+            "model.layers.{}.mlp.experts.down_proj=",
+        ),
     ],
-    names_of_gguf: |_| &[(Part::FfnNorm, "blk.{}.post_attention_norm")],
+    names_of_gguf: |_| &[(DecoderPart::FfnNorm, "blk.{}.post_attention_norm")],
     quantized: Some("mxfp4"),
     rope_in_gguf: RopeLayout::Halves,
     normalizes_experts: Some(true),
@@ -29,7 +34,7 @@ pub(super) const GPT_OSS: FamilyRow = FamilyRow {
         (spec.qkv_bias, spec.output_bias) = (bias, bias);
         let count = fields.size("num_local_experts")?;
         let used = fields.size("num_experts_per_tok")?;
-        // Its other name.
+        // An alias of `num_experts_per_tok`.
         fields.only("experts_per_token", "num_experts_per_tok", |v| {
             v.as_u64() == Some(used as u64)
         })?;
@@ -38,13 +43,13 @@ pub(super) const GPT_OSS: FamilyRow = FamilyRow {
         let experts = Experts {
             bias: true,
             clamp: Some(clamp.map_or(CLAMP, |clamp| clamp as f32)),
-            stored: ExpertTensors::TurnedPairs,
+            stored: ExpertTensors::TransposedPairs,
             ..Experts::new([count, used, spec.ffn], true)
         };
         spec.set_experts(experts, |_| true);
-        // What the scaling of positions has as its own field.
+        // A duplicate of `original_max_position_embeddings` in the RoPE scaling.
         fields.opt_size("initial_context_length")?;
-        of_training(fields)?;
+        check_training_fields(fields)?;
         windows(fields, spec, |i| i % 2 == 0)
     },
     keys: |keys, spec| {
@@ -59,7 +64,8 @@ pub(super) const GPT_OSS: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-/// The bounds between which YaRN mixes frequencies are not whole numbers in this model, which GGUF files do not say.
+/// Sets YaRN's interpolation bounds to be unrounded, as this model requires; GGUF files do not
+/// store it.
 fn frequencies_are_not_rounded(spec: &mut DecoderSpec) {
     for rope in &mut spec.ropes {
         if let RopeScaling::Yarn { truncate, .. } = &mut rope.scaling {

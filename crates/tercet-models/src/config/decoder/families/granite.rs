@@ -1,19 +1,19 @@
-//! Granite: llama with factors of embeddings, residuals, scores and logits; with experts too, of which all tokens go through
-//! one where it is called shared.
+//! Granite: llama with scale factors of embeddings, residuals, scores and logits. Some models have
+//! experts, and some a shared expert.
 
 use serde_json::Value;
 
-use super::FamilyRow;
-use super::llama::{LLAMA, of_training};
-use super::mamba::{of_gguf, step_range};
+use super::DecoderFamilyRow;
+use super::llama::{LLAMA, check_training_fields};
+use super::mamba::{read_gguf_keys, step_range};
 use crate::config::decoder::json::llama_biases;
-use crate::config::decoder::keys::Keys;
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, ExpertTensors, Experts, Fields, Mixer, Part, Shared, StateKind,
-    StateNorm, StateSpace, ensure,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, ExpertTensors, Experts, Mixer,
+    SharedExpert, SsmSpec, StateKind, StateNorm, ensure,
 };
 
-pub(super) const GRANITE: FamilyRow = FamilyRow {
+pub(super) const GRANITE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "granite",
     architecture: "granite",
     normalizes_experts: None,
@@ -22,23 +22,26 @@ pub(super) const GRANITE: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const GRANITE_MOE: FamilyRow = FamilyRow {
+pub(super) const GRANITE_MOE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "granitemoe",
     architecture: "granitemoe",
     names: &[
         (
-            Part::Router,
+            DecoderPart::Router,
             "model.layers.{}.block_sparse_moe.router.layer",
         ),
         (
-            Part::ExpertGateUp,
+            DecoderPart::ExpertGateUp,
             "model.layers.{}.block_sparse_moe.input_linear",
         ),
         (
-            Part::ExpertDown,
+            DecoderPart::ExpertDown,
             "model.layers.{}.block_sparse_moe.output_linear",
         ),
-        (Part::SharedDown, "model.layers.{}.shared_mlp.output_linear"),
+        (
+            DecoderPart::SharedDown,
+            "model.layers.{}.shared_mlp.output_linear",
+        ),
     ],
     normalizes_experts: Some(true),
     json: |fields, spec| {
@@ -48,11 +51,11 @@ pub(super) const GRANITE_MOE: FamilyRow = FamilyRow {
     ..GRANITE
 };
 
-pub(super) const GRANITE_MOE_SHARED: FamilyRow = FamilyRow {
+pub(super) const GRANITE_MOE_SHARED: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "granitemoeshared",
     json: |fields, spec| {
         factors(fields, spec)?;
-        // 0 is none.
+        // 0 means no shared expert.
         let width = fields.get("shared_intermediate_size");
         let shared = match width.and_then(serde_json::Value::as_u64) {
             Some(0) => None,
@@ -63,7 +66,7 @@ pub(super) const GRANITE_MOE_SHARED: FamilyRow = FamilyRow {
     ..GRANITE_MOE
 };
 
-pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
+pub(super) const GRANITE_HYBRID: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "granitemoehybrid",
     architecture: "granitehybrid",
     varies_in_gguf: true,
@@ -72,30 +75,40 @@ pub(super) const GRANITE_HYBRID: FamilyRow = FamilyRow {
         GRANITE_MOE.names[1],
         GRANITE_MOE.names[2],
         GRANITE_MOE.names[3],
-        // Without experts all tokens go through the shared one.
-        (Part::GateUp, "model.layers.{}.shared_mlp.input_linear"),
-        (Part::Down, "model.layers.{}.shared_mlp.output_linear"),
-        (Part::StatesIn, "model.layers.{}.mamba.in_proj"),
-        (Part::StatesConv, "model.layers.{}.mamba.conv1d"),
-        (Part::StatesStepBias, "model.layers.{}.mamba.dt_bias="),
-        (Part::StatesDecay, "model.layers.{}.mamba.A_log="),
-        (Part::StatesSkip, "model.layers.{}.mamba.D="),
-        (Part::StatesNorm, "model.layers.{}.mamba.norm"),
-        (Part::StatesOut, "model.layers.{}.mamba.out_proj"),
+        // In models without routed experts, the feed-forward network has the name of the shared
+        // expert.
+        (
+            DecoderPart::GateUp,
+            "model.layers.{}.shared_mlp.input_linear",
+        ),
+        (
+            DecoderPart::Down,
+            "model.layers.{}.shared_mlp.output_linear",
+        ),
+        (DecoderPart::StatesIn, "model.layers.{}.mamba.in_proj"),
+        (DecoderPart::StatesConv, "model.layers.{}.mamba.conv1d"),
+        (
+            DecoderPart::StatesStepBias,
+            "model.layers.{}.mamba.dt_bias=",
+        ),
+        (DecoderPart::StatesDecay, "model.layers.{}.mamba.A_log="),
+        (DecoderPart::StatesSkip, "model.layers.{}.mamba.D="),
+        (DecoderPart::StatesNorm, "model.layers.{}.mamba.norm"),
+        (DecoderPart::StatesOut, "model.layers.{}.mamba.out_proj"),
     ],
     json: hybrid,
     keys: hybrid_keys,
     ..GRANITE_MOE
 };
 
-/// Granite 4.0: layers that attend, as a rule without rotation, or scan over states.
-fn hybrid(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Granite 4.0: layers with attention, usually without rotary embedding, or with state-space scans.
+fn hybrid(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     factors(fields, spec)?;
     let shared = fields.size("shared_intermediate_size")?;
     let count = fields.get("num_local_experts").and_then(Value::as_u64);
     if count == Some(0) {
         fields.only("num_experts_per_tok", "a number", Value::is_number)?;
-        of_training(fields)?;
+        check_training_fields(fields)?;
         (spec.ffn, spec.fused_gate_up) = (shared, true);
     } else {
         experts(fields, spec, Some(shared))?;
@@ -139,7 +152,7 @@ fn hybrid(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
     ensure(each.is_none_or(|each| each * heads == inner), || {
         format!("{heads} heads of mamba_d_head are not mamba_expand times hidden_size, {inner}")
     })?;
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Heads {
             heads,
             groups: fields.opt_size("mamba_n_groups")?.unwrap_or(1),
@@ -156,8 +169,9 @@ fn hybrid(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Layers without key heads scan. Nothing is rotated unless files say that something is.
-fn hybrid_keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads a hybrid file's keys. Layers with 0 key heads are scans, and rotary embedding is off
+/// unless the file enables it.
+fn hybrid_keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     factors_of_gguf(keys, spec)?;
     let is_rotated = keys.opt_bool("rope.scaling.finetuned")?.unwrap_or(true);
     let heads = keys.by_layer("attention.head_count_kv", spec.layers.len())?;
@@ -183,10 +197,10 @@ fn hybrid_keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
         eps: spec.norm.eps,
         norm: StateNorm::AfterGate,
     };
-    of_gguf(keys, spec, kind)
+    read_gguf_keys(keys, spec, kind)
 }
 
-fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn factors(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     llama_biases(fields, spec)?;
     let factor = |name| fields.opt_positive(name);
     spec.embedding_scale = factor("embedding_multiplier")?.unwrap_or(1.0) as f32;
@@ -196,7 +210,7 @@ fn factors(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
     Ok(())
 }
 
-fn factors_of_gguf(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn factors_of_gguf(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     spec.embedding_scale = keys.opt_factor("embedding_scale")?.unwrap_or(1.0);
     spec.residual_scale = keys.opt_factor("residual_scale")?.unwrap_or(1.0);
     spec.attention_scale = keys.opt_factor("attention.scale")?.map(f64::from);
@@ -205,7 +219,7 @@ fn factors_of_gguf(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), Config
 }
 
 fn experts(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     spec: &mut DecoderSpec,
     shared: Option<usize>,
 ) -> Result<(), ConfigError> {
@@ -213,12 +227,12 @@ fn experts(
     let used = fields.size("num_experts_per_tok")?;
     let experts = Experts {
         stored: ExpertTensors::GateThenUp,
-        shared: shared.map(|ffn| Shared {
+        shared: shared.map(|ffn| SharedExpert {
             fused: true,
-            ..Shared::new(ffn)
+            ..SharedExpert::new(ffn)
         }),
         ..Experts::new([count, used, spec.ffn], true)
     };
     spec.set_experts(experts, |_| true);
-    of_training(fields)
+    check_training_fields(fields)
 }

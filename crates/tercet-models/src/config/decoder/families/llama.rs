@@ -1,21 +1,23 @@
-//! Llama (Touvron and others, 2023) and what differs from it in windows, rotated layers and factors of queries only: Mistral
-//! (Jiang and others, "Mistral 7B", 2023), Ministral 3, whose queries grow with their positions, and SmolLM3, of whose layers
-//! every fourth rotates nothing.
+//! Llama (Touvron and others, 2023), and families that differ from it only in windows, rotated
+//! layers and query scale. These are Mistral (Jiang and others, "Mistral 7B", 2023), Ministral 3
+//! with position-dependent query scale, and SmolLM3. Every fourth layer of SmolLM3 has no rotary
+//! embedding.
 
-use super::{FamilyRow, Sizes, no_keys, plain};
+use super::{DecoderFamilyRow, DecoderSizeKeys, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};
-use crate::config::decoder::keys::Keys;
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::rope::yarn_attention;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Experts, Fields, Part, QueryGrowth, RopeLayout, RopeScaling, ensure,
+    AttentionTemperature, ConfigError, ConfigFields, DecoderPart, DecoderSpec, Experts, RopeLayout,
+    RopeScaling, ensure,
 };
 
-pub(super) const LLAMA: FamilyRow = FamilyRow {
+pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "llama",
     architecture: "llama",
     varies_in_gguf: false,
     bidirectional_in_gguf: false,
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         hidden: &["hidden_size"],
         layers: &["num_hidden_layers"],
         heads: &["num_attention_heads"],
@@ -30,14 +32,14 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     prefix: "",
     derived: &[],
     beside: &[],
-    turned: &[],
+    transposed: &[],
     quantized: None,
     rope_in_folders: RopeLayout::Halves,
     rope_in_gguf: RopeLayout::Pairs,
     qkv_by_group_in_folders: false,
     eps: "rms_norm_eps",
     activations: &["hidden_act"],
-    // Of Mixtral, whose files are of this architecture.
+    // For Mixtral, whose GGUF files use the llama architecture.
     normalizes_experts: Some(true),
     has_sections: false,
     grows_queries: false,
@@ -47,18 +49,19 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
         fields.only("sliding_window", "null", |_| false)?;
         llama_biases(fields, spec)
     },
-    // Of Mistral, whose files are of this architecture.
+    // For Mistral, whose GGUF files use the llama architecture.
     keys: window_of_all,
 };
 
-pub(super) const MISTRAL: FamilyRow = FamilyRow {
+pub(super) const MISTRAL: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "mistral",
     json: |fields, spec| windows(fields, spec, |_| true),
     ..LLAMA
 };
 
-/// Its GGUF files may be of Mistral Small 3.1 and later as well, whose queries do not grow.
-pub(super) const MINISTRAL3: FamilyRow = FamilyRow {
+/// Ministral 3. GGUF files of this architecture may also be Mistral Small 3.1 and later, which have
+/// no query scale.
+pub(super) const MINISTRAL3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "ministral3",
     architecture: "mistral3",
     grows_queries: true,
@@ -69,19 +72,19 @@ pub(super) const MINISTRAL3: FamilyRow = FamilyRow {
     },
     keys: |keys, spec| {
         window_of_all(keys, spec)?;
-        turned_less(keys, spec)?;
+        read_partial_rope(keys, spec)?;
         let beta = keys.opt_factor("attention.temperature_scale")?;
         let original = keys.opt_size("rope.scaling.original_context_length")?;
         let original = original.unwrap_or(spec.context);
-        spec.query_growth = beta.map(|beta| QueryGrowth { beta, original });
+        spec.attention_temperature = beta.map(|beta| AttentionTemperature { beta, original });
         Ok(())
     },
     ..LLAMA
 };
 
-/// The factor of cosines and sines is by what YaRN would have of scores as well, which files of this architecture say by
-/// `mscale_all_dim`.
-fn turned_less(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Divides the factor of cosines and sines by YaRN's factor for `mscale_all_dim`, which files of
+/// this architecture store.
+fn read_partial_rope(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let all = keys.opt_factor("rope.scaling.yarn_log_multiplier")?;
     for rope in &mut spec.ropes {
         if let RopeScaling::Yarn {
@@ -94,20 +97,20 @@ fn turned_less(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
     Ok(())
 }
 
-pub(super) const MIXTRAL: FamilyRow = FamilyRow {
+pub(super) const MIXTRAL: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "mixtral",
     names: &[
-        (Part::Router, "model.layers.{}.block_sparse_moe.gate"),
+        (DecoderPart::Router, "model.layers.{}.block_sparse_moe.gate"),
         (
-            Part::ExpertGate,
+            DecoderPart::ExpertGate,
             "model.layers.{}.block_sparse_moe.experts.[].w1",
         ),
         (
-            Part::ExpertUp,
+            DecoderPart::ExpertUp,
             "model.layers.{}.block_sparse_moe.experts.[].w3",
         ),
         (
-            Part::ExpertDown,
+            DecoderPart::ExpertDown,
             "model.layers.{}.block_sparse_moe.experts.[].w2",
         ),
     ],
@@ -116,20 +119,20 @@ pub(super) const MIXTRAL: FamilyRow = FamilyRow {
         let used = fields.size("num_experts_per_tok")?;
         let experts = Experts::new([count, used, spec.ffn], true);
         spec.set_experts(experts, |_| true);
-        of_training(fields)?;
+        check_training_fields(fields)?;
         windows(fields, spec, |_| true)
     },
     ..LLAMA
 };
 
-/// What experts have for training only.
-pub(super) fn of_training(fields: &Fields<'_>) -> Result<(), ConfigError> {
+/// Reads the fields of experts that only training uses.
+pub(super) fn check_training_fields(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     fields.only("output_router_logits", "true or false", |v| v.is_boolean())?;
     fields.only("router_aux_loss_coef", "a number", |v| v.is_number())?;
     fields.only("router_jitter_noise", "a number", |v| v.is_number())
 }
 
-pub(super) const SMOLLM3: FamilyRow = FamilyRow {
+pub(super) const SMOLLM3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "smollm3",
     architecture: "smollm3",
     normalizes_experts: None,
@@ -139,7 +142,7 @@ pub(super) const SMOLLM3: FamilyRow = FamilyRow {
     },
     json: |fields, spec| {
         llama_biases(fields, spec)?;
-        // With false the window has no part in the result.
+        // If it is false, the window has no effect.
         fields.only("use_sliding_window", "false", |v| {
             v.as_bool() == Some(false)
         })?;
@@ -154,8 +157,11 @@ pub(super) const SMOLLM3: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-/// One window for all layers; 0 is none.
-pub(super) fn window_of_all(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads one window for all layers; 0 means none.
+pub(super) fn window_of_all(
+    keys: &GgufKeys<'_>,
+    spec: &mut DecoderSpec,
+) -> Result<(), ConfigError> {
     let key = keys.key("attention.sliding_window");
     if let Some(window @ 1..) = keys.gguf.metadata().opt_u32(&key)? {
         spec.set_windows(window as usize, |_| true);
@@ -163,18 +169,19 @@ pub(super) fn window_of_all(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(
     Ok(())
 }
 
-/// Of so many layers of SmolLM3 the last rotates nothing.
+/// Every fourth layer of SmolLM3 has no rotary embedding.
 const STEP: usize = 4;
 
-/// Every `step`th layer rotates nothing.
+/// Disables rotary embedding in every `step`th layer.
 fn leave_every(spec: &mut DecoderSpec, step: usize) {
     for (i, layer) in spec.layers.iter_mut().enumerate() {
         layer.rope = (!(i + 1).is_multiple_of(step)).then_some(0);
     }
 }
 
-/// `no_rope_layers` has a 1 for each layer that rotates, against its name.
-fn unrotated(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads `no_rope_layers`, which has a 1 for each layer with rotary embedding, contrary to its
+/// name.
+fn unrotated(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     if let Some(step) = fields.opt_size("no_rope_layer_interval")? {
         leave_every(spec, step);
     }

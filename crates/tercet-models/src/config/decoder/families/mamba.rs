@@ -1,31 +1,32 @@
-//! Mamba (Gu and Dao, 2023), Falcon Mamba, which norms what the scan is given, and Mamba-2 (Dao and Gu, 2024): scans over states and
-//! nothing else.
+//! Models of state-space scans only: Mamba (Gu and Dao, 2023), Falcon Mamba, which normalizes the
+//! inputs of the scan, and Mamba-2 (Dao and Gu, 2024).
 
 use serde_json::Value;
 
 use super::llama::LLAMA;
-use super::{FamilyRow, Names, Sizes};
-use crate::config::decoder::keys::Keys;
+use super::{DecoderFamilyRow, DecoderPartNames, DecoderSizeKeys};
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Fields, LayerSpec, Part, StateKind, StateNorm, StateSpace, ensure,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, LayerSpec, SsmSpec, StateKind, StateNorm,
+    ensure,
 };
 
-/// Names of folders whose layers are a norm and a mixer.
-pub(super) const OF_BACKBONE: Names = &[
-    (Part::Embedding, "backbone.embeddings"),
-    (Part::AttentionNorm, "backbone.layers.{}.norm"),
-    (Part::FfnNorm, "backbone.layers.{}.norm"),
-    (Part::FinalNorm, "backbone.norm_f"),
+/// Folder names of models whose layers consist of a norm and a mixer.
+pub(super) const OF_BACKBONE: DecoderPartNames = &[
+    (DecoderPart::Embedding, "backbone.embeddings"),
+    (DecoderPart::AttentionNorm, "backbone.layers.{}.norm"),
+    (DecoderPart::FfnNorm, "backbone.layers.{}.norm"),
+    (DecoderPart::FinalNorm, "backbone.norm_f"),
 ];
 
-pub(super) const MAMBA: FamilyRow = FamilyRow {
+pub(super) const MAMBA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "mamba",
     architecture: "mamba",
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         heads: &[],
         ffn: &[],
         context: &[],
-        // States take no more room for longer texts.
+        // State size does not depend on the context length.
         typical_context: Some(1 << 20),
         ..LLAMA.sizes
     },
@@ -39,15 +40,15 @@ pub(super) const MAMBA: FamilyRow = FamilyRow {
     json: |fields, spec| channels(fields, spec, None),
     keys: |keys, spec| {
         let rank = keys.size("ssm.time_step_rank")?;
-        // Falcon Mamba's files are of this architecture.
+        // Falcon Mamba's GGUF files use this architecture.
         let normed = keys.opt_bool("ssm.dt_b_c_rms")?.unwrap_or(false);
         let normed = normed.then_some(spec.norm.eps);
-        of_gguf(keys, spec, StateKind::Channels { rank, normed })
+        read_gguf_keys(keys, spec, StateKind::Channels { rank, normed })
     },
     ..LLAMA
 };
 
-pub(super) const FALCON_MAMBA: FamilyRow = FamilyRow {
+pub(super) const FALCON_MAMBA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "falcon_mamba",
     json: |fields, spec| {
         let eps = fields.opt_positive("mixer_rms_eps")?.unwrap_or(1e-6);
@@ -57,20 +58,20 @@ pub(super) const FALCON_MAMBA: FamilyRow = FamilyRow {
     ..MAMBA
 };
 
-pub(super) const MAMBA2: FamilyRow = FamilyRow {
+pub(super) const MAMBA2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "mamba2",
     architecture: "mamba2",
     defaults: without_attention,
     json: |fields, spec| {
         let (heads, size) = (fields.size("num_heads")?, fields.size("head_dim")?);
-        of_training(fields)?;
+        check_training_fields(fields)?;
         fields.only("expand", "a number", Value::is_number)?;
         fields.only("time_step_rank", "auto or a number", |v| {
             v.is_number() || v.as_str() == Some("auto")
         })?;
         fields.only("rms_norm", "true", |v| v.as_bool() == Some(true))?;
         fields.only("norm_before_gate", "false", |v| v.as_bool() == Some(false))?;
-        spec.states = Some(StateSpace {
+        spec.states = Some(SsmSpec {
             kind: StateKind::Heads {
                 heads,
                 groups: fields.opt_size("n_groups")?.unwrap_or(8),
@@ -90,7 +91,7 @@ pub(super) const MAMBA2: FamilyRow = FamilyRow {
             eps: spec.norm.eps,
             norm: StateNorm::AfterGate,
         };
-        of_gguf(keys, spec, kind)
+        read_gguf_keys(keys, spec, kind)
     },
     ..MAMBA
 };
@@ -101,9 +102,10 @@ fn without_attention(spec: &mut DecoderSpec) {
     spec.rope_dims = 0;
 }
 
-/// What the convolution and the projections of all kinds have; the rest is for each to say.
-fn common(fields: &Fields<'_>) -> Result<StateSpace, ConfigError> {
-    Ok(StateSpace {
+/// Reads the convolution and the projections, which all variants share. The caller sets the other
+/// fields.
+fn common(fields: &ConfigFields<'_>) -> Result<SsmSpec, ConfigError> {
+    Ok(SsmSpec {
         kind: StateKind::Channels {
             rank: 0,
             normed: None,
@@ -117,20 +119,21 @@ fn common(fields: &Fields<'_>) -> Result<StateSpace, ConfigError> {
     })
 }
 
-/// `time_step_limit`: a pair, of which an infinite number was read as null, or is an object that names it.
-pub(super) fn step_range(fields: &Fields<'_>) -> Result<[f32; 2], ConfigError> {
+/// Reads `time_step_limit`, a pair. Infinity may appear as null or as an object `{"__float__":
+/// "Infinity"}`.
+pub(super) fn step_range(fields: &ConfigFields<'_>) -> Result<[f32; 2], ConfigError> {
     let mut range = [0.0, f32::INFINITY];
     fields.only("time_step_limit", "two numbers", |v| {
         let Some([least, most]) = v.as_array().map(Vec::as_slice) else {
             return false;
         };
         let named = |v: &Value| v.get("__float__").and_then(Value::as_str) == Some("Infinity");
-        let most_found = match most {
+        let max_found = match most {
             Value::Null => Some(f64::INFINITY),
             Value::Object(_) if named(most) => Some(f64::INFINITY),
             _ => most.as_f64(),
         };
-        let (Some(least), Some(most)) = (least.as_f64(), most_found) else {
+        let (Some(least), Some(most)) = (least.as_f64(), max_found) else {
             return false;
         };
         range = [least as f32, most as f32];
@@ -139,8 +142,8 @@ pub(super) fn step_range(fields: &Fields<'_>) -> Result<[f32; 2], ConfigError> {
     Ok(range)
 }
 
-/// What only training reads, or what says how and not what is computed.
-pub(super) fn of_training(fields: &Fields<'_>) -> Result<(), ConfigError> {
+/// Reads fields that concern only training or the implementation.
+pub(super) fn check_training_fields(fields: &ConfigFields<'_>) -> Result<(), ConfigError> {
     for name in [
         "time_step_min",
         "time_step_max",
@@ -164,13 +167,13 @@ pub(super) fn of_training(fields: &Fields<'_>) -> Result<(), ConfigError> {
     fields.only("time_step_init_scheme", "a string", Value::is_string)
 }
 
-/// Mamba's fields.
+/// Reads Mamba's fields.
 fn channels(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     spec: &mut DecoderSpec,
     normed: Option<f32>,
 ) -> Result<(), ConfigError> {
-    of_training(fields)?;
+    check_training_fields(fields)?;
     let inner = fields.opt_size("expand")?.unwrap_or(2) * spec.hidden;
     for (name, derived) in [
         ("intermediate_size", inner),
@@ -192,7 +195,7 @@ fn channels(
         Some("auto") => None,
         _ => fields.opt_size("time_step_rank")?,
     };
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Channels {
             rank: rank.unwrap_or(spec.hidden.div_ceil(16)),
             normed,
@@ -205,24 +208,24 @@ fn channels(
     Ok(())
 }
 
-/// The keys `ssm.*` of a file. Biases are seen from its tensors.
-pub(super) fn of_gguf(
-    keys: &Keys<'_>,
+/// Reads the keys `ssm.*` of a file; biases are detected from its tensors.
+pub(super) fn read_gguf_keys(
+    keys: &GgufKeys<'_>,
     spec: &mut DecoderSpec,
     kind: StateKind,
 ) -> Result<(), ConfigError> {
     let first = spec.layers.iter().position(|l| l.mixer.scans());
-    let has = |part: Part| {
+    let has = |part: DecoderPart| {
         let name = part.gguf(spec, first.unwrap_or(0));
         keys.gguf.has_tensor(&format!("{name}.bias"))
     };
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind,
         inner: keys.size("ssm.inner_size")?,
         states: keys.size("ssm.state_size")?,
         kernel: keys.size("ssm.conv_kernel")?,
-        conv_bias: has(Part::StatesConv),
-        bias: [Part::StatesIn, Part::StatesOut].map(has),
+        conv_bias: has(DecoderPart::StatesConv),
+        bias: [DecoderPart::StatesIn, DecoderPart::StatesOut].map(has),
         steps: [0.0, f32::INFINITY],
     });
     Ok(())

@@ -1,21 +1,22 @@
-//! Nemotron-H: layers that are a scan over states, attention without rotation, or a feed-forward network with `max(x, 0)^2`, of experts
-//! in some models.
+//! Nemotron-H: each layer is a state-space scan, attention without rotary embedding, or a
+//! feed-forward network with squared ReLU. Some models have experts.
 
 use serde_json::Value;
 
-use super::mamba::{MAMBA, OF_BACKBONE, of_gguf, of_training, step_range};
-use super::{FamilyRow, Sizes};
-use crate::config::decoder::keys::Keys;
+use super::mamba::{MAMBA, OF_BACKBONE, check_training_fields, read_gguf_keys, step_range};
+use super::{DecoderFamilyRow, DecoderSizeKeys};
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    Activation, ConfigError, DecoderSpec, Experts, FeedForward, Fields, Groups, LayerSpec, Mixer,
-    Part, Scores, Shared, StateKind, StateNorm, StateSpace, ensure,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, ExpertGroups, Experts, FeedForward,
+    FfnActivation, LayerSpec, Mixer, RouterScoring, SharedExpert, SsmSpec, StateKind, StateNorm,
+    ensure,
 };
 
-pub(super) const NEMOTRON_H: FamilyRow = FamilyRow {
+pub(super) const NEMOTRON_H: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "nemotron_h",
     architecture: "nemotron_h",
     varies_in_gguf: true,
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         heads: &["num_attention_heads"],
         ffn: &["intermediate_size"],
         context: &["max_position_embeddings"],
@@ -27,79 +28,88 @@ pub(super) const NEMOTRON_H: FamilyRow = FamilyRow {
         OF_BACKBONE[1],
         OF_BACKBONE[2],
         OF_BACKBONE[3],
-        (Part::Query, "backbone.layers.{}.mixer.q_proj"),
-        (Part::Key, "backbone.layers.{}.mixer.k_proj"),
-        (Part::Value, "backbone.layers.{}.mixer.v_proj"),
-        (Part::AttentionOutput, "backbone.layers.{}.mixer.o_proj"),
-        (Part::Up, "backbone.layers.{}.mixer.up_proj"),
-        (Part::Down, "backbone.layers.{}.mixer.down_proj"),
-        (Part::Router, "backbone.layers.{}.mixer.gate"),
+        (DecoderPart::Query, "backbone.layers.{}.mixer.q_proj"),
+        (DecoderPart::Key, "backbone.layers.{}.mixer.k_proj"),
+        (DecoderPart::Value, "backbone.layers.{}.mixer.v_proj"),
         (
-            Part::RouterChoice,
+            DecoderPart::AttentionOutput,
+            "backbone.layers.{}.mixer.o_proj",
+        ),
+        (DecoderPart::Up, "backbone.layers.{}.mixer.up_proj"),
+        (DecoderPart::Down, "backbone.layers.{}.mixer.down_proj"),
+        (DecoderPart::Router, "backbone.layers.{}.mixer.gate"),
+        (
+            DecoderPart::RouterBias,
             "backbone.layers.{}.mixer.gate.e_score_correction_bias=",
         ),
         (
-            Part::ExpertUp,
+            DecoderPart::ExpertUp,
             "backbone.layers.{}.mixer.experts.[].up_proj",
         ),
         (
-            Part::ExpertDown,
+            DecoderPart::ExpertDown,
             "backbone.layers.{}.mixer.experts.[].down_proj",
         ),
         (
-            Part::SharedUp,
+            DecoderPart::SharedUp,
             "backbone.layers.{}.mixer.shared_experts.up_proj",
         ),
         (
-            Part::SharedDown,
+            DecoderPart::SharedDown,
             "backbone.layers.{}.mixer.shared_experts.down_proj",
         ),
-        (Part::ExpertsIn, "backbone.layers.{}.mixer.fc1_latent_proj"),
-        (Part::ExpertsOut, "backbone.layers.{}.mixer.fc2_latent_proj"),
+        (
+            DecoderPart::ExpertsIn,
+            "backbone.layers.{}.mixer.fc1_latent_proj",
+        ),
+        (
+            DecoderPart::ExpertsOut,
+            "backbone.layers.{}.mixer.fc2_latent_proj",
+        ),
     ],
     activations: &[],
     defaults: |spec| {
         spec.ropes.clear();
-        spec.feed_forward = FeedForward::Plain(Activation::ReluSquared);
+        spec.feed_forward = FeedForward::Plain(FfnActivation::ReluSquared);
     },
     json,
     keys,
-    names_of_gguf: |_| &[(Part::FfnNorm, "blk.{}.attn_norm")],
+    names_of_gguf: |_| &[(DecoderPart::FfnNorm, "blk.{}.attn_norm")],
     beside: &["mtp."],
     ..MAMBA
 };
 
-/// Its files with experts have an architecture of their own.
-pub(super) const NEMOTRON_H_MOE: FamilyRow = FamilyRow {
+/// Nemotron-H with experts, whose GGUF files have a separate architecture name.
+pub(super) const NEMOTRON_H_MOE: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "nemotron_h_moe",
     normalizes_experts: Some(true),
     ..NEMOTRON_H
 };
 
-/// The experts of a group's score.
+/// Number of experts whose scores are added up for a group's score.
 const BEST: usize = 2;
 
-/// A layer that attends and does nothing else.
+/// A layer with attention only.
 const ATTENTION: LayerSpec = LayerSpec {
     feed_forward: false,
     rope: None,
     ..LayerSpec::FULL
 };
 
-/// A layer that is a feed-forward network.
+/// A layer with a feed-forward network only.
 const FEED_FORWARD: LayerSpec = LayerSpec {
     mixer: Mixer::None,
     rope: None,
     ..LayerSpec::FULL
 };
 
-fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
-    of_training(fields)?;
+fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    check_training_fields(fields)?;
     layers(fields, spec)?;
     fields.only("mlp_hidden_act", "relu2", |v| v.as_str() == Some("relu2"))?;
     fields.only("mamba_hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
     fields.only("sliding_window", "null", |_| false)?;
-    // Attention never had biases in this family, whatever the field says.
+    // The reference implementation ignores the field and never has attention biases.
     fields.only("attention_bias", "false", |v| v.as_bool() == Some(false))?;
     fields.only("expand", "a number", Value::is_number)?;
     fields.only("mamba_ssm_cache_dtype", "a string", Value::is_string)?;
@@ -111,7 +121,7 @@ fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
         "true or false",
         Value::is_boolean,
     )?;
-    // Of layers that foretell further tokens, which stand beside the model.
+    // Fields of multi-token prediction layers, which are not part of the decoder.
     for name in [
         "num_nextn_predict_layers",
         "mtp_layers_block_type",
@@ -121,7 +131,7 @@ fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
     }
     spec.mlp_bias = fields.opt_bool("mlp_bias")?.unwrap_or(false);
     let heads = fields.size("mamba_num_heads")?;
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Heads {
             heads,
             groups: fields.opt_size("n_groups")?.unwrap_or(8),
@@ -138,8 +148,9 @@ fn json(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> 
     experts(fields, spec)
 }
 
-/// The experts of the layers that have some, without gates; scores are sigmoids, of which a group's best two count.
-fn experts(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the experts, which are ungated. Scores are sigmoids; a group's score is the sum of its
+/// best two.
+fn experts(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let sizes = [
         "n_routed_experts",
         "num_experts_per_tok",
@@ -161,31 +172,31 @@ fn experts(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigErro
     let factor = fields.opt_positive("routed_scaling_factor")?;
     let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(true);
     spec.experts = Some(Experts {
-        scores: Scores::Sigmoid,
-        choice_bias: true,
+        scores: RouterScoring::Sigmoid,
+        router_bias: true,
         groups: grouped(groups?.unwrap_or(1), chosen?.unwrap_or(1)),
         scale: factor.map(|factor| factor as f32),
         latent: fields.opt_size("moe_latent_size")?,
-        shared: Some(Shared {
+        shared: Some(SharedExpert {
             bias: spec.mlp_bias,
-            ..Shared::new(fields.size("moe_shared_expert_intermediate_size")?)
+            ..SharedExpert::new(fields.size("moe_shared_expert_intermediate_size")?)
         }),
         ..Experts::new([count?, used?, ffn?], normalized)
     });
     Ok(())
 }
 
-/// Groups of experts; one is none.
-fn grouped(count: usize, used: usize) -> Option<Groups> {
-    (count > 1).then_some(Groups {
+/// The groups of experts; `None` for a single group.
+fn grouped(count: usize, used: usize) -> Option<ExpertGroups> {
+    (count > 1).then_some(ExpertGroups {
         count,
         used,
         best: BEST,
     })
 }
 
-/// Layers without key heads and a feed-forward network scan.
-fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the layer types: a layer with neither key heads nor a feed-forward width is a scan.
+fn keys(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let layers = spec.layers.len();
     let numbers = |name: &str| {
         let found = keys.by_layer(name, layers)?;
@@ -209,7 +220,7 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         };
         layer.experts = has_experts && layer.mixer == Mixer::None;
     }
-    // Nothing is rotated.
+    // The model has no rotary embedding.
     for name in [
         "rope.dimension_count",
         "rope.freq_base",
@@ -229,8 +240,8 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     }
     if let Some(experts) = &mut spec.experts {
         *experts = Experts {
-            scores: Scores::Sigmoid,
-            choice_bias: true,
+            scores: RouterScoring::Sigmoid,
+            router_bias: true,
             groups: grouped(groups[0].unwrap_or(1), groups[1].unwrap_or(1)),
             scale,
             normalized,
@@ -244,11 +255,11 @@ fn keys(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
         eps: spec.norm.eps,
         norm: StateNorm::AfterGate,
     };
-    of_gguf(keys, spec, kind)
+    read_gguf_keys(keys, spec, kind)
 }
 
-/// The kinds of layers: a letter each, or a word.
-fn layers(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the layer types, stored as one letter or one word per layer.
+fn layers(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let of = |kind: &str| match kind {
         "M" | "mamba" | "linear_attention" => Some(LayerSpec::STATES),
         "*" | "attention" | "full_attention" => Some(ATTENTION),
@@ -279,7 +290,7 @@ fn layers(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError
     let found: Vec<LayerSpec> = fields.required("hybrid_override_pattern", found)?;
     ensure(found.len() == spec.layers.len(), || {
         format!(
-            "there are kinds for {} layers, not for {}",
+            "found types for {} layers; expected {}",
             found.len(),
             spec.layers.len()
         )

@@ -1,26 +1,40 @@
-//! GPT-NeoX (Black and others, "GPT-NeoX-20B", 2022) and Pythia: halves of a layer side by side, each with a layer norm
-//! of its own, a part of each head rotated, one projection for Q, K and V. Folders have its rows by head; GGUF files have
-//! those of all heads' Q, then K, then V.
+//! GPT-NeoX (Black and others, "GPT-NeoX-20B", 2022) and Pythia: parallel layers with two layer
+//! norms, partial rotary embedding, and a fused QKV projection. Folders group the rows of the
+//! projection by head. GGUF files store all Q rows, then all K rows, then all V rows.
 
-use super::FamilyRow;
+use super::DecoderFamilyRow;
 use super::llama::LLAMA;
-use crate::config::decoder::{Activation, FeedForward, NormKind, Part, Residual, RopeLayout};
+use crate::config::decoder::{
+    DecoderPart, FeedForward, FfnActivation, NormKind, ResidualOrder, RopeLayout,
+};
 use crate::config::ensure;
 
-pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
+pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gpt_neox",
     architecture: "gptneox",
     normalizes_experts: None,
     names: &[
-        (Part::Embedding, "gpt_neox.embed_in"),
-        (Part::AttentionNorm, "gpt_neox.layers.{}.input_layernorm"),
-        (Part::Qkv, "gpt_neox.layers.{}.attention.query_key_value"),
-        (Part::AttentionOutput, "gpt_neox.layers.{}.attention.dense"),
-        (Part::FfnNorm, "gpt_neox.layers.{}.post_attention_layernorm"),
-        (Part::Up, "gpt_neox.layers.{}.mlp.dense_h_to_4h"),
-        (Part::Down, "gpt_neox.layers.{}.mlp.dense_4h_to_h"),
-        (Part::FinalNorm, "gpt_neox.final_layer_norm"),
-        (Part::Output, "embed_out"),
+        (DecoderPart::Embedding, "gpt_neox.embed_in"),
+        (
+            DecoderPart::AttentionNorm,
+            "gpt_neox.layers.{}.input_layernorm",
+        ),
+        (
+            DecoderPart::Qkv,
+            "gpt_neox.layers.{}.attention.query_key_value",
+        ),
+        (
+            DecoderPart::AttentionOutput,
+            "gpt_neox.layers.{}.attention.dense",
+        ),
+        (
+            DecoderPart::FfnNorm,
+            "gpt_neox.layers.{}.post_attention_layernorm",
+        ),
+        (DecoderPart::Up, "gpt_neox.layers.{}.mlp.dense_h_to_4h"),
+        (DecoderPart::Down, "gpt_neox.layers.{}.mlp.dense_4h_to_h"),
+        (DecoderPart::FinalNorm, "gpt_neox.final_layer_norm"),
+        (DecoderPart::Output, "embed_out"),
     ],
     rope_in_gguf: RopeLayout::Halves,
     qkv_by_group_in_folders: true,
@@ -29,8 +43,8 @@ pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
     eps: "layer_norm_eps",
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
-        spec.residual = Residual::ParallelNorms;
-        spec.feed_forward = FeedForward::Plain(Activation::Gelu);
+        spec.residual = ResidualOrder::ParallelNorms;
+        spec.feed_forward = FeedForward::Plain(FfnActivation::Gelu);
         (spec.fused_qkv, spec.mlp_bias) = (true, true);
         spec.rope_dims = spec.head_dim / 4;
     },
@@ -38,9 +52,9 @@ pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
         let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
         (spec.qkv_bias, spec.output_bias) = (bias, bias);
         if !fields.opt_bool("use_parallel_residual")?.unwrap_or(true) {
-            spec.residual = Residual::Serial;
+            spec.residual = ResidualOrder::Serial;
         }
-        // What files had before `rope_parameters`; where both are there they must agree.
+        // The older field; it must agree with `rope_parameters` if both are present.
         let stated = fields.get("rope_parameters").is_some();
         if let Some(theta) = fields.opt_positive("rotary_emb_base")? {
             let found = spec.ropes[0].theta;
@@ -55,7 +69,7 @@ pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
             })?;
             let dims = (spec.head_dim as f64 * part) as usize;
             ensure(!stated || dims == spec.rope_dims, || {
-                format!("rotary_pct is {part}, which rope_parameters.partial_rotary_factor is not")
+                format!("rotary_pct is {part}, but rope_parameters.partial_rotary_factor differs")
             })?;
             spec.rope_dims = dims;
         }
@@ -63,7 +77,7 @@ pub(super) const GPT_NEOX: FamilyRow = FamilyRow {
     },
     keys: |keys, spec| {
         if !keys.opt_bool("use_parallel_residual")?.unwrap_or(true) {
-            spec.residual = Residual::Serial;
+            spec.residual = ResidualOrder::Serial;
         }
         Ok(())
     },

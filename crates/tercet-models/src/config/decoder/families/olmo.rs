@@ -1,18 +1,18 @@
-//! OLMo 2 (2024): norms after each half, and norms of all queries and of all keys together.
+//! OLMo 2 (2024): post-norm layers, and norms over all query heads and all key heads together.
 
 use super::llama::LLAMA;
-use super::{FamilyRow, no_keys};
+use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::llama_biases;
 use crate::config::decoder::{NormPlacement, QkNorm, RopeLayout};
 
-pub(super) const OLMO2: FamilyRow = FamilyRow {
+pub(super) const OLMO2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "olmo2",
     architecture: "olmo2",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
     defaults: |spec| {
         spec.placement = NormPlacement::After;
-        spec.qk_norm = Some(QkNorm::Whole);
+        spec.qk_norm = Some(QkNorm::AllHeads);
     },
     json: llama_biases,
     keys: no_keys,

@@ -1,27 +1,32 @@
-//! Phi 1 to 2: layers whose halves read one layer norm, biases everywhere. Phi 3 and 4: llama with fused projections and
-//! LongRoPE.
+//! Phi 1 to 2: parallel layers with one layer norm, and biases throughout. Phi 3 and 4: llama with
+//! fused projections and LongRoPE.
 
 use super::llama::{LLAMA, window_of_all};
-use super::{FamilyRow, no_keys};
+use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::windows;
-use crate::config::decoder::{Activation, FeedForward, NormKind, Part, Residual, RopeLayout};
+use crate::config::decoder::{
+    DecoderPart, FeedForward, FfnActivation, NormKind, ResidualOrder, RopeLayout,
+};
 
-pub(super) const PHI: FamilyRow = FamilyRow {
+pub(super) const PHI: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "phi",
     architecture: "phi2",
     normalizes_experts: None,
     names: &[
-        (Part::AttentionOutput, "model.layers.{}.self_attn.dense"),
-        (Part::Up, "model.layers.{}.mlp.fc1"),
-        (Part::Down, "model.layers.{}.mlp.fc2"),
-        (Part::FinalNorm, "model.final_layernorm"),
+        (
+            DecoderPart::AttentionOutput,
+            "model.layers.{}.self_attn.dense",
+        ),
+        (DecoderPart::Up, "model.layers.{}.mlp.fc1"),
+        (DecoderPart::Down, "model.layers.{}.mlp.fc2"),
+        (DecoderPart::FinalNorm, "model.final_layernorm"),
     ],
     rope_in_gguf: RopeLayout::Halves,
     eps: "layer_norm_eps",
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
-        spec.residual = Residual::Parallel;
-        spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+        spec.residual = ResidualOrder::Parallel;
+        spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
         (spec.qkv_bias, spec.output_bias) = (true, true);
         (spec.mlp_bias, spec.head_bias) = (true, true);
         spec.rope_dims = spec.head_dim / 2;
@@ -34,7 +39,7 @@ pub(super) const PHI: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const PHI3: FamilyRow = FamilyRow {
+pub(super) const PHI3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "phi3",
     architecture: "phi3",
     normalizes_experts: None,

@@ -1,13 +1,13 @@
-//! Qwen 2 (biases of queries, keys and values) and Qwen 3 (norms of the heads of queries and keys), with experts, too.
+//! Qwen 2 (QKV biases) and Qwen 3 (QK norms), dense and with experts.
 
-use super::llama::{LLAMA, of_training};
-use super::{FamilyRow, no_keys};
+use super::llama::{LLAMA, check_training_fields};
+use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::{llama_biases, windows};
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, Experts, Fields, QkNorm, RopeLayout, Shared,
+    ConfigError, ConfigFields, DecoderSpec, Experts, QkNorm, RopeLayout, SharedExpert,
 };
 
-pub(super) const QWEN2: FamilyRow = FamilyRow {
+pub(super) const QWEN2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen2",
     architecture: "qwen2",
     normalizes_experts: None,
@@ -18,7 +18,7 @@ pub(super) const QWEN2: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const QWEN3: FamilyRow = FamilyRow {
+pub(super) const QWEN3: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen3",
     architecture: "qwen3",
     normalizes_experts: None,
@@ -32,7 +32,7 @@ pub(super) const QWEN3: FamilyRow = FamilyRow {
     ..LLAMA
 };
 
-pub(super) const QWEN2_MOE: FamilyRow = FamilyRow {
+pub(super) const QWEN2_MOE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen2_moe",
     architecture: "qwen2moe",
     normalizes_experts: Some(false),
@@ -45,7 +45,7 @@ pub(super) const QWEN2_MOE: FamilyRow = FamilyRow {
     ..QWEN2
 };
 
-pub(super) const QWEN3_MOE: FamilyRow = FamilyRow {
+pub(super) const QWEN3_MOE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen3_moe",
     architecture: "qwen3moe",
     normalizes_experts: Some(true),
@@ -57,9 +57,10 @@ pub(super) const QWEN3_MOE: FamilyRow = FamilyRow {
     ..QWEN3
 };
 
-/// Every `decoder_sparse_step`th layer has experts but for those of `mlp_only_layers`.
+/// Reads the experts: every `decoder_sparse_step`th layer has some, except those in
+/// `mlp_only_layers`.
 pub(super) fn experts_from(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     spec: &mut DecoderSpec,
     shared: Option<usize>,
 ) -> Result<(), ConfigError> {
@@ -71,7 +72,7 @@ pub(super) fn experts_from(
         all.is_some()
     })?;
     let step = fields.opt_size("decoder_sparse_step")?.unwrap_or(1);
-    // The library writes the second name, hubs have the first.
+    // Files on the Hub have `num_experts`; current transformers writes `num_local_experts`.
     let count = match fields.opt_size("num_experts")? {
         Some(count) => count,
         None => fields.size("num_local_experts")?,
@@ -80,26 +81,27 @@ pub(super) fn experts_from(
     let ffn = fields.size("moe_intermediate_size")?;
     let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(false);
     let experts = Experts {
-        shared: shared.map(|ffn| Shared {
+        shared: shared.map(|ffn| SharedExpert {
             scored: true,
-            ..Shared::new(ffn)
+            ..SharedExpert::new(ffn)
         }),
         ..Experts::new([count, used, ffn], normalized)
     };
     spec.set_experts(experts, |i| {
         !dense.contains(&(i as u64)) && (i + 1).is_multiple_of(step)
     });
-    of_training(fields)
+    check_training_fields(fields)
 }
 
-/// Layers from `max_window_layers` on have the window, where `use_sliding_window` says so.
-fn windows_from(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the window, which applies to layers from `max_window_layers` on if `use_sliding_window` is
+/// true.
+fn windows_from(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let first = fields.get("max_window_layers").and_then(|v| v.as_u64());
     if fields.opt_bool("use_sliding_window")?.unwrap_or(false) {
         let first = first.unwrap_or(0);
         return windows(fields, spec, |i| i as u64 >= first);
     }
-    // Without it the window has no part in the result.
+    // The window has no effect if `use_sliding_window` is false.
     fields.only("sliding_window", "a number", |v| v.is_u64())?;
     let full = |v: &serde_json::Value| v.as_str() == Some("full_attention");
     fields.only(

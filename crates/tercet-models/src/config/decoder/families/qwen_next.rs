@@ -1,51 +1,72 @@
-//! Qwen3-Next and Qwen3.5: three of four layers have a gated delta rule in place of attention, whose results have gates in the others; experts,
-//! of which all tokens go through one.
+//! Qwen3-Next and Qwen3.5. Three of every four layers have a gated delta rule; the fourth has gated
+//! attention. Models have experts with a shared expert, or a plain feed-forward network.
 
 use serde_json::Value;
 
 use super::qwen::{QWEN3_MOE, experts_from};
-use super::{FamilyRow, Names, Sizes};
+use super::{DecoderFamilyRow, DecoderPartNames, DecoderSizeKeys};
 use crate::config::decoder::json::llama_biases;
-use crate::config::decoder::keys::Keys;
+use crate::config::decoder::keys::GgufKeys;
 use crate::config::decoder::{
-    ConfigError, DecoderSpec, DeltaRows, ExpertTensors, Fields, LayerSpec, Mixer, Part, StateKind,
-    StateSpace, ensure,
+    ConfigError, ConfigFields, DecoderPart, DecoderSpec, DeltaRows, ExpertTensors, LayerSpec,
+    Mixer, SsmSpec, StateKind, ensure,
 };
 
-/// Layers from one with attention to the next, where a file does not say.
+/// The default distance between layers with full attention.
 const INTERVAL: usize = 4;
 
-/// What folders call the parts of delta rules.
-const OF_DELTA: Names = &[
-    (Part::StatesIn, "model.layers.{}.linear_attn.in_proj_qkvz"),
-    (Part::StatesConv, "model.layers.{}.linear_attn.conv1d"),
-    (Part::StatesStepBias, "model.layers.{}.linear_attn.dt_bias="),
-    (Part::StatesDecay, "model.layers.{}.linear_attn.A_log="),
-    (Part::StatesNorm, "model.layers.{}.linear_attn.norm"),
-    (Part::StatesOut, "model.layers.{}.linear_attn.out_proj"),
+/// The folder names of the parts of a delta rule with fused projections.
+const OF_DELTA: DecoderPartNames = &[
+    (
+        DecoderPart::StatesIn,
+        "model.layers.{}.linear_attn.in_proj_qkvz",
+    ),
+    (
+        DecoderPart::StatesConv,
+        "model.layers.{}.linear_attn.conv1d",
+    ),
+    (
+        DecoderPart::StatesStepBias,
+        "model.layers.{}.linear_attn.dt_bias=",
+    ),
+    (
+        DecoderPart::StatesDecay,
+        "model.layers.{}.linear_attn.A_log=",
+    ),
+    (DecoderPart::StatesNorm, "model.layers.{}.linear_attn.norm"),
+    (
+        DecoderPart::StatesOut,
+        "model.layers.{}.linear_attn.out_proj",
+    ),
 ];
 
-/// The same where projections are apart.
-const OF_DELTA_APART: Names = &[
-    (Part::StatesIn, "model.layers.{}.linear_attn.in_proj_qkv"),
+/// The folder names of the parts of a delta rule with separate projections.
+const OF_DELTA_APART: DecoderPartNames = &[
+    (
+        DecoderPart::StatesIn,
+        "model.layers.{}.linear_attn.in_proj_qkv",
+    ),
     OF_DELTA[1],
     OF_DELTA[2],
     OF_DELTA[3],
     OF_DELTA[4],
     OF_DELTA[5],
-    (Part::ExpertDown, "model.layers.{}.mlp.experts.down_proj="),
+    (
+        DecoderPart::ExpertDown,
+        "model.layers.{}.mlp.experts.down_proj=",
+    ),
 ];
 
-pub(super) const QWEN3_NEXT: FamilyRow = FamilyRow {
+pub(super) const QWEN3_NEXT: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen3_next",
     architecture: "qwen3next",
     names: OF_DELTA,
     names_of_gguf: |spec| match spec.states.map(|s| s.kind) {
         Some(StateKind::Delta { rows, .. }) if !rows.fused => &[
-            (Part::StatesIn, "blk.{}.attn_qkv"),
-            (Part::FfnNorm, "blk.{}.post_attention_norm"),
+            (DecoderPart::StatesIn, "blk.{}.attn_qkv"),
+            (DecoderPart::FfnNorm, "blk.{}.post_attention_norm"),
         ],
-        _ => &[(Part::FfnNorm, "blk.{}.post_attention_norm")],
+        _ => &[(DecoderPart::FfnNorm, "blk.{}.post_attention_norm")],
     },
     beside: &["mtp."],
     normalizes_experts: Some(true),
@@ -56,7 +77,7 @@ pub(super) const QWEN3_NEXT: FamilyRow = FamilyRow {
         spec.rope_dims = spec.head_dim / 4;
     },
     json: |fields, spec| {
-        // Its default is not what the width and the heads say.
+        // The field is required: the family's default head size is not `hidden / heads`.
         fields.size("head_dim")?;
         llama_biases(fields, spec)?;
         fields.only("hidden_act", "silu", |v| v.as_str() == Some("silu"))?;
@@ -80,7 +101,7 @@ pub(super) const QWEN3_NEXT: FamilyRow = FamilyRow {
             .opt_size("full_attention_interval")?
             .unwrap_or(INTERVAL);
         set_delta(spec, |i| !(i + 1).is_multiple_of(interval));
-        // Files of before had queries, keys, values and gates in one.
+        // Older files fuse queries, keys, values and gates into one projection.
         let first = spec.layers.iter().position(|l| l.mixer.scans());
         let fused = format!("blk.{}.ssm_in.weight", first.unwrap_or(0));
         let rows = DeltaRows {
@@ -93,9 +114,9 @@ pub(super) const QWEN3_NEXT: FamilyRow = FamilyRow {
     ..QWEN3_MOE
 };
 
-/// Qwen3.5: as Qwen3-Next, with projections of delta rules apart, and one feed-forward network. Of sections of rotated elements, which
-/// are for pictures, texts know nothing.
-pub(super) const QWEN3_5: FamilyRow = FamilyRow {
+/// Qwen3.5: Qwen3-Next with separate delta-rule projections and one feed-forward network per layer.
+/// The sections of rotated elements are for images and do not change text-only inputs.
+pub(super) const QWEN3_5: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen3_5_text",
     architecture: "qwen35",
     names: OF_DELTA_APART,
@@ -111,10 +132,10 @@ pub(super) const QWEN3_5: FamilyRow = FamilyRow {
     ..QWEN3_NEXT
 };
 
-pub(super) const QWEN3_5_MOE: FamilyRow = FamilyRow {
+pub(super) const QWEN3_5_MOE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen3_5_moe_text",
     architecture: "qwen35moe",
-    sizes: Sizes {
+    sizes: DecoderSizeKeys {
         ffn: &["intermediate_size", "moe_intermediate_size"],
         ..QWEN3_NEXT.sizes
     },
@@ -132,8 +153,8 @@ pub(super) const QWEN3_5_MOE: FamilyRow = FamilyRow {
     ..QWEN3_5
 };
 
-/// The fields of projections that are apart.
-fn apart(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+/// Reads the fields of models with separate projections.
+fn apart(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     fields.only("mlp_only_layers", "[]", |v| {
         v.as_array().is_some_and(Vec::is_empty)
     })?;
@@ -156,7 +177,7 @@ fn apart(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
     )
 }
 
-fn apart_of_gguf(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+fn apart_of_gguf(keys: &GgufKeys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
     let interval = keys
         .opt_size("full_attention_interval")?
         .unwrap_or(INTERVAL);
@@ -173,7 +194,7 @@ fn apart_of_gguf(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigEr
     )
 }
 
-/// Layers have a delta rule where `delta` says so for their number.
+/// Sets a delta rule on the layers for which `delta(layer)` is true.
 fn set_delta(spec: &mut DecoderSpec, delta: impl Fn(usize) -> bool) {
     for (i, layer) in spec.layers.iter_mut().enumerate() {
         if delta(i) {
@@ -186,9 +207,9 @@ fn set_delta(spec: &mut DecoderSpec, delta: impl Fn(usize) -> bool) {
     }
 }
 
-/// Which layers have delta rules, and their sizes.
+/// Reads the layers with delta rules, and the sizes of the delta rule.
 fn delta_of_json(
-    fields: &Fields<'_>,
+    fields: &ConfigFields<'_>,
     spec: &mut DecoderSpec,
     rows: DeltaRows,
 ) -> Result<(), ConfigError> {
@@ -212,7 +233,7 @@ fn delta_of_json(
     })?;
     set_delta(spec, |i| delta[i]);
     let heads = fields.size("linear_num_value_heads")?;
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Delta {
             heads,
             key_heads: fields.size("linear_num_key_heads")?,
@@ -229,20 +250,21 @@ fn delta_of_json(
     Ok(())
 }
 
-/// The keys `ssm.*`, which have names of scans.
+/// Reads the sizes of the delta rule from the keys `ssm.*`, which are named after state-space
+/// scans.
 fn delta_of_gguf(
-    keys: &Keys<'_>,
+    keys: &GgufKeys<'_>,
     spec: &mut DecoderSpec,
     rows: DeltaRows,
 ) -> Result<(), ConfigError> {
-    // The projection of a delta rule has the name of a fused one.
+    // `attn_qkv` is the projection of the delta rule here, not a fused attention projection.
     (spec.fused_qkv, spec.gated_attention) = (false, true);
     let heads = keys.size("ssm.time_step_rank")?;
     let inner = keys.size("ssm.inner_size")?;
     ensure(inner.is_multiple_of(heads), || {
-        format!("{inner} elements of values are no whole number for each of {heads} heads")
+        format!("{inner} value elements are not a multiple of {heads} heads")
     })?;
-    spec.states = Some(StateSpace {
+    spec.states = Some(SsmSpec {
         kind: StateKind::Delta {
             heads,
             key_heads: keys.size("ssm.group_count")?,

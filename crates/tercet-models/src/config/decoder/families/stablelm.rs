@@ -1,10 +1,10 @@
-//! StableLM 2: layer norms, a part of each head rotated.
+//! StableLM 2: layer norms and partial rotary embedding.
 
-use super::FamilyRow;
+use super::DecoderFamilyRow;
 use super::llama::LLAMA;
-use crate::config::decoder::{NormKind, Residual, RopeLayout};
+use crate::config::decoder::{NormKind, ResidualOrder, RopeLayout};
 
-pub(super) const STABLELM: FamilyRow = FamilyRow {
+pub(super) const STABLELM: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "stablelm",
     architecture: "stablelm",
     normalizes_experts: None,
@@ -18,20 +18,21 @@ pub(super) const STABLELM: FamilyRow = FamilyRow {
         fields.only("qk_layernorm", "false", |v| v.as_bool() == Some(false))?;
         spec.qkv_bias = fields.opt_bool("use_qkv_bias")?.unwrap_or(false);
         if fields.opt_bool("use_parallel_residual")?.unwrap_or(false) {
-            spec.residual = Residual::Parallel;
+            spec.residual = ResidualOrder::Parallel;
         }
         Ok(())
     },
     keys: |keys, spec| {
         if keys.opt_bool("use_parallel_residual")?.unwrap_or(false) && !has_ffn_norm(keys.gguf) {
-            spec.residual = Residual::Parallel;
+            spec.residual = ResidualOrder::Parallel;
         }
         Ok(())
     },
     ..LLAMA
 };
 
-/// Converters write that residuals are parallel where they are not, too: a norm of its own says that they follow.
+/// Whether layers have a second norm. Such layers are serial even if the converter wrote
+/// `use_parallel_residual`.
 fn has_ffn_norm(gguf: &crate::gguf::Gguf) -> bool {
     gguf.has_tensor("blk.0.ffn_norm.weight")
 }

@@ -1,23 +1,24 @@
-//! StarCoder 2 (2024): layer norms and biases, a feed-forward network without gate, one window for all layers.
+//! StarCoder 2 (2024): layer norms and biases, an ungated feed-forward network, and one window for
+//! all layers.
 
 use super::llama::LLAMA;
-use super::{FamilyRow, no_keys};
+use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::windows;
-use crate::config::decoder::{Activation, FeedForward, NormKind, Part, RopeLayout};
+use crate::config::decoder::{DecoderPart, FeedForward, FfnActivation, NormKind, RopeLayout};
 
-pub(super) const STARCODER2: FamilyRow = FamilyRow {
+pub(super) const STARCODER2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "starcoder2",
     architecture: "starcoder2",
     normalizes_experts: None,
     names: &[
-        (Part::Up, "model.layers.{}.mlp.c_fc"),
-        (Part::Down, "model.layers.{}.mlp.c_proj"),
+        (DecoderPart::Up, "model.layers.{}.mlp.c_fc"),
+        (DecoderPart::Down, "model.layers.{}.mlp.c_proj"),
     ],
     rope_in_gguf: RopeLayout::Halves,
     eps: "norm_epsilon",
     defaults: |spec| {
         (spec.norm.kind, spec.norm.bias) = (NormKind::Layer, true);
-        spec.feed_forward = FeedForward::Plain(Activation::GeluTanh);
+        spec.feed_forward = FeedForward::Plain(FfnActivation::GeluTanh);
         spec.tied_embeddings = true;
     },
     json: |fields, spec| {

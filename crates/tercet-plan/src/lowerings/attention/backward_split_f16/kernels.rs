@@ -1,79 +1,86 @@
-//! The kernels of attention's gradients in F32 and BF16.
+//! Kernels of the attention backward pass in F32 and BF16.
 
 use tercet_ir::ops::AttentionGradOf;
 
-use super::super::coop::Factors;
-use super::super::training::{AttentionGradParams, module};
-use crate::kernel::{Access, Kernel};
+use super::super::backward::{AttentionGradParams, module};
+use super::super::coop::MmaPrecision;
+use crate::kernel::{ArgAccess, TypedKernel};
 
-pub(super) static QUERIES: Kernel<AttentionGradParams> =
-    module!("attention_grad_queries_f32", Access::Write, Access::Write);
-pub(super) static KEYS: Kernel<AttentionGradParams> = module!(
+pub(super) static QUERIES: TypedKernel<AttentionGradParams> = module!(
+    "attention_grad_queries_f32",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
+pub(super) static KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_f32",
-    Access::Write,
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write
 );
-pub(super) static CONVERT_QUERIES: Kernel<AttentionGradParams> = module!(
+pub(super) static CONVERT_QUERIES: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_queries_convert_f32",
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write
 );
-pub(super) static CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
+pub(super) static CONVERT_KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_convert_f32",
-    Access::Write,
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// BF16 as F16 with a scale.
-pub(super) static SCALED_QUERIES: Kernel<AttentionGradParams> =
-    module!("attention_grad_queries_bf16", Access::Write, Access::Write);
-pub(super) static SCALED_KEYS: Kernel<AttentionGradParams> = module!(
+/// BF16 as scaled F16.
+pub(super) static SCALED_QUERIES: TypedKernel<AttentionGradParams> = module!(
+    "attention_grad_queries_bf16",
+    ArgAccess::Write,
+    ArgAccess::Write
+);
+pub(super) static SCALED_KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_bf16",
-    Access::Write,
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write
 );
-pub(super) static SCALED_CONVERT_QUERIES: Kernel<AttentionGradParams> = module!(
+pub(super) static SCALED_CONVERT_QUERIES: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_queries_convert_bf16",
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write
 );
-pub(super) static SCALED_CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
+pub(super) static SCALED_CONVERT_KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_convert_bf16",
-    Access::Write,
-    Access::Write,
-    Access::Write
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Write
 );
 
-/// Of the key heads that the kernels above leave.
-pub(super) static REST_QUERIES: Kernel<AttentionGradParams> = module!(
+/// F32 fallback for the KV heads that the kernels above skip.
+pub(super) static REST_QUERIES: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_queries_rest_f32",
-    Access::Write,
-    Access::Read
+    ArgAccess::Write,
+    ArgAccess::Read
 );
-pub(super) static REST_KEYS: Kernel<AttentionGradParams> = module!(
+pub(super) static REST_KEYS: TypedKernel<AttentionGradParams> = module!(
     "attention_grad_keys_rest_f32",
-    Access::Write,
-    Access::Write,
-    Access::Read
+    ArgAccess::Write,
+    ArgAccess::Write,
+    ArgAccess::Read
 );
-pub(super) static REST_LSE: Kernel<AttentionGradParams> =
-    module!("attention_lse_rest_f32", Access::Write, Access::Read);
+pub(super) static REST_LSE: TypedKernel<AttentionGradParams> =
+    module!("attention_lse_rest_f32", ArgAccess::Write, ArgAccess::Read);
 
-/// The kernel of these gradients; `converts` where weights become factors by a conversion.
-pub(super) fn of(
+/// The kernel for these gradients. If `converts`, softmax weights become matmul operands by
+/// conversion of the accumulator.
+pub(super) fn kernel_for(
     of: AttentionGradOf,
-    factors: Factors,
+    factors: MmaPrecision,
     converts: bool,
-) -> &'static Kernel<AttentionGradParams> {
+) -> &'static TypedKernel<AttentionGradParams> {
     use AttentionGradOf::{Keys, Queries};
     match (factors, of, converts) {
-        (Factors::Scaled, Queries, false) => &SCALED_QUERIES,
-        (Factors::Scaled, Queries, true) => &SCALED_CONVERT_QUERIES,
-        (Factors::Scaled, Keys, false) => &SCALED_KEYS,
-        (Factors::Scaled, Keys, true) => &SCALED_CONVERT_KEYS,
+        (MmaPrecision::Scaled, Queries, false) => &SCALED_QUERIES,
+        (MmaPrecision::Scaled, Queries, true) => &SCALED_CONVERT_QUERIES,
+        (MmaPrecision::Scaled, Keys, false) => &SCALED_KEYS,
+        (MmaPrecision::Scaled, Keys, true) => &SCALED_CONVERT_KEYS,
         (_, Queries, false) => &QUERIES,
         (_, Queries, true) => &CONVERT_QUERIES,
         (_, Keys, false) => &KEYS,

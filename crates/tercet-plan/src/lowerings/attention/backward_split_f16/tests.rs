@@ -1,7 +1,7 @@
-//! The modules of F32 attention backwards, and how it is divided.
+//! Tests of the SPIR-V modules and tilings of F32 attention backward.
 
 use super::*;
-use crate::families::gemm_coop;
+use crate::lowerings::gemm_coop;
 
 #[test]
 fn the_modules_declare_the_block_the_arguments_and_the_constants() {
@@ -13,9 +13,14 @@ fn the_modules_declare_the_block_the_arguments_and_the_constants() {
 #[test]
 fn tilings_keep_the_constraints_of_the_shader() {
     let mut found = 0;
-    for caps in [Caps::h200(), Caps::rdna3(32), Caps::rdna3(64), Caps::arc()] {
+    for caps in [
+        DeviceCaps::h200(),
+        DeviceCaps::rdna3(32),
+        DeviceCaps::rdna3(64),
+        DeviceCaps::arc(),
+    ] {
         for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]] {
-            for factors in [Factors::Pairs, Factors::Scaled] {
+            for factors in [MmaPrecision::SplitF16, MmaPrecision::Scaled] {
                 let Some(pairs) = PairTiling::choose(&caps, dims, factors) else {
                     continue;
                 };
@@ -31,11 +36,11 @@ fn tilings_keep_the_constraints_of_the_shader() {
         }
     }
     assert!(found >= 8, "{found}");
-    for factors in [Factors::Pairs, Factors::Scaled] {
-        let h200 = PairTiling::choose(&Caps::h200(), [64, 64], factors).unwrap();
+    for factors in [MmaPrecision::SplitF16, MmaPrecision::Scaled] {
+        let h200 = PairTiling::choose(&DeviceCaps::h200(), [64, 64], factors).unwrap();
         assert_eq!((h200.tiling.lines(), h200.tiling.step), (128, 32));
         assert_eq!(
-            PairTiling::choose(&Caps::browser(), [64, 64], factors),
+            PairTiling::choose(&DeviceCaps::browser(), [64, 64], factors),
             None
         );
     }

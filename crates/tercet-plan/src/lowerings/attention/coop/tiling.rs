@@ -1,69 +1,70 @@
-//! How attention on cooperative matrices is divided.
+//! Tiling of attention on cooperative matrices.
 
 use super::super::pairs;
-use crate::caps::{Caps, CoopShape, CoopType};
+use crate::caps::{CoopShape, CoopType, DeviceCaps};
 
-/// What operands are multiplied as.
+/// Operand precision on the tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Factors {
-    /// F16, as they are.
-    Halves,
-    /// F32 as pairs of F16.
-    Pairs,
-    /// BF16 as F16 with a power of two for some rows.
+pub(in super::super) enum MmaPrecision {
+    /// F16 operands, unmodified.
+    F16,
+    /// F32 operands, split into F16 pairs.
+    SplitF16,
+    /// BF16 operands as F16, with a power-of-two scale per group of rows.
     Scaled,
 }
 
-impl Factors {
-    /// Halves of an element.
+impl MmaPrecision {
+    /// Number of F16 values per element.
     pub(in super::super) fn pieces(self) -> u32 {
         match self {
-            Factors::Halves | Factors::Scaled => 1,
-            Factors::Pairs => 2,
+            MmaPrecision::F16 | MmaPrecision::Scaled => 1,
+            MmaPrecision::SplitF16 => 2,
         }
     }
 }
 
-/// The numbers that an invocation holds in fragments, in parts of those that its registers have room for, beyond which
-/// nearly all lie in memory and drivers take minutes for the code.
+/// Maximum ratio of fragment registers to available registers. Beyond it, most values spill to
+/// memory, and drivers compile for minutes.
 pub(in super::super) const TOO_MANY_HELD: u32 = 2;
 
-/// The matrices that attention runs on: those of F16 whose rows are whole words, of sums that can be rounded.
-pub(in super::super) fn shape(caps: &Caps) -> Option<&CoopShape> {
+/// The F16 cooperative-matrix shape that attention uses: rows of whole words, and accumulators that
+/// can be rounded.
+pub(in super::super) fn shape(caps: &DeviceCaps) -> Option<&CoopShape> {
     let shapes = caps.coop.iter();
     shapes
-        .filter(|s| s.ty == CoopType::F16 && s.narrow_sums)
+        .filter(|s| s.ty == CoopType::F16 && s.narrow_accumulators)
         .filter(|s| s.k.is_multiple_of(8) && s.n.is_multiple_of(8))
         .max_by_key(|s| s.m * s.n * s.k)
 }
 
-/// How an attention is divided over workgroups, subgroups and fragments.
+/// Tiling of an attention: work of workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct AttentionTiling {
-    /// Invocations of a subgroup.
+    /// Threads per subgroup.
     pub(super) subgroup: u32,
-    /// The device's matrices, `m n k`.
+    /// Cooperative-matrix shape of the device, `m n k`.
     pub(super) fragment: [u32; 3],
-    /// Rows of a workgroup and of a subgroup.
+    /// Rows per workgroup and per subgroup.
     pub(super) rows: [u32; 2],
-    /// Keys of a step.
+    /// Keys per step.
     pub(super) keys: u32,
-    /// Elements of a query and of a value, in whole fragments.
+    /// Head size of queries and of values, rounded up to whole fragments.
     pub(super) dims: [u32; 2],
-    /// Weights become factors by a conversion.
+    /// Softmax weights become matmul operands by conversion of the accumulator.
     pub(super) converts: bool,
-    pub(super) factors: Factors,
+    pub(super) factors: MmaPrecision,
 }
 
 impl AttentionTiling {
-    /// The tiling for heads of these sizes and `rows` rows of each of `heads` key heads; none where
-    /// the device has no cooperative matrices of F16, or not the shared memory.
+    /// The tiling for these head sizes and `rows` rows for each of `heads` KV heads. `None` if the
+    /// device lacks F16 cooperative matrices or shared memory.
     pub(in super::super) fn choose(
-        caps: &Caps,
+        caps: &DeviceCaps,
         [head_dim, value_dim]: [usize; 2],
         rows: usize,
         heads: usize,
-        factors: Factors,
+        factors: MmaPrecision,
     ) -> Option<AttentionTiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
@@ -76,10 +77,10 @@ impl AttentionTiling {
         ];
         let units = caps.units();
         let converts = caps.coop_converts && shape.n == shape.k;
-        let room = caps.device.held(subgroup);
+        let room = caps.device.max_fragment_registers(subgroup);
         let all = AttentionTiling::candidates(shape, subgroup, dims, converts, factors, room);
-        let fit: Vec<AttentionTiling> = all.into_iter().filter(|t| t.fits(caps)).collect();
-        // Workgroups of four subgroups.
+        let fit: Vec<AttentionTiling> = all.into_iter().filter(|t| t.is_supported(caps)).collect();
+        // Counted in workgroups of four subgroups.
         let enough = |t: &&AttentionTiling| {
             let groups = rows.div_ceil(t.rows[0] as usize) * heads;
             groups * t.subgroups() as usize >= 4 * units
@@ -87,17 +88,18 @@ impl AttentionTiling {
         fit.iter().find(enough).or(fit.last()).copied()
     }
 
-    /// From large, which read keys and values least often, to small, which give more workgroups.
+    /// Candidates from large tiles, which reuse keys and values most, to small ones, which give
+    /// more workgroups.
     fn candidates(
         shape: &CoopShape,
         subgroup: u32,
         dims: [u32; 2],
         converts: bool,
-        factors: Factors,
+        factors: MmaPrecision,
         room: u32,
     ) -> Vec<AttentionTiling> {
-        // More keys a step meet less often, but take registers and shared memory, and so the place of a
-        // second workgroup.
+        // More keys per step synchronize less often. They need more registers and shared memory,
+        // which can prevent a second workgroup per unit.
         let keys = (2 * shape.n).next_multiple_of(shape.k);
         let of = |strips, subgroups| AttentionTiling {
             subgroup,
@@ -108,59 +110,63 @@ impl AttentionTiling {
             converts,
             factors,
         };
-        // As many rows of subgroups that hold half as much, where two strips are too much for one. Pairs read each
-        // fragment for two products, so that two strips gain less than more subgroups do.
+        // If two strips per subgroup need too many registers, use twice as many subgroups with one
+        // strip each. Split-F16 reads each fragment for two matmuls, so two strips gain less than
+        // more subgroups.
         let large = match (of(2, 4), factors) {
-            (two, Factors::Halves | Factors::Scaled) if two.held() <= room => two,
+            (two, MmaPrecision::F16 | MmaPrecision::Scaled) if two.fragment_registers() <= room => {
+                two
+            }
             _ => of(1, 8),
         };
         [large, of(1, 4), of(1, 2)]
             .into_iter()
-            .filter(|t| t.held() <= TOO_MANY_HELD * room)
+            .filter(|t| t.fragment_registers() <= TOO_MANY_HELD * room)
             .collect()
     }
 
-    /// The columns of queries in whole fragments, and of values.
+    /// Columns of queries and of values, rounded up to whole fragments.
     pub(in super::super) fn dims(&self) -> [u32; 2] {
         self.dims
     }
 
-    /// Rows of a workgroup and of a subgroup.
+    /// Rows per workgroup and per subgroup.
     pub(in super::super) fn rows(&self) -> [u32; 2] {
         self.rows
     }
 
-    /// Whether weights become factors by a conversion.
+    /// Whether softmax weights become matmul operands by conversion of the accumulator.
     pub(in super::super) fn converts(&self) -> bool {
         self.converts
     }
 
-    /// What operands are multiplied as.
-    pub(in super::super) fn factors(&self) -> Factors {
+    /// Operand precision on the tensor cores.
+    pub(in super::super) fn factors(&self) -> MmaPrecision {
         self.factors
     }
 
-    /// The workgroups that a device runs side by side.
-    pub(in super::super) fn side_by_side(&self, caps: &Caps) -> usize {
+    /// Number of workgroups that the device runs concurrently.
+    pub(in super::super) fn resident_workgroups(&self, caps: &DeviceCaps) -> usize {
         let registers = caps.device.registers_of(self.subgroup).saturating_add(1);
         let of_registers = caps.device.unit_invocations(registers) / self.threads();
-        let together = of_registers.min(caps.device.together(self.shared_bytes()));
+        let together = of_registers.min(caps.device.resident_workgroups(self.shared_bytes()));
         caps.units() * together.max(1) as usize
     }
 
-    /// The 32-bit numbers of an invocation in fragments: scores, sums, weights, centers, queries.
-    fn held(&self) -> u32 {
+    /// 32-bit registers per thread used by fragments: scores, sums, softmax weights, scale factors
+    /// and queries.
+    fn fragment_registers(&self) -> u32 {
         let queries = self.factors.pieces() * self.dims[0] / 2;
         let columns = self.keys + self.dims[1] + 2 * self.fragment[1] + queries;
         self.rows[1] * columns / self.subgroup
     }
 
-    fn fits(&self, caps: &Caps) -> bool {
+    fn is_supported(&self, caps: &DeviceCaps) -> bool {
         let chunk = pairs::CHUNK as u32;
-        // What has one scale is not cut across.
+        // Rows that share a scale factor must not be split between tiles.
         let is_whole = match self.factors {
-            Factors::Halves => true,
-            Factors::Pairs | Factors::Scaled => {
+            MmaPrecision::F16 => true,
+            MmaPrecision::SplitF16 | MmaPrecision::Scaled => {
                 chunk.is_multiple_of(self.keys) && chunk.is_multiple_of(self.rows[1])
             }
         };
@@ -169,17 +175,17 @@ impl AttentionTiling {
             && self.threads() <= caps.max_workgroup
     }
 
-    /// Subgroups of a workgroup.
+    /// Subgroups per workgroup.
     fn subgroups(&self) -> u32 {
         self.rows[0] / self.rows[1]
     }
 
-    /// Invocations of a workgroup.
+    /// Threads per workgroup.
     pub(in super::super) fn threads(&self) -> u32 {
         self.subgroup * self.subgroups()
     }
 
-    /// Shared memory of a workgroup. As in the shaders.
+    /// Shared memory per workgroup in bytes, computed as in the shaders.
     fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [rows, own_rows] = self.rows;
@@ -187,10 +193,10 @@ impl AttentionTiling {
         let pieces = self.factors.pieces();
         let [k_stride, v_stride] = self.dims.map(|d| pieces * d / 8 + 1);
         let sums = fm * (fn_ / 4 + 1);
-        // What one kernel needs beside that and the other does not: a strip of weights, sums, queries.
+        // Memory that depends on the kernel: a strip of softmax weights, sums, queries.
         let (weight_strips, others, queries) = match self.factors {
-            Factors::Halves => (1, subgroups * sums, rows * k_stride),
-            Factors::Pairs | Factors::Scaled => (0, 0, 0),
+            MmaPrecision::F16 => (1, subgroups * sums, rows * k_stride),
+            MmaPrecision::SplitF16 | MmaPrecision::Scaled => (0, 0, 0),
         };
         let weight_strips = if self.converts { weight_strips } else { strips };
         let weights = weight_strips * fm * (pieces * self.keys / 8 + 1);
@@ -213,7 +219,7 @@ mod tests {
 
     #[test]
     fn tilings_keep_the_constraints_of_the_shader() {
-        let mut software = Caps::h200();
+        let mut software = DeviceCaps::h200();
         software.subgroup = Some(8);
         software.workgroup_bytes = 32 << 10;
         software.coop = vec![CoopShape {
@@ -221,14 +227,23 @@ mod tests {
             m: 8,
             n: 8,
             k: 8,
-            narrow_sums: true,
+            narrow_accumulators: true,
         }];
-        let others = [Caps::rdna3(32), Caps::rdna3(64), Caps::arc()];
-        for caps in [Caps::h200(), software].into_iter().chain(others) {
+        let others = [
+            DeviceCaps::rdna3(32),
+            DeviceCaps::rdna3(64),
+            DeviceCaps::arc(),
+        ];
+        for caps in [DeviceCaps::h200(), software].into_iter().chain(others) {
             for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
                 let rows = [1, 100, 10_000].into_iter();
                 for (rows, factors) in rows.flat_map(|n| {
-                    [Factors::Halves, Factors::Pairs, Factors::Scaled].map(|of| (n, of))
+                    [
+                        MmaPrecision::F16,
+                        MmaPrecision::SplitF16,
+                        MmaPrecision::Scaled,
+                    ]
+                    .map(|of| (n, of))
                 }) {
                     let Some(t) = AttentionTiling::choose(&caps, dims, rows, 4, factors) else {
                         assert!(caps.device.registers_of(16) < 127, "{dims:?}");
@@ -258,13 +273,20 @@ mod tests {
             }
         }
         let large =
-            AttentionTiling::choose(&Caps::h200(), [64, 64], 1024, 128, Factors::Halves).unwrap();
+            AttentionTiling::choose(&DeviceCaps::h200(), [64, 64], 1024, 128, MmaPrecision::F16)
+                .unwrap();
         assert_eq!((large.rows, large.keys), ([128, 32], 32));
-        let wide =
-            AttentionTiling::choose(&Caps::h200(), [128, 128], 1024, 128, Factors::Halves).unwrap();
+        let wide = AttentionTiling::choose(
+            &DeviceCaps::h200(),
+            [128, 128],
+            1024,
+            128,
+            MmaPrecision::F16,
+        )
+        .unwrap();
         assert_eq!((wide.rows, wide.keys), ([128, 16], 32));
         assert_eq!(
-            AttentionTiling::choose(&Caps::browser(), [64, 64], 64, 1, Factors::Halves),
+            AttentionTiling::choose(&DeviceCaps::browser(), [64, 64], 64, 1, MmaPrecision::F16),
             None
         );
     }

@@ -1,54 +1,56 @@
-//! Variants of products of one to eight rows of floats.
+//! Variants of GEMV and skinny GEMM (up to eight rows) with float weights.
 
 use tercet_ir::CompileError;
 
 use super::{
-    FewRows, Teams, WORKGROUP, few_rows, grid, quads_of, reads_quads, row_is_quads, rows_of, taken,
-    teams_of,
+    ColumnThreadGroups, MultiRowGemv, WORKGROUP, fused_op_consts, grid, quads_of, reads_quads,
+    row_is_quads, rows_of, skinny_variants, teams_of,
 };
-use crate::emit::Emit;
-use crate::families::code;
-use crate::families::matmul::gemv_floats::Columns;
-use crate::families::matmul::kernels::strips::{STRIPS_ACTIVATED, STRIPS_PLAIN};
-use crate::families::matmul::kernels::{
+use crate::emit::LoweringCtx;
+use crate::lowerings::code;
+use crate::lowerings::matmul::gemv_floats::FloatGemvConsts;
+use crate::lowerings::matmul::kernels::strips::{STRIPS_ACTIVATED, STRIPS_PLAIN};
+use crate::lowerings::matmul::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, KEYED_WIDE, ROW_ACTIVATED,
     ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
-use crate::families::matmul::portable::{Given, Pair};
-use crate::families::matmul::product::Product;
-use crate::variant::{self, Variant, needs};
+use crate::lowerings::matmul::portable::{EpilogueKernels, MatMulArgs};
+use crate::lowerings::matmul::product::MatMulProblem;
+use crate::variant::{self, KernelVariant, needs};
 
-static ALONG: Pair = Pair {
+static ALONG: EpilogueKernels = EpilogueKernels {
     plain: &ALONG_PLAIN,
     activated: &ALONG_ACTIVATED,
 };
-static ACROSS: Pair = Pair {
+static ACROSS: EpilogueKernels = EpilogueKernels {
     plain: &ACROSS_PLAIN,
     activated: &ACROSS_ACTIVATED,
 };
-static WIDE: Pair = Pair {
+static WIDE: EpilogueKernels = EpilogueKernels {
     plain: &WIDE_PLAIN,
     activated: &WIDE_ACTIVATED,
 };
-static ROW: Pair = Pair {
+static ROW: EpilogueKernels = EpilogueKernels {
     plain: &ROW_PLAIN,
     activated: &ROW_ACTIVATED,
 };
 
-static STRIPS: Pair = Pair {
+static STRIPS: EpilogueKernels = EpilogueKernels {
     plain: &STRIPS_PLAIN,
     activated: &STRIPS_ACTIVATED,
 };
 
-/// The most rows of weights that an invocation asks for at a time.
-const MOST_DEPTH: usize = 12;
-/// The most and the least neighbouring invocations of a row of weights; the latter read 32 bytes, of which memory gives no less.
+/// Maximum number of weight rows that a thread loads at once.
+const MAX_DEPTH: usize = 12;
+/// Maximum and minimum number of adjacent threads per weight row. Two threads read 32 bytes, the
+/// minimum memory transaction.
 const LANES: [u32; 2] = [16, 2];
 
-/// LANES and DEPTH of `gemv_strips.wgsl`, and the columns of a workgroup.
-pub(in crate::families::matmul) fn strips(
-    e: &Emit<'_>,
-    p: &Product,
+/// Values of the constants `LANES` and `DEPTH` of `gemv_strips.wgsl`, and the columns per
+/// workgroup.
+pub(in crate::lowerings::matmul) fn strips(
+    e: &LoweringCtx<'_>,
+    p: &MatMulProblem,
 ) -> Result<[u32; 3], CompileError> {
     let piece = 4 * quads_of(p.b.dtype);
     let columns = e.bound(&p.n)?;
@@ -58,107 +60,124 @@ pub(in crate::families::matmul) fn strips(
     }
     let slices = (WORKGROUP / lanes) as usize;
     let own = e.bound(&p.k)?.div_ceil(slices).max(1);
-    let depth = own.div_ceil(own.div_ceil(MOST_DEPTH));
+    let depth = own.div_ceil(own.div_ceil(MAX_DEPTH));
     Ok([lanes, depth as u32, lanes * piece])
 }
 
-/// True if the weights can be bound as quads of words, and what lies along n of every row are such quads.
-pub(in crate::families::matmul) fn has_strips(
-    e: &Emit<'_>,
-    p: &Product,
+/// True if the weights can be bound as quads of words, and every row consists of such quads along
+/// n.
+pub(in crate::lowerings::matmul) fn has_strips(
+    e: &LoweringCtx<'_>,
+    p: &MatMulProblem,
 ) -> Result<bool, CompileError> {
     let len = 4 * quads_of(p.b.dtype) as usize;
     let whole = p.n.known().is_some_and(|n| n >= len && n % len == 0);
-    let aligned = p.b.own.unit && p.b.is_multiple(len as u64, p.b.summed);
+    let aligned = p.b.own_axis.unit && p.b.is_multiple(len as u64, p.b.summed);
     Ok(whole && aligned && p.is_apart() && e.bound(&p.k)? > 0)
 }
 
-/// The variants of products of floats.
-fn of_floats<'p>() -> [Variant<FewRows<'p>>; 5] {
+/// Variants with float weights.
+fn float_variants<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 5] {
     let [row, wide, along] = along_k();
     let [strips, across] = along_columns();
     [row, wide, along, strips, across]
 }
 
-/// Those that read weights whose k lies together.
-fn along_k<'p>() -> [Variant<FewRows<'p>>; 3] {
+/// Variants for weights that are contiguous along k.
+fn along_k<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 3] {
     [
-        Variant {
+        KernelVariant {
             name: "row",
             supports: |e, r| {
-                needs(rows_of(e, r.product, r.most)? == 1, "one row")?;
+                needs(rows_of(e, r.product, r.max_rows)? == 1, "one row")?;
                 needs(
                     reads_quads(e, r.product)?,
-                    "whole vectors of weights along k",
+                    "contiguous weights along k in whole vectors",
                 )?;
-                needs(row_is_quads(r.product), "whole vectors of the row")
+                needs(
+                    row_is_quads(r.product),
+                    "an activation row of whole vectors",
+                )
             },
             cost: |e, r| r.seconds(e, r.times(e, |rates| rates.row)),
             emit: |e, r| {
                 let p = r.product;
-                let columns = Columns::of(e, p, 4 * quads_of(p.b.dtype))?;
+                let columns = FloatGemvConsts::new(e, p, 4 * quads_of(p.b.dtype))?;
                 let mut own = vec![code(p.b.dtype)];
                 own.extend(columns.consts());
-                own.extend(taken(p));
+                own.extend(fused_op_consts(p));
                 let all = e.num(&p.columns());
                 let groups = e.tape().ceil_div(all, columns.results(p));
                 let [x, y, _] = e.flat_grid(groups);
-                let grid = [x, y, r.given.batches];
-                r.given.dispatch_rows(e, ROW.pick(p.function()), &own, grid);
+                let grid = [x, y, r.args.batches];
+                r.args
+                    .dispatch_rows(e, ROW.select(p.function()), &own, grid);
                 Ok(())
             },
         },
-        Variant {
+        KernelVariant {
             name: "rows_wide",
             supports: |e, r| {
                 needs(
                     reads_quads(e, r.product)?,
-                    "whole vectors of weights along k",
+                    "contiguous weights along k in whole vectors",
                 )
             },
             cost: |e, r| r.seconds(e, r.times(e, |rates| rates.wide)),
             emit: |e, r| {
                 let p = r.product;
-                let rows = rows_of(e, p, r.most)?;
-                let teams = Teams::of(e, p, [rows, teams_of(rows)], [quads_of(p.b.dtype), 0], 2)?;
-                let kernel = WIDE.pick(p.function());
-                let mut own = vec![code(p.b.dtype), rows, teams.units, teams.per, teams.steps];
-                own.extend(taken(p));
+                let rows = rows_of(e, p, r.max_rows)?;
+                let teams = ColumnThreadGroups::new(
+                    e,
+                    p,
+                    [rows, teams_of(rows)],
+                    [quads_of(p.b.dtype), 0],
+                    2,
+                )?;
+                let kernel = WIDE.select(p.function());
+                let mut own = vec![
+                    code(p.b.dtype),
+                    rows,
+                    teams.units,
+                    teams.columns_per_group,
+                    teams.steps,
+                ];
+                own.extend(fused_op_consts(p));
                 let grid = grid(e, r, teams.results(p));
-                r.given.dispatch_rows(e, kernel, &own, grid);
+                r.args.dispatch_rows(e, kernel, &own, grid);
                 Ok(())
             },
         },
-        Variant {
+        KernelVariant {
             name: "rows_along",
             supports: |_, r| {
-                needs(r.product.b.summed.unit, "weights whose k lies together")?;
-                needs(r.is_alone(), "no norm and no gate")
+                needs(r.product.b.summed.unit, "weights contiguous along k")?;
+                needs(r.is_alone(), "no fused norm or gate")
             },
             cost: |e, r| r.seconds(e, r.times(e, |rates| rates.along)),
             emit: |e, r| {
                 let p = r.product;
-                let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
-                let own = [code(p.b.dtype), rows_of(e, p, r.most)?, words];
+                let words = u32::from(p.b.has_words(p.b.summed, p.b.own_axis));
+                let own = [code(p.b.dtype), rows_of(e, p, r.max_rows)?, words];
                 let grid = grid(e, r, 8);
-                r.given.dispatch(e, ALONG.pick(p.activation), &own, grid);
+                r.args.dispatch(e, ALONG.select(p.activation), &own, grid);
                 Ok(())
             },
         },
     ]
 }
 
-/// Those that read weights along columns, or any.
-fn along_columns<'p>() -> [Variant<FewRows<'p>>; 2] {
+/// Variants for weights that are contiguous along n, and for any strides.
+fn along_columns<'p>() -> [KernelVariant<MultiRowGemv<'p>>; 2] {
     [
-        Variant {
+        KernelVariant {
             name: "row_strips",
             supports: |e, r| {
-                needs(rows_of(e, r.product, r.most)? == 1, "one row")?;
-                needs(r.is_alone(), "no norm and no gate")?;
+                needs(rows_of(e, r.product, r.max_rows)? == 1, "one row")?;
+                needs(r.is_alone(), "no fused norm or gate")?;
                 needs(
                     has_strips(e, r.product)?,
-                    "whole vectors of weights along n",
+                    "contiguous weights along n in whole vectors",
                 )
             },
             cost: |e, r| r.seconds(e, r.times(e, |rates| rates.strips)),
@@ -169,71 +188,80 @@ fn along_columns<'p>() -> [Variant<FewRows<'p>>; 2] {
                 let all = e.num(&p.n);
                 let groups = e.tape().ceil_div(all, columns);
                 let [x, y, _] = e.flat_grid(groups);
-                let grid = [x, y, r.given.batches];
-                r.given.dispatch(e, STRIPS.pick(p.activation), &own, grid);
+                let grid = [x, y, r.args.batches];
+                r.args.dispatch(e, STRIPS.select(p.activation), &own, grid);
                 Ok(())
             },
         },
-        Variant {
+        KernelVariant {
             name: "rows_across",
-            supports: |_, r| needs(r.is_alone(), "no norm and no gate"),
+            supports: |_, r| needs(r.is_alone(), "no fused norm or gate"),
             cost: |e, r| r.seconds(e, r.times(e, |rates| rates.across)),
             emit: |e, r| {
                 let p = r.product;
-                let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
-                let own = [code(p.b.dtype), rows_of(e, p, r.most)?, per];
+                let per = 1 + u32::from(p.b.has_words(p.b.own_axis, p.b.summed));
+                let own = [code(p.b.dtype), rows_of(e, p, r.max_rows)?, per];
                 let grid = grid(e, r, 16 * per);
-                r.given.dispatch(e, ACROSS.pick(p.activation), &own, grid);
+                r.args.dispatch(e, ACROSS.select(p.activation), &own, grid);
                 Ok(())
             },
         },
     ]
 }
 
-/// Whether [`keyed`] takes these weights.
-pub(in crate::families::matmul) fn takes_keyed(
-    e: &Emit<'_>,
-    product: &Product,
+/// Whether [`keyed`] supports these weights.
+pub(in crate::lowerings::matmul) fn supports_keyed(
+    e: &LoweringCtx<'_>,
+    product: &MatMulProblem,
 ) -> Result<bool, CompileError> {
     reads_quads(e, product)
 }
 
-/// Rows with matrices of their own, each by itself, where [`takes_keyed`] says so.
-pub(in crate::families::matmul) fn keyed(
-    e: &mut Emit<'_>,
-    p: &Product,
-    given: &Given,
+/// Emits expert GEMV with float weights: each row times its own matrix. Requires [`supports_keyed`].
+pub(in crate::lowerings::matmul) fn keyed(
+    e: &mut LoweringCtx<'_>,
+    p: &MatMulProblem,
+    given: &MatMulArgs,
 ) -> Result<(), CompileError> {
-    let rows = FewRows {
+    let rows = MultiRowGemv {
         product: p,
-        given,
+        args: given,
         blocks: None,
-        most: 1,
+        max_rows: 1,
         in_blocks: false,
     };
-    let teams = Teams::of(e, p, [1, teams_of(1)], [quads_of(p.b.dtype), 0], 2)?;
-    let mut own = vec![code(p.b.dtype), 1, teams.units, teams.per, teams.steps];
-    own.extend(taken(p));
+    let teams = ColumnThreadGroups::new(e, p, [1, teams_of(1)], [quads_of(p.b.dtype), 0], 2)?;
+    let mut own = vec![
+        code(p.b.dtype),
+        1,
+        teams.units,
+        teams.columns_per_group,
+        teams.steps,
+    ];
+    own.extend(fused_op_consts(p));
     let grid = grid(e, &rows, teams.results(p));
     given.dispatch_rows(e, &KEYED_WIDE, &own, grid);
     Ok(())
 }
 
-/// The rows of a product of floats, of which a run has up to `most` (1 or 8).
-pub(in crate::families::matmul) fn floats(
-    e: &mut Emit<'_>,
-    product: &Product,
-    given: &Given,
+/// Emits the rows of a matmul with float weights, with at most `most` rows per run (1 or 8).
+pub(in crate::lowerings::matmul) fn floats(
+    e: &mut LoweringCtx<'_>,
+    product: &MatMulProblem,
+    given: &MatMulArgs,
     most: u32,
 ) -> Result<(), CompileError> {
-    let rows = FewRows {
+    let rows = MultiRowGemv {
         product,
-        given,
+        args: given,
         blocks: None,
-        most,
+        max_rows: most,
         in_blocks: false,
     };
-    let table: Vec<Variant<FewRows<'_>>> = few_rows().into_iter().chain(of_floats()).collect();
-    let measured = rows.measured(e)?;
+    let table: Vec<KernelVariant<MultiRowGemv<'_>>> = skinny_variants()
+        .into_iter()
+        .chain(float_variants())
+        .collect();
+    let measured = rows.tuned_variant(e)?;
     variant::run(e, &table, measured, &rows)
 }

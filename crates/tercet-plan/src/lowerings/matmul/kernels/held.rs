@@ -1,10 +1,11 @@
-//! One row in registers times packed weights: by barriers of the device, or as links of chains (`chain.wgsl`).
+//! Kernels of GEMV with quantized weights and the row in registers, synchronized by barriers or by
+//! dependent launch (`chain.wgsl`).
 
-use super::{OF_BATCHES, OF_GROUPS, PROLOGUE, ProductParams, ROW_ARGS, ROW_QUADS, SHARED};
-use crate::families::dequant::{BLOCKS, PIECES, QUADS};
-use crate::families::portable;
-use crate::families::sums::{ACTIVATED, OF_SUMS, PLAIN, SUMS, with_functions};
-use crate::kernel::{Access, Kernel, names};
+use super::{MatMulParams, OF_BATCHES, OF_GROUPS, PROLOGUE, ROW_ARGS, ROW_QUADS, SHARED};
+use crate::kernel::{ArgAccess, TypedKernel, names};
+use crate::lowerings::dequant::{BLOCKS, PIECES, QUADS};
+use crate::lowerings::portable;
+use crate::lowerings::sums::{ACTIVATED, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::scalar::PRELUDE;
 
 const HELD: &str = concat!(
@@ -21,11 +22,11 @@ const HELD_CONSTS: &[&str] = names![
     ],
 ];
 
-/// One row in registers times packed weights, held in the way of this piece, waiting for what stands before it in the way of
-/// these.
+/// A GEMV kernel with the row in registers. The first fragment defines the register format, the
+/// others how the kernel waits for the previous dispatch.
 macro_rules! of_held {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr, $args:expr, $($chain:expr),*) => {
-        pub(in crate::families::matmul) static $plain: Kernel<ProductParams> = Kernel::wgsl(
+        pub(in crate::lowerings::matmul) static $plain: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $plain_name,
             &[
                 PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS,
@@ -34,7 +35,7 @@ macro_rules! of_held {
             $args,
             HELD_CONSTS,
         );
-        pub(in crate::families::matmul) static $full: Kernel<ProductParams> = Kernel::wgsl(
+        pub(in crate::lowerings::matmul) static $full: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $full_name,
             with_functions![
                 SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES,
@@ -46,14 +47,15 @@ macro_rules! of_held {
     };
 }
 
-/// [`ROW_ARGS`], and the counters of a chain, which order nothing by themselves.
-const CHAINED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
+/// [`ROW_ARGS`] plus the counters of dependent launches; declared as read, so that they cause no
+/// barriers.
+const CHAINED_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
 ];
 const ALONE: &str = portable!("chain_none.wgsl");
 const CHAIN: &str = portable!("chain.wgsl");

@@ -1,37 +1,38 @@
-//! Products of one row side by side, each with a matrix of its own, which a key numbers.
+//! Kernels of batched GEMV with an expert index per row.
 
 use super::{
-    BLOCK_CONSTS, BLOCKS, CODED, FLOATS, GAINS, GEMV, GEMV_PACKED, OF_GROUPS, OF_ROWS, OF_SUMS,
-    PIECES, PIECES_CODED, PLAIN, PRELUDE, PROLOGUE, ProductParams, QUADS, SHARED, TILE, WORDS,
+    BLOCK_CONSTS, BLOCKS, CODED, FLOATS, GAINS, GEMV, GEMV_PACKED, MatMulParams, OF_GROUPS,
+    OF_ROWS, OF_SUMS, PIECES, PIECES_CODED, PLAIN, PRELUDE, PROLOGUE, QUADS, SHARED, TILE, WORDS,
 };
-use crate::families::portable;
-use crate::kernel::{Access, Kernel, names};
+use crate::kernel::{ArgAccess, TypedKernel, names};
+use crate::lowerings::portable;
 
 const KEYS: &str = portable!("matmul/keyed.wgsl");
 const ROW_WORDS: &str = portable!("matmul/words.wgsl");
-/// [`ROW_ARGS`] with the keys of rows, and with the rows of a codebook behind them.
-const KEYED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
+/// `ROW_ARGS` with the expert index of each row, followed by the codebook for weights that need
+/// one.
+const KEYED_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
 ];
-const KEYED_CODED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
+const KEYED_CODED_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
 ];
 const KEYED_GRID: &str = portable!("dequant/grid_7.wgsl");
-/// Rows with matrices of their own.
+/// A GEMV kernel with an expert index per row.
 macro_rules! of_keyed {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*], $names:expr) => {
-        pub(in crate::families::matmul) static $kernel: Kernel<ProductParams> = Kernel::wgsl(
+        pub(in crate::lowerings::matmul) static $kernel: TypedKernel<MatMulParams> = TypedKernel::wgsl(
             $label,
             &[PRELUDE, SHARED, KEYS, ROW_WORDS, PLAIN, FLOATS, GEMV, TILE, GAINS, PROLOGUE, $($piece),*],
             $args,

@@ -1,10 +1,10 @@
-//! Tiles of F32 that products of pairs of F16 have left (`matmul/pairs.rs`), once with short functions of a sum and once with
-//! all.
+//! F32 fallback tiles of the split-F16 GEMM (`matmul/pairs.rs`), in two versions: with short
+//! activations only, and with all activations.
 
-use super::{B_WORDS, FLOATS, GEMM, GEMM_FLOATS, OPERANDS, ProductParams, ROW_ARGS};
-use crate::families::portable;
-use crate::families::sums::{ACTIVATED, OF_SUMS, PLAIN, with_functions};
-use crate::kernel::{Kernel, names};
+use super::{B_WORDS, FLOATS, GEMM, GEMM_FLOATS, MatMulParams, OPERANDS, ROW_ARGS};
+use crate::kernel::{TypedKernel, names};
+use crate::lowerings::portable;
+use crate::lowerings::sums::{ACTIVATED, OF_SUMS, PLAIN, with_functions};
 use crate::scalar::PRELUDE;
 
 const LEFT: &str = portable!("matmul/left_tiles.wgsl");
@@ -21,8 +21,9 @@ const CONSTS: &[&str] = names![
     ],
 ];
 
-/// The operands, the bias, results, and the tiles that are left.
-pub(in crate::families::matmul) static GEMM_REST: Kernel<ProductParams> = Kernel::wgsl(
+/// Fallback tiles with short activations. Arguments: operands, bias, results, and the flags of
+/// fallback tiles.
+pub(in crate::lowerings::matmul) static GEMM_REST: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemm_rest",
     &[
         PRELUDE,
@@ -38,18 +39,19 @@ pub(in crate::families::matmul) static GEMM_REST: Kernel<ProductParams> = Kernel
     CONSTS,
 );
 
-/// The same with functions of a sum.
-pub(in crate::families::matmul) static GEMM_REST_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemm_rest_activated",
-    with_functions![
-        OPERANDS,
-        ACTIVATED,
-        FLOATS,
-        B_WORDS,
-        LEFT,
-        GEMM,
-        GEMM_FLOATS
-    ],
-    ROW_ARGS,
-    CONSTS,
-);
+/// Fallback tiles with all activations.
+pub(in crate::lowerings::matmul) static GEMM_REST_ACTIVATED: TypedKernel<MatMulParams> =
+    TypedKernel::wgsl(
+        "gemm_rest_activated",
+        with_functions![
+            OPERANDS,
+            ACTIVATED,
+            FLOATS,
+            B_WORDS,
+            LEFT,
+            GEMM,
+            GEMM_FLOATS
+        ],
+        ROW_ARGS,
+        CONSTS,
+    );

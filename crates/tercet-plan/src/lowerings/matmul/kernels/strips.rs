@@ -1,23 +1,24 @@
-//! Products of one row with weights that lie along n, and the same with the norm that the row comes from.
+//! Kernels of GEMV with weights stored along n, with and without a fused norm prologue.
 
-use super::{FLOATS, OPERANDS, ProductParams};
-use crate::families::portable;
-use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, with_functions};
-use crate::kernel::{Access, Kernel, names};
+use super::{FLOATS, MatMulParams, OPERANDS};
+use crate::kernel::{ArgAccess, TypedKernel, names};
+use crate::lowerings::portable;
+use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, with_functions};
 use crate::scalar::PRELUDE;
 
-pub(in crate::families::matmul) static STRIPS_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
+pub(in crate::lowerings::matmul) static STRIPS_PLAIN: TypedKernel<MatMulParams> = TypedKernel::wgsl(
     "gemv_strips",
     &[PRELUDE, OPERANDS, PLAIN, FLOATS, STRIPS_ROW, STRIPS],
     ARGS,
     STRIPS_CONSTS,
 );
-pub(in crate::families::matmul) static STRIPS_ACTIVATED: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_strips_activated",
-    with_functions![OPERANDS, ACTIVATED, FLOATS, STRIPS_ROW, STRIPS],
-    ARGS,
-    STRIPS_CONSTS,
-);
+pub(in crate::lowerings::matmul) static STRIPS_ACTIVATED: TypedKernel<MatMulParams> =
+    TypedKernel::wgsl(
+        "gemv_strips_activated",
+        with_functions![OPERANDS, ACTIVATED, FLOATS, STRIPS_ROW, STRIPS],
+        ARGS,
+        STRIPS_CONSTS,
+    );
 
 const STRIPS_ROW: &str = concat!(
     portable!("cluster.wgsl"),
@@ -25,7 +26,7 @@ const STRIPS_ROW: &str = concat!(
 );
 const STRIPS_CONSTS: &[&str] = names![OF_SUMS, &["B_TYPE", "LANES", "DEPTH"]];
 const STRIPS: &str = portable!("matmul/gemv_strips.wgsl");
-/// The row as a norm leaves it.
+/// WGSL source of the norm prologue.
 const STRIPS_NORM: &str = concat!(
     portable!("cluster.wgsl"),
     portable!("rows.wgsl"),
@@ -40,27 +41,28 @@ const STRIPS_NORM_CONSTS: &[&str] = names![
         "B_TYPE", "LANES", "DEPTH", "THREADS", "ACROSS", "RMS", "BETA", "RESIDUAL", "LENGTH"
     ],
 ];
-/// [`ARGS`], gains, beta, what is added to the row, and the sum.
-const STRIPS_NORM_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
+/// [`ARGS`], gains, beta, the residual added to the row, and the residual sum.
+const STRIPS_NORM_ARGS: &[ArgAccess] = &[
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Read,
+    ArgAccess::Write,
 ];
 
-/// The same with the norm that the row comes from.
-pub(in crate::families::matmul) static STRIPS_NORMED_PLAIN: Kernel<ProductParams> = Kernel::wgsl(
-    "gemv_strips_normed",
-    &[PRELUDE, OPERANDS, PLAIN, FLOATS, STRIPS_NORM, STRIPS],
-    STRIPS_NORM_ARGS,
-    STRIPS_NORM_CONSTS,
-);
-pub(in crate::families::matmul) static STRIPS_NORMED_ACTIVATED: Kernel<ProductParams> =
-    Kernel::wgsl(
+/// GEMV with weights along n and a fused norm prologue.
+pub(in crate::lowerings::matmul) static STRIPS_NORMED_PLAIN: TypedKernel<MatMulParams> =
+    TypedKernel::wgsl(
+        "gemv_strips_normed",
+        &[PRELUDE, OPERANDS, PLAIN, FLOATS, STRIPS_NORM, STRIPS],
+        STRIPS_NORM_ARGS,
+        STRIPS_NORM_CONSTS,
+    );
+pub(in crate::lowerings::matmul) static STRIPS_NORMED_ACTIVATED: TypedKernel<MatMulParams> =
+    TypedKernel::wgsl(
         "gemv_strips_normed_activated",
         with_functions![OPERANDS, ACTIVATED, FLOATS, STRIPS_NORM, STRIPS],
         STRIPS_NORM_ARGS,
